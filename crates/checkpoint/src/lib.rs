@@ -1,0 +1,1 @@
+//! Training state that survives: logical (parameter, slot) stores committed by one rename, resume and export

@@ -1,0 +1,1 @@
+//! Trainers for post-training: the loop, SFT, evaluation, generation and metrics

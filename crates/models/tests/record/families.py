@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+"""Records the model fixtures: tiny random models with the logits and tokens Transformers gives.
+
+Usage: families.py [OUTPUT_FOLDER]     (default: ../fixtures beside this file)
+Made with torch 2.15.0 and transformers 5.23.0, CPU, one thread, eager attention.
+
+Each folder holds a model in Hugging Face's format and `expected.json`:
+
+* `logits`: rows of `input_ids` and the float32 logits [positions, vocab] of every position
+  (each row run alone, no padding, no cache), rounded to 6 decimals;
+* `generate`: greedy continuations (`prompt`, `repetition_penalty`, `max_new_tokens`, `tokens`);
+  `tokens` ends with the end-of-sequence token if one of `generation_config.json` was met.
+* `min_gap`: the least distance between the best and the second best score of any greedy step.
+
+`config_old.json`, where present, is the same model in the spelling of Transformers 4
+(`rope_theta`, `rope_scaling`, `torch_dtype`); `config_alt*.json` are further spellings.
+Every one of them is checked here to give the same logits as `config.json`.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+torch.set_num_threads(1)
+
+HERE = Path(__file__).resolve().parent
+NEW_TOKENS = 20
+
+SMALL = dict(
+    vocab_size=56,
+    hidden_size=32,
+    intermediate_size=40,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+    initializer_range=0.2,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+# Two heads of 16: eight frequencies, enough for every scaling rule to matter.
+ROPE = SMALL | dict(num_attention_heads=2, num_key_value_heads=1, vocab_size=48)
+LONG = [3, 17, 33]
+SHORT = [5, 40]
+
+
+def families():
+    """name -> (config class, arguments, options of `record`)."""
+    theta = {"rope_type": "default", "rope_theta": 10000.0}
+    yield "llama", LlamaConfig, SMALL | dict(rms_norm_eps=1e-5), {}
+    yield "llama-tied", LlamaConfig, SMALL | dict(
+        tie_word_embeddings=True, rope_parameters=theta | {"rope_theta": 500000.0}), {}
+    yield "llama-bias", LlamaConfig, SMALL | dict(attention_bias=True, mlp_bias=True), {}
+    yield "llama-head-dim", LlamaConfig, SMALL | dict(head_dim=12, intermediate_size=36), {}
+    yield "llama-mqa", LlamaConfig, SMALL | dict(
+        hidden_size=48, num_attention_heads=6, num_key_value_heads=1, vocab_size=40,
+        num_hidden_layers=1), {}
+    yield "llama-mha", LlamaConfig, SMALL | dict(num_key_value_heads=4, vocab_size=40), {}
+    yield "llama-rope-linear", LlamaConfig, ROPE | dict(
+        rope_parameters=theta | {"rope_type": "linear", "factor": 2.5}), dict(dtype="bfloat16", rows=SHORT)
+    # 40 tokens are beyond the 32 trained positions, the generated text stays within them.
+    yield "llama-rope-dynamic", LlamaConfig, ROPE | dict(
+        max_position_embeddings=32, rope_parameters=theta | {"rope_type": "dynamic", "factor": 2.0},
+    ), dict(dtype="bfloat16", rows=SHORT, prompts=(4, 9))
+    yield "llama-rope-llama3", LlamaConfig, ROPE | dict(
+        max_position_embeddings=2048, rope_parameters=theta | {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 256}), dict(dtype="bfloat16", rows=SHORT)
+    yield "llama-rope-yarn", LlamaConfig, ROPE | dict(
+        max_position_embeddings=8192, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0,
+            "original_max_position_embeddings": 2048}), dict(dtype="bfloat16", rows=SHORT)
+    yield "llama-rope-yarn-untruncated", LlamaConfig, ROPE | dict(
+        max_position_embeddings=8192, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "truncate": False,
+            "beta_fast": 24.0, "beta_slow": 2.0, "mscale": 1.0, "mscale_all_dim": 0.5,
+            "original_max_position_embeddings": 2048}), dict(dtype="bfloat16", rows=SHORT)
+    yield "llama-rope-yarn-attention-factor", LlamaConfig, ROPE | dict(
+        max_position_embeddings=8192, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "attention_factor": 1.3,
+            "original_max_position_embeddings": 2048}), dict(dtype="bfloat16", rows=SHORT)
+    longrope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 32,
+        "short_factor": [1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8],
+        "long_factor": [1.1, 1.5, 2.0, 2.6, 3.1, 3.5, 3.8, 4.0]}
+    yield "llama-rope-longrope", LlamaConfig, ROPE | dict(
+        max_position_embeddings=128, rope_parameters=longrope,
+    ), dict(dtype="bfloat16", rows=SHORT, prompts=(4, 9))
+    yield "llama-bf16", LlamaConfig, SMALL | dict(rms_norm_eps=1e-5), dict(dtype="bfloat16")
+    yield "llama-f16", LlamaConfig, SMALL | dict(tie_word_embeddings=True), dict(dtype="float16")
+    yield "llama-sharded", LlamaConfig, SMALL | dict(attention_bias=True), dict(shard="16KB", rows=SHORT)
+    yield "mistral", MistralConfig, SMALL | dict(
+        sliding_window=None, head_dim=16, num_attention_heads=2, num_key_value_heads=1,
+        rope_parameters=theta | {"rope_theta": 1000000.0}), {}
+    yield "mistral-window", MistralConfig, SMALL | dict(sliding_window=8, rms_norm_eps=1e-5), {}
+    yield "qwen2", Qwen2Config, SMALL | dict(rope_parameters=theta | {"rope_theta": 1000000.0}), {}
+    yield "qwen2-tied", Qwen2Config, SMALL | dict(tie_word_embeddings=True), dict(eos_list=True)
+    yield "qwen2-window", Qwen2Config, SMALL | dict(
+        use_sliding_window=True, sliding_window=8, max_window_layers=1), dict(dtype="bfloat16")
+    yield "qwen2-yarn", Qwen2Config, ROPE | dict(
+        max_position_embeddings=4096, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0,
+            "original_max_position_embeddings": 1024}), dict(dtype="bfloat16", rows=SHORT)
+    yield "qwen3", Qwen3Config, SMALL | dict(head_dim=12, intermediate_size=36), {}
+    yield "qwen3-tied", Qwen3Config, SMALL | dict(
+        head_dim=16, tie_word_embeddings=True, attention_bias=True, vocab_size=40), dict(eos_list=True)
+    yield "qwen3-window", Qwen3Config, SMALL | dict(
+        head_dim=8, use_sliding_window=True, sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"]), dict(dtype="bfloat16")
+
+
+def build(config, seed, dtype):
+    """A random model whose norms and biases are random too, with weights exact in `dtype`."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.6, 1.4)
+            elif name.endswith("bias"):
+                parameter.normal_(0.0, 0.2)
+    if dtype != "float32":
+        model = model.to(getattr(torch, dtype))
+    return model.eval()
+
+
+def load(folder, config=None):
+    kwargs = {} if config is None else {"config": config}
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", **kwargs).eval()
+
+
+def logits_of(model, ids):
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+
+
+def greedy(model, prompt, penalty):
+    """Greedy decoding by `generate`; returns the new tokens and the least top-two gap."""
+    output = model.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=NEW_TOKENS, do_sample=False, repetition_penalty=penalty,
+        output_scores=True, return_dict_in_generate=True, pad_token_id=0)
+    gaps = [float(top[0] - top[1]) for top in (s[0].topk(2).values for s in output.scores)]
+    return output.sequences[0, len(prompt):].tolist(), min(gaps)
+
+
+def old_spelling(config):
+    """The same configuration as Transformers 4 wrote it."""
+    old = dict(config)
+    rope = dict(old.pop("rope_parameters"))
+    old["rope_theta"] = rope.pop("rope_theta")
+    kind = rope.pop("rope_type")
+    if kind == "default":
+        old["rope_scaling"] = None
+    else:
+        # Llama 3 configurations say `rope_type`, older ones `type`.
+        old["rope_scaling"] = {("rope_type" if kind in ("llama3", "dynamic") else "type"): kind, **rope}
+    old["torch_dtype"] = old.pop("dtype")
+    old["transformers_version"] = "4.44.0"
+    if (old.get("layer_types") or [None])[0] == "full_attention":
+        old.pop("layer_types")  # follows from `max_window_layers`
+    return old
+
+
+def alternatives(name, config):
+    """Further spellings found in the wild: file name -> configuration."""
+    yield "config_old.json", old_spelling(config)
+    if name == "llama-mha":  # the first Llama: most keys left to their defaults
+        bare = old_spelling(config)
+        for key in ("num_key_value_heads", "head_dim", "rope_theta", "rope_scaling", "attention_bias",
+                    "mlp_bias", "attention_dropout", "tie_word_embeddings"):
+            bare.pop(key, None)
+        yield "config_alt.json", bare
+    if name == "llama-rope-longrope":  # original length beside the scaling, as Phi-3 does
+        phi = old_spelling(config)
+        phi["original_max_position_embeddings"] = phi["rope_scaling"].pop("original_max_position_embeddings")
+        yield "config_alt.json", phi
+
+
+def plain(config):
+    """The configuration without the scaling or window it is a fixture of, or None."""
+    rope = config["rope_parameters"]
+    if rope["rope_type"] != "default":
+        return config | {"rope_parameters": {"rope_type": "default", "rope_theta": rope["rope_theta"]}}
+    if config.get("sliding_window"):
+        return {k: v for k, v in config.items() if k not in ("sliding_window", "layer_types")} | {
+            "sliding_window": None}
+    return None
+
+
+def rounded(tensor):
+    return [[round(float(x), 6) for x in row] for row in tensor]
+
+
+def record(root, index, name, config_class, arguments, dtype="float32", rows=LONG, prompts=(4, 12),
+           shard=None, eos_list=False):
+    folder = root / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    config = config_class(**arguments)
+    generator = torch.Generator().manual_seed(1000 + index)
+
+    def ids(count):
+        return torch.randint(3, config.vocab_size, (count,), generator=generator).tolist()
+
+    build(config, 100 + index, dtype).save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
+    model = load(folder)
+    expected = {"dtype": "float32", "logits": [], "generate": []}
+    for count in rows:
+        row = ids(count)
+        logits = logits_of(model, row)
+        double = logits_of(load(folder).double(), row)
+        assert (logits - double).abs().max() < 3e-5, (name, (logits - double).abs().max())
+        assert logits.std() > 0.3, (name, logits.std())
+        expected["logits"].append({"input_ids": row, "logits": rounded(logits)})
+
+    # A greedy token must not hang on rounding: draw prompts until every step has a clear winner.
+    def continuation(length, penalty):
+        for _ in range(50):
+            prompt = ids(length)
+            tokens, gap = greedy(model, prompt, penalty)
+            if penalty != 1.0 and tokens == greedy(model, prompt, 1.0)[0]:
+                continue  # the penalty must show
+            if gap > 5e-3 and (eos_list or len(tokens) == NEW_TOKENS):
+                return prompt, tokens, gap
+        raise RuntimeError(f"{name}: no prompt with a clear winner at every step")
+
+    gaps = []
+    if eos_list:
+        # End tokens which the greedy text meets midway.
+        model.generation_config.eos_token_id = None
+        while True:
+            prompt, tokens, gap = continuation(prompts[0], 1.0)
+            late = [t for i, t in enumerate(tokens) if i >= 4 and t not in tokens[:i]]
+            if late:
+                break
+        model.generation_config.eos_token_id = [2, late[0]]
+        model.generation_config.save_pretrained(folder)
+        tokens, gap = greedy(model, prompt, 1.0)
+        assert tokens[-1] == late[0] and len(tokens) < NEW_TOKENS
+        gaps.append(gap)
+        expected["generate"].append(dict(prompt=prompt, repetition_penalty=1.0,
+                                         max_new_tokens=NEW_TOKENS, tokens=tokens))
+    for length, penalty in [(prompts[0], 1.0), (prompts[1], 1.3)]:
+        prompt, tokens, gap = continuation(length, penalty)
+        gaps.append(gap)
+        expected["generate"].append(dict(prompt=prompt, repetition_penalty=penalty,
+                                         max_new_tokens=NEW_TOKENS, tokens=tokens))
+    expected["min_gap"] = round(min(gaps), 6)
+
+    spelled = json.loads((folder / "config.json").read_text())
+    for file, other in alternatives(name, spelled):
+        (folder / file).write_text(json.dumps(other, indent=2) + "\n")
+        again = load(folder, config_class.from_dict(dict(other)))
+        for case in expected["logits"]:
+            difference = (logits_of(again, case["input_ids"]) - torch.tensor(case["logits"])).abs().max()
+            assert difference < 1e-5, (name, file, difference)
+
+    without = plain(spelled)
+    if without is not None:  # the fixture must tell a reader who ignores the setting
+        case = expected["logits"][-1]
+        other = logits_of(load(folder, config_class.from_dict(without)), case["input_ids"])
+        assert (other - torch.tensor(case["logits"])).abs().max() > 0.02, f"{name} shows nothing"
+
+    text = json.dumps(expected).replace('}, {"input_ids"', '},\n{"input_ids"').replace("], [", "],\n[")
+    (folder / "expected.json").write_text(text + "\n")
+    size = sum(f.stat().st_size for f in folder.iterdir())
+    print(f"{name:36} {size / 1024:6.1f} KiB  gap {min(gaps):.4f}  "
+          f"new {[len(c['tokens']) for c in expected['generate']]}", flush=True)
+    return size
+
+
+def main():
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "fixtures"
+    total = sum(record(root, i, name, cls, args, **options)
+                for i, (name, cls, args, options) in enumerate(families()))
+    print(f"total {total / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+//! Names of unfinished work, and what becomes of it after a crash.
+//!
+//! `<name>.partial-<pid>` is being written by process `pid`; `<name>.replaced-<pid>` is the old folder of a
+//! replacement that was cut off between its two renames. Neither is ever read as data.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::StoreError;
+
+const PARTIAL: &str = ".partial-";
+const REPLACED: &str = ".replaced-";
+
+/// Where `target` is written before its rename.
+pub(crate) fn partial(target: &Path) -> PathBuf {
+    beside(target, PARTIAL)
+}
+
+/// Where an old `target` waits while the new one takes its name.
+pub(crate) fn replaced(target: &Path) -> PathBuf {
+    beside(target, REPLACED)
+}
+
+fn beside(target: &Path, mark: &str) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_os_string();
+    name.push(mark);
+    name.push(std::process::id().to_string());
+    target.with_file_name(name)
+}
+
+/// The folder that holds `path`.
+pub(crate) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    }
+}
+
+/// Whether a file or folder name is one of unfinished work.
+#[must_use]
+pub fn is_unfinished(name: &str) -> bool {
+    split(name).is_some()
+}
+
+fn split(name: &str) -> Option<(&str, &'static str, u32)> {
+    [PARTIAL, REPLACED].into_iter().find_map(|mark| {
+        let (stem, pid) = name.rsplit_once(mark)?;
+        Some((stem, mark, pid.parse().ok()?))
+    })
+}
+
+/// Removes what crashed writers left in `folder`, and puts back a folder whose replacement was cut off.
+/// Work of processes that still run is left alone. Returns what was removed or put back.
+///
+/// # Errors
+/// If the folder cannot be listed or a leftover not removed.
+pub fn clean_unfinished(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>, StoreError> {
+    clean(folder.as_ref(), |_| true)
+}
+
+/// As [`clean_unfinished`], for the leftovers of one target only (those of this process included).
+pub(crate) fn clean_target(target: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let Some(name) = target.file_name().and_then(|n| n.to_str()) else { return Ok(Vec::new()) };
+    if !parent(target).is_dir() {
+        return Ok(Vec::new());
+    }
+    clean(parent(target), |stem| stem == name)
+}
+
+fn clean(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, StoreError> {
+    let mut cleaned = Vec::new();
+    let listing = fs::read_dir(folder).map_err(|e| StoreError::reading("list", folder, e))?;
+    for path in listing.flatten().map(|e| e.path()) {
+        let Some((stem, mark, pid)) = path.file_name().and_then(|n| n.to_str()).and_then(split) else {
+            continue;
+        };
+        if !wanted(stem) || (pid != std::process::id() && alive(pid)) {
+            continue;
+        }
+        let target = folder.join(stem);
+        let done = if mark == REPLACED && !target.exists() {
+            fs::rename(&path, &target)
+        } else if path.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
+        match done {
+            // Another process may have been faster.
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(StoreError::writing("remove the leftover", &path, 0, e));
+            }
+            _ => cleaned.push(path),
+        }
+    }
+    Ok(cleaned)
+}
+
+/// Whether a process of that number runs. Where it cannot be told, it does not: leftovers are then removed.
+fn alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}

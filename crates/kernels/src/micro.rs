@@ -1,0 +1,232 @@
+//! The micro-kernel and the serial GEMMs over packed operands.
+//!
+//! B comes in panels of [`NR`] columns (`[k][32]`, see [`crate::pack`]); A in blocks of [`KC`] columns with the
+//! constant row stride [`LDP`], so that a tile needs one base pointer and no transposition; with
+//! [`Isa::Avx512`] a tile of 14 x 32 keeps 28 accumulators in registers and a block of a panel (32 KiB) in the
+//! first-level cache.
+
+#![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+
+use crate::pack::Depth;
+use crate::simd::{Isa, Lanes, dispatch};
+
+/// Columns of a block of packed A.
+pub(crate) const KC: usize = 256;
+/// Row stride of packed A: a block, up to 64 spare columns, and 16 against cache-set aliasing.
+pub(crate) const LDP: usize = 336;
+/// Columns of a panel of packed B.
+pub(crate) const NR: usize = 32;
+
+/// One tile or strip: `c[i][j] = alpha * sum_k a[i * RS + k * a_step] * b[k * ldb + j] (+ c[i][j])`.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    /// Rows (of a strip: any number).
+    pub m: usize,
+    /// Columns, at most [`NR`]. Columns of `b` and `c` at `n` and beyond are neither read nor written.
+    pub n: usize,
+    /// Length of the sum.
+    pub k: usize,
+    pub a: *const f32,
+    pub a_step: usize,
+    pub b: *const f32,
+    pub ldb: usize,
+    pub c: *mut f32,
+    pub ldc: usize,
+    pub alpha: f32,
+    /// Whether `c` is added to rather than written.
+    pub add: bool,
+}
+
+/// The tile of `M` rows and `V` vectors (the last one masked to `t.n`).
+#[inline(always)]
+pub(crate) unsafe fn tile<S: Lanes, const M: usize, const V: usize, const RS: usize>(t: &Tile) {
+    let mask = S::mask(t.n - (V - 1) * S::N);
+    let (mut a, mut b) = (t.a, t.b);
+    let mut acc = [[S::splat(0.0); V]; M];
+    for _ in 0..t.k {
+        let mut bv = [S::splat(0.0); V];
+        for j in 0..V - 1 {
+            bv[j] = S::load(b.add(j * S::N));
+        }
+        bv[V - 1] = S::load_m(mask, b.add((V - 1) * S::N));
+        for i in 0..M {
+            let av = S::splat(*a.add(i * RS));
+            for j in 0..V {
+                acc[i][j] = S::fma(av, bv[j], acc[i][j]);
+            }
+        }
+        a = a.wrapping_add(t.a_step);
+        b = b.wrapping_add(t.ldb);
+    }
+    let alpha = S::splat(t.alpha);
+    for i in 0..M {
+        for j in 0..V {
+            let p = t.c.add(i * t.ldc + j * S::N);
+            let v = S::mul(acc[i][j], alpha);
+            if j + 1 < V {
+                S::store(p, if t.add { S::add(v, S::load(p)) } else { v });
+            } else {
+                S::store_m(mask, p, if t.add { S::add(v, S::load_m(mask, p)) } else { v });
+            }
+        }
+    }
+}
+
+macro_rules! by_rows {
+    ($s:ty, $m:expr, $v:literal, $rs:ident, $t:expr) => {
+        match $m {
+            14 if <$s>::ROWS >= 14 => <$s>::tile::<14, $v, $rs>($t),
+            13 if <$s>::ROWS >= 14 => <$s>::tile::<13, $v, $rs>($t),
+            12 if <$s>::ROWS >= 14 => <$s>::tile::<12, $v, $rs>($t),
+            11 if <$s>::ROWS >= 14 => <$s>::tile::<11, $v, $rs>($t),
+            10 if <$s>::ROWS >= 14 => <$s>::tile::<10, $v, $rs>($t),
+            9 if <$s>::ROWS >= 14 => <$s>::tile::<9, $v, $rs>($t),
+            8 if <$s>::ROWS >= 14 => <$s>::tile::<8, $v, $rs>($t),
+            7 if <$s>::ROWS >= 14 => <$s>::tile::<7, $v, $rs>($t),
+            6 if <$s>::ROWS >= 6 => <$s>::tile::<6, $v, $rs>($t),
+            5 if <$s>::ROWS >= 6 => <$s>::tile::<5, $v, $rs>($t),
+            4 => <$s>::tile::<4, $v, $rs>($t),
+            3 => <$s>::tile::<3, $v, $rs>($t),
+            2 => <$s>::tile::<2, $v, $rs>($t),
+            1 => <$s>::tile::<1, $v, $rs>($t),
+            _ => {}
+        }
+    };
+}
+
+#[inline(always)]
+unsafe fn strip_body<S: Lanes, const RS: usize>(t: Tile) {
+    let wide = S::COLS * S::N;
+    let mut j = 0;
+    while j < t.n {
+        let n = (t.n - j).min(wide);
+        // Rows split evenly: 64 is 13 + 13 + 13 + 13 + 12, never a tile of a few rows.
+        let mut left = t.m.div_ceil(S::ROWS);
+        let mut i = 0;
+        while i < t.m {
+            let m = (t.m - i).div_ceil(left);
+            left -= 1;
+            let one = Tile { n, a: t.a.add(i * RS), b: t.b.add(j), c: t.c.add(i * t.ldc + j), ..t };
+            if S::COLS == 2 && n > S::N {
+                by_rows!(S, m, 2, RS, &one);
+            } else {
+                by_rows!(S, m, 1, RS, &one);
+            }
+            i += m;
+        }
+        j += n;
+    }
+}
+
+dispatch! {
+    /// Any number of rows by at most [`NR`] columns; `RS` is A's row stride.
+    ///
+    /// # Safety
+    /// The elements named by the tile are in bounds, and `c` overlaps neither `a` nor `b`.
+    pub(crate) unsafe fn strip = strip_body [const RS: usize] [RS] (t: Tile)
+}
+
+/// `c[m, n] = alpha * A B (+ c)`, A packed with its extra columns, B in `ceil(n / 32)` panels of depth `d`.
+///
+/// # Safety
+/// `a` holds `d.a_len(m)` floats, `panels` `ceil(n / 32) * d.panel_len()`, `c` `m` rows of `n` at stride `ldc`.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(crate) unsafe fn gemm(
+    isa: Isa,
+    m: usize,
+    a: *const f32,
+    d: Depth,
+    panels: *const f32,
+    n: usize,
+    c: *mut f32,
+    ldc: usize,
+    alpha: f32,
+    add: bool,
+) {
+    for p in 0..n.div_ceil(NR) {
+        let n = (n - p * NR).min(NR);
+        gemm_panel(isa, m, a, d, panels.add(p * d.panel_len()), n, c.add(p * NR), ldc, alpha, add);
+    }
+}
+
+/// One panel of [`gemm`].
+///
+/// # Safety
+/// As [`gemm`], with one panel and `n <= 32`.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(crate) unsafe fn gemm_panel(
+    isa: Isa,
+    m: usize,
+    a: *const f32,
+    d: Depth,
+    panel: *const f32,
+    n: usize,
+    c: *mut f32,
+    ldc: usize,
+    alpha: f32,
+    add: bool,
+) {
+    let mut k0 = 0;
+    for block in 0..d.blocks() {
+        let k = d.len(block);
+        let (a, b) = (a.add(block * m * LDP), panel.add(k0 * NR));
+        let add = add || block > 0;
+        strip::<LDP>(isa, Tile { m, n, k, a, a_step: 1, b, ldb: NR, c, ldc, alpha, add });
+        k0 += k;
+    }
+}
+
+/// As [`gemm`], with `c` written in the packed-A layout of depth `out` (its extra columns untouched), ready to be
+/// the next GEMM's A.
+///
+/// # Safety
+/// As [`gemm`]; `c` holds `out.a_len(m)` floats and `out.k >= n`.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(crate) unsafe fn gemm_into_packed(
+    isa: Isa,
+    m: usize,
+    a: *const f32,
+    d: Depth,
+    panels: *const f32,
+    n: usize,
+    c: *mut f32,
+    out: Depth,
+) {
+    for p in 0..n.div_ceil(NR) {
+        let n = (n - p * NR).min(NR);
+        let c = c.add(out.column(m, p * NR));
+        gemm_panel(isa, m, a, d, panels.add(p * d.panel_len()), n, c, LDP, 1.0, false);
+    }
+}
+
+/// `c[i, j] = alpha * sum_t a[t * lda + i] * b[t * ldb + j] (+ c)` over `m` rows `t`: outer products of two
+/// row-major operands, neither packed.
+///
+/// # Safety
+/// `a` has `m` rows of `i` at stride `lda`, `b` of `j` at stride `ldb`, `c` `i` rows of `j` at stride `ldc`.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(crate) unsafe fn gemm_tn(
+    isa: Isa,
+    m: usize,
+    i: usize,
+    j: usize,
+    a: *const f32,
+    lda: usize,
+    b: *const f32,
+    ldb: usize,
+    c: *mut f32,
+    ldc: usize,
+    alpha: f32,
+    add: bool,
+) {
+    let mut j0 = 0;
+    while j0 < j {
+        let n = (j - j0).min(NR);
+        let (b, c) = (b.add(j0), c.add(j0));
+        strip::<1>(isa, Tile { m: i, n, k: m, a, a_step: lda, b, ldb, c, ldc, alpha, add });
+        j0 += NR;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+#![allow(clippy::undocumented_unsafe_blocks, reason = "tests")]
+
+use super::*;
+use crate::pack::{extra_columns, extra_constant, pack_kn, pack_nk, pack_rows};
+
+fn values(n: usize, seed: u32) -> Vec<f32> {
+    (0..n as u32)
+        .map(|i| burnish_core::random::mix32(i ^ seed.wrapping_mul(77_777)) as f32 / 2_147_483_648.0 - 1.0)
+        .collect()
+}
+
+fn close(got: &[f32], want: &[f64], what: &str) {
+    let top = want.iter().fold(1e-30_f64, |m, x| m.max(x.abs()));
+    for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
+        assert!((f64::from(g) - w).abs() <= 1e-5 * top, "{what}: element {i} is {g}, not {w}");
+    }
+}
+
+/// `[x | t | 1] [[W^T], [B^T], [bias]]` in one GEMM, weights packed either way, every tail.
+#[test]
+fn packed_gemm_with_extra_columns() {
+    for &isa in Isa::available() {
+        for (m, k, n, r) in [
+            (1, 5, 3, 0),
+            (13, 16, 33, 1),
+            (14, 100, 32, 17),
+            (65, 512, 70, 16),
+            (29, 300, 16, 64),
+            (5, 256, 40, 300),
+        ] {
+            let d = Depth { k, x: r + 1 };
+            let (x, w, t, b, bias) =
+                (values(m * k, 1), values(n * k, 2), values(m * r, 3), values(n * r, 4), values(n, 5));
+            let mut want = vec![0.0; m * n];
+            for i in 0..m {
+                for j in 0..n {
+                    let base: f64 = (0..k).map(|c| f64::from(x[i * k + c]) * f64::from(w[j * k + c])).sum();
+                    let low: f64 = (0..r).map(|c| f64::from(t[i * r + c]) * f64::from(b[j * r + c])).sum();
+                    want[i * n + j] = base + 2.0 * low + f64::from(bias[j]);
+                }
+            }
+            let mut a = vec![f32::NAN; d.a_len(m)];
+            let np = n.div_ceil(NR);
+            let (mut nk, mut kn) = (vec![f32::NAN; np * d.panel_len()], vec![f32::NAN; np * d.panel_len()]);
+            let wt: Vec<f32> = (0..k * n).map(|i| w[(i % n) * k + i / n]).collect();
+            let bt: Vec<f32> = (0..r * n).map(|i| b[(i % n) * r + i / n]).collect();
+            unsafe {
+                pack_rows(m, d, x.as_ptr(), k, a.as_mut_ptr());
+                extra_columns(isa, m, d, a.as_mut_ptr(), 0, t.as_ptr(), r, 2.0);
+                extra_constant(m, d, a.as_mut_ptr(), r, 1.0);
+                for p in 0..np {
+                    let (j, jn) = (p * NR, (n - p * NR).min(NR));
+                    let to = nk.as_mut_ptr().add(p * d.panel_len());
+                    pack_nk(isa, w.as_ptr().add(j * k), k, k, jn, to);
+                    pack_nk(isa, b.as_ptr().add(j * r), r, r, jn, to.add(k * NR));
+                    pack_kn(isa, bias.as_ptr().add(j), n, 1, jn, to.add((k + r) * NR));
+                    let to = kn.as_mut_ptr().add(p * d.panel_len());
+                    pack_kn(isa, wt.as_ptr().add(j), n, k, jn, to);
+                    pack_kn(isa, bt.as_ptr().add(j), n, r, jn, to.add(k * NR));
+                    pack_kn(isa, bias.as_ptr().add(j), n, 1, jn, to.add((k + r) * NR));
+                }
+            }
+            assert_eq!(nk, kn);
+            let mut c = vec![f32::NAN; m * n];
+            unsafe { gemm(isa, m, a.as_ptr(), d, nk.as_ptr(), n, c.as_mut_ptr(), n, 1.0, false) };
+            close(&c, &want, &format!("{isa:?} {m} x {k} x {n} + {r}"));
+            unsafe { gemm(isa, m, a.as_ptr(), d, nk.as_ptr(), n, c.as_mut_ptr(), n, 2.0, true) };
+            let thrice: Vec<f64> = want.iter().map(|x| 3.0 * x).collect();
+            close(&c, &thrice, "added");
+            let out = Depth { k: n, x: 3 };
+            let mut packed = vec![0.0; out.a_len(m)];
+            unsafe { gemm_into_packed(isa, m, a.as_ptr(), d, nk.as_ptr(), n, packed.as_mut_ptr(), out) };
+            let read: Vec<f32> = (0..m * n).map(|i| packed[out.column(m, i % n) + (i / n) * LDP]).collect();
+            close(&read, &want, "into packed A");
+        }
+    }
+}
+
+#[test]
+fn outer_product_form_leaves_the_margin() {
+    for &isa in Isa::available() {
+        for (m, i, j) in [(1, 1, 1), (7, 5, 33), (64, 16, 100), (200, 17, 48)] {
+            let (a, b) = (values(m * i, 1), values(m * j, 2));
+            let want: Vec<f64> = (0..i * j)
+                .map(|e| (0..m).map(|t| f64::from(a[t * i + e / j]) * f64::from(b[t * j + e % j])).sum())
+                .collect();
+            let ldc = j + 3;
+            let mut c = vec![7.0; i * ldc];
+            unsafe { gemm_tn(isa, m, i, j, a.as_ptr(), i, b.as_ptr(), j, c.as_mut_ptr(), ldc, 1.0, false) };
+            let got: Vec<f32> = (0..i * j).map(|e| c[(e / j) * ldc + e % j]).collect();
+            close(&got, &want, &format!("{isa:?} tn {m} {i} {j}"));
+            assert!((0..i).all(|r| c[r * ldc + j..(r + 1) * ldc].iter().all(|&x| x == 7.0)));
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Portable vector lanes, chosen at run time.
+//!
+//! A kernel body is written once, generic over [`Lanes`], with `#[inline(always)]`; [`dispatch!`] makes it
+//! callable: one copy per instruction set under `#[target_feature]`, and a choice by [`Isa`].
+//! An entry point asks [`isa`] once, on the caller's thread, and passes the answer down to its tasks.
+
+#![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+mod plain;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+pub(crate) use plain::Plain;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+/// The instruction sets the kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Isa {
+    /// 16 lanes: x86-64 with AVX-512F.
+    Avx512,
+    /// 8 lanes: x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// 8 lanes of plain code, vectorised by the compiler for the target's baseline.
+    Portable,
+}
+
+impl Isa {
+    /// Every instruction set this processor can run, the fastest first.
+    #[must_use]
+    pub fn available() -> &'static [Isa] {
+        static FOUND: OnceLock<Vec<Isa>> = OnceLock::new();
+        FOUND.get_or_init(|| {
+            let mut found = Vec::new();
+            #[cfg(target_arch = "x86_64")]
+            {
+                let avx2 = is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c");
+                if avx2 && is_x86_feature_detected!("avx512f") {
+                    found.push(Isa::Avx512);
+                }
+                if avx2 {
+                    found.push(Isa::Avx2);
+                }
+            }
+            found.push(Isa::Portable);
+            found
+        })
+    }
+}
+
+thread_local! { static CHOSEN: Cell<Option<Isa>> = const { Cell::new(None) }; }
+
+/// The instruction set that kernels called on this thread use: the fastest, or that of [`with_isa`].
+#[must_use]
+pub fn isa() -> Isa {
+    CHOSEN.get().unwrap_or(Isa::available()[0])
+}
+
+/// Runs `work` with the kernels it calls on this thread confined to `isa` (tests compare paths with it).
+///
+/// An instruction set that the processor lacks is replaced by [`Isa::Portable`].
+pub fn with_isa<R>(isa: Isa, work: impl FnOnce() -> R) -> R {
+    struct Restore(Option<Isa>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CHOSEN.set(self.0);
+        }
+    }
+    let isa = if Isa::available().contains(&isa) { isa } else { Isa::Portable };
+    let _restore = Restore(CHOSEN.replace(Some(isa)));
+    work()
+}
+
+/// A vector of `N` floats and the operations on it.
+///
+/// # Safety
+/// Every method may be called only where the processor has the implementor's instruction set; pointers must be
+/// valid for the lanes read or written (no alignment needed).
+pub(crate) trait Lanes: Copy + 'static {
+    /// Lanes of a vector.
+    const N: usize;
+    /// Rows of the micro-kernel's tile.
+    const ROWS: usize;
+    /// Vectors in a row of the micro-kernel's tile (1 or 2).
+    const COLS: usize;
+    /// The vector.
+    type V: Copy;
+    /// The first so many lanes.
+    type M: Copy;
+
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(p: *const f32) -> Self::V;
+    unsafe fn store(p: *mut f32, v: Self::V);
+    /// The mask of the first `n` lanes, `n <= N`.
+    unsafe fn mask(n: usize) -> Self::M;
+    /// Masked lanes from memory, the others zero and their memory untouched.
+    unsafe fn load_m(m: Self::M, p: *const f32) -> Self::V;
+    unsafe fn store_m(m: Self::M, p: *mut f32, v: Self::V);
+    /// `v` in the masked lanes, zero in the others.
+    unsafe fn keep(m: Self::M, v: Self::V) -> Self::V;
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sqrt(a: Self::V) -> Self::V;
+    /// `a * b + c`.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `c - a * b`.
+    unsafe fn fnma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger of each lane; `b` where a lane is NaN.
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller of each lane; `b` where a lane is NaN.
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    /// The nearest integer, ties to even.
+    unsafe fn round(a: Self::V) -> Self::V;
+    /// `a * 2^n` for `n` integral in `[-150, 127]`; results below the normal range may become zero.
+    unsafe fn scale2(a: Self::V, n: Self::V) -> Self::V;
+    /// The sum of the lanes.
+    unsafe fn sum(v: Self::V) -> f32;
+    /// The largest lane.
+    unsafe fn top(v: Self::V) -> f32;
+    /// `1 / a` to about 1 ulp, for `a >= 1`.
+    #[inline(always)]
+    unsafe fn recip(a: Self::V) -> Self::V {
+        Self::div(Self::splat(1.0), a)
+    }
+    /// bfloat16 bits, widened.
+    unsafe fn load_bf16(p: *const u16) -> Self::V;
+    /// IEEE half bits, widened.
+    unsafe fn load_f16(p: *const u16) -> Self::V;
+    /// Narrowed to bfloat16, to nearest even.
+    unsafe fn store_bf16(p: *mut u16, v: Self::V);
+    /// Narrowed to IEEE half, to nearest even.
+    unsafe fn store_f16(p: *mut u16, v: Self::V);
+    /// `N` rows of `N` values at row stride `ld` to `N` columns: `dst[j * ldd + i] = src[i * ld + j]`.
+    unsafe fn transpose<E: Element>(src: *const E, ld: usize, dst: *mut f32, ldd: usize);
+    /// `keep` where `dropout_bits(row, col + lane) >= threshold`, else zero (`burnish_core::random`).
+    unsafe fn dropout(row: u32, col: u32, threshold: u32, keep: f32) -> Self::V;
+    /// The micro-kernel in a function of its own; see [`crate::micro`].
+    unsafe fn tile<const M: usize, const V: usize, const RS: usize>(t: &crate::micro::Tile);
+
+    /// `e^v`, relative error below 2 ulp; zero below -104, `e^88` above 88, NaN stays.
+    ///
+    /// Cephes' `expf`: `v = n ln 2 + r`, a polynomial of degree 6 in `r`.
+    #[inline(always)]
+    unsafe fn exp(v: Self::V) -> Self::V {
+        let x = Self::max(Self::splat(-104.0), Self::min(Self::splat(88.0), v));
+        let n = Self::round(Self::mul(x, Self::splat(std::f32::consts::LOG2_E)));
+        let r = Self::fnma(n, Self::splat(0.693_359_4), x);
+        let r = Self::fnma(n, Self::splat(-2.121_944_4e-4), r);
+        let mut p = Self::splat(1.987_569_1e-4);
+        p = Self::fma(p, r, Self::splat(1.398_199_9e-3));
+        p = Self::fma(p, r, Self::splat(8.333_452e-3));
+        p = Self::fma(p, r, Self::splat(4.166_579_6e-2));
+        p = Self::fma(p, r, Self::splat(1.666_666_5e-1));
+        p = Self::fma(p, r, Self::splat(5.000_000_1e-1));
+        let p = Self::add(Self::fma(p, Self::mul(r, r), r), Self::splat(1.0));
+        Self::scale2(p, n)
+    }
+
+    /// `1 / (1 + e^-v)`.
+    #[inline(always)]
+    unsafe fn sigmoid(v: Self::V) -> Self::V {
+        let one = Self::splat(1.0);
+        Self::recip(Self::add(one, Self::exp(Self::sub(Self::splat(0.0), v))))
+    }
+}
+
+/// A storage type that widens to `f32`.
+pub(crate) trait Element: Copy + Send + Sync + 'static {
+    /// # Safety
+    /// As [`Lanes`]: `N` values are read at `p`.
+    unsafe fn load<S: Lanes>(p: *const Self) -> S::V;
+    /// The value as `f32`.
+    fn widen(self) -> f32;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(p: *const Self) -> S::V {
+        S::load(p)
+    }
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+}
+
+impl Element for half::bf16 {
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(p: *const Self) -> S::V {
+        S::load_bf16(p.cast())
+    }
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+}
+
+impl Element for half::f16 {
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(p: *const Self) -> S::V {
+        S::load_f16(p.cast())
+    }
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+/// `dispatch!(vis unsafe fn name = body [generics] [their names] (args) -> result)`: makes `name(isa, args)`
+/// from `body::<S: Lanes, generics>(args)`.
+macro_rules! dispatch {
+    ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident = $body:ident [$($gen:tt)*] [$($use:tt)*]
+        ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {
+        $(#[$meta])*
+        #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+        $vis unsafe fn $name<$($gen)*>(isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx2,fma,f16c")]
+            unsafe fn avx512<$($gen)*>($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the caller vouches for the arguments, the attribute for the instructions.
+                unsafe { $body::<$crate::simd::Avx512, $($use)*>($($arg),*) }
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            unsafe fn avx2<$($gen)*>($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: as above.
+                unsafe { $body::<$crate::simd::Avx2, $($use)*>($($arg),*) }
+            }
+            match isa {
+                // SAFETY: an `Isa` comes from `isa()`, which names only what was detected.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Isa::Avx512 => unsafe { avx512::<$($use)*>($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Isa::Avx2 => unsafe { avx2::<$($use)*>($($arg),*) },
+                // SAFETY: plain code; the caller vouches for the arguments.
+                _ => unsafe { $body::<$crate::simd::Plain, $($use)*>($($arg),*) },
+            }
+        }
+    };
+}
+pub(crate) use dispatch;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,359 @@
+//! Lanes of x86-64: AVX-512F (16 floats) and AVX2 with FMA and F16C (8 floats).
+
+use super::{Element, Lanes};
+use crate::micro::{Tile, tile};
+use std::arch::x86_64::*;
+
+/// 16 lanes of AVX-512F.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+/// 8 lanes of AVX2, FMA and F16C.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2;
+
+const COLUMN_MIX: i32 = 0x9E37_79B9_u32 as i32;
+const MIX_1: i32 = 0x7feb_352d;
+const MIX_2: i32 = 0x846c_a68b_u32 as i32;
+
+/// `tile` in a function of its own: 28 accumulators leave no register for a caller.
+#[target_feature(enable = "avx512f,avx2,fma,f16c")]
+unsafe fn tile_avx512<const M: usize, const V: usize, const RS: usize>(t: &Tile) {
+    tile::<Avx512, M, V, RS>(t);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn tile_avx2<const M: usize, const V: usize, const RS: usize>(t: &Tile) {
+    tile::<Avx2, M, V, RS>(t);
+}
+
+impl Lanes for Avx512 {
+    const N: usize = 16;
+    const ROWS: usize = 14;
+    const COLS: usize = 2;
+    type V = __m512;
+    type M = __mmask16;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        _mm512_set1_ps(x)
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        _mm512_loadu_ps(p)
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m512) {
+        _mm512_storeu_ps(p, v);
+    }
+    #[inline(always)]
+    unsafe fn mask(n: usize) -> __mmask16 {
+        ((1_u32 << n) - 1) as u16
+    }
+    #[inline(always)]
+    unsafe fn load_m(m: __mmask16, p: *const f32) -> __m512 {
+        _mm512_maskz_loadu_ps(m, p)
+    }
+    #[inline(always)]
+    unsafe fn store_m(m: __mmask16, p: *mut f32, v: __m512) {
+        _mm512_mask_storeu_ps(p, m, v);
+    }
+    #[inline(always)]
+    unsafe fn keep(m: __mmask16, v: __m512) -> __m512 {
+        _mm512_maskz_mov_ps(m, v)
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        _mm512_add_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        _mm512_sub_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        _mm512_mul_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        _mm512_div_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: __m512) -> __m512 {
+        _mm512_sqrt_ps(a)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fmadd_ps(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fnmadd_ps(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        _mm512_max_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn min(a: __m512, b: __m512) -> __m512 {
+        _mm512_min_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn round(a: __m512) -> __m512 {
+        _mm512_roundscale_ps::<8>(a)
+    }
+    #[inline(always)]
+    unsafe fn scale2(a: __m512, n: __m512) -> __m512 {
+        _mm512_scalef_ps(a, n)
+    }
+    #[inline(always)]
+    unsafe fn sum(v: __m512) -> f32 {
+        _mm512_reduce_add_ps(v)
+    }
+    #[inline(always)]
+    unsafe fn top(v: __m512) -> f32 {
+        _mm512_reduce_max_ps(v)
+    }
+    /// The 14-bit estimate and one step of Newton's method.
+    #[inline(always)]
+    unsafe fn recip(a: __m512) -> __m512 {
+        let r = _mm512_rcp14_ps(a);
+        _mm512_mul_ps(r, _mm512_fnmadd_ps(a, r, _mm512_set1_ps(2.0)))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m512 {
+        let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> __m512 {
+        _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: __m512) {
+        let bits = _mm512_castps_si512(v);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+        let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+        let bits = _mm512_srli_epi32::<16>(_mm512_mask_mov_epi32(rounded, nan, quiet));
+        _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(bits));
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: __m512) {
+        let bits = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
+        _mm256_storeu_si256(p.cast(), bits);
+    }
+    #[inline(always)]
+    unsafe fn transpose<E: Element>(src: *const E, ld: usize, dst: *mut f32, ldd: usize) {
+        // Pairs of rows, then fours, within 128-bit lanes; then the lanes themselves.
+        let mut r = [_mm512_setzero_ps(); 16];
+        for (i, r) in r.iter_mut().enumerate() {
+            *r = E::load::<Self>(src.add(i * ld));
+        }
+        let mut t = r;
+        for i in 0..8 {
+            t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+            t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+        }
+        for i in 0..4 {
+            let pd = |v| _mm512_castps_pd(v);
+            let ps = |v| _mm512_castpd_ps(v);
+            r[4 * i] = ps(_mm512_unpacklo_pd(pd(t[4 * i]), pd(t[4 * i + 2])));
+            r[4 * i + 1] = ps(_mm512_unpackhi_pd(pd(t[4 * i]), pd(t[4 * i + 2])));
+            r[4 * i + 2] = ps(_mm512_unpacklo_pd(pd(t[4 * i + 1]), pd(t[4 * i + 3])));
+            r[4 * i + 3] = ps(_mm512_unpackhi_pd(pd(t[4 * i + 1]), pd(t[4 * i + 3])));
+        }
+        for i in 0..4 {
+            t[i] = _mm512_shuffle_f32x4::<0x88>(r[i], r[i + 4]);
+            t[i + 4] = _mm512_shuffle_f32x4::<0xdd>(r[i], r[i + 4]);
+            t[i + 8] = _mm512_shuffle_f32x4::<0x88>(r[i + 8], r[i + 12]);
+            t[i + 12] = _mm512_shuffle_f32x4::<0xdd>(r[i + 8], r[i + 12]);
+        }
+        for i in 0..4 {
+            _mm512_storeu_ps(dst.add(i * ldd), _mm512_shuffle_f32x4::<0x88>(t[i], t[i + 8]));
+            _mm512_storeu_ps(dst.add((i + 8) * ldd), _mm512_shuffle_f32x4::<0xdd>(t[i], t[i + 8]));
+            _mm512_storeu_ps(dst.add((i + 4) * ldd), _mm512_shuffle_f32x4::<0x88>(t[i + 4], t[i + 12]));
+            _mm512_storeu_ps(dst.add((i + 12) * ldd), _mm512_shuffle_f32x4::<0xdd>(t[i + 4], t[i + 12]));
+        }
+    }
+    #[inline(always)]
+    unsafe fn dropout(row: u32, col: u32, threshold: u32, keep: f32) -> __m512 {
+        let lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        let col = _mm512_add_epi32(_mm512_set1_epi32(col as i32), lane);
+        let mixed = _mm512_mullo_epi32(col, _mm512_set1_epi32(COLUMN_MIX));
+        let mut x = _mm512_xor_si512(_mm512_set1_epi32(row as i32), mixed);
+        x = _mm512_xor_si512(x, _mm512_srli_epi32::<16>(x));
+        x = _mm512_mullo_epi32(x, _mm512_set1_epi32(MIX_1));
+        x = _mm512_xor_si512(x, _mm512_srli_epi32::<15>(x));
+        x = _mm512_mullo_epi32(x, _mm512_set1_epi32(MIX_2));
+        x = _mm512_xor_si512(x, _mm512_srli_epi32::<16>(x));
+        let kept = _mm512_cmpge_epu32_mask(x, _mm512_set1_epi32(threshold as i32));
+        _mm512_maskz_mov_ps(kept, _mm512_set1_ps(keep))
+    }
+    #[inline(always)]
+    unsafe fn tile<const M: usize, const V: usize, const RS: usize>(t: &Tile) {
+        tile_avx512::<M, V, RS>(t);
+    }
+}
+
+impl Lanes for Avx2 {
+    const N: usize = 8;
+    const ROWS: usize = 6;
+    const COLS: usize = 2;
+    type V = __m256;
+    type M = __m256i;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m256 {
+        _mm256_set1_ps(x)
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m256 {
+        _mm256_loadu_ps(p)
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m256) {
+        _mm256_storeu_ps(p, v);
+    }
+    #[inline(always)]
+    unsafe fn mask(n: usize) -> __m256i {
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0))
+    }
+    #[inline(always)]
+    unsafe fn load_m(m: __m256i, p: *const f32) -> __m256 {
+        _mm256_maskload_ps(p, m)
+    }
+    #[inline(always)]
+    unsafe fn store_m(m: __m256i, p: *mut f32, v: __m256) {
+        _mm256_maskstore_ps(p, m, v);
+    }
+    #[inline(always)]
+    unsafe fn keep(m: __m256i, v: __m256) -> __m256 {
+        _mm256_and_ps(_mm256_castsi256_ps(m), v)
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        _mm256_add_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        _mm256_sub_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        _mm256_mul_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn div(a: __m256, b: __m256) -> __m256 {
+        _mm256_div_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: __m256) -> __m256 {
+        _mm256_sqrt_ps(a)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+        _mm256_fmadd_ps(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn fnma(a: __m256, b: __m256, c: __m256) -> __m256 {
+        _mm256_fnmadd_ps(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m256, b: __m256) -> __m256 {
+        _mm256_max_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn min(a: __m256, b: __m256) -> __m256 {
+        _mm256_min_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn round(a: __m256) -> __m256 {
+        _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a)
+    }
+    #[inline(always)]
+    unsafe fn scale2(a: __m256, n: __m256) -> __m256 {
+        let normal = _mm256_cmp_ps::<_CMP_NLT_UQ>(n, _mm256_set1_ps(-126.0));
+        let power = _mm256_slli_epi32::<23>(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)));
+        _mm256_and_ps(normal, _mm256_mul_ps(a, _mm256_and_ps(normal, _mm256_castsi256_ps(power))))
+    }
+    #[inline(always)]
+    unsafe fn sum(v: __m256) -> f32 {
+        let h = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let h = _mm_add_ps(h, _mm_movehl_ps(h, h));
+        _mm_cvtss_f32(_mm_add_ss(h, _mm_shuffle_ps::<1>(h, h)))
+    }
+    #[inline(always)]
+    unsafe fn top(v: __m256) -> f32 {
+        let h = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+        _mm_cvtss_f32(_mm_max_ss(h, _mm_shuffle_ps::<1>(h, h)))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u16) -> __m256 {
+        let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u16) -> __m256 {
+        _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut u16, v: __m256) {
+        let bits = _mm256_castps_si256(v);
+        let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+        let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+        let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x0040_0000));
+        let bits = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+        let packed = _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256::<1>(bits));
+        _mm_storeu_si128(p.cast(), packed);
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut u16, v: __m256) {
+        let bits = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
+        _mm_storeu_si128(p.cast(), bits);
+    }
+    #[inline(always)]
+    unsafe fn transpose<E: Element>(src: *const E, ld: usize, dst: *mut f32, ldd: usize) {
+        let mut r = [_mm256_setzero_ps(); 8];
+        for (i, r) in r.iter_mut().enumerate() {
+            *r = E::load::<Self>(src.add(i * ld));
+        }
+        let mut t = r;
+        for i in 0..4 {
+            t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+            t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+        }
+        for i in 0..2 {
+            r[4 * i] = _mm256_shuffle_ps::<0x44>(t[4 * i], t[4 * i + 2]);
+            r[4 * i + 1] = _mm256_shuffle_ps::<0xee>(t[4 * i], t[4 * i + 2]);
+            r[4 * i + 2] = _mm256_shuffle_ps::<0x44>(t[4 * i + 1], t[4 * i + 3]);
+            r[4 * i + 3] = _mm256_shuffle_ps::<0xee>(t[4 * i + 1], t[4 * i + 3]);
+        }
+        for i in 0..4 {
+            _mm256_storeu_ps(dst.add(i * ldd), _mm256_permute2f128_ps::<0x20>(r[i], r[i + 4]));
+            _mm256_storeu_ps(dst.add((i + 4) * ldd), _mm256_permute2f128_ps::<0x31>(r[i], r[i + 4]));
+        }
+    }
+    #[inline(always)]
+    unsafe fn dropout(row: u32, col: u32, threshold: u32, keep: f32) -> __m256 {
+        let lane = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+        let col = _mm256_add_epi32(_mm256_set1_epi32(col as i32), lane);
+        let mixed = _mm256_mullo_epi32(col, _mm256_set1_epi32(COLUMN_MIX));
+        let mut x = _mm256_xor_si256(_mm256_set1_epi32(row as i32), mixed);
+        x = _mm256_xor_si256(x, _mm256_srli_epi32::<16>(x));
+        x = _mm256_mullo_epi32(x, _mm256_set1_epi32(MIX_1));
+        x = _mm256_xor_si256(x, _mm256_srli_epi32::<15>(x));
+        x = _mm256_mullo_epi32(x, _mm256_set1_epi32(MIX_2));
+        x = _mm256_xor_si256(x, _mm256_srli_epi32::<16>(x));
+        // x >= threshold, unsigned: the larger of the two is x.
+        let kept = _mm256_cmpeq_epi32(_mm256_max_epu32(x, _mm256_set1_epi32(threshold as i32)), x);
+        _mm256_and_ps(_mm256_castsi256_ps(kept), _mm256_set1_ps(keep))
+    }
+    #[inline(always)]
+    unsafe fn tile<const M: usize, const V: usize, const RS: usize>(t: &Tile) {
+        tile_avx2::<M, V, RS>(t);
+    }
+}

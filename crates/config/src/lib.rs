@@ -1,1 +1,56 @@
-//! Options with the names and defaults of TRL and Transformers: flags over a YAML or TOML file, unknown keys refused with the nearest name.
+//! Options with the names and defaults of TRL and Transformers.
+//!
+//! Each option is declared once, in a group ([`groups`]); flags, keys of a YAML or TOML file, `--help` and the reference
+//! all come from that table. Groups make up the options of a command: [`SftOptions`], [`GenerateOptions`],
+//! [`ScoreOptions`], [`EvalOptions`], [`MergeOptions`].
+//!
+//! Flags win over the file, the file over defaults. Everything that is wrong is reported at once ([`ConfigError`]), each
+//! [`Fault`] with its place, the nearest valid name or the values that go; nothing is loaded before.
+//!
+//! ```
+//! use burnish_config::{Command, ScoreOptions};
+//!
+//! let words = ["--model-name-or-path", ".", "--dataset_name=*.jsonl", "--max_length", "512"];
+//! let score = ScoreOptions::parse(words).unwrap().run().unwrap();
+//! assert_eq!(score.options.preparation.max_length, Some(512));
+//!
+//! let error = ScoreOptions::parse(["--model_name_or_path", ".", "--dataset", "*.jsonl", "--max_lenght", "1"]);
+//! let message = error.unwrap_err().to_string();
+//! assert!(message.contains("did you mean `max_length`?"), "{message}");
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod choice;
+mod command;
+mod fault;
+mod foreign;
+pub mod groups;
+mod help;
+mod raw;
+mod setting;
+mod source;
+mod table;
+mod value;
+
+pub use check::Checks;
+pub use choice::{
+    BiasTraining, Interval, LoraInit, LossType, ModelDtype, Optimizer, PackingStrategy, Sampling,
+    SaveInterval, Scheduler, Truncation,
+};
+pub use command::{
+    COMMANDS, Command, CommandInfo, EvalOptions, GenerateOptions, Invocation, MergeOptions, Resolved,
+    ScoreOptions, SftOptions,
+};
+pub use fault::{ConfigError, Fault, Origin};
+pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
+pub use groups::{
+    BatchOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
+    ModelOptions, PackingOptions, PreparationOptions, PromptOptions, SourceOptions, TrainingOptions,
+};
+pub use help::markdown;
+pub use raw::Raw;
+pub use setting::{Modules, PadToMultiple, ReportTo, Resume, Steps, Verbatim};
+pub use table::{Entry, Mismatch, OptionGroup, Source};
+pub use value::{Kind, OptionValue};

@@ -1,0 +1,170 @@
+//! Options that are one of a few words.
+
+use crate::raw::Raw;
+use crate::value::{Kind, OptionValue};
+
+/// Declares an enum whose variants are written as words, with other spellings after `|`.
+macro_rules! choices {
+    ($($(#[doc = $doc:literal])+ $name:ident {
+        $($(#[doc = $variant_doc:literal])+ $variant:ident = $word:literal $(| $alias:literal)*,)+
+    })+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name {
+            $($(#[doc = $variant_doc])+ $variant,)+
+        }
+
+        impl $name {
+            /// Every word, in the order of `--help`.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The word for this choice.
+            #[must_use]
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+
+        impl OptionValue for $name {
+            const KIND: Kind = Kind::Choice(Self::WORDS);
+
+            fn expected() -> String {
+                let (last, rest) = Self::WORDS.split_last().expect("invariant: a choice has words");
+                if rest.is_empty() { (*last).into() } else { format!("{} or {last}", rest.join(", ")) }
+            }
+
+            fn read(raw: &Raw) -> Option<Self> {
+                let of = |word: &str| match word { $($word $(| $alias)* => Some(Self::$variant),)+ _ => None };
+                match raw {
+                    Raw::Text(word) => of(word),
+                    // YAML 1.1 reads a bare `no` as false.
+                    Raw::Bool(false) => of("false").or_else(|| of("no")),
+                    Raw::Bool(true) => of("true"),
+                    _ => None,
+                }
+            }
+
+            fn write(&self) -> Raw {
+                Raw::Text(self.word().into())
+            }
+        }
+    )+};
+}
+
+choices! {
+    /// The element type in which weights are held after loading.
+    ModelDtype {
+        /// As stored in the folder.
+        Auto = "auto",
+        /// IEEE single.
+        Float32 = "float32" | "fp32" | "f32" | "torch.float32",
+        /// Brain float.
+        Bfloat16 = "bfloat16" | "bf16" | "torch.bfloat16",
+        /// IEEE half.
+        Float16 = "float16" | "fp16" | "f16" | "half" | "torch.float16",
+    }
+
+    /// When something recurring happens.
+    Interval {
+        /// Never.
+        No = "no",
+        /// Every so many steps.
+        Steps = "steps",
+        /// After each epoch.
+        Epoch = "epoch",
+    }
+
+    /// When a checkpoint is saved.
+    SaveInterval {
+        /// Never while training; the result is still saved at the end.
+        No = "no",
+        /// Every so many steps.
+        Steps = "steps",
+        /// After each epoch.
+        Epoch = "epoch",
+        /// After each evaluation that is the best so far.
+        Best = "best",
+    }
+
+    /// The learning rate over the run, after warm-up.
+    Scheduler {
+        /// Falls in a line to 0.
+        Linear = "linear",
+        /// Falls along half a cosine to 0.
+        Cosine = "cosine",
+        /// Stays; no warm-up.
+        Constant = "constant",
+        /// Stays after a linear warm-up.
+        ConstantWithWarmup = "constant_with_warmup",
+    }
+
+    /// The optimizer.
+    Optimizer {
+        /// Adam with decoupled weight decay.
+        AdamW = "adamw_torch_fused" | "adamw_torch" | "adamw" | "adamw_hf" | "adamw_apex_fused",
+        /// Adam; weight decay is added to the gradient.
+        Adam = "adam",
+    }
+
+    /// The training loss.
+    LossType {
+        /// Negative log-likelihood per target token.
+        Nll = "nll",
+        /// Dynamic fine-tuning: each token's loss is weighted by its own probability.
+        Dft = "dft",
+        /// The former name of the memory-saving `nll`; the same loss here.
+        ChunkedNll = "chunked_nll",
+    }
+
+    /// The end of a long row that is cut off.
+    Truncation {
+        /// The start is kept.
+        KeepStart = "keep_start",
+        /// The end is kept.
+        KeepEnd = "keep_end",
+    }
+
+    /// How rows are joined to fill `max_length`.
+    PackingStrategy {
+        /// Whole rows, best fit decreasing; rows never attend to each other.
+        Bfd = "bfd",
+        /// As `bfd`, after cutting long rows into pieces instead of truncating them.
+        BfdSplit = "bfd_split" | "bfd-requeue",
+        /// One stream cut at every `max_length` tokens, across row borders.
+        Wrapped = "wrapped",
+    }
+
+    /// The order of training rows.
+    Sampling {
+        /// A fresh random order in each epoch.
+        Random = "random",
+        /// The order of the file.
+        Sequential = "sequential",
+    }
+
+    /// Which biases train beside the adapter (PEFT's `bias`).
+    BiasTraining {
+        /// None.
+        None = "none",
+        /// Every bias of the model.
+        All = "all",
+        /// The biases of adapted modules.
+        LoraOnly = "lora_only",
+    }
+
+    /// How fresh LoRA factors start (PEFT's `init_lora_weights`).
+    LoraInit {
+        /// A is Kaiming uniform, B zero: the adapter starts as no change.
+        Default = "true" | "True",
+        /// A is Gaussian with deviation 1/r, B zero.
+        Gaussian = "gaussian",
+        /// Both factors are random: for tests, the adapter starts as a change.
+        Random = "false" | "False",
+    }
+}

@@ -1,0 +1,337 @@
+//! Commands: which groups they have, which options they need, and how they are read.
+
+use std::collections::BTreeMap;
+
+use crate::check::Checks;
+use crate::fault::{ConfigError, Fault, Origin};
+use crate::foreign;
+use crate::groups::{
+    BatchOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
+    ModelOptions, PackingOptions, PreparationOptions, PromptOptions, SourceOptions, TrainingOptions,
+};
+use crate::help;
+use crate::raw::Raw;
+use crate::source::{self, Written};
+use crate::table::{Entry, Mismatch, OptionGroup};
+
+/// The options of one command.
+pub trait Command: Default {
+    /// The word after `burnish`.
+    const NAME: &'static str;
+    /// What it does, in one sentence.
+    const ABOUT: &'static str;
+    /// Options without which it cannot run.
+    const REQUIRED: &'static [&'static str];
+
+    /// The groups with their options, in reading order.
+    fn groups() -> Vec<(&'static str, Vec<Entry>)>;
+
+    /// Sets one option; `None` if the command has none of this name.
+    fn set(&mut self, name: &str, raw: &Raw) -> Option<Result<(), Mismatch>>;
+
+    /// The present values, in reading order.
+    fn values(&self) -> Vec<(&'static str, Raw)>;
+
+    /// Looks for values out of range and for options that contradict each other.
+    fn check(&self, checks: &mut Checks<'_>);
+
+    /// Every option, in reading order.
+    #[must_use]
+    fn entries() -> Vec<Entry> {
+        Self::groups().into_iter().flat_map(|(_, entries)| entries).collect()
+    }
+
+    /// The text of `--help`.
+    #[must_use]
+    fn help() -> String {
+        help::text::<Self>()
+    }
+
+    /// Reads the words after the command's name, and the file that `--config` names.
+    ///
+    /// # Errors
+    /// Everything that is wrong, at once: see [`Fault`].
+    fn parse<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Result<Invocation<Self>, ConfigError> {
+        let words: Vec<String> = words.into_iter().map(Into::into).collect();
+        parse(&words)
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Invocation<C> {
+    /// Run the command.
+    Run(Resolved<C>),
+    /// Print this text to standard output and stop.
+    Help(String),
+}
+
+impl<C> Invocation<C> {
+    /// The options, unless help was asked for.
+    #[must_use]
+    pub fn run(self) -> Option<Resolved<C>> {
+        match self {
+            Self::Run(resolved) => Some(resolved),
+            Self::Help(_) => None,
+        }
+    }
+}
+
+/// Options with all sources applied: defaults, then the file, then flags.
+#[derive(Debug)]
+pub struct Resolved<C> {
+    /// The options.
+    pub options: C,
+    /// The options that were written somewhere, and where.
+    pub given: BTreeMap<&'static str, Origin>,
+    /// What the user should know: accepted values that do less than they may seem to.
+    pub notes: Vec<String>,
+}
+
+impl<C: Command> Resolved<C> {
+    /// Every option and its value, as JSON: the record of a run.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Map<String, serde_json::Value> {
+        self.options.values().iter().map(|(name, raw)| ((*name).to_owned(), raw.into())).collect()
+    }
+}
+
+fn parse<C: Command>(words: &[String]) -> Result<Invocation<C>, ConfigError> {
+    let entries = C::entries();
+    let mut faults = Vec::new();
+    let flags = source::flags(words, &entries, &mut faults);
+    if flags.help {
+        return Ok(Invocation::Help(C::help()));
+    }
+    let mut written = Vec::new();
+    if let Some(path) = &flags.config {
+        written = source::file(path, &mut faults);
+    }
+    written.extend(flags.written);
+
+    let mut options = C::default();
+    let mut given = BTreeMap::new();
+    for Written { name, raw, origin } in &written {
+        let meant = source::canonical(name);
+        if let Some(entry) = entries.iter().find(|entry| entry.name == meant) {
+            match options.set(entry.name, raw) {
+                Some(Ok(())) => {
+                    given.insert(entry.name, origin.clone());
+                }
+                Some(Err(Mismatch { expected })) => faults.push(Fault::Type {
+                    origin: origin.clone(),
+                    name: entry.name,
+                    expected,
+                    got: raw.to_string(),
+                }),
+                None => unreachable!("invariant: every entry of a command can be set"),
+            }
+        } else if let Some((name, foreign)) = foreign::find(meant) {
+            if !foreign.takes(raw) {
+                faults.push(Fault::Refused {
+                    origin: origin.clone(),
+                    name,
+                    got: raw.to_string(),
+                    reason: foreign.reason,
+                });
+            }
+        } else if let Some((name, of)) = elsewhere(meant) {
+            faults.push(Fault::Elsewhere { origin: origin.clone(), name, of, command: C::NAME });
+        } else {
+            faults.push(Fault::Unknown {
+                origin: origin.clone(),
+                name: name.clone(),
+                nearest: nearest(meant, &entries),
+            });
+        }
+    }
+
+    let mut notes = Vec::new();
+    let values = options.values();
+    let mut checks = Checks::new(&given, &values, &mut faults, &mut notes);
+    for name in C::REQUIRED {
+        checks.required(name, &entries);
+    }
+    options.check(&mut checks);
+    if faults.is_empty() {
+        Ok(Invocation::Run(Resolved { options, given, notes }))
+    } else {
+        Err(ConfigError { command: C::NAME, faults })
+    }
+}
+
+/// The commands that do have an option of this name.
+fn elsewhere(name: &str) -> Option<(&'static str, Vec<&'static str>)> {
+    let mut found = None;
+    let mut of = Vec::new();
+    for (command, entries) in COMMANDS.iter().map(|command| (command.name, (command.entries)())) {
+        if let Some(entry) = entries.iter().find(|entry| entry.name == name) {
+            found = Some(entry.name);
+            of.push(command);
+        }
+    }
+    Some((found?, of))
+}
+
+/// The option whose name is most like this one, if any is.
+fn nearest(name: &str, entries: &[Entry]) -> Option<&'static str> {
+    let own = entries.iter().map(|entry| entry.name).chain(std::iter::once("config"));
+    let best = |names: &mut dyn Iterator<Item = &'static str>, at_least: f64| {
+        names
+            .map(|known| (likeness(known, name), known))
+            .filter(|(alike, _)| *alike >= at_least)
+            .max_by(|a, b| a.0.total_cmp(&b.0))
+            .map(|(_, known)| known)
+    };
+    // An option that burnish refuses is worth naming only when it is clearly the one that was meant.
+    best(&mut own.into_iter(), 0.8).or_else(|| {
+        best(&mut foreign::FOREIGN.iter().flat_map(|foreign| foreign.names.iter().copied()), 0.95)
+    })
+}
+
+/// From 0 to 1: how likely someone who wrote `name` meant `known`.
+fn likeness(known: &str, name: &str) -> f64 {
+    let sorted = |text: &str| {
+        let mut words: Vec<&str> = text.split('_').collect();
+        words.sort_unstable();
+        words.join("_")
+    };
+    // The same words in another order are as good as the same word, and some of its words nearly so.
+    let part = name.len() > 3 && name.split('_').all(|word| known.split('_').any(|other| other == word));
+    strsim::jaro_winkler(known, name)
+        .max(strsim::normalized_damerau_levenshtein(&sorted(known), &sorted(name)))
+        .max(if part { 0.85 } else { 0.0 })
+}
+
+/// A command, as data.
+#[derive(Clone, Copy, Debug)]
+pub struct CommandInfo {
+    /// The word after `burnish`.
+    pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// Its options.
+    pub entries: fn() -> Vec<Entry>,
+    /// Its page of the reference, in Markdown.
+    pub reference: fn() -> String,
+}
+
+/// Declares a command: the groups it is made of.
+macro_rules! commands {
+    ($(
+        $(#[doc = $doc:literal])+
+        $command:ident, $name:literal, $about:literal, needs $required:expr, {
+            $($(#[doc = $field_doc:literal])+ $field:ident: $group:ident,)+
+        }
+    )+) => {
+        $(
+            $(#[doc = $doc])+
+            #[derive(Clone, Debug, Default, PartialEq)]
+            pub struct $command {
+                $($(#[doc = $field_doc])+ pub $field: $group,)+
+            }
+
+            impl Command for $command {
+                const NAME: &'static str = $name;
+                const ABOUT: &'static str = $about;
+                const REQUIRED: &'static [&'static str] = &$required;
+
+                fn groups() -> Vec<(&'static str, Vec<Entry>)> {
+                    vec![$(($group::TITLE, $group::entries())),+]
+                }
+
+                fn set(&mut self, name: &str, raw: &Raw) -> Option<Result<(), Mismatch>> {
+                    $(if let Some(result) = self.$field.set(name, raw) {
+                        return Some(result);
+                    })+
+                    None
+                }
+
+                fn values(&self) -> Vec<(&'static str, Raw)> {
+                    let mut values = Vec::new();
+                    $(values.extend(self.$field.values());)+
+                    values
+                }
+
+                fn check(&self, checks: &mut Checks<'_>) {
+                    self.conflicts(checks);
+                }
+            }
+        )+
+
+        /// Every command, in the order of `burnish --help`.
+        pub const COMMANDS: &[CommandInfo] = &[$(CommandInfo {
+            name: $name,
+            about: $about,
+            entries: $command::entries,
+            reference: help::reference::<$command>,
+        }),+];
+    };
+}
+
+commands! {
+    /// Options of `burnish sft`.
+    SftOptions, "sft", "Fine-tune a language model on text, prompts with completions, or conversations",
+    needs ["model_name_or_path", "dataset_name"], {
+        /// The model.
+        model: ModelOptions,
+        /// The rows.
+        data: SourceOptions,
+        /// Rows to tokens.
+        preparation: PreparationOptions,
+        /// Rows to batches.
+        packing: PackingOptions,
+        /// The adapter.
+        lora: LoraOptions,
+        /// The loop.
+        training: TrainingOptions,
+        /// Metrics and progress.
+        logging: LoggingOptions,
+    }
+
+    /// Options of `burnish generate`.
+    GenerateOptions, "generate", "Continue a prompt, or every prompt of a file",
+    needs ["model_name_or_path"], {
+        /// The model.
+        model: ModelOptions,
+        /// The prompts.
+        prompts: PromptOptions,
+        /// The choice of tokens.
+        generation: GenerationOptions,
+    }
+
+    /// Options of `burnish score`.
+    ScoreOptions, "score", "Write each row's log-probability under a model",
+    needs ["model_name_or_path", "dataset_name"], {
+        /// The model.
+        model: ModelOptions,
+        /// The rows.
+        input: InputOptions,
+        /// Rows to tokens.
+        preparation: PreparationOptions,
+        /// Batches.
+        batches: BatchOptions,
+    }
+
+    /// Options of `burnish eval`.
+    EvalOptions, "eval", "Evaluate a model: loss, perplexity, token accuracy and entropy over a data set",
+    needs ["model_name_or_path", "dataset_name"], {
+        /// The model.
+        model: ModelOptions,
+        /// The rows.
+        input: InputOptions,
+        /// Rows to tokens.
+        preparation: PreparationOptions,
+        /// Rows to batches.
+        packing: PackingOptions,
+        /// Batches.
+        batches: BatchOptions,
+    }
+
+    /// Options of `burnish merge`.
+    MergeOptions, "merge", "Merge an adapter into its base model and write a full model folder",
+    needs ["model_name_or_path", "adapter_name_or_path", "output_dir"], {
+        /// What is read and written.
+        merge: MergeTargetOptions,
+    }
+}

@@ -1,0 +1,26 @@
+//! What a run says while it goes.
+
+use std::path::PathBuf;
+
+use crate::choice::Interval;
+use crate::setting::{ReportTo, Steps, Verbatim};
+use crate::table::options;
+
+options! {
+    /// Metrics and progress.
+    LoggingOptions, "Logging";
+    /// When to log.
+    Transformers logging_strategy: Interval = Interval::Steps;
+    /// Steps between log lines, or below 1 a share of the run.
+    Trl logging_steps: Steps = Steps(10.0);
+    /// Log the first step too.
+    Transformers logging_first_step: bool = false;
+    /// Where metrics go besides metrics.jsonl.
+    Transformers report_to: ReportTo = ReportTo { tensorboard: true };
+    /// Folder of the TensorBoard events; by default `runs` in output_dir.
+    Transformers logging_dir: Option<PathBuf> = None;
+    /// Plain lines instead of a progress bar; by default exactly when standard error is not a terminal.
+    Transformers disable_tqdm: Option<bool> = None;
+    /// Prompt of the sample shown at the end; by default the first row's.
+    Burnish sample_prompt: Verbatim = Verbatim(None);
+}

@@ -1,0 +1,15 @@
+//! The groups of options that commands are composed of.
+
+mod data;
+mod generation;
+mod logging;
+mod lora;
+mod model;
+mod training;
+
+pub use data::{InputOptions, PackingOptions, PreparationOptions, SourceOptions};
+pub use generation::{GenerationOptions, PromptOptions};
+pub use logging::LoggingOptions;
+pub use lora::LoraOptions;
+pub use model::{MergeTargetOptions, ModelOptions};
+pub use training::{BatchOptions, TrainingOptions};

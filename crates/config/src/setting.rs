@@ -1,0 +1,219 @@
+//! Option types with a meaning of their own: intervals in steps, where to resume, which modules to adapt.
+
+use std::path::PathBuf;
+
+use crate::raw::{Raw, is_null_word};
+use crate::value::{Kind, OptionValue, is_pattern};
+
+/// A number of steps, or, below 1, a share of all steps of the run (Transformers' rule for `logging_steps`,
+/// `save_steps`, `eval_steps` and `warmup_steps`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Steps(pub f64);
+
+impl Steps {
+    /// The number of steps in a run of `total` steps: whole numbers as they are, shares rounded up.
+    ///
+    /// # Source
+    /// Transformers 5.23, `TrainerState.compute_steps` and `TrainingArguments.get_warmup_steps`.
+    ///
+    /// ```
+    /// use burnish_config::Steps;
+    ///
+    /// assert_eq!(Steps(10.0).of(1000), 10);
+    /// assert_eq!(Steps(0.03).of(1001), 31);
+    /// ```
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    pub fn of(self, total: u64) -> u64 {
+        if self.0 >= 1.0 { self.0 as u64 } else { (total as f64 * self.0.max(0.0)).ceil() as u64 }
+    }
+
+    /// Whether this is a share of the run rather than a number of steps.
+    #[must_use]
+    pub fn is_share(self) -> bool {
+        self.0 < 1.0
+    }
+}
+
+impl OptionValue for Steps {
+    const KIND: Kind = Kind::Float;
+
+    fn expected() -> String {
+        "a whole number of steps, or a share of the run below 1".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        let steps = f64::read(raw)?;
+        (steps >= 0.0 && steps.is_finite() && (steps < 1.0 || steps.fract() == 0.0)).then_some(Self(steps))
+    }
+
+    fn write(&self) -> Raw {
+        i64::read(&Raw::Float(self.0)).map_or(Raw::Float(self.0), Raw::Int)
+    }
+}
+
+/// Where a run starts from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Resume {
+    /// From the beginning.
+    #[default]
+    No,
+    /// From the newest complete checkpoint in the output folder.
+    Newest,
+    /// From this checkpoint folder.
+    From(PathBuf),
+}
+
+impl OptionValue for Resume {
+    const KIND: Kind = Kind::Path;
+
+    fn expected() -> String {
+        "true (the newest checkpoint of output_dir), false, or the path of a checkpoint folder".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        match raw {
+            Raw::Null => Some(Self::No),
+            Raw::Text(text) if is_null_word(text) => Some(Self::No),
+            Raw::Bool(_) | Raw::Text(_) => match bool::read(raw) {
+                Some(true) => Some(Self::Newest),
+                Some(false) => Some(Self::No),
+                None => Some(Self::From(PathBuf::read(raw)?)),
+            },
+            _ => None,
+        }
+    }
+
+    fn write(&self) -> Raw {
+        match self {
+            Self::No => Raw::Null,
+            Self::Newest => Raw::Bool(true),
+            Self::From(path) => path.write(),
+        }
+    }
+}
+
+/// Modules named by a list of suffixes or by one regular expression, as PEFT distinguishes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Modules {
+    /// A regular expression over the whole module name, or the word `all-linear`.
+    Pattern(String),
+    /// Names that a module's name equals or ends with after a dot.
+    Names(Vec<String>),
+}
+
+impl OptionValue for Modules {
+    const KIND: Kind = Kind::List;
+
+    fn expected() -> String {
+        "module names, one regular expression, or all-linear".into()
+    }
+
+    /// A list of one is its element, as in TRL. A single plain name stays a list of one, where TRL would take it for a
+    /// regular expression that matches no module.
+    fn read(raw: &Raw) -> Option<Self> {
+        let mut names: Vec<String> = match raw {
+            Raw::Null => return None,
+            Raw::Text(text) if is_pattern(text) && !text.trim_start().starts_with('[') => vec![text.clone()],
+            _ => OptionValue::read(raw)?,
+        };
+        if names.is_empty() {
+            return None;
+        }
+        if names.len() == 1 && (names[0] == "all-linear" || is_pattern(&names[0])) {
+            return Some(Self::Pattern(names.remove(0)));
+        }
+        Some(Self::Names(names))
+    }
+
+    fn write(&self) -> Raw {
+        match self {
+            Self::Pattern(pattern) => Raw::Text(pattern.clone()),
+            Self::Names(names) => names.write(),
+        }
+    }
+}
+
+/// `pad_to_multiple_of`: TRL's `auto` pads to the longest row on every device that burnish knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PadToMultiple(pub Option<usize>);
+
+impl OptionValue for PadToMultiple {
+    const KIND: Kind = Kind::Int;
+
+    fn expected() -> String {
+        "auto, null, or a whole number that is at least 1".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        match raw {
+            Raw::Text(text) if text == "auto" => Some(Self(None)),
+            _ => {
+                let multiple = Option::<usize>::read(raw)?;
+                (multiple != Some(0)).then_some(Self(multiple))
+            }
+        }
+    }
+
+    fn write(&self) -> Raw {
+        self.0.map_or_else(|| Raw::Text("auto".into()), |multiple| multiple.write())
+    }
+}
+
+/// Text taken word for word: even `None` is text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verbatim(pub Option<String>);
+
+impl OptionValue for Verbatim {
+    const KIND: Kind = Kind::Text;
+
+    fn expected() -> String {
+        String::expected()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        match raw {
+            Raw::Null => Some(Self(None)),
+            _ => Some(Self(Some(String::read(raw)?))),
+        }
+    }
+
+    fn write(&self) -> Raw {
+        self.0.as_ref().map_or(Raw::Null, |text| Raw::Text(text.clone()))
+    }
+}
+
+/// Where metrics go besides `metrics.jsonl`, which is always written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReportTo {
+    /// Write a TensorBoard event file.
+    pub tensorboard: bool,
+}
+
+impl OptionValue for ReportTo {
+    const KIND: Kind = Kind::Choice(&["none", "tensorboard", "all"]);
+
+    fn expected() -> String {
+        "none, tensorboard or all (metrics.jsonl is always written; other trackers can import it)".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        let words = match raw {
+            Raw::Null => Vec::new(),
+            _ => Vec::<String>::read(raw)?,
+        };
+        let mut report = Self { tensorboard: false };
+        for word in words {
+            match word.as_str() {
+                "none" | "None" | "null" => {}
+                "tensorboard" | "all" => report.tensorboard = true,
+                _ => return None,
+            }
+        }
+        Some(report)
+    }
+
+    fn write(&self) -> Raw {
+        Raw::Text(if self.tensorboard { "tensorboard" } else { "none" }.into())
+    }
+}

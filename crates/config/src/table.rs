@@ -1,0 +1,128 @@
+//! The one table behind flags, files, `--help` and the reference: each option is declared once, in a group.
+
+use crate::raw::Raw;
+use crate::value::Kind;
+
+/// Who gave an option its name and default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// TRL (`SFTConfig`, `ModelConfig`, `ScriptArguments`).
+    Trl,
+    /// Transformers (`TrainingArguments`, `GenerationConfig`).
+    Transformers,
+    /// PEFT (`LoraConfig`).
+    Peft,
+    /// burnish.
+    Burnish,
+}
+
+impl Source {
+    /// The project's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Trl => "TRL",
+            Self::Transformers => "Transformers",
+            Self::Peft => "PEFT",
+            Self::Burnish => "burnish",
+        }
+    }
+}
+
+/// One option, as data.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The name: a key in files, and with `--` in front a flag.
+    pub name: &'static str,
+    /// The one line of `--help`.
+    pub doc: String,
+    /// Its shape on the command line.
+    pub kind: Kind,
+    /// The value when it is not given.
+    pub default: Raw,
+    /// Whose name it is.
+    pub source: Source,
+}
+
+/// A value that an option does not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// What the option takes.
+    pub expected: String,
+}
+
+/// Options that belong together: a struct with one field per option.
+pub trait OptionGroup: Default {
+    /// The heading in `--help`.
+    const TITLE: &'static str;
+
+    /// The options in reading order.
+    fn entries() -> Vec<Entry>;
+
+    /// Sets the option called `name`; `None` if this group has no such option.
+    fn set(&mut self, name: &str, raw: &Raw) -> Option<Result<(), Mismatch>>;
+
+    /// The present values, in the order of [`Self::entries`].
+    fn values(&self) -> Vec<(&'static str, Raw)>;
+}
+
+/// Declares a group: the struct, its defaults and its table from one text.
+macro_rules! options {
+    (
+        $(#[doc = $struct_doc:literal])+
+        $group:ident, $title:literal;
+        $($(#[doc = $doc:literal])+ $source:ident $name:ident: $type:ty = $default:expr;)+
+    ) => {
+        $(#[doc = $struct_doc])+
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $group {
+            $($(#[doc = $doc])+ pub $name: $type,)+
+        }
+
+        impl Default for $group {
+            fn default() -> Self {
+                Self { $($name: $default,)+ }
+            }
+        }
+
+        impl $crate::table::OptionGroup for $group {
+            const TITLE: &'static str = $title;
+
+            fn entries() -> Vec<$crate::table::Entry> {
+                let defaults = Self::default();
+                vec![$($crate::table::Entry {
+                    name: stringify!($name),
+                    doc: concat!($($doc),+).trim().to_owned(),
+                    kind: <$type as $crate::value::OptionValue>::KIND,
+                    default: $crate::value::OptionValue::write(&defaults.$name),
+                    source: $crate::table::Source::$source,
+                }),+]
+            }
+
+            fn set(
+                &mut self,
+                name: &str,
+                raw: &$crate::raw::Raw,
+            ) -> Option<Result<(), $crate::table::Mismatch>> {
+                match name {
+                    $(stringify!($name) => Some(match <$type as $crate::value::OptionValue>::read(raw) {
+                        Some(value) => {
+                            self.$name = value;
+                            Ok(())
+                        }
+                        None => Err($crate::table::Mismatch {
+                            expected: <$type as $crate::value::OptionValue>::expected(),
+                        }),
+                    }),)+
+                    _ => None,
+                }
+            }
+
+            fn values(&self) -> Vec<(&'static str, $crate::raw::Raw)> {
+                vec![$((stringify!($name), $crate::value::OptionValue::write(&self.$name))),+]
+            }
+        }
+    };
+}
+
+pub(crate) use options;

@@ -1,0 +1,165 @@
+//! Configs written for TRL: every name it has is known, with TRL's default, and asking for nothing is accepted.
+
+use burnish_config::{
+    ALIASES, Command, FOREIGN, GenerateOptions, LossType, Modules, PackingStrategy, Raw, ReportTo,
+    SftOptions, Source,
+};
+
+use crate::scratch::Scratch;
+
+/// Names and defaults of TRL 1.16 with Transformers 5.23.
+const TRL: &str = include_str!("trl_defaults.json");
+
+/// Where burnish deliberately differs; each is in docs/decisions.md.
+const DIFFERENT_DEFAULTS: &[&str] = &["report_to", "output_dir"];
+
+fn trl_fields() -> Vec<(String, serde_json::Value)> {
+    let parsed: serde_json::Value = serde_json::from_str(TRL).unwrap();
+    let groups = parsed.as_object().unwrap().values();
+    groups.flat_map(|group| group.as_object().unwrap().clone()).collect()
+}
+
+#[test]
+fn every_trl_field_is_an_option_or_a_known_foreign_key() {
+    let entries = SftOptions::entries();
+    let unknown: Vec<String> = trl_fields()
+        .into_iter()
+        .map(|(name, _)| name)
+        .filter(|name| !entries.iter().any(|entry| entry.name == name))
+        .filter(|name| !FOREIGN.iter().any(|foreign| foreign.names.contains(&name.as_str())))
+        .filter(|name| !ALIASES.iter().any(|(alias, _)| alias == name))
+        .collect();
+    assert_eq!(unknown, [""; 0]);
+}
+
+#[test]
+fn defaults_are_those_of_trl() {
+    let entries = SftOptions::entries();
+    let mut different = Vec::new();
+    for (name, default) in trl_fields() {
+        let Some(entry) = entries.iter().find(|entry| entry.name == name) else { continue };
+        assert_ne!(entry.source, Source::Burnish, "{name} is a name of TRL's");
+        // Read both through the option itself, so that 0 and 0.0, or null and [], compare by meaning.
+        let theirs = Raw::from_json(&default.to_string()).unwrap();
+        let mut options = SftOptions::default();
+        if theirs != Raw::Null {
+            options.set(entry.name, &theirs).unwrap().unwrap();
+        }
+        if options != SftOptions::default()
+            || (theirs == Raw::Null) != entry.default.is_nothing() && name != "bf16"
+        {
+            different.push(name);
+        }
+    }
+    different.retain(|name| !DIFFERENT_DEFAULTS.contains(&name.as_str()));
+    assert_eq!(different, [""; 0]);
+}
+
+#[test]
+fn a_file_of_all_defaults_is_accepted() {
+    let scratch = Scratch::new();
+    let skipped = ["model_name_or_path", "dataset_name", "output_dir"];
+    let mut text = String::from("use_peft: false\n");
+    for (name, default) in trl_fields() {
+        if !skipped.contains(&name.as_str()) && name != "use_peft" && !default.is_null() {
+            text.push_str(&format!("{name}: {default}\n"));
+        }
+    }
+    let resolved = scratch.yaml(&text, &[]).unwrap();
+    assert_eq!(resolved.options.logging.report_to, ReportTo { tensorboard: false });
+    assert_eq!(resolved.options.training.learning_rate, 2e-5);
+}
+
+#[test]
+fn foreign_names_are_not_options() {
+    for foreign in FOREIGN {
+        for name in foreign.names {
+            assert!(!SftOptions::entries().iter().any(|entry| entry.name == *name), "{name} is both");
+            assert!(!GenerateOptions::entries().iter().any(|entry| entry.name == *name), "{name} is both");
+            assert_eq!(FOREIGN.iter().filter(|other| other.names.contains(name)).count(), 1, "{name} twice");
+        }
+    }
+    for (alias, meant) in ALIASES {
+        assert!(SftOptions::entries().iter().any(|entry| entry.name == *meant), "{alias} means no option");
+        assert!(!SftOptions::entries().iter().any(|entry| entry.name == *alias), "{alias} is an option");
+    }
+}
+
+#[test]
+fn a_trl_config_runs() {
+    let scratch = Scratch::new();
+    let text = "
+# Model
+model_revision: main
+torch_dtype: bfloat16
+attn_implementation: flash_attention_2
+use_peft: true
+lora_r: 8
+lora_alpha: 16
+lora_target_modules: all-linear
+lora_task_type: CAUSAL_LM
+
+# Training
+learning_rate: 2.0e-4
+weight_decay: 1e-2
+num_train_epochs: 1
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 8
+gradient_checkpointing: true
+gradient_checkpointing_kwargs: {use_reentrant: false}
+lr_scheduler_type: cosine
+warmup_steps: 0.03
+max_length: 2048
+packing: yes
+packing_strategy: bfd
+eval_strategy: no
+save_strategy: \"no\"
+report_to: [none]
+bf16: true
+push_to_hub: false
+deepspeed: null
+fsdp: ''
+dataset_num_proc: 8
+logging_steps: 5
+seed: 7
+";
+    let resolved = scratch.yaml(text, &["--learning-rate", "1e-3"]).unwrap();
+    let options = &resolved.options;
+    assert_eq!(options.training.learning_rate, 1e-3, "flags win");
+    assert_eq!(options.training.weight_decay, 1e-2);
+    assert_eq!(options.lora.lora_target_modules, Some(Modules::Pattern("all-linear".into())));
+    assert_eq!(options.model.dtype.word(), "bfloat16");
+    assert_eq!(options.training.warmup_of(1000), 30);
+    assert_eq!(options.packing.packing_strategy, PackingStrategy::Bfd);
+    assert!(options.packing.packing && options.packing.packs_evaluation());
+    assert_eq!(options.training.save_strategy.word(), "no");
+    assert_eq!(options.training.loss_type, LossType::Nll);
+    assert!(resolved.notes.iter().any(|note| note.contains("bf16")), "{:?}", resolved.notes);
+}
+
+#[test]
+fn toml_says_the_same() {
+    let scratch = Scratch::new();
+    let path = scratch.write(
+        "config.toml",
+        "use_peft = true\nlora_target_modules = [\"q_proj\", \"v_proj\"]\nlearning-rate = 1e-4\n\n[rank_pattern]\nq_proj = 4\n",
+    );
+    let options = scratch.sft(&["--config", &path]).unwrap().options;
+    assert_eq!(
+        options.lora.lora_target_modules,
+        Some(Modules::Names(vec!["q_proj".into(), "v_proj".into()]))
+    );
+    assert_eq!(options.lora.rank_pattern.get("q_proj"), Some(&4));
+    assert_eq!(options.training.learning_rate, 1e-4);
+}
+
+#[test]
+fn the_record_reads_back_as_the_same_options() {
+    let scratch = Scratch::new();
+    let words = ["--use_peft", "--lora_target_modules", "q_proj", "v_proj", "--seed", "18446744073709551615"];
+    let resolved = scratch.sft(&words).unwrap();
+    let path = scratch.write("record.json", &serde_json::to_string(&resolved.to_json()).unwrap());
+    let again = SftOptions::parse(["--config", path.as_str()]).unwrap().run().unwrap();
+    assert_eq!(again.options.training.seed, u64::MAX);
+    assert_eq!(again.options, resolved.options);
+}

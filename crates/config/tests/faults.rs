@@ -1,0 +1,188 @@
+//! Mistakes, and what is said about them.
+
+use burnish_config::{Command, Fault, GenerateOptions, MergeOptions, SftOptions};
+
+use crate::scratch::{Scratch, message};
+
+/// The message for these words must contain each of these parts.
+#[track_caller]
+fn check(words: &[&str], parts: &[&str]) {
+    let message = message(Scratch::new().sft(words));
+    for part in parts {
+        assert!(message.contains(part), "{words:?}\nsaid:     {message}\nexpected: {part}");
+    }
+}
+
+#[test]
+fn unknown_names_bring_the_nearest() {
+    for (wrong, right) in [
+        ("--lerning_rate", "learning_rate"),
+        ("--learning_rat", "learning_rate"),
+        ("--batch_size", "_batch_size"),
+        ("--xyzzy", "--help"),
+        ("--train_batch_size_per_device", "per_device_train_batch_size"),
+        ("--dataset", "dataset_name"),
+        ("--lora_rank", "lora_r"),
+        ("--gradient_acumulation_steps", "gradient_accumulation_steps"),
+    ] {
+        check(&[wrong, "1"], &["command line: unknown option", right]);
+    }
+}
+
+#[test]
+fn a_file_is_named_with_its_line() {
+    let scratch = Scratch::new();
+    let text = "learning_rate: 1e-5\n\nlogging_step: 5\nmax_length: long\n";
+    let message = message(scratch.yaml(text, &[]));
+    assert!(
+        message.contains("config.yaml:3: unknown option `logging_step`; did you mean `logging_steps`?"),
+        "{message}"
+    );
+    let typed =
+        "config.yaml:4: max_length: expected a whole number that is not negative or null, got \"long\"";
+    assert!(message.contains(typed), "{message}");
+    assert!(message.starts_with("2 faults in the options of `burnish sft`:"), "{message}");
+}
+
+#[test]
+fn all_faults_are_reported_at_once() {
+    let words = [
+        "--lora_r",
+        "0",
+        "--learning_rate",
+        "fast",
+        "--use_liger_kernel",
+        "--paking",
+        "--load_in_4bit",
+        "--adam_beta2",
+        "1.5",
+    ];
+    let error = Scratch::new().sft(&words).unwrap_err();
+    // lora_r is out of range, and given without use_peft.
+    assert_eq!(error.faults.len(), 7, "{error}");
+}
+
+#[test]
+fn wrong_types_say_what_was_expected() {
+    check(&["--max_steps", "many"], &["max_steps: expected a whole number, got \"many\""]);
+    check(
+        &["--lr_scheduler_type", "sine"],
+        &["linear, cosine, constant or constant_with_warmup, got \"sine\""],
+    );
+    check(&["--packing_strategy", "fdb"], &["packing_strategy: expected bfd, bfd_split or wrapped"]);
+    check(&["--loss_type", "mse"], &["loss_type: expected nll, dft or chunked_nll"]);
+    check(&["--optim", "adamw_8bit"], &["optim: expected adamw_torch_fused or adam"]);
+    check(&["--logging_steps", "2.5"], &["logging_steps: expected a whole number of steps"]);
+    check(&["--report_to", "wandb"], &["report_to", "metrics.jsonl"]);
+    check(&["--packing=maybe"], &["packing: expected true or false, got \"maybe\""]);
+    check(&["--learning_rate"], &["--learning_rate needs a value: FLOAT"]);
+    check(&["--seed", "-1"], &["seed: expected a whole number that is not negative, got \"-1\""]);
+    check(&["rows.jsonl"], &["unexpected argument \"rows.jsonl\""]);
+}
+
+#[test]
+fn what_burnish_does_not_do_is_refused_by_name() {
+    for (words, name) in [
+        (["--deepspeed", "zero3.json"].as_slice(), "deepspeed"),
+        (&["--push_to_hub"], "push_to_hub"),
+        (&["--load_in_4bit", "true"], "load_in_4bit"),
+        (&["--use_liger_kernel"], "use_liger_kernel"),
+        (&["--neftune_noise_alpha", "5"], "neftune_noise_alpha"),
+        (&["--use_dora", "True"], "use_dora"),
+        (&["--activation_offloading"], "activation_offloading"),
+        (&["--fsdp", "full_shard auto_wrap"], "fsdp"),
+        (&["--model_revision", "v2"], "model_revision"),
+        (&["--num_processes", "8"], "num_processes"),
+        (&["--label_smoothing_factor=0.1"], "label_smoothing_factor"),
+        (&["--fp16"], "fp16"),
+    ] {
+        check(words, &[&format!("{name}: "), "is not supported"]);
+    }
+    let harmless = [
+        "--no_cuda",
+        "--model_revision",
+        "main",
+        "--load_in_4bit",
+        "false",
+        "--num_processes=1",
+        "--tf32",
+        "true",
+    ];
+    assert!(Scratch::new().sft(&harmless).is_ok());
+}
+
+#[test]
+fn contradictions() {
+    check(&["--lora_r", "8"], &["lora_r: 8 does not go with training the whole model", "use_peft: true"]);
+    check(&["--eval_strategy", "steps"], &["eval_strategy", "eval_dataset_name"]);
+    check(&["--padding_free"], &["padding_free", "max_length"]);
+    check(&["--packing", "--max_length", "null"], &["packing", "max_length"]);
+    check(&["--warmup_ratio", "0.1", "--warmup_steps", "10"], &["warmup_ratio", "warmup_steps: 10"]);
+    check(&["--load_best_model_at_end"], &["load_best_model_at_end", "eval_strategy"]);
+    check(&["--save_strategy", "best"], &["save_strategy", "eval_strategy"]);
+    check(&["--max_steps", "0"], &["max_steps: expected at least 1, or -1"]);
+    let scratch = Scratch::new();
+    let (adapter, rows) = (scratch.path("adapter"), scratch.path("rows.jsonl"));
+    let message_of = |words: &[&str]| message(scratch.sft(words));
+    let said = message_of(&["--adapter_name_or_path", &adapter, "--use_peft", "--lora_r", "8"]);
+    assert!(said.contains("an existing adapter keeps its own settings"), "{said}");
+    let best = ["--eval_dataset_name", &rows, "--load_best_model_at_end", "--eval_strategy", "steps"];
+    let said = message_of(&[best.as_slice(), &["--eval_steps", "30", "--save_steps", "100"]].concat());
+    assert!(said.contains("make save_steps a multiple of eval_steps"), "{said}");
+    assert!(
+        scratch.sft(&[best.as_slice(), &["--eval_steps", "0.1", "--save_steps", "0.3"]].concat()).is_ok()
+    );
+    assert!(
+        scratch.sft(&["--lora_r", "8", "--use_peft", "false"]).is_ok(),
+        "the whole model, said explicitly"
+    );
+}
+
+#[test]
+fn notes_are_not_faults() {
+    let resolved = Scratch::new().sft(&["--max_steps", "5", "--num_train_epochs", "2"]).unwrap();
+    assert!(resolved.notes[0].contains("num_train_epochs: 2 is not used"), "{:?}", resolved.notes);
+}
+
+#[test]
+fn what_is_missing() {
+    let said = SftOptions::parse([""; 0]).unwrap_err().to_string();
+    assert!(
+        said.contains("--model_name_or_path is missing") && said.contains("--dataset_name is missing"),
+        "{said}"
+    );
+    let said = GenerateOptions::parse(["--model_name_or_path", "."]).unwrap_err().to_string();
+    assert!(said.contains("--prompt is missing"), "{said}");
+    let words = ["--model_name_or_path", "Qwen/Qwen3-0.6B", "--dataset_name", "trl-lib/Capybara"];
+    let said = SftOptions::parse(words).unwrap_err().to_string();
+    assert!(said.contains("no folder at \"Qwen/Qwen3-0.6B\"; burnish reads local folders"), "{said}");
+    assert!(said.contains("no file or folder at \"trl-lib/Capybara\""), "{said}");
+    let words = ["--model_name_or_path", ".", "--adapter_name_or_path", ".", "--output_dir", "."];
+    let said = MergeOptions::parse(words).unwrap_err().to_string();
+    assert!(said.contains("name another folder"), "{said}");
+}
+
+#[test]
+fn options_of_another_command() {
+    let words = ["--model_name_or_path", ".", "--prompt", "a", "--learning_rate", "1"];
+    let said = GenerateOptions::parse(words).unwrap_err().to_string();
+    assert!(
+        said.contains("`learning_rate` is an option of `burnish sft`, not of `burnish generate`"),
+        "{said}"
+    );
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let scratch = Scratch::new();
+    assert!(message(scratch.yaml("a: [1,\n", &[])).contains("not valid YAML"));
+    assert!(message(scratch.yaml("- 1\n- 2\n", &[])).contains("expected a mapping"));
+    assert!(message(scratch.yaml("seed: 1\nseed: 2\n", &[])).contains("seed"), "a key that is written twice");
+    let toml = scratch.write("config.toml", "seed 1\n");
+    assert!(message(scratch.sft(&["--config", &toml])).contains("not valid TOML"));
+    assert!(message(scratch.sft(&["--config", "nowhere.yaml"])).contains("cannot read the file"));
+    assert!(message(scratch.sft(&["--config", "config.ini"])).contains(".yaml"));
+    assert!(scratch.yaml("# nothing\n", &[]).is_ok());
+    let error = scratch.yaml("x: 1\n", &[]).unwrap_err();
+    assert!(matches!(&error.faults[0], Fault::Unknown { name, .. } if name == "x"));
+}

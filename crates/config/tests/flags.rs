@@ -1,0 +1,121 @@
+//! Flags in every spelling.
+
+use burnish_config::{COMMANDS, Command, GenerateOptions, Invocation, Modules, Resume, SftOptions, Steps};
+
+use crate::scratch::Scratch;
+
+#[test]
+fn names_and_values_in_every_spelling() {
+    let scratch = Scratch::new();
+    for words in [
+        ["--learning_rate", "1e-4"].as_slice(),
+        &["--learning-rate", "1e-4"],
+        &["--learning_rate=1e-4"],
+        &["--learning-rate=0.0001"],
+        &["--learning_rate", "1", "--learning_rate", "1e-4"],
+    ] {
+        assert_eq!(scratch.sft(words).unwrap().options.training.learning_rate, 1e-4, "{words:?}");
+    }
+    assert_eq!(scratch.sft(&["--max_steps", "-1"]).unwrap().options.training.max_steps, -1);
+}
+
+#[test]
+fn switches_in_every_spelling() {
+    let scratch = Scratch::new();
+    for (words, expected) in [
+        (["--packing"].as_slice(), true),
+        (&["--packing", "true"], true),
+        (&["--packing=True"], true),
+        (&["--packing", "--no-packing"], false),
+        (&["--no_packing"], false),
+        (&["--no-packing", "--seed", "1"], false),
+        (&["--packing", "false"], false),
+        (&["--packing=no"], false),
+        (&["--no-packing=false"], true),
+    ] {
+        assert_eq!(scratch.sft(words).unwrap().options.packing.packing, expected, "{words:?}");
+    }
+    // Switches whose default is unset take the same words.
+    let options = scratch.sft(&["--no-completion-only-loss", "--disable_tqdm"]).unwrap().options;
+    assert_eq!(options.preparation.completion_only_loss, Some(false));
+    assert_eq!(options.logging.disable_tqdm, Some(true));
+}
+
+#[test]
+fn lists_in_every_spelling() {
+    let scratch = Scratch::new();
+    let names = Modules::Names(vec!["q_proj".into(), "v_proj".into()]);
+    for (words, expected) in [
+        (["--lora_target_modules", "q_proj", "v_proj"].as_slice(), &names),
+        (&["--lora_target_modules", "q_proj,v_proj"], &names),
+        (&["--lora_target_modules=q_proj,v_proj"], &names),
+        (&["--lora_target_modules", "[\"q_proj\", \"v_proj\"]"], &names),
+        (&["--lora_target_modules", "all-linear"], &Modules::Pattern("all-linear".into())),
+        (&["--lora_target_modules", r".*\.(q|v)_proj"], &Modules::Pattern(r".*\.(q|v)_proj".into())),
+        (&["--lora_target_modules", r"[^.]*.{1,2}_proj"], &Modules::Pattern(r"[^.]*.{1,2}_proj".into())),
+        (&["--lora_target_modules", "q_proj"], &Modules::Names(vec!["q_proj".into()])),
+    ] {
+        let mut all = words.to_vec();
+        all.push("--use_peft");
+        let options = scratch.sft(&all).unwrap().options;
+        assert_eq!(options.lora.lora_target_modules.as_ref(), Some(expected), "{words:?}");
+    }
+    let words = ["--use_peft", "--layers_to_transform", "0", "2", "--rank_pattern", "{\"q_proj\": 4}"];
+    let options = scratch.sft(&words).unwrap().options;
+    assert_eq!(options.lora.layers_to_transform, [0, 2]);
+    assert_eq!(options.lora.rank_pattern["q_proj"], 4);
+}
+
+#[test]
+fn nothing_is_a_value() {
+    let scratch = Scratch::new();
+    for word in ["null", "None", "none"] {
+        assert_eq!(scratch.sft(&["--max_length", word]).unwrap().options.preparation.max_length, None);
+    }
+    // As a prompt it is text.
+    let model = scratch.path("model");
+    let words = ["--model_name_or_path", model.as_str(), "--prompt", "None"];
+    let generate = GenerateOptions::parse(words).unwrap().run().unwrap();
+    assert_eq!(generate.options.prompts.prompt.0.as_deref(), Some("None"));
+}
+
+#[test]
+fn resuming() {
+    let scratch = Scratch::new();
+    let checkpoint = scratch.path("adapter");
+    for (words, expected) in [
+        (["--resume_from_checkpoint", "true"].as_slice(), Resume::Newest),
+        (&["--resume_from_checkpoint=True"], Resume::Newest),
+        (&["--resume_from_checkpoint", "false"], Resume::No),
+        (&["--resume_from_checkpoint", &checkpoint], Resume::From(checkpoint.clone().into())),
+        (&[], Resume::No),
+    ] {
+        assert_eq!(scratch.sft(words).unwrap().options.training.resume_from_checkpoint, expected);
+    }
+}
+
+#[test]
+fn shares_of_the_run() {
+    let scratch = Scratch::new();
+    let options = scratch.sft(&["--logging_steps", "0.1", "--warmup_ratio", "0.03"]).unwrap().options;
+    assert_eq!(options.logging.logging_steps, Steps(0.1));
+    assert_eq!(options.logging.logging_steps.of(205), 21);
+    assert_eq!(options.training.warmup_of(100), 3);
+}
+
+#[test]
+fn help_names_every_option_of_every_command() {
+    for command in COMMANDS {
+        let reference = (command.reference)();
+        for entry in (command.entries)() {
+            assert!(reference.contains(&format!("`{}`", entry.name)), "{}: {}", command.name, entry.name);
+            assert!(entry.doc.len() > 10, "{}: {} has no line of help", command.name, entry.name);
+        }
+    }
+    let Invocation::Help(help) = SftOptions::parse(["--seed", "1", "--help"]).unwrap() else {
+        panic!("--help was not taken as a request for help");
+    };
+    assert!(help.contains("--learning_rate FLOAT [2e-5]"), "{help}");
+    assert!(help.contains("--model_name_or_path PATH (required)"), "{help}");
+    assert!(help.contains("--packing_strategy bfd|bfd_split|wrapped [bfd]"), "{help}");
+}

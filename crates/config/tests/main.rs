@@ -1,0 +1,7 @@
+//! Options as users write them: flags, files, mistakes.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod compatible;
+mod faults;
+mod flags;
+mod scratch;

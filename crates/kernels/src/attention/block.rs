@@ -1,0 +1,323 @@
+//! One block of queries against a run of keys: what training and decoding share.
+
+#![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+
+use super::rows::{self, RowMap};
+use super::shape::{AttentionShape, HeadNorm, Rotary};
+use super::softmax::softmax;
+use crate::micro::{KC, LDP, NR, Tile, strip};
+use crate::simd::Isa;
+
+/// Rows of a block of queries (positions times the heads of a group), where a group has no more.
+const BLOCK: usize = 64;
+/// Keys that a task works on at a time; longer documents go chunk by chunk with an online softmax.
+pub(crate) const CHUNK: usize = 1024;
+
+/// An attention call as its tasks see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan<'a> {
+    pub(crate) isa: Isa,
+    pub(crate) shape: AttentionShape<'a>,
+    pub(crate) rotary: Option<&'a Rotary<'a>>,
+    pub(crate) query: RowMap,
+    pub(crate) key: RowMap,
+    /// `[rows, q | k | v]`.
+    pub(crate) qkv: &'a [f32],
+}
+
+impl<'a> Plan<'a> {
+    /// Checks the arguments of a call.
+    pub(crate) fn new(
+        qkv: &'a [f32],
+        shape: &AttentionShape<'a>,
+        rotary: Option<&'a Rotary<'a>>,
+        norm: Option<&HeadNorm<'_>>,
+    ) -> Self {
+        let width = shape.qkv_width();
+        assert!(
+            width > 0 && qkv.len().is_multiple_of(width),
+            "attention: qkv of {} elements is not whole rows of {width}",
+            qkv.len()
+        );
+        let rows = qkv.len() / width;
+        shape.check(rows);
+        if let Some(r) = rotary {
+            r.check(rows, shape.head_dim);
+        }
+        if let Some(n) = norm {
+            n.check(shape.head_dim);
+        }
+        let (query, key) = RowMap::pair(shape.head_dim, shape.scale, rotary, norm);
+        Self { isa: crate::simd::isa(), shape: *shape, rotary, query, key, qkv }
+    }
+
+    /// Rows of the buffer.
+    pub(crate) fn rows(&self) -> usize {
+        self.qkv.len() / self.shape.qkv_width()
+    }
+
+    /// Positions of a block of queries.
+    pub(crate) fn block(&self) -> usize {
+        (BLOCK / self.shape.group()).max(1)
+    }
+
+    /// Query rows of a block.
+    pub(crate) fn block_rows(&self) -> usize {
+        self.block() * self.shape.group()
+    }
+
+    /// Floats of a block's packed rows.
+    pub(crate) fn packed_len(&self) -> usize {
+        self.block_rows() * self.shape.head_dim.div_ceil(KC) * LDP
+    }
+
+    /// Floats of a block's scores over a chunk.
+    pub(crate) fn scores_len(&self) -> usize {
+        self.block_rows() * CHUNK.div_ceil(KC) * LDP
+    }
+
+    /// Offset of head `i` (queries, then keys, then values) of a row in `qkv`.
+    pub(crate) fn offset(&self, row: usize, i: usize) -> usize {
+        row * self.shape.qkv_width() + i * self.shape.head_dim
+    }
+
+    /// Pointer to [`Plan::offset`].
+    pub(crate) fn head(&self, row: usize, i: usize) -> *const f32 {
+        self.qkv[self.offset(row, i)..].as_ptr()
+    }
+
+    /// Cosines and sines of a row; null without rotary.
+    pub(crate) fn table(&self, row: usize) -> *const f32 {
+        self.rotary.map_or(std::ptr::null(), |r| r.row(row).as_ptr())
+    }
+
+    /// Keys of a document that block `i0..i1` sees.
+    pub(crate) fn visible(&self, i0: usize, i1: usize) -> std::ops::Range<usize> {
+        self.shape.first_key(i0)..i1
+    }
+
+    /// The cap as the row kernels take it: 0 is none.
+    pub(crate) fn cap(&self) -> f32 {
+        self.shape.softcap.unwrap_or(0.0)
+    }
+
+    /// Packs the queries of rows `start..start+n` of key head `kh`'s group: row `p·group + h` of the block.
+    ///
+    /// # Safety
+    /// `dst` holds [`Plan::packed_len`] floats, and `row` a head.
+    pub(crate) unsafe fn pack_queries(
+        &self,
+        start: usize,
+        n: usize,
+        kh: usize,
+        row: *mut f32,
+        dst: *mut f32,
+    ) {
+        let g = self.shape.group();
+        for p in 0..n {
+            for h in 0..g {
+                let x = self.head(start + p, kh * g + h);
+                if self.shape.head_dim <= KC {
+                    let to = dst.add((p * g + h) * LDP);
+                    rows::apply(self.isa, self.query, x, self.table(start + p), to);
+                } else {
+                    rows::apply(self.isa, self.query, x, self.table(start + p), row);
+                    pack_row(self.shape.head_dim, n * g, p * g + h, row, dst);
+                }
+            }
+        }
+    }
+}
+
+/// Copies one row of `d` floats into packed rows.
+///
+/// # Safety
+/// `dst` holds `rows` packed rows of `d`.
+pub(crate) unsafe fn pack_row(d: usize, rows: usize, r: usize, x: *const f32, dst: *mut f32) {
+    for (block, k0) in (0..d).step_by(KC).enumerate() {
+        std::ptr::copy_nonoverlapping(x.add(k0), dst.add((block * rows + r) * LDP), (d - k0).min(KC));
+    }
+}
+
+/// Transposes `n` rows of `d` into panels `[n/32][d][32]`.
+///
+/// # Safety
+/// `x` holds `n·d`, `panels` `n` rounded up to 32, times `d`.
+pub(crate) unsafe fn panels(isa: Isa, n: usize, d: usize, x: *const f32, panels: *mut f32) {
+    for p in 0..n.div_ceil(NR) {
+        crate::pack::pack_nk::<f32>(
+            isa,
+            x.add(p * NR * d),
+            d,
+            d,
+            (n - p * NR).min(NR),
+            panels.add(p * NR * d),
+        );
+    }
+}
+
+/// Products of `m` packed rows with the `keys` columns of panels, in the layout of [`super::softmax`].
+///
+/// # Safety
+/// `a` holds `m` packed rows of `d`, `panels` as many whole panels as hold `keys`, `s` the block.
+pub(crate) unsafe fn products(
+    isa: Isa,
+    m: usize,
+    d: usize,
+    keys: usize,
+    a: *const f32,
+    panels: *const f32,
+    s: *mut f32,
+) {
+    let mut j = 0;
+    while j < keys {
+        let n = (keys - j).min(NR);
+        for (block, k0) in (0..d).step_by(KC).enumerate() {
+            let t = Tile {
+                m,
+                n,
+                k: (d - k0).min(KC),
+                a: a.add(block * m * LDP),
+                a_step: 1,
+                b: panels.add(j * d + k0 * NR),
+                ldb: NR,
+                c: s.add((j / KC) * m * LDP + j % KC),
+                ldc: LDP,
+                alpha: 1.0,
+                add: block > 0,
+            };
+            strip::<LDP>(isa, t);
+        }
+        j += NR;
+    }
+}
+
+/// `c[m, d] = s[m, keys]·x[keys, d]`, `s` in the layout of [`super::softmax`].
+///
+/// # Safety
+/// `x` holds `keys·d`, `c` `m·d` floats.
+pub(crate) unsafe fn weighted(
+    isa: Isa,
+    m: usize,
+    d: usize,
+    keys: usize,
+    s: *const f32,
+    x: *const f32,
+    c: *mut f32,
+) {
+    let mut j = 0;
+    while j < d {
+        for (block, k0) in (0..keys).step_by(KC).enumerate() {
+            let t = Tile {
+                m,
+                n: (d - j).min(NR),
+                k: (keys - k0).min(KC),
+                a: s.add(block * m * LDP),
+                a_step: 1,
+                b: x.add(k0 * d + j),
+                ldb: d,
+                c: c.add(j),
+                ldc: d,
+                alpha: 1.0,
+                add: block > 0,
+            };
+            strip::<LDP>(isa, t);
+        }
+        j += NR;
+    }
+}
+
+/// A run of keys: `[first, first + count)` of a document, `first` a multiple of 32.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// `[count/32][d][32]`.
+    pub(crate) panels: *const f32,
+    /// `[count][d]`.
+    pub(crate) values: *const f32,
+}
+
+/// Working memory of [`attend`].
+#[derive(Clone, Copy)]
+pub(crate) struct Work {
+    /// [`Plan::scores_len`].
+    pub(crate) scores: *mut f32,
+    /// `block_rows·d`.
+    pub(crate) sum: *mut f32,
+}
+
+/// The keys of `run` that a block `i0..i1` sees, rounded down to a whole panel at the start: offset and count.
+pub(crate) fn overlap(plan: &Plan<'_>, i0: usize, i1: usize, run: (usize, usize)) -> Option<(usize, usize)> {
+    let seen = plan.visible(i0, i1);
+    let (lo, hi) = (seen.start.max(run.0), seen.end.min(run.0 + run.1));
+    let from = (lo.saturating_sub(run.0)) / NR * NR;
+    (lo < hi).then(|| (from, hi - run.0 - from))
+}
+
+/// Attention of queries `i0..i1` (document positions, packed in `q`) over a run of keys, merged into the output
+/// and log-sum-exp rows, which hold the result over earlier runs.
+///
+/// # Safety
+/// `out` points at the first query's row for the group's first head, rows at stride `out_width`; `lse` likewise
+/// at stride `heads`; both initialised. The work areas have their sizes.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(crate) unsafe fn attend(
+    plan: &Plan<'_>,
+    i0: usize,
+    i1: usize,
+    q: *const f32,
+    keys: Keys,
+    w: Work,
+    out: *mut f32,
+    lse: *mut f32,
+) {
+    let Some((from, count)) = overlap(plan, i0, i1, (keys.first, keys.count)) else { return };
+    let (isa, d, g) = (plan.isa, plan.shape.head_dim, plan.shape.group());
+    let m = (i1 - i0) * g;
+    products(isa, m, d, count, q, keys.panels.add(from * d), w.scores);
+    let base = keys.first + from;
+    // Per row: maximum and sum over this run, then the weights of this run and of the earlier ones.
+    let weights = w.sum.add(m * d);
+    for r in 0..m {
+        let i = i0 + r / g;
+        let lo = plan.shape.first_key(i).max(base) - base;
+        let hi = (i + 1).min(base + count).saturating_sub(base);
+        let (top, sum) =
+            if lo < hi { softmax(isa, m, r, count, lo, hi, plan.cap(), w.scores) } else { (0.0, 0.0) };
+        if sum == 0.0 {
+            for j in (0..count).step_by(KC) {
+                let row = w.scores.add((j / KC) * m * LDP + r * LDP);
+                std::ptr::write_bytes(row, 0, (count - j).min(KC));
+            }
+        }
+        *weights.add(2 * r) = top;
+        *weights.add(2 * r + 1) = sum;
+    }
+    weighted(isa, m, d, count, w.scores, keys.values.add(from * d), w.sum);
+    for r in 0..m {
+        let (i, h) = (i0 + r / g, r % g);
+        let (top, sum) = (*weights.add(2 * r), *weights.add(2 * r + 1));
+        if sum == 0.0 {
+            continue;
+        }
+        let to = out.add((r / g) * plan.shape.out_width() + h * d);
+        let l = lse.add((r / g) * plan.shape.heads + h);
+        let here = top + sum.ln();
+        if plan.shape.first_key(i) >= keys.first {
+            *l = here;
+            rows::mix(isa, d, w.sum.add(r * d), 1.0 / sum, to, 0.0);
+        } else {
+            let before = *l;
+            let m = before.max(here);
+            let both = m + ((before - m).exp() + (here - m).exp()).ln();
+            *l = both;
+            rows::mix(isa, d, w.sum.add(r * d), (here - both).exp() / sum, to, (before - both).exp());
+        }
+    }
+}
+
+/// Floats of [`Work::sum`] and its row weights.
+pub(crate) fn sum_len(plan: &Plan<'_>) -> usize {
+    plan.block_rows() * (plan.shape.head_dim + 2)
+}

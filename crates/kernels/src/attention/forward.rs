@@ -1,0 +1,124 @@
+//! Attention forward.
+
+use super::block::{CHUNK, Keys, Plan, Work, attend, panels, sum_len};
+use super::rows;
+use super::shape::{AttentionOut, AttentionShape, HeadNorm, Rotary};
+use crate::micro::NR;
+use crate::scratch::{Ptr, scratch};
+use rayon::prelude::*;
+
+/// Causal attention of every document.
+///
+/// `qkv` is `[rows, (heads+2·kv_heads)·head_dim]`: queries, keys, values. Norm and rotary are applied on the way in.
+/// The result does not depend on the number of threads.
+///
+/// One task per (document, key head), and per run of queries where that leaves threads idle. A task takes the
+/// group's heads together, so keys and values are packed once and never expanded; scores of a block of queries stay
+/// in the second-level cache; keys hidden by causality or the window are skipped. Documents beyond 1024 keys are
+/// taken chunk by chunk with an online softmax.
+///
+/// ```
+/// use burnish_kernels::{AttentionShape, attention_forward};
+///
+/// let shape =
+///     AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, softcap: None, window: None, documents: &[0..2] };
+/// // Rows of q | k | v; the first token sees only itself.
+/// let y = attention_forward(&[1.0, 0.0, 1.0, 0.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0, 5.0, 6.0], &shape, None, None);
+/// assert_eq!(y.out, [3.0, 4.0, 4.0, 5.0]);
+/// ```
+///
+/// # Panics
+/// If buffer lengths, head counts or documents disagree.
+pub fn attention_forward(
+    qkv: &[f32],
+    shape: &AttentionShape<'_>,
+    rotary: Option<&Rotary<'_>>,
+    head_norm: Option<&HeadNorm<'_>>,
+) -> AttentionOut {
+    let plan = Plan::new(qkv, shape, rotary, head_norm);
+    let rows = plan.rows();
+    let mut out =
+        AttentionOut { out: vec![0.0; rows * shape.out_width()], lse: vec![0.0; rows * shape.heads] };
+    let (o, l) = (Ptr(out.out.as_mut_ptr()), Ptr(out.lse.as_mut_ptr()));
+    let tasks = tasks(&plan, 2 * rayon::current_num_threads());
+    tasks.into_par_iter().with_max_len(1).for_each(|task| {
+        // SAFETY: `Plan::new` checked the lengths; documents are disjoint, so tasks write distinct rows or heads.
+        unsafe { run(&plan, &task, o, l) }
+    });
+    out
+}
+
+/// Queries `from..to` of a document or sequence (positions) for one key head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub(crate) sequence: usize,
+    pub(crate) start: usize,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) kh: usize,
+}
+
+/// Tasks over documents and key heads; long documents are cut into runs of whole blocks until there are `wanted`.
+pub(crate) fn tasks(plan: &Plan<'_>, wanted: usize) -> Vec<Task> {
+    let heads = plan.shape.kv_heads;
+    let total: usize = plan.shape.documents.iter().map(ExactSizeIterator::len).sum();
+    let whole = plan.shape.documents.iter().filter(|d| !d.is_empty()).count() * heads;
+    let step = if whole >= wanted { total } else { (total * heads).div_ceil(2 * wanted) };
+    let step = step.max(1).next_multiple_of(plan.block());
+    let mut tasks = vec![];
+    for (sequence, d) in plan.shape.documents.iter().enumerate() {
+        for from in (0..d.len()).step_by(step) {
+            for kh in 0..heads {
+                tasks.push(Task { sequence, start: d.start, from, to: (from + step).min(d.len()), kh });
+            }
+        }
+    }
+    // The longest first: what is left over at the end is small.
+    tasks.sort_by_key(|t| std::cmp::Reverse(t.to));
+    tasks
+}
+
+/// # Safety
+/// As [`attention_forward`] sets up.
+unsafe fn run(plan: &Plan<'_>, task: &Task, out: Ptr, lse: Ptr) {
+    let (isa, d, g) = (plan.isa, plan.shape.head_dim, plan.shape.group());
+    let (h, kv, kh) = (plan.shape.heads, plan.shape.kv_heads, task.kh);
+    let seen = plan.visible(task.from, task.to);
+    let chunk = CHUNK.min((seen.end - seen.start / NR * NR).next_multiple_of(NR));
+    let sizes = [d * chunk, d * chunk, d * chunk, plan.packed_len(), plan.scores_len(), sum_len(plan), d];
+    scratch(sizes.iter().map(|n| n.next_multiple_of(16)).sum(), |w| {
+        let mut at = 0;
+        let [k, kt, v, q, scores, sum, row] = sizes.map(|n| {
+            at += n.next_multiple_of(16);
+            w.wrapping_add(at - n.next_multiple_of(16))
+        });
+        let mut first = seen.start / CHUNK * CHUNK;
+        while first < seen.end {
+            // A chunk begins at the same key whatever the task; its part before the first visible key is skipped.
+            let from = seen.start.max(first) / NR * NR;
+            let count = (first + CHUNK).min(seen.end) - from;
+            // SAFETY: the chunk's rows lie in the document; the work areas have room for a chunk and a block.
+            unsafe {
+                for r in 0..count {
+                    let t = task.start + from + r;
+                    rows::apply(isa, plan.key, plan.head(t, h + kh), plan.table(t), k.add(r * d));
+                    std::ptr::copy_nonoverlapping(plan.head(t, h + kv + kh), v.add(r * d), d);
+                }
+                panels(isa, count, d, k, kt);
+                let keys = Keys { first: from, count, panels: kt, values: v };
+                let mut i0 = task.from;
+                while i0 < task.to {
+                    let i1 = (i0 + plan.block()).min(task.to);
+                    let t = task.start + i0;
+                    if super::block::overlap(plan, i0, i1, (from, count)).is_some() {
+                        plan.pack_queries(t, i1 - i0, kh, row, q);
+                        let o = out.at(t * plan.shape.out_width() + kh * g * d);
+                        attend(plan, i0, i1, q, keys, Work { scores, sum }, o, lse.at(t * h + kh * g));
+                    }
+                    i0 = i1;
+                }
+            }
+            first += CHUNK;
+        }
+    });
+}

@@ -1,0 +1,24 @@
+//! Causal attention over documents of different lengths, forward, backward and with a cache.
+
+mod shape;
+
+mod rows;
+mod softmax;
+
+mod block;
+
+mod forward;
+
+mod backward;
+
+mod cache;
+mod cached;
+
+#[cfg(test)]
+mod tests;
+
+pub use backward::attention_backward;
+pub use cache::KvCache;
+pub use cached::{append_kv, attention_cached};
+pub use forward::attention_forward;
+pub use shape::{AttentionGrad, AttentionOut, AttentionShape, HeadNorm, Rotary};

@@ -1,0 +1,160 @@
+//! Row softmax of a block of scores, and its gradient.
+//!
+//! A block has `rows` query rows and `keys` keys, stored as `[keys/256][rows][LDP]`, so that it is at once the
+//! left operand of the product with the values.
+
+#![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+
+use crate::micro::{KC, LDP};
+use crate::simd::{Lanes, dispatch};
+
+/// A score that no row reaches.
+const NEVER: f32 = -1e30;
+
+/// Where key `j` of row `r` lies.
+#[inline(always)]
+pub(crate) fn at(rows: usize, r: usize, j: usize) -> usize {
+    (j / KC) * rows * LDP + r * LDP + j % KC
+}
+
+/// `tanh(x)`: a polynomial (Cephes `tanhf`) up to 0.625, and by `tanh(a+b) = (ta+tb)/(1+ta·tb)` beyond.
+#[inline(always)]
+pub(crate) unsafe fn tanh<S: Lanes>(x: S::V) -> S::V {
+    let a = S::max(S::splat(-0.625), S::min(S::splat(0.625), x));
+    let z = S::mul(a, a);
+    let mut p = S::splat(-5.704_988_7e-3);
+    for c in [2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1] {
+        p = S::fma(p, z, S::splat(c));
+    }
+    let ta = S::fma(S::mul(p, z), a, a);
+    let one = S::splat(1.0);
+    let b = S::sub(x, a);
+    let tb = S::sub(one, S::div(S::splat(2.0), S::add(S::exp(S::add(b, b)), one)));
+    S::div(S::add(ta, tb), S::fma(ta, tb, one))
+}
+
+/// The lanes `lo..hi` of `v`, the others `other`; exact in both.
+#[inline(always)]
+unsafe fn between<S: Lanes>(v: S::V, lo: usize, hi: usize, other: f32) -> S::V {
+    let o = S::splat(other);
+    let (low, high) = (S::mask(lo), S::mask(hi));
+    let v = S::add(S::keep(high, v), S::sub(o, S::keep(high, o)));
+    S::add(S::sub(v, S::keep(low, v)), S::keep(low, o))
+}
+
+#[inline(always)]
+unsafe fn softmax_body<S: Lanes>(
+    rows: usize,
+    r: usize,
+    keys: usize,
+    lo: usize,
+    hi: usize,
+    cap: f32,
+    s: *mut f32,
+) -> (f32, f32) {
+    let limits = |j: usize| (lo.saturating_sub(j).min(S::N), hi.saturating_sub(j).min(S::N));
+    let (first, last) = (lo / S::N * S::N, hi.next_multiple_of(S::N));
+    let mut top = S::splat(NEVER);
+    let mut j = first;
+    while j < hi {
+        let p = s.add(at(rows, r, j));
+        let mut v = S::load(p);
+        if cap > 0.0 {
+            v = S::mul(S::splat(cap), tanh::<S>(S::mul(v, S::splat(1.0 / cap))));
+            S::store(p, v);
+        }
+        let (l, h) = limits(j);
+        if l > 0 || h < S::N {
+            v = between::<S>(v, l, h, NEVER);
+        }
+        top = S::max(top, v);
+        j += S::N;
+    }
+    let m = S::top(top);
+    let shift = S::splat(m);
+    let mut sum = S::splat(0.0);
+    let mut j = 0;
+    while j < keys {
+        let p = s.add(at(rows, r, j));
+        if j < first || j >= last {
+            S::store(p, S::splat(0.0));
+        } else {
+            let mut e = S::exp(S::sub(S::load(p), shift));
+            let (l, h) = limits(j);
+            if l > 0 || h < S::N {
+                e = between::<S>(e, l, h, 0.0);
+            }
+            S::store(p, e);
+            sum = S::add(sum, e);
+        }
+        j += S::N;
+    }
+    (m, S::sum(sum))
+}
+
+dispatch! {
+    /// Scores of row `r` to `exp(score - max)`, zero outside keys `lo..hi` (which is not empty); returns the
+    /// maximum and the sum. Scores are capped first where `cap > 0`.
+    ///
+    /// # Safety
+    /// `s` holds the block; vectors that straddle `hi` and `keys` may be read and written in full, which LDP leaves
+    /// room for.
+    pub(crate) unsafe fn softmax = softmax_body [] []
+        (rows: usize, r: usize, keys: usize, lo: usize, hi: usize, cap: f32, s: *mut f32) -> (f32, f32)
+}
+
+#[inline(always)]
+unsafe fn softmax_gradient_body<S: Lanes>(
+    rows: usize,
+    r: usize,
+    keys: usize,
+    lo: usize,
+    hi: usize,
+    cap: f32,
+    lse: f32,
+    mean: f32,
+    s: *mut f32,
+    dp: *mut f32,
+) {
+    let (first, last) = (lo / S::N * S::N, hi.next_multiple_of(S::N));
+    let (lse, mean, one) = (S::splat(lse), S::splat(mean), S::splat(1.0));
+    let mut j = 0;
+    while j < keys {
+        let o = at(rows, r, j);
+        let (ps, pd) = (s.add(o), dp.add(o));
+        if j < first || j >= last {
+            S::store(ps, S::splat(0.0));
+            S::store(pd, S::splat(0.0));
+        } else {
+            let mut v = S::load(ps);
+            let mut slope = one;
+            if cap > 0.0 {
+                let t = tanh::<S>(S::mul(v, S::splat(1.0 / cap)));
+                slope = S::fnma(t, t, one);
+                v = S::mul(S::splat(cap), t);
+            }
+            // Hidden lanes may lie above the log-sum-exp of the visible ones; none may overflow.
+            let mut p = S::exp(S::min(S::sub(v, lse), S::splat(0.0)));
+            let mut g = S::mul(S::mul(p, S::sub(S::load(pd), mean)), slope);
+            let (l, h) = (lo.saturating_sub(j).min(S::N), hi.saturating_sub(j).min(S::N));
+            if l > 0 || h < S::N {
+                p = between::<S>(p, l, h, 0.0);
+                g = between::<S>(g, l, h, 0.0);
+            }
+            S::store(ps, p);
+            S::store(pd, g);
+        }
+        j += S::N;
+    }
+}
+
+dispatch! {
+    /// Scores of row `r` to probabilities `p = exp(score - lse)`, and `dp` to `p·(dp - mean)` times the cap's
+    /// slope; both zero outside keys `lo..hi`, which may be empty.
+    ///
+    /// # Safety
+    /// As [`softmax`], of both blocks.
+    pub(crate) unsafe fn softmax_gradient = softmax_gradient_body [] []
+        (rows: usize, r: usize, keys: usize, lo: usize, hi: usize, cap: f32, lse: f32, mean: f32, s: *mut f32,
+         dp: *mut f32)
+}

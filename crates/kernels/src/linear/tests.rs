@@ -1,0 +1,235 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod reference;
+
+use super::*;
+use crate::simd::{isa, with_isa};
+use proptest::prelude::*;
+use reference::{Case, Kind, values};
+
+/// Forward and every gradient of `case` against the f64 reference on `isa`.
+fn compare(case: &Case, isa: Isa) {
+    with_isa(isa, || {
+        let what = format!("{isa:?} {case:?}");
+        let (out, grad) = case.run();
+        let want = case.reference();
+        close(&out.y, &want.y, &format!("{what}: y"));
+        close(grad.dx.as_ref().unwrap(), &want.dx, &format!("{what}: dx"));
+        if let Some(dgamma) = &grad.dgamma {
+            close(dgamma, &want.dgamma, &format!("{what}: dgamma"));
+        }
+        for (j, (g, w)) in grad.linears.iter().zip(&want.linears).enumerate() {
+            close(g.weight.as_ref().unwrap(), &w.weight, &format!("{what}: weight {j}"));
+            for (name, g, w) in [
+                ("bias", &g.bias, &w.bias),
+                ("a", &g.a, &w.a),
+                ("b", &g.b, &w.b),
+                ("b_bias", &g.b_bias, &w.b_bias),
+            ] {
+                assert_eq!(g.is_some(), !w.is_empty(), "{what}: {name} {j} present");
+                if let Some(g) = g {
+                    close(g, w, &format!("{what}: {name} {j}"));
+                }
+            }
+        }
+    });
+}
+
+fn close(got: &[f32], want: &[f64], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}: length");
+    let top = want.iter().fold(1e-20_f64, |m, x| m.max(x.abs()));
+    for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
+        assert!(
+            (f64::from(g) - w).abs() <= 1e-5 * top,
+            "{what}: element {i} is {g}, not {w} (largest {top})"
+        );
+    }
+}
+
+const KINDS: [Kind; 3] = [Kind::Plain, Kind::Norm, Kind::Gate];
+
+#[test]
+fn ranks_tokens_and_dims_on_every_isa() {
+    for &isa in Isa::available() {
+        for (i, &rank) in [1, 8, 16, 17, 64].iter().enumerate() {
+            for (j, &tokens) in [1, 13, 64, 65, 200].iter().enumerate() {
+                let dim = [5, 16, 33, 100, 512][(i + j) % 5];
+                let outs = [vec![7, 33], vec![16], vec![5, 1, 40]][(i + 2 * j) % 3].clone();
+                let case = Case {
+                    kind: KINDS[(i + j) % 3],
+                    bias: j % 2 == 0,
+                    ..Case::new(tokens, dim, &outs, rank)
+                };
+                compare(&case, isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn wide_layers_and_large_ranks() {
+    for kind in KINDS {
+        let case = Case { kind, ..Case::new(150, 300, &[512, 100], 200) };
+        compare(&case, isa());
+        compare(&case, Isa::Portable);
+    }
+}
+
+#[test]
+fn dropout_reaches_the_branch_alone() {
+    for &isa in Isa::available() {
+        for kind in KINDS {
+            for (tokens, rank) in [(13, 8), (130, 17)] {
+                compare(&Case { kind, dropout: 0.3, ..Case::new(tokens, 70, &[33, 16], rank) }, isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn storage_types_and_no_branch() {
+    for &isa in Isa::available() {
+        for storage in [1, 2] {
+            for tokens in [3, 90] {
+                compare(&Case { storage, bias: true, ..Case::new(tokens, 50, &[40, 9], 0) }, isa);
+                compare(&Case { storage, ..Case::new(tokens, 37, &[64], 5) }, isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn residual_is_added() {
+    for tokens in [5, 100] {
+        for rank in [0, 4] {
+            let case = Case { residual: true, bias: true, ..Case::new(tokens, 300, &[40, 9], rank) };
+            compare(&case, isa());
+            compare(&case, Isa::Portable);
+        }
+    }
+}
+
+/// A group of layers too large for one pass of packed weights.
+#[test]
+fn several_passes() {
+    for (kind, dropout) in [(Kind::Plain, 0.0), (Kind::Norm, 0.2)] {
+        let case = Case { kind, dropout, residual: true, ..Case::new(70, 40, &[220_000], 3) };
+        compare_forward_and_dx(&case);
+        let case = Case { kind, dropout, ..Case::new(70, 3000, &[3000], 3) };
+        compare_forward_and_dx(&case);
+    }
+}
+
+/// As [`compare`] without the base weights' gradients, on the fastest path.
+fn compare_forward_and_dx(case: &Case) {
+    let (out, grad) = case.run_frozen();
+    let want = case.reference_frozen();
+    close(&out.y, &want.y, &format!("{case:?}: y"));
+    close(grad.dx.as_ref().unwrap(), &want.dx, &format!("{case:?}: dx"));
+    close(grad.linears[0].a.as_ref().unwrap(), &want.linears[0].a, &format!("{case:?}: a"));
+    close(grad.linears[0].b.as_ref().unwrap(), &want.linears[0].b, &format!("{case:?}: b"));
+    if let Some(dgamma) = &grad.dgamma {
+        close(dgamma, &want.dgamma, &format!("{case:?}: dgamma"));
+    }
+}
+
+/// The directional derivative of the fused norm and SwiGLU, by central differences in f64 of the reference's
+/// forward and by the kernel's backward.
+#[test]
+fn finite_differences_of_the_fused_inputs() {
+    for kind in [Kind::Norm, Kind::Gate] {
+        let case = Case { kind, ..Case::new(9, 21, &[10, 6], 3) };
+        let (_, grad) = case.run();
+        let (dx, dy) = (grad.dx.unwrap(), case.dy());
+        let direction = values(dx.len(), 99);
+        let along = |h: f64| -> f64 {
+            let y = case.shifted(&direction, h);
+            y.iter().zip(&dy).map(|(y, d)| y * f64::from(*d)).sum()
+        };
+        let want = (along(1e-5) - along(-1e-5)) / 2e-5;
+        let got: f64 = dx.iter().zip(&direction).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+        assert!((got - want).abs() < 1e-5 * want.abs().max(1.0), "{kind:?}: {got} is not {want}");
+    }
+}
+
+fn all_bits(case: &Case) -> Vec<u32> {
+    let (out, grad) = case.run();
+    let mut all = vec![out.y, grad.dx.unwrap()];
+    all.extend(grad.dgamma);
+    for g in grad.linears {
+        all.extend([g.weight, g.bias, g.a, g.b, g.b_bias].into_iter().flatten());
+    }
+    all.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn same_bits_with_any_number_of_threads() {
+    for case in [
+        Case { kind: Kind::Norm, bias: true, dropout: 0.1, ..Case::new(300, 100, &[40, 16], 8) },
+        Case { kind: Kind::Gate, ..Case::new(515, 33, &[65], 4) },
+        Case { kind: Kind::Plain, ..Case::new(40, 64, &[64, 64], 4) },
+    ] {
+        let bits = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| all_bits(&case))
+        };
+        let one = bits(1);
+        assert!(one == bits(2) && one == bits(3) && one == bits(2), "{case:?}");
+    }
+}
+
+/// Columns (few tokens) and rows (many) are two schedules of one sum.
+#[test]
+fn a_token_has_the_same_output_in_any_batch() {
+    let case = Case { kind: Kind::Norm, bias: true, ..Case::new(200, 100, &[40, 16], 8) };
+    let (whole, _) = case.run();
+    for tokens in [1, 30, 65] {
+        let (part, _) = case.first(tokens).run();
+        assert_eq!(part.y, whole.y[..tokens * 56], "{tokens} tokens");
+    }
+}
+
+#[test]
+fn only_what_is_wanted() {
+    let case = Case { kind: Kind::Norm, bias: true, ..Case::new(70, 20, &[12, 8], 3) };
+    let (out, full) = case.run();
+    for bits in 0_u32..128 {
+        let on = |i: u32| bits >> i & 1 == 1;
+        let one = WantedLinear { weight: on(2), bias: on(3), a: on(4), b: on(5), b_bias: on(6) };
+        let wanted = Wanted { dx: on(0), dgamma: on(1), linears: vec![one, WantedLinear::default()] };
+        let grad = case.backward(&out.saved, &wanted);
+        assert!(grad.dx == full.dx.clone().filter(|_| on(0)));
+        assert!(grad.dgamma == full.dgamma.clone().filter(|_| on(1)));
+        let (g, f) = (&grad.linears[0], &full.linears[0]);
+        assert!(g.weight == f.weight.clone().filter(|_| on(2)));
+        assert!(g.bias == f.bias.clone().filter(|_| on(3)));
+        assert!(g.a == f.a.clone().filter(|_| on(4)));
+        assert!(g.b == f.b.clone().filter(|_| on(5)));
+        assert!(g.b_bias == f.b_bias.clone().filter(|_| on(6)));
+        let none = &grad.linears[1];
+        assert!(none.weight.is_none() && none.bias.is_none() && none.a.is_none() && none.b.is_none());
+    }
+}
+
+#[test]
+fn no_tokens() {
+    let case = Case { kind: Kind::Norm, bias: true, ..Case::new(0, 20, &[12, 8], 3) };
+    let (out, grad) = case.run();
+    assert!(out.y.is_empty() && grad.dx.unwrap().is_empty());
+    assert!(grad.linears[0].weight.as_ref().unwrap().iter().all(|&x| x == 0.0));
+    assert!(grad.dgamma.unwrap().iter().all(|&x| x == 0.0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// Any shape agrees with the reference.
+    #[test]
+    fn any_shape(
+        tokens in 1_usize..140, dim in 1_usize..90, outs in proptest::collection::vec(1_usize..70, 1..4),
+        rank in 0_usize..40, kind in 0_usize..3, bias: bool, dropout in prop_oneof![Just(0.0_f32), 0.05_f32..0.6],
+        storage in 0_usize..3, residual: bool, portable: bool,
+    ) {
+        let case = Case { kind: KINDS[kind], bias, dropout, storage, residual, ..Case::new(tokens, dim, &outs, rank) };
+        compare(&case, if portable { Isa::Portable } else { isa() });
+    }
+}

@@ -1,0 +1,57 @@
+//! Parallel regions, and how rows are cut into chunks.
+//!
+//! Chunks depend on shapes alone, never on the number of threads: so do the bits of every result.
+
+use rayon::prelude::*;
+
+/// Runs `work(0..n)` on the pool, each index a task of its own.
+pub(crate) fn tasks(n: usize, work: impl Fn(usize) + Send + Sync) {
+    if n <= 1 {
+        (0..n).for_each(work);
+    } else {
+        (0..n).into_par_iter().with_max_len(1).for_each(work);
+    }
+}
+
+/// Rows of a chunk such that its packed activations, `widest` columns, stay in the second-level cache.
+pub(crate) fn chunk_rows(tokens: usize, widest: usize) -> usize {
+    let most = if widest > 640 { 64 } else { 128 };
+    tokens.div_ceil(8).next_multiple_of(8).clamp(16, most)
+}
+
+/// Chunks of rows, and the slots that gather per-chunk sums: slot `s` owns the chunks `of(s)`, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots {
+    pub(crate) chunks: usize,
+    pub(crate) count: usize,
+}
+
+impl Slots {
+    /// `partial` is the floats a slot holds; slots stay below 64 and (past eight) below 64 MiB together.
+    pub(crate) fn new(chunks: usize, partial: usize) -> Self {
+        let fit = ((16 << 20) / partial.max(1)).max(8);
+        Self { chunks, count: chunks.min(64).min(fit) }
+    }
+
+    pub(crate) fn of(self, slot: usize) -> std::ops::Range<usize> {
+        slot * self.chunks / self.count..(slot + 1) * self.chunks / self.count
+    }
+}
+
+/// Elements of one task of an elementwise kernel.
+pub(crate) const SLICE: usize = 32 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_cover_the_chunks_in_order() {
+        for (chunks, partial) in [(1, 1), (7, 1000), (64, 10), (1000, 1 << 20), (65, 1 << 30)] {
+            let slots = Slots::new(chunks, partial);
+            let all: Vec<usize> = (0..slots.count).flat_map(|s| slots.of(s)).collect();
+            assert_eq!(all, (0..chunks).collect::<Vec<_>>());
+            assert!((0..slots.count).all(|s| !slots.of(s).is_empty()));
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! `adapter_config.json`, kept losslessly.
+//!
+//! The schema is that of PEFT 0.21.2; keys that burnish does not know are kept and written back.
+
+use std::fs;
+use std::path::Path;
+
+use burnish_store::StoreError;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Number, Value};
+
+use crate::{PeftError, python_json};
+
+/// Which modules: names (suffixes on a boundary of the dotted path) or one regular expression for whole names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Targets {
+    /// `["q_proj", "v_proj"]`: a module matches when it is named so or ends with `.q_proj`.
+    List(Vec<String>),
+    /// A Python regular expression that must match the whole name; or `all-linear`.
+    Pattern(String),
+}
+
+/// Which layers: one index or several.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Layers {
+    /// One layer.
+    One(i64),
+    /// Several layers; none means no restriction.
+    Many(Vec<i64>),
+}
+
+/// One name or several (`layers_pattern`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Names {
+    /// One.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+/// How fresh adapter factors are filled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum InitWeights {
+    /// `true`: A uniform, B zero; `false`: both random.
+    Flag(bool),
+    /// `gaussian`, or one of PEFT's data-driven methods.
+    Named(String),
+}
+
+/// Which biases of the base are trained and saved with the adapter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bias {
+    /// None.
+    #[default]
+    None,
+    /// Every bias of the model.
+    All,
+    /// Those of adapted modules.
+    LoraOnly,
+}
+
+/// A LoRA adapter's configuration. Every key of PEFT 0.21.2 is here or in [`rest`](Self::rest).
+///
+/// ```
+/// use burnish_peft::LoraConfig;
+/// let config = LoraConfig::from_json(r#"{"peft_type": "LORA", "r": 16, "target_modules": ["q_proj"], "new": 1}"#).unwrap();
+/// assert_eq!((config.r, config.alpha()), (16, 8.0));
+/// assert!(config.to_json().contains("\"new\": 1"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoraConfig {
+    /// `LORA`.
+    pub peft_type: String,
+    /// The base model's folder or name.
+    pub base_model_name_or_path: Option<String>,
+    /// `CAUSAL_LM`, ...
+    pub task_type: Option<String>,
+    /// Always `true` on disk.
+    pub inference_mode: bool,
+    /// The rank of modules without an entry in `rank_pattern`.
+    pub r: usize,
+    /// The scale's numerator for modules without an entry in `alpha_pattern`.
+    pub lora_alpha: Number,
+    /// Probability with which an element of the adapter's input is dropped in training.
+    pub lora_dropout: Number,
+    /// Scale `alpha / sqrt(r)` instead of `alpha / r`.
+    pub use_rslora: bool,
+    /// Whether B has a bias.
+    pub lora_bias: bool,
+    /// Biases of the base that train along.
+    pub bias: Bias,
+    /// Which modules are adapted; `None` means the architecture's default.
+    pub target_modules: Option<Targets>,
+    /// Which of them are not.
+    pub exclude_modules: Option<Targets>,
+    /// Only in these layers (with a list of targets).
+    pub layers_to_transform: Option<Layers>,
+    /// The name of the list of layers, where the first number in a path is not it.
+    pub layers_pattern: Option<Names>,
+    /// Ranks by pattern; the first pattern that matches counts.
+    pub rank_pattern: Map<String, Value>,
+    /// Alphas by pattern; the first pattern that matches counts.
+    pub alpha_pattern: Map<String, Value>,
+    /// Modules that are trained whole and saved with the adapter.
+    pub modules_to_save: Option<Vec<String>>,
+    /// How fresh factors are filled.
+    pub init_lora_weights: InitWeights,
+    /// Every other key, as found.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+impl Default for LoraConfig {
+    fn default() -> Self {
+        Self {
+            peft_type: "LORA".into(),
+            base_model_name_or_path: None,
+            task_type: None,
+            inference_mode: true,
+            r: 8,
+            lora_alpha: 8.into(),
+            lora_dropout: Number::from_f64(0.0).unwrap_or_else(|| 0.into()),
+            use_rslora: false,
+            lora_bias: false,
+            bias: Bias::None,
+            target_modules: None,
+            exclude_modules: None,
+            layers_to_transform: None,
+            layers_pattern: None,
+            rank_pattern: Map::new(),
+            alpha_pattern: Map::new(),
+            modules_to_save: None,
+            init_lora_weights: InitWeights::Flag(true),
+            rest: Map::new(),
+        }
+    }
+}
+
+/// What PEFT 0.21.2 writes for keys that burnish has no field for, in a plain LoRA configuration.
+fn plain_rest() -> Map<String, Value> {
+    let mut rest = Map::new();
+    for key in [
+        "alora_invocation_tokens",
+        "arrow_config",
+        "auto_mapping",
+        "corda_config",
+        "eva_config",
+        "kasa_config",
+        "layer_replication",
+        "lora_ga_config",
+        "megatron_config",
+        "monteclora_config",
+        "revision",
+        "target_parameters",
+        "trainable_token_indices",
+        "use_bdlora",
+        "velora_config",
+    ] {
+        rest.insert(key.into(), Value::Null);
+    }
+    for key in ["ensure_weight_tying", "fan_in_fan_out", "use_dora", "use_qalora"] {
+        rest.insert(key.into(), Value::Bool(false));
+    }
+    rest.insert("loftq_config".into(), Value::Object(Map::new()));
+    rest.insert("megatron_core".into(), "megatron.core".into());
+    rest.insert("peft_version".into(), "0.21.2".into());
+    rest.insert("qalora_group_size".into(), 16.into());
+    rest
+}
+
+impl LoraConfig {
+    /// A fresh configuration with PEFT 0.21.2's defaults and all of its keys.
+    #[must_use]
+    pub fn new(r: usize, lora_alpha: f64) -> Self {
+        Self { r, lora_alpha: number(lora_alpha), rest: plain_rest(), ..Self::default() }
+    }
+
+    /// Reads a configuration file's text. Keys that are absent get PEFT's defaults.
+    ///
+    /// # Errors
+    /// If it is not an object with a `peft_type`, or a value has the wrong type; the message names the key.
+    pub fn from_json(text: &str) -> Result<Self, PeftError> {
+        Self::parse(text, Path::new("adapter_config.json"))
+    }
+
+    /// Reads `adapter_config.json` of a folder.
+    ///
+    /// # Errors
+    /// If there is none, or as [`from_json`](Self::from_json).
+    pub fn read(folder: impl AsRef<Path>) -> Result<Self, PeftError> {
+        let path = folder.as_ref().join("adapter_config.json");
+        match fs::read_to_string(&path) {
+            Ok(text) => Self::parse(&text, &path),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                Err(PeftError::NoAdapter { path: folder.as_ref().to_path_buf(), found: Vec::new() })
+            }
+            Err(source) => Err(StoreError::Io { action: "read", path, source }.into()),
+        }
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, PeftError> {
+        let corrupt = |reason: String| PeftError::CorruptConfig { path: path.to_path_buf(), reason };
+        let mut object: Map<String, Value> =
+            serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?;
+        match object.get("peft_type") {
+            Some(Value::String(kind)) if kind != "LORA" => {
+                return Err(PeftError::UnsupportedMethod { peft_type: kind.clone() });
+            }
+            Some(Value::String(_)) => {}
+            Some(other) => return Err(corrupt(format!("`peft_type` is {other}, expected a string"))),
+            None => return Err(corrupt("it has no `peft_type`".into())),
+        }
+        // Valid only while a process runs; PEFT drops it too.
+        object.remove("runtime_config");
+        for key in ["rank_pattern", "alpha_pattern"] {
+            if object.get(key).is_some_and(Value::is_null) {
+                object.remove(key);
+            }
+        }
+        for key in object.keys().cloned().collect::<Vec<_>>() {
+            let one = Map::from_iter([(key.clone(), object[&key].clone())]);
+            if let Err(e) = Self::deserialize(Value::Object(one)) {
+                return Err(corrupt(format!("`{key}` is {}: {e}", object[&key])));
+            }
+        }
+        Self::deserialize(Value::Object(object)).map_err(|e| corrupt(e.to_string()))
+    }
+
+    /// The text of `adapter_config.json`, byte for byte as PEFT would write it.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let on_disk = Self { inference_mode: true, ..self.clone() };
+        let value = serde_json::to_value(on_disk).expect("invariant: every field serialises to JSON");
+        python_json::dumps(&value)
+    }
+
+    /// `lora_alpha`.
+    #[must_use]
+    pub fn alpha(&self) -> f64 {
+        self.lora_alpha.as_f64().unwrap_or(f64::NAN)
+    }
+
+    /// `lora_dropout`.
+    #[must_use]
+    pub fn dropout(&self) -> f64 {
+        self.lora_dropout.as_f64().unwrap_or(f64::NAN)
+    }
+
+    /// Sets `lora_dropout`.
+    #[must_use]
+    pub fn with_dropout(mut self, p: f64) -> Self {
+        self.lora_dropout = Number::from_f64(p).unwrap_or_else(|| 0.into());
+        self
+    }
+
+    /// Checks ranges and combinations, as PEFT's constructor does.
+    ///
+    /// # Errors
+    /// The first violated rule.
+    pub fn validate(&self) -> Result<(), PeftError> {
+        let bad = |key, got: String, expected| Err(PeftError::BadValue { key, got, expected });
+        let conflict = |key, condition| Err(PeftError::Conflict { key, condition });
+        if self.r == 0 {
+            return bad("r", "0".into(), "a positive rank");
+        }
+        if !(0.0..1.0).contains(&self.dropout()) {
+            return bad("lora_dropout", self.lora_dropout.to_string(), "a probability in [0, 1)");
+        }
+        if !self.alpha().is_finite() {
+            return bad("lora_alpha", self.lora_alpha.to_string(), "a finite number");
+        }
+        if let Some((p, v)) = self.rank_pattern.iter().find(|(_, v)| v.as_u64().is_none_or(|r| r == 0)) {
+            return bad("rank_pattern", format!("{{{p}: {v}}}"), "positive ranks");
+        }
+        if let Some((p, v)) = self.alpha_pattern.iter().find(|(_, v)| v.as_f64().is_none()) {
+            return bad("alpha_pattern", format!("{{{p}: {v}}}"), "numbers");
+        }
+        match &self.target_modules {
+            Some(Targets::List(names)) if names.iter().any(String::is_empty) => {
+                return bad("target_modules", "a list with an empty string".into(), "module names");
+            }
+            Some(Targets::Pattern(_)) if self.layers_to_transform.is_some() => {
+                return conflict("layers_to_transform", "when `target_modules` is a string");
+            }
+            Some(Targets::Pattern(_)) if self.layers_pattern.is_some() => {
+                return conflict("layers_pattern", "when `target_modules` is a string");
+            }
+            _ => {}
+        }
+        let has_pattern = match &self.layers_pattern {
+            None => false,
+            Some(Names::One(p)) => !p.is_empty(),
+            Some(Names::Many(p)) => !p.is_empty(),
+        };
+        if has_pattern && self.layers_to_transform.is_none() {
+            return conflict("layers_pattern", "without `layers_to_transform`");
+        }
+        if self.lora_bias && !matches!(self.init_lora_weights, InitWeights::Flag(_)) {
+            return conflict("lora_bias", "unless `init_lora_weights` is true or false");
+        }
+        Ok(())
+    }
+}
+
+/// An integral value as an integer, as Python users write it.
+fn number(value: f64) -> Number {
+    if value.fract() == 0.0 && value.abs() < 1e15 {
+        return (value as i64).into();
+    }
+    Number::from_f64(value).unwrap_or_else(|| 0.into())
+}

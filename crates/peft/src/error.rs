@@ -1,0 +1,208 @@
+//! What can be wrong with an adapter.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use burnish_store::StoreError;
+
+/// An adapter that cannot be configured, planned, loaded, saved or merged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeftError {
+    /// A file that cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A folder without an adapter.
+    #[error("no adapter_config.json in `{}`{}", path.display(), subfolders(found))]
+    NoAdapter {
+        /// The folder.
+        path: PathBuf,
+        /// Subfolders that hold an adapter.
+        found: Vec<String>,
+    },
+    /// A configuration file that is not one.
+    #[error("`{}` is not an adapter configuration: {reason}", path.display())]
+    CorruptConfig {
+        /// The file.
+        path: PathBuf,
+        /// The parser's words.
+        reason: String,
+    },
+    /// A method other than LoRA.
+    #[error(
+        "peft_type is {peft_type}, burnish reads LORA adapters only; merge it into its base with PEFT first"
+    )]
+    UnsupportedMethod {
+        /// The method as written.
+        peft_type: String,
+    },
+    /// A key that changes the arithmetic in a way that burnish does not compute.
+    #[error(
+        "adapter_config.json has `{key}: {value}`, which changes the arithmetic and is not supported; {mend}"
+    )]
+    UnsupportedKey {
+        /// The key.
+        key: String,
+        /// Its value as JSON.
+        value: String,
+        /// What to do about it.
+        mend: &'static str,
+    },
+    /// A value outside its range.
+    #[error("`{key}` is {got}; expected {expected}")]
+    BadValue {
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        got: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// Two keys that exclude each other.
+    #[error("`{key}` cannot be used {condition}")]
+    Conflict {
+        /// The key.
+        key: &'static str,
+        /// The circumstance.
+        condition: &'static str,
+    },
+    /// No targets given and none known for the architecture.
+    #[error(
+        "no target_modules given and no default known for model_type `{model_type}`; name them, or use \"all-linear\""
+    )]
+    NoDefaultTargets {
+        /// The model type of `config.json`.
+        model_type: String,
+    },
+    /// A pattern that is not a regular expression.
+    #[error("`{key}` pattern `{pattern}` is not a regular expression: {reason}")]
+    BadPattern {
+        /// The configuration key.
+        key: &'static str,
+        /// The pattern.
+        pattern: String,
+        /// The parser's words.
+        reason: String,
+    },
+    /// Patterns that match nothing.
+    #[error("{}", dead_patterns(.0))]
+    DeadPatterns(Vec<DeadPattern>),
+    /// Targets that all fell away.
+    #[error(
+        "no module is left to adapt: {candidates} matched target_modules, all were excluded by exclude_modules or modules_to_save"
+    )]
+    NothingLeft {
+        /// How many modules matched before exclusion.
+        candidates: usize,
+    },
+    /// Patterns whose order decides, which files do not keep.
+    #[error(
+        "`{key}` patterns `{first}` and `{second}` both match `{module}` and give different values; adapter_config.json \
+         keeps patterns sorted, so a reloaded adapter would use `{second}`: make the patterns disjoint"
+    )]
+    PatternOrder {
+        /// `rank_pattern` or `alpha_pattern`.
+        key: &'static str,
+        /// The pattern that wins in the order given.
+        first: String,
+        /// The pattern that wins in sorted order.
+        second: String,
+        /// A module on which they differ.
+        module: String,
+    },
+    /// A file that does not hold exactly the adapter's tensors.
+    #[error("`{}` does not fit this model and configuration:{differences}", path.display())]
+    Mismatch {
+        /// The weights.
+        path: PathBuf,
+        /// All differences.
+        differences: Differences,
+    },
+    /// A tensor of another shape than the plan's.
+    #[error("`{name}` has shape {got:?}, expected {expected:?}")]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// The plan's shape.
+        expected: Vec<usize>,
+        /// The tensor's shape.
+        got: Vec<usize>,
+    },
+    /// A merge that would put NaN or infinity into the weights.
+    #[error(
+        "merging `{module}` gives values that are not finite; the base is unchanged: the adapter is damaged or diverged"
+    )]
+    NotFinite {
+        /// The module.
+        module: String,
+    },
+    /// An adapter bias without a base bias to add it to.
+    #[error(
+        "`{module}` has lora_bias but its base layer has no bias, so it cannot be merged; keep the adapter separate"
+    )]
+    NoBaseBias {
+        /// The module.
+        module: String,
+    },
+}
+
+/// A pattern that matches no module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadPattern {
+    /// The configuration key.
+    pub key: &'static str,
+    /// The pattern or name.
+    pub pattern: String,
+    /// The most similar module names (or last segments of them).
+    pub nearest: Vec<String>,
+}
+
+/// How a file differs from what a plan expects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// Keys of the plan that the file does not hold.
+    pub missing: Vec<String>,
+    /// Keys of the file that the plan does not know.
+    pub unexpected: Vec<String>,
+    /// Key, expected shape, stored shape.
+    pub shapes: Vec<(String, Vec<usize>, Vec<usize>)>,
+}
+
+impl Differences {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.missing.is_empty() && self.unexpected.is_empty() && self.shapes.is_empty()
+    }
+}
+
+impl fmt::Display for Differences {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for key in &self.missing {
+            write!(f, "\n  missing    {key}")?;
+        }
+        for key in &self.unexpected {
+            write!(f, "\n  unexpected {key}")?;
+        }
+        for (key, expected, got) in &self.shapes {
+            write!(f, "\n  shape      {key}: expected {expected:?}, got {got:?}")?;
+        }
+        Ok(())
+    }
+}
+
+fn subfolders(found: &[String]) -> String {
+    if found.is_empty() {
+        return "; expected a folder written by PEFT's or burnish's save".into();
+    }
+    format!("; its subfolders {} hold adapters: name one of them", found.join(", "))
+}
+
+fn dead_patterns(dead: &[DeadPattern]) -> String {
+    let each = dead.iter().map(|d| {
+        let near =
+            if d.nearest.is_empty() { String::new() } else { format!("; nearest: {}", d.nearest.join(", ")) };
+        format!("`{}` entry `{}` matches no module{near}", d.key, d.pattern)
+    });
+    each.collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,247 @@
+//! Adapters on disk: PEFT's files and keys.
+//!
+//! `base_model.model.` + the module's name + `lora_A.weight` ...; weights of `modules_to_save` and biases under their
+//! own names, the bias (or frozen weight) of an adapted module with `.base_layer` in between.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use burnish_store::{FolderWriter, HostTensor, StoreError, TensorSpec, WeightFolder};
+
+use crate::error::Differences;
+use crate::{Bias, LoraConfig, LoraSite, ModuleKind, PeftError, Plan};
+
+/// What PEFT puts before every name.
+const PREFIX: &str = "base_model.model.";
+
+/// An adapter folder whose configuration has been read and whose tensors can be.
+#[derive(Debug)]
+pub struct AdapterFolder {
+    /// The configuration as found.
+    pub config: LoraConfig,
+    path: PathBuf,
+    weights: WeightFolder,
+}
+
+/// The tensors of an adapter, in their stored dtypes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AdapterTensors {
+    /// By parameter name: factors, and base parameters that train along.
+    pub parameters: BTreeMap<String, HostTensor>,
+    /// Frozen weights of adapted embeddings and heads, by base name: they replace the base's (PEFT saves them along
+    /// because a vocabulary may have been resized).
+    pub base_weights: BTreeMap<String, HostTensor>,
+}
+
+impl AdapterFolder {
+    /// Opens a folder with `adapter_config.json` and `adapter_model.safetensors`, or one whose only subfolder with an
+    /// adapter is meant (PEFT saves adapters of other names than `default` in subfolders).
+    ///
+    /// # Errors
+    /// If there is no adapter, more than one, or a file is damaged.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, PeftError> {
+        let path = path.as_ref();
+        if path.join("adapter_config.json").is_file() {
+            return Self::open_exactly(path);
+        }
+        if !path.exists() {
+            return Err(StoreError::Missing { path: path.to_path_buf() }.into());
+        }
+        let mut found: Vec<String> = fs::read_dir(path)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|e| e.path().join("adapter_config.json").is_file())
+            .filter_map(|e| e.file_name().into_string().ok())
+            .collect();
+        found.sort();
+        match found.as_slice() {
+            [only] => Self::open_exactly(&path.join(only)),
+            _ => Err(PeftError::NoAdapter { path: path.to_path_buf(), found }),
+        }
+    }
+
+    /// Opens the adapter of that name: a subfolder, or the folder itself for `default`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_named(path: impl AsRef<Path>, adapter: &str) -> Result<Self, PeftError> {
+        let path = path.as_ref();
+        let inner = path.join(adapter);
+        if adapter == "default" && !inner.join("adapter_config.json").is_file() {
+            return Self::open_exactly(path);
+        }
+        Self::open_exactly(&inner)
+    }
+
+    fn open_exactly(path: &Path) -> Result<Self, PeftError> {
+        let config = LoraConfig::read(path)?;
+        let weights = WeightFolder::open_stem(path, "adapter_model")?;
+        Ok(Self { config, path: path.to_path_buf(), weights })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The keys of the file.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.weights.names()
+    }
+
+    /// Reads every tensor of the plan. Loading is total: every key of the file is consumed, every slot of the plan is
+    /// filled, every shape fits.
+    ///
+    /// # Errors
+    /// [`PeftError::Mismatch`] lists all differences; nothing is skipped.
+    pub fn load(&self, plan: &Plan) -> Result<AdapterTensors, PeftError> {
+        let mut differences = Differences::default();
+        let mut unused: BTreeSet<&str> = self.weights.names().collect();
+        let mut tensors = AdapterTensors::default();
+        for Slot { key, name, shape, kind } in slots(plan) {
+            if !unused.remove(key.as_str()) {
+                if kind == SlotKind::Parameter {
+                    differences.missing.push(key);
+                }
+                continue;
+            }
+            if kind == SlotKind::Duplicate {
+                continue;
+            }
+            let got = self.weights.info(&key)?.shape;
+            if got != shape {
+                differences.shapes.push((key, shape, got));
+                continue;
+            }
+            let tensor = self.weights.read(&key)?;
+            match kind {
+                SlotKind::Parameter => tensors.parameters.insert(name, tensor),
+                SlotKind::FrozenBase | SlotKind::Duplicate => tensors.base_weights.insert(name, tensor),
+            };
+        }
+        differences.unexpected.extend(unused.into_iter().map(str::to_owned));
+        if differences.is_empty() {
+            return Ok(tensors);
+        }
+        let path = self.weights.files().next().unwrap_or(&self.path).to_path_buf();
+        Err(PeftError::Mismatch { path, differences })
+    }
+}
+
+/// Writes `adapter_model.safetensors`, `adapter_config.json` and, unless the folder has one, `README.md`.
+/// Tensors are asked for one at a time by parameter name; those of [`AdapterTensors::base_weights`] that `read`
+/// answers with `None` are left out (only a resized vocabulary needs them).
+///
+/// # Errors
+/// If a tensor has another shape than the plan's, or the disk refuses.
+pub fn write_adapter<E: From<PeftError>>(
+    writer: &mut FolderWriter,
+    plan: &Plan,
+    mut read: impl FnMut(&str) -> Result<Option<HostTensor>, E>,
+) -> Result<(), E> {
+    let failed = |e: StoreError| E::from(PeftError::from(e));
+    let mut tensors: BTreeMap<String, HostTensor> = BTreeMap::new();
+    let mut differences = Differences::default();
+    for Slot { key, name, shape, kind } in slots(plan) {
+        if kind == SlotKind::Duplicate {
+            continue;
+        }
+        match read(&name)? {
+            Some(tensor) if tensor.shape == shape => {
+                tensors.insert(key, tensor);
+            }
+            Some(tensor) => differences.shapes.push((key, shape, tensor.shape)),
+            None if kind == SlotKind::Parameter => differences.missing.push(key),
+            None => {}
+        }
+    }
+    if !differences.is_empty() {
+        let path = writer.target().join("adapter_model.safetensors");
+        return Err(PeftError::Mismatch { path, differences }.into());
+    }
+    let specs: Vec<TensorSpec> =
+        tensors.iter().map(|(n, t)| TensorSpec::new(n.clone(), t.dtype, &t.shape)).collect();
+    writer
+        .tensors_from::<StoreError>("adapter_model", &specs, |s| {
+            Ok(Cow::Borrowed(&tensors[&s.name].bytes[..]))
+        })
+        .map_err(failed)?;
+    writer.file("adapter_config.json", plan.config.to_json().as_bytes()).map_err(failed)?;
+    if !writer.target().join("README.md").exists() {
+        writer.file("README.md", card(&plan.config).as_bytes()).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// A model card that the Hub and PEFT recognise.
+fn card(config: &LoraConfig) -> String {
+    let base = config.base_model_name_or_path.as_deref().unwrap_or_default();
+    // A JSON string is a YAML string.
+    let quoted = serde_json::Value::from(base).to_string();
+    let tag = serde_json::Value::from(format!("base_model:adapter:{base}")).to_string();
+    let scale = if config.use_rslora { " (rsLoRA)" } else { "" };
+    format!(
+        "---\nbase_model: {quoted}\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- {tag}\n- lora\n---\n\n\
+         # LoRA adapter\n\nRank {}, alpha {}{scale}, for the base model `{base}`.\n",
+        config.r, config.lora_alpha
+    )
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlotKind {
+    Parameter,
+    FrozenBase,
+    /// A copy that PEFT writes besides the parameter itself: read over, never written.
+    Duplicate,
+}
+
+/// A place in the file.
+struct Slot {
+    key: String,
+    name: String,
+    shape: Vec<usize>,
+    kind: SlotKind,
+}
+
+fn slots(plan: &Plan) -> Vec<Slot> {
+    let adapted: BTreeSet<String> = plan.sites.iter().map(LoraSite::base_bias).collect();
+    let mut slots = Vec::new();
+    for site in &plan.sites {
+        for factor in site.factors() {
+            let name = site.name(factor).to_owned();
+            let key = format!("{PREFIX}{name}");
+            slots.push(Slot { key, name, shape: site.shape(factor), kind: SlotKind::Parameter });
+        }
+        if site.kind != ModuleKind::Linear {
+            let key = format!("{PREFIX}{}.base_layer.weight", site.module);
+            let shape = vec![site.out, site.input];
+            slots.push(Slot { key, name: site.base_weight(), shape, kind: SlotKind::FrozenBase });
+        }
+    }
+    for (name, shape) in plan.base_parameters() {
+        let key = match name.strip_suffix(".bias").filter(|_| adapted.contains(name)) {
+            Some(module) => format!("{PREFIX}{module}.base_layer.bias"),
+            None => format!("{PREFIX}{name}"),
+        };
+        slots.push(Slot { key, name: name.to_owned(), shape: shape.to_vec(), kind: SlotKind::Parameter });
+        // With `bias: all`, PEFT also saves both inner copies of the biases of a wrapped module.
+        if plan.config.bias == Bias::All && name.ends_with(".bias") && plan.saved.iter().any(|s| s == name) {
+            for (dot, _) in name.match_indices('.') {
+                for copy in ["modules_to_save", "original_module"] {
+                    let key = format!("{PREFIX}{}.{copy}{}", &name[..dot], &name[dot..]);
+                    slots.push(Slot {
+                        key,
+                        name: name.to_owned(),
+                        shape: shape.to_vec(),
+                        kind: SlotKind::Duplicate,
+                    });
+                }
+            }
+        }
+    }
+    slots
+}

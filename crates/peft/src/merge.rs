@@ -1,0 +1,107 @@
+//! Folding an adapter into a copy of its base.
+//!
+//! A merge always starts from the pristine base: `W' = cast(f32(W) + s B A)`, one rounding to the base's dtype. There
+//! is no unmerge, so a bf16 base cannot drift (adding and subtracting deltas in bf16 changes most of its weights
+//! after a few rounds).
+
+use burnish_store::HostTensor;
+
+use crate::{Factor, LoraSite, ModuleKind, PeftError};
+
+/// A module's merged tensors, in the base's dtypes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Merged {
+    /// The weight `[out, in]`.
+    pub weight: HostTensor,
+    /// The bias `[out]`, if the base has one.
+    pub bias: Option<HostTensor>,
+}
+
+/// Merges one site. `factor` gives its tensors, `weight` and `bias` are the pristine base's.
+///
+/// # Errors
+/// If a shape is not the plan's, if the result is not finite, or if there is a `lora_bias` and no base bias.
+pub fn merge_site<'a>(
+    site: &LoraSite,
+    weight: &HostTensor,
+    bias: Option<&HostTensor>,
+    factor: impl Fn(Factor) -> &'a HostTensor,
+) -> Result<Merged, PeftError> {
+    let (a, b) = (factor(Factor::A), factor(Factor::B));
+    expect_shape(&site.base_weight(), weight, &[site.out, site.input])?;
+    expect_shape(&site.a_name, a, &site.shape(Factor::A))?;
+    expect_shape(&site.b_name, b, &site.shape(Factor::B))?;
+    let mut merged = weight.to_f32();
+    let (a, b) = (a.to_f32(), b.to_f32());
+    match site.kind {
+        // Row o of the delta is s * sum_k B[o, k] A[k, :].
+        ModuleKind::Linear | ModuleKind::Head => {
+            add_product(&mut merged, &b, &a, site.input, site.scale as f32)
+        }
+        // delta = (B A)^T, so row v is s * sum_k A[k, v] B[:, k]^T.
+        ModuleKind::Embedding => {
+            let (a_t, b_t) = (transpose(&a, site.out), transpose(&b, site.rank));
+            add_product(&mut merged, &a_t, &b_t, site.input, site.scale as f32);
+        }
+    }
+    let bias = merge_bias(site, bias, &factor)?;
+    if merged.iter().any(|x| !x.is_finite()) {
+        return Err(PeftError::NotFinite { module: site.module.clone() });
+    }
+    let weight = HostTensor::from_f32(&merged, &weight.shape, weight.dtype)?;
+    // A cast may overflow where f32 did not (f16).
+    if weight.to_f32().iter().any(|x| !x.is_finite()) {
+        return Err(PeftError::NotFinite { module: site.module.clone() });
+    }
+    Ok(Merged { weight, bias })
+}
+
+fn merge_bias<'a>(
+    site: &LoraSite,
+    bias: Option<&HostTensor>,
+    factor: &impl Fn(Factor) -> &'a HostTensor,
+) -> Result<Option<HostTensor>, PeftError> {
+    if !site.has_bias {
+        return Ok(bias.cloned());
+    }
+    let Some(bias) = bias else { return Err(PeftError::NoBaseBias { module: site.module.clone() }) };
+    let delta = factor(Factor::BBias);
+    expect_shape(site.name(Factor::BBias), delta, &site.shape(Factor::BBias))?;
+    expect_shape(&site.base_bias(), bias, &[site.out])?;
+    let sum: Vec<f32> =
+        bias.to_f32().iter().zip(delta.to_f32()).map(|(x, d)| x + site.scale as f32 * d).collect();
+    if sum.iter().any(|x| !x.is_finite()) {
+        return Err(PeftError::NotFinite { module: site.module.clone() });
+    }
+    Ok(Some(HostTensor::from_f32(&sum, &bias.shape, bias.dtype)?))
+}
+
+/// `out += s * left @ right` with `left: [rows, k]`, `right: [k, cols]`, the product summed before it is scaled.
+fn add_product(out: &mut [f32], left: &[f32], right: &[f32], cols: usize, s: f32) {
+    let k = right.len() / cols.max(1);
+    let mut delta = vec![0.0_f32; cols];
+    for (row, factors) in out.chunks_exact_mut(cols.max(1)).zip(left.chunks_exact(k.max(1))) {
+        delta.fill(0.0);
+        for (&f, from) in factors.iter().zip(right.chunks_exact(cols)) {
+            for (d, &x) in delta.iter_mut().zip(from) {
+                *d += f * x;
+            }
+        }
+        for (w, d) in row.iter_mut().zip(&delta) {
+            *w += s * d;
+        }
+    }
+}
+
+/// `[rows, cols]` to `[cols, rows]`.
+fn transpose(values: &[f32], cols: usize) -> Vec<f32> {
+    let rows = values.len() / cols.max(1);
+    (0..values.len()).map(|i| values[(i % rows) * cols + i / rows]).collect()
+}
+
+fn expect_shape(name: &str, tensor: &HostTensor, expected: &[usize]) -> Result<(), PeftError> {
+    if tensor.shape == expected {
+        return Ok(());
+    }
+    Err(PeftError::Shape { name: name.to_owned(), expected: expected.to_vec(), got: tensor.shape.clone() })
+}

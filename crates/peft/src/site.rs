@@ -1,0 +1,99 @@
+//! One adapted module: its factors, their shapes, names and scale.
+
+use crate::ModuleKind;
+
+/// Which tensor of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Factor {
+    /// The down projection: `[rank, in]`, of an embedding `[rank, vocab]`.
+    A,
+    /// The up projection: `[out, rank]`, of an embedding `[width, rank]`.
+    B,
+    /// The up projection's bias `[out]` (`lora_bias`).
+    BBias,
+}
+
+/// One adapted module. With `s = scale`, the adapted output is `W x + s (B A x + b)`, and of an embedding
+/// `W[id] + s (B A[:, id])^T`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoraSite {
+    /// The module's name in the base model.
+    pub module: String,
+    /// What the module is.
+    pub kind: ModuleKind,
+    /// The weight's dim 0 (output features, or vocabulary).
+    pub out: usize,
+    /// The weight's dim 1 (input features, or width).
+    pub input: usize,
+    /// The rank.
+    pub rank: usize,
+    /// The scale's numerator.
+    pub alpha: f64,
+    /// `alpha / rank`, with rsLoRA `alpha / sqrt(rank)`.
+    pub scale: f64,
+    /// Probability of dropping an input element in training (PEFT never drops in embeddings: 0 there).
+    pub dropout: f64,
+    /// Whether B has a bias.
+    pub has_bias: bool,
+    /// The name of A: the module's with PEFT's suffix.
+    pub a_name: String,
+    /// The name of B.
+    pub b_name: String,
+    /// The name of B's bias.
+    pub b_bias_name: Option<String>,
+}
+
+impl LoraSite {
+    /// The factors of this site, in the order of their names.
+    pub fn factors(&self) -> impl Iterator<Item = Factor> + use<> {
+        let bias = self.has_bias.then_some(Factor::BBias);
+        [Factor::A, Factor::B].into_iter().chain(bias)
+    }
+
+    /// A factor's name: `model.layers.0.self_attn.q_proj.lora_A.weight`.
+    #[must_use]
+    pub fn name(&self, factor: Factor) -> &str {
+        match factor {
+            Factor::A => &self.a_name,
+            Factor::B => &self.b_name,
+            Factor::BBias => self.b_bias_name.as_deref().unwrap_or_default(),
+        }
+    }
+
+    /// A factor's shape.
+    #[must_use]
+    pub fn shape(&self, factor: Factor) -> Vec<usize> {
+        let (from, to) = match self.kind {
+            ModuleKind::Embedding => (self.out, self.input),
+            ModuleKind::Linear | ModuleKind::Head => (self.input, self.out),
+        };
+        match factor {
+            Factor::A => vec![self.rank, from],
+            Factor::B => vec![to, self.rank],
+            Factor::BBias => vec![to],
+        }
+    }
+
+    /// The name of the base weight that the site adapts.
+    #[must_use]
+    pub fn base_weight(&self) -> String {
+        format!("{}.weight", self.module)
+    }
+
+    /// The name that the module's own bias has in the base.
+    #[must_use]
+    pub fn base_bias(&self) -> String {
+        format!("{}.bias", self.module)
+    }
+}
+
+/// The suffix that PEFT gives a factor.
+pub(crate) fn suffix(kind: ModuleKind, factor: Factor) -> &'static str {
+    match (kind, factor) {
+        (ModuleKind::Embedding, Factor::A) => "lora_embedding_A",
+        (ModuleKind::Embedding, _) => "lora_embedding_B",
+        (_, Factor::A) => "lora_A.weight",
+        (_, Factor::B) => "lora_B.weight",
+        (_, Factor::BBias) => "lora_B.bias",
+    }
+}

@@ -1,0 +1,93 @@
+//! What burnish computes, and what it refuses by name rather than computing something else.
+
+use serde_json::Value;
+
+use crate::{InitWeights, LoraConfig, PeftError};
+
+/// What a configuration is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// A fresh adapter: its initialisation must be one of ours.
+    Create,
+    /// An adapter from a file: its factors exist, so how they were initialised matters only where that changed the
+    /// base.
+    Load,
+}
+
+/// Keys whose every value other than null, false or empty changes the arithmetic.
+const REFUSED: &[(&str, &str)] = &[
+    ("use_dora", "merge it into its base with PEFT first"),
+    ("use_qalora", "merge it into its base with PEFT first"),
+    ("use_bdlora", "merge it into its base with PEFT first"),
+    ("alora_invocation_tokens", "there is no equivalent plain LoRA"),
+    ("arrow_config", "load the single adapters instead"),
+    ("kasa_config", "merge it into its base with PEFT first"),
+    ("monteclora_config", "merge it into its base with PEFT first"),
+    ("velora_config", "merge it into its base with PEFT first"),
+    ("megatron_config", "train it without Megatron layers"),
+    ("layer_replication", "there is no equivalent on the original layers"),
+    ("target_parameters", "merge it into its base with PEFT first"),
+    ("trainable_token_indices", "put the embedding into modules_to_save, or merge with PEFT first"),
+    ("fan_in_fan_out", "it is for Conv1D layers; linear layers need false"),
+    ("ensure_weight_tying", "save tied modules through an untied copy of the base"),
+];
+
+/// Keys of PEFT 0.21.2 that do not change the arithmetic of an adapter that exists.
+const HARMLESS: &[&str] =
+    &["eva_config", "corda_config", "lora_ga_config", "loftq_config", "megatron_core", "qalora_group_size"];
+
+/// Initialisations that change the base: the adapter's file alone does not say what it adds to.
+const CHANGES_BASE: &[&str] = &["pissa", "olora", "corda", "loftq", "lora_ga"];
+
+impl LoraConfig {
+    /// Refuses every key whose value changes the arithmetic in a way that burnish does not compute, then
+    /// [validates](Self::validate).
+    ///
+    /// # Errors
+    /// Names the key, its value and what to do.
+    pub fn check(&self, use_: Use) -> Result<(), PeftError> {
+        let refuse = |key: &str, value: &Value, mend| {
+            Err(PeftError::UnsupportedKey { key: key.to_owned(), value: value.to_string(), mend })
+        };
+        if self.peft_type != "LORA" {
+            return Err(PeftError::UnsupportedMethod { peft_type: self.peft_type.clone() });
+        }
+        for (key, value) in self.rest.iter().filter(|(_, v)| !is_off(v)) {
+            if let Some((_, mend)) = REFUSED.iter().find(|(k, _)| k == key) {
+                return refuse(key, value, mend);
+            }
+            let looks_like_maths =
+                (key.starts_with("use_") && *value == Value::Bool(true)) || key.ends_with("_config");
+            if looks_like_maths && !HARMLESS.contains(&key.as_str()) {
+                return refuse(key, value, "this version of burnish does not know it: merge with PEFT first");
+            }
+        }
+        if let InitWeights::Named(name) = &self.init_lora_weights {
+            let changes_base = CHANGES_BASE.iter().any(|p| name.to_lowercase().starts_with(p));
+            let value = Value::String(name.clone());
+            match use_ {
+                Use::Load if changes_base => {
+                    return refuse(
+                        "init_lora_weights",
+                        &value,
+                        "it adds to a changed base: convert it with PEFT's path_initial_model_for_weight_conversion",
+                    );
+                }
+                Use::Create if !name.eq_ignore_ascii_case("gaussian") => {
+                    return refuse("init_lora_weights", &value, "use true, false or \"gaussian\"");
+                }
+                _ => {}
+            }
+        }
+        self.validate()
+    }
+}
+
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
+}

@@ -1,0 +1,240 @@
+//! Adapters that PEFT 0.21.2 wrote: the repository's copies, and every case of the recordings.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use burnish_core::{Dtype, Parameter, Registry, Role};
+use burnish_peft::{AdapterFolder, LoraConfig, ModuleInfo, ModuleKind, PeftError, Plan, Use, write_adapter};
+use burnish_store::{FolderWriter, HostTensor, WeightFolder};
+use serde_json::Value;
+
+fn own() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// The modules and parameters of a Llama or Qwen3 of this `config.json`.
+fn base(config: &Value) -> (Vec<ModuleInfo>, Registry) {
+    let n = |key: &str| config[key].as_u64().unwrap_or_else(|| panic!("no {key}")) as usize;
+    let (hidden, inter, vocab) = (n("hidden_size"), n("intermediate_size"), n("vocab_size"));
+    let (q, kv) = (n("num_attention_heads") * n("head_dim"), n("num_key_value_heads") * n("head_dim"));
+    let mut modules = vec![ModuleInfo::new("model.embed_tokens", ModuleKind::Embedding, vocab, hidden)];
+    for layer in 0..n("num_hidden_layers") {
+        for (name, out, input) in [
+            ("self_attn.q_proj", q, hidden),
+            ("self_attn.k_proj", kv, hidden),
+            ("self_attn.v_proj", kv, hidden),
+            ("self_attn.o_proj", hidden, q),
+            ("mlp.gate_proj", inter, hidden),
+            ("mlp.up_proj", inter, hidden),
+            ("mlp.down_proj", hidden, inter),
+        ] {
+            modules.push(ModuleInfo::new(
+                format!("model.layers.{layer}.{name}"),
+                ModuleKind::Linear,
+                out,
+                input,
+            ));
+        }
+    }
+    modules.push(ModuleInfo::new("lm_head", ModuleKind::Head, vocab, hidden));
+    let mut registry = Registry::new();
+    for m in &modules {
+        let name = format!("{}.weight", m.name);
+        registry.add(Parameter::new(name, &[m.out, m.input], Role::Matrix, Dtype::F32)).unwrap();
+    }
+    (modules, registry)
+}
+
+/// Why a configuration must be refused, read off the file without the code under test.
+fn reason(config: &Value) -> Option<String> {
+    let kind = config["peft_type"].as_str().unwrap();
+    if kind != "LORA" {
+        return Some(format!("peft_type is {kind}, burnish reads LORA adapters only"));
+    }
+    ["use_dora", "target_parameters", "trainable_token_indices"]
+        .iter()
+        .find(|k| !config[**k].is_null() && config[**k] != false)
+        .map(|k| format!("adapter_config.json has `{k}: {}`, which changes the arithmetic", config[*k]))
+}
+
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Loaded,
+    Refused,
+    ConfigOnly,
+}
+
+fn check(folder: &Path, base_config: &Value) -> Outcome {
+    let path = folder.join("adapter_config.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let shown = folder.display();
+    let (modules, registry) =
+        if reason(&json(&path)).is_none() { base(base_config) } else { Default::default() };
+    if let Some(reason) = reason(&json(&path)) {
+        let config = LoraConfig::read(folder);
+        // What can be parsed is kept losslessly even if it cannot be used.
+        if let Ok(config) = &config {
+            assert_eq!(config.to_json(), text, "{shown}");
+        }
+        let refused = config.and_then(|c| c.check(Use::Load)).unwrap_err().to_string();
+        assert!(refused.starts_with(&reason), "{shown}: {refused}");
+        return Outcome::Refused;
+    }
+    let config = LoraConfig::read(folder).unwrap();
+    assert_eq!(config.to_json(), text, "{shown}");
+    let plan = Plan::new(&config, Use::Load, "llama", &modules, &registry).unwrap();
+    assert_eq!(plan.report.dead().count(), 0);
+    if !folder.join("adapter_model.safetensors").exists() {
+        return Outcome::ConfigOnly;
+    }
+    let opened = AdapterFolder::open(folder).unwrap();
+    let tensors = opened.load(&plan).unwrap();
+    assert_eq!(tensors.parameters.len() + tensors.base_weights.len(), opened.keys().count(), "{shown}");
+
+    // Written back, the tensor file is PEFT's up to the order of header entries: same keys, dtypes, bytes.
+    let out = tempfile::tempdir().unwrap();
+    let mut writer = FolderWriter::in_place(out.path()).unwrap();
+    let read = |n: &str| -> Result<Option<HostTensor>, PeftError> {
+        Ok(tensors.parameters.get(n).or_else(|| tensors.base_weights.get(n)).cloned())
+    };
+    write_adapter(&mut writer, &plan, read).unwrap();
+    writer.commit().unwrap();
+    assert_eq!(fs::read_to_string(out.path().join("adapter_config.json")).unwrap(), text, "{shown}");
+    let (theirs, ours) = (WeightFolder::open(folder).unwrap(), WeightFolder::open(out.path()).unwrap());
+    assert_eq!(ours.names().collect::<Vec<_>>(), theirs.names().collect::<Vec<_>>(), "{shown}");
+    assert_eq!(ours.metadata(), theirs.metadata());
+    for name in theirs.names() {
+        assert_eq!(ours.read(name).unwrap(), theirs.read(name).unwrap(), "{shown} {name}");
+    }
+    Outcome::Loaded
+}
+
+#[test]
+fn own_copies() {
+    let root = own();
+    let (mut loaded, mut refused) = (0, 0);
+    for entry in fs::read_dir(&root).unwrap() {
+        let folder = entry.unwrap().path();
+        if !folder.join("adapter_config.json").exists() {
+            assert!(folder.join("config.json").exists(), "{}", folder.display());
+            continue;
+        }
+        let name = if folder.ends_with("tiny_ad") { "tiny-llama" } else { "tiny-llama-1l" };
+        match check(&folder, &json(&root.join(name).join("config.json"))) {
+            Outcome::Loaded => loaded += 1,
+            Outcome::Refused => refused += 1,
+            Outcome::ConfigOnly => panic!("{} has no tensors", folder.display()),
+        }
+    }
+    assert_eq!((loaded, refused), (7, 6));
+}
+
+#[test]
+fn all_recordings() {
+    let Some(root) = std::env::var_os("BURNISH_RECORDINGS").map(|r| Path::new(&r).join("peft-fixtures"))
+    else {
+        println!("BURNISH_RECORDINGS is not set: only the repository's own copies are checked");
+        return;
+    };
+    let (mut loaded, mut refused) = (0, 0);
+    for entry in fs::read_dir(&root).unwrap() {
+        let folder = entry.unwrap().path();
+        if folder.is_file() || folder.join("model.safetensors").exists() {
+            continue;
+        }
+        assert!(folder.join("adapter_config.json").exists(), "unknown kind of case: {}", folder.display());
+        for folder in [folder.clone(), folder.join("nonzero")] {
+            let name = json(&folder.join("expected_logits.json"))["base_model"].as_str().unwrap().to_owned();
+            match check(&folder, &json(&root.join(name).join("config.json"))) {
+                Outcome::Loaded => loaded += 1,
+                Outcome::Refused => refused += 1,
+                Outcome::ConfigOnly => panic!("{} has no tensors", folder.display()),
+            }
+        }
+    }
+    println!("{loaded} loaded, {refused} refused by name");
+    assert!(loaded >= 14 && refused >= 16, "{loaded} {refused}");
+}
+
+#[test]
+fn every_unsupported_key_is_refused_by_name() {
+    let check = |key: &str, value: Value, use_: Use| {
+        let mut config = LoraConfig::new(8, 8.0);
+        if key == "init_lora_weights" {
+            config.init_lora_weights = serde_json::from_value(value).unwrap();
+        } else {
+            config.rest.insert(key.into(), value);
+        }
+        config.check(use_).map_err(|e| e.to_string())
+    };
+    for (key, value) in [
+        ("use_dora", Value::Bool(true)),
+        ("use_qalora", Value::Bool(true)),
+        ("use_bdlora", serde_json::json!({"nblocks": 2})),
+        ("alora_invocation_tokens", serde_json::json!([1, 2])),
+        ("arrow_config", serde_json::json!({"top_k": 3})),
+        ("kasa_config", serde_json::json!({"beta": 1})),
+        ("monteclora_config", serde_json::json!({"x": 1})),
+        ("velora_config", serde_json::json!({"scale": 1})),
+        ("megatron_config", serde_json::json!({"x": 1})),
+        ("layer_replication", serde_json::json!([[0, 2]])),
+        ("target_parameters", serde_json::json!(["experts.down_proj"])),
+        ("trainable_token_indices", serde_json::json!([7])),
+        ("fan_in_fan_out", Value::Bool(true)),
+        ("ensure_weight_tying", Value::Bool(true)),
+        ("use_tomorrows_method", Value::Bool(true)),
+        ("tomorrow_config", serde_json::json!({"x": 1})),
+    ] {
+        for use_ in [Use::Create, Use::Load] {
+            let error = check(key, value.clone(), use_).unwrap_err();
+            assert!(error.contains(&format!("`{key}: {value}`")), "{error}");
+        }
+        for off in [Value::Null, Value::Bool(false), serde_json::json!([]), serde_json::json!({})] {
+            check(key, off, Use::Create).unwrap();
+        }
+    }
+    check("new_note", "text".into(), Use::Load).unwrap();
+    check("eva_config", serde_json::json!({"rho": 2.0}), Use::Load).unwrap();
+    for name in ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga"] {
+        assert!(check("init_lora_weights", name.into(), Use::Load).unwrap_err().contains("changed base"));
+    }
+    for name in ["eva", "orthogonal", "mica", "pissa"] {
+        assert!(
+            check("init_lora_weights", name.into(), Use::Create).unwrap_err().contains("use true, false or")
+        );
+    }
+    check("init_lora_weights", "eva".into(), Use::Load).unwrap();
+    check("init_lora_weights", "gaussian".into(), Use::Create).unwrap();
+}
+
+#[test]
+fn values_are_checked() {
+    let message = |edit: &dyn Fn(&mut LoraConfig)| {
+        let mut config = LoraConfig::new(8, 8.0);
+        edit(&mut config);
+        config.validate().unwrap_err().to_string()
+    };
+    assert_eq!(message(&|c| c.r = 0), "`r` is 0; expected a positive rank");
+    let dropout = message(&|c| *c = c.clone().with_dropout(1.0));
+    assert_eq!(dropout, "`lora_dropout` is 1.0; expected a probability in [0, 1)");
+    let rank = message(&|c| drop(c.rank_pattern.insert("q".into(), 0.into())));
+    assert_eq!(rank, "`rank_pattern` is {q: 0}; expected positive ranks");
+    let alpha = message(&|c| drop(c.alpha_pattern.insert("q".into(), "x".into())));
+    assert!(alpha.contains("`alpha_pattern`") && alpha.contains("expected numbers"));
+}
+
+#[test]
+fn a_fresh_configuration_is_what_peft_would_write() {
+    let theirs = fs::read_to_string(own().join("out_default/adapter_config.json")).unwrap();
+    let mut ours = LoraConfig::new(8, 8.0);
+    ours.task_type = Some("CAUSAL_LM".into());
+    ours.target_modules = serde_json::from_value(
+        json(&own().join("out_default/adapter_config.json"))["target_modules"].clone(),
+    )
+    .unwrap();
+    assert_eq!(ours.to_json(), theirs);
+}

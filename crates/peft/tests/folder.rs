@@ -1,0 +1,164 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use burnish_core::Dtype;
+use burnish_peft::{AdapterFolder, AdapterTensors, LoraConfig, PeftError, Plan, Use, write_adapter};
+use burnish_store::{FolderWriter, HostTensor, TensorView, WeightFolder};
+
+use crate::llama;
+
+const EVERYTHING: &str = r#"{"peft_type": "LORA", "r": 3, "target_modules": ["q_proj", "embed_tokens", "lm_head"],
+    "bias": "all", "modules_to_save": ["model.norm", "layers.1.self_attn.o_proj"], "base_model_name_or_path": "a \"b\""}"#;
+
+fn plan(json: &str) -> Plan {
+    let (modules, base) = llama();
+    Plan::new(&LoraConfig::from_json(json).unwrap(), Use::Create, "llama", &modules, &base).unwrap()
+}
+
+fn tensors(plan: &Plan) -> AdapterTensors {
+    let mut shapes: Vec<(String, Vec<usize>)> =
+        plan.parameters().into_iter().map(|p| (p.name, p.shape)).collect();
+    shapes.extend(plan.base_parameters().map(|(n, s)| (n.to_owned(), s.to_vec())));
+    let fill = |k: usize, shape: &[usize]| {
+        let n: usize = shape.iter().product();
+        let values: Vec<f32> = (0..n).map(|i| (i + k) as f32).collect();
+        HostTensor::from_f32(&values, shape, if k % 2 == 0 { Dtype::F32 } else { Dtype::Bf16 }).unwrap()
+    };
+    let parameters = shapes.iter().enumerate().map(|(k, (n, s))| (n.clone(), fill(k, s))).collect();
+    AdapterTensors { parameters, base_weights: BTreeMap::new() }
+}
+
+fn save(folder: &Path, plan: &Plan, tensors: &AdapterTensors) {
+    let mut writer = FolderWriter::in_place(folder).unwrap();
+    let read = |n: &str| {
+        Ok::<_, PeftError>(tensors.parameters.get(n).or_else(|| tensors.base_weights.get(n)).cloned())
+    };
+    write_adapter(&mut writer, plan, read).unwrap();
+    writer.commit().unwrap();
+}
+
+#[test]
+fn what_is_saved_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = plan(EVERYTHING);
+    let mut all = tensors(&plan);
+    save(dir.path(), &plan, &all);
+    let mut files: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    files.sort();
+    assert_eq!(files, ["README.md", "adapter_config.json", "adapter_model.safetensors"]);
+    let folder = AdapterFolder::open(dir.path()).unwrap();
+    assert_eq!(folder.load(&plan).unwrap(), all);
+    assert_eq!(folder.config.to_json(), plan.config.to_json());
+    let keys: Vec<&str> = folder.keys().collect();
+    for key in [
+        "base_model.model.model.layers.0.self_attn.q_proj.base_layer.bias",
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+        "base_model.model.model.embed_tokens.lora_embedding_A",
+        "base_model.model.lm_head.lora_B.weight",
+        "base_model.model.model.norm.weight",
+        "base_model.model.model.layers.1.self_attn.o_proj.weight",
+    ] {
+        assert!(keys.contains(&key), "{key}: {keys:?}");
+    }
+    let before = fs::read(dir.path().join("adapter_model.safetensors")).unwrap();
+    save(dir.path(), &plan, &folder.load(&plan).unwrap());
+    assert_eq!(fs::read(dir.path().join("adapter_model.safetensors")).unwrap(), before);
+
+    // A resized embedding travels along.
+    let resized = HostTensor::zeros(Dtype::Bf16, &[20, 8]);
+    all.base_weights.insert("model.embed_tokens.weight".into(), resized);
+    save(dir.path(), &plan, &all);
+    assert_eq!(AdapterFolder::open(dir.path()).unwrap().load(&plan).unwrap(), all);
+
+    // A model card written by hand stays.
+    fs::write(dir.path().join("README.md"), "mine").unwrap();
+    save(dir.path(), &plan, &all);
+    assert_eq!(fs::read_to_string(dir.path().join("README.md")).unwrap(), "mine");
+}
+
+#[test]
+fn all_differences_are_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let narrow = plan(r#"{"peft_type": "LORA", "r": 3, "target_modules": ["q_proj", "k_proj"]}"#);
+    save(dir.path(), &narrow, &tensors(&narrow));
+    let folder = AdapterFolder::open(dir.path()).unwrap();
+    let other = plan(r#"{"peft_type": "LORA", "r": 4, "target_modules": ["q_proj", "v_proj"]}"#);
+    let error = folder.load(&other).unwrap_err();
+    let PeftError::Mismatch { differences, .. } = &error else { panic!("{error}") };
+    assert_eq!(differences.missing.len(), 4);
+    assert_eq!(differences.unexpected.len(), 4);
+    assert_eq!(differences.shapes.len(), 4);
+    let text = error.to_string();
+    for line in [
+        "\n  missing    base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight",
+        "\n  unexpected base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight",
+        "\n  shape      base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight: expected [4, 8], got [3, 8]",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let mut writer = FolderWriter::in_place(dir.path()).unwrap();
+    let short = write_adapter(&mut writer, &other, |_| Ok::<_, PeftError>(None)).unwrap_err();
+    assert!(
+        short
+            .to_string()
+            .contains("missing    base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight")
+    );
+}
+
+#[test]
+fn named_adapters_lie_in_subfolders() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = plan(r#"{"peft_type": "LORA", "r": 3, "target_modules": ["q_proj"]}"#);
+    let none = AdapterFolder::open(dir.path()).unwrap_err().to_string();
+    assert!(none.contains("no adapter_config.json in"), "{none}");
+    save(&dir.path().join("one"), &plan, &tensors(&plan));
+    assert_eq!(AdapterFolder::open(dir.path()).unwrap().path(), dir.path().join("one"));
+    save(&dir.path().join("two"), &plan, &tensors(&plan));
+    let many = AdapterFolder::open(dir.path()).unwrap_err().to_string();
+    assert!(many.contains("its subfolders one, two hold adapters: name one of them"), "{many}");
+    assert!(AdapterFolder::open_named(dir.path(), "two").is_ok());
+    assert!(AdapterFolder::open_named(dir.path(), "default").is_err());
+    save(dir.path(), &plan, &tensors(&plan));
+    assert!(AdapterFolder::open_named(dir.path(), "default").is_ok());
+    let gone = AdapterFolder::open(dir.path().join("gone")).unwrap_err().to_string();
+    assert!(gone.contains("gone` does not exist"), "{gone}");
+}
+
+#[test]
+fn damaged_folders() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("adapter_config.json");
+    let message = |text: &str| {
+        fs::write(&config, text).unwrap();
+        AdapterFolder::open(dir.path()).unwrap_err().to_string()
+    };
+    assert!(message("{").contains("is not an adapter configuration"));
+    assert!(message(r#"{"r": 8}"#).contains("it has no `peft_type`"));
+    let rank = message(r#"{"peft_type": "LORA", "r": "eight"}"#);
+    assert!(rank.contains("`r` is \"eight\""), "{rank}");
+    let bias = message(r#"{"peft_type": "LORA", "bias": "some"}"#);
+    assert!(bias.contains("`bias` is \"some\""), "{bias}");
+    let no_weights = message(r#"{"peft_type": "LORA"}"#);
+    assert!(no_weights.contains("looked for adapter_model.safetensors"), "{no_weights}");
+    fs::write(dir.path().join("adapter_model.bin"), b"").unwrap();
+    assert!(message(r#"{"peft_type": "LORA"}"#).contains("it holds adapter_model.bin"));
+}
+
+/// Sharded adapters exist too (`save_pretrained` of very large ones).
+#[test]
+fn views_and_shards() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = plan(r#"{"peft_type": "LORA", "r": 3, "target_modules": ["q_proj"]}"#);
+    let all = tensors(&plan);
+    save(dir.path(), &plan, &all);
+    let views: Vec<(String, TensorView<'_>)> =
+        all.parameters.iter().map(|(n, t)| (format!("base_model.model.{n}"), t.view())).collect();
+    let mut writer = FolderWriter::in_place(dir.path()).unwrap().max_shard_size(100);
+    writer.tensors("adapter_model", &views).unwrap();
+    writer.commit().unwrap();
+    assert!(!dir.path().join("adapter_model.safetensors").exists());
+    assert!(WeightFolder::open(dir.path()).unwrap().files().count() > 1);
+    assert_eq!(AdapterFolder::open(dir.path()).unwrap().load(&plan).unwrap(), all);
+}

@@ -385,6 +385,13 @@ impl SftOptions {
         self.preparation.ranges(checks);
         self.packing.conflicts(self.preparation.max_length, checks);
         self.lora.conflicts(&self.model, checks);
+        if self.training.random_weights && (self.lora.use_peft || self.model.adapter_name_or_path.is_some()) {
+            checks.conflict(
+                "random_weights",
+                "training an adapter",
+                "train the whole model first: use_peft: false",
+            );
+        }
         self.training.conflicts(&self.logging, checks);
     }
 }

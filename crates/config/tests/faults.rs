@@ -120,6 +120,10 @@ fn contradictions() {
     check(&["--warmup_ratio", "0.1", "--warmup_steps", "10"], &["warmup_ratio", "warmup_steps: 10"]);
     check(&["--load_best_model_at_end"], &["load_best_model_at_end", "eval_strategy"]);
     check(&["--save_strategy", "best"], &["save_strategy", "eval_strategy"]);
+    check(
+        &["--random_weights", "--use_peft"],
+        &["random_weights: true does not go with training an adapter"],
+    );
     check(&["--max_steps", "0"], &["max_steps: expected at least 1, or -1"]);
     let scratch = Scratch::new();
     let (adapter, rows) = (scratch.path("adapter"), scratch.path("rows.jsonl"));

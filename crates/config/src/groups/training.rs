@@ -20,6 +20,8 @@ options! {
     Transformers output_dir: PathBuf = "trainer_output".into();
     /// Write into a folder that holds something other than a run of burnish.
     Burnish overwrite_output_dir: bool = false;
+    /// Start from random weights of the shape in the folder's config.json, not from the folder's weights.
+    Burnish random_weights: bool = false;
     /// Rows (packed rows, with packing) per micro-batch on each rank.
     Transformers per_device_train_batch_size: usize = 8;
     /// Rows per evaluation batch on each rank.

@@ -1,0 +1,122 @@
+//! The example's data: a small world described in plain English, and the same world as told by a pirate.
+//!
+//! Everything here is made by this generator, from nothing but the tables in [`world`]; running it again gives the same
+//! files byte for byte. A base model learns the world from `pretrain.jsonl`; `sft-train.jsonl` then teaches it a manner
+//! of speaking that the base has never seen, and `sft-eval.jsonl` asks about facts that no training row mentions.
+
+mod draw;
+mod facts;
+mod pirate;
+mod stories;
+mod world;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use draw::Draw;
+use facts::Fact;
+
+/// Rows of `sft-train.jsonl`.
+const TRAIN_ROWS: usize = 1500;
+/// Rows of `sft-eval.jsonl`.
+const EVAL_ROWS: usize = 100;
+
+/// A file of the example: its name and its text.
+type File = (&'static str, String);
+
+/// Writes the files into `folder`, or with `check` only compares them.
+pub(crate) fn run(folder: &Path, check: bool) -> Result<()> {
+    for (name, text) in files() {
+        let path = folder.join(name);
+        if check {
+            let present = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path:?}"))?;
+            anyhow::ensure!(
+                present == text,
+                "{path:?} is not what its generator writes; run cargo xtask example-data"
+            );
+        } else {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {folder:?}"))?;
+            std::fs::write(&path, &text).with_context(|| format!("cannot write {path:?}"))?;
+            println!("{}: {} rows, {} bytes", path.display(), text.lines().count(), text.len());
+        }
+    }
+    Ok(())
+}
+
+fn files() -> Vec<File> {
+    let mut draw = Draw::new(20);
+    let mut facts = facts::all();
+    let pretrain = pretrain(&facts, &mut draw);
+    draw.shuffle(&mut facts);
+    let (eval, train) = facts.split_at(EVAL_ROWS);
+    // Every training fact is asked in at least one of its forms.
+    let mut rows: Vec<String> =
+        train.iter().map(|fact| row(fact, draw.below(fact.questions.len()))).collect();
+    rows.extend(train.iter().cycle().take(TRAIN_ROWS.saturating_sub(rows.len())).map(|fact| {
+        let form = draw.below(fact.questions.len());
+        row(fact, form)
+    }));
+    draw.shuffle(&mut rows);
+    rows.truncate(TRAIN_ROWS);
+    let eval: Vec<String> = eval.iter().map(|fact| row(fact, 0)).collect();
+    vec![("pretrain.jsonl", pretrain), ("sft-train.jsonl", rows.concat()), ("sft-eval.jsonl", eval.concat())]
+}
+
+/// A conversational prompt-completion row.
+fn row(fact: &Fact, form: usize) -> String {
+    let row = json!({
+        "prompt": [{"role": "user", "content": fact.questions[form]}],
+        "completion": [{"role": "assistant", "content": pirate::say(fact)}],
+    });
+    format!("{row}\n")
+}
+
+/// Language modelling rows: descriptions, stories, questions with plain answers, conversations.
+fn pretrain(facts: &[Fact], draw: &mut Draw) -> String {
+    let mut texts = Vec::new();
+    for _ in 0..4 {
+        texts.extend(world::ANIMALS.iter().map(|animal| stories::portrait(animal, draw)));
+    }
+    texts.extend((0..900).map(|_| stories::story(draw)));
+    // Each fact once in a conversation, once as a question with its answer, once among other facts.
+    let mut order: Vec<&Fact> = facts.iter().collect();
+    draw.shuffle(&mut order);
+    let mut rest = order.as_slice();
+    while !rest.is_empty() {
+        let turns = (1 + draw.below(3)).min(rest.len());
+        let (now, later) = rest.split_at(turns);
+        rest = later;
+        texts.push(now.iter().map(|fact| stories::turn(fact, draw)).collect());
+    }
+    draw.shuffle(&mut order);
+    texts.extend(order.chunks(3).map(|some| stories::questions(some, draw)));
+    draw.shuffle(&mut order);
+    texts.extend(order.chunks(5).map(|some| stories::sentences(some)));
+    draw.shuffle(&mut texts);
+    texts.iter().map(|text| format!("{}\n", json!({ "text": text }))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_repeatable_and_evaluation_facts_are_held_out() {
+        let first = files();
+        assert_eq!(first, files());
+        let answers = |text: &str| -> Vec<String> {
+            let rows = text
+                .lines()
+                .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("a JSON line"));
+            rows.map(|row| row["completion"][0]["content"].to_string()).collect()
+        };
+        let (train, eval) = (answers(&first[1].1), answers(&first[2].1));
+        assert_eq!((train.len(), eval.len()), (TRAIN_ROWS, EVAL_ROWS));
+        assert!(
+            eval.iter().all(|answer| !train.contains(answer)),
+            "an evaluation answer is in the training rows"
+        );
+    }
+}

@@ -1,1 +1,46 @@
-//! What a run leaves behind for people: metrics.jsonl, TensorBoard events, loss.svg, a model card, progress lines.
+//! What a run leaves behind for people, and what it says while it goes.
+//!
+//! * [`Record`] and [`MetricsLog`]: `metrics.jsonl`, one line per logging step; the source of everything else.
+//! * [`EventFile`]: the same numbers for TensorBoard.
+//! * [`Chart`]: `loss.svg`, readable without any program.
+//! * [`ModelCard`]: the `README.md` of an output folder.
+//! * [`Progress`]: a bar on a terminal, plain lines elsewhere.
+//! * [`PeakMemory`], and the way numbers are written for people: [`bytes`], [`count`], [`duration`].
+//!
+//! ```
+//! use burnish_report::{MetricsLog, Record};
+//!
+//! let folder = tempfile::tempdir().unwrap();
+//! let path = folder.path().join("metrics.jsonl");
+//! let mut log = MetricsLog::create(&path).unwrap();
+//! log.append(&Record::new(10, 0.5).with("loss", 2.25).with("num_tokens", 4096u64)).unwrap();
+//!
+//! let text = std::fs::read_to_string(&path).unwrap();
+//! assert_eq!(text, "{\"step\":10,\"epoch\":0.5,\"loss\":2.25,\"num_tokens\":4096}\n");
+//! assert_eq!(MetricsLog::read(&path).unwrap()[0].get("loss"), Some(2.25));
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod chart;
+mod crc32c;
+mod error;
+mod event_file;
+mod memory;
+mod metrics_log;
+mod model_card;
+mod progress;
+mod record;
+mod replace;
+mod wording;
+
+pub use chart::Chart;
+pub use error::ReportError;
+pub use event_file::EventFile;
+pub use memory::PeakMemory;
+pub use metrics_log::MetricsLog;
+pub use model_card::{ModelCard, Produced};
+pub use progress::Progress;
+pub use record::{Figure, Record};
+pub use replace::replace;
+pub use wording::{bytes, count, duration, figure};

@@ -2,6 +2,7 @@
 //! log-probability head, AdamW.
 
 mod attention;
+mod head;
 mod linear;
 mod micro;
 mod pack;
@@ -13,6 +14,9 @@ mod tasks;
 pub use attention::{
     AttentionGrad, AttentionOut, AttentionShape, HeadNorm, KvCache, Rotary, append_kv, attention_backward,
     attention_cached, attention_forward,
+};
+pub use head::{
+    HeadGrad, HeadOptions, HeadStats, HeadWanted, head_backward, head_forward, head_fused, head_logits,
 };
 pub use linear::{
     Dropout, Input, Linear, LinearGrad, LinearsGrad, LinearsOut, LinearsSaved, LowRank, Wanted, WantedLinear,

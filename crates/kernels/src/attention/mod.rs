@@ -21,4 +21,6 @@ pub use backward::attention_backward;
 pub use cache::KvCache;
 pub use cached::{append_kv, attention_cached};
 pub use forward::attention_forward;
+pub(crate) use softmax::tanh;
+
 pub use shape::{AttentionGrad, AttentionOut, AttentionShape, HeadNorm, Rotary};

@@ -23,7 +23,7 @@ pub(crate) unsafe fn tanh<S: Lanes>(x: S::V) -> S::V {
     let a = S::max(S::splat(-0.625), S::min(S::splat(0.625), x));
     let z = S::mul(a, a);
     let mut p = S::splat(-5.704_988_7e-3);
-    for c in [2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328_2e-1] {
+    for c in [2.063_908_8e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
         p = S::fma(p, z, S::splat(c));
     }
     let ta = S::fma(S::mul(p, z), a, a);
@@ -103,6 +103,7 @@ dispatch! {
         (rows: usize, r: usize, keys: usize, lo: usize, hi: usize, cap: f32, s: *mut f32) -> (f32, f32)
 }
 
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 #[inline(always)]
 unsafe fn softmax_gradient_body<S: Lanes>(
     rows: usize,

@@ -1,5 +1,9 @@
 //! Attention against the f64 reference, on every instruction path.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::needless_range_loop,
+    reason = "tests; sums over indices as in the formulas"
+)]
 
 mod cached;
 mod case;

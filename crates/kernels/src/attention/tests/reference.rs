@@ -144,9 +144,7 @@ pub(super) fn forward(
                 f.lse[t * h + head] = lse;
                 for (n, pr) in probs.iter().enumerate() {
                     let v = &p.v[(doc.start + lo + n) * shape.kv_heads + head / shape.group()];
-                    for e in 0..d {
-                        f.out[(t * h + head) * d + e] += pr * v[e];
-                    }
+                    f.out[(t * h + head) * d..][..d].iter_mut().zip(v).for_each(|(o, v)| *o += pr * v);
                 }
             }
         }

@@ -1,0 +1,276 @@
+//! Gradients of the head from a tile of logit gradients.
+
+use super::call::{Call, Tokens};
+use super::options::{HeadGrad, HeadWanted};
+use super::vocab::row_sums;
+use crate::micro::{KC, LDP, NR, Tile, gemm_panel, gemm_tn, strip};
+use crate::pack::{Depth, pack_kn, pack_rows};
+use crate::scratch::{Pooled, Ptr, scratch, uninit};
+use crate::tasks::tasks;
+use std::ops::Range;
+
+/// Vocabulary entries of one block of the sum in the hidden states' gradient.
+const BLOCK: usize = 192;
+/// Panels of tokens and of columns of one task of it, at most.
+const TOKEN_PANELS: usize = 8;
+const COLUMN_PANELS: usize = 8;
+
+/// The gradients under way. Tiles of tokens are added in order; within a tile each element has one task.
+pub(crate) struct Gradient<'a> {
+    call: &'a Call<'a>,
+    pub(crate) wanted: HeadWanted,
+    grad: HeadGrad,
+    hidden: Ptr,
+    weight: Ptr,
+    bias: Ptr,
+    a: Ptr,
+    b: Ptr,
+    b_bias: Ptr,
+}
+
+impl<'a> Gradient<'a> {
+    pub(crate) fn new(call: &'a Call<'a>, wanted: &HeadWanted) -> Self {
+        let low = call.head.low_rank;
+        let wanted = HeadWanted {
+            bias: wanted.bias && call.head.bias.is_some(),
+            a: wanted.a && low.is_some(),
+            b: wanted.b && low.is_some(),
+            b_bias: wanted.b_bias && low.is_some_and(|l| l.b_bias.is_some()),
+            ..*wanted
+        };
+        let (v, d, r) = (call.vocab, call.dim, call.rank());
+        let zeros = |yes: bool, len: usize| yes.then(|| vec![0.0; len]);
+        let filled = |yes: bool, len: usize| {
+            yes.then(|| {
+                if call.n == 0 {
+                    return vec![0.0; len];
+                }
+                // SAFETY: the first tile of tokens writes every element.
+                unsafe { uninit(len) }
+            })
+        };
+        let mut grad = HeadGrad {
+            hidden: filled(wanted.hidden, call.n * d),
+            weight: filled(wanted.weight, v * d),
+            bias: zeros(wanted.bias, v),
+            a: filled(wanted.a, r * d),
+            b: filled(wanted.b, v * r),
+            b_bias: zeros(wanted.b_bias, v),
+        };
+        let ptr = |g: &mut Option<Vec<f32>>| Ptr(g.as_mut().map_or(std::ptr::null_mut(), Vec::as_mut_ptr));
+        let (hidden, weight, bias) = (ptr(&mut grad.hidden), ptr(&mut grad.weight), ptr(&mut grad.bias));
+        let (a, b, b_bias) = (ptr(&mut grad.a), ptr(&mut grad.b), ptr(&mut grad.b_bias));
+        Self { call, wanted, grad, hidden, weight, bias, a, b, b_bias }
+    }
+
+    pub(crate) fn finish(self) -> HeadGrad {
+        self.grad
+    }
+
+    /// Whether anything of the vocabulary's size is wanted.
+    fn of_entries(&self) -> bool {
+        let w = &self.wanted;
+        w.weight || w.bias || w.b || w.b_bias
+    }
+
+    /// Adds the gradients of entries `v` (a run) from their logit gradients `dz`, panels `stride` apart.
+    ///
+    /// # Safety
+    /// `dz` holds the run; the entries are this task's.
+    pub(crate) unsafe fn entries(&self, tokens: &Tokens, v: Range<usize>, dz: Ptr, stride: usize) {
+        if !self.of_entries() {
+            return;
+        }
+        let (call, m, add) = (self.call, v.len(), tokens.first > 0);
+        let (isa, d, r) = (call.isa, call.dim, call.rank());
+        // SAFETY: lengths as the call's; row `v` of every gradient is written here alone.
+        unsafe {
+            if self.wanted.bias {
+                row_sums(isa, m, tokens.n, dz.0, stride, self.bias.at(v.start), 1.0);
+            }
+            if let (true, Some(low)) = (self.wanted.b_bias, &call.head.low_rank) {
+                row_sums(isa, m, tokens.n, dz.0, stride, self.b_bias.at(v.start), low.scale);
+            }
+            if !self.wanted.weight && !self.wanted.b {
+                return;
+            }
+            // Entries as rows, tokens as the depth of the sum.
+            let depth = Depth { k: tokens.n, x: 0 };
+            scratch(depth.a_len(m), |packed| {
+                for p in 0..tokens.panels() {
+                    let (from, to) = (dz.at(p * stride), packed.add(depth.column(m, p * NR)));
+                    for i in 0..m {
+                        std::ptr::copy_nonoverlapping(from.add(i * NR), to.add(i * LDP), tokens.count(p));
+                    }
+                }
+                if self.wanted.weight {
+                    for j in (0..d).step_by(NR) {
+                        let (n, panel) = ((d - j).min(NR), tokens.rows.ptr().at(j * tokens.n));
+                        let to = self.weight.at(v.start * d + j);
+                        gemm_panel(isa, m, packed, depth, panel, n, to, d, 1.0, add);
+                    }
+                }
+                if self.wanted.b {
+                    for j in (0..r).step_by(NR) {
+                        let mut k0 = 0;
+                        for block in 0..depth.blocks() {
+                            let t = Tile {
+                                m,
+                                n: (r - j).min(NR),
+                                k: depth.len(block),
+                                a: packed.add(block * m * LDP),
+                                a_step: 1,
+                                b: tokens.low.ptr().at(k0 * r + j),
+                                ldb: r,
+                                c: self.b.at(v.start * r + j),
+                                ldc: r,
+                                alpha: 1.0,
+                                add: add || block > 0,
+                            };
+                            strip::<LDP>(isa, t);
+                            k0 += depth.len(block);
+                        }
+                    }
+                }
+            });
+        }
+    }
+
+    /// Gradients of the tile's hidden states and of `A`, from all logit gradients of the tile.
+    pub(crate) fn inputs(&self, tokens: &Tokens, dz: Ptr, stride: usize) {
+        let (call, wanted) = (self.call, &self.wanted);
+        let (d, r) = (call.dim, call.rank());
+        let low = call.head.low_rank.as_ref().filter(|_| wanted.hidden || wanted.a);
+        // Columns of the product: the weight's, then B's.
+        let weight_panels = if wanted.hidden { d.div_ceil(NR) } else { 0 };
+        let panels = weight_panels + if low.is_some() { r.div_ceil(NR) } else { 0 };
+        if panels == 0 {
+            return;
+        }
+        // `scale·dz B`, `[tokens, rank]`.
+        let u = Pooled::take(if low.is_some() { tokens.n * r } else { 0 });
+        let up = u.ptr();
+        let groups = tokens.panels().div_ceil(TOKEN_PANELS);
+        // How columns are shared out changes no sum.
+        let wide = (panels * groups / (2 * rayon::current_num_threads())).clamp(1, COLUMN_PANELS);
+        tasks(groups * panels.div_ceil(wide), |task| {
+            let (group, first) = (task % groups, task / groups * wide);
+            let columns = first..(first + wide).min(panels);
+            let rows = group * TOKEN_PANELS..((group + 1) * TOKEN_PANELS).min(tokens.panels());
+            scratch(columns.len() * BLOCK * NR, |b| {
+                for v0 in (0..call.vocab).step_by(BLOCK) {
+                    let v = v0..(v0 + BLOCK).min(call.vocab);
+                    for (i, q) in columns.clone().enumerate() {
+                        // SAFETY: the scratch holds a block of each panel.
+                        unsafe {
+                            let to = b.add(i * BLOCK * NR);
+                            if q < weight_panels {
+                                call.pack_columns(v.clone(), q * NR, (d - q * NR).min(NR), to);
+                            } else if let Some(low) = low {
+                                let j = (q - weight_panels) * NR;
+                                let from = low.b.as_ptr().add(v0 * r + j);
+                                pack_kn(call.isa, from, r, v.len(), (r - j).min(NR), to);
+                            }
+                        }
+                    }
+                    for p in rows.clone() {
+                        for (i, q) in columns.clone().enumerate() {
+                            let token = p * NR;
+                            // SAFETY: these tokens and columns are this task's.
+                            unsafe {
+                                let (n, c, ldc, alpha) = if q < weight_panels {
+                                    let at = (tokens.first + token) * d + q * NR;
+                                    ((d - q * NR).min(NR), self.hidden.at(at), d, 1.0)
+                                } else {
+                                    let j = (q - weight_panels) * NR;
+                                    let scale = low.map_or(1.0, |l| l.scale);
+                                    ((r - j).min(NR), up.at(token * r + j), r, scale)
+                                };
+                                let t = Tile {
+                                    m: tokens.count(p),
+                                    n,
+                                    k: v.len(),
+                                    a: dz.at(p * stride + v0 * NR),
+                                    a_step: NR,
+                                    b: b.add(i * BLOCK * NR),
+                                    ldb: NR,
+                                    c,
+                                    ldc,
+                                    alpha,
+                                    add: v0 > 0,
+                                };
+                                strip::<1>(call.isa, t);
+                            }
+                        }
+                    }
+                }
+            });
+        });
+        if low.is_some() && wanted.hidden {
+            self.low_hidden(tokens, up);
+        }
+        if wanted.a {
+            self.low_a(tokens, up);
+        }
+    }
+
+    /// `dh += mask·(u A)`.
+    fn low_hidden(&self, tokens: &Tokens, u: Ptr) {
+        let Some(low) = &self.call.head.low_rank else { return };
+        let (call, d, r) = (self.call, self.call.dim, low.rank);
+        let depth = Depth { k: r, x: 0 };
+        tasks(tokens.panels(), |p| {
+            let m = tokens.count(p);
+            let dropped = if tokens.is_dropped() { m * d } else { 0 };
+            scratch(depth.a_len(m) + dropped, |packed| {
+                // SAFETY: the scratch holds both; these tokens are this task's.
+                unsafe {
+                    pack_rows(m, depth, u.at(p * NR * r), r, packed);
+                    let hidden = self.hidden.at((tokens.first + p * NR) * d);
+                    let apart = packed.add(depth.a_len(m));
+                    let (to, add) = if dropped > 0 { (apart, false) } else { (hidden, true) };
+                    for j in (0..d).step_by(NR) {
+                        let mut k0 = 0;
+                        for block in 0..depth.blocks() {
+                            let t = Tile {
+                                m,
+                                n: (d - j).min(NR),
+                                k: depth.len(block),
+                                a: packed.add(block * m * LDP),
+                                a_step: 1,
+                                b: low.a.as_ptr().add(k0 * d + j),
+                                ldb: d,
+                                c: to.add(j),
+                                ldc: d,
+                                alpha: 1.0,
+                                add: add || block > 0,
+                            };
+                            strip::<LDP>(call.isa, t);
+                            k0 += depth.len(block);
+                        }
+                    }
+                    if dropped > 0 {
+                        call.drop_rows(low, tokens.first + p * NR, m, apart, hidden, true);
+                    }
+                }
+            });
+        });
+    }
+
+    /// `dA += u^T drop(h)`.
+    fn low_a(&self, tokens: &Tokens, u: Ptr) {
+        let (call, d, r) = (self.call, self.call.dim, self.call.rank());
+        let x = Ptr(tokens.low_input(call).cast_mut());
+        tasks(d.div_ceil(NR), |q| {
+            let (j, n) = (q * NR, (d - q * NR).min(NR));
+            for k0 in (0..tokens.n).step_by(KC) {
+                let (k, add) = ((tokens.n - k0).min(KC), tokens.first + k0 > 0);
+                // SAFETY: `u` is [tokens, rank], `x` [tokens, in]; these columns are this task's.
+                unsafe {
+                    let (u, x) = (u.at(k0 * r), x.at(k0 * d + j));
+                    gemm_tn(call.isa, k, r, n, u, r, x, d, self.a.at(j), d, 1.0, add);
+                }
+            }
+        });
+    }
+}

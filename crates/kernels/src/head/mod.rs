@@ -1,0 +1,23 @@
+//! The log-probability head: hidden states to per-token statistics and gradients, tile by tile.
+//!
+//! With `z = softcap(logit_scale·(W h + bias + low-rank part))/temperature` and `p = softmax(z)`, the gradient of
+//! `g_lp·log p_t + g_h·H` is `dz_j = g_lp·(1[j=t] - p_j) - g_h·p_j·(log p_j + H)`.
+
+mod options;
+
+mod vocab;
+
+mod call;
+
+mod forward;
+
+mod gradient;
+
+mod backward;
+
+#[cfg(test)]
+mod tests;
+
+pub use backward::{head_backward, head_fused};
+pub use forward::{head_forward, head_logits};
+pub use options::{HeadGrad, HeadOptions, HeadStats, HeadWanted};

@@ -1,0 +1,91 @@
+//! What the head is asked and what it answers.
+
+/// From hidden state to log-probability: `z = softcap(logit_scale·(W h + bias)) / temperature`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadOptions {
+    /// Divides the logits last; positive.
+    pub temperature: f32,
+    /// Logits become `c·tanh(logit/c)` where set (Gemma 2 `final_logit_softcapping`).
+    pub softcap: Option<f32>,
+    /// Multiplies the logits first (Granite, Cohere).
+    pub logit_scale: f32,
+}
+
+impl Default for HeadOptions {
+    /// Plain logits.
+    fn default() -> Self {
+        Self { temperature: 1.0, softcap: None, logit_scale: 1.0 }
+    }
+}
+
+impl HeadOptions {
+    pub(crate) fn check(&self) {
+        assert!(self.temperature > 0.0, "head: temperature {} must be positive", self.temperature);
+        assert!(self.softcap.is_none_or(|c| c > 0.0), "head: softcap {:?} must be positive", self.softcap);
+    }
+}
+
+/// Statistics of each token's distribution over the vocabulary; every vector has one entry per row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeadStats {
+    /// Log-probability of the target.
+    pub log_prob: Vec<f32>,
+    /// Entropy in nats.
+    pub entropy: Vec<f32>,
+    /// `ln Σ p²`.
+    pub log_sum_sq_probs: Vec<f32>,
+    /// Mean of `z` over the vocabulary.
+    pub mean_logit: Vec<f32>,
+    /// `ln Σ exp z`.
+    pub log_z: Vec<f32>,
+    /// Whether the target is the first maximum.
+    pub is_top1: Vec<bool>,
+}
+
+impl HeadStats {
+    pub(crate) fn with_capacity(n: usize) -> Self {
+        let v = || Vec::with_capacity(n);
+        Self {
+            log_prob: v(),
+            entropy: v(),
+            log_sum_sq_probs: v(),
+            mean_logit: v(),
+            log_z: v(),
+            is_top1: Vec::with_capacity(n),
+        }
+    }
+}
+
+/// Which gradients to make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadWanted {
+    /// Hidden states.
+    pub hidden: bool,
+    /// The head's weight (a tied embedding is the same weight; the caller adds the two gradients).
+    pub weight: bool,
+    /// The head's bias.
+    pub bias: bool,
+    /// Low-rank factor A.
+    pub a: bool,
+    /// Low-rank factor B.
+    pub b: bool,
+    /// The bias on B.
+    pub b_bias: bool,
+}
+
+/// Gradients of the head; `None` where not wanted or absent from the head.
+#[derive(Clone, Debug, Default)]
+pub struct HeadGrad {
+    /// `[rows, in]`.
+    pub hidden: Option<Vec<f32>>,
+    /// `[out, in]`.
+    pub weight: Option<Vec<f32>>,
+    /// `[out]`.
+    pub bias: Option<Vec<f32>>,
+    /// `[rank, in]`.
+    pub a: Option<Vec<f32>>,
+    /// `[out, rank]`.
+    pub b: Option<Vec<f32>>,
+    /// `[out]`.
+    pub b_bias: Option<Vec<f32>>,
+}

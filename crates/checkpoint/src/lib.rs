@@ -1,1 +1,51 @@
-//! Training state that survives: logical (parameter, slot) stores committed by one rename, resume and export
+//! Training state that survives.
+//!
+//! A checkpoint is logical: its keys are (parameter name, slot); padding and rank numbers are never stored. It appears
+//! by one rename, so after `kill -9` at any moment the last complete one loads.
+//!
+//! ```text
+//! output_dir/checkpoint-100/
+//!   adapter_model.safetensors, config.json, ...   what Transformers and PEFT expect, written by the caller
+//!   trainer_state.json                            Transformers' schema; ours in stateful_callbacks.burnish
+//!   state/index.json                              version, entries, checksum of every file; written last
+//!   state/data-00001.safetensors                  optimizer slots, masters: `{name}/{slot}`
+//! ```
+//!
+//! * [`CheckpointWriter`] saves, [`Checkpoint`] reads, [`latest`] and [`resume`] choose, [`rotate`] lets go.
+//! * [`prepare_output_dir`] refuses a folder before training rather than at the first save.
+//!
+//! ```
+//! use burnish_checkpoint::{CheckpointWriter, TrainerState, latest, rotate};
+//! use burnish_store::HostTensor;
+//!
+//! let dir = tempfile::tempdir().unwrap();
+//! for step in 1..=3 {
+//!     let mut writer = CheckpointWriter::new(dir.path(), step).unwrap();
+//!     let m = HostTensor::from_slice(&[step as f32], &[1]).unwrap();
+//!     writer.tensor("w", "exp_avg", m.view()).unwrap();
+//!     let mut state = TrainerState { global_step: step, ..Default::default() };
+//!     state.set_burnish(serde_json::json!({"cursor": step * 8}));
+//!     writer.trainer_state(&state).unwrap();
+//!     writer.commit().unwrap();
+//!     rotate(dir.path(), Some(2), None).unwrap();
+//! }
+//! let newest = latest(dir.path()).unwrap().checkpoint.unwrap();
+//! assert_eq!(newest.step(), 3);
+//! assert_eq!(newest.trainer_state().unwrap().burnish()["cursor"], 24);
+//! assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
+//! ```
+
+mod error;
+mod index;
+mod output_dir;
+mod reader;
+mod resume;
+mod trainer_state;
+mod writer;
+
+pub use error::{CheckpointError, Damage};
+pub use output_dir::prepare_output_dir;
+pub use reader::Checkpoint;
+pub use resume::{Latest, latest, resume, rotate};
+pub use trainer_state::TrainerState;
+pub use writer::{CheckpointWriter, path_of};

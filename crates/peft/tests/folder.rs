@@ -23,7 +23,8 @@ fn tensors(plan: &Plan) -> AdapterTensors {
     let fill = |k: usize, shape: &[usize]| {
         let n: usize = shape.iter().product();
         let values: Vec<f32> = (0..n).map(|i| (i + k) as f32).collect();
-        HostTensor::from_f32(&values, shape, if k % 2 == 0 { Dtype::F32 } else { Dtype::Bf16 }).unwrap()
+        HostTensor::from_f32(&values, shape, if k.is_multiple_of(2) { Dtype::F32 } else { Dtype::Bf16 })
+            .unwrap()
     };
     let parameters = shapes.iter().enumerate().map(|(k, (n, s))| (n.clone(), fill(k, s))).collect();
     AdapterTensors { parameters, base_weights: BTreeMap::new() }

@@ -37,6 +37,6 @@ pub use error::{HeaderFault, StoreError};
 pub use filesystem::{Disk, FileOut, Filesystem, FullDisk};
 pub use folder::{TensorInfo, WeightFolder, nearest};
 pub use header::TensorSpec;
-pub use partial::{clean_unfinished, is_unfinished};
+pub use partial::{clean_unfinished, is_unfinished, remove_folder};
 pub use tensor::{Element, HostTensor, TensorView};
 pub use writer::{FolderWriter, MAX_SHARD_SIZE, sorted, write_atomic, write_atomic_on};

@@ -58,6 +58,20 @@ pub fn clean_unfinished(folder: impl AsRef<Path>) -> Result<Vec<PathBuf>, StoreE
     clean(folder.as_ref(), |_| true)
 }
 
+/// Removes a folder so that it is there whole or not at all: it loses its name first. What a crash leaves of it is
+/// cleaned like any unfinished work.
+///
+/// # Errors
+/// If it cannot be renamed or removed.
+pub fn remove_folder(path: impl AsRef<Path>) -> Result<(), StoreError> {
+    let path = path.as_ref();
+    clean_target(path)?;
+    let doomed = partial(path);
+    fs::rename(path, &doomed)
+        .and_then(|()| fs::remove_dir_all(&doomed))
+        .map_err(|e| StoreError::writing("remove", path, 0, e))
+}
+
 /// As [`clean_unfinished`], for the leftovers of one target only (those of this process included).
 pub(crate) fn clean_target(target: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let Some(name) = target.file_name().and_then(|n| n.to_str()) else { return Ok(Vec::new()) };

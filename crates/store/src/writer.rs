@@ -139,6 +139,11 @@ impl FolderWriter {
         &self.target
     }
 
+    /// The files written so far: their names in the folder, and where they wait for the commit.
+    pub fn written(&self) -> impl Iterator<Item = (&str, PathBuf)> {
+        self.written.iter().map(|n| (n.as_str(), self.staging.join(n)))
+    }
+
     /// Writes a file of these bytes. `name` may have folders: `state/index.json`.
     ///
     /// # Errors

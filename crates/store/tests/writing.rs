@@ -2,7 +2,9 @@ use std::fs;
 use std::path::Path;
 
 use burnish_core::Dtype;
-use burnish_store::{FolderWriter, StoreError, WeightFolder, clean_unfinished, is_unfinished, write_atomic};
+use burnish_store::{
+    FolderWriter, StoreError, WeightFolder, clean_unfinished, is_unfinished, remove_folder, write_atomic,
+};
 use serde_json::json;
 
 use crate::ramp;
@@ -163,6 +165,21 @@ fn leftovers_of_dead_processes_are_cleaned() {
     fs::write(root.path().join(format!("out.partial-{live}/stale")), b"").unwrap();
     FolderWriter::new_folder(root.path().join("out")).unwrap().commit().unwrap();
     assert_eq!(names(&root.path().join("out")), [""; 0]);
+}
+
+#[test]
+fn removing_takes_the_name_first() {
+    let root = tempfile::tempdir().unwrap();
+    let mut writer = FolderWriter::new_folder(root.path().join("out")).unwrap();
+    writer.file("a", b"a").unwrap();
+    assert_eq!(
+        writer.written().map(|(n, p)| (n.to_owned(), p.exists())).collect::<Vec<_>>(),
+        [("a".into(), true)]
+    );
+    writer.commit().unwrap();
+    remove_folder(root.path().join("out")).unwrap();
+    assert_eq!(names(root.path()), [""; 0]);
+    assert!(remove_folder(root.path().join("out")).is_err());
 }
 
 #[test]

@@ -1,0 +1,106 @@
+//! Which checkpoint to resume from, and which to let go.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use burnish_store::{clean_unfinished, remove_folder};
+
+use crate::{Checkpoint, CheckpointError, index};
+
+/// The newest checkpoint that can be used, and those that cannot.
+#[derive(Debug, Default)]
+pub struct Latest {
+    /// Open and verified; `None` if there is none.
+    pub checkpoint: Option<Checkpoint>,
+    /// Newer ones that were skipped, and why.
+    pub skipped: Vec<(PathBuf, CheckpointError)>,
+}
+
+/// Finds the newest complete checkpoint of an output folder and verifies all of its checksums. Leftovers of crashed
+/// saves are cleaned; damaged checkpoints are skipped and reported, never removed.
+///
+/// # Errors
+/// If the disk refuses to be read. That nothing is there is not an error (see [`resume`]).
+pub fn latest(output_dir: impl AsRef<Path>) -> Result<Latest, CheckpointError> {
+    let output_dir = output_dir.as_ref();
+    // A folder that cannot be cleaned (read-only) can still be resumed from.
+    let _ = clean_unfinished(output_dir);
+    let mut found = Latest::default();
+    for (_, path) in steps(output_dir).into_iter().rev() {
+        let opened = Checkpoint::open_alone(&path).and_then(|c| c.verify_alone().map(|()| c));
+        match opened {
+            Ok(checkpoint) => {
+                found.checkpoint = Some(checkpoint);
+                break;
+            }
+            Err(error) if error.is_damage() => found.skipped.push((path, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    // What was skipped can say where to go instead.
+    let usable = found.checkpoint.as_ref().map(|c| c.path().to_path_buf());
+    found.skipped = found.skipped.into_iter().map(|(p, e)| (p, e.with_previous(usable.clone()))).collect();
+    Ok(found)
+}
+
+/// As [`latest`], where there must be one.
+///
+/// # Errors
+/// As [`latest`]; [`CheckpointError::NothingToResume`] says what was skipped and why.
+pub fn resume(
+    output_dir: impl AsRef<Path>,
+) -> Result<(Checkpoint, Vec<(PathBuf, CheckpointError)>), CheckpointError> {
+    let Latest { checkpoint, skipped } = latest(output_dir.as_ref())?;
+    match checkpoint {
+        Some(checkpoint) => Ok((checkpoint, skipped)),
+        None => Err(CheckpointError::NothingToResume {
+            path: output_dir.as_ref().to_path_buf(),
+            skipped: skipped.into_iter().map(|(p, e)| (p, e.to_string())).collect(),
+        }),
+    }
+}
+
+/// Removes the oldest checkpoints until `save_total_limit` are left, as Transformers does: the newest and `best` are
+/// never removed, even if that leaves one more. Only folders with a burnish index are counted or removed.
+/// Returns what was removed. A limit of `None` or 0 keeps all.
+///
+/// # Errors
+/// If the disk refuses.
+pub fn rotate(
+    output_dir: impl AsRef<Path>,
+    save_total_limit: Option<usize>,
+    best: Option<&Path>,
+) -> Result<Vec<PathBuf>, CheckpointError> {
+    let Some(limit) = save_total_limit.filter(|&l| l > 0) else { return Ok(Vec::new()) };
+    let mut ours: Vec<PathBuf> = steps(output_dir.as_ref()).into_iter().map(|(_, p)| p).collect();
+    ours.retain(|p| p.join(index::FILE).is_file());
+    let newest = ours.last().cloned();
+    // A best checkpoint may be given relative to somewhere else: its name in this folder is what counts.
+    let best = best.and_then(Path::file_name);
+    let protected = |p: &PathBuf| Some(p) == newest.as_ref() || (best.is_some() && p.file_name() == best);
+    let keep = limit.max(ours.iter().filter(|p| protected(p)).count());
+    let excess = ours.len().saturating_sub(keep);
+    let doomed: Vec<PathBuf> = ours.into_iter().filter(|p| !protected(p)).take(excess).collect();
+    for path in &doomed {
+        remove_folder(path)?;
+    }
+    Ok(doomed)
+}
+
+/// All `checkpoint-{step}` folders by step.
+pub(crate) fn steps(output_dir: &Path) -> Vec<(u64, PathBuf)> {
+    let step = |path: &Path| path.file_name()?.to_str()?.strip_prefix("checkpoint-")?.parse::<u64>().ok();
+    let entries = fs::read_dir(output_dir).into_iter().flatten().flatten().map(|e| e.path());
+    let mut found: Vec<(u64, PathBuf)> =
+        entries.filter(|p| p.is_dir()).filter_map(|p| Some((step(&p)?, p))).collect();
+    found.sort();
+    found
+}
+
+/// The newest complete checkpoint other than `not`.
+pub(crate) fn newest_complete(output_dir: &Path, not: Option<&Path>) -> Option<PathBuf> {
+    let candidates = steps(output_dir).into_iter().rev().map(|(_, p)| p);
+    candidates
+        .filter(|p| not.is_none_or(|n| n.file_name() != p.file_name()))
+        .find(|p| Checkpoint::open_alone(p).is_ok_and(|c| c.verify_alone().is_ok()))
+}

@@ -1,8 +1,15 @@
-//! Developer commands. `cargo xtask --help` lists them.
+//! Developer commands. `cargo xtask --help` lists them; `check` and `test` together are what CI runs.
 
+mod bench;
+mod check;
 mod example;
+mod options_page;
+mod step;
+mod test;
+mod tidy;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -12,28 +19,52 @@ use clap::{Parser, Subcommand};
 #[command(name = "cargo xtask")]
 struct Arguments {
     #[command(subcommand)]
-    command: Task,
+    task: Task,
 }
 
 #[derive(Subcommand)]
 enum Task {
-    /// Write the example's data files.
-    ExampleData {
-        /// Only compare the files with what would be written.
+    /// Everything but the tests: formatting, tidy, lints, documentation, and the type-check of the CUDA build.
+    Check {
+        /// Leave out the type-check of the CUDA build, which is the longest part.
         #[arg(long)]
-        check: bool,
+        no_cuda: bool,
     },
+    /// Run every test and close with a line `N passed, N failed`.
+    Test {
+        /// Arguments for `cargo test`, such as `-p burnish-peft` or a test's name.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Look for what compilers do not see: upward dependencies, file names, licences, forgotten marks, stale files.
+    Tidy,
+    /// List the benchmarks, or run one.
+    Bench {
+        /// Name of the benchmark and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Write docs/options.md from the options' table.
+    Docs,
+    /// Write the example's data files.
+    ExampleData,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let root = root();
-    match Arguments::parse().command {
-        Task::ExampleData { check } => example::run(&root.join("examples/data"), check),
-    }
+    let passed = match Arguments::parse().task {
+        Task::Check { no_cuda } => check::run(&root, !no_cuda)?,
+        Task::Test { arguments } => test::run(&root, &arguments)?,
+        Task::Tidy => tidy::run(&root)?,
+        Task::Bench { arguments } => bench::run(&root, &arguments)?,
+        Task::Docs => options_page::write(&root).map(|()| true)?,
+        Task::ExampleData => example::write(&root).map(|()| true)?,
+    };
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The workspace's root folder.
 fn root() -> PathBuf {
     let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().map_or(manifest.clone(), PathBuf::from)
+    manifest.parent().map_or_else(|| manifest.clone(), PathBuf::from)
 }

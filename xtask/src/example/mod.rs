@@ -26,23 +26,32 @@ const EVAL_ROWS: usize = 100;
 /// A file of the example: its name and its text.
 type File = (&'static str, String);
 
-/// Writes the files into `folder`, or with `check` only compares them.
-pub(crate) fn run(folder: &Path, check: bool) -> Result<()> {
+/// Where the files are.
+const FOLDER: &str = "examples/data";
+
+/// Writes the files.
+pub(crate) fn write(root: &Path) -> Result<()> {
+    let folder = root.join(FOLDER);
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {folder:?}"))?;
     for (name, text) in files() {
-        let path = folder.join(name);
-        if check {
-            let present = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path:?}"))?;
-            anyhow::ensure!(
-                present == text,
-                "{path:?} is not what its generator writes; run cargo xtask example-data"
-            );
-        } else {
-            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {folder:?}"))?;
-            std::fs::write(&path, &text).with_context(|| format!("cannot write {path:?}"))?;
-            println!("{}: {} rows, {} bytes", path.display(), text.lines().count(), text.len());
-        }
+        std::fs::write(folder.join(name), &text).with_context(|| format!("cannot write {FOLDER}/{name}"))?;
+        println!("{FOLDER}/{name}: {} rows, {} bytes", text.lines().count(), text.len());
     }
     Ok(())
+}
+
+/// What is wrong with the files: that they are not what the generator writes.
+pub(crate) fn complaints(root: &Path) -> Vec<String> {
+    let stale = |(name, text): &File| {
+        std::fs::read_to_string(root.join(FOLDER).join(name)).map_or(true, |present| present != *text)
+    };
+    files()
+        .iter()
+        .filter(|file| stale(file))
+        .map(|(name, _)| {
+            format!("{FOLDER}/{name} is not what its generator writes; run cargo xtask example-data")
+        })
+        .collect()
 }
 
 fn files() -> Vec<File> {
@@ -50,17 +59,21 @@ fn files() -> Vec<File> {
     let mut facts = facts::all();
     let pretrain = pretrain(&facts, &mut draw);
     draw.shuffle(&mut facts);
-    let (eval, train) = facts.split_at(EVAL_ROWS);
-    // Every training fact is asked in at least one of its forms.
+    // Held out by answer: two questions may have the same one.
+    let mut held: Vec<&str> = Vec::new();
+    for fact in &facts {
+        if held.len() < EVAL_ROWS && !held.contains(&fact.answer.as_str()) {
+            held.push(&fact.answer);
+        }
+    }
+    let (mut eval, train): (Vec<&Fact>, Vec<&Fact>) =
+        facts.iter().partition(|fact| held.contains(&fact.answer.as_str()));
+    eval.truncate(EVAL_ROWS);
     let mut rows: Vec<String> =
-        train.iter().map(|fact| row(fact, draw.below(fact.questions.len()))).collect();
-    rows.extend(train.iter().cycle().take(TRAIN_ROWS.saturating_sub(rows.len())).map(|fact| {
-        let form = draw.below(fact.questions.len());
-        row(fact, form)
-    }));
+        train.iter().flat_map(|fact| (0..fact.questions.len()).map(|form| row(fact, form))).collect();
     draw.shuffle(&mut rows);
     rows.truncate(TRAIN_ROWS);
-    let eval: Vec<String> = eval.iter().map(|fact| row(fact, 0)).collect();
+    let eval: Vec<String> = eval.into_iter().map(|fact| row(fact, 0)).collect();
     vec![("pretrain.jsonl", pretrain), ("sft-train.jsonl", rows.concat()), ("sft-eval.jsonl", eval.concat())]
 }
 
@@ -93,7 +106,7 @@ fn pretrain(facts: &[Fact], draw: &mut Draw) -> String {
     draw.shuffle(&mut order);
     texts.extend(order.chunks(3).map(|some| stories::questions(some, draw)));
     draw.shuffle(&mut order);
-    texts.extend(order.chunks(5).map(|some| stories::sentences(some)));
+    texts.extend(order.chunks(5).map(stories::sentences));
     draw.shuffle(&mut texts);
     texts.iter().map(|text| format!("{}\n", json!({ "text": text }))).collect()
 }

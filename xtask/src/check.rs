@@ -1,0 +1,44 @@
+//! `cargo xtask check`: what must hold besides the tests. Every part runs, so that one push shows every complaint.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::step::{self, cargo};
+use crate::tidy;
+
+/// Runs the parts, quick ones first, and returns whether all passed.
+fn parts(root: &Path, cuda: bool) -> Result<Vec<&'static str>> {
+    let mut failed = Vec::new();
+    let mut note = |name, passed: bool| {
+        if !passed {
+            failed.push(name);
+        }
+    };
+    note("formatting", step::run("formatting", &mut cargo(root, &["fmt", "--all", "--check"]))?);
+    note("tidy", tidy::run(root)?);
+    let mut clippy = cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+    note("lints", step::run("lints", &mut clippy)?);
+    let mut doc = cargo(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
+    note("documentation", step::run("documentation", doc.env("RUSTDOCFLAGS", "-D warnings"))?);
+    if cuda {
+        // With DOCS_RS set the build scripts of Burn's CUDA backend leave LLVM out: nothing is linked, but every line is
+        // type-checked, and no CUDA installation is needed.
+        let mut check = cargo(root, &["check", "-p", "burnish-cli", "--features", "cuda"]);
+        note("CUDA build", step::run("CUDA build", check.env("DOCS_RS", "1"))?);
+    } else {
+        println!("== CUDA build: left out as asked");
+    }
+    Ok(failed)
+}
+
+/// Runs the parts and says which failed.
+pub(crate) fn run(root: &Path, cuda: bool) -> Result<bool> {
+    let failed = parts(root, cuda)?;
+    if failed.is_empty() {
+        println!("check: passed");
+    } else {
+        println!("check: FAILED: {}", failed.join(", "));
+    }
+    Ok(failed.is_empty())
+}

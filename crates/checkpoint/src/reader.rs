@@ -1,8 +1,10 @@
 //! Resuming: a checkpoint is opened whole or refused.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burnish_core::Dtype;
 use burnish_store::{HostTensor, StoreError, TensorInfo, WeightFolder, nearest};
@@ -19,6 +21,8 @@ use crate::{CheckpointError, Damage, TrainerState};
 pub struct Checkpoint {
     path: PathBuf,
     index: Index,
+    /// Data files that have been opened.
+    opened: Mutex<BTreeMap<String, Arc<WeightFolder>>>,
 }
 
 impl Checkpoint {
@@ -60,7 +64,7 @@ impl Checkpoint {
                 return Err(CheckpointError::damaged(path, Damage::Size { file, expected, got }));
             }
         }
-        Ok(Self { path: path.to_path_buf(), index })
+        Ok(Self { path: path.to_path_buf(), index, opened: Mutex::default() })
     }
 
     fn suggesting(path: &Path, error: CheckpointError) -> CheckpointError {
@@ -245,7 +249,7 @@ impl Checkpoint {
                 let damage = Damage::Corrupt { file: chunk.file.clone(), reason: e.to_string() };
                 CheckpointError::damaged(&self.path, damage)
             };
-            let file = WeightFolder::open(self.path.join(&chunk.file)).map_err(torn)?;
+            let file = self.data_file(&chunk.file).map_err(torn)?;
             let block = file.read(&chunk.key).map_err(torn)?.bytes;
             let got = sum(&block);
             if got != chunk.blake3 || block.len() != bytes {
@@ -255,6 +259,17 @@ impl Checkpoint {
             Ok(block)
         };
         checked().map_err(|e| Self::suggesting(&self.path, e))
+    }
+
+    /// A data file, opened once.
+    fn data_file(&self, name: &str) -> Result<Arc<WeightFolder>, StoreError> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = opened.get(name) {
+            return Ok(file.clone());
+        }
+        let file = Arc::new(WeightFolder::open(self.path.join(name))?);
+        opened.insert(name.to_owned(), file.clone());
+        Ok(file)
     }
 
     fn entry(&self, name: &str, slot: &str) -> Result<&Entry, CheckpointError> {

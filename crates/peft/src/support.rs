@@ -29,7 +29,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("target_parameters", "merge it into its base with PEFT first"),
     ("trainable_token_indices", "put the embedding into modules_to_save, or merge with PEFT first"),
     ("fan_in_fan_out", "it is for Conv1D layers; linear layers need false"),
-    ("ensure_weight_tying", "save tied modules through an untied copy of the base"),
+    ("ensure_weight_tying", "save it with PEFT's ensure_weight_tying=False"),
 ];
 
 /// Keys of PEFT 0.21.2 that do not change the arithmetic of an adapter that exists.

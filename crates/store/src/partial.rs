@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use crate::StoreError;
 
@@ -88,7 +89,7 @@ fn clean(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, S
         let Some((stem, mark, pid)) = path.file_name().and_then(|n| n.to_str()).and_then(split) else {
             continue;
         };
-        if !wanted(stem) || (pid != std::process::id() && alive(pid)) {
+        if !wanted(stem) || (pid != std::process::id() && owner_runs(pid, &path)) {
             continue;
         }
         let target = folder.join(stem);
@@ -110,7 +111,28 @@ fn clean(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, S
     Ok(cleaned)
 }
 
-/// Whether a process of that number runs. Where it cannot be told, it does not: leftovers are then removed.
-fn alive(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+/// Whether the process that left `path` may still run: one of its number does, and did when the leftover was last
+/// touched (numbers are used again, in containers soon). Where it cannot be told, it does not run: leftovers go.
+fn owner_runs(pid: u32, path: &Path) -> bool {
+    if !Path::new("/proc").join(pid.to_string()).exists() {
+        return false;
+    }
+    let touched = fs::metadata(path).and_then(|m| m.modified()).ok();
+    let touched = touched.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map(|d| d.as_secs());
+    match (started(pid), touched) {
+        // Both are whole seconds of clocks that may differ a little.
+        (Some(started), Some(touched)) => started <= touched + 2,
+        _ => true,
+    }
+}
+
+/// When a process started, in seconds since 1970 (proc(5): `btime` of `/proc/stat`, field 22 of `/proc/[pid]/stat` in
+/// hundredths of a second).
+fn started(pid: u32) -> Option<u64> {
+    let boot = fs::read_to_string("/proc/stat").ok()?;
+    let boot: u64 = boot.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command (field 2) is in brackets and may hold anything.
+    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
+    Some(boot + ticks / 100)
 }

@@ -155,7 +155,11 @@ fn leftovers_of_dead_processes_are_cleaned() {
     fs::write(root.path().join(format!("d.json.partial-{dead}")), b"").unwrap();
     fs::create_dir(root.path().join("my.partial-notes")).unwrap();
     fs::create_dir(root.path().join("e.partial-1")).unwrap();
-    assert_eq!(clean_unfinished(root.path()).unwrap().len(), 4);
+    // Older than process 1: its number was another process's then.
+    fs::create_dir(root.path().join("f.partial-1")).unwrap();
+    let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(86_400);
+    fs::File::open(root.path().join("f.partial-1")).unwrap().set_modified(long_ago).unwrap();
+    assert_eq!(clean_unfinished(root.path()).unwrap().len(), 5);
     // Process 1 runs, so its work stays; b's replacement was cut off, so the old b is back.
     assert_eq!(names(root.path()), ["b", "c", "e.partial-1", "my.partial-notes"]);
     assert_eq!(fs::read(root.path().join("c/f")).unwrap(), b"c");

@@ -318,7 +318,7 @@ impl TrainingOptions {
             }
             (_, SaveInterval::Best) | (Interval::Epoch, SaveInterval::Epoch) => {}
             (Interval::Steps, SaveInterval::Steps) => {
-                let eval = self.eval_steps.unwrap_or(logging.logging_steps);
+                let eval = self.eval_interval(logging);
                 // Shares are compared in millionths, as Transformers does.
                 let unit = if eval.is_share() { 1e6 } else { 1.0 };
                 let multiple = eval.is_share() == self.save_steps.is_share()
@@ -377,10 +377,28 @@ impl SftOptions {
         if let Some(rows) = &self.data.eval_dataset_name {
             checks.rows("eval_dataset_name", rows);
         }
-        let one_file = Path::new(&self.data.dataset_name).is_file();
-        if self.training.eval_strategy != Interval::No && self.data.eval_dataset_name.is_none() && one_file {
-            let with = format!("dataset_name: {:?}, a single file", self.data.dataset_name);
-            checks.conflict("eval_strategy", with, "name the rows to evaluate on in eval_dataset_name");
+        let rows = Path::new(&self.data.dataset_name);
+        // A folder may hold a test split; whether it does is found when it is read.
+        let no_rows =
+            self.data.eval_dataset_name.is_none() && self.data.test_split_size.is_none() && !rows.is_dir();
+        if let Some(size) = self.data.test_split_size {
+            let share_or_count = size > 0.0 && size.is_finite() && (size < 1.0 || size.fract() == 0.0);
+            checks.range(
+                "test_split_size",
+                share_or_count,
+                "a share between 0 and 1, or a whole number of rows",
+            );
+            if self.data.eval_dataset_name.is_some() {
+                checks.conflict("test_split_size", "eval_dataset_name", "keep one of the two");
+            }
+        }
+        if self.training.eval_strategy != Interval::No && no_rows && !self.data.dataset_name.is_empty() {
+            let with = format!("dataset_name: {:?}, which has no splits", self.data.dataset_name);
+            checks.conflict(
+                "eval_strategy",
+                with,
+                "name the rows to evaluate on in eval_dataset_name, or hold some out with test_split_size",
+            );
         }
         self.preparation.ranges(checks);
         self.packing.conflicts(self.preparation.max_length, checks);

@@ -94,6 +94,14 @@ impl<C: Command> Resolved<C> {
     pub fn to_json(&self) -> serde_json::Map<String, serde_json::Value> {
         self.options.values().iter().map(|(name, raw)| ((*name).to_owned(), raw.into())).collect()
     }
+
+    /// The options that were written somewhere, in reading order, as plain text: for people.
+    #[must_use]
+    pub fn written(&self) -> Vec<(String, String)> {
+        let values = self.options.values();
+        let given = values.iter().filter(|(name, _)| self.given.contains_key(name));
+        given.map(|(name, raw)| ((*name).to_owned(), raw.plain())).collect()
+    }
 }
 
 fn parse<C: Command>(words: &[String]) -> Result<Invocation<C>, ConfigError> {
@@ -171,6 +179,13 @@ fn elsewhere(name: &str) -> Option<(&'static str, Vec<&'static str>)> {
         }
     }
     Some((found?, of))
+}
+
+/// The command whose name is most like this word, if one is.
+#[must_use]
+pub fn nearest_command(word: &str) -> Option<&'static str> {
+    let alike = COMMANDS.iter().map(|command| (strsim::jaro_winkler(command.name, word), command.name));
+    alike.filter(|(alike, _)| *alike > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
 }
 
 /// The option whose name is most like this one, if any is.

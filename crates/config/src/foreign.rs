@@ -121,7 +121,7 @@ pub const FOREIGN: &[Foreign] = &[
     // Refused unless they ask for nothing.
     Foreign { accepts: Accepts::Nothing, names: &[
         "deepspeed", "fsdp", "fsdp_config", "parallelism_config", "accelerator_config",
-    ], reason: "burnish shards by itself; take it out" },
+    ], reason: "this version trains on one rank, without sharding; take it out" },
     Foreign { accepts: Accepts::Only("single_gpu"), names: &[
         "accelerate_config",
     ], reason: "burnish is not launched by Accelerate; take it out" },
@@ -186,7 +186,7 @@ pub const FOREIGN: &[Foreign] = &[
         "model_revision",
     ], reason: "model_name_or_path is a folder, which has one revision; download the one you want" },
     Foreign { accepts: Accepts::Nothing, names: &[
-        "dataset_config", "datasets", "test_split_size",
+        "dataset_config", "datasets",
     ], reason: "dataset_name is a file, a folder or a glob; name the files there, and those to evaluate on in eval_dataset_name" },
     // GenerationConfig.
     Foreign { accepts: Accepts::Only("1"), names: &[

@@ -34,16 +34,23 @@ fn default_of<C: Command>(entry: &Entry) -> String {
     match &entry.default {
         Raw::Null => String::new(),
         raw if raw.is_nothing() => String::new(),
-        raw => format!(" [{}]", plain(raw)),
+        raw => format!(" [{}]", raw.plain()),
     }
 }
 
-/// A value without quotes, numbers in the way people write them.
-fn plain(raw: &Raw) -> String {
-    match raw {
-        Raw::Text(text) => text.clone(),
-        other => other.to_string(),
+/// The text of `burnish --help`: what there is to run.
+#[must_use]
+pub fn overview() -> String {
+    let mut out = String::from(
+        "Post-training of language models on one machine.\n\nUsage: burnish COMMAND [OPTIONS]\n\n",
+    );
+    for command in COMMANDS {
+        let _ = writeln!(out, "  {:10} {}", command.name, command.about);
     }
+    out.push_str(
+        "\n`burnish COMMAND --help` lists a command's options. `burnish --version` prints the version.\n",
+    );
+    out
 }
 
 /// One command's page, in Markdown.
@@ -58,7 +65,7 @@ pub(crate) fn reference<C: Command>() -> String {
             } else if entry.default.is_nothing() && !matches!(entry.default, Raw::Text(_)) {
                 String::new()
             } else {
-                format!("`{}`", plain(&entry.default))
+                format!("`{}`", entry.default.plain())
             };
             let doc = entry.doc.replace('|', "\\|");
             let _ = writeln!(out, "| `{}` | {default} | {} | {doc} |", entry.name, entry.source.name());

@@ -41,7 +41,7 @@ pub use choice::{
 };
 pub use command::{
     COMMANDS, Command, CommandInfo, EvalOptions, GenerateOptions, Invocation, MergeOptions, Resolved,
-    ScoreOptions, SftOptions,
+    ScoreOptions, SftOptions, nearest_command,
 };
 pub use fault::{ConfigError, Fault, Origin};
 pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
@@ -49,7 +49,7 @@ pub use groups::{
     BatchOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
     ModelOptions, PackingOptions, PreparationOptions, PromptOptions, SourceOptions, TrainingOptions,
 };
-pub use help::markdown;
+pub use help::{markdown, overview};
 pub use raw::Raw;
 pub use setting::{Modules, PadToMultiple, ReportTo, Resume, Steps, Verbatim};
 pub use table::{Entry, Mismatch, OptionGroup, Source};

@@ -33,6 +33,15 @@ impl Raw {
         serde_json::from_str(text).ok()
     }
 
+    /// The value as people write it: text without quotes.
+    #[must_use]
+    pub fn plain(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// Whether this says "nothing": null, an empty text, list or mapping, or the words `none` and `null`.
     #[must_use]
     pub fn is_nothing(&self) -> bool {

@@ -115,6 +115,7 @@ fn what_burnish_does_not_do_is_refused_by_name() {
 fn contradictions() {
     check(&["--lora_r", "8"], &["lora_r: 8 does not go with training the whole model", "use_peft: true"]);
     check(&["--eval_strategy", "steps"], &["eval_strategy", "eval_dataset_name"]);
+    check(&["--test_split_size", "1.5"], &["test_split_size: expected a share"]);
     check(&["--padding_free"], &["padding_free", "max_length"]);
     check(&["--packing", "--max_length", "null"], &["packing", "max_length"]);
     check(&["--warmup_ratio", "0.1", "--warmup_steps", "10"], &["warmup_ratio", "warmup_steps: 10"]);

@@ -1,6 +1,9 @@
 //! Flags in every spelling.
 
-use burnish_config::{COMMANDS, Command, GenerateOptions, Invocation, Modules, Resume, SftOptions, Steps};
+use burnish_config::{
+    COMMANDS, Command, GenerateOptions, Invocation, Modules, Resume, SftOptions, Steps, nearest_command,
+    overview,
+};
 
 use crate::scratch::Scratch;
 
@@ -101,6 +104,26 @@ fn shares_of_the_run() {
     assert_eq!(options.logging.logging_steps, Steps(0.1));
     assert_eq!(options.logging.logging_steps.of(205), 21);
     assert_eq!(options.training.warmup_of(100), 3);
+}
+
+#[test]
+fn what_was_written_is_recorded_in_reading_order() {
+    let scratch = Scratch::new();
+    let resolved =
+        scratch.sft(&["--learning_rate", "1e-4", "--lora_target_modules=all-linear", "--use_peft"]).unwrap();
+    let written: Vec<String> =
+        resolved.written().into_iter().skip(2).map(|(name, value)| name + "=" + &value).collect();
+    assert_eq!(written, ["use_peft=true", "lora_target_modules=all-linear", "learning_rate=0.0001"]);
+}
+
+#[test]
+fn the_overview_names_every_command() {
+    for command in COMMANDS {
+        assert!(overview().contains(command.about), "{}", command.name);
+    }
+    assert_eq!(nearest_command("generat"), Some("generate"));
+    assert_eq!(nearest_command("sfl"), Some("sft"));
+    assert_eq!(nearest_command("train"), None);
 }
 
 #[test]

@@ -4,4 +4,5 @@
 mod compatible;
 mod faults;
 mod flags;
+mod laws;
 mod scratch;

@@ -11,12 +11,14 @@ options! {
     SourceOptions, "Data";
     /// A JSONL file, a folder of them, or a glob.
     Trl dataset_name: String = String::new();
-    /// In a folder, the files whose name starts with this are trained on.
+    /// In a folder, the files named after this are trained on; without any, all that name no other split.
     Trl dataset_train_split: String = "train".into();
-    /// In a folder, the files whose name starts with this are evaluated on.
+    /// In a folder, the files named after this are evaluated on.
     Trl dataset_test_split: String = "test".into();
     /// A JSONL file, folder or glob to evaluate on, instead of dataset_test_split.
     Burnish eval_dataset_name: Option<String> = None;
+    /// Hold out this many rows for evaluation, or below 1 this share of them.
+    Trl test_split_size: Option<f64> = None;
     /// Shuffle the rows once before packing.
     Trl shuffle_dataset: bool = false;
 }
@@ -26,7 +28,7 @@ options! {
     InputOptions, "Data";
     /// A JSONL file, a folder of them, or a glob.
     Trl dataset_name: String = String::new();
-    /// In a folder, the files whose name starts with this.
+    /// In a folder, the files named after this; without any, all files.
     Trl dataset_test_split: String = "test".into();
     /// File to write: JSON lines for `score`, one JSON object for `eval`; standard output by default.
     Burnish output_file: Option<PathBuf> = None;

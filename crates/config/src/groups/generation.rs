@@ -12,7 +12,7 @@ options! {
     Burnish prompt: Verbatim = Verbatim(None);
     /// A JSONL file, a folder of them, or a glob, with a prompt in each row.
     Trl dataset_name: Option<String> = None;
-    /// In a folder, the files whose name starts with this.
+    /// In a folder, the files named after this; without any, all files.
     Trl dataset_test_split: String = "test".into();
     /// File for JSON lines with prompt, completion, token_ids and finish_reason.
     Burnish output_file: Option<PathBuf> = None;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::choice::{Interval, LossType, Optimizer, Sampling, SaveInterval, Scheduler};
+use crate::groups::LoggingOptions;
 use crate::setting::{Resume, Steps};
 use crate::table::options;
 
@@ -110,6 +111,12 @@ impl TrainingOptions {
     #[must_use]
     pub fn fixed_steps(&self) -> Option<u64> {
         u64::try_from(self.max_steps).ok().filter(|steps| *steps > 0)
+    }
+
+    /// Steps between evaluations, with `eval_strategy: steps`.
+    #[must_use]
+    pub fn eval_interval(&self, logging: &LoggingOptions) -> Steps {
+        self.eval_steps.unwrap_or(logging.logging_steps)
     }
 
     /// The metric that decides which checkpoint is best, with its `eval_` prefix.

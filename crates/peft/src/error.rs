@@ -136,6 +136,12 @@ pub enum PeftError {
         /// The module.
         module: String,
     },
+    /// A tensor that the merge needs.
+    #[error("`{name}` is needed to merge and is not there; the adapter is of another base")]
+    MissingBase {
+        /// The parameter.
+        name: String,
+    },
     /// An adapter bias without a base bias to add it to.
     #[error(
         "`{module}` has lora_bias but its base layer has no bias, so it cannot be merged; keep the adapter separate"

@@ -6,7 +6,7 @@
 //! * [`Plan`]: the adapter's [sites](LoraSite) and parameters on a base model.
 //! * [`fresh`]: initial values as a function of (seed, name, index).
 //! * [`AdapterFolder`], [`write_adapter`]: PEFT's folders, read totally or not at all.
-//! * [`merge_site`]: folding into a pristine copy of the base.
+//! * [`merge_adapter`], [`merge_site`]: folding into a pristine copy of the base.
 //!
 //! ```
 //! use burnish_core::Registry;
@@ -43,7 +43,7 @@ pub use init::fresh;
 pub use matching::{
     MatchReport, ModuleInfo, ModuleKind, PatternCount, default_targets, match_modules, resolve_targets,
 };
-pub use merge::{Merged, merge_site};
+pub use merge::{Merged, MergedBase, merge_adapter, merge_site};
 pub use plan::Plan;
 pub use site::{Factor, LoraSite};
 pub use support::Use;

@@ -4,9 +4,77 @@
 //! is no unmerge, so a bf16 base cannot drift (adding and subtracting deltas in bf16 changes most of its weights
 //! after a few rounds).
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use burnish_store::HostTensor;
 
-use crate::{Factor, LoraSite, ModuleKind, PeftError};
+use crate::{AdapterTensors, Factor, LoraSite, ModuleKind, PeftError, Plan};
+
+/// A base with its adapter folded in: only what differs from the base.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MergedBase {
+    /// The changed parameters, by base name, and those that were tied to a changed one.
+    pub tensors: BTreeMap<String, HostTensor>,
+    /// Parameters that shared storage and no longer do: if there are any, `config.json` must say
+    /// `tie_word_embeddings: false`, or the merged weights are lost on the next load.
+    pub untied: Vec<String>,
+}
+
+/// Folds an adapter into its base. `read` gives a pristine base tensor by name (of a tied one the shared tensor), `None`
+/// if the base has none of that name. The base itself is never changed, so an error leaves nothing half merged.
+///
+/// # Errors
+/// As [`merge_site`]; [`PeftError::MissingBase`] if `read` knows no weight of a site.
+pub fn merge_adapter<E: From<PeftError>>(
+    plan: &Plan,
+    adapter: &AdapterTensors,
+    mut read: impl FnMut(&str) -> Result<Option<HostTensor>, E>,
+) -> Result<MergedBase, E> {
+    let mut merged = MergedBase::default();
+    // Base parameters that trained along take the adapter's values.
+    for (name, _) in plan.base_parameters() {
+        if let Some(tensor) = adapter.parameters.get(name) {
+            merged.tensors.insert(name.to_owned(), tensor.clone());
+        }
+    }
+    for site in &plan.sites {
+        let (weight_name, bias_name) = (site.base_weight(), site.base_bias());
+        let weight = match adapter.base_weights.get(&weight_name) {
+            Some(replaced) => replaced.clone(),
+            None => {
+                read(&weight_name)?.ok_or_else(|| PeftError::MissingBase { name: weight_name.clone() })?
+            }
+        };
+        let trained_bias = merged.tensors.get(&bias_name).cloned();
+        let bias = if trained_bias.is_some() || !site.has_bias { trained_bias } else { read(&bias_name)? };
+        let mut factors = Vec::new();
+        for factor in site.factors() {
+            let name = site.name(factor);
+            let tensor = adapter.parameters.get(name);
+            factors.push(tensor.ok_or_else(|| PeftError::MissingBase { name: name.to_owned() })?);
+        }
+        let done = merge_site(site, &weight, bias.as_ref(), |f| factors[f as usize])?;
+        merged.tensors.insert(weight_name, done.weight);
+        if let Some(bias) = done.bias {
+            merged.tensors.insert(bias_name, bias);
+        }
+    }
+    // What was tied to a changed parameter keeps the base's values, in storage of its own.
+    let mut untied = BTreeSet::new();
+    for (alias, target) in &plan.ties {
+        if merged.tensors.contains_key(alias) || merged.tensors.contains_key(target) {
+            untied.extend([alias.clone(), target.clone()]);
+        }
+    }
+    for name in &untied {
+        if !merged.tensors.contains_key(name) {
+            let pristine = read(name)?.ok_or_else(|| PeftError::MissingBase { name: name.clone() })?;
+            merged.tensors.insert(name.clone(), pristine);
+        }
+    }
+    merged.untied = untied.into_iter().collect();
+    Ok(merged)
+}
 
 /// A module's merged tensors, in the base's dtypes.
 #[derive(Clone, Debug, PartialEq)]

@@ -28,6 +28,8 @@ pub struct Plan {
     pub biases: Vec<String>,
     /// Which pattern matched what.
     pub report: MatchReport,
+    /// Tied base parameters: (alias, the one whose storage it shares).
+    pub ties: Vec<(String, String)>,
     /// Shapes of `saved` and `biases`, in that order.
     base_shapes: Vec<Vec<usize>>,
 }
@@ -76,7 +78,8 @@ impl Plan {
             .collect();
         let shape = |n: &String| base.get(n).map(|p| p.shape.clone()).unwrap_or_default();
         let base_shapes = saved.iter().chain(&biases).map(shape).collect();
-        Ok(Self { config, sites, saved, biases, report, base_shapes })
+        let ties = base.iter().filter_map(|p| Some((p.name.clone(), p.alias_of.clone()?))).collect();
+        Ok(Self { config, sites, saved, biases, report, ties, base_shapes })
     }
 
     /// The adapter's own parameters: trainable, fp32 at rest and in the optimizer, in the order of the sites.

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use burnish_core::{Dtype, Parameter, Registry, Role};
-use burnish_peft::{AdapterFolder, LoraConfig, ModuleInfo, ModuleKind, PeftError, Plan, Use, write_adapter};
+use burnish_peft::{
+    AdapterFolder, LoraConfig, ModuleInfo, ModuleKind, PeftError, Plan, Use, merge_adapter, write_adapter,
+};
 use burnish_store::{FolderWriter, HostTensor, WeightFolder};
 use serde_json::Value;
 
@@ -158,6 +160,48 @@ fn all_recordings() {
     }
     println!("{loaded} loaded, {refused} refused by name");
     assert!(loaded >= 14 && refused >= 16, "{loaded} {refused}");
+}
+
+/// Merged weights equal PEFT's `merge_and_unload` in fp32; what it cannot merge is refused.
+#[test]
+fn merged_weights_are_peft_s() {
+    let recorded = json(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/merged.json"));
+    let root = own();
+    let (modules, registry) = base(&json(&root.join("tiny-llama-1l/config.json")));
+    let weights = WeightFolder::open(root.join("tiny-llama-1l")).unwrap();
+    for (case, expected) in recorded.as_object().unwrap() {
+        let folder = root.join(case).join("nonzero");
+        assert_eq!(check(&folder, &json(&root.join("tiny-llama-1l/config.json"))), Outcome::Loaded);
+        let adapter = AdapterFolder::open(&folder).unwrap();
+        let plan = Plan::new(&adapter.config, Use::Load, "llama", &modules, &registry).unwrap();
+        let tensors = adapter.load(&plan).unwrap();
+        let read = |name: &str| -> Result<Option<HostTensor>, PeftError> {
+            Ok(if weights.contains(name) { Some(weights.read(name)?) } else { None })
+        };
+        let merged = merge_adapter(&plan, &tensors, read);
+        if expected.is_string() {
+            assert!(matches!(merged, Err(PeftError::NoBaseBias { .. })), "{case}: {merged:?}");
+            continue;
+        }
+        let merged = merged.unwrap();
+        assert_eq!(merged.untied, [""; 0]);
+        let names: Vec<&String> = expected.as_object().unwrap().keys().collect();
+        assert_eq!(merged.tensors.keys().collect::<Vec<_>>(), names, "{case}");
+        for (name, tensor) in &merged.tensors {
+            let values = tensor.to_f32();
+            let record = &expected[name];
+            let sum: f64 = values.iter().map(|&x| f64::from(x)).sum();
+            let abs: f64 = values.iter().map(|&x| f64::from(x).abs()).sum();
+            assert!((sum - record["sum"].as_f64().unwrap()).abs() < 1e-6 * abs, "{case} {name}");
+            assert!((abs - record["abs_sum"].as_f64().unwrap()).abs() < 1e-6 * abs, "{case} {name}");
+            for (at, value) in
+                record["at"].as_array().unwrap().iter().zip(record["values"].as_array().unwrap())
+            {
+                let ours = f64::from(values[at.as_u64().unwrap() as usize]);
+                assert!((ours - value.as_f64().unwrap()).abs() < 1e-6, "{case} {name} {at}: {ours} {value}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
-use burnish_core::Dtype;
+use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_peft::{
-    Factor, LoraConfig, LoraSite, ModuleInfo, ModuleKind, PeftError, Plan, Targets, Use, merge_site,
+    AdapterTensors, Factor, LoraConfig, LoraSite, ModuleInfo, ModuleKind, PeftError, Plan, Targets, Use,
+    merge_adapter, merge_site,
 };
 use burnish_store::HostTensor;
 
@@ -61,6 +62,38 @@ fn biases_merge_scaled_and_need_a_base_bias() {
     }
     let error = merge_site(&site, &weight, None, get).unwrap_err();
     assert!(error.to_string().starts_with("`m` has lora_bias but its base layer has no bias"), "{error}");
+}
+
+/// A tied head and embedding: merging into one of them must not change the other, nor be lost on reload.
+#[test]
+fn merging_unties() {
+    let mut config = LoraConfig::new(2, 6.0);
+    config.target_modules = Some(Targets::List(vec!["embed_tokens".into()]));
+    let modules = [
+        ModuleInfo::new("model.embed_tokens", ModuleKind::Embedding, 5, 3),
+        ModuleInfo::new("lm_head", ModuleKind::Head, 5, 3),
+    ];
+    let mut base = Registry::new();
+    base.add(Parameter::new("model.embed_tokens.weight", &[5, 3], Role::Embedding, Dtype::F32)).unwrap();
+    let mut head = Parameter::new("lm_head.weight", &[5, 3], Role::Head, Dtype::F32);
+    head.alias_of = Some("model.embed_tokens.weight".into());
+    base.add(head).unwrap();
+    let shared = tensor(&[5, 3], 1, Dtype::F32);
+    for (target, other) in [("embed_tokens", "lm_head.weight"), ("lm_head", "model.embed_tokens.weight")] {
+        config.target_modules = Some(Targets::List(vec![target.into()]));
+        let plan = Plan::new(&config, Use::Create, "", &modules, &base).unwrap();
+        let mut adapter = AdapterTensors::default();
+        for p in plan.parameters() {
+            adapter.parameters.insert(p.name.clone(), tensor(&p.shape, 3, Dtype::F32));
+        }
+        let merged = merge_adapter(&plan, &adapter, |_| Ok::<_, PeftError>(Some(shared.clone()))).unwrap();
+        assert_eq!(merged.untied, ["lm_head.weight", "model.embed_tokens.weight"]);
+        assert_eq!(merged.tensors.len(), 2);
+        assert_eq!(merged.tensors[other], shared);
+        assert_ne!(merged.tensors[&plan.sites[0].base_weight()], shared);
+        let missing = merge_adapter(&plan, &adapter, |_| Ok::<_, PeftError>(None)).unwrap_err().to_string();
+        assert!(missing.contains("is needed to merge and is not there"), "{missing}");
+    }
 }
 
 #[test]

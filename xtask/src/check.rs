@@ -19,7 +19,7 @@ fn parts(root: &Path, cuda: bool) -> Result<Vec<&'static str>> {
     note("tidy", tidy::run(root)?);
     let mut clippy = cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]);
     note("lints", step::run("lints", &mut clippy)?);
-    let mut doc = cargo(root, &["doc", "--workspace", "--no-deps", "--document-private-items"]);
+    let mut doc = cargo(root, &["doc", "--workspace", "--no-deps"]);
     note("documentation", step::run("documentation", doc.env("RUSTDOCFLAGS", "-D warnings"))?);
     if cuda {
         // With DOCS_RS set the build scripts of Burn's CUDA backend leave LLVM out: nothing is linked, but every line is

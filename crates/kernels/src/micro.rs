@@ -6,6 +6,7 @@
 //! first-level cache.
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+#![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and vector")]
 
 use crate::pack::Depth;
 use crate::simd::{Isa, Lanes, dispatch};
@@ -42,6 +43,11 @@ pub(crate) struct Tile {
 pub(crate) unsafe fn tile<S: Lanes, const M: usize, const V: usize, const RS: usize>(t: &Tile) {
     let mask = S::mask(t.n - (V - 1) * S::N);
     let (mut a, mut b) = (t.a, t.b);
+    // C is far away: its lines come in while the sums are made.
+    for i in 0..M {
+        S::prefetch(t.c.wrapping_add(i * t.ldc));
+        S::prefetch(t.c.wrapping_add(i * t.ldc + t.n - 1));
+    }
     let mut acc = [[S::splat(0.0); V]; M];
     for _ in 0..t.k {
         let mut bv = [S::splat(0.0); V];
@@ -173,29 +179,6 @@ pub(crate) unsafe fn gemm_panel(
         let add = add || block > 0;
         strip::<LDP>(isa, Tile { m, n, k, a, a_step: 1, b, ldb: NR, c, ldc, alpha, add });
         k0 += k;
-    }
-}
-
-/// As [`gemm`], with `c` written in the packed-A layout of depth `out` (its extra columns untouched), ready to be
-/// the next GEMM's A.
-///
-/// # Safety
-/// As [`gemm`]; `c` holds `out.a_len(m)` floats and `out.k >= n`.
-#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
-pub(crate) unsafe fn gemm_into_packed(
-    isa: Isa,
-    m: usize,
-    a: *const f32,
-    d: Depth,
-    panels: *const f32,
-    n: usize,
-    c: *mut f32,
-    out: Depth,
-) {
-    for p in 0..n.div_ceil(NR) {
-        let n = (n - p * NR).min(NR);
-        let c = c.add(out.column(m, p * NR));
-        gemm_panel(isa, m, a, d, panels.add(p * d.panel_len()), n, c, LDP, 1.0, false);
     }
 }
 

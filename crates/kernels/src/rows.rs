@@ -3,6 +3,7 @@
 //! Outputs go to a [`Place`]: rows, packed A or panels of B, so that an operation costs no pass of its own.
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+#![allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 
 use crate::micro::{LDP, NR};
 use crate::pack::Depth;

@@ -142,6 +142,9 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn transpose<E: Element>(src: *const E, ld: usize, dst: *mut f32, ldd: usize);
     /// `keep` where `dropout_bits(row, col + lane) >= threshold`, else zero (`burnish_core::random`).
     unsafe fn dropout(row: u32, col: u32, threshold: u32, keep: f32) -> Self::V;
+    /// Hints that the line at `p` will be written.
+    #[inline(always)]
+    unsafe fn prefetch(_p: *const f32) {}
     /// The micro-kernel in a function of its own; see [`crate::micro`].
     unsafe fn tile<const M: usize, const V: usize, const RS: usize>(t: &crate::micro::Tile);
 
@@ -159,7 +162,7 @@ pub(crate) trait Lanes: Copy + 'static {
         p = Self::fma(p, r, Self::splat(8.333_452e-3));
         p = Self::fma(p, r, Self::splat(4.166_579_6e-2));
         p = Self::fma(p, r, Self::splat(1.666_666_5e-1));
-        p = Self::fma(p, r, Self::splat(5.000_000_1e-1));
+        p = Self::fma(p, r, Self::splat(0.5));
         let p = Self::add(Self::fma(p, Self::mul(r, r), r), Self::splat(1.0));
         Self::scale2(p, n)
     }

@@ -31,14 +31,15 @@ pub(super) fn weight_grads(
     dy: &[f32],
     wanted: &[bool],
 ) -> Vec<Option<Vec<f32>>> {
-    // SAFETY: with tokens every element is written by the first group of tokens; without there are zeros.
-    let mut grads: Vec<Option<Vec<f32>>> = linears
-        .iter()
-        .zip(wanted)
-        .map(|(l, &w)| {
-            w.then(|| if tokens == 0 { vec![0.0; l.out * in_dim] } else { unsafe { uninit(l.out * in_dim) } })
-        })
-        .collect();
+    let room = |len: usize| {
+        if tokens == 0 {
+            return vec![0.0; len];
+        }
+        // SAFETY: every element is written by the first group of tokens.
+        unsafe { uninit(len) }
+    };
+    let mut grads: Vec<Option<Vec<f32>>> =
+        linears.iter().zip(wanted).map(|(l, &w)| w.then(|| room(l.out * in_dim))).collect();
     let panels = in_dim.div_ceil(NR);
     let total: usize = linears.iter().map(|l| l.out).sum();
     let mut tiles = Vec::new();

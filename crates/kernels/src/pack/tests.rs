@@ -11,7 +11,7 @@ proptest! {
     fn depth_places_every_column_once(k in 1_usize..3000, x in 0_usize..600, m in 1_usize..5) {
         let d = Depth { k, x };
         let mut at: Vec<usize> = (0..k + x).map(|c| d.column(m, c)).collect();
-        prop_assert!(at.iter().all(|&o| o % LDP < LDP - 15 && (o / LDP) % m == 0));
+        prop_assert!(at.iter().all(|&o| o % LDP < LDP - 15 && (o / LDP).is_multiple_of(m)));
         prop_assert!(at.iter().all(|&o| o + (m - 1) * LDP < d.a_len(m)));
         prop_assert_eq!((0..d.blocks()).map(|b| d.len(b)).sum::<usize>(), k + x);
         // In block order the columns are consecutive.

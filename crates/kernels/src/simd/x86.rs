@@ -192,6 +192,10 @@ impl Lanes for Avx512 {
         _mm512_maskz_mov_ps(kept, _mm512_set1_ps(keep))
     }
     #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
+    }
+    #[inline(always)]
     unsafe fn tile<const M: usize, const V: usize, const RS: usize>(t: &Tile) {
         tile_avx512::<M, V, RS>(t);
     }
@@ -351,6 +355,10 @@ impl Lanes for Avx2 {
         // x >= threshold, unsigned: the larger of the two is x.
         let kept = _mm256_cmpeq_epi32(_mm256_max_epu32(x, _mm256_set1_epi32(threshold as i32)), x);
         _mm256_and_ps(_mm256_castsi256_ps(kept), _mm256_set1_ps(keep))
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const f32) {
+        _mm_prefetch::<_MM_HINT_T0>(p.cast());
     }
     #[inline(always)]
     unsafe fn tile<const M: usize, const V: usize, const RS: usize>(t: &Tile) {

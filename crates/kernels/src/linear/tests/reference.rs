@@ -52,6 +52,8 @@ struct Layer {
 pub(super) struct Want {
     pub(super) y: Vec<f64>,
     pub(super) dx: Vec<f64>,
+    /// The largest term of `dx`, before the norm's two terms cancel.
+    pub(super) dx_top: f64,
     pub(super) dgamma: Vec<f64>,
     pub(super) linears: Vec<WantLinear>,
 }
@@ -309,8 +311,8 @@ impl Case {
                             g.weight[o * k + c] += d * x_t[c];
                         }
                     }
-                    for i in 0..r {
-                        u[i] += s * d * f64::from(l.b[o * r + i]);
+                    for (i, u) in u.iter_mut().enumerate() {
+                        *u += s * d * f64::from(l.b[o * r + i]);
                         g.b[o * r + i] += s * d * low[i];
                     }
                     g.bias.iter_mut().skip(o).take(1).for_each(|g| *g += d);
@@ -318,9 +320,9 @@ impl Case {
                 }
                 for c in 0..k {
                     let kept = self.kept(&data, j, t, c);
-                    for i in 0..r {
-                        dh[c] += u[i] * f64::from(l.a[i * k + c]) * kept;
-                        g.a[i * k + c] += u[i] * x_t[c] * kept;
+                    for (i, u) in u.iter().enumerate() {
+                        dh[c] += u * f64::from(l.a[i * k + c]) * kept;
+                        g.a[i * k + c] += u * x_t[c] * kept;
                     }
                 }
                 at += out;
@@ -340,6 +342,7 @@ impl Case {
                 let g = |c: usize| f64::from(data.gamma[c]);
                 let mean = (0..k).map(|c| dh[c] * g(c) * row[c]).sum::<f64>() / k as f64;
                 for c in 0..k {
+                    want.dx_top = want.dx_top.max((r * dh[c] * g(c)).abs());
                     want.dx[t * k + c] = r * dh[c] * g(c) - row[c] * r * r * r * mean;
                     want.dgamma[c] += dh[c] * row[c] * r;
                 }

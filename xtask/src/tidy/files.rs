@@ -23,7 +23,6 @@ const MACHINE_PATHS: &[&str] = &[
     concat!("/wo", "rk/"),
     concat!("/Use", "rs/"),
     concat!("C:\\", "Users"),
-    concat!("/tm", "p/"),
 ];
 
 /// Endings of files that are text written by people.

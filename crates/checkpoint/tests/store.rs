@@ -176,6 +176,19 @@ fn a_full_disk_keeps_the_last_checkpoint() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
+    /// Resuming is bit for bit: numbers come back from JSON as they were (serde_json's `float_roundtrip`).
+    #[test]
+    fn numbers_of_the_trainer_state_are_exact(bits in prop::collection::vec(any::<u64>(), 40), count in any::<u64>()) {
+        let dir = tempfile::tempdir().unwrap();
+        let floats: Vec<f64> = bits.into_iter().map(f64::from_bits).filter(|x| x.is_finite()).collect();
+        let mut state = TrainerState { global_step: 1, best_metric: floats.first().copied(), ..Default::default() };
+        state.set_burnish(json!({"floats": floats, "count": count}));
+        let mut writer = CheckpointWriter::new(dir.path(), 1).unwrap();
+        writer.trainer_state(&state).unwrap();
+        let again = Checkpoint::open(writer.commit().unwrap()).unwrap().trainer_state().unwrap();
+        prop_assert_eq!(again, state);
+    }
+
     #[test]
     fn any_cut_reads_back(rows in 1_usize..40, width in 1_usize..5, cuts in prop::collection::btree_set(1_usize..40, 0..5), bf16 in any::<bool>(), a in 0_usize..40, b in 0_usize..40) {
         let dir = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ use burnish_peft::{
     AdapterFolder, LoraConfig, ModuleInfo, ModuleKind, PeftError, Plan, Use, merge_adapter, write_adapter,
 };
 use burnish_store::{FolderWriter, HostTensor, WeightFolder};
+use proptest::prelude::*;
 use serde_json::Value;
 
 fn own() -> PathBuf {
@@ -253,6 +254,39 @@ fn every_unsupported_key_is_refused_by_name() {
     }
     check("init_lora_weights", "eva".into(), Use::Load).unwrap();
     check("init_lora_weights", "gaussian".into(), Use::Create).unwrap();
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_filter("JSON has no other numbers", |x| x.is_finite()).prop_map(Value::from),
+        "\\PC{0,8}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::btree_map("[a-z]{1,4}", inner, 0..3)
+                .prop_map(|m| Value::Object(m.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    /// Keys and values that burnish does not know survive, and writing is a fixed point.
+    #[test]
+    fn unknown_keys_survive(rest in prop::collection::btree_map("x[a-z_]{1,8}", value(), 0..6), r in 1_usize..100, alpha in 0.1_f64..1e6) {
+        let mut config = LoraConfig::new(r, alpha);
+        config.rest.extend(rest.clone());
+        let text = config.to_json();
+        let again = LoraConfig::from_json(&text).unwrap();
+        prop_assert_eq!(again.to_json(), text);
+        prop_assert_eq!((again.r, again.alpha()), (r, alpha));
+        for (key, value) in rest {
+            prop_assert_eq!(&again.rest[&key], &value);
+        }
+    }
 }
 
 #[test]

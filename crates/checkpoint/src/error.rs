@@ -131,6 +131,14 @@ pub enum Damage {
         /// The file.
         file: String,
     },
+    /// Not written by burnish.
+    #[error(
+        "another program wrote it (it has `{file}`), whose optimizer state is not read: start from its weights with --model_name_or_path or --adapter_name_or_path instead"
+    )]
+    NotOurs {
+        /// The file that says so.
+        file: String,
+    },
     /// A file of another length.
     #[error("`{file}` has {got} bytes, expected {expected}")]
     Size {

@@ -40,7 +40,14 @@ impl Checkpoint {
         let missing = |file: &str| CheckpointError::damaged(path, Damage::Missing { file: file.to_owned() });
         let text = match fs::read(path.join(index::FILE)) {
             Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(missing(index::FILE)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                // Transformers and DeepSpeed leave these.
+                let theirs = ["optimizer.pt", "optimizer.bin", "scheduler.pt", "zero_to_fp32.py"];
+                return Err(match theirs.into_iter().find(|f| path.join(f).exists()) {
+                    Some(file) => CheckpointError::damaged(path, Damage::NotOurs { file: file.to_owned() }),
+                    None => missing(index::FILE),
+                });
+            }
             Err(source) => {
                 return Err(StoreError::Io { action: "read", path: path.join(index::FILE), source }.into());
             }
@@ -71,8 +78,8 @@ impl Checkpoint {
         if !error.is_damage() {
             return error;
         }
-        let beside = path.parent().and_then(|dir| newest_complete(dir, Some(path)));
-        error.with_previous(beside)
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        error.with_previous(newest_complete(parent, Some(path)))
     }
 
     /// Compares the checksum of every file with what was written.

@@ -103,6 +103,23 @@ fn another_format_version() {
 }
 
 #[test]
+fn checkpoints_of_other_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = save(dir.path(), 1);
+    let theirs = dir.path().join("checkpoint-2");
+    fs::create_dir(&theirs).unwrap();
+    for name in ["optimizer.pt", "trainer_state.json", "model.safetensors"] {
+        fs::write(theirs.join(name), b"").unwrap();
+    }
+    let error = Checkpoint::open(&theirs).unwrap_err().to_string();
+    assert!(error.contains("another program wrote it (it has `optimizer.pt`)"), "{error}");
+    let found = latest(dir.path()).unwrap();
+    assert_eq!((found.checkpoint.unwrap().path(), found.skipped.len()), (ours.as_path(), 1));
+    rotate(dir.path(), Some(1), None).unwrap();
+    assert!(theirs.exists() && ours.exists());
+}
+
+#[test]
 fn nothing_to_resume() {
     let dir = tempfile::tempdir().unwrap();
     let none = resume(dir.path()).unwrap_err().to_string();

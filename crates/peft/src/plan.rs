@@ -21,8 +21,8 @@ pub struct Plan {
     pub config: LoraConfig,
     /// The adapted modules, in the order of the list given.
     pub sites: Vec<LoraSite>,
-    /// Base parameters of `modules_to_save`: trained whole, saved under their own names. An alias is listed under the
-    /// name it has in the base.
+    /// Base parameters of `modules_to_save`: trained whole, saved under their own names. A tied one is listed
+    /// under its own name and trains apart from the other (untie it first), as in PEFT.
     pub saved: Vec<String>,
     /// Base biases that train along (`bias`).
     pub biases: Vec<String>,

@@ -1,6 +1,6 @@
 //! Attention backward.
 
-use super::block::{CHUNK, Plan, overlap, pack_row, panels, products, weighted};
+use super::block::{AHEAD, CHUNK, Plan, output, overlap, pack_row, panels, products, weighted};
 use super::rows;
 use super::shape::{AttentionGrad, AttentionShape, HeadNorm, Rotary};
 use super::softmax::softmax_gradient;
@@ -37,7 +37,7 @@ pub fn attention_backward(
         lse.len(),
         rows * shape.heads
     );
-    let mut dqkv = vec![0.0; qkv.len()];
+    let mut dqkv = output(&plan, shape.qkv_width());
     let tasks = tasks(&plan);
     let count = |step: usize| shape.documents.iter().map(|r| r.len().div_ceil(step)).sum::<usize>();
     // Gain gradients: a row per (block of queries, key head) and per (chunk of keys, key head), summed in order.
@@ -211,6 +211,7 @@ unsafe fn chunk(call: &Call<'_>, task: &Task, a: Area, c0: usize, count: usize) 
     unsafe {
         for r in 0..count {
             let t = task.start + c0 + r;
+            plan.prefetch_key(t + AHEAD, kh);
             rows::apply(isa, plan.key, plan.head(t, h + kh), plan.table(t), a.k.add(r * d));
             std::ptr::copy_nonoverlapping(plan.head(t, h + kv + kh), a.v.add(r * d), d);
         }
@@ -267,6 +268,12 @@ unsafe fn block(
         plan.pack_queries(t0, i1 - i0, kh, a.row, a.q);
         for r in 0..m {
             pack_row(d, m, r, call.d_out[out(r)..][..d].as_ptr(), a.g);
+        }
+        let next = plan.block().min(task.len - i1);
+        plan.prefetch_queries(task.start + i1, next, kh);
+        for t in task.start + i1..task.start + i1 + next {
+            rows::prefetch(call.out, t * width + kh * g * d, g * d);
+            rows::prefetch(call.d_out, t * width + kh * g * d, g * d);
         }
         products(isa, m, d, keys, a.q, a.kt.add(offset * d), a.scores);
         products(isa, m, d, keys, a.g, a.vt.add(offset * d), a.slopes);

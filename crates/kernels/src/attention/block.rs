@@ -6,10 +6,14 @@ use super::rows::{self, RowMap};
 use super::shape::{AttentionShape, HeadNorm, Rotary};
 use super::softmax::softmax;
 use crate::micro::{KC, LDP, NR, Tile, strip};
+use crate::scratch::uninit;
 use crate::simd::Isa;
+use std::ops::Range;
 
 /// Rows of a block of queries (positions times the heads of a group), where a group has no more.
 const BLOCK: usize = 64;
+/// Rows between a key's prefetch and its use.
+pub(crate) const AHEAD: usize = 12;
 /// Keys that a task works on at a time; longer documents go chunk by chunk with an online softmax.
 pub(crate) const CHUNK: usize = 1024;
 
@@ -92,13 +96,28 @@ impl<'a> Plan<'a> {
     }
 
     /// Keys of a document that block `i0..i1` sees.
-    pub(crate) fn visible(&self, i0: usize, i1: usize) -> std::ops::Range<usize> {
+    pub(crate) fn visible(&self, i0: usize, i1: usize) -> Range<usize> {
         self.shape.first_key(i0)..i1
     }
 
     /// The cap as the row kernels take it: 0 is none.
     pub(crate) fn cap(&self) -> f32 {
         self.shape.softcap.unwrap_or(0.0)
+    }
+
+    /// Fetches the queries of `n` rows from `start` on, soon to be packed.
+    pub(crate) fn prefetch_queries(&self, start: usize, n: usize, kh: usize) {
+        let g = self.shape.group();
+        for t in start..start + n {
+            rows::prefetch(self.qkv, self.offset(t, kh * g), g * self.shape.head_dim);
+        }
+    }
+
+    /// Fetches a row's key and value, soon to be packed.
+    pub(crate) fn prefetch_key(&self, row: usize, kh: usize) {
+        let (h, kv, d) = (self.shape.heads, self.shape.kv_heads, self.shape.head_dim);
+        rows::prefetch(self.qkv, self.offset(row, h + kh), d);
+        rows::prefetch(self.qkv, self.offset(row, h + kv + kh), d);
     }
 
     /// Packs the queries of rows `start..start+n` of key head `kh`'s group: row `p·group + h` of the block.
@@ -127,6 +146,22 @@ impl<'a> Plan<'a> {
             }
         }
     }
+}
+
+/// A buffer of `width` floats a row: rows outside every document are zeros, the others for the tasks to write.
+pub(crate) fn output(plan: &Plan<'_>, width: usize) -> Vec<f32> {
+    let rows = plan.rows();
+    // SAFETY: rows of no document are zeroed here; the caller's tasks write every row of every document.
+    let mut out = unsafe { uninit(rows * width) };
+    let mut documents: Vec<&Range<usize>> = plan.shape.documents.iter().filter(|d| !d.is_empty()).collect();
+    documents.sort_by_key(|d| d.start);
+    let mut from = 0;
+    for d in documents {
+        out[from * width..d.start * width].fill(0.0);
+        from = d.end;
+    }
+    out[from * width..].fill(0.0);
+    out
 }
 
 /// Copies one row of `d` floats into packed rows.
@@ -260,7 +295,8 @@ pub(crate) fn overlap(plan: &Plan<'_>, i0: usize, i1: usize, run: (usize, usize)
 ///
 /// # Safety
 /// `out` points at the first query's row for the group's first head, rows at stride `out_width`; `lse` likewise
-/// at stride `heads`; both initialised. The work areas have their sizes.
+/// at stride `heads`; what earlier runs
+/// left is in them. The work areas have their sizes.
 #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 pub(crate) unsafe fn attend(
     plan: &Plan<'_>,
@@ -306,7 +342,7 @@ pub(crate) unsafe fn attend(
         let here = top + sum.ln();
         if plan.shape.first_key(i) >= keys.first {
             *l = here;
-            rows::mix(isa, d, w.sum.add(r * d), 1.0 / sum, to, 0.0);
+            rows::scale(isa, d, w.sum.add(r * d), 1.0 / sum, to);
         } else {
             let before = *l;
             let m = before.max(here);

@@ -1,6 +1,6 @@
 //! Attention of new tokens over a cache: prefill and decoding.
 
-use super::block::{CHUNK, Keys, Plan, Work, attend, sum_len};
+use super::block::{CHUNK, Keys, Plan, Work, attend, output, sum_len};
 use super::cache::KvCache;
 use super::forward::tasks;
 use super::rows;
@@ -88,7 +88,7 @@ pub fn attention_cached(
             rows.len()
         );
     }
-    let mut out = vec![0.0; plan.rows() * shape.out_width()];
+    let mut out = output(&plan, shape.out_width());
     let o = Ptr(out.as_mut_ptr());
     let wanted = 2 * rayon::current_num_threads();
     tasks(&plan, wanted).into_par_iter().with_max_len(1).for_each(|task| {

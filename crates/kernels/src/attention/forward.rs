@@ -1,6 +1,6 @@
 //! Attention forward.
 
-use super::block::{CHUNK, Keys, Plan, Work, attend, panels, sum_len};
+use super::block::{AHEAD, CHUNK, Keys, Plan, Work, attend, output, panels, sum_len};
 use super::rows;
 use super::shape::{AttentionOut, AttentionShape, HeadNorm, Rotary};
 use crate::micro::NR;
@@ -36,9 +36,7 @@ pub fn attention_forward(
     head_norm: Option<&HeadNorm<'_>>,
 ) -> AttentionOut {
     let plan = Plan::new(qkv, shape, rotary, head_norm);
-    let rows = plan.rows();
-    let mut out =
-        AttentionOut { out: vec![0.0; rows * shape.out_width()], lse: vec![0.0; rows * shape.heads] };
+    let mut out = AttentionOut { out: output(&plan, shape.out_width()), lse: output(&plan, shape.heads) };
     let (o, l) = (Ptr(out.out.as_mut_ptr()), Ptr(out.lse.as_mut_ptr()));
     let tasks = tasks(&plan, 2 * rayon::current_num_threads());
     tasks.into_par_iter().with_max_len(1).for_each(|task| {
@@ -101,6 +99,7 @@ unsafe fn run(plan: &Plan<'_>, task: &Task, out: Ptr, lse: Ptr) {
             unsafe {
                 for r in 0..count {
                     let t = task.start + from + r;
+                    plan.prefetch_key(t + AHEAD, kh);
                     rows::apply(isa, plan.key, plan.head(t, h + kh), plan.table(t), k.add(r * d));
                     std::ptr::copy_nonoverlapping(plan.head(t, h + kv + kh), v.add(r * d), d);
                 }
@@ -112,6 +111,7 @@ unsafe fn run(plan: &Plan<'_>, task: &Task, out: Ptr, lse: Ptr) {
                     let t = task.start + i0;
                     if super::block::overlap(plan, i0, i1, (from, count)).is_some() {
                         plan.pack_queries(t, i1 - i0, kh, row, q);
+                        plan.prefetch_queries(task.start + i1, plan.block().min(task.to - i1), kh);
                         let o = out.at(t * plan.shape.out_width() + kh * g * d);
                         attend(plan, i0, i1, q, keys, Work { scores, sum }, o, lse.at(t * h + kh * g));
                     }

@@ -5,6 +5,19 @@
 use super::shape::{HeadNorm, Rotary};
 use crate::simd::{Lanes, dispatch};
 
+/// Asks for `n` floats to come into the cache: rows of the projection lie pages apart, out of the hardware
+/// prefetcher's reach.
+pub(crate) fn prefetch(x: &[f32], at: usize, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in x[at.min(x.len())..(at + n).min(x.len())].chunks(16) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing, and the address is inside the slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (x, at, n);
+}
+
 /// What happens to a query or key row before its scores: `rotary(norm(x))·scale`.
 #[derive(Clone, Copy)]
 pub(crate) struct RowMap {
@@ -200,4 +213,23 @@ dispatch! {
     /// # Safety
     /// Both hold `d` floats; `y` is initialised.
     pub(crate) unsafe fn mix = mix_body [] [] (d: usize, x: *const f32, wx: f32, y: *mut f32, wy: f32)
+}
+
+#[inline(always)]
+unsafe fn scale_body<S: Lanes>(d: usize, x: *const f32, w: f32, y: *mut f32) {
+    let w = S::splat(w);
+    let mut j = 0;
+    while j < d {
+        let m = S::mask((d - j).min(S::N));
+        S::store_m(m, y.add(j), S::mul(S::load_m(m, x.add(j)), w));
+        j += S::N;
+    }
+}
+
+dispatch! {
+    /// `y = w·x`.
+    ///
+    /// # Safety
+    /// Both hold `d` floats.
+    pub(crate) unsafe fn scale = scale_body [] [] (d: usize, x: *const f32, w: f32, y: *mut f32)
 }

@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Vocabulary entries of one block of the sum in the hidden states' gradient.
 const BLOCK: usize = 192;
 /// Panels of tokens and of columns of one task of it, at most.
-const TOKEN_PANELS: usize = 8;
+const TOKEN_PANELS: usize = 16;
 const COLUMN_PANELS: usize = 8;
 
 /// The gradients under way. Tiles of tokens are added in order; within a tile each element has one task.
@@ -150,13 +150,15 @@ impl<'a> Gradient<'a> {
         // `scale·dz B`, `[tokens, rank]`.
         let u = Pooled::take(if low.is_some() { tokens.n * r } else { 0 });
         let up = u.ptr();
-        let groups = tokens.panels().div_ceil(TOKEN_PANELS);
-        // How columns are shared out changes no sum.
-        let wide = (panels * groups / (2 * rayon::current_num_threads())).clamp(1, COLUMN_PANELS);
+        // How tokens and columns are shared out changes no sum.
+        let share = 2 * rayon::current_num_threads();
+        let tall = (tokens.panels() * panels / share).clamp(4, TOKEN_PANELS);
+        let groups = tokens.panels().div_ceil(tall);
+        let wide = (panels * groups / share).clamp(1, COLUMN_PANELS);
         tasks(groups * panels.div_ceil(wide), |task| {
             let (group, first) = (task % groups, task / groups * wide);
             let columns = first..(first + wide).min(panels);
-            let rows = group * TOKEN_PANELS..((group + 1) * TOKEN_PANELS).min(tokens.panels());
+            let rows = group * tall..((group + 1) * tall).min(tokens.panels());
             scratch(columns.len() * BLOCK * NR, |b| {
                 for v0 in (0..call.vocab).step_by(BLOCK) {
                     let v = v0..(v0 + BLOCK).min(call.vocab);

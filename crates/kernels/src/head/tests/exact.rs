@@ -318,6 +318,18 @@ fn dropout_of_the_low_rank_branch_masks_its_input() {
 }
 
 #[test]
+fn a_vocabulary_of_256k_equals_the_reference() {
+    // The tile of logits holds 32 tokens here: 33 take two.
+    let p = Problem::new(33, 4, 262_144, 0, true, Store::F32, 18);
+    let (s, g) = p.fused(&ALL);
+    check_stats(&p, &s, &p.label());
+    let want = p.reference().stats(&widen(&p.hidden), &p.targets, &p.options);
+    let g_lp: Vec<f64> =
+        p.g_lp.iter().zip(&want.log_prob).map(|(g, lp)| f64::from(*g) * (1.0 + 0.1 * lp)).collect();
+    check_grad(&p, &g, &g_lp, &vec![0.0; p.n], &p.label());
+}
+
+#[test]
 fn no_tokens_give_zero_gradients() {
     let p = Problem::new(0, 8, 20, 2, true, Store::F32, 15);
     let (s, g) = p.fused(&ALL);

@@ -233,33 +233,64 @@ dispatch! {
         (m: usize, n: usize, x: *const f32, dst: *mut f32, place: Place)
 }
 
+/// One vector of SwiGLU's backward: `(silu(g) u, dg, du)`.
 #[inline(always)]
-unsafe fn swiglu_backward_body<S: Lanes>(m: usize, n: usize, x: *const f32, da: *const f32, dx: *mut f32) {
-    let one = S::splat(1.0);
+unsafe fn swiglu_gradient<S: Lanes>(g: S::V, u: S::V, d: S::V) -> (S::V, S::V, S::V) {
+    let s = S::sigmoid(g);
+    let silu = S::mul(s, g);
+    let slope = S::fma(silu, S::sub(S::splat(1.0), s), s);
+    (S::mul(silu, u), S::mul(S::mul(d, u), slope), S::mul(d, silu))
+}
+
+#[inline(always)]
+unsafe fn swiglu_backward_body<S: Lanes, const OUTPUT: bool>(
+    m: usize,
+    n: usize,
+    x: *const f32,
+    da: *const f32,
+    dx: *mut f32,
+    a: *mut f32,
+    place: Place,
+) {
     for i in 0..m {
         let (gate, up, da) = (x.add(2 * i * n), x.add((2 * i + 1) * n), da.add(i * n));
         let (dg, du) = (dx.add(2 * i * n), dx.add((2 * i + 1) * n));
-        let mut j = 0;
-        while j < n {
-            let mask = S::mask((n - j).min(S::N));
-            let (g, d) = (S::load_m(mask, gate.add(j)), S::load_m(mask, da.add(j)));
-            let s = S::sigmoid(g);
-            let silu = S::mul(s, g);
-            let slope = S::fma(silu, S::sub(one, s), s);
-            S::store_m(mask, du.add(j), S::mul(d, silu));
-            S::store_m(mask, dg.add(j), S::mul(S::mul(d, S::load_m(mask, up.add(j))), slope));
-            j += S::N;
-        }
+        along!(
+            S,
+            n,
+            place,
+            a.wrapping_add(i * place.row),
+            |c, p, mask| {
+                let (g, u) = (S::load(gate.add(c)), S::load(up.add(c)));
+                let (a, g, u) = swiglu_gradient::<S>(g, u, S::load(da.add(c)));
+                S::store(dg.add(c), g);
+                S::store(du.add(c), u);
+                if OUTPUT {
+                    S::store(p, a);
+                }
+            },
+            {
+                let (g, u) = (S::load_m(mask, gate.add(c)), S::load_m(mask, up.add(c)));
+                let (a, g, u) = swiglu_gradient::<S>(g, u, S::load_m(mask, da.add(c)));
+                S::store_m(mask, dg.add(c), g);
+                S::store_m(mask, du.add(c), u);
+                if OUTPUT {
+                    S::store_m(mask, p, a);
+                }
+            }
+        );
     }
 }
 
 dispatch! {
-    /// Backward of [`swiglu_rows`]: `dx` `[m, 2 n]` from `da` `[m, n]`.
+    /// Backward of [`swiglu_rows`]: `dx` `[m, 2 n]` from `da` `[m, n]`; with `OUTPUT` also the forward's output
+    /// once more, into `a` (otherwise unused).
     ///
     /// # Safety
-    /// `x` and `dx` are `[m, 2 n]`, `da` `[m, n]`.
-    pub(crate) unsafe fn swiglu_backward_rows = swiglu_backward_body [] []
-        (m: usize, n: usize, x: *const f32, da: *const f32, dx: *mut f32)
+    /// `x` and `dx` are `[m, 2 n]`, `da` `[m, n]`; `a` has room at its place.
+    pub(crate) unsafe fn swiglu_backward_rows = swiglu_backward_body [const OUTPUT: bool] [OUTPUT] (
+        m: usize, n: usize, x: *const f32, da: *const f32, dx: *mut f32, a: *mut f32, place: Place
+    )
 }
 
 #[inline(always)]

@@ -35,20 +35,16 @@ impl Isa {
     pub fn available() -> &'static [Isa] {
         static FOUND: OnceLock<Vec<Isa>> = OnceLock::new();
         FOUND.get_or_init(|| {
-            let mut found = Vec::new();
+            let found = vec![Isa::Portable];
             #[cfg(target_arch = "x86_64")]
-            {
+            let found = {
                 let avx2 = is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c");
-                if avx2 && is_x86_feature_detected!("avx512f") {
-                    found.push(Isa::Avx512);
-                }
-                if avx2 {
-                    found.push(Isa::Avx2);
-                }
-            }
-            found.push(Isa::Portable);
+                let avx512 = avx2 && is_x86_feature_detected!("avx512f");
+                let fast = [avx512.then_some(Isa::Avx512), avx2.then_some(Isa::Avx2)];
+                fast.into_iter().flatten().chain(found).collect()
+            };
             found
         })
     }

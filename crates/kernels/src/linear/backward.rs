@@ -376,7 +376,14 @@ impl Job<'_> {
             // SAFETY: `room` holds every part for m rows; the rest is the caller's.
             unsafe {
                 let first = pass.first == 0;
-                if first && self.parts.iter().any(|p| p.da.is_some()) {
+                let needs_x = first && self.parts.iter().any(|p| p.da.is_some());
+                // A single layer's dA can wait for the input that SwiGLU's backward computes anyway.
+                let late = needs_x
+                    && last
+                    && self.wants_dx
+                    && self.parts.len() == 1
+                    && matches!(self.input, Input::SwiGlu(_));
+                if needs_x && !late {
                     self.pack_input(row, m, at.add(room.x));
                 }
                 let dh_rows = match dh {
@@ -386,7 +393,7 @@ impl Job<'_> {
                 };
                 for (i, part) in self.parts.iter().enumerate() {
                     self.layer(pass, i, part, packed, row, m, at, &room, dh_rows);
-                    if first {
+                    if first && !late {
                         self.low_rank_grads(part, row, m, at, &room, sums, new);
                     }
                 }
@@ -402,14 +409,14 @@ impl Job<'_> {
                         rms_backward_rows(self.isa, m, n, x, gamma.as_ptr(), rstd, dh_rows, to, dgamma, new);
                     }
                     Input::SwiGlu(x) => {
-                        swiglu_backward_rows(
-                            self.isa,
-                            m,
-                            n,
-                            x.as_ptr().add(2 * row * n),
-                            dh_rows,
-                            dx.at(2 * row * n),
-                        );
+                        let (x, to) = (x.as_ptr().add(2 * row * n), dx.at(2 * row * n));
+                        let (a, place) = (at.add(room.x), Place::packed(m, Depth { k: n, x: 0 }));
+                        if late {
+                            swiglu_backward_rows::<true>(self.isa, m, n, x, dh_rows, to, a, place);
+                            self.low_rank_grads(&self.parts[0], row, m, at, &room, sums, new);
+                        } else {
+                            swiglu_backward_rows::<false>(self.isa, m, n, x, dh_rows, to, a, place);
+                        }
                     }
                 }
             }

@@ -14,8 +14,8 @@ use crate::tasks::tasks;
 const DEPTH: usize = 256;
 /// Output features of a tile: eight micro-tiles of 14.
 const OUT: usize = 112;
-/// Panels of input features of a tile.
-const PANELS: usize = 8;
+/// Most panels of input features in a tile.
+const PANELS: usize = 16;
 /// Floats of the input panels held at once (32 MiB).
 const HELD: usize = 8 << 20;
 
@@ -42,20 +42,27 @@ pub(super) fn weight_grads(
         linears.iter().zip(wanted).map(|(l, &w)| w.then(|| room(l.out * in_dim))).collect();
     let panels = in_dim.div_ceil(NR);
     let total: usize = linears.iter().map(|l| l.out).sum();
+    // Narrower tiles where there would be too few for the threads; the bits do not depend on it.
+    let out_tiles: usize =
+        linears.iter().zip(wanted).filter(|(_, w)| **w).map(|(l, _)| l.out.div_ceil(OUT)).sum();
+    let mut width = PANELS;
+    while width > 4 && out_tiles * panels.div_ceil(width) < 8 * rayon::current_num_threads() {
+        width /= 2;
+    }
     let mut tiles = Vec::new();
     let mut at = 0;
     for (l, grad) in linears.iter().zip(&mut grads) {
         if let Some(grad) = grad {
             let to = Ptr(grad.as_mut_ptr());
             for o in (0..l.out).step_by(OUT) {
-                for p in (0..panels).step_by(PANELS) {
+                for p in (0..panels).step_by(width) {
                     tiles.push(OutTile {
                         to,
                         o,
                         m: (l.out - o).min(OUT),
                         col: at + o,
                         p,
-                        end: panels.min(p + PANELS),
+                        end: panels.min(p + width),
                     });
                 }
             }

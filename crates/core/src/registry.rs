@@ -71,6 +71,15 @@ impl Registry {
         self.by_name.get(name).map(|&i| &mut self.entries[i])
     }
 
+    /// The parameter at `index`.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[must_use]
+    pub fn at(&self, index: usize) -> &Parameter {
+        &self.entries[index]
+    }
+
     /// The position of that name.
     #[must_use]
     pub fn index_of(&self, name: &str) -> Option<usize> {
@@ -80,6 +89,11 @@ impl Registry {
     /// All parameters, in registration order.
     pub fn iter(&self) -> impl Iterator<Item = &Parameter> {
         self.entries.iter()
+    }
+
+    /// All parameters, to change their facts.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Parameter> {
+        self.entries.iter_mut()
     }
 
     /// The parameters that the optimizer updates, each logical tensor once.

@@ -1,1 +1,44 @@
-//! Decoder-only language models in Hugging Face's layout: Llama, Mistral, Qwen2, Qwen3 on one generic decoder
+//! Decoder-only language models in Hugging Face's layout, on one generic decoder.
+//!
+//! A family is data: [`Spec`] says what differs (biases, per-head norms, windows, rotary scaling, tying),
+//! [`Blueprint`] names the parameters before storage exists, [`Decoder`] runs them. Weights keep Hugging Face's
+//! `[out, in]` layout and stored dtype; sequences are flattened, never padded.
+//!
+//! ```no_run
+//! use burn::tensor::Device;
+//! use burnish_models::{Mode, Tokens, load};
+//!
+//! let model = load("path/to/model", &Device::flex()).unwrap().decoder;
+//! let tokens = Tokens::from_sequences(&[vec![1, 2, 3]]);
+//! let pass = model.pass(Mode::Score);
+//! let hidden = model.final_norm(&model.hidden(&tokens, &pass).unwrap(), &pass).unwrap();
+//! let logits = burnish_ops::head_logits(&hidden, &model.head(&pass, &tokens.rows), model.head_options(1.0)).unwrap();
+//! assert_eq!(logits.len(), 3 * model.spec().vocab);
+//! ```
+
+mod config;
+mod spec;
+mod rope;
+mod resident;
+mod layers;
+mod blueprint;
+mod pass;
+mod decoder;
+mod adapter;
+mod folder;
+mod load;
+mod sample;
+mod error;
+
+pub use blueprint::{Blueprint, EMBED, HEAD};
+pub use config::ConfigFile;
+pub use decoder::{Decoder, Tokens};
+pub use error::{ModelError, WeightFault};
+pub use folder::{ModelFolder, copy_companions, to_device, to_host};
+pub use layers::DropoutStep;
+pub use load::{Model, Tuning, load, reload_trained};
+pub use pass::{Mode, Pass};
+pub use resident::{Parameters, Resident};
+pub use rope::{Rope, RopeKind};
+pub use sample::{Sampling, first_maximum};
+pub use spec::{Family, Spec};

@@ -1,1 +1,49 @@
-//! Autodiff building blocks on Burn: segment, low-rank linears, attention, norms, embedding, log-probability head
+//! Autodiff building blocks on Burn: what a transformer needs beyond Burn's own operations.
+//!
+//! * [`AnyTensor`]: a float tensor whose rank is a run-time fact.
+//! * [`apply`]: the one mechanism by which operations are recorded on Burn's tape, without naming a backend.
+//! * [`segment()`]: a piece of a model that saves only its inputs and is run again in backward; recomputation, sharded
+//!   weights and chunking are this.
+//! * Fused operations, one each so that collectives fit between them: [`linears`] (norm or SwiGLU in, low-rank
+//!   adapters, residual out), [`attention()`], [`rms_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`].
+//!   On the CPU they run on `burnish-kernels`.
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use burnish_ops::{AnyTensor, Linear, LinearInput, linears};
+//!
+//! let device = Device::flex();
+//! let x = AnyTensor::new(Tensor::<2>::ones([2, 3], &device)).leaf();
+//! let w = AnyTensor::new(Tensor::<2>::ones([4, 3], &device)).leaf();
+//! let y = linears(&LinearInput::Plain(x), &[Linear::new(w.clone())], None).unwrap();
+//! let mut gradients = y.rank::<2>().unwrap().sum().backward();
+//! assert_eq!(w.take_gradient(&mut gradients).unwrap().to_f32(), vec![2.0; 12]);
+//! ```
+
+mod tensor;
+mod error;
+mod custom;
+mod segment;
+mod linear;
+mod attention;
+mod rms_norm;
+mod embedding;
+mod head;
+mod update;
+pub mod reference;
+#[cfg(feature = "flex")]
+mod flex;
+
+pub use attention::{AttentionShape, HeadNorm, Rotary, attention};
+pub use custom::{BackwardFn, MOST_INPUTS, apply};
+pub use embedding::{EmbeddingLowRank, embedding, select_rows};
+pub use error::OpsError;
+pub use head::{Coefficient, HeadOptions, TokenStats, head_log_probs, head_logits, head_loss};
+pub use linear::{Dropout, Linear, LinearInput, LowRank, linears};
+pub use rms_norm::rms_norm;
+pub use segment::{Run, Weights, segment};
+pub use tensor::AnyTensor;
+pub use update::{Adam, AdamState, accumulate, adam_step, sum_of_squares};
+
+#[cfg(feature = "flex")]
+use burnish_core::Dtype;

@@ -1,1 +1,25 @@
-//! Optimizers with declared state dtypes and a typed step pipeline: Adam, AdamW, clipping, schedules
+//! Optimizers with declared state, and the step as a pipeline of types.
+//!
+//! A step is `Local -> Reduced -> Unscaled or Skipped -> Clipped -> Applied`: each arrow consumes the state before it,
+//! so clipping cannot come after the update and a skipped step changes nothing. An optimizer declares its slots and
+//! their dtypes ([`SlotSpec`]); a file or a gradient of another dtype never changes them.
+//!
+//! ```
+//! use burnish_optim::Schedule;
+//! let schedule = Schedule::new("linear".parse().unwrap(), 2e-5, 10, 100);
+//! assert_eq!(schedule.rate(0), 0.0);
+//! assert_eq!(schedule.rate(10), 2e-5);
+//! assert_eq!(schedule.rate(100), 0.0);
+//! ```
+
+mod schedule;
+mod slot;
+mod step;
+mod adamw;
+mod error;
+
+pub use adamw::{AdamW, AdamWOptions};
+pub use error::OptimError;
+pub use schedule::{Schedule, ScheduleKind};
+pub use slot::{SlotSpec, SlotTensor};
+pub use step::{Applied, Clipped, Gradients, Local, Masters, Reduced, Unscale, Unscaled};

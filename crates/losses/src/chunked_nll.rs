@@ -1,0 +1,89 @@
+//! The first generation of TRL's chunked cross-entropy, kept as the reference implementation.
+//!
+//! TRL 1.4 to 1.14: ignored tokens sorted to the end, 256 tokens at a time, the full vocabulary per chunk, each chunk
+//! recomputed in backward. Written in plain Burn operations inside a [`segment`](burnish_ops::segment()); [`crate::token_loss`]
+//! computes the same on the fused head.
+
+use std::sync::Arc;
+
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use burnish_ops::{AnyTensor, HeadOptions, OpsError, Run, Weights, segment};
+
+/// Tokens per chunk.
+pub const CHUNK_TOKENS: usize = 256;
+
+struct NoWeights;
+
+impl Weights for NoWeights {
+    fn gather(&self) -> Vec<AnyTensor> {
+        Vec::new()
+    }
+    fn trainable(&self) -> Vec<bool> {
+        Vec::new()
+    }
+    fn sink(&self, _: usize, _: AnyTensor) {}
+}
+
+/// `-sum lp / denominator` over the rows whose label is not `None`.
+///
+/// # Shapes
+/// - hidden: `[tokens, hidden]`, weight: `[vocab, hidden]`, bias: `[vocab]`, labels: `[tokens]`, output: `[1]`
+///
+/// # Errors
+/// If shapes do not fit.
+pub fn chunked_nll(
+    hidden: &AnyTensor,
+    weight: &AnyTensor,
+    bias: Option<&AnyTensor>,
+    labels: &[Option<u32>],
+    options: HeadOptions,
+    denominator: f64,
+) -> Result<AnyTensor, OpsError> {
+    let device = hidden.device();
+    let rows: Vec<usize> = (0..labels.len()).filter(|&i| labels[i].is_some()).collect();
+    if rows.is_empty() {
+        // Keeps every input on the tape, with zero gradients.
+        let mut zero = hidden.rank::<2>()?.sum() + weight.rank::<2>()?.sum();
+        if let Some(bias) = bias {
+            zero = zero + bias.rank::<1>()?.sum();
+        }
+        return Ok(AnyTensor::new(zero * 0.0));
+    }
+    let mut total: Option<Tensor<1>> = None;
+    for chunk in rows.chunks(CHUNK_TOKENS) {
+        let index = ints(chunk.iter().map(|&i| i as i32).collect(), &device);
+        let rows = hidden.rank::<2>()?.select(0, index);
+        let targets: Vec<i32> = chunk.iter().filter_map(|&i| labels[i]).map(|l| l as i32).collect();
+        let mut inputs = vec![AnyTensor::new(rows), weight.clone()];
+        inputs.extend(bias.cloned());
+        let plain = device.clone().inner();
+        let run: Run = Arc::new(move |inputs, _| {
+            let logits = inputs[0].rank::<2>()?.matmul(inputs[1].rank::<2>()?.transpose());
+            let mut logits = match inputs.get(2) {
+                Some(bias) => logits + bias.rank::<1>()?.unsqueeze(),
+                None => logits,
+            };
+            logits = logits * options.logit_scale;
+            if let Some(cap) = options.softcap {
+                logits = (logits / cap).tanh() * cap;
+            }
+            let log_probs = log_softmax(logits / options.temperature, 1);
+            let n = targets.len();
+            let index = ints(targets.clone(), &plain).reshape([n, 1]);
+            Ok(AnyTensor::new(log_probs.gather(1, index).sum().neg()))
+        });
+        let part = segment("chunked_nll", &inputs, Arc::new(NoWeights), false, run)?.rank::<1>()?;
+        total = Some(match total {
+            Some(total) => total + part,
+            None => part,
+        });
+    }
+    let total = total.expect("invariant: at least one chunk");
+    Ok(AnyTensor::new(total / denominator.max(1.0)))
+}
+
+fn ints(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+    let n = values.len();
+    Tensor::from_data(TensorData::new(values, [n]), device)
+}

@@ -1,0 +1,103 @@
+//! LoRA on a blueprint: which parameters an adapter adds and where layers find them.
+
+use burnish_core::{Parameter, Role};
+use burnish_peft::{LoraConfig, ModuleInfo, ModuleKind, Plan, Use};
+
+use crate::blueprint::{Blueprint, EMBED, HEAD};
+use crate::layers::LowRankLayer;
+use crate::ModelError;
+
+/// What the trained copy of a base parameter is called (`modules_to_save`).
+pub(crate) fn copy_name(base: &str) -> String {
+    format!("modules_to_save.{base}")
+}
+
+impl Blueprint {
+    /// The modules that an adapter may target.
+    #[must_use]
+    pub fn modules(&mut self) -> Vec<ModuleInfo> {
+        let shapes: Vec<Vec<usize>> = self.registry.iter().map(|p| p.shape.clone()).collect();
+        let module = |(name, layer): (String, &mut crate::layers::Layer)| {
+            let kind = match name.as_str() {
+                EMBED => ModuleKind::Embedding,
+                HEAD => ModuleKind::Head,
+                _ => ModuleKind::Linear,
+            };
+            let shape = &shapes[layer.weight];
+            ModuleInfo::new(name, kind, shape[0], shape[1])
+        };
+        self.layers_mut().into_iter().map(module).collect()
+    }
+
+    /// Plans an adapter on this base and adds its parameters. The base stays frozen, except what the configuration
+    /// trains along.
+    ///
+    /// # Errors
+    /// If the configuration is not supported, or a pattern matches nothing.
+    pub fn attach(&mut self, config: &LoraConfig, use_: Use, model_type: &str) -> Result<Plan, ModelError> {
+        let modules = self.modules();
+        let plan = Plan::new(config, use_, model_type, &modules, &self.registry)?;
+        for parameter in plan.parameters() {
+            self.registry.add(parameter)?;
+        }
+        let registry = &self.registry;
+        let index = |name: &str| {
+            registry
+                .index_of(name)
+                .ok_or_else(|| ModelError::UnknownParameter { name: name.to_owned() })
+        };
+        let mut layers = Vec::new();
+        for site in &plan.sites {
+            let layer = LowRankLayer {
+                site: site.module.clone(),
+                a: index(&site.a_name)?,
+                b: index(&site.b_name)?,
+                b_bias: site.b_bias_name.as_deref().map(index).transpose()?,
+                scale: site.scale as f32,
+                dropout: site.dropout as f32,
+            };
+            layers.push((site.module.clone(), layer));
+        }
+        for (name, layer) in self.layers_mut() {
+            layer.low_rank = layers.iter().find(|(module, _)| *module == name).map(|(_, l)| l.clone());
+        }
+        for name in &plan.saved {
+            self.copy(name)?;
+        }
+        for name in &plan.biases {
+            if let Some(bias) = self.registry.get_mut(name) {
+                bias.trainable = true;
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Adds a trained copy of a base parameter and points its layer there.
+    fn copy(&mut self, base: &str) -> Result<(), ModelError> {
+        let unknown = || ModelError::UnknownParameter { name: base.to_owned() };
+        let original = self.registry.get(base).ok_or_else(unknown)?.clone();
+        let role = if base.starts_with(HEAD) { Role::Head } else { original.role };
+        let mut copy = Parameter { name: copy_name(base), role, alias_of: None, ..original };
+        copy.trainable = true;
+        let index = self.registry.add(copy)?;
+        let (module, part) = base.rsplit_once('.').ok_or_else(unknown)?;
+        for (name, layer) in self.layers_mut() {
+            if name == module {
+                let saved = layer.saved.get_or_insert((layer.weight, layer.bias));
+                if part == "bias" {
+                    saved.1 = Some(index);
+                } else {
+                    saved.0 = index;
+                }
+                return Ok(());
+            }
+        }
+        for (name, norm) in self.norms_mut() {
+            if name == module {
+                norm.saved = Some(index);
+                return Ok(());
+            }
+        }
+        Err(unknown())
+    }
+}

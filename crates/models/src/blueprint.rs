@@ -1,0 +1,166 @@
+//! A model before storage exists: its registry and how its layers index it.
+
+use std::sync::Arc;
+
+use burnish_core::{Dtype, Parameter, Registry, Role};
+
+use crate::decoder::Decoder;
+use crate::layers::{Block, Layer, Norm};
+use crate::{ModelError, Parameters, Spec};
+
+/// A decoder's parameters by name and its layers by index. Adapters are attached here, before anything is read.
+#[derive(Clone, Debug)]
+pub struct Blueprint {
+    pub(crate) spec: Spec,
+    pub(crate) registry: Registry,
+    pub(crate) embed: Layer,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) norm: Norm,
+    pub(crate) head: Layer,
+}
+
+/// The embedding's module name.
+pub const EMBED: &str = "model.embed_tokens";
+/// The head's module name.
+pub const HEAD: &str = "lm_head";
+
+struct Builder {
+    registry: Registry,
+}
+
+impl Builder {
+    fn add(&mut self, name: String, shape: &[usize], role: Role) -> Result<usize, ModelError> {
+        Ok(self.registry.add(Parameter::new(name, shape, role, Dtype::F32))?)
+    }
+
+    fn linear(&mut self, module: &str, out: usize, inputs: usize, bias: bool) -> Result<Layer, ModelError> {
+        let weight = self.add(format!("{module}.weight"), &[out, inputs], Role::Matrix)?;
+        let bias = if bias { Some(self.add(format!("{module}.bias"), &[out], Role::Bias)?) } else { None };
+        Ok(Layer { weight, bias, saved: None, low_rank: None })
+    }
+
+    fn norm(&mut self, module: &str, dim: usize) -> Result<Norm, ModelError> {
+        Ok(Norm { weight: self.add(format!("{module}.weight"), &[dim], Role::Norm)?, saved: None })
+    }
+}
+
+impl Blueprint {
+    /// The parameters and layers of a spec, all frozen.
+    ///
+    /// # Errors
+    /// Never for a spec read from a configuration; the registry refuses double names.
+    pub fn new(spec: Spec) -> Result<Self, ModelError> {
+        let mut b = Builder { registry: Registry::new() };
+        let (h, i, d) = (spec.hidden, spec.intermediate, spec.head_dim);
+        let weight = b.add(format!("{EMBED}.weight"), &[spec.vocab, h], Role::Embedding)?;
+        let embed = Layer { weight, bias: None, saved: None, low_rank: None };
+        let mut blocks = Vec::with_capacity(spec.layers);
+        for l in 0..spec.layers {
+            let name = format!("model.layers.{l}");
+            let attn = format!("{name}.self_attn");
+            blocks.push(Block {
+                input_norm: b.norm(&format!("{name}.input_layernorm"), h)?,
+                q: b.linear(&format!("{attn}.q_proj"), spec.heads * d, h, spec.qkv_bias)?,
+                k: b.linear(&format!("{attn}.k_proj"), spec.kv_heads * d, h, spec.qkv_bias)?,
+                v: b.linear(&format!("{attn}.v_proj"), spec.kv_heads * d, h, spec.qkv_bias)?,
+                head_norms: if spec.qk_norm {
+                    Some((b.norm(&format!("{attn}.q_norm"), d)?, b.norm(&format!("{attn}.k_norm"), d)?))
+                } else {
+                    None
+                },
+                o: b.linear(&format!("{attn}.o_proj"), h, spec.heads * d, spec.o_bias)?,
+                post_norm: b.norm(&format!("{name}.post_attention_layernorm"), h)?,
+                gate: b.linear(&format!("{name}.mlp.gate_proj"), i, h, spec.mlp_bias)?,
+                up: b.linear(&format!("{name}.mlp.up_proj"), i, h, spec.mlp_bias)?,
+                down: b.linear(&format!("{name}.mlp.down_proj"), h, i, spec.mlp_bias)?,
+                window: spec.windows[l],
+                name,
+            });
+        }
+        let norm = b.norm("model.norm", h)?;
+        let head = if spec.tied {
+            let mut alias = Parameter::new(format!("{HEAD}.weight"), &[spec.vocab, h], Role::Head, Dtype::F32);
+            alias.alias_of = Some(format!("{EMBED}.weight"));
+            b.registry.add(alias)?;
+            Layer { weight, bias: None, saved: None, low_rank: None }
+        } else {
+            let weight = b.add(format!("{HEAD}.weight"), &[spec.vocab, h], Role::Head)?;
+            Layer { weight, bias: None, saved: None, low_rank: None }
+        };
+        Ok(Self { spec, registry: b.registry, embed, blocks, norm, head })
+    }
+
+    /// What it describes.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The parameters, to set dtypes and what trains.
+    pub fn registry_mut(&mut self) -> &mut Registry {
+        &mut self.registry
+    }
+
+    /// Marks every base parameter as trained.
+    pub fn train_all(&mut self) {
+        for parameter in self.registry.iter_mut() {
+            parameter.trainable = true;
+        }
+    }
+
+    /// The model over storage that follows this blueprint's registry.
+    #[must_use]
+    pub fn into_decoder(self, parameters: Arc<dyn Parameters>) -> Decoder {
+        Decoder {
+            spec: self.spec,
+            parameters,
+            embed: self.embed,
+            blocks: self.blocks.into_iter().map(Arc::new).collect(),
+            norm: self.norm,
+            head: self.head,
+        }
+    }
+
+    /// Every linear layer and the embedding, by module name.
+    pub(crate) fn layers_mut(&mut self) -> Vec<(String, &mut Layer)> {
+        let mut all = vec![(EMBED.to_owned(), &mut self.embed)];
+        for b in &mut self.blocks {
+            let name = b.name.clone();
+            for (part, layer) in [
+                ("self_attn.q_proj", &mut b.q),
+                ("self_attn.k_proj", &mut b.k),
+                ("self_attn.v_proj", &mut b.v),
+                ("self_attn.o_proj", &mut b.o),
+                ("mlp.gate_proj", &mut b.gate),
+                ("mlp.up_proj", &mut b.up),
+                ("mlp.down_proj", &mut b.down),
+            ] {
+                all.push((format!("{name}.{part}"), layer));
+            }
+        }
+        all.push((HEAD.to_owned(), &mut self.head));
+        all
+    }
+
+    /// Every norm, by module name.
+    pub(crate) fn norms_mut(&mut self) -> Vec<(String, &mut Norm)> {
+        let mut all = Vec::new();
+        for b in &mut self.blocks {
+            let name = b.name.clone();
+            all.push((format!("{name}.input_layernorm"), &mut b.input_norm));
+            all.push((format!("{name}.post_attention_layernorm"), &mut b.post_norm));
+            if let Some((q, k)) = &mut b.head_norms {
+                all.push((format!("{name}.self_attn.q_norm"), q));
+                all.push((format!("{name}.self_attn.k_norm"), k));
+            }
+        }
+        all.push(("model.norm".to_owned(), &mut self.norm));
+        all
+    }
+}

@@ -1,0 +1,80 @@
+//! `config.json`, read key by key and written back as it was.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::ModelError;
+
+/// A configuration file, lossless.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigFile {
+    /// All keys, in file order.
+    pub json: Map<String, Value>,
+}
+
+impl ConfigFile {
+    /// Reads `config.json` of a folder.
+    ///
+    /// # Errors
+    /// If it is missing, unreadable or not a JSON object.
+    pub fn read(folder: &Path) -> Result<Self, ModelError> {
+        let path = folder.join("config.json");
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(ModelError::Missing { path }),
+            Err(source) => return Err(ModelError::Read { path, source }),
+        };
+        let json = serde_json::from_slice(&bytes).map_err(|source| ModelError::Json { path, source })?;
+        Ok(Self { json })
+    }
+
+    /// A key that is present and not null.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.json.get(key).filter(|v| !v.is_null())
+    }
+
+    pub(crate) fn usize(&self, key: &str) -> Result<Option<usize>, ModelError> {
+        read(self.get(key), key, "a non-negative integer", |v| v.as_u64().map(|n| n as usize))
+    }
+
+    pub(crate) fn require_usize(&self, key: &str) -> Result<usize, ModelError> {
+        self.usize(key)?.ok_or_else(|| ModelError::Key {
+            key: key.to_owned(),
+            got: "missing".to_owned(),
+            expected: "a positive integer",
+        })
+    }
+
+    pub(crate) fn f64(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        read(self.get(key), key, "a number", Value::as_f64)
+    }
+
+    pub(crate) fn bool(&self, key: &str, default: bool) -> Result<bool, ModelError> {
+        Ok(read(self.get(key), key, "true or false", Value::as_bool)?.unwrap_or(default))
+    }
+
+    pub(crate) fn str(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(v) => v.as_str().map(Some).ok_or_else(|| wrong(key, v, "a string")),
+        }
+    }
+}
+
+pub(crate) fn read<T>(
+    value: Option<&Value>,
+    key: &str,
+    expected: &'static str,
+    convert: impl Fn(&Value) -> Option<T>,
+) -> Result<Option<T>, ModelError> {
+    match value {
+        None => Ok(None),
+        Some(v) => convert(v).map(Some).ok_or_else(|| wrong(key, v, expected)),
+    }
+}
+
+fn wrong(key: &str, value: &Value, expected: &'static str) -> ModelError {
+    ModelError::Key { key: key.to_owned(), got: value.to_string(), expected }
+}

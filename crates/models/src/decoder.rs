@@ -1,0 +1,179 @@
+//! The generic decoder: embedding, blocks, final norm, head.
+//!
+//! Tokens of all sequences lie one after another; nothing is padded. A block is
+//! `x + o(attention(qkv(norm(x))))`, then `x + down(swiglu(gate_up(norm(x))))`, in five fused operations.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burnish_ops::{
+    AnyTensor, AttentionShape, HeadOptions, Linear, LinearInput, OpsError, Rotary, Run, attention, embedding,
+    linears, rms_norm,
+};
+
+use crate::layers::{Block, BlockTensors, Layer, Norm};
+use crate::{ModelError, Parameters, Pass, Spec};
+
+/// A micro-batch of token sequences, flattened.
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    /// Token ids of all sequences, one after another.
+    pub ids: Arc<Vec<u32>>,
+    /// Each token's position in its sequence.
+    pub positions: Arc<Vec<u32>>,
+    /// Where each sequence lies; attention stays inside.
+    pub documents: Arc<Vec<Range<usize>>>,
+    /// Each token's counter in the step's global batch, for dropout.
+    pub rows: Arc<Vec<u64>>,
+}
+
+impl Tokens {
+    /// Sequences one after another, positions from 0.
+    #[must_use]
+    pub fn from_sequences<S: AsRef<[u32]>>(sequences: &[S]) -> Self {
+        let (mut ids, mut positions, mut documents, mut rows) = (vec![], vec![], vec![], vec![]);
+        for (row, sequence) in sequences.iter().enumerate() {
+            let start = ids.len();
+            ids.extend_from_slice(sequence.as_ref());
+            positions.extend(0..sequence.as_ref().len() as u32);
+            rows.extend((0..sequence.as_ref().len() as u64).map(|p| (row as u64) << 32 | p));
+            documents.push(start..ids.len());
+        }
+        Self {
+            ids: Arc::new(ids),
+            positions: Arc::new(positions),
+            documents: Arc::new(documents),
+            rows: Arc::new(rows),
+        }
+    }
+}
+
+/// A decoder-only language model.
+pub struct Decoder {
+    pub(crate) spec: Spec,
+    pub(crate) parameters: Arc<dyn Parameters>,
+    pub(crate) embed: Layer,
+    pub(crate) blocks: Vec<Arc<Block>>,
+    pub(crate) norm: Norm,
+    pub(crate) head: Layer,
+}
+
+impl Decoder {
+    /// What it is.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Its parameters.
+    #[must_use]
+    pub fn parameters(&self) -> &Arc<dyn Parameters> {
+        &self.parameters
+    }
+
+    /// A pass over this model's parameters.
+    #[must_use]
+    pub fn pass(&self, mode: crate::Mode) -> Pass {
+        Pass::new(self.parameters.clone(), mode, true)
+    }
+
+    /// The residual stream after the last block, before the final norm: `[tokens, hidden]`.
+    ///
+    /// # Errors
+    /// If an id is outside the vocabulary, or a tensor does not fit.
+    pub fn hidden(&self, tokens: &Tokens, pass: &Pass) -> Result<AnyTensor, ModelError> {
+        let assembly = pass.assembly(&tokens.rows);
+        let read: Vec<AnyTensor> =
+            self.embed.indices(pass.adapters()).into_iter().map(|i| pass.read(i)).collect();
+        let mut read = read.into_iter();
+        let (table, low_rank) = self
+            .embed
+            .embedding(&mut || read.next().expect("invariant: `indices` and `embedding` agree"), &assembly);
+        let mut x = embedding(&tokens.ids, &table, low_rank.as_ref())?;
+        if pass.training() && !x.is_tracked() {
+            // Gradients of the blocks must flow even when the embedding is frozen.
+            x = x.leaf();
+        }
+        let rotary = self.rotary(&tokens.positions);
+        for block in &self.blocks {
+            let indices = block.indices(pass.adapters());
+            let (plan, how, rotary, documents) =
+                (block.clone(), assembly.clone(), rotary.clone(), tokens.documents.clone());
+            let (shape, eps) = (self.attention_shape(block.window), self.spec.norm_eps);
+            let run: Run = Arc::new(move |inputs, weights| {
+                let w = plan.assemble(weights, &how, eps);
+                run_block(&inputs[0], &w, eps, |qkv| {
+                    attention(qkv, &shape, &documents, Some(&rotary), w.head_norm.as_ref())
+                })
+            });
+            x = pass.block(&block.name, &x, indices, run)?;
+        }
+        Ok(x)
+    }
+
+    /// The final norm.
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    pub fn final_norm(&self, x: &AnyTensor, pass: &Pass) -> Result<AnyTensor, ModelError> {
+        Ok(rms_norm(x, &pass.read(self.norm.index(pass.adapters())), self.spec.norm_eps)?)
+    }
+
+    /// The output projection.
+    #[must_use]
+    pub fn head(&self, pass: &Pass, rows: &Arc<Vec<u64>>) -> Linear {
+        let read: Vec<AnyTensor> =
+            self.head.indices(pass.adapters()).into_iter().map(|i| pass.read(i)).collect();
+        let mut read = read.into_iter();
+        self.head.linear(
+            &mut || read.next().expect("invariant: `indices` and `linear` agree"),
+            &pass.assembly(rows),
+        )
+    }
+
+    /// How logits are made: this model's scale and cap, with `temperature`.
+    #[must_use]
+    pub fn head_options(&self, temperature: f32) -> HeadOptions {
+        HeadOptions { temperature, ..HeadOptions::default() }
+    }
+
+    pub(crate) fn attention_shape(&self, window: Option<usize>) -> AttentionShape {
+        AttentionShape {
+            heads: self.spec.heads,
+            kv_heads: self.spec.kv_heads,
+            head_dim: self.spec.head_dim,
+            scale: (self.spec.head_dim as f32).powf(-0.5),
+            softcap: None,
+            window,
+        }
+    }
+
+    pub(crate) fn rotary(&self, positions: &Arc<Vec<u32>>) -> Rotary {
+        let length = positions.iter().max().map_or(0, |&p| p as usize + 1);
+        Rotary {
+            table: Arc::new(self.spec.rope.table(length)),
+            positions: positions.clone(),
+            rotary_dim: self.spec.rope.dim,
+        }
+    }
+}
+
+/// One block around an attention function (causal over documents, or with a cache).
+pub(crate) fn run_block(
+    x: &AnyTensor,
+    w: &BlockTensors,
+    eps: f32,
+    attend: impl FnOnce(&AnyTensor) -> Result<AnyTensor, OpsError>,
+) -> Result<AnyTensor, OpsError> {
+    let normed = |x: &AnyTensor, gamma: &AnyTensor| LinearInput::RmsNorm {
+        x: x.clone(),
+        gamma: gamma.clone(),
+        eps,
+    };
+    let qkv = linears(&normed(x, &w.input_norm), &w.qkv, None)?;
+    let attended = attend(&qkv)?;
+    drop(qkv);
+    let x = linears(&LinearInput::Plain(attended), std::slice::from_ref(&w.o), Some(x))?;
+    let gate_up = linears(&normed(&x, &w.post_norm), &w.gate_up, None)?;
+    linears(&LinearInput::SwiGlu(gate_up), std::slice::from_ref(&w.down), Some(&x))
+}

@@ -1,0 +1,133 @@
+//! What can be wrong with a model folder.
+
+use std::path::PathBuf;
+
+use burnish_core::{Dtype, RegistryError};
+use burnish_ops::OpsError;
+use burnish_peft::PeftError;
+use burnish_store::StoreError;
+
+/// A model that cannot be read, built, run or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A file of the folder is not there.
+    #[error("{path}: not found; a Hugging Face model folder holds config.json, model*.safetensors and tokenizer.json")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file could not be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// config.json is not JSON.
+    #[error("{path}: not valid JSON: {source}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// A key of config.json is missing or of the wrong kind.
+    #[error("config.json: `{key}` is {got}, expected {expected}")]
+    Key {
+        /// The key.
+        key: String,
+        /// What it holds.
+        got: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// A model family, or an option of one, that burnish does not compute.
+    #[error("config.json: `{key}` = {got} is not supported; supported: {supported}")]
+    Unsupported {
+        /// The key.
+        key: String,
+        /// What it holds.
+        got: String,
+        /// What would work.
+        supported: &'static str,
+    },
+    /// The weights do not fit the configuration.
+    #[error("{path}: {}", list(.faults))]
+    Weights {
+        /// The folder.
+        path: PathBuf,
+        /// Every difference.
+        faults: Vec<WeightFault>,
+    },
+    /// A parameter name that the model does not have.
+    #[error("the model has no parameter `{name}`")]
+    UnknownParameter {
+        /// The name.
+        name: String,
+    },
+    /// A sequence longer than the model can place.
+    #[error("sequence of {got} tokens exceeds max_position_embeddings {limit}; shorten max_length or the prompt")]
+    TooLong {
+        /// Tokens.
+        got: usize,
+        /// The model's limit.
+        limit: usize,
+    },
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Ops(#[from] OpsError),
+    /// A file of weights failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An adapter failed.
+    #[error(transparent)]
+    Peft(#[from] PeftError),
+    /// Two parameters share a name.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+/// One difference between weights and configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightFault {
+    /// No such tensor in the files.
+    #[error("tensor `{name}` is missing")]
+    Missing {
+        /// The tensor.
+        name: String,
+    },
+    /// Another shape.
+    #[error("tensor `{name}` has shape {got:?}, expected {expected:?} from config.json")]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// In the file.
+        got: Vec<usize>,
+        /// By the configuration.
+        expected: Vec<usize>,
+    },
+    /// Not a floating-point tensor.
+    #[error("tensor `{name}` is {got}, expected float32, bfloat16 or float16 (quantised weights are not supported)")]
+    Dtype {
+        /// The tensor.
+        name: String,
+        /// In the file.
+        got: Dtype,
+    },
+    /// A tensor that the configuration does not account for.
+    #[error("tensor `{name}` belongs to no parameter of this configuration")]
+    Unexpected {
+        /// The tensor.
+        name: String,
+    },
+}
+
+fn list(faults: &[WeightFault]) -> String {
+    let shown: Vec<String> = faults.iter().take(8).map(ToString::to_string).collect();
+    let more = faults.len().saturating_sub(8);
+    let tail = if more > 0 { format!("; and {more} more") } else { String::new() };
+    format!("the weights do not fit config.json: {}{tail}", shown.join("; "))
+}

@@ -1,0 +1,252 @@
+//! Hugging Face model folders: read slice-wise into stored dtypes, written so that Transformers loads them.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{DType, Device, TensorData};
+use burnish_core::{Dtype, Parameter, Registry, Role};
+use burnish_ops::AnyTensor;
+use burnish_store::{FolderWriter, HostTensor, TensorSpec, WeightFolder};
+use serde_json::Value;
+
+use crate::config::ConfigFile;
+use crate::error::WeightFault;
+use crate::{ModelError, Spec};
+
+/// Files beside the weights that a tuned model keeps.
+const COMPANIONS: [&str; 10] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "preprocessor_config.json",
+];
+
+/// A model folder, its configuration read and its weights mapped.
+pub struct ModelFolder {
+    path: PathBuf,
+    config: ConfigFile,
+    spec: Spec,
+    weights: WeightFolder,
+}
+
+impl ModelFolder {
+    /// Opens a folder; reads `config.json` and the headers of the weight files.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged, or the architecture is not supported.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
+        let path = path.as_ref().to_path_buf();
+        let config = ConfigFile::read(&path)?;
+        let spec = Spec::from_config(&config)?;
+        let weights = WeightFolder::open(&path)?;
+        Ok(Self { path, config, spec, weights })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `config.json`.
+    #[must_use]
+    pub fn config(&self) -> &ConfigFile {
+        &self.config
+    }
+
+    /// What the configuration describes.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Compares every tensor's name and shape with a registry, and sets the registry's stored dtypes: what trains is
+    /// stored in `trained`, vectors in fp32 (they cost nothing), frozen matrices as they are in the file. The first `base`
+    /// parameters are the folder's.
+    ///
+    /// # Errors
+    /// All differences at once.
+    pub fn declare(&self, registry: &mut Registry, base: usize, trained: Dtype) -> Result<(), ModelError> {
+        let mut faults = Vec::new();
+        let mut known = Vec::new();
+        for parameter in registry.iter_mut().skip(base).filter(|p| p.trainable && p.shape.len() > 1) {
+            if parameter.role != Role::Adapter {
+                parameter.precision.store = trained;
+            }
+        }
+        for parameter in registry.iter_mut().take(base).filter(|p| p.alias_of.is_none()) {
+            let Some(name) = self.file_name(&parameter.name) else {
+                faults.push(WeightFault::Missing { name: parameter.name.clone() });
+                continue;
+            };
+            let info = self.weights.info(&name)?;
+            if info.shape != parameter.shape {
+                faults.push(WeightFault::Shape {
+                    name: name.clone(),
+                    got: info.shape.clone(),
+                    expected: parameter.shape.clone(),
+                });
+            }
+            if !info.dtype.is_float() || info.dtype == Dtype::F64 {
+                faults.push(WeightFault::Dtype { name: name.clone(), got: info.dtype });
+            }
+            parameter.precision.store = match (parameter.trainable, parameter.shape.len()) {
+                (_, 1) => Dtype::F32,
+                (true, _) => trained,
+                (false, _) => info.dtype,
+            };
+            known.push(name);
+        }
+        for name in self.weights.names() {
+            let derived = name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight" && self.spec.tied;
+            if !derived && !known.iter().any(|k| k == name) {
+                faults.push(WeightFault::Unexpected { name: name.to_owned() });
+            }
+        }
+        if faults.is_empty() { Ok(()) } else { Err(ModelError::Weights { path: self.path.clone(), faults }) }
+    }
+
+    /// Reads a base parameter in its declared dtype.
+    ///
+    /// # Errors
+    /// If it is missing or damaged.
+    pub fn read(&self, parameter: &Parameter, device: &Device) -> Result<AnyTensor, ModelError> {
+        let name = self
+            .file_name(&parameter.name)
+            .ok_or_else(|| ModelError::UnknownParameter { name: parameter.name.clone() })?;
+        let tensor = self.weights.read(&name)?;
+        let store = parameter.precision.store;
+        let tensor = if tensor.dtype == store { tensor } else { tensor.cast(store) };
+        Ok(to_device(tensor, device))
+    }
+
+    /// The tensor's name in the files: as it is, or without the `model.` prefix (folders of the bare transformer).
+    fn file_name(&self, name: &str) -> Option<String> {
+        if self.weights.contains(name) {
+            return Some(name.to_owned());
+        }
+        name.strip_prefix("model.").filter(|n| self.weights.contains(n)).map(str::to_owned)
+    }
+
+    /// Copies the tokenizer, chat template and generation settings into `writer`.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written.
+    pub fn copy_companions(&self, writer: &mut FolderWriter) -> Result<(), ModelError> {
+        copy_companions(&self.path, writer)
+    }
+
+    /// Writes a full model folder: weights in `dtype`, the configuration with that dtype, and the companions.
+    ///
+    /// `value` gives a parameter's tensor on the host; the first `base` parameters are written.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write(
+        &self,
+        writer: &mut FolderWriter,
+        registry: &Registry,
+        base: usize,
+        dtype: Dtype,
+        value: impl Fn(usize) -> Result<HostTensor, ModelError>,
+    ) -> Result<(), ModelError> {
+        self.write_as(writer, registry, base, dtype, false, value)
+    }
+
+    /// As [`Self::write`]; `untie` writes a tied head as a weight of its own.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write_as(
+        &self,
+        writer: &mut FolderWriter,
+        registry: &Registry,
+        base: usize,
+        dtype: Dtype,
+        untie: bool,
+        value: impl Fn(usize) -> Result<HostTensor, ModelError>,
+    ) -> Result<(), ModelError> {
+        let written: Vec<(usize, &Parameter)> = registry
+            .iter()
+            .take(base)
+            .enumerate()
+            .filter(|(_, p)| p.alias_of.is_none() || untie)
+            .collect();
+        let specs: Vec<TensorSpec> =
+            written.iter().map(|(_, p)| TensorSpec::new(p.name.clone(), dtype, &p.shape)).collect();
+        writer.tensors_from::<ModelError>("model", &specs, |spec| {
+            let (index, _) = written
+                .iter()
+                .find(|(_, p)| p.name == spec.name)
+                .expect("invariant: the writer asks for tensors that it was told of");
+            let tensor = value(*index)?;
+            let tensor = if tensor.dtype == dtype { tensor } else { tensor.cast(dtype) };
+            Ok(Cow::Owned(tensor.bytes))
+        })?;
+        let mut config = self.config.json.clone();
+        config.remove("torch_dtype");
+        config.insert("dtype".to_owned(), Value::from(dtype.name()));
+        config.insert("architectures".to_owned(), Value::from(vec![self.architecture()]));
+        if untie {
+            config.insert("tie_word_embeddings".to_owned(), Value::from(false));
+        }
+        writer.json("config.json", &Value::Object(config))?;
+        self.copy_companions(writer)
+    }
+
+    fn architecture(&self) -> &'static str {
+        use crate::Family;
+        match self.spec.family {
+            Family::Llama => "LlamaForCausalLM",
+            Family::Mistral => "MistralForCausalLM",
+            Family::Qwen2 => "Qwen2ForCausalLM",
+            Family::Qwen3 => "Qwen3ForCausalLM",
+        }
+    }
+}
+
+/// Copies the tokenizer, chat template and generation settings of `folder` into `writer`.
+///
+/// # Errors
+/// If a file cannot be read or written.
+pub fn copy_companions(folder: &Path, writer: &mut FolderWriter) -> Result<(), ModelError> {
+    for name in COMPANIONS {
+        let path = folder.join(name);
+        match std::fs::read(&path) {
+            Ok(bytes) => writer.file(name, &bytes)?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(source) => return Err(ModelError::Read { path, source }),
+        }
+    }
+    Ok(())
+}
+
+/// A host tensor on a device, in its dtype, without a copy where the device is the host.
+#[must_use]
+pub fn to_device(tensor: HostTensor, device: &Device) -> AnyTensor {
+    let dtype = match tensor.dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        Dtype::Bf16 => DType::BF16,
+        Dtype::F16 => DType::F16,
+        Dtype::I64 => DType::I64,
+        Dtype::I32 => DType::I32,
+        Dtype::U8 => DType::U8,
+    };
+    AnyTensor::from_data(TensorData::from_bytes_vec(tensor.bytes, tensor.shape, dtype), device)
+}
+
+/// A device tensor on the host, in its dtype.
+#[must_use]
+pub fn to_host(tensor: &AnyTensor) -> HostTensor {
+    let dtype = tensor.dtype().expect("invariant: parameters are float tensors");
+    let shape = tensor.shape();
+    let bytes = tensor.to_data().into_bytes().to_vec();
+    HostTensor { dtype, shape, bytes }
+}

@@ -1,0 +1,181 @@
+//! The generic decoder's description: what differs between families, as data.
+
+use crate::config::ConfigFile;
+use crate::rope::Rope;
+use crate::{ModelError, rope};
+
+/// The families on the generic decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Llama 2, 3 and everything of `model_type` llama.
+    Llama,
+    /// Mistral.
+    Mistral,
+    /// Qwen2 and Qwen2.5, dense.
+    Qwen2,
+    /// Qwen3, dense.
+    Qwen3,
+}
+
+/// A decoder-only transformer with RMSNorm, rotary attention and a SwiGLU MLP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    /// The family.
+    pub family: Family,
+    /// Rows of the embedding.
+    pub vocab: usize,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Width of the MLP.
+    pub intermediate: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Added to the mean square in norms.
+    pub norm_eps: f32,
+    /// Biases on q, k, v.
+    pub qkv_bias: bool,
+    /// Bias on the attention output.
+    pub o_bias: bool,
+    /// Biases in the MLP.
+    pub mlp_bias: bool,
+    /// Per-head norms of queries and keys.
+    pub qk_norm: bool,
+    /// Whether the head shares the embedding.
+    pub tied: bool,
+    /// Rotary embedding.
+    pub rope: Rope,
+    /// Per layer, the sliding window.
+    pub windows: Vec<Option<usize>>,
+    /// Longest sequence the configuration names.
+    pub max_positions: usize,
+    /// Standard deviation of a fresh initialisation.
+    pub initializer_range: f64,
+}
+
+const FAMILIES: &str = "llama, mistral, qwen2, qwen3";
+
+impl Spec {
+    /// Reads a spec from `config.json`.
+    ///
+    /// # Errors
+    /// If a key is missing or of the wrong kind, or names something that is not computed here.
+    pub fn from_config(config: &ConfigFile) -> Result<Self, ModelError> {
+        let family = match config.str("model_type")? {
+            Some("llama") => Family::Llama,
+            Some("mistral") => Family::Mistral,
+            Some("qwen2") => Family::Qwen2,
+            Some("qwen3") => Family::Qwen3,
+            other => {
+                return Err(ModelError::Unsupported {
+                    key: "model_type".to_owned(),
+                    got: other.unwrap_or("missing").to_owned(),
+                    supported: FAMILIES,
+                });
+            }
+        };
+        if let Some(act) = config.str("hidden_act")?
+            && !matches!(act, "silu" | "swish")
+        {
+            return Err(ModelError::Unsupported {
+                key: "hidden_act".to_owned(),
+                got: act.to_owned(),
+                supported: "silu",
+            });
+        }
+        if config.get("quantization_config").is_some() {
+            return Err(ModelError::Unsupported {
+                key: "quantization_config".to_owned(),
+                got: "set".to_owned(),
+                supported: "unquantised weights in float32, bfloat16 or float16",
+            });
+        }
+        let hidden = config.require_usize("hidden_size")?;
+        let layers = config.require_usize("num_hidden_layers")?;
+        let heads = config.require_usize("num_attention_heads")?;
+        let kv_heads = config.usize("num_key_value_heads")?.unwrap_or(match family {
+            Family::Mistral => 8,
+            Family::Qwen2 | Family::Qwen3 => 32,
+            Family::Llama => heads,
+        });
+        let head_dim = match (config.usize("head_dim")?, family) {
+            (Some(d), _) => d,
+            (None, Family::Qwen3) => 128,
+            (None, _) => hidden / heads.max(1),
+        };
+        if kv_heads == 0 || heads % kv_heads != 0 {
+            return Err(ModelError::Unsupported {
+                key: "num_key_value_heads".to_owned(),
+                got: format!("{kv_heads} for {heads} heads"),
+                supported: "a divisor of num_attention_heads",
+            });
+        }
+        let attention_bias = config.bool("attention_bias", false)?;
+        let max_positions = config.usize("max_position_embeddings")?.unwrap_or(match family {
+            Family::Llama => 2048,
+            Family::Mistral => 131_072,
+            Family::Qwen2 | Family::Qwen3 => 32_768,
+        });
+        Ok(Self {
+            family,
+            vocab: config.require_usize("vocab_size")?,
+            hidden,
+            intermediate: config.require_usize("intermediate_size")?,
+            layers,
+            heads,
+            kv_heads,
+            head_dim,
+            norm_eps: config.f64("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            qkv_bias: match family {
+                Family::Qwen2 => true,
+                Family::Llama | Family::Qwen3 => attention_bias,
+                Family::Mistral => false,
+            },
+            o_bias: matches!(family, Family::Llama | Family::Qwen3) && attention_bias,
+            mlp_bias: family == Family::Llama && config.bool("mlp_bias", false)?,
+            qk_norm: family == Family::Qwen3,
+            tied: config.bool("tie_word_embeddings", false)?,
+            rope: rope::from_config(config, head_dim, max_positions)?,
+            windows: windows(config, family, layers)?,
+            max_positions,
+            initializer_range: config.f64("initializer_range")?.unwrap_or(0.02),
+        })
+    }
+}
+
+/// Sliding windows per layer: Mistral's on all layers, Qwen's by `layer_types` or `max_window_layers`.
+fn windows(config: &ConfigFile, family: Family, layers: usize) -> Result<Vec<Option<usize>>, ModelError> {
+    let window = config.usize("sliding_window")?;
+    let used = match family {
+        Family::Llama => return Ok(vec![None; layers]),
+        Family::Mistral => return Ok(vec![window; layers]),
+        Family::Qwen2 | Family::Qwen3 => config.bool("use_sliding_window", false)?,
+    };
+    let window = if used { window } else { None };
+    if let Some(types) = config.get("layer_types") {
+        let types = types.as_array().filter(|t| t.len() == layers).ok_or_else(|| ModelError::Key {
+            key: "layer_types".to_owned(),
+            got: types.to_string(),
+            expected: "one entry per layer",
+        })?;
+        return types
+            .iter()
+            .map(|t| match t.as_str() {
+                Some("full_attention") => Ok(None),
+                Some("sliding_attention") => Ok(window),
+                _ => Err(ModelError::Unsupported {
+                    key: "layer_types".to_owned(),
+                    got: t.to_string(),
+                    supported: "full_attention, sliding_attention",
+                }),
+            })
+            .collect();
+    }
+    let full_until = config.usize("max_window_layers")?.unwrap_or(28);
+    Ok((0..layers).map(|l| if l >= full_until { window } else { None }).collect())
+}

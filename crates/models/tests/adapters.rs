@@ -1,0 +1,92 @@
+//! Adapters written by PEFT give the logits that PEFT recorded.
+
+use std::path::{Path, PathBuf};
+
+use burnish_core::Dtype;
+use burnish_models::{Model, ModelError, ModelFolder, Tuning, load};
+use burnish_peft::AdapterFolder;
+
+use crate::recordings::{close, device, fixtures, floats, given, ids, json, logits};
+
+const TOLERANCE: f32 = 1e-5;
+
+fn open(base: &Path, adapter: &Path) -> Result<Model, ModelError> {
+    let folder = ModelFolder::open(base)?;
+    let adapter = AdapterFolder::open(adapter)?;
+    Model::load(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0, &device())
+}
+
+fn last_logits(model: &Model, expected: &serde_json::Value) -> (Vec<f32>, f64) {
+    let row = match &expected["input_ids"][0] {
+        serde_json::Value::Array(_) => ids(&expected["input_ids"][0]),
+        _ => ids(&expected["input_ids"]),
+    };
+    let all = logits(&model.decoder, &[row]);
+    let vocab = model.decoder.spec().vocab;
+    (all[all.len() - vocab..].to_vec(), all.iter().map(|&l| f64::from(l)).sum())
+}
+
+fn adapters(root: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(root).unwrap().map(|e| e.unwrap().path()) {
+        for candidate in [entry.clone(), entry.join("nonzero")] {
+            if candidate.join("adapter_config.json").is_file() {
+                all.push(candidate);
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+/// Kinds that burnish refuses by name, with a word of the reason.
+const REFUSED: [(&str, &str); 8] = [
+    ("out_dora", "use_dora"),
+    ("out_tok", "trainable_token_indices"),
+    ("out4_moe_alllinear", "qwen3_moe"),
+    ("out4_moe_both", "qwen3_moe"),
+    ("out4_moe_oldstyle", "qwen3_moe"),
+    ("out4_ia3", "IA3"),
+    ("out4_oft", "OFT"),
+    ("out4_prompt", "PROMPT_TUNING"),
+];
+
+fn replay(root: &Path) -> usize {
+    let mut replayed = 0;
+    for adapter in adapters(root) {
+        let expected = json(&adapter.join("expected_logits.json"));
+        let base = root.join(expected["base_model"].as_str().unwrap());
+        let name = adapter.strip_prefix(root).unwrap().display().to_string();
+        if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| name.starts_with(refused)) {
+            let error = open(&base, &adapter).err().unwrap_or_else(|| panic!("{name} was not refused")).to_string();
+            assert!(error.contains(why), "{name}: {error}");
+            continue;
+        }
+        let model = open(&base, &adapter).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let (last, sum) = last_logits(&model, &expected);
+        close(&name, &last, &floats(&expected["last_token_logits"]), TOLERANCE);
+        let wanted = expected["sum_all_logits"].as_f64().unwrap();
+        assert!((sum - wanted).abs() < 1e-2, "{name}: sum {sum}, expected {wanted}");
+        replayed += 1;
+    }
+    replayed
+}
+
+#[test]
+fn adapters_give_the_recorded_logits() {
+    assert!(replay(&fixtures().join("peft")) >= 10);
+    if let Some(root) = given("peft-fixtures") {
+        assert!(replay(&root) >= 1, "{}", root.display());
+    }
+}
+
+#[test]
+fn bases_give_the_recorded_logits() {
+    for name in ["tiny-llama", "tiny-llama-1l", "tiny-llama-1l-tied", "tiny-qwen3"] {
+        let folder = fixtures().join("peft").join(name);
+        let expected = json(&folder.join("expected_logits.json"));
+        let model = load(&folder, &device()).unwrap();
+        let (last, _) = last_logits(&model, &expected);
+        close(name, &last, &floats(&expected["last_token_logits"]), TOLERANCE);
+    }
+}

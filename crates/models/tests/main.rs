@@ -1,0 +1,6 @@
+//! Models against recordings made with Transformers and PEFT.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod adapters;
+mod families;
+mod recordings;

@@ -1,0 +1,71 @@
+//! Causal attention over flattened documents, with grouped key/value heads.
+//!
+//! There is no padding: tokens of all documents lie one after another and attention never leaves a document. Rotary
+//! embedding (Su et al., arXiv:2104.09864, in the half-rotation form of Llama) and per-head norms (Qwen3) are folded
+//! into the operation. The score matrix is never kept: backward recomputes it from the log-sum-exp.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::{AnyTensor, OpsError};
+
+/// What attention looks like.
+#[derive(Clone, Debug)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Multiplies the scores.
+    pub scale: f32,
+    /// `c * tanh(score / c)`.
+    pub softcap: Option<f32>,
+    /// Key `j` is visible to query `i` when `0 <= i - j < window`.
+    pub window: Option<usize>,
+}
+
+/// A rotary table and each token's position in it.
+#[derive(Clone, Debug)]
+pub struct Rotary {
+    /// `[positions, rotary_dim]`: cosines, then sines, the attention factor multiplied in.
+    pub table: Arc<Vec<f32>>,
+    /// `[tokens]`.
+    pub positions: Arc<Vec<u32>>,
+    /// How many dimensions of a head rotate.
+    pub rotary_dim: usize,
+}
+
+/// Per-head RMS norms of queries and keys, applied before the rotation.
+#[derive(Clone, Debug)]
+pub struct HeadNorm {
+    /// `[head_dim]`.
+    pub q: AnyTensor,
+    /// `[head_dim]`.
+    pub k: AnyTensor,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// Attention of `qkv` within each of `documents`.
+///
+/// # Shapes
+/// - qkv: `[tokens, (heads + 2 * kv_heads) * head_dim]`: queries, keys, values
+/// - output: `[tokens, heads * head_dim]`; rows outside every document are zero
+///
+/// # Errors
+/// If shapes or dtypes do not fit.
+pub fn attention(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norm: Option<&HeadNorm>,
+) -> Result<AnyTensor, OpsError> {
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(qkv) {
+        return crate::flex::attention::attention(qkv, shape, documents, rotary, norm);
+    }
+    crate::reference::attention(qkv, shape, documents, rotary, norm)
+}

@@ -1,0 +1,179 @@
+//! The one mechanism by which burnish records operations on Burn's autodiff tape.
+//!
+//! [`apply`] takes any number of inputs, runs a forward on plain tensors and records a backward closure with the
+//! tracked inputs as parents. Segments, fused kernels and collectives are all built on it, so no operation names a
+//! backend of its own.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, BackendTensor, DispatchKindConversion, DispatchTensor};
+
+use crate::{AnyTensor, OpsError};
+
+/// From the output's gradient to one gradient per input (`None` where it was not wanted).
+pub type BackwardFn = Box<dyn FnOnce(AnyTensor) -> Vec<Option<AnyTensor>> + Send>;
+
+/// How many tracked inputs one operation may have.
+pub const MOST_INPUTS: usize = 24;
+
+/// Runs `forward` on the plain inputs; when any input is tracked, records its backward.
+///
+/// `forward` gets the inputs outside autodiff and, per input, whether its gradient is wanted. The backward closure
+/// returns one entry per input and must fill those that were wanted.
+///
+/// # Errors
+/// Whatever `forward` returns; too many tracked inputs; a tensor under Burn's own checkpointing.
+pub fn apply(
+    op: &'static str,
+    inputs: &[AnyTensor],
+    forward: impl FnOnce(&[AnyTensor], &[bool]) -> Result<(AnyTensor, BackwardFn), OpsError>,
+) -> Result<AnyTensor, OpsError> {
+    let wanted: Vec<bool> = inputs.iter().map(AnyTensor::is_tracked).collect();
+    let plain: Vec<AnyTensor> = inputs.iter().map(AnyTensor::plain).collect();
+    let (out, backward) = forward(&plain, &wanted)?;
+    drop(plain);
+    if !wanted.contains(&true) {
+        return Ok(out);
+    }
+    #[cfg(feature = "flex")]
+    if has_backend::<burn::backend::Flex>(&out) {
+        return record::<burn::backend::Flex>(op, inputs, &wanted, out, backward);
+    }
+    #[cfg(feature = "cuda")]
+    if has_backend::<burn::backend::Cube>(&out) {
+        return record::<burn::backend::Cube>(op, inputs, &wanted, out, backward);
+    }
+    Err(OpsError::Checkpointing { op })
+}
+
+fn has_backend<B: Backend>(tensor: &AnyTensor) -> bool
+where
+    DispatchTensor: DispatchKindConversion<B>,
+{
+    <DispatchTensor as DispatchKindConversion<B>>::try_into_backend(tensor.clone().dispatch()).is_ok()
+}
+
+/// A backend whose float primitives convert to and from dispatch tensors, with and without autodiff.
+trait Host: Backend {
+    fn wrap(primitive: FloatTensor<Self>) -> AnyTensor;
+    fn unwrap(tensor: AnyTensor) -> FloatTensor<Self>;
+    fn guard(tensor: AnyTensor) -> Option<NodeGuard>;
+    fn wrap_tracked(primitive: FloatTensor<Autodiff<Self>>) -> AnyTensor;
+}
+
+macro_rules! host {
+    ($backend:ty) => {
+        impl Host for $backend {
+            fn wrap(primitive: FloatTensor<Self>) -> AnyTensor {
+                AnyTensor::from_dispatch(<DispatchTensor as DispatchKindConversion<Self>>::from_backend(
+                    BackendTensor::Float(primitive),
+                ))
+            }
+            fn unwrap(tensor: AnyTensor) -> FloatTensor<Self> {
+                <DispatchTensor as DispatchKindConversion<Self>>::try_into_backend(tensor.dispatch())
+                    .expect("invariant: an operation keeps its inputs' backend")
+                    .float()
+            }
+            fn guard(tensor: AnyTensor) -> Option<NodeGuard> {
+                let tensor =
+                    <DispatchTensor as DispatchKindConversion<Autodiff<Self, NoCheckpointing>>>::try_into_backend(
+                        tensor.dispatch(),
+                    )
+                    .ok()?;
+                Some(tensor.float().into_parts().1)
+            }
+            fn wrap_tracked(primitive: FloatTensor<Autodiff<Self>>) -> AnyTensor {
+                AnyTensor::from_dispatch(
+                    <DispatchTensor as DispatchKindConversion<Autodiff<Self, NoCheckpointing>>>::from_backend(
+                        BackendTensor::Float(primitive),
+                    ),
+                )
+            }
+        }
+    };
+}
+#[cfg(feature = "flex")]
+host!(burn::backend::Flex);
+#[cfg(feature = "cuda")]
+host!(burn::backend::Cube);
+
+fn record<B: Host>(
+    op: &'static str,
+    inputs: &[AnyTensor],
+    wanted: &[bool],
+    out: AnyTensor,
+    backward: BackwardFn,
+) -> Result<AnyTensor, OpsError> {
+    let mut slots = Vec::new();
+    let mut guards = Vec::new();
+    for (slot, input) in inputs.iter().enumerate().filter(|&(i, _)| wanted[i]) {
+        slots.push(slot);
+        guards.push(B::guard(input.clone()).ok_or(OpsError::Checkpointing { op })?);
+    }
+    let state = State { op, slots, backward: Arc::new(Mutex::new(Some(backward))) };
+    macro_rules! arity {
+        ($($n:literal)*) => {
+            match guards.len() {
+                $($n => Ok(finish::<B, $n>(guards, state, out)),)*
+                got => Err(OpsError::TooManyInputs { op, got, most: MOST_INPUTS }),
+            }
+        };
+    }
+    arity!(1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24)
+}
+
+fn finish<B: Host, const N: usize>(guards: Vec<NodeGuard>, state: State, out: AnyTensor) -> AnyTensor {
+    let guards: [NodeGuard; N] =
+        guards.try_into().unwrap_or_else(|_| unreachable!("invariant: the match above counted them"));
+    let out = B::unwrap(out);
+    let out = match Backward::<B, N>::prepare::<NoCheckpointing>(Recorded, guards).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish(state, out),
+        OpsKind::UnTracked(prep) => prep.finish(out),
+    };
+    B::wrap_tracked(out)
+}
+
+#[derive(Clone)]
+struct State {
+    op: &'static str,
+    slots: Vec<usize>,
+    backward: Arc<Mutex<Option<BackwardFn>>>,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}", self.op, self.slots)
+    }
+}
+
+#[derive(Debug)]
+struct Recorded;
+
+impl<B: Host, const N: usize> Backward<B, N> for Recorded {
+    type State = State;
+
+    fn backward(self, ops: Ops<State, N>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let upstream = grads.consume::<B>(&ops.node);
+        let State { op, slots, backward } = ops.state;
+        let backward = backward
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .take()
+            .expect("invariant: Burn consumes a step once");
+        let mut gradients = backward(B::wrap(upstream));
+        for (parent, slot) in ops.parents.into_iter().zip(slots) {
+            if let Some(parent) = parent {
+                let gradient = gradients[slot]
+                    .take()
+                    .unwrap_or_else(|| unreachable!("invariant: {op} returns every wanted gradient ({slot})"));
+                grads.register::<B>(parent.id, B::unwrap(gradient));
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Token embedding, with a low-rank adapter: `y = W[ids] + s * A^T[ids] B^T` (PEFT's LoRA on embeddings).
+
+use std::sync::Arc;
+
+use crate::{AnyTensor, OpsError};
+
+/// A low-rank adapter on an embedding.
+#[derive(Clone, Debug)]
+pub struct EmbeddingLowRank {
+    /// `[r, vocab]`.
+    pub a: AnyTensor,
+    /// `[hidden, r]`.
+    pub b: AnyTensor,
+    /// `alpha / r`, or `alpha / sqrt(r)`.
+    pub scale: f32,
+}
+
+/// Rows of `weight` by id, in f32.
+///
+/// # Shapes
+/// - ids: `[tokens]`, weight: `[vocab, hidden]`, output: `[tokens, hidden]`
+///
+/// # Errors
+/// If an id is outside the vocabulary, or shapes or dtypes do not fit.
+pub fn embedding(
+    ids: &Arc<Vec<u32>>,
+    weight: &AnyTensor,
+    low_rank: Option<&EmbeddingLowRank>,
+) -> Result<AnyTensor, OpsError> {
+    let shape = weight.shape();
+    let vocab = shape.first().copied().unwrap_or(0);
+    if let Some(&got) = ids.iter().find(|&&id| id as usize >= vocab) {
+        return Err(OpsError::Index { op: "embedding", got: got as usize, limit: vocab });
+    }
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(weight) {
+        return crate::flex::embedding::embedding(ids, weight, low_rank);
+    }
+    crate::reference::embedding(ids, weight, low_rank)
+}
+
+/// Rows of `x` by index; its backward scatters.
+///
+/// # Shapes
+/// - x: `[tokens, hidden]`, output: `[rows.len(), hidden]`
+///
+/// # Errors
+/// If an index is out of range.
+pub fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, OpsError> {
+    let tokens = x.shape().first().copied().unwrap_or(0);
+    if let Some(&got) = rows.iter().find(|&&r| r >= tokens) {
+        return Err(OpsError::Index { op: "select_rows", got, limit: tokens });
+    }
+    if rows.len() == tokens && rows.iter().enumerate().all(|(i, &r)| i == r) {
+        return Ok(x.clone());
+    }
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(x) {
+        return crate::flex::embedding::select_rows(x, rows);
+    }
+    crate::reference::select_rows(x, rows)
+}

@@ -1,0 +1,88 @@
+//! What can go wrong before Burn is asked.
+
+use burnish_core::Dtype;
+
+/// An operation that cannot be recorded or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpsError {
+    /// A tensor of another rank.
+    #[error("expected a tensor of rank {expected}, got shape {shape:?}")]
+    Rank {
+        /// The rank asked for.
+        expected: usize,
+        /// The shape that came.
+        shape: Vec<usize>,
+    },
+    /// A tensor of another shape.
+    #[error("{op}: `{what}` has shape {got:?}, expected {expected:?}")]
+    Shape {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        what: &'static str,
+        /// The shape that came.
+        got: Vec<usize>,
+        /// The shape asked for.
+        expected: Vec<usize>,
+    },
+    /// A tensor of another dtype.
+    #[error("{op}: `{what}` is {got:?}, expected {expected}; cast it where it is loaded or gathered")]
+    Dtype {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        what: &'static str,
+        /// The dtype that came.
+        got: Option<Dtype>,
+        /// The dtypes that are accepted.
+        expected: &'static str,
+    },
+    /// A segment that trains weights, with an input that autodiff does not track.
+    #[error(
+        "segment `{name}`: it has trainable weights but none of its inputs is tracked, so their gradients would be \
+         dropped; make the input a leaf (`AnyTensor::leaf`) before the first segment"
+    )]
+    UntrackedInput {
+        /// The segment.
+        name: String,
+    },
+    /// A segment closure that holds a tracked tensor of the outer graph.
+    #[error(
+        "segment `{name}`: its closure captured a tracked tensor of the outer graph, which would deadlock in \
+         backward; pass it as an input or capture it outside autodiff (`AnyTensor::plain`)"
+    )]
+    CapturedTracked {
+        /// The segment.
+        name: String,
+    },
+    /// A tensor on a device with Burn's own gradient checkpointing.
+    #[error(
+        "{op}: the tensor uses Burn's balanced gradient checkpointing; use `Device::autodiff()` without it \
+         and a segment for recomputation"
+    )]
+    Checkpointing {
+        /// The operation.
+        op: &'static str,
+    },
+    /// More tracked inputs than an operation can declare.
+    #[error("{op}: {got} tracked inputs, at most {most} are supported")]
+    TooManyInputs {
+        /// The operation.
+        op: &'static str,
+        /// How many came.
+        got: usize,
+        /// How many fit.
+        most: usize,
+    },
+    /// An index outside a table.
+    #[error("{op}: index {got} is outside 0..{limit}")]
+    Index {
+        /// The operation.
+        op: &'static str,
+        /// The index.
+        got: usize,
+        /// The table's length.
+        limit: usize,
+    },
+}

@@ -1,0 +1,88 @@
+//! [`crate::attention`] on CPU kernels.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burnish_kernels as kernels;
+
+use super::host::{Host, tensor};
+use crate::attention::{AttentionShape, HeadNorm, Rotary};
+use crate::{AnyTensor, OpsError, apply};
+
+const OP: &str = "attention";
+
+pub(crate) fn kernel_shape<'a>(s: &AttentionShape, documents: &'a [Range<usize>]) -> kernels::AttentionShape<'a> {
+    kernels::AttentionShape {
+        heads: s.heads,
+        kv_heads: s.kv_heads,
+        head_dim: s.head_dim,
+        scale: s.scale,
+        softcap: s.softcap,
+        window: s.window,
+        documents,
+    }
+}
+
+pub(crate) fn kernel_rotary(r: &Rotary) -> kernels::Rotary<'_> {
+    kernels::Rotary { table: &r.table, positions: &r.positions, rotary_dim: r.rotary_dim }
+}
+
+pub(crate) fn attention(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norm: Option<&HeadNorm>,
+) -> Result<AnyTensor, OpsError> {
+    let got = qkv.shape();
+    let width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+    if got.len() != 2 || got[1] != width {
+        return Err(OpsError::Shape { op: OP, what: "qkv", got, expected: vec![0, width] });
+    }
+    let tokens = got[0];
+    let (shape, documents, rotary) = (shape.clone(), documents.clone(), rotary.cloned());
+    let mut inputs = vec![qkv.clone()];
+    if let Some(n) = norm {
+        inputs.extend([n.q.clone(), n.k.clone()]);
+    }
+    let eps = norm.map_or(0.0, |n| n.eps);
+    apply(OP, &inputs, move |inputs, wanted| {
+        let qkv = Host::f32_of(OP, "qkv", &inputs[0])?;
+        let norm = match inputs.get(1..3) {
+            Some([q, k]) => Some((Host::f32_of(OP, "q_norm", q)?, Host::f32_of(OP, "k_norm", k)?)),
+            _ => None,
+        };
+        let head_norm = |norm: &'_ Option<(Host, Host)>| -> Option<(Host, Host)> { norm.clone() };
+        let kept = head_norm(&norm);
+        let out = kernels::attention_forward(
+            qkv.f32(),
+            &kernel_shape(&shape, &documents),
+            rotary.as_ref().map(kernel_rotary).as_ref(),
+            kept.as_ref().map(|(q, k)| kernels::HeadNorm { q: q.f32(), k: k.f32(), eps }).as_ref(),
+        );
+        let y = tensor(out.out, &[tokens, shape.heads * shape.head_dim]);
+        let saved = Host::of(&y).expect("invariant: made on flex");
+        let lse = out.lse;
+        let wanted_norm = wanted.get(1).copied().unwrap_or(false);
+        let backward = Box::new(move |upstream: AnyTensor| {
+            let d_out = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
+            let grad = kernels::attention_backward(
+                qkv.f32(),
+                &kernel_shape(&shape, &documents),
+                rotary.as_ref().map(kernel_rotary).as_ref(),
+                norm.as_ref().map(|(q, k)| kernels::HeadNorm { q: q.f32(), k: k.f32(), eps }).as_ref(),
+                saved.f32(),
+                &lse,
+                d_out.f32(),
+            );
+            let dim = [shape.head_dim];
+            let mut all = vec![Some(tensor(grad.dqkv, &[tokens, width]))];
+            if norm.is_some() {
+                let keep = |g: Option<Vec<f32>>| g.filter(|_| wanted_norm).map(|g| tensor(g, &dim));
+                all.extend([keep(grad.dq_norm), keep(grad.dk_norm)]);
+            }
+            all
+        });
+        Ok((y, backward))
+    })
+}

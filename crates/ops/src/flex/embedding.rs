@@ -1,0 +1,119 @@
+//! [`crate::embedding`] and [`crate::select_rows`] on CPU kernels.
+
+use std::sync::Arc;
+
+use burnish_kernels as kernels;
+
+use super::host::{Host, tensor};
+use crate::embedding::EmbeddingLowRank;
+use crate::{AnyTensor, OpsError, apply};
+
+const OP: &str = "embedding";
+
+pub(crate) fn embedding(
+    ids: &Arc<Vec<u32>>,
+    weight: &AnyTensor,
+    low_rank: Option<&EmbeddingLowRank>,
+) -> Result<AnyTensor, OpsError> {
+    let shape = weight.shape();
+    let [vocab, hidden] = shape[..] else {
+        return Err(OpsError::Rank { expected: 2, shape });
+    };
+    let tokens = ids.len();
+    let mut inputs = vec![weight.clone()];
+    let mut low = None;
+    if let Some(l) = low_rank {
+        let rank = l.a.shape().first().copied().unwrap_or(0);
+        for (what, t, expected) in [("lora_embedding_A", &l.a, [rank, vocab]), ("lora_embedding_B", &l.b, [hidden, rank])] {
+            if t.shape() != expected {
+                return Err(OpsError::Shape { op: OP, what, got: t.shape(), expected: expected.to_vec() });
+            }
+        }
+        inputs.extend([l.a.clone(), l.b.clone()]);
+        low = Some((rank, l.scale));
+    }
+    let ids = ids.clone();
+    apply(OP, &inputs, move |inputs, wanted| {
+        let weight = Host::weight_of(OP, "weight", &inputs[0])?;
+        let mut y = kernels::embedding_forward(&ids, weight.weight(), hidden);
+        let mut branch = None;
+        if let Some((rank, scale)) = low {
+            let a = Host::f32_of(OP, "lora_embedding_A", &inputs[1])?;
+            let b = Host::f32_of(OP, "lora_embedding_B", &inputs[2])?;
+            let t = gather_columns(&ids, a.f32(), rank, vocab, scale);
+            let layer = [rank_linear(hidden, &b)];
+            let out = kernels::linears_forward(tokens, rank, kernels::Input::Plain(&t), &layer, Some(&y));
+            y = out.y;
+            branch = Some((rank, scale, t, b, out.saved));
+        }
+        let wanted = wanted.to_vec();
+        let backward = Box::new(move |upstream: AnyTensor| {
+            let dy = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
+            let mut all =
+                vec![wanted[0].then(|| {
+                    tensor(kernels::embedding_backward(&ids, dy.f32(), vocab, hidden), &[vocab, hidden])
+                })];
+            if let Some((rank, scale, t, b, saved)) = branch {
+                let ask = kernels::Wanted {
+                    dx: wanted[1],
+                    dgamma: false,
+                    linears: vec![kernels::WantedLinear { weight: wanted[2], ..Default::default() }],
+                };
+                let layer = [rank_linear(hidden, &b)];
+                let mut grad =
+                    kernels::linears_backward(tokens, rank, kernels::Input::Plain(&t), &layer, &saved, dy.f32(), &ask);
+                all.push(grad.dx.map(|dt| tensor(scatter_columns(&ids, &dt, rank, vocab, scale), &[rank, vocab])));
+                all.push(grad.linears.remove(0).weight.map(|g| tensor(g, &[hidden, rank])));
+            }
+            all
+        });
+        Ok((tensor(y, &[tokens, hidden]), backward))
+    })
+}
+
+fn rank_linear(hidden: usize, b: &Host) -> kernels::Linear<'_> {
+    kernels::Linear { out: hidden, weight: b.weight(), bias: None, low_rank: None }
+}
+
+/// `[tokens, rank]`: `scale * a[:, ids]`.
+fn gather_columns(ids: &[u32], a: &[f32], rank: usize, vocab: usize, scale: f32) -> Vec<f32> {
+    ids.iter().flat_map(|&id| (0..rank).map(move |r| scale * a[r * vocab + id as usize])).collect()
+}
+
+/// The transpose of [`gather_columns`], in token order.
+fn scatter_columns(ids: &[u32], dt: &[f32], rank: usize, vocab: usize, scale: f32) -> Vec<f32> {
+    let mut da = vec![0.0; rank * vocab];
+    for (&id, row) in ids.iter().zip(dt.chunks_exact(rank)) {
+        for (r, g) in row.iter().enumerate() {
+            da[r * vocab + id as usize] += scale * g;
+        }
+    }
+    da
+}
+
+pub(crate) fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, OpsError> {
+    let shape = x.shape();
+    let [tokens, hidden] = shape[..] else {
+        return Err(OpsError::Rank { expected: 2, shape });
+    };
+    let rows = rows.clone();
+    apply("select_rows", std::slice::from_ref(x), move |inputs, _| {
+        let x = Host::f32_of("select_rows", "x", &inputs[0])?;
+        let mut y = Vec::with_capacity(rows.len() * hidden);
+        for &r in rows.iter() {
+            y.extend_from_slice(&x.f32()[r * hidden..(r + 1) * hidden]);
+        }
+        let y = tensor(y, &[rows.len(), hidden]);
+        let backward = Box::new(move |upstream: AnyTensor| {
+            let dy = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
+            let mut dx = vec![0.0; tokens * hidden];
+            for (&r, g) in rows.iter().zip(dy.f32().chunks_exact(hidden)) {
+                for (d, g) in dx[r * hidden..(r + 1) * hidden].iter_mut().zip(g) {
+                    *d += g;
+                }
+            }
+            vec![Some(tensor(dx, &[tokens, hidden]))]
+        });
+        Ok((y, backward))
+    })
+}

@@ -1,0 +1,207 @@
+//! The log-probability head on CPU kernels.
+
+use std::sync::Arc;
+
+use burnish_kernels as kernels;
+
+use super::host::{Host, tensor};
+use super::linear::LinearView;
+use crate::head::{Coefficient, HeadOptions, TokenStats};
+use crate::{AnyTensor, Linear, OpsError, apply};
+
+const OP: &str = "head";
+
+fn kernel_options(o: HeadOptions) -> kernels::HeadOptions {
+    kernels::HeadOptions { temperature: o.temperature, softcap: o.softcap, logit_scale: o.logit_scale }
+}
+
+fn stats(s: &kernels::HeadStats) -> TokenStats {
+    TokenStats {
+        log_prob: s.log_prob.clone(),
+        entropy: s.entropy.clone(),
+        log_sum_sq_probs: s.log_sum_sq_probs.clone(),
+        mean_logit: s.mean_logit.clone(),
+        is_top1: s.is_top1.clone(),
+    }
+}
+
+struct View {
+    tokens: usize,
+    dim: usize,
+    vocab: usize,
+    rank: usize,
+    hidden: Host,
+    head: LinearView,
+}
+
+impl View {
+    fn new(hidden: &AnyTensor, head: &Linear) -> Result<Self, OpsError> {
+        let shape = hidden.shape();
+        let [tokens, dim] = shape[..] else {
+            return Err(OpsError::Rank { expected: 2, shape });
+        };
+        Ok(Self {
+            tokens,
+            dim,
+            vocab: head.out(),
+            rank: head.low_rank.as_ref().map_or(0, |l| l.a.shape()[0]),
+            hidden: Host::f32_of(OP, "hidden", hidden)?,
+            head: LinearView::new(OP, head, dim)?,
+        })
+    }
+}
+
+/// Which gradients the tape wants, in the order hidden, weight, bias, a, b, b_bias.
+fn asked(head: &Linear, wanted: &[bool]) -> kernels::HeadWanted {
+    let mut at = 0;
+    let mut next = |present: bool| {
+        if !present {
+            return false;
+        }
+        at += 1;
+        wanted[at - 1]
+    };
+    let low = head.low_rank.as_ref();
+    kernels::HeadWanted {
+        hidden: next(true),
+        weight: next(true),
+        bias: next(head.bias.is_some()),
+        a: next(low.is_some()),
+        b: next(low.is_some()),
+        b_bias: next(low.is_some_and(|l| l.b_bias.is_some())),
+    }
+}
+
+/// The gradients as tensors, in the inputs' order, times `factor`.
+fn tensors(
+    grad: kernels::HeadGrad,
+    factor: f32,
+    (tokens, dim, vocab, rank): (usize, usize, usize, usize),
+    head: &Present,
+) -> Vec<Option<AnyTensor>> {
+    let make = |g: Option<Vec<f32>>, shape: &[usize]| {
+        g.map(|mut g| {
+            if factor != 1.0 {
+                kernels::scale(&mut g, factor);
+            }
+            tensor(g, shape)
+        })
+    };
+    let mut all = vec![make(grad.hidden, &[tokens, dim]), make(grad.weight, &[vocab, dim])];
+    if head.bias {
+        all.push(make(grad.bias, &[vocab]));
+    }
+    if head.low_rank {
+        all.push(make(grad.a, &[rank, dim]));
+        all.push(make(grad.b, &[vocab, rank]));
+        if head.b_bias {
+            all.push(make(grad.b_bias, &[vocab]));
+        }
+    }
+    all
+}
+
+#[derive(Clone, Copy)]
+struct Present {
+    bias: bool,
+    low_rank: bool,
+    b_bias: bool,
+}
+
+impl Present {
+    fn of(head: &Linear) -> Self {
+        Self {
+            bias: head.bias.is_some(),
+            low_rank: head.low_rank.is_some(),
+            b_bias: head.low_rank.as_ref().is_some_and(|l| l.b_bias.is_some()),
+        }
+    }
+}
+
+fn inputs(hidden: &AnyTensor, head: &Linear) -> Vec<AnyTensor> {
+    let mut all = vec![hidden.clone()];
+    all.extend(head.tensors());
+    all
+}
+
+pub(crate) fn head_loss(
+    hidden: &AnyTensor,
+    head: &Linear,
+    targets: &Arc<Vec<u32>>,
+    options: HeadOptions,
+    coefficient: &Coefficient,
+    value: impl FnOnce(&TokenStats) -> f32,
+) -> Result<(AnyTensor, TokenStats), OpsError> {
+    let mut out_stats = TokenStats::default();
+    let loss = apply(OP, &inputs(hidden, head), |_, wanted| {
+        let view = View::new(hidden, head)?;
+        let ask = asked(head, wanted);
+        let options = kernel_options(options);
+        let (found, grad) = if wanted.contains(&true) {
+            let (s, g) = kernels::head_fused(
+                view.hidden.f32(),
+                &view.head.kernel(),
+                targets,
+                &options,
+                &|row, lp| coefficient(row, lp),
+                &ask,
+            );
+            (s, Some(g))
+        } else {
+            (kernels::head_forward(view.hidden.f32(), &view.head.kernel(), targets, &options), None)
+        };
+        out_stats = stats(&found);
+        let loss = tensor(vec![value(&out_stats)], &[1]);
+        let shape = (view.tokens, view.dim, view.vocab, view.rank);
+        let present = Present::of(head);
+        let backward = Box::new(move |upstream: AnyTensor| {
+            let factor = upstream.to_f32()[0];
+            tensors(grad.expect("invariant: recorded only when wanted"), factor, shape, &present)
+        });
+        Ok((loss, backward))
+    })?;
+    Ok((loss, out_stats))
+}
+
+pub(crate) fn head_log_probs(
+    hidden: &AnyTensor,
+    head: &Linear,
+    targets: &Arc<Vec<u32>>,
+    options: HeadOptions,
+) -> Result<(AnyTensor, TokenStats), OpsError> {
+    let mut out_stats = TokenStats::default();
+    let out = apply(OP, &inputs(hidden, head), |_, wanted| {
+        let view = View::new(hidden, head)?;
+        let ask = asked(head, wanted);
+        let options = kernel_options(options);
+        let found = kernels::head_forward(view.hidden.f32(), &view.head.kernel(), targets, &options);
+        out_stats = stats(&found);
+        let mut both = found.log_prob.clone();
+        both.extend_from_slice(&found.entropy);
+        let y = tensor(both, &[2, view.tokens]);
+        let (present, targets) = (Present::of(head), targets.clone());
+        let backward = Box::new(move |upstream: AnyTensor| {
+            let g = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
+            let (log_prob, entropy) = g.f32().split_at(view.tokens);
+            let entropy = entropy.iter().any(|&e| e != 0.0).then_some(entropy);
+            let grad = kernels::head_backward(
+                view.hidden.f32(),
+                &view.head.kernel(),
+                &targets,
+                &options,
+                &found,
+                log_prob,
+                entropy,
+                &ask,
+            );
+            tensors(grad, 1.0, (view.tokens, view.dim, view.vocab, view.rank), &present)
+        });
+        Ok((y, backward))
+    })?;
+    Ok((out, out_stats))
+}
+
+pub(crate) fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> Result<Vec<f32>, OpsError> {
+    let view = View::new(hidden, head)?;
+    Ok(kernels::head_logits(view.hidden.f32(), &view.head.kernel(), &kernel_options(options)))
+}

@@ -1,0 +1,65 @@
+//! Between tensors on the flex backend and the slices that kernels read.
+
+use burn::tensor::{Shape, TensorData};
+use burn_flex::FlexTensor;
+use burnish_kernels::Weight;
+use half::{bf16, f16};
+
+use crate::{AnyTensor, Dtype, OpsError};
+
+/// A contiguous host view of a plain flex tensor; keeps the storage alive.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    tensor: FlexTensor,
+    dtype: Dtype,
+}
+
+impl Host {
+    /// The view, or `None` when the tensor lives on another backend.
+    pub(crate) fn of(tensor: &AnyTensor) -> Option<Self> {
+        let dtype = tensor.dtype()?;
+        let flex = tensor.carrier().inner().try_into_primitive::<burn::backend::Flex>().ok()?;
+        let tensor = if flex.is_contiguous() { flex } else { flex.to_contiguous() };
+        Some(Self { tensor, dtype })
+    }
+
+    /// The view of an f32 argument.
+    pub(crate) fn f32_of(op: &'static str, what: &'static str, tensor: &AnyTensor) -> Result<Self, OpsError> {
+        match Self::of(tensor) {
+            Some(host) if host.dtype == Dtype::F32 => Ok(host),
+            _ => Err(OpsError::Dtype { op, what, got: tensor.dtype(), expected: "float32 on the CPU" }),
+        }
+    }
+
+    /// The view of a weight in any stored dtype.
+    pub(crate) fn weight_of(op: &'static str, what: &'static str, tensor: &AnyTensor) -> Result<Self, OpsError> {
+        match Self::of(tensor) {
+            Some(host) if host.dtype != Dtype::F64 => Ok(host),
+            _ => Err(OpsError::Dtype {
+                op,
+                what,
+                got: tensor.dtype(),
+                expected: "float32, bfloat16 or float16 on the CPU",
+            }),
+        }
+    }
+
+    pub(crate) fn f32(&self) -> &[f32] {
+        self.tensor.as_slice::<f32>().expect("invariant: contiguous f32, checked when the view was made")
+    }
+
+    pub(crate) fn weight(&self) -> Weight<'_> {
+        const WHY: &str = "invariant: contiguous, of the dtype read when the view was made";
+        match self.dtype {
+            Dtype::Bf16 => Weight::Bf16(self.tensor.as_slice::<bf16>().expect(WHY)),
+            Dtype::F16 => Weight::F16(self.tensor.as_slice::<f16>().expect(WHY)),
+            _ => Weight::F32(self.tensor.as_slice::<f32>().expect(WHY)),
+        }
+    }
+}
+
+/// A plain flex tensor around `values`, without a copy.
+pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> AnyTensor {
+    let flex = FlexTensor::from_data(TensorData::new(values, Shape::from(shape.to_vec())));
+    AnyTensor::new(burn::tensor::Tensor::<1>::from_primitive::<burn::backend::Flex>(flex))
+}

@@ -1,0 +1,204 @@
+//! [`crate::linears`] on CPU kernels.
+
+use burnish_kernels as kernels;
+
+use super::host::{Host, tensor};
+use crate::linear::{Dropout, Linear, LinearInput};
+use crate::{AnyTensor, OpsError, apply};
+
+const OP: &str = "linears";
+
+/// Host views of a [`Linear`].
+#[derive(Clone)]
+pub(crate) struct LinearView {
+    out: usize,
+    weight: Host,
+    bias: Option<Host>,
+    low_rank: Option<LowRankView>,
+}
+
+#[derive(Clone)]
+struct LowRankView {
+    rank: usize,
+    a: Host,
+    b: Host,
+    b_bias: Option<Host>,
+    scale: f32,
+    dropout: Option<Dropout>,
+}
+
+impl LinearView {
+    pub(crate) fn new(op: &'static str, layer: &Linear, in_dim: usize) -> Result<Self, OpsError> {
+        let shape = layer.weight.shape();
+        if shape.len() != 2 || shape[1] != in_dim {
+            return Err(OpsError::Shape { op, what: "weight", got: shape, expected: vec![layer.out(), in_dim] });
+        }
+        let out = shape[0];
+        let vector = |what, t: &Option<AnyTensor>| -> Result<Option<Host>, OpsError> {
+            t.as_ref().map(|t| checked(op, what, t, &[out])).transpose()
+        };
+        let low_rank = match &layer.low_rank {
+            None => None,
+            Some(l) => {
+                let rank = l.a.shape().first().copied().unwrap_or(0);
+                Some(LowRankView {
+                    rank,
+                    a: checked(op, "lora_A", &l.a, &[rank, in_dim])?,
+                    b: checked(op, "lora_B", &l.b, &[out, rank])?,
+                    b_bias: vector("lora_B.bias", &l.b_bias)?,
+                    scale: l.scale,
+                    dropout: l.dropout.clone().filter(|d| d.p > 0.0),
+                })
+            }
+        };
+        Ok(Self {
+            out,
+            weight: Host::weight_of(op, "weight", &layer.weight)?,
+            bias: vector("bias", &layer.bias)?,
+            low_rank,
+        })
+    }
+
+    pub(crate) fn kernel(&self) -> kernels::Linear<'_> {
+        kernels::Linear {
+            out: self.out,
+            weight: self.weight.weight(),
+            bias: self.bias.as_ref().map(Host::f32),
+            low_rank: self.low_rank.as_ref().map(|l| kernels::LowRank {
+                rank: l.rank,
+                a: l.a.f32(),
+                b: l.b.f32(),
+                b_bias: l.b_bias.as_ref().map(Host::f32),
+                scale: l.scale,
+                dropout: l.dropout.as_ref().map(|d| kernels::Dropout { key: d.key, p: d.p, rows: &d.rows }),
+            }),
+        }
+    }
+}
+
+fn checked(op: &'static str, what: &'static str, t: &AnyTensor, expected: &[usize]) -> Result<Host, OpsError> {
+    if t.shape() != expected {
+        return Err(OpsError::Shape { op, what, got: t.shape(), expected: expected.to_vec() });
+    }
+    Host::f32_of(op, what, t)
+}
+
+enum InputView {
+    Plain(Host),
+    RmsNorm { x: Host, gamma: Host, eps: f32 },
+    SwiGlu(Host),
+}
+
+impl InputView {
+    fn kernel(&self) -> kernels::Input<'_> {
+        match self {
+            Self::Plain(x) => kernels::Input::Plain(x.f32()),
+            Self::RmsNorm { x, gamma, eps } => {
+                kernels::Input::RmsNorm { x: x.f32(), gamma: gamma.f32(), eps: *eps }
+            }
+            Self::SwiGlu(x) => kernels::Input::SwiGlu(x.f32()),
+        }
+    }
+}
+
+pub(crate) fn linears(
+    input: &LinearInput,
+    layers: &[Linear],
+    residual: Option<&AnyTensor>,
+) -> Result<AnyTensor, OpsError> {
+    let (x, gamma) = match input {
+        LinearInput::Plain(x) | LinearInput::SwiGlu(x) => (x, None),
+        LinearInput::RmsNorm { x, gamma, .. } => (x, Some(gamma)),
+    };
+    let x_shape = x.shape();
+    if x_shape.len() != 2 {
+        return Err(OpsError::Rank { expected: 2, shape: x_shape });
+    }
+    let tokens = x_shape[0];
+    let in_dim = if matches!(input, LinearInput::SwiGlu(_)) { x_shape[1] / 2 } else { x_shape[1] };
+    let total: usize = layers.iter().map(Linear::out).sum();
+
+    // Inputs in a fixed order: x, gamma, each layer's tensors, residual.
+    let mut inputs = vec![x.clone()];
+    inputs.extend(gamma.cloned());
+    for layer in layers {
+        inputs.extend(layer.tensors());
+    }
+    inputs.extend(residual.cloned());
+
+    apply(OP, &inputs, |_, wanted| {
+        let view = match input {
+            LinearInput::Plain(x) => InputView::Plain(Host::f32_of(OP, "x", x)?),
+            LinearInput::SwiGlu(x) => InputView::SwiGlu(Host::f32_of(OP, "x", x)?),
+            LinearInput::RmsNorm { x, gamma, eps } => InputView::RmsNorm {
+                x: Host::f32_of(OP, "x", x)?,
+                gamma: checked(OP, "gamma", gamma, &[in_dim])?,
+                eps: *eps,
+            },
+        };
+        let views = layers.iter().map(|l| LinearView::new(OP, l, in_dim)).collect::<Result<Vec<_>, _>>()?;
+        let residual = residual.map(|r| checked(OP, "residual", r, &[tokens, total])).transpose()?;
+        let linears: Vec<_> = views.iter().map(LinearView::kernel).collect();
+        let out =
+            kernels::linears_forward(tokens, in_dim, view.kernel(), &linears, residual.as_ref().map(Host::f32));
+        let y = tensor(out.y, &[tokens, total]);
+        drop(linears);
+
+        let saved = out.saved;
+        let wanted = wanted.to_vec();
+        let has_gamma = gamma.is_some();
+        let has_residual = residual.is_some();
+        drop(residual);
+        let backward = Box::new(move |upstream: AnyTensor| {
+            let dy = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
+            let linears: Vec<_> = views.iter().map(LinearView::kernel).collect();
+            let mut at = 0;
+            let mut next = || {
+                at += 1;
+                wanted[at - 1]
+            };
+            let ask = kernels::Wanted {
+                dx: next(),
+                dgamma: has_gamma && next(),
+                linears: linears
+                    .iter()
+                    .map(|l| kernels::WantedLinear {
+                        weight: next(),
+                        bias: l.bias.is_some() && next(),
+                        a: l.low_rank.is_some() && next(),
+                        b: l.low_rank.is_some() && next(),
+                        b_bias: l.low_rank.as_ref().is_some_and(|l| l.b_bias.is_some()) && next(),
+                    })
+                    .collect(),
+            };
+            let grad =
+                kernels::linears_backward(tokens, in_dim, view.kernel(), &linears, &saved, dy.f32(), &ask);
+            let width = match view {
+                InputView::SwiGlu(_) => 2 * in_dim,
+                _ => in_dim,
+            };
+            let mut all = vec![grad.dx.map(|g| tensor(g, &[tokens, width]))];
+            if has_gamma {
+                all.push(grad.dgamma.map(|g| tensor(g, &[in_dim])));
+            }
+            for (l, g) in linears.iter().zip(grad.linears) {
+                all.push(g.weight.map(|g| tensor(g, &[l.out, in_dim])));
+                if l.bias.is_some() {
+                    all.push(g.bias.map(|g| tensor(g, &[l.out])));
+                }
+                if let Some(low) = &l.low_rank {
+                    all.push(g.a.map(|g| tensor(g, &[low.rank, in_dim])));
+                    all.push(g.b.map(|g| tensor(g, &[l.out, low.rank])));
+                    if low.b_bias.is_some() {
+                        all.push(g.b_bias.map(|g| tensor(g, &[l.out])));
+                    }
+                }
+            }
+            if has_residual {
+                all.push(Some(upstream));
+            }
+            all
+        });
+        Ok((y, backward))
+    })
+}

@@ -1,0 +1,342 @@
+//! Every fused operation as a body of plain Burn operations.
+//!
+//! These run on backends without kernels of their own, under Burn's autodiff, and are what kernels are tested against.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::activation::{log_softmax, silu, softmax};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use burnish_core::random::{dropout_bits, dropout_row, dropout_threshold};
+
+use crate::attention::{AttentionShape, HeadNorm, Rotary};
+use crate::embedding::EmbeddingLowRank;
+use crate::head::{Coefficient, HeadOptions, TokenStats};
+use crate::linear::{Dropout, Linear, LinearInput};
+use crate::segment::{Run, Weights, segment};
+use crate::update::{Adam, AdamState};
+use crate::{AnyTensor, OpsError, apply};
+
+fn wide<const D: usize>(t: &AnyTensor) -> Result<Tensor<D>, OpsError> {
+    let t = t.rank::<D>()?;
+    Ok(if t.dtype() == FloatDType::F32.into() || t.dtype() == FloatDType::F64.into() { t } else { t.cast(FloatDType::F32) })
+}
+
+fn host<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(values, shape), device)
+}
+
+fn ints(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+    let n = values.len();
+    Tensor::from_data(TensorData::new(values, [n]), device)
+}
+
+fn norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, eps: f32) -> Tensor<D> {
+    let rstd = (x.clone().powi_scalar(2).mean_dim(D - 1) + eps).sqrt().recip();
+    x * rstd * gamma.unsqueeze()
+}
+
+/// See [`crate::linears`].
+pub fn linears(
+    input: &LinearInput,
+    layers: &[Linear],
+    residual: Option<&AnyTensor>,
+) -> Result<AnyTensor, OpsError> {
+    let x = match input {
+        LinearInput::Plain(x) => wide::<2>(x)?,
+        LinearInput::RmsNorm { x, gamma, eps } => norm(wide::<2>(x)?, wide::<1>(gamma)?, *eps),
+        LinearInput::SwiGlu(x) => {
+            let x = wide::<2>(x)?;
+            let half = x.dims()[1] / 2;
+            silu(x.clone().narrow(1, 0, half)) * x.narrow(1, half, half)
+        }
+    };
+    let mut outs = Vec::with_capacity(layers.len());
+    for layer in layers {
+        let mut y = x.clone().matmul(wide::<2>(&layer.weight)?.transpose());
+        if let Some(bias) = &layer.bias {
+            y = y + wide::<1>(bias)?.unsqueeze();
+        }
+        if let Some(l) = &layer.low_rank {
+            let dropped = match &l.dropout {
+                Some(d) if d.p > 0.0 => x.clone() * mask(d, x.dims(), &x.device().inner()),
+                _ => x.clone(),
+            };
+            let mut low = dropped.matmul(wide::<2>(&l.a)?.transpose()).matmul(wide::<2>(&l.b)?.transpose());
+            if let Some(bias) = &l.b_bias {
+                low = low + wide::<1>(bias)?.unsqueeze();
+            }
+            y = y + low * l.scale;
+        }
+        outs.push(y);
+    }
+    let y = Tensor::cat(outs, 1);
+    Ok(AnyTensor::new(match residual {
+        Some(r) => y + wide::<2>(r)?,
+        None => y,
+    }))
+}
+
+fn mask(d: &Dropout, [tokens, dim]: [usize; 2], device: &Device) -> Tensor<2> {
+    let threshold = dropout_threshold(d.p);
+    let keep = 1.0 / (1.0 - d.p);
+    let values = d.rows.iter().take(tokens).flat_map(|&row| {
+        let key = dropout_row(d.key, row);
+        (0..dim as u32).map(move |c| if dropout_bits(key, c) >= threshold { keep } else { 0.0 })
+    });
+    host(values.collect(), [tokens, dim], device)
+}
+
+/// See [`crate::rms_norm()`].
+pub fn rms_norm(x: &AnyTensor, gamma: &AnyTensor, eps: f32) -> Result<AnyTensor, OpsError> {
+    Ok(AnyTensor::new(norm(wide::<2>(x)?, wide::<1>(gamma)?, eps)))
+}
+
+/// See [`crate::embedding()`].
+pub fn embedding(
+    ids: &Arc<Vec<u32>>,
+    weight: &AnyTensor,
+    low_rank: Option<&EmbeddingLowRank>,
+) -> Result<AnyTensor, OpsError> {
+    let device = weight.device().inner();
+    let index = ints(ids.iter().map(|&i| i as i32).collect(), &device);
+    let mut y = wide::<2>(weight)?.select(0, index.clone());
+    if let Some(l) = low_rank {
+        let t = wide::<2>(&l.a)?.transpose().select(0, index);
+        y = y + t.matmul(wide::<2>(&l.b)?.transpose()) * l.scale;
+    }
+    Ok(AnyTensor::new(y))
+}
+
+/// See [`crate::select_rows()`].
+pub fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, OpsError> {
+    let index = ints(rows.iter().map(|&r| r as i32).collect(), &x.device().inner());
+    Ok(AnyTensor::new(wide::<2>(x)?.select(0, index)))
+}
+
+/// See [`crate::attention()`].
+pub fn attention(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norms: Option<&HeadNorm>,
+) -> Result<AnyTensor, OpsError> {
+    let qkv = wide::<2>(qkv)?;
+    let device = qkv.device().inner();
+    let tokens = qkv.dims()[0];
+    let width = shape.heads * shape.head_dim;
+    let mut parts: Vec<Tensor<2>> = Vec::new();
+    let mut order: Vec<&Range<usize>> = documents.iter().filter(|d| !d.is_empty()).collect();
+    order.sort_by_key(|d| d.start);
+    let mut at = 0;
+    for document in order {
+        if document.start > at {
+            parts.push(Tensor::zeros([document.start - at, width], &device));
+        }
+        parts.push(one_document(qkv.clone().slice([document.clone()]), document, shape, rotary, norms, &device)?);
+        at = document.end;
+    }
+    if at < tokens {
+        parts.push(Tensor::zeros([tokens - at, width], &device));
+    }
+    Ok(AnyTensor::new(Tensor::cat(parts, 0)))
+}
+
+fn one_document(
+    qkv: Tensor<2>,
+    document: &Range<usize>,
+    shape: &AttentionShape,
+    rotary: Option<&Rotary>,
+    norms: Option<&HeadNorm>,
+    device: &Device,
+) -> Result<Tensor<2>, OpsError> {
+    let (n, d, group) = (document.len(), shape.head_dim, shape.heads / shape.kv_heads);
+    let heads = |from: usize, count: usize| -> Tensor<3> {
+        qkv.clone().narrow(1, from * d, count * d).reshape([n, count, d]).swap_dims(0, 1)
+    };
+    let mut q = heads(0, shape.heads);
+    let mut k = heads(shape.heads, shape.kv_heads);
+    let v = heads(shape.heads + shape.kv_heads, shape.kv_heads);
+    if let Some(norms) = norms {
+        q = norm(q, wide::<1>(&norms.q)?, norms.eps);
+        k = norm(k, wide::<1>(&norms.k)?, norms.eps);
+    }
+    if let Some(r) = rotary {
+        let half = r.rotary_dim / 2;
+        let rows = || r.positions[document.clone()].iter().map(|&p| p as usize * r.rotary_dim);
+        let cos: Vec<f32> = rows().flat_map(|o| r.table[o..o + half].to_vec()).collect();
+        let sin: Vec<f32> = rows().flat_map(|o| r.table[o + half..o + 2 * half].to_vec()).collect();
+        let (cos, sin) = (host(cos, [1, n, half], device), host(sin, [1, n, half], device));
+        let rotate = |x: Tensor<3>| {
+            let (a, b) = (x.clone().narrow(2, 0, half), x.clone().narrow(2, half, half));
+            let mut all = vec![
+                a.clone() * cos.clone() - b.clone() * sin.clone(),
+                b * cos.clone() + a * sin.clone(),
+            ];
+            if r.rotary_dim < d {
+                all.push(x.narrow(2, r.rotary_dim, d - r.rotary_dim));
+            }
+            Tensor::cat(all, 2)
+        };
+        (q, k) = (rotate(q), rotate(k));
+    }
+    let repeat = |x: Tensor<3>| -> Tensor<3> {
+        x.unsqueeze_dim::<4>(1).repeat_dim(1, group).reshape([shape.heads, n, d])
+    };
+    let mut scores = q.matmul(repeat(k).swap_dims(1, 2)) * shape.scale;
+    if let Some(cap) = shape.softcap {
+        scores = (scores / cap).tanh() * cap;
+    }
+    let hidden: Vec<bool> = (0..n)
+        .flat_map(|i| (0..n).map(move |j| j > i || shape.window.is_some_and(|w| i - j >= w)))
+        .collect();
+    let hidden: Tensor<3, Bool> = Tensor::from_data(TensorData::new(hidden, [1, n, n]), device);
+    let probabilities = softmax(scores.mask_fill(hidden.expand([shape.heads, n, n]), -1e30), 2);
+    Ok(probabilities.matmul(repeat(v)).swap_dims(0, 1).reshape([n, shape.heads * d]))
+}
+
+/// Tokens per recomputed chunk of the head.
+const HEAD_CHUNK: usize = 256;
+
+struct NoWeights;
+
+impl Weights for NoWeights {
+    fn gather(&self) -> Vec<AnyTensor> {
+        Vec::new()
+    }
+    fn trainable(&self) -> Vec<bool> {
+        Vec::new()
+    }
+    fn sink(&self, _: usize, _: AnyTensor) {}
+}
+
+fn logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> Result<Tensor<2>, OpsError> {
+    let z = linears(&LinearInput::Plain(hidden.clone()), std::slice::from_ref(head), None)?;
+    let mut z = z.rank::<2>()? * options.logit_scale;
+    if let Some(cap) = options.softcap {
+        z = (z / cap).tanh() * cap;
+    }
+    Ok(z)
+}
+
+/// See [`crate::head_log_probs`].
+pub fn head_log_probs(
+    hidden: &AnyTensor,
+    head: &Linear,
+    targets: &Arc<Vec<u32>>,
+    options: HeadOptions,
+) -> Result<(AnyTensor, TokenStats), OpsError> {
+    let device = hidden.device().inner();
+    let tokens = targets.len();
+    let mut stats = TokenStats::default();
+    let mut parts = Vec::new();
+    for start in (0..tokens).step_by(HEAD_CHUNK) {
+        let n = HEAD_CHUNK.min(tokens - start);
+        let rows = AnyTensor::new(hidden.rank::<2>()?.narrow(0, start, n));
+        let ids = &targets[start..start + n];
+        let plain = Linear { ..detached(head) };
+        collect(&mut stats, logits(&rows.plain(), &plain, options)? / options.temperature, ids);
+        let mut inputs = vec![rows];
+        inputs.extend(head.tensors());
+        let (layout, index) = (head.clone(), ids.iter().map(|&t| t as i32).collect::<Vec<_>>());
+        let device = device.clone();
+        let run: Run = Arc::new(move |inputs, _| {
+            let mut next = inputs[1..].iter().cloned();
+            let head = with_tensors(&layout, &mut next);
+            let lp = log_softmax(logits(&inputs[0], &head, options)? / options.temperature, 1);
+            let chosen = lp.clone().gather(1, ints(index.clone(), &device).reshape([n, 1]));
+            let entropy = (lp.clone().exp() * lp).sum_dim(1).neg();
+            Ok(AnyTensor::new(Tensor::cat(vec![chosen, entropy], 1).transpose()))
+        });
+        parts.push(segment("head", &inputs, Arc::new(NoWeights), false, run)?.rank::<2>()?);
+    }
+    let out = if parts.is_empty() { hidden.rank::<2>()?.sum().reshape([1, 1]).expand([2, 0]) } else { Tensor::cat(parts, 1) };
+    Ok((AnyTensor::new(out), stats))
+}
+
+fn detached(head: &Linear) -> Linear {
+    let mut tensors = head.tensors().into_iter().map(|t| t.plain());
+    with_tensors(head, &mut tensors)
+}
+
+/// The linear with the same options and other tensors, in the order of [`Linear::tensors`].
+fn with_tensors(head: &Linear, next: &mut dyn Iterator<Item = AnyTensor>) -> Linear {
+    let mut take = || next.next().expect("invariant: as many tensors as the linear holds");
+    let weight = take();
+    let bias = head.bias.as_ref().map(|_| take());
+    let low_rank = head.low_rank.as_ref().map(|l| {
+        let (a, b) = (take(), take());
+        crate::LowRank { a, b, b_bias: l.b_bias.as_ref().map(|_| take()), scale: l.scale, dropout: l.dropout.clone() }
+    });
+    Linear { weight, bias, low_rank }
+}
+
+fn collect(stats: &mut TokenStats, z: Tensor<2>, targets: &[u32]) {
+    let [_, vocab] = z.dims();
+    let lp = AnyTensor::new(log_softmax(z.clone(), 1)).to_f32();
+    let z = AnyTensor::new(z).to_f32();
+    for ((lp, z), &target) in lp.chunks(vocab).zip(z.chunks(vocab)).zip(targets) {
+        let target = target as usize;
+        stats.log_prob.push(lp[target]);
+        stats.entropy.push(-lp.iter().map(|&l| l.exp() * l).sum::<f32>());
+        stats.log_sum_sq_probs.push(lp.iter().map(|&l| (2.0 * l).exp()).sum::<f32>().ln());
+        stats.mean_logit.push(z.iter().sum::<f32>() / vocab as f32);
+        stats.is_top1.push(z.iter().enumerate().all(|(j, &l)| if j < target { l < z[target] } else { l <= z[target] }));
+    }
+}
+
+/// See [`crate::head_loss`].
+pub fn head_loss(
+    hidden: &AnyTensor,
+    head: &Linear,
+    targets: &Arc<Vec<u32>>,
+    options: HeadOptions,
+    coefficient: &Coefficient,
+    value: impl FnOnce(&TokenStats) -> f32,
+) -> Result<(AnyTensor, TokenStats), OpsError> {
+    let (both, stats) = head_log_probs(hidden, head, targets, options)?;
+    let coefficients: Vec<f32> = stats.log_prob.iter().enumerate().map(|(i, &lp)| coefficient(i, lp)).collect();
+    let loss = value(&stats);
+    let out = apply("head_loss", &[both], move |inputs, _| {
+        let device = inputs[0].device();
+        let n = coefficients.len();
+        let mut padded = coefficients;
+        padded.resize(2 * n, 0.0);
+        let gradient = host(padded, [2, n], &device);
+        let loss = AnyTensor::new(host(vec![loss], [1], &device));
+        Ok((
+            loss,
+            Box::new(move |upstream| {
+                let upstream = upstream.carrier().reshape([1, 1]);
+                vec![Some(AnyTensor::new(gradient * upstream))]
+            }),
+        ))
+    })?;
+    Ok((out, stats))
+}
+
+/// See [`crate::head_logits`].
+pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> Result<Vec<f32>, OpsError> {
+    Ok(AnyTensor::new(logits(&hidden.plain(), &detached(head), options)?).to_f32())
+}
+
+/// See [`crate::adam_step`].
+#[must_use]
+pub fn adam_step(master: AnyTensor, state: AdamState, gradient: &AnyTensor, h: &Adam) -> (AnyTensor, AdamState) {
+    let (mut p, m, v) = (master.carrier(), state.exp_avg.carrier(), state.exp_avg_sq.carrier());
+    let mut g = gradient.carrier() * h.grad_scale;
+    if h.weight_decay != 0.0 {
+        if h.decoupled {
+            p = p * (1.0 - h.lr * h.weight_decay);
+        } else {
+            g = g + p.clone() * h.weight_decay;
+        }
+    }
+    let m = m * h.beta1 + g.clone() * (1.0 - h.beta1);
+    let v = v * h.beta2 + g.clone() * g * (1.0 - h.beta2);
+    let (c1, c2) = (1.0 - h.beta1.powi(h.step as i32), 1.0 - h.beta2.powi(h.step as i32));
+    let denominator = v.clone().sqrt() / c2.sqrt() + h.eps;
+    let p = p - m.clone() / denominator * (h.lr / c1);
+    (AnyTensor::new(p), AdamState { exp_avg: AnyTensor::new(m), exp_avg_sq: AnyTensor::new(v) })
+}

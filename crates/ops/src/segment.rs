@@ -1,0 +1,100 @@
+//! The segment: a piece of a model run without a graph in forward and again, under autodiff, in backward.
+//!
+//! Activation recomputation, sharded weights that are gathered twice, and chunked heads are this one operation: it
+//! saves its inputs and nothing else. Its weights come from a [`Weights`] source, so that a resident and a sharded
+//! model run the same code.
+
+use std::sync::Arc;
+
+use crate::custom::apply;
+use crate::{AnyTensor, OpsError};
+
+/// Where a segment's weights come from and where their gradients go.
+pub trait Weights: Send + Sync {
+    /// The weights, whole and plain. Called once in forward and once in backward, on the same thread order on every
+    /// rank, so an implementation may communicate.
+    fn gather(&self) -> Vec<AnyTensor>;
+    /// Which of them get gradients.
+    fn trainable(&self) -> Vec<bool>;
+    /// Takes the gradient of weight `index`.
+    fn sink(&self, index: usize, gradient: AnyTensor);
+}
+
+/// What a segment computes, from its inputs and its weights.
+pub type Run = Arc<dyn Fn(&[AnyTensor], &[AnyTensor]) -> Result<AnyTensor, OpsError> + Send + Sync>;
+
+/// Runs a segment. Without tracked inputs it is just `run`.
+///
+/// `run` must be a function of its arguments: it is called again in backward (randomness is counted, see
+/// `burnish_core::random`).
+///
+/// # Errors
+/// [`OpsError::UntrackedInput`] when it trains weights and no input is tracked while `training`;
+/// [`OpsError::CapturedTracked`] when its closure holds a tracked tensor of the outer graph (Burn would deadlock).
+pub fn segment(
+    name: &str,
+    inputs: &[AnyTensor],
+    weights: Arc<dyn Weights>,
+    training: bool,
+    run: Run,
+) -> Result<AnyTensor, OpsError> {
+    let trains = training && weights.trainable().contains(&true);
+    if trains && !inputs.iter().any(AnyTensor::is_tracked) {
+        return Err(OpsError::UntrackedInput { name: name.to_owned() });
+    }
+    let owned = name.to_owned();
+    apply("segment", inputs, move |plain, wanted| {
+        let out = run(plain, &weights.gather())?;
+        if out.is_tracked() {
+            return Err(OpsError::CapturedTracked { name: owned });
+        }
+        let saved: Vec<AnyTensor> = plain.to_vec();
+        let wanted = wanted.to_vec();
+        Ok((out, Box::new(move |upstream| backward(&saved, &wanted, &*weights, trains, &run, &upstream))))
+    })
+}
+
+fn backward(
+    saved: &[AnyTensor],
+    wanted: &[bool],
+    weights: &dyn Weights,
+    trains: bool,
+    run: &Run,
+    upstream: &AnyTensor,
+) -> Vec<Option<AnyTensor>> {
+    let leaves = |tensors: Vec<AnyTensor>, wanted: &[bool]| -> Vec<AnyTensor> {
+        tensors.into_iter().zip(wanted).map(|(t, &w)| if w { t.leaf() } else { t }).collect()
+    };
+    let inputs = leaves(saved.to_vec(), wanted);
+    let trainable: Vec<bool> = weights.trainable().iter().map(|&t| t && trains).collect();
+    let gathered = leaves(weights.gather(), &trainable);
+    let out = run(&inputs, &gathered).unwrap_or_else(|e| {
+        unreachable!("invariant: a segment that ran in forward runs in backward: {e}")
+    });
+    let mut gradients = seed(&out, upstream).backward();
+    let found = inputs.iter().zip(wanted).map(|(t, &w)| w.then(|| t.take_gradient(&mut gradients)).flatten());
+    let found: Vec<_> = found.collect();
+    for (index, weight) in gathered.iter().enumerate().filter(|&(i, _)| trainable[i]) {
+        if let Some(gradient) = weight.take_gradient(&mut gradients) {
+            weights.sink(index, gradient);
+        }
+    }
+    // An input that does not reach the output has a zero gradient.
+    found
+        .into_iter()
+        .zip(saved)
+        .zip(wanted)
+        .map(|((g, t), &w)| w.then(|| g.unwrap_or_else(|| AnyTensor::new(t.carrier().zeros_like()))))
+        .collect()
+}
+
+/// A scalar whose gradient with respect to `out` is `upstream`: d/dy sum(y * g) = g, without touching y's values.
+fn seed(out: &AnyTensor, upstream: &AnyTensor) -> burn::tensor::Tensor<1> {
+    let upstream = upstream.clone();
+    let scalar = apply("seed", std::slice::from_ref(out), move |plain, _| {
+        let device = plain[0].device();
+        let zero = AnyTensor::new(burn::tensor::Tensor::<1>::zeros([1], &device));
+        Ok((zero, Box::new(move |_| vec![Some(upstream)])))
+    });
+    scalar.map(|s| s.carrier()).unwrap_or_else(|e| unreachable!("invariant: one tracked input: {e}"))
+}

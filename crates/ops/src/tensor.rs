@@ -1,0 +1,130 @@
+//! A float tensor whose rank is a run-time fact.
+//!
+//! Burn's [`Tensor`] carries its rank in its type; a list of weights mixes matrices and vectors.
+
+use burn::backend::DispatchTensor;
+use burn::backend::TensorMetadata;
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use burnish_core::Dtype;
+
+use crate::OpsError;
+
+/// A float tensor of any rank, plain or tracked by autodiff.
+#[derive(Clone, Debug)]
+pub struct AnyTensor(DispatchTensor);
+
+impl AnyTensor {
+    /// Erases the rank.
+    #[must_use]
+    pub fn new<const D: usize>(tensor: Tensor<D>) -> Self {
+        Self(tensor.into_dispatch())
+    }
+
+    /// A plain tensor on `device` from host memory, keeping the dtype of `data`.
+    #[must_use]
+    pub fn from_data(data: TensorData, device: &Device) -> Self {
+        let options = (device, data.dtype());
+        match data.shape().num_dims() {
+            1 => Self::new(Tensor::<1>::from_data(data, options)),
+            2 => Self::new(Tensor::<2>::from_data(data, options)),
+            3 => Self::new(Tensor::<3>::from_data(data, options)),
+            rank => unreachable!("invariant: parameters have rank 1 to 3, not {rank}"),
+        }
+    }
+
+    /// The tensor with its rank in the type again.
+    ///
+    /// # Errors
+    /// If the shape has another rank.
+    pub fn rank<const D: usize>(&self) -> Result<Tensor<D>, OpsError> {
+        let shape = self.shape();
+        if shape.len() != D {
+            return Err(OpsError::Rank { expected: D, shape });
+        }
+        Ok(Tensor::from_dispatch(self.0.clone()))
+    }
+
+    /// The shape.
+    #[must_use]
+    pub fn shape(&self) -> Vec<usize> {
+        self.0.shape().to_vec()
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> Option<Dtype> {
+        Some(match self.0.dtype() {
+            DType::F64 => Dtype::F64,
+            DType::F32 => Dtype::F32,
+            DType::BF16 => Dtype::Bf16,
+            DType::F16 => Dtype::F16,
+            _ => return None,
+        })
+    }
+
+    /// Whether gradients flow through it.
+    #[must_use]
+    pub fn is_tracked(&self) -> bool {
+        self.carrier().is_tracked()
+    }
+
+    /// The tensor outside autodiff.
+    #[must_use]
+    pub fn plain(&self) -> Self {
+        Self::new(self.carrier().inner())
+    }
+
+    /// The values in another float dtype, outside autodiff.
+    #[must_use]
+    pub fn cast(&self, dtype: burn::tensor::FloatDType) -> Self {
+        Self::new(self.carrier().inner().cast(dtype))
+    }
+
+    /// A fresh leaf on this tensor's values.
+    #[must_use]
+    pub fn leaf(&self) -> Self {
+        Self::new(self.carrier().inner().autodiff().require_grad())
+    }
+
+    /// Takes this leaf's gradient out of `gradients`.
+    pub fn take_gradient(&self, gradients: &mut burn::tensor::Gradients) -> Option<Self> {
+        self.carrier().grad_remove(gradients).map(Self::new)
+    }
+
+    /// Copies the values to the host, in the tensor's dtype.
+    #[must_use]
+    pub fn to_data(&self) -> TensorData {
+        self.carrier().inner().into_data()
+    }
+
+    /// Copies the values to the host as f32.
+    #[must_use]
+    pub fn to_f32(&self) -> Vec<f32> {
+        self.to_data().convert::<f32>().try_into_vec().expect("invariant: converted to f32")
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.carrier().device()
+    }
+
+    pub(crate) fn dispatch(self) -> DispatchTensor {
+        self.0
+    }
+
+    pub(crate) fn from_dispatch(tensor: DispatchTensor) -> Self {
+        Self(tensor)
+    }
+
+    /// Rank does not matter for metadata and autodiff calls.
+    pub(crate) fn carrier(&self) -> Tensor<1> {
+        Tensor::from_dispatch(self.0.clone())
+    }
+}
+
+impl<const D: usize> From<Tensor<D>> for AnyTensor {
+    fn from(tensor: Tensor<D>) -> Self {
+        Self::new(tensor)
+    }
+}

@@ -1,0 +1,79 @@
+//! What an optimizer does to tensors: accumulate, measure, step.
+
+use crate::AnyTensor;
+
+/// Hyper-parameters of one Adam step (Kingma and Ba, arXiv:1412.6980, algorithm 1; decoupled decay: Loshchilov and
+/// Hutter, arXiv:1711.05101, algorithm 2), in `torch.optim`'s order of operations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adam {
+    /// Learning rate of this step.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Weight decay: decoupled (AdamW) or added to the gradient (Adam).
+    pub weight_decay: f64,
+    /// Whether the decay is decoupled.
+    pub decoupled: bool,
+    /// The number of this step, from 1.
+    pub step: u64,
+    /// Multiplies the gradient first (clipping, unscaling).
+    pub grad_scale: f32,
+}
+
+/// The moments of one parameter, f32, of its shape.
+#[derive(Clone, Debug)]
+pub struct AdamState {
+    /// The first moment, `exp_avg`.
+    pub exp_avg: AnyTensor,
+    /// The second moment, `exp_avg_sq`.
+    pub exp_avg_sq: AnyTensor,
+}
+
+/// One step on an f32 parameter, in place where nobody else holds the tensors.
+#[must_use]
+pub fn adam_step(
+    master: AnyTensor,
+    state: Option<AdamState>,
+    gradient: &AnyTensor,
+    hyper: &Adam,
+) -> (AnyTensor, AdamState) {
+    let state = state.unwrap_or_else(|| {
+        let zeros = || AnyTensor::new(master.carrier().zeros_like());
+        AdamState { exp_avg: zeros(), exp_avg_sq: zeros() }
+    });
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(gradient) {
+        return crate::flex::update::adam_step(master, state, gradient, hyper);
+    }
+    crate::reference::adam_step(master, state, gradient, hyper)
+}
+
+/// `into + gradient` in f32, in place where nobody else holds `into`.
+#[must_use]
+pub fn accumulate(into: Option<AnyTensor>, gradient: AnyTensor) -> AnyTensor {
+    match into {
+        None => gradient,
+        Some(into) => {
+            #[cfg(feature = "flex")]
+            if crate::flex::holds(&gradient) {
+                return crate::flex::update::add(into, &gradient);
+            }
+            AnyTensor::new(into.carrier() + gradient.carrier())
+        }
+    }
+}
+
+/// The sum of squares of an f32 tensor, in f64 and in a fixed order.
+#[must_use]
+pub fn sum_of_squares(tensor: &AnyTensor) -> f64 {
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(tensor) {
+        return crate::flex::update::sum_of_squares(tensor);
+    }
+    let values = tensor.carrier();
+    f64::from((values.clone() * values).sum().into_scalar::<f32>())
+}

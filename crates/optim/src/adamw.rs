@@ -1,0 +1,186 @@
+//! Adam and AdamW with fp32 moments, and fp32 masters over narrower weights.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::FloatDType;
+use burnish_core::{Dtype, Parameter, Registry};
+use burnish_ops::{Adam, AdamState, AnyTensor, adam_step};
+
+use crate::step::{Applied, Clipped, Gradients, Masters};
+use crate::{OptimError, SlotSpec, SlotTensor};
+
+/// Hyper-parameters, with Transformers' defaults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamWOptions {
+    /// `adam_beta1`.
+    pub beta1: f64,
+    /// `adam_beta2`.
+    pub beta2: f64,
+    /// `adam_epsilon`.
+    pub eps: f64,
+    /// `weight_decay`; not applied to norms and biases.
+    pub weight_decay: f64,
+    /// AdamW's decoupled decay; off is Adam with L2.
+    pub decoupled: bool,
+}
+
+impl Default for AdamWOptions {
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0, decoupled: true }
+    }
+}
+
+/// AdamW over a model's trained parameters.
+#[derive(Debug)]
+pub struct AdamW {
+    options: AdamWOptions,
+    steps: u64,
+    entries: BTreeMap<usize, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    parameter: Parameter,
+    master: Option<AnyTensor>,
+    state: Option<AdamState>,
+}
+
+impl AdamW {
+    /// An optimizer for the trainable parameters of `registry`.
+    #[must_use]
+    pub fn new(registry: &Registry, options: AdamWOptions) -> Self {
+        let entries = registry
+            .iter()
+            .enumerate()
+            .filter(|(_, p)| p.trainable && p.alias_of.is_none())
+            .map(|(i, p)| (i, Entry { parameter: p.clone(), master: None, state: None }))
+            .collect();
+        Self { options, steps: 0, entries }
+    }
+
+    /// The slots it declares.
+    #[must_use]
+    pub fn schema(&self) -> Vec<SlotSpec> {
+        ["master", "exp_avg", "exp_avg_sq"]
+            .map(|name| SlotSpec { name: name.to_owned(), dtype: Dtype::F32 })
+            .to_vec()
+    }
+
+    /// Steps taken.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// One update at learning rate `lr`.
+    ///
+    /// A parameter that is stored narrower than fp32 is updated in an fp32 master and rounded to its stored dtype.
+    pub fn step(&mut self, gradients: Gradients<Clipped>, masters: &dyn Masters, lr: f64) -> Applied {
+        self.steps += 1;
+        let (entries, grad_scale, grad_norm) = gradients.into_parts();
+        let mut updated = 0;
+        for (index, gradient) in entries {
+            let Some(entry) = self.entries.get_mut(&index) else { continue };
+            let hyper = Adam {
+                lr,
+                beta1: self.options.beta1,
+                beta2: self.options.beta2,
+                eps: self.options.eps,
+                weight_decay: if entry.parameter.decays() { self.options.weight_decay } else { 0.0 },
+                decoupled: self.options.decoupled,
+                step: self.steps,
+                grad_scale,
+            };
+            let value = masters.take(index);
+            let stored = value.dtype();
+            let (master, keep) = match stored {
+                Some(Dtype::F32) => (value, None),
+                _ => (entry.master.take().unwrap_or_else(|| value.cast(FloatDType::F32)), stored),
+            };
+            let (master, state) = adam_step(master, entry.state.take(), &gradient, &hyper);
+            entry.state = Some(state);
+            match keep {
+                None => masters.put(index, master),
+                Some(stored) => {
+                    masters.put(index, master.cast(float(stored)));
+                    entry.master = Some(master);
+                }
+            }
+            updated += 1;
+        }
+        Applied { grad_norm, parameters: updated }
+    }
+
+    /// All state, for a checkpoint.
+    #[must_use]
+    pub fn slots(&self) -> Vec<SlotTensor> {
+        let mut all = Vec::new();
+        for entry in self.entries.values() {
+            let parameter = &entry.parameter.name;
+            let mut push = |slot, tensor: &AnyTensor| {
+                all.push(SlotTensor { parameter: parameter.clone(), slot, tensor: tensor.clone() });
+            };
+            if let Some(master) = &entry.master {
+                push("master", master);
+            }
+            if let Some(state) = &entry.state {
+                push("exp_avg", &state.exp_avg);
+                push("exp_avg_sq", &state.exp_avg_sq);
+            }
+        }
+        all
+    }
+
+    /// Restores state after `steps` steps from (parameter, slot, tensor) entries.
+    ///
+    /// # Errors
+    /// If an entry names no trained parameter or slot, or its shape or dtype is not the declared one.
+    pub fn restore(
+        &mut self,
+        steps: u64,
+        slots: impl IntoIterator<Item = (String, String, AnyTensor)>,
+    ) -> Result<(), OptimError> {
+        let by_name: BTreeMap<String, usize> =
+            self.entries.iter().map(|(&i, e)| (e.parameter.name.clone(), i)).collect();
+        let mut moments: BTreeMap<usize, (Option<AnyTensor>, Option<AnyTensor>)> = BTreeMap::new();
+        for (parameter, slot, tensor) in slots {
+            let entry = by_name.get(&parameter).and_then(|i| self.entries.get_mut(i).map(|e| (*i, e)));
+            let Some((index, entry)) = entry else {
+                return Err(OptimError::UnknownSlot { parameter, slot });
+            };
+            if tensor.shape() != entry.parameter.shape {
+                let (got, expected) = (tensor.shape(), entry.parameter.shape.clone());
+                return Err(OptimError::SlotShape { parameter, slot, got, expected });
+            }
+            if tensor.dtype() != Some(Dtype::F32) {
+                return Err(OptimError::SlotDtype { parameter, slot, got: tensor.dtype(), expected: Dtype::F32 });
+            }
+            match slot.as_str() {
+                "master" => entry.master = Some(tensor),
+                "exp_avg" => moments.entry(index).or_default().0 = Some(tensor),
+                "exp_avg_sq" => moments.entry(index).or_default().1 = Some(tensor),
+                _ => return Err(OptimError::UnknownSlot { parameter, slot }),
+            }
+        }
+        for (index, pair) in moments {
+            let entry = self.entries.get_mut(&index).expect("invariant: indexed above");
+            let parameter = entry.parameter.name.clone();
+            match pair {
+                (Some(exp_avg), Some(exp_avg_sq)) => entry.state = Some(AdamState { exp_avg, exp_avg_sq }),
+                (None, _) => return Err(OptimError::UnknownSlot { parameter, slot: "exp_avg".to_owned() }),
+                (_, None) => return Err(OptimError::UnknownSlot { parameter, slot: "exp_avg_sq".to_owned() }),
+            }
+        }
+        self.steps = steps;
+        Ok(())
+    }
+}
+
+fn float(dtype: Dtype) -> FloatDType {
+    match dtype {
+        Dtype::Bf16 => FloatDType::BF16,
+        Dtype::F16 => FloatDType::F16,
+        Dtype::F64 => FloatDType::F64,
+        _ => FloatDType::F32,
+    }
+}

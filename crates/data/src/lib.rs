@@ -1,1 +1,63 @@
-//! Rows to batches: TRL's data formats, chat templates, tokenisation, loss masks, packing, sampling
+//! Rows to batches: TRL's data formats, chat templates, tokenisation, loss masks, packing, sampling.
+//!
+//! A [`Source`] streams rows from JSON lines; [`Row`] types them as TRL does; a [`Preparer`] renders conversations
+//! with the folder's chat [`Templates`], tokenises with its [`Tokenizer`], masks, truncates and packs; a [`Sampler`]
+//! says which rows make which step; a [`Collator`] lays them out as a [`Batch`] without padding.
+//! Results equal those of TRL 1.16 with Transformers 5.23, token for token.
+//!
+//! ```no_run
+//! use burnish_data::{Collator, Cursor, Options, Order, Preparer, Sampler, Source, Templates, Tokenizer};
+//! use std::path::Path;
+//!
+//! # fn main() -> Result<(), burnish_data::DataError> {
+//! let folder = Path::new("model");
+//! let tokenizer = Tokenizer::from_folder(folder)?;
+//! let templates = Templates::from_folder(folder, &tokenizer)?;
+//! let options = Options { max_length: Some(512), ..Options::default() };
+//! let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
+//! let source = Source::train("rows.jsonl", "train")?;
+//! let data = preparer.prepare(&source.name(), source.records())?;
+//!
+//! let collator = Collator { padding_free: options.is_padding_free(), ..Collator::default() };
+//! let sampler = Sampler::new(data.examples.len(), Order::Random, 42).per_device(8).accumulation(2);
+//! for step in sampler.steps(Cursor::default())?.take(sampler.total_steps(3.0, -1)) {
+//!     for micro_step in 0..step.micro_steps() {
+//!         let slice = step.slice(0, micro_step);
+//!         let examples: Vec<_> = step.rows[slice.clone()].iter().map(|&i| &data.examples[i]).collect();
+//!         let batch = collator.batch(&examples, slice.start);
+//!         assert_eq!(batch.labels.len(), batch.input_ids.len());
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod batch;
+mod error;
+mod example;
+mod pack;
+mod place;
+pub mod preflight;
+mod prepare;
+mod row;
+mod sampler;
+mod source;
+mod split;
+mod statistics;
+mod template;
+mod tokenizer;
+
+pub use batch::{Batch, Collator, Padded};
+pub use error::DataError;
+pub use example::{Example, IGNORED};
+pub use pack::{Strategy, WINDOW, pack};
+pub use place::Place;
+pub use preflight::{Concern, Finding, preflight};
+pub use prepare::{Dataset, Options, Preparer, Truncation};
+pub use row::{Content, Kind, Message, Row, Text};
+pub use sampler::{Cursor, Order, Sampler, Step, Steps};
+pub use source::{Record, Records, Source};
+pub use split::HeldOut;
+pub use statistics::Statistics;
+pub use template::{Clock, Render, Rendered, Template, Templates};
+pub use tokenizer::{TextStream, Tokenizer};

@@ -1,0 +1,386 @@
+//! What can go wrong between a data file and a batch.
+
+use std::path::PathBuf;
+
+use crate::place::Place;
+use crate::row::Kind;
+
+/// Every failure of this crate. Each message says what, where, expected, got, and the mend.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// Nothing at the given path.
+    #[error(
+        "no data at `{path}`: expected a .jsonl or .json file, a folder of them, or a glob; check `dataset_name`"
+    )]
+    Missing {
+        /// The path as given.
+        path: String,
+    },
+    /// A folder without data files.
+    #[error(
+        "folder `{path}` holds no .jsonl or .json file{for_split}; put the rows in `train.jsonl` (and `test.jsonl`)"
+    )]
+    EmptyFolder {
+        /// The folder.
+        path: PathBuf,
+        /// " for split `x`", or nothing.
+        for_split: String,
+    },
+    /// A glob that matches no file.
+    #[error("glob `{pattern}` matches no file; check `dataset_name`")]
+    EmptyGlob {
+        /// The pattern as given.
+        pattern: String,
+    },
+    /// A glob that cannot be parsed.
+    #[error(
+        "`{pattern}` is not a valid glob ({reason}); quote `[`, `*` and `?` as `[[]`, `[*]`, `[?]` if they are part of the name"
+    )]
+    BadGlob {
+        /// The pattern as given.
+        pattern: String,
+        /// The parser's words.
+        reason: String,
+    },
+    /// A format that is not read.
+    #[error(
+        "`{path}` is {format}, expected JSON lines (.jsonl) or a JSON array (.json); convert it, one JSON object per line"
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The format's name.
+        format: &'static str,
+    },
+    /// The operating system refused.
+    #[error("cannot read `{path}`: {source}")]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A line that is not JSON.
+    #[error("{place}: not valid JSON: {reason}; each line must be one complete JSON object")]
+    Json {
+        /// File and line.
+        place: Place,
+        /// The parser's words.
+        reason: String,
+    },
+    /// A line that is JSON but no object.
+    #[error("{place}: expected a JSON object such as {{\"text\": \"...\"}}, got {got}")]
+    NotAnObject {
+        /// File and line.
+        place: Place,
+        /// The JSON type found.
+        got: &'static str,
+    },
+    /// No row at all.
+    #[error("`{dataset}` holds no rows; expected one JSON object per line")]
+    Empty {
+        /// The files read.
+        dataset: String,
+    },
+    /// Columns that belong to no known type.
+    #[error(
+        "{place}: columns {columns} form no known row type; expected `{text_field}`, `messages`, `prompt` + `completion`, \
+         `prompt` + `chosen` + `rejected`, `prompt` or `input_ids`; rename a column or set `dataset_text_field`"
+    )]
+    UnknownColumns {
+        /// File and line.
+        place: Place,
+        /// The columns found.
+        columns: String,
+        /// The configured text column.
+        text_field: String,
+    },
+    /// A column of the wrong JSON type.
+    #[error("{place}: column `{column}`: expected {expected}, got {got}")]
+    ColumnType {
+        /// File and line.
+        place: Place,
+        /// The column, possibly with a path into it.
+        column: String,
+        /// What was expected.
+        expected: &'static str,
+        /// What was found.
+        got: &'static str,
+    },
+    /// Text in one column of a row, messages in another.
+    #[error(
+        "{place}: column `{first}` holds {first_is} but `{second}` holds {second_is}; give both as strings or both as message lists"
+    )]
+    MixedText {
+        /// File and line.
+        place: Place,
+        /// One column.
+        first: &'static str,
+        /// What it holds.
+        first_is: &'static str,
+        /// The other column.
+        second: &'static str,
+        /// What it holds.
+        second_is: &'static str,
+    },
+    /// Columns that must have one length.
+    #[error(
+        "{place}: column `{column}` has {got} entries, `input_ids` has {expected}; they must have the same length"
+    )]
+    ColumnLength {
+        /// File and line.
+        place: Place,
+        /// The column.
+        column: &'static str,
+        /// Length of `input_ids`.
+        expected: usize,
+        /// Length of the column.
+        got: usize,
+    },
+    /// Rows of different types in one data set.
+    #[error(
+        "{place}: this row is {got}, the first row ({first}) is {expected}; a data set holds one type of row, split the file"
+    )]
+    MixedRows {
+        /// File and line.
+        place: Place,
+        /// Where the first row is.
+        first: Place,
+        /// The first row's type.
+        expected: Kind,
+        /// This row's type.
+        got: Kind,
+    },
+    /// A row type the trainer cannot use.
+    #[error("{place}: {trainer} needs {needs}, got {got}; {mend}")]
+    WrongKind {
+        /// File and line.
+        place: Place,
+        /// The trainer.
+        trainer: &'static str,
+        /// What it accepts.
+        needs: &'static str,
+        /// What was found.
+        got: Kind,
+        /// The mend.
+        mend: &'static str,
+    },
+    /// A token id beyond the vocabulary.
+    #[error(
+        "{place}: `input_ids[{index}]` is {id}, the vocabulary has {vocab} entries; the rows were tokenised for another model"
+    )]
+    TokenRange {
+        /// File and line.
+        place: Place,
+        /// Position in the row.
+        index: usize,
+        /// The id.
+        id: u64,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// No tokenizer in the folder.
+    #[error(
+        "no tokenizer in `{folder}`: looked for {looked_for}; save the tokenizer in the fast format (`tokenizer.json`) beside the model"
+    )]
+    NoTokenizer {
+        /// The model folder.
+        folder: PathBuf,
+        /// The file names tried.
+        looked_for: String,
+    },
+    /// `tokenizer.json` cannot be used.
+    #[error("`{path}` is not a usable tokenizer: {reason}")]
+    BadTokenizer {
+        /// The file.
+        path: PathBuf,
+        /// The library's words.
+        reason: String,
+    },
+    /// A JSON file beside the model cannot be parsed.
+    #[error("`{path}` is not valid: {reason}")]
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A named token is not in the vocabulary.
+    #[error("{name} `{token}` is not in the tokenizer's vocabulary; choose an existing token")]
+    UnknownToken {
+        /// Its role (`eos_token`, `pad_token`).
+        name: &'static str,
+        /// The text.
+        token: String,
+    },
+    /// No end-of-sequence token is known.
+    #[error(
+        "the tokenizer has no eos token (looked in tokenizer_config.json, special_tokens_map.json, generation_config.json, \
+         config.json); set `eos_token`, otherwise the model never learns to stop"
+    )]
+    NoEos,
+    /// The library failed on a text.
+    #[error("{place}: cannot tokenise: {reason}")]
+    Tokenise {
+        /// File and line.
+        place: Place,
+        /// The library's words.
+        reason: String,
+    },
+    /// Ids that cannot be turned into text.
+    #[error("cannot decode token ids: {reason}")]
+    Decode {
+        /// The library's words.
+        reason: String,
+    },
+    /// Chat rows without a chat template.
+    #[error(
+        "{place}: the row holds messages but the model folder has no chat template (looked for chat_template.jinja and \
+         `chat_template` in tokenizer_config.json); add one or set `chat_template_path`"
+    )]
+    NoTemplate {
+        /// File and line.
+        place: Place,
+    },
+    /// A template that does not parse.
+    #[error("chat template `{name}` does not parse: {reason}")]
+    TemplateSyntax {
+        /// File or name.
+        name: String,
+        /// The engine's words, with the line.
+        reason: String,
+    },
+    /// None of several named templates applies.
+    #[error(
+        "the model folder has several chat templates ({names}) and none is called `default`; pick one with `chat_template_path`"
+    )]
+    NoDefaultTemplate {
+        /// Their names.
+        names: String,
+    },
+    /// The template called `raise_exception`.
+    #[error("{place}: the chat template refuses this conversation: {message}")]
+    TemplateRaised {
+        /// File and line.
+        place: Place,
+        /// The template's own message.
+        message: String,
+    },
+    /// The template failed otherwise.
+    #[error("{place}: the chat template fails on this conversation: {reason}")]
+    TemplateFailed {
+        /// File and line.
+        place: Place,
+        /// The engine's words, with the template's line.
+        reason: String,
+    },
+    /// A conversation with no message.
+    #[error("{place}: column `{column}` is an empty conversation; give at least one message")]
+    EmptyConversation {
+        /// File and line.
+        place: Place,
+        /// The column.
+        column: &'static str,
+    },
+    /// `continue_final_message` cannot be honoured.
+    #[error("{place}: cannot continue the final message: {reason}")]
+    Continue {
+        /// File and line.
+        place: Place,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A key of `chat_template_kwargs` that belongs to the caller.
+    #[error(
+        "{place}: `chat_template_kwargs` sets `{key}`, which preparation decides itself; remove it from the row"
+    )]
+    TemplateArgument {
+        /// File and line.
+        place: Place,
+        /// The key.
+        key: String,
+    },
+    /// `assistant_only_loss` on text rows.
+    #[error("{place}: `assistant_only_loss` needs conversations, got {got}; turn it off or give `messages`")]
+    AssistantNeedsChat {
+        /// File and line.
+        place: Place,
+        /// The row's type.
+        got: Kind,
+    },
+    /// `assistant_only_loss` with a template that does not mark the assistant's text.
+    #[error(
+        "`assistant_only_loss` needs a chat template with {{% generation %}} markers, `{name}` has none; put \
+         {{% generation %}}...{{% endgeneration %}} around the assistant's text and its end-of-turn token, or turn it off"
+    )]
+    NoGenerationMarkers {
+        /// File or name of the template.
+        name: String,
+    },
+    /// A conversation without a single assistant token.
+    #[error(
+        "{place}: `assistant_only_loss` is on but no token of this row is the assistant's; add an assistant message or drop the row"
+    )]
+    NoAssistantToken {
+        /// File and line.
+        place: Place,
+    },
+    /// Nothing left to train on.
+    #[error(
+        "nothing left to train on: all {rows} rows were dropped because no trained token lies within `max_length` {max_length}; \
+         raise `max_length` or shorten the prompts"
+    )]
+    AllDropped {
+        /// Rows read.
+        rows: usize,
+        /// The limit.
+        max_length: usize,
+    },
+    /// Rows exist but none has a token that is a target.
+    #[error(
+        "nothing to train on: none of the {rows} rows has a trained token; check `completion_only_loss` and the mask columns"
+    )]
+    NothingTrained {
+        /// Rows read.
+        rows: usize,
+    },
+    /// Options that contradict each other or the data.
+    #[error("{what}; {mend}")]
+    Options {
+        /// The contradiction.
+        what: &'static str,
+        /// The mend.
+        mend: &'static str,
+    },
+    /// A named option value that does not exist.
+    #[error("`{option}`: unknown value `{got}`, expected one of {expected}")]
+    UnknownValue {
+        /// The option.
+        option: &'static str,
+        /// The value given.
+        got: String,
+        /// The values that exist.
+        expected: &'static str,
+    },
+    /// A number out of its range.
+    #[error("`{option}` is {got}, expected {expected}")]
+    Range {
+        /// The option.
+        option: &'static str,
+        /// The value given.
+        got: f64,
+        /// The range.
+        expected: &'static str,
+    },
+    /// A cursor that does not belong to this data set.
+    #[error(
+        "the saved data position is row {index} of an epoch, this data set has {rows} rows per epoch; resume with the same data"
+    )]
+    Cursor {
+        /// The saved position.
+        index: usize,
+        /// Rows of an epoch.
+        rows: usize,
+    },
+}

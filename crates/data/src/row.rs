@@ -1,0 +1,426 @@
+//! TRL's row types, told apart by their columns (reference: TRL 1.16, dataset formats).
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use crate::error::DataError;
+use crate::place::Place;
+use crate::source::{Record, json_type};
+
+/// One message of a conversation: a JSON object with `role` and mostly `content`. Null entries are dropped.
+pub type Message = Map<String, Value>;
+
+/// A column that is either plain text or a conversation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Text {
+    /// The standard format.
+    Plain(String),
+    /// The conversational format.
+    Chat(Vec<Message>),
+}
+
+impl Text {
+    /// Whether this is a conversation.
+    #[must_use]
+    pub const fn is_chat(&self) -> bool {
+        matches!(self, Self::Chat(_))
+    }
+
+    const fn what(&self) -> &'static str {
+        match self {
+            Self::Plain(_) => "a string",
+            Self::Chat(_) => "messages",
+        }
+    }
+}
+
+/// What a row trains.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// Language modelling: the text column, `messages`, or ShareGPT's `conversations`.
+    Language(Text),
+    /// `prompt` alone.
+    Prompt(Text),
+    /// `prompt` and `completion`.
+    PromptCompletion {
+        /// What is given.
+        prompt: Text,
+        /// What is learned.
+        completion: Text,
+    },
+    /// `chosen` and `rejected`, with the prompt given or implicit in both.
+    Preference {
+        /// `None` when implicit.
+        prompt: Option<Text>,
+        /// The better answer.
+        chosen: Text,
+        /// The worse answer.
+        rejected: Text,
+    },
+    /// `prompt`, `completion` and whether it is desirable.
+    Unpaired {
+        /// What is given.
+        prompt: Text,
+        /// The answer.
+        completion: Text,
+        /// Desirable or not.
+        label: bool,
+    },
+    /// `prompt`, `completions` and a label for each step.
+    Stepwise {
+        /// What is given.
+        prompt: Text,
+        /// The steps.
+        completions: Vec<String>,
+        /// One label a step.
+        labels: Vec<bool>,
+    },
+    /// Rows tokenised beforehand.
+    Tokens {
+        /// Token ids.
+        input_ids: Vec<u32>,
+        /// Per token its label, -100 where ignored; masks are not consulted when present.
+        labels: Option<Vec<i32>>,
+        /// 1 on the completion.
+        completion_mask: Option<Vec<bool>>,
+        /// 1 on the assistant's tokens.
+        assistant_masks: Option<Vec<bool>>,
+    },
+}
+
+/// The type of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the type of `Content` with that name, standard or conversational")]
+pub enum Kind {
+    Language,
+    LanguageChat,
+    Prompt,
+    PromptChat,
+    PromptCompletion,
+    PromptCompletionChat,
+    Preference,
+    PreferenceChat,
+    ImplicitPreference,
+    ImplicitPreferenceChat,
+    Unpaired,
+    UnpairedChat,
+    Stepwise,
+    Tokens,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Language => "language modelling (text)",
+            Self::LanguageChat => "language modelling (messages)",
+            Self::Prompt => "prompt only (text)",
+            Self::PromptChat => "prompt only (messages)",
+            Self::PromptCompletion => "prompt-completion (text)",
+            Self::PromptCompletionChat => "prompt-completion (messages)",
+            Self::Preference => "preference (text)",
+            Self::PreferenceChat => "preference (messages)",
+            Self::ImplicitPreference => "preference with implicit prompt (text)",
+            Self::ImplicitPreferenceChat => "preference with implicit prompt (messages)",
+            Self::Unpaired => "unpaired preference (text)",
+            Self::UnpairedChat => "unpaired preference (messages)",
+            Self::Stepwise => "stepwise supervision",
+            Self::Tokens => "tokenised (input_ids)",
+        })
+    }
+}
+
+/// One row, typed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Where it came from.
+    pub place: Place,
+    /// What it trains.
+    pub content: Content,
+    /// The `tools` column: a list of JSON schemas.
+    pub tools: Option<Value>,
+    /// The `chat_template_kwargs` column: extra variables of the template.
+    pub template_kwargs: Map<String, Value>,
+    /// Whether the row has both a `prompt` and a `completion` column, whatever its type.
+    pub has_prompt_and_completion: bool,
+}
+
+impl Row {
+    /// Types a record. `text_field` is `dataset_text_field`.
+    ///
+    /// When columns of several types are present, the first of these decides: `input_ids`, `chosen` + `rejected`,
+    /// `prompt`, `messages`, `conversations`, the text column. Null counts as absent.
+    ///
+    /// # Errors
+    /// When no type fits, or a column holds the wrong JSON type.
+    pub fn parse(record: Record, text_field: &str) -> Result<Self, DataError> {
+        let mut columns = Columns { place: record.place, fields: record.fields };
+        columns.fields.retain(|_, v| !v.is_null());
+        let has = |name: &str| columns.fields.contains_key(name);
+        let has_prompt_and_completion = has("prompt") && has("completion");
+        let tools = columns.tools()?;
+        let template_kwargs = columns.object("chat_template_kwargs")?;
+        let content = columns.content(text_field)?;
+        Ok(Self { place: columns.place, content, tools, template_kwargs, has_prompt_and_completion })
+    }
+
+    /// The row's type.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        let pick = |text: &Text, plain, chat| if text.is_chat() { chat } else { plain };
+        match &self.content {
+            Content::Language(t) => pick(t, Kind::Language, Kind::LanguageChat),
+            Content::Prompt(t) => pick(t, Kind::Prompt, Kind::PromptChat),
+            Content::PromptCompletion { prompt, .. } => {
+                pick(prompt, Kind::PromptCompletion, Kind::PromptCompletionChat)
+            }
+            Content::Preference { prompt: Some(_), chosen, .. } => {
+                pick(chosen, Kind::Preference, Kind::PreferenceChat)
+            }
+            Content::Preference { prompt: None, chosen, .. } => {
+                pick(chosen, Kind::ImplicitPreference, Kind::ImplicitPreferenceChat)
+            }
+            Content::Unpaired { prompt, .. } => pick(prompt, Kind::Unpaired, Kind::UnpairedChat),
+            Content::Stepwise { .. } => Kind::Stepwise,
+            Content::Tokens { .. } => Kind::Tokens,
+        }
+    }
+
+    /// The conversations of this row, for checks on roles.
+    pub fn chats(&self) -> impl Iterator<Item = &[Message]> {
+        let texts: Vec<&Text> = match &self.content {
+            Content::Language(t) | Content::Prompt(t) | Content::Stepwise { prompt: t, .. } => vec![t],
+            Content::PromptCompletion { prompt, completion }
+            | Content::Unpaired { prompt, completion, .. } => {
+                vec![prompt, completion]
+            }
+            Content::Preference { prompt, chosen, rejected } => {
+                prompt.iter().chain([chosen, rejected]).collect()
+            }
+            Content::Tokens { .. } => vec![],
+        };
+        texts.into_iter().filter_map(|t| match t {
+            Text::Chat(messages) => Some(messages.as_slice()),
+            Text::Plain(_) => None,
+        })
+    }
+}
+
+struct Columns {
+    place: Place,
+    fields: Map<String, Value>,
+}
+
+impl Columns {
+    fn content(&mut self, text_field: &str) -> Result<Content, DataError> {
+        let has = |name: &str| self.fields.contains_key(name);
+        if has("input_ids") {
+            return self.tokens();
+        }
+        if has("chosen") && has("rejected") {
+            let (chosen, rejected) = (self.text("chosen")?, self.text("rejected")?);
+            self.same("chosen", &chosen, "rejected", &rejected)?;
+            let prompt = if self.fields.contains_key("prompt") { Some(self.text("prompt")?) } else { None };
+            if let Some(prompt) = &prompt {
+                self.same("prompt", prompt, "chosen", &chosen)?;
+            }
+            return Ok(Content::Preference { prompt, chosen, rejected });
+        }
+        if has("prompt") {
+            return self.prompted();
+        }
+        if has("messages") {
+            return Ok(Content::Language(Text::Chat(self.chat("messages")?)));
+        }
+        if has("conversations") {
+            return Ok(Content::Language(Text::Chat(self.chat("conversations")?)));
+        }
+        match self.fields.remove(text_field) {
+            Some(Value::String(text)) => Ok(Content::Language(Text::Plain(text))),
+            Some(other) => Err(self.wrong(text_field, "a string", &other)),
+            None => Err(DataError::UnknownColumns {
+                columns: match self.fields.keys().map(|k| format!("`{k}`")).collect::<Vec<_>>() {
+                    names if names.is_empty() => "(none)".to_owned(),
+                    names => names.join(", "),
+                },
+                place: self.place.clone(),
+                text_field: text_field.to_owned(),
+            }),
+        }
+    }
+
+    fn prompted(&mut self) -> Result<Content, DataError> {
+        let prompt = self.text("prompt")?;
+        if let (Some(steps), Some(labels)) = (self.fields.get("completions"), self.fields.get("labels")) {
+            let (Value::Array(steps), Value::Array(labels)) = (steps, labels) else {
+                let bad = if steps.is_array() { ("labels", labels) } else { ("completions", steps) };
+                return Err(self.wrong(bad.0, "an array", bad.1));
+            };
+            let completions = (steps.iter())
+                .map(|s| s.as_str().map(str::to_owned).ok_or_else(|| self.wrong("completions", "strings", s)))
+                .collect::<Result<Vec<_>, _>>()?;
+            let labels = (labels.iter())
+                .map(|l| l.as_bool().ok_or_else(|| self.wrong("labels", "booleans", l)))
+                .collect::<Result<Vec<_>, _>>()?;
+            return Ok(Content::Stepwise { prompt, completions, labels });
+        }
+        if !self.fields.contains_key("completion") {
+            return Ok(Content::Prompt(prompt));
+        }
+        let completion = self.text("completion")?;
+        self.same("prompt", &prompt, "completion", &completion)?;
+        match self.fields.get("label") {
+            Some(&Value::Bool(label)) => Ok(Content::Unpaired { prompt, completion, label }),
+            _ => Ok(Content::PromptCompletion { prompt, completion }),
+        }
+    }
+
+    fn tokens(&self) -> Result<Content, DataError> {
+        let ids = self.integers("input_ids")?.unwrap_or_default();
+        let input_ids = (ids.iter().enumerate())
+            .map(|(index, &id)| {
+                u32::try_from(id).map_err(|_| DataError::ColumnType {
+                    place: self.place.clone(),
+                    column: format!("input_ids[{index}]"),
+                    expected: "a token id",
+                    got: "a number out of range",
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let length = |column, got: usize| {
+            if got == input_ids.len() {
+                return Ok(());
+            }
+            Err(DataError::ColumnLength { place: self.place.clone(), column, expected: input_ids.len(), got })
+        };
+        let mask = |column| -> Result<Option<Vec<bool>>, DataError> {
+            let Some(bits) = self.integers(column)? else { return Ok(None) };
+            length(column, bits.len())?;
+            Ok(Some(bits.into_iter().map(|b| b != 0).collect()))
+        };
+        let labels = match self.integers("labels")? {
+            None => None,
+            Some(labels) => {
+                length("labels", labels.len())?;
+                let labels = labels.iter().map(|&l| i32::try_from(l)).collect::<Result<Vec<_>, _>>();
+                Some(labels.map_err(|_| DataError::ColumnType {
+                    place: self.place.clone(),
+                    column: "labels".to_owned(),
+                    expected: "token ids or -100",
+                    got: "a number out of range",
+                })?)
+            }
+        };
+        let (completion_mask, assistant_masks) = (mask("completion_mask")?, mask("assistant_masks")?);
+        Ok(Content::Tokens { input_ids, labels, completion_mask, assistant_masks })
+    }
+
+    fn integers(&self, column: &'static str) -> Result<Option<Vec<i64>>, DataError> {
+        let Some(value) = self.fields.get(column) else { return Ok(None) };
+        let Value::Array(values) = value else {
+            return Err(self.wrong(column, "an array of integers", value));
+        };
+        let integer = |(i, v): (usize, &Value)| {
+            let number = v.as_i64().or_else(|| v.as_bool().map(i64::from));
+            number.ok_or_else(|| self.wrong(&format!("{column}[{i}]"), "an integer", v))
+        };
+        values.iter().enumerate().map(integer).collect::<Result<Vec<_>, _>>().map(Some)
+    }
+
+    /// A column that is text or a conversation.
+    fn text(&mut self, column: &'static str) -> Result<Text, DataError> {
+        match self.fields.get_mut(column) {
+            Some(Value::String(text)) => Ok(Text::Plain(std::mem::take(text))),
+            Some(Value::Array(_)) => self.chat(column).map(Text::Chat),
+            Some(other) => {
+                let other = other.take();
+                Err(self.wrong(column, "a string or a list of messages", &other))
+            }
+            None => Err(self.wrong(column, "a string or a list of messages", &Value::Null)),
+        }
+    }
+
+    fn chat(&self, column: &'static str) -> Result<Vec<Message>, DataError> {
+        let value = self.fields.get(column).unwrap_or(&Value::Null);
+        let Value::Array(messages) = value else {
+            return Err(self.wrong(column, "a list of messages", value));
+        };
+        if messages.is_empty() {
+            return Err(DataError::EmptyConversation { place: self.place.clone(), column });
+        }
+        messages.iter().enumerate().map(|(i, m)| self.message(column, i, m)).collect()
+    }
+
+    /// ShareGPT's `from`/`value` become `role`/`content`; roles are kept as they are written.
+    fn message(&self, column: &str, index: usize, value: &Value) -> Result<Message, DataError> {
+        let at = format!("{column}[{index}]");
+        let Value::Object(fields) = value else {
+            return Err(self.wrong(&at, "a message object with `role` and `content`", value));
+        };
+        let mut message = Message::new();
+        for (key, value) in fields {
+            let key = match key.as_str() {
+                "from" if !fields.contains_key("role") => "role",
+                "value" if !fields.contains_key("content") => "content",
+                key => key,
+            };
+            if !value.is_null() {
+                message.insert(key.to_owned(), value.clone());
+            }
+        }
+        match message.get("role") {
+            Some(Value::String(_)) => Ok(message),
+            Some(other) => Err(self.wrong(&format!("{at}.role"), "a string", other)),
+            None => Err(self.wrong(&format!("{at}.role"), "a string", &Value::Null)),
+        }
+    }
+
+    fn tools(&self) -> Result<Option<Value>, DataError> {
+        let expected = "a list of tool schemas (or that list as a JSON string)";
+        let tools = match self.fields.get("tools") {
+            None => return Ok(None),
+            Some(Value::String(text)) => {
+                let tools = serde_json::from_str(text);
+                tools.map_err(|_| self.wrong("tools", expected, &Value::String(text.clone())))?
+            }
+            Some(tools) => tools.clone(),
+        };
+        match &tools {
+            Value::Null => Ok(None),
+            Value::Array(list) => match list.iter().position(|t| !t.is_object()) {
+                None => Ok(Some(tools)),
+                Some(i) => Err(self.wrong(&format!("tools[{i}]"), "a JSON schema object", &list[i])),
+            },
+            other => Err(self.wrong("tools", expected, other)),
+        }
+    }
+
+    fn object(&self, column: &str) -> Result<Map<String, Value>, DataError> {
+        match self.fields.get(column) {
+            None => Ok(Map::new()),
+            Some(Value::Object(map)) => Ok(map.clone()),
+            Some(other) => Err(self.wrong(column, "an object", other)),
+        }
+    }
+
+    fn same(&self, first: &'static str, a: &Text, second: &'static str, b: &Text) -> Result<(), DataError> {
+        if a.is_chat() == b.is_chat() {
+            return Ok(());
+        }
+        Err(DataError::MixedText {
+            place: self.place.clone(),
+            first,
+            first_is: a.what(),
+            second,
+            second_is: b.what(),
+        })
+    }
+
+    fn wrong(&self, column: &str, expected: &'static str, got: &Value) -> DataError {
+        let got = if got.is_null() { "nothing" } else { json_type(got) };
+        DataError::ColumnType { place: self.place.clone(), column: column.to_owned(), expected, got }
+    }
+}
+
+#[cfg(test)]
+mod tests;

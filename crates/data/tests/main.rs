@@ -1,0 +1,10 @@
+//! Replays of recordings (`golden/`, and every case under `BURNISH_RECORDINGS` when it is set) and laws.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod collator;
+mod laws;
+mod packing;
+mod prepared;
+mod recordings;
+mod templates;
+mod trl_runs;

@@ -1,0 +1,122 @@
+//! Conversations rendered by Transformers, case by case: text, refusals, assistant masks.
+
+use burnish_data::{
+    Clock, Message, Options, Place, Preparer, Record, Render, Row, Template, Templates, Tokenizer,
+};
+use serde_json::{Map, Value, json};
+
+use crate::recordings::{json as read, numbers, own};
+
+const KNOWN: [&str; 9] = [
+    "chat",
+    "add_generation_prompt",
+    "tools",
+    "variables",
+    "continue_final_message",
+    "text",
+    "error",
+    "input_ids",
+    "assistant_masks",
+];
+
+#[test]
+fn renders_as_transformers() {
+    let recorded = read(&own("templates.json"));
+    let clock = Clock::Fixed(recorded["now"].as_i64().unwrap());
+    let tokens: Vec<(String, String)> = (recorded["tokens"].as_object().unwrap().iter())
+        .map(|(name, text)| (name.clone(), text.as_str().unwrap().to_owned()))
+        .collect();
+    let tokenizer = Tokenizer::from_folder(&own("model")).unwrap();
+    let (mut texts, mut refused, mut masks, mut wrong) = (0, 0, 0, Vec::new());
+    for entry in recorded["templates"].as_array().unwrap() {
+        let name = entry["name"].as_str().unwrap();
+        let source = entry["template"].as_str().unwrap();
+        let template = Template::compile(name, source, tokens.clone()).unwrap().with_clock(clock);
+        for case in entry["cases"].as_array().unwrap() {
+            for key in case.as_object().unwrap().keys() {
+                assert!(KNOWN.contains(&key.as_str()), "{name}: a case has an unknown field {key}");
+            }
+            let chat = case["chat"].as_str().unwrap();
+            let what = format!("{name}, {chat}, {:?}", case.get("variables"));
+            let messages: Vec<Message> = (recorded["chats"][chat].as_array().unwrap().iter())
+                .map(|m| {
+                    m.as_object()
+                        .unwrap()
+                        .iter()
+                        .filter(|(_, v)| !v.is_null())
+                        .map(|(k, v)| (k.clone(), v.clone()))
+                        .collect()
+                })
+                .collect();
+            let flag = |key: &str| case.get(key).and_then(Value::as_bool).unwrap_or(false);
+            let with = Render {
+                tools: case.get("tools"),
+                variables: case.get("variables").and_then(Value::as_object),
+                add_generation_prompt: flag("add_generation_prompt"),
+                continue_final_message: flag("continue_final_message"),
+                ..Render::default()
+            };
+            let rendered = template.render(&messages, with, &Place::given("case"));
+            if let Some(error) = case.get("error") {
+                refused += 1;
+                let Err(e) = rendered else { panic!("{what}: rendered, but Transformers says {error}") };
+                if name == "system_slice" {
+                    assert!(e.to_string().contains(error.as_str().unwrap()), "{what}: {e}");
+                }
+                continue;
+            }
+            texts += 1;
+            match rendered {
+                Ok(r) if r.text == case["text"].as_str().unwrap() => {}
+                Ok(r) => wrong.push(format!(
+                    "{what}\n  got      {:?}\n  expected {:?}",
+                    r.text,
+                    case["text"].as_str().unwrap()
+                )),
+                Err(e) => wrong.push(format!("{what}\n  {e}")),
+            }
+            if case.get("assistant_masks").is_some() && !flag("continue_final_message") {
+                masks += 1;
+                wrong.extend(
+                    mask_fault(&tokenizer, &template, &messages, case).map(|f| format!("{what}\n  {f}")),
+                );
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(texts > 180 && refused > 8 && masks > 10, "{texts} texts, {refused} refusals, {masks} masks");
+}
+
+/// Masks are recorded without a generation prompt; preparation renders the same.
+fn mask_fault(
+    tokenizer: &Tokenizer,
+    template: &Template,
+    messages: &[Message],
+    case: &Value,
+) -> Option<String> {
+    if case.get("add_generation_prompt").is_some() || case.get("variables").is_some() {
+        return None;
+    }
+    let expected: Vec<bool> = case["assistant_masks"].as_str().unwrap().chars().map(|c| c == '1').collect();
+    let options = Options { assistant_only_loss: true, ..Options::default() };
+    let templates = Templates::one(template.clone());
+    let preparer = Preparer { tokenizer, templates: Some(&templates), options: &options };
+    let mut fields: Map<String, Value> = Map::new();
+    fields.insert("messages".to_owned(), json!(messages));
+    if let Some(tools) = case.get("tools") {
+        fields.insert("tools".to_owned(), tools.clone());
+    }
+    let row = Row::parse(Record { place: Place::given("case"), fields }, "text").unwrap();
+    match preparer.example(&row, false) {
+        Ok(example) => {
+            let ids: Vec<u32> = numbers(&case["input_ids"]);
+            let learned: Vec<bool> = example.labels.iter().map(|&l| l >= 0).collect();
+            (example.input_ids != ids || learned != expected)
+                .then(|| format!("got  {:?}\n  want {expected:?}", learned))
+        }
+        Err(e) if !expected.contains(&true) => {
+            (!e.to_string().contains("no token of this row is the assistant's")).then(|| e.to_string())
+        }
+        Err(e) => Some(e.to_string()),
+    }
+}

@@ -5,17 +5,17 @@
 //! says which rows make which step; a [`Collator`] lays them out as a [`Batch`] without padding.
 //! Results equal those of TRL 1.16 with Transformers 5.23, token for token.
 //!
-//! ```no_run
+//! ```
 //! use burnish_data::{Collator, Cursor, Options, Order, Preparer, Sampler, Source, Templates, Tokenizer};
 //! use std::path::Path;
 //!
 //! # fn main() -> Result<(), burnish_data::DataError> {
-//! let folder = Path::new("model");
+//! let folder = Path::new("tests/golden/model");
 //! let tokenizer = Tokenizer::from_folder(folder)?;
 //! let templates = Templates::from_folder(folder, &tokenizer)?;
 //! let options = Options { max_length: Some(512), ..Options::default() };
 //! let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
-//! let source = Source::train("rows.jsonl", "train")?;
+//! let source = Source::train("tests/golden/rows/lm.jsonl", "train")?;
 //! let data = preparer.prepare(&source.name(), source.records())?;
 //!
 //! let collator = Collator { padding_free: options.is_padding_free(), ..Collator::default() };

@@ -14,7 +14,7 @@ pub enum Concern {
     NoStopToken,
     /// The token that ends the assistant's turn lies outside the learned spans.
     StopTokenNotTrained,
-    /// The stop token the template writes is not among those generation stops at.
+    /// The prompt alone does not tokenise as the start of prompt and completion.
     PromptDiverges,
     /// Earlier turns render differently once later ones follow.
     NotPrefixPreserving,

@@ -108,7 +108,8 @@ fn faults_of_a_data_set_name_the_row() {
     let chat = json!([{"role": "user", "content": "hi"}]);
     let text = json!({"text": "a"});
     let long = json!({"prompt": "to be or not to be", "completion": "that"});
-    let cases: Vec<(Vec<Value>, Options, &Option<Templates>, &[&str])> = vec![
+    type Case<'a> = (Vec<Value>, Options, &'a Option<Templates>, &'a [&'a str]);
+    let cases: Vec<Case<'_>> = vec![
         (vec![], default(), &templates, &["holds no rows"]),
         (
             vec![text.clone(), json!({"messages": chat})],

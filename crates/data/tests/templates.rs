@@ -5,7 +5,7 @@ use burnish_data::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::recordings::{json as read, numbers, own};
+use crate::recordings::{further, json as read, numbers, own};
 
 const KNOWN: [&str; 9] = [
     "chat",
@@ -21,7 +21,15 @@ const KNOWN: [&str; 9] = [
 
 #[test]
 fn renders_as_transformers() {
-    let recorded = read(&own("templates.json"));
+    let (texts, refused, masks) = replay(&read(&own("templates.json")));
+    assert!(texts > 180 && refused > 8 && masks > 10, "{texts} texts, {refused} refusals, {masks} masks");
+    if let Some(path) = further().map(|f| f.join("golden/templates.json")).filter(|p| p.is_file()) {
+        replay(&read(&path));
+    }
+}
+
+/// Texts, refusals and masks of a recording.
+fn replay(recorded: &Value) -> (usize, usize, usize) {
     let clock = Clock::Fixed(recorded["now"].as_i64().unwrap());
     let tokens: Vec<(String, String)> = (recorded["tokens"].as_object().unwrap().iter())
         .map(|(name, text)| (name.clone(), text.as_str().unwrap().to_owned()))
@@ -84,7 +92,7 @@ fn renders_as_transformers() {
         }
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
-    assert!(texts > 180 && refused > 8 && masks > 10, "{texts} texts, {refused} refusals, {masks} masks");
+    (texts, refused, masks)
 }
 
 /// Masks are recorded without a generation prompt; preparation renders the same.

@@ -34,6 +34,8 @@ pub(super) fn install(env: &mut Environment<'static>) {
             _ => text,
         }
     });
+    // The engine iterates over none as over an empty list.
+    env.add_test("iterable", |v: &Value| !v.is_none() && v.try_iter().is_ok());
     env.add_test("sequence", |v: &Value| {
         v.is_undefined() || matches!(v.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
     });

@@ -173,7 +173,7 @@ end
 {%- for m in messages -%}
 {%- set outer = outer ~ m.role[0] -%}
 {%- endfor -%}
-{{ outer }} {{ m is defined }} {{ messages is sequence }} {{ tools is none }} {{ tools is defined }} {{ documents is none }} {{ custom is defined }} {{ custom | default('no custom') }}
+{{ outer }} {{ m is defined }} {{ messages is sequence }} {{ none is iterable }} {{ missing is iterable }} {{ 'a' is iterable }} {{ 1 is iterable }} {{ tools is none }} {{ tools is defined }} {{ documents is none }} {{ custom is defined }} {{ custom | default('no custom') }}
 {%- set joined %}{% for m in messages %}<{{ m.role }}>{% endfor %}{% endset %} {{ joined | length }} {{ joined }}
 {%- with a = 1, b = 'c' %} {{ a }}{{ b }}{% endwith %}
 {%- if messages[-1].role in ['user', 'tool'] and not messages[0].name %} asks{% elif messages[-1]['role'] not in ('user',) %} answers{% endif %} {{ messages[0].missing }} {{ pad_token is defined }} {{ unk_token is defined }}

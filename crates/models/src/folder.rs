@@ -32,7 +32,8 @@ pub struct ModelFolder {
     path: PathBuf,
     config: ConfigFile,
     spec: Spec,
-    weights: WeightFolder,
+    /// `None` for a model that starts from random weights.
+    weights: Option<WeightFolder>,
 }
 
 impl ModelFolder {
@@ -44,8 +45,25 @@ impl ModelFolder {
         let path = path.as_ref().to_path_buf();
         let config = ConfigFile::read(&path)?;
         let spec = Spec::from_config(&config)?;
-        let weights = WeightFolder::open(&path)?;
+        let weights = Some(WeightFolder::open(&path)?);
         Ok(Self { path, config, spec, weights })
+    }
+
+    /// Opens a folder of which only the configuration (and the tokenizer) counts: weights will be random.
+    ///
+    /// # Errors
+    /// As [`Self::open`], but for the weights.
+    pub fn open_untrained(path: impl AsRef<Path>) -> Result<Self, ModelError> {
+        let path = path.as_ref().to_path_buf();
+        let config = ConfigFile::read(&path)?;
+        let spec = Spec::from_config(&config)?;
+        Ok(Self { path, config, spec, weights: None })
+    }
+
+    /// Whether weights are read from files.
+    #[must_use]
+    pub fn has_weights(&self) -> bool {
+        self.weights.is_some()
     }
 
     /// Where it is.
@@ -66,6 +84,14 @@ impl ModelFolder {
         &self.spec
     }
 
+    /// The dtype in which the folder stores its embedding.
+    #[must_use]
+    pub fn stored_dtype(&self) -> Dtype {
+        self.file_name("model.embed_tokens.weight")
+            .and_then(|name| self.weights.as_ref()?.info(&name).ok())
+            .map_or(Dtype::F32, |info| info.dtype)
+    }
+
     /// Compares every tensor's name and shape with a registry, and sets the registry's stored dtypes: what trains is
     /// stored in `trained`, vectors in fp32 (they cost nothing), frozen matrices as they are in the file. The first `base`
     /// parameters are the folder's.
@@ -80,12 +106,18 @@ impl ModelFolder {
                 parameter.precision.store = trained;
             }
         }
+        let Some(weights) = &self.weights else {
+            for parameter in registry.iter_mut().filter(|p| p.shape.len() > 1 && p.role != Role::Adapter) {
+                parameter.precision.store = trained;
+            }
+            return Ok(());
+        };
         for parameter in registry.iter_mut().take(base).filter(|p| p.alias_of.is_none()) {
             let Some(name) = self.file_name(&parameter.name) else {
                 faults.push(WeightFault::Missing { name: parameter.name.clone() });
                 continue;
             };
-            let info = self.weights.info(&name)?;
+            let info = weights.info(&name)?;
             if info.shape != parameter.shape {
                 faults.push(WeightFault::Shape {
                     name: name.clone(),
@@ -103,7 +135,7 @@ impl ModelFolder {
             };
             known.push(name);
         }
-        for name in self.weights.names() {
+        for name in weights.names() {
             let derived = name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight" && self.spec.tied;
             if !derived && !known.iter().any(|k| k == name) {
                 faults.push(WeightFault::Unexpected { name: name.to_owned() });
@@ -120,7 +152,8 @@ impl ModelFolder {
         let name = self
             .file_name(&parameter.name)
             .ok_or_else(|| ModelError::UnknownParameter { name: parameter.name.clone() })?;
-        let tensor = self.weights.read(&name)?;
+        let weights = self.weights.as_ref().expect("invariant: a name was found in the weights");
+        let tensor = weights.read(&name)?;
         let store = parameter.precision.store;
         let tensor = if tensor.dtype == store { tensor } else { tensor.cast(store) };
         Ok(to_device(tensor, device))
@@ -128,10 +161,11 @@ impl ModelFolder {
 
     /// The tensor's name in the files: as it is, or without the `model.` prefix (folders of the bare transformer).
     fn file_name(&self, name: &str) -> Option<String> {
-        if self.weights.contains(name) {
+        let weights = self.weights.as_ref()?;
+        if weights.contains(name) {
             return Some(name.to_owned());
         }
-        name.strip_prefix("model.").filter(|n| self.weights.contains(n)).map(str::to_owned)
+        name.strip_prefix("model.").filter(|n| weights.contains(n)).map(str::to_owned)
     }
 
     /// Copies the tokenizer, chat template and generation settings into `writer`.

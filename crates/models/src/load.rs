@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use burnish_core::{Dtype, Parameter};
+use burnish_core::random::Stream;
+use burnish_core::{Dtype, Parameter, Role};
 use burnish_peft::{AdapterFolder, AdapterTensors, Factor, LoraConfig, Plan, Use, fresh, write_adapter};
 use burnish_store::{FolderWriter, HostTensor, WeightFolder};
 
@@ -74,7 +75,8 @@ impl Model {
                 match (&parameter.alias_of, stored(&mut tensors, parameter)) {
                     (Some(target), _) => value_of(&blueprint, &values, target)?,
                     (None, Some(tensor)) => to_device(tensor.cast(parameter.precision.store), device),
-                    (None, None) => folder.read(parameter, device)?,
+                    (None, None) if folder.has_weights() => folder.read(parameter, device)?,
+                    (None, None) => to_device(random(parameter, folder.spec().initializer_range, seed)?, device),
                 }
             } else if let Some(original) = parameter.name.strip_prefix(&copy_name("")) {
                 match tensors.parameters.remove(original) {
@@ -94,6 +96,13 @@ impl Model {
         }
         let parameters = Arc::new(Resident::new(blueprint.registry().clone(), values));
         Ok(Self { decoder: blueprint.into_decoder(parameters.clone()), parameters, plan, base })
+    }
+
+    /// The stored dtype of trained matrices (fp32 when nothing of the base trains).
+    #[must_use]
+    pub fn trained_dtype(&self) -> Dtype {
+        let registry = self.parameters.registry();
+        registry.trainable().find(|p| p.shape.len() == 2).map_or(Dtype::F32, |p| p.precision.store)
     }
 
     /// A parameter's value on the host, in its stored dtype.
@@ -194,6 +203,18 @@ fn value_of<T: Clone>(blueprint: &Blueprint, values: &[T], name: &str) -> Result
         .and_then(|i| values.get(i))
         .cloned()
         .ok_or_else(|| ModelError::UnknownParameter { name: name.to_owned() })
+}
+
+/// A fresh base parameter, as Transformers initialises it: matrices N(0, initializer_range), norms 1, biases 0; a
+/// function of the seed and the name.
+fn random(parameter: &Parameter, std: f64, seed: u64) -> Result<HostTensor, ModelError> {
+    let stream = Stream::new(seed, &parameter.name);
+    let values: Vec<f32> = match parameter.role {
+        Role::Norm => vec![1.0; parameter.elements()],
+        Role::Bias => vec![0.0; parameter.elements()],
+        _ => (0..parameter.elements() as u64).map(|i| stream.normal(i) * std as f32).collect(),
+    };
+    Ok(HostTensor::from_f32(&values, &parameter.shape, parameter.precision.store)?)
 }
 
 fn new_factor(plan: Option<&Plan>, parameter: &Parameter, seed: u64) -> Result<HostTensor, ModelError> {

@@ -1,1 +1,35 @@
-//! Trainers for post-training: the loop, SFT, evaluation, generation and metrics
+//! Trainers for post-training: the loop exists once, a trainer is what differs.
+//!
+//! [`Sft`] prepares a supervised run from [`burnish_config::SftOptions`] and [`Sft::run`] drives it: micro-batches,
+//! the typed optimizer step, metrics, evaluation, checkpoints, and everything that a run leaves behind.
+//!
+//! ```no_run
+//! use burn::tensor::Device;
+//! use burnish_config::{Command, SftOptions};
+//! use burnish_trainers::{Sft, Stop};
+//!
+//! let words = ["--config", "examples/sft-lora.yaml"];
+//! let options = SftOptions::parse(words).unwrap().run().unwrap().options;
+//! let run = Sft::prepare(options, &Device::flex(), &mut |note| eprintln!("{note}")).unwrap();
+//! let outcome = run.run(&Stop::never()).unwrap();
+//! println!("{} steps", outcome.steps);
+//! ```
+
+mod micro_batch;
+mod token_task;
+mod evaluate;
+mod window;
+mod checkpointing;
+mod sft;
+mod training;
+mod leave;
+mod stop;
+mod error;
+
+pub use error::TrainError;
+pub use evaluate::{Evaluation, evaluate};
+pub use micro_batch::MicroBatch;
+pub use sft::{Prepared, Sft, lora_config, prepare_rows, row_options};
+pub use stop::Stop;
+pub use token_task::supervised;
+pub use training::Outcome;

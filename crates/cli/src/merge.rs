@@ -1,0 +1,28 @@
+//! `burnish merge`: an adapter folded into its base.
+
+use std::process::ExitCode;
+
+use burn::tensor::Device;
+use burnish_config::MergeOptions;
+use burnish_checkpoint::prepare_output_dir;
+use burnish_core::Dtype;
+use burnish_models::{Model, ModelFolder, Tuning};
+use burnish_peft::AdapterFolder;
+use burnish_store::FolderWriter;
+
+pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
+    let Some(resolved) = crate::options::<MergeOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
+    let options = resolved.options.merge;
+    crate::use_threads(options.threads)?;
+    let folder = ModelFolder::open(&options.model_name_or_path)?;
+    let adapter = AdapterFolder::open(&options.adapter_name_or_path)?;
+    let inputs = [folder.path(), adapter.path()];
+    prepare_output_dir(&options.output_dir, options.overwrite_output_dir, &inputs, &[])?;
+    let model = Model::load(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0, &Device::flex())?;
+    let dtype = options.dtype.word().parse().unwrap_or_else(|_| folder.stored_dtype());
+    let mut writer = FolderWriter::in_place(&options.output_dir)?;
+    model.write_merged(&folder, &mut writer, dtype)?;
+    writer.commit()?;
+    println!("merged {} into {} ({dtype})", adapter.path().display(), options.output_dir.display());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,66 @@
+//! `burnish sft`: supervised fine-tuning.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use burn::tensor::Device;
+use burnish_config::SftOptions;
+use burnish_report::{bytes, count, duration, replace};
+use burnish_trainers::{Outcome, Sft, Stop};
+
+pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
+    let Some(resolved) = crate::options::<SftOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
+    crate::use_threads(resolved.options.model.threads)?;
+    let record = serde_json::Value::Object(resolved.to_json());
+    let options = resolved.options;
+    let output_dir = options.training.output_dir.clone();
+    let run = Sft::prepare(options, &Device::flex(), &mut |note| eprintln!("note: {note}"))?;
+    eprintln!("{}", run.summary());
+    replace(&output_dir.join("burnish.json"), serde_json::to_string_pretty(&record)?.as_bytes())?;
+
+    let stop = Stop::never();
+    let asked = stop.clone();
+    ctrlc::set_handler(move || {
+        if asked.ask() {
+            // A second wish is not to wait any longer; the last complete checkpoint stays.
+            std::process::exit(130);
+        }
+        eprintln!("\nstopping after this step and saving; once more stops at once");
+    })
+    .context("cannot listen for Ctrl-C")?;
+
+    let outcome = run.run(&stop)?;
+    Ok(report(&outcome, &output_dir, words))
+}
+
+fn report(outcome: &Outcome, output_dir: &std::path::Path, words: &[String]) -> ExitCode {
+    if let Some(checkpoint) = &outcome.interrupted {
+        let quoted: Vec<String> = words
+            .iter()
+            .map(|w| if w.contains(char::is_whitespace) { format!("'{w}'") } else { w.clone() })
+            .collect();
+        eprintln!(
+            "stopped at step {}; saved {}\nto go on: burnish sft {} --resume_from_checkpoint true",
+            outcome.steps,
+            checkpoint.display(),
+            quoted.join(" ")
+        );
+        return ExitCode::from(130);
+    }
+    if let Some((prompt, completion)) = &outcome.sample {
+        println!("prompt: {}\ncompletion: {}", prompt.trim_end(), completion.trim_end());
+    }
+    let last = outcome.records.iter().rev().find_map(|r| r.get("loss"));
+    let peak = outcome.records.iter().rev().find_map(|r| r.get("peak_memory_bytes"));
+    let tokens = outcome.records.iter().rev().find_map(|r| r.get("num_tokens"));
+    println!(
+        "{} steps in {}, {} tokens, loss {}, peak memory {}; everything is in {}",
+        outcome.steps,
+        duration(outcome.time),
+        count(tokens.unwrap_or(0.0) as u64),
+        last.map_or_else(|| "unknown".to_owned(), |l| format!("{l:.4}")),
+        peak.map_or_else(|| "unknown".to_owned(), |p| bytes(p as u64)),
+        output_dir.display()
+    );
+    ExitCode::SUCCESS
+}

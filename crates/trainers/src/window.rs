@@ -1,0 +1,73 @@
+//! What accumulates between two log lines.
+
+use std::time::Instant;
+
+use burnish_losses::Tally;
+use burnish_report::Record;
+use serde_json::{Value, json};
+
+/// Sums since the last log line; part of a checkpoint, so that a resumed run logs the same lines.
+#[derive(Debug)]
+pub(crate) struct Window {
+    loss: f64,
+    steps: u64,
+    tokens: u64,
+    tally: Tally,
+    since: Instant,
+}
+
+const SUMS: [&str; 2] = ["entropy", "mean_token_accuracy"];
+
+impl Window {
+    pub(crate) fn new() -> Self {
+        Self { loss: 0.0, steps: 0, tokens: 0, tally: Tally::new(), since: Instant::now() }
+    }
+
+    pub(crate) fn add(&mut self, loss: f64, tokens: u64, tally: &Tally) {
+        self.loss += loss;
+        self.steps += 1;
+        self.tokens += tokens;
+        self.tally.merge(tally);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.steps == 0
+    }
+
+    /// Tokens per second so far.
+    pub(crate) fn rate(&self) -> f64 {
+        self.tokens as f64 / self.since.elapsed().as_secs_f64().max(1e-9)
+    }
+
+    /// Fills a record and starts over. The loss is the mean of the steps' losses, as Transformers logs it; entropy
+    /// and accuracy are over all target tokens.
+    pub(crate) fn close(&mut self, mut record: Record) -> Record {
+        let seconds = self.since.elapsed().as_secs_f64();
+        record.set("loss", self.loss / self.steps.max(1) as f64);
+        for name in SUMS {
+            record.set(name, self.tally.mean(name).unwrap_or(0.0));
+        }
+        record.set("step_time", seconds / self.steps.max(1) as f64);
+        record.set("tokens_per_second", self.tokens as f64 / seconds.max(1e-9));
+        *self = Self::new();
+        record
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let sums: Vec<Value> =
+            SUMS.iter().map(|n| self.tally.sums(n).map_or(json!([0.0, 0.0]), |(a, b)| json!([a, b]))).collect();
+        json!({"loss": self.loss, "steps": self.steps, "tokens": self.tokens, "sums": sums})
+    }
+
+    pub(crate) fn from_json(value: &Value) -> Self {
+        let mut window = Self::new();
+        window.loss = value["loss"].as_f64().unwrap_or(0.0);
+        window.steps = value["steps"].as_u64().unwrap_or(0);
+        window.tokens = value["tokens"].as_u64().unwrap_or(0);
+        for (i, name) in SUMS.iter().enumerate() {
+            let part = |j: usize| value["sums"][i][j].as_f64().unwrap_or(0.0);
+            window.tally.add(name, part(0), part(1));
+        }
+        window
+    }
+}

@@ -6,7 +6,7 @@ use burnish_checkpoint::{Checkpoint, CheckpointWriter, TrainerState, resume, rot
 use burnish_config::Resume;
 use burnish_core::Dtype;
 use burnish_data::{Cursor, Sampler};
-use burnish_models::{reload_trained, to_device, to_host};
+use burnish_models::{Parameters, reload_trained, to_device, to_host};
 use burnish_optim::AdamW;
 use burnish_report::Record;
 use serde_json::{Map, Value, json};
@@ -14,6 +14,9 @@ use serde_json::{Map, Value, json};
 use crate::training::Training;
 use crate::window::Window;
 use crate::{Sft, TrainError};
+
+/// The slot of a parameter's exact value.
+const VALUE: &str = "value";
 
 /// What counts up during a run.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +56,14 @@ impl Training<'_> {
             for slot in self.optimizer.slots() {
                 let tensor = to_host(&slot.tensor);
                 writer.tensor(&slot.parameter, slot.slot, tensor.view())?;
+            }
+            // What the model's file holds rounded (vectors beside bf16 matrices) is kept whole.
+            let registry = sft.model.parameters.registry();
+            let written = sft.model.trained_dtype();
+            for (index, parameter) in registry.iter().enumerate().filter(|_| sft.model.plan.is_none()) {
+                if parameter.trainable && parameter.alias_of.is_none() && parameter.precision.store != written {
+                    writer.tensor(&parameter.name, VALUE, sft.model.host(index).view())?;
+                }
             }
         }
         writer.trainer_state(&self.trainer_state())?;
@@ -156,8 +167,11 @@ pub(crate) fn restore(
     let mut slots = Vec::new();
     for (name, slot) in checkpoint.entries() {
         let info = checkpoint.info(name, slot)?;
-        let tensor = checkpoint.read_as(name, slot, Dtype::F32, &info.shape)?;
-        slots.push((name.to_owned(), slot.to_owned(), to_device(tensor, &sft.device)));
+        let tensor = to_device(checkpoint.read_as(name, slot, Dtype::F32, &info.shape)?, &sft.device);
+        match sft.model.parameters.registry().index_of(name).filter(|_| slot == VALUE) {
+            Some(index) => sft.model.parameters.write(index, tensor),
+            None => slots.push((name.to_owned(), slot.to_owned(), tensor)),
+        }
     }
     optimizer.restore(ours["optimizer_steps"].as_u64().unwrap_or(state.global_step), slots)?;
     let counters = Counters {

@@ -1,0 +1,82 @@
+//! `score`, `eval`, `merge` and help.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::program::{LORA, model, ok, rows, sft};
+
+fn words(list: &[&str]) -> Vec<String> {
+    list.iter().map(|w| (*w).to_owned()).collect()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+}
+
+fn trained(root: &Path, more: &[&str]) -> std::path::PathBuf {
+    let out = root.join("tuned");
+    let mut words = vec!["--max_steps=20", "--save_strategy=no", "--per_device_train_batch_size=8"];
+    words.extend(LORA);
+    words.extend(more);
+    ok(&sft(&out, "prompt_completion.jsonl", &words));
+    out
+}
+
+fn loss(folder: &Path, adapter: Option<&Path>) -> f64 {
+    let data = rows("prompt_completion.jsonl");
+    let mut words = words(&["eval", "--model_name_or_path", folder.to_str().unwrap(), "--dataset_name"]);
+    words.push(data.display().to_string());
+    if let Some(adapter) = adapter {
+        words.push("--adapter_name_or_path".into());
+        words.push(adapter.display().to_string());
+    }
+    let result: Value = serde_json::from_str(&ok(&words)).unwrap();
+    result["eval_loss"].as_f64().unwrap()
+}
+
+#[test]
+fn tuning_scoring_evaluating_and_merging_agree() {
+    let root = tempfile::tempdir().unwrap();
+    let adapter = trained(root.path(), &["--lora_modules_to_save=lm_head"]);
+    for file in ["adapter_config.json", "tokenizer.json", "README.md", "loss.svg", "metrics.jsonl"] {
+        assert!(adapter.join(file).is_file(), "{file}");
+    }
+    let (before, after) = (loss(&model(), None), loss(&model(), Some(&adapter)));
+    assert!(after < before * 0.9, "{before} to {after}");
+
+    let merged = root.path().join("merged");
+    let mut merge = words(&["merge", "--dtype=float32", "--model_name_or_path"]);
+    merge.extend([model(), "--adapter_name_or_path".into(), adapter.clone()].map(|w| w.display().to_string()));
+    merge.extend(["--output_dir".to_owned(), merged.display().to_string()]);
+    ok(&merge);
+    assert!((loss(&merged, None) - after).abs() < 1e-5);
+
+    let score = words(&["score", "--model_name_or_path", merged.to_str().unwrap(), "--dataset_name"]);
+    let scored = lines(&ok(&[score, vec![rows("prompt_completion.jsonl").display().to_string()]].concat()));
+    let sum: f64 = scored.iter().map(|l| l["sum_logprob"].as_f64().unwrap()).sum();
+    let tokens: f64 = scored.iter().map(|l| l["num_tokens"].as_f64().unwrap()).sum();
+    assert!((-sum / tokens - after).abs() < 1e-5);
+    assert!(scored.iter().enumerate().all(|(i, l)| l["index"] == i));
+}
+
+#[test]
+fn an_adapter_is_trained_further() {
+    let root = tempfile::tempdir().unwrap();
+    let first = trained(root.path(), &[]);
+    let second = root.path().join("second");
+    let adapter = format!("--adapter_name_or_path={}", first.display());
+    let more = ["--max_steps=20", "--save_strategy=no", "--per_device_train_batch_size=8", adapter.as_str()];
+    ok(&sft(&second, "prompt_completion.jsonl", &more));
+    let (once, twice) = (loss(&model(), Some(&first)), loss(&model(), Some(&second)));
+    assert!(twice < once, "{once} to {twice}");
+}
+
+#[test]
+fn help_names_every_command_and_option() {
+    let help = ok(&words(&["--help"]));
+    for command in ["sft", "generate", "score", "eval", "merge"] {
+        assert!(help.contains(command), "{help}");
+    }
+    assert!(ok(&words(&["sft", "--help"])).contains("learning_rate"));
+}

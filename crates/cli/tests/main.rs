@@ -1,0 +1,8 @@
+//! The program as its users run it.
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod bad_input;
+mod commands;
+mod program;
+mod resume;
+mod sameness;

@@ -1,0 +1,106 @@
+//! Stopping and going on equals never stopping.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::program::{LORA, burnish, copy, metrics, ok, sft};
+
+fn same_files(a: &Path, b: &Path, name: &str) {
+    let same = std::fs::read(a.join(name)).unwrap() == std::fs::read(b.join(name)).unwrap();
+    assert!(same, "{name} differs between {} and {}", a.display(), b.display());
+}
+
+/// Eight steps at once, and four, then a resume from the checkpoint at step 3 (not a logging or epoch boundary).
+fn check(data: &str, tensors: &str, more: &[&str]) {
+    let root = tempfile::tempdir().unwrap();
+    let (whole, parts) = (root.path().join("whole"), root.path().join("parts"));
+    let mut words = vec!["--max_steps=8", "--save_steps=3", "--logging_steps=2", "--gradient_accumulation_steps=2"];
+    words.extend(more);
+    ok(&sft(&whole, data, &words));
+    copy(&whole.join("checkpoint-3"), &parts.join("checkpoint-3"));
+    words.push("--resume_from_checkpoint=true");
+    ok(&sft(&parts, data, &words));
+    same_files(&whole, &parts, tensors);
+    same_files(&whole.join("checkpoint-8"), &parts.join("checkpoint-8"), tensors);
+    let (a, b) = (metrics(&whole), metrics(&parts));
+    assert_eq!(a[a.len() - b.len()..], b[..]);
+    assert_eq!(b.first().unwrap()["step"], 4);
+}
+
+#[test]
+fn a_resumed_adapter_run_equals_the_whole_one_bit_for_bit() {
+    check("prompt_completion.jsonl", "adapter_model.safetensors", &LORA);
+}
+
+#[test]
+fn a_resumed_full_run_equals_the_whole_one_bit_for_bit() {
+    check("text.jsonl", "model.safetensors", &["--packing", "--lr_scheduler_type=cosine", "--weight_decay=0.1"]);
+}
+
+#[test]
+fn a_resumed_bf16_run_keeps_its_fp32_masters() {
+    check("text.jsonl", "model.safetensors", &["--dtype=bfloat16"]);
+}
+
+#[test]
+fn interrupt_saves_and_says_how_to_go_on() {
+    let root = tempfile::tempdir().unwrap();
+    let (whole, stopped) = (root.path().join("whole"), root.path().join("stopped"));
+    let mut words = vec!["--max_steps=1500", "--save_strategy=no", "--per_device_train_batch_size=16"];
+    words.extend(LORA);
+    ok(&sft(&whole, "prompt_completion.jsonl", &words));
+
+    let mut child = burnish()
+        .args(sft(&stopped, "prompt_completion.jsonl", &words))
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id().to_string();
+    let mut said = String::new();
+    let start = Instant::now();
+    for line in BufReader::new(child.stderr.take().unwrap()).lines() {
+        let line = line.unwrap();
+        if said.is_empty() && line.contains("step ") && line.contains("loss") {
+            assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        }
+        said.push_str(&line);
+        said.push('\n');
+        assert!(start.elapsed() < Duration::from_secs(120), "{said}");
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    assert!(said.contains("--resume_from_checkpoint true"), "{said}");
+
+    words.push("--resume_from_checkpoint");
+    words.push("true");
+    ok(&sft(&stopped, "prompt_completion.jsonl", &words));
+    same_files(&whole, &stopped, "adapter_model.safetensors");
+    assert_eq!(metrics(&whole).last(), metrics(&stopped).last());
+}
+
+#[test]
+fn old_checkpoints_make_room_and_the_best_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("out");
+    let mut words =
+        vec!["--max_steps=8", "--save_steps=2", "--save_total_limit=2", "--eval_strategy=steps", "--eval_steps=2"];
+    let eval = crate::program::rows("prompt_completion_eval.jsonl");
+    let eval = format!("--eval_dataset_name={}", eval.display());
+    words.extend([eval.as_str(), "--load_best_model_at_end"]);
+    words.extend(LORA);
+    ok(&sft(&out, "prompt_completion.jsonl", &words));
+    let mut steps: Vec<u64> = std::fs::read_dir(&out)
+        .unwrap()
+        .filter_map(|e| e.unwrap().file_name().to_string_lossy().strip_prefix("checkpoint-")?.parse().ok())
+        .collect();
+    steps.sort_unstable();
+    assert_eq!(steps.len(), 2, "{steps:?}");
+    assert!(steps.contains(&8), "{steps:?}");
+    let state: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(out.join("checkpoint-8/trainer_state.json")).unwrap()).unwrap();
+    let best = state["best_global_step"].as_u64().unwrap();
+    assert!(steps.contains(&best), "{best} of {steps:?}");
+    same_files(&out, &out.join(format!("checkpoint-{best}")), "adapter_model.safetensors");
+}

@@ -1,5 +1,8 @@
 //! What an optimizer does to tensors: accumulate, measure, step.
 
+use burn::tensor::FloatDType;
+use burnish_core::Dtype;
+
 use crate::AnyTensor;
 
 /// Hyper-parameters of one Adam step (Kingma and Ba, arXiv:1412.6980, algorithm 1; decoupled decay: Loshchilov and
@@ -55,6 +58,10 @@ pub fn adam_step(
 /// `into + gradient` in f32, in place where nobody else holds `into`.
 #[must_use]
 pub fn accumulate(into: Option<AnyTensor>, gradient: AnyTensor) -> AnyTensor {
+    let gradient = match gradient.dtype() {
+        Some(Dtype::Bf16 | Dtype::F16) => gradient.cast(FloatDType::F32),
+        _ => gradient,
+    };
     match into {
         None => gradient,
         Some(into) => {

@@ -45,6 +45,14 @@ struct Entry {
     state: Option<AdamState>,
 }
 
+/// What a checkpoint holds of one parameter.
+#[derive(Default)]
+struct Slots {
+    master: Option<AnyTensor>,
+    exp_avg: Option<AnyTensor>,
+    exp_avg_sq: Option<AnyTensor>,
+}
+
 impl AdamW {
     /// An optimizer for the trainable parameters of `registry`.
     #[must_use]
@@ -131,45 +139,61 @@ impl AdamW {
         all
     }
 
-    /// Restores state after `steps` steps from (parameter, slot, tensor) entries.
+    /// Restores state after `steps` steps from (parameter, slot, tensor) entries, and forgets what it held.
     ///
     /// # Errors
-    /// If an entry names no trained parameter or slot, or its shape or dtype is not the declared one.
+    /// If an entry names no trained parameter or slot, its shape or dtype is not the declared one, or one of a
+    /// parameter's two moments is missing; the optimizer is then as before.
     pub fn restore(
         &mut self,
         steps: u64,
         slots: impl IntoIterator<Item = (String, String, AnyTensor)>,
     ) -> Result<(), OptimError> {
-        let by_name: BTreeMap<String, usize> =
-            self.entries.iter().map(|(&i, e)| (e.parameter.name.clone(), i)).collect();
-        let mut moments: BTreeMap<usize, (Option<AnyTensor>, Option<AnyTensor>)> = BTreeMap::new();
+        let by_name: BTreeMap<&str, usize> =
+            self.entries.iter().map(|(&i, e)| (e.parameter.name.as_str(), i)).collect();
+        let mut found: BTreeMap<usize, Slots> = BTreeMap::new();
         for (parameter, slot, tensor) in slots {
-            let entry = by_name.get(&parameter).and_then(|i| self.entries.get_mut(i).map(|e| (*i, e)));
-            let Some((index, entry)) = entry else {
+            let Some(&index) = by_name.get(parameter.as_str()) else {
                 return Err(OptimError::UnknownSlot { parameter, slot });
             };
-            if tensor.shape() != entry.parameter.shape {
-                let (got, expected) = (tensor.shape(), entry.parameter.shape.clone());
-                return Err(OptimError::SlotShape { parameter, slot, got, expected });
+            let (got, expected) = (tensor.shape(), &self.entries[&index].parameter.shape);
+            if got != *expected {
+                return Err(OptimError::SlotShape { parameter, slot, got, expected: expected.clone() });
             }
             if tensor.dtype() != Some(Dtype::F32) {
-                return Err(OptimError::SlotDtype { parameter, slot, got: tensor.dtype(), expected: Dtype::F32 });
+                return Err(OptimError::SlotDtype {
+                    parameter,
+                    slot,
+                    got: tensor.dtype(),
+                    expected: Dtype::F32,
+                });
             }
+            let slots = found.entry(index).or_default();
             match slot.as_str() {
-                "master" => entry.master = Some(tensor),
-                "exp_avg" => moments.entry(index).or_default().0 = Some(tensor),
-                "exp_avg_sq" => moments.entry(index).or_default().1 = Some(tensor),
+                "master" => slots.master = Some(tensor),
+                "exp_avg" => slots.exp_avg = Some(tensor),
+                "exp_avg_sq" => slots.exp_avg_sq = Some(tensor),
                 _ => return Err(OptimError::UnknownSlot { parameter, slot }),
             }
         }
-        for (index, pair) in moments {
-            let entry = self.entries.get_mut(&index).expect("invariant: indexed above");
-            let parameter = entry.parameter.name.clone();
-            match pair {
-                (Some(exp_avg), Some(exp_avg_sq)) => entry.state = Some(AdamState { exp_avg, exp_avg_sq }),
-                (None, _) => return Err(OptimError::UnknownSlot { parameter, slot: "exp_avg".to_owned() }),
-                (_, None) => return Err(OptimError::UnknownSlot { parameter, slot: "exp_avg_sq".to_owned() }),
-            }
+        let mut restored = BTreeMap::new();
+        for (index, Slots { master, exp_avg, exp_avg_sq }) in found {
+            let missing = |slot| OptimError::MissingSlot {
+                parameter: self.entries[&index].parameter.name.clone(),
+                slot,
+            };
+            let state = match (exp_avg, exp_avg_sq) {
+                (Some(exp_avg), Some(exp_avg_sq)) => AdamState { exp_avg, exp_avg_sq },
+                (None, _) => return Err(missing("exp_avg")),
+                (_, None) => return Err(missing("exp_avg_sq")),
+            };
+            restored.insert(index, (master, state));
+        }
+        for (index, entry) in &mut self.entries {
+            (entry.master, entry.state) = match restored.remove(index) {
+                Some((master, state)) => (master, Some(state)),
+                None => (None, None),
+            };
         }
         self.steps = steps;
         Ok(())

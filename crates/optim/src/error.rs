@@ -10,12 +10,22 @@ pub enum OptimError {
     #[error("unknown lr_scheduler_type `{0}`; expected linear, cosine, constant or constant_with_warmup")]
     UnknownSchedule(String),
     /// A slot of a parameter that this optimizer does not keep.
-    #[error("optimizer state: `{parameter}` has no slot `{slot}` here; was the checkpoint written by another optimizer or for other trained parameters?")]
+    #[error(
+        "optimizer state: `{parameter}` has no slot `{slot}` here; was the checkpoint written by another optimizer or for other trained parameters?"
+    )]
     UnknownSlot {
         /// The parameter.
         parameter: String,
         /// The slot.
         slot: String,
+    },
+    /// A parameter with some of its slots only.
+    #[error("optimizer state: `{parameter}` has other slots but not `{slot}`; is the checkpoint complete?")]
+    MissingSlot {
+        /// The parameter.
+        parameter: String,
+        /// The slot.
+        slot: &'static str,
     },
     /// A slot with another shape.
     #[error("optimizer state: slot `{slot}` of `{parameter}` has shape {got:?}, expected {expected:?}")]

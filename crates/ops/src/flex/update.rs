@@ -8,10 +8,12 @@ use super::host::Host;
 use crate::AnyTensor;
 use crate::update::{Adam, AdamState};
 
+/// The tensor over storage of exactly its elements in order, which it does not copy unless it is a view.
 fn flex(tensor: AnyTensor) -> FlexTensor {
     Tensor::<1>::from_dispatch(tensor.dispatch())
         .try_into_primitive::<burn::backend::Flex>()
         .expect("invariant: optimizer tensors are plain and on the CPU")
+        .to_contiguous()
 }
 
 fn any(tensor: FlexTensor) -> AnyTensor {
@@ -55,5 +57,8 @@ pub(crate) fn add(into: AnyTensor, other: &AnyTensor) -> AnyTensor {
 }
 
 pub(crate) fn sum_of_squares(tensor: &AnyTensor) -> f64 {
-    kernels::sum_of_squares(Host::of(tensor).expect("invariant: on the CPU").f32())
+    let host = Host::of(tensor).expect("invariant: on the CPU");
+    let sum = kernels::sum_of_squares(host.f32());
+    // The kernel squares in f32: what overflows there need not be infinite.
+    if sum.is_finite() { sum } else { host.f32().iter().map(|&x| f64::from(x) * f64::from(x)).sum() }
 }

@@ -1,0 +1,11 @@
+//! Replays of PyTorch's and Transformers' optimizers, and laws of the step.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod adamw;
+mod clip;
+mod golden;
+mod restore;
+mod schedules;
+mod skipped;
+mod store;
+mod stored;

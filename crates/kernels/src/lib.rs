@@ -57,7 +57,7 @@ pub use head::{
 };
 pub use linear::{
     Dropout, Input, Linear, LinearGrad, LinearsGrad, LinearsOut, LinearsSaved, LowRank, Wanted, WantedLinear,
-    Weight, linears_backward, linears_forward,
+    Weight, linears_backward, linears_decode, linears_forward,
 };
 pub use norm::{rms_norm_backward, rms_norm_forward};
 pub use simd::{Isa, isa, with_isa};

@@ -6,10 +6,12 @@
 
 mod backward;
 mod forward;
+pub(crate) mod gemv;
 mod weight_grad;
 
 pub use backward::{LinearGrad, LinearsGrad, Wanted, WantedLinear, linears_backward};
 pub use forward::{LinearsOut, LinearsSaved, linears_forward};
+pub use gemv::linears_decode;
 
 use crate::pack::{pack_kn, pack_nk};
 use crate::simd::Isa;

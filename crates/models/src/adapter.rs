@@ -3,9 +3,9 @@
 use burnish_core::{Parameter, Role};
 use burnish_peft::{LoraConfig, ModuleInfo, ModuleKind, Plan, Use};
 
+use crate::ModelError;
 use crate::blueprint::{Blueprint, EMBED, HEAD};
 use crate::layers::LowRankLayer;
-use crate::ModelError;
 
 /// What the trained copy of a base parameter is called (`modules_to_save`).
 pub(crate) fn copy_name(base: &str) -> String {
@@ -42,9 +42,7 @@ impl Blueprint {
         }
         let registry = &self.registry;
         let index = |name: &str| {
-            registry
-                .index_of(name)
-                .ok_or_else(|| ModelError::UnknownParameter { name: name.to_owned() })
+            registry.index_of(name).ok_or_else(|| ModelError::UnknownParameter { name: name.to_owned() })
         };
         let mut layers = Vec::new();
         for site in &plan.sites {

@@ -79,7 +79,8 @@ impl Blueprint {
         }
         let norm = b.norm("model.norm", h)?;
         let head = if spec.tied {
-            let mut alias = Parameter::new(format!("{HEAD}.weight"), &[spec.vocab, h], Role::Head, Dtype::F32);
+            let mut alias =
+                Parameter::new(format!("{HEAD}.weight"), &[spec.vocab, h], Role::Head, Dtype::F32);
             alias.alias_of = Some(format!("{EMBED}.weight"));
             b.registry.add(alias)?;
             Layer { weight, bias: None, saved: None, low_rank: None }

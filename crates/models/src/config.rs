@@ -6,6 +6,9 @@ use serde_json::{Map, Value};
 
 use crate::ModelError;
 
+/// The file's name.
+pub(crate) const CONFIG: &str = "config.json";
+
 /// A configuration file, lossless.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfigFile {
@@ -19,7 +22,7 @@ impl ConfigFile {
     /// # Errors
     /// If it is missing, unreadable or not a JSON object.
     pub fn read(folder: &Path) -> Result<Self, ModelError> {
-        let path = folder.join("config.json");
+        let path = folder.join(CONFIG);
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(ModelError::Missing { path }),
@@ -41,6 +44,7 @@ impl ConfigFile {
 
     pub(crate) fn require_usize(&self, key: &str) -> Result<usize, ModelError> {
         self.usize(key)?.ok_or_else(|| ModelError::Key {
+            file: CONFIG,
             key: key.to_owned(),
             got: "missing".to_owned(),
             expected: "a positive integer",
@@ -76,5 +80,5 @@ pub(crate) fn read<T>(
 }
 
 fn wrong(key: &str, value: &Value, expected: &'static str) -> ModelError {
-    ModelError::Key { key: key.to_owned(), got: value.to_string(), expected }
+    ModelError::Key { file: CONFIG, key: key.to_owned(), got: value.to_string(), expected }
 }

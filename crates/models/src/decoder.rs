@@ -83,13 +83,7 @@ impl Decoder {
     /// If an id is outside the vocabulary, or a tensor does not fit.
     pub fn hidden(&self, tokens: &Tokens, pass: &Pass) -> Result<AnyTensor, ModelError> {
         let assembly = pass.assembly(&tokens.rows);
-        let read: Vec<AnyTensor> =
-            self.embed.indices(pass.adapters()).into_iter().map(|i| pass.read(i)).collect();
-        let mut read = read.into_iter();
-        let (table, low_rank) = self
-            .embed
-            .embedding(&mut || read.next().expect("invariant: `indices` and `embedding` agree"), &assembly);
-        let mut x = embedding(&tokens.ids, &table, low_rank.as_ref())?;
+        let mut x = self.embed_tokens(&tokens.ids, pass, &tokens.rows)?;
         if pass.training() && !x.is_tracked() {
             // Gradients of the blocks must flow even when the embedding is frozen.
             x = x.leaf();
@@ -102,13 +96,36 @@ impl Decoder {
             let (shape, eps) = (self.attention_shape(block.window), self.spec.norm_eps);
             let run: Run = Arc::new(move |inputs, weights| {
                 let w = plan.assemble(weights, &how, eps);
-                run_block(&inputs[0], &w, eps, |qkv| {
+                run_block(&inputs[0], &w, eps, linears, |qkv| {
                     attention(qkv, &shape, &documents, Some(&rotary), w.head_norm.as_ref())
                 })
             });
             x = pass.block(&block.name, &x, indices, run)?;
         }
         Ok(x)
+    }
+
+    /// Embeddings `[tokens, hidden]` of `ids`.
+    pub(crate) fn embed_tokens(
+        &self,
+        ids: &Arc<Vec<u32>>,
+        pass: &Pass,
+        rows: &Arc<Vec<u64>>,
+    ) -> Result<AnyTensor, ModelError> {
+        let read: Vec<AnyTensor> =
+            self.embed.indices(pass.adapters()).into_iter().map(|i| pass.read(i)).collect();
+        let mut read = read.into_iter();
+        let mut next = || read.next().expect("invariant: `indices` and `embedding` agree");
+        let (table, low_rank) = self.embed.embedding(&mut next, &pass.assembly(rows));
+        Ok(embedding(ids, &table, low_rank.as_ref())?)
+    }
+
+    /// The tensors of one block.
+    pub(crate) fn block_tensors(&self, index: usize, pass: &Pass, rows: &Arc<Vec<u64>>) -> BlockTensors {
+        let block = &self.blocks[index];
+        let tensors: Vec<AnyTensor> =
+            block.indices(pass.adapters()).into_iter().map(|i| pass.read(i)).collect();
+        block.assemble(&tensors, &pass.assembly(rows), self.spec.norm_eps)
     }
 
     /// The final norm.
@@ -158,18 +175,19 @@ impl Decoder {
     }
 }
 
+/// [`linears`], or [`burnish_ops::linears_decode`].
+pub(crate) type Linears = fn(&LinearInput, &[Linear], Option<&AnyTensor>) -> Result<AnyTensor, OpsError>;
+
 /// One block around an attention function (causal over documents, or with a cache).
 pub(crate) fn run_block(
     x: &AnyTensor,
     w: &BlockTensors,
     eps: f32,
+    linears: Linears,
     attend: impl FnOnce(&AnyTensor) -> Result<AnyTensor, OpsError>,
 ) -> Result<AnyTensor, OpsError> {
-    let normed = |x: &AnyTensor, gamma: &AnyTensor| LinearInput::RmsNorm {
-        x: x.clone(),
-        gamma: gamma.clone(),
-        eps,
-    };
+    let normed =
+        |x: &AnyTensor, gamma: &AnyTensor| LinearInput::RmsNorm { x: x.clone(), gamma: gamma.clone(), eps };
     let qkv = linears(&normed(x, &w.input_norm), &w.qkv, None)?;
     let attended = attend(&qkv)?;
     drop(qkv);

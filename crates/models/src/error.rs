@@ -12,7 +12,9 @@ use burnish_store::StoreError;
 #[non_exhaustive]
 pub enum ModelError {
     /// A file of the folder is not there.
-    #[error("{path}: not found; a Hugging Face model folder holds config.json, model*.safetensors and tokenizer.json")]
+    #[error(
+        "{path}: not found; a Hugging Face model folder holds config.json, model*.safetensors and tokenizer.json"
+    )]
     Missing {
         /// The file.
         path: PathBuf,
@@ -33,9 +35,11 @@ pub enum ModelError {
         /// Why.
         source: serde_json::Error,
     },
-    /// A key of config.json is missing or of the wrong kind.
-    #[error("config.json: `{key}` is {got}, expected {expected}")]
+    /// A key of a settings file is missing or of the wrong kind.
+    #[error("{file}: `{key}` is {got}, expected {expected}")]
     Key {
+        /// The file's name.
+        file: &'static str,
         /// The key.
         key: String,
         /// What it holds.
@@ -68,12 +72,40 @@ pub enum ModelError {
         name: String,
     },
     /// A sequence longer than the model can place.
-    #[error("sequence of {got} tokens exceeds max_position_embeddings {limit}; shorten max_length or the prompt")]
+    #[error(
+        "sequence of {got} tokens exceeds max_position_embeddings {limit}; shorten max_length or the prompt"
+    )]
     TooLong {
         /// Tokens.
         got: usize,
         /// The model's limit.
         limit: usize,
+    },
+    /// Nothing to continue.
+    #[error(
+        "prompt {row} is empty; give it at least one token, or set `bos` to the token that begins a text"
+    )]
+    EmptyPrompt {
+        /// The prompt's index.
+        row: usize,
+    },
+    /// Not one entry per sequence.
+    #[error("got new tokens for {got} sequences, expected {expected}, one entry each")]
+    Sequences {
+        /// Entries that came.
+        got: usize,
+        /// Sequences in progress.
+        expected: usize,
+    },
+    /// A sampling setting out of range.
+    #[error("`{name}` is {got}, expected {expected}")]
+    Sampling {
+        /// The setting.
+        name: &'static str,
+        /// What it holds.
+        got: f32,
+        /// What it should hold.
+        expected: &'static str,
     },
     /// A tensor operation failed.
     #[error(transparent)]
@@ -110,7 +142,9 @@ pub enum WeightFault {
         expected: Vec<usize>,
     },
     /// Not a floating-point tensor.
-    #[error("tensor `{name}` is {got}, expected float32, bfloat16 or float16 (quantised weights are not supported)")]
+    #[error(
+        "tensor `{name}` is {got}, expected float32, bfloat16 or float16 (quantised weights are not supported)"
+    )]
     Dtype {
         /// The tensor.
         name: String,

@@ -206,12 +206,8 @@ impl ModelFolder {
         untie: bool,
         value: impl Fn(usize) -> Result<HostTensor, ModelError>,
     ) -> Result<(), ModelError> {
-        let written: Vec<(usize, &Parameter)> = registry
-            .iter()
-            .take(base)
-            .enumerate()
-            .filter(|(_, p)| p.alias_of.is_none() || untie)
-            .collect();
+        let written: Vec<(usize, &Parameter)> =
+            registry.iter().take(base).enumerate().filter(|(_, p)| p.alias_of.is_none() || untie).collect();
         let specs: Vec<TensorSpec> =
             written.iter().map(|(_, p)| TensorSpec::new(p.name.clone(), dtype, &p.shape)).collect();
         writer.tensors_from::<ModelError>("model", &specs, |spec| {

@@ -154,7 +154,11 @@ impl Block {
         let mut next = || tensors.next().expect("invariant: `indices` and `assemble` agree");
         BlockTensors {
             input_norm: next(),
-            qkv: [self.q.linear(&mut next, how), self.k.linear(&mut next, how), self.v.linear(&mut next, how)],
+            qkv: [
+                self.q.linear(&mut next, how),
+                self.k.linear(&mut next, how),
+                self.v.linear(&mut next, how),
+            ],
             head_norm: self.head_norms.map(|_| HeadNorm { q: next(), k: next(), eps }),
             o: self.o.linear(&mut next, how),
             post_norm: next(),

@@ -16,25 +16,31 @@
 //! assert_eq!(logits.len(), 3 * model.spec().vocab);
 //! ```
 
-mod config;
-mod spec;
-mod rope;
-mod resident;
-mod layers;
-mod blueprint;
-mod pass;
-mod decoder;
 mod adapter;
-mod folder;
-mod load;
-mod sample;
+mod blueprint;
+mod config;
+mod decoder;
+mod decoding;
 mod error;
+mod folder;
+mod generate;
+mod generation_config;
+mod layers;
+mod load;
+mod pass;
+mod resident;
+mod rope;
+mod sample;
+mod spec;
 
 pub use blueprint::{Blueprint, EMBED, HEAD};
 pub use config::ConfigFile;
 pub use decoder::{Decoder, Tokens};
+pub use decoding::Decoding;
 pub use error::{ModelError, WeightFault};
 pub use folder::{ModelFolder, copy_companions, to_device, to_host};
+pub use generate::{Completion, FinishReason, Generation};
+pub use generation_config::GenerationConfig;
 pub use layers::DropoutStep;
 pub use load::{Model, Tuning, load, reload_trained};
 pub use pass::{Mode, Pass};

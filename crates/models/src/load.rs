@@ -76,7 +76,9 @@ impl Model {
                     (Some(target), _) => value_of(&blueprint, &values, target)?,
                     (None, Some(tensor)) => to_device(tensor.cast(parameter.precision.store), device),
                     (None, None) if folder.has_weights() => folder.read(parameter, device)?,
-                    (None, None) => to_device(random(parameter, folder.spec().initializer_range, seed)?, device),
+                    (None, None) => {
+                        to_device(random(parameter, folder.spec().initializer_range, seed)?, device)
+                    }
                 }
             } else if let Some(original) = parameter.name.strip_prefix(&copy_name("")) {
                 match tensors.parameters.remove(original) {
@@ -152,9 +154,9 @@ impl Model {
         // A head that is tied in the base but adapted on its own becomes a weight of its own.
         let head = format!("{}.weight", crate::HEAD);
         let untie = registry.get(&head).is_some_and(|p| p.alias_of.is_some())
-            && [crate::HEAD, crate::EMBED].iter().any(|m| {
-                plan.site(m).is_some() || plan.saved.contains(&format!("{m}.weight"))
-            });
+            && [crate::HEAD, crate::EMBED]
+                .iter()
+                .any(|m| plan.site(m).is_some() || plan.saved.contains(&format!("{m}.weight")));
         let merged = |index: usize| -> Result<HostTensor, ModelError> {
             let name = &registry.at(index).name;
             if let Some(copy) = registry.index_of(&copy_name(name)) {

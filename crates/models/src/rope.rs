@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use crate::ModelError;
-use crate::config::{ConfigFile, read};
+use crate::config::{CONFIG, ConfigFile, read};
 
 /// How positions turn into angles.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,12 +70,17 @@ pub enum RopeKind {
 }
 
 /// Reads `rope_parameters` (Transformers 5) or `rope_theta` + `rope_scaling` (before).
-pub(crate) fn from_config(config: &ConfigFile, head_dim: usize, max_positions: usize) -> Result<Rope, ModelError> {
+pub(crate) fn from_config(
+    config: &ConfigFile,
+    head_dim: usize,
+    max_positions: usize,
+) -> Result<Rope, ModelError> {
     let empty = Map::new();
     let scaling = config.get("rope_parameters").or_else(|| config.get("rope_scaling"));
     let map = match scaling {
         None => &empty,
         Some(v) => v.as_object().ok_or_else(|| ModelError::Key {
+            file: CONFIG,
             key: "rope_parameters".to_owned(),
             got: v.to_string(),
             expected: "an object",
@@ -84,6 +89,7 @@ pub(crate) fn from_config(config: &ConfigFile, head_dim: usize, max_positions: u
     let number = |key: &str| read(map.get(key).filter(|v| !v.is_null()), key, "a number", Value::as_f64);
     let require = |key: &str| {
         number(key)?.ok_or_else(|| ModelError::Key {
+            file: CONFIG,
             key: format!("rope_parameters.{key}"),
             got: "missing".to_owned(),
             expected: "a number",
@@ -120,9 +126,12 @@ pub(crate) fn from_config(config: &ConfigFile, head_dim: usize, max_positions: u
             let (fast, slow) = (number("beta_fast")?.unwrap_or(32.0), number("beta_slow")?.unwrap_or(1.0));
             let truncate = map.get("truncate").and_then(Value::as_bool).unwrap_or(true);
             let mscale = |scale: f64, m: f64| if scale <= 1.0 { 1.0 } else { 0.1 * m * scale.ln() + 1.0 };
-            let attention = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {
+            let attention = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?)
+            {
                 (Some(a), _, _) => a,
-                (None, Some(m), Some(all)) if m != 0.0 && all != 0.0 => mscale(factor, m) / mscale(factor, all),
+                (None, Some(m), Some(all)) if m != 0.0 && all != 0.0 => {
+                    mscale(factor, m) / mscale(factor, all)
+                }
                 _ => mscale(factor, 1.0),
             };
             let correction = |rotations: f64| {
@@ -145,6 +154,7 @@ pub(crate) fn from_config(config: &ConfigFile, head_dim: usize, max_positions: u
                     .map(|a| a.iter().filter_map(Value::as_f64).collect::<Vec<_>>())
                     .filter(|l| l.len() == dim / 2)
                     .ok_or_else(|| ModelError::Key {
+                        file: CONFIG,
                         key: format!("rope_parameters.{key}"),
                         got: map.get(key).map_or_else(|| "missing".to_owned(), ToString::to_string),
                         expected: "one number per rotated pair",
@@ -159,7 +169,12 @@ pub(crate) fn from_config(config: &ConfigFile, head_dim: usize, max_positions: u
                 None if factor <= 1.0 => 1.0,
                 None => (1.0 + factor.ln() / original.ln()).sqrt(),
             };
-            RopeKind::LongRope { short: list("short_factor")?, long: list("long_factor")?, original, attention }
+            RopeKind::LongRope {
+                short: list("short_factor")?,
+                long: list("long_factor")?,
+                original,
+                attention,
+            }
         }
         Some(other) => {
             return Err(ModelError::Unsupported {
@@ -216,6 +231,12 @@ impl Rope {
         }
     }
 
+    /// Whether frequencies change with the length of the sequence.
+    #[must_use]
+    pub fn depends_on_length(&self) -> bool {
+        matches!(self.kind, RopeKind::Dynamic { .. } | RopeKind::LongRope { .. })
+    }
+
     /// `[length, dim]`: cosines, then sines, of positions `0..length`, in f32 as Transformers computes them.
     #[must_use]
     pub fn table(&self, length: usize) -> Vec<f32> {
@@ -225,15 +246,30 @@ impl Rope {
     /// The rows of `positions` in a batch whose longest sequence has `length` positions.
     #[must_use]
     pub fn table_for(&self, positions: std::ops::Range<usize>, length: usize) -> Vec<f32> {
-        let (frequencies, attention) = self.frequencies(length);
-        let frequencies: Vec<f32> = frequencies.into_iter().map(|f| f as f32).collect();
-        let attention = attention as f32;
+        let (frequencies, attention) = self.narrow_frequencies(length);
         let mut table = Vec::with_capacity(positions.len() * self.dim);
+        self.rows(&frequencies, attention, positions, &mut table);
+        table
+    }
+
+    /// [`Self::frequencies`] in f32.
+    pub(crate) fn narrow_frequencies(&self, length: usize) -> (Vec<f32>, f32) {
+        let (frequencies, attention) = self.frequencies(length);
+        (frequencies.into_iter().map(|f| f as f32).collect(), attention as f32)
+    }
+
+    /// Appends the rows of `positions` to `table`.
+    pub(crate) fn rows(
+        &self,
+        frequencies: &[f32],
+        attention: f32,
+        positions: std::ops::Range<usize>,
+        table: &mut Vec<f32>,
+    ) {
         for p in positions {
             let angles = frequencies.iter().map(|f| p as f32 * f);
             table.extend(angles.clone().map(|a| a.cos() * attention));
             table.extend(angles.map(|a| a.sin() * attention));
         }
-        table
     }
 }

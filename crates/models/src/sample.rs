@@ -3,7 +3,11 @@
 //! Repetition penalty, temperature, top-k, top-p, min-p; then the first maximum, or a draw that is a function of
 //! (seed, row, position).
 
+use std::cmp::Ordering;
+
 use burnish_core::random::Stream;
+
+use crate::ModelError;
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,46 +65,108 @@ impl Sampling {
         probabilities.last().map_or(0, |&(token, _)| token)
     }
 
+    /// The probabilities `[vocab]` that [`Self::next`] draws from: all its processors, then a softmax.
+    #[must_use]
+    pub fn distribution(&self, logits: &[f32], so_far: &[u32]) -> Vec<f32> {
+        let mut logits = logits.to_vec();
+        if self.repetition_penalty != 1.0 {
+            self.penalise(&mut logits, so_far);
+        }
+        let kept = self.probabilities(&logits);
+        let total: f64 = kept.iter().map(|&(_, p)| p).sum();
+        let mut all = vec![0.0; logits.len()];
+        for (token, p) in kept {
+            all[token as usize] = (p / total) as f32;
+        }
+        all
+    }
+
     fn penalise(&self, logits: &mut [f32], so_far: &[u32]) {
-        let mut seen = so_far.to_vec();
-        seen.sort_unstable();
-        seen.dedup();
-        for token in seen {
-            let logit = &mut logits[token as usize];
-            *logit = if *logit < 0.0 { *logit * self.repetition_penalty } else { *logit / self.repetition_penalty };
+        let mut done = vec![0_u64; logits.len().div_ceil(64)];
+        for &token in so_far {
+            let (word, bit) = (token as usize / 64, 1 << (token % 64));
+            if done[word] & bit == 0 {
+                done[word] |= bit;
+                let logit = &mut logits[token as usize];
+                let penalty = self.repetition_penalty;
+                *logit = if *logit < 0.0 { *logit * penalty } else { *logit / penalty };
+            }
         }
     }
 
-    /// The kept tokens and their (unnormalised) probabilities, largest first.
+    /// The kept tokens and their (unnormalised) probabilities, in an order that depends on the logits alone.
     fn probabilities(&self, logits: &[f32]) -> Vec<(u32, f64)> {
         let mut kept: Vec<(u32, f32)> =
             logits.iter().enumerate().map(|(i, &l)| (i as u32, l / self.temperature)).collect();
-        kept.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         if self.top_k > 0 && self.top_k < kept.len() {
-            let least = kept[self.top_k - 1].1;
+            let (_, &mut (_, least), _) = kept.select_nth_unstable_by(self.top_k - 1, largest_first);
+            // Ties with the k-th stay.
             kept.retain(|&(_, l)| l >= least);
+            kept.sort_unstable_by(largest_first);
         }
-        let max = kept.first().map_or(0.0, |k| k.1);
+        let max = kept.iter().fold(f32::NEG_INFINITY, |m, k| m.max(k.1));
         let weight = |l: f32| f64::from(l - max).exp();
-        let mut weighted: Vec<(u32, f64)> = kept.into_iter().map(|(t, l)| (t, weight(l))).collect();
         if self.top_p < 1.0 {
-            let total: f64 = weighted.iter().map(|w| w.1).sum();
-            let mut before = 0.0;
-            let mut count = 0;
-            for &(_, w) in &weighted {
-                if count > 0 && before >= f64::from(self.top_p) * total {
-                    break;
-                }
-                before += w;
-                count += 1;
-            }
-            weighted.truncate(count);
+            let total: f64 = kept.iter().map(|k| weight(k.1)).sum();
+            keep_likeliest(&mut kept, f64::from(self.top_p) * total, weight);
         }
+        let mut weighted: Vec<(u32, f64)> = kept.into_iter().map(|(t, l)| (t, weight(l))).collect();
         if let Some(min_p) = self.min_p {
             // The largest weight is 1 by construction.
             weighted.retain(|&(_, w)| w >= f64::from(min_p));
         }
         weighted
+    }
+
+    /// Whether every setting is in range.
+    pub(crate) fn check(&self) -> Result<(), ModelError> {
+        let fraction = |p: f32| (0.0..=1.0).contains(&p);
+        let wrong = |name, got, expected| Err(ModelError::Sampling { name, got, expected });
+        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
+            return wrong("repetition_penalty", self.repetition_penalty, "a positive number");
+        }
+        if !self.do_sample {
+            return Ok(());
+        }
+        if !(self.temperature > 0.0 && self.temperature.is_finite()) {
+            return wrong(
+                "temperature",
+                self.temperature,
+                "a positive number (or do_sample false for the maximum)",
+            );
+        }
+        if !fraction(self.top_p) {
+            return wrong("top_p", self.top_p, "a number from 0 to 1");
+        }
+        match self.min_p {
+            Some(p) if !fraction(p) => wrong("min_p", p, "a number from 0 to 1"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn largest_first(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
+    b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
+}
+
+/// Keeps the smallest set of the likeliest tokens whose weights reach `wanted` (at least one), largest first; sorts no
+/// more of the vocabulary than that takes.
+fn keep_likeliest(kept: &mut Vec<(u32, f32)>, wanted: f64, weight: impl Fn(f32) -> f64) {
+    let (mut sorted, mut run, mut before) = (0, 256, 0.0);
+    while sorted < kept.len() {
+        let end = kept.len().min(sorted + run);
+        if end < kept.len() {
+            kept[sorted..].select_nth_unstable_by(end - sorted - 1, largest_first);
+        }
+        kept[sorted..end].sort_unstable_by(largest_first);
+        for i in sorted..end {
+            if i > 0 && before >= wanted {
+                kept.truncate(i);
+                return;
+            }
+            before += weight(kept[i].1);
+        }
+        (sorted, run) = (end, 4 * run);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The generic decoder's description: what differs between families, as data.
 
-use crate::config::ConfigFile;
+use crate::config::{CONFIG, ConfigFile};
 use crate::rope::Rope;
 use crate::{ModelError, rope};
 
@@ -58,6 +58,10 @@ pub struct Spec {
     pub initializer_range: f64,
 }
 
+fn wrong(key: &str, got: &str, expected: &'static str) -> ModelError {
+    ModelError::Key { file: CONFIG, key: key.to_owned(), got: got.to_owned(), expected }
+}
+
 const FAMILIES: &str = "llama, mistral, qwen2, qwen3";
 
 impl Spec {
@@ -98,16 +102,31 @@ impl Spec {
         let hidden = config.require_usize("hidden_size")?;
         let layers = config.require_usize("num_hidden_layers")?;
         let heads = config.require_usize("num_attention_heads")?;
-        let kv_heads = config.usize("num_key_value_heads")?.unwrap_or(match family {
-            Family::Mistral => 8,
-            Family::Qwen2 | Family::Qwen3 => 32,
-            Family::Llama => heads,
-        });
+        let kv_heads = match (config.usize("num_key_value_heads")?, family) {
+            (Some(n), _) => n,
+            // Absent is the class's default, null is one per query head.
+            (None, Family::Mistral) if !config.json.contains_key("num_key_value_heads") => 8,
+            (None, Family::Qwen2 | Family::Qwen3) if !config.json.contains_key("num_key_value_heads") => 32,
+            (None, _) => heads,
+        };
         let head_dim = match (config.usize("head_dim")?, family) {
             (Some(d), _) => d,
             (None, Family::Qwen3) => 128,
             (None, _) => hidden / heads.max(1),
         };
+        for (key, value) in [
+            ("hidden_size", hidden),
+            ("num_hidden_layers", layers),
+            ("num_attention_heads", heads),
+            ("head_dim", head_dim),
+        ] {
+            if value == 0 {
+                return Err(wrong(key, "0", "a positive integer"));
+            }
+        }
+        if head_dim % 2 != 0 {
+            return Err(wrong("head_dim", &head_dim.to_string(), "an even number, whose halves rotate"));
+        }
         if kv_heads == 0 || heads % kv_heads != 0 {
             return Err(ModelError::Unsupported {
                 key: "num_key_value_heads".to_owned(),
@@ -150,7 +169,12 @@ impl Spec {
 
 /// Sliding windows per layer: Mistral's on all layers, Qwen's by `layer_types` or `max_window_layers`.
 fn windows(config: &ConfigFile, family: Family, layers: usize) -> Result<Vec<Option<usize>>, ModelError> {
-    let window = config.usize("sliding_window")?;
+    // Absent is the class's default, null is no window.
+    let window = match config.usize("sliding_window")? {
+        None if !config.json.contains_key("sliding_window") => Some(4096),
+        Some(0) => return Err(wrong("sliding_window", "0", "a positive integer, or null for none")),
+        window => window,
+    };
     let used = match family {
         Family::Llama => return Ok(vec![None; layers]),
         Family::Mistral => return Ok(vec![window; layers]),
@@ -159,6 +183,7 @@ fn windows(config: &ConfigFile, family: Family, layers: usize) -> Result<Vec<Opt
     let window = if used { window } else { None };
     if let Some(types) = config.get("layer_types") {
         let types = types.as_array().filter(|t| t.len() == layers).ok_or_else(|| ModelError::Key {
+            file: CONFIG,
             key: "layer_types".to_owned(),
             got: types.to_string(),
             expected: "one entry per layer",

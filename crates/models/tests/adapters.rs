@@ -58,7 +58,8 @@ fn replay(root: &Path) -> usize {
         let base = root.join(expected["base_model"].as_str().unwrap());
         let name = adapter.strip_prefix(root).unwrap().display().to_string();
         if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| name.starts_with(refused)) {
-            let error = open(&base, &adapter).err().unwrap_or_else(|| panic!("{name} was not refused")).to_string();
+            let error =
+                open(&base, &adapter).err().unwrap_or_else(|| panic!("{name} was not refused")).to_string();
             assert!(error.contains(why), "{name}: {error}");
             continue;
         }

@@ -9,7 +9,7 @@ use crate::recordings::{close, device, fixtures, floats, ids, json, logits};
 /// fp32 arithmetic in another order; logits are of order 1.
 const TOLERANCE: f32 = 1e-4;
 
-fn folders() -> Vec<PathBuf> {
+pub(crate) fn folders() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = std::fs::read_dir(fixtures())
         .unwrap()
         .map(|e| e.unwrap().path())

@@ -3,4 +3,5 @@
 
 mod adapters;
 mod families;
+mod generation;
 mod recordings;

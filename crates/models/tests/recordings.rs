@@ -35,7 +35,8 @@ pub(crate) fn logits(model: &Decoder, sequences: &[Vec<u32>]) -> Vec<f32> {
 #[track_caller]
 pub(crate) fn close(what: &str, got: &[f32], expected: &[f32], tolerance: f32) {
     assert_eq!(got.len(), expected.len(), "{what}: lengths");
-    let worst = got.iter().zip(expected).map(|(a, b)| (a - b).abs()).enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
+    let worst =
+        got.iter().zip(expected).map(|(a, b)| (a - b).abs()).enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
     let (at, difference) = worst.unwrap();
     assert!(
         difference <= tolerance,
@@ -57,5 +58,6 @@ pub(crate) fn ids(value: &serde_json::Value) -> Vec<u32> {
 }
 
 pub(crate) fn json(path: &Path) -> serde_json::Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))).unwrap()
+    serde_json::from_slice(&std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+        .unwrap()
 }

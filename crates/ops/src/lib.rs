@@ -7,6 +7,7 @@
 //! * Fused operations, one each so that collectives fit between them: [`linears`] (norm or SwiGLU in, low-rank
 //!   adapters, residual out), [`attention()`], [`rms_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`].
 //!   On the CPU they run on `burnish-kernels`.
+//! * [`KvCache`]: attention of new tokens over what a sequence has already said.
 //!
 //! ```
 //! use burn::tensor::{Device, Tensor};
@@ -20,26 +21,28 @@
 //! assert_eq!(w.take_gradient(&mut gradients).unwrap().to_f32(), vec![2.0; 12]);
 //! ```
 
-mod tensor;
-mod error;
-mod custom;
-mod segment;
-mod linear;
 mod attention;
-mod rms_norm;
+mod cache;
+mod custom;
 mod embedding;
-mod head;
-mod update;
-pub mod reference;
+mod error;
 #[cfg(feature = "flex")]
 mod flex;
+mod head;
+mod linear;
+pub mod reference;
+mod rms_norm;
+mod segment;
+mod tensor;
+mod update;
 
 pub use attention::{AttentionShape, HeadNorm, Rotary, attention};
+pub use cache::KvCache;
 pub use custom::{BackwardFn, MOST_INPUTS, apply};
 pub use embedding::{EmbeddingLowRank, embedding, select_rows};
 pub use error::OpsError;
 pub use head::{Coefficient, HeadOptions, TokenStats, head_log_probs, head_logits, head_loss};
-pub use linear::{Dropout, Linear, LinearInput, LowRank, linears};
+pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode};
 pub use rms_norm::rms_norm;
 pub use segment::{Run, Weights, segment};
 pub use tensor::AnyTensor;

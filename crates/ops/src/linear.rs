@@ -116,3 +116,20 @@ pub fn linears(
     }
     crate::reference::linears(input, layers, residual)
 }
+
+/// [`linears`] for the few tokens of a decoding step: reads weights where they lie. Plain tensors only, nothing is
+/// recorded; equal to [`linears`] up to rounding.
+///
+/// # Errors
+/// As [`linears`].
+pub fn linears_decode(
+    input: &LinearInput,
+    layers: &[Linear],
+    residual: Option<&AnyTensor>,
+) -> Result<AnyTensor, OpsError> {
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(input.tensor()) {
+        return crate::flex::linear::linears_decode(input, layers, residual);
+    }
+    crate::reference::linears(input, layers, residual)
+}

@@ -19,7 +19,11 @@ use crate::{AnyTensor, OpsError, apply};
 
 fn wide<const D: usize>(t: &AnyTensor) -> Result<Tensor<D>, OpsError> {
     let t = t.rank::<D>()?;
-    Ok(if t.dtype() == FloatDType::F32.into() || t.dtype() == FloatDType::F64.into() { t } else { t.cast(FloatDType::F32) })
+    Ok(if t.dtype() == FloatDType::F32.into() || t.dtype() == FloatDType::F64.into() {
+        t
+    } else {
+        t.cast(FloatDType::F32)
+    })
 }
 
 fn host<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) -> Tensor<D> {
@@ -134,7 +138,14 @@ pub fn attention(
         if document.start > at {
             parts.push(Tensor::zeros([document.start - at, width], &device));
         }
-        parts.push(one_document(qkv.clone().slice([document.clone()]), document, shape, rotary, norms, &device)?);
+        parts.push(one_document(
+            qkv.clone().slice([document.clone()]),
+            document,
+            shape,
+            rotary,
+            norms,
+            &device,
+        )?);
         at = document.end;
     }
     if at < tokens {
@@ -151,7 +162,20 @@ fn one_document(
     norms: Option<&HeadNorm>,
     device: &Device,
 ) -> Result<Tensor<2>, OpsError> {
-    let (n, d, group) = (document.len(), shape.head_dim, shape.heads / shape.kv_heads);
+    let (q, k, v) = project(qkv, document, shape, rotary, norms, device)?;
+    Ok(attend(q, k, v, shape, device))
+}
+
+/// Queries, keys (both normed and rotated) and values of a document, each `[heads, rows, head_dim]`.
+fn project(
+    qkv: Tensor<2>,
+    document: &Range<usize>,
+    shape: &AttentionShape,
+    rotary: Option<&Rotary>,
+    norms: Option<&HeadNorm>,
+    device: &Device,
+) -> Result<(Tensor<3>, Tensor<3>, Tensor<3>), OpsError> {
+    let (n, d) = (document.len(), shape.head_dim);
     let heads = |from: usize, count: usize| -> Tensor<3> {
         qkv.clone().narrow(1, from * d, count * d).reshape([n, count, d]).swap_dims(0, 1)
     };
@@ -170,10 +194,8 @@ fn one_document(
         let (cos, sin) = (host(cos, [1, n, half], device), host(sin, [1, n, half], device));
         let rotate = |x: Tensor<3>| {
             let (a, b) = (x.clone().narrow(2, 0, half), x.clone().narrow(2, half, half));
-            let mut all = vec![
-                a.clone() * cos.clone() - b.clone() * sin.clone(),
-                b * cos.clone() + a * sin.clone(),
-            ];
+            let mut all =
+                vec![a.clone() * cos.clone() - b.clone() * sin.clone(), b * cos.clone() + a * sin.clone()];
             if r.rotary_dim < d {
                 all.push(x.narrow(2, r.rotary_dim, d - r.rotary_dim));
             }
@@ -181,19 +203,54 @@ fn one_document(
         };
         (q, k) = (rotate(q), rotate(k));
     }
+    Ok((q, k, v))
+}
+
+/// Attention of the last `n` positions, `q`, over all `m` of a document.
+fn attend(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, shape: &AttentionShape, device: &Device) -> Tensor<2> {
+    let ([_, n, d], m) = (q.dims(), k.dims()[1]);
+    let group = shape.heads / shape.kv_heads;
     let repeat = |x: Tensor<3>| -> Tensor<3> {
-        x.unsqueeze_dim::<4>(1).repeat_dim(1, group).reshape([shape.heads, n, d])
+        x.unsqueeze_dim::<4>(1).repeat_dim(1, group).reshape([shape.heads, m, d])
     };
     let mut scores = q.matmul(repeat(k).swap_dims(1, 2)) * shape.scale;
     if let Some(cap) = shape.softcap {
         scores = (scores / cap).tanh() * cap;
     }
-    let hidden: Vec<bool> = (0..n)
-        .flat_map(|i| (0..n).map(move |j| j > i || shape.window.is_some_and(|w| i - j >= w)))
+    let hidden: Vec<bool> = (m - n..m)
+        .flat_map(|i| (0..m).map(move |j| j > i || shape.window.is_some_and(|w| i - j >= w)))
         .collect();
-    let hidden: Tensor<3, Bool> = Tensor::from_data(TensorData::new(hidden, [1, n, n]), device);
-    let probabilities = softmax(scores.mask_fill(hidden.expand([shape.heads, n, n]), -1e30), 2);
-    Ok(probabilities.matmul(repeat(v)).swap_dims(0, 1).reshape([n, shape.heads * d]))
+    let hidden: Tensor<3, Bool> = Tensor::from_data(TensorData::new(hidden, [1, n, m]), device);
+    let probabilities = softmax(scores.mask_fill(hidden.expand([shape.heads, n, m]), -1e30), 2);
+    probabilities.matmul(repeat(v)).swap_dims(0, 1).reshape([n, shape.heads * d])
+}
+
+/// Keys and values of one sequence, each `[kv_heads, positions, head_dim]`.
+pub(crate) type Past = Option<(Tensor<3>, Tensor<3>)>;
+
+/// See [`crate::KvCache::attend`]: the new rows of each sequence join its past, then attend to it.
+pub(crate) fn attention_cached(
+    past: &mut [Past],
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &[Range<usize>],
+    rotary: Option<&Rotary>,
+    norms: Option<&HeadNorm>,
+) -> Result<AnyTensor, OpsError> {
+    let qkv = wide::<2>(&qkv.plain())?;
+    let device = qkv.device();
+    let mut out: Tensor<2> = Tensor::zeros([qkv.dims()[0], shape.heads * shape.head_dim], &device);
+    for (past, rows) in past.iter_mut().zip(documents).filter(|(_, rows)| !rows.is_empty()) {
+        let (q, k, v) = project(qkv.clone().slice([rows.clone()]), rows, shape, rotary, norms, &device)?;
+        let (k, v) = match past.take() {
+            Some((old_k, old_v)) => (Tensor::cat(vec![old_k, k], 1), Tensor::cat(vec![old_v, v], 1)),
+            None => (k, v),
+        };
+        *past = Some((k.clone(), v.clone()));
+        out = out
+            .slice_assign([rows.clone(), 0..shape.heads * shape.head_dim], attend(q, k, v, shape, &device));
+    }
+    Ok(AnyTensor::new(out))
 }
 
 /// Tokens per recomputed chunk of the head.
@@ -251,7 +308,11 @@ pub fn head_log_probs(
         });
         parts.push(segment("head", &inputs, Arc::new(NoWeights), false, run)?.rank::<2>()?);
     }
-    let out = if parts.is_empty() { hidden.rank::<2>()?.sum().reshape([1, 1]).expand([2, 0]) } else { Tensor::cat(parts, 1) };
+    let out = if parts.is_empty() {
+        hidden.rank::<2>()?.sum().reshape([1, 1]).expand([2, 0])
+    } else {
+        Tensor::cat(parts, 1)
+    };
     Ok((AnyTensor::new(out), stats))
 }
 
@@ -267,7 +328,13 @@ fn with_tensors(head: &Linear, next: &mut dyn Iterator<Item = AnyTensor>) -> Lin
     let bias = head.bias.as_ref().map(|_| take());
     let low_rank = head.low_rank.as_ref().map(|l| {
         let (a, b) = (take(), take());
-        crate::LowRank { a, b, b_bias: l.b_bias.as_ref().map(|_| take()), scale: l.scale, dropout: l.dropout.clone() }
+        crate::LowRank {
+            a,
+            b,
+            b_bias: l.b_bias.as_ref().map(|_| take()),
+            scale: l.scale,
+            dropout: l.dropout.clone(),
+        }
     });
     Linear { weight, bias, low_rank }
 }
@@ -282,7 +349,9 @@ fn collect(stats: &mut TokenStats, z: Tensor<2>, targets: &[u32]) {
         stats.entropy.push(-lp.iter().map(|&l| l.exp() * l).sum::<f32>());
         stats.log_sum_sq_probs.push(lp.iter().map(|&l| (2.0 * l).exp()).sum::<f32>().ln());
         stats.mean_logit.push(z.iter().sum::<f32>() / vocab as f32);
-        stats.is_top1.push(z.iter().enumerate().all(|(j, &l)| if j < target { l < z[target] } else { l <= z[target] }));
+        stats.is_top1.push(
+            z.iter().enumerate().all(|(j, &l)| if j < target { l < z[target] } else { l <= z[target] }),
+        );
     }
 }
 
@@ -296,7 +365,8 @@ pub fn head_loss(
     value: impl FnOnce(&TokenStats) -> f32,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
     let (both, stats) = head_log_probs(hidden, head, targets, options)?;
-    let coefficients: Vec<f32> = stats.log_prob.iter().enumerate().map(|(i, &lp)| coefficient(i, lp)).collect();
+    let coefficients: Vec<f32> =
+        stats.log_prob.iter().enumerate().map(|(i, &lp)| coefficient(i, lp)).collect();
     let loss = value(&stats);
     let out = apply("head_loss", &[both], move |inputs, _| {
         let device = inputs[0].device();
@@ -323,7 +393,12 @@ pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> R
 
 /// See [`crate::adam_step`].
 #[must_use]
-pub fn adam_step(master: AnyTensor, state: AdamState, gradient: &AnyTensor, h: &Adam) -> (AnyTensor, AdamState) {
+pub fn adam_step(
+    master: AnyTensor,
+    state: AdamState,
+    gradient: &AnyTensor,
+    h: &Adam,
+) -> (AnyTensor, AdamState) {
     let (mut p, m, v) = (master.carrier(), state.exp_avg.carrier(), state.exp_avg_sq.carrier());
     let mut g = gradient.carrier() * h.grad_scale;
     if h.weight_decay != 0.0 {

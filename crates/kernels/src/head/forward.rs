@@ -2,11 +2,11 @@
 
 use super::call::{Call, Tokens};
 use super::options::{HeadOptions, HeadStats};
-use super::vocab::{STATS, Scaling, Token, merge_stats, run_stats};
-use crate::linear::Linear;
+use super::vocab::{STATS, Scaling, Token, merge_stats, run_stats, scale_elements};
+use crate::linear::{Linear, gemv};
 use crate::micro::NR;
 use crate::scratch::{Pooled, Ptr, scratch};
-use crate::tasks::tasks;
+use crate::tasks::{SLICE, tasks};
 use std::ops::Range;
 
 /// Statistics of each token's distribution, without a `[tokens, vocabulary]` buffer.
@@ -144,9 +144,13 @@ impl Found {
 pub fn head_logits(hidden: &[f32], head: &Linear<'_>, options: &HeadOptions) -> Vec<f32> {
     let dim = (head.weight.len() / head.out.max(1)).max(1);
     let call = Call::new(hidden, head, hidden.len() / dim, options);
-    let low = call.pack_low();
     let mut out = vec![0.0; call.n * call.vocab];
     let to = Ptr(out.as_mut_ptr());
+    if gemv::applies(call.n, std::slice::from_ref(head)) {
+        by_dots(&call, options, &mut out);
+        return out;
+    }
+    let low = call.pack_low();
     for rows in call.tiles() {
         let tokens = call.pack_tokens(rows.clone(), low.as_ref(), false);
         tasks(call.runs(), |r| {
@@ -169,4 +173,19 @@ pub fn head_logits(hidden: &[f32], head: &Linear<'_>, options: &HeadOptions) -> 
         });
     }
     out
+}
+
+/// The logits of a handful of tokens, from the weight where it lies.
+fn by_dots(call: &Call<'_>, options: &HeadOptions, out: &mut [f32]) {
+    let (hidden, to) = (Ptr(call.hidden.as_ptr().cast_mut()), Ptr(out.as_mut_ptr()));
+    let layers = std::slice::from_ref(call.head);
+    let t = Pooled::take(call.n * call.rank());
+    // SAFETY: `Call::new` checked the shapes; t holds `[tokens, rank]`.
+    unsafe { gemv::forward(call.isa, call.n, call.dim, hidden, layers, None, to, t.ptr()) };
+    let scaling = Scaling::plain(options);
+    tasks(out.len().div_ceil(SLICE), |i| {
+        let n = (out.len() - i * SLICE).min(SLICE);
+        // SAFETY: a slice of the logits of this task's own.
+        unsafe { scale_elements(call.isa, scaling, n, to.at(i * SLICE)) };
+    });
 }

@@ -50,20 +50,24 @@ unsafe fn scale_body<S: Lanes>(s: Scaling, entries: usize, lanes: usize, z: *mut
     if s.is_identity() {
         return;
     }
-    let (a, cap) = (S::splat(s.scale), S::splat(s.cap));
-    let (per_cap, per_t) = (S::splat(1.0 / s.cap), S::splat(1.0 / s.temperature));
     for j in 0..entries {
         let mut l = 0;
         while l < lanes {
             let p = z.add(j * NR + l);
-            let mut v = S::mul(S::load(p), a);
-            if s.cap > 0.0 {
-                v = S::mul(cap, tanh::<S>(S::mul(v, per_cap)));
-            }
-            S::store(p, S::mul(v, per_t));
+            S::store(p, scaled::<S>(s, S::load(p)));
             l += S::N;
         }
     }
+}
+
+/// One vector of products to `z`.
+#[inline(always)]
+unsafe fn scaled<S: Lanes>(s: Scaling, v: S::V) -> S::V {
+    let mut v = S::mul(v, S::splat(s.scale));
+    if s.cap > 0.0 {
+        v = S::mul(S::splat(s.cap), tanh::<S>(S::mul(v, S::splat(1.0 / s.cap))));
+    }
+    S::mul(v, S::splat(1.0 / s.temperature))
 }
 
 dispatch! {
@@ -72,6 +76,27 @@ dispatch! {
     /// # Safety
     /// `z` holds `entries` rows of 32; `lanes` is a multiple of 16, at most 32.
     pub(crate) unsafe fn scale_logits = scale_body [] [] (s: Scaling, entries: usize, lanes: usize, z: *mut f32)
+}
+
+#[inline(always)]
+unsafe fn scale_elements_body<S: Lanes>(s: Scaling, n: usize, z: *mut f32) {
+    if s.is_identity() {
+        return;
+    }
+    let mut j = 0;
+    while j < n {
+        let (mask, p) = (S::mask((n - j).min(S::N)), z.add(j));
+        S::store_m(mask, p, scaled::<S>(s, S::load_m(mask, p)));
+        j += S::N;
+    }
+}
+
+dispatch! {
+    /// `n` products to `z`, in place.
+    ///
+    /// # Safety
+    /// `z` holds `n` floats.
+    pub(crate) unsafe fn scale_elements = scale_elements_body [] [] (s: Scaling, n: usize, z: *mut f32)
 }
 
 /// Rows of a run's statistics, each of 32 lanes.

@@ -194,6 +194,32 @@ fn a_token_has_the_same_output_in_any_batch() {
     }
 }
 
+/// Decoding sums along vectors: the same values up to rounding, and the same bits in any batch.
+#[test]
+fn decoding_agrees_and_a_token_keeps_its_bits() {
+    for (i, &isa) in Isa::available().iter().enumerate() {
+        for (j, dim) in [5, 16, 33, 100, 512].into_iter().enumerate() {
+            let case = Case {
+                kind: KINDS[(i + j) % 3],
+                bias: j % 2 == 0,
+                residual: j % 3 != 0,
+                storage: (i + j) % 3,
+                ..Case::new(70, dim, &[7, 33, 301], [0, 1, 17][j % 3])
+            };
+            let decode = |tokens: usize| with_isa(isa, || case.first(tokens).decode());
+            let (whole, want) = (decode(32), case.reference());
+            for tokens in [1, 2, 3, 4, 5, 31] {
+                assert_eq!(decode(tokens), whole[..tokens * 341], "{isa:?} {case:?}: {tokens} tokens");
+            }
+            close(&whole, &want.y[..32 * 341], &format!("{isa:?} {case:?}"));
+            close(&decode(70), &want.y, &format!("{isa:?} {case:?}: many tokens"));
+        }
+    }
+    // Dropout belongs to the packed path.
+    let dropped = Case { dropout: 0.3, ..Case::new(4, 40, &[9], 3) };
+    assert_eq!(dropped.decode(), dropped.run().0.y);
+}
+
 #[test]
 fn only_what_is_wanted() {
     let case = Case { kind: Kind::Norm, bias: true, ..Case::new(70, 20, &[12, 8], 3) };

@@ -31,7 +31,12 @@ impl LinearView {
     pub(crate) fn new(op: &'static str, layer: &Linear, in_dim: usize) -> Result<Self, OpsError> {
         let shape = layer.weight.shape();
         if shape.len() != 2 || shape[1] != in_dim {
-            return Err(OpsError::Shape { op, what: "weight", got: shape, expected: vec![layer.out(), in_dim] });
+            return Err(OpsError::Shape {
+                op,
+                what: "weight",
+                got: shape,
+                expected: vec![layer.out(), in_dim],
+            });
         }
         let out = shape[0];
         let vector = |what, t: &Option<AnyTensor>| -> Result<Option<Host>, OpsError> {
@@ -76,7 +81,12 @@ impl LinearView {
     }
 }
 
-fn checked(op: &'static str, what: &'static str, t: &AnyTensor, expected: &[usize]) -> Result<Host, OpsError> {
+fn checked(
+    op: &'static str,
+    what: &'static str,
+    t: &AnyTensor,
+    expected: &[usize],
+) -> Result<Host, OpsError> {
     if t.shape() != expected {
         return Err(OpsError::Shape { op, what, got: t.shape(), expected: expected.to_vec() });
     }
@@ -90,6 +100,18 @@ enum InputView {
 }
 
 impl InputView {
+    fn new(input: &LinearInput, in_dim: usize) -> Result<Self, OpsError> {
+        Ok(match input {
+            LinearInput::Plain(x) => Self::Plain(Host::f32_of(OP, "x", x)?),
+            LinearInput::SwiGlu(x) => Self::SwiGlu(Host::f32_of(OP, "x", x)?),
+            LinearInput::RmsNorm { x, gamma, eps } => Self::RmsNorm {
+                x: Host::f32_of(OP, "x", x)?,
+                gamma: checked(OP, "gamma", gamma, &[in_dim])?,
+                eps: *eps,
+            },
+        })
+    }
+
     fn kernel(&self) -> kernels::Input<'_> {
         match self {
             Self::Plain(x) => kernels::Input::Plain(x.f32()),
@@ -101,6 +123,31 @@ impl InputView {
     }
 }
 
+/// Tokens, and inputs of the layers.
+fn dims(input: &LinearInput) -> Result<(usize, usize), OpsError> {
+    let shape = input.tensor().shape();
+    let [tokens, width] = shape[..] else {
+        return Err(OpsError::Rank { expected: 2, shape });
+    };
+    Ok((tokens, if matches!(input, LinearInput::SwiGlu(_)) { width / 2 } else { width }))
+}
+
+pub(crate) fn linears_decode(
+    input: &LinearInput,
+    layers: &[Linear],
+    residual: Option<&AnyTensor>,
+) -> Result<AnyTensor, OpsError> {
+    let (tokens, in_dim) = dims(input)?;
+    let total: usize = layers.iter().map(Linear::out).sum();
+    let view = InputView::new(input, in_dim)?;
+    let views = layers.iter().map(|l| LinearView::new(OP, l, in_dim)).collect::<Result<Vec<_>, _>>()?;
+    let residual = residual.map(|r| checked(OP, "residual", r, &[tokens, total])).transpose()?;
+    let linears: Vec<_> = views.iter().map(LinearView::kernel).collect();
+    let y =
+        kernels::linears_decode(tokens, in_dim, view.kernel(), &linears, residual.as_ref().map(Host::f32));
+    Ok(tensor(y, &[tokens, total]))
+}
+
 pub(crate) fn linears(
     input: &LinearInput,
     layers: &[Linear],
@@ -110,12 +157,7 @@ pub(crate) fn linears(
         LinearInput::Plain(x) | LinearInput::SwiGlu(x) => (x, None),
         LinearInput::RmsNorm { x, gamma, .. } => (x, Some(gamma)),
     };
-    let x_shape = x.shape();
-    if x_shape.len() != 2 {
-        return Err(OpsError::Rank { expected: 2, shape: x_shape });
-    }
-    let tokens = x_shape[0];
-    let in_dim = if matches!(input, LinearInput::SwiGlu(_)) { x_shape[1] / 2 } else { x_shape[1] };
+    let (tokens, in_dim) = dims(input)?;
     let total: usize = layers.iter().map(Linear::out).sum();
 
     // Inputs in a fixed order: x, gamma, each layer's tensors, residual.
@@ -127,20 +169,17 @@ pub(crate) fn linears(
     inputs.extend(residual.cloned());
 
     apply(OP, &inputs, |_, wanted| {
-        let view = match input {
-            LinearInput::Plain(x) => InputView::Plain(Host::f32_of(OP, "x", x)?),
-            LinearInput::SwiGlu(x) => InputView::SwiGlu(Host::f32_of(OP, "x", x)?),
-            LinearInput::RmsNorm { x, gamma, eps } => InputView::RmsNorm {
-                x: Host::f32_of(OP, "x", x)?,
-                gamma: checked(OP, "gamma", gamma, &[in_dim])?,
-                eps: *eps,
-            },
-        };
+        let view = InputView::new(input, in_dim)?;
         let views = layers.iter().map(|l| LinearView::new(OP, l, in_dim)).collect::<Result<Vec<_>, _>>()?;
         let residual = residual.map(|r| checked(OP, "residual", r, &[tokens, total])).transpose()?;
         let linears: Vec<_> = views.iter().map(LinearView::kernel).collect();
-        let out =
-            kernels::linears_forward(tokens, in_dim, view.kernel(), &linears, residual.as_ref().map(Host::f32));
+        let out = kernels::linears_forward(
+            tokens,
+            in_dim,
+            view.kernel(),
+            &linears,
+            residual.as_ref().map(Host::f32),
+        );
         let y = tensor(out.y, &[tokens, total]);
         drop(linears);
 

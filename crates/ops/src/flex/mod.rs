@@ -1,6 +1,7 @@
 //! The CPU path: tensors on Burn's flex backend, computed by `burnish-kernels`.
 
 pub(crate) mod attention;
+pub(crate) mod cache;
 pub(crate) mod embedding;
 pub(crate) mod head;
 pub(crate) mod host;

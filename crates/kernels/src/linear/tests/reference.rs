@@ -186,6 +186,15 @@ impl Case {
         self.run_wanting(true)
     }
 
+    /// The output as decoding makes it.
+    pub(super) fn decode(&self) -> Vec<f32> {
+        let data = self.data();
+        self.with(&data, |input, linears| {
+            let residual = self.residual.then_some(&data.residual[..]);
+            linears_decode(self.tokens, self.dim, input, linears, residual)
+        })
+    }
+
     pub(super) fn run_frozen(&self) -> (LinearsOut, LinearsGrad) {
         self.run_wanting(false)
     }

@@ -1,0 +1,143 @@
+//! Batched text generation with a cache of keys and values.
+//!
+//! All prompts run in one flattened pass, then each step runs one token of every unfinished sequence; finished ones
+//! leave the batch. A token is a function of its prompt, the settings and (seed, row, position): the other prompts of
+//! the call do not matter (logits may differ in their last bits when more than 32 sequences run at once).
+
+use std::fmt;
+
+use crate::rope::RopeKind;
+use crate::{Decoder, Decoding, ModelError, Sampling};
+
+/// What to generate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generation {
+    /// Tokens after the prompt, at most.
+    pub max_new_tokens: usize,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Tokens that end a completion (`eos_token_id`).
+    pub stop: Vec<u32>,
+    /// What an empty prompt becomes; `None` refuses it.
+    pub bos: Option<u32>,
+    /// The row number of the first prompt: a caller that splits a list of prompts into calls keeps every row's draws.
+    pub first_row: u64,
+}
+
+impl Default for Generation {
+    fn default() -> Self {
+        Self { max_new_tokens: 256, sampling: Sampling::default(), stop: Vec::new(), bos: None, first_row: 0 }
+    }
+}
+
+/// Why a completion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A stop token came, or the caller wanted no more.
+    Stop,
+    /// `max_new_tokens` were generated.
+    Length,
+}
+
+impl fmt::Display for FinishReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        })
+    }
+}
+
+/// What followed a prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The generated tokens; a stop token is the last of them, as in Transformers.
+    pub token_ids: Vec<u32>,
+    /// Why there are no more.
+    pub finish_reason: FinishReason,
+}
+
+/// A sequence that is not finished.
+struct Active {
+    /// Its prompt's index.
+    row: usize,
+    /// Prompt and completion.
+    tokens: Vec<u32>,
+}
+
+impl Decoder {
+    /// Continues each of `prompts`; adapters are active.
+    ///
+    /// `on_token(index, token)` hears of every token as it comes; `false` ends that completion as a stop token would.
+    /// Completions may run past `max_position_embeddings`, as in Transformers; a prompt that does not fit is refused
+    /// where positions are not scaled.
+    ///
+    /// # Errors
+    /// If a setting is out of range, a prompt is empty or too long, or holds an id outside the vocabulary.
+    pub fn generate(
+        &self,
+        prompts: &[Vec<u32>],
+        options: &Generation,
+        on_token: &mut dyn FnMut(usize, u32) -> bool,
+    ) -> Result<Vec<Completion>, ModelError> {
+        options.sampling.check()?;
+        let mut active = Vec::with_capacity(prompts.len());
+        for (row, prompt) in prompts.iter().enumerate() {
+            let tokens = match (prompt.is_empty(), options.bos) {
+                (false, _) => prompt.clone(),
+                (true, Some(bos)) => vec![bos],
+                (true, None) => return Err(ModelError::EmptyPrompt { row }),
+            };
+            let limit = self.spec.max_positions;
+            if self.spec.rope.kind == RopeKind::Default && tokens.len() > limit {
+                return Err(ModelError::TooLong { got: tokens.len(), limit });
+            }
+            active.push(Active { row, tokens });
+        }
+        let starts: Vec<usize> = active.iter().map(|a| a.tokens.len()).collect();
+        let empty = Completion { token_ids: Vec::new(), finish_reason: FinishReason::Length };
+        let mut done = vec![empty; prompts.len()];
+        if options.max_new_tokens == 0 || active.is_empty() {
+            return Ok(done);
+        }
+        let mut decoding = Decoding::new(self, active.len());
+        let prompts: Vec<&[u32]> = active.iter().map(|a| a.tokens.as_slice()).collect();
+        let mut logits = decoding.logits(&prompts)?;
+        loop {
+            let mut staying = Vec::with_capacity(active.len());
+            let mut next = Vec::with_capacity(active.len());
+            for (index, (a, logits)) in
+                active.iter_mut().zip(logits.chunks_exact_mut(self.spec.vocab)).enumerate()
+            {
+                let (row, position) = (options.first_row + a.row as u64, a.tokens.len() as u64);
+                let token = options.sampling.next(logits, &a.tokens, row, position);
+                a.tokens.push(token);
+                let wanted = on_token(a.row, token);
+                let start = starts[a.row];
+                let finish_reason = if !wanted || options.stop.contains(&token) {
+                    FinishReason::Stop
+                } else if a.tokens.len() - start >= options.max_new_tokens {
+                    FinishReason::Length
+                } else {
+                    staying.push(index);
+                    next.push([token]);
+                    continue;
+                };
+                done[a.row] = Completion { token_ids: a.tokens.split_off(start), finish_reason };
+            }
+            if staying.is_empty() {
+                return Ok(done);
+            }
+            if staying.len() < active.len() {
+                decoding.reorder(&staying)?;
+                let mut kept = staying.iter().copied().peekable();
+                let mut index = 0;
+                active.retain(|_| {
+                    index += 1;
+                    kept.next_if_eq(&(index - 1)).is_some()
+                });
+            }
+            logits = decoding.logits(&next)?;
+        }
+    }
+}

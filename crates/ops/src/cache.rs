@@ -1,0 +1,163 @@
+//! Keys and values of sequences being generated, one cache per layer.
+//!
+//! Sequences are independent: each has as many positions as it has said, nothing is padded. Keys are kept normed and
+//! rotated, as they were when their token came.
+
+use std::ops::Range;
+
+use crate::attention::{AttentionShape, HeadNorm, Rotary};
+use crate::reference::Past;
+use crate::{AnyTensor, OpsError};
+
+const OP: &str = "cached attention";
+
+/// What a layer's attention has seen of each sequence.
+#[derive(Debug)]
+pub struct KvCache {
+    shape: AttentionShape,
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    /// No token yet, so no backend: the number of sequences.
+    Empty(usize),
+    #[cfg(feature = "flex")]
+    Kernels(burnish_kernels::KvCache),
+    Plain(Vec<Past>),
+}
+
+impl KvCache {
+    /// An empty cache of `sequences` sequences.
+    #[must_use]
+    pub fn new(shape: AttentionShape, sequences: usize) -> Self {
+        Self { shape, store: Store::Empty(sequences) }
+    }
+
+    /// Sequences held.
+    #[must_use]
+    pub fn sequences(&self) -> usize {
+        match &self.store {
+            Store::Empty(n) => *n,
+            #[cfg(feature = "flex")]
+            Store::Kernels(cache) => cache.sequences(),
+            Store::Plain(past) => past.len(),
+        }
+    }
+
+    /// Positions held of one sequence.
+    #[must_use]
+    pub fn len(&self, sequence: usize) -> usize {
+        match &self.store {
+            Store::Empty(_) => 0,
+            #[cfg(feature = "flex")]
+            Store::Kernels(cache) => cache.len(sequence),
+            Store::Plain(past) => past[sequence].as_ref().map_or(0, |(k, _)| k.dims()[1]),
+        }
+    }
+
+    /// Whether no sequence holds a position.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        (0..self.sequences()).all(|s| self.len(s) == 0)
+    }
+
+    /// Bytes of storage held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match &self.store {
+            Store::Empty(_) => 0,
+            #[cfg(feature = "flex")]
+            Store::Kernels(cache) => cache.bytes(),
+            Store::Plain(past) => {
+                past.iter().flatten().map(|(k, _)| 2 * size_of::<f32>() * k.shape().num_elements()).sum()
+            }
+        }
+    }
+
+    /// Sequence `i` becomes what `order[i]` was; what is not named is freed, what is named twice is copied.
+    ///
+    /// # Errors
+    /// If `order` names a sequence that is not held; the cache is then as before.
+    pub fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
+        let limit = self.sequences();
+        if let Some(&got) = order.iter().find(|&&o| o >= limit) {
+            return Err(OpsError::Index { op: OP, got, limit });
+        }
+        match &mut self.store {
+            Store::Empty(n) => *n = order.len(),
+            #[cfg(feature = "flex")]
+            Store::Kernels(cache) => cache.reorder(order),
+            Store::Plain(past) => *past = order.iter().map(|&o| past[o].clone()).collect(),
+        }
+        Ok(())
+    }
+
+    /// Attention of new rows, each sequence over its own past and itself; the new rows join the cache. Plain tensors
+    /// only: nothing is recorded for backward.
+    ///
+    /// `rotary.positions` index its table only; the cache itself knows how many positions precede.
+    ///
+    /// # Shapes
+    /// - qkv: `[rows, (heads + 2 * kv_heads) * head_dim]`: queries, keys, values
+    /// - documents: per sequence its new rows, an empty range where it has none
+    /// - output: `[rows, heads * head_dim]`
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, or the number of ranges is not that of the sequences; the cache is then as
+    /// before.
+    pub fn attend(
+        &mut self,
+        qkv: &AnyTensor,
+        documents: &[Range<usize>],
+        rotary: Option<&Rotary>,
+        norm: Option<&HeadNorm>,
+    ) -> Result<AnyTensor, OpsError> {
+        let got = qkv.shape();
+        let width = (self.shape.heads + 2 * self.shape.kv_heads) * self.shape.head_dim;
+        let rows = got.first().copied().unwrap_or(0);
+        if got != [rows, width] {
+            return Err(OpsError::Shape { op: OP, what: "qkv", got, expected: vec![rows, width] });
+        }
+        let one_of = |what, got: usize, expected: usize| match got == expected {
+            true => Ok(()),
+            false => Err(OpsError::Shape { op: OP, what, got: vec![got], expected: vec![expected] }),
+        };
+        one_of("documents", documents.len(), self.sequences())?;
+        one_of("rotary positions", rotary.map_or(rows, |r| r.positions.len()), rows)?;
+        if let Some(range) = documents.iter().find(|d| d.end > rows) {
+            return Err(OpsError::Index { op: OP, got: range.end, limit: rows + 1 });
+        }
+        if let Store::Empty(n) = self.store {
+            self.store = self.open(n, qkv);
+        }
+        match &mut self.store {
+            #[cfg(feature = "flex")]
+            Store::Kernels(cache) => {
+                crate::flex::cache::attend(cache, qkv, &self.shape, documents, rotary, norm)
+            }
+            Store::Plain(past) => {
+                crate::reference::attention_cached(past, qkv, &self.shape, documents, rotary, norm)
+            }
+            Store::Empty(_) => unreachable!("invariant: opened above"),
+        }
+    }
+
+    /// Storage of the backend that `like` lives on.
+    fn open(&self, sequences: usize, like: &AnyTensor) -> Store {
+        #[cfg(feature = "flex")]
+        if crate::flex::holds(like) {
+            return Store::Kernels(burnish_kernels::KvCache::new(
+                self.shape.kv_heads,
+                self.shape.head_dim,
+                sequences,
+            ));
+        }
+        let _ = like;
+        Store::Plain((0..sequences).map(|_| None).collect())
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests;

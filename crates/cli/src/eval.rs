@@ -15,11 +15,12 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     crate::use_threads(options.model.threads)?;
     let loaded = crate::model::load(&options.model)?;
     let mut rows = prepare_rows(loaded.folder.path(), &options.preparation, loaded.folder.spec().vocab)?;
-    rows.rules.packing = options.packing.packs_evaluation().then_some(match options.packing.packing_strategy {
-        PackingStrategy::Bfd => Strategy::Bfd,
-        PackingStrategy::BfdSplit => Strategy::BfdSplit,
-        PackingStrategy::Wrapped => Strategy::Wrapped,
-    });
+    rows.rules.packing =
+        options.packing.packs_evaluation().then_some(match options.packing.packing_strategy {
+            PackingStrategy::Bfd => Strategy::Bfd,
+            PackingStrategy::BfdSplit => Strategy::BfdSplit,
+            PackingStrategy::Wrapped => Strategy::Wrapped,
+        });
     let source = Source::train(&options.input.dataset_name, &options.input.dataset_test_split)?;
     let data = rows.preparer().prepare(&source.name(), source.records())?;
     let collator = Collator { padding_free: rows.rules.is_padding_free(), ..Collator::default() };

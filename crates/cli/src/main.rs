@@ -44,9 +44,8 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         }
         other => {
             let known = COMMANDS.iter().map(|c| c.name);
-            let nearest = known.max_by(|a, b| {
-                strsim::jaro_winkler(a, other).total_cmp(&strsim::jaro_winkler(b, other))
-            });
+            let nearest = known
+                .max_by(|a, b| strsim::jaro_winkler(a, other).total_cmp(&strsim::jaro_winkler(b, other)));
             anyhow::bail!(
                 "there is no command `{other}`; did you mean `burnish {}`? `burnish --help` lists all",
                 nearest.unwrap_or("sft")

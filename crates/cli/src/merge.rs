@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use burn::tensor::Device;
-use burnish_config::MergeOptions;
 use burnish_checkpoint::prepare_output_dir;
+use burnish_config::MergeOptions;
 use burnish_core::Dtype;
 use burnish_models::{Model, ModelFolder, Tuning};
 use burnish_peft::AdapterFolder;

@@ -40,7 +40,11 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
             sums[row].1 += 1;
         }
         for (i, (sum, tokens)) in sums.into_iter().enumerate() {
-            writeln!(out, "{}", json!({"index": number * size + i, "sum_logprob": sum, "num_tokens": tokens}))?;
+            writeln!(
+                out,
+                "{}",
+                json!({"index": number * size + i, "sum_logprob": sum, "num_tokens": tokens})
+            )?;
         }
     }
     out.flush()?;

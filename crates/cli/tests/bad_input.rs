@@ -115,7 +115,13 @@ fn an_exploding_run_stops_and_the_last_checkpoint_stays() {
     let words = sft(
         &out,
         "text.jsonl",
-        &["--max_steps=40", "--learning_rate=1e30", "--lr_scheduler_type=constant", "--save_steps=1", "--max_grad_norm=0"],
+        &[
+            "--max_steps=40",
+            "--learning_rate=1e30",
+            "--lr_scheduler_type=constant",
+            "--save_steps=1",
+            "--max_grad_norm=0",
+        ],
     );
     fails(&words, &["training stopped", "learning_rate", "checkpoint-"]);
     let steps = metrics(&out).len() as u64;

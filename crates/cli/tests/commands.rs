@@ -1,4 +1,4 @@
-//! `score`, `eval`, `merge` and help.
+//! `generate`, `score`, `eval`, `merge` and help.
 
 use std::path::Path;
 
@@ -47,7 +47,8 @@ fn tuning_scoring_evaluating_and_merging_agree() {
 
     let merged = root.path().join("merged");
     let mut merge = words(&["merge", "--dtype=float32", "--model_name_or_path"]);
-    merge.extend([model(), "--adapter_name_or_path".into(), adapter.clone()].map(|w| w.display().to_string()));
+    merge
+        .extend([model(), "--adapter_name_or_path".into(), adapter.clone()].map(|w| w.display().to_string()));
     merge.extend(["--output_dir".to_owned(), merged.display().to_string()]);
     ok(&merge);
     assert!((loss(&merged, None) - after).abs() < 1e-5);
@@ -70,6 +71,40 @@ fn an_adapter_is_trained_further() {
     ok(&sft(&second, "prompt_completion.jsonl", &more));
     let (once, twice) = (loss(&model(), Some(&first)), loss(&model(), Some(&second)));
     assert!(twice < once, "{once} to {twice}");
+}
+
+#[test]
+fn a_tuned_model_generates_what_it_learned() {
+    let root = tempfile::tempdir().unwrap();
+    let adapter = root.path().join("tuned");
+    let data = root.path().join("one.jsonl");
+    std::fs::write(&data, "{\"prompt\": \"Name a colour.\\n\", \"completion\": \"Blue.\"}\n".repeat(8))
+        .unwrap();
+    let mut train = sft(&adapter, "text.jsonl", &["--max_steps=120", "--save_strategy=no", "--use_peft"]);
+    train[4] = data.display().to_string();
+    train.extend(words(&[
+        "--lora_target_modules=q_proj,v_proj,up_proj,down_proj,lm_head",
+        "--lora_dropout=0",
+    ]));
+    let said = ok(&train);
+    assert!(said.contains("Blue."), "{said}");
+
+    let base = model().display().to_string();
+    let common = words(&["generate", "--model_name_or_path", &base, "--adapter_name_or_path"]);
+    let common = [common, vec![adapter.display().to_string(), "--max_new_tokens=12".into()]].concat();
+    let plain = words(&["--prompt", "Name a colour.\n", "--apply_chat_template=false"]);
+    assert_eq!(ok(&[common.clone(), plain].concat()).trim(), "Blue.");
+
+    let out = root.path().join("completions.jsonl");
+    let many = words(&["--dataset_name", data.to_str().unwrap(), "--output_file", out.to_str().unwrap()]);
+    ok(&[common, many].concat());
+    let written = lines(&std::fs::read_to_string(out).unwrap());
+    assert_eq!(written.len(), 8);
+    for line in written {
+        assert_eq!(line["completion"], "Blue.");
+        assert_eq!(line["finish_reason"], "stop");
+        assert!(line["token_ids"].as_array().unwrap().len() > 1);
+    }
 }
 
 #[test]

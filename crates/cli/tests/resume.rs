@@ -16,7 +16,8 @@ fn same_files(a: &Path, b: &Path, name: &str) {
 fn check(data: &str, tensors: &str, more: &[&str]) {
     let root = tempfile::tempdir().unwrap();
     let (whole, parts) = (root.path().join("whole"), root.path().join("parts"));
-    let mut words = vec!["--max_steps=8", "--save_steps=3", "--logging_steps=2", "--gradient_accumulation_steps=2"];
+    let mut words =
+        vec!["--max_steps=8", "--save_steps=3", "--logging_steps=2", "--gradient_accumulation_steps=2"];
     words.extend(more);
     ok(&sft(&whole, data, &words));
     copy(&whole.join("checkpoint-3"), &parts.join("checkpoint-3"));
@@ -36,7 +37,11 @@ fn a_resumed_adapter_run_equals_the_whole_one_bit_for_bit() {
 
 #[test]
 fn a_resumed_full_run_equals_the_whole_one_bit_for_bit() {
-    check("text.jsonl", "model.safetensors", &["--packing", "--lr_scheduler_type=cosine", "--weight_decay=0.1"]);
+    check(
+        "text.jsonl",
+        "model.safetensors",
+        &["--packing", "--lr_scheduler_type=cosine", "--weight_decay=0.1"],
+    );
 }
 
 #[test]
@@ -59,11 +64,12 @@ fn interrupt_saves_and_says_how_to_go_on() {
         .spawn()
         .unwrap();
     let pid = child.id().to_string();
-    let mut said = String::new();
+    let (mut said, mut told) = (String::new(), false);
     let start = Instant::now();
     for line in BufReader::new(child.stderr.take().unwrap()).lines() {
         let line = line.unwrap();
-        if said.is_empty() && line.contains("step ") && line.contains("loss") {
+        if !told && line.contains("step ") && line.contains("loss") {
+            told = true;
             assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
         }
         said.push_str(&line);
@@ -84,8 +90,13 @@ fn interrupt_saves_and_says_how_to_go_on() {
 fn old_checkpoints_make_room_and_the_best_stays() {
     let root = tempfile::tempdir().unwrap();
     let out = root.path().join("out");
-    let mut words =
-        vec!["--max_steps=8", "--save_steps=2", "--save_total_limit=2", "--eval_strategy=steps", "--eval_steps=2"];
+    let mut words = vec![
+        "--max_steps=8",
+        "--save_steps=2",
+        "--save_total_limit=2",
+        "--eval_strategy=steps",
+        "--eval_steps=2",
+    ];
     let eval = crate::program::rows("prompt_completion_eval.jsonl");
     let eval = format!("--eval_dataset_name={}", eval.display());
     words.extend([eval.as_str(), "--load_best_model_at_end"]);

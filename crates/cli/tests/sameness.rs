@@ -62,3 +62,32 @@ fn threads_change_nothing() {
     let common: Vec<&str> = LORA.iter().copied().chain(["--max_steps=6"]).collect();
     check("prompt_completion.jsonl", &common, &["--threads=1"], &["--threads=3"], 0.0);
 }
+
+/// Burn keeps graphs that are dropped without a backward; a run must not.
+#[test]
+fn memory_is_flat_over_300_steps() {
+    for recompute in ["--gradient_checkpointing", "--no_gradient_checkpointing"] {
+        let root = tempfile::tempdir().unwrap();
+        let out = root.path().join("out");
+        let mut words = vec!["--max_steps=400", "--save_strategy=no", "--logging_steps=100", recompute];
+        words.extend(LORA);
+        words.extend([
+            "--eval_strategy=steps",
+            "--eval_steps=100",
+            "--packing",
+            "--per_device_train_batch_size=8",
+        ]);
+        let eval = format!("--eval_dataset_name={}", crate::program::rows("text.jsonl").display());
+        words.push(&eval);
+        ok(&sft(&out, "text.jsonl", &words));
+        let text = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+        let peaks: Vec<f64> = text
+            .lines()
+            .map(|l| {
+                serde_json::from_str::<serde_json::Value>(l).unwrap()["peak_memory_bytes"].as_f64().unwrap()
+            })
+            .collect();
+        let (warm, end) = (peaks[1], peaks[peaks.len() - 1]);
+        assert!(end - warm < 2e6, "peak memory grew from {warm} to {end}");
+    }
+}

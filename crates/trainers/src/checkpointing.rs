@@ -61,7 +61,8 @@ impl Training<'_> {
             let registry = sft.model.parameters.registry();
             let written = sft.model.trained_dtype();
             for (index, parameter) in registry.iter().enumerate().filter(|_| sft.model.plan.is_none()) {
-                if parameter.trainable && parameter.alias_of.is_none() && parameter.precision.store != written {
+                if parameter.trainable && parameter.alias_of.is_none() && parameter.precision.store != written
+                {
                     writer.tensor(&parameter.name, VALUE, sft.model.host(index).view())?;
                 }
             }
@@ -121,7 +122,11 @@ impl Training<'_> {
         let path = burnish_checkpoint::path_of(&options.output_dir, step);
         if path.is_dir() && step != self.counters.step {
             reload_trained(&self.sft.model, &path, &self.sft.device)?;
-            self.note(&format!("best {} was {value} at step {step}: loaded {}", options.best_metric(), path.display()));
+            self.note(&format!(
+                "best {} was {value} at step {step}: loaded {}",
+                options.best_metric(),
+                path.display()
+            ));
         }
         Ok(())
     }
@@ -151,7 +156,10 @@ pub(crate) fn restore(
     }
     for (what, now) in [
         ("the number of training rows after preparation", json!(sft.train.examples.len())),
-        ("the global batch (per_device_train_batch_size x gradient_accumulation_steps)", json!(sampler.global_batch())),
+        (
+            "the global batch (per_device_train_batch_size x gradient_accumulation_steps)",
+            json!(sampler.global_batch()),
+        ),
         ("seed", json!(options.seed)),
     ] {
         let key = match what {
@@ -160,7 +168,12 @@ pub(crate) fn restore(
             _ => "global_batch",
         };
         if ours[key] != now {
-            return Err(TrainError::OtherRun { path, what, then: ours[key].to_string(), now: now.to_string() });
+            return Err(TrainError::OtherRun {
+                path,
+                what,
+                then: ours[key].to_string(),
+                now: now.to_string(),
+            });
         }
     }
     reload_trained(&sft.model, &path, &sft.device)?;

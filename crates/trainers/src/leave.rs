@@ -1,10 +1,17 @@
 //! What a finished run leaves behind.
 
+use burnish_data::{Row, Source};
+use burnish_models::{Generation, GenerationConfig};
 use burnish_report::{Chart, ModelCard, Produced, replace};
 use burnish_store::FolderWriter;
 
 use crate::training::Outcome;
 use crate::{Sft, TrainError};
+
+/// New tokens of the sample at the end of a run.
+const SAMPLE_TOKENS: usize = 64;
+/// Tokens of a language-modelling row that the sample starts from.
+const SAMPLE_START: usize = 16;
 
 impl Sft {
     /// Writes the trained model as its users expect it: a PEFT adapter folder, or a full model folder; with the
@@ -53,9 +60,35 @@ impl Sft {
         Ok(())
     }
 
-    /// A prompt and what the tuned model makes of it.
+    /// A prompt and what the tuned model makes of it: `sample_prompt`, or the first row's.
     fn sample(&self) -> Result<Option<(String, String)>, TrainError> {
-        Ok(None)
+        let rows = &self.rows;
+        let ids = match &self.options.logging.sample_prompt.0 {
+            Some(text) => rows.prompt("sample_prompt", text)?,
+            None => {
+                let data = &self.options.data;
+                let source = Source::train(&data.dataset_name, &data.dataset_train_split)?;
+                let Some(record) = source.records().next() else { return Ok(None) };
+                let row = Row::parse(record?, &rows.rules.text_field)?;
+                let mut ids = rows.preparer().prompt(&row)?;
+                if !row.has_prompt_and_completion {
+                    ids.truncate(SAMPLE_START);
+                }
+                ids
+            }
+        };
+        if ids.is_empty() || ids.len() >= self.folder.spec().max_positions {
+            return Ok(None);
+        }
+        let config = GenerationConfig::read(self.folder.path(), self.folder.config())?;
+        let mut settings = Generation { max_new_tokens: SAMPLE_TOKENS, ..Generation::default() };
+        settings.stop = config.stop;
+        if settings.stop.is_empty() {
+            settings.stop = rows.tokenizer.eos_id().into_iter().collect();
+        }
+        let done = self.model.decoder.generate(std::slice::from_ref(&ids), &settings, &mut |_, _| true)?;
+        let Some(completion) = done.first() else { return Ok(None) };
+        Ok(Some((rows.tokenizer.decode(&ids, true)?, rows.tokenizer.decode(&completion.token_ids, true)?)))
     }
 }
 

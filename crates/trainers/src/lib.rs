@@ -15,16 +15,16 @@
 //! println!("{} steps", outcome.steps);
 //! ```
 
-mod micro_batch;
-mod token_task;
-mod evaluate;
-mod window;
 mod checkpointing;
-mod sft;
-mod training;
-mod leave;
-mod stop;
 mod error;
+mod evaluate;
+mod leave;
+mod micro_batch;
+mod sft;
+mod stop;
+mod token_task;
+mod training;
+mod window;
 
 pub use error::TrainError;
 pub use evaluate::{Evaluation, evaluate};

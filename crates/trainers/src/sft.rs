@@ -10,11 +10,14 @@ use burnish_config::{
 };
 use burnish_core::Dtype;
 use burnish_data::{
-    Collator, Dataset, HeldOut, Options, Preparer, Source, Strategy, Templates, Tokenizer, preflight,
+    Collator, Dataset, HeldOut, Options, Place, Preparer, Record, Row, Source, Strategy, Templates,
+    Tokenizer, preflight,
 };
 use burnish_losses::TokenLoss;
 use burnish_models::{Model, ModelFolder, Parameters, Tuning};
 use burnish_peft::{AdapterFolder, Bias, InitWeights, Layers, LoraConfig, Names, Targets};
+
+use serde_json::{Map, json};
 
 use crate::TrainError;
 
@@ -36,6 +39,19 @@ impl Prepared {
     #[must_use]
     pub fn preparer(&self) -> Preparer<'_> {
         Preparer { tokenizer: &self.tokenizer, templates: self.templates.as_ref(), options: &self.rules }
+    }
+
+    /// The token ids that generation starts from when someone writes `text`: the user's turn where there is a chat
+    /// template, the text itself otherwise. `name` is for messages.
+    ///
+    /// # Errors
+    /// If the template refuses it.
+    pub fn prompt(&self, name: &str, text: &str) -> Result<Vec<u32>, TrainError> {
+        let value =
+            if self.templates.is_some() { json!([{"role": "user", "content": text}]) } else { json!(text) };
+        let fields = Map::from_iter([("prompt".to_owned(), value)]);
+        let row = Row::parse(Record { place: Place::given(name), fields }, &self.rules.text_field)?;
+        Ok(self.preparer().prompt(&row)?)
     }
 }
 

@@ -113,7 +113,8 @@ impl<'a> Training<'a> {
             },
         );
         let restored = restore(sft, &sampler, &mut optimizer)?;
-        let (counters, window, records) = restored.unwrap_or_else(|| (Counters::default(), Window::new(), vec![]));
+        let (counters, window, records) =
+            restored.unwrap_or_else(|| (Counters::default(), Window::new(), vec![]));
         let dir = sft.output_dir();
         let metrics = if counters.step > 0 {
             MetricsLog::resume(&dir.join("metrics.jsonl"), counters.step)?
@@ -160,16 +161,25 @@ impl<'a> Training<'a> {
 
             self.progress.step(number, loss, self.window.rate(), self.memory.read());
             let first = number == 1 && self.sft.options.logging.logging_first_step;
-            if first || self.due(self.sft.options.logging.logging_strategy, self.sft.options.logging.logging_steps, &step) {
+            if first
+                || self.due(
+                    self.sft.options.logging.logging_strategy,
+                    self.sft.options.logging.logging_steps,
+                    &step,
+                )
+            {
                 self.log(grad_norm, lr)?;
             }
             let every = options.eval_steps.unwrap_or(self.sft.options.logging.logging_steps);
-            let evaluated = if self.due(options.eval_strategy, every, &step) || last && options.eval_strategy == Interval::Steps {
+            let evaluated = if self.due(options.eval_strategy, every, &step)
+                || last && options.eval_strategy == Interval::Steps
+            {
                 self.evaluate()?
             } else {
                 None
             };
-            let improved = evaluated.is_some_and(|value| self.counters.improves(value, options.greater_wins()));
+            let improved =
+                evaluated.is_some_and(|value| self.counters.improves(value, options.greater_wins()));
             let save = match options.save_strategy {
                 SaveInterval::No => false,
                 SaveInterval::Steps => self.due(Interval::Steps, options.save_steps, &step) || last,

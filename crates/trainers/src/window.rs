@@ -54,8 +54,10 @@ impl Window {
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let sums: Vec<Value> =
-            SUMS.iter().map(|n| self.tally.sums(n).map_or(json!([0.0, 0.0]), |(a, b)| json!([a, b]))).collect();
+        let sums: Vec<Value> = SUMS
+            .iter()
+            .map(|n| self.tally.sums(n).map_or(json!([0.0, 0.0]), |(a, b)| json!([a, b])))
+            .collect();
         json!({"loss": self.loss, "steps": self.steps, "tokens": self.tokens, "sums": sums})
     }
 

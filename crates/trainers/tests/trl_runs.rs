@@ -15,7 +15,8 @@ fn own() -> PathBuf {
 }
 
 fn json(path: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))).unwrap()
+    serde_json::from_slice(&std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+        .unwrap()
 }
 
 fn word(value: &Value) -> String {
@@ -45,7 +46,14 @@ fn flags(run: &Value, root: &Path, folder: &Path, output: &Path) -> Vec<String> 
         words.push(root.join("data").join(data).display().to_string());
     }
     for (name, value) in run["options"].as_object().unwrap() {
-        let ours = ["train_sampling_strategy", "save_strategy", "report_to", "output_dir", "use_cpu", "disable_tqdm"];
+        let ours = [
+            "train_sampling_strategy",
+            "save_strategy",
+            "report_to",
+            "output_dir",
+            "use_cpu",
+            "disable_tqdm",
+        ];
         if !ours.contains(&name.as_str()) {
             words.push(format!("--{name}={}", word(value)));
         }
@@ -78,7 +86,9 @@ fn replay(root: &Path, folder: &Path) {
     let logged: Vec<_> = outcome.records.iter().filter(|r| r.get("loss").is_some()).collect();
     assert_eq!(logged.len(), steps.len(), "{name}: log lines");
     for (record, expected) in logged.iter().zip(steps) {
-        for key in ["loss", "grad_norm", "learning_rate", "num_tokens", "mean_token_accuracy", "entropy", "epoch"] {
+        for key in
+            ["loss", "grad_norm", "learning_rate", "num_tokens", "mean_token_accuracy", "entropy", "epoch"]
+        {
             // TRL averages these over micro-batches; burnish over tokens.
             if accumulates && matches!(key, "mean_token_accuracy" | "entropy") {
                 continue;
@@ -93,7 +103,11 @@ fn replay(root: &Path, folder: &Path) {
     for (record, expected) in evaluated.iter().zip(run["evaluations"].as_array().unwrap_or(&vec![])) {
         for key in ["eval_loss", "eval_mean_token_accuracy", "eval_entropy", "eval_num_tokens"] {
             if let Some(wanted) = expected[key].as_f64() {
-                check(&format!("{name}, evaluation at {}, {key}", record.step), record.get(key).unwrap(), wanted);
+                check(
+                    &format!("{name}, evaluation at {}, {key}", record.step),
+                    record.get(key).unwrap(),
+                    wanted,
+                );
             }
         }
     }
@@ -102,8 +116,11 @@ fn replay(root: &Path, folder: &Path) {
 
 fn replay_all(root: &Path) -> usize {
     let mut replayed = 0;
-    let mut folders: Vec<PathBuf> =
-        std::fs::read_dir(root.join("trl-runs")).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(root.join("trl-runs"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.is_dir())
+        .collect();
     folders.sort();
     for folder in folders {
         let run = json(&folder.join("run.json"));

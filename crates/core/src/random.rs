@@ -68,7 +68,10 @@ impl Stream {
             [counter as u32, (counter >> 32) as u32, 0x6275_726e, 0x6973_6821],
             [self.name as u32, (self.name >> 32) as u32],
         );
-        Self { seed: self.seed ^ (u64::from(c) << 32 | u64::from(d)), name: u64::from(a) << 32 | u64::from(b) }
+        Self {
+            seed: self.seed ^ (u64::from(c) << 32 | u64::from(d)),
+            name: u64::from(a) << 32 | u64::from(b),
+        }
     }
 
     /// Four words at `block`.

@@ -5,3 +5,5 @@ mod adapters;
 mod families;
 mod generation;
 mod recordings;
+mod refused;
+mod round_trips;

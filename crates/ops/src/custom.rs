@@ -132,7 +132,8 @@ fn finish<B: Host, const N: usize>(guards: Vec<NodeGuard>, state: State, out: An
     let guards: [NodeGuard; N] =
         guards.try_into().unwrap_or_else(|_| unreachable!("invariant: the match above counted them"));
     let out = B::unwrap(out);
-    let out = match Backward::<B, N>::prepare::<NoCheckpointing>(Recorded, guards).compute_bound().stateful() {
+    let out = match Backward::<B, N>::prepare::<NoCheckpointing>(Recorded, guards).compute_bound().stateful()
+    {
         OpsKind::Tracked(prep) => prep.finish(state, out),
         OpsKind::UnTracked(prep) => prep.finish(out),
     };
@@ -169,9 +170,9 @@ impl<B: Host, const N: usize> Backward<B, N> for Recorded {
         let mut gradients = backward(B::wrap(upstream));
         for (parent, slot) in ops.parents.into_iter().zip(slots) {
             if let Some(parent) = parent {
-                let gradient = gradients[slot]
-                    .take()
-                    .unwrap_or_else(|| unreachable!("invariant: {op} returns every wanted gradient ({slot})"));
+                let gradient = gradients[slot].take().unwrap_or_else(|| {
+                    unreachable!("invariant: {op} returns every wanted gradient ({slot})")
+                });
                 grads.register::<B>(parent.id, B::unwrap(gradient));
             }
         }

@@ -68,9 +68,8 @@ fn backward(
     let inputs = leaves(saved.to_vec(), wanted);
     let trainable: Vec<bool> = weights.trainable().iter().map(|&t| t && trains).collect();
     let gathered = leaves(weights.gather(), &trainable);
-    let out = run(&inputs, &gathered).unwrap_or_else(|e| {
-        unreachable!("invariant: a segment that ran in forward runs in backward: {e}")
-    });
+    let out = run(&inputs, &gathered)
+        .unwrap_or_else(|e| unreachable!("invariant: a segment that ran in forward runs in backward: {e}"));
     let mut gradients = seed(&out, upstream).backward();
     let found = inputs.iter().zip(wanted).map(|(t, &w)| w.then(|| t.take_gradient(&mut gradients)).flatten());
     let found: Vec<_> = found.collect();

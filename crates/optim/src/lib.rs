@@ -12,11 +12,11 @@
 //! assert_eq!(schedule.rate(100), 0.0);
 //! ```
 
+mod adamw;
+mod error;
 mod schedule;
 mod slot;
 mod step;
-mod adamw;
-mod error;
 
 pub use adamw::{AdamW, AdamWOptions};
 pub use error::OptimError;

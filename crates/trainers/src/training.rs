@@ -268,7 +268,7 @@ impl<'a> Training<'a> {
             Interval::No => false,
             Interval::Steps => {
                 let every = every.of(self.total).max(1);
-                self.counters.step % every == 0
+                self.counters.step.is_multiple_of(every)
             }
             Interval::Epoch => step.ends_epoch,
         }

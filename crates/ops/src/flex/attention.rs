@@ -11,7 +11,10 @@ use crate::{AnyTensor, OpsError, apply};
 
 const OP: &str = "attention";
 
-pub(crate) fn kernel_shape<'a>(s: &AttentionShape, documents: &'a [Range<usize>]) -> kernels::AttentionShape<'a> {
+pub(crate) fn kernel_shape<'a>(
+    s: &AttentionShape,
+    documents: &'a [Range<usize>],
+) -> kernels::AttentionShape<'a> {
     kernels::AttentionShape {
         heads: s.heads,
         kv_heads: s.kv_heads,

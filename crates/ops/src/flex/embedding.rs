@@ -24,7 +24,9 @@ pub(crate) fn embedding(
     let mut low = None;
     if let Some(l) = low_rank {
         let rank = l.a.shape().first().copied().unwrap_or(0);
-        for (what, t, expected) in [("lora_embedding_A", &l.a, [rank, vocab]), ("lora_embedding_B", &l.b, [hidden, rank])] {
+        for (what, t, expected) in
+            [("lora_embedding_A", &l.a, [rank, vocab]), ("lora_embedding_B", &l.b, [hidden, rank])]
+        {
             if t.shape() != expected {
                 return Err(OpsError::Shape { op: OP, what, got: t.shape(), expected: expected.to_vec() });
             }
@@ -49,10 +51,9 @@ pub(crate) fn embedding(
         let wanted = wanted.to_vec();
         let backward = Box::new(move |upstream: AnyTensor| {
             let dy = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
-            let mut all =
-                vec![wanted[0].then(|| {
-                    tensor(kernels::embedding_backward(&ids, dy.f32(), vocab, hidden), &[vocab, hidden])
-                })];
+            let mut all = vec![wanted[0].then(|| {
+                tensor(kernels::embedding_backward(&ids, dy.f32(), vocab, hidden), &[vocab, hidden])
+            })];
             if let Some((rank, scale, t, b, saved)) = branch {
                 let ask = kernels::Wanted {
                     dx: wanted[1],
@@ -60,9 +61,18 @@ pub(crate) fn embedding(
                     linears: vec![kernels::WantedLinear { weight: wanted[2], ..Default::default() }],
                 };
                 let layer = [rank_linear(hidden, &b)];
-                let mut grad =
-                    kernels::linears_backward(tokens, rank, kernels::Input::Plain(&t), &layer, &saved, dy.f32(), &ask);
-                all.push(grad.dx.map(|dt| tensor(scatter_columns(&ids, &dt, rank, vocab, scale), &[rank, vocab])));
+                let mut grad = kernels::linears_backward(
+                    tokens,
+                    rank,
+                    kernels::Input::Plain(&t),
+                    &layer,
+                    &saved,
+                    dy.f32(),
+                    &ask,
+                );
+                all.push(
+                    grad.dx.map(|dt| tensor(scatter_columns(&ids, &dt, rank, vocab, scale), &[rank, vocab])),
+                );
                 all.push(grad.linears.remove(0).weight.map(|g| tensor(g, &[hidden, rank])));
             }
             all

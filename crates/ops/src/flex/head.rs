@@ -201,7 +201,11 @@ pub(crate) fn head_log_probs(
     Ok((out, out_stats))
 }
 
-pub(crate) fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> Result<Vec<f32>, OpsError> {
+pub(crate) fn head_logits(
+    hidden: &AnyTensor,
+    head: &Linear,
+    options: HeadOptions,
+) -> Result<Vec<f32>, OpsError> {
     let view = View::new(hidden, head)?;
     Ok(kernels::head_logits(view.hidden.f32(), &view.head.kernel(), &kernel_options(options)))
 }

@@ -32,7 +32,11 @@ impl Host {
     }
 
     /// The view of a weight in any stored dtype.
-    pub(crate) fn weight_of(op: &'static str, what: &'static str, tensor: &AnyTensor) -> Result<Self, OpsError> {
+    pub(crate) fn weight_of(
+        op: &'static str,
+        what: &'static str,
+        tensor: &AnyTensor,
+    ) -> Result<Self, OpsError> {
         match Self::of(tensor) {
             Some(host) if host.dtype != Dtype::F64 => Ok(host),
             _ => Err(OpsError::Dtype {

@@ -15,6 +15,20 @@
 //! let logits = burnish_ops::head_logits(&hidden, &model.head(&pass, &tokens.rows), model.head_options(1.0)).unwrap();
 //! assert_eq!(logits.len(), 3 * model.spec().vocab);
 //! ```
+//!
+//! Text is generated in batches over a cache of keys and values ([`Decoder::generate`], [`Decoding`]):
+//!
+//! ```no_run
+//! use burn::tensor::Device;
+//! use burnish_models::{ConfigFile, GenerationConfig, load};
+//!
+//! let folder = std::path::Path::new("path/to/model");
+//! let model = load(folder, &Device::flex()).unwrap().decoder;
+//! let settings = GenerationConfig::read(folder, &ConfigFile::read(folder).unwrap()).unwrap().generation(0);
+//! for completion in model.generate(&[vec![1, 2], vec![3]], &settings, &mut |_row, _token| true).unwrap() {
+//!     println!("{:?} ({})", completion.token_ids, completion.finish_reason);
+//! }
+//! ```
 
 mod adapter;
 mod blueprint;

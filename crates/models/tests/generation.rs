@@ -67,6 +67,30 @@ fn greedy_tokens_equal_transformers() {
     assert!(cases >= 48 && stopped >= 2, "{cases} cases, {stopped} met a stop token");
 }
 
+/// Frequencies that follow the length, past the length they were trained on; batched, each row has its own.
+#[test]
+fn tokens_past_the_original_length_equal_transformers() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/past_original.json");
+    let cases = read_json(&path);
+    let options = |case: &Value| Generation {
+        max_new_tokens: case["max_new_tokens"].as_u64().unwrap() as usize,
+        ..Generation::default()
+    };
+    for pair in cases.as_array().unwrap().chunks(2) {
+        let model = decoder(pair[0]["model"].as_str().unwrap());
+        for case in pair {
+            assert_eq!(case["model"], pair[0]["model"]);
+            let got = generate(&model, &[ids(&case["prompt"])], &options(case));
+            assert_eq!(got[0].token_ids, ids(&case["tokens"]), "{case}");
+        }
+        let prompts: Vec<Vec<u32>> = pair.iter().map(|c| ids(&c["prompt"])).collect();
+        for (got, case) in generate(&model, &prompts, &options(&pair[0])).iter().zip(pair) {
+            assert_eq!(got.token_ids, ids(&case["tokens"]), "batched: {case}");
+        }
+    }
+    assert_eq!(cases.as_array().unwrap().len(), 4);
+}
+
 #[test]
 fn cached_logits_equal_uncached() {
     for folder in folders() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burnish_ops::{AnyTensor, HeadOptions, OpsError, Run, Weights, segment};
+use burnish_ops::{AnyTensor, HeadOptions, OpsError, Run, Weights, apply, segment};
 
 /// Tokens per chunk.
 pub const CHUNK_TOKENS: usize = 256;
@@ -31,7 +31,7 @@ impl Weights for NoWeights {
 /// - hidden: `[tokens, hidden]`, weight: `[vocab, hidden]`, bias: `[vocab]`, labels: `[tokens]`, output: `[1]`
 ///
 /// # Errors
-/// If shapes do not fit.
+/// If a label is outside the vocabulary, or shapes do not fit.
 pub fn chunked_nll(
     hidden: &AnyTensor,
     weight: &AnyTensor,
@@ -40,15 +40,26 @@ pub fn chunked_nll(
     options: HeadOptions,
     denominator: f64,
 ) -> Result<AnyTensor, OpsError> {
+    const OP: &str = "chunked_nll";
+    let ([tokens, _], [limit, _]) = (hidden.rank::<2>()?.dims(), weight.rank::<2>()?.dims());
+    if labels.len() != tokens {
+        return Err(OpsError::Shape {
+            op: OP,
+            what: "labels",
+            got: vec![labels.len()],
+            expected: vec![tokens],
+        });
+    }
+    if let Some(&got) = labels.iter().flatten().find(|&&l| l as usize >= limit) {
+        return Err(OpsError::Index { op: OP, got: got as usize, limit });
+    }
     let device = hidden.device();
     let rows: Vec<usize> = (0..labels.len()).filter(|&i| labels[i].is_some()).collect();
     if rows.is_empty() {
-        // Keeps every input on the tape, with zero gradients.
-        let mut zero = hidden.rank::<2>()?.sum() + weight.rank::<2>()?.sum();
-        if let Some(bias) = bias {
-            zero = zero + bias.rank::<1>()?.sum();
-        }
-        return Ok(AnyTensor::new(zero * 0.0));
+        return nothing(
+            OP,
+            &[Some(hidden), Some(weight), bias].into_iter().flatten().cloned().collect::<Vec<_>>(),
+        );
     }
     let mut total: Option<Tensor<1>> = None;
     for chunk in rows.chunks(CHUNK_TOKENS) {
@@ -73,7 +84,7 @@ pub fn chunked_nll(
             let index = ints(targets.clone(), &plain).reshape([n, 1]);
             Ok(AnyTensor::new(log_probs.gather(1, index).sum().neg()))
         });
-        let part = segment("chunked_nll", &inputs, Arc::new(NoWeights), false, run)?.rank::<1>()?;
+        let part = segment(OP, &inputs, Arc::new(NoWeights), false, run)?.rank::<1>()?;
         total = Some(match total {
             Some(total) => total + part,
             None => part,
@@ -81,6 +92,16 @@ pub fn chunked_nll(
     }
     let total = total.expect("invariant: at least one chunk");
     Ok(AnyTensor::new(total / denominator.max(1.0)))
+}
+
+/// Zero, with every input on the tape: its gradient is zero whatever its values are.
+fn nothing(op: &'static str, inputs: &[AnyTensor]) -> Result<AnyTensor, OpsError> {
+    apply(op, inputs, |inputs, wanted| {
+        let zeros = |t: &AnyTensor| AnyTensor::from_data(TensorData::zeros::<f32, _>(t.shape()), &t.device());
+        let gradients: Vec<_> = inputs.iter().zip(wanted).map(|(t, &w)| w.then(|| zeros(t))).collect();
+        let zero = Tensor::<1>::zeros([1], &inputs[0].device());
+        Ok((AnyTensor::new(zero), Box::new(move |_| gradients)))
+    })
 }
 
 fn ints(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {

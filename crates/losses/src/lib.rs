@@ -25,4 +25,4 @@ mod token_loss;
 
 pub use chunked_nll::{CHUNK_TOKENS, chunked_nll};
 pub use tally::Tally;
-pub use token_loss::{LossOutput, TokenLoss, token_loss};
+pub use token_loss::{LossOutput, TokenLoss, UnknownLoss, token_loss};

@@ -55,7 +55,7 @@ pub struct HeadNorm {
 /// - output: `[tokens, heads * head_dim]`; rows outside every document are zero
 ///
 /// # Errors
-/// If shapes or dtypes do not fit.
+/// If shapes or dtypes do not fit, documents overlap, or a position is outside the rotary table.
 pub fn attention(
     qkv: &AnyTensor,
     shape: &AttentionShape,
@@ -63,6 +63,7 @@ pub fn attention(
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
 ) -> Result<AnyTensor, OpsError> {
+    crate::check::attention(qkv, shape, documents, rotary, norm)?;
     #[cfg(feature = "flex")]
     if crate::flex::holds(qkv) {
         return crate::flex::attention::attention(qkv, shape, documents, rotary, norm);

@@ -35,6 +35,10 @@ pub fn apply(
     forward: impl FnOnce(&[AnyTensor], &[bool]) -> Result<(AnyTensor, BackwardFn), OpsError>,
 ) -> Result<AnyTensor, OpsError> {
     let wanted: Vec<bool> = inputs.iter().map(AnyTensor::is_tracked).collect();
+    let got = wanted.iter().filter(|&&w| w).count();
+    if got > MOST_INPUTS {
+        return Err(OpsError::TooManyInputs { op, got, most: MOST_INPUTS });
+    }
     let plain: Vec<AnyTensor> = inputs.iter().map(AnyTensor::plain).collect();
     let (out, backward) = forward(&plain, &wanted)?;
     drop(plain);
@@ -121,7 +125,7 @@ fn record<B: Host>(
         ($($n:literal)*) => {
             match guards.len() {
                 $($n => Ok(finish::<B, $n>(guards, state, out)),)*
-                got => Err(OpsError::TooManyInputs { op, got, most: MOST_INPUTS }),
+                got => unreachable!("invariant: 1 to {MOST_INPUTS} inputs, checked by `apply`, not {got}"),
             }
         };
     }

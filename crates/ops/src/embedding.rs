@@ -27,11 +27,7 @@ pub fn embedding(
     weight: &AnyTensor,
     low_rank: Option<&EmbeddingLowRank>,
 ) -> Result<AnyTensor, OpsError> {
-    let shape = weight.shape();
-    let vocab = shape.first().copied().unwrap_or(0);
-    if let Some(&got) = ids.iter().find(|&&id| id as usize >= vocab) {
-        return Err(OpsError::Index { op: "embedding", got: got as usize, limit: vocab });
-    }
+    crate::check::embedding(ids, weight, low_rank)?;
     #[cfg(feature = "flex")]
     if crate::flex::holds(weight) {
         return crate::flex::embedding::embedding(ids, weight, low_rank);
@@ -47,7 +43,7 @@ pub fn embedding(
 /// # Errors
 /// If an index is out of range.
 pub fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, OpsError> {
-    let tokens = x.shape().first().copied().unwrap_or(0);
+    let [tokens, _] = crate::check::matrix(x)?;
     if let Some(&got) = rows.iter().find(|&&r| r >= tokens) {
         return Err(OpsError::Index { op: "select_rows", got, limit: tokens });
     }

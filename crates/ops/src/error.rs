@@ -1,5 +1,7 @@
 //! What can go wrong before Burn is asked.
 
+use std::ops::Range;
+
 use burnish_core::Dtype;
 
 /// An operation that cannot be recorded or run.
@@ -74,6 +76,14 @@ pub enum OpsError {
         got: usize,
         /// How many fit.
         most: usize,
+    },
+    /// Two documents that share a token.
+    #[error("attention: documents {first:?} and {second:?} overlap; every token belongs to at most one")]
+    Overlap {
+        /// The document that starts first.
+        first: Range<usize>,
+        /// The other.
+        second: Range<usize>,
     },
     /// An index outside a table.
     #[error("{op}: index {got} is outside 0..{limit}")]

@@ -49,6 +49,8 @@ pub type Coefficient = Arc<dyn Fn(usize, f32) -> f32 + Send + Sync>;
 /// - hidden: `[tokens, hidden]`, head: `[vocab, hidden]`, targets: `[tokens]`
 /// - output: `[1]`, the value that `value` computes from the statistics
 ///
+/// Without tokens nothing is computed and every gradient is zero.
+///
 /// # Errors
 /// If a target is outside the vocabulary, or shapes or dtypes do not fit.
 pub fn head_loss(
@@ -59,9 +61,9 @@ pub fn head_loss(
     coefficient: &Coefficient,
     value: impl FnOnce(&TokenStats) -> f32,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
-    check_targets(head, targets)?;
+    crate::check::head(hidden, head, Some(targets))?;
     #[cfg(feature = "flex")]
-    if crate::flex::holds(hidden) {
+    if crate::flex::holds(hidden) && !targets.is_empty() {
         return crate::flex::head::head_loss(hidden, head, targets, options, coefficient, value);
     }
     crate::reference::head_loss(hidden, head, targets, options, coefficient, value)
@@ -78,9 +80,9 @@ pub fn head_log_probs(
     targets: &Arc<Vec<u32>>,
     options: HeadOptions,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
-    check_targets(head, targets)?;
+    crate::check::head(hidden, head, Some(targets))?;
     #[cfg(feature = "flex")]
-    if crate::flex::holds(hidden) {
+    if crate::flex::holds(hidden) && !targets.is_empty() {
         return crate::flex::head::head_log_probs(hidden, head, targets, options);
     }
     crate::reference::head_log_probs(hidden, head, targets, options)
@@ -91,17 +93,10 @@ pub fn head_log_probs(
 /// # Errors
 /// As [`head_loss`].
 pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> Result<Vec<f32>, OpsError> {
+    crate::check::head(hidden, head, None)?;
     #[cfg(feature = "flex")]
     if crate::flex::holds(hidden) {
         return crate::flex::head::head_logits(hidden, head, options);
     }
     crate::reference::head_logits(hidden, head, options)
-}
-
-fn check_targets(head: &Linear, targets: &[u32]) -> Result<(), OpsError> {
-    let limit = head.out();
-    match targets.iter().find(|&&t| t as usize >= limit) {
-        Some(&got) => Err(OpsError::Index { op: "head", got: got as usize, limit }),
-        None => Ok(()),
-    }
 }

@@ -23,6 +23,7 @@
 
 mod attention;
 mod cache;
+mod check;
 mod custom;
 mod embedding;
 mod error;

@@ -110,6 +110,7 @@ pub fn linears(
     layers: &[Linear],
     residual: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
+    crate::check::linears(input, layers, residual)?;
     #[cfg(feature = "flex")]
     if crate::flex::holds(input.tensor()) {
         return crate::flex::linear::linears(input, layers, residual);
@@ -127,6 +128,7 @@ pub fn linears_decode(
     layers: &[Linear],
     residual: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
+    crate::check::linears(input, layers, residual)?;
     #[cfg(feature = "flex")]
     if crate::flex::holds(input.tensor()) {
         return crate::flex::linear::linears_decode(input, layers, residual);

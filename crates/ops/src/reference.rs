@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::activation::{log_softmax, silu, softmax};
-use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 use burnish_core::random::{dropout_bits, dropout_row, dropout_threshold};
 
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
@@ -26,8 +26,9 @@ fn wide<const D: usize>(t: &AnyTensor) -> Result<Tensor<D>, OpsError> {
     })
 }
 
-fn host<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::from_data(TensorData::new(values, shape), device)
+/// Host values as a tensor in the dtype of the computation.
+fn host<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device, dtype: DType) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(values, shape), (device, dtype))
 }
 
 fn ints(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
@@ -63,7 +64,7 @@ pub fn linears(
         }
         if let Some(l) = &layer.low_rank {
             let dropped = match &l.dropout {
-                Some(d) if d.p > 0.0 => x.clone() * mask(d, x.dims(), &x.device().inner()),
+                Some(d) if d.p > 0.0 => x.clone() * mask(d, &x),
                 _ => x.clone(),
             };
             let mut low = dropped.matmul(wide::<2>(&l.a)?.transpose()).matmul(wide::<2>(&l.b)?.transpose());
@@ -81,14 +82,15 @@ pub fn linears(
     }))
 }
 
-fn mask(d: &Dropout, [tokens, dim]: [usize; 2], device: &Device) -> Tensor<2> {
+fn mask(d: &Dropout, x: &Tensor<2>) -> Tensor<2> {
+    let [tokens, dim] = x.dims();
     let threshold = dropout_threshold(d.p);
     let keep = 1.0 / (1.0 - d.p);
     let values = d.rows.iter().take(tokens).flat_map(|&row| {
         let key = dropout_row(d.key, row);
         (0..dim as u32).map(move |c| if dropout_bits(key, c) >= threshold { keep } else { 0.0 })
     });
-    host(values.collect(), [tokens, dim], device)
+    host(values.collect(), [tokens, dim], &x.device().inner(), x.dtype())
 }
 
 /// See [`crate::rms_norm()`].
@@ -136,7 +138,7 @@ pub fn attention(
     let mut at = 0;
     for document in order {
         if document.start > at {
-            parts.push(Tensor::zeros([document.start - at, width], &device));
+            parts.push(Tensor::zeros([document.start - at, width], (&device, qkv.dtype())));
         }
         parts.push(one_document(
             qkv.clone().slice([document.clone()]),
@@ -149,7 +151,7 @@ pub fn attention(
         at = document.end;
     }
     if at < tokens {
-        parts.push(Tensor::zeros([tokens - at, width], &device));
+        parts.push(Tensor::zeros([tokens - at, width], (&device, qkv.dtype())));
     }
     Ok(AnyTensor::new(Tensor::cat(parts, 0)))
 }
@@ -191,7 +193,8 @@ fn project(
         let rows = || r.positions[document.clone()].iter().map(|&p| p as usize * r.rotary_dim);
         let cos: Vec<f32> = rows().flat_map(|o| r.table[o..o + half].to_vec()).collect();
         let sin: Vec<f32> = rows().flat_map(|o| r.table[o + half..o + 2 * half].to_vec()).collect();
-        let (cos, sin) = (host(cos, [1, n, half], device), host(sin, [1, n, half], device));
+        let angle = |values| host(values, [1, n, half], device, qkv.dtype());
+        let (cos, sin) = (angle(cos), angle(sin));
         let rotate = |x: Tensor<3>| {
             let (a, b) = (x.clone().narrow(2, 0, half), x.clone().narrow(2, half, half));
             let mut all =
@@ -239,7 +242,8 @@ pub(crate) fn attention_cached(
 ) -> Result<AnyTensor, OpsError> {
     let qkv = wide::<2>(&qkv.plain())?;
     let device = qkv.device();
-    let mut out: Tensor<2> = Tensor::zeros([qkv.dims()[0], shape.heads * shape.head_dim], &device);
+    let mut out: Tensor<2> =
+        Tensor::zeros([qkv.dims()[0], shape.heads * shape.head_dim], (&device, qkv.dtype()));
     for (past, rows) in past.iter_mut().zip(documents).filter(|(_, rows)| !rows.is_empty()) {
         let (q, k, v) = project(qkv.clone().slice([rows.clone()]), rows, shape, rotary, norms, &device)?;
         let (k, v) = match past.take() {
@@ -308,12 +312,25 @@ pub fn head_log_probs(
         });
         parts.push(segment("head", &inputs, Arc::new(NoWeights), false, run)?.rank::<2>()?);
     }
-    let out = if parts.is_empty() {
-        hidden.rank::<2>()?.sum().reshape([1, 1]).expand([2, 0])
-    } else {
-        Tensor::cat(parts, 1)
-    };
-    Ok((AnyTensor::new(out), stats))
+    if parts.is_empty() {
+        let none = Tensor::<2>::zeros([2, 0], (&device, wide::<2>(hidden)?.dtype()));
+        return Ok((no_tokens(hidden, head, AnyTensor::new(none))?, stats));
+    }
+    Ok((AnyTensor::new(Tensor::cat(parts, 1)), stats))
+}
+
+/// A constant on the tape: every input that wants a gradient gets zeros.
+fn no_tokens(hidden: &AnyTensor, head: &Linear, out: AnyTensor) -> Result<AnyTensor, OpsError> {
+    let mut inputs = vec![hidden.clone()];
+    inputs.extend(head.tensors());
+    apply("head", &inputs, |inputs, wanted| {
+        let (inputs, wanted) = (inputs.to_vec(), wanted.to_vec());
+        let zeros = move |_| {
+            let zero = |t: &AnyTensor| AnyTensor::new(t.carrier().zeros_like());
+            inputs.iter().zip(wanted).map(|(t, w)| w.then(|| zero(t))).collect()
+        };
+        Ok((out, Box::new(zeros)))
+    })
 }
 
 fn detached(head: &Linear) -> Linear {
@@ -364,6 +381,12 @@ pub fn head_loss(
     coefficient: &Coefficient,
     value: impl FnOnce(&TokenStats) -> f32,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
+    let dtype = wide::<2>(hidden)?.dtype();
+    if targets.is_empty() {
+        let stats = TokenStats::default();
+        let loss = host(vec![value(&stats)], [1], &hidden.device().inner(), dtype);
+        return Ok((no_tokens(hidden, head, AnyTensor::new(loss))?, stats));
+    }
     let (both, stats) = head_log_probs(hidden, head, targets, options)?;
     let coefficients: Vec<f32> =
         stats.log_prob.iter().enumerate().map(|(i, &lp)| coefficient(i, lp)).collect();
@@ -373,8 +396,8 @@ pub fn head_loss(
         let n = coefficients.len();
         let mut padded = coefficients;
         padded.resize(2 * n, 0.0);
-        let gradient = host(padded, [2, n], &device);
-        let loss = AnyTensor::new(host(vec![loss], [1], &device));
+        let gradient = host(padded, [2, n], &device, dtype);
+        let loss = AnyTensor::new(host(vec![loss], [1], &device, dtype));
         Ok((
             loss,
             Box::new(move |upstream| {

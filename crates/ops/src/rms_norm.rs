@@ -10,6 +10,7 @@ use crate::{AnyTensor, OpsError};
 /// # Errors
 /// If shapes or dtypes do not fit.
 pub fn rms_norm(x: &AnyTensor, gamma: &AnyTensor, eps: f32) -> Result<AnyTensor, OpsError> {
+    crate::check::rms_norm(x, gamma)?;
     #[cfg(feature = "flex")]
     if crate::flex::holds(x) {
         return crate::flex::norm::rms_norm(x, gamma, eps);

@@ -70,12 +70,17 @@ fn backward(
     let gathered = leaves(weights.gather(), &trainable);
     let out = run(&inputs, &gathered)
         .unwrap_or_else(|e| unreachable!("invariant: a segment that ran in forward runs in backward: {e}"));
-    let mut gradients = seed(&out, upstream).backward();
-    let found = inputs.iter().zip(wanted).map(|(t, &w)| w.then(|| t.take_gradient(&mut gradients)).flatten());
-    let found: Vec<_> = found.collect();
-    for (index, weight) in gathered.iter().enumerate().filter(|&(i, _)| trainable[i]) {
-        if let Some(gradient) = weight.take_gradient(&mut gradients) {
-            weights.sink(index, gradient);
+    let mut found = vec![None; inputs.len()];
+    // An output that nothing wanted reaches is a constant: no graph to walk.
+    if out.is_tracked() {
+        let mut gradients = seed(&out, upstream).backward();
+        for ((found, input), _) in found.iter_mut().zip(&inputs).zip(wanted).filter(|&(_, &w)| w) {
+            *found = input.take_gradient(&mut gradients);
+        }
+        for (index, weight) in gathered.iter().enumerate().filter(|&(i, _)| trainable[i]) {
+            if let Some(gradient) = weight.take_gradient(&mut gradients) {
+                weights.sink(index, gradient);
+            }
         }
     }
     // An input that does not reach the output has a zero gradient.

@@ -37,12 +37,7 @@ pub(crate) fn attention(
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
 ) -> Result<AnyTensor, OpsError> {
-    let got = qkv.shape();
-    let width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
-    if got.len() != 2 || got[1] != width {
-        return Err(OpsError::Shape { op: OP, what: "qkv", got, expected: vec![0, width] });
-    }
-    let tokens = got[0];
+    let [tokens, width] = crate::check::matrix(qkv)?;
     let (shape, documents, rotary) = (shape.clone(), documents.clone(), rotary.cloned());
     let mut inputs = vec![qkv.clone()];
     if let Some(n) = norm {
@@ -55,13 +50,11 @@ pub(crate) fn attention(
             Some([q, k]) => Some((Host::f32_of(OP, "q_norm", q)?, Host::f32_of(OP, "k_norm", k)?)),
             _ => None,
         };
-        let head_norm = |norm: &'_ Option<(Host, Host)>| -> Option<(Host, Host)> { norm.clone() };
-        let kept = head_norm(&norm);
         let out = kernels::attention_forward(
             qkv.f32(),
             &kernel_shape(&shape, &documents),
             rotary.as_ref().map(kernel_rotary).as_ref(),
-            kept.as_ref().map(|(q, k)| kernels::HeadNorm { q: q.f32(), k: k.f32(), eps }).as_ref(),
+            norm.as_ref().map(|(q, k)| kernels::HeadNorm { q: q.f32(), k: k.f32(), eps }).as_ref(),
         );
         let y = tensor(out.out, &[tokens, shape.heads * shape.head_dim]);
         let saved = Host::of(&y).expect("invariant: made on flex");

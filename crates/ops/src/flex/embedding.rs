@@ -15,24 +15,13 @@ pub(crate) fn embedding(
     weight: &AnyTensor,
     low_rank: Option<&EmbeddingLowRank>,
 ) -> Result<AnyTensor, OpsError> {
-    let shape = weight.shape();
-    let [vocab, hidden] = shape[..] else {
-        return Err(OpsError::Rank { expected: 2, shape });
-    };
+    let [vocab, hidden] = crate::check::matrix(weight)?;
     let tokens = ids.len();
     let mut inputs = vec![weight.clone()];
     let mut low = None;
     if let Some(l) = low_rank {
-        let rank = l.a.shape().first().copied().unwrap_or(0);
-        for (what, t, expected) in
-            [("lora_embedding_A", &l.a, [rank, vocab]), ("lora_embedding_B", &l.b, [hidden, rank])]
-        {
-            if t.shape() != expected {
-                return Err(OpsError::Shape { op: OP, what, got: t.shape(), expected: expected.to_vec() });
-            }
-        }
         inputs.extend([l.a.clone(), l.b.clone()]);
-        low = Some((rank, l.scale));
+        low = Some((l.a.shape()[0], l.scale));
     }
     let ids = ids.clone();
     apply(OP, &inputs, move |inputs, wanted| {
@@ -102,10 +91,7 @@ fn scatter_columns(ids: &[u32], dt: &[f32], rank: usize, vocab: usize, scale: f3
 }
 
 pub(crate) fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, OpsError> {
-    let shape = x.shape();
-    let [tokens, hidden] = shape[..] else {
-        return Err(OpsError::Rank { expected: 2, shape });
-    };
+    let [tokens, hidden] = crate::check::matrix(x)?;
     let rows = rows.clone();
     apply("select_rows", std::slice::from_ref(x), move |inputs, _| {
         let x = Host::f32_of("select_rows", "x", &inputs[0])?;

@@ -36,17 +36,14 @@ struct View {
 
 impl View {
     fn new(hidden: &AnyTensor, head: &Linear) -> Result<Self, OpsError> {
-        let shape = hidden.shape();
-        let [tokens, dim] = shape[..] else {
-            return Err(OpsError::Rank { expected: 2, shape });
-        };
+        let [tokens, dim] = crate::check::matrix(hidden)?;
         Ok(Self {
             tokens,
             dim,
             vocab: head.out(),
             rank: head.low_rank.as_ref().map_or(0, |l| l.a.shape()[0]),
             hidden: Host::f32_of(OP, "hidden", hidden)?,
-            head: LinearView::new(OP, head, dim)?,
+            head: LinearView::new(OP, head)?,
         })
     }
 }

@@ -8,7 +8,7 @@ use crate::{AnyTensor, OpsError, apply};
 
 const OP: &str = "linears";
 
-/// Host views of a [`Linear`].
+/// Host views of a [`Linear`] whose shapes have been checked.
 #[derive(Clone)]
 pub(crate) struct LinearView {
     out: usize,
@@ -28,36 +28,23 @@ struct LowRankView {
 }
 
 impl LinearView {
-    pub(crate) fn new(op: &'static str, layer: &Linear, in_dim: usize) -> Result<Self, OpsError> {
-        let shape = layer.weight.shape();
-        if shape.len() != 2 || shape[1] != in_dim {
-            return Err(OpsError::Shape {
-                op,
-                what: "weight",
-                got: shape,
-                expected: vec![layer.out(), in_dim],
-            });
-        }
-        let out = shape[0];
+    pub(crate) fn new(op: &'static str, layer: &Linear) -> Result<Self, OpsError> {
         let vector = |what, t: &Option<AnyTensor>| -> Result<Option<Host>, OpsError> {
-            t.as_ref().map(|t| checked(op, what, t, &[out])).transpose()
+            t.as_ref().map(|t| Host::f32_of(op, what, t)).transpose()
         };
         let low_rank = match &layer.low_rank {
             None => None,
-            Some(l) => {
-                let rank = l.a.shape().first().copied().unwrap_or(0);
-                Some(LowRankView {
-                    rank,
-                    a: checked(op, "lora_A", &l.a, &[rank, in_dim])?,
-                    b: checked(op, "lora_B", &l.b, &[out, rank])?,
-                    b_bias: vector("lora_B.bias", &l.b_bias)?,
-                    scale: l.scale,
-                    dropout: l.dropout.clone().filter(|d| d.p > 0.0),
-                })
-            }
+            Some(l) => Some(LowRankView {
+                rank: l.a.shape()[0],
+                a: Host::f32_of(op, "lora_A", &l.a)?,
+                b: Host::f32_of(op, "lora_B", &l.b)?,
+                b_bias: vector("lora_B.bias", &l.b_bias)?,
+                scale: l.scale,
+                dropout: l.dropout.clone().filter(|d| d.p > 0.0),
+            }),
         };
         Ok(Self {
-            out,
+            out: layer.out(),
             weight: Host::weight_of(op, "weight", &layer.weight)?,
             bias: vector("bias", &layer.bias)?,
             low_rank,
@@ -81,18 +68,6 @@ impl LinearView {
     }
 }
 
-fn checked(
-    op: &'static str,
-    what: &'static str,
-    t: &AnyTensor,
-    expected: &[usize],
-) -> Result<Host, OpsError> {
-    if t.shape() != expected {
-        return Err(OpsError::Shape { op, what, got: t.shape(), expected: expected.to_vec() });
-    }
-    Host::f32_of(op, what, t)
-}
-
 enum InputView {
     Plain(Host),
     RmsNorm { x: Host, gamma: Host, eps: f32 },
@@ -100,13 +75,13 @@ enum InputView {
 }
 
 impl InputView {
-    fn new(input: &LinearInput, in_dim: usize) -> Result<Self, OpsError> {
+    fn new(input: &LinearInput) -> Result<Self, OpsError> {
         Ok(match input {
             LinearInput::Plain(x) => Self::Plain(Host::f32_of(OP, "x", x)?),
             LinearInput::SwiGlu(x) => Self::SwiGlu(Host::f32_of(OP, "x", x)?),
             LinearInput::RmsNorm { x, gamma, eps } => Self::RmsNorm {
                 x: Host::f32_of(OP, "x", x)?,
-                gamma: checked(OP, "gamma", gamma, &[in_dim])?,
+                gamma: Host::f32_of(OP, "gamma", gamma)?,
                 eps: *eps,
             },
         })
@@ -125,10 +100,7 @@ impl InputView {
 
 /// Tokens, and inputs of the layers.
 fn dims(input: &LinearInput) -> Result<(usize, usize), OpsError> {
-    let shape = input.tensor().shape();
-    let [tokens, width] = shape[..] else {
-        return Err(OpsError::Rank { expected: 2, shape });
-    };
+    let [tokens, width] = crate::check::matrix(input.tensor())?;
     Ok((tokens, if matches!(input, LinearInput::SwiGlu(_)) { width / 2 } else { width }))
 }
 
@@ -139,9 +111,9 @@ pub(crate) fn linears_decode(
 ) -> Result<AnyTensor, OpsError> {
     let (tokens, in_dim) = dims(input)?;
     let total: usize = layers.iter().map(Linear::out).sum();
-    let view = InputView::new(input, in_dim)?;
-    let views = layers.iter().map(|l| LinearView::new(OP, l, in_dim)).collect::<Result<Vec<_>, _>>()?;
-    let residual = residual.map(|r| checked(OP, "residual", r, &[tokens, total])).transpose()?;
+    let view = InputView::new(input)?;
+    let views = layers.iter().map(|l| LinearView::new(OP, l)).collect::<Result<Vec<_>, _>>()?;
+    let residual = residual.map(|r| Host::f32_of(OP, "residual", r)).transpose()?;
     let linears: Vec<_> = views.iter().map(LinearView::kernel).collect();
     let y =
         kernels::linears_decode(tokens, in_dim, view.kernel(), &linears, residual.as_ref().map(Host::f32));
@@ -169,9 +141,9 @@ pub(crate) fn linears(
     inputs.extend(residual.cloned());
 
     apply(OP, &inputs, |_, wanted| {
-        let view = InputView::new(input, in_dim)?;
-        let views = layers.iter().map(|l| LinearView::new(OP, l, in_dim)).collect::<Result<Vec<_>, _>>()?;
-        let residual = residual.map(|r| checked(OP, "residual", r, &[tokens, total])).transpose()?;
+        let view = InputView::new(input)?;
+        let views = layers.iter().map(|l| LinearView::new(OP, l)).collect::<Result<Vec<_>, _>>()?;
+        let residual = residual.map(|r| Host::f32_of(OP, "residual", r)).transpose()?;
         let linears: Vec<_> = views.iter().map(LinearView::kernel).collect();
         let out = kernels::linears_forward(
             tokens,

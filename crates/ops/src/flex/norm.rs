@@ -8,13 +8,7 @@ use crate::{AnyTensor, OpsError, apply};
 const OP: &str = "rms_norm";
 
 pub(crate) fn rms_norm(x: &AnyTensor, gamma: &AnyTensor, eps: f32) -> Result<AnyTensor, OpsError> {
-    let shape = x.shape();
-    let [tokens, hidden] = shape[..] else {
-        return Err(OpsError::Rank { expected: 2, shape });
-    };
-    if gamma.shape() != [hidden] {
-        return Err(OpsError::Shape { op: OP, what: "gamma", got: gamma.shape(), expected: vec![hidden] });
-    }
+    let [tokens, hidden] = crate::check::matrix(x)?;
     apply(OP, &[x.clone(), gamma.clone()], |inputs, wanted| {
         let (x, gamma) = (Host::f32_of(OP, "x", &inputs[0])?, Host::f32_of(OP, "gamma", &inputs[1])?);
         let (y, rstd) = kernels::rms_norm_forward(x.f32(), gamma.f32(), eps);

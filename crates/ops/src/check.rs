@@ -1,0 +1,143 @@
+//! Shapes, before any backend sees them.
+
+use std::ops::Range;
+
+use crate::attention::{AttentionShape, HeadNorm, Rotary};
+use crate::embedding::EmbeddingLowRank;
+use crate::linear::{Linear, LinearInput};
+use crate::{AnyTensor, OpsError};
+
+/// The two dimensions of a matrix.
+pub(crate) fn matrix(t: &AnyTensor) -> Result<[usize; 2], OpsError> {
+    let shape = t.shape();
+    match shape[..] {
+        [rows, columns] => Ok([rows, columns]),
+        _ => Err(OpsError::Rank { expected: 2, shape }),
+    }
+}
+
+fn shape(op: &'static str, what: &'static str, got: Vec<usize>, expected: &[usize]) -> Result<(), OpsError> {
+    if got == expected {
+        return Ok(());
+    }
+    Err(OpsError::Shape { op, what, got, expected: expected.to_vec() })
+}
+
+fn layer(op: &'static str, layer: &Linear, tokens: usize, in_dim: usize) -> Result<(), OpsError> {
+    let out = layer.out();
+    shape(op, "weight", layer.weight.shape(), &[out, in_dim])?;
+    if let Some(bias) = &layer.bias {
+        shape(op, "bias", bias.shape(), &[out])?;
+    }
+    if let Some(low) = &layer.low_rank {
+        let rank = low.a.shape().first().copied().unwrap_or(0);
+        shape(op, "lora_A", low.a.shape(), &[rank, in_dim])?;
+        shape(op, "lora_B", low.b.shape(), &[out, rank])?;
+        if let Some(bias) = &low.b_bias {
+            shape(op, "lora_B.bias", bias.shape(), &[out])?;
+        }
+        if let Some(dropout) = &low.dropout {
+            shape(op, "dropout.rows", vec![dropout.rows.len()], &[tokens])?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn linears(
+    input: &LinearInput,
+    layers: &[Linear],
+    residual: Option<&AnyTensor>,
+) -> Result<(), OpsError> {
+    const OP: &str = "linears";
+    let [tokens, width] = matrix(input.tensor())?;
+    let in_dim = match input {
+        LinearInput::SwiGlu(_) => {
+            shape(OP, "gate and up", vec![tokens, width], &[tokens, 2 * (width / 2)])?;
+            width / 2
+        }
+        LinearInput::RmsNorm { gamma, .. } => {
+            shape(OP, "gamma", gamma.shape(), &[width])?;
+            width
+        }
+        LinearInput::Plain(_) => width,
+    };
+    for l in layers {
+        layer(OP, l, tokens, in_dim)?;
+    }
+    match residual {
+        Some(r) => shape(OP, "residual", r.shape(), &[tokens, layers.iter().map(Linear::out).sum()]),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn rms_norm(x: &AnyTensor, gamma: &AnyTensor) -> Result<(), OpsError> {
+    let [_, hidden] = matrix(x)?;
+    shape("rms_norm", "gamma", gamma.shape(), &[hidden])
+}
+
+pub(crate) fn embedding(
+    ids: &[u32],
+    weight: &AnyTensor,
+    low_rank: Option<&EmbeddingLowRank>,
+) -> Result<(), OpsError> {
+    const OP: &str = "embedding";
+    let [vocab, hidden] = matrix(weight)?;
+    if let Some(&got) = ids.iter().find(|&&id| id as usize >= vocab) {
+        return Err(OpsError::Index { op: OP, got: got as usize, limit: vocab });
+    }
+    if let Some(low) = low_rank {
+        let rank = low.a.shape().first().copied().unwrap_or(0);
+        shape(OP, "lora_embedding_A", low.a.shape(), &[rank, vocab])?;
+        shape(OP, "lora_embedding_B", low.b.shape(), &[hidden, rank])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn attention(
+    qkv: &AnyTensor,
+    s: &AttentionShape,
+    documents: &[Range<usize>],
+    rotary: Option<&Rotary>,
+    norm: Option<&HeadNorm>,
+) -> Result<(), OpsError> {
+    const OP: &str = "attention";
+    let [tokens, width] = matrix(qkv)?;
+    shape(OP, "qkv", vec![tokens, width], &[tokens, (s.heads + 2 * s.kv_heads) * s.head_dim])?;
+    let mut ranges: Vec<&Range<usize>> = documents.iter().filter(|d| !d.is_empty()).collect();
+    ranges.sort_by_key(|d| d.start);
+    for pair in ranges.windows(2) {
+        if pair[0].end > pair[1].start {
+            return Err(OpsError::Overlap { first: pair[0].clone(), second: pair[1].clone() });
+        }
+    }
+    if let Some(last) = ranges.last().filter(|d| d.end > tokens) {
+        return Err(OpsError::Index { op: "attention documents", got: last.end - 1, limit: tokens });
+    }
+    if let Some(r) = rotary {
+        shape(OP, "rotary.positions", vec![r.positions.len()], &[tokens])?;
+        let limit = r.table.len() / r.rotary_dim.max(1);
+        if let Some(&got) = r.positions.iter().find(|&&p| p as usize >= limit) {
+            return Err(OpsError::Index { op: "rotary", got: got as usize, limit });
+        }
+    }
+    if let Some(n) = norm {
+        shape(OP, "q_norm", n.q.shape(), &[s.head_dim])?;
+        shape(OP, "k_norm", n.k.shape(), &[s.head_dim])?;
+    }
+    Ok(())
+}
+
+/// `targets` is `None` where only logits are asked.
+pub(crate) fn head(hidden: &AnyTensor, head: &Linear, targets: Option<&[u32]>) -> Result<(), OpsError> {
+    const OP: &str = "head";
+    let [tokens, dim] = matrix(hidden)?;
+    layer(OP, head, tokens, dim)?;
+    if let Some(targets) = targets {
+        shape(OP, "targets", vec![targets.len()], &[tokens])?;
+        let limit = head.out();
+        if let Some(&got) = targets.iter().find(|&&t| t as usize >= limit) {
+            return Err(OpsError::Index { op: OP, got: got as usize, limit });
+        }
+    }
+    Ok(())
+}

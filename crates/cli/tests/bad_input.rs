@@ -108,6 +108,13 @@ fn a_dead_pattern_is_an_error() {
 }
 
 #[test]
+fn nothing_to_train_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let words = ["--use_peft", "--lora_target_modules=q_proj", "--exclude_modules=q_proj"];
+    fails(&sft(root.path(), "text.jsonl", &words), &["no module is left to adapt", "exclude_modules"]);
+}
+
+#[test]
 fn an_exploding_run_stops_and_the_last_checkpoint_stays() {
     let root = tempfile::tempdir().unwrap();
     let out = root.path().join("out");

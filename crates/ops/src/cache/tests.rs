@@ -1,3 +1,5 @@
+//! The cache of keys and values against attention over whole sequences.
+
 use std::sync::Arc;
 
 use burn::tensor::{Device, TensorData};

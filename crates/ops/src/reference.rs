@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use burn::tensor::activation::{log_softmax, silu, softmax};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
+use burnish_core::Dtype;
 use burnish_core::random::{dropout_bits, dropout_row, dropout_threshold};
 
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
@@ -17,13 +18,16 @@ use crate::segment::{Run, Weights, segment};
 use crate::update::{Adam, AdamState};
 use crate::{AnyTensor, OpsError, apply};
 
+/// At least f32, for arithmetic. The gradient stays as wide: rounding it to a 16-bit weight's dtype would lose what
+/// accumulation needs.
 fn wide<const D: usize>(t: &AnyTensor) -> Result<Tensor<D>, OpsError> {
-    let t = t.rank::<D>()?;
-    Ok(if t.dtype() == FloatDType::F32.into() || t.dtype() == FloatDType::F64.into() {
-        t
-    } else {
-        t.cast(FloatDType::F32)
-    })
+    if matches!(t.dtype(), Some(Dtype::F32 | Dtype::F64)) {
+        return t.rank();
+    }
+    apply("wide", std::slice::from_ref(t), |inputs, _| {
+        Ok((inputs[0].cast(FloatDType::F32), Box::new(|upstream| vec![Some(upstream)])))
+    })?
+    .rank()
 }
 
 /// Host values as a tensor in the dtype of the computation.
@@ -296,11 +300,11 @@ pub fn head_log_probs(
         let n = HEAD_CHUNK.min(tokens - start);
         let rows = AnyTensor::new(hidden.rank::<2>()?.narrow(0, start, n));
         let ids = &targets[start..start + n];
-        let plain = Linear { ..detached(head) };
-        collect(&mut stats, logits(&rows.plain(), &plain, options)? / options.temperature, ids);
+        let head = of_rows(head, start..start + n);
+        collect(&mut stats, logits(&rows.plain(), &detached(&head), options)? / options.temperature, ids);
         let mut inputs = vec![rows];
         inputs.extend(head.tensors());
-        let (layout, index) = (head.clone(), ids.iter().map(|&t| t as i32).collect::<Vec<_>>());
+        let (layout, index) = (head, ids.iter().map(|&t| t as i32).collect::<Vec<_>>());
         let device = device.clone();
         let run: Run = Arc::new(move |inputs, _| {
             let mut next = inputs[1..].iter().cloned();
@@ -331,6 +335,15 @@ fn no_tokens(hidden: &AnyTensor, head: &Linear, out: AnyTensor) -> Result<AnyTen
         };
         Ok((out, Box::new(zeros)))
     })
+}
+
+/// The head as some of the rows see it: their own dropout.
+fn of_rows(head: &Linear, rows: Range<usize>) -> Linear {
+    let mut head = head.clone();
+    if let Some(dropout) = head.low_rank.as_mut().and_then(|l| l.dropout.as_mut()) {
+        dropout.rows = Arc::new(dropout.rows[rows].to_vec());
+    }
+    head
 }
 
 fn detached(head: &Linear) -> Linear {

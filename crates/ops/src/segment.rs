@@ -4,6 +4,7 @@
 //! saves its inputs and nothing else. Its weights come from a [`Weights`] source, so that a resident and a sharded
 //! model run the same code.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use crate::custom::apply;
@@ -23,7 +24,8 @@ pub trait Weights: Send + Sync {
 /// What a segment computes, from its inputs and its weights.
 pub type Run = Arc<dyn Fn(&[AnyTensor], &[AnyTensor]) -> Result<AnyTensor, OpsError> + Send + Sync>;
 
-/// Runs a segment. Without tracked inputs it is just `run`.
+/// Runs a segment. Without tracked inputs it is just `run`. Segments may lie in segments; the weights of an inner one
+/// are then gathered once more.
 ///
 /// `run` must be a function of its arguments: it is called again in backward (randomness is counted, see
 /// `burnish_core::random`).
@@ -39,12 +41,14 @@ pub fn segment(
     run: Run,
 ) -> Result<AnyTensor, OpsError> {
     let trains = training && weights.trainable().contains(&true);
-    if trains && !inputs.iter().any(AnyTensor::is_tracked) {
+    if trains && !inputs.iter().any(AnyTensor::is_tracked) && !Forward::runs() {
         return Err(OpsError::UntrackedInput { name: name.to_owned() });
     }
     let owned = name.to_owned();
     apply("segment", inputs, move |plain, wanted| {
+        let forward = Forward::enter(wanted.contains(&true));
         let out = run(plain, &weights.gather())?;
+        drop(forward);
         if out.is_tracked() {
             return Err(OpsError::CapturedTracked { name: owned });
         }
@@ -52,6 +56,32 @@ pub fn segment(
         let wanted = wanted.to_vec();
         Ok((out, Box::new(move |upstream| backward(&saved, &wanted, &*weights, trains, &run, &upstream))))
     })
+}
+
+thread_local! {
+    static FORWARD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While a recorded segment runs forward: the segments inside it see plain inputs, and are recorded when backward runs
+/// it again.
+struct Forward {
+    before: bool,
+}
+
+impl Forward {
+    fn enter(recorded: bool) -> Self {
+        Self { before: FORWARD.replace(recorded || FORWARD.get()) }
+    }
+
+    fn runs() -> bool {
+        FORWARD.get()
+    }
+}
+
+impl Drop for Forward {
+    fn drop(&mut self) {
+        FORWARD.set(self.before);
+    }
 }
 
 fn backward(

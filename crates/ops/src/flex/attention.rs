@@ -59,7 +59,7 @@ pub(crate) fn attention(
         let y = tensor(out.out, &[tokens, shape.heads * shape.head_dim]);
         let saved = Host::of(&y).expect("invariant: made on flex");
         let lse = out.lse;
-        let wanted_norm = wanted.get(1).copied().unwrap_or(false);
+        let wanted = wanted.to_vec();
         let backward = Box::new(move |upstream: AnyTensor| {
             let d_out = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
             let grad = kernels::attention_backward(
@@ -74,8 +74,8 @@ pub(crate) fn attention(
             let dim = [shape.head_dim];
             let mut all = vec![Some(tensor(grad.dqkv, &[tokens, width]))];
             if norm.is_some() {
-                let keep = |g: Option<Vec<f32>>| g.filter(|_| wanted_norm).map(|g| tensor(g, &dim));
-                all.extend([keep(grad.dq_norm), keep(grad.dk_norm)]);
+                let keep = |g: Option<Vec<f32>>, wanted: bool| g.filter(|_| wanted).map(|g| tensor(g, &dim));
+                all.extend([keep(grad.dq_norm, wanted[1]), keep(grad.dk_norm, wanted[2])]);
             }
             all
         });

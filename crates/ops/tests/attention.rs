@@ -1,0 +1,130 @@
+//! Attention: rotation, head norms, window, softcap, documents.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burnish_ops::{AnyTensor, AttentionShape, HeadNorm, Rotary, attention, reference};
+
+use crate::case::{Body, Case, Input};
+
+#[derive(Clone, Copy, Debug, Default)]
+struct With {
+    rotary_dim: usize,
+    norms: bool,
+    window: Option<usize>,
+    softcap: Option<f32>,
+}
+
+fn case(
+    name: &str,
+    with: With,
+    [heads, kv_heads, head_dim]: [usize; 3],
+    documents: &[Range<usize>],
+    tokens: usize,
+) -> Case {
+    let shape = AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        softcap: with.softcap,
+        window: with.window,
+    };
+    let documents = Arc::new(documents.to_vec());
+    let rotary = (with.rotary_dim > 0).then(|| rotary(with.rotary_dim, &documents, tokens));
+    let mut inputs = vec![Input::new("qkv", &[tokens, (heads + 2 * kv_heads) * head_dim], 1.0)];
+    if with.norms {
+        inputs.push(Input { shift: 1.0, ..Input::new("q_norm", &[head_dim], 0.3) });
+        inputs.push(Input { shift: 1.0, ..Input::new("k_norm", &[head_dim], 0.3) });
+    }
+    let run = move |body: Body, t: &[AnyTensor]| {
+        let norm = with.norms.then(|| HeadNorm { q: t[1].clone(), k: t[2].clone(), eps: 1e-6 });
+        match body {
+            Body::Fused => attention(&t[0], &shape, &documents, rotary.as_ref(), norm.as_ref()),
+            Body::Reference => {
+                reference::attention(&t[0], &shape, &documents, rotary.as_ref(), norm.as_ref())
+            }
+        }
+    };
+    Case { name: name.to_owned(), inputs, run: Box::new(run) }
+}
+
+/// Positions restart with each document.
+fn rotary(rotary_dim: usize, documents: &[Range<usize>], tokens: usize) -> Rotary {
+    let half = rotary_dim / 2;
+    let mut table = Vec::new();
+    for position in 0..tokens {
+        let angle = |i: usize| position as f32 * 100f32.powf(-(i as f32) / half as f32);
+        table.extend((0..half).map(|i| 1.2 * angle(i).cos()));
+        table.extend((0..half).map(|i| 1.2 * angle(i).sin()));
+    }
+    let mut positions = vec![0; tokens];
+    for document in documents {
+        for (position, token) in document.clone().enumerate() {
+            positions[token] = position as u32;
+        }
+    }
+    Rotary { table: Arc::new(table), positions: Arc::new(positions), rotary_dim }
+}
+
+fn cases(heads: [usize; 3], documents: &[Range<usize>], tokens: usize) -> Vec<Case> {
+    let d = heads[2];
+    let all = With { rotary_dim: d, norms: true, window: Some(3), softcap: Some(1.5) };
+    [
+        ("plain", With::default()),
+        ("rotary", With { rotary_dim: d, ..With::default() }),
+        ("partial rotary", With { rotary_dim: d / 2, ..With::default() }),
+        ("head norms", With { norms: true, ..With::default() }),
+        ("window", With { window: Some(4), ..With::default() }),
+        ("window of one", With { window: Some(1), rotary_dim: d, ..With::default() }),
+        ("softcap", With { softcap: Some(0.8), ..With::default() }),
+        ("everything", all),
+        ("everything, partial rotary", With { rotary_dim: d / 2, ..all }),
+    ]
+    .map(|(name, with)| case(&format!("{name}, {documents:?}"), with, heads, documents, tokens))
+    .into()
+}
+
+#[test]
+fn kernels_are_the_reference() {
+    for (heads, tokens, documents) in [
+        ([4, 2, 8], 9, vec![0..9]),
+        // Not in order, with gaps before, between and after, one empty, one of a single token.
+        ([4, 1, 16], 90, vec![40..77, 3..20, 25..25, 30..31]),
+        ([3, 3, 12], 150, vec![0..150]),
+    ] {
+        for case in cases(heads, &documents, tokens) {
+            case.agrees();
+        }
+    }
+}
+
+#[test]
+fn the_reference_differentiates() {
+    for case in cases([2, 1, 4], &[5..9, 1..4], 10) {
+        case.differentiates();
+    }
+}
+
+#[test]
+fn rows_outside_documents_are_zero_and_get_nothing() {
+    let case = case("gaps", With { rotary_dim: 4, ..With::default() }, [2, 1, 4], &[2..4, 6..7], 8);
+    for body in [Body::Fused, Body::Reference] {
+        let found = case.find(body, false, &[true]);
+        let gradient = found.gradients[0].as_ref().unwrap();
+        for row in [0, 1, 4, 5, 7] {
+            assert!(found.value[row * 8..][..8].iter().all(|&v| v == 0.0), "{body:?}, row {row}");
+            assert!(gradient[row * 16..][..16].iter().all(|&v| v == 0.0), "{body:?}, row {row}");
+        }
+        for row in [2, 3, 6] {
+            assert!(found.value[row * 8..][..8].iter().all(|&v| v != 0.0), "{body:?}, row {row}");
+        }
+    }
+}
+
+#[test]
+fn no_document_at_all() {
+    let case = case("none", With::default(), [2, 1, 4], &[], 3);
+    let found = case.find(Body::Fused, false, &[true]);
+    assert_eq!((found.value, found.gradients[0].clone()), (vec![0.0; 24], Some(vec![0.0; 48])));
+}

@@ -1,0 +1,172 @@
+//! Linears: every input, adapter, bias and weight dtype.
+
+use std::sync::Arc;
+
+use burn::tensor::DType;
+use burnish_core::random::Stream;
+use burnish_ops::{AnyTensor, Dropout, Linear, LinearInput, LowRank, linears, linears_decode, reference};
+
+use crate::case::{Body, Case, F32, Input, assert_close, to_f64};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reads {
+    Plain,
+    RmsNorm,
+    SwiGlu,
+}
+
+/// One layer: outputs, and what it has.
+#[derive(Clone, Copy, Debug)]
+struct Layer {
+    out: usize,
+    bias: bool,
+    rank: usize,
+    b_bias: bool,
+    dropout: f32,
+    dtype: DType,
+}
+
+const BARE: Layer = Layer { out: 5, bias: false, rank: 0, b_bias: false, dropout: 0.0, dtype: DType::F32 };
+
+fn case(name: &str, tokens: usize, dim: usize, reads: Reads, layers: &[Layer], residual: bool) -> Case {
+    let width = if reads == Reads::SwiGlu { 2 * dim } else { dim };
+    let mut inputs = vec![Input::new("x", &[tokens, width], 1.0)];
+    if reads == Reads::RmsNorm {
+        inputs.push(Input { shift: 1.0, ..Input::new("gamma", &[dim], 0.3) });
+    }
+    for (i, l) in layers.iter().enumerate() {
+        let scale = 1.0 / (dim as f32).sqrt();
+        inputs.push(Input { dtype: l.dtype, ..Input::new(["w0", "w1", "w2"][i], &[l.out, dim], scale) });
+        if l.bias {
+            inputs.push(Input::new(["bias0", "bias1", "bias2"][i], &[l.out], 0.5));
+        }
+        if l.rank > 0 {
+            inputs.push(Input::new(["a0", "a1", "a2"][i], &[l.rank, dim], scale));
+            inputs.push(Input::new(["b0", "b1", "b2"][i], &[l.out, l.rank], 0.5));
+            if l.b_bias {
+                inputs.push(Input::new(["bb0", "bb1", "bb2"][i], &[l.out], 0.5));
+            }
+        }
+    }
+    if residual {
+        inputs.push(Input::new("residual", &[tokens, layers.iter().map(|l| l.out).sum()], 1.0));
+    }
+    let layers = layers.to_vec();
+    // Counters of a global batch, neither from 0 nor in order.
+    let rows: Arc<Vec<u64>> = Arc::new((0..tokens as u64).map(|t| (1 << 33) + 7 * t % 1000).collect());
+    let run = move |body: Body, t: &[AnyTensor]| {
+        let (input, layers, residual) = assemble(reads, &layers, residual, &rows, t);
+        match body {
+            Body::Fused => linears(&input, &layers, residual.as_ref()),
+            Body::Reference => reference::linears(&input, &layers, residual.as_ref()),
+        }
+    };
+    Case { name: format!("{name}, {tokens} tokens"), inputs, run: Box::new(run) }
+}
+
+fn assemble(
+    reads: Reads,
+    layers: &[Layer],
+    residual: bool,
+    rows: &Arc<Vec<u64>>,
+    tensors: &[AnyTensor],
+) -> (LinearInput, Vec<Linear>, Option<AnyTensor>) {
+    let mut tensors = tensors.iter().cloned();
+    let mut next = || tensors.next().unwrap();
+    let input = match reads {
+        Reads::Plain => LinearInput::Plain(next()),
+        Reads::SwiGlu => LinearInput::SwiGlu(next()),
+        Reads::RmsNorm => LinearInput::RmsNorm { x: next(), gamma: next(), eps: 1e-5 },
+    };
+    let layers = layers.iter().enumerate().map(|(i, l)| {
+        let weight = next();
+        let bias = l.bias.then(&mut next);
+        let low_rank = (l.rank > 0).then(|| LowRank {
+            a: next(),
+            b: next(),
+            b_bias: l.b_bias.then(&mut next),
+            scale: 0.75,
+            dropout: (l.dropout > 0.0).then(|| Dropout {
+                key: Stream::new(3, "site").at(i as u64).dropout_key(),
+                p: l.dropout,
+                rows: rows.clone(),
+            }),
+        });
+        Linear { weight, bias, low_rank }
+    });
+    let layers = layers.collect();
+    (input, layers, residual.then(next))
+}
+
+fn cases(tokens: &[usize], dim: usize) -> Vec<Case> {
+    let low = Layer { rank: 2, ..BARE };
+    let full = Layer { out: 7, bias: true, rank: 3, b_bias: true, dropout: 0.4, ..BARE };
+    let mut all = Vec::new();
+    for &t in tokens {
+        for reads in [Reads::Plain, Reads::RmsNorm, Reads::SwiGlu] {
+            all.push(case(&format!("{reads:?}"), t, dim, reads, &[BARE], false));
+            all.push(case(&format!("{reads:?}, residual"), t, dim, reads, &[BARE], true));
+            all.push(case(&format!("{reads:?}, everything"), t, dim, reads, &[full, BARE, low], true));
+        }
+        all.push(case("bias", t, dim, Reads::Plain, &[Layer { bias: true, ..BARE }], false));
+        all.push(case("low rank", t, dim, Reads::Plain, &[low], false));
+        all.push(case("low rank, bias of B", t, dim, Reads::Plain, &[Layer { b_bias: true, ..low }], false));
+        all.push(case("low rank, dropout", t, dim, Reads::RmsNorm, &[Layer { dropout: 0.25, ..low }], false));
+    }
+    all
+}
+
+#[test]
+fn kernels_are_the_reference() {
+    let sixteen = [DType::BF16, DType::F16].into_iter().flat_map(|dtype| {
+        let layer = Layer { rank: 4, bias: true, dtype, ..BARE };
+        [1, 40].map(|t| {
+            case(&format!("{dtype:?}"), t, 24, Reads::RmsNorm, &[layer, Layer { rank: 0, ..layer }], true)
+        })
+    });
+    // Widths that are no multiple of any vector, tokens on both sides of the kernels' choices.
+    for case in cases(&[1, 3, 37, 130], 19).into_iter().chain(sixteen) {
+        case.agrees();
+    }
+}
+
+#[test]
+fn the_reference_differentiates() {
+    for case in cases(&[3], 6) {
+        case.differentiates();
+    }
+}
+
+/// Dropout keeps `1 - p` of the adapter's input, scaled up, and the base layer sees all of it.
+#[test]
+fn dropout_is_counted() {
+    let mut layer = Layer { out: 4, rank: 8, dropout: 0.5, ..BARE };
+    let rows = |from: u64| Arc::new((from..from + 6).collect::<Vec<u64>>());
+    let run = |layer: Layer, rows: &Arc<Vec<u64>>| {
+        let case = case("dropout", 6, 16, Reads::Plain, &[layer], false);
+        let tensors: Vec<AnyTensor> =
+            case.inputs.iter().map(|i| crate::case::tensor(i.name, &i.shape)).collect();
+        let (input, layers, _) = assemble(Reads::Plain, &[layer], false, rows, &tensors);
+        linears(&input, &layers, None).unwrap().to_f32()
+    };
+    let first = run(layer, &rows(0));
+    assert_eq!(first, run(layer, &rows(0)), "a function of key and counter");
+    let shifted = run(layer, &rows(1));
+    assert_ne!(first, shifted);
+    layer.dropout = 0.0;
+    assert_ne!(first, run(layer, &rows(0)));
+}
+
+#[test]
+fn decoding_is_the_same_up_to_rounding() {
+    let layers = [Layer { bias: true, rank: 3, ..BARE }, Layer { dtype: DType::BF16, ..BARE }];
+    for reads in [Reads::Plain, Reads::RmsNorm, Reads::SwiGlu] {
+        let case = case("decode", 2, 19, reads, &layers, true);
+        let tensors: Vec<AnyTensor> =
+            case.inputs.iter().map(|i| crate::case::tensor(i.name, &i.shape)).collect();
+        let (input, layers, residual) = assemble(reads, &layers, true, &Arc::default(), &tensors);
+        let want = reference::linears(&input, &layers, residual.as_ref()).unwrap();
+        let got = linears_decode(&input, &layers, residual.as_ref()).unwrap();
+        assert_close(&to_f64(&got), &to_f64(&want), F32, &case.name);
+    }
+}

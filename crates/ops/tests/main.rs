@@ -1,0 +1,16 @@
+//! The tape: segments and custom operations. The operations: kernels against reference bodies, reference bodies against
+//! finite differences.
+#![allow(clippy::unwrap_used, clippy::single_range_in_vec_init, reason = "tests")]
+
+mod apply;
+mod attention;
+mod case;
+mod embedding;
+mod errors;
+mod head;
+mod linears;
+#[cfg(target_os = "linux")]
+mod memory;
+mod norm;
+mod segment;
+mod update;

@@ -1,0 +1,42 @@
+//! RMSNorm.
+
+use burnish_ops::{AnyTensor, reference, rms_norm};
+
+use crate::case::{Body, Case, Input, assert_close, tensor, to_f64};
+
+fn case(tokens: usize, dim: usize, eps: f32) -> Case {
+    let gamma = Input { shift: 1.0, ..Input::new("gamma", &[dim], 0.3) };
+    let run = move |body: Body, t: &[AnyTensor]| match body {
+        Body::Fused => rms_norm(&t[0], &t[1], eps),
+        Body::Reference => reference::rms_norm(&t[0], &t[1], eps),
+    };
+    let inputs = vec![Input::new("x", &[tokens, dim], 1.0), gamma];
+    Case { name: format!("rms_norm [{tokens}, {dim}], eps {eps}"), inputs, run: Box::new(run) }
+}
+
+#[test]
+fn the_kernel_is_the_reference() {
+    for (tokens, dim) in [(1, 1), (3, 5), (40, 64), (7, 131)] {
+        // One element and no epsilon normalises to a sign, whose gradient is zero.
+        case(tokens, dim, 0.5).agrees();
+    }
+    case(40, 64, 1e-6).agrees();
+}
+
+#[test]
+fn the_reference_differentiates() {
+    case(3, 5, 1e-3).differentiates();
+}
+
+/// `y = x / sqrt(mean(x^2) + eps) * gamma`, by hand.
+#[test]
+fn by_hand() {
+    let (x, gamma) = (tensor("x", &[2, 3]), tensor("gamma", &[3]));
+    let (v, g) = (to_f64(&x), to_f64(&gamma));
+    let want = v.chunks(3).flat_map(|row| {
+        let rstd = (row.iter().map(|x| x * x).sum::<f64>() / 3.0 + 0.25).sqrt().recip();
+        row.iter().zip(&g).map(move |(x, g)| x * rstd * g)
+    });
+    let want: Vec<f64> = want.collect();
+    assert_close(&to_f64(&rms_norm(&x, &gamma, 0.25).unwrap()), &want, 1e-6, "rms_norm");
+}

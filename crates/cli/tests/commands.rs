@@ -59,6 +59,16 @@ fn tuning_scoring_evaluating_and_merging_agree() {
     let tokens: f64 = scored.iter().map(|l| l["num_tokens"].as_f64().unwrap()).sum();
     assert!((-sum / tokens - after).abs() < 1e-5);
     assert!(scored.iter().enumerate().all(|(i, l)| l["index"] == i));
+
+    // A row that does not fit is there all the same, with nothing in it.
+    let long = format!("{{\"prompt\": \"{}\", \"completion\": \"x\"}}\n", "word ".repeat(200));
+    let two = root.path().join("two.jsonl");
+    std::fs::write(&two, format!("{long}{{\"prompt\": \"a\", \"completion\": \"b\"}}\n")).unwrap();
+    let score =
+        words(&["score", "--max_length=64", "--dataset_name", two.to_str().unwrap(), "--model_name_or_path"]);
+    let scored = lines(&ok(&[score, vec![merged.display().to_string()]].concat()));
+    assert_eq!(scored[0]["num_tokens"], 0);
+    assert!(scored[1]["num_tokens"].as_u64().unwrap() > 0);
 }
 
 #[test]

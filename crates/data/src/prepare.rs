@@ -244,6 +244,15 @@ impl Preparer<'_> {
         Ok(self.labelled(self.tokens(row)?, completion_only))
     }
 
+    /// One row as [`prepare`](Self::prepare) makes it without packing: cut to `max_length`, `None` when nothing of it
+    /// is learned. `completion_only` is [`Dataset::completion_only`].
+    ///
+    /// # Errors
+    /// As [`example`](Self::example).
+    pub fn prepared(&self, row: &Row, completion_only: bool) -> Result<Option<Example>, DataError> {
+        Ok(self.truncated(self.example(row, completion_only)?, &mut Statistics::default()))
+    }
+
     /// The token ids that generation starts from: the prompt column (or a language-modelling row), a conversation
     /// with the header of an assistant turn, or with its final assistant message left open.
     ///

@@ -38,8 +38,9 @@ impl Counters {
 }
 
 impl Training<'_> {
-    /// Saves a checkpoint; `metric` is this step's evaluation, if there was one.
-    pub(crate) fn save(&mut self, metric: Option<f64>) -> Result<PathBuf, TrainError> {
+    /// Saves a checkpoint, with what it takes to resume or the model only; `metric` is this step's evaluation, if there
+    /// was one.
+    pub(crate) fn save(&mut self, metric: Option<f64>, with_state: bool) -> Result<PathBuf, TrainError> {
         let sft = self.sft;
         let options = &sft.options.training;
         let step = self.counters.step;
@@ -51,7 +52,7 @@ impl Training<'_> {
         let dir = sft.output_dir();
         let mut writer = CheckpointWriter::new(&dir, step)?;
         sft.write_model(writer.folder())?;
-        if !options.save_only_model {
+        if with_state {
             writer.slots(serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null));
             for slot in self.optimizer.slots() {
                 let tensor = to_host(&slot.tensor);
@@ -67,7 +68,7 @@ impl Training<'_> {
                 }
             }
         }
-        writer.trainer_state(&self.trainer_state())?;
+        writer.trainer_state(&self.trainer_state(with_state))?;
         let path = writer.commit()?;
         let best = self.counters.best.map(|(_, step)| burnish_checkpoint::path_of(&dir, step));
         let keep = if options.load_best_model_at_end { best } else { None };
@@ -77,7 +78,7 @@ impl Training<'_> {
         Ok(path)
     }
 
-    fn trainer_state(&self) -> TrainerState {
+    fn trainer_state(&self, with_state: bool) -> TrainerState {
         let options = &self.sft.options.training;
         let history = |record: &Record| -> Map<String, Value> {
             serde_json::from_str(&record.to_json()).unwrap_or_default()
@@ -108,7 +109,7 @@ impl Training<'_> {
             "grad_norm": self.counters.grad_norm,
             "optimizer_steps": self.optimizer.steps(),
             "window": self.window.to_json(),
-            "has_state": !options.save_only_model,
+            "has_state": with_state,
         }));
         state
     }

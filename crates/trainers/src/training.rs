@@ -186,15 +186,13 @@ impl<'a> Training<'a> {
                 SaveInterval::Epoch => step.ends_epoch || last,
                 SaveInterval::Best => improved,
             };
-            if save {
-                self.save(evaluated)?;
-            }
-            if stop.asked() && !last {
-                if !self.window.is_empty() && options.save_only_model {
-                    self.log(grad_norm, lr)?;
+            // A run that is asked to stop leaves what it takes to go on, whatever its checkpoints hold.
+            let stopping = stop.asked() && !last;
+            if save || stopping {
+                let path = self.save(evaluated, stopping || !options.save_only_model)?;
+                if stopping {
+                    return Ok(Some(path));
                 }
-                let path = if save { self.counters.last_checkpoint.clone() } else { Some(self.save(None)?) };
-                return Ok(path);
             }
         }
         if !self.window.is_empty() && self.total > 0 {
@@ -241,13 +239,8 @@ impl<'a> Training<'a> {
         }
         let parameters = &sft.model.parameters;
         let registry = parameters.registry();
-        let mut local = Vec::new();
-        for (index, parameter) in registry.iter().enumerate().filter(|(_, p)| p.trainable) {
-            debug_assert!(parameter.alias_of.is_none() || parameters.take_gradient(index).is_none());
-            if let Some(gradient) = parameters.take_gradient(index) {
-                local.push((index, gradient));
-            }
-        }
+        let trained = registry.iter().enumerate().filter(|(_, p)| p.trainable && p.alias_of.is_none());
+        let local = trained.filter_map(|(i, _)| Some((i, parameters.take_gradient(i)?))).collect();
         // One rank holds the whole batch: nothing to sum over.
         let reduced = Gradients::local(local).reduce::<TrainError>(|_, gradient| Ok(gradient))?;
         let clipped = match reduced.unscale(1.0) {

@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use burnish_config::{EvalOptions, PackingStrategy};
-use burnish_data::{Collator, Source, Strategy};
+use burnish_config::EvalOptions;
+use burnish_data::{Collator, Source};
 use burnish_losses::TokenLoss;
 use burnish_report::replace;
-use burnish_trainers::{evaluate, prepare_rows};
+use burnish_trainers::{evaluate, packing, prepare_rows};
 use serde_json::json;
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
@@ -15,12 +15,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     crate::use_threads(options.model.threads)?;
     let loaded = crate::model::load(&options.model)?;
     let mut rows = prepare_rows(loaded.folder.path(), &options.preparation, loaded.folder.spec().vocab)?;
-    rows.rules.packing =
-        options.packing.packs_evaluation().then_some(match options.packing.packing_strategy {
-            PackingStrategy::Bfd => Strategy::Bfd,
-            PackingStrategy::BfdSplit => Strategy::BfdSplit,
-            PackingStrategy::Wrapped => Strategy::Wrapped,
-        });
+    rows.rules.packing = packing(&options.packing, options.packing.packs_evaluation());
     let source = Source::train(&options.input.dataset_name, &options.input.dataset_test_split)?;
     let data = rows.preparer().prepare(&source.name(), source.records())?;
     let collator = Collator { padding_free: rows.rules.is_padding_free(), ..Collator::default() };

@@ -63,6 +63,21 @@ fn threads_change_nothing() {
     check("prompt_completion.jsonl", &common, &["--threads=1"], &["--threads=3"], 0.0);
 }
 
+/// Rows that only evaluation packs keep apart all the same.
+#[test]
+fn packing_the_evaluation_alone_changes_nothing() {
+    let eval = format!("--eval_dataset_name={}", crate::program::rows("text.jsonl").display());
+    let common = ["--max_steps=1", "--eval_strategy=steps", "--eval_steps=1", eval.as_str()];
+    let root = tempfile::tempdir().unwrap();
+    let [a, b] = ["--eval_packing", "--no_eval_packing"].map(|packs| {
+        let out = root.path().join(packs);
+        let words: Vec<&str> = common.iter().copied().chain([packs]).collect();
+        ok(&sft(&out, "text.jsonl", &words));
+        metrics(&out).iter().find_map(|l| l["eval_loss"].as_f64()).unwrap()
+    });
+    assert!((a - b).abs() <= ROUNDING * a, "{a} and {b}");
+}
+
 /// Burn keeps graphs that are dropped without a backward; a run must not.
 #[test]
 fn memory_is_flat_over_300_steps() {

@@ -155,19 +155,15 @@ pub(crate) fn restore(
     if ours["has_state"].as_bool() != Some(true) {
         return Err(TrainError::NoState { path });
     }
-    for (what, now) in [
-        ("the number of training rows after preparation", json!(sft.train.examples.len())),
+    for (key, what, now) in [
+        ("rows", "the number of training rows after preparation", json!(sft.train.examples.len())),
         (
+            "global_batch",
             "the global batch (per_device_train_batch_size x gradient_accumulation_steps)",
             json!(sampler.global_batch()),
         ),
-        ("seed", json!(options.seed)),
+        ("seed", "seed", json!(options.seed)),
     ] {
-        let key = match what {
-            "seed" => "seed",
-            w if w.starts_with("the number") => "rows",
-            _ => "global_batch",
-        };
         if ours[key] != now {
             return Err(TrainError::OtherRun {
                 path,

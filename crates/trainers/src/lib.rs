@@ -29,7 +29,7 @@ mod window;
 pub use error::TrainError;
 pub use evaluate::{Evaluation, evaluate};
 pub use micro_batch::MicroBatch;
-pub use sft::{Prepared, Sft, lora_config, prepare_rows, row_options};
+pub use sft::{Prepared, Sft, lora_config, packing, prepare_rows, row_options};
 pub use stop::Stop;
 pub use token_task::supervised;
 pub use training::Outcome;

@@ -134,8 +134,9 @@ impl Sft {
         }
     }
 
-    pub(crate) fn collator(&self, packed: bool) -> Collator {
-        let keeps = packed && self.rows.rules.packing.is_some_and(Strategy::keeps_documents);
+    /// The collator of rows that are packed, or not.
+    pub(crate) fn collator(&self, packs: bool) -> Collator {
+        let keeps = packing(&self.options.packing, packs).is_some_and(Strategy::keeps_documents);
         Collator {
             pad_id: self.rows.tokenizer.pad_id().unwrap_or(0),
             padding_free: self.options.packing.padding_free || keeps,
@@ -197,7 +198,9 @@ pub fn row_options(options: &PreparationOptions, vocab: usize) -> Options {
     }
 }
 
-fn packing(options: &PackingOptions, packs: bool) -> Option<Strategy> {
+/// How rows are packed, when they are.
+#[must_use]
+pub fn packing(options: &PackingOptions, packs: bool) -> Option<Strategy> {
     packs.then_some(match options.packing_strategy {
         PackingStrategy::Bfd => Strategy::Bfd,
         PackingStrategy::BfdSplit => Strategy::BfdSplit,

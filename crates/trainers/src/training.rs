@@ -207,7 +207,7 @@ impl<'a> Training<'a> {
     fn step(&mut self, step: &Step) -> Result<(f64, f64, f64, u64), TrainError> {
         let sft = self.sft;
         let options = &sft.options.training;
-        let collator = sft.collator(true);
+        let collator = sft.collator(sft.options.packing.packing);
         let batches: Vec<MicroBatch> = (0..step.micro_steps())
             .map(|micro| {
                 let slice = step.slice(0, micro);

@@ -8,22 +8,10 @@ use std::sync::Arc;
 
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use burnish_ops::{AnyTensor, HeadOptions, OpsError, Run, Weights, apply, segment};
+use burnish_ops::{AnyTensor, HeadOptions, NoWeights, OpsError, Run, apply, segment};
 
 /// Tokens per chunk.
 pub const CHUNK_TOKENS: usize = 256;
-
-struct NoWeights;
-
-impl Weights for NoWeights {
-    fn gather(&self) -> Vec<AnyTensor> {
-        Vec::new()
-    }
-    fn trainable(&self) -> Vec<bool> {
-        Vec::new()
-    }
-    fn sink(&self, _: usize, _: AnyTensor) {}
-}
 
 /// `-sum lp / denominator` over the rows whose label is not `None`.
 ///

@@ -178,26 +178,12 @@ impl ModelFolder {
 
     /// Writes a full model folder: weights in `dtype`, the configuration with that dtype, and the companions.
     ///
-    /// `value` gives a parameter's tensor on the host; the first `base` parameters are written.
+    /// `value` gives a parameter's tensor on the host; the first `base` parameters are written. `untie` writes a tied
+    /// head as a weight of its own.
     ///
     /// # Errors
     /// If a file cannot be written.
     pub fn write(
-        &self,
-        writer: &mut FolderWriter,
-        registry: &Registry,
-        base: usize,
-        dtype: Dtype,
-        value: impl Fn(usize) -> Result<HostTensor, ModelError>,
-    ) -> Result<(), ModelError> {
-        self.write_as(writer, registry, base, dtype, false, value)
-    }
-
-    /// As [`Self::write`]; `untie` writes a tied head as a weight of its own.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
-    pub fn write_as(
         &self,
         writer: &mut FolderWriter,
         registry: &Registry,

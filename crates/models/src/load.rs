@@ -136,7 +136,7 @@ impl Model {
         writer: &mut FolderWriter,
         dtype: Dtype,
     ) -> Result<(), ModelError> {
-        folder.write(writer, self.parameters.registry(), self.base, dtype, |i| Ok(self.host(i)))
+        folder.write(writer, self.parameters.registry(), self.base, dtype, false, |i| Ok(self.host(i)))
     }
 
     /// Writes the base with the adapter folded in, from the pristine base: each weight is rounded once.
@@ -179,7 +179,7 @@ impl Model {
             })?;
             Ok(if part == "bias" { out.bias.unwrap_or_else(|| self.host(index)) } else { out.weight })
         };
-        folder.write_as(writer, registry, self.base, dtype, untie, merged)
+        folder.write(writer, registry, self.base, dtype, untie, merged)
     }
 }
 

@@ -45,7 +45,7 @@ pub use error::OpsError;
 pub use head::{Coefficient, HeadOptions, TokenStats, head_log_probs, head_logits, head_loss};
 pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode};
 pub use rms_norm::rms_norm;
-pub use segment::{Run, Weights, segment};
+pub use segment::{NoWeights, Run, Weights, segment};
 pub use tensor::AnyTensor;
 pub use update::{Adam, AdamState, accumulate, adam_step, sum_of_squares};
 

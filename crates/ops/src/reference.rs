@@ -14,7 +14,7 @@ use crate::attention::{AttentionShape, HeadNorm, Rotary};
 use crate::embedding::EmbeddingLowRank;
 use crate::head::{Coefficient, HeadOptions, TokenStats};
 use crate::linear::{Dropout, Linear, LinearInput};
-use crate::segment::{Run, Weights, segment};
+use crate::segment::{NoWeights, Run, segment};
 use crate::update::{Adam, AdamState};
 use crate::{AnyTensor, OpsError, apply};
 
@@ -263,18 +263,6 @@ pub(crate) fn attention_cached(
 
 /// Tokens per recomputed chunk of the head.
 const HEAD_CHUNK: usize = 256;
-
-struct NoWeights;
-
-impl Weights for NoWeights {
-    fn gather(&self) -> Vec<AnyTensor> {
-        Vec::new()
-    }
-    fn trainable(&self) -> Vec<bool> {
-        Vec::new()
-    }
-    fn sink(&self, _: usize, _: AnyTensor) {}
-}
 
 fn logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> Result<Tensor<2>, OpsError> {
     let z = linears(&LinearInput::Plain(hidden.clone()), std::slice::from_ref(head), None)?;

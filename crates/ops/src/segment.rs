@@ -21,6 +21,22 @@ pub trait Weights: Send + Sync {
     fn sink(&self, index: usize, gradient: AnyTensor);
 }
 
+/// The source of a segment that has no weights.
+#[derive(Clone, Copy, Debug)]
+pub struct NoWeights;
+
+impl Weights for NoWeights {
+    fn gather(&self) -> Vec<AnyTensor> {
+        Vec::new()
+    }
+
+    fn trainable(&self) -> Vec<bool> {
+        Vec::new()
+    }
+
+    fn sink(&self, _: usize, _: AnyTensor) {}
+}
+
 /// What a segment computes, from its inputs and its weights.
 pub type Run = Arc<dyn Fn(&[AnyTensor], &[AnyTensor]) -> Result<AnyTensor, OpsError> + Send + Sync>;
 

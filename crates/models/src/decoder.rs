@@ -112,20 +112,22 @@ impl Decoder {
         pass: &Pass,
         rows: &Arc<Vec<u64>>,
     ) -> Result<AnyTensor, ModelError> {
-        let read: Vec<AnyTensor> =
-            self.embed.indices(pass.adapters()).into_iter().map(|i| pass.read(i)).collect();
-        let mut read = read.into_iter();
+        let mut read = pass.read_all(&self.embed.indices(pass.adapters()))?.into_iter();
         let mut next = || read.next().expect("invariant: `indices` and `embedding` agree");
         let (table, low_rank) = self.embed.embedding(&mut next, &pass.assembly(rows));
         Ok(embedding(ids, &table, low_rank.as_ref())?)
     }
 
     /// The tensors of one block.
-    pub(crate) fn block_tensors(&self, index: usize, pass: &Pass, rows: &Arc<Vec<u64>>) -> BlockTensors {
+    pub(crate) fn block_tensors(
+        &self,
+        index: usize,
+        pass: &Pass,
+        rows: &Arc<Vec<u64>>,
+    ) -> Result<BlockTensors, OpsError> {
         let block = &self.blocks[index];
-        let tensors: Vec<AnyTensor> =
-            block.indices(pass.adapters()).into_iter().map(|i| pass.read(i)).collect();
-        block.assemble(&tensors, &pass.assembly(rows), self.spec.norm_eps)
+        let tensors = pass.read_all(&block.indices(pass.adapters()))?;
+        Ok(block.assemble(&tensors, &pass.assembly(rows), self.spec.norm_eps))
     }
 
     /// The final norm.
@@ -133,19 +135,19 @@ impl Decoder {
     /// # Errors
     /// If shapes do not fit.
     pub fn final_norm(&self, x: &AnyTensor, pass: &Pass) -> Result<AnyTensor, ModelError> {
-        Ok(rms_norm(x, &pass.read(self.norm.index(pass.adapters())), self.spec.norm_eps)?)
+        Ok(rms_norm(x, &pass.read(self.norm.index(pass.adapters()))?, self.spec.norm_eps)?)
     }
 
     /// The output projection.
-    #[must_use]
-    pub fn head(&self, pass: &Pass, rows: &Arc<Vec<u64>>) -> Linear {
-        let read: Vec<AnyTensor> =
-            self.head.indices(pass.adapters()).into_iter().map(|i| pass.read(i)).collect();
-        let mut read = read.into_iter();
-        self.head.linear(
+    ///
+    /// # Errors
+    /// If its tensors cannot be put on the pass's tape.
+    pub fn head(&self, pass: &Pass, rows: &Arc<Vec<u64>>) -> Result<Linear, ModelError> {
+        let mut read = pass.read_all(&self.head.indices(pass.adapters()))?.into_iter();
+        Ok(self.head.linear(
             &mut || read.next().expect("invariant: `indices` and `linear` agree"),
             &pass.assembly(rows),
-        )
+        ))
     }
 
     /// How logits are made: this model's scale and cap, with `temperature`.

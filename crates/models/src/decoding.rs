@@ -109,7 +109,7 @@ impl<'a> Decoding<'a> {
         // Prompts run as scoring does, to the bit.
         let linears: Linears = if self.is_empty() { linears } else { linears_decode };
         for (index, cache) in self.caches.iter_mut().enumerate() {
-            let w = decoder.block_tensors(index, &self.pass, &rows);
+            let w = decoder.block_tensors(index, &self.pass, &rows)?;
             let attend = |qkv: &AnyTensor| -> Result<AnyTensor, OpsError> {
                 cache.attend(qkv, &documents, Some(&rotary), w.head_norm.as_ref())
             };
@@ -120,7 +120,7 @@ impl<'a> Decoding<'a> {
         }
         let x = select_rows(&x, &Arc::new(last))?;
         let x = decoder.final_norm(&x, &self.pass)?;
-        Ok(head_logits(&x, &decoder.head(&self.pass, &rows), decoder.head_options(1.0))?)
+        Ok(head_logits(&x, &decoder.head(&self.pass, &rows)?, decoder.head_options(1.0))?)
     }
 
     /// One row of the table per new token, so that no step computes more than it needs.

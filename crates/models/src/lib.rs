@@ -12,7 +12,7 @@
 //! let tokens = Tokens::from_sequences(&[vec![1, 2, 3]]);
 //! let pass = model.pass(Mode::Score);
 //! let hidden = model.final_norm(&model.hidden(&tokens, &pass).unwrap(), &pass).unwrap();
-//! let logits = burnish_ops::head_logits(&hidden, &model.head(&pass, &tokens.rows), model.head_options(1.0)).unwrap();
+//! let logits = burnish_ops::head_logits(&hidden, &model.head(&pass, &tokens.rows).unwrap(), model.head_options(1.0)).unwrap();
 //! assert_eq!(logits.len(), 3 * model.spec().vocab);
 //! ```
 //!
@@ -48,6 +48,7 @@ mod sample;
 mod spec;
 
 pub use blueprint::{Blueprint, EMBED, HEAD};
+pub use burnish_ops::Parameters;
 pub use config::ConfigFile;
 pub use decoder::{Decoder, Tokens};
 pub use decoding::Decoding;
@@ -58,7 +59,7 @@ pub use generation_config::GenerationConfig;
 pub use layers::DropoutStep;
 pub use load::{Model, Tuning, load, reload_trained};
 pub use pass::{Mode, Pass};
-pub use resident::{Parameters, Resident};
+pub use resident::Resident;
 pub use rope::{Rope, RopeKind};
 pub use sample::{Sampling, first_maximum};
 pub use spec::{Family, Spec};

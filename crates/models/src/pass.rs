@@ -1,12 +1,11 @@
 //! One walk through a model: what is tracked, what is recomputed, and where gradients go in the end.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-use burnish_ops::{AnyTensor, OpsError, Run, Weights, segment};
+use burn::tensor::Tensor;
+use burnish_ops::{AnyTensor, OpsError, Parameters, Run, Weights, recorded, segment};
 
 use crate::layers::{Assembly, DropoutStep};
-use crate::resident::Parameters;
 
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,14 +26,15 @@ pub struct Pass {
     parameters: Arc<dyn Parameters>,
     mode: Mode,
     adapters: bool,
-    leaves: Mutex<BTreeMap<usize, AnyTensor>>,
+    /// What trained parameters hang from on the tape.
+    root: OnceLock<AnyTensor>,
 }
 
 impl Pass {
     /// A pass over `parameters`; `adapters` off runs the base model.
     #[must_use]
     pub fn new(parameters: Arc<dyn Parameters>, mode: Mode, adapters: bool) -> Self {
-        Self { parameters, mode, adapters, leaves: Mutex::new(BTreeMap::new()) }
+        Self { parameters, mode, adapters, root: OnceLock::new() }
     }
 
     /// Whether gradients are wanted.
@@ -55,13 +55,23 @@ impl Pass {
         Assembly { adapters: self.adapters, dropout }
     }
 
-    /// The parameter at `index`: a leaf of this pass when it trains, plain otherwise.
-    pub(crate) fn read(&self, index: usize) -> AnyTensor {
+    /// The parameter at `index`: on this pass's tape when it trains, plain otherwise.
+    pub(crate) fn read(&self, index: usize) -> Result<AnyTensor, OpsError> {
+        self.on_tape(index, self.parameters.read(index))
+    }
+
+    /// Several parameters at once.
+    pub(crate) fn read_all(&self, indices: &[usize]) -> Result<Vec<AnyTensor>, OpsError> {
+        let values = self.parameters.read_all(indices);
+        indices.iter().zip(values).map(|(&index, value)| self.on_tape(index, value)).collect()
+    }
+
+    fn on_tape(&self, index: usize, value: AnyTensor) -> Result<AnyTensor, OpsError> {
         if !(self.training() && self.trainable(index)) {
-            return self.parameters.read(index);
+            return Ok(value);
         }
-        let mut leaves = self.leaves.lock().unwrap_or_else(PoisonError::into_inner);
-        leaves.entry(index).or_insert_with(|| self.parameters.read(index).leaf()).clone()
+        let root = || AnyTensor::new(Tensor::<1>::zeros([1], &value.device())).leaf();
+        recorded(&self.parameters, index, value.clone(), self.root.get_or_init(root))
     }
 
     /// Runs one block on `x`: as a segment when it is to be recomputed, on this pass's tape otherwise.
@@ -74,11 +84,10 @@ impl Pass {
     ) -> Result<AnyTensor, OpsError> {
         if matches!(self.mode, Mode::Train { recompute: true, .. }) {
             let trainable = indices.iter().map(|&i| self.trainable(i)).collect();
-            let weights = Arc::new(Resident { parameters: self.parameters.clone(), indices, trainable });
+            let weights = Arc::new(BlockWeights { parameters: self.parameters.clone(), indices, trainable });
             return segment(name, std::slice::from_ref(x), weights, true, run);
         }
-        let tensors: Vec<AnyTensor> = indices.into_iter().map(|i| self.read(i)).collect();
-        run(std::slice::from_ref(x), &tensors)
+        run(std::slice::from_ref(x), &self.read_all(&indices)?)
     }
 
     /// Backward from a scalar; gradients go to the parameters.
@@ -87,16 +96,8 @@ impl Pass {
     /// If `loss` is not of shape `[1]`.
     pub fn backward(self, loss: &AnyTensor) -> Result<(), OpsError> {
         let loss = loss.rank::<1>()?;
-        if !loss.is_tracked() {
-            return Ok(());
-        }
-        let mut gradients = loss.backward();
-        drop(loss);
-        let leaves = self.leaves.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for (index, leaf) in leaves {
-            if let Some(gradient) = leaf.take_gradient(&mut gradients) {
-                self.parameters.accumulate(index, gradient);
-            }
+        if loss.is_tracked() {
+            drop(loss.backward());
         }
         Ok(())
     }
@@ -107,15 +108,15 @@ impl Pass {
 }
 
 /// A segment's weights, read from the parameters each time they are needed.
-struct Resident {
+struct BlockWeights {
     parameters: Arc<dyn Parameters>,
     indices: Vec<usize>,
     trainable: Vec<bool>,
 }
 
-impl Weights for Resident {
+impl Weights for BlockWeights {
     fn gather(&self) -> Vec<AnyTensor> {
-        self.indices.iter().map(|&i| self.parameters.read(i)).collect()
+        self.parameters.read_all(&self.indices)
     }
 
     fn trainable(&self) -> Vec<bool> {

@@ -3,20 +3,7 @@
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use burnish_core::Registry;
-use burnish_ops::{AnyTensor, accumulate};
-
-/// Where a model's parameters come from and where their gradients go.
-///
-/// Reading a parameter gives the whole tensor, whoever holds its pieces; a sharded source gathers. There is no handle
-/// to a shard's storage.
-pub trait Parameters: Send + Sync {
-    /// The parameters, in index order.
-    fn registry(&self) -> &Registry;
-    /// The parameter at `index`, whole and plain, in its stored dtype.
-    fn read(&self, index: usize) -> AnyTensor;
-    /// Adds to the gradient of the parameter at `index`.
-    fn accumulate(&self, index: usize, gradient: AnyTensor);
-}
+use burnish_ops::{AnyTensor, Parameters, accumulate};
 
 /// All parameters in this process's memory.
 #[derive(Debug)]

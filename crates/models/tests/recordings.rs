@@ -29,7 +29,8 @@ pub(crate) fn logits(model: &Decoder, sequences: &[Vec<u32>]) -> Vec<f32> {
     let tokens = Tokens::from_sequences(sequences);
     let pass = model.pass(Mode::Score);
     let hidden = model.final_norm(&model.hidden(&tokens, &pass).unwrap(), &pass).unwrap();
-    burnish_ops::head_logits(&hidden, &model.head(&pass, &tokens.rows), model.head_options(1.0)).unwrap()
+    burnish_ops::head_logits(&hidden, &model.head(&pass, &tokens.rows).unwrap(), model.head_options(1.0))
+        .unwrap()
 }
 
 #[track_caller]

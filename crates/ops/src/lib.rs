@@ -4,6 +4,7 @@
 //! * [`apply`]: the one mechanism by which operations are recorded on Burn's tape, without naming a backend.
 //! * [`segment()`]: a piece of a model that saves only its inputs and is run again in backward; recomputation, sharded
 //!   weights and chunking are this.
+//! * [`Parameters`]: reading gives the whole tensor and a gradient has a place to go, on one rank and on many.
 //! * Fused operations, one each so that collectives fit between them: [`linears`] (norm or SwiGLU in, low-rank
 //!   adapters, residual out), [`attention()`], [`rms_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`].
 //!   On the CPU they run on `burnish-kernels`.
@@ -31,6 +32,7 @@ mod error;
 mod flex;
 mod head;
 mod linear;
+mod parameters;
 pub mod reference;
 mod rms_norm;
 mod segment;
@@ -44,6 +46,7 @@ pub use embedding::{EmbeddingLowRank, embedding, select_rows};
 pub use error::OpsError;
 pub use head::{Coefficient, HeadOptions, TokenStats, head_log_probs, head_logits, head_loss};
 pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode};
+pub use parameters::{Parameters, recorded};
 pub use rms_norm::rms_norm;
 pub use segment::{NoWeights, Run, Weights, segment};
 pub use tensor::AnyTensor;

@@ -1,6 +1,6 @@
 //! Optimizers with declared state, and the step as a pipeline of types.
 //!
-//! A step is `Local -> Reduced -> Unscaled or Skipped -> Clipped -> Applied`: each arrow consumes the state before it,
+//! A step is `Reduced -> Unscaled or Skipped -> Clipped -> Applied`: each arrow consumes the state before it,
 //! so clipping cannot come after the update and a skipped step changes nothing. An optimizer declares its slots and
 //! their dtypes ([`SlotSpec`]); a file or a gradient of another dtype never changes them.
 //!
@@ -22,4 +22,4 @@ pub use adamw::{AdamW, AdamWOptions};
 pub use error::OptimError;
 pub use schedule::{Schedule, ScheduleKind};
 pub use slot::{SlotSpec, SlotTensor};
-pub use step::{Applied, Clipped, Gradients, Local, Masters, Reduced, Unscale, Unscaled};
+pub use step::{Applied, Clipped, Gradients, Masters, Reduced, Unscale, Unscaled};

@@ -4,10 +4,7 @@ use std::marker::PhantomData;
 
 use burnish_ops::{AnyTensor, sum_of_squares};
 
-/// Gradients of this rank's micro-batches, accumulated.
-#[derive(Debug)]
-pub struct Local;
-/// Gradients summed over ranks.
+/// Gradients of the whole batch, summed over micro-batches and ranks.
 #[derive(Debug)]
 pub struct Reduced;
 /// Gradients without the loss scale, known to be finite.
@@ -56,40 +53,27 @@ pub trait Masters {
     fn put(&self, index: usize, value: AnyTensor);
 }
 
-impl Gradients<Local> {
-    /// Accumulated gradients, as (parameter index, gradient) with f32 gradients.
+impl Gradients<Reduced> {
+    /// f32 gradients by parameter index, whole or this rank's rows of each.
     #[must_use]
-    pub fn local(entries: Vec<(usize, AnyTensor)>) -> Self {
+    pub fn summed(entries: Vec<(usize, AnyTensor)>) -> Self {
         Self { entries, factor: 1.0, norm: f64::NAN, stage: PhantomData }
     }
 
-    /// Sums over the ranks that hold other rows of the batch. `reduce` maps each gradient; on one rank it is the
-    /// identity.
+    /// Divides by the loss scale and measures the global norm, each logical element counted once: `sum` adds this
+    /// rank's sum of squares to those of the ranks that hold other rows, and gives all of them the same number.
     ///
     /// # Errors
-    /// Whatever `reduce` returns.
-    pub fn reduce<E>(
-        self,
-        mut reduce: impl FnMut(usize, AnyTensor) -> Result<AnyTensor, E>,
-    ) -> Result<Gradients<Reduced>, E> {
-        let entries =
-            self.entries.into_iter().map(|(i, g)| Ok((i, reduce(i, g)?))).collect::<Result<Vec<_>, E>>()?;
-        Ok(Gradients { entries, factor: self.factor, norm: self.norm, stage: PhantomData })
-    }
-}
-
-impl Gradients<Reduced> {
-    /// Divides by the loss scale and measures the global norm, each logical element counted once.
-    #[must_use]
-    pub fn unscale(self, loss_scale: f32) -> Unscale {
+    /// Whatever `sum` returns.
+    pub fn unscale<E>(self, loss_scale: f32, sum: impl FnOnce(f64) -> Result<f64, E>) -> Result<Unscale, E> {
         let factor = self.factor / loss_scale;
-        let squares: f64 = self.entries.iter().map(|(_, g)| sum_of_squares(g)).sum();
+        let squares = sum(self.entries.iter().map(|(_, g)| sum_of_squares(g)).sum())?;
         let norm = squares.sqrt() * f64::from(factor);
-        if norm.is_finite() {
+        Ok(if norm.is_finite() {
             Unscale::Finite(Gradients { entries: self.entries, factor, norm, stage: PhantomData })
         } else {
             Unscale::Skipped { norm }
-        }
+        })
     }
 }
 

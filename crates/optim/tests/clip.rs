@@ -48,8 +48,8 @@ fn seen_gradient(loss_scale: f32, max_norm: Option<f64>) -> (f64, Vec<f32>) {
     let mut optimizer = AdamW::new(&registry(&[(Role::Matrix, &[2], Dtype::F32)]), SHOWS_GRADIENT);
     let store = Store::new([tensor(&[0.0, 0.0], &[2])]);
     let gradient = tensor(&[3.0 * loss_scale, -4.0 * loss_scale], &[2]);
-    let reduced = Gradients::local(vec![(0, gradient)]).reduce(|_, g| Ok::<_, ()>(g)).unwrap();
-    let Unscale::Finite(unscaled) = reduced.unscale(loss_scale) else { panic!("finite") };
+    let reduced = Gradients::summed(vec![(0, gradient)]);
+    let Ok(Unscale::Finite(unscaled)) = reduced.unscale(loss_scale, Ok::<_, ()>) else { panic!("finite") };
     let norm = unscaled.norm();
     optimizer.step(unscaled.clip(max_norm), &store, 0.1);
     (norm, slot(&optimizer.slots(), "p0", "exp_avg").unwrap())
@@ -76,19 +76,16 @@ fn the_loss_scale_is_divided_out_before_the_norm() {
     );
 }
 
-/// The norm is of all ranks' gradients: whatever `reduce` returns, in the order of the parameters.
+/// The norm is of all ranks' rows: whatever `sum` makes of this rank's squares.
 #[test]
-fn reduce_sees_each_gradient_and_may_fail() {
-    let local = || Gradients::local(vec![(4, tensor(&[3.0], &[1])), (7, tensor(&[2.0], &[1]))]);
-    let mut seen = Vec::new();
-    let reduced = local()
-        .reduce(|index, g| {
-            seen.push((index, g.to_f32()));
-            Ok::<_, ()>(tensor(&[2.0 * g.to_f32()[0]], &[1]))
-        })
-        .unwrap();
-    assert_eq!(seen, [(4, vec![3.0]), (7, vec![2.0])]);
-    let Unscale::Finite(unscaled) = reduced.unscale(1.0) else { panic!("finite") };
+fn the_norm_is_of_all_ranks_and_may_fail() {
+    let summed = || Gradients::summed(vec![(4, tensor(&[6.0], &[1])), (7, tensor(&[4.0], &[1]))]);
+    let Ok(Unscale::Finite(unscaled)) = summed().unscale(2.0, |squares| {
+        assert_eq!(squares, 52.0);
+        Ok::<_, ()>(4.0 * squares)
+    }) else {
+        panic!("finite")
+    };
     assert_eq!(unscaled.norm(), 52f64.sqrt());
-    assert_eq!(local().reduce(|_, _| Err("lost a rank")).unwrap_err(), "lost a rank");
+    assert_eq!(summed().unscale(1.0, |_| Err("lost a rank")).unwrap_err(), "lost a rank");
 }

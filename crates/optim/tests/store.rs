@@ -77,9 +77,8 @@ pub(crate) fn step(
     max_norm: Option<f64>,
     lr: f64,
 ) -> Option<Applied> {
-    let local = Gradients::local(gradients.into_iter().enumerate().collect());
-    let reduced = local.reduce(|_, g| Ok::<_, std::convert::Infallible>(g)).unwrap();
-    match reduced.unscale(1.0) {
+    let reduced = Gradients::summed(gradients.into_iter().enumerate().collect());
+    match reduced.unscale(1.0, Ok::<_, std::convert::Infallible>).unwrap() {
         Unscale::Finite(unscaled) => Some(optimizer.step(unscaled.clip(max_norm), store, lr)),
         Unscale::Skipped { norm } => {
             assert!(!norm.is_finite());

@@ -22,6 +22,6 @@ pub fn supervised(
     let hidden = model.hidden(&batch.tokens, pass)?;
     let hidden = select_rows(&hidden, &batch.rows)?;
     let hidden = model.final_norm(&hidden, pass)?;
-    let head = model.head(pass, &batch.row_ids);
+    let head = model.head(pass, &batch.row_ids)?;
     Ok(token_loss(loss, &hidden, &head, &batch.targets, model.head_options(1.0), denominator)?)
 }

@@ -240,10 +240,8 @@ impl<'a> Training<'a> {
         let parameters = &sft.model.parameters;
         let registry = parameters.registry();
         let trained = registry.iter().enumerate().filter(|(_, p)| p.trainable && p.alias_of.is_none());
-        let local = trained.filter_map(|(i, _)| Some((i, parameters.take_gradient(i)?))).collect();
-        // One rank holds the whole batch: nothing to sum over.
-        let reduced = Gradients::local(local).reduce::<TrainError>(|_, gradient| Ok(gradient))?;
-        let clipped = match reduced.unscale(1.0) {
+        let found = trained.filter_map(|(i, _)| Some((i, parameters.take_gradient(i)?))).collect();
+        let clipped = match Gradients::summed(found).unscale(1.0, Ok::<_, TrainError>)? {
             Unscale::Finite(gradients) => gradients.clip(Some(options.max_grad_norm)),
             Unscale::Skipped { norm } => {
                 return Err(TrainError::GradientNotFinite { step: number, norm, loss, checkpoint });

@@ -1,0 +1,52 @@
+//! Where a model's parameters come from and where their gradients go.
+
+use std::sync::Arc;
+
+use burnish_core::Registry;
+
+use crate::custom::apply;
+use crate::{AnyTensor, OpsError};
+
+/// The parameters of a model, whoever holds their pieces.
+///
+/// Reading a parameter gives the whole tensor; a sharded source gathers. There is no handle to a shard's storage.
+/// Every rank of a job reads in the same order, so an implementation may communicate.
+pub trait Parameters: Send + Sync {
+    /// The parameters, in index order.
+    fn registry(&self) -> &Registry;
+    /// The parameter at `index`, whole and plain, in its stored dtype.
+    fn read(&self, index: usize) -> AnyTensor;
+    /// Several at once, as the parameters of a block: a sharded source gathers them together.
+    fn read_all(&self, indices: &[usize]) -> Vec<AnyTensor> {
+        indices.iter().map(|&index| self.read(index)).collect()
+    }
+    /// Adds to the gradient of the parameter at `index`. Called during backward, as soon as a gradient is complete
+    /// for one use of the parameter.
+    fn accumulate(&self, index: usize, gradient: AnyTensor);
+}
+
+/// Puts `value`, read from `parameters`, on the tape of `root`: its gradient goes to [`Parameters::accumulate`] as soon
+/// as backward has it, and is not kept.
+///
+/// `root` is any tracked tensor; it gets a zero gradient.
+///
+/// # Errors
+/// If `root` is not tracked by plain autodiff.
+pub fn recorded(
+    parameters: &Arc<dyn Parameters>,
+    index: usize,
+    value: AnyTensor,
+    root: &AnyTensor,
+) -> Result<AnyTensor, OpsError> {
+    let parameters = parameters.clone();
+    apply("parameter", std::slice::from_ref(root), move |plain, _| {
+        let zero = plain[0].carrier().zeros_like();
+        Ok((
+            value,
+            Box::new(move |gradient| {
+                parameters.accumulate(index, gradient);
+                vec![Some(AnyTensor::new(zero))]
+            }),
+        ))
+    })
+}

@@ -1,0 +1,380 @@
+//! One call under way: what was sent, what has come, what is owed.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use super::{Counter, Engine, GRACE};
+use crate::inbox::{Key, lock};
+use crate::link::{Kind, Message, checksum};
+use crate::reduction::{assemble, reduce_bytes};
+use crate::transport::chunk;
+use crate::{Bytes, Call, CommError, Op, Outcome, Payload, Reduction, Request};
+
+/// Up to this many bytes an all_reduce exchanges whole buckets: one hop instead of two.
+const WHOLE: usize = 16 << 10;
+/// ... among at most this many ranks, as each then receives from all.
+const WHOLE_RANKS: usize = 16;
+
+pub(super) enum Progress {
+    Over(Result<Outcome, CommError>),
+    Waiting { until: Option<Instant> },
+}
+
+enum Stage {
+    /// Waiting for the first message of each peer.
+    First,
+    /// all_reduce: waiting for the others' reduced chunks.
+    Second,
+    /// Complete; the result until somebody takes it.
+    Over(Option<Result<Outcome, CommError>>),
+}
+
+struct State {
+    stage: Stage,
+    /// This rank's elements.
+    own: Bytes,
+    /// What each member sent in this stage; this rank's own contribution in its place.
+    arrived: Vec<Option<Bytes>>,
+    /// Members whose call differs.
+    differing: Vec<(usize, Call)>,
+    /// When a disagreement was first seen.
+    seen: Option<Instant>,
+}
+
+pub(super) struct Flight {
+    request: Request,
+    channel: u64,
+    /// Per member: the number of this call among the messages to and from it.
+    index: Vec<Counter>,
+    /// Both rounds of an all_reduce.
+    two_rounds: bool,
+    state: Mutex<State>,
+}
+
+impl Flight {
+    pub(super) fn new(request: Request, channel: u64, counters: &mut HashMap<(usize, u64), Counter>) -> Self {
+        let members = &request.members;
+        let (size, call) = (members.size(), &*request.call);
+        let mut index = vec![Counter::default(); size];
+        for (member, index) in index.iter_mut().enumerate() {
+            let counter = counters.entry((members.ranks[member], channel)).or_default();
+            *index = *counter;
+            counter.sent += u64::from(sends(call, members.me, member));
+            counter.received += u64::from(receives(call, members.me, member));
+        }
+        let bytes = call.elements * call.dtype.bytes();
+        let two_rounds = call.op == Op::AllReduce && size > 1 && (bytes > WHOLE || size > WHOLE_RANKS);
+        let own = request.payload.bytes.clone();
+        let state =
+            State { stage: Stage::First, own, arrived: vec![None; size], differing: Vec::new(), seen: None };
+        let mut flight = Self { request, channel, index, two_rounds, state: Mutex::new(state) };
+        // the state holds the elements from here on, so that they can be taken out of it
+        flight.request.payload = Payload { bytes: Bytes::empty(), ..flight.request.payload };
+        flight
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        self.request.deadline
+    }
+
+    /// Whether peers need this rank again after the first messages.
+    pub(super) fn owes(&self) -> bool {
+        self.two_rounds
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(lock(&self.state).stage, Stage::Over(_))
+    }
+
+    /// Nobody will take the result; gives whether messages are still to come.
+    pub(super) fn abandon(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.own = Bytes::empty();
+        !matches!(state.stage, Stage::Over(_))
+    }
+
+    fn call(&self) -> &Call {
+        &self.request.call
+    }
+
+    fn me(&self) -> usize {
+        self.request.members.me
+    }
+
+    fn size(&self) -> usize {
+        self.request.members.size()
+    }
+
+    fn receives(&self, member: usize) -> bool {
+        receives(self.call(), self.me(), member)
+    }
+
+    fn bytes(&self, elements: usize) -> usize {
+        elements * self.call().dtype.bytes()
+    }
+
+    fn byte_range(&self, elements: Range<usize>) -> Range<usize> {
+        self.bytes(elements.start)..self.bytes(elements.end)
+    }
+
+    /// The bytes of this rank's elements that go to `member` in the first round.
+    fn outgoing(&self, member: usize) -> Range<usize> {
+        let (call, payload) = (self.call(), &self.request.payload);
+        let all = 0..call.elements;
+        let elements = match call.op {
+            Op::AllReduce if self.two_rounds => chunk(call.elements, self.size(), member),
+            Op::AllReduce | Op::Send => all,
+            Op::ReduceScatter | Op::AllToAll => {
+                let start = payload.send[..member].iter().sum();
+                start..start + payload.send[member]
+            }
+            Op::AllGather => 0..payload.receive[self.me()],
+            Op::Broadcast if call.root == Some(self.me()) => all,
+            Op::Gather if call.root == Some(member) => 0..payload.receive[self.me()],
+            Op::Broadcast | Op::Gather | Op::Recv | Op::Barrier => 0..0,
+        };
+        self.byte_range(elements)
+    }
+
+    /// Elements that come from `member` in the first round.
+    fn incoming(&self, member: usize) -> usize {
+        let (call, payload) = (self.call(), &self.request.payload);
+        match call.op {
+            Op::AllReduce if self.two_rounds => chunk(call.elements, self.size(), self.me()).len(),
+            Op::AllReduce | Op::Recv => call.elements,
+            Op::ReduceScatter => payload.send[self.me()],
+            Op::AllGather | Op::AllToAll => payload.receive[member],
+            Op::Broadcast if call.root == Some(member) => call.elements,
+            Op::Gather if call.root == Some(self.me()) => payload.receive[member],
+            Op::Broadcast | Op::Gather | Op::Send | Op::Barrier => 0,
+        }
+    }
+
+    /// Posts the first round.
+    pub(super) fn depart(&self, engine: &Engine) -> Result<(), CommError> {
+        let own = {
+            let mut state = lock(&self.state);
+            let me = self.me();
+            if !self.call().op.is_pairwise() {
+                state.arrived[me] = Some(state.own.slice(self.outgoing(me)));
+            }
+            state.own.clone()
+        };
+        // start behind this rank, so that not all knock at rank 0 first
+        for member in (1..self.size()).map(|step| (self.me() + step) % self.size()) {
+            if sends(self.call(), self.me(), member) {
+                self.post(engine, member, 0, own.slice(self.outgoing(member)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn post(&self, engine: &Engine, member: usize, phase: u8, body: Bytes) -> Result<(), CommError> {
+        let message = Message {
+            kind: Kind::Call,
+            channel: self.channel,
+            phase,
+            index: self.index[member].sent,
+            call: Arc::clone(&self.request.call),
+            checksum: self.request.checksums.then(|| checksum(&body)),
+            body,
+        };
+        engine.link.post(self.request.members.ranks[member], message)
+    }
+
+    /// Moves on as far as possible unless another thread is at it; gives whether the flight is over.
+    pub(super) fn try_advance(&self, engine: &Engine) -> bool {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        self.move_on(engine, &mut state);
+        matches!(state.stage, Stage::Over(_))
+    }
+
+    /// Moves on as far as possible and takes the result.
+    pub(super) fn advance(&self, engine: &Engine) -> Progress {
+        let mut state = lock(&self.state);
+        let until = self.move_on(engine, &mut state);
+        match &mut state.stage {
+            Stage::Over(result) => Progress::Over(result.take().unwrap_or(Ok(Outcome::Nothing))),
+            Stage::First | Stage::Second => Progress::Waiting { until },
+        }
+    }
+
+    fn move_on(&self, engine: &Engine, state: &mut MutexGuard<'_, State>) -> Option<Instant> {
+        loop {
+            if matches!(state.stage, Stage::Over(_)) {
+                return None;
+            }
+            match self.step(engine, state) {
+                Ok(Step::Done(outcome)) => {
+                    state.stage = Stage::Over(Some(Ok(outcome)));
+                    engine.inbox().wake();
+                }
+                Ok(Step::Again) => {}
+                Ok(Step::Wait(until)) => return until,
+                Err(error) => {
+                    engine.fail(&error);
+                    state.stage = Stage::Over(Some(Err(error)));
+                }
+            }
+        }
+    }
+
+    fn step(&self, engine: &Engine, state: &mut State) -> Result<Step, CommError> {
+        // notices first: what their senders posted before them is in the inbox by then
+        let notices = engine.inbox().notices();
+        let phase = u8::from(matches!(state.stage, Stage::Second));
+        let mut missing = Vec::new();
+        for member in 0..self.size() {
+            if state.arrived[member].is_some() || !self.receives(member) {
+                continue;
+            }
+            let (from, index) = (self.request.members.ranks[member], self.index[member].received);
+            match engine.inbox().take(&Key { from, channel: self.channel, phase, index }) {
+                Some(message) => self.accept(engine, state, member, message)?,
+                None => missing.push(from),
+            }
+        }
+        let rank = engine.link.rank();
+        if !state.differing.is_empty() {
+            let seen = *state.seen.get_or_insert_with(Instant::now);
+            let grace = seen + GRACE.min(self.request.deadline / 2);
+            let more = missing.iter().any(|rank| !notices.left.contains(rank));
+            if more && Instant::now() < grace {
+                return Ok(Step::Wait(Some(grace)));
+            }
+            return Err(CommError::Disagreement {
+                rank,
+                axis: self.call().axis.clone(),
+                mine: Box::new(self.call().clone()),
+                theirs: std::mem::take(&mut state.differing),
+            });
+        }
+        if missing.is_empty() {
+            return self.complete(engine, state);
+        }
+        if let Some((failed, disagreed, reason)) = notices.failed {
+            // a disagreement between others may be one with this rank too: hear the others out
+            let grace = *state.seen.get_or_insert_with(Instant::now) + GRACE.min(self.request.deadline / 2);
+            if disagreed && Instant::now() < grace {
+                return Ok(Step::Wait(Some(grace)));
+            }
+            let call = Some(Box::new(self.call().clone()));
+            return Err(CommError::Failed { rank, failed, reason, call });
+        }
+        let gone: Vec<usize> = missing.into_iter().filter(|rank| notices.left.contains(rank)).collect();
+        if !gone.is_empty() {
+            return Err(CommError::Gone { rank, ranks: gone, call: Box::new(self.call().clone()) });
+        }
+        Ok(Step::Wait(None))
+    }
+
+    fn accept(
+        &self,
+        engine: &Engine,
+        state: &mut State,
+        member: usize,
+        message: Message,
+    ) -> Result<(), CommError> {
+        let from = self.request.members.ranks[member];
+        let align = self.call().dtype.bytes();
+        if self.call().difference(&message.call).is_some() {
+            state.differing.push((from, Call::clone(&message.call)));
+            state.arrived[member] = Some(Bytes::empty());
+            return Ok(());
+        }
+        let rank = engine.link.rank();
+        let call = || Box::new(self.call().clone());
+        if let Some(expected) = message.checksum {
+            let got = checksum(&message.body);
+            if got != expected {
+                return Err(CommError::Corrupt { rank, from, call: call(), expected, got });
+            }
+        }
+        let elements = match state.stage {
+            Stage::Second => chunk(self.call().elements, self.size(), member).len(),
+            _ => self.incoming(member),
+        };
+        let (expected, got) = (self.bytes(elements), message.body.len());
+        if got != expected {
+            return Err(CommError::Length { rank, from, call: call(), expected, got });
+        }
+        state.arrived[member] = Some(message.body.aligned_to(align));
+        Ok(())
+    }
+
+    /// Everything of this stage has arrived.
+    fn complete(&self, engine: &Engine, state: &mut State) -> Result<Step, CommError> {
+        let mut parts: Vec<Bytes> = state.arrived.iter_mut().filter_map(Option::take).collect();
+        let (call, me) = (self.call(), self.me());
+        let reduction = call.reduction.unwrap_or(Reduction::Sum);
+        let own = std::mem::replace(&mut state.own, Bytes::empty());
+        Ok(Step::Done(match call.op {
+            _ if matches!(state.stage, Stage::Second) => Outcome::One(assemble(call.dtype, own, &parts)),
+            Op::AllReduce if self.two_rounds => {
+                let reduced = reduce_bytes(call.dtype, &parts, reduction);
+                // let go of the peers' buckets before they hear from us: they then write into them
+                parts.clear();
+                for member in (1..self.size()).map(|step| (me + step) % self.size()) {
+                    self.post(engine, member, 1, reduced.clone())?;
+                }
+                state.own = own;
+                state.arrived[me] = Some(reduced);
+                state.stage = Stage::Second;
+                return Ok(Step::Again);
+            }
+            Op::AllReduce | Op::ReduceScatter if self.size() == 1 => Outcome::One(own),
+            Op::AllReduce | Op::ReduceScatter => Outcome::One(reduce_bytes(call.dtype, &parts, reduction)),
+            Op::AllGather | Op::AllToAll => Outcome::Parts(parts),
+            Op::Gather if call.root == Some(me) => {
+                parts[me] = own;
+                Outcome::Parts(parts)
+            }
+            Op::Broadcast if call.root == Some(me) => Outcome::One(own),
+            Op::Broadcast => Outcome::One(parts.swap_remove(call.root.unwrap_or(me))),
+            Op::Recv => Outcome::One(parts.swap_remove(0)),
+            Op::Gather | Op::Send | Op::Barrier => Outcome::Nothing,
+        }))
+    }
+
+    pub(super) fn silence(&self, rank: usize) -> CommError {
+        let state = lock(&self.state);
+        let ranks = (0..self.size())
+            .filter(|&member| state.arrived[member].is_none() && self.receives(member))
+            .map(|member| self.request.members.ranks[member])
+            .collect();
+        CommError::Silent {
+            rank,
+            ranks,
+            call: Box::new(self.call().clone()),
+            deadline: self.request.deadline,
+        }
+    }
+}
+
+enum Step {
+    Done(Outcome),
+    Again,
+    Wait(Option<Instant>),
+}
+
+fn sends(call: &Call, me: usize, member: usize) -> bool {
+    match call.op {
+        Op::Send => call.root == Some(member),
+        Op::Recv => false,
+        _ => member != me,
+    }
+}
+
+fn receives(call: &Call, me: usize, member: usize) -> bool {
+    match call.op {
+        Op::Recv => call.root == Some(member),
+        Op::Send => false,
+        _ => member != me,
+    }
+}

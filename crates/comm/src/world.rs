@@ -1,0 +1,112 @@
+//! What a transport gives a rank.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::group::Core;
+use crate::{CommError, Group, Link, Linked, Members, Transport, local};
+
+/// How long a call waits for the other ranks unless told otherwise: ten minutes, as NCCL's users are used to.
+pub const DEADLINE: Duration = Duration::from_secs(600);
+
+/// All ranks, as one of them sees them. Cheap to clone.
+#[derive(Clone)]
+pub struct World {
+    core: Arc<Core>,
+    deadline: Duration,
+}
+
+impl World {
+    /// The world of a rank over its transport.
+    #[must_use]
+    pub fn new(transport: Arc<dyn Transport>) -> Self {
+        Self { core: Arc::new(Core::new(transport, false)), deadline: DEADLINE }
+    }
+
+    /// The world of a rank over a link that moves messages.
+    #[must_use]
+    pub fn over(link: Box<dyn Link>) -> Self {
+        Self::new(Arc::new(Linked::new(link)))
+    }
+
+    /// A world of one rank.
+    #[must_use]
+    pub fn alone() -> Self {
+        Self::over(Box::new(local::LocalLink::alone()))
+    }
+
+    /// The worlds of `ranks` ranks in this process, one for each thread.
+    #[must_use]
+    pub fn local(ranks: usize) -> Vec<Self> {
+        local::links(ranks).into_iter().map(|link| Self::over(Box::new(link))).collect()
+    }
+
+    /// The same world with another deadline. State it before groups are made.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// The same world with a checksum on everything that travels; damage is then an error that names sender and call.
+    /// To be used in place of the world it was made from, before any call, on all ranks alike.
+    #[must_use]
+    pub fn with_checksums(self) -> Self {
+        let core = Core::new(Arc::clone(&self.core.transport), true);
+        Self { core: Arc::new(core), deadline: self.deadline }
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.core.transport.rank()
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.core.transport.size()
+    }
+
+    /// How long a call may wait for the other ranks.
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// The transport's name.
+    #[must_use]
+    pub fn transport(&self) -> &'static str {
+        self.core.transport.name()
+    }
+
+    /// The group of all ranks, axis `world`.
+    #[must_use]
+    pub fn group(&self) -> Group {
+        self.group_of("world", (0..self.size()).collect(), self.rank())
+    }
+
+    pub(crate) fn group_of(&self, axis: &str, ranks: Vec<usize>, me: usize) -> Group {
+        let members = Arc::new(Members { axis: Arc::from(axis), ranks, me });
+        Group::of(Arc::clone(&self.core), members, "", self.deadline)
+    }
+
+    /// Tells all other ranks that this rank has failed and why: none waits for it any longer. To be called where a
+    /// rank's own work ends in an error. Later calls of this rank are refused.
+    pub fn fail(&self, reason: &str) {
+        self.core.transport.fail(reason);
+    }
+
+    /// The first error of this rank's communication, if there was one.
+    #[must_use]
+    pub fn failure(&self) -> Option<Arc<CommError>> {
+        self.core.transport.failure()
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "World(rank {} of {}, {})", self.rank(), self.size(), self.transport())
+    }
+}

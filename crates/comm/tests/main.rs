@@ -1,0 +1,4 @@
+//! Ranks together.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod first;

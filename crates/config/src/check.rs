@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::choice::{Interval, PackingStrategy, SaveInterval};
-use crate::command::{EvalOptions, GenerateOptions, MergeOptions, ScoreOptions, SftOptions};
+use crate::choice::{Interval, ModelDtype, PackingStrategy, ReduceWhen, SaveInterval, Transport};
+use crate::command::{EvalOptions, GenerateOptions, MergeOptions, PlanOptions, ScoreOptions, SftOptions};
 use crate::fault::{Fault, Origin};
 use crate::groups::{
     GenerationOptions, LoggingOptions, LoraOptions, ModelOptions, PackingOptions, PreparationOptions,
-    TrainingOptions,
+    RankOptions, TrainingOptions,
 };
 use crate::raw::Raw;
 use crate::setting::Resume;
@@ -370,6 +370,44 @@ impl GenerationOptions {
     }
 }
 
+impl RankOptions {
+    fn conflicts(&self, model: &ModelOptions, training: &TrainingOptions, checks: &mut Checks<'_>) {
+        checks.range("nproc", self.nproc >= 1, AT_LEAST_1);
+        checks.range("global_batch_size", self.global_batch_size != Some(0), AT_LEAST_1);
+        checks.range("reduce_bucket_size", self.reduce_bucket_size >= 1, AT_LEAST_1);
+        let finite = self.ddp_timeout > 0.0 && self.ddp_timeout.is_finite();
+        checks.range("ddp_timeout", finite, "a number of seconds above 0");
+        if self.transport == Transport::Mpi && self.nproc > 1 {
+            checks.conflict(
+                "nproc",
+                "transport: mpi",
+                "let mpirun -n start the ranks, or use transport: local",
+            );
+        }
+        if self.global_batch_size.is_some() && checks.is_given("gradient_accumulation_steps") {
+            checks.conflict(
+                "global_batch_size",
+                "gradient_accumulation_steps",
+                "keep one of the two: the accumulation follows from the global batch and the number of ranks",
+            );
+        }
+        if self.zero_stage.0 < 2 && self.zero_reduce == ReduceWhen::MicroBatch {
+            checks.conflict(
+                "zero_reduce",
+                format!("zero_stage: {}", self.zero_stage.0),
+                "stages 0 and 1 keep whole gradients, so summing them more often saves nothing: leave it out",
+            );
+        }
+        if training.fp16 && training.bf16 {
+            checks.conflict("fp16", "bf16: true", "keep one of the two");
+        }
+        if training.fp16 && checks.is_given("dtype") && model.dtype != ModelDtype::Float16 {
+            let with = format!("dtype: {}", model.dtype);
+            checks.conflict("fp16", with, "fp16 holds trained matrices in float16: leave dtype out");
+        }
+    }
+}
+
 impl SftOptions {
     pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
         self.model.ranges(checks);
@@ -410,6 +448,7 @@ impl SftOptions {
                 "train the whole model first: use_peft: false",
             );
         }
+        self.ranks.conflicts(&self.model, &self.training, checks);
         self.training.conflicts(&self.logging, checks);
     }
 }
@@ -469,5 +508,13 @@ impl MergeOptions {
                 "name another folder for the merged model",
             );
         }
+    }
+}
+
+impl PlanOptions {
+    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
+        self.model.ranges(checks);
+        self.lora.conflicts(&self.model, checks);
+        self.ranks.conflicts(&self.model, &self.training, checks);
     }
 }

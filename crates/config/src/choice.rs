@@ -70,6 +70,26 @@ choices! {
         Float16 = "float16" | "fp16" | "f16" | "half" | "torch.float16",
     }
 
+    /// How ranks talk.
+    Transport {
+        /// `mpi` under mpirun, else `local`.
+        Auto = "auto",
+        /// Threads of one process.
+        Local = "local",
+        /// Processes, over MPI.
+        Mpi = "mpi",
+    }
+
+    /// When gradients are summed over ranks.
+    ReduceWhen {
+        /// `step` up to stage 2, `micro_batch` in stage 3.
+        Auto = "auto",
+        /// Once per optimizer step.
+        Step = "step",
+        /// In every micro-batch.
+        MicroBatch = "micro_batch",
+    }
+
     /// When something recurring happens.
     Interval {
         /// Never.

@@ -7,7 +7,8 @@ use crate::fault::{ConfigError, Fault, Origin};
 use crate::foreign;
 use crate::groups::{
     BatchOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
-    ModelOptions, PackingOptions, PreparationOptions, PromptOptions, SourceOptions, TrainingOptions,
+    ModelOptions, PackingOptions, PreparationOptions, PromptOptions, RankOptions, SourceOptions,
+    TrainingOptions,
 };
 use crate::help;
 use crate::raw::Raw;
@@ -300,6 +301,8 @@ commands! {
         lora: LoraOptions,
         /// The loop.
         training: TrainingOptions,
+        /// The ranks.
+        ranks: RankOptions,
         /// Metrics and progress.
         logging: LoggingOptions,
     }
@@ -341,6 +344,27 @@ commands! {
         packing: PackingOptions,
         /// Batches.
         batches: BatchOptions,
+    }
+
+    /// Options of `burnish plan`.
+    PlanOptions, "plan", "Say what a fine-tuning run will hold and send on each rank, without running it",
+    needs ["model_name_or_path"], {
+        /// The model.
+        model: ModelOptions,
+        /// The rows.
+        data: SourceOptions,
+        /// Rows to tokens.
+        preparation: PreparationOptions,
+        /// Rows to batches.
+        packing: PackingOptions,
+        /// The adapter.
+        lora: LoraOptions,
+        /// The loop.
+        training: TrainingOptions,
+        /// The ranks.
+        ranks: RankOptions,
+        /// Metrics and progress.
+        logging: LoggingOptions,
     }
 
     /// Options of `burnish merge`.

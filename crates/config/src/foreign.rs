@@ -76,6 +76,7 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("evaluation_strategy", "eval_strategy"),
     ("max_seq_length", "max_length"),
     ("model", "model_name_or_path"),
+    ("num_processes", "nproc"),
     ("torch_dtype", "dtype"),
 ];
 
@@ -90,7 +91,7 @@ pub const FOREIGN: &[Foreign] = &[
     ], reason: "rows are streamed and prepared by burnish's own threads" },
     Foreign { accepts: Accepts::Any, names: &[
         "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph",
-        "ddp_backend", "ddp_timeout", "local_rank", "log_on_each_node", "save_on_each_node", "env",
+        "ddp_backend", "local_rank", "log_on_each_node", "save_on_each_node", "env",
     ], reason: "it configures PyTorch's launcher" },
     Foreign { accepts: Accepts::Any, names: &[
         "tf32", "torch_compile", "torch_compile_backend", "torch_compile_mode", "attn_implementation",
@@ -121,13 +122,13 @@ pub const FOREIGN: &[Foreign] = &[
     // Refused unless they ask for nothing.
     Foreign { accepts: Accepts::Nothing, names: &[
         "deepspeed", "fsdp", "fsdp_config", "parallelism_config", "accelerator_config",
-    ], reason: "this version trains on one rank, without sharding; take it out" },
+    ], reason: "sharding is an option here: set zero_stage (2 as FSDP's SHARD_GRAD_OP, 3 as FULL_SHARD) and nproc" },
     Foreign { accepts: Accepts::Only("single_gpu"), names: &[
         "accelerate_config",
     ], reason: "burnish is not launched by Accelerate; take it out" },
     Foreign { accepts: Accepts::Only("1"), names: &[
-        "num_processes", "num_machines",
-    ], reason: "this version trains on one rank; take it out" },
+        "num_machines",
+    ], reason: "mpirun's host list says how many machines there are; take it out" },
     Foreign { accepts: Accepts::Nothing, names: &[
         "push_to_hub",
     ], reason: "burnish does not upload; push output_dir with `hf upload` when the run is done" },
@@ -135,7 +136,7 @@ pub const FOREIGN: &[Foreign] = &[
         "load_in_8bit", "load_in_4bit", "quantization_config",
     ], reason: "quantised bases are not supported; train over a bfloat16 base" },
     Foreign { accepts: Accepts::Nothing, names: &[
-        "fp16", "fp16_full_eval", "bf16_full_eval",
+        "fp16_full_eval", "bf16_full_eval",
     ], reason: "arithmetic in half precision is not supported; use bf16, or leave it out" },
     Foreign { accepts: Accepts::Nothing, names: &[
         "use_liger_kernel",

@@ -36,21 +36,22 @@ mod value;
 
 pub use check::Checks;
 pub use choice::{
-    BiasTraining, Interval, LoraInit, LossType, ModelDtype, Optimizer, PackingStrategy, Sampling,
-    SaveInterval, Scheduler, Truncation,
+    BiasTraining, Interval, LoraInit, LossType, ModelDtype, Optimizer, PackingStrategy, ReduceWhen, Sampling,
+    SaveInterval, Scheduler, Transport, Truncation,
 };
 pub use command::{
-    COMMANDS, Command, CommandInfo, EvalOptions, GenerateOptions, Invocation, MergeOptions, Resolved,
-    ScoreOptions, SftOptions, nearest_command,
+    COMMANDS, Command, CommandInfo, EvalOptions, GenerateOptions, Invocation, MergeOptions, PlanOptions,
+    Resolved, ScoreOptions, SftOptions, nearest_command,
 };
 pub use fault::{ConfigError, Fault, Origin};
 pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
 pub use groups::{
     BatchOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
-    ModelOptions, PackingOptions, PreparationOptions, PromptOptions, SourceOptions, TrainingOptions,
+    ModelOptions, PackingOptions, PreparationOptions, PromptOptions, RankOptions, SourceOptions,
+    TrainingOptions,
 };
 pub use help::{markdown, overview};
 pub use raw::Raw;
-pub use setting::{Modules, PadToMultiple, ReportTo, Resume, Steps, Verbatim};
+pub use setting::{Modules, PadToMultiple, ReportTo, Resume, Steps, Verbatim, ZeroStage};
 pub use table::{Entry, Mismatch, OptionGroup, Source};
 pub use value::{Kind, OptionValue};

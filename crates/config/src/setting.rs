@@ -52,6 +52,26 @@ impl OptionValue for Steps {
     }
 }
 
+/// ZeRO's stage: 0 shards nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too (arXiv:1910.02054).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ZeroStage(pub u8);
+
+impl OptionValue for ZeroStage {
+    const KIND: Kind = Kind::Int;
+
+    fn expected() -> String {
+        "0, 1, 2 or 3".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        u8::try_from(i64::read(raw)?).ok().filter(|stage| *stage <= 3).map(Self)
+    }
+
+    fn write(&self) -> Raw {
+        Raw::Int(self.0.into())
+    }
+}
+
 /// Where a run starts from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Resume {

@@ -12,6 +12,8 @@ pub enum Source {
     Transformers,
     /// PEFT (`LoraConfig`).
     Peft,
+    /// DeepSpeed (`zero_optimization`; `zero_stage` as Accelerate spells its `stage`).
+    DeepSpeed,
     /// burnish.
     Burnish,
 }
@@ -24,6 +26,7 @@ impl Source {
             Self::Trl => "TRL",
             Self::Transformers => "Transformers",
             Self::Peft => "PEFT",
+            Self::DeepSpeed => "DeepSpeed",
             Self::Burnish => "burnish",
         }
     }

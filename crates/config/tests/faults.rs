@@ -92,9 +92,9 @@ fn what_burnish_does_not_do_is_refused_by_name() {
         (&["--activation_offloading"], "activation_offloading"),
         (&["--fsdp", "full_shard auto_wrap"], "fsdp"),
         (&["--model_revision", "v2"], "model_revision"),
-        (&["--num_processes", "8"], "num_processes"),
+        (&["--num_machines", "8"], "num_machines"),
         (&["--label_smoothing_factor=0.1"], "label_smoothing_factor"),
-        (&["--fp16"], "fp16"),
+        (&["--fp16_full_eval"], "fp16_full_eval"),
     ] {
         check(words, &[&format!("{name}: "), "is not supported"]);
     }
@@ -104,7 +104,7 @@ fn what_burnish_does_not_do_is_refused_by_name() {
         "main",
         "--load_in_4bit",
         "false",
-        "--num_processes=1",
+        "--num_machines=1",
         "--tf32",
         "true",
     ];
@@ -172,7 +172,9 @@ fn options_of_another_command() {
     let words = ["--model_name_or_path", ".", "--prompt", "a", "--learning_rate", "1"];
     let said = GenerateOptions::parse(words).unwrap_err().to_string();
     assert!(
-        said.contains("`learning_rate` is an option of `burnish sft`, not of `burnish generate`"),
+        said.contains(
+            "`learning_rate` is an option of `burnish sft` and `burnish plan`, not of `burnish generate`"
+        ),
         "{said}"
     );
 }

@@ -1,5 +1,6 @@
 //! A model before storage exists: its registry and how its layers index it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use burnish_core::{Dtype, Parameter, Registry, Role};
@@ -113,6 +114,22 @@ impl Blueprint {
         for parameter in self.registry.iter_mut() {
             parameter.trainable = true;
         }
+    }
+
+    /// Which parameters are read together, in the order of forward: the embedding, the blocks, the norm and the head.
+    /// What an adapter's copies replace is in none.
+    #[must_use]
+    pub fn units(&self) -> Vec<(String, Vec<usize>)> {
+        let mut seen = BTreeSet::new();
+        let mut unit = |name: &str, indices: Vec<usize>| {
+            (name.to_owned(), indices.into_iter().filter(|&i| seen.insert(i)).collect())
+        };
+        let mut units = vec![unit(EMBED, self.embed.indices(true))];
+        units.extend(self.blocks.iter().map(|b| unit(&b.name, b.indices(true))));
+        let mut last = vec![self.norm.index(true)];
+        last.extend(self.head.indices(true));
+        units.push(unit(HEAD, last));
+        units
     }
 
     /// The model over storage that follows this blueprint's registry.

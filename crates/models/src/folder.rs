@@ -1,6 +1,7 @@
 //! Hugging Face model folders: read slice-wise into stored dtypes, written so that Transformers loads them.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, Device, TensorData};
@@ -144,19 +145,18 @@ impl ModelFolder {
         if faults.is_empty() { Ok(()) } else { Err(ModelError::Weights { path: self.path.clone(), faults }) }
     }
 
-    /// Reads a base parameter in its declared dtype.
+    /// Reads rows (along dim 0) of a base parameter, in its declared dtype.
     ///
     /// # Errors
     /// If it is missing or damaged.
-    pub fn read(&self, parameter: &Parameter, device: &Device) -> Result<AnyTensor, ModelError> {
+    pub fn rows(&self, parameter: &Parameter, rows: Range<usize>) -> Result<HostTensor, ModelError> {
         let name = self
             .file_name(&parameter.name)
             .ok_or_else(|| ModelError::UnknownParameter { name: parameter.name.clone() })?;
         let weights = self.weights.as_ref().expect("invariant: a name was found in the weights");
-        let tensor = weights.read(&name)?;
+        let tensor = weights.read_slice(&name, 0, rows)?;
         let store = parameter.precision.store;
-        let tensor = if tensor.dtype == store { tensor } else { tensor.cast(store) };
-        Ok(to_device(tensor, device))
+        Ok(if tensor.dtype == store { tensor } else { tensor.cast(store) })
     }
 
     /// The tensor's name in the files: as it is, or without the `model.` prefix (folders of the bare transformer).

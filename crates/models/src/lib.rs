@@ -57,7 +57,7 @@ pub use folder::{ModelFolder, copy_companions, to_device, to_host};
 pub use generate::{Completion, FinishReason, Generation};
 pub use generation_config::GenerationConfig;
 pub use layers::DropoutStep;
-pub use load::{Model, Tuning, load, reload_trained};
+pub use load::{Model, Planned, Reloaded, Tuning, load};
 pub use pass::{Mode, Pass};
 pub use resident::Resident;
 pub use rope::{Rope, RopeKind};

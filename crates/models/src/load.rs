@@ -1,11 +1,13 @@
 //! From a folder to a model in memory.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::Device;
 use burnish_core::random::Stream;
-use burnish_core::{Dtype, Parameter, Role};
+use burnish_core::{Dtype, Parameter, Registry, Role};
+use burnish_ops::AnyTensor;
 use burnish_peft::{AdapterFolder, AdapterTensors, Factor, LoraConfig, Plan, Use, fresh, write_adapter};
 use burnish_store::{FolderWriter, HostTensor, WeightFolder};
 
@@ -25,31 +27,30 @@ pub enum Tuning<'a> {
     Adapter(&'a AdapterFolder),
 }
 
-/// A model in memory: what runs, what is stored, and what was planned.
-pub struct Model {
-    /// The decoder over [`Self::parameters`].
-    pub decoder: Decoder,
-    /// The parameters, whole.
-    pub parameters: Arc<Resident>,
-    /// The adapter's plan.
-    pub plan: Option<Plan>,
+/// A model whose parameters are known and whose values can be asked for, rows at a time: a rank that keeps a part reads
+/// a part.
+pub struct Planned<'a> {
+    folder: &'a ModelFolder,
+    blueprint: Blueprint,
+    plan: Option<Plan>,
+    tensors: AdapterTensors,
     base: usize,
+    seed: u64,
 }
 
-impl Model {
-    /// Reads a model folder.
+impl<'a> Planned<'a> {
+    /// The parameters of a model folder under `tuning`, without reading weights.
     ///
     /// `trained` is the stored dtype of trained matrices; frozen ones stay as they are in the files. A fresh adapter's
     /// values are a function of `seed` and each parameter's name.
     ///
     /// # Errors
-    /// If the folder or the adapter does not fit, or a file is damaged.
-    pub fn load(
-        folder: &ModelFolder,
+    /// If the folder or the adapter does not fit.
+    pub fn new(
+        folder: &'a ModelFolder,
         tuning: &Tuning<'_>,
         trained: Dtype,
         seed: u64,
-        device: &Device,
     ) -> Result<Self, ModelError> {
         let mut blueprint = Blueprint::new(folder.spec().clone())?;
         let base = blueprint.registry().len();
@@ -69,35 +70,125 @@ impl Model {
             }
         };
         folder.declare(blueprint.registry_mut(), base, trained)?;
-        let mut values = Vec::with_capacity(blueprint.registry().len());
-        for (index, parameter) in blueprint.registry().iter().enumerate() {
-            let value = if index < base {
-                match (&parameter.alias_of, stored(&mut tensors, parameter)) {
-                    (Some(target), _) => value_of(&blueprint, &values, target)?,
-                    (None, Some(tensor)) => to_device(tensor.cast(parameter.precision.store), device),
-                    (None, None) if folder.has_weights() => folder.read(parameter, device)?,
-                    (None, None) => {
-                        to_device(random(parameter, folder.spec().initializer_range, seed)?, device)
-                    }
-                }
-            } else if let Some(original) = parameter.name.strip_prefix(&copy_name("")) {
-                match tensors.parameters.remove(original) {
-                    Some(tensor) => to_device(tensor.cast(parameter.precision.store), device),
-                    None => {
-                        let value: burnish_ops::AnyTensor = value_of(&blueprint, &values, original)?;
-                        to_device(to_host(&value).cast(parameter.precision.store), device)
-                    }
-                }
-            } else {
-                match tensors.parameters.remove(&parameter.name) {
-                    Some(tensor) => to_device(tensor.cast(Dtype::F32), device),
-                    None => to_device(new_factor(plan.as_ref(), parameter, seed)?, device),
-                }
+        Ok(Self { folder, blueprint, plan, tensors, base, seed })
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        self.blueprint.registry()
+    }
+
+    /// Which parameters are read together, in the order of forward: the embedding, the blocks, the head.
+    #[must_use]
+    pub fn units(&self) -> Vec<(String, Vec<usize>)> {
+        self.blueprint.units()
+    }
+
+    /// Rows (along dim 0; all of them for the whole) of the initial value of the parameter at `index`, in its stored
+    /// dtype.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub fn rows(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        let registry = self.registry();
+        let parameter = registry.at(index);
+        if let Some(target) = &parameter.alias_of {
+            return self.rows(self.index_of(target)?, rows);
+        }
+        let store = parameter.precision.store;
+        let part = |tensor: &HostTensor| rows_of(tensor, &rows).cast(store);
+        let own = &self.tensors.parameters;
+        if index < self.base {
+            let trained_along = if parameter.trainable { own.get(&parameter.name) } else { None };
+            return match self.tensors.base_weights.get(&parameter.name).or(trained_along) {
+                Some(tensor) => Ok(part(tensor)),
+                None if self.folder.has_weights() => self.folder.rows(parameter, rows),
+                None => random(parameter, self.folder.spec().initializer_range, self.seed, &rows),
+            };
+        }
+        if let Some(original) = parameter.name.strip_prefix(&copy_name("")) {
+            return match own.get(original) {
+                Some(tensor) => Ok(part(tensor)),
+                None => Ok(self.rows(self.index_of(original)?, rows)?.cast(store)),
+            };
+        }
+        match own.get(&parameter.name) {
+            Some(tensor) => Ok(part(tensor)),
+            None => self.new_factor(parameter, &rows),
+        }
+    }
+
+    /// The model over storage that holds [`Self::registry`]'s parameters.
+    #[must_use]
+    pub fn into_model(self, parameters: Arc<dyn Parameters>) -> Model {
+        let Self { blueprint, plan, base, .. } = self;
+        Model { decoder: blueprint.into_decoder(parameters.clone()), parameters, plan, base }
+    }
+
+    /// The model with every parameter whole in this process's memory.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub fn resident(self, device: &Device) -> Result<(Model, Arc<Resident>), ModelError> {
+        let mut values: Vec<AnyTensor> = Vec::with_capacity(self.registry().len());
+        for (index, parameter) in self.registry().iter().enumerate() {
+            let value = match &parameter.alias_of {
+                Some(target) => values[self.index_of(target)?].clone(),
+                None => to_device(self.rows(index, 0..rows_in(parameter))?, device),
             };
             values.push(value);
         }
-        let parameters = Arc::new(Resident::new(blueprint.registry().clone(), values));
-        Ok(Self { decoder: blueprint.into_decoder(parameters.clone()), parameters, plan, base })
+        let parameters = Arc::new(Resident::new(self.registry().clone(), values));
+        Ok((self.into_model(parameters.clone()), parameters))
+    }
+
+    fn index_of(&self, name: &str) -> Result<usize, ModelError> {
+        let unknown = || ModelError::UnknownParameter { name: name.to_owned() };
+        self.registry().index_of(name).ok_or_else(unknown)
+    }
+
+    fn new_factor(&self, parameter: &Parameter, rows: &Range<usize>) -> Result<HostTensor, ModelError> {
+        let unknown = || ModelError::UnknownParameter { name: parameter.name.clone() };
+        let plan = self.plan.as_ref().ok_or_else(unknown)?;
+        for site in &plan.sites {
+            for factor in site.factors() {
+                if site.name(factor) == parameter.name {
+                    let init = &plan.config.init_lora_weights;
+                    let values = fresh(site, factor, init, self.seed, elements(parameter, rows));
+                    let shape = with_rows(&parameter.shape, rows.len());
+                    return Ok(HostTensor::from_f32(&values, &shape, Dtype::F32)?);
+                }
+            }
+        }
+        Err(unknown())
+    }
+}
+
+/// A model: what runs, where its parameters are, and what was planned.
+pub struct Model {
+    /// The decoder over [`Self::parameters`].
+    pub decoder: Decoder,
+    /// The parameters; reading one gives it whole.
+    pub parameters: Arc<dyn Parameters>,
+    /// The adapter's plan.
+    pub plan: Option<Plan>,
+    base: usize,
+}
+
+impl Model {
+    /// Reads a model folder whole into this process's memory; see [`Planned`].
+    ///
+    /// # Errors
+    /// If the folder or the adapter does not fit, or a file is damaged.
+    pub fn load(
+        folder: &ModelFolder,
+        tuning: &Tuning<'_>,
+        trained: Dtype,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        Ok(Planned::new(folder, tuning, trained, seed)?.resident(device)?.0)
     }
 
     /// The stored dtype of trained matrices (fp32 when nothing of the base trains).
@@ -191,73 +282,78 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model, ModelError
     Model::load(&ModelFolder::open(path)?, &Tuning::None, Dtype::F32, 0, device)
 }
 
-fn stored(tensors: &mut AdapterTensors, parameter: &Parameter) -> Option<HostTensor> {
-    tensors.base_weights.remove(&parameter.name).or_else(|| {
-        // Biases that train along lie in the adapter's file; copies of `modules_to_save` are taken by name later.
-        if parameter.trainable { tensors.parameters.remove(&parameter.name) } else { None }
-    })
+/// The number of rows: dim 0, or 1 for a scalar.
+fn rows_in(parameter: &Parameter) -> usize {
+    parameter.shape.first().copied().unwrap_or(1)
 }
 
-fn value_of<T: Clone>(blueprint: &Blueprint, values: &[T], name: &str) -> Result<T, ModelError> {
-    blueprint
-        .registry()
-        .index_of(name)
-        .and_then(|i| values.get(i))
-        .cloned()
-        .ok_or_else(|| ModelError::UnknownParameter { name: name.to_owned() })
+fn with_rows(shape: &[usize], rows: usize) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    if let Some(first) = shape.first_mut() {
+        *first = rows;
+    }
+    shape
 }
 
-/// A fresh base parameter, as Transformers initialises it: matrices N(0, initializer_range), norms 1, biases 0; a
-/// function of the seed and the name.
-fn random(parameter: &Parameter, std: f64, seed: u64) -> Result<HostTensor, ModelError> {
+/// The elements of some rows.
+fn elements(parameter: &Parameter, rows: &Range<usize>) -> Range<usize> {
+    let row: usize = parameter.shape.iter().skip(1).product();
+    rows.start * row..rows.end * row
+}
+
+fn rows_of(tensor: &HostTensor, rows: &Range<usize>) -> HostTensor {
+    let row = tensor.shape.iter().skip(1).product::<usize>() * tensor.dtype.bytes();
+    HostTensor {
+        dtype: tensor.dtype,
+        shape: with_rows(&tensor.shape, rows.len()),
+        bytes: tensor.bytes[rows.start * row..rows.end * row].to_vec(),
+    }
+}
+
+/// Rows of a fresh base parameter, as Transformers initialises it: matrices N(0, initializer_range), norms 1, biases 0;
+/// a function of the seed, the name and the position.
+fn random(parameter: &Parameter, std: f64, seed: u64, rows: &Range<usize>) -> Result<HostTensor, ModelError> {
     let stream = Stream::new(seed, &parameter.name);
+    let elements = elements(parameter, rows);
     let values: Vec<f32> = match parameter.role {
-        Role::Norm => vec![1.0; parameter.elements()],
-        Role::Bias => vec![0.0; parameter.elements()],
-        _ => (0..parameter.elements() as u64).map(|i| stream.normal(i) * std as f32).collect(),
+        Role::Norm => vec![1.0; elements.len()],
+        Role::Bias => vec![0.0; elements.len()],
+        _ => elements.map(|i| stream.normal(i as u64) * std as f32).collect(),
     };
-    Ok(HostTensor::from_f32(&values, &parameter.shape, parameter.precision.store)?)
+    let shape = with_rows(&parameter.shape, rows.len());
+    Ok(HostTensor::from_f32(&values, &shape, parameter.precision.store)?)
 }
 
-fn new_factor(plan: Option<&Plan>, parameter: &Parameter, seed: u64) -> Result<HostTensor, ModelError> {
-    let unknown = || ModelError::UnknownParameter { name: parameter.name.clone() };
-    let plan = plan.ok_or_else(unknown)?;
-    for site in &plan.sites {
-        for factor in site.factors() {
-            if site.name(factor) == parameter.name {
-                let values =
-                    fresh(site, factor, &plan.config.init_lora_weights, seed, 0..parameter.elements());
-                return Ok(HostTensor::from_f32(&values, &parameter.shape, Dtype::F32)?);
-            }
-        }
-    }
-    Err(unknown())
+/// Where a checkpoint's model or adapter files keep the trained parameters.
+pub struct Reloaded {
+    adapter: Option<AdapterTensors>,
+    weights: Option<WeightFolder>,
 }
 
-/// Reads the trained parameters back from a checkpoint's model or adapter files.
-///
-/// # Errors
-/// If a tensor is missing or does not fit.
-pub fn reload_trained(model: &Model, path: &Path, device: &Device) -> Result<(), ModelError> {
-    let registry = model.parameters.registry();
-    if let Some(plan) = &model.plan {
-        let mut tensors = AdapterFolder::open(path)?.load(plan)?;
-        for (index, parameter) in registry.iter().enumerate().filter(|(_, p)| p.trainable) {
-            let name = parameter.name.strip_prefix(&copy_name("")).unwrap_or(&parameter.name);
-            let tensor = tensors
-                .parameters
-                .remove(name)
-                .ok_or_else(|| ModelError::UnknownParameter { name: name.to_owned() })?;
-            model.parameters.write(index, to_device(tensor.cast(parameter.precision.store), device));
-        }
-        return Ok(());
+impl Reloaded {
+    /// Opens the model or adapter files at `path`, as `model` writes them.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged, or the adapter does not fit.
+    pub fn open(model: &Model, path: &Path) -> Result<Self, ModelError> {
+        Ok(match &model.plan {
+            Some(plan) => Self { adapter: Some(AdapterFolder::open(path)?.load(plan)?), weights: None },
+            None => Self { adapter: None, weights: Some(WeightFolder::open(path)?) },
+        })
     }
-    let weights = WeightFolder::open(path)?;
-    for (index, parameter) in registry.iter().enumerate() {
-        if parameter.trainable && parameter.alias_of.is_none() {
-            let tensor = weights.read(&parameter.name)?;
-            model.parameters.write(index, to_device(tensor.cast(parameter.precision.store), device));
-        }
+
+    /// Rows of a trained parameter, in its stored dtype.
+    ///
+    /// # Errors
+    /// If it is missing or does not fit.
+    pub fn rows(&self, parameter: &Parameter, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        let name = parameter.name.strip_prefix(&copy_name("")).unwrap_or(&parameter.name);
+        let unknown = || ModelError::UnknownParameter { name: name.to_owned() };
+        let tensor = match (&self.adapter, &self.weights) {
+            (Some(adapter), _) => rows_of(adapter.parameters.get(name).ok_or_else(unknown)?, &rows),
+            (None, Some(weights)) => weights.read_slice(name, 0, rows)?,
+            (None, None) => return Err(unknown()),
+        };
+        Ok(tensor.cast(parameter.precision.store))
     }
-    Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Role};
-use burnish_models::{Model, ModelFolder, Tuning, load, to_device};
+use burnish_models::{Model, ModelFolder, Planned, Tuning, load, to_device};
 use burnish_peft::{AdapterFolder, AdapterTensors, LoraConfig, merge_adapter};
 use burnish_store::{FolderWriter, HostTensor, WeightFolder};
 use serde_json::json;
@@ -93,8 +93,9 @@ fn full_models_in_bf16_round_once() {
 fn adapted(base: &str, config: &str) -> (ModelFolder, Model) {
     let folder = ModelFolder::open(fixtures().join(base)).unwrap();
     let config = LoraConfig::from_json(config).unwrap();
-    let model = Model::load(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 3, &device()).unwrap();
-    let registry = burnish_models::Parameters::registry(&*model.parameters).clone();
+    let planned = Planned::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 3).unwrap();
+    let registry = planned.registry().clone();
+    let (model, resident) = planned.resident(&device()).unwrap();
     for (index, parameter) in registry.iter().enumerate().filter(|(_, p)| p.trainable) {
         let stream = Stream::new(17, &parameter.name);
         let old = model.host(index).to_f32();
@@ -103,7 +104,7 @@ fn adapted(base: &str, config: &str) -> (ModelFolder, Model) {
         let values: Vec<f32> =
             old.iter().enumerate().map(|(i, x)| x + size * stream.normal(i as u64)).collect();
         let tensor = HostTensor::from_f32(&values, &parameter.shape, parameter.precision.store).unwrap();
-        model.parameters.write(index, to_device(tensor, &device()));
+        resident.write(index, to_device(tensor, &device()));
     }
     (folder, model)
 }

@@ -14,12 +14,14 @@
 
 mod adamw;
 mod error;
+mod loss_scaler;
 mod schedule;
 mod slot;
 mod step;
 
 pub use adamw::{AdamW, AdamWOptions};
 pub use error::OptimError;
+pub use loss_scaler::LossScaler;
 pub use schedule::{Schedule, ScheduleKind};
 pub use slot::{SlotSpec, SlotTensor};
 pub use step::{Applied, Clipped, Gradients, Masters, Reduced, Unscale, Unscaled};

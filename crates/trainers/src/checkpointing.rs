@@ -6,7 +6,7 @@ use burnish_checkpoint::{Checkpoint, CheckpointWriter, TrainerState, resume, rot
 use burnish_config::Resume;
 use burnish_core::Dtype;
 use burnish_data::{Cursor, Sampler};
-use burnish_models::{Parameters, reload_trained, to_device, to_host};
+use burnish_models::{Reloaded, to_device, to_host};
 use burnish_optim::AdamW;
 use burnish_report::Record;
 use serde_json::{Map, Value, json};
@@ -122,7 +122,7 @@ impl Training<'_> {
         };
         let path = burnish_checkpoint::path_of(&options.output_dir, step);
         if path.is_dir() && step != self.counters.step {
-            reload_trained(&self.sft.model, &path, &self.sft.device)?;
+            reload(self.sft, &path)?;
             self.note(&format!(
                 "best {} was {value} at step {step}: loaded {}",
                 options.best_metric(),
@@ -173,13 +173,13 @@ pub(crate) fn restore(
             });
         }
     }
-    reload_trained(&sft.model, &path, &sft.device)?;
+    reload(sft, &path)?;
     let mut slots = Vec::new();
     for (name, slot) in checkpoint.entries() {
         let info = checkpoint.info(name, slot)?;
         let tensor = to_device(checkpoint.read_as(name, slot, Dtype::F32, &info.shape)?, &sft.device);
         match sft.model.parameters.registry().index_of(name).filter(|_| slot == VALUE) {
-            Some(index) => sft.model.parameters.write(index, tensor),
+            Some(index) => sft.parameters.write(index, tensor),
             None => slots.push((name.to_owned(), slot.to_owned(), tensor)),
         }
     }
@@ -199,4 +199,17 @@ pub(crate) fn restore(
         .filter_map(|line| Record::from_json(&Value::Object(line.clone()).to_string()))
         .collect();
     Ok(Some((counters, Window::from_json(&ours["window"]), records)))
+}
+
+/// Puts the trained parameters of a checkpoint's model or adapter files in place.
+fn reload(sft: &Sft, path: &std::path::Path) -> Result<(), TrainError> {
+    let files = Reloaded::open(&sft.model, path)?;
+    let registry = sft.model.parameters.registry();
+    for (index, parameter) in registry.iter().enumerate() {
+        if parameter.trainable && parameter.alias_of.is_none() {
+            let rows = files.rows(parameter, 0..parameter.shape[0])?;
+            sft.parameters.write(index, to_device(rows, &sft.device));
+        }
+    }
+    Ok(())
 }

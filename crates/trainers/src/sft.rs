@@ -14,7 +14,7 @@ use burnish_data::{
     Tokenizer, preflight,
 };
 use burnish_losses::TokenLoss;
-use burnish_models::{Model, ModelFolder, Parameters, Tuning};
+use burnish_models::{Model, ModelFolder, Planned, Resident, Tuning};
 use burnish_peft::{AdapterFolder, Bias, InitWeights, Layers, LoraConfig, Names, Targets};
 
 use serde_json::{Map, json};
@@ -63,6 +63,7 @@ pub struct Sft {
     pub(crate) train: Dataset,
     pub(crate) eval: Option<Dataset>,
     pub(crate) model: Model,
+    pub(crate) parameters: std::sync::Arc<Resident>,
     pub(crate) device: Device,
 }
 
@@ -103,11 +104,12 @@ impl Sft {
             (None, Some(config)) => Tuning::NewAdapter(config),
             (None, None) => Tuning::Full,
         };
-        let model = Model::load(&folder, &tuning, trained_dtype(options.model.dtype), training.seed, device)?;
+        let planned = Planned::new(&folder, &tuning, trained_dtype(options.model.dtype), training.seed)?;
+        let (model, parameters) = planned.resident(device)?;
         if model.parameters.registry().trainable().next().is_none() {
             return Err(TrainError::NothingTrains);
         }
-        Ok(Self { options, folder, rows, train, eval, model, device: device.clone() })
+        Ok(Self { options, folder, rows, train, eval, model, parameters, device: device.clone() })
     }
 
     /// One line on what will train on what.

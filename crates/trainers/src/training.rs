@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use burnish_config::{Interval, Optimizer, Sampling, SaveInterval, Scheduler, Steps};
 use burnish_data::{Example, Order, Sampler, Step};
 use burnish_losses::Tally;
-use burnish_models::{DropoutStep, Mode, Parameters, Resident};
+use burnish_models::{DropoutStep, Mode, Parameters as _, Resident};
 use burnish_ops::AnyTensor;
 use burnish_optim::{AdamW, AdamWOptions, Gradients, Masters, Schedule, ScheduleKind, Unscale};
 use burnish_report::{EventFile, MetricsLog, PeakMemory, Progress, Record};
@@ -237,7 +237,7 @@ impl<'a> Training<'a> {
         if !loss.is_finite() {
             return Err(TrainError::LossNotFinite { step: number, loss, checkpoint });
         }
-        let parameters = &sft.model.parameters;
+        let parameters = &sft.parameters;
         let registry = parameters.registry();
         let trained = registry.iter().enumerate().filter(|(_, p)| p.trainable && p.alias_of.is_none());
         let found = trained.filter_map(|(i, _)| Some((i, parameters.take_gradient(i)?))).collect();

@@ -5,6 +5,7 @@ mod generation;
 mod logging;
 mod lora;
 mod model;
+mod ranks;
 mod training;
 
 pub use data::{InputOptions, PackingOptions, PreparationOptions, SourceOptions};
@@ -12,4 +13,5 @@ pub use generation::{GenerationOptions, PromptOptions};
 pub use logging::LoggingOptions;
 pub use lora::LoraOptions;
 pub use model::{MergeTargetOptions, ModelOptions};
+pub use ranks::RankOptions;
 pub use training::{BatchOptions, TrainingOptions};

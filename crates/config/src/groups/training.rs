@@ -59,6 +59,8 @@ options! {
     Trl gradient_checkpointing: bool = true;
     /// Arithmetic in bfloat16 where the device gains from it; on the CPU arithmetic is float32 either way.
     Transformers bf16: bool = false;
+    /// Trained matrices in float16 over float32 masters, with a dynamic loss scale; arithmetic on the CPU is float32.
+    Transformers fp16: bool = false;
     /// Seed of everything random.
     Transformers seed: u64 = 42;
     /// Seed of the order of rows; by default `seed`.

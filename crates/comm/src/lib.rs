@@ -38,6 +38,8 @@ mod link;
 mod linked;
 pub mod local;
 mod mesh;
+#[cfg(unix)]
+pub mod mpi;
 mod parts;
 mod pending;
 mod reduction;

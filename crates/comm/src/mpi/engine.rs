@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use super::{MpiError, PIECE};
 use super::library::{ANY_SOURCE, Code, Handle, Library, Request};
+use super::{MpiError, PIECE};
 use crate::inbox::lock;
 use crate::{Aligned, Bytes, CommError, HEADER, Inbox, Kind, Message};
 
@@ -97,9 +97,12 @@ pub(super) struct Engine {
 impl Engine {
     /// The engine of a process whose MPI is initialised. `within` is a communicator of its own; bodies travel in
     /// pieces of at most `piece` bytes.
-    pub(super) fn new(library: &'static Library, within: Handle, piece: usize) -> Result<Arc<Self>, MpiError> {
-        let (rank, size) =
-            library.place(within).map_err(|code| library.error(0, code))?;
+    pub(super) fn new(
+        library: &'static Library,
+        within: Handle,
+        piece: usize,
+    ) -> Result<Arc<Self>, MpiError> {
+        let (rank, size) = library.place(within).map_err(|code| library.error(0, code))?;
         let state = State {
             frame: Box::new([0; FRAME]),
             listening: None,
@@ -239,7 +242,10 @@ impl Engine {
                 }
                 if began.elapsed() > PATIENCE && !told {
                     told = true;
-                    eprintln!("transport mpi: rank {} has ended and waits for ranks {missing:?} to end", self.rank);
+                    eprintln!(
+                        "transport mpi: rank {} has ended and waits for ranks {missing:?} to end",
+                        self.rank
+                    );
                 }
             }
             drop(state);
@@ -284,7 +290,13 @@ impl State {
         if self.closed {
             let rank = engine.rank;
             let source = Arc::new(MpiError::Ended { rank });
-            return Err(CommError::Link { transport: "mpi", operation: "a message", rank, peer: rank, source });
+            return Err(CommError::Link {
+                transport: "mpi",
+                operation: "a message",
+                rank,
+                peer: rank,
+                source,
+            });
         }
         Ok(())
     }
@@ -369,7 +381,8 @@ impl State {
             let (count, peer) = (integer(piece.len()), integer(from));
             // SAFETY: `receiving` keeps the body, untouched, until all its requests are complete: it is taken out of
             // the state by `move_on` then, and leaked with the state otherwise.
-            match unsafe { engine.library.receive(piece.as_mut_ptr(), count, peer, BODY_TAG, engine.within) } {
+            match unsafe { engine.library.receive(piece.as_mut_ptr(), count, peer, BODY_TAG, engine.within) }
+            {
                 Ok(request) => receiving.requests.push(request),
                 Err(code) => {
                     step = Err(self.fail(engine, from, code, "receiving"));

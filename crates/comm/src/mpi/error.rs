@@ -31,7 +31,9 @@ pub enum MpiError {
         version: String,
     },
     /// A function or object that every Open MPI 4 and 5 exports is absent.
-    #[error("transport mpi: `{path}` has no symbol `{symbol}`; expected the library of Open MPI 4 or 5 (libmpi.so.40)")]
+    #[error(
+        "transport mpi: `{path}` has no symbol `{symbol}`; expected the library of Open MPI 4 or 5 (libmpi.so.40)"
+    )]
     Symbol {
         /// The library's name or path.
         path: String,
@@ -92,7 +94,9 @@ pub enum MpiError {
         rank: usize,
     },
     /// A call returned an error code.
-    #[error("transport mpi: rank {rank}: {function} failed with code {code}: {text}; see what Open MPI and the other ranks printed, and whether all hosts run the same Open MPI")]
+    #[error(
+        "transport mpi: rank {rank}: {function} failed with code {code}: {text}; see what Open MPI and the other ranks printed, and whether all hosts run the same Open MPI"
+    )]
     Call {
         /// The rank that called, of the world.
         rank: usize,

@@ -185,12 +185,7 @@ impl Library {
         let mut provided = 0;
         // SAFETY: null arguments are allowed for argc and argv; the caller saw that MPI is not initialised.
         let code = unsafe {
-            (self.functions.init_thread)(
-                ptr::null_mut(),
-                ptr::null_mut(),
-                THREAD_MULTIPLE,
-                &raw mut provided,
-            )
+            (self.functions.init_thread)(ptr::null_mut(), ptr::null_mut(), THREAD_MULTIPLE, &raw mut provided)
         };
         checked("MPI_Init_thread", code).map(|()| provided)
     }
@@ -201,7 +196,10 @@ impl Library {
         // SAFETY: MPI is initialised; world and the error handler are Open MPI's predefined handles, and `own` is
         // valid for one write.
         unsafe {
-            checked("MPI_Comm_set_errhandler", (self.functions.set_errhandler)(self.world, self.errors_return))?;
+            checked(
+                "MPI_Comm_set_errhandler",
+                (self.functions.set_errhandler)(self.world, self.errors_return),
+            )?;
             checked("MPI_Comm_dup", (self.functions.comm_dup)(self.world, &raw mut own))?;
             checked("MPI_Comm_set_errhandler", (self.functions.set_errhandler)(own, self.errors_return))?;
         }

@@ -94,14 +94,17 @@ impl Mpi {
         if provided < library::THREAD_SERIALIZED {
             return Err(MpiError::Threads { path: path.to_owned(), provided });
         }
+        let within = library.own_world().map_err(|code| library.error(0, code))?;
+        let engine = Engine::new(library, within, piece)?;
+        let (rank, world) = (engine.rank(), engine.size());
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             hook(panic);
-            abort(PANIC_STATUS);
+            if let (true, false) = library.life() {
+                eprintln!("transport mpi: rank {rank} of {world} panicked: ending the job");
+                library.abort(PANIC_STATUS);
+            }
         }));
-        let within = library.own_world().map_err(|code| library.error(0, code))?;
-        let engine = Engine::new(library, within, piece)?;
-        let world = engine.size();
         for variable in RANKS {
             let launched = std::env::var(variable).ok().and_then(|ranks| ranks.parse::<usize>().ok());
             if let Some(launched) = launched.filter(|&launched| launched > world) {

@@ -191,6 +191,14 @@ pub enum CommError {
         /// The panic's message.
         message: String,
     },
+    /// A rank stopped for reasons of its own.
+    #[error("rank {rank} stopped: {reason}")]
+    Stopped {
+        /// The rank.
+        rank: usize,
+        /// Its own words.
+        reason: String,
+    },
     /// A fault plan took this rank away.
     #[error("rank {rank} vanished by its fault plan at call {call_number}: {call}")]
     Vanished {

@@ -148,7 +148,7 @@ impl Group {
         call.elements = bucket.len();
         call.reduction = Some(reduction);
         if let Err(error) = check_reduction::<E>(&call, reduction) {
-            return Pending::known(Err(error));
+            return self.refuse(error);
         }
         let map = bucket.map().cloned();
         self.start(call, payload(bucket.into_bytes()), move |outcome| Bucket::received(one(outcome), map))
@@ -176,7 +176,7 @@ impl Group {
             .and_then(|()| check_elements(&call, call.elements, bucket.len()))
             .and_then(|()| check_reduction::<E>(&call, reduction));
         if let Err(error) = checked {
-            return Pending::known(Err(error));
+            return self.refuse(error);
         }
         let start: usize = counts[..self.rank()].iter().sum();
         let map = bucket.map().map(|map| part_of_map(map, &(start..start + counts[self.rank()])));
@@ -196,7 +196,7 @@ impl Group {
             .check_counts(&call, counts)
             .and_then(|()| check_elements(&call, counts[self.rank()], part.len()));
         if let Err(error) = checked {
-            return Pending::known(Err(error));
+            return self.refuse(error);
         }
         let payload = Payload { receive: counts.to_vec(), ..payload(part.into_bytes()) };
         self.start(call, payload, |outcome| Parts::new(many(outcome)))
@@ -222,7 +222,7 @@ impl Group {
             .and_then(|()| check_elements(&call, call.elements, bucket.len()))
             .and_then(|()| check_elements(&call, receive[self.rank()], send[self.rank()]));
         if let Err(error) = checked {
-            return Pending::known(Err(error));
+            return self.refuse(error);
         }
         let payload = Payload { bytes: bucket.into_bytes(), send: send.to_vec(), receive: receive.to_vec() };
         self.start(call, payload, |outcome| Parts::new(many(outcome)))
@@ -237,7 +237,7 @@ impl Group {
         call.elements = bucket.len();
         call.root = Some(root);
         if let Err(error) = self.check_member(&call, root, false) {
-            return Pending::known(Err(error));
+            return self.refuse(error);
         }
         let map = bucket.map().cloned();
         let bytes = if root == self.rank() { bucket.into_bytes() } else { Bytes::empty() };
@@ -265,7 +265,7 @@ impl Group {
             .and_then(|()| check_elements(&call, counts[self.rank()], part.len()))
             .and_then(|()| self.check_member(&call, root, false));
         if let Err(error) = checked {
-            return Pending::known(Err(error));
+            return self.refuse(error);
         }
         let payload = Payload { receive: counts.to_vec(), ..payload(part.into_bytes()) };
         self.start(call, payload, |outcome| match outcome {
@@ -283,7 +283,7 @@ impl Group {
         call.elements = bucket.len();
         call.root = Some(to);
         if let Err(error) = self.check_member(&call, to, true) {
-            return Pending::known(Err(error));
+            return self.refuse(error);
         }
         self.start(call, payload(bucket.into_bytes()), |_| ())
     }
@@ -297,7 +297,7 @@ impl Group {
         call.elements = elements;
         call.root = Some(from);
         if let Err(error) = self.check_member(&call, from, true) {
-            return Pending::known(Err(error));
+            return self.refuse(error);
         }
         self.start(call, payload(Bytes::empty()), |outcome| Bucket::received(one(outcome), None))
     }
@@ -358,6 +358,12 @@ impl Group {
         });
         drop(order);
         Pending::under(work, finish)
+    }
+
+    /// A call that this rank cannot make: the others must not wait for it.
+    fn refuse<T>(&self, error: CommError) -> Pending<T> {
+        self.core.transport.fail(error.clone());
+        Pending::known(Err(error))
     }
 
     fn check_counts(&self, call: &Call, counts: &[usize]) -> Result<(), CommError> {

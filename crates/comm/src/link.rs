@@ -33,7 +33,7 @@ pub struct Message {
     pub kind: Kind,
     /// The channel's hash.
     pub channel: u64,
-    /// 0, or 1 for the second round of an all_reduce.
+    /// 0, or from 1 on for the pieces in the second round of an all_reduce.
     pub phase: u8,
     /// Which call of the sender to this receiver on this channel the message belongs to.
     pub index: u64,

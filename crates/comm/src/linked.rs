@@ -82,7 +82,8 @@ impl Engine {
                 return;
             }
             CommError::Disagreement { .. } => (Kind::Disagreed, error.to_string()),
-            CommError::Panicked { message, .. } => (Kind::Failed, message.clone()),
+            CommError::Panicked { message, .. } => (Kind::Failed, format!("it panicked: {message}")),
+            CommError::Stopped { reason, .. } => (Kind::Failed, reason.clone()),
             _ => (Kind::Failed, error.to_string()),
         };
         self.tell(kind, Bytes::from_vec(reason.into_bytes()));
@@ -205,9 +206,8 @@ impl Transport for Linked {
         Box::new(Waiting { engine: Arc::clone(engine), flight })
     }
 
-    fn fail(&self, reason: &str) {
-        let rank = self.rank();
-        self.engine.fail(&CommError::Panicked { rank, message: reason.to_owned() });
+    fn fail(&self, error: CommError) {
+        self.engine.fail(&error);
     }
 
     fn failure(&self) -> Option<Arc<CommError>> {
@@ -250,7 +250,7 @@ impl Work for Waiting {
 impl Drop for Waiting {
     /// What is still to come must be taken out of the inbox, and looked at, by somebody.
     fn drop(&mut self) {
-        if !self.flight.owes() && self.flight.abandon() {
+        if !self.flight.owes() && self.flight.abandon() && self.engine.first().is_none() {
             lock(&self.engine.helping).push(Arc::clone(&self.flight));
         }
     }

@@ -78,8 +78,9 @@ pub fn run_worlds<T: Send>(
                     let own = world.clone();
                     catch_unwind(AssertUnwindSafe(|| program(world))).map_err(|panic| {
                         let message = message_of(&*panic);
-                        own.fail(&message);
-                        CommError::Panicked { rank, message }
+                        let error = CommError::Panicked { rank, message };
+                        own.fail_with(error.clone());
+                        error
                     })
                 });
                 (rank, running)

@@ -92,8 +92,8 @@ pub trait Transport: Send + Sync {
     /// Starts a call. Returns at once; every error surfaces in [`Work::wait`].
     fn start(&self, request: Request) -> Box<dyn Work>;
 
-    /// Tells all other ranks that this rank has failed, so that none waits for it. Only the first error counts.
-    fn fail(&self, reason: &str);
+    /// Keeps `error` as this rank's first, unless there was one, and tells the other ranks, so that none waits for it.
+    fn fail(&self, error: CommError);
 
     /// The first error of this rank, if there was one.
     fn failure(&self) -> Option<Arc<CommError>>;

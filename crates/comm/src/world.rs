@@ -95,7 +95,11 @@ impl World {
     /// Tells all other ranks that this rank has failed and why: none waits for it any longer. To be called where a
     /// rank's own work ends in an error. Later calls of this rank are refused.
     pub fn fail(&self, reason: &str) {
-        self.core.transport.fail(reason);
+        self.core.transport.fail(CommError::Stopped { rank: self.rank(), reason: reason.to_owned() });
+    }
+
+    pub(crate) fn fail_with(&self, error: CommError) {
+        self.core.transport.fail(error);
     }
 
     /// The first error of this rank's communication, if there was one.

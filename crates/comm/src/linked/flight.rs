@@ -16,6 +16,11 @@ use crate::{Bytes, Call, CommError, Op, Outcome, Payload, Reduction, Request};
 const WHOLE: usize = 16 << 10;
 /// ... among at most this many ranks, as each then receives from all.
 const WHOLE_RANKS: usize = 16;
+/// A reduced chunk goes out in pieces of about this many bytes: allocators recycle buffers of this size, while larger
+/// ones are fresh pages each time, which cost more than the sums.
+const PIECE: usize = 4 << 20;
+/// Most pieces of a chunk, as a message's phase is one byte; they grow beyond [`PIECE`] then.
+const PIECES: usize = 200;
 
 pub(super) enum Progress {
     Over(Result<Outcome, CommError>),
@@ -25,8 +30,8 @@ pub(super) enum Progress {
 enum Stage {
     /// Waiting for the first message of each peer.
     First,
-    /// all_reduce: waiting for the others' reduced chunks.
-    Second,
+    /// all_reduce: waiting for this piece of the others' reduced chunks.
+    Second(usize),
     /// Complete; the result until somebody takes it.
     Over(Option<Result<Outcome, CommError>>),
 }
@@ -41,6 +46,10 @@ struct State {
     differing: Vec<(usize, Call)>,
     /// When a disagreement was first seen.
     seen: Option<Instant>,
+    /// all_reduce: the complete pieces of all members, by piece.
+    pieces: Vec<Vec<Bytes>>,
+    /// Nobody will take the result.
+    abandoned: bool,
 }
 
 pub(super) struct Flight {
@@ -48,8 +57,8 @@ pub(super) struct Flight {
     channel: u64,
     /// Per member: the number of this call among the messages to and from it.
     index: Vec<Counter>,
-    /// Both rounds of an all_reduce.
-    two_rounds: bool,
+    /// Pieces of a chunk in the second round of an all_reduce; 0 where there is none.
+    pieces: usize,
     state: Mutex<State>,
 }
 
@@ -66,10 +75,11 @@ impl Flight {
         }
         let bytes = call.elements * call.dtype.bytes();
         let two_rounds = call.op == Op::AllReduce && size > 1 && (bytes > WHOLE || size > WHOLE_RANKS);
+        let pieces = if two_rounds { bytes.div_ceil(size).div_ceil(PIECE).clamp(1, PIECES) } else { 0 };
         let own = request.payload.bytes.clone();
         let state =
-            State { stage: Stage::First, own, arrived: vec![None; size], differing: Vec::new(), seen: None };
-        let mut flight = Self { request, channel, index, two_rounds, state: Mutex::new(state) };
+            State { stage: Stage::First, own, arrived: vec![None; size], differing: Vec::new(), seen: None, pieces: Vec::new(), abandoned: false };
+        let mut flight = Self { request, channel, index, pieces, state: Mutex::new(state) };
         // the state holds the elements from here on, so that they can be taken out of it
         flight.request.payload = Payload { bytes: Bytes::empty(), ..flight.request.payload };
         flight
@@ -81,7 +91,7 @@ impl Flight {
 
     /// Whether peers need this rank again after the first messages.
     pub(super) fn owes(&self) -> bool {
-        self.two_rounds
+        self.pieces > 0
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -91,7 +101,12 @@ impl Flight {
     /// Nobody will take the result; gives whether messages are still to come.
     pub(super) fn abandon(&self) -> bool {
         let mut state = lock(&self.state);
+        let me = self.me();
+        state.abandoned = true;
         state.own = Bytes::empty();
+        if state.arrived[me].is_some() {
+            state.arrived[me] = Some(Bytes::empty());
+        }
         !matches!(state.stage, Stage::Over(_))
     }
 
@@ -124,7 +139,7 @@ impl Flight {
         let (call, payload) = (self.call(), &self.request.payload);
         let all = 0..call.elements;
         let elements = match call.op {
-            Op::AllReduce if self.two_rounds => chunk(call.elements, self.size(), member),
+            Op::AllReduce if self.owes() => chunk(call.elements, self.size(), member),
             Op::AllReduce | Op::Send => all,
             Op::ReduceScatter | Op::AllToAll => {
                 let start = payload.send[..member].iter().sum();
@@ -142,7 +157,7 @@ impl Flight {
     fn incoming(&self, member: usize) -> usize {
         let (call, payload) = (self.call(), &self.request.payload);
         match call.op {
-            Op::AllReduce if self.two_rounds => chunk(call.elements, self.size(), self.me()).len(),
+            Op::AllReduce if self.owes() => chunk(call.elements, self.size(), self.me()).len(),
             Op::AllReduce | Op::Recv => call.elements,
             Op::ReduceScatter => payload.send[self.me()],
             Op::AllGather | Op::AllToAll => payload.receive[member],
@@ -201,7 +216,7 @@ impl Flight {
         let until = self.move_on(engine, &mut state);
         match &mut state.stage {
             Stage::Over(result) => Progress::Over(result.take().unwrap_or(Ok(Outcome::Nothing))),
-            Stage::First | Stage::Second => Progress::Waiting { until },
+            Stage::First | Stage::Second(_) => Progress::Waiting { until },
         }
     }
 
@@ -228,7 +243,7 @@ impl Flight {
     fn step(&self, engine: &Engine, state: &mut State) -> Result<Step, CommError> {
         // notices first: what their senders posted before them is in the inbox by then
         let notices = engine.inbox().notices();
-        let phase = u8::from(matches!(state.stage, Stage::Second));
+        let phase = if let Stage::Second(piece) = state.stage { second_phase(piece) } else { 0 };
         let mut missing = Vec::new();
         for member in 0..self.size() {
             if state.arrived[member].is_some() || !self.receives(member) {
@@ -297,7 +312,7 @@ impl Flight {
             }
         }
         let elements = match state.stage {
-            Stage::Second => chunk(self.call().elements, self.size(), member).len(),
+            Stage::Second(piece) => self.piece(member, piece).len(),
             _ => self.incoming(member),
         };
         let (expected, got) = (self.bytes(elements), message.body.len());
@@ -315,19 +330,31 @@ impl Flight {
         let reduction = call.reduction.unwrap_or(Reduction::Sum);
         let own = std::mem::replace(&mut state.own, Bytes::empty());
         Ok(Step::Done(match call.op {
-            _ if matches!(state.stage, Stage::Second) => Outcome::One(assemble(call.dtype, own, &parts)),
-            Op::AllReduce if self.two_rounds => {
-                let reduced = reduce_bytes(call.dtype, &parts, reduction);
-                // let go of the peers' buckets before they hear from us: they then write into them
-                parts.clear();
-                for member in (1..self.size()).map(|step| (me + step) % self.size()) {
-                    self.post(engine, member, 1, reduced.clone())?;
+            Op::AllReduce if self.owes() => {
+                let next = if let Stage::Second(piece) = state.stage {
+                    state.pieces.push(parts);
+                    piece + 1
+                } else {
+                    state.pieces = vec![self.reduce_chunk(engine, parts, reduction)?];
+                    0
+                };
+                if next == self.pieces {
+                    let mut pieces = std::mem::take(&mut state.pieces);
+                    let mine = pieces.remove(0);
+                    for (piece, mine) in pieces.iter_mut().zip(mine) {
+                        piece.insert(me, mine);
+                    }
+                    let in_order: Vec<Bytes> =
+                        (0..self.size()).flat_map(|member| pieces.iter().map(move |piece| piece[member].clone())).collect();
+                    drop(pieces);
+                    Outcome::One(assemble(call.dtype, own, &in_order))
+                } else {
+                    state.own = own;
+                    state.stage = Stage::Second(next);
+                    return Ok(Step::Again);
                 }
-                state.own = own;
-                state.arrived[me] = Some(reduced);
-                state.stage = Stage::Second;
-                return Ok(Step::Again);
             }
+            _ if state.abandoned => Outcome::Nothing,
             Op::AllReduce | Op::ReduceScatter if self.size() == 1 => Outcome::One(own),
             Op::AllReduce | Op::ReduceScatter => Outcome::One(reduce_bytes(call.dtype, &parts, reduction)),
             Op::AllGather | Op::AllToAll => Outcome::Parts(parts),
@@ -340,6 +367,37 @@ impl Flight {
             Op::Recv => Outcome::One(parts.swap_remove(0)),
             Op::Gather | Op::Send | Op::Barrier => Outcome::Nothing,
         }))
+    }
+
+    /// Reduces this rank's chunk and sends it out piece by piece; gives the pieces.
+    fn reduce_chunk(
+        &self,
+        engine: &Engine,
+        mut parts: Vec<Bytes>,
+        reduction: Reduction,
+    ) -> Result<Vec<Bytes>, CommError> {
+        let (dtype, me) = (self.call().dtype, self.me());
+        let mut pieces = Vec::with_capacity(self.pieces);
+        for piece in 0..self.pieces {
+            let range = self.byte_range(self.piece(me, piece));
+            let inputs: Vec<Bytes> = parts.iter().map(|part| part.slice(range.clone())).collect();
+            let reduced = reduce_bytes(dtype, &inputs, reduction);
+            drop(inputs);
+            if piece + 1 == self.pieces {
+                // let go of the peers' buckets before they hear the last from us: they then write into them
+                parts.clear();
+            }
+            for member in (1..self.size()).map(|step| (me + step) % self.size()) {
+                self.post(engine, member, second_phase(piece), reduced.clone())?;
+            }
+            pieces.push(reduced);
+        }
+        Ok(pieces)
+    }
+
+    /// The elements of a piece within the chunk of `member`.
+    fn piece(&self, member: usize, piece: usize) -> Range<usize> {
+        chunk(chunk(self.call().elements, self.size(), member).len(), self.pieces, piece)
     }
 
     pub(super) fn silence(&self, rank: usize) -> CommError {
@@ -361,6 +419,11 @@ enum Step {
     Done(Outcome),
     Again,
     Wait(Option<Instant>),
+}
+
+/// The phase of the messages with a piece of a reduced chunk.
+fn second_phase(piece: usize) -> u8 {
+    u8::try_from(1 + piece).unwrap_or(u8::MAX)
 }
 
 fn sends(call: &Call, me: usize, member: usize) -> bool {

@@ -8,14 +8,20 @@
 //!
 //! `cargo xtask mpi` runs all of it, also across two hosts.
 
+mod twin;
+
 use std::error::Error;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use burnish_comm::{Bucket, CommError, Group, Reduction, World, local, mpi};
+use burnish_comm::mpi::{self, Mpi};
+use burnish_comm::{Bucket, CommError, Group, Reduction, World, local};
 
 /// How long a rank waits for the others here.
 const DEADLINE: Duration = Duration::from_secs(3);
+/// ... and in the suite, where ranks share cores.
+const SUITE_DEADLINE: Duration = Duration::from_secs(60);
 /// Elements of 64 MiB.
 const ELEMENTS: usize = 16 << 20;
 
@@ -25,7 +31,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // In one piece: the launcher merges what the ranks write.
-            eprint!("{}", format!("error: {error}\n"));
+            let _ = io::stderr().write_all(format!("error: {error}\n").as_bytes());
             ExitCode::FAILURE
         }
     }
@@ -36,12 +42,24 @@ fn run(words: &[String]) -> Result<(), Box<dyn Error>> {
     let number = words.get(1).map(|word| word.parse::<usize>()).transpose()?;
     match task {
         "bench" => Ok(bench(&mpi::world()?)?),
+        "suite" => {
+            let piece = number.unwrap_or(mpi::PIECE);
+            suite(&World::over(Box::new(Mpi::start(piece)?)).with_deadline(SUITE_DEADLINE))
+        }
         _ => {
             let world = mpi::world()?.with_deadline(DEADLINE);
             // Told before the world is dropped: then no rank waits for this one, and this one for none.
             fail(task, number.unwrap_or(0), &world).inspect_err(|error| world.fail(&error.to_string()))
         }
     }
+}
+
+/// Everything that must hold over MPI as over threads.
+fn suite(world: &World) -> Result<(), Box<dyn Error>> {
+    twin::compare(world)?;
+    // In one piece: the launcher merges what the ranks write.
+    io::stdout().write_all(format!("rank {}: suite passed\n", world.rank()).as_bytes())?;
+    Ok(())
 }
 
 /// Rank `culprit` fails in the way of `task`, the others make the calls that it owes them.

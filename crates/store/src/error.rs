@@ -144,6 +144,57 @@ pub enum StoreError {
         /// The folder.
         path: PathBuf,
     },
+    /// An unfinished folder that is not there (any more).
+    #[error("the unfinished folder of `{}` is gone: the lead rank gave up (see its error), or another program removed it; nothing was replaced", path.display())]
+    Abandoned {
+        /// The folder that was to be written.
+        path: PathBuf,
+    },
+    /// Another run wrote the same folder meanwhile.
+    #[error("`{}` was written by another run while this one was writing it; nothing was replaced: give each run its own output folder", path.display())]
+    Overtaken {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A rank that did not finish its part.
+    #[error("rank {rank} of {ranks} did not finish writing `{}` ({reason}); nothing was replaced: see that rank's error", path.display())]
+    MissingPart {
+        /// The folder.
+        path: PathBuf,
+        /// The rank.
+        rank: usize,
+        /// How many write.
+        ranks: usize,
+        /// What was found instead.
+        reason: String,
+    },
+    /// Ranks that disagree on what a file consists of.
+    #[error(
+        "ranks {rank} and {other} lay out `{file}` differently; nothing was replaced: give all ranks the same tensors, shapes, dtypes and shard size"
+    )]
+    Layout {
+        /// The file.
+        file: String,
+        /// One rank.
+        rank: usize,
+        /// Another.
+        other: usize,
+    },
+    /// Rows of a file that no rank wrote, or two did.
+    #[error(
+        "`{file}` was written in pieces that do not make it up: byte {byte}{} was written by {writers}; nothing was replaced: each row is for exactly one rank",
+        of_tensor(tensor)
+    )]
+    Pieces {
+        /// The file.
+        file: String,
+        /// Where.
+        byte: u64,
+        /// The tensor that lies there.
+        tensor: Option<String>,
+        /// Who wrote it.
+        writers: &'static str,
+    },
     /// The disk (or a quota) is full.
     #[error("no space left for `{}` ({bytes} bytes); nothing was replaced: free space on that disk or choose another output folder", path.display())]
     DiskFull {
@@ -260,6 +311,10 @@ fn other_formats(found: &[String]) -> String {
         "; it holds {}, which burnish does not read: convert to safetensors (Transformers' save_pretrained does)",
         found.join(", ")
     )
+}
+
+fn of_tensor(tensor: &Option<String>) -> String {
+    tensor.as_ref().map_or_else(String::new, |t| format!(" (of `{t}`)"))
 }
 
 fn nearest_names(nearest: &[String]) -> String {

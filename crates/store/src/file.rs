@@ -54,6 +54,12 @@ impl TensorFile {
         self.header.entries.get(name)
     }
 
+    /// The tensor that a byte of the file belongs to.
+    pub(crate) fn tensor_at(&self, byte: u64) -> Option<String> {
+        let holds = |e: &Entry| e.begin <= byte && byte < e.end;
+        self.header.entries.iter().find(|(_, e)| holds(e)).map(|(n, _)| n.clone())
+    }
+
     pub(crate) fn dtype(&self, name: &str, entry: &Entry) -> Result<Dtype, StoreError> {
         header::dtype_of(&entry.dtype).ok_or_else(|| StoreError::UnknownDtype {
             path: self.path.clone(),
@@ -102,13 +108,21 @@ impl TensorFile {
     }
 }
 
+/// Fills `out` with a file's bytes from `offset` on.
+///
+/// # Errors
+/// As the operating system reports; a file that ends before is [`io::ErrorKind::UnexpectedEof`].
 #[cfg(unix)]
-fn read_at(file: &File, out: &mut [u8], offset: u64) -> io::Result<()> {
+pub fn read_at(file: &File, out: &mut [u8], offset: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, out, offset)
 }
 
+/// Fills `out` with a file's bytes from `offset` on.
+///
+/// # Errors
+/// As the operating system reports; a file that ends before is [`io::ErrorKind::UnexpectedEof`].
 #[cfg(windows)]
-fn read_at(file: &File, mut out: &mut [u8], mut offset: u64) -> io::Result<()> {
+pub fn read_at(file: &File, mut out: &mut [u8], mut offset: u64) -> io::Result<()> {
     use std::os::windows::fs::FileExt as _;
     while !out.is_empty() {
         let n = file.seek_read(out, offset)?;

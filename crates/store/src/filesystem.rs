@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Seek as _, SeekFrom, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +13,11 @@ pub trait FileOut: Write {
     /// # Errors
     /// As the operating system reports.
     fn sync(&mut self) -> io::Result<()>;
+    /// Goes on writing at this byte.
+    ///
+    /// # Errors
+    /// As the operating system reports.
+    fn seek_to(&mut self, byte: u64) -> io::Result<()>;
 }
 
 /// What [`FolderWriter`](crate::FolderWriter) asks of a disk.
@@ -22,11 +27,22 @@ pub trait Filesystem: Debug + Send + Sync {
     /// # Errors
     /// As the operating system reports.
     fn create(&self, path: &Path) -> io::Result<Box<dyn FileOut>>;
+    /// Opens a file of `bytes` bytes that other ranks write too; whoever is first creates it, full of zeros. What is in
+    /// it stays.
+    ///
+    /// # Errors
+    /// As the operating system reports.
+    fn share(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn FileOut>>;
     /// Creates a folder and its parents.
     ///
     /// # Errors
     /// As the operating system reports.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
+    /// Creates a folder, if need be, in one that exists.
+    ///
+    /// # Errors
+    /// As the operating system reports.
+    fn add_folder(&self, path: &Path) -> io::Result<()>;
     /// Renames, replacing a file of that name.
     ///
     /// # Errors
@@ -47,6 +63,10 @@ impl FileOut for File {
     fn sync(&mut self) -> io::Result<()> {
         self.sync_all()
     }
+
+    fn seek_to(&mut self, byte: u64) -> io::Result<()> {
+        self.seek(SeekFrom::Start(byte)).map(drop)
+    }
 }
 
 impl Filesystem for Disk {
@@ -54,8 +74,21 @@ impl Filesystem for Disk {
         Ok(Box::new(File::create(path)?))
     }
 
+    fn share(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn FileOut>> {
+        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        file.set_len(bytes)?;
+        Ok(Box::new(file))
+    }
+
     fn create_folder(&self, path: &Path) -> io::Result<()> {
         fs::create_dir_all(path)
+    }
+
+    fn add_folder(&self, path: &Path) -> io::Result<()> {
+        match fs::create_dir(path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            other => other,
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -113,6 +146,10 @@ impl FileOut for FullFile {
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync()
     }
+
+    fn seek_to(&mut self, byte: u64) -> io::Result<()> {
+        self.file.seek_to(byte)
+    }
 }
 
 impl Filesystem for FullDisk {
@@ -120,8 +157,17 @@ impl Filesystem for FullDisk {
         Ok(Box::new(FullFile { file: Disk.create(path)?, left: self.left.clone() }))
     }
 
+    /// As on most disks, only what is written takes room.
+    fn share(&self, path: &Path, bytes: u64) -> io::Result<Box<dyn FileOut>> {
+        Ok(Box::new(FullFile { file: Disk.share(path, bytes)?, left: self.left.clone() }))
+    }
+
     fn create_folder(&self, path: &Path) -> io::Result<()> {
         Disk.create_folder(path)
+    }
+
+    fn add_folder(&self, path: &Path) -> io::Result<()> {
+        Disk.add_folder(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

@@ -209,6 +209,15 @@ impl WeightFolder {
         Ok(HostTensor { dtype, shape, bytes })
     }
 
+    /// The file that a tensor is in, and its bytes there.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn place_of(&self, name: &str) -> Result<(&Path, Range<u64>), StoreError> {
+        let (file, entry) = self.place(name)?;
+        Ok((&file.path, entry.begin..entry.end))
+    }
+
     /// A tensor where it lies in the mapped file: nothing is copied, pages are read when touched.
     ///
     /// # Errors

@@ -151,6 +151,12 @@ impl TensorSpec {
         Self { name: name.into(), dtype, shape: shape.to_vec() }
     }
 
+    /// Its rows: dim 0, or 1 for a scalar.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.shape.first().copied().unwrap_or(1)
+    }
+
     /// Its bytes of data.
     #[must_use]
     pub fn bytes(&self) -> u64 {

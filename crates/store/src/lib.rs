@@ -4,7 +4,7 @@
 //! * [`WeightFolder`]: a Hugging Face or PEFT folder (one safetensors file, or shards behind an index), read whole,
 //!   by slice, or where it lies in the mapped file.
 //! * [`FolderWriter`], [`write_atomic`]: files that are there whole or not at all, through temporary files, fsync and
-//!   rename; equal values give byte-identical files.
+//!   rename; equal values give byte-identical files, whatever the number of ranks that write them.
 //! * [`Filesystem`]: the seam at which tests fill the disk.
 //!
 //! ```
@@ -22,6 +22,9 @@
 //! assert_eq!(folder.read_slice("w", 1, 1..2).unwrap().to_f32(), [2.0, 5.0]);
 //! ```
 
+mod atomic;
+mod attempt;
+mod commit;
 mod error;
 mod file;
 mod filesystem;
@@ -30,13 +33,19 @@ mod header;
 mod partial;
 mod shard;
 mod slice;
+mod sums;
 mod tensor;
 mod writer;
 
+pub use atomic::{write_atomic, write_atomic_on};
+pub use attempt::{Attempt, Share};
+pub use commit::{FilePart, FinishedFolder, GatheredFolder};
 pub use error::{HeaderFault, StoreError};
+pub use file::read_at;
 pub use filesystem::{Disk, FileOut, Filesystem, FullDisk};
 pub use folder::{TensorInfo, WeightFolder, nearest};
 pub use header::TensorSpec;
 pub use partial::{clean_unfinished, is_unfinished, remove_folder};
+pub use sums::{LEAF, Piece, leaf_sum};
 pub use tensor::{Element, HostTensor, TensorView};
-pub use writer::{FolderWriter, MAX_SHARD_SIZE, sorted, write_atomic, write_atomic_on};
+pub use writer::{FolderWriter, MAX_SHARD_SIZE, Placement, sorted};

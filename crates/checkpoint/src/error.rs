@@ -81,6 +81,34 @@ pub enum CheckpointError {
         /// Where.
         row: usize,
     },
+    /// Ranks that save different steps, or parts that cannot be read.
+    #[error(
+        "rank {rank} saved something else than rank 0 ({reason}); nothing was replaced: all ranks save the same step of the same run"
+    )]
+    OtherPart {
+        /// The rank.
+        rank: usize,
+        /// How it differs.
+        reason: String,
+    },
+    /// A save in the background that panicked.
+    #[error("saving step {step} in the background panicked: {reason}; no checkpoint of that step was made")]
+    SavingPanicked {
+        /// The step.
+        step: u64,
+        /// The panic's words.
+        reason: String,
+    },
+    /// A save in the background that could not begin.
+    #[error(
+        "no thread to save step {step} in the background: {source}; raise the limit on threads or save in the foreground"
+    )]
+    NoThread {
+        /// The step.
+        step: u64,
+        /// The system's words.
+        source: std::io::Error,
+    },
     /// A commit without `trainer_state.json`.
     #[error("checkpoint at step {step} has no trainer state; give one before committing")]
     NoTrainerState {
@@ -162,9 +190,9 @@ pub enum Damage {
         got: String,
     },
     /// Another format.
-    #[error("its state has format {got}, this burnish reads {expected}: use the version that wrote it")]
+    #[error("its state has format {got}, this burnish reads up to {expected}: use the version that wrote it")]
     Version {
-        /// The version read.
+        /// The newest version read.
         expected: u32,
         /// The version found.
         got: u32,

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use burnish_core::Dtype;
+use burnish_store::Piece;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The format that this crate writes and reads.
-pub(crate) const VERSION: u32 = 1;
+/// The format that this crate writes; it reads all versions up to it.
+///
+/// 1: one writer; a checksum per block and per file. 2: blocks of many ranks at a byte of their file; files are summed in
+/// pieces and leaves ([`burnish_store::LEAF`]).
+pub(crate) const VERSION: u32 = 2;
 /// Its place in a checkpoint.
 pub(crate) const FILE: &str = "state/index.json";
 /// Transformers' name for the loop's state.
@@ -20,11 +24,20 @@ pub(crate) struct Index {
     pub(crate) step: u64,
     /// The optimizer's slot schema, as the caller gives it.
     pub(crate) slots: Value,
-    /// Parameter name, then slot.
-    pub(crate) entries: BTreeMap<String, BTreeMap<String, Entry>>,
+    pub(crate) entries: Entries,
     /// Every file but this one.
     pub(crate) files: BTreeMap<String, FileSum>,
 }
+
+/// What one rank tells the lead about its rows.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Part {
+    pub(crate) step: u64,
+    pub(crate) entries: Entries,
+}
+
+/// By parameter name, then slot.
+pub(crate) type Entries = BTreeMap<String, BTreeMap<String, Entry>>;
 
 /// One logical tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,15 +58,24 @@ pub(crate) struct Chunk {
     pub(crate) file: String,
     /// The tensor's name in that file.
     pub(crate) key: String,
-    /// Of the block's bytes.
-    pub(crate) blake3: String,
+    /// Its first byte in that file (from version 2 on).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) start: Option<u64>,
+    /// Of the block's bytes (version 1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) blake3: Option<String>,
 }
 
 /// A whole file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FileSum {
     pub(crate) bytes: u64,
-    pub(crate) blake3: String,
+    /// Of the whole file (version 1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) blake3: Option<String>,
+    /// Pieces that make up the file, each with the sums of its leaves (from version 2 on).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pieces: Vec<Piece>,
 }
 
 /// The index with the checksum of its own canonical text.
@@ -97,7 +119,7 @@ pub(crate) fn unseal(text: &[u8]) -> Result<Index, Fault> {
     }
     // A later format may have other fields: look at the version before the rest.
     match sealed.index.get("version").and_then(Value::as_u64) {
-        Some(v) if v != u64::from(VERSION) => Err(Fault::Version(u32::try_from(v).unwrap_or(u32::MAX))),
+        Some(v) if v > u64::from(VERSION) => Err(Fault::Version(u32::try_from(v).unwrap_or(u32::MAX))),
         _ => serde_json::from_value(sealed.index).map_err(parse),
     }
 }

@@ -1,17 +1,19 @@
 //! Training state that survives.
 //!
-//! A checkpoint is logical: its keys are (parameter name, slot); padding and rank numbers are never stored. It appears
-//! by one rename, so after `kill -9` at any moment the last complete one loads.
+//! A checkpoint is logical: its keys are (parameter name, slot), its values whole tensors; padding is never stored, and
+//! what is read does not depend on how many ranks wrote it. Any number of ranks write one, each its rows; any number read
+//! one, each the rows it keeps. It appears by one rename, so after `kill -9` at any moment the last complete one loads.
 //!
 //! ```text
 //! output_dir/checkpoint-100/
 //!   adapter_model.safetensors, config.json, ...   what Transformers and PEFT expect, written by the caller
 //!   trainer_state.json                            Transformers' schema; ours in stateful_callbacks.burnish
-//!   state/index.json                              version, entries, checksum of every file; written last
-//!   state/data-00001.safetensors                  optimizer slots, masters: `{name}/{slot}`
+//!   state/index.json                              version, entries, checksums of every file; written last
+//!   state/data-00002-00000.safetensors            optimizer slots, masters: `{name}/{slot}@{row}`; rank 2's first file
 //! ```
 //!
 //! * [`CheckpointWriter`] saves, [`Checkpoint`] reads, [`latest`] and [`resume`] choose, [`rotate`] lets go.
+//! * [`Saving`] is a save in the background.
 //! * [`prepare_output_dir`] refuses a folder before training rather than at the first save.
 //!
 //! ```
@@ -40,12 +42,15 @@ mod index;
 mod output_dir;
 mod reader;
 mod resume;
+mod saving;
 mod trainer_state;
 mod writer;
 
+pub use burnish_store::{Attempt, Share};
 pub use error::{CheckpointError, Damage};
 pub use output_dir::prepare_output_dir;
 pub use reader::Checkpoint;
-pub use resume::{Latest, latest, resume, rotate};
+pub use resume::{Latest, latest, open_newest, resume, rotate};
+pub use saving::Saving;
 pub use trainer_state::TrainerState;
-pub use writer::{CheckpointWriter, path_of};
+pub use writer::{CheckpointWriter, Written, path_of};

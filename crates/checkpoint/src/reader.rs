@@ -1,28 +1,37 @@
 //! Resuming: a checkpoint is opened whole or refused.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burnish_core::Dtype;
-use burnish_store::{HostTensor, StoreError, TensorInfo, WeightFolder, nearest};
+use burnish_store::{HostTensor, LEAF, StoreError, TensorInfo, WeightFolder, leaf_sum, nearest, read_at};
 use serde_json::Value;
 
-use crate::index::{self, Chunk, Entry, Fault, Index, rows_of, sum};
+use crate::index::{self, Chunk, Entry, Fault, FileSum, Index, rows_of, sum};
 use crate::resume::newest_complete;
-use crate::writer::sum_file;
 use crate::{CheckpointError, Damage, TrainerState};
+
+/// What an error calls the slot of a tensor that is in the model's file.
+const WEIGHTS: &str = "weights";
 
 /// A complete checkpoint: every file that was written is there in its full length. Checksums are compared as parts
 /// are read, or all at once by [`verify`](Self::verify).
+///
+/// Ranks open the same checkpoint and read [their rows](Self::read_rows_as) each: a read takes the bytes asked for, and
+/// at each end at most the rest of a leaf of 256 KiB, which is what a checksum is of.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
     index: Index,
-    /// Data files that have been opened.
-    opened: Mutex<BTreeMap<String, Arc<WeightFolder>>>,
+    /// Files that have been opened.
+    opened: Mutex<BTreeMap<String, Arc<File>>>,
+    /// Folders and files of tensors whose headers have been read; the folder itself is `""`.
+    weights: Mutex<BTreeMap<String, Arc<WeightFolder>>>,
+    bytes_read: AtomicU64,
 }
 
 impl Checkpoint {
@@ -71,7 +80,13 @@ impl Checkpoint {
                 return Err(CheckpointError::damaged(path, Damage::Size { file, expected, got }));
             }
         }
-        Ok(Self { path: path.to_path_buf(), index, opened: Mutex::default() })
+        Ok(Self {
+            path: path.to_path_buf(),
+            index,
+            opened: Mutex::default(),
+            weights: Mutex::default(),
+            bytes_read: AtomicU64::new(text.len() as u64),
+        })
     }
 
     fn suggesting(path: &Path, error: CheckpointError) -> CheckpointError {
@@ -91,13 +106,127 @@ impl Checkpoint {
     }
 
     pub(crate) fn verify_alone(&self) -> Result<(), CheckpointError> {
+        self.verify_share_alone(0, 1)
+    }
+
+    /// As [`verify`](Self::verify), for one of `ranks` ranks that share the work: all of them together read everything
+    /// once.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn verify_share(&self, rank: usize, ranks: usize) -> Result<(), CheckpointError> {
+        self.verify_share_alone(rank, ranks).map_err(|e| Self::suggesting(&self.path, e))
+    }
+
+    fn verify_share_alone(&self, rank: usize, ranks: usize) -> Result<(), CheckpointError> {
+        let all: u64 = self.index.files.values().map(|f| f.bytes).sum();
+        let bound = |rank: usize| (u128::from(all) * rank as u128 / ranks.max(1) as u128) as u64;
+        // The last rank takes empty files at the end too.
+        let mine = bound(rank)..if rank + 1 >= ranks { u64::MAX } else { bound(rank + 1) };
+        let mut before = 0;
         for (file, written) in &self.index.files {
-            let now = sum_file(&self.path.join(file))?;
-            if now != *written {
-                return Err(self.wrong_sum(file, "the file", &written.blake3, now.blake3));
+            if let Some(expected) = written.blake3.as_ref().filter(|_| mine.contains(&before)) {
+                let now = self.sum_file(file)?;
+                if now != *expected {
+                    return Err(self.wrong_sum(file, "the file", expected, now));
+                }
             }
+            for (bytes, sum) in written.pieces.iter().flat_map(|p| (0..p.leaves()).filter_map(|k| p.leaf(k)))
+            {
+                if mine.contains(&(before + bytes.start)) {
+                    let leaf = self.bytes_of(file, bytes.clone())?;
+                    self.compare(file, &leaf, bytes.start, sum)?;
+                }
+            }
+            before += written.bytes;
         }
         Ok(())
+    }
+
+    fn sum_file(&self, name: &str) -> Result<String, CheckpointError> {
+        let path = self.path.join(name);
+        let failed = |source| StoreError::Io { action: "read", path: path.clone(), source };
+        let mut hasher = blake3::Hasher::new();
+        let mut file = File::open(&path).map_err(failed)?;
+        hasher.update_reader(&mut file).map_err(failed)?;
+        self.bytes_read.fetch_add(hasher.count(), Ordering::Relaxed);
+        Ok(hasher.finalize().to_hex().to_string())
+    }
+
+    /// Compares a leaf's sum with the one in the index.
+    fn compare(&self, file: &str, leaf: &[u8], start: u64, expected: &str) -> Result<(), CheckpointError> {
+        let got = leaf_sum(leaf);
+        if got == expected {
+            return Ok(());
+        }
+        let what = format!("bytes {start}..{}", start + leaf.len() as u64);
+        Err(self.wrong_sum(file, &what, expected, got))
+    }
+
+    /// Bytes read of this checkpoint so far, its index included.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes_read.load(Ordering::Relaxed)
+    }
+
+    /// A file's bytes as they are.
+    fn bytes_of(&self, name: &str, range: Range<u64>) -> Result<Vec<u8>, CheckpointError> {
+        let path = self.path.join(name);
+        let failed = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::NotFound => {
+                CheckpointError::damaged(&self.path, Damage::Missing { file: name.to_owned() })
+            }
+            std::io::ErrorKind::UnexpectedEof => {
+                let expected = self.index.files.get(name).map_or(range.end, |f| f.bytes);
+                let got = fs::metadata(&path).map_or(0, |m| m.len());
+                CheckpointError::damaged(&self.path, Damage::Size { file: name.to_owned(), expected, got })
+            }
+            _ => StoreError::Io { action: "read", path: path.clone(), source }.into(),
+        };
+        let file = {
+            let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            match opened.get(name) {
+                Some(file) => file.clone(),
+                None => {
+                    let file = Arc::new(File::open(&path).map_err(failed)?);
+                    opened.insert(name.to_owned(), file.clone());
+                    file
+                }
+            }
+        };
+        let mut out = vec![0; (range.end - range.start) as usize];
+        read_at(&file, &mut out, range.start).map_err(failed)?;
+        self.bytes_read.fetch_add(out.len() as u64, Ordering::Relaxed);
+        Ok(out)
+    }
+
+    /// A file's bytes, checked against the leaves that hold them.
+    fn checked(&self, name: &str, written: &FileSum, range: Range<u64>) -> Result<Vec<u8>, CheckpointError> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let overlapping = |p: &&burnish_store::Piece| p.start < range.end && range.start < p.end;
+        let pieces: Vec<_> = written.pieces.iter().filter(overlapping).collect();
+        let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
+            return Err(CheckpointError::damaged(
+                &self.path,
+                Damage::Size { file: name.to_owned(), expected: range.end, got: written.bytes },
+            ));
+        };
+        let start = range.start - (range.start - first.start) % LEAF;
+        let end = (last.start + (range.end - last.start).next_multiple_of(LEAF)).min(last.end);
+        let mut bytes = self.bytes_of(name, start..end)?;
+        for piece in pieces {
+            for (leaf, sum) in (0..piece.leaves()).filter_map(|k| piece.leaf(k)) {
+                if start <= leaf.start && leaf.end <= end {
+                    let at = |byte: u64| (byte - start) as usize;
+                    self.compare(name, &bytes[at(leaf.start)..at(leaf.end)], leaf.start, sum)?;
+                }
+            }
+        }
+        bytes.truncate((range.end - start) as usize);
+        bytes.drain(..(range.start - start) as usize);
+        Ok(bytes)
     }
 
     fn wrong_sum(&self, file: &str, what: &str, expected: &str, got: String) -> CheckpointError {
@@ -165,18 +294,22 @@ impl Checkpoint {
     /// # Errors
     /// If it is not part of the checkpoint, or not what was written.
     pub fn file(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
-        let path = self.path.join(name);
         let Some(written) = self.index.files.get(name) else {
             let error = CheckpointError::damaged(&self.path, Damage::Missing { file: name.to_owned() });
             return Err(Self::suggesting(&self.path, error));
         };
-        let bytes = fs::read(&path).map_err(|source| StoreError::Io { action: "read", path, source })?;
-        let got = sum(&bytes);
-        if got != written.blake3 {
-            let error = self.wrong_sum(name, "the file", &written.blake3, got);
-            return Err(Self::suggesting(&self.path, error));
-        }
-        Ok(bytes)
+        let read = || match &written.blake3 {
+            None => self.checked(name, written, 0..written.bytes),
+            Some(expected) => {
+                let bytes = self.bytes_of(name, 0..written.bytes)?;
+                let got = sum(&bytes);
+                if got != *expected {
+                    return Err(self.wrong_sum(name, "the file", expected, got));
+                }
+                Ok(bytes)
+            }
+        };
+        read().map_err(|e| Self::suggesting(&self.path, e))
     }
 
     /// The names of all files but the index.
@@ -204,6 +337,22 @@ impl Checkpoint {
         dtype: Dtype,
         shape: &[usize],
     ) -> Result<HostTensor, CheckpointError> {
+        let rows = rows_of(shape);
+        self.read_rows_as(name, slot, dtype, shape, 0..rows)
+    }
+
+    /// Rows (along dim 0; a scalar is one row) of a logical tensor, for a run that declares this dtype and global shape.
+    ///
+    /// # Errors
+    /// As [`read_as`](Self::read_as), or if the rows are outside.
+    pub fn read_rows_as(
+        &self,
+        name: &str,
+        slot: &str,
+        dtype: Dtype,
+        shape: &[usize],
+        rows: Range<usize>,
+    ) -> Result<HostTensor, CheckpointError> {
         let entry = self.entry(name, slot)?;
         if entry.dtype != dtype || entry.shape != shape {
             return Err(CheckpointError::WrongEntry {
@@ -215,10 +364,10 @@ impl Checkpoint {
                 got: entry.shape.clone(),
             });
         }
-        self.read(name, slot)
+        self.read_range(name, slot, rows)
     }
 
-    /// Rows (along dim 0) of a logical tensor; only the blocks that hold them are read.
+    /// Rows (along dim 0) of a logical tensor; only the leaves that hold them are read.
     ///
     /// # Errors
     /// As [`read`](Self::read), or if the rows are outside.
@@ -238,45 +387,104 @@ impl Checkpoint {
         for chunk in &entry.chunks {
             let (start, end) = (rows.start.max(chunk.rows[0]), rows.end.min(chunk.rows[1]));
             if start < end {
-                let block = self.block(chunk, (chunk.rows[1] - chunk.rows[0]) * row_bytes)?;
                 let at = |row: usize| (row - chunk.rows[0]) * row_bytes;
-                out.extend_from_slice(&block[at(start)..at(end)]);
+                match chunk.start {
+                    Some(first) => {
+                        let range = first + at(start) as u64..first + at(end) as u64;
+                        out.extend_from_slice(&self.part_of(&chunk.file, range)?);
+                    }
+                    None => {
+                        let block = self.block(chunk, at(chunk.rows[1]))?;
+                        out.extend_from_slice(&block[at(start)..at(end)]);
+                    }
+                }
             }
         }
-        let mut shape = entry.shape.clone();
-        if let Some(first) = shape.first_mut() {
-            *first = rows.len();
-        }
-        Ok(HostTensor::new(entry.dtype, &shape, out)?)
+        Ok(HostTensor::new(entry.dtype, &shape_of_rows(&entry.shape, &rows), out)?)
     }
 
+    /// Bytes of a file of the index, checked.
+    fn part_of(&self, file: &str, range: Range<u64>) -> Result<Vec<u8>, CheckpointError> {
+        let missing = || CheckpointError::damaged(&self.path, Damage::Missing { file: file.to_owned() });
+        let written = self.index.files.get(file).ok_or_else(missing);
+        written.and_then(|w| self.checked(file, w, range)).map_err(|e| Self::suggesting(&self.path, e))
+    }
+
+    /// A block of version 1, which has a checksum of its own.
     fn block(&self, chunk: &Chunk, bytes: usize) -> Result<Vec<u8>, CheckpointError> {
         let checked = || {
             let torn = |e: StoreError| {
                 let damage = Damage::Corrupt { file: chunk.file.clone(), reason: e.to_string() };
                 CheckpointError::damaged(&self.path, damage)
             };
-            let file = self.data_file(&chunk.file).map_err(torn)?;
-            let block = file.read(&chunk.key).map_err(torn)?.bytes;
-            let got = sum(&block);
-            if got != chunk.blake3 || block.len() != bytes {
+            let block = self.tensors(&chunk.file).and_then(|f| f.read(&chunk.key)).map_err(torn)?.bytes;
+            self.bytes_read.fetch_add(block.len() as u64, Ordering::Relaxed);
+            let (got, expected) = (sum(&block), chunk.blake3.clone().unwrap_or_default());
+            if got != expected || block.len() != bytes {
                 let what = format!("`{}`", chunk.key);
-                return Err(self.wrong_sum(&chunk.file, &what, &chunk.blake3, got));
+                return Err(self.wrong_sum(&chunk.file, &what, &expected, got));
             }
             Ok(block)
         };
         checked().map_err(|e| Self::suggesting(&self.path, e))
     }
 
-    /// A data file, opened once.
-    fn data_file(&self, name: &str) -> Result<Arc<WeightFolder>, StoreError> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+    /// A file of tensors, or the folder of weights (`""`), opened once.
+    fn tensors(&self, name: &str) -> Result<Arc<WeightFolder>, StoreError> {
+        let mut opened = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = opened.get(name) {
             return Ok(file.clone());
         }
         let file = Arc::new(WeightFolder::open(self.path.join(name))?);
         opened.insert(name.to_owned(), file.clone());
         Ok(file)
+    }
+
+    /// The model's or adapter's weights, as Transformers and PEFT see them.
+    ///
+    /// # Errors
+    /// If there are none, or their headers are damaged.
+    pub fn weights(&self) -> Result<Arc<WeightFolder>, CheckpointError> {
+        Ok(self.tensors("")?)
+    }
+
+    /// Rows (along dim 0; a scalar is one row) of a tensor of the model's or adapter's file, in the file's dtype; only the
+    /// leaves that hold them are read, and checked. `shape` is what the run declares.
+    ///
+    /// # Errors
+    /// If there is no such tensor, it has another shape, the rows are outside, or its bytes are not what was written.
+    pub fn weight_rows(
+        &self,
+        name: &str,
+        shape: &[usize],
+        rows: Range<usize>,
+    ) -> Result<HostTensor, CheckpointError> {
+        let weights = self.weights()?;
+        let info = weights.info(name)?;
+        if info.shape != shape {
+            return Err(CheckpointError::WrongEntry {
+                name: name.into(),
+                slot: WEIGHTS.into(),
+                dtype: info.dtype,
+                expected: shape.to_vec(),
+                got_dtype: info.dtype,
+                got: info.shape,
+            });
+        }
+        if rows.start > rows.end || rows.end > rows_of(shape) {
+            let (slot, shape) = (WEIGHTS.into(), info.shape);
+            return Err(CheckpointError::BadRows { name: name.into(), slot, rows, shape });
+        }
+        let (path, place) = weights.place_of(name)?;
+        let row_bytes = (shape.iter().skip(1).product::<usize>() * info.dtype.bytes()) as u64;
+        let range = place.start + rows.start as u64 * row_bytes..place.start + rows.end as u64 * row_bytes;
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let bytes = match self.index.files.get(&*file) {
+            Some(written) if written.blake3.is_none() => self.part_of(&file, range)?,
+            // Version 1 knows the sum of the whole file alone.
+            _ => self.bytes_of(&file, range).map_err(|e| Self::suggesting(&self.path, e))?,
+        };
+        Ok(HostTensor::new(info.dtype, &shape_of_rows(shape, &rows), bytes)?)
     }
 
     fn entry(&self, name: &str, slot: &str) -> Result<&Entry, CheckpointError> {
@@ -290,4 +498,15 @@ impl Checkpoint {
             }
         })
     }
+}
+
+/// The shape of rows of a tensor; no rows of a scalar are an empty vector.
+fn shape_of_rows(shape: &[usize], rows: &Range<usize>) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    match shape.first_mut() {
+        Some(first) => *first = rows.len(),
+        None if rows.is_empty() => shape.push(0),
+        None => {}
+    }
+    shape
 }

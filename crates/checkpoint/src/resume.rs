@@ -10,7 +10,7 @@ use crate::{Checkpoint, CheckpointError, index};
 /// The newest checkpoint that can be used, and those that cannot.
 #[derive(Debug, Default)]
 pub struct Latest {
-    /// Open and verified; `None` if there is none.
+    /// Open and, from [`latest`], verified; `None` if there is none.
     pub checkpoint: Option<Checkpoint>,
     /// Newer ones that were skipped, and why.
     pub skipped: Vec<(PathBuf, CheckpointError)>,
@@ -22,12 +22,20 @@ pub struct Latest {
 /// # Errors
 /// If the disk refuses to be read. That nothing is there is not an error (see [`resume`]).
 pub fn latest(output_dir: impl AsRef<Path>) -> Result<Latest, CheckpointError> {
-    let output_dir = output_dir.as_ref();
+    newest(output_dir.as_ref(), None, Checkpoint::verify_alone)
+}
+
+fn newest(
+    output_dir: &Path,
+    before: Option<u64>,
+    check: impl Fn(&Checkpoint) -> Result<(), CheckpointError>,
+) -> Result<Latest, CheckpointError> {
     // A folder that cannot be cleaned (read-only) can still be resumed from.
     let _ = clean_unfinished(output_dir);
     let mut found = Latest::default();
-    for (_, path) in steps(output_dir).into_iter().rev() {
-        let opened = Checkpoint::open_alone(&path).and_then(|c| c.verify_alone().map(|()| c));
+    let steps = steps(output_dir).into_iter().filter(|(step, _)| before.is_none_or(|b| *step < b));
+    for (_, path) in steps.rev() {
+        let opened = Checkpoint::open_alone(&path).and_then(|c| check(&c).map(|()| c));
         match opened {
             Ok(checkpoint) => {
                 found.checkpoint = Some(checkpoint);
@@ -41,6 +49,16 @@ pub fn latest(output_dir: impl AsRef<Path>) -> Result<Latest, CheckpointError> {
     let usable = found.checkpoint.as_ref().map(|c| c.path().to_path_buf());
     found.skipped = found.skipped.into_iter().map(|(p, e)| (p, e.with_previous(usable.clone()))).collect();
     Ok(found)
+}
+
+/// The newest checkpoint of a step below `before` (if given) whose files are there in full length, without reading them:
+/// for ranks that check it together by [`Checkpoint::verify_share`], and ask for the one before it if that fails.
+/// Leftovers of crashed saves are cleaned; damaged checkpoints are skipped and reported.
+///
+/// # Errors
+/// As [`latest`].
+pub fn open_newest(output_dir: impl AsRef<Path>, before: Option<u64>) -> Result<Latest, CheckpointError> {
+    newest(output_dir.as_ref(), before, |_| Ok(()))
 }
 
 /// As [`latest`], where there must be one.

@@ -1,4 +1,4 @@
-//! Saving: everything into one folder, which appears by one rename.
+//! Saving: everything into one folder, by one rank or by many, which appears by one rename.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burnish_core::Dtype;
-use burnish_store::{Filesystem, FolderWriter, StoreError, TensorView};
+use burnish_store::{Disk, Filesystem, FinishedFolder, FolderWriter, Placement, Share, TensorView};
 use serde_json::Value;
 
-use crate::index::{self, Chunk, Entry, FileSum, Index, rows_of, sum};
+use crate::index::{self, Chunk, Entries, Entry, FileSum, Index, Part, rows_of};
 use crate::{CheckpointError, TrainerState};
 
-/// Tensors are cut into row blocks of at most this many bytes, each with its own checksum.
+/// Tensors are cut into row blocks of at most this many bytes; a data file is about as long.
 const BLOCK: usize = 64 << 20;
 
 /// Writes `checkpoint-{step}` of an output folder. Nothing is visible before [`commit`](Self::commit).
@@ -30,15 +30,55 @@ const BLOCK: usize = 64 << 20;
 /// assert!(path.ends_with("checkpoint-7"));
 /// assert_eq!(Checkpoint::open(path).unwrap().read("lm_head.weight", "exp_avg").unwrap(), m);
 /// ```
+///
+/// # Several ranks
+///
+/// Ranks (threads or processes that share a file system) each have a writer of the same [`Attempt`](crate::Attempt) and
+/// make the same calls: each saves *its* [`rows`](Self::rows) and [model rows](FolderWriter::tensor_rows); what is the same
+/// on all ranks ([`slots`](Self::slots), [`file`](Self::file), [`trainer_state`](Self::trainer_state), whole tensor files)
+/// the lead writes, and the other ranks' calls do nothing. Each rank then calls [`finish`](Self::finish) (the writer may
+/// have moved to a thread: see [`Saving`](crate::Saving)). When all have, the lead's [`Written::commit`] makes the
+/// checkpoint visible. Barriers of the caller's lie between the lead's [`shared`](Self::shared) and the others', and
+/// between the last `finish` and the lead's commit. If a rank fails, there is no checkpoint.
+///
+/// ```
+/// use burnish_checkpoint::{Attempt, Checkpoint, CheckpointWriter, Share, TrainerState};
+/// use burnish_store::HostTensor;
+/// # let dir = tempfile::tempdir().unwrap();
+/// let attempt = Attempt::fresh(); // of rank 0, which tells the others
+/// let mut written = Vec::new();
+/// for rank in 0..2 {
+///     let mut writer = CheckpointWriter::shared(dir.path(), 7, Share { attempt, rank, ranks: 2 }).unwrap();
+///     let mine = HostTensor::from_slice(&[rank as f32], &[1]).unwrap();
+///     writer.rows("bias", "exp_avg", &[2], rank..rank + 1, mine.view()).unwrap();
+///     writer.trainer_state(&TrainerState { global_step: 7, ..Default::default() }).unwrap();
+///     written.push(writer.finish().unwrap());
+/// }
+/// let path = written.remove(0).commit().unwrap();
+/// assert_eq!(Checkpoint::open(path).unwrap().read("bias", "exp_avg").unwrap().to_f32(), [0.0, 1.0]);
+/// ```
 #[derive(Debug)]
 pub struct CheckpointWriter {
     folder: FolderWriter,
-    index: Index,
+    step: u64,
+    slots: Value,
+    entries: Entries,
     /// Blocks that wait for their file to be worth one.
-    pending: Vec<(String, Dtype, Vec<usize>, Vec<u8>)>,
+    pending: Vec<Block>,
     pending_bytes: usize,
     data_files: usize,
     has_state: bool,
+}
+
+/// Rows on their way to a data file.
+#[derive(Debug)]
+struct Block {
+    name: String,
+    slot: String,
+    key: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
 }
 
 impl CheckpointWriter {
@@ -47,7 +87,7 @@ impl CheckpointWriter {
     /// # Errors
     /// If the folder cannot be written.
     pub fn new(output_dir: impl AsRef<Path>, step: u64) -> Result<Self, CheckpointError> {
-        Self::start(FolderWriter::replacing(path_of(output_dir.as_ref(), step))?, step)
+        Self::shared(output_dir, step, Share::alone())
     }
 
     /// As [`new`](Self::new), on another file system.
@@ -59,21 +99,49 @@ impl CheckpointWriter {
         output_dir: impl AsRef<Path>,
         step: u64,
     ) -> Result<Self, CheckpointError> {
-        Self::start(FolderWriter::folder_on(disk, path_of(output_dir.as_ref(), step), true)?, step)
+        Self::shared_on(disk, output_dir, step, Share::alone())
     }
 
-    fn start(folder: FolderWriter, step: u64) -> Result<Self, CheckpointError> {
-        let index = Index { version: index::VERSION, step, ..Index::default() };
-        Ok(Self { folder, index, pending: Vec::new(), pending_bytes: 0, data_files: 0, has_state: false })
+    /// Starts one rank's part of `checkpoint-{step}`. The lead creates the unfinished folder: the other ranks come after a
+    /// barrier.
+    ///
+    /// # Errors
+    /// If the folder cannot be written, or, on another rank than the lead, was not begun.
+    pub fn shared(output_dir: impl AsRef<Path>, step: u64, share: Share) -> Result<Self, CheckpointError> {
+        Self::shared_on(Arc::new(Disk), output_dir, step, share)
+    }
+
+    /// As [`shared`](Self::shared), on another file system.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shared_on(
+        disk: Arc<dyn Filesystem>,
+        output_dir: impl AsRef<Path>,
+        step: u64,
+        share: Share,
+    ) -> Result<Self, CheckpointError> {
+        let target = path_of(output_dir.as_ref(), step);
+        let folder = FolderWriter::shared_on(disk, target, Placement::Replacing, share)?.summed();
+        Ok(Self {
+            folder,
+            step,
+            slots: Value::Null,
+            entries: Entries::new(),
+            pending: Vec::new(),
+            pending_bytes: 0,
+            data_files: 0,
+            has_state: false,
+        })
     }
 
     /// The optimizer's slot schema (names, dtypes, hyper-parameters): stored as it is, given back by
     /// [`Checkpoint::slots`](crate::Checkpoint::slots).
     pub fn slots(&mut self, schema: Value) {
-        self.index.slots = schema;
+        self.slots = schema;
     }
 
-    /// Saves a whole logical tensor.
+    /// Saves a whole logical tensor; with several ranks, from one of them.
     ///
     /// # Errors
     /// If it was given before, or the disk refuses.
@@ -81,8 +149,8 @@ impl CheckpointWriter {
         self.rows(name, slot, tensor.shape, 0..rows_of(tensor.shape), tensor)
     }
 
-    /// Saves rows (along dim 0) of a logical tensor of `shape`. Pieces may come in any order; before the commit they
-    /// must make up the whole.
+    /// Saves rows (along dim 0; a scalar is one row) of a logical tensor of `shape`. Pieces may come in any order and from
+    /// any rank; before the commit they must make up the whole. A rank without rows may say so with an empty piece.
     ///
     /// # Errors
     /// If the rows are outside, were given before, or come with another dtype or shape; or the disk refuses.
@@ -105,7 +173,7 @@ impl CheckpointWriter {
                 shape: shape.to_vec(),
             });
         }
-        let slots = self.index.entries.entry(name.to_owned()).or_default();
+        let slots = self.entries.entry(name.to_owned()).or_default();
         let entry = slots.entry(slot.to_owned()).or_insert_with(|| Entry {
             dtype: piece.dtype,
             shape: shape.to_vec(),
@@ -121,38 +189,46 @@ impl CheckpointWriter {
         if entry.dtype != piece.dtype || entry.shape != shape {
             return Err(fault("another dtype or shape than an earlier piece's", rows.start));
         }
-        let overlaps =
-            |c: &Chunk| c.rows[0] < rows.end && rows.start < c.rows[1] || (rows == (c.rows[0]..c.rows[1]));
-        if entry.chunks.iter().any(overlaps) {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if entry.chunks.iter().any(|c| c.rows[0] < rows.end && rows.start < c.rows[1]) {
             return Err(fault("rows given twice", rows.start));
         }
-        // At least one block, so that empty tensors exist too.
         let per_block = (BLOCK / row_bytes.max(1)).max(1);
-        let mut start = rows.start;
-        loop {
+        for start in rows.clone().step_by(per_block) {
             let end = (start + per_block).min(rows.end);
             let bytes = &piece.bytes[(start - rows.start) * row_bytes..(end - rows.start) * row_bytes];
             let whole = start == 0 && end == total;
             let key = if whole { format!("{name}/{slot}") } else { format!("{name}/{slot}@{start}") };
-            let file = data_file(self.data_files);
-            let chunk = Chunk { rows: [start, end], file, key: key.clone(), blake3: sum(bytes) };
-            let mut block_shape = shape.to_vec();
-            if let Some(first) = block_shape.first_mut() {
+            let file = self.data_file();
+            let chunk = Chunk { rows: [start, end], file, key: key.clone(), start: None, blake3: None };
+            let mut shape = shape.to_vec();
+            if let Some(first) = shape.first_mut() {
                 *first = end - start;
             }
-            if let Some(entry) = self.index.entries.get_mut(name).and_then(|s| s.get_mut(slot)) {
+            if let Some(entry) = self.entries.get_mut(name).and_then(|s| s.get_mut(slot)) {
                 entry.chunks.push(chunk);
             }
-            self.pending.push((key, piece.dtype, block_shape, bytes.to_vec()));
+            self.pending.push(Block {
+                name: name.into(),
+                slot: slot.into(),
+                key,
+                dtype: piece.dtype,
+                shape,
+                bytes: bytes.to_vec(),
+            });
             self.pending_bytes += bytes.len();
             if self.pending_bytes >= BLOCK {
                 self.flush()?;
             }
-            start = end;
-            if start >= rows.end {
-                return Ok(());
-            }
         }
+        Ok(())
+    }
+
+    /// The data file that is being filled.
+    fn data_file(&self) -> String {
+        format!("state/data-{:05}-{:05}.safetensors", self.folder.share().rank, self.data_files)
     }
 
     /// Writes the blocks that wait into the next data file.
@@ -160,16 +236,22 @@ impl CheckpointWriter {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let file = data_file(self.data_files);
-        let stem = file.strip_suffix(".safetensors").unwrap_or(&file).to_owned();
+        let file = self.data_file();
+        let stem = file.strip_suffix(".safetensors").unwrap_or(&file);
         let views: Vec<(String, TensorView<'_>)> = self
             .pending
             .iter()
-            .map(|(key, dtype, shape, bytes)| (key.clone(), TensorView { dtype: *dtype, shape, bytes }))
+            .map(|b| (b.key.clone(), TensorView { dtype: b.dtype, shape: &b.shape, bytes: &b.bytes }))
             .collect();
-        self.folder.tensors(&stem, &views)?;
+        let places = self.folder.own_tensors(stem, &views)?;
         drop(views);
-        self.pending.clear();
+        for Block { name, slot, key, .. } in self.pending.drain(..) {
+            let entry = self.entries.get_mut(&name).and_then(|s| s.get_mut(&slot));
+            let chunk = entry.and_then(|e| e.chunks.iter_mut().find(|c| c.key == key));
+            if let Some(chunk) = chunk {
+                chunk.start = places.get(&key).copied();
+            }
+        }
         self.pending_bytes = 0;
         self.data_files += 1;
         Ok(())
@@ -183,7 +265,8 @@ impl CheckpointWriter {
         Ok(self.folder.file(name, bytes)?)
     }
 
-    /// The folder itself, for writers of model and adapter files.
+    /// The folder itself, for writers of model and adapter files: with several ranks, see
+    /// [`FolderWriter::tensor_rows`].
     pub fn folder(&mut self) -> &mut FolderWriter {
         &mut self.folder
     }
@@ -193,8 +276,8 @@ impl CheckpointWriter {
     /// # Errors
     /// If its step is not the checkpoint's, or the disk refuses.
     pub fn trainer_state(&mut self, state: &TrainerState) -> Result<(), CheckpointError> {
-        if state.global_step != self.index.step {
-            return Err(CheckpointError::WrongStep { step: self.index.step, got: state.global_step });
+        if state.global_step != self.step {
+            return Err(CheckpointError::WrongStep { step: self.step, got: state.global_step });
         }
         let value = serde_json::to_value(state).expect("invariant: every field serialises to JSON");
         self.folder.json(index::TRAINER_STATE, &value)?;
@@ -202,58 +285,131 @@ impl CheckpointWriter {
         Ok(())
     }
 
-    /// Checks that every tensor is whole, sums every file, and makes the checkpoint visible.
+    /// Ends this rank's writing: everything it gave is on the disk. Nothing is visible yet.
+    ///
+    /// # Errors
+    /// If the lead was given no trainer state, or the disk refuses.
+    pub fn finish(mut self) -> Result<Written, CheckpointError> {
+        if !self.has_state && self.folder.share().leads() {
+            return Err(CheckpointError::NoTrainerState { step: self.step });
+        }
+        self.flush()?;
+        let part = Part { step: self.step, entries: self.entries };
+        let note = serde_json::to_value(part).expect("invariant: every field serialises to JSON");
+        Ok(Written { folder: self.folder.finish_with(note)?, step: self.step, slots: self.slots })
+    }
+
+    /// Checks that every tensor is whole and makes the checkpoint visible: [`finish`](Self::finish) and
+    /// [`Written::commit`] in one, for the only writer.
     ///
     /// # Errors
     /// If a tensor lacks rows, there is no trainer state, or the disk refuses; nothing is visible then.
-    pub fn commit(mut self) -> Result<PathBuf, CheckpointError> {
-        if !self.has_state {
-            return Err(CheckpointError::NoTrainerState { step: self.index.step });
+    pub fn commit(self) -> Result<PathBuf, CheckpointError> {
+        self.finish()?.commit()
+    }
+}
+
+/// A checkpoint to which this rank has written all that it will. Dropping the lead's gives it up.
+#[derive(Debug)]
+#[must_use = "there is no checkpoint before the lead's commit"]
+pub struct Written {
+    folder: FinishedFolder,
+    step: u64,
+    slots: Value,
+}
+
+impl Written {
+    /// The step that was saved.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Makes the checkpoint visible and returns its folder. The lead's commit does it, when all ranks have finished: it
+    /// folds their parts, checks that all rows of all tensors are there, and renames once. It reads no data. On other
+    /// ranks there is nothing to do.
+    ///
+    /// # Errors
+    /// If a rank did not finish or saved something else, a tensor lacks rows or has some twice, another run wrote the same
+    /// checkpoint meanwhile, or the disk refuses. What was there before is then still there.
+    pub fn commit(self) -> Result<PathBuf, CheckpointError> {
+        let Self { folder, step, slots } = self;
+        let path = folder.target().to_path_buf();
+        let Some(mut gathered) = folder.gather()? else { return Ok(path) };
+        let mut entries = Entries::new();
+        for (rank, note) in gathered.notes().iter().enumerate() {
+            let other = |reason: String| CheckpointError::OtherPart { rank, reason };
+            let part: Part = serde_json::from_value(note.clone()).map_err(|e| other(e.to_string()))?;
+            if part.step != step {
+                return Err(other(format!("step {} instead of {step}", part.step)));
+            }
+            fold(&mut entries, part.entries)?;
         }
-        self.flush()?;
-        for (name, slots) in &mut self.index.entries {
-            for (slot, entry) in slots {
-                entry.chunks.sort_by_key(|c| c.rows);
-                let mut next = 0;
-                for chunk in &entry.chunks {
-                    if chunk.rows[0] != next {
-                        break;
-                    }
-                    next = chunk.rows[1];
+        check(&mut entries)?;
+        let file = |f: &burnish_store::FilePart| {
+            (f.name.clone(), FileSum { bytes: f.bytes, blake3: None, pieces: f.pieces.clone() })
+        };
+        let files = gathered.files().iter().map(file).collect::<BTreeMap<_, _>>();
+        let index = Index { version: index::VERSION, step, slots, entries, files };
+        let text = index::seal(&index).expect("invariant: every field serialises to JSON");
+        gathered.file(index::FILE, &text)?;
+        Ok(gathered.commit()?)
+    }
+}
+
+/// Adds a rank's rows to those of the ranks before it.
+fn fold(all: &mut Entries, part: Entries) -> Result<(), CheckpointError> {
+    for (name, slots) in part {
+        let known = all.entry(name.clone()).or_default();
+        for (slot, entry) in slots {
+            match known.get_mut(&slot) {
+                None => drop(known.insert(slot, entry)),
+                Some(so_far) if so_far.dtype == entry.dtype && so_far.shape == entry.shape => {
+                    so_far.chunks.extend(entry.chunks);
                 }
-                if next != rows_of(&entry.shape) {
+                Some(so_far) => {
                     return Err(CheckpointError::Pieces {
-                        name: name.clone(),
-                        slot: slot.clone(),
-                        shape: entry.shape.clone(),
-                        fault: "rows never given",
-                        row: next,
+                        name,
+                        slot,
+                        shape: so_far.shape.clone(),
+                        fault: "another dtype or shape on another rank",
+                        row: entry.chunks.first().map_or(0, |c| c.rows[0]),
                     });
                 }
             }
         }
-        let mut files = BTreeMap::new();
-        for (name, path) in self.folder.written() {
-            files.insert(name.to_owned(), sum_file(&path)?);
-        }
-        self.index.files = files;
-        let text = index::seal(&self.index).expect("invariant: every field serialises to JSON");
-        self.folder.file(index::FILE, &text)?;
-        Ok(self.folder.commit()?)
     }
+    Ok(())
 }
 
-/// Length and checksum of a file on disk.
-pub(crate) fn sum_file(path: &Path) -> Result<FileSum, CheckpointError> {
-    let failed = |source| StoreError::Io { action: "read", path: path.to_path_buf(), source };
-    let mut hasher = blake3::Hasher::new();
-    let mut file = std::fs::File::open(path).map_err(failed)?;
-    hasher.update_reader(&mut file).map_err(failed)?;
-    Ok(FileSum { bytes: hasher.count(), blake3: hasher.finalize().to_hex().to_string() })
-}
-
-fn data_file(k: usize) -> String {
-    format!("state/data-{:05}.safetensors", k + 1)
+/// Sorts every tensor's blocks and checks that they make it up.
+fn check(entries: &mut Entries) -> Result<(), CheckpointError> {
+    for (name, slots) in entries {
+        for (slot, entry) in slots {
+            entry.chunks.sort_by_key(|c| c.rows);
+            let fault = |fault, row| CheckpointError::Pieces {
+                name: name.clone(),
+                slot: slot.clone(),
+                shape: entry.shape.clone(),
+                fault,
+                row,
+            };
+            let mut next = 0;
+            for chunk in &entry.chunks {
+                if chunk.rows[0] > next {
+                    break;
+                }
+                if chunk.rows[0] < next {
+                    return Err(fault("rows given twice", chunk.rows[0]));
+                }
+                next = chunk.rows[1];
+            }
+            if next != rows_of(&entry.shape) {
+                return Err(fault("rows never given", next));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The folder of a step.

@@ -4,6 +4,9 @@
 mod crash;
 mod damage;
 mod output_dir;
+mod ranks;
+mod resharding;
+mod saving;
 mod store;
 
 use std::path::{Path, PathBuf};

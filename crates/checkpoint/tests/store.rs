@@ -21,7 +21,7 @@ fn what_is_saved_is_read() {
     assert_eq!(c.read("a.weight", "exp_avg").unwrap(), tensor(5, 64));
     assert_eq!(
         c.files().collect::<Vec<_>>(),
-        ["adapter_model.safetensors", "state/data-00001.safetensors", "trainer_state.json"]
+        ["adapter_model.safetensors", "state/data-00000-00000.safetensors", "trainer_state.json"]
     );
     assert_eq!(c.trainer_state().unwrap().burnish()["cursor"], 5);
     let range = c.read_range("a.weight", "exp_avg", 3..7).unwrap();
@@ -134,7 +134,7 @@ fn scalars_empty_and_large_tensors() {
 fn the_same_state_gives_the_same_bytes() {
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (x, y) = (save(a.path(), 2), save(b.path(), 2));
-    for file in ["state/index.json", "state/data-00001.safetensors", "trainer_state.json"] {
+    for file in ["state/index.json", "state/data-00000-00000.safetensors", "trainer_state.json"] {
         assert_eq!(fs::read(x.join(file)).unwrap(), fs::read(y.join(file)).unwrap(), "{file}");
     }
 }

@@ -192,8 +192,13 @@ impl FolderWriter {
     /// Starts a new shard before one would get longer than this many bytes of data. Equal on all ranks.
     #[must_use]
     pub fn max_shard_size(mut self, bytes: u64) -> Self {
-        self.max_shard_size = bytes.max(1);
+        self.set_max_shard_size(bytes);
         self
+    }
+
+    /// As [`max_shard_size`](Self::max_shard_size), from here on.
+    pub fn set_max_shard_size(&mut self, bytes: u64) {
+        self.max_shard_size = bytes.max(1);
     }
 
     /// Takes checksums of everything on the way to the disk; see [`GatheredFolder::files`](crate::GatheredFolder::files).
@@ -287,7 +292,7 @@ impl FolderWriter {
             let mut at = head.len() as u64;
             let total = at + ordered.iter().map(|s| s.bytes()).sum::<u64>();
             let (path, shown) = self.path_of(file)?;
-            let failed = |e| StoreError::writing("write", &shown, total, e);
+            let failed = |e| self.lost(e, |e| StoreError::writing("write", &shown, total, e));
             let mut out = Shared::new(self, &path, total);
             if self.share.leads() {
                 out.write(0, &head).map_err(failed)?;

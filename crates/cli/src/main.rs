@@ -1,5 +1,6 @@
-//! The burnish program: fine-tune, generate, score, evaluate and merge language models.
+//! The burnish program: fine-tune, generate, score, evaluate, merge and export language models.
 
+mod convert;
 mod eval;
 mod generate;
 mod merge;
@@ -34,6 +35,7 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "score" => score::run(rest),
         "eval" => eval::run(rest),
         "merge" => merge::run(rest),
+        "convert" => convert::run(rest),
         "--help" | "-h" | "help" => {
             println!("{}", help());
             Ok(ExitCode::SUCCESS)

@@ -120,7 +120,7 @@ fn a_tuned_model_generates_what_it_learned() {
 #[test]
 fn help_names_every_command_and_option() {
     let help = ok(&words(&["--help"]));
-    for command in ["sft", "generate", "score", "eval", "merge"] {
+    for command in ["sft", "generate", "score", "eval", "merge", "convert"] {
         assert!(help.contains(command), "{help}");
     }
     assert!(ok(&words(&["sft", "--help"])).contains("learning_rate"));

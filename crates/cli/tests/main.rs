@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod commands;
+mod convert;
 mod program;
 mod resume;
 mod sameness;

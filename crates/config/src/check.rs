@@ -5,7 +5,9 @@ use std::fmt::Display;
 use std::path::Path;
 
 use crate::choice::{Interval, ModelDtype, PackingStrategy, ReduceWhen, SaveInterval, Transport};
-use crate::command::{EvalOptions, GenerateOptions, MergeOptions, PlanOptions, ScoreOptions, SftOptions};
+use crate::command::{
+    ConvertOptions, EvalOptions, GenerateOptions, MergeOptions, PlanOptions, ScoreOptions, SftOptions,
+};
 use crate::fault::{Fault, Origin};
 use crate::groups::{
     GenerationOptions, LoggingOptions, LoraOptions, ModelOptions, PackingOptions, PreparationOptions,
@@ -491,6 +493,15 @@ impl EvalOptions {
         self.preparation.ranges(checks);
         self.packing.conflicts(self.preparation.max_length, checks);
         checks.range("per_device_eval_batch_size", self.batches.per_device_eval_batch_size >= 1, AT_LEAST_1);
+    }
+}
+
+impl ConvertOptions {
+    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
+        checks.folder("checkpoint", &self.convert.checkpoint, "");
+        if self.convert.output_dir.as_ref() == Some(&self.convert.checkpoint) {
+            checks.conflict("output_dir", "the checkpoint", "name another folder for the export");
+        }
     }
 }
 

@@ -6,9 +6,9 @@ use crate::check::Checks;
 use crate::fault::{ConfigError, Fault, Origin};
 use crate::foreign;
 use crate::groups::{
-    BatchOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
-    ModelOptions, PackingOptions, PreparationOptions, PromptOptions, RankOptions, SourceOptions,
-    TrainingOptions,
+    BatchOptions, ConvertTargetOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions,
+    MergeTargetOptions, ModelOptions, PackingOptions, PreparationOptions, PromptOptions, RankOptions,
+    SourceOptions, TrainingOptions,
 };
 use crate::help;
 use crate::raw::Raw;
@@ -372,5 +372,12 @@ commands! {
     needs ["model_name_or_path", "adapter_name_or_path", "output_dir"], {
         /// What is read and written.
         merge: MergeTargetOptions,
+    }
+
+    /// Options of `burnish convert`.
+    ConvertOptions, "convert", "Export a checkpoint to a Hugging Face model folder or a PEFT adapter folder",
+    needs ["checkpoint"], {
+        /// What is read and written.
+        convert: ConvertTargetOptions,
     }
 }

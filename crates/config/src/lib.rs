@@ -2,7 +2,7 @@
 //!
 //! Each option is declared once, in a group ([`groups`]); flags, keys of a YAML or TOML file, `--help` and the reference
 //! all come from that table. Groups make up the options of a command: [`SftOptions`], [`GenerateOptions`],
-//! [`ScoreOptions`], [`EvalOptions`], [`MergeOptions`].
+//! [`ScoreOptions`], [`EvalOptions`], [`MergeOptions`], [`ConvertOptions`].
 //!
 //! Flags win over the file, the file over defaults. Everything that is wrong is reported at once ([`ConfigError`]), each
 //! [`Fault`] with its place, the nearest valid name or the values that go; nothing is loaded before.
@@ -40,15 +40,15 @@ pub use choice::{
     SaveInterval, Scheduler, Transport, Truncation,
 };
 pub use command::{
-    COMMANDS, Command, CommandInfo, EvalOptions, GenerateOptions, Invocation, MergeOptions, PlanOptions,
-    Resolved, ScoreOptions, SftOptions, nearest_command,
+    COMMANDS, Command, CommandInfo, ConvertOptions, EvalOptions, GenerateOptions, Invocation, MergeOptions,
+    PlanOptions, Resolved, ScoreOptions, SftOptions, nearest_command,
 };
 pub use fault::{ConfigError, Fault, Origin};
 pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
 pub use groups::{
-    BatchOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
-    ModelOptions, PackingOptions, PreparationOptions, PromptOptions, RankOptions, SourceOptions,
-    TrainingOptions,
+    BatchOptions, ConvertTargetOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions,
+    MergeTargetOptions, ModelOptions, PackingOptions, PreparationOptions, PromptOptions, RankOptions,
+    SourceOptions, TrainingOptions,
 };
 pub use help::{markdown, overview};
 pub use raw::Raw;

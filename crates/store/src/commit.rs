@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::file::TensorFile;
 use crate::partial::{Unfinished, parent, replaced};
-use crate::{Attempt, Filesystem, FolderWriter, Piece, Placement, Share, StoreError, shard, write_atomic_on};
+use crate::{Attempt, Filesystem, FolderWriter, Piece, Placement, Share, StoreError, shard};
 
 /// What ranks wrote of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,11 +63,18 @@ impl FinishedFolder {
             for folder in folders(wrote_to.map(|f| f.name.as_str())) {
                 disk.sync_folder(&unfinished.path().join(folder)).map_err(failed)?;
             }
-            if !unfinished.path().is_dir() {
-                return Err(StoreError::Abandoned { path: target });
-            }
             let text = serde_json::to_vec(&part).expect("invariant: every field serialises to JSON");
-            write_atomic_on(&*disk, &part_file(unfinished.path(), share.rank), &text)?;
+            let path = part_file(unfinished.path(), share.rank);
+            let begun = path.with_extension("begun");
+            disk.create(&begun)
+                .and_then(|mut file| {
+                    file.write_all(&text)?;
+                    file.flush()?;
+                    file.sync()
+                })
+                .and_then(|()| disk.rename(&begun, &path))
+                .and_then(|()| disk.sync_folder(unfinished.path()))
+                .map_err(failed)?;
         }
         Ok(Self { target, unfinished, placement, disk, share, before, stems, part })
     }

@@ -3,6 +3,7 @@
 
 mod full_disk;
 mod reading;
+mod shared;
 mod writing;
 
 use burnish_core::Dtype;

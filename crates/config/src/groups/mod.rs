@@ -1,5 +1,6 @@
 //! The groups of options that commands are composed of.
 
+mod convert;
 mod data;
 mod generation;
 mod logging;
@@ -8,6 +9,7 @@ mod model;
 mod ranks;
 mod training;
 
+pub use convert::ConvertTargetOptions;
 pub use data::{InputOptions, PackingOptions, PreparationOptions, SourceOptions};
 pub use generation::{GenerationOptions, PromptOptions};
 pub use logging::LoggingOptions;

@@ -1,0 +1,122 @@
+//! Bytes of one rank, before they are allocated.
+
+use burnish_core::Dtype;
+use burnish_optim::SlotSpec;
+use serde::{Deserialize, Serialize};
+
+use super::{Plan, Residency, Summed};
+use crate::{ReduceWhen, Stage};
+
+/// How many buckets are on their way at most, one being filled and one being summed.
+pub(crate) const IN_FLIGHT: usize = 2;
+
+/// Bytes of one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Weights that it keeps.
+    pub weights: u64,
+    /// Gradients that it has when a step's micro-batches are done.
+    pub gradients: u64,
+    /// The optimizer's state.
+    pub optimizer: u64,
+    /// The most that gathered weights add while a model runs.
+    pub gathered: u64,
+    /// The most that gradients add while they are being summed: those of units that are not complete, and buckets on
+    /// their way.
+    pub summing: u64,
+}
+
+impl Memory {
+    /// Between backward and the optimizer.
+    #[must_use]
+    pub fn rest(&self) -> u64 {
+        self.weights + self.gradients + self.optimizer
+    }
+
+    /// At most, activations aside.
+    #[must_use]
+    pub fn peak(&self) -> u64 {
+        self.rest() + self.gathered + self.summing
+    }
+}
+
+impl Plan {
+    /// The bytes of `rank` in a step of `micro_batches` micro-batches, with an optimizer that keeps `slots`.
+    ///
+    /// A slot called `master` exists only for parameters that are stored in another dtype than the slot's.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    #[must_use]
+    pub fn memory(&self, rank: usize, micro_batches: usize, slots: &[SlotSpec]) -> Memory {
+        assert!(rank < self.world, "invariant: rank {rank} is one of {}", self.world);
+        let mut memory = Memory::default();
+        let mut whole_gradients = 0;
+        for index in self.own() {
+            let parameter = self.registry.at(index);
+            let placement = &self.placements[index];
+            let (all, own) = (placement.partition.all_elements(), placement.partition.elements(rank).len());
+            let kept = match placement.residency {
+                Residency::Whole => all,
+                Residency::Sharded => own,
+            };
+            memory.weights += bytes(kept, parameter.precision.store);
+            let updated = match placement.summed {
+                Summed::Never => continue,
+                Summed::Everywhere => all,
+                Summed::ByRows => own,
+            };
+            whole_gradients += bytes(all, Dtype::F32);
+            memory.gradients += bytes(updated, Dtype::F32);
+            for slot in slots {
+                if slot.name != "master" || slot.dtype != parameter.precision.store {
+                    memory.optimizer += bytes(updated, slot.dtype);
+                }
+            }
+        }
+        if self.world == 1 {
+            return memory;
+        }
+        // Stages 0 and 1 keep whole gradients to the step, and so does accumulation before one reduction.
+        let early = self.policy.stage >= Stage::Two;
+        let accumulates = micro_batches > 1 && self.policy.reduce == ReduceWhen::Step;
+        let gathered = |u: usize| -> u64 {
+            self.units[u].parameters.iter().filter(|&&i| self.sharded(i)).map(|&i| self.stored_bytes(i)).sum()
+        };
+        let summed = |u: usize| -> u64 {
+            self.units[u].parameters.iter().filter(|&&i| self.trains(i)).map(|&i| self.f32_bytes(i)).sum()
+        };
+        let blocks = || (0..self.units.len()).filter(|&u| !self.units[u].root);
+        let roots = || (0..self.units.len()).filter(|&u| self.units[u].root);
+        let held: u64 = if early && !accumulates {
+            roots().map(summed).sum::<u64>() + blocks().map(summed).max().unwrap_or(0)
+        } else {
+            whole_gradients
+        };
+        let mut buckets: Vec<u64> =
+            self.reduces.iter().flatten().map(|b| bytes(b.elements(), b.dtype)).collect();
+        buckets.sort_unstable_by(|a, b| b.cmp(a));
+        let flying: u64 = buckets.iter().take(IN_FLIGHT).sum();
+        memory.summing = held + flying;
+        memory.gathered = {
+            let kept = |u: &usize| self.policy.keep_root && self.units[*u].root;
+            let roots: u64 = (0..self.units.len()).filter(kept).map(gathered).sum();
+            let mut others: Vec<u64> = (0..self.units.len()).filter(|u| !kept(u)).map(gathered).collect();
+            others.sort_unstable_by(|a, b| b.cmp(a));
+            roots + others.iter().take(if self.policy.prefetch { 2 } else { 1 }).sum::<u64>()
+        };
+        memory
+    }
+
+    fn stored_bytes(&self, index: usize) -> u64 {
+        bytes(self.placements[index].partition.all_elements(), self.registry.at(index).precision.store)
+    }
+
+    fn f32_bytes(&self, index: usize) -> u64 {
+        bytes(self.placements[index].partition.all_elements(), Dtype::F32)
+    }
+}
+
+fn bytes(elements: usize, dtype: Dtype) -> u64 {
+    elements as u64 * dtype.bytes() as u64
+}

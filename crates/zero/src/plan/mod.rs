@@ -1,0 +1,375 @@
+//! Who owns what, and what travels when: fixed before anything is allocated.
+
+mod agree;
+mod memory;
+mod traffic;
+
+use std::ops::Range;
+
+use burnish_core::{Dtype, Parameter, Registry};
+use serde::{Deserialize, Serialize};
+
+pub use memory::Memory;
+pub use traffic::{Collective, TrafficRow};
+
+use crate::bucket::{BucketPlan, Purpose, fill};
+use crate::partition::rows_shape;
+use crate::window::{Pane, Window};
+use crate::{Partition, PlanError, Policy, ReduceWhen, Stage, Unit};
+
+/// What a rank keeps of a parameter between uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Residency {
+    /// All of it.
+    Whole,
+    /// Its own rows.
+    Sharded,
+}
+
+/// How a parameter's gradient is summed over ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Summed {
+    /// It has none: the parameter is frozen.
+    Never,
+    /// Every rank gets all of it (also: there is one rank).
+    Everywhere,
+    /// Every rank gets its own rows.
+    ByRows,
+}
+
+/// Where one parameter is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The registry index whose storage this is: its own, or that of the parameter it is tied to.
+    pub target: usize,
+    /// The unit it belongs to.
+    pub unit: usize,
+    /// What a rank keeps.
+    pub residency: Residency,
+    /// How its gradient is summed.
+    pub summed: Summed,
+    /// Whose rows are whose.
+    pub partition: Partition,
+}
+
+/// Who owns what, and what travels when.
+///
+/// A plan is a pure function of the registry, the units, the world size and the policy, so every rank makes the same;
+/// [`Plan::agree`] verifies that they did.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    registry: Registry,
+    units: Vec<Unit>,
+    world: usize,
+    policy: Policy,
+    placements: Vec<Placement>,
+    gathers: Vec<Vec<BucketPlan>>,
+    reduces: Vec<Vec<BucketPlan>>,
+    publishes: Vec<BucketPlan>,
+}
+
+impl Plan {
+    /// The plan of a model over `world` ranks. Allocates no tensors.
+    ///
+    /// # Errors
+    /// If the units do not hold every parameter once, a dtype cannot travel, or there are no ranks.
+    pub fn new(
+        registry: &Registry,
+        units: Vec<Unit>,
+        world: usize,
+        policy: Policy,
+    ) -> Result<Self, PlanError> {
+        Self::with_owners(registry, units, world, policy, |_| false)
+    }
+
+    /// The same, where the parameters that `whole` chooses have one owner each (for an optimizer that needs whole
+    /// matrices): the rank with the fewest elements so far.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_owners(
+        registry: &Registry,
+        units: Vec<Unit>,
+        world: usize,
+        policy: Policy,
+        whole: impl Fn(&Parameter) -> bool,
+    ) -> Result<Self, PlanError> {
+        if world == 0 {
+            return Err(PlanError::NoRanks);
+        }
+        let targets = targets(registry)?;
+        let (units, unit_of) = settle(registry, units, &targets)?;
+        // What trains is balanced by itself: its share of the optimizer's state counts most.
+        let (mut trained, mut frozen) = (vec![0; world], vec![0; world]);
+        let mut placements: Vec<Placement> = Vec::with_capacity(registry.len());
+        for (index, parameter) in registry.iter().enumerate() {
+            let target = targets[index];
+            if target != index {
+                placements.push(placements[target].clone());
+                continue;
+            }
+            let loads = if parameter.trainable { &mut trained } else { &mut frozen };
+            let partition = if whole(parameter) {
+                let owner = (0..world).min_by_key(|&r| loads[r]).unwrap_or_default();
+                loads[owner] += parameter.elements();
+                Partition::owned(&parameter.shape, world, owner)
+            } else {
+                Partition::balanced(&parameter.shape, loads)
+            };
+            let alone = world == 1;
+            let sharded =
+                !alone && policy.stage == Stage::Three && parameter.elements() >= policy.persist_below.max(1);
+            let summed = match (parameter.trainable, alone || policy.stage == Stage::Zero) {
+                (false, _) => Summed::Never,
+                (true, true) => Summed::Everywhere,
+                (true, false) => Summed::ByRows,
+            };
+            let residency = if sharded { Residency::Sharded } else { Residency::Whole };
+            placements.push(Placement { target, unit: unit_of[index], residency, summed, partition });
+        }
+        let mut plan = Self {
+            registry: registry.clone(),
+            units,
+            world,
+            policy,
+            placements,
+            gathers: Vec::new(),
+            reduces: Vec::new(),
+            publishes: Vec::new(),
+        };
+        plan.fill();
+        Ok(plan)
+    }
+
+    fn fill(&mut self) {
+        let cap = self.policy.bucket_elements;
+        let store = |&i: &usize| self.registry.at(i).precision.store;
+        let reduce = |&i: &usize| self.registry.at(i).precision.reduce;
+        let (mut gathers, mut reduces) = (Vec::new(), Vec::new());
+        for unit in &self.units {
+            let own = |i: &usize| self.placements[*i].partition.clone();
+            let sharded = unit.parameters.iter().filter(|&&i| self.sharded(i));
+            gathers.push(fill(&unit.name, Purpose::Gather, cap, sharded.map(|i| (*i, store(i), own(i)))));
+            // An all-reduce has one part: everything.
+            let part = |i: &usize| match self.placements[*i].summed {
+                Summed::ByRows => own(i),
+                _ => Partition::whole(&self.registry.at(*i).shape),
+            };
+            let summed = unit.parameters.iter().filter(|&&i| self.trains(i) && self.world > 1);
+            reduces.push(fill(&unit.name, Purpose::Reduce, cap, summed.map(|i| (*i, reduce(i), part(i)))));
+        }
+        let published = self.units.iter().flat_map(|u| &u.parameters).filter(|&&i| self.published(i));
+        let publishes = fill(
+            "weights",
+            Purpose::Publish,
+            cap,
+            published.map(|i| (*i, store(i), self.placements[*i].partition.clone())),
+        );
+        (self.gathers, self.reduces, self.publishes) = (gathers, reduces, publishes);
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The units, with every parameter in exactly one, tied ones as their target.
+    #[must_use]
+    pub fn units(&self) -> &[Unit] {
+        &self.units
+    }
+
+    /// The number of ranks.
+    #[must_use]
+    pub fn world(&self) -> usize {
+        self.world
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Where the parameter at `index` is; a tied one is where its target is.
+    ///
+    /// # Panics
+    /// If there is no such parameter.
+    #[must_use]
+    pub fn placement(&self, index: usize) -> &Placement {
+        &self.placements[index]
+    }
+
+    /// The rows of the parameter at `index` whose gradient, masters and moments `rank` has.
+    #[must_use]
+    pub fn rows(&self, index: usize, rank: usize) -> Range<usize> {
+        let placement = &self.placements[index];
+        match placement.summed {
+            Summed::Everywhere => 0..placement.partition.all_rows(),
+            _ => placement.partition.rows(rank),
+        }
+    }
+
+    /// The rows of the parameter at `index` that `rank` keeps in memory.
+    #[must_use]
+    pub fn kept_rows(&self, index: usize, rank: usize) -> Range<usize> {
+        let placement = &self.placements[index];
+        match placement.residency {
+            Residency::Whole => 0..placement.partition.all_rows(),
+            Residency::Sharded => placement.partition.rows(rank),
+        }
+    }
+
+    /// The registry with the shapes of what `rank` updates: what an optimizer's state is made from.
+    #[must_use]
+    pub fn local_registry(&self, rank: usize) -> Registry {
+        let mut local = self.registry.clone();
+        for (index, parameter) in local.iter_mut().enumerate() {
+            parameter.shape = match self.placements[index].summed {
+                Summed::ByRows => rows_shape(&parameter.shape, self.rows(index, rank).len()),
+                _ => parameter.shape.clone(),
+            };
+        }
+        local
+    }
+
+    /// The buckets that make a unit's sharded weights whole.
+    #[must_use]
+    pub fn gathers(&self, unit: usize) -> &[BucketPlan] {
+        &self.gathers[unit]
+    }
+
+    /// The buckets in which a unit's gradients are summed.
+    #[must_use]
+    pub fn reduces(&self, unit: usize) -> &[BucketPlan] {
+        &self.reduces[unit]
+    }
+
+    /// The buckets in which updated rows go to every rank after a step.
+    #[must_use]
+    pub fn publishes(&self) -> &[BucketPlan] {
+        &self.publishes
+    }
+
+    /// The order in which units are reduced, on every rank: blocks as backward meets them, then roots.
+    #[must_use]
+    pub fn reduce_order(&self) -> Vec<usize> {
+        let of = |root: bool| (0..self.units.len()).rev().filter(move |&u| self.units[u].root == root);
+        of(false).chain(of(true)).filter(|&u| !self.reduces[u].is_empty()).collect()
+    }
+
+    /// The order in which a micro-batch reads units when blocks are recomputed: all forward, blocks again backward.
+    #[must_use]
+    pub fn reads(&self, recompute: bool) -> Vec<usize> {
+        let backward = (0..self.units.len()).rev().filter(|&u| recompute && !self.units[u].root);
+        (0..self.units.len()).chain(backward).collect()
+    }
+
+    /// Whether gradients are summed while `last` or another micro-batch runs (otherwise: at the step).
+    pub(crate) fn reduces_in(&self, last: bool) -> bool {
+        self.world > 1
+            && self.policy.stage >= Stage::Two
+            && (last || self.policy.reduce == ReduceWhen::MicroBatch)
+    }
+
+    pub(crate) fn window(&self) -> Window {
+        let panes = self
+            .units
+            .iter()
+            .zip(&self.gathers)
+            .map(|(unit, buckets)| Pane { sharded: !buckets.is_empty(), root: unit.root })
+            .collect();
+        Window::new(panes, self.policy.keep_root, self.policy.prefetch)
+    }
+
+    pub(crate) fn sharded(&self, index: usize) -> bool {
+        self.placements[index].residency == Residency::Sharded
+    }
+
+    pub(crate) fn trains(&self, index: usize) -> bool {
+        self.placements[index].summed != Summed::Never
+    }
+
+    fn published(&self, index: usize) -> bool {
+        self.placements[index].summed == Summed::ByRows && !self.sharded(index)
+    }
+
+    /// The parameters that have storage of their own, in index order.
+    pub(crate) fn own(&self) -> impl Iterator<Item = usize> {
+        (0..self.placements.len()).filter(|&i| self.placements[i].target == i)
+    }
+}
+
+/// For each parameter the one whose storage it is.
+fn targets(registry: &Registry) -> Result<Vec<usize>, PlanError> {
+    let mut targets: Vec<usize> = Vec::with_capacity(registry.len());
+    for (index, parameter) in registry.iter().enumerate() {
+        let fault = |field, dtype| PlanError::Dtype { parameter: parameter.name.clone(), field, got: dtype };
+        for (field, dtype) in [("store", parameter.precision.store), ("reduce", parameter.precision.reduce)] {
+            if !matches!(dtype, Dtype::F32 | Dtype::Bf16 | Dtype::F16) {
+                return Err(fault(field, dtype));
+            }
+        }
+        // A registry holds a tied parameter only after its target.
+        let target = match parameter.alias_of.as_deref().and_then(|name| registry.index_of(name)) {
+            Some(first) => targets[first],
+            None => index,
+        };
+        let other = registry.at(target);
+        if other.shape != parameter.shape || other.trainable != parameter.trainable {
+            return Err(PlanError::Tied {
+                parameter: parameter.name.clone(),
+                target: other.name.clone(),
+                got: (parameter.shape.clone(), parameter.trainable),
+                expected: (other.shape.clone(), other.trainable),
+            });
+        }
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+/// Units over targets, each in the first unit that lists it, and the unit of each target.
+fn settle(
+    registry: &Registry,
+    units: Vec<Unit>,
+    targets: &[usize],
+) -> Result<(Vec<Unit>, Vec<usize>), PlanError> {
+    let mut listed = vec![None; registry.len()];
+    let mut unit_of = vec![None; registry.len()];
+    let mut settled = Vec::with_capacity(units.len());
+    for (number, unit) in units.iter().enumerate() {
+        let mut parameters = Vec::with_capacity(unit.parameters.len());
+        for &index in &unit.parameters {
+            if index >= registry.len() {
+                return Err(PlanError::Index { unit: unit.name.clone(), index, parameters: registry.len() });
+            }
+            if let Some(first) = listed[index].replace(number) {
+                let first: &Unit = &units[first];
+                return Err(PlanError::Twice {
+                    parameter: registry.at(index).name.clone(),
+                    first: first.name.clone(),
+                    second: unit.name.clone(),
+                });
+            }
+            let target = targets[index];
+            if unit_of[target].is_none() {
+                unit_of[target] = Some(number);
+                parameters.push(target);
+            }
+        }
+        settled.push(Unit { parameters, ..unit.clone() });
+    }
+    let unit_of: Vec<usize> = (0..registry.len())
+        .map(|i| {
+            unit_of[targets[i]].ok_or_else(|| PlanError::Unplaced { parameter: registry.at(i).name.clone() })
+        })
+        .collect::<Result<_, _>>()?;
+    Ok((settled, unit_of))
+}
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,7 @@
 //! ```
 
 mod attention;
+mod bytes;
 mod cache;
 mod check;
 mod custom;
@@ -40,6 +41,7 @@ mod tensor;
 mod update;
 
 pub use attention::{AttentionShape, HeadNorm, Rotary, attention};
+pub use bytes::{Elements, Scalar};
 pub use cache::KvCache;
 pub use custom::{BackwardFn, MOST_INPUTS, apply};
 pub use embedding::{EmbeddingLowRank, embedding, select_rows};

@@ -1,5 +1,9 @@
 //! What can be wrong with a plan and with what runs by it.
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use burnish_comm::CommError;
 use burnish_core::Dtype;
 
 /// A plan that cannot be made.
@@ -31,14 +35,6 @@ pub enum PlanError {
         /// The unit that lists it again.
         second: String,
     },
-    /// A parameter in no unit.
-    #[error(
-        "parameter `{parameter}` is in no unit, so nothing would gather or reduce it; add it to the unit that uses it"
-    )]
-    Unplaced {
-        /// The parameter.
-        parameter: String,
-    },
     /// A dtype that weights or gradients cannot have.
     #[error("parameter `{parameter}`: {field} dtype is {got}, expected float32, bfloat16 or float16")]
     Dtype {
@@ -63,4 +59,94 @@ pub enum PlanError {
         /// The target's.
         expected: (Vec<usize>, bool),
     },
+}
+
+/// What goes wrong while a model runs by a plan.
+///
+/// Reading and accumulating happen inside backward, where no error can be returned: the first one is kept, reads give
+/// zeros from then on, nothing communicates any more, and the next call that returns a result returns it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ZeroError {
+    /// Ranks did not do the same.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// A plan that cannot be made.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A plan for another number of ranks.
+    #[error("the plan is for {plan} ranks, but the group has {group}; make the plan with the group's size")]
+    World {
+        /// Ranks of the plan.
+        plan: usize,
+        /// Ranks of the group.
+        group: usize,
+    },
+    /// Ranks made different plans.
+    #[error(
+        "ranks {ranks:?} have another plan than this one, {}; start all ranks with the same model and settings",
+        first(parameter.as_deref())
+    )]
+    Plans {
+        /// The ranks (counted in the world) whose plan differs from this rank's.
+        ranks: Vec<usize>,
+        /// The first parameter that differs between any two ranks; none if units or policies do.
+        parameter: Option<String>,
+    },
+    /// A value of another shape or dtype than declared.
+    #[error(
+        "parameter `{parameter}`: {what} has shape {got:?} in {dtype:?}, expected {expected:?} in {declared}"
+    )]
+    Value {
+        /// The parameter.
+        parameter: String,
+        /// Which value.
+        what: &'static str,
+        /// Its shape.
+        got: Vec<usize>,
+        /// Its dtype.
+        dtype: Option<Dtype>,
+        /// The shape asked for.
+        expected: Vec<usize>,
+        /// The dtype asked for.
+        declared: Dtype,
+    },
+    /// A parameter that could not be loaded.
+    #[error("parameter `{parameter}`, rows {rows:?}: {source}")]
+    Load {
+        /// The parameter.
+        parameter: String,
+        /// The rows that were asked for.
+        rows: Range<usize>,
+        /// Why.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+    /// A micro-batch that was begun while another was open.
+    #[error(
+        "a micro-batch began before the last one ended; call `end_micro_batch`, or `discard` on every rank to give the step up"
+    )]
+    Open,
+    /// A write that was changed and not committed.
+    #[error(
+        "parameter `{parameter}` was changed through a write guard that was dropped; call `commit` to keep the change"
+    )]
+    Uncommitted {
+        /// The parameter.
+        parameter: String,
+    },
+    /// A parameter that another thread has taken for its update.
+    #[error("parameter `{parameter}` was {what} while its value was taken for an update; put it back first")]
+    Taken {
+        /// The parameter.
+        parameter: String,
+        /// What was tried.
+        what: &'static str,
+    },
+}
+
+fn first(parameter: Option<&str>) -> String {
+    match parameter {
+        Some(name) => format!("the first parameter that differs is `{name}`"),
+        None => "with equal parameters but other units or another policy".to_owned(),
+    }
 }

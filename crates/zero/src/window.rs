@@ -9,6 +9,8 @@ pub(crate) struct Pane {
     pub(crate) sharded: bool,
     /// Whether it is a root.
     pub(crate) root: bool,
+    /// Whether it may be started before it is read.
+    pub(crate) guessed: bool,
 }
 
 /// What a read makes happen, in this order: forget, drop, gather or take, start.
@@ -88,10 +90,10 @@ impl Window {
     /// The unit that is likely to be read after `unit`: forward after its predecessor (or at the start), backward after
     /// its successor. A root is not read again in backward.
     fn next(&self, unit: usize) -> Option<usize> {
-        if !self.prefetch {
+        if !self.prefetch || !self.panes[unit].guessed {
             return None;
         }
-        let sharded = |u: &usize| self.panes[*u].sharded;
+        let sharded = |u: &usize| self.panes[*u].sharded && self.panes[*u].guessed;
         let before = (0..unit).rev().find(sharded);
         let after = (unit + 1..self.panes.len()).find(sharded);
         let next = if self.last.is_some() && self.last == after {
@@ -110,7 +112,8 @@ mod tests {
     use super::*;
 
     fn window(kinds: &str, keep_root: bool) -> Window {
-        let panes = kinds.chars().map(|c| Pane { sharded: c != '-', root: c == 'r' }).collect();
+        let panes =
+            kinds.chars().map(|c| Pane { sharded: c != '-', root: c == 'r', guessed: c != 'x' }).collect();
         Window::new(panes, keep_root, true)
     }
 
@@ -159,6 +162,13 @@ mod tests {
         let mut window = window("b-b", false);
         assert_eq!(gathers(&mut window, &[0, 1, 2, 1, 0]), [0, 2, 0]);
         assert_eq!(window.read(1), Moves::default());
+    }
+
+    #[test]
+    fn what_no_unit_lists_is_gathered_when_it_is_read() {
+        let mut window = window("bbx", false);
+        assert_eq!(gathers(&mut window, &[0, 1, 0]), [0, 1, 0]);
+        assert_eq!(window.read(2), Moves { gather: true, drop: Some(0), ..Moves::default() });
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::AnyTensor;
 use crate::update::{Adam, AdamState};
 
 /// The tensor over storage of exactly its elements in order, which it does not copy unless it is a view.
-fn flex(tensor: AnyTensor) -> FlexTensor {
+pub(crate) fn flex(tensor: AnyTensor) -> FlexTensor {
     Tensor::<1>::from_dispatch(tensor.dispatch())
         .try_into_primitive::<burn::backend::Flex>()
         .expect("invariant: optimizer tensors are plain and on the CPU")

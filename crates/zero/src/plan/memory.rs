@@ -99,7 +99,7 @@ impl Plan {
         let flying: u64 = buckets.iter().take(IN_FLIGHT).sum();
         memory.summing = held + flying;
         memory.gathered = {
-            let kept = |u: &usize| self.policy.keep_root && self.units[*u].root;
+            let kept = |u: &usize| self.policy.keep_root && self.units[*u].root && *u < self.listed;
             let roots: u64 = (0..self.units.len()).filter(kept).map(gathered).sum();
             let mut others: Vec<u64> = (0..self.units.len()).filter(|u| !kept(u)).map(gathered).collect();
             others.sort_unstable_by(|a, b| b.cmp(a));

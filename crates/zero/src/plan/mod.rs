@@ -9,8 +9,8 @@ use std::ops::Range;
 use burnish_core::{Dtype, Parameter, Registry};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use memory::IN_FLIGHT;
 pub use memory::Memory;
-pub use traffic::{Collective, TrafficRow};
 
 use crate::bucket::{BucketPlan, Purpose, fill};
 use crate::partition::rows_shape;
@@ -62,6 +62,8 @@ pub struct Placement {
 pub struct Plan {
     registry: Registry,
     units: Vec<Unit>,
+    /// Units that the caller listed; the ones behind hold what nobody reads in a step.
+    listed: usize,
     world: usize,
     policy: Policy,
     placements: Vec<Placement>,
@@ -71,10 +73,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of a model over `world` ranks. Allocates no tensors.
+    /// The plan of a model over `world` ranks. Allocates no tensors. A parameter that no unit lists is not expected to be
+    /// read in a step and gets a unit of its own behind the others.
     ///
     /// # Errors
-    /// If the units do not hold every parameter once, a dtype cannot travel, or there are no ranks.
+    /// If two units list a parameter, a dtype cannot travel, or there are no ranks.
     pub fn new(
         registry: &Registry,
         units: Vec<Unit>,
@@ -100,6 +103,7 @@ impl Plan {
             return Err(PlanError::NoRanks);
         }
         let targets = targets(registry)?;
+        let listed = units.len();
         let (units, unit_of) = settle(registry, units, &targets)?;
         // What trains is balanced by itself: its share of the optimizer's state counts most.
         let (mut trained, mut frozen) = (vec![0; world], vec![0; world]);
@@ -132,6 +136,7 @@ impl Plan {
         let mut plan = Self {
             registry: registry.clone(),
             units,
+            listed,
             world,
             policy,
             placements,
@@ -264,8 +269,8 @@ impl Plan {
     /// The order in which a micro-batch reads units when blocks are recomputed: all forward, blocks again backward.
     #[must_use]
     pub fn reads(&self, recompute: bool) -> Vec<usize> {
-        let backward = (0..self.units.len()).rev().filter(|&u| recompute && !self.units[u].root);
-        (0..self.units.len()).chain(backward).collect()
+        let backward = (0..self.listed).rev().filter(|&u| recompute && !self.units[u].root);
+        (0..self.listed).chain(backward).collect()
     }
 
     /// Whether gradients are summed while `last` or another micro-batch runs (otherwise: at the step).
@@ -280,7 +285,12 @@ impl Plan {
             .units
             .iter()
             .zip(&self.gathers)
-            .map(|(unit, buckets)| Pane { sharded: !buckets.is_empty(), root: unit.root })
+            .enumerate()
+            .map(|(number, (unit, buckets))| Pane {
+                sharded: !buckets.is_empty(),
+                root: unit.root && number < self.listed,
+                guessed: number < self.listed,
+            })
             .collect();
         Window::new(panes, self.policy.keep_root, self.policy.prefetch)
     }
@@ -363,11 +373,14 @@ fn settle(
         }
         settled.push(Unit { parameters, ..unit.clone() });
     }
-    let unit_of: Vec<usize> = (0..registry.len())
-        .map(|i| {
-            unit_of[targets[i]].ok_or_else(|| PlanError::Unplaced { parameter: registry.at(i).name.clone() })
+    let unit_of = (0..registry.len())
+        .map(|index| {
+            *unit_of[targets[index]].get_or_insert_with(|| {
+                settled.push(Unit::root(registry.at(index).name.clone(), vec![targets[index]]));
+                settled.len() - 1
+            })
         })
-        .collect::<Result<_, _>>()?;
+        .collect();
     Ok((settled, unit_of))
 }
 

@@ -1,0 +1,116 @@
+//! Sharded weights become whole when they are read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use burnish_comm::{Bucket, CommError};
+use burnish_ops::AnyTensor;
+
+use super::typed::{Number, by_dtype, elements, shared};
+use super::{Store, lock};
+use crate::bucket::BucketPlan;
+use crate::partition::rows_shape;
+use crate::window::Window;
+use crate::{Plan, ZeroError};
+
+/// Whole values of one bucket, when they are there.
+type Arriving = Box<dyn FnOnce() -> Result<Vec<(usize, AnyTensor)>, CommError> + Send>;
+
+/// What is gathered at the moment.
+pub(super) struct Gathered {
+    window: Window,
+    units: BTreeMap<usize, BTreeMap<usize, AnyTensor>>,
+    ahead: Option<Vec<Arriving>>,
+}
+
+impl Gathered {
+    pub(super) fn new(plan: &Plan) -> Self {
+        Self { window: plan.window(), units: BTreeMap::new(), ahead: None }
+    }
+
+    /// Drops everything; a gather under way is completed by the transport.
+    pub(super) fn clear(&mut self) {
+        self.window.clear();
+        self.units.clear();
+        self.ahead = None;
+    }
+}
+
+impl Store {
+    /// A sharded parameter, whole: its unit is gathered unless it is.
+    pub(super) fn gathered_value(&self, unit: usize, index: usize) -> Result<AnyTensor, ZeroError> {
+        let mut gathered = self.gathered();
+        let moves = gathered.window.read(unit);
+        let waiting = if moves.take { gathered.ahead.take() } else { None };
+        if moves.forget.is_some() {
+            gathered.ahead = None;
+        }
+        if let Some(old) = moves.drop {
+            gathered.units.remove(&old);
+        }
+        let arriving = match waiting {
+            None if moves.gather => Some(self.start(unit)?),
+            waiting => waiting,
+        };
+        if let Some(next) = moves.start {
+            gathered.ahead = Some(self.start(next)?);
+        }
+        if let Some(arriving) = arriving {
+            let mut values = BTreeMap::new();
+            for bucket in arriving {
+                values.extend(bucket()?);
+            }
+            gathered.units.insert(unit, values);
+        }
+        let value = gathered.units.get(&unit).and_then(|values| values.get(&index)).cloned();
+        Ok(value
+            .expect("invariant: what the window holds is gathered, with every sharded parameter of the unit"))
+    }
+
+    /// Starts the gathers of a unit.
+    fn start(&self, unit: usize) -> Result<Vec<Arriving>, ZeroError> {
+        (0..self.plan.gathers(unit).len())
+            .map(|number| by_dtype!(self.plan.gathers(unit)[number].dtype, E => self.start_bucket::<E>(unit, number)))
+            .collect()
+    }
+
+    fn start_bucket<E: Number>(&self, unit: usize, number: usize) -> Result<Arriving, ZeroError> {
+        let bucket = &self.plan.gathers(unit)[number];
+        let part = self.part::<E>(bucket)?;
+        let pending = self.gather.all_gather_v(part, &bucket.counts(), &bucket.name);
+        let (plan, device) = (Arc::clone(&self.plan), self.device.clone());
+        Ok(Box::new(move || {
+            let parts = pending.wait()?;
+            let bucket = &plan.gathers(unit)[number];
+            let whole = |piece: &crate::Piece| {
+                let values = bucket.whole(piece, |rank| parts.of(rank));
+                let shape = &plan.registry().at(piece.parameter).shape;
+                let shape = rows_shape(shape, piece.partition.all_rows());
+                (piece.parameter, AnyTensor::from_elements(values, &shape, &device))
+            };
+            Ok(bucket.pieces.iter().map(whole).collect())
+        }))
+    }
+
+    /// This rank's part of a bucket of weights: its rows of every piece, of values that are whole or sharded here.
+    pub(super) fn part<E: Number>(&self, bucket: &BucketPlan) -> Result<Bucket<E>, ZeroError> {
+        if let [only] = &bucket.pieces[..]
+            && self.plan.sharded(only.parameter)
+        {
+            return Ok(shared(&self.kept(only.parameter, "gathered")?));
+        }
+        let mut part = Vec::with_capacity(bucket.counts()[self.rank]);
+        for piece in &bucket.pieces {
+            let value = self.kept(piece.parameter, "gathered")?;
+            let own = piece.partition.elements(self.rank);
+            let range = if self.plan.sharded(piece.parameter) { 0..own.len() } else { own };
+            part.extend_from_slice(&elements::<E>(&value)[range]);
+        }
+        Ok(Bucket::new(part))
+    }
+
+    /// Forgets gathered values of weights that have changed.
+    pub(super) fn forget_gathered(&self) {
+        lock(&self.gathered).clear();
+    }
+}

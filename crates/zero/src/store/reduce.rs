@@ -1,0 +1,302 @@
+//! Gradients become sums over ranks, and shards where the plan says so.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use burn::tensor::FloatDType;
+use burnish_comm::{Bucket, CommError, Op, Pending, Reduction, Wire};
+use burnish_core::Dtype;
+use burnish_ops::{AnyTensor, accumulate};
+use burnish_optim::{Gradients, Reduced};
+
+use super::typed::{Number, by_dtype, elements, shared};
+use super::Store;
+use crate::partition::rows_shape;
+use crate::plan::IN_FLIGHT;
+use crate::{Plan, Residency, ZeroError};
+
+/// A bucket: unit and number within it.
+type Key = (usize, usize);
+
+/// A reduction under way, whatever its wire type; sums come back in f32.
+trait Flight: Send {
+    fn ready(&self) -> bool;
+    fn land(self: Box<Self>) -> Result<Vec<f32>, CommError>;
+}
+
+impl<E: Wire<Wide = f32>> Flight for Pending<Bucket<E>> {
+    fn ready(&self) -> bool {
+        Self::ready(self)
+    }
+
+    fn land(self: Box<Self>) -> Result<Vec<f32>, CommError> {
+        // In place for f32.
+        Ok(self.wait()?.into_vec().into_iter().map(E::widen).collect())
+    }
+}
+
+/// Gradients of a step, on their way from whole to summed.
+pub(super) struct Sums {
+    /// What backward gave and nobody summed yet, in f32.
+    whole: Vec<Option<AnyTensor>>,
+    /// This rank's parts of summed buckets.
+    parts: BTreeMap<Key, Vec<f32>>,
+    flying: VecDeque<(Key, Box<dyn Flight>)>,
+    order: Vec<usize>,
+    /// Units of `order` that this micro-batch has posted.
+    posted: usize,
+    /// Parameters that have a gradient in this micro-batch, and in this step.
+    arrived: Vec<bool>,
+    touched: Vec<bool>,
+    /// Parameters with a gradient that came after their unit was posted.
+    late: Vec<bool>,
+    /// Units whose parameters are used more than once: posted when the micro-batch ends, as roots.
+    deferred: BTreeSet<usize>,
+    open: bool,
+    /// Whether this micro-batch sums, and whether one of this step did.
+    summing: bool,
+    summed: bool,
+}
+
+impl Sums {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let parameters = plan.registry().len();
+        let order = plan.reduce_order();
+        Self {
+            whole: vec![None; parameters],
+            parts: BTreeMap::new(),
+            flying: VecDeque::new(),
+            posted: 0,
+            arrived: vec![false; parameters],
+            touched: vec![false; parameters],
+            late: vec![false; parameters],
+            deferred: order.iter().copied().filter(|&u| plan.units()[u].root).collect(),
+            order,
+            open: false,
+            summing: false,
+            summed: false,
+        }
+    }
+
+    pub(super) fn begin(&mut self, plan: &Plan, last: bool) -> Result<(), ZeroError> {
+        if self.open {
+            return Err(ZeroError::Open);
+        }
+        self.open = true;
+        self.posted = 0;
+        self.arrived.fill(false);
+        self.summing = plan.reduces_in(last);
+        self.summed |= self.summing;
+        Ok(())
+    }
+
+    /// The state before a step. What is known of deferred units stays.
+    pub(super) fn forget(&mut self) {
+        self.whole.fill(None);
+        self.parts.clear();
+        self.flying.clear();
+        self.arrived.fill(false);
+        self.touched.fill(false);
+        self.late.fill(false);
+        (self.open, self.summing, self.summed) = (false, false, false);
+    }
+
+    /// Whether every gradient of a unit is there.
+    fn complete(&self, plan: &Plan, unit: usize) -> bool {
+        let trained = || plan.units()[unit].parameters.iter().filter(|&&i| plan.trains(i));
+        !self.deferred.contains(&unit) && trained().all(|&i| self.arrived[i])
+    }
+
+    /// Takes in the oldest reduction.
+    fn land(&mut self) -> Result<(), ZeroError> {
+        let Some((key, flight)) = self.flying.pop_front() else { return Ok(()) };
+        let part = flight.land()?;
+        match self.parts.get_mut(&key) {
+            Some(sum) => sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x),
+            None => {
+                self.parts.insert(key, part);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Adds a gradient; posts the units that are complete with it.
+    pub(super) fn add(&self, index: usize, gradient: AnyTensor) -> Result<(), ZeroError> {
+        let parameter = self.plan.registry().at(index);
+        let expected = rows_shape(&parameter.shape, self.plan.placement(index).partition.all_rows());
+        if gradient.shape() != expected {
+            return Err(ZeroError::Value {
+                parameter: parameter.name.clone(),
+                what: "the gradient",
+                got: gradient.shape(),
+                dtype: gradient.dtype(),
+                expected,
+                declared: Dtype::F32,
+            });
+        }
+        let gradient = match gradient.dtype() {
+            Some(Dtype::F32) => gradient.plain(),
+            _ => gradient.cast(FloatDType::F32),
+        };
+        let mut sums = self.sums();
+        let sum = sums.whole[index].take();
+        sums.whole[index] = Some(accumulate(sum, gradient));
+        sums.arrived[index] = true;
+        sums.touched[index] = true;
+        if !sums.summing {
+            return Ok(());
+        }
+        let unit = self.plan.placement(index).unit;
+        if sums.order[..sums.posted].contains(&unit) {
+            sums.late[index] = true;
+            return Ok(());
+        }
+        while let Some(&unit) = sums.order.get(sums.posted).filter(|&&u| sums.complete(&self.plan, u)) {
+            sums.posted += 1;
+            self.post(&mut sums, unit, false)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the reductions of a unit: zeros where no gradient came.
+    ///
+    /// Waiting for a reduction is safe where nothing else of a micro-batch communicates, or when it is over: every rank
+    /// posts units in one order. In stage 3 a rank that lacks a gradient posts later and needs this rank's gathers
+    /// first, so there only what is ready is taken in.
+    fn post(&self, sums: &mut Sums, unit: usize, over: bool) -> Result<(), ZeroError> {
+        let gathers = self.plan.own().any(|i| self.plan.placement(i).residency == Residency::Sharded);
+        for number in 0..self.plan.reduces(unit).len() {
+            while sums.flying.len() >= IN_FLIGHT
+                && (over || !gathers || sums.flying.front().is_some_and(|(_, flight)| flight.ready()))
+            {
+                sums.land()?;
+            }
+            let flight =
+                by_dtype!(self.plan.reduces(unit)[number].dtype, E => self.fly::<E>(sums, unit, number));
+            sums.flying.push_back(((unit, number), flight));
+        }
+        Ok(())
+    }
+
+    fn fly<E: Number>(&self, sums: &mut Sums, unit: usize, number: usize) -> Box<dyn Flight> {
+        let bucket = &self.plan.reduces(unit)[number];
+        let whole: Vec<Option<AnyTensor>> =
+            bucket.pieces.iter().map(|piece| sums.whole[piece.parameter].take()).collect();
+        let payload: Bucket<E> = match &whole[..] {
+            // One parameter's rows lie in rank order as they are.
+            [Some(only)] if <E as Wire>::DTYPE == Dtype::F32 => shared::<E>(only),
+            _ => {
+                let values: Vec<_> = whole.iter().map(|w| w.as_ref().map(elements::<f32>)).collect();
+                let at = |piece: &crate::Piece| {
+                    let position = bucket.pieces.iter().position(|p| p.parameter == piece.parameter);
+                    position.and_then(|p| values[p].as_deref())
+                };
+                Bucket::new(bucket.pack(at, E::narrow))
+            }
+        };
+        drop(whole);
+        match self.plan.sum_of(bucket) {
+            Op::ReduceScatter => {
+                let counts = bucket.counts();
+                Box::new(self.reduce.reduce_scatter_v(payload, &counts, Reduction::Sum, &bucket.name))
+            }
+            _ => Box::new(self.reduce.all_reduce(payload, Reduction::Sum, &bucket.name)),
+        }
+    }
+
+    /// The end of a micro-batch: posts what is left of it and takes everything in.
+    pub(super) fn finish_sums(&self) -> Result<(), ZeroError> {
+        let sums = &mut *self.sums();
+        if sums.open && sums.summing {
+            while let Some(&unit) = sums.order.get(sums.posted) {
+                sums.posted += 1;
+                self.post(sums, unit, true)?;
+            }
+            while !sums.flying.is_empty() {
+                sums.land()?;
+            }
+        }
+        (sums.open, sums.summing) = (false, false);
+        Ok(())
+    }
+
+    /// The gradients of a step, summed over its micro-batches and the ranks: this rank's rows in f32, in index order.
+    /// Rows that this rank does not have, and parameters without a gradient on any rank, are not among them.
+    ///
+    /// # Errors
+    /// If a rank fails; the first error of this store.
+    pub fn gradients(&self) -> Result<Gradients<Reduced>, ZeroError> {
+        self.end_micro_batch()?;
+        let mut sums = self.sums();
+        let entries = self.kept_error(self.summed(&mut sums));
+        sums.forget();
+        Ok(Gradients::summed(entries?))
+    }
+
+    fn summed(&self, sums: &mut Sums) -> Result<Vec<(usize, AnyTensor)>, ZeroError> {
+        if self.plan.world() == 1 {
+            let whole = sums.whole.iter_mut().enumerate();
+            let there = whole.filter_map(|(index, w)| w.take().map(|gradient| (index, gradient)));
+            return Ok(there.filter(|(_, g)| g.shape().iter().product::<usize>() > 0).collect());
+        }
+        if !sums.summed {
+            for unit in sums.order.clone() {
+                self.post(sums, unit, true)?;
+            }
+        }
+        let touched = self.everywhere(sums)?;
+        while !sums.flying.is_empty() {
+            sums.land()?;
+        }
+        let mut entries = Vec::new();
+        for ((unit, number), part) in std::mem::take(&mut sums.parts) {
+            let bucket = &self.plan.reduces(unit)[number];
+            let rank = if bucket.parts() == 1 { 0 } else { self.rank };
+            let elements = part.len();
+            let flat = AnyTensor::from_elements(part, &[elements], &self.device);
+            for piece in &bucket.pieces {
+                let own = piece.partition.elements(rank).len();
+                if own == 0 || !touched[piece.parameter] {
+                    continue;
+                }
+                let shape = &self.plan.registry().at(piece.parameter).shape;
+                let shape = rows_shape(shape, piece.partition.rows(rank).len());
+                let start = piece.offsets[rank];
+                entries.push((piece.parameter, flat.piece(start..start + own, &shape)));
+            }
+        }
+        entries.sort_unstable_by_key(|(index, _)| *index);
+        Ok(entries)
+    }
+
+    /// Whether any rank has a gradient, by parameter. Units with late gradients on any rank are posted once more, and
+    /// wait for the end of the micro-batch from now on.
+    fn everywhere(&self, sums: &mut Sums) -> Result<Vec<bool>, ZeroError> {
+        let trained: Vec<usize> = self.plan.own().filter(|&i| self.plan.trains(i)).collect();
+        let mut touched = vec![false; sums.touched.len()];
+        if trained.is_empty() {
+            return Ok(touched);
+        }
+        let flag = |&i: &usize| u8::from(sums.touched[i]) + u8::from(sums.late[i]);
+        let flags = Bucket::new(trained.iter().map(flag).collect());
+        let flags = self.step.all_reduce(flags, Reduction::Max, "which gradients there are").wait()?;
+        let mut late = BTreeSet::new();
+        for (&index, &flag) in trained.iter().zip(flags.as_slice()) {
+            touched[index] = flag > 0;
+            if flag > 1 {
+                late.insert(self.plan.placement(index).unit);
+            }
+        }
+        for unit in self.plan.reduce_order().into_iter().filter(|u| late.contains(u)) {
+            self.post(sums, unit, true)?;
+        }
+        if !late.is_empty() {
+            sums.deferred.extend(late);
+            let (now, after): (Vec<usize>, Vec<usize>) =
+                self.plan.reduce_order().into_iter().partition(|u| !sums.deferred.contains(u));
+            sums.order = now.into_iter().chain(after).collect();
+        }
+        Ok(touched)
+    }
+}

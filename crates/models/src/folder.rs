@@ -1,6 +1,7 @@
 //! Hugging Face model folders: read slice-wise into stored dtypes, written so that Transformers loads them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -178,11 +179,12 @@ impl ModelFolder {
 
     /// Writes a full model folder: weights in `dtype`, the configuration with that dtype, and the companions.
     ///
-    /// `value` gives a parameter's tensor on the host; the first `base` parameters are written. `untie` writes a tied
-    /// head as a weight of its own.
+    /// `rows` are this rank's of a parameter and `value` gives them on the host; the first `base` parameters are written.
+    /// `untie` writes a tied head as a weight of its own.
     ///
     /// # Errors
     /// If a file cannot be written.
+    #[expect(clippy::too_many_arguments, reason = "what to write, and where its rows come from")]
     pub fn write(
         &self,
         writer: &mut FolderWriter,
@@ -190,21 +192,32 @@ impl ModelFolder {
         base: usize,
         dtype: Dtype,
         untie: bool,
-        value: impl Fn(usize) -> Result<HostTensor, ModelError>,
+        rows: impl Fn(usize) -> Range<usize>,
+        value: impl Fn(usize, Range<usize>) -> Result<HostTensor, ModelError>,
     ) -> Result<(), ModelError> {
-        let written: Vec<(usize, &Parameter)> =
-            registry.iter().take(base).enumerate().filter(|(_, p)| p.alias_of.is_none() || untie).collect();
-        let specs: Vec<TensorSpec> =
-            written.iter().map(|(_, p)| TensorSpec::new(p.name.clone(), dtype, &p.shape)).collect();
-        writer.tensors_from::<ModelError>("model", &specs, |spec| {
-            let (index, _) = written
-                .iter()
-                .find(|(_, p)| p.name == spec.name)
-                .expect("invariant: the writer asks for tensors that it was told of");
-            let tensor = value(*index)?;
-            let tensor = if tensor.dtype == dtype { tensor } else { tensor.cast(dtype) };
-            Ok(Cow::Owned(tensor.bytes))
-        })?;
+        let written: BTreeMap<&str, usize> = registry
+            .iter()
+            .take(base)
+            .enumerate()
+            .filter(|(_, p)| p.alias_of.is_none() || untie)
+            .map(|(index, p)| (p.name.as_str(), index))
+            .collect();
+        let specs: Vec<TensorSpec> = registry
+            .iter()
+            .filter(|p| written.contains_key(p.name.as_str()))
+            .map(|p| TensorSpec::new(p.name.clone(), dtype, &p.shape))
+            .collect();
+        let index = |spec: &TensorSpec| written[spec.name.as_str()];
+        writer.tensor_rows::<ModelError>(
+            "model",
+            &specs,
+            |spec| rows(index(spec)),
+            |spec, rows| {
+                let tensor = value(index(spec), rows)?;
+                let tensor = if tensor.dtype == dtype { tensor } else { tensor.cast(dtype) };
+                Ok(Cow::Owned(tensor.bytes))
+            },
+        )?;
         let mut config = self.config.json.clone();
         config.remove("torch_dtype");
         config.insert("dtype".to_owned(), Value::from(dtype.name()));
@@ -265,4 +278,9 @@ pub fn to_host(tensor: &AnyTensor) -> HostTensor {
     let shape = tensor.shape();
     let bytes = tensor.to_data().into_bytes().to_vec();
     HostTensor { dtype, shape, bytes }
+}
+
+/// The number of rows: dim 0, or 1 for a scalar.
+pub(crate) fn rows_in(parameter: &Parameter) -> usize {
+    parameter.shape.first().copied().unwrap_or(1)
 }

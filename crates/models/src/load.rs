@@ -8,12 +8,12 @@ use burn::tensor::Device;
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::AnyTensor;
-use burnish_peft::{AdapterFolder, AdapterTensors, Factor, LoraConfig, Plan, Use, fresh, write_adapter};
+use burnish_peft::{AdapterFolder, AdapterTensors, Factor, LoraConfig, Plan, Use, fresh};
 use burnish_store::{FolderWriter, HostTensor, WeightFolder};
 
 use crate::adapter::copy_name;
-use crate::folder::{ModelFolder, to_device, to_host};
-use crate::{Blueprint, Decoder, ModelError, Parameters, Resident};
+use crate::folder::{ModelFolder, rows_in, to_device, to_host};
+use crate::{Blueprint, Decoder, Exporter, ModelError, Parameters, Resident, RowSource};
 
 /// What trains.
 pub enum Tuning<'a> {
@@ -119,6 +119,12 @@ impl<'a> Planned<'a> {
         }
     }
 
+    /// What writes the model's files.
+    #[must_use]
+    pub fn exporter(&self) -> Exporter {
+        Exporter { registry: self.registry().clone(), plan: self.plan.clone(), base: self.base }
+    }
+
     /// The model over storage that holds [`Self::registry`]'s parameters.
     #[must_use]
     pub fn into_model(self, parameters: Arc<dyn Parameters>) -> Model {
@@ -191,17 +197,17 @@ impl Model {
         Ok(Planned::new(folder, tuning, trained, seed)?.resident(device)?.0)
     }
 
-    /// The stored dtype of trained matrices (fp32 when nothing of the base trains).
-    #[must_use]
-    pub fn trained_dtype(&self) -> Dtype {
-        let registry = self.parameters.registry();
-        registry.trainable().find(|p| p.shape.len() == 2).map_or(Dtype::F32, |p| p.precision.store)
-    }
-
     /// A parameter's value on the host, in its stored dtype.
     #[must_use]
     pub fn host(&self, index: usize) -> HostTensor {
         to_host(&self.parameters.read(index))
+    }
+
+    /// What writes this model's files.
+    #[must_use]
+    pub fn exporter(&self) -> Exporter {
+        let registry = self.parameters.registry().clone();
+        Exporter { registry, plan: self.plan.clone(), base: self.base }
     }
 
     /// Writes the adapter as PEFT does.
@@ -209,12 +215,7 @@ impl Model {
     /// # Errors
     /// If a file cannot be written. Without an adapter nothing is written.
     pub fn write_adapter(&self, writer: &mut FolderWriter) -> Result<(), ModelError> {
-        let Some(plan) = &self.plan else { return Ok(()) };
-        let registry = self.parameters.registry();
-        let find = |name: &str| registry.index_of(&copy_name(name)).or_else(|| registry.index_of(name));
-        write_adapter(writer, plan, |name| -> Result<_, ModelError> {
-            Ok(find(name).filter(|&i| registry.at(i).trainable).map(|i| self.host(i)))
-        })
+        self.exporter().adapter(writer, &Whole(self))
     }
 
     /// Writes the base parameters as a full model folder in `dtype` (without folding an adapter in).
@@ -227,7 +228,7 @@ impl Model {
         writer: &mut FolderWriter,
         dtype: Dtype,
     ) -> Result<(), ModelError> {
-        folder.write(writer, self.parameters.registry(), self.base, dtype, false, |i| Ok(self.host(i)))
+        self.exporter().full(folder, writer, dtype, &Whole(self))
     }
 
     /// Writes the base with the adapter folded in, from the pristine base: each weight is rounded once.
@@ -270,7 +271,20 @@ impl Model {
             })?;
             Ok(if part == "bias" { out.bias.unwrap_or_else(|| self.host(index)) } else { out.weight })
         };
-        folder.write(writer, registry, self.base, dtype, untie, merged)
+        let all = |index: usize| 0..rows_in(registry.at(index));
+        folder.write(writer, registry, self.base, dtype, untie, all, |index, _| merged(index))
+    }
+}
+
+struct Whole<'a>(&'a Model);
+
+impl RowSource for Whole<'_> {
+    fn rows(&self, index: usize) -> Range<usize> {
+        0..rows_in(self.0.parameters.registry().at(index))
+    }
+
+    fn read(&self, index: usize) -> Result<HostTensor, ModelError> {
+        Ok(self.0.host(index))
     }
 }
 
@@ -280,11 +294,6 @@ impl Model {
 /// If a file is missing or damaged, or the weights do not fit the configuration.
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model, ModelError> {
     Model::load(&ModelFolder::open(path)?, &Tuning::None, Dtype::F32, 0, device)
-}
-
-/// The number of rows: dim 0, or 1 for a scalar.
-fn rows_in(parameter: &Parameter) -> usize {
-    parameter.shape.first().copied().unwrap_or(1)
 }
 
 fn with_rows(shape: &[usize], rows: usize) -> Vec<usize> {
@@ -331,12 +340,12 @@ pub struct Reloaded {
 }
 
 impl Reloaded {
-    /// Opens the model or adapter files at `path`, as `model` writes them.
+    /// Opens the model or adapter files at `path`, as `exporter` writes them.
     ///
     /// # Errors
     /// If a file is missing or damaged, or the adapter does not fit.
-    pub fn open(model: &Model, path: &Path) -> Result<Self, ModelError> {
-        Ok(match &model.plan {
+    pub fn open(exporter: &Exporter, path: &Path) -> Result<Self, ModelError> {
+        Ok(match &exporter.plan {
             Some(plan) => Self { adapter: Some(AdapterFolder::open(path)?.load(plan)?), weights: None },
             None => Self { adapter: None, weights: Some(WeightFolder::open(path)?) },
         })

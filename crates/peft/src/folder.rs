@@ -6,8 +6,10 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use burnish_core::Dtype;
 use burnish_store::{FolderWriter, HostTensor, StoreError, TensorSpec, WeightFolder};
 
 use crate::error::Differences;
@@ -138,12 +140,11 @@ impl AdapterFolder {
 ///
 /// # Errors
 /// If a tensor has another shape than the plan's, or the disk refuses.
-pub fn write_adapter<E: From<PeftError>>(
+pub fn write_adapter<E: From<PeftError> + From<StoreError>>(
     writer: &mut FolderWriter,
     plan: &Plan,
     mut read: impl FnMut(&str) -> Result<Option<HostTensor>, E>,
 ) -> Result<(), E> {
-    let failed = |e: StoreError| E::from(PeftError::from(e));
     let mut tensors: BTreeMap<String, HostTensor> = BTreeMap::new();
     let mut differences = Differences::default();
     for Slot { key, name, shape, kind } in slots(plan) {
@@ -163,16 +164,51 @@ pub fn write_adapter<E: From<PeftError>>(
         let path = writer.target().join("adapter_model.safetensors");
         return Err(PeftError::Mismatch { path, differences }.into());
     }
-    let specs: Vec<TensorSpec> =
-        tensors.iter().map(|(n, t)| TensorSpec::new(n.clone(), t.dtype, &t.shape)).collect();
-    writer
-        .tensors_from::<StoreError>("adapter_model", &specs, |s| {
-            Ok(Cow::Borrowed(&tensors[&s.name].bytes[..]))
-        })
-        .map_err(failed)?;
-    writer.file("adapter_config.json", plan.config.to_json().as_bytes()).map_err(failed)?;
+    let dtypes: BTreeMap<String, Dtype> = tensors.iter().map(|(n, t)| (n.clone(), t.dtype)).collect();
+    write_adapter_rows(
+        writer,
+        plan,
+        |_, key| dtypes.get(key).copied(),
+        |_, shape| 0..shape[0],
+        |_, key, _| Ok(Cow::Borrowed(&tensors[key].bytes[..])),
+    )
+}
+
+/// As [`write_adapter`], where each rank has some rows (along dim 0) of each tensor: the files come out as if one rank
+/// had written them. All ranks call it.
+///
+/// By parameter name and key in the file: `dtype` is a tensor's, or `None` when it is not to be written, `rows` are this
+/// rank's, `read` gives their bytes.
+///
+/// # Errors
+/// If a rank's rows do not fit, whatever `read` returns, or the disk refuses.
+pub fn write_adapter_rows<'a, E: From<PeftError> + From<StoreError>>(
+    writer: &mut FolderWriter,
+    plan: &Plan,
+    mut dtype: impl FnMut(&str, &str) -> Option<Dtype>,
+    mut rows: impl FnMut(&str, &[usize]) -> Range<usize>,
+    mut read: impl FnMut(&str, &str, Range<usize>) -> Result<Cow<'a, [u8]>, E>,
+) -> Result<(), E> {
+    let mut names = BTreeMap::new();
+    let mut specs = Vec::new();
+    for Slot { key, name, shape, kind } in slots(plan) {
+        if kind == SlotKind::Duplicate {
+            continue;
+        }
+        if let Some(dtype) = dtype(&name, &key) {
+            specs.push(TensorSpec::new(key.clone(), dtype, &shape));
+            names.insert(key, name);
+        }
+    }
+    writer.tensor_rows::<E>(
+        "adapter_model",
+        &specs,
+        |spec| rows(&names[&spec.name], &spec.shape),
+        |spec, rows| read(&names[&spec.name], &spec.name, rows),
+    )?;
+    writer.file("adapter_config.json", plan.config.to_json().as_bytes())?;
     if !writer.target().join("README.md").exists() {
-        writer.file("README.md", card(&plan.config).as_bytes()).map_err(failed)?;
+        writer.file("README.md", card(&plan.config).as_bytes())?;
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ mod support;
 
 pub use config::{Bias, InitWeights, Layers, LoraConfig, Names, Targets};
 pub use error::{DeadPattern, Differences, PeftError};
-pub use folder::{AdapterFolder, AdapterTensors, write_adapter};
+pub use folder::{AdapterFolder, AdapterTensors, write_adapter, write_adapter_rows};
 pub use init::fresh;
 pub use matching::{
     MatchReport, ModuleInfo, ModuleKind, PatternCount, default_targets, match_modules, resolve_targets,

@@ -61,6 +61,7 @@ pub struct Sampler {
     per_device: usize,
     ranks: usize,
     accumulation: usize,
+    global: Option<usize>,
     order: Order,
     seed: u64,
     drop_last: bool,
@@ -70,7 +71,7 @@ impl Sampler {
     /// Steps over `rows` rows in `order`; one row a micro-batch, one rank, no accumulation until set.
     #[must_use]
     pub const fn new(rows: usize, order: Order, seed: u64) -> Self {
-        Self { rows, per_device: 1, ranks: 1, accumulation: 1, order, seed, drop_last: false }
+        Self { rows, per_device: 1, ranks: 1, accumulation: 1, global: None, order, seed, drop_last: false }
     }
 
     /// `per_device_train_batch_size`: rows of a micro-batch.
@@ -91,6 +92,13 @@ impl Sampler {
         Self { accumulation, ..self }
     }
 
+    /// `global_batch_size`: rows of a step on all ranks together; ranks then run as many micro-batches as that takes,
+    /// whatever [`accumulation`](Self::accumulation) says.
+    #[must_use]
+    pub const fn global(self, global: Option<usize>) -> Self {
+        Self { global, ..self }
+    }
+
     /// `dataloader_drop_last`: leave out an epoch's last rows when they do not fill a micro-batch on every rank.
     #[must_use]
     pub const fn drop_last(self, drop_last: bool) -> Self {
@@ -106,6 +114,7 @@ impl Sampler {
             ("per_device_train_batch_size", self.per_device),
             ("nproc", self.ranks),
             ("gradient_accumulation_steps", self.accumulation),
+            ("global_batch_size", self.global_batch()),
         ];
         for (option, size) in sizes {
             if size == 0 {
@@ -125,7 +134,10 @@ impl Sampler {
     /// Rows of a full step: the global batch.
     #[must_use]
     pub const fn global_batch(&self) -> usize {
-        self.per_device * self.ranks * self.accumulation
+        match self.global {
+            Some(rows) => rows,
+            None => self.per_device * self.ranks * self.accumulation,
+        }
     }
 
     /// Rows used in an epoch.

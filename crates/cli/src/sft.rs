@@ -6,7 +6,7 @@ use anyhow::Context;
 use burn::tensor::Device;
 use burnish_config::SftOptions;
 use burnish_report::{bytes, count, duration, replace};
-use burnish_trainers::{Outcome, Sft, Stop};
+use burnish_trainers::{Outcome, Ranks, Sft, Stop};
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<SftOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
@@ -14,9 +14,18 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let record = serde_json::Value::Object(resolved.to_json());
     let options = resolved.options;
     let output_dir = options.training.output_dir.clone();
-    let run = Sft::prepare(options, &Device::flex(), &mut |note| eprintln!("note: {note}"))?;
-    eprintln!("{}", run.summary());
-    replace(&output_dir.join("burnish.json"), serde_json::to_string_pretty(&record)?.as_bytes())?;
+    let ranks = Ranks::of(&options.ranks)?;
+    let lead = ranks.lead();
+    let mut note = |note: &str| {
+        if lead {
+            eprintln!("note: {note}");
+        }
+    };
+    let run = Sft::prepare(options, &ranks, &Device::flex(), &mut note)?;
+    if lead {
+        eprintln!("{}", run.summary()?);
+        replace(&output_dir.join("burnish.json"), serde_json::to_string_pretty(&record)?.as_bytes())?;
+    }
 
     let stop = Stop::never();
     let asked = stop.clone();
@@ -29,7 +38,10 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     })
     .context("cannot listen for Ctrl-C")?;
 
-    let outcome = run.run(&stop)?;
+    let outcome = run.run(&ranks, &stop)?;
+    if !lead {
+        return Ok(if outcome.interrupted.is_some() { ExitCode::from(130) } else { ExitCode::SUCCESS });
+    }
     Ok(report(&outcome, &output_dir, words))
 }
 

@@ -41,7 +41,6 @@ impl LossScaler {
 
     /// Notes whether a step overflowed, which every rank must agree on. False when it did and the scale cannot fall
     /// any further: the run does not learn any more.
-    #[must_use]
     pub fn update(&mut self, overflow: bool) -> bool {
         if !overflow {
             self.since_overflow += 1;

@@ -1,16 +1,24 @@
 //! Training state to disk and back: stop and resume equals never stopping.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
-use burnish_checkpoint::{Checkpoint, CheckpointWriter, TrainerState, resume, rotate};
+use burnish_checkpoint::{
+    Checkpoint, CheckpointError, CheckpointWriter, Saving, TrainerState, Written, open_newest, path_of,
+    resume, rotate,
+};
+use burnish_comm::Group;
 use burnish_config::Resume;
-use burnish_core::Dtype;
+use burnish_core::{Dtype, Parameter};
 use burnish_data::{Cursor, Sampler};
-use burnish_models::{Reloaded, to_device, to_host};
-use burnish_optim::AdamW;
+use burnish_models::{Reloaded, to_device};
+use burnish_optim::{AdamW, LossScaler, Masters};
 use burnish_report::Record;
+use burnish_store::HostTensor;
 use serde_json::{Map, Value, json};
 
+use crate::leave::write_model;
+use crate::rank::{Rank, host_rows};
 use crate::training::Training;
 use crate::window::Window;
 use crate::{Sft, TrainError};
@@ -37,11 +45,29 @@ impl Counters {
     }
 }
 
+/// The save that is under way.
+pub(crate) struct Save {
+    writing: Saving<Written, TrainError>,
+}
+
+impl Save {
+    pub(crate) fn idle() -> Self {
+        Self { writing: Saving::idle() }
+    }
+
+    /// Whether this rank has written its part of a save, which then waits for its commit.
+    pub(crate) fn is_written(&self) -> bool {
+        self.writing.step().is_some() && self.writing.is_done()
+    }
+}
+
 impl Training<'_> {
-    /// Saves a checkpoint, with what it takes to resume or the model only; `metric` is this step's evaluation, if there
-    /// was one.
-    pub(crate) fn save(&mut self, metric: Option<f64>, with_state: bool) -> Result<PathBuf, TrainError> {
-        let sft = self.sft;
+    /// Begins to save a checkpoint, with what it takes to resume or the model only, and goes on while it is written;
+    /// `metric` is this step's evaluation, if there was one. A save before it is finished first.
+    pub(crate) fn save(&mut self, metric: Option<f64>, with_state: bool) -> Result<(), TrainError> {
+        self.finish_saving()?;
+        let rank = self.rank;
+        let sft = rank.sft;
         let options = &sft.options.training;
         let step = self.counters.step;
         if let Some(value) = metric
@@ -50,36 +76,77 @@ impl Training<'_> {
             self.counters.best = Some((value, step));
         }
         let dir = sft.output_dir();
-        let mut writer = CheckpointWriter::new(&dir, step)?;
-        sft.write_model(writer.folder())?;
-        if with_state {
-            writer.slots(serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null));
-            for slot in self.optimizer.slots() {
-                let tensor = to_host(&slot.tensor);
-                writer.tensor(&slot.parameter, slot.slot, tensor.view())?;
-            }
-            // What the model's file holds rounded (vectors beside bf16 matrices) is kept whole.
-            let registry = sft.model.parameters.registry();
-            let written = sft.model.trained_dtype();
-            for (index, parameter) in registry.iter().enumerate().filter(|_| sft.model.plan.is_none()) {
-                if parameter.trainable && parameter.alias_of.is_none() && parameter.precision.store != written
-                {
-                    writer.tensor(&parameter.name, VALUE, sft.model.host(index).view())?;
+        let share = rank.share()?;
+        let mut writer =
+            rank.lead_first("checkpoint", || Ok(CheckpointWriter::shared(&dir, step, share)?))?;
+        // From here on everything is a copy, or a tensor that an update would copy: the step goes on.
+        let (exporter, folder) = (rank.exporter.clone(), sft.folder.clone());
+        let (snapshot, state) = (rank.snapshot()?, self.trainer_state(with_state));
+        let registry = rank.plan.registry().clone();
+        let schema = serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null);
+        let mut slots = Vec::new();
+        for slot in self.optimizer.slots().into_iter().filter(|_| with_state) {
+            let Some(index) = registry.index_of(&slot.parameter) else { continue };
+            // Where every rank holds all of it, each writes its share.
+            let rows = rank.plan.placement(index).partition.rows(rank.group.rank());
+            slots.push((index, slot.slot, rank.held_rows(index), rows, slot.tensor));
+        }
+        self.save.writing.start(step, move || {
+            write_model(&exporter, &folder, writer.folder(), &snapshot)?;
+            if with_state {
+                writer.slots(schema);
+                for (index, slot, held, rows, tensor) in slots {
+                    let parameter = registry.at(index);
+                    let piece = host_rows(&tensor, rows.start - held.start..rows.end - held.start);
+                    writer.rows(&parameter.name, slot, &parameter.shape, rows, piece.view())?;
+                }
+                // What the model's file holds rounded (vectors beside bf16 matrices) is kept whole.
+                let written = exporter.trained_dtype();
+                for (index, parameter) in registry.iter().enumerate().filter(|_| !exporter.is_adapter()) {
+                    if parameter.trainable
+                        && parameter.alias_of.is_none()
+                        && parameter.precision.store != written
+                    {
+                        use burnish_models::RowSource;
+                        let rows = snapshot.rows(index);
+                        if !rows.is_empty() {
+                            let piece = snapshot.read(index)?;
+                            writer.rows(&parameter.name, VALUE, &parameter.shape, rows, piece.view())?;
+                        }
+                    }
                 }
             }
+            writer.trainer_state(&state)?;
+            Ok(writer.finish()?)
+        })?;
+        Ok(())
+    }
+
+    /// Waits for the save under way on every rank, and commits it. Every rank calls it at the same place.
+    pub(crate) fn finish_saving(&mut self) -> Result<(), TrainError> {
+        let Some(step) = self.save.writing.step() else { return Ok(()) };
+        let rank = self.rank;
+        let Some(written) = self.save.writing.join() else { return Ok(()) };
+        // A rank whose writing failed ends here, and tells the others.
+        let written = written?;
+        rank.scalars.barrier("checkpoint written")?;
+        let options = &rank.sft.options.training;
+        let dir = rank.sft.output_dir();
+        let path = path_of(&dir, step);
+        if rank.leads() {
+            written.commit()?;
+            let best = self.counters.best.map(|(_, step)| path_of(&dir, step));
+            let keep = if options.load_best_model_at_end { best } else { None };
+            rotate(&dir, options.save_total_limit, keep.as_deref())?;
+            self.note(&format!("saved {}", path.display()));
         }
-        writer.trainer_state(&self.trainer_state(with_state))?;
-        let path = writer.commit()?;
-        let best = self.counters.best.map(|(_, step)| burnish_checkpoint::path_of(&dir, step));
-        let keep = if options.load_best_model_at_end { best } else { None };
-        rotate(&dir, options.save_total_limit, keep.as_deref())?;
-        self.counters.last_checkpoint = Some(path.clone());
-        self.note(&format!("saved {}", path.display()));
-        Ok(path)
+        self.counters.last_checkpoint = Some(path);
+        Ok(())
     }
 
     fn trainer_state(&self, with_state: bool) -> TrainerState {
-        let options = &self.sft.options.training;
+        let sft = self.rank.sft;
+        let options = &sft.options.training;
         let history = |record: &Record| -> Map<String, Value> {
             serde_json::from_str(&record.to_json()).unwrap_or_default()
         };
@@ -87,9 +154,8 @@ impl Training<'_> {
         let mut state = TrainerState {
             best_global_step: best.map(|(_, step)| step),
             best_metric: best.map(|(value, _)| value),
-            best_model_checkpoint: best.map(|(_, step)| {
-                burnish_checkpoint::path_of(&options.output_dir, step).display().to_string()
-            }),
+            best_model_checkpoint: best
+                .map(|(_, step)| path_of(&options.output_dir, step).display().to_string()),
             epoch: self.counters.epoch,
             global_step: self.counters.step,
             log_history: self.records.iter().map(history).collect(),
@@ -102,27 +168,40 @@ impl Training<'_> {
         state.set_burnish(json!({
             "trainer": "sft",
             "seed": options.seed,
-            "rows": self.sft.train.examples.len(),
+            "rows": sft.train.examples.len(),
             "global_batch": self.sampler.global_batch(),
             "cursor": self.counters.cursor,
             "num_tokens": self.counters.num_tokens,
             "grad_norm": self.counters.grad_norm,
             "optimizer_steps": self.optimizer.steps(),
+            "loss_scaler": self.scaler,
             "window": self.window.to_json(),
             "has_state": with_state,
+            "ranks": self.rank.group.size(),
+            "zero_stage": sft.options.ranks.zero_stage.0,
         }));
         state
     }
 
     /// Puts the best checkpoint's weights back, with `load_best_model_at_end`.
     pub(crate) fn load_best(&mut self) -> Result<(), TrainError> {
-        let options = &self.sft.options.training;
+        let rank = self.rank;
+        let options = &rank.sft.options.training;
         let Some((value, step)) = self.counters.best.filter(|_| options.load_best_model_at_end) else {
             return Ok(());
         };
-        let path = burnish_checkpoint::path_of(&options.output_dir, step);
-        if path.is_dir() && step != self.counters.step {
-            reload(self.sft, &path)?;
+        let path = path_of(&options.output_dir, step);
+        // The lead may be removing old checkpoints; the best is not among them.
+        if step != self.counters.step && path.is_dir() {
+            let files = Reloaded::open(&rank.exporter, &path)?;
+            for (index, parameter) in rank.plan.registry().iter().enumerate() {
+                let rows = rank.held_rows(index);
+                if parameter.trainable && parameter.alias_of.is_none() && !rows.is_empty() {
+                    let value = files.rows(parameter, rows)?;
+                    rank.store.put(index, to_device(value, &rank.sft.device));
+                }
+            }
+            rank.store.publish()?;
             self.note(&format!(
                 "best {} was {value} at step {step}: loaded {}",
                 options.best_metric(),
@@ -133,83 +212,161 @@ impl Training<'_> {
     }
 }
 
-/// Restores a run from the checkpoint that options name.
-pub(crate) fn restore(
-    sft: &Sft,
-    sampler: &Sampler,
-    optimizer: &mut AdamW,
-) -> Result<Option<(Counters, Window, Vec<Record>)>, TrainError> {
-    let options = &sft.options.training;
-    let checkpoint = match &options.resume_from_checkpoint {
-        Resume::No => return Ok(None),
-        Resume::Newest => resume(&options.output_dir)?.0,
-        Resume::From(path) => {
-            let checkpoint = Checkpoint::open(path)?;
-            checkpoint.verify()?;
-            checkpoint
-        }
-    };
-    let path = checkpoint.path().to_path_buf();
-    let state = checkpoint.trainer_state()?;
-    let ours = state.burnish().clone();
-    if ours["has_state"].as_bool() != Some(true) {
-        return Err(TrainError::NoState { path });
+impl Rank<'_> {
+    /// The rows of a parameter that this rank's optimizer holds.
+    fn held_rows(&self, index: usize) -> Range<usize> {
+        self.plan.rows(index, self.group.rank())
     }
-    for (key, what, now) in [
-        ("rows", "the number of training rows after preparation", json!(sft.train.examples.len())),
-        (
-            "global_batch",
-            "the global batch (per_device_train_batch_size x gradient_accumulation_steps)",
-            json!(sampler.global_batch()),
-        ),
-        ("seed", "seed", json!(options.seed)),
-    ] {
-        if ours[key] != now {
-            return Err(TrainError::OtherRun {
-                path,
-                what,
-                then: ours[key].to_string(),
-                now: now.to_string(),
-            });
-        }
-    }
-    reload(sft, &path)?;
-    let mut slots = Vec::new();
-    for (name, slot) in checkpoint.entries() {
-        let info = checkpoint.info(name, slot)?;
-        let tensor = to_device(checkpoint.read_as(name, slot, Dtype::F32, &info.shape)?, &sft.device);
-        match sft.model.parameters.registry().index_of(name).filter(|_| slot == VALUE) {
-            Some(index) => sft.parameters.write(index, tensor),
-            None => slots.push((name.to_owned(), slot.to_owned(), tensor)),
-        }
-    }
-    optimizer.restore(ours["optimizer_steps"].as_u64().unwrap_or(state.global_step), slots)?;
-    let counters = Counters {
-        step: state.global_step,
-        epoch: state.epoch,
-        num_tokens: ours["num_tokens"].as_u64().unwrap_or(0),
-        cursor: serde_json::from_value(ours["cursor"].clone()).unwrap_or_default(),
-        grad_norm: ours["grad_norm"].as_f64().unwrap_or(0.0),
-        best: state.best_metric.zip(state.best_global_step),
-        last_checkpoint: Some(path),
-    };
-    let records = state
-        .log_history
-        .iter()
-        .filter_map(|line| Record::from_json(&Value::Object(line.clone()).to_string()))
-        .collect();
-    Ok(Some((counters, Window::from_json(&ours["window"]), records)))
 }
 
-/// Puts the trained parameters of a checkpoint's model or adapter files in place.
-fn reload(sft: &Sft, path: &std::path::Path) -> Result<(), TrainError> {
-    let files = Reloaded::open(&sft.model, path)?;
-    let registry = sft.model.parameters.registry();
-    for (index, parameter) in registry.iter().enumerate() {
-        if parameter.trainable && parameter.alias_of.is_none() {
-            let rows = files.rows(parameter, 0..parameter.shape[0])?;
-            sft.parameters.write(index, to_device(rows, &sft.device));
+/// A checkpoint to go on from, checked.
+pub(crate) struct Resumed {
+    pub(crate) checkpoint: Checkpoint,
+    state: TrainerState,
+}
+
+impl Resumed {
+    /// The checkpoint that options name, if they do; every rank checks its share of it.
+    pub(crate) fn find(sft: &Sft, group: &Group) -> Result<Option<Self>, TrainError> {
+        let options = &sft.options.training;
+        let checkpoint = match &options.resume_from_checkpoint {
+            Resume::No => return Ok(None),
+            Resume::Newest => newest(sft, group)?,
+            Resume::From(path) => {
+                let checkpoint = Checkpoint::open(path)?;
+                checkpoint.verify_share(group.rank(), group.size())?;
+                checkpoint
+            }
+        };
+        let state = checkpoint.trainer_state()?;
+        let resumed = Self { checkpoint, state };
+        if resumed.ours()["has_state"].as_bool() != Some(true) {
+            return Err(TrainError::NoState { path: resumed.path() });
         }
+        Ok(Some(resumed))
     }
-    Ok(())
+
+    fn ours(&self) -> &Value {
+        self.state.burnish()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.checkpoint.path().to_path_buf()
+    }
+
+    /// Rows of a trained parameter: exact where the checkpoint has it so, else from the model's file.
+    pub(crate) fn value(
+        &self,
+        parameter: &Parameter,
+        files: &Reloaded,
+        rows: Range<usize>,
+    ) -> Result<HostTensor, TrainError> {
+        if !self.checkpoint.contains(&parameter.name, VALUE) {
+            return Ok(files.rows(parameter, rows)?);
+        }
+        let (store, shape) = (parameter.precision.store, &parameter.shape);
+        Ok(self.checkpoint.read_rows_as(&parameter.name, VALUE, store, shape, rows)?)
+    }
+
+    /// Puts the optimizer and the counters where they were.
+    pub(crate) fn restore(
+        &self,
+        rank: &Rank<'_>,
+        sampler: &Sampler,
+        optimizer: &mut AdamW,
+    ) -> Result<Restored, TrainError> {
+        let sft = rank.sft;
+        let options = &sft.options.training;
+        for (key, what, now) in [
+            ("rows", "the number of training rows after preparation", json!(sft.train.examples.len())),
+            (
+                "global_batch",
+                "the global batch (per_device_train_batch_size x ranks x gradient_accumulation_steps; \
+                 global_batch_size fixes it for any number of ranks)",
+                json!(sampler.global_batch()),
+            ),
+            ("seed", "seed", json!(options.seed)),
+        ] {
+            if self.ours()[key] != now {
+                return Err(TrainError::OtherRun {
+                    path: self.path(),
+                    what,
+                    then: self.ours()[key].to_string(),
+                    now: now.to_string(),
+                });
+            }
+        }
+        let mut slots = Vec::new();
+        for (name, slot) in self.checkpoint.entries().filter(|(_, slot)| *slot != VALUE) {
+            let info = self.checkpoint.info(name, slot)?;
+            // A name that the model does not have is the optimizer's to refuse.
+            let rows = match rank.plan.registry().index_of(name) {
+                Some(index) => rank.held_rows(index),
+                None => 0..info.shape.first().copied().unwrap_or(1),
+            };
+            if !rows.is_empty() {
+                let piece = self.checkpoint.read_rows_as(name, slot, Dtype::F32, &info.shape, rows)?;
+                slots.push((name.to_owned(), slot.to_owned(), to_device(piece, &sft.device)));
+            }
+        }
+        let ours = self.ours();
+        optimizer.restore(ours["optimizer_steps"].as_u64().unwrap_or(self.state.global_step), slots)?;
+        let counters = Counters {
+            step: self.state.global_step,
+            epoch: self.state.epoch,
+            num_tokens: ours["num_tokens"].as_u64().unwrap_or(0),
+            cursor: serde_json::from_value(ours["cursor"].clone()).unwrap_or_default(),
+            grad_norm: ours["grad_norm"].as_f64().unwrap_or(0.0),
+            best: self.state.best_metric.zip(self.state.best_global_step),
+            last_checkpoint: Some(self.path()),
+        };
+        let records = self
+            .state
+            .log_history
+            .iter()
+            .filter_map(|line| Record::from_json(&Value::Object(line.clone()).to_string()))
+            .collect();
+        let scaler = serde_json::from_value(ours["loss_scaler"].clone()).ok();
+        Ok(Restored { counters, window: Window::from_json(&ours["window"]), records, scaler })
+    }
+}
+
+/// What a checkpoint says of the loop.
+pub(crate) struct Restored {
+    pub(crate) counters: Counters,
+    pub(crate) window: Window,
+    pub(crate) records: Vec<Record>,
+    pub(crate) scaler: Option<LossScaler>,
+}
+
+/// The newest checkpoint of which every rank finds its share whole.
+fn newest(sft: &Sft, group: &Group) -> Result<Checkpoint, TrainError> {
+    let dir = sft.output_dir();
+    let mut before = None;
+    loop {
+        // The lead looks; another rank's disk may lag behind.
+        let mut step = 0.0;
+        if group.rank() == 0 {
+            let found = open_newest(&dir, before)?.checkpoint;
+            step = match found {
+                Some(checkpoint) => checkpoint.step() as f64,
+                // Says what was skipped, and why; what another rank finds damaged is not what is newest.
+                None => match resume(&dir)?.0.step() {
+                    step if before.is_none_or(|before| step < before) => step as f64,
+                    _ => {
+                        let (path, skipped) = (dir, Vec::new());
+                        return Err(CheckpointError::NothingToResume { path, skipped }.into());
+                    }
+                },
+            };
+        }
+        let step = group.sum_f64(&[step], "newest checkpoint")?[0] as u64;
+        let checkpoint = Checkpoint::open(path_of(&dir, step));
+        let checked = checkpoint.and_then(|c| c.verify_share(group.rank(), group.size()).map(|()| c));
+        let damaged = f64::from(u8::from(checked.is_err()));
+        if group.sum_f64(&[damaged], "damaged checkpoints")?[0] == 0.0 {
+            return Ok(checked?);
+        }
+        before = Some(step);
+    }
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use burnish_checkpoint::CheckpointError;
+use burnish_comm::CommError;
+use burnish_comm::mpi::MpiError;
 use burnish_data::DataError;
 use burnish_models::ModelError;
 use burnish_ops::OpsError;
@@ -10,6 +12,7 @@ use burnish_optim::OptimError;
 use burnish_peft::PeftError;
 use burnish_report::ReportError;
 use burnish_store::StoreError;
+use burnish_zero::{PlanError, ZeroError};
 
 /// A run that cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +91,47 @@ pub enum TrainError {
         /// What there is.
         available: String,
     },
+    /// More ranks were asked for than the launcher started.
+    #[error("nproc: {nproc}, but the launcher started {world} ranks; leave nproc out under mpirun")]
+    WorldSize {
+        /// The option.
+        nproc: usize,
+        /// The job's ranks.
+        world: usize,
+    },
+    /// Several processes were started that have no way to talk.
+    #[error(
+        "{variable}={size}: a launcher started {size} processes, but processes talk over MPI here: start them with \
+         `mpirun -n {size}` (or srun with PMIx) and transport: mpi, or one process with --nproc {size}; unset \
+         {variable} if each is to run alone"
+    )]
+    NoTransport {
+        /// The launcher's variable.
+        variable: &'static str,
+        /// Its value.
+        size: usize,
+    },
+    /// Overflow at the least loss scale.
+    #[error(
+        "step {step}: gradients overflow even at the least loss scale: training does not learn any more; lower \
+         learning_rate, or use bf16 or float32 instead of fp16"
+    )]
+    LossScale {
+        /// The optimizer step.
+        step: u64,
+    },
+    /// Ranks.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// MPI.
+    #[error(transparent)]
+    Mpi(#[from] MpiError),
+    /// The plan of who holds what.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Sharded parameters.
+    #[error(transparent)]
+    Zero(#[from] ZeroError),
     /// Data.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -112,4 +156,16 @@ pub enum TrainError {
     /// Metrics and reports.
     #[error(transparent)]
     Report(#[from] ReportError),
+}
+
+impl TrainError {
+    /// Whether this only says that another rank failed.
+    #[must_use]
+    pub fn came_from_another_rank(&self) -> bool {
+        let of = |error: &CommError| matches!(error, CommError::Failed { .. } | CommError::Gone { .. });
+        match self {
+            Self::Comm(error) | Self::Zero(ZeroError::Comm(error)) => of(error),
+            _ => false,
+        }
+    }
 }

@@ -2,11 +2,13 @@
 
 use std::time::Instant;
 
+use burnish_comm::Group;
 use burnish_data::{Collator, Example};
 use burnish_losses::{Tally, TokenLoss};
 use burnish_models::{Decoder, Mode};
 
 use crate::token_task::supervised;
+use crate::window::Sums;
 use crate::{MicroBatch, TrainError};
 
 /// What an evaluation found.
@@ -35,18 +37,47 @@ pub fn evaluate(
     batch_rows: usize,
     loss: TokenLoss,
 ) -> Result<Evaluation, TrainError> {
+    evaluate_on(&Group::alone(), model, examples, collator, batch_rows, loss)
+}
+
+/// As [`evaluate`], with the batches dealt to the ranks of `group`. All ranks run as many batches (reading parameters
+/// may gather them) and get the same result.
+///
+/// # Errors
+/// If a tensor does not fit, or a rank fails.
+pub fn evaluate_on(
+    group: &Group,
+    model: &Decoder,
+    examples: &[Example],
+    collator: &Collator,
+    batch_rows: usize,
+    loss: TokenLoss,
+) -> Result<Evaluation, TrainError> {
     let start = Instant::now();
-    let mut found = Evaluation { tally: Tally::new(), rows: 0, batches: 0, tokens: 0, seconds: 0.0 };
-    for (number, rows) in examples.chunks(batch_rows.max(1)).enumerate() {
-        let rows: Vec<&Example> = rows.iter().collect();
-        let batch = MicroBatch::new(collator.batch(&rows, number * batch_rows));
+    let rows = batch_rows.max(1);
+    let batches = examples.len().div_ceil(rows);
+    let (mut tally, mut tokens) = (Tally::new(), 0);
+    for turn in 0..batches.div_ceil(group.size()) {
+        let number = turn * group.size() + group.rank();
+        let chunk = examples.chunks(rows).nth(number).unwrap_or_default();
+        let batch = if chunk.is_empty() {
+            MicroBatch::empty()
+        } else {
+            let chunk: Vec<&Example> = chunk.iter().collect();
+            MicroBatch::new(collator.batch(&chunk, number * rows))
+        };
         let pass = model.pass(Mode::Score);
         let out = supervised(model, &batch, &pass, loss, batch.targets.len() as f64)?;
-        found.tally.merge(&out.tally);
-        found.rows += rows.len();
-        found.batches += 1;
-        found.tokens += batch.targets.len();
+        tally.merge(&out.tally);
+        tokens += batch.targets.len();
     }
-    found.seconds = start.elapsed().as_secs_f64();
-    Ok(found)
+    let own = Sums { loss: tokens as f64, stop: false, written: false, tally };
+    let all = own.over(group)?;
+    Ok(Evaluation {
+        tally: all.tally,
+        rows: examples.len(),
+        batches,
+        tokens: all.loss as usize,
+        seconds: start.elapsed().as_secs_f64(),
+    })
 }

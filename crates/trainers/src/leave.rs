@@ -1,10 +1,13 @@
 //! What a finished run leaves behind.
 
+use burnish_comm::Bucket;
 use burnish_data::{Row, Source};
-use burnish_models::{Generation, GenerationConfig};
+use burnish_models::{Exporter, Generation, GenerationConfig, ModelFolder, RowSource};
 use burnish_report::{Chart, ModelCard, Produced, replace};
-use burnish_store::FolderWriter;
+use burnish_store::{Attempt, FolderWriter, Placement, Share};
+use burnish_zero::Stage;
 
+use crate::rank::Rank;
 use crate::training::Outcome;
 use crate::{Sft, TrainError};
 
@@ -13,60 +16,79 @@ const SAMPLE_TOKENS: usize = 64;
 /// Tokens of a language-modelling row that the sample starts from.
 const SAMPLE_START: usize = 16;
 
-impl Sft {
-    /// Writes the trained model as its users expect it: a PEFT adapter folder, or a full model folder; with the
-    /// tokenizer beside it.
-    pub(crate) fn write_model(&self, writer: &mut FolderWriter) -> Result<(), TrainError> {
-        if self.model.plan.is_some() {
-            self.model.write_adapter(writer)?;
-            self.folder.copy_companions(writer)?;
-        } else {
-            self.model.write_full(&self.folder, writer, self.model.trained_dtype())?;
+/// Writes what a rank has of the trained model as its users expect it: a PEFT adapter folder, or a full model folder;
+/// with the tokenizer beside it.
+pub(crate) fn write_model(
+    exporter: &Exporter,
+    folder: &ModelFolder,
+    writer: &mut FolderWriter,
+    source: &dyn RowSource,
+) -> Result<(), TrainError> {
+    if exporter.is_adapter() {
+        exporter.adapter(writer, source)?;
+        folder.copy_companions(writer)?;
+    } else {
+        exporter.full(folder, writer, exporter.trained_dtype(), source)?;
+    }
+    Ok(())
+}
+
+impl Rank<'_> {
+    /// The final model, the chart and the model card. Every rank calls it.
+    pub(crate) fn leave(&self, outcome: &mut Outcome) -> Result<(), TrainError> {
+        let sft = self.sft;
+        let dir = sft.output_dir();
+        let share = self.share()?;
+        let mut writer =
+            self.lead_first("final model", || Ok(FolderWriter::shared(&dir, Placement::InPlace, share)?))?;
+        write_model(&self.exporter, &sft.folder, &mut writer, &self.snapshot()?)?;
+        let written = writer.finish()?;
+        self.group.barrier("final model")?;
+        if self.leads() {
+            written.commit()?;
+            let svg = Chart::of_loss("loss", &outcome.records).to_svg();
+            replace(&dir.join("loss.svg"), svg.as_bytes())?;
+        }
+        // Sharded weights are gathered, so every rank takes part; else one is enough.
+        if self.leads() || self.plan.policy().stage == Stage::Three {
+            outcome.sample = self.sample()?;
+        }
+        if self.leads() {
+            sft.card(outcome)?;
         }
         Ok(())
     }
 
-    /// The final model, the chart and the model card.
-    pub(crate) fn leave(&self, outcome: &mut Outcome) -> Result<(), TrainError> {
-        let dir = self.output_dir();
-        let mut writer = FolderWriter::in_place(&dir)?;
-        self.write_model(&mut writer)?;
-        writer.commit()?;
-        replace(&dir.join("loss.svg"), Chart::of_loss("loss", &outcome.records).to_svg().as_bytes())?;
-        outcome.sample = self.sample()?;
-        let defaults = burnish_config::SftOptions::default();
-        let given: Vec<(String, String)> = option_values(&self.options)
-            .into_iter()
-            .zip(option_values(&defaults))
-            .filter(|(now, default)| now != default)
-            .map(|(now, _)| now)
-            .collect();
-        let name = dir.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy());
-        let base = self.folder.path().display().to_string();
-        let card = ModelCard {
-            name: &name,
-            base_model: &base,
-            dataset: &self.options.data.dataset_name,
-            trainer: "sft",
-            produced: if self.model.plan.is_some() { Produced::Adapter } else { Produced::Model },
-            conversational: self.rows.templates.is_some(),
-            options: &given,
-            records: &outcome.records,
-            time: outcome.time,
-            sample: outcome.sample.as_ref().map(|(a, b)| (a.as_str(), b.as_str())),
-            version: env!("CARGO_PKG_VERSION"),
-        };
-        replace(&dir.join("README.md"), card.to_markdown().as_bytes())?;
-        Ok(())
+    /// The number of this writing, the same on all ranks.
+    pub(crate) fn share(&self) -> Result<Share, TrainError> {
+        let words = Bucket::new(Attempt::fresh().to_words().to_vec());
+        let words = self.scalars.broadcast(words, 0, "attempt").wait()?;
+        let attempt = Attempt::from_words([words.as_slice()[0], words.as_slice()[1]]);
+        Ok(Share { attempt, rank: self.group.rank(), ranks: self.group.size() })
+    }
+
+    /// Does something on the lead before the others do it.
+    pub(crate) fn lead_first<T>(
+        &self,
+        what: &str,
+        mut act: impl FnMut() -> Result<T, TrainError>,
+    ) -> Result<T, TrainError> {
+        let early = if self.leads() { Some(act()?) } else { None };
+        self.scalars.barrier(what)?;
+        match early {
+            Some(done) => Ok(done),
+            None => act(),
+        }
     }
 
     /// A prompt and what the tuned model makes of it: `sample_prompt`, or the first row's.
     fn sample(&self) -> Result<Option<(String, String)>, TrainError> {
-        let rows = &self.rows;
-        let ids = match &self.options.logging.sample_prompt.0 {
+        let sft = self.sft;
+        let rows = &sft.rows;
+        let ids = match &sft.options.logging.sample_prompt.0 {
             Some(text) => rows.prompt("sample_prompt", text)?,
             None => {
-                let data = &self.options.data;
+                let data = &sft.options.data;
                 let source = Source::train(&data.dataset_name, &data.dataset_train_split)?;
                 let Some(record) = source.records().next() else { return Ok(None) };
                 let row = Row::parse(record?, &rows.rules.text_field)?;
@@ -77,10 +99,10 @@ impl Sft {
                 ids
             }
         };
-        if ids.is_empty() || ids.len() >= self.folder.spec().max_positions {
+        if ids.is_empty() || ids.len() >= sft.folder.spec().max_positions {
             return Ok(None);
         }
-        let config = GenerationConfig::read(self.folder.path(), self.folder.config())?;
+        let config = GenerationConfig::read(sft.folder.path(), sft.folder.config())?;
         let mut settings = Generation { max_new_tokens: SAMPLE_TOKENS, ..Generation::default() };
         settings.stop = config.stop;
         if settings.stop.is_empty() {
@@ -89,6 +111,38 @@ impl Sft {
         let done = self.model.decoder.generate(std::slice::from_ref(&ids), &settings, &mut |_, _| true)?;
         let Some(completion) = done.first() else { return Ok(None) };
         Ok(Some((rows.tokenizer.decode(&ids, true)?, rows.tokenizer.decode(&completion.token_ids, true)?)))
+    }
+}
+
+impl Sft {
+    /// The model card.
+    fn card(&self, outcome: &Outcome) -> Result<(), TrainError> {
+        let dir = self.output_dir();
+        let defaults = burnish_config::SftOptions::default();
+        let given: Vec<(String, String)> = option_values(&self.options)
+            .into_iter()
+            .zip(option_values(&defaults))
+            .filter(|(now, default)| now != default)
+            .map(|(now, _)| now)
+            .collect();
+        let name = dir.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy());
+        let base = self.folder.path().display().to_string();
+        let adapter = self.config.is_some() || self.adapter.is_some();
+        let card = ModelCard {
+            name: &name,
+            base_model: &base,
+            dataset: &self.options.data.dataset_name,
+            trainer: "sft",
+            produced: if adapter { Produced::Adapter } else { Produced::Model },
+            conversational: self.rows.templates.is_some(),
+            options: &given,
+            records: &outcome.records,
+            time: outcome.time,
+            sample: outcome.sample.as_ref().map(|(a, b)| (a.as_str(), b.as_str())),
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        replace(&dir.join("README.md"), card.to_markdown().as_bytes())?;
+        Ok(())
     }
 }
 

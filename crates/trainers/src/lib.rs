@@ -6,12 +6,13 @@
 //! ```no_run
 //! use burn::tensor::Device;
 //! use burnish_config::{Command, SftOptions};
-//! use burnish_trainers::{Sft, Stop};
+//! use burnish_trainers::{Ranks, Sft, Stop};
 //!
 //! let words = ["--config", "examples/sft-lora.yaml"];
 //! let options = SftOptions::parse(words).unwrap().run().unwrap().options;
-//! let run = Sft::prepare(options, &Device::flex(), &mut |note| eprintln!("{note}")).unwrap();
-//! let outcome = run.run(&Stop::never()).unwrap();
+//! let ranks = Ranks::of(&options.ranks).unwrap();
+//! let run = Sft::prepare(options, &ranks, &Device::flex(), &mut |note| eprintln!("{note}")).unwrap();
+//! let outcome = run.run(&ranks, &Stop::never()).unwrap();
 //! println!("{} steps", outcome.steps);
 //! ```
 
@@ -20,6 +21,9 @@ mod error;
 mod evaluate;
 mod leave;
 mod micro_batch;
+mod rank;
+mod ranks;
+mod reporter;
 mod sft;
 mod stop;
 mod token_task;
@@ -27,8 +31,9 @@ mod training;
 mod window;
 
 pub use error::TrainError;
-pub use evaluate::{Evaluation, evaluate};
+pub use evaluate::{Evaluation, evaluate, evaluate_on};
 pub use micro_batch::MicroBatch;
+pub use ranks::Ranks;
 pub use sft::{Prepared, Sft, lora_config, packing, prepare_rows, row_options};
 pub use stop::Stop;
 pub use token_task::supervised;

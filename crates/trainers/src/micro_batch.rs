@@ -38,4 +38,11 @@ impl MicroBatch {
             },
         }
     }
+
+    /// One token that predicts nothing: what a rank without rows runs, so that all make the same passes.
+    #[must_use]
+    pub fn empty() -> Self {
+        let tokens = burnish_models::Tokens::from_sequences(&[[0]]);
+        Self { tokens, rows: Arc::default(), targets: Arc::default(), row_ids: Arc::default(), num_tokens: 0 }
+    }
 }

@@ -1,6 +1,8 @@
 //! Supervised fine-tuning: from options to a run that is ready to start.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use burn::tensor::Device;
 use burnish_checkpoint::prepare_output_dir;
@@ -14,12 +16,13 @@ use burnish_data::{
     Tokenizer, preflight,
 };
 use burnish_losses::TokenLoss;
-use burnish_models::{Model, ModelFolder, Planned, Resident, Tuning};
+use burnish_models::{ModelFolder, Tuning};
+use burnish_ops::AnyTensor;
 use burnish_peft::{AdapterFolder, Bias, InitWeights, Layers, LoraConfig, Names, Targets};
 
 use serde_json::{Map, json};
 
-use crate::TrainError;
+use crate::{Ranks, TrainError};
 
 /// Files of burnish's own in an output folder.
 const OURS: [&str; 3] = ["metrics.jsonl", "loss.svg", "burnish.json"];
@@ -55,16 +58,20 @@ impl Prepared {
     }
 }
 
-/// A supervised run, everything read and checked.
+/// A supervised run, everything but the weights read and checked.
 pub struct Sft {
     pub(crate) options: SftOptions,
-    pub(crate) folder: ModelFolder,
+    pub(crate) folder: Arc<ModelFolder>,
     pub(crate) rows: Prepared,
     pub(crate) train: Dataset,
     pub(crate) eval: Option<Dataset>,
-    pub(crate) model: Model,
-    pub(crate) parameters: std::sync::Arc<Resident>,
     pub(crate) device: Device,
+    /// The stored dtype of trained matrices.
+    pub(crate) trained: Dtype,
+    pub(crate) config: Option<LoraConfig>,
+    pub(crate) adapter: Option<AdapterFolder>,
+    /// Frozen parameters that the ranks of this process share, by index.
+    pub(crate) frozen: Mutex<HashMap<usize, AnyTensor>>,
 }
 
 impl Sft {
@@ -74,6 +81,7 @@ impl Sft {
     /// Whatever is missing, damaged or contradictory, before anything is written.
     pub fn prepare(
         options: SftOptions,
+        ranks: &Ranks,
         device: &Device,
         note: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
@@ -85,7 +93,9 @@ impl Sft {
         let mut inputs: Vec<&Path> = vec![folder.path()];
         inputs.extend(options.model.adapter_name_or_path.as_deref());
         let training = &options.training;
-        prepare_output_dir(&training.output_dir, training.overwrite_output_dir, &inputs, &OURS)?;
+        if ranks.lead() {
+            prepare_output_dir(&training.output_dir, training.overwrite_output_dir, &inputs, &OURS)?;
+        }
 
         let mut rows = prepare_rows(folder.path(), &options.preparation, folder.spec().vocab)?;
         rows.rules.packing = packing(&options.packing, options.packing.packing);
@@ -99,34 +109,41 @@ impl Sft {
 
         let config = options.lora.use_peft.then(|| lora_config(&options.lora, folder.path()));
         let adapter = options.model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
-        let tuning = match (&adapter, &config) {
+        let trained = if training.fp16 { Dtype::F16 } else { trained_dtype(options.model.dtype) };
+        let (folder, device, frozen) = (Arc::new(folder), device.clone(), Mutex::default());
+        let sft = Self { options, folder, rows, train, eval, device, trained, config, adapter, frozen };
+        if sft.planned()?.registry().trainable().next().is_none() {
+            return Err(TrainError::NothingTrains);
+        }
+        Ok(sft)
+    }
+
+    pub(crate) fn tuning(&self) -> Tuning<'_> {
+        match (&self.adapter, &self.config) {
             (Some(adapter), _) => Tuning::Adapter(adapter),
             (None, Some(config)) => Tuning::NewAdapter(config),
             (None, None) => Tuning::Full,
-        };
-        let planned = Planned::new(&folder, &tuning, trained_dtype(options.model.dtype), training.seed)?;
-        let (model, parameters) = planned.resident(device)?;
-        if model.parameters.registry().trainable().next().is_none() {
-            return Err(TrainError::NothingTrains);
         }
-        Ok(Self { options, folder, rows, train, eval, model, parameters, device: device.clone() })
     }
 
     /// One line on what will train on what.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        let registry = self.model.parameters.registry();
+    ///
+    /// # Errors
+    /// If the model's folder does not fit its configuration.
+    pub fn summary(&self) -> Result<String, TrainError> {
+        let planned = self.planned()?;
+        let registry = planned.registry();
         let trained: usize = registry.trainable().map(burnish_core::Parameter::elements).sum();
         let all: usize = registry.iter().filter(|p| p.alias_of.is_none()).map(|p| p.elements()).sum();
         let statistics = &self.train.statistics;
-        format!(
+        Ok(format!(
             "{}: {} of {} parameters train on {} rows ({} tokens)",
             self.folder.path().display(),
             burnish_report::count(trained as u64),
             burnish_report::count(all as u64),
             self.train.examples.len(),
             burnish_report::count(statistics.tokens as u64),
-        )
+        ))
     }
 
     pub(crate) fn loss(&self) -> TokenLoss {

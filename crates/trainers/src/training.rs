@@ -3,19 +3,22 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use burnish_comm::World;
 use burnish_config::{Interval, Optimizer, Sampling, SaveInterval, Scheduler, Steps};
-use burnish_data::{Example, Order, Sampler, Step};
+use burnish_data::{Order, Sampler, Step};
 use burnish_losses::Tally;
-use burnish_models::{DropoutStep, Mode, Parameters as _, Resident};
+use burnish_models::{DropoutStep, Mode};
 use burnish_ops::AnyTensor;
-use burnish_optim::{AdamW, AdamWOptions, Gradients, Masters, Schedule, ScheduleKind, Unscale};
-use burnish_report::{EventFile, MetricsLog, PeakMemory, Progress, Record};
+use burnish_optim::{AdamW, AdamWOptions, LossScaler, Schedule, ScheduleKind, Unscale};
+use burnish_report::{PeakMemory, Record};
 
-use crate::checkpointing::{Counters, restore};
-use crate::evaluate::evaluate;
+use crate::checkpointing::{Counters, Restored, Resumed, Save};
+use crate::evaluate::evaluate_on;
+use crate::rank::Rank;
+use crate::reporter::Reporter;
 use crate::token_task::supervised;
-use crate::window::Window;
-use crate::{MicroBatch, Sft, Stop, TrainError};
+use crate::window::{Sums, Window};
+use crate::{MicroBatch, Ranks, Sft, Stop, TrainError};
 
 /// How a run ended.
 #[derive(Clone, Debug)]
@@ -32,69 +35,87 @@ pub struct Outcome {
     pub sample: Option<(String, String)>,
 }
 
-/// A run in progress.
+/// A run in progress, on one rank. Counters, window and decisions are the same on all ranks.
 pub(crate) struct Training<'a> {
-    pub(crate) sft: &'a Sft,
+    pub(crate) rank: &'a Rank<'a>,
     pub(crate) sampler: Sampler,
     pub(crate) total: u64,
     pub(crate) optimizer: AdamW,
     pub(crate) schedule: Schedule,
+    pub(crate) scaler: Option<LossScaler>,
     pub(crate) counters: Counters,
     pub(crate) window: Window,
     pub(crate) records: Vec<Record>,
-    metrics: MetricsLog,
-    events: Option<EventFile>,
-    progress: Progress,
+    pub(crate) save: Save,
+    /// Only the lead speaks.
+    reporter: Option<Reporter>,
     memory: PeakMemory,
 }
 
-struct InPlace<'a>(&'a Resident);
-
-impl Masters for InPlace<'_> {
-    fn take(&self, index: usize) -> AnyTensor {
-        self.0.take(index)
-    }
-
-    fn put(&self, index: usize, value: AnyTensor) {
-        self.0.write(index, value);
-    }
+/// What a step did.
+struct Stepped {
+    loss: f64,
+    grad_norm: f64,
+    lr: f64,
+    tokens: u64,
+    /// Whether any rank was asked to stop.
+    stop: bool,
 }
 
 impl Sft {
-    /// Runs to the end, or until `stop` is asked.
+    /// Runs on all ranks of this process to the end, or until `stop` is asked; the first rank's outcome.
     ///
     /// # Errors
-    /// If the loss is not a number (the last checkpoint stays), or a file cannot be written.
-    pub fn run(self, stop: &Stop) -> Result<Outcome, TrainError> {
+    /// If the loss is not a number (the last checkpoint stays), a file cannot be written, or a rank fails.
+    pub fn run(self, ranks: &Ranks, stop: &Stop) -> Result<Outcome, TrainError> {
+        ranks.run(|world| self.run_rank(world, stop))
+    }
+
+    fn run_rank(&self, world: &World, stop: &Stop) -> Result<Outcome, TrainError> {
         let start = Instant::now();
-        let mut training = Training::new(&self)?;
+        let resumed = Resumed::find(self, &world.group())?;
+        let rank = Rank::new(self, world, resumed.as_ref())?;
+        let mut training = Training::new(&rank, resumed.as_ref())?;
+        drop(resumed);
         let interrupted = training.go(stop)?;
         let steps = training.counters.step;
         if interrupted.is_none() {
             training.load_best()?;
         }
-        let Training { records, mut progress, .. } = training;
-        progress.finish();
+        let Training { records, reporter, .. } = training;
+        if let Some(mut reporter) = reporter {
+            reporter.finish();
+        }
         let mut outcome = Outcome { steps, interrupted, records, time: start.elapsed(), sample: None };
         if outcome.interrupted.is_none() {
-            self.leave(&mut outcome)?;
+            rank.leave(&mut outcome)?;
         }
         Ok(outcome)
     }
-}
 
-impl<'a> Training<'a> {
-    fn new(sft: &'a Sft) -> Result<Self, TrainError> {
-        let options = &sft.options.training;
+    /// The shape of steps over the training rows, for this many ranks.
+    pub(crate) fn sampler(&self, ranks: usize) -> Result<Sampler, TrainError> {
+        let options = &self.options.training;
         let order = match options.train_sampling_strategy {
             Sampling::Random => Order::Random,
             Sampling::Sequential => Order::Sequential,
         };
-        let sampler = Sampler::new(sft.train.examples.len(), order, options.row_seed())
+        let sampler = Sampler::new(self.train.examples.len(), order, options.row_seed())
             .per_device(options.per_device_train_batch_size)
+            .ranks(ranks)
             .accumulation(options.gradient_accumulation_steps)
+            .global(self.options.ranks.global_batch_size)
             .drop_last(options.dataloader_drop_last);
         sampler.check()?;
+        Ok(sampler)
+    }
+}
+
+impl<'a> Training<'a> {
+    fn new(rank: &'a Rank<'a>, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
+        let sft = rank.sft;
+        let options = &sft.options.training;
+        let sampler = sft.sampler(rank.group.size())?;
         let total = sampler.total_steps(options.num_train_epochs, options.max_steps) as u64;
         let kind = match options.lr_scheduler_type {
             Scheduler::Linear => ScheduleKind::Linear,
@@ -103,7 +124,7 @@ impl<'a> Training<'a> {
             Scheduler::ConstantWithWarmup => ScheduleKind::ConstantWithWarmup,
         };
         let mut optimizer = AdamW::new(
-            sft.model.parameters.registry(),
+            &rank.plan.local_registry(rank.group.rank()),
             AdamWOptions {
                 beta1: options.adam_beta1,
                 beta2: options.adam_beta2,
@@ -112,65 +133,56 @@ impl<'a> Training<'a> {
                 decoupled: options.optim != Optimizer::Adam,
             },
         );
-        let restored = restore(sft, &sampler, &mut optimizer)?;
-        let (counters, window, records) =
-            restored.unwrap_or_else(|| (Counters::default(), Window::new(), vec![]));
-        let dir = sft.output_dir();
-        let metrics = if counters.step > 0 {
-            MetricsLog::resume(&dir.join("metrics.jsonl"), counters.step)?
-        } else {
-            MetricsLog::create(&dir.join("metrics.jsonl"))?
+        let Restored { counters, window, records, scaler } = match resumed {
+            Some(resumed) => resumed.restore(rank, &sampler, &mut optimizer)?,
+            None => Restored {
+                counters: Counters::default(),
+                window: Window::new(),
+                records: vec![],
+                scaler: options.fp16.then(LossScaler::dynamic),
+            },
         };
-        let logging = &sft.options.logging;
-        let events = if logging.report_to.tensorboard {
-            let folder = logging.logging_dir.clone().unwrap_or_else(|| dir.join("runs"));
-            Some(EventFile::create(&folder, counters.step)?)
-        } else {
-            None
-        };
-        let progress = Progress::new(total, counters.step, logging.disable_tqdm);
+        let reporter = if rank.leads() { Some(Reporter::new(sft, total, counters.step)?) } else { None };
         Ok(Self {
-            sft,
+            rank,
             sampler,
             total,
             optimizer,
             schedule: Schedule::new(kind, options.learning_rate, options.warmup_of(total), total),
+            scaler: scaler.filter(|_| options.fp16),
             counters,
             window,
             records,
-            metrics,
-            events,
-            progress,
+            save: Save::idle(),
+            reporter,
             memory: PeakMemory::new(),
         })
     }
 
     /// Steps until the end, or a stop; then the checkpoint to go on from.
     fn go(&mut self, stop: &Stop) -> Result<Option<PathBuf>, TrainError> {
-        let options = &self.sft.options.training;
+        let options = &self.rank.sft.options.training;
+        let logging = &self.rank.sft.options.logging;
         let mut steps = self.sampler.steps(self.counters.cursor)?;
         while self.counters.step < self.total {
             let Some(step) = steps.next() else { break };
-            let (loss, grad_norm, lr, tokens) = self.step(&step)?;
+            let done = self.step(&step, stop)?;
             self.counters.step += 1;
-            self.counters.num_tokens += tokens;
+            self.counters.num_tokens += done.tokens;
             self.counters.cursor = steps.cursor();
             self.counters.epoch = step.epochs;
             let number = self.counters.step;
             let last = number == self.total;
 
-            self.progress.step(number, loss, self.window.rate(), self.memory.read());
-            let first = number == 1 && self.sft.options.logging.logging_first_step;
-            if first
-                || self.due(
-                    self.sft.options.logging.logging_strategy,
-                    self.sft.options.logging.logging_steps,
-                    &step,
-                )
-            {
-                self.log(grad_norm, lr)?;
+            let (rate, memory) = (self.window.rate(), self.memory.read());
+            if let Some(reporter) = &mut self.reporter {
+                reporter.step(number, done.loss, rate, memory);
             }
-            let every = options.eval_steps.unwrap_or(self.sft.options.logging.logging_steps);
+            let first = number == 1 && logging.logging_first_step;
+            if first || self.due(logging.logging_strategy, logging.logging_steps, &step) {
+                self.log(done.grad_norm, done.lr)?;
+            }
+            let every = options.eval_steps.unwrap_or(logging.logging_steps);
             let evaluated = if self.due(options.eval_strategy, every, &step)
                 || last && options.eval_strategy == Interval::Steps
             {
@@ -187,14 +199,16 @@ impl<'a> Training<'a> {
                 SaveInterval::Best => improved,
             };
             // A run that is asked to stop leaves what it takes to go on, whatever its checkpoints hold.
-            let stopping = stop.asked() && !last;
+            let stopping = done.stop && !last;
             if save || stopping {
-                let path = self.save(evaluated, stopping || !options.save_only_model)?;
-                if stopping {
-                    return Ok(Some(path));
-                }
+                self.save(evaluated, stopping || !options.save_only_model)?;
+            }
+            if stopping {
+                self.finish_saving()?;
+                return Ok(self.counters.last_checkpoint.clone());
             }
         }
+        self.finish_saving()?;
         if !self.window.is_empty() && self.total > 0 {
             // A run shorter than logging_steps still says how it ended.
             let lr = self.schedule.rate(self.counters.step.saturating_sub(1));
@@ -203,55 +217,74 @@ impl<'a> Training<'a> {
         Ok(None)
     }
 
-    /// One optimizer step; the loss, the gradient norm, the rate and the tokens.
-    fn step(&mut self, step: &Step) -> Result<(f64, f64, f64, u64), TrainError> {
-        let sft = self.sft;
+    /// One optimizer step.
+    fn step(&mut self, step: &Step, stop: &Stop) -> Result<Stepped, TrainError> {
+        let rank = self.rank;
+        let (sft, store) = (rank.sft, &rank.store);
         let options = &sft.options.training;
-        let collator = sft.collator(sft.options.packing.packing);
-        let batches: Vec<MicroBatch> = (0..step.micro_steps())
-            .map(|micro| {
-                let slice = step.slice(0, micro);
-                let rows: Vec<&Example> =
-                    step.rows[slice.clone()].iter().map(|&i| &sft.train.examples[i]).collect();
-                MicroBatch::new(collator.batch(&rows, slice.start))
-            })
-            .collect();
-        let denominator: f64 = batches.iter().map(|b| b.targets.len() as f64).sum();
-        let tokens: u64 = batches.iter().map(|b| b.num_tokens as u64).sum();
+        let micro_steps = step.micro_steps();
+        let batches: Vec<MicroBatch> = (0..micro_steps).map(|micro| rank.batch(step, micro)).collect();
+        let own_targets: f64 = batches.iter().map(|b| b.targets.len() as f64).sum();
+        let own_tokens: f64 = batches.iter().map(|b| b.num_tokens as f64).sum();
+        let sums = rank.scalars.sum_f64(&[own_targets, own_tokens], "tokens of the step")?;
+        let tokens = sums[1] as u64;
+        // The one division of the step's loss: by the tokens of all ranks, or by this rank's and then by the ranks.
+        let denominator = if options.average_tokens_across_devices {
+            sums[0]
+        } else {
+            own_targets * rank.group.size() as f64
+        };
         let mode = Mode::Train {
             recompute: options.gradient_checkpointing,
             dropout: Some(DropoutStep { seed: options.seed, step: self.counters.step }),
         };
+        let scale = self.scaler.as_ref().map_or(1.0, LossScaler::scale);
         let mut tally = Tally::new();
-        for batch in &batches {
-            let pass = sft.model.decoder.pass(mode);
-            let out = supervised(&sft.model.decoder, batch, &pass, sft.loss(), denominator)?;
+        for (micro, batch) in batches.iter().enumerate() {
+            store.begin_micro_batch(micro + 1 == micro_steps);
+            let pass = rank.model.decoder.pass(mode);
+            let out = supervised(&rank.model.decoder, batch, &pass, sft.loss(), denominator)?;
             tally.merge(&out.tally);
-            let finite = out.tally.sums("loss").is_none_or(|(loss, _)| loss.is_finite());
-            if finite {
-                pass.backward(&out.loss)?;
-            }
+            pass.backward(&scaled(&out.loss, scale)?)?;
+            store.end_micro_batch()?;
         }
-        let loss = tally.sums("loss").map_or(0.0, |(sum, _)| sum / denominator.max(1.0));
+        let own_loss = tally.sums("loss").map_or(0.0, |(sum, _)| sum / denominator.max(1.0));
+        let sums = Sums { loss: own_loss, stop: stop.asked(), written: self.save.is_written(), tally };
+        let all = sums.over(&rank.scalars)?;
+        let loss = all.loss;
         let (number, checkpoint) = (self.counters.step + 1, self.counters.last_checkpoint.clone());
         if !loss.is_finite() {
             return Err(TrainError::LossNotFinite { step: number, loss, checkpoint });
         }
-        let parameters = &sft.parameters;
-        let registry = parameters.registry();
-        let trained = registry.iter().enumerate().filter(|(_, p)| p.trainable && p.alias_of.is_none());
-        let found = trained.filter_map(|(i, _)| Some((i, parameters.take_gradient(i)?))).collect();
-        let clipped = match Gradients::summed(found).unscale(1.0, Ok::<_, TrainError>)? {
-            Unscale::Finite(gradients) => gradients.clip(Some(options.max_grad_norm)),
-            Unscale::Skipped { norm } => {
-                return Err(TrainError::GradientNotFinite { step: number, norm, loss, checkpoint });
-            }
-        };
         let lr = self.schedule.rate(self.counters.step);
-        let applied = self.optimizer.step(clipped, &InPlace(parameters), lr);
-        self.counters.grad_norm = applied.grad_norm;
-        self.window.add(loss, tokens, &tally);
-        Ok((loss, applied.grad_norm, lr, tokens))
+        let reduced = store.gradients()?;
+        let grad_norm = match reduced.unscale(scale, |squares| store.sum_squares(squares))? {
+            Unscale::Finite(gradients) => {
+                let clipped = gradients.clip(Some(options.max_grad_norm));
+                let applied = self.optimizer.step(clipped, &**store, lr);
+                store.publish()?;
+                if let Some(scaler) = &mut self.scaler {
+                    scaler.update(false);
+                }
+                applied.grad_norm
+            }
+            Unscale::Skipped { norm } => match &mut self.scaler {
+                // Every rank has the same norm, so all skip, and nothing changes but the scale.
+                Some(scaler) => {
+                    if !scaler.update(true) {
+                        return Err(TrainError::LossScale { step: number });
+                    }
+                    norm
+                }
+                None => return Err(TrainError::GradientNotFinite { step: number, norm, loss, checkpoint }),
+            },
+        };
+        self.counters.grad_norm = grad_norm;
+        self.window.add(loss, tokens, &all.tally);
+        if all.written {
+            self.finish_saving()?;
+        }
+        Ok(Stepped { loss, grad_norm, lr, tokens, stop: all.stop })
     }
 
     fn due(&self, interval: Interval, every: Steps, step: &Step) -> bool {
@@ -277,23 +310,24 @@ impl<'a> Training<'a> {
         if let Some(bytes) = self.memory.read() {
             record.set("peak_memory_bytes", bytes);
         }
-        self.metrics.append(&record)?;
-        if let Some(events) = &mut self.events {
-            events.append(&record)?;
+        if let Some(reporter) = &mut self.reporter {
+            reporter.say(&record)?;
         }
-        self.progress.log(&record);
         self.records.push(record);
         Ok(())
     }
 
     /// Evaluates and logs; the metric that decides which checkpoint is best.
     fn evaluate(&mut self) -> Result<Option<f64>, TrainError> {
-        let sft = self.sft;
+        let rank = self.rank;
+        let sft = rank.sft;
         let Some(data) = &sft.eval else { return Ok(None) };
         let options = &sft.options.training;
         let rows = options.per_device_eval_batch_size;
         let collator = sft.collator(sft.options.packing.packs_evaluation());
-        let found = evaluate(&sft.model.decoder, &data.examples, &collator, rows, sft.loss())?;
+        let found =
+            evaluate_on(&rank.scalars, &rank.model.decoder, &data.examples, &collator, rows, sft.loss())?;
+        rank.store.check()?;
         let mut record = Record::new(self.counters.step, self.counters.epoch);
         for (name, mean) in found.tally.means() {
             record.set(&format!("eval_{name}"), mean);
@@ -314,6 +348,13 @@ impl<'a> Training<'a> {
     }
 
     pub(crate) fn note(&mut self, text: &str) {
-        self.progress.note(text);
+        if let Some(reporter) = &mut self.reporter {
+            reporter.note(text);
+        }
     }
+}
+
+/// `loss * scale`.
+fn scaled(loss: &AnyTensor, scale: f32) -> Result<AnyTensor, TrainError> {
+    Ok(if scale == 1.0 { loss.clone() } else { AnyTensor::new(loss.rank::<1>()? * scale) })
 }

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use burnish_comm::{CommError, Group};
 use burnish_losses::Tally;
 use burnish_report::Record;
 use serde_json::{Value, json};
@@ -17,6 +18,38 @@ pub(crate) struct Window {
 }
 
 const SUMS: [&str; 2] = ["entropy", "mean_token_accuracy"];
+/// What travels between ranks once a step, or once an evaluation.
+const TRAVELS: [&str; 3] = ["loss", SUMS[0], SUMS[1]];
+
+/// The scalars of a step that are summed over ranks, in one call.
+#[derive(Debug)]
+pub(crate) struct Sums {
+    /// This rank's part of the loss.
+    pub(crate) loss: f64,
+    /// Asked to stop; over ranks: whether any was.
+    pub(crate) stop: bool,
+    /// A save is written; over ranks: whether all have.
+    pub(crate) written: bool,
+    pub(crate) tally: Tally,
+}
+
+impl Sums {
+    pub(crate) fn over(&self, group: &Group) -> Result<Self, CommError> {
+        let flag = |on: bool| f64::from(u8::from(on));
+        let mut values = vec![self.loss, flag(self.stop), flag(self.written)];
+        for name in TRAVELS {
+            let (numerator, denominator) = self.tally.sums(name).unwrap_or((0.0, 0.0));
+            values.extend([numerator, denominator]);
+        }
+        let sums = group.sum_f64(&values, "metrics")?;
+        let mut tally = Tally::new();
+        for (name, pair) in TRAVELS.iter().zip(sums[3..].chunks(2)) {
+            tally.add(name, pair[0], pair[1]);
+        }
+        let (stop, written) = (sums[1] > 0.0, sums[2] == group.size() as f64);
+        Ok(Self { loss: sums[0], stop, written, tally })
+    }
+}
 
 impl Window {
     pub(crate) fn new() -> Self {

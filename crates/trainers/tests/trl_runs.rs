@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use burnish_config::{Command, SftOptions};
-use burnish_trainers::{Sft, Stop};
+use burnish_trainers::{Ranks, Sft, Stop};
 use serde_json::Value;
 
 /// fp32 sums in another order over a few steps.
@@ -80,8 +80,9 @@ fn replay(root: &Path, folder: &Path) {
     let words = flags(&run, root, folder, &output.path().join("out"));
     let options = SftOptions::parse(words).unwrap_or_else(|e| panic!("{name}: {e}")).run().unwrap().options;
     let accumulates = options.training.gradient_accumulation_steps > 1;
-    let sft = Sft::prepare(options, &Device::flex(), &mut |_| ()).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let outcome = sft.run(&Stop::never()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let sft = Sft::prepare(options, &Ranks::alone(), &Device::flex(), &mut |_| ())
+        .unwrap_or_else(|e| panic!("{name}: {e}"));
+    let outcome = sft.run(&Ranks::alone(), &Stop::never()).unwrap_or_else(|e| panic!("{name}: {e}"));
     let steps = run["steps"].as_array().unwrap();
     let logged: Vec<_> = outcome.records.iter().filter(|r| r.get("loss").is_some()).collect();
     assert_eq!(logged.len(), steps.len(), "{name}: log lines");

@@ -8,8 +8,8 @@ use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, accumulate};
 use burnish_optim::{Gradients, Reduced};
 
-use super::typed::{Number, by_dtype, elements, shared};
 use super::Store;
+use super::typed::{Number, by_dtype, elements, shared};
 use crate::partition::rows_shape;
 use crate::plan::IN_FLIGHT;
 use crate::{Plan, Residency, ZeroError};

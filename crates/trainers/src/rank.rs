@@ -1,0 +1,166 @@
+//! One rank of a run: its group, its part of the parameters, its model.
+
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
+
+use burnish_comm::{Group, World};
+use burnish_config::{RankOptions, ReduceWhen};
+use burnish_core::Registry;
+use burnish_data::{Example, Step};
+use burnish_models::{Exporter, Model, ModelError, Planned, Reloaded, RowSource, to_device, to_host};
+use burnish_ops::AnyTensor;
+use burnish_store::HostTensor;
+use burnish_zero::{Plan, Policy, Stage, Store, Unit};
+
+use crate::checkpointing::Resumed;
+use crate::{MicroBatch, Sft, TrainError};
+
+/// A rank with everything that it trains.
+pub(crate) struct Rank<'a> {
+    pub(crate) sft: &'a Sft,
+    /// The ranks that hold other rows of the batch.
+    pub(crate) group: Group,
+    /// The order of the scalars that travel once a step.
+    pub(crate) scalars: Group,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) model: Model,
+    pub(crate) exporter: Exporter,
+}
+
+impl<'a> Rank<'a> {
+    /// Reads this rank's part of the parameters: from `resumed` what trains, from the model's folder the rest.
+    pub(crate) fn new(sft: &'a Sft, world: &World, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
+        let group = world.group();
+        let planned = sft.planned()?;
+        let plan = Arc::new(plan(planned.registry(), planned.units(), group.size(), &sft.options.ranks)?);
+        plan.agree(&group)?;
+        let exporter = planned.exporter();
+        let files = resumed.map(|r| Reloaded::open(&exporter, r.checkpoint.path())).transpose()?;
+        let registry = planned.registry().clone();
+        let load = |index: usize, rows: Range<usize>| -> Result<AnyTensor, TrainError> {
+            let parameter = registry.at(index);
+            if let (Some(resumed), Some(files), true) = (resumed, &files, parameter.trainable) {
+                return Ok(to_device(resumed.value(parameter, files, rows)?, &sft.device));
+            }
+            let whole = rows.len() == registry.at(index).shape.first().copied().unwrap_or(1);
+            if parameter.trainable || !whole {
+                return Ok(to_device(planned.rows(index, rows)?, &sft.device));
+            }
+            // Frozen parameters are the same on every rank of this process: one copy serves all.
+            let mut frozen = sft.frozen.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(value) = frozen.get(&index) {
+                return Ok(value.clone());
+            }
+            let value = to_device(planned.rows(index, rows)?, &sft.device);
+            frozen.insert(index, value.clone());
+            Ok(value)
+        };
+        let store = Arc::new(Store::new(plan.clone(), &group, &sft.device, load)?);
+        let model = planned.into_model(store.clone());
+        Ok(Self { sft, scalars: group.channel("loop"), group, plan, store, model, exporter })
+    }
+
+    /// Whether this rank speaks and writes for all.
+    pub(crate) fn leads(&self) -> bool {
+        self.group.rank() == 0
+    }
+
+    /// This rank's micro-batch of a step; without rows, one padding token that predicts nothing, since every rank runs
+    /// the same passes.
+    pub(crate) fn batch(&self, step: &Step, micro: usize) -> MicroBatch {
+        let slice = step.slice(self.group.rank(), micro);
+        let rows: Vec<&Example> =
+            step.rows[slice.clone()].iter().map(|&i| &self.sft.train.examples[i]).collect();
+        if rows.is_empty() {
+            return MicroBatch::empty();
+        }
+        MicroBatch::new(self.sft.collator(self.sft.options.packing.packing).batch(&rows, slice.start))
+    }
+
+    /// What this rank writes of the model's own files, as it is now: later updates do not change it.
+    ///
+    /// # Errors
+    /// If an update has taken a value.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, TrainError> {
+        let registry = self.plan.registry();
+        let mut values = Vec::with_capacity(registry.len());
+        for (index, parameter) in registry.iter().enumerate() {
+            let exported = !self.exporter.is_adapter() || parameter.trainable;
+            values.push(if exported && parameter.alias_of.is_none() {
+                Some(self.store.saved_rows(index)?)
+            } else {
+                None
+            });
+        }
+        Ok(Snapshot { values })
+    }
+}
+
+/// A rank's rows of what goes into a model's files, by parameter.
+pub(crate) struct Snapshot {
+    values: Vec<Option<(Range<usize>, AnyTensor)>>,
+}
+
+impl RowSource for Snapshot {
+    fn rows(&self, index: usize) -> Range<usize> {
+        self.values[index].as_ref().map_or(0..0, |(rows, _)| rows.clone())
+    }
+
+    fn read(&self, index: usize) -> Result<HostTensor, ModelError> {
+        let (_, value) = self.values[index].as_ref().expect("invariant: every exported parameter was kept");
+        Ok(to_host(value))
+    }
+}
+
+/// Rows (along dim 0) of a tensor, on the host.
+pub(crate) fn host_rows(tensor: &AnyTensor, rows: Range<usize>) -> HostTensor {
+    let mut host = to_host(tensor);
+    let all = host.shape.first().copied().unwrap_or(1);
+    if rows != (0..all) {
+        let row = host.bytes.len() / all.max(1);
+        host.bytes = host.bytes[rows.start * row..rows.end * row].to_vec();
+        if let Some(first) = host.shape.first_mut() {
+            *first = rows.len();
+        }
+    }
+    host
+}
+
+/// The plan that options describe, for the parameters and units of a model.
+///
+/// # Errors
+/// If a dtype cannot travel.
+pub(crate) fn plan(
+    registry: &Registry,
+    units: Vec<(String, Vec<usize>)>,
+    ranks: usize,
+    options: &RankOptions,
+) -> Result<Plan, TrainError> {
+    let last = units.len().saturating_sub(1);
+    let unit = |(at, (name, parameters)): (usize, (String, Vec<usize>))| {
+        // The embedding and the head: used outside the blocks, or at both ends when tied.
+        if at == 0 || at == last { Unit::root(name, parameters) } else { Unit::block(name, parameters) }
+    };
+    let units = units.into_iter().enumerate().map(unit).collect();
+    let stage = Stage::try_from(options.zero_stage.0).unwrap_or_default();
+    let mut policy = Policy::new(stage);
+    policy.reduce = match options.zero_reduce {
+        ReduceWhen::Auto => policy.reduce,
+        ReduceWhen::Step => burnish_zero::ReduceWhen::Step,
+        ReduceWhen::MicroBatch => burnish_zero::ReduceWhen::MicroBatch,
+    };
+    policy.persist_below = options.stage3_param_persistence_threshold;
+    policy.keep_root = options.stage3_keep_root;
+    policy.bucket_elements = options.reduce_bucket_size;
+    policy.prefetch = options.stage3_prefetch;
+    Ok(Plan::new(registry, units, ranks, policy)?)
+}
+
+impl Sft {
+    /// The model's parameters under these options, before anything is read.
+    pub(crate) fn planned(&self) -> Result<Planned<'_>, TrainError> {
+        let tuning = self.tuning();
+        Ok(Planned::new(&self.folder, &tuning, self.trained, self.options.training.seed)?)
+    }
+}

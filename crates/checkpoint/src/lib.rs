@@ -39,12 +39,14 @@
 
 mod error;
 mod index;
+mod integrity;
 mod output_dir;
 mod reader;
 mod resume;
 mod saving;
 mod trainer_state;
 mod writer;
+mod written;
 
 pub use burnish_store::{Attempt, Share};
 pub use error::{CheckpointError, Damage};
@@ -53,4 +55,5 @@ pub use reader::Checkpoint;
 pub use resume::{Latest, latest, open_newest, resume, rotate};
 pub use saving::Saving;
 pub use trainer_state::TrainerState;
-pub use writer::{CheckpointWriter, Written, path_of};
+pub use writer::{CheckpointWriter, path_of};
+pub use written::Written;

@@ -188,11 +188,7 @@ impl<L: Link + 'static> Link for Faulty<L> {
                 }
                 Fault::Vanish => {
                     state.vanished = true;
-                    return Err(CommError::Vanished {
-                        rank,
-                        call_number: number,
-                        call: Box::new(call.clone()),
-                    });
+                    return Err(CommError::Vanished { rank, call_number: number, call: Box::new(call.clone()) });
                 }
                 Fault::Drop | Fault::Delay(_) | Fault::Corrupt => state.struck.push((call.clone(), fault)),
             }

@@ -77,15 +77,8 @@ impl Flight {
         let two_rounds = call.op == Op::AllReduce && size > 1 && (bytes > WHOLE || size > WHOLE_RANKS);
         let pieces = if two_rounds { bytes.div_ceil(size).div_ceil(PIECE).clamp(1, PIECES) } else { 0 };
         let own = request.payload.bytes.clone();
-        let state = State {
-            stage: Stage::First,
-            own,
-            arrived: vec![None; size],
-            differing: Vec::new(),
-            seen: None,
-            pieces: Vec::new(),
-            abandoned: false,
-        };
+        let state =
+            State { stage: Stage::First, own, arrived: vec![None; size], differing: Vec::new(), seen: None, pieces: Vec::new(), abandoned: false };
         let mut flight = Self { request, channel, index, pieces, state: Mutex::new(state) };
         // the state holds the elements from here on, so that they can be taken out of it
         flight.request.payload = Payload { bytes: Bytes::empty(), ..flight.request.payload };
@@ -351,9 +344,8 @@ impl Flight {
                     for (piece, mine) in pieces.iter_mut().zip(mine) {
                         piece.insert(me, mine);
                     }
-                    let in_order: Vec<Bytes> = (0..self.size())
-                        .flat_map(|member| pieces.iter().map(move |piece| piece[member].clone()))
-                        .collect();
+                    let in_order: Vec<Bytes> =
+                        (0..self.size()).flat_map(|member| pieces.iter().map(move |piece| piece[member].clone())).collect();
                     drop(pieces);
                     Outcome::One(assemble(call.dtype, own, &in_order))
                 } else {

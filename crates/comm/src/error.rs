@@ -29,8 +29,9 @@ pub enum CommError {
     },
     /// Nothing came until the deadline.
     #[error(
-        "{} silent for {deadline:?}: rank {rank} waits in {call}; look for what that rank does instead (its own message, a skipped branch, a longer step) or raise the deadline",
-        are(ranks)
+        "{} silent for {deadline:?}: rank {rank} waits in {call}{}; look for what that rank does instead (its own message, a skipped branch, a longer step) or raise the deadline",
+        are(ranks),
+        came(instead)
     )]
     Silent {
         /// This rank.
@@ -41,6 +42,8 @@ pub enum CommError {
         call: Box<Call>,
         /// How long this rank waited.
         deadline: Duration,
+        /// Calls of the silent ranks that this rank has not made: on another channel, or after a lost message.
+        instead: Vec<(usize, Call)>,
     },
     /// A rank ended without making the call.
     #[error(
@@ -250,6 +253,10 @@ fn others(mine: &Call, theirs: &[(usize, Call)]) -> String {
         })
         .collect();
     each.join(", ")
+}
+
+fn came(instead: &[(usize, Call)]) -> String {
+    instead.iter().map(|(rank, call)| format!(", while rank {rank} calls {call}")).collect()
 }
 
 fn list(ranks: &[usize]) -> String {

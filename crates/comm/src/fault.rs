@@ -188,7 +188,11 @@ impl<L: Link + 'static> Link for Faulty<L> {
                 }
                 Fault::Vanish => {
                     state.vanished = true;
-                    return Err(CommError::Vanished { rank, call_number: number, call: Box::new(call.clone()) });
+                    return Err(CommError::Vanished {
+                        rank,
+                        call_number: number,
+                        call: Box::new(call.clone()),
+                    });
                 }
                 Fault::Drop | Fault::Delay(_) | Fault::Corrupt => state.struck.push((call.clone(), fault)),
             }
@@ -207,6 +211,7 @@ impl<L: Link + 'static> Link for Faulty<L> {
         state.posted += 1;
         let now = Instant::now();
         let mut due = now;
+        let mut late = false;
         if message.kind == Kind::Call {
             if let Some(most) = self.plan.delays {
                 due += most.mul_f64(self.delays.uniform_f64(place));
@@ -226,8 +231,9 @@ impl<L: Link + 'static> Link for Faulty<L> {
         } else if let Some(last) = state.under_way[to] {
             // last words do not overtake
             due = due.max(last);
+            late = true;
         }
-        if due > now {
+        if late || due > now {
             return self.post_late(state, Late { due, place, to, message });
         }
         drop(guard);

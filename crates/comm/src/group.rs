@@ -23,11 +23,14 @@ struct Order {
     received: HashMap<usize, u64>,
 }
 
+/// Ranks, axis and channel.
+type OrderKey = (Vec<usize>, String, String);
+
 /// What all groups of a rank share.
 pub(crate) struct Core {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) checksums: bool,
-    orders: Mutex<HashMap<(Vec<usize>, String, String), Arc<Mutex<Order>>>>,
+    orders: Mutex<HashMap<OrderKey, Arc<Mutex<Order>>>>,
     traffic: Mutex<Traffic>,
 }
 

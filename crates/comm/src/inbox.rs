@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::Call;
 use crate::link::{Kind, Message};
 
 /// Locks, also after a panic of another holder: what the locks here guard is consistent between statements.
@@ -61,7 +62,8 @@ impl Inbox {
             Kind::Failed | Kind::Disagreed => {
                 if arrived.notices.failed.is_none() {
                     let reason = String::from_utf8_lossy(message.body.as_bytes()).into_owned();
-                    arrived.notices.failed = Some((from, message.kind == Kind::Disagreed, reason));
+                    let failed = message.index as usize;
+                    arrived.notices.failed = Some((failed, message.kind == Kind::Disagreed, reason));
                 }
             }
             Kind::Left => {
@@ -89,6 +91,13 @@ impl Inbox {
 
     pub(crate) fn take(&self, key: &Key) -> Option<Message> {
         lock(&self.arrived).messages.remove(key)
+    }
+
+    /// Calls that `from` made and this rank has not, in no order.
+    pub(crate) fn calls_of(&self, from: usize) -> Vec<Call> {
+        let arrived = lock(&self.arrived);
+        let messages = arrived.messages.iter().filter(|(key, _)| key.from == from && key.phase == 0);
+        messages.map(|(_, message)| Call::clone(&message.call)).collect()
     }
 
     /// Sleeps until something changes after `seen`, or until `until`.

@@ -31,6 +31,7 @@
 mod bucket;
 mod bytes;
 mod call;
+pub mod conformance;
 mod error;
 mod fault;
 mod group;

@@ -18,7 +18,7 @@ const MAGIC: u64 = u32::from_le_bytes(*b"BRN1") as u64;
 pub enum Kind {
     /// Part of a call.
     Call,
-    /// The sender has failed; the body is its message.
+    /// A rank has failed, mostly the sender; the body is its message.
     Failed,
     /// The sender has seen that ranks disagree; the body is its message.
     Disagreed,
@@ -35,7 +35,8 @@ pub struct Message {
     pub channel: u64,
     /// 0, or from 1 on for the pieces in the second round of an all_reduce.
     pub phase: u8,
-    /// Which call of the sender to this receiver on this channel the message belongs to.
+    /// Which call of the sender to this receiver on this channel the message belongs to; in other kinds than
+    /// [`Kind::Call`] the rank that the message is about.
     pub index: u64,
     /// The sender's call.
     pub call: Arc<Call>,
@@ -244,4 +245,59 @@ pub(crate) fn checksum(body: &Bytes) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&hash.as_bytes()[..8]);
     u64::from_le_bytes(first)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn message(what: &str) -> Message {
+        let mut call = Call::new(Op::ReduceScatter, Dtype::Bf16, "dp", "reduce", what);
+        call.elements = 12;
+        call.counts = 77;
+        call.reduction = Some(Reduction::Mean);
+        call.root = Some(3);
+        call.sequence = 1 << 40;
+        let body = Bytes::from_vec(vec![1_u64, 2]);
+        let checksum = Some(checksum(&body));
+        Message { kind: Kind::Call, channel: 5, phase: 2, index: 9, call: Arc::new(call), checksum, body }
+    }
+
+    #[test]
+    fn headers_survive_the_wire() {
+        let long = "ä".repeat(500);
+        for what in ["", "model.embed_tokens.weight", &long] {
+            let sent = message(what);
+            let header = sent.header();
+            assert_eq!(Message::body_bytes(1, &header).unwrap(), 16);
+            let got = Message::decode(1, &header, sent.body.clone()).unwrap();
+            assert_eq!(got.call, sent.call);
+            assert_eq!(got.call.difference(&sent.call), None);
+            assert_eq!(
+                (got.kind, got.channel, got.phase, got.index, got.checksum),
+                (sent.kind, sent.channel, sent.phase, sent.index, sent.checksum)
+            );
+        }
+        // names that agree as far as a header shows them still differ
+        let other = message(&format!("{long}x"));
+        assert_eq!(other.call.what, message(&long).call.what);
+        assert!(other.call.difference(&message(&long).call).is_some());
+    }
+
+    #[test]
+    fn foreign_headers_are_refused() {
+        let sent = message("a");
+        let header = sent.header();
+        assert!(Message::decode(1, &header, Bytes::empty()).is_err());
+        for length in 0..HEADER {
+            assert!(Message::decode(1, &header[..length], sent.body.clone()).is_err(), "{length}");
+        }
+        for (at, value) in [(0, b'X'), (4, 9), (6, 99), (7, 9), (8, 7), (88, 24), (112, 255), (136, 120)] {
+            let mut foreign = header;
+            foreign[at] = value;
+            let error = Message::decode(7, &foreign, sent.body.clone()).unwrap_err().to_string();
+            assert!(error.contains("rank 7"), "{error}");
+        }
+    }
 }

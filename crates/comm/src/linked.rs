@@ -67,7 +67,7 @@ impl Engine {
         lock(&self.first).clone()
     }
 
-    /// Keeps `error` if it is the first and, if so, tells the other ranks (unless they told us).
+    /// Keeps `error` if it is the first and, if so, tells the other ranks.
     fn fail(&self, error: &CommError) {
         {
             let mut first = lock(&self.first);
@@ -76,28 +76,27 @@ impl Engine {
             }
             *first = Some(Arc::new(error.clone()));
         }
-        let (kind, reason) = match error {
-            CommError::Failed { .. } | CommError::Broken { .. } => {
-                self.inbox().wake();
-                return;
-            }
-            CommError::Disagreement { .. } => (Kind::Disagreed, error.to_string()),
-            CommError::Panicked { message, .. } => (Kind::Failed, format!("it panicked: {message}")),
-            CommError::Stopped { reason, .. } => (Kind::Failed, reason.clone()),
-            _ => (Kind::Failed, error.to_string()),
+        let here = self.link.rank();
+        let (kind, origin, reason) = match error {
+            // passed on, so that who has not heard yet does not take this rank's end for the cause
+            CommError::Failed { failed, reason, .. } => (Kind::Failed, *failed, reason.clone()),
+            CommError::Disagreement { .. } => (Kind::Disagreed, here, error.to_string()),
+            CommError::Panicked { message, .. } => (Kind::Failed, here, format!("it panicked: {message}")),
+            CommError::Stopped { reason, .. } => (Kind::Failed, here, reason.clone()),
+            _ => (Kind::Failed, here, error.to_string()),
         };
-        self.tell(kind, Bytes::from_vec(reason.into_bytes()));
+        self.tell(kind, origin, Bytes::from_vec(reason.into_bytes()));
         self.inbox().wake();
     }
 
-    fn tell(&self, kind: Kind, body: Bytes) {
+    /// Says to all other ranks what has become of rank `origin`.
+    fn tell(&self, kind: Kind, origin: usize, body: Bytes) {
         let call = Arc::new(Call::new(Op::Barrier, Dtype::U8, "", "", ""));
         for to in (0..self.link.size()).filter(|&to| to != self.link.rank()) {
             let (call, body) = (Arc::clone(&call), body.clone());
             // a peer that cannot be told has an error of its own
-            let _ = self
-                .link
-                .post(to, Message { kind, channel: 0, phase: 0, index: 0, call, checksum: None, body });
+            let (index, checksum) = (origin as u64, None);
+            let _ = self.link.post(to, Message { kind, channel: 0, phase: 0, index, call, checksum, body });
         }
     }
 
@@ -132,7 +131,7 @@ impl Engine {
                 return Err(CommError::Broken { first });
             }
             if Instant::now() >= until {
-                let error = flight.silence(self.link.rank());
+                let error = flight.silence(self);
                 self.fail(&error);
                 return Err(error);
             }
@@ -161,7 +160,7 @@ impl Drop for Engine {
                     let _ = self.wait(&flight);
                 }
             }
-            self.tell(Kind::Left, Bytes::empty());
+            self.tell(Kind::Left, self.link.rank(), Bytes::empty());
         }
         self.link.close(deadline);
     }
@@ -189,6 +188,13 @@ impl Transport for Linked {
         let engine = &self.engine;
         if let Some(first) = engine.first() {
             return Box::new(Refused(CommError::Broken { first }));
+        }
+        if let Some((failed, false, reason)) = engine.inbox().notices().failed {
+            // what the others sent may suffice for the result, but they have given up
+            let call = Some(Box::new(Call::clone(&request.call)));
+            let error = CommError::Failed { rank: engine.link.rank(), failed, reason, call };
+            engine.fail(&error);
+            return Box::new(Refused(error));
         }
         if let Err(error) = engine.link.begin(&request.call) {
             engine.fail(&error);

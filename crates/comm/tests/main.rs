@@ -1,4 +1,7 @@
 //! Ranks together.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-mod first;
+mod conforming;
+mod faults;
+mod laws;
+mod local;

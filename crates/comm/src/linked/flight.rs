@@ -77,8 +77,15 @@ impl Flight {
         let two_rounds = call.op == Op::AllReduce && size > 1 && (bytes > WHOLE || size > WHOLE_RANKS);
         let pieces = if two_rounds { bytes.div_ceil(size).div_ceil(PIECE).clamp(1, PIECES) } else { 0 };
         let own = request.payload.bytes.clone();
-        let state =
-            State { stage: Stage::First, own, arrived: vec![None; size], differing: Vec::new(), seen: None, pieces: Vec::new(), abandoned: false };
+        let state = State {
+            stage: Stage::First,
+            own,
+            arrived: vec![None; size],
+            differing: Vec::new(),
+            seen: None,
+            pieces: Vec::new(),
+            abandoned: false,
+        };
         let mut flight = Self { request, channel, index, pieces, state: Mutex::new(state) };
         // the state holds the elements from here on, so that they can be taken out of it
         flight.request.payload = Payload { bytes: Bytes::empty(), ..flight.request.payload };
@@ -263,6 +270,7 @@ impl Flight {
             if more && Instant::now() < grace {
                 return Ok(Step::Wait(Some(grace)));
             }
+            state.differing.sort_by_key(|(rank, _)| *rank);
             return Err(CommError::Disagreement {
                 rank,
                 axis: self.call().axis.clone(),
@@ -344,8 +352,9 @@ impl Flight {
                     for (piece, mine) in pieces.iter_mut().zip(mine) {
                         piece.insert(me, mine);
                     }
-                    let in_order: Vec<Bytes> =
-                        (0..self.size()).flat_map(|member| pieces.iter().map(move |piece| piece[member].clone())).collect();
+                    let in_order: Vec<Bytes> = (0..self.size())
+                        .flat_map(|member| pieces.iter().map(move |piece| piece[member].clone()))
+                        .collect();
                     drop(pieces);
                     Outcome::One(assemble(call.dtype, own, &in_order))
                 } else {
@@ -400,17 +409,24 @@ impl Flight {
         chunk(chunk(self.call().elements, self.size(), member).len(), self.pieces, piece)
     }
 
-    pub(super) fn silence(&self, rank: usize) -> CommError {
+    pub(super) fn silence(&self, engine: &Engine) -> CommError {
+        const SHOWN: usize = 3;
         let state = lock(&self.state);
-        let ranks = (0..self.size())
+        let ranks: Vec<usize> = (0..self.size())
             .filter(|&member| state.arrived[member].is_none() && self.receives(member))
             .map(|member| self.request.members.ranks[member])
             .collect();
+        let instead = ranks
+            .iter()
+            .flat_map(|&rank| engine.inbox().calls_of(rank).into_iter().map(move |call| (rank, call)))
+            .take(SHOWN)
+            .collect();
         CommError::Silent {
-            rank,
+            rank: engine.link.rank(),
             ranks,
             call: Box::new(self.call().clone()),
             deadline: self.request.deadline,
+            instead,
         }
     }
 }

@@ -5,5 +5,6 @@ mod bad_input;
 mod commands;
 mod convert;
 mod program;
+mod ranks;
 mod resume;
 mod sameness;

@@ -176,9 +176,13 @@ impl Sampler {
         Cursor { epoch: (steps / per_epoch) as u64, index: steps % per_epoch * self.global_batch() }
     }
 
-    /// Epochs done at a cursor, as Transformers logs them (counted in micro-batches).
+    /// Epochs done at a cursor, as Transformers logs them (counted in micro-batches; with a
+    /// [global batch](Self::global) in rows, so that the number of ranks does not show).
     #[must_use]
     pub fn epochs(&self, cursor: Cursor) -> f64 {
+        if self.global.is_some() {
+            return cursor.epoch as f64 + cursor.index as f64 / self.rows_per_epoch() as f64;
+        }
         let micro = cursor.index.div_ceil(self.per_device * self.ranks);
         cursor.epoch as f64 + micro as f64 / self.micro_steps_per_epoch() as f64
     }

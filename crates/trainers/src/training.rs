@@ -204,8 +204,7 @@ impl<'a> Training<'a> {
                 self.save(evaluated, stopping || !options.save_only_model)?;
             }
             if stopping {
-                self.finish_saving()?;
-                return Ok(self.counters.last_checkpoint.clone());
+                return self.last_checkpoint();
             }
         }
         self.finish_saving()?;
@@ -252,8 +251,9 @@ impl<'a> Training<'a> {
         let sums = Sums { loss: own_loss, stop: stop.asked(), written: self.save.is_written(), tally };
         let all = sums.over(&rank.scalars)?;
         let loss = all.loss;
-        let (number, checkpoint) = (self.counters.step + 1, self.counters.last_checkpoint.clone());
+        let number = self.counters.step + 1;
         if !loss.is_finite() {
+            let checkpoint = self.last_checkpoint()?;
             return Err(TrainError::LossNotFinite { step: number, loss, checkpoint });
         }
         let lr = self.schedule.rate(self.counters.step);
@@ -276,7 +276,10 @@ impl<'a> Training<'a> {
                     }
                     norm
                 }
-                None => return Err(TrainError::GradientNotFinite { step: number, norm, loss, checkpoint }),
+                None => {
+                    let checkpoint = self.last_checkpoint()?;
+                    return Err(TrainError::GradientNotFinite { step: number, norm, loss, checkpoint });
+                }
             },
         };
         self.counters.grad_norm = grad_norm;
@@ -285,6 +288,12 @@ impl<'a> Training<'a> {
             self.finish_saving()?;
         }
         Ok(Stepped { loss, grad_norm, lr, tokens, stop: all.stop })
+    }
+
+    /// The last checkpoint, the one that is being written included. Every rank calls it at the same place.
+    fn last_checkpoint(&mut self) -> Result<Option<PathBuf>, TrainError> {
+        self.finish_saving()?;
+        Ok(self.counters.last_checkpoint.clone())
     }
 
     fn due(&self, interval: Interval, every: Steps, step: &Step) -> bool {

@@ -81,3 +81,30 @@ fn a_cursor_of_other_data_is_an_error() {
     let e = Sampler::new(5, Order::Sequential, 0).steps(Cursor { epoch: 0, index: 6 }).unwrap_err();
     assert!(e.to_string().contains("row 6") && e.to_string().contains("5 rows"), "{e}");
 }
+
+#[test]
+fn a_global_batch_is_the_same_for_any_number_of_ranks() {
+    let steps = |ranks: usize, per_device: usize| -> Vec<(Vec<usize>, String)> {
+        let sampler =
+            Sampler::new(23, Order::Random, 5).per_device(per_device).ranks(ranks).global(Some(6));
+        sampler.steps(Cursor::default()).unwrap().take(9).map(|s| (s.rows, s.epochs.to_string())).collect()
+    };
+    let one = steps(1, 2);
+    for (ranks, per_device) in [(2, 2), (3, 1), (4, 4), (8, 1)] {
+        assert_eq!(steps(ranks, per_device), one);
+    }
+    // Every row of a step is in exactly one slice, also where ranks and micro-batches do not divide it.
+    for (ranks, per_device) in [(4, 1), (5, 2), (3, 4)] {
+        let sampler =
+            Sampler::new(23, Order::Sequential, 5).per_device(per_device).ranks(ranks).global(Some(6));
+        for step in sampler.steps(Cursor::default()).unwrap().take(5) {
+            let mut seen = vec![0; step.rows.len()];
+            for micro in 0..step.micro_steps() {
+                for rank in 0..ranks {
+                    step.slice(rank, micro).for_each(|i| seen[i] += 1);
+                }
+            }
+            assert!(seen.iter().all(|&n| n == 1), "{ranks} ranks, {per_device} rows: {seen:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! N ranks equal one rank, at every stage, and go on from each other's checkpoints.
+
+use std::path::Path;
+
+use burnish_store::WeightFolder;
+
+use crate::program::{LORA, copy, fails, fixtures, metrics, ok, rows, sft};
+
+/// Sums in another order, amplified over a few steps of training.
+const ROUNDING: f64 = 1e-5;
+/// Weights after them: near-zero entries move by whole Adam steps on rounding alone, so the rate bounds the difference.
+const WEIGHTS: f32 = 2e-3;
+
+fn numbers(output: &Path) -> Vec<f64> {
+    let keys = ["loss", "grad_norm", "entropy", "mean_token_accuracy", "num_tokens", "epoch", "eval_loss"];
+    metrics(output).iter().flat_map(|l| keys.map(|k| l[k].as_f64().unwrap_or(-1.0))).collect()
+}
+
+#[track_caller]
+fn close(what: &str, one: &Path, many: &Path) {
+    let (a, b) = (numbers(one), numbers(many));
+    assert_eq!(a.len(), b.len(), "{what}");
+    for (i, (x, y)) in a.iter().zip(&b).enumerate() {
+        assert!((x - y).abs() <= ROUNDING * x.abs().max(1e-2), "{what}: number {i}: {x} and {y}");
+    }
+    let open = |path: &Path| WeightFolder::open(path).unwrap();
+    let (a, b) = (open(one), open(many));
+    let names = |folder: &WeightFolder| folder.names().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(names(&a), names(&b), "{what}");
+    for name in names(&a) {
+        let (x, y) = (a.read(&name).unwrap(), b.read(&name).unwrap());
+        assert_eq!((x.dtype, &x.shape), (y.dtype, &y.shape), "{what}: {name}");
+        for (x, y) in x.to_f32().iter().zip(y.to_f32()) {
+            assert!((x - y).abs() <= WEIGHTS, "{what}: {name}: {x} and {y}");
+        }
+    }
+}
+
+/// One rank, and then every stage on several.
+fn check(data: &str, common: &[&str], ranks: &[usize]) {
+    let root = tempfile::tempdir().unwrap();
+    let mut words = vec!["--max_steps=5", "--global_batch_size=8", "--save_strategy=no"];
+    words.push("--stage3_param_persistence_threshold=50");
+    let eval = format!("--eval_dataset_name={}", rows("prompt_completion_eval.jsonl").display());
+    words.extend(["--eval_strategy=steps", "--eval_steps=5", eval.as_str()]);
+    words.extend(common);
+    let one = root.path().join("one");
+    ok(&sft(&one, data, &words));
+    for &nproc in ranks {
+        for stage in 0..4 {
+            let what = format!("{nproc} ranks, stage {stage}, {common:?}");
+            let many = root.path().join(format!("{nproc}-{stage}"));
+            let given = [format!("--nproc={nproc}"), format!("--zero_stage={stage}")];
+            let words: Vec<&str> = words.iter().copied().chain(given.iter().map(String::as_str)).collect();
+            ok(&sft(&many, data, &words));
+            close(&what, &one, &many);
+        }
+    }
+}
+
+#[test]
+fn adapters_on_several_ranks_equal_one_even_with_dropout() {
+    check("prompt_completion.jsonl", &LORA, &[2, 3]);
+}
+
+#[test]
+fn full_training_on_several_ranks_equals_one() {
+    // Micro-batches of 2 rows: 8 ranks have more places than the batch has rows.
+    check("prompt_completion.jsonl", &["--learning_rate=1e-3"], &[2, 4, 8]);
+}
+
+#[test]
+fn tied_bf16_weights_without_recompute_equal_one_rank() {
+    let tied = format!("--model_name_or_path={}", fixtures().join("models/qwen3-tied").display());
+    let words = [tied.as_str(), "--dtype=bfloat16", "--no_gradient_checkpointing", "--learning_rate=1e-3"];
+    check("prompt_completion.jsonl", &words, &[3]);
+}
+
+#[test]
+fn packed_rows_and_summing_every_micro_batch_equal_one_rank() {
+    let root = tempfile::tempdir().unwrap();
+    let common = ["--packing", "--max_steps=3", "--global_batch_size=8", "--learning_rate=1e-3"];
+    let one = root.path().join("one");
+    ok(&sft(&one, "text.jsonl", &common));
+    for (stage, when) in [(2, "micro_batch"), (2, "step"), (3, "step"), (3, "micro_batch")] {
+        let many = root.path().join(format!("{stage}-{when}"));
+        let given = [format!("--zero_stage={stage}"), format!("--zero_reduce={when}")];
+        let mut words: Vec<&str> = common.iter().copied().chain(given.iter().map(String::as_str)).collect();
+        words.extend(["--nproc=2", "--stage3_param_persistence_threshold=0", "--no_stage3_keep_root"]);
+        ok(&sft(&many, "text.jsonl", &words));
+        close(&format!("stage {stage}, {when}"), &one, &many);
+    }
+}
+
+/// The batch of Transformers: rows per device times ranks times accumulation.
+#[test]
+fn more_ranks_are_as_more_rows_per_device() {
+    let root = tempfile::tempdir().unwrap();
+    let (one, two) = (root.path().join("one"), root.path().join("two"));
+    let common = ["--max_steps=4", "--learning_rate=1e-3"];
+    let words = |more: &[&'static str]| -> Vec<&'static str> { common.iter().chain(more).copied().collect() };
+    ok(&sft(&one, "text.jsonl", &words(&["--per_device_train_batch_size=4"])));
+    ok(&sft(&two, "text.jsonl", &words(&["--nproc=2", "--per_device_train_batch_size=2"])));
+    close("two ranks", &one, &two);
+}
+
+#[test]
+fn half_precision_with_a_loss_scale_trains_alike_on_every_layout() {
+    check("prompt_completion.jsonl", &["--fp16", "--learning_rate=1e-3"], &[2]);
+}
+
+/// Four steps on one layout, four on another, against eight on one rank.
+fn resumes(data: &str, common: &[&str], layouts: &[[(usize, u8); 2]], files: &str) {
+    let root = tempfile::tempdir().unwrap();
+    let mut words = vec!["--max_steps=8", "--global_batch_size=6", "--save_steps=4"];
+    words.extend(common);
+    let run = |out: &Path, (nproc, stage): (usize, u8), more: &[&str]| {
+        let given = [format!("--nproc={nproc}"), format!("--zero_stage={stage}")];
+        let words: Vec<&str> =
+            words.iter().copied().chain(given.iter().map(String::as_str)).chain(more.iter().copied()).collect();
+        ok(&sft(out, data, &words));
+    };
+    let one = root.path().join("one");
+    run(&one, (1, 0), &[]);
+    for [before, after] in layouts {
+        let what = format!("{before:?} to {after:?}");
+        let (first, then) = (root.path().join(format!("{what} a")), root.path().join(format!("{what} b")));
+        run(&first, *before, &[]);
+        close(&what, &one, &first);
+        copy(&first.join("checkpoint-4"), &then.join("checkpoint-4"));
+        run(&then, *after, &["--resume_from_checkpoint=true"]);
+        if before == after {
+            let bytes = |dir: &Path| std::fs::read(dir.join(files)).unwrap();
+            assert!(bytes(&first) == bytes(&then), "{what}: {files} differs");
+            let (a, b) = (metrics(&first), metrics(&then));
+            assert_eq!(a[a.len() - b.len()..], b[..], "{what}");
+        } else {
+            std::fs::copy(one.join("metrics.jsonl"), first.join("metrics.jsonl")).unwrap();
+            let (a, b) = (numbers(&one), numbers(&then));
+            for (x, y) in a[a.len() - b.len()..].iter().zip(&b) {
+                assert!((x - y).abs() <= ROUNDING * x.abs().max(1e-2), "{what}: {x} and {y}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_adapter_run_goes_on_at_any_layout() {
+    let layouts = [[(2, 2), (2, 2)], [(1, 0), (3, 3)], [(3, 3), (2, 1)], [(4, 2), (1, 0)], [(2, 3), (2, 3)]];
+    resumes("prompt_completion.jsonl", &LORA, &layouts, "adapter_model.safetensors");
+}
+
+#[test]
+fn a_full_bf16_run_goes_on_at_any_layout() {
+    let layouts = [[(2, 1), (2, 1)], [(2, 3), (4, 2)], [(1, 0), (2, 2)], [(3, 3), (3, 3)], [(4, 1), (1, 0)]];
+    let words = ["--dtype=bfloat16", "--learning_rate=1e-3", "--stage3_param_persistence_threshold=50"];
+    resumes("text.jsonl", &words, &layouts, "model.safetensors");
+}
+
+#[test]
+fn ranks_that_cannot_be_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("out");
+    let with = |more: &[&str]| sft(&out, "text.jsonl", more);
+    fails(&with(&["--nproc=0"]), &["nproc", "at least 1"]);
+    fails(&with(&["--zero_stage=4"]), &["zero_stage", "0, 1, 2 or 3"]);
+    fails(&with(&["--zero_stage=1", "--zero_reduce=micro_batch"]), &["zero_reduce", "zero_stage: 1"]);
+    fails(&with(&["--transport=mpi", "--nproc=2"]), &["nproc", "mpirun"]);
+    fails(&with(&["--deepspeed=zero3.json"]), &["deepspeed", "zero_stage"]);
+    fails(
+        &with(&["--global_batch_size=8", "--gradient_accumulation_steps=2"]),
+        &["global_batch_size", "gradient_accumulation_steps"],
+    );
+    let launched = crate::program::burnish().args(with(&[])).env("WORLD_SIZE", "4").output().unwrap();
+    let said = crate::program::stderr(&launched);
+    assert!(!launched.status.success() && said.contains("WORLD_SIZE=4") && said.contains("--nproc 4"), "{said}");
+    assert!(!out.exists(), "nothing was written");
+}

@@ -127,6 +127,10 @@ impl AnyTensor {
     #[must_use]
     pub fn piece(&self, range: Range<usize>, shape: &[usize]) -> Self {
         let all = self.shape().iter().product::<usize>();
+        if range.is_empty() {
+            let data = TensorData::from_bytes_vec(Vec::new(), shape.to_vec(), self.carrier().dtype());
+            return Self::from_data(data, &self.device());
+        }
         let flat: Tensor<1> = match self.shape().len() {
             1 => Tensor::from_dispatch(self.clone().dispatch()),
             2 => Tensor::<2>::from_dispatch(self.clone().dispatch()).reshape([all]),
@@ -198,5 +202,6 @@ mod tests {
         let tensor = AnyTensor::from_elements(Vec::<f32>::new(), &[0, 3], &Device::flex());
         assert_eq!(tensor.shape(), [0, 3]);
         assert!(tensor.elements::<f32>().unwrap().is_empty());
+        assert_eq!(tensor.piece(0..0, &[4, 0]).shape(), [4, 0]);
     }
 }

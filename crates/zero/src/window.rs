@@ -51,6 +51,10 @@ impl Window {
         if !self.panes[unit].sharded {
             return moves;
         }
+        if self.roots.contains(&unit) {
+            // A tied head reads the embedding: that is no step anywhere.
+            return moves;
+        }
         if !self.holds(unit) {
             let kept = self.keep_root && self.panes[unit].root;
             moves.take = self.ahead == Some(unit);
@@ -87,8 +91,8 @@ impl Window {
         self.current == Some(unit) || self.roots.contains(&unit)
     }
 
-    /// The unit that is likely to be read after `unit`: forward after its predecessor (or at the start), backward after
-    /// its successor. A root is not read again in backward.
+    /// The unit that is likely to be read after `unit`: forward after its predecessor (or first of all), backward after its
+    /// successor. A root is not read again in backward.
     fn next(&self, unit: usize) -> Option<usize> {
         if !self.prefetch || !self.panes[unit].guessed {
             return None;
@@ -98,7 +102,7 @@ impl Window {
         let after = (unit + 1..self.panes.len()).find(sharded);
         let next = if self.last.is_some() && self.last == after {
             before.filter(|&u| !self.panes[u].root)
-        } else if before.is_none() || self.last == before {
+        } else if self.last == before {
             after
         } else {
             None
@@ -183,6 +187,15 @@ mod tests {
     fn evaluation_goes_forward_again_and_again() {
         let mut window = window("rbbr", true);
         assert_eq!(gathers(&mut window, &[0, 1, 2, 3, 0, 1, 2, 3]), [0, 1, 2, 3, 1, 2]);
+    }
+
+    #[test]
+    fn a_tied_head_reads_the_embedding_and_starts_nothing() {
+        for keep_root in [true, false] {
+            let again = if keep_root { None } else { Some(0) };
+            let expected: Vec<usize> = [0, 1, 2, 3].into_iter().chain(again).chain([2, 1]).collect();
+            assert_eq!(gathers(&mut window("rbbr", keep_root), &[0, 1, 2, 3, 0, 2, 1]), expected);
+        }
     }
 
     #[test]

@@ -1,1 +1,13 @@
-fn main() {}
+//! N ranks equal one rank, at every stage; plans equal what runs; faults are errors.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod agree;
+mod equal;
+mod faults;
+mod mixed;
+mod net;
+mod overflow;
+mod springs;
+mod tied_frozen_unused;
+mod traffic;
+mod write;

@@ -4,6 +4,7 @@ mod agree;
 mod memory;
 mod traffic;
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use burnish_core::{Dtype, Parameter, Registry};
@@ -64,6 +65,8 @@ pub struct Plan {
     units: Vec<Unit>,
     /// Units that the caller listed; the ones behind hold what nobody reads in a step.
     listed: usize,
+    /// Per unit, the other units in which the targets of its tied parameters are.
+    tied: Vec<Vec<usize>>,
     world: usize,
     policy: Policy,
     placements: Vec<Placement>,
@@ -103,8 +106,13 @@ impl Plan {
             return Err(PlanError::NoRanks);
         }
         let targets = targets(registry)?;
-        let listed = units.len();
+        let (listed, given) = (units.len(), units.clone());
         let (units, unit_of) = settle(registry, units, &targets)?;
+        let others = |(number, unit): (usize, &Unit)| -> Vec<usize> {
+            let of: BTreeSet<usize> = unit.parameters.iter().map(|&i| unit_of[i]).collect();
+            of.into_iter().filter(|&other| other != number).collect()
+        };
+        let tied = given.iter().enumerate().map(others).collect();
         // What trains is balanced by itself: its share of the optimizer's state counts most.
         let (mut trained, mut frozen) = (vec![0; world], vec![0; world]);
         let mut placements: Vec<Placement> = Vec::with_capacity(registry.len());
@@ -137,6 +145,7 @@ impl Plan {
             registry: registry.clone(),
             units,
             listed,
+            tied,
             world,
             policy,
             placements,
@@ -270,7 +279,10 @@ impl Plan {
     #[must_use]
     pub fn reads(&self, recompute: bool) -> Vec<usize> {
         let backward = (0..self.listed).rev().filter(|&u| recompute && !self.units[u].root);
-        (0..self.listed).chain(backward).collect()
+        (0..self.listed)
+            .chain(backward)
+            .flat_map(|u| std::iter::once(u).chain(self.tied[u].clone()))
+            .collect()
     }
 
     /// Whether gradients are summed while `last` or another micro-batch runs (otherwise: at the step).

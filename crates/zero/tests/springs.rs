@@ -1,0 +1,254 @@
+//! A model without arithmetic: gradients are small integers counted from (step, sample, parameter), so sums are exact in
+//! any order and every run of the same samples must give the same bits.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::{Device, FloatDType};
+use burnish_comm::{Group, World, local};
+use burnish_core::random::Stream;
+use burnish_core::{Dtype, Parameter, Registry, Role};
+use burnish_ops::{AnyTensor, Parameters};
+use burnish_optim::{AdamW, AdamWOptions, Applied, Unscale};
+use burnish_zero::{Plan, Policy, Stage, Store, Unit, ZeroError};
+
+pub(crate) const STAGES: [Stage; 4] = [Stage::Zero, Stage::One, Stage::Two, Stage::Three];
+
+/// What a run does.
+#[derive(Clone)]
+pub(crate) struct Run {
+    pub(crate) registry: Registry,
+    pub(crate) units: Vec<Unit>,
+    pub(crate) policy: Policy,
+    pub(crate) steps: usize,
+    /// Samples of a step, over all ranks and micro-batches.
+    pub(crate) samples: usize,
+    pub(crate) micro_batches: usize,
+    pub(crate) max_norm: Option<f64>,
+    /// How often a micro-batch goes forward and backward, with some of its samples each.
+    pub(crate) passes: usize,
+    /// Whether a sample has a gradient for a parameter.
+    pub(crate) uses: fn(sample: usize, parameter: &str) -> bool,
+}
+
+/// What is left of a run: weights as bits, optimizer state, and what was reported.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Left {
+    pub(crate) weights: BTreeMap<String, (Option<Dtype>, Vec<u8>)>,
+    pub(crate) reports: Vec<Applied>,
+    /// Whole slots: (parameter, slot) to values, put together from the ranks' rows.
+    pub(crate) slots: BTreeMap<(String, &'static str), Vec<f32>>,
+}
+
+impl Run {
+    pub(crate) fn new(registry: Registry, units: Vec<Unit>, stage: Stage) -> Self {
+        let policy = Policy { persist_below: 0, ..Policy::new(stage) };
+        Self {
+            registry,
+            units,
+            policy,
+            steps: 10,
+            samples: 24,
+            micro_batches: 1,
+            max_norm: None,
+            passes: 1,
+            uses: |_, _| true,
+        }
+    }
+
+    pub(crate) fn plan(&self, world: usize) -> Arc<Plan> {
+        Arc::new(Plan::new(&self.registry, self.units.clone(), world, self.policy.clone()).unwrap())
+    }
+
+    /// The run on one rank.
+    pub(crate) fn alone(&self) -> Left {
+        let plan = self.plan(1);
+        join(vec![self.on(&plan, &Group::alone()).unwrap()], &plan)
+    }
+
+    /// The run on `world` ranks; asserts that all end with the same weights.
+    pub(crate) fn over(&self, world: usize) -> Left {
+        let plan = self.plan(world);
+        let ranks: Vec<Rank> = local::run(world, |w: World| {
+            plan.agree(&w.group())?;
+            self.on(&plan, &w.group())
+        })
+        .into_iter()
+        .map(|r| r.unwrap().unwrap())
+        .collect();
+        for rank in &ranks {
+            assert_eq!(rank.weights, ranks[0].weights);
+            assert_eq!(
+                rank.reports.iter().map(|r| r.grad_norm).collect::<Vec<_>>(),
+                ranks[0].reports.iter().map(|r| r.grad_norm).collect::<Vec<_>>()
+            );
+        }
+        join(ranks, &plan)
+    }
+
+    fn on(&self, plan: &Arc<Plan>, group: &Group) -> Result<Rank, ZeroError> {
+        let device = Device::flex();
+        let registry = &self.registry;
+        let store = Store::new(plan.clone(), group, &device, |i, rows| {
+            Ok::<_, Infallible>(initial(registry.at(i), rows, &device))
+        })?;
+        let mut optimizer = AdamW::new(&store.local_registry(), options());
+        let mut reports = Vec::new();
+        for step in 0..self.steps {
+            let mine = share(self.samples, group.rank(), group.size());
+            for m in 0..self.micro_batches {
+                let some = share(mine.len(), m, self.micro_batches);
+                let samples = mine.start + some.start..mine.start + some.end;
+                store.begin_micro_batch(m + 1 == self.micro_batches);
+                self.micro_batch(&store, step, samples);
+                store.end_micro_batch()?;
+            }
+            let gradients = store.gradients()?;
+            let Unscale::Finite(finite) = gradients.unscale(1.0, |s| store.sum_squares(s))? else {
+                panic!("integers are finite")
+            };
+            reports.push(optimizer.step(finite.clip(self.max_norm), &store, 0.01));
+            store.publish()?;
+        }
+        let weights =
+            (0..registry.len()).map(|i| (registry.at(i).name.clone(), bits(&store.read(i)))).collect();
+        store.release();
+        store.check()?;
+        let slots =
+            optimizer.slots().into_iter().map(|s| ((s.parameter, s.slot), s.tensor.to_f32())).collect();
+        Ok(Rank { weights, reports, slots })
+    }
+
+    /// Reads forward, and backward reads and gives gradients block by block.
+    pub(crate) fn micro_batch(&self, store: &Store, step: usize, samples: Range<usize>) {
+        for pass in 0..self.passes {
+            let some = share(samples.len(), pass, self.passes);
+            self.pass(store, step, samples.start + some.start..samples.start + some.end);
+        }
+    }
+
+    fn pass(&self, store: &Store, step: usize, samples: Range<usize>) {
+        for unit in &self.units {
+            store.read_all(&unit.parameters);
+        }
+        for unit in self.units.iter().rev() {
+            if !unit.root {
+                store.read_all(&unit.parameters);
+            }
+            for &index in &unit.parameters {
+                let parameter = self.registry.at(index);
+                let used = samples.clone().filter(|&s| (self.uses)(s, &parameter.name));
+                let used: Vec<usize> = used.collect();
+                if parameter.trainable && !used.is_empty() {
+                    store.accumulate(index, gradient(parameter, step, &used));
+                }
+            }
+        }
+    }
+}
+
+struct Rank {
+    weights: BTreeMap<String, (Option<Dtype>, Vec<u8>)>,
+    reports: Vec<Applied>,
+    slots: BTreeMap<(String, &'static str), Vec<f32>>,
+}
+
+/// Slots are this rank's rows; at stage 0 all have all rows.
+fn join(ranks: Vec<Rank>, plan: &Plan) -> Left {
+    let mut slots: BTreeMap<(String, &'static str), Vec<f32>> = BTreeMap::new();
+    let by_rows = plan.policy().stage != Stage::Zero;
+    for rank in ranks.iter().take(if by_rows { ranks.len() } else { 1 }) {
+        for (key, values) in &rank.slots {
+            slots.entry(key.clone()).or_default().extend(values);
+        }
+    }
+    let mut reports = ranks[0].reports.clone();
+    // How many parameters a rank updates depends on its rows.
+    reports.iter_mut().for_each(|r| r.parameters = 0);
+    Left { weights: ranks[0].weights.clone(), reports, slots }
+}
+
+pub(crate) fn options() -> AdamWOptions {
+    AdamWOptions { weight_decay: 0.01, ..AdamWOptions::default() }
+}
+
+/// The `index`-th of `of` near-equal shares of `n` things.
+pub(crate) fn share(n: usize, index: usize, of: usize) -> Range<usize> {
+    n * index / of..n * (index + 1) / of
+}
+
+/// A parameter's first rows: a function of its name and global index.
+pub(crate) fn initial(parameter: &Parameter, rows: Range<usize>, device: &Device) -> AnyTensor {
+    let row: usize = parameter.shape[1..].iter().product();
+    let stream = Stream::new(7, &parameter.name);
+    let values = (rows.start * row..rows.end * row).map(|i| 0.3 * stream.normal(i as u64)).collect();
+    let shape: Vec<usize> = std::iter::once(rows.len()).chain(parameter.shape[1..].iter().copied()).collect();
+    let value = AnyTensor::from_elements::<f32>(values, &shape, device);
+    value.cast(float(parameter.precision.store))
+}
+
+/// The sum of some samples' gradients: small integers.
+pub(crate) fn gradient(parameter: &Parameter, step: usize, samples: &[usize]) -> AnyTensor {
+    let elements = parameter.elements();
+    let mut values = vec![0.0_f32; elements];
+    for &sample in samples {
+        let stream = Stream::new(11, &parameter.name).at((step * 1000 + sample) as u64);
+        for (i, value) in values.iter_mut().enumerate() {
+            *value += (stream.word(i as u64) % 5) as f32 - 2.0;
+        }
+    }
+    AnyTensor::from_elements(values, &parameter.shape, &Device::flex())
+}
+
+pub(crate) fn float(dtype: Dtype) -> FloatDType {
+    match dtype {
+        Dtype::Bf16 => FloatDType::BF16,
+        Dtype::F16 => FloatDType::F16,
+        _ => FloatDType::F32,
+    }
+}
+
+pub(crate) fn bits(tensor: &AnyTensor) -> (Option<Dtype>, Vec<u8>) {
+    (tensor.dtype(), tensor.to_data().as_bytes().to_vec())
+}
+
+/// A trained f32 parameter.
+pub(crate) fn trained(name: &str, shape: &[usize]) -> Parameter {
+    Parameter { trainable: true, ..Parameter::new(name, shape, Role::Matrix, Dtype::F32) }
+}
+
+/// A registry of parameters, each group of which is a unit; the first and the last are roots.
+pub(crate) fn registry(groups: Vec<Vec<Parameter>>) -> (Registry, Vec<Unit>) {
+    let mut registry = Registry::new();
+    let mut units = Vec::new();
+    let last = groups.len() - 1;
+    for (number, group) in groups.into_iter().enumerate() {
+        let parameters = group.into_iter().map(|p| registry.add(p).unwrap()).collect();
+        let root = number == 0 || number == last;
+        units.push(Unit { name: format!("unit {number}"), parameters, root });
+    }
+    (registry, units)
+}
+
+/// Shapes that do not divide: fewer elements than ranks, fewer rows than ranks, none, one, primes, three dimensions.
+pub(crate) fn odd() -> (Registry, Vec<Unit>) {
+    registry(vec![
+        vec![trained("embed", &[13, 5])],
+        vec![
+            trained("a.one", &[1]),
+            trained("a.two", &[2]),
+            trained("a.thin", &[1, 7]),
+            trained("a.wide", &[3, 11]),
+        ],
+        vec![
+            trained("b.none", &[0]),
+            trained("b.no_rows", &[0, 4]),
+            trained("b.prime", &[17, 3]),
+            trained("b.cube", &[5, 2, 3]),
+        ],
+        vec![trained("c.empty_rows", &[4, 0]), trained("c.vector", &[19])],
+        vec![trained("norm", &[5]), trained("head", &[13, 5])],
+    ])
+}

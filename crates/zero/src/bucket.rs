@@ -75,11 +75,12 @@ impl BucketPlan {
         self.pieces.iter().map(|p| p.partition.all_elements()).sum()
     }
 
-    /// All elements in the bucket's order, from whole parameters; one that is absent counts as zeros.
-    pub(crate) fn pack<'a, S: Copy + 'a, E: Default + Clone>(
+    /// All elements in the bucket's order, from whole parameters; one that is absent counts as zeros. `append` casts and
+    /// copies.
+    pub(crate) fn pack<'a, S: 'a, E: Default + Clone>(
         &self,
         whole: impl Fn(&Piece) -> Option<&'a [S]>,
-        cast: impl Fn(S) -> E,
+        append: impl Fn(&mut Vec<E>, &[S]),
     ) -> Vec<E> {
         let sources: Vec<Option<&[S]>> = self.pieces.iter().map(whole).collect();
         let mut out = Vec::with_capacity(self.elements());
@@ -87,7 +88,7 @@ impl BucketPlan {
             for (piece, source) in self.pieces.iter().zip(&sources) {
                 let range = piece.partition.elements(part);
                 match source {
-                    Some(source) => out.extend(source[range].iter().map(|&x| cast(x))),
+                    Some(source) => append(&mut out, &source[range]),
                     None => out.resize(out.len() + range.len(), E::default()),
                 }
             }
@@ -192,7 +193,7 @@ mod tests {
                     .iter()
                     .map(|p| (p.parameter, values(p.parameter, p.partition.all_elements())))
                     .collect();
-                let packed: Vec<u32> = bucket.pack(|p| Some(&whole[&p.parameter][..]), |x| x);
+                let packed: Vec<u32> = bucket.pack(|p| Some(&whole[&p.parameter][..]), Vec::extend_from_slice);
                 let counts = bucket.counts();
                 prop_assert_eq!(counts.iter().sum::<usize>(), packed.len());
                 let mut parts = Vec::new();
@@ -222,7 +223,7 @@ mod tests {
         let items = [(0, Dtype::F32, partition.clone()), (1, Dtype::F32, partition)];
         let bucket = fill("u", Purpose::Reduce, 100, items).pop().unwrap();
         let one: &[f32] = &[1.0, 2.0, 3.0];
-        let packed: Vec<f32> = bucket.pack(|p| (p.parameter == 1).then_some(one), |x| x);
+        let packed: Vec<f32> = bucket.pack(|p| (p.parameter == 1).then_some(one), Vec::extend_from_slice);
         assert_eq!(packed, [0.0, 0.0, 1.0, 2.0, 0.0, 3.0]);
         assert_eq!(bucket.name, "u: reduce float32");
     }

@@ -64,7 +64,7 @@ mod window;
 pub use bucket::{BucketPlan, Piece, Purpose};
 pub use error::{PlanError, ZeroError};
 pub use partition::Partition;
-pub use plan::{Memory, Placement, Plan, Residency, Summed};
+pub use plan::{BucketRow, Description, Memory, Placement, Plan, Residency, Summed, TrafficLine, UnitRow};
 pub use policy::{Policy, ReduceWhen, Stage, UnknownStage};
 pub use store::{Store, WriteGuard};
 pub use unit::Unit;

@@ -44,6 +44,21 @@ fn policies_do_not_change_results() {
     }
 }
 
+/// Whole matrices on one rank each, for an optimizer that needs them.
+#[test]
+fn owned_matrices_equal_one_rank_bit_by_bit() {
+    let (registry, units) = odd();
+    let reference = Run { steps: 4, ..Run::new(registry.clone(), units.clone(), Stage::Zero) }.alone();
+    for stage in STAGES {
+        let owners = |p: &burnish_core::Parameter| p.shape.len() > 1 && p.name != "embed";
+        let run = Run { steps: 4, owners, ..Run::new(registry.clone(), units.clone(), stage) };
+        let plan = run.plan(3);
+        let wide = registry.index_of("a.wide").unwrap();
+        assert!(plan.placement(wide).partition.owner().is_some());
+        assert_eq!(run.over(3), reference, "stage {stage}");
+    }
+}
+
 /// Four micro-batches equal one of their samples, whenever gradients are summed.
 #[test]
 fn accumulation_equals_one_batch_bit_by_bit() {

@@ -29,6 +29,8 @@ pub(crate) struct Run {
     pub(crate) max_norm: Option<f64>,
     /// How often a micro-batch goes forward and backward, with some of its samples each.
     pub(crate) passes: usize,
+    /// Parameters with one owner.
+    pub(crate) owners: fn(&Parameter) -> bool,
     /// Whether a sample has a gradient for a parameter.
     pub(crate) uses: fn(sample: usize, parameter: &str) -> bool,
 }
@@ -54,12 +56,14 @@ impl Run {
             micro_batches: 1,
             max_norm: None,
             passes: 1,
+            owners: |_| false,
             uses: |_, _| true,
         }
     }
 
     pub(crate) fn plan(&self, world: usize) -> Arc<Plan> {
-        Arc::new(Plan::new(&self.registry, self.units.clone(), world, self.policy.clone()).unwrap())
+        let policy = self.policy.clone();
+        Arc::new(Plan::with_owners(&self.registry, self.units.clone(), world, policy, self.owners).unwrap())
     }
 
     /// The run on one rank.
@@ -161,6 +165,7 @@ fn join(ranks: Vec<Rank>, plan: &Plan) -> Left {
     let by_rows = plan.policy().stage != Stage::Zero;
     for rank in ranks.iter().take(if by_rows { ranks.len() } else { 1 }) {
         for (key, values) in &rank.slots {
+            // Rows are in rank order; who has none has no slots.
             slots.entry(key.clone()).or_default().extend(values);
         }
     }

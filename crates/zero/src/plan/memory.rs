@@ -15,14 +15,14 @@ pub(crate) const IN_FLIGHT: usize = 2;
 pub struct Memory {
     /// Weights that it keeps.
     pub weights: u64,
-    /// Gradients that it has when a step's micro-batches are done.
+    /// Gradients that it gives to the optimizer.
     pub gradients: u64,
     /// The optimizer's state.
     pub optimizer: u64,
     /// The most that gathered weights add while a model runs.
     pub gathered: u64,
-    /// The most that gradients add while they are being summed: those of units that are not complete, and buckets on
-    /// their way.
+    /// The most that gradients need beyond that before they are summed: those of the whole model (stages 0 and 1, and
+    /// accumulation before one reduction) or of units that are not complete, and buckets on their way.
     pub summing: u64,
 }
 
@@ -91,12 +91,14 @@ impl Plan {
         let held: u64 = if early && !accumulates {
             roots().map(summed).sum::<u64>() + blocks().map(summed).max().unwrap_or(0)
         } else {
-            whole_gradients
+            whole_gradients - memory.gradients
         };
         let mut buckets: Vec<u64> =
             self.reduces.iter().flatten().map(|b| bytes(b.elements(), b.dtype)).collect();
         buckets.sort_unstable_by(|a, b| b.cmp(a));
-        let flying: u64 = buckets.iter().take(IN_FLIGHT).sum();
+        // A rank that is behind may still read one that this rank has taken in.
+        let arrived = buckets.first().map_or(0, |largest| largest.div_ceil(self.world as u64));
+        let flying = arrived + buckets.iter().take(IN_FLIGHT + 1).sum::<u64>();
         memory.summing = held + flying;
         memory.gathered = {
             let kept = |u: &usize| self.policy.keep_root && self.units[*u].root && *u < self.listed;

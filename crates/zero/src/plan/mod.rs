@@ -1,6 +1,7 @@
 //! Who owns what, and what travels when: fixed before anything is allocated.
 
 mod agree;
+mod describe;
 mod memory;
 mod traffic;
 
@@ -10,6 +11,7 @@ use std::ops::Range;
 use burnish_core::{Dtype, Parameter, Registry};
 use serde::{Deserialize, Serialize};
 
+pub use describe::{BucketRow, Description, TrafficLine, UnitRow};
 pub(crate) use memory::IN_FLIGHT;
 pub use memory::Memory;
 

@@ -210,6 +210,23 @@ fn what_no_unit_lists_has_a_place_behind_the_others() {
     assert!(plan.reduce_order().contains(&(BLOCKS + 2)));
 }
 
+/// A plan of a world that no machine here has, as data.
+#[test]
+fn a_plan_describes_itself() {
+    let (registry, units) = model(Dtype::Bf16, true, true);
+    let plan = Plan::new(&registry, units, 1024, policy(Stage::Three)).unwrap();
+    let described = plan.describe(2, &adamw());
+    let psi = registry.iter().filter(|p| p.alias_of.is_none()).map(Parameter::elements).sum::<usize>() as u64;
+    assert_eq!((described.world, described.elements, described.trained), (1024, psi, psi));
+    assert_eq!(described.memory.iter().map(Memory::rest).sum::<u64>(), 18 * psi);
+    assert_eq!(described.units.iter().map(|u| u.sharded).sum::<u64>(), psi);
+    let json = serde_json::to_value(&described).unwrap();
+    assert_eq!(json["policy"]["stage"], 3);
+    assert_eq!(json["traffic"][0]["op"], "all_reduce");
+    assert_eq!(json["units"][1]["buckets"][0]["dtype"], "bfloat16");
+    assert_eq!(json["units"][1]["buckets"][0]["counts"].as_array().unwrap().len(), 1024);
+}
+
 #[test]
 fn faults_name_parameter_and_unit() {
     let (registry, units) = model(Dtype::F32, false, true);

@@ -120,6 +120,15 @@ impl Sums {
     }
 }
 
+/// Appends f32 values in the wire's type.
+fn append<E: Number>(out: &mut Vec<E>, values: &[f32]) {
+    if <E as Wire>::DTYPE == Dtype::F32 {
+        out.extend_from_slice(bytemuck::cast_slice(values));
+    } else {
+        out.extend(values.iter().map(|&x| E::narrow(x)));
+    }
+}
+
 impl Store {
     /// Adds a gradient; posts the units that are complete with it.
     pub(super) fn add(&self, index: usize, gradient: AnyTensor) -> Result<(), ZeroError> {
@@ -192,7 +201,7 @@ impl Store {
                     let position = bucket.pieces.iter().position(|p| p.parameter == piece.parameter);
                     position.and_then(|p| values[p].as_deref())
                 };
-                Bucket::new(bucket.pack(at, E::narrow))
+                Bucket::new(bucket.pack(at, append::<E>))
             }
         };
         drop(whole);

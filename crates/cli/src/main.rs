@@ -5,6 +5,7 @@ mod eval;
 mod generate;
 mod merge;
 mod model;
+mod plan;
 mod score;
 mod sft;
 
@@ -34,6 +35,7 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "generate" => generate::run(rest),
         "score" => score::run(rest),
         "eval" => eval::run(rest),
+        "plan" => plan::run(rest),
         "merge" => merge::run(rest),
         "convert" => convert::run(rest),
         "--help" | "-h" | "help" => {

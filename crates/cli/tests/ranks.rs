@@ -116,8 +116,12 @@ fn resumes(data: &str, common: &[&str], layouts: &[[(usize, u8); 2]], files: &st
     words.extend(common);
     let run = |out: &Path, (nproc, stage): (usize, u8), more: &[&str]| {
         let given = [format!("--nproc={nproc}"), format!("--zero_stage={stage}")];
-        let words: Vec<&str> =
-            words.iter().copied().chain(given.iter().map(String::as_str)).chain(more.iter().copied()).collect();
+        let words: Vec<&str> = words
+            .iter()
+            .copied()
+            .chain(given.iter().map(String::as_str))
+            .chain(more.iter().copied())
+            .collect();
         ok(&sft(out, data, &words));
     };
     let one = root.path().join("one");
@@ -173,6 +177,54 @@ fn ranks_that_cannot_be_are_refused() {
     );
     let launched = crate::program::burnish().args(with(&[])).env("WORLD_SIZE", "4").output().unwrap();
     let said = crate::program::stderr(&launched);
-    assert!(!launched.status.success() && said.contains("WORLD_SIZE=4") && said.contains("--nproc 4"), "{said}");
+    assert!(
+        !launched.status.success() && said.contains("WORLD_SIZE=4") && said.contains("--nproc 4"),
+        "{said}"
+    );
     assert!(!out.exists(), "nothing was written");
+}
+
+/// What `plan` says of a step's traffic is what a step moves, to the element.
+#[test]
+fn a_run_moves_the_elements_that_its_plan_states() {
+    let root = tempfile::tempdir().unwrap();
+    let full: [&str; 1] = ["--dtype=bfloat16"];
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&LORA, &["--stage3_param_persistence_threshold=0"]),
+        (&LORA, &["--gradient_accumulation_steps=3", "--no_stage3_keep_root", "--no_stage3_prefetch"]),
+        (&full, &["--stage3_param_persistence_threshold=50", "--gradient_accumulation_steps=2"]),
+        (&full, &["--no_gradient_checkpointing", "--stage3_param_persistence_threshold=50"]),
+    ];
+    for (case, (kind, more)) in cases.iter().enumerate() {
+        for stage in 0..4 {
+            let given = [format!("--zero_stage={stage}"), "--nproc=3".to_owned()];
+            let mut words: Vec<&str> = vec!["--max_steps=2", "--save_strategy=no", "--max_length=48"];
+            words.extend(kind.iter().chain(*more).copied().chain(given.iter().map(String::as_str)));
+            let out = root.path().join(format!("{case}-{stage}"));
+            // Full steps only: 40 rows are enough for two.
+            let mut run = sft(&out, "prompt_completion.jsonl", &words);
+            ok(&run);
+            run[0] = "plan".to_owned();
+            let said = ok(&run);
+            let line = said.lines().last().unwrap();
+            let planned: f64 =
+                line.strip_prefix("weights and gradients: ").unwrap().split(' ').next().unwrap().parse().unwrap();
+            for record in metrics(&out) {
+                assert_eq!(record["comm_elements"].as_f64(), Some(planned), "{words:?}\n{said}");
+            }
+        }
+    }
+}
+
+/// Planning needs no such machine.
+#[test]
+fn a_plan_is_made_for_any_number_of_ranks() {
+    let words: Vec<String> = ["plan", "--model_name_or_path"]
+        .into_iter()
+        .map(str::to_owned)
+        .chain([crate::program::model().display().to_string()])
+        .chain(["--nproc=512", "--zero_stage=3", "--global_batch_size=1024"].map(str::to_owned))
+        .collect();
+    let said = ok(&words);
+    assert!(said.contains("512 ranks, ZeRO stage 3"), "{said}");
 }

@@ -38,6 +38,7 @@ mod decoding;
 mod error;
 mod export;
 mod folder;
+mod footprint;
 mod generate;
 mod generation_config;
 mod layers;

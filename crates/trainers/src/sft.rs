@@ -169,7 +169,7 @@ impl Sft {
 }
 
 /// The stored dtype of trained matrices; `auto` trains in fp32 as well, since a frozen matrix keeps its own.
-fn trained_dtype(dtype: ModelDtype) -> Dtype {
+pub(crate) fn trained_dtype(dtype: ModelDtype) -> Dtype {
     dtype.word().parse().unwrap_or(Dtype::F32)
 }
 

@@ -16,6 +16,7 @@ use crate::checkpointing::{Counters, Restored, Resumed, Save};
 use crate::evaluate::evaluate_on;
 use crate::rank::Rank;
 use crate::reporter::Reporter;
+use crate::run_plan::moved;
 use crate::token_task::supervised;
 use crate::window::{Sums, Window};
 use crate::{MicroBatch, Ranks, Sft, Stop, TrainError};
@@ -222,6 +223,8 @@ impl<'a> Training<'a> {
         let (sft, store) = (rank.sft, &rank.store);
         let options = &sft.options.training;
         let micro_steps = step.micro_steps();
+        // Evaluations and checkpoints are not the step's.
+        rank.group.clear_traffic();
         let batches: Vec<MicroBatch> = (0..micro_steps).map(|micro| rank.batch(step, micro)).collect();
         let own_targets: f64 = batches.iter().map(|b| b.targets.len() as f64).sum();
         let own_tokens: f64 = batches.iter().map(|b| b.num_tokens as f64).sum();
@@ -283,7 +286,7 @@ impl<'a> Training<'a> {
             },
         };
         self.counters.grad_norm = grad_norm;
-        self.window.add(loss, tokens, &all.tally);
+        self.window.add(loss, tokens, &all.tally, moved(&rank.group.traffic()));
         if all.written {
             self.finish_saving()?;
         }
@@ -308,10 +311,14 @@ impl<'a> Training<'a> {
     }
 
     fn log(&mut self, grad_norm: f64, lr: f64) -> Result<(), TrainError> {
+        let moved = self.window.moved();
         let mut record = self.window.close(Record::new(self.counters.step, self.counters.epoch));
         record.set("grad_norm", grad_norm);
         record.set("learning_rate", lr);
         record.set("num_tokens", self.counters.num_tokens);
+        if self.rank.group.size() > 1 {
+            record.set("comm_elements", moved);
+        }
         self.say(record)
     }
 

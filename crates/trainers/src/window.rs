@@ -13,6 +13,8 @@ pub(crate) struct Window {
     loss: f64,
     steps: u64,
     tokens: u64,
+    /// Elements of weights and gradients that travelled.
+    moved: u64,
     tally: Tally,
     since: Instant,
 }
@@ -53,10 +55,11 @@ impl Sums {
 
 impl Window {
     pub(crate) fn new() -> Self {
-        Self { loss: 0.0, steps: 0, tokens: 0, tally: Tally::new(), since: Instant::now() }
+        Self { loss: 0.0, steps: 0, tokens: 0, moved: 0, tally: Tally::new(), since: Instant::now() }
     }
 
-    pub(crate) fn add(&mut self, loss: f64, tokens: u64, tally: &Tally) {
+    pub(crate) fn add(&mut self, loss: f64, tokens: u64, tally: &Tally, moved: u64) {
+        self.moved += moved;
         self.loss += loss;
         self.steps += 1;
         self.tokens += tokens;
@@ -65,6 +68,11 @@ impl Window {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.steps == 0
+    }
+
+    /// Elements of weights and gradients that a step moved on average.
+    pub(crate) fn moved(&self) -> f64 {
+        self.moved as f64 / self.steps.max(1) as f64
     }
 
     /// Tokens per second so far.
@@ -91,7 +99,7 @@ impl Window {
             .iter()
             .map(|n| self.tally.sums(n).map_or(json!([0.0, 0.0]), |(a, b)| json!([a, b])))
             .collect();
-        json!({"loss": self.loss, "steps": self.steps, "tokens": self.tokens, "sums": sums})
+        json!({"loss": self.loss, "steps": self.steps, "tokens": self.tokens, "moved": self.moved, "sums": sums})
     }
 
     pub(crate) fn from_json(value: &Value) -> Self {
@@ -99,6 +107,7 @@ impl Window {
         window.loss = value["loss"].as_f64().unwrap_or(0.0);
         window.steps = value["steps"].as_u64().unwrap_or(0);
         window.tokens = value["tokens"].as_u64().unwrap_or(0);
+        window.moved = value["moved"].as_u64().unwrap_or(0);
         for (i, name) in SUMS.iter().enumerate() {
             let part = |j: usize| value["sums"][i][j].as_f64().unwrap_or(0.0);
             window.tally.add(name, part(0), part(1));

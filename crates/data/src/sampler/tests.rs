@@ -85,8 +85,7 @@ fn a_cursor_of_other_data_is_an_error() {
 #[test]
 fn a_global_batch_is_the_same_for_any_number_of_ranks() {
     let steps = |ranks: usize, per_device: usize| -> Vec<(Vec<usize>, String)> {
-        let sampler =
-            Sampler::new(23, Order::Random, 5).per_device(per_device).ranks(ranks).global(Some(6));
+        let sampler = Sampler::new(23, Order::Random, 5).per_device(per_device).ranks(ranks).global(Some(6));
         sampler.steps(Cursor::default()).unwrap().take(9).map(|s| (s.rows, s.epochs.to_string())).collect()
     };
     let one = steps(1, 2);

@@ -1,0 +1,154 @@
+//! What a run will hold and send on each rank, before anything is allocated.
+
+use std::fmt;
+
+use burnish_comm::{Op, Traffic};
+use burnish_config::{LoraOptions, ModelOptions, PlanOptions, TrainingOptions};
+use burnish_core::{Dtype, Parameter};
+use burnish_models::{ModelFolder, Planned, Tuning};
+use burnish_optim::{AdamW, AdamWOptions};
+use burnish_peft::AdapterFolder;
+use burnish_report::{bytes, count};
+use burnish_zero::{Memory, Plan};
+
+use crate::TrainError;
+use crate::rank::plan;
+use crate::sft::{lora_config, trained_dtype};
+
+/// Scalars that the loop sums over ranks in a step: tokens before forward, metrics after backward.
+const SCALARS: [u64; 2] = [2, 9];
+
+/// The plan of a fine-tuning run.
+#[derive(Clone, Debug)]
+pub struct RunPlan {
+    /// Who owns what.
+    pub plan: Plan,
+    /// Micro-batches of a full step on each rank.
+    pub micro_batches: usize,
+    /// Tokens of a full micro-batch.
+    pub tokens: usize,
+    /// Each rank's bytes, activations aside.
+    pub memory: Vec<Memory>,
+    /// Bytes of activations of a full micro-batch on one rank; an estimate.
+    pub activations: u64,
+    /// The collectives of a full step.
+    pub traffic: Traffic,
+}
+
+impl RunPlan {
+    /// The plan of the run that these options describe, for any number of ranks. Reads the model's configuration and the
+    /// headers of its files.
+    ///
+    /// # Errors
+    /// If the model or the adapter does not fit.
+    pub fn new(options: &PlanOptions) -> Result<Self, TrainError> {
+        let PlanOptions { model, lora, training, ranks, preparation, .. } = options;
+        let folder = open(model, training)?;
+        let adapter = model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
+        let planned = planned(&folder, model, lora, training, adapter.as_ref())?;
+        let plan = plan(planned.registry(), planned.units(), ranks.nproc, ranks)?;
+        let rows = training.per_device_train_batch_size;
+        let micro_batches = match ranks.global_batch_size {
+            Some(rows_of_step) => rows_of_step.div_ceil(rows * ranks.nproc),
+            None => training.gradient_accumulation_steps,
+        };
+        let length = preparation.max_length.unwrap_or(folder.spec().max_positions);
+        let tokens = rows * length.min(folder.spec().max_positions);
+        let slots = AdamW::new(planned.registry(), AdamWOptions::default()).schema();
+        let memory = (0..ranks.nproc).map(|rank| plan.memory(rank, micro_batches, &slots)).collect();
+        let recompute = training.gradient_checkpointing;
+        let mut traffic = plan.traffic_of(micro_batches, &plan.reads(recompute));
+        if ranks.nproc > 1 {
+            traffic.add(Op::AllReduce, Dtype::F64, SCALARS.len() as u64, SCALARS.iter().sum());
+        }
+        let activations = folder.spec().activation_bytes(tokens, tokens, recompute);
+        Ok(Self { plan, micro_batches, tokens, memory, activations, traffic })
+    }
+
+    /// Elements of weights and gradients that a full step moves.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        moved(&self.traffic)
+    }
+}
+
+/// Elements of weights and gradients among what was moved: not scalars and flags.
+pub(crate) fn moved(traffic: &Traffic) -> u64 {
+    let carried = |dtype: Dtype| matches!(dtype, Dtype::F32 | Dtype::Bf16 | Dtype::F16);
+    traffic.rows().filter(|(key, _)| carried(key.dtype)).map(|(_, row)| row.elements).sum()
+}
+
+fn open(model: &ModelOptions, training: &TrainingOptions) -> Result<ModelFolder, TrainError> {
+    let path = &model.model_name_or_path;
+    Ok(if training.random_weights { ModelFolder::open_untrained(path)? } else { ModelFolder::open(path)? })
+}
+
+fn planned<'a>(
+    folder: &'a ModelFolder,
+    model: &ModelOptions,
+    lora: &LoraOptions,
+    training: &TrainingOptions,
+    adapter: Option<&AdapterFolder>,
+) -> Result<Planned<'a>, TrainError> {
+    let config = lora.use_peft.then(|| lora_config(lora, folder.path()));
+    let tuning = match (adapter, &config) {
+        (Some(adapter), _) => Tuning::Adapter(adapter),
+        (None, Some(config)) => Tuning::NewAdapter(config),
+        (None, None) => Tuning::Full,
+    };
+    let dtype = if training.fp16 { Dtype::F16 } else { trained_dtype(model.dtype) };
+    Ok(Planned::new(folder, &tuning, dtype, training.seed)?)
+}
+
+/// The table of `burnish plan`.
+impl fmt::Display for RunPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let registry = self.plan.registry();
+        let own = || registry.iter().filter(|p| p.alias_of.is_none());
+        let all: usize = own().map(Parameter::elements).sum();
+        let trained: usize = registry.trainable().map(Parameter::elements).sum();
+        writeln!(
+            f,
+            "{} parameters, {} train; {} rank{}, ZeRO stage {}; {} micro-batch{} of {} tokens a step",
+            count(all as u64),
+            count(trained as u64),
+            self.plan.world(),
+            if self.plan.world() == 1 { "" } else { "s" },
+            self.plan.policy().stage,
+            self.micro_batches,
+            if self.micro_batches == 1 { "" } else { "es" },
+            self.tokens,
+        )?;
+        let total = |m: &Memory| m.peak() + self.activations;
+        let of = |pick: fn(&Memory) -> u64| {
+            let all = || self.memory.iter().map(pick);
+            (all().max().unwrap_or(0), all().min().unwrap_or(0))
+        };
+        writeln!(f, "\nper rank                            most      least")?;
+        let mut line = |name: &str, (most, least): (u64, u64)| {
+            writeln!(f, "{name:30} {:>10} {:>10}", bytes(most), bytes(least))
+        };
+        line("weights", of(|m| m.weights))?;
+        line("gradients", of(|m| m.gradients))?;
+        line("optimizer", of(|m| m.optimizer))?;
+        line("gathered weights, at most", of(|m| m.gathered))?;
+        line("gradients being summed, at most", of(|m| m.summing))?;
+        line("activations, estimated", (self.activations, self.activations))?;
+        let sums = || self.memory.iter().map(total);
+        line("all together, at most", (sums().max().unwrap_or(0), sums().min().unwrap_or(0)))?;
+        if self.plan.world() == 1 {
+            return writeln!(f, "\nOne rank sends nothing.");
+        }
+        writeln!(f, "\nper step                             calls     elements")?;
+        for (key, row) in self.traffic.rows() {
+            let name = format!("{} of {}", key.op, key.dtype);
+            writeln!(f, "{name:30} {:>11} {:>12}", row.calls, row.elements)?;
+        }
+        let shares = self.elements() as f64 / (trained as f64).max(1.0);
+        writeln!(
+            f,
+            "weights and gradients: {} elements, {shares:.2} times the trained parameters",
+            self.elements()
+        )
+    }
+}

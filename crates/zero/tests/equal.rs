@@ -1,9 +1,11 @@
 //! N ranks and one rank: the same bits where sums are exact, the same numbers where they are rounded.
 
+use burnish_core::{Dtype, Parameter, Role};
 use burnish_zero::{Policy, ReduceWhen, Stage};
+use proptest::prelude::*;
 
 use crate::net::{Net, TOLERANCE};
-use crate::springs::{Run, STAGES, odd};
+use crate::springs::{Run, STAGES, odd, registry};
 
 const WORLDS: [usize; 5] = [1, 2, 3, 4, 8];
 
@@ -50,12 +52,61 @@ fn owned_matrices_equal_one_rank_bit_by_bit() {
     let (registry, units) = odd();
     let reference = Run { steps: 4, ..Run::new(registry.clone(), units.clone(), Stage::Zero) }.alone();
     for stage in STAGES {
-        let owners = |p: &burnish_core::Parameter| p.shape.len() > 1 && p.name != "embed";
+        let owners = |p: &Parameter| p.shape.len() > 1 && p.name != "embed";
         let run = Run { steps: 4, owners, ..Run::new(registry.clone(), units.clone(), stage) };
         let plan = run.plan(3);
         let wide = registry.index_of("a.wide").unwrap();
         assert!(plan.placement(wide).partition.owner().is_some());
         assert_eq!(run.over(3), reference, "stage {stage}");
+    }
+}
+
+/// Ranks that are early and late in turn: when a message comes changes nothing.
+#[test]
+fn delays_do_not_change_results() {
+    let (registry, units) = odd();
+    for stage in STAGES {
+        let run = Run { steps: 3, micro_batches: 2, ..Run::new(registry.clone(), units.clone(), stage) };
+        let delayed = Run { delays: true, ..run.clone() };
+        assert_eq!(delayed.over(4), run.over(4), "stage {stage}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// Any shapes, dtypes, units, policy and accumulation, over any world: the bits of one rank.
+    #[test]
+    fn any_model_equals_one_rank_bit_by_bit(
+        world in 2usize..6,
+        stage in 0usize..4,
+        micro_batches in 1usize..4,
+        each in any::<bool>(),
+        (keep_root, prefetch) in any::<(bool, bool)>(),
+        cap in 1usize..100,
+        persist_below in 0usize..30,
+        max_norm in prop::option::of(0.5f64..50.0),
+        parameters in prop::collection::vec(
+            (prop::collection::vec(0usize..7, 1..4), 0usize..3, any::<bool>(), any::<bool>()),
+            1..10,
+        ),
+    ) {
+        let dtypes = [Dtype::F32, Dtype::Bf16, Dtype::F16];
+        let mut groups = vec![Vec::new()];
+        for (number, (shape, dtype, trainable, cut)) in parameters.into_iter().enumerate() {
+            if cut {
+                groups.push(Vec::new());
+            }
+            let name = format!("p{number}");
+            let parameter = Parameter { trainable, ..Parameter::new(name, &shape, Role::Matrix, dtypes[dtype]) };
+            groups.last_mut().unwrap().push(parameter);
+        }
+        let (registry, units) = registry(groups);
+        let reduce = if each { ReduceWhen::MicroBatch } else { ReduceWhen::Step };
+        let stage = STAGES[stage];
+        let policy = Policy { stage, reduce, persist_below, keep_root, bucket_elements: cap, prefetch };
+        let run = Run { policy, micro_batches, max_norm, steps: 2, ..Run::new(registry, units, stage) };
+        prop_assert_eq!(run.over(world), run.alone());
     }
 }
 

@@ -3,7 +3,7 @@
 use burnish_core::{Dtype, Parameter, Precision, Role};
 use burnish_zero::{Policy, Residency, Stage};
 
-use crate::net::Net;
+use crate::net::{Loss, Net, TOLERANCE};
 use crate::springs::{Run, STAGES, registry};
 
 const DTYPES: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::F32];
@@ -96,6 +96,26 @@ fn mixed_dtype_coalesced_gather() {
         let adapter = name.ends_with(".a") || name.ends_with(".b");
         let norm = name.ends_with("norm");
         assert_eq!(*dtype, Some(if adapter || norm { Dtype::F32 } else { Dtype::Bf16 }), "{name}");
+    }
+}
+
+/// The loss multiplies by a head that is sharded, and by one that is tied to a sharded embedding (TRL 5873): it reads the
+/// whole weight, in forward and in backward.
+#[test]
+fn chunked_nll_with_a_partitioned_head_and_with_a_tied_one() {
+    for loss in [Loss::ChunkedNll, Loss::FusedNll] {
+        for tied in [false, true] {
+            let net = Net { loss, tied, steps: 6, ..Net::default() };
+            let reference = net.train(1, &Policy::default());
+            assert!(reference.losses[0] > 1.0);
+            for (keep_root, world) in [(true, 2), (false, 3)] {
+                let policy = Policy { persist_below: 0, keep_root, ..Policy::new(Stage::Three) };
+                let got = net.train(world, &policy);
+                let what = format!("{loss:?}, tied {tied}, over {world}");
+                got.assert_same(&net.train(world, &Policy::default()), &what);
+                got.assert_close(&reference, TOLERANCE, &what);
+            }
+        }
     }
 }
 

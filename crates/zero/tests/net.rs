@@ -8,9 +8,10 @@ use burn::tensor::{Device, Tensor};
 use burnish_comm::{Group, local};
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Parameter, Precision, Registry, Role};
+use burnish_losses::chunked_nll;
 use burnish_ops::{
-    AnyTensor, Linear, LinearInput, LowRank, OpsError, Parameters, Run, Weights, embedding, linears,
-    recorded, segment,
+    AnyTensor, Coefficient, HeadOptions, Linear, LinearInput, LowRank, OpsError, Parameters, Run, TokenStats,
+    Weights, embedding, head_loss, linears, recorded, rms_norm, segment,
 };
 use burnish_optim::{AdamW, AdamWOptions, Unscale};
 use burnish_zero::{Plan, Policy, Store, Unit, ZeroError};
@@ -30,6 +31,17 @@ const PER_BLOCK: usize = 3;
 /// feed back through the weights.
 pub(crate) const TOLERANCE: f64 = 1e-5;
 
+/// What is minimised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Loss {
+    /// Squared error of the logits.
+    Squares,
+    /// Negative log-likelihood of a token, chunk by chunk.
+    ChunkedNll,
+    /// The same with its gradient made in forward.
+    FusedNll,
+}
+
 #[derive(Clone)]
 pub(crate) struct Net {
     pub(crate) blocks: usize,
@@ -38,6 +50,7 @@ pub(crate) struct Net {
     pub(crate) lora: bool,
     pub(crate) tied: bool,
     pub(crate) recompute: bool,
+    pub(crate) loss: Loss,
     pub(crate) micro_batches: usize,
     pub(crate) max_norm: Option<f64>,
     pub(crate) steps: usize,
@@ -51,6 +64,7 @@ impl Default for Net {
             lora: false,
             tied: false,
             recompute: true,
+            loss: Loss::Squares,
             micro_batches: 1,
             max_norm: None,
             steps: 10,
@@ -198,19 +212,55 @@ impl Net {
         }
         let last = &units[units.len() - 1].parameters;
         let values = parameters.read_all(last);
-        let input = LinearInput::RmsNorm { x, gamma: tape(last[0], values[0].clone())?, eps: EPS };
-        let logits = linears(&input, &[Linear::new(tape(last[1], values[1].clone())?)], None)?.rank::<2>()?;
-        let targets: Vec<f32> = samples
-            .clone()
-            .flat_map(|s| (0..VOCAB).map(move |v| Stream::new(5, "targets").at(s as u64).normal(v as u64)))
-            .collect();
-        let targets =
-            AnyTensor::from_elements(targets, &[samples.len(), VOCAB], &device).rank::<2>()?.autodiff();
-        let error = logits - targets;
-        let loss = (error.clone() * error).sum() * (0.5 / SAMPLES as f32);
+        let (gamma, head) = (tape(last[0], values[0].clone())?, tape(last[1], values[1].clone())?);
+        let loss = self.loss(x, gamma, head, step, samples)?;
         let value = f64::from(loss.clone().inner().into_scalar::<f32>());
         drop((loss * loss_scale).backward());
         Ok(value)
+    }
+
+    fn loss(
+        &self,
+        x: AnyTensor,
+        gamma: AnyTensor,
+        head: AnyTensor,
+        step: usize,
+        samples: std::ops::Range<usize>,
+    ) -> Result<Tensor<1>, OpsError> {
+        let label = |s: usize| Stream::new(9, "labels").word((step * 1000 + s) as u64) % VOCAB as u32;
+        let coefficient = -1.0 / SAMPLES as f32;
+        match self.loss {
+            Loss::Squares => {
+                let input = LinearInput::RmsNorm { x, gamma, eps: EPS };
+                let logits = linears(&input, &[Linear::new(head)], None)?.rank::<2>()?;
+                let targets: Vec<f32> = samples
+                    .clone()
+                    .flat_map(|s| {
+                        (0..VOCAB).map(move |v| Stream::new(5, "targets").at(s as u64).normal(v as u64))
+                    })
+                    .collect();
+                let targets = AnyTensor::from_elements(targets, &[samples.len(), VOCAB], &Device::flex());
+                let error = logits - targets.rank::<2>()?.autodiff();
+                Ok((error.clone() * error).sum() * (0.5 / SAMPLES as f32))
+            }
+            Loss::ChunkedNll => {
+                let hidden = rms_norm(&x, &gamma, EPS)?;
+                // The last sample has no label.
+                let labels: Vec<Option<u32>> =
+                    samples.map(|s| (s + 1 != SAMPLES).then(|| label(s))).collect();
+                chunked_nll(&hidden, &head, None, &labels, HeadOptions::default(), SAMPLES as f64)?
+                    .rank::<1>()
+            }
+            Loss::FusedNll => {
+                let hidden = rms_norm(&x, &gamma, EPS)?;
+                let labels = Arc::new(samples.map(label).collect());
+                let value = |stats: &TokenStats| stats.log_prob.iter().sum::<f32>() * coefficient;
+                let each: Coefficient = Arc::new(move |_, _| coefficient);
+                head_loss(&hidden, &Linear::new(head), &labels, HeadOptions::default(), &each, value)?
+                    .0
+                    .rank::<1>()
+            }
+        }
     }
 
     pub(crate) fn train(&self, world: usize, policy: &Policy) -> Trained {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use burn::tensor::{Device, FloatDType};
 use burnish_comm::{Group, World, local};
@@ -29,6 +30,8 @@ pub(crate) struct Run {
     pub(crate) max_norm: Option<f64>,
     /// How often a micro-batch goes forward and backward, with some of its samples each.
     pub(crate) passes: usize,
+    /// Whether ranks wait for some microseconds here and there, each differently.
+    pub(crate) delays: bool,
     /// Parameters with one owner.
     pub(crate) owners: fn(&Parameter) -> bool,
     /// Whether a sample has a gradient for a parameter.
@@ -56,6 +59,7 @@ impl Run {
             micro_batches: 1,
             max_norm: None,
             passes: 1,
+            delays: false,
             owners: |_| false,
             uses: |_, _| true,
         }
@@ -134,10 +138,19 @@ impl Run {
     }
 
     fn pass(&self, store: &Store, step: usize, samples: Range<usize>) {
-        for unit in &self.units {
+        let pause = |place: usize| {
+            if self.delays {
+                let word =
+                    Stream::new(13, "delays").at(samples.start as u64).word((step * 100 + place) as u64);
+                std::thread::sleep(Duration::from_micros(u64::from(word % 2000)));
+            }
+        };
+        for (place, unit) in self.units.iter().enumerate() {
+            pause(place);
             store.read_all(&unit.parameters);
         }
-        for unit in self.units.iter().rev() {
+        for (place, unit) in self.units.iter().enumerate().rev() {
+            pause(50 + place);
             if !unit.root {
                 store.read_all(&unit.parameters);
             }

@@ -48,8 +48,10 @@ fn refresh(optimizer: &mut AdamW, name: &str, rows: &AnyTensor) {
     optimizer.restore(optimizer.steps(), slots).unwrap();
 }
 
+type Bits = (Option<Dtype>, Vec<u8>);
+
 /// A step, a write by the last rank, and a step: every rank's weights, bit for bit those of one rank.
-fn written(run: &Run, group: &Group, name: &str) -> Result<Vec<(Option<Dtype>, Vec<u8>)>, ZeroError> {
+fn written(run: &Run, group: &Group, name: &str) -> Result<Vec<Bits>, ZeroError> {
     let store = store(run, group)?;
     let mut optimizer = AdamW::new(&store.local_registry(), options());
     step(run, &store, &mut optimizer, group, 0)?;

@@ -102,3 +102,28 @@ fn measured_volumes_are_two_and_three_models() {
         }
     }
 }
+
+/// Parameters of two units in one reading, in turn: each unit is gathered once.
+#[test]
+fn a_reading_over_two_units_gathers_each_once() {
+    let net = Net::default();
+    let (registry, units) = net.registry();
+    let policy = Policy { persist_below: 0, prefetch: false, ..Policy::new(Stage::Three) };
+    let plan = Arc::new(Plan::new(&registry, units.clone(), 2, policy).unwrap());
+    let (a, b) = (&units[1].parameters, &units[2].parameters);
+    let indices = [a[0], b[1], a[2], b[0], a[0]];
+    let ends = local::run(2, |w| {
+        let (group, device) = (w.group(), Device::flex());
+        let store = Store::new(plan.clone(), &group, &device, |i, rows| {
+            Ok::<_, Infallible>(initial(registry.at(i), rows, &device))
+        })?;
+        let values = store.read_all(&indices);
+        assert_eq!(group.traffic().calls(Op::AllGather), 2);
+        for (value, index) in values.iter().zip(indices) {
+            let parameter = registry.at(index);
+            assert_eq!(value.to_f32(), initial(parameter, 0..parameter.shape[0], &device).to_f32());
+        }
+        store.check()
+    });
+    ends.into_iter().for_each(|e| e.unwrap().unwrap());
+}

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use burnish_comm::{Op, Traffic};
-use burnish_core::{Precision, Role};
+use burnish_core::{Dtype, Precision, Role};
 use burnish_optim::SlotSpec;
 use proptest::prelude::*;
 

@@ -271,6 +271,20 @@ impl Parameters for Store {
         })
     }
 
+    /// Unit by unit, so that each is gathered once whatever the order of the indices.
+    fn read_all(&self, indices: &[usize]) -> Vec<AnyTensor> {
+        let mut values: Vec<Option<AnyTensor>> = vec![None; indices.len()];
+        for &first in indices {
+            let unit = self.plan.placement(first).unit;
+            for (value, &index) in values.iter_mut().zip(indices) {
+                if value.is_none() && self.plan.placement(index).unit == unit {
+                    *value = Some(self.read(index));
+                }
+            }
+        }
+        values.into_iter().flatten().collect()
+    }
+
     fn accumulate(&self, index: usize, gradient: AnyTensor) {
         let placement = self.plan.placement(index);
         if placement.summed == Summed::Never || self.check_failure().is_err() {

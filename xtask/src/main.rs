@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod example;
+mod mpi;
 mod options_page;
 mod step;
 mod test;
@@ -36,6 +37,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run the ranks' suite and every way to fail as MPI jobs, on one host and on two. Needs mpirun.
+    Mpi {
+        /// Instead, print how fast MPI and threads move 64 MiB.
+        #[arg(long)]
+        bench: bool,
+    },
     /// Look for what compilers do not see: upward dependencies, file names, licences, forgotten marks, stale files.
     Tidy,
     /// List the benchmarks, or run one.
@@ -55,6 +62,12 @@ fn main() -> Result<ExitCode> {
     let passed = match Arguments::parse().task {
         Task::Check { no_cuda } => check::run(&root, !no_cuda)?,
         Task::Test { arguments } => test::run(&root, &arguments)?,
+        Task::Mpi { bench: true } => mpi::bench(&root)?,
+        Task::Mpi { bench: false } => {
+            let tally = mpi::run(&root)?;
+            println!("{} passed, {} failed", tally.passed, tally.failed);
+            tally.failed == 0
+        }
         Task::Tidy => tidy::run(&root)?,
         Task::Bench { arguments } => bench::run(&root, &arguments)?,
         Task::Docs => options_page::write(&root).map(|()| true)?,

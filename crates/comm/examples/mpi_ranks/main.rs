@@ -15,8 +15,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use burnish_comm::mpi::{self, Mpi};
-use burnish_comm::{Bucket, CommError, Group, Reduction, World, local};
+use burnish_comm::mpi::{self, Mpi, MpiError};
+use burnish_comm::{Bucket, CommError, Group, Reduction, World, conformance, local};
 
 /// How long a rank waits for the others here.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -28,38 +28,62 @@ const ELEMENTS: usize = 16 << 20;
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match run(&words) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
-            // In one piece: the launcher merges what the ranks write.
-            let _ = io::stderr().write_all(format!("error: {error}\n").as_bytes());
+            complain(&*error);
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(words: &[String]) -> Result<(), Box<dyn Error>> {
+/// In one piece, as the launcher merges what the ranks write.
+fn complain(error: &dyn Error) {
+    // There is nothing to do about a standard error that is closed.
+    let _ = io::stderr().write_all(format!("error: {error}\n").as_bytes());
+}
+
+fn run(words: &[String]) -> Result<ExitCode, Box<dyn Error>> {
     let task = words.first().map_or("", String::as_str);
     let number = words.get(1).map(|word| word.parse::<usize>()).transpose()?;
     match task {
-        "bench" => Ok(bench(&mpi::world()?)?),
-        "suite" => {
-            let piece = number.unwrap_or(mpi::PIECE);
-            suite(&World::over(Box::new(Mpi::start(piece)?)).with_deadline(SUITE_DEADLINE))
-        }
+        "bench" => bench(&mpi::world()?)?,
+        "suite" => suite(number.unwrap_or(mpi::PIECE))?,
         _ => {
             let world = mpi::world()?.with_deadline(DEADLINE);
-            // Told before the world is dropped: then no rank waits for this one, and this one for none.
-            fail(task, number.unwrap_or(0), &world).inspect_err(|error| world.fail(&error.to_string()))
+            if let Err(error) = fail(task, number.unwrap_or(0), &world) {
+                // Said and told while the world is there: its end brings the ranks together once more, so that all
+                // have spoken before the launcher sees the first one exit and stops the others.
+                complain(&*error);
+                world.fail(&error.to_string());
+                return Ok(ExitCode::FAILURE);
+            }
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Everything that must hold over MPI as over threads.
-fn suite(world: &World) -> Result<(), Box<dyn Error>> {
-    twin::compare(world)?;
+/// Every check of the transports' suite, each in a world of its own, and that MPI gives the bits that threads give.
+fn suite(piece: usize) -> Result<(), Box<dyn Error>> {
+    let join = || Ok::<_, MpiError>(World::over(Box::new(Mpi::join(piece)?)).with_deadline(SUITE_DEADLINE));
+    // Stays whole where a check breaks its own world, and brings the ranks together again.
+    let outer = join()?;
+    let mut failures = Vec::new();
+    for check in conformance::checks() {
+        let world = join()?;
+        failures.extend(check.run(world).err());
+        outer.group().barrier(check.name())?;
+    }
+    twin::compare(&outer)?;
+    let mut report = String::new();
+    for failure in &failures {
+        report += &format!("{failure}\n");
+    }
+    let (rank, checks) = (outer.rank(), conformance::checks().len() - failures.len());
+    report += &format!("rank {rank}: {checks} checks passed, {} failed\n", failures.len());
     // In one piece: the launcher merges what the ranks write.
-    io::stdout().write_all(format!("rank {}: suite passed\n", world.rank()).as_bytes())?;
-    Ok(())
+    io::stdout().write_all(report.as_bytes())?;
+    outer.group().barrier("reported")?;
+    if failures.is_empty() { Ok(()) } else { Err("the suite failed".into()) }
 }
 
 /// Rank `culprit` fails in the way of `task`, the others make the calls that it owes them.

@@ -3,7 +3,7 @@
 //! Every message is a frame, the header with a short body behind it; a long body follows as messages of its own under
 //! another tag. Per pair of ranks MPI keeps both in order, and the receiver asks for a body as soon as it has the
 //! frame, so bodies need no numbers. All operations are immediate ones, tested until complete: by the threads that
-//! wait, and else by a thread of the engine's own. One lock is held around every call of MPI.
+//! wait, and else by a thread of the engine's own.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 const SPIN: Duration = Duration::from_millis(1);
 /// How long it sleeps at most between tests.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
-/// How long a rank that failed tries to get its last words out.
+/// How long a rank waits for the others to end too after a failure.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// After how long a rank that has ended says for whom it waits.
@@ -53,14 +53,6 @@ struct Receiving {
     body: Aligned,
 }
 
-/// What came of another rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Presence {
-    Present,
-    Left,
-    Failed,
-}
-
 struct State {
     /// Where the next frame is received, by `listening`.
     frame: Box<[u8; FRAME]>,
@@ -69,8 +61,9 @@ struct State {
     receiving: Vec<Receiving>,
     /// Last words that came while bodies of the same rank were on their way: they must not overtake them.
     held: Vec<VecDeque<Message>>,
-    presence: Vec<Presence>,
-    /// This rank told the others that it failed.
+    /// The ranks that have ended their world.
+    left: Vec<bool>,
+    /// This rank, or another one, said that it failed.
     told_failure: bool,
     /// The first failure of a call of MPI, and the rank it concerned; after it MPI is not called any more.
     failed: Option<CommError>,
@@ -109,17 +102,18 @@ impl Engine {
             sending: Vec::new(),
             receiving: Vec::new(),
             held: vec![VecDeque::new(); size],
-            presence: vec![Presence::Present; size],
+            left: vec![false; size],
             told_failure: false,
             failed: None,
             closed: false,
         };
+        library.worlds.fetch_add(1, Ordering::AcqRel);
         let engine = Arc::new(Self {
             library,
             within,
             rank,
             size,
-            piece: piece.clamp(1, PIECE),
+            piece: piece.clamp(FRAME, PIECE),
             inbox: Inbox::new(),
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -214,11 +208,11 @@ impl Engine {
         self.began.elapsed().saturating_sub(Duration::from_micros(self.active.load(Ordering::Relaxed)))
     }
 
-    /// Ends MPI in this process. The last words are posted.
+    /// Ends this world, and with the last one MPI in this process. The last words are posted.
     ///
-    /// After a failure, here or at another rank, MPI is left as it is: `MPI_Finalize` would wait for ranks that never
-    /// come, and the launcher ends the job when this process exits. Otherwise waits for all ranks to say that they
-    /// end, as `MPI_Finalize` itself would, but so that a failure among the others ends the waiting.
+    /// Waits for all ranks to say that they end, as `MPI_Finalize` itself would; but after a failure, here or at another
+    /// rank, only for a moment. If a rank is missing then, MPI is left as it is, and the launcher ends the job when this
+    /// process exits.
     pub(super) fn close(&self) {
         let began = Instant::now();
         let mut told = false;
@@ -227,42 +221,51 @@ impl Engine {
             if state.move_on(self).is_err() {
                 return;
             }
-            let failed = state.told_failure || state.presence.contains(&Presence::Failed);
-            if failed {
-                if state.sending.is_empty() || began.elapsed() > LAST_WORDS {
-                    state.closed = true;
-                    return;
+            let missing: Vec<usize> =
+                (0..self.size).filter(|&rank| rank != self.rank && !state.left[rank]).collect();
+            if missing.is_empty() {
+                if self.end(&mut state) {
+                    self.finalize();
                 }
-            } else {
-                let others = (0..self.size).filter(|&rank| rank != self.rank);
-                let missing: Vec<usize> =
-                    others.filter(|&rank| state.presence[rank] == Presence::Present).collect();
-                if missing.is_empty() {
-                    return self.finalize(&mut state);
-                }
-                if began.elapsed() > PATIENCE && !told {
-                    told = true;
-                    eprintln!(
-                        "transport mpi: rank {} has ended and waits for ranks {missing:?} to end",
-                        self.rank
-                    );
-                }
+                return;
+            }
+            if state.told_failure && began.elapsed() > LAST_WORDS {
+                self.end(&mut state);
+                return;
+            }
+            if began.elapsed() > PATIENCE && !told {
+                told = true;
+                eprintln!(
+                    "transport mpi: rank {} has ended and waits for ranks {missing:?} to end",
+                    self.rank
+                );
             }
             drop(state);
             std::thread::sleep(self.poll_every().max(PACE));
         }
     }
 
-    fn finalize(&self, state: &mut State) {
+    /// Ends this world; says whether it was the last.
+    fn end(&self, state: &mut State) -> bool {
         // What is still on its way now was never asked for; its buffers stay, as MPI may still hold them.
         std::mem::forget(std::mem::take(&mut state.sending));
         std::mem::forget(std::mem::take(&mut state.receiving));
         if let Some(mut listening) = state.listening.take() {
-            // A receive that cannot be cancelled is complete, or MPI is broken: in neither case is there more to do.
-            let _ = self.library.cancel(&mut listening);
-            while let Ok(None) = self.library.test(&mut listening) {}
+            let began = Instant::now();
+            let cancelled = self.library.cancel(&mut listening);
+            while let (Ok(()), Ok(None)) = (cancelled, self.library.test(&mut listening)) {
+                if began.elapsed() > LAST_WORDS {
+                    // Not to be had: the frame stays MPI's.
+                    state.listening = Some(listening);
+                    break;
+                }
+            }
         }
         state.closed = true;
+        self.library.worlds.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    fn finalize(&self) {
         if let Err(code) = self.library.finalize() {
             eprintln!("{}", self.library.error(self.rank, code));
         }
@@ -404,10 +407,10 @@ impl State {
             return;
         }
         while let Some(message) = self.held[from].pop_front() {
-            self.presence[from] = match message.kind {
-                Kind::Left => Presence::Left,
-                _ => Presence::Failed,
-            };
+            match message.kind {
+                Kind::Left => self.left[from] = true,
+                _ => self.told_failure = true,
+            }
             engine.inbox.deliver(from, message);
         }
     }

@@ -64,18 +64,18 @@ pub enum MpiError {
         /// The library's name or path.
         path: String,
     },
-    /// MPI was initialised or finalised in this process before.
+    /// Somebody else started MPI in this process, or it has ended.
     #[error(
-        "transport mpi: MPI is already {state} in this process; MPI starts once in a process's life: call \
-         `mpi::world()` once and keep the world"
+        "transport mpi: MPI was {state} in this process before; it starts and ends once in a process's life: keep a \
+         world for as long as ranks communicate, and leave MPI_Init to burnish"
     )]
     Again {
-        /// `initialised` or `finalised`.
+        /// `initialised by other code` or `finalised`.
         state: &'static str,
     },
     /// The library was built without support for threads.
     #[error(
-        "transport mpi: `{path}` gives thread level {provided}, expected at least 2 (MPI_THREAD_SERIALIZED): a rank \
+        "transport mpi: `{path}` gives thread level {provided}, expected 3 (MPI_THREAD_MULTIPLE): a rank \
          communicates from more than one thread; use an Open MPI built with threads (every distribution's is)"
     )]
     Threads {

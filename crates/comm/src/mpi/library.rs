@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, OsString, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::atomic::AtomicUsize;
 
 use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 
@@ -26,7 +27,7 @@ const NAMES: &[&str] = if cfg!(target_os = "macos") {
 #[repr(transparent)]
 pub(super) struct Handle(*mut c_void);
 
-// SAFETY: a handle is only passed back to the library, and the engine holds one lock around every call.
+// SAFETY: a handle is only passed back to the library, which is initialised for calls from any thread.
 unsafe impl Send for Handle {}
 // SAFETY: as above; a shared handle is never read through.
 unsafe impl Sync for Handle {}
@@ -44,10 +45,8 @@ pub(super) struct Status {
 
 /// Matches any sender in a receive (`MPI_ANY_SOURCE`).
 pub(super) const ANY_SOURCE: c_int = -1;
-/// `MPI_THREAD_SERIALIZED`: calls from any thread, one at a time. The least that is needed.
-pub(super) const THREAD_SERIALIZED: c_int = 2;
-/// `MPI_THREAD_MULTIPLE`.
-const THREAD_MULTIPLE: c_int = 3;
+/// `MPI_THREAD_MULTIPLE`: calls from any thread at any time.
+pub(super) const THREAD_MULTIPLE: c_int = 3;
 /// `MPI_SUCCESS`.
 const SUCCESS: c_int = 0;
 /// `MPI_MAX_LIBRARY_VERSION_STRING` and `MPI_MAX_ERROR_STRING` are 256 in Open MPI; other MPIs go up to 8192.
@@ -97,6 +96,8 @@ pub(super) struct Library {
     world: Handle,
     byte: Handle,
     errors_return: Handle,
+    /// Worlds over this library that have not ended. The last one ends MPI.
+    pub(super) worlds: AtomicUsize,
 }
 
 /// A request that has not been seen complete.
@@ -156,7 +157,8 @@ impl Library {
         let errors_return = object("ompi_mpi_errors_return")?;
         let functions = Functions::load(&loaded, &path)?;
         std::mem::forget(loaded);
-        Ok(Self { path, version, functions, world, byte, errors_return })
+        let worlds = AtomicUsize::new(0);
+        Ok(Self { path, version, functions, world, byte, errors_return, worlds })
     }
 
     /// Name or path that it was loaded by.
@@ -167,6 +169,11 @@ impl Library {
     /// First line of its version text, such as `Open MPI v4.1.4, ...`.
     pub(super) fn version(&self) -> &str {
         &self.version
+    }
+
+    /// The communicator of all ranks.
+    pub(super) fn world(&self) -> Handle {
+        self.world
     }
 
     /// Whether MPI was initialised, and whether it was finalised, in this process.

@@ -13,21 +13,27 @@
 //! How a job ends:
 //! * A rank that panics, on any thread, prints its panic and ends every rank (`MPI_Abort`).
 //! * A rank that dies is named by mpirun, which ends the others.
-//! * A rank whose call fails tells the others, which get an error that names it. Each then ends by itself, with its own
-//!   status; none waits in `MPI_Finalize`.
+//! * A rank whose call fails tells the others, which get an error that names it; none waits in `MPI_Finalize` for one that
+//!   does not come. Each ends by itself, with its own status.
 //! * A rank that ends in good order while another waits for it gives that one an error that names it.
+//!
+//! A program should print its error and call [`World::fail`](crate::World::fail) while its world is alive. Dropping the
+//! world brings the ranks together for the last time, so all have spoken then; afterwards mpirun stops whoever is left as
+//! soon as the first rank exits with a status other than 0. Open MPI 4.1's mpirun is also known to crash or hang when
+//! ranks are stopped that way, which the meeting avoids.
 
 mod engine;
 mod error;
 mod library;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 pub use error::MpiError;
 
 use self::engine::Engine;
 use self::library::Library;
+use crate::inbox::lock;
 use crate::{CommError, Inbox, Link, Message, World};
 
 /// Status with which a panicking rank ends the job.
@@ -43,16 +49,20 @@ const RANKS: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 
 /// The library that runs this process's job. Loaded once, never unloaded.
 static LIBRARY: OnceLock<Library> = OnceLock::new();
+/// Whether [`Mpi::join`] started MPI.
+static STARTED: Mutex<bool> = Mutex::new(false);
 
-/// Joins the MPI job that this process was started in. Call it once, and early.
+/// All ranks of the MPI job that this process was started in. To be called on all ranks alike, and early: it waits for
+/// them.
 ///
-/// From here on a panic on any thread ends the whole job, also one that the program would catch. When the world and all
-/// that was made from it is dropped, the rank waits for the others and ends MPI; after a failure it does not.
+/// From the first call on, a panic on any thread ends the whole job, also one that the program would catch. Called again
+/// it gives another world of the same ranks, whose messages are its own. When the last world, with all that was made
+/// from it, is dropped, the rank waits for the others and ends MPI; after a failure it does not.
 ///
 /// # Errors
 /// [`MpiError`], if there is no Open MPI, or the process was not started by its launcher.
 pub fn world() -> Result<World, MpiError> {
-    Mpi::start(PIECE).map(|link| World::over(Box::new(link)))
+    Mpi::join(PIECE).map(|link| World::over(Box::new(link)))
 }
 
 /// Ends every rank of the job with `status`, if this process is in one: what a program does about a failure that its
@@ -69,14 +79,17 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    /// Joins the job as [`world`] does, with payloads in pieces of at most `piece` bytes.
+    /// Joins the job as [`world`] does, with payloads in pieces of at most `piece` bytes (and at least 3584, the
+    /// largest frame).
     ///
     /// # Errors
     /// As [`world`].
-    pub fn start(piece: usize) -> Result<Self, MpiError> {
+    pub fn join(piece: usize) -> Result<Self, MpiError> {
         if LAUNCHED.iter().all(|variable| std::env::var_os(variable).is_none()) {
             return Err(MpiError::NotLaunched { variables: LAUNCHED.join(", ") });
         }
+        // Held to the end: two threads must not start MPI, or make worlds, at the same time.
+        let mut started = lock(&STARTED);
         let library = match LIBRARY.get() {
             Some(library) => library,
             None => {
@@ -84,34 +97,17 @@ impl Mpi {
                 LIBRARY.get_or_init(|| opened)
             }
         };
-        match library.life() {
-            (false, _) => {}
-            (true, false) => return Err(MpiError::Again { state: "initialised" }),
-            (true, true) => return Err(MpiError::Again { state: "finalised" }),
-        }
-        let path = library.path();
-        let provided = library.init().map_err(|code| library.error(0, code))?;
-        if provided < library::THREAD_SERIALIZED {
-            return Err(MpiError::Threads { path: path.to_owned(), provided });
+        match (library.life(), *started) {
+            ((_, true), _) => return Err(MpiError::Again { state: "finalised" }),
+            ((true, false), false) => return Err(MpiError::Again { state: "initialised by other code" }),
+            ((true, false), true) => {}
+            ((false, false), _) => {
+                start(library)?;
+                *started = true;
+            }
         }
         let within = library.own_world().map_err(|code| library.error(0, code))?;
-        let engine = Engine::new(library, within, piece)?;
-        let (rank, world) = (engine.rank(), engine.size());
-        let hook = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            hook(panic);
-            if let (true, false) = library.life() {
-                eprintln!("transport mpi: rank {rank} of {world} panicked: ending the job");
-                library.abort(PANIC_STATUS);
-            }
-        }));
-        for variable in RANKS {
-            let launched = std::env::var(variable).ok().and_then(|ranks| ranks.parse::<usize>().ok());
-            if let Some(launched) = launched.filter(|&launched| launched > world) {
-                return Err(MpiError::Launcher { variable, launched, world, path: path.to_owned() });
-            }
-        }
-        Ok(Self { engine })
+        Ok(Self { engine: Engine::new(library, within, piece)? })
     }
 
     /// What the library says of itself, such as `Open MPI v4.1.4`.
@@ -119,6 +115,31 @@ impl Mpi {
     pub fn version(&self) -> &str {
         self.engine.library().version()
     }
+}
+
+/// Starts MPI, checks that it is what is needed, and makes panics end the job.
+fn start(library: &'static Library) -> Result<(), MpiError> {
+    let path = || library.path().to_owned();
+    let provided = library.init().map_err(|code| library.error(0, code))?;
+    if provided < library::THREAD_MULTIPLE {
+        return Err(MpiError::Threads { path: path(), provided });
+    }
+    let (rank, world) = library.place(library.world()).map_err(|code| library.error(0, code))?;
+    for variable in RANKS {
+        let launched = std::env::var(variable).ok().and_then(|ranks| ranks.parse::<usize>().ok());
+        if let Some(launched) = launched.filter(|&launched| launched > world) {
+            return Err(MpiError::Launcher { variable, launched, world, path: path() });
+        }
+    }
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        hook(panic);
+        if let (true, false) = library.life() {
+            eprintln!("transport mpi: rank {rank} of {world} panicked: ending the job");
+            library.abort(PANIC_STATUS);
+        }
+    }));
+    Ok(())
 }
 
 impl Link for Mpi {

@@ -4,6 +4,7 @@
 mod bad_input;
 mod commands;
 mod convert;
+mod mpi;
 mod program;
 mod ranks;
 mod resume;

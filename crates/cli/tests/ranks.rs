@@ -207,8 +207,14 @@ fn a_run_moves_the_elements_that_its_plan_states() {
             run[0] = "plan".to_owned();
             let said = ok(&run);
             let line = said.lines().last().unwrap();
-            let planned: f64 =
-                line.strip_prefix("weights and gradients: ").unwrap().split(' ').next().unwrap().parse().unwrap();
+            let planned: f64 = line
+                .strip_prefix("weights and gradients: ")
+                .unwrap()
+                .split(' ')
+                .next()
+                .unwrap()
+                .parse()
+                .unwrap();
             for record in metrics(&out) {
                 assert_eq!(record["comm_elements"].as_f64(), Some(planned), "{words:?}\n{said}");
             }

@@ -36,7 +36,7 @@ impl Ranks {
             Transport::Mpi => true,
             Transport::Local => false,
             Transport::Auto => {
-                MPI_SIZES.iter().any(|name| several(&name)) || std::env::var("PMIX_RANK").is_ok()
+                MPI_SIZES.iter().any(several) || std::env::var("PMIX_RANK").is_ok()
             }
         };
         if mpi {

@@ -21,7 +21,8 @@ const FRAME: usize = 3584;
 const FRAME_TAG: i32 = 1;
 /// Tag of bodies.
 const BODY_TAG: i32 = 2;
-/// How often the engine's own thread tests while something is under way, or was a moment ago.
+/// How often the engine's own thread tests while something is under way, or was a moment ago; up to [`LONGEST_NAP`] when
+/// nothing moves.
 const PACE: Duration = Duration::from_micros(100);
 /// How often it looks when nothing was for [`MOMENT`].
 const IDLE: Duration = Duration::from_millis(5);
@@ -434,6 +435,7 @@ fn complete(library: &Library, requests: &mut Vec<Request>) -> Result<bool, Code
 
 /// Moves on what is under way when nobody waits; ends with the engine.
 fn keep_moving(engine: &Weak<Engine>) {
+    let mut nap = PACE;
     // Looked up anew every time, so that the thread does not keep the engine alive.
     while let Some(engine) = engine.upgrade() {
         let mut state = lock(&engine.state);
@@ -444,10 +446,13 @@ fn keep_moving(engine: &Weak<Engine>) {
             return;
         }
         let under_way = !state.sending.is_empty() || !state.receiving.is_empty();
-        if under_way || engine.quiet() < MOMENT {
+        let quiet = engine.quiet();
+        if under_way || quiet < MOMENT {
             drop(state);
             drop(engine);
-            std::thread::sleep(PACE);
+            // Every test costs time of a core that computes; when nothing moves, look less often.
+            nap = if quiet <= nap { PACE } else { (nap * 2).min(LONGEST_NAP) };
+            std::thread::sleep(nap);
         } else {
             drop(engine.work.wait_timeout(state, IDLE));
         }

@@ -24,4 +24,4 @@ pub use error::OptimError;
 pub use loss_scaler::LossScaler;
 pub use schedule::{Schedule, ScheduleKind};
 pub use slot::{SlotSpec, SlotTensor};
-pub use step::{Applied, Clipped, Gradients, Masters, Reduced, Unscale, Unscaled};
+pub use step::{Applied, Clipped, Gradients, Masters, Reduced, Unscale, Unscaled, all_here};

@@ -60,14 +60,21 @@ impl Gradients<Reduced> {
         Self { entries, factor: 1.0, norm: f64::NAN, stage: PhantomData }
     }
 
-    /// Divides by the loss scale and measures the global norm, each logical element counted once: `sum` adds this
-    /// rank's sum of squares to those of the ranks that hold other rows, and gives all of them the same number.
+    /// Divides by the loss scale and measures the global norm, each logical element counted once: `sum` is given each
+    /// entry's sum of squares by parameter index, leaves out what another rank counts, adds what other ranks hold, and
+    /// gives all ranks the same number.
     ///
     /// # Errors
     /// Whatever `sum` returns.
-    pub fn unscale<E>(self, loss_scale: f32, sum: impl FnOnce(f64) -> Result<f64, E>) -> Result<Unscale, E> {
+    pub fn unscale<E>(
+        self,
+        loss_scale: f32,
+        sum: impl FnOnce(&[(usize, f64)]) -> Result<f64, E>,
+    ) -> Result<Unscale, E> {
         let factor = self.factor / loss_scale;
-        let squares = sum(self.entries.iter().map(|(_, g)| sum_of_squares(g)).sum())?;
+        let squares: Vec<(usize, f64)> =
+            self.entries.iter().map(|(index, g)| (*index, sum_of_squares(g))).collect();
+        let squares = sum(&squares)?;
         let norm = squares.sqrt() * f64::from(factor);
         Ok(if norm.is_finite() {
             Unscale::Finite(Gradients { entries: self.entries, factor, norm, stage: PhantomData })
@@ -75,6 +82,14 @@ impl Gradients<Reduced> {
             Unscale::Skipped { norm }
         })
     }
+}
+
+/// The sum of squares where this rank holds all that there is.
+///
+/// # Errors
+/// None.
+pub fn all_here<E>(squares: &[(usize, f64)]) -> Result<f64, E> {
+    Ok(squares.iter().map(|(_, sum)| sum).sum())
 }
 
 impl Gradients<Unscaled> {

@@ -1,7 +1,7 @@
 //! `torch.nn.utils.clip_grad_norm_`, and the loss scale.
 
 use burnish_core::{Dtype, Role};
-use burnish_optim::{AdamW, AdamWOptions, Gradients, Unscale};
+use burnish_optim::{AdamW, AdamWOptions, Gradients, Unscale, all_here};
 
 use crate::golden::{cases, number, numbers};
 use crate::store::{Store, assert_close, registry, slot, step, tensor};
@@ -49,7 +49,7 @@ fn seen_gradient(loss_scale: f32, max_norm: Option<f64>) -> (f64, Vec<f32>) {
     let store = Store::new([tensor(&[0.0, 0.0], &[2])]);
     let gradient = tensor(&[3.0 * loss_scale, -4.0 * loss_scale], &[2]);
     let reduced = Gradients::summed(vec![(0, gradient)]);
-    let Ok(Unscale::Finite(unscaled)) = reduced.unscale(loss_scale, Ok::<_, ()>) else { panic!("finite") };
+    let Ok(Unscale::Finite(unscaled)) = reduced.unscale(loss_scale, all_here::<()>) else { panic!("finite") };
     let norm = unscaled.norm();
     optimizer.step(unscaled.clip(max_norm), &store, 0.1);
     (norm, slot(&optimizer.slots(), "p0", "exp_avg").unwrap())
@@ -81,8 +81,8 @@ fn the_loss_scale_is_divided_out_before_the_norm() {
 fn the_norm_is_of_all_ranks_and_may_fail() {
     let summed = || Gradients::summed(vec![(4, tensor(&[6.0], &[1])), (7, tensor(&[4.0], &[1]))]);
     let Ok(Unscale::Finite(unscaled)) = summed().unscale(2.0, |squares| {
-        assert_eq!(squares, 52.0);
-        Ok::<_, ()>(4.0 * squares)
+        assert_eq!(squares, [(4, 36.0), (7, 16.0)]);
+        all_here::<()>(squares).map(|sum| 4.0 * sum)
     }) else {
         panic!("finite")
     };

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, TensorData};
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::AnyTensor;
-use burnish_optim::{AdamW, Applied, Gradients, Masters, SlotTensor, Unscale};
+use burnish_optim::{AdamW, Applied, Gradients, Masters, SlotTensor, Unscale, all_here};
 
 /// Values by parameter index.
 pub(crate) struct Store(RefCell<BTreeMap<usize, AnyTensor>>);
@@ -78,7 +78,7 @@ pub(crate) fn step(
     lr: f64,
 ) -> Option<Applied> {
     let reduced = Gradients::summed(gradients.into_iter().enumerate().collect());
-    match reduced.unscale(1.0, Ok::<_, std::convert::Infallible>).unwrap() {
+    match reduced.unscale(1.0, all_here::<std::convert::Infallible>).unwrap() {
         Unscale::Finite(unscaled) => Some(optimizer.step(unscaled.clip(max_norm), store, lr)),
         Unscale::Skipped { norm } => {
             assert!(!norm.is_finite());

@@ -49,7 +49,7 @@ fn a_rank_that_skips_a_block_is_an_error_on_every_rank() {
         // The same error again, whatever is called.
         assert_eq!(store.gradients().unwrap_err().to_string(), error.to_string());
         assert_eq!(store.publish().unwrap_err().to_string(), error.to_string());
-        assert_eq!(store.sum_squares(0.0).unwrap_err().to_string(), error.to_string());
+        assert_eq!(store.sum_squares(&[]).unwrap_err().to_string(), error.to_string());
         error
     });
     for end in ends {

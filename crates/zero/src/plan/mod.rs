@@ -6,10 +6,10 @@ mod memory;
 mod settle;
 mod traffic;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use burnish_core::{Parameter, Registry};
+use burnish_core::{Layout, Parameter, Registry};
 use serde::{Deserialize, Serialize};
 
 pub use describe::{BucketRow, Description, TrafficLine, UnitRow};
@@ -118,7 +118,9 @@ impl Plan {
         };
         let tied = given.iter().enumerate().map(others).collect();
         // What trains is balanced by itself: its share of the optimizer's state counts most.
-        let (mut trained, mut frozen) = (vec![0; world], vec![0; world]);
+        // So is what tensor parallelism shards, whose sizes differ between its ranks, while the rows of what it replicates
+        // must not.
+        let mut loads = BTreeMap::<(bool, bool), Vec<usize>>::new();
         let mut placements: Vec<Placement> = Vec::with_capacity(registry.len());
         for (index, parameter) in registry.iter().enumerate() {
             let target = targets[index];
@@ -126,7 +128,8 @@ impl Plan {
                 placements.push(placements[target].clone());
                 continue;
             }
-            let loads = if parameter.trainable { &mut trained } else { &mut frozen };
+            let replicated = parameter.layout == Layout::Replicated;
+            let loads = loads.entry((parameter.trainable, replicated)).or_insert_with(|| vec![0; world]);
             let partition = if whole(parameter) {
                 let owner = (0..world).min_by_key(|&r| loads[r]).unwrap_or_default();
                 loads[owner] += parameter.elements();

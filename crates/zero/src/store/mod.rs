@@ -174,13 +174,14 @@ impl Store {
         self.gathered().clear();
     }
 
-    /// Adds this rank's sum of squares to those of the ranks that have other rows. Where gradients are whole on every
+    /// Adds this rank's sums of squares, by parameter, to those of the ranks that have other rows. Where gradients are whole on every
     /// rank it is the sum already.
     ///
     /// # Errors
     /// If a rank fails; the first error of this store.
-    pub fn sum_squares(&self, squares: f64) -> Result<f64, ZeroError> {
+    pub fn sum_squares(&self, squares: &[(usize, f64)]) -> Result<f64, ZeroError> {
         self.check_failure()?;
+        let squares = squares.iter().map(|(_, sum)| sum).sum();
         let by_rows = self.plan.own().any(|i| self.plan.placement(i).summed == Summed::ByRows);
         if !by_rows {
             return Ok(squares);

@@ -45,6 +45,7 @@ pub mod mpi;
 mod parts;
 mod pending;
 mod reduction;
+pub mod tcp;
 mod traffic;
 mod transport;
 mod wire;

@@ -54,6 +54,7 @@
 
 mod bucket;
 mod error;
+pub mod module;
 mod partition;
 mod plan;
 mod policy;
@@ -61,8 +62,12 @@ mod store;
 mod unit;
 mod window;
 
+pub use burnish_comm as comm;
+pub use burnish_optim as optim;
+
 pub use bucket::{BucketPlan, Piece, Purpose};
 pub use error::{PlanError, ZeroError};
+pub use module::{Wrap, Wrapped};
 pub use partition::Partition;
 pub use plan::{BucketRow, Description, Memory, Placement, Plan, Residency, Summed, TrafficLine, UnitRow};
 pub use policy::{Policy, ReduceWhen, Stage, UnknownStage};

@@ -5,6 +5,7 @@ mod agree;
 mod equal;
 mod faults;
 mod mixed;
+mod module;
 mod net;
 mod overflow;
 mod springs;

@@ -6,7 +6,9 @@ mod mlp;
 mod state;
 mod zoo;
 
-use burnish_zero::module::{Initial, Reduce, Stepped, Wrap};
+use burnish_ops::Parameters;
+use burnish_zero::comm::{Op, local};
+use burnish_zero::module::{Dtype, Initial, ModuleError, Reduce, Stepped, Wrap, Wrapped};
 use burnish_zero::{Policy, ReduceWhen, Stage};
 
 use zoo::{Run, Zoo, device};
@@ -106,6 +108,61 @@ fn sums_of_uneven_shares_equal_one_rank() {
     }
 }
 
+/// What travels in a step is what the plan said, call by call and element by element.
+#[test]
+fn a_step_moves_what_the_plan_says() {
+    for (stage, blocks, micro_batches) in
+        STAGES.into_iter().flat_map(|s| [(s, false, 1), (s, true, 1), (s, true, 3)])
+    {
+        let ranks = local::run(3, |world| {
+            let run = Run { blocks, micro_batches, ..Run::new(stage) };
+            let group = world.group();
+            let mut model = run.wrapped(&group)?;
+            let mut traffic = Vec::new();
+            for step in 0..2 {
+                group.clear_traffic();
+                run.step(&mut model, &group, step, &mut state::empty())?;
+                traffic.push(group.clear_traffic());
+            }
+            Ok::<_, ModuleError>((traffic.remove(1), model.plan().traffic(micro_batches)))
+        });
+        for rank in ranks {
+            let (moved, mut planned) = rank.unwrap().unwrap();
+            // The loss, by `Wrapped::mean`.
+            planned.add(Op::AllReduce, Dtype::F64, 1, 1);
+            assert_eq!(moved, planned, "stage {stage}, blocks {blocks}, {micro_batches} micro-batches");
+        }
+    }
+}
+
+/// Where the weights are kept, nothing else holds them between passes: an update is in place.
+#[test]
+fn weights_are_kept_once() {
+    for stage in STAGES {
+        for blocks in [false, true] {
+            let ranks = local::run(2, |world| {
+                let run = Run { blocks, ..Run::new(stage) };
+                let mut model = run.wrapped(&world.group())?;
+                let index = model.registry().index_of("layers.1.up.weight").unwrap();
+                let at = |model: &Wrapped<Zoo>| {
+                    let kept = match stage {
+                        Stage::Three => model.store().saved_rows(index).unwrap().1,
+                        _ => model.store().read(index),
+                    };
+                    kept.elements::<f32>().unwrap().as_ptr() as usize
+                };
+                let before = at(&model);
+                for step in 0..3 {
+                    run.step(&mut model, &world.group(), step, &mut state::empty())?;
+                    assert_eq!(at(&model), before, "stage {stage}, blocks {blocks}, step {step}");
+                }
+                Ok::<_, ModuleError>(())
+            });
+            ranks.into_iter().for_each(|rank| rank.unwrap().unwrap());
+        }
+    }
+}
+
 /// Rank 0's values are everybody's; modules of other ranks are not even initialized.
 #[test]
 fn ranks_begin_with_the_values_of_rank_zero() {
@@ -113,8 +170,6 @@ fn ranks_begin_with_the_values_of_rank_zero() {
 
     use burn::module::{Module, Param, ParamId};
     use burn::tensor::Tensor;
-    use burnish_zero::comm::local;
-    use burnish_zero::module::ModuleError;
 
     #[derive(Module, Debug)]
     struct Late {
@@ -151,9 +206,6 @@ fn ranks_begin_with_the_values_of_rank_zero() {
 /// A gradient that is not finite on one rank skips the step on all, and changes nothing.
 #[test]
 fn infinity_on_one_rank_skips_on_all() {
-    use burnish_zero::comm::local;
-    use burnish_zero::module::ModuleError;
-
     for stage in STAGES {
         let ranks = local::run(2, |world| {
             let policy = Policy { persist_below: 0, ..Policy::new(stage) };
@@ -177,4 +229,26 @@ fn infinity_on_one_rank_skips_on_all() {
         });
         ranks.into_iter().for_each(|rank| rank.unwrap().unwrap());
     }
+}
+
+/// A loss scale that is a power of two changes no bit.
+#[test]
+fn a_loss_scale_is_divided_out() {
+    let ranks = local::run(2, |world| {
+        let mut all = Vec::new();
+        for scale in [1.0_f32, 1024.0] {
+            let policy = Policy { persist_below: 0, ..Policy::new(Stage::Three) };
+            let mut model = Wrap::new(policy).clip(0.1).over(&world.group(), Zoo::new(&device()))?;
+            for _ in 0..2 {
+                let pass = model.micro_batch(true)?;
+                let loss = zoo::loss(&pass, 4..6, 2.0) * scale;
+                pass.backward(loss)?;
+                model.step_scaled(0.01, scale)?;
+            }
+            all.push((model.read("layers.0.half")?.to_f32(), model.read("head")?.to_f32()));
+        }
+        assert_eq!(all[0], all[1]);
+        Ok::<_, ModuleError>(())
+    });
+    ranks.into_iter().for_each(|rank| rank.unwrap().unwrap());
 }

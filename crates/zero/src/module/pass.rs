@@ -69,10 +69,12 @@ impl<M: Module> Pass<'_, M> {
         };
         let mut inputs = inputs.to_vec();
         // A block that trains is on the tape, also where nothing before it trains.
-        if self.training && weights.trainable.contains(&true) && !inputs.iter().any(AnyTensor::is_tracked) {
-            if let Some(first) = inputs.first_mut() {
-                *first = first.leaf();
-            }
+        if self.training
+            && weights.trainable.contains(&true)
+            && !inputs.iter().any(AnyTensor::is_tracked)
+            && let Some(first) = inputs.first_mut()
+        {
+            *first = first.leaf();
         }
         // A module is `Send`, not always `Sync`.
         let empty = Mutex::new(block.clone());

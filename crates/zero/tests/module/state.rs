@@ -13,7 +13,7 @@ use burnish_zero::{Policy, Stage};
 use super::STAGES;
 use super::zoo::{self, DRAWING, Left, Run, Zoo, device, linear, loss};
 
-fn empty() -> Left {
+pub(crate) fn empty() -> Left {
     Left { losses: Vec::new(), norms: Vec::new(), weights: BTreeMap::new(), slots: BTreeMap::new() }
 }
 

@@ -42,6 +42,8 @@ pub mod local;
 mod mesh;
 #[cfg(unix)]
 pub mod mpi;
+#[cfg(feature = "cuda")]
+pub mod nccl;
 mod parts;
 mod pending;
 mod reduction;

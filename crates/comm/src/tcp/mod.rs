@@ -34,7 +34,8 @@ pub fn world() -> Result<World, TcpError> {
     Tcp::join(&Meeting::from_environment()?).map(|link| World::over(Box::new(link)))
 }
 
-/// The messages of one rank, over its connection to rank 0, or over all of them at rank 0.
+/// The messages of one rank, over its connection to rank 0, or over all of them at rank 0. Clones share them.
+#[derive(Clone)]
 pub struct Tcp {
     hub: Arc<Hub>,
 }

@@ -1,0 +1,82 @@
+//! Megatron's pair of operations around a divided layer: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.
+
+use burnish_comm::Reduction;
+use burnish_ops::{AnyTensor, OpsError, apply};
+
+use crate::Tp;
+use crate::handle::{expect_f32, expect_shape, shared};
+
+impl Tp {
+    /// `f`, before column-parallel layers: `x` as it is; in backward the sum of its gradient over the ranks.
+    ///
+    /// One for all layers that read the same input. It may stand before a norm that is fused into them: the norm's
+    /// backward is linear in what it gets, so that the sum may come after it. The norm's own gradient is then an addend
+    /// ([`Gradient::Partial`](crate::Gradient::Partial)).
+    ///
+    /// # Shapes
+    /// Any, in f32. Backward: one all-reduce of as many elements.
+    ///
+    /// # Errors
+    /// If `x` is tracked and not f32.
+    pub fn f(&self, x: &AnyTensor, what: &str) -> Result<AnyTensor, OpsError> {
+        if self.size() == 1 || !x.is_tracked() {
+            return Ok(x.clone());
+        }
+        expect_f32("f", "x", x)?;
+        let (tp, what) = (self.clone(), format!("{what}: gradient of the input"));
+        apply("f", std::slice::from_ref(x), move |plain, _| {
+            let backward = move |upstream: AnyTensor| vec![Some(tp.summed(&upstream, &what))];
+            Ok((plain[0].clone(), Box::new(backward)))
+        })
+    }
+
+    /// `g`, after row-parallel layers: the sum of `x` over the ranks; in backward the gradient as it is.
+    ///
+    /// # Shapes
+    /// Any, in f32. Forward: one all-reduce of as many elements.
+    ///
+    /// # Errors
+    /// If `x` is not f32.
+    pub fn g(&self, x: &AnyTensor, what: &str) -> Result<AnyTensor, OpsError> {
+        if self.size() == 1 {
+            return Ok(x.clone());
+        }
+        expect_f32("g", "x", x)?;
+        apply("g", std::slice::from_ref(x), |plain, _| {
+            let backward = |upstream| vec![Some(upstream)];
+            Ok((self.summed(&plain[0], &output(what)), Box::new(backward)))
+        })
+    }
+
+    /// `g(x) + residual`, where the residual is the same on every rank.
+    ///
+    /// # Shapes
+    /// As [`Tp::g`]; `x` and `residual` have the same.
+    ///
+    /// # Errors
+    /// If the shapes differ or one is not f32.
+    pub fn g_add(&self, x: &AnyTensor, residual: &AnyTensor, what: &str) -> Result<AnyTensor, OpsError> {
+        expect_f32("g_add", "x", x)?;
+        expect_f32("g_add", "residual", residual)?;
+        expect_shape("g_add", "residual", residual.shape(), &x.shape())?;
+        apply("g_add", &[x.clone(), residual.clone()], |plain, wanted| {
+            let (shape, device) = (plain[0].shape(), plain[0].device());
+            let sum = shared(&plain[0]).and_then(|x| self.reduced(x, Reduction::Sum, &output(what)));
+            let sum = sum.unwrap_or_else(|| vec![0.0; shape.iter().product()]);
+            let residual = plain[1].elements::<f32>();
+            let out = AnyTensor::from_elements(sum, &shape, &device).edited::<f32>(|out| {
+                for (out, residual) in out.iter_mut().zip(residual.iter().flat_map(|r| r.iter())) {
+                    *out += residual;
+                }
+            });
+            let wanted = wanted.to_vec();
+            let backward =
+                move |upstream: AnyTensor| wanted.iter().map(|&w| w.then(|| upstream.clone())).collect();
+            Ok((out, Box::new(backward)))
+        })
+    }
+}
+
+fn output(what: &str) -> String {
+    format!("{what}: output")
+}

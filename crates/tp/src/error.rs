@@ -1,0 +1,145 @@
+//! What can be wrong with a plan, a split and what runs by them.
+
+use std::ops::Range;
+
+use burnish_comm::CommError;
+use burnish_core::Dtype;
+
+use crate::{Part, Style};
+
+/// What goes wrong in tensor parallelism.
+///
+/// Collectives inside forward and backward cannot return an error: [`Tp`](crate::Tp) keeps the first one, gives zeros
+/// from then on without communicating, and [`Tp::check`](crate::Tp::check) returns it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TpError {
+    /// Ranks did not do the same, or one of them is gone.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// A style that nobody knows.
+    #[error("tensor-parallel plan: `{pattern}` has style `{style}`, expected one of {known}")]
+    UnknownStyle {
+        /// The plan's pattern; empty for a style on its own.
+        pattern: String,
+        /// What it says.
+        style: String,
+        /// The styles there are, written out.
+        known: String,
+    },
+    /// A style of Transformers that is not supported.
+    #[error("tensor-parallel plan: `{pattern}` has style `{style}`, which is not supported: {why}")]
+    UnsupportedStyle {
+        /// The plan's pattern; empty for a style on its own.
+        pattern: String,
+        /// What it says.
+        style: String,
+        /// Why, and what to write instead.
+        why: &'static str,
+    },
+    /// A pattern that no parameter has.
+    #[error(
+        "tensor-parallel plan: `{pattern}` matches no parameter; write module names as in the checkpoint, layer numbers as `*`"
+    )]
+    Unmatched {
+        /// The pattern.
+        pattern: String,
+    },
+    /// No ranks.
+    #[error("tensor parallelism needs at least one rank, got 0")]
+    NoRanks,
+    /// More ranks than attention heads.
+    #[error(
+        "{heads} attention heads cannot be given to {tp} ranks, each needs at least one; set tp_size to at most {heads}"
+    )]
+    Heads {
+        /// Attention heads.
+        heads: usize,
+        /// Ranks.
+        tp: usize,
+    },
+    /// Query heads that are not a multiple of the key and value heads.
+    #[error(
+        "{heads} attention heads are not a multiple of {kv_heads} key and value heads; check the model's configuration"
+    )]
+    HeadGroups {
+        /// Attention heads.
+        heads: usize,
+        /// Key and value heads.
+        kv_heads: usize,
+    },
+    /// A split of another length, or over another number of ranks.
+    #[error(
+        "`{style}` {part}: the split is of {got}, but dimension {dim} of shape {shape:?} is {expected}; make it from the global shape"
+    )]
+    SplitLength {
+        /// The style.
+        style: Style,
+        /// Which tensor of the layer.
+        part: Part,
+        /// The global shape.
+        shape: Vec<usize>,
+        /// The sharded dimension.
+        dim: usize,
+        /// Its length.
+        expected: usize,
+        /// The split's length.
+        got: usize,
+    },
+    /// A tensor without the dimension that its style shards.
+    #[error("`{style}` {part}: shape {shape:?} has no dimension {dim}")]
+    Dimension {
+        /// The style.
+        style: Style,
+        /// Which tensor of the layer.
+        part: Part,
+        /// The global shape.
+        shape: Vec<usize>,
+        /// The dimension that the style shards.
+        dim: usize,
+    },
+    /// A placement or split for another number of ranks.
+    #[error(
+        "`{what}` is placed on {placed} ranks, but the group has {group}; make placements with the group's size"
+    )]
+    Ranks {
+        /// The parameter.
+        what: String,
+        /// Ranks of the placement.
+        placed: usize,
+        /// Ranks of the group.
+        group: usize,
+    },
+    /// A tensor of another shape.
+    #[error("`{what}`: got shape {got:?}, expected {expected:?}")]
+    Shape {
+        /// The parameter.
+        what: String,
+        /// The shape that came.
+        got: Vec<usize>,
+        /// The shape asked for.
+        expected: Vec<usize>,
+    },
+    /// A tensor of another dtype.
+    #[error("`{what}` is {got:?}, expected {expected}; cast it before")]
+    Dtype {
+        /// The parameter.
+        what: String,
+        /// The dtype that came.
+        got: Option<Dtype>,
+        /// The dtypes that are accepted.
+        expected: &'static str,
+    },
+    /// Ranks that share elements hold different rows of them.
+    #[error(
+        "`{what}`: rows {rows:?} do not hold row {row} on every rank that shares it; divide shared parameters alike on all tensor-parallel ranks"
+    )]
+    Rows {
+        /// The parameter.
+        what: String,
+        /// The rows given, of the local tensor.
+        rows: Range<usize>,
+        /// The global row.
+        row: usize,
+    },
+}

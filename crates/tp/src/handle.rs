@@ -1,0 +1,173 @@
+//! The ranks of the tensor-parallel axis, as one of them sees them.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burnish_comm::{Bucket, CommError, Group, Parts, Reduction};
+use burnish_core::Dtype;
+use burnish_ops::{AnyTensor, OpsError};
+
+use crate::TpError;
+
+/// This rank among those that share each layer. Cheap to clone, one state.
+///
+/// Its operations take the same tensors in the same order on every rank. Where they run (inside a forward that is
+/// repeated in backward, or in backward itself) no error can be returned: the first one is kept, everything gives zeros
+/// from then on without communicating, and [`check`](Self::check) returns it. One rank alone communicates nothing.
+///
+/// `what`, a layer's name, appears in errors.
+#[derive(Clone)]
+pub struct Tp {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// The order of calls of forward and backward, and that of saving and loading.
+    group: Group,
+    files: Group,
+    failure: Mutex<Option<TpError>>,
+}
+
+impl Tp {
+    /// This rank of `group`: the ranks along the mesh's `tp` axis.
+    #[must_use]
+    pub fn new(group: &Group) -> Self {
+        let (group, files) = (group.channel("tp"), group.channel("tp files"));
+        Self { inner: Arc::new(Inner { group, files, failure: Mutex::new(None) }) }
+    }
+
+    /// One rank on its own.
+    #[must_use]
+    pub fn alone() -> Self {
+        Self::new(&Group::alone())
+    }
+
+    /// This rank on the axis.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.inner.group.rank()
+    }
+
+    /// Ranks of the axis.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.inner.group.size()
+    }
+
+    /// The ranks, in the order of calls of forward and backward.
+    #[must_use]
+    pub fn group(&self) -> &Group {
+        &self.inner.group
+    }
+
+    pub(crate) fn files(&self) -> &Group {
+        &self.inner.files
+    }
+
+    /// The first error of anything that ran on this handle.
+    ///
+    /// # Errors
+    /// That.
+    pub fn check(&self) -> Result<(), TpError> {
+        match &*self.failure() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// The element-wise reduction of every rank's values, the same bits on every rank; zeros after an error.
+    #[must_use]
+    pub fn all_reduce(&self, values: Vec<f32>, reduction: Reduction, what: &str) -> Vec<f32> {
+        let elements = values.len();
+        self.reduced(Bucket::new(values), reduction, what).unwrap_or_else(|| vec![0.0; elements])
+    }
+
+    /// Every rank's values, `counts[r]` from rank r; `None` after an error.
+    #[must_use]
+    pub fn all_gather(&self, values: Vec<f32>, counts: &[usize], what: &str) -> Option<Parts<f32>> {
+        self.gathered(Bucket::new(values), counts, what)
+    }
+
+    /// Sums of a few scalars over the ranks, in rank order, as of the squares that each rank counts
+    /// ([`Addend::squares`](crate::Addend::squares)).
+    ///
+    /// # Errors
+    /// If a rank fails; the first error of this handle.
+    pub fn sum_f64(&self, values: &[f64], what: &str) -> Result<Vec<f64>, TpError> {
+        self.check()?;
+        if self.size() == 1 {
+            return Ok(values.to_vec());
+        }
+        self.kept(self.group().sum_f64(values, what))
+    }
+
+    pub(crate) fn reduced(&self, bucket: Bucket<f32>, reduction: Reduction, what: &str) -> Option<Vec<f32>> {
+        if self.check().is_err() {
+            return None;
+        }
+        if self.size() == 1 {
+            return Some(bucket.into_vec());
+        }
+        self.kept(self.group().all_reduce(bucket, reduction, what).wait()).ok().map(Bucket::into_vec)
+    }
+
+    pub(crate) fn gathered(&self, bucket: Bucket<f32>, counts: &[usize], what: &str) -> Option<Parts<f32>> {
+        if self.check().is_err() {
+            return None;
+        }
+        self.kept(self.group().all_gather_v(bucket, counts, what).wait()).ok()
+    }
+
+    /// The sum over the ranks of a plain tensor of f32.
+    pub(crate) fn summed(&self, x: &AnyTensor, what: &str) -> AnyTensor {
+        let (shape, device) = (x.shape(), x.device());
+        let elements = shape.iter().product();
+        let sum = shared(x).and_then(|bucket| self.reduced(bucket, Reduction::Sum, what));
+        AnyTensor::from_elements(sum.unwrap_or_else(|| vec![0.0; elements]), &shape, &device)
+    }
+
+    /// The same result, its error kept.
+    pub(crate) fn kept<T>(&self, result: Result<T, CommError>) -> Result<T, TpError> {
+        result.map_err(|error| {
+            let error = TpError::Comm(error);
+            self.failure().get_or_insert(error.clone());
+            error
+        })
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<TpError>> {
+        self.inner.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Tp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tp(rank {} of {})", self.rank(), self.size())
+    }
+}
+
+/// A tensor's elements as a bucket, without a copy where they are in host memory; `None` if they are not f32.
+pub(crate) fn shared(x: &AnyTensor) -> Option<Bucket<f32>> {
+    Some(Bucket::shared(Arc::new(x.elements::<f32>()?)))
+}
+
+/// Fails unless the tensor is of f32.
+pub(crate) fn expect_f32(op: &'static str, what: &'static str, x: &AnyTensor) -> Result<(), OpsError> {
+    match x.dtype() {
+        Some(Dtype::F32) => Ok(()),
+        got => Err(OpsError::Dtype { op, what, got, expected: "float32" }),
+    }
+}
+
+/// Fails unless the shapes are equal.
+pub(crate) fn expect_shape(
+    op: &'static str,
+    what: &'static str,
+    got: Vec<usize>,
+    expected: &[usize],
+) -> Result<(), OpsError> {
+    if got == expected {
+        return Ok(());
+    }
+    Err(OpsError::Shape { op, what, got, expected: expected.to_vec() })
+}

@@ -1,0 +1,1 @@
+//! N ranks equal one.

@@ -1,0 +1,246 @@
+//! Gradients that are addends: summed over the ranks once per step.
+
+use std::ops::Range;
+
+use burnish_comm::{Bucket, Reduction};
+use burnish_ops::{AnyTensor, Elements};
+
+use crate::handle::shared;
+use crate::{Gradient, Placement, Split, Tp, TpError};
+
+/// Elements of one all-reduce of [`Tp::sum_partial`], unless a gradient is larger by itself: 32 MiB.
+pub const PARTIAL_BUCKET: usize = 8 << 20;
+
+/// A gradient at the end of a step, summed over micro-batches and data-parallel ranks.
+#[derive(Clone, Debug)]
+pub struct Addend<'a> {
+    /// The parameter's name, for errors.
+    pub name: &'a str,
+    /// Where the parameter lies.
+    pub placement: &'a Placement,
+    /// Which rows (dimension 0) of what this rank holds the gradient has: all, or this data-parallel rank's. The same on
+    /// every tensor-parallel rank unless the gradient is [`Gradient::Own`].
+    pub rows: Range<usize>,
+    /// The gradient of those rows, in f32.
+    pub gradient: AnyTensor,
+}
+
+impl Addend<'_> {
+    /// The sum of squares of the elements that `rank` counts for the global norm, once summed: over all ranks every
+    /// element of the parameter is counted once.
+    #[must_use]
+    pub fn squares(&self, rank: usize) -> f64 {
+        let counted = self.placement.counted(rank);
+        if counted.is_empty() {
+            return 0.0;
+        }
+        let Some(values) = self.gradient.elements::<f32>() else { return 0.0 };
+        let square = |values: &[f32]| values.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>();
+        let local = self.placement.local_shape(rank);
+        let row: usize = local.iter().skip(1).product();
+        if self.placement.dim().unwrap_or(0) > 0 {
+            // other dimensions are divided without overlap
+            return square(&values);
+        }
+        let within = |range: &Range<usize>| {
+            let (start, end) = (range.start.max(self.rows.start), range.end.min(self.rows.end));
+            let range = if start < end { start - self.rows.start..end - self.rows.start } else { 0..0 };
+            square(&values[range.start * row..range.end * row])
+        };
+        counted.iter().map(within).sum()
+    }
+}
+
+impl Tp {
+    /// Sums the gradients that are addends over the ranks, in place; the others stay as they are. To be called once per
+    /// step, after micro-batches and data-parallel ranks are summed, with the same parameters in the same order on every
+    /// rank.
+    ///
+    /// Traffic: all-reduces of the rows of all [`Gradient::Partial`] parameters, and of the rows that several ranks hold
+    /// of [`Gradient::Shared`] ones, in buckets of [`PARTIAL_BUCKET`]. The result has the same bits on every rank.
+    ///
+    /// # Errors
+    /// Gradients of another shape or dtype, rows that are not the same on all ranks, a rank that fails; the first error of
+    /// this handle.
+    pub fn sum_partial(&self, addends: &mut [Addend<'_>]) -> Result<(), TpError> {
+        self.sum_partial_in(addends, PARTIAL_BUCKET)
+    }
+
+    /// [`sum_partial`](Self::sum_partial) in buckets of at most `cap` elements.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sum_partial_in(&self, addends: &mut [Addend<'_>], cap: usize) -> Result<(), TpError> {
+        self.check()?;
+        if self.size() == 1 {
+            return Ok(());
+        }
+        let mut buckets: Vec<(usize, Vec<(usize, Wired)>)> = Vec::new();
+        for (index, addend) in addends.iter().enumerate() {
+            let Some(wired) = self.wired(addend)? else { continue };
+            let elements = wired.elements();
+            match buckets.last_mut() {
+                Some((held, pieces)) if *held + elements <= cap => {
+                    *held += elements;
+                    pieces.push((index, wired));
+                }
+                _ => buckets.push((elements, vec![(index, wired)])),
+            }
+        }
+        for (elements, pieces) in buckets {
+            self.sum_bucket(addends, elements, &pieces)?;
+        }
+        Ok(())
+    }
+
+    fn sum_bucket(
+        &self,
+        addends: &mut [Addend<'_>],
+        elements: usize,
+        pieces: &[(usize, Wired)],
+    ) -> Result<(), TpError> {
+        let named = |piece: &(usize, Wired)| {
+            let addend = &addends[piece.0];
+            format!("{} (rows {}..{})", addend.name, addend.rows.start, addend.rows.end)
+        };
+        let what = match pieces {
+            [] => return Ok(()),
+            [one] => format!("partial gradients: {}", named(one)),
+            [first, .., last] => format!("partial gradients: {} to {}", named(first), named(last)),
+        };
+        // one gradient that travels as it is needs no copy
+        let whole = match pieces {
+            [(index, Wired { local: None, .. })] => shared(&addends[*index].gradient),
+            _ => None,
+        };
+        let bucket = whole.unwrap_or_else(|| {
+            let mut wire = Vec::with_capacity(elements);
+            for (index, wired) in pieces {
+                wired.pack(&values(&addends[*index].gradient), &mut wire);
+            }
+            Bucket::new(wire)
+        });
+        let group = self.group();
+        let sums = self.kept(group.all_reduce(bucket, Reduction::Sum, &what).wait())?;
+        if let [(index, Wired { local: None, .. })] = pieces {
+            let gradient = &mut addends[*index].gradient;
+            *gradient = AnyTensor::from_elements(sums.into_vec(), &gradient.shape(), &gradient.device());
+            return Ok(());
+        }
+        let mut rest = sums.as_slice();
+        for (index, wired) in pieces {
+            let (now, after) = rest.split_at(wired.elements());
+            let addend = &mut addends[*index];
+            let gradient = addend.gradient.clone();
+            // dropped first, so that the edit is in place where nobody else holds it
+            addend.gradient = empty(&gradient);
+            addend.gradient = gradient.edited::<f32>(|values| wired.unpack(now, values));
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// What of a gradient travels.
+    fn wired(&self, addend: &Addend<'_>) -> Result<Option<Wired>, TpError> {
+        let (placement, rank) = (addend.placement, self.rank());
+        let what = || addend.name.to_owned();
+        if placement.ranks() != self.size() {
+            return Err(TpError::Ranks { what: what(), placed: placement.ranks(), group: self.size() });
+        }
+        let mut expected = placement.local_shape(rank);
+        if let Some(rows) = expected.first_mut() {
+            *rows = addend.rows.len();
+        }
+        if addend.gradient.shape() != expected {
+            return Err(TpError::Shape { what: what(), got: addend.gradient.shape(), expected });
+        }
+        if shared(&addend.gradient).is_none() {
+            let got = addend.gradient.dtype();
+            return Err(TpError::Dtype { what: what(), got, expected: "float32" });
+        }
+        let row: usize = expected.iter().skip(1).product();
+        match (placement.gradient(), placement.split()) {
+            (Gradient::Partial, _) => Ok(Some(Wired { row, rows: addend.rows.len(), local: None })),
+            (Gradient::Shared, Some(split)) if placement.dim() == Some(0) => {
+                let (global, local) = shared_rows(split, &addend.rows, rank)
+                    .map_err(|row| TpError::Rows { what: what(), rows: addend.rows.clone(), row })?;
+                Ok(Some(Wired { row, rows: global, local: Some(local) }))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// How many rows travel of a dimension that some ranks share, if each gives its local rows `rows`; and which of them are
+/// which of those of `rank`. The same rows on every rank.
+///
+/// # Errors
+/// A row that only some of its ranks would give.
+fn shared_rows(
+    split: &Split,
+    rows: &Range<usize>,
+    rank: usize,
+) -> Result<(usize, Vec<(usize, usize)>), usize> {
+    // per global row: how many ranks hold it, and how many of them give it
+    let mut holders = vec![(0, 0); split.length()];
+    for rank in 0..split.ranks() {
+        for (here, row) in split.pieces(rank).iter().cloned().flatten().enumerate() {
+            holders[row].0 += 1;
+            holders[row].1 += usize::from(rows.contains(&here));
+        }
+    }
+    let mut wire = vec![None; split.length()];
+    let mut global = 0;
+    for (row, &(held, given)) in
+        holders.iter().enumerate().filter(|(_, (held, given))| *held > 1 && *given > 0)
+    {
+        if given < held {
+            return Err(row);
+        }
+        wire[row] = Some(global);
+        global += 1;
+    }
+    let own = split.pieces(rank).iter().cloned().flatten().enumerate();
+    let local = own.filter_map(|(here, row)| Some((wire[row]?, here - rows.start))).collect();
+    Ok((global, local))
+}
+
+/// What of a gradient travels: rows of `row` elements each.
+struct Wired {
+    row: usize,
+    rows: usize,
+    /// Which of them are which of this rank's; `None` where all are, in order.
+    local: Option<Vec<(usize, usize)>>,
+}
+
+impl Wired {
+    fn elements(&self) -> usize {
+        self.rows * self.row
+    }
+
+    fn pack(&self, gradient: &[f32], wire: &mut Vec<f32>) {
+        let Some(local) = &self.local else { return wire.extend_from_slice(gradient) };
+        let start = wire.len();
+        wire.resize(start + self.elements(), 0.0);
+        for &(at, here) in local {
+            wire[start + at * self.row..start + (at + 1) * self.row]
+                .copy_from_slice(&gradient[here * self.row..(here + 1) * self.row]);
+        }
+    }
+
+    fn unpack(&self, wire: &[f32], gradient: &mut [f32]) {
+        let Some(local) = &self.local else { return gradient.copy_from_slice(wire) };
+        for &(at, here) in local {
+            gradient[here * self.row..(here + 1) * self.row]
+                .copy_from_slice(&wire[at * self.row..(at + 1) * self.row]);
+        }
+    }
+}
+
+fn values(x: &AnyTensor) -> Elements<f32> {
+    x.elements::<f32>().expect("invariant: f32, checked when the bucket was planned")
+}
+
+fn empty(like: &AnyTensor) -> AnyTensor {
+    AnyTensor::from_elements(Vec::<f32>::new(), &[0], &like.device())
+}

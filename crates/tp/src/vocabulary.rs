@@ -1,0 +1,156 @@
+//! Embeddings whose vocabulary is divided over the ranks.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burnish_comm::{Bucket, Reduction};
+use burnish_ops::{AnyTensor, BackwardFn, EmbeddingLowRank, OpsError, apply, embedding};
+
+use crate::Tp;
+use crate::handle::{expect_f32, shared};
+
+/// The tokens whose ids lie in a range of the vocabulary.
+///
+/// ```
+/// use burnish_tp::LocalIds;
+/// let local = LocalIds::of(&[7, 2, 9, 4], &(4..9));
+/// assert_eq!((local.rows.as_slice(), local.ids.as_slice()), (&[0, 3][..], &[3, 0][..]));
+/// assert_eq!(local.mask(4), [true, false, false, true]);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalIds {
+    /// Which tokens they are, ascending.
+    pub rows: Arc<Vec<usize>>,
+    /// Their ids, counted from the start of the range.
+    pub ids: Arc<Vec<u32>>,
+}
+
+impl LocalIds {
+    /// The tokens of `ids` that are in `range`.
+    #[must_use]
+    pub fn of(ids: &[u32], range: &Range<usize>) -> Self {
+        let inside = |(row, &id): (usize, &u32)| {
+            let id = id as usize;
+            range.contains(&id).then(|| (row, (id - range.start) as u32))
+        };
+        let (rows, ids) = ids.iter().enumerate().filter_map(inside).unzip();
+        Self { rows: Arc::new(rows), ids: Arc::new(ids) }
+    }
+
+    /// For each of `tokens` tokens, whether its id is in the range.
+    #[must_use]
+    pub fn mask(&self, tokens: usize) -> Vec<bool> {
+        let mut mask = vec![false; tokens];
+        for &row in self.rows.iter() {
+            mask[row] = true;
+        }
+        mask
+    }
+}
+
+impl Tp {
+    /// The embedding of `ids` from this rank's rows of it, `range` of the vocabulary: what other ranks have comes from
+    /// them. An adapter's `a` is this rank's columns `[r, range.len()]`, its `b` whole, with a gradient that is an addend.
+    ///
+    /// # Shapes
+    /// - ids: `[tokens]`, weight: `[range.len(), hidden]`, output: `[tokens, hidden]` in f32, the same on every rank.
+    ///   Forward: one all-reduce of the output.
+    ///
+    /// # Errors
+    /// If an id is outside `0..vocab`, or shapes or dtypes do not fit.
+    pub fn embedding(
+        &self,
+        ids: &Arc<Vec<u32>>,
+        weight: &AnyTensor,
+        low_rank: Option<&EmbeddingLowRank>,
+        range: &Range<usize>,
+        vocab: usize,
+        what: &str,
+    ) -> Result<AnyTensor, OpsError> {
+        const OP: &str = "embedding";
+        let &[rows, hidden] = weight.shape().as_slice() else {
+            return Err(OpsError::Rank { expected: 2, shape: weight.shape() });
+        };
+        if rows != range.len() {
+            let (what, got, expected) = ("weight", weight.shape(), vec![range.len(), hidden]);
+            return Err(OpsError::Shape { op: OP, what, got, expected });
+        }
+        if let Some(&got) = ids.iter().find(|&&id| id as usize >= vocab) {
+            return Err(OpsError::Index { op: OP, got: got as usize, limit: vocab });
+        }
+        if self.size() == 1 {
+            return embedding(ids, weight, low_rank);
+        }
+        let local = LocalIds::of(ids, range);
+        let tokens = ids.len();
+        let what = format!("{what}: output");
+        if local.rows.is_empty() {
+            return self.no_rows(weight, low_rank, [tokens, hidden], &what);
+        }
+        let found = embedding(&local.ids, weight, low_rank)?;
+        expect_f32(OP, "the local rows", &found)?;
+        apply("vocabulary", std::slice::from_ref(&found), |plain, _| {
+            let device = plain[0].device();
+            let sum = if local.rows.len() == tokens {
+                shared(&plain[0]).and_then(|all| self.reduced(all, Reduction::Sum, &what))
+            } else {
+                let mut all = vec![0.0; tokens * hidden];
+                let found = plain[0].elements::<f32>();
+                let found = found.iter().flat_map(|found| found.chunks_exact(hidden.max(1)));
+                for (&row, values) in local.rows.iter().zip(found) {
+                    all[row * hidden..(row + 1) * hidden].copy_from_slice(values);
+                }
+                self.reduced(Bucket::new(all), Reduction::Sum, &what)
+            };
+            let sum = sum.unwrap_or_else(|| vec![0.0; tokens * hidden]);
+            let own = Arc::clone(&local.rows);
+            let backward = move |upstream: AnyTensor| vec![Some(rows_of(upstream, &own))];
+            Ok((AnyTensor::from_elements(sum, &[tokens, hidden], &device), Box::new(backward) as BackwardFn))
+        })
+    }
+
+    /// The embedding where no token is this rank's: its parameters stay on the tape, with gradients of zero, so that what
+    /// follows is recorded on every rank alike.
+    fn no_rows(
+        &self,
+        weight: &AnyTensor,
+        low_rank: Option<&EmbeddingLowRank>,
+        shape: [usize; 2],
+        what: &str,
+    ) -> Result<AnyTensor, OpsError> {
+        let mut inputs = vec![weight.clone()];
+        inputs.extend(low_rank.iter().flat_map(|low| [low.a.clone(), low.b.clone()]));
+        apply("vocabulary", &inputs, |plain, wanted| {
+            let device = plain[0].device();
+            let zeros = vec![0.0; shape[0] * shape[1]];
+            let sum = self.all_reduce(zeros, Reduction::Sum, what);
+            let zeros: Vec<Option<Vec<usize>>> =
+                plain.iter().zip(wanted).map(|(input, &wanted)| wanted.then(|| input.shape())).collect();
+            let zeros_on = device.clone();
+            let backward = move |_| {
+                let zeros = zeros.iter().map(|shape| {
+                    let shape = shape.as_ref()?;
+                    let values = vec![0.0_f32; shape.iter().product()];
+                    Some(AnyTensor::from_elements(values, shape, &zeros_on))
+                });
+                zeros.collect()
+            };
+            Ok((AnyTensor::from_elements(sum, &shape, &device), Box::new(backward) as BackwardFn))
+        })
+    }
+}
+
+/// Some rows of a matrix of f32.
+fn rows_of(x: AnyTensor, rows: &[usize]) -> AnyTensor {
+    let shape = x.shape();
+    if rows.len() == shape[0] {
+        return x;
+    }
+    let (hidden, device) = (shape[1], x.device());
+    let values = x.elements::<f32>().expect("invariant: the gradient of an output in f32");
+    let mut out = Vec::with_capacity(rows.len() * hidden);
+    for &row in rows {
+        out.extend_from_slice(&values[row * hidden..(row + 1) * hidden]);
+    }
+    AnyTensor::from_elements(out, &[rows.len(), hidden], &device)
+}

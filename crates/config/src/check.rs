@@ -375,6 +375,11 @@ impl GenerationOptions {
 impl RankOptions {
     fn conflicts(&self, model: &ModelOptions, training: &TrainingOptions, checks: &mut Checks<'_>) {
         checks.range("nproc", self.nproc >= 1, AT_LEAST_1);
+        checks.range("tp_size", self.tp_size >= 1, AT_LEAST_1);
+        if self.nproc > 1 && !self.nproc.is_multiple_of(self.tp_size.max(1)) {
+            let with = format!("nproc: {}", self.nproc);
+            checks.conflict("tp_size", with, "make nproc a multiple of tp_size: each group of tp_size ranks holds one model");
+        }
         checks.range("global_batch_size", self.global_batch_size != Some(0), AT_LEAST_1);
         checks.range("reduce_bucket_size", self.reduce_bucket_size >= 1, AT_LEAST_1);
         let finite = self.ddp_timeout > 0.0 && self.ddp_timeout.is_finite();

@@ -7,6 +7,7 @@ use burnish_core::{Dtype, Parameter, Registry, Role};
 
 use crate::decoder::Decoder;
 use crate::layers::{Block, Layer, Norm};
+use crate::parallel::Shard;
 use crate::{ModelError, Parameters, Spec};
 
 /// A decoder's parameters by name and its layers by index. Adapters are attached here, before anything is read.
@@ -135,7 +136,14 @@ impl Blueprint {
     /// The model over storage that follows this blueprint's registry.
     #[must_use]
     pub fn into_decoder(self, parameters: Arc<dyn Parameters>) -> Decoder {
+        let shard = Shard::whole(&self.spec);
+        self.into_shard(parameters, shard)
+    }
+
+    /// This rank's part of the model, over storage of its part of each parameter.
+    pub(crate) fn into_shard(self, parameters: Arc<dyn Parameters>, shard: Shard) -> Decoder {
         Decoder {
+            shard,
             spec: self.spec,
             parameters,
             embed: self.embed,

@@ -12,6 +12,8 @@ use burnish_ops::{
 };
 
 use crate::layers::{Block, BlockTensors, Layer, Norm};
+use crate::parallel::Shard;
+use crate::blueprint::{EMBED, HEAD};
 use crate::{ModelError, Parameters, Pass, Spec};
 
 /// A micro-batch of token sequences, flattened.
@@ -56,6 +58,7 @@ pub struct Decoder {
     pub(crate) blocks: Vec<Arc<Block>>,
     pub(crate) norm: Norm,
     pub(crate) head: Layer,
+    pub(crate) shard: Shard,
 }
 
 impl Decoder {
@@ -93,10 +96,11 @@ impl Decoder {
             let indices = block.indices(pass.adapters());
             let (plan, how, rotary, documents) =
                 (block.clone(), assembly.clone(), rotary.clone(), tokens.documents.clone());
+            let shard = self.shard.clone();
             let (shape, eps) = (self.attention_shape(block.window), self.spec.norm_eps);
             let run: Run = Arc::new(move |inputs, weights| {
-                let w = plan.assemble(weights, &how, eps);
-                run_block(&inputs[0], &w, eps, linears, |qkv| {
+                let w = plan.assemble(weights, &how, eps, &shard);
+                run_block(&inputs[0], &w, eps, &plan.name, &shard, linears, |qkv| {
                     attention(qkv, &shape, &documents, Some(&rotary), w.head_norm.as_ref())
                 })
             });
@@ -115,7 +119,11 @@ impl Decoder {
         let mut read = pass.read_all(&self.embed.indices(pass.adapters()))?.into_iter();
         let mut next = || read.next().expect("invariant: `indices` and `embedding` agree");
         let (table, low_rank) = self.embed.embedding(&mut next, &pass.assembly(rows));
-        Ok(embedding(ids, &table, low_rank.as_ref())?)
+        if !self.shard.divided() {
+            return Ok(embedding(ids, &table, low_rank.as_ref())?);
+        }
+        let (tp, own) = (&self.shard.tp, self.shard.own_vocab());
+        Ok(tp.embedding(ids, &table, low_rank.as_ref(), &own, self.spec.vocab, EMBED)?)
     }
 
     /// The tensors of one block.
@@ -127,15 +135,17 @@ impl Decoder {
     ) -> Result<BlockTensors, OpsError> {
         let block = &self.blocks[index];
         let tensors = pass.read_all(&block.indices(pass.adapters()))?;
-        Ok(block.assemble(&tensors, &pass.assembly(rows), self.spec.norm_eps))
+        Ok(block.assemble(&tensors, &pass.assembly(rows), self.spec.norm_eps, &self.shard))
     }
 
-    /// The final norm.
+    /// The final norm, ready for the head.
     ///
     /// # Errors
     /// If shapes do not fit.
     pub fn final_norm(&self, x: &AnyTensor, pass: &Pass) -> Result<AnyTensor, ModelError> {
-        Ok(rms_norm(x, &pass.read(self.norm.index(pass.adapters()))?, self.spec.norm_eps)?)
+        let x = rms_norm(x, &pass.read(self.norm.index(pass.adapters()))?, self.spec.norm_eps)?;
+        // Each rank's rows of the head give an addend of the gradient.
+        Ok(self.shard.tp.f(&x, HEAD)?)
     }
 
     /// The output projection.
@@ -158,8 +168,8 @@ impl Decoder {
 
     pub(crate) fn attention_shape(&self, window: Option<usize>) -> AttentionShape {
         AttentionShape {
-            heads: self.spec.heads,
-            kv_heads: self.spec.kv_heads,
+            heads: self.shard.heads,
+            kv_heads: self.shard.kv_heads,
             head_dim: self.spec.head_dim,
             scale: (self.spec.head_dim as f32).powf(-0.5),
             softcap: None,
@@ -181,19 +191,34 @@ impl Decoder {
 pub(crate) type Linears = fn(&LinearInput, &[Linear], Option<&AnyTensor>) -> Result<AnyTensor, OpsError>;
 
 /// One block around an attention function (causal over documents, or with a cache).
+///
+/// With several tensor-parallel ranks the input's gradient is summed before each pair of column-parallel layers, and the
+/// output of each row-parallel layer, with its adapter's, in one call; the norms' gradients are addends.
+#[expect(clippy::too_many_arguments, reason = "a block, and where it runs")]
 pub(crate) fn run_block(
     x: &AnyTensor,
     w: &BlockTensors,
     eps: f32,
+    name: &str,
+    shard: &Shard,
     linears: Linears,
     attend: impl FnOnce(&AnyTensor) -> Result<AnyTensor, OpsError>,
 ) -> Result<AnyTensor, OpsError> {
-    let normed =
-        |x: &AnyTensor, gamma: &AnyTensor| LinearInput::RmsNorm { x: x.clone(), gamma: gamma.clone(), eps };
-    let qkv = linears(&normed(x, &w.input_norm), &w.qkv, None)?;
+    let tp = &shard.tp;
+    let normed = |x: &AnyTensor, gamma: &AnyTensor| -> Result<LinearInput, OpsError> {
+        Ok(LinearInput::RmsNorm { x: tp.f(x, name)?, gamma: gamma.clone(), eps })
+    };
+    let row = |input: LinearInput, layer: &Linear, residual: &AnyTensor| -> Result<AnyTensor, OpsError> {
+        let layer = std::slice::from_ref(layer);
+        if !shard.divided() {
+            return linears(&input, layer, Some(residual));
+        }
+        tp.g_add(&linears(&input, layer, None)?, residual, name)
+    };
+    let qkv = linears(&normed(x, &w.input_norm)?, &w.qkv, None)?;
     let attended = attend(&qkv)?;
     drop(qkv);
-    let x = linears(&LinearInput::Plain(attended), std::slice::from_ref(&w.o), Some(x))?;
-    let gate_up = linears(&normed(&x, &w.post_norm), &w.gate_up, None)?;
-    linears(&LinearInput::SwiGlu(gate_up), std::slice::from_ref(&w.down), Some(&x))
+    let x = row(LinearInput::Plain(attended), &w.o, x)?;
+    let gate_up = linears(&normed(&x, &w.post_norm)?, &w.gate_up, None)?;
+    row(LinearInput::SwiGlu(gate_up), &w.down, &x)
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use burnish_ops::{AnyTensor, KvCache, OpsError, Rotary, head_logits, linears, linears_decode, select_rows};
 
+use crate::blueprint::HEAD;
 use crate::decoder::{Linears, run_block};
 use crate::{Decoder, Mode, ModelError, Pass};
 
@@ -113,14 +114,22 @@ impl<'a> Decoding<'a> {
             let attend = |qkv: &AnyTensor| -> Result<AnyTensor, OpsError> {
                 cache.attend(qkv, &documents, Some(&rotary), w.head_norm.as_ref())
             };
-            x = run_block(&x, &w, decoder.spec.norm_eps, linears, attend)?;
+            let name = &decoder.blocks[index].name;
+            x = run_block(&x, &w, decoder.spec.norm_eps, name, &decoder.shard, linears, attend)?;
         }
         for (length, tokens) in self.lengths.iter_mut().zip(new) {
             *length += tokens.as_ref().len();
         }
         let x = select_rows(&x, &Arc::new(last))?;
         let x = decoder.final_norm(&x, &self.pass)?;
-        Ok(head_logits(&x, &decoder.head(&self.pass, &rows)?, decoder.head_options(1.0))?)
+        let own = head_logits(&x, &decoder.head(&self.pass, &rows)?, decoder.head_options(1.0))?;
+        if !decoder.shard.divided() {
+            return Ok(own);
+        }
+        // Every rank gets every logit, and so chooses the same token.
+        let own = AnyTensor::from_elements(own, &[new.len(), decoder.shard.own_vocab().len()], &x.device());
+        let all = decoder.shard.tp.gather_columns(&own, &decoder.shard.vocab, HEAD)?;
+        Ok(all.to_f32())
     }
 
     /// One row of the table per new token, so that no step computes more than it needs.

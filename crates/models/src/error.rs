@@ -6,6 +6,7 @@ use burnish_core::{Dtype, RegistryError};
 use burnish_ops::OpsError;
 use burnish_peft::PeftError;
 use burnish_store::StoreError;
+use burnish_tp::TpError;
 
 /// A model that cannot be read, built, run or written.
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +117,9 @@ pub enum ModelError {
     /// An adapter failed.
     #[error(transparent)]
     Peft(#[from] PeftError),
+    /// The model cannot be divided so.
+    #[error(transparent)]
+    Tp(#[from] TpError),
     /// Two parameters share a name.
     #[error(transparent)]
     Registry(#[from] RegistryError),

@@ -284,3 +284,14 @@ pub fn to_host(tensor: &AnyTensor) -> HostTensor {
 pub(crate) fn rows_in(parameter: &Parameter) -> usize {
     parameter.shape.first().copied().unwrap_or(1)
 }
+
+/// Columns (along dim 1) of a matrix.
+pub(crate) fn columns_of(tensor: &HostTensor, columns: &Range<usize>) -> HostTensor {
+    let size = tensor.dtype.bytes();
+    let (rows, all) = (tensor.shape[0], tensor.shape[1]);
+    let mut bytes = Vec::with_capacity(rows * columns.len() * size);
+    for row in tensor.bytes.chunks_exact((all * size).max(1)).take(rows) {
+        bytes.extend_from_slice(&row[columns.start * size..columns.end * size]);
+    }
+    HostTensor { dtype: tensor.dtype, shape: vec![rows, columns.len()], bytes }
+}

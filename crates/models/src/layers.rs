@@ -5,6 +5,8 @@ use std::sync::Arc;
 use burnish_core::random::Stream;
 use burnish_ops::{AnyTensor, Dropout, EmbeddingLowRank, HeadNorm, Linear, LowRank};
 
+use crate::parallel::Shard;
+
 /// Dropout of one training step: sites add their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DropoutStep {
@@ -149,10 +151,16 @@ impl Block {
         all
     }
 
-    pub(crate) fn assemble(&self, tensors: &[AnyTensor], how: &Assembly, eps: f32) -> BlockTensors {
+    pub(crate) fn assemble(
+        &self,
+        tensors: &[AnyTensor],
+        how: &Assembly,
+        eps: f32,
+        shard: &Shard,
+    ) -> BlockTensors {
         let mut tensors = tensors.iter().cloned();
         let mut next = || tensors.next().expect("invariant: `indices` and `assemble` agree");
-        BlockTensors {
+        let mut all = BlockTensors {
             input_norm: next(),
             qkv: [
                 self.q.linear(&mut next, how),
@@ -164,6 +172,16 @@ impl Block {
             post_norm: next(),
             gate_up: [self.gate.linear(&mut next, how), self.up.linear(&mut next, how)],
             down: self.down.linear(&mut next, how),
+        };
+        if !shard.first() {
+            // What is summed over ranks is added by one of them.
+            for layer in [&mut all.o, &mut all.down] {
+                layer.bias = None;
+                if let Some(low_rank) = &mut layer.low_rank {
+                    low_rank.b_bias = None;
+                }
+            }
         }
+        all
     }
 }

@@ -10,10 +10,11 @@ use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::AnyTensor;
 use burnish_peft::{AdapterFolder, AdapterTensors, Factor, LoraConfig, Plan, Use, fresh};
 use burnish_store::{FolderWriter, HostTensor, WeightFolder};
+use burnish_tp::Tp;
 
 use crate::adapter::copy_name;
 use crate::folder::{ModelFolder, rows_in, to_device, to_host};
-use crate::{Blueprint, Decoder, Exporter, ModelError, Parameters, Resident, RowSource};
+use crate::{Blueprint, Decoder, Exporter, ModelError, Parallel, Parameters, Resident, RowSource};
 
 /// What trains.
 pub enum Tuning<'a> {
@@ -36,6 +37,8 @@ pub struct Planned<'a> {
     tensors: AdapterTensors,
     base: usize,
     seed: u64,
+    /// Tensor parallelism, when there is any.
+    parallel: Option<(Arc<Parallel>, Tp)>,
 }
 
 impl<'a> Planned<'a> {
@@ -70,13 +73,49 @@ impl<'a> Planned<'a> {
             }
         };
         folder.declare(blueprint.registry_mut(), base, trained)?;
-        Ok(Self { folder, blueprint, plan, tensors, base, seed })
+        Ok(Self { folder, blueprint, plan, tensors, base, seed, parallel: None })
     }
 
-    /// The parameters.
+    /// The same model divided over the ranks of `tp`, of which this one holds a part of each layer.
+    ///
+    /// # Errors
+    /// If there are more ranks than heads.
+    pub fn over(mut self, tp: &Tp) -> Result<Self, ModelError> {
+        let parallel = Parallel::new(&mut self.blueprint, tp.size())?;
+        self.parallel = Some((Arc::new(parallel), tp.clone()));
+        Ok(self)
+    }
+
+    /// How parameters lie over tensor-parallel ranks, if there are several.
+    #[must_use]
+    pub fn parallel(&self) -> Option<&Arc<Parallel>> {
+        self.parallel.as_ref().map(|(parallel, _)| parallel)
+    }
+
+    /// The parameters, of their global shapes.
     #[must_use]
     pub fn registry(&self) -> &Registry {
         self.blueprint.registry()
+    }
+
+    /// The parameters with the shapes of what this rank holds.
+    #[must_use]
+    pub fn local_registry(&self) -> Registry {
+        match &self.parallel {
+            Some((parallel, tp)) => parallel.local_registry(self.registry(), tp.rank()),
+            None => self.registry().clone(),
+        }
+    }
+
+    /// As [`Self::rows`], of what this rank holds.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn local_rows(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        match &self.parallel {
+            Some((parallel, tp)) => parallel.read(index, tp.rank(), rows, |rows| self.rows(index, rows)),
+            None => self.rows(index, rows),
+        }
     }
 
     /// Which parameters are read together, in the order of forward: the embedding, the blocks, the head.
@@ -125,11 +164,15 @@ impl<'a> Planned<'a> {
         Exporter { registry: self.registry().clone(), plan: self.plan.clone(), base: self.base }
     }
 
-    /// The model over storage that holds [`Self::registry`]'s parameters.
+    /// The model over storage that holds [`Self::local_registry`]'s parameters.
     #[must_use]
     pub fn into_model(self, parameters: Arc<dyn Parameters>) -> Model {
-        let Self { blueprint, plan, base, .. } = self;
-        Model { decoder: blueprint.into_decoder(parameters.clone()), parameters, plan, base }
+        let Self { blueprint, plan, base, parallel, .. } = self;
+        let decoder = match parallel {
+            Some((parallel, tp)) => blueprint.into_shard(parameters.clone(), parallel.shard(tp)),
+            None => blueprint.into_decoder(parameters.clone()),
+        };
+        Model { decoder, parameters, plan, base }
     }
 
     /// The model with every parameter whole in this process's memory.

@@ -63,6 +63,19 @@ impl Partition {
         Self { bounds, row }
     }
 
+    /// `rows / N` rows each, and the remaining ones to the ranks from `start` on: the same rows for every parameter with
+    /// as many, whatever else there is.
+    ///
+    /// # Panics
+    /// If there are no ranks.
+    #[must_use]
+    pub fn dealt(shape: &[usize], world: usize, start: usize) -> Self {
+        assert!(world > 0, "invariant: at least one rank");
+        let mut loads: Vec<usize> = (0..world).map(|rank| (rank + world - start % world) % world).collect();
+        let (rows, row) = rows_of(shape);
+        Self { row, ..Self::balanced(&[rows], &mut loads) }
+    }
+
     /// How many ranks it is dealt to.
     #[must_use]
     pub fn world(&self) -> usize {

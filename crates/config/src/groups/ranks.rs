@@ -5,12 +5,14 @@ use crate::setting::ZeroStage;
 use crate::table::options;
 
 options! {
-    /// Data-parallel ranks and the sharding of training state over them.
+    /// Ranks, and what they share out.
     RankOptions, "Ranks";
     /// Ranks that this process starts as threads; under mpirun the launcher decides.
     Burnish nproc: usize = 1;
     /// How ranks talk: `local` between the threads of one process, `mpi` between processes; `auto` is mpi under mpirun.
     Burnish transport: Transport = Transport::Auto;
+    /// Ranks that share each layer (tensor parallelism); the others take different rows.
+    Transformers tp_size: usize = 1;
     /// What is sharded over ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
     DeepSpeed zero_stage: ZeroStage = ZeroStage(0);
     /// Rows of an optimizer step on all ranks together; fixes batches and their order whatever the number of ranks.

@@ -6,7 +6,7 @@ mod memory;
 mod settle;
 mod traffic;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use burnish_core::{Layout, Parameter, Registry};
@@ -118,9 +118,9 @@ impl Plan {
         };
         let tied = given.iter().enumerate().map(others).collect();
         // What trains is balanced by itself: its share of the optimizer's state counts most.
-        // So is what tensor parallelism shards, whose sizes differ between its ranks, while the rows of what it replicates
-        // must not.
-        let mut loads = BTreeMap::<(bool, bool), Vec<usize>>::new();
+        // What tensor parallelism shards is dealt without regard to sizes, which differ between its ranks: they must find
+        // the rows of what they replicate, or share, on the same data-parallel ranks.
+        let (mut trained, mut frozen) = (vec![0; world], vec![0; world]);
         let mut placements: Vec<Placement> = Vec::with_capacity(registry.len());
         for (index, parameter) in registry.iter().enumerate() {
             let target = targets[index];
@@ -128,14 +128,15 @@ impl Plan {
                 placements.push(placements[target].clone());
                 continue;
             }
-            let replicated = parameter.layout == Layout::Replicated;
-            let loads = loads.entry((parameter.trainable, replicated)).or_insert_with(|| vec![0; world]);
+            let loads = if parameter.trainable { &mut trained } else { &mut frozen };
             let partition = if whole(parameter) {
                 let owner = (0..world).min_by_key(|&r| loads[r]).unwrap_or_default();
                 loads[owner] += parameter.elements();
                 Partition::owned(&parameter.shape, world, owner)
-            } else {
+            } else if parameter.layout == Layout::Replicated {
                 Partition::balanced(&parameter.shape, loads)
+            } else {
+                Partition::dealt(&parameter.shape, world, index)
             };
             let alone = world == 1;
             let sharded =

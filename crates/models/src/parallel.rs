@@ -1,0 +1,196 @@
+//! Which part of a decoder each tensor-parallel rank has.
+
+use std::ops::Range;
+
+use burnish_core::{Layout, Registry};
+use burnish_store::HostTensor;
+use burnish_tp::{Gradient, HeadSplit, Part, Placement, Split, Style, Tp, TpPlan};
+
+use crate::blueprint::{Blueprint, EMBED, HEAD};
+use crate::folder::columns_of;
+use crate::{Family, ModelError, Spec};
+
+/// Transformers' plan of a family, by module; beside its words the norms inside column-parallel operations, whose
+/// gradients are addends, and the vocabulary, which is divided too.
+///
+/// # Errors
+/// None: the words are styles.
+pub fn plan(family: Family) -> Result<TpPlan, ModelError> {
+    let rules: &[(&str, &str)] = match family {
+        // The same layers; q/k norms are only in Qwen3.
+        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => &[
+            ("model.embed_tokens", "embedding_rowwise"),
+            ("model.layers.*.input_layernorm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.self_attn.q_proj", "colwise"),
+            ("model.layers.*.self_attn.k_proj", "colwise"),
+            ("model.layers.*.self_attn.v_proj", "colwise"),
+            ("model.layers.*.self_attn.q_norm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.self_attn.k_norm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.self_attn.o_proj", "rowwise"),
+            ("model.layers.*.post_attention_layernorm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.mlp.gate_proj", "colwise"),
+            ("model.layers.*.mlp.up_proj", "colwise"),
+            ("model.layers.*.mlp.down_proj", "rowwise"),
+            ("model.norm", "replicated"),
+            ("lm_head", "colwise"),
+        ],
+    };
+    let mut plan = TpPlan::new();
+    for (pattern, style) in rules {
+        plan = plan.with(*pattern, style.parse()?);
+    }
+    Ok(plan)
+}
+
+/// How a decoder's parameters lie over the ranks of the tensor-parallel axis. Made from global shapes: the same on every
+/// rank.
+#[derive(Clone, Debug)]
+pub struct Parallel {
+    ranks: usize,
+    placements: Vec<Placement>,
+    heads: HeadSplit,
+    vocab: Split,
+}
+
+impl Parallel {
+    pub(crate) fn new(blueprint: &mut Blueprint, ranks: usize) -> Result<Self, ModelError> {
+        let spec = blueprint.spec.clone();
+        let heads = HeadSplit::new(spec.heads, spec.kv_heads, ranks)?;
+        let (mlp, vocab) = (Split::balanced(spec.intermediate, ranks)?, Split::balanced(spec.vocab, ranks)?);
+        let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
+        let mut placements: Vec<Option<Placement>> = vec![None; shapes.len()];
+        let plan = plan(spec.family)?;
+        let style_of = |module: &str| plan.style(module).unwrap_or(Style::Replicated);
+        for (module, layer) in blueprint.layers_mut() {
+            let style = style_of(&module);
+            let split = split_of(&module, &spec, &heads, &mlp, &vocab);
+            let embeds = module == EMBED;
+            let (a, b) = if embeds { (Part::EmbeddingA, Part::EmbeddingB) } else { (Part::LoraA, Part::LoraB) };
+            let mut parts = vec![(Some(layer.weight), Part::Weight), (layer.bias, Part::Bias)];
+            if let Some((weight, bias)) = layer.saved {
+                parts.extend([(Some(weight), Part::Weight), (bias, Part::Bias)]);
+            }
+            if let Some(low_rank) = &layer.low_rank {
+                parts.extend([(Some(low_rank.a), a), (Some(low_rank.b), b)]);
+                parts.push((low_rank.b_bias, Part::LoraBBias));
+            }
+            for (index, part) in parts {
+                let Some(index) = index else { continue };
+                placements[index] = Some(Placement::of(style, part, &shapes[index], &split)?);
+            }
+        }
+        for (module, norm) in blueprint.norms_mut() {
+            let gradient = match style_of(&module) {
+                Style::Replicated => Gradient::Complete,
+                _ => Gradient::Partial,
+            };
+            for index in [Some(norm.weight), norm.saved].into_iter().flatten() {
+                placements[index] = Some(Placement::replicated(&shapes[index], ranks, gradient));
+            }
+        }
+        let registry = &blueprint.registry;
+        for (index, parameter) in registry.iter().enumerate() {
+            if let Some(target) = parameter.alias_of.as_ref().and_then(|name| registry.index_of(name)) {
+                placements[index] = placements[target].clone();
+            }
+        }
+        let placements = placements
+            .into_iter()
+            .zip(registry.iter())
+            .map(|(placement, p)| placement.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() }))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { ranks, placements, heads, vocab })
+    }
+
+    /// How the parameter at `index` lies.
+    ///
+    /// # Panics
+    /// If there is no such parameter.
+    #[must_use]
+    pub fn placement(&self, index: usize) -> &Placement {
+        &self.placements[index]
+    }
+
+    /// The ranks of the axis.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// The registry with the shapes of what `rank` holds.
+    #[must_use]
+    pub fn local_registry(&self, registry: &Registry, rank: usize) -> Registry {
+        let mut local = registry.clone();
+        for (parameter, placement) in local.iter_mut().zip(&self.placements) {
+            parameter.shape = placement.local_shape(rank);
+            parameter.layout = placement.layout().unwrap_or(Layout::Replicated);
+        }
+        local
+    }
+
+    /// Rows (along dim 0) of what `rank` holds of a parameter, from rows of the whole.
+    ///
+    /// # Errors
+    /// Whatever `read` returns.
+    pub fn read<E>(
+        &self,
+        index: usize,
+        rank: usize,
+        rows: Range<usize>,
+        read: impl FnOnce(Range<usize>) -> Result<HostTensor, E>,
+    ) -> Result<HostTensor, E> {
+        let placement = &self.placements[index];
+        let Some(range) = placement.split().and_then(|split| split.range(rank)) else { return read(rows) };
+        match placement.dim() {
+            Some(0) => read(range.start + rows.start..range.start + rows.end),
+            _ => Ok(columns_of(&read(rows)?, &range)),
+        }
+    }
+
+    pub(crate) fn shard(&self, tp: Tp) -> Shard {
+        let rank = tp.rank();
+        let own = self.heads.of(rank);
+        Shard { heads: own.q.len(), kv_heads: own.kv.len(), vocab: self.vocab.clone(), tp }
+    }
+}
+
+/// The split of a layer's divided features.
+fn split_of(module: &str, spec: &Spec, heads: &HeadSplit, mlp: &Split, vocab: &Split) -> Split {
+    match module.rsplit('.').next().unwrap_or_default() {
+        "q_proj" | "o_proj" => heads.q(spec.head_dim),
+        "k_proj" | "v_proj" => heads.kv(spec.head_dim),
+        _ if module == EMBED || module == HEAD => vocab.clone(),
+        _ => mlp.clone(),
+    }
+}
+
+/// This rank's part of a decoder while it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Shard {
+    pub(crate) tp: Tp,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) vocab: Split,
+}
+
+impl Shard {
+    /// All of it.
+    pub(crate) fn whole(spec: &Spec) -> Self {
+        Self { tp: Tp::alone(), heads: spec.heads, kv_heads: spec.kv_heads, vocab: Split::whole(spec.vocab) }
+    }
+
+    /// The rows of the vocabulary that this rank has.
+    pub(crate) fn own_vocab(&self) -> Range<usize> {
+        self.vocab.range(self.tp.rank()).unwrap_or_default()
+    }
+
+    /// Whether there are others.
+    pub(crate) fn divided(&self) -> bool {
+        self.tp.size() > 1
+    }
+
+    /// Whether this rank adds what is to be added once (biases of row-parallel layers).
+    pub(crate) fn first(&self) -> bool {
+        self.tp.rank() == 0
+    }
+}

@@ -113,7 +113,7 @@ fn bench(m: &Model) {
     let frozen = HeadWanted { hidden: true, ..Default::default() };
     let trained = HeadWanted { weight: true, ..frozen };
     let coefficient = |_: usize, _: f32| -1.0 / rows as f32;
-    let stats = head_forward(&hidden, &head, &targets, &options);
+    let stats = head_forward(&hidden, &head, None, &targets, &options);
     let g = vec![-1.0 / rows as f32; rows];
 
     // Decoding: one more token for each sequence.
@@ -141,19 +141,33 @@ fn bench(m: &Model) {
                 "attention decode, a token each",
                 Box::new(|| drop(attention_cached(one_qkv, &one, Some(&one_rotary), None, &cache))),
             ),
-            ("head forward", Box::new(|| drop(head_forward(&hidden, &head, &targets, &options)))),
+            ("head forward", Box::new(|| drop(head_forward(&hidden, &head, None, &targets, &options)))),
             (
                 "head fused, frozen",
-                Box::new(|| drop(head_fused(&hidden, &head, &targets, &options, &coefficient, &frozen))),
+                Box::new(|| {
+                    drop(head_fused(&hidden, &head, None, &targets, &options, &coefficient, &frozen))
+                }),
             ),
             (
                 "head fused, trained",
-                Box::new(|| drop(head_fused(&hidden, &head, &targets, &options, &coefficient, &trained))),
+                Box::new(|| {
+                    drop(head_fused(&hidden, &head, None, &targets, &options, &coefficient, &trained))
+                }),
             ),
             (
                 "head backward, frozen",
                 Box::new(|| {
-                    drop(head_backward(&hidden, &head, &targets, &options, &stats, &g, Some(&g), &frozen));
+                    drop(head_backward(
+                        &hidden,
+                        &head,
+                        None,
+                        &targets,
+                        &options,
+                        &stats,
+                        &g,
+                        Some(&g),
+                        &frozen,
+                    ));
                 }),
             ),
             ("head logits, a token each", Box::new(|| drop(head_logits(few, &head, &options)))),

@@ -53,7 +53,8 @@ pub use attention::{
 pub use elementwise::{add_assign, scale, sum_of_squares, to_bf16, to_f16, to_f32};
 pub use embedding::{embedding_backward, embedding_forward};
 pub use head::{
-    HeadGrad, HeadOptions, HeadStats, HeadWanted, head_backward, head_forward, head_fused, head_logits,
+    HeadGrad, HeadOptions, HeadStats, HeadWanted, VocabPart, VocabRows, head_backward, head_forward,
+    head_fused, head_logits, head_tile,
 };
 pub use linear::{
     Dropout, Input, Linear, LinearGrad, LinearsGrad, LinearsOut, LinearsSaved, LowRank, Wanted, WantedLinear,

@@ -14,7 +14,7 @@
 //! let head = Linear::new(AnyTensor::new(Tensor::<2>::zeros([7, 4], &device)));
 //! // All logits are equal: each token costs ln 7.
 //! let out =
-//!     token_loss(TokenLoss::Nll, &hidden, &head, &vec![0, 3, 6].into(), HeadOptions::default(), 3.0).unwrap();
+//!     token_loss(TokenLoss::Nll, &hidden, &head, None, &vec![0, 3, 6].into(), HeadOptions::default(), 3.0).unwrap();
 //! assert!((out.loss.to_f32()[0] - 7f32.ln()).abs() < 1e-6);
 //! assert_eq!(out.tally.mean("mean_token_accuracy"), Some(1.0 / 3.0)); // the first maximum is token 0
 //! ```

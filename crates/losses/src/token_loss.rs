@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use burnish_ops::{AnyTensor, Coefficient, HeadOptions, Linear, OpsError, TokenStats, head_loss};
+use burnish_ops::{AnyTensor, Coefficient, HeadOptions, Linear, OpsError, TokenStats, VocabShard, head_loss};
 
 use crate::Tally;
 
@@ -71,6 +71,9 @@ pub struct LossOutput {
 /// `denominator` is the number of target tokens in the whole step, over micro-batches and ranks. No rows at all give
 /// exactly 0 with zero gradients.
 ///
+/// With a `shard` the head holds one rank's rows of the vocabulary ([`burnish_ops::head_loss`]). Loss, tally and
+/// per-token facts are then the same on every rank of the vocabulary: they are counted once, not once per rank.
+///
 /// # Shapes
 /// - hidden: `[tokens, hidden]`, head: `[vocab, hidden]`, targets: `[tokens]`
 ///
@@ -80,12 +83,13 @@ pub fn token_loss(
     kind: TokenLoss,
     hidden: &AnyTensor,
     head: &Linear,
+    shard: Option<&VocabShard>,
     targets: &Arc<Vec<u32>>,
     options: HeadOptions,
     denominator: f64,
 ) -> Result<LossOutput, OpsError> {
     let coefficient: Coefficient = Arc::new(move |_, lp| kind.coefficient(lp, denominator));
-    let (loss, stats) = head_loss(hidden, head, targets, options, &coefficient, |stats| {
+    let (loss, stats) = head_loss(hidden, head, shard, targets, options, &coefficient, |stats| {
         (stats.log_prob.iter().map(|&lp| kind.numerator(lp)).sum::<f64>() / denominator.max(1.0)) as f32
     })?;
     let tokens = stats.log_prob.len() as f64;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor, TensorData};
-use burnish_ops::{AnyTensor, HeadOptions, Linear, OpsError, TokenStats, head_log_probs, reference};
+use burnish_ops::{
+    AnyTensor, HeadOptions, Linear, OpsError, TokenStats, VocabShard, head_log_probs, reference,
+};
 use serde_json::Value;
 
 use crate::golden::{cases, count, number, numbers};
@@ -36,7 +38,13 @@ const FULL: [&str; 20] = [
 ];
 const TIE: [&str; 7] = ["tie", "hidden", "weight", "targets", "chunk", "is_top1", "log_probs"];
 
-type Head = fn(&AnyTensor, &Linear, &Arc<Vec<u32>>, HeadOptions) -> Result<(AnyTensor, TokenStats), OpsError>;
+type Head = fn(
+    &AnyTensor,
+    &Linear,
+    Option<&VocabShard>,
+    &Arc<Vec<u32>>,
+    HeadOptions,
+) -> Result<(AnyTensor, TokenStats), OpsError>;
 
 fn leaf(v: &Value) -> Option<AnyTensor> {
     let rows = v.as_array()?;
@@ -71,7 +79,7 @@ fn replay(head: Head, case: &Value, name: &str) {
         softcap: case["softcap"].as_f64().map(|c| c as f32),
         logit_scale: or("logit_scale", 1.0),
     };
-    let (both, stats) = head(&hidden, &layer, &Arc::new(targets), options).unwrap();
+    let (both, stats) = head(&hidden, &layer, None, &Arc::new(targets), options).unwrap();
 
     let check =
         |got: &[f32], key: &str| assert_close(got, &flat(&case[key]), TOLERANCE, &format!("{name}: {key}"));

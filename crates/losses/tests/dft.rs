@@ -22,7 +22,7 @@ fn equals_the_formula_on_the_reference_head() {
     let formula = problem.tensors();
     let targets: Arc<Vec<u32>> = Arc::new(labels.iter().copied().flatten().collect());
     let (both, _) =
-        reference::head_log_probs(&formula.hidden, &formula.head(), &targets, problem.options).unwrap();
+        reference::head_log_probs(&formula.hidden, &formula.head(), None, &targets, problem.options).unwrap();
     let log_probs = both.rank::<2>().unwrap().narrow(0, 0, 1);
     let weight = AnyTensor::new(log_probs.clone()).plain().rank::<2>().unwrap().exp();
     let loss = (weight * log_probs).sum().neg() / denominator;

@@ -10,3 +10,4 @@ mod nothing;
 mod problem;
 mod refused;
 mod sft;
+mod split_head;

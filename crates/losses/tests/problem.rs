@@ -98,7 +98,15 @@ pub(crate) fn labelled_loss(
 ) -> Result<LossOutput, OpsError> {
     let rows: Vec<usize> = (0..labels.len()).filter(|&i| labels[i].is_some()).collect();
     let targets: Vec<u32> = labels.iter().copied().flatten().collect();
-    token_loss(kind, &select_rows(hidden, &Arc::new(rows))?, head, &Arc::new(targets), options, denominator)
+    token_loss(
+        kind,
+        &select_rows(hidden, &Arc::new(rows))?,
+        head,
+        None,
+        &Arc::new(targets),
+        options,
+        denominator,
+    )
 }
 
 pub(crate) fn tensor(name: &str, shape: &[usize], scale: f32) -> AnyTensor {

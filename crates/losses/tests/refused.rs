@@ -12,8 +12,9 @@ fn a_target_outside_the_vocabulary() {
     let problem = Problem { tokens: 3, ..Problem::new() };
     let tensors = problem.tensors();
     let targets = Arc::new(vec![0, 101, 5]);
-    let error = token_loss(TokenLoss::Nll, &tensors.hidden, &tensors.head(), &targets, problem.options, 3.0)
-        .unwrap_err();
+    let error =
+        token_loss(TokenLoss::Nll, &tensors.hidden, &tensors.head(), None, &targets, problem.options, 3.0)
+            .unwrap_err();
     assert!(matches!(error, OpsError::Index { got: 101, limit: 101, .. }));
     assert_eq!(error.to_string(), "head: index 101 is outside 0..101");
 
@@ -30,9 +31,16 @@ fn as_many_targets_as_tokens() {
     for targets in [vec![], vec![1, 2], vec![1; 4]] {
         let got = targets.len();
         let targets = Arc::new(targets);
-        let error =
-            token_loss(TokenLoss::Nll, &tensors.hidden, &tensors.head(), &targets, problem.options, 3.0)
-                .unwrap_err();
+        let error = token_loss(
+            TokenLoss::Nll,
+            &tensors.hidden,
+            &tensors.head(),
+            None,
+            &targets,
+            problem.options,
+            3.0,
+        )
+        .unwrap_err();
         assert_eq!(error.to_string(), format!("head: `targets` has shape [{got}], expected [3]"));
         let labels = vec![Some(1); got];
         let error =

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
 use crate::embedding::EmbeddingLowRank;
+use crate::head::VocabShard;
 use crate::linear::{Linear, LinearInput};
 use crate::{AnyTensor, OpsError};
 
@@ -128,13 +129,21 @@ pub(crate) fn attention(
 }
 
 /// `targets` is `None` where only logits are asked.
-pub(crate) fn head(hidden: &AnyTensor, head: &Linear, targets: Option<&[u32]>) -> Result<(), OpsError> {
+pub(crate) fn head(
+    hidden: &AnyTensor,
+    head: &Linear,
+    shard: Option<&VocabShard>,
+    targets: Option<&[u32]>,
+) -> Result<(), OpsError> {
     const OP: &str = "head";
     let [tokens, dim] = matrix(hidden)?;
     layer(OP, head, tokens, dim)?;
+    if let Some(shard) = shard {
+        shape(OP, "weight", head.weight.shape(), &[shard.rows().len(), dim])?;
+    }
     if let Some(targets) = targets {
         shape(OP, "targets", vec![targets.len()], &[tokens])?;
-        let limit = head.out();
+        let limit = shard.map_or(head.out(), VocabShard::vocab);
         if let Some(&got) = targets.iter().find(|&&t| t as usize >= limit) {
             return Err(OpsError::Index { op: OP, got: got as usize, limit });
         }

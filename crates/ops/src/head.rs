@@ -3,9 +3,13 @@
 //! `z = softcap(logit_scale * (h W^T + b)) / temperature`; per token the log-probability of its target, the entropy,
 //! whether the target is the first maximum, `log sum p^2` and the mean logit.
 
+pub(crate) mod shard;
+
 use std::sync::Arc;
 
 use crate::{AnyTensor, Linear, OpsError};
+
+pub use shard::{AcrossVocab, VocabShard};
 
 /// How logits are made from the projection.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,49 +55,60 @@ pub type Coefficient = Arc<dyn Fn(usize, f32) -> f32 + Send + Sync>;
 ///
 /// Without tokens nothing is computed and every gradient is zero.
 ///
+/// With a `shard` the head holds that rank's rows, every rank has all hidden states and all targets, and statistics
+/// and value are those of the whole vocabulary on every rank. The gradients of the hidden states and of a low-rank `A`
+/// are this rank's addends: whoever split the head adds them up. Ranks exchange in the order of their calls and a pass
+/// without gradients exchanges otherwise than one with, so what is tracked must be so on all ranks or on none.
+///
 /// # Errors
 /// If a target is outside the vocabulary, or shapes or dtypes do not fit.
 pub fn head_loss(
     hidden: &AnyTensor,
     head: &Linear,
+    shard: Option<&VocabShard>,
     targets: &Arc<Vec<u32>>,
     options: HeadOptions,
     coefficient: &Coefficient,
     value: impl FnOnce(&TokenStats) -> f32,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
-    crate::check::head(hidden, head, Some(targets))?;
+    crate::check::head(hidden, head, shard, Some(targets))?;
     #[cfg(feature = "flex")]
     if crate::flex::holds(hidden) && !targets.is_empty() {
-        return crate::flex::head::head_loss(hidden, head, targets, options, coefficient, value);
+        return crate::flex::head::head_loss(hidden, head, shard, targets, options, coefficient, value);
     }
-    crate::reference::head_loss(hidden, head, targets, options, coefficient, value)
+    crate::reference::head_loss(hidden, head, shard, targets, options, coefficient, value)
 }
 
 /// Log-probability and entropy per token as a tensor `[2, tokens]` to build any loss on; backward recomputes the
-/// logits tile by tile.
+/// logits tile by tile. A `shard` as in [`head_loss`]: ranks exchange once, in forward.
 ///
 /// # Errors
 /// As [`head_loss`].
 pub fn head_log_probs(
     hidden: &AnyTensor,
     head: &Linear,
+    shard: Option<&VocabShard>,
     targets: &Arc<Vec<u32>>,
     options: HeadOptions,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
-    crate::check::head(hidden, head, Some(targets))?;
+    crate::check::head(hidden, head, shard, Some(targets))?;
     #[cfg(feature = "flex")]
     if crate::flex::holds(hidden) && !targets.is_empty() {
-        return crate::flex::head::head_log_probs(hidden, head, targets, options);
+        return crate::flex::head::head_log_probs(hidden, head, shard, targets, options);
     }
-    crate::reference::head_log_probs(hidden, head, targets, options)
+    crate::reference::head_log_probs(hidden, head, shard, targets, options)
 }
 
-/// Plain logits `[tokens, vocab]` for sampling (temperature is the sampler's). Not recorded.
+/// Plain logits `[tokens, vocab]` for sampling (temperature is the sampler's). Not recorded. Of a head that is split
+/// over the vocabulary, those of this rank's rows.
 ///
 /// # Errors
 /// As [`head_loss`].
 pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> Result<Vec<f32>, OpsError> {
-    crate::check::head(hidden, head, None)?;
+    crate::check::head(hidden, head, None, None)?;
+    if head.out() == 0 {
+        return Ok(Vec::new());
+    }
     #[cfg(feature = "flex")]
     if crate::flex::holds(hidden) {
         return crate::flex::head::head_logits(hidden, head, options);

@@ -6,7 +6,8 @@
 //!   weights and chunking are this.
 //! * [`Parameters`]: reading gives the whole tensor and a gradient has a place to go, on one rank and on many.
 //! * Fused operations, one each so that collectives fit between them: [`linears`] (norm or SwiGLU in, low-rank
-//!   adapters, residual out), [`attention()`], [`rms_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`].
+//!   adapters, residual out), [`attention()`], [`rms_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`],
+//!   the last two also of a head that is split over the vocabulary ([`VocabShard`]).
 //!   On the CPU they run on `burnish-kernels`.
 //! * [`KvCache`]: attention of new tokens over what a sequence has already said.
 //!
@@ -46,7 +47,9 @@ pub use cache::KvCache;
 pub use custom::{BackwardFn, MOST_INPUTS, apply};
 pub use embedding::{EmbeddingLowRank, embedding, select_rows};
 pub use error::OpsError;
-pub use head::{Coefficient, HeadOptions, TokenStats, head_log_probs, head_logits, head_loss};
+pub use head::{
+    AcrossVocab, Coefficient, HeadOptions, TokenStats, VocabShard, head_log_probs, head_logits, head_loss,
+};
 pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode};
 pub use parameters::{Parameters, recorded};
 pub use rms_norm::rms_norm;

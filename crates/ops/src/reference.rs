@@ -2,6 +2,8 @@
 //!
 //! These run on backends without kernels of their own, under Burn's autodiff, and are what kernels are tested against.
 
+mod split_head;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,7 +14,7 @@ use burnish_core::random::{dropout_bits, dropout_row, dropout_threshold};
 
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
 use crate::embedding::EmbeddingLowRank;
-use crate::head::{Coefficient, HeadOptions, TokenStats};
+use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
 use crate::linear::{Dropout, Linear, LinearInput};
 use crate::segment::{NoWeights, Run, segment};
 use crate::update::{Adam, AdamState};
@@ -277,9 +279,13 @@ fn logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> Result<Ten
 pub fn head_log_probs(
     hidden: &AnyTensor,
     head: &Linear,
+    shard: Option<&VocabShard>,
     targets: &Arc<Vec<u32>>,
     options: HeadOptions,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
+    if let Some(shard) = shard.filter(|_| !targets.is_empty()) {
+        return split_head::head_log_probs(hidden, head, shard, targets, options);
+    }
     let device = hidden.device().inner();
     let tokens = targets.len();
     let mut stats = TokenStats::default();
@@ -306,13 +312,13 @@ pub fn head_log_probs(
     }
     if parts.is_empty() {
         let none = Tensor::<2>::zeros([2, 0], (&device, wide::<2>(hidden)?.dtype()));
-        return Ok((no_tokens(hidden, head, AnyTensor::new(none))?, stats));
+        return Ok((constant(hidden, head, AnyTensor::new(none))?, stats));
     }
     Ok((AnyTensor::new(Tensor::cat(parts, 1)), stats))
 }
 
 /// A constant on the tape: every input that wants a gradient gets zeros.
-fn no_tokens(hidden: &AnyTensor, head: &Linear, out: AnyTensor) -> Result<AnyTensor, OpsError> {
+fn constant(hidden: &AnyTensor, head: &Linear, out: AnyTensor) -> Result<AnyTensor, OpsError> {
     let mut inputs = vec![hidden.clone()];
     inputs.extend(head.tensors());
     apply("head", &inputs, |inputs, wanted| {
@@ -377,6 +383,7 @@ fn collect(stats: &mut TokenStats, z: Tensor<2>, targets: &[u32]) {
 pub fn head_loss(
     hidden: &AnyTensor,
     head: &Linear,
+    shard: Option<&VocabShard>,
     targets: &Arc<Vec<u32>>,
     options: HeadOptions,
     coefficient: &Coefficient,
@@ -386,9 +393,9 @@ pub fn head_loss(
     if targets.is_empty() {
         let stats = TokenStats::default();
         let loss = host(vec![value(&stats)], [1], &hidden.device().inner(), dtype);
-        return Ok((no_tokens(hidden, head, AnyTensor::new(loss))?, stats));
+        return Ok((constant(hidden, head, AnyTensor::new(loss))?, stats));
     }
-    let (both, stats) = head_log_probs(hidden, head, targets, options)?;
+    let (both, stats) = head_log_probs(hidden, head, shard, targets, options)?;
     let coefficients: Vec<f32> =
         stats.log_prob.iter().enumerate().map(|(i, &lp)| coefficient(i, lp)).collect();
     let loss = value(&stats);

@@ -36,7 +36,7 @@ impl Input {
         Self { name, shape: shape.to_vec(), dtype: DType::F32, scale, shift: 0.0 }
     }
 
-    fn values(&self) -> TensorData {
+    pub(crate) fn values(&self) -> TensorData {
         let s = Stream::new(23, self.name);
         let count: usize = self.shape.iter().product();
         let values: Vec<f32> = (0..count as u64).map(|i| self.shift + self.scale * s.normal(i)).collect();

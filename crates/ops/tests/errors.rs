@@ -87,10 +87,10 @@ fn layers() {
         assert_eq!(message(linears(&plain, &both, None)), format!("linears: {said}"));
         assert_eq!(message(linears_decode(&plain, &both, None)), format!("linears: {said}"));
         assert_eq!(
-            message(head_loss(&x(), &bad, &targets, options, &coefficient, |_| 0.0)),
+            message(head_loss(&x(), &bad, None, &targets, options, &coefficient, |_| 0.0)),
             format!("head: {said}")
         );
-        assert_eq!(message(head_log_probs(&x(), &bad, &targets, options)), format!("head: {said}"));
+        assert_eq!(message(head_log_probs(&x(), &bad, None, &targets, options)), format!("head: {said}"));
         assert_eq!(message(head_logits(&x(), &bad, options)), format!("head: {said}"));
     }
 }
@@ -178,7 +178,7 @@ fn targets() {
     let head = Linear::new(tensor("w", &[5, 4]));
     let options = HeadOptions::default();
     let run = |hidden: &AnyTensor, targets: Vec<u32>| {
-        message(head_log_probs(hidden, &head, &Arc::new(targets), options))
+        message(head_log_probs(hidden, &head, None, &Arc::new(targets), options))
     };
     assert_eq!(run(&x(), vec![0, 5, 1]), "head: index 5 is outside 0..5");
     assert_eq!(run(&x(), vec![0, 1]), "head: `targets` has shape [2], expected [3]");

@@ -12,22 +12,22 @@ use burnish_ops::{
 use crate::case::{Body, Case, DIFFERENCE, F32, Input, assert_close, device, tensor, to_f64};
 
 #[derive(Clone, Copy, Debug)]
-struct With {
-    bias: bool,
-    rank: usize,
-    b_bias: bool,
-    dropout: f32,
-    dtype: DType,
-    options: HeadOptions,
+pub(crate) struct With {
+    pub(crate) bias: bool,
+    pub(crate) rank: usize,
+    pub(crate) b_bias: bool,
+    pub(crate) dropout: f32,
+    pub(crate) dtype: DType,
+    pub(crate) options: HeadOptions,
 }
 
-const PLAIN: HeadOptions = HeadOptions { temperature: 1.0, softcap: None, logit_scale: 1.0 };
-const ALL: HeadOptions = HeadOptions { temperature: 0.7, softcap: Some(2.5), logit_scale: 1.5 };
-const BARE: With =
+pub(crate) const PLAIN: HeadOptions = HeadOptions { temperature: 1.0, softcap: None, logit_scale: 1.0 };
+pub(crate) const ALL: HeadOptions = HeadOptions { temperature: 0.7, softcap: Some(2.5), logit_scale: 1.5 };
+pub(crate) const BARE: With =
     With { bias: false, rank: 0, b_bias: false, dropout: 0.0, dtype: DType::F32, options: PLAIN };
-const FULL: With = With { bias: true, rank: 3, b_bias: true, dropout: 0.3, options: ALL, ..BARE };
+pub(crate) const FULL: With = With { bias: true, rank: 3, b_bias: true, dropout: 0.3, options: ALL, ..BARE };
 
-fn inputs(with: With, [tokens, dim, vocab]: [usize; 3]) -> Vec<Input> {
+pub(crate) fn inputs(with: With, [tokens, dim, vocab]: [usize; 3]) -> Vec<Input> {
     let scale = 1.0 / (dim as f32).sqrt();
     let weight = Input { dtype: with.dtype, ..Input::new("weight", &[vocab, dim], 2.0 * scale) };
     let mut all = vec![Input::new("hidden", &[tokens, dim], 1.0), weight];
@@ -44,7 +44,7 @@ fn inputs(with: With, [tokens, dim, vocab]: [usize; 3]) -> Vec<Input> {
     all
 }
 
-fn linear(with: With, tokens: usize, tensors: &[AnyTensor]) -> Linear {
+pub(crate) fn linear(with: With, tokens: usize, tensors: &[AnyTensor]) -> Linear {
     let mut tensors = tensors.iter().cloned();
     let mut next = || tensors.next().unwrap();
     let weight = next();
@@ -63,7 +63,7 @@ fn linear(with: With, tokens: usize, tensors: &[AnyTensor]) -> Linear {
     Linear { weight, bias, low_rank }
 }
 
-fn targets(tokens: usize, vocab: usize) -> Arc<Vec<u32>> {
+pub(crate) fn targets(tokens: usize, vocab: usize) -> Arc<Vec<u32>> {
     Arc::new((0..tokens).map(|i| (i * 31 % vocab) as u32).collect())
 }
 
@@ -72,8 +72,8 @@ fn log_probs(name: &str, with: With, dims: [usize; 3]) -> Case {
     let run = move |body: Body, t: &[AnyTensor]| -> Result<AnyTensor, OpsError> {
         let (head, targets) = (linear(with, tokens, &t[1..]), targets(tokens, vocab));
         let (out, stats) = match body {
-            Body::Fused => head_log_probs(&t[0], &head, &targets, with.options),
-            Body::Reference => reference::head_log_probs(&t[0], &head, &targets, with.options),
+            Body::Fused => head_log_probs(&t[0], &head, None, &targets, with.options),
+            Body::Reference => reference::head_log_probs(&t[0], &head, None, &targets, with.options),
         }?;
         // The tensor says what the statistics say.
         let stats: Vec<f64> = stats.log_prob.iter().chain(&stats.entropy).map(|&x| x.into()).collect();
@@ -89,9 +89,9 @@ fn loss(name: &str, with: With, dims: [usize; 3]) -> Case {
     let run = move |body: Body, t: &[AnyTensor]| -> Result<AnyTensor, OpsError> {
         let (head, targets) = (linear(with, tokens, &t[1..]), targets(tokens, vocab));
         let (loss, stats) = match body {
-            Body::Fused => head_loss(&t[0], &head, &targets, with.options, &coefficient(), value),
+            Body::Fused => head_loss(&t[0], &head, None, &targets, with.options, &coefficient(), value),
             Body::Reference => {
-                reference::head_loss(&t[0], &head, &targets, with.options, &coefficient(), value)
+                reference::head_loss(&t[0], &head, None, &targets, with.options, &coefficient(), value)
             }
         }?;
         assert_eq!(stats.log_prob.len(), tokens);
@@ -100,12 +100,12 @@ fn loss(name: &str, with: With, dims: [usize; 3]) -> Case {
     Case { name: format!("loss {name}, {dims:?}"), inputs: inputs(with, dims), run: Box::new(run) }
 }
 
-fn coefficient() -> Coefficient {
+pub(crate) fn coefficient() -> Coefficient {
     Arc::new(|row, lp| -lp.exp() * (1.0 + row as f32 % 5.0) / 16.0)
 }
 
 /// Not the antiderivative of the coefficients: the two are the caller's.
-fn value(stats: &TokenStats) -> f32 {
+pub(crate) fn value(stats: &TokenStats) -> f32 {
     stats.log_prob.iter().sum::<f32>() / 16.0
 }
 
@@ -156,13 +156,13 @@ fn the_loss_uses_its_coefficients() {
     let leaves: Vec<AnyTensor> = plain.iter().map(AnyTensor::leaf).collect();
     let fixed: Coefficient = Arc::new(|row, _| [0.5, -1.25, 2.0, 0.125][row]);
     let head = linear(FULL, 4, &leaves[1..]);
-    let (loss, _) = head_loss(&leaves[0], &head, &targets(4, 6), ALL, &fixed, |_| 3.0).unwrap();
+    let (loss, _) = head_loss(&leaves[0], &head, None, &targets(4, 6), ALL, &fixed, |_| 3.0).unwrap();
     assert_eq!((loss.to_f32(), loss.shape()), (vec![3.0], vec![1]));
     let mut gradients = loss.rank::<1>().unwrap().backward();
 
     let leaves_again: Vec<AnyTensor> = plain.iter().map(AnyTensor::leaf).collect();
     let head = linear(FULL, 4, &leaves_again[1..]);
-    let (both, _) = head_log_probs(&leaves_again[0], &head, &targets(4, 6), ALL).unwrap();
+    let (both, _) = head_log_probs(&leaves_again[0], &head, None, &targets(4, 6), ALL).unwrap();
     let weights: Tensor<2> = Tensor::from_data([[0.5, -1.25, 2.0, 0.125]], (&device(), DType::F64));
     let mut want = (both.rank::<2>().unwrap().narrow(0, 0, 1) * weights).sum().backward();
     for ((leaf, again), _) in leaves.iter().zip(&leaves_again).zip(&all) {
@@ -179,9 +179,10 @@ fn statistics_are_those_of_the_softmax() {
         let t: Vec<AnyTensor> = inputs(with, dims).iter().map(|i| tensor(i.name, &i.shape)).collect();
         let (head, targets) = (linear(with, 7, &t[1..]), targets(7, 11));
         let logits = head_logits(&t[0], &head, HeadOptions { temperature: 1.0, ..with.options }).unwrap();
-        let (_, fused) = head_log_probs(&t[0], &head, &targets, with.options).unwrap();
-        let (_, of_loss) = head_loss(&t[0], &head, &targets, with.options, &coefficient(), value).unwrap();
-        let (_, reference) = reference::head_log_probs(&t[0], &head, &targets, with.options).unwrap();
+        let (_, fused) = head_log_probs(&t[0], &head, None, &targets, with.options).unwrap();
+        let (_, of_loss) =
+            head_loss(&t[0], &head, None, &targets, with.options, &coefficient(), value).unwrap();
+        let (_, reference) = reference::head_log_probs(&t[0], &head, None, &targets, with.options).unwrap();
         for (row, logits) in logits.chunks(11).enumerate() {
             let z: Vec<f64> = logits.iter().map(|&z| f64::from(z / with.options.temperature)).collect();
             let sum: f64 = z.iter().map(|z| z.exp()).sum();
@@ -229,9 +230,9 @@ fn without_tokens_every_gradient_is_zero() {
         let t = leaves();
         let head = linear(FULL, 0, &t[1..]);
         let of_loss = match body {
-            Body::Fused => head_loss(&t[0], &head, &Arc::default(), ALL, &coefficient(), |_| 0.5),
+            Body::Fused => head_loss(&t[0], &head, None, &Arc::default(), ALL, &coefficient(), |_| 0.5),
             Body::Reference => {
-                reference::head_loss(&t[0], &head, &Arc::default(), ALL, &coefficient(), |_| 0.5)
+                reference::head_loss(&t[0], &head, None, &Arc::default(), ALL, &coefficient(), |_| 0.5)
             }
         };
         let (loss, stats) = of_loss.unwrap();
@@ -241,8 +242,8 @@ fn without_tokens_every_gradient_is_zero() {
         let t = leaves();
         let head = linear(FULL, 0, &t[1..]);
         let both = match body {
-            Body::Fused => head_log_probs(&t[0], &head, &Arc::default(), ALL),
-            Body::Reference => reference::head_log_probs(&t[0], &head, &Arc::default(), ALL),
+            Body::Fused => head_log_probs(&t[0], &head, None, &Arc::default(), ALL),
+            Body::Reference => reference::head_log_probs(&t[0], &head, None, &Arc::default(), ALL),
         };
         let (both, _) = both.unwrap();
         assert_eq!(both.shape(), [2, 0]);

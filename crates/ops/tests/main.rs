@@ -13,4 +13,5 @@ mod linears;
 mod memory;
 mod norm;
 mod segment;
+mod split_head;
 mod update;

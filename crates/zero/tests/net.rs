@@ -256,7 +256,7 @@ impl Net {
                 let labels = Arc::new(samples.map(label).collect());
                 let value = |stats: &TokenStats| stats.log_prob.iter().sum::<f32>() * coefficient;
                 let each: Coefficient = Arc::new(move |_, _| coefficient);
-                head_loss(&hidden, &Linear::new(head), &labels, HeadOptions::default(), &each, value)?
+                head_loss(&hidden, &Linear::new(head), None, &labels, HeadOptions::default(), &each, value)?
                     .0
                     .rank::<1>()
             }

@@ -1,9 +1,10 @@
 //! The head's gradients: after the fact, or in the forward pass.
 
 use super::call::{Call, Tokens};
-use super::forward::{Found, check_targets};
+use super::forward::Found;
 use super::gradient::Gradient;
 use super::options::{HeadGrad, HeadOptions, HeadStats, HeadWanted};
+use super::shard::{VocabRows, own_targets};
 use super::vocab::{ENTROPY, G_ENTROPY, G_LOG_PROB, GIVEN, LOG_Z, logits_gradient};
 use crate::linear::Linear;
 use crate::micro::NR;
@@ -14,8 +15,9 @@ use std::ops::Range;
 /// Gradients of `Σ g_log_prob·log_prob + Σ g_entropy·entropy`.
 ///
 /// `stats` is what [`crate::head_forward`] returned for the same arguments. Logits are computed again, tile by tile:
-/// three products with a frozen head, four with a trained one; no `[tokens, vocabulary]` buffer. Results do not
-/// depend on the number of threads.
+/// three products with a frozen head, four with a trained one; no `[tokens, vocabulary]` buffer. With a `shard` nothing
+/// is combined, and the gradients of hidden states and of `A` are this rank's addends. Results do not depend on the
+/// number of threads.
 ///
 /// # Panics
 /// If lengths disagree or a target lies outside the vocabulary.
@@ -23,6 +25,7 @@ use std::ops::Range;
 pub fn head_backward(
     hidden: &[f32],
     head: &Linear<'_>,
+    shard: Option<&VocabRows<'_>>,
     targets: &[u32],
     options: &HeadOptions,
     stats: &HeadStats,
@@ -30,8 +33,8 @@ pub fn head_backward(
     g_entropy: Option<&[f32]>,
     wanted: &HeadWanted,
 ) -> HeadGrad {
-    let call = Call::new(hidden, head, targets.len(), options);
-    check_targets(&call, targets);
+    let call = Call::new(hidden, head, shard, targets.len(), options);
+    let own = own_targets(&call, targets, shard);
     let n = call.n;
     assert!(
         stats.log_z.len() == n && stats.entropy.len() == n && g_log_prob.len() == n,
@@ -60,7 +63,7 @@ pub fn head_backward(
                     let z = Ptr(tile.at(v.start * NR));
                     call.pack_entries(v.clone(), weights);
                     call.logits(call.scaling, &tokens, v.clone(), weights, z, stride);
-                    given.apply(&call, &tokens, &targets[rows.clone()], v.clone(), z, stride);
+                    given.apply(&call, &tokens, &own[rows.clone()], v.clone(), z, stride);
                     gradient.entries(&tokens, v, z, stride);
                 }
             });
@@ -74,15 +77,16 @@ pub fn head_backward(
 ///
 /// `coefficient(row, log_prob)` is the derivative of the loss with respect to the row's log-probability, known as
 /// soon as that is: `-1/n` for a mean negative log-likelihood, 0 for a row that does not count. The logits are
-/// computed once: two products with a frozen head, three with a trained one. Results do not depend on the number of
-/// threads.
+/// computed once: two products with a frozen head, three with a trained one. With a `shard` the parts of every
+/// [`crate::head_tile`] tokens are combined at once, `coefficient` gets the whole vocabulary's log-probability, and the
+/// gradients of hidden states and of `A` are this rank's addends. Results do not depend on the number of threads.
 ///
 /// ```
 /// use burnish_kernels::{HeadOptions, HeadWanted, Linear, Weight, head_fused};
 ///
 /// let head = Linear { out: 2, weight: Weight::F32(&[1.0, 0.0, 0.0, 1.0]), bias: None, low_rank: None };
 /// let wanted = HeadWanted { hidden: true, ..Default::default() };
-/// let (stats, grad) = head_fused(&[0.0, 0.0], &head, &[1], &HeadOptions::default(), &|_, _| -1.0, &wanted);
+/// let (stats, grad) = head_fused(&[0.0, 0.0], &head, None, &[1], &HeadOptions::default(), &|_, _| -1.0, &wanted);
 /// assert!((stats.log_prob[0] + 2f32.ln()).abs() < 1e-6);
 /// assert_eq!(grad.hidden, Some(vec![0.5, -0.5]));
 /// ```
@@ -92,13 +96,14 @@ pub fn head_backward(
 pub fn head_fused(
     hidden: &[f32],
     head: &Linear<'_>,
+    shard: Option<&VocabRows<'_>>,
     targets: &[u32],
     options: &HeadOptions,
     coefficient: &(dyn Fn(usize, f32) -> f32 + Sync),
     wanted: &HeadWanted,
 ) -> (HeadStats, HeadGrad) {
-    let call = Call::new(hidden, head, targets.len(), options);
-    check_targets(&call, targets);
+    let call = Call::new(hidden, head, shard, targets.len(), options);
+    let own = own_targets(&call, targets, shard);
     let gradient = Gradient::new(&call, wanted);
     let low = call.pack_low();
     let mut stats = HeadStats::with_capacity(call.n);
@@ -115,18 +120,25 @@ pub fn head_fused(
                     let z = Ptr(tile.at(v.start * NR));
                     call.pack_entries(v.clone(), weights);
                     call.logits(call.scaling, &tokens, v.clone(), weights, z, stride);
-                    found.note(&call, &tokens, &targets[rows.clone()], v, z, stride);
+                    found.note(&call, &tokens, &own[rows.clone()], v, z, stride);
                 }
             });
         });
-        found.finish(&call, &tokens, &targets[rows.clone()], &mut stats);
+        match shard {
+            None => found.finish(&call, &tokens, &own[rows.clone()], &mut stats),
+            Some(s) => {
+                let mut parts = Vec::with_capacity(tokens.n);
+                found.parts(&call, &tokens, &own[rows.clone()], &mut parts);
+                stats.append((s.combine)(&targets[rows.clone()], &parts), tokens.n);
+            }
+        }
         let given = Given::new(&tokens, &rows, &stats, |row| coefficient(row, stats.log_prob[row]), None);
         tasks(call.runs(), |r| {
             let v = call.entries(r);
             // SAFETY: as above.
             unsafe {
                 let z = Ptr(tile.at(v.start * NR));
-                given.apply(&call, &tokens, &targets[rows.clone()], v.clone(), z, stride);
+                given.apply(&call, &tokens, &own[rows.clone()], v.clone(), z, stride);
                 gradient.entries(&tokens, v, z, stride);
             }
         });

@@ -3,6 +3,7 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 
 use super::options::HeadOptions;
+use super::shard::VocabRows;
 use super::vocab::{Scaling, scale_logits};
 use crate::linear::{Linear, LowRank, Weight};
 use crate::micro::{LDP, NR, gemm, gemm_panel};
@@ -20,6 +21,14 @@ const TILE: usize = 8 << 20;
 const TOKENS: usize = 512;
 /// Floats of a packed run of weights.
 const RUN: usize = 96 << 10;
+
+/// Tokens whose logits are held at a time, of a head of `vocab` rows (split: of the rank that has most).
+///
+/// A split head that makes its gradients in forward ([`crate::head_fused`]) combines once per that many tokens.
+#[must_use]
+pub fn head_tile(vocab: usize) -> usize {
+    (TILE / vocab.max(1) / NR * NR).clamp(NR, TOKENS)
+}
 
 /// Arguments and sizes.
 pub(crate) struct Call<'a> {
@@ -40,11 +49,33 @@ pub(crate) struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// Checks the arguments; `n` tokens.
-    pub(crate) fn new(hidden: &'a [f32], head: &'a Linear<'a>, n: usize, o: &HeadOptions) -> Self {
+    pub(crate) fn new(
+        hidden: &'a [f32],
+        head: &'a Linear<'a>,
+        shard: Option<&VocabRows<'_>>,
+        n: usize,
+        o: &HeadOptions,
+    ) -> Self {
         o.check();
         let vocab = head.out;
-        assert!(vocab > 0, "head: `out` is 0");
-        let dim = head.weight.len() / vocab;
+        let widest = shard.map_or(vocab, |s| s.widest);
+        if let Some(s) = shard {
+            assert!(
+                vocab <= s.widest && s.first + vocab <= s.vocab,
+                "head: {vocab} rows from {} on of a vocabulary of {}, at most {} on a rank",
+                s.first,
+                s.vocab,
+                s.widest
+            );
+        }
+        assert!(widest > 0, "head: `out` is 0");
+        // A rank without rows knows the width from elsewhere, or does not need it.
+        let dim = match (&head.low_rank, vocab, n) {
+            (Some(low), 0, _) => low.a.len() / low.rank.max(1),
+            (None, 0, 0) => 1,
+            (None, 0, _) => hidden.len() / n,
+            _ => head.weight.len() / vocab,
+        };
         assert!(dim > 0 && head.weight.len() == vocab * dim, "head: `weight` is [out, in]");
         assert!(
             hidden.len() == n * dim,
@@ -68,8 +99,8 @@ impl<'a> Call<'a> {
         }
         let depth = Depth { k: dim, x: rank + usize::from(biased) };
         // Whole tiles of the micro-kernel's 14 rows.
-        let run = (RUN / (depth.blocks() * LDP) / 14 * 14).clamp(14, 224).min(vocab);
-        let tile = (TILE / vocab / NR * NR).clamp(NR, TOKENS).min(n.max(1).next_multiple_of(NR));
+        let run = (RUN / (depth.blocks() * LDP) / 14 * 14).clamp(14, 224).min(vocab.max(1));
+        let tile = head_tile(widest).min(n.max(1).next_multiple_of(NR));
         let isa = crate::simd::isa();
         Self { isa, hidden, head, n, dim, vocab, scaling: Scaling::new(o), depth, run, tile }
     }

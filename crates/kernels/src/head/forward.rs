@@ -2,7 +2,8 @@
 
 use super::call::{Call, Tokens};
 use super::options::{HeadOptions, HeadStats};
-use super::vocab::{STATS, Scaling, Token, merge_stats, run_stats, scale_elements};
+use super::shard::{ELSEWHERE, VocabPart, VocabRows, own_targets};
+use super::vocab::{STATS, Scaling, Token, merge_stats, part, run_stats, scale_elements};
 use crate::linear::{Linear, gemv};
 use crate::micro::NR;
 use crate::scratch::{Pooled, Ptr, scratch};
@@ -12,15 +13,23 @@ use std::ops::Range;
 /// Statistics of each token's distribution, without a `[tokens, vocabulary]` buffer.
 ///
 /// `hidden` is `[tokens, in]`, `targets` one entry index per token. Logits of a run of entries live in a core's
-/// cache and leave only their maximum and sums (online log-sum-exp).
+/// cache and leave only their maximum and sums (online log-sum-exp). With a `shard` the parts of all tokens are
+/// combined at once.
 ///
 /// # Panics
 /// If lengths disagree or a target lies outside the vocabulary.
-pub fn head_forward(hidden: &[f32], head: &Linear<'_>, targets: &[u32], options: &HeadOptions) -> HeadStats {
-    let call = Call::new(hidden, head, targets.len(), options);
-    check_targets(&call, targets);
+pub fn head_forward(
+    hidden: &[f32],
+    head: &Linear<'_>,
+    shard: Option<&VocabRows<'_>>,
+    targets: &[u32],
+    options: &HeadOptions,
+) -> HeadStats {
+    let call = Call::new(hidden, head, shard, targets.len(), options);
+    let own = own_targets(&call, targets, shard);
     let low = call.pack_low();
     let mut stats = HeadStats::with_capacity(call.n);
+    let mut parts = Vec::with_capacity(if shard.is_some() { call.n } else { 0 });
     for rows in call.tiles() {
         let tokens = call.pack_tokens(rows.clone(), low.as_ref(), false);
         let found = Found::new(&call, &tokens);
@@ -33,20 +42,24 @@ pub fn head_forward(hidden: &[f32], head: &Linear<'_>, targets: &[u32], options:
                     let z = Ptr(w.add(weights));
                     call.pack_entries(v.clone(), w);
                     call.logits(call.scaling, &tokens, v.clone(), w, z, panel);
-                    found.note(&call, &tokens, &targets[rows.clone()], v, z, panel);
+                    found.note(&call, &tokens, &own[rows.clone()], v, z, panel);
                 }
             });
         });
-        found.finish(&call, &tokens, &targets[rows], &mut stats);
+        match shard {
+            None => found.finish(&call, &tokens, &own[rows], &mut stats),
+            Some(_) => found.parts(&call, &tokens, &own[rows], &mut parts),
+        }
+    }
+    match shard {
+        Some(s) if call.n > 0 => stats.append((s.combine)(targets, &parts), call.n),
+        _ => {}
     }
     stats
 }
 
-pub(crate) fn check_targets(call: &Call<'_>, targets: &[u32]) {
-    if let Some(t) = targets.iter().find(|&&t| t as usize >= call.vocab) {
-        panic!("head: target {t} lies outside the vocabulary of {} entries", call.vocab);
-    }
-}
+/// Floats of a panel's statistics.
+const SIZE: usize = STATS * NR;
 
 /// Statistics per run and panel of tokens, and the targets' logits.
 pub(crate) struct Found {
@@ -63,9 +76,9 @@ impl Found {
     pub(crate) fn new(call: &Call<'_>, tokens: &Tokens) -> Self {
         let panels = tokens.panels();
         Self {
-            parts: Pooled::take(call.runs() * panels * STATS * NR),
+            parts: Pooled::take(call.runs() * panels * SIZE),
             targets: Pooled::take(2 * tokens.n),
-            merged: Pooled::take(panels * STATS * NR),
+            merged: Pooled::take(panels * SIZE),
         }
     }
 
@@ -85,7 +98,7 @@ impl Found {
         for p in 0..tokens.panels() {
             // SAFETY: the caller's; each (run, panel) has its own statistics and each token one run.
             unsafe {
-                let part = self.parts.ptr().at((v.start / call.run * tokens.panels() + p) * STATS * NR);
+                let part = self.parts.ptr().at((v.start / call.run * tokens.panels() + p) * SIZE);
                 let z = z.at(p * stride);
                 run_stats(call.isa, v.len(), tokens.lanes(p), z, part);
                 for lane in 0..tokens.count(p) {
@@ -104,28 +117,63 @@ impl Found {
         }
     }
 
-    /// Merges the runs and appends the tokens' statistics.
-    pub(crate) fn finish(&self, call: &Call<'_>, tokens: &Tokens, targets: &[u32], stats: &mut HeadStats) {
+    /// Merges the runs.
+    fn merge(&self, call: &Call<'_>, tokens: &Tokens) {
         let panels = tokens.panels();
-        let size = STATS * NR;
         tasks(panels, |p| {
             // SAFETY: every run has noted its part.
             unsafe {
-                let (from, to) = (self.parts.ptr().at(p * size), self.merged.ptr().at(p * size));
-                merge_stats(call.isa, call.runs(), panels * size, tokens.lanes(p), from, to);
+                let (from, to) = (self.parts.ptr().at(p * SIZE), self.merged.ptr().at(p * SIZE));
+                merge_stats(call.isa, call.runs(), panels * SIZE, tokens.lanes(p), from, to);
             }
         });
+    }
+
+    /// The merged statistics of a panel.
+    fn merged(&self, p: usize) -> &[f32] {
+        // SAFETY: `merge` has written them.
+        unsafe { std::slice::from_raw_parts(self.merged.ptr().at(p * SIZE), SIZE) }
+    }
+
+    /// The `z` of token `i`'s target, a row of the head, and whether no row has a larger one and no earlier row the
+    /// same; `top` is the largest.
+    fn target(&self, call: &Call<'_>, tokens: &Tokens, i: usize, target: u32, top: f32) -> (f32, bool) {
+        let (p, lane) = (i / NR, i % NR);
+        // SAFETY: written by `note`, the target being one of its entries.
+        let (own, first) = unsafe {
+            let slot = self.targets.ptr().at(2 * i);
+            (*slot, *slot.add(1) == 1.0)
+        };
+        // SAFETY: statistics of earlier runs, whose first row is the maximum.
+        let earlier = |r: usize| unsafe { *self.parts.ptr().at((r * tokens.panels() + p) * SIZE + lane) };
+        (own, first && own >= top && (0..target as usize / call.run).all(|r| earlier(r) < own))
+    }
+
+    /// Merges the runs and appends what they say of the tokens.
+    pub(crate) fn parts(
+        &self,
+        call: &Call<'_>,
+        tokens: &Tokens,
+        targets: &[u32],
+        parts: &mut Vec<VocabPart>,
+    ) {
+        self.merge(call, tokens);
+        parts.extend(targets.iter().enumerate().map(|(i, &target)| {
+            let part = part(self.merged(i / NR), i % NR);
+            if target == ELSEWHERE {
+                return part;
+            }
+            let (own, first) = self.target(call, tokens, i, target, part.top);
+            VocabPart { target: own, target_is_first: first, ..part }
+        }));
+    }
+
+    /// Merges the runs and appends the tokens' statistics.
+    pub(crate) fn finish(&self, call: &Call<'_>, tokens: &Tokens, targets: &[u32], stats: &mut HeadStats) {
+        self.merge(call, tokens);
         for (i, &target) in targets.iter().enumerate() {
-            let (p, lane) = (i / NR, i % NR);
-            // SAFETY: written above and by `note`.
-            let (token, own, first) = unsafe {
-                let merged = std::slice::from_raw_parts(self.merged.ptr().at(p * size), size);
-                let slot = self.targets.ptr().at(2 * i);
-                (Token::new(merged, lane), *slot, *slot.add(1) == 1.0)
-            };
-            // SAFETY: statistics of earlier runs, whose first row is the maximum.
-            let earlier = |r: usize| unsafe { *self.parts.ptr().at((r * panels + p) * size + lane) };
-            let top1 = first && own >= token.top && (0..target as usize / call.run).all(|r| earlier(r) < own);
+            let token = Token::new(self.merged(i / NR), i % NR);
+            let (own, top1) = self.target(call, tokens, i, target, token.top);
             stats.log_prob.push(own - token.log_z);
             stats.entropy.push(token.entropy);
             stats.log_sum_sq_probs.push(token.log_sum_sq);
@@ -143,7 +191,7 @@ impl Found {
 /// If lengths disagree.
 pub fn head_logits(hidden: &[f32], head: &Linear<'_>, options: &HeadOptions) -> Vec<f32> {
     let dim = (head.weight.len() / head.out.max(1)).max(1);
-    let call = Call::new(hidden, head, hidden.len() / dim, options);
+    let call = Call::new(hidden, head, None, hidden.len() / dim, options);
     let mut out = vec![0.0; call.n * call.vocab];
     let to = Ptr(out.as_mut_ptr());
     if gemv::applies(call.n, std::slice::from_ref(head)) {

@@ -42,7 +42,7 @@ impl<'a> Gradient<'a> {
         let zeros = |yes: bool, len: usize| yes.then(|| vec![0.0; len]);
         let filled = |yes: bool, len: usize| {
             yes.then(|| {
-                if call.n == 0 {
+                if call.n == 0 || call.vocab == 0 {
                     return vec![0.0; len];
                 }
                 // SAFETY: the first tile of tokens writes every element.
@@ -144,7 +144,7 @@ impl<'a> Gradient<'a> {
         // Columns of the product: the weight's, then B's.
         let weight_panels = if wanted.hidden { d.div_ceil(NR) } else { 0 };
         let panels = weight_panels + if low.is_some() { r.div_ceil(NR) } else { 0 };
-        if panels == 0 {
+        if panels == 0 || call.vocab == 0 {
             return;
         }
         // `scale·dz B`, `[tokens, rank]`.

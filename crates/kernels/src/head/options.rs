@@ -54,6 +54,25 @@ impl HeadStats {
             is_top1: Vec::with_capacity(n),
         }
     }
+
+    /// Appends the statistics of further tokens, `n`.
+    pub(crate) fn append(&mut self, more: Self, n: usize) {
+        let lengths = [
+            more.log_prob.len(),
+            more.entropy.len(),
+            more.log_sum_sq_probs.len(),
+            more.mean_logit.len(),
+            more.log_z.len(),
+            more.is_top1.len(),
+        ];
+        assert!(lengths == [n; 6], "head: combined statistics of {lengths:?} tokens, expected {n} each");
+        self.log_prob.extend(more.log_prob);
+        self.entropy.extend(more.entropy);
+        self.log_sum_sq_probs.extend(more.log_sum_sq_probs);
+        self.mean_logit.extend(more.mean_logit);
+        self.log_z.extend(more.log_z);
+        self.is_top1.extend(more.is_top1);
+    }
 }
 
 /// Which gradients to make.

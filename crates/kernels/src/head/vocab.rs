@@ -6,12 +6,13 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 
 use super::options::HeadOptions;
+use super::shard::VocabPart;
 use crate::attention::tanh;
 use crate::micro::NR;
 use crate::simd::{Lanes, dispatch};
 
 /// Below every logit that takes part.
-const NEVER: f32 = -1e30;
+pub(super) const NEVER: f32 = -1e30;
 /// Entries summed in one go; short sums lose less.
 const RUN: usize = 64;
 
@@ -224,6 +225,19 @@ impl Token {
             log_sum_sq: at(SQUARES).ln() - 2.0 * log_sum,
             total: at(TOTAL),
         }
+    }
+}
+
+/// What merged rows of lanes say of the token in lane `lane`, but for its target.
+pub(crate) fn part(stats: &[f32], lane: usize) -> VocabPart {
+    let at = |row: usize| stats[row + lane];
+    VocabPart {
+        top: at(TOP),
+        sum: at(SUM),
+        squares: at(SQUARES),
+        weighted: at(WEIGHTED),
+        total: at(TOTAL),
+        ..VocabPart::default()
     }
 }
 

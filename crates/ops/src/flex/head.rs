@@ -6,7 +6,8 @@ use burnish_kernels as kernels;
 
 use super::host::{Host, tensor};
 use super::linear::LinearView;
-use crate::head::{Coefficient, HeadOptions, TokenStats};
+use crate::head::shard::Combined;
+use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
 use crate::{AnyTensor, Linear, OpsError, apply};
 
 const OP: &str = "head";
@@ -23,6 +24,35 @@ fn stats(s: &kernels::HeadStats) -> TokenStats {
         mean_logit: s.mean_logit.clone(),
         is_top1: s.is_top1.clone(),
     }
+}
+
+/// Runs `work` with the kernels' view of a shard.
+fn with_rows<R>(shard: Option<&VocabShard>, work: impl FnOnce(Option<&kernels::VocabRows<'_>>) -> R) -> R {
+    let Some(shard) = shard else { return work(None) };
+    let combine = |targets: &[u32], parts: &[kernels::VocabPart]| {
+        let parts: Vec<_> = parts
+            .iter()
+            .map(|p| {
+                let first = if p.target_is_first { 1.0 } else { 0.0 };
+                [p.top, p.sum, p.squares, p.weighted, p.total, p.target, first]
+            })
+            .collect();
+        let Combined { stats, log_z } = shard.combine(targets, &parts);
+        kernels::HeadStats {
+            log_prob: stats.log_prob,
+            entropy: stats.entropy,
+            log_sum_sq_probs: stats.log_sum_sq_probs,
+            mean_logit: stats.mean_logit,
+            log_z,
+            is_top1: stats.is_top1,
+        }
+    };
+    work(Some(&kernels::VocabRows {
+        first: shard.rows().start,
+        vocab: shard.vocab(),
+        widest: shard.widest(),
+        combine: &combine,
+    }))
 }
 
 struct View {
@@ -124,6 +154,7 @@ fn inputs(hidden: &AnyTensor, head: &Linear) -> Vec<AnyTensor> {
 pub(crate) fn head_loss(
     hidden: &AnyTensor,
     head: &Linear,
+    shard: Option<&VocabShard>,
     targets: &Arc<Vec<u32>>,
     options: HeadOptions,
     coefficient: &Coefficient,
@@ -134,19 +165,15 @@ pub(crate) fn head_loss(
         let view = View::new(hidden, head)?;
         let ask = asked(head, wanted);
         let options = kernel_options(options);
-        let (found, grad) = if wanted.contains(&true) {
-            let (s, g) = kernels::head_fused(
-                view.hidden.f32(),
-                &view.head.kernel(),
-                targets,
-                &options,
-                &|row, lp| coefficient(row, lp),
-                &ask,
-            );
+        let (x, kernel) = (view.hidden.f32(), view.head.kernel());
+        let (found, grad) = with_rows(shard, |rows| {
+            if !wanted.contains(&true) {
+                return (kernels::head_forward(x, &kernel, rows, targets, &options), None);
+            }
+            let coefficient = |row, lp| coefficient(row, lp);
+            let (s, g) = kernels::head_fused(x, &kernel, rows, targets, &options, &coefficient, &ask);
             (s, Some(g))
-        } else {
-            (kernels::head_forward(view.hidden.f32(), &view.head.kernel(), targets, &options), None)
-        };
+        });
         out_stats = stats(&found);
         let loss = tensor(vec![value(&out_stats)], &[1]);
         let shape = (view.tokens, view.dim, view.vocab, view.rank);
@@ -163,6 +190,7 @@ pub(crate) fn head_loss(
 pub(crate) fn head_log_probs(
     hidden: &AnyTensor,
     head: &Linear,
+    shard: Option<&VocabShard>,
     targets: &Arc<Vec<u32>>,
     options: HeadOptions,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
@@ -171,26 +199,22 @@ pub(crate) fn head_log_probs(
         let view = View::new(hidden, head)?;
         let ask = asked(head, wanted);
         let options = kernel_options(options);
-        let found = kernels::head_forward(view.hidden.f32(), &view.head.kernel(), targets, &options);
+        let found = with_rows(shard, |rows| {
+            kernels::head_forward(view.hidden.f32(), &view.head.kernel(), rows, targets, &options)
+        });
         out_stats = stats(&found);
         let mut both = found.log_prob.clone();
         both.extend_from_slice(&found.entropy);
         let y = tensor(both, &[2, view.tokens]);
-        let (present, targets) = (Present::of(head), targets.clone());
+        let (present, targets, shard) = (Present::of(head), targets.clone(), shard.cloned());
         let backward = Box::new(move |upstream: AnyTensor| {
             let g = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
             let (log_prob, entropy) = g.f32().split_at(view.tokens);
             let entropy = entropy.iter().any(|&e| e != 0.0).then_some(entropy);
-            let grad = kernels::head_backward(
-                view.hidden.f32(),
-                &view.head.kernel(),
-                &targets,
-                &options,
-                &found,
-                log_prob,
-                entropy,
-                &ask,
-            );
+            let (x, kernel) = (view.hidden.f32(), view.head.kernel());
+            let grad = with_rows(shard.as_ref(), |rows| {
+                kernels::head_backward(x, &kernel, rows, &targets, &options, &found, log_prob, entropy, &ask)
+            });
             tensors(grad, 1.0, (view.tokens, view.dim, view.vocab, view.rank), &present)
         });
         Ok((y, backward))

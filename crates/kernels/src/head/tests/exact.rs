@@ -8,39 +8,48 @@ use crate::{Dropout, Linear, LowRank, Weight};
 use burnish_core::random::{dropout_bits, dropout_row, dropout_threshold};
 use half::{bf16, f16};
 
-const ALL: HeadWanted = HeadWanted { hidden: true, weight: true, bias: true, a: true, b: true, b_bias: true };
+pub(super) const ALL: HeadWanted =
+    HeadWanted { hidden: true, weight: true, bias: true, a: true, b: true, b_bias: true };
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Store {
+pub(super) enum Store {
     F32,
     Bf16,
     F16,
 }
 
 /// A head with its buffers.
-struct Problem {
-    n: usize,
-    dim: usize,
-    vocab: usize,
-    rank: usize,
-    biased: bool,
-    store: Store,
-    options: HeadOptions,
-    hidden: Vec<f32>,
-    weight: Vec<f32>,
-    weight_bf16: Vec<bf16>,
-    weight_f16: Vec<f16>,
-    bias: Vec<f32>,
-    a: Vec<f32>,
-    b: Vec<f32>,
-    b_bias: Vec<f32>,
-    targets: Vec<u32>,
-    g_lp: Vec<f32>,
-    g_h: Vec<f32>,
+pub(super) struct Problem {
+    pub(super) n: usize,
+    pub(super) dim: usize,
+    pub(super) vocab: usize,
+    pub(super) rank: usize,
+    pub(super) biased: bool,
+    pub(super) store: Store,
+    pub(super) options: HeadOptions,
+    pub(super) hidden: Vec<f32>,
+    pub(super) weight: Vec<f32>,
+    pub(super) weight_bf16: Vec<bf16>,
+    pub(super) weight_f16: Vec<f16>,
+    pub(super) bias: Vec<f32>,
+    pub(super) a: Vec<f32>,
+    pub(super) b: Vec<f32>,
+    pub(super) b_bias: Vec<f32>,
+    pub(super) targets: Vec<u32>,
+    pub(super) g_lp: Vec<f32>,
+    pub(super) g_h: Vec<f32>,
 }
 
 impl Problem {
-    fn new(n: usize, dim: usize, vocab: usize, rank: usize, biased: bool, store: Store, seed: u64) -> Self {
+    pub(super) fn new(
+        n: usize,
+        dim: usize,
+        vocab: usize,
+        rank: usize,
+        biased: bool,
+        store: Store,
+        seed: u64,
+    ) -> Self {
         let s = |k: u64| seed * 31 + k;
         let scaled =
             |len: usize, k: u64, by: f32| values(len, s(k)).iter().map(|x| x * by).collect::<Vec<_>>();
@@ -74,12 +83,12 @@ impl Problem {
         }
     }
 
-    fn options(mut self, temperature: f32, softcap: Option<f32>, logit_scale: f32) -> Self {
+    pub(super) fn options(mut self, temperature: f32, softcap: Option<f32>, logit_scale: f32) -> Self {
         self.options = HeadOptions { temperature, softcap, logit_scale };
         self
     }
 
-    fn head(&self) -> Linear<'_> {
+    pub(super) fn head(&self) -> Linear<'_> {
         let weight = match self.store {
             Store::F32 => Weight::F32(&self.weight),
             Store::Bf16 => Weight::Bf16(&self.weight_bf16),
@@ -110,26 +119,36 @@ impl Problem {
         }
     }
 
-    fn forward(&self) -> HeadStats {
-        head_forward(&self.hidden, &self.head(), &self.targets, &self.options)
+    pub(super) fn forward(&self) -> HeadStats {
+        head_forward(&self.hidden, &self.head(), None, &self.targets, &self.options)
     }
 
-    fn backward(&self, s: &HeadStats, g_h: Option<&[f32]>, wanted: &HeadWanted) -> HeadGrad {
-        head_backward(&self.hidden, &self.head(), &self.targets, &self.options, s, &self.g_lp, g_h, wanted)
+    pub(super) fn backward(&self, s: &HeadStats, g_h: Option<&[f32]>, wanted: &HeadWanted) -> HeadGrad {
+        head_backward(
+            &self.hidden,
+            &self.head(),
+            None,
+            &self.targets,
+            &self.options,
+            s,
+            &self.g_lp,
+            g_h,
+            wanted,
+        )
     }
 
-    fn fused(&self, wanted: &HeadWanted) -> (HeadStats, HeadGrad) {
+    pub(super) fn fused(&self, wanted: &HeadWanted) -> (HeadStats, HeadGrad) {
         let c = |row: usize, lp: f32| self.g_lp[row] * (1.0 + 0.1 * lp);
-        head_fused(&self.hidden, &self.head(), &self.targets, &self.options, &c, wanted)
+        head_fused(&self.hidden, &self.head(), None, &self.targets, &self.options, &c, wanted)
     }
 
-    fn label(&self) -> String {
+    pub(super) fn label(&self) -> String {
         let Self { n, dim, vocab, rank, biased, store, options, .. } = self;
         format!("n {n} dim {dim} vocab {vocab} rank {rank} biased {biased} {store:?} {options:?}")
     }
 }
 
-fn problems() -> Vec<Problem> {
+pub(super) fn problems() -> Vec<Problem> {
     use Store::{Bf16, F16, F32};
     vec![
         Problem::new(1, 1, 1, 0, false, F32, 1),
@@ -304,7 +323,7 @@ fn dropout_of_the_low_rank_branch_masks_its_input() {
         low.dropout = Some(Dropout { key, p: drop, rows: &rows });
     }
     let c = |row: usize, lp: f32| p.g_lp[row] * (1.0 + 0.1 * lp);
-    let (stats, got) = head_fused(&p.hidden, &head, &p.targets, &p.options, &c, &ALL);
+    let (stats, got) = head_fused(&p.hidden, &head, None, &p.targets, &p.options, &c, &ALL);
     assert_close("log_prob", &stats.log_prob, &widen(&want_stats.log_prob), 1e-6);
     assert_close("a", &got.a.unwrap(), &widen(&want.a.unwrap()), 1e-6);
     assert_close("b", &got.b.unwrap(), &widen(&want.b.unwrap()), 1e-6);

@@ -30,7 +30,7 @@ fn check(case: &Value, label: &str) {
     let out = case["weight"].as_array().unwrap().len();
     let head = Linear { out, weight: Weight::F32(&weight), bias: bias.as_deref(), low_rank: None };
     if case.get("tie").is_some() {
-        let got = head_forward(&hidden, &head, &targets, &HeadOptions::default());
+        let got = head_forward(&hidden, &head, None, &targets, &HeadOptions::default());
         assert_eq!(got.is_top1, top1(&case["is_top1"]), "{label}: is_top1");
         assert_close(label, &got.log_prob, &numbers(&case["log_probs"]), 1e-6);
         return;
@@ -40,7 +40,7 @@ fn check(case: &Value, label: &str) {
         softcap: case["softcap"].as_f64().map(|c| c as f32),
         logit_scale: case["logit_scale"].as_f64().unwrap() as f32,
     };
-    let got = head_forward(&hidden, &head, &targets, &options);
+    let got = head_forward(&hidden, &head, None, &targets, &options);
     assert_eq!(got.is_top1, top1(&case["is_top1"]), "{label}: is_top1");
     for (name, got) in [
         ("log_probs", &got.log_prob),
@@ -52,7 +52,7 @@ fn check(case: &Value, label: &str) {
     }
     let (g_lp, g_h) = (floats(&case["coef_logp"]), floats(&case["coef_entropy"]));
     let wanted = HeadWanted { hidden: true, weight: true, bias: true, ..Default::default() };
-    let grad = head_backward(&hidden, &head, &targets, &options, &got, &g_lp, Some(&g_h), &wanted);
+    let grad = head_backward(&hidden, &head, None, &targets, &options, &got, &g_lp, Some(&g_h), &wanted);
     assert_close(&format!("{label}: hidden"), &grad.hidden.unwrap(), &numbers(&case["grad_hidden"]), 5e-6);
     assert_close(&format!("{label}: weight"), &grad.weight.unwrap(), &numbers(&case["grad_weight"]), 5e-6);
     assert_eq!(grad.bias.is_some(), bias.is_some(), "{label}: bias gradient");

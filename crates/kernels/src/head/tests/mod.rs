@@ -8,6 +8,7 @@
 mod exact;
 mod golden;
 mod reference;
+mod shard;
 
 /// Deterministic values in [-1, 1).
 pub(super) fn values(n: usize, seed: u64) -> Vec<f32> {

@@ -375,6 +375,32 @@ fn a_tied_weight_is_split_once() {
     }
 }
 
+/// The largest logit twice, on two ranks or on one, or everywhere: accuracy counts the first.
+#[test]
+fn of_equal_logits_the_first_is_the_maximum() {
+    let hidden = AnyTensor::new(Tensor::<2>::ones([4, 1], &device()));
+    let weight = |twice: f32| {
+        let mut rows = [0.0f32; 21];
+        (rows[9], rows[16]) = (twice, twice);
+        rows
+    };
+    let targets = Arc::new(vec![0, 9, 16, 20]);
+    for (twice, want) in [(5.0, [false, true, false, false]), (0.0, [true, false, false, false])] {
+        for (counts, body) in
+            splits(21).into_iter().flat_map(|c| [(c.clone(), Body::Fused), (c, Body::Reference)])
+        {
+            let (found, _) = on_ranks(&counts, |shard, _| {
+                let own = weight(twice)[shard.rows()].to_vec();
+                let head = Linear::new(AnyTensor::from_elements(own, &[shard.rows().len(), 1], &device()));
+                let head_log_probs =
+                    if body == Body::Fused { head_log_probs } else { reference::head_log_probs };
+                head_log_probs(&hidden, &head, Some(shard), &targets, ALL).unwrap().1.is_top1
+            });
+            assert!(found.iter().all(|f| *f == want), "{body:?} {counts:?}: {found:?}");
+        }
+    }
+}
+
 #[test]
 fn logits_of_the_rows_make_those_of_the_vocabulary() {
     let dims @ [tokens, _, vocab] = [7, 6, 11];

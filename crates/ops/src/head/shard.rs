@@ -15,7 +15,8 @@ pub trait AcrossVocab: Send + Sync {
     /// What every rank gave, one after the other in the order of the ranks.
     ///
     /// All ranks call it in the same order with slices of the same length, in forward and, inside segments, in
-    /// backward.
+    /// backward. There is nobody to return an error to: who cannot reach the others gives zeros, as many, and says so
+    /// elsewhere.
     fn gather(&self, own: &[f32]) -> Vec<f32>;
 }
 

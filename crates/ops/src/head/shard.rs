@@ -94,6 +94,7 @@ impl VocabShard {
     }
 
     /// Rows of the rank that has most.
+    #[cfg(feature = "flex")]
     pub(crate) fn widest(&self) -> usize {
         self.starts.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0)
     }

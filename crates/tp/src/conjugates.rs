@@ -1,7 +1,8 @@
 //! Megatron's pair of operations around a divided layer: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.
 
+use burn::tensor::Device;
 use burnish_comm::Reduction;
-use burnish_ops::{AnyTensor, OpsError, apply};
+use burnish_ops::{AnyTensor, BackwardFn, OpsError, apply};
 
 use crate::Tp;
 use crate::handle::{expect_f32, expect_shape, shared};
@@ -75,8 +76,31 @@ impl Tp {
             Ok((out, Box::new(backward)))
         })
     }
+    /// Zeros of `shape` that depend on `inputs`, whose gradients are zero: what a rank without any feature of a layer puts
+    /// in its place. What stands before it ([`Tp::f`]) then runs in backward as on the other ranks.
+    ///
+    /// # Errors
+    /// If there are too many inputs for one operation.
+    ///
+    /// # Panics
+    /// Without inputs.
+    pub fn nothing(&self, inputs: &[AnyTensor], shape: &[usize]) -> Result<AnyTensor, OpsError> {
+        apply("nothing", inputs, |plain, wanted| {
+            let device = plain[0].device();
+            let out = zeros(shape, &device);
+            let gradients: Vec<Option<Vec<usize>>> =
+                plain.iter().zip(wanted).map(|(input, &wanted)| wanted.then(|| input.shape())).collect();
+            let backward = move |_| gradients.iter().map(|g| Some(zeros(g.as_ref()?, &device))).collect();
+            Ok((out, Box::new(backward) as BackwardFn))
+        })
+    }
 }
 
-fn output(what: &str) -> String {
+/// What a sum of outputs is called.
+pub(crate) fn output(what: &str) -> String {
     format!("{what}: output")
+}
+
+fn zeros(shape: &[usize], device: &Device) -> AnyTensor {
+    AnyTensor::from_elements(vec![0.0_f32; shape.iter().product()], shape, device)
 }

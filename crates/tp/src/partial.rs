@@ -18,8 +18,8 @@ pub struct Addend<'a> {
     pub name: &'a str,
     /// Where the parameter lies.
     pub placement: &'a Placement,
-    /// Which rows (dimension 0) of what this rank holds the gradient has: all, or this data-parallel rank's. The same on
-    /// every tensor-parallel rank unless the gradient is [`Gradient::Own`].
+    /// Which rows (dimension 0) of what this rank holds the gradient has: all on every tensor-parallel rank, or this
+    /// data-parallel rank's, then the same rows on every one (unless the gradient is [`Gradient::Own`]).
     pub rows: Range<usize>,
     /// The gradient of those rows, in f32.
     pub gradient: AnyTensor,
@@ -101,6 +101,10 @@ impl Tp {
     ) -> Result<(), TpError> {
         let named = |piece: &(usize, Wired)| {
             let addend = &addends[piece.0];
+            let all = addend.placement.local_shape(self.rank()).first().copied().unwrap_or(1);
+            if addend.rows == (0..all) {
+                return addend.name.to_owned();
+            }
             format!("{} (rows {}..{})", addend.name, addend.rows.start, addend.rows.end)
         };
         let what = match pieces {
@@ -171,8 +175,8 @@ impl Tp {
     }
 }
 
-/// How many rows travel of a dimension that some ranks share, if each gives its local rows `rows`; and which of them are
-/// which of those of `rank`. The same rows on every rank.
+/// How many rows travel of a dimension that some ranks share, if each gives all its rows, or its rows `rows`; and which of
+/// them are which of those of `rank`.
 ///
 /// # Errors
 /// A row that only some of its ranks would give.
@@ -183,10 +187,11 @@ fn shared_rows(
 ) -> Result<(usize, Vec<(usize, usize)>), usize> {
     // per global row: how many ranks hold it, and how many of them give it
     let mut holders = vec![(0, 0); split.length()];
+    let whole = *rows == (0..split.len(rank));
     for rank in 0..split.ranks() {
         for (here, row) in split.pieces(rank).iter().cloned().flatten().enumerate() {
             holders[row].0 += 1;
-            holders[row].1 += usize::from(rows.contains(&here));
+            holders[row].1 += usize::from(whole || rows.contains(&here));
         }
     }
     let mut wire = vec![None; split.length()];

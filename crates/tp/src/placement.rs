@@ -173,8 +173,10 @@ impl Placement {
     pub fn saved(&self, rank: usize) -> Vec<Range<usize>> {
         match &self.along {
             Some((_, split)) => split.primary(rank),
-            None if rank == 0 => vec![0..self.shape.first().copied().unwrap_or(1)],
-            None => Vec::new(),
+            None => {
+                let all = 0..self.shape.first().copied().unwrap_or(1);
+                Vec::from_iter((rank == 0).then_some(all))
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use burnish_comm::{Bucket, Reduction};
 use burnish_ops::{AnyTensor, BackwardFn, EmbeddingLowRank, OpsError, apply, embedding};
 
 use crate::Tp;
+use crate::conjugates::output;
 use crate::handle::{expect_f32, shared};
 
 /// The tokens whose ids lie in a range of the vocabulary.
@@ -83,13 +84,16 @@ impl Tp {
         }
         let local = LocalIds::of(ids, range);
         let tokens = ids.len();
-        let what = format!("{what}: output");
         if local.rows.is_empty() {
-            return self.no_rows(weight, low_rank, [tokens, hidden], &what);
+            // its parameters stay on the tape, so that what follows is recorded on every rank alike
+            let mut inputs = vec![weight.clone()];
+            inputs.extend(low_rank.iter().flat_map(|low| [low.a.clone(), low.b.clone()]));
+            return self.g(&self.nothing(&inputs, &[tokens, hidden])?, what);
         }
         let found = embedding(&local.ids, weight, low_rank)?;
         expect_f32(OP, "the local rows", &found)?;
         apply("vocabulary", std::slice::from_ref(&found), |plain, _| {
+            let what = output(what);
             let device = plain[0].device();
             let sum = if local.rows.len() == tokens {
                 shared(&plain[0]).and_then(|all| self.reduced(all, Reduction::Sum, &what))
@@ -106,36 +110,6 @@ impl Tp {
             let own = Arc::clone(&local.rows);
             let backward = move |upstream: AnyTensor| vec![Some(rows_of(upstream, &own))];
             Ok((AnyTensor::from_elements(sum, &[tokens, hidden], &device), Box::new(backward) as BackwardFn))
-        })
-    }
-
-    /// The embedding where no token is this rank's: its parameters stay on the tape, with gradients of zero, so that what
-    /// follows is recorded on every rank alike.
-    fn no_rows(
-        &self,
-        weight: &AnyTensor,
-        low_rank: Option<&EmbeddingLowRank>,
-        shape: [usize; 2],
-        what: &str,
-    ) -> Result<AnyTensor, OpsError> {
-        let mut inputs = vec![weight.clone()];
-        inputs.extend(low_rank.iter().flat_map(|low| [low.a.clone(), low.b.clone()]));
-        apply("vocabulary", &inputs, |plain, wanted| {
-            let device = plain[0].device();
-            let zeros = vec![0.0; shape[0] * shape[1]];
-            let sum = self.all_reduce(zeros, Reduction::Sum, what);
-            let zeros: Vec<Option<Vec<usize>>> =
-                plain.iter().zip(wanted).map(|(input, &wanted)| wanted.then(|| input.shape())).collect();
-            let zeros_on = device.clone();
-            let backward = move |_| {
-                let zeros = zeros.iter().map(|shape| {
-                    let shape = shape.as_ref()?;
-                    let values = vec![0.0_f32; shape.iter().product()];
-                    Some(AnyTensor::from_elements(values, shape, &zeros_on))
-                });
-                zeros.collect()
-            };
-            Ok((AnyTensor::from_elements(sum, &shape, &device), Box::new(backward) as BackwardFn))
         })
     }
 }

@@ -1,1 +1,11 @@
-//! N ranks equal one.
+//! N ranks equal one: forward, backward, sums, files; laws of splits; faults are errors.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod block;
+mod columns;
+mod equal;
+mod faults;
+mod laws;
+mod partial;
+mod reshard;
+mod vocabulary;

@@ -7,13 +7,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_ops::{
-    AnyTensor, AttentionShape, HeadOptions, Linear, LinearInput, OpsError, Rotary, Run, attention, embedding,
-    linears, rms_norm,
+    AnyTensor, AttentionShape, HeadOptions, Linear, LinearInput, OpsError, Rotary, Run, VocabShard,
+    attention, embedding, linears, rms_norm,
 };
 
+use crate::blueprint::{EMBED, HEAD};
 use crate::layers::{Block, BlockTensors, Layer, Norm};
 use crate::parallel::Shard;
-use crate::blueprint::{EMBED, HEAD};
 use crate::{ModelError, Parameters, Pass, Spec};
 
 /// A micro-batch of token sequences, flattened.
@@ -158,6 +158,12 @@ impl Decoder {
             &mut || read.next().expect("invariant: `indices` and `linear` agree"),
             &pass.assembly(rows),
         ))
+    }
+
+    /// Which rows of the output projection [`Self::head`] gives, when the vocabulary is divided.
+    #[must_use]
+    pub fn vocab_shard(&self) -> Option<&VocabShard> {
+        self.shard.head.as_ref()
     }
 
     /// How logits are made: this model's scale and cap, with `temperature`.

@@ -117,6 +117,16 @@ pub enum ModelError {
     /// An adapter failed.
     #[error(transparent)]
     Peft(#[from] PeftError),
+    /// More tensor-parallel ranks than there is to divide.
+    #[error("tp_size {ranks}: {what} is {size}; use at most as many ranks")]
+    TooManyRanks {
+        /// The key of config.json.
+        what: &'static str,
+        /// Its value.
+        size: usize,
+        /// The ranks.
+        ranks: usize,
+    },
     /// The model cannot be divided so.
     #[error(transparent)]
     Tp(#[from] TpError),

@@ -1,8 +1,10 @@
 //! Which part of a decoder each tensor-parallel rank has.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burnish_core::{Layout, Registry};
+use burnish_ops::VocabShard;
 use burnish_store::HostTensor;
 use burnish_tp::{Gradient, HeadSplit, Part, Placement, Split, Style, Tp, TpPlan};
 
@@ -56,6 +58,11 @@ impl Parallel {
     pub(crate) fn new(blueprint: &mut Blueprint, ranks: usize) -> Result<Self, ModelError> {
         let spec = blueprint.spec.clone();
         let heads = HeadSplit::new(spec.heads, spec.kv_heads, ranks)?;
+        for (what, size) in [("intermediate_size", spec.intermediate), ("vocab_size", spec.vocab)] {
+            if size < ranks {
+                return Err(ModelError::TooManyRanks { what, size, ranks });
+            }
+        }
         let (mlp, vocab) = (Split::balanced(spec.intermediate, ranks)?, Split::balanced(spec.vocab, ranks)?);
         let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
         let mut placements: Vec<Option<Placement>> = vec![None; shapes.len()];
@@ -65,7 +72,8 @@ impl Parallel {
             let style = style_of(&module);
             let split = split_of(&module, &spec, &heads, &mlp, &vocab);
             let embeds = module == EMBED;
-            let (a, b) = if embeds { (Part::EmbeddingA, Part::EmbeddingB) } else { (Part::LoraA, Part::LoraB) };
+            let (a, b) =
+                if embeds { (Part::EmbeddingA, Part::EmbeddingB) } else { (Part::LoraA, Part::LoraB) };
             let mut parts = vec![(Some(layer.weight), Part::Weight), (layer.bias, Part::Bias)];
             if let Some((weight, bias)) = layer.saved {
                 parts.extend([(Some(weight), Part::Weight), (bias, Part::Bias)]);
@@ -97,7 +105,9 @@ impl Parallel {
         let placements = placements
             .into_iter()
             .zip(registry.iter())
-            .map(|(placement, p)| placement.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() }))
+            .map(|(placement, p)| {
+                placement.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() })
+            })
             .collect::<Result<_, _>>()?;
         Ok(Self { ranks, placements, heads, vocab })
     }
@@ -150,7 +160,18 @@ impl Parallel {
     pub(crate) fn shard(&self, tp: Tp) -> Shard {
         let rank = tp.rank();
         let own = self.heads.of(rank);
-        Shard { heads: own.q.len(), kv_heads: own.kv.len(), vocab: self.vocab.clone(), tp }
+        let rows: Vec<usize> = (0..self.ranks).map(|rank| self.vocab.len(rank)).collect();
+        let ranks = tp.clone();
+        let gather = move |own: &[f32]| {
+            let counts = vec![own.len(); ranks.size()];
+            match ranks.all_gather(own.to_vec(), &counts, HEAD) {
+                Some(parts) => parts.concat().into_vec(),
+                // The error is kept; what is computed until it is asked for does not matter.
+                None => own.repeat(ranks.size()),
+            }
+        };
+        let head = VocabShard::new(&rows, rank, Arc::new(gather)).ok().filter(|_| tp.size() > 1);
+        Shard { heads: own.q.len(), kv_heads: own.kv.len(), vocab: self.vocab.clone(), head, tp }
     }
 }
 
@@ -165,18 +186,26 @@ fn split_of(module: &str, spec: &Spec, heads: &HeadSplit, mlp: &Split, vocab: &S
 }
 
 /// This rank's part of a decoder while it runs.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Shard {
     pub(crate) tp: Tp,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) vocab: Split,
+    /// How the head's ranks exchange what they found, when there are several.
+    pub(crate) head: Option<VocabShard>,
 }
 
 impl Shard {
     /// All of it.
     pub(crate) fn whole(spec: &Spec) -> Self {
-        Self { tp: Tp::alone(), heads: spec.heads, kv_heads: spec.kv_heads, vocab: Split::whole(spec.vocab) }
+        Self {
+            tp: Tp::alone(),
+            heads: spec.heads,
+            kv_heads: spec.kv_heads,
+            vocab: Split::whole(spec.vocab),
+            head: None,
+        }
     }
 
     /// The rows of the vocabulary that this rank has.

@@ -60,6 +60,12 @@ impl Gradients<Reduced> {
         Self { entries, factor: 1.0, norm: f64::NAN, stage: PhantomData }
     }
 
+    /// The gradients, for sums over ranks of another kind.
+    #[must_use]
+    pub fn into_entries(self) -> Vec<(usize, AnyTensor)> {
+        self.entries
+    }
+
     /// Divides by the loss scale and measures the global norm, each logical element counted once: `sum` is given each
     /// entry's sum of squares by parameter index, leaves out what another rank counts, adds what other ranks hold, and
     /// gives all ranks the same number.

@@ -11,14 +11,15 @@ use burnish_comm::Group;
 use burnish_config::Resume;
 use burnish_core::{Dtype, Parameter};
 use burnish_data::{Cursor, Sampler};
-use burnish_models::{Reloaded, to_device};
+use burnish_models::{Reloaded, to_device, to_host};
+use burnish_ops::AnyTensor;
 use burnish_optim::{AdamW, LossScaler, Masters};
 use burnish_report::Record;
 use burnish_store::HostTensor;
 use serde_json::{Map, Value, json};
 
 use crate::leave::write_model;
-use crate::rank::{Rank, host_rows};
+use crate::rank::Rank;
 use crate::training::Training;
 use crate::window::Window;
 use crate::{Sft, TrainError};
@@ -82,27 +83,33 @@ impl Training<'_> {
         // From here on everything is a copy, or a tensor that an update would copy: the step goes on.
         let (exporter, folder) = (rank.exporter.clone(), sft.folder.clone());
         let (snapshot, state) = (rank.snapshot()?, self.trainer_state(with_state));
-        let registry = rank.plan.registry().clone();
         let schema = serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null);
+        let global = sft.planned()?.registry().clone();
         let mut slots = Vec::new();
-        for slot in self.optimizer.slots().into_iter().filter(|_| with_state) {
-            let Some(index) = registry.index_of(&slot.parameter) else { continue };
+        for (index, slot, tensor) in self.slots(with_state) {
             // Where every rank holds all of it, each writes its share.
-            let rows = rank.plan.placement(index).partition.rows(rank.group.rank());
-            slots.push((index, slot.slot, rank.held_rows(index), rows, slot.tensor));
+            let (held, rows) =
+                (rank.held_rows(index), rank.plan.placement(index).partition.rows(rank.dp.rank()));
+            let mut shape = tensor.shape();
+            let row: usize = shape.iter().skip(1).product();
+            shape[0] = rows.len();
+            let elements = (rows.start - held.start) * row..(rows.end - held.start) * row;
+            let piece = if rows == held { tensor } else { tensor.piece(elements, &shape) };
+            if let Some((rows, piece)) = rank.written(index, rows, piece)? {
+                slots.push((index, slot, rows, piece));
+            }
         }
         self.save.writing.start(step, move || {
             write_model(&exporter, &folder, writer.folder(), &snapshot)?;
             if with_state {
                 writer.slots(schema);
-                for (index, slot, held, rows, tensor) in slots {
-                    let parameter = registry.at(index);
-                    let piece = host_rows(&tensor, rows.start - held.start..rows.end - held.start);
-                    writer.rows(&parameter.name, slot, &parameter.shape, rows, piece.view())?;
+                for (index, slot, rows, piece) in slots {
+                    let parameter = global.at(index);
+                    writer.rows(&parameter.name, slot, &parameter.shape, rows, to_host(&piece).view())?;
                 }
                 // What the model's file holds rounded (vectors beside bf16 matrices) is kept whole.
                 let written = exporter.trained_dtype();
-                for (index, parameter) in registry.iter().enumerate().filter(|_| !exporter.is_adapter()) {
+                for (index, parameter) in global.iter().enumerate().filter(|_| !exporter.is_adapter()) {
                     if parameter.trainable
                         && parameter.alias_of.is_none()
                         && parameter.precision.store != written
@@ -129,7 +136,7 @@ impl Training<'_> {
         let Some(written) = self.save.writing.join() else { return Ok(()) };
         // A rank whose writing failed ends here, and tells the others.
         let written = written?;
-        rank.scalars.barrier("checkpoint written")?;
+        rank.world.barrier("checkpoint written")?;
         let options = &rank.sft.options.training;
         let dir = rank.sft.output_dir();
         let path = path_of(&dir, step);
@@ -142,6 +149,16 @@ impl Training<'_> {
         }
         self.counters.last_checkpoint = Some(path);
         Ok(())
+    }
+
+    /// The optimizer's state, in the order of parameters and slots that every rank has.
+    fn slots(&self, with_state: bool) -> Vec<(usize, &'static str, AnyTensor)> {
+        let index_of = |name: &str| self.rank.plan.registry().index_of(name);
+        let slots = self.optimizer.slots().into_iter().filter(|_| with_state);
+        let mut slots: Vec<_> =
+            slots.filter_map(|s| Some((index_of(&s.parameter)?, s.slot, s.tensor))).collect();
+        slots.sort_by_key(|(index, slot, _)| (*index, *slot));
+        slots
     }
 
     fn trainer_state(&self, with_state: bool) -> TrainerState {
@@ -177,7 +194,8 @@ impl Training<'_> {
             "loss_scaler": self.scaler,
             "window": self.window.to_json(),
             "has_state": with_state,
-            "ranks": self.rank.group.size(),
+            "ranks": self.rank.world.size(),
+            "tp_size": sft.options.ranks.tp_size,
             "zero_stage": sft.options.ranks.zero_stage.0,
         }));
         state
@@ -194,10 +212,10 @@ impl Training<'_> {
         // The lead may be removing old checkpoints; the best is not among them.
         if step != self.counters.step && path.is_dir() {
             let files = Reloaded::open(&rank.exporter, &path)?;
-            for (index, parameter) in rank.plan.registry().iter().enumerate() {
+            for (index, parameter) in rank.sft.planned()?.registry().iter().enumerate() {
                 let rows = rank.held_rows(index);
                 if parameter.trainable && parameter.alias_of.is_none() && !rows.is_empty() {
-                    let value = files.rows(parameter, rows)?;
+                    let value = rank.local(index, rows, |rows| files.rows(parameter, rows))?;
                     rank.store.put(index, to_device(value, &rank.sft.device));
                 }
             }
@@ -215,7 +233,22 @@ impl Training<'_> {
 impl Rank<'_> {
     /// The rows of a parameter that this rank's optimizer holds.
     fn held_rows(&self, index: usize) -> Range<usize> {
-        self.plan.rows(index, self.group.rank())
+        self.plan.rows(index, self.dp.rank())
+    }
+}
+
+impl Rank<'_> {
+    /// This rank's rows of its part of a parameter, from rows of the whole.
+    pub(crate) fn local<E>(
+        &self,
+        index: usize,
+        rows: Range<usize>,
+        read: impl FnOnce(Range<usize>) -> Result<HostTensor, E>,
+    ) -> Result<HostTensor, E> {
+        match &self.parallel {
+            Some(parallel) => parallel.read(index, self.tp.rank(), rows, read),
+            None => read(rows),
+        }
     }
 }
 
@@ -299,13 +332,14 @@ impl Resumed {
         let mut slots = Vec::new();
         for (name, slot) in self.checkpoint.entries().filter(|(_, slot)| *slot != VALUE) {
             let info = self.checkpoint.info(name, slot)?;
-            // A name that the model does not have is the optimizer's to refuse.
-            let rows = match rank.plan.registry().index_of(name) {
-                Some(index) => rank.held_rows(index),
-                None => 0..info.shape.first().copied().unwrap_or(1),
+            let read = |rows| self.checkpoint.read_rows_as(name, slot, Dtype::F32, &info.shape, rows);
+            let piece = match rank.plan.registry().index_of(name) {
+                Some(index) if rank.held_rows(index).is_empty() => continue,
+                Some(index) => rank.local(index, rank.held_rows(index), read)?,
+                // A name that the model does not have is the optimizer's to refuse.
+                None => read(0..info.shape.first().copied().unwrap_or(1))?,
             };
-            if !rows.is_empty() {
-                let piece = self.checkpoint.read_rows_as(name, slot, Dtype::F32, &info.shape, rows)?;
+            if !piece.bytes.is_empty() {
                 slots.push((name.to_owned(), slot.to_owned(), to_device(piece, &sft.device)));
             }
         }

@@ -12,6 +12,7 @@ use burnish_optim::OptimError;
 use burnish_peft::PeftError;
 use burnish_report::ReportError;
 use burnish_store::StoreError;
+use burnish_tp::TpError;
 use burnish_zero::{PlanError, ZeroError};
 
 /// A run that cannot start or go on.
@@ -99,6 +100,14 @@ pub enum TrainError {
         /// The job's ranks.
         world: usize,
     },
+    /// Ranks that do not make whole groups.
+    #[error("tp_size: {tp_size}, but there are {world} ranks; start a multiple of {tp_size}")]
+    TpSize {
+        /// The option.
+        tp_size: usize,
+        /// The ranks.
+        world: usize,
+    },
     /// Several processes were started that have no way to talk.
     #[error(
         "{variable}={size}: a launcher started {size} processes, but processes talk over MPI here: start them with \
@@ -132,6 +141,9 @@ pub enum TrainError {
     /// Sharded parameters.
     #[error(transparent)]
     Zero(#[from] ZeroError),
+    /// Layers divided over ranks.
+    #[error(transparent)]
+    Tp(#[from] TpError),
     /// Data.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -164,7 +176,9 @@ impl TrainError {
     pub fn came_from_another_rank(&self) -> bool {
         let of = |error: &CommError| matches!(error, CommError::Failed { .. } | CommError::Gone { .. });
         match self {
-            Self::Comm(error) | Self::Zero(ZeroError::Comm(error)) => of(error),
+            Self::Comm(error) | Self::Zero(ZeroError::Comm(error)) | Self::Tp(TpError::Comm(error)) => {
+                of(error)
+            }
             _ => false,
         }
     }

@@ -43,14 +43,15 @@ impl Rank<'_> {
             self.lead_first("final model", || Ok(FolderWriter::shared(&dir, Placement::InPlace, share)?))?;
         write_model(&self.exporter, &sft.folder, &mut writer, &self.snapshot()?)?;
         let written = writer.finish()?;
-        self.group.barrier("final model")?;
+        self.world.barrier("final model")?;
         if self.leads() {
             written.commit()?;
             let svg = Chart::of_loss("loss", &outcome.records).to_svg();
             replace(&dir.join("loss.svg"), svg.as_bytes())?;
         }
-        // Sharded weights are gathered, so every rank takes part; else one is enough.
-        if self.leads() || self.plan.policy().stage == Stage::Three {
+        // Ranks that share layers or weights take part together; else one is enough.
+        let together = self.plan.policy().stage == Stage::Three || self.dp.rank() == 0;
+        if self.leads() || together {
             outcome.sample = self.sample()?;
         }
         if self.leads() {
@@ -62,9 +63,9 @@ impl Rank<'_> {
     /// The number of this writing, the same on all ranks.
     pub(crate) fn share(&self) -> Result<Share, TrainError> {
         let words = Bucket::new(Attempt::fresh().to_words().to_vec());
-        let words = self.scalars.broadcast(words, 0, "attempt").wait()?;
+        let words = self.world.broadcast(words, 0, "attempt").wait()?;
         let attempt = Attempt::from_words([words.as_slice()[0], words.as_slice()[1]]);
-        Ok(Share { attempt, rank: self.group.rank(), ranks: self.group.size() })
+        Ok(Share { attempt, rank: self.world.rank(), ranks: self.world.size() })
     }
 
     /// Does something on the lead before the others do it.
@@ -74,7 +75,7 @@ impl Rank<'_> {
         mut act: impl FnMut() -> Result<T, TrainError>,
     ) -> Result<T, TrainError> {
         let early = if self.leads() { Some(act()?) } else { None };
-        self.scalars.barrier(what)?;
+        self.world.barrier(what)?;
         match early {
             Some(done) => Ok(done),
             None => act(),

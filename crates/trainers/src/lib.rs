@@ -26,6 +26,7 @@ mod ranks;
 mod reporter;
 mod run_plan;
 mod sft;
+mod shared_layers;
 mod stop;
 mod token_task;
 mod training;

@@ -3,13 +3,16 @@
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-use burnish_comm::{Group, World};
+use burnish_comm::{Group, Mesh, World};
 use burnish_config::{RankOptions, ReduceWhen};
 use burnish_core::Registry;
 use burnish_data::{Example, Step};
-use burnish_models::{Exporter, Model, ModelError, Planned, Reloaded, RowSource, to_device, to_host};
+use burnish_models::{
+    Exporter, Model, ModelError, Parallel, Planned, Reloaded, RowSource, to_device, to_host,
+};
 use burnish_ops::AnyTensor;
 use burnish_store::HostTensor;
+use burnish_tp::Tp;
 use burnish_zero::{Plan, Policy, Stage, Store, Unit};
 
 use crate::checkpointing::Resumed;
@@ -18,10 +21,13 @@ use crate::{MicroBatch, Sft, TrainError};
 /// A rank with everything that it trains.
 pub(crate) struct Rank<'a> {
     pub(crate) sft: &'a Sft,
-    /// The ranks that hold other rows of the batch.
-    pub(crate) group: Group,
-    /// The order of the scalars that travel once a step.
-    pub(crate) scalars: Group,
+    /// All ranks; the order of the scalars that travel once a step.
+    pub(crate) world: Group,
+    /// The ranks that take other rows of the batch.
+    pub(crate) dp: Group,
+    /// The ranks that share each layer.
+    pub(crate) tp: Tp,
+    pub(crate) parallel: Option<Arc<Parallel>>,
     pub(crate) plan: Arc<Plan>,
     pub(crate) store: Arc<Store>,
     pub(crate) model: Model,
@@ -31,45 +37,60 @@ pub(crate) struct Rank<'a> {
 impl<'a> Rank<'a> {
     /// Reads this rank's part of the parameters: from `resumed` what trains, from the model's folder the rest.
     pub(crate) fn new(sft: &'a Sft, world: &World, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
-        let group = world.group();
-        let planned = sft.planned()?;
-        let plan = Arc::new(plan(planned.registry(), planned.units(), group.size(), &sft.options.ranks)?);
-        plan.agree(&group)?;
+        let size = sft.options.ranks.tp_size;
+        if !world.size().is_multiple_of(size) {
+            return Err(TrainError::TpSize { tp_size: size, world: world.size() });
+        }
+        let mesh = Mesh::new(world, &[("dp", world.size() / size), ("tp", size)])?;
+        let (dp, tp) = (mesh.group("dp")?, Tp::new(&mesh.group("tp")?));
+        let mut planned = sft.planned()?;
+        if size > 1 {
+            planned = planned.over(&tp)?;
+        }
+        let registry = planned.local_registry();
+        let plan = Arc::new(plan(&registry, planned.units(), dp.size(), &sft.options.ranks)?);
+        plan.agree(&dp)?;
         let exporter = planned.exporter();
         let files = resumed.map(|r| Reloaded::open(&exporter, r.checkpoint.path())).transpose()?;
-        let registry = planned.registry().clone();
+        let (global, parallel) = (planned.registry().clone(), planned.parallel().cloned());
         let load = |index: usize, rows: Range<usize>| -> Result<AnyTensor, TrainError> {
-            let parameter = registry.at(index);
+            let parameter = global.at(index);
             if let (Some(resumed), Some(files), true) = (resumed, &files, parameter.trainable) {
-                return Ok(to_device(resumed.value(parameter, files, rows)?, &sft.device));
+                let read = |rows: Range<usize>| resumed.value(parameter, files, rows);
+                let value = match &parallel {
+                    Some(parallel) => parallel.read(index, tp.rank(), rows, read)?,
+                    None => read(rows)?,
+                };
+                return Ok(to_device(value, &sft.device));
             }
-            let whole = rows.len() == registry.at(index).shape.first().copied().unwrap_or(1);
+            let whole = size == 1 && rows.len() == parameter.shape.first().copied().unwrap_or(1);
             if parameter.trainable || !whole {
-                return Ok(to_device(planned.rows(index, rows)?, &sft.device));
+                return Ok(to_device(planned.local_rows(index, rows)?, &sft.device));
             }
             // Frozen parameters are the same on every rank of this process: one copy serves all.
             let mut frozen = sft.frozen.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(value) = frozen.get(&index) {
                 return Ok(value.clone());
             }
-            let value = to_device(planned.rows(index, rows)?, &sft.device);
+            let value = to_device(planned.local_rows(index, rows)?, &sft.device);
             frozen.insert(index, value.clone());
             Ok(value)
         };
-        let store = Arc::new(Store::new(plan.clone(), &group, &sft.device, load)?);
+        let store = Arc::new(Store::new(plan.clone(), &dp, &sft.device, load)?);
+        let world = world.group().channel("loop");
         let model = planned.into_model(store.clone());
-        Ok(Self { sft, scalars: group.channel("loop"), group, plan, store, model, exporter })
+        Ok(Self { sft, world, dp, tp, parallel, plan, store, model, exporter })
     }
 
     /// Whether this rank speaks and writes for all.
     pub(crate) fn leads(&self) -> bool {
-        self.group.rank() == 0
+        self.world.rank() == 0
     }
 
     /// This rank's micro-batch of a step; without rows, one padding token that predicts nothing, since every rank runs
     /// the same passes.
     pub(crate) fn batch(&self, step: &Step, micro: usize) -> MicroBatch {
-        let slice = step.slice(self.group.rank(), micro);
+        let slice = step.slice(self.dp.rank(), micro);
         let rows: Vec<&Example> =
             step.rows[slice.clone()].iter().map(|&i| &self.sft.train.examples[i]).collect();
         if rows.is_empty() {
@@ -88,12 +109,36 @@ impl<'a> Rank<'a> {
         for (index, parameter) in registry.iter().enumerate() {
             let exported = !self.exporter.is_adapter() || parameter.trainable;
             values.push(if exported && parameter.alias_of.is_none() {
-                Some(self.store.saved_rows(index)?)
+                let (rows, value) = self.store.saved_rows(index)?;
+                self.written(index, rows, value)?
             } else {
                 None
             });
         }
         Ok(Snapshot { values })
+    }
+}
+
+impl Rank<'_> {
+    /// The rows of the whole parameter that this rank writes, from its rows of its part: `None` when another rank has
+    /// them. Every rank calls it with what it holds, parameter by parameter.
+    pub(crate) fn written(
+        &self,
+        index: usize,
+        rows: Range<usize>,
+        value: AnyTensor,
+    ) -> Result<Option<(Range<usize>, AnyTensor)>, TrainError> {
+        let Some(parallel) = &self.parallel else { return Ok(Some((rows, value))) };
+        let placement = parallel.placement(index);
+        let (rank, name) = (self.tp.rank(), &self.plan.registry().at(index).name);
+        Ok(match (placement.dim(), placement.split()) {
+            (Some(0), Some(split)) => {
+                let own = split.range(rank).filter(|_| !placement.saved(rank).is_empty());
+                own.map(|own| (own.start + rows.start..own.start + rows.end, value))
+            }
+            (Some(_), Some(split)) => Some(self.tp.columns_to_rows(&value, rows, split, name)?),
+            _ => (rank == 0).then_some((rows, value)),
+        })
     }
 }
 
@@ -111,20 +156,6 @@ impl RowSource for Snapshot {
         let (_, value) = self.values[index].as_ref().expect("invariant: every exported parameter was kept");
         Ok(to_host(value))
     }
-}
-
-/// Rows (along dim 0) of a tensor, on the host.
-pub(crate) fn host_rows(tensor: &AnyTensor, rows: Range<usize>) -> HostTensor {
-    let mut host = to_host(tensor);
-    let all = host.shape.first().copied().unwrap_or(1);
-    if rows != (0..all) {
-        let row = host.bytes.len() / all.max(1);
-        host.bytes = host.bytes[rows.start * row..rows.end * row].to_vec();
-        if let Some(first) = host.shape.first_mut() {
-            *first = rows.len();
-        }
-    }
-    host
 }
 
 /// The plan that options describe, for the parameters and units of a model.

@@ -35,9 +35,7 @@ impl Ranks {
         let mpi = match options.transport {
             Transport::Mpi => true,
             Transport::Local => false,
-            Transport::Auto => {
-                MPI_SIZES.iter().any(several) || std::env::var("PMIX_RANK").is_ok()
-            }
+            Transport::Auto => MPI_SIZES.iter().any(several) || std::env::var("PMIX_RANK").is_ok(),
         };
         if mpi {
             let world = mpi::world()?.with_deadline(deadline);

@@ -23,5 +23,13 @@ pub fn supervised(
     let hidden = select_rows(&hidden, &batch.rows)?;
     let hidden = model.final_norm(&hidden, pass)?;
     let head = model.head(pass, &batch.row_ids)?;
-    Ok(token_loss(loss, &hidden, &head, None, &batch.targets, model.head_options(1.0), denominator)?)
+    Ok(token_loss(
+        loss,
+        &hidden,
+        &head,
+        model.vocab_shard(),
+        &batch.targets,
+        model.head_options(1.0),
+        denominator,
+    )?)
 }

@@ -116,7 +116,7 @@ impl<'a> Training<'a> {
     fn new(rank: &'a Rank<'a>, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
         let sft = rank.sft;
         let options = &sft.options.training;
-        let sampler = sft.sampler(rank.group.size())?;
+        let sampler = sft.sampler(rank.dp.size())?;
         let total = sampler.total_steps(options.num_train_epochs, options.max_steps) as u64;
         let kind = match options.lr_scheduler_type {
             Scheduler::Linear => ScheduleKind::Linear,
@@ -125,7 +125,7 @@ impl<'a> Training<'a> {
             Scheduler::ConstantWithWarmup => ScheduleKind::ConstantWithWarmup,
         };
         let mut optimizer = AdamW::new(
-            &rank.plan.local_registry(rank.group.rank()),
+            &rank.plan.local_registry(rank.dp.rank()),
             AdamWOptions {
                 beta1: options.adam_beta1,
                 beta2: options.adam_beta2,
@@ -224,18 +224,17 @@ impl<'a> Training<'a> {
         let options = &sft.options.training;
         let micro_steps = step.micro_steps();
         // Evaluations and checkpoints are not the step's.
-        rank.group.clear_traffic();
+        rank.world.clear_traffic();
         let batches: Vec<MicroBatch> = (0..micro_steps).map(|micro| rank.batch(step, micro)).collect();
         let own_targets: f64 = batches.iter().map(|b| b.targets.len() as f64).sum();
         let own_tokens: f64 = batches.iter().map(|b| b.num_tokens as f64).sum();
-        let sums = rank.scalars.sum_f64(&[own_targets, own_tokens], "tokens of the step")?;
+        // Ranks that share layers take the same rows: one of them counts.
+        let counts = f64::from(u8::from(rank.tp.rank() == 0));
+        let sums = rank.world.sum_f64(&[counts * own_targets, counts * own_tokens], "tokens of the step")?;
         let tokens = sums[1] as u64;
         // The one division of the step's loss: by the tokens of all ranks, or by this rank's and then by the ranks.
-        let denominator = if options.average_tokens_across_devices {
-            sums[0]
-        } else {
-            own_targets * rank.group.size() as f64
-        };
+        let denominator =
+            if options.average_tokens_across_devices { sums[0] } else { own_targets * rank.dp.size() as f64 };
         let mode = Mode::Train {
             recompute: options.gradient_checkpointing,
             dropout: Some(DropoutStep { seed: options.seed, step: self.counters.step }),
@@ -249,10 +248,12 @@ impl<'a> Training<'a> {
             tally.merge(&out.tally);
             pass.backward(&scaled(&out.loss, scale)?)?;
             store.end_micro_batch()?;
+            rank.tp.check()?;
         }
         let own_loss = tally.sums("loss").map_or(0.0, |(sum, _)| sum / denominator.max(1.0));
+        let (own_loss, tally) = if counts > 0.0 { (own_loss, tally) } else { (0.0, Tally::new()) };
         let sums = Sums { loss: own_loss, stop: stop.asked(), written: self.save.is_written(), tally };
-        let all = sums.over(&rank.scalars)?;
+        let all = sums.over(&rank.world)?;
         let loss = all.loss;
         let number = self.counters.step + 1;
         if !loss.is_finite() {
@@ -260,8 +261,8 @@ impl<'a> Training<'a> {
             return Err(TrainError::LossNotFinite { step: number, loss, checkpoint });
         }
         let lr = self.schedule.rate(self.counters.step);
-        let reduced = store.gradients()?;
-        let grad_norm = match reduced.unscale(scale, |squares| store.sum_squares(squares))? {
+        let reduced = rank.summed(store.gradients()?)?;
+        let grad_norm = match reduced.unscale(scale, |squares| rank.sum_squares(squares))? {
             Unscale::Finite(gradients) => {
                 let clipped = gradients.clip(Some(options.max_grad_norm));
                 let applied = self.optimizer.step(clipped, &**store, lr);
@@ -286,7 +287,7 @@ impl<'a> Training<'a> {
             },
         };
         self.counters.grad_norm = grad_norm;
-        self.window.add(loss, tokens, &all.tally, moved(&rank.group.traffic()));
+        self.window.add(loss, tokens, &all.tally, moved(&rank.world.traffic()));
         if all.written {
             self.finish_saving()?;
         }
@@ -316,7 +317,7 @@ impl<'a> Training<'a> {
         record.set("grad_norm", grad_norm);
         record.set("learning_rate", lr);
         record.set("num_tokens", self.counters.num_tokens);
-        if self.rank.group.size() > 1 {
+        if self.rank.world.size() > 1 {
             record.set("comm_elements", moved);
         }
         self.say(record)
@@ -341,8 +342,7 @@ impl<'a> Training<'a> {
         let options = &sft.options.training;
         let rows = options.per_device_eval_batch_size;
         let collator = sft.collator(sft.options.packing.packs_evaluation());
-        let found =
-            evaluate_on(&rank.scalars, &rank.model.decoder, &data.examples, &collator, rows, sft.loss())?;
+        let found = evaluate_on(&rank.dp, &rank.model.decoder, &data.examples, &collator, rows, sft.loss())?;
         rank.store.check()?;
         let mut record = Record::new(self.counters.step, self.counters.epoch);
         for (name, mean) in found.tally.means() {

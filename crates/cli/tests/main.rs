@@ -9,3 +9,4 @@ mod program;
 mod ranks;
 mod resume;
 mod sameness;
+mod tensor_parallel;

@@ -98,7 +98,7 @@ pub struct LowRank<'a> {
 }
 
 /// A dropout mask computed where it is used: element (row, col) is dropped when
-/// `dropout_bits(dropout_row(key, rows[row]), col)` is below `p * 2^32`; the others are scaled by `1 / (1 - p)`.
+/// `dropout_bits(dropout_row(key, rows[row]), first_column + col)` is below `p * 2^32`; the others are scaled by `1 / (1 - p)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout<'a> {
     /// The site's key ([`burnish_core::random::Stream::dropout_key`]).
@@ -107,11 +107,13 @@ pub struct Dropout<'a> {
     pub p: f32,
     /// `[tokens]`: each token's counter in the step's global batch.
     pub rows: &'a [u64],
+    /// The mask's column at the input's first: not 0 where the input is some columns of a wider one.
+    pub first_column: u32,
 }
 
 impl Dropout<'_> {
     fn mask(&self) -> Mask {
-        Mask { threshold: dropout_threshold(self.p), keep: 1.0 / (1.0 - self.p) }
+        Mask { threshold: dropout_threshold(self.p), keep: 1.0 / (1.0 - self.p), first: self.first_column }
     }
 
     fn row_keys(&self, first: usize, m: usize) -> Vec<u32> {
@@ -123,6 +125,7 @@ impl Dropout<'_> {
 struct Mask {
     threshold: u32,
     keep: f32,
+    first: u32,
 }
 
 /// One linear layer of a group.

@@ -298,6 +298,7 @@ unsafe fn drop_packed_body<S: Lanes>(
     m: usize,
     d: Depth,
     keys: *const u32,
+    first: u32,
     threshold: u32,
     keep: f32,
     x: *const f32,
@@ -314,11 +315,11 @@ unsafe fn drop_packed_body<S: Lanes>(
             dst.add(i * LDP),
             |c, p, mask| {
                 let from = p.wrapping_byte_offset(shift).cast_const();
-                S::store(p, S::mul(S::load(from), S::dropout(key, c as u32, threshold, keep)));
+                S::store(p, S::mul(S::load(from), S::dropout(key, first + c as u32, threshold, keep)));
             },
             {
                 let from = p.wrapping_byte_offset(shift).cast_const();
-                let kept = S::dropout(key, c as u32, threshold, keep);
+                let kept = S::dropout(key, first + c as u32, threshold, keep);
                 S::store_m(mask, p, S::mul(S::load_m(mask, from), kept));
             }
         );
@@ -331,7 +332,7 @@ dispatch! {
     /// # Safety
     /// `keys` is `[m]`; `x` and `dst` hold `d.a_len(m)` floats each.
     pub(crate) unsafe fn drop_packed = drop_packed_body [] []
-        (m: usize, d: Depth, keys: *const u32, threshold: u32, keep: f32, x: *const f32, dst: *mut f32)
+        (m: usize, d: Depth, keys: *const u32, first: u32, threshold: u32, keep: f32, x: *const f32, dst: *mut f32)
 }
 
 #[inline(always)]

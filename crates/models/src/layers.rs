@@ -77,6 +77,7 @@ impl Layer {
                 key: Stream::new(d.seed, &l.site).at(d.step).dropout_key(),
                 p: l.dropout,
                 rows: rows.clone(),
+                first_column: 0,
             }),
         });
         Linear { weight, bias, low_rank }
@@ -173,6 +174,12 @@ impl Block {
             gate_up: [self.gate.linear(&mut next, how), self.up.linear(&mut next, how)],
             down: self.down.linear(&mut next, how),
         };
+        // A row-parallel layer sees some columns of its input: the mask is that of the whole.
+        for (layer, first) in [(&mut all.o, shard.first_o), (&mut all.down, shard.first_down)] {
+            if let Some(dropout) = layer.low_rank.as_mut().and_then(|l| l.dropout.as_mut()) {
+                dropout.first_column = first as u32;
+            }
+        }
         if !shard.first() {
             // What is summed over ranks is added by one of them.
             for layer in [&mut all.o, &mut all.down] {

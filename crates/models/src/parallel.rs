@@ -51,6 +51,8 @@ pub struct Parallel {
     ranks: usize,
     placements: Vec<Placement>,
     heads: HeadSplit,
+    head_dim: usize,
+    mlp: Split,
     vocab: Split,
 }
 
@@ -109,7 +111,7 @@ impl Parallel {
                 placement.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() })
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self { ranks, placements, heads, vocab })
+        Ok(Self { ranks, placements, heads, head_dim: spec.head_dim, mlp, vocab })
     }
 
     /// How the parameter at `index` lies.
@@ -171,7 +173,16 @@ impl Parallel {
             }
         };
         let head = VocabShard::new(&rows, rank, Arc::new(gather)).ok().filter(|_| tp.size() > 1);
-        Shard { heads: own.q.len(), kv_heads: own.kv.len(), vocab: self.vocab.clone(), head, tp }
+        let first = |split: &Split| split.range(rank).map_or(0, |range| range.start);
+        Shard {
+            heads: own.q.len(),
+            kv_heads: own.kv.len(),
+            vocab: self.vocab.clone(),
+            first_o: first(&self.heads.q(self.head_dim)),
+            first_down: first(&self.mlp),
+            head,
+            tp,
+        }
     }
 }
 
@@ -192,6 +203,9 @@ pub(crate) struct Shard {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) vocab: Split,
+    /// The first columns of the inputs of row-parallel layers that this rank has.
+    pub(crate) first_o: usize,
+    pub(crate) first_down: usize,
     /// How the head's ranks exchange what they found, when there are several.
     pub(crate) head: Option<VocabShard>,
 }
@@ -204,6 +218,8 @@ impl Shard {
             heads: spec.heads,
             kv_heads: spec.kv_heads,
             vocab: Split::whole(spec.vocab),
+            first_o: 0,
+            first_down: 0,
             head: None,
         }
     }

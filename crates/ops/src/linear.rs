@@ -17,6 +17,9 @@ pub struct Dropout {
     pub p: f32,
     /// Per token, its counter in the step's global batch.
     pub rows: Arc<Vec<u64>>,
+    /// The mask's column at the input's first: not 0 where the input is some columns of a wider one (row-parallel
+    /// layers).
+    pub first_column: u32,
 }
 
 /// A low-rank adapter on a linear layer.

@@ -94,7 +94,8 @@ fn mask(d: &Dropout, x: &Tensor<2>) -> Tensor<2> {
     let keep = 1.0 / (1.0 - d.p);
     let values = d.rows.iter().take(tokens).flat_map(|&row| {
         let key = dropout_row(d.key, row);
-        (0..dim as u32).map(move |c| if dropout_bits(key, c) >= threshold { keep } else { 0.0 })
+        (0..dim as u32)
+            .map(move |c| if dropout_bits(key, d.first_column + c) >= threshold { keep } else { 0.0 })
     });
     host(values.collect(), [tokens, dim], &x.device().inner(), x.dtype())
 }

@@ -34,7 +34,7 @@ fn layer() -> Linear {
         b: tensor("b", &[5, 2]),
         b_bias: Some(tensor("b_bias", &[5])),
         scale: 1.0,
-        dropout: Some(Dropout { key: 1, p: 0.5, rows: Arc::new(vec![0, 1, 2]) }),
+        dropout: Some(Dropout { key: 1, p: 0.5, rows: Arc::new(vec![0, 1, 2]), first_column: 0 }),
     };
     Linear { weight: tensor("w", &[5, 4]), bias: Some(tensor("bias", &[5])), low_rank: Some(low_rank) }
 }

@@ -58,6 +58,7 @@ pub(crate) fn linear(with: With, tokens: usize, tensors: &[AnyTensor]) -> Linear
             key: Stream::new(4, "lm_head").dropout_key(),
             p: with.dropout,
             rows: Arc::new((100..100 + tokens as u64).collect()),
+            first_column: 0,
         }),
     });
     Linear { weight, bias, low_rank }

@@ -6,7 +6,7 @@ use burn::tensor::DType;
 use burnish_core::random::Stream;
 use burnish_ops::{AnyTensor, Dropout, Linear, LinearInput, LowRank, linears, linears_decode, reference};
 
-use crate::case::{Body, Case, F32, Input, assert_close, to_f64};
+use crate::case::{Body, Case, F32, Input, assert_close, device, to_f64};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Reads {
@@ -90,6 +90,7 @@ fn assemble(
                 key: Stream::new(3, "site").at(i as u64).dropout_key(),
                 p: l.dropout,
                 rows: rows.clone(),
+                first_column: 0,
             }),
         });
         Linear { weight, bias, low_rank }
@@ -168,5 +169,45 @@ fn decoding_is_the_same_up_to_rounding() {
         let want = reference::linears(&input, &layers, residual.as_ref()).unwrap();
         let got = linears_decode(&input, &layers, residual.as_ref()).unwrap();
         assert_close(&to_f64(&got), &to_f64(&want), F32, &case.name);
+    }
+}
+
+/// Halves of an input with their first columns stated drop what the whole drops.
+#[test]
+fn the_mask_of_some_columns_is_that_of_the_whole() {
+    let (tokens, dim, half) = (5, 24, 10);
+    let values = |seed: u64, n: usize| -> Vec<f32> {
+        let stream = Stream::new(seed, "columns");
+        (0..n as u64).map(|i| stream.normal(i)).collect()
+    };
+    let rows: Arc<Vec<u64>> = Arc::new((0..tokens as u64).collect());
+    let columns = |all: &[f32], width: usize, range: std::ops::Range<usize>| -> Vec<f32> {
+        all.chunks(width).flat_map(|row| row[range.clone()].to_vec()).collect()
+    };
+    let (x, w, a) = (values(1, tokens * dim), values(2, 3 * dim), values(3, 2 * dim));
+    let run = |range: std::ops::Range<usize>| -> (Vec<f32>, Vec<f32>) {
+        let n = range.len();
+        let part = |all: &[f32], rows: usize| {
+            AnyTensor::from_elements(columns(all, dim, range.clone()), &[rows, n], &device()).leaf()
+        };
+        let (x, w, a) = (part(&x, tokens), part(&w, 3), part(&a, 2));
+        let b = AnyTensor::from_elements(values(4, 6), &[3, 2], &device());
+        let dropout = Dropout { key: 77, p: 0.5, rows: rows.clone(), first_column: range.start as u32 };
+        let low_rank = Some(LowRank { a, b, b_bias: None, scale: 2.0, dropout: Some(dropout) });
+        let layer = Linear { weight: w, bias: None, low_rank };
+        let y = linears(&LinearInput::Plain(x.clone()), &[layer], None).unwrap();
+        let mut gradients = y.rank::<2>().unwrap().sum().backward();
+        (y.to_f32(), x.take_gradient(&mut gradients).unwrap().to_f32())
+    };
+    let (whole, gradient) = run(0..dim);
+    let ((left, left_gradient), (right, right_gradient)) = (run(0..half), run(half..dim));
+    for (i, y) in whole.iter().enumerate() {
+        assert!((y - left[i] - right[i]).abs() < 1e-5, "{i}");
+    }
+    let join = |l: &[f32], r: &[f32]| -> Vec<f32> {
+        l.chunks(half).zip(r.chunks(dim - half)).flat_map(|(l, r)| [l, r].concat()).collect()
+    };
+    for (a, b) in gradient.iter().zip(join(&left_gradient, &right_gradient)) {
+        assert!((a - b).abs() < 1e-5);
     }
 }

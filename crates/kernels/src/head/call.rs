@@ -235,7 +235,20 @@ impl<'a> Call<'a> {
         let keys: Vec<u32> = d.rows[first..first + m].iter().map(|&row| dropout_row(d.key, row)).collect();
         let (threshold, keep) = (dropout_threshold(d.p), 1.0 / (1.0 - d.p));
         let n = self.dim;
-        add_dropped(self.isa, m, n, 0, keys.as_ptr(), threshold, keep, x, n, dst, n, add);
+        add_dropped(
+            self.isa,
+            m,
+            n,
+            d.first_column as usize,
+            keys.as_ptr(),
+            threshold,
+            keep,
+            x,
+            n,
+            dst,
+            n,
+            add,
+        );
     }
 
     /// Low-rank `A` in panels.

@@ -472,7 +472,8 @@ impl Job<'_> {
                 gemm(isa, m, pu, deep, packed.at(pass.low[i]), cols, low, cols, 1.0, false);
                 let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
                 let (t, k) = (mask.threshold, mask.keep);
-                add_dropped(isa, m, cols, col, keys.as_ptr(), t, k, low, cols, dh.add(col), n, true);
+                let first = mask.first as usize + col;
+                add_dropped(isa, m, cols, first, keys.as_ptr(), t, k, low, cols, dh.add(col), n, true);
             }
         }
     }
@@ -501,7 +502,7 @@ impl Job<'_> {
                 if let Some(dropout) = part.layer.dropout() {
                     let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
                     let to = at.add(room.dropped);
-                    drop_packed(isa, m, deep, keys.as_ptr(), mask.threshold, mask.keep, x, to);
+                    drop_packed(isa, m, deep, keys.as_ptr(), mask.first, mask.threshold, mask.keep, x, to);
                     x = to;
                 }
                 self.outer(m, r, at.add(room.u), r, x, deep, sums.add(to), 1.0, !new);

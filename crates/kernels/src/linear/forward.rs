@@ -200,7 +200,7 @@ impl Job<'_> {
             let mut a = x;
             if let Some(dropout) = part.layer.dropout() {
                 let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
-                drop_packed(self.isa, m, d, keys.as_ptr(), mask.threshold, mask.keep, x, dropped);
+                drop_packed(self.isa, m, d, keys.as_ptr(), mask.first, mask.threshold, mask.keep, x, dropped);
                 a = dropped;
             }
             gemm(self.isa, m, a, d, low, r, part.t.at(row * r), r, 1.0, false);

@@ -62,7 +62,12 @@ impl LinearView {
                 b: l.b.f32(),
                 b_bias: l.b_bias.as_ref().map(Host::f32),
                 scale: l.scale,
-                dropout: l.dropout.as_ref().map(|d| kernels::Dropout { key: d.key, p: d.p, rows: &d.rows }),
+                dropout: l.dropout.as_ref().map(|d| kernels::Dropout {
+                    key: d.key,
+                    p: d.p,
+                    rows: &d.rows,
+                    first_column: d.first_column,
+                }),
             }),
         }
     }

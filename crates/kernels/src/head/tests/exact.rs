@@ -320,7 +320,7 @@ fn dropout_of_the_low_rank_branch_masks_its_input() {
     let (want_stats, want) = masked.fused(&ALL);
     let mut head = p.head();
     if let Some(low) = &mut head.low_rank {
-        low.dropout = Some(Dropout { key, p: drop, rows: &rows });
+        low.dropout = Some(Dropout { key, p: drop, rows: &rows, first_column: 0 });
     }
     let c = |row: usize, lp: f32| p.g_lp[row] * (1.0 + 0.1 * lp);
     let (stats, got) = head_fused(&p.hidden, &head, None, &p.targets, &p.options, &c, &ALL);

@@ -158,6 +158,7 @@ impl Case {
                         key: key(j),
                         p: self.dropout,
                         rows: &data.rows,
+                        first_column: 0,
                     }),
                 }),
             })

@@ -5,6 +5,7 @@ mod check;
 mod example;
 mod mpi;
 mod options_page;
+mod overfit_test;
 mod step;
 mod test;
 mod tidy;
@@ -51,6 +52,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Overfit tiny models on a sentence under tensor parallelism, and have them say it again.
+    OverfitTest {
+        /// A part of the matrix.
+        #[arg(long)]
+        quick: bool,
+    },
     /// Write docs/options.md from the options' table.
     Docs,
     /// Write the example's data files.
@@ -70,6 +77,7 @@ fn main() -> Result<ExitCode> {
         }
         Task::Tidy => tidy::run(&root)?,
         Task::Bench { arguments } => bench::run(&root, &arguments)?,
+        Task::OverfitTest { quick } => overfit_test::run(&root, quick)?,
         Task::Docs => options_page::write(&root).map(|()| true)?,
         Task::ExampleData => example::write(&root).map(|()| true)?,
     };

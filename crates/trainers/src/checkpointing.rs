@@ -68,6 +68,7 @@ impl Training<'_> {
     pub(crate) fn save(&mut self, metric: Option<f64>, with_state: bool) -> Result<(), TrainError> {
         self.finish_saving()?;
         let rank = self.rank;
+        rank.check_replicas()?;
         let sft = rank.sft;
         let options = &sft.options.training;
         let step = self.counters.step;

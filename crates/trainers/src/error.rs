@@ -108,6 +108,17 @@ pub enum TrainError {
         /// The ranks.
         world: usize,
     },
+    /// Ranks that share layers hold different values of what each has whole.
+    #[error(
+        "parameter `{parameter}` differs between tensor-parallel rank 0 and ranks {ranks:?}: the run has drifted apart; \
+         go on from the last checkpoint, and report this with its options"
+    )]
+    Drifted {
+        /// The first parameter that differs.
+        parameter: String,
+        /// The ranks on the axis.
+        ranks: Vec<usize>,
+    },
     /// Several processes were started that have no way to talk.
     #[error(
         "{variable}={size}: a launcher started {size} processes, but processes talk over MPI here: start them with \

@@ -36,6 +36,7 @@ pub(crate) fn write_model(
 impl Rank<'_> {
     /// The final model, the chart and the model card. Every rank calls it.
     pub(crate) fn leave(&self, outcome: &mut Outcome) -> Result<(), TrainError> {
+        self.check_replicas()?;
         let sft = self.sft;
         let dir = sft.output_dir();
         let share = self.share()?;

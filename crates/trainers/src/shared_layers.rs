@@ -1,5 +1,9 @@
 //! What ranks that share layers do once a step: gradients that are addends, and the norm.
 
+use std::hash::{DefaultHasher, Hasher};
+
+use burnish_comm::Bucket;
+use burnish_models::to_host;
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_optim::{Gradients, Reduced};
 use burnish_tp::{Addend, Gradient};
@@ -40,6 +44,37 @@ impl Rank<'_> {
         self.tp.sum_partial(&mut addends)?;
         let index = |name: &str| registry.index_of(name).expect("invariant: named by the registry");
         Ok(Gradients::summed(addends.into_iter().map(|a| (index(a.name), a.gradient)).collect()))
+    }
+
+    /// That ranks which share layers have the same bits of every parameter that each has whole. Every rank calls it at the
+    /// same place.
+    ///
+    /// # Errors
+    /// Names the first parameter that differs: the run has drifted apart, and what it would save is wrong.
+    pub(crate) fn check_replicas(&self) -> Result<(), TrainError> {
+        let Some(parallel) = &self.parallel else { return Ok(()) };
+        let registry = self.plan.registry();
+        let whole = |index: usize| parallel.placement(index).dim().is_none();
+        let indices: Vec<usize> = (0..registry.len())
+            .filter(|&i| registry.at(i).trainable && registry.at(i).alias_of.is_none() && whole(i))
+            .collect();
+        let mut digests = Vec::with_capacity(indices.len());
+        for &index in &indices {
+            let mut hasher = DefaultHasher::new();
+            hasher.write(&to_host(&self.store.saved_rows(index)?.1).bytes);
+            digests.push(hasher.finish());
+        }
+        let counts = vec![digests.len(); self.tp.size()];
+        let group = self.tp.group().channel("replicas");
+        let all = group.all_gather_v(Bucket::new(digests), &counts, "replicas").wait()?;
+        for (at, &index) in indices.iter().enumerate() {
+            let ranks: Vec<usize> = (1..self.tp.size()).filter(|&r| all.of(r)[at] != all.of(0)[at]).collect();
+            if !ranks.is_empty() {
+                let parameter = registry.at(index).name.clone();
+                return Err(TrainError::Drifted { parameter, ranks });
+            }
+        }
+        Ok(())
     }
 
     /// The global sum of squares, each logical element counted once.

@@ -38,7 +38,14 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     })
     .context("cannot listen for Ctrl-C")?;
 
-    let outcome = run.run(&ranks, &stop)?;
+    let outcome = match run.run(&ranks, &stop) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            // Said while the other ranks can still be reached: a launcher ends all of them when one ends.
+            eprintln!("error: {error:#}");
+            return Ok(ExitCode::from(1));
+        }
+    };
     if !lead {
         return Ok(if outcome.interrupted.is_some() { ExitCode::from(130) } else { ExitCode::SUCCESS });
     }

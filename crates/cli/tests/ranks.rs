@@ -178,13 +178,14 @@ fn ranks_that_cannot_be_are_refused() {
     fails(&with(&["--nproc=0"]), &["nproc", "at least 1"]);
     fails(&with(&["--zero_stage=4"]), &["zero_stage", "0, 1, 2 or 3"]);
     fails(&with(&["--zero_stage=1", "--zero_reduce=micro_batch"]), &["zero_reduce", "zero_stage: 1"]);
-    fails(&with(&["--transport=mpi", "--nproc=2"]), &["nproc", "mpirun"]);
+    fails(&with(&["--transport=mpi", "--nproc=2"]), &["mpirun"]);
     fails(&with(&["--deepspeed=zero3.json"]), &["deepspeed", "zero_stage"]);
     fails(
         &with(&["--global_batch_size=8", "--gradient_accumulation_steps=2"]),
         &["global_batch_size", "gradient_accumulation_steps"],
     );
-    let launched = crate::program::burnish().args(with(&[])).env("WORLD_SIZE", "4").output().unwrap();
+    let local = with(&["--transport=local"]);
+    let launched = crate::program::burnish().args(local).env("WORLD_SIZE", "4").output().unwrap();
     let said = crate::program::stderr(&launched);
     assert!(
         !launched.status.success() && said.contains("WORLD_SIZE=4") && said.contains("--nproc 4"),
@@ -242,4 +243,35 @@ fn a_plan_is_made_for_any_number_of_ranks() {
         .collect();
     let said = ok(&words);
     assert!(said.contains("512 ranks, ZeRO stage 3"), "{said}");
+}
+
+/// As torchrun starts processes.
+#[test]
+fn processes_that_meet_by_master_addr_give_the_bits_of_threads() {
+    let root = tempfile::tempdir().unwrap();
+    let (threads, processes) = (root.path().join("threads"), root.path().join("processes"));
+    let words = ["--max_steps=3", "--global_batch_size=6", "--zero_stage=3", "--save_strategy=no"];
+    let local: Vec<&str> = words.iter().copied().chain(["--nproc=2"]).collect();
+    ok(&sft(&threads, "text.jsonl", &local));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let children: Vec<_> = (0..2)
+        .map(|rank| {
+            crate::program::burnish()
+                .args(sft(&processes, "text.jsonl", &words))
+                .envs([("MASTER_ADDR", "127.0.0.1"), ("WORLD_SIZE", "2")])
+                .env("MASTER_PORT", port.to_string())
+                .env("RANK", rank.to_string())
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", crate::program::stderr(&output));
+    }
+    let [a, b] = [&threads, &processes].map(|dir| std::fs::read(dir.join("model.safetensors")).unwrap());
+    assert!(a == b, "model.safetensors differs");
+    assert_eq!(metrics(&threads), metrics(&processes));
 }

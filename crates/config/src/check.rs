@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::choice::{Interval, ModelDtype, PackingStrategy, ReduceWhen, SaveInterval, Transport};
+use crate::choice::{Interval, ModelDtype, PackingStrategy, ReduceWhen, SaveInterval};
 use crate::command::{
     ConvertOptions, EvalOptions, GenerateOptions, MergeOptions, PlanOptions, ScoreOptions, SftOptions,
 };
@@ -378,19 +378,16 @@ impl RankOptions {
         checks.range("tp_size", self.tp_size >= 1, AT_LEAST_1);
         if self.nproc > 1 && !self.nproc.is_multiple_of(self.tp_size.max(1)) {
             let with = format!("nproc: {}", self.nproc);
-            checks.conflict("tp_size", with, "make nproc a multiple of tp_size: each group of tp_size ranks holds one model");
+            checks.conflict(
+                "tp_size",
+                with,
+                "make nproc a multiple of tp_size: each group of tp_size ranks holds one model",
+            );
         }
         checks.range("global_batch_size", self.global_batch_size != Some(0), AT_LEAST_1);
         checks.range("reduce_bucket_size", self.reduce_bucket_size >= 1, AT_LEAST_1);
         let finite = self.ddp_timeout > 0.0 && self.ddp_timeout.is_finite();
         checks.range("ddp_timeout", finite, "a number of seconds above 0");
-        if self.transport == Transport::Mpi && self.nproc > 1 {
-            checks.conflict(
-                "nproc",
-                "transport: mpi",
-                "let mpirun -n start the ranks, or use transport: local",
-            );
-        }
         if self.global_batch_size.is_some() && checks.is_given("gradient_accumulation_steps") {
             checks.conflict(
                 "global_batch_size",

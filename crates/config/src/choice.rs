@@ -72,12 +72,14 @@ choices! {
 
     /// How ranks talk.
     Transport {
-        /// `mpi` under mpirun, else `local`.
+        /// `mpi` under mpirun, `tcp` under torchrun, else `local`.
         Auto = "auto",
         /// Threads of one process.
         Local = "local",
         /// Processes, over MPI.
         Mpi = "mpi",
+        /// Processes that find each other by MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE.
+        Tcp = "tcp",
     }
 
     /// When gradients are summed over ranks.

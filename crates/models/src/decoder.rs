@@ -200,7 +200,6 @@ pub(crate) type Linears = fn(&LinearInput, &[Linear], Option<&AnyTensor>) -> Res
 ///
 /// With several tensor-parallel ranks the input's gradient is summed before each pair of column-parallel layers, and the
 /// output of each row-parallel layer, with its adapter's, in one call; the norms' gradients are addends.
-#[expect(clippy::too_many_arguments, reason = "a block, and where it runs")]
 pub(crate) fn run_block(
     x: &AnyTensor,
     w: &BlockTensors,

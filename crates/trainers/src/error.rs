@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use burnish_checkpoint::CheckpointError;
 use burnish_comm::CommError;
 use burnish_comm::mpi::MpiError;
+use burnish_comm::tcp::TcpError;
 use burnish_data::DataError;
 use burnish_models::ModelError;
 use burnish_ops::OpsError;
@@ -121,9 +122,9 @@ pub enum TrainError {
     },
     /// Several processes were started that have no way to talk.
     #[error(
-        "{variable}={size}: a launcher started {size} processes, but processes talk over MPI here: start them with \
-         `mpirun -n {size}` (or srun with PMIx) and transport: mpi, or one process with --nproc {size}; unset \
-         {variable} if each is to run alone"
+        "{variable}={size}: a launcher started {size} processes, but transport: local is between the threads of one: \
+         leave transport out (or set mpi or tcp), or start one process with --nproc {size}; unset {variable} if each \
+         is to run alone"
     )]
     NoTransport {
         /// The launcher's variable.
@@ -143,6 +144,9 @@ pub enum TrainError {
     /// Ranks.
     #[error(transparent)]
     Comm(#[from] CommError),
+    /// Processes that could not meet.
+    #[error(transparent)]
+    Tcp(#[from] TcpError),
     /// MPI.
     #[error(transparent)]
     Mpi(#[from] MpiError),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use burnish_comm::{CommError, World, local, mpi};
+use burnish_comm::{CommError, World, local, mpi, tcp};
 use burnish_config::{RankOptions, Transport};
 
 use crate::TrainError;
@@ -25,30 +25,36 @@ pub enum Ranks {
 const MPI_SIZES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 
 impl Ranks {
-    /// The ranks that options and the environment ask for. Joins the MPI job when there is one.
+    /// The ranks that options and the environment ask for. Joins the job of a launcher when there is one.
     ///
     /// # Errors
-    /// If MPI cannot be started, or a launcher started several processes that have no way to talk.
+    /// If the job cannot be joined, or a launcher started several processes that are told not to talk.
     pub fn of(options: &RankOptions) -> Result<Self, TrainError> {
         let deadline = Duration::from_secs_f64(options.ddp_timeout);
         let several = |name: &&str| size_in(name).is_some_and(|size| size > 1);
-        let mpi = match options.transport {
-            Transport::Mpi => true,
-            Transport::Local => false,
-            Transport::Auto => MPI_SIZES.iter().any(several) || std::env::var("PMIX_RANK").is_ok(),
-        };
-        if mpi {
-            let world = mpi::world()?.with_deadline(deadline);
-            if options.nproc > 1 && options.nproc != world.size() {
-                return Err(TrainError::WorldSize { nproc: options.nproc, world: world.size() });
+        let transport = match options.transport {
+            Transport::Auto if MPI_SIZES.iter().any(several) || std::env::var("PMIX_RANK").is_ok() => {
+                Transport::Mpi
             }
-            return Ok(Self::Process(world));
+            Transport::Auto if several(&"WORLD_SIZE") => Transport::Tcp,
+            Transport::Auto => Transport::Local,
+            chosen => chosen,
+        };
+        let world = match transport {
+            Transport::Mpi => mpi::world()?,
+            Transport::Tcp => tcp::world()?,
+            // Several processes that each train alone would write over each other.
+            _ => match MPI_SIZES.iter().chain(&["WORLD_SIZE"]).find(|name| several(name)) {
+                Some(variable) => {
+                    return Err(TrainError::NoTransport { variable, size: size_in(variable).unwrap_or(0) });
+                }
+                None => return Ok(Self::Threads { ranks: options.nproc, deadline }),
+            },
+        };
+        if options.nproc > 1 && options.nproc != world.size() {
+            return Err(TrainError::WorldSize { nproc: options.nproc, world: world.size() });
         }
-        // Several processes that each train alone would write over each other.
-        if let Some(variable) = MPI_SIZES.iter().chain(&["WORLD_SIZE"]).find(|name| several(name)) {
-            return Err(TrainError::NoTransport { variable, size: size_in(variable).unwrap_or(0) });
-        }
-        Ok(Self::Threads { ranks: options.nproc, deadline })
+        Ok(Self::Process(world.with_deadline(deadline)))
     }
 
     /// A run on one rank.

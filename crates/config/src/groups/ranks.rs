@@ -9,7 +9,8 @@ options! {
     RankOptions, "Ranks";
     /// Ranks that this process starts as threads; under mpirun the launcher decides.
     Burnish nproc: usize = 1;
-    /// How ranks talk: `local` between the threads of one process, `mpi` between processes; `auto` is mpi under mpirun.
+    /// How ranks talk: `local` between the threads of one process, `mpi` or `tcp` between processes; `auto` sees mpirun
+    /// and torchrun.
     Burnish transport: Transport = Transport::Auto;
     /// Ranks that share each layer (tensor parallelism); the others take different rows.
     Transformers tp_size: usize = 1;

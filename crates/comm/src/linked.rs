@@ -128,6 +128,10 @@ impl Engine {
             };
             self.help();
             if let Some(first) = self.first() {
+                // Helping may have moved this very call to its end: then the error is its own.
+                if flight.is_over() {
+                    continue;
+                }
                 return Err(CommError::Broken { first });
             }
             if Instant::now() >= until {

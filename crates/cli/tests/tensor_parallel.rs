@@ -130,3 +130,24 @@ fn meshes_that_cannot_be_are_refused() {
     fails(&with(&["--nproc=4", "--tp_size=3"]), &["tp_size", "nproc: 4", "multiple"]);
     fails(&with(&["--nproc=16", "--tp_size=16"]), &["16", "heads"]);
 }
+
+#[test]
+fn a_plan_knows_who_shares_layers() {
+    let root = tempfile::tempdir().unwrap();
+    let plan = |more: &[&str]| {
+        let mut words = sft(&root.path().join("out"), "text.jsonl", more);
+        words[0] = "plan".to_owned();
+        ok(&words)
+    };
+    let said = plan(&["--nproc=8", "--tp_size=4", "--zero_stage=2"]);
+    assert!(
+        said.contains("8 ranks (4 share each layer)") && said.contains("share layers, estimated"),
+        "{said}"
+    );
+    let weights = |said: &str| -> String {
+        said.lines().find(|l| l.starts_with("weights")).unwrap().split_whitespace().nth(1).unwrap().to_owned()
+    };
+    let number = |text: String| text.parse::<f64>().unwrap();
+    let (one, four) = (number(weights(&plan(&["--nproc=1"]))), number(weights(&said)));
+    assert!(four < 0.3 * one, "{four} of {one}");
+}

@@ -107,6 +107,15 @@ impl<'a> Planned<'a> {
         }
     }
 
+    /// The parameters with the shapes of what one of `ranks` tensor-parallel ranks would hold.
+    ///
+    /// # Errors
+    /// If there are more ranks than heads.
+    pub fn registry_of(&mut self, rank: usize, ranks: usize) -> Result<Registry, ModelError> {
+        let parallel = Parallel::new(&mut self.blueprint, ranks)?;
+        Ok(parallel.local_registry(self.blueprint.registry(), rank))
+    }
+
     /// As [`Self::rows`], of what this rank holds.
     ///
     /// # Errors
@@ -175,20 +184,21 @@ impl<'a> Planned<'a> {
         Model { decoder, parameters, plan, base }
     }
 
-    /// The model with every parameter whole in this process's memory.
+    /// The model with every parameter (of what this rank holds) in this process's memory.
     ///
     /// # Errors
     /// If a file is missing or damaged.
     pub fn resident(self, device: &Device) -> Result<(Model, Arc<Resident>), ModelError> {
-        let mut values: Vec<AnyTensor> = Vec::with_capacity(self.registry().len());
-        for (index, parameter) in self.registry().iter().enumerate() {
+        let registry = self.local_registry();
+        let mut values: Vec<AnyTensor> = Vec::with_capacity(registry.len());
+        for (index, parameter) in registry.iter().enumerate() {
             let value = match &parameter.alias_of {
                 Some(target) => values[self.index_of(target)?].clone(),
-                None => to_device(self.rows(index, 0..rows_in(parameter))?, device),
+                None => to_device(self.local_rows(index, 0..rows_in(parameter))?, device),
             };
             values.push(value);
         }
-        let parameters = Arc::new(Resident::new(self.registry().clone(), values));
+        let parameters = Arc::new(Resident::new(registry, values));
         Ok((self.into_model(parameters.clone()), parameters))
     }
 

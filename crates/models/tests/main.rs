@@ -7,3 +7,4 @@ mod generation;
 mod recordings;
 mod refused;
 mod round_trips;
+mod tensor_parallel;

@@ -31,8 +31,25 @@ pub struct RunPlan {
     pub memory: Vec<Memory>,
     /// Bytes of activations of a full micro-batch on one rank; an estimate.
     pub activations: u64,
-    /// The collectives of a full step.
+    /// The collectives of a full step among the ranks that take different rows.
     pub traffic: Traffic,
+    /// Elements that a full step sums over the ranks that share layers, beside gradients; an estimate.
+    pub across: u64,
+    /// The whole run.
+    pub of: Whole,
+}
+
+/// What a [`RunPlan`] shares out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// Elements of all parameters.
+    pub elements: usize,
+    /// Of those, the trained ones.
+    pub trained: usize,
+    /// All ranks.
+    pub ranks: usize,
+    /// Ranks that share each layer.
+    pub tp_size: usize,
 }
 
 impl RunPlan {
@@ -45,24 +62,44 @@ impl RunPlan {
         let PlanOptions { model, lora, training, ranks, preparation, .. } = options;
         let folder = open(model, training)?;
         let adapter = model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
-        let planned = planned(&folder, model, lora, training, adapter.as_ref())?;
-        let plan = plan(planned.registry(), planned.units(), ranks.nproc, ranks)?;
+        let mut planned = planned(&folder, model, lora, training, adapter.as_ref())?;
+        let tp_size = ranks.tp_size;
+        if !ranks.nproc.is_multiple_of(tp_size) {
+            return Err(TrainError::TpSize { tp_size, world: ranks.nproc });
+        }
+        let dp = ranks.nproc / tp_size;
+        // The first rank of those that share layers has the larger part where sizes do not divide.
+        let registry = planned.registry_of(0, tp_size)?;
+        let plan = plan(&registry, planned.units(), dp, ranks)?;
         let rows = training.per_device_train_batch_size;
         let micro_batches = match ranks.global_batch_size {
-            Some(rows_of_step) => rows_of_step.div_ceil(rows * ranks.nproc),
+            Some(rows_of_step) => rows_of_step.div_ceil(rows * dp),
             None => training.gradient_accumulation_steps,
         };
         let length = preparation.max_length.unwrap_or(folder.spec().max_positions);
         let tokens = rows * length.min(folder.spec().max_positions);
-        let slots = AdamW::new(planned.registry(), AdamWOptions::default()).schema();
-        let memory = (0..ranks.nproc).map(|rank| plan.memory(rank, micro_batches, &slots)).collect();
+        let slots = AdamW::new(&registry, AdamWOptions::default()).schema();
+        let memory = (0..dp).map(|rank| plan.memory(rank, micro_batches, &slots)).collect();
         let recompute = training.gradient_checkpointing;
         let mut traffic = plan.traffic_of(micro_batches, &plan.reads(recompute));
         if ranks.nproc > 1 {
             traffic.add(Op::AllReduce, Dtype::F64, SCALARS.len() as u64, SCALARS.iter().sum());
         }
-        let activations = folder.spec().activation_bytes(tokens, tokens, recompute);
-        Ok(Self { plan, micro_batches, tokens, memory, activations, traffic })
+        let spec = folder.spec();
+        let activations = spec.activation_bytes(tokens, tokens, recompute, tp_size);
+        // Per layer two sums of the output in forward, again where it is recomputed, and two of the input's gradient;
+        // the embedding's and the head's.
+        let passes = if recompute { 6 } else { 4 };
+        let across = micro_batches * tokens * (passes * spec.layers + 2) * spec.hidden;
+        let across = if tp_size > 1 { across as u64 } else { 0 };
+        let own = planned.registry().iter().filter(|p| p.alias_of.is_none());
+        let of = Whole {
+            elements: own.map(Parameter::elements).sum(),
+            trained: planned.registry().trainable().map(Parameter::elements).sum(),
+            ranks: ranks.nproc,
+            tp_size,
+        };
+        Ok(Self { plan, of, micro_batches, tokens, memory, activations, traffic, across })
     }
 
     /// Elements of weights and gradients that a full step moves.
@@ -103,17 +140,14 @@ fn planned<'a>(
 /// The table of `burnish plan`.
 impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let registry = self.plan.registry();
-        let own = || registry.iter().filter(|p| p.alias_of.is_none());
-        let all: usize = own().map(Parameter::elements).sum();
-        let trained: usize = registry.trainable().map(Parameter::elements).sum();
+        let Whole { elements: all, trained, ranks, tp_size } = self.of;
         writeln!(
             f,
-            "{} parameters, {} train; {} rank{}, ZeRO stage {}; {} micro-batch{} of {} tokens a step",
+            "{} parameters, {} train; {ranks} rank{}{}, ZeRO stage {}; {} micro-batch{} of {} tokens a step",
             count(all as u64),
             count(trained as u64),
-            self.plan.world(),
-            if self.plan.world() == 1 { "" } else { "s" },
+            if ranks == 1 { "" } else { "s" },
+            if tp_size == 1 { String::new() } else { format!(" ({tp_size} share each layer)") },
             self.plan.policy().stage,
             self.micro_batches,
             if self.micro_batches == 1 { "" } else { "es" },
@@ -136,8 +170,18 @@ impl fmt::Display for RunPlan {
         line("activations, estimated", (self.activations, self.activations))?;
         let sums = || self.memory.iter().map(total);
         line("all together, at most", (sums().max().unwrap_or(0), sums().min().unwrap_or(0)))?;
-        if self.plan.world() == 1 {
+        if self.of.ranks == 1 {
             return writeln!(f, "\nOne rank sends nothing.");
+        }
+        if tp_size > 1 {
+            writeln!(
+                f,
+                "\nover the ranks that share layers, estimated: {} elements a step",
+                count(self.across)
+            )?;
+        }
+        if self.plan.world() == 1 {
+            return Ok(());
         }
         writeln!(f, "\nper step                             calls     elements")?;
         for (key, row) in self.traffic.rows() {

@@ -34,8 +34,15 @@ impl Layer {
     }
 
     fn linear(&self) -> Linear<'_> {
-        let low_rank =
-            LowRank { rank: RANK, a: &self.a, b: &self.b, b_bias: None, scale: 2.0, dropout: None };
+        let low_rank = LowRank {
+            rank: RANK,
+            a: &self.a,
+            b: &self.b,
+            b_bias: None,
+            scale: 2.0,
+            dropout: None,
+            magnitude: None,
+        };
         Linear { out: self.out, weight: Weight::Bf16(&self.weight), bias: None, low_rank: Some(low_rank) }
     }
 }

@@ -49,9 +49,11 @@ unsafe fn scale_body<S: Lanes>(y: *mut f32, n: usize, factor: f32) {
 }
 
 dispatch! {
+    /// `y *= factor`.
+    ///
     /// # Safety
     /// `y` holds `n` values.
-    unsafe fn scale_slice = scale_body [] [] (y: *mut f32, n: usize, factor: f32)
+    pub(crate) unsafe fn scale_slice = scale_body [] [] (y: *mut f32, n: usize, factor: f32)
 }
 
 /// The sum of squares, in f64 from blocks of 256 summed in f32 lanes; one order whatever the number of threads.

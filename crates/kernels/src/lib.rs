@@ -13,7 +13,7 @@
 //! let (tokens, dim, out, rank) = (3, 4, 2, 1);
 //! let (x, gamma, weight) = (vec![0.5; tokens * dim], vec![1.0; dim], vec![0.25; out * dim]);
 //! let (a, b) = (vec![0.1; rank * dim], vec![0.2; out * rank]);
-//! let low_rank = LowRank { rank, a: &a, b: &b, b_bias: None, scale: 2.0, dropout: None };
+//! let low_rank = LowRank { rank, a: &a, b: &b, b_bias: None, scale: 2.0, dropout: None, magnitude: None };
 //! let layer = Linear { out, weight: Weight::F32(&weight), bias: None, low_rank: Some(low_rank) };
 //! let input = Input::RmsNorm { x: &x, gamma: &gamma, eps: 0.0 };
 //!
@@ -57,8 +57,9 @@ pub use head::{
     head_fused, head_logits, head_tile,
 };
 pub use linear::{
-    Dropout, Input, Linear, LinearGrad, LinearsGrad, LinearsOut, LinearsSaved, LowRank, Wanted, WantedLinear,
-    Weight, linears_backward, linears_decode, linears_forward,
+    Dropout, Input, Linear, LinearGrad, LinearsGrad, LinearsOut, LinearsSaved, LowRank, Magnitude, Wanted,
+    WantedLinear, Weight, column_dots, linears_backward, linears_decode, linears_forward, scale_columns,
+    squared_column_norms, squared_row_norms,
 };
 pub use norm::{rms_norm_backward, rms_norm_forward};
 pub use simd::{Isa, isa, with_isa};

@@ -3,15 +3,21 @@
 //! One call serves a whole group (query, key and value; gate and up; or a single layer), with the operation
 //! before it ([`Input`]: RMSNorm, SwiGLU) done while rows are packed. The low-rank part (LoRA, Hu et al. 2021)
 //! rides in spare columns of the same GEMM. Rows go through in chunks that stay in the second-level cache.
+//!
+//! With a [`Magnitude`] (DoRA, Liu et al. 2024) a layer's output rows are scaled: `y = g (W x + s B A x) + b`,
+//! `g = m / |W + s B A|`. The factor is multiplied into the packed weights, so it costs nothing per token.
 
 mod backward;
 mod forward;
 pub(crate) mod gemv;
+mod magnitude;
 mod weight_grad;
 
 pub use backward::{LinearGrad, LinearsGrad, Wanted, WantedLinear, linears_backward};
 pub use forward::{LinearsOut, LinearsSaved, linears_forward};
 pub use gemv::linears_decode;
+pub(crate) use magnitude::scale_panel;
+pub use magnitude::{Magnitude, column_dots, scale_columns, squared_column_norms, squared_row_norms};
 
 use crate::pack::{pack_kn, pack_nk};
 use crate::simd::Isa;
@@ -95,6 +101,8 @@ pub struct LowRank<'a> {
     pub scale: f32,
     /// Dropout on the branch's input.
     pub dropout: Option<Dropout<'a>>,
+    /// DoRA's magnitude: the layer's rows are scaled to it.
+    pub magnitude: Option<Magnitude<'a>>,
 }
 
 /// A dropout mask computed where it is used: element (row, col) is dropped when
@@ -148,6 +156,15 @@ impl Linear<'_> {
 
     fn any_bias(&self) -> bool {
         self.bias.is_some() || self.low_rank.is_some_and(|l| l.b_bias.is_some())
+    }
+
+    fn magnitude(&self) -> Option<Magnitude<'_>> {
+        self.low_rank.and_then(|l| l.magnitude)
+    }
+
+    /// The rows' factors, where there is a magnitude.
+    pub(crate) fn gains(&self) -> Option<Vec<f32>> {
+        self.magnitude().map(|m| m.gains())
     }
 
     fn dropout(&self) -> Option<Dropout<'_>> {
@@ -204,6 +221,10 @@ fn check(tokens: usize, in_dim: usize, input: &Input<'_>, linears: &[Linear<'_>]
             assert_eq!(low.a.len(), low.rank * in_dim, "linears: `a` is [rank, in]");
             assert_eq!(low.b.len(), l.out * low.rank, "linears: `b` is [out, rank]");
             assert!(low.b_bias.is_none_or(|b| b.len() == l.out), "linears: `b_bias` is [out]");
+            if let Some(m) = &low.magnitude {
+                assert!(m.m.len() == l.out && m.norm.len() == l.out, "linears: `m` and `norm` are [out]");
+                assert!(low.b_bias.is_none(), "linears: a magnitude excludes `b_bias`");
+            }
             if let Some(d) = &low.dropout {
                 assert!((0.0..1.0).contains(&d.p), "linears: dropout `p` is in [0, 1)");
                 assert_eq!(d.rows.len(), tokens, "linears: dropout `rows` is [tokens]");

@@ -336,6 +336,38 @@ dispatch! {
 }
 
 #[inline(always)]
+unsafe fn lost_packed_body<S: Lanes>(m: usize, d: Depth, x: *const f32, dropped: *const f32, dst: *mut f32) {
+    let place = Place::packed(m, d);
+    for i in 0..m {
+        let (from, kept) =
+            ((x as isize).wrapping_sub(dst as isize), (dropped as isize).wrapping_sub(dst as isize));
+        along!(
+            S,
+            d.k,
+            place,
+            dst.add(i * LDP),
+            |_c, p, mask| {
+                let at = |shift: isize| p.wrapping_byte_offset(shift).cast_const();
+                S::store(p, S::sub(S::load(at(from)), S::load(at(kept))));
+            },
+            {
+                let at = |shift: isize| p.wrapping_byte_offset(shift).cast_const();
+                S::store_m(mask, p, S::sub(S::load_m(mask, at(from)), S::load_m(mask, at(kept))));
+            }
+        );
+    }
+}
+
+dispatch! {
+    /// What dropout took: `x - dropped`, all three packed.
+    ///
+    /// # Safety
+    /// Each holds `d.a_len(m)` floats.
+    pub(crate) unsafe fn lost_packed = lost_packed_body [] []
+        (m: usize, d: Depth, x: *const f32, dropped: *const f32, dst: *mut f32)
+}
+
+#[inline(always)]
 unsafe fn add_dropped_body<S: Lanes>(
     m: usize,
     n: usize,

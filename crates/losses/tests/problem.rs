@@ -71,6 +71,7 @@ impl Tensors {
             b_bias: None,
             scale: LOW_RANK_SCALE,
             dropout: None,
+            magnitude: None,
         });
         Linear { weight: self.weight.clone(), bias: self.bias.clone(), low_rank }
     }

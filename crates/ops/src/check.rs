@@ -37,11 +37,32 @@ fn layer(op: &'static str, layer: &Linear, tokens: usize, in_dim: usize) -> Resu
         if let Some(bias) = &low.b_bias {
             shape(op, "lora_B.bias", bias.shape(), &[out])?;
         }
+        if let Some(magnitude) = &low.magnitude {
+            shape(op, "lora_magnitude_vector", magnitude.value.shape(), &[out])?;
+            shape(op, "norm of the adapted weight", magnitude.norm.shape(), &[out])?;
+            if low.b_bias.is_some() {
+                return Err(OpsError::MagnitudeAndBias { op });
+            }
+        }
         if let Some(dropout) = &low.dropout {
             shape(op, "dropout.rows", vec![dropout.rows.len()], &[tokens])?;
         }
     }
     Ok(())
+}
+
+pub(crate) fn norms(
+    op: &'static str,
+    weight: &AnyTensor,
+    a: &AnyTensor,
+    b: &AnyTensor,
+    table: bool,
+) -> Result<(), OpsError> {
+    let [rows, columns] = matrix(weight)?;
+    let (from, to) = if table { (rows, columns) } else { (columns, rows) };
+    let rank = a.shape().first().copied().unwrap_or(0);
+    shape(op, "A", a.shape(), &[rank, from])?;
+    shape(op, "B", b.shape(), &[to, rank])
 }
 
 pub(crate) fn linears(
@@ -90,6 +111,10 @@ pub(crate) fn embedding(
         let rank = low.a.shape().first().copied().unwrap_or(0);
         shape(OP, "lora_embedding_A", low.a.shape(), &[rank, vocab])?;
         shape(OP, "lora_embedding_B", low.b.shape(), &[hidden, rank])?;
+        if let Some(magnitude) = &low.magnitude {
+            shape(OP, "lora_magnitude_vector", magnitude.value.shape(), &[hidden])?;
+            shape(OP, "norm of the adapted table", magnitude.norm.shape(), &[hidden])?;
+        }
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Token embedding, with a low-rank adapter: `y = W[ids] + s * A^T[ids] B^T` (PEFT's LoRA on embeddings).
+//! Token embedding, with a low-rank adapter: `y = g (W[ids] + s * A^T[ids] B^T)` (PEFT's LoRA and DoRA on embeddings).
 
 use std::sync::Arc;
 
-use crate::{AnyTensor, OpsError};
+use crate::{AnyTensor, Magnitude, OpsError};
 
 /// A low-rank adapter on an embedding.
 #[derive(Clone, Debug)]
@@ -13,6 +13,8 @@ pub struct EmbeddingLowRank {
     pub b: AnyTensor,
     /// `alpha / r`, or `alpha / sqrt(r)`.
     pub scale: f32,
+    /// DoRA's magnitude of each column: `[hidden]`.
+    pub magnitude: Option<Magnitude>,
 }
 
 /// Rows of `weight` by id, in f32.

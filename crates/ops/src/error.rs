@@ -77,6 +77,14 @@ pub enum OpsError {
         /// How many fit.
         most: usize,
     },
+    /// A magnitude together with a bias of B.
+    #[error(
+        "{op}: a low-rank branch has both a magnitude (DoRA) and a bias of B; PEFT defines no such layer, leave one out"
+    )]
+    MagnitudeAndBias {
+        /// The operation.
+        op: &'static str,
+    },
     /// Two documents that share a token.
     #[error("attention: documents {first:?} and {second:?} overlap; every token belongs to at most one")]
     Overlap {

@@ -50,7 +50,10 @@ pub use error::OpsError;
 pub use head::{
     AcrossVocab, Coefficient, HeadOptions, TokenStats, VocabShard, head_log_probs, head_logits, head_loss,
 };
-pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode};
+pub use linear::{
+    Dropout, Linear, LinearInput, LowRank, Magnitude, column_norms, linears, linears_decode, row_norms,
+    squared_column_norms, squared_row_norms,
+};
 pub use parameters::{Parameters, recorded};
 pub use rms_norm::rms_norm;
 pub use segment::{NoWeights, Run, Weights, segment};

@@ -2,7 +2,8 @@
 //!
 //! `y = x W^T + b + s * (dropout(x) A^T) B^T`, weights in Hugging Face's layout `[out, in]`. The input may be
 //! normalised (RMSNorm) or gated (SwiGLU) on the way in, and a residual added on the way out: those cost no pass over
-//! memory of their own. LoRA: Hu et al., arXiv:2106.09685, equation 3.
+//! memory of their own. LoRA: Hu et al., arXiv:2106.09685, equation 3. With a [`Magnitude`] (DoRA: Liu et al.,
+//! arXiv:2402.09353) each output is scaled by `g = m / |W + s B A|` before the bias is added.
 
 use std::sync::Arc;
 
@@ -33,8 +34,21 @@ pub struct LowRank {
     pub b_bias: Option<AnyTensor>,
     /// `alpha / r`, or `alpha / sqrt(r)`.
     pub scale: f32,
-    /// Dropout on the adapter's input, while training.
+    /// Dropout on the adapter's input, while training. With a magnitude it reaches the base too, as in PEFT:
+    /// `y = W x + (g - 1) W drop(x) + g s B A drop(x) + b`.
     pub dropout: Option<Dropout>,
+    /// DoRA's magnitude; excludes `b_bias`.
+    pub magnitude: Option<Magnitude>,
+}
+
+/// The magnitude of a layer's outputs (DoRA).
+#[derive(Clone, Debug)]
+pub struct Magnitude {
+    /// `[out]`: the magnitudes, trained.
+    pub value: AnyTensor,
+    /// `[out]`: `|W + s B A|` of each output, from [`row_norms`] (of an embedding [`column_norms`]). A constant: no
+    /// gradient flows into it (section 4.3 of the paper).
+    pub norm: AnyTensor,
 }
 
 /// A linear layer.
@@ -61,13 +75,14 @@ impl Linear {
         self.weight.shape()[0]
     }
 
-    /// The tensors in a fixed order: weight, bias, a, b, b_bias.
+    /// The tensors that get gradients, in a fixed order: weight, bias, a, b, b_bias, magnitude.
     pub(crate) fn tensors(&self) -> Vec<AnyTensor> {
         let mut all = vec![self.weight.clone()];
         all.extend(self.bias.clone());
         if let Some(l) = &self.low_rank {
             all.extend([l.a.clone(), l.b.clone()]);
             all.extend(l.b_bias.clone());
+            all.extend(l.magnitude.as_ref().map(|m| m.value.clone()));
         }
         all
     }
@@ -119,6 +134,78 @@ pub fn linears(
         return crate::flex::linear::linears(input, layers, residual);
     }
     crate::reference::linears(input, layers, residual)
+}
+
+/// `|W + scale * B A|` of each row: `[out]`, plain, f32 (of f64 factors f64). Nothing of the size of `W` is made.
+///
+/// # Shapes
+/// - weight: `[out, in]`, a: `[r, in]`, b: `[out, r]`
+///
+/// # Errors
+/// If shapes or dtypes do not fit.
+pub fn row_norms(
+    weight: &AnyTensor,
+    a: &AnyTensor,
+    b: &AnyTensor,
+    scale: f32,
+) -> Result<AnyTensor, OpsError> {
+    Ok(root(&squared_row_norms(weight, a, b, scale)?))
+}
+
+/// The squares of [`row_norms`]: what is summed over ranks that each hold some of the columns.
+///
+/// # Errors
+/// As [`row_norms`].
+pub fn squared_row_norms(
+    weight: &AnyTensor,
+    a: &AnyTensor,
+    b: &AnyTensor,
+    scale: f32,
+) -> Result<AnyTensor, OpsError> {
+    crate::check::norms("row_norms", weight, a, b, false)?;
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(weight) && !crate::flex::linear::is_f64(a) {
+        return crate::flex::linear::squared_norms(weight, a, b, scale, false);
+    }
+    crate::reference::squared_row_norms(weight, a, b, scale)
+}
+
+/// `|W + scale * A^T B^T|` of each column of an embedding's table: `[hidden]`, plain.
+///
+/// # Shapes
+/// - weight: `[vocab, hidden]`, a: `[r, vocab]`, b: `[hidden, r]`
+///
+/// # Errors
+/// If shapes or dtypes do not fit.
+pub fn column_norms(
+    weight: &AnyTensor,
+    a: &AnyTensor,
+    b: &AnyTensor,
+    scale: f32,
+) -> Result<AnyTensor, OpsError> {
+    Ok(root(&squared_column_norms(weight, a, b, scale)?))
+}
+
+/// The squares of [`column_norms`]: what is summed over ranks that each hold some of the rows.
+///
+/// # Errors
+/// As [`column_norms`].
+pub fn squared_column_norms(
+    weight: &AnyTensor,
+    a: &AnyTensor,
+    b: &AnyTensor,
+    scale: f32,
+) -> Result<AnyTensor, OpsError> {
+    crate::check::norms("column_norms", weight, a, b, true)?;
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(weight) && !crate::flex::linear::is_f64(a) {
+        return crate::flex::linear::squared_norms(weight, a, b, scale, true);
+    }
+    crate::reference::squared_column_norms(weight, a, b, scale)
+}
+
+fn root(squares: &AnyTensor) -> AnyTensor {
+    AnyTensor::new(squares.carrier().sqrt())
 }
 
 /// [`linears`] for the few tokens of a decoding step: reads weights where they lie. Plain tensors only, nothing is

@@ -15,7 +15,7 @@ use burnish_core::random::{dropout_bits, dropout_row, dropout_threshold};
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
 use crate::embedding::EmbeddingLowRank;
 use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
-use crate::linear::{Dropout, Linear, LinearInput};
+use crate::linear::{Dropout, Linear, LinearInput, Magnitude};
 use crate::segment::{NoWeights, Run, segment};
 use crate::update::{Adam, AdamState};
 use crate::{AnyTensor, OpsError, apply};
@@ -64,20 +64,31 @@ pub fn linears(
     };
     let mut outs = Vec::with_capacity(layers.len());
     for layer in layers {
-        let mut y = x.clone().matmul(wide::<2>(&layer.weight)?.transpose());
-        if let Some(bias) = &layer.bias {
-            y = y + wide::<1>(bias)?.unsqueeze();
-        }
+        let weight = wide::<2>(&layer.weight)?.transpose();
+        let mut y = x.clone().matmul(weight.clone());
         if let Some(l) = &layer.low_rank {
-            let dropped = match &l.dropout {
-                Some(d) if d.p > 0.0 => x.clone() * mask(d, &x),
-                _ => x.clone(),
+            let drops = l.dropout.as_ref().filter(|d| d.p > 0.0);
+            let dropped = match drops {
+                Some(d) => x.clone() * mask(d, &x),
+                None => x.clone(),
             };
+            let gain = l.magnitude.as_ref().map(|m| gain(m, x.dtype())).transpose()?;
+            if let Some(g) = &gain {
+                // PEFT's form: the base's product is scaled by g, of dropout's input only in part.
+                let seen = if drops.is_some() { dropped.clone().matmul(weight) } else { y.clone() };
+                y = y + seen * (g.clone() - 1.0);
+            }
             let mut low = dropped.matmul(wide::<2>(&l.a)?.transpose()).matmul(wide::<2>(&l.b)?.transpose());
             if let Some(bias) = &l.b_bias {
                 low = low + wide::<1>(bias)?.unsqueeze();
             }
+            if let Some(g) = gain {
+                low = low * g;
+            }
             y = y + low * l.scale;
+        }
+        if let Some(bias) = &layer.bias {
+            y = y + wide::<1>(bias)?.unsqueeze();
         }
         outs.push(y);
     }
@@ -86,6 +97,59 @@ pub fn linears(
         Some(r) => y + wide::<2>(r)?,
         None => y,
     }))
+}
+
+/// `m / norm` as a row, the norm a constant.
+fn gain(m: &Magnitude, dtype: DType) -> Result<Tensor<2>, OpsError> {
+    let norm = wide::<1>(&m.norm.plain())?.cast(float(dtype));
+    Ok((wide::<1>(&m.value)? / norm).unsqueeze())
+}
+
+fn float(dtype: DType) -> FloatDType {
+    if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 }
+}
+
+/// Rows of a weight that are widened at a time.
+const NORM_ROWS: usize = 1024;
+
+/// See [`crate::squared_row_norms`].
+pub fn squared_row_norms(
+    weight: &AnyTensor,
+    a: &AnyTensor,
+    b: &AnyTensor,
+    scale: f32,
+) -> Result<AnyTensor, OpsError> {
+    let (a, b) = (wide::<2>(&a.plain())?, wide::<2>(&b.plain())?);
+    let rows = weight.shape()[0];
+    let mut parts = Vec::new();
+    for start in (0..rows).step_by(NORM_ROWS) {
+        let n = NORM_ROWS.min(rows - start);
+        let w = AnyTensor::new(weight.plain().rank::<2>()?.narrow(0, start, n));
+        let w = wide::<2>(&w)?.cast(float(a.dtype()));
+        let adapted = w + b.clone().narrow(0, start, n).matmul(a.clone()) * scale;
+        parts.push(adapted.powi_scalar(2).sum_dim(1).reshape([n]));
+    }
+    Ok(AnyTensor::new(Tensor::cat(parts, 0)))
+}
+
+/// See [`crate::squared_column_norms`].
+pub fn squared_column_norms(
+    weight: &AnyTensor,
+    a: &AnyTensor,
+    b: &AnyTensor,
+    scale: f32,
+) -> Result<AnyTensor, OpsError> {
+    let (a, b) = (wide::<2>(&a.plain())?, wide::<2>(&b.plain())?);
+    let [rows, columns] = crate::check::matrix(weight)?;
+    let mut sums: Tensor<1> = Tensor::zeros([columns], (&weight.plain().device(), a.dtype()));
+    for start in (0..rows).step_by(NORM_ROWS) {
+        let n = NORM_ROWS.min(rows - start);
+        let w = AnyTensor::new(weight.plain().rank::<2>()?.narrow(0, start, n));
+        let w = wide::<2>(&w)?.cast(float(a.dtype()));
+        let delta = a.clone().narrow(1, start, n).transpose().matmul(b.clone().transpose());
+        sums = sums + (w + delta * scale).powi_scalar(2).sum_dim(0).reshape([columns]);
+    }
+    Ok(AnyTensor::new(sums))
 }
 
 fn mask(d: &Dropout, x: &Tensor<2>) -> Tensor<2> {
@@ -117,6 +181,9 @@ pub fn embedding(
     if let Some(l) = low_rank {
         let t = wide::<2>(&l.a)?.transpose().select(0, index);
         y = y + t.matmul(wide::<2>(&l.b)?.transpose()) * l.scale;
+        if let Some(m) = &l.magnitude {
+            y = y.clone() * gain(m, y.dtype())?;
+        }
     }
     Ok(AnyTensor::new(y))
 }
@@ -359,6 +426,7 @@ fn with_tensors(head: &Linear, next: &mut dyn Iterator<Item = AnyTensor>) -> Lin
             b_bias: l.b_bias.as_ref().map(|_| take()),
             scale: l.scale,
             dropout: l.dropout.clone(),
+            magnitude: l.magnitude.as_ref().map(|m| Magnitude { value: take(), norm: m.norm.clone() }),
         }
     });
     Linear { weight, bias, low_rank }

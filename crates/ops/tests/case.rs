@@ -67,6 +67,11 @@ pub(crate) fn tensor(name: &'static str, shape: &[usize]) -> AnyTensor {
     AnyTensor::from_data(Input::new(name, shape, 1.0).values(), &device())
 }
 
+/// Norms of a weight, as a magnitude needs them: positive, of the magnitude's order.
+pub(crate) fn norms(out: usize) -> AnyTensor {
+    AnyTensor::from_data(Input { shift: 1.5, ..Input::new("norm", &[out], 0.2) }.values(), &device())
+}
+
 pub(crate) fn to_f64(t: &AnyTensor) -> Vec<f64> {
     t.to_data().convert_dtype(DType::F64).try_into_vec().unwrap()
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use burn::tensor::DType;
-use burnish_ops::{AnyTensor, EmbeddingLowRank, embedding, reference, select_rows};
+use burnish_ops::{AnyTensor, EmbeddingLowRank, Magnitude, embedding, reference, select_rows};
 
-use crate::case::{Body, Case, Input, tensor};
+use crate::case::{Body, Case, Input, norms, tensor};
 
 /// With repeated and unused ids.
 fn ids(tokens: usize, vocab: usize) -> Arc<Vec<u32>> {
@@ -13,14 +13,26 @@ fn ids(tokens: usize, vocab: usize) -> Arc<Vec<u32>> {
 }
 
 fn case(tokens: usize, vocab: usize, dim: usize, rank: usize, dtype: DType) -> Case {
+    scaled(tokens, vocab, dim, rank, dtype, false)
+}
+
+fn scaled(tokens: usize, vocab: usize, dim: usize, rank: usize, dtype: DType, magnitude: bool) -> Case {
     let mut inputs = vec![Input { dtype, ..Input::new("weight", &[vocab, dim], 1.0) }];
     if rank > 0 {
         inputs.push(Input::new("a", &[rank, vocab], 0.5));
         inputs.push(Input::new("b", &[dim, rank], 0.5));
     }
+    if magnitude {
+        inputs.push(Input { shift: 1.5, ..Input::new("m", &[dim], 0.5) });
+    }
     let ids = ids(tokens, vocab);
     let run = move |body: Body, t: &[AnyTensor]| {
-        let low = (rank > 0).then(|| EmbeddingLowRank { a: t[1].clone(), b: t[2].clone(), scale: 0.75 });
+        let low = (rank > 0).then(|| EmbeddingLowRank {
+            a: t[1].clone(),
+            b: t[2].clone(),
+            scale: 0.75,
+            magnitude: magnitude.then(|| Magnitude { value: t[3].clone(), norm: norms(dim) }),
+        });
         match body {
             Body::Fused => embedding(&ids, &t[0], low.as_ref()),
             Body::Reference => reference::embedding(&ids, &t[0], low.as_ref()),
@@ -38,6 +50,7 @@ fn embedding_kernels_are_the_reference() {
             case(tokens, 17, 11, rank, DType::BF16).agrees();
             case(tokens, 17, 11, rank, DType::F16).agrees();
         }
+        scaled(tokens, 17, 11, 2, DType::BF16, true).agrees();
     }
 }
 
@@ -46,6 +59,7 @@ fn embedding_reference_differentiates() {
     for rank in [0, 2] {
         case(6, 5, 3, rank, DType::F32).differentiates();
     }
+    scaled(6, 5, 3, 2, DType::F32, true).differentiates();
 }
 
 fn select(tokens: usize, rows: Vec<usize>) -> Case {

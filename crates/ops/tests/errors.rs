@@ -35,6 +35,7 @@ fn layer() -> Linear {
         b_bias: Some(tensor("b_bias", &[5])),
         scale: 1.0,
         dropout: Some(Dropout { key: 1, p: 0.5, rows: Arc::new(vec![0, 1, 2]), first_column: 0 }),
+        magnitude: None,
     };
     Linear { weight: tensor("w", &[5, 4]), bias: Some(tensor("bias", &[5])), low_rank: Some(low_rank) }
 }
@@ -138,8 +139,12 @@ fn norms() {
 #[test]
 fn embeddings_and_rows() {
     let (ids, weight) = (Arc::new(vec![1, 2]), tensor("weight", &[7, 4]));
-    let low =
-        |a: &[usize], b: &[usize]| EmbeddingLowRank { a: tensor("a", a), b: tensor("b", b), scale: 1.0 };
+    let low = |a: &[usize], b: &[usize]| EmbeddingLowRank {
+        a: tensor("a", a),
+        b: tensor("b", b),
+        scale: 1.0,
+        magnitude: None,
+    };
     assert_eq!(
         message(embedding(&ids, &tensor("w", &[7]), None)),
         "expected a tensor of rank 2, got shape [7]"

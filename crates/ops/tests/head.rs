@@ -5,11 +5,11 @@ use std::sync::Arc;
 use burn::tensor::{DType, Tensor};
 use burnish_core::random::Stream;
 use burnish_ops::{
-    AnyTensor, Coefficient, Dropout, HeadOptions, Linear, LowRank, OpsError, TokenStats, head_log_probs,
-    head_logits, head_loss, reference,
+    AnyTensor, Coefficient, Dropout, HeadOptions, Linear, LowRank, Magnitude, OpsError, TokenStats,
+    head_log_probs, head_logits, head_loss, reference,
 };
 
-use crate::case::{Body, Case, DIFFERENCE, F32, Input, assert_close, device, tensor, to_f64};
+use crate::case::{Body, Case, DIFFERENCE, F32, Input, assert_close, device, norms, tensor, to_f64};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct With {
@@ -19,12 +19,21 @@ pub(crate) struct With {
     pub(crate) dropout: f32,
     pub(crate) dtype: DType,
     pub(crate) options: HeadOptions,
+    pub(crate) magnitude: bool,
 }
 
 pub(crate) const PLAIN: HeadOptions = HeadOptions { temperature: 1.0, softcap: None, logit_scale: 1.0 };
 pub(crate) const ALL: HeadOptions = HeadOptions { temperature: 0.7, softcap: Some(2.5), logit_scale: 1.5 };
-pub(crate) const BARE: With =
-    With { bias: false, rank: 0, b_bias: false, dropout: 0.0, dtype: DType::F32, options: PLAIN };
+pub(crate) const BARE: With = With {
+    bias: false,
+    rank: 0,
+    b_bias: false,
+    dropout: 0.0,
+    dtype: DType::F32,
+    options: PLAIN,
+    magnitude: false,
+};
+const DORA: With = With { rank: 3, magnitude: true, ..BARE };
 pub(crate) const FULL: With = With { bias: true, rank: 3, b_bias: true, dropout: 0.3, options: ALL, ..BARE };
 
 pub(crate) fn inputs(with: With, [tokens, dim, vocab]: [usize; 3]) -> Vec<Input> {
@@ -39,6 +48,9 @@ pub(crate) fn inputs(with: With, [tokens, dim, vocab]: [usize; 3]) -> Vec<Input>
         all.push(Input::new("b", &[vocab, with.rank], 0.5));
         if with.b_bias {
             all.push(Input::new("b_bias", &[vocab], 0.5));
+        }
+        if with.magnitude {
+            all.push(Input { shift: 1.5, ..Input::new("m", &[vocab], 0.5) });
         }
     }
     all
@@ -60,6 +72,7 @@ pub(crate) fn linear(with: With, tokens: usize, tensors: &[AnyTensor]) -> Linear
             rows: Arc::new((100..100 + tokens as u64).collect()),
             first_column: 0,
         }),
+        magnitude: with.magnitude.then(|| Magnitude { value: next(), norm: norms(weight.shape()[0]) }),
     });
     Linear { weight, bias, low_rank }
 }
@@ -120,6 +133,12 @@ fn variants() -> Vec<(&'static str, With)> {
         ("low rank", With { rank: 2, ..BARE }),
         ("low rank, bias of B", With { rank: 1, b_bias: true, ..BARE }),
         ("everything", FULL),
+        ("magnitude", DORA),
+        ("magnitude, temperature", With { options: HeadOptions { temperature: 1.7, ..PLAIN }, ..DORA }),
+        ("magnitude, bf16", With { dtype: DType::BF16, ..DORA }),
+        // Those that kernels leave to the plain body.
+        ("magnitude, softcap", With { options: HeadOptions { softcap: Some(1.5), ..PLAIN }, ..DORA }),
+        ("magnitude, dropout, bias", With { dropout: 0.3, bias: true, ..DORA }),
     ]
 }
 
@@ -139,7 +158,7 @@ fn kernels_are_the_reference() {
 #[test]
 fn the_reference_differentiates() {
     for (name, with) in variants() {
-        log_probs(name, with, [4, 3, 6]).differentiates();
+        log_probs(name, With { dtype: DType::F32, ..with }, [4, 3, 6]).differentiates();
     }
 }
 

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use burn::tensor::DType;
+use burn::tensor::{DType, FloatDType};
 use burnish_core::random::Stream;
-use burnish_ops::{AnyTensor, Dropout, Linear, LinearInput, LowRank, linears, linears_decode, reference};
+use burnish_ops::{
+    AnyTensor, Dropout, Linear, LinearInput, LowRank, Magnitude, column_norms, linears, linears_decode,
+    reference, row_norms,
+};
 
-use crate::case::{Body, Case, F32, Input, assert_close, device, to_f64};
+use crate::case::{Body, Case, F32, Input, assert_close, device, norms, tensor, to_f64};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Reads {
@@ -24,9 +27,11 @@ struct Layer {
     b_bias: bool,
     dropout: f32,
     dtype: DType,
+    magnitude: bool,
 }
 
-const BARE: Layer = Layer { out: 5, bias: false, rank: 0, b_bias: false, dropout: 0.0, dtype: DType::F32 };
+const BARE: Layer =
+    Layer { out: 5, bias: false, rank: 0, b_bias: false, dropout: 0.0, dtype: DType::F32, magnitude: false };
 
 fn case(name: &str, tokens: usize, dim: usize, reads: Reads, layers: &[Layer], residual: bool) -> Case {
     let width = if reads == Reads::SwiGlu { 2 * dim } else { dim };
@@ -45,6 +50,9 @@ fn case(name: &str, tokens: usize, dim: usize, reads: Reads, layers: &[Layer], r
             inputs.push(Input::new(["b0", "b1", "b2"][i], &[l.out, l.rank], 0.5));
             if l.b_bias {
                 inputs.push(Input::new(["bb0", "bb1", "bb2"][i], &[l.out], 0.5));
+            }
+            if l.magnitude {
+                inputs.push(Input { shift: 1.5, ..Input::new(["m0", "m1", "m2"][i], &[l.out], 0.5) });
             }
         }
     }
@@ -92,6 +100,7 @@ fn assemble(
                 rows: rows.clone(),
                 first_column: 0,
             }),
+            magnitude: l.magnitude.then(|| Magnitude { value: next(), norm: norms(l.out) }),
         });
         Linear { weight, bias, low_rank }
     });
@@ -112,6 +121,14 @@ fn cases(tokens: &[usize], dim: usize) -> Vec<Case> {
         all.push(case("bias", t, dim, Reads::Plain, &[Layer { bias: true, ..BARE }], false));
         all.push(case("low rank", t, dim, Reads::Plain, &[low], false));
         all.push(case("low rank, bias of B", t, dim, Reads::Plain, &[Layer { b_bias: true, ..low }], false));
+        let dora = Layer { magnitude: true, ..low };
+        all.push(case("magnitude", t, dim, Reads::Plain, &[dora], false));
+        let shared = [dora, BARE, Layer { bias: true, out: 7, ..dora }];
+        all.push(case("magnitude, shared input", t, dim, Reads::RmsNorm, &shared, false));
+        all.push(case("magnitude, residual", t, dim, Reads::SwiGlu, &shared, true));
+        let dropped = [Layer { dropout: 0.25, ..dora }, low, Layer { dropout: 0.4, bias: true, ..dora }];
+        all.push(case("magnitude, dropout", t, dim, Reads::RmsNorm, &dropped, true));
+        all.push(case("magnitude, dropout", t, dim, Reads::Plain, &dropped[..1], false));
         all.push(case("low rank, dropout", t, dim, Reads::RmsNorm, &[Layer { dropout: 0.25, ..low }], false));
     }
     all
@@ -160,7 +177,8 @@ fn dropout_is_counted() {
 
 #[test]
 fn decoding_is_the_same_up_to_rounding() {
-    let layers = [Layer { bias: true, rank: 3, ..BARE }, Layer { dtype: DType::BF16, ..BARE }];
+    let dora = Layer { bias: true, rank: 3, magnitude: true, ..BARE };
+    let layers = [Layer { bias: true, rank: 3, ..BARE }, Layer { dtype: DType::BF16, ..BARE }, dora];
     for reads in [Reads::Plain, Reads::RmsNorm, Reads::SwiGlu] {
         let case = case("decode", 2, 19, reads, &layers, true);
         let tensors: Vec<AnyTensor> =
@@ -193,7 +211,7 @@ fn the_mask_of_some_columns_is_that_of_the_whole() {
         let (x, w, a) = (part(&x, tokens), part(&w, 3), part(&a, 2));
         let b = AnyTensor::from_elements(values(4, 6), &[3, 2], &device());
         let dropout = Dropout { key: 77, p: 0.5, rows: rows.clone(), first_column: range.start as u32 };
-        let low_rank = Some(LowRank { a, b, b_bias: None, scale: 2.0, dropout: Some(dropout) });
+        let low_rank = Some(LowRank { a, b, b_bias: None, scale: 2.0, dropout: Some(dropout), magnitude: None });
         let layer = Linear { weight: w, bias: None, low_rank };
         let y = linears(&LinearInput::Plain(x.clone()), &[layer], None).unwrap();
         let mut gradients = y.rank::<2>().unwrap().sum().backward();
@@ -210,4 +228,54 @@ fn the_mask_of_some_columns_is_that_of_the_whole() {
     for (a, b) in gradient.iter().zip(join(&left_gradient, &right_gradient)) {
         assert!((a - b).abs() < 1e-5);
     }
+}
+
+/// A magnitude of zero hides its row's output, but not its gradient.
+#[test]
+fn a_zero_magnitude_still_learns() {
+    let layer = Layer { rank: 2, magnitude: true, ..BARE };
+    let mut case = case("zero", 9, 19, Reads::Plain, &[layer], false);
+    let m = case.inputs.last_mut().unwrap();
+    (m.shift, m.scale) = (0.0, 0.0);
+    let all = vec![true; case.inputs.len()];
+    let (got, want) = (case.find(Body::Fused, false, &all), case.find(Body::Reference, true, &all));
+    assert!(got.value.iter().all(|&y| y == 0.0));
+    let (got, want) = (got.gradients.last().unwrap(), want.gradients.last().unwrap());
+    assert_close(got.as_ref().unwrap(), want.as_ref().unwrap(), F32, "magnitude");
+}
+
+/// Norms of rows and columns, on kernels and on the reference, against their definition.
+#[test]
+fn norms_are_of_the_adapted_weight() {
+    let (rows, columns, rank) = (37, 600, 3);
+    let (a, b) = (tensor("a", &[rank, columns]), tensor("b", &[rows, rank]));
+    let (ta, tb) = (tensor("ta", &[rank, rows]), tensor("tb", &[columns, rank]));
+    for dtype in [FloatDType::F32, FloatDType::BF16] {
+        let weight = tensor("w", &[rows, columns]).cast(dtype);
+        let w = to_f64(&weight);
+        let element = |left: &[f64], right: &[f64], o: usize, i: usize, k: usize| {
+            left[o * rank + k] * right[k * columns + i]
+        };
+        let (fa, fb, fta, ftb) = (to_f64(&a), to_f64(&b), to_f64(&ta), to_f64(&tb));
+        let (mut by_row, mut by_column) = (vec![0.0; rows], vec![0.0; columns]);
+        for o in 0..rows {
+            for i in 0..columns {
+                let delta: f64 = (0..rank).map(|k| element(&fb, &fa, o, i, k)).sum();
+                by_row[o] += (w[o * columns + i] + 0.5 * delta).powi(2);
+                let delta: f64 = (0..rank).map(|k| fta[k * rows + o] * ftb[i * rank + k]).sum();
+                by_column[i] += (w[o * columns + i] + 0.5 * delta).powi(2);
+            }
+        }
+        let root = |v: &[f64]| v.iter().map(|x| x.sqrt()).collect::<Vec<f64>>();
+        let got = row_norms(&weight, &a, &b, 0.5).unwrap();
+        assert_close(&to_f64(&got), &root(&by_row), 1e-6, "rows");
+        let got = column_norms(&weight, &ta, &tb, 0.5).unwrap();
+        assert_close(&to_f64(&got), &root(&by_column), 1e-6, "columns");
+        let got = reference::squared_row_norms(&weight, &a, &b, 0.5).unwrap();
+        assert_close(&to_f64(&got), &by_row, 2e-6, "rows, reference");
+        let got = reference::squared_column_norms(&weight, &ta, &tb, 0.5).unwrap();
+        assert_close(&to_f64(&got), &by_column, 2e-6, "columns, reference");
+    }
+    let wrong = row_norms(&tensor("w", &[rows, columns]), &ta, &b, 1.0).unwrap_err().to_string();
+    assert_eq!(wrong, format!("row_norms: `A` has shape [{rank}, {rows}], expected [{rank}, {columns}]"));
 }

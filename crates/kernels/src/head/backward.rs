@@ -57,13 +57,16 @@ pub fn head_backward(
         let (tile, stride) = (tile.ptr(), call.vocab * NR);
         tasks(call.runs(), |r| {
             let v = call.entries(r);
-            scratch(call.depth.a_len(v.len()), |weights| {
+            let len = call.depth.a_len(v.len());
+            scratch(len + gradient.kept(&tokens, v.len()), |weights| {
                 // SAFETY: the scratch holds the packed entries, the tile all logits; the entries are this task's.
                 unsafe {
-                    let z = Ptr(tile.at(v.start * NR));
+                    let (z, kept) = (Ptr(tile.at(v.start * NR)), weights.add(len));
                     call.pack_entries(v.clone(), weights);
                     call.logits(call.scaling, &tokens, v.clone(), weights, z, stride);
+                    gradient.keep(&tokens, v.len(), z, stride, kept);
                     given.apply(&call, &tokens, &own[rows.clone()], v.clone(), z, stride);
+                    gradient.magnitude(&tokens, v.clone(), z, stride, kept);
                     gradient.entries(&tokens, v, z, stride);
                 }
             });
@@ -136,11 +139,13 @@ pub fn head_fused(
         tasks(call.runs(), |r| {
             let v = call.entries(r);
             // SAFETY: as above.
-            unsafe {
+            scratch(gradient.kept(&tokens, v.len()), |kept| unsafe {
                 let z = Ptr(tile.at(v.start * NR));
+                gradient.keep(&tokens, v.len(), z, stride, kept);
                 given.apply(&call, &tokens, &own[rows.clone()], v.clone(), z, stride);
+                gradient.magnitude(&tokens, v.clone(), z, stride, kept);
                 gradient.entries(&tokens, v, z, stride);
-            }
+            });
         });
         gradient.inputs(&tokens, tile, stride);
     }

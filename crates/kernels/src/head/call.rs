@@ -5,6 +5,7 @@
 use super::options::HeadOptions;
 use super::shard::VocabRows;
 use super::vocab::{Scaling, scale_logits};
+use crate::elementwise::scale_slice;
 use crate::linear::{Linear, LowRank, Weight};
 use crate::micro::{LDP, NR, gemm, gemm_panel};
 use crate::pack::{Depth, extra_columns, pack_kn, pack_nk};
@@ -45,6 +46,8 @@ pub(crate) struct Call<'a> {
     pub(crate) run: usize,
     /// Tokens of a tile; a multiple of 32.
     pub(crate) tile: usize,
+    /// The entries' factors of a magnitude.
+    pub(crate) gains: Option<Vec<f32>>,
 }
 
 impl<'a> Call<'a> {
@@ -102,7 +105,15 @@ impl<'a> Call<'a> {
         let run = (RUN / (depth.blocks() * LDP) / 14 * 14).clamp(14, 224).min(vocab.max(1));
         let tile = head_tile(widest).min(n.max(1).next_multiple_of(NR));
         let isa = crate::simd::isa();
-        Self { isa, hidden, head, n, dim, vocab, scaling: Scaling::new(o), depth, run, tile }
+        let gains = head.gains();
+        if let Some(low) = &head.low_rank
+            && let Some(m) = &low.magnitude
+        {
+            assert!(m.m.len() == vocab && m.norm.len() == vocab, "head: `m` and `norm` are [out]");
+            assert!(low.b_bias.is_none(), "head: a magnitude excludes `b_bias`");
+            assert!(low.dropout.is_none_or(|d| d.p == 0.0), "head: a magnitude excludes dropout here");
+        }
+        Self { isa, hidden, head, n, dim, vocab, scaling: Scaling::new(o), depth, run, tile, gains }
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -139,6 +150,13 @@ impl<'a> Call<'a> {
         let rank = self.rank();
         if let Some(low) = &self.head.low_rank {
             extra_columns(self.isa, m, d, dst, 0, low.b.as_ptr().add(v.start * rank), rank, 1.0);
+        }
+        if let Some(gains) = &self.gains {
+            for block in 0..d.blocks() {
+                for (i, g) in gains[v.clone()].iter().enumerate() {
+                    scale_slice(self.isa, dst.add((block * m + i) * LDP), d.len(block), *g);
+                }
+            }
         }
         if d.x > rank {
             let column = dst.add(d.column(m, d.k + rank));

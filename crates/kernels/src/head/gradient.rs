@@ -2,7 +2,8 @@
 
 use super::call::{Call, Tokens};
 use super::options::{HeadGrad, HeadWanted};
-use super::vocab::row_sums;
+use super::vocab::{row_products, row_sums};
+use crate::elementwise::scale_slice;
 use crate::micro::{KC, LDP, NR, Tile, gemm_panel, gemm_tn, strip};
 use crate::pack::{Depth, pack_kn, pack_rows};
 use crate::scratch::{Pooled, Ptr, scratch, uninit};
@@ -26,6 +27,7 @@ pub(crate) struct Gradient<'a> {
     a: Ptr,
     b: Ptr,
     b_bias: Ptr,
+    magnitude: Ptr,
 }
 
 impl<'a> Gradient<'a> {
@@ -36,8 +38,13 @@ impl<'a> Gradient<'a> {
             a: wanted.a && low.is_some(),
             b: wanted.b && low.is_some(),
             b_bias: wanted.b_bias && low.is_some_and(|l| l.b_bias.is_some()),
+            magnitude: wanted.magnitude && call.gains.is_some(),
             ..*wanted
         };
+        assert!(
+            !wanted.magnitude || (call.head.bias.is_none() && call.scaling.uncapped().is_some()),
+            "head: the magnitude's gradient is made without bias and soft cap"
+        );
         let (v, d, r) = (call.vocab, call.dim, call.rank());
         let zeros = |yes: bool, len: usize| yes.then(|| vec![0.0; len]);
         let filled = |yes: bool, len: usize| {
@@ -56,15 +63,80 @@ impl<'a> Gradient<'a> {
             a: filled(wanted.a, r * d),
             b: filled(wanted.b, v * r),
             b_bias: zeros(wanted.b_bias, v),
+            magnitude: zeros(wanted.magnitude, v),
         };
         let ptr = |g: &mut Option<Vec<f32>>| Ptr(g.as_mut().map_or(std::ptr::null_mut(), Vec::as_mut_ptr));
         let (hidden, weight, bias) = (ptr(&mut grad.hidden), ptr(&mut grad.weight), ptr(&mut grad.bias));
         let (a, b, b_bias) = (ptr(&mut grad.a), ptr(&mut grad.b), ptr(&mut grad.b_bias));
-        Self { call, wanted, grad, hidden, weight, bias, a, b, b_bias }
+        let magnitude = ptr(&mut grad.magnitude);
+        Self { call, wanted, grad, hidden, weight, bias, a, b, b_bias, magnitude }
     }
 
-    pub(crate) fn finish(self) -> HeadGrad {
+    pub(crate) fn finish(mut self) -> HeadGrad {
+        let Some(gains) = &self.call.gains else { return self.grad };
+        for (grad, width) in [(&mut self.grad.weight, self.call.dim), (&mut self.grad.b, self.call.rank())] {
+            for (row, g) in grad.iter_mut().flat_map(|w| w.chunks_exact_mut(width)).zip(gains) {
+                row.iter_mut().for_each(|x| *x *= g);
+            }
+        }
+        // The product is g times what the gradient multiplies, and g = m / norm: dm = Σ dz·product / m.
+        let m = self.call.head.low_rank.and_then(|l| l.magnitude);
+        if let (Some(grad), Some(m)) = (&mut self.grad.magnitude, m) {
+            let back = self.call.scaling.uncapped().unwrap_or(1.0);
+            grad.iter_mut().zip(m.m).for_each(|(d, m)| *d *= back / m);
+        }
         self.grad
+    }
+
+    /// Floats in which [`Self::keep`] keeps the logits of `entries` entries.
+    pub(crate) fn kept(&self, tokens: &Tokens, entries: usize) -> usize {
+        if self.wanted.magnitude { tokens.panels() * entries * NR } else { 0 }
+    }
+
+    /// Keeps a run's logits, which the magnitude's gradient needs beside their gradients.
+    ///
+    /// # Safety
+    /// `z` holds the run, panels `stride` apart; `to` what [`Self::kept`] says.
+    pub(crate) unsafe fn keep(&self, tokens: &Tokens, entries: usize, z: Ptr, stride: usize, to: *mut f32) {
+        if self.wanted.magnitude {
+            for p in 0..tokens.panels() {
+                // SAFETY: the caller's.
+                unsafe {
+                    let to = to.add(p * entries * NR);
+                    std::ptr::copy_nonoverlapping(z.at(p * stride), to, entries * NR);
+                }
+            }
+        }
+    }
+
+    /// Adds the magnitude's gradient of entries `v` from what [`Self::keep`] kept.
+    ///
+    /// # Safety
+    /// As [`Self::entries`].
+    pub(crate) unsafe fn magnitude(
+        &self,
+        tokens: &Tokens,
+        v: Range<usize>,
+        dz: Ptr,
+        stride: usize,
+        kept: *const f32,
+    ) {
+        if self.wanted.magnitude {
+            let to = self.magnitude.0.wrapping_add(v.start);
+            // SAFETY: the caller's.
+            unsafe { row_products(self.call.isa, v.len(), tokens.n, kept, v.len() * NR, dz.0, stride, to) };
+        }
+    }
+
+    /// Multiplies the rows of a packed block of entries by their factors.
+    ///
+    /// # Safety
+    /// `panel` holds a row of 32 per entry.
+    unsafe fn magnify(&self, v: Range<usize>, panel: *mut f32) {
+        for (i, g) in self.call.gains.iter().flat_map(|g| &g[v.clone()]).enumerate() {
+            // SAFETY: the caller's.
+            unsafe { scale_slice(self.call.isa, panel.add(i * NR), NR, *g) };
+        }
     }
 
     /// Whether anything of the vocabulary's size is wanted.
@@ -173,6 +245,7 @@ impl<'a> Gradient<'a> {
                                 let from = low.b.as_ptr().add(v0 * r + j);
                                 pack_kn(call.isa, from, r, v.len(), (r - j).min(NR), to);
                             }
+                            self.magnify(v.clone(), to);
                         }
                     }
                     for p in rows.clone() {

@@ -90,6 +90,8 @@ pub struct HeadWanted {
     pub b: bool,
     /// The bias on B.
     pub b_bias: bool,
+    /// The magnitude: of a head without bias and soft cap, where no magnitude is zero.
+    pub magnitude: bool,
 }
 
 /// Gradients of the head; `None` where not wanted or absent from the head.
@@ -107,4 +109,6 @@ pub struct HeadGrad {
     pub b: Option<Vec<f32>>,
     /// `[out]`.
     pub b_bias: Option<Vec<f32>>,
+    /// `[out]`.
+    pub magnitude: Option<Vec<f32>>,
 }

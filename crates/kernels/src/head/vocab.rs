@@ -39,6 +39,11 @@ impl Scaling {
         self.scale == 1.0 && self.cap == 0.0 && self.temperature == 1.0
     }
 
+    /// `product / z`, where there is no cap.
+    pub(crate) fn uncapped(&self) -> Option<f32> {
+        (self.cap == 0.0).then(|| self.temperature / self.scale)
+    }
+
     /// `dz/d product` at `z`.
     pub(crate) fn slope(&self, z: f32) -> f32 {
         let t = if self.cap > 0.0 { z * self.temperature / self.cap } else { 0.0 };
@@ -327,4 +332,37 @@ dispatch! {
     /// `x` holds the panels, `out` `rows` floats.
     pub(crate) unsafe fn row_sums = row_sums_body [] []
         (rows: usize, cols: usize, x: *const f32, panel: usize, out: *mut f32, scale: f32)
+}
+
+#[inline(always)]
+unsafe fn row_products_body<S: Lanes>(
+    rows: usize,
+    cols: usize,
+    x: *const f32,
+    panel_x: usize,
+    y: *const f32,
+    panel_y: usize,
+    out: *mut f32,
+) {
+    for i in 0..rows {
+        let mut acc = S::splat(0.0);
+        let mut c = 0;
+        while c < cols {
+            let (mask, at) = (S::mask((cols - c).min(S::N)), i * NR + c % NR);
+            let x = S::load_m(mask, x.add((c / NR) * panel_x + at));
+            acc = S::fma(x, S::load_m(mask, y.add((c / NR) * panel_y + at)), acc);
+            c += S::N;
+        }
+        *out.add(i) += S::sum(acc);
+    }
+}
+
+dispatch! {
+    /// `out[i] += Σ x·y` over the `cols` tokens of entry `i`, panels of 32 tokens `panel_x` and `panel_y` floats apart.
+    ///
+    /// # Safety
+    /// `x` and `y` hold the panels, `out` `rows` floats.
+    pub(crate) unsafe fn row_products = row_products_body [] [] (
+        rows: usize, cols: usize, x: *const f32, panel_x: usize, y: *const f32, panel_y: usize, out: *mut f32
+    )
 }

@@ -1,6 +1,7 @@
 //! Backward of a group of linear layers.
 
-use super::weight_grad::weight_grads;
+use super::magnitude::scale_packed;
+use super::weight_grad::{magnified_weight_grads, weight_grads};
 use super::{Input, Linear, LinearsSaved, PASS, check};
 use crate::micro::{LDP, NR, gemm, gemm_tn};
 use crate::pack::{Depth, extra_columns, pack_kn, pack_rows};
@@ -121,6 +122,7 @@ pub fn linears_backward(
             sums: place(bias || b_bias, layer.out),
             bias,
             b_bias,
+            gains: layer.gains(),
         });
         offset += layer.out;
     }
@@ -141,9 +143,9 @@ pub fn linears_backward(
     let mut grad = job.run();
     let weights: Vec<bool> = wanted.linears.iter().map(|w| w.weight).collect();
     let rstd = saved.rstd.as_deref();
-    for (to, weight) in
-        grad.linears.iter_mut().zip(weight_grads(isa, tokens, in_dim, &input, linears, rstd, dy, &weights))
-    {
+    let mut weights = weight_grads(isa, tokens, in_dim, &input, linears, rstd, dy, &weights);
+    magnified_weight_grads(isa, tokens, in_dim, &input, linears, rstd, dy, &mut weights);
+    for (to, weight) in grad.linears.iter_mut().zip(weights) {
         to.weight = weight;
     }
     grad
@@ -164,6 +166,8 @@ struct Part<'a> {
     sums: Option<usize>,
     bias: bool,
     b_bias: bool,
+    /// The rows' factors of a magnitude.
+    gains: Option<Vec<f32>>,
 }
 
 // SAFETY: `t` points into a shared slice that outlives the job.
@@ -450,6 +454,12 @@ impl Job<'_> {
             let (dy, u) = (at.add(room.dy), at.add(room.u));
             let from = self.dy.as_ptr().add(row * self.total + part.at);
             pack_rows(m, d, from, self.total, dy);
+            if part.layer.dropout().is_some() && part.gains.is_some() {
+                return self.dropped_magnitude_layer(pass, i, part, packed, row, m, at, room, dh);
+            }
+            if let Some(gains) = &part.gains {
+                scale_packed(isa, m, d, gains.as_ptr(), 0.0, dy);
+            }
             if let Some(low) = &part.layer.low_rank
                 && (needs_dh || part.da.is_some())
             {
@@ -474,6 +484,59 @@ impl Job<'_> {
                 let (t, k) = (mask.threshold, mask.keep);
                 let first = mask.first as usize + col;
                 add_dropped(isa, m, cols, first, keys.as_ptr(), t, k, low, cols, dh.add(col), n, true);
+            }
+        }
+    }
+
+    /// [`Self::layer`] where a magnitude meets dropout, `y = W (x - xd) + g (W xd + s B A xd)` with `xd = drop(x)`:
+    /// `dh (+)= dy W + mask ((g - 1) dy W + u A)`, `u = s (g dy) B`. Leaves `g dy` packed in the scratch.
+    ///
+    /// # Safety
+    /// As [`Self::chunk`]; the packed `dy` is in the scratch.
+    #[allow(clippy::too_many_arguments, reason = "as `chunk`")]
+    unsafe fn dropped_magnitude_layer(
+        &self,
+        pass: &Pass,
+        i: usize,
+        part: &Part<'_>,
+        packed: Ptr,
+        row: usize,
+        m: usize,
+        at: *mut f32,
+        room: &Room,
+        dh: *mut f32,
+    ) {
+        let (Some(gains), Some(low), Some(dropout)) =
+            (&part.gains, &part.layer.low_rank, part.layer.dropout())
+        else {
+            return;
+        };
+        let (isa, n, d, r) = (self.isa, self.in_dim, part.depth, part.layer.rank());
+        let (needs_dh, col) = (self.needs_dh(), pass.first * NR);
+        let cols = n.min(pass.end * NR).saturating_sub(col);
+        // SAFETY: the caller's; with dropout the packed weights hold no columns of A.
+        unsafe {
+            let (dy, u, product) = (at.add(room.dy), at.add(room.u), at.add(room.low));
+            let from = self.dy.as_ptr().add(row * self.total + part.at);
+            let weights = packed.at(pass.main[i]);
+            if needs_dh {
+                gemm(isa, m, dy, d, weights, cols, dh.add(col), n, 1.0, i > 0);
+                scale_packed(isa, m, d, gains.as_ptr(), -1.0, dy);
+                gemm(isa, m, dy, d, weights, cols, product, cols, 1.0, false);
+                pack_rows(m, d, from, self.total, dy);
+            }
+            scale_packed(isa, m, d, gains.as_ptr(), 0.0, dy);
+            if !needs_dh && part.da.is_none() {
+                return;
+            }
+            gemm(isa, m, dy, d, packed.at(pass.b[i]), r, u, r, low.scale, false);
+            if needs_dh {
+                let (deep, pu) = (Depth { k: r, x: 0 }, at.add(room.packed_u));
+                pack_rows(m, deep, u, r, pu);
+                gemm(isa, m, pu, deep, packed.at(pass.low[i]), cols, product, cols, 1.0, true);
+                let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
+                let (t, k) = (mask.threshold, mask.keep);
+                add_dropped(isa, m, cols, col, keys.as_ptr(), t, k, product, cols, dh.add(col), n, true);
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Forward of a group of linear layers.
 
-use super::{Input, Linear, PASS, check};
+use super::magnitude::magnify;
+use super::{Input, Linear, PASS, check, scale_panel};
 use crate::micro::{NR, gemm, gemm_panel};
 use crate::pack::{Depth, extra_columns, extra_constant};
-use crate::rows::{Place, copy_rows, drop_packed, rms_rows, swiglu_rows};
+use crate::rows::{Place, copy_rows, drop_packed, lost_packed, rms_rows, swiglu_rows};
 use crate::scratch::{Pooled, Ptr, scratch, uninit};
 use crate::simd::{Isa, isa};
 use crate::tasks::{chunk_rows, tasks};
@@ -22,6 +23,9 @@ pub struct LinearsOut {
 pub struct LinearsSaved {
     /// Per layer the low-rank activations `drop(x) A^T`, `[tokens, rank]`.
     pub t: Vec<Option<Vec<f32>>>,
+    /// Per layer, where its [`super::Magnitude`] asks: the output before the rows' factors, `W drop(x) + scale * B t`,
+    /// `[tokens, out]`.
+    pub z: Vec<Option<Vec<f32>>>,
     /// Of [`Input::RmsNorm`]: `[tokens]`.
     pub rstd: Option<Vec<f32>>,
 }
@@ -49,30 +53,46 @@ pub fn linears_forward(
         residual.is_none_or(|r| r.len() == tokens * total),
         "linears: `residual` is [tokens, sum of out]"
     );
-    // SAFETY: every pass below writes all columns of its layers for all tokens: y, t, and rstd.
-    let (mut y, mut t, mut rstd) = unsafe {
+    let drops = |l: &Linear<'_>| l.magnitude().is_some() && l.dropout().is_some();
+    // SAFETY: every pass below writes all columns of its layers for all tokens: y, t, z, and rstd.
+    let (mut y, mut t, mut z, mut rstd) = unsafe {
         let t: Vec<_> = linears.iter().map(|l| l.low_rank.map(|low| uninit(tokens * low.rank))).collect();
-        (uninit(tokens * total), t, matches!(input, Input::RmsNorm { .. }).then(|| uninit(tokens)))
+        let kept = |l: &Linear<'_>| l.magnitude().is_some_and(|m| m.keep) || drops(l);
+        let z: Vec<_> = linears.iter().map(|l| kept(l).then(|| uninit(tokens * l.out))).collect();
+        (uninit(tokens * total), t, z, matches!(input, Input::RmsNorm { .. }).then(|| uninit(tokens)))
     };
     if tokens > 0 && total > 0 {
         let mut offset = 0;
         let parts = linears
             .iter()
             .zip(&mut t)
-            .map(|(layer, t)| {
+            .zip(&mut z)
+            .map(|((layer, t), z)| {
                 let at = offset;
                 offset += layer.out;
-                let x = layer.rank() + usize::from(layer.any_bias());
-                let t = t.as_mut().map_or(Ptr(std::ptr::null_mut()), |t| Ptr(t.as_mut_ptr()));
-                Part { layer, depth: Depth { k: in_dim, x }, at, t }
+                let x = layer.rank() + usize::from(layer.any_bias() && z.is_none());
+                let ptr = |v: &mut Option<Vec<f32>>| v.as_mut().map_or(std::ptr::null_mut(), Vec::as_mut_ptr);
+                let (t, z) = (Ptr(ptr(t)), Ptr(ptr(z)));
+                Part {
+                    layer,
+                    depth: Depth { k: in_dim, x },
+                    at,
+                    t,
+                    gains: layer.gains(),
+                    z,
+                    drops: drops(layer),
+                }
             })
             .collect();
         let rstd = rstd.as_mut().map_or(Ptr(std::ptr::null_mut()), |r| Ptr(r.as_mut_ptr()));
         let job =
             Job { isa: isa(), tokens, in_dim, input, parts, residual, total, y: Ptr(y.as_mut_ptr()), rstd };
-        if tokens <= NARROW { job.by_columns() } else { job.by_rows() }
+        if tokens <= NARROW && !linears.iter().any(drops) { job.by_columns() } else { job.by_rows() }
     }
-    LinearsOut { y, saved: LinearsSaved { t, rstd } }
+    for (z, layer) in z.iter_mut().zip(linears) {
+        z.take_if(|_| !layer.magnitude().is_some_and(|m| m.keep));
+    }
+    LinearsOut { y, saved: LinearsSaved { t, z, rstd } }
 }
 
 /// One layer of the job.
@@ -82,6 +102,12 @@ struct Part<'a> {
     /// The layer's first column in `y`.
     at: usize,
     t: Ptr,
+    /// The rows' factors of a magnitude.
+    gains: Option<Vec<f32>>,
+    /// `[tokens, out]` for the output before the factors; null where they are in the packed weights.
+    z: Ptr,
+    /// Whether a magnitude meets dropout, which then reaches part of the base's product too.
+    drops: bool,
 }
 
 impl Part<'_> {
@@ -115,6 +141,12 @@ impl Part<'_> {
                     to.add(row * NR),
                 );
                 row += low.rank;
+            }
+            if let Some(gains) = &self.gains {
+                if !self.z.0.is_null() {
+                    return;
+                }
+                scale_panel(isa, row, n, gains.as_ptr().add(j), to);
             }
             if self.layer.any_bias() {
                 let low = self.layer.low_rank.and_then(|l| l.b_bias.map(|b| (l.scale, b)));
@@ -218,7 +250,7 @@ impl Job<'_> {
             if let Some(low) = &part.layer.low_rank {
                 extra_columns(self.isa, m, d, x, 0, part.t.at(row * r), r, low.scale);
             }
-            if part.layer.any_bias() {
+            if d.x > r {
                 extra_constant(m, d, x, r, 1.0);
             }
         }
@@ -237,6 +269,48 @@ impl Job<'_> {
             copy_rows(self.isa, m, n, from, self.total, to, Place::rows(self.total));
         }
         true
+    }
+
+    /// Columns of the output, from panel `first` on, of packed `x` times `panels`; `lost` is what dropout took from
+    /// `x`, or null.
+    ///
+    /// # Safety
+    /// `x` and `lost` hold `m` packed rows; the columns are this task's.
+    #[allow(clippy::too_many_arguments, reason = "a block is placed in rows and columns")]
+    unsafe fn columns(
+        &self,
+        part: &Part<'_>,
+        row: usize,
+        m: usize,
+        x: *const f32,
+        lost: *const f32,
+        panels: *const f32,
+        first: usize,
+        n: usize,
+    ) {
+        let (isa, total, d, c) = (self.isa, self.total, part.depth, first * NR);
+        // SAFETY: the caller's.
+        unsafe {
+            let mut add = self.start(row, m, part.at + c, n);
+            let y = self.y.at(row * total + part.at + c);
+            let Some(gains) = part.gains.as_ref().filter(|_| !part.z.0.is_null()) else {
+                gemm(isa, m, x, d, panels, n, y, total, 1.0, add);
+                return;
+            };
+            let out = part.layer.out;
+            let z = part.z.at(row * out + c);
+            gemm(isa, m, x, d, panels, n, z, out, 1.0, false);
+            if !lost.is_null() {
+                let base = Depth { k: d.k, x: 0 };
+                for (p, j) in (0..n).step_by(NR).enumerate() {
+                    let panel = panels.add(p * d.panel_len());
+                    gemm_panel(isa, m, lost, base, panel, (n - j).min(NR), y.add(j), total, 1.0, add);
+                }
+                add = true;
+            }
+            let bias = part.layer.bias.map_or(std::ptr::null(), |b| b.as_ptr().add(c));
+            magnify(isa, m, n, z, out, gains.as_ptr().add(c), bias, y, total, add);
+        }
     }
 
     /// Floats of the largest packed input of `m` rows.
@@ -294,13 +368,17 @@ impl Job<'_> {
         });
         let rows = chunk_rows(self.tokens, self.in_dim);
         let drops = self.parts.iter().any(|p| p.layer.dropout().is_some());
+        let loses = self.parts.iter().any(|p| p.drops);
+        let copies = 1 + usize::from(drops) + usize::from(loses);
         tasks(self.tokens.div_ceil(rows), |chunk| {
             let row = chunk * rows;
             let m = (self.tokens - row).min(rows);
             let len = self.a_len(m);
-            // SAFETY: the scratch holds one packed input, two with dropout; rows of y and t are this chunk's.
-            scratch(if drops { 2 * len } else { len }, |x| unsafe {
+            // SAFETY: the scratch holds one packed input, two with dropout, three where the base drops too; rows of y, t
+            // and z are this chunk's.
+            scratch(copies * len, |x| unsafe {
                 let dropped = if drops { x.add(len) } else { x };
+                let lost = x.add((copies - 1) * len);
                 self.pack_input(row, m, x);
                 for span in spans {
                     let part = &self.parts[span.part];
@@ -309,12 +387,19 @@ impl Job<'_> {
                         let low = packed.at(span.at + (span.end - span.first) * len);
                         self.low_rank(part, row, m, x, dropped, low);
                     }
-                    self.extras(part, row, m, x);
                     let n = part.layer.out.min(span.end * NR) - span.first * NR;
-                    let col = part.at + span.first * NR;
-                    let add = self.start(row, m, col, n);
-                    let y = self.y.at(row * self.total + col);
-                    gemm(self.isa, m, x, d, packed.at(span.at), n, y, self.total, 1.0, add);
+                    let panels = packed.at(span.at);
+                    if let Some(dropout) = part.layer.dropout().filter(|_| part.drops) {
+                        let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
+                        let (keys, base) = (keys.as_ptr(), Depth { k: d.k, x: 0 });
+                        drop_packed(self.isa, m, base, keys, mask.threshold, mask.keep, x, dropped);
+                        lost_packed(self.isa, m, base, x, dropped, lost);
+                        self.extras(part, row, m, dropped);
+                        self.columns(part, row, m, dropped, lost, panels, span.first, n);
+                    } else {
+                        self.extras(part, row, m, x);
+                        self.columns(part, row, m, x, std::ptr::null(), panels, span.first, n);
+                    }
                 }
             });
         });
@@ -362,10 +447,8 @@ impl Job<'_> {
             // SAFETY: the scratch holds one panel; the columns of y are this task's.
             scratch(part.depth.panel_len(), |panel| unsafe {
                 part.pack(self.isa, p, panel);
-                let (n, col) = ((part.layer.out - p * NR).min(NR), part.at + p * NR);
-                let add = self.start(0, m, col, n);
-                let (x, y) = (inputs.at(index * len), self.y.at(col));
-                gemm_panel(self.isa, m, x, part.depth, panel, n, y, self.total, 1.0, add);
+                let n = (part.layer.out - p * NR).min(NR);
+                self.columns(part, 0, m, inputs.at(index * len), std::ptr::null(), panel, p, n);
             });
         });
     }

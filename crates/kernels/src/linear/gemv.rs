@@ -306,6 +306,12 @@ unsafe fn finish(
             }
         }
     }
+    if let Some(magnitude) = layer.magnitude() {
+        for i in 0..tokens {
+            let factors = magnitude.m[rows.clone()].iter().zip(&magnitude.norm[rows.clone()]);
+            out(i).iter_mut().zip(factors).for_each(|(y, (m, n))| *y *= m / n);
+        }
+    }
     if let Some(bias) = layer.bias {
         for i in 0..tokens {
             out(i).iter_mut().zip(&bias[rows.clone()]).for_each(|(y, b)| *y += b);

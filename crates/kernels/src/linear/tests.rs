@@ -5,7 +5,7 @@ mod reference;
 use super::*;
 use crate::simd::{isa, with_isa};
 use proptest::prelude::*;
-use reference::{Case, Kind, values};
+use reference::{Case, Kind, row_norm, values};
 
 /// Forward and every gradient of `case` against the f64 reference on `isa`.
 fn compare(case: &Case, isa: Isa) {
@@ -15,6 +15,12 @@ fn compare(case: &Case, isa: Isa) {
         let want = case.reference();
         close(&out.y, &want.y, &format!("{what}: y"));
         close_to(grad.dx.as_ref().unwrap(), &want.dx, want.dx_top, &format!("{what}: dx"));
+        for (j, m) in case.magnitude_grads(&out).iter().enumerate() {
+            assert_eq!(m.is_some(), case.has_magnitude(j));
+            if let Some(m) = m {
+                close(m, &want.linears[j].m, &format!("{what}: magnitude {j}"));
+            }
+        }
         if let Some(dgamma) = &grad.dgamma {
             close(dgamma, &want.dgamma, &format!("{what}: dgamma"));
         }
@@ -172,6 +178,7 @@ fn same_bits_with_any_number_of_threads() {
     for case in [
         Case { kind: Kind::Norm, bias: true, dropout: 0.1, ..Case::new(300, 100, &[40, 16], 8) },
         Case { kind: Kind::Gate, ..Case::new(515, 33, &[65], 4) },
+        Case { magnitude: Some(true), dropout: 0.1, ..Case::new(300, 100, &[40, 16], 8) },
         Case { kind: Kind::Plain, ..Case::new(40, 64, &[64, 64], 4) },
     ] {
         let bits = |threads: usize| {
@@ -204,6 +211,7 @@ fn decoding_agrees_and_a_token_keeps_its_bits() {
                 bias: j % 2 == 0,
                 residual: j % 3 != 0,
                 storage: (i + j) % 3,
+                magnitude: (j % 2 == 1).then_some(false),
                 ..Case::new(70, dim, &[7, 33, 301], [0, 1, 17][j % 3])
             };
             let decode = |tokens: usize| with_isa(isa, || case.first(tokens).decode());
@@ -258,9 +266,86 @@ proptest! {
     fn any_shape(
         tokens in 1_usize..140, dim in 1_usize..90, outs in proptest::collection::vec(1_usize..70, 1..4),
         rank in 0_usize..40, kind in 0_usize..3, bias: bool, dropout in prop_oneof![Just(0.0_f32), 0.05_f32..0.6],
-        storage in 0_usize..3, residual: bool, portable: bool,
+        storage in 0_usize..3, residual: bool, portable: bool, magnitude: bool,
     ) {
-        let case = Case { kind: KINDS[kind], bias, dropout, storage, residual, ..Case::new(tokens, dim, &outs, rank) };
+        let magnitude = magnitude.then_some(true);
+        let case = Case {
+            kind: KINDS[kind], bias, dropout, storage, residual, magnitude, ..Case::new(tokens, dim, &outs, rank)
+        };
         compare(&case, if portable { Isa::Portable } else { isa() });
     }
+}
+
+#[test]
+fn magnitudes_scale_rows_with_and_without_dropout() {
+    for &isa in Isa::available() {
+        for (i, kind) in KINDS.into_iter().enumerate() {
+            for (tokens, rank) in [(5, 3), (64, 8), (130, 17)] {
+                let case = Case { kind, ..Case::new(tokens, 70, &[33, 16, 9], rank) };
+                let (storage, bias) = (i, tokens == 130);
+                // Where the output alone must do, there is neither bias nor residual.
+                compare(&Case { storage, magnitude: Some(false), ..case.clone() }, isa);
+                let kept = Case { storage, bias, magnitude: Some(true), ..case };
+                compare(&kept, isa);
+                compare(&Case { residual: true, ..kept.clone() }, isa);
+                compare(&Case { dropout: 0.3, residual: bias, ..kept }, isa);
+            }
+        }
+    }
+    let large = Case { magnitude: Some(true), ..Case::new(70, 40, &[220_000], 3) };
+    compare_forward_and_dx(&large);
+    compare_forward_and_dx(&Case { kind: Kind::Norm, dropout: 0.2, ..large });
+}
+
+/// A magnitude that is the norm changes nothing, to the bit.
+#[test]
+fn a_magnitude_equal_to_the_norm_is_no_change() {
+    let values = |n, seed| values(n, seed);
+    let (x, w, a) = (values(7 * 40, 1), values(9 * 40, 2), values(2 * 40, 3));
+    let b = vec![0.0; 9 * 2];
+    let norm: Vec<f32> =
+        squared_row_norms(9, 40, Weight::F32(&w), 2, &a, &b, 2.0).iter().map(|n| n.sqrt() as f32).collect();
+    let run = |magnitude| {
+        let low = LowRank { rank: 2, a: &a, b: &b, b_bias: None, scale: 2.0, dropout: None, magnitude };
+        let layer = Linear { out: 9, weight: Weight::F32(&w), bias: None, low_rank: Some(low) };
+        linears_forward(7, 40, Input::Plain(&x), &[layer], None).y
+    };
+    for keep in [false, true] {
+        assert_eq!(run(Some(Magnitude { m: &norm, norm: &norm, keep })), run(None));
+    }
+}
+
+#[test]
+fn norms_of_rows_and_columns() {
+    for &isa in Isa::available() {
+        with_isa(isa, || {
+            for (rows, columns, rank) in [(1, 5, 1), (57, 33, 3), (200, 1030, 40), (120, 64, 0)] {
+                let (w, a, b) =
+                    (values(rows * columns, 1), values(rank * columns, 2), values(rows * rank, 3));
+                let narrow: Vec<_> = w.iter().map(|&x| half::bf16::from_f32(x)).collect();
+                let wide: Vec<f32> = narrow.iter().map(|x| x.to_f32()).collect();
+                for (weight, w) in [(Weight::F32(&w), &w), (Weight::Bf16(&narrow), &wide)] {
+                    let got = squared_row_norms(rows, columns, weight, rank, &a, &b, 0.7);
+                    for (o, got) in got.iter().enumerate() {
+                        let want = row_norm(w, &a, &b, (o, columns, rank), 0.7);
+                        assert!((got.sqrt() - want).abs() < 1e-6 * want, "{isa:?} row {o}: {got} {want}");
+                    }
+                    // The same matrix as a table: A is [rank, rows] there, B [columns, rank].
+                    let (table_a, table_b) = (transpose(&b, rank), transpose(&a, columns));
+                    let got = squared_column_norms(rows, columns, weight, rank, &table_a, &table_b, 0.7);
+                    let (t, ta, tb) = (transpose(w, columns), &table_a, &table_b);
+                    for (c, got) in got.iter().enumerate() {
+                        let want = row_norm(&t, ta, tb, (c, rows, rank), 0.7);
+                        assert!((got.sqrt() - want).abs() < 1e-6 * want, "{isa:?} column {c}: {got} {want}");
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// `[rows, columns]` to `[columns, rows]`.
+fn transpose(values: &[f32], columns: usize) -> Vec<f32> {
+    let rows = values.len() / columns.max(1);
+    (0..values.len()).map(|i| values[i % rows * columns + i / rows]).collect()
 }

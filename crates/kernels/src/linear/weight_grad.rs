@@ -9,6 +9,7 @@ use crate::rows::{Place, copy_rows};
 use crate::scratch::{Pooled, Ptr, scratch, uninit};
 use crate::simd::Isa;
 use crate::tasks::tasks;
+use burnish_core::random::dropout_bits;
 
 /// Tokens of one inner GEMM: a panel of them stays in the first-level cache.
 const DEPTH: usize = 256;
@@ -117,6 +118,51 @@ pub(super) fn weight_grads(
         });
     }
     grads
+}
+
+/// Turns `dy^T x`, where there is one, into the gradient of a weight under a magnitude: its rows times their factors;
+/// with dropout `dy^T (x - xd) + g dy^T xd`, as the base sees both. A frozen base needs none of this.
+#[allow(clippy::too_many_arguments, reason = "the backward's own arguments")]
+pub(super) fn magnified_weight_grads(
+    isa: Isa,
+    tokens: usize,
+    in_dim: usize,
+    input: &Input<'_>,
+    linears: &[Linear<'_>],
+    rstd: Option<&[f32]>,
+    dy: &[f32],
+    grads: &mut [Option<Vec<f32>>],
+) {
+    for (j, layer) in linears.iter().enumerate() {
+        let Some(gains) = layer.gains() else { continue };
+        let Some(grad) = &mut grads[j] else { continue };
+        if let Some(dropout) = layer.dropout() {
+            let rstd = rstd.map_or(std::ptr::null(), <[f32]>::as_ptr);
+            // SAFETY: all rows are written at once.
+            let mut dropped = unsafe {
+                let mut x = uninit(tokens * in_dim);
+                input_rows(isa, input, rstd, in_dim, 0, tokens, x.as_mut_ptr(), Place::rows(in_dim));
+                x
+            };
+            let mask = dropout.mask();
+            for (x, key) in dropped.chunks_exact_mut(in_dim).zip(dropout.row_keys(0, tokens)) {
+                for (c, x) in x.iter_mut().enumerate() {
+                    *x *= if dropout_bits(key, c as u32) >= mask.threshold { mask.keep } else { 0.0 };
+                }
+            }
+            let one: Vec<bool> = (0..linears.len()).map(|i| i == j).collect();
+            let dropped = Input::Plain(&dropped);
+            let seen = weight_grads(isa, tokens, in_dim, &dropped, linears, None, dy, &one).swap_remove(j);
+            let rows = grad.chunks_exact_mut(in_dim).zip(seen.iter().flat_map(|s| s.chunks_exact(in_dim)));
+            for ((grad, seen), g) in rows.zip(&gains) {
+                grad.iter_mut().zip(seen).for_each(|(d, s)| *d += (g - 1.0) * s);
+            }
+        } else {
+            for (grad, g) in grad.chunks_exact_mut(in_dim).zip(&gains) {
+                grad.iter_mut().for_each(|d| *d *= g);
+            }
+        }
+    }
 }
 
 /// `m` output features from `o`, panels `p..end` of input features.

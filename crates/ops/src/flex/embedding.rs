@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burnish_kernels as kernels;
 
 use super::host::{Host, tensor};
+use super::linear::MagnitudeView;
 use crate::embedding::EmbeddingLowRank;
 use crate::{AnyTensor, OpsError, apply};
 
@@ -19,9 +20,14 @@ pub(crate) fn embedding(
     let tokens = ids.len();
     let mut inputs = vec![weight.clone()];
     let mut low = None;
+    let mut magnitude = None;
     if let Some(l) = low_rank {
         inputs.extend([l.a.clone(), l.b.clone()]);
         low = Some((l.a.shape()[0], l.scale));
+        if let Some(m) = &l.magnitude {
+            inputs.push(m.value.clone());
+            magnitude = Some(MagnitudeView::new(OP, m)?);
+        }
     }
     let ids = ids.clone();
     apply(OP, &inputs, move |inputs, wanted| {
@@ -38,7 +44,25 @@ pub(crate) fn embedding(
             branch = Some((rank, scale, t, b, out.saved));
         }
         let wanted = wanted.to_vec();
+        let mut unscaled = None;
+        if let Some(m) = &magnitude {
+            unscaled = wanted.get(3).is_some_and(|&w| w).then(|| y.clone());
+            kernels::scale_columns(&mut y, &m.gains());
+        }
         let backward = Box::new(move |upstream: AnyTensor| {
+            let mut of_magnitude = None;
+            let upstream = match &magnitude {
+                Some(m) => {
+                    let mut dy = upstream.to_f32();
+                    of_magnitude = unscaled.map(|z| {
+                        let grad = m.grad(tokens, (&dy, hidden, 0), Some(&z), (&[], 0, 0));
+                        tensor(grad, &[hidden])
+                    });
+                    kernels::scale_columns(&mut dy, &m.gains());
+                    tensor(dy, &[tokens, hidden])
+                }
+                None => upstream,
+            };
             let dy = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
             let mut all = vec![wanted[0].then(|| {
                 tensor(kernels::embedding_backward(&ids, dy.f32(), vocab, hidden), &[vocab, hidden])
@@ -63,6 +87,9 @@ pub(crate) fn embedding(
                     grad.dx.map(|dt| tensor(scatter_columns(&ids, &dt, rank, vocab, scale), &[rank, vocab])),
                 );
                 all.push(grad.linears.remove(0).weight.map(|g| tensor(g, &[hidden, rank])));
+                if magnitude.is_some() {
+                    all.push(of_magnitude);
+                }
             }
             all
         });

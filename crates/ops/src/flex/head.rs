@@ -78,7 +78,7 @@ impl View {
     }
 }
 
-/// Which gradients the tape wants, in the order hidden, weight, bias, a, b, b_bias.
+/// Which gradients the tape wants, in the order hidden, weight, bias, a, b, b_bias, magnitude.
 fn asked(head: &Linear, wanted: &[bool]) -> kernels::HeadWanted {
     let mut at = 0;
     let mut next = |present: bool| {
@@ -96,7 +96,19 @@ fn asked(head: &Linear, wanted: &[bool]) -> kernels::HeadWanted {
         a: next(low.is_some()),
         b: next(low.is_some()),
         b_bias: next(low.is_some_and(|l| l.b_bias.is_some())),
+        magnitude: next(low.is_some_and(|l| l.magnitude.is_some())),
     }
+}
+
+/// Whether kernels make the gradients. A magnitude together with a bias, a soft cap, dropout or a zero is left to the
+/// plain body: no model has one.
+pub(crate) fn applies(head: &Linear, options: HeadOptions) -> Result<bool, OpsError> {
+    let Some(low) = &head.low_rank else { return Ok(true) };
+    let Some(magnitude) = &low.magnitude else { return Ok(true) };
+    let drops = low.dropout.as_ref().is_some_and(|d| d.p > 0.0);
+    let value = Host::f32_of(OP, "lora_magnitude_vector", &magnitude.value)?;
+    let zero = value.f32().contains(&0.0) || options.logit_scale == 0.0;
+    Ok(!(drops || zero || options.softcap.is_some() || head.bias.is_some()))
 }
 
 /// The gradients as tensors, in the inputs' order, times `factor`.
@@ -124,6 +136,9 @@ fn tensors(
         if head.b_bias {
             all.push(make(grad.b_bias, &[vocab]));
         }
+        if head.magnitude {
+            all.push(make(grad.magnitude, &[vocab]));
+        }
     }
     all
 }
@@ -133,6 +148,7 @@ struct Present {
     bias: bool,
     low_rank: bool,
     b_bias: bool,
+    magnitude: bool,
 }
 
 impl Present {
@@ -141,6 +157,7 @@ impl Present {
             bias: head.bias.is_some(),
             low_rank: head.low_rank.is_some(),
             b_bias: head.low_rank.as_ref().is_some_and(|l| l.b_bias.is_some()),
+            magnitude: head.low_rank.as_ref().is_some_and(|l| l.magnitude.is_some()),
         }
     }
 }

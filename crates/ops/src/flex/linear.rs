@@ -3,7 +3,7 @@
 use burnish_kernels as kernels;
 
 use super::host::{Host, tensor};
-use crate::linear::{Dropout, Linear, LinearInput};
+use crate::linear::{Dropout, Linear, LinearInput, Magnitude};
 use crate::{AnyTensor, OpsError, apply};
 
 const OP: &str = "linears";
@@ -25,9 +25,67 @@ struct LowRankView {
     b_bias: Option<Host>,
     scale: f32,
     dropout: Option<Dropout>,
+    magnitude: Option<MagnitudeView>,
+}
+
+#[derive(Clone)]
+pub(super) struct MagnitudeView {
+    pub(super) value: Host,
+    pub(super) norm: Host,
+    /// Whether the forward keeps what the output does not tell: see [`Self::keep`].
+    kept: bool,
+}
+
+impl MagnitudeView {
+    pub(super) fn new(op: &'static str, m: &Magnitude) -> Result<Self, OpsError> {
+        Ok(Self {
+            value: Host::f32_of(op, "lora_magnitude_vector", &m.value)?,
+            norm: Host::f32_of(op, "norm of the adapted weight", &m.norm)?,
+            kept: false,
+        })
+    }
+
+    /// `m / norm`.
+    pub(super) fn gains(&self) -> Vec<f32> {
+        self.value.f32().iter().zip(self.norm.f32()).map(|(m, n)| m / n).collect()
+    }
+
+    /// The gradient needs the output before the factors: where nothing was added to it and no magnitude is zero, the
+    /// output itself is as good (`y / m = z / norm`) and is kept by whoever reads it next.
+    fn keep(&mut self, added: bool) {
+        self.kept = added || self.value.f32().contains(&0.0);
+    }
+
+    /// `dm = sum dy z / norm`, or `sum dy y / m`.
+    pub(super) fn grad(
+        &self,
+        tokens: usize,
+        dy: (&[f32], usize, usize),
+        z: Option<&[f32]>,
+        y: (&[f32], usize, usize),
+    ) -> Vec<f32> {
+        let n = self.value.f32().len();
+        let (from, over) = match z {
+            Some(z) => ((z, n, 0), &self.norm),
+            None => (y, &self.value),
+        };
+        let mut sums = kernels::column_dots(tokens, n, dy, from);
+        sums.iter_mut().zip(over.f32()).for_each(|(s, d)| *s /= d);
+        sums
+    }
 }
 
 impl LinearView {
+    /// Decides what the forward keeps for the magnitude's gradient, if that is wanted.
+    fn keep(&mut self, wanted: bool, residual: bool) {
+        let bias = self.bias.is_some();
+        if let Some(low) = &mut self.low_rank
+            && let Some(m) = low.magnitude.as_mut().filter(|_| wanted)
+        {
+            m.keep(residual || bias || low.dropout.is_some());
+        }
+    }
+
     pub(crate) fn new(op: &'static str, layer: &Linear) -> Result<Self, OpsError> {
         let vector = |what, t: &Option<AnyTensor>| -> Result<Option<Host>, OpsError> {
             t.as_ref().map(|t| Host::f32_of(op, what, t)).transpose()
@@ -41,6 +99,7 @@ impl LinearView {
                 b_bias: vector("lora_B.bias", &l.b_bias)?,
                 scale: l.scale,
                 dropout: l.dropout.clone().filter(|d| d.p > 0.0),
+                magnitude: l.magnitude.as_ref().map(|m| MagnitudeView::new(op, m)).transpose()?,
             }),
         };
         Ok(Self {
@@ -49,6 +108,10 @@ impl LinearView {
             bias: vector("bias", &layer.bias)?,
             low_rank,
         })
+    }
+
+    fn magnitude(&self) -> Option<&MagnitudeView> {
+        self.low_rank.as_ref().and_then(|l| l.magnitude.as_ref())
     }
 
     pub(crate) fn kernel(&self) -> kernels::Linear<'_> {
@@ -68,9 +131,39 @@ impl LinearView {
                     rows: &d.rows,
                     first_column: d.first_column,
                 }),
+                magnitude: l.magnitude.as_ref().map(|m| kernels::Magnitude {
+                    m: m.value.f32(),
+                    norm: m.norm.f32(),
+                    keep: m.kept,
+                }),
             }),
         }
     }
+}
+
+/// Whether the arithmetic is to be in f64, which kernels do not do.
+pub(crate) fn is_f64(t: &AnyTensor) -> bool {
+    t.dtype() == Some(crate::Dtype::F64)
+}
+
+/// [`crate::squared_row_norms`], or of a `table` [`crate::squared_column_norms`].
+pub(crate) fn squared_norms(
+    weight: &AnyTensor,
+    a: &AnyTensor,
+    b: &AnyTensor,
+    scale: f32,
+    table: bool,
+) -> Result<AnyTensor, OpsError> {
+    const OP: &str = "norms";
+    let [rows, columns] = crate::check::matrix(weight)?;
+    let rank = a.shape()[0];
+    let (w, a, b) =
+        (Host::weight_of(OP, "weight", weight)?, Host::f32_of(OP, "A", a)?, Host::f32_of(OP, "B", b)?);
+    let norms = if table { kernels::squared_column_norms } else { kernels::squared_row_norms };
+    let squares = norms(rows, columns, w.weight(), rank, a.f32(), b.f32(), scale);
+    let squares: Vec<f32> = squares.iter().map(|&s| s as f32).collect();
+    let n = squares.len();
+    Ok(tensor(squares, &[n]))
 }
 
 enum InputView {
@@ -147,8 +240,14 @@ pub(crate) fn linears(
 
     apply(OP, &inputs, |_, wanted| {
         let view = InputView::new(input)?;
-        let views = layers.iter().map(|l| LinearView::new(OP, l)).collect::<Result<Vec<_>, _>>()?;
+        let mut views = layers.iter().map(|l| LinearView::new(OP, l)).collect::<Result<Vec<_>, _>>()?;
         let residual = residual.map(|r| Host::f32_of(OP, "residual", r)).transpose()?;
+        let mut last = 1 + usize::from(gamma.is_some());
+        for (view, layer) in views.iter_mut().zip(layers) {
+            last += layer.tensors().len();
+            // The magnitude is the last of a layer's tensors.
+            view.keep(wanted[last - 1], residual.is_some());
+        }
         let linears: Vec<_> = views.iter().map(LinearView::kernel).collect();
         let out = kernels::linears_forward(
             tokens,
@@ -162,6 +261,9 @@ pub(crate) fn linears(
 
         let saved = out.saved;
         let wanted = wanted.to_vec();
+        // Without a copy: the output is alive as long as its reader needs it.
+        let magnified = layers.iter().any(|l| l.low_rank.as_ref().is_some_and(|l| l.magnitude.is_some()));
+        let output = if magnified { Host::of(&y) } else { None };
         let has_gamma = gamma.is_some();
         let has_residual = residual.is_some();
         drop(residual);
@@ -173,17 +275,24 @@ pub(crate) fn linears(
                 at += 1;
                 wanted[at - 1]
             };
+            // Per layer: whether its magnitude's gradient is wanted.
+            let mut magnitudes = Vec::with_capacity(linears.len());
             let ask = kernels::Wanted {
                 dx: next(),
                 dgamma: has_gamma && next(),
                 linears: linears
                     .iter()
-                    .map(|l| kernels::WantedLinear {
-                        weight: next(),
-                        bias: l.bias.is_some() && next(),
-                        a: l.low_rank.is_some() && next(),
-                        b: l.low_rank.is_some() && next(),
-                        b_bias: l.low_rank.as_ref().is_some_and(|l| l.b_bias.is_some()) && next(),
+                    .map(|l| {
+                        let ask = kernels::WantedLinear {
+                            weight: next(),
+                            bias: l.bias.is_some() && next(),
+                            a: l.low_rank.is_some() && next(),
+                            b: l.low_rank.is_some() && next(),
+                            b_bias: l.low_rank.as_ref().is_some_and(|l| l.b_bias.is_some()) && next(),
+                        };
+                        magnitudes
+                            .push(l.low_rank.as_ref().is_some_and(|l| l.magnitude.is_some()).then(&mut next));
+                        ask
                     })
                     .collect(),
             };
@@ -197,7 +306,8 @@ pub(crate) fn linears(
             if has_gamma {
                 all.push(grad.dgamma.map(|g| tensor(g, &[in_dim])));
             }
-            for (l, g) in linears.iter().zip(grad.linears) {
+            let mut column = 0;
+            for (j, (l, g)) in linears.iter().zip(grad.linears).enumerate() {
                 all.push(g.weight.map(|g| tensor(g, &[l.out, in_dim])));
                 if l.bias.is_some() {
                     all.push(g.bias.map(|g| tensor(g, &[l.out])));
@@ -208,7 +318,14 @@ pub(crate) fn linears(
                     if low.b_bias.is_some() {
                         all.push(g.b_bias.map(|g| tensor(g, &[l.out])));
                     }
+                    if let (Some(wanted), Some(m)) = (magnitudes[j], views[j].magnitude()) {
+                        let y = output.as_ref().expect("invariant: kept where there is a magnitude").f32();
+                        let (dy, z) = ((dy.f32(), total, column), saved.z[j].as_deref());
+                        let grad = wanted.then(|| m.grad(tokens, dy, z, (y, total, column)));
+                        all.push(grad.map(|g| tensor(g, &[l.out])));
+                    }
                 }
+                column += l.out;
             }
             if has_residual {
                 all.push(Some(upstream));

@@ -9,7 +9,7 @@ use burnish_core::random::{dropout_bits, dropout_row, dropout_threshold};
 use half::{bf16, f16};
 
 pub(super) const ALL: HeadWanted =
-    HeadWanted { hidden: true, weight: true, bias: true, a: true, b: true, b_bias: true };
+    HeadWanted { hidden: true, weight: true, bias: true, a: true, b: true, b_bias: true, magnitude: false };
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Store {
@@ -100,6 +100,7 @@ impl Problem {
             b: &self.b,
             b_bias: self.biased.then_some(&self.b_bias),
             scale: 0.75,
+            magnitude: None,
             dropout: None,
         });
         Linear { out: self.vocab, weight, bias: self.biased.then_some(&self.bias), low_rank }

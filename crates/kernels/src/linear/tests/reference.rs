@@ -27,6 +27,8 @@ pub(super) struct Case {
     pub(super) dropout: f32,
     pub(super) storage: usize,
     pub(super) residual: bool,
+    /// Of even layers with a branch (which then has no bias); what the forward keeps.
+    pub(super) magnitude: Option<bool>,
 }
 
 /// Owned values of a case.
@@ -46,6 +48,8 @@ struct Layer {
     a: Vec<f32>,
     b: Vec<f32>,
     b_bias: Vec<f32>,
+    m: Vec<f32>,
+    norm: Vec<f32>,
 }
 
 #[derive(Default)]
@@ -65,6 +69,7 @@ pub(super) struct WantLinear {
     pub(super) a: Vec<f64>,
     pub(super) b: Vec<f64>,
     pub(super) b_bias: Vec<f64>,
+    pub(super) m: Vec<f64>,
 }
 
 const EPS: f32 = 1e-5;
@@ -90,6 +95,7 @@ impl Case {
             dropout: 0.0,
             storage: 0,
             residual: false,
+            magnitude: None,
         }
     }
 
@@ -118,8 +124,10 @@ impl Case {
                 2 => w = h16.iter().map(|x| x.to_f32()).collect(),
                 _ => {}
             }
-            let (bias, a) = (values(out, seed + 1), values(r * k, seed + 2));
-            Layer { w, w16, h16, bias, a, b: values(out * r, seed + 3), b_bias: values(out, seed + 4) }
+            let (bias, a, b) = (values(out, seed + 1), values(r * k, seed + 2), values(out * r, seed + 3));
+            let norm: Vec<f32> = (0..out).map(|o| row_norm(&w, &a, &b, (o, k, r), scale(j)) as f32).collect();
+            let m = norm.iter().zip(values(out, seed + 5)).map(|(n, v)| n * (1.1 + 0.4 * v)).collect();
+            Layer { w, w16, h16, bias, a, b, b_bias: values(out, seed + 4), m, norm }
         });
         Data {
             x: values(self.tokens * if self.kind == Kind::Gate { 2 * k } else { k }, 1),
@@ -160,6 +168,11 @@ impl Case {
                         rows: &data.rows,
                         first_column: 0,
                     }),
+                    magnitude: self.magnitude.filter(|_| self.has_magnitude(j)).map(|keep| Magnitude {
+                        m: &l.m,
+                        norm: &l.norm,
+                        keep,
+                    }),
                 }),
             })
             .collect();
@@ -167,7 +180,31 @@ impl Case {
     }
 
     fn has_b_bias(&self, layer: usize) -> bool {
-        self.bias && self.rank > 0 && layer.is_multiple_of(2)
+        self.bias && self.rank > 0 && layer.is_multiple_of(2) && !self.has_magnitude(layer)
+    }
+
+    pub(super) fn has_magnitude(&self, layer: usize) -> bool {
+        self.magnitude.is_some() && self.rank > 0 && layer.is_multiple_of(2)
+    }
+
+    /// The magnitudes' gradients as a caller makes them: from `z` where it was kept, from the output otherwise.
+    pub(super) fn magnitude_grads(&self, out: &LinearsOut) -> Vec<Option<Vec<f32>>> {
+        let (data, total, dy) = (self.data(), self.total(), self.dy());
+        let mut at = 0;
+        let mut all = Vec::new();
+        for (j, &n) in self.outs.iter().enumerate() {
+            all.push(self.has_magnitude(j).then(|| {
+                let l = &data.layers[j];
+                let (from, over) = match &out.saved.z[j] {
+                    Some(z) => ((&z[..], n, 0), &l.norm),
+                    None => ((&out.y[..], total, at), &l.m),
+                };
+                let sums = column_dots(self.tokens, n, (&dy, total, at), from);
+                sums.iter().zip(over).map(|(s, d)| s / d).collect()
+            }));
+            at += n;
+        }
+        all
     }
 
     fn run_wanting(&self, weight: bool) -> (LinearsOut, LinearsGrad) {
@@ -263,10 +300,17 @@ impl Case {
         let mut y = Vec::new();
         for (j, l) in data.layers.iter().enumerate() {
             let low = self.low(data, h, j, t);
-            let s = f64::from(scale(j));
             for o in 0..self.outs[j] {
-                let mut v: f64 = (0..k).map(|c| h[t * k + c] * f64::from(l.w[o * k + c])).sum();
-                v += s * (0..r).map(|i| low[i] * f64::from(l.b[o * r + i])).sum::<f64>();
+                let s = f64::from(scale(j));
+                let mut v = if self.has_magnitude(j) {
+                    let seen: f64 = (0..k)
+                        .map(|c| h[t * k + c] * (1.0 - self.kept(data, j, t, c)) * f64::from(l.w[o * k + c]))
+                        .sum();
+                    seen + f64::from(l.m[o]) / f64::from(l.norm[o]) * self.z(data, h, j, t, o)
+                } else {
+                    let base: f64 = (0..k).map(|c| h[t * k + c] * f64::from(l.w[o * k + c])).sum();
+                    base + s * (0..r).map(|i| low[i] * f64::from(l.b[o * r + i])).sum::<f64>()
+                };
                 v += if self.bias { f64::from(l.bias[o]) } else { 0.0 };
                 v += if self.has_b_bias(j) { s * f64::from(l.b_bias[o]) } else { 0.0 };
                 y.push(v);
@@ -277,6 +321,15 @@ impl Case {
             y.iter_mut().enumerate().for_each(|(c, y)| *y += f64::from(data.residual[t * n + c]));
         }
         y
+    }
+
+    /// `W drop(x) + s B A drop(x)` of one token and row.
+    fn z(&self, data: &Data, h: &[f64], layer: usize, t: usize, o: usize) -> f64 {
+        let (k, r, l) = (self.dim, self.rank, &data.layers[layer]);
+        let low = self.low(data, h, layer, t);
+        let base: f64 =
+            (0..k).map(|c| h[t * k + c] * self.kept(data, layer, t, c) * f64::from(l.w[o * k + c])).sum();
+        base + f64::from(scale(layer)) * (0..r).map(|i| low[i] * f64::from(l.b[o * r + i])).sum::<f64>()
     }
 
     pub(super) fn reference(&self) -> Want {
@@ -301,6 +354,7 @@ impl Case {
                 a: some(r > 0, r * k),
                 b: some(r > 0, out * r),
                 b_bias: some(self.has_b_bias(j), out),
+                m: some(self.has_magnitude(j), out),
             });
         }
         let dy = self.dy();
@@ -315,17 +369,27 @@ impl Case {
                 let mut u = vec![0.0; r];
                 for o in 0..out {
                     let d = f64::from(dy[at + o]);
+                    let gain = if self.has_magnitude(j) {
+                        g.m[o] += d * self.z(&data, &h, j, t, o) / f64::from(l.norm[o]);
+                        f64::from(l.m[o]) / f64::from(l.norm[o])
+                    } else {
+                        1.0
+                    };
                     for c in 0..k {
-                        dh[c] += d * f64::from(l.w[o * k + c]);
+                        let kept = if self.has_magnitude(j) { self.kept(&data, j, t, c) } else { 1.0 };
+                        let seen = 1.0 + (gain - 1.0) * kept;
+                        dh[c] += seen * d * f64::from(l.w[o * k + c]);
                         if weight {
-                            g.weight[o * k + c] += d * x_t[c];
+                            g.weight[o * k + c] += seen * d * x_t[c];
                         }
                     }
+                    let raw = d;
+                    let d = gain * d;
                     for (i, u) in u.iter_mut().enumerate() {
                         *u += s * d * f64::from(l.b[o * r + i]);
                         g.b[o * r + i] += s * d * low[i];
                     }
-                    g.bias.iter_mut().skip(o).take(1).for_each(|g| *g += d);
+                    g.bias.iter_mut().skip(o).take(1).for_each(|g| *g += raw);
                     g.b_bias.iter_mut().skip(o).take(1).for_each(|g| *g += s * d);
                 }
                 for c in 0..k {
@@ -367,4 +431,13 @@ impl Case {
             }
         }
     }
+}
+
+/// `|W_o + s B_o A|`.
+pub(super) fn row_norm(w: &[f32], a: &[f32], b: &[f32], (o, k, r): (usize, usize, usize), s: f32) -> f64 {
+    let element = |c: usize| {
+        let low: f64 = (0..r).map(|i| f64::from(b[o * r + i]) * f64::from(a[i * k + c])).sum();
+        f64::from(w[o * k + c]) + f64::from(s) * low
+    };
+    (0..k).map(|c| element(c).powi(2)).sum::<f64>().sqrt()
 }

@@ -51,6 +51,7 @@ impl Blueprint {
                 a: index(&site.a_name)?,
                 b: index(&site.b_name)?,
                 b_bias: site.b_bias_name.as_deref().map(index).transpose()?,
+                magnitude: site.magnitude_name.as_deref().map(index).transpose()?,
                 scale: site.scale as f32,
                 dropout: site.dropout as f32,
             };

@@ -99,7 +99,7 @@ impl Decoder {
             let shard = self.shard.clone();
             let (shape, eps) = (self.attention_shape(block.window), self.spec.norm_eps);
             let run: Run = Arc::new(move |inputs, weights| {
-                let w = plan.assemble(weights, &how, eps, &shard);
+                let w = plan.assemble(weights, &how, eps, &shard)?;
                 run_block(&inputs[0], &w, eps, &plan.name, &shard, linears, |qkv| {
                     attention(qkv, &shape, &documents, Some(&rotary), w.head_norm.as_ref())
                 })
@@ -118,7 +118,7 @@ impl Decoder {
     ) -> Result<AnyTensor, ModelError> {
         let mut read = pass.read_all(&self.embed.indices(pass.adapters()))?.into_iter();
         let mut next = || read.next().expect("invariant: `indices` and `embedding` agree");
-        let (table, low_rank) = self.embed.embedding(&mut next, &pass.assembly(rows));
+        let (table, low_rank) = self.embed.embedding(&mut next, &pass.assembly(rows))?;
         if !self.shard.divided() {
             return Ok(embedding(ids, &table, low_rank.as_ref())?);
         }
@@ -135,7 +135,7 @@ impl Decoder {
     ) -> Result<BlockTensors, OpsError> {
         let block = &self.blocks[index];
         let tensors = pass.read_all(&block.indices(pass.adapters()))?;
-        Ok(block.assemble(&tensors, &pass.assembly(rows), self.spec.norm_eps, &self.shard))
+        block.assemble(&tensors, &pass.assembly(rows), self.spec.norm_eps, &self.shard)
     }
 
     /// The final norm, ready for the head.
@@ -157,7 +157,7 @@ impl Decoder {
         Ok(self.head.linear(
             &mut || read.next().expect("invariant: `indices` and `linear` agree"),
             &pass.assembly(rows),
-        ))
+        )?)
     }
 
     /// Which rows of the output projection [`Self::head`] gives, when the vocabulary is divided.

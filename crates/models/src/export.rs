@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use burnish_core::{Dtype, Parameter, Registry};
-use burnish_peft::{Plan, write_adapter_rows};
+use burnish_peft::{Factor, LoraSite, ModuleKind, Plan, write_adapter_rows};
 use burnish_store::{FolderWriter, HostTensor};
 
 use crate::ModelError;
 use crate::adapter::copy_name;
 use crate::folder::ModelFolder;
+use crate::load::Initial;
 
 /// Where an [`Exporter`] takes values: this rank's rows of each parameter.
 pub trait RowSource {
@@ -28,6 +29,7 @@ pub struct Exporter {
     pub(crate) registry: Registry,
     pub(crate) plan: Option<Plan>,
     pub(crate) base: usize,
+    pub(crate) initial: Initial,
 }
 
 impl Exporter {
@@ -43,7 +45,8 @@ impl Exporter {
         self.plan.is_some()
     }
 
-    /// Writes the adapter as PEFT does. All ranks call it.
+    /// Writes the adapter as PEFT does, for the folder's base also where training changed it ([`Plan::exported`]). All
+    /// ranks call it.
     ///
     /// # Errors
     /// If a file cannot be written. Without an adapter nothing is written.
@@ -53,15 +56,27 @@ impl Exporter {
             let index = self.registry.index_of(&copy_name(name)).or_else(|| self.registry.index_of(name))?;
             Some((index, self.registry.at(index))).filter(|(_, p)| p.trainable)
         };
+        let joined = |name: &str| Joined::of(plan, name);
         write_adapter_rows(
             writer,
-            plan,
+            &plan.exported(),
             |name, _| find(name).map(|(_, p)| p.precision.store),
-            |name, _| find(name).map_or(0..0, |(index, _)| source.rows(index)),
+            |name, _| match (find(name), joined(name)) {
+                (None, _) => 0..0,
+                (Some((index, _)), None) => source.rows(index),
+                (Some((index, _)), Some(joined)) => joined.rows(source.rows(index)),
+            },
             |name, _, _| -> Result<_, ModelError> {
                 let unknown = || ModelError::UnknownParameter { name: name.to_owned() };
                 let (index, _) = find(name).ok_or_else(unknown)?;
-                Ok(Cow::Owned(source.read(index)?.bytes))
+                let own = source.read(index)?;
+                match joined(name) {
+                    Some(joined) if !own.bytes.is_empty() => {
+                        let rows = source.rows(index);
+                        Ok(Cow::Owned(joined.join(&own, rows, &self.initial)?.bytes))
+                    }
+                    _ => Ok(Cow::Owned(own.bytes)),
+                }
             },
         )
     }
@@ -78,6 +93,83 @@ impl Exporter {
         source: &dyn RowSource,
     ) -> Result<(), ModelError> {
         let rows = |index: usize| source.rows(index);
-        folder.write(writer, &self.registry, self.base, dtype, false, rows, |index, _| source.read(index))
+        folder.write(writer, &self.registry, self.base, dtype, false, rows, |index, _| {
+            self.original(index, source)
+        })
+    }
+
+    /// A base parameter's rows without what an initialisation took from them.
+    fn original(&self, index: usize, source: &dyn RowSource) -> Result<HostTensor, ModelError> {
+        let own = source.read(index)?;
+        let site = self.plan.as_ref().filter(|p| p.changes_base()).and_then(|p| {
+            let site = p.site(self.registry.at(index).name.strip_suffix(".weight")?)?;
+            Some(site).filter(|s| s.kind != ModuleKind::Embedding)
+        });
+        let (Some(site), false) = (site, own.bytes.is_empty()) else { return Ok(own) };
+        let unknown = || ModelError::UnknownParameter { name: site.a_name.clone() };
+        let start = self.initial.get(&site.module).ok_or_else(unknown)?;
+        let mut values = own.to_f32();
+        start.give_back(site, source.rows(index), &mut values);
+        Ok(HostTensor::from_f32(&values, &own.shape, own.dtype)?)
+    }
+}
+
+/// A factor that is written together with its initial value: `[A ; A0]` or `[B | -B0]`.
+struct Joined<'a> {
+    site: &'a LoraSite,
+    factor: Factor,
+}
+
+impl<'a> Joined<'a> {
+    fn of(plan: &'a Plan, name: &str) -> Option<Self> {
+        let sites = if plan.changes_base() { plan.sites.as_slice() } else { &[] };
+        sites.iter().find_map(|site| {
+            let factor = [Factor::A, Factor::B].into_iter().find(|&f| site.name(f) == name)?;
+            Some(Self { site, factor })
+        })
+    }
+
+    /// The rows that whoever has `rows` writes: `A0` goes to the rank with the last row of `A`.
+    fn rows(&self, rows: Range<usize>) -> Range<usize> {
+        let rank = self.site.rank;
+        if self.factor == Factor::A && !rows.is_empty() && rows.end == rank {
+            rows.start..2 * rank
+        } else {
+            rows
+        }
+    }
+
+    fn join(
+        &self,
+        own: &HostTensor,
+        rows: Range<usize>,
+        initial: &Initial,
+    ) -> Result<HostTensor, ModelError> {
+        let (site, rank) = (self.site, self.site.rank);
+        let unknown = || ModelError::UnknownParameter { name: site.name(self.factor).to_owned() };
+        let start = match site.kind {
+            // Its base is as it was: rows and columns of zeros bring the rank to that of the others.
+            ModuleKind::Embedding => None,
+            _ => Some(initial.get(&site.module).ok_or_else(unknown)?),
+        };
+        let values = own.to_f32();
+        if self.factor == Factor::A {
+            let mut all = values;
+            if rows.end == rank {
+                let width = site.shape(Factor::A)[1];
+                all.extend(start.map_or_else(|| vec![0.0; rank * width], |s| s.a.clone()));
+            }
+            let shape = [self.rows(rows).len(), site.shape(Factor::A)[1]];
+            return Ok(HostTensor::from_f32(&all, &shape, own.dtype)?);
+        }
+        let mut all = Vec::with_capacity(2 * values.len());
+        for (row, at) in values.chunks_exact(rank).zip(rows.clone()) {
+            all.extend_from_slice(row);
+            match &start {
+                Some(s) => all.extend(s.b[at * rank..(at + 1) * rank].iter().map(|b| -b)),
+                None => all.resize(all.len() + rank, 0.0),
+            }
+        }
+        Ok(HostTensor::from_f32(&all, &[rows.len(), 2 * rank], own.dtype)?)
     }
 }

@@ -1,9 +1,13 @@
 //! A decoder's layers as parameter indices: what to read, in which order, and how to put it together.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burnish_core::random::Stream;
-use burnish_ops::{AnyTensor, Dropout, EmbeddingLowRank, HeadNorm, Linear, LowRank};
+use burnish_ops::{
+    AnyTensor, Dropout, EmbeddingLowRank, HeadNorm, Linear, LowRank, Magnitude, OpsError, column_norms,
+    row_norms,
+};
 
 use crate::parallel::Shard;
 
@@ -23,6 +27,31 @@ pub(crate) struct Assembly {
     pub(crate) adapters: bool,
     /// Dropout, with each token's counter.
     pub(crate) dropout: Option<(DropoutStep, Arc<Vec<u64>>)>,
+    /// Norms of adapted weights (DoRA), for as long as the weights stand still.
+    pub(crate) norms: Norms,
+}
+
+/// Norms of adapted weights by the index of their magnitude: made once per pass, which the weights do not outlive.
+///
+/// A pass scores or trains on one set of values: a decoding reuses the norms at every token, a recomputed block in its
+/// backward.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Norms(Arc<Mutex<BTreeMap<usize, AnyTensor>>>);
+
+impl Norms {
+    fn get(
+        &self,
+        magnitude: usize,
+        make: impl FnOnce() -> Result<AnyTensor, OpsError>,
+    ) -> Result<AnyTensor, OpsError> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(norm) = known().get(&magnitude) {
+            return Ok(norm.clone());
+        }
+        let norm = make()?;
+        known().insert(magnitude, norm.clone());
+        Ok(norm)
+    }
 }
 
 /// An adapter on a linear layer or embedding.
@@ -32,6 +61,8 @@ pub(crate) struct LowRankLayer {
     pub(crate) a: usize,
     pub(crate) b: usize,
     pub(crate) b_bias: Option<usize>,
+    /// DoRA's magnitude.
+    pub(crate) magnitude: Option<usize>,
     pub(crate) scale: f32,
     pub(crate) dropout: f32,
 }
@@ -58,20 +89,48 @@ impl Layer {
         if let Some(l) = self.low_rank.as_ref().filter(|_| adapters) {
             all.extend([l.a, l.b]);
             all.extend(l.b_bias);
+            all.extend(l.magnitude);
         }
         all
     }
 
-    pub(crate) fn linear(&self, next: &mut dyn FnMut() -> AnyTensor, how: &Assembly) -> Linear {
+    pub(crate) fn linear(
+        &self,
+        next: &mut dyn FnMut() -> AnyTensor,
+        how: &Assembly,
+    ) -> Result<Linear, OpsError> {
+        self.assemble(next, how, row_norms)
+    }
+
+    /// The layer; `norms` are those that a magnitude divides by.
+    fn assemble(
+        &self,
+        next: &mut dyn FnMut() -> AnyTensor,
+        how: &Assembly,
+        norms: fn(&AnyTensor, &AnyTensor, &AnyTensor, f32) -> Result<AnyTensor, OpsError>,
+    ) -> Result<Linear, OpsError> {
         let weight = next();
         let bias = match self.saved {
             Some((_, bias)) if how.adapters => bias.map(|_| next()),
             _ => self.bias.map(|_| next()),
         };
-        let low_rank = self.low_rank.as_ref().filter(|_| how.adapters).map(|l| LowRank {
-            a: next(),
-            b: next(),
-            b_bias: l.b_bias.map(|_| next()),
+        let Some(l) = self.low_rank.as_ref().filter(|_| how.adapters) else {
+            return Ok(Linear { weight, bias, low_rank: None });
+        };
+        let (a, b, b_bias) = (next(), next(), l.b_bias.map(|_| next()));
+        let magnitude = match l.magnitude {
+            Some(index) => {
+                let value = next();
+                let norm = how.norms.get(index, || norms(&weight, &a, &b, l.scale))?;
+                Some(Magnitude { value, norm })
+            }
+            None => None,
+        };
+        let low_rank = Some(LowRank {
+            a,
+            b,
+            b_bias,
+            magnitude,
             scale: l.scale,
             dropout: how.dropout.as_ref().filter(|_| l.dropout > 0.0).map(|(d, rows)| Dropout {
                 key: Stream::new(d.seed, &l.site).at(d.step).dropout_key(),
@@ -80,16 +139,22 @@ impl Layer {
                 first_column: 0,
             }),
         });
-        Linear { weight, bias, low_rank }
+        Ok(Linear { weight, bias, low_rank })
     }
 
     pub(crate) fn embedding(
         &self,
         next: &mut dyn FnMut() -> AnyTensor,
         how: &Assembly,
-    ) -> (AnyTensor, Option<EmbeddingLowRank>) {
-        let linear = self.linear(next, how);
-        (linear.weight, linear.low_rank.map(|l| EmbeddingLowRank { a: l.a, b: l.b, scale: l.scale }))
+    ) -> Result<(AnyTensor, Option<EmbeddingLowRank>), OpsError> {
+        let linear = self.assemble(next, how, column_norms)?;
+        let low_rank = linear.low_rank.map(|l| EmbeddingLowRank {
+            a: l.a,
+            b: l.b,
+            scale: l.scale,
+            magnitude: l.magnitude,
+        });
+        Ok((linear.weight, low_rank))
     }
 }
 
@@ -158,21 +223,21 @@ impl Block {
         how: &Assembly,
         eps: f32,
         shard: &Shard,
-    ) -> BlockTensors {
+    ) -> Result<BlockTensors, OpsError> {
         let mut tensors = tensors.iter().cloned();
         let mut next = || tensors.next().expect("invariant: `indices` and `assemble` agree");
         let mut all = BlockTensors {
             input_norm: next(),
             qkv: [
-                self.q.linear(&mut next, how),
-                self.k.linear(&mut next, how),
-                self.v.linear(&mut next, how),
+                self.q.linear(&mut next, how)?,
+                self.k.linear(&mut next, how)?,
+                self.v.linear(&mut next, how)?,
             ],
             head_norm: self.head_norms.map(|_| HeadNorm { q: next(), k: next(), eps }),
-            o: self.o.linear(&mut next, how),
+            o: self.o.linear(&mut next, how)?,
             post_norm: next(),
-            gate_up: [self.gate.linear(&mut next, how), self.up.linear(&mut next, how)],
-            down: self.down.linear(&mut next, how),
+            gate_up: [self.gate.linear(&mut next, how)?, self.up.linear(&mut next, how)?],
+            down: self.down.linear(&mut next, how)?,
         };
         // A row-parallel layer sees some columns of its input: the mask is that of the whole.
         for (layer, first) in [(&mut all.o, shard.first_o), (&mut all.down, shard.first_down)] {
@@ -189,6 +254,6 @@ impl Block {
                 }
             }
         }
-        all
+        Ok(all)
     }
 }

@@ -1,14 +1,18 @@
 //! From a folder to a model in memory.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Parameter, Registry, Role};
-use burnish_ops::AnyTensor;
-use burnish_peft::{AdapterFolder, AdapterTensors, Factor, LoraConfig, Plan, Use, fresh};
+use burnish_ops::{AnyTensor, column_norms, row_norms};
+use burnish_peft::{
+    AdapterFolder, AdapterTensors, Decomposition, Factor, LoraConfig, LoraSite, ModuleKind, Plan, Use,
+    decompose, fresh,
+};
 use burnish_store::{FolderWriter, HostTensor, WeightFolder};
 use burnish_tp::Tp;
 
@@ -39,6 +43,7 @@ pub struct Planned<'a> {
     seed: u64,
     /// Tensor parallelism, when there is any.
     parallel: Option<(Arc<Parallel>, Tp)>,
+    initial: Initial,
 }
 
 impl<'a> Planned<'a> {
@@ -73,7 +78,7 @@ impl<'a> Planned<'a> {
             }
         };
         folder.declare(blueprint.registry_mut(), base, trained)?;
-        Ok(Self { folder, blueprint, plan, tensors, base, seed, parallel: None })
+        Ok(Self { folder, blueprint, plan, tensors, base, seed, parallel: None, initial: Initial::default() })
     }
 
     /// The same model divided over the ranks of `tp`, of which this one holds a part of each layer.
@@ -148,11 +153,16 @@ impl<'a> Planned<'a> {
         let part = |tensor: &HostTensor| rows_of(tensor, &rows).cast(store);
         let own = &self.tensors.parameters;
         if index < self.base {
+            if let Some(site) = self.site_of_weight(&parameter.name) {
+                let mut values = self.original(index, rows.clone())?.to_f32();
+                self.decomposition(site)?.take_from(site, rows.clone(), &mut values);
+                let shape = with_rows(&parameter.shape, rows.len());
+                return Ok(HostTensor::from_f32(&values, &shape, store)?);
+            }
             let trained_along = if parameter.trainable { own.get(&parameter.name) } else { None };
             return match self.tensors.base_weights.get(&parameter.name).or(trained_along) {
                 Some(tensor) => Ok(part(tensor)),
-                None if self.folder.has_weights() => self.folder.rows(parameter, rows),
-                None => random(parameter, self.folder.spec().initializer_range, self.seed, &rows),
+                None => self.original(index, rows),
             };
         }
         if let Some(original) = parameter.name.strip_prefix(&copy_name("")) {
@@ -167,21 +177,54 @@ impl<'a> Planned<'a> {
         }
     }
 
+    /// Rows of a base parameter as the folder has it.
+    fn original(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        let parameter = self.registry().at(index);
+        if self.folder.has_weights() {
+            return self.folder.rows(parameter, rows);
+        }
+        random(parameter, self.folder.spec().initializer_range, self.seed, &rows)
+    }
+
+    /// The site whose factors are taken from this base weight, if any.
+    fn site_of_weight(&self, name: &str) -> Option<&LoraSite> {
+        let plan = self.plan.as_ref().filter(|p| p.changes_base())?;
+        plan.site(name.strip_suffix(".weight")?).filter(|s| s.kind != ModuleKind::Embedding)
+    }
+
+    /// The factors that a site starts from, made on first use: they need the whole weight.
+    fn decomposition(&self, site: &LoraSite) -> Result<Arc<Decomposition>, ModelError> {
+        if let Some(known) = self.initial.get(&site.module) {
+            return Ok(known);
+        }
+        let weight = self.original(self.index_of(&site.base_weight())?, 0..site.out)?.to_f32();
+        let init = self.plan.as_ref().map(|p| &p.config.init_lora_weights);
+        let made = init.and_then(|init| decompose(site, init, &weight, self.seed));
+        let made = Arc::new(made.ok_or_else(|| ModelError::UnknownParameter { name: site.a_name.clone() })?);
+        self.initial.put(&site.module, made.clone());
+        Ok(made)
+    }
+
     /// What writes the model's files.
     #[must_use]
     pub fn exporter(&self) -> Exporter {
-        Exporter { registry: self.registry().clone(), plan: self.plan.clone(), base: self.base }
+        Exporter {
+            registry: self.registry().clone(),
+            plan: self.plan.clone(),
+            base: self.base,
+            initial: self.initial.clone(),
+        }
     }
 
     /// The model over storage that holds [`Self::local_registry`]'s parameters.
     #[must_use]
     pub fn into_model(self, parameters: Arc<dyn Parameters>) -> Model {
-        let Self { blueprint, plan, base, parallel, .. } = self;
+        let Self { blueprint, plan, base, parallel, initial, .. } = self;
         let decoder = match parallel {
             Some((parallel, tp)) => blueprint.into_shard(parameters.clone(), parallel.shard(tp)),
             None => blueprint.into_decoder(parameters.clone()),
         };
-        Model { decoder, parameters, plan, base }
+        Model { decoder, parameters, plan, base, initial }
     }
 
     /// The model with every parameter (of what this rank holds) in this process's memory.
@@ -213,14 +256,68 @@ impl<'a> Planned<'a> {
         for site in &plan.sites {
             for factor in site.factors() {
                 if site.name(factor) == parameter.name {
-                    let init = &plan.config.init_lora_weights;
-                    let values = fresh(site, factor, init, self.seed, elements(parameter, rows));
+                    let values = self.start(plan, site, factor, rows.clone(), elements(parameter, rows))?;
                     let shape = with_rows(&parameter.shape, rows.len());
                     return Ok(HostTensor::from_f32(&values, &shape, Dtype::F32)?);
                 }
             }
         }
         Err(unknown())
+    }
+}
+
+impl Planned<'_> {
+    /// The initial values of some rows (`elements` of the whole) of a factor.
+    fn start(
+        &self,
+        plan: &Plan,
+        site: &LoraSite,
+        factor: Factor,
+        rows: Range<usize>,
+        elements: Range<usize>,
+    ) -> Result<Vec<f32>, ModelError> {
+        if factor == Factor::Magnitude {
+            return self.magnitude(site, rows);
+        }
+        if self.site_of_weight(&site.base_weight()).is_some() {
+            let start = self.decomposition(site)?;
+            let whole = if factor == Factor::A { &start.a } else { &start.b };
+            return Ok(whole[elements].to_vec());
+        }
+        Ok(fresh(site, factor, &plan.config.init_lora_weights, self.seed, elements)?)
+    }
+
+    /// The norms of a site's adapted weight: what its magnitude starts from, so that the adapter starts as no change.
+    /// The operation is the one that training divides by.
+    fn magnitude(&self, site: &LoraSite, rows: Range<usize>) -> Result<Vec<f32>, ModelError> {
+        let device = Device::default();
+        let table = site.kind == ModuleKind::Embedding;
+        // A row's norm needs that row alone, a column's all rows.
+        let (weight_rows, b_rows) =
+            if table { (0..site.out, 0..site.input) } else { (rows.clone(), rows.clone()) };
+        let value = |name: &str, rows: Range<usize>| -> Result<AnyTensor, ModelError> {
+            Ok(to_device(self.rows(self.index_of(name)?, rows)?, &device))
+        };
+        let weight = value(&site.base_weight(), weight_rows)?;
+        let (a, b) = (value(&site.a_name, 0..site.rank)?, value(&site.b_name, b_rows)?);
+        let norms = if table { column_norms } else { row_norms };
+        let norms = norms(&weight, &a, &b, site.scale as f32)?.to_f32();
+        Ok(if table { norms[rows].to_vec() } else { norms })
+    }
+}
+
+/// The factors that sites start from, where those come from the base ([`Plan::changes_base`]): files are written
+/// relative to them. Shared by whatever came of one [`Planned`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Initial(Arc<Mutex<BTreeMap<String, Arc<Decomposition>>>>);
+
+impl Initial {
+    pub(crate) fn get(&self, module: &str) -> Option<Arc<Decomposition>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(module).cloned()
+    }
+
+    fn put(&self, module: &str, made: Arc<Decomposition>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(module.to_owned(), made);
     }
 }
 
@@ -233,6 +330,7 @@ pub struct Model {
     /// The adapter's plan.
     pub plan: Option<Plan>,
     base: usize,
+    initial: Initial,
 }
 
 impl Model {
@@ -260,7 +358,7 @@ impl Model {
     #[must_use]
     pub fn exporter(&self) -> Exporter {
         let registry = self.parameters.registry().clone();
-        Exporter { registry, plan: self.plan.clone(), base: self.base }
+        Exporter { registry, plan: self.plan.clone(), base: self.base, initial: self.initial.clone() }
     }
 
     /// Writes the adapter as PEFT does.
@@ -313,7 +411,7 @@ impl Model {
             let (Some(a), Some(b)) = (factor(Factor::A), factor(Factor::B)) else {
                 return Ok(self.host(index));
             };
-            let b_bias = factor(Factor::BBias);
+            let (b_bias, magnitude) = (factor(Factor::BBias), factor(Factor::Magnitude));
             let weight = registry.index_of(&site.base_weight()).map(|i| self.host(i).cast(Dtype::F32));
             let Some(weight) = weight else { return Ok(self.host(index)) };
             let bias = registry.index_of(&site.base_bias()).map(|i| self.host(i).cast(Dtype::F32));
@@ -321,6 +419,7 @@ impl Model {
                 Factor::A => &a,
                 Factor::B => &b,
                 Factor::BBias => b_bias.as_ref().unwrap_or(&b),
+                Factor::Magnitude => magnitude.as_ref().unwrap_or(&b),
             })?;
             Ok(if part == "bias" { out.bias.unwrap_or_else(|| self.host(index)) } else { out.weight })
         };
@@ -399,7 +498,10 @@ impl Reloaded {
     /// If a file is missing or damaged, or the adapter does not fit.
     pub fn open(exporter: &Exporter, path: &Path) -> Result<Self, ModelError> {
         Ok(match &exporter.plan {
-            Some(plan) => Self { adapter: Some(AdapterFolder::open(path)?.load(plan)?), weights: None },
+            Some(plan) => {
+                let tensors = AdapterFolder::open(path)?.load(&plan.exported())?;
+                Self { adapter: Some(plan.trained_part(tensors)?), weights: None }
+            }
             None => Self { adapter: None, weights: Some(WeightFolder::open(path)?) },
         })
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use burn::tensor::Tensor;
 use burnish_ops::{AnyTensor, OpsError, Parameters, Run, Weights, recorded, segment};
 
-use crate::layers::{Assembly, DropoutStep};
+use crate::layers::{Assembly, DropoutStep, Norms};
 
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +28,14 @@ pub struct Pass {
     adapters: bool,
     /// What trained parameters hang from on the tape.
     root: OnceLock<AnyTensor>,
+    norms: Norms,
 }
 
 impl Pass {
     /// A pass over `parameters`; `adapters` off runs the base model.
     #[must_use]
     pub fn new(parameters: Arc<dyn Parameters>, mode: Mode, adapters: bool) -> Self {
-        Self { parameters, mode, adapters, root: OnceLock::new() }
+        Self { parameters, mode, adapters, root: OnceLock::new(), norms: Norms::default() }
     }
 
     /// Whether gradients are wanted.
@@ -52,7 +53,7 @@ impl Pass {
             Mode::Train { dropout: Some(step), .. } => Some((step, rows.clone())),
             _ => None,
         };
-        Assembly { adapters: self.adapters, dropout }
+        Assembly { adapters: self.adapters, dropout, norms: self.norms.clone() }
     }
 
     /// The parameter at `index`: on this pass's tape when it trains, plain otherwise.

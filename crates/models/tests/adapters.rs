@@ -40,8 +40,7 @@ fn adapters(root: &Path) -> Vec<PathBuf> {
 }
 
 /// Kinds that burnish refuses by name, with a word of the reason.
-const REFUSED: [(&str, &str); 8] = [
-    ("out_dora", "use_dora"),
+const REFUSED: [(&str, &str); 7] = [
     ("out_tok", "trainable_token_indices"),
     ("out4_moe_alllinear", "qwen3_moe"),
     ("out4_moe_both", "qwen3_moe"),

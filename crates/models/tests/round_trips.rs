@@ -14,16 +14,16 @@ use crate::recordings::{close, device, fixtures, json as read_json, logits};
 
 const ROWS: [&[u32]; 2] = [&[3, 1, 4, 1, 5, 9, 2, 6], &[5, 3, 5]];
 
-fn answers(model: &Model) -> Vec<f32> {
+pub(crate) fn answers(model: &Model) -> Vec<f32> {
     logits(&model.decoder, &ROWS.map(<[u32]>::to_vec))
 }
 
-fn answers_of(folder: &Path) -> Vec<f32> {
+pub(crate) fn answers_of(folder: &Path) -> Vec<f32> {
     answers(&load(folder, &device()).unwrap_or_else(|e| panic!("{}: {e}", folder.display())))
 }
 
 /// A writer, and the folder it makes (inside the guard's).
-fn target() -> (TempDir, PathBuf, FolderWriter) {
+pub(crate) fn target() -> (TempDir, PathBuf, FolderWriter) {
     let guard = tempfile::tempdir().unwrap();
     let path = guard.path().join("out");
     let writer = FolderWriter::new_folder(&path).unwrap();
@@ -90,7 +90,7 @@ fn full_models_in_bf16_round_once() {
 }
 
 /// A fresh adapter whose every trained value is random, so that each part of it shows.
-fn adapted(base: &str, config: &str) -> (ModelFolder, Model) {
+pub(crate) fn adapted(base: &str, config: &str) -> (ModelFolder, Model) {
     let folder = ModelFolder::open(fixtures().join(base)).unwrap();
     let config = LoraConfig::from_json(config).unwrap();
     let planned = Planned::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 3).unwrap();
@@ -119,14 +119,24 @@ const SAVED: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_mo
 const BIASED: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "k_proj"],
     "bias": "all", "lora_bias": true}"#;
 
+const DORA: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": "all-linear",
+    "use_dora": true, "use_rslora": true, "bias": "lora_only"}"#;
+const DORA_ENDS: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_dora": true,
+    "target_modules": ["embed_tokens", "lm_head", "q_proj"]}"#;
+
 /// Base, adapter, whether merging unties the head.
-const ADAPTERS: [(&str, &str, bool); 10] = [
+const ADAPTERS: [(&str, &str, bool); 15] = [
     ("llama", PLAIN, false),
     ("llama", HEAD, false),
     ("llama", EMBEDDING, false),
     ("llama", SAVED, false),
     ("llama-bias", BIASED, false),
     ("llama-bf16", PLAIN, false),
+    ("llama", DORA, false),
+    ("llama-bias", DORA, false),
+    ("llama-bf16", DORA, false),
+    ("llama", DORA_ENDS, false),
+    ("llama-tied", DORA_ENDS, true),
     ("llama-tied", PLAIN, false),
     ("llama-tied", HEAD, true),
     ("llama-tied", EMBEDDING, true),

@@ -5,6 +5,7 @@
 mod apply;
 mod attention;
 mod case;
+mod dora;
 mod embedding;
 mod errors;
 mod head;

@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for site in &plan.sites {
             for factor in site.factors() {
                 let shape = site.shape(factor);
-                let all = fresh(site, factor, &plan.config.init_lora_weights, 1, 0..shape.iter().product());
+                let all = fresh(site, factor, &plan.config.init_lora_weights, 1, 0..shape.iter().product())?;
                 values.insert(site.name(factor).to_owned(), HostTensor::from_slice(&all, &shape)?);
             }
         }

@@ -51,6 +51,75 @@ pub enum InitWeights {
     Named(String),
 }
 
+/// An initialisation that burnish computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Init {
+    /// A uniform, B zero.
+    Default,
+    /// Both random.
+    Random,
+    /// A normal with deviation `1 / r`, B zero.
+    Gaussian,
+    /// Both random with `B A = 0`: see [`crate::fresh`].
+    Orthogonal,
+    /// The leading singular triplets of the weight, which keeps the rest (Meng et al. 2024).
+    Pissa {
+        /// Of a randomised subspace iteration; `None` for the exact triplets.
+        iterations: Option<u32>,
+    },
+    /// The leading part of the weight's QR decomposition; the weight keeps the rest (Büyükakyüz 2024).
+    Olora,
+}
+
+impl Init {
+    /// Whether the factors come from the base weight, which keeps `W - s B A`. Embeddings start as with `true` then.
+    #[must_use]
+    pub fn changes_base(self) -> bool {
+        matches!(self, Self::Pissa { .. } | Self::Olora)
+    }
+
+    /// PEFT's word.
+    pub(crate) fn word(self) -> String {
+        match self {
+            Self::Default => "true".into(),
+            Self::Random => "false".into(),
+            Self::Gaussian => "gaussian".into(),
+            Self::Orthogonal => "orthogonal".into(),
+            Self::Pissa { iterations: None } => "pissa".into(),
+            Self::Pissa { iterations: Some(n) } => format!("pissa_niter_{n}"),
+            Self::Olora => "olora".into(),
+        }
+    }
+}
+
+impl InitWeights {
+    /// The initialisation, or `None` if burnish does not compute it.
+    ///
+    /// ```
+    /// use burnish_peft::{Init, InitWeights};
+    /// let named = |word: &str| InitWeights::Named(word.into()).method();
+    /// assert_eq!(named("pissa_niter_4"), Some(Init::Pissa { iterations: Some(4) }));
+    /// assert_eq!(named("eva"), None);
+    /// ```
+    #[must_use]
+    pub fn method(&self) -> Option<Init> {
+        match self {
+            Self::Flag(true) => Some(Init::Default),
+            Self::Flag(false) => Some(Init::Random),
+            Self::Named(word) if word.eq_ignore_ascii_case("gaussian") => Some(Init::Gaussian),
+            Self::Named(word) => match word.as_str() {
+                "orthogonal" => Some(Init::Orthogonal),
+                "pissa" => Some(Init::Pissa { iterations: None }),
+                "olora" => Some(Init::Olora),
+                _ => {
+                    let iterations = word.strip_prefix("pissa_niter_")?.parse().ok()?;
+                    Some(Init::Pissa { iterations: Some(iterations) })
+                }
+            },
+        }
+    }
+}
+
 /// Which biases of the base are trained and saved with the adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -91,6 +160,8 @@ pub struct LoraConfig {
     pub lora_dropout: Number,
     /// Scale `alpha / sqrt(r)` instead of `alpha / r`.
     pub use_rslora: bool,
+    /// Decompose each adapted weight into magnitude and direction and train both (DoRA).
+    pub use_dora: bool,
     /// Whether B has a bias.
     pub lora_bias: bool,
     /// Biases of the base that train along.
@@ -127,6 +198,7 @@ impl Default for LoraConfig {
             lora_alpha: 8.into(),
             lora_dropout: Number::from_f64(0.0).unwrap_or_else(|| 0.into()),
             use_rslora: false,
+            use_dora: false,
             lora_bias: false,
             bias: Bias::None,
             target_modules: None,
@@ -164,7 +236,7 @@ fn plain_rest() -> Map<String, Value> {
     ] {
         rest.insert(key.into(), Value::Null);
     }
-    for key in ["ensure_weight_tying", "fan_in_fan_out", "use_dora", "use_qalora"] {
+    for key in ["ensure_weight_tying", "fan_in_fan_out", "use_qalora"] {
         rest.insert(key.into(), Value::Bool(false));
     }
     rest.insert("loftq_config".into(), Value::Object(Map::new()));
@@ -218,7 +290,7 @@ impl LoraConfig {
         }
         // Valid only while a process runs; PEFT drops it too.
         object.remove("runtime_config");
-        for key in ["rank_pattern", "alpha_pattern"] {
+        for key in ["rank_pattern", "alpha_pattern", "use_dora"] {
             if object.get(key).is_some_and(Value::is_null) {
                 object.remove(key);
             }
@@ -300,6 +372,9 @@ impl LoraConfig {
         };
         if has_pattern && self.layers_to_transform.is_none() {
             return conflict("layers_pattern", "without `layers_to_transform`");
+        }
+        if self.lora_bias && self.use_dora {
+            return conflict("lora_bias", "with `use_dora`");
         }
         if self.lora_bias && !matches!(self.init_lora_weights, InitWeights::Flag(_)) {
             return conflict("lora_bias", "unless `init_lora_weights` is true or false");

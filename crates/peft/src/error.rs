@@ -66,6 +66,26 @@ pub enum PeftError {
         /// The circumstance.
         condition: &'static str,
     },
+    /// A rank that an initialisation cannot fill.
+    #[error("`init_lora_weights: {init}` on `{module}` with rank {got}; expected {expected}")]
+    InitRank {
+        /// The initialisation.
+        init: String,
+        /// The module.
+        module: String,
+        /// Its rank.
+        got: usize,
+        /// What would work.
+        expected: String,
+    },
+    /// Values that need the base weight, asked for without it.
+    #[error(
+        "`{name}` starts from the base weight: use the factors of `decompose` (`magnitude` for a magnitude)"
+    )]
+    NeedsBase {
+        /// The factor.
+        name: String,
+    },
     /// No targets given and none known for the architecture.
     #[error(
         "no target_modules given and no default known for model_type `{model_type}`; name them, or use \"all-linear\""

@@ -4,7 +4,7 @@
 //!   refused by name ([`LoraConfig::check`]).
 //! * [`match_modules`]: which modules, exactly as PEFT decides, with a report; a pattern that matches nothing is an error.
 //! * [`Plan`]: the adapter's [sites](LoraSite) and parameters on a base model.
-//! * [`fresh`]: initial values as a function of (seed, name, index).
+//! * [`fresh`]: initial values as a function of (seed, name, index); [`decompose`], where they come from the base weight.
 //! * [`AdapterFolder`], [`write_adapter`]: PEFT's folders, read totally or not at all.
 //! * [`merge_adapter`], [`merge_site`]: folding into a pristine copy of the base.
 //!
@@ -25,6 +25,7 @@
 //! ```
 
 mod config;
+mod convert;
 mod error;
 mod folder;
 mod init;
@@ -34,9 +35,11 @@ mod pattern;
 mod plan;
 mod python_json;
 mod site;
+mod spectral;
 mod support;
 
-pub use config::{Bias, InitWeights, Layers, LoraConfig, Names, Targets};
+pub use config::{Bias, Init, InitWeights, Layers, LoraConfig, Names, Targets};
+pub use convert::{Decomposition, decompose};
 pub use error::{DeadPattern, Differences, PeftError};
 pub use folder::{AdapterFolder, AdapterTensors, write_adapter, write_adapter_rows};
 pub use init::fresh;

@@ -2,7 +2,7 @@
 //!
 //! A merge always starts from the pristine base: `W' = cast(f32(W) + s B A)`, one rounding to the base's dtype. There
 //! is no unmerge, so a bf16 base cannot drift (adding and subtracting deltas in bf16 changes most of its weights
-//! after a few rounds).
+//! after a few rounds). With a magnitude (DoRA), `W' = cast(m / |W + s B A| (W + s B A))`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,13 +47,13 @@ pub fn merge_adapter<E: From<PeftError>>(
         };
         let trained_bias = merged.tensors.get(&bias_name).cloned();
         let bias = if trained_bias.is_some() || !site.has_bias { trained_bias } else { read(&bias_name)? };
-        let mut factors = Vec::new();
         for factor in site.factors() {
             let name = site.name(factor);
-            let tensor = adapter.parameters.get(name);
-            factors.push(tensor.ok_or_else(|| PeftError::MissingBase { name: name.to_owned() })?);
+            if !adapter.parameters.contains_key(name) {
+                return Err(PeftError::MissingBase { name: name.to_owned() }.into());
+            }
         }
-        let done = merge_site(site, &weight, bias.as_ref(), |f| factors[f as usize])?;
+        let done = merge_site(site, &weight, bias.as_ref(), |f| &adapter.parameters[site.name(f)])?;
         merged.tensors.insert(weight_name, done.weight);
         if let Some(bias) = done.bias {
             merged.tensors.insert(bias_name, bias);
@@ -85,7 +85,8 @@ pub struct Merged {
     pub bias: Option<HostTensor>,
 }
 
-/// Merges one site. `factor` gives its tensors, `weight` and `bias` are the pristine base's.
+/// Merges one site. `factor` gives those of its tensors that [it has](LoraSite::factors), `weight` and `bias` are the
+/// pristine base's.
 ///
 /// # Errors
 /// If a shape is not the plan's, if the result is not finite, or if there is a `lora_bias` and no base bias.
@@ -111,6 +112,11 @@ pub fn merge_site<'a>(
             let (a_t, b_t) = (transpose(&a, site.out), transpose(&b, site.rank));
             add_product(&mut merged, &a_t, &b_t, site.input, site.scale as f32);
         }
+    }
+    if let Some(name) = &site.magnitude_name {
+        let magnitude = factor(Factor::Magnitude);
+        expect_shape(name, magnitude, &site.shape(Factor::Magnitude))?;
+        scale_to(&mut merged, &magnitude.to_f32(), site);
     }
     let bias = merge_bias(site, bias, &factor)?;
     if merged.iter().any(|x| !x.is_finite()) {
@@ -158,6 +164,29 @@ fn add_product(out: &mut [f32], left: &[f32], right: &[f32], cols: usize, s: f32
         for (w, d) in row.iter_mut().zip(&delta) {
             *w += s * d;
         }
+    }
+}
+
+/// Scales the rows (of an embedding the columns) to the magnitudes.
+fn scale_to(merged: &mut [f32], magnitude: &[f32], site: &LoraSite) {
+    let width = site.input.max(1);
+    let square = |x: f32| f64::from(x) * f64::from(x);
+    if site.kind == ModuleKind::Embedding {
+        let mut norms = vec![0.0_f64; width];
+        for row in merged.chunks_exact(width) {
+            norms.iter_mut().zip(row).for_each(|(n, &x)| *n += square(x));
+        }
+        let gains: Vec<f32> =
+            magnitude.iter().zip(&norms).map(|(&m, n)| (f64::from(m) / n.sqrt()) as f32).collect();
+        for row in merged.chunks_exact_mut(width) {
+            row.iter_mut().zip(&gains).for_each(|(x, g)| *x *= g);
+        }
+        return;
+    }
+    for (row, &m) in merged.chunks_exact_mut(width).zip(magnitude) {
+        let norm = row.iter().map(|&x| square(x)).sum::<f64>().sqrt();
+        let gain = (f64::from(m) / norm) as f32;
+        row.iter_mut().for_each(|x| *x *= gain);
     }
 }
 

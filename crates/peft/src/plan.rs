@@ -10,8 +10,8 @@ use crate::error::DeadPattern;
 use crate::pattern::{self, Matcher};
 use crate::site::suffix;
 use crate::{
-    Bias, Factor, LoraConfig, LoraSite, MatchReport, ModuleInfo, ModuleKind, PeftError, Use, match_modules,
-    resolve_targets,
+    Bias, Factor, Init, LoraConfig, LoraSite, MatchReport, ModuleInfo, ModuleKind, PeftError, Use,
+    match_modules, resolve_targets,
 };
 
 /// An adapter on a base model: its sites, and which base parameters train along.
@@ -59,6 +59,7 @@ impl Plan {
             if config.lora_bias && module.kind == ModuleKind::Embedding {
                 return Err(PeftError::Conflict { key: "lora_bias", condition: "on an embedding" });
             }
+            check_init(&config, use_, module, rank, base)?;
             sites.push(site(&config, module, rank, alpha));
         }
         let saved = saved_parameters(&config, use_, base, &mut report)?;
@@ -137,7 +138,41 @@ fn site(config: &LoraConfig, module: &ModuleInfo, rank: usize, alpha: f64) -> Lo
         a_name: name(Factor::A),
         b_name: name(Factor::B),
         b_bias_name: has_bias.then(|| name(Factor::BBias)),
+        magnitude_name: config.use_dora.then(|| name(Factor::Magnitude)),
     }
+}
+
+/// What an initialisation asks of a module.
+fn check_init(
+    config: &LoraConfig,
+    use_: Use,
+    module: &ModuleInfo,
+    rank: usize,
+    base: &Registry,
+) -> Result<(), PeftError> {
+    if use_ == Use::Load || module.kind == ModuleKind::Embedding {
+        return Ok(());
+    }
+    let Some(init) = config.init_lora_weights.method() else { return Ok(()) };
+    let unfit = |expected| {
+        Err(PeftError::InitRank { init: init.word(), module: module.name.clone(), got: rank, expected })
+    };
+    if init == Init::Orthogonal && !rank.is_multiple_of(2) {
+        return unfit("an even rank".to_owned());
+    }
+    if init.changes_base() {
+        let most = module.out.min(module.input);
+        if rank > most {
+            return unfit(format!("at most {most}, the smaller dimension of its weight"));
+        }
+        let weight = format!("{}.weight", module.name);
+        let shared = |p: &Parameter| p.alias_of.as_deref() == Some(weight.as_str());
+        if base.get(&weight).is_some_and(|p| p.alias_of.is_some()) || base.iter().any(shared) {
+            let condition = "with a word that changes the base on a module whose weight is tied to another's";
+            return Err(PeftError::Conflict { key: "init_lora_weights", condition });
+        }
+    }
+    Ok(())
 }
 
 /// The parameters inside every module whose name ends with an entry of `modules_to_save` (PEFT compares ends of names

@@ -11,10 +11,13 @@ pub enum Factor {
     B,
     /// The up projection's bias `[out]` (`lora_bias`).
     BBias,
+    /// DoRA's magnitude `[out]`, of an embedding `[width]`.
+    Magnitude,
 }
 
 /// One adapted module. With `s = scale`, the adapted output is `W x + s (B A x + b)`, and of an embedding
-/// `W[id] + s (B A[:, id])^T`.
+/// `W[id] + s (B A[:, id])^T`. With a magnitude `m` (DoRA) each output is scaled by `m / |W + s B A|`, the norm of its
+/// row (of an embedding: of its column of `W + s (B A)^T`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoraSite {
     /// The module's name in the base model.
@@ -41,13 +44,16 @@ pub struct LoraSite {
     pub b_name: String,
     /// The name of B's bias.
     pub b_bias_name: Option<String>,
+    /// The name of the magnitude (`use_dora`).
+    pub magnitude_name: Option<String>,
 }
 
 impl LoraSite {
     /// The factors of this site, in the order of their names.
     pub fn factors(&self) -> impl Iterator<Item = Factor> + use<> {
         let bias = self.has_bias.then_some(Factor::BBias);
-        [Factor::A, Factor::B].into_iter().chain(bias)
+        let magnitude = self.magnitude_name.as_ref().map(|_| Factor::Magnitude);
+        [Factor::A, Factor::B].into_iter().chain(bias).chain(magnitude)
     }
 
     /// A factor's name: `model.layers.0.self_attn.q_proj.lora_A.weight`.
@@ -57,6 +63,7 @@ impl LoraSite {
             Factor::A => &self.a_name,
             Factor::B => &self.b_name,
             Factor::BBias => self.b_bias_name.as_deref().unwrap_or_default(),
+            Factor::Magnitude => self.magnitude_name.as_deref().unwrap_or_default(),
         }
     }
 
@@ -70,7 +77,7 @@ impl LoraSite {
         match factor {
             Factor::A => vec![self.rank, from],
             Factor::B => vec![to, self.rank],
-            Factor::BBias => vec![to],
+            Factor::BBias | Factor::Magnitude => vec![to],
         }
     }
 
@@ -90,6 +97,7 @@ impl LoraSite {
 /// The suffix that PEFT gives a factor.
 pub(crate) fn suffix(kind: ModuleKind, factor: Factor) -> &'static str {
     match (kind, factor) {
+        (_, Factor::Magnitude) => "lora_magnitude_vector",
         (ModuleKind::Embedding, Factor::A) => "lora_embedding_A",
         (ModuleKind::Embedding, _) => "lora_embedding_B",
         (_, Factor::A) => "lora_A.weight",

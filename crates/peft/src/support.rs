@@ -16,7 +16,6 @@ pub enum Use {
 
 /// Keys whose every value other than null, false or empty changes the arithmetic.
 const REFUSED: &[(&str, &str)] = &[
-    ("use_dora", "merge it into its base with PEFT first"),
     ("use_qalora", "merge it into its base with PEFT first"),
     ("use_bdlora", "merge it into its base with PEFT first"),
     ("alora_invocation_tokens", "there is no equivalent plain LoRA"),
@@ -73,8 +72,12 @@ impl LoraConfig {
                         "it adds to a changed base: convert it with PEFT's path_initial_model_for_weight_conversion",
                     );
                 }
-                Use::Create if !name.eq_ignore_ascii_case("gaussian") => {
-                    return refuse("init_lora_weights", &value, "use true, false or \"gaussian\"");
+                Use::Create if self.init_lora_weights.method().is_none() => {
+                    return refuse(
+                        "init_lora_weights",
+                        &value,
+                        "use true, false, \"gaussian\", \"orthogonal\", \"olora\", \"pissa\" or \"pissa_niter_4\"",
+                    );
                 }
                 _ => {}
             }

@@ -124,3 +124,51 @@ fn a_bf16_base_is_rounded_once_and_shapes_are_checked() {
     let wrong = merge_site(&site, &tensor(&[3, 5], 1, Dtype::F32), None, get).unwrap_err();
     assert_eq!(wrong.to_string(), "`m.weight` has shape [3, 5], expected [5, 3]");
 }
+
+/// With a magnitude, rows (of an embedding columns) of `W + s B A` get that norm.
+#[test]
+fn magnitudes_are_the_norms_of_the_merged_weight() {
+    for kind in [ModuleKind::Linear, ModuleKind::Head, ModuleKind::Embedding] {
+        let mut config = LoraConfig::new(2, 6.0);
+        config.target_modules = Some(Targets::List(vec!["m".into()]));
+        config.use_dora = true;
+        let plan =
+            Plan::new(&config, Use::Create, "", &[ModuleInfo::new("m", kind, 5, 3)], &Default::default())
+                .unwrap();
+        let dora = &plan.sites[0];
+        assert_eq!(plan.parameters().last().unwrap().name, "m.lora_magnitude_vector");
+        let plain = site(kind, false);
+        let [a, b, _] = factors(&plain);
+        let shape = dora.shape(Factor::Magnitude);
+        assert_eq!(shape, [if kind == ModuleKind::Embedding { 3 } else { 5 }]);
+        let m = tensor(&shape, 30, Dtype::F32);
+        let get = |f: Factor| match f {
+            Factor::A => &a,
+            Factor::B => &b,
+            _ => &m,
+        };
+        let weight = tensor(&[5, 3], 1, Dtype::F32);
+        let (got, sum) = (
+            merge_site(dora, &weight, None, get).unwrap().weight.to_f32(),
+            merge_site(&plain, &weight, None, get).unwrap().weight.to_f32(),
+        );
+        let m = m.to_f32();
+        for (line, m) in m.iter().enumerate() {
+            let elements: Vec<usize> = match kind {
+                ModuleKind::Embedding => (0..5).map(|v| v * 3 + line).collect(),
+                _ => (0..3).map(|i| line * 3 + i).collect(),
+            };
+            let norm = elements.iter().map(|&i| sum[i] * sum[i]).sum::<f32>().sqrt();
+            for i in elements {
+                assert!((got[i] - m / norm * sum[i]).abs() < 1e-5, "{kind:?} {line}");
+            }
+        }
+        let wrong = tensor(&[4], 1, Dtype::F32);
+        let error = merge_site(dora, &weight, None, |f| if f == Factor::Magnitude { &wrong } else { get(f) });
+        let said = format!("`m.lora_magnitude_vector` has shape [4], expected {shape:?}");
+        assert_eq!(error.unwrap_err().to_string(), said);
+    }
+    let mut both = LoraConfig::new(2, 6.0);
+    (both.use_dora, both.lora_bias) = (true, true);
+    assert_eq!(both.validate().unwrap_err().to_string(), "`lora_bias` cannot be used with `use_dora`");
+}

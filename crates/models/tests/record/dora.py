@@ -1,0 +1,58 @@
+"""Records a DoRA adapter on every module of ../fixtures/qwen2, its logits and its gradients.
+
+Run with PEFT 0.21.2, Transformers 5.23.0 and PyTorch: python dora.py
+Writes ../fixtures/peft/dora_everything (loss: mean cross entropy of the next token; gradients by the adapter's keys).
+"""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+warnings.simplefilter("ignore")
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+OUT = FIXTURES / "peft" / "dora_everything"
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"]
+
+
+def main():
+    torch.manual_seed(3)
+    base = AutoModelForCausalLM.from_pretrained(FIXTURES / "qwen2", dtype=torch.float32)
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+    with torch.no_grad():
+        plain = base(input_ids=ids).logits
+    config = LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=6, use_rslora=True, use_dora=True, target_modules=TARGETS, init_lora_weights=False)
+    model = get_peft_model(base, config).eval()
+    model.peft_config["default"].base_model_name_or_path = "../qwen2"
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    with torch.no_grad():
+        for name, p in trained:
+            noise = torch.randn_like(p)
+            p.mul_(1 + 0.2 * noise) if "magnitude" in name else p.copy_(0.1 * noise)
+    out = model(input_ids=ids, labels=ids)
+    out.loss.backward()
+    model.save_pretrained(OUT, save_embedding_layers=False)
+    (OUT / "README.md").unlink()
+    gradients = get_peft_model_state_dict(model, state_dict={n: p.grad for n, p in trained}, save_embedding_layers=False)
+    save_file({k: v.contiguous() for k, v in gradients.items()}, OUT / "gradients.safetensors")
+    logits = out.logits.detach()
+    record = {
+        "base_model": "../qwen2",
+        "dtype": "float32",
+        "input_ids": ids.tolist(),
+        "last_token_logits": logits[0, -1].tolist(),
+        "logits_shape": list(logits.shape),
+        "loss": out.loss.item(),
+        "max_abs_diff_from_base": (logits - plain).abs().max().item(),
+        "sum_all_logits": logits.double().sum().item(),
+    }
+    (OUT / "expected_logits.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(record["max_abs_diff_from_base"], record["loss"], len(gradients))
+
+
+main()

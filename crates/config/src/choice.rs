@@ -57,6 +57,69 @@ macro_rules! choices {
     )+};
 }
 
+/// How fresh LoRA factors start (PEFT's `init_lora_weights`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LoraInit {
+    /// A is Kaiming uniform, B zero: the adapter starts as no change.
+    Default,
+    /// A is Gaussian with deviation 1/r, B zero.
+    Gaussian,
+    /// Both factors are random: for tests, the adapter starts as a change.
+    Random,
+    /// Both factors are random and their product is zero (the rank is even).
+    Orthogonal,
+    /// The leading singular vectors of the weight, which keeps the rest.
+    Pissa,
+    /// As `pissa`, by so many iterations of a randomised method: faster, nearly the same.
+    PissaNiter(u32),
+    /// The leading part of the weight's QR decomposition; the weight keeps the rest.
+    Olora,
+}
+
+impl std::fmt::Display for LoraInit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Default => f.write_str("true"),
+            Self::Gaussian => f.write_str("gaussian"),
+            Self::Random => f.write_str("false"),
+            Self::Orthogonal => f.write_str("orthogonal"),
+            Self::Pissa => f.write_str("pissa"),
+            Self::PissaNiter(n) => write!(f, "pissa_niter_{n}"),
+            Self::Olora => f.write_str("olora"),
+        }
+    }
+}
+
+impl OptionValue for LoraInit {
+    const KIND: Kind =
+        Kind::Choice(&["true", "gaussian", "false", "orthogonal", "pissa", "pissa_niter_N", "olora"]);
+
+    fn expected() -> String {
+        "true, gaussian, false, orthogonal, pissa, pissa_niter_N (as in pissa_niter_4) or olora".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        match raw {
+            Raw::Bool(true) => Some(Self::Default),
+            Raw::Bool(false) => Some(Self::Random),
+            Raw::Text(word) => match word.as_str() {
+                "true" | "True" => Some(Self::Default),
+                "false" | "False" => Some(Self::Random),
+                "gaussian" => Some(Self::Gaussian),
+                "orthogonal" => Some(Self::Orthogonal),
+                "pissa" => Some(Self::Pissa),
+                "olora" => Some(Self::Olora),
+                _ => Some(Self::PissaNiter(word.strip_prefix("pissa_niter_")?.parse().ok()?)),
+            },
+            _ => None,
+        }
+    }
+
+    fn write(&self) -> Raw {
+        Raw::Text(self.to_string())
+    }
+}
+
 choices! {
     /// The element type in which weights are held after loading.
     ModelDtype {
@@ -178,15 +241,5 @@ choices! {
         All = "all",
         /// The biases of adapted modules.
         LoraOnly = "lora_only",
-    }
-
-    /// How fresh LoRA factors start (PEFT's `init_lora_weights`).
-    LoraInit {
-        /// A is Kaiming uniform, B zero: the adapter starts as no change.
-        Default = "true" | "True",
-        /// A is Gaussian with deviation 1/r, B zero.
-        Gaussian = "gaussian",
-        /// Both factors are random: for tests, the adapter starts as a change.
-        Random = "false" | "False",
     }
 }

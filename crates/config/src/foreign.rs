@@ -148,9 +148,6 @@ pub const FOREIGN: &[Foreign] = &[
         "neftune_noise_alpha",
     ], reason: "noisy embeddings are not supported; take it out" },
     Foreign { accepts: Accepts::Nothing, names: &[
-        "use_dora",
-    ], reason: "DoRA is not supported in this version; take it out, or set use_rslora" },
-    Foreign { accepts: Accepts::Nothing, names: &[
         "lora_target_parameters",
     ], reason: "adapters on bare parameters are not supported; name modules in lora_target_modules" },
     Foreign { accepts: Accepts::Only("CAUSAL_LM"), names: &[

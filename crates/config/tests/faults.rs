@@ -88,7 +88,7 @@ fn what_burnish_does_not_do_is_refused_by_name() {
         (&["--load_in_4bit", "true"], "load_in_4bit"),
         (&["--use_liger_kernel"], "use_liger_kernel"),
         (&["--neftune_noise_alpha", "5"], "neftune_noise_alpha"),
-        (&["--use_dora", "True"], "use_dora"),
+        (&["--lora_target_parameters", "experts.down_proj"], "lora_target_parameters"),
         (&["--activation_offloading"], "activation_offloading"),
         (&["--fsdp", "full_shard auto_wrap"], "fsdp"),
         (&["--model_revision", "v2"], "model_revision"),

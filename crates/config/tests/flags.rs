@@ -23,6 +23,30 @@ fn names_and_values_in_every_spelling() {
 }
 
 #[test]
+fn inits_of_adapters() {
+    use burnish_config::LoraInit;
+    let scratch = Scratch::new();
+    for (word, init) in [
+        ("true", LoraInit::Default),
+        ("False", LoraInit::Random),
+        ("gaussian", LoraInit::Gaussian),
+        ("orthogonal", LoraInit::Orthogonal),
+        ("pissa", LoraInit::Pissa),
+        ("pissa_niter_16", LoraInit::PissaNiter(16)),
+        ("olora", LoraInit::Olora),
+    ] {
+        let options =
+            scratch.sft(&["--use_peft", "--use_dora", "--init_lora_weights", word]).unwrap().options;
+        assert_eq!((options.lora.init_lora_weights, options.lora.use_dora), (init, true), "{word}");
+        assert_eq!(init.to_string(), word.to_lowercase());
+    }
+    for word in ["pissa_niter_", "pissa_niter_x", "eva"] {
+        assert!(scratch.sft(&["--use_peft", "--init_lora_weights", word]).is_err(), "{word}");
+    }
+    assert!(scratch.sft(&["--use_peft", "--lora_r", "3", "--init_lora_weights", "orthogonal"]).is_err());
+}
+
+#[test]
 fn switches_in_every_spelling() {
     let scratch = Scratch::new();
     for (words, expected) in [

@@ -1,10 +1,12 @@
 //! Times the linear pieces of one transformer block (hidden 512, intermediate 1408, 2048 tokens, rank 16)
-//! against plain GEMMs of the same shapes, interleaved; prints medians in milliseconds.
+//! against plain GEMMs of the same shapes, interleaved; prints medians in milliseconds. "magnitude" is the same with
+//! DoRA: norms included in the forward, the magnitudes' gradients in the backward.
 //!
 //! `cargo run --release -p burnish-kernels --example block [rounds]`
 
 use burnish_kernels::{
-    Input, Linear, LinearsSaved, LowRank, Wanted, WantedLinear, Weight, linears_backward, linears_forward,
+    Input, Linear, LinearsSaved, LowRank, Magnitude, Wanted, WantedLinear, Weight, column_dots,
+    linears_backward, linears_forward, squared_row_norms,
 };
 use half::bf16;
 use std::time::Instant;
@@ -25,12 +27,32 @@ struct Layer {
     weight: Vec<bf16>,
     a: Vec<f32>,
     b: Vec<f32>,
+    norm: Vec<f32>,
 }
 
 impl Layer {
     fn new(out: usize, input: usize, seed: u64) -> Self {
         let weight = values(out * input, seed).into_iter().map(bf16::from_f32).collect();
-        Self { out, weight, a: values(RANK * input, seed + 1), b: values(out * RANK, seed + 2) }
+        let (a, b) = (values(RANK * input, seed + 1), values(out * RANK, seed + 2));
+        let mut layer = Self { out, weight, a, b, norm: Vec::new() };
+        layer.norm = layer.norms();
+        layer
+    }
+
+    fn norms(&self) -> Vec<f32> {
+        let input = self.a.len() / RANK;
+        let weight = Weight::Bf16(&self.weight);
+        let squares = squared_row_norms(self.out, input, weight, RANK, &self.a, &self.b, 2.0);
+        squares.iter().map(|s| s.sqrt() as f32).collect()
+    }
+
+    /// With a magnitude; `keep` where a residual is added.
+    fn magnified(&self, keep: bool) -> Linear<'_> {
+        let mut linear = self.linear();
+        if let Some(low) = &mut linear.low_rank {
+            low.magnitude = Some(Magnitude { m: &self.norm, norm: &self.norm, keep });
+        }
+        linear
     }
 
     fn linear(&self) -> Linear<'_> {
@@ -118,12 +140,41 @@ fn main() {
             ("backward, all weights", WantedLinear { weight: true, ..Default::default() }, 2.0 * base + low),
         ] {
             let wanted = Wanted { dx: true, dgamma: false, linears: vec![one; linears.len()] };
-            let saved = LinearsSaved { t: saved.t.clone(), rstd: saved.rstd.clone() };
+            let saved = LinearsSaved { t: saved.t.clone(), z: saved.z.clone(), rstd: saved.rstd.clone() };
             let (linears, dy) = (linears.clone(), dy.clone());
             let run = move || {
                 drop(linears_backward(TOKENS, dim, input, &linears, &saved, &dy, &wanted));
             };
             pieces.push((format!("{name} {what}"), flops, Box::new(run)));
+        }
+        let keep = matches!(name, &"o" | &"swiglu+down");
+        let dora: Vec<Linear<'_>> = layers.iter().map(|l| l.magnified(keep)).collect();
+        {
+            let dora = dora.clone();
+            let run = move || {
+                layers.iter().for_each(|l| drop(l.norms()));
+                drop(linears_forward(TOKENS, dim, input, &dora, None));
+            };
+            pieces.push((format!("{name} forward, magnitude"), base + low, Box::new(run)));
+        }
+        {
+            let out = linears_forward(TOKENS, dim, input, &dora, None);
+            let one = WantedLinear { a: true, b: true, ..Default::default() };
+            let wanted = Wanted { dx: true, dgamma: false, linears: vec![one; dora.len()] };
+            let dy = dy.clone();
+            let run = move || {
+                let mut at = 0;
+                for (layer, z) in dora.iter().zip(&out.saved.z) {
+                    let from = match z {
+                        Some(z) => (&z[..], layer.out, 0),
+                        None => (&out.y[..], total, at),
+                    };
+                    drop(column_dots(TOKENS, layer.out, (&dy, total, at), from));
+                    at += layer.out;
+                }
+                drop(linears_backward(TOKENS, dim, input, &dora, &out.saved, &dy, &wanted));
+            };
+            pieces.push((format!("{name} backward, magnitude"), base + 2.0 * low, Box::new(run)));
         }
         let (px, w, mut y) = (values(TOKENS * dim, 40), values(total * dim, 41), vec![0.0; TOKENS * total]);
         let run = move || plain_gemm(&px, &w, &mut y, dim, total);

@@ -269,6 +269,7 @@ pub fn lora_config(options: &LoraOptions, base: &Path) -> LoraConfig {
     config.exclude_modules = options.exclude_modules.as_ref().map(targets);
     config.modules_to_save = some(&options.lora_modules_to_save);
     config.use_rslora = options.use_rslora;
+    config.use_dora = options.use_dora;
     config.bias = match options.bias {
         BiasTraining::None => Bias::None,
         BiasTraining::All => Bias::All,
@@ -277,7 +278,7 @@ pub fn lora_config(options: &LoraOptions, base: &Path) -> LoraConfig {
     config.init_lora_weights = match options.init_lora_weights {
         LoraInit::Default => InitWeights::Flag(true),
         LoraInit::Random => InitWeights::Flag(false),
-        LoraInit::Gaussian => InitWeights::Named("gaussian".to_owned()),
+        named => InitWeights::Named(named.to_string()),
     };
     config.rank_pattern = options.rank_pattern.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
     config.alpha_pattern = options.alpha_pattern.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();

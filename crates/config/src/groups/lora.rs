@@ -23,9 +23,12 @@ options! {
     Trl lora_modules_to_save: Vec<String> = Vec::new();
     /// Scale by alpha / sqrt(r) instead (rsLoRA).
     Trl use_rslora: bool = false;
+    /// Train each adapted weight's magnitude apart from its direction (DoRA).
+    Trl use_dora: bool = false;
     /// Which biases train: none, all, or those of adapted modules.
     Peft bias: BiasTraining = BiasTraining::None;
-    /// How the factors start: `true` (A Kaiming, B zero), `gaussian`, or `false` (both random).
+    /// How the factors start: `true` (A Kaiming, B zero), `gaussian`, `false` (both random), `orthogonal` (random, product
+    /// zero), or taken from the base weight, which keeps the rest: `pissa`, `pissa_niter_N` (faster), `olora`.
     Peft init_lora_weights: LoraInit = LoraInit::Default;
     /// Modules to leave out: names or one regular expression.
     Peft exclude_modules: Option<Modules> = None;

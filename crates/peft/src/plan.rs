@@ -168,7 +168,7 @@ fn check_init(
         let weight = format!("{}.weight", module.name);
         let shared = |p: &Parameter| p.alias_of.as_deref() == Some(weight.as_str());
         if base.get(&weight).is_some_and(|p| p.alias_of.is_some()) || base.iter().any(shared) {
-            let condition = "with a word that changes the base on a module whose weight is tied to another's";
+            let condition = "with a word that changes the base (pissa, olora) on a weight that is tied to another; leave the module out of target_modules";
             return Err(PeftError::Conflict { key: "init_lora_weights", condition });
         }
     }

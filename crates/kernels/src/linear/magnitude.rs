@@ -9,7 +9,8 @@ use super::Weight;
 use crate::embedding::widen_row;
 use crate::micro::{NR, gemm};
 use crate::pack::{Depth, pack_kn, pack_nk, pack_rows};
-use crate::scratch::{Pooled, Ptr, scratch, uninit};
+use crate::rows::sum_slots;
+use crate::scratch::{Pooled, Ptr, scratch};
 use crate::simd::{Isa, Lanes, dispatch, isa};
 use crate::tasks::{SLICE, Slots, tasks};
 use rayon::prelude::*;
@@ -123,7 +124,7 @@ pub fn squared_column_norms(
             blocks(isa, weight, row, m, columns, rank, scale, right, left, |c0, n, block| {
                 // SAFETY: the block has m rows of n at stride COLUMNS.
                 unsafe {
-                    column_products(isa, m, n, block, COLUMNS, block, COLUMNS, partial.as_mut_ptr(), false);
+                    column_products(isa, m, n, block, COLUMNS, block, COLUMNS, partial.as_mut_ptr());
                 }
                 for (sum, p) in sums[c0..c0 + n].iter_mut().zip(&partial) {
                     *sum += f64::from(*p);
@@ -232,19 +233,27 @@ pub fn column_dots(
 ) -> Vec<f32> {
     assert!(x.len() == tokens * ldx && y.len() == tokens * ldy, "column dots: [tokens, width] each");
     assert!(x_at + columns <= ldx && y_at + columns <= ldy, "column dots: the columns exist");
-    // SAFETY: every column is written, zero tokens included.
-    let mut out = unsafe { uninit(columns) };
-    let (isa, to) = (isa(), Ptr(out.as_mut_ptr()));
-    let width = (SLICE / tokens.max(1)).next_multiple_of(NR);
-    tasks(columns.div_ceil(width), |i| {
-        let (c, n) = (i * width, (columns - i * width).min(width));
-        // SAFETY: the rows were checked; the columns are this task's.
+    /// Rows of a chunk.
+    const CHUNK: usize = 64;
+    let isa = isa();
+    if tokens == 0 || columns == 0 {
+        return vec![0.0; columns];
+    }
+    let slots = Slots::new(tokens.div_ceil(CHUNK), columns);
+    let mut sums = vec![0.0_f32; slots.count * columns];
+    sums.par_chunks_mut(columns).with_max_len(1).enumerate().for_each(|(slot, sums)| {
+        let chunks = slots.of(slot);
+        let (row, end) = (chunks.start * CHUNK, (chunks.end * CHUNK).min(tokens));
+        // SAFETY: the rows were checked.
         unsafe {
-            let (x, y) = (x.as_ptr().add(x_at + c), y.as_ptr().add(y_at + c));
-            column_products(isa, tokens, n, x, ldx, y, ldy, to.at(c), false);
+            let (x, y) = (x.as_ptr().add(row * ldx + x_at), y.as_ptr().add(row * ldy + y_at));
+            column_products(isa, end - row, columns, x, ldx, y, ldy, sums.as_mut_ptr());
         }
     });
-    out
+    // SAFETY: the first slot takes the sums of all.
+    unsafe { sum_slots(isa, slots.count, columns, columns, sums.as_ptr(), sums.as_mut_ptr()) };
+    sums.truncate(columns);
+    sums
 }
 
 #[inline(always)]
@@ -256,30 +265,26 @@ unsafe fn column_products_body<S: Lanes>(
     y: *const f32,
     ldy: usize,
     dst: *mut f32,
-    add: bool,
 ) {
-    let mut j = 0;
-    while j < n {
-        let mask = S::mask((n - j).min(S::N));
-        let mut s = if add { S::load_m(mask, dst.add(j)) } else { S::splat(0.0) };
-        for i in 0..m {
-            // Outside the allocation only when there is no row.
-            let (x, y) = (x.wrapping_add(i * ldx + j), y.wrapping_add(i * ldy + j));
-            s = S::fma(S::load_m(mask, x), S::load_m(mask, y), s);
+    for i in 0..m {
+        let (x, y) = (x.add(i * ldx), y.add(i * ldy));
+        let mut j = 0;
+        while j < n {
+            let mask = S::mask((n - j).min(S::N));
+            let old = if i == 0 { S::splat(0.0) } else { S::load_m(mask, dst.add(j)) };
+            S::store_m(mask, dst.add(j), S::fma(S::load_m(mask, x.add(j)), S::load_m(mask, y.add(j)), old));
+            j += S::N;
         }
-        S::store_m(mask, dst.add(j), s);
-        j += S::N;
     }
 }
 
 dispatch! {
-    /// `dst (+)= sum over rows of x * y`.
+    /// `dst = sum over rows of x * y`.
     ///
     /// # Safety
-    /// `x` and `y` have `m` rows of `n` at their strides; `dst` is `[n]`.
-    unsafe fn column_products = column_products_body [] [] (
-        m: usize, n: usize, x: *const f32, ldx: usize, y: *const f32, ldy: usize, dst: *mut f32, add: bool
-    )
+    /// `x` and `y` have `m >= 1` rows of `n` at their strides; `dst` is `[n]`.
+    unsafe fn column_products = column_products_body [] []
+        (m: usize, n: usize, x: *const f32, ldx: usize, y: *const f32, ldy: usize, dst: *mut f32)
 }
 
 /// Multiplies each row of `y` `[tokens, gains.len()]` by `gains`.

@@ -1,7 +1,7 @@
 """Checks that PEFT loads adapters written by burnish, with burnish's logits.
 
-    cargo run -p burnish-models --example exchange -- crates/models/tests/fixtures/llama /tmp/exchange
-    python exchange.py crates/models/tests/fixtures/llama /tmp/exchange
+    cargo run -p burnish-models --example written_adapters -- crates/models/tests/fixtures/llama /tmp/exchange
+    python written_adapters.py crates/models/tests/fixtures/llama /tmp/exchange
 
 Needs PEFT 0.21.2, Transformers 5.23.0 and PyTorch. Any warning (PEFT warns of missing and unknown keys) is an error.
 """

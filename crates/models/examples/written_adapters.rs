@@ -1,8 +1,8 @@
 //! Writes adapters as a run leaves them, with the logits they give, for PEFT to load.
 //!
 //! ```text
-//! cargo run -p burnish-models --example exchange -- crates/models/tests/fixtures/llama /tmp/exchange
-//! python crates/models/tests/record/exchange.py crates/models/tests/fixtures/llama /tmp/exchange
+//! cargo run -p burnish-models --example written_adapters -- crates/models/tests/fixtures/llama /tmp/exchange
+//! python crates/models/tests/record/written_adapters.py crates/models/tests/fixtures/llama /tmp/exchange
 //! ```
 
 use std::path::Path;

@@ -118,7 +118,7 @@ impl Decoder {
     ) -> Result<AnyTensor, ModelError> {
         let mut read = pass.read_all(&self.embed.indices(pass.adapters()))?.into_iter();
         let mut next = || read.next().expect("invariant: `indices` and `embedding` agree");
-        let (table, low_rank) = self.embed.embedding(&mut next, &pass.assembly(rows))?;
+        let (table, low_rank) = self.embed.embedding(&mut next, &pass.assembly(rows), &self.shard)?;
         if !self.shard.divided() {
             return Ok(embedding(ids, &table, low_rank.as_ref())?);
         }

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burnish_core::random::Stream;
 use burnish_ops::{
-    AnyTensor, Dropout, EmbeddingLowRank, HeadNorm, Linear, LowRank, Magnitude, OpsError, column_norms,
-    row_norms,
+    AnyTensor, Dropout, EmbeddingLowRank, HeadNorm, Linear, LowRank, Magnitude, OpsError, row_norms,
 };
 
 use crate::parallel::Shard;
@@ -99,7 +98,34 @@ impl Layer {
         next: &mut dyn FnMut() -> AnyTensor,
         how: &Assembly,
     ) -> Result<Linear, OpsError> {
-        self.assemble(next, how, row_norms)
+        self.assemble(next, how, &row_norms)
+    }
+
+    /// As [`Self::linear`], of a layer of whose columns a tensor-parallel rank has some, from `first` on.
+    fn row_parallel(
+        &self,
+        next: &mut dyn FnMut() -> AnyTensor,
+        how: &Assembly,
+        shard: &Shard,
+        first: usize,
+    ) -> Result<Linear, OpsError> {
+        let norms = |w: &AnyTensor, a: &AnyTensor, b: &AnyTensor, s| shard.row_norms(w, a, b, s, self.name());
+        let mut linear = self.assemble(next, how, &norms)?;
+        if let Some(low_rank) = &mut linear.low_rank {
+            // The mask is that of the whole input.
+            if let Some(dropout) = &mut low_rank.dropout {
+                dropout.first_column = first as u32;
+            }
+            // What is summed over ranks is added by one of them.
+            low_rank.b_bias = low_rank.b_bias.take().filter(|_| shard.first());
+        }
+        linear.bias = linear.bias.filter(|_| shard.first());
+        Ok(linear)
+    }
+
+    /// What its adapter's collectives are called.
+    fn name(&self) -> &str {
+        self.low_rank.as_ref().map_or("", |l| &l.site)
     }
 
     /// The layer; `norms` are those that a magnitude divides by.
@@ -107,7 +133,7 @@ impl Layer {
         &self,
         next: &mut dyn FnMut() -> AnyTensor,
         how: &Assembly,
-        norms: fn(&AnyTensor, &AnyTensor, &AnyTensor, f32) -> Result<AnyTensor, OpsError>,
+        norms: &dyn Fn(&AnyTensor, &AnyTensor, &AnyTensor, f32) -> Result<AnyTensor, OpsError>,
     ) -> Result<Linear, OpsError> {
         let weight = next();
         let bias = match self.saved {
@@ -146,8 +172,11 @@ impl Layer {
         &self,
         next: &mut dyn FnMut() -> AnyTensor,
         how: &Assembly,
+        shard: &Shard,
     ) -> Result<(AnyTensor, Option<EmbeddingLowRank>), OpsError> {
-        let linear = self.assemble(next, how, column_norms)?;
+        let norms =
+            |w: &AnyTensor, a: &AnyTensor, b: &AnyTensor, s| shard.column_norms(w, a, b, s, self.name());
+        let linear = self.assemble(next, how, &norms)?;
         let low_rank = linear.low_rank.map(|l| EmbeddingLowRank {
             a: l.a,
             b: l.b,
@@ -226,7 +255,7 @@ impl Block {
     ) -> Result<BlockTensors, OpsError> {
         let mut tensors = tensors.iter().cloned();
         let mut next = || tensors.next().expect("invariant: `indices` and `assemble` agree");
-        let mut all = BlockTensors {
+        Ok(BlockTensors {
             input_norm: next(),
             qkv: [
                 self.q.linear(&mut next, how)?,
@@ -234,26 +263,10 @@ impl Block {
                 self.v.linear(&mut next, how)?,
             ],
             head_norm: self.head_norms.map(|_| HeadNorm { q: next(), k: next(), eps }),
-            o: self.o.linear(&mut next, how)?,
+            o: self.o.row_parallel(&mut next, how, shard, shard.first_o)?,
             post_norm: next(),
             gate_up: [self.gate.linear(&mut next, how)?, self.up.linear(&mut next, how)?],
-            down: self.down.linear(&mut next, how)?,
-        };
-        // A row-parallel layer sees some columns of its input: the mask is that of the whole.
-        for (layer, first) in [(&mut all.o, shard.first_o), (&mut all.down, shard.first_down)] {
-            if let Some(dropout) = layer.low_rank.as_mut().and_then(|l| l.dropout.as_mut()) {
-                dropout.first_column = first as u32;
-            }
-        }
-        if !shard.first() {
-            // What is summed over ranks is added by one of them.
-            for layer in [&mut all.o, &mut all.down] {
-                layer.bias = None;
-                if let Some(low_rank) = &mut layer.low_rank {
-                    low_rank.b_bias = None;
-                }
-            }
-        }
-        Ok(all)
+            down: self.down.row_parallel(&mut next, how, shard, shard.first_down)?,
+        })
     }
 }

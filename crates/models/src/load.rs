@@ -205,6 +205,19 @@ impl<'a> Planned<'a> {
         Ok(made)
     }
 
+    /// Makes what files are written relative to ([`Plan::changes_base`]) where reading has not: a rank that has no row of
+    /// a base weight, or went on from a checkpoint's factors, may still be the one that writes them.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub fn make_initial(&self) -> Result<(), ModelError> {
+        let Some(plan) = self.plan.as_ref().filter(|p| p.changes_base()) else { return Ok(()) };
+        for site in plan.sites.iter().filter(|s| s.kind != ModuleKind::Embedding) {
+            self.decomposition(site)?;
+        }
+        Ok(())
+    }
+
     /// What writes the model's files.
     #[must_use]
     pub fn exporter(&self) -> Exporter {

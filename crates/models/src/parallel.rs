@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_core::{Layout, Registry};
-use burnish_ops::VocabShard;
+use burnish_ops::{
+    AnyTensor, OpsError, VocabShard, column_norms, row_norms, squared_column_norms, squared_row_norms,
+};
 use burnish_store::HostTensor;
 use burnish_tp::{Gradient, HeadSplit, Part, Placement, Split, Style, Tp, TpPlan};
 
@@ -82,7 +84,7 @@ impl Parallel {
             }
             if let Some(low_rank) = &layer.low_rank {
                 parts.extend([(Some(low_rank.a), a), (Some(low_rank.b), b)]);
-                parts.push((low_rank.b_bias, Part::LoraBBias));
+                parts.extend([(low_rank.b_bias, Part::LoraBBias), (low_rank.magnitude, Part::Magnitude)]);
             }
             for (index, part) in parts {
                 let Some(index) = index else { continue };
@@ -227,6 +229,44 @@ impl Shard {
     /// The rows of the vocabulary that this rank has.
     pub(crate) fn own_vocab(&self) -> Range<usize> {
         self.vocab.range(self.tp.rank()).unwrap_or_default()
+    }
+
+    /// `|W + s B A|` of each row of a layer of whose columns each rank has some (DoRA). One all-reduce of `[out]`; the
+    /// same bits on every rank.
+    pub(crate) fn row_norms(
+        &self,
+        weight: &AnyTensor,
+        a: &AnyTensor,
+        b: &AnyTensor,
+        scale: f32,
+        what: &str,
+    ) -> Result<AnyTensor, OpsError> {
+        if !self.divided() {
+            return row_norms(weight, a, b, scale);
+        }
+        Ok(self.roots_of_sums(&squared_row_norms(weight, a, b, scale)?, what))
+    }
+
+    /// `|W + s (B A)^T|` of each column of an embedding of whose rows each rank has some (DoRA). As
+    /// [`Self::row_norms`].
+    pub(crate) fn column_norms(
+        &self,
+        weight: &AnyTensor,
+        a: &AnyTensor,
+        b: &AnyTensor,
+        scale: f32,
+        what: &str,
+    ) -> Result<AnyTensor, OpsError> {
+        if !self.divided() {
+            return column_norms(weight, a, b, scale);
+        }
+        Ok(self.roots_of_sums(&squared_column_norms(weight, a, b, scale)?, what))
+    }
+
+    fn roots_of_sums(&self, squares: &AnyTensor, what: &str) -> AnyTensor {
+        let sums = self.tp.summed(squares, &format!("{what}: squared norms")).to_f32();
+        let roots: Vec<f32> = sums.into_iter().map(f32::sqrt).collect();
+        AnyTensor::from_elements(roots, &squares.shape(), &squares.device())
     }
 
     /// Whether there are others.

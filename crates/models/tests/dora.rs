@@ -35,7 +35,8 @@ pub(crate) fn loss_and_gradients(
     let coefficient: Coefficient = Arc::new(move |_, _| -1.0 / denominator);
     let options = model.decoder.head_options(1.0);
     let value = |s: &burnish_ops::TokenStats| -s.log_prob.iter().sum::<f32>() / denominator;
-    let (loss, _) = head_loss(&hidden, &head, &Arc::new(targets), options, &coefficient, value).unwrap();
+    let (loss, _) =
+        head_loss(&hidden, &head, None, &Arc::new(targets), options, &coefficient, value).unwrap();
     let number = loss.to_f32()[0];
     pass.backward(&loss).unwrap();
     let named = |(index, p): (usize, &burnish_core::Parameter)| {

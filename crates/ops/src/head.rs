@@ -73,7 +73,8 @@ pub fn head_loss(
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
     crate::check::head(hidden, head, shard, Some(targets))?;
     #[cfg(feature = "flex")]
-    if crate::flex::holds(hidden) && !targets.is_empty() && crate::flex::head::applies(head, options)? {
+    if crate::flex::holds(hidden) && !targets.is_empty() && crate::flex::head::applies(head, shard, options)?
+    {
         return crate::flex::head::head_loss(hidden, head, shard, targets, options, coefficient, value);
     }
     crate::reference::head_loss(hidden, head, shard, targets, options, coefficient, value)
@@ -93,7 +94,8 @@ pub fn head_log_probs(
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
     crate::check::head(hidden, head, shard, Some(targets))?;
     #[cfg(feature = "flex")]
-    if crate::flex::holds(hidden) && !targets.is_empty() && crate::flex::head::applies(head, options)? {
+    if crate::flex::holds(hidden) && !targets.is_empty() && crate::flex::head::applies(head, shard, options)?
+    {
         return crate::flex::head::head_log_probs(hidden, head, shard, targets, options);
     }
     crate::reference::head_log_probs(hidden, head, shard, targets, options)
@@ -110,7 +112,7 @@ pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> R
         return Ok(Vec::new());
     }
     #[cfg(feature = "flex")]
-    if crate::flex::holds(hidden) && crate::flex::head::applies(head, options)? {
+    if crate::flex::holds(hidden) && crate::flex::head::applies(head, None, options)? {
         return crate::flex::head::head_logits(hidden, head, options);
     }
     crate::reference::head_logits(hidden, head, options)

@@ -44,7 +44,7 @@ fn layers_are_peft_s() {
                 b: b.clone(),
                 b_bias: None,
                 scale,
-                dropout: Some(Dropout { key, p, rows }),
+                dropout: Some(Dropout { key, p, rows, first_column: 0 }),
                 magnitude: Some(Magnitude { value: m.clone(), norm }),
             };
             let bias = case.get("bias").map(|_| tensor("bias", &[out], f64));

@@ -193,6 +193,12 @@ fn decoding_is_the_same_up_to_rounding() {
 /// Halves of an input with their first columns stated drop what the whole drops.
 #[test]
 fn the_mask_of_some_columns_is_that_of_the_whole() {
+    for magnitude in [false, true] {
+        halves_are_the_whole(magnitude);
+    }
+}
+
+fn halves_are_the_whole(magnitude: bool) {
     let (tokens, dim, half) = (5, 24, 10);
     let values = |seed: u64, n: usize| -> Vec<f32> {
         let stream = Stream::new(seed, "columns");
@@ -203,7 +209,7 @@ fn the_mask_of_some_columns_is_that_of_the_whole() {
         all.chunks(width).flat_map(|row| row[range.clone()].to_vec()).collect()
     };
     let (x, w, a) = (values(1, tokens * dim), values(2, 3 * dim), values(3, 2 * dim));
-    let run = |range: std::ops::Range<usize>| -> (Vec<f32>, Vec<f32>) {
+    let run = |range: std::ops::Range<usize>| -> (Vec<f32>, [Vec<f32>; 3]) {
         let n = range.len();
         let part = |all: &[f32], rows: usize| {
             AnyTensor::from_elements(columns(all, dim, range.clone()), &[rows, n], &device()).leaf()
@@ -211,22 +217,27 @@ fn the_mask_of_some_columns_is_that_of_the_whole() {
         let (x, w, a) = (part(&x, tokens), part(&w, 3), part(&a, 2));
         let b = AnyTensor::from_elements(values(4, 6), &[3, 2], &device());
         let dropout = Dropout { key: 77, p: 0.5, rows: rows.clone(), first_column: range.start as u32 };
-        let low_rank = Some(LowRank { a, b, b_bias: None, scale: 2.0, dropout: Some(dropout), magnitude: None });
+        // The norms are those of the whole.
+        let magnitude = magnitude.then(|| Magnitude { value: tensor("m", &[3]).leaf(), norm: norms(3) });
+        let (dropout, leaves) = (Some(dropout), [x.clone(), w.clone(), a.clone()]);
+        let low_rank = Some(LowRank { a, b, b_bias: None, scale: 2.0, dropout, magnitude });
         let layer = Linear { weight: w, bias: None, low_rank };
         let y = linears(&LinearInput::Plain(x.clone()), &[layer], None).unwrap();
         let mut gradients = y.rank::<2>().unwrap().sum().backward();
-        (y.to_f32(), x.take_gradient(&mut gradients).unwrap().to_f32())
+        (y.to_f32(), leaves.map(|leaf| leaf.take_gradient(&mut gradients).unwrap().to_f32()))
     };
-    let (whole, gradient) = run(0..dim);
-    let ((left, left_gradient), (right, right_gradient)) = (run(0..half), run(half..dim));
+    let (whole, gradients) = run(0..dim);
+    let ((left, left_gradients), (right, right_gradients)) = (run(0..half), run(half..dim));
     for (i, y) in whole.iter().enumerate() {
         assert!((y - left[i] - right[i]).abs() < 1e-5, "{i}");
     }
     let join = |l: &[f32], r: &[f32]| -> Vec<f32> {
         l.chunks(half).zip(r.chunks(dim - half)).flat_map(|(l, r)| [l, r].concat()).collect()
     };
-    for (a, b) in gradient.iter().zip(join(&left_gradient, &right_gradient)) {
-        assert!((a - b).abs() < 1e-5);
+    for ((whole, left), right) in gradients.iter().zip(&left_gradients).zip(&right_gradients) {
+        for (a, b) in whole.iter().zip(join(left, right)) {
+            assert!((a - b).abs() < 1e-5);
+        }
     }
 }
 

@@ -118,8 +118,10 @@ impl Tp {
         self.kept(self.group().all_gather_v(bucket, counts, what).wait()).ok()
     }
 
-    /// The sum over the ranks of a plain tensor of f32.
-    pub(crate) fn summed(&self, x: &AnyTensor, what: &str) -> AnyTensor {
+    /// The sum over the ranks of a plain tensor of f32, the same bits on every rank; zeros after an error. Nothing is
+    /// recorded for backward.
+    #[must_use]
+    pub fn summed(&self, x: &AnyTensor, what: &str) -> AnyTensor {
         let (shape, device) = (x.shape(), x.device());
         let elements = shape.iter().product();
         let sum = shared(x).and_then(|bucket| self.reduced(bucket, Reduction::Sum, what));

@@ -46,7 +46,7 @@
 //!         let x = AnyTensor::from_elements(ramp(12), &[3, 4], &device).leaf();
 //!
 //!         let h = linears(&LinearInput::Plain(tp.f(&x, "up")?), &[Linear::new(up)], None)?;
-//!         let low_rank = Some(LowRank { a, b: b.clone(), b_bias: None, scale: 2.0, dropout: None });
+//!         let low_rank = Some(LowRank { a, b: b.clone(), b_bias: None, scale: 2.0, dropout: None, magnitude: None });
 //!         let y = linears(&LinearInput::Plain(h), &[Linear { weight: down, bias: None, low_rank }], None)?;
 //!         let y = tp.g_add(&y, &x, "down")?;
 //!

@@ -87,7 +87,10 @@ impl Tp {
         if local.rows.is_empty() {
             // its parameters stay on the tape, so that what follows is recorded on every rank alike
             let mut inputs = vec![weight.clone()];
-            inputs.extend(low_rank.iter().flat_map(|low| [low.a.clone(), low.b.clone()]));
+            if let Some(low) = low_rank {
+                inputs.extend([low.a.clone(), low.b.clone()]);
+                inputs.extend(low.magnitude.iter().map(|m| m.value.clone()));
+            }
             return self.g(&self.nothing(&inputs, &[tokens, hidden])?, what);
         }
         let found = embedding(&local.ids, weight, low_rank)?;

@@ -108,6 +108,7 @@ impl Block {
                     b_bias: optional("lora_B.bias"),
                     scale: SCALE,
                     dropout: None,
+                    magnitude: None,
                 }),
             }
         };

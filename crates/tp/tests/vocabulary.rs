@@ -38,7 +38,8 @@ fn run(ranks: usize, vocab: usize, ids: &[u32]) -> [Vec<f32>; 4] {
                 AnyTensor::from_elements(own, &shape, &Device::flex()).leaf()
             })
             .collect();
-        let low = EmbeddingLowRank { a: leaves[1].clone(), b: leaves[2].clone(), scale: 0.5 };
+        let low =
+            EmbeddingLowRank { a: leaves[1].clone(), b: leaves[2].clone(), scale: 0.5, magnitude: None };
         let range = split.range(tp.rank()).unwrap();
         let y = tp.embedding(&ids, &leaves[0], Some(&low), &range, vocab, "embed").unwrap();
         // recorded alike on every rank, whether it has some of the tokens or not

@@ -77,6 +77,7 @@ impl<'a> Rank<'a> {
             Ok(value)
         };
         let store = Arc::new(Store::new(plan.clone(), &dp, &sft.device, load)?);
+        planned.make_initial()?;
         let world = world.group().channel("loop");
         let model = planned.into_model(store.clone());
         Ok(Self { sft, world, dp, tp, parallel, plan, store, model, exporter })

@@ -162,6 +162,7 @@ impl Net {
                     b_bias: None,
                     scale: 2.0,
                     dropout: None,
+                    magnitude: None,
                 })
             };
             let layer =

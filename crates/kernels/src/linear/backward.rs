@@ -536,7 +536,8 @@ impl Job<'_> {
                 gemm(isa, m, pu, deep, packed.at(pass.low[i]), cols, product, cols, 1.0, true);
                 let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
                 let (t, k) = (mask.threshold, mask.keep);
-                add_dropped(isa, m, cols, col, keys.as_ptr(), t, k, product, cols, dh.add(col), n, true);
+                let first = mask.first as usize + col;
+                add_dropped(isa, m, cols, first, keys.as_ptr(), t, k, product, cols, dh.add(col), n, true);
             }
         }
     }

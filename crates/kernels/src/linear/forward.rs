@@ -392,7 +392,8 @@ impl Job<'_> {
                     if let Some(dropout) = part.layer.dropout().filter(|_| part.drops) {
                         let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
                         let (keys, base) = (keys.as_ptr(), Depth { k: d.k, x: 0 });
-                        drop_packed(self.isa, m, base, keys, mask.threshold, mask.keep, x, dropped);
+                        let (first, threshold, keep) = (mask.first, mask.threshold, mask.keep);
+                        drop_packed(self.isa, m, base, keys, first, threshold, keep, x, dropped);
                         lost_packed(self.isa, m, base, x, dropped, lost);
                         self.extras(part, row, m, dropped);
                         self.columns(part, row, m, dropped, lost, panels, span.first, n);

@@ -147,7 +147,11 @@ pub(super) fn magnified_weight_grads(
             let mask = dropout.mask();
             for (x, key) in dropped.chunks_exact_mut(in_dim).zip(dropout.row_keys(0, tokens)) {
                 for (c, x) in x.iter_mut().enumerate() {
-                    *x *= if dropout_bits(key, c as u32) >= mask.threshold { mask.keep } else { 0.0 };
+                    *x *= if dropout_bits(key, mask.first + c as u32) >= mask.threshold {
+                        mask.keep
+                    } else {
+                        0.0
+                    };
                 }
             }
             let one: Vec<bool> = (0..linears.len()).map(|i| i == j).collect();

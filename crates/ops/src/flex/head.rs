@@ -101,10 +101,18 @@ fn asked(head: &Linear, wanted: &[bool]) -> kernels::HeadWanted {
 }
 
 /// Whether kernels make the gradients. A magnitude together with a bias, a soft cap, dropout or a zero is left to the
-/// plain body: no model has one.
-pub(crate) fn applies(head: &Linear, options: HeadOptions) -> Result<bool, OpsError> {
+/// plain body: no model has one. So is any magnitude of a split head: a rank may have the zero that another has not,
+/// and all are to exchange alike.
+pub(crate) fn applies(
+    head: &Linear,
+    shard: Option<&VocabShard>,
+    options: HeadOptions,
+) -> Result<bool, OpsError> {
     let Some(low) = &head.low_rank else { return Ok(true) };
     let Some(magnitude) = &low.magnitude else { return Ok(true) };
+    if shard.is_some() {
+        return Ok(false);
+    }
     let drops = low.dropout.as_ref().is_some_and(|d| d.p > 0.0);
     let value = Host::f32_of(OP, "lora_magnitude_vector", &magnitude.value)?;
     let zero = value.f32().contains(&0.0) || options.logit_scale == 0.0;

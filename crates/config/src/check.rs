@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::choice::{Interval, ModelDtype, PackingStrategy, ReduceWhen, SaveInterval};
+use crate::choice::{Interval, LoraInit, ModelDtype, PackingStrategy, ReduceWhen, SaveInterval};
 use crate::command::{
     ConvertOptions, EvalOptions, GenerateOptions, MergeOptions, PlanOptions, ScoreOptions, SftOptions,
 };
@@ -177,6 +177,9 @@ impl LoraOptions {
             self.rank_pattern.values().all(|r| *r >= 1),
             "ranks that are at least 1",
         );
+        if self.init_lora_weights == LoraInit::Orthogonal && !self.lora_r.is_multiple_of(2) {
+            checks.conflict("init_lora_weights", format!("lora_r: {}", self.lora_r), "set an even lora_r");
+        }
         if !self.layers_pattern.is_empty() && self.layers_to_transform.is_empty() {
             checks.conflict(
                 "layers_pattern",
@@ -191,6 +194,7 @@ impl LoraOptions {
             "lora_target_modules",
             "lora_modules_to_save",
             "use_rslora",
+            "use_dora",
             "bias",
             "init_lora_weights",
             "exclude_modules",

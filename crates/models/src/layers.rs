@@ -76,6 +76,9 @@ pub(crate) struct Layer {
     pub(crate) low_rank: Option<LowRankLayer>,
 }
 
+/// From weight, A, B and scale to the norms that a magnitude divides by.
+type NormsOf<'a> = dyn Fn(&AnyTensor, &AnyTensor, &AnyTensor, f32) -> Result<AnyTensor, OpsError> + 'a;
+
 impl Layer {
     /// The parameter indices, in the order in which [`Self::linear`] takes tensors.
     pub(crate) fn indices(&self, adapters: bool) -> Vec<usize> {
@@ -133,7 +136,7 @@ impl Layer {
         &self,
         next: &mut dyn FnMut() -> AnyTensor,
         how: &Assembly,
-        norms: &dyn Fn(&AnyTensor, &AnyTensor, &AnyTensor, f32) -> Result<AnyTensor, OpsError>,
+        norms: &NormsOf<'_>,
     ) -> Result<Linear, OpsError> {
         let weight = next();
         let bias = match self.saved {

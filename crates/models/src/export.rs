@@ -33,6 +33,12 @@ pub struct Exporter {
 }
 
 impl Exporter {
+    /// The parameters, of their global shapes.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// The stored dtype of trained matrices (fp32 when nothing of the base trains).
     #[must_use]
     pub fn trained_dtype(&self) -> Dtype {

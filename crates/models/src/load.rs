@@ -126,9 +126,22 @@ impl<'a> Planned<'a> {
     /// # Errors
     /// As there.
     pub fn local_rows(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        self.local(index, rows, |rows| self.rows(index, rows))
+    }
+
+    /// Rows of what this rank holds of a parameter, from rows of the whole that `read` gives.
+    ///
+    /// # Errors
+    /// Whatever `read` returns.
+    pub fn local<E>(
+        &self,
+        index: usize,
+        rows: Range<usize>,
+        read: impl FnOnce(Range<usize>) -> Result<HostTensor, E>,
+    ) -> Result<HostTensor, E> {
         match &self.parallel {
-            Some((parallel, tp)) => parallel.read(index, tp.rank(), rows, |rows| self.rows(index, rows)),
-            None => self.rows(index, rows),
+            Some((parallel, tp)) => parallel.read(index, tp.rank(), rows, read),
+            None => read(rows),
         }
     }
 

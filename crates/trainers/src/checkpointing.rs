@@ -85,7 +85,6 @@ impl Training<'_> {
         let (exporter, folder) = (rank.exporter.clone(), sft.folder.clone());
         let (snapshot, state) = (rank.snapshot()?, self.trainer_state(with_state));
         let schema = serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null);
-        let global = sft.planned()?.registry().clone();
         let mut slots = Vec::new();
         for (index, slot, tensor) in self.slots(with_state) {
             // Where every rank holds all of it, each writes its share.
@@ -105,12 +104,14 @@ impl Training<'_> {
             if with_state {
                 writer.slots(schema);
                 for (index, slot, rows, piece) in slots {
-                    let parameter = global.at(index);
+                    let parameter = exporter.registry().at(index);
                     writer.rows(&parameter.name, slot, &parameter.shape, rows, to_host(&piece).view())?;
                 }
                 // What the model's file holds rounded (vectors beside bf16 matrices) is kept whole.
                 let written = exporter.trained_dtype();
-                for (index, parameter) in global.iter().enumerate().filter(|_| !exporter.is_adapter()) {
+                for (index, parameter) in
+                    exporter.registry().iter().enumerate().filter(|_| !exporter.is_adapter())
+                {
                     if parameter.trainable
                         && parameter.alias_of.is_none()
                         && parameter.precision.store != written
@@ -213,7 +214,7 @@ impl Training<'_> {
         // The lead may be removing old checkpoints; the best is not among them.
         if step != self.counters.step && path.is_dir() {
             let files = Reloaded::open(&rank.exporter, &path)?;
-            for (index, parameter) in rank.sft.planned()?.registry().iter().enumerate() {
+            for (index, parameter) in rank.exporter.registry().iter().enumerate() {
                 let rows = rank.held_rows(index);
                 if parameter.trainable && parameter.alias_of.is_none() && !rows.is_empty() {
                     let value = rank.local(index, rows, |rows| files.rows(parameter, rows))?;

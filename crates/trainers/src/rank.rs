@@ -52,16 +52,12 @@ impl<'a> Rank<'a> {
         plan.agree(&dp)?;
         let exporter = planned.exporter();
         let files = resumed.map(|r| Reloaded::open(&exporter, r.checkpoint.path())).transpose()?;
-        let (global, parallel) = (planned.registry().clone(), planned.parallel().cloned());
+        let parallel = planned.parallel().cloned();
         let load = |index: usize, rows: Range<usize>| -> Result<AnyTensor, TrainError> {
-            let parameter = global.at(index);
+            let parameter = planned.registry().at(index);
             if let (Some(resumed), Some(files), true) = (resumed, &files, parameter.trainable) {
                 let read = |rows: Range<usize>| resumed.value(parameter, files, rows);
-                let value = match &parallel {
-                    Some(parallel) => parallel.read(index, tp.rank(), rows, read)?,
-                    None => read(rows)?,
-                };
-                return Ok(to_device(value, &sft.device));
+                return Ok(to_device(planned.local(index, rows, read)?, &sft.device));
             }
             let whole = size == 1 && rows.len() == parameter.shape.first().copied().unwrap_or(1);
             if parameter.trainable || !whole {

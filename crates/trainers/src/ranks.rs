@@ -78,15 +78,6 @@ impl Ranks {
         }
     }
 
-    /// How many there are.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        match self {
-            Self::Threads { ranks, .. } => *ranks,
-            Self::Process(world) => world.size(),
-        }
-    }
-
     /// Runs `program` on every rank of this process and gives the first one's result. A rank that fails tells the
     /// others, so that all stop; the error is that of the rank where it began.
     ///

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use burnish_comm::{Op, Traffic};
-use burnish_config::{LoraOptions, ModelOptions, PlanOptions, TrainingOptions};
+use burnish_config::PlanOptions;
 use burnish_core::{Dtype, Parameter};
-use burnish_models::{ModelFolder, Planned, Tuning};
+use burnish_models::Planned;
 use burnish_optim::{AdamW, AdamWOptions};
 use burnish_peft::AdapterFolder;
 use burnish_report::{bytes, count};
@@ -13,10 +13,11 @@ use burnish_zero::{Memory, Plan};
 
 use crate::TrainError;
 use crate::rank::plan;
-use crate::sft::{lora_config, trained_dtype};
+use crate::sft::{lora_config, open_folder, trained_dtype, tuning};
+use crate::window::Sums;
 
 /// Scalars that the loop sums over ranks in a step: tokens before forward, metrics after backward.
-const SCALARS: [u64; 2] = [2, 9];
+const SCALARS: [u64; 2] = [2, Sums::SCALARS as u64];
 
 /// The plan of a fine-tuning run.
 #[derive(Clone, Debug)]
@@ -60,9 +61,11 @@ impl RunPlan {
     /// If the model or the adapter does not fit.
     pub fn new(options: &PlanOptions) -> Result<Self, TrainError> {
         let PlanOptions { model, lora, training, ranks, preparation, .. } = options;
-        let folder = open(model, training)?;
+        let folder = open_folder(model, training)?;
         let adapter = model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
-        let mut planned = planned(&folder, model, lora, training, adapter.as_ref())?;
+        let config = lora.use_peft.then(|| lora_config(lora, folder.path()));
+        let tuning = tuning(adapter.as_ref(), config.as_ref());
+        let mut planned = Planned::new(&folder, &tuning, trained_dtype(model, training), training.seed)?;
         let tp_size = ranks.tp_size;
         if !ranks.nproc.is_multiple_of(tp_size) {
             return Err(TrainError::TpSize { tp_size, world: ranks.nproc });
@@ -113,28 +116,6 @@ impl RunPlan {
 pub(crate) fn moved(traffic: &Traffic) -> u64 {
     let carried = |dtype: Dtype| matches!(dtype, Dtype::F32 | Dtype::Bf16 | Dtype::F16);
     traffic.rows().filter(|(key, _)| carried(key.dtype)).map(|(_, row)| row.elements).sum()
-}
-
-fn open(model: &ModelOptions, training: &TrainingOptions) -> Result<ModelFolder, TrainError> {
-    let path = &model.model_name_or_path;
-    Ok(if training.random_weights { ModelFolder::open_untrained(path)? } else { ModelFolder::open(path)? })
-}
-
-fn planned<'a>(
-    folder: &'a ModelFolder,
-    model: &ModelOptions,
-    lora: &LoraOptions,
-    training: &TrainingOptions,
-    adapter: Option<&AdapterFolder>,
-) -> Result<Planned<'a>, TrainError> {
-    let config = lora.use_peft.then(|| lora_config(lora, folder.path()));
-    let tuning = match (adapter, &config) {
-        (Some(adapter), _) => Tuning::Adapter(adapter),
-        (None, Some(config)) => Tuning::NewAdapter(config),
-        (None, None) => Tuning::Full,
-    };
-    let dtype = if training.fp16 { Dtype::F16 } else { trained_dtype(model.dtype) };
-    Ok(Planned::new(folder, &tuning, dtype, training.seed)?)
 }
 
 /// The table of `burnish plan`.

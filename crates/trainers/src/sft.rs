@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use burn::tensor::Device;
 use burnish_checkpoint::prepare_output_dir;
 use burnish_config::{
-    BiasTraining, LoraInit, LoraOptions, LossType, ModelDtype, Modules, PackingOptions, PackingStrategy,
-    PreparationOptions, SftOptions, Truncation,
+    BiasTraining, LoraInit, LoraOptions, LossType, ModelOptions, Modules, PackingOptions, PackingStrategy,
+    PreparationOptions, SftOptions, TrainingOptions, Truncation,
 };
 use burnish_core::Dtype;
 use burnish_data::{
@@ -85,11 +85,7 @@ impl Sft {
         device: &Device,
         note: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
-        let folder = if options.training.random_weights {
-            ModelFolder::open_untrained(&options.model.model_name_or_path)?
-        } else {
-            ModelFolder::open(&options.model.model_name_or_path)?
-        };
+        let folder = open_folder(&options.model, &options.training)?;
         let mut inputs: Vec<&Path> = vec![folder.path()];
         inputs.extend(options.model.adapter_name_or_path.as_deref());
         let training = &options.training;
@@ -109,7 +105,7 @@ impl Sft {
 
         let config = options.lora.use_peft.then(|| lora_config(&options.lora, folder.path()));
         let adapter = options.model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
-        let trained = if training.fp16 { Dtype::F16 } else { trained_dtype(options.model.dtype) };
+        let trained = trained_dtype(&options.model, training);
         let (folder, device, frozen) = (Arc::new(folder), device.clone(), Mutex::default());
         let sft = Self { options, folder, rows, train, eval, device, trained, config, adapter, frozen };
         if sft.planned()?.registry().trainable().next().is_none() {
@@ -119,11 +115,7 @@ impl Sft {
     }
 
     pub(crate) fn tuning(&self) -> Tuning<'_> {
-        match (&self.adapter, &self.config) {
-            (Some(adapter), _) => Tuning::Adapter(adapter),
-            (None, Some(config)) => Tuning::NewAdapter(config),
-            (None, None) => Tuning::Full,
-        }
+        tuning(self.adapter.as_ref(), self.config.as_ref())
     }
 
     /// One line on what will train on what.
@@ -168,9 +160,27 @@ impl Sft {
     }
 }
 
+/// The model's folder, of which only the shapes count when a run starts from random weights.
+pub(crate) fn open_folder(
+    model: &ModelOptions,
+    training: &TrainingOptions,
+) -> Result<ModelFolder, TrainError> {
+    let path = &model.model_name_or_path;
+    Ok(if training.random_weights { ModelFolder::open_untrained(path)? } else { ModelFolder::open(path)? })
+}
+
+/// What trains: an adapter that is there, a fresh one, or everything.
+pub(crate) fn tuning<'a>(adapter: Option<&'a AdapterFolder>, config: Option<&'a LoraConfig>) -> Tuning<'a> {
+    match (adapter, config) {
+        (Some(adapter), _) => Tuning::Adapter(adapter),
+        (None, Some(config)) => Tuning::NewAdapter(config),
+        (None, None) => Tuning::Full,
+    }
+}
+
 /// The stored dtype of trained matrices; `auto` trains in fp32 as well, since a frozen matrix keeps its own.
-pub(crate) fn trained_dtype(dtype: ModelDtype) -> Dtype {
-    dtype.word().parse().unwrap_or(Dtype::F32)
+pub(crate) fn trained_dtype(model: &ModelOptions, training: &TrainingOptions) -> Dtype {
+    if training.fp16 { Dtype::F16 } else { model.dtype.word().parse().unwrap_or(Dtype::F32) }
 }
 
 /// Reads a folder's tokenizer and templates, with the options that change them.

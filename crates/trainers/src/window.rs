@@ -36,6 +36,9 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
+    /// How many travel.
+    pub(crate) const SCALARS: usize = 3 + 2 * TRAVELS.len();
+
     pub(crate) fn over(&self, group: &Group) -> Result<Self, CommError> {
         let flag = |on: bool| f64::from(u8::from(on));
         let mut values = vec![self.loss, flag(self.stop), flag(self.written)];

@@ -43,6 +43,10 @@ pub struct Parameter {
     pub alias_of: Option<String>,
     /// Placement over the tensor-parallel axis.
     pub layout: Layout,
+    /// Rows of the matrices that are stacked in dimension 0 and have nothing to do with each other (fused queries, keys
+    /// and values; heads), of the global shape; none: it is one matrix.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<usize>,
 }
 
 impl Parameter {
@@ -57,6 +61,7 @@ impl Parameter {
             trainable: false,
             alias_of: None,
             layout: Layout::Replicated,
+            blocks: Vec::new(),
         }
     }
 

@@ -3,9 +3,10 @@
 mod bench;
 mod check;
 mod example;
+mod gpus;
 mod mpi;
 mod options_page;
-mod overfit_test;
+mod overfit;
 mod step;
 mod test;
 mod tidy;
@@ -15,6 +16,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+
+use overfit::OnGpus;
+
+/// The exit status of a command that needs a GPU where there is none: what test harnesses take for "left out".
+const NO_GPU: u8 = 77;
 
 /// Developer commands of burnish.
 #[derive(Parser)]
@@ -53,11 +59,9 @@ enum Task {
         arguments: Vec<String>,
     },
     /// Overfit tiny models on a sentence under tensor parallelism, and have them say it again.
-    OverfitTest {
-        /// A part of the matrix.
-        #[arg(long)]
-        quick: bool,
-    },
+    OverfitTest(overfit::Options),
+    /// The same on the GPUs of this machine, a rank on each, NCCL between them. Ends with status 77 where there is none.
+    MultiGpu(overfit::Options),
     /// Write docs/options.md from the options' table.
     Docs,
     /// Write the example's data files.
@@ -77,7 +81,14 @@ fn main() -> Result<ExitCode> {
         }
         Task::Tidy => tidy::run(&root)?,
         Task::Bench { arguments } => bench::run(&root, &arguments)?,
-        Task::OverfitTest { quick } => overfit_test::run(&root, quick)?,
+        Task::OverfitTest(options) => overfit::run(&root, &options)?.failed == 0,
+        Task::MultiGpu(options) => match overfit::multi_gpu(&root, &options)? {
+            OnGpus::Ran(tally) => tally.failed == 0,
+            OnGpus::None(why) => {
+                println!("== multi-gpu: no GPU here: {why}; nothing was run (status {NO_GPU})");
+                return Ok(ExitCode::from(NO_GPU));
+            }
+        },
         Task::Docs => options_page::write(&root).map(|()| true)?,
         Task::ExampleData => example::write(&root).map(|()| true)?,
     };

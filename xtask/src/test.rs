@@ -1,12 +1,13 @@
 //! `cargo xtask test`: every test of the workspace, with one closing line.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
 
 use crate::mpi;
+use crate::overfit;
 use crate::step::cargo;
 
 /// Results of test binaries, added up.
@@ -69,8 +70,22 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool> {
             );
         }
     }
+    if arguments.is_empty() {
+        let options = overfit::Options { quick: true, bin: Some(built()?), python: None };
+        let cases = overfit::run(root, &options).unwrap_or_else(|error| {
+            println!("== overfit-test: FAILED: {error:#}");
+            Tally { passed: 0, failed: 1 }
+        });
+        tally = Tally { passed: tally.passed + cases.passed, failed: tally.failed + cases.failed };
+    }
     println!("{} passed, {} failed", tally.passed, tally.failed);
     Ok(status.success() && tally.failed == 0)
+}
+
+/// The program as `cargo test` has just built it: beside this one, which has the same profile.
+fn built() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("cannot tell where this program is")?;
+    Ok(this.with_file_name(format!("burnish{}", std::env::consts::EXE_SUFFIX)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,102 @@
+//! What is tried: families, methods, ranks, accumulation and dropout, all crossed.
+
+/// Kinds of model, by their `model_type`.
+pub(crate) const FAMILIES: [&str; 3] = ["llama", "qwen2", "qwen3"];
+
+/// Numbers of ranks that share layers. Four is more than the models have key and value heads.
+pub(crate) const RANKS: [usize; 3] = [1, 2, 4];
+
+/// What is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// Every weight.
+    Full,
+    /// LoRA on every linear layer of the blocks.
+    Lora,
+    /// DoRA on the same.
+    Dora,
+}
+
+impl Method {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Lora => "lora",
+            Self::Dora => "dora",
+        }
+    }
+}
+
+/// One run of the matrix.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Case {
+    pub(crate) family: &'static str,
+    pub(crate) method: Method,
+    pub(crate) tp: usize,
+    /// Micro-batches of a step of four rows.
+    pub(crate) accumulation: usize,
+    pub(crate) dropout: f64,
+}
+
+impl Case {
+    /// The folder of its result.
+    pub(crate) fn folder(&self) -> String {
+        let Self { family, method, tp, accumulation, dropout } = self;
+        format!("{family}-{}-{tp}-{accumulation}-{dropout}", method.name())
+    }
+
+    /// The same on one rank.
+    pub(crate) fn alone(&self) -> Self {
+        Self { tp: 1, ..self.clone() }
+    }
+}
+
+/// The cases of a family; one rank comes before the ranks that are held to it.
+pub(crate) fn cases(family: &'static str, quick: bool) -> Vec<Case> {
+    let mut all = Vec::new();
+    for method in [Method::Full, Method::Lora, Method::Dora] {
+        for accumulation in [1, 4] {
+            for dropout in [0.0, 0.1] {
+                for tp in RANKS {
+                    all.push(Case { family, method, tp, accumulation, dropout });
+                }
+            }
+        }
+    }
+    // Full training has no adapter to drop from.
+    all.retain(|c| c.method != Method::Full || c.dropout == 0.0);
+    if quick {
+        // Every family, every method, every number of ranks, both accumulations and both dropouts occur.
+        all.retain(|c| match family {
+            "llama" => c.method == Method::Lora && c.accumulation == 1 && c.tp < 4,
+            "qwen2" => c.method == Method::Dora && c.accumulation == 1 && c.dropout > 0.0 && c.tp != 4,
+            _ => c.method == Method::Full && c.accumulation == 4 && c.tp != 2,
+        });
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_is_whole_and_the_quick_part_touches_everything() {
+        let all = |quick| -> Vec<Case> { FAMILIES.iter().flat_map(|f| cases(f, quick)).collect() };
+        assert_eq!(all(false).len(), 3 * (6 + 12 + 12));
+        let quick = all(true);
+        assert!(quick.len() < 10);
+        for tp in RANKS {
+            assert!(quick.iter().any(|c| c.tp == tp), "no tp {tp}");
+        }
+        for method in [Method::Full, Method::Lora, Method::Dora] {
+            assert!(quick.iter().any(|c| c.method == method), "no {}", method.name());
+        }
+        assert!(quick.iter().any(|c| c.accumulation == 4) && quick.iter().any(|c| c.dropout > 0.0));
+        for cases in [all(false), quick] {
+            for (at, case) in cases.iter().enumerate() {
+                assert!(cases[..=at].contains(&case.alone()), "{case:?} before what it is held to");
+            }
+        }
+    }
+}

@@ -10,13 +10,14 @@ pub(crate) const FALL: f64 = 0.9;
 const COMPARED: usize = 50;
 /// How close it must be, relatively.
 const CLOSE: f64 = 1e-5;
-/// Steps at the end of which the gradient norm's median is taken.
+/// Steps at the end of a run over which the median of the gradient norm is taken.
 ///
 /// The last step alone, which the tests of PEFT and Transformers take, is chance: at a constant rate Adam does not come to
 /// rest. As gradients vanish so does the average of their squares that divides them, until the step is too long for the
 /// curvature; then the norm leaps from 0.2 % of its first value to 10 or 20 %, the average recovers, and it falls again,
-/// several times in the last hundred steps (the loss moves in its third digit only). Rounding decides when, so the ranks
-/// differ. The median over one third of the run outlasts such bursts, and stays high for a run that does not train.
+/// some for forty steps, while the loss moves in its third digit. Rounding decides when, so numbers of ranks differ. The
+/// same recipe in PyTorch wanders alike, and a rate that decays ends it. The median over one third of the run outlasts such
+/// bursts, and stays high for a run that does not train.
 const TAIL: usize = STEPS / 3;
 
 /// Loss and gradient norm of every step.

@@ -76,10 +76,9 @@ fn matrix(name: &str, root: &Path, options: &Options, place: Place) -> Result<Ta
     if place != Place::Cpu {
         knows_gpus(&program)?;
     }
-    let scratch = std::env::temp_dir().join(format!("burnish-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&scratch).with_context(|| format!("cannot create {}", scratch.display()))?;
+    let mut scratch = Scratch::new(name)?;
     let named = options.python.clone().or_else(|| std::env::var_os("BURNISH_PYTHON").map(PathBuf::from));
-    let peft = named.map(|python| Peft::start(&python, &scratch)).transpose()?;
+    let peft = named.map(|python| Peft::start(&python, &scratch.path)).transpose()?;
     match (&peft, place) {
         (Some(peft), _) => println!("== {name}: results are loaded into PEFT: {}", peft.versions),
         (None, _) => {
@@ -89,7 +88,7 @@ fn matrix(name: &str, root: &Path, options: &Options, place: Place) -> Result<Ta
     if let Place::Gpus(count) = place {
         println!("== {name}: {count} GPUs");
     }
-    let mut bench = Bench { program, scratch, place, quick: options.quick, peft };
+    let mut bench = Bench { program, scratch: scratch.path.clone(), place, quick: options.quick, peft };
     let mut table = Table::default();
     println!("{}", Table::HEAD);
     for family in matrix::FAMILIES {
@@ -106,12 +105,34 @@ fn matrix(name: &str, root: &Path, options: &Options, place: Place) -> Result<Ta
         }
     }
     println!("\n{}", table.text(name, began.elapsed().as_secs_f64()));
-    if table.failed() == 0 {
-        std::fs::remove_dir_all(&bench.scratch).ok();
-    } else {
-        println!("== {name}: the runs' folders are kept in {}", bench.scratch.display());
+    if table.failed() > 0 {
+        scratch.kept = true;
+        println!("== {name}: the runs' folders are kept in {}", scratch.path.display());
     }
     Ok(Tally { passed: table.passed(), failed: table.failed() })
+}
+
+/// A folder for runs, taken away at the end unless kept.
+struct Scratch {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl Scratch {
+    fn new(name: &str) -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("burnish-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self { path, kept: false })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.kept {
+            // Left-overs are harmless, and there is nothing to do about a folder that cannot be removed.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
 }
 
 /// The program that was named, or a release build.

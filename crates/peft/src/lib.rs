@@ -7,6 +7,7 @@
 //! * [`fresh`]: initial values as a function of (seed, name, index); [`decompose`], where they come from the base weight.
 //! * [`AdapterFolder`], [`write_adapter`]: PEFT's folders, read totally or not at all.
 //! * [`merge_adapter`], [`merge_site`]: folding into a pristine copy of the base.
+//! * [`combine`]: one adapter for a weighted sum of several.
 //!
 //! ```
 //! use burnish_core::Registry;
@@ -37,6 +38,7 @@ mod python_json;
 mod site;
 mod spectral;
 mod support;
+mod weighted;
 
 pub use config::{Bias, Init, InitWeights, Layers, LoraConfig, Names, Targets};
 pub use convert::{Decomposition, decompose};
@@ -50,3 +52,4 @@ pub use merge::{Merged, MergedBase, merge_adapter, merge_site};
 pub use plan::Plan;
 pub use site::{Factor, LoraSite};
 pub use support::Use;
+pub use weighted::{Combination, Weighted, combine};

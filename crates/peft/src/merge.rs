@@ -196,7 +196,7 @@ fn transpose(values: &[f32], cols: usize) -> Vec<f32> {
     (0..values.len()).map(|i| values[(i % rows) * cols + i / rows]).collect()
 }
 
-fn expect_shape(name: &str, tensor: &HostTensor, expected: &[usize]) -> Result<(), PeftError> {
+pub(crate) fn expect_shape(name: &str, tensor: &HostTensor, expected: &[usize]) -> Result<(), PeftError> {
     if tensor.shape == expected {
         return Ok(());
     }

@@ -210,7 +210,7 @@ fn normalise(vector: &mut [f64]) -> f64 {
     norm
 }
 
-fn dot(x: &[f64], y: &[f64]) -> f64 {
+pub(crate) fn dot(x: &[f64], y: &[f64]) -> f64 {
     // Eight sums side by side, so that the compiler may use vectors.
     let mut sums = [0.0; 8];
     let (mut xs, mut ys) = (x.chunks_exact(8), y.chunks_exact(8));
@@ -233,7 +233,7 @@ fn columns(rows: &[f64], b: usize) -> Columns {
 
 /// Eigenvalues, largest first, and eigenvectors (column `c` of the result belongs to value `c`) of a symmetric `[n, n]`
 /// matrix, by cyclic Jacobi rotations.
-fn eigen(mut a: Vec<f64>, n: usize) -> (Vec<f64>, Vec<f64>) {
+pub(crate) fn eigen(mut a: Vec<f64>, n: usize) -> (Vec<f64>, Vec<f64>) {
     // Row i is the i-th eigenvector while rotating.
     let mut v: Vec<f64> = (0..n * n).map(|i| if i / n == i % n { 1.0 } else { 0.0 }).collect();
     let total: f64 = a.iter().map(|x| x * x).sum();

@@ -6,6 +6,7 @@ mod folder;
 mod init;
 mod matching;
 mod merge;
+mod weighted;
 
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_peft::{ModuleInfo, ModuleKind};

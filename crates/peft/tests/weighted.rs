@@ -1,0 +1,274 @@
+//! Weighted sums of adapters. By the letters of the list of PEFT 0.21.2's failures: (k) rsLoRA applied twice, (l)
+//! factors added instead of changes.
+
+use burnish_core::random::Stream;
+use burnish_core::{Dtype, Registry};
+use burnish_peft::{
+    AdapterFolder, AdapterTensors, Combination, Factor, LoraConfig, LoraSite, ModuleKind, PeftError, Plan,
+    Use, Weighted, combine, write_adapter,
+};
+use burnish_store::{FolderWriter, HostTensor};
+
+/// An adapter with random factors.
+fn adapter(config: &str, seed: u64) -> (Plan, AdapterTensors) {
+    let (modules, base) = crate::llama();
+    let config = LoraConfig::from_json(&format!(r#"{{"peft_type": "LORA", {config}}}"#)).unwrap();
+    let plan = Plan::new(&config, Use::Create, "llama", &modules, &base).unwrap();
+    let mut tensors = AdapterTensors::default();
+    for p in plan.parameters() {
+        let stream = Stream::new(seed, &p.name);
+        let values: Vec<f32> = (0..p.elements() as u64).map(|i| stream.normal(i)).collect();
+        tensors
+            .parameters
+            .insert(p.name.clone(), HostTensor::from_f32(&values, &p.shape, Dtype::F32).unwrap());
+    }
+    (plan, tensors)
+}
+
+/// What a site adds to its weight (of an embedding: transposed), times `weight`.
+fn delta(site: &LoraSite, tensors: &AdapterTensors, weight: f64) -> Vec<f64> {
+    let value = |f| tensors.parameters[site.name(f)].to_f32();
+    let (a, b) = (value(Factor::A), value(Factor::B));
+    product(&a, &b, site.rank, weight * site.scale)
+}
+
+/// `s B A` of `A [r, in]`, `B [out, r]`.
+fn product(a: &[f32], b: &[f32], r: usize, s: f64) -> Vec<f64> {
+    let columns = a.len() / r;
+    let element = |o: usize, i: usize| -> f64 {
+        (0..r).map(|k| f64::from(b[o * r + k]) * f64::from(a[k * columns + i])).sum()
+    };
+    (0..b.len() / r).flat_map(|o| (0..columns).map(move |i| s * element(o, i))).collect()
+}
+
+fn sum(x: &[f64], y: &[f64]) -> Vec<f64> {
+    x.iter().zip(y).map(|(x, y)| x + y).collect()
+}
+
+fn norm(x: &[f64]) -> f64 {
+    x.iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// `|got - want| / |want|`.
+fn error(got: &[f64], want: &[f64]) -> f64 {
+    norm(&got.iter().zip(want).map(|(g, w)| g - w).collect::<Vec<_>>()) / norm(want)
+}
+
+const PARTS: [f64; 2] = [0.7, -1.3];
+
+/// The sum of the parts' changes to a module.
+fn wanted(parts: &[(Plan, AdapterTensors); 2], module: &str) -> Vec<f64> {
+    let of = |i: usize| parts[i].0.site(module).map(|s| delta(s, &parts[i].1, PARTS[i]));
+    match (of(0), of(1)) {
+        (Some(x), Some(y)) => sum(&x, &y),
+        (x, y) => x.or(y).unwrap(),
+    }
+}
+
+fn combined(parts: &[(Plan, AdapterTensors); 2], how: Combination) -> (Plan, AdapterTensors) {
+    let all = [0, 1].map(|i| Weighted { plan: &parts[i].0, tensors: &parts[i].1, weight: PARTS[i] });
+    combine(&all, how).unwrap()
+}
+
+/// The configuration and the file, read by who knows nothing of how they came about.
+fn reloaded((plan, tensors): &(Plan, AdapterTensors)) -> (Plan, AdapterTensors) {
+    let out = tempfile::tempdir().unwrap();
+    let mut writer = FolderWriter::in_place(out.path()).unwrap();
+    let read = |n: &str| -> Result<Option<HostTensor>, PeftError> { Ok(tensors.parameters.get(n).cloned()) };
+    write_adapter(&mut writer, plan, read).unwrap();
+    writer.commit().unwrap();
+    let folder = AdapterFolder::open(out.path()).unwrap();
+    let (modules, base) = crate::llama();
+    let plan = Plan::new(&folder.config, Use::Load, "llama", &modules, &base).unwrap();
+    let tensors = folder.load(&plan).unwrap();
+    (plan, tensors)
+}
+
+/// (k) The scales of rsLoRA are in the sum, and are not applied to it again (it was `sqrt(r)` too large).
+#[test]
+fn k_sums_of_rslora_adapters_have_their_scale_once() {
+    let plain = r#""r": 4, "lora_alpha": 6, "use_rslora": true, "target_modules": ["q_proj", "down_proj", "embed_tokens"]"#;
+    let other = r#""r": 2, "lora_alpha": 5, "use_rslora": true, "target_modules": ["q_proj", "lm_head", "embed_tokens"]"#;
+    let parts = [adapter(plain, 1), adapter(other, 2)];
+    for how in [Combination::Cat, Combination::Linear, Combination::Svd { rank: 6 }] {
+        let made = combined(&parts, how);
+        assert!(!made.0.config.use_rslora);
+        assert_eq!(made.0.sites.len(), 2 + 2 + 1 + 1);
+        let (plan, tensors) = reloaded(&made);
+        assert_eq!(tensors, made.1, "{how:?}");
+        for site in &plan.sites {
+            let both = parts.iter().all(|(plan, _)| plan.site(&site.module).is_some());
+            let rank = match how {
+                Combination::Cat if both => 6,
+                Combination::Linear if both => 4,
+                Combination::Svd { .. } if both => 6,
+                _ => parts.iter().find_map(|(plan, _)| plan.site(&site.module)).unwrap().rank,
+            };
+            assert_eq!((site.rank, site.scale), (rank, 1.0), "{how:?} {}", site.module);
+            let error = error(&delta(site, &tensors, 1.0), &wanted(&parts, &site.module));
+            let exact = how != Combination::Linear || !both;
+            assert!(if exact { error < 1e-6 } else { error < 0.6 }, "{how:?} {}: {error}", site.module);
+        }
+    }
+}
+
+/// (k) One adapter with weight 1 is itself, of every kind that has sums (PEFT: not with rsLoRA or biases of B).
+#[test]
+fn k_one_adapter_of_weight_one_is_itself() {
+    for more in
+        ["", r#", "use_rslora": true"#, r#", "lora_bias": true"#, r#", "alpha_pattern": {"q_proj": 9}"#]
+    {
+        let (plan, tensors) = adapter(
+            &format!(r#""r": 3, "lora_alpha": 7, "target_modules": ["q_proj", "v_proj", "lm_head"]{more}"#),
+            1,
+        );
+        for how in [Combination::Cat, Combination::Linear, Combination::Svd { rank: 3 }] {
+            let made = combine(&[Weighted { plan: &plan, tensors: &tensors, weight: 1.0 }], how).unwrap();
+            let (sum, values) = reloaded(&made);
+            for (site, own) in sum.sites.iter().zip(&plan.sites) {
+                let error = error(&delta(site, &values, 1.0), &delta(own, &tensors, 1.0));
+                assert!(error < 1e-6, "{more} {how:?}: {error}");
+                assert_eq!(site.has_bias, own.has_bias);
+                if own.has_bias {
+                    let scaled = |s: &LoraSite, t: &AdapterTensors| -> Vec<f64> {
+                        let bias = t.parameters[s.name(Factor::BBias)].to_f32();
+                        bias.iter().map(|&b| s.scale * f64::from(b)).collect()
+                    };
+                    let (got, want) = (scaled(site, &values), scaled(own, &tensors));
+                    assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-6));
+                }
+            }
+        }
+    }
+}
+
+/// (l) `linear` is the sum of the changes where that has the parts' rank, and the nearest to it otherwise (adding the
+/// factors is off by 101 %).
+#[test]
+fn l_linear_sums_changes_not_factors() {
+    let config = r#""r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "down_proj"]"#;
+    let mut parts = [adapter(config, 1), adapter(config, 2)];
+    let made = combined(&parts, Combination::Linear);
+    let all = combined(&parts, Combination::Cat);
+    for site in &made.0.sites {
+        let want = wanted(&parts, &site.module);
+        let got = delta(site, &made.1, 1.0);
+        // What PEFT computes: `A = sum sign sqrt|w s| A_i`, `B = sum sqrt|w s| B_i`.
+        let factor = |f: Factor, sign: bool| -> Vec<f32> {
+            let of = |i: usize| {
+                let (plan, tensors) = &parts[i];
+                let own = plan.site(&site.module).unwrap();
+                let root = (PARTS[i] * own.scale).abs().sqrt() as f32;
+                let root = if sign { root * PARTS[i].signum() as f32 } else { root };
+                tensors.parameters[own.name(f)]
+                    .to_f32()
+                    .into_iter()
+                    .map(move |x| root * x)
+                    .collect::<Vec<_>>()
+            };
+            of(0).iter().zip(of(1)).map(|(x, y)| x + y).collect()
+        };
+        let theirs = product(&factor(Factor::A, true), &factor(Factor::B, false), 3, 1.0);
+        let (ours, theirs) = (error(&got, &want), error(&theirs, &want));
+        assert!(ours < 0.5 && theirs > 0.6 && theirs > 1.5 * ours, "{}: {ours} {theirs}", site.module);
+        // Nearest: what is left is orthogonal to what was taken, and every singular value left is below those taken.
+        let left: Vec<f64> = want.iter().zip(&got).map(|(w, g)| w - g).collect();
+        let dot: f64 = left.iter().zip(&got).map(|(l, g)| l * g).sum();
+        assert!(dot.abs() < 1e-5 * norm(&want).powi(2), "{dot}");
+        let whole = all.0.site(&site.module).unwrap();
+        assert_eq!((site.rank, whole.rank), (3, 6));
+        let columns = whole.shape(Factor::A)[1];
+        let largest = largest_singular_value(&left, columns);
+        let smallest = smallest_column_product(site, &made.1);
+        assert!(largest <= smallest * (1.0 + 1e-5), "{largest} {smallest}");
+    }
+    // Parts that share their A: the sum has their rank.
+    let names: Vec<String> = parts[0].0.sites.iter().map(|s| s.a_name.clone()).collect();
+    for name in names {
+        let shared = parts[0].1.parameters[&name].clone();
+        parts[1].1.parameters.insert(name, shared);
+    }
+    let (plan, tensors) = combined(&parts, Combination::Linear);
+    for site in &plan.sites {
+        assert_eq!(site.rank, 3);
+        assert!(error(&delta(site, &tensors, 1.0), &wanted(&parts, &site.module)) < 1e-6, "{}", site.module);
+    }
+}
+
+/// By power iteration on `M^T M`.
+fn largest_singular_value(m: &[f64], columns: usize) -> f64 {
+    let mut x: Vec<f64> = (0..columns).map(|i| 1.0 + (i as f64 * 0.7).sin()).collect();
+    let mut value = 0.0;
+    for _ in 0..500 {
+        let y: Vec<f64> =
+            m.chunks_exact(columns).map(|row| row.iter().zip(&x).map(|(a, b)| a * b).sum()).collect();
+        let mut next = vec![0.0; columns];
+        for (row, y) in m.chunks_exact(columns).zip(&y) {
+            next.iter_mut().zip(row).for_each(|(n, a)| *n += a * y);
+        }
+        value = norm(&next).sqrt() / norm(&x).sqrt();
+        let length = norm(&next);
+        x = next.iter().map(|n| n / length).collect();
+    }
+    value
+}
+
+/// Of orthogonal factors the products of the lengths of a column of B and a row of A are the singular values.
+fn smallest_column_product(site: &LoraSite, tensors: &AdapterTensors) -> f64 {
+    let value = |f| tensors.parameters[site.name(f)].to_f32();
+    let (a, b) = (value(Factor::A), value(Factor::B));
+    let length = |x: &mut dyn Iterator<Item = f32>| x.map(|v| f64::from(v).powi(2)).sum::<f64>().sqrt();
+    (0..site.rank)
+        .map(|k| {
+            let row = a.len() / site.rank;
+            length(&mut a[k * row..(k + 1) * row].iter().copied())
+                * length(&mut b.iter().copied().skip(k).step_by(site.rank))
+        })
+        .fold(f64::INFINITY, f64::min)
+}
+
+#[test]
+fn a_rank_beyond_the_module_is_the_sum_itself() {
+    let config = r#""r": 4, "lora_alpha": 6, "target_modules": ["v_proj"]"#;
+    let parts = [adapter(config, 1), adapter(config, 2)];
+    let (plan, tensors) = combined(&parts, Combination::Svd { rank: 100 });
+    for site in &plan.sites {
+        assert_eq!(site.rank, 4, "[4, 8] has no more");
+        assert!(error(&delta(site, &tensors, 1.0), &wanted(&parts, &site.module)) < 1e-6);
+    }
+}
+
+#[test]
+fn what_has_no_sum_is_refused_by_name() {
+    let plain = adapter(r#""target_modules": ["q_proj"]"#, 1);
+    let refused = |more: &str| {
+        let other = adapter(&format!(r#""target_modules": ["q_proj"], {more}"#), 2);
+        let parts = [&plain, &other].map(|(plan, tensors)| Weighted { plan, tensors, weight: 1.0 });
+        combine(&parts, Combination::Cat).unwrap_err().to_string()
+    };
+    assert!(refused(r#""use_dora": true"#).starts_with("`use_dora` cannot be used in a weighted sum"));
+    assert!(
+        refused(r#""modules_to_save": ["lm_head"]"#)
+            .starts_with("`modules_to_save` cannot be used with base")
+    );
+    assert!(refused(r#""bias": "all""#).starts_with("`bias` cannot be used with base"));
+    assert!(
+        refused(r#""r": 4, "init_lora_weights": "olora""#).starts_with("`init_lora_weights` cannot be used")
+    );
+    let part = |weight| Weighted { plan: &plain.0, tensors: &plain.1, weight };
+    let said = |parts: &[Weighted<'_>], how| combine(parts, how).unwrap_err().to_string();
+    assert_eq!(said(&[], Combination::Cat), "`adapters` is none; expected at least one");
+    assert_eq!(said(&[part(f64::NAN)], Combination::Cat), "`weight` is NaN; expected a finite number");
+    assert_eq!(said(&[part(1.0)], Combination::Svd { rank: 0 }), "`rank` is 0; expected at least 1");
+    // Another base.
+    let mut config = LoraConfig::new(8, 8.0);
+    config.target_modules = Some(burnish_peft::Targets::List(vec!["q_proj".into()]));
+    let name = "model.layers.0.self_attn.q_proj";
+    let modules = [burnish_peft::ModuleInfo::new(name, ModuleKind::Linear, 9, 8)];
+    let plan = Plan::new(&config, Use::Create, "", &modules, &Registry::new()).unwrap();
+    let other = Weighted { plan: &plan, tensors: &plain.1, weight: 1.0 };
+    assert_eq!(
+        said(&[part(1.0), other], Combination::Cat),
+        format!("`{name}.weight` has shape [9, 8], expected [8, 8]")
+    );
+}

@@ -22,6 +22,21 @@ pub(crate) fn loss_and_gradients(
     rows_from: u64,
     dropout: Option<DropoutStep>,
 ) -> (f32, Vec<(String, Vec<f32>)>) {
+    let number = backward(model, sequences, denominator, rows_from, dropout);
+    let named = |(index, p): (usize, &burnish_core::Parameter)| {
+        Some((p.name.clone(), resident.take_gradient(index)?.to_f32()))
+    };
+    (number, resident.registry().iter().enumerate().filter_map(named).collect())
+}
+
+/// As [`loss_and_gradients`], the gradients left where they accumulate.
+pub(crate) fn backward(
+    model: &Model,
+    sequences: &[Vec<u32>],
+    denominator: f32,
+    rows_from: u64,
+    dropout: Option<DropoutStep>,
+) -> f32 {
     let mut tokens = Tokens::from_sequences(sequences);
     tokens.rows = Arc::new(tokens.rows.iter().map(|r| r + (rows_from << 32)).collect());
     let pass = model.decoder.pass(Mode::Train { recompute: false, dropout });
@@ -34,15 +49,13 @@ pub(crate) fn loss_and_gradients(
     let head = model.decoder.head(&pass, &Arc::new(rows)).unwrap();
     let coefficient: Coefficient = Arc::new(move |_, _| -1.0 / denominator);
     let options = model.decoder.head_options(1.0);
+    let shard = model.decoder.vocab_shard();
     let value = |s: &burnish_ops::TokenStats| -s.log_prob.iter().sum::<f32>() / denominator;
     let (loss, _) =
-        head_loss(&hidden, &head, None, &Arc::new(targets), options, &coefficient, value).unwrap();
+        head_loss(&hidden, &head, shard, &Arc::new(targets), options, &coefficient, value).unwrap();
     let number = loss.to_f32()[0];
     pass.backward(&loss).unwrap();
-    let named = |(index, p): (usize, &burnish_core::Parameter)| {
-        Some((p.name.clone(), resident.take_gradient(index)?.to_f32()))
-    };
-    (number, resident.registry().iter().enumerate().filter_map(named).collect())
+    number
 }
 
 pub(crate) fn planned_model(

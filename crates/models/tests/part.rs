@@ -1,0 +1,246 @@
+//! A model divided over tensor-parallel ranks: what each rank has, and the whole of it.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use burnish_comm::local;
+use burnish_core::{Dtype, Registry};
+use burnish_models::{
+    Decoding, DropoutStep, Exporter, Model, ModelError, ModelFolder, Parallel, Planned, Resident, RowSource,
+    Tuning, to_device, to_host,
+};
+use burnish_ops::{AnyTensor, Parameters};
+use burnish_store::{Attempt, FolderWriter, HostTensor, Placement, Share};
+use burnish_tp::{Addend, Tp};
+use tempfile::TempDir;
+
+use crate::dora::backward;
+use crate::recordings::device;
+
+/// One rank's part.
+pub(crate) struct Part {
+    pub(crate) tp: Tp,
+    /// Of global shapes.
+    pub(crate) registry: Registry,
+    pub(crate) model: Model,
+    resident: Arc<Resident>,
+    parallel: Arc<Parallel>,
+    exporter: Exporter,
+}
+
+/// What every rank makes of its part.
+#[track_caller]
+pub(crate) fn on_ranks<T: Send>(
+    ranks: usize,
+    folder: &ModelFolder,
+    tuning: &Tuning<'_>,
+    run: impl Fn(Part) -> T + Sync,
+) -> Vec<T> {
+    let results = local::run(ranks, |world| {
+        let tp = Tp::new(&world.group());
+        let planned = Planned::new(folder, tuning, Dtype::F32, 3).unwrap().over(&tp).unwrap();
+        planned.make_initial().unwrap();
+        let (registry, parallel) = (planned.registry().clone(), planned.parallel().unwrap().clone());
+        let exporter = planned.exporter();
+        let (model, resident) = planned.resident(&device()).unwrap();
+        run(Part { tp, registry, model, resident, parallel, exporter })
+    });
+    results.into_iter().map(Result::unwrap).collect()
+}
+
+/// A batch's loss, the norm of its gradient, and the whole gradients by name.
+pub(crate) struct Found {
+    pub(crate) loss: f32,
+    pub(crate) norm: f64,
+    pub(crate) gradients: Vec<(String, Vec<f32>)>,
+}
+
+impl Part {
+    /// Runs micro-batches, sums addends once, and leaves what each gradient is.
+    pub(crate) fn found(
+        &self,
+        micro_batches: &[&[Vec<u32>]],
+        denominator: f32,
+        dropout: Option<DropoutStep>,
+    ) -> Found {
+        let (loss, own) = self.gradients(micro_batches, denominator, dropout);
+        let squares: f64 = own.iter().map(|a| a.squares(self.tp.rank())).sum();
+        let norm = self.tp.sum_f64(&[squares], "norm").unwrap()[0].sqrt();
+        let gradients = own
+            .iter()
+            .map(|a| (a.name.to_owned(), self.whole(self.registry.index_of(a.name).unwrap(), &a.gradient)))
+            .collect();
+        Found { loss, norm, gradients }
+    }
+
+    fn gradients(
+        &self,
+        micro_batches: &[&[Vec<u32>]],
+        denominator: f32,
+        dropout: Option<DropoutStep>,
+    ) -> (f32, Vec<Addend<'_>>) {
+        let (mut loss, mut from) = (0.0, 0);
+        for sequences in micro_batches {
+            loss += backward(&self.model, sequences, denominator, from, dropout);
+            from += sequences.len() as u64;
+        }
+        let mut own: Vec<Addend<'_>> = Vec::new();
+        for (index, p) in
+            self.registry.iter().enumerate().filter(|(_, p)| p.trainable && p.alias_of.is_none())
+        {
+            let placement = self.parallel.placement(index);
+            let shape = placement.local_shape(self.tp.rank());
+            // A rank may have no part in one (the bias of a row-parallel layer).
+            let zeros = || AnyTensor::from_elements(vec![0.0_f32; shape.iter().product()], &shape, &device());
+            let gradient = self.resident.take_gradient(index).unwrap_or_else(zeros);
+            own.push(Addend { name: &p.name, placement, rows: 0..shape[0], gradient });
+        }
+        self.tp.sum_partial(&mut own).unwrap();
+        self.tp.check().unwrap();
+        (loss, own)
+    }
+
+    /// One step of stochastic gradient descent; the loss before it.
+    pub(crate) fn step(&self, sequences: &[Vec<u32>], denominator: f32, rate: f32) -> f32 {
+        let (loss, own) = self.gradients(&[sequences], denominator, None);
+        for Addend { name, gradient, .. } in own {
+            let index = self.registry.index_of(name).unwrap();
+            let value = self.resident.take(index);
+            let moved: Vec<f32> =
+                value.to_f32().iter().zip(gradient.to_f32()).map(|(w, g)| w - rate * g).collect();
+            self.resident.write(index, AnyTensor::from_elements(moved, &value.shape(), &device()));
+        }
+        loss
+    }
+
+    /// All of a parameter, of whose elements each rank has some. Replicated ones must have the same bits everywhere.
+    fn whole(&self, index: usize, own: &AnyTensor) -> Vec<f32> {
+        let placement = self.parallel.placement(index);
+        let counts: Vec<usize> =
+            (0..self.tp.size()).map(|r| placement.local_shape(r).iter().product()).collect();
+        let name = &self.registry.at(index).name;
+        let parts = self.tp.all_gather(own.to_f32(), &counts, name).unwrap();
+        let parts: Vec<&[f32]> = parts.iter().collect();
+        if placement.dim().is_none() {
+            let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            assert!(parts.iter().all(|p| bits(p) == bits(parts[0])), "{name}: ranks differ");
+        }
+        placement.unshard(&parts)
+    }
+
+    /// The whole value of each trained parameter.
+    pub(crate) fn trained(&self) -> Vec<(String, Vec<f32>)> {
+        let of = |(i, p): (usize, &burnish_core::Parameter)| {
+            (p.name.clone(), self.whole(i, &self.resident.read(i)))
+        };
+        self.registry.iter().enumerate().filter(|(_, p)| p.trainable).map(of).collect()
+    }
+
+    /// Adds a function of each element's place in the whole to the trained values.
+    pub(crate) fn perturb(&self, by: impl Fn(usize) -> f32) {
+        for (index, p) in self.registry.iter().enumerate().filter(|(_, p)| p.trainable) {
+            let placement = self.parallel.placement(index);
+            let whole: Vec<f32> = (0..p.elements()).map(&by).collect();
+            let noise = placement.shard(&whole, self.tp.rank());
+            let value = self.resident.take(index);
+            let moved: Vec<f32> = value.to_f32().iter().zip(noise).map(|(w, n)| w + n).collect();
+            let tensor = HostTensor::from_f32(&moved, &value.shape(), p.precision.store).unwrap();
+            self.resident.write(index, to_device(tensor, &device()));
+        }
+    }
+
+    /// The logits of the token after each prefix of a row.
+    pub(crate) fn logits(&self, row: &[u32]) -> Vec<f32> {
+        let prefixes: Vec<&[u32]> = (1..=row.len()).map(|n| &row[..n]).collect();
+        Decoding::new(&self.model.decoder, prefixes.len()).logits(&prefixes).unwrap()
+    }
+
+    /// This rank's rows of each parameter that goes into files.
+    fn written(&self) -> Written {
+        let row = |(index, p): (usize, &burnish_core::Parameter)| {
+            let exported = p.alias_of.is_none() && (!self.exporter.is_adapter() || p.trainable);
+            exported.then(|| self.rows(index, self.resident.read(index))).flatten()
+        };
+        Written(self.registry.iter().enumerate().map(row).collect())
+    }
+
+    fn rows(&self, index: usize, value: AnyTensor) -> Option<(Range<usize>, HostTensor)> {
+        let placement = self.parallel.placement(index);
+        let (rank, rows) = (self.tp.rank(), 0..value.shape()[0]);
+        match (placement.dim(), placement.split()) {
+            (Some(0), Some(split)) => {
+                let own = split.range(rank).filter(|_| !placement.saved(rank).is_empty())?;
+                Some((own, to_host(&value)))
+            }
+            (Some(_), Some(split)) => {
+                let name = &self.registry.at(index).name;
+                let (rows, value) = self.tp.columns_to_rows(&value, rows, split, name).unwrap();
+                Some((rows, to_host(&value)))
+            }
+            _ => (rank == 0).then(|| (rows, to_host(&value))),
+        }
+    }
+}
+
+/// What a rank writes, by parameter.
+struct Written(Vec<Option<(Range<usize>, HostTensor)>>);
+
+impl RowSource for Written {
+    fn rows(&self, index: usize) -> Range<usize> {
+        self.0[index].as_ref().map_or(0..0, |(rows, _)| rows.clone())
+    }
+
+    fn read(&self, index: usize) -> Result<HostTensor, ModelError> {
+        Ok(self.0[index].as_ref().unwrap().1.clone())
+    }
+}
+
+/// The folder that ranks write together, after `change`: an adapter where there is one, else the model.
+#[track_caller]
+pub(crate) fn written(
+    ranks: usize,
+    folder: &ModelFolder,
+    tuning: &Tuning<'_>,
+    max_shard_size: u64,
+    change: impl Fn(&Part) + Sync,
+) -> (TempDir, PathBuf) {
+    let guard = tempfile::tempdir().unwrap();
+    let path = guard.path().join("out");
+    let attempt = Attempt::fresh();
+    let mut finished = on_ranks(ranks, folder, tuning, |part| {
+        change(&part);
+        let share = Share { attempt, rank: part.tp.rank(), ranks };
+        let open =
+            || FolderWriter::shared(&path, Placement::New, share).unwrap().max_shard_size(max_shard_size);
+        // The first one makes the folder.
+        let early = (share.rank == 0).then(open);
+        part.tp.group().barrier("files").unwrap();
+        let mut writer = early.unwrap_or_else(open);
+        let source = part.written();
+        if part.exporter.is_adapter() {
+            part.exporter.adapter(&mut writer, &source).unwrap();
+        } else {
+            part.exporter.full(folder, &mut writer, part.exporter.trained_dtype(), &source).unwrap();
+        }
+        writer.finish().unwrap()
+    });
+    finished.remove(0).commit().unwrap();
+    (guard, path)
+}
+
+/// Every file of a folder with its bytes.
+pub(crate) fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut all: Vec<(String, Vec<u8>)> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap())
+        .map(|e| (e.file_name().into_string().unwrap(), std::fs::read(e.path()).unwrap()))
+        .collect();
+    all.sort();
+    all
+}
+
+/// The greatest of the values.
+pub(crate) fn greatest(values: &[f32]) -> f32 {
+    values.iter().fold(0.0, |m, x| m.max(x.abs()))
+}

@@ -7,6 +7,7 @@ mod convert;
 mod mpi;
 mod program;
 mod ranks;
+mod regressions_tp;
 mod resume;
 mod sameness;
 mod tensor_parallel;

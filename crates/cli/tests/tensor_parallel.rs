@@ -7,7 +7,7 @@ const NO_DROPOUT: [&str; 5] =
     ["--use_peft", "--lora_r=4", "--lora_alpha=8", "--lora_target_modules=all-linear", "--lora_dropout=0"];
 
 /// (ranks, tp_size, zero_stage).
-type Mesh = (usize, usize, u8);
+pub(crate) type Mesh = (usize, usize, u8);
 
 fn words<'a>(common: &[&'a str], given: &'a [String]) -> Vec<&'a str> {
     common.iter().copied().chain(given.iter().map(String::as_str)).collect()
@@ -18,7 +18,7 @@ fn given((nproc, tp, stage): Mesh) -> Vec<String> {
 }
 
 /// One rank, then each mesh.
-fn check(data: &str, common: &[&str], meshes: &[Mesh]) {
+pub(crate) fn check(data: &str, common: &[&str], meshes: &[Mesh]) {
     let root = tempfile::tempdir().unwrap();
     let eval = format!("--eval_dataset_name={}", rows("prompt_completion_eval.jsonl").display());
     let mut all = vec!["--max_steps=5", "--global_batch_size=8", "--save_strategy=no"];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burnish_core::{Dtype, Registry};
 use burnish_models::{
-    DropoutStep, Mode, Model, ModelFolder, Planned, Reloaded, Resident, Tokens, Tuning, to_device,
+    Decoder, DropoutStep, Mode, Model, ModelFolder, Planned, Reloaded, Resident, Tokens, Tuning, to_device,
 };
 use burnish_ops::{Coefficient, Parameters, head_loss, select_rows};
 use burnish_peft::{AdapterFolder, LoraConfig};
@@ -13,7 +13,36 @@ use burnish_store::{Attempt, FolderWriter, HostTensor, Placement, Share, WeightF
 use crate::recordings::{close, device, fixtures, ids, json};
 use crate::round_trips::{adapted, answers, answers_of, target};
 
-/// The mean cross entropy of the next token of each sequence, and its gradients by parameter name.
+/// Adds the gradients of the next tokens' cross entropy over `denominator` to `model`'s parameters; returns this rank's
+/// value of it, that of the whole vocabulary.
+pub(crate) fn backward(
+    model: &Decoder,
+    sequences: &[Vec<u32>],
+    denominator: f32,
+    rows_from: u64,
+    mode: Mode,
+) -> f32 {
+    let mut tokens = Tokens::from_sequences(sequences);
+    tokens.rows = Arc::new(tokens.rows.iter().map(|r| r + (rows_from << 32)).collect());
+    let pass = model.pass(mode);
+    let hidden = model.hidden(&tokens, &pass).unwrap();
+    let with_next: Vec<usize> = tokens.documents.iter().flat_map(|d| d.start..d.end - 1).collect();
+    let targets: Vec<u32> = with_next.iter().map(|&i| tokens.ids[i + 1]).collect();
+    let rows: Vec<u64> = with_next.iter().map(|&i| tokens.rows[i]).collect();
+    let hidden = select_rows(&hidden, &Arc::new(with_next)).unwrap();
+    let hidden = model.final_norm(&hidden, &pass).unwrap();
+    let head = model.head(&pass, &Arc::new(rows)).unwrap();
+    let coefficient: Coefficient = Arc::new(move |_, _| -1.0 / denominator);
+    let options = model.head_options(1.0);
+    let value = |s: &burnish_ops::TokenStats| -s.log_prob.iter().sum::<f32>() / denominator;
+    let (shard, targets) = (model.vocab_shard(), Arc::new(targets));
+    let (loss, _) = head_loss(&hidden, &head, shard, &targets, options, &coefficient, value).unwrap();
+    let number = loss.to_f32()[0];
+    pass.backward(&loss).unwrap();
+    number
+}
+
+/// The loss of [`backward`], and its gradients by parameter name.
 pub(crate) fn loss_and_gradients(
     model: &Model,
     resident: &Resident,
@@ -22,40 +51,12 @@ pub(crate) fn loss_and_gradients(
     rows_from: u64,
     dropout: Option<DropoutStep>,
 ) -> (f32, Vec<(String, Vec<f32>)>) {
-    let number = backward(model, sequences, denominator, rows_from, dropout);
+    let mode = Mode::Train { recompute: false, dropout };
+    let loss = backward(&model.decoder, sequences, denominator, rows_from, mode);
     let named = |(index, p): (usize, &burnish_core::Parameter)| {
         Some((p.name.clone(), resident.take_gradient(index)?.to_f32()))
     };
-    (number, resident.registry().iter().enumerate().filter_map(named).collect())
-}
-
-/// As [`loss_and_gradients`], the gradients left where they accumulate.
-pub(crate) fn backward(
-    model: &Model,
-    sequences: &[Vec<u32>],
-    denominator: f32,
-    rows_from: u64,
-    dropout: Option<DropoutStep>,
-) -> f32 {
-    let mut tokens = Tokens::from_sequences(sequences);
-    tokens.rows = Arc::new(tokens.rows.iter().map(|r| r + (rows_from << 32)).collect());
-    let pass = model.decoder.pass(Mode::Train { recompute: false, dropout });
-    let hidden = model.decoder.hidden(&tokens, &pass).unwrap();
-    let with_next: Vec<usize> = tokens.documents.iter().flat_map(|d| d.start..d.end - 1).collect();
-    let targets: Vec<u32> = with_next.iter().map(|&i| tokens.ids[i + 1]).collect();
-    let rows: Vec<u64> = with_next.iter().map(|&i| tokens.rows[i]).collect();
-    let hidden = select_rows(&hidden, &Arc::new(with_next)).unwrap();
-    let hidden = model.decoder.final_norm(&hidden, &pass).unwrap();
-    let head = model.decoder.head(&pass, &Arc::new(rows)).unwrap();
-    let coefficient: Coefficient = Arc::new(move |_, _| -1.0 / denominator);
-    let options = model.decoder.head_options(1.0);
-    let shard = model.decoder.vocab_shard();
-    let value = |s: &burnish_ops::TokenStats| -s.log_prob.iter().sum::<f32>() / denominator;
-    let (loss, _) =
-        head_loss(&hidden, &head, shard, &Arc::new(targets), options, &coefficient, value).unwrap();
-    let number = loss.to_f32()[0];
-    pass.backward(&loss).unwrap();
-    number
+    (loss, resident.registry().iter().enumerate().filter_map(named).collect())
 }
 
 pub(crate) fn planned_model(

@@ -12,5 +12,6 @@ mod regressions;
 mod regressions_tp;
 mod round_trips;
 mod same_files;
+mod split_gradients;
 mod tensor_parallel;
 mod tensor_parallel_golden;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use burnish_comm::local;
 use burnish_core::{Dtype, Registry};
 use burnish_models::{
-    Decoding, DropoutStep, Exporter, Model, ModelError, ModelFolder, Parallel, Planned, Resident, RowSource,
+    Decoding, DropoutStep, Exporter, Mode, Model, ModelError, ModelFolder, Parallel, Planned, Resident, RowSource,
     Tuning, to_device, to_host,
 };
 use burnish_ops::{AnyTensor, Parameters};
@@ -82,7 +82,8 @@ impl Part {
     ) -> (f32, Vec<Addend<'_>>) {
         let (mut loss, mut from) = (0.0, 0);
         for sequences in micro_batches {
-            loss += backward(&self.model, sequences, denominator, from, dropout);
+            let mode = Mode::Train { recompute: false, dropout };
+            loss += backward(&self.model.decoder, sequences, denominator, from, mode);
             from += sequences.len() as u64;
         }
         let mut own: Vec<Addend<'_>> = Vec::new();

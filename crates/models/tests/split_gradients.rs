@@ -1,0 +1,157 @@
+//! Every gradient of every family, divided over ranks, is one rank's: its part of each tensor, after what are addends
+//! were summed once, whatever the number of micro-batches.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use burnish_comm::{World, local};
+use burnish_core::Dtype;
+use burnish_models::{DropoutStep, Mode, ModelError, ModelFolder, Planned, Tuning};
+use burnish_ops::{AnyTensor, Parameters};
+use burnish_peft::LoraConfig;
+use burnish_tp::{Addend, Gradient, Placement, Tp, TpError};
+
+use crate::dora::backward;
+use crate::families::folders;
+use crate::recordings::{close, device};
+
+/// Of a tensor's largest gradient: fp32 sums in another order.
+const TOLERANCE: f32 = 1e-5;
+
+/// A parameter's gradient of what one rank holds of it.
+struct Found {
+    name: String,
+    placement: Placement,
+    gradient: Vec<f32>,
+}
+
+/// Some sequences, none as long as the others; longer than the windows of the fixtures.
+fn sequences() -> Vec<Vec<u32>> {
+    let length = |s: u32| [13, 3, 10, 6][s as usize];
+    (0..4).map(|s| (0..length(s)).map(|i| (7 * s + 3 * i + s * i * i) % 40).collect()).collect()
+}
+
+/// The loss of all sequences in so many micro-batches, and the gradients that a step would use.
+fn step(
+    path: &Path,
+    tuning: &Tuning<'_>,
+    tp: &Tp,
+    micro_batches: usize,
+    mode: Mode,
+) -> Result<(f32, Vec<Found>), ModelError> {
+    let folder = ModelFolder::open(path)?;
+    let planned = Planned::new(&folder, tuning, Dtype::F32, 5)?.over(tp)?;
+    let parallel = planned.parallel().unwrap().clone();
+    let (model, resident) = planned.resident(&device())?;
+    let all = sequences();
+    let size = all.len() / micro_batches;
+    let mut loss = 0.0;
+    for (i, part) in all.chunks(size).enumerate() {
+        loss += backward(&model.decoder, part, 28.0, (i * size) as u64, mode);
+    }
+    let registry = resident.registry();
+    let mut addends = Vec::new();
+    for (index, parameter) in registry.iter().enumerate() {
+        let gradient = resident.take_gradient(index);
+        if !parameter.trainable || parameter.alias_of.is_some() {
+            assert!(gradient.is_none(), "{}", parameter.name);
+            continue;
+        }
+        let placement = parallel.placement(index);
+        let gradient = gradient.unwrap_or_else(|| {
+            // What the first rank alone adds.
+            assert!(placement.gradient() == Gradient::Partial && tp.rank() > 0, "{}", parameter.name);
+            assert!(parameter.name.ends_with("bias"), "{}", parameter.name);
+            AnyTensor::from_elements(vec![0.0; parameter.elements()], &parameter.shape, &device())
+        });
+        assert_eq!(gradient.shape(), placement.local_shape(tp.rank()), "{}", parameter.name);
+        addends.push(Addend { name: &parameter.name, placement, rows: 0..parameter.shape[0], gradient });
+    }
+    tp.sum_partial(&mut addends)?;
+    let found = |a: Addend<'_>| Found {
+        name: a.name.to_owned(),
+        placement: a.placement.clone(),
+        gradient: a.gradient.to_f32(),
+    };
+    Ok((loss, addends.into_iter().map(found).collect()))
+}
+
+/// Compares 2, 3 and 4 ranks with one, with and without recompute, in one micro-batch and in several. Returns the kinds
+/// of gradients that were met.
+fn check(path: &Path, what: &str, tuning: &Tuning<'_>, dropout: Option<DropoutStep>) -> HashSet<Gradient> {
+    let mut met = HashSet::new();
+    let what = format!("{}, {what}", path.file_name().unwrap().to_string_lossy());
+    let mode = |recompute| Mode::Train { recompute, dropout };
+    let (loss, whole) = step(path, tuning, &Tp::alone(), 1, mode(false)).unwrap();
+    for ranks in [2, 3, 4] {
+        for (micro_batches, recompute) in [(1, false), (2, true), (4, false)] {
+            let what = format!("{what}, {ranks} ranks, {micro_batches} micro-batches");
+            let run = |world: World| {
+                let tp = Tp::new(&world.group());
+                let found = step(path, tuning, &tp, micro_batches, mode(recompute));
+                tp.check().unwrap();
+                found
+            };
+            for (rank, result) in local::run(ranks, run).into_iter().enumerate() {
+                let (got_loss, parts) = match result.unwrap() {
+                    Ok(found) => found,
+                    Err(ModelError::Tp(TpError::Heads { heads, .. })) => {
+                        assert!(heads < ranks, "{what}");
+                        continue;
+                    }
+                    Err(error) => panic!("{what}: {error}"),
+                };
+                close(&format!("{what}: loss"), &[got_loss], &[loss], TOLERANCE * loss);
+                assert_eq!(parts.len(), whole.len(), "{what}");
+                for (got, want) in parts.iter().zip(&whole) {
+                    assert_eq!(got.name, want.name, "{what}");
+                    let largest = want.gradient.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+                    assert!(largest > 0.0, "{what}: no gradient of {}", want.name);
+                    let what = format!("{what}: {} of rank {rank}", got.name);
+                    let want = got.placement.shard(&want.gradient, rank);
+                    close(&what, &got.gradient, &want, TOLERANCE * largest);
+                    met.insert(got.placement.gradient());
+                }
+            }
+        }
+    }
+    met
+}
+
+#[test]
+fn gradients_of_full_training_equal_one_rank_s_in_every_family() {
+    let mut met = HashSet::new();
+    for folder in folders() {
+        met.extend(check(&folder, "full", &Tuning::Full, None));
+    }
+    assert_eq!(met.len(), 4, "complete, addends, own, shared: {met:?}");
+}
+
+const EVERYWHERE: &str = r#""target_modules": ".*(_proj|embed_tokens|lm_head)""#;
+
+fn adapters_everywhere(more: &str) {
+    let config = format!(r#"{{"peft_type": "LORA", "r": 3, "lora_alpha": 6, "lora_dropout": 0.2, {more}}}"#);
+    let config = LoraConfig::from_json(&config).unwrap();
+    let dropout = Some(DropoutStep { seed: 4, step: 7 });
+    for folder in folders() {
+        check(&folder, more, &Tuning::NewAdapter(&config), dropout);
+    }
+}
+
+#[test]
+fn gradients_of_lora_everywhere_equal_one_rank_s_in_every_family() {
+    adapters_everywhere(&format!(r#""init_lora_weights": false, "bias": "all", {EVERYWHERE}"#));
+}
+
+#[test]
+fn gradients_of_dora_everywhere_equal_one_rank_s_in_every_family() {
+    adapters_everywhere(&format!(r#""init_lora_weights": false, "use_dora": true, {EVERYWHERE}"#));
+}
+
+#[test]
+fn gradients_of_lora_with_biases_and_saved_modules_equal_one_rank_s_in_every_family() {
+    adapters_everywhere(
+        r#""init_lora_weights": false, "lora_bias": true, "target_modules": "all-linear",
+        "modules_to_save": ["embed_tokens", "lm_head", "input_layernorm", "norm"]"#,
+    );
+}

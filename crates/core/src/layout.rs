@@ -17,6 +17,13 @@ pub enum Layout {
         /// One range per rank, in rank order.
         ranges: Vec<Range<usize>>,
     },
+    /// Rank `i` holds `pieces[i]` of dimension `dim`: several ranges where one matrix packs blocks.
+    Packed {
+        /// The sharded dimension.
+        dim: usize,
+        /// Ascending ranges per rank, in rank order.
+        pieces: Vec<Vec<Range<usize>>>,
+    },
     /// Each rank holds an addend of the tensor, not yet summed.
     Partial,
     /// One rank holds the whole tensor.

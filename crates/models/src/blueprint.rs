@@ -41,6 +41,21 @@ impl Builder {
         Ok(Layer { weight, bias, saved: None, low_rank: None })
     }
 
+    /// Several layers on one input in one matrix, one after another.
+    fn packed(
+        &mut self,
+        module: &str,
+        outs: &[usize],
+        inputs: usize,
+        bias: bool,
+    ) -> Result<Layer, ModelError> {
+        let layer = self.linear(module, outs.iter().sum(), inputs, bias)?;
+        if let Some(weight) = self.registry.get_mut(&format!("{module}.weight")) {
+            weight.blocks = outs.to_vec();
+        }
+        Ok(layer)
+    }
+
     fn norm(&mut self, module: &str, dim: usize) -> Result<Norm, ModelError> {
         Ok(Norm { weight: self.add(format!("{module}.weight"), &[dim], Role::Norm)?, saved: None })
     }
@@ -54,6 +69,7 @@ impl Blueprint {
     pub fn new(spec: Spec) -> Result<Self, ModelError> {
         let mut b = Builder { registry: Registry::new() };
         let (h, i, d) = (spec.hidden, spec.intermediate, spec.head_dim);
+        let (q, kv) = (spec.heads * d, spec.kv_heads * d);
         let weight = b.add(format!("{EMBED}.weight"), &[spec.vocab, h], Role::Embedding)?;
         let embed = Layer { weight, bias: None, saved: None, low_rank: None };
         let mut blocks = Vec::with_capacity(spec.layers);
@@ -62,18 +78,30 @@ impl Blueprint {
             let attn = format!("{name}.self_attn");
             blocks.push(Block {
                 input_norm: b.norm(&format!("{name}.input_layernorm"), h)?,
-                q: b.linear(&format!("{attn}.q_proj"), spec.heads * d, h, spec.qkv_bias)?,
-                k: b.linear(&format!("{attn}.k_proj"), spec.kv_heads * d, h, spec.qkv_bias)?,
-                v: b.linear(&format!("{attn}.v_proj"), spec.kv_heads * d, h, spec.qkv_bias)?,
+                qkv: if spec.packed {
+                    vec![b.packed(&format!("{attn}.qkv_proj"), &[q, kv, kv], h, spec.qkv_bias)?]
+                } else {
+                    vec![
+                        b.linear(&format!("{attn}.q_proj"), q, h, spec.qkv_bias)?,
+                        b.linear(&format!("{attn}.k_proj"), kv, h, spec.qkv_bias)?,
+                        b.linear(&format!("{attn}.v_proj"), kv, h, spec.qkv_bias)?,
+                    ]
+                },
                 head_norms: if spec.qk_norm {
                     Some((b.norm(&format!("{attn}.q_norm"), d)?, b.norm(&format!("{attn}.k_norm"), d)?))
                 } else {
                     None
                 },
-                o: b.linear(&format!("{attn}.o_proj"), h, spec.heads * d, spec.o_bias)?,
+                o: b.linear(&format!("{attn}.o_proj"), h, q, spec.o_bias)?,
                 post_norm: b.norm(&format!("{name}.post_attention_layernorm"), h)?,
-                gate: b.linear(&format!("{name}.mlp.gate_proj"), i, h, spec.mlp_bias)?,
-                up: b.linear(&format!("{name}.mlp.up_proj"), i, h, spec.mlp_bias)?,
+                gate_up: if spec.packed {
+                    vec![b.packed(&format!("{name}.mlp.gate_up_proj"), &[i, i], h, spec.mlp_bias)?]
+                } else {
+                    vec![
+                        b.linear(&format!("{name}.mlp.gate_proj"), i, h, spec.mlp_bias)?,
+                        b.linear(&format!("{name}.mlp.up_proj"), i, h, spec.mlp_bias)?,
+                    ]
+                },
                 down: b.linear(&format!("{name}.mlp.down_proj"), h, i, spec.mlp_bias)?,
                 window: spec.windows[l],
                 name,
@@ -157,17 +185,10 @@ impl Blueprint {
     pub(crate) fn layers_mut(&mut self) -> Vec<(String, &mut Layer)> {
         let mut all = vec![(EMBED.to_owned(), &mut self.embed)];
         for b in &mut self.blocks {
-            let name = b.name.clone();
-            for (part, layer) in [
-                ("self_attn.q_proj", &mut b.q),
-                ("self_attn.k_proj", &mut b.k),
-                ("self_attn.v_proj", &mut b.v),
-                ("self_attn.o_proj", &mut b.o),
-                ("mlp.gate_proj", &mut b.gate),
-                ("mlp.up_proj", &mut b.up),
-                ("mlp.down_proj", &mut b.down),
-            ] {
-                all.push((format!("{name}.{part}"), layer));
+            let layers = b.qkv.iter_mut().chain([&mut b.o]).chain(&mut b.gate_up).chain([&mut b.down]);
+            for layer in layers {
+                let weight = &self.registry.at(layer.weight).name;
+                all.push((weight.strip_suffix(".weight").unwrap_or(weight).to_owned(), layer));
             }
         }
         all.push((HEAD.to_owned(), &mut self.head));

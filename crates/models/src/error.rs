@@ -127,6 +127,20 @@ pub enum ModelError {
         /// The ranks.
         ranks: usize,
     },
+    /// Queries, keys and values in one matrix, whose key and value rows several ranks would share, at different places.
+    #[error(
+        "tp_size {ranks}: qkv_proj packs {heads} query heads with {kv_heads} key and value heads; with more ranks than \
+         those, every rank needs as many query heads as the others: use at most {kv_heads}, or a multiple of {kv_heads} \
+         that divides {heads}"
+    )]
+    UnevenPacked {
+        /// Query heads.
+        heads: usize,
+        /// Key and value heads.
+        kv_heads: usize,
+        /// The ranks.
+        ranks: usize,
+    },
     /// The model cannot be divided so.
     #[error(transparent)]
     Tp(#[from] TpError),

@@ -14,9 +14,9 @@ use crate::load::Initial;
 
 /// Where an [`Exporter`] takes values: this rank's rows of each parameter.
 pub trait RowSource {
-    /// This rank's rows (along dim 0) of the parameter at `index`; each row is some rank's, exactly once.
-    fn rows(&self, index: usize) -> Range<usize>;
-    /// Those rows.
+    /// This rank's rows (along dim 0) of the parameter at `index`, ascending; each row is some rank's, exactly once.
+    fn rows(&self, index: usize) -> Vec<Range<usize>>;
+    /// Those rows, one after another.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -68,7 +68,7 @@ impl Exporter {
             &plan.exported(),
             |name, _| find(name).map(|(_, p)| p.precision.store),
             |name, _| match (find(name), joined(name)) {
-                (None, _) => 0..0,
+                (None, _) => Vec::new(),
                 (Some((index, _)), None) => source.rows(index),
                 (Some((index, _)), Some(joined)) => joined.rows(source.rows(index)),
             },
@@ -79,7 +79,7 @@ impl Exporter {
                 match joined(name) {
                     Some(joined) if !own.bytes.is_empty() => {
                         let rows = source.rows(index);
-                        Ok(Cow::Owned(joined.join(&own, rows, &self.initial)?.bytes))
+                        Ok(Cow::Owned(joined.join(&own, &rows, &self.initial)?.bytes))
                     }
                     _ => Ok(Cow::Owned(own.bytes)),
                 }
@@ -99,7 +99,7 @@ impl Exporter {
         source: &dyn RowSource,
     ) -> Result<(), ModelError> {
         let rows = |index: usize| source.rows(index);
-        folder.write(writer, &self.registry, self.base, dtype, false, rows, |index, _| {
+        folder.write(writer, &self.registry, self.base, dtype, false, rows, |index| {
             self.original(index, source)
         })
     }
@@ -115,7 +115,13 @@ impl Exporter {
         let unknown = || ModelError::UnknownParameter { name: site.a_name.clone() };
         let start = self.initial.get(&site.module).ok_or_else(unknown)?;
         let mut values = own.to_f32();
-        start.give_back(site, source.rows(index), &mut values);
+        let width = site.shape(Factor::A)[1];
+        let mut rest = values.as_mut_slice();
+        for rows in source.rows(index) {
+            let (now, after) = rest.split_at_mut(rows.len() * width);
+            start.give_back(site, rows, now);
+            rest = after;
+        }
         Ok(HostTensor::from_f32(&values, &own.shape, own.dtype)?)
     }
 }
@@ -136,19 +142,20 @@ impl<'a> Joined<'a> {
     }
 
     /// The rows that whoever has `rows` writes: `A0` goes to the rank with the last row of `A`.
-    fn rows(&self, rows: Range<usize>) -> Range<usize> {
+    fn rows(&self, mut rows: Vec<Range<usize>>) -> Vec<Range<usize>> {
         let rank = self.site.rank;
-        if self.factor == Factor::A && !rows.is_empty() && rows.end == rank {
-            rows.start..2 * rank
-        } else {
-            rows
+        if self.factor == Factor::A
+            && let Some(last) = rows.last_mut().filter(|last| last.start < last.end && last.end == rank)
+        {
+            last.end = 2 * rank;
         }
+        rows
     }
 
     fn join(
         &self,
         own: &HostTensor,
-        rows: Range<usize>,
+        rows: &[Range<usize>],
         initial: &Initial,
     ) -> Result<HostTensor, ModelError> {
         let (site, rank) = (self.site, self.site.rank);
@@ -161,21 +168,22 @@ impl<'a> Joined<'a> {
         let values = own.to_f32();
         if self.factor == Factor::A {
             let mut all = values;
-            if rows.end == rank {
+            if rows.last().is_some_and(|last| last.end == rank) {
                 let width = site.shape(Factor::A)[1];
                 all.extend(start.map_or_else(|| vec![0.0; rank * width], |s| s.a.clone()));
             }
-            let shape = [self.rows(rows).len(), site.shape(Factor::A)[1]];
+            let width = site.shape(Factor::A)[1];
+            let shape = [all.len() / width, width];
             return Ok(HostTensor::from_f32(&all, &shape, own.dtype)?);
         }
         let mut all = Vec::with_capacity(2 * values.len());
-        for (row, at) in values.chunks_exact(rank).zip(rows.clone()) {
+        for (row, at) in values.chunks_exact(rank).zip(rows.iter().cloned().flatten()) {
             all.extend_from_slice(row);
             match &start {
                 Some(s) => all.extend(s.b[at * rank..(at + 1) * rank].iter().map(|b| -b)),
                 None => all.resize(all.len() + rank, 0.0),
             }
         }
-        Ok(HostTensor::from_f32(&all, &[rows.len(), 2 * rank], own.dtype)?)
+        Ok(HostTensor::from_f32(&all, &[values.len() / rank, 2 * rank], own.dtype)?)
     }
 }

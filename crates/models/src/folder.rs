@@ -192,8 +192,8 @@ impl ModelFolder {
         base: usize,
         dtype: Dtype,
         untie: bool,
-        rows: impl Fn(usize) -> Range<usize>,
-        value: impl Fn(usize, Range<usize>) -> Result<HostTensor, ModelError>,
+        rows: impl Fn(usize) -> Vec<Range<usize>>,
+        value: impl Fn(usize) -> Result<HostTensor, ModelError>,
     ) -> Result<(), ModelError> {
         let written: BTreeMap<&str, usize> = registry
             .iter()
@@ -208,12 +208,12 @@ impl ModelFolder {
             .map(|p| TensorSpec::new(p.name.clone(), dtype, &p.shape))
             .collect();
         let index = |spec: &TensorSpec| written[spec.name.as_str()];
-        writer.tensor_rows::<ModelError>(
+        writer.tensor_ranges::<ModelError>(
             "model",
             &specs,
             |spec| rows(index(spec)),
-            |spec, rows| {
-                let tensor = value(index(spec), rows)?;
+            |spec, _| {
+                let tensor = value(index(spec))?;
                 let tensor = if tensor.dtype == dtype { tensor } else { tensor.cast(dtype) };
                 Ok(Cow::Owned(tensor.bytes))
             },
@@ -236,6 +236,7 @@ impl ModelFolder {
             Family::Mistral => "MistralForCausalLM",
             Family::Qwen2 => "Qwen2ForCausalLM",
             Family::Qwen3 => "Qwen3ForCausalLM",
+            Family::Phi3 => "Phi3ForCausalLM",
         }
     }
 }
@@ -286,12 +287,21 @@ pub(crate) fn rows_in(parameter: &Parameter) -> usize {
 }
 
 /// Columns (along dim 1) of a matrix.
-pub(crate) fn columns_of(tensor: &HostTensor, columns: &Range<usize>) -> HostTensor {
+pub(crate) fn columns_of(tensor: &HostTensor, columns: &[Range<usize>]) -> HostTensor {
     let size = tensor.dtype.bytes();
     let (rows, all) = (tensor.shape[0], tensor.shape[1]);
-    let mut bytes = Vec::with_capacity(rows * columns.len() * size);
+    let own = columns.iter().map(Range::len).sum();
+    let mut bytes = Vec::with_capacity(rows * own * size);
     for row in tensor.bytes.chunks_exact((all * size).max(1)).take(rows) {
-        bytes.extend_from_slice(&row[columns.start * size..columns.end * size]);
+        for columns in columns {
+            bytes.extend_from_slice(&row[columns.start * size..columns.end * size]);
+        }
     }
-    HostTensor { dtype: tensor.dtype, shape: vec![rows, columns.len()], bytes }
+    HostTensor { dtype: tensor.dtype, shape: vec![rows, own], bytes }
+}
+
+/// Puts further rows (along dim 0) of the same tensor after those of `tensor`.
+pub(crate) fn append_rows(tensor: &mut HostTensor, more: HostTensor) {
+    tensor.shape[0] += more.shape[0];
+    tensor.bytes.extend(more.bytes);
 }

@@ -208,14 +208,13 @@ impl Norm {
 pub(crate) struct Block {
     pub(crate) name: String,
     pub(crate) input_norm: Norm,
-    pub(crate) q: Layer,
-    pub(crate) k: Layer,
-    pub(crate) v: Layer,
+    /// Queries, keys and values: three, or one that has all.
+    pub(crate) qkv: Vec<Layer>,
     pub(crate) head_norms: Option<(Norm, Norm)>,
     pub(crate) o: Layer,
     pub(crate) post_norm: Norm,
-    pub(crate) gate: Layer,
-    pub(crate) up: Layer,
+    /// Gate and up: two, or one that has both.
+    pub(crate) gate_up: Vec<Layer>,
     pub(crate) down: Layer,
     pub(crate) window: Option<usize>,
 }
@@ -223,11 +222,11 @@ pub(crate) struct Block {
 /// A block's tensors, ready to run.
 pub(crate) struct BlockTensors {
     pub(crate) input_norm: AnyTensor,
-    pub(crate) qkv: [Linear; 3],
+    pub(crate) qkv: Vec<Linear>,
     pub(crate) head_norm: Option<HeadNorm>,
     pub(crate) o: Linear,
     pub(crate) post_norm: AnyTensor,
-    pub(crate) gate_up: [Linear; 2],
+    pub(crate) gate_up: Vec<Linear>,
     pub(crate) down: Linear,
 }
 
@@ -235,7 +234,7 @@ impl Block {
     /// The parameter indices, in the order in which [`Self::assemble`] takes tensors.
     pub(crate) fn indices(&self, adapters: bool) -> Vec<usize> {
         let mut all = vec![self.input_norm.index(adapters)];
-        for layer in [&self.q, &self.k, &self.v] {
+        for layer in &self.qkv {
             all.extend(layer.indices(adapters));
         }
         if let Some((q, k)) = &self.head_norms {
@@ -243,7 +242,7 @@ impl Block {
         }
         all.extend(self.o.indices(adapters));
         all.push(self.post_norm.index(adapters));
-        for layer in [&self.gate, &self.up, &self.down] {
+        for layer in self.gate_up.iter().chain([&self.down]) {
             all.extend(layer.indices(adapters));
         }
         all
@@ -258,17 +257,16 @@ impl Block {
     ) -> Result<BlockTensors, OpsError> {
         let mut tensors = tensors.iter().cloned();
         let mut next = || tensors.next().expect("invariant: `indices` and `assemble` agree");
+        let side_by_side = |layers: &[Layer], next: &mut dyn FnMut() -> AnyTensor| {
+            layers.iter().map(|layer| layer.linear(next, how)).collect::<Result<Vec<_>, _>>()
+        };
         Ok(BlockTensors {
             input_norm: next(),
-            qkv: [
-                self.q.linear(&mut next, how)?,
-                self.k.linear(&mut next, how)?,
-                self.v.linear(&mut next, how)?,
-            ],
+            qkv: side_by_side(&self.qkv, &mut next)?,
             head_norm: self.head_norms.map(|_| HeadNorm { q: next(), k: next(), eps }),
             o: self.o.row_parallel(&mut next, how, shard, shard.first_o)?,
             post_norm: next(),
-            gate_up: [self.gate.linear(&mut next, how)?, self.up.linear(&mut next, how)?],
+            gate_up: side_by_side(&self.gate_up, &mut next)?,
             down: self.down.row_parallel(&mut next, how, shard, shard.first_down)?,
         })
     }

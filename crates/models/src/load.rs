@@ -137,7 +137,7 @@ impl<'a> Planned<'a> {
         &self,
         index: usize,
         rows: Range<usize>,
-        read: impl FnOnce(Range<usize>) -> Result<HostTensor, E>,
+        read: impl Fn(Range<usize>) -> Result<HostTensor, E>,
     ) -> Result<HostTensor, E> {
         match &self.parallel {
             Some((parallel, tp)) => parallel.read(index, tp.rank(), rows, read),
@@ -449,16 +449,16 @@ impl Model {
             })?;
             Ok(if part == "bias" { out.bias.unwrap_or_else(|| self.host(index)) } else { out.weight })
         };
-        let all = |index: usize| 0..rows_in(registry.at(index));
-        folder.write(writer, registry, self.base, dtype, untie, all, |index, _| merged(index))
+        let all = |index: usize| vec![0..rows_in(registry.at(index))];
+        folder.write(writer, registry, self.base, dtype, untie, all, merged)
     }
 }
 
 struct Whole<'a>(&'a Model);
 
 impl RowSource for Whole<'_> {
-    fn rows(&self, index: usize) -> Range<usize> {
-        0..rows_in(self.0.parameters.registry().at(index))
+    fn rows(&self, index: usize) -> Vec<Range<usize>> {
+        vec![0..rows_in(self.0.parameters.registry().at(index))]
     }
 
     fn read(&self, index: usize) -> Result<HostTensor, ModelError> {

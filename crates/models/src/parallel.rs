@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burnish_core::{Layout, Registry};
+use burnish_core::Registry;
 use burnish_ops::{
     AnyTensor, OpsError, VocabShard, column_norms, row_norms, squared_column_norms, squared_row_norms,
 };
@@ -11,7 +11,7 @@ use burnish_store::HostTensor;
 use burnish_tp::{Gradient, HeadSplit, Part, Placement, Split, Style, Tp, TpPlan};
 
 use crate::blueprint::{Blueprint, EMBED, HEAD};
-use crate::folder::columns_of;
+use crate::folder::{append_rows, columns_of};
 use crate::{Family, ModelError, Spec};
 
 /// Transformers' plan of a family, by module; beside its words the norms inside column-parallel operations, whose
@@ -34,6 +34,18 @@ pub fn plan(family: Family) -> Result<TpPlan, ModelError> {
             ("model.layers.*.post_attention_layernorm", "replicated_with_grad_allreduce"),
             ("model.layers.*.mlp.gate_proj", "colwise"),
             ("model.layers.*.mlp.up_proj", "colwise"),
+            ("model.layers.*.mlp.down_proj", "rowwise"),
+            ("model.norm", "replicated"),
+            ("lm_head", "colwise"),
+        ],
+        // Transformers gathers the packed outputs on every rank; here each has its rows of every block.
+        Family::Phi3 => &[
+            ("model.embed_tokens", "embedding_rowwise"),
+            ("model.layers.*.input_layernorm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.self_attn.qkv_proj", "packed_colwise"),
+            ("model.layers.*.self_attn.o_proj", "rowwise"),
+            ("model.layers.*.post_attention_layernorm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.mlp.gate_up_proj", "packed_colwise"),
             ("model.layers.*.mlp.down_proj", "rowwise"),
             ("model.norm", "replicated"),
             ("lm_head", "colwise"),
@@ -62,6 +74,11 @@ impl Parallel {
     pub(crate) fn new(blueprint: &mut Blueprint, ranks: usize) -> Result<Self, ModelError> {
         let spec = blueprint.spec.clone();
         let heads = HeadSplit::new(spec.heads, spec.kv_heads, ranks)?;
+        let queries = |rank: usize| heads.of(rank).q.len();
+        if spec.packed && heads.shared() && (1..ranks).any(|rank| queries(rank) != queries(0)) {
+            let (heads, kv_heads) = (spec.heads, spec.kv_heads);
+            return Err(ModelError::UnevenPacked { heads, kv_heads, ranks });
+        }
         for (what, size) in [("intermediate_size", spec.intermediate), ("vocab_size", spec.vocab)] {
             if size < ranks {
                 return Err(ModelError::TooManyRanks { what, size, ranks });
@@ -74,7 +91,7 @@ impl Parallel {
         let style_of = |module: &str| plan.style(module).unwrap_or(Style::Replicated);
         for (module, layer) in blueprint.layers_mut() {
             let style = style_of(&module);
-            let split = split_of(&module, &spec, &heads, &mlp, &vocab);
+            let split = split_of(&module, &spec, &heads, &mlp, &vocab)?;
             let embeds = module == EMBED;
             let (a, b) =
                 if embeds { (Part::EmbeddingA, Part::EmbeddingB) } else { (Part::LoraA, Part::LoraB) };
@@ -137,7 +154,7 @@ impl Parallel {
         let mut local = registry.clone();
         for (parameter, placement) in local.iter_mut().zip(&self.placements) {
             parameter.shape = placement.local_shape(rank);
-            parameter.layout = placement.layout().unwrap_or(Layout::Replicated);
+            parameter.layout = placement.layout();
         }
         local
     }
@@ -151,13 +168,25 @@ impl Parallel {
         index: usize,
         rank: usize,
         rows: Range<usize>,
-        read: impl FnOnce(Range<usize>) -> Result<HostTensor, E>,
+        read: impl Fn(Range<usize>) -> Result<HostTensor, E>,
     ) -> Result<HostTensor, E> {
         let placement = &self.placements[index];
-        let Some(range) = placement.split().and_then(|split| split.range(rank)) else { return read(rows) };
-        match placement.dim() {
-            Some(0) => read(range.start + rows.start..range.start + rows.end),
-            _ => Ok(columns_of(&read(rows)?, &range)),
+        let Some(split) = placement.split() else { return read(rows) };
+        if placement.dim() != Some(0) {
+            return Ok(columns_of(&read(rows)?, split.pieces(rank)));
+        }
+        match split.global(rank, &rows).as_slice() {
+            [] => {
+                let at = split.range(rank).map_or(0, |range| range.start);
+                read(at..at)
+            }
+            [first, others @ ..] => {
+                let mut tensor = read(first.clone())?;
+                for range in others {
+                    append_rows(&mut tensor, read(range.clone())?);
+                }
+                Ok(tensor)
+            }
         }
     }
 
@@ -189,13 +218,22 @@ impl Parallel {
 }
 
 /// The split of a layer's divided features.
-fn split_of(module: &str, spec: &Spec, heads: &HeadSplit, mlp: &Split, vocab: &Split) -> Split {
-    match module.rsplit('.').next().unwrap_or_default() {
-        "q_proj" | "o_proj" => heads.q(spec.head_dim),
-        "k_proj" | "v_proj" => heads.kv(spec.head_dim),
+fn split_of(
+    module: &str,
+    spec: &Spec,
+    heads: &HeadSplit,
+    mlp: &Split,
+    vocab: &Split,
+) -> Result<Split, ModelError> {
+    let (q, kv) = (heads.q(spec.head_dim), heads.kv(spec.head_dim));
+    Ok(match module.rsplit('.').next().unwrap_or_default() {
+        "q_proj" | "o_proj" => q,
+        "k_proj" | "v_proj" => kv,
+        "qkv_proj" => Split::packed(&[q, kv.clone(), kv])?,
+        "gate_up_proj" => Split::packed(&[mlp.clone(), mlp.clone()])?,
         _ if module == EMBED || module == HEAD => vocab.clone(),
         _ => mlp.clone(),
-    }
+    })
 }
 
 /// This rank's part of a decoder while it runs.

@@ -74,6 +74,7 @@ pub(crate) fn from_config(
     config: &ConfigFile,
     head_dim: usize,
     max_positions: usize,
+    original_positions: usize,
 ) -> Result<Rope, ModelError> {
     let empty = Map::new();
     let scaling = config.get("rope_parameters").or_else(|| config.get("rope_scaling"));
@@ -106,7 +107,7 @@ pub(crate) fn from_config(
     let dim = (head_dim as f64 * partial) as usize;
     let original = match number("original_max_position_embeddings")? {
         Some(o) => o,
-        None => config.f64("original_max_position_embeddings")?.unwrap_or(max_positions as f64),
+        None => config.f64("original_max_position_embeddings")?.unwrap_or(original_positions as f64),
     };
     let kind = match map.get("rope_type").or_else(|| map.get("type")).and_then(Value::as_str) {
         None | Some("default") => RopeKind::Default,
@@ -118,7 +119,8 @@ pub(crate) fn from_config(
             high: require("high_freq_factor")?,
             original,
         },
-        Some("yarn") => {
+        // The first configurations of Phi-3 say `yarn` and mean longrope.
+        Some("yarn") if !map.contains_key("short_factor") => {
             let factor = match number("factor")? {
                 Some(f) => f,
                 None => max_positions as f64 / original,
@@ -147,7 +149,7 @@ pub(crate) fn from_config(
             }
             RopeKind::Yarn { factor, ramp: (low, high), attention }
         }
-        Some("longrope" | "su") => {
+        Some("longrope" | "su" | "yarn") => {
             let list = |key: &str| {
                 map.get(key)
                     .and_then(Value::as_array)

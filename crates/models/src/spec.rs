@@ -15,6 +15,8 @@ pub enum Family {
     Qwen2,
     /// Qwen3, dense.
     Qwen3,
+    /// Phi-3, Phi-3.5 and Phi-4 (mini), dense.
+    Phi3,
 }
 
 /// A decoder-only transformer with RMSNorm, rotary attention and a SwiGLU MLP.
@@ -44,6 +46,8 @@ pub struct Spec {
     pub o_bias: bool,
     /// Biases in the MLP.
     pub mlp_bias: bool,
+    /// Queries, keys and values in one matrix, and gate and up: `qkv_proj` and `gate_up_proj`.
+    pub packed: bool,
     /// Per-head norms of queries and keys.
     pub qk_norm: bool,
     /// Whether the head shares the embedding.
@@ -62,7 +66,7 @@ fn wrong(key: &str, got: &str, expected: &'static str) -> ModelError {
     ModelError::Key { file: CONFIG, key: key.to_owned(), got: got.to_owned(), expected }
 }
 
-const FAMILIES: &str = "llama, mistral, qwen2, qwen3";
+const FAMILIES: &str = "llama, mistral, qwen2, qwen3, phi3";
 
 impl Spec {
     /// Reads a spec from `config.json`.
@@ -75,6 +79,7 @@ impl Spec {
             Some("mistral") => Family::Mistral,
             Some("qwen2") => Family::Qwen2,
             Some("qwen3") => Family::Qwen3,
+            Some("phi3") => Family::Phi3,
             other => {
                 return Err(ModelError::Unsupported {
                     key: "model_type".to_owned(),
@@ -139,7 +144,10 @@ impl Spec {
             Family::Llama => 2048,
             Family::Mistral => 131_072,
             Family::Qwen2 | Family::Qwen3 => 32_768,
+            Family::Phi3 => 4096,
         });
+        let original_positions = if family == Family::Phi3 { 4096 } else { max_positions };
+        let norm_eps = if family == Family::Phi3 { 1e-5 } else { 1e-6 };
         Ok(Self {
             family,
             vocab: config.require_usize("vocab_size")?,
@@ -149,17 +157,18 @@ impl Spec {
             heads,
             kv_heads,
             head_dim,
-            norm_eps: config.f64("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+            norm_eps: config.f64("rms_norm_eps")?.unwrap_or(norm_eps) as f32,
             qkv_bias: match family {
                 Family::Qwen2 => true,
                 Family::Llama | Family::Qwen3 => attention_bias,
-                Family::Mistral => false,
+                Family::Mistral | Family::Phi3 => false,
             },
             o_bias: matches!(family, Family::Llama | Family::Qwen3) && attention_bias,
             mlp_bias: family == Family::Llama && config.bool("mlp_bias", false)?,
+            packed: family == Family::Phi3,
             qk_norm: family == Family::Qwen3,
             tied: config.bool("tie_word_embeddings", false)?,
-            rope: rope::from_config(config, head_dim, max_positions)?,
+            rope: rope::from_config(config, head_dim, max_positions, original_positions)?,
             windows: windows(config, family, layers)?,
             max_positions,
             initializer_range: config.f64("initializer_range")?.unwrap_or(0.02),
@@ -167,17 +176,17 @@ impl Spec {
     }
 }
 
-/// Sliding windows per layer: Mistral's on all layers, Qwen's by `layer_types` or `max_window_layers`.
+/// Sliding windows per layer: Mistral's and Phi-3's on all layers, Qwen's by `layer_types` or `max_window_layers`.
 fn windows(config: &ConfigFile, family: Family, layers: usize) -> Result<Vec<Option<usize>>, ModelError> {
     // Absent is the class's default, null is no window.
     let window = match config.usize("sliding_window")? {
-        None if !config.json.contains_key("sliding_window") => Some(4096),
+        None if !config.json.contains_key("sliding_window") && family != Family::Phi3 => Some(4096),
         Some(0) => return Err(wrong("sliding_window", "0", "a positive integer, or null for none")),
         window => window,
     };
     let used = match family {
         Family::Llama => return Ok(vec![None; layers]),
-        Family::Mistral => return Ok(vec![window; layers]),
+        Family::Mistral | Family::Phi3 => return Ok(vec![window; layers]),
         Family::Qwen2 | Family::Qwen3 => config.bool("use_sliding_window", false)?,
     };
     let window = if used { window } else { None };

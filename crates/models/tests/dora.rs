@@ -70,23 +70,25 @@ pub(crate) fn planned_model(
     (folder, registry, model, resident)
 }
 
-/// Every gradient that PEFT gives an adapter on all modules, of a base with biases.
+/// Every gradient that PEFT gives an adapter on all modules: of a base with biases, and of one with packed layers.
 #[test]
 fn gradients_are_peft_s() {
-    let case = fixtures().join("peft/dora_everything");
-    let expected = json(&case.join("expected_logits.json"));
-    let adapter = AdapterFolder::open(&case).unwrap();
-    let (_, _, model, resident) = planned_model("qwen2", &Tuning::Adapter(&adapter));
-    let row = ids(&expected["input_ids"][0]);
-    let denominator = row.len() as f32 - 1.0;
-    let (loss, gradients) = loss_and_gradients(&model, &resident, &[row], denominator, 0, None);
-    assert!((f64::from(loss) - expected["loss"].as_f64().unwrap()).abs() < 1e-5, "{loss}");
-    let recorded = WeightFolder::open_stem(&case, "gradients").unwrap();
-    assert_eq!(gradients.len(), recorded.names().count());
-    for (name, got) in gradients {
-        let want = recorded.read(&format!("base_model.model.{name}")).unwrap().to_f32();
-        let largest = want.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
-        close(&name, &got, &want, 1e-5 * largest.max(1e-3));
+    for (name, base) in [("dora_everything", "qwen2"), ("lora_packed", "phi3-window")] {
+        let case = fixtures().join("peft").join(name);
+        let expected = json(&case.join("expected_logits.json"));
+        let adapter = AdapterFolder::open(&case).unwrap();
+        let (_, _, model, resident) = planned_model(base, &Tuning::Adapter(&adapter));
+        let row = ids(&expected["input_ids"][0]);
+        let denominator = row.len() as f32 - 1.0;
+        let (loss, gradients) = loss_and_gradients(&model, &resident, &[row], denominator, 0, None);
+        assert!((f64::from(loss) - expected["loss"].as_f64().unwrap()).abs() < 1e-5, "{name}: {loss}");
+        let recorded = WeightFolder::open_stem(&case, "gradients").unwrap();
+        assert_eq!(gradients.len(), recorded.names().count());
+        for (parameter, got) in gradients {
+            let want = recorded.read(&format!("base_model.model.{parameter}")).unwrap().to_f32();
+            let largest = want.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+            close(&format!("{name}: {parameter}"), &got, &want, 1e-5 * largest.max(1e-3));
+        }
     }
 }
 
@@ -196,16 +198,21 @@ fn rows_of_a_converted_adapter_are_each_written_once() {
 
     struct Part<'a>(&'a Model, usize, usize);
     impl RowSource for Part<'_> {
-        fn rows(&self, index: usize) -> Range<usize> {
+        /// Its share of the first half of the rows, and of the second.
+        fn rows(&self, index: usize) -> Vec<Range<usize>> {
             let n = self.0.parameters.registry().at(index).shape[0];
-            n * self.1 / self.2..n * (self.1 + 1) / self.2
+            let share = |from: usize, n: usize| from + n * self.1 / self.2..from + n * (self.1 + 1) / self.2;
+            vec![share(0, n / 2), share(n / 2, n - n / 2)]
         }
         fn read(&self, index: usize) -> Result<HostTensor, ModelError> {
-            let (whole, rows) = (self.0.host(index), self.rows(index));
+            let whole = self.0.host(index);
             let width = whole.bytes.len() / whole.shape[0];
             let mut shape = whole.shape.clone();
-            shape[0] = rows.len();
-            let bytes = whole.bytes[rows.start * width..rows.end * width].to_vec();
+            let mut bytes = Vec::new();
+            for rows in self.rows(index) {
+                bytes.extend_from_slice(&whole.bytes[rows.start * width..rows.end * width]);
+            }
+            shape[0] = bytes.len() / width;
             Ok(HostTensor { dtype: whole.dtype, shape, bytes })
         }
     }

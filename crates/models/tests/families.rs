@@ -71,4 +71,5 @@ fn families_are_told_apart() {
     assert_eq!(family("mistral"), Family::Mistral);
     assert_eq!(family("qwen2"), Family::Qwen2);
     assert_eq!(family("qwen3"), Family::Qwen3);
+    assert_eq!(family("phi3"), Family::Phi3);
 }

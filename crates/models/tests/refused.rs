@@ -131,12 +131,12 @@ fn architectures_that_are_not_computed() {
         (
             "model_type",
             json!("gpt2"),
-            "`model_type` = gpt2 is not supported; supported: llama, mistral, qwen2, qwen3",
+            "`model_type` = gpt2 is not supported; supported: llama, mistral, qwen2, qwen3, phi3",
         ),
         (
             "model_type",
             Value::Null,
-            "`model_type` = missing is not supported; supported: llama, mistral, qwen2, qwen3",
+            "`model_type` = missing is not supported; supported: llama, mistral, qwen2, qwen3, phi3",
         ),
         ("hidden_act", json!("gelu"), "`hidden_act` = gelu is not supported; supported: silu"),
         (

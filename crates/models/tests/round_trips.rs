@@ -30,8 +30,18 @@ pub(crate) fn target() -> (TempDir, PathBuf, FolderWriter) {
     (guard, path, writer)
 }
 
-const FOLDERS: [&str; 8] =
-    ["llama", "llama-bias", "llama-bf16", "llama-f16", "llama-sharded", "llama-tied", "qwen2-tied", "qwen3"];
+const FOLDERS: [&str; 10] = [
+    "llama",
+    "llama-bias",
+    "llama-bf16",
+    "llama-f16",
+    "llama-sharded",
+    "llama-tied",
+    "qwen2-tied",
+    "qwen3",
+    "phi3",
+    "phi3-window",
+];
 
 #[test]
 fn full_models_in_fp32_keep_every_bit() {
@@ -125,7 +135,10 @@ const DORA_ENDS: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_d
     "target_modules": ["embed_tokens", "lm_head", "q_proj"]}"#;
 
 /// Base, adapter, whether merging unties the head.
-const ADAPTERS: [(&str, &str, bool); 15] = [
+const PACKED: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8,
+    "target_modules": ["qkv_proj", "gate_up_proj"], "use_dora": true}"#;
+
+const ADAPTERS: [(&str, &str, bool); 17] = [
     ("llama", PLAIN, false),
     ("llama", HEAD, false),
     ("llama", EMBEDDING, false),
@@ -141,6 +154,8 @@ const ADAPTERS: [(&str, &str, bool); 15] = [
     ("llama-tied", HEAD, true),
     ("llama-tied", EMBEDDING, true),
     ("qwen3-tied", SAVED, true),
+    ("phi3", PLAIN, false),
+    ("phi3-window", PACKED, false),
 ];
 
 #[test]

@@ -99,6 +99,10 @@ fn check(path: &Path, what: &str, tuning: &Tuning<'_>, dropout: Option<DropoutSt
                         assert!(heads < ranks, "{what}");
                         continue;
                     }
+                    Err(ModelError::UnevenPacked { .. }) => {
+                        assert!(what.starts_with("phi3-window") && ranks == 3, "{what}");
+                        continue;
+                    }
                     Err(error) => panic!("{what}: {error}"),
                 };
                 close(&format!("{what}: loss"), &[got_loss], &[loss], TOLERANCE * loss);

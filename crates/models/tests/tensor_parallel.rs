@@ -41,6 +41,9 @@ fn logits_equal_one_rank_s_in_every_family() {
                 match result.unwrap() {
                     Ok(got) => close(&format!("{name} over {ranks} ranks"), &got, &expected, TOLERANCE),
                     Err(ModelError::Tp(TpError::Heads { heads, .. })) => assert!(heads < ranks, "{name}"),
+                    Err(ModelError::UnevenPacked { .. }) => {
+                        assert_eq!((name.as_str(), ranks), ("phi3-window", 3));
+                    }
                     Err(error) => panic!("{name} over {ranks} ranks: {error}"),
                 }
             }
@@ -50,7 +53,7 @@ fn logits_equal_one_rank_s_in_every_family() {
 
 #[test]
 fn text_equals_one_rank_s_and_ranks_stay_together_when_rows_end_at_different_lengths() {
-    for name in ["llama", "qwen2-tied", "qwen3", "mistral-window"] {
+    for name in ["llama", "qwen2-tied", "qwen3", "mistral-window", "phi3-window"] {
         let folder = fixtures().join(name);
         let prompts: Vec<Vec<u32>> = PROMPTS.iter().map(|p| p.to_vec()).collect();
         let say = |model: &Decoder, stop: Vec<u32>| {
@@ -81,5 +84,14 @@ fn more_ranks_than_heads_are_refused() {
     for result in results {
         let said = result.unwrap().unwrap_err().to_string();
         assert!(said.contains("heads"), "{said}");
+    }
+}
+
+#[test]
+fn packed_heads_that_ranks_share_unevenly_are_refused() {
+    let results = local::run(3, |world| part(&fixtures().join("phi3-window"), &world).map(|_| ()));
+    for result in results {
+        let said = result.unwrap().unwrap_err().to_string();
+        assert!(said.contains("4 query heads with 2 key and value heads"), "{said}");
     }
 }

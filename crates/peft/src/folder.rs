@@ -169,7 +169,7 @@ pub fn write_adapter<E: From<PeftError> + From<StoreError>>(
         writer,
         plan,
         |_, key| dtypes.get(key).copied(),
-        |_, shape| 0..shape[0],
+        |_, shape| vec![0..shape[0]],
         |_, key, _| Ok(Cow::Borrowed(&tensors[key].bytes[..])),
     )
 }
@@ -178,7 +178,7 @@ pub fn write_adapter<E: From<PeftError> + From<StoreError>>(
 /// had written them. All ranks call it.
 ///
 /// By parameter name and key in the file: `dtype` is a tensor's, or `None` when it is not to be written, `rows` are this
-/// rank's, `read` gives their bytes.
+/// rank's ranges, `read` gives their bytes, one after another.
 ///
 /// # Errors
 /// If a rank's rows do not fit, whatever `read` returns, or the disk refuses.
@@ -186,8 +186,8 @@ pub fn write_adapter_rows<'a, E: From<PeftError> + From<StoreError>>(
     writer: &mut FolderWriter,
     plan: &Plan,
     mut dtype: impl FnMut(&str, &str) -> Option<Dtype>,
-    mut rows: impl FnMut(&str, &[usize]) -> Range<usize>,
-    mut read: impl FnMut(&str, &str, Range<usize>) -> Result<Cow<'a, [u8]>, E>,
+    mut rows: impl FnMut(&str, &[usize]) -> Vec<Range<usize>>,
+    mut read: impl FnMut(&str, &str, &[Range<usize>]) -> Result<Cow<'a, [u8]>, E>,
 ) -> Result<(), E> {
     let mut names = BTreeMap::new();
     let mut specs = Vec::new();
@@ -200,7 +200,7 @@ pub fn write_adapter_rows<'a, E: From<PeftError> + From<StoreError>>(
             names.insert(key, name);
         }
     }
-    writer.tensor_rows::<E>(
+    writer.tensor_ranges::<E>(
         "adapter_model",
         &specs,
         |spec| rows(&names[&spec.name], &spec.shape),

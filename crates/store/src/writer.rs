@@ -283,6 +283,22 @@ impl FolderWriter {
         mut rows_of: impl FnMut(&TensorSpec) -> Range<usize>,
         mut bytes_of: impl FnMut(&TensorSpec, Range<usize>) -> Result<Cow<'a, [u8]>, E>,
     ) -> Result<(), E> {
+        let of = |spec: &TensorSpec| vec![rows_of(spec)];
+        self.tensor_ranges(stem, specs, of, |spec, ranges| bytes_of(spec, ranges[0].clone()))
+    }
+
+    /// As [`tensor_rows`](Self::tensor_rows), where a rank may have several ranges of rows of a tensor: `bytes_of` gives
+    /// them one after another.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tensor_ranges<'a, E: From<StoreError>>(
+        &mut self,
+        stem: &str,
+        specs: &[TensorSpec],
+        mut ranges_of: impl FnMut(&TensorSpec) -> Vec<Range<usize>>,
+        mut bytes_of: impl FnMut(&TensorSpec, &[Range<usize>]) -> Result<Cow<'a, [u8]>, E>,
+    ) -> Result<(), E> {
         let shards = shard::plan(stem, specs, self.max_shard_size)
             .map_err(|name| StoreError::Duplicate { path: self.target.clone(), name })?;
         self.stems.insert(stem.to_owned());
@@ -298,28 +314,38 @@ impl FolderWriter {
                 out.write(0, &head).map_err(failed)?;
             }
             for spec in ordered {
-                let rows = rows_of(spec);
+                let mut ranges = ranges_of(spec);
+                ranges.retain(|rows| rows.start != rows.end);
                 let of_spec = at;
                 at += spec.bytes();
-                if rows.start == rows.end {
+                if ranges.is_empty() {
                     continue;
                 }
                 // A scalar is one row of one element.
                 let shape = if spec.shape.is_empty() { &[1][..] } else { &spec.shape };
-                let Some(runs) = Runs::of(shape, spec.dtype.bytes(), 0, &rows) else {
-                    let (name, shape) = (spec.name.clone(), spec.shape.clone());
-                    return Err(StoreError::BadSlice { name, dim: 0, range: rows, shape }.into());
+                let runs_of = |rows: &Range<usize>| {
+                    Runs::of(shape, spec.dtype.bytes(), 0, rows).ok_or_else(|| {
+                        let (name, shape) = (spec.name.clone(), spec.shape.clone());
+                        StoreError::BadSlice { name, dim: 0, range: rows.clone(), shape }
+                    })
                 };
-                let bytes = bytes_of(spec, rows)?;
-                if bytes.len() != runs.total() {
+                let runs = ranges.iter().map(runs_of).collect::<Result<Vec<_>, _>>()?;
+                let bytes = bytes_of(spec, &ranges)?;
+                let expected = runs.iter().map(Runs::total).sum();
+                if bytes.len() != expected {
                     return Err(E::from(StoreError::WrongLength {
                         dtype: spec.dtype,
                         shape: spec.shape.clone(),
-                        expected: runs.total(),
+                        expected,
                         got: bytes.len(),
                     }));
                 }
-                out.write(of_spec + runs.start, &bytes).map_err(failed)?;
+                let mut rest = &bytes[..];
+                for runs in runs {
+                    let (now, after) = rest.split_at(runs.total());
+                    out.write(of_spec + runs.start, now).map_err(failed)?;
+                    rest = after;
+                }
             }
             let pieces = out.finish().map_err(failed)?;
             let layout = Some(crate::leaf_sum(&head));

@@ -158,11 +158,11 @@ impl Placement {
         shape
     }
 
-    /// As recorded in a registry; `None` for packed tensors, of which a rank has several ranges.
+    /// As recorded in a registry.
     #[must_use]
-    pub fn layout(&self) -> Option<Layout> {
+    pub fn layout(&self) -> Layout {
         match &self.along {
-            None => Some(Layout::Replicated),
+            None => Layout::Replicated,
             Some((dim, split)) => split.layout(*dim),
         }
     }
@@ -188,6 +188,33 @@ impl Placement {
             Some((_, split)) => split.local(rank, &split.primary(rank)),
             None => self.saved(rank),
         }
+    }
+
+    /// Of the rows (dimension 0) `rows` of what `rank` holds, those that it [saves](Self::saved), with their place in the
+    /// whole; of a tensor that is divided along another dimension `rank` has no whole row.
+    #[must_use]
+    pub fn saved_rows(&self, rank: usize, rows: &Range<usize>) -> Vec<(Range<usize>, Range<usize>)> {
+        let Some((dim, split)) = &self.along else {
+            return Vec::from_iter((rank == 0 && !rows.is_empty()).then(|| (rows.clone(), rows.clone())));
+        };
+        if *dim > 0 {
+            return Vec::new();
+        }
+        let saved = split.primary(rank);
+        let own = |global: Range<usize>| -> Vec<Range<usize>> {
+            let cut = |s: &Range<usize>| s.start.max(global.start)..s.end.min(global.end);
+            saved.iter().map(cut).filter(|range| !range.is_empty()).collect()
+        };
+        let global = split.global(rank, rows).into_iter().flat_map(own);
+        // one range of the whole is one of what the rank holds
+        global
+            .flat_map(|whole| {
+                split
+                    .local(rank, std::slice::from_ref(&whole))
+                    .into_iter()
+                    .map(move |here| (here, whole.clone()))
+            })
+            .collect()
     }
 
     /// What `rank` holds, from all elements in row-major order.

@@ -125,11 +125,13 @@ impl Split {
         }
     }
 
-    /// As a layout of dimension `dim`; `None` where a rank holds several ranges.
+    /// As a layout of dimension `dim`.
     #[must_use]
-    pub fn layout(&self, dim: usize) -> Option<Layout> {
-        let ranges: Option<Vec<_>> = (0..self.ranks()).map(|rank| self.range(rank)).collect();
-        Some(Layout::Shard { dim, ranges: ranges? })
+    pub fn layout(&self, dim: usize) -> Layout {
+        match (0..self.ranks()).map(|rank| self.range(rank)).collect() {
+            Some(ranges) => Layout::Shard { dim, ranges },
+            None => Layout::Packed { dim, pieces: self.pieces.clone() },
+        }
     }
 
     /// The elements of `rank` that no lower rank holds: those that it counts and saves.
@@ -160,6 +162,21 @@ impl Split {
     pub fn overlaps(&self) -> bool {
         (0..self.ranks())
             .any(|rank| self.primary(rank).iter().map(Range::len).sum::<usize>() < self.len(rank))
+    }
+
+    /// Where the elements `local` of what `rank` holds lie among all.
+    #[must_use]
+    pub fn global(&self, rank: usize, local: &Range<usize>) -> Vec<Range<usize>> {
+        let mut at = 0;
+        let mut found = Vec::new();
+        for piece in &self.pieces[rank] {
+            let (start, end) = (local.start.max(at), local.end.min(at + piece.len()));
+            if start < end {
+                found.push(piece.start + start - at..piece.start + end - at);
+            }
+            at += piece.len();
+        }
+        found
     }
 
     /// The elements of `ranges` counted within what `rank` holds; parts that it does not hold are left out.

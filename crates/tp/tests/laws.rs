@@ -61,12 +61,46 @@ fn holds(placement: &Placement) {
     }
     assert!(saved.iter().all(|&times| times == 1), "{placement:?}: {saved:?}");
     assert_eq!(counted, length);
-    if let Some(Layout::Shard { dim, ranges }) = placement.layout() {
-        for (rank, range) in ranges.iter().enumerate() {
-            assert_eq!(range.len(), placement.local_shape(rank)[dim]);
-            assert!(range.end <= placement.shape()[dim]);
+    match placement.layout() {
+        Layout::Shard { dim, ranges } => {
+            for (rank, range) in ranges.iter().enumerate() {
+                assert_eq!(range.len(), placement.local_shape(rank)[dim]);
+                assert!(range.end <= placement.shape()[dim]);
+            }
+        }
+        Layout::Packed { dim, pieces } => {
+            assert!(pieces.iter().any(|own| own.len() > 1));
+            for (rank, own) in pieces.iter().enumerate() {
+                let length: usize = own.iter().map(ExactSizeIterator::len).sum();
+                assert_eq!(length, placement.local_shape(rank)[dim]);
+                assert!(own.iter().all(|range| range.end <= placement.shape()[dim]));
+            }
+        }
+        other => assert_eq!((other, placement.dim()), (Layout::Replicated, None)),
+    }
+    saves_rows_in_parts(placement, &parts);
+}
+
+/// Ranks that give what they hold some rows at a time give every row of the whole once, where it belongs.
+fn saves_rows_in_parts(placement: &Placement, parts: &[&[u32]]) {
+    if placement.dim().is_some_and(|dim| dim > 0) {
+        return;
+    }
+    let row: usize = placement.shape()[1..].iter().product();
+    let mut whole = vec![u32::MAX; placement.shape().iter().product()];
+    for (rank, part) in parts.iter().enumerate() {
+        let rows = placement.local_shape(rank)[0];
+        let cut = rows * 2 / 5;
+        for rows in [0..cut, cut..rows] {
+            for (own, at) in placement.saved_rows(rank, &rows) {
+                assert!(rows.start <= own.start && own.end <= rows.end && !own.is_empty());
+                let to = &mut whole[at.start * row..at.end * row];
+                assert!(to.iter().all(|&v| v == u32::MAX), "{placement:?}: {at:?} twice");
+                to.copy_from_slice(&part[own.start * row..own.end * row]);
+            }
         }
     }
+    assert_eq!(whole, placement.unshard(parts), "{placement:?}");
 }
 
 proptest! {

@@ -95,7 +95,7 @@ impl Training<'_> {
             shape[0] = rows.len();
             let elements = (rows.start - held.start) * row..(rows.end - held.start) * row;
             let piece = if rows == held { tensor } else { tensor.piece(elements, &shape) };
-            if let Some((rows, piece)) = rank.written(index, rows, piece)? {
+            for (rows, piece) in rank.written(index, rows, piece)? {
                 slots.push((index, slot, rows, piece));
             }
         }
@@ -116,11 +116,15 @@ impl Training<'_> {
                         && parameter.alias_of.is_none()
                         && parameter.precision.store != written
                     {
-                        use burnish_models::RowSource;
-                        let rows = snapshot.rows(index);
-                        if !rows.is_empty() {
-                            let piece = snapshot.read(index)?;
-                            writer.rows(&parameter.name, VALUE, &parameter.shape, rows, piece.view())?;
+                        for (rows, piece) in snapshot.pieces(index) {
+                            let piece = to_host(piece);
+                            writer.rows(
+                                &parameter.name,
+                                VALUE,
+                                &parameter.shape,
+                                rows.clone(),
+                                piece.view(),
+                            )?;
                         }
                     }
                 }
@@ -245,7 +249,7 @@ impl Rank<'_> {
         &self,
         index: usize,
         rows: Range<usize>,
-        read: impl FnOnce(Range<usize>) -> Result<HostTensor, E>,
+        read: impl Fn(Range<usize>) -> Result<HostTensor, E>,
     ) -> Result<HostTensor, E> {
         match &self.parallel {
             Some(parallel) => parallel.read(index, self.tp.rank(), rows, read),

@@ -109,7 +109,7 @@ impl<'a> Rank<'a> {
                 let (rows, value) = self.store.saved_rows(index)?;
                 self.written(index, rows, value)?
             } else {
-                None
+                Vec::new()
             });
         }
         Ok(Snapshot { values })
@@ -117,41 +117,59 @@ impl<'a> Rank<'a> {
 }
 
 impl Rank<'_> {
-    /// The rows of the whole parameter that this rank writes, from its rows of its part: `None` when another rank has
-    /// them. Every rank calls it with what it holds, parameter by parameter.
+    /// The rows of the whole parameter that this rank writes, from its rows of its part: none when another rank has
+    /// them, several ranges of a matrix that packs blocks. Every rank calls it with what it holds, parameter by parameter.
     pub(crate) fn written(
         &self,
         index: usize,
         rows: Range<usize>,
         value: AnyTensor,
-    ) -> Result<Option<(Range<usize>, AnyTensor)>, TrainError> {
-        let Some(parallel) = &self.parallel else { return Ok(Some((rows, value))) };
+    ) -> Result<Vec<(Range<usize>, AnyTensor)>, TrainError> {
+        let Some(parallel) = &self.parallel else { return Ok(vec![(rows, value)]) };
         let placement = parallel.placement(index);
         let (rank, name) = (self.tp.rank(), &self.plan.registry().at(index).name);
-        Ok(match (placement.dim(), placement.split()) {
-            (Some(0), Some(split)) => {
-                let own = split.range(rank).filter(|_| !placement.saved(rank).is_empty());
-                own.map(|own| (own.start + rows.start..own.start + rows.end, value))
+        if let (Some(1..), Some(split)) = (placement.dim(), placement.split()) {
+            return Ok(vec![self.tp.columns_to_rows(&value, rows, split, name)?]);
+        }
+        let row: usize = value.shape().iter().skip(1).product();
+        let piece = |(own, whole): (Range<usize>, Range<usize>)| {
+            if own == rows {
+                return (whole, value.clone());
             }
-            (Some(_), Some(split)) => Some(self.tp.columns_to_rows(&value, rows, split, name)?),
-            _ => (rank == 0).then_some((rows, value)),
-        })
+            let mut shape = value.shape();
+            shape[0] = own.len();
+            let elements = (own.start - rows.start) * row..(own.end - rows.start) * row;
+            (whole, value.piece(elements, &shape))
+        };
+        Ok(placement.saved_rows(rank, &rows).into_iter().map(piece).collect())
     }
 }
 
 /// A rank's rows of what goes into a model's files, by parameter.
 pub(crate) struct Snapshot {
-    values: Vec<Option<(Range<usize>, AnyTensor)>>,
+    values: Vec<Vec<(Range<usize>, AnyTensor)>>,
+}
+
+impl Snapshot {
+    /// This rank's rows of a parameter, range by range.
+    pub(crate) fn pieces(&self, index: usize) -> &[(Range<usize>, AnyTensor)] {
+        &self.values[index]
+    }
 }
 
 impl RowSource for Snapshot {
-    fn rows(&self, index: usize) -> Range<usize> {
-        self.values[index].as_ref().map_or(0..0, |(rows, _)| rows.clone())
+    fn rows(&self, index: usize) -> Vec<Range<usize>> {
+        self.values[index].iter().map(|(rows, _)| rows.clone()).collect()
     }
 
     fn read(&self, index: usize) -> Result<HostTensor, ModelError> {
-        let (_, value) = self.values[index].as_ref().expect("invariant: every exported parameter was kept");
-        Ok(to_host(value))
+        let mut pieces = self.values[index].iter().map(|(_, piece)| to_host(piece));
+        let mut all = pieces.next().expect("invariant: only what has rows is read");
+        for more in pieces {
+            all.shape[0] += more.shape[0];
+            all.bytes.extend(more.bytes);
+        }
+        Ok(all)
     }
 }
 

@@ -1,11 +1,12 @@
-"""Records a DoRA adapter on every module of ../fixtures/qwen2, its logits and its gradients.
+"""Records adapters on every module: DoRA on ../fixtures/qwen2, LoRA on the packed layers of ../fixtures/phi3-window.
+Their logits and their gradients.
 
-Run with PEFT 0.21.2, Transformers 5.23.0 and PyTorch: python dora.py
-Writes ../fixtures/peft/dora_everything (loss: mean cross entropy of the next token; gradients by the adapter's keys).
+Run with PEFT 0.21.2, Transformers 5.23.0 and PyTorch: dora.py [NAME...]
+Writes ../fixtures/peft/NAME (loss: mean cross entropy of the next token; gradients by the adapter's keys).
 """
 
 import json
-import shutil
+import sys
 import warnings
 from pathlib import Path
 
@@ -16,19 +17,25 @@ from transformers import AutoModelForCausalLM
 
 warnings.simplefilter("ignore")
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-OUT = FIXTURES / "peft" / "dora_everything"
-TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"]
+CASES = {
+    "dora_everything": ("qwen2", dict(
+        use_rslora=True, use_dora=True,
+        target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"])),
+    "lora_packed": ("phi3-window", dict(target_modules="all-linear")),
+}
 
 
-def main():
+def main(name):
+    base_name, options = CASES[name]
+    out_folder = FIXTURES / "peft" / name
     torch.manual_seed(3)
-    base = AutoModelForCausalLM.from_pretrained(FIXTURES / "qwen2", dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(FIXTURES / base_name, dtype=torch.float32)
     ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
     with torch.no_grad():
         plain = base(input_ids=ids).logits
-    config = LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=6, use_rslora=True, use_dora=True, target_modules=TARGETS, init_lora_weights=False)
+    config = LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=6, init_lora_weights=False, **options)
     model = get_peft_model(base, config).eval()
-    model.peft_config["default"].base_model_name_or_path = "../qwen2"
+    model.peft_config["default"].base_model_name_or_path = f"../{base_name}"
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     with torch.no_grad():
         for name, p in trained:
@@ -36,13 +43,13 @@ def main():
             p.mul_(1 + 0.2 * noise) if "magnitude" in name else p.copy_(0.1 * noise)
     out = model(input_ids=ids, labels=ids)
     out.loss.backward()
-    model.save_pretrained(OUT, save_embedding_layers=False)
-    (OUT / "README.md").unlink()
+    model.save_pretrained(out_folder, save_embedding_layers=False)
+    (out_folder / "README.md").unlink()
     gradients = get_peft_model_state_dict(model, state_dict={n: p.grad for n, p in trained}, save_embedding_layers=False)
-    save_file({k: v.contiguous() for k, v in gradients.items()}, OUT / "gradients.safetensors")
+    save_file({k: v.contiguous() for k, v in gradients.items()}, out_folder / "gradients.safetensors")
     logits = out.logits.detach()
     record = {
-        "base_model": "../qwen2",
+        "base_model": f"../{base_name}",
         "dtype": "float32",
         "input_ids": ids.tolist(),
         "last_token_logits": logits[0, -1].tolist(),
@@ -51,8 +58,9 @@ def main():
         "max_abs_diff_from_base": (logits - plain).abs().max().item(),
         "sum_all_logits": logits.double().sum().item(),
     }
-    (OUT / "expected_logits.json").write_text(json.dumps(record, indent=1) + "\n")
+    (out_folder / "expected_logits.json").write_text(json.dumps(record, indent=1) + "\n")
     print(record["max_abs_diff_from_base"], record["loss"], len(gradients))
 
 
-main()
+for wanted in sys.argv[1:] or CASES:
+    main(wanted)

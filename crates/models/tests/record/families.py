@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records the model fixtures: tiny random models with the logits and tokens Transformers gives.
 
-Usage: families.py [OUTPUT_FOLDER]     (default: ../fixtures beside this file)
+Usage: families.py [OUTPUT_FOLDER [NAME...]]     (default: ../fixtures beside this file, all)
 Made with torch 2.15.0 and transformers 5.23.0, CPU, one thread, eager attention.
 
 Each folder holds a model in Hugging Face's format and `expected.json`:
@@ -23,7 +23,8 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config)
 
 torch.set_num_threads(1)
 
@@ -111,6 +112,15 @@ def families():
     yield "qwen3-window", Qwen3Config, SMALL | dict(
         head_dim=8, use_sliding_window=True, sliding_window=8,
         layer_types=["sliding_attention", "full_attention"]), dict(dtype="bfloat16")
+    phi = SMALL | dict(pad_token_id=0)
+    yield "phi3", Phi3Config, phi | dict(num_key_value_heads=4, vocab_size=40), {}
+    # As Phi-4-mini: tied, some dimensions of a head do not rotate.
+    yield "phi3-window", Phi3Config, phi | dict(
+        tie_word_embeddings=True, sliding_window=8,
+        rope_parameters=theta | {"partial_rotary_factor": 0.75}), {}
+    yield "phi3-longrope", Phi3Config, phi | dict(
+        num_attention_heads=2, num_key_value_heads=1, vocab_size=48, original_max_position_embeddings=32,
+        rope_parameters=longrope), dict(dtype="bfloat16", rows=SHORT, prompts=(4, 9))
 
 
 def build(config, seed, dtype):
@@ -154,6 +164,8 @@ def old_spelling(config):
     old = dict(config)
     rope = dict(old.pop("rope_parameters"))
     old["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        old["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     kind = rope.pop("rope_type")
     if kind == "default":
         old["rope_scaling"] = None
@@ -180,6 +192,10 @@ def alternatives(name, config):
         phi = old_spelling(config)
         phi["original_max_position_embeddings"] = phi["rope_scaling"].pop("original_max_position_embeddings")
         yield "config_alt.json", phi
+    if name == "phi3-longrope":  # the first Phi-3 with 128k positions
+        first = old_spelling(config)
+        first["rope_scaling"]["type"] = "su"
+        yield "config_alt.json", first
 
 
 def plain(config):
@@ -277,8 +293,10 @@ def record(root, index, name, config_class, arguments, dtype="float32", rows=LON
 
 def main():
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "fixtures"
+    wanted = sys.argv[2:]
     total = sum(record(root, i, name, cls, args, **options)
-                for i, (name, cls, args, options) in enumerate(families()))
+                for i, (name, cls, args, options) in enumerate(families())
+                if not wanted or name in wanted)
     print(f"total {total / 1024:.0f} KiB")
 
 

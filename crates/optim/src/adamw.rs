@@ -7,7 +7,7 @@ use burnish_core::{Dtype, Parameter, Registry};
 use burnish_ops::{Adam, AdamState, AnyTensor, adam_step};
 
 use crate::step::{Applied, Clipped, Gradients, Masters};
-use crate::{OptimError, SlotSpec, SlotTensor};
+use crate::{Held, OptimError, SlotSpec, SlotTensor};
 
 /// Hyper-parameters, with Transformers' defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -116,7 +116,7 @@ impl AdamW {
             }
             updated += 1;
         }
-        Applied { grad_norm, parameters: updated }
+        Applied { grad_norm, parameters: updated, orthogonalised: 0 }
     }
 
     /// All state, for a checkpoint.
@@ -126,7 +126,12 @@ impl AdamW {
         for entry in self.entries.values() {
             let parameter = &entry.parameter.name;
             let mut push = |slot, tensor: &AnyTensor| {
-                all.push(SlotTensor { parameter: parameter.clone(), slot, tensor: tensor.clone() });
+                all.push(SlotTensor {
+                    parameter: parameter.clone(),
+                    slot,
+                    tensor: tensor.clone(),
+                    held: Held::Rows,
+                });
             };
             if let Some(master) = &entry.master {
                 push("master", master);

@@ -13,15 +13,19 @@
 //! ```
 
 mod adamw;
+mod assembly;
 mod error;
 mod loss_scaler;
+mod rates;
 mod schedule;
 mod slot;
 mod step;
 
 pub use adamw::{AdamW, AdamWOptions};
+pub use assembly::{Assembly, Here};
 pub use error::OptimError;
 pub use loss_scaler::LossScaler;
+pub use rates::Rates;
 pub use schedule::{Schedule, ScheduleKind};
-pub use slot::{SlotSpec, SlotTensor};
+pub use slot::{Declared, Held, SlotSpec, SlotTensor};
 pub use step::{Applied, Clipped, Gradients, Masters, Reduced, Unscale, Unscaled, all_here};

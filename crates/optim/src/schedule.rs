@@ -53,7 +53,9 @@ impl Schedule {
         self.peak * self.factor(step)
     }
 
-    fn factor(&self, step: u64) -> f64 {
+    /// The share of the peak that step `step` (from 0) uses: what several rates with one schedule are multiplied by.
+    #[must_use]
+    pub fn factor(&self, step: u64) -> f64 {
         if self.kind == ScheduleKind::Constant {
             return 1.0;
         }

@@ -13,6 +13,25 @@ pub struct SlotSpec {
     pub dtype: Dtype,
 }
 
+/// Which ranks keep a slot of a parameter, and how much of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// Each rank, of the elements that it updates: masters, moments, momentum.
+    Rows,
+    /// The rank that orthogonalises the matrix, of the whole matrix: second moments of orthogonalised updates.
+    Whole,
+}
+
+/// What an optimizer declares of one slot of one parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// Its dtype.
+    pub dtype: Dtype,
+    /// Who keeps it.
+    pub held: Held,
+}
+
 /// One slot of one parameter.
 #[derive(Clone, Debug)]
 pub struct SlotTensor {
@@ -22,4 +41,6 @@ pub struct SlotTensor {
     pub slot: &'static str,
     /// Its value.
     pub tensor: AnyTensor,
+    /// Whether it is of the elements that this rank updates or of the whole parameter.
+    pub held: Held,
 }

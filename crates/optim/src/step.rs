@@ -43,6 +43,8 @@ pub struct Applied {
     pub grad_norm: f64,
     /// How many parameters were updated.
     pub parameters: usize,
+    /// How many matrices were orthogonalised on this rank.
+    pub orthogonalised: usize,
 }
 
 /// Where an optimizer takes the values that it updates, by parameter index.

@@ -55,6 +55,7 @@
 mod bucket;
 mod error;
 pub mod module;
+mod owners;
 mod partition;
 mod plan;
 mod policy;
@@ -68,6 +69,7 @@ pub use burnish_optim as optim;
 pub use bucket::{BucketPlan, Piece, Purpose};
 pub use error::{PlanError, ZeroError};
 pub use module::{Wrap, Wrapped};
+pub use owners::{Work, owners};
 pub use partition::Partition;
 pub use plan::{BucketRow, Description, Memory, Placement, Plan, Residency, Summed, TrafficLine, UnitRow};
 pub use policy::{Policy, ReduceWhen, Stage, UnknownStage};

@@ -13,7 +13,7 @@ use burnish_core::random::Stream;
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_optim::{AdamW, AdamWOptions, Applied, Unscale};
-use burnish_zero::{Plan, Policy, Stage, Store, Unit, ZeroError};
+use burnish_zero::{Plan, Policy, Stage, Store, Unit, Work, ZeroError};
 
 pub(crate) const STAGES: [Stage; 4] = [Stage::Zero, Stage::One, Stage::Two, Stage::Three];
 
@@ -67,7 +67,10 @@ impl Run {
 
     pub(crate) fn plan(&self, world: usize) -> Arc<Plan> {
         let policy = self.policy.clone();
-        Arc::new(Plan::with_owners(&self.registry, self.units.clone(), world, policy, self.owners).unwrap())
+        let work = |_: usize, p: &Parameter| {
+            (self.owners)(p).then(|| Work { flops: p.elements() as f64, elements: p.elements() })
+        };
+        Arc::new(Plan::with_owners(&self.registry, self.units.clone(), world, policy, work).unwrap())
     }
 
     /// The run on one rank.

@@ -47,12 +47,12 @@ impl Plan {
 
     /// A digest of each parameter and where it is.
     fn parameter_digests(&self) -> Vec<u64> {
-        let digest = |(parameter, placement)| {
+        let digest = |((parameter, placement), work)| {
             let mut hasher = blake3::Hasher::new();
-            hasher.update(format!("{parameter:?} {placement:?}").as_bytes());
+            hasher.update(format!("{parameter:?} {placement:?} {work:?}").as_bytes());
             short(&hasher)
         };
-        self.registry.iter().zip(&self.placements).map(digest).collect()
+        self.registry.iter().zip(&self.placements).zip(&self.works).map(digest).collect()
     }
 }
 

@@ -18,9 +18,10 @@ pub use memory::Memory;
 
 use self::settle::{settle, targets};
 use crate::bucket::{BucketPlan, Purpose, fill};
+use crate::owners::owners;
 use crate::partition::rows_shape;
 use crate::window::{Pane, Window};
-use crate::{Partition, PlanError, Policy, ReduceWhen, Stage, Unit};
+use crate::{Partition, PlanError, Policy, ReduceWhen, Stage, Unit, Work};
 
 /// What a rank keeps of a parameter between uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -74,6 +75,8 @@ pub struct Plan {
     world: usize,
     policy: Policy,
     placements: Vec<Placement>,
+    /// What orthogonalising costs, of the matrices that are orthogonalised.
+    works: Vec<Option<Work>>,
     gathers: Vec<Vec<BucketPlan>>,
     reduces: Vec<Vec<BucketPlan>>,
     publishes: Vec<BucketPlan>,
@@ -91,11 +94,15 @@ impl Plan {
         world: usize,
         policy: Policy,
     ) -> Result<Self, PlanError> {
-        Self::with_owners(registry, units, world, policy, |_| false)
+        Self::with_owners(registry, units, world, policy, |_, _| None)
     }
 
-    /// The same, where the parameters that `whole` chooses have one owner each (for an optimizer that needs whole
-    /// matrices): the rank with the fewest elements so far.
+    /// The same for an optimizer that needs whole matrices: `work` says by registry index which trained parameters those
+    /// are, and what each costs.
+    ///
+    /// At stages 0 to 2 they have one owner each ([`owners`](crate::owners)), so that nothing travels beyond what [`Self::new`] moves;
+    /// the other parameters' remaining rows then go where least is. At stage 3 they are dealt by rows as all others, and
+    /// meet at their owners in the step ([`Exchange`](crate::Exchange)).
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -104,7 +111,7 @@ impl Plan {
         units: Vec<Unit>,
         world: usize,
         policy: Policy,
-        whole: impl Fn(&Parameter) -> bool,
+        work: impl Fn(usize, &Parameter) -> Option<Work>,
     ) -> Result<Self, PlanError> {
         if world == 0 {
             return Err(PlanError::NoRanks);
@@ -121,6 +128,20 @@ impl Plan {
         // What tensor parallelism shards is dealt without regard to sizes, which differ between its ranks: they must find
         // the rows of what they replicate, or share, on the same data-parallel ranks.
         let (mut trained, mut frozen) = (vec![0; world], vec![0; world]);
+        let trains = |(index, parameter): (usize, &Parameter)| {
+            (parameter.trainable && targets[index] == index).then(|| work(index, parameter)).flatten()
+        };
+        let works: Vec<Option<Work>> = registry.iter().enumerate().map(trains).collect();
+        let mut owner_of = vec![None; registry.len()];
+        if policy.stage != Stage::Three {
+            let some: Vec<(usize, Work)> =
+                works.iter().enumerate().filter_map(|(i, w)| w.map(|w| (i, w))).collect();
+            let dealt = owners(&some.iter().map(|(_, w)| *w).collect::<Vec<_>>(), world);
+            for ((index, work), owner) in some.into_iter().zip(dealt) {
+                owner_of[index] = Some(owner);
+                trained[owner] += work.elements;
+            }
+        }
         let mut placements: Vec<Placement> = Vec::with_capacity(registry.len());
         for (index, parameter) in registry.iter().enumerate() {
             let target = targets[index];
@@ -129,9 +150,7 @@ impl Plan {
                 continue;
             }
             let loads = if parameter.trainable { &mut trained } else { &mut frozen };
-            let partition = if whole(parameter) {
-                let owner = (0..world).min_by_key(|&r| loads[r]).unwrap_or_default();
-                loads[owner] += parameter.elements();
+            let partition = if let Some(owner) = owner_of[index] {
                 Partition::owned(&parameter.shape, world, owner)
             } else if parameter.layout == Layout::Replicated {
                 Partition::balanced(&parameter.shape, loads)
@@ -157,6 +176,7 @@ impl Plan {
             world,
             policy,
             placements,
+            works,
             gathers: Vec::new(),
             reduces: Vec::new(),
             publishes: Vec::new(),
@@ -223,6 +243,12 @@ impl Plan {
     #[must_use]
     pub fn placement(&self, index: usize) -> &Placement {
         &self.placements[index]
+    }
+
+    /// What the matrix at `index` costs its owner, if [`Self::with_owners`] was told that it is one.
+    #[must_use]
+    pub fn work(&self, index: usize) -> Option<Work> {
+        self.works[index]
     }
 
     /// The rows of the parameter at `index` whose gradient, masters and moments `rank` has.

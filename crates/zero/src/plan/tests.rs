@@ -171,21 +171,70 @@ fn a_tied_parameter_is_its_target_everywhere_and_counted_once() {
     assert_eq!(reduced, registry.trainable().map(Parameter::elements).sum::<usize>());
 }
 
+fn matrices(_: usize, parameter: &Parameter) -> Option<Work> {
+    let elements = parameter.elements();
+    (parameter.role == Role::Matrix).then_some(Work { flops: elements as f64, elements })
+}
+
+/// Elements per step with owners are those without, to the last one.
 #[test]
-fn owners_have_whole_matrices() {
+fn owners_have_whole_matrices_and_nothing_more_travels() {
     let (registry, units) = model(Dtype::F32, false, true);
-    let plan =
-        Plan::with_owners(&registry, units, 3, policy(Stage::Two), |p| p.role == Role::Matrix).unwrap();
-    let mut owners = std::collections::BTreeSet::new();
-    for (index, parameter) in registry.iter().enumerate() {
-        let owner = plan.placement(index).partition.owner();
-        if parameter.role == Role::Matrix {
-            owners.insert(owner.unwrap());
+    for stage in [Stage::Zero, Stage::One, Stage::Two] {
+        let plan = Plan::with_owners(&registry, units.clone(), 3, policy(stage), matrices).unwrap();
+        let mut owners = std::collections::BTreeSet::new();
+        for (index, parameter) in registry.iter().enumerate() {
+            let owner = plan.placement(index).partition.owner();
+            assert_eq!(plan.work(index).is_some(), parameter.role == Role::Matrix);
+            if parameter.role == Role::Matrix {
+                owners.insert(owner.unwrap());
+            }
         }
+        assert_eq!(owners.len(), 3);
+        let without = Plan::new(&registry, units.clone(), 3, policy(stage)).unwrap();
+        for accumulation in [1, 4] {
+            assert_eq!(plan.traffic(accumulation), without.traffic(accumulation), "stage {stage}");
+        }
+        assert_ne!(plan.digest(), without.digest());
     }
-    assert_eq!(owners.len(), 3);
-    let psi = registry.iter().map(Parameter::elements).sum::<usize>() as u64;
-    assert_eq!(elements(&plan.traffic(1), Op::ReduceScatter, Dtype::F32), psi);
+}
+
+#[test]
+fn stage_3_deals_matrices_by_rows() {
+    let (registry, units) = model(Dtype::F32, false, true);
+    let with = Plan::with_owners(&registry, units.clone(), 3, policy(Stage::Three), matrices).unwrap();
+    let without = Plan::new(&registry, units, 3, policy(Stage::Three)).unwrap();
+    for index in 0..registry.len() {
+        assert_eq!(with.placement(index), without.placement(index));
+    }
+}
+
+/// What does not train is nobody's to orthogonalise, and what is tied is its target.
+#[test]
+fn frozen_and_tied_matrices_have_no_owner() {
+    let (mut registry, units) = model(Dtype::F32, true, true);
+    registry.get_mut("1.up").unwrap().trainable = false;
+    let all = |_: usize, p: &Parameter| Some(Work { flops: 1.0, elements: p.elements() });
+    let plan = Plan::with_owners(&registry, units, 2, policy(Stage::Two), all).unwrap();
+    let (frozen, head) = (registry.index_of("1.up").unwrap(), registry.index_of("head").unwrap());
+    assert_eq!((plan.work(frozen), plan.work(head)), (None, None));
+    assert!(plan.placement(frozen).partition.owner().is_none());
+    assert_eq!(plan.placement(head), plan.placement(0));
+    assert!(plan.placement(0).partition.owner().is_some());
+}
+
+/// What is left of the others' rows goes where least is.
+#[test]
+fn remaining_rows_count_what_owners_have() {
+    let mut registry = Registry::new();
+    for (name, shape, role) in [("m", [4, 4], Role::Matrix), ("e", [5, 2], Role::Embedding)] {
+        let p = Parameter { trainable: true, ..Parameter::new(name, &shape, role, Dtype::F32) };
+        registry.add(p).unwrap();
+    }
+    let units = vec![Unit::block("all", vec![0, 1])];
+    let plan = Plan::with_owners(&registry, units, 2, policy(Stage::Two), matrices).unwrap();
+    assert_eq!((plan.rows(0, 0), plan.rows(0, 1)), (0..4, 4..4));
+    assert_eq!((plan.rows(1, 0), plan.rows(1, 1)), (0..2, 2..5));
 }
 
 #[test]

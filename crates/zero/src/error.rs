@@ -6,6 +6,8 @@ use std::sync::Arc;
 use burnish_comm::CommError;
 use burnish_core::Dtype;
 
+use crate::ExchangeError;
+
 /// A plan that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -74,6 +76,9 @@ pub enum ZeroError {
     /// A plan that cannot be made.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// Matrices that cannot come together.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
     /// A plan for another number of ranks.
     #[error("the plan is for {plan} ranks, but the group has {group}; make the plan with the group's size")]
     World {

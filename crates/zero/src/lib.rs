@@ -54,6 +54,7 @@
 
 mod bucket;
 mod error;
+mod exchange;
 pub mod module;
 mod owners;
 mod partition;
@@ -68,6 +69,7 @@ pub use burnish_optim as optim;
 
 pub use bucket::{BucketPlan, Piece, Purpose};
 pub use error::{PlanError, ZeroError};
+pub use exchange::{Exchange, ExchangeError, Matrix, Routes};
 pub use module::{Wrap, Wrapped};
 pub use owners::{Work, owners};
 pub use partition::Partition;

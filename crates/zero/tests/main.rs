@@ -3,6 +3,7 @@
 
 mod agree;
 mod equal;
+mod exchange;
 mod faults;
 mod mixed;
 mod module;

@@ -21,7 +21,7 @@ use crate::bucket::{BucketPlan, Purpose, fill};
 use crate::owners::owners;
 use crate::partition::rows_shape;
 use crate::window::{Pane, Window};
-use crate::{Partition, PlanError, Policy, ReduceWhen, Stage, Unit, Work};
+use crate::{Matrix, Partition, PlanError, Policy, ReduceWhen, Stage, Unit, Work};
 
 /// What a rank keeps of a parameter between uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -249,6 +249,36 @@ impl Plan {
     #[must_use]
     pub fn work(&self, index: usize) -> Option<Work> {
         self.works[index]
+    }
+
+    /// What `rank` holds of every matrix that [`Self::with_owners`] was told of: where they come together.
+    ///
+    /// For plans whose registry has the logical shapes; under tensor parallelism a rank's columns, and its rows of the
+    /// logical matrix, are for who sharded it to say.
+    #[must_use]
+    pub fn matrices(&self, rank: usize) -> Vec<Matrix> {
+        let some = |index: usize| self.works[index].map(|work| (index, work));
+        let matrix = |(index, work): (usize, Work)| {
+            let parameter = self.registry.at(index);
+            let own = self.rows(index, rank);
+            let (rows, columns) = match parameter.shape.as_slice() {
+                [_, within @ .., columns] => {
+                    let within: usize = within.iter().product();
+                    (own.start * within..own.end * within, 0..*columns)
+                }
+                // A vector is one row.
+                _ => (0..1, own),
+            };
+            Matrix {
+                index,
+                name: parameter.name.clone(),
+                shape: parameter.shape.clone(),
+                flops: work.flops,
+                rows: vec![rows],
+                columns: vec![columns],
+            }
+        };
+        self.own().filter_map(some).map(matrix).collect()
     }
 
     /// The rows of the parameter at `index` whose gradient, masters and moments `rank` has.

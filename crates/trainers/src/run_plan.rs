@@ -82,7 +82,7 @@ impl RunPlan {
         let length = preparation.max_length.unwrap_or(folder.spec().max_positions);
         let tokens = rows * length.min(folder.spec().max_positions);
         let slots = AdamW::new(&registry, AdamWOptions::default()).schema();
-        let memory = (0..dp).map(|rank| plan.memory(rank, micro_batches, &slots)).collect();
+        let memory = (0..dp).map(|rank| plan.memory(rank, micro_batches, &|_| slots.clone())).collect();
         let recompute = training.gradient_checkpointing;
         let mut traffic = plan.traffic_of(micro_batches, &plan.reads(recompute));
         if ranks.nproc > 1 {

@@ -123,7 +123,8 @@ fn train(group: &Group, stage: Stage) -> Result<Trained, ModuleError> {
             println!("step {step} was skipped: gradient norm {norm}");
         }
     }
-    let memory = model.plan().memory(group.rank(), 1, &model.optimizer().schema());
+    let slots = model.optimizer().schema();
+    let memory = model.plan().memory(group.rank(), 1, &|_| slots.clone());
     Ok(Trained { losses, memory, weight: model.read("blocks.1.up.weight")?.to_f32() })
 }
 

@@ -93,7 +93,7 @@ fn measure(world: usize, policy: Policy, micro_batches: usize) -> (Measured, u64
     let plan = Arc::new(Plan::new(&registry, units, world, policy).unwrap());
     let slots =
         ["master", "exp_avg", "exp_avg_sq"].map(|name| SlotSpec { name: name.into(), dtype: Dtype::F32 });
-    let memory = |rank| plan.memory(rank, micro_batches, &slots);
+    let memory = |rank| plan.memory(rank, micro_batches, &|_| slots.to_vec());
     let (rest, peak) =
         (0..world).map(memory).fold((0, 0), |(rest, peak), m| (rest + m.rest(), peak + m.peak()));
     let before = LIVE.load(SeqCst);

@@ -68,7 +68,7 @@ pub struct TrafficLine {
 impl Plan {
     /// The plan of a step of `micro_batches` micro-batches with an optimizer that keeps `slots`, as data.
     #[must_use]
-    pub fn describe(&self, micro_batches: usize, slots: &[SlotSpec]) -> Description {
+    pub fn describe(&self, micro_batches: usize, slots: &dyn Fn(usize) -> Vec<SlotSpec>) -> Description {
         let elements = |i: usize| self.placements[i].partition.all_elements() as u64;
         let unit = |(number, unit): (usize, &crate::Unit)| UnitRow {
             name: unit.name.clone(),

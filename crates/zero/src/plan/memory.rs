@@ -24,6 +24,10 @@ pub struct Memory {
     /// The most that gradients need beyond that before they are summed: those of the whole model (stages 0 and 1, and
     /// accumulation before one reduction) or of units that are not complete, and buckets on their way.
     pub summing: u64,
+    /// The most that an optimizer of whole matrices needs in the step, when what gathering and summing needed is free again:
+    /// this rank's rows of the updates, the whole matrices that it puts together, and rounds on their way. What one
+    /// orthogonalisation needs by itself is not in it.
+    pub updating: u64,
 }
 
 impl Memory {
@@ -36,19 +40,26 @@ impl Memory {
     /// At most, activations aside.
     #[must_use]
     pub fn peak(&self) -> u64 {
-        self.rest() + self.gathered + self.summing
+        self.rest() + (self.gathered + self.summing).max(self.updating)
     }
 }
 
 impl Plan {
-    /// The bytes of `rank` in a step of `micro_batches` micro-batches, with an optimizer that keeps `slots`.
+    /// The bytes of `rank` in a step of `micro_batches` micro-batches, with an optimizer that keeps `slots` of the parameter
+    /// at an index: of every element that the rank updates.
     ///
-    /// A slot called `master` exists only for parameters that are stored in another dtype than the slot's.
+    /// A slot called `master` exists only for parameters that are stored in another dtype than the slot's. Where the
+    /// optimizer needs whole matrices ([`Plan::with_owners`]) the step's own need is in [`Memory::updating`].
     ///
     /// # Panics
     /// If there is no such rank.
     #[must_use]
-    pub fn memory(&self, rank: usize, micro_batches: usize, slots: &[SlotSpec]) -> Memory {
+    pub fn memory(
+        &self,
+        rank: usize,
+        micro_batches: usize,
+        slots: &dyn Fn(usize) -> Vec<SlotSpec>,
+    ) -> Memory {
         assert!(rank < self.world, "invariant: rank {rank} is one of {}", self.world);
         let mut memory = Memory::default();
         let mut whole_gradients = 0;
@@ -68,7 +79,10 @@ impl Plan {
             };
             whole_gradients += bytes(all, Dtype::F32);
             memory.gradients += bytes(updated, Dtype::F32);
-            for slot in slots {
+            if self.works[index].is_some() {
+                memory.updating += bytes(updated, Dtype::F32);
+            }
+            for slot in slots(index) {
                 if slot.name != "master" || slot.dtype != parameter.precision.store {
                     memory.optimizer += bytes(updated, slot.dtype);
                 }
@@ -76,6 +90,10 @@ impl Plan {
         }
         if self.world == 1 {
             return memory;
+        }
+        if let Some(routes) = &self.routes {
+            let travelling = IN_FLIGHT * routes.staged(rank);
+            memory.updating += bytes(routes.assembled(rank) + travelling, Dtype::F32);
         }
         // Stages 0 and 1 keep whole gradients to the step, and so does accumulation before one reduction.
         let early = self.policy.stage >= Stage::Two;

@@ -21,7 +21,7 @@ use crate::bucket::{BucketPlan, Purpose, fill};
 use crate::owners::owners;
 use crate::partition::rows_shape;
 use crate::window::{Pane, Window};
-use crate::{Matrix, Partition, PlanError, Policy, ReduceWhen, Stage, Unit, Work};
+use crate::{Matrix, Partition, PlanError, Policy, ReduceWhen, Routes, Stage, Unit, Work};
 
 /// What a rank keeps of a parameter between uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -77,6 +77,8 @@ pub struct Plan {
     placements: Vec<Placement>,
     /// What orthogonalising costs, of the matrices that are orthogonalised.
     works: Vec<Option<Work>>,
+    /// How these come together, where they are dealt by rows.
+    routes: Option<Routes>,
     gathers: Vec<Vec<BucketPlan>>,
     reduces: Vec<Vec<BucketPlan>>,
     publishes: Vec<BucketPlan>,
@@ -177,11 +179,17 @@ impl Plan {
             policy,
             placements,
             works,
+            routes: None,
             gathers: Vec::new(),
             reduces: Vec::new(),
             publishes: Vec::new(),
         };
         plan.fill();
+        if plan.world > 1 && plan.policy.stage == Stage::Three && plan.works.iter().any(Option::is_some) {
+            let holdings: Vec<Vec<Matrix>> = (0..world).map(|rank| plan.matrices(rank)).collect();
+            let routes = Routes::new(&holdings, plan.policy.bucket_elements);
+            plan.routes = Some(routes.expect("invariant: a partition's rows are those of the matrix"));
+        }
         Ok(plan)
     }
 
@@ -249,6 +257,14 @@ impl Plan {
     #[must_use]
     pub fn work(&self, index: usize) -> Option<Work> {
         self.works[index]
+    }
+
+    /// How matrices come together at stage 3, and what that moves beside [`Self::traffic`]; `None` where nothing does.
+    ///
+    /// Under tensor parallelism they come together over more ranks than this plan's: there it is an estimate.
+    #[must_use]
+    pub fn routes(&self) -> Option<&Routes> {
+        self.routes.as_ref()
     }
 
     /// What `rank` holds of every matrix that [`Self::with_owners`] was told of: where they come together.

@@ -41,8 +41,12 @@ fn policy(stage: Stage) -> Policy {
     Policy { persist_below: 0, ..Policy::new(stage) }
 }
 
-fn adamw() -> Vec<SlotSpec> {
-    ["master", "exp_avg", "exp_avg_sq"].map(|n| SlotSpec { name: n.into(), dtype: Dtype::F32 }).to_vec()
+fn slots(names: &[&str]) -> Vec<SlotSpec> {
+    names.iter().map(|&name| SlotSpec { name: name.into(), dtype: Dtype::F32 }).collect()
+}
+
+fn adamw(_: usize) -> Vec<SlotSpec> {
+    slots(&["master", "exp_avg", "exp_avg_sq"])
 }
 
 fn elements(traffic: &Traffic, op: Op, dtype: Dtype) -> u64 {
@@ -98,7 +102,7 @@ fn one_rank_has_no_traffic_at_any_stage() {
         let plan = Plan::new(&registry, units.clone(), 1, policy(stage)).unwrap();
         assert_eq!(plan.traffic(4), Traffic::default());
         assert_eq!(
-            plan.memory(0, 1, &adamw()).weights,
+            plan.memory(0, 1, &adamw).weights,
             4 * (registry.iter().map(Parameter::elements).sum::<usize>() - VOCAB * H) as u64
         );
     }
@@ -118,11 +122,11 @@ fn memory_at_rest_is_the_formula() {
             (Stage::Three, 18.0 / n),
         ] {
             let plan = Plan::new(&registry, units.clone(), world, policy(stage)).unwrap();
-            let total: u64 = (0..world).map(|r| plan.memory(r, 1, &adamw()).rest()).sum();
+            let total: u64 = (0..world).map(|r| plan.memory(r, 1, &adamw).rest()).sum();
             assert_eq!(total as f64 / n, bytes * psi, "stage {stage} over {world}");
             // Uneven rows cost at most the widest row, 12 + 4 + 2 bytes an element.
             for rank in 0..world {
-                let rest = plan.memory(rank, 1, &adamw()).rest() as f64;
+                let rest = plan.memory(rank, 1, &adamw).rest() as f64;
                 assert!(rest <= bytes * psi + 18.0 * (4 * H) as f64, "rank {rank}: {rest}");
             }
         }
@@ -134,7 +138,7 @@ fn f32_weights_have_no_second_master() {
     let (registry, units) = model(Dtype::F32, false, true);
     let psi = registry.iter().map(Parameter::elements).sum::<usize>() as u64;
     let plan = Plan::new(&registry, units, 1, policy(Stage::Zero)).unwrap();
-    assert_eq!(plan.memory(0, 1, &adamw()).optimizer, 8 * psi);
+    assert_eq!(plan.memory(0, 1, &adamw).optimizer, 8 * psi);
 }
 
 #[test]
@@ -143,7 +147,7 @@ fn frozen_parameters_are_sharded_and_never_reduced() {
     let plan = Plan::new(&registry, units, 4, policy(Stage::Three)).unwrap();
     assert!(plan.traffic(1).rows().all(|(key, _)| key.op == Op::AllGather));
     assert!(plan.publishes().is_empty() && plan.reduce_order().is_empty());
-    let memory = plan.memory(0, 1, &adamw());
+    let memory = plan.memory(0, 1, &adamw);
     assert_eq!((memory.gradients, memory.optimizer, memory.summing), (0, 0, 0));
 }
 
@@ -223,6 +227,40 @@ fn frozen_and_tied_matrices_have_no_owner() {
     assert!(plan.placement(0).partition.owner().is_some());
 }
 
+/// Muon keeps one moment where AdamW keeps two; whole matrices at stage 3 are a step's, and its least where sums are more.
+#[test]
+fn memory_counts_slots_by_parameter_and_whole_matrices_while_they_are() {
+    let (registry, units) = model(Dtype::Bf16, false, true);
+    let both = |index: usize| match registry.at(index).role {
+        Role::Matrix => slots(&["master", "momentum_buffer"]),
+        _ => adamw(index),
+    };
+    let of = |role: fn(&Parameter) -> bool| -> u64 {
+        registry.iter().filter(|p| role(p)).map(|p| p.elements() as u64).sum()
+    };
+    let (all, muon) = (of(|_| true), of(|p| p.role == Role::Matrix));
+    for stage in [Stage::Zero, Stage::One, Stage::Two, Stage::Three] {
+        let world = 4;
+        let plan = Plan::with_owners(&registry, units.clone(), world, policy(stage), matrices).unwrap();
+        let memory: Vec<Memory> = (0..world).map(|rank| plan.memory(rank, 1, &both)).collect();
+        let sum = |of: fn(&Memory) -> u64| memory.iter().map(of).sum::<u64>();
+        let times = if stage == Stage::Zero { world as u64 } else { 1 };
+        assert_eq!(sum(|m| m.optimizer), times * (12 * all - 4 * muon), "stage {stage}");
+        // Updates in rows, and at stage 3 every matrix once, and two rounds, of one bucket as all fits, there and back.
+        let routes = plan.routes();
+        let travelling: usize = routes.map_or(0, |r| (0..world).map(|rank| 2 * r.staged(rank)).sum());
+        let whole = if stage == Stage::Three { muon } else { 0 };
+        assert_eq!(sum(|m| m.updating), times * 4 * muon + 4 * (whole + travelling as u64), "stage {stage}");
+        assert_eq!(travelling > 0, stage == Stage::Three);
+        for m in &memory {
+            assert_eq!(m.peak(), m.rest() + (m.gathered + m.summing).max(m.updating));
+        }
+        assert_eq!(plan.describe(1, &both).memory, memory);
+    }
+    let alone = Plan::with_owners(&registry, units, 1, policy(Stage::Three), matrices).unwrap();
+    assert_eq!((alone.memory(0, 1, &both).updating, alone.routes()), (4 * muon, None));
+}
+
 /// What is left of the others' rows goes where least is.
 #[test]
 fn remaining_rows_count_what_owners_have() {
@@ -264,7 +302,7 @@ fn what_no_unit_lists_has_a_place_behind_the_others() {
 fn a_plan_describes_itself() {
     let (registry, units) = model(Dtype::Bf16, true, true);
     let plan = Plan::new(&registry, units, 1024, policy(Stage::Three)).unwrap();
-    let described = plan.describe(2, &adamw());
+    let described = plan.describe(2, &adamw);
     let psi = registry.iter().filter(|p| p.alias_of.is_none()).map(Parameter::elements).sum::<usize>() as u64;
     assert_eq!((described.world, described.elements, described.trained), (1024, psi, psi));
     assert_eq!(described.memory.iter().map(Memory::rest).sum::<u64>(), 18 * psi);

@@ -10,4 +10,5 @@ mod ranks;
 mod regressions_tp;
 mod resume;
 mod sameness;
+mod shared_traffic;
 mod tensor_parallel;

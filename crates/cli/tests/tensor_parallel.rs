@@ -190,7 +190,7 @@ fn a_plan_knows_who_shares_layers() {
     };
     let said = plan(&["--nproc=8", "--tp_size=4", "--zero_stage=2"]);
     assert!(
-        said.contains("8 ranks (4 share each layer)") && said.contains("share layers, estimated"),
+        said.contains("8 ranks (4 share each layer)") && said.contains("where layers are shared"),
         "{said}"
     );
     let weights = |said: &str| -> String {

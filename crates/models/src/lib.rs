@@ -32,6 +32,7 @@
 
 mod adapter;
 mod blueprint;
+mod collectives;
 mod config;
 mod decoder;
 mod decoding;
@@ -52,6 +53,7 @@ mod spec;
 
 pub use blueprint::{Blueprint, EMBED, HEAD};
 pub use burnish_ops::Parameters;
+pub use collectives::PassSize;
 pub use config::ConfigFile;
 pub use decoder::{Decoder, Tokens};
 pub use decoding::Decoding;

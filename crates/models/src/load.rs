@@ -36,7 +36,7 @@ pub enum Tuning<'a> {
 /// a part.
 pub struct Planned<'a> {
     folder: &'a ModelFolder,
-    blueprint: Blueprint,
+    pub(crate) blueprint: Blueprint,
     plan: Option<Plan>,
     tensors: AdapterTensors,
     base: usize,
@@ -110,15 +110,6 @@ impl<'a> Planned<'a> {
             Some((parallel, tp)) => parallel.local_registry(self.registry(), tp.rank()),
             None => self.registry().clone(),
         }
-    }
-
-    /// The parameters with the shapes of what one of `ranks` tensor-parallel ranks would hold.
-    ///
-    /// # Errors
-    /// If there are more ranks than heads.
-    pub fn registry_of(&mut self, rank: usize, ranks: usize) -> Result<Registry, ModelError> {
-        let parallel = Parallel::new(&mut self.blueprint, ranks)?;
-        Ok(parallel.local_registry(self.blueprint.registry(), rank))
     }
 
     /// As [`Self::rows`], of what this rank holds.

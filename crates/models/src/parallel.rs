@@ -148,6 +148,11 @@ impl Parallel {
         self.ranks
     }
 
+    /// Rows of the vocabulary that the rank with most has.
+    pub(crate) fn widest_vocab(&self) -> usize {
+        (0..self.ranks).map(|rank| self.vocab.len(rank)).max().unwrap_or(0)
+    }
+
     /// The registry with the shapes of what `rank` holds.
     #[must_use]
     pub fn local_registry(&self, registry: &Registry, rank: usize) -> Registry {

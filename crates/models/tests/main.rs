@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 mod adapters;
+mod collectives;
 mod dora;
 mod families;
 mod generation;

@@ -8,6 +8,7 @@
 //!   also inside a segment that is run again; so are [`gather_columns`](Tp::gather_columns),
 //!   [`scatter_columns`](Tp::scatter_columns) and the vocabulary-parallel [`embedding`](Tp::embedding).
 //! * [`Tp::sum_partial`]: gradients that are addends, summed once per step.
+//! * [`Forecast`]: what all that will move, to the element.
 //! * [`Tp::columns_to_rows`] and back: files hold rows of the whole matrix, whatever the ranks were.
 //!
 //! A row-parallel layer runs on a rank's columns together with its adapter, and one sum serves both:
@@ -69,6 +70,7 @@
 mod columns;
 mod conjugates;
 mod error;
+mod forecast;
 mod handle;
 mod heads;
 mod partial;
@@ -80,6 +82,7 @@ mod style;
 mod vocabulary;
 
 pub use error::TpError;
+pub use forecast::Forecast;
 pub use handle::Tp;
 pub use heads::{HeadSplit, RankHeads};
 pub use partial::{Addend, PARTIAL_BUCKET};

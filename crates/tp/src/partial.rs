@@ -75,19 +75,11 @@ impl Tp {
         if self.size() == 1 {
             return Ok(());
         }
-        let mut buckets: Vec<(usize, Vec<(usize, Wired)>)> = Vec::new();
+        let mut pieces = Vec::with_capacity(addends.len());
         for (index, addend) in addends.iter().enumerate() {
-            let Some(wired) = self.wired(addend)? else { continue };
-            let elements = wired.elements();
-            match buckets.last_mut() {
-                Some((held, pieces)) if *held + elements <= cap => {
-                    *held += elements;
-                    pieces.push((index, wired));
-                }
-                _ => buckets.push((elements, vec![(index, wired)])),
-            }
+            pieces.extend(self.wired(addend)?.map(|wired| (index, wired)));
         }
-        for (elements, pieces) in buckets {
+        for (elements, pieces) in buckets(pieces, cap) {
             self.sum_bucket(addends, elements, &pieces)?;
         }
         Ok(())
@@ -162,17 +154,28 @@ impl Tp {
             let got = addend.gradient.dtype();
             return Err(TpError::Dtype { what: what(), got, expected: "float32" });
         }
-        let row: usize = expected.iter().skip(1).product();
-        match (placement.gradient(), placement.split()) {
-            (Gradient::Partial, _) => Ok(Some(Wired { row, rows: addend.rows.len(), local: None })),
-            (Gradient::Shared, Some(split)) if placement.dim() == Some(0) => {
-                let (global, local) = shared_rows(split, &addend.rows, rank)
-                    .map_err(|row| TpError::Rows { what: what(), rows: addend.rows.clone(), row })?;
-                Ok(Some(Wired { row, rows: global, local: Some(local) }))
+        Wired::of(placement, &addend.rows, rank).map_err(|row| TpError::Rows {
+            what: what(),
+            rows: addend.rows.clone(),
+            row,
+        })
+    }
+}
+
+/// The gradients of each all-reduce, with its elements: as many as fit into `cap`, or one.
+pub(crate) fn buckets(pieces: Vec<(usize, Wired)>, cap: usize) -> Vec<(usize, Vec<(usize, Wired)>)> {
+    let mut buckets: Vec<(usize, Vec<(usize, Wired)>)> = Vec::new();
+    for (index, wired) in pieces {
+        let elements = wired.elements();
+        match buckets.last_mut() {
+            Some((held, pieces)) if *held + elements <= cap => {
+                *held += elements;
+                pieces.push((index, wired));
             }
-            _ => Ok(None),
+            _ => buckets.push((elements, vec![(index, wired)])),
         }
     }
+    buckets
 }
 
 /// How many rows travel of a dimension that some ranks share, if each gives all its rows, or its rows `rows`; and which of
@@ -211,7 +214,7 @@ fn shared_rows(
 }
 
 /// What of a gradient travels: rows of `row` elements each.
-struct Wired {
+pub(crate) struct Wired {
     row: usize,
     rows: usize,
     /// Which of them are which of this rank's; `None` where all are, in order.
@@ -219,6 +222,22 @@ struct Wired {
 }
 
 impl Wired {
+    /// Of the gradient of some rows of what `rank` holds; nothing of one that is no addend.
+    ///
+    /// # Errors
+    /// A row that only some of its ranks would give.
+    pub(crate) fn of(placement: &Placement, rows: &Range<usize>, rank: usize) -> Result<Option<Self>, usize> {
+        let row: usize = placement.local_shape(rank).iter().skip(1).product();
+        match (placement.gradient(), placement.split()) {
+            (Gradient::Partial, _) => Ok(Some(Self { row, rows: rows.len(), local: None })),
+            (Gradient::Shared, Some(split)) if placement.dim() == Some(0) => {
+                let (global, local) = shared_rows(split, rows, rank)?;
+                Ok(Some(Self { row, rows: global, local: Some(local) }))
+            }
+            _ => Ok(None),
+        }
+    }
+
     fn elements(&self) -> usize {
         self.rows * self.row
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use burnish_comm::{Op, Traffic};
 use burnish_config::PlanOptions;
 use burnish_core::{Dtype, Parameter};
-use burnish_models::Planned;
+use burnish_models::{PassSize, Planned};
 use burnish_optim::{AdamW, AdamWOptions};
 use burnish_peft::AdapterFolder;
 use burnish_report::{bytes, count};
@@ -14,6 +14,7 @@ use burnish_zero::{Memory, Plan};
 use crate::TrainError;
 use crate::rank::plan;
 use crate::sft::{lora_config, open_folder, trained_dtype, tuning};
+use crate::shared_layers::add_step;
 use crate::window::Sums;
 
 /// Scalars that the loop sums over ranks in a step: tokens before forward, metrics after backward.
@@ -32,10 +33,11 @@ pub struct RunPlan {
     pub memory: Vec<Memory>,
     /// Bytes of activations of a full micro-batch on one rank; an estimate.
     pub activations: u64,
-    /// The collectives of a full step among the ranks that take different rows.
+    /// The collectives of a full step among the ranks that take different rows, and of all ranks' scalars.
     pub traffic: Traffic,
-    /// Elements that a full step sums over the ranks that share layers, beside gradients; an estimate.
-    pub across: u64,
+    /// The collectives of a full step among the ranks that share layers, on the first of them. A full step has full
+    /// micro-batches, of one sequence per row that is predicted from its second token on.
+    pub shared: Traffic,
     /// The whole run.
     pub of: Whole,
 }
@@ -72,7 +74,8 @@ impl RunPlan {
         }
         let dp = ranks.nproc / tp_size;
         // The first rank of those that share layers has the larger part where sizes do not divide.
-        let registry = planned.registry_of(0, tp_size)?;
+        let parallel = planned.divided(tp_size)?;
+        let registry = parallel.local_registry(planned.registry(), 0);
         let plan = plan(&registry, planned.units(), dp, ranks)?;
         let rows = training.per_device_train_batch_size;
         let micro_batches = match ranks.global_batch_size {
@@ -90,11 +93,10 @@ impl RunPlan {
         }
         let spec = folder.spec();
         let activations = spec.activation_bytes(tokens, tokens, recompute, tp_size);
-        // Per layer two sums of the output in forward, again where it is recomputed, and two of the input's gradient;
-        // the embedding's and the head's.
-        let passes = if recompute { 6 } else { 4 };
-        let across = micro_batches * tokens * (passes * spec.layers + 2) * spec.hidden;
-        let across = if tp_size > 1 { across as u64 } else { 0 };
+        let size = PassSize { tokens, targets: tokens - rows.min(tokens), recompute };
+        let mut forecast = planned.forecast(&parallel, &size, micro_batches);
+        add_step(&mut forecast, &parallel, &plan)?;
+        let shared = forecast.traffic().clone();
         let own = planned.registry().iter().filter(|p| p.alias_of.is_none());
         let of = Whole {
             elements: own.map(Parameter::elements).sum(),
@@ -102,13 +104,19 @@ impl RunPlan {
             ranks: ranks.nproc,
             tp_size,
         };
-        Ok(Self { plan, of, micro_batches, tokens, memory, activations, traffic, across })
+        Ok(Self { plan, of, micro_batches, tokens, memory, activations, traffic, shared })
     }
 
-    /// Elements of weights and gradients that a full step moves.
+    /// Elements of weights and gradients that a full step moves among the ranks that take different rows.
     #[must_use]
     pub fn elements(&self) -> u64 {
         moved(&self.traffic)
+    }
+
+    /// Elements of activations and gradients that a full step moves among the ranks that share layers.
+    #[must_use]
+    pub fn shared_elements(&self) -> u64 {
+        moved(&self.shared)
     }
 }
 
@@ -154,21 +162,22 @@ impl fmt::Display for RunPlan {
         if self.of.ranks == 1 {
             return writeln!(f, "\nOne rank sends nothing.");
         }
+        let table = |f: &mut fmt::Formatter<'_>, title: &str, traffic: &Traffic| {
+            writeln!(f, "\n{title:36} calls     elements")?;
+            traffic.rows().try_for_each(|(key, row)| {
+                let name = format!("{} of {}", key.op, key.dtype);
+                writeln!(f, "{name:30} {:>11} {:>12}", row.calls, row.elements)
+            })
+        };
         if tp_size > 1 {
-            writeln!(
-                f,
-                "\nover the ranks that share layers, estimated: {} elements a step",
-                count(self.across)
-            )?;
+            table(f, "per step, where layers are shared", &self.shared)?;
+            let elements = self.shared_elements();
+            writeln!(f, "activations and gradients: {elements} elements in full micro-batches")?;
         }
         if self.plan.world() == 1 {
             return Ok(());
         }
-        writeln!(f, "\nper step                             calls     elements")?;
-        for (key, row) in self.traffic.rows() {
-            let name = format!("{} of {}", key.op, key.dtype);
-            writeln!(f, "{name:30} {:>11} {:>12}", row.calls, row.elements)?;
-        }
+        table(f, "per step", &self.traffic)?;
         let shares = self.elements() as f64 / (trained as f64).max(1.0);
         writeln!(
             f,

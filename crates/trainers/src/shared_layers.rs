@@ -3,13 +3,39 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use burnish_comm::Bucket;
-use burnish_models::to_host;
+use burnish_models::{Parallel, to_host};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_optim::{Gradients, Reduced};
-use burnish_tp::{Addend, Gradient};
+use burnish_tp::{Addend, Forecast, Gradient, TpError};
+use burnish_zero::Plan;
 
 use crate::TrainError;
 use crate::rank::Rank;
+
+/// The trained parameters of which each tensor-parallel rank has addends of the gradient, where the data-parallel rank
+/// `dp` has rows of them: the same on every tensor-parallel rank, also where only one has an addend (biases of
+/// row-parallel layers).
+fn addends(parallel: &Parallel, plan: &Plan, dp: usize) -> Vec<usize> {
+    let registry = plan.registry();
+    let summed = |index: usize| {
+        let parameter = registry.at(index);
+        let partial = matches!(parallel.placement(index).gradient(), Gradient::Partial | Gradient::Shared);
+        partial && parameter.trainable && parameter.alias_of.is_none() && !plan.rows(index, dp).is_empty()
+    };
+    (0..registry.len()).filter(|&index| summed(index)).collect()
+}
+
+/// Adds what [`Rank::summed`] and [`Rank::sum_squares`] move once a step, on the first rank of all.
+///
+/// # Errors
+/// If ranks that share rows would not give the same ones.
+pub(crate) fn add_step(forecast: &mut Forecast, parallel: &Parallel, plan: &Plan) -> Result<(), TpError> {
+    let name = |index: usize| plan.registry().at(index).name.as_str();
+    let given = addends(parallel, plan, 0).into_iter();
+    forecast.sum_partial(0, given.map(|i| (name(i), parallel.placement(i), plan.rows(i, 0))))?;
+    forecast.sum_f64(1);
+    Ok(())
+}
 
 impl Rank<'_> {
     /// Sums what each tensor-parallel rank has an addend of.
@@ -17,19 +43,12 @@ impl Rank<'_> {
         let Some(parallel) = &self.parallel else { return Ok(gradients) };
         let mut entries = gradients.into_entries();
         let registry = self.store.registry();
-        // The same parameters on every rank, also where only one has an addend (biases of row-parallel layers).
-        for (index, parameter) in registry.iter().enumerate() {
-            let partial =
-                matches!(parallel.placement(index).gradient(), Gradient::Partial | Gradient::Shared);
-            let rows = self.plan.rows(index, self.dp.rank());
-            if partial && parameter.trainable && parameter.alias_of.is_none() && !rows.is_empty() {
-                let at = entries.binary_search_by_key(&index, |(index, _)| *index);
-                if let Err(at) = at {
-                    let mut shape = parameter.shape.clone();
-                    shape[0] = rows.len();
-                    let zeros = vec![0.0_f32; shape.iter().product()];
-                    entries.insert(at, (index, AnyTensor::from_elements(zeros, &shape, &self.sft.device)));
-                }
+        for index in addends(parallel, &self.plan, self.dp.rank()) {
+            if let Err(at) = entries.binary_search_by_key(&index, |(index, _)| *index) {
+                let mut shape = registry.at(index).shape.clone();
+                shape[0] = self.plan.rows(index, self.dp.rank()).len();
+                let zeros = vec![0.0_f32; shape.iter().product()];
+                entries.insert(at, (index, AnyTensor::from_elements(zeros, &shape, &self.sft.device)));
             }
         }
         let mut addends: Vec<Addend<'_>> = entries

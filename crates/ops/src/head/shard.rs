@@ -90,7 +90,14 @@ impl VocabShard {
     #[cfg(feature = "flex")]
     #[must_use]
     pub fn tile(&self) -> usize {
-        burnish_kernels::head_tile(self.widest())
+        tile(self.widest())
+    }
+
+    /// How often [`crate::head_loss`] with gradients gathers for `tokens` tokens, when the rank with most rows has
+    /// `widest`: on the CPU once per tile, elsewhere once. (With a magnitude once anywhere.)
+    #[must_use]
+    pub fn exchanges(widest: usize, tokens: usize) -> usize {
+        tokens.div_ceil(tile(widest)).max(1)
     }
 
     /// Rows of the rank that has most.
@@ -159,6 +166,17 @@ impl VocabShard {
         s.mean_logit.push((total / self.vocab() as f64) as f32);
         s.is_top1.push(is_top1);
     }
+}
+
+#[cfg(feature = "flex")]
+fn tile(widest: usize) -> usize {
+    burnish_kernels::head_tile(widest)
+}
+
+/// Without the CPU's kernels all tokens are one.
+#[cfg(not(feature = "flex"))]
+fn tile(_: usize) -> usize {
+    usize::MAX
 }
 
 impl fmt::Debug for VocabShard {

@@ -1,0 +1,106 @@
+//! What ranks that share layers move is what `plan` says, to the element.
+
+use std::path::Path;
+
+use crate::program::{fixtures, metrics, ok, sft};
+
+const LORA: [&str; 4] =
+    ["--use_peft", "--lora_r=3", "--lora_target_modules=all-linear", "--lora_dropout=0.1"];
+
+/// Longer rows than any run here takes: every micro-batch is full, and every token but a row's first is predicted.
+fn long_rows(root: &Path) -> String {
+    let row = format!("{{\"text\": \"{}\"}}\n", "the quick brown fox jumps over the lazy dog ".repeat(8));
+    let path = root.join("long.jsonl");
+    std::fs::write(&path, row.repeat(48)).unwrap();
+    path.display().to_string()
+}
+
+/// The number of elements that a line of the plan starting with `label` states.
+fn stated(said: &str, label: &str) -> f64 {
+    let line = said.lines().find_map(|line| line.strip_prefix(label));
+    line.map_or(0.0, |rest| rest.split_whitespace().next().unwrap().parse().unwrap())
+}
+
+/// Two steps of training move what `plan` states; the plan.
+#[track_caller]
+fn check(root: &Path, words: &[&str]) -> String {
+    let data = long_rows(root);
+    let mut all = vec!["--max_steps=2", "--save_strategy=no", "--max_length=12", "--logging_steps=1"];
+    all.extend(["--per_device_train_batch_size=2", "--stage3_param_persistence_threshold=50"]);
+    all.extend(words);
+    let out = root.join("out");
+    let _ = std::fs::remove_dir_all(&out);
+    let mut run = sft(&out, "text.jsonl", &all);
+    run[4] = data;
+    ok(&run);
+    run[0] = "plan".to_owned();
+    let said = ok(&run);
+    let planned = stated(&said, "activations and gradients: ") + stated(&said, "weights and gradients: ");
+    let records = metrics(&out);
+    assert_eq!(records.len(), 2);
+    for record in records {
+        assert_eq!(record["comm_elements"].as_f64(), Some(planned), "{words:?}\n{said}");
+    }
+    said
+}
+
+/// Each kind of tuning on `model`, over each mesh (ranks, tp_size, zero_stage), in turn with and without recomputation
+/// and accumulation.
+fn every_kind(model: &str, meshes: &[(usize, usize, u8)]) {
+    let root = tempfile::tempdir().unwrap();
+    let model = format!("--model_name_or_path={}", fixtures().join("models").join(model).display());
+    let dora: Vec<&str> = LORA.iter().copied().chain(["--use_dora"]).collect();
+    let vocabulary = ["--use_peft", "--lora_r=2", "--lora_target_modules=embed_tokens,o_proj,k_proj,lm_head"];
+    // The tied model's row of padding is zero, which has no direction: no magnitude on its head.
+    let of_head = if model.contains("tied") { "" } else { ",lm_head" };
+    let targets = format!("--lora_target_modules=embed_tokens,o_proj,k_proj{of_head}");
+    let dora_vocabulary = ["--use_peft", "--use_dora", "--lora_r=2", &targets];
+    let copies = ["--use_peft", "--lora_target_modules=v_proj", "--lora_modules_to_save=lm_head,norm"];
+    let kinds: [&[&str]; 7] =
+        [&LORA, &dora, &vocabulary, &dora_vocabulary, &copies, &[], &["--dtype=bfloat16"]];
+    for (turn, kind) in kinds.iter().enumerate() {
+        for (mesh_turn, (nproc, tp, stage)) in meshes.iter().enumerate() {
+            let given =
+                [format!("--nproc={nproc}"), format!("--tp_size={tp}"), format!("--zero_stage={stage}")];
+            // Neighbours in the list of meshes take different pairs, and so do kinds.
+            let turn = turn + mesh_turn;
+            let recompute =
+                if turn % 2 == 0 { "--gradient_checkpointing" } else { "--no_gradient_checkpointing" };
+            let accumulation = format!("--gradient_accumulation_steps={}", 1 + turn / 2 % 2);
+            let mut words = vec![model.as_str(), recompute, &accumulation];
+            words.extend(given.iter().map(String::as_str).chain(kind.iter().copied()));
+            check(root.path(), &words);
+        }
+    }
+}
+
+const MESHES: [(usize, usize, u8); 6] = [(2, 2, 0), (3, 3, 0), (4, 4, 0), (4, 2, 0), (4, 2, 2), (4, 2, 3)];
+
+#[test]
+fn an_untied_model_moves_what_its_plan_states() {
+    every_kind("llama", &MESHES);
+}
+
+#[test]
+fn a_tied_model_with_head_norms_moves_what_its_plan_states() {
+    every_kind("qwen3-tied", &MESHES);
+}
+
+/// Both of two settings, on one mesh.
+#[test]
+fn recomputation_repeats_the_sums_of_forward_and_accumulation_those_of_a_pass() {
+    let root = tempfile::tempdir().unwrap();
+    let mut planned = Vec::new();
+    for recompute in ["--gradient_checkpointing", "--no_gradient_checkpointing"] {
+        for accumulation in ["--gradient_accumulation_steps=1", "--gradient_accumulation_steps=2"] {
+            let mut words = vec!["--nproc=2", "--tp_size=2", recompute, accumulation];
+            words.extend(LORA);
+            let said = check(root.path(), &words);
+            planned.push(stated(&said, "activations and gradients: "));
+        }
+    }
+    let [again_1, again_2, once_1, once_2] = planned[..] else { panic!("{planned:?}") };
+    // What is summed once a step is not doubled.
+    assert!(again_2 < 2.0 * again_1 && once_2 < 2.0 * once_1, "{planned:?}");
+    assert!((again_2 - again_1) > (once_2 - once_1), "{planned:?}");
+}

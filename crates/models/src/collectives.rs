@@ -1,0 +1,77 @@
+//! What the ranks that share a decoder's layers move, before any is sent.
+
+use burnish_ops::VocabShard;
+use burnish_tp::Forecast;
+
+use crate::blueprint::Blueprint;
+use crate::layers::Layer;
+use crate::{ModelError, Parallel, Planned};
+
+/// The size of a micro-batch in training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassSize {
+    /// Tokens.
+    pub tokens: usize,
+    /// Of those, the ones that predict something: what goes through the head.
+    pub targets: usize,
+    /// Whether blocks run again in backward.
+    pub recompute: bool,
+}
+
+impl Planned<'_> {
+    /// How the model's parameters would lie over `ranks` tensor-parallel ranks.
+    ///
+    /// # Errors
+    /// If there are more ranks than heads.
+    pub fn divided(&mut self, ranks: usize) -> Result<Parallel, ModelError> {
+        Parallel::new(&mut self.blueprint, ranks)
+    }
+
+    /// What forward and backward of `passes` micro-batches move over the ranks that share layers, to the element.
+    ///
+    /// # Panics
+    /// If `parallel` is another model's.
+    #[must_use]
+    pub fn forecast(&self, parallel: &Parallel, size: &PassSize, passes: usize) -> Forecast {
+        let mut forecast = Forecast::new(parallel.ranks());
+        self.blueprint.forecast(parallel, size, passes, &mut forecast);
+        forecast
+    }
+}
+
+impl Blueprint {
+    /// Beside the collectives, which stand in [`run_block`](crate::decoder::run_block) and around it: this is their list.
+    fn forecast(&self, parallel: &Parallel, size: &PassSize, passes: usize, forecast: &mut Forecast) {
+        let hidden = self.spec.hidden;
+        let stream = size.tokens * hidden;
+        let forwards = if size.recompute { 2 * passes } else { passes };
+        // Kept for the whole pass.
+        let norms = |layer: &Layer, forecast: &mut Forecast| {
+            if magnitude(layer) {
+                forecast.summed(hidden, passes);
+            }
+        };
+        norms(&self.embed, forecast);
+        forecast.g(stream, passes);
+        for block in &self.blocks {
+            // Before q, k and v, and before gate and up.
+            forecast.f(stream, 2 * passes);
+            for row in [&block.o, &block.down] {
+                norms(row, forecast);
+                forecast.g(stream, forwards);
+            }
+        }
+        forecast.f(size.targets * hidden, passes);
+        // A magnitude's gradient is made of whole statistics.
+        let exchanges = if magnitude(&self.head) {
+            1
+        } else {
+            VocabShard::exchanges(parallel.widest_vocab(), size.targets)
+        };
+        forecast.all_gather(VocabShard::VALUES * size.targets * passes, exchanges * passes);
+    }
+}
+
+fn magnitude(layer: &Layer) -> bool {
+    layer.low_rank.as_ref().is_some_and(|l| l.magnitude.is_some())
+}

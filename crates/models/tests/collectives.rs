@@ -1,0 +1,72 @@
+//! Collectives of a pass over ranks that share layers: calls and elements of each kind, as forecast.
+
+use burnish_comm::{Traffic, local};
+use burnish_core::Dtype;
+use burnish_losses::{TokenLoss, token_loss};
+use burnish_models::{DropoutStep, Mode, ModelFolder, PassSize, Planned, Tokens, Tuning};
+use burnish_ops::select_rows;
+use burnish_peft::LoraConfig;
+use burnish_tp::Tp;
+
+use crate::recordings::{device, fixtures};
+
+const SEQUENCES: [&[u32]; 2] = [&[3, 1, 4, 1, 5, 9, 2, 6], &[5, 3, 7]];
+
+/// What the first of `ranks` ranks moves in a training pass, and what was forecast.
+fn pass(model: &str, config: Option<&LoraConfig>, ranks: usize, recompute: bool) -> (Traffic, Traffic) {
+    let path = fixtures().join(model);
+    let mut all = local::run(ranks, |world| {
+        let folder = ModelFolder::open(&path).unwrap();
+        let tuning = config.map_or(Tuning::Full, Tuning::NewAdapter);
+        let mut planned = Planned::new(&folder, &tuning, Dtype::F32, 0).unwrap();
+        let tokens = Tokens::from_sequences(&SEQUENCES);
+        // The last token of a sequence predicts nothing here.
+        let rows: Vec<usize> = tokens.documents.iter().flat_map(|d| d.start..d.end - 1).collect();
+        let targets: Vec<u32> = rows.iter().map(|&row| tokens.ids[row + 1]).collect();
+        let size = PassSize { tokens: tokens.ids.len(), targets: targets.len(), recompute };
+        let parallel = planned.divided(ranks).unwrap();
+        let forecast = planned.forecast(&parallel, &size, 1).traffic().clone();
+
+        let tp = Tp::new(&world.group());
+        let decoder = planned.over(&tp).unwrap().resident(&device()).unwrap().0.decoder;
+        let ids = std::sync::Arc::new(rows.iter().map(|&row| tokens.rows[row]).collect());
+        world.group().clear_traffic();
+        let pass = decoder.pass(Mode::Train { recompute, dropout: Some(DropoutStep { seed: 1, step: 0 }) });
+        let hidden = select_rows(&decoder.hidden(&tokens, &pass).unwrap(), &rows.into()).unwrap();
+        let hidden = decoder.final_norm(&hidden, &pass).unwrap();
+        let head = decoder.head(&pass, &ids).unwrap();
+        let options = decoder.head_options(1.0);
+        let loss =
+            token_loss(TokenLoss::Nll, &hidden, &head, decoder.vocab_shard(), &targets.into(), options, 9.0);
+        pass.backward(&loss.unwrap().loss).unwrap();
+        tp.check().unwrap();
+        (world.group().traffic(), forecast)
+    });
+    all.remove(0).unwrap()
+}
+
+fn config(targets: &[&str], dora: bool) -> LoraConfig {
+    let json = serde_json::json!({
+        "peft_type": "LORA", "r": 2, "lora_alpha": 4, "lora_dropout": 0.1,
+        "target_modules": targets, "use_dora": dora,
+    });
+    LoraConfig::from_json(&json.to_string()).unwrap()
+}
+
+#[test]
+fn a_pass_makes_the_collectives_that_were_forecast() {
+    let linear = config(&["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"], false);
+    let dora = config(&["embed_tokens", "k_proj", "o_proj", "down_proj"], true);
+    for model in ["llama", "qwen2-tied", "qwen3"] {
+        for config in [None, Some(&linear), Some(&dora)] {
+            for recompute in [false, true] {
+                for ranks in [1, 2, 4] {
+                    let (moved, forecast) = pass(model, config, ranks, recompute);
+                    let what = format!("{model} over {ranks} ranks, recompute {recompute}, {config:?}");
+                    assert_eq!(moved, forecast, "{what}");
+                    assert_eq!(forecast.rows().count() == 0, ranks == 1, "{what}");
+                }
+            }
+        }
+    }
+}

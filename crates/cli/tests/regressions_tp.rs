@@ -139,3 +139,23 @@ fn j2_accumulation_is_one_batch() {
         }
     }
 }
+
+/// (a), (b) Biases of row-parallel layers, which one rank alone adds, train as on one rank.
+#[test]
+fn a_b_biases_of_row_parallel_layers_train_as_on_one_rank() {
+    let root = tempfile::tempdir().unwrap();
+    let base = root.path().join("base");
+    std::fs::create_dir(&base).unwrap();
+    for name in ["tokenizer.json", "tokenizer_config.json", "generation_config.json"] {
+        std::fs::copy(model().join(name), base.join(name)).unwrap();
+    }
+    let config = std::fs::read_to_string(model().join("config.json")).unwrap();
+    let biased = config
+        .replace(r#""attention_bias": false"#, r#""attention_bias": true"#)
+        .replace(r#""mlp_bias": false"#, r#""mlp_bias": true"#);
+    assert_ne!(config, biased);
+    std::fs::write(base.join("config.json"), biased).unwrap();
+    let path = format!("--model_name_or_path={}", base.display());
+    let words = [path.as_str(), "--random_weights", "--learning_rate=1e-3"];
+    check("prompt_completion.jsonl", &words, &MESHES);
+}

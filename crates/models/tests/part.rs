@@ -161,39 +161,45 @@ impl Part {
     fn written(&self) -> Written {
         let row = |(index, p): (usize, &burnish_core::Parameter)| {
             let exported = p.alias_of.is_none() && (!self.exporter.is_adapter() || p.trainable);
-            exported.then(|| self.rows(index, self.resident.read(index))).flatten()
+            if exported { self.rows(index, self.resident.read(index)) } else { Vec::new() }
         };
         Written(self.registry.iter().enumerate().map(row).collect())
     }
 
-    fn rows(&self, index: usize, value: AnyTensor) -> Option<(Range<usize>, HostTensor)> {
+    fn rows(&self, index: usize, value: AnyTensor) -> Vec<(Range<usize>, HostTensor)> {
         let placement = self.parallel.placement(index);
         let (rank, rows) = (self.tp.rank(), 0..value.shape()[0]);
-        match (placement.dim(), placement.split()) {
-            (Some(0), Some(split)) => {
-                let own = split.range(rank).filter(|_| !placement.saved(rank).is_empty())?;
-                Some((own, to_host(&value)))
-            }
-            (Some(_), Some(split)) => {
-                let name = &self.registry.at(index).name;
-                let (rows, value) = self.tp.columns_to_rows(&value, rows, split, name).unwrap();
-                Some((rows, to_host(&value)))
-            }
-            _ => (rank == 0).then(|| (rows, to_host(&value))),
+        if let (Some(1..), Some(split)) = (placement.dim(), placement.split()) {
+            let name = &self.registry.at(index).name;
+            let (rows, value) = self.tp.columns_to_rows(&value, rows, split, name).unwrap();
+            return vec![(rows, to_host(&value))];
         }
+        let row: usize = value.shape().iter().skip(1).product();
+        let piece = |(own, whole): (Range<usize>, Range<usize>)| {
+            let mut shape = value.shape();
+            shape[0] = own.len();
+            (whole, to_host(&value.piece(own.start * row..own.end * row, &shape)))
+        };
+        placement.saved_rows(rank, &rows).into_iter().map(piece).collect()
     }
 }
 
 /// What a rank writes, by parameter.
-struct Written(Vec<Option<(Range<usize>, HostTensor)>>);
+struct Written(Vec<Vec<(Range<usize>, HostTensor)>>);
 
 impl RowSource for Written {
-    fn rows(&self, index: usize) -> Range<usize> {
-        self.0[index].as_ref().map_or(0..0, |(rows, _)| rows.clone())
+    fn rows(&self, index: usize) -> Vec<Range<usize>> {
+        self.0[index].iter().map(|(rows, _)| rows.clone()).collect()
     }
 
     fn read(&self, index: usize) -> Result<HostTensor, ModelError> {
-        Ok(self.0[index].as_ref().unwrap().1.clone())
+        let mut all = self.0[index].iter();
+        let mut whole = all.next().unwrap().1.clone();
+        for (_, piece) in all {
+            whole.shape[0] += piece.shape[0];
+            whole.bytes.extend_from_slice(&piece.bytes);
+        }
+        Ok(whole)
     }
 }
 

@@ -6,35 +6,41 @@ use burnish_config::EvalOptions;
 use burnish_data::{Collator, Source};
 use burnish_losses::TokenLoss;
 use burnish_report::replace;
-use burnish_trainers::{evaluate, packing, prepare_rows};
+use burnish_trainers::{packing, prepare_rows};
 use serde_json::json;
+
+use crate::model::Loaded;
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<EvalOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
     let options = resolved.options;
-    crate::use_threads(options.model.threads)?;
-    let loaded = crate::model::load(&options.model)?;
-    let mut rows = prepare_rows(loaded.folder.path(), &options.preparation, loaded.folder.spec().vocab)?;
+    let loaded = Loaded::open(&options.model, &options.ranks)?;
+    let folder = loaded.inference.folder();
+    let mut rows = prepare_rows(folder.path(), &options.preparation, folder.spec().vocab)?;
     rows.rules.packing = packing(&options.packing, options.packing.packs_evaluation());
     let source = Source::train(&options.input.dataset_name, &options.input.dataset_test_split)?;
     let data = rows.preparer().prepare(&source.name(), source.records())?;
     let collator = Collator { padding_free: rows.rules.is_padding_free(), ..Collator::default() };
     let size = options.batches.per_device_eval_batch_size;
-    let found = evaluate(&loaded.model.decoder, &data.examples, &collator, size, TokenLoss::Nll)?;
-    let loss = found.tally.mean("loss").unwrap_or(0.0);
-    let result = json!({
-        "eval_loss": loss,
-        "eval_perplexity": loss.exp(),
-        "eval_mean_token_accuracy": found.tally.mean("mean_token_accuracy"),
-        "eval_entropy": found.tally.mean("entropy"),
-        "eval_rows": found.rows,
-        "eval_target_tokens": found.tokens,
-        "eval_runtime": found.seconds,
-    });
-    let text = serde_json::to_string_pretty(&result)?;
-    match &options.input.output_file {
-        Some(path) => replace(path, text.as_bytes())?,
-        None => println!("{text}"),
-    }
-    Ok(ExitCode::SUCCESS)
+    loaded.run(
+        |rank| rank.evaluate(&data.examples, &collator, size, TokenLoss::Nll),
+        |found| {
+            let loss = found.tally.mean("loss").unwrap_or(0.0);
+            let result = json!({
+                "eval_loss": loss,
+                "eval_perplexity": loss.exp(),
+                "eval_mean_token_accuracy": found.tally.mean("mean_token_accuracy"),
+                "eval_entropy": found.tally.mean("entropy"),
+                "eval_rows": found.rows,
+                "eval_target_tokens": found.tokens,
+                "eval_runtime": found.seconds,
+            });
+            let text = serde_json::to_string_pretty(&result)?;
+            match &options.input.output_file {
+                Some(path) => replace(path, text.as_bytes())?,
+                None => println!("{text}"),
+            }
+            Ok(())
+        },
+    )
 }

@@ -1,24 +1,22 @@
 //! `burnish generate`: continue a prompt, or every prompt of a file.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use burnish_config::{GenerateOptions, GenerationOptions, PreparationOptions};
 use burnish_data::{Row, Source, TextStream, Tokenizer};
-use burnish_models::{Generation, GenerationConfig};
-use burnish_trainers::{Prepared, prepare_rows};
+use burnish_models::{Generation, GenerationConfig, ModelFolder};
+use burnish_trainers::{InferenceRank, Prepared, TrainError, prepare_rows};
 use serde_json::json;
 
-use crate::model::Loaded;
+use crate::model::{Lines, Loaded};
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<GenerateOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
     let options = resolved.options;
-    crate::use_threads(options.model.threads)?;
-    let loaded = crate::model::load(&options.model)?;
+    let loaded = Loaded::open(&options.model, &options.ranks)?;
+    let folder = loaded.inference.folder();
     let prompts = &options.prompts;
     let preparation = PreparationOptions {
         chat_template_path: prompts.chat_template_path.clone(),
@@ -26,18 +24,25 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         pad_token: prompts.pad_token.clone(),
         ..PreparationOptions::default()
     };
-    let mut rows = prepare_rows(loaded.folder.path(), &preparation, loaded.folder.spec().vocab)?;
+    let mut rows = prepare_rows(folder.path(), &preparation, folder.spec().vocab)?;
     if prompts.apply_chat_template == Some(false) {
         rows.templates = None;
     }
-    let settings = settings(&loaded, &rows.tokenizer, &options.generation, prompts.eos_token.is_some())?;
+    let settings = settings(folder, &rows.tokenizer, &options.generation, prompts.eos_token.is_some())?;
     let skip = options.generation.skip_special_tokens;
     match (&prompts.prompt.0, &prompts.dataset_name) {
-        (Some(prompt), None) => one(&loaded, &rows, prompt, &settings, skip),
+        (Some(prompt), None) => {
+            let ids = rows.prompt("--prompt", prompt)?;
+            loaded.run(|rank| one(rank, &rows, &ids, &settings, skip), Ok)
+        }
         (None, Some(name)) => {
             let source = Source::train(name, &prompts.dataset_test_split)?;
-            let size = prompts.per_device_eval_batch_size.max(1);
-            many(&loaded, &rows, &source, &settings, (size, skip), prompts.output_file.as_deref())
+            if source.records().next().is_none() {
+                bail!("{}: no rows; each line holds a JSON object with a prompt", source.name());
+            }
+            let size = prompts.per_device_eval_batch_size;
+            let file = prompts.output_file.as_deref();
+            loaded.run(|rank| many(rank, &rows, &source, &settings, (size, skip), file), Ok)
         }
         _ => {
             bail!("generate needs a prompt: give --prompt TEXT, or --dataset_name with a prompt in each row")
@@ -47,12 +52,12 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
 
 /// The folder's settings, with what the options say.
 fn settings(
-    loaded: &Loaded,
+    folder: &ModelFolder,
     tokenizer: &Tokenizer,
     options: &GenerationOptions,
     eos_given: bool,
 ) -> anyhow::Result<Generation> {
-    let config = GenerationConfig::read(loaded.folder.path(), loaded.folder.config())?;
+    let config = GenerationConfig::read(folder.path(), folder.config())?;
     let mut settings = config.generation(options.seed);
     if settings.stop.is_empty() || eos_given {
         settings.stop = tokenizer.eos_id().into_iter().collect();
@@ -69,70 +74,65 @@ fn settings(
     Ok(settings)
 }
 
+/// One prompt, said token by token by the lead. Ranks that do not share layers with it have nothing to do.
 fn one(
-    loaded: &Loaded,
+    rank: &InferenceRank,
     rows: &Prepared,
-    prompt: &str,
+    prompt: &[u32],
     settings: &Generation,
     skip: bool,
-) -> anyhow::Result<ExitCode> {
-    let ids = rows.prompt("--prompt", prompt)?;
+) -> Result<(), TrainError> {
+    if !rank.with_lead() {
+        return Ok(());
+    }
+    let mut lines = Lines::new(None, rank)?;
     let mut stream = TextStream::new(skip);
     let mut fault = None;
-    let mut out = std::io::stdout().lock();
-    loaded.model.decoder.generate(&[ids], settings, &mut |_, token| {
-        let said = stream.push(&rows.tokenizer, token).map_err(anyhow::Error::from).and_then(|text| {
-            write!(out, "{text}")?;
-            Ok(out.flush()?)
-        });
-        fault = said.err();
+    rank.generate(&[prompt.to_vec()], settings, &mut |_, token| {
+        let text = stream.push(&rows.tokenizer, token).map_err(TrainError::from);
+        fault = text.and_then(|text| lines.write(text.as_bytes())).err();
         fault.is_none()
     })?;
     if let Some(fault) = fault {
         return Err(fault);
     }
-    writeln!(out, "{}", stream.finish(&rows.tokenizer)?)?;
-    Ok(ExitCode::SUCCESS)
+    let rest = stream.finish(&rows.tokenizer)?;
+    lines.write(format!("{rest}\n").as_bytes())
 }
 
+/// Every prompt of a source, a JSON line for each in their order.
 fn many(
-    loaded: &Loaded,
+    rank: &InferenceRank,
     rows: &Prepared,
     source: &Source,
     settings: &Generation,
     (size, skip): (usize, bool),
     file: Option<&Path>,
-) -> anyhow::Result<ExitCode> {
-    let mut out: Box<dyn Write> = match file {
-        Some(path) => Box::new(BufWriter::new(
-            File::create(path).with_context(|| format!("{}: cannot write", path.display()))?,
-        )),
-        None => Box::new(std::io::stdout().lock()),
-    };
+) -> Result<(), TrainError> {
+    let mut lines = Lines::new(file, rank)?;
     let preparer = rows.preparer();
-    let mut records = source.records().peekable();
-    if records.peek().is_none() {
-        bail!("{}: no rows; each line holds a JSON object with a prompt", source.name());
-    }
-    let mut first_row = 0;
-    while records.peek().is_some() {
-        let mut prompts = Vec::with_capacity(size);
-        for record in records.by_ref().take(size) {
-            prompts.push(preparer.prompt(&Row::parse(record?, "text")?)?);
-        }
-        let settings = Generation { first_row, ..settings.clone() };
-        let completions = loaded.model.decoder.generate(&prompts, &settings, &mut |_, _| true)?;
-        for (prompt, completion) in prompts.iter().zip(completions) {
-            let line = json!({
-                "prompt": rows.tokenizer.decode(prompt, false)?,
-                "completion": rows.tokenizer.decode(&completion.token_ids, skip)?,
-                "token_ids": completion.token_ids,
-                "finish_reason": completion.finish_reason.to_string(),
-            });
-            writeln!(out, "{line}")?;
-        }
-        first_row += prompts.len() as u64;
-    }
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    rank.in_order(
+        source.records(),
+        size,
+        |first_row, records| {
+            let mut prompts = Vec::with_capacity(records.len());
+            for record in records {
+                prompts.push(preparer.prompt(&Row::parse(record, "text")?)?);
+            }
+            let settings = Generation { first_row, ..settings.clone() };
+            let completions = rank.generate(&prompts, &settings, &mut |_, _| true)?;
+            let mut said = String::new();
+            for (prompt, completion) in prompts.iter().zip(completions) {
+                let line = json!({
+                    "prompt": rows.tokenizer.decode(prompt, false)?,
+                    "completion": rows.tokenizer.decode(&completion.token_ids, skip)?,
+                    "token_ids": completion.token_ids,
+                    "finish_reason": completion.finish_reason.to_string(),
+                });
+                said.push_str(&format!("{line}\n"));
+            }
+            Ok(said)
+        },
+        |text| lines.write(text),
+    )
 }

@@ -1,20 +1,75 @@
-//! A model folder, with an adapter over it, to score or generate with.
+//! A model that is used on ranks, and where what they say goes.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
 
 use burn::tensor::Device;
-use burnish_config::ModelOptions;
-use burnish_core::Dtype;
-use burnish_models::{Model, ModelFolder, Tuning};
-use burnish_peft::AdapterFolder;
+use burnish_config::{InferenceRankOptions, ModelOptions};
+use burnish_trainers::{Inference, InferenceRank, Ranks, TrainError};
 
+/// A model, and the ranks that use it.
 pub(crate) struct Loaded {
-    pub(crate) folder: ModelFolder,
-    pub(crate) model: Model,
+    pub(crate) inference: Inference,
+    ranks: Ranks,
 }
 
-pub(crate) fn load(options: &ModelOptions) -> anyhow::Result<Loaded> {
-    let folder = ModelFolder::open(&options.model_name_or_path)?;
-    let adapter = options.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
-    let tuning = adapter.as_ref().map_or(Tuning::None, Tuning::Adapter);
-    let model = Model::load(&folder, &tuning, Dtype::F32, 0, &Device::flex())?;
-    Ok(Loaded { folder, model })
+impl Loaded {
+    pub(crate) fn open(model: &ModelOptions, ranks: &InferenceRankOptions) -> anyhow::Result<Self> {
+        crate::use_threads(model.threads)?;
+        let (tp_size, ranks) = (ranks.tp_size, Ranks::of(&ranks.ranks())?);
+        Ok(Self { inference: Inference::open(model, tp_size, &Device::flex())?, ranks })
+    }
+
+    /// Runs `program` on every rank, then `end`, in the lead's process, with the lead's result.
+    pub(crate) fn run<T: Send>(
+        &self,
+        program: impl Fn(&InferenceRank) -> Result<T, TrainError> + Sync,
+        end: impl FnOnce(T) -> anyhow::Result<()>,
+    ) -> anyhow::Result<ExitCode> {
+        match self.inference.run(&self.ranks, program) {
+            Ok(result) if self.ranks.lead() => end(result).map(|()| ExitCode::SUCCESS),
+            Ok(_) => Ok(ExitCode::SUCCESS),
+            Err(error) => {
+                // Said while the other ranks can still be reached: a launcher ends all of them when one ends.
+                if self.ranks.lead() || !error.came_from_another_rank() {
+                    eprintln!("error: {error:#}");
+                }
+                Ok(ExitCode::from(1))
+            }
+        }
+    }
+}
+
+/// A file, or standard output; nothing on ranks that do not lead.
+pub(crate) struct Lines {
+    to: String,
+    out: Option<Box<dyn Write>>,
+}
+
+impl Lines {
+    pub(crate) fn new(file: Option<&Path>, rank: &InferenceRank) -> Result<Self, TrainError> {
+        let to = file.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
+        let mut lines = Self { to, out: None };
+        if rank.leads() {
+            lines.out = Some(match file {
+                Some(path) => Box::new(BufWriter::new(File::create(path).map_err(lines.fault())?)),
+                None => Box::new(std::io::stdout().lock()),
+            });
+        }
+        Ok(lines)
+    }
+
+    /// Writes `text`, so that it can be read at once.
+    pub(crate) fn write(&mut self, text: &[u8]) -> Result<(), TrainError> {
+        let Some(out) = &mut self.out else { return Ok(()) };
+        let written = out.write_all(text).and_then(|()| out.flush());
+        written.map_err(self.fault())
+    }
+
+    fn fault(&self) -> impl FnOnce(std::io::Error) -> TrainError {
+        let to = self.to.clone();
+        |source| TrainError::Lines { to, source }
+    }
 }

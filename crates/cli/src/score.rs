@@ -1,58 +1,57 @@
 //! `burnish score`: each row's log-probability.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use burnish_config::ScoreOptions;
 use burnish_data::{Collator, Example, Row, Source};
 use burnish_losses::TokenLoss;
-use burnish_models::Mode;
-use burnish_trainers::{MicroBatch, prepare_rows, supervised};
+use burnish_models::{Decoder, Mode};
+use burnish_trainers::{MicroBatch, TrainError, prepare_rows, supervised};
 use serde_json::json;
 
-use crate::model::Loaded;
+use crate::model::{Lines, Loaded};
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<ScoreOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
     let options = resolved.options;
-    crate::use_threads(options.model.threads)?;
-    let loaded = crate::model::load(&options.model)?;
-    let rows = prepare_rows(loaded.folder.path(), &options.preparation, loaded.folder.spec().vocab)?;
+    let loaded = Loaded::open(&options.model, &options.ranks)?;
+    let folder = loaded.inference.folder();
+    let rows = prepare_rows(folder.path(), &options.preparation, folder.spec().vocab)?;
     let source = Source::train(&options.input.dataset_name, &options.input.dataset_test_split)?;
-    let mut out: Box<dyn Write> = match &options.input.output_file {
-        Some(path) => Box::new(BufWriter::new(
-            File::create(path).with_context(|| format!("{}: cannot write", path.display()))?,
-        )),
-        None => Box::new(std::io::stdout().lock()),
+    let parse = |record| Row::parse(record, &rows.rules.text_field);
+    let Some(first) = source.records().next() else { bail!("{}: no rows to score", source.name()) };
+    // The first row decides for all, whichever rank scores it.
+    let completion_only = match options.preparation.completion_only_loss {
+        Some(only) => only,
+        None => parse(first?)?.has_prompt_and_completion,
     };
-    let size = options.batches.per_device_eval_batch_size.max(1);
     let preparer = rows.preparer();
-    let mut completion_only = options.preparation.completion_only_loss;
-    let mut records = source.records().peekable();
-    if records.peek().is_none() {
-        bail!("{}: no rows to score", source.name());
-    }
-    let mut index = 0;
-    while records.peek().is_some() {
-        let mut examples = Vec::with_capacity(size);
-        for record in records.by_ref().take(size) {
-            let row = Row::parse(record?, &rows.rules.text_field)?;
-            let only = *completion_only.get_or_insert(row.has_prompt_and_completion);
-            examples.push(preparer.prepared(&row, only)?);
+    let size = options.batches.per_device_eval_batch_size;
+    let score = |decoder: &Decoder, first_row: u64, records: Vec<_>| -> Result<String, TrainError> {
+        let mut examples = Vec::with_capacity(records.len());
+        for record in records {
+            examples.push(preparer.prepared(&parse(record)?, completion_only)?);
         }
-        for (sum, tokens) in scores(&loaded, &examples)? {
-            writeln!(out, "{}", json!({"index": index, "sum_logprob": sum, "num_tokens": tokens}))?;
-            index += 1;
+        let mut said = String::new();
+        for (index, (sum, tokens)) in (first_row..).zip(scores(decoder, &examples)?) {
+            let line = json!({"index": index, "sum_logprob": sum, "num_tokens": tokens});
+            said.push_str(&format!("{line}\n"));
         }
-    }
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
+        Ok(said)
+    };
+    loaded.run(
+        |rank| {
+            let mut lines = Lines::new(options.input.output_file.as_deref(), rank)?;
+            let say = |first_row, records| score(rank.decoder(), first_row, records);
+            rank.in_order(source.records(), size, say, |text| lines.write(text))
+        },
+        Ok,
+    )
 }
 
 /// The log-probability of each row's targets and their number; both 0 for a row without any.
-fn scores(loaded: &Loaded, examples: &[Option<Example>]) -> anyhow::Result<Vec<(f64, u64)>> {
+fn scores(decoder: &Decoder, examples: &[Option<Example>]) -> Result<Vec<(f64, u64)>, TrainError> {
     let mut sums = vec![(0.0, 0); examples.len()];
     let (places, present): (Vec<usize>, Vec<&Example>) =
         examples.iter().enumerate().filter_map(|(i, e)| Some((i, e.as_ref()?))).unzip();
@@ -60,8 +59,7 @@ fn scores(loaded: &Loaded, examples: &[Option<Example>]) -> anyhow::Result<Vec<(
     if batch.targets.is_empty() {
         return Ok(sums);
     }
-    let pass = loaded.model.decoder.pass(Mode::Score);
-    let scored = supervised(&loaded.model.decoder, &batch, &pass, TokenLoss::Nll, 1.0)?;
+    let scored = supervised(decoder, &batch, &decoder.pass(Mode::Score), TokenLoss::Nll, 1.0)?;
     for (&token, &log_prob) in batch.rows.iter().zip(&scored.stats.log_prob) {
         // Each row is one document here: nothing is packed.
         let row = batch.tokens.documents.partition_point(|d| d.end <= token);

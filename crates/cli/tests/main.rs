@@ -4,6 +4,7 @@
 mod bad_input;
 mod commands;
 mod convert;
+mod inference_ranks;
 mod mpi;
 mod program;
 mod ranks;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::program::{LORA, metrics, ok, sft, stderr};
 
 /// `mpirun` for `ranks` ranks of the program; `None`, and said so, on a machine without it.
-fn mpirun(ranks: usize) -> Option<Command> {
+pub(crate) fn mpirun(ranks: usize) -> Option<Command> {
     if Command::new("mpirun").arg("--version").output().is_err() {
         println!("no mpirun on this machine: not run");
         return None;

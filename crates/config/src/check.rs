@@ -10,8 +10,8 @@ use crate::command::{
 };
 use crate::fault::{Fault, Origin};
 use crate::groups::{
-    GenerationOptions, LoggingOptions, LoraOptions, ModelOptions, PackingOptions, PreparationOptions,
-    RankOptions, TrainingOptions,
+    GenerationOptions, InferenceRankOptions, LoggingOptions, LoraOptions, ModelOptions, PackingOptions,
+    PreparationOptions, RankOptions, TrainingOptions,
 };
 use crate::raw::Raw;
 use crate::setting::Resume;
@@ -376,22 +376,38 @@ impl GenerationOptions {
     }
 }
 
+/// Ranks in whole groups that share layers.
+fn launched(nproc: usize, tp_size: usize, checks: &mut Checks<'_>) {
+    checks.range("nproc", nproc >= 1, AT_LEAST_1);
+    checks.range("tp_size", tp_size >= 1, AT_LEAST_1);
+    if nproc > 1 && !nproc.is_multiple_of(tp_size.max(1)) {
+        let with = format!("nproc: {}", nproc);
+        checks.conflict(
+            "tp_size",
+            with,
+            "make nproc a multiple of tp_size: each group of tp_size ranks holds one model",
+        );
+    }
+}
+
+fn waiting(ddp_timeout: f64, checks: &mut Checks<'_>) {
+    let finite = ddp_timeout > 0.0 && ddp_timeout.is_finite();
+    checks.range("ddp_timeout", finite, "a number of seconds above 0");
+}
+
+impl InferenceRankOptions {
+    fn ranges(&self, checks: &mut Checks<'_>) {
+        launched(self.nproc, self.tp_size, checks);
+        waiting(self.ddp_timeout, checks);
+    }
+}
+
 impl RankOptions {
     fn conflicts(&self, model: &ModelOptions, training: &TrainingOptions, checks: &mut Checks<'_>) {
-        checks.range("nproc", self.nproc >= 1, AT_LEAST_1);
-        checks.range("tp_size", self.tp_size >= 1, AT_LEAST_1);
-        if self.nproc > 1 && !self.nproc.is_multiple_of(self.tp_size.max(1)) {
-            let with = format!("nproc: {}", self.nproc);
-            checks.conflict(
-                "tp_size",
-                with,
-                "make nproc a multiple of tp_size: each group of tp_size ranks holds one model",
-            );
-        }
+        launched(self.nproc, self.tp_size, checks);
         checks.range("global_batch_size", self.global_batch_size != Some(0), AT_LEAST_1);
         checks.range("reduce_bucket_size", self.reduce_bucket_size >= 1, AT_LEAST_1);
-        let finite = self.ddp_timeout > 0.0 && self.ddp_timeout.is_finite();
-        checks.range("ddp_timeout", finite, "a number of seconds above 0");
+        waiting(self.ddp_timeout, checks);
         if self.global_batch_size.is_some() && checks.is_given("gradient_accumulation_steps") {
             checks.conflict(
                 "global_batch_size",
@@ -480,6 +496,10 @@ impl GenerateOptions {
         let batch = self.prompts.per_device_eval_batch_size;
         checks.range("per_device_eval_batch_size", batch >= 1, AT_LEAST_1);
         self.generation.conflicts(checks);
+        self.ranks.ranges(checks);
+        if self.prompts.prompt.0.is_some() && self.ranks.nproc > self.ranks.tp_size {
+            checks.note("one prompt takes tp_size ranks; the others have nothing to do");
+        }
     }
 }
 
@@ -489,6 +509,7 @@ impl ScoreOptions {
         checks.rows("dataset_name", &self.input.dataset_name);
         self.preparation.ranges(checks);
         checks.range("per_device_eval_batch_size", self.batches.per_device_eval_batch_size >= 1, AT_LEAST_1);
+        self.ranks.ranges(checks);
     }
 }
 
@@ -499,6 +520,7 @@ impl EvalOptions {
         self.preparation.ranges(checks);
         self.packing.conflicts(self.preparation.max_length, checks);
         checks.range("per_device_eval_batch_size", self.batches.per_device_eval_batch_size >= 1, AT_LEAST_1);
+        self.ranks.ranges(checks);
     }
 }
 

@@ -6,9 +6,9 @@ use crate::check::Checks;
 use crate::fault::{ConfigError, Fault, Origin};
 use crate::foreign;
 use crate::groups::{
-    BatchOptions, ConvertTargetOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions,
-    MergeTargetOptions, ModelOptions, PackingOptions, PreparationOptions, PromptOptions, RankOptions,
-    SourceOptions, TrainingOptions,
+    BatchOptions, ConvertTargetOptions, GenerationOptions, InferenceRankOptions, InputOptions,
+    LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, PackingOptions, PreparationOptions,
+    PromptOptions, RankOptions, SourceOptions, TrainingOptions,
 };
 use crate::help;
 use crate::raw::Raw;
@@ -316,6 +316,8 @@ commands! {
         prompts: PromptOptions,
         /// The choice of tokens.
         generation: GenerationOptions,
+        /// The ranks.
+        ranks: InferenceRankOptions,
     }
 
     /// Options of `burnish score`.
@@ -329,6 +331,8 @@ commands! {
         preparation: PreparationOptions,
         /// Batches.
         batches: BatchOptions,
+        /// The ranks.
+        ranks: InferenceRankOptions,
     }
 
     /// Options of `burnish eval`.
@@ -344,6 +348,8 @@ commands! {
         packing: PackingOptions,
         /// Batches.
         batches: BatchOptions,
+        /// The ranks.
+        ranks: InferenceRankOptions,
     }
 
     /// Options of `burnish plan`.

@@ -46,9 +46,9 @@ pub use command::{
 pub use fault::{ConfigError, Fault, Origin};
 pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
 pub use groups::{
-    BatchOptions, ConvertTargetOptions, GenerationOptions, InputOptions, LoggingOptions, LoraOptions,
-    MergeTargetOptions, ModelOptions, PackingOptions, PreparationOptions, PromptOptions, RankOptions,
-    SourceOptions, TrainingOptions,
+    BatchOptions, ConvertTargetOptions, GenerationOptions, InferenceRankOptions, InputOptions,
+    LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, PackingOptions, PreparationOptions,
+    PromptOptions, RankOptions, SourceOptions, TrainingOptions,
 };
 pub use help::{markdown, overview};
 pub use raw::Raw;

@@ -132,6 +132,14 @@ pub enum TrainError {
         /// Its value.
         size: usize,
     },
+    /// Lines that cannot be written.
+    #[error("{to}: cannot write: {source}")]
+    Lines {
+        /// The file, or standard output.
+        to: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Overflow at the least loss scale.
     #[error(
         "step {step}: gradients overflow even at the least loss scale: training does not learn any more; lower \
@@ -189,11 +197,18 @@ impl TrainError {
     /// Whether this only says that another rank failed.
     #[must_use]
     pub fn came_from_another_rank(&self) -> bool {
-        let of = |error: &CommError| matches!(error, CommError::Failed { .. } | CommError::Gone { .. });
-        match self {
-            Self::Comm(error) | Self::Zero(ZeroError::Comm(error)) | Self::Tp(TpError::Comm(error)) => {
-                of(error)
+        fn told(error: &CommError) -> bool {
+            match error {
+                CommError::Failed { .. } | CommError::Gone { .. } => true,
+                CommError::Broken { first } => told(first),
+                _ => false,
             }
+        }
+        match self {
+            Self::Comm(error)
+            | Self::Zero(ZeroError::Comm(error))
+            | Self::Tp(TpError::Comm(error))
+            | Self::Model(ModelError::Tp(TpError::Comm(error))) => told(error),
             _ => false,
         }
     }

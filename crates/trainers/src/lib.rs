@@ -19,6 +19,7 @@
 mod checkpointing;
 mod error;
 mod evaluate;
+mod inference;
 mod leave;
 mod micro_batch;
 mod rank;
@@ -34,6 +35,7 @@ mod window;
 
 pub use error::TrainError;
 pub use evaluate::{Evaluation, evaluate, evaluate_on};
+pub use inference::{Inference, InferenceRank};
 pub use micro_batch::MicroBatch;
 pub use ranks::Ranks;
 pub use run_plan::RunPlan;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-use burnish_comm::{Group, Mesh, World};
+use burnish_comm::{Group, World};
 use burnish_config::{RankOptions, ReduceWhen};
 use burnish_core::Registry;
 use burnish_data::{Example, Step};
@@ -16,6 +16,7 @@ use burnish_tp::Tp;
 use burnish_zero::{Plan, Policy, Stage, Store, Unit};
 
 use crate::checkpointing::Resumed;
+use crate::ranks::axes;
 use crate::{MicroBatch, Sft, TrainError};
 
 /// A rank with everything that it trains.
@@ -38,11 +39,7 @@ impl<'a> Rank<'a> {
     /// Reads this rank's part of the parameters: from `resumed` what trains, from the model's folder the rest.
     pub(crate) fn new(sft: &'a Sft, world: &World, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
         let size = sft.options.ranks.tp_size;
-        if !world.size().is_multiple_of(size) {
-            return Err(TrainError::TpSize { tp_size: size, world: world.size() });
-        }
-        let mesh = Mesh::new(world, &[("dp", world.size() / size), ("tp", size)])?;
-        let (dp, tp) = (mesh.group("dp")?, Tp::new(&mesh.group("tp")?));
+        let (dp, tp) = axes(world, size)?;
         let mut planned = sft.planned()?;
         if size > 1 {
             planned = planned.over(&tp)?;

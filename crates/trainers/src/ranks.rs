@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use burnish_comm::{CommError, World, local, mpi, tcp};
+use burnish_comm::{CommError, Group, Mesh, World, local, mpi, tcp};
 use burnish_config::{RankOptions, Transport};
+use burnish_tp::Tp;
 
 use crate::TrainError;
 
@@ -105,6 +106,18 @@ impl Ranks {
             }
         }
     }
+}
+
+/// This rank among those that take other rows, and among the `tp_size` that share each layer with it.
+///
+/// # Errors
+/// If the ranks do not make whole groups.
+pub(crate) fn axes(world: &World, tp_size: usize) -> Result<(Group, Tp), TrainError> {
+    if !world.size().is_multiple_of(tp_size) {
+        return Err(TrainError::TpSize { tp_size, world: world.size() });
+    }
+    let mesh = Mesh::new(world, &[("dp", world.size() / tp_size), ("tp", tp_size)])?;
+    Ok((mesh.group("dp")?, Tp::new(&mesh.group("tp")?)))
 }
 
 fn size_in(variable: &str) -> Option<usize> {

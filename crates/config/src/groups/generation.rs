@@ -24,7 +24,7 @@ options! {
     Trl eos_token: Option<String> = None;
     /// The padding token; by default the tokenizer's.
     Trl pad_token: Option<String> = None;
-    /// Prompts that are continued together.
+    /// Prompts that are continued together on each rank.
     Transformers per_device_eval_batch_size: usize = 8;
 }
 

@@ -15,5 +15,5 @@ pub use generation::{GenerationOptions, PromptOptions};
 pub use logging::LoggingOptions;
 pub use lora::LoraOptions;
 pub use model::{MergeTargetOptions, ModelOptions};
-pub use ranks::RankOptions;
+pub use ranks::{InferenceRankOptions, RankOptions};
 pub use training::{BatchOptions, TrainingOptions};

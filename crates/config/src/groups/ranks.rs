@@ -32,3 +32,26 @@ options! {
     /// Seconds to wait for another rank before the run fails.
     Transformers ddp_timeout: f64 = 1800.0;
 }
+
+options! {
+    /// Ranks of a command that trains nothing: some share each layer, the others take different rows.
+    InferenceRankOptions, "Ranks";
+    /// Ranks that this process starts as threads; under mpirun the launcher decides.
+    Burnish nproc: usize = 1;
+    /// How ranks talk: `local` between the threads of one process, `mpi` or `tcp` between processes; `auto` sees mpirun
+    /// and torchrun.
+    Burnish transport: Transport = Transport::Auto;
+    /// Ranks that share each layer (tensor parallelism); the others take different rows.
+    Transformers tp_size: usize = 1;
+    /// Seconds to wait for another rank before the run fails.
+    Transformers ddp_timeout: f64 = 1800.0;
+}
+
+impl InferenceRankOptions {
+    /// The same ranks as a training command has them.
+    #[must_use]
+    pub fn ranks(&self) -> RankOptions {
+        let Self { nproc, transport, tp_size, ddp_timeout } = self.clone();
+        RankOptions { nproc, transport, tp_size, ddp_timeout, ..RankOptions::default() }
+    }
+}

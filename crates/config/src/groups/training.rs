@@ -10,7 +10,7 @@ use crate::table::options;
 options! {
     /// Batches without a loop around them.
     BatchOptions, "Batches";
-    /// Rows per batch.
+    /// Rows per batch on each rank.
     Transformers per_device_eval_batch_size: usize = 8;
 }
 

@@ -1,0 +1,266 @@
+//! A model that is used and not trained, on ranks that share its layers, its rows, or both.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::tensor::Device;
+use burnish_comm::{Bucket, Group, World};
+use burnish_config::ModelOptions;
+use burnish_core::Dtype;
+use burnish_data::{Collator, DataError, Example, Record};
+use burnish_losses::TokenLoss;
+use burnish_models::{Completion, Decoder, Generation, ModelFolder, Planned, Resident, Tuning};
+use burnish_peft::AdapterFolder;
+use burnish_tp::Tp;
+
+use crate::evaluate::{Evaluation, evaluate_on};
+use crate::ranks::axes;
+use crate::{Ranks, TrainError};
+
+/// A model folder, with an adapter over it, to score or generate with. Weights are read by the ranks, each its slices.
+pub struct Inference {
+    folder: ModelFolder,
+    adapter: Option<AdapterFolder>,
+    tp_size: usize,
+    device: Device,
+    /// What ranks of this process hold, by their place among those that share layers: one copy serves all with that
+    /// place.
+    held: Mutex<BTreeMap<usize, Arc<Resident>>>,
+}
+
+impl Inference {
+    /// Opens the folders; each layer will be shared by `tp_size` ranks.
+    ///
+    /// # Errors
+    /// If a folder is missing or damaged.
+    pub fn open(options: &ModelOptions, tp_size: usize, device: &Device) -> Result<Self, TrainError> {
+        let folder = ModelFolder::open(&options.model_name_or_path)?;
+        let adapter = options.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
+        Ok(Self { folder, adapter, tp_size, device: device.clone(), held: Mutex::default() })
+    }
+
+    /// The model's folder.
+    #[must_use]
+    pub fn folder(&self) -> &ModelFolder {
+        &self.folder
+    }
+
+    /// Runs `program` on every rank of this process, with the rank's part of the model; the first rank's result.
+    ///
+    /// # Errors
+    /// If the model cannot be divided so, a file is damaged; whatever `program` returns; if another rank fails.
+    pub fn run<T: Send>(
+        &self,
+        ranks: &Ranks,
+        program: impl Fn(&InferenceRank) -> Result<T, TrainError> + Sync,
+    ) -> Result<T, TrainError> {
+        ranks.run(|world| {
+            let rank = self.rank(world)?;
+            let result = program(&rank);
+            // What stopped the ranks that share layers comes before what followed from it.
+            rank.tp.check()?;
+            result
+        })
+    }
+
+    fn rank(&self, world: &World) -> Result<InferenceRank, TrainError> {
+        let (dp, tp) = axes(world, self.tp_size)?;
+        let tuning = self.adapter.as_ref().map_or(Tuning::None, Tuning::Adapter);
+        let mut planned = Planned::new(&self.folder, &tuning, Dtype::F32, 0)?;
+        if self.tp_size > 1 {
+            planned = planned.over(&tp)?;
+        }
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let model = match held.get(&tp.rank()) {
+            Some(resident) => planned.into_model(resident.clone()),
+            None => {
+                let (model, resident) = planned.resident(&self.device)?;
+                held.insert(tp.rank(), resident);
+                model
+            }
+        };
+        Ok(InferenceRank { world: world.group().channel("rows"), dp, tp, decoder: model.decoder })
+    }
+}
+
+/// One rank of those that use a model.
+pub struct InferenceRank {
+    world: Group,
+    /// The ranks that take other rows.
+    dp: Group,
+    /// The ranks that share each layer: they take the same rows and run the same passes.
+    tp: Tp,
+    decoder: Decoder,
+}
+
+impl InferenceRank {
+    /// Whether this rank speaks and writes for all.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.world.rank() == 0
+    }
+
+    /// Whether this rank shares layers with the lead: these run what has one row only.
+    #[must_use]
+    pub fn with_lead(&self) -> bool {
+        self.dp.rank() == 0
+    }
+
+    /// This rank's part of the model.
+    #[must_use]
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    /// As [`Decoder::generate`], on the ranks that share layers with this one: they choose the same tokens, so that a
+    /// completion ends at the same step on all of them. On one of them `on_token` may hear more than on others, but it
+    /// must not answer differently.
+    ///
+    /// # Errors
+    /// As there; if another rank fails.
+    pub fn generate(
+        &self,
+        prompts: &[Vec<u32>],
+        settings: &Generation,
+        on_token: &mut dyn FnMut(usize, u32) -> bool,
+    ) -> Result<Vec<Completion>, TrainError> {
+        // What follows a failure is no text.
+        let mut heard = |row, token| self.tp.check().is_ok() && on_token(row, token);
+        let done = self.decoder.generate(prompts, settings, &mut heard);
+        self.tp.check()?;
+        Ok(done?)
+    }
+
+    /// The loss and its companions over `examples`, whose batches are dealt to the ranks; the same result on all.
+    ///
+    /// # Errors
+    /// If a tensor does not fit, or another rank fails.
+    pub fn evaluate(
+        &self,
+        examples: &[Example],
+        collator: &Collator,
+        batch_rows: usize,
+        loss: TokenLoss,
+    ) -> Result<Evaluation, TrainError> {
+        let found = evaluate_on(&self.dp, &self.decoder, examples, collator, batch_rows, loss);
+        self.tp.check()?;
+        found
+    }
+
+    /// Deals `records` to the ranks in rounds of up to `size` rows each, and hands what they say of them to `write`, on
+    /// the lead, in the order of the rows. `say` gets the number of its first row, counted from 0, and some rows that
+    /// follow each other; the same on ranks that share layers.
+    ///
+    /// Every rank gives the same records; a row is only looked into by the ranks that it is dealt to.
+    ///
+    /// # Errors
+    /// What `records`, `say` and `write` return; if another rank fails.
+    pub fn in_order(
+        &self,
+        mut records: impl Iterator<Item = Result<Record, DataError>>,
+        size: usize,
+        mut say: impl FnMut(u64, Vec<Record>) -> Result<String, TrainError>,
+        mut write: impl FnMut(&[u8]) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        let (rank, ranks) = (self.dp.rank(), self.dp.size());
+        let mut first = 0;
+        loop {
+            let round = records.by_ref().take(size.max(1) * ranks).collect::<Result<Vec<_>, _>>()?;
+            let rows = round.len();
+            if rows == 0 {
+                // Nobody leaves before everything is written.
+                return Ok(self.world.barrier("rows")?);
+            }
+            // A round that is not full is dealt evenly as well.
+            let own = rows * rank / ranks..rows * (rank + 1) / ranks;
+            let start = own.start;
+            let own: Vec<Record> = round.into_iter().skip(start).take(own.len()).collect();
+            let said = if own.is_empty() { String::new() } else { say(first + start as u64, own)? };
+            self.tp.check()?;
+            if self.tp.rank() == 0 {
+                self.collect(said.into_bytes(), &mut write)?;
+            }
+            first += rows as u64;
+        }
+    }
+
+    /// What each data-parallel rank has to say, written by the first of them in their order.
+    fn collect(
+        &self,
+        said: Vec<u8>,
+        write: &mut impl FnMut(&[u8]) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        if self.dp.size() == 1 {
+            return write(&said);
+        }
+        let lengths = vec![1; self.dp.size()];
+        let own = Bucket::new(vec![said.len() as u64]);
+        let lengths = self.dp.all_gather_v(own, &lengths, "lengths of rows").wait()?;
+        let lengths: Vec<usize> = lengths.iter().flatten().map(|&length| length as usize).collect();
+        let parts = self.dp.gather(Bucket::new(said), &lengths, 0, "rows").wait()?;
+        parts.iter().flat_map(|parts| parts.iter()).try_for_each(write)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::path::Path;
+
+    use burnish_config::ModelOptions;
+
+    use super::*;
+
+    fn open(tp_size: usize) -> Inference {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/llama");
+        let options = ModelOptions { model_name_or_path: folder, ..ModelOptions::default() };
+        Inference::open(&options, tp_size, &Device::flex()).unwrap()
+    }
+
+    /// Elements that the lead holds.
+    fn elements(inference: &Inference, ranks: usize) -> usize {
+        let held = |rank: &InferenceRank| {
+            let registry = rank.decoder().parameters().registry().clone();
+            Ok(registry.iter().map(|p| p.elements()).sum())
+        };
+        inference.run(&Ranks::threads(ranks), held).unwrap()
+    }
+
+    #[test]
+    fn ranks_hold_slices_and_threads_with_the_same_slices_one_copy() {
+        let whole = elements(&open(1), 1);
+        for (ranks, tp_size) in [(2, 2), (4, 2), (3, 1), (4, 4)] {
+            let inference = open(tp_size);
+            let own = elements(&inference, ranks);
+            // Norms are whole on each, and four ranks share two heads of keys and values.
+            assert!(own * tp_size <= whole + whole / 10, "{own} of {whole} on each of {tp_size}");
+            assert_eq!(inference.held.lock().unwrap().len(), tp_size, "of {ranks} ranks");
+        }
+    }
+
+    #[test]
+    fn what_a_rank_could_not_do_is_told_once_as_its_own() {
+        let inference = open(2);
+        let failed = inference.run(&Ranks::threads(4), |rank| {
+            if rank.world.rank() == 3 {
+                return Err(TrainError::NothingTrains);
+            }
+            rank.world.barrier("never")?;
+            Ok(())
+        });
+        assert!(matches!(failed, Err(TrainError::NothingTrains)));
+        // The others hear of it in whatever they wait for, and in what they try after it.
+        let failed = inference.run(&Ranks::threads(2), |rank| {
+            if rank.leads() {
+                return Err(TrainError::NothingTrains);
+            }
+            let settings = Generation { max_new_tokens: 1_000, ..Generation::default() };
+            let stopped =
+                rank.generate(&[vec![1, 2]], &settings, &mut |_, _| panic!("said something")).unwrap_err();
+            let later = TrainError::from(rank.world.barrier("later").unwrap_err());
+            assert!(stopped.came_from_another_rank() && later.came_from_another_rank(), "{stopped}; {later}");
+            Err::<(), _>(stopped)
+        });
+        assert!(matches!(failed, Err(TrainError::NothingTrains)));
+    }
+}

@@ -1,5 +1,9 @@
 //! Ranks that share layers equal one rank, alone and with ZeRO over the others.
 
+use std::path::Path;
+
+use serde_json::Value;
+
 use crate::program::{LORA, copy, fails, fixtures, metrics, ok, rows, sft};
 use crate::ranks::{close, close_numbers};
 
@@ -74,6 +78,38 @@ fn adapters_on_the_vocabulary_and_trained_copies_equal_one_rank() {
     check("prompt_completion.jsonl", &words, &[(2, 2, 2), (3, 3, 0)]);
 }
 
+/// The word that starts from a small model with packed matrices.
+fn packed(root: &Path, kv_heads: usize) -> String {
+    let (from, to) = (fixtures().join("models/llama"), root.join(format!("phi3-{kv_heads}")));
+    std::fs::create_dir(&to).unwrap();
+    for file in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        std::fs::copy(from.join(file), to.join(file)).unwrap();
+    }
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(from.join("config.json")).unwrap()).unwrap();
+    config["model_type"] = "phi3".into();
+    config["num_key_value_heads"] = kv_heads.into();
+    std::fs::write(to.join("config.json"), config.to_string()).unwrap();
+    let word = |folder: &Path| format!("--model_name_or_path={}", folder.display());
+    let base = root.join(format!("base-{kv_heads}"));
+    let words = [&word(&to), "--random_weights", "--max_steps=1", "--dtype=float32", "--save_strategy=no"];
+    ok(&sft(&base, "text.jsonl", &words));
+    word(&base)
+}
+
+#[test]
+fn packed_matrices_equal_one_rank() {
+    let root = tempfile::tempdir().unwrap();
+    for (kv_heads, meshes) in
+        [(4, [(2, 2, 0), (3, 3, 1), (6, 3, 2), (4, 2, 3)]), (2, [(2, 2, 2), (4, 4, 0), (8, 4, 1), (8, 4, 3)])]
+    {
+        let model = packed(root.path(), kv_heads);
+        check("prompt_completion.jsonl", &[&model, "--learning_rate=1e-3"], &meshes);
+        let adapter = [&LORA[..], &[&model, "--use_dora", "--init_lora_weights=olora"]].concat();
+        check("prompt_completion.jsonl", &adapter, &meshes);
+    }
+}
+
 const MESHES: [Mesh; 4] = [(2, 2, 0), (3, 3, 0), (4, 4, 0), (4, 2, 3)];
 
 #[test]
@@ -132,6 +168,7 @@ fn a_mesh_with_stage_3_and_adapters_on_a_bf16_base_equals_one_rank() {
 #[test]
 fn a_run_goes_on_at_another_mesh() {
     let root = tempfile::tempdir().unwrap();
+    let packed = packed(root.path(), 4);
     for (case, (common, files)) in [
         (NO_DROPOUT.to_vec(), "adapter_model.safetensors"),
         (
@@ -139,6 +176,7 @@ fn a_run_goes_on_at_another_mesh() {
             "adapter_model.safetensors",
         ),
         (vec!["--dtype=bfloat16", "--learning_rate=1e-3"], "model.safetensors"),
+        (vec![&packed, "--learning_rate=1e-3"], "model.safetensors"),
     ]
     .into_iter()
     .enumerate()

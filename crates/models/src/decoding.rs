@@ -84,7 +84,8 @@ impl<'a> Decoding<'a> {
     ///
     /// All new tokens run in one flattened pass; only the last of each sequence goes through the head. Frequencies of
     /// a rotary embedding that depend on the length (dynamic, longrope) are those of each sequence's own current
-    /// length; keys of earlier tokens stay as they were rotated, as in Transformers with a cache.
+    /// length; keys of earlier tokens stay as they were rotated, as in Transformers with a cache (which for Phi-3 alone
+    /// begins anew where a text grows beyond the original positions).
     ///
     /// # Errors
     /// If a sequence gets no token, `new` is not one entry per sequence, or an id is outside the vocabulary. After an

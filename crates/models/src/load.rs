@@ -440,7 +440,7 @@ impl Model {
             })?;
             Ok(if part == "bias" { out.bias.unwrap_or_else(|| self.host(index)) } else { out.weight })
         };
-        let all = |index: usize| vec![0..rows_in(registry.at(index))];
+        let all = |index: usize| std::iter::once(0..rows_in(registry.at(index))).collect();
         folder.write(writer, registry, self.base, dtype, untie, all, merged)
     }
 }
@@ -449,7 +449,7 @@ struct Whole<'a>(&'a Model);
 
 impl RowSource for Whole<'_> {
     fn rows(&self, index: usize) -> Vec<Range<usize>> {
-        vec![0..rows_in(self.0.parameters.registry().at(index))]
+        std::iter::once(0..rows_in(self.0.parameters.registry().at(index))).collect()
     }
 
     fn read(&self, index: usize) -> Result<HostTensor, ModelError> {

@@ -169,7 +169,7 @@ pub fn write_adapter<E: From<PeftError> + From<StoreError>>(
         writer,
         plan,
         |_, key| dtypes.get(key).copied(),
-        |_, shape| vec![0..shape[0]],
+        |_, shape| std::iter::once(0..shape[0]).collect(),
         |_, key, _| Ok(Cow::Borrowed(&tensors[key].bytes[..])),
     )
 }

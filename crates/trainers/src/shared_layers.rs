@@ -1,8 +1,10 @@
 //! What ranks that share layers do once a step: gradients that are addends, and the norm.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
 
 use burnish_comm::Bucket;
+use burnish_core::Layout;
 use burnish_models::{Parallel, to_host};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_optim::{Gradients, Reduced};
@@ -38,9 +40,13 @@ pub(crate) fn add_step(forecast: &mut Forecast, parallel: &Parallel, plan: &Plan
 }
 
 impl Rank<'_> {
-    /// Sums what each tensor-parallel rank has an addend of.
-    pub(crate) fn summed(&self, gradients: Gradients<Reduced>) -> Result<Gradients<Reduced>, TrainError> {
-        let Some(parallel) = &self.parallel else { return Ok(gradients) };
+    /// Sums what each tensor-parallel rank has an addend of. With it, by index, the squares that this rank counts of
+    /// gradients of which it counts some rows and other ranks the rest: packed matrices with shared heads.
+    pub(crate) fn summed(
+        &self,
+        gradients: Gradients<Reduced>,
+    ) -> Result<(Gradients<Reduced>, BTreeMap<usize, f64>), TrainError> {
+        let Some(parallel) = &self.parallel else { return Ok((gradients, BTreeMap::new())) };
         let mut entries = gradients.into_entries();
         let registry = self.store.registry();
         for index in addends(parallel, &self.plan, self.dp.rank()) {
@@ -62,7 +68,14 @@ impl Rank<'_> {
             .collect();
         self.tp.sum_partial(&mut addends)?;
         let index = |name: &str| registry.index_of(name).expect("invariant: named by the registry");
-        Ok(Gradients::summed(addends.into_iter().map(|a| (index(a.name), a.gradient)).collect()))
+        let partly = |a: &&Addend<'_>| {
+            let packed = matches!(a.placement.layout(), Layout::Packed { .. });
+            packed && a.placement.gradient() == Gradient::Shared
+        };
+        let counted =
+            addends.iter().filter(partly).map(|a| (index(a.name), a.squares(self.tp.rank()))).collect();
+        let entries = addends.into_iter().map(|a| (index(a.name), a.gradient)).collect();
+        Ok((Gradients::summed(entries), counted))
     }
 
     /// That ranks which share layers have the same bits of every parameter that each has whole. Every rank calls it at the
@@ -96,12 +109,17 @@ impl Rank<'_> {
         Ok(())
     }
 
-    /// The global sum of squares, each logical element counted once.
-    pub(crate) fn sum_squares(&self, squares: &[(usize, f64)]) -> Result<f64, TrainError> {
+    /// The global sum of squares, each logical element counted once; `partly` as [`Self::summed`] gives it.
+    pub(crate) fn sum_squares(
+        &self,
+        squares: &[(usize, f64)],
+        partly: &BTreeMap<usize, f64>,
+    ) -> Result<f64, TrainError> {
         let Some(parallel) = &self.parallel else { return Ok(self.store.sum_squares(squares)?) };
         // A shared key or value head is one rank's to count, as a replicated parameter is.
         let counted = |index: usize| !parallel.placement(index).counted(self.tp.rank()).is_empty();
-        let own: Vec<(usize, f64)> = squares.iter().copied().filter(|(index, _)| counted(*index)).collect();
+        let own = |&(index, all): &(usize, f64)| (index, partly.get(&index).copied().unwrap_or(all));
+        let own: Vec<(usize, f64)> = squares.iter().filter(|(index, _)| counted(*index)).map(own).collect();
         let own = self.store.sum_squares(&own)?;
         Ok(self.tp.sum_f64(&[own], "gradient norm")?[0])
     }

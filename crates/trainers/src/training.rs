@@ -261,8 +261,8 @@ impl<'a> Training<'a> {
             return Err(TrainError::LossNotFinite { step: number, loss, checkpoint });
         }
         let lr = self.schedule.rate(self.counters.step);
-        let reduced = rank.summed(store.gradients()?)?;
-        let grad_norm = match reduced.unscale(scale, |squares| rank.sum_squares(squares))? {
+        let (reduced, partly) = rank.summed(store.gradients()?)?;
+        let grad_norm = match reduced.unscale(scale, |squares| rank.sum_squares(squares, &partly))? {
             Unscale::Finite(gradients) => {
                 let clipped = gradients.clip(Some(options.max_grad_norm));
                 let applied = self.optimizer.step(clipped, &**store, lr);

@@ -86,6 +86,35 @@ fn a_tied_model_with_head_norms_moves_what_its_plan_states() {
     every_kind("qwen3-tied", &MESHES);
 }
 
+/// Inside their layers or beside them: what is planned is moved, the numbers are the same, and `auto` takes what moves
+/// less.
+#[test]
+fn sums_of_adapters_are_chosen_by_what_they_move() {
+    let root = tempfile::tempdir().unwrap();
+    for (mesh, length, best) in [("--nproc=2", 12, "rank_r"), ("--nproc=4", 40, "fused")] {
+        let length = format!("--max_length={length}");
+        let mut found = Vec::new();
+        for reduce in ["auto", "fused", "rank_r"] {
+            let reduce = format!("--tp_adapter_reduce={reduce}");
+            let mut words = vec![mesh, "--tp_size=2", &length, "--no_gradient_checkpointing", &reduce];
+            words.extend(LORA);
+            let said = check(root.path(), &words);
+            let loss: Vec<f64> =
+                metrics(&root.path().join("out")).iter().map(|r| r["loss"].as_f64().unwrap()).collect();
+            let adapters = said.lines().find(|l| l.starts_with("adapters: ")).unwrap().to_owned();
+            found.push((stated(&said, "activations and gradients: "), adapters, loss));
+        }
+        let [auto, fused, rank_r] = &found[..] else { panic!("three") };
+        assert!(fused.1.contains("fused with column") && rank_r.1.contains("rank_r with row"), "{found:?}");
+        assert_eq!(auto, if best == "fused" { fused } else { rank_r });
+        assert_eq!(auto.0, fused.0.min(rank_r.0), "{found:?}");
+        assert_ne!(fused.0, rank_r.0);
+        for (a, b) in fused.2.iter().zip(&rank_r.2) {
+            assert!((a - b).abs() < 1e-5 * a, "{found:?}");
+        }
+    }
+}
+
 /// Both of two settings, on one mesh.
 #[test]
 fn recomputation_repeats_the_sums_of_forward_and_accumulation_those_of_a_pass() {

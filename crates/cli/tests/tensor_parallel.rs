@@ -44,6 +44,14 @@ fn adapters_equal_one_rank_rowwise_targets_included() {
 }
 
 #[test]
+fn adapters_beside_their_layers_equal_one_rank() {
+    let mut words = LORA.to_vec();
+    words.push("--tp_adapter_reduce=rank_r");
+    check("prompt_completion.jsonl", &words, &[(2, 2, 0), (3, 3, 0), (4, 2, 3)]);
+    check("prompt_completion.jsonl", &[&words, &["--no_gradient_checkpointing"][..]].concat(), &MESHES[..1]);
+}
+
+#[test]
 fn dropout_does_not_depend_on_who_has_a_column() {
     check("prompt_completion.jsonl", &LORA, &[(2, 2, 0), (3, 3, 0), (4, 2, 1)]);
 }

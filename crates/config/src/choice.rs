@@ -155,6 +155,16 @@ choices! {
         MicroBatch = "micro_batch",
     }
 
+    /// What ranks that share layers sum of adapters.
+    AdapterReduce {
+        /// What moves fewer elements in a full step.
+        Auto = "auto",
+        /// The layer's one sum serves its adapter; the whole factor's gradient is summed once per step.
+        Fused = "fused",
+        /// The adapter's activations of rank r, in every micro-batch.
+        RankR = "rank_r",
+    }
+
     /// When something recurring happens.
     Interval {
         /// Never.

@@ -36,8 +36,8 @@ mod value;
 
 pub use check::Checks;
 pub use choice::{
-    BiasTraining, Interval, LoraInit, LossType, ModelDtype, Optimizer, PackingStrategy, ReduceWhen, Sampling,
-    SaveInterval, Scheduler, Transport, Truncation,
+    AdapterReduce, BiasTraining, Interval, LoraInit, LossType, ModelDtype, Optimizer, PackingStrategy,
+    ReduceWhen, Sampling, SaveInterval, Scheduler, Transport, Truncation,
 };
 pub use command::{
     COMMANDS, Command, CommandInfo, ConvertOptions, EvalOptions, GenerateOptions, Invocation, MergeOptions,

@@ -1,10 +1,11 @@
 //! What the ranks that share a decoder's layers move, before any is sent.
 
 use burnish_ops::VocabShard;
-use burnish_tp::Forecast;
+use burnish_tp::{AdapterSum, Forecast};
 
+use crate::apart::runs_apart;
 use crate::blueprint::Blueprint;
-use crate::layers::Layer;
+use crate::layers::{Block, Layer};
 use crate::{ModelError, Parallel, Planned};
 
 /// The size of a micro-batch in training.
@@ -24,7 +25,15 @@ impl Planned<'_> {
     /// # Errors
     /// If there are more ranks than heads.
     pub fn divided(&mut self, ranks: usize) -> Result<Parallel, ModelError> {
-        Parallel::new(&mut self.blueprint, ranks)
+        Parallel::new(&mut self.blueprint, ranks, self.sums)
+    }
+
+    /// Whether an adapter stands on the linears of blocks that may run apart ([`Self::summing`]).
+    #[must_use]
+    pub fn adapts(&self) -> bool {
+        let block =
+            |b: &Block| [&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down].map(adapted).contains(&true);
+        self.blueprint.blocks.iter().any(block)
     }
 
     /// What forward and backward of `passes` micro-batches move over the ranks that share layers, to the element.
@@ -56,8 +65,15 @@ impl Blueprint {
         for block in &self.blocks {
             // Before q, k and v, and before gate and up.
             forecast.f(stream, 2 * passes);
+            let sums = parallel.sums();
+            for group in [&[&block.q, &block.k, &block.v][..], &[&block.gate, &block.up]] {
+                let width = self.width_apart(group, sums.colwise);
+                forecast.f(size.tokens * width, if width > 0 { passes } else { 0 });
+            }
             for row in [&block.o, &block.down] {
                 norms(row, forecast);
+                let width = self.width_apart(&[row], sums.rowwise);
+                forecast.g(size.tokens * width, if width > 0 { forwards } else { 0 });
                 forecast.g(stream, forwards);
             }
         }
@@ -70,6 +86,17 @@ impl Blueprint {
         };
         forecast.all_gather(VocabShard::VALUES * size.targets * passes, exchanges * passes);
     }
+
+    /// The ranks of those adapters of a group of layers that run beside them, together.
+    fn width_apart(&self, group: &[&Layer], sum: AdapterSum) -> usize {
+        let adapters = group.iter().filter_map(|layer| layer.low_rank.as_ref());
+        let apart = adapters.filter(|l| runs_apart(sum, l.magnitude.is_some()));
+        apart.map(|l| self.registry.at(l.a).shape[0]).sum()
+    }
+}
+
+fn adapted(layer: &Layer) -> bool {
+    layer.low_rank.as_ref().is_some_and(|l| l.magnitude.is_none())
 }
 
 fn magnitude(layer: &Layer) -> bool {

@@ -10,7 +10,9 @@ use burnish_ops::{
     AnyTensor, AttentionShape, HeadOptions, Linear, LinearInput, OpsError, Rotary, Run, VocabShard,
     attention, embedding, linears, rms_norm,
 };
+use burnish_tp::AdapterSum;
 
+use crate::apart::{Direction, apart};
 use crate::blueprint::{EMBED, HEAD};
 use crate::layers::{Block, BlockTensors, Layer, Norm};
 use crate::parallel::Shard;
@@ -199,7 +201,8 @@ pub(crate) type Linears = fn(&LinearInput, &[Linear], Option<&AnyTensor>) -> Res
 /// One block around an attention function (causal over documents, or with a cache).
 ///
 /// With several tensor-parallel ranks the input's gradient is summed before each pair of column-parallel layers, and the
-/// output of each row-parallel layer, with its adapter's, in one call; the norms' gradients are addends.
+/// output of each row-parallel layer, with its adapter's, in one call; the norms' gradients are addends. Where
+/// [`Shard::sums`] says so adapters run [`apart`].
 pub(crate) fn run_block(
     x: &AnyTensor,
     w: &BlockTensors,
@@ -210,20 +213,35 @@ pub(crate) fn run_block(
     attend: impl FnOnce(&AnyTensor) -> Result<AnyTensor, OpsError>,
 ) -> Result<AnyTensor, OpsError> {
     let tp = &shard.tp;
-    let normed = |x: &AnyTensor, gamma: &AnyTensor| -> Result<LinearInput, OpsError> {
-        Ok(LinearInput::RmsNorm { x: tp.f(x, name)?, gamma: gamma.clone(), eps })
+    let columns = |x: &AnyTensor, gamma: &AnyTensor, layers: &[Linear]| -> Result<AnyTensor, OpsError> {
+        let normed = |x: AnyTensor, gamma: AnyTensor| LinearInput::RmsNorm { x, gamma, eps };
+        let input = normed(tp.f(x, name)?, gamma.clone());
+        if shard.sums.colwise == AdapterSum::RankR {
+            // Here the gradients of input and norm are whole, and the norm's is an addend.
+            let whole = normed(x.clone(), tp.once(gamma)?);
+            if let Some((bare, added)) = apart(tp, Direction::Columns, &whole, layers, None, linears, name)? {
+                return linears(&input, &bare, Some(&added));
+            }
+        }
+        linears(&input, layers, None)
     };
     let row = |input: LinearInput, layer: &Linear, residual: &AnyTensor| -> Result<AnyTensor, OpsError> {
         let layer = std::slice::from_ref(layer);
         if !shard.divided() {
             return linears(&input, layer, Some(residual));
         }
+        if shard.sums.rowwise == AdapterSum::RankR {
+            let split = apart(tp, Direction::Rows, &input, layer, Some(residual), linears, name)?;
+            if let Some((bare, added)) = split {
+                return tp.g_add(&linears(&input, &bare, None)?, &added, name);
+            }
+        }
         tp.g_add(&linears(&input, layer, None)?, residual, name)
     };
-    let qkv = linears(&normed(x, &w.input_norm)?, &w.qkv, None)?;
+    let qkv = columns(x, &w.input_norm, &w.qkv)?;
     let attended = attend(&qkv)?;
     drop(qkv);
     let x = row(LinearInput::Plain(attended), &w.o, x)?;
-    let gate_up = linears(&normed(&x, &w.post_norm)?, &w.gate_up, None)?;
+    let gate_up = columns(&x, &w.post_norm, &w.gate_up)?;
     row(LinearInput::SwiGlu(gate_up), &w.down, &x)
 }

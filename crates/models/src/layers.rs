@@ -8,6 +8,7 @@ use burnish_ops::{
     AnyTensor, Dropout, EmbeddingLowRank, HeadNorm, Linear, LowRank, Magnitude, OpsError, row_norms,
 };
 
+use crate::apart::runs_apart;
 use crate::parallel::Shard;
 
 /// Dropout of one training step: sites add their names.
@@ -120,7 +121,8 @@ impl Layer {
                 dropout.first_column = first as u32;
             }
             // What is summed over ranks is added by one of them.
-            low_rank.b_bias = low_rank.b_bias.take().filter(|_| shard.first());
+            let summed = !runs_apart(shard.sums.rowwise, low_rank.magnitude.is_some());
+            low_rank.b_bias = low_rank.b_bias.take().filter(|_| shard.first() || !summed);
         }
         linear.bias = linear.bias.filter(|_| shard.first());
         Ok(linear)

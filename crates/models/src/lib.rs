@@ -31,6 +31,7 @@
 //! ```
 
 mod adapter;
+mod apart;
 mod blueprint;
 mod collectives;
 mod config;

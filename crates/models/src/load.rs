@@ -14,7 +14,7 @@ use burnish_peft::{
     decompose, fresh,
 };
 use burnish_store::{FolderWriter, HostTensor, WeightFolder};
-use burnish_tp::Tp;
+use burnish_tp::{AdapterSums, Tp};
 
 use crate::adapter::copy_name;
 use crate::folder::{ModelFolder, rows_in, to_device, to_host};
@@ -44,6 +44,7 @@ pub struct Planned<'a> {
     /// Tensor parallelism, when there is any.
     parallel: Option<(Arc<Parallel>, Tp)>,
     initial: Initial,
+    pub(crate) sums: AdapterSums,
 }
 
 impl<'a> Planned<'a> {
@@ -78,7 +79,15 @@ impl<'a> Planned<'a> {
             }
         };
         folder.declare(blueprint.registry_mut(), base, trained)?;
-        Ok(Self { folder, blueprint, plan, tensors, base, seed, parallel: None, initial: Initial::default() })
+        let (initial, sums) = (Initial::default(), AdapterSums::default());
+        Ok(Self { folder, blueprint, plan, tensors, base, seed, parallel: None, initial, sums })
+    }
+
+    /// How the ranks of [`Self::over`] sum their addends of adapters on the linears of blocks; fused, if not said. Those
+    /// with magnitudes (DoRA) and those on embedding and head stay fused.
+    #[must_use]
+    pub fn summing(self, sums: AdapterSums) -> Self {
+        Self { sums, ..self }
     }
 
     /// The same model divided over the ranks of `tp`, of which this one holds a part of each layer.
@@ -86,7 +95,7 @@ impl<'a> Planned<'a> {
     /// # Errors
     /// If there are more ranks than heads.
     pub fn over(mut self, tp: &Tp) -> Result<Self, ModelError> {
-        let parallel = Parallel::new(&mut self.blueprint, tp.size())?;
+        let parallel = Parallel::new(&mut self.blueprint, tp.size(), self.sums)?;
         self.parallel = Some((Arc::new(parallel), tp.clone()));
         Ok(self)
     }

@@ -8,8 +8,9 @@ use burnish_ops::{
     AnyTensor, OpsError, VocabShard, column_norms, row_norms, squared_column_norms, squared_row_norms,
 };
 use burnish_store::HostTensor;
-use burnish_tp::{Gradient, HeadSplit, Part, Placement, Split, Style, Tp, TpPlan};
+use burnish_tp::{AdapterSum, AdapterSums, Gradient, HeadSplit, Part, Placement, Split, Style, Tp, TpPlan};
 
+use crate::apart::runs_apart;
 use crate::blueprint::{Blueprint, EMBED, HEAD};
 use crate::folder::{append_rows, columns_of};
 use crate::{Family, ModelError, Spec};
@@ -68,10 +69,16 @@ pub struct Parallel {
     head_dim: usize,
     mlp: Split,
     vocab: Split,
+    sums: AdapterSums,
 }
 
 impl Parallel {
-    pub(crate) fn new(blueprint: &mut Blueprint, ranks: usize) -> Result<Self, ModelError> {
+    /// `sums` are those of adapters on the linears of blocks without magnitudes; all others are fused.
+    pub(crate) fn new(
+        blueprint: &mut Blueprint,
+        ranks: usize,
+        sums: AdapterSums,
+    ) -> Result<Self, ModelError> {
         let spec = blueprint.spec.clone();
         let heads = HeadSplit::new(spec.heads, spec.kv_heads, ranks)?;
         let queries = |rank: usize| heads.of(rank).q.len();
@@ -103,9 +110,17 @@ impl Parallel {
                 parts.extend([(Some(low_rank.a), a), (Some(low_rank.b), b)]);
                 parts.extend([(low_rank.b_bias, Part::LoraBBias), (low_rank.magnitude, Part::Magnitude)]);
             }
+            let sum = match style {
+                Style::Colwise if module != HEAD => sums.colwise,
+                Style::Rowwise => sums.rowwise,
+                _ => AdapterSum::Fused,
+            };
+            let apart = layer.low_rank.as_ref().is_some_and(|l| runs_apart(sum, l.magnitude.is_some()));
             for (index, part) in parts {
                 let Some(index) = index else { continue };
-                placements[index] = Some(Placement::of(style, part, &shapes[index], &split)?);
+                let placement = Placement::of(style, part, &shapes[index], &split)?;
+                let factor = matches!(part, Part::LoraA | Part::LoraB | Part::LoraBBias);
+                placements[index] = Some(if apart && factor { placement.completed() } else { placement });
             }
         }
         for (module, norm) in blueprint.norms_mut() {
@@ -130,7 +145,7 @@ impl Parallel {
                 placement.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() })
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self { ranks, placements, heads, head_dim: spec.head_dim, mlp, vocab })
+        Ok(Self { ranks, placements, heads, head_dim: spec.head_dim, mlp, vocab, sums })
     }
 
     /// How the parameter at `index` lies.
@@ -140,6 +155,12 @@ impl Parallel {
     #[must_use]
     pub fn placement(&self, index: usize) -> &Placement {
         &self.placements[index]
+    }
+
+    /// How addends of adapters on the linears of blocks are summed.
+    #[must_use]
+    pub fn sums(&self) -> AdapterSums {
+        self.sums
     }
 
     /// The ranks of the axis.
@@ -217,6 +238,7 @@ impl Parallel {
             first_o: first(&self.heads.q(self.head_dim)),
             first_down: first(&self.mlp),
             head,
+            sums: self.sums,
             tp,
         }
     }
@@ -253,6 +275,8 @@ pub(crate) struct Shard {
     pub(crate) first_down: usize,
     /// How the head's ranks exchange what they found, when there are several.
     pub(crate) head: Option<VocabShard>,
+    /// Which adapters run beside their layers.
+    pub(crate) sums: AdapterSums,
 }
 
 impl Shard {
@@ -266,6 +290,7 @@ impl Shard {
             first_o: 0,
             first_down: 0,
             head: None,
+            sums: AdapterSums::default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Models against recordings made with Transformers and PEFT.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod adapter_sums;
 mod adapters;
 mod collectives;
 mod dora;

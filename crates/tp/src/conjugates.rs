@@ -31,6 +31,21 @@ impl Tp {
         })
     }
 
+    /// `x` as it is; in backward its gradient on the first rank, zeros on the others: an addend
+    /// ([`Gradient::Partial`](crate::Gradient::Partial)) of a gradient that every rank has whole.
+    ///
+    /// # Errors
+    /// If `x` cannot be recorded.
+    pub fn once(&self, x: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        if self.rank() == 0 || !x.is_tracked() {
+            return Ok(x.clone());
+        }
+        apply("once", std::slice::from_ref(x), |plain, _| {
+            let (shape, device) = (plain[0].shape(), plain[0].device());
+            Ok((plain[0].clone(), Box::new(move |_| vec![Some(zeros(&shape, &device))])))
+        })
+    }
+
     /// `g`, after row-parallel layers: the sum of `x` over the ranks; in backward the gradient as it is.
     ///
     /// # Shapes

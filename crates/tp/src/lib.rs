@@ -13,7 +13,8 @@
 //!
 //! A row-parallel layer runs on a rank's columns together with its adapter, and one sum serves both:
 //! `sum over ranks of (x W^T + s x A^T B^T)`. The gradients of what is replicated in it (`B`, biases), and of what is
-//! replicated in front of a column-parallel layer (`A`, a norm), are therefore addends: [`Gradient::Partial`].
+//! replicated in front of a column-parallel layer (`A`, a norm), are therefore addends: [`Gradient::Partial`]. Where a step
+//! has few tokens [`AdapterReduce`] sums the adapter's activations of rank r instead.
 //!
 //! An MLP on two ranks, with an adapter on its second layer:
 //!
@@ -67,6 +68,7 @@
 //! }
 //! ```
 
+mod adapters;
 mod columns;
 mod conjugates;
 mod error;
@@ -81,6 +83,7 @@ mod split;
 mod style;
 mod vocabulary;
 
+pub use adapters::{AdapterReduce, AdapterSum, AdapterSums};
 pub use error::TpError;
 pub use forecast::Forecast;
 pub use handle::Tp;

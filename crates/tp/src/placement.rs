@@ -118,6 +118,14 @@ impl Placement {
         Self { shape: shape.to_vec(), ranks: split.ranks(), along: Some((dim, split)), gradient }
     }
 
+    /// The same, with the gradient of the whole on every rank: of an adapter's whole factor whose activations are summed
+    /// ([`AdapterSum::RankR`](crate::AdapterSum::RankR)). What is divided stays as it is.
+    #[must_use]
+    pub fn completed(self) -> Self {
+        let gradient = if self.along.is_none() { Gradient::Complete } else { self.gradient };
+        Self { gradient, ..self }
+    }
+
     /// The global shape.
     #[must_use]
     pub fn shape(&self) -> &[usize] {

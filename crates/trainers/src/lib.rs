@@ -28,6 +28,7 @@ mod reporter;
 mod run_plan;
 mod sft;
 mod shared_layers;
+mod step_size;
 mod stop;
 mod token_task;
 mod training;

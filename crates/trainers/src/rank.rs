@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use burnish_comm::{Group, World};
-use burnish_config::{RankOptions, ReduceWhen};
+use burnish_config::{RankOptions, ReduceWhen, SftOptions};
 use burnish_core::Registry;
 use burnish_data::{Example, Step};
 use burnish_models::{
@@ -17,6 +17,7 @@ use burnish_zero::{Plan, Policy, Stage, Store, Unit};
 
 use crate::checkpointing::Resumed;
 use crate::ranks::axes;
+use crate::step_size::StepSize;
 use crate::{MicroBatch, Sft, TrainError};
 
 /// A rank with everything that it trains.
@@ -42,7 +43,9 @@ impl<'a> Rank<'a> {
         let (dp, tp) = axes(world, size)?;
         let mut planned = sft.planned()?;
         if size > 1 {
-            planned = planned.over(&tp)?;
+            let SftOptions { training, ranks, preparation, .. } = &sft.options;
+            let step = StepSize::new(training, ranks, preparation, sft.folder.spec(), dp.size());
+            planned = planned.summing(step.adapter_sums(ranks, sft.folder.spec())).over(&tp)?;
         }
         let registry = planned.local_registry();
         let plan = Arc::new(plan(&registry, planned.units(), dp.size(), &sft.options.ranks)?);

@@ -9,12 +9,14 @@ use burnish_models::{PassSize, Planned};
 use burnish_optim::{AdamW, AdamWOptions};
 use burnish_peft::AdapterFolder;
 use burnish_report::{bytes, count};
+use burnish_tp::AdapterSums;
 use burnish_zero::{Memory, Plan};
 
 use crate::TrainError;
 use crate::rank::plan;
 use crate::sft::{lora_config, open_folder, trained_dtype, tuning};
 use crate::shared_layers::add_step;
+use crate::step_size::StepSize;
 use crate::window::Sums;
 
 /// Scalars that the loop sums over ranks in a step: tokens before forward, metrics after backward.
@@ -38,6 +40,9 @@ pub struct RunPlan {
     /// The collectives of a full step among the ranks that share layers, on the first of them. A full step has full
     /// micro-batches, of one sequence per row that is predicted from its second token on.
     pub shared: Traffic,
+    /// How those sum addends of the adapters on the linears of blocks, if there are adapters: fused where they have
+    /// magnitudes.
+    pub adapters: Option<AdapterSums>,
     /// The whole run.
     pub of: Whole,
 }
@@ -73,20 +78,16 @@ impl RunPlan {
             return Err(TrainError::TpSize { tp_size, world: ranks.nproc });
         }
         let dp = ranks.nproc / tp_size;
+        let step = StepSize::new(training, ranks, preparation, folder.spec(), dp);
+        let StepSize { rows, tokens, micro_batches, recompute } = step;
+        let sums = step.adapter_sums(ranks, folder.spec());
+        planned = planned.summing(sums);
         // The first rank of those that share layers has the larger part where sizes do not divide.
         let parallel = planned.divided(tp_size)?;
         let registry = parallel.local_registry(planned.registry(), 0);
         let plan = plan(&registry, planned.units(), dp, ranks)?;
-        let rows = training.per_device_train_batch_size;
-        let micro_batches = match ranks.global_batch_size {
-            Some(rows_of_step) => rows_of_step.div_ceil(rows * dp),
-            None => training.gradient_accumulation_steps,
-        };
-        let length = preparation.max_length.unwrap_or(folder.spec().max_positions);
-        let tokens = rows * length.min(folder.spec().max_positions);
         let slots = AdamW::new(&registry, AdamWOptions::default()).schema();
         let memory = (0..dp).map(|rank| plan.memory(rank, micro_batches, &|_| slots.clone())).collect();
-        let recompute = training.gradient_checkpointing;
         let mut traffic = plan.traffic_of(micro_batches, &plan.reads(recompute));
         if ranks.nproc > 1 {
             traffic.add(Op::AllReduce, Dtype::F64, SCALARS.len() as u64, SCALARS.iter().sum());
@@ -97,6 +98,7 @@ impl RunPlan {
         let mut forecast = planned.forecast(&parallel, &size, micro_batches);
         add_step(&mut forecast, &parallel, &plan)?;
         let shared = forecast.traffic().clone();
+        let adapters = (tp_size > 1 && planned.adapts()).then_some(sums);
         let own = planned.registry().iter().filter(|p| p.alias_of.is_none());
         let of = Whole {
             elements: own.map(Parameter::elements).sum(),
@@ -104,7 +106,7 @@ impl RunPlan {
             ranks: ranks.nproc,
             tp_size,
         };
-        Ok(Self { plan, of, micro_batches, tokens, memory, activations, traffic, shared })
+        Ok(Self { plan, of, micro_batches, tokens, memory, activations, traffic, shared, adapters })
     }
 
     /// Elements of weights and gradients that a full step moves among the ranks that take different rows.
@@ -173,6 +175,12 @@ impl fmt::Display for RunPlan {
             table(f, "per step, where layers are shared", &self.shared)?;
             let elements = self.shared_elements();
             writeln!(f, "activations and gradients: {elements} elements in full micro-batches")?;
+            if let Some(AdapterSums { colwise, rowwise }) = self.adapters {
+                writeln!(
+                    f,
+                    "adapters: {colwise} with column-parallel layers, {rowwise} with row-parallel ones"
+                )?;
+            }
         }
         if self.plan.world() == 1 {
             return Ok(());

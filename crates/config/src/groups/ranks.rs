@@ -1,6 +1,6 @@
 //! How many ranks, how they talk, and what they share out.
 
-use crate::choice::{ReduceWhen, Transport};
+use crate::choice::{AdapterReduce, ReduceWhen, Transport};
 use crate::setting::ZeroStage;
 use crate::table::options;
 
@@ -14,6 +14,9 @@ options! {
     Burnish transport: Transport = Transport::Auto;
     /// Ranks that share each layer (tensor parallelism); the others take different rows.
     Transformers tp_size: usize = 1;
+    /// What ranks that share layers sum of LoRA adapters: gradients once a step with the layer's own sums (`fused`) or
+    /// activations in every micro-batch (`rank_r`); `auto` takes what moves fewer elements. DoRA is always fused.
+    Burnish tp_adapter_reduce: AdapterReduce = AdapterReduce::Auto;
     /// What is sharded over ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
     DeepSpeed zero_stage: ZeroStage = ZeroStage(0);
     /// Rows of an optimizer step on all ranks together; fixes batches and their order whatever the number of ranks.

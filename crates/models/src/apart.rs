@@ -1,0 +1,95 @@
+//! Adapters that run beside their divided layers: their activations of rank r are summed over ranks.
+//!
+//! `h = dropout(x) A^T`, summed: in forward where `A`'s columns are divided, in backward where it is whole. Then
+//! `y += s (h B^T + b)`. The gradients of the factors that every rank has are complete.
+
+use burn::tensor::Tensor;
+use burnish_ops::{AnyTensor, Linear, LinearInput, LowRank, OpsError};
+use burnish_tp::{AdapterSum, Tp};
+
+use crate::decoder::Linears;
+
+/// Which way layers are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// By outputs: the input, and the residual, are whole on every rank.
+    Columns,
+    /// By inputs.
+    Rows,
+}
+
+/// Whether an adapter may run apart: a magnitude scales base and adapter together.
+pub(crate) fn runs_apart(sum: AdapterSum, magnitude: bool) -> bool {
+    sum == AdapterSum::RankR && !magnitude
+}
+
+/// The layers without their adapters, and `residual` with what the adapters add; `None` where nothing runs apart.
+///
+/// `input` is what the layers read, but not behind an [`Tp::f`]: what flows back through `A` is whole.
+pub(crate) fn apart(
+    tp: &Tp,
+    direction: Direction,
+    input: &LinearInput,
+    layers: &[Linear],
+    residual: Option<&AnyTensor>,
+    linears: Linears,
+    what: &str,
+) -> Result<Option<(Vec<Linear>, AnyTensor)>, OpsError> {
+    let adapters: Vec<&LowRank> = layers.iter().filter_map(|l| l.low_rank.as_ref()).collect();
+    if adapters.is_empty() || adapters.iter().any(|a| a.magnitude.is_some()) {
+        return Ok(None);
+    }
+    let downs: Vec<Linear> = adapters.iter().map(|adapter| down(adapter)).collect();
+    let h = linears(input, &downs, None)?;
+    let what = format!("{what}: adapters");
+    let h = match direction {
+        Direction::Columns => tp.f(&h, &what)?,
+        Direction::Rows => tp.g(&h, &what)?,
+    };
+    let h = h.rank::<2>()?;
+    let [tokens, _] = h.dims();
+    let mut from = 0;
+    let mut outs: Vec<Tensor<2>> = Vec::with_capacity(layers.len());
+    for layer in layers {
+        let Some(adapter) = &layer.low_rank else {
+            outs.push(Tensor::zeros([tokens, layer.out()], &h.device()));
+            continue;
+        };
+        let rank = adapter.a.shape()[0];
+        let own = h.clone().narrow(1, from, rank) * adapter.scale;
+        from += rank;
+        let bias = adapter.b_bias.as_ref().map(|b| b.rank::<1>()).transpose()?;
+        let bias = bias.map(|b| AnyTensor::new(b * adapter.scale));
+        let up = Linear { weight: adapter.b.clone(), bias, low_rank: None };
+        // One layer's residual goes in with its adapter.
+        let residual = residual.filter(|_| layers.len() == 1);
+        outs.push(linears(&LinearInput::Plain(AnyTensor::new(own)), &[up], residual)?.rank::<2>()?);
+    }
+    let mut added = if outs.len() == 1 { outs.remove(0) } else { Tensor::cat(outs, 1) };
+    if let Some(residual) = residual.filter(|_| layers.len() > 1) {
+        added = added + residual.rank::<2>()?;
+    }
+    let bare = layers.iter().map(|l| Linear { low_rank: None, ..l.clone() }).collect();
+    Ok(Some((bare, AnyTensor::new(added))))
+}
+
+/// `dropout(x) A^T` as a layer.
+fn down(adapter: &LowRank) -> Linear {
+    let Some(dropout) = &adapter.dropout else { return Linear::new(adapter.a.clone()) };
+    // Masks are an adapter's: one on a layer of zeros.
+    let (rank, device) = (adapter.a.shape()[0], adapter.a.device());
+    let width = adapter.a.shape()[1];
+    let one: Vec<f32> = (0..rank * rank).map(|i| if i % (rank + 1) == 0 { 1.0 } else { 0.0 }).collect();
+    Linear {
+        weight: AnyTensor::from_elements(vec![0.0_f32; rank * width], &[rank, width], &device),
+        bias: None,
+        low_rank: Some(LowRank {
+            a: adapter.a.clone(),
+            b: AnyTensor::from_elements(one, &[rank, rank], &device),
+            b_bias: None,
+            scale: 1.0,
+            dropout: Some(dropout.clone()),
+            magnitude: None,
+        }),
+    }
+}

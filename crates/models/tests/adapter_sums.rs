@@ -1,0 +1,164 @@
+//! Adapters inside their divided layers and beside them: the same loss and gradients, and the collectives that were
+//! forecast.
+
+use std::sync::Arc;
+
+use burnish_comm::local;
+use burnish_core::Dtype;
+use burnish_losses::{TokenLoss, token_loss};
+use burnish_models::{Decoding, DropoutStep, Mode, ModelFolder, PassSize, Planned, Tokens, Tuning};
+use burnish_ops::{AnyTensor, select_rows};
+use burnish_peft::LoraConfig;
+use burnish_tp::{AdapterSum, AdapterSums, Addend, Gradient, Tp};
+
+use crate::recordings::{close, device, fixtures};
+
+const SEQUENCES: [&[u32]; 2] = [&[3, 1, 4, 1, 5, 9, 2, 6], &[5, 3, 7]];
+/// Relative to a tensor's largest element (1 at least): f32 sums in another order.
+const TOLERANCE: f32 = 1e-6;
+
+const FORMS: [AdapterSums; 4] = {
+    const fn of(colwise: AdapterSum, rowwise: AdapterSum) -> AdapterSums {
+        AdapterSums { colwise, rowwise }
+    }
+    use AdapterSum::{Fused, RankR};
+    [of(Fused, Fused), of(RankR, Fused), of(Fused, RankR), of(RankR, RankR)]
+};
+
+/// What a rank has after a pass.
+struct Found {
+    loss: Vec<f32>,
+    /// By parameter: this rank's part of the gradient, and the same part of a whole one.
+    gradients: Vec<(String, Vec<f32>)>,
+    logits: Vec<f32>,
+}
+
+fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recompute: bool) -> Vec<Found> {
+    let path = fixtures().join(model);
+    let on_rank = |world: burnish_comm::World| {
+        let folder = ModelFolder::open(&path).unwrap();
+        let tuning = Tuning::NewAdapter(config);
+        let mut planned = Planned::new(&folder, &tuning, Dtype::F32, 0).unwrap().summing(sums);
+        let tokens = Tokens::from_sequences(&SEQUENCES);
+        let size = PassSize { tokens: tokens.ids.len(), targets: tokens.ids.len(), recompute };
+        let parallel = planned.divided(ranks).unwrap();
+        let forecast = planned.forecast(&parallel, &size, 1).traffic().clone();
+        let tp = Tp::new(&world.group());
+        let registry = planned.registry().clone();
+        let (model, held) = planned.over(&tp).unwrap().resident(&device()).unwrap();
+        let decoder = model.decoder;
+
+        world.group().clear_traffic();
+        let pass = decoder.pass(Mode::Train { recompute, dropout: Some(DropoutStep { seed: 1, step: 0 }) });
+        let rows = Arc::new((0..tokens.ids.len()).collect());
+        let hidden = select_rows(&decoder.hidden(&tokens, &pass).unwrap(), &rows).unwrap();
+        let hidden = decoder.final_norm(&hidden, &pass).unwrap();
+        let head = decoder.head(&pass, &tokens.rows).unwrap();
+        let shard = decoder.vocab_shard();
+        let options = decoder.head_options(1.0);
+        let out = token_loss(TokenLoss::Nll, &hidden, &head, shard, &tokens.ids, options, 11.0).unwrap();
+        let loss = out.loss.to_f32();
+        pass.backward(&out.loss).unwrap();
+        tp.check().unwrap();
+        assert_eq!(world.group().clear_traffic(), forecast, "{ranks} ranks, {sums:?}, {recompute}");
+
+        let trained: Vec<usize> = (0..registry.len()).filter(|&i| registry.at(i).trainable).collect();
+        let mut addends: Vec<Addend<'_>> = trained
+            .iter()
+            .map(|&index| {
+                let placement = parallel.placement(index);
+                let local = placement.local_shape(tp.rank());
+                let none =
+                    || AnyTensor::from_elements(vec![0.0_f32; local.iter().product()], &local, &device());
+                let gradient = held.take_gradient(index).unwrap_or_else(none);
+                Addend { name: &registry.at(index).name, placement, rows: 0..local[0], gradient }
+            })
+            .collect();
+        for addend in &addends {
+            let whole = addend.placement.dim().is_none();
+            let rowwise = ["o_proj", "down_proj"].iter().any(|m| addend.name.contains(m));
+            let form = if rowwise { sums.rowwise } else { sums.colwise };
+            if whole && addend.name.contains("lora_") {
+                let complete = form == AdapterSum::RankR;
+                assert_eq!(addend.placement.gradient() == Gradient::Complete, complete, "{}", addend.name);
+            }
+        }
+        tp.sum_partial(&mut addends).unwrap();
+        let gradients = addends.iter().map(|a| (a.name.to_owned(), a.gradient.to_f32())).collect();
+        let mut decoding = Decoding::new(&decoder, 1);
+        let mut logits = decoding.logits(&[[3, 1, 4]]).unwrap();
+        logits.extend(decoding.logits(&[[1]]).unwrap());
+        (Found { loss, gradients, logits }, parallel, trained)
+    };
+    if ranks == 1 {
+        return local::run(1, |world| on_rank(world).0).into_iter().map(Result::unwrap).collect();
+    }
+    let one = pass(model, config, 1, AdapterSums::default(), recompute).remove(0);
+    let all: Vec<_> = local::run(ranks, on_rank).into_iter().map(Result::unwrap).collect();
+    for (rank, (found, parallel, trained)) in all.iter().enumerate() {
+        let what = format!("{model}, {sums:?}, rank {rank} of {ranks}, recompute {recompute}");
+        near(&what, &found.loss, &one.loss);
+        near(&what, &found.logits, &one.logits);
+        for (&index, (got, expected)) in trained.iter().zip(found.gradients.iter().zip(&one.gradients)) {
+            let expected = parallel.placement(index).shard(&expected.1, rank);
+            assert!(expected.iter().any(|&g| g != 0.0), "{what}: {} has a gradient", got.0);
+            near(&format!("{what}: {}", got.0), &got.1, &expected);
+        }
+    }
+    // What every rank has whole is the same on all, to the bit.
+    for (at, &index) in all[0].2.iter().enumerate() {
+        for (found, parallel, _) in &all {
+            if parallel.placement(index).dim().is_none() {
+                assert!(found.gradients[at] == all[0].0.gradients[at], "{}", found.gradients[at].0);
+            }
+        }
+    }
+    all.into_iter().map(|(found, ..)| found).collect()
+}
+
+#[track_caller]
+fn near(what: &str, got: &[f32], expected: &[f32]) {
+    let most = expected.iter().fold(1.0_f32, |most, v| most.max(v.abs()));
+    close(what, got, expected, TOLERANCE * most);
+}
+
+fn config(more: &str) -> LoraConfig {
+    LoraConfig::from_json(&format!(
+        r#"{{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "init_lora_weights": false, {more}}}"#
+    ))
+    .unwrap()
+}
+
+#[test]
+fn adapters_beside_their_layers_equal_those_inside() {
+    // With dropout, biases, a group in which one layer has no adapter, and trained norms, whose gradients are addends
+    // still.
+    let all = r#""target_modules": ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        "lora_dropout": 0.1, "lora_bias": true, "modules_to_save": ["input_layernorm", "post_attention_layernorm"]"#;
+    let few = r#""target_modules": ["k_proj", "down_proj"]"#;
+    for more in [all, few] {
+        for model in ["llama", "qwen3"] {
+            for recompute in [false, true] {
+                for ranks in [2, 4] {
+                    for sums in FORMS {
+                        pass(model, &config(more), ranks, sums, recompute);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn magnitudes_stay_with_their_layers() {
+    let config = config(r#""target_modules": ["q_proj", "o_proj", "down_proj"], "use_dora": true"#);
+    let folder = ModelFolder::open(fixtures().join("llama")).unwrap();
+    let moved = FORMS.map(|sums| {
+        let tuning = Tuning::NewAdapter(&config);
+        let mut planned = Planned::new(&folder, &tuning, Dtype::F32, 0).unwrap().summing(sums);
+        let parallel = planned.divided(2).unwrap();
+        assert!(!planned.adapts());
+        planned.forecast(&parallel, &PassSize { tokens: 8, targets: 7, recompute: true }, 1).traffic().clone()
+    });
+    assert!(moved.iter().all(|traffic| *traffic == moved[0]));
+}

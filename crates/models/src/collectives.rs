@@ -31,8 +31,7 @@ impl Planned<'_> {
     /// Whether an adapter stands on the linears of blocks that may run apart ([`Self::summing`]).
     #[must_use]
     pub fn adapts(&self) -> bool {
-        let block =
-            |b: &Block| [&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down].map(adapted).contains(&true);
+        let block = |b: &Block| b.qkv.iter().chain(&b.gate_up).chain([&b.o, &b.down]).any(adapted);
         self.blueprint.blocks.iter().any(block)
     }
 
@@ -66,13 +65,13 @@ impl Blueprint {
             // Before q, k and v, and before gate and up.
             forecast.f(stream, 2 * passes);
             let sums = parallel.sums();
-            for group in [&[&block.q, &block.k, &block.v][..], &[&block.gate, &block.up]] {
+            for group in [&block.qkv, &block.gate_up] {
                 let width = self.width_apart(group, sums.colwise);
                 forecast.f(size.tokens * width, if width > 0 { passes } else { 0 });
             }
             for row in [&block.o, &block.down] {
                 norms(row, forecast);
-                let width = self.width_apart(&[row], sums.rowwise);
+                let width = self.width_apart(std::slice::from_ref(row), sums.rowwise);
                 forecast.g(size.tokens * width, if width > 0 { forwards } else { 0 });
                 forecast.g(stream, forwards);
             }
@@ -88,7 +87,7 @@ impl Blueprint {
     }
 
     /// The ranks of those adapters of a group of layers that run beside them, together.
-    fn width_apart(&self, group: &[&Layer], sum: AdapterSum) -> usize {
+    fn width_apart(&self, group: &[Layer], sum: AdapterSum) -> usize {
         let adapters = group.iter().filter_map(|layer| layer.low_rank.as_ref());
         let apart = adapters.filter(|l| runs_apart(sum, l.magnitude.is_some()));
         apart.map(|l| self.registry.at(l.a).shape[0]).sum()

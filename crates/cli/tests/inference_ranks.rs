@@ -294,17 +294,30 @@ fn runs(id: &str) -> bool {
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
 }
 
+/// The same command where Ctrl-C is not ignored, as it is in what a shell runs in the background.
+fn heeding(command: &Command) -> Command {
+    let mut heeding = Command::new("env");
+    heeding.arg("--default-signal=INT").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => heeding.env(name, value),
+            None => heeding.env_remove(name),
+        };
+    }
+    heeding
+}
+
 #[test]
 fn ctrl_c_ends_all_ranks() {
     let words = endless(&["--nproc=4", "--tp_size=4"]);
-    let mut child = burnish().args(words).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = heeding(&burnish()).args(words).stdout(Stdio::piped()).spawn().unwrap();
     speaks(&mut child);
     signal("-INT", &child);
     assert!(!ends(&mut child).success());
 
-    let Some(mut command) = mpirun(2) else { return };
+    let Some(command) = mpirun(2) else { return };
     let words = endless(&["--tp_size=2"]);
-    let mut child = command.args(words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = heeding(&command).args(words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     speaks(&mut child);
     let ranks = Command::new("pgrep").arg("-P").arg(child.id().to_string()).output().unwrap();
     let ranks = String::from_utf8(ranks.stdout).unwrap();

@@ -80,6 +80,13 @@ pub(crate) struct Layer {
 /// From weight, A, B and scale to the norms that a magnitude divides by.
 type NormsOf<'a> = dyn Fn(&AnyTensor, &AnyTensor, &AnyTensor, f32) -> Result<AnyTensor, OpsError> + 'a;
 
+/// What magnitudes are divided by: a row of zeros (an unused token) has no direction, so it stays zero and its magnitude
+/// does not train, where 0 / 0 would spread.
+fn divisors(norms: &AnyTensor) -> Result<AnyTensor, OpsError> {
+    let norms = norms.rank::<1>()?;
+    Ok(AnyTensor::new(norms.clone().mask_fill(norms.equal_elem(0.0), f32::INFINITY)))
+}
+
 impl Layer {
     /// The parameter indices, in the order in which [`Self::linear`] takes tensors.
     pub(crate) fn indices(&self, adapters: bool) -> Vec<usize> {
@@ -152,7 +159,7 @@ impl Layer {
         let magnitude = match l.magnitude {
             Some(index) => {
                 let value = next();
-                let norm = how.norms.get(index, || norms(&weight, &a, &b, l.scale))?;
+                let norm = how.norms.get(index, || divisors(&norms(&weight, &a, &b, l.scale)?))?;
                 Some(Magnitude { value, norm })
             }
             None => None,

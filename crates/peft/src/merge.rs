@@ -177,7 +177,7 @@ fn scale_to(merged: &mut [f32], magnitude: &[f32], site: &LoraSite) {
             norms.iter_mut().zip(row).for_each(|(n, &x)| *n += square(x));
         }
         let gains: Vec<f32> =
-            magnitude.iter().zip(&norms).map(|(&m, n)| (f64::from(m) / n.sqrt()) as f32).collect();
+            magnitude.iter().zip(&norms).map(|(&m, n)| gain(m, n.sqrt())).collect();
         for row in merged.chunks_exact_mut(width) {
             row.iter_mut().zip(&gains).for_each(|(x, g)| *x *= g);
         }
@@ -185,9 +185,14 @@ fn scale_to(merged: &mut [f32], magnitude: &[f32], site: &LoraSite) {
     }
     for (row, &m) in merged.chunks_exact_mut(width).zip(magnitude) {
         let norm = row.iter().map(|&x| square(x)).sum::<f64>().sqrt();
-        let gain = (f64::from(m) / norm) as f32;
+        let gain = gain(m, norm);
         row.iter_mut().for_each(|x| *x *= gain);
     }
+}
+
+/// A row of zeros stays zero.
+fn gain(magnitude: f32, norm: f64) -> f32 {
+    if norm == 0.0 { 0.0 } else { (f64::from(magnitude) / norm) as f32 }
 }
 
 /// `[rows, cols]` to `[cols, rows]`.

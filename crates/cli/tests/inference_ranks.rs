@@ -317,7 +317,8 @@ fn ctrl_c_ends_all_ranks() {
 
     let Some(command) = mpirun(2) else { return };
     let words = endless(&["--tp_size=2"]);
-    let mut child = heeding(&command).args(words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child =
+        heeding(&command).args(words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     speaks(&mut child);
     let ranks = Command::new("pgrep").arg("-P").arg(child.id().to_string()).output().unwrap();
     let ranks = String::from_utf8(ranks.stdout).unwrap();

@@ -52,8 +52,12 @@ fn every_kind(model: &str, meshes: &[(usize, usize, u8)]) {
     let dora: Vec<&str> = LORA.iter().copied().chain(["--use_dora"]).collect();
     let vocabulary = ["--use_peft", "--lora_r=2", "--lora_target_modules=embed_tokens,o_proj,k_proj,lm_head"];
     // The tied model's row of padding is zero, which has no direction: its magnitude stays zero.
-    let dora_vocabulary =
-        ["--use_peft", "--use_dora", "--lora_r=2", "--lora_target_modules=embed_tokens,o_proj,k_proj,lm_head"];
+    let dora_vocabulary = [
+        "--use_peft",
+        "--use_dora",
+        "--lora_r=2",
+        "--lora_target_modules=embed_tokens,o_proj,k_proj,lm_head",
+    ];
     let copies = ["--use_peft", "--lora_target_modules=v_proj", "--lora_modules_to_save=lm_head,norm"];
     let kinds: [&[&str]; 7] =
         [&LORA, &dora, &vocabulary, &dora_vocabulary, &copies, &[], &["--dtype=bfloat16"]];

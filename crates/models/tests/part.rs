@@ -7,8 +7,8 @@ use std::sync::Arc;
 use burnish_comm::local;
 use burnish_core::{Dtype, Registry};
 use burnish_models::{
-    Decoding, DropoutStep, Exporter, Mode, Model, ModelError, ModelFolder, Parallel, Planned, Resident, RowSource,
-    Tuning, to_device, to_host,
+    Decoding, DropoutStep, Exporter, Mode, Model, ModelError, ModelFolder, Parallel, Planned, Resident,
+    RowSource, Tuning, to_device, to_host,
 };
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_store::{Attempt, FolderWriter, HostTensor, Placement, Share};

@@ -176,8 +176,7 @@ fn scale_to(merged: &mut [f32], magnitude: &[f32], site: &LoraSite) {
         for row in merged.chunks_exact(width) {
             norms.iter_mut().zip(row).for_each(|(n, &x)| *n += square(x));
         }
-        let gains: Vec<f32> =
-            magnitude.iter().zip(&norms).map(|(&m, n)| gain(m, n.sqrt())).collect();
+        let gains: Vec<f32> = magnitude.iter().zip(&norms).map(|(&m, n)| gain(m, n.sqrt())).collect();
         for row in merged.chunks_exact_mut(width) {
             row.iter_mut().zip(&gains).for_each(|(x, g)| *x *= g);
         }

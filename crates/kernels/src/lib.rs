@@ -1,5 +1,5 @@
 //! CPU kernels for transformer training on plain slices: packed GEMM with low-rank columns, attention, norms,
-//! log-probability head, AdamW.
+//! log-probability head, AdamW, and the Newton–Schulz iteration of Muon ([`orthogonal`]).
 //!
 //! Every kernel takes and returns `f32` (weights at rest may be bfloat16 or half), runs on rayon's current pool,
 //! and gives the same bits whatever the number of threads. AVX-512, AVX2 or plain code is chosen at run time
@@ -39,6 +39,7 @@ mod head;
 mod linear;
 mod micro;
 mod norm;
+pub mod orthogonal;
 mod pack;
 mod rows;
 mod scratch;

@@ -1,0 +1,146 @@
+//! Times the Newton–Schulz iteration against its GEMMs alone, interleaved; medians in milliseconds.
+//!
+//! "GEMMs" are the `gemm` crate's of the same number and shapes on all threads, products known to be symmetric counted
+//! at half the time of the full one; "ratio" is the iteration's time over theirs (of the form that runs). GFLOP/s
+//! count symmetric products at half cost as well. "batch" is many matrices of one call.
+//!
+//! `cargo run --release -p burnish-kernels --example orthogonal [rounds]`
+
+use burnish_kernels::orthogonal::{Coefficients, Form, Iteration, Matrix, orthogonalize, orthogonalize_all};
+use std::hint::black_box;
+use std::time::Instant;
+
+const SHAPES: [(usize, usize); 11] = [
+    (128, 128),
+    (256, 256),
+    (512, 512),
+    (576, 1536),
+    (768, 3072),
+    (1024, 1024),
+    (2048, 512),
+    (1536, 576),
+    (1024, 1152),
+    (1024, 1280),
+    (512, 768),
+];
+const BATCHES: [(usize, usize, usize); 5] =
+    [(64, 64, 64), (32, 256, 256), (64, 64, 512), (16, 512, 512), (8, 768, 3072)];
+
+fn values(n: usize) -> Vec<f32> {
+    let stream = burnish_core::random::Stream::new(1, "orthogonal");
+    (0..n as u64).map(|i| stream.uniform(i) - 0.5).collect()
+}
+
+/// `c = a b`, `[m, k] x [k, n]`, `b` transposed if asked.
+fn plain(m: usize, k: usize, n: usize, a: &[f32], b: &[f32], transposed: bool, c: &mut [f32]) {
+    assert!(a.len() >= m * k && b.len() >= k * n && c.len() >= m * n);
+    let (row, column) = if transposed { (1, k) } else { (n, 1) };
+    // SAFETY: the lengths were checked; strides are those of row-major matrices.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            c.as_mut_ptr(),
+            1,
+            n as isize,
+            false,
+            a.as_ptr(),
+            1,
+            k as isize,
+            b.as_ptr(),
+            column as isize,
+            row as isize,
+            0.0_f32,
+            1.0_f32,
+            false,
+            false,
+            false,
+            gemm::Parallelism::Rayon(0),
+        );
+    }
+}
+
+fn seconds(work: &mut dyn FnMut()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn main() {
+    let rounds: usize = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(15);
+    let iteration = |form| Iteration { coefficients: Coefficients::keller(5), form };
+    println!(
+        "{:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7}",
+        "shape", "standard", "GEMMs", "gram", "GEMMs", "auto is", "ratio", "ratio", "GF/s", "GF/s"
+    );
+    for (rows, columns) in SHAPES {
+        let (m, n) = (rows.min(columns), rows.max(columns));
+        let (x, mut out) = (values(m * n), vec![0.0; m * n]);
+        let (square, mut small) = (values(m * m), vec![0.0; m * m]);
+        let mut times = vec![Vec::new(); 5];
+        for round in 0..rounds + 2 {
+            let each = [
+                seconds(&mut || {
+                    orthogonalize(&x, rows, columns, &iteration(Form::Standard), &mut out).expect("finite")
+                }),
+                seconds(&mut || {
+                    orthogonalize(&x, rows, columns, &iteration(Form::Gram), &mut out).expect("finite")
+                }),
+                seconds(&mut || plain(m, n, m, &x, &x, true, &mut small)),
+                seconds(&mut || plain(m, m, m, &square, &square, false, &mut small)),
+                seconds(&mut || plain(m, m, n, &square, &x, false, &mut out)),
+            ];
+            black_box((&out, &small));
+            if round >= 2 {
+                times.iter_mut().zip(each).for_each(|(t, e)| t.push(e));
+            }
+        }
+        let t: Vec<f64> = times.iter_mut().map(|t| median(t)).collect();
+        let legs = iteration(Form::Gram).legs(rows, columns);
+        let inner: usize = legs.iter().map(|leg| 4 * leg.len() - 3).sum();
+        let standard = 5.0 * (0.5 * t[2] + 0.5 * t[3] + t[4]);
+        let gram = legs.len() as f64 * (0.5 * t[2] + t[4]) + inner as f64 * 0.5 * t[3];
+        let rate = |form, time: f64| iteration(form).flops(rows, columns) as f64 * 1e-9 / time;
+        let auto = if iteration(Form::Auto).legs(rows, columns) == legs { "gram" } else { "standard" };
+        println!(
+            "{:>12} {:9.3} {:9.3} {:9.3} {:9.3} {:>9} {:7.2} {:7.2} {:7.0} {:7.0}",
+            format!("{rows}x{columns}"),
+            t[0] * 1e3,
+            standard * 1e3,
+            t[1] * 1e3,
+            gram * 1e3,
+            auto,
+            t[0] / standard,
+            t[1] / gram,
+            rate(Form::Standard, t[0]),
+            rate(Form::Gram, t[1])
+        );
+    }
+    println!("{:>16} {:>9} {:>9} {:>7}", "batch", "one call", "one by one", "GF/s");
+    for (count, rows, columns) in BATCHES {
+        let it = iteration(Form::Auto);
+        let data = values(count * rows * columns);
+        let mut work = data.clone();
+        let (mut together, mut single) = (Vec::new(), Vec::new());
+        for _ in 0..rounds.min(9) + 1 {
+            work.copy_from_slice(&data);
+            let mut batch: Vec<Matrix<'_>> =
+                work.chunks_mut(rows * columns).map(|values| Matrix { values, rows, columns }).collect();
+            together.push(seconds(&mut || orthogonalize_all(&mut batch, &it).expect("finite")));
+            single.push(seconds(&mut || {
+                for (x, out) in data.chunks(rows * columns).zip(work.chunks_mut(rows * columns)) {
+                    orthogonalize(x, rows, columns, &it, out).expect("finite");
+                }
+            }));
+        }
+        let (a, b) = (median(&mut together), median(&mut single));
+        let rate = (count as u64 * it.flops(rows, columns)) as f64 * 1e-9 / a;
+        println!("{:>16} {:9.3} {:9.3} {:7.0}", format!("{count} {rows}x{columns}"), a * 1e3, b * 1e3, rate);
+    }
+}

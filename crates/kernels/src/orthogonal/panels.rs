@@ -1,0 +1,138 @@
+//! Matrices in panels of 32 columns.
+//!
+//! `[panel][depth][32]`, the last panel partly filled. A panel is the transposed rows of one operand of the
+//! micro-kernel (row stride 1) and, as it lies, a panel of the other, so that a product of two matrices held
+//! this way packs nothing, and its tiles of 32 x 32 are written in place.
+
+#![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+
+use super::Side;
+use super::product::region;
+use crate::elementwise::scale_slice;
+use crate::micro::NR;
+use crate::scratch::Ptr;
+use crate::simd::{Isa, Lanes, dispatch};
+
+/// A matrix of `width` columns and `depth` rows.
+#[derive(Clone, Copy)]
+pub(super) struct Panels {
+    pub(super) ptr: Ptr,
+    pub(super) width: usize,
+    pub(super) depth: usize,
+}
+
+impl Panels {
+    /// Floats of a matrix.
+    pub(super) fn len(width: usize, depth: usize) -> usize {
+        width.div_ceil(NR) * NR * depth
+    }
+
+    pub(super) fn panels(self) -> usize {
+        self.width.div_ceil(NR)
+    }
+
+    /// Columns of panel `p`.
+    pub(super) fn columns(self, p: usize) -> usize {
+        (self.width - p * NR).min(NR)
+    }
+
+    /// Row `k` of panel `p`.
+    ///
+    /// # Safety
+    /// Both exist.
+    #[inline(always)]
+    pub(super) unsafe fn at(self, p: usize, k: usize) -> *mut f32 {
+        self.ptr.at((p * self.depth + k) * NR)
+    }
+
+    /// Loads a matrix whose `side` is the width, times `factor`.
+    ///
+    /// # Safety
+    /// `x` holds `width * depth` floats; nothing else uses the panels.
+    pub(super) unsafe fn load(self, isa: Isa, parallel: bool, x: *const f32, side: Side, factor: f32) {
+        let from = Ptr(x.cast_mut());
+        // Tasks of at most 256 rows of a panel.
+        let chunks = self.depth.div_ceil(CHUNK);
+        region(parallel, self.panels() * chunks, |task| {
+            let (p, k0) = (task / chunks, task % chunks * CHUNK);
+            let (n, k) = (self.columns(p), (self.depth - k0).min(CHUNK));
+            let to = self.at(p, k0);
+            match side {
+                Side::Rows => {
+                    let from = from.at(p * NR * self.depth + k0);
+                    transpose(isa, from, self.depth, n, k, to, NR);
+                }
+                Side::Columns => {
+                    let from = from.at(k0 * self.width + p * NR);
+                    for i in 0..k {
+                        std::ptr::copy_nonoverlapping(from.add(i * self.width), to.add(i * NR), n);
+                    }
+                }
+            }
+            if n == NR {
+                scale_slice(isa, to, k * NR, factor);
+            } else {
+                (0..k).for_each(|i| scale_slice(isa, to.add(i * NR), n, factor));
+            }
+        });
+    }
+
+    /// Writes a symmetric matrix out, row-major.
+    ///
+    /// # Safety
+    /// `out` holds `width * depth` floats, and the panels are complete.
+    pub(super) unsafe fn store(self, out: Ptr) {
+        for p in 0..self.panels() {
+            for k in 0..self.depth {
+                let to = out.at(k * self.width + p * NR);
+                std::ptr::copy_nonoverlapping(self.at(p, k), to, self.columns(p));
+            }
+        }
+    }
+
+    /// The sum of the diagonal.
+    ///
+    /// # Safety
+    /// The panels are complete and square.
+    pub(super) unsafe fn trace(self) -> f64 {
+        (0..self.width).map(|i| f64::from(*self.at(i / NR, i).add(i % NR))).sum()
+    }
+}
+
+/// Rows of a panel that one task loads.
+const CHUNK: usize = 256;
+
+#[inline(always)]
+unsafe fn transpose_body<S: Lanes>(
+    src: *const f32,
+    ld: usize,
+    rows: usize,
+    columns: usize,
+    dst: *mut f32,
+    ldd: usize,
+) {
+    let (r, c) = (rows / S::N * S::N, columns / S::N * S::N);
+    let mut j = 0;
+    while j < c {
+        let mut i = 0;
+        while i < r {
+            S::transpose(src.add(i * ld + j), ld, dst.add(j * ldd + i), ldd);
+            i += S::N;
+        }
+        j += S::N;
+    }
+    for i in 0..rows {
+        for j in if i < r { c } else { 0 }..columns {
+            *dst.add(j * ldd + i) = *src.add(i * ld + j);
+        }
+    }
+}
+
+dispatch! {
+    /// `dst[j * ldd + i] = src[i * ld + j]` for `rows` by `columns`.
+    ///
+    /// # Safety
+    /// All of them are in bounds, and the two do not overlap.
+    pub(super) unsafe fn transpose = transpose_body [] []
+        (src: *const f32, ld: usize, rows: usize, columns: usize, dst: *mut f32, ldd: usize)
+}

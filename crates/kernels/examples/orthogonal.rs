@@ -1,10 +1,13 @@
-//! Times the Newton–Schulz iteration against its GEMMs alone, interleaved; medians in milliseconds.
+//! Times the Newton–Schulz iteration against its GEMMs alone, interleaved; medians (`least`: the least) in milliseconds.
 //!
 //! "GEMMs" are the `gemm` crate's of the same number and shapes on all threads, products known to be symmetric counted
 //! at half the time of the full one; "ratio" is the iteration's time over theirs (of the form that runs). GFLOP/s
 //! count symmetric products at half cost as well. "batch" is many matrices of one call.
 //!
-//! `cargo run --release -p burnish-kernels --example orthogonal [rounds]`
+//! With `cpu` the times are those that the process's threads spent running (Linux), which on a shared machine says more
+//! than the clock; run it with `RAYON_NUM_THREADS=1`, since waiting threads count.
+//!
+//! `cargo run --release -p burnish-kernels --example orthogonal [rounds] [cpu] [least]`
 
 use burnish_kernels::orthogonal::{Coefficients, Form, Iteration, Matrix, orthogonalize, orthogonalize_all};
 use std::hint::black_box;
@@ -61,15 +64,37 @@ fn plain(m: usize, k: usize, n: usize, a: &[f32], b: &[f32], transposed: bool, c
     }
 }
 
-fn seconds(work: &mut dyn FnMut()) -> f64 {
-    let start = Instant::now();
-    work();
-    start.elapsed().as_secs_f64()
+/// Seconds that all threads of this process have run.
+fn running() -> Option<f64> {
+    let mut total = 0.0;
+    for task in std::fs::read_dir("/proc/self/task").ok()? {
+        let line = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        total += line.split_whitespace().next()?.parse::<f64>().ok()? * 1e-9;
+    }
+    Some(total)
 }
 
-fn median(times: &mut [f64]) -> f64 {
+fn asked(word: &str) -> bool {
+    std::env::args().any(|a| a == word)
+}
+
+/// Seconds of one call, of as many as make `flops` long enough to be timed.
+fn seconds(flops: f64, work: &mut dyn FnMut()) -> f64 {
+    let cpu = asked("cpu");
+    let calls = if cpu { (1e9 / flops).ceil() } else { 1.0 };
+    let now = || running().expect("/proc/self/task/*/schedstat is readable");
+    let (start, before) = (Instant::now(), if cpu { now() } else { 0.0 });
+    for _ in 0..calls as usize {
+        work();
+    }
+    let total = if cpu { now() - before } else { start.elapsed().as_secs_f64() };
+    total / calls
+}
+
+/// The median, or the least if asked.
+fn typical(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    times[if asked("least") { 0 } else { times.len() / 2 }]
 }
 
 fn main() {
@@ -83,30 +108,33 @@ fn main() {
         let (m, n) = (rows.min(columns), rows.max(columns));
         let (x, mut out) = (values(m * n), vec![0.0; m * n]);
         let (square, mut small) = (values(m * m), vec![0.0; m * m]);
+        let flops = |form| iteration(form).flops(rows, columns) as f64;
+        let rate = |form, time: f64| flops(form) * 1e-9 / time;
+        let product = |a: usize, b: usize, c: usize| 2.0 * (a * b * c) as f64;
         let mut times = vec![Vec::new(); 5];
         for round in 0..rounds + 2 {
             let each = [
-                seconds(&mut || {
+                seconds(flops(Form::Standard), &mut || {
                     orthogonalize(&x, rows, columns, &iteration(Form::Standard), &mut out).expect("finite")
                 }),
-                seconds(&mut || {
+                seconds(flops(Form::Gram), &mut || {
                     orthogonalize(&x, rows, columns, &iteration(Form::Gram), &mut out).expect("finite")
                 }),
-                seconds(&mut || plain(m, n, m, &x, &x, true, &mut small)),
-                seconds(&mut || plain(m, m, m, &square, &square, false, &mut small)),
-                seconds(&mut || plain(m, m, n, &square, &x, false, &mut out)),
+                seconds(product(m, n, m), &mut || plain(m, n, m, &x, &x, true, &mut small)),
+                seconds(product(m, m, m), &mut || plain(m, m, m, &square, &square, false, &mut small)),
+                seconds(product(m, m, n), &mut || plain(m, m, n, &square, &x, false, &mut out)),
             ];
             black_box((&out, &small));
             if round >= 2 {
                 times.iter_mut().zip(each).for_each(|(t, e)| t.push(e));
             }
         }
-        let t: Vec<f64> = times.iter_mut().map(|t| median(t)).collect();
+        let t: Vec<f64> = times.iter_mut().map(|t| typical(t)).collect();
         let legs = iteration(Form::Gram).legs(rows, columns);
         let inner: usize = legs.iter().map(|leg| 4 * leg.len() - 3).sum();
         let standard = 5.0 * (0.5 * t[2] + 0.5 * t[3] + t[4]);
         let gram = legs.len() as f64 * (0.5 * t[2] + t[4]) + inner as f64 * 0.5 * t[3];
-        let rate = |form, time: f64| iteration(form).flops(rows, columns) as f64 * 1e-9 / time;
+
         let auto = if iteration(Form::Auto).legs(rows, columns) == legs { "gram" } else { "standard" };
         println!(
             "{:>12} {:9.3} {:9.3} {:9.3} {:9.3} {:>9} {:7.2} {:7.2} {:7.0} {:7.0}",
@@ -125,22 +153,23 @@ fn main() {
     println!("{:>16} {:>9} {:>9} {:>7}", "batch", "one call", "one by one", "GF/s");
     for (count, rows, columns) in BATCHES {
         let it = iteration(Form::Auto);
+        let flops = (count as u64 * it.flops(rows, columns)) as f64;
         let data = values(count * rows * columns);
         let mut work = data.clone();
         let (mut together, mut single) = (Vec::new(), Vec::new());
-        for _ in 0..rounds.min(9) + 1 {
+        for _ in 0..rounds {
             work.copy_from_slice(&data);
             let mut batch: Vec<Matrix<'_>> =
                 work.chunks_mut(rows * columns).map(|values| Matrix { values, rows, columns }).collect();
-            together.push(seconds(&mut || orthogonalize_all(&mut batch, &it).expect("finite")));
-            single.push(seconds(&mut || {
+            together.push(seconds(flops, &mut || orthogonalize_all(&mut batch, &it).expect("finite")));
+            single.push(seconds(flops, &mut || {
                 for (x, out) in data.chunks(rows * columns).zip(work.chunks_mut(rows * columns)) {
                     orthogonalize(x, rows, columns, &it, out).expect("finite");
                 }
             }));
         }
-        let (a, b) = (median(&mut together), median(&mut single));
-        let rate = (count as u64 * it.flops(rows, columns)) as f64 * 1e-9 / a;
+        let (a, b) = (typical(&mut together), typical(&mut single));
+        let rate = flops * 1e-9 / a;
         println!("{:>16} {:9.3} {:9.3} {:7.0}", format!("{count} {rows}x{columns}"), a * 1e3, b * 1e3, rate);
     }
 }

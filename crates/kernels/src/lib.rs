@@ -38,6 +38,7 @@ mod embedding;
 mod head;
 mod linear;
 mod micro;
+mod muon;
 mod norm;
 pub mod orthogonal;
 mod pack;
@@ -61,6 +62,9 @@ pub use linear::{
     Dropout, Input, Linear, LinearGrad, LinearsGrad, LinearsOut, LinearsSaved, LowRank, Magnitude, Wanted,
     WantedLinear, Weight, column_dots, linears_backward, linears_decode, linears_forward, scale_columns,
     squared_column_norms, squared_row_norms,
+};
+pub use muon::{
+    MuonMomentum, muon_adapt, muon_apply, muon_momentum, muon_momentum_bf16, row_squares, scale_rows,
 };
 pub use norm::{rms_norm_backward, rms_norm_forward};
 pub use simd::{Isa, isa, with_isa};

@@ -93,6 +93,12 @@ pub enum OpsError {
         /// The other.
         second: Range<usize>,
     },
+    /// A name of polynomials that there is not.
+    #[error("orthogonalize: unknown polynomials `{got}`; expected quintic or polar_express")]
+    UnknownPolynomials {
+        /// The name.
+        got: String,
+    },
     /// An index outside a table.
     #[error("{op}: index {got} is outside 0..{limit}")]
     Index {

@@ -9,6 +9,7 @@
 //!   adapters, residual out), [`attention()`], [`rms_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`],
 //!   the last two also of a head that is split over the vocabulary ([`VocabShard`]).
 //!   On the CPU they run on `burnish-kernels`.
+//! * [`orthogonalize`]: the nearest semi-orthogonal matrices, and the other parts of Muon; [`adam_step`].
 //! * [`KvCache`]: attention of new tokens over what a sequence has already said.
 //!
 //! ```
@@ -34,6 +35,8 @@ mod error;
 mod flex;
 mod head;
 mod linear;
+mod muon;
+mod orthogonal;
 mod parameters;
 pub mod reference;
 mod rms_norm;
@@ -54,6 +57,8 @@ pub use linear::{
     Dropout, Linear, LinearInput, LowRank, Magnitude, column_norms, linears, linears_decode, row_norms,
     squared_column_norms, squared_row_norms,
 };
+pub use muon::{Momentum, Noise, muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows, signs};
+pub use orthogonal::{Form, NewtonSchulz, Polynomials, Stacked, orthogonalize};
 pub use parameters::{Parameters, recorded};
 pub use rms_norm::rms_norm;
 pub use segment::{NoWeights, Run, Weights, segment};

@@ -2,7 +2,12 @@
 //!
 //! These run on backends without kernels of their own, under Burn's autodiff, and are what kernels are tested against.
 
+mod muon;
+mod orthogonal;
 mod split_head;
+
+pub use muon::{muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows};
+pub use orthogonal::orthogonalize;
 
 use std::ops::Range;
 use std::sync::Arc;

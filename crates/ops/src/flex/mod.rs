@@ -6,6 +6,7 @@ pub(crate) mod embedding;
 pub(crate) mod head;
 pub(crate) mod host;
 pub(crate) mod linear;
+pub(crate) mod muon;
 pub(crate) mod norm;
 pub(crate) mod update;
 

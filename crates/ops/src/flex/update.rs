@@ -16,7 +16,7 @@ pub(crate) fn flex(tensor: AnyTensor) -> FlexTensor {
         .to_contiguous()
 }
 
-fn any(tensor: FlexTensor) -> AnyTensor {
+pub(crate) fn any(tensor: FlexTensor) -> AnyTensor {
     AnyTensor::new(Tensor::<1>::from_primitive::<burn::backend::Flex>(tensor))
 }
 

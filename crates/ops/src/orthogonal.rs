@@ -184,5 +184,9 @@ pub fn orthogonalize(stacks: Vec<Stacked>, iteration: &NewtonSchulz) -> Result<V
             });
         }
     }
+    #[cfg(feature = "flex")]
+    if stacks.iter().all(|stack| crate::flex::holds(&stack.tensor)) {
+        return Ok(crate::flex::orthogonal::orthogonalize(stacks, iteration));
+    }
     crate::reference::orthogonalize(stacks, iteration)
 }

@@ -57,10 +57,15 @@ impl AdamW {
     /// An optimizer for the trainable parameters of `registry`.
     #[must_use]
     pub fn new(registry: &Registry, options: AdamWOptions) -> Self {
+        Self::of(registry, options, |_| true)
+    }
+
+    /// For some of the trainable parameters, by index.
+    pub(crate) fn of(registry: &Registry, options: AdamWOptions, takes: impl Fn(usize) -> bool) -> Self {
         let entries = registry
             .iter()
             .enumerate()
-            .filter(|(_, p)| p.trainable && p.alias_of.is_none())
+            .filter(|&(i, p)| p.trainable && p.alias_of.is_none() && takes(i))
             .map(|(i, p)| (i, Entry { parameter: p.clone(), master: None, state: None }))
             .collect();
         Self { options, steps: 0, entries }
@@ -205,7 +210,7 @@ impl AdamW {
     }
 }
 
-fn float(dtype: Dtype) -> FloatDType {
+pub(crate) fn float(dtype: Dtype) -> FloatDType {
     match dtype {
         Dtype::Bf16 => FloatDType::BF16,
         Dtype::F16 => FloatDType::F16,

@@ -51,4 +51,48 @@ pub enum OptimError {
         /// By declaration.
         expected: Dtype,
     },
+    /// An unknown name of a choice.
+    #[error("unknown {option} `{got}`; expected {expected}")]
+    UnknownName {
+        /// What is chosen.
+        option: &'static str,
+        /// The name.
+        got: String,
+        /// The known names.
+        expected: &'static str,
+    },
+    /// Muon with nothing to do.
+    #[error(
+        "muon: none of the {trained} trained parameters is a matrix of a linear layer or of experts ({adapters} are adapter factors); let it take adapters, train the matrices, or use adamw"
+    )]
+    NothingForMuon {
+        /// How many parameters are trained.
+        trained: usize,
+        /// How many of them are factors of adapters.
+        adapters: usize,
+    },
+    /// Stacked matrices that are not the parameter.
+    #[error(
+        "muon: `{parameter}` of shape {shape:?} is stacked of {blocks:?} rows, expected {rows} rows together and none empty"
+    )]
+    Blocks {
+        /// The parameter.
+        parameter: String,
+        /// Its logical shape.
+        shape: Vec<usize>,
+        /// The rows of its blocks.
+        blocks: Vec<usize>,
+        /// Its rows.
+        rows: usize,
+    },
+    /// A hyper-parameter outside its range.
+    #[error("muon: {option} is {got}, expected {expected}")]
+    Range {
+        /// The hyper-parameter.
+        option: &'static str,
+        /// Its value.
+        got: f64,
+        /// Its range.
+        expected: &'static str,
+    },
 }

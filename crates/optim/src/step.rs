@@ -121,6 +121,13 @@ impl Gradients<Unscaled> {
 }
 
 impl Gradients<Clipped> {
+    /// Those that `takes` is true of, and the others.
+    pub(crate) fn split(self, takes: impl Fn(usize) -> bool) -> (Self, Self) {
+        let Self { entries, factor, norm, stage } = self;
+        let (taken, left) = entries.into_iter().partition(|&(index, _)| takes(index));
+        (Self { entries: taken, factor, norm, stage }, Self { entries: left, factor, norm, stage })
+    }
+
     pub(crate) fn into_parts(self) -> (Vec<(usize, AnyTensor)>, f32, f64) {
         (self.entries, self.factor, self.norm)
     }

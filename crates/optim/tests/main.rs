@@ -4,6 +4,10 @@
 mod adamw;
 mod clip;
 mod golden;
+mod layouts;
+mod muon;
+mod muon_catalogue;
+mod ranks;
 mod restore;
 mod schedules;
 mod skipped;

@@ -7,7 +7,9 @@ use burn::tensor::{DType, Device, TensorData};
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::AnyTensor;
-use burnish_optim::{AdamW, Applied, Gradients, Masters, SlotTensor, Unscale, all_here};
+use burnish_optim::{
+    AdamW, Applied, Assembly, Gradients, Masters, Optimizer, Rates, SlotTensor, Unscale, all_here,
+};
 
 /// Values by parameter index.
 pub(crate) struct Store(RefCell<BTreeMap<usize, AnyTensor>>);
@@ -84,6 +86,24 @@ pub(crate) fn step(
             assert!(!norm.is_finite());
             None
         }
+    }
+}
+
+/// As [`step`], of an optimizer that may have a Muon half.
+pub(crate) fn step_with<E: std::fmt::Debug>(
+    optimizer: &mut Optimizer,
+    store: &Store,
+    gradients: Vec<(usize, AnyTensor)>,
+    max_norm: Option<f64>,
+    rates: Rates,
+    assembly: &mut dyn Assembly<Error = E>,
+) -> Option<Applied> {
+    let reduced = Gradients::summed(gradients);
+    match reduced.unscale(1.0, all_here::<std::convert::Infallible>).unwrap() {
+        Unscale::Finite(unscaled) => {
+            Some(optimizer.step(unscaled.clip(max_norm), store, assembly, rates).unwrap())
+        }
+        Unscale::Skipped { .. } => None,
     }
 }
 

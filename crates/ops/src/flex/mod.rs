@@ -8,6 +8,7 @@ pub(crate) mod host;
 pub(crate) mod linear;
 pub(crate) mod muon;
 pub(crate) mod norm;
+pub(crate) mod orthogonal;
 pub(crate) mod update;
 
 use burnish_core::Dtype;

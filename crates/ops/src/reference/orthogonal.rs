@@ -67,7 +67,7 @@ fn newton_schulz(x: Tensor<3>, iteration: &NewtonSchulz) -> Tensor<3> {
     let norm = x.clone().powi_scalar(2).sum_dim(2).sum_dim(1).sqrt() * iteration.margin();
     let mut x = x / positive(norm);
     let short = rows.min(columns);
-    let one = Tensor::<2>::eye(short, (&x.device(), x.dtype())).unsqueeze::<3>();
+    let one = Tensor::<2>::eye(short, &x.device()).cast(super::float(x.dtype())).unsqueeze::<3>();
     let triples = iteration.triples();
     for leg in iteration.legs(rows, columns) {
         let mut r = x.clone().matmul(x.clone().swap_dims(1, 2));

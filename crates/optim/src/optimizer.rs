@@ -1,0 +1,186 @@
+//! The optimizer of a run: AdamW alone, or Muon for matrices and AdamW for the rest.
+
+use std::collections::BTreeMap;
+
+use burnish_core::Registry;
+use burnish_ops::AnyTensor;
+
+use crate::muon::Muon;
+use crate::{
+    AdamW, AdamWOptions, Applied, Assembly, Assignment, Clipped, Declared, Gradients, Half, Held, Masters,
+    MuonOptions, OptimError, Rates, SlotSpec, SlotTensor,
+};
+
+/// Updates every trained parameter, matrices by Muon if there is a Muon half.
+///
+/// ```
+/// use burn::tensor::Device;
+/// use burnish_core::{Dtype, Parameter, Registry, Role};
+/// use burnish_optim::{AdamWOptions, Half, MuonOptions, Optimizer};
+///
+/// let mut registry = Registry::new();
+/// for (name, shape, role) in [("up", &[8, 4][..], Role::Matrix), ("norm", &[4][..], Role::Norm)] {
+///     let mut parameter = Parameter::new(name, shape, role, Dtype::Bf16);
+///     parameter.trainable = true;
+///     registry.add(parameter).unwrap();
+/// }
+/// let all = |_| true;
+/// let optimizer =
+///     Optimizer::muon(&registry, &registry, MuonOptions::default(), AdamWOptions::default(), &all)?;
+/// assert_eq!(optimizer.assignment().half("up"), Some(Half::Muon));
+/// assert_eq!(optimizer.assignment().half("norm"), Some(Half::AdamW));
+/// assert_eq!(optimizer.declared("up", "momentum_buffer").unwrap().dtype, Dtype::F32);
+/// # Ok::<(), burnish_optim::OptimError>(())
+/// ```
+#[derive(Debug)]
+pub struct Optimizer {
+    adam: AdamW,
+    muon: Option<Muon>,
+    assignment: Assignment,
+    /// Indices of the trained parameters.
+    by_name: BTreeMap<String, usize>,
+}
+
+fn by_name(registry: &Registry) -> BTreeMap<String, usize> {
+    let trained = registry.iter().enumerate().filter(|(_, p)| p.trainable && p.alias_of.is_none());
+    trained.map(|(index, p)| (p.name.clone(), index)).collect()
+}
+
+impl Optimizer {
+    /// AdamW for all trained parameters of `local`, whose shapes are those of what this rank updates.
+    #[must_use]
+    pub fn adamw(local: &Registry, options: AdamWOptions) -> Self {
+        Self {
+            adam: AdamW::new(local, options),
+            muon: None,
+            assignment: Assignment::new(local, None),
+            by_name: by_name(local),
+        }
+    }
+
+    /// Muon for the matrices that [`MuonOptions::takes`], AdamW for the rest.
+    ///
+    /// `local` has the shapes of what this rank updates, `global` the logical ones, of the same parameters in the same
+    /// order; `owned` says of which matrices the [`Assembly`] makes this rank the owner.
+    ///
+    /// # Errors
+    /// If there is no matrix for Muon, a parameter's blocks are not its rows, or a hyper-parameter is out of range.
+    pub fn muon(
+        local: &Registry,
+        global: &Registry,
+        muon: MuonOptions,
+        adam: AdamWOptions,
+        owned: &dyn Fn(usize) -> bool,
+    ) -> Result<Self, OptimError> {
+        let half = Muon::new(local, global, muon, owned)?;
+        Ok(Self {
+            adam: AdamW::of(local, adam, |index| !half.takes(index)),
+            muon: Some(half),
+            assignment: Assignment::new(global, Some(&muon)),
+            by_name: by_name(global),
+        })
+    }
+
+    /// Which half updates which parameter.
+    #[must_use]
+    pub fn assignment(&self) -> &Assignment {
+        &self.assignment
+    }
+
+    /// Muon's hyper-parameters, if there is a Muon half.
+    #[must_use]
+    pub fn muon_options(&self) -> Option<&MuonOptions> {
+        self.muon.as_ref().map(Muon::options)
+    }
+
+    /// Steps taken.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.adam.steps()
+    }
+
+    /// The slots it declares, each name once.
+    #[must_use]
+    pub fn schema(&self) -> Vec<SlotSpec> {
+        let mut schema = self.adam.schema();
+        for (spec, _) in self.muon.iter().flat_map(|muon| muon.options().slots()) {
+            if !schema.contains(&spec) {
+                schema.push(spec);
+            }
+        }
+        schema
+    }
+
+    /// What it declares of a slot of a parameter, whether it holds one yet or not; `None` if there is no such slot.
+    #[must_use]
+    pub fn declared(&self, parameter: &str, slot: &str) -> Option<Declared> {
+        self.by_name.get(parameter)?;
+        match &self.muon {
+            Some(muon) if self.assignment.half(parameter) == Some(Half::Muon) => {
+                muon.declared(parameter, slot)
+            }
+            _ => {
+                let spec = self.adam.schema().into_iter().find(|spec| spec.name == slot)?;
+                Some(Declared { dtype: spec.dtype, held: Held::Rows })
+            }
+        }
+    }
+
+    /// One update. Every rank calls it, also with nothing to update.
+    ///
+    /// # Errors
+    /// Those of `assembly`; the momentum has moved then, so that the run can only go on from a checkpoint.
+    pub fn step<E>(
+        &mut self,
+        gradients: Gradients<Clipped>,
+        masters: &dyn Masters,
+        assembly: &mut dyn Assembly<Error = E>,
+        rates: Rates,
+    ) -> Result<Applied, E> {
+        let Some(muon) = &mut self.muon else { return Ok(self.adam.step(gradients, masters, rates.adam)) };
+        let (matrices, rest) = gradients.split(|index| muon.takes(index));
+        let applied = self.adam.step(rest, masters, rates.adam);
+        let (gradients, grad_scale, _) = matrices.into_parts();
+        let [updated, orthogonalised] =
+            muon.step(gradients, grad_scale, masters, assembly, rates.muon, self.adam.steps())?;
+        Ok(Applied { parameters: applied.parameters + updated, orthogonalised, ..applied })
+    }
+
+    /// All state, for a checkpoint.
+    #[must_use]
+    pub fn slots(&self) -> Vec<SlotTensor> {
+        let mut slots = self.adam.slots();
+        slots.extend(self.muon.iter().flat_map(Muon::slots));
+        slots
+    }
+
+    /// Restores state after `steps` steps from (parameter, slot, tensor) entries, and forgets what it held. A slot that
+    /// is [`Held::Whole`] is left out where another rank owns the matrix.
+    ///
+    /// # Errors
+    /// If an entry names no trained parameter or slot, its shape or dtype is not the declared one, or some of a
+    /// parameter's slots are missing; the optimizer is then as before.
+    pub fn restore(
+        &mut self,
+        steps: u64,
+        slots: impl IntoIterator<Item = (String, String, AnyTensor)>,
+    ) -> Result<(), OptimError> {
+        let (mut of_adam, mut of_muon) = (Vec::new(), Vec::new());
+        for (parameter, slot, tensor) in slots {
+            let Some(&index) = self.by_name.get(&parameter) else {
+                return Err(OptimError::UnknownSlot { parameter, slot });
+            };
+            if self.muon.as_ref().is_some_and(|muon| muon.takes(index)) {
+                of_muon.push((index, slot, tensor));
+            } else {
+                of_adam.push((parameter, slot, tensor));
+            }
+        }
+        let restored = self.muon.as_ref().map(|muon| muon.read(of_muon)).transpose()?;
+        self.adam.restore(steps, of_adam)?;
+        if let (Some(muon), Some(restored)) = (&mut self.muon, restored) {
+            muon.set(restored);
+        }
+        Ok(())
+    }
+}

@@ -14,7 +14,7 @@ pub struct SlotSpec {
 }
 
 /// Which ranks keep a slot of a parameter, and how much of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Held {
     /// Each rank, of the elements that it updates: masters, moments, momentum.

@@ -199,13 +199,13 @@ fn spread(values: &[f32], rows: usize) -> f64 {
 /// layouts' tests hold every layout to the bits of this one).
 #[test]
 fn ds_8441_one_rank_orthogonalises_too() {
-    // One direction a hundred times stronger than the others.
+    // One direction some twenty times stronger than the others.
     let (rows, columns) = (4, 9);
     let mut g = normal("noise", rows * columns);
     for (i, x) in g.iter_mut().enumerate() {
-        *x = 0.01 * *x + ((i / columns + 1) as f32) * ((i % columns) as f32 - 3.7);
+        *x = 0.5 * *x + ((i / columns + 1) as f32) * ((i % columns) as f32 - 3.7);
     }
-    assert!(spread(&g, rows) < 1.01, "{}", spread(&g, rows));
+    assert!(spread(&g, rows) < 1.05, "{}", spread(&g, rows));
     let options = MuonOptions::default();
     let (mut optimizer, store) = (new(Dtype::F32, options), start(Dtype::F32));
     let before = store.f32(1);
@@ -214,7 +214,7 @@ fn ds_8441_one_rank_orthogonalises_too() {
     let applied = step_with(&mut optimizer, &store, all, None, RATES, &mut here()).unwrap();
     assert_eq!((applied.parameters, applied.orthogonalised), (4, 4), "three blocks and one matrix");
     let change: Vec<f32> = store.f32(1).iter().zip(&before).map(|(a, b)| a - b).collect();
-    assert!(spread(&change, rows) > 3.5, "{}", spread(&change, rows));
+    assert!(spread(&change, rows) > 3.3, "{}", spread(&change, rows));
     // And it is what the operation gives, times rate and scale.
     let stack = Stacked { tensor: tensor(&g, SHAPES[1]), blocks: vec![rows] };
     let o = orthogonalize(vec![stack], &NewtonSchulz::default()).unwrap()[0].to_f32();

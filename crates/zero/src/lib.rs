@@ -6,6 +6,8 @@
 //! * [`Store`]: a rank's part of the model by that plan. It is [`burnish_ops::Parameters`] to the model (reading a
 //!   sharded parameter gathers it, gradients are summed as backward finds them) and [`burnish_optim::Masters`] to the
 //!   optimizer. One path for every stage and any number of ranks, also one.
+//! * [`Exchange`]: for an optimizer that needs whole matrices where no rank has them (stage 3, tensor parallelism), the
+//!   pieces' way to one owner each and back. At stages 0 to 2 matrices have owners in the plan ([`Plan::with_owners`]).
 //!
 //! ```
 //! use std::convert::Infallible;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burnish_comm::local::{links, run, run_worlds};
-use burnish_comm::{FaultPlan, Faulty, Op, Traffic, World};
+use burnish_comm::{Fault, FaultPlan, Faulty, Op, Traffic, World};
 use burnish_core::Dtype;
 use burnish_ops::AnyTensor;
 use burnish_optim::Assembly;
@@ -62,6 +62,10 @@ impl Dealt {
         }
         Some(AnyTensor::from_elements(values, &[rows.len(), columns.len()], &Device::flex()))
     }
+}
+
+fn one(range: Range<usize>) -> Vec<Range<usize>> {
+    std::iter::once(range).collect()
 }
 
 fn flat(ranges: &[Range<usize>]) -> Vec<usize> {
@@ -241,7 +245,7 @@ fn held_says_which_rows_and_columns() {
     });
     for end in alone {
         let (held, none, traffic) = end.unwrap().unwrap();
-        assert_eq!(held, (vec![0..2, 2..13], vec![0..6]));
+        assert_eq!(held, (vec![0..2, 2..13], one(0..6)));
         assert_eq!((none, traffic), ((vec![], vec![]), Traffic::default()));
     }
 }
@@ -274,7 +278,7 @@ fn faults_are_told_on_every_rank_with_matrix_and_ranks() {
         errors,
         vec!["matrix `m0` has shape [4, 3] on ranks [1], expected [4, 2] as on the first rank"; 2]
     );
-    let errors = spoiled(|_, m| m[0].rows = vec![1..3], |_, _| ());
+    let errors = spoiled(|_, m| m[0].rows = one(1..3), |_, _| ());
     assert_eq!(errors[0], errors[1]);
     assert!(
         errors[0].starts_with("matrix `m0`: no rank holds rows 0..1 of columns 0..2 (ranks [0, 1]"),
@@ -309,6 +313,34 @@ fn faults_are_told_on_every_rank_with_matrix_and_ranks() {
     assert!(errors[0].contains("its piece has shape [3, 2] in Some(F32), expected [2, 2]"), "{errors:?}");
     assert!(errors[1].starts_with("matrix `m0`: ranks [0] brought another piece"), "{errors:?}");
     assert!(started.elapsed() < Duration::from_secs(5), "nobody waits for a deadline");
+}
+
+/// A rank that goes silent or loses a message, in any call from the announcement to the last round.
+#[test]
+fn a_fault_at_any_call_is_told_on_every_rank() {
+    let dealt: Vec<Dealt> = (0..3).map(|_| Dealt::new(&[9, 4], |r| [3 * r..3 * r + 3, 0..4], 3)).collect();
+    // Two announcements, presence, three rounds there and three back.
+    let calls = 2 + 1 + 3 + 3;
+    std::thread::scope(|scope| {
+        for fault in [Fault::Vanish, Fault::Drop] {
+            for call in 0..calls {
+                let dealt = &dealt;
+                scope.spawn(move || {
+                    let plan = FaultPlan::new(1).at(1, call, fault);
+                    let worlds = links(3).into_iter().map(|link| {
+                        let world = World::over(Box::new(Faulty::new(link, plan.clone())));
+                        world.with_deadline(Duration::from_secs(2))
+                    });
+                    let ends = run_worlds(worlds.collect(), |w| there_and_back(&w, dealt, 1, &[false; 3]));
+                    for (rank, end) in ends.into_iter().enumerate() {
+                        let error = end.unwrap().unwrap_err();
+                        let case = format!("{fault:?} at call {call}, rank {rank}: {error}");
+                        assert!(matches!(error, ZeroError::Comm(_)) && case.contains("rank 1"), "{case}");
+                    }
+                });
+            }
+        }
+    });
 }
 
 #[test]

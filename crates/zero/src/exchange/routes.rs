@@ -70,16 +70,16 @@ impl Routes {
         check(holdings)?;
         let world = holdings.len();
         let first = &holdings[0];
-        let mut candidates = Vec::with_capacity(first.len());
-        for at in 0..first.len() {
+        let may_own = |at: usize| {
             let which = |test: fn(&Matrix) -> bool| -> Vec<usize> {
                 (0..world).filter(|&r| test(&holdings[r][at])).collect()
             };
             let whole = which(Matrix::holds_all);
             let some = if whole.is_empty() { which(Matrix::holds_some) } else { whole };
             // Nobody holds anything of a matrix without elements.
-            candidates.push(if some.is_empty() { vec![0] } else { some });
-        }
+            if some.is_empty() { vec![0] } else { some }
+        };
+        let candidates: Vec<Vec<usize>> = (0..first.len()).map(may_own).collect();
         let work: Vec<_> = first.iter().map(Matrix::work).collect();
         let owners = owners_among(&work, world, |at| &candidates[at]);
         let routes: Vec<Route> = owners

@@ -130,21 +130,19 @@ impl Routes {
         traffic
     }
 
-    /// The most elements that `rank` sends and receives in a round.
+    /// The most elements that `rank` sends and receives in as many rounds in one direction as are on their way at once.
     #[must_use]
-    pub fn staged(&self, rank: usize) -> usize {
-        let of = |round: &Range<usize>| -> usize {
-            [Direction::Inward, Direction::Outward]
-                .map(|direction| {
-                    let all =
-                        self.routes[round.clone()].iter().flat_map(|r| direction.counts(r, rank, self.world));
-                    all.map(|counts| counts.iter().sum::<usize>()).sum::<usize>()
-                })
-                .into_iter()
-                .max()
-                .unwrap_or_default()
+    pub fn staged(&self, rank: usize, rounds: usize) -> usize {
+        let most = |direction: Direction| -> usize {
+            let of = |round: &Range<usize>| -> usize {
+                let routes = self.routes[round.clone()].iter();
+                routes.flat_map(|r| direction.counts(r, rank, self.world)).flatten().sum()
+            };
+            let mut sizes: Vec<usize> = self.rounds.iter().map(of).collect();
+            sizes.sort_unstable_by(|a, b| b.cmp(a));
+            sizes.iter().take(rounds).sum()
         };
-        self.rounds.iter().map(of).max().unwrap_or_default()
+        most(Direction::Inward).max(most(Direction::Outward))
     }
 
     /// Elements of the whole matrices that `rank` puts together from pieces.

@@ -25,8 +25,8 @@ pub struct Memory {
     /// accumulation before one reduction) or of units that are not complete, and buckets on their way.
     pub summing: u64,
     /// The most that an optimizer of whole matrices needs in the step, when what gathering and summing needed is free again:
-    /// this rank's rows of the updates, the whole matrices that it puts together, and rounds on their way. What one
-    /// orthogonalisation needs by itself is not in it.
+    /// the matrices that it puts together, and rounds of pieces on their way. Updates take their gradients' place; what
+    /// one orthogonalisation needs by itself is not in it.
     pub updating: u64,
 }
 
@@ -79,9 +79,6 @@ impl Plan {
             };
             whole_gradients += bytes(all, Dtype::F32);
             memory.gradients += bytes(updated, Dtype::F32);
-            if self.works[index].is_some() {
-                memory.updating += bytes(updated, Dtype::F32);
-            }
             for slot in slots(index) {
                 if slot.name != "master" || slot.dtype != parameter.precision.store {
                     memory.optimizer += bytes(updated, slot.dtype);
@@ -92,8 +89,7 @@ impl Plan {
             return memory;
         }
         if let Some(routes) = &self.routes {
-            let travelling = IN_FLIGHT * routes.staged(rank);
-            memory.updating += bytes(routes.assembled(rank) + travelling, Dtype::F32);
+            memory.updating = bytes(routes.assembled(rank) + routes.staged(rank, IN_FLIGHT), Dtype::F32);
         }
         // Stages 0 and 1 keep whole gradients to the step, and so does accumulation before one reduction.
         let early = self.policy.stage >= Stage::Two;

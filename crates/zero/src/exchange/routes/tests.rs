@@ -45,11 +45,11 @@ fn rows_move_two_nths_of_the_matrices() {
 fn a_round_is_as_large_as_allowed() {
     let holdings = by_rows(12, 8, 2);
     let once = Routes::new(&holdings, usize::MAX).unwrap();
-    assert_eq!((once.rounds.len(), once.staged(0)), (1, 2 * 6 * 32));
+    assert_eq!((once.rounds.len(), once.staged(0, 2)), (1, 2 * 6 * 32));
     let routes = Routes::new(&holdings, 64).unwrap();
     assert!(routes.rounds.len() >= 3, "{:?}", routes.rounds);
     for rank in 0..2 {
-        assert!(routes.staged(rank) <= 2 * 64);
+        assert!(routes.staged(rank, 1) <= 2 * 64);
         assert_eq!(
             routes.traffic(rank).elements(Op::AllToAll),
             once.traffic(rank).elements(Op::AllToAll),

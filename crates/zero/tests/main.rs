@@ -7,6 +7,7 @@ mod exchange;
 mod faults;
 mod mixed;
 mod module;
+mod muon;
 mod net;
 mod overflow;
 mod springs;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering::SeqCst};
 
 use burn::tensor::Device;
-use burnish_comm::local;
+use burnish_comm::{Group, local};
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::{AnyTensor, Parameters};
-use burnish_optim::{AdamW, AdamWOptions, SlotSpec, Unscale};
-use burnish_zero::{Plan, Policy, ReduceWhen, Stage, Store, Unit, ZeroError};
+use burnish_optim::{AdamWOptions, MuonOptions, Optimizer, Rates, SlotSpec, Unscale};
+use burnish_zero::{Exchange, Plan, Policy, ReduceWhen, Stage, Store, Unit, Work, ZeroError};
 use half::bf16;
 
 struct Counting;
@@ -88,12 +88,27 @@ struct Measured {
     peak: isize,
 }
 
-fn measure(world: usize, policy: Policy, micro_batches: usize) -> (Measured, u64, u64) {
+fn measure(
+    world: usize,
+    policy: Policy,
+    micro_batches: usize,
+    muon: Option<MuonOptions>,
+) -> (Measured, u64, u64) {
     let (registry, units) = model();
-    let plan = Arc::new(Plan::new(&registry, units, world, policy).unwrap());
-    let slots =
+    let takes = |p: &Parameter| muon.is_some_and(|options| options.takes(p));
+    let work = |_: usize, p: &Parameter| {
+        takes(p).then(|| Work { flops: p.elements() as f64, elements: p.elements() })
+    };
+    let plan = Arc::new(Plan::with_owners(&registry, units, world, policy, work).unwrap());
+    let adam =
         ["master", "exp_avg", "exp_avg_sq"].map(|name| SlotSpec { name: name.into(), dtype: Dtype::F32 });
-    let memory = |rank| plan.memory(rank, micro_batches, &|_| slots.to_vec());
+    let slots = |index: usize| match muon {
+        Some(options) if takes(registry.at(index)) => {
+            options.slots().into_iter().map(|(slot, _)| slot).collect()
+        }
+        _ => adam.to_vec(),
+    };
+    let memory = |rank| plan.memory(rank, micro_batches, &slots);
     let (rest, peak) =
         (0..world).map(memory).fold((0, 0), |(rest, peak), m| (rest + m.rest(), peak + m.peak()));
     let before = LIVE.load(SeqCst);
@@ -106,7 +121,18 @@ fn measure(world: usize, policy: Policy, micro_batches: usize) -> (Measured, u64
             let values = vec![bf16::from_f32(0.5); rows.len() * row];
             Ok::<_, Infallible>(AnyTensor::from_elements(values, &shape, &device))
         })?;
-        let mut optimizer = AdamW::new(&store.local_registry(), AdamWOptions::default());
+        let alone = plan.policy().stage == Stage::Zero;
+        let meeting = if alone { Group::alone() } else { group.clone() };
+        let matrices = plan.matrices(group.rank());
+        let mut exchange = Exchange::new(&meeting, &device, matrices, plan.policy().bucket_elements)?;
+        let owns = |index| exchange.owns(index);
+        let mut optimizer = {
+            let (local, adam) = (store.local_registry(), AdamWOptions::default());
+            match muon {
+                None => Optimizer::adamw(&local, adam),
+                Some(muon) => Optimizer::muon(&local, &registry, muon, adam, &owns).unwrap(),
+            }
+        };
         let mut measured = Measured { rest: 0, peak: 0 };
         for step in 0..2 {
             group.barrier("a step begins")?;
@@ -138,7 +164,7 @@ fn measure(world: usize, policy: Policy, micro_batches: usize) -> (Measured, u64
             let Unscale::Finite(finite) = gradients.unscale(1.0, |s| store.sum_squares(s))? else {
                 panic!("ones are finite")
             };
-            optimizer.step(finite.clip(Some(1.0)), &store, 0.01);
+            optimizer.step(finite.clip(Some(1.0)), &store, &mut exchange, Rates::both(0.01))?;
             store.publish()?;
             group.barrier("a step ended")?;
             measured.peak = PEAK.load(SeqCst) - before;
@@ -152,30 +178,34 @@ fn measure(world: usize, policy: Policy, micro_batches: usize) -> (Measured, u64
 
 fn main() {
     // What threads and the first use of everything allocate is not the model's.
-    measure(2, Policy::new(Stage::Three), 1);
+    measure(4, Policy::new(Stage::Three), 1, Some(MuonOptions::default()));
     let mut failed = false;
     for world in [1, 2, 4] {
         for stage in [Stage::Zero, Stage::One, Stage::Two, Stage::Three] {
             for (reduce, micro_batches) in
                 [(ReduceWhen::MicroBatch, 1), (ReduceWhen::MicroBatch, 2), (ReduceWhen::Step, 2)]
             {
-                let policy = Policy { reduce, ..Policy::new(stage) };
-                let (measured, rest, peak) = measure(world, policy, micro_batches);
-                // Bookkeeping of ranks and tensors, and one gradient per rank in the hands of backward.
-                let own = (world * (64 << 10)) as f64;
-                let gradient = (world * 4 * 4 * H * H) as f64;
-                let of = |got: isize, planned: u64| got as f64 / planned as f64;
-                println!(
-                    "stage {stage}, {world} ranks, {micro_batches} micro-batches, {reduce:?}: rest {:.3} of {rest}, peak {:.3} of {peak}",
-                    of(measured.rest, rest),
-                    of(measured.peak, peak),
-                );
-                let rests = measured.rest as f64 <= 1.01 * rest as f64 + own
-                    && measured.rest as f64 >= 0.99 * rest as f64;
-                let peaks = measured.peak as f64 <= 1.01 * peak as f64 + own + gradient;
-                if !(rests && peaks) {
-                    failed = true;
-                    println!("  not as planned");
+                for muon in [None, Some(MuonOptions::default())] {
+                    let policy = Policy { reduce, ..Policy::new(stage) };
+                    let (measured, rest, peak) = measure(world, policy, micro_batches, muon);
+                    // Bookkeeping of ranks and tensors (with Muon the exchange's, and what threads keep of an
+                    // orthogonalisation), and one gradient per rank in the hands of backward.
+                    let own = (world * if muon.is_some() { 224 << 10 } else { 96 << 10 }) as f64;
+                    let gradient = (world * 4 * 4 * H * H) as f64;
+                    let of = |got: isize, planned: u64| got as f64 / planned as f64;
+                    println!(
+                        "stage {stage}, {world} ranks, {micro_batches} micro-batches, {reduce:?}, {}: rest {:.3} of {rest}, peak {:.3} of {peak}",
+                        if muon.is_some() { "muon" } else { "adamw" },
+                        of(measured.rest, rest),
+                        of(measured.peak, peak),
+                    );
+                    let rests = measured.rest as f64 <= 1.01 * rest as f64 + own
+                        && measured.rest as f64 >= 0.99 * rest as f64;
+                    let peaks = measured.peak as f64 <= 1.01 * peak as f64 + own + gradient;
+                    if !(rests && peaks) {
+                        failed = true;
+                        println!("  not as planned");
+                    }
                 }
             }
         }

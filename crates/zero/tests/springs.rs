@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burn::tensor::{Device, FloatDType};
-use burnish_comm::{Group, World, local};
+use burnish_comm::{FaultPlan, Faulty, Group, Traffic, World, local};
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::{AnyTensor, Parameters};
-use burnish_optim::{AdamW, AdamWOptions, Applied, Unscale};
-use burnish_zero::{Plan, Policy, Stage, Store, Unit, Work, ZeroError};
+use burnish_optim::{AdamWOptions, Applied, Half, MuonOptions, Optimizer, Rates, Unscale};
+use burnish_zero::{Exchange, Plan, Policy, Stage, Store, Unit, Work, ZeroError};
 
 pub(crate) const STAGES: [Stage; 4] = [Stage::Zero, Stage::One, Stage::Two, Stage::Three];
 
@@ -34,6 +34,10 @@ pub(crate) struct Run {
     pub(crate) delays: bool,
     /// Parameters with one owner.
     pub(crate) owners: fn(&Parameter) -> bool,
+    /// Muon for the matrices, which then have owners whatever `owners` says; AdamW for all without.
+    pub(crate) muon: Option<MuonOptions>,
+    /// Messages take a random time each, by this seed.
+    pub(crate) late: Option<u64>,
     /// Whether a sample has a gradient for a parameter.
     pub(crate) uses: fn(sample: usize, parameter: &str) -> bool,
 }
@@ -61,14 +65,20 @@ impl Run {
             passes: 1,
             delays: false,
             owners: |_| false,
+            muon: None,
+            late: None,
             uses: |_, _| true,
         }
     }
 
     pub(crate) fn plan(&self, world: usize) -> Arc<Plan> {
         let policy = self.policy.clone();
+        let whole = |p: &Parameter| match &self.muon {
+            Some(options) => options.takes(p),
+            None => (self.owners)(p),
+        };
         let work = |_: usize, p: &Parameter| {
-            (self.owners)(p).then(|| Work { flops: p.elements() as f64, elements: p.elements() })
+            whole(p).then(|| Work { flops: p.elements() as f64, elements: p.elements() })
         };
         Arc::new(Plan::with_owners(&self.registry, self.units.clone(), world, policy, work).unwrap())
     }
@@ -81,8 +91,21 @@ impl Run {
 
     /// The run on `world` ranks; asserts that all end with the same weights.
     pub(crate) fn over(&self, world: usize) -> Left {
+        join(self.ranks(world), &self.plan(world))
+    }
+
+    /// The same, rank by rank.
+    pub(crate) fn ranks(&self, world: usize) -> Vec<Rank> {
         let plan = self.plan(world);
-        let ranks: Vec<Rank> = local::run(world, |w: World| {
+        let worlds = match self.late {
+            None => World::local(world),
+            Some(seed) => {
+                let faults = FaultPlan::new(seed).delays(Duration::from_millis(2));
+                let links = local::links(world).into_iter();
+                links.map(|link| World::over(Box::new(Faulty::new(link, faults.clone())))).collect()
+            }
+        };
+        let ranks: Vec<Rank> = local::run_worlds(worlds, |w: World| {
             plan.agree(&w.group())?;
             self.on(&plan, &w.group())
         })
@@ -96,7 +119,7 @@ impl Run {
                 ranks[0].reports.iter().map(|r| r.grad_norm).collect::<Vec<_>>()
             );
         }
-        join(ranks, &plan)
+        ranks
     }
 
     fn on(&self, plan: &Arc<Plan>, group: &Group) -> Result<Rank, ZeroError> {
@@ -105,9 +128,23 @@ impl Run {
         let store = Store::new(plan.clone(), group, &device, |i, rows| {
             Ok::<_, Infallible>(initial(registry.at(i), rows, &device))
         })?;
-        let mut optimizer = AdamW::new(&store.local_registry(), options());
+        // At stage 0 every rank has every gradient, and all do the same.
+        let alone = plan.policy().stage == Stage::Zero;
+        let meeting = if alone { Group::alone() } else { group.clone() };
+        let mut exchange =
+            Exchange::new(&meeting, &device, plan.matrices(group.rank()), self.policy.bucket_elements)?;
+        let local = store.local_registry();
+        let mut optimizer = match self.muon {
+            None => Optimizer::adamw(&local, options()),
+            Some(muon) => {
+                Optimizer::muon(&local, registry, muon, options(), &|index| exchange.owns(index)).unwrap()
+            }
+        };
+        let muon = optimizer.assignment().count(Half::Muon).0;
+        assert_eq!(muon > 0, self.muon.is_some());
         let mut reports = Vec::new();
         for step in 0..self.steps {
+            group.clear_traffic();
             let mine = share(self.samples, group.rank(), group.size());
             for m in 0..self.micro_batches {
                 let some = share(mine.len(), m, self.micro_batches);
@@ -117,11 +154,19 @@ impl Run {
                 store.end_micro_batch()?;
             }
             let gradients = store.gradients()?;
-            let Unscale::Finite(finite) = gradients.unscale(1.0, |s| store.sum_squares(s))? else {
-                panic!("integers are finite")
-            };
-            reports.push(optimizer.step(finite.clip(self.max_norm), &store, 0.01));
-            store.publish()?;
+            match gradients.unscale(1.0, |s| store.sum_squares(s))? {
+                Unscale::Finite(finite) => {
+                    let rates = Rates { adam: 0.01, muon: 0.02 };
+                    reports.push(optimizer.step(finite.clip(self.max_norm), &store, &mut exchange, rates)?);
+                    store.publish()?;
+                }
+                Unscale::Skipped { .. } => panic!("integers are finite"),
+            }
+        }
+        let traffic = group.traffic();
+        let mut expected = plan.traffic(self.micro_batches);
+        for (key, row) in exchange.traffic().rows() {
+            expected.add(key.op, key.dtype, row.calls, row.elements);
         }
         let weights =
             (0..registry.len()).map(|i| (registry.at(i).name.clone(), bits(&store.read(i)))).collect();
@@ -129,7 +174,7 @@ impl Run {
         store.check()?;
         let slots =
             optimizer.slots().into_iter().map(|s| ((s.parameter, s.slot), s.tensor.to_f32())).collect();
-        Ok(Rank { weights, reports, slots })
+        Ok(Rank { weights, reports, slots, traffic, expected })
     }
 
     /// Reads forward, and backward reads and gives gradients block by block.
@@ -169,10 +214,14 @@ impl Run {
     }
 }
 
-struct Rank {
-    weights: BTreeMap<String, (Option<Dtype>, Vec<u8>)>,
-    reports: Vec<Applied>,
-    slots: BTreeMap<(String, &'static str), Vec<f32>>,
+/// What one rank has in the end.
+pub(crate) struct Rank {
+    pub(crate) weights: BTreeMap<String, (Option<Dtype>, Vec<u8>)>,
+    pub(crate) reports: Vec<Applied>,
+    pub(crate) slots: BTreeMap<(String, &'static str), Vec<f32>>,
+    /// What it communicated in the last step, and what plan and exchange said of a step.
+    pub(crate) traffic: Traffic,
+    pub(crate) expected: Traffic,
 }
 
 /// Slots are this rank's rows; at stage 0 all have all rows.
@@ -186,8 +235,13 @@ fn join(ranks: Vec<Rank>, plan: &Plan) -> Left {
         }
     }
     let mut reports = ranks[0].reports.clone();
-    // How many parameters a rank updates depends on its rows.
-    reports.iter_mut().for_each(|r| r.parameters = 0);
+    for (step, report) in reports.iter_mut().enumerate() {
+        // How many parameters a rank updates depends on its rows.
+        report.parameters = 0;
+        if by_rows {
+            report.orthogonalised = ranks.iter().map(|rank| rank.reports[step].orthogonalised).sum();
+        }
+    }
     Left { weights: ranks[0].weights.clone(), reports, slots }
 }
 

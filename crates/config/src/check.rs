@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::choice::{Interval, LoraInit, ModelDtype, PackingStrategy, ReduceWhen, SaveInterval};
+use crate::choice::{
+    Interval, LoraInit, ModelDtype, MuonVariant, Optimizer, PackingStrategy, ReduceWhen, SaveInterval,
+};
 use crate::command::{
     ConvertOptions, EvalOptions, GenerateOptions, MergeOptions, PlanOptions, ScoreOptions, SftOptions,
 };
 use crate::fault::{Fault, Origin};
 use crate::groups::{
-    GenerationOptions, InferenceRankOptions, LoggingOptions, LoraOptions, ModelOptions, PackingOptions,
-    PreparationOptions, RankOptions, TrainingOptions,
+    GenerationOptions, InferenceRankOptions, LoggingOptions, LoraOptions, ModelOptions, MuonOptions,
+    PackingOptions, PreparationOptions, RankOptions, TrainingOptions,
 };
 use crate::raw::Raw;
 use crate::setting::Resume;
-use crate::table::Entry;
+use crate::table::{Entry, OptionGroup};
 
 /// Where a command's checks put what they find.
 #[derive(Debug)]
@@ -432,6 +434,39 @@ impl RankOptions {
     }
 }
 
+impl MuonOptions {
+    fn conflicts(&self, training: &TrainingOptions, checks: &mut Checks<'_>) {
+        let rate = |value: Option<f64>| value.is_none_or(|v| v >= 0.0 && v.is_finite());
+        checks.range("muon_lr", rate(self.muon_lr), "a number that is at least 0");
+        checks.range("adam_lr", rate(self.adam_lr), "a number that is at least 0");
+        let beta = "a number from 0 to below 1";
+        checks.range("muon_momentum", (0.0..1.0).contains(&self.muon_momentum), beta);
+        checks.range("muon_beta2", (0.0..1.0).contains(&self.muon_beta2), beta);
+        checks.range("muon_ns_steps", (1..=100).contains(&self.muon_ns_steps), "from 1 to 100");
+        if training.optim != Optimizer::Muon {
+            // A record of another run names them all, with their defaults.
+            let default = Self::default().values();
+            let changed = self.values().into_iter().zip(default).filter(|(now, then)| now != then);
+            let given: Vec<_> = changed.map(|((name, _), _)| name).collect();
+            for name in given {
+                checks.conflict(
+                    name,
+                    format!("optim: {}", training.optim),
+                    "add optim: muon, or take it out",
+                );
+            }
+        }
+        let beta2 = self.muon_beta2.to_bits() != Self::default().muon_beta2.to_bits();
+        if beta2 && self.muon_variant == MuonVariant::Muon {
+            checks.conflict(
+                "muon_beta2",
+                "muon_variant: muon",
+                "plain Muon has no second moment: take it out",
+            );
+        }
+    }
+}
+
 impl SftOptions {
     pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
         self.model.ranges(checks);
@@ -474,6 +509,7 @@ impl SftOptions {
         }
         self.ranks.conflicts(&self.model, &self.training, checks);
         self.training.conflicts(&self.logging, checks);
+        self.muon.conflicts(&self.training, checks);
     }
 }
 
@@ -555,5 +591,6 @@ impl PlanOptions {
         self.model.ranges(checks);
         self.lora.conflicts(&self.model, checks);
         self.ranks.conflicts(&self.model, &self.training, checks);
+        self.muon.conflicts(&self.training, checks);
     }
 }

@@ -205,6 +205,44 @@ choices! {
         AdamW = "adamw_torch_fused" | "adamw_torch" | "adamw" | "adamw_hf" | "adamw_apex_fused",
         /// Adam; weight decay is added to the gradient.
         Adam = "adam",
+        /// Muon for weight matrices, AdamW for the rest.
+        Muon = "muon",
+    }
+
+    /// How an update of Muon is scaled by its matrix' shape.
+    MuonScale {
+        /// 0.2 sqrt(max(out, in)): the size of AdamW's updates.
+        MatchRmsAdamw = "match_rms_adamw",
+        /// sqrt(max(1, out / in)).
+        Original = "original",
+        /// sqrt(out / in).
+        Spectral = "spectral",
+    }
+
+    /// What follows orthogonalisation.
+    MuonVariant {
+        /// Nothing.
+        Muon = "muon",
+        /// A second moment per row.
+        NorMuon = "normuon",
+        /// A second moment per element.
+        AdaMuon = "adamuon",
+    }
+
+    /// Coefficients of Newton-Schulz.
+    MuonCoefficients {
+        /// The same quintic in every iteration.
+        Quintic = "quintic",
+        /// Polar Express: one polynomial per iteration.
+        PolarExpress = "polar_express",
+    }
+
+    /// The element type of optimizer state.
+    SlotDtype {
+        /// IEEE single.
+        Float32 = "float32" | "fp32" | "f32" | "torch.float32",
+        /// Brain float.
+        Bfloat16 = "bfloat16" | "bf16" | "torch.bfloat16",
     }
 
     /// The training loss.

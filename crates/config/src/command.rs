@@ -7,8 +7,8 @@ use crate::fault::{ConfigError, Fault, Origin};
 use crate::foreign;
 use crate::groups::{
     BatchOptions, ConvertTargetOptions, GenerationOptions, InferenceRankOptions, InputOptions,
-    LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, PackingOptions, PreparationOptions,
-    PromptOptions, RankOptions, SourceOptions, TrainingOptions,
+    LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions, PackingOptions,
+    PreparationOptions, PromptOptions, RankOptions, SourceOptions, TrainingOptions,
 };
 use crate::help;
 use crate::raw::Raw;
@@ -301,6 +301,8 @@ commands! {
         lora: LoraOptions,
         /// The loop.
         training: TrainingOptions,
+        /// The optimizer of matrices.
+        muon: MuonOptions,
         /// The ranks.
         ranks: RankOptions,
         /// Metrics and progress.
@@ -367,6 +369,8 @@ commands! {
         lora: LoraOptions,
         /// The loop.
         training: TrainingOptions,
+        /// The optimizer of matrices.
+        muon: MuonOptions,
         /// The ranks.
         ranks: RankOptions,
         /// Metrics and progress.

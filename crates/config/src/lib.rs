@@ -36,8 +36,9 @@ mod value;
 
 pub use check::Checks;
 pub use choice::{
-    AdapterReduce, BiasTraining, Interval, LoraInit, LossType, ModelDtype, Optimizer, PackingStrategy,
-    ReduceWhen, Sampling, SaveInterval, Scheduler, Transport, Truncation,
+    AdapterReduce, BiasTraining, Interval, LoraInit, LossType, ModelDtype, MuonCoefficients, MuonScale,
+    MuonVariant, Optimizer, PackingStrategy, ReduceWhen, Sampling, SaveInterval, Scheduler, SlotDtype,
+    Transport, Truncation,
 };
 pub use command::{
     COMMANDS, Command, CommandInfo, ConvertOptions, EvalOptions, GenerateOptions, Invocation, MergeOptions,
@@ -47,8 +48,8 @@ pub use fault::{ConfigError, Fault, Origin};
 pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
 pub use groups::{
     BatchOptions, ConvertTargetOptions, GenerationOptions, InferenceRankOptions, InputOptions,
-    LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, PackingOptions, PreparationOptions,
-    PromptOptions, RankOptions, SourceOptions, TrainingOptions,
+    LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions, PackingOptions,
+    PreparationOptions, PromptOptions, RankOptions, SourceOptions, TrainingOptions,
 };
 pub use help::{markdown, overview};
 pub use raw::Raw;

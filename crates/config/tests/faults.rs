@@ -71,7 +71,7 @@ fn wrong_types_say_what_was_expected() {
     );
     check(&["--packing_strategy", "fdb"], &["packing_strategy: expected bfd, bfd_split or wrapped"]);
     check(&["--loss_type", "mse"], &["loss_type: expected nll, dft or chunked_nll"]);
-    check(&["--optim", "adamw_8bit"], &["optim: expected adamw_torch_fused or adam"]);
+    check(&["--optim", "adamw_8bit"], &["optim: expected adamw_torch_fused, adam or muon"]);
     check(&["--logging_steps", "2.5"], &["logging_steps: expected a whole number of steps"]);
     check(&["--report_to", "wandb"], &["report_to", "metrics.jsonl"]);
     check(&["--packing=maybe"], &["packing: expected true or false, got \"maybe\""]);
@@ -192,4 +192,12 @@ fn files_that_cannot_be_read() {
     assert!(scratch.yaml("# nothing\n", &[]).is_ok());
     let error = scratch.yaml("x: 1\n", &[]).unwrap_err();
     assert!(matches!(&error.faults[0], Fault::Unknown { name, .. } if name == "x"));
+}
+
+#[test]
+fn muon_is_asked_for_by_optim_alone() {
+    check(&["--muon_lr", "0.1"], &["muon_lr", "optim: adamw_torch_fused", "add optim: muon"]);
+    check(&["--optim", "muon", "--muon_momentum", "1"], &["muon_momentum", "from 0 to below 1"]);
+    check(&["--optim", "muon", "--muon_scale", "keller"], &["match_rms_adamw, original or spectral"]);
+    check(&["--optim", "muon", "--muon_beta2", "0.9"], &["muon_beta2", "muon_variant: muon"]);
 }

@@ -6,6 +6,7 @@ mod generation;
 mod logging;
 mod lora;
 mod model;
+mod muon;
 mod ranks;
 mod training;
 
@@ -15,5 +16,6 @@ pub use generation::{GenerationOptions, PromptOptions};
 pub use logging::LoggingOptions;
 pub use lora::LoraOptions;
 pub use model::{MergeTargetOptions, ModelOptions};
+pub use muon::MuonOptions;
 pub use ranks::{InferenceRankOptions, RankOptions};
 pub use training::{BatchOptions, TrainingOptions};

@@ -43,7 +43,7 @@ options! {
     Transformers warmup_steps: Steps = Steps(0.0);
     /// Share of the run that warms up, as Transformers 4 spelt it; warmup_steps below 1 says the same.
     Transformers warmup_ratio: Option<f64> = None;
-    /// AdamW (also written adamw_torch, adamw), or Adam.
+    /// AdamW (also written adamw_torch, adamw), Adam, or Muon for weight matrices with AdamW for the rest.
     Transformers optim: Optimizer = Optimizer::AdamW;
     /// Weight decay; norms and biases are left out.
     Transformers weight_decay: f64 = 0.0;
@@ -91,6 +91,8 @@ options! {
     Transformers greater_is_better: Option<bool> = None;
     /// Go on from a checkpoint: true for the newest in output_dir, or its path.
     Transformers resume_from_checkpoint: Resume = Resume::No;
+    /// Refuse a checkpoint whose optimizer state has another dtype than this run keeps, instead of converting it.
+    Burnish resume_strict: bool = false;
 }
 
 impl TrainingOptions {

@@ -145,6 +145,19 @@ impl Blueprint {
         }
     }
 
+    /// Makes each attention head's rows of queries, keys and values a matrix of its own ([`Parameter::blocks`]).
+    pub fn split_heads(&mut self) {
+        let dim = self.spec.head_dim;
+        for layer in self.blocks.iter().flat_map(|b| &b.qkv) {
+            for index in [Some(layer.weight), layer.saved.map(|(weight, _)| weight)].into_iter().flatten() {
+                let name = self.registry.at(index).name.clone();
+                if let Some(weight) = self.registry.get_mut(&name) {
+                    weight.blocks = vec![dim; weight.shape[0] / dim];
+                }
+            }
+        }
+    }
+
     /// Which parameters are read together, in the order of forward: the embedding, the blocks, the norm and the head.
     /// What an adapter's copies replace is in none.
     #[must_use]

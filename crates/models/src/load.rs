@@ -145,6 +145,12 @@ impl<'a> Planned<'a> {
         }
     }
 
+    /// Makes each attention head's rows of queries, keys and values a matrix of its own, for an optimizer that treats
+    /// matrices as such.
+    pub fn split_heads(&mut self) {
+        self.blueprint.split_heads();
+    }
+
     /// Which parameters are read together, in the order of forward: the embedding, the blocks, the head.
     #[must_use]
     pub fn units(&self) -> Vec<(String, Vec<usize>)> {

@@ -1,5 +1,6 @@
 //! Training state to disk and back: stop and resume equals never stopping.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -7,15 +8,17 @@ use burnish_checkpoint::{
     Checkpoint, CheckpointError, CheckpointWriter, Saving, TrainerState, Written, open_newest, path_of,
     resume, rotate,
 };
+use burn::tensor::FloatDType;
 use burnish_comm::Group;
 use burnish_config::Resume;
 use burnish_core::{Dtype, Parameter};
 use burnish_data::{Cursor, Sampler};
 use burnish_models::{Reloaded, to_device, to_host};
 use burnish_ops::AnyTensor;
-use burnish_optim::{AdamW, LossScaler, Masters};
+use burnish_optim::{Held, LossScaler, Masters, Optimizer, OptimError, SlotTensor};
 use burnish_report::Record;
 use burnish_store::HostTensor;
+use burnish_zero::Stage;
 use serde_json::{Map, Value, json};
 
 use crate::leave::write_model;
@@ -86,7 +89,15 @@ impl Training<'_> {
         let (snapshot, state) = (rank.snapshot()?, self.trainer_state(with_state));
         let schema = serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null);
         let mut slots = Vec::new();
-        for (index, slot, tensor) in self.slots(with_state) {
+        for (index, SlotTensor { slot, tensor, held, .. }) in self.slots(with_state) {
+            if held == Held::Whole {
+                // At stage 0 every data-parallel rank's matrices have an owner among those that share its layers.
+                if rank.plan.policy().stage != Stage::Zero || rank.dp.rank() == 0 {
+                    let shape = tensor.shape();
+                    slots.push((index, slot, shape.clone(), 0..shape[0], tensor));
+                }
+                continue;
+            }
             // Where every rank holds all of it, each writes its share.
             let (held, rows) =
                 (rank.held_rows(index), rank.plan.placement(index).partition.rows(rank.dp.rank()));
@@ -96,16 +107,16 @@ impl Training<'_> {
             let elements = (rows.start - held.start) * row..(rows.end - held.start) * row;
             let piece = if rows == held { tensor } else { tensor.piece(elements, &shape) };
             for (rows, piece) in rank.written(index, rows, piece)? {
-                slots.push((index, slot, rows, piece));
+                slots.push((index, slot, exporter.registry().at(index).shape.clone(), rows, piece));
             }
         }
         self.save.writing.start(step, move || {
             write_model(&exporter, &folder, writer.folder(), &snapshot)?;
             if with_state {
                 writer.slots(schema);
-                for (index, slot, rows, piece) in slots {
-                    let parameter = exporter.registry().at(index);
-                    writer.rows(&parameter.name, slot, &parameter.shape, rows, to_host(&piece).view())?;
+                for (index, slot, shape, rows, piece) in slots {
+                    let name = &exporter.registry().at(index).name;
+                    writer.rows(name, slot, &shape, rows, to_host(&piece).view())?;
                 }
                 // What the model's file holds rounded (vectors beside bf16 matrices) is kept whole.
                 let written = exporter.trained_dtype();
@@ -158,12 +169,11 @@ impl Training<'_> {
     }
 
     /// The optimizer's state, in the order of parameters and slots that every rank has.
-    fn slots(&self, with_state: bool) -> Vec<(usize, &'static str, AnyTensor)> {
+    fn slots(&self, with_state: bool) -> Vec<(usize, SlotTensor)> {
         let index_of = |name: &str| self.rank.plan.registry().index_of(name);
         let slots = self.optimizer.slots().into_iter().filter(|_| with_state);
-        let mut slots: Vec<_> =
-            slots.filter_map(|s| Some((index_of(&s.parameter)?, s.slot, s.tensor))).collect();
-        slots.sort_by_key(|(index, slot, _)| (*index, *slot));
+        let mut slots: Vec<_> = slots.filter_map(|s| Some((index_of(&s.parameter)?, s))).collect();
+        slots.sort_by_key(|(index, s)| (*index, s.slot));
         slots
     }
 
@@ -312,7 +322,8 @@ impl Resumed {
         &self,
         rank: &Rank<'_>,
         sampler: &Sampler,
-        optimizer: &mut AdamW,
+        optimizer: &mut Optimizer,
+        owns: &dyn Fn(usize) -> bool,
     ) -> Result<Restored, TrainError> {
         let sft = rank.sft;
         let options = &sft.options.training;
@@ -336,19 +347,39 @@ impl Resumed {
             }
         }
         let mut slots = Vec::new();
+        // Slots that the checkpoint has in another dtype than this run keeps, and how many.
+        let mut converted: BTreeMap<(&str, Dtype, Dtype), usize> = BTreeMap::new();
         for (name, slot) in self.checkpoint.entries().filter(|(_, slot)| *slot != VALUE) {
             let info = self.checkpoint.info(name, slot)?;
-            let read = |rows| self.checkpoint.read_rows_as(name, slot, Dtype::F32, &info.shape, rows);
-            let piece = match rank.plan.registry().index_of(name) {
-                Some(index) if rank.held_rows(index).is_empty() => continue,
-                Some(index) => rank.local(index, rank.held_rows(index), read)?,
-                // A name that the model does not have is the optimizer's to refuse.
-                None => read(0..info.shape.first().copied().unwrap_or(1))?,
+            let read = |rows| self.checkpoint.read_rows_as(name, slot, info.dtype, &info.shape, rows);
+            let all = 0..info.shape.first().copied().unwrap_or(1);
+            let index = rank.plan.registry().index_of(name);
+            let declared = optimizer.declared(name, slot);
+            let piece = match (index, declared.map(|d| d.held)) {
+                (Some(index), Some(Held::Whole)) if !owns(index) => continue,
+                (Some(index), Some(Held::Rows)) if rank.held_rows(index).is_empty() => continue,
+                (Some(index), Some(Held::Rows)) => rank.local(index, rank.held_rows(index), read)?,
+                // A parameter or slot that there is none of here is the optimizer's to refuse.
+                _ => read(all)?,
             };
-            if !piece.bytes.is_empty() {
-                slots.push((name.to_owned(), slot.to_owned(), to_device(piece, &sft.device)));
+            if piece.bytes.is_empty() {
+                continue;
             }
+            let mut tensor = to_device(piece, &sft.device);
+            if let Some(expected) = declared.map(|d| d.dtype).filter(|&dtype| dtype != info.dtype) {
+                if options.resume_strict {
+                    let (parameter, slot, got) = (name.to_owned(), slot.to_owned(), Some(info.dtype));
+                    return Err(OptimError::SlotDtype { parameter, slot, got, expected }.into());
+                }
+                tensor = tensor.cast(if expected == Dtype::Bf16 { FloatDType::BF16 } else { FloatDType::F32 });
+                *converted.entry((slot, info.dtype, expected)).or_default() += 1;
+            }
+            slots.push((name.to_owned(), slot.to_owned(), tensor));
         }
+        let note = |((slot, from, to), count): ((&str, Dtype, Dtype), usize)| {
+            format!("{count} `{slot}` of the checkpoint converted from {from} to {to}")
+        };
+        let notes = converted.into_iter().map(note).collect();
         let ours = self.ours();
         optimizer.restore(ours["optimizer_steps"].as_u64().unwrap_or(self.state.global_step), slots)?;
         let counters = Counters {
@@ -367,7 +398,8 @@ impl Resumed {
             .filter_map(|line| Record::from_json(&Value::Object(line.clone()).to_string()))
             .collect();
         let scaler = serde_json::from_value(ours["loss_scaler"].clone()).ok();
-        Ok(Restored { counters, window: Window::from_json(&ours["window"]), records, scaler })
+        let window = Window::from_json(&ours["window"]);
+        Ok(Restored { counters, window, records, scaler, notes })
     }
 }
 
@@ -377,6 +409,8 @@ pub(crate) struct Restored {
     pub(crate) window: Window,
     pub(crate) records: Vec<Record>,
     pub(crate) scaler: Option<LossScaler>,
+    /// What was converted.
+    pub(crate) notes: Vec<String>,
 }
 
 /// The newest checkpoint of which every rank finds its share whole.

@@ -22,6 +22,7 @@ mod evaluate;
 mod inference;
 mod leave;
 mod micro_batch;
+mod optimizer;
 mod rank;
 mod ranks;
 mod reporter;

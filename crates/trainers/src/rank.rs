@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use burnish_comm::{Group, World};
 use burnish_config::{RankOptions, ReduceWhen, SftOptions};
-use burnish_core::Registry;
+use burnish_core::{Parameter, Registry};
 use burnish_data::{Example, Step};
 use burnish_models::{
     Exporter, Model, ModelError, Parallel, Planned, Reloaded, RowSource, to_device, to_host,
@@ -13,9 +13,10 @@ use burnish_models::{
 use burnish_ops::AnyTensor;
 use burnish_store::HostTensor;
 use burnish_tp::Tp;
-use burnish_zero::{Plan, Policy, Stage, Store, Unit};
+use burnish_zero::{Plan, Policy, Stage, Store, Unit, Work};
 
 use crate::checkpointing::Resumed;
+use crate::optimizer::{muon, work};
 use crate::ranks::axes;
 use crate::step_size::StepSize;
 use crate::{MicroBatch, Sft, TrainError};
@@ -48,7 +49,9 @@ impl<'a> Rank<'a> {
             planned = planned.summing(step.adapter_sums(ranks, sft.folder.spec())).over(&tp)?;
         }
         let registry = planned.local_registry();
-        let plan = Arc::new(plan(&registry, planned.units(), dp.size(), &sft.options.ranks)?);
+        let muon = muon(&sft.options.training, &sft.options.muon);
+        let work = |index: usize, _: &Parameter| work(muon.as_ref(), planned.registry().at(index));
+        let plan = Arc::new(plan(&registry, planned.units(), dp.size(), &sft.options.ranks, work)?);
         plan.agree(&dp)?;
         let exporter = planned.exporter();
         let files = resumed.map(|r| Reloaded::open(&exporter, r.checkpoint.path())).transpose()?;
@@ -182,6 +185,7 @@ pub(crate) fn plan(
     units: Vec<(String, Vec<usize>)>,
     ranks: usize,
     options: &RankOptions,
+    work: impl Fn(usize, &Parameter) -> Option<Work>,
 ) -> Result<Plan, TrainError> {
     let last = units.len().saturating_sub(1);
     let unit = |(at, (name, parameters)): (usize, (String, Vec<usize>))| {
@@ -200,13 +204,17 @@ pub(crate) fn plan(
     policy.keep_root = options.stage3_keep_root;
     policy.bucket_elements = options.reduce_bucket_size;
     policy.prefetch = options.stage3_prefetch;
-    Ok(Plan::new(registry, units, ranks, policy)?)
+    Ok(Plan::with_owners(registry, units, ranks, policy, work)?)
 }
 
 impl Sft {
     /// The model's parameters under these options, before anything is read.
     pub(crate) fn planned(&self) -> Result<Planned<'_>, TrainError> {
         let tuning = self.tuning();
-        Ok(Planned::new(&self.folder, &tuning, self.trained, self.options.training.seed)?)
+        let mut planned = Planned::new(&self.folder, &tuning, self.trained, self.options.training.seed)?;
+        if self.options.muon.muon_per_head {
+            planned.split_heads();
+        }
+        Ok(planned)
     }
 }

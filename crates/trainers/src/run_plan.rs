@@ -6,18 +6,18 @@ use burnish_comm::{Op, Traffic};
 use burnish_config::PlanOptions;
 use burnish_core::{Dtype, Parameter};
 use burnish_models::{PassSize, Planned};
-use burnish_optim::{AdamW, AdamWOptions};
+use burnish_optim::{Held, Optimizer, Variant};
 use burnish_peft::AdapterFolder;
 use burnish_report::{bytes, count};
 use burnish_tp::AdapterSums;
-use burnish_zero::{Memory, Plan};
+use burnish_zero::{Memory, Plan, Routes, Stage, ZeroError};
 
-use crate::TrainError;
 use crate::rank::plan;
 use crate::sft::{lora_config, open_folder, trained_dtype, tuning};
 use crate::shared_layers::add_step;
 use crate::step_size::StepSize;
 use crate::window::Sums;
+use crate::{TrainError, optimizer};
 
 /// Scalars that the loop sums over ranks in a step: tokens before forward, metrics after backward.
 const SCALARS: [u64; 2] = [2, Sums::SCALARS as u64];
@@ -40,6 +40,8 @@ pub struct RunPlan {
     /// The collectives of a full step among the ranks that share layers, on the first of them. A full step has full
     /// micro-batches, of one sequence per row that is predicted from its second token on.
     pub shared: Traffic,
+    /// What the first rank moves in a step to bring Muon's matrices to their owners and back.
+    pub exchanged: Traffic,
     /// How those sum addends of the adapters on the linears of blocks, if there are adapters: fused where they have
     /// magnitudes.
     pub adapters: Option<AdapterSums>,
@@ -67,12 +69,15 @@ impl RunPlan {
     /// # Errors
     /// If the model or the adapter does not fit.
     pub fn new(options: &PlanOptions) -> Result<Self, TrainError> {
-        let PlanOptions { model, lora, training, ranks, preparation, .. } = options;
+        let PlanOptions { model, lora, training, muon, ranks, preparation, .. } = options;
         let folder = open_folder(model, training)?;
         let adapter = model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
         let config = lora.use_peft.then(|| lora_config(lora, folder.path()));
         let tuning = tuning(adapter.as_ref(), config.as_ref());
         let mut planned = Planned::new(&folder, &tuning, trained_dtype(model, training), training.seed)?;
+        if muon.muon_per_head {
+            planned.split_heads();
+        }
         let tp_size = ranks.tp_size;
         if !ranks.nproc.is_multiple_of(tp_size) {
             return Err(TrainError::TpSize { tp_size, world: ranks.nproc });
@@ -84,10 +89,36 @@ impl RunPlan {
         planned = planned.summing(sums);
         // The first rank of those that share layers has the larger part where sizes do not divide.
         let parallel = planned.divided(tp_size)?;
-        let registry = parallel.local_registry(planned.registry(), 0);
-        let plan = plan(&registry, planned.units(), dp, ranks)?;
-        let slots = AdamW::new(&registry, AdamWOptions::default()).schema();
-        let memory = (0..dp).map(|rank| plan.memory(rank, micro_batches, &|_| slots.clone())).collect();
+        let (muon, global) = (optimizer::muon(training, muon), planned.registry());
+        let plan_of = |tp: usize| {
+            let local = parallel.local_registry(global, tp);
+            let work = |index: usize, _: &Parameter| optimizer::work(muon.as_ref(), global.at(index));
+            plan(&local, planned.units(), dp, ranks, work)
+        };
+        let plan = plan_of(0)?;
+        let adam = Optimizer::adamw(plan.registry(), optimizer::adamw(training)).schema();
+        let slots = |index: usize| match muon.as_ref().filter(|muon| muon.takes(global.at(index))) {
+            // NorMuon's is of rows, which are few.
+            Some(muon) => {
+                let counted = |held| held == Held::Rows || muon.variant == Variant::AdaMuon;
+                muon.slots().into_iter().filter(|(_, held)| counted(*held)).map(|(spec, _)| spec).collect()
+            }
+            None => adam.clone(),
+        };
+        let memory = (0..dp).map(|rank| plan.memory(rank, micro_batches, &slots)).collect();
+        let mut exchanged = Traffic::default();
+        if let Some(muon) = &muon {
+            let plans = (1..tp_size).map(plan_of).collect::<Result<Vec<_>, _>>()?;
+            let plans: Vec<&Plan> = std::iter::once(&plan).chain(&plans).collect();
+            let replicas = if plan.policy().stage == Stage::Zero { 1 } else { dp };
+            let of = |rank: usize| {
+                let (dp, tp) = (rank / tp_size, rank % tp_size);
+                optimizer::holdings(global, muon, plans[tp], dp, Some((&parallel, tp)))
+            };
+            let holdings: Vec<_> = (0..replicas * tp_size).map(of).collect();
+            let routes = Routes::new(&holdings, plan.policy().bucket_elements).map_err(ZeroError::from)?;
+            exchanged = routes.traffic(0);
+        }
         let mut traffic = plan.traffic_of(micro_batches, &plan.reads(recompute));
         if ranks.nproc > 1 {
             traffic.add(Op::AllReduce, Dtype::F64, SCALARS.len() as u64, SCALARS.iter().sum());
@@ -106,13 +137,19 @@ impl RunPlan {
             ranks: ranks.nproc,
             tp_size,
         };
-        Ok(Self { plan, of, micro_batches, tokens, memory, activations, traffic, shared, adapters })
+        Ok(Self { plan, of, micro_batches, tokens, memory, activations, traffic, shared, exchanged, adapters })
     }
 
     /// Elements of weights and gradients that a full step moves among the ranks that take different rows.
     #[must_use]
     pub fn elements(&self) -> u64 {
         moved(&self.traffic)
+    }
+
+    /// Elements of updates and of what becomes of them that the first rank sends to owners of matrices and back.
+    #[must_use]
+    pub fn exchanged_elements(&self) -> u64 {
+        moved(&self.exchanged)
     }
 
     /// Elements of activations and gradients that a full step moves among the ranks that share layers.
@@ -158,6 +195,9 @@ impl fmt::Display for RunPlan {
         line("optimizer", of(|m| m.optimizer))?;
         line("gathered weights, at most", of(|m| m.gathered))?;
         line("gradients being summed, at most", of(|m| m.summing))?;
+        if self.memory.iter().any(|m| m.updating > 0) {
+            line("whole matrices of Muon, at most", of(|m| m.updating))?;
+        }
         line("activations, estimated", (self.activations, self.activations))?;
         let sums = || self.memory.iter().map(total);
         line("all together, at most", (sums().max().unwrap_or(0), sums().min().unwrap_or(0)))?;
@@ -181,6 +221,10 @@ impl fmt::Display for RunPlan {
                     "adapters: {colwise} with column-parallel layers, {rowwise} with row-parallel ones"
                 )?;
             }
+        }
+        if self.exchanged.rows().next().is_some() {
+            table(f, "per step, Muon's matrices", &self.exchanged)?;
+            writeln!(f, "updates: {} elements sent by the first rank", self.exchanged_elements())?;
         }
         if self.plan.world() == 1 {
             return Ok(());

@@ -4,16 +4,18 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use burnish_comm::World;
-use burnish_config::{Interval, Optimizer, Sampling, SaveInterval, Scheduler, Steps};
+use burnish_config::{Interval, Sampling, SaveInterval, Scheduler, Steps};
 use burnish_data::{Order, Sampler, Step};
 use burnish_losses::Tally;
 use burnish_models::{DropoutStep, Mode};
 use burnish_ops::AnyTensor;
-use burnish_optim::{AdamW, AdamWOptions, LossScaler, Schedule, ScheduleKind, Unscale};
+use burnish_optim::{LossScaler, Optimizer, Rates, Schedule, ScheduleKind, Unscale};
 use burnish_report::{PeakMemory, Record};
+use burnish_zero::Exchange;
 
 use crate::checkpointing::{Counters, Restored, Resumed, Save};
 use crate::evaluate::evaluate_on;
+use crate::optimizer::peaks;
 use crate::rank::Rank;
 use crate::reporter::Reporter;
 use crate::run_plan::moved;
@@ -41,7 +43,11 @@ pub(crate) struct Training<'a> {
     pub(crate) rank: &'a Rank<'a>,
     pub(crate) sampler: Sampler,
     pub(crate) total: u64,
-    pub(crate) optimizer: AdamW,
+    pub(crate) optimizer: Optimizer,
+    /// Where Muon's matrices are whole.
+    exchange: Exchange,
+    /// The highest rates; the schedule multiplies them.
+    peaks: Rates,
     pub(crate) schedule: Schedule,
     pub(crate) scaler: Option<LossScaler>,
     pub(crate) counters: Counters,
@@ -57,7 +63,7 @@ pub(crate) struct Training<'a> {
 struct Stepped {
     loss: f64,
     grad_norm: f64,
-    lr: f64,
+    rates: Rates,
     tokens: u64,
     /// Whether any rank was asked to stop.
     stop: bool,
@@ -124,32 +130,33 @@ impl<'a> Training<'a> {
             Scheduler::Constant => ScheduleKind::Constant,
             Scheduler::ConstantWithWarmup => ScheduleKind::ConstantWithWarmup,
         };
-        let mut optimizer = AdamW::new(
-            &rank.plan.local_registry(rank.dp.rank()),
-            AdamWOptions {
-                beta1: options.adam_beta1,
-                beta2: options.adam_beta2,
-                eps: options.adam_epsilon,
-                weight_decay: options.weight_decay,
-                decoupled: options.optim != Optimizer::Adam,
-            },
-        );
-        let Restored { counters, window, records, scaler } = match resumed {
-            Some(resumed) => resumed.restore(rank, &sampler, &mut optimizer)?,
+        let (mut optimizer, exchange) = rank.optimizer()?;
+        let owns = |index| exchange.owns(index);
+        let Restored { counters, window, records, scaler, mut notes } = match resumed {
+            Some(resumed) => resumed.restore(rank, &sampler, &mut optimizer, &owns)?,
             None => Restored {
                 counters: Counters::default(),
                 window: Window::new(),
                 records: vec![],
                 scaler: options.fp16.then(LossScaler::dynamic),
+                notes: vec![],
             },
         };
-        let reporter = if rank.leads() { Some(Reporter::new(sft, total, counters.step)?) } else { None };
+        let mut reporter = if rank.leads() { Some(Reporter::new(sft, total, counters.step)?) } else { None };
+        if optimizer.muon_options().is_some() {
+            notes.push(optimizer.assignment().to_string());
+        }
+        if let Some(reporter) = &mut reporter {
+            notes.iter().for_each(|note| reporter.note(note));
+        }
         Ok(Self {
             rank,
             sampler,
             total,
             optimizer,
-            schedule: Schedule::new(kind, options.learning_rate, options.warmup_of(total), total),
+            exchange,
+            peaks: peaks(options, &sft.options.muon),
+            schedule: Schedule::new(kind, 1.0, options.warmup_of(total), total),
             scaler: scaler.filter(|_| options.fp16),
             counters,
             window,
@@ -181,7 +188,7 @@ impl<'a> Training<'a> {
             }
             let first = number == 1 && logging.logging_first_step;
             if first || self.due(logging.logging_strategy, logging.logging_steps, &step) {
-                self.log(done.grad_norm, done.lr)?;
+                self.log(done.grad_norm, done.rates)?;
             }
             let every = options.eval_steps.unwrap_or(logging.logging_steps);
             let evaluated = if self.due(options.eval_strategy, every, &step)
@@ -211,8 +218,8 @@ impl<'a> Training<'a> {
         self.finish_saving()?;
         if !self.window.is_empty() && self.total > 0 {
             // A run shorter than logging_steps still says how it ended.
-            let lr = self.schedule.rate(self.counters.step.saturating_sub(1));
-            self.log(self.counters.grad_norm, lr)?;
+            let rates = self.rates(self.counters.step.saturating_sub(1));
+            self.log(self.counters.grad_norm, rates)?;
         }
         Ok(None)
     }
@@ -260,12 +267,12 @@ impl<'a> Training<'a> {
             let checkpoint = self.last_checkpoint()?;
             return Err(TrainError::LossNotFinite { step: number, loss, checkpoint });
         }
-        let lr = self.schedule.rate(self.counters.step);
+        let rates = self.rates(self.counters.step);
         let (reduced, partly) = rank.summed(store.gradients()?)?;
         let grad_norm = match reduced.unscale(scale, |squares| rank.sum_squares(squares, &partly))? {
             Unscale::Finite(gradients) => {
                 let clipped = gradients.clip(Some(options.max_grad_norm));
-                let applied = self.optimizer.step(clipped, &**store, lr);
+                let applied = self.optimizer.step(clipped, &**store, &mut self.exchange, rates)?;
                 store.publish()?;
                 if let Some(scaler) = &mut self.scaler {
                     scaler.update(false);
@@ -291,7 +298,12 @@ impl<'a> Training<'a> {
         if all.written {
             self.finish_saving()?;
         }
-        Ok(Stepped { loss, grad_norm, lr, tokens, stop: all.stop })
+        Ok(Stepped { loss, grad_norm, rates, tokens, stop: all.stop })
+    }
+
+    /// The learning rates of a step, counted from 0.
+    fn rates(&self, step: u64) -> Rates {
+        self.peaks * self.schedule.factor(step)
     }
 
     /// The last checkpoint, the one that is being written included. Every rank calls it at the same place.
@@ -311,11 +323,15 @@ impl<'a> Training<'a> {
         }
     }
 
-    fn log(&mut self, grad_norm: f64, lr: f64) -> Result<(), TrainError> {
+    fn log(&mut self, grad_norm: f64, rates: Rates) -> Result<(), TrainError> {
         let moved = self.window.moved();
         let mut record = self.window.close(Record::new(self.counters.step, self.counters.epoch));
         record.set("grad_norm", grad_norm);
-        record.set("learning_rate", lr);
+        // Muon's, and AdamW's beside it, in a run that has both.
+        record.set("learning_rate", rates.muon);
+        if self.optimizer.muon_options().is_some() {
+            record.set("adam_learning_rate", rates.adam);
+        }
         record.set("num_tokens", self.counters.num_tokens);
         if self.rank.world.size() > 1 {
             record.set("comm_elements", moved);

@@ -14,7 +14,6 @@ use burnish_config::Resume;
 use burnish_core::{Dtype, Parameter};
 use burnish_data::{Cursor, Sampler};
 use burnish_models::{Reloaded, to_device, to_host};
-use burnish_ops::AnyTensor;
 use burnish_optim::{Held, LossScaler, Masters, Optimizer, OptimError, SlotTensor};
 use burnish_report::Record;
 use burnish_store::HostTensor;

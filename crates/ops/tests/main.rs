@@ -12,7 +12,9 @@ mod head;
 mod linears;
 #[cfg(target_os = "linux")]
 mod memory;
+mod muon;
 mod norm;
+mod orthogonal;
 mod segment;
 mod split_head;
 mod update;

@@ -97,7 +97,7 @@ fn round_stochastically(values: &[f32], into: &mut [bf16], noise: Stream, runs: 
     slices(len, |at, n| {
         let mut run = starts.partition_point(|&(start, _)| start <= at) - 1;
         let (mut block, mut words) = (u64::MAX, [0; 4]);
-        for here in at..at + n {
+        for (here, &value) in values.iter().enumerate().skip(at).take(n) {
             if starts.get(run + 1).is_some_and(|&(start, _)| start <= here) {
                 run += 1;
             }
@@ -108,7 +108,6 @@ fn round_stochastically(values: &[f32], into: &mut [bf16], noise: Stream, runs: 
                 words = noise.words(block);
             }
             let bits = words[(element % 8 / 2) as usize] >> (16 * (element % 2)) & 0xffff;
-            let value = values[here];
             let rounded = if value.is_finite() {
                 bf16::from_bits((value.to_bits().wrapping_add(bits) >> 16) as u16)
             } else {

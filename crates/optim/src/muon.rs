@@ -264,8 +264,8 @@ impl Muon {
         })
     }
 
-    pub(crate) fn declared(&self, parameter: &str, slot: &str) -> Option<Declared> {
-        self.matrices.values().find(|e| e.matrix.name == parameter)?;
+    /// Of a slot of any of its matrices.
+    pub(crate) fn declared(&self, slot: &str) -> Option<Declared> {
         self.options
             .slots()
             .into_iter()
@@ -282,7 +282,7 @@ impl Muon {
         for (index, slot, tensor) in slots {
             let Entry { matrix, local, owned, .. } = &self.matrices[&index];
             let parameter = matrix.name.clone();
-            let Some(Declared { dtype, held }) = self.declared(&parameter, &slot) else {
+            let Some(Declared { dtype, held }) = self.declared(&slot) else {
                 return Err(OptimError::UnknownSlot { parameter, slot });
             };
             let expected = match held {

@@ -7,7 +7,7 @@ use burnish_ops::AnyTensor;
 
 use crate::muon::Muon;
 use crate::{
-    AdamW, AdamWOptions, Applied, Assembly, Assignment, Clipped, Declared, Gradients, Half, Held, Masters,
+    AdamW, AdamWOptions, Applied, Assembly, Assignment, Clipped, Declared, Gradients, Held, Masters,
     MuonOptions, OptimError, Rates, SlotSpec, SlotTensor,
 };
 
@@ -114,11 +114,9 @@ impl Optimizer {
     /// What it declares of a slot of a parameter, whether it holds one yet or not; `None` if there is no such slot.
     #[must_use]
     pub fn declared(&self, parameter: &str, slot: &str) -> Option<Declared> {
-        self.by_name.get(parameter)?;
+        let index = *self.by_name.get(parameter)?;
         match &self.muon {
-            Some(muon) if self.assignment.half(parameter) == Some(Half::Muon) => {
-                muon.declared(parameter, slot)
-            }
+            Some(muon) if muon.takes(index) => muon.declared(slot),
             _ => {
                 let spec = self.adam.schema().into_iter().find(|spec| spec.name == slot)?;
                 Some(Declared { dtype: spec.dtype, held: Held::Rows })

@@ -140,7 +140,7 @@ fn variant() -> impl Strategy<Value = Variant> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     /// Rows or columns of matrices, rows of experts and of fused projections, on 2 or 3 ranks, some with nothing.
     #[test]

@@ -64,7 +64,7 @@ fn bits(optimizer: &Optimizer, store: &Store) -> Vec<Vec<u32>> {
     values.map(|v| v.into_iter().map(f32::to_bits).collect()).collect()
 }
 
-fn saved(optimizer: &Optimizer) -> Vec<(String, String, AnyTensor)> {
+fn saved(optimizer: &Optimizer) -> Slots {
     let copy = |t: &AnyTensor| AnyTensor::from_data(t.to_data(), &Device::flex());
     optimizer.slots().iter().map(|s| (s.parameter.clone(), s.slot.to_owned(), copy(&s.tensor))).collect()
 }
@@ -123,7 +123,7 @@ fn ds_7746_another_dtype_is_never_taken_silently() {
     train(&mut optimizer, &store, 0..2, None);
     let (before, good) = (bits(&optimizer, &store), saved(&optimizer));
     let at = |slot: &str| good.iter().position(|(p, s, _)| p == "p1" && s == slot).unwrap();
-    let mut refuse = |change: &dyn Fn(&mut Vec<(String, String, AnyTensor)>)| {
+    let mut refuse = |change: &dyn Fn(&mut Slots)| {
         let mut slots = good.clone();
         change(&mut slots);
         let error = optimizer.restore(99, slots).unwrap_err();
@@ -182,6 +182,8 @@ fn ds_8608_state_is_logical_and_declared() {
     assert_eq!(optimizer.declared("p2", "momentum_buffer"), None);
     assert_eq!(optimizer.declared("p9", "master"), None);
 }
+
+type Slots = Vec<(String, String, AnyTensor)>;
 
 /// How many of the singular values matter: `(Σσ²)² / Σσ⁴`.
 fn spread(values: &[f32], rows: usize) -> f64 {
@@ -413,8 +415,8 @@ fn ds_groups_norms_and_biases_do_not_decay_and_matrices_do_by_the_unadjusted_rat
     let zero = (0..4).map(|i| (i, tensor(&vec![0.0; elements(i)], SHAPES[i]))).collect();
     step_with(&mut optimizer, &store, zero, Some(1.0), RATES, &mut here()).unwrap();
     let shrink = (1.0 - RATES.muon * 0.5) as f32;
-    for i in 0..2 {
-        let want: Vec<f32> = before[i].iter().map(|w| w * shrink).collect();
+    for (i, before) in before[..2].iter().enumerate() {
+        let want: Vec<f32> = before.iter().map(|w| w * shrink).collect();
         assert_eq!(store.f32(i), want, "no gradient, no update: decay alone");
     }
     assert_eq!((store.f32(2), store.f32(3)), (before[2].clone(), before[3].clone()));

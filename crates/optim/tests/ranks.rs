@@ -12,9 +12,12 @@ use burnish_optim::Assembly;
 /// What a rank holds of each parameter, of `[rows, columns]`.
 pub(crate) type Cuts = Vec<(Range<usize>, Range<usize>)>;
 
+/// Tensors' values by parameter index.
+type Laid = Vec<(usize, Vec<f32>)>;
+
 /// What the ranks lay down for one another.
 pub(crate) struct Board {
-    places: Vec<Mutex<Vec<(usize, Vec<f32>)>>>,
+    places: Vec<Mutex<Laid>>,
     barrier: Barrier,
     cuts: Vec<Cuts>,
     shapes: Vec<Vec<usize>>,

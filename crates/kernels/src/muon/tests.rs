@@ -1,5 +1,7 @@
 //! Against the formulas in f64, on every instruction set.
 
+#![allow(clippy::single_range_in_vec_init, reason = "runs are ranges")]
+
 use super::*;
 use crate::simd::{Isa, with_isa};
 

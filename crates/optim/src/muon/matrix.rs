@@ -51,7 +51,7 @@ impl Matrix {
     /// Which logical elements a piece of these rows and columns holds, in its order.
     pub(crate) fn runs(&self, rows: &[Range<usize>], columns: &[Range<usize>]) -> Vec<Range<u64>> {
         let at = |row: usize, column: usize| (row * self.columns + column) as u64;
-        let every = columns == [0..self.columns];
+        let every = columns.len() == 1 && columns[0] == (0..self.columns);
         let mut runs = Vec::new();
         for rows in rows {
             if every {

@@ -4,6 +4,19 @@
 //! step, and metrics travel as sums until the step is over ([`Tally`]). All token losses run on one fused
 //! log-probability head (`burnish_ops::head_loss`), so no `[tokens, vocab]` tensor exists.
 //!
+//! Preference, reward and policy losses ([`Dpo`], [`Kto`], [`Reward`], [`Grpo`], [`Rloo`]) are functions of few numbers
+//! per sequence or token. A step is, for each of them:
+//!
+//! 1. count what the loss divides by, over all micro-batches and ranks (pairs, sequences, targets);
+//! 2. where `needs` says so, score the whole step without gradients and make of it what the loss compares with
+//!    ([`Dpo::matches`], [`Kto::kl`], [`Grpo::high_entropy`]);
+//! 3. per micro-batch: score with gradients (`burnish_ops::head_log_probs`, or the score head), compute [`Terms`], put
+//!    them on the tape ([`Terms::on_tape`]) and run backward;
+//! 4. add up the terms' values and tallies over ranks ([`Metrics`]) and [`Tally::settle`].
+//!
+//! The result does not depend on how the step is split: TRL's value of one process and one micro-batch is the
+//! definition.
+//!
 //! ```
 //! use burn::tensor::{Device, Tensor};
 //! use burnish_losses::{TokenLoss, token_loss};
@@ -19,10 +32,40 @@
 //! assert_eq!(out.tally.mean("mean_token_accuracy"), Some(1.0 / 3.0)); // the first maximum is token 0
 //! ```
 
-mod chunked_nll;
+mod metrics;
 mod tally;
+
+mod chunked_nll;
 mod token_loss;
 
+mod dual;
+mod error;
+mod sequence;
+mod terms;
+
+mod kto;
+mod preference;
+mod reward;
+
+mod advantages;
+mod policy;
+mod rloo;
+
+pub use advantages::{Advantages, Aggregation, GrpoAdvantages, Rewards, RlooAdvantages, ScaleRewards};
 pub use chunked_nll::{CHUNK_TOKENS, chunked_nll};
-pub use tally::Tally;
+pub use error::LossError;
+pub use kto::{Kto, KtoLoss, KtoOptions, Labelled};
+pub use metrics::Metrics;
+pub use policy::{
+    AdaptiveEntropy, Correction, CorrectionMode, EntropyControl, Gamma, Grpo, GrpoOptions, HighEntropy,
+    ImportanceLevel, PolicyLoss, PolicyStep, Rollout, SamplerCorrection, is_truncated,
+};
+pub use preference::{
+    Divergence, Dpo, DpoOptions, FirstPass, Match, Pair, PairCounts, PairSums, PreferenceLoss,
+};
+pub use reward::Reward;
+pub use rloo::{Rloo, Sampled};
+pub use sequence::Completion;
+pub use tally::{Extreme, Tally};
+pub use terms::Terms;
 pub use token_loss::{LossOutput, TokenLoss, UnknownLoss, token_loss};

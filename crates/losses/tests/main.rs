@@ -1,13 +1,26 @@
-//! Replays of TRL's recorded losses, and laws: the fused head is the chunked reference, whatever the options.
+//! Replays of TRL's recorded losses, and laws: the fused head is the chunked reference, whatever the options; a step's
+//! loss is the sum of its parts, however it is split.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod accumulation;
+mod advantages;
 mod chunked_logprob;
 mod chunked_nll;
 mod dft;
+mod dpo;
 mod golden;
+mod grpo;
+mod kto;
 mod nothing;
+mod on_tape;
+mod options;
+mod padded;
 mod problem;
 mod refused;
+mod reward;
+mod rloo;
+mod sampler;
 mod sft;
+mod slopes;
 mod split_head;
+mod splits;

@@ -1,0 +1,193 @@
+//! The fifteen losses of a pair.
+
+use std::str::FromStr;
+
+use crate::LossError;
+use crate::dual::Dual;
+
+use super::matching::Match;
+
+/// A `loss_type` of DPO, per pair.
+///
+/// `r_c`, `r_r` are the log-ratios of policy and reference of the chosen and the rejected completion, `s_c`, `s_r`
+/// their scores under the divergence, `D = s_c - s_r`, `|c|`, `|r|` the completions' tokens, `S` the logistic function,
+/// `e` label smoothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PreferenceLoss {
+    /// `-ln S(b D)` (Rafailov et al., arXiv:2305.18290, eq. 7).
+    #[default]
+    Sigmoid,
+    /// `max(0, 1 - b D)` (Zhao et al., SLiC-HF, arXiv:2305.10425; Liu et al., RSO, arXiv:2309.06657).
+    Hinge,
+    /// `(s_c/|c| - s_r/|r| - 1/(2b))^2` (Azar et al., arXiv:2310.12036, eq. 17).
+    Ipo,
+    /// `q_w (ln q_w - ln(1-e)) + q_l (ln q_l - ln e)`, `q_w = S(b D)`, `q_l = S(-b D)` (Ji et al., arXiv:2402.00856,
+    /// eq. 16).
+    ExoPair,
+    /// `-ln S(b r_c) - (ln S(-b r_c) + ln S(-b r_r)) / 2` (Chen et al., arXiv:2402.05369).
+    NcaPair,
+    /// `(-(1-e) ln S(b D) + e ln S(-b D)) / (1 - 2e)` (Chowdhury et al., arXiv:2403.00409).
+    Robust,
+    /// `-ln S(b r_c) - ln S(-b r_r)` (Jung et al., arXiv:2404.04656).
+    BcoPair,
+    /// `(r_c - 1/(2b))^2 + (r_r + 1/(2b))^2` (Wu et al., SPPO, arXiv:2405.00675).
+    SppoHard,
+    /// `-(1-e) ln S(b d) - e ln S(-b d)`, d between policy and reference margins of equal rank in the step (Melnyk et
+    /// al., arXiv:2406.05882).
+    Aot,
+    /// The same, d between chosen and rejected log-ratios of equal rank.
+    AotUnpaired,
+    /// `1 - S(b r_c) + S(b r_r)` (D'Oosterlinck et al., arXiv:2408.06266, eq. 7).
+    ApoZero,
+    /// `S(b r_c) + 1 - S(b (r_c - r_r))` (the same, eq. 8).
+    ApoDown,
+    /// `(1-g)(-ln S(x)) + g e^-x`, `x = b D`, `g = S(x/tau)` (Lu et al., arXiv:2406.08414, eq. 5).
+    Discopop,
+    /// `-sum log-prob / N` over all chosen tokens of the step.
+    Sft,
+    /// `-ln S(b (s_c/|c| - s_r/|r|))` (length-normalised DPO, Lambert et al., arXiv:2411.15124).
+    SigmoidNorm,
+}
+
+/// What a pair's loss is made of; log-probabilities are in [`Dual`]'s first (chosen) and second (rejected) variable.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Side {
+    pub(super) log_prob: Dual,
+    pub(super) ratio: Dual,
+    pub(super) score: Dual,
+    pub(super) tokens: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) beta: f64,
+    pub(super) smoothing: f64,
+    pub(super) tau: f64,
+}
+
+impl PreferenceLoss {
+    /// All of them, in TRL's order.
+    pub const ALL: [Self; 15] = [
+        Self::Sigmoid,
+        Self::Hinge,
+        Self::Ipo,
+        Self::ExoPair,
+        Self::NcaPair,
+        Self::Robust,
+        Self::BcoPair,
+        Self::SppoHard,
+        Self::Aot,
+        Self::AotUnpaired,
+        Self::ApoZero,
+        Self::ApoDown,
+        Self::Discopop,
+        Self::Sft,
+        Self::SigmoidNorm,
+    ];
+
+    /// The name of the option's value.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sigmoid => "sigmoid",
+            Self::Hinge => "hinge",
+            Self::Ipo => "ipo",
+            Self::ExoPair => "exo_pair",
+            Self::NcaPair => "nca_pair",
+            Self::Robust => "robust",
+            Self::BcoPair => "bco_pair",
+            Self::SppoHard => "sppo_hard",
+            Self::Aot => "aot",
+            Self::AotUnpaired => "aot_unpaired",
+            Self::ApoZero => "apo_zero",
+            Self::ApoDown => "apo_down",
+            Self::Discopop => "discopop",
+            Self::Sft => "sft",
+            Self::SigmoidNorm => "sigmoid_norm",
+        }
+    }
+
+    /// Whether the loss sorts over the whole step.
+    #[must_use]
+    pub const fn sorts(self) -> bool {
+        matches!(self, Self::Aot | Self::AotUnpaired)
+    }
+
+    /// Whether the loss is made of divergence scores (or of none), so that every divergence has a form of it.
+    #[must_use]
+    pub const fn takes_divergence(self) -> bool {
+        matches!(
+            self,
+            Self::Sigmoid
+                | Self::SigmoidNorm
+                | Self::Hinge
+                | Self::Ipo
+                | Self::ExoPair
+                | Self::Robust
+                | Self::Discopop
+                | Self::Sft
+        )
+    }
+
+    /// The loss of a pair. `Sft`, which is no function of a pair's two sums, is 0 here; the sorting losses are 0
+    /// without their match.
+    pub(super) fn of(self, chosen: &Side, rejected: &Side, matched: Option<Match>, shape: Shape) -> Dual {
+        let Shape { beta, smoothing, tau } = shape;
+        let delta = chosen.score - rejected.score;
+        let x = delta * beta;
+        let (rc, rr) = (chosen.ratio * beta, rejected.ratio * beta);
+        let per_token = || {
+            chosen.score * (1.0 / chosen.tokens.max(1.0)) - rejected.score * (1.0 / rejected.tokens.max(1.0))
+        };
+        let smoothed = |x: Dual| -x.log_sigmoid() * (1.0 - smoothing) - (-x).log_sigmoid() * smoothing;
+        let matched = matched.unwrap_or_default();
+        match self {
+            Self::Sigmoid => -x.log_sigmoid(),
+            Self::Hinge => (-x + 1.0).relu(),
+            Self::Ipo => (per_token() - 1.0 / (2.0 * beta)).square(),
+            Self::ExoPair => {
+                x.sigmoid() * (x.log_sigmoid() - (-smoothing).ln_1p())
+                    + (-x).sigmoid() * ((-x).log_sigmoid() - smoothing.ln())
+            }
+            Self::NcaPair => -rc.log_sigmoid() - (-rc).log_sigmoid() * 0.5 - (-rr).log_sigmoid() * 0.5,
+            Self::Robust => {
+                (-x.log_sigmoid() * (1.0 - smoothing) + (-x).log_sigmoid() * smoothing)
+                    * (1.0 / (1.0 - 2.0 * smoothing))
+            }
+            Self::BcoPair => -rc.log_sigmoid() - (-rr).log_sigmoid(),
+            Self::SppoHard => (chosen.ratio - 0.5 / beta).square() + (rejected.ratio + 0.5 / beta).square(),
+            Self::Aot => {
+                let Some(reference) = matched.reference_margin else { return Dual::constant(0.0) };
+                smoothed((chosen.log_prob - rejected.log_prob - reference) * beta)
+            }
+            Self::AotUnpaired => {
+                let Some((of_rejected, of_chosen)) = matched.ratios else { return Dual::constant(0.0) };
+                // Each rank's term is seen from both of its ends: half of its value, one of its slopes.
+                let ours = smoothed((chosen.ratio - of_rejected) * beta);
+                let theirs = smoothed((-rejected.ratio + of_chosen) * beta);
+                let both = ours + theirs;
+                Dual { value: both.value / 2.0, slope: both.slope }
+            }
+            Self::ApoZero => (-rc).sigmoid() + rr.sigmoid(),
+            Self::ApoDown => rc.sigmoid() + (rr - rc).sigmoid(),
+            Self::Discopop => {
+                let g = (x * (1.0 / tau)).sigmoid();
+                -x.log_sigmoid() * (-g + 1.0) + (-x).exp() * g
+            }
+            Self::Sft => Dual::constant(0.0),
+            Self::SigmoidNorm => -(per_token() * beta).log_sigmoid(),
+        }
+    }
+}
+
+impl FromStr for PreferenceLoss {
+    type Err = LossError;
+
+    fn from_str(text: &str) -> Result<Self, LossError> {
+        Self::ALL.into_iter().find(|loss| loss.name() == text).ok_or_else(|| LossError::Unknown {
+            option: "loss_type",
+            got: text.to_owned(),
+            expected: Self::ALL.map(Self::name).join(", "),
+        })
+    }
+}

@@ -55,7 +55,7 @@ pub use place::Place;
 pub use preflight::{Concern, Finding, preflight};
 pub use prepare::{Dataset, Options, Preparer, Truncation};
 pub use row::{Content, Kind, Message, Row, Text};
-pub use sampler::{Cursor, Order, Sampler, Step, Steps};
+pub use sampler::{Cursor, GroupBatch, GroupBatches, GroupSampler, Order, Sampler, Step, Steps};
 pub use source::{Record, Records, Source};
 pub use split::HeldOut;
 pub use statistics::Statistics;

@@ -1,6 +1,8 @@
 //! Which rows make which step: a function of (seed, epoch, position), so that any rank can take its slice and a run
 //! can stop and resume anywhere. Step and epoch arithmetic as Transformers 5.23.
 
+mod group;
+
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
@@ -10,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
 
+pub use group::{GroupBatch, GroupBatches, GroupSampler};
+
 /// The order of rows in an epoch (`train_sampling_strategy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
@@ -18,6 +22,16 @@ pub enum Order {
     Random,
     /// As they are in the file.
     Sequential,
+}
+
+impl Order {
+    /// The rows of an epoch, in this order.
+    pub(crate) fn of(self, rows: usize, seed: u64, epoch: u64) -> Vec<usize> {
+        match self {
+            Self::Sequential => (0..rows).collect(),
+            Self::Random => Stream::new(seed, "data.sampler").at(epoch).permutation(rows),
+        }
+    }
 }
 
 impl FromStr for Order {
@@ -190,10 +204,7 @@ impl Sampler {
     /// The rows of an epoch, in order.
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> Vec<usize> {
-        match self.order {
-            Order::Sequential => (0..self.rows).collect(),
-            Order::Random => Stream::new(self.seed, "data.sampler").at(epoch).permutation(self.rows),
-        }
+        self.order.of(self.rows, self.seed, epoch)
     }
 
     /// The steps from a cursor on, endlessly through epochs.

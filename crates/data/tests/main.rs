@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod collator;
+mod groups;
 mod laws;
 mod packing;
 mod prepared;

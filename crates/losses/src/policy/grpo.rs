@@ -8,10 +8,10 @@ use crate::dual::Dual;
 use crate::error::{range, within};
 use crate::preference::FirstPass;
 use crate::sequence;
-use crate::tally::Extreme;
-use crate::{LossError, Metrics, Tally, Terms};
+use crate::{LossError, Metrics, Terms};
 
 use super::aggregate::PolicyStep;
+use super::clip::Clipped;
 use super::kind::{ImportanceLevel, PolicyLoss};
 use super::mask::{HighEntropy, is_off_policy};
 use super::options::GrpoOptions;
@@ -63,14 +63,6 @@ pub struct Rollout<'a> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grpo {
     options: GrpoOptions,
-}
-
-/// Where a rollout's ratio was clipped, for the metrics.
-#[derive(Default)]
-pub(crate) struct Clipped {
-    low: f64,
-    high: f64,
-    of: f64,
 }
 
 impl Grpo {
@@ -317,27 +309,5 @@ impl Grpo {
                 clipped.add_to(tally);
             }
         }
-    }
-}
-
-impl Clipped {
-    pub(crate) fn count(&mut self, ratio: f64, advantage: f64, low: f64, high: f64) {
-        self.low += f64::from(u8::from(ratio < 1.0 - low && advantage < 0.0));
-        self.high += f64::from(u8::from(ratio > 1.0 + high && advantage > 0.0));
-        self.of += 1.0;
-    }
-
-    pub(crate) fn name(metrics: &mut Metrics) {
-        metrics.sums.extend(["clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"]);
-        metrics.least.push("clip_ratio/low_min");
-        metrics.greatest.push("clip_ratio/high_max");
-    }
-
-    pub(crate) fn add_to(&self, tally: &mut Tally) {
-        tally.add("clip_ratio/low_mean", self.low, self.of);
-        tally.add("clip_ratio/high_mean", self.high, self.of);
-        tally.add("clip_ratio/region_mean", self.low + self.high, self.of);
-        tally.extreme("clip_ratio/low_min", Extreme::Least(self.low / self.of));
-        tally.extreme("clip_ratio/high_max", Extreme::Greatest(self.high / self.of));
     }
 }

@@ -5,6 +5,7 @@
 //! needs a first pass without gradients, for the step's entropies.
 
 mod aggregate;
+mod clip;
 mod entropy;
 mod gamma;
 mod grpo;
@@ -15,9 +16,9 @@ mod ratio;
 mod sampler;
 
 pub use aggregate::PolicyStep;
+pub(crate) use clip::Clipped;
 pub use entropy::{AdaptiveEntropy, EntropyControl};
 pub use gamma::Gamma;
-pub(crate) use grpo::Clipped;
 pub use grpo::{Grpo, Rollout};
 pub use kind::{ImportanceLevel, PolicyLoss};
 pub use mask::{HighEntropy, is_truncated};

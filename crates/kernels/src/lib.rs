@@ -50,7 +50,7 @@ mod tasks;
 pub use adam::{AdamStep, adam_update, adamw_update};
 pub use attention::{
     AttentionGrad, AttentionOut, AttentionShape, HeadNorm, KvCache, Rotary, append_kv, attention_backward,
-    attention_cached, attention_forward,
+    attention_cached, attention_forward, attention_forward_peaks,
 };
 pub use elementwise::{add_assign, scale, sum_of_squares, to_bf16, to_f16, to_f32};
 pub use embedding::{embedding_backward, embedding_forward};

@@ -2,9 +2,10 @@
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 
+use super::forward::larger;
 use super::rows::{self, RowMap};
 use super::shape::{AttentionShape, HeadNorm, Rotary};
-use super::softmax::softmax;
+use super::softmax::{largest, softmax};
 use crate::micro::{KC, LDP, NR, Tile, strip};
 use crate::scratch::uninit;
 use crate::simd::Isa;
@@ -280,6 +281,8 @@ pub(crate) struct Work {
     pub(crate) scores: *mut f32,
     /// `block_rows·d`.
     pub(crate) sum: *mut f32,
+    /// The largest score so far of each head of the group, before the cap; null where nobody asks.
+    pub(crate) peaks: *mut f32,
 }
 
 /// The keys of `run` that a block `i0..i1` sees, rounded down to a whole panel at the start: offset and count.
@@ -319,6 +322,9 @@ pub(crate) unsafe fn attend(
         let i = i0 + r / g;
         let lo = plan.shape.first_key(i).max(base) - base;
         let hi = (i + 1).min(base + count).saturating_sub(base);
+        // The cap overwrites the scores.
+        let capped = !w.peaks.is_null() && plan.cap() > 0.0 && lo < hi;
+        let raw = if capped { largest(isa, m, r, lo, hi, w.scores) } else { f32::NEG_INFINITY };
         let (top, sum) =
             if lo < hi { softmax(isa, m, r, count, lo, hi, plan.cap(), w.scores) } else { (0.0, 0.0) };
         if sum == 0.0 {
@@ -326,6 +332,11 @@ pub(crate) unsafe fn attend(
                 let row = w.scores.add((j / KC) * m * LDP + r * LDP);
                 std::ptr::write_bytes(row, 0, (count - j).min(KC));
             }
+        }
+        if !w.peaks.is_null() && lo < hi {
+            let top = if capped { raw } else { top };
+            let peak = w.peaks.add(r % g);
+            *peak = larger(*peak, if sum.is_nan() { f32::NAN } else { top });
         }
         *weights.add(2 * r) = top;
         *weights.add(2 * r + 1) = sum;

@@ -119,7 +119,8 @@ pub fn attention_cached(
                             values: values[first * d..].as_ptr(),
                         };
                         let to = o.at(t * shape.out_width() + kh * g * d);
-                        attend(&plan, i0, i1, q, run, Work { scores, sum }, to, lse);
+                        let work = Work { scores, sum, peaks: std::ptr::null_mut() };
+                        attend(&plan, i0, i1, q, run, work, to, lse);
                         first += CHUNK;
                     }
                 }

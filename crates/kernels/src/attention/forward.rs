@@ -35,14 +35,65 @@ pub fn attention_forward(
     rotary: Option<&Rotary<'_>>,
     head_norm: Option<&HeadNorm<'_>>,
 ) -> AttentionOut {
-    let plan = Plan::new(qkv, shape, rotary, head_norm);
-    let mut out = AttentionOut { out: output(&plan, shape.out_width()), lse: output(&plan, shape.heads) };
+    forward(&Plan::new(qkv, shape, rotary, head_norm), None)
+}
+
+/// [`attention_forward`], and each query head's largest score over all visible pairs of all documents, `[heads]`.
+///
+/// A score is what softmax sees before any cap: `scale·q·k` after norm and rotary. The largest is that of the scores as
+/// computed, so it depends neither on the number of threads nor on how documents are cut into tasks. A head that saw no
+/// pair has negative infinity; one with a score that is infinite or not a number has NaN.
+///
+/// ```
+/// use burnish_kernels::{AttentionShape, attention_forward_peaks};
+///
+/// let shape =
+///     AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, softcap: None, window: None, documents: &[0..2] };
+/// // Rows of q | k | v; the first query would score 9 on the second key, which it does not see.
+/// let qkv = [1.0, 0.0, 2.0, 0.0, 3.0, 4.0, 0.5, 0.0, 9.0, 0.0, 5.0, 6.0];
+/// assert_eq!(attention_forward_peaks(&qkv, &shape, None, None).1, [4.5]);
+/// ```
+///
+/// # Panics
+/// As [`attention_forward`].
+pub fn attention_forward_peaks(
+    qkv: &[f32],
+    shape: &AttentionShape<'_>,
+    rotary: Option<&Rotary<'_>>,
+    head_norm: Option<&HeadNorm<'_>>,
+) -> (AttentionOut, Vec<f32>) {
+    let mut peaks = vec![f32::NEG_INFINITY; shape.heads];
+    let out = forward(&Plan::new(qkv, shape, rotary, head_norm), Some(&mut peaks));
+    (out, peaks)
+}
+
+/// The larger; NaN where either is.
+pub(crate) fn larger(a: f32, b: f32) -> f32 {
+    if a.is_nan() || a > b { a } else { b }
+}
+
+fn forward(plan: &Plan<'_>, peaks: Option<&mut [f32]>) -> AttentionOut {
+    let (shape, g) = (plan.shape, plan.shape.group());
+    let mut out = AttentionOut { out: output(plan, shape.out_width()), lse: output(plan, shape.heads) };
     let (o, l) = (Ptr(out.out.as_mut_ptr()), Ptr(out.lse.as_mut_ptr()));
-    let tasks = tasks(&plan, 2 * rayon::current_num_threads());
-    tasks.into_par_iter().with_max_len(1).for_each(|task| {
-        // SAFETY: `Plan::new` checked the lengths; documents are disjoint, so tasks write distinct rows or heads.
-        unsafe { run(&plan, &task, o, l) }
+    let tasks = tasks(plan, 2 * rayon::current_num_threads());
+    let Some(peaks) = peaks else {
+        tasks.into_par_iter().with_max_len(1).for_each(|task| {
+            // SAFETY: `Plan::new` checked the lengths; documents are disjoint, so tasks write distinct rows or heads.
+            unsafe { run(plan, &task, o, l, Ptr(std::ptr::null_mut())) }
+        });
+        return out;
+    };
+    // A task has the heads of one group to itself.
+    let mut parts = vec![f32::NEG_INFINITY; tasks.len() * g];
+    let groups: Vec<usize> = tasks.iter().map(|task| task.kh).collect();
+    tasks.into_par_iter().zip(parts.par_chunks_mut(g)).with_max_len(1).for_each(|(task, part)| {
+        // SAFETY: as above; `part` holds a group's heads.
+        unsafe { run(plan, &task, o, l, Ptr(part.as_mut_ptr())) }
     });
+    for (kh, part) in groups.into_iter().zip(parts.chunks_exact(g)) {
+        peaks[kh * g..][..g].iter_mut().zip(part).for_each(|(p, &x)| *p = larger(*p, x));
+    }
     out
 }
 
@@ -77,8 +128,8 @@ pub(crate) fn tasks(plan: &Plan<'_>, wanted: usize) -> Vec<Task> {
 }
 
 /// # Safety
-/// As [`attention_forward`] sets up.
-unsafe fn run(plan: &Plan<'_>, task: &Task, out: Ptr, lse: Ptr) {
+/// As [`forward`] sets up; `peaks` as in [`Work`].
+unsafe fn run(plan: &Plan<'_>, task: &Task, out: Ptr, lse: Ptr, peaks: Ptr) {
     let (isa, d, g) = (plan.isa, plan.shape.head_dim, plan.shape.group());
     let (h, kv, kh) = (plan.shape.heads, plan.shape.kv_heads, task.kh);
     let seen = plan.visible(task.from, task.to);
@@ -113,7 +164,8 @@ unsafe fn run(plan: &Plan<'_>, task: &Task, out: Ptr, lse: Ptr) {
                         plan.pack_queries(t, i1 - i0, kh, row, q);
                         plan.prefetch_queries(task.start + i1, plan.block().min(task.to - i1), kh);
                         let o = out.at(t * plan.shape.out_width() + kh * g * d);
-                        attend(plan, i0, i1, q, keys, Work { scores, sum }, o, lse.at(t * h + kh * g));
+                        let work = Work { scores, sum, peaks: peaks.0 };
+                        attend(plan, i0, i1, q, keys, work, o, lse.at(t * h + kh * g));
                     }
                     i0 = i1;
                 }

@@ -103,6 +103,28 @@ dispatch! {
         (rows: usize, r: usize, keys: usize, lo: usize, hi: usize, cap: f32, s: *mut f32) -> (f32, f32)
 }
 
+#[inline(always)]
+unsafe fn largest_body<S: Lanes>(rows: usize, r: usize, lo: usize, hi: usize, s: *const f32) -> f32 {
+    let mut top = S::splat(f32::NEG_INFINITY);
+    let mut j = lo / S::N * S::N;
+    while j < hi {
+        let v = S::load(s.add(at(rows, r, j)));
+        let (l, h) = (lo.saturating_sub(j).min(S::N), hi.saturating_sub(j).min(S::N));
+        top = S::max(top, if l > 0 || h < S::N { between::<S>(v, l, h, NEVER) } else { v });
+        j += S::N;
+    }
+    S::top(top)
+}
+
+dispatch! {
+    /// The largest score of row `r` over keys `lo..hi`, which is not empty.
+    ///
+    /// # Safety
+    /// As [`softmax`].
+    pub(crate) unsafe fn largest = largest_body [] []
+        (rows: usize, r: usize, lo: usize, hi: usize, s: *const f32) -> f32
+}
+
 #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 #[inline(always)]
 unsafe fn softmax_gradient_body<S: Lanes>(

@@ -8,6 +8,7 @@
 mod cached;
 mod case;
 mod exact;
+mod peaks;
 mod reference;
 
 pub(super) fn widen(x: &[f32]) -> Vec<f64> {

@@ -152,6 +152,27 @@ pub(super) fn forward(
     f
 }
 
+/// Each query head's largest score before the cap, over all visible pairs.
+pub(super) fn peaks(
+    qkv: &[f64],
+    shape: &AttentionShape<'_>,
+    rotary: Option<&Rotary<'_>>,
+    norm: Option<&HeadNorm<'_>>,
+) -> Vec<f64> {
+    let p = split(qkv, shape, rotary, norm);
+    let raw = AttentionShape { softcap: None, ..*shape };
+    let mut peaks = vec![f64::NEG_INFINITY; shape.heads];
+    for doc in shape.documents {
+        for i in 0..doc.len() {
+            for (head, peak) in peaks.iter_mut().enumerate() {
+                let (_, scores, _, _) = row(&p, &raw, doc.start, i, head);
+                *peak = scores.into_iter().fold(*peak, f64::max);
+            }
+        }
+    }
+    peaks
+}
+
 pub(super) fn backward(
     qkv: &[f64],
     shape: &AttentionShape<'_>,

@@ -66,7 +66,32 @@ pub fn attention(
     crate::check::attention(qkv, shape, documents, rotary, norm)?;
     #[cfg(feature = "flex")]
     if crate::flex::holds(qkv) {
-        return crate::flex::attention::attention(qkv, shape, documents, rotary, norm);
+        return crate::flex::attention::attention(qkv, shape, documents, rotary, norm, None);
     }
     crate::reference::attention(qkv, shape, documents, rotary, norm)
+}
+
+/// [`attention()`], and each query head's largest score over all visible pairs: plain, `[heads]`, on `qkv`'s device.
+///
+/// A score is what softmax sees before any cap: `scale * q . k` after norm and rotation (the "max logit" of QK-Clip, Kimi
+/// K2, arXiv:2507.20534). A head that saw no pair has negative infinity; one with a score that is infinite or not a
+/// number has NaN. Nobody who does not ask pays for it: [`attention()`] keeps no maxima.
+///
+/// # Errors
+/// As [`attention()`].
+pub fn attention_with_peaks(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norm: Option<&HeadNorm>,
+) -> Result<(AnyTensor, AnyTensor), OpsError> {
+    crate::check::attention(qkv, shape, documents, rotary, norm)?;
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(qkv) {
+        let mut peaks = Vec::new();
+        let out = crate::flex::attention::attention(qkv, shape, documents, rotary, norm, Some(&mut peaks))?;
+        return Ok((out, AnyTensor::from_elements(peaks, &[shape.heads], &qkv.plain().device())));
+    }
+    crate::reference::attention_with_peaks(qkv, shape, documents, rotary, norm)
 }

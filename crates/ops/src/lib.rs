@@ -44,7 +44,7 @@ mod segment;
 mod tensor;
 mod update;
 
-pub use attention::{AttentionShape, HeadNorm, Rotary, attention};
+pub use attention::{AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks};
 pub use bytes::{Elements, Scalar};
 pub use cache::KvCache;
 pub use custom::{BackwardFn, MOST_INPUTS, apply};

@@ -207,6 +207,33 @@ pub fn attention(
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
 ) -> Result<AnyTensor, OpsError> {
+    documents_apart(qkv, shape, documents, rotary, norms, None)
+}
+
+/// See [`crate::attention_with_peaks()`].
+pub fn attention_with_peaks(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norms: Option<&HeadNorm>,
+) -> Result<(AnyTensor, AnyTensor), OpsError> {
+    let mut found = Vec::new();
+    let out = documents_apart(qkv, shape, documents, rotary, norms, Some(&mut found))?;
+    let none = || Tensor::<1>::full([shape.heads], f32::NEG_INFINITY, &out.plain().device());
+    let peaks = found.into_iter().reduce(Tensor::max_pair).unwrap_or_else(none);
+    Ok((out, AnyTensor::new(peaks)))
+}
+
+/// Attention of each document; the largest score of each head of each, `[heads]`, where `peaks` are wanted.
+fn documents_apart(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norms: Option<&HeadNorm>,
+    mut peaks: Option<&mut Vec<Tensor<1>>>,
+) -> Result<AnyTensor, OpsError> {
     let qkv = wide::<2>(qkv)?;
     let device = qkv.device().inner();
     let tokens = qkv.dims()[0];
@@ -219,32 +246,15 @@ pub fn attention(
         if document.start > at {
             parts.push(Tensor::zeros([document.start - at, width], (&device, qkv.dtype())));
         }
-        parts.push(one_document(
-            qkv.clone().slice([document.clone()]),
-            document,
-            shape,
-            rotary,
-            norms,
-            &device,
-        )?);
+        let rows = qkv.clone().slice([document.clone()]);
+        let (q, k, v) = project(rows, document, shape, rotary, norms, &device)?;
+        parts.push(attend(q, k, v, shape, &device, peaks.as_deref_mut())?);
         at = document.end;
     }
     if at < tokens {
         parts.push(Tensor::zeros([tokens - at, width], (&device, qkv.dtype())));
     }
     Ok(AnyTensor::new(Tensor::cat(parts, 0)))
-}
-
-fn one_document(
-    qkv: Tensor<2>,
-    document: &Range<usize>,
-    shape: &AttentionShape,
-    rotary: Option<&Rotary>,
-    norms: Option<&HeadNorm>,
-    device: &Device,
-) -> Result<Tensor<2>, OpsError> {
-    let (q, k, v) = project(qkv, document, shape, rotary, norms, device)?;
-    Ok(attend(q, k, v, shape, device))
 }
 
 /// Queries, keys (both normed and rotated) and values of a document, each `[heads, rows, head_dim]`.
@@ -289,22 +299,39 @@ fn project(
 }
 
 /// Attention of the last `n` positions, `q`, over all `m` of a document.
-fn attend(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, shape: &AttentionShape, device: &Device) -> Tensor<2> {
+fn attend(
+    q: Tensor<3>,
+    k: Tensor<3>,
+    v: Tensor<3>,
+    shape: &AttentionShape,
+    device: &Device,
+    peaks: Option<&mut Vec<Tensor<1>>>,
+) -> Result<Tensor<2>, OpsError> {
     let ([_, n, d], m) = (q.dims(), k.dims()[1]);
     let group = shape.heads / shape.kv_heads;
     let repeat = |x: Tensor<3>| -> Tensor<3> {
         x.unsqueeze_dim::<4>(1).repeat_dim(1, group).reshape([shape.heads, m, d])
     };
     let mut scores = q.matmul(repeat(k).swap_dims(1, 2)) * shape.scale;
-    if let Some(cap) = shape.softcap {
-        scores = (scores / cap).tanh() * cap;
-    }
     let hidden: Vec<bool> = (m - n..m)
         .flat_map(|i| (0..m).map(move |j| j > i || shape.window.is_some_and(|w| i - j >= w)))
         .collect();
     let hidden: Tensor<3, Bool> = Tensor::from_data(TensorData::new(hidden, [1, n, m]), device);
-    let probabilities = softmax(scores.mask_fill(hidden.expand([shape.heads, n, m]), -1e30), 2);
-    probabilities.matmul(repeat(v)).swap_dims(0, 1).reshape([n, shape.heads * d])
+    let hidden = hidden.expand([shape.heads, n, m]);
+    if let Some(peaks) = peaks {
+        let scores = AnyTensor::new(scores.clone()).plain().rank::<3>()?;
+        let visible = |other: f32| -> Tensor<2> {
+            scores.clone().mask_fill(hidden.clone(), other).reshape([shape.heads, n * m])
+        };
+        // Backends differ in what the maximum of a NaN is; 0 times what is not finite is NaN.
+        let peak = visible(f32::NEG_INFINITY).max_dim(1) + (visible(0.0) * 0.0).sum_dim(1);
+        peaks.push(peak.reshape([shape.heads]));
+    }
+    if let Some(cap) = shape.softcap {
+        scores = (scores / cap).tanh() * cap;
+    }
+    let probabilities = softmax(scores.mask_fill(hidden, -1e30), 2);
+    Ok(probabilities.matmul(repeat(v)).swap_dims(0, 1).reshape([n, shape.heads * d]))
 }
 
 /// Keys and values of one sequence, each `[kv_heads, positions, head_dim]`.
@@ -330,8 +357,8 @@ pub(crate) fn attention_cached(
             None => (k, v),
         };
         *past = Some((k.clone(), v.clone()));
-        out = out
-            .slice_assign([rows.clone(), 0..shape.heads * shape.head_dim], attend(q, k, v, shape, &device));
+        let new = attend(q, k, v, shape, &device, None)?;
+        out = out.slice_assign([rows.clone(), 0..shape.heads * shape.head_dim], new);
     }
     Ok(AnyTensor::new(out))
 }

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burnish_ops::{AnyTensor, AttentionShape, HeadNorm, Rotary, attention, reference};
+use burnish_ops::{AnyTensor, AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks, reference};
 
-use crate::case::{Body, Case, Input};
+use crate::case::{Body, Case, Input, device, tensor, to_f64};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct With {
@@ -127,4 +127,105 @@ fn no_document_at_all() {
     let case = case("none", With::default(), [2, 1, 4], &[], 3);
     let found = case.find(Body::Fused, false, &[true]);
     assert_eq!((found.value, found.gradients[0].clone()), (vec![0.0; 24], Some(vec![0.0; 48])));
+}
+
+/// The largest scaled score of each head over pairs that the mask shows, before the cap; one loop per index.
+fn naive_peaks(
+    qkv: &[f64],
+    shape: &AttentionShape,
+    documents: &[Range<usize>],
+    rotary: Option<&Rotary>,
+) -> Vec<f64> {
+    let (h, kv, d) = (shape.heads, shape.kv_heads, shape.head_dim);
+    let head = |t: usize, i: usize| -> Vec<f64> {
+        let x = &qkv[(t * (h + 2 * kv) + i) * d..][..d];
+        let Some(r) = rotary else { return x.to_vec() };
+        let half = r.rotary_dim / 2;
+        let angles = &r.table[r.positions[t] as usize * r.rotary_dim..][..r.rotary_dim];
+        let mut y = x.to_vec();
+        for i in 0..half {
+            let (c, s) = (f64::from(angles[i]), f64::from(angles[half + i]));
+            (y[i], y[half + i]) = (x[i] * c - x[half + i] * s, x[half + i] * c + x[i] * s);
+        }
+        y
+    };
+    let mut peaks = vec![f64::NEG_INFINITY; h];
+    for document in documents {
+        for i in document.clone() {
+            for j in document.start..=i {
+                if shape.window.is_some_and(|w| i - j >= w) {
+                    continue;
+                }
+                for (q, peak) in peaks.iter_mut().enumerate() {
+                    let k = h + q / (h / kv);
+                    let dot: f64 = head(i, q).iter().zip(head(j, k)).map(|(a, b)| a * b).sum();
+                    *peak = peak.max(dot * f64::from(shape.scale));
+                }
+            }
+        }
+    }
+    peaks
+}
+
+#[test]
+fn peaks_are_the_largest_visible_scores_in_both_bodies() {
+    let documents = Arc::new(vec![40..77, 3..20, 25..25, 30..31]);
+    for (heads, kv_heads, head_dim) in [(4, 2, 8), (6, 1, 16), (3, 3, 12)] {
+        for (rotary_dim, window, softcap) in [
+            (0, None, None),
+            (head_dim, None, None),
+            (head_dim / 2, Some(4), None),
+            (head_dim, Some(9), Some(0.7)),
+        ] {
+            let scale = 1.0 / (head_dim as f32).sqrt();
+            let shape = AttentionShape { heads, kv_heads, head_dim, scale, softcap, window };
+            let what = format!("{shape:?}, rotary {rotary_dim}");
+            let turn = (rotary_dim > 0).then(|| rotary(rotary_dim, &documents, 90));
+            let qkv = tensor("qkv", &[90, (heads + 2 * kv_heads) * head_dim]);
+            let want = naive_peaks(&to_f64(&qkv), &shape, &documents, turn.as_ref());
+            for qkv in [qkv.clone(), qkv.leaf()] {
+                let plain = attention(&qkv, &shape, &documents, turn.as_ref(), None).unwrap();
+                let fused = attention_with_peaks(&qkv, &shape, &documents, turn.as_ref(), None).unwrap();
+                let other =
+                    reference::attention_with_peaks(&qkv, &shape, &documents, turn.as_ref(), None).unwrap();
+                assert_eq!(to_f64(&fused.0), to_f64(&plain), "{what}");
+                for (out, peaks) in [fused, other] {
+                    assert_eq!((out.is_tracked(), peaks.is_tracked()), (qkv.is_tracked(), false), "{what}");
+                    let got = to_f64(&peaks);
+                    assert_eq!(got.len(), want.len(), "{what}");
+                    for (g, w) in got.iter().zip(&want) {
+                        assert!(
+                            (g - w).abs() <= 1e-6 * w.abs().max(1.0),
+                            "{what}: {got:?}, expected {want:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn peaks_of_nothing_and_of_what_is_not_finite() {
+    let shape =
+        AttentionShape { heads: 2, kv_heads: 1, head_dim: 4, scale: 0.5, softcap: None, window: None };
+    let mut values = to_f64(&tensor("qkv", &[3, 16])).iter().map(|&x| x as f32).collect::<Vec<_>>();
+    let bodies = |values: &[f32], documents: Vec<Range<usize>>| {
+        let qkv = AnyTensor::from_elements(values.to_vec(), &[3, 16], &device());
+        let documents = Arc::new(documents);
+        [attention_with_peaks, reference::attention_with_peaks]
+            .map(|body| to_f64(&body(&qkv, &shape, &documents, None, None).unwrap().1))
+    };
+    assert_eq!(bodies(&values, vec![]), [[f64::NEG_INFINITY; 2]; 2]);
+    for bad in [f32::NAN, f32::INFINITY] {
+        // The second query head of the second row.
+        values[16 + 4] = bad;
+        for peaks in bodies(&values, vec![0..3]) {
+            assert!(peaks[0].is_finite() && peaks[1].is_nan(), "{peaks:?}");
+        }
+        // It lies in no document.
+        for peaks in bodies(&values, vec![0..1, 2..3]) {
+            assert!(peaks.iter().all(|p| p.is_finite()), "{peaks:?}");
+        }
+    }
 }

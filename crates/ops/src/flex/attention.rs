@@ -36,6 +36,7 @@ pub(crate) fn attention(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
+    peaks: Option<&mut Vec<f32>>,
 ) -> Result<AnyTensor, OpsError> {
     let [tokens, width] = crate::check::matrix(qkv)?;
     let (shape, documents, rotary) = (shape.clone(), documents.clone(), rotary.cloned());
@@ -50,12 +51,18 @@ pub(crate) fn attention(
             Some([q, k]) => Some((Host::f32_of(OP, "q_norm", q)?, Host::f32_of(OP, "k_norm", k)?)),
             _ => None,
         };
-        let out = kernels::attention_forward(
-            qkv.f32(),
-            &kernel_shape(&shape, &documents),
-            rotary.as_ref().map(kernel_rotary).as_ref(),
-            norm.as_ref().map(|(q, k)| kernels::HeadNorm { q: q.f32(), k: k.f32(), eps }).as_ref(),
-        );
+        let kernel = kernel_shape(&shape, &documents);
+        let rotation = rotary.as_ref().map(kernel_rotary);
+        let gains = norm.as_ref().map(|(q, k)| kernels::HeadNorm { q: q.f32(), k: k.f32(), eps });
+        let (rotation, gains) = (rotation.as_ref(), gains.as_ref());
+        let out = match peaks {
+            None => kernels::attention_forward(qkv.f32(), &kernel, rotation, gains),
+            Some(peaks) => {
+                let (out, found) = kernels::attention_forward_peaks(qkv.f32(), &kernel, rotation, gains);
+                *peaks = found;
+                out
+            }
+        };
         let y = tensor(out.out, &[tokens, shape.heads * shape.head_dim]);
         let saved = Host::of(&y).expect("invariant: made on flex");
         let lse = out.lse;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use burnish_ops::{
     AnyTensor, AttentionShape, HeadOptions, Linear, LinearInput, OpsError, Rotary, Run, VocabShard,
-    attention, embedding, linears, rms_norm,
+    attention, attention_with_peaks, embedding, linears, rms_norm,
 };
 use burnish_tp::AdapterSum;
 
@@ -16,7 +16,7 @@ use crate::apart::{Direction, apart};
 use crate::blueprint::{EMBED, HEAD};
 use crate::layers::{Block, BlockTensors, Layer, Norm};
 use crate::parallel::Shard;
-use crate::{ModelError, Parameters, Pass, Spec};
+use crate::{LogitPeaks, ModelError, Parameters, Pass, Spec};
 
 /// A micro-batch of token sequences, flattened.
 #[derive(Clone, Debug)]
@@ -82,6 +82,13 @@ impl Decoder {
         Pass::new(self.parameters.clone(), mode, true)
     }
 
+    /// Where passes may note the largest attention logit of each head ([`Pass::with_logit_peaks`]): empty.
+    #[must_use]
+    pub fn logit_peaks(&self) -> Arc<LogitPeaks> {
+        let first = self.shard.first_o / self.spec.head_dim;
+        Arc::new(LogitPeaks::new(self.blocks.len(), self.spec.heads, first..first + self.shard.heads))
+    }
+
     /// The residual stream after the last block, before the final norm: `[tokens, hidden]`.
     ///
     /// # Errors
@@ -94,16 +101,23 @@ impl Decoder {
             x = x.leaf();
         }
         let rotary = self.rotary(&tokens.positions);
-        for block in &self.blocks {
+        if let Some(peaks) = pass.logit_peaks() {
+            peaks.check(self.blocks.len(), self.shard.heads)?;
+        }
+        for (layer, block) in self.blocks.iter().enumerate() {
             let indices = block.indices(pass.adapters());
             let (plan, how, rotary, documents) =
                 (block.clone(), assembly.clone(), rotary.clone(), tokens.documents.clone());
-            let shard = self.shard.clone();
+            let (shard, peaks) = (self.shard.clone(), pass.logit_peaks().cloned());
             let (shape, eps) = (self.attention_shape(block.window), self.spec.norm_eps);
             let run: Run = Arc::new(move |inputs, weights| {
                 let w = plan.assemble(weights, &how, eps, &shard)?;
                 run_block(&inputs[0], &w, eps, &plan.name, &shard, linears, |qkv| {
-                    attention(qkv, &shape, &documents, Some(&rotary), w.head_norm.as_ref())
+                    let (rotary, norm) = (Some(&rotary), w.head_norm.as_ref());
+                    let Some(peaks) = &peaks else { return attention(qkv, &shape, &documents, rotary, norm) };
+                    let (out, found) = attention_with_peaks(qkv, &shape, &documents, rotary, norm)?;
+                    peaks.merge(layer, &found)?;
+                    Ok(out)
                 })
             });
             x = pass.block(&block.name, &x, indices, run)?;

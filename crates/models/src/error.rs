@@ -141,6 +141,62 @@ pub enum ModelError {
         /// The ranks.
         ranks: usize,
     },
+    /// QK-Clip on a model whose queries and keys are normed.
+    #[error(
+        "qk_clip: queries and keys of this model are normed per head (`{norm}`), so scaling their projections changes no \
+         logit, and the norms' gains bound the logits; leave qk_clip out"
+    )]
+    QkClipNormed {
+        /// The first such norm.
+        norm: String,
+    },
+    /// QK-Clip on a weight beside which an adapter runs.
+    #[error(
+        "qk_clip: an adapter on the layer of `{name}` adds to the logits without being scaled; leave query and key \
+         projections out of target_modules, or leave qk_clip out"
+    )]
+    QkClipAdapted {
+        /// The parameter.
+        name: String,
+    },
+    /// QK-Clip on a weight that is not trained.
+    #[error(
+        "qk_clip: `{name}` is not trained, and clipping scales its rows; train all weights (or name the layer in \
+         modules_to_save), or leave qk_clip out"
+    )]
+    QkClipFrozen {
+        /// The parameter.
+        name: String,
+    },
+    /// A threshold that bounds nothing.
+    #[error("qk_clip: the threshold is {got}, expected a positive number (Kimi K2 used 100)")]
+    QkClipThreshold {
+        /// The threshold.
+        got: f32,
+    },
+    /// Not one largest logit per head.
+    #[error(
+        "qk_clip: got {got} largest logits, expected {expected}: one per layer and query head of the whole model"
+    )]
+    QkClipPeaks {
+        /// How many came.
+        got: usize,
+        /// How many there are.
+        expected: usize,
+    },
+    /// Attention logits without a maximum.
+    #[error(
+        "qk_clip: a logit of head {head} of `{layer}` is not finite ({got}), so there is no factor; a step whose gradients \
+         are not finite is to be skipped before clipping"
+    )]
+    QkClipNotFinite {
+        /// The block.
+        layer: String,
+        /// The query head.
+        head: usize,
+        /// What was found.
+        got: f32,
+    },
     /// The model cannot be divided so.
     #[error(transparent)]
     Tp(#[from] TpError),

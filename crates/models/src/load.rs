@@ -14,7 +14,7 @@ use burnish_peft::{
     decompose, fresh,
 };
 use burnish_store::{FolderWriter, HostTensor, WeightFolder};
-use burnish_tp::{AdapterSums, Tp};
+use burnish_tp::{AdapterSums, Placement, Tp};
 
 use crate::adapter::copy_name;
 use crate::folder::{ModelFolder, rows_in, to_device, to_host};
@@ -104,6 +104,11 @@ impl<'a> Planned<'a> {
     #[must_use]
     pub fn parallel(&self) -> Option<&Arc<Parallel>> {
         self.parallel.as_ref().map(|(parallel, _)| parallel)
+    }
+
+    /// How the parameter at `index` lies, and which rank this is, when there are several.
+    pub(crate) fn part_of(&self, index: usize) -> Option<(&Placement, usize)> {
+        self.parallel.as_ref().map(|(parallel, tp)| (parallel.placement(index), tp.rank()))
     }
 
     /// The parameters, of their global shapes.

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use burn::tensor::Tensor;
 use burnish_ops::{AnyTensor, OpsError, Parameters, Run, Weights, recorded, segment};
 
+use crate::LogitPeaks;
 use crate::layers::{Assembly, DropoutStep, Norms};
 
 /// What a pass is for.
@@ -29,13 +30,21 @@ pub struct Pass {
     /// What trained parameters hang from on the tape.
     root: OnceLock<AnyTensor>,
     norms: Norms,
+    peaks: Option<Arc<LogitPeaks>>,
 }
 
 impl Pass {
     /// A pass over `parameters`; `adapters` off runs the base model.
     #[must_use]
     pub fn new(parameters: Arc<dyn Parameters>, mode: Mode, adapters: bool) -> Self {
-        Self { parameters, mode, adapters, root: OnceLock::new(), norms: Norms::default() }
+        Self { parameters, mode, adapters, root: OnceLock::new(), norms: Norms::default(), peaks: None }
+    }
+
+    /// The same pass, which merges the largest attention logit of each head into `peaks`
+    /// ([`Decoder::logit_peaks`](crate::Decoder::logit_peaks)).
+    #[must_use]
+    pub fn with_logit_peaks(self, peaks: Arc<LogitPeaks>) -> Self {
+        Self { peaks: Some(peaks), ..self }
     }
 
     /// Whether gradients are wanted.
@@ -46,6 +55,10 @@ impl Pass {
 
     pub(crate) fn adapters(&self) -> bool {
         self.adapters
+    }
+
+    pub(crate) fn logit_peaks(&self) -> Option<&Arc<LogitPeaks>> {
+        self.peaks.as_ref()
     }
 
     pub(crate) fn assembly(&self, rows: &Arc<Vec<u64>>) -> Assembly {

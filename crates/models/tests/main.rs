@@ -8,6 +8,7 @@ mod dora;
 mod families;
 mod generation;
 mod part;
+mod qk_clip;
 mod recordings;
 mod refused;
 mod regressions;

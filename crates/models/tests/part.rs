@@ -7,8 +7,8 @@ use std::sync::Arc;
 use burnish_comm::local;
 use burnish_core::{Dtype, Registry};
 use burnish_models::{
-    Decoding, DropoutStep, Exporter, Mode, Model, ModelError, ModelFolder, Parallel, Planned, Resident,
-    RowSource, Tuning, to_device, to_host,
+    Decoding, DropoutStep, Exporter, Mode, Model, ModelError, ModelFolder, Parallel, Planned, QkClip,
+    Resident, RowFactors, RowSource, Tokens, Tuning, to_device, to_host,
 };
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_store::{Attempt, FolderWriter, HostTensor, Placement, Share};
@@ -27,6 +27,8 @@ pub(crate) struct Part {
     resident: Arc<Resident>,
     parallel: Arc<Parallel>,
     exporter: Exporter,
+    /// What clipping would scale.
+    pub(crate) clip: Result<QkClip, ModelError>,
 }
 
 /// What every rank makes of its part.
@@ -42,9 +44,9 @@ pub(crate) fn on_ranks<T: Send>(
         let planned = Planned::new(folder, tuning, Dtype::F32, 3).unwrap().over(&tp).unwrap();
         planned.make_initial().unwrap();
         let (registry, parallel) = (planned.registry().clone(), planned.parallel().unwrap().clone());
-        let exporter = planned.exporter();
+        let (exporter, clip) = (planned.exporter(), planned.qk_clip());
         let (model, resident) = planned.resident(&device()).unwrap();
-        run(Part { tp, registry, model, resident, parallel, exporter })
+        run(Part { tp, registry, model, resident, parallel, exporter, clip })
     });
     results.into_iter().map(Result::unwrap).collect()
 }
@@ -148,6 +150,45 @@ impl Part {
             let moved: Vec<f32> = value.to_f32().iter().zip(noise).map(|(w, n)| w + n).collect();
             let tensor = HostTensor::from_f32(&moved, &value.shape(), p.precision.store).unwrap();
             self.resident.write(index, to_device(tensor, &device()));
+        }
+    }
+
+    /// The largest attention logit of each head of the whole model over micro-batches.
+    pub(crate) fn peaks(&self, micro_batches: &[&[Vec<u32>]], recompute: bool) -> Vec<f32> {
+        let peaks = self.model.decoder.logit_peaks();
+        for sequences in micro_batches {
+            let tokens = Tokens::from_sequences(sequences);
+            let mode = Mode::Train { recompute, dropout: None };
+            let pass = self.model.decoder.pass(mode).with_logit_peaks(peaks.clone());
+            let hidden = self.model.decoder.hidden(&tokens, &pass).unwrap().rank::<2>().unwrap();
+            pass.backward(&AnyTensor::new(hidden.sum())).unwrap();
+        }
+        self.tp.check().unwrap();
+        let own = peaks.take();
+        let all = self.tp.all_gather(own, &vec![peaks.len(); self.tp.size()], "peaks").unwrap();
+        let larger = |a: Vec<f32>, b: &[f32]| a.iter().zip(b).map(|(a, b)| a.max(*b)).collect();
+        all.iter().fold(vec![f32::NEG_INFINITY; peaks.len()], larger)
+    }
+
+    /// Multiplies the rows of a parameter.
+    pub(crate) fn scale(&self, rows: &RowFactors) {
+        let value = self.resident.take(rows.index);
+        let shape = value.shape();
+        assert_eq!(rows.factors.len(), shape[0], "{}", self.registry.at(rows.index).name);
+        let width: usize = shape[1..].iter().product();
+        let factors = rows.factors.iter().flat_map(|&f| std::iter::repeat_n(f, width));
+        let scaled: Vec<f32> = value.to_f32().iter().zip(factors).map(|(w, f)| w * f).collect();
+        self.resident.write(rows.index, AnyTensor::from_elements(scaled, &shape, &device()));
+    }
+
+    /// This rank's elements of a vector with one element per row of a parameter.
+    pub(crate) fn own_rows(&self, index: usize, whole: &[f32]) -> Vec<f32> {
+        let placement = self.parallel.placement(index);
+        match (placement.dim(), placement.split()) {
+            (Some(0), Some(split)) => {
+                split.pieces(self.tp.rank()).iter().flat_map(|rows| whole[rows.clone()].to_vec()).collect()
+            }
+            _ => whole.to_vec(),
         }
     }
 

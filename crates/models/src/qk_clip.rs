@@ -13,6 +13,10 @@
 
 use std::ops::Range;
 
+use burn::tensor::FloatDType;
+use burnish_core::Dtype;
+use burnish_ops::{AnyTensor, OpsError};
+
 use crate::layers::Layer;
 use crate::load::Planned;
 use crate::{ModelError, Spec};
@@ -72,6 +76,39 @@ pub struct RowFactors {
     pub factors: Vec<f32>,
 }
 
+impl RowFactors {
+    /// `value`, which is rows `rows` of what this rank holds of the parameter (all of them, or those of its partition),
+    /// scaled: multiplied in f32 and rounded to its own dtype.
+    ///
+    /// # Errors
+    /// If it is not of one or two dimensions, or not of so many rows.
+    pub fn scaled(&self, value: &AnyTensor, rows: Range<usize>) -> Result<AnyTensor, OpsError> {
+        let shape = value.shape();
+        let fits = rows.start <= rows.end && rows.end <= self.factors.len();
+        if !fits || shape.first() != Some(&rows.len()) {
+            let expected =
+                [&[rows.len().min(self.factors.len())][..], shape.get(1..).unwrap_or_default()].concat();
+            return Err(OpsError::Shape { op: "qk_clip", what: "rows of a parameter", got: shape, expected });
+        }
+        let factors = AnyTensor::from_elements(self.factors[rows].to_vec(), &shape[..1], &value.device());
+        let factors = factors.rank::<1>()?;
+        let narrow = match value.dtype() {
+            Some(Dtype::Bf16) => Some(FloatDType::BF16),
+            Some(Dtype::F16) => Some(FloatDType::F16),
+            _ => None,
+        };
+        let wide = if narrow.is_some() { value.cast(FloatDType::F32) } else { value.clone() };
+        let scaled = match shape.len() {
+            1 => AnyTensor::new(wide.rank::<1>()? * factors),
+            _ => AnyTensor::new(wide.rank::<2>()? * factors.unsqueeze_dim(1)),
+        };
+        Ok(match narrow {
+            Some(dtype) => scaled.cast(dtype),
+            None => scaled,
+        })
+    }
+}
+
 /// What a step's clipping does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clip {
@@ -106,7 +143,27 @@ struct Scaled {
 ///
 /// After a step, in which [`Pass`](crate::Pass)es had [`Decoder::logit_peaks`](crate::Decoder::logit_peaks):
 /// take the peaks, reduce them by maximum over all ranks, and multiply rows by [`Self::factors`] wherever they are
-/// kept (the f32 master of a narrower weight first of all).
+/// kept: in the f32 master of a narrower weight, from which that is rounded again, or else in the weight itself.
+///
+/// ```no_run
+/// # use burn::tensor::Device;
+/// # use burnish_core::Dtype;
+/// # use burnish_models::{Mode, ModelFolder, Planned, Tokens, Tuning};
+/// let folder = ModelFolder::open("path/to/model").unwrap();
+/// let planned = Planned::new(&folder, &Tuning::Full, Dtype::F32, 0).unwrap();
+/// let clip = planned.qk_clip().unwrap();
+/// let (model, parameters) = planned.resident(&Device::flex()).unwrap();
+/// let (peaks, tokens) = (model.decoder.logit_peaks(), Tokens::from_sequences(&[vec![1, 2, 3]]));
+///
+/// let mode = Mode::Train { recompute: true, dropout: None };
+/// let pass = model.decoder.pass(mode).with_logit_peaks(peaks.clone());
+/// let hidden = model.decoder.hidden(&tokens, &pass).unwrap();
+/// // loss, backward, the optimizer's step; the maximum over ranks, where there are several
+/// for rows in clip.factors(&peaks.take(), 100.0).unwrap().rows {
+///     let weight = parameters.take(rows.index);
+///     parameters.write(rows.index, rows.scaled(&weight, 0..rows.factors.len()).unwrap());
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct QkClip {
     heads: usize,
@@ -159,10 +216,10 @@ impl Planned<'_> {
             if !parameter.trainable {
                 return Err(ModelError::QkClipFrozen { name });
             }
-            let whole = || vec![0..parameter.shape[0]];
-            let pieces = match self.part_of(index) {
-                Some((placement, rank)) => placement.split().map_or_else(whole, |s| s.pieces(rank).to_vec()),
-                None => whole(),
+            let split = self.part_of(index).and_then(|(placement, rank)| Some((placement.split()?, rank)));
+            let pieces = match split {
+                Some((split, rank)) => split.pieces(rank).to_vec(),
+                None => std::iter::once(0..parameter.shape[0]).collect(),
             };
             to.push(Scaled { index, rows, pieces });
         }
@@ -216,6 +273,10 @@ impl QkClip {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use burn::tensor::Device;
+
     use super::*;
 
     #[test]
@@ -239,5 +300,28 @@ mod tests {
     fn a_head_at_the_threshold_stays() {
         let factors = HeadFactors::new(&[100.0, 99.0], 2, 100.0);
         assert!(!factors.changes() && factors.q == [1.0, 1.0]);
+    }
+
+    #[test]
+    fn rows_are_scaled_in_their_own_dtype() {
+        let rows = RowFactors { index: 0, factors: vec![1.0, 0.5, 3.0, 0.7] };
+        let device = Device::flex();
+        let tensor =
+            |values: &[f32], shape: &[usize]| AnyTensor::from_elements(values.to_vec(), shape, &device);
+        let whole = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.0, 10.0], &[4, 2]);
+        assert_eq!(rows.scaled(&whole, 0..4).unwrap().to_f32(), [1.0, 2.0, 1.5, 2.0, 15.0, 18.0, 0.7, 7.0]);
+        // A partition has some of them, or none.
+        let part = rows.scaled(&tensor(&[3.0, 4.0, 5.0, 6.0], &[2, 2]), 1..3).unwrap();
+        assert_eq!((part.shape(), part.to_f32()), (vec![2, 2], vec![1.5, 2.0, 15.0, 18.0]));
+        assert_eq!(rows.scaled(&tensor(&[8.0, 2.0], &[2]), 1..3).unwrap().to_f32(), [4.0, 6.0]);
+        assert_eq!(rows.scaled(&tensor(&[], &[0, 2]), 2..2).unwrap().shape(), [0, 2]);
+        let narrow = rows.scaled(&whole.cast(FloatDType::BF16), 0..4).unwrap();
+        assert_eq!(narrow.dtype(), Some(Dtype::Bf16));
+        // 0.7 to 8 bits; 7 is exact after one rounding.
+        assert_eq!(narrow.to_f32()[6..], [0.699_218_75, 7.0]);
+        for wrong in [0..3, 2..6] {
+            let error = rows.scaled(&whole, wrong).unwrap_err().to_string();
+            assert!(error.starts_with("qk_clip: `rows of a parameter` has shape [4, 2]"), "{error}");
+        }
     }
 }

@@ -173,12 +173,8 @@ impl Part {
     /// Multiplies the rows of a parameter.
     pub(crate) fn scale(&self, rows: &RowFactors) {
         let value = self.resident.take(rows.index);
-        let shape = value.shape();
-        assert_eq!(rows.factors.len(), shape[0], "{}", self.registry.at(rows.index).name);
-        let width: usize = shape[1..].iter().product();
-        let factors = rows.factors.iter().flat_map(|&f| std::iter::repeat_n(f, width));
-        let scaled: Vec<f32> = value.to_f32().iter().zip(factors).map(|(w, f)| w * f).collect();
-        self.resident.write(rows.index, AnyTensor::from_elements(scaled, &shape, &device()));
+        let whole = 0..rows.factors.len();
+        self.resident.write(rows.index, rows.scaled(&value, whole).unwrap());
     }
 
     /// This rank's elements of a vector with one element per row of a parameter.

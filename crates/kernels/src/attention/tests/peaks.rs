@@ -1,4 +1,5 @@
 //! The largest score of each head.
+#![allow(clippy::single_range_in_vec_init, reason = "one document")]
 
 use super::case::{Case, Problem, cases};
 use super::{assert_close, for_each_path, pool, reference, widen};

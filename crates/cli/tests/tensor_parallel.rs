@@ -87,7 +87,7 @@ fn adapters_on_the_vocabulary_and_trained_copies_equal_one_rank() {
 }
 
 /// The word that starts from a small model with packed matrices.
-fn packed(root: &Path, kv_heads: usize) -> String {
+pub(crate) fn packed(root: &Path, kv_heads: usize) -> String {
     let (from, to) = (fixtures().join("models/llama"), root.join(format!("phi3-{kv_heads}")));
     std::fs::create_dir(&to).unwrap();
     for file in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {

@@ -442,6 +442,8 @@ impl MuonOptions {
         let beta = "a number from 0 to below 1";
         checks.range("muon_momentum", (0.0..1.0).contains(&self.muon_momentum), beta);
         checks.range("muon_beta2", (0.0..1.0).contains(&self.muon_beta2), beta);
+        let clip = self.muon_qk_clip.is_none_or(|v| v > 0.0 && v.is_finite());
+        checks.range("muon_qk_clip", clip, "a number above 0");
         checks.range("muon_ns_steps", (1..=100).contains(&self.muon_ns_steps), "from 1 to 100");
         if training.optim != Optimizer::Muon {
             // A record of another run names them all, with their defaults.

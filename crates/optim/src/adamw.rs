@@ -124,6 +124,11 @@ impl AdamW {
         Applied { grad_norm, parameters: updated, orthogonalised: 0 }
     }
 
+    /// The f32 master of a narrower weight, if there is one.
+    pub(crate) fn master(&mut self, index: usize) -> Option<&mut Option<AnyTensor>> {
+        self.entries.get_mut(&index).map(|entry| &mut entry.master)
+    }
+
     /// All state, for a checkpoint.
     #[must_use]
     pub fn slots(&self) -> Vec<SlotTensor> {

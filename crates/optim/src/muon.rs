@@ -252,6 +252,11 @@ impl Muon {
         }
     }
 
+    /// The f32 master of a narrower weight, if there is one.
+    pub(crate) fn master(&mut self, index: usize) -> Option<&mut Option<AnyTensor>> {
+        self.matrices.get_mut(&index).map(|entry| &mut entry.state.master)
+    }
+
     pub(crate) fn slots(&self) -> impl Iterator<Item = SlotTensor> {
         self.matrices.values().flat_map(|entry| {
             let State { master, momentum, second } = &entry.state;

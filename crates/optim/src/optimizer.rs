@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use burnish_core::Registry;
+use burn::tensor::FloatDType;
+use burnish_core::{Dtype, Registry};
 use burnish_ops::AnyTensor;
 
+use crate::adamw::float;
 use crate::muon::Muon;
 use crate::{
     AdamW, AdamWOptions, Applied, Assembly, Assignment, Clipped, Declared, Gradients, Held, Masters,
@@ -142,6 +144,42 @@ impl Optimizer {
         let [updated, orthogonalised] =
             muon.step(gradients, grad_scale, masters, assembly, rates.muon, self.adam.steps())?;
         Ok(Applied { parameters: applied.parameters + updated, orthogonalised, ..applied })
+    }
+
+    /// Changes what this rank updates of a parameter outside of a step (QK-Clip): `change` is given its f32 value, the
+    /// master of a narrower weight, and the stored value follows. Moments stay.
+    pub fn change<E>(
+        &mut self,
+        index: usize,
+        masters: &dyn Masters,
+        change: impl FnOnce(&AnyTensor) -> Result<AnyTensor, E>,
+    ) -> Result<(), E> {
+        let master = match self.muon.as_mut().and_then(|muon| muon.master(index)) {
+            Some(master) => Some(master),
+            None => self.adam.master(index),
+        };
+        let value = masters.take(index);
+        let stored = value.dtype();
+        if stored == Some(Dtype::F32) {
+            let changed = change(&value);
+            masters.put(index, changed.as_ref().map_or(value, Clone::clone));
+            return changed.map(drop);
+        }
+        let wide = master.as_ref().and_then(|m| m.as_ref()).cloned();
+        match change(&wide.clone().unwrap_or_else(|| value.cast(FloatDType::F32))) {
+            Ok(changed) => {
+                masters
+                    .put(index, stored.map_or_else(|| changed.clone(), |dtype| changed.cast(float(dtype))));
+                if let (Some(master), Some(_)) = (master, wide) {
+                    *master = Some(changed);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                masters.put(index, value);
+                Err(error)
+            }
+        }
     }
 
     /// All state, for a checkpoint.

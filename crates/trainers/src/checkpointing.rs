@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use burn::tensor::FloatDType;
 use burnish_checkpoint::{
     Checkpoint, CheckpointError, CheckpointWriter, Saving, TrainerState, Written, open_newest, path_of,
     resume, rotate,
 };
-use burn::tensor::FloatDType;
 use burnish_comm::Group;
 use burnish_config::Resume;
 use burnish_core::{Dtype, Parameter};
 use burnish_data::{Cursor, Sampler};
 use burnish_models::{Reloaded, to_device, to_host};
-use burnish_optim::{Held, LossScaler, Masters, Optimizer, OptimError, SlotTensor};
+use burnish_optim::{Held, LossScaler, Masters, OptimError, Optimizer, SlotTensor};
 use burnish_report::Record;
 use burnish_store::HostTensor;
 use burnish_zero::Stage;
@@ -370,7 +370,8 @@ impl Resumed {
                     let (parameter, slot, got) = (name.to_owned(), slot.to_owned(), Some(info.dtype));
                     return Err(OptimError::SlotDtype { parameter, slot, got, expected }.into());
                 }
-                tensor = tensor.cast(if expected == Dtype::Bf16 { FloatDType::BF16 } else { FloatDType::F32 });
+                tensor =
+                    tensor.cast(if expected == Dtype::Bf16 { FloatDType::BF16 } else { FloatDType::F32 });
                 *converted.entry((slot, info.dtype, expected)).or_default() += 1;
             }
             slots.push((name.to_owned(), slot.to_owned(), tensor));

@@ -23,6 +23,7 @@ mod inference;
 mod leave;
 mod micro_batch;
 mod optimizer;
+mod qk_clip;
 mod rank;
 mod ranks;
 mod reporter;

@@ -24,10 +24,7 @@ pub(crate) fn adamw(options: &config::TrainingOptions) -> AdamWOptions {
 }
 
 /// Muon's half, if there is one.
-pub(crate) fn muon(
-    options: &config::TrainingOptions,
-    muon: &config::MuonOptions,
-) -> Option<MuonOptions> {
+pub(crate) fn muon(options: &config::TrainingOptions, muon: &config::MuonOptions) -> Option<MuonOptions> {
     (options.optim == config::Optimizer::Muon).then(|| MuonOptions {
         momentum: muon.muon_momentum,
         nesterov: muon.muon_nesterov,
@@ -72,7 +69,9 @@ pub(crate) fn work(muon: Option<&MuonOptions>, parameter: &Parameter) -> Option<
     let muon = muon.filter(|muon| muon.takes(parameter))?;
     let (&columns, rows) = parameter.shape.split_last()?;
     let rows: usize = match (parameter.shape.len(), &parameter.blocks[..]) {
-        (2, blocks @ [_, ..]) => return Some(sum(blocks.iter().map(|&rows| flops(muon, rows, columns)), parameter)),
+        (2, blocks @ [_, ..]) => {
+            return Some(sum(blocks.iter().map(|&rows| flops(muon, rows, columns)), parameter));
+        }
         (3, _) => {
             let each = flops(muon, rows[1], columns);
             return Some(sum((0..rows[0]).map(|_| each), parameter));
@@ -148,9 +147,8 @@ impl Rank<'_> {
         let global = self.exporter.registry();
         let muon = muon(&options.training, &options.muon);
         let parallel = self.parallel.as_deref().map(|parallel| (parallel, self.tp.rank()));
-        let matrices = muon.map_or_else(Vec::new, |muon| {
-            holdings(global, &muon, &self.plan, self.dp.rank(), parallel)
-        });
+        let matrices =
+            muon.map_or_else(Vec::new, |muon| holdings(global, &muon, &self.plan, self.dp.rank(), parallel));
         // At stage 0 every data-parallel rank has all of it: the ranks that share layers meet among themselves.
         let group = match self.plan.policy().stage {
             Stage::Zero => self.tp.group(),

@@ -17,6 +17,7 @@ use burnish_zero::{Plan, Policy, Stage, Store, Unit, Work};
 
 use crate::checkpointing::Resumed;
 use crate::optimizer::{muon, work};
+use crate::qk_clip::LogitClip;
 use crate::ranks::axes;
 use crate::step_size::StepSize;
 use crate::{MicroBatch, Sft, TrainError};
@@ -35,6 +36,7 @@ pub(crate) struct Rank<'a> {
     pub(crate) store: Arc<Store>,
     pub(crate) model: Model,
     pub(crate) exporter: Exporter,
+    pub(crate) logit_clip: Option<LogitClip>,
 }
 
 impl<'a> Rank<'a> {
@@ -78,8 +80,13 @@ impl<'a> Rank<'a> {
         let store = Arc::new(Store::new(plan.clone(), &dp, &sft.device, load)?);
         planned.make_initial()?;
         let world = world.group().channel("loop");
+        let clip =
+            sft.options.muon.muon_qk_clip.map(|tau| Ok::<_, ModelError>((planned.qk_clip()?, tau as f32)));
+        let clip = clip.transpose()?;
         let model = planned.into_model(store.clone());
-        Ok(Self { sft, world, dp, tp, parallel, plan, store, model, exporter })
+        let peaks = || model.decoder.logit_peaks();
+        let logit_clip = clip.map(|(clip, tau)| LogitClip { clip, peaks: peaks(), tau });
+        Ok(Self { sft, world, dp, tp, parallel, plan, store, model, exporter, logit_clip })
     }
 
     /// Whether this rank speaks and writes for all.

@@ -78,6 +78,10 @@ impl RunPlan {
         if muon.muon_per_head {
             planned.split_heads();
         }
+        let qk_clip = muon.muon_qk_clip.is_some();
+        if qk_clip {
+            planned.qk_clip()?;
+        }
         let tp_size = ranks.tp_size;
         if !ranks.nproc.is_multiple_of(tp_size) {
             return Err(TrainError::TpSize { tp_size, world: ranks.nproc });
@@ -124,6 +128,9 @@ impl RunPlan {
             traffic.add(Op::AllReduce, Dtype::F64, SCALARS.len() as u64, SCALARS.iter().sum());
         }
         let spec = folder.spec();
+        if ranks.nproc > 1 && qk_clip {
+            traffic.add(Op::AllReduce, Dtype::F32, 1, (spec.layers * spec.heads) as u64);
+        }
         let activations = spec.activation_bytes(tokens, tokens, recompute, tp_size);
         let size = PassSize { tokens, targets: tokens - rows.min(tokens), recompute };
         let mut forecast = planned.forecast(&parallel, &size, micro_batches);
@@ -137,7 +144,18 @@ impl RunPlan {
             ranks: ranks.nproc,
             tp_size,
         };
-        Ok(Self { plan, of, micro_batches, tokens, memory, activations, traffic, shared, exchanged, adapters })
+        Ok(Self {
+            plan,
+            of,
+            micro_batches,
+            tokens,
+            memory,
+            activations,
+            traffic,
+            shared,
+            exchanged,
+            adapters,
+        })
     }
 
     /// Elements of weights and gradients that a full step moves among the ranks that take different rows.

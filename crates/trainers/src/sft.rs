@@ -108,9 +108,14 @@ impl Sft {
         let trained = trained_dtype(&options.model, training);
         let (folder, device, frozen) = (Arc::new(folder), device.clone(), Mutex::default());
         let sft = Self { options, folder, rows, train, eval, device, trained, config, adapter, frozen };
-        if sft.planned()?.registry().trainable().next().is_none() {
+        let planned = sft.planned()?;
+        if planned.registry().trainable().next().is_none() {
             return Err(TrainError::NothingTrains);
         }
+        if sft.options.muon.muon_qk_clip.is_some() {
+            planned.qk_clip()?;
+        }
+        drop(planned);
         Ok(sft)
     }
 

@@ -16,6 +16,7 @@ use burnish_zero::Exchange;
 use crate::checkpointing::{Counters, Restored, Resumed, Save};
 use crate::evaluate::evaluate_on;
 use crate::optimizer::peaks;
+use crate::qk_clip::Clipped;
 use crate::rank::Rank;
 use crate::reporter::Reporter;
 use crate::run_plan::moved;
@@ -54,6 +55,8 @@ pub(crate) struct Training<'a> {
     pub(crate) window: Window,
     pub(crate) records: Vec<Record>,
     pub(crate) save: Save,
+    /// What QK-Clip did in the last step.
+    clipped: Option<Clipped>,
     /// Only the lead speaks.
     reporter: Option<Reporter>,
     memory: PeakMemory,
@@ -162,6 +165,7 @@ impl<'a> Training<'a> {
             window,
             records,
             save: Save::idle(),
+            clipped: None,
             reporter,
             memory: PeakMemory::new(),
         })
@@ -250,7 +254,7 @@ impl<'a> Training<'a> {
         let mut tally = Tally::new();
         for (micro, batch) in batches.iter().enumerate() {
             store.begin_micro_batch(micro + 1 == micro_steps);
-            let pass = rank.model.decoder.pass(mode);
+            let pass = rank.pass(mode);
             let out = supervised(&rank.model.decoder, batch, &pass, sft.loss(), denominator)?;
             tally.merge(&out.tally);
             pass.backward(&scaled(&out.loss, scale)?)?;
@@ -273,6 +277,7 @@ impl<'a> Training<'a> {
             Unscale::Finite(gradients) => {
                 let clipped = gradients.clip(Some(options.max_grad_norm));
                 let applied = self.optimizer.step(clipped, &**store, &mut self.exchange, rates)?;
+                self.clipped = rank.clip_logits(&mut self.optimizer)?;
                 store.publish()?;
                 if let Some(scaler) = &mut self.scaler {
                     scaler.update(false);
@@ -282,6 +287,7 @@ impl<'a> Training<'a> {
             Unscale::Skipped { norm } => match &mut self.scaler {
                 // Every rank has the same norm, so all skip, and nothing changes but the scale.
                 Some(scaler) => {
+                    rank.forget_peaks();
                     if !scaler.update(true) {
                         return Err(TrainError::LossScale { step: number });
                     }
@@ -333,6 +339,10 @@ impl<'a> Training<'a> {
             record.set("adam_learning_rate", rates.adam);
         }
         record.set("num_tokens", self.counters.num_tokens);
+        if let Some(Clipped { largest, heads }) = self.clipped {
+            record.set("max_attention_logit", f64::from(largest));
+            record.set("qk_clipped_heads", heads as u64);
+        }
         if self.rank.world.size() > 1 {
             record.set("comm_elements", moved);
         }

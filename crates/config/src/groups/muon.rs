@@ -29,6 +29,8 @@ options! {
     Burnish muon_momentum_dtype: SlotDtype = SlotDtype::Float32;
     /// Orthogonalise each attention head's rows of queries, keys and values by themselves.
     Burnish muon_per_head: bool = false;
+    /// QK-Clip: after a step, scale queries and keys of attention heads whose largest logit exceeded this (Kimi K2: 100).
+    Burnish muon_qk_clip: Option<f64> = None;
     /// Muon for LoRA's factors too.
     Burnish muon_adapters: bool = false;
 }

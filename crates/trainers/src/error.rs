@@ -102,7 +102,7 @@ pub enum TrainError {
         world: usize,
     },
     /// Ranks that do not make whole groups.
-    #[error("tp_size: {tp_size}, but there are {world} ranks; start a multiple of {tp_size}")]
+    #[error("tp_size: {tp_size} does not divide the number of ranks, {world}; start a multiple of {tp_size}")]
     TpSize {
         /// The option.
         tp_size: usize,

@@ -110,7 +110,11 @@ impl Rank<'_> {
         if settings.stop.is_empty() {
             settings.stop = rows.tokenizer.eos_id().into_iter().collect();
         }
-        let done = self.model.decoder.generate(std::slice::from_ref(&ids), &settings, &mut |_, _| true)?;
+        // What follows a failure of the ranks that share layers is no text.
+        let mut going = |_, _| self.tp.check().is_ok();
+        let done = self.model.decoder.generate(std::slice::from_ref(&ids), &settings, &mut going);
+        self.tp.check()?;
+        let done = done?;
         let Some(completion) = done.first() else { return Ok(None) };
         Ok(Some((rows.tokenizer.decode(&ids, true)?, rows.tokenizer.decode(&completion.token_ids, true)?)))
     }

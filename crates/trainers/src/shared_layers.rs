@@ -124,3 +124,7 @@ impl Rank<'_> {
         Ok(self.tp.sum_f64(&[own], "gradient norm")?[0])
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests;

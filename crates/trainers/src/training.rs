@@ -122,7 +122,7 @@ impl Sft {
 }
 
 impl<'a> Training<'a> {
-    fn new(rank: &'a Rank<'a>, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
+    pub(crate) fn new(rank: &'a Rank<'a>, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
         let sft = rank.sft;
         let options = &sft.options.training;
         let sampler = sft.sampler(rank.dp.size())?;

@@ -63,6 +63,13 @@ fn settings(
         settings.stop = tokenizer.eos_id().into_iter().collect();
     }
     settings.max_new_tokens = options.max_new_tokens.or(config.max_new_tokens).unwrap_or(256);
+    settings.min_new_tokens = options.min_new_tokens.unwrap_or(settings.min_new_tokens);
+    let Generation { min_new_tokens, max_new_tokens, .. } = settings;
+    if options.min_new_tokens.is_some() && min_new_tokens > max_new_tokens {
+        bail!(
+            "min_new_tokens: {min_new_tokens}, but max_new_tokens is {max_new_tokens}; raise max_new_tokens"
+        );
+    }
     let sampling = &mut settings.sampling;
     sampling.do_sample = options.do_sample.unwrap_or(sampling.do_sample);
     sampling.temperature = options.temperature.map_or(sampling.temperature, |t| t as f32);

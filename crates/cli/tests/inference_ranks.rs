@@ -109,6 +109,11 @@ fn text_is_one_rank_s_where_rows_end_at_different_lengths() {
         for mesh in MESHES {
             assert_eq!(ok(&on(mesh, &words)), one, "{mesh:?} {choice:?}");
         }
+        let longer = [&words[..], &["--min_new_tokens=9".to_owned()]].concat();
+        let one_longer = ok(&longer);
+        let least = |said: &str| lines(said).iter().map(|l| l["token_ids"].as_array().unwrap().len()).min();
+        assert!(least(&one) < Some(9) && least(&one_longer) >= Some(9), "{one_longer}");
+        assert_eq!(ok(&on((4, 2), &longer)), one_longer, "{choice:?}");
         let to_file = [words, vec![format!("--output_file={}", file.display())]].concat();
         assert_eq!(ok(&on((4, 2), &to_file)), "");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), one);
@@ -151,6 +156,8 @@ fn one_prompt_is_said_once() {
             assert_eq!(ok(&on(mesh, &words)), one, "{mesh:?}");
         }
     }
+    let least = words("generate", &model(), &["--prompt=a", "--min_new_tokens=300"]);
+    fails(&least, &["min_new_tokens: 300", "max_new_tokens is 256", "raise max_new_tokens"]);
 }
 
 #[track_caller]
@@ -359,7 +366,7 @@ fn meshes_that_cannot_be_are_refused() {
         fails(&with(&["--tp_size=0"]), &["tp_size", "at least 1"]);
         fails(&with(&["--ddp_timeout=0"]), &["ddp_timeout", "above 0"]);
         fails(&with(&["--nproc=3", "--tp_size=2"]), &["tp_size", "nproc: 3", "multiple"]);
-        fails(&with(&["--tp_size=2"]), &["tp_size: 2", "1 ranks"]);
+        fails(&with(&["--tp_size=2"]), &["tp_size: 2 does not divide the number of ranks, 1;"]);
         fails(&with(&["--nproc=5", "--tp_size=5"]), &["4 attention heads", "5 ranks", "at most 4"]);
         fails(&with(&["--transport=mpi", "--nproc=2"]), &["mpirun"]);
         let here = format!("not of `burnish {command}`");

@@ -14,6 +14,8 @@ use crate::{Decoder, Decoding, ModelError, Sampling};
 pub struct Generation {
     /// Tokens after the prompt, at most.
     pub max_new_tokens: usize,
+    /// Tokens after the prompt before a stop token may come; `max_new_tokens` ends a completion all the same.
+    pub min_new_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// Tokens that end a completion (`eos_token_id`).
@@ -26,7 +28,26 @@ pub struct Generation {
 
 impl Default for Generation {
     fn default() -> Self {
-        Self { max_new_tokens: 256, sampling: Sampling::default(), stop: Vec::new(), bos: None, first_row: 0 }
+        Self {
+            max_new_tokens: 256,
+            min_new_tokens: 0,
+            sampling: Sampling::default(),
+            stop: Vec::new(),
+            bos: None,
+            first_row: 0,
+        }
+    }
+}
+
+impl Generation {
+    /// Leaves stop tokens no probability, as Transformers' `MinNewTokensLengthLogitsProcessor` does.
+    fn forbid_stop(&self, logits: &mut [f32]) {
+        for &token in &self.stop {
+            // A stop token beyond the vocabulary cannot come anyway.
+            if let Some(logit) = logits.get_mut(token as usize) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
     }
 }
 
@@ -109,11 +130,14 @@ impl Decoder {
             for (index, (a, logits)) in
                 active.iter_mut().zip(logits.chunks_exact_mut(self.spec.vocab)).enumerate()
             {
+                let start = starts[a.row];
+                if a.tokens.len() - start < options.min_new_tokens {
+                    options.forbid_stop(logits);
+                }
                 let (row, position) = (options.first_row + a.row as u64, a.tokens.len() as u64);
                 let token = options.sampling.next(logits, &a.tokens, row, position);
                 a.tokens.push(token);
                 let wanted = on_token(a.row, token);
-                let start = starts[a.row];
                 let finish_reason = if !wanted || options.stop.contains(&token) {
                     FinishReason::Stop
                 } else if a.tokens.len() - start >= options.max_new_tokens {

@@ -31,6 +31,8 @@ pub struct GenerationConfig {
     pub repetition_penalty: Option<f32>,
     /// Tokens after the prompt, at most.
     pub max_new_tokens: Option<usize>,
+    /// Tokens after the prompt before it may end.
+    pub min_new_tokens: Option<usize>,
 }
 
 impl GenerationConfig {
@@ -80,6 +82,7 @@ impl GenerationConfig {
             min_p: number("min_p")?,
             repetition_penalty: number("repetition_penalty")?,
             max_new_tokens: count("max_new_tokens")?,
+            min_new_tokens: count("min_new_tokens")?,
         })
     }
 
@@ -89,6 +92,7 @@ impl GenerationConfig {
         let base = Generation::default();
         Generation {
             max_new_tokens: self.max_new_tokens.unwrap_or(base.max_new_tokens),
+            min_new_tokens: self.min_new_tokens.unwrap_or(base.min_new_tokens),
             sampling: Sampling {
                 do_sample: self.do_sample.unwrap_or(false),
                 temperature: self.temperature.unwrap_or(1.0),

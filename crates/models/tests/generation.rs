@@ -67,6 +67,53 @@ fn greedy_tokens_equal_transformers() {
     assert!(cases >= 48 && stopped >= 2, "{cases} cases, {stopped} met a stop token");
 }
 
+/// What ends a text is held back for so many tokens and comes where it would after them.
+#[test]
+fn least_lengths_equal_transformers() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/least_lengths.json");
+    let (cases, mut stopped) = (read_json(&path), 0);
+    for case in cases.as_array().unwrap() {
+        let model = decoder(case["model"].as_str().unwrap());
+        let count = |key: &str| case[key].as_u64().unwrap() as usize;
+        let options = Generation {
+            max_new_tokens: count("max_new_tokens"),
+            min_new_tokens: count("min_new_tokens"),
+            stop: ids(&case["eos_token_id"]),
+            ..Generation::default()
+        };
+        let (got, wanted) =
+            (generate(&model, &[ids(&case["prompt"])], &options).remove(0), ids(&case["tokens"]));
+        assert_eq!(got.token_ids, wanted, "{case}");
+        stopped += usize::from(got.finish_reason == FinishReason::Stop);
+    }
+    assert!(cases.as_array().unwrap().len() >= 8 && stopped >= 4, "{stopped} met a stop token");
+}
+
+/// Sampled rows of several lengths: each counts its own new tokens, and only they matter.
+#[test]
+fn least_lengths_hold_for_every_row_of_a_batch() {
+    let model = decoder("llama");
+    let free = generate(&model, &prompts(), &sampled());
+    // What every row would say early; the last is beyond the vocabulary.
+    let mut stop: Vec<u32> = free.iter().map(|c| c.token_ids[1]).collect();
+    stop.push(1_000_000);
+    let ended = |min_new_tokens: usize| {
+        let options = Generation { min_new_tokens, stop: stop.clone(), ..sampled() };
+        generate(&model, &prompts(), &options)
+    };
+    assert!(ended(0).iter().all(|c| c.token_ids.len() <= 2), "every row ends early when it may");
+    for least in [3, 7, 12, 20] {
+        let done = ended(least);
+        for completion in &done {
+            let (length, held) = (completion.token_ids.len(), least.min(12));
+            assert!(length >= held, "{length} tokens, at least {held}");
+            assert!(completion.token_ids[..held.min(length - 1)].iter().all(|t| !stop.contains(t)));
+        }
+        // The first token after the least length is free again.
+        assert!(least >= 12 || done.iter().any(|c| c.token_ids.len() < 12), "at least {least}");
+    }
+}
+
 /// Frequencies that follow the length, past the length they were trained on; batched, each row has its own.
 #[test]
 fn tokens_past_the_original_length_equal_transformers() {
@@ -383,7 +430,7 @@ fn settings_are_read_as_transformers_reads_them() {
 
     let full = json!({
         "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "do_sample": true, "temperature": 0.6, "top_k": 20,
-        "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.05, "max_new_tokens": 77,
+        "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.05, "max_new_tokens": 77, "min_new_tokens": 5,
     });
     let full = read(Some(full), llama.clone()).unwrap();
     assert_eq!((full.bos, full.pad, full.max_new_tokens), (Some(1), Some(0), Some(77)));
@@ -397,7 +444,7 @@ fn settings_are_read_as_transformers_reads_them() {
         seed: 9,
     };
     assert_eq!(full.generation(9).sampling, wanted);
-    assert_eq!(full.generation(9).max_new_tokens, 77);
+    assert_eq!((full.generation(9).max_new_tokens, full.generation(9).min_new_tokens), (77, 5));
     let defaults = read(None, llama.clone()).unwrap();
     assert_eq!((defaults.bos, defaults.pad), (Some(1), None));
     assert_eq!(defaults.generation(0).sampling, Sampling { top_k: 50, ..Sampling::default() });

@@ -56,23 +56,29 @@ fn text_equals_one_rank_s_and_ranks_stay_together_when_rows_end_at_different_len
     for name in ["llama", "qwen2-tied", "qwen3", "mistral-window", "phi3-window"] {
         let folder = fixtures().join(name);
         let prompts: Vec<Vec<u32>> = PROMPTS.iter().map(|p| p.to_vec()).collect();
-        let say = |model: &Decoder, stop: Vec<u32>| {
-            let settings = Generation { max_new_tokens: 25, stop, ..Generation::default() };
+        let say = |model: &Decoder, stop: Vec<u32>, min_new_tokens: usize| {
+            let settings = Generation { max_new_tokens: 25, min_new_tokens, stop, ..Generation::default() };
             let done = model.generate(&prompts, &settings, &mut |_, _| true).unwrap();
             done.into_iter().map(|c| c.token_ids).collect::<Vec<_>>()
         };
         let one = load(&folder, &device()).unwrap().decoder;
-        let free = say(&one, vec![]);
+        let free = say(&one, vec![], 0);
         // A token that the first row says early and another row does not (or later): rows end apart.
         let stop = vec![free[0][3]];
-        let expected = say(&one, stop.clone());
+        let expected = say(&one, stop.clone(), 0);
+        let longer = say(&one, stop.clone(), 9);
+        assert!(
+            longer.iter().all(|row| row.len() >= 9) && expected.iter().any(|row| row.len() < 9),
+            "{name}"
+        );
         for ranks in [2, 4] {
             let results = local::run(ranks, |world| {
                 let model = part(&folder, &world).unwrap();
-                (say(&model, vec![]), say(&model, stop.clone()))
+                [say(&model, vec![], 0), say(&model, stop.clone(), 0), say(&model, stop.clone(), 9)]
             });
             for result in results {
-                assert_eq!(result.unwrap(), (free.clone(), expected.clone()), "{name} over {ranks} ranks");
+                let said = [&free, &expected, &longer].map(Clone::clone);
+                assert_eq!(result.unwrap(), said, "{name} over {ranks} ranks");
             }
         }
     }

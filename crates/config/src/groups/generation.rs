@@ -33,7 +33,7 @@ options! {
     GenerationOptions, "Sampling";
     /// At most this many new tokens; by default 256.
     Transformers max_new_tokens: Option<usize> = None;
-    /// At least this many new tokens.
+    /// At least this many new tokens; tokens that end a text cannot come before.
     Transformers min_new_tokens: Option<usize> = None;
     /// Sample instead of taking the likeliest token.
     Transformers do_sample: Option<bool> = None;

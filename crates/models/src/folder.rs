@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{DType, Device, TensorData};
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::AnyTensor;
-use burnish_store::{FolderWriter, HostTensor, TensorSpec, WeightFolder};
+use burnish_store::{FolderWriter, HostTensor, StoreError, TensorSpec, WeightFolder};
 use serde_json::Value;
 
 use crate::config::ConfigFile;
@@ -151,11 +151,32 @@ impl ModelFolder {
     /// # Errors
     /// If it is missing or damaged.
     pub fn rows(&self, parameter: &Parameter, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        self.stored(parameter, |weights, name| weights.read_slice(name, 0, rows))
+    }
+
+    /// Reads columns of rows of a base matrix, in its declared dtype, and nothing else of it.
+    ///
+    /// # Errors
+    /// If it is missing or damaged.
+    pub fn block(
+        &self,
+        parameter: &Parameter,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> Result<HostTensor, ModelError> {
+        self.stored(parameter, |weights, name| weights.read_block(name, rows, columns))
+    }
+
+    fn stored(
+        &self,
+        parameter: &Parameter,
+        read: impl FnOnce(&WeightFolder, &str) -> Result<HostTensor, StoreError>,
+    ) -> Result<HostTensor, ModelError> {
         let name = self
             .file_name(&parameter.name)
             .ok_or_else(|| ModelError::UnknownParameter { name: parameter.name.clone() })?;
         let weights = self.weights.as_ref().expect("invariant: a name was found in the weights");
-        let tensor = weights.read_slice(&name, 0, rows)?;
+        let tensor = read(weights, &name)?;
         let store = parameter.precision.store;
         Ok(if tensor.dtype == store { tensor } else { tensor.cast(store) })
     }

@@ -131,6 +131,12 @@ impl<'a> Planned<'a> {
     /// # Errors
     /// As there.
     pub fn local_rows(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        if let Some((parallel, tp)) = &self.parallel
+            && let Some(columns) = parallel.columns(index, tp.rank())
+            && self.is_in_folder(index)
+        {
+            return self.folder.block(self.registry().at(index), rows, columns);
+        }
         self.local(index, rows, |rows| self.rows(index, rows))
     }
 
@@ -199,6 +205,16 @@ impl<'a> Planned<'a> {
             Some(tensor) => Ok(part(tensor)),
             None => self.new_factor(parameter, &rows),
         }
+    }
+
+    /// Whether a parameter starts as the folder's files have it.
+    fn is_in_folder(&self, index: usize) -> bool {
+        let parameter = self.registry().at(index);
+        let name = &parameter.name;
+        let given = self.tensors.base_weights.contains_key(name)
+            || parameter.trainable && self.tensors.parameters.contains_key(name);
+        let base = index < self.base && parameter.alias_of.is_none() && self.folder.has_weights();
+        base && !given && self.site_of_weight(name).is_none()
     }
 
     /// Rows of a base parameter as the folder has it.

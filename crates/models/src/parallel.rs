@@ -216,6 +216,13 @@ impl Parallel {
         }
     }
 
+    /// The columns that `rank` holds of a parameter that is divided by columns, where they are one range.
+    pub(crate) fn columns(&self, index: usize, rank: usize) -> Option<Range<usize>> {
+        let placement = &self.placements[index];
+        let split = placement.split().filter(|_| placement.dim() == Some(1))?;
+        split.range(rank)
+    }
+
     pub(crate) fn shard(&self, tp: Tp) -> Shard {
         let rank = tp.rank();
         let own = self.heads.of(rank);

@@ -9,6 +9,7 @@ mod families;
 mod generation;
 mod part;
 mod qk_clip;
+mod reading;
 mod recordings;
 mod refused;
 mod regressions;

@@ -209,6 +209,33 @@ impl WeightFolder {
         Ok(HostTensor { dtype, shape, bytes })
     }
 
+    /// Reads `columns` of `rows` of a matrix: only the byte runs of that block are touched.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), or if the block is outside the tensor.
+    pub fn read_block(
+        &self,
+        name: &str,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> Result<HostTensor, StoreError> {
+        let (file, entry) = self.place(name)?;
+        let dtype = file.dtype(name, entry)?;
+        let Some(runs) = Runs::block(&entry.shape, dtype.bytes(), &rows, &columns) else {
+            let rows_fit = Runs::of(&entry.shape, dtype.bytes(), 0, &rows).is_some();
+            let (dim, range) = if rows_fit { (1, columns) } else { (0, rows) };
+            return Err(StoreError::BadSlice {
+                name: name.to_owned(),
+                dim,
+                range,
+                shape: entry.shape.clone(),
+            });
+        };
+        let mut bytes = vec![0; runs.total()];
+        file.read_runs(entry, &runs, &mut bytes)?;
+        Ok(HostTensor { dtype, shape: vec![rows.len(), columns.len()], bytes })
+    }
+
     /// The file that a tensor is in, and its bytes there.
     ///
     /// # Errors

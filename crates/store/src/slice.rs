@@ -1,4 +1,4 @@
-//! Which bytes of a row-major tensor a slice along one dim is made of.
+//! Which bytes of a row-major tensor a slice along one dim, or a block of a matrix, is made of.
 
 use std::ops::Range;
 
@@ -27,6 +27,26 @@ impl Runs {
             return Some(Self { start, bytes: bytes * outer, stride: 0, count: 1 });
         }
         Some(Self { start, bytes, stride, count: outer })
+    }
+
+    /// The runs of a block of a matrix, or `None` if it is outside, or the shape is no matrix.
+    pub(crate) fn block(
+        shape: &[usize],
+        size: usize,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) -> Option<Self> {
+        let &[height, width] = shape else { return None };
+        if rows.start > rows.end || rows.end > height {
+            return None;
+        }
+        let all = Self::of(shape, size, 1, columns)?;
+        let stride = (width * size) as u64;
+        let start = all.start + rows.start as u64 * stride;
+        if columns.len() == width {
+            return Some(Self { start, bytes: rows.len() * width * size, stride: 0, count: 1 });
+        }
+        Some(Self { start, count: rows.len(), ..all })
     }
 
     /// Bytes of the whole slice.

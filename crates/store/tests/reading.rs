@@ -239,6 +239,31 @@ proptest! {
     }
 
     #[test]
+    fn a_block_is_what_the_whole_has_there(
+        (height, width) in (0_usize..6, 0_usize..6),
+        rows in (0_usize..7, 0_usize..7),
+        columns in (0_usize..7, 0_usize..7),
+        bf16 in any::<bool>(),
+    ) {
+        let whole = ramp(if bf16 { Dtype::Bf16 } else { Dtype::F32 }, &[height, width]);
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &[("pad", &ramp(Dtype::F64, &[3])), ("w", &whole)]);
+        let folder = WeightFolder::open(dir.path()).unwrap();
+        let (rows, columns) = (rows.0..rows.1, columns.0..columns.1);
+        let got = folder.read_block("w", rows.clone(), columns.clone());
+        let inside = |range: &std::ops::Range<usize>, end| range.start <= range.end && range.end <= end;
+        prop_assert_eq!(got.is_ok(), inside(&rows, height) && inside(&columns, width));
+        if let Ok(got) = got {
+            let values = whole.to_f32();
+            let row = |row: usize| columns.clone().map(move |column| row * width + column);
+            let expected: Vec<f32> = rows.clone().flat_map(row).map(|i| values[i]).collect();
+            prop_assert_eq!(got.to_f32(), expected);
+            prop_assert_eq!(got.shape, vec![rows.len(), columns.len()]);
+        }
+        prop_assert!(folder.read_block("pad", 0..1, 0..1).is_err(), "no matrix");
+    }
+
+    #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), json in "[\\[\\]{}\":,a-zF0-9]{0,60}") {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("model.safetensors");

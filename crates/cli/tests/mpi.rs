@@ -24,15 +24,16 @@ fn same(a: &Path, b: &Path, name: &str) {
     assert!(x == y, "{name} differs between {} and {}", a.display(), b.display());
 }
 
-#[test]
-fn processes_give_the_bits_of_threads_and_go_on_from_their_checkpoint() {
-    let Some(mut command) = mpirun(3) else { return };
+/// A run with adapters on `ranks` threads, and its second half over MPI: the same files and the same log.
+fn half_over_mpi(ranks: usize, more: &[&str]) {
+    let Some(mut command) = mpirun(ranks) else { return };
     let root = tempfile::tempdir().unwrap();
     let (threads, processes) = (root.path().join("threads"), root.path().join("processes"));
-    let mut words = vec!["--max_steps=6", "--save_steps=3", "--global_batch_size=6", "--zero_stage=3"];
+    let mut words = vec!["--max_steps=6", "--save_steps=3", "--zero_stage=3"];
     words.extend(["--stage3_param_persistence_threshold=50"]);
-    words.extend(LORA);
-    let local: Vec<&str> = words.iter().copied().chain(["--nproc=3"]).collect();
+    words.extend(LORA.iter().chain(more));
+    let nproc = format!("--nproc={ranks}");
+    let local: Vec<&str> = words.iter().copied().chain([nproc.as_str()]).collect();
     ok(&sft(&threads, "prompt_completion.jsonl", &local));
     // The first half with threads, the second over MPI.
     crate::program::copy(&threads.join("checkpoint-3"), &processes.join("checkpoint-3"));
@@ -43,6 +44,23 @@ fn processes_give_the_bits_of_threads_and_go_on_from_their_checkpoint() {
     same(&threads.join("checkpoint-6"), &processes.join("checkpoint-6"), "adapter_model.safetensors");
     let (a, b) = (metrics(&threads), metrics(&processes));
     assert_eq!(a[a.len() - b.len()..], b[..]);
+    assert!(!b.is_empty());
+}
+
+#[test]
+fn processes_give_the_bits_of_threads_and_go_on_from_their_checkpoint() {
+    half_over_mpi(3, &["--global_batch_size=6"]);
+}
+
+/// Rows are dealt to two groups of two ranks that share layers, in several micro-batches.
+#[test]
+fn processes_that_share_layers_give_the_bits_of_threads() {
+    for more in
+        [&["--lora_target_modules=all-linear"][..], &["--lora_target_modules=all-linear", "--use_dora"]]
+    {
+        let mesh = ["--tp_size=2", "--per_device_train_batch_size=1", "--gradient_accumulation_steps=2"];
+        half_over_mpi(4, &[&mesh, more].concat());
+    }
 }
 
 #[test]

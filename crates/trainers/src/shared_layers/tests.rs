@@ -1,3 +1,5 @@
+//! Ranks that drifted apart: every save refuses, on all of them.
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

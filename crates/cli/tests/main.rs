@@ -6,6 +6,7 @@ mod commands;
 mod convert;
 mod inference_ranks;
 mod mpi;
+mod muon;
 mod program;
 mod qk_clip;
 mod ranks;

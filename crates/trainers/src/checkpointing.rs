@@ -14,7 +14,7 @@ use burnish_config::Resume;
 use burnish_core::{Dtype, Parameter};
 use burnish_data::{Cursor, Sampler};
 use burnish_models::{Reloaded, to_device, to_host};
-use burnish_optim::{Held, LossScaler, Masters, OptimError, Optimizer, SlotTensor};
+use burnish_optim::{Held, LossScaler, Masters, Optimizer, SlotTensor};
 use burnish_report::Record;
 use burnish_store::HostTensor;
 use burnish_zero::Stage;
@@ -354,6 +354,20 @@ impl Resumed {
             let all = 0..info.shape.first().copied().unwrap_or(1);
             let index = rank.plan.registry().index_of(name);
             let declared = optimizer.declared(name, slot);
+            // Every rank counts, and refuses, alike: also what another one holds.
+            let other = declared.map(|d| d.dtype).filter(|&dtype| dtype != info.dtype);
+            if let Some(expected) = other {
+                if options.resume_strict {
+                    return Err(TrainError::SlotDtype {
+                        path: self.path(),
+                        parameter: name.to_owned(),
+                        slot: slot.to_owned(),
+                        got: info.dtype,
+                        expected,
+                    });
+                }
+                *converted.entry((slot, info.dtype, expected)).or_default() += 1;
+            }
             let piece = match (index, declared.map(|d| d.held)) {
                 (Some(index), Some(Held::Whole)) if !owns(index) => continue,
                 (Some(index), Some(Held::Rows)) if rank.held_rows(index).is_empty() => continue,
@@ -365,14 +379,9 @@ impl Resumed {
                 continue;
             }
             let mut tensor = to_device(piece, &sft.device);
-            if let Some(expected) = declared.map(|d| d.dtype).filter(|&dtype| dtype != info.dtype) {
-                if options.resume_strict {
-                    let (parameter, slot, got) = (name.to_owned(), slot.to_owned(), Some(info.dtype));
-                    return Err(OptimError::SlotDtype { parameter, slot, got, expected }.into());
-                }
+            if let Some(expected) = other {
                 tensor =
                     tensor.cast(if expected == Dtype::Bf16 { FloatDType::BF16 } else { FloatDType::F32 });
-                *converted.entry((slot, info.dtype, expected)).or_default() += 1;
             }
             slots.push((name.to_owned(), slot.to_owned(), tensor));
         }

@@ -6,6 +6,7 @@ use burnish_checkpoint::CheckpointError;
 use burnish_comm::CommError;
 use burnish_comm::mpi::MpiError;
 use burnish_comm::tcp::TcpError;
+use burnish_core::Dtype;
 use burnish_data::DataError;
 use burnish_models::ModelError;
 use burnish_ops::OpsError;
@@ -76,6 +77,23 @@ pub enum TrainError {
     NoState {
         /// The checkpoint.
         path: PathBuf,
+    },
+    /// Optimizer state of another dtype, where none is to be converted.
+    #[error(
+        "{path}: cannot resume: slot `{slot}` of `{parameter}` is {got}, and this run keeps it in {expected}; set the \
+         option of its dtype as when it was saved, or leave out resume_strict to have it converted"
+    )]
+    SlotDtype {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The parameter.
+        parameter: String,
+        /// The slot.
+        slot: String,
+        /// In the checkpoint.
+        got: Dtype,
+        /// By declaration.
+        expected: Dtype,
     },
     /// An option whose file is missing.
     #[error("{option}: {path}: not found")]

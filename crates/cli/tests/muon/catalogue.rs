@@ -11,6 +11,7 @@ use serde_json::json;
 
 use crate::muon::{Mesh, ONE, muon, numbers_apart, weights_apart};
 use crate::program::{copy, metrics, model, ok, run, stderr};
+use crate::tensor_parallel::packed;
 
 /// Sums in another order.
 const ROUNDING: f64 = 1e-5;
@@ -30,51 +31,101 @@ fn changes(before: &Path, after: &Path, rate: f64) -> Vec<(String, [usize; 2], V
         (name.to_owned(), [rows, columns], change)
     };
     let names: Vec<String> = after.names().filter(|name| is_matrix(name)).map(str::to_owned).collect();
-    assert_eq!(names.len(), 14);
     names.iter().map(|name| of(name)).collect()
 }
 
-/// The largest singular value, by power iteration, and the mean square of all.
-fn spectrum([rows, columns]: [usize; 2], matrix: &[f64]) -> (f64, f64) {
+/// Of the squares of a matrix' singular values the largest's root, the mean and the variance.
+fn spectrum([rows, columns]: [usize; 2], matrix: &[f64]) -> [f64; 3] {
+    let row = |i: usize| &matrix[i * columns..(i + 1) * columns];
+    let product = |i, j| row(i).iter().zip(row(j)).map(|(a, b)| a * b).sum::<f64>();
+    let gram: Vec<f64> = (0..rows * rows).map(|at| product(at / rows, at % rows)).collect();
     let norm = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
-    let mut v: Vec<f64> = (0..columns).map(|i| 1.0 + (i as f64).sin()).collect();
+    let mut v: Vec<f64> = (0..rows).map(|i| 1.0 + (i as f64).sin()).collect();
     let mut largest = 0.0;
     for _ in 0..200 {
-        let u: Vec<f64> =
-            matrix.chunks(columns).map(|row| row.iter().zip(&v).map(|(a, b)| a * b).sum()).collect();
-        let mut w = vec![0.0; columns];
-        for (row, u) in matrix.chunks(columns).zip(&u) {
-            row.iter().zip(&mut w).for_each(|(a, w)| *w += a * u);
-        }
-        let length = norm(&w);
-        assert!(length > 0.0, "nothing changed");
-        largest = (length / norm(&v)).sqrt();
-        v = w.into_iter().map(|x| x / length).collect();
+        let w: Vec<f64> = gram.chunks(rows).map(|row| row.iter().zip(&v).map(|(a, b)| a * b).sum()).collect();
+        largest = norm(&w) / norm(&v);
+        assert!(largest > 0.0, "nothing changed");
+        v = w.iter().map(|x| x / norm(&w)).collect();
     }
-    (largest, norm(matrix).powi(2) / rows.min(columns) as f64)
+    let count = rows.min(columns) as f64;
+    let mean = norm(matrix).powi(2) / count;
+    [largest.sqrt(), mean, norm(&gram).powi(2) / count - mean * mean]
 }
 
-/// The first update of every matrix is orthogonal as far as five quintic steps make it: no singular value above 1.22, and
-/// most near 1. A matrix of slices that were orthogonalised one by one has singular values up to the root of their number
-/// where slices are alike; a momentum that was not orthogonalised has one large and many small ones.
-fn first_updates_are_orthogonal(mesh: Mesh, more: &[&str]) {
+/// The first update of every block (of rows) of every matrix is orthogonal as far as five quintic steps make it: singular
+/// values from 0.68 to 1.21. Slices that were orthogonalised one by one make a matrix with singular values up to the root
+/// of their number where they are alike; a momentum that was not orthogonalised has a large one and many small ones; a
+/// block of a larger matrix that was orthogonalised has all sizes.
+fn first_updates_are_orthogonal(mesh: Mesh, more: &[&str], blocks: impl Fn(&str, usize) -> Vec<usize>) {
+    for (what, [largest, mean, variance]) in spectra(mesh, more, blocks) {
+        let what = format!("{mesh:?} {more:?} {what}");
+        assert!((0.7..1.22).contains(&largest), "{what}: largest singular value {largest}");
+        assert!((0.5..1.3).contains(&mean), "{what}: mean square {mean}");
+        assert!(variance < 0.2, "{what}: variance {variance}");
+    }
+}
+
+/// The [`spectrum`] of every block's first update.
+fn spectra(mesh: Mesh, more: &[&str], blocks: impl Fn(&str, usize) -> Vec<usize>) -> Vec<(String, [f64; 3])> {
     let root = tempfile::tempdir().unwrap();
     let out = root.path().join("out");
-    let rate = 0.1;
-    // Scale 1 at any shape that is not taller than wide, sqrt(out / in) of the others.
     let words = ["--max_steps=1", "--global_batch_size=8", "--save_strategy=no", "--muon_scale=original"];
-    ok(&muon(
-        &out,
-        mesh,
-        &[&words[..], &["--muon_lr=0.1", "--stage3_param_persistence_threshold=50"], more].concat(),
-    ));
-    for (name, shape, change) in changes(&model(), &out, rate) {
-        let scale = (shape[0] as f64 / shape[1] as f64).max(1.0).sqrt();
-        let change: Vec<f64> = change.iter().map(|x| x / scale).collect();
-        let (largest, mean) = spectrum(shape, &change);
-        println!("{mesh:?} {name}: largest {largest:.3}, mean square {mean:.3}");
-        assert!((0.9..1.22).contains(&largest), "{mesh:?} {name}: largest singular value {largest}");
-        assert!((0.3..1.3).contains(&mean), "{mesh:?} {name}: mean square {mean}");
+    let words = [&words[..], &["--muon_lr=0.1", "--stage3_param_persistence_threshold=50"], more].concat();
+    ok(&muon(&out, mesh, &words));
+    let start =
+        words.iter().find_map(|w| w.strip_prefix("--model_name_or_path=")).map_or_else(model, Into::into);
+    let changes = changes(&start, &out, 0.1);
+    assert!(changes.len() >= 8);
+    let mut spectra = Vec::new();
+    for (name, [rows, columns], change) in changes {
+        let blocks = blocks(&name, rows);
+        assert_eq!(blocks.iter().sum::<usize>(), rows);
+        let mut from = 0;
+        for block in blocks {
+            // Keller's scale: 1 of what is wider than tall.
+            let scale = (block as f64 / columns as f64).max(1.0).sqrt();
+            let own = &change[from * columns..(from + block) * columns];
+            let own: Vec<f64> = own.iter().map(|x| x / scale).collect();
+            spectra.push((format!("{name} from {from}"), spectrum([block, columns], &own)));
+            from += block;
+        }
+    }
+    spectra
+}
+
+fn whole(_: &str, rows: usize) -> Vec<usize> {
+    vec![rows]
+}
+
+/// Packed matrices are several, and heads with `muon_per_head`; also where ranks share layers.
+#[test]
+fn blocks_are_orthogonalised_by_themselves() {
+    let root = tempfile::tempdir().unwrap();
+    let packed = packed(root.path(), 2);
+    let meshes = [ONE, (2, 1, 2), (3, 1, 3), (2, 2, 0), (4, 4, 0), (4, 2, 3)];
+    for mesh in meshes {
+        first_updates_are_orthogonal(mesh, &[&packed], |name, rows| match name {
+            name if name.contains("qkv_proj") => vec![32, 16, 16],
+            name if name.contains("gate_up_proj") => vec![56, 56],
+            _ => vec![rows],
+        });
+        let heads = |name: &str, rows: usize| match name {
+            name if ["q_proj", "k_proj", "v_proj", "qkv_proj"].iter().any(|part| name.contains(part)) => {
+                vec![8; rows / 8]
+            }
+            name if name.contains("gate_up_proj") => vec![56, 56],
+            _ => vec![rows],
+        };
+        first_updates_are_orthogonal(mesh, &["--muon_per_head"], heads);
+        first_updates_are_orthogonal(mesh, &[&packed, "--muon_per_head"], heads);
+    }
+    // It would be seen: heads that were orthogonalised by themselves make no orthogonal matrix, nor do slices.
+    for (name, [largest, _, variance]) in spectra(ONE, &["--muon_per_head"], whole) {
+        if name.contains("q_proj") {
+            println!("of heads: {name}: largest {largest:.3}, variance {variance:.3}");
+            assert!(largest > 1.22 && variance > 0.2, "{name}: largest {largest}, variance {variance}");
+        }
     }
 }
 
@@ -82,15 +133,15 @@ fn first_updates_are_orthogonal(mesh: Mesh, more: &[&str]) {
 #[test]
 fn deepspeed_7807_matrices_are_orthogonalised_whole_never_in_slices() {
     for mesh in [(2, 1, 1), (3, 1, 2), (4, 1, 3), (2, 2, 1), (4, 4, 0), (4, 2, 3)] {
-        first_updates_are_orthogonal(mesh, &[]);
+        first_updates_are_orthogonal(mesh, &[], whole);
     }
 }
 
 /// There, stage 0 (the default) did no Newton–Schulz at all.
 #[test]
 fn deepspeed_8441_stage_0_orthogonalises() {
-    first_updates_are_orthogonal(ONE, &[]);
-    first_updates_are_orthogonal((2, 1, 0), &[]);
+    first_updates_are_orthogonal(ONE, &[], whole);
+    first_updates_are_orthogonal((2, 1, 0), &[], whole);
 }
 
 /// There, the flat partition of bf16's optimizer had one dimension, and what has one dimension was not orthogonalised.
@@ -112,7 +163,7 @@ fn deepspeed_8461_bf16_weights_over_fp32_masters_are_orthogonalised() {
             let [exact, start] = [&weights, &start].map(|folder| folder.read(name).unwrap().to_f32());
             let most = exact.iter().zip(&start).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             for (a, b) in exact.iter().zip(&master) {
-                assert!((a - b).abs() <= 1e-3 * most, "{mesh:?} {name}: {a} and {b}");
+                assert!((a - b).abs() <= 1e-4 * most, "{mesh:?} {name}: {a} and {b}");
             }
         }
     }
@@ -167,7 +218,7 @@ fn deepspeed_8439_7776_clipping_does_not_shrink_updates() {
                 let most = free.iter().fold(0.0_f64, |m, x| m.max(x.abs()));
                 assert!(most > 1e-3, "{name} did not change");
                 for (a, b) in free.iter().zip(clipped) {
-                    assert!((a - b).abs() <= 1e-3 * most, "{mesh:?} {name}: {a} and {b} of {most}");
+                    assert!((a - b).abs() <= 1e-4 * most, "{mesh:?} {name}: {a} and {b} of {most}");
                 }
             }
         }

@@ -96,6 +96,18 @@ pub enum DataError {
         /// The configured text column.
         text_field: String,
     },
+    /// A column that a trainer needs is not there.
+    #[error("{place}: {trainer} needs a column `{column}`, got {columns}; add or rename it")]
+    MissingColumn {
+        /// File and line.
+        place: Place,
+        /// The trainer.
+        trainer: &'static str,
+        /// The column.
+        column: &'static str,
+        /// The columns found.
+        columns: String,
+    },
     /// A column of the wrong JSON type.
     #[error("{place}: column `{column}`: expected {expected}, got {got}")]
     ColumnType {
@@ -283,6 +295,49 @@ pub enum DataError {
         /// The column.
         column: &'static str,
     },
+    /// Two conversations that share no first message.
+    #[error(
+        "{place}: `chosen` and `rejected` share no first message, so there is no prompt in them; begin both with the same \
+         messages or give a `prompt` column"
+    )]
+    NoSharedPrompt {
+        /// File and line.
+        place: Place,
+    },
+    /// A prompt without a token.
+    #[error("{place}: column `prompt` is empty, there is nothing to continue; give a prompt or drop the row")]
+    EmptyPrompt {
+        /// File and line.
+        place: Place,
+    },
+    /// A completion in which there is nothing to score.
+    #[error(
+        "{place}: column `{column}` is an empty completion, there is nothing to score; give an answer or drop the row"
+    )]
+    EmptyCompletion {
+        /// File and line.
+        place: Place,
+        /// The column.
+        column: &'static str,
+    },
+    /// A prompt that the template writes otherwise once a completion follows.
+    #[error(
+        "{place}: the prompt alone is not the start of `prompt` + `{column}` as the chat template writes them: after \
+         {shared:?} the prompt alone goes on {alone:?}, together they go on {together:?}; use a template that writes both \
+         alike, or set `allow_diverging_prompts` to let the completion begin where they part"
+    )]
+    PromptDiverges {
+        /// File and line.
+        place: Place,
+        /// The completion's column.
+        column: &'static str,
+        /// The end of what both share.
+        shared: String,
+        /// How the prompt alone goes on.
+        alone: String,
+        /// How prompt and completion go on.
+        together: String,
+    },
     /// `continue_final_message` cannot be honoured.
     #[error("{place}: cannot continue the final message: {reason}")]
     Continue {
@@ -336,6 +391,19 @@ pub enum DataError {
         rows: usize,
         /// The limit.
         max_length: usize,
+    },
+    /// Every pair is too long.
+    #[error(
+        "nothing left to train on: all {rows} pairs were dropped because `chosen` or `rejected` is longer than `max_length` \
+         {max_length} (longest: {longest}); raise `max_length`"
+    )]
+    AllTooLong {
+        /// Rows read.
+        rows: usize,
+        /// The limit.
+        max_length: usize,
+        /// Tokens of the longest text.
+        longest: usize,
     },
     /// Rows exist but none has a token that is a target.
     #[error(

@@ -33,12 +33,18 @@
 //! ```
 
 mod batch;
+mod boundary;
+mod chunks;
+mod completions;
 mod error;
 mod example;
+mod implicit;
 mod pack;
 mod place;
+mod preference;
 pub mod preflight;
 mod prepare;
+mod prompts;
 mod row;
 mod sampler;
 mod source;
@@ -46,14 +52,21 @@ mod split;
 mod statistics;
 mod template;
 mod tokenizer;
+mod unpaired;
 
 pub use batch::{Batch, Collator, Padded};
+pub use completions::{
+    Answered, CompletionCollator, Completions, PreferenceBatch, RewardBatch, Side, Span, UnpairedBatch,
+};
 pub use error::DataError;
 pub use example::{Example, IGNORED};
+pub use implicit::extract_prompt;
 pub use pack::{Strategy, WINDOW, pack};
 pub use place::Place;
+pub use preference::{PreferenceExample, Prepared, RewardExample};
 pub use preflight::{Concern, Finding, preflight};
 pub use prepare::{Dataset, Options, Preparer, Truncation};
+pub use prompts::PromptExample;
 pub use row::{Content, Kind, Message, Row, Text};
 pub use sampler::{Cursor, GroupBatch, GroupBatches, GroupSampler, Order, Sampler, Step, Steps};
 pub use source::{Record, Records, Source};
@@ -61,3 +74,4 @@ pub use split::HeldOut;
 pub use statistics::Statistics;
 pub use template::{Clock, Render, Rendered, Template, Templates};
 pub use tokenizer::{TextStream, Tokenizer};
+pub use unpaired::{UnpairedExample, partner};

@@ -1,22 +1,19 @@
 //! Rows to examples: tokenise, mask, truncate, pack; as TRL 1.16's `SFTTrainer` prepares a data set.
 
+use std::cell::Cell;
 use std::str::FromStr;
 
 use burnish_core::random::Stream;
-use rayon::prelude::*;
 
+use crate::chunks;
 use crate::error::DataError;
 use crate::example::{Example, IGNORED, label};
 use crate::pack::{self, Strategy};
-use crate::place::Place;
 use crate::row::{Content, Kind, Message, Row, Text};
 use crate::source::Record;
 use crate::statistics::Statistics;
-use crate::template::{Render, Templates};
+use crate::template::{Render, Rendered, Template, Templates};
 use crate::tokenizer::Tokenizer;
-
-/// Rows tokenised in one go; what is in memory besides the result.
-const CHUNK: usize = 512;
 
 /// Keys of `chat_template_kwargs` that would change what preparation decides.
 const RESERVED: [&str; 14] = [
@@ -79,6 +76,10 @@ pub struct Options {
     pub packing: Option<Strategy>,
     /// `padding_free` without packing.
     pub padding_free: bool,
+    /// Preference data: where the template writes a prompt alone otherwise than before its completion, let the
+    /// completion begin where the two part, as TRL does, rather than refuse the row. (Supervised fine-tuning always
+    /// does, with a finding.)
+    pub allow_diverging_prompts: bool,
     /// `shuffle_dataset`: a fixed shuffle before packing and after.
     pub shuffle: bool,
     /// `seed` of that shuffle.
@@ -97,6 +98,7 @@ impl Default for Options {
             assistant_only_loss: false,
             packing: None,
             padding_free: false,
+            allow_diverging_prompts: false,
             shuffle: false,
             seed: 42,
             vocab_size: None,
@@ -181,56 +183,30 @@ impl Preparer<'_> {
         records: impl Iterator<Item = Result<Record, DataError>>,
     ) -> Result<Dataset, DataError> {
         self.options.check()?;
-        let mut records = records.peekable();
-        let mut first: Option<(Place, Kind)> = None;
-        let mut completion_only = self.options.completion_only_loss.unwrap_or(false);
-        let mut statistics = Statistics::default();
-        let mut examples = Vec::new();
-        while records.peek().is_some() {
-            // Rows before a fault are looked at first, so that the first fault in the file is the one reported.
-            let mut fault = None;
-            let mut rows = Vec::with_capacity(CHUNK);
-            for record in records.by_ref().take(CHUNK) {
-                match record.and_then(|r| Row::parse(r, &self.options.text_field)) {
-                    Ok(row) => rows.push(row),
-                    Err(e) => {
-                        fault = Some(e);
-                        break;
-                    }
-                }
-            }
-            if first.is_none()
-                && let Some(row) = rows.first()
-            {
-                self.check_first(row)?;
-                completion_only = self.options.completion_only_loss.unwrap_or(row.has_prompt_and_completion);
-                first = Some((row.place.clone(), row.kind()));
-            }
-            let tokenised: Vec<Result<Tokens, DataError>> =
-                rows.par_iter().map(|row| self.checked_tokens(row, first.as_ref())).collect();
-            for (row, tokens) in rows.iter().zip(tokenised) {
-                let tokens = tokens?;
-                statistics.see_row(row, tokens.diverges.as_deref());
-                let example = self.labelled(tokens, completion_only);
-                examples.extend(self.truncated(example, &mut statistics));
-            }
-            if let Some(fault) = fault {
-                return Err(fault);
-            }
-        }
-        let Some((_, kind)) = first else { return Err(DataError::Empty { dataset: name.to_owned() }) };
-        let shuffle = |examples: &mut Vec<Example>, pass: u64| {
-            if self.options.shuffle {
-                let order =
-                    Stream::new(self.options.seed, "data.shuffle").at(pass).permutation(examples.len());
-                *examples = order.into_iter().map(|i| std::mem::take(&mut examples[i])).collect();
-            }
+        let completion_only = Cell::new(false);
+        let (mut statistics, mut examples) = (Statistics::default(), Vec::new());
+        let parse = |record| {
+            let row = Row::parse(record, &self.options.text_field)?;
+            self.usable(&row)?;
+            Ok(row)
         };
+        let begin = |row: &Row| {
+            completion_only.set(self.options.completion_only_loss.unwrap_or(row.has_prompt_and_completion));
+            self.check_first(row)
+        };
+        let keep = |row: Row, tokens: Tokens| {
+            statistics.see_row(&row, tokens.diverges.as_deref());
+            let example = self.labelled(tokens, completion_only.get());
+            examples.extend(self.truncated(example, &mut statistics));
+            Ok(())
+        };
+        let kind = chunks::tokenised(name, records, parse, begin, |row| self.tokens(row), keep)?;
+        let completion_only = completion_only.get();
         if let (Some(strategy), Some(max_length)) = (self.options.packing, self.options.max_length) {
-            shuffle(&mut examples, 0);
+            self.shuffle(&mut examples, 0);
             examples = pack::pack(&examples, max_length, strategy);
         }
-        shuffle(&mut examples, 1);
+        self.shuffle(&mut examples, 1);
         self.finish(&examples, &mut statistics)?;
         Ok(Dataset { examples, statistics, kind, completion_only })
     }
@@ -290,6 +266,14 @@ impl Preparer<'_> {
         }
     }
 
+    /// Shuffles the examples if that is asked for; `pass` is 0 before packing and 1 at the end.
+    pub(crate) fn shuffle<T: Default>(&self, examples: &mut Vec<T>, pass: u64) {
+        if self.options.shuffle {
+            let order = Stream::new(self.options.seed, "data.shuffle").at(pass).permutation(examples.len());
+            *examples = order.into_iter().map(|i| std::mem::take(&mut examples[i])).collect();
+        }
+    }
+
     fn check_first(&self, row: &Row) -> Result<(), DataError> {
         if !self.options.assistant_only_loss {
             return Ok(());
@@ -302,21 +286,6 @@ impl Preparer<'_> {
             return Err(DataError::NoGenerationMarkers { name: template.name().to_owned() });
         }
         Ok(())
-    }
-
-    fn checked_tokens(&self, row: &Row, first: Option<&(Place, Kind)>) -> Result<Tokens, DataError> {
-        self.usable(row)?;
-        if let Some((place, kind)) = first
-            && *kind != row.kind()
-        {
-            return Err(DataError::MixedRows {
-                place: row.place.clone(),
-                first: place.clone(),
-                expected: *kind,
-                got: row.kind(),
-            });
-        }
-        self.tokens(row)
     }
 
     /// Supervised fine-tuning takes language modelling, prompt-completion and tokenised rows.
@@ -401,33 +370,25 @@ impl Preparer<'_> {
     }
 
     /// Plain text ends with the eos text.
-    fn with_eos(&self, text: &str) -> Result<String, DataError> {
+    pub(crate) fn with_eos(&self, text: &str) -> Result<String, DataError> {
         let eos = self.tokenizer.eos_token().ok_or(DataError::NoEos)?;
         Ok(if text.ends_with(eos) { text.to_owned() } else { format!("{text}{eos}") })
     }
 
-    fn encode(&self, row: &Row, text: &str) -> Result<Vec<u32>, DataError> {
+    pub(crate) fn encode(&self, row: &Row, text: &str) -> Result<Vec<u32>, DataError> {
         let tokenise = |reason| DataError::Tokenise { place: row.place.clone(), reason };
         self.tokenizer.encode(text, true).map_err(tokenise)
     }
 
     /// A conversation as ids and, if asked for, which of them the assistant said.
-    fn chat(
+    pub(crate) fn chat(
         &self,
         row: &Row,
         messages: &[Message],
         with: Render<'_>,
         mask: bool,
     ) -> Result<(Vec<u32>, Option<Vec<bool>>), DataError> {
-        if let Some(key) = row.template_kwargs.keys().find(|k| RESERVED.contains(&k.as_str())) {
-            return Err(DataError::TemplateArgument { place: row.place.clone(), key: key.clone() });
-        }
-        let mut variables = row.template_kwargs.clone();
-        let (tools, documents) = (variables.remove("tools"), variables.remove("documents"));
-        let tools = tools.as_ref().or(row.tools.as_ref());
-        let with = Render { tools, documents: documents.as_ref(), variables: Some(&variables), ..with };
-        let template = self.templates(row)?.pick(tools.is_some())?;
-        let rendered = template.render(messages, with, &row.place)?;
+        let (rendered, template) = self.rendered(row, messages, with)?;
         let tokenise = |reason| DataError::Tokenise { place: row.place.clone(), reason };
         if !mask {
             return Ok((self.tokenizer.encode(&rendered.text, false).map_err(tokenise)?, None));
@@ -447,6 +408,24 @@ impl Preparer<'_> {
             }
         }
         Ok((encoding.get_ids().to_vec(), Some(assistant)))
+    }
+
+    /// A conversation as its template writes it with the row's tools and variables.
+    pub(crate) fn rendered(
+        &self,
+        row: &Row,
+        messages: &[Message],
+        with: Render<'_>,
+    ) -> Result<(Rendered, &Template), DataError> {
+        if let Some(key) = row.template_kwargs.keys().find(|k| RESERVED.contains(&k.as_str())) {
+            return Err(DataError::TemplateArgument { place: row.place.clone(), key: key.clone() });
+        }
+        let mut variables = row.template_kwargs.clone();
+        let (tools, documents) = (variables.remove("tools"), variables.remove("documents"));
+        let tools = tools.as_ref().or(row.tools.as_ref());
+        let with = Render { tools, documents: documents.as_ref(), variables: Some(&variables), ..with };
+        let template = self.templates(row)?.pick(tools.is_some())?;
+        Ok((template.render(messages, with, &row.place)?, template))
     }
 
     fn templates(&self, row: &Row) -> Result<&Templates, DataError> {

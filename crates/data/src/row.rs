@@ -27,6 +27,24 @@ impl Text {
         matches!(self, Self::Chat(_))
     }
 
+    /// The text, if it is plain.
+    #[must_use]
+    pub fn plain(&self) -> Option<&str> {
+        match self {
+            Self::Plain(text) => Some(text),
+            Self::Chat(_) => None,
+        }
+    }
+
+    /// The messages, if it is a conversation.
+    #[must_use]
+    pub fn chat(&self) -> Option<&[Message]> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Chat(messages) => Some(messages),
+        }
+    }
+
     const fn what(&self) -> &'static str {
         match self {
             Self::Plain(_) => "a string",
@@ -143,6 +161,8 @@ pub struct Row {
     pub template_kwargs: Map<String, Value>,
     /// Whether the row has both a `prompt` and a `completion` column, whatever its type.
     pub has_prompt_and_completion: bool,
+    /// All other columns, as they are in the file (null ones are left out).
+    pub columns: Map<String, Value>,
 }
 
 impl Row {
@@ -161,7 +181,60 @@ impl Row {
         let tools = columns.tools()?;
         let template_kwargs = columns.object("chat_template_kwargs")?;
         let content = columns.content(text_field)?;
-        Ok(Self { place: columns.place, content, tools, template_kwargs, has_prompt_and_completion })
+        let messages = if columns.fields.contains_key("messages") { "messages" } else { "conversations" };
+        let used: &[&str] = match &content {
+            Content::Language(Text::Plain(_)) => &[text_field],
+            Content::Language(Text::Chat(_)) => &[messages],
+            Content::Prompt(_) => &["prompt"],
+            Content::PromptCompletion { .. } => &["prompt", "completion"],
+            Content::Preference { .. } => &["prompt", "chosen", "rejected"],
+            Content::Unpaired { .. } => &["prompt", "completion", "label"],
+            Content::Stepwise { .. } => &["prompt", "completions", "labels"],
+            Content::Tokens { .. } => &["input_ids", "labels", "completion_mask", "assistant_masks"],
+        };
+        let read =
+            |column: &str| used.contains(&column) || ["tools", "chat_template_kwargs"].contains(&column);
+        columns.fields.retain(|column, _| !read(column));
+        Ok(Self {
+            place: columns.place,
+            content,
+            tools,
+            template_kwargs,
+            has_prompt_and_completion,
+            columns: columns.fields,
+        })
+    }
+
+    /// Types a record as a prompt to sample completions of, whatever other columns it has. As in TRL, `completion`
+    /// and `completion_ids` are left out of [`columns`](Self::columns): rewards are given the sampled ones.
+    ///
+    /// # Errors
+    /// When there is no `prompt`, or a column holds the wrong JSON type.
+    pub fn parse_prompt(record: Record) -> Result<Self, DataError> {
+        let mut columns = Columns { place: record.place, fields: record.fields };
+        columns.fields.retain(|_, v| !v.is_null());
+        if !columns.fields.contains_key("prompt") {
+            return Err(DataError::MissingColumn {
+                columns: columns.names(),
+                place: columns.place,
+                trainer: "sampling completions",
+                column: "prompt",
+            });
+        }
+        let has_prompt_and_completion = columns.fields.contains_key("completion");
+        let tools = columns.tools()?;
+        let template_kwargs = columns.object("chat_template_kwargs")?;
+        let content = Content::Prompt(columns.text("prompt")?);
+        let own = ["prompt", "completion", "completion_ids", "tools", "chat_template_kwargs"];
+        columns.fields.retain(|column, _| !own.contains(&column.as_str()));
+        Ok(Self {
+            place: columns.place,
+            content,
+            tools,
+            template_kwargs,
+            has_prompt_and_completion,
+            columns: columns.fields,
+        })
     }
 
     /// The row's type.
@@ -221,6 +294,8 @@ impl Columns {
             let (chosen, rejected) = (self.text("chosen")?, self.text("rejected")?);
             self.same("chosen", &chosen, "rejected", &rejected)?;
             let prompt = if self.fields.contains_key("prompt") { Some(self.text("prompt")?) } else { None };
+            // Some data sets name in `prompt`, as text, the message that both conversations begin with.
+            let prompt = prompt.filter(|prompt| !names_shared_message(prompt, &chosen, &rejected));
             if let Some(prompt) = &prompt {
                 self.same("prompt", prompt, "chosen", &chosen)?;
             }
@@ -239,10 +314,7 @@ impl Columns {
             Some(Value::String(text)) => Ok(Content::Language(Text::Plain(text))),
             Some(other) => Err(self.wrong(text_field, "a string", &other)),
             None => Err(DataError::UnknownColumns {
-                columns: match self.fields.keys().map(|k| format!("`{k}`")).collect::<Vec<_>>() {
-                    names if names.is_empty() => "(none)".to_owned(),
-                    names => names.join(", "),
-                },
+                columns: self.names(),
                 place: self.place.clone(),
                 text_field: text_field.to_owned(),
             }),
@@ -375,6 +447,13 @@ impl Columns {
         }
     }
 
+    fn names(&self) -> String {
+        match self.fields.keys().map(|k| format!("`{k}`")).collect::<Vec<_>>() {
+            names if names.is_empty() => "(none)".to_owned(),
+            names => names.join(", "),
+        }
+    }
+
     fn tools(&self) -> Result<Option<Value>, DataError> {
         let expected = "a list of tool schemas (or that list as a JSON string)";
         let tools = match self.fields.get("tools") {
@@ -420,6 +499,15 @@ impl Columns {
         let got = if got.is_null() { "nothing" } else { json_type(got) };
         DataError::ColumnType { place: self.place.clone(), column: column.to_owned(), expected, got }
     }
+}
+
+fn names_shared_message(prompt: &Text, chosen: &Text, rejected: &Text) -> bool {
+    let (Text::Plain(prompt), Text::Chat(chosen), Text::Chat(rejected)) = (prompt, chosen, rejected) else {
+        return false;
+    };
+    let shared = chosen.iter().zip(rejected).take_while(|(a, b)| a == b);
+    let mut contents = shared.filter_map(|(message, _)| message.get("content")?.as_str());
+    contents.any(|content| content.trim() == prompt.trim())
 }
 
 #[cfg(test)]

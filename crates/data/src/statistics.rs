@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::place::Place;
 use crate::row::Row;
 
 /// Counts of a prepared data set; learned tokens are counted before shifting.
@@ -27,6 +28,16 @@ pub struct Statistics {
     pub diverging: usize,
     /// The end of the first such prompt.
     pub diverging_text: Option<String>,
+    /// Pairs whose two answers are the same tokens.
+    pub identical: usize,
+    /// Where the first such pair is.
+    pub identical_at: Option<Place>,
+    /// Rows whose completions begin with the whole prompt once more.
+    pub repeated: usize,
+    /// Where the first such row is.
+    pub repeated_at: Option<Place>,
+    /// Unpaired examples that are desirable.
+    pub desirable: usize,
     /// How often each role speaks.
     pub roles: BTreeMap<String, usize>,
 }
@@ -42,6 +53,18 @@ impl Statistics {
         if let Some(text) = diverges {
             self.diverging += 1;
             self.diverging_text.get_or_insert_with(|| text.to_owned());
+        }
+    }
+
+    pub(crate) fn see_pair(&mut self, row: &Row, repeated: bool, identical: bool) {
+        for (seen, count, at) in [
+            (identical, &mut self.identical, &mut self.identical_at),
+            (repeated, &mut self.repeated, &mut self.repeated_at),
+        ] {
+            if seen {
+                *count += 1;
+                at.get_or_insert_with(|| row.place.clone());
+            }
         }
     }
 

@@ -5,6 +5,7 @@ mod collator;
 mod groups;
 mod laws;
 mod packing;
+mod preferences;
 mod prepared;
 mod recordings;
 mod templates;

@@ -5,6 +5,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::chunks::CHUNK;
+use crate::place::Place;
 
 fn tokenizer() -> Tokenizer {
     Tokenizer::from_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/model")).unwrap()

@@ -31,6 +31,31 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Pairs ([`Preparer::preferences`], [`Preparer::reward_pairs`]), answers that are good or bad on their own
+//! ([`Preparer::unpaired`]) and prompts to sample from ([`Preparer::prompts`]) are prepared alike; a
+//! [`CompletionCollator`] lays prompts with their completions out and says where each completion is scored.
+//!
+//! ```
+//! use burnish_data::{CompletionCollator, Options, Preparer, Source, Tokenizer};
+//! use std::path::Path;
+//!
+//! # fn main() -> Result<(), burnish_data::DataError> {
+//! let tokenizer = Tokenizer::from_folder(Path::new("tests/golden/model"))?;
+//! let options = Options { max_length: Some(64), ..Options::default() };
+//! let preparer = Preparer { tokenizer: &tokenizer, templates: None, options: &options };
+//! let source = Source::train("tests/golden/rows/pairs.jsonl", "train")?;
+//! let pairs = preparer.preferences(&source.name(), source.records())?;
+//!
+//! let collator = CompletionCollator { max_length: options.max_length, truncation: options.truncation };
+//! let batch = collator.preferences(&pairs.examples.iter().take(2).collect::<Vec<_>>(), 0);
+//! assert_eq!(batch.completions.batch.documents.len(), 4);
+//! let (chosen, rejected) = batch.sides();
+//! assert_eq!(chosen[0].tokens, pairs.examples[0].chosen.len());
+//! assert_eq!(rejected[1].tokens, pairs.examples[1].rejected.len());
+//! # Ok(())
+//! # }
+//! ```
 
 mod batch;
 mod boundary;
@@ -64,7 +89,7 @@ pub use implicit::extract_prompt;
 pub use pack::{Strategy, WINDOW, pack};
 pub use place::Place;
 pub use preference::{PreferenceExample, Prepared, RewardExample};
-pub use preflight::{Concern, Finding, preflight};
+pub use preflight::{Concern, Finding, preflight, preflight_prepared, preflight_weights};
 pub use prepare::{Dataset, Options, Preparer, Truncation};
 pub use prompts::PromptExample;
 pub use row::{Content, Kind, Message, Row, Text};

@@ -214,7 +214,7 @@ impl Preparer<'_> {
     }
 
     /// Shuffles if asked for, and refuses a data set of which nothing is left.
-    pub(crate) fn finished<T: Default>(
+    pub(crate) fn finished<T>(
         &self,
         mut examples: Vec<T>,
         mut statistics: Statistics,

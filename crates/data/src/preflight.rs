@@ -1,8 +1,10 @@
 //! What is likely wrong with a data set before a run is spent on it, as findings with their mends.
 
 use crate::place::Place;
+use crate::preference::Prepared;
 use crate::prepare::{Dataset, Options};
 use crate::row::Message;
+use crate::statistics::Statistics;
 use crate::template::{Render, Template, Templates};
 use crate::tokenizer::Tokenizer;
 
@@ -28,6 +30,14 @@ pub enum Concern {
     ForeignRoles,
     /// Rows longer than the model was made for.
     BeyondModelLength,
+    /// Pairs whose answers are the same.
+    IdenticalAnswers,
+    /// Answers that begin with their prompt once more.
+    PromptRepeated,
+    /// All answers are desirable, or none is.
+    OneSided,
+    /// The weights of desirable and undesirable answers do not balance their numbers.
+    Unbalanced,
 }
 
 /// A finding: what was seen and what to do.
@@ -55,16 +65,133 @@ pub fn preflight(
     templates: Option<&Templates>,
     options: &Options,
 ) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut found = |concern, message: String, mend: &str| {
-        findings.push(Finding { concern, message, mend: mend.to_owned() });
-    };
     let s = &dataset.statistics;
-    let chat = !s.roles.is_empty();
-    if chat && let Some(template) = templates.and_then(|t| t.pick(false).ok()) {
-        if options.assistant_only_loss {
+    let mut findings = Findings::default();
+    findings.conversations(s, tokenizer, templates, options.assistant_only_loss);
+    findings.prompts(s);
+    if s.masked_share() > 0.95 {
+        findings.add(
+            Concern::MostlyMasked,
+            format!(
+                "{:.1} % of the tokens are masked, only {} are learned",
+                100.0 * s.masked_share(),
+                s.trained
+            ),
+            "check `completion_only_loss`, `assistant_only_loss` and whether prompts are much longer than answers",
+        );
+    }
+    findings.lengths(s, tokenizer, options, s.rows, "none of their first `max_length` tokens is learned");
+    findings.0
+}
+
+/// Looks over a data set of pairs, unpaired answers or prompts.
+#[must_use]
+pub fn preflight_prepared<T>(
+    data: &Prepared<T>,
+    tokenizer: &Tokenizer,
+    templates: Option<&Templates>,
+    options: &Options,
+) -> Vec<Finding> {
+    let s = &data.statistics;
+    let mut findings = Findings::default();
+    findings.conversations(s, tokenizer, templates, false);
+    findings.prompts(s);
+    let first = |place: &Option<Place>| place.as_ref().map(Place::to_string).unwrap_or_default();
+    if s.identical > 0 {
+        findings.add(
+            Concern::IdenticalAnswers,
+            format!(
+                "in {} of {} pairs `chosen` and `rejected` are the same tokens (first: {})",
+                s.identical,
+                s.rows,
+                first(&s.identical_at)
+            ),
+            "drop them: they only teach by chance",
+        );
+    }
+    if s.repeated > 0 {
+        findings.add(
+            Concern::PromptRepeated,
+            format!(
+                "in {} of {} rows `chosen` and `rejected` begin with the whole `prompt`, which then comes twice \
+                 (first: {})",
+                s.repeated,
+                s.rows,
+                first(&s.repeated_at)
+            ),
+            "remove the `prompt` column, or the prompt from the answers",
+        );
+    }
+    findings.lengths(
+        s,
+        tokenizer,
+        options,
+        s.examples + s.dropped,
+        "their prompt (of a reward model: one of their texts) alone fills `max_length`",
+    );
+    findings.0
+}
+
+/// Whether the weights of desirable and undesirable answers balance their numbers: the ratio of the weighted numbers
+/// is to be between 1 and 4/3 (Ethayarajh et al., KTO, equation 8). `None` when it is, or when the numbers are equal.
+#[must_use]
+pub fn preflight_weights(
+    statistics: &Statistics,
+    desirable_weight: f64,
+    undesirable_weight: f64,
+) -> Option<Finding> {
+    let (desirable, all) = (statistics.desirable, statistics.examples);
+    let undesirable = all.saturating_sub(desirable);
+    if desirable == 0 || undesirable == 0 {
+        return Some(Finding {
+            concern: Concern::OneSided,
+            message: format!("{desirable} of {all} answers are desirable"),
+            mend: "give answers of both kinds: `label` true and false".to_owned(),
+        });
+    }
+    if desirable == undesirable {
+        return None;
+    }
+    let round = |x: f64| (x * 100.0).round() / 100.0;
+    let ratio = undesirable as f64 / desirable as f64;
+    let (low, high) = (round(ratio * undesirable_weight), round(ratio * undesirable_weight * 1.33));
+    let (least, most) = (round(desirable_weight / ratio / 1.33), round(desirable_weight / ratio));
+    let balanced = (low..=high).contains(&desirable_weight) || (least..=most).contains(&undesirable_weight);
+    (!balanced).then(|| Finding {
+        concern: Concern::Unbalanced,
+        message: format!(
+            "{desirable} answers are desirable (weight {desirable_weight}) and {undesirable} are not (weight \
+             {undesirable_weight})"
+        ),
+        mend: format!(
+            "set `desirable_weight` between {low} and {high} or `undesirable_weight` between {least} and {most}, not both"
+        ),
+    })
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, concern: Concern, message: String, mend: &str) {
+        self.0.push(Finding { concern, message, mend: mend.to_owned() });
+    }
+
+    /// What concerns the chat template.
+    fn conversations(
+        &mut self,
+        s: &Statistics,
+        tokenizer: &Tokenizer,
+        templates: Option<&Templates>,
+        assistant_only: bool,
+    ) {
+        if s.roles.is_empty() {
+            return;
+        }
+        let Some(template) = templates.and_then(|t| t.pick(false).ok()) else { return };
+        if assistant_only {
             if stop_token_masked(template, tokenizer) == Some(false) {
-                found(
+                self.add(
                     Concern::StopTokenNotTrained,
                     format!(
                         "the end-of-turn token lies outside {{% generation %}} in `{}`: the model does not learn to stop",
@@ -76,7 +203,7 @@ pub fn preflight(
         } else if writes_stop_token(template, tokenizer) == Some(false) {
             let stops: Vec<String> =
                 tokenizer.stop_ids().iter().filter_map(|&id| tokenizer.token(id)).collect();
-            found(
+            self.add(
                 Concern::NoStopToken,
                 format!(
                     "chat template `{}` writes none of the stop tokens ({}) after the assistant's turn: the model does \
@@ -88,7 +215,7 @@ pub fn preflight(
             );
         }
         if prefix_preserving(template) == Some(false) {
-            found(
+            self.add(
                 Concern::NotPrefixPreserving,
                 format!(
                     "chat template `{}` renders earlier turns differently once later ones follow",
@@ -104,69 +231,62 @@ pub fn preflight(
             .filter(|r| ["human", "gpt", "bing", "chatgpt"].contains(r))
             .collect();
         if !foreign.is_empty() {
-            found(
+            self.add(
                 Concern::ForeignRoles,
                 format!("roles {} are passed to the chat template as they are", foreign.join(", ")),
                 "rename them to `user` and `assistant` unless the template knows them",
             );
         }
     }
-    if s.diverging > 0 {
-        found(
-            Concern::PromptDiverges,
-            format!(
-                "in {} of {} rows the prompt alone does not tokenise as the start of prompt and completion (first: {:?})",
-                s.diverging,
-                s.rows,
-                s.diverging_text.as_deref().unwrap_or_default()
-            ),
-            "end prompts on a token boundary (a newline rather than a space) or use a template that renders both alike",
-        );
+
+    /// What concerns the boundary between prompts and completions.
+    fn prompts(&mut self, s: &Statistics) {
+        if s.diverging > 0 {
+            self.add(
+                Concern::PromptDiverges,
+                format!(
+                    "in {} of {} rows the prompt alone does not tokenise as the start of prompt and completion (first: {:?})",
+                    s.diverging,
+                    s.rows,
+                    s.diverging_text.as_deref().unwrap_or_default()
+                ),
+                "end prompts on a token boundary (a newline rather than a space) or use a template that renders both alike",
+            );
+        }
     }
-    if s.masked_share() > 0.95 {
-        found(
-            Concern::MostlyMasked,
-            format!(
-                "{:.1} % of the tokens are masked, only {} are learned",
-                100.0 * s.masked_share(),
-                s.trained
-            ),
-            "check `completion_only_loss`, `assistant_only_loss` and whether prompts are much longer than answers",
-        );
+
+    /// What concerns `max_length`; `all` is what the dropped are counted among, `why` why they are.
+    fn lengths(&mut self, s: &Statistics, tokenizer: &Tokenizer, options: &Options, all: usize, why: &str) {
+        if s.lost_share() > 0.01 {
+            let max_length = options.max_length.unwrap_or(0);
+            self.add(
+                Concern::Truncated,
+                format!(
+                    "{} of {all} rows are longer than `max_length` {max_length}: {:.1} % of the tokens are cut off \
+                     (longest row: {})",
+                    s.truncated,
+                    100.0 * s.lost_share(),
+                    s.longest
+                ),
+                "raise `max_length`; a row that is cut does not teach where to stop",
+            );
+        }
+        if s.dropped > 0 {
+            self.add(
+                Concern::Dropped,
+                format!("{} of {all} rows are dropped: {why}", s.dropped),
+                "raise `max_length` or shorten the prompts",
+            );
+        }
+        let used = options.max_length.map_or(s.longest, |m| m.min(s.longest));
+        if let Some(limit) = tokenizer.model_max_length().filter(|&limit| used > limit) {
+            self.add(
+                Concern::BeyondModelLength,
+                format!("rows of {used} tokens are longer than the tokenizer's `model_max_length` {limit}"),
+                "lower `max_length`",
+            );
+        }
     }
-    if s.lost_share() > 0.01 {
-        let max_length = options.max_length.unwrap_or(0);
-        found(
-            Concern::Truncated,
-            format!(
-                "{} of {} rows are longer than `max_length` {max_length}: {:.1} % of the tokens are cut off (longest row: {})",
-                s.truncated,
-                s.rows,
-                100.0 * s.lost_share(),
-                s.longest
-            ),
-            "raise `max_length`; a row that is cut does not teach where to stop",
-        );
-    }
-    if s.dropped > 0 {
-        found(
-            Concern::Dropped,
-            format!(
-                "{} of {} rows are dropped: none of their first `max_length` tokens is learned",
-                s.dropped, s.rows
-            ),
-            "raise `max_length` or shorten the prompts",
-        );
-    }
-    let used = options.max_length.map_or(s.longest, |m| m.min(s.longest));
-    if let Some(limit) = tokenizer.model_max_length().filter(|&limit| used > limit) {
-        found(
-            Concern::BeyondModelLength,
-            format!("rows of {used} tokens are longer than the tokenizer's `model_max_length` {limit}"),
-            "lower `max_length`",
-        );
-    }
-    findings
 }
 
 /// Whether the tokens of an assistant's turn contain one that ends generation; `None` when the template refuses the

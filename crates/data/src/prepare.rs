@@ -267,10 +267,11 @@ impl Preparer<'_> {
     }
 
     /// Shuffles the examples if that is asked for; `pass` is 0 before packing and 1 at the end.
-    pub(crate) fn shuffle<T: Default>(&self, examples: &mut Vec<T>, pass: u64) {
+    pub(crate) fn shuffle<T>(&self, examples: &mut Vec<T>, pass: u64) {
         if self.options.shuffle {
             let order = Stream::new(self.options.seed, "data.shuffle").at(pass).permutation(examples.len());
-            *examples = order.into_iter().map(|i| std::mem::take(&mut examples[i])).collect();
+            let mut given: Vec<Option<T>> = std::mem::take(examples).into_iter().map(Some).collect();
+            *examples = order.into_iter().filter_map(|i| given[i].take()).collect();
         }
     }
 

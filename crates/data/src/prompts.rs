@@ -50,12 +50,12 @@ impl Preparer<'_> {
             statistics.longest = statistics.longest.max(ids.len());
             statistics.tokens += ids.len();
             let Content::Prompt(prompt) = row.content else { unreachable!("parsed as a prompt") };
-            examples.push(Some(PromptExample { ids, prompt, columns: row.columns, place: row.place }));
+            examples.push(PromptExample { ids, prompt, columns: row.columns, place: row.place });
             Ok(())
         };
         let kind = chunks::tokenised(name, records, Row::parse_prompt, |_| Ok(()), make, keep)?;
         self.shuffle(&mut examples, 1);
         statistics.examples = examples.len();
-        Ok(Prepared { examples: examples.into_iter().flatten().collect(), statistics, kind })
+        Ok(Prepared { examples, statistics, kind })
     }
 }

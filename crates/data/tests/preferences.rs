@@ -1,10 +1,11 @@
 //! Pairs and unpaired answers as TRL's trainers prepared and collated them, token for token.
 
 use burnish_data::{
-    CompletionCollator, Completions, Options, Place, PreferenceExample, Preparer, Record, RewardExample,
-    Templates, Tokenizer, Truncation, UnpairedExample, partner,
+    CompletionCollator, Completions, DataError, Kind, Options, Place, PreferenceExample, Preparer, Record,
+    RewardExample, Source, Statistics, Template, Templates, Text, Tokenizer, Truncation, UnpairedExample,
+    partner,
 };
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::recordings::{json as read, numbers, own, table};
 
@@ -31,6 +32,8 @@ fn prepares_as_trl() {
                 assert_eq!(batch.margins, None);
                 assert_eq!(batch.sides().0.len(), 3);
                 same_as_padded(&batch.completions, &case["batch"], "", &what);
+                let all = collator.preferences(&data.examples.iter().collect::<Vec<_>>(), 0).completions;
+                counted_as_collated(&data.statistics, &all, &what);
                 data.statistics
             }
             "reward" => {
@@ -56,6 +59,8 @@ fn prepares_as_trl() {
                 same_as_padded(batch.mismatched.as_ref().unwrap(), &case["batch"], "KL_", &what);
                 let labels: Vec<Value> = batch.desirable.iter().map(|&d| Value::Bool(d)).collect();
                 assert_eq!(Value::Array(labels), case["batch"]["label"], "{what}");
+                let all = collator.unpaired(&data.examples.iter().collect::<Vec<_>>(), None, 0).completions;
+                counted_as_collated(&data.statistics, &all, &what);
                 data.statistics
             }
             other => panic!("an unknown trainer `{other}`"),
@@ -80,7 +85,7 @@ fn options(recorded: &Map<String, Value>) -> Options {
     options
 }
 
-fn records(rows: &[Value]) -> impl Iterator<Item = Result<Record, burnish_data::DataError>> {
+fn records(rows: &[Value]) -> impl Iterator<Item = Result<Record, DataError>> {
     let file = std::sync::Arc::new(std::path::PathBuf::from("rows.jsonl"));
     rows.iter().enumerate().map(move |(i, row)| {
         let fields = row.as_object().unwrap().clone();
@@ -145,6 +150,12 @@ fn same_as_padded(mine: &Completions, padded: &Value, prefix: &str, what: &str) 
     assert_eq!(batch.num_tokens, batch.len(), "{what}");
 }
 
+/// The statistics count tokens as truncation leaves them.
+fn counted_as_collated(statistics: &Statistics, all: &Completions, what: &str) {
+    assert_eq!(statistics.tokens, all.batch.num_tokens, "{what}");
+    assert_eq!(statistics.trained, all.spans.iter().map(|s| s.tokens).sum::<usize>(), "{what}");
+}
+
 #[test]
 fn counters_of_dropout_follow_row_side_and_token() {
     let example = |prompt: &[u32], chosen: &[u32], rejected: &[u32]| PreferenceExample {
@@ -205,5 +216,318 @@ fn the_first_token_of_a_completion_without_a_prompt_has_no_target() {
             let span = collator.unpaired(&[&example], None, 0).completions.spans[0].clone();
             assert_eq!((span.targets.len(), span.tokens), (targets, tokens));
         }
+    }
+}
+
+type Prepare = fn(&Preparer<'_>, &[Value]) -> Result<usize, DataError>;
+
+fn preferences(preparer: &Preparer<'_>, rows: &[Value]) -> Result<usize, DataError> {
+    preparer.preferences("rows.jsonl", records(rows)).map(|d| d.examples.len())
+}
+
+fn rewards(preparer: &Preparer<'_>, rows: &[Value]) -> Result<usize, DataError> {
+    preparer.reward_pairs("rows.jsonl", records(rows)).map(|d| d.examples.len())
+}
+
+fn unpaired(preparer: &Preparer<'_>, rows: &[Value]) -> Result<usize, DataError> {
+    preparer.unpaired("rows.jsonl", records(rows)).map(|d| d.examples.len())
+}
+
+fn prompts(preparer: &Preparer<'_>, rows: &[Value]) -> Result<usize, DataError> {
+    preparer.prompts("rows.jsonl", records(rows)).map(|d| d.examples.len())
+}
+
+/// A chat template that opens the assistant's turn with a thought only where it has yet to speak.
+const THINKING: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+    {% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}";
+
+#[test]
+fn faults_name_the_row() {
+    let tokenizer = Tokenizer::from_folder(&own("model")).unwrap();
+    let folder = Templates::from_folder(&own("model"), &tokenizer).unwrap();
+    let thinking = Some(Templates::one(Template::new("thinking", THINKING, &tokenizer).unwrap()));
+    let user = json!([{"role": "user", "content": "hi"}]);
+    let said = |text: &str| json!([{"role": "assistant", "content": text}]);
+    let good = json!({"prompt": "a", "chosen": "b", "rejected": "c"});
+    let with = |key: &str, value: Value| {
+        let mut row = good.clone();
+        row[key] = value;
+        row
+    };
+    let long = json!({"prompt": "to be or not to be", "chosen": "that", "rejected": "this"});
+    let answered = json!({"prompt": "a", "completion": "b", "label": true});
+    let chat = json!({"prompt": user, "chosen": said("b"), "rejected": said("c")});
+    type Case<'a> = (Prepare, Vec<Value>, Options, &'a Option<Templates>, &'a [&'a str]);
+    let all = || Options::default();
+    let short = || Options { max_length: Some(3), ..Options::default() };
+    let cases: Vec<Case<'_>> = vec![
+        (preferences, vec![], all(), &folder, &["rows.jsonl", "holds no rows"]),
+        (
+            preferences,
+            vec![good.clone(), json!({"chosen": "b"})],
+            all(),
+            &folder,
+            &["line 2", "`chosen`", "`rejected`"],
+        ),
+        (
+            preferences,
+            vec![json!({"text": "b"})],
+            all(),
+            &folder,
+            &["line 1", "`chosen` and `rejected`", "(text)"],
+        ),
+        (preferences, vec![answered.clone()], all(), &folder, &["line 1", "unpaired", "KTO"]),
+        (
+            preferences,
+            vec![with("chosen", json!(3))],
+            all(),
+            &folder,
+            &["line 1", "column `chosen`", "a number"],
+        ),
+        (
+            preferences,
+            vec![good.clone(), with("chosen", json!(""))],
+            all(),
+            &folder,
+            &["line 2", "`chosen` is an empty"],
+        ),
+        (
+            preferences,
+            vec![with("rejected", json!(""))],
+            all(),
+            &folder,
+            &["line 1", "`rejected` is an empty"],
+        ),
+        (
+            preferences,
+            vec![json!({"prompt": user, "chosen": said("b"), "rejected": said("")})],
+            all(),
+            &folder,
+            &["line 1", "`rejected` is an empty"],
+        ),
+        (
+            preferences,
+            vec![with("chosen", json!([]))],
+            all(),
+            &folder,
+            &["line 1", "`chosen` is an empty conversation"],
+        ),
+        (preferences, vec![with("chosen", said("b"))], all(), &folder, &["line 1", "messages", "a string"]),
+        (
+            preferences,
+            vec![with("prompt", user.clone())],
+            all(),
+            &folder,
+            &["line 1", "`prompt` holds messages"],
+        ),
+        (
+            preferences,
+            vec![json!({"chosen": said("b"), "rejected": said("c")})],
+            all(),
+            &folder,
+            &["line 1", "share no first message", "`prompt`"],
+        ),
+        (
+            preferences,
+            vec![good.clone(), chat.clone()],
+            all(),
+            &folder,
+            &["line 2", "(messages)", "line 1", "(text)"],
+        ),
+        (preferences, vec![chat.clone()], all(), &None, &["line 1", "no chat template"]),
+        (
+            preferences,
+            vec![chat.clone()],
+            all(),
+            &thinking,
+            &[
+                "line 1",
+                "`prompt` + `chosen`",
+                "\"<think>\"",
+                "\"b<|im_end|>\\n\"",
+                "assistant\\n\"",
+                "allow_diverging_prompts",
+            ],
+        ),
+        (
+            preferences,
+            vec![with("margin", json!("x"))],
+            all(),
+            &folder,
+            &["line 1", "column `margin`", "a string"],
+        ),
+        (
+            preferences,
+            vec![with("margin", json!(1)), good.clone()],
+            all(),
+            &folder,
+            &["line 2", "column `margin`", "as in the first row", "nothing"],
+        ),
+        (
+            rewards,
+            vec![good.clone(), with("margin", json!(1))],
+            all(),
+            &folder,
+            &["line 2", "`margin`", "all rows or in none"],
+        ),
+        (preferences, vec![long.clone(), long.clone()], short(), &folder, &["all 2 rows", "`max_length` 3"]),
+        (
+            rewards,
+            vec![long.clone(), long],
+            short(),
+            &folder,
+            &["all 2 pairs", "`max_length` 3", "longest: "],
+        ),
+        (
+            rewards,
+            vec![json!({"messages": user})],
+            all(),
+            &folder,
+            &["line 1", "reward modelling", "`rejected`"],
+        ),
+        (
+            unpaired,
+            vec![json!({"prompt": "a", "completion": "b"})],
+            all(),
+            &folder,
+            &["line 1", "column `label`", "nothing"],
+        ),
+        (
+            unpaired,
+            vec![json!({"prompt": "a", "completion": "b", "label": "good"})],
+            all(),
+            &folder,
+            &["line 1", "column `label`", "true or false", "a string"],
+        ),
+        (
+            unpaired,
+            vec![answered.clone(), json!({"text": "a"})],
+            all(),
+            &folder,
+            &["line 2", "`label`", "(text)"],
+        ),
+        (
+            unpaired,
+            vec![json!({"prompt": "a", "completion": "", "label": true})],
+            all(),
+            &folder,
+            &["line 1", "`completion` is an empty"],
+        ),
+        (
+            prompts,
+            vec![json!({"prompt": "a"}), json!({"question": "a"})],
+            all(),
+            &folder,
+            &["line 2", "`prompt`", "`question`"],
+        ),
+        (prompts, vec![json!({"prompt": ""})], all(), &folder, &["line 1", "`prompt` is empty"]),
+        (
+            prompts,
+            vec![json!({"prompt": {"a": 1}})],
+            all(),
+            &folder,
+            &["line 1", "column `prompt`", "an object"],
+        ),
+    ];
+    for (prepare, rows, options, templates, expected) in cases {
+        let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
+        let e = prepare(&preparer, &rows).unwrap_err().to_string();
+        for part in expected {
+            assert!(e.contains(part), "{e:?} does not say {part:?}");
+        }
+    }
+    // Asked for, a completion begins where the template parts.
+    let options = Options { allow_diverging_prompts: true, ..Options::default() };
+    let preparer = Preparer { tokenizer: &tokenizer, templates: thinking.as_ref(), options: &options };
+    let data = preparer.preferences("rows", records(&[chat])).unwrap();
+    assert_eq!(data.statistics.diverging_text.as_deref(), Some("<think>"));
+    assert!(tokenizer.decode(&data.examples[0].prompt, false).unwrap().ends_with("<|im_start|>assistant\n"));
+}
+
+#[test]
+fn a_prompt_column_may_name_the_message_both_conversations_begin_with() {
+    let tokenizer = Tokenizer::from_folder(&own("model")).unwrap();
+    let templates = Templates::from_folder(&own("model"), &tokenizer).unwrap();
+    let options = Options::default();
+    let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
+    let turns =
+        |answer: &str| json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": answer}]);
+    let named = json!({"prompt": " hi", "chosen": turns("a"), "rejected": turns("b")});
+    let without = json!({"chosen": turns("a"), "rejected": turns("b")});
+    let (a, b) = (
+        preparer.preferences("a", records(&[named])).unwrap(),
+        preparer.preferences("b", records(&[without])).unwrap(),
+    );
+    assert_eq!(a.examples, b.examples);
+    assert_eq!(a.kind, Kind::ImplicitPreferenceChat);
+    let other = json!({"prompt": "ho", "chosen": turns("a"), "rejected": turns("b")});
+    assert!(matches!(preparer.preferences("c", records(&[other])), Err(DataError::MixedText { .. })));
+}
+
+#[test]
+fn pairs_are_unpaired_in_windows_of_a_thousand() {
+    let tokenizer = Tokenizer::from_folder(&own("model")).unwrap();
+    let options = Options::default();
+    let preparer = Preparer { tokenizer: &tokenizer, templates: None, options: &options };
+    let rows: Vec<Value> =
+        (0..1003).map(|_| json!({"prompt": "a", "chosen": "b", "rejected": "c"})).collect();
+    let data = preparer.unpaired("rows", records(&rows)).unwrap();
+    let runs: Vec<(bool, usize)> = data
+        .examples
+        .chunk_by(|a, b| a.desirable == b.desirable)
+        .map(|r| (r[0].desirable, r.len()))
+        .collect();
+    assert_eq!(runs, [(true, 1000), (false, 1000), (true, 3), (false, 3)]);
+    assert_eq!(
+        (data.statistics.rows, data.statistics.examples, data.statistics.desirable),
+        (1003, 2006, 1003)
+    );
+    let numbered = json!({"prompt": "a", "completion": "b", "label": 1});
+    assert!(preparer.unpaired("rows", records(&[numbered])).unwrap().examples[0].desirable);
+}
+
+#[test]
+fn prompts_keep_the_columns_of_their_rows() {
+    let tokenizer = Tokenizer::from_folder(&own("model")).unwrap();
+    let templates = Templates::from_folder(&own("model"), &tokenizer).unwrap();
+    let options = Options { max_length: Some(1), ..Options::default() };
+    let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
+    let data = preparer
+        .prompts(
+            "rows",
+            records(&[
+                json!({"id": 7, "prompt": "Two and two?\n", "answer": [4, null], "completion": "4", "level": null}),
+                json!({"prompt": "One and two?\n", "answer": {"is": 3}, "chosen": "x"}),
+            ]),
+        )
+        .unwrap();
+    assert_eq!((data.kind, data.statistics.rows, data.statistics.examples), (Kind::Prompt, 2, 2));
+    let first = &data.examples[0];
+    assert_eq!(tokenizer.decode(&first.ids, false).unwrap(), "Two and two?\n");
+    assert_eq!(first.prompt, Text::Plain("Two and two?\n".to_owned()));
+    assert_eq!(Value::Object(first.columns.clone()), json!({"id": 7, "answer": [4, null]}));
+    assert_eq!(first.columns.keys().collect::<Vec<_>>(), ["id", "answer"]);
+    assert_eq!(Value::Object(data.examples[1].columns.clone()), json!({"answer": {"is": 3}, "chosen": "x"}));
+    assert_eq!(data.examples[1].place.to_string(), "rows.jsonl, line 2");
+    let chat = json!({"prompt": [{"role": "user", "content": "hi"}], "answer": 1});
+    let data = preparer.prompts("rows", records(&[chat])).unwrap();
+    assert!(tokenizer.decode(&data.examples[0].ids, false).unwrap().ends_with("<|im_start|>assistant\n"));
+    assert!(data.examples[0].prompt.is_chat());
+}
+
+#[test]
+fn one_row_is_as_in_the_data_set() {
+    let tokenizer = Tokenizer::from_folder(&own("model")).unwrap();
+    let options = Options::default();
+    let preparer = Preparer { tokenizer: &tokenizer, templates: None, options: &options };
+    let path = own("rows").join("pairs.jsonl");
+    let source = Source::train(&path.display().to_string(), "train").unwrap();
+    let pairs = preparer.preferences(&source.name(), source.records()).unwrap();
+    let texts = preparer.reward_pairs(&source.name(), source.records()).unwrap();
+    assert_eq!((pairs.statistics.identical, texts.statistics.identical), (1, 1));
+    for (i, record) in source.records().enumerate() {
+        let row = burnish_data::Row::parse(record.unwrap(), "text").unwrap();
+        assert_eq!(preparer.preference(&row).unwrap(), pairs.examples[i]);
+        assert_eq!(preparer.reward_pair(&row).unwrap(), texts.examples[i]);
     }
 }

@@ -71,3 +71,65 @@ fn findings_of_data_sets() {
     let merges = r#"{"prompt": "the wor", "completion": "ld"}"#;
     assert_eq!(findings(&[merges], Options::default(), GOOD), [Concern::PromptDiverges]);
 }
+
+fn of_pairs(lines: &[&str], options: Options, source: &str) -> Vec<Finding> {
+    let tokenizer = tokenizer();
+    let templates = Templates::one(template(source));
+    let preparer = Preparer { tokenizer: &tokenizer, templates: Some(&templates), options: &options };
+    let record = |(i, l): (usize, &&str)| -> Result<Record, DataError> {
+        let file = std::sync::Arc::new("pairs.jsonl".into());
+        Ok(Record { place: Place::line(&file, i + 1), fields: serde_json::from_str(l).unwrap() })
+    };
+    let data = preparer.preferences("pairs", lines.iter().enumerate().map(record)).unwrap();
+    preflight_prepared(&data, &tokenizer, Some(&templates), &options)
+}
+
+#[test]
+fn findings_of_pairs() {
+    let concerns = |lines: &[&str], options, source| -> Vec<Concern> {
+        of_pairs(lines, options, source).into_iter().map(|f| f.concern).collect()
+    };
+    let good = r#"{"prompt": "Is it so?\n", "chosen": "Aye.", "rejected": "No."}"#;
+    let same = r#"{"prompt": "Is it so?\n", "chosen": "Aye.", "rejected": "Aye."}"#;
+    let twice = r#"{"prompt": "Is it so?\n", "chosen": "Is it so?\nAye.", "rejected": "Is it so?\nNo."}"#;
+    let merges = r#"{"prompt": "the ques", "chosen": "tion", "rejected": "ting"}"#;
+    let chat = r#"{"prompt": [{"role": "user", "content": "hi"}],
+        "chosen": [{"role": "assistant", "content": "ho"}], "rejected": [{"role": "assistant", "content": "hm"}]}"#;
+    assert_eq!(concerns(&[good], Options::default(), GOOD), []);
+    assert_eq!(concerns(&[chat], Options::default(), GOOD), []);
+    assert_eq!(concerns(&[merges], Options::default(), GOOD), [Concern::PromptDiverges]);
+    assert_eq!(
+        concerns(&[chat], Options::default(), &GOOD.replace("<|im_end|>", "")),
+        [Concern::NoStopToken]
+    );
+    let found = of_pairs(&[good, same, twice, same], Options::default(), GOOD);
+    assert_eq!(
+        found.iter().map(|f| f.concern).collect::<Vec<_>>(),
+        [Concern::IdenticalAnswers, Concern::PromptRepeated]
+    );
+    assert!(found[0].message.contains("in 2 of 4") && found[0].message.contains("pairs.jsonl, line 2"));
+    assert!(found[1].message.contains("in 1 of 4") && found[1].message.contains("pairs.jsonl, line 3"));
+    let long = r#"{"prompt": "Once upon a time there was a long prompt, longer than any other.\n", "chosen": "Aye.", "rejected": "No."}"#;
+    let short = Options { max_length: Some(10), ..Options::default() };
+    let found = of_pairs(&[good, long], short, GOOD);
+    assert_eq!(found.iter().map(|f| f.concern).collect::<Vec<_>>(), [Concern::Dropped]);
+    assert!(found[0].message.contains("1 of 2 rows"), "{}", found[0]);
+}
+
+#[test]
+fn weights_balance_the_numbers_of_answers() {
+    let of = |desirable, examples, a, b| {
+        let statistics = Statistics { desirable, examples, ..Statistics::default() };
+        preflight_weights(&statistics, a, b)
+    };
+    assert_eq!(of(10, 20, 1.0, 1.0), None);
+    assert_eq!(of(10, 40, 3.5, 1.0), None, "3.5 times 10 is between 30 and 40");
+    assert_eq!(of(30, 40, 1.0, 2.5), None);
+    let finding = of(10, 40, 1.0, 1.0).unwrap();
+    assert_eq!(finding.concern, Concern::Unbalanced);
+    for part in ["between 3 and 3.99", "between 0.25 and 0.33"] {
+        assert!(finding.mend.contains(part), "{finding}");
+    }
+    assert_eq!(of(0, 40, 1.0, 1.0).unwrap().concern, Concern::OneSided);
+    assert_eq!(of(40, 40, 1.0, 1.0).unwrap().concern, Concern::OneSided);
+}

@@ -7,11 +7,12 @@ mod merge;
 mod model;
 mod plan;
 mod score;
-mod sft;
+mod train;
 
 use std::process::ExitCode;
 
 use burnish_config::{COMMANDS, Command, Invocation, Resolved};
+use burnish_trainers::{Dpo, Sft};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -31,7 +32,8 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         None => ("--help", &[][..]),
     };
     match command {
-        "sft" => sft::run(rest),
+        "sft" => train::run::<Sft>(rest),
+        "dpo" => train::run::<Dpo>(rest),
         "generate" => generate::run(rest),
         "score" => score::run(rest),
         "eval" => eval::run(rest),

@@ -5,19 +5,23 @@ use std::fmt::Display;
 use std::path::Path;
 
 use crate::choice::{
-    Interval, LoraInit, ModelDtype, MuonVariant, Optimizer, PackingStrategy, ReduceWhen, SaveInterval,
+    DpoLoss, FDivergence, Interval, LoraInit, ModelDtype, MuonVariant, Optimizer, PackingStrategy,
+    ReduceWhen, SaveInterval,
 };
 use crate::command::{
-    ConvertOptions, EvalOptions, GenerateOptions, MergeOptions, PlanOptions, ScoreOptions, SftOptions,
+    ConvertOptions, DpoOptions, EvalOptions, GenerateOptions, KtoOptions, MergeOptions, PlanOptions,
+    ScoreOptions, SftOptions,
 };
 use crate::fault::{Fault, Origin};
 use crate::groups::{
-    GenerationOptions, InferenceRankOptions, LoggingOptions, LoraOptions, ModelOptions, MuonOptions,
-    PackingOptions, PreparationOptions, RankOptions, TrainingOptions,
+    DpoLossOptions, GenerationOptions, InferenceRankOptions, LoggingOptions, LoraOptions, ModelOptions,
+    MuonOptions, PackingOptions, PreparationOptions, RankOptions, ReferenceOptions, SourceOptions,
+    TrainingOptions,
 };
 use crate::raw::Raw;
 use crate::setting::Resume;
 use crate::table::{Entry, OptionGroup};
+use crate::trainer::{RunOptions, TrainerOptions};
 
 /// Where a command's checks put what they find.
 #[derive(Debug)]
@@ -469,49 +473,161 @@ impl MuonOptions {
     }
 }
 
-impl SftOptions {
-    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
-        self.model.ranges(checks);
-        checks.rows("dataset_name", &self.data.dataset_name);
-        if let Some(rows) = &self.data.eval_dataset_name {
+impl SourceOptions {
+    fn conflicts(&self, training: &TrainingOptions, checks: &mut Checks<'_>) {
+        checks.rows("dataset_name", &self.dataset_name);
+        if let Some(rows) = &self.eval_dataset_name {
             checks.rows("eval_dataset_name", rows);
         }
-        let rows = Path::new(&self.data.dataset_name);
+        let rows = Path::new(&self.dataset_name);
         // A folder may hold a test split; whether it does is found when it is read.
-        let no_rows =
-            self.data.eval_dataset_name.is_none() && self.data.test_split_size.is_none() && !rows.is_dir();
-        if let Some(size) = self.data.test_split_size {
+        let no_rows = self.eval_dataset_name.is_none() && self.test_split_size.is_none() && !rows.is_dir();
+        if let Some(size) = self.test_split_size {
             let share_or_count = size > 0.0 && size.is_finite() && (size < 1.0 || size.fract() == 0.0);
             checks.range(
                 "test_split_size",
                 share_or_count,
                 "a share between 0 and 1, or a whole number of rows",
             );
-            if self.data.eval_dataset_name.is_some() {
+            if self.eval_dataset_name.is_some() {
                 checks.conflict("test_split_size", "eval_dataset_name", "keep one of the two");
             }
         }
-        if self.training.eval_strategy != Interval::No && no_rows && !self.data.dataset_name.is_empty() {
-            let with = format!("dataset_name: {:?}, which has no splits", self.data.dataset_name);
+        if training.eval_strategy != Interval::No && no_rows && !self.dataset_name.is_empty() {
+            let with = format!("dataset_name: {:?}, which has no splits", self.dataset_name);
             checks.conflict(
                 "eval_strategy",
                 with,
                 "name the rows to evaluate on in eval_dataset_name, or hold some out with test_split_size",
             );
         }
-        self.preparation.ranges(checks);
+    }
+}
+
+/// What every trainer checks.
+fn trains(options: &RunOptions, checks: &mut Checks<'_>) {
+    options.model.ranges(checks);
+    options.data.conflicts(&options.training, checks);
+    options.preparation.ranges(checks);
+    options.lora.conflicts(&options.model, checks);
+    let adapts = options.lora.use_peft || options.model.adapter_name_or_path.is_some();
+    if options.training.random_weights && adapts {
+        checks.conflict(
+            "random_weights",
+            "training an adapter",
+            "train the whole model first: use_peft: false",
+        );
+    }
+    options.ranks.conflicts(&options.model, &options.training, checks);
+    options.training.conflicts(&options.logging, checks);
+    options.muon.conflicts(&options.training, checks);
+}
+
+impl SftOptions {
+    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
+        trains(&self.run_options(), checks);
         self.packing.conflicts(self.preparation.max_length, checks);
-        self.lora.conflicts(&self.model, checks);
-        if self.training.random_weights && (self.lora.use_peft || self.model.adapter_name_or_path.is_some()) {
+    }
+}
+
+/// What trainers check that divide by pairs or completions, which are those of all ranks.
+fn divides_by_rows(training: &TrainingOptions, checks: &mut Checks<'_>) {
+    if !training.average_tokens_across_devices {
+        checks.conflict(
+            "average_tokens_across_devices",
+            "a loss over rows, which is always that of all ranks",
+            "take it out",
+        );
+    }
+}
+
+impl DpoOptions {
+    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
+        trains(&self.run_options(), checks);
+        divides_by_rows(&self.training, checks);
+        self.loss.conflicts(checks);
+        self.reference.conflicts(self.lora.use_peft || self.model.adapter_name_or_path.is_some(), checks);
+    }
+}
+
+impl DpoLossOptions {
+    fn conflicts(&self, checks: &mut Checks<'_>) {
+        let has = |loss| self.loss_type.contains(&loss);
+        checks.range("beta", self.beta > 0.0 && self.beta.is_finite(), "a number above 0");
+        let smoothing = self.label_smoothing;
+        checks.range("label_smoothing", (0.0..1.0).contains(&smoothing), "a number from 0 to below 1");
+        if has(DpoLoss::ExoPair) && smoothing == 0.0 {
+            let mend = "set label_smoothing above 0, whose logarithm it takes; its paper has 1e-3";
+            checks.conflict("loss_type", "label_smoothing: 0", mend);
+        }
+        if has(DpoLoss::Robust) && smoothing >= 0.5 {
+            let mend = "set label_smoothing below 0.5: robust divides by 1 - 2 label_smoothing";
+            checks.conflict("loss_type", format!("label_smoothing: {smoothing}"), mend);
+        }
+        if let Some(weights) = &self.loss_weights {
+            if weights.len() != self.loss_type.len() {
+                let with = format!("loss_type: {}", checks.value("loss_type"));
+                checks.conflict("loss_weights", with, "give one weight per loss, or leave loss_weights out");
+            }
+            checks.range("loss_weights", weights.iter().all(|w| w.is_finite()), "finite numbers");
+        }
+        let ld_alpha = self.ld_alpha.is_none_or(|a| (0.0..=1.0).contains(&a));
+        checks.range("ld_alpha", ld_alpha, "null or a number from 0 to 1");
+        checks.range("discopop_tau", self.discopop_tau > 0.0, "a number above 0");
+        checks.range("f_alpha_divergence_coef", self.f_alpha_divergence_coef.is_finite(), "a number");
+        const SCORED: [DpoLoss; 8] = [
+            DpoLoss::Sigmoid,
+            DpoLoss::SigmoidNorm,
+            DpoLoss::Hinge,
+            DpoLoss::Ipo,
+            DpoLoss::ExoPair,
+            DpoLoss::Robust,
+            DpoLoss::Discopop,
+            DpoLoss::Sft,
+        ];
+        if self.f_divergence_type != FDivergence::ReverseKl
+            && let Some(loss) = self.loss_type.iter().find(|loss| !SCORED.contains(loss))
+        {
+            let mend = "use reverse_kl with it, or only sigmoid, sigmoid_norm, hinge, ipo, exo_pair, robust, discopop, sft";
+            checks.conflict("f_divergence_type", format!("loss_type: {loss}"), mend);
+        }
+        if self.use_weighting && (has(DpoLoss::Aot) || has(DpoLoss::AotUnpaired)) {
             checks.conflict(
-                "random_weights",
-                "training an adapter",
-                "train the whole model first: use_peft: false",
+                "use_weighting",
+                "loss_type: aot",
+                "these losses take pairs apart: keep one of the two",
             );
         }
-        self.ranks.conflicts(&self.model, &self.training, checks);
-        self.training.conflicts(&self.logging, checks);
-        self.muon.conflicts(&self.training, checks);
+    }
+}
+
+impl ReferenceOptions {
+    fn conflicts(&self, adapts: bool, checks: &mut Checks<'_>) {
+        checks.range("precompute_ref_batch_size", self.precompute_ref_batch_size != Some(0), AT_LEAST_1);
+        checks.range("ref_model_sync_steps", self.ref_model_sync_steps >= 1, AT_LEAST_1);
+        let alpha = (0.0..=1.0).contains(&self.ref_model_mixup_alpha);
+        checks.range("ref_model_mixup_alpha", alpha, "a number from 0 to 1");
+        if self.sync_ref_model && self.precompute_ref_log_probs {
+            let mend = "a reference that moves cannot be scored once before: keep one of the two";
+            checks.conflict("sync_ref_model", "precompute_ref_log_probs: true", mend);
+        }
+        if self.sync_ref_model && adapts {
+            let mend = "train the whole model, or leave the reference where it is";
+            checks.conflict("sync_ref_model", "training an adapter, whose reference is the base", mend);
+        }
+    }
+}
+
+impl KtoOptions {
+    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
+        trains(&self.run_options(), checks);
+        divides_by_rows(&self.training, checks);
+        let loss = &self.loss;
+        checks.range("beta", loss.beta > 0.0 && loss.beta.is_finite(), "a number above 0");
+        let weight = |w: f64| w >= 0.0 && w.is_finite();
+        checks.range("desirable_weight", weight(loss.desirable_weight), "a number that is at least 0");
+        checks.range("undesirable_weight", weight(loss.undesirable_weight), "a number that is at least 0");
+        self.reference.conflicts(self.lora.use_peft || self.model.adapter_name_or_path.is_some(), checks);
     }
 }
 

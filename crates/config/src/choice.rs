@@ -255,6 +255,60 @@ choices! {
         ChunkedNll = "chunked_nll",
     }
 
+    /// A loss over a pair of a chosen and a rejected completion.
+    DpoLoss {
+        /// The loss of DPO.
+        Sigmoid = "sigmoid",
+        /// SLiC's margin.
+        Hinge = "hinge",
+        /// IPO: a squared distance, per token.
+        Ipo = "ipo",
+        /// EXO.
+        ExoPair = "exo_pair",
+        /// NCA.
+        NcaPair = "nca_pair",
+        /// DPO with labels that may be wrong.
+        Robust = "robust",
+        /// BCO.
+        BcoPair = "bco_pair",
+        /// SPPO with hard labels.
+        SppoHard = "sppo_hard",
+        /// Sorted margins (AOT).
+        Aot = "aot",
+        /// Sorted rewards (AOT).
+        AotUnpaired = "aot_unpaired",
+        /// APO: chosen up, rejected down.
+        ApoZero = "apo_zero",
+        /// APO: both down, rejected more.
+        ApoDown = "apo_down",
+        /// DiscoPOP.
+        Discopop = "discopop",
+        /// Likelihood of the chosen completion.
+        Sft = "sft",
+        /// DPO per token.
+        SigmoidNorm = "sigmoid_norm",
+    }
+
+    /// How a log-ratio becomes a score.
+    FDivergence {
+        /// As it is.
+        ReverseKl = "reverse_kl",
+        /// 1 - e^-r.
+        ForwardKl = "forward_kl",
+        /// log 2 + log sigmoid(r).
+        JsDivergence = "js_divergence",
+        /// (e^((a - 1) r) - 1) / (a - 1).
+        AlphaDivergence = "alpha_divergence",
+    }
+
+    /// The loss of KTO.
+    KtoLossType {
+        /// With the KL term.
+        Kto = "kto",
+        /// Without it.
+        ApoZeroUnpaired = "apo_zero_unpaired",
+    }
+
     /// The end of a long row that is cut off.
     Truncation {
         /// The start is kept.

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::check::Checks;
+use crate::choice::Sampling;
 use crate::fault::{ConfigError, Fault, Origin};
 use crate::foreign;
 use crate::groups::{
-    BatchOptions, ConvertTargetOptions, GenerationOptions, InferenceRankOptions, InputOptions,
-    LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions, PackingOptions,
-    PreparationOptions, PromptOptions, RankOptions, SourceOptions, TrainingOptions,
+    BatchOptions, ConvertTargetOptions, DpoLossOptions, GenerationOptions, InferenceRankOptions,
+    InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions,
+    PackingOptions, PreferenceRowOptions, PreparationOptions, PromptOptions, RankOptions, ReferenceOptions,
+    SourceOptions, SupervisedOptions, TrainingOptions,
 };
 use crate::help;
 use crate::raw::Raw;
@@ -236,15 +238,25 @@ pub struct CommandInfo {
 macro_rules! commands {
     ($(
         $(#[doc = $doc:literal])+
-        $command:ident, $name:literal, $about:literal, needs $required:expr, {
+        $command:ident, $name:literal, $about:literal, needs $required:expr,
+        $(default { $($group_field:ident.$option:ident: $value:expr),+ $(,)? },)? {
             $($(#[doc = $field_doc:literal])+ $field:ident: $group:ident,)+
         }
     )+) => {
         $(
             $(#[doc = $doc])+
-            #[derive(Clone, Debug, Default, PartialEq)]
+            #[derive(Clone, Debug, PartialEq)]
             pub struct $command {
                 $($(#[doc = $field_doc])+ pub $field: $group,)+
+            }
+
+            impl Default for $command {
+                fn default() -> Self {
+                    #[allow(unused_mut, reason = "not every command has defaults of its own")]
+                    let mut options = Self { $($field: $group::default(),)+ };
+                    $($(options.$group_field.$option = $value;)+)?
+                    options
+                }
             }
 
             impl Command for $command {
@@ -253,7 +265,13 @@ macro_rules! commands {
                 const REQUIRED: &'static [&'static str] = &$required;
 
                 fn groups() -> Vec<(&'static str, Vec<Entry>)> {
-                    vec![$(($group::TITLE, $group::entries())),+]
+                    let mut groups = vec![$(($group::TITLE, $group::entries())),+];
+                    let mut values = Self::default().values().into_iter();
+                    // A command may have other defaults than the group.
+                    for entry in groups.iter_mut().flat_map(|(_, entries)| entries) {
+                        entry.default = values.next().map_or(Raw::Null, |(_, raw)| raw);
+                    }
+                    groups
                 }
 
                 fn set(&mut self, name: &str, raw: &Raw) -> Option<Result<(), Mismatch>> {
@@ -297,6 +315,60 @@ commands! {
         preparation: PreparationOptions,
         /// Rows to batches.
         packing: PackingOptions,
+        /// The loss.
+        loss: SupervisedOptions,
+        /// The adapter.
+        lora: LoraOptions,
+        /// The loop.
+        training: TrainingOptions,
+        /// The optimizer of matrices.
+        muon: MuonOptions,
+        /// The ranks.
+        ranks: RankOptions,
+        /// Metrics and progress.
+        logging: LoggingOptions,
+    }
+
+    /// Options of `burnish dpo`.
+    DpoOptions, "dpo", "Teach a model to prefer chosen completions over rejected ones (direct preference optimisation)",
+    needs ["model_name_or_path", "dataset_name"],
+    default { training.learning_rate: 1e-6 }, {
+        /// The model.
+        model: ModelOptions,
+        /// The rows.
+        data: SourceOptions,
+        /// Rows to tokens.
+        preparation: PreferenceRowOptions,
+        /// The loss.
+        loss: DpoLossOptions,
+        /// What the model is compared with.
+        reference: ReferenceOptions,
+        /// The adapter.
+        lora: LoraOptions,
+        /// The loop.
+        training: TrainingOptions,
+        /// The optimizer of matrices.
+        muon: MuonOptions,
+        /// The ranks.
+        ranks: RankOptions,
+        /// Metrics and progress.
+        logging: LoggingOptions,
+    }
+
+    /// Options of `burnish kto`.
+    KtoOptions, "kto", "Teach a model from completions that are marked desirable or not (Kahneman-Tversky optimisation)",
+    needs ["model_name_or_path", "dataset_name"],
+    default { training.learning_rate: 1e-6, training.train_sampling_strategy: Sampling::Sequential }, {
+        /// The model.
+        model: ModelOptions,
+        /// The rows.
+        data: SourceOptions,
+        /// Rows to tokens.
+        preparation: PreferenceRowOptions,
+        /// The loss.
+        loss: KtoLossOptions,
+        /// What the model is compared with.
+        reference: ReferenceOptions,
         /// The adapter.
         lora: LoraOptions,
         /// The loop.
@@ -365,6 +437,8 @@ commands! {
         preparation: PreparationOptions,
         /// Rows to batches.
         packing: PackingOptions,
+        /// The loss.
+        loss: SupervisedOptions,
         /// The adapter.
         lora: LoraOptions,
         /// The loop.

@@ -188,7 +188,11 @@ fn suggest(nearest: Option<&'static str>) -> String {
 }
 
 fn list(commands: &[&'static str]) -> String {
-    commands.iter().map(|name| format!("`burnish {name}`")).collect::<Vec<_>>().join(" and ")
+    let names: Vec<String> = commands.iter().map(|name| format!("`burnish {name}`")).collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 /// Everything that is wrong with the options of one command.

@@ -1,7 +1,7 @@
 //! Options with the names and defaults of TRL and Transformers.
 //!
 //! Each option is declared once, in a group ([`groups`]); flags, keys of a YAML or TOML file, `--help` and the reference
-//! all come from that table. Groups make up the options of a command: [`SftOptions`], [`GenerateOptions`],
+//! all come from that table. Groups make up the options of a command: [`SftOptions`], [`DpoOptions`], [`GenerateOptions`],
 //! [`ScoreOptions`], [`EvalOptions`], [`MergeOptions`], [`ConvertOptions`].
 //!
 //! Flags win over the file, the file over defaults. Everything that is wrong is reported at once ([`ConfigError`]), each
@@ -32,27 +32,30 @@ mod raw;
 mod setting;
 mod source;
 mod table;
+mod trainer;
 mod value;
 
 pub use check::Checks;
 pub use choice::{
-    AdapterReduce, BiasTraining, Interval, LoraInit, LossType, ModelDtype, MuonCoefficients, MuonScale,
-    MuonVariant, Optimizer, PackingStrategy, ReduceWhen, Sampling, SaveInterval, Scheduler, SlotDtype,
-    Transport, Truncation,
+    AdapterReduce, BiasTraining, DpoLoss, FDivergence, Interval, KtoLossType, LoraInit, LossType, ModelDtype,
+    MuonCoefficients, MuonScale, MuonVariant, Optimizer, PackingStrategy, ReduceWhen, Sampling, SaveInterval,
+    Scheduler, SlotDtype, Transport, Truncation,
 };
 pub use command::{
-    COMMANDS, Command, CommandInfo, ConvertOptions, EvalOptions, GenerateOptions, Invocation, MergeOptions,
-    PlanOptions, Resolved, ScoreOptions, SftOptions, nearest_command,
+    COMMANDS, Command, CommandInfo, ConvertOptions, DpoOptions, EvalOptions, GenerateOptions, Invocation,
+    KtoOptions, MergeOptions, PlanOptions, Resolved, ScoreOptions, SftOptions, nearest_command,
 };
 pub use fault::{ConfigError, Fault, Origin};
 pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
 pub use groups::{
-    BatchOptions, ConvertTargetOptions, GenerationOptions, InferenceRankOptions, InputOptions,
-    LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions, PackingOptions,
-    PreparationOptions, PromptOptions, RankOptions, SourceOptions, TrainingOptions,
+    BatchOptions, ConvertTargetOptions, DpoLossOptions, GenerationOptions, InferenceRankOptions,
+    InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions,
+    PackingOptions, PreferenceRowOptions, PreparationOptions, PromptOptions, RankOptions, ReferenceOptions,
+    SourceOptions, SupervisedOptions, TrainingOptions,
 };
 pub use help::{markdown, overview};
 pub use raw::Raw;
 pub use setting::{Modules, PadToMultiple, ReportTo, Resume, Steps, Verbatim, ZeroStage};
 pub use table::{Entry, Mismatch, OptionGroup, Source};
+pub use trainer::{RunOptions, TrainerOptions};
 pub use value::{Kind, OptionValue};

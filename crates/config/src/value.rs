@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::choice::DpoLoss;
 use crate::raw::{Raw, is_null_word};
 
 /// The shape of an option on the command line and in `--help`.
@@ -268,6 +269,38 @@ impl OptionValue for Vec<usize> {
 
     fn read(raw: &Raw) -> Option<Self> {
         list(raw)
+    }
+
+    fn write(&self) -> Raw {
+        Raw::List(self.iter().map(OptionValue::write).collect())
+    }
+}
+
+impl OptionValue for Vec<f64> {
+    const KIND: Kind = Kind::List;
+
+    fn expected() -> String {
+        "a list of numbers".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        list(raw)
+    }
+
+    fn write(&self) -> Raw {
+        Raw::List(self.iter().map(OptionValue::write).collect())
+    }
+}
+
+impl OptionValue for Vec<DpoLoss> {
+    const KIND: Kind = Kind::List;
+
+    fn expected() -> String {
+        format!("a list of {}", DpoLoss::WORDS.join(", "))
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        list(raw).filter(|losses: &Self| !losses.is_empty())
     }
 
     fn write(&self) -> Raw {

@@ -133,7 +133,7 @@ seed: 7
     assert_eq!(options.packing.packing_strategy, PackingStrategy::Bfd);
     assert!(options.packing.packing && options.packing.packs_evaluation());
     assert_eq!(options.training.save_strategy.word(), "no");
-    assert_eq!(options.training.loss_type, LossType::Nll);
+    assert_eq!(options.loss.loss_type, LossType::Nll);
     assert!(resolved.notes.iter().any(|note| note.contains("bf16")), "{:?}", resolved.notes);
 }
 

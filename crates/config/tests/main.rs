@@ -5,4 +5,5 @@ mod compatible;
 mod faults;
 mod flags;
 mod laws;
+mod preferences;
 mod scratch;

@@ -20,14 +20,18 @@ use burnish_store::HostTensor;
 use burnish_zero::Stage;
 use serde_json::{Map, Value, json};
 
+use crate::TrainError;
 use crate::leave::write_model;
 use crate::rank::Rank;
+use crate::setup::Setup;
+use crate::task::Task;
 use crate::training::Training;
 use crate::window::Window;
-use crate::{Sft, TrainError};
 
 /// The slot of a parameter's exact value.
 const VALUE: &str = "value";
+/// The slot of its value in a reference that has moved.
+const REFERENCE: &str = "reference";
 
 /// What counts up during a run.
 #[derive(Clone, Debug, Default)]
@@ -64,27 +68,27 @@ impl Save {
     }
 }
 
-impl Training<'_> {
+impl<T: Task> Training<'_, T> {
     /// Begins to save a checkpoint, with what it takes to resume or the model only, and goes on while it is written;
     /// `metric` is this step's evaluation, if there was one. A save before it is finished first.
     pub(crate) fn save(&mut self, metric: Option<f64>, with_state: bool) -> Result<(), TrainError> {
         self.finish_saving()?;
         let rank = self.rank;
         rank.check_replicas()?;
-        let sft = rank.sft;
-        let options = &sft.options.training;
+        let setup = rank.setup;
+        let options = &setup.options.training;
         let step = self.counters.step;
         if let Some(value) = metric
             && self.counters.improves(value, options.greater_wins())
         {
             self.counters.best = Some((value, step));
         }
-        let dir = sft.output_dir();
+        let dir = setup.output_dir();
         let share = rank.share()?;
         let mut writer =
             rank.lead_first("checkpoint", || Ok(CheckpointWriter::shared(&dir, step, share)?))?;
         // From here on everything is a copy, or a tensor that an update would copy: the step goes on.
-        let (exporter, folder) = (rank.exporter.clone(), sft.folder.clone());
+        let (exporter, folder) = (rank.exporter.clone(), setup.folder.clone());
         let (snapshot, state) = (rank.snapshot()?, self.trainer_state(with_state));
         let schema = serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null);
         let mut slots = Vec::new();
@@ -107,6 +111,17 @@ impl Training<'_> {
             let piece = if rows == held { tensor } else { tensor.piece(elements, &shape) };
             for (rows, piece) in rank.written(index, rows, piece)? {
                 slots.push((index, slot, exporter.registry().at(index).shape.clone(), rows, piece));
+            }
+        }
+        if let Some(store) = self.task.saved(&self.beside).filter(|_| with_state) {
+            for (index, parameter) in rank.plan.registry().iter().enumerate() {
+                if parameter.trainable && parameter.alias_of.is_none() {
+                    let (rows, value) = store.saved_rows(index)?;
+                    for (rows, piece) in rank.written(index, rows, value)? {
+                        let shape = exporter.registry().at(index).shape.clone();
+                        slots.push((index, REFERENCE, shape, rows, piece));
+                    }
+                }
             }
         }
         self.save.writing.start(step, move || {
@@ -153,8 +168,8 @@ impl Training<'_> {
         // A rank whose writing failed ends here, and tells the others.
         let written = written?;
         rank.world.barrier("checkpoint written")?;
-        let options = &rank.sft.options.training;
-        let dir = rank.sft.output_dir();
+        let options = &rank.setup.options.training;
+        let dir = rank.setup.output_dir();
         let path = path_of(&dir, step);
         if rank.leads() {
             written.commit()?;
@@ -177,8 +192,8 @@ impl Training<'_> {
     }
 
     fn trainer_state(&self, with_state: bool) -> TrainerState {
-        let sft = self.rank.sft;
-        let options = &sft.options.training;
+        let setup = self.rank.setup;
+        let options = &setup.options.training;
         let history = |record: &Record| -> Map<String, Value> {
             serde_json::from_str(&record.to_json()).unwrap_or_default()
         };
@@ -198,9 +213,9 @@ impl Training<'_> {
             ..TrainerState::default()
         };
         state.set_burnish(json!({
-            "trainer": "sft",
+            "trainer": setup.trainer,
             "seed": options.seed,
-            "rows": sft.train.examples.len(),
+            "rows": setup.rows,
             "global_batch": self.sampler.global_batch(),
             "cursor": self.counters.cursor,
             "num_tokens": self.counters.num_tokens,
@@ -210,8 +225,8 @@ impl Training<'_> {
             "window": self.window.to_json(),
             "has_state": with_state,
             "ranks": self.rank.world.size(),
-            "tp_size": sft.options.ranks.tp_size,
-            "zero_stage": sft.options.ranks.zero_stage.0,
+            "tp_size": setup.options.ranks.tp_size,
+            "zero_stage": setup.options.ranks.zero_stage.0,
         }));
         state
     }
@@ -219,7 +234,7 @@ impl Training<'_> {
     /// Puts the best checkpoint's weights back, with `load_best_model_at_end`.
     pub(crate) fn load_best(&mut self) -> Result<(), TrainError> {
         let rank = self.rank;
-        let options = &rank.sft.options.training;
+        let options = &rank.setup.options.training;
         let Some((value, step)) = self.counters.best.filter(|_| options.load_best_model_at_end) else {
             return Ok(());
         };
@@ -231,7 +246,7 @@ impl Training<'_> {
                 let rows = rank.held_rows(index);
                 if parameter.trainable && parameter.alias_of.is_none() && !rows.is_empty() {
                     let value = rank.local(index, rows, |rows| files.rows(parameter, rows))?;
-                    rank.store.put(index, to_device(value, &rank.sft.device));
+                    rank.store.put(index, to_device(value, &rank.setup.device));
                 }
             }
             rank.store.publish()?;
@@ -275,11 +290,11 @@ pub(crate) struct Resumed {
 
 impl Resumed {
     /// The checkpoint that options name, if they do; every rank checks its share of it.
-    pub(crate) fn find(sft: &Sft, group: &Group) -> Result<Option<Self>, TrainError> {
-        let options = &sft.options.training;
+    pub(crate) fn find(setup: &Setup, group: &Group) -> Result<Option<Self>, TrainError> {
+        let options = &setup.options.training;
         let checkpoint = match &options.resume_from_checkpoint {
             Resume::No => return Ok(None),
-            Resume::Newest => newest(sft, group)?,
+            Resume::Newest => newest(setup, group)?,
             Resume::From(path) => {
                 let checkpoint = Checkpoint::open(path)?;
                 checkpoint.verify_share(group.rank(), group.size())?;
@@ -316,6 +331,19 @@ impl Resumed {
         Ok(self.checkpoint.read_rows_as(&parameter.name, VALUE, store, shape, rows)?)
     }
 
+    /// Rows of a parameter of the reference, if the checkpoint has one that has moved.
+    pub(crate) fn reference(
+        &self,
+        parameter: &Parameter,
+        rows: Range<usize>,
+    ) -> Result<Option<HostTensor>, TrainError> {
+        if !self.checkpoint.contains(&parameter.name, REFERENCE) {
+            return Ok(None);
+        }
+        let (store, shape) = (parameter.precision.store, &parameter.shape);
+        Ok(Some(self.checkpoint.read_rows_as(&parameter.name, REFERENCE, store, shape, rows)?))
+    }
+
     /// Puts the optimizer and the counters where they were.
     pub(crate) fn restore(
         &self,
@@ -324,10 +352,10 @@ impl Resumed {
         optimizer: &mut Optimizer,
         owns: &dyn Fn(usize) -> bool,
     ) -> Result<Restored, TrainError> {
-        let sft = rank.sft;
-        let options = &sft.options.training;
+        let setup = rank.setup;
+        let options = &setup.options.training;
         for (key, what, now) in [
-            ("rows", "the number of training rows after preparation", json!(sft.train.examples.len())),
+            ("rows", "the number of training rows after preparation", json!(setup.rows)),
             (
                 "global_batch",
                 "the global batch (per_device_train_batch_size x ranks x gradient_accumulation_steps; \
@@ -335,6 +363,7 @@ impl Resumed {
                 json!(sampler.global_batch()),
             ),
             ("seed", "seed", json!(options.seed)),
+            ("trainer", "the command", json!(setup.trainer)),
         ] {
             if self.ours()[key] != now {
                 return Err(TrainError::OtherRun {
@@ -348,7 +377,7 @@ impl Resumed {
         let mut slots = Vec::new();
         // Slots that the checkpoint has in another dtype than this run keeps, and how many.
         let mut converted: BTreeMap<(&str, Dtype, Dtype), usize> = BTreeMap::new();
-        for (name, slot) in self.checkpoint.entries().filter(|(_, slot)| *slot != VALUE) {
+        for (name, slot) in self.checkpoint.entries().filter(|(_, slot)| ![VALUE, REFERENCE].contains(slot)) {
             let info = self.checkpoint.info(name, slot)?;
             let read = |rows| self.checkpoint.read_rows_as(name, slot, info.dtype, &info.shape, rows);
             let all = 0..info.shape.first().copied().unwrap_or(1);
@@ -378,7 +407,7 @@ impl Resumed {
             if piece.bytes.is_empty() {
                 continue;
             }
-            let mut tensor = to_device(piece, &sft.device);
+            let mut tensor = to_device(piece, &setup.device);
             if let Some(expected) = other {
                 tensor =
                     tensor.cast(if expected == Dtype::Bf16 { FloatDType::BF16 } else { FloatDType::F32 });
@@ -423,8 +452,8 @@ pub(crate) struct Restored {
 }
 
 /// The newest checkpoint of which every rank finds its share whole.
-fn newest(sft: &Sft, group: &Group) -> Result<Checkpoint, TrainError> {
-    let dir = sft.output_dir();
+fn newest(setup: &Setup, group: &Group) -> Result<Checkpoint, TrainError> {
+    let dir = setup.output_dir();
     let mut before = None;
     loop {
         // The lead looks; another rank's disk may lag behind.

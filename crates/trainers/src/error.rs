@@ -8,6 +8,7 @@ use burnish_comm::mpi::MpiError;
 use burnish_comm::tcp::TcpError;
 use burnish_core::Dtype;
 use burnish_data::DataError;
+use burnish_losses::LossError;
 use burnish_models::ModelError;
 use burnish_ops::OpsError;
 use burnish_optim::OptimError;
@@ -158,6 +159,14 @@ pub enum TrainError {
         /// Why.
         source: std::io::Error,
     },
+    /// A file that cannot be read.
+    #[error("{path}: cannot read: {source}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// Overflow at the least loss scale.
     #[error(
         "step {step}: gradients overflow even at the least loss scale: training does not learn any more; lower \
@@ -194,6 +203,9 @@ pub enum TrainError {
     /// Adapter.
     #[error(transparent)]
     Peft(#[from] PeftError),
+    /// The loss.
+    #[error(transparent)]
+    Loss(#[from] LossError),
     /// Optimizer.
     #[error(transparent)]
     Optim(#[from] OptimError),

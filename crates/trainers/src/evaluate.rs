@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use burnish_comm::Group;
 use burnish_data::{Collator, Example};
-use burnish_losses::{Tally, TokenLoss};
+use burnish_losses::{Metrics, Tally, TokenLoss};
 use burnish_models::{Decoder, Mode};
 
 use crate::token_task::supervised;
@@ -71,13 +71,23 @@ pub fn evaluate_on(
         tally.merge(&out.tally);
         tokens += batch.targets.len();
     }
-    let own = Sums { loss: tokens as f64, stop: false, written: false, tally };
-    let all = own.over(group)?;
-    Ok(Evaluation {
-        tally: all.tally,
-        rows: examples.len(),
-        batches,
-        tokens: all.loss as usize,
-        seconds: start.elapsed().as_secs_f64(),
-    })
+    let metrics = Metrics { sums: vec!["entropy", "mean_token_accuracy"], ..Metrics::default() };
+    Evaluation::over(group, &metrics, tally, (examples.len(), batches, tokens), start)
+}
+
+impl Evaluation {
+    /// What all ranks found together; of rows, batches and this rank's target tokens.
+    pub(crate) fn over(
+        group: &Group,
+        metrics: &Metrics,
+        tally: Tally,
+        (rows, batches, tokens): (usize, usize, usize),
+        start: Instant,
+    ) -> Result<Self, TrainError> {
+        let own = Sums { loss: tokens as f64, stop: false, written: false, tally };
+        let mut all = own.over(group, metrics)?;
+        all.tally.settle();
+        let seconds = start.elapsed().as_secs_f64();
+        Ok(Self { tally: all.tally, rows, batches, tokens: all.loss as usize, seconds })
+    }
 }

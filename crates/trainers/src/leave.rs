@@ -1,15 +1,16 @@
 //! What a finished run leaves behind.
 
 use burnish_comm::Bucket;
-use burnish_data::{Row, Source};
+use burnish_data::{Content, Row, Source};
 use burnish_models::{Exporter, Generation, GenerationConfig, ModelFolder, RowSource};
 use burnish_report::{Chart, ModelCard, Produced, replace};
 use burnish_store::{Attempt, FolderWriter, Placement, Share};
 use burnish_zero::Stage;
 
+use crate::TrainError;
 use crate::rank::Rank;
+use crate::setup::Setup;
 use crate::training::Outcome;
-use crate::{Sft, TrainError};
 
 /// New tokens of the sample at the end of a run.
 const SAMPLE_TOKENS: usize = 64;
@@ -37,12 +38,12 @@ impl Rank<'_> {
     /// The final model, the chart and the model card. Every rank calls it.
     pub(crate) fn leave(&self, outcome: &mut Outcome) -> Result<(), TrainError> {
         self.check_replicas()?;
-        let sft = self.sft;
-        let dir = sft.output_dir();
+        let setup = self.setup;
+        let dir = setup.output_dir();
         let share = self.share()?;
         let mut writer =
             self.lead_first("final model", || Ok(FolderWriter::shared(&dir, Placement::InPlace, share)?))?;
-        write_model(&self.exporter, &sft.folder, &mut writer, &self.snapshot()?)?;
+        write_model(&self.exporter, &setup.folder, &mut writer, &self.snapshot()?)?;
         let written = writer.finish()?;
         self.world.barrier("final model")?;
         if self.leads() {
@@ -56,7 +57,7 @@ impl Rank<'_> {
             outcome.sample = self.sample()?;
         }
         if self.leads() {
-            sft.card(outcome)?;
+            setup.card(outcome)?;
         }
         Ok(())
     }
@@ -85,26 +86,26 @@ impl Rank<'_> {
 
     /// A prompt and what the tuned model makes of it: `sample_prompt`, or the first row's.
     fn sample(&self) -> Result<Option<(String, String)>, TrainError> {
-        let sft = self.sft;
-        let rows = &sft.rows;
-        let ids = match &sft.options.logging.sample_prompt.0 {
+        let setup = self.setup;
+        let rows = &setup.prepared;
+        let ids = match &setup.options.logging.sample_prompt.0 {
             Some(text) => rows.prompt("sample_prompt", text)?,
             None => {
-                let data = &sft.options.data;
+                let data = &setup.options.data;
                 let source = Source::train(&data.dataset_name, &data.dataset_train_split)?;
                 let Some(record) = source.records().next() else { return Ok(None) };
                 let row = Row::parse(record?, &rows.rules.text_field)?;
                 let mut ids = rows.preparer().prompt(&row)?;
-                if !row.has_prompt_and_completion {
+                if matches!(row.content, Content::Language(_) | Content::Tokens { .. }) {
                     ids.truncate(SAMPLE_START);
                 }
                 ids
             }
         };
-        if ids.is_empty() || ids.len() >= sft.folder.spec().max_positions {
+        if ids.is_empty() || ids.len() >= setup.folder.spec().max_positions {
             return Ok(None);
         }
-        let config = GenerationConfig::read(sft.folder.path(), sft.folder.config())?;
+        let config = GenerationConfig::read(setup.folder.path(), setup.folder.config())?;
         let mut settings = Generation { max_new_tokens: SAMPLE_TOKENS, ..Generation::default() };
         settings.stop = config.stop;
         if settings.stop.is_empty() {
@@ -120,17 +121,10 @@ impl Rank<'_> {
     }
 }
 
-impl Sft {
+impl Setup {
     /// The model card.
     fn card(&self, outcome: &Outcome) -> Result<(), TrainError> {
         let dir = self.output_dir();
-        let defaults = burnish_config::SftOptions::default();
-        let given: Vec<(String, String)> = option_values(&self.options)
-            .into_iter()
-            .zip(option_values(&defaults))
-            .filter(|(now, default)| now != default)
-            .map(|(now, _)| now)
-            .collect();
         let name = dir.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy());
         let base = self.folder.path().display().to_string();
         let adapter = self.config.is_some() || self.adapter.is_some();
@@ -138,10 +132,10 @@ impl Sft {
             name: &name,
             base_model: &base,
             dataset: &self.options.data.dataset_name,
-            trainer: "sft",
+            trainer: self.trainer,
             produced: if adapter { Produced::Adapter } else { Produced::Model },
-            conversational: self.rows.templates.is_some(),
-            options: &given,
+            conversational: self.prepared.templates.is_some(),
+            options: &self.changed,
             records: &outcome.records,
             time: outcome.time,
             sample: outcome.sample.as_ref().map(|(a, b)| (a.as_str(), b.as_str())),
@@ -150,9 +144,4 @@ impl Sft {
         replace(&dir.join("README.md"), card.to_markdown().as_bytes())?;
         Ok(())
     }
-}
-
-fn option_values(options: &burnish_config::SftOptions) -> Vec<(String, String)> {
-    use burnish_config::Command;
-    options.values().into_iter().map(|(name, raw)| (name.to_owned(), raw.to_string())).collect()
 }

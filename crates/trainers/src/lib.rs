@@ -17,32 +17,47 @@
 //! ```
 
 mod checkpointing;
+mod dpo;
 mod error;
 mod evaluate;
 mod inference;
 mod leave;
+mod log_probs;
 mod micro_batch;
 mod optimizer;
+mod preferences;
+mod prepared;
 mod qk_clip;
 mod rank;
 mod ranks;
+mod reference;
 mod reporter;
+mod run;
 mod run_plan;
+mod scored;
+mod setup;
 mod sft;
 mod shared_layers;
 mod step_size;
 mod stop;
+mod supervised;
+mod task;
 mod token_task;
 mod training;
+mod tuned;
 mod window;
 
+pub use dpo::Dpo;
 pub use error::TrainError;
 pub use evaluate::{Evaluation, evaluate, evaluate_on};
 pub use inference::{Inference, InferenceRank};
 pub use micro_batch::MicroBatch;
+pub use prepared::{Prepared, packing, prepare_rows, row_options};
 pub use ranks::Ranks;
+pub use run::Trainer;
 pub use run_plan::RunPlan;
-pub use sft::{Prepared, Sft, lora_config, packing, prepare_rows, row_options};
+pub use sft::Sft;
 pub use stop::Stop;
 pub use token_task::supervised;
 pub use training::Outcome;
+pub use tuned::lora_config;

@@ -143,7 +143,7 @@ fn within(pieces: &[Range<usize>], own: &Range<usize>) -> Vec<Range<usize>> {
 impl Rank<'_> {
     /// The optimizer of this rank, and how it gets whole matrices. Every rank calls it.
     pub(crate) fn optimizer(&self) -> Result<(Optimizer, Exchange), TrainError> {
-        let options = &self.sft.options;
+        let options = &self.setup.options;
         let local = self.plan.local_registry(self.dp.rank());
         let global = self.exporter.registry();
         let muon = muon(&options.training, &options.muon);
@@ -156,7 +156,7 @@ impl Rank<'_> {
             _ => &self.world,
         };
         let most = self.plan.policy().bucket_elements;
-        let exchange = Exchange::new(group, &self.sft.device, matrices, most)?;
+        let exchange = Exchange::new(group, &self.setup.device, matrices, most)?;
         let adam = adamw(&options.training);
         let optimizer = match muon {
             None => Optimizer::adamw(&local, adam),

@@ -4,27 +4,24 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use burnish_comm::{Group, World};
-use burnish_config::{RankOptions, ReduceWhen, SftOptions};
+use burnish_config::{RankOptions, ReduceWhen};
 use burnish_core::{Parameter, Registry};
-use burnish_data::{Example, Step};
-use burnish_models::{
-    Exporter, Model, ModelError, Parallel, Planned, Reloaded, RowSource, to_device, to_host,
-};
+use burnish_models::{Exporter, Model, ModelError, Parallel, Reloaded, RowSource, to_device, to_host};
 use burnish_ops::AnyTensor;
 use burnish_store::HostTensor;
 use burnish_tp::Tp;
 use burnish_zero::{Plan, Policy, Stage, Store, Unit, Work};
 
+use crate::TrainError;
 use crate::checkpointing::Resumed;
 use crate::optimizer::{muon, work};
 use crate::qk_clip::LogitClip;
 use crate::ranks::axes;
-use crate::step_size::StepSize;
-use crate::{MicroBatch, Sft, TrainError};
+use crate::setup::Setup;
 
 /// A rank with everything that it trains.
 pub(crate) struct Rank<'a> {
-    pub(crate) sft: &'a Sft,
+    pub(crate) setup: &'a Setup,
     /// All ranks; the order of the scalars that travel once a step.
     pub(crate) world: Group,
     /// The ranks that take other rows of the batch.
@@ -41,19 +38,18 @@ pub(crate) struct Rank<'a> {
 
 impl<'a> Rank<'a> {
     /// Reads this rank's part of the parameters: from `resumed` what trains, from the model's folder the rest.
-    pub(crate) fn new(sft: &'a Sft, world: &World, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
-        let size = sft.options.ranks.tp_size;
+    pub(crate) fn new(
+        setup: &'a Setup,
+        world: &World,
+        resumed: Option<&Resumed>,
+    ) -> Result<Self, TrainError> {
+        let size = setup.options.ranks.tp_size;
         let (dp, tp) = axes(world, size)?;
-        let mut planned = sft.planned()?;
-        if size > 1 {
-            let SftOptions { training, ranks, preparation, .. } = &sft.options;
-            let step = StepSize::new(training, ranks, preparation, sft.folder.spec(), dp.size());
-            planned = planned.summing(step.adapter_sums(ranks, sft.folder.spec())).over(&tp)?;
-        }
+        let planned = setup.planned_over(&tp, dp.size())?;
         let registry = planned.local_registry();
-        let muon = muon(&sft.options.training, &sft.options.muon);
+        let muon = muon(&setup.options.training, &setup.options.muon);
         let work = |index: usize, _: &Parameter| work(muon.as_ref(), planned.registry().at(index));
-        let plan = Arc::new(plan(&registry, planned.units(), dp.size(), &sft.options.ranks, work)?);
+        let plan = Arc::new(plan(&registry, planned.units(), dp.size(), &setup.options.ranks, work)?);
         plan.agree(&dp)?;
         let exporter = planned.exporter();
         let files = resumed.map(|r| Reloaded::open(&exporter, r.checkpoint.path())).transpose()?;
@@ -62,48 +58,36 @@ impl<'a> Rank<'a> {
             let parameter = planned.registry().at(index);
             if let (Some(resumed), Some(files), true) = (resumed, &files, parameter.trainable) {
                 let read = |rows: Range<usize>| resumed.value(parameter, files, rows);
-                return Ok(to_device(planned.local(index, rows, read)?, &sft.device));
+                return Ok(to_device(planned.local(index, rows, read)?, &setup.device));
             }
             let whole = size == 1 && rows.len() == parameter.shape.first().copied().unwrap_or(1);
             if parameter.trainable || !whole {
-                return Ok(to_device(planned.local_rows(index, rows)?, &sft.device));
+                return Ok(to_device(planned.local_rows(index, rows)?, &setup.device));
             }
             // Frozen parameters are the same on every rank of this process: one copy serves all.
-            let mut frozen = sft.frozen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut frozen = setup.frozen.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(value) = frozen.get(&index) {
                 return Ok(value.clone());
             }
-            let value = to_device(planned.local_rows(index, rows)?, &sft.device);
+            let value = to_device(planned.local_rows(index, rows)?, &setup.device);
             frozen.insert(index, value.clone());
             Ok(value)
         };
-        let store = Arc::new(Store::new(plan.clone(), &dp, &sft.device, load)?);
+        let store = Arc::new(Store::new(plan.clone(), &dp, &setup.device, load)?);
         planned.make_initial()?;
         let world = world.group().channel("loop");
         let clip =
-            sft.options.muon.muon_qk_clip.map(|tau| Ok::<_, ModelError>((planned.qk_clip()?, tau as f32)));
+            setup.options.muon.muon_qk_clip.map(|tau| Ok::<_, ModelError>((planned.qk_clip()?, tau as f32)));
         let clip = clip.transpose()?;
         let model = planned.into_model(store.clone());
         let peaks = || model.decoder.logit_peaks();
         let logit_clip = clip.map(|(clip, tau)| LogitClip { clip, peaks: peaks(), tau });
-        Ok(Self { sft, world, dp, tp, parallel, plan, store, model, exporter, logit_clip })
+        Ok(Self { setup, world, dp, tp, parallel, plan, store, model, exporter, logit_clip })
     }
 
     /// Whether this rank speaks and writes for all.
     pub(crate) fn leads(&self) -> bool {
         self.world.rank() == 0
-    }
-
-    /// This rank's micro-batch of a step; without rows, one padding token that predicts nothing, since every rank runs
-    /// the same passes.
-    pub(crate) fn batch(&self, step: &Step, micro: usize) -> MicroBatch {
-        let slice = step.slice(self.dp.rank(), micro);
-        let rows: Vec<&Example> =
-            step.rows[slice.clone()].iter().map(|&i| &self.sft.train.examples[i]).collect();
-        if rows.is_empty() {
-            return MicroBatch::empty();
-        }
-        MicroBatch::new(self.sft.collator(self.sft.options.packing.packing).batch(&rows, slice.start))
     }
 
     /// What this rank writes of the model's own files, as it is now: later updates do not change it.
@@ -212,16 +196,4 @@ pub(crate) fn plan(
     policy.bucket_elements = options.reduce_bucket_size;
     policy.prefetch = options.stage3_prefetch;
     Ok(Plan::with_owners(registry, units, ranks, policy, work)?)
-}
-
-impl Sft {
-    /// The model's parameters under these options, before anything is read.
-    pub(crate) fn planned(&self) -> Result<Planned<'_>, TrainError> {
-        let tuning = self.tuning();
-        let mut planned = Planned::new(&self.folder, &tuning, self.trained, self.options.training.seed)?;
-        if self.options.muon.muon_per_head {
-            planned.split_heads();
-        }
-        Ok(planned)
-    }
 }

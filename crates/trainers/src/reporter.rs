@@ -2,7 +2,8 @@
 
 use burnish_report::{EventFile, MetricsLog, Progress, Record};
 
-use crate::{Sft, TrainError};
+use crate::TrainError;
+use crate::setup::Setup;
 
 /// The files and the terminal of the rank that speaks for all.
 pub(crate) struct Reporter {
@@ -13,12 +14,12 @@ pub(crate) struct Reporter {
 
 impl Reporter {
     /// Opens the files for a run of `total` steps of which `before` are done.
-    pub(crate) fn new(sft: &Sft, total: u64, before: u64) -> Result<Self, TrainError> {
-        let dir = sft.output_dir();
+    pub(crate) fn new(setup: &Setup, total: u64, before: u64) -> Result<Self, TrainError> {
+        let dir = setup.output_dir();
         let path = dir.join("metrics.jsonl");
         let metrics =
             if before > 0 { MetricsLog::resume(&path, before)? } else { MetricsLog::create(&path)? };
-        let logging = &sft.options.logging;
+        let logging = &setup.options.logging;
         let events = if logging.report_to.tensorboard {
             let folder = logging.logging_dir.clone().unwrap_or_else(|| dir.join("runs"));
             Some(EventFile::create(&folder, before)?)

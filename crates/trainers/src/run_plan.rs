@@ -13,9 +13,9 @@ use burnish_tp::AdapterSums;
 use burnish_zero::{Memory, Plan, Routes, Stage, ZeroError};
 
 use crate::rank::plan;
-use crate::sft::{lora_config, open_folder, trained_dtype, tuning};
 use crate::shared_layers::add_step;
 use crate::step_size::StepSize;
+use crate::tuned::{lora_config, open_folder, trained_dtype, tuning};
 use crate::window::Sums;
 use crate::{TrainError, optimizer};
 

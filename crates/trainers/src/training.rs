@@ -1,12 +1,11 @@
 //! The loop: micro-batches, the step, metrics, evaluation, checkpoints.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use burnish_comm::World;
-use burnish_config::{Interval, Sampling, SaveInterval, Scheduler, Steps};
-use burnish_data::{Order, Sampler, Step};
-use burnish_losses::Tally;
+use burnish_config::{Interval, SaveInterval, Scheduler, Steps};
+use burnish_data::{Sampler, Step};
+use burnish_losses::{Metrics, Tally};
 use burnish_models::{DropoutStep, Mode};
 use burnish_ops::AnyTensor;
 use burnish_optim::{LossScaler, Optimizer, Rates, Schedule, ScheduleKind, Unscale};
@@ -14,15 +13,14 @@ use burnish_report::{PeakMemory, Record};
 use burnish_zero::Exchange;
 
 use crate::checkpointing::{Counters, Restored, Resumed, Save};
-use crate::evaluate::evaluate_on;
 use crate::optimizer::peaks;
 use crate::qk_clip::Clipped;
 use crate::rank::Rank;
 use crate::reporter::Reporter;
 use crate::run_plan::moved;
-use crate::token_task::supervised;
+use crate::task::{Counts, Task};
 use crate::window::{Sums, Window};
-use crate::{MicroBatch, Ranks, Sft, Stop, TrainError};
+use crate::{Stop, TrainError};
 
 /// How a run ended.
 #[derive(Clone, Debug)]
@@ -40,8 +38,10 @@ pub struct Outcome {
 }
 
 /// A run in progress, on one rank. Counters, window and decisions are the same on all ranks.
-pub(crate) struct Training<'a> {
+pub(crate) struct Training<'a, T: Task> {
     pub(crate) rank: &'a Rank<'a>,
+    pub(crate) task: &'a T,
+    pub(crate) beside: T::Beside,
     pub(crate) sampler: Sampler,
     pub(crate) total: u64,
     pub(crate) optimizer: Optimizer,
@@ -53,6 +53,7 @@ pub(crate) struct Training<'a> {
     pub(crate) scaler: Option<LossScaler>,
     pub(crate) counters: Counters,
     pub(crate) window: Window,
+    metrics: Metrics,
     pub(crate) records: Vec<Record>,
     pub(crate) save: Save,
     /// What QK-Clip did in the last step.
@@ -72,60 +73,15 @@ struct Stepped {
     stop: bool,
 }
 
-impl Sft {
-    /// Runs on all ranks of this process to the end, or until `stop` is asked; the first rank's outcome.
-    ///
-    /// # Errors
-    /// If the loss is not a number (the last checkpoint stays), a file cannot be written, or a rank fails.
-    pub fn run(self, ranks: &Ranks, stop: &Stop) -> Result<Outcome, TrainError> {
-        ranks.run(|world| self.run_rank(world, stop))
-    }
-
-    fn run_rank(&self, world: &World, stop: &Stop) -> Result<Outcome, TrainError> {
-        let start = Instant::now();
-        let resumed = Resumed::find(self, &world.group())?;
-        let rank = Rank::new(self, world, resumed.as_ref())?;
-        let mut training = Training::new(&rank, resumed.as_ref())?;
-        drop(resumed);
-        let interrupted = training.go(stop)?;
-        let steps = training.counters.step;
-        if interrupted.is_none() {
-            training.load_best()?;
-        }
-        let Training { records, reporter, .. } = training;
-        if let Some(mut reporter) = reporter {
-            reporter.finish();
-        }
-        let mut outcome = Outcome { steps, interrupted, records, time: start.elapsed(), sample: None };
-        if outcome.interrupted.is_none() {
-            rank.leave(&mut outcome)?;
-        }
-        Ok(outcome)
-    }
-
-    /// The shape of steps over the training rows, for this many ranks.
-    pub(crate) fn sampler(&self, ranks: usize) -> Result<Sampler, TrainError> {
-        let options = &self.options.training;
-        let order = match options.train_sampling_strategy {
-            Sampling::Random => Order::Random,
-            Sampling::Sequential => Order::Sequential,
-        };
-        let sampler = Sampler::new(self.train.examples.len(), order, options.row_seed())
-            .per_device(options.per_device_train_batch_size)
-            .ranks(ranks)
-            .accumulation(options.gradient_accumulation_steps)
-            .global(self.options.ranks.global_batch_size)
-            .drop_last(options.dataloader_drop_last);
-        sampler.check()?;
-        Ok(sampler)
-    }
-}
-
-impl<'a> Training<'a> {
-    pub(crate) fn new(rank: &'a Rank<'a>, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
-        let sft = rank.sft;
-        let options = &sft.options.training;
-        let sampler = sft.sampler(rank.dp.size())?;
+impl<'a, T: Task> Training<'a, T> {
+    pub(crate) fn new(
+        rank: &'a Rank<'a>,
+        task: &'a T,
+        resumed: Option<&Resumed>,
+    ) -> Result<Self, TrainError> {
+        let setup = rank.setup;
+        let options = &setup.options.training;
+        let sampler = setup.sampler(rank.dp.size())?;
         let total = sampler.total_steps(options.num_train_epochs, options.max_steps) as u64;
         let kind = match options.lr_scheduler_type {
             Scheduler::Linear => ScheduleKind::Linear,
@@ -145,24 +101,29 @@ impl<'a> Training<'a> {
                 notes: vec![],
             },
         };
-        let mut reporter = if rank.leads() { Some(Reporter::new(sft, total, counters.step)?) } else { None };
+        let mut reporter =
+            if rank.leads() { Some(Reporter::new(setup, total, counters.step)?) } else { None };
         if optimizer.muon_options().is_some() {
             notes.push(optimizer.assignment().to_string());
         }
         if let Some(reporter) = &mut reporter {
             notes.iter().for_each(|note| reporter.note(note));
         }
+        let beside = task.beside(rank, resumed)?;
         Ok(Self {
             rank,
+            task,
+            beside,
             sampler,
             total,
             optimizer,
             exchange,
-            peaks: peaks(options, &sft.options.muon),
+            peaks: peaks(options, &setup.options.muon),
             schedule: Schedule::new(kind, 1.0, options.warmup_of(total), total),
             scaler: scaler.filter(|_| options.fp16),
             counters,
             window,
+            metrics: task.metrics(),
             records,
             save: Save::idle(),
             clipped: None,
@@ -172,9 +133,9 @@ impl<'a> Training<'a> {
     }
 
     /// Steps until the end, or a stop; then the checkpoint to go on from.
-    fn go(&mut self, stop: &Stop) -> Result<Option<PathBuf>, TrainError> {
-        let options = &self.rank.sft.options.training;
-        let logging = &self.rank.sft.options.logging;
+    pub(crate) fn go(&mut self, stop: &Stop) -> Result<Option<PathBuf>, TrainError> {
+        let options = &self.rank.setup.options.training;
+        let logging = &self.rank.setup.options.logging;
         let mut steps = self.sampler.steps(self.counters.cursor)?;
         while self.counters.step < self.total {
             let Some(step) = steps.next() else { break };
@@ -230,41 +191,45 @@ impl<'a> Training<'a> {
 
     /// One optimizer step.
     fn step(&mut self, step: &Step, stop: &Stop) -> Result<Stepped, TrainError> {
-        let rank = self.rank;
-        let (sft, store) = (rank.sft, &rank.store);
-        let options = &sft.options.training;
+        let (rank, task) = (self.rank, self.task);
+        let (setup, store) = (rank.setup, &rank.store);
+        let options = &setup.options.training;
         let micro_steps = step.micro_steps();
         // Evaluations and checkpoints are not the step's.
         rank.world.clear_traffic();
-        let batches: Vec<MicroBatch> = (0..micro_steps).map(|micro| rank.batch(step, micro)).collect();
-        let own_targets: f64 = batches.iter().map(|b| b.targets.len() as f64).sum();
-        let own_tokens: f64 = batches.iter().map(|b| b.num_tokens as f64).sum();
+        let batches: Vec<T::Batch> = (0..micro_steps).map(|micro| task.batch(rank, step, micro)).collect();
+        let own = task.counts(&batches);
+        let own_tokens: f64 = batches.iter().map(|b| task.num_tokens(b) as f64).sum();
         // Ranks that share layers take the same rows: one of them counts.
         let counts = f64::from(u8::from(rank.tp.rank() == 0));
-        let sums = rank.world.sum_f64(&[counts * own_targets, counts * own_tokens], "tokens of the step")?;
-        let tokens = sums[1] as u64;
-        // The one division of the step's loss: by the tokens of all ranks, or by this rank's and then by the ranks.
-        let denominator =
-            if options.average_tokens_across_devices { sums[0] } else { own_targets * rank.dp.size() as f64 };
+        let travels: Vec<f64> = own.iter().chain([&own_tokens]).map(|n| counts * n).collect();
+        let mut all = rank.world.sum_f64(&travels, "tokens of the step")?;
+        let tokens = all.pop().unwrap_or(0.0) as u64;
+        let totals = Counts { own, all, ranks: rank.dp.size() };
+        let ahead = task.ahead(rank, &self.beside, &batches, &totals)?;
+        let dropout = DropoutStep { seed: options.seed, step: self.counters.step };
         let mode = Mode::Train {
             recompute: options.gradient_checkpointing,
-            dropout: Some(DropoutStep { seed: options.seed, step: self.counters.step }),
+            dropout: task.drops_out().then_some(dropout),
         };
         let scale = self.scaler.as_ref().map_or(1.0, LossScaler::scale);
         let mut tally = Tally::new();
+        let mut own_loss = 0.0;
         for (micro, batch) in batches.iter().enumerate() {
             store.begin_micro_batch(micro + 1 == micro_steps);
             let pass = rank.pass(mode);
-            let out = supervised(&rank.model.decoder, batch, &pass, sft.loss(), denominator)?;
-            tally.merge(&out.tally);
-            pass.backward(&scaled(&out.loss, scale)?)?;
+            let part = task.loss(rank, &pass, (micro, batch), &totals, &ahead)?;
+            tally.merge(&part.tally);
+            own_loss += part.value;
+            pass.backward(&scaled(&part.loss, scale)?)?;
             store.end_micro_batch()?;
             rank.tp.check()?;
         }
-        let own_loss = tally.sums("loss").map_or(0.0, |(sum, _)| sum / denominator.max(1.0));
+        let own_loss = own_loss / task.divisor(&ahead);
         let (own_loss, tally) = if counts > 0.0 { (own_loss, tally) } else { (0.0, Tally::new()) };
         let sums = Sums { loss: own_loss, stop: stop.asked(), written: self.save.is_written(), tally };
-        let all = sums.over(&rank.world)?;
+        let mut all = sums.over(&rank.world, &self.metrics)?;
+        all.tally.settle();
         let loss = all.loss;
         let number = self.counters.step + 1;
         if !loss.is_finite() {
@@ -279,6 +244,7 @@ impl<'a> Training<'a> {
                 let applied = self.optimizer.step(clipped, &**store, &mut self.exchange, rates)?;
                 self.clipped = rank.clip_logits(&mut self.optimizer)?;
                 store.publish()?;
+                task.stepped(rank, &mut self.beside, number)?;
                 if let Some(scaler) = &mut self.scaler {
                     scaler.update(false);
                 }
@@ -363,12 +329,8 @@ impl<'a> Training<'a> {
     /// Evaluates and logs; the metric that decides which checkpoint is best.
     fn evaluate(&mut self) -> Result<Option<f64>, TrainError> {
         let rank = self.rank;
-        let sft = rank.sft;
-        let Some(data) = &sft.eval else { return Ok(None) };
-        let options = &sft.options.training;
-        let rows = options.per_device_eval_batch_size;
-        let collator = sft.collator(sft.options.packing.packs_evaluation());
-        let found = evaluate_on(&rank.dp, &rank.model.decoder, &data.examples, &collator, rows, sft.loss())?;
+        let options = &rank.setup.options.training;
+        let Some(found) = self.task.evaluate(rank, &self.beside)? else { return Ok(None) };
         rank.store.check()?;
         let mut record = Record::new(self.counters.step, self.counters.epoch);
         for (name, mean) in found.tally.means() {
@@ -387,6 +349,14 @@ impl<'a> Training<'a> {
         }
         self.say(record)?;
         Ok(value)
+    }
+
+    /// Ends what is said; the log.
+    pub(crate) fn end(mut self) -> Vec<Record> {
+        if let Some(reporter) = &mut self.reporter {
+            reporter.finish();
+        }
+        self.records
     }
 
     pub(crate) fn note(&mut self, text: &str) {

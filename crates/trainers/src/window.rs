@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use burnish_comm::{CommError, Group};
-use burnish_losses::Tally;
+use burnish_comm::{Bucket, CommError, Group};
+use burnish_losses::{Metrics, Tally};
 use burnish_report::Record;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Sums since the last log line; part of a checkpoint, so that a resumed run logs the same lines.
 #[derive(Debug)]
@@ -18,10 +18,6 @@ pub(crate) struct Window {
     tally: Tally,
     since: Instant,
 }
-
-const SUMS: [&str; 2] = ["entropy", "mean_token_accuracy"];
-/// What travels between ranks once a step, or once an evaluation.
-const TRAVELS: [&str; 3] = ["loss", SUMS[0], SUMS[1]];
 
 /// The scalars of a step that are summed over ranks, in one call.
 #[derive(Debug)]
@@ -36,24 +32,38 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// How many travel.
-    pub(crate) const SCALARS: usize = 3 + 2 * TRAVELS.len();
+    /// How many travel with the metrics of supervised fine-tuning.
+    pub(crate) const SCALARS: usize = 3 + 2 * 3;
 
-    pub(crate) fn over(&self, group: &Group) -> Result<Self, CommError> {
+    /// The sums over ranks; of the tally `loss` and `metrics`.
+    pub(crate) fn over(&self, group: &Group, metrics: &Metrics) -> Result<Self, CommError> {
         let flag = |on: bool| f64::from(u8::from(on));
         let mut values = vec![self.loss, flag(self.stop), flag(self.written)];
-        for name in TRAVELS {
-            let (numerator, denominator) = self.tally.sums(name).unwrap_or((0.0, 0.0));
-            values.extend([numerator, denominator]);
-        }
+        let (numerator, denominator) = self.tally.sums("loss").unwrap_or((0.0, 0.0));
+        values.extend([numerator, denominator]);
+        values.extend(metrics.sums_of(&self.tally));
         let sums = group.sum_f64(&values, "metrics")?;
-        let mut tally = Tally::new();
-        for (name, pair) in TRAVELS.iter().zip(sums[3..].chunks(2)) {
-            tally.add(name, pair[0], pair[1]);
+        let mut tally = metrics.tally(&sums[5..], &least(group, metrics.extremes_of(&self.tally))?);
+        if sums[4] != 0.0 {
+            tally.add("loss", sums[3], sums[4]);
         }
         let (stop, written) = (sums[1] > 0.0, sums[2] == group.size() as f64);
         Ok(Self { loss: sums[0], stop, written, tally })
     }
+}
+
+/// The least of each value over the ranks.
+fn least(group: &Group, own: Vec<f64>) -> Result<Vec<f64>, CommError> {
+    if own.is_empty() || group.size() == 1 {
+        return Ok(own);
+    }
+    let counts = vec![own.len(); group.size()];
+    let words: Vec<u64> = own.iter().map(|value| value.to_bits()).collect();
+    let all = group.all_gather_v(Bucket::new(words), &counts, "extremes of metrics").wait()?;
+    let of = |rank: usize, at: usize| f64::from_bits(all.of(rank)[at]);
+    Ok((0..own.len())
+        .map(|at| (0..group.size()).map(|rank| of(rank, at)).fold(f64::INFINITY, f64::min))
+        .collect())
 }
 
 impl Window {
@@ -83,13 +93,13 @@ impl Window {
         self.tokens as f64 / self.since.elapsed().as_secs_f64().max(1e-9)
     }
 
-    /// Fills a record and starts over. The loss is the mean of the steps' losses, as Transformers logs it; entropy
-    /// and accuracy are over all target tokens.
+    /// Fills a record and starts over. The loss is the mean of the steps' losses, as Transformers logs it; metrics are
+    /// over all that was counted (entropy and accuracy over target tokens), and left out where nothing was.
     pub(crate) fn close(&mut self, mut record: Record) -> Record {
         let seconds = self.since.elapsed().as_secs_f64();
         record.set("loss", self.loss / self.steps.max(1) as f64);
-        for name in SUMS {
-            record.set(name, self.tally.mean(name).unwrap_or(0.0));
+        for (name, mean) in self.tally.means().filter(|(name, _)| *name != "loss") {
+            record.set(name, mean);
         }
         record.set("step_time", seconds / self.steps.max(1) as f64);
         record.set("tokens_per_second", self.tokens as f64 / seconds.max(1e-9));
@@ -98,10 +108,8 @@ impl Window {
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let sums: Vec<Value> = SUMS
-            .iter()
-            .map(|n| self.tally.sums(n).map_or(json!([0.0, 0.0]), |(a, b)| json!([a, b])))
-            .collect();
+        let sums: Map<String, Value> =
+            self.tally.all_sums().map(|(name, (n, d))| (name.to_owned(), json!([n, d]))).collect();
         json!({"loss": self.loss, "steps": self.steps, "tokens": self.tokens, "moved": self.moved, "sums": sums})
     }
 
@@ -111,8 +119,8 @@ impl Window {
         window.steps = value["steps"].as_u64().unwrap_or(0);
         window.tokens = value["tokens"].as_u64().unwrap_or(0);
         window.moved = value["moved"].as_u64().unwrap_or(0);
-        for (i, name) in SUMS.iter().enumerate() {
-            let part = |j: usize| value["sums"][i][j].as_f64().unwrap_or(0.0);
+        for (name, pair) in value["sums"].as_object().into_iter().flatten() {
+            let part = |i: usize| pair[i].as_f64().unwrap_or(0.0);
             window.tally.add(name, part(0), part(1));
         }
         window

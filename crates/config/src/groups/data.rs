@@ -56,6 +56,41 @@ options! {
 }
 
 options! {
+    /// From a row with a preference to token ids.
+    PreferenceRowOptions, "Preparation";
+    /// Prompt and completion together are cut to this many tokens; null never cuts.
+    Trl max_length: Option<usize> = Some(1024);
+    /// Which end of a long row is kept.
+    Trl truncation_mode: Truncation = Truncation::KeepStart;
+    /// A .jinja file, or a folder with a tokenizer, whose chat template to use.
+    Trl chat_template_path: Option<PathBuf> = None;
+    /// The end-of-sequence token; by default the tokenizer's.
+    Trl eos_token: Option<String> = None;
+    /// The padding token; by default the tokenizer's, then its end-of-sequence token.
+    Trl pad_token: Option<String> = None;
+    /// Batches never have padding here, whatever this says.
+    Trl padding_free: bool = false;
+    /// As padding_free.
+    Trl pad_to_multiple_of: PadToMultiple = PadToMultiple(None);
+}
+
+impl PreferenceRowOptions {
+    /// What it shares with the preparation of other rows.
+    #[must_use]
+    pub fn preparation(&self) -> PreparationOptions {
+        let Self { max_length, truncation_mode, chat_template_path, eos_token, pad_token, .. } = self.clone();
+        PreparationOptions {
+            max_length,
+            truncation_mode,
+            chat_template_path,
+            eos_token,
+            pad_token,
+            ..PreparationOptions::default()
+        }
+    }
+}
+
+options! {
     /// From rows to batches.
     PackingOptions, "Packing";
     /// Join rows to fill max_length.

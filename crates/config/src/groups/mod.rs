@@ -2,20 +2,26 @@
 
 mod convert;
 mod data;
+mod dpo;
 mod generation;
+mod kto;
 mod logging;
 mod lora;
 mod model;
 mod muon;
 mod ranks;
+mod reference;
 mod training;
 
 pub use convert::ConvertTargetOptions;
-pub use data::{InputOptions, PackingOptions, PreparationOptions, SourceOptions};
+pub use data::{InputOptions, PackingOptions, PreferenceRowOptions, PreparationOptions, SourceOptions};
+pub use dpo::DpoLossOptions;
 pub use generation::{GenerationOptions, PromptOptions};
+pub use kto::KtoLossOptions;
 pub use logging::LoggingOptions;
 pub use lora::LoraOptions;
 pub use model::{MergeTargetOptions, ModelOptions};
 pub use muon::MuonOptions;
 pub use ranks::{InferenceRankOptions, RankOptions};
-pub use training::{BatchOptions, TrainingOptions};
+pub use reference::ReferenceOptions;
+pub use training::{BatchOptions, SupervisedOptions, TrainingOptions};

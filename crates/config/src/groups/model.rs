@@ -10,7 +10,7 @@ options! {
     ModelOptions, "Model";
     /// Folder of the model in Hugging Face's format.
     Trl model_name_or_path: PathBuf = PathBuf::new();
-    /// Folder of a PEFT adapter to load over the model; `sft` goes on training it.
+    /// Folder of a PEFT adapter to load over the model; training goes on with it.
     Burnish adapter_name_or_path: Option<PathBuf> = None;
     /// Element type of the weights after loading; `auto` keeps the folder's.
     Trl dtype: ModelDtype = ModelDtype::Float32;

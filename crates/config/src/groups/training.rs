@@ -15,6 +15,13 @@ options! {
 }
 
 options! {
+    /// The loss of supervised fine-tuning.
+    SupervisedOptions, "Loss";
+    /// The loss; `dft` weights each token by its own probability, `chunked_nll` is `nll`.
+    Trl loss_type: LossType = LossType::Nll;
+}
+
+options! {
     /// The training loop.
     TrainingOptions, "Training";
     /// Folder for everything the run leaves behind.
@@ -33,8 +40,6 @@ options! {
     Transformers num_train_epochs: f64 = 3.0;
     /// Optimizer steps; when positive, this and not num_train_epochs ends the run.
     Transformers max_steps: i64 = -1;
-    /// The loss; `dft` weights each token by its own probability, `chunked_nll` is `nll`.
-    Trl loss_type: LossType = LossType::Nll;
     /// The highest learning rate.
     Trl learning_rate: f64 = 2e-5;
     /// The learning rate's course after warm-up.

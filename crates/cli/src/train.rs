@@ -1,27 +1,28 @@
-//! `burnish sft`: supervised fine-tuning.
+//! The commands that train: `burnish sft`, `burnish dpo`, `burnish kto`.
 
 use std::process::ExitCode;
 
 use anyhow::Context;
 use burn::tensor::Device;
-use burnish_config::SftOptions;
+use burnish_config::{Command, TrainerOptions};
 use burnish_report::{bytes, count, duration, replace};
-use burnish_trainers::{Outcome, Ranks, Sft, Stop};
+use burnish_trainers::{Outcome, Ranks, Stop, Trainer};
 
-pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
-    let Some(resolved) = crate::options::<SftOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
-    crate::use_threads(resolved.options.model.threads)?;
+/// Runs the command of a trainer.
+pub(crate) fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
+    let Some(resolved) = crate::options::<T::Options>(words)? else { return Ok(ExitCode::SUCCESS) };
+    let common = resolved.options.run_options();
+    crate::use_threads(common.model.threads)?;
     let record = serde_json::Value::Object(resolved.to_json());
-    let options = resolved.options;
-    let output_dir = options.training.output_dir.clone();
-    let ranks = Ranks::of(&options.ranks)?;
+    let output_dir = common.training.output_dir;
+    let ranks = Ranks::of(&common.ranks)?;
     let lead = ranks.lead();
     let mut note = |note: &str| {
         if lead {
             eprintln!("note: {note}");
         }
     };
-    let run = Sft::prepare(options, &ranks, &Device::flex(), &mut note)?;
+    let run = T::prepare(resolved.options, &ranks, &Device::flex(), &mut note)?;
     if lead {
         eprintln!("{}", run.summary()?);
         replace(&output_dir.join("burnish.json"), serde_json::to_string_pretty(&record)?.as_bytes())?;
@@ -49,17 +50,17 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     if !lead {
         return Ok(if outcome.interrupted.is_some() { ExitCode::from(130) } else { ExitCode::SUCCESS });
     }
-    Ok(report(&outcome, &output_dir, words))
+    Ok(report(T::Options::NAME, &outcome, &output_dir, words))
 }
 
-fn report(outcome: &Outcome, output_dir: &std::path::Path, words: &[String]) -> ExitCode {
+fn report(command: &str, outcome: &Outcome, output_dir: &std::path::Path, words: &[String]) -> ExitCode {
     if let Some(checkpoint) = &outcome.interrupted {
         let quoted: Vec<String> = words
             .iter()
             .map(|w| if w.contains(char::is_whitespace) { format!("'{w}'") } else { w.clone() })
             .collect();
         eprintln!(
-            "stopped at step {}; saved {}\nto go on: burnish sft {} --resume_from_checkpoint true",
+            "stopped at step {}; saved {}\nto go on: burnish {command} {} --resume_from_checkpoint true",
             outcome.steps,
             checkpoint.display(),
             quoted.join(" ")

@@ -1,0 +1,64 @@
+//! What the commands that train have in common.
+
+use crate::command::{Command, DpoOptions, KtoOptions, SftOptions};
+use crate::groups::{
+    LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PreparationOptions, RankOptions, SourceOptions,
+    TrainingOptions,
+};
+
+/// The options of a run, whatever is trained.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunOptions {
+    /// The model.
+    pub model: ModelOptions,
+    /// The rows.
+    pub data: SourceOptions,
+    /// Rows to tokens.
+    pub preparation: PreparationOptions,
+    /// The adapter.
+    pub lora: LoraOptions,
+    /// The loop.
+    pub training: TrainingOptions,
+    /// The optimizer of matrices.
+    pub muon: MuonOptions,
+    /// The ranks.
+    pub ranks: RankOptions,
+    /// Metrics and progress.
+    pub logging: LoggingOptions,
+}
+
+/// A command that trains.
+pub trait TrainerOptions: Command + Clone {
+    /// What it has in common with the others.
+    fn run_options(&self) -> RunOptions;
+
+    /// The options that differ from their defaults, in reading order.
+    fn changed(&self) -> Vec<(String, String)> {
+        let defaults = Self::default().values();
+        let pairs = self.values().into_iter().zip(defaults);
+        let changed = pairs.filter(|(now, then)| now != then);
+        changed.map(|((name, raw), _)| (name.to_owned(), raw.to_string())).collect()
+    }
+}
+
+macro_rules! trainers {
+    ($($command:ident: $preparation:ident),+) => {$(
+        impl TrainerOptions for $command {
+            fn run_options(&self) -> RunOptions {
+                let Self { model, data, preparation, lora, training, muon, ranks, logging, .. } = self.clone();
+                let preparation = $preparation(preparation);
+                RunOptions { model, data, preparation, lora, training, muon, ranks, logging }
+            }
+        }
+    )+};
+}
+
+fn as_it_is(preparation: PreparationOptions) -> PreparationOptions {
+    preparation
+}
+
+fn of_preferences(preparation: crate::groups::PreferenceRowOptions) -> PreparationOptions {
+    preparation.preparation()
+}
+
+trainers! { SftOptions: as_it_is, DpoOptions: of_preferences, KtoOptions: of_preferences }

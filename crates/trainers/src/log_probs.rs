@@ -1,0 +1,30 @@
+//! Log-probabilities of a micro-batch's targets.
+
+use burnish_data::{Completions, Span};
+use burnish_losses::Completion;
+use burnish_models::{Decoder, Pass};
+use burnish_ops::{AnyTensor, TokenStats, head_log_probs, select_rows};
+
+use crate::{MicroBatch, TrainError};
+
+/// Log-probabilities and entropies of the targets `[2, targets]` for a loss to be put on, and what is known of each.
+pub(crate) fn log_probs(
+    model: &Decoder,
+    batch: &MicroBatch,
+    pass: &Pass,
+) -> Result<(AnyTensor, TokenStats), TrainError> {
+    let hidden = model.hidden(&batch.tokens, pass)?;
+    let hidden = select_rows(&hidden, &batch.rows)?;
+    let hidden = model.final_norm(&hidden, pass)?;
+    let head = model.head(pass, &batch.row_ids)?;
+    Ok(head_log_probs(&hidden, &head, model.vocab_shard(), &batch.targets, model.head_options(1.0))?)
+}
+
+/// The micro-batch of documents that each end in a completion; one padding token where there are none.
+pub(crate) fn micro_batch(documents: Completions) -> (MicroBatch, Vec<Completion>) {
+    let scored = |span: &Span| Completion { targets: span.targets.clone(), tokens: span.tokens };
+    let spans = documents.spans.iter().map(scored).collect();
+    let batch =
+        if documents.batch.is_empty() { MicroBatch::empty() } else { MicroBatch::new(documents.batch) };
+    (batch, spans)
+}

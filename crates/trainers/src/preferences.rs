@@ -1,0 +1,307 @@
+//! Preference optimisation as a task of the loop: pairs of a chosen and a rejected completion.
+
+use std::time::Instant;
+
+use burnish_comm::{Bucket, Group};
+use burnish_config::ReferenceOptions;
+use burnish_data::{CompletionCollator, PreferenceExample, Prepared, Step};
+use burnish_losses::{Completion, Dpo, FirstPass, Match, Metrics, Pair, PairCounts, PairSums, Tally};
+use burnish_models::{Mode, Pass};
+use burnish_ops::TokenStats;
+use burnish_zero::Store;
+
+use crate::checkpointing::Resumed;
+use crate::evaluate::Evaluation;
+use crate::log_probs::{log_probs, micro_batch};
+use crate::rank::Rank;
+use crate::reference::Reference;
+use crate::scored::{Key, Scored};
+use crate::task::{Counts, Part, Task};
+use crate::{MicroBatch, TrainError};
+
+/// Pairs, and the loss over them.
+pub(crate) struct Preferences {
+    pub(crate) loss: Dpo,
+    pub(crate) train: Prepared<PreferenceExample>,
+    pub(crate) eval: Option<Prepared<PreferenceExample>>,
+    pub(crate) collator: CompletionCollator,
+    pub(crate) reference: ReferenceOptions,
+    pub(crate) drops_out: bool,
+    /// What the reference's sums depend on besides the model.
+    pub(crate) summed_by: String,
+}
+
+/// A rank's pairs of a micro-batch.
+pub(crate) struct PairBatch {
+    batch: MicroBatch,
+    /// The chosen and the rejected completion of each.
+    pairs: Vec<[Completion; 2]>,
+    /// The rows of the data set.
+    rows: Vec<usize>,
+    /// The place of the first in the step.
+    first: usize,
+}
+
+impl PairBatch {
+    fn chosen_targets(&self) -> f64 {
+        self.pairs.iter().map(|[chosen, _]| chosen.targets.len() as f64).sum()
+    }
+}
+
+/// The reference, or what it said.
+pub(crate) enum Compared {
+    With(Reference),
+    Before { train: Scored, eval: Option<Scored> },
+}
+
+/// What pairs are compared with, by micro-batch and pair.
+pub(crate) struct Against {
+    reference: Vec<Vec<[f64; 2]>>,
+    matches: Vec<Vec<Match>>,
+}
+
+impl Preferences {
+    /// A batch of the pairs `rows` of a data set, of which the first is number `first` of its step.
+    fn pairs(&self, data: &Prepared<PreferenceExample>, rows: Vec<usize>, first: usize) -> PairBatch {
+        let examples: Vec<&PreferenceExample> = rows.iter().map(|&row| &data.examples[row]).collect();
+        let (batch, mut chosen) = micro_batch(self.collator.preferences(&examples, first).completions);
+        let rejected = chosen.split_off(rows.len());
+        let pairs = chosen.into_iter().zip(rejected).map(|(chosen, rejected)| [chosen, rejected]).collect();
+        PairBatch { batch, pairs, rows, first }
+    }
+
+    /// The summed log-probabilities of each pair's completions.
+    fn sums(&self, log_probs: &[f32], pairs: &[[Completion; 2]]) -> Vec<[f64; 2]> {
+        let of = |completion: &Completion| &log_probs[completion.targets.clone()];
+        pairs.iter().map(|[chosen, rejected]| self.loss.sums(of(chosen), of(rejected))).collect()
+    }
+
+    /// What the reference says of a batch: of the training rows, or of those to evaluate on.
+    fn referred(
+        &self,
+        rank: &Rank<'_>,
+        beside: &Compared,
+        batch: &PairBatch,
+        trains: bool,
+    ) -> Result<Vec<[f64; 2]>, TrainError> {
+        let of =
+            |scored: &Scored| batch.rows.iter().map(|&row| [scored.of(row)[0], scored.of(row)[1]]).collect();
+        Ok(match beside {
+            Compared::With(reference) => self.sums(&reference.log_probs(rank, &batch.batch)?, &batch.pairs),
+            Compared::Before { train, .. } if trains => of(train),
+            Compared::Before { eval, .. } => eval.as_ref().map(of).unwrap_or_default(),
+        })
+    }
+
+    /// What each pair is compared with, of all pairs of all data-parallel ranks, where the loss sorts.
+    fn matches(
+        &self,
+        group: &Group,
+        batches: &[PairBatch],
+        policy: &[Vec<[f64; 2]>],
+        reference: &[Vec<[f64; 2]>],
+    ) -> Result<Vec<Vec<Match>>, TrainError> {
+        // The place in the step, then the sums; as bits, which is what travels whole.
+        let mut own: Vec<u64> = Vec::new();
+        for (batch, (policy, reference)) in batches.iter().zip(policy.iter().zip(reference)) {
+            for (at, (p, r)) in policy.iter().zip(reference).enumerate() {
+                own.push((batch.first + at) as u64);
+                own.extend([p[0], p[1], r[0], r[1]].map(f64::to_bits));
+            }
+        }
+        let lengths =
+            group.all_gather_v(Bucket::new(vec![own.len() as u64]), &vec![1; group.size()], "pairs to sort");
+        let lengths: Vec<usize> = lengths.wait()?.iter().flatten().map(|&length| length as usize).collect();
+        let all = group.all_gather_v(Bucket::new(own), &lengths, "sums to sort").wait()?;
+        let mut all: Vec<(u64, PairSums)> = all
+            .iter()
+            .flat_map(|part| part.chunks_exact(5))
+            .map(|pair| {
+                let [chosen, rejected, reference_chosen, reference_rejected] =
+                    [1, 2, 3, 4].map(|i| f64::from_bits(pair[i]));
+                (pair[0], PairSums { chosen, rejected, reference_chosen, reference_rejected })
+            })
+            .collect();
+        all.sort_by_key(|(place, _)| *place);
+        let sums: Vec<PairSums> = all.iter().map(|(_, sums)| *sums).collect();
+        let matches = self.loss.matches(&sums);
+        let of = |place: usize| {
+            let at = all.partition_point(|(other, _)| *other < place as u64);
+            matches[at]
+        };
+        Ok(batches.iter().map(|b| (0..b.pairs.len()).map(|at| of(b.first + at)).collect()).collect())
+    }
+
+    /// The pairs of a batch as the loss takes them.
+    fn compared(batch: &PairBatch, reference: &[[f64; 2]], matches: Option<&Vec<Match>>) -> Vec<Pair> {
+        let pairs = batch.pairs.iter().zip(reference).enumerate();
+        let pair = |(at, ([chosen, rejected], reference)): (usize, (&[Completion; 2], &[f64; 2]))| Pair {
+            chosen: chosen.clone(),
+            rejected: rejected.clone(),
+            reference: *reference,
+            matched: matches.map(|matches| matches[at]),
+        };
+        pairs.map(pair).collect()
+    }
+
+    /// The policy's log-probabilities of a batch, without gradients.
+    fn policy(rank: &Rank<'_>, batch: &PairBatch) -> Result<TokenStats, TrainError> {
+        let decoder = &rank.model.decoder;
+        let (_, stats) = log_probs(decoder, &batch.batch, &decoder.pass(Mode::Score))?;
+        rank.tp.check()?;
+        Ok(stats)
+    }
+
+    /// What the reference says of all rows, from disk where it has been said before.
+    fn scored(
+        &self,
+        rank: &Rank<'_>,
+        reference: &Reference,
+        data: &Prepared<PreferenceExample>,
+    ) -> Result<Scored, TrainError> {
+        let mut key = Key::of_start(rank, "sums of pairs")?;
+        key.text(&self.summed_by);
+        for PreferenceExample { prompt, chosen, rejected, .. } in &data.examples {
+            [prompt, chosen, rejected].into_iter().for_each(|ids| key.ids(ids));
+        }
+        let options = &rank.setup.options.training;
+        let dir = self.reference.precompute_ref_dir.clone();
+        let dir = dir.unwrap_or_else(|| options.output_dir.join("reference"));
+        let size = self.reference.precompute_ref_batch_size.unwrap_or(options.per_device_train_batch_size);
+        Scored::new(rank, &dir, key, (data.examples.len(), 2, size), |rows| {
+            let batch = self.pairs(data, rows.to_vec(), 0);
+            let sums = self.sums(&reference.log_probs(rank, &batch.batch)?, &batch.pairs);
+            reference.release(rank);
+            Ok(sums.concat())
+        })
+    }
+}
+
+impl Task for Preferences {
+    type Batch = PairBatch;
+    type Beside = Compared;
+    type Ahead = Against;
+
+    fn tokens(&self) -> usize {
+        self.train.statistics.tokens
+    }
+
+    fn metrics(&self) -> Metrics {
+        self.loss.metrics()
+    }
+
+    fn beside(&self, rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<Compared, TrainError> {
+        let reference = Reference::start(rank, resumed)?;
+        if !self.reference.precompute_ref_log_probs {
+            return Ok(Compared::With(reference));
+        }
+        let train = self.scored(rank, &reference, &self.train)?;
+        let eval = self.eval.as_ref().map(|eval| self.scored(rank, &reference, eval)).transpose()?;
+        Ok(Compared::Before { train, eval })
+    }
+
+    fn batch(&self, rank: &Rank<'_>, step: &Step, micro: usize) -> PairBatch {
+        let slice = step.slice(rank.dp.rank(), micro);
+        self.pairs(&self.train, step.rows[slice.clone()].to_vec(), slice.start)
+    }
+
+    fn num_tokens(&self, batch: &PairBatch) -> usize {
+        batch.batch.num_tokens
+    }
+
+    fn counts(&self, batches: &[PairBatch]) -> Vec<f64> {
+        let pairs = batches.iter().map(|b| b.pairs.len() as f64).sum();
+        vec![pairs, batches.iter().map(PairBatch::chosen_targets).sum()]
+    }
+
+    fn ahead(
+        &self,
+        rank: &Rank<'_>,
+        beside: &Compared,
+        batches: &[PairBatch],
+        _counts: &Counts,
+    ) -> Result<Against, TrainError> {
+        let referred = |batch| self.referred(rank, beside, batch, true);
+        let reference = batches.iter().map(referred).collect::<Result<Vec<_>, _>>()?;
+        let mut matches = Vec::new();
+        if self.loss.needs() == FirstPass::Scores {
+            let policy = |batch| Ok(self.sums(&Self::policy(rank, batch)?.log_prob, &batch.pairs));
+            let policy = batches.iter().map(policy).collect::<Result<Vec<_>, TrainError>>()?;
+            matches = self.matches(&rank.dp, batches, &policy, &reference)?;
+        }
+        match beside {
+            Compared::With(reference) => reference.release(rank),
+            Compared::Before { .. } => rank.store.release(),
+        }
+        Ok(Against { reference, matches })
+    }
+
+    fn loss(
+        &self,
+        rank: &Rank<'_>,
+        pass: &Pass,
+        (micro, batch): (usize, &PairBatch),
+        counts: &Counts,
+        ahead: &Against,
+    ) -> Result<Part, TrainError> {
+        let (scores, stats) = log_probs(&rank.model.decoder, &batch.batch, pass)?;
+        let pairs = Self::compared(batch, &ahead.reference[micro], ahead.matches.get(micro));
+        let counts = PairCounts { pairs: counts.all[0], chosen_targets: counts.all[1] };
+        let terms = self.loss.terms(&stats, &pairs, counts)?;
+        Ok(Part { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
+    }
+
+    fn drops_out(&self) -> bool {
+        self.drops_out
+    }
+
+    fn stepped(&self, rank: &Rank<'_>, beside: &mut Compared, done: u64) -> Result<(), TrainError> {
+        match beside {
+            Compared::With(reference) => reference.moved(rank, &self.reference, done),
+            Compared::Before { .. } => Ok(()),
+        }
+    }
+
+    fn saved<'b>(&self, beside: &'b Compared) -> Option<&'b Store> {
+        match beside {
+            Compared::With(reference) => reference.store(&self.reference),
+            Compared::Before { .. } => None,
+        }
+    }
+
+    /// All rows are one step here: what sorts, sorts them all.
+    fn evaluate(&self, rank: &Rank<'_>, beside: &Compared) -> Result<Option<Evaluation>, TrainError> {
+        let Some(data) = &self.eval else { return Ok(None) };
+        let start = Instant::now();
+        let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
+        let (all, group) = (data.examples.len(), &rank.dp);
+        let (mut batches, mut policy, mut reference) = (Vec::new(), Vec::new(), Vec::new());
+        for turn in 0..all.div_ceil(size).div_ceil(group.size()) {
+            let first = ((turn * group.size() + group.rank()) * size).min(all);
+            let batch = self.pairs(data, (first..(first + size).min(all)).collect(), first);
+            reference.push(self.referred(rank, beside, &batch, false)?);
+            policy.push(Self::policy(rank, &batch)?);
+            batches.push(batch);
+        }
+        if let Compared::With(reference) = beside {
+            reference.release(rank);
+        }
+        let counts = group.sum_f64(&self.counts(&batches), "pairs to evaluate on")?;
+        let counts = PairCounts { pairs: counts[0], chosen_targets: counts[1] };
+        let mut matches = Vec::new();
+        if self.loss.needs() == FirstPass::Scores {
+            let sums: Vec<_> =
+                policy.iter().zip(&batches).map(|(p, b)| self.sums(&p.log_prob, &b.pairs)).collect();
+            matches = self.matches(group, &batches, &sums, &reference)?;
+        }
+        let mut tally = Tally::new();
+        for (at, batch) in batches.iter().enumerate() {
+            let pairs = Self::compared(batch, &reference[at], matches.get(at));
+            let terms = self.loss.terms(&policy[at], &pairs, counts)?;
+            tally.merge(&terms.tally);
+            tally.add("loss", terms.value * counts.pairs, pairs.len() as f64);
+        }
+        let tokens: usize = policy.iter().map(|p| p.log_prob.len()).sum();
+        Evaluation::over(group, &self.metrics(), tally, (all, all.div_ceil(size), tokens), start).map(Some)
+    }
+}

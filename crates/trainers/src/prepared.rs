@@ -1,0 +1,112 @@
+//! How a folder's tokenizer makes tokens of rows.
+
+use std::path::Path;
+
+use burnish_config::{PackingOptions, PackingStrategy, PreparationOptions, Truncation};
+use burnish_data::{Options, Place, Preparer, Record, Row, Strategy, Templates, Tokenizer};
+use serde_json::{Map, json};
+
+use crate::TrainError;
+
+/// A tokenizer, its templates and the rules by which rows become tokens.
+pub struct Prepared {
+    /// The tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat templates.
+    pub templates: Option<Templates>,
+    /// The rules.
+    pub rules: Options,
+}
+
+impl Prepared {
+    /// Rows to examples.
+    #[must_use]
+    pub fn preparer(&self) -> Preparer<'_> {
+        Preparer { tokenizer: &self.tokenizer, templates: self.templates.as_ref(), options: &self.rules }
+    }
+
+    /// The same rules for rows that stay in their order.
+    #[must_use]
+    pub(crate) fn preparer_in_order(&self) -> InOrder<'_> {
+        InOrder { of: self, rules: Options { shuffle: false, ..self.rules.clone() } }
+    }
+
+    /// The token ids that generation starts from when someone writes `text`: the user's turn where there is a chat
+    /// template, the text itself otherwise. `name` is for messages.
+    ///
+    /// # Errors
+    /// If the template refuses it.
+    pub fn prompt(&self, name: &str, text: &str) -> Result<Vec<u32>, TrainError> {
+        let value =
+            if self.templates.is_some() { json!([{"role": "user", "content": text}]) } else { json!(text) };
+        let fields = Map::from_iter([("prompt".to_owned(), value)]);
+        let row = Row::parse(Record { place: Place::given(name), fields }, &self.rules.text_field)?;
+        Ok(self.preparer().prompt(&row)?)
+    }
+}
+
+/// Rules without a shuffle.
+pub(crate) struct InOrder<'a> {
+    of: &'a Prepared,
+    rules: Options,
+}
+
+impl InOrder<'_> {
+    pub(crate) fn preparer(&self) -> Preparer<'_> {
+        Preparer { options: &self.rules, ..self.of.preparer() }
+    }
+}
+
+/// Reads a folder's tokenizer and templates, with the options that change them.
+///
+/// # Errors
+/// If a file is missing or damaged, or a token is not in the vocabulary.
+pub fn prepare_rows(
+    folder: &Path,
+    options: &PreparationOptions,
+    vocab: usize,
+) -> Result<Prepared, TrainError> {
+    let mut tokenizer = Tokenizer::from_folder(folder)?;
+    if let Some(token) = &options.eos_token {
+        tokenizer.set_named("eos_token", token)?;
+    }
+    if let Some(token) = &options.pad_token {
+        tokenizer.set_named("pad_token", token)?;
+    }
+    let templates = match &options.chat_template_path {
+        None => Templates::from_folder(folder, &tokenizer)?,
+        Some(path) if path.is_dir() => Templates::from_folder(path, &tokenizer)?,
+        Some(path) if path.is_file() => Some(Templates::from_file(path, &tokenizer)?),
+        Some(path) => {
+            return Err(TrainError::OptionPath { option: "chat_template_path", path: path.clone() });
+        }
+    };
+    Ok(Prepared { rules: row_options(options, vocab), tokenizer, templates })
+}
+
+/// The rules that options describe, without packing.
+#[must_use]
+pub fn row_options(options: &PreparationOptions, vocab: usize) -> Options {
+    Options {
+        text_field: options.dataset_text_field.clone(),
+        max_length: options.max_length,
+        truncation: match options.truncation_mode {
+            Truncation::KeepStart => burnish_data::Truncation::KeepStart,
+            Truncation::KeepEnd => burnish_data::Truncation::KeepEnd,
+        },
+        completion_only_loss: options.completion_only_loss,
+        assistant_only_loss: options.assistant_only_loss,
+        vocab_size: Some(vocab),
+        ..Options::default()
+    }
+}
+
+/// How rows are packed, when they are.
+#[must_use]
+pub fn packing(options: &PackingOptions, packs: bool) -> Option<Strategy> {
+    packs.then_some(match options.packing_strategy {
+        PackingStrategy::Bfd => Strategy::Bfd,
+        PackingStrategy::BfdSplit => Strategy::BfdSplit,
+        PackingStrategy::Wrapped => Strategy::Wrapped,
+    })
+}

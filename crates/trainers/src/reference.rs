@@ -1,0 +1,156 @@
+//! The reference: the model as it is at the start of the run, whose log-probabilities a policy is compared with.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burnish_config::ReferenceOptions;
+use burnish_core::Dtype;
+use burnish_models::{Decoder, Mode, Pass, to_device};
+use burnish_ops::{AnyTensor, Parameters};
+use burnish_store::HostTensor;
+use burnish_zero::Store;
+
+use crate::checkpointing::Resumed;
+use crate::log_probs::log_probs;
+use crate::rank::Rank;
+use crate::{MicroBatch, TrainError};
+
+/// Where the reference's values are.
+pub(crate) enum Reference {
+    /// In the model, whose adapter is left out: it is fresh, and the base stands still.
+    Base,
+    /// In a store of their own, sharded as the model; what is frozen is shared with it.
+    Copy(Box<Copied>),
+}
+
+/// Parameters as they were at the start, or as they were last moved.
+pub(crate) struct Copied {
+    store: Arc<Store>,
+    decoder: Decoder,
+}
+
+impl Reference {
+    /// The reference of a run that begins, or goes on.
+    ///
+    /// A fresh adapter is left out, unless its start changes the base (PiSSA, OLoRA) or parts of the base train along
+    /// (biases): then, as with an adapter that was there before and with the whole model, what trains is copied.
+    pub(crate) fn start(rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
+        let plan = rank.model.plan.as_ref();
+        let stands = plan.is_some_and(|plan| !plan.changes_base() && plan.biases.is_empty());
+        if rank.setup.adapter.is_none() && stands {
+            return Ok(Self::Base);
+        }
+        let planned = rank.setup.planned_over(&rank.tp, rank.dp.size())?;
+        let load = |index: usize, rows: Range<usize>| -> Result<AnyTensor, TrainError> {
+            let parameter = planned.registry().at(index);
+            match resumed {
+                // What the model starts from is in it; an update does not change it in this copy.
+                None => rank.kept(&rank.store, index, rows),
+                Some(_) if !parameter.trainable => rank.kept(&rank.store, index, rows),
+                Some(resumed) => {
+                    let read = |rows: Range<usize>| -> Result<HostTensor, TrainError> {
+                        match resumed.reference(parameter, rows.clone())? {
+                            Some(moved) => Ok(moved),
+                            None => Ok(planned.rows(index, rows)?),
+                        }
+                    };
+                    Ok(to_device(planned.local(index, rows, read)?, &rank.setup.device))
+                }
+            }
+        };
+        Ok(Self::Copy(Box::new(Copied::new(rank, load)?)))
+    }
+
+    /// The reference's log-probabilities of a micro-batch's targets.
+    pub(crate) fn log_probs(&self, rank: &Rank<'_>, batch: &MicroBatch) -> Result<Vec<f32>, TrainError> {
+        let stats = match self {
+            Self::Base => {
+                let decoder = &rank.model.decoder;
+                let pass = Pass::new(decoder.parameters().clone(), Mode::Score, false);
+                log_probs(decoder, batch, &pass)?.1
+            }
+            Self::Copy(copied) => {
+                let decoder = &copied.decoder;
+                let stats = log_probs(decoder, batch, &decoder.pass(Mode::Score))?.1;
+                copied.store.check()?;
+                stats
+            }
+        };
+        rank.tp.check()?;
+        Ok(stats.log_prob)
+    }
+
+    /// Drops what passes have gathered.
+    pub(crate) fn release(&self, rank: &Rank<'_>) {
+        rank.store.release();
+        if let Self::Copy(copied) = self {
+            copied.store.release();
+        }
+    }
+
+    /// After `done` steps: moves towards the policy when that is due (TR-DPO, Gorbatovski et al., arXiv:2404.09656).
+    pub(crate) fn moved(
+        &mut self,
+        rank: &Rank<'_>,
+        options: &ReferenceOptions,
+        done: u64,
+    ) -> Result<(), TrainError> {
+        let due = options.sync_ref_model && done.is_multiple_of(options.ref_model_sync_steps as u64);
+        let Self::Copy(copied) = self else { return Ok(()) };
+        if !due {
+            return Ok(());
+        }
+        let alpha = options.ref_model_mixup_alpha;
+        let load = |index: usize, rows: Range<usize>| -> Result<AnyTensor, TrainError> {
+            let old = rank.kept(&copied.store, index, rows.clone())?;
+            if !rank.plan.registry().at(index).trainable {
+                return Ok(old);
+            }
+            mixed(&old, &rank.kept(&rank.store, index, rows)?, alpha, &rank.setup.device)
+        };
+        **copied = Copied::new(rank, load)?;
+        Ok(())
+    }
+
+    /// What a checkpoint has to hold of it.
+    pub(crate) fn store(&self, options: &ReferenceOptions) -> Option<&Store> {
+        match self {
+            Self::Copy(copied) if options.sync_ref_model => Some(&copied.store),
+            _ => None,
+        }
+    }
+}
+
+impl Copied {
+    fn new(
+        rank: &Rank<'_>,
+        load: impl FnMut(usize, Range<usize>) -> Result<AnyTensor, TrainError>,
+    ) -> Result<Self, TrainError> {
+        let planned = rank.setup.planned_over(&rank.tp, rank.dp.size())?;
+        let store = Arc::new(Store::new(rank.plan.clone(), &rank.dp, &rank.setup.device, load)?);
+        let decoder = planned.into_model(store.clone()).decoder;
+        Ok(Self { store, decoder })
+    }
+}
+
+impl Rank<'_> {
+    /// The rows of a parameter that a store by this rank's plan keeps here.
+    fn kept(&self, store: &Store, index: usize, rows: Range<usize>) -> Result<AnyTensor, TrainError> {
+        let (own, value) = store.saved_rows(index)?;
+        // What is not sharded is whole here, and reading it moves nothing.
+        Ok(if own == rows { value } else { store.read(index) })
+    }
+}
+
+/// `(1 - alpha) old + alpha new`, in the dtype of the old.
+fn mixed(
+    old: &AnyTensor,
+    new: &AnyTensor,
+    alpha: f64,
+    device: &burn::tensor::Device,
+) -> Result<AnyTensor, TrainError> {
+    let mix = |(old, new): (&f32, &f32)| ((1.0 - alpha) * f64::from(*old) + alpha * f64::from(*new)) as f32;
+    let values: Vec<f32> = old.to_f32().iter().zip(&new.to_f32()).map(mix).collect();
+    let dtype = old.dtype().unwrap_or(Dtype::F32);
+    Ok(to_device(HostTensor::from_f32(&values, &old.shape(), dtype)?, device))
+}

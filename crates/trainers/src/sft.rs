@@ -12,7 +12,7 @@ use crate::training::Outcome;
 use crate::{Ranks, Stop, TrainError, packing};
 
 /// A supervised run, everything but the weights read and checked.
-pub struct Sft(Run<Supervised>);
+pub struct Sft(pub(crate) Run<Supervised>);
 
 impl Sft {
     /// Reads and checks everything that a run needs; `note` hears what the user should know.

@@ -7,8 +7,10 @@ use burn::tensor::Device;
 use burnish_comm::{World, local};
 use burnish_config::{Command, SftOptions};
 
+use crate::run::Run;
+use crate::supervised::Supervised;
 use crate::training::{Outcome, Training};
-use crate::{Ranks, Sft};
+use crate::{Ranks, Sft, Trainer};
 
 use super::*;
 
@@ -70,17 +72,17 @@ fn left(out: &Path) -> Vec<PathBuf> {
 const WHOLE: [&str; 2] = ["layers.0.self_attn.q_proj.lora_A.weight", "layers.1.mlp.down_proj.lora_B.weight"];
 
 /// What each of two ranks says of a save when `name` is `to` on rank `changed` alone.
-fn saved(name: &str, changed: usize, to: f32, save: impl Fn(&Rank<'_>) -> Result<(), TrainError> + Sync) {
+fn saved(name: &str, changed: usize, to: f32, save: impl Fn(&Rank<'_>, &Supervised) -> Result<(), TrainError> + Sync) {
     let root = tempfile::tempdir().unwrap();
     let out = root.path().join("out");
-    let sft = prepared(2, &out);
+    let Run { setup, task } = prepared(2, &out).0;
     let worlds = World::local(2).into_iter().map(|w| w.with_deadline(DEADLINE)).collect();
     let started = Instant::now();
     let results = local::run_worlds(worlds, |world| {
-        let rank = Rank::new(&sft, &world, None).unwrap();
+        let rank = Rank::new(&setup, &world, None).unwrap();
         rank.check_replicas().unwrap();
         change(&rank, name, changed, to);
-        save(&rank)
+        save(&rank, &task)
     });
     assert!(started.elapsed() < DEADLINE, "nobody waits");
     for (on, result) in results.into_iter().enumerate() {
@@ -99,7 +101,7 @@ fn saved(name: &str, changed: usize, to: f32, save: impl Fn(&Rank<'_>) -> Result
 fn a_checkpoint_of_ranks_that_drifted_apart_is_refused_on_all_of_them() {
     for name in WHOLE {
         for changed in [0, 1] {
-            saved(name, changed, 0.5, |rank| Training::new(rank, None)?.save(None, true));
+            saved(name, changed, 0.5, |rank, task| Training::new(rank, task, None)?.save(None, true));
         }
     }
 }
@@ -107,22 +109,22 @@ fn a_checkpoint_of_ranks_that_drifted_apart_is_refused_on_all_of_them() {
 #[test]
 fn a_final_model_of_ranks_that_drifted_apart_is_refused_on_all_of_them() {
     for name in WHOLE {
-        saved(name, 1, 0.5, |rank| rank.leave(&mut outcome()));
+        saved(name, 1, 0.5, |rank, _| rank.leave(&mut outcome()));
     }
 }
 
 /// B starts at zero: minus zero is equal to it and is another value in the file.
 #[test]
 fn replicas_are_compared_bit_for_bit() {
-    saved(WHOLE[1], 1, -0.0, |rank| Training::new(rank, None)?.save(None, true));
+    saved(WHOLE[1], 1, -0.0, |rank, task| Training::new(rank, task, None)?.save(None, true));
 }
 
 #[test]
 fn what_ranks_hold_their_own_part_of_may_differ() {
     let root = tempfile::tempdir().unwrap();
-    let sft = prepared(2, &root.path().join("out"));
+    let setup = prepared(2, &root.path().join("out")).0.setup;
     let checked = ranks(2).run(|world| {
-        let rank = Rank::new(&sft, world, None)?;
+        let rank = Rank::new(&setup, world, None)?;
         change(&rank, "layers.0.self_attn.q_proj.lora_B.weight", 1, 0.5);
         rank.check_replicas()
     });
@@ -134,10 +136,10 @@ fn what_ranks_hold_their_own_part_of_may_differ() {
 fn one_group_that_drifted_apart_ends_the_job() {
     let root = tempfile::tempdir().unwrap();
     let out = root.path().join("out");
-    let sft = prepared(4, &out);
+    let Run { setup, task } = prepared(4, &out).0;
     let started = Instant::now();
     let failed = ranks(4).run(|world| {
-        let rank = Rank::new(&sft, world, None)?;
+        let rank = Rank::new(&setup, world, None)?;
         // One rank alone, outside any exchange: the last element is among the rows that it saves.
         if world.rank() == 3 {
             let index = index_of(&rank, WHOLE[0]);
@@ -145,10 +147,10 @@ fn one_group_that_drifted_apart_ends_the_job() {
             let shape = value.shape();
             let mut elements = value.to_f32();
             *elements.last_mut().unwrap() += 1.0;
-            let value = AnyTensor::from_elements(elements, &shape, &sft.device);
+            let value = AnyTensor::from_elements(elements, &shape, &setup.device);
             burnish_optim::Masters::put(&*rank.store, index, value);
         }
-        Training::new(&rank, None)?.save(None, true)
+        Training::new(&rank, &task, None)?.save(None, true)
     });
     assert!(matches!(&failed, Err(TrainError::Drifted { ranks, .. }) if *ranks == [1]), "{failed:?}");
     assert!(started.elapsed() < DEADLINE, "nobody waits");

@@ -1,13 +1,15 @@
 //! Times the Newton–Schulz iteration against its GEMMs alone, interleaved; medians (`least`: the least) in milliseconds.
 //!
 //! "GEMMs" are the `gemm` crate's of the same number and shapes on all threads, products known to be symmetric counted
-//! at half the time of the full one; "ratio" is the iteration's time over theirs (of the form that runs). GFLOP/s
-//! count symmetric products at half cost as well. "batch" is many matrices of one call.
+//! at half the time of the full one; "ratio" is the iteration's time over theirs (of the form that runs). Two iterations
+//! are timed at once, and the GEMMs of two: symmetric products half as often, so that what is compared takes equally
+//! long and other work on the machine hits both alike. GFLOP/s count symmetric products at half cost as well. "batch" is
+//! many matrices of one call.
 //!
 //! With `cpu` the times are those that the process's threads spent running (Linux), which on a shared machine says more
 //! than the clock; run it with `RAYON_NUM_THREADS=1`, since waiting threads count.
 //!
-//! `cargo run --release -p burnish-kernels --example orthogonal [rounds] [cpu] [least]`
+//! `cargo run --release -p burnish-kernels --example orthogonal [rounds] [cpu] [least] [ROWSxCOLUMNS ...]`
 
 use burnish_kernels::orthogonal::{Coefficients, Form, Iteration, Matrix, orthogonalize, orthogonalize_all};
 use std::hint::black_box;
@@ -78,10 +80,15 @@ fn asked(word: &str) -> bool {
     std::env::args().any(|a| a == word)
 }
 
+fn name(&(rows, columns): &(usize, usize)) -> String {
+    format!("{rows}x{columns}")
+}
+
 /// Seconds of one call, of as many as make `flops` long enough to be timed.
 fn seconds(flops: f64, work: &mut dyn FnMut()) -> f64 {
     let cpu = asked("cpu");
-    let calls = if cpu { (1e9 / flops).ceil() } else { 1.0 };
+    // The kernel counts a running thread at its ticks, milliseconds apart.
+    let calls = if cpu { (1e10 / flops).ceil() } else { 1.0 };
     let now = || running().expect("/proc/self/task/*/schedstat is readable");
     let (start, before) = (Instant::now(), if cpu { now() } else { 0.0 });
     for _ in 0..calls as usize {
@@ -104,51 +111,56 @@ fn main() {
         "{:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7}",
         "shape", "standard", "GEMMs", "gram", "GEMMs", "auto is", "ratio", "ratio", "GF/s", "GF/s"
     );
-    for (rows, columns) in SHAPES {
+    let some = std::env::args().any(|a| SHAPES.iter().any(|s| a == name(s)));
+    for (rows, columns) in SHAPES.into_iter().filter(|s| !some || asked(&name(s))) {
         let (m, n) = (rows.min(columns), rows.max(columns));
         let (x, mut out) = (values(m * n), vec![0.0; m * n]);
         let (square, mut small) = (values(m * m), vec![0.0; m * m]);
         let flops = |form| iteration(form).flops(rows, columns) as f64;
         let rate = |form, time: f64| flops(form) * 1e-9 / time;
-        let product = |a: usize, b: usize, c: usize| 2.0 * (a * b * c) as f64;
-        let mut times = vec![Vec::new(); 5];
+        let legs = iteration(Form::Gram).legs(rows, columns);
+        let inner: usize = legs.iter().map(|leg| 4 * leg.len() - 3).sum();
+        // `X Xᵀ`, `R R`, `P X` of two iterations.
+        let counts = [(Form::Standard, [5, 5, 10]), (Form::Gram, [legs.len(), inner, 2 * legs.len()])];
+        let mut times = vec![Vec::new(); 4];
         for round in 0..rounds + 2 {
-            let each = [
-                seconds(flops(Form::Standard), &mut || {
-                    orthogonalize(&x, rows, columns, &iteration(Form::Standard), &mut out).expect("finite")
-                }),
-                seconds(flops(Form::Gram), &mut || {
-                    orthogonalize(&x, rows, columns, &iteration(Form::Gram), &mut out).expect("finite")
-                }),
-                seconds(product(m, n, m), &mut || plain(m, n, m, &x, &x, true, &mut small)),
-                seconds(product(m, m, m), &mut || plain(m, m, m, &square, &square, false, &mut small)),
-                seconds(product(m, m, n), &mut || plain(m, m, n, &square, &x, false, &mut out)),
-            ];
+            let mut each = Vec::new();
+            for (form, [grams, squares, products]) in counts {
+                let it = iteration(form);
+                each.push(seconds(2.0 * flops(form), &mut || {
+                    for _ in 0..2 {
+                        orthogonalize(&x, rows, columns, &it, &mut out).expect("finite");
+                    }
+                }));
+                each.push(seconds(2.0 * flops(form), &mut || {
+                    (0..grams).for_each(|_| plain(m, n, m, &x, &x, true, &mut small));
+                    (0..squares).for_each(|_| plain(m, m, m, &square, &square, false, &mut small));
+                    (0..products).for_each(|_| plain(m, m, n, &square, &x, false, &mut out));
+                }));
+            }
             black_box((&out, &small));
             if round >= 2 {
-                times.iter_mut().zip(each).for_each(|(t, e)| t.push(e));
+                times.iter_mut().zip(each).for_each(|(t, e)| t.push(0.5 * e));
             }
         }
         let t: Vec<f64> = times.iter_mut().map(|t| typical(t)).collect();
-        let legs = iteration(Form::Gram).legs(rows, columns);
-        let inner: usize = legs.iter().map(|leg| 4 * leg.len() - 3).sum();
-        let standard = 5.0 * (0.5 * t[2] + 0.5 * t[3] + t[4]);
-        let gram = legs.len() as f64 * (0.5 * t[2] + t[4]) + inner as f64 * 0.5 * t[3];
-
         let auto = if iteration(Form::Auto).legs(rows, columns) == legs { "gram" } else { "standard" };
         println!(
             "{:>12} {:9.3} {:9.3} {:9.3} {:9.3} {:>9} {:7.2} {:7.2} {:7.0} {:7.0}",
-            format!("{rows}x{columns}"),
+            name(&(rows, columns)),
             t[0] * 1e3,
-            standard * 1e3,
             t[1] * 1e3,
-            gram * 1e3,
+            t[2] * 1e3,
+            t[3] * 1e3,
             auto,
-            t[0] / standard,
-            t[1] / gram,
+            t[0] / t[1],
+            t[2] / t[3],
             rate(Form::Standard, t[0]),
-            rate(Form::Gram, t[1])
+            rate(Form::Gram, t[2])
         );
+    }
+    if some {
+        return;
     }
     println!("{:>16} {:>9} {:>9} {:>7}", "batch", "one call", "one by one", "GF/s");
     for (count, rows, columns) in BATCHES {

@@ -10,7 +10,7 @@ use burnish_config::{Command, SftOptions};
 use crate::run::Run;
 use crate::supervised::Supervised;
 use crate::training::{Outcome, Training};
-use crate::{Ranks, Sft, Trainer};
+use crate::{Ranks, Sft};
 
 use super::*;
 

@@ -4,12 +4,28 @@ use burnish_core::{Parameter, Role};
 use burnish_peft::{LoraConfig, ModuleInfo, ModuleKind, Plan, Use};
 
 use crate::ModelError;
-use crate::blueprint::{Blueprint, EMBED, HEAD};
+use crate::blueprint::{Blueprint, EMBED, HEAD, SCORE};
 use crate::layers::LowRankLayer;
+use crate::spec::Output;
 
 /// What the trained copy of a base parameter is called (`modules_to_save`).
 pub(crate) fn copy_name(base: &str) -> String {
     format!("modules_to_save.{base}")
+}
+
+/// PEFT's word for adapters of models that score texts (`task_type`).
+pub const SCORING_TASK: &str = "SEQ_CLS";
+
+/// The configuration, with the score among `modules_to_save` where PEFT puts it there.
+fn with_score(config: &LoraConfig, output: Output) -> LoraConfig {
+    let mut config = config.clone();
+    if output == Output::Score && config.task_type.as_deref() == Some(SCORING_TASK) {
+        let saved = config.modules_to_save.get_or_insert_default();
+        if !saved.iter().any(|name| name == SCORE) {
+            saved.push(SCORE.to_owned());
+        }
+    }
+    config
 }
 
 impl Blueprint {
@@ -20,7 +36,7 @@ impl Blueprint {
         let module = |(name, layer): (String, &mut crate::layers::Layer)| {
             let kind = match name.as_str() {
                 EMBED => ModuleKind::Embedding,
-                HEAD => ModuleKind::Head,
+                HEAD | SCORE => ModuleKind::Head,
                 _ => ModuleKind::Linear,
             };
             let shape = &shapes[layer.weight];
@@ -30,13 +46,14 @@ impl Blueprint {
     }
 
     /// Plans an adapter on this base and adds its parameters. The base stays frozen, except what the configuration
-    /// trains along.
+    /// trains along: with the task [`SCORING_TASK`] the score is among that, as in PEFT.
     ///
     /// # Errors
     /// If the configuration is not supported, or a pattern matches nothing.
     pub fn attach(&mut self, config: &LoraConfig, use_: Use, model_type: &str) -> Result<Plan, ModelError> {
         let modules = self.modules();
-        let plan = Plan::new(config, use_, model_type, &modules, &self.registry)?;
+        let config = with_score(config, self.spec.output);
+        let plan = Plan::new(&config, use_, model_type, &modules, &self.registry)?;
         for parameter in plan.parameters() {
             self.registry.add(parameter)?;
         }

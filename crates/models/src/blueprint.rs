@@ -8,6 +8,7 @@ use burnish_core::{Dtype, Parameter, Registry, Role};
 use crate::decoder::Decoder;
 use crate::layers::{Block, Layer, Norm};
 use crate::parallel::Shard;
+use crate::spec::Output;
 use crate::{ModelError, Parameters, Spec};
 
 /// A decoder's parameters by name and its layers by index. Adapters are attached here, before anything is read.
@@ -25,6 +26,8 @@ pub struct Blueprint {
 pub const EMBED: &str = "model.embed_tokens";
 /// The head's module name.
 pub const HEAD: &str = "lm_head";
+/// The module name of the head that gives a score.
+pub const SCORE: &str = "score";
 
 struct Builder {
     registry: Registry,
@@ -115,7 +118,8 @@ impl Blueprint {
             b.registry.add(alias)?;
             Layer { weight, bias: None, saved: None, low_rank: None }
         } else {
-            let weight = b.add(format!("{HEAD}.weight"), &[spec.vocab, h], Role::Head)?;
+            let rows = if spec.output == Output::Score { 1 } else { spec.vocab };
+            let weight = b.add(format!("{}.weight", spec.head_name()), &[rows, h], Role::Head)?;
             Layer { weight, bias: None, saved: None, low_rank: None }
         };
         Ok(Self { spec, registry: b.registry, embed, blocks, norm, head })
@@ -170,7 +174,7 @@ impl Blueprint {
         units.extend(self.blocks.iter().map(|b| unit(&b.name, b.indices(true))));
         let mut last = vec![self.norm.index(true)];
         last.extend(self.head.indices(true));
-        units.push(unit(HEAD, last));
+        units.push(unit(self.spec.head_name(), last));
         units
     }
 
@@ -204,7 +208,7 @@ impl Blueprint {
                 all.push((weight.strip_suffix(".weight").unwrap_or(weight).to_owned(), layer));
             }
         }
-        all.push((HEAD.to_owned(), &mut self.head));
+        all.push((self.spec.head_name().to_owned(), &mut self.head));
         all
     }
 

@@ -6,6 +6,7 @@ use burnish_tp::{AdapterSum, Forecast};
 use crate::apart::runs_apart;
 use crate::blueprint::Blueprint;
 use crate::layers::{Block, Layer};
+use crate::spec::Output;
 use crate::{ModelError, Parallel, Planned};
 
 /// The size of a micro-batch in training.
@@ -75,6 +76,9 @@ impl Blueprint {
                 forecast.g(size.tokens * width, if width > 0 { forwards } else { 0 });
                 forecast.g(stream, forwards);
             }
+        }
+        if self.spec.output == Output::Score {
+            return;
         }
         forecast.f(size.targets * hidden, passes);
         // A magnitude's gradient is made of whole statistics.

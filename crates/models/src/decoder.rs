@@ -16,6 +16,7 @@ use crate::apart::{Direction, apart};
 use crate::blueprint::{EMBED, HEAD};
 use crate::layers::{Block, BlockTensors, Layer, Norm};
 use crate::parallel::Shard;
+use crate::spec::Output;
 use crate::{LogitPeaks, ModelError, Parameters, Pass, Spec};
 
 /// A micro-batch of token sequences, flattened.
@@ -160,15 +161,30 @@ impl Decoder {
     /// If shapes do not fit.
     pub fn final_norm(&self, x: &AnyTensor, pass: &Pass) -> Result<AnyTensor, ModelError> {
         let x = rms_norm(x, &pass.read(self.norm.index(pass.adapters()))?, self.spec.norm_eps)?;
-        // Each rank's rows of the head give an addend of the gradient.
-        Ok(self.shard.tp.f(&x, HEAD)?)
+        // Each rank's rows of the head give an addend of the gradient; a score every rank computes whole.
+        if self.spec.output == Output::Score { Ok(x) } else { Ok(self.shard.tp.f(&x, HEAD)?) }
     }
 
-    /// The output projection.
+    /// The output projection to the vocabulary.
     ///
     /// # Errors
-    /// If its tensors cannot be put on the pass's tape.
+    /// If the model gives scores ([`Self::rewards`]), or its tensors cannot be put on the pass's tape.
     pub fn head(&self, pass: &Pass, rows: &Arc<Vec<u64>>) -> Result<Linear, ModelError> {
+        self.check_output(Output::Vocabulary)?;
+        self.head_linear(pass, rows)
+    }
+
+    /// Whether the head gives `wanted`.
+    pub(crate) fn check_output(&self, wanted: Output) -> Result<(), ModelError> {
+        match (wanted, self.spec.output) {
+            (Output::Vocabulary, Output::Score) => Err(ModelError::NoVocabulary),
+            (Output::Score, Output::Vocabulary) => Err(ModelError::NoScore),
+            _ => Ok(()),
+        }
+    }
+
+    /// The layer on the last hidden states.
+    pub(crate) fn head_linear(&self, pass: &Pass, rows: &Arc<Vec<u64>>) -> Result<Linear, ModelError> {
         let mut read = pass.read_all(&self.head.indices(pass.adapters()))?.into_iter();
         Ok(self.head.linear(
             &mut || read.next().expect("invariant: `indices` and `linear` agree"),

@@ -90,6 +90,24 @@ pub enum ModelError {
         /// The prompt's index.
         row: usize,
     },
+    /// A text without a token has no score.
+    #[error("document {row} is empty; a text needs at least one token to be scored")]
+    EmptyDocument {
+        /// The document's index.
+        row: usize,
+    },
+    /// Tokens wanted of a model that scores.
+    #[error(
+        "the model gives a score (`score.weight`), expected a head over the vocabulary; use the folder of a *ForCausalLM \
+         model"
+    )]
+    NoVocabulary,
+    /// A score wanted of a language model.
+    #[error(
+        "the model gives logits over its vocabulary, expected a score; use the folder of a *ForSequenceClassification \
+         model, or train one with `burnish reward`"
+    )]
+    NoScore,
     /// Not one entry per sequence.
     #[error("got new tokens for {got} sequences, expected {expected}, one entry each")]
     Sequences {

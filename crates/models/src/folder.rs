@@ -8,12 +8,18 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{DType, Device, TensorData};
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::AnyTensor;
+use burnish_peft::LoraConfig;
 use burnish_store::{FolderWriter, HostTensor, StoreError, TensorSpec, WeightFolder};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
+use crate::adapter::SCORING_TASK;
 use crate::config::ConfigFile;
 use crate::error::WeightFault;
+use crate::spec::{Output, SCORING};
 use crate::{ModelError, Spec};
+
+/// The parameter that a score is made with.
+const SCORE_WEIGHT: &str = "score.weight";
 
 /// Files beside the weights that a tuned model keeps.
 const COMPANIONS: [&str; 10] = [
@@ -36,6 +42,8 @@ pub struct ModelFolder {
     spec: Spec,
     /// `None` for a model that starts from random weights.
     weights: Option<WeightFolder>,
+    /// Of the tokenizer, for `config.json` of a model that scores.
+    pad_token: Option<u32>,
 }
 
 impl ModelFolder {
@@ -48,7 +56,7 @@ impl ModelFolder {
         let config = ConfigFile::read(&path)?;
         let spec = Spec::from_config(&config)?;
         let weights = Some(WeightFolder::open(&path)?);
-        Ok(Self { path, config, spec, weights })
+        Ok(Self { path, config, spec, weights, pad_token: None })
     }
 
     /// Opens a folder of which only the configuration (and the tokenizer) counts: weights will be random.
@@ -59,7 +67,34 @@ impl ModelFolder {
         let path = path.as_ref().to_path_buf();
         let config = ConfigFile::read(&path)?;
         let spec = Spec::from_config(&config)?;
-        Ok(Self { path, config, spec, weights: None })
+        Ok(Self { path, config, spec, weights: None, pad_token: None })
+    }
+
+    /// The model as one that scores texts: a language model's head is left out, and its score starts afresh, normal
+    /// with the configuration's `initializer_range`, a function of the seed. A model that scores already stays as it is.
+    #[must_use]
+    pub fn into_scorer(self) -> Self {
+        Self { spec: self.spec.scoring(), ..self }
+    }
+
+    /// The model that an adapter is for: with PEFT's task `SEQ_CLS` one that [scores](Self::into_scorer).
+    #[must_use]
+    pub fn for_adapter(self, adapter: &LoraConfig) -> Self {
+        if adapter.task_type.as_deref() == Some(SCORING_TASK) { self.into_scorer() } else { self }
+    }
+
+    /// What fills up texts in batches: written into the `config.json` of a model that scores, where Transformers finds a
+    /// text's last token by it.
+    #[must_use]
+    pub fn with_pad_token(self, id: u32) -> Self {
+        Self { pad_token: Some(id), ..self }
+    }
+
+    /// Whether this parameter is not in the files but starts from random numbers: the score on a language model.
+    pub(crate) fn is_fresh(&self, parameter: &Parameter) -> bool {
+        self.spec.output == Output::Score
+            && parameter.name == SCORE_WEIGHT
+            && self.file_name(SCORE_WEIGHT).is_none()
     }
 
     /// Whether weights are read from files.
@@ -114,7 +149,13 @@ impl ModelFolder {
             }
             return Ok(());
         };
+        let mut replaces_head = false;
         for parameter in registry.iter_mut().take(base).filter(|p| p.alias_of.is_none()) {
+            if self.is_fresh(parameter) {
+                replaces_head = true;
+                parameter.precision.store = if parameter.trainable { trained } else { Dtype::F32 };
+                continue;
+            }
             let Some(name) = self.file_name(&parameter.name) else {
                 faults.push(WeightFault::Missing { name: parameter.name.clone() });
                 continue;
@@ -138,7 +179,8 @@ impl ModelFolder {
             known.push(name);
         }
         for name in weights.names() {
-            let derived = name.ends_with("rotary_emb.inv_freq") || name == "lm_head.weight" && self.spec.tied;
+            let derived = name.ends_with("rotary_emb.inv_freq")
+                || name == "lm_head.weight" && (self.spec.tied || replaces_head);
             if !derived && !known.iter().any(|k| k == name) {
                 faults.push(WeightFault::Unexpected { name: name.to_owned() });
             }
@@ -243,6 +285,9 @@ impl ModelFolder {
         config.remove("torch_dtype");
         config.insert("dtype".to_owned(), Value::from(dtype.name()));
         config.insert("architectures".to_owned(), Value::from(vec![self.architecture()]));
+        if self.spec.output == Output::Score {
+            self.score_keys(&mut config);
+        }
         if untie {
             config.insert("tie_word_embeddings".to_owned(), Value::from(false));
         }
@@ -250,15 +295,32 @@ impl ModelFolder {
         self.copy_companions(writer)
     }
 
-    fn architecture(&self) -> &'static str {
-        use crate::Family;
-        match self.spec.family {
-            Family::Llama => "LlamaForCausalLM",
-            Family::Mistral => "MistralForCausalLM",
-            Family::Qwen2 => "Qwen2ForCausalLM",
-            Family::Qwen3 => "Qwen3ForCausalLM",
-            Family::Phi3 => "Phi3ForCausalLM",
+    /// One label, as Transformers names it, and the token that fills up.
+    fn score_keys(&self, config: &mut Map<String, Value>) {
+        let one = |config: &Map<String, Value>| {
+            config.get("id2label").and_then(Value::as_object).is_some_and(|labels| labels.len() == 1)
+        };
+        if !one(config) {
+            config.insert("id2label".to_owned(), json!({"0": "LABEL_0"}));
+            config.insert("label2id".to_owned(), json!({"LABEL_0": 0}));
         }
+        config.remove("num_labels");
+        if let Some(id) = self.pad_token {
+            config.insert("pad_token_id".to_owned(), Value::from(id));
+        }
+    }
+
+    fn architecture(&self) -> String {
+        use crate::Family;
+        let family = match self.spec.family {
+            Family::Llama => "Llama",
+            Family::Mistral => "Mistral",
+            Family::Qwen2 => "Qwen2",
+            Family::Qwen3 => "Qwen3",
+            Family::Phi3 => "Phi3",
+        };
+        let head = if self.spec.output == Output::Score { SCORING } else { "ForCausalLM" };
+        format!("{family}{head}")
     }
 }
 

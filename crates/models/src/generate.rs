@@ -7,6 +7,7 @@
 use std::fmt;
 
 use crate::rope::RopeKind;
+use crate::spec::Output;
 use crate::{Decoder, Decoding, ModelError, Sampling};
 
 /// What to generate.
@@ -101,6 +102,7 @@ impl Decoder {
         options: &Generation,
         on_token: &mut dyn FnMut(usize, u32) -> bool,
     ) -> Result<Vec<Completion>, ModelError> {
+        self.check_output(Output::Vocabulary)?;
         options.sampling.check()?;
         let mut active = Vec::with_capacity(prompts.len());
         for (row, prompt) in prompts.iter().enumerate() {

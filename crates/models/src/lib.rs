@@ -52,9 +52,11 @@ mod qk_clip;
 mod resident;
 mod rope;
 mod sample;
+mod score;
 mod spec;
 
-pub use blueprint::{Blueprint, EMBED, HEAD};
+pub use adapter::SCORING_TASK;
+pub use blueprint::{Blueprint, EMBED, HEAD, SCORE};
 pub use burnish_ops::Parameters;
 pub use collectives::PassSize;
 pub use config::ConfigFile;
@@ -74,4 +76,4 @@ pub use qk_clip::{Clip, HeadFactors, QkClip, RowFactors};
 pub use resident::Resident;
 pub use rope::{Rope, RopeKind};
 pub use sample::{Sampling, first_maximum};
-pub use spec::{Family, Spec};
+pub use spec::{Family, Output, Spec};

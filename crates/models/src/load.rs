@@ -220,7 +220,7 @@ impl<'a> Planned<'a> {
     /// Rows of a base parameter as the folder has it.
     fn original(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
         let parameter = self.registry().at(index);
-        if self.folder.has_weights() {
+        if self.folder.has_weights() && !self.folder.is_fresh(parameter) {
             return self.folder.rows(parameter, rows);
         }
         random(parameter, self.folder.spec().initializer_range, self.seed, &rows)

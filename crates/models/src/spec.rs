@@ -1,5 +1,6 @@
 //! The generic decoder's description: what differs between families, as data.
 
+use crate::blueprint::{HEAD, SCORE};
 use crate::config::{CONFIG, ConfigFile};
 use crate::rope::Rope;
 use crate::{ModelError, rope};
@@ -17,6 +18,15 @@ pub enum Family {
     Qwen3,
     /// Phi-3, Phi-3.5 and Phi-4 (mini), dense.
     Phi3,
+}
+
+/// What stands on the last hidden states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Logits over the vocabulary (`*ForCausalLM`).
+    Vocabulary,
+    /// One number for a text, from its last token (`*ForSequenceClassification` with one label): a reward.
+    Score,
 }
 
 /// A decoder-only transformer with RMSNorm, rotary attention and a SwiGLU MLP.
@@ -52,6 +62,8 @@ pub struct Spec {
     pub qk_norm: bool,
     /// Whether the head shares the embedding.
     pub tied: bool,
+    /// What the head gives.
+    pub output: Output,
     /// Rotary embedding.
     pub rope: Rope,
     /// Per layer, the sliding window.
@@ -69,6 +81,21 @@ fn wrong(key: &str, got: &str, expected: &'static str) -> ModelError {
 const FAMILIES: &str = "llama, mistral, qwen2, qwen3, phi3";
 
 impl Spec {
+    /// The same transformer under a score instead of a vocabulary.
+    #[must_use]
+    pub fn scoring(self) -> Self {
+        Self { output: Output::Score, tied: false, ..self }
+    }
+
+    /// The head's module name.
+    #[must_use]
+    pub fn head_name(&self) -> &'static str {
+        match self.output {
+            Output::Vocabulary => HEAD,
+            Output::Score => SCORE,
+        }
+    }
+
     /// Reads a spec from `config.json`.
     ///
     /// # Errors
@@ -104,6 +131,7 @@ impl Spec {
                 supported: "unquantised weights in float32, bfloat16 or float16",
             });
         }
+        let output = output(config)?;
         let hidden = config.require_usize("hidden_size")?;
         let layers = config.require_usize("num_hidden_layers")?;
         let heads = config.require_usize("num_attention_heads")?;
@@ -167,13 +195,36 @@ impl Spec {
             mlp_bias: family == Family::Llama && config.bool("mlp_bias", false)?,
             packed: family == Family::Phi3,
             qk_norm: family == Family::Qwen3,
-            tied: config.bool("tie_word_embeddings", false)?,
+            tied: config.bool("tie_word_embeddings", false)? && output == Output::Vocabulary,
+            output,
             rope: rope::from_config(config, head_dim, max_positions, original_positions)?,
             windows: windows(config, family, layers)?,
             max_positions,
             initializer_range: config.f64("initializer_range")?.unwrap_or(0.02),
         })
     }
+}
+
+/// How the classes of Transformers are called whose head gives a score.
+pub(crate) const SCORING: &str = "ForSequenceClassification";
+
+/// The head that `architectures` names; of scores there must be one.
+fn output(config: &ConfigFile) -> Result<Output, ModelError> {
+    let class = config.get("architectures").and_then(|a| a.get(0)).and_then(serde_json::Value::as_str);
+    if !class.is_some_and(|class| class.ends_with(SCORING)) {
+        return Ok(Output::Vocabulary);
+    }
+    let named = config.get("id2label").and_then(|labels| labels.as_object()).map(serde_json::Map::len);
+    // Transformers' default is two.
+    let labels = named.or(config.usize("num_labels")?).unwrap_or(2);
+    if labels == 1 {
+        return Ok(Output::Score);
+    }
+    Err(ModelError::Unsupported {
+        key: "id2label".to_owned(),
+        got: format!("{labels} labels"),
+        supported: "one label, whose score is the reward",
+    })
 }
 
 /// Sliding windows per layer: Mistral's and Phi-3's on all layers, Qwen's by `layer_types` or `max_window_layers`.

@@ -16,6 +16,7 @@ mod regressions;
 mod regressions_tp;
 mod round_trips;
 mod same_files;
+mod scores;
 mod split_gradients;
 mod tensor_parallel;
 mod tensor_parallel_golden;

@@ -12,7 +12,7 @@ mod train;
 use std::process::ExitCode;
 
 use burnish_config::{COMMANDS, Command, Invocation, Resolved};
-use burnish_trainers::{Dpo, Sft};
+use burnish_trainers::{Dpo, Kto, Sft};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +34,7 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     match command {
         "sft" => train::run::<Sft>(rest),
         "dpo" => train::run::<Dpo>(rest),
+        "kto" => train::run::<Kto>(rest),
         "generate" => generate::run(rest),
         "score" => score::run(rest),
         "eval" => eval::run(rest),

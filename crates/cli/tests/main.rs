@@ -7,6 +7,7 @@ mod convert;
 mod inference_ranks;
 mod mpi;
 mod muon;
+mod preferences;
 mod program;
 mod qk_clip;
 mod ranks;

@@ -355,6 +355,7 @@ impl Resumed {
         let setup = rank.setup;
         let options = &setup.options.training;
         for (key, what, now) in [
+            ("trainer", "the command", json!(setup.trainer)),
             ("rows", "the number of training rows after preparation", json!(setup.rows)),
             (
                 "global_batch",
@@ -363,7 +364,6 @@ impl Resumed {
                 json!(sampler.global_batch()),
             ),
             ("seed", "seed", json!(options.seed)),
-            ("trainer", "the command", json!(setup.trainer)),
         ] {
             if self.ours()[key] != now {
                 return Err(TrainError::OtherRun {

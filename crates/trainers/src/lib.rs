@@ -17,10 +17,12 @@
 //! ```
 
 mod checkpointing;
+mod desirable;
 mod dpo;
 mod error;
 mod evaluate;
 mod inference;
+mod kto;
 mod leave;
 mod log_probs;
 mod micro_batch;
@@ -51,6 +53,7 @@ pub use dpo::Dpo;
 pub use error::TrainError;
 pub use evaluate::{Evaluation, evaluate, evaluate_on};
 pub use inference::{Inference, InferenceRank};
+pub use kto::Kto;
 pub use micro_batch::MicroBatch;
 pub use prepared::{Prepared, packing, prepare_rows, row_options};
 pub use ranks::Ranks;

@@ -32,11 +32,15 @@ pub(crate) struct Copied {
 impl Reference {
     /// The reference of a run that begins, or goes on.
     ///
-    /// A fresh adapter is left out, unless its start changes the base (PiSSA, OLoRA) or parts of the base train along
-    /// (biases): then, as with an adapter that was there before and with the whole model, what trains is copied.
+    /// A fresh adapter is left out, unless its start changes the base (PiSSA, OLoRA) or rounds otherwise (DoRA), or parts
+    /// of the base train along (biases): then, as with an adapter that was there before and with the whole model, what
+    /// trains is copied.
     pub(crate) fn start(rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
         let plan = rank.model.plan.as_ref();
-        let stands = plan.is_some_and(|plan| !plan.changes_base() && plan.biases.is_empty());
+        let stands = plan.is_some_and(|plan| {
+            let magnitudes = plan.sites.iter().any(|site| site.magnitude_name.is_some());
+            !plan.changes_base() && !magnitudes && plan.biases.is_empty()
+        });
         if rank.setup.adapter.is_none() && stands {
             return Ok(Self::Base);
         }

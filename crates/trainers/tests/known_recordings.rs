@@ -5,20 +5,20 @@ use std::path::PathBuf;
 /// Replayed by the crate named; or by none, since what they are of is not there yet (README).
 const KNOWN: [(&str, Option<&str>); 16] = [
     ("README.md", None),
-    ("advantages.json", None),
+    ("advantages.json", Some("losses")),
     ("chunked_logprob.json", Some("kernels, losses")),
     ("collator_lm.json", Some("data")),
     ("cpo.json", None),
-    ("dpo.json", None),
+    ("dpo.json", Some("losses")),
     ("gkd_jsd.json", None),
-    ("grpo.json", None),
-    ("kto.json", None),
+    ("grpo.json", Some("losses")),
+    ("kto.json", Some("losses")),
     ("moe_load_balancing.json", None),
     ("orpo.json", None),
     ("packing.json", Some("data")),
-    ("repeat_sampler.json", None),
-    ("reward.json", None),
-    ("rloo.json", None),
+    ("repeat_sampler.json", Some("data")),
+    ("reward.json", Some("losses")),
+    ("rloo.json", Some("losses")),
     ("sft.json", Some("losses")),
 ];
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records short SFT runs of TRL on the tiny models and data beside it.
+"""Records short SFT, DPO and KTO runs of TRL on the tiny models and data beside it.
 
 Usage: trl_runs.py [NAME ...]     (default: every run; writes ../fixtures/models and ../fixtures/trl-runs)
 Made with TRL 1.16.0, torch 2.15.0, transformers 5.23.0 and peft 0.21.2; CPU, float32, dropout 0.
@@ -34,7 +34,8 @@ from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast, Qwen3Config, TrainerCallback)
-from trl import SFTConfig, SFTTrainer  # noqa: E402
+from trl import (  # noqa: E402
+    DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrainer)
 
 torch.set_num_threads(1)
 logging.disable(logging.WARNING)
@@ -114,14 +115,71 @@ RUNS_TO_RECORD = {
         model="llama", data="text.jsonl",
         options=dict(per_device_train_batch_size=4, gradient_accumulation_steps=3, learning_rate=2e-3,
                      num_train_epochs=2)),
+    # An adapter that was there before is copied: the copy is the reference.
+    "dpo-lora": dict(
+        model="llama", data="preference.jsonl", eval_data="preference_eval.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=5e-3, max_steps=6, eval_strategy="steps",
+                     eval_steps=3, per_device_eval_batch_size=8),
+        lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
+    "dpo-full-weighted-losses": dict(
+        model="llama", data="preference.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, loss_type=["sigmoid", "bco_pair", "sft"],
+                     loss_weights=[0.8, 0.2, 1.0], max_steps=6)),
+    "dpo-full-ipo": dict(
+        model="qwen3-tied", data="preference.jsonl",
+        options=dict(per_device_train_batch_size=4, gradient_accumulation_steps=2, learning_rate=2e-3,
+                     loss_type=["ipo"], beta=0.3, max_steps=5)),
+    "dpo-full-robust-js": dict(
+        model="llama", data="preference.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, loss_type=["robust"], label_smoothing=0.1,
+                     f_divergence_type="js_divergence", max_steps=5)),
+    # Sorts over the batch: one micro-batch, which is burnish's definition.
+    "dpo-full-aot": dict(
+        model="llama", data="preference.jsonl", eval_data="preference_eval.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, loss_type=["aot"], label_smoothing=0.05,
+                     max_steps=5, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8)),
+    "dpo-full-length-and-weight": dict(
+        model="llama", data="preference.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, loss_type=["discopop"], ld_alpha=0.5,
+                     use_weighting=True, max_steps=5)),
+    "dpo-full-moving-reference": dict(
+        model="llama", data="preference.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, sync_ref_model=True, ref_model_sync_steps=2,
+                     ref_model_mixup_alpha=0.6, max_steps=7)),
+    # Where both answers go on alike, gradients cancel up to rounding, which Adam makes whole steps of: a larger epsilon.
+    "dpo-full-precomputed": dict(
+        model="llama", data="preference.jsonl", eval_data="preference_eval.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, precompute_ref_log_probs=True,
+                     precompute_ref_batch_size=3, max_length=24, max_steps=6, adam_epsilon=1e-5, eval_strategy="steps", eval_steps=3,
+                     per_device_eval_batch_size=8)),
+    "kto-lora": dict(
+        model="llama", data="unpaired.jsonl", eval_data="unpaired_eval.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=5e-3, max_steps=6, eval_strategy="steps",
+                     eval_steps=3, per_device_eval_batch_size=8),
+        lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
+    "kto-full-weights": dict(
+        model="qwen3-tied", data="unpaired.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, beta=0.5, desirable_weight=0.7,
+                     undesirable_weight=1.4, max_steps=6)),
+    "kto-full-apo-zero": dict(
+        model="llama", data="unpaired.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, loss_type="apo_zero_unpaired", max_steps=5)),
+    # Pairs are taken apart.
+    "kto-full-pairs": dict(
+        model="llama", data="preference.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, precompute_ref_log_probs=True, max_steps=6)),
 }
+TRAINERS = {"sft": (SFTTrainer, SFTConfig), "dpo": (DPOTrainer, DPOConfig), "kto": (KTOTrainer, KTOConfig)}
+# What is there besides the text that the tokenizer was trained on.
+PREFERENCES = ("preference", "unpaired")
 
 
 def make_tokenizer():
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    texts = [line for file in sorted(DATA.glob("*.jsonl")) for line in strings(file)]
+    files = [file for file in sorted(DATA.glob("*.jsonl")) if not file.name.startswith(PREFERENCES)]
+    texts = [line for file in files for line in strings(file)]
     tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
         vocab_size=SHAPE["vocab_size"], special_tokens=[AddedToken(s, special=True, normalized=False) for s in SPECIALS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
@@ -214,13 +272,15 @@ def record(index, name, model, data, options, lora=None, eval_data=None):
         make_adapter(folder / "adapter_start", model, 10 + index, lora)
         network = PeftModel.from_pretrained(network, folder / "adapter_start", is_trainable=True)
     options = SHARED | options
+    kind = name.split("-")[0]
+    Trainer, Config = TRAINERS[kind]
     keep = Keep()
     with tempfile.TemporaryDirectory() as scratch:
         def rows(file):
             return datasets.load_dataset("json", data_files=str(DATA / file), split="train", cache_dir=scratch)
 
-        trainer = SFTTrainer(
-            network, SFTConfig(output_dir=scratch, use_cpu=True, report_to="none", disable_tqdm=True, **options),
+        trainer = Trainer(
+            network, args=Config(output_dir=scratch, use_cpu=True, report_to="none", disable_tqdm=True, **options),
             train_dataset=rows(data), eval_dataset=rows(eval_data) if eval_data else None,
             processing_class=tokenizer, callbacks=[keep])
         start = {k: p.detach().clone() for k, p in trainer.model.named_parameters() if p.requires_grad}
@@ -228,7 +288,7 @@ def record(index, name, model, data, options, lora=None, eval_data=None):
         for key, parameter in trainer.model.named_parameters():
             # A trained tensor which TRL leaves out of its loss would show here.
             assert key not in start or not torch.equal(parameter, start[key]), f"{name}: {key} never moved"
-    run = dict(run=name, trainer="sft", model=model, data=data, options=options, adapter_start=lora is not None,
+    run = dict(run=name, trainer=kind, model=model, data=data, options=options, adapter_start=lora is not None,
                lora=lora, versions={p: version(p) for p in ("torch", "transformers", "peft", "trl")},
                steps=keep.steps)
     if eval_data:

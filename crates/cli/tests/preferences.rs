@@ -1,0 +1,194 @@
+//! DPO and KTO: the same on any layout, stopped or not, and clear where they cannot run.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::program::{copy, fails, metrics, model, ok, rows};
+use crate::ranks::close;
+
+const LORA: [&str; 5] =
+    ["--use_peft", "--lora_r=4", "--lora_alpha=8", "--lora_target_modules=all-linear", "--lora_dropout=0"];
+
+fn words(command: &str, output: &Path, more: &[&str]) -> Vec<String> {
+    let data = if command == "dpo" { "preference" } else { "unpaired" };
+    let mut words = vec![
+        command.to_owned(),
+        format!("--model_name_or_path={}", model().display()),
+        format!("--dataset_name={}", rows(&format!("{data}.jsonl")).display()),
+        format!("--eval_dataset_name={}", rows(&format!("{data}_eval.jsonl")).display()),
+        format!("--output_dir={}", output.display()),
+    ];
+    let common =
+        ["--per_device_train_batch_size=2", "--learning_rate=2e-3", "--logging_steps=1", "--beta=0.3"];
+    words.extend(common.iter().chain(more).map(|word| (*word).to_owned()));
+    words
+}
+
+fn number(line: &Value, name: &str) -> f64 {
+    line[name].as_f64().unwrap_or_else(|| panic!("no {name} in {line}"))
+}
+
+/// What a run on several ranks logs besides what [`close`] looks at.
+#[track_caller]
+fn close_rewards(what: &str, one: &Path, many: &Path) {
+    for (a, b) in metrics(one).iter().zip(metrics(many)) {
+        for (name, a) in a.as_object().unwrap() {
+            if name.contains("rewards/") || name.contains("logps/") || name.ends_with("kl") {
+                let (a, b) = (a.as_f64().unwrap(), number(&b, name));
+                // Differences of sums of tens, each token's value to six digits.
+                assert!((a - b).abs() <= 1e-5 * a.abs().max(10.0), "{what}: {name}: {a} and {b}");
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn starts_even(output: &Path, loss: f64) {
+    let first = &metrics(output)[0];
+    assert!((number(first, "loss") - loss).abs() < 1e-9, "{first}");
+    for (name, value) in first.as_object().unwrap() {
+        assert!(!name.contains("rewards/") || value.as_f64() == Some(0.0), "{name}: {value} in {first}");
+    }
+}
+
+/// One rank, then others: (ranks, tp_size, zero_stage).
+fn check(command: &str, common: &[&str], meshes: &[(usize, usize, u8)]) {
+    let root = tempfile::tempdir().unwrap();
+    let mut all =
+        vec!["--max_steps=5", "--global_batch_size=8", "--save_strategy=no", "--eval_strategy=steps"];
+    all.extend(["--stage3_param_persistence_threshold=50", "--eval_steps=5"]);
+    all.extend(common);
+    let one = root.path().join("one");
+    ok(&words(command, &one, &all));
+    let loss = if command == "dpo" { std::f64::consts::LN_2 } else { 0.5 };
+    starts_even(&one, loss);
+    for &(nproc, tp, stage) in meshes {
+        let many = root.path().join(format!("{nproc}-{tp}-{stage}"));
+        let given = [format!("--nproc={nproc}"), format!("--tp_size={tp}"), format!("--zero_stage={stage}")];
+        let given: Vec<&str> = all.iter().copied().chain(given.iter().map(String::as_str)).collect();
+        ok(&words(command, &many, &given));
+        let what = format!("{command} {common:?} on {nproc} ranks, tp {tp}, stage {stage}");
+        starts_even(&many, loss);
+        close(&what, &one, &many);
+        close_rewards(&what, &one, &many);
+    }
+}
+
+const MESHES: [(usize, usize, u8); 3] = [(2, 1, 2), (2, 2, 0), (4, 2, 3)];
+
+#[test]
+fn a_fresh_adapter_is_compared_with_its_base_on_every_layout() {
+    check("dpo", &LORA, &MESHES);
+    check("dpo", &[&LORA[..], &["--use_dora"]].concat(), &MESHES[2..]);
+}
+
+#[test]
+fn an_adapter_that_changes_its_base_is_compared_with_its_copy() {
+    check("dpo", &[&LORA[..], &["--init_lora_weights=pissa"]].concat(), &MESHES[2..]);
+}
+
+#[test]
+fn the_whole_model_is_compared_with_its_copy_on_every_layout() {
+    // Elements whose gradients cancel move by rounding alone, if the epsilon does not stop them.
+    let common = ["--adam_epsilon=1e-4", "--no_gradient_checkpointing"];
+    check("dpo", &common, &MESHES);
+}
+
+#[test]
+fn losses_that_look_at_the_whole_step_do_not_depend_on_its_layout() {
+    let common = ["--loss_type=sigmoid,aot_unpaired", "--loss_weights=1,0", "--adam_epsilon=1e-4"];
+    check("dpo", &common, &[(3, 1, 0), (4, 2, 3)]);
+}
+
+#[test]
+fn a_reference_that_moves_or_was_scored_before_is_the_same_on_every_layout() {
+    let moving = ["--sync_ref_model", "--ref_model_sync_steps=2", "--adam_epsilon=1e-4"];
+    check("dpo", &moving, &[(2, 1, 1), (4, 2, 3)]);
+    check("dpo", &["--precompute_ref_log_probs", "--adam_epsilon=1e-4"], &[(3, 1, 0), (4, 2, 3)]);
+}
+
+#[test]
+fn answers_that_are_desirable_or_not_train_alike_on_every_layout() {
+    check("kto", &LORA, &MESHES);
+    check("kto", &["--adam_epsilon=1e-4", "--precompute_ref_log_probs"], &MESHES[2..]);
+}
+
+/// An adapter in bf16's company: fp32 factors over a bf16 base, gathered together.
+#[test]
+fn adapters_over_a_bf16_base_equal_one_rank_after_ten_steps() {
+    for command in ["dpo", "kto"] {
+        check(command, &[&LORA[..], &["--max_steps=10", "--dtype=auto"]].concat(), &[(4, 2, 3)]);
+    }
+}
+
+/// Six steps at once, and from the checkpoint at step 3 on.
+fn resumes(command: &str, more: &[&str]) {
+    let root = tempfile::tempdir().unwrap();
+    let (whole, parts) = (root.path().join("whole"), root.path().join("parts"));
+    let mut all = vec!["--max_steps=6", "--save_steps=3", "--gradient_accumulation_steps=2"];
+    all.extend(more);
+    ok(&words(command, &whole, &all));
+    copy(&whole.join("checkpoint-3"), &parts.join("checkpoint-3"));
+    all.push("--resume_from_checkpoint=true");
+    ok(&words(command, &parts, &all));
+    let file = if more.contains(&"--use_peft") { "adapter_model.safetensors" } else { "model.safetensors" };
+    let [a, b] = [&whole, &parts].map(|dir| std::fs::read(dir.join(file)).unwrap());
+    assert!(a == b, "{command} {more:?}: {file} differs");
+    let (a, b) = (metrics(&whole), metrics(&parts));
+    assert_eq!(b.len(), 3);
+    assert_eq!(a[3..], b[..], "{command} {more:?}");
+}
+
+#[test]
+fn stopping_and_going_on_equals_never_stopping() {
+    resumes("dpo", &[&LORA[..], &["--no_disable_dropout", "--lora_dropout=0.1"]].concat());
+    resumes("dpo", &[]);
+    resumes("dpo", &["--dtype=bfloat16", "--precompute_ref_log_probs"]);
+    resumes("dpo", &["--sync_ref_model", "--ref_model_sync_steps=2"]);
+    resumes("kto", &LORA);
+    resumes("kto", &["--sync_ref_model", "--ref_model_sync_steps=2", "--nproc=2", "--zero_stage=3"]);
+}
+
+#[test]
+fn scores_of_the_reference_are_found_by_what_they_depend_on() {
+    let root = tempfile::tempdir().unwrap();
+    let scores = root.path().join("scores");
+    let dir = format!("--precompute_ref_dir={}", scores.display());
+    let common = ["--max_steps=2", "--save_strategy=no", "--precompute_ref_log_probs", &dir];
+    let run = |name: &str, more: &[&str]| {
+        let out = root.path().join(name);
+        ok(&words("dpo", &out, &common.iter().chain(more).copied().collect::<Vec<_>>()));
+        (std::fs::read_dir(&scores).unwrap().count(), metrics(&out))
+    };
+    let (files, first) = run("first", &[]);
+    assert_eq!(files, 1);
+    // Found again, whatever the rate or the batch.
+    let (files, again) = run("again", &["--precompute_ref_batch_size=5"]);
+    assert_eq!(files, 1);
+    assert_eq!(first, again);
+    let file = std::fs::read_dir(&scores).unwrap().next().unwrap().unwrap().path();
+    // A damaged file is made anew.
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    assert_eq!(run("damaged", &[]).1, first);
+    assert_eq!(std::fs::read(&file).unwrap(), whole);
+    assert_eq!(run("shorter", &["--max_length=20"]).0, 2);
+    assert_eq!(run("of another start", &["--random_weights"]).0, 3);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let out = root.path().join("out");
+    let mut of_sft = words("dpo", &out, &[]);
+    of_sft[2] = format!("--dataset_name={}", rows("prompt_completion.jsonl").display());
+    fails(&of_sft, &["prompt_completion.jsonl, line 1", "preference optimisation needs", "chosen"]);
+    of_sft[0] = "kto".into();
+    fails(&of_sft, &["prompt_completion.jsonl, line 1", "label"]);
+    fails(&words("dpo", &out, &["--max_length=2"]), &["max_length"]);
+    ok(&words("dpo", &out, &["--max_steps=2", "--save_steps=1"]));
+    let mut other = words("kto", &out, &["--max_steps=4", "--resume_from_checkpoint=true"]);
+    other[2] = words("dpo", &out, &[])[2].clone();
+    fails(&other, &["cannot resume", "the command was \"dpo\""]);
+}

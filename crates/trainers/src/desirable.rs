@@ -1,0 +1,278 @@
+//! Kahneman-Tversky optimisation as a task of the loop: completions that are desirable or not.
+
+use std::time::Instant;
+
+use burnish_config::ReferenceOptions;
+use burnish_data::{CompletionCollator, Prepared, Step, UnpairedExample, partner};
+use burnish_losses::{Completion, Kto, Labelled, Metrics, Tally};
+use burnish_models::{Mode, Pass};
+use burnish_ops::TokenStats;
+use burnish_zero::Store;
+
+use crate::checkpointing::Resumed;
+use crate::evaluate::Evaluation;
+use crate::log_probs::{log_probs, micro_batch};
+use crate::rank::Rank;
+use crate::reference::Reference;
+use crate::scored::{Key, Scored};
+use crate::task::{Counts, Part, Task};
+use crate::{MicroBatch, TrainError};
+
+/// Answers, and the loss over them.
+pub(crate) struct Desirable {
+    pub(crate) loss: Kto,
+    pub(crate) train: Prepared<UnpairedExample>,
+    pub(crate) eval: Option<Prepared<UnpairedExample>>,
+    /// Rows among which completions change places for the KL term, in evaluation too.
+    pub(crate) chunk: usize,
+    pub(crate) collator: CompletionCollator,
+    pub(crate) reference: ReferenceOptions,
+    pub(crate) drops_out: bool,
+}
+
+/// A rank's answers of a micro-batch.
+pub(crate) struct AnswerBatch {
+    batch: MicroBatch,
+    completions: Vec<Completion>,
+    desirable: Vec<bool>,
+    /// The same prompts with other prompts' completions, where the loss has a KL term.
+    mismatched: Option<(MicroBatch, Vec<Completion>)>,
+    /// The rows of the data set.
+    rows: Vec<usize>,
+}
+
+/// What the reference says of each answer, and of its prompt with another's completion.
+type Said = Vec<[f64; 2]>;
+
+/// The reference, or what it said.
+pub(crate) enum Compared {
+    With(Reference),
+    Before { train: Scored, eval: Option<Scored> },
+}
+
+/// The reference's sums, by micro-batch and answer, and the KL term of the step.
+pub(crate) struct Against {
+    reference: Vec<Said>,
+    kl: f64,
+}
+
+fn sums(log_probs: &[f32], completions: &[Completion]) -> Vec<f64> {
+    let sum = |c: &Completion| log_probs[c.targets.clone()].iter().map(|&lp| f64::from(lp)).sum();
+    completions.iter().map(sum).collect()
+}
+
+impl Desirable {
+    fn answers(&self, data: &Prepared<UnpairedExample>, rows: Vec<usize>, first: usize) -> AnswerBatch {
+        let all = &data.examples;
+        let examples: Vec<&UnpairedExample> = rows.iter().map(|&row| &all[row]).collect();
+        let partners: Option<Vec<&UnpairedExample>> = self
+            .loss
+            .needs_kl()
+            .then(|| rows.iter().map(|&row| &all[partner(row, self.chunk, all.len())]).collect());
+        let made = self.collator.unpaired(&examples, partners.as_deref(), first);
+        let (batch, completions) = micro_batch(made.completions);
+        let mismatched = made.mismatched.map(micro_batch);
+        AnswerBatch { batch, completions, desirable: made.desirable, mismatched, rows }
+    }
+
+    /// What the reference says of a batch.
+    fn said(&self, rank: &Rank<'_>, reference: &Reference, batch: &AnswerBatch) -> Result<Said, TrainError> {
+        let own = sums(&reference.log_probs(rank, &batch.batch)?, &batch.completions);
+        let others = match &batch.mismatched {
+            Some((documents, spans)) => sums(&reference.log_probs(rank, documents)?, spans),
+            None => vec![0.0; own.len()],
+        };
+        Ok(own.into_iter().zip(others).map(|(own, other)| [own, other]).collect())
+    }
+
+    fn referred(
+        &self,
+        rank: &Rank<'_>,
+        beside: &Compared,
+        batch: &AnswerBatch,
+        trains: bool,
+    ) -> Result<Said, TrainError> {
+        let of =
+            |scored: &Scored| batch.rows.iter().map(|&row| [scored.of(row)[0], scored.of(row)[1]]).collect();
+        Ok(match beside {
+            Compared::With(reference) => self.said(rank, reference, batch)?,
+            Compared::Before { train, .. } if trains => of(train),
+            Compared::Before { eval, .. } => eval.as_ref().map(of).unwrap_or_default(),
+        })
+    }
+
+    /// The KL term over all batches of all data-parallel ranks: the mean of `policy - reference` over completions under
+    /// prompts that are not theirs, at least 0.
+    fn kl(&self, rank: &Rank<'_>, batches: &[AnswerBatch], reference: &[Said]) -> Result<f64, TrainError> {
+        if !self.loss.needs_kl() {
+            return Ok(0.0);
+        }
+        let (mut sum, mut count) = (0.0, 0.0);
+        for (batch, said) in batches.iter().zip(reference) {
+            let Some((documents, spans)) = &batch.mismatched else { continue };
+            let policy = sums(&policy(rank, documents)?.log_prob, spans);
+            sum += policy.iter().zip(said).map(|(policy, said)| policy - said[1]).sum::<f64>();
+            count += spans.len() as f64;
+        }
+        let all = rank.dp.sum_f64(&[sum, count], "KL term")?;
+        Ok((all[0] / all[1].max(1.0)).max(0.0))
+    }
+
+    fn labelled(batch: &AnswerBatch, reference: &Said) -> Vec<Labelled> {
+        let answers = batch.completions.iter().zip(&batch.desirable).zip(reference);
+        answers
+            .map(|((completion, &desirable), said)| Labelled {
+                completion: completion.clone(),
+                desirable,
+                reference: said[0],
+            })
+            .collect()
+    }
+
+    fn scored(
+        &self,
+        rank: &Rank<'_>,
+        reference: &Reference,
+        data: &Prepared<UnpairedExample>,
+    ) -> Result<Scored, TrainError> {
+        let mut key = Key::of_start(rank, "sums of answers")?;
+        let chunk_of = if self.loss.needs_kl() { self.chunk } else { 0 };
+        key.text(&format!("{:?} {chunk_of}", self.collator));
+        for UnpairedExample { prompt, completion, .. } in &data.examples {
+            key.ids(prompt);
+            key.ids(completion);
+        }
+        let options = &rank.setup.options.training;
+        let dir = self.reference.precompute_ref_dir.clone();
+        let dir = dir.unwrap_or_else(|| options.output_dir.join("reference"));
+        let size = self.reference.precompute_ref_batch_size.unwrap_or(options.per_device_train_batch_size);
+        Scored::new(rank, &dir, key, (data.examples.len(), 2, size), |rows| {
+            let said = self.said(rank, reference, &self.answers(data, rows.to_vec(), 0))?;
+            reference.release(rank);
+            Ok(said.concat())
+        })
+    }
+}
+
+/// The policy's log-probabilities, without gradients.
+fn policy(rank: &Rank<'_>, batch: &MicroBatch) -> Result<TokenStats, TrainError> {
+    let decoder = &rank.model.decoder;
+    let (_, stats) = log_probs(decoder, batch, &decoder.pass(Mode::Score))?;
+    rank.tp.check()?;
+    Ok(stats)
+}
+
+impl Task for Desirable {
+    type Batch = AnswerBatch;
+    type Beside = Compared;
+    type Ahead = Against;
+
+    fn tokens(&self) -> usize {
+        self.train.statistics.tokens
+    }
+
+    fn metrics(&self) -> Metrics {
+        self.loss.metrics()
+    }
+
+    fn beside(&self, rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<Compared, TrainError> {
+        let reference = Reference::start(rank, resumed)?;
+        if !self.reference.precompute_ref_log_probs {
+            return Ok(Compared::With(reference));
+        }
+        let train = self.scored(rank, &reference, &self.train)?;
+        let eval = self.eval.as_ref().map(|e| self.scored(rank, &reference, e)).transpose()?;
+        Ok(Compared::Before { train, eval })
+    }
+
+    fn batch(&self, rank: &Rank<'_>, step: &Step, micro: usize) -> AnswerBatch {
+        let slice = step.slice(rank.dp.rank(), micro);
+        self.answers(&self.train, step.rows[slice.clone()].to_vec(), slice.start)
+    }
+
+    fn num_tokens(&self, batch: &AnswerBatch) -> usize {
+        batch.batch.num_tokens
+    }
+
+    fn counts(&self, batches: &[AnswerBatch]) -> Vec<f64> {
+        vec![batches.iter().map(|b| b.completions.len() as f64).sum()]
+    }
+
+    fn ahead(
+        &self,
+        rank: &Rank<'_>,
+        beside: &Compared,
+        batches: &[AnswerBatch],
+        _counts: &Counts,
+    ) -> Result<Against, TrainError> {
+        let referred = |batch| self.referred(rank, beside, batch, true);
+        let reference = batches.iter().map(referred).collect::<Result<Vec<_>, _>>()?;
+        let kl = self.kl(rank, batches, &reference)?;
+        match beside {
+            Compared::With(reference) => reference.release(rank),
+            Compared::Before { .. } => rank.store.release(),
+        }
+        Ok(Against { reference, kl })
+    }
+
+    fn loss(
+        &self,
+        rank: &Rank<'_>,
+        pass: &Pass,
+        (micro, batch): (usize, &AnswerBatch),
+        counts: &Counts,
+        ahead: &Against,
+    ) -> Result<Part, TrainError> {
+        let (scores, stats) = log_probs(&rank.model.decoder, &batch.batch, pass)?;
+        let answers = Self::labelled(batch, &ahead.reference[micro]);
+        let terms = self.loss.terms(&stats, &answers, ahead.kl, counts.all[0])?;
+        Ok(Part { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
+    }
+
+    fn drops_out(&self) -> bool {
+        self.drops_out
+    }
+
+    fn stepped(&self, rank: &Rank<'_>, beside: &mut Compared, done: u64) -> Result<(), TrainError> {
+        match beside {
+            Compared::With(reference) => reference.moved(rank, &self.reference, done),
+            Compared::Before { .. } => Ok(()),
+        }
+    }
+
+    fn saved<'b>(&self, beside: &'b Compared) -> Option<&'b Store> {
+        match beside {
+            Compared::With(reference) => reference.store(&self.reference),
+            Compared::Before { .. } => None,
+        }
+    }
+
+    /// All rows are one step here: one KL term.
+    fn evaluate(&self, rank: &Rank<'_>, beside: &Compared) -> Result<Option<Evaluation>, TrainError> {
+        let Some(data) = &self.eval else { return Ok(None) };
+        let start = Instant::now();
+        let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
+        let (all, group) = (data.examples.len(), &rank.dp);
+        let (mut batches, mut stats, mut reference) = (Vec::new(), Vec::new(), Vec::new());
+        for turn in 0..all.div_ceil(size).div_ceil(group.size()) {
+            let first = ((turn * group.size() + group.rank()) * size).min(all);
+            let rows = (first..(first + size).min(all)).collect();
+            let batch = self.answers(data, rows, first);
+            reference.push(self.referred(rank, beside, &batch, false)?);
+            stats.push(policy(rank, &batch.batch)?);
+            batches.push(batch);
+        }
+        let kl = self.kl(rank, &batches, &reference)?;
+        if let Compared::With(reference) = beside {
+            reference.release(rank);
+        }
+        let mut tally = Tally::new();
+        for ((batch, stats), said) in batches.iter().zip(&stats).zip(&reference) {
+            let terms = self.loss.terms(stats, &Self::labelled(batch, said), kl, all as f64)?;
+            tally.merge(&terms.tally);
+            tally.add("loss", terms.value * all as f64, batch.completions.len() as f64);
+        }
+        let tokens: usize = stats.iter().map(|s| s.log_prob.len()).sum();
+        Evaluation::over(group, &self.metrics(), tally, (all, all.div_ceil(size), tokens), start).map(Some)
+    }
+}

@@ -68,3 +68,4 @@ pub use muon::{
 };
 pub use norm::{rms_norm_backward, rms_norm_forward};
 pub use simd::{Isa, isa, with_isa};
+pub use tasks::on_pool;

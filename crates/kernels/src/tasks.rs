@@ -13,6 +13,27 @@ pub(crate) fn tasks(n: usize, work: impl Fn(usize) + Send + Sync) {
     }
 }
 
+/// [`tasks`], on this thread alone where the work is so little that waking others costs more: `work_size` counts
+/// multiplications or elements moved, of all tasks together.
+pub(crate) fn few_tasks(n: usize, work_size: usize, work: impl Fn(usize) + Send + Sync) {
+    if work_size <= LITTLE {
+        (0..n).for_each(work);
+    } else {
+        tasks(n, work);
+    }
+}
+
+/// About 10 microseconds of one core.
+const LITTLE: usize = 64 << 10;
+
+/// Runs `work` on a thread of the pool: the parallel regions inside start without waking anyone from outside, which of a
+/// decoding step with its many short ones is a good part.
+///
+/// `work` must not wait for another thread that may itself need the pool.
+pub fn on_pool<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    rayon::scope(|_| work())
+}
+
 /// Rows of a chunk such that its packed activations, `widest` columns, stay in the second-level cache.
 pub(crate) fn chunk_rows(tokens: usize, widest: usize) -> usize {
     let most = if widest > 640 { 64 } else { 128 };

@@ -1,8 +1,11 @@
 //! A decoder that remembers: new tokens run over the keys and values of the tokens before them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use burnish_ops::{AnyTensor, KvCache, OpsError, Rotary, head_logits, linears, linears_decode, select_rows};
+use burnish_ops::{
+    AnyTensor, KvCache, OpsError, Rotary, head_logits, linears, linears_decode, select_rows, together,
+};
 
 use crate::blueprint::HEAD;
 use crate::decoder::{Linears, run_block};
@@ -42,6 +45,46 @@ impl<'a> Decoding<'a> {
             lengths: vec![0; sequences],
             frequencies: (!rope.depends_on_length()).then(|| rope.narrow_frequencies(0)),
         }
+    }
+
+    /// A sequence for each of `prompts`, with the logits `[prompts, vocab]` of what follows. Prompts that are equal are
+    /// computed once, and their keys and values copied.
+    ///
+    /// ```no_run
+    /// # use burn::tensor::Device;
+    /// # use burnish_models::{Decoding, load};
+    /// let model = load("path/to/model", &Device::flex()).unwrap().decoder;
+    /// // Eight samples of one prompt cost one prompt.
+    /// let (decoding, logits) = Decoding::of_prompts(&model, &[[1, 2, 3]; 8]).unwrap();
+    /// assert_eq!((decoding.sequences(), logits.len()), (8, 8 * model.spec().vocab));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::logits`].
+    pub fn of_prompts<S: AsRef<[u32]>>(
+        decoder: &'a Decoder,
+        prompts: &[S],
+    ) -> Result<(Self, Vec<f32>), ModelError> {
+        let mut places = BTreeMap::new();
+        let mut distinct: Vec<&[u32]> = Vec::new();
+        let order: Vec<usize> = prompts
+            .iter()
+            .map(|prompt| {
+                *places.entry(prompt.as_ref()).or_insert_with(|| {
+                    distinct.push(prompt.as_ref());
+                    distinct.len() - 1
+                })
+            })
+            .collect();
+        let mut decoding = Self::new(decoder, distinct.len());
+        let logits = decoding.logits(&distinct)?;
+        if distinct.len() == prompts.len() {
+            return Ok((decoding, logits));
+        }
+        decoding.reorder(&order)?;
+        let vocab = decoder.spec.vocab;
+        let copied = order.iter().flat_map(|&at| &logits[at * vocab..(at + 1) * vocab]).copied().collect();
+        Ok((decoding, copied))
     }
 
     /// Sequences in progress.
@@ -116,7 +159,10 @@ impl<'a> Decoding<'a> {
                 cache.attend(qkv, &documents, Some(&rotary), w.head_norm.as_ref())
             };
             let name = &decoder.blocks[index].name;
-            x = run_block(&x, &w, decoder.spec.norm_eps, name, &decoder.shard, linears, attend)?;
+            let (eps, shard) = (decoder.spec.norm_eps, &decoder.shard);
+            let run = || run_block(&x, &w, eps, name, shard, linears, attend);
+            // Ranks that share layers wait for each other inside a block.
+            x = if shard.divided() { run() } else { together(run) }?;
         }
         for (length, tokens) in self.lengths.iter_mut().zip(new) {
             *length += tokens.as_ref().len();

@@ -1,7 +1,7 @@
 //! Batched text generation with a cache of keys and values.
 //!
-//! All prompts run in one flattened pass, then each step runs one token of every unfinished sequence; finished ones
-//! leave the batch. A token is a function of its prompt, the settings and (seed, row, position): the other prompts of
+//! All prompts run in one flattened pass, one that several sequences share only once; then each step runs one token of
+//! every unfinished sequence; finished ones leave the batch. A token is a function of its prompt, the settings and (seed, row, position): the other prompts of
 //! the call do not matter (logits may differ in their last bits when more than 32 sequences run at once).
 
 use std::fmt;
@@ -88,7 +88,8 @@ struct Active {
 }
 
 impl Decoder {
-    /// Continues each of `prompts`; adapters are active.
+    /// Continues each of `prompts`; adapters are active. Equal prompts, as of a group of samples, are computed once: their
+    /// sequences start from copies of its keys and values.
     ///
     /// `on_token(index, token)` hears of every token as it comes; `false` ends that completion as a stop token would.
     /// Completions may run past `max_position_embeddings`, as in Transformers; a prompt that does not fit is refused
@@ -123,9 +124,8 @@ impl Decoder {
         if options.max_new_tokens == 0 || active.is_empty() {
             return Ok(done);
         }
-        let mut decoding = Decoding::new(self, active.len());
         let prompts: Vec<&[u32]> = active.iter().map(|a| a.tokens.as_slice()).collect();
-        let mut logits = decoding.logits(&prompts)?;
+        let (mut decoding, mut logits) = Decoding::of_prompts(self, &prompts)?;
         loop {
             let mut staying = Vec::with_capacity(active.len());
             let mut next = Vec::with_capacity(active.len());

@@ -468,3 +468,30 @@ fn settings_are_read_as_transformers_reads_them() {
         "config.json: `eos_token_id` is -2, expected a token id or a list of token ids"
     );
 }
+
+/// Samples of one prompt start from its keys and values, computed once, and are as if each had computed them.
+#[test]
+fn a_group_s_prompt_is_computed_once_and_its_samples_are_their_own() {
+    for name in ["llama", "qwen2-window", "phi3-longrope"] {
+        let model = decoder(name);
+        let (long, short) = (vec![3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], vec![9]);
+        let group = [&long, &short, &long, &long, &short];
+        let (mut shared, first) = Decoding::of_prompts(&model, &group).unwrap();
+        let mut own = Decoding::new(&model, group.len());
+        let expected = own.logits(&group).unwrap();
+        close(name, &first, &expected, 1e-5);
+        assert_eq!(first[..model.spec().vocab], first[2 * model.spec().vocab..3 * model.spec().vocab]);
+        // Different tokens follow: no sample sees another's.
+        for step in 0..3_u32 {
+            let next: Vec<[u32; 1]> = (0..5).map(|row| [7 * row + step]).collect();
+            close(name, &shared.logits(&next).unwrap(), &own.logits(&next).unwrap(), 1e-5);
+        }
+        assert_eq!((shared.len(0), shared.len(1)), (long.len() + 3, 4));
+        let options = sampled();
+        let prompts: Vec<Vec<u32>> = group.iter().map(|p| p.to_vec()).collect();
+        for (row, together) in generate(&model, &prompts, &options).into_iter().enumerate() {
+            let options = Generation { first_row: row as u64, ..options.clone() };
+            assert_eq!(generate(&model, &prompts[row..=row], &options), [together], "{name}, row {row}");
+        }
+    }
+}

@@ -11,6 +11,16 @@ use crate::{AnyTensor, OpsError};
 
 const OP: &str = "cached attention";
 
+/// Runs several operations of a few tokens as one parallel region, where the backend has such.
+///
+/// `work` must not wait for other ranks: those of this process share the threads.
+pub fn together<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    #[cfg(feature = "flex")]
+    return burnish_kernels::on_pool(work);
+    #[cfg(not(feature = "flex"))]
+    work()
+}
+
 /// What a layer's attention has seen of each sequence.
 #[derive(Debug)]
 pub struct KvCache {

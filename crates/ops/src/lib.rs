@@ -46,7 +46,7 @@ mod update;
 
 pub use attention::{AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks};
 pub use bytes::{Elements, Scalar};
-pub use cache::KvCache;
+pub use cache::{KvCache, together};
 pub use custom::{BackwardFn, MOST_INPUTS, apply};
 pub use embedding::{EmbeddingLowRank, embedding, select_rows};
 pub use error::OpsError;

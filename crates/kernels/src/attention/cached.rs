@@ -1,12 +1,16 @@
 //! Attention of new tokens over a cache: prefill and decoding.
 
 use super::block::{CHUNK, Keys, Plan, Work, attend, output, sum_len};
-use super::cache::KvCache;
-use super::forward::tasks;
+use super::cache::{KvCache, Lane};
+use super::forward::{Task, tasks};
 use super::rows;
 use super::shape::{AttentionShape, HeadNorm, Rotary};
 use crate::scratch::{Ptr, scratch};
+use crate::tasks::few_tasks;
 use rayon::prelude::*;
+
+/// New rows up to which appending them is done by one thread.
+const FEW_ROWS: usize = 32;
 
 fn check(plan: &Plan<'_>, cache: &KvCache) {
     let s = &plan.shape;
@@ -46,7 +50,7 @@ pub fn append_kv(
         cache.reserve(i, rows.len());
     }
     let d = shape.head_dim;
-    cache.lanes().into_par_iter().for_each(|mut lane| {
+    let append = |mut lane: Lane<'_>| {
         let rows = &shape.documents[lane.sequence];
         let mut key = vec![0.0; d];
         for t in rows.clone() {
@@ -56,7 +60,13 @@ pub fn append_kv(
             let v = plan.offset(t, shape.heads + shape.kv_heads + lane.head);
             lane.push(&key, &qkv[v..v + d]);
         }
-    });
+    };
+    // A decoding step has a row of each sequence: no work to share.
+    if plan.rows() <= FEW_ROWS {
+        cache.lanes().into_iter().for_each(append);
+    } else {
+        cache.lanes().into_par_iter().for_each(append);
+    }
     for (i, rows) in shape.documents.iter().enumerate() {
         cache.advance(i, rows.len());
     }
@@ -91,7 +101,14 @@ pub fn attention_cached(
     let mut out = output(&plan, shape.out_width());
     let o = Ptr(out.as_mut_ptr());
     let wanted = 2 * rayon::current_num_threads();
-    tasks(&plan, wanted).into_par_iter().with_max_len(1).for_each(|task| {
+    let all = tasks(&plan, wanted);
+    let seen = |task: &Task| {
+        let before = cache.len(task.sequence) - shape.documents[task.sequence].len();
+        (task.to - task.from) * plan.visible(before + task.from, before + task.to).len()
+    };
+    let products = 2 * shape.group() * shape.head_dim * all.iter().map(seen).sum::<usize>();
+    few_tasks(all.len(), products, |i| {
+        let task = &all[i];
         let (d, g, kh) = (shape.head_dim, shape.group(), task.kh);
         let sizes = [plan.packed_len(), plan.scores_len(), sum_len(&plan), d, plan.block() * shape.heads];
         scratch(sizes.iter().sum(), |w| {

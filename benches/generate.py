@@ -111,6 +111,8 @@ def main():
         jobs.append((batch, 1))
         if options.group > 1 and batch % options.group == 0:
             jobs.append((batch, options.group))
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
+    facts = dict(threads=options.threads, python=platform.python_version(), commit=commit)
     rows = []
     for repetition in range(options.repetitions + 1):
         order = list(programs) if repetition % 2 else list(reversed(programs))
@@ -123,13 +125,9 @@ def main():
                     new=options.new, tokens_per_s=round(figures["tokens"] / figures["total_s"], 2),
                     first_s=round(figures["first_s"], 5), total_s=round(figures["total_s"], 5), load=load,
                     last=figures["last"]))
-    if options.output:
-        with options.output.open("a") as file:
-            facts = dict(threads=options.threads, python=platform.python_version(),
-                         commit=subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True,
-                                               text=True).stdout.strip())
-            for row in rows:
-                file.write(json.dumps(facts | row) + "\n")
+                if options.output:
+                    with options.output.open("a") as file:
+                        file.write(json.dumps(facts | rows[-1]) + "\n")
     counted = [r for r in rows if r["repetition"] > 0]
     print("| batch | group | program | tokens/s | first, s | ratio (median of pairs) | tokens as Transformers |")
     print("|---|---|---|---|---|---|---|")

@@ -72,7 +72,12 @@ fn left(out: &Path) -> Vec<PathBuf> {
 const WHOLE: [&str; 2] = ["layers.0.self_attn.q_proj.lora_A.weight", "layers.1.mlp.down_proj.lora_B.weight"];
 
 /// What each of two ranks says of a save when `name` is `to` on rank `changed` alone.
-fn saved(name: &str, changed: usize, to: f32, save: impl Fn(&Rank<'_>, &Supervised) -> Result<(), TrainError> + Sync) {
+fn saved(
+    name: &str,
+    changed: usize,
+    to: f32,
+    save: impl Fn(&Rank<'_>, &Supervised) -> Result<(), TrainError> + Sync,
+) {
     let root = tempfile::tempdir().unwrap();
     let out = root.path().join("out");
     let Run { setup, task } = prepared(2, &out).0;

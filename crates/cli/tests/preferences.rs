@@ -192,3 +192,22 @@ fn what_cannot_be_is_refused() {
     other[2] = words("dpo", &out, &[])[2].clone();
     fails(&other, &["cannot resume", "the command was \"dpo\""]);
 }
+
+/// The shipped example, shorter: the preference is there on held-out pairs after a few steps.
+#[test]
+fn the_example_learns_the_preference() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let out = tempfile::tempdir().unwrap();
+    let said = crate::program::burnish()
+        .current_dir(&root)
+        .args(["dpo", "--config", "examples/dpo-lora.yaml", "--max_steps=16", "--eval_steps=16"])
+        .arg(format!("--output_dir={}", out.path().display()))
+        .output()
+        .unwrap();
+    assert!(said.status.success(), "{}", crate::program::stderr(&said));
+    let lines = metrics(out.path());
+    let held_out = lines.iter().find(|line| line["eval_loss"].is_number()).unwrap();
+    assert!(number(held_out, "eval_rewards/accuracies") > 0.95, "{held_out}");
+    assert!(number(held_out, "eval_rewards/margins") > 1.0, "{held_out}");
+    assert!(out.path().join("adapter_model.safetensors").is_file());
+}

@@ -3,6 +3,7 @@
 //! Everything here is made by this generator, from nothing but the tables in [`world`]; running it again gives the same
 //! files byte for byte. A base model learns the world from `pretrain.jsonl`; `sft-train.jsonl` then teaches it a manner
 //! of speaking that the base has never seen, and `sft-eval.jsonl` asks about facts that no training row mentions.
+//! `preference-train.jsonl` and `preference-eval.jsonl` have the pirate's answers beside plain ones.
 
 mod draw;
 mod facts;
@@ -22,6 +23,9 @@ use facts::Fact;
 const TRAIN_ROWS: usize = 1500;
 /// Rows of `sft-eval.jsonl`.
 const EVAL_ROWS: usize = 100;
+
+/// Rows of `preference-train.jsonl`.
+const PAIRS: usize = 600;
 
 /// A file of the example: its name and its text.
 type File = (&'static str, String);
@@ -73,8 +77,19 @@ fn files() -> Vec<File> {
         train.iter().flat_map(|fact| (0..fact.questions.len()).map(|form| row(fact, form))).collect();
     draw.shuffle(&mut rows);
     rows.truncate(TRAIN_ROWS);
+    let mut pairs: Vec<String> =
+        train.iter().flat_map(|fact| (0..fact.questions.len()).map(|form| pair(fact, form))).collect();
+    draw.shuffle(&mut pairs);
+    pairs.truncate(PAIRS);
+    let eval_pairs: Vec<String> = eval.iter().map(|fact| pair(fact, 0)).collect();
     let eval: Vec<String> = eval.into_iter().map(|fact| row(fact, 0)).collect();
-    vec![("pretrain.jsonl", pretrain), ("sft-train.jsonl", rows.concat()), ("sft-eval.jsonl", eval.concat())]
+    vec![
+        ("pretrain.jsonl", pretrain),
+        ("sft-train.jsonl", rows.concat()),
+        ("sft-eval.jsonl", eval.concat()),
+        ("preference-train.jsonl", pairs.concat()),
+        ("preference-eval.jsonl", eval_pairs.concat()),
+    ]
 }
 
 /// A conversational prompt-completion row.
@@ -82,6 +97,17 @@ fn row(fact: &Fact, form: usize) -> String {
     let row = json!({
         "prompt": [{"role": "user", "content": fact.questions[form]}],
         "completion": [{"role": "assistant", "content": pirate::say(fact)}],
+    });
+    format!("{row}\n")
+}
+
+/// A preference row: the pirate's answer over the plain one.
+fn pair(fact: &Fact, form: usize) -> String {
+    let said = |text: &str| json!([{"role": "assistant", "content": text}]);
+    let row = json!({
+        "prompt": [{"role": "user", "content": fact.questions[form]}],
+        "chosen": said(&pirate::say(fact)),
+        "rejected": said(&fact.answer),
     });
     format!("{row}\n")
 }

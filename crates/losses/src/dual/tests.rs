@@ -1,3 +1,5 @@
+//! Slopes against finite differences and known derivatives.
+
 use super::*;
 
 /// Central differences in both variables.

@@ -12,7 +12,7 @@ mod train;
 use std::process::ExitCode;
 
 use burnish_config::{COMMANDS, Command, Invocation, Resolved};
-use burnish_trainers::{Dpo, Kto, Sft};
+use burnish_trainers::{Dpo, Kto, Reward, Sft};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -35,6 +35,7 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "sft" => train::run::<Sft>(rest),
         "dpo" => train::run::<Dpo>(rest),
         "kto" => train::run::<Kto>(rest),
+        "reward" => train::run::<Reward>(rest),
         "generate" => generate::run(rest),
         "score" => score::run(rest),
         "eval" => eval::run(rest),

@@ -10,7 +10,7 @@ use crate::choice::{
 };
 use crate::command::{
     ConvertOptions, DpoOptions, EvalOptions, GenerateOptions, KtoOptions, MergeOptions, PlanOptions,
-    ScoreOptions, SftOptions,
+    RewardOptions, ScoreOptions, SftOptions,
 };
 use crate::fault::{Fault, Origin};
 use crate::groups::{
@@ -628,6 +628,18 @@ impl KtoOptions {
         checks.range("desirable_weight", weight(loss.desirable_weight), "a number that is at least 0");
         checks.range("undesirable_weight", weight(loss.undesirable_weight), "a number that is at least 0");
         self.reference.conflicts(self.lora.use_peft || self.model.adapter_name_or_path.is_some(), checks);
+    }
+}
+
+impl RewardOptions {
+    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
+        trains(&self.run_options(), checks);
+        divides_by_rows(&self.training, checks);
+        let centre = self.loss.center_rewards_coefficient.is_none_or(|c| c >= 0.0 && c.is_finite());
+        checks.range("center_rewards_coefficient", centre, "null or a number that is at least 0");
+        if self.logging.sample_prompt.0.is_some() {
+            checks.conflict("sample_prompt", "a reward model, which says nothing", "take it out");
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::groups::{
     BatchOptions, ConvertTargetOptions, DpoLossOptions, GenerationOptions, InferenceRankOptions,
     InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions,
     PackingOptions, PreferenceRowOptions, PreparationOptions, PromptOptions, RankOptions, ReferenceOptions,
-    SourceOptions, SupervisedOptions, TrainingOptions,
+    RewardLossOptions, RewardRowOptions, SourceOptions, SupervisedOptions, TrainingOptions,
 };
 use crate::help;
 use crate::raw::Raw;
@@ -369,6 +369,30 @@ commands! {
         loss: KtoLossOptions,
         /// What the model is compared with.
         reference: ReferenceOptions,
+        /// The adapter.
+        lora: LoraOptions,
+        /// The loop.
+        training: TrainingOptions,
+        /// The optimizer of matrices.
+        muon: MuonOptions,
+        /// The ranks.
+        ranks: RankOptions,
+        /// Metrics and progress.
+        logging: LoggingOptions,
+    }
+
+    /// Options of `burnish reward`.
+    RewardOptions, "reward", "Train a reward model: a head that scores chosen texts above rejected ones",
+    needs ["model_name_or_path", "dataset_name"],
+    default { training.learning_rate: 1e-4 }, {
+        /// The model.
+        model: ModelOptions,
+        /// The rows.
+        data: SourceOptions,
+        /// Rows to tokens.
+        preparation: RewardRowOptions,
+        /// The loss.
+        loss: RewardLossOptions,
         /// The adapter.
         lora: LoraOptions,
         /// The loop.

@@ -43,7 +43,8 @@ pub use choice::{
 };
 pub use command::{
     COMMANDS, Command, CommandInfo, ConvertOptions, DpoOptions, EvalOptions, GenerateOptions, Invocation,
-    KtoOptions, MergeOptions, PlanOptions, Resolved, ScoreOptions, SftOptions, nearest_command,
+    KtoOptions, MergeOptions, PlanOptions, Resolved, RewardOptions, ScoreOptions, SftOptions,
+    nearest_command,
 };
 pub use fault::{ConfigError, Fault, Origin};
 pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
@@ -51,7 +52,7 @@ pub use groups::{
     BatchOptions, ConvertTargetOptions, DpoLossOptions, GenerationOptions, InferenceRankOptions,
     InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions,
     PackingOptions, PreferenceRowOptions, PreparationOptions, PromptOptions, RankOptions, ReferenceOptions,
-    SourceOptions, SupervisedOptions, TrainingOptions,
+    RewardLossOptions, RewardRowOptions, SourceOptions, SupervisedOptions, TrainingOptions,
 };
 pub use help::{markdown, overview};
 pub use raw::Raw;

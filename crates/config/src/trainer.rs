@@ -1,6 +1,6 @@
 //! What the commands that train have in common.
 
-use crate::command::{Command, DpoOptions, KtoOptions, SftOptions};
+use crate::command::{Command, DpoOptions, KtoOptions, RewardOptions, SftOptions};
 use crate::groups::{
     LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PreparationOptions, RankOptions, SourceOptions,
     TrainingOptions,
@@ -61,4 +61,10 @@ fn of_preferences(preparation: crate::groups::PreferenceRowOptions) -> Preparati
     preparation.preparation()
 }
 
-trainers! { SftOptions: as_it_is, DpoOptions: of_preferences, KtoOptions: of_preferences }
+fn of_rewards(preparation: crate::groups::RewardRowOptions) -> PreparationOptions {
+    preparation.preparation()
+}
+
+trainers! {
+    SftOptions: as_it_is, DpoOptions: of_preferences, KtoOptions: of_preferences, RewardOptions: of_rewards
+}

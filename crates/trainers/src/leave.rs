@@ -87,6 +87,9 @@ impl Rank<'_> {
     /// A prompt and what the tuned model makes of it: `sample_prompt`, or the first row's.
     fn sample(&self) -> Result<Option<(String, String)>, TrainError> {
         let setup = self.setup;
+        if setup.scores {
+            return Ok(None);
+        }
         let rows = &setup.prepared;
         let ids = match &setup.options.logging.sample_prompt.0 {
             Some(text) => rows.prompt("sample_prompt", text)?,

@@ -29,6 +29,8 @@ pub(crate) struct Setup {
     /// The options that differ from their defaults, for people.
     pub(crate) changed: Vec<(String, String)>,
     pub(crate) folder: Arc<ModelFolder>,
+    /// Whether the model scores texts instead of going on with them.
+    pub(crate) scores: bool,
     pub(crate) prepared: Prepared,
     /// Rows to train on: what the sampler deals.
     pub(crate) rows: usize,
@@ -67,6 +69,7 @@ impl Setup {
             changed: command.changed(),
             options,
             folder: Arc::new(folder),
+            scores: false,
             prepared,
             rows: 0,
             device: device.clone(),
@@ -75,6 +78,20 @@ impl Setup {
             adapter,
             frozen: Mutex::default(),
         })
+    }
+
+    /// The same with a model that scores texts.
+    pub(crate) fn scoring(mut self) -> Self {
+        let folder = Arc::into_inner(self.folder).expect("invariant: nothing runs yet").into_scorer();
+        self.folder = Arc::new(match self.prepared.tokenizer.pad_id() {
+            Some(id) => folder.with_pad_token(id),
+            None => folder,
+        });
+        if let Some(config) = &mut self.config {
+            config.task_type = Some("SEQ_CLS".to_owned());
+        }
+        self.scores = true;
+        self
     }
 
     /// Fails when nothing would train.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use burnish_config::Command;
-use burnish_trainers::{Dpo, Kto, Ranks, Sft, Stop, Trainer};
+use burnish_trainers::{Dpo, Kto, Ranks, Reward, Sft, Stop, Trainer};
 use serde_json::Value;
 
 /// fp32 sums in another order over a few steps.
@@ -31,7 +31,12 @@ fn word(value: &Value) -> String {
 fn flags(run: &Value, root: &Path, folder: &Path, output: &Path) -> Vec<String> {
     let mut words = vec![
         "--model_name_or_path".to_owned(),
-        root.join("models").join(run["model"].as_str().unwrap()).display().to_string(),
+        match folder.join("model_start") {
+            start if start.is_dir() => start,
+            _ => root.join("models").join(run["model"].as_str().unwrap()),
+        }
+        .display()
+        .to_string(),
         "--dataset_name".to_owned(),
         root.join("data").join(run["data"].as_str().unwrap()).display().to_string(),
         "--output_dir".to_owned(),
@@ -151,8 +156,10 @@ fn replay_all(root: &Path) -> usize {
                 replay::<Kto>(root, &folder);
                 replayed += 1;
             }
-            // Trainers that burnish does not have yet; named in README's table of what is not there.
-            "reward" => println!("{}: not replayed, no such trainer yet", folder.display()),
+            "reward" => {
+                replay::<Reward>(root, &folder);
+                replayed += 1;
+            }
             other => panic!("{}: unknown kind of recording `{other}`", folder.display()),
         }
     }

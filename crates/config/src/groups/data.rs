@@ -91,6 +91,37 @@ impl PreferenceRowOptions {
 }
 
 options! {
+    /// From a pair of texts to token ids.
+    RewardRowOptions, "Preparation";
+    /// Pairs with a longer text are left out; null keeps all.
+    Trl max_length: Option<usize> = Some(1024);
+    /// A .jinja file, or a folder with a tokenizer, whose chat template to use.
+    Trl chat_template_path: Option<PathBuf> = None;
+    /// The end-of-sequence token; by default the tokenizer's.
+    Trl eos_token: Option<String> = None;
+    /// The padding token; by default the tokenizer's, then its end-of-sequence token. A text is scored at its last token
+    /// that is not this one, as Transformers does.
+    Trl pad_token: Option<String> = None;
+    /// Batches never have padding here, whatever this says.
+    Trl pad_to_multiple_of: PadToMultiple = PadToMultiple(None);
+}
+
+impl RewardRowOptions {
+    /// What it shares with the preparation of other rows.
+    #[must_use]
+    pub fn preparation(&self) -> PreparationOptions {
+        let Self { max_length, chat_template_path, eos_token, pad_token, .. } = self.clone();
+        PreparationOptions {
+            max_length,
+            chat_template_path,
+            eos_token,
+            pad_token,
+            ..PreparationOptions::default()
+        }
+    }
+}
+
+options! {
     /// From rows to batches.
     PackingOptions, "Packing";
     /// Join rows to fill max_length.

@@ -11,10 +11,13 @@ mod model;
 mod muon;
 mod ranks;
 mod reference;
+mod reward;
 mod training;
 
 pub use convert::ConvertTargetOptions;
-pub use data::{InputOptions, PackingOptions, PreferenceRowOptions, PreparationOptions, SourceOptions};
+pub use data::{
+    InputOptions, PackingOptions, PreferenceRowOptions, PreparationOptions, RewardRowOptions, SourceOptions,
+};
 pub use dpo::DpoLossOptions;
 pub use generation::{GenerationOptions, PromptOptions};
 pub use kto::KtoLossOptions;
@@ -24,4 +27,5 @@ pub use model::{MergeTargetOptions, ModelOptions};
 pub use muon::MuonOptions;
 pub use ranks::{InferenceRankOptions, RankOptions};
 pub use reference::ReferenceOptions;
+pub use reward::RewardLossOptions;
 pub use training::{BatchOptions, SupervisedOptions, TrainingOptions};

@@ -1,0 +1,12 @@
+//! The loss of a reward model.
+
+use crate::table::options;
+
+options! {
+    /// The loss over pairs of texts.
+    RewardLossOptions, "Reward";
+    /// Weight of (chosen + rejected)^2, which keeps rewards around 0; its paper has 0.01.
+    Trl center_rewards_coefficient: Option<f64> = None;
+    /// Train without the model's and the adapter's dropout.
+    Trl disable_dropout: bool = true;
+}

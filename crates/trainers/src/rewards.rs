@@ -1,0 +1,155 @@
+//! Reward modelling as a task of the loop: pairs of texts, the first of which is to score higher.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use burnish_data::{CompletionCollator, Prepared, RewardBatch, RewardExample, Step};
+use burnish_losses::{Metrics, Reward, Tally, Terms};
+use burnish_models::{Mode, Pass, Tokens};
+
+use crate::TrainError;
+use crate::checkpointing::Resumed;
+use crate::evaluate::Evaluation;
+use crate::rank::Rank;
+use crate::task::{Counts, Part, Task};
+
+/// Pairs of texts, and the loss over them.
+pub(crate) struct Rewards {
+    pub(crate) loss: Reward,
+    pub(crate) train: Prepared<RewardExample>,
+    pub(crate) eval: Option<Prepared<RewardExample>>,
+    pub(crate) pad_id: Option<u32>,
+    pub(crate) drops_out: bool,
+}
+
+/// A rank's pairs of a micro-batch: all chosen texts, then all rejected ones.
+pub(crate) struct TextBatch {
+    tokens: Tokens,
+    pairs: usize,
+    margins: Option<Vec<f32>>,
+    num_tokens: usize,
+}
+
+impl TextBatch {
+    fn new(made: RewardBatch) -> Self {
+        let RewardBatch { batch, scored, margins } = made;
+        if scored.is_empty() {
+            let tokens = Tokens::from_sequences(&[[0]]);
+            return Self { tokens, pairs: 0, margins: None, num_tokens: 0 };
+        }
+        // What follows the scored token has no part in the score.
+        let kept: Vec<Range<usize>> =
+            batch.documents.iter().zip(&scored).map(|(document, &at)| document.start..at + 1).collect();
+        let mut documents = Vec::with_capacity(kept.len());
+        let mut end = 0;
+        for range in &kept {
+            documents.push(end..end + range.len());
+            end += range.len();
+        }
+        let pick = |at: Vec<Range<usize>>| at.into_iter().flatten();
+        let tokens = Tokens {
+            ids: Arc::new(pick(kept.clone()).map(|i| batch.input_ids[i]).collect()),
+            positions: Arc::new(pick(kept.clone()).map(|i| batch.positions[i]).collect()),
+            documents: Arc::new(documents),
+            rows: Arc::new(pick(kept).map(|i| batch.row_ids[i]).collect()),
+        };
+        let margins = margins.map(|margins| margins.iter().map(|&m| m as f32).collect());
+        Self { tokens, pairs: scored.len() / 2, margins, num_tokens: batch.num_tokens }
+    }
+}
+
+impl Rewards {
+    fn texts(&self, data: &Prepared<RewardExample>, rows: &[usize], first: usize) -> TextBatch {
+        let examples: Vec<&RewardExample> = rows.iter().map(|&row| &data.examples[row]).collect();
+        TextBatch::new(CompletionCollator::default().rewards(&examples, self.pad_id, first))
+    }
+
+    fn terms(&self, scores: &[f32], batch: &TextBatch, pairs: f64) -> Result<Terms, TrainError> {
+        if batch.pairs == 0 {
+            // The one text that runs the passes has no part in the loss.
+            return Ok(Terms { gradient: vec![0.0; scores.len()], ..Terms::default() });
+        }
+        let (chosen, rejected) = scores.split_at(batch.pairs);
+        Ok(self.loss.terms(chosen, rejected, batch.margins.as_deref(), pairs)?)
+    }
+}
+
+impl Task for Rewards {
+    type Batch = TextBatch;
+    type Beside = ();
+    type Ahead = ();
+
+    fn tokens(&self) -> usize {
+        self.train.statistics.tokens
+    }
+
+    fn metrics(&self) -> Metrics {
+        self.loss.metrics()
+    }
+
+    fn beside(&self, _rank: &Rank<'_>, _resumed: Option<&Resumed>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn batch(&self, rank: &Rank<'_>, step: &Step, micro: usize) -> TextBatch {
+        let slice = step.slice(rank.dp.rank(), micro);
+        self.texts(&self.train, &step.rows[slice.clone()], slice.start)
+    }
+
+    fn num_tokens(&self, batch: &TextBatch) -> usize {
+        batch.num_tokens
+    }
+
+    fn counts(&self, batches: &[TextBatch]) -> Vec<f64> {
+        vec![batches.iter().map(|b| b.pairs as f64).sum()]
+    }
+
+    fn ahead(
+        &self,
+        _rank: &Rank<'_>,
+        _beside: &(),
+        _batches: &[TextBatch],
+        _counts: &Counts,
+    ) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn loss(
+        &self,
+        rank: &Rank<'_>,
+        pass: &Pass,
+        (_, batch): (usize, &TextBatch),
+        counts: &Counts,
+        _ahead: &(),
+    ) -> Result<Part, TrainError> {
+        let scores = rank.model.decoder.rewards(&batch.tokens, pass)?;
+        let terms = self.terms(&scores.to_f32(), batch, counts.all[0])?;
+        Ok(Part { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
+    }
+
+    fn drops_out(&self) -> bool {
+        self.drops_out
+    }
+
+    fn evaluate(&self, rank: &Rank<'_>, _beside: &()) -> Result<Option<Evaluation>, TrainError> {
+        let Some(data) = &self.eval else { return Ok(None) };
+        let start = Instant::now();
+        let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
+        let (all, group, decoder) = (data.examples.len(), &rank.dp, &rank.model.decoder);
+        let (mut tally, mut tokens) = (Tally::new(), 0);
+        for turn in 0..all.div_ceil(size).div_ceil(group.size()) {
+            let first = ((turn * group.size() + group.rank()) * size).min(all);
+            let rows: Vec<usize> = (first..(first + size).min(all)).collect();
+            let batch = self.texts(data, &rows, first);
+            let scores = decoder.rewards(&batch.tokens, &decoder.pass(Mode::Score))?;
+            rank.tp.check()?;
+            let terms = self.terms(&scores.to_f32(), &batch, all as f64)?;
+            tally.merge(&terms.tally);
+            tally.add("loss", terms.value * all as f64, batch.pairs as f64);
+            tokens += batch.num_tokens;
+        }
+        rank.store.release();
+        Evaluation::over(group, &self.metrics(), tally, (all, all.div_ceil(size), tokens), start).map(Some)
+    }
+}

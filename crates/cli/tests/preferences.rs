@@ -11,7 +11,7 @@ const LORA: [&str; 5] =
     ["--use_peft", "--lora_r=4", "--lora_alpha=8", "--lora_target_modules=all-linear", "--lora_dropout=0"];
 
 fn words(command: &str, output: &Path, more: &[&str]) -> Vec<String> {
-    let data = if command == "dpo" { "preference" } else { "unpaired" };
+    let data = if command == "kto" { "unpaired" } else { "preference" };
     let mut words = vec![
         command.to_owned(),
         format!("--model_name_or_path={}", model().display()),
@@ -19,9 +19,9 @@ fn words(command: &str, output: &Path, more: &[&str]) -> Vec<String> {
         format!("--eval_dataset_name={}", rows(&format!("{data}_eval.jsonl")).display()),
         format!("--output_dir={}", output.display()),
     ];
-    let common =
-        ["--per_device_train_batch_size=2", "--learning_rate=2e-3", "--logging_steps=1", "--beta=0.3"];
-    words.extend(common.iter().chain(more).map(|word| (*word).to_owned()));
+    let common = ["--per_device_train_batch_size=2", "--learning_rate=2e-3", "--logging_steps=1"];
+    let beta = (command != "reward").then_some("--beta=0.3");
+    words.extend(common.iter().chain(&beta).chain(more).map(|word| (*word).to_owned()));
     words
 }
 
@@ -34,7 +34,8 @@ fn number(line: &Value, name: &str) -> f64 {
 fn close_rewards(what: &str, one: &Path, many: &Path) {
     for (a, b) in metrics(one).iter().zip(metrics(many)) {
         for (name, a) in a.as_object().unwrap() {
-            if name.contains("rewards/") || name.contains("logps/") || name.ends_with("kl") {
+            let of_texts = ["_reward", "margin", "accuracy"].iter().any(|end| name.ends_with(end));
+            if of_texts || name.contains("rewards/") || name.contains("logps/") || name.ends_with("kl") {
                 let (a, b) = (a.as_f64().unwrap(), number(&b, name));
                 // Differences of sums of tens, each token's value to six digits.
                 assert!((a - b).abs() <= 1e-5 * a.abs().max(10.0), "{what}: {name}: {a} and {b}");
@@ -61,15 +62,23 @@ fn check(command: &str, common: &[&str], meshes: &[(usize, usize, u8)]) {
     all.extend(common);
     let one = root.path().join("one");
     ok(&words(command, &one, &all));
-    let loss = if command == "dpo" { std::f64::consts::LN_2 } else { 0.5 };
-    starts_even(&one, loss);
+    let loss = match command {
+        "dpo" => Some(std::f64::consts::LN_2),
+        "kto" => Some(0.5),
+        _ => None,
+    };
+    if let Some(loss) = loss {
+        starts_even(&one, loss);
+    }
     for &(nproc, tp, stage) in meshes {
         let many = root.path().join(format!("{nproc}-{tp}-{stage}"));
         let given = [format!("--nproc={nproc}"), format!("--tp_size={tp}"), format!("--zero_stage={stage}")];
         let given: Vec<&str> = all.iter().copied().chain(given.iter().map(String::as_str)).collect();
         ok(&words(command, &many, &given));
         let what = format!("{command} {common:?} on {nproc} ranks, tp {tp}, stage {stage}");
-        starts_even(&many, loss);
+        if let Some(loss) = loss {
+            starts_even(&many, loss);
+        }
         close(&what, &one, &many);
         close_rewards(&what, &one, &many);
     }
@@ -114,10 +123,37 @@ fn answers_that_are_desirable_or_not_train_alike_on_every_layout() {
     check("kto", &["--adam_epsilon=1e-4", "--precompute_ref_log_probs"], &MESHES[2..]);
 }
 
+#[test]
+fn a_reward_model_is_the_same_on_every_layout() {
+    check("reward", &["--center_rewards_coefficient=0.01", "--adam_epsilon=1e-4"], &MESHES);
+    check("reward", &LORA, &MESHES[1..]);
+}
+
+#[test]
+fn a_reward_model_is_left_as_transformers_and_peft_have_it() {
+    let root = tempfile::tempdir().unwrap();
+    let (full, adapter) = (root.path().join("full"), root.path().join("adapter"));
+    let json = |path: &Path| -> Value { serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap() };
+    ok(&words("reward", &full, &["--max_steps=2", "--save_strategy=no"]));
+    let config = json(&full.join("config.json"));
+    assert_eq!(config["architectures"][0], "LlamaForSequenceClassification");
+    assert_eq!(config["id2label"]["0"], "LABEL_0");
+    let names = burnish_store::WeightFolder::open(&full).unwrap();
+    assert!(names.contains("score.weight") && !names.contains("lm_head.weight"));
+    // It is trained further as it is.
+    let mut again = words("reward", &root.path().join("again"), &["--max_steps=1", "--save_strategy=no"]);
+    again[1] = format!("--model_name_or_path={}", full.display());
+    ok(&again);
+    ok(&words("reward", &adapter, &[&LORA[..], &["--max_steps=2", "--save_strategy=no"]].concat()));
+    let config = json(&adapter.join("adapter_config.json"));
+    assert_eq!(config["task_type"], "SEQ_CLS");
+    assert!(config["modules_to_save"].to_string().contains("score"), "{config}");
+}
+
 /// An adapter in bf16's company: fp32 factors over a bf16 base, gathered together.
 #[test]
 fn adapters_over_a_bf16_base_equal_one_rank_after_ten_steps() {
-    for command in ["dpo", "kto"] {
+    for command in ["dpo", "kto", "reward"] {
         check(command, &[&LORA[..], &["--max_steps=10", "--dtype=auto"]].concat(), &[(4, 2, 3)]);
     }
 }
@@ -147,6 +183,8 @@ fn stopping_and_going_on_equals_never_stopping() {
     resumes("dpo", &["--dtype=bfloat16", "--precompute_ref_log_probs"]);
     resumes("dpo", &["--sync_ref_model", "--ref_model_sync_steps=2"]);
     resumes("kto", &LORA);
+    resumes("reward", &LORA);
+    resumes("reward", &["--nproc=2", "--tp_size=2"]);
     resumes("kto", &["--sync_ref_model", "--ref_model_sync_steps=2", "--nproc=2", "--zero_stage=3"]);
 }
 
@@ -210,4 +248,20 @@ fn the_example_learns_the_preference() {
     assert!(number(held_out, "eval_rewards/accuracies") > 0.95, "{held_out}");
     assert!(number(held_out, "eval_rewards/margins") > 1.0, "{held_out}");
     assert!(out.path().join("adapter_model.safetensors").is_file());
+}
+
+#[test]
+fn the_example_of_a_reward_model_scores_held_out_pairs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let out = tempfile::tempdir().unwrap();
+    let said = crate::program::burnish()
+        .current_dir(&root)
+        .args(["reward", "--config", "examples/reward.yaml", "--max_steps=16", "--eval_steps=16"])
+        .arg(format!("--output_dir={}", out.path().display()))
+        .output()
+        .unwrap();
+    assert!(said.status.success(), "{}", crate::program::stderr(&said));
+    let lines = metrics(out.path());
+    let held_out = lines.iter().find(|line| line["eval_loss"].is_number()).unwrap();
+    assert!(number(held_out, "eval_accuracy") > 0.9, "{held_out}");
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records short SFT, DPO and KTO runs of TRL on the tiny models and data beside it.
+"""Records short SFT, DPO, KTO and reward runs of TRL on the tiny models and data beside it.
 
 Usage: trl_runs.py [NAME ...]     (default: every run; writes ../fixtures/models and ../fixtures/trl-runs)
 Made with TRL 1.16.0, torch 2.15.0, transformers 5.23.0 and peft 0.21.2; CPU, float32, dropout 0.
@@ -11,6 +11,7 @@ on ../fixtures/data. Each run folder holds:
   default), `lora`, `adapter_start`, `steps` (one object per optimizer step: TRL's metrics, unrounded) and
   `evaluations` (one object per evaluation: every `eval_steps` and after the last step; one batch, so
   that every way to average agrees);
+* `model_start/`, of reward runs: the model that scores texts, as the run starts from it;
 * `adapter_start/`, where `adapter_start` is true: the adapter the run starts from, no factor zero.
 
 Rows are taken in file order. `learning_rate` is the rate the step used, `num_tokens` counts from the start.
@@ -33,9 +34,9 @@ import torch  # noqa: E402
 from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
 from transformers import (  # noqa: E402
-    AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast, Qwen3Config, TrainerCallback)
+    AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast, Qwen3Config, TrainerCallback)
 from trl import (  # noqa: E402
-    DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrainer)
+    DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer)
 
 torch.set_num_threads(1)
 logging.disable(logging.WARNING)
@@ -168,8 +169,13 @@ RUNS_TO_RECORD = {
     "kto-full-pairs": dict(
         model="llama", data="preference.jsonl",
         options=dict(per_device_train_batch_size=4, learning_rate=2e-3, precompute_ref_log_probs=True, max_steps=6)),
+    "reward-full": dict(
+        model="llama", data="preference.jsonl", eval_data="preference_eval.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, center_rewards_coefficient=0.01, max_steps=6,
+                     eval_strategy="steps", eval_steps=3, per_device_eval_batch_size=8)),
 }
-TRAINERS = {"sft": (SFTTrainer, SFTConfig), "dpo": (DPOTrainer, DPOConfig), "kto": (KTOTrainer, KTOConfig)}
+TRAINERS = {"sft": (SFTTrainer, SFTConfig), "dpo": (DPOTrainer, DPOConfig), "kto": (KTOTrainer, KTOConfig),
+            "reward": (RewardTrainer, RewardConfig)}
 # What is there besides the text that the tokenizer was trained on.
 PREFERENCES = ("preference", "unpaired")
 
@@ -271,6 +277,13 @@ def record(index, name, model, data, options, lora=None, eval_data=None):
     if lora is not None:
         make_adapter(folder / "adapter_start", model, 10 + index, lora)
         network = PeftModel.from_pretrained(network, folder / "adapter_start", is_trainable=True)
+    if name.startswith("reward"):
+        torch.manual_seed(10 + index)
+        scorer = AutoModelForSequenceClassification.from_pretrained(MODELS / model, num_labels=1, dtype=torch.bfloat16)
+        scorer.config.pad_token_id = tokenizer.pad_token_id
+        for part in (scorer, tokenizer):
+            part.save_pretrained(folder / "model_start")
+        network = AutoModelForSequenceClassification.from_pretrained(folder / "model_start", dtype=torch.float32)
     options = SHARED | options
     kind = name.split("-")[0]
     Trainer, Config = TRAINERS[kind]

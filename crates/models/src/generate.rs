@@ -25,6 +25,8 @@ pub struct Generation {
     pub bos: Option<u32>,
     /// The row number of the first prompt: a caller that splits a list of prompts into calls keeps every row's draws.
     pub first_row: u64,
+    /// Whether completions say how likely their tokens were.
+    pub log_probs: bool,
 }
 
 impl Default for Generation {
@@ -36,6 +38,7 @@ impl Default for Generation {
             stop: Vec::new(),
             bos: None,
             first_row: 0,
+            log_probs: false,
         }
     }
 }
@@ -71,10 +74,12 @@ impl fmt::Display for FinishReason {
 }
 
 /// What followed a prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
     /// The generated tokens; a stop token is the last of them, as in Transformers.
     pub token_ids: Vec<u32>,
+    /// With [`Generation::log_probs`] the log-probability of each under the model, see [`Sampling::log_prob`].
+    pub log_probs: Vec<f32>,
     /// Why there are no more.
     pub finish_reason: FinishReason,
 }
@@ -85,6 +90,8 @@ struct Active {
     row: usize,
     /// Prompt and completion.
     tokens: Vec<u32>,
+    /// Of the completion's tokens, where they are wanted.
+    log_probs: Vec<f32>,
 }
 
 impl Decoder {
@@ -116,10 +123,11 @@ impl Decoder {
             if self.spec.rope.kind == RopeKind::Default && tokens.len() > limit {
                 return Err(ModelError::TooLong { got: tokens.len(), limit });
             }
-            active.push(Active { row, tokens });
+            active.push(Active { row, tokens, log_probs: Vec::new() });
         }
         let starts: Vec<usize> = active.iter().map(|a| a.tokens.len()).collect();
-        let empty = Completion { token_ids: Vec::new(), finish_reason: FinishReason::Length };
+        let empty =
+            Completion { token_ids: Vec::new(), log_probs: Vec::new(), finish_reason: FinishReason::Length };
         let mut done = vec![empty; prompts.len()];
         if options.max_new_tokens == 0 || active.is_empty() {
             return Ok(done);
@@ -137,7 +145,11 @@ impl Decoder {
                     options.forbid_stop(logits);
                 }
                 let (row, position) = (options.first_row + a.row as u64, a.tokens.len() as u64);
+                let model_says = options.log_probs.then(|| logits.to_vec());
                 let token = options.sampling.next(logits, &a.tokens, row, position);
+                if let Some(logits) = model_says {
+                    a.log_probs.push(options.sampling.log_prob(&logits, token));
+                }
                 a.tokens.push(token);
                 let wanted = on_token(a.row, token);
                 let finish_reason = if !wanted || options.stop.contains(&token) {
@@ -149,7 +161,8 @@ impl Decoder {
                     next.push([token]);
                     continue;
                 };
-                done[a.row] = Completion { token_ids: a.tokens.split_off(start), finish_reason };
+                let log_probs = std::mem::take(&mut a.log_probs);
+                done[a.row] = Completion { token_ids: a.tokens.split_off(start), log_probs, finish_reason };
             }
             if staying.is_empty() {
                 return Ok(done);

@@ -81,6 +81,16 @@ impl Sampling {
         all
     }
 
+    /// The log-probability of `token` given the model's logits `[vocab]`: at this temperature where tokens are drawn, over
+    /// the whole vocabulary, before anything is penalised or left out. What a loss at the same temperature computes.
+    #[must_use]
+    pub fn log_prob(&self, logits: &[f32], token: u32) -> f32 {
+        let by = if self.do_sample { self.temperature } else { 1.0 };
+        let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) / by);
+        let total: f64 = logits.iter().map(|&l| (f64::from(l / by) - max).exp()).sum();
+        (f64::from(logits[token as usize] / by) - max - total.ln()) as f32
+    }
+
     fn penalise(&self, logits: &mut [f32], so_far: &[u32]) {
         let mut done = vec![0_u64; logits.len().div_ceil(64)];
         for &token in so_far {

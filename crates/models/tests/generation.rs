@@ -364,13 +364,48 @@ fn what_cannot_be_generated_is_named() {
     assert_eq!(with(|s| s.repetition_penalty = 0.0), "`repetition_penalty` is 0, expected a positive number");
 
     let none = Generation { max_new_tokens: 0, ..options };
-    let empty = Completion { token_ids: vec![], finish_reason: FinishReason::Length };
+    let empty = Completion { token_ids: vec![], log_probs: vec![], finish_reason: FinishReason::Length };
     assert_eq!(generate(&model, &[vec![1]], &none), [empty]);
     assert!(generate(&model, &[], &begun).is_empty());
 
     let mut decoding = Decoding::new(&model, 2);
     let got = decoding.logits(&[[1]]).unwrap_err().to_string();
     assert_eq!(got, "got new tokens for 1 sequences, expected 2, one entry each");
+}
+
+#[test]
+fn completions_say_how_likely_their_tokens_were() {
+    let model = decoder("llama");
+    let sampling = Sampling {
+        do_sample: true,
+        temperature: 0.7,
+        top_k: 5,
+        repetition_penalty: 1.5,
+        seed: 3,
+        ..Sampling::default()
+    };
+    let options = Generation {
+        max_new_tokens: 6,
+        log_probs: true,
+        sampling: sampling.clone(),
+        ..Generation::default()
+    };
+    let prompts = [vec![1, 5, 9], vec![1, 5, 9], vec![2]];
+    for (prompt, done) in prompts.iter().zip(generate(&model, &prompts, &options)) {
+        assert_eq!(done.log_probs.len(), done.token_ids.len());
+        let whole = [prompt.clone(), done.token_ids.clone()].concat();
+        let all = logits(&model, std::slice::from_ref(&whole));
+        let rows: Vec<&[f32]> = all.chunks_exact(model.spec().vocab).collect();
+        for (at, (&token, &got)) in done.token_ids.iter().zip(&done.log_probs).enumerate() {
+            // Over the whole vocabulary, at the temperature, unpenalised.
+            let row: Vec<f64> = rows[prompt.len() + at - 1].iter().map(|&l| f64::from(l) / 0.7).collect();
+            let total: f64 = row.iter().map(|l| l.exp()).sum();
+            let expected = row[token as usize] - total.ln();
+            assert!((f64::from(got) - expected).abs() < 2e-5, "{got} {expected}");
+        }
+    }
+    let silent = Generation { log_probs: false, ..options };
+    assert!(generate(&model, &prompts, &silent).iter().all(|done| done.log_probs.is_empty()));
 }
 
 #[test]

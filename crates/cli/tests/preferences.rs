@@ -231,37 +231,32 @@ fn what_cannot_be_is_refused() {
     fails(&other, &["cannot resume", "the command was \"dpo\""]);
 }
 
-/// The shipped example, shorter: the preference is there on held-out pairs after a few steps.
-#[test]
-fn the_example_learns_the_preference() {
+/// A shipped example, shorter, and its first line about held-out pairs.
+fn example(command: &str, config: &str, out: &Path) -> Value {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let out = tempfile::tempdir().unwrap();
     let said = crate::program::burnish()
         .current_dir(&root)
-        .args(["dpo", "--config", "examples/dpo-lora.yaml", "--max_steps=16", "--eval_steps=16"])
-        .arg(format!("--output_dir={}", out.path().display()))
+        .args([command, "--config", config, "--max_steps=16", "--eval_steps=16"])
+        .arg(format!("--output_dir={}", out.display()))
         .output()
         .unwrap();
     assert!(said.status.success(), "{}", crate::program::stderr(&said));
-    let lines = metrics(out.path());
-    let held_out = lines.iter().find(|line| line["eval_loss"].is_number()).unwrap();
-    assert!(number(held_out, "eval_rewards/accuracies") > 0.95, "{held_out}");
-    assert!(number(held_out, "eval_rewards/margins") > 1.0, "{held_out}");
+    metrics(out).into_iter().find(|line| line["eval_loss"].is_number()).unwrap()
+}
+
+/// The preference is there on held-out pairs after a few steps.
+#[test]
+fn the_example_learns_the_preference() {
+    let out = tempfile::tempdir().unwrap();
+    let held_out = example("dpo", "examples/dpo-lora.yaml", out.path());
+    assert!(number(&held_out, "eval_rewards/accuracies") > 0.95, "{held_out}");
+    assert!(number(&held_out, "eval_rewards/margins") > 1.0, "{held_out}");
     assert!(out.path().join("adapter_model.safetensors").is_file());
 }
 
 #[test]
 fn the_example_of_a_reward_model_scores_held_out_pairs() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let out = tempfile::tempdir().unwrap();
-    let said = crate::program::burnish()
-        .current_dir(&root)
-        .args(["reward", "--config", "examples/reward.yaml", "--max_steps=16", "--eval_steps=16"])
-        .arg(format!("--output_dir={}", out.path().display()))
-        .output()
-        .unwrap();
-    assert!(said.status.success(), "{}", crate::program::stderr(&said));
-    let lines = metrics(out.path());
-    let held_out = lines.iter().find(|line| line["eval_loss"].is_number()).unwrap();
-    assert!(number(held_out, "eval_accuracy") > 0.9, "{held_out}");
+    let held_out = example("reward", "examples/reward.yaml", out.path());
+    assert!(number(&held_out, "eval_accuracy") > 0.9, "{held_out}");
 }

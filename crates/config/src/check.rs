@@ -15,8 +15,8 @@ use crate::command::{
 use crate::fault::{Fault, Origin};
 use crate::groups::{
     DpoLossOptions, GenerationOptions, InferenceRankOptions, LoggingOptions, LoraOptions, ModelOptions,
-    MuonOptions, PackingOptions, PreparationOptions, RankOptions, ReferenceOptions, SourceOptions,
-    TrainingOptions,
+    MuonOptions, PackingOptions, PrecomputeOptions, PreparationOptions, RankOptions, ReferenceOptions,
+    SourceOptions, TrainingOptions,
 };
 use crate::raw::Raw;
 use crate::setting::Resume;
@@ -547,6 +547,7 @@ impl DpoOptions {
         divides_by_rows(&self.training, checks);
         self.loss.conflicts(checks);
         self.reference.conflicts(self.lora.use_peft || self.model.adapter_name_or_path.is_some(), checks);
+        self.precompute.conflicts(&self.reference, checks);
     }
 }
 
@@ -603,17 +604,22 @@ impl DpoLossOptions {
 
 impl ReferenceOptions {
     fn conflicts(&self, adapts: bool, checks: &mut Checks<'_>) {
-        checks.range("precompute_ref_batch_size", self.precompute_ref_batch_size != Some(0), AT_LEAST_1);
         checks.range("ref_model_sync_steps", self.ref_model_sync_steps >= 1, AT_LEAST_1);
         let alpha = (0.0..=1.0).contains(&self.ref_model_mixup_alpha);
         checks.range("ref_model_mixup_alpha", alpha, "a number from 0 to 1");
-        if self.sync_ref_model && self.precompute_ref_log_probs {
-            let mend = "a reference that moves cannot be scored once before: keep one of the two";
-            checks.conflict("sync_ref_model", "precompute_ref_log_probs: true", mend);
-        }
         if self.sync_ref_model && adapts {
             let mend = "train the whole model, or leave the reference where it is";
             checks.conflict("sync_ref_model", "training an adapter, whose reference is the base", mend);
+        }
+    }
+}
+
+impl PrecomputeOptions {
+    fn conflicts(&self, reference: &ReferenceOptions, checks: &mut Checks<'_>) {
+        checks.range("precompute_ref_batch_size", self.precompute_ref_batch_size != Some(0), AT_LEAST_1);
+        if reference.sync_ref_model && self.precompute_ref_log_probs {
+            let mend = "a reference that moves cannot be scored once before: keep one of the two";
+            checks.conflict("sync_ref_model", "precompute_ref_log_probs: true", mend);
         }
     }
 }
@@ -628,6 +634,7 @@ impl KtoOptions {
         checks.range("desirable_weight", weight(loss.desirable_weight), "a number that is at least 0");
         checks.range("undesirable_weight", weight(loss.undesirable_weight), "a number that is at least 0");
         self.reference.conflicts(self.lora.use_peft || self.model.adapter_name_or_path.is_some(), checks);
+        self.precompute.conflicts(&self.reference, checks);
     }
 }
 

@@ -9,8 +9,8 @@ use crate::foreign;
 use crate::groups::{
     BatchOptions, ConvertTargetOptions, DpoLossOptions, GenerationOptions, InferenceRankOptions,
     InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions,
-    PackingOptions, PreferenceRowOptions, PreparationOptions, PromptOptions, RankOptions, ReferenceOptions,
-    RewardLossOptions, RewardRowOptions, SourceOptions, SupervisedOptions, TrainingOptions,
+    PackingOptions, PrecomputeOptions, PreferenceRowOptions, PreparationOptions, PromptOptions, RankOptions,
+    ReferenceOptions, RewardLossOptions, RewardRowOptions, SourceOptions, SupervisedOptions, TrainingOptions,
 };
 use crate::help;
 use crate::raw::Raw;
@@ -343,6 +343,8 @@ commands! {
         loss: DpoLossOptions,
         /// What the model is compared with.
         reference: ReferenceOptions,
+        /// What the reference says, once and for all.
+        precompute: PrecomputeOptions,
         /// The adapter.
         lora: LoraOptions,
         /// The loop.
@@ -369,6 +371,8 @@ commands! {
         loss: KtoLossOptions,
         /// What the model is compared with.
         reference: ReferenceOptions,
+        /// What the reference says, once and for all.
+        precompute: PrecomputeOptions,
         /// The adapter.
         lora: LoraOptions,
         /// The loop.

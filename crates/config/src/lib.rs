@@ -51,8 +51,8 @@ pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
 pub use groups::{
     BatchOptions, ConvertTargetOptions, DpoLossOptions, GenerationOptions, InferenceRankOptions,
     InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions,
-    PackingOptions, PreferenceRowOptions, PreparationOptions, PromptOptions, RankOptions, ReferenceOptions,
-    RewardLossOptions, RewardRowOptions, SourceOptions, SupervisedOptions, TrainingOptions,
+    PackingOptions, PrecomputeOptions, PreferenceRowOptions, PreparationOptions, PromptOptions, RankOptions,
+    ReferenceOptions, RewardLossOptions, RewardRowOptions, SourceOptions, SupervisedOptions, TrainingOptions,
 };
 pub use help::{markdown, overview};
 pub use raw::Raw;

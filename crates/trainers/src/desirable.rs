@@ -2,16 +2,16 @@
 
 use std::time::Instant;
 
-use burnish_config::ReferenceOptions;
+use burnish_config::{PrecomputeOptions, ReferenceOptions};
 use burnish_data::{CompletionCollator, Prepared, Step, UnpairedExample, partner};
 use burnish_losses::{Completion, Kto, Labelled, Metrics, Tally};
-use burnish_models::{Mode, Pass};
-use burnish_ops::TokenStats;
+use burnish_models::Pass;
 use burnish_zero::Store;
 
 use crate::checkpointing::Resumed;
-use crate::evaluate::Evaluation;
-use crate::log_probs::{log_probs, micro_batch};
+use crate::compared::{Compared, Said, scored};
+use crate::evaluate::{Evaluation, dealt};
+use crate::log_probs::{log_probs, micro_batch, of_policy};
 use crate::rank::Rank;
 use crate::reference::Reference;
 use crate::scored::{Key, Scored};
@@ -27,6 +27,7 @@ pub(crate) struct Desirable {
     pub(crate) chunk: usize,
     pub(crate) collator: CompletionCollator,
     pub(crate) reference: ReferenceOptions,
+    pub(crate) precompute: PrecomputeOptions,
     pub(crate) drops_out: bool,
 }
 
@@ -39,15 +40,6 @@ pub(crate) struct AnswerBatch {
     mismatched: Option<(MicroBatch, Vec<Completion>)>,
     /// The rows of the data set.
     rows: Vec<usize>,
-}
-
-/// What the reference says of each answer, and of its prompt with another's completion.
-type Said = Vec<[f64; 2]>;
-
-/// The reference, or what it said.
-pub(crate) enum Compared {
-    With(Reference),
-    Before { train: Scored, eval: Option<Scored> },
 }
 
 /// The reference's sums, by micro-batch and answer, and the KL term of the step.
@@ -77,14 +69,16 @@ impl Desirable {
 
     /// What the reference says of a batch.
     fn said(&self, rank: &Rank<'_>, reference: &Reference, batch: &AnswerBatch) -> Result<Said, TrainError> {
-        let own = sums(&reference.log_probs(rank, &batch.batch)?, &batch.completions);
+        let own = sums(&reference.log_probs(rank, &batch.batch, 1.0)?, &batch.completions);
         let others = match &batch.mismatched {
-            Some((documents, spans)) => sums(&reference.log_probs(rank, documents)?, spans),
+            Some((documents, spans)) => sums(&reference.log_probs(rank, documents, 1.0)?, spans),
             None => vec![0.0; own.len()],
         };
         Ok(own.into_iter().zip(others).map(|(own, other)| [own, other]).collect())
     }
 
+    /// What the reference says of a batch, of its answers and of its prompts with others' completions: of the training
+    /// rows, or of those to evaluate on.
     fn referred(
         &self,
         rank: &Rank<'_>,
@@ -92,13 +86,7 @@ impl Desirable {
         batch: &AnswerBatch,
         trains: bool,
     ) -> Result<Said, TrainError> {
-        let of =
-            |scored: &Scored| batch.rows.iter().map(|&row| [scored.of(row)[0], scored.of(row)[1]]).collect();
-        Ok(match beside {
-            Compared::With(reference) => self.said(rank, reference, batch)?,
-            Compared::Before { train, .. } if trains => of(train),
-            Compared::Before { eval, .. } => eval.as_ref().map(of).unwrap_or_default(),
-        })
+        beside.said(&batch.rows, trains, |reference| self.said(rank, reference, batch))
     }
 
     /// The KL term over all batches of all data-parallel ranks: the mean of `policy - reference` over completions under
@@ -110,7 +98,7 @@ impl Desirable {
         let (mut sum, mut count) = (0.0, 0.0);
         for (batch, said) in batches.iter().zip(reference) {
             let Some((documents, spans)) = &batch.mismatched else { continue };
-            let policy = sums(&policy(rank, documents)?.log_prob, spans);
+            let policy = sums(&of_policy(rank, documents, 1.0)?.log_prob, spans);
             sum += policy.iter().zip(said).map(|(policy, said)| policy - said[1]).sum::<f64>();
             count += spans.len() as f64;
         }
@@ -142,24 +130,10 @@ impl Desirable {
             key.ids(prompt);
             key.ids(completion);
         }
-        let options = &rank.setup.options.training;
-        let dir = self.reference.precompute_ref_dir.clone();
-        let dir = dir.unwrap_or_else(|| options.output_dir.join("reference"));
-        let size = self.reference.precompute_ref_batch_size.unwrap_or(options.per_device_train_batch_size);
-        Scored::new(rank, &dir, key, (data.examples.len(), 2, size), |rows| {
-            let said = self.said(rank, reference, &self.answers(data, rows.to_vec(), 0))?;
-            reference.release(rank);
-            Ok(said.concat())
+        scored(rank, reference, &self.precompute, key, data.examples.len(), |rows| {
+            self.said(rank, reference, &self.answers(data, rows.to_vec(), 0))
         })
     }
-}
-
-/// The policy's log-probabilities, without gradients.
-fn policy(rank: &Rank<'_>, batch: &MicroBatch) -> Result<TokenStats, TrainError> {
-    let decoder = &rank.model.decoder;
-    let (_, stats) = log_probs(decoder, batch, &decoder.pass(Mode::Score))?;
-    rank.tp.check()?;
-    Ok(stats)
 }
 
 impl Task for Desirable {
@@ -176,13 +150,10 @@ impl Task for Desirable {
     }
 
     fn beside(&self, rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<Compared, TrainError> {
-        let reference = Reference::start(rank, resumed)?;
-        if !self.reference.precompute_ref_log_probs {
-            return Ok(Compared::With(reference));
-        }
-        let train = self.scored(rank, &reference, &self.train)?;
-        let eval = self.eval.as_ref().map(|e| self.scored(rank, &reference, e)).transpose()?;
-        Ok(Compared::Before { train, eval })
+        Compared::start(rank, resumed, &self.precompute, |reference, trains| {
+            let data = if trains { Some(&self.train) } else { self.eval.as_ref() };
+            data.map(|data| self.scored(rank, reference, data)).transpose()
+        })
     }
 
     fn batch(&self, rank: &Rank<'_>, step: &Step, micro: usize) -> AnswerBatch {
@@ -208,10 +179,7 @@ impl Task for Desirable {
         let referred = |batch| self.referred(rank, beside, batch, true);
         let reference = batches.iter().map(referred).collect::<Result<Vec<_>, _>>()?;
         let kl = self.kl(rank, batches, &reference)?;
-        match beside {
-            Compared::With(reference) => reference.release(rank),
-            Compared::Before { .. } => rank.store.release(),
-        }
+        beside.release(rank);
         Ok(Against { reference, kl })
     }
 
@@ -223,7 +191,7 @@ impl Task for Desirable {
         counts: &Counts,
         ahead: &Against,
     ) -> Result<Part, TrainError> {
-        let (scores, stats) = log_probs(&rank.model.decoder, &batch.batch, pass)?;
+        let (scores, stats) = log_probs(&rank.model.decoder, &batch.batch, pass, 1.0)?;
         let answers = Self::labelled(batch, &ahead.reference[micro]);
         let terms = self.loss.terms(&stats, &answers, ahead.kl, counts.all[0])?;
         Ok(Part { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
@@ -234,17 +202,11 @@ impl Task for Desirable {
     }
 
     fn stepped(&self, rank: &Rank<'_>, beside: &mut Compared, done: u64) -> Result<(), TrainError> {
-        match beside {
-            Compared::With(reference) => reference.moved(rank, &self.reference, done),
-            Compared::Before { .. } => Ok(()),
-        }
+        beside.moved(rank, &self.reference, done)
     }
 
     fn saved<'b>(&self, beside: &'b Compared) -> Option<&'b Store> {
-        match beside {
-            Compared::With(reference) => reference.store(&self.reference),
-            Compared::Before { .. } => None,
-        }
+        beside.store(&self.reference)
     }
 
     /// All rows are one step here: one KL term.
@@ -254,18 +216,15 @@ impl Task for Desirable {
         let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
         let (all, group) = (data.examples.len(), &rank.dp);
         let (mut batches, mut stats, mut reference) = (Vec::new(), Vec::new(), Vec::new());
-        for turn in 0..all.div_ceil(size).div_ceil(group.size()) {
-            let first = ((turn * group.size() + group.rank()) * size).min(all);
-            let rows = (first..(first + size).min(all)).collect();
-            let batch = self.answers(data, rows, first);
+        for own in dealt(all, size, group) {
+            let first = own.start;
+            let batch = self.answers(data, own.collect(), first);
             reference.push(self.referred(rank, beside, &batch, false)?);
-            stats.push(policy(rank, &batch.batch)?);
+            stats.push(of_policy(rank, &batch.batch, 1.0)?);
             batches.push(batch);
         }
         let kl = self.kl(rank, &batches, &reference)?;
-        if let Compared::With(reference) = beside {
-            reference.release(rank);
-        }
+        beside.release(rank);
         let mut tally = Tally::new();
         for ((batch, stats), said) in batches.iter().zip(&stats).zip(&reference) {
             let terms = self.loss.terms(stats, &Self::labelled(batch, said), kl, all as f64)?;

@@ -42,8 +42,8 @@ impl Trainer for Dpo {
         setup.check_trains()?;
         let summed_by = format!("{collator:?} {:?}", options.loss.ld_alpha);
         let drops_out = !options.loss.disable_dropout;
-        let reference = options.reference;
-        let task = Preferences { loss, train, eval, collator, reference, drops_out, summed_by };
+        let (reference, precompute) = (options.reference, options.precompute);
+        let task = Preferences { loss, train, eval, collator, reference, precompute, drops_out, summed_by };
         Ok(Self(Run { setup, task }))
     }
 

@@ -1,5 +1,6 @@
 //! Evaluation: the loss and its companions over a data set, on plain tensors.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use burnish_comm::Group;
@@ -55,16 +56,13 @@ pub fn evaluate_on(
 ) -> Result<Evaluation, TrainError> {
     let start = Instant::now();
     let rows = batch_rows.max(1);
-    let batches = examples.len().div_ceil(rows);
     let (mut tally, mut tokens) = (Tally::new(), 0);
-    for turn in 0..batches.div_ceil(group.size()) {
-        let number = turn * group.size() + group.rank();
-        let chunk = examples.chunks(rows).nth(number).unwrap_or_default();
-        let batch = if chunk.is_empty() {
+    for own in dealt(examples.len(), rows, group) {
+        let batch = if own.is_empty() {
             MicroBatch::empty()
         } else {
-            let chunk: Vec<&Example> = chunk.iter().collect();
-            MicroBatch::new(collator.batch(&chunk, number * rows))
+            let chunk: Vec<&Example> = examples[own.clone()].iter().collect();
+            MicroBatch::new(collator.batch(&chunk, own.start))
         };
         let pass = model.pass(Mode::Score);
         let out = supervised(model, &batch, &pass, loss, batch.targets.len() as f64)?;
@@ -72,7 +70,18 @@ pub fn evaluate_on(
         tokens += batch.targets.len();
     }
     let metrics = Metrics { sums: vec!["entropy", "mean_token_accuracy"], ..Metrics::default() };
+    let batches = examples.len().div_ceil(rows);
     Evaluation::over(group, &metrics, tally, (examples.len(), batches, tokens), start)
+}
+
+/// The batches of `size` out of `rows` rows that this rank of `group` runs: as many on every rank, empty ones where none
+/// is left.
+pub(crate) fn dealt(rows: usize, size: usize, group: &Group) -> impl Iterator<Item = Range<usize>> {
+    let (rank, ranks) = (group.rank(), group.size());
+    (0..rows.div_ceil(size).div_ceil(ranks)).map(move |turn| {
+        let first = (turn * ranks + rank) * size;
+        first.min(rows)..(first + size).min(rows)
+    })
 }
 
 impl Evaluation {

@@ -50,8 +50,9 @@ impl Trainer for Kto {
         let training = &options.training;
         let chunk = training.per_device_train_batch_size;
         let drops_out = !own.disable_dropout;
-        let reference = options.reference;
-        Ok(Self(Run { setup, task: Desirable { loss, train, eval, chunk, collator, reference, drops_out } }))
+        let (reference, precompute) = (options.reference, options.precompute);
+        let task = Desirable { loss, train, eval, chunk, collator, reference, precompute, drops_out };
+        Ok(Self(Run { setup, task }))
     }
 
     fn summary(&self) -> Result<String, TrainError> {

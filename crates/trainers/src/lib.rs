@@ -17,6 +17,7 @@
 //! ```
 
 mod checkpointing;
+mod compared;
 mod desirable;
 mod dpo;
 mod error;

@@ -3,16 +3,16 @@
 use std::time::Instant;
 
 use burnish_comm::{Bucket, Group};
-use burnish_config::ReferenceOptions;
+use burnish_config::{PrecomputeOptions, ReferenceOptions};
 use burnish_data::{CompletionCollator, PreferenceExample, Prepared, Step};
 use burnish_losses::{Completion, Dpo, FirstPass, Match, Metrics, Pair, PairCounts, PairSums, Tally};
-use burnish_models::{Mode, Pass};
-use burnish_ops::TokenStats;
+use burnish_models::Pass;
 use burnish_zero::Store;
 
 use crate::checkpointing::Resumed;
-use crate::evaluate::Evaluation;
-use crate::log_probs::{log_probs, micro_batch};
+use crate::compared::{Compared, Said, scored};
+use crate::evaluate::{Evaluation, dealt};
+use crate::log_probs::{log_probs, micro_batch, of_policy};
 use crate::rank::Rank;
 use crate::reference::Reference;
 use crate::scored::{Key, Scored};
@@ -26,6 +26,7 @@ pub(crate) struct Preferences {
     pub(crate) eval: Option<Prepared<PreferenceExample>>,
     pub(crate) collator: CompletionCollator,
     pub(crate) reference: ReferenceOptions,
+    pub(crate) precompute: PrecomputeOptions,
     pub(crate) drops_out: bool,
     /// What the reference's sums depend on besides the model.
     pub(crate) summed_by: String,
@@ -48,15 +49,9 @@ impl PairBatch {
     }
 }
 
-/// The reference, or what it said.
-pub(crate) enum Compared {
-    With(Reference),
-    Before { train: Scored, eval: Option<Scored> },
-}
-
 /// What pairs are compared with, by micro-batch and pair.
 pub(crate) struct Against {
-    reference: Vec<Vec<[f64; 2]>>,
+    reference: Vec<Said>,
     matches: Vec<Vec<Match>>,
 }
 
@@ -83,13 +78,9 @@ impl Preferences {
         beside: &Compared,
         batch: &PairBatch,
         trains: bool,
-    ) -> Result<Vec<[f64; 2]>, TrainError> {
-        let of =
-            |scored: &Scored| batch.rows.iter().map(|&row| [scored.of(row)[0], scored.of(row)[1]]).collect();
-        Ok(match beside {
-            Compared::With(reference) => self.sums(&reference.log_probs(rank, &batch.batch)?, &batch.pairs),
-            Compared::Before { train, .. } if trains => of(train),
-            Compared::Before { eval, .. } => eval.as_ref().map(of).unwrap_or_default(),
+    ) -> Result<Said, TrainError> {
+        beside.said(&batch.rows, trains, |reference| {
+            Ok(self.sums(&reference.log_probs(rank, &batch.batch, 1.0)?, &batch.pairs))
         })
     }
 
@@ -144,14 +135,6 @@ impl Preferences {
         pairs.map(pair).collect()
     }
 
-    /// The policy's log-probabilities of a batch, without gradients.
-    fn policy(rank: &Rank<'_>, batch: &PairBatch) -> Result<TokenStats, TrainError> {
-        let decoder = &rank.model.decoder;
-        let (_, stats) = log_probs(decoder, &batch.batch, &decoder.pass(Mode::Score))?;
-        rank.tp.check()?;
-        Ok(stats)
-    }
-
     /// What the reference says of all rows, from disk where it has been said before.
     fn scored(
         &self,
@@ -164,15 +147,9 @@ impl Preferences {
         for PreferenceExample { prompt, chosen, rejected, .. } in &data.examples {
             [prompt, chosen, rejected].into_iter().for_each(|ids| key.ids(ids));
         }
-        let options = &rank.setup.options.training;
-        let dir = self.reference.precompute_ref_dir.clone();
-        let dir = dir.unwrap_or_else(|| options.output_dir.join("reference"));
-        let size = self.reference.precompute_ref_batch_size.unwrap_or(options.per_device_train_batch_size);
-        Scored::new(rank, &dir, key, (data.examples.len(), 2, size), |rows| {
+        scored(rank, reference, &self.precompute, key, data.examples.len(), |rows| {
             let batch = self.pairs(data, rows.to_vec(), 0);
-            let sums = self.sums(&reference.log_probs(rank, &batch.batch)?, &batch.pairs);
-            reference.release(rank);
-            Ok(sums.concat())
+            Ok(self.sums(&reference.log_probs(rank, &batch.batch, 1.0)?, &batch.pairs))
         })
     }
 }
@@ -191,13 +168,10 @@ impl Task for Preferences {
     }
 
     fn beside(&self, rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<Compared, TrainError> {
-        let reference = Reference::start(rank, resumed)?;
-        if !self.reference.precompute_ref_log_probs {
-            return Ok(Compared::With(reference));
-        }
-        let train = self.scored(rank, &reference, &self.train)?;
-        let eval = self.eval.as_ref().map(|eval| self.scored(rank, &reference, eval)).transpose()?;
-        Ok(Compared::Before { train, eval })
+        Compared::start(rank, resumed, &self.precompute, |reference, trains| {
+            let data = if trains { Some(&self.train) } else { self.eval.as_ref() };
+            data.map(|data| self.scored(rank, reference, data)).transpose()
+        })
     }
 
     fn batch(&self, rank: &Rank<'_>, step: &Step, micro: usize) -> PairBatch {
@@ -225,14 +199,13 @@ impl Task for Preferences {
         let reference = batches.iter().map(referred).collect::<Result<Vec<_>, _>>()?;
         let mut matches = Vec::new();
         if self.loss.needs() == FirstPass::Scores {
-            let policy = |batch| Ok(self.sums(&Self::policy(rank, batch)?.log_prob, &batch.pairs));
+            let policy = |batch: &PairBatch| {
+                Ok(self.sums(&of_policy(rank, &batch.batch, 1.0)?.log_prob, &batch.pairs))
+            };
             let policy = batches.iter().map(policy).collect::<Result<Vec<_>, TrainError>>()?;
             matches = self.matches(&rank.dp, batches, &policy, &reference)?;
         }
-        match beside {
-            Compared::With(reference) => reference.release(rank),
-            Compared::Before { .. } => rank.store.release(),
-        }
+        beside.release(rank);
         Ok(Against { reference, matches })
     }
 
@@ -244,7 +217,7 @@ impl Task for Preferences {
         counts: &Counts,
         ahead: &Against,
     ) -> Result<Part, TrainError> {
-        let (scores, stats) = log_probs(&rank.model.decoder, &batch.batch, pass)?;
+        let (scores, stats) = log_probs(&rank.model.decoder, &batch.batch, pass, 1.0)?;
         let pairs = Self::compared(batch, &ahead.reference[micro], ahead.matches.get(micro));
         let counts = PairCounts { pairs: counts.all[0], chosen_targets: counts.all[1] };
         let terms = self.loss.terms(&stats, &pairs, counts)?;
@@ -256,17 +229,11 @@ impl Task for Preferences {
     }
 
     fn stepped(&self, rank: &Rank<'_>, beside: &mut Compared, done: u64) -> Result<(), TrainError> {
-        match beside {
-            Compared::With(reference) => reference.moved(rank, &self.reference, done),
-            Compared::Before { .. } => Ok(()),
-        }
+        beside.moved(rank, &self.reference, done)
     }
 
     fn saved<'b>(&self, beside: &'b Compared) -> Option<&'b Store> {
-        match beside {
-            Compared::With(reference) => reference.store(&self.reference),
-            Compared::Before { .. } => None,
-        }
+        beside.store(&self.reference)
     }
 
     /// All rows are one step here: what sorts, sorts them all.
@@ -276,16 +243,14 @@ impl Task for Preferences {
         let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
         let (all, group) = (data.examples.len(), &rank.dp);
         let (mut batches, mut policy, mut reference) = (Vec::new(), Vec::new(), Vec::new());
-        for turn in 0..all.div_ceil(size).div_ceil(group.size()) {
-            let first = ((turn * group.size() + group.rank()) * size).min(all);
-            let batch = self.pairs(data, (first..(first + size).min(all)).collect(), first);
+        for own in dealt(all, size, group) {
+            let first = own.start;
+            let batch = self.pairs(data, own.collect(), first);
             reference.push(self.referred(rank, beside, &batch, false)?);
-            policy.push(Self::policy(rank, &batch)?);
+            policy.push(of_policy(rank, &batch.batch, 1.0)?);
             batches.push(batch);
         }
-        if let Compared::With(reference) = beside {
-            reference.release(rank);
-        }
+        beside.release(rank);
         let counts = group.sum_f64(&self.counts(&batches), "pairs to evaluate on")?;
         let counts = PairCounts { pairs: counts[0], chosen_targets: counts[1] };
         let mut matches = Vec::new();

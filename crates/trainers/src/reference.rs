@@ -66,16 +66,21 @@ impl Reference {
     }
 
     /// The reference's log-probabilities of a micro-batch's targets.
-    pub(crate) fn log_probs(&self, rank: &Rank<'_>, batch: &MicroBatch) -> Result<Vec<f32>, TrainError> {
+    pub(crate) fn log_probs(
+        &self,
+        rank: &Rank<'_>,
+        batch: &MicroBatch,
+        temperature: f32,
+    ) -> Result<Vec<f32>, TrainError> {
         let stats = match self {
             Self::Base => {
                 let decoder = &rank.model.decoder;
                 let pass = Pass::new(decoder.parameters().clone(), Mode::Score, false);
-                log_probs(decoder, batch, &pass)?.1
+                log_probs(decoder, batch, &pass, temperature)?.1
             }
             Self::Copy(copied) => {
                 let decoder = &copied.decoder;
-                let stats = log_probs(decoder, batch, &decoder.pass(Mode::Score))?.1;
+                let stats = log_probs(decoder, batch, &decoder.pass(Mode::Score), temperature)?.1;
                 copied.store.check()?;
                 stats
             }

@@ -10,7 +10,7 @@ use burnish_models::{Mode, Pass, Tokens};
 
 use crate::TrainError;
 use crate::checkpointing::Resumed;
-use crate::evaluate::Evaluation;
+use crate::evaluate::{Evaluation, dealt};
 use crate::rank::Rank;
 use crate::task::{Counts, Part, Task};
 
@@ -138,10 +138,9 @@ impl Task for Rewards {
         let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
         let (all, group, decoder) = (data.examples.len(), &rank.dp, &rank.model.decoder);
         let (mut tally, mut tokens) = (Tally::new(), 0);
-        for turn in 0..all.div_ceil(size).div_ceil(group.size()) {
-            let first = ((turn * group.size() + group.rank()) * size).min(all);
-            let rows: Vec<usize> = (first..(first + size).min(all)).collect();
-            let batch = self.texts(data, &rows, first);
+        for own in dealt(all, size, group) {
+            let first = own.start;
+            let batch = self.texts(data, &own.collect::<Vec<usize>>(), first);
             let scores = decoder.rewards(&batch.tokens, &decoder.pass(Mode::Score))?;
             rank.tp.check()?;
             let terms = self.terms(&scores.to_f32(), &batch, all as f64)?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use burnish_report::replace;
 
 use crate::TrainError;
+use crate::evaluate::dealt;
 use crate::rank::Rank;
 
 /// First bytes of the file; the number is the layout's.
@@ -44,12 +45,10 @@ impl Scored {
             let values = rank.world.sum_f64(&values, "scores of the reference")?;
             return Ok(Self { width, values });
         }
-        let (batch, ranks) = (batch.max(1), rank.dp.size());
-        for turn in 0..rows.div_ceil(batch).div_ceil(ranks) {
-            let first = (turn * ranks + rank.dp.rank()) * batch;
-            let own: Vec<usize> = (first.min(rows)..(first + batch).min(rows)).collect();
-            let said = score(&own)?;
-            values[first.min(rows) * width..][..said.len()].copy_from_slice(&said);
+        for own in dealt(rows, batch.max(1), &rank.dp) {
+            let first = own.start;
+            let said = score(&own.collect::<Vec<usize>>())?;
+            values[first * width..][..said.len()].copy_from_slice(&said);
         }
         let values = rank.dp.sum_f64(&values, "scores of the reference")?;
         if rank.leads() {

@@ -26,6 +26,6 @@ pub use lora::LoraOptions;
 pub use model::{MergeTargetOptions, ModelOptions};
 pub use muon::MuonOptions;
 pub use ranks::{InferenceRankOptions, RankOptions};
-pub use reference::ReferenceOptions;
+pub use reference::{PrecomputeOptions, ReferenceOptions};
 pub use reward::RewardLossOptions;
 pub use training::{BatchOptions, SupervisedOptions, TrainingOptions};

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use crate::table::options;
 
 options! {
-    /// The reference: the model as it is at the start of the run.
-    ReferenceOptions, "Reference";
+    /// What the reference says, once and for all.
+    PrecomputeOptions, "Reference, scored before";
     /// Score every row with the reference once, before the first step, and keep the result on disk.
     Trl precompute_ref_log_probs: bool = false;
     /// Rows per batch while doing so; by default per_device_train_batch_size.
@@ -14,6 +14,11 @@ options! {
     /// Folder of those results, which any run with the same rows and the same start reads; by default `reference` in
     /// output_dir.
     Burnish precompute_ref_dir: Option<PathBuf> = None;
+}
+
+options! {
+    /// The reference: the model as it is at the start of the run.
+    ReferenceOptions, "Reference";
     /// Move the reference towards the policy from time to time (TR-DPO), when the whole model trains.
     Trl sync_ref_model: bool = false;
     /// How far: the reference becomes (1 - this) reference + this policy.

@@ -1,0 +1,100 @@
+//! What a policy is compared with: a reference that runs, or what it said before the run.
+
+use burnish_config::{PrecomputeOptions, ReferenceOptions};
+use burnish_zero::Store;
+
+use crate::TrainError;
+use crate::checkpointing::Resumed;
+use crate::rank::Rank;
+use crate::reference::Reference;
+use crate::scored::{Key, Scored};
+
+/// What the reference says of each example: two sums.
+pub(crate) type Said = Vec<[f64; 2]>;
+
+/// The reference, or what it said.
+pub(crate) enum Compared {
+    With(Reference),
+    Before { train: Scored, eval: Option<Scored> },
+}
+
+impl Compared {
+    /// The reference of a run that begins, or goes on; with `precompute_ref_log_probs` what it says of the training rows
+    /// (`score` with `true`) and of those to evaluate on, if there are any.
+    pub(crate) fn start(
+        rank: &Rank<'_>,
+        resumed: Option<&Resumed>,
+        options: &PrecomputeOptions,
+        score: impl Fn(&Reference, bool) -> Result<Option<Scored>, TrainError>,
+    ) -> Result<Self, TrainError> {
+        let reference = Reference::start(rank, resumed)?;
+        if !options.precompute_ref_log_probs {
+            return Ok(Self::With(reference));
+        }
+        let train = score(&reference, true)?.expect("invariant: there are training rows");
+        Ok(Self::Before { train, eval: score(&reference, false)? })
+    }
+
+    /// What the reference says of `rows`, of the training rows or of those to evaluate on; `run` asks it.
+    pub(crate) fn said(
+        &self,
+        rows: &[usize],
+        trains: bool,
+        run: impl FnOnce(&Reference) -> Result<Said, TrainError>,
+    ) -> Result<Said, TrainError> {
+        let of = |scored: &Scored| rows.iter().map(|&row| [scored.of(row)[0], scored.of(row)[1]]).collect();
+        Ok(match self {
+            Self::With(reference) => run(reference)?,
+            Self::Before { train, .. } if trains => of(train),
+            Self::Before { eval, .. } => eval.as_ref().map(of).unwrap_or_default(),
+        })
+    }
+
+    /// Drops what passes have gathered, the policy's too.
+    pub(crate) fn release(&self, rank: &Rank<'_>) {
+        match self {
+            Self::With(reference) => reference.release(rank),
+            Self::Before { .. } => rank.store.release(),
+        }
+    }
+
+    /// After `done` steps: see [`Reference::moved`].
+    pub(crate) fn moved(
+        &mut self,
+        rank: &Rank<'_>,
+        options: &ReferenceOptions,
+        done: u64,
+    ) -> Result<(), TrainError> {
+        match self {
+            Self::With(reference) => reference.moved(rank, options, done),
+            Self::Before { .. } => Ok(()),
+        }
+    }
+
+    /// What a checkpoint has to hold of it.
+    pub(crate) fn store(&self, options: &ReferenceOptions) -> Option<&Store> {
+        match self {
+            Self::With(reference) => reference.store(options),
+            Self::Before { .. } => None,
+        }
+    }
+}
+
+/// What `reference` says of `examples` rows, from disk where it has been said before; `said` asks it about some.
+pub(crate) fn scored(
+    rank: &Rank<'_>,
+    reference: &Reference,
+    options: &PrecomputeOptions,
+    key: Key,
+    examples: usize,
+    said: impl Fn(&[usize]) -> Result<Said, TrainError>,
+) -> Result<Scored, TrainError> {
+    let training = &rank.setup.options.training;
+    let dir = options.precompute_ref_dir.clone().unwrap_or_else(|| training.output_dir.join("reference"));
+    let size = options.precompute_ref_batch_size.unwrap_or(training.per_device_train_batch_size);
+    Scored::new(rank, &dir, key, (examples, 2, size), |rows| {
+        let said = said(rows)?;
+        reference.release(rank);
+        Ok(said.concat())
+    })
+}

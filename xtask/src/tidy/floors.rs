@@ -9,6 +9,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("burnish-store", 1),
     ("burnish-ops", 1),
     ("burnish-comm", 1),
+    ("burnish-rewards", 1),
     ("burnish-losses", 2),
     ("burnish-optim", 2),
     ("burnish-peft", 2),

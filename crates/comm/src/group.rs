@@ -313,6 +313,17 @@ impl Group {
         self.start(self.call(Op::Barrier, Dtype::U8, what), payload(Bytes::empty()), |_| ()).wait()
     }
 
+    /// The parts of all ranks, which do not know each other's lengths: those travel first.
+    ///
+    /// # Errors
+    /// Everything of a call under way.
+    pub fn all_gather_any<E: Wire>(&self, part: Bucket<E>, what: &str) -> Result<Parts<E>, CommError> {
+        let own = Bucket::new(vec![part.len() as u64]);
+        let lengths = self.all_gather_v(own, &vec![1; self.size()], what).wait()?;
+        let lengths: Vec<usize> = lengths.iter().flatten().map(|&length| length as usize).collect();
+        self.all_gather_v(part, &lengths, what).wait()
+    }
+
     /// Sums of a few scalars over the ranks, in rank order.
     ///
     /// # Errors

@@ -100,10 +100,7 @@ impl Preferences {
                 own.extend([p[0], p[1], r[0], r[1]].map(f64::to_bits));
             }
         }
-        let lengths =
-            group.all_gather_v(Bucket::new(vec![own.len() as u64]), &vec![1; group.size()], "pairs to sort");
-        let lengths: Vec<usize> = lengths.wait()?.iter().flatten().map(|&length| length as usize).collect();
-        let all = group.all_gather_v(Bucket::new(own), &lengths, "sums to sort").wait()?;
+        let all = group.all_gather_any(Bucket::new(own), "sums to sort")?;
         let mut all: Vec<(u64, PairSums)> = all
             .iter()
             .flat_map(|part| part.chunks_exact(5))
@@ -174,7 +171,7 @@ impl Task for Preferences {
         })
     }
 
-    fn batch(&self, rank: &Rank<'_>, step: &Step, micro: usize) -> PairBatch {
+    fn batch(&self, rank: &Rank<'_>, _beside: &Compared, step: &Step, micro: usize) -> PairBatch {
         let slice = step.slice(rank.dp.rank(), micro);
         self.pairs(&self.train, step.rows[slice.clone()].to_vec(), slice.start)
     }
@@ -228,7 +225,13 @@ impl Task for Preferences {
         self.drops_out
     }
 
-    fn stepped(&self, rank: &Rank<'_>, beside: &mut Compared, done: u64) -> Result<(), TrainError> {
+    fn stepped(
+        &self,
+        rank: &Rank<'_>,
+        beside: &mut Compared,
+        done: u64,
+        _of: (&Against, &Tally),
+    ) -> Result<(), TrainError> {
         beside.moved(rank, &self.reference, done)
     }
 

@@ -1,5 +1,7 @@
 //! Ranges and contradictions, found before anything is loaded.
 
+mod online;
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;

@@ -309,6 +309,64 @@ choices! {
         ApoZeroUnpaired = "apo_zero_unpaired",
     }
 
+    /// GRPO's objective and what it is divided by.
+    GrpoLoss {
+        /// By each completion's length.
+        Grpo = "grpo",
+        /// By the tokens of a step.
+        Bnpo = "bnpo",
+        /// By max_completion_length.
+        DrGrpo = "dr_grpo",
+        /// By the tokens of a sampled batch.
+        Dapo = "dapo",
+        /// Clipped weights of the log-probabilities.
+        Cispo = "cispo",
+        /// A soft gate in place of clipping.
+        Sapo = "sapo",
+        /// Weights of whole sequences.
+        Vespo = "vespo",
+        /// Not divided by lengths.
+        Luspo = "luspo",
+    }
+
+    /// What importance ratios are taken of.
+    ImportanceSampling {
+        /// Each token.
+        Token = "token",
+        /// A whole completion: its mean (GSPO).
+        Sequence = "sequence",
+    }
+
+    /// What advantages are divided by.
+    RewardScale {
+        /// The group's standard deviation.
+        Group = "group" | "true",
+        /// The whole batch's.
+        Batch = "batch",
+        /// Nothing.
+        None = "none" | "false",
+    }
+
+    /// How several rewards become one advantage.
+    RewardAggregation {
+        /// Add them up, then compare.
+        SumThenNormalize = "sum_then_normalize",
+        /// Compare each, then add up.
+        NormalizeThenSum = "normalize_then_sum",
+    }
+
+    /// How a sampler that is not the model in training is corrected for.
+    SamplerCorrectionMode {
+        /// Per token, cut to the bounds.
+        TokenTruncate = "token_truncate",
+        /// Per token, 0 out of bounds.
+        TokenMask = "token_mask",
+        /// Per completion, cut to the bounds.
+        SequenceTruncate = "sequence_truncate",
+        /// Per completion, 0 out of bounds.
+        SequenceMask = "sequence_mask",
+    }
+
     /// The end of a long row that is cut off.
     Truncation {
         /// The start is kept.

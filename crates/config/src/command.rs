@@ -7,10 +7,11 @@ use crate::choice::Sampling;
 use crate::fault::{ConfigError, Fault, Origin};
 use crate::foreign;
 use crate::groups::{
-    BatchOptions, ConvertTargetOptions, DpoLossOptions, GenerationOptions, InferenceRankOptions,
-    InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions, ModelOptions, MuonOptions,
-    PackingOptions, PrecomputeOptions, PreferenceRowOptions, PreparationOptions, PromptOptions, RankOptions,
-    ReferenceOptions, RewardLossOptions, RewardRowOptions, SourceOptions, SupervisedOptions, TrainingOptions,
+    BatchOptions, ConvertTargetOptions, DpoLossOptions, GenerationOptions, GrpoLossOptions,
+    InferenceRankOptions, InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
+    ModelOptions, MuonOptions, PackingOptions, PrecomputeOptions, PreferenceRowOptions, PreparationOptions,
+    PromptOptions, PromptRowOptions, RankOptions, ReferenceOptions, RewardFunctionOptions, RewardLossOptions,
+    RewardRowOptions, RlooLossOptions, RolloutOptions, SourceOptions, SupervisedOptions, TrainingOptions,
 };
 use crate::help;
 use crate::raw::Raw;
@@ -397,6 +398,66 @@ commands! {
         preparation: RewardRowOptions,
         /// The loss.
         loss: RewardLossOptions,
+        /// The adapter.
+        lora: LoraOptions,
+        /// The loop.
+        training: TrainingOptions,
+        /// The optimizer of matrices.
+        muon: MuonOptions,
+        /// The ranks.
+        ranks: RankOptions,
+        /// Metrics and progress.
+        logging: LoggingOptions,
+    }
+
+    /// Options of `burnish grpo`.
+    GrpoOptions, "grpo", "Teach a model by rewards of its own completions, compared within groups (group relative policy optimisation)",
+    needs ["model_name_or_path", "dataset_name"],
+    default { training.learning_rate: 1e-6, data.shuffle_dataset: true }, {
+        /// The model.
+        model: ModelOptions,
+        /// The prompts.
+        data: SourceOptions,
+        /// Rows to tokens.
+        preparation: PromptRowOptions,
+        /// Prompts to completions.
+        rollouts: RolloutOptions,
+        /// What completions are worth.
+        rewards: RewardFunctionOptions,
+        /// The loss.
+        loss: GrpoLossOptions,
+        /// What the model is compared with.
+        reference: ReferenceOptions,
+        /// The adapter.
+        lora: LoraOptions,
+        /// The loop.
+        training: TrainingOptions,
+        /// The optimizer of matrices.
+        muon: MuonOptions,
+        /// The ranks.
+        ranks: RankOptions,
+        /// Metrics and progress.
+        logging: LoggingOptions,
+    }
+
+    /// Options of `burnish rloo`.
+    RlooOptions, "rloo", "Teach a model by rewards of its own completions (REINFORCE leave-one-out)",
+    needs ["model_name_or_path", "dataset_name"],
+    default { training.learning_rate: 1e-6, data.shuffle_dataset: true, rollouts.num_generations: 2 }, {
+        /// The model.
+        model: ModelOptions,
+        /// The prompts.
+        data: SourceOptions,
+        /// Rows to tokens.
+        preparation: PromptRowOptions,
+        /// Prompts to completions.
+        rollouts: RolloutOptions,
+        /// What completions are worth.
+        rewards: RewardFunctionOptions,
+        /// The loss.
+        loss: RlooLossOptions,
+        /// What the model is compared with.
+        reference: ReferenceOptions,
         /// The adapter.
         lora: LoraOptions,
         /// The loop.

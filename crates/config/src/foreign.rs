@@ -78,6 +78,8 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("model", "model_name_or_path"),
     ("num_processes", "nproc"),
     ("torch_dtype", "dtype"),
+    ("vllm_server_base_url", "rollout_url"),
+    ("vllm_server_timeout", "rollout_timeout"),
 ];
 
 /// Every foreign option.
@@ -119,7 +121,28 @@ pub const FOREIGN: &[Foreign] = &[
         "restore_callback_states_from_checkpoint", "ignore_bias_buffers", "trust_remote_code", "ray_scope",
         "save_safetensors",
     ], reason: "it has no effect on this command" },
+    Foreign { accepts: Accepts::Any, names: &[
+        "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode", "vllm_server_host", "vllm_server_port",
+        "vllm_group_port", "vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size",
+        "use_transformers_continuous_batching", "transformers_continuous_batching_config",
+        "use_transformers_paged", "cache_implementation", "cast_lm_head_to_fp32", "log_multimodal",
+    ], reason: "completions are sampled by burnish's own engine, always with continuous batching, or by the server that rollout_url names" },
     // Refused unless they ask for nothing.
+    Foreign { accepts: Accepts::Nothing, names: &[
+        "use_vllm",
+    ], reason: "name the server in rollout_url; without, burnish samples itself" },
+    Foreign { accepts: Accepts::Nothing, names: &[
+        "vllm_structured_outputs_regex", "generation_kwargs", "vllm_importance_sampling_cap",
+    ], reason: "write the option itself: temperature, top_p, top_k, min_p, repetition_penalty, vllm_importance_sampling_clip_max" },
+    Foreign { accepts: Accepts::Nothing, names: &[
+        "chat_template_kwargs",
+    ], reason: "give rows a chat_template_kwargs column" },
+    Foreign { accepts: Accepts::Nothing, names: &[
+        "max_tool_calling_iterations", "tools", "environment_factory", "rollout_func",
+    ], reason: "tools and environments are not supported; a reward_command can run what a completion asks for" },
+    Foreign { accepts: Accepts::Nothing, names: &[
+        "log_completions_hub_repo",
+    ], reason: "burnish does not upload; log_completions writes completions.jsonl to output_dir" },
     Foreign { accepts: Accepts::Nothing, names: &[
         "deepspeed", "fsdp", "fsdp_config", "parallelism_config", "accelerator_config",
     ], reason: "sharding is an option here: set zero_stage (2 as FSDP's SHARD_GRAD_OP, 3 as FULL_SHARD) and nproc" },

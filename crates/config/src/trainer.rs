@@ -1,6 +1,6 @@
 //! What the commands that train have in common.
 
-use crate::command::{Command, DpoOptions, KtoOptions, RewardOptions, SftOptions};
+use crate::command::{Command, DpoOptions, GrpoOptions, KtoOptions, RewardOptions, RlooOptions, SftOptions};
 use crate::groups::{
     LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PreparationOptions, RankOptions, SourceOptions,
     TrainingOptions,
@@ -65,6 +65,11 @@ fn of_rewards(preparation: crate::groups::RewardRowOptions) -> PreparationOption
     preparation.preparation()
 }
 
+fn of_prompts(preparation: crate::groups::PromptRowOptions) -> PreparationOptions {
+    preparation.preparation()
+}
+
 trainers! {
-    SftOptions: as_it_is, DpoOptions: of_preferences, KtoOptions: of_preferences, RewardOptions: of_rewards
+    SftOptions: as_it_is, DpoOptions: of_preferences, KtoOptions: of_preferences, RewardOptions: of_rewards,
+    GrpoOptions: of_prompts, RlooOptions: of_prompts
 }

@@ -5,5 +5,6 @@ mod compatible;
 mod faults;
 mod flags;
 mod laws;
+mod online;
 mod preferences;
 mod scratch;

@@ -20,7 +20,7 @@ const KTO: &str = r#"{"learning_rate": 1e-6, "train_sampling_strategy": "sequent
     "undesirable_weight": 1.0, "activation_offloading": false, "sync_ref_model": false,
     "ref_model_mixup_alpha": 0.6, "ref_model_sync_steps": 512}"#;
 
-fn same_defaults<C: Command + PartialEq + std::fmt::Debug>(theirs: &str) {
+pub(crate) fn same_defaults<C: Command + PartialEq + std::fmt::Debug>(theirs: &str) {
     let theirs: serde_json::Map<String, serde_json::Value> = serde_json::from_str(theirs).unwrap();
     for (name, default) in theirs {
         let raw = Raw::from_json(&default.to_string()).unwrap();

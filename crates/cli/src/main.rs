@@ -12,7 +12,7 @@ mod train;
 use std::process::ExitCode;
 
 use burnish_config::{COMMANDS, Command, Invocation, Resolved};
-use burnish_trainers::{Dpo, Kto, Reward, Sft};
+use burnish_trainers::{Dpo, Grpo, Kto, Reward, Rloo, Sft};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -36,6 +36,8 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "dpo" => train::run::<Dpo>(rest),
         "kto" => train::run::<Kto>(rest),
         "reward" => train::run::<Reward>(rest),
+        "grpo" => train::run::<Grpo>(rest),
+        "rloo" => train::run::<Rloo>(rest),
         "generate" => generate::run(rest),
         "score" => score::run(rest),
         "eval" => eval::run(rest),

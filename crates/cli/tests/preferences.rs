@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::program::{copy, fails, metrics, model, ok, rows};
 use crate::ranks::close;
 
-const LORA: [&str; 5] =
+pub(crate) const LORA: [&str; 5] =
     ["--use_peft", "--lora_r=4", "--lora_alpha=8", "--lora_target_modules=all-linear", "--lora_dropout=0"];
 
 fn words(command: &str, output: &Path, more: &[&str]) -> Vec<String> {
@@ -25,7 +25,7 @@ fn words(command: &str, output: &Path, more: &[&str]) -> Vec<String> {
     words
 }
 
-fn number(line: &Value, name: &str) -> f64 {
+pub(crate) fn number(line: &Value, name: &str) -> f64 {
     line[name].as_f64().unwrap_or_else(|| panic!("no {name} in {line}"))
 }
 

@@ -45,6 +45,15 @@ impl Text {
         }
     }
 
+    /// As it is in a file: a string, or a list of messages.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        match self {
+            Self::Plain(text) => Value::from(text.as_str()),
+            Self::Chat(messages) => messages.iter().cloned().map(Value::Object).collect(),
+        }
+    }
+
     const fn what(&self) -> &'static str {
         match self {
             Self::Plain(_) => "a string",

@@ -259,6 +259,7 @@ impl Iterator for Steps {
         let done = Cursor { epoch, index: end };
         Some(Step {
             rows,
+            epoch,
             per_device: sampler.per_device,
             ranks: sampler.ranks,
             ends_epoch,
@@ -272,6 +273,8 @@ impl Iterator for Steps {
 pub struct Step {
     /// Indices into the data set, the step's global batch in order.
     pub rows: Vec<usize>,
+    /// The epoch they are of, from 0.
+    pub epoch: u64,
     per_device: usize,
     ranks: usize,
     /// Whether the epoch ends with this step.

@@ -124,8 +124,12 @@ impl<T: Task> Training<'_, T> {
                 }
             }
         }
+        let file = self.task.saved_file(&self.beside).filter(|_| with_state);
         self.save.writing.start(step, move || {
             write_model(&exporter, &folder, writer.folder(), &snapshot)?;
+            if let Some((name, bytes)) = file {
+                writer.file(name, &bytes)?;
+            }
             if with_state {
                 writer.slots(schema);
                 for (index, slot, shape, rows, piece) in slots {
@@ -311,6 +315,27 @@ impl Resumed {
 
     fn ours(&self) -> &Value {
         self.state.burnish()
+    }
+
+    /// Steps done.
+    pub(crate) fn step(&self) -> u64 {
+        self.state.global_step
+    }
+
+    /// The bytes of one of its files.
+    pub(crate) fn file(&self, name: &str) -> Result<Vec<u8>, TrainError> {
+        Ok(self.checkpoint.file(name)?)
+    }
+
+    /// That it is of a run that differs in `what`.
+    pub(crate) fn other_run(&self, what: &'static str, then: String, now: String) -> TrainError {
+        TrainError::OtherRun { path: self.path(), what, then, now }
+    }
+
+    /// What is wrong with a file whose bytes are what was written.
+    pub(crate) fn unreadable(&self, name: &str, source: serde_json::Error) -> TrainError {
+        let to = self.path().join(name).display().to_string();
+        TrainError::Unreadable { path: to, source: source.into() }
     }
 
     fn path(&self) -> PathBuf {

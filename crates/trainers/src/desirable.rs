@@ -156,7 +156,7 @@ impl Task for Desirable {
         })
     }
 
-    fn batch(&self, rank: &Rank<'_>, step: &Step, micro: usize) -> AnswerBatch {
+    fn batch(&self, rank: &Rank<'_>, _beside: &Compared, step: &Step, micro: usize) -> AnswerBatch {
         let slice = step.slice(rank.dp.rank(), micro);
         self.answers(&self.train, step.rows[slice.clone()].to_vec(), slice.start)
     }
@@ -201,7 +201,13 @@ impl Task for Desirable {
         self.drops_out
     }
 
-    fn stepped(&self, rank: &Rank<'_>, beside: &mut Compared, done: u64) -> Result<(), TrainError> {
+    fn stepped(
+        &self,
+        rank: &Rank<'_>,
+        beside: &mut Compared,
+        done: u64,
+        _of: (&Against, &Tally),
+    ) -> Result<(), TrainError> {
         beside.moved(rank, &self.reference, done)
     }
 

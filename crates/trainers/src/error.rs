@@ -14,9 +14,12 @@ use burnish_ops::OpsError;
 use burnish_optim::OptimError;
 use burnish_peft::PeftError;
 use burnish_report::ReportError;
+use burnish_rewards::RewardError;
 use burnish_store::StoreError;
 use burnish_tp::TpError;
 use burnish_zero::{PlanError, ZeroError};
+
+use crate::online::RolloutError;
 
 /// A run that cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +60,60 @@ pub enum TrainError {
         loss: f64,
         /// The last checkpoint.
         checkpoint: Option<PathBuf>,
+    },
+    /// Nothing says which completions are good.
+    #[error(
+        "there is no reward: name functions in reward_funcs, a reward model in reward_model_name_or_path, or a program \
+         in reward_command"
+    )]
+    NoRewards,
+    /// Weights and reward functions do not go together.
+    #[error("reward_weights: {got} weights for {expected} reward functions; give one for each, or none")]
+    RewardWeights {
+        /// How many weights.
+        got: usize,
+        /// How many functions.
+        expected: usize,
+    },
+    /// A reward function said too little or too much.
+    #[error(
+        "reward function `{function}` gave {got} rewards for {expected} completions; it has to give one for each"
+    )]
+    RewardCount {
+        /// The function.
+        function: String,
+        /// How many rewards.
+        got: usize,
+        /// How many completions.
+        expected: usize,
+    },
+    /// A reward function failed.
+    #[error(transparent)]
+    Reward(#[from] RewardError),
+    /// A server did not sample.
+    #[error(transparent)]
+    Rollout(#[from] RolloutError),
+    /// A generation batch cannot be dealt.
+    #[error("a generation batch of {batch} completions is no multiple of {of}; {mend}")]
+    GenerationBatch {
+        /// Its completions on all ranks.
+        batch: usize,
+        /// What it has to be a multiple of.
+        of: String,
+        /// What helps.
+        mend: &'static str,
+    },
+    /// The sampler is not the model that trains.
+    #[error(
+        "completions were sampled with log-probabilities that are {mean:.3} nats per token from those of the first \
+         training pass (expected at most {expected}): the model samples other than it trains, which is a fault of \
+         burnish; please report it with the model's config.json"
+    )]
+    Drift {
+        /// Mean difference.
+        mean: f64,
+        /// What rounding allows.
+        expected: f64,
     },
     /// A checkpoint of another run.
     #[error(

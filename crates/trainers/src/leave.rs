@@ -1,8 +1,10 @@
 //! What a finished run leaves behind.
 
+use std::path::Path;
+
 use burnish_comm::Bucket;
 use burnish_data::{Content, Row, Source};
-use burnish_models::{Exporter, Generation, GenerationConfig, ModelFolder, RowSource};
+use burnish_models::{Exporter, Generation, ModelFolder, RowSource};
 use burnish_report::{Chart, ModelCard, Produced, replace};
 use burnish_store::{Attempt, FolderWriter, Placement, Share};
 use burnish_zero::Stage;
@@ -40,14 +42,8 @@ impl Rank<'_> {
         self.check_replicas()?;
         let setup = self.setup;
         let dir = setup.output_dir();
-        let share = self.share()?;
-        let mut writer =
-            self.lead_first("final model", || Ok(FolderWriter::shared(&dir, Placement::InPlace, share)?))?;
-        write_model(&self.exporter, &setup.folder, &mut writer, &self.snapshot()?)?;
-        let written = writer.finish()?;
-        self.world.barrier("final model")?;
+        self.write_to(&dir, Placement::InPlace, "final model")?;
         if self.leads() {
-            written.commit()?;
             let svg = Chart::of_loss("loss", &outcome.records).to_svg();
             replace(&dir.join("loss.svg"), svg.as_bytes())?;
         }
@@ -58,6 +54,19 @@ impl Rank<'_> {
         }
         if self.leads() {
             setup.card(outcome)?;
+        }
+        Ok(())
+    }
+
+    /// The trained model as it is now, in a folder. Every rank calls it.
+    pub(crate) fn write_to(&self, dir: &Path, placement: Placement, what: &str) -> Result<(), TrainError> {
+        let share = self.share()?;
+        let mut writer = self.lead_first(what, || Ok(FolderWriter::shared(dir, placement, share)?))?;
+        write_model(&self.exporter, &self.setup.folder, &mut writer, &self.snapshot()?)?;
+        let written = writer.finish()?;
+        self.world.barrier(what)?;
+        if self.leads() {
+            written.commit()?;
         }
         Ok(())
     }
@@ -108,12 +117,8 @@ impl Rank<'_> {
         if ids.is_empty() || ids.len() >= setup.folder.spec().max_positions {
             return Ok(None);
         }
-        let config = GenerationConfig::read(setup.folder.path(), setup.folder.config())?;
-        let mut settings = Generation { max_new_tokens: SAMPLE_TOKENS, ..Generation::default() };
-        settings.stop = config.stop;
-        if settings.stop.is_empty() {
-            settings.stop = rows.tokenizer.eos_id().into_iter().collect();
-        }
+        let stop = setup.stop_tokens()?;
+        let settings = Generation { max_new_tokens: SAMPLE_TOKENS, stop, ..Generation::default() };
         // What follows a failure of the ranks that share layers is no text.
         let mut going = |_, _| self.tp.check().is_ok();
         let done = self.model.decoder.generate(std::slice::from_ref(&ids), &settings, &mut going);

@@ -70,6 +70,15 @@ impl Ranks {
         Self::Threads { ranks, deadline: burnish_comm::DEADLINE }
     }
 
+    /// How many they are.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Threads { ranks, .. } => *ranks,
+            Self::Process(world) => world.size(),
+        }
+    }
+
     /// Whether this process holds the rank that speaks and writes for all.
     #[must_use]
     pub fn lead(&self) -> bool {

@@ -92,7 +92,7 @@ impl Task for Rewards {
         Ok(())
     }
 
-    fn batch(&self, rank: &Rank<'_>, step: &Step, micro: usize) -> TextBatch {
+    fn batch(&self, rank: &Rank<'_>, _beside: &(), step: &Step, micro: usize) -> TextBatch {
         let slice = step.slice(rank.dp.rank(), micro);
         self.texts(&self.train, &step.rows[slice.clone()], slice.start)
     }

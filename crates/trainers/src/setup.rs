@@ -9,7 +9,7 @@ use burnish_checkpoint::prepare_output_dir;
 use burnish_config::{Interval, RunOptions, Sampling, TrainerOptions};
 use burnish_core::{Dtype, Parameter};
 use burnish_data::{DataError, HeldOut, Order, Record, Sampler, Source};
-use burnish_models::{ModelFolder, Planned, Tuning};
+use burnish_models::{GenerationConfig, ModelFolder, Planned, Tuning};
 use burnish_ops::AnyTensor;
 use burnish_peft::{AdapterFolder, LoraConfig};
 use burnish_tp::Tp;
@@ -19,7 +19,8 @@ use crate::tuned::{lora_config, open_folder, trained_dtype, tuning};
 use crate::{Prepared, Ranks, TrainError, prepare_rows};
 
 /// Files of burnish's own in an output folder.
-const OURS: [&str; 4] = ["metrics.jsonl", "loss.svg", "burnish.json", "reference"];
+const OURS: [&str; 6] =
+    ["metrics.jsonl", "loss.svg", "burnish.json", "reference", "completions.jsonl", "rollout-adapter"];
 
 /// A run, everything but weights and rows read and checked.
 pub(crate) struct Setup {
@@ -174,18 +175,29 @@ impl Setup {
         ))
     }
 
+    /// Tokens that end a completion: those of the model's files, else the tokenizer's; `eos_token` where it is given.
+    pub(crate) fn stop_tokens(&self) -> Result<Vec<u32>, TrainError> {
+        let config = GenerationConfig::read(self.folder.path(), self.folder.config())?;
+        if config.stop.is_empty() || self.options.preparation.eos_token.is_some() {
+            return Ok(self.prepared.tokenizer.eos_id().into_iter().collect());
+        }
+        Ok(config.stop)
+    }
+
     pub(crate) fn output_dir(&self) -> PathBuf {
         self.options.training.output_dir.clone()
     }
 
-    /// The shape of steps over the training rows, for this many ranks.
-    pub(crate) fn sampler(&self, ranks: usize) -> Result<Sampler, TrainError> {
+    /// The training rows in the order that the options name.
+    pub(crate) fn rows_in_order(&self) -> Sampler {
         let options = &self.options.training;
-        let order = match options.train_sampling_strategy {
-            Sampling::Random => Order::Random,
-            Sampling::Sequential => Order::Sequential,
-        };
-        let sampler = Sampler::new(self.rows, order, options.row_seed())
+        Sampler::new(self.rows, order(options.train_sampling_strategy), options.row_seed())
+    }
+
+    /// The shape of steps over rows, for this many ranks.
+    pub(crate) fn sampler(&self, rows: Sampler, ranks: usize) -> Result<Sampler, TrainError> {
+        let options = &self.options.training;
+        let sampler = rows
             .per_device(options.per_device_train_batch_size)
             .ranks(ranks)
             .accumulation(options.gradient_accumulation_steps)
@@ -193,6 +205,14 @@ impl Setup {
             .drop_last(options.dataloader_drop_last);
         sampler.check()?;
         Ok(sampler)
+    }
+}
+
+/// The order of rows by its option.
+pub(crate) fn order(strategy: Sampling) -> Order {
+    match strategy {
+        Sampling::Random => Order::Random,
+        Sampling::Sequential => Order::Sequential,
     }
 }
 

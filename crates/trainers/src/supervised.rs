@@ -57,7 +57,7 @@ impl Task for Supervised {
         Ok(())
     }
 
-    fn batch(&self, rank: &Rank<'_>, step: &Step, micro: usize) -> MicroBatch {
+    fn batch(&self, rank: &Rank<'_>, _beside: &(), step: &Step, micro: usize) -> MicroBatch {
         let slice = step.slice(rank.dp.rank(), micro);
         let rows: Vec<&Example> = step.rows[slice.clone()].iter().map(|&i| &self.train.examples[i]).collect();
         if rows.is_empty() {

@@ -1,6 +1,6 @@
 //! What a trainer computes: all else is the loop's.
 
-use burnish_data::Step;
+use burnish_data::{Sampler, Step};
 use burnish_losses::{Metrics, Tally};
 use burnish_models::Pass;
 use burnish_ops::AnyTensor;
@@ -10,6 +10,7 @@ use crate::TrainError;
 use crate::checkpointing::Resumed;
 use crate::evaluate::Evaluation;
 use crate::rank::Rank;
+use crate::setup::Setup;
 
 /// What a trainer computes from the rows of a step. The loop deals rows, runs backward, steps the optimizer, adds up over
 /// micro-batches and ranks, logs, saves and resumes; it is the same for all.
@@ -26,14 +27,30 @@ pub(crate) trait Task: Send + Sync {
     /// Tokens of all training rows.
     fn tokens(&self) -> usize;
 
+    /// The loop's rows in their order, for this many ranks that take different ones.
+    fn sampler(&self, setup: &Setup, ranks: usize) -> Result<Sampler, TrainError> {
+        setup.sampler(setup.rows_in_order(), ranks)
+    }
+
     /// What [`Self::loss`] tallies besides `loss`: what travels between ranks and is logged.
     fn metrics(&self) -> Metrics;
 
     /// What this rank keeps beside the model; the model is as it is at the start, or as `resumed` has it.
     fn beside(&self, rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<Self::Beside, TrainError>;
 
+    /// Sees to it that the rows of a step, the one after `done`, are there; figures that are the same on all ranks.
+    fn begin(
+        &self,
+        _rank: &Rank<'_>,
+        _beside: &mut Self::Beside,
+        _step: &Step,
+        _done: u64,
+    ) -> Result<Tally, TrainError> {
+        Ok(Tally::new())
+    }
+
     /// This rank's micro-batch number `micro` of a step.
-    fn batch(&self, rank: &Rank<'_>, step: &Step, micro: usize) -> Self::Batch;
+    fn batch(&self, rank: &Rank<'_>, beside: &Self::Beside, step: &Step, micro: usize) -> Self::Batch;
 
     /// Tokens of a micro-batch as TRL counts them.
     fn num_tokens(&self, batch: &Self::Batch) -> usize;
@@ -70,13 +87,24 @@ pub(crate) trait Task: Send + Sync {
         true
     }
 
-    /// After an update, `done` steps in all.
-    fn stepped(&self, _rank: &Rank<'_>, _beside: &mut Self::Beside, _done: u64) -> Result<(), TrainError> {
+    /// After an update, `done` steps in all; of the step what was known ahead and what all ranks tallied.
+    fn stepped(
+        &self,
+        _rank: &Rank<'_>,
+        _beside: &mut Self::Beside,
+        _done: u64,
+        _of: (&Self::Ahead, &Tally),
+    ) -> Result<(), TrainError> {
         Ok(())
     }
 
-    /// What of that a checkpoint has to hold.
+    /// Parameters beside the model that a checkpoint has to hold.
     fn saved<'b>(&self, _beside: &'b Self::Beside) -> Option<&'b Store> {
+        None
+    }
+
+    /// Whatever else it has to hold: a file's name and content, the same on all ranks.
+    fn saved_file(&self, _beside: &Self::Beside) -> Option<(&'static str, Vec<u8>)> {
         None
     }
 

@@ -81,7 +81,7 @@ impl<'a, T: Task> Training<'a, T> {
     ) -> Result<Self, TrainError> {
         let setup = rank.setup;
         let options = &setup.options.training;
-        let sampler = setup.sampler(rank.dp.size())?;
+        let sampler = task.sampler(setup, rank.dp.size())?;
         let total = sampler.total_steps(options.num_train_epochs, options.max_steps) as u64;
         let kind = match options.lr_scheduler_type {
             Scheduler::Linear => ScheduleKind::Linear,
@@ -197,7 +197,10 @@ impl<'a, T: Task> Training<'a, T> {
         let micro_steps = step.micro_steps();
         // Evaluations and checkpoints are not the step's.
         rank.world.clear_traffic();
-        let batches: Vec<T::Batch> = (0..micro_steps).map(|micro| task.batch(rank, step, micro)).collect();
+        let begun = task.begin(rank, &mut self.beside, step, self.counters.step)?;
+        let beside = &self.beside;
+        let batches: Vec<T::Batch> =
+            (0..micro_steps).map(|micro| task.batch(rank, beside, step, micro)).collect();
         let own = task.counts(&batches);
         let own_tokens: f64 = batches.iter().map(|b| task.num_tokens(b) as f64).sum();
         // Ranks that share layers take the same rows: one of them counts.
@@ -206,7 +209,7 @@ impl<'a, T: Task> Training<'a, T> {
         let mut all = rank.world.sum_f64(&travels, "tokens of the step")?;
         let tokens = all.pop().unwrap_or(0.0) as u64;
         let totals = Counts { own, all, ranks: rank.dp.size() };
-        let ahead = task.ahead(rank, &self.beside, &batches, &totals)?;
+        let ahead = task.ahead(rank, beside, &batches, &totals)?;
         let dropout = DropoutStep { seed: options.seed, step: self.counters.step };
         let mode = Mode::Train {
             recompute: options.gradient_checkpointing,
@@ -230,6 +233,7 @@ impl<'a, T: Task> Training<'a, T> {
         let sums = Sums { loss: own_loss, stop: stop.asked(), written: self.save.is_written(), tally };
         let mut all = sums.over(&rank.world, &self.metrics)?;
         all.tally.settle();
+        all.tally.merge(&begun);
         let loss = all.loss;
         let number = self.counters.step + 1;
         if !loss.is_finite() {
@@ -244,7 +248,7 @@ impl<'a, T: Task> Training<'a, T> {
                 let applied = self.optimizer.step(clipped, &**store, &mut self.exchange, rates)?;
                 self.clipped = rank.clip_logits(&mut self.optimizer)?;
                 store.publish()?;
-                task.stepped(rank, &mut self.beside, number)?;
+                task.stepped(rank, &mut self.beside, number, (&ahead, &all.tally))?;
                 if let Some(scaler) = &mut self.scaler {
                     scaler.update(false);
                 }

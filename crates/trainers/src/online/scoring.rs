@@ -1,0 +1,93 @@
+//! What reward functions say of completions.
+
+use burnish_comm::Bucket;
+use burnish_data::PromptExample;
+use burnish_rewards::{RewardFunction, Sample};
+
+use super::sampled::Sampled;
+use crate::TrainError;
+use crate::rank::Rank;
+
+/// Reward functions and their weights.
+pub(crate) struct Scoring {
+    functions: Vec<Box<dyn RewardFunction>>,
+    names: Vec<String>,
+    weights: Vec<f64>,
+}
+
+impl Scoring {
+    /// All weigh 1 without `weights`.
+    pub(crate) fn new(
+        functions: Vec<Box<dyn RewardFunction>>,
+        weights: Option<Vec<f64>>,
+    ) -> Result<Self, TrainError> {
+        if functions.is_empty() {
+            return Err(TrainError::NoRewards);
+        }
+        let weights = weights.unwrap_or_else(|| vec![1.0; functions.len()]);
+        if weights.len() != functions.len() {
+            return Err(TrainError::RewardWeights { got: weights.len(), expected: functions.len() });
+        }
+        let names = functions.iter().map(|f| f.name().to_owned()).collect();
+        Ok(Self { functions, names, weights })
+    }
+
+    /// The functions' names, in order.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Their weights.
+    pub(crate) fn weights(&self) -> &[f64] {
+        &self.weights
+    }
+
+    /// Scores completions of `prompts`. Of ranks that share layers, which have the same, the first asks; the others hear
+    /// of it.
+    pub(crate) fn score(
+        &self,
+        rank: &Rank<'_>,
+        prompts: &[PromptExample],
+        sampled: &mut [Sampled],
+    ) -> Result<(), TrainError> {
+        let own = if rank.tp.rank() == 0 { self.ask(rank, prompts, sampled)? } else { Vec::new() };
+        let all = rank.tp.group().all_gather_any(Bucket::new(own), "rewards")?;
+        let functions = self.functions.len();
+        for (completion, said) in sampled.iter_mut().zip(all.of(0).chunks(functions)) {
+            completion.rewards = said.iter().map(|&reward| (!reward.is_nan()).then_some(reward)).collect();
+        }
+        Ok(())
+    }
+
+    /// `[completions, functions]`; NaN where a function declined.
+    fn ask(
+        &self,
+        rank: &Rank<'_>,
+        prompts: &[PromptExample],
+        sampled: &[Sampled],
+    ) -> Result<Vec<f64>, TrainError> {
+        let tokenizer = &rank.setup.prepared.tokenizer;
+        let texts = sampled.iter().map(|s| tokenizer.decode(&s.ids, true)).collect::<Result<Vec<_>, _>>()?;
+        let asked: Vec<_> = sampled.iter().map(|s| prompts[s.row].prompt.to_json()).collect();
+        let samples: Vec<Sample<'_>> = (0..sampled.len())
+            .map(|at| Sample {
+                prompt: &asked[at],
+                completion: &texts[at],
+                completion_ids: &sampled[at].ids,
+                columns: &prompts[sampled[at].row].columns,
+            })
+            .collect();
+        let mut out = vec![f64::NAN; samples.len() * self.functions.len()];
+        for (at, function) in self.functions.iter().enumerate() {
+            let said = if samples.is_empty() { Vec::new() } else { function.score(&samples)? };
+            if said.len() != samples.len() {
+                let function = function.name().to_owned();
+                return Err(TrainError::RewardCount { function, got: said.len(), expected: samples.len() });
+            }
+            for (completion, reward) in said.into_iter().enumerate() {
+                out[completion * self.functions.len() + at] = reward.unwrap_or(f64::NAN);
+            }
+        }
+        Ok(out)
+    }
+}

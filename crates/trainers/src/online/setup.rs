@@ -1,0 +1,138 @@
+//! From options to a task that samples.
+
+use burnish_config::{ReferenceOptions, RolloutOptions, Sampling};
+use burnish_models::Generation;
+use burnish_rewards::RewardFunction;
+
+use super::{Objective, Online, Rounds, Scoring, Server};
+use crate::setup::{Setup, order};
+use crate::{Ranks, TrainError};
+
+/// What a trainer that samples is made of.
+pub(crate) struct Parts<O> {
+    pub(crate) objective: O,
+    pub(crate) options: RolloutOptions,
+    pub(crate) reference: ReferenceOptions,
+    pub(crate) rewards: Vec<Box<dyn RewardFunction>>,
+    pub(crate) reward_weights: Option<Vec<f64>>,
+}
+
+impl<O: Objective> Online<O> {
+    /// Reads and checks what a run needs beside the model.
+    pub(crate) fn prepare(
+        parts: Parts<O>,
+        setup: &mut Setup,
+        ranks: &Ranks,
+        note: &mut dyn FnMut(&str),
+    ) -> Result<Self, TrainError> {
+        let Parts { objective, options, reference, rewards, reward_weights } = parts;
+        let scoring = Scoring::new(rewards, reward_weights)?;
+        // The order of prompts is the generation batches'.
+        setup.prepared.rules.shuffle = false;
+        let rows = &setup.prepared;
+        let (train, eval) = setup.datasets(
+            |name, records| Ok(rows.preparer().prompts(name, records)?),
+            |name, records| Ok(rows.preparer().prompts(name, records)?),
+        )?;
+        let rounds = rounds(setup, ranks, &options, train.examples.len())?;
+        let left = train.examples.len() % (rounds.batch() / options.num_generations);
+        if left > 0 {
+            note(&format!(
+                "each epoch leaves out {left} of {} prompts, which do not fill a generation batch of {} completions",
+                train.examples.len(),
+                rounds.batch()
+            ));
+        }
+        let limit = setup.folder.spec().max_positions;
+        let longest = train.statistics.longest;
+        if longest + options.max_completion_length > limit {
+            note(&format!(
+                "the longest prompt has {longest} tokens: with max_completion_length {} a text may exceed the \
+                 model's {limit} positions",
+                options.max_completion_length
+            ));
+        }
+        let settings = settings(setup, &options)?;
+        let server = options.rollout_url.as_deref();
+        let server =
+            server.map(|url| Server::new(url, options.rollout_model.as_deref(), options.rollout_timeout));
+        let mut ends = settings.stop.clone();
+        ends.extend(rows.tokenizer.pad_id());
+        let drops_out = !options.disable_dropout;
+        setup.rows = train.examples.len();
+        setup.check_trains()?;
+        let online = Self {
+            objective,
+            train,
+            eval,
+            scoring,
+            rounds,
+            options,
+            settings,
+            server,
+            ends,
+            reference,
+            drops_out,
+        };
+        Ok(online)
+    }
+}
+
+/// Which completions make which step.
+fn rounds(
+    setup: &Setup,
+    ranks: &Ranks,
+    options: &RolloutOptions,
+    prompts: usize,
+) -> Result<Rounds, TrainError> {
+    let training = &setup.options.training;
+    let ranks = (ranks.size() / setup.options.ranks.tp_size).max(1);
+    let (rows, accumulation) = (training.per_device_train_batch_size, training.gradient_accumulation_steps);
+    let step = setup.options.ranks.global_batch_size.unwrap_or(rows * ranks * accumulation);
+    let batch = match (options.generation_batch_size, options.steps_per_generation) {
+        (Some(batch), _) => batch,
+        (None, Some(steps)) => rows * ranks * steps,
+        (None, None) => step,
+    };
+    let group = options.num_generations;
+    if batch == 0 || !batch.is_multiple_of(group) {
+        return Err(TrainError::GenerationBatch {
+            batch,
+            of: format!("num_generations {group}"),
+            mend: "change generation_batch_size, num_generations, or the batch sizes that it is made of",
+        });
+    }
+    // Rows of a micro-batch are of one generation batch.
+    if !batch.is_multiple_of(step) && !(batch.is_multiple_of(rows) && step.is_multiple_of(rows)) {
+        return Err(TrainError::GenerationBatch {
+            batch,
+            of: format!(
+                "the micro-batches of per_device_train_batch_size {rows}, nor of the {step} rows of a step"
+            ),
+            mend: "set generation_batch_size to a multiple of either",
+        });
+    }
+    let shuffles = setup.options.data.shuffle_dataset && training.train_sampling_strategy == Sampling::Random;
+    let strategy = if shuffles { Sampling::Random } else { Sampling::Sequential };
+    let data = (prompts, order(strategy), training.row_seed());
+    Ok(Rounds::new(data, batch, group, options.num_iterations)?)
+}
+
+/// How tokens are chosen.
+fn settings(setup: &Setup, options: &RolloutOptions) -> Result<Generation, TrainError> {
+    let mut settings = Generation {
+        max_new_tokens: options.max_completion_length,
+        stop: setup.stop_tokens()?,
+        log_probs: true,
+        ..Generation::default()
+    };
+    let sampling = &mut settings.sampling;
+    sampling.do_sample = true;
+    sampling.temperature = options.temperature as f32;
+    sampling.top_k = options.top_k;
+    sampling.top_p = options.top_p as f32;
+    sampling.min_p = options.min_p.map(|p| p as f32);
+    sampling.repetition_penalty = options.repetition_penalty as f32;
+    sampling.seed = setup.options.training.seed;
+    Ok(settings)
+}

@@ -3,12 +3,14 @@
 //! Everything here is made by this generator, from nothing but the tables in [`world`]; running it again gives the same
 //! files byte for byte. A base model learns the world from `pretrain.jsonl`; `sft-train.jsonl` then teaches it a manner
 //! of speaking that the base has never seen, and `sft-eval.jsonl` asks about facts that no training row mentions.
-//! `preference-train.jsonl` and `preference-eval.jsonl` have the pirate's answers beside plain ones.
+//! `preference-train.jsonl` and `preference-eval.jsonl` have the pirate's answers beside plain ones, `sums-train.jsonl` and
+//! `sums-eval.jsonl` questions with the one answer that is right.
 
 mod draw;
 mod facts;
 mod pirate;
 mod stories;
+mod sums;
 mod world;
 
 use std::path::Path;
@@ -83,12 +85,15 @@ fn files() -> Vec<File> {
     pairs.truncate(PAIRS);
     let eval_pairs: Vec<String> = eval.iter().map(|fact| pair(fact, 0)).collect();
     let eval: Vec<String> = eval.into_iter().map(|fact| row(fact, 0)).collect();
+    let (sums, eval_sums) = sums::rows();
     vec![
         ("pretrain.jsonl", pretrain),
         ("sft-train.jsonl", rows.concat()),
         ("sft-eval.jsonl", eval.concat()),
         ("preference-train.jsonl", pairs.concat()),
         ("preference-eval.jsonl", eval_pairs.concat()),
+        ("sums-train.jsonl", sums),
+        ("sums-eval.jsonl", eval_sums),
     ]
 }
 

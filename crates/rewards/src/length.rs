@@ -20,9 +20,9 @@ impl SoftOverlongPunishment {
         if soft_punish_cache > max_completion_len {
             return Err(RewardError::Setting {
                 function: Self::NAME,
-                setting: "soft_punish_cache",
+                setting: "overlong_soft_punish_cache",
                 got: soft_punish_cache.to_string(),
-                expected: "at most max_completion_len",
+                expected: "at most overlong_max_completion_len",
             });
         }
         Ok(Self { max_completion_len, soft_punish_cache })

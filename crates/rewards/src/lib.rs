@@ -16,6 +16,8 @@
 
 #![forbid(unsafe_code)]
 
+mod accuracy;
+mod answer;
 mod built_in;
 mod error;
 mod format;
@@ -24,6 +26,7 @@ mod length;
 mod repetition;
 mod sample;
 
+pub use accuracy::{Accuracy, CosineScaled, FinalAnswer, ReasoningAccuracy};
 pub use built_in::{BUILT_IN, BuiltInOptions, built_in};
 pub use error::RewardError;
 pub use format::ThinkFormat;

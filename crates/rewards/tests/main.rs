@@ -1,5 +1,6 @@
 //! Tests of the reward functions.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod built_in;
+mod trl;

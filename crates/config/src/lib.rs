@@ -58,7 +58,7 @@ pub use groups::{
 };
 pub use help::{markdown, overview};
 pub use raw::Raw;
-pub use setting::{Modules, PadToMultiple, ReportTo, Resume, Steps, Verbatim, ZeroStage};
+pub use setting::{Items, Modules, PadToMultiple, ReportTo, Resume, Steps, Verbatim, ZeroStage};
 pub use table::{Entry, Mismatch, OptionGroup, Source};
 pub use trainer::{RunOptions, TrainerOptions};
 pub use value::{Kind, OptionValue};

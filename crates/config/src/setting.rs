@@ -52,6 +52,34 @@ impl OptionValue for Steps {
     }
 }
 
+/// Several values, each as it stands: a flag's words, or the items of a file's list, are not split any further.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Items<T>(pub Vec<T>);
+
+impl<T: OptionValue> OptionValue for Items<T> {
+    const KIND: Kind = Kind::List;
+
+    fn expected() -> String {
+        format!("a list, each item {}", T::expected())
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        let all = |items: &[Raw]| items.iter().map(T::read).collect::<Option<Vec<T>>>().map(Self);
+        match raw {
+            Raw::List(items) => all(items),
+            Raw::Text(text) => match Raw::from_json(text) {
+                Some(Raw::List(items)) => all(&items),
+                _ => all(std::slice::from_ref(raw)),
+            },
+            _ => None,
+        }
+    }
+
+    fn write(&self) -> Raw {
+        Raw::List(self.0.iter().map(OptionValue::write).collect())
+    }
+}
+
 /// ZeRO's stage: 0 shards nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too (arXiv:1910.02054).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ZeroStage(pub u8);

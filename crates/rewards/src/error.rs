@@ -1,6 +1,7 @@
 //! What can go wrong while rewards are given.
 
 use std::error::Error;
+use std::io;
 
 /// A reward function that does not exist or cannot score.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,91 @@ pub enum RewardError {
         got: String,
         /// What is needed.
         expected: &'static str,
+    },
+    /// A command line that cannot be split into words.
+    #[error(
+        "--reward_command {line:?}: {reason}; give a program and its arguments, with quotes as in a shell"
+    )]
+    CommandLine {
+        /// The line.
+        line: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A program that does not start.
+    #[error(
+        "--reward_command {line:?}: cannot start the program: {source}; give its path, or a name that PATH finds"
+    )]
+    CommandStart {
+        /// The line.
+        line: String,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// A program that ended before it had answered everything.
+    #[error(
+        "--reward_command {line:?}: the program {status} before it answered completion {completion} of {completions}; it has \
+         to answer every line it reads and to go on until its input ends{}{said}",
+        if said.is_empty() { "" } else { "; its last words:" }
+    )]
+    CommandEnded {
+        /// The line.
+        line: String,
+        /// How it ended.
+        status: String,
+        /// Which completion of the batch had no answer, counted from 1.
+        completion: usize,
+        /// How many the batch has.
+        completions: usize,
+        /// The last lines it wrote to standard error, each after a line break.
+        said: String,
+    },
+    /// A program that takes too long, or waits for more than it was asked.
+    #[error(
+        "--reward_command {line:?}: no answer to completion {completion} of {completions} within {seconds} seconds; the \
+         program has to write one line per line it reads and to flush it, or raise reward_command_timeout"
+    )]
+    CommandTimeout {
+        /// The line.
+        line: String,
+        /// The time it had for the batch.
+        seconds: f64,
+        /// Which completion of the batch had no answer, counted from 1.
+        completion: usize,
+        /// How many the batch has.
+        completions: usize,
+    },
+    /// An answer that is not a reward.
+    #[error(
+        "--reward_command {line:?}: the answer to completion {completion} is {got:?}; expected a finite number, null, or an \
+         object with such a `reward`: write anything else to standard error"
+    )]
+    CommandAnswer {
+        /// The line.
+        line: String,
+        /// Which completion of the batch, counted from 1.
+        completion: usize,
+        /// The answer's beginning.
+        got: String,
+    },
+    /// An answer that nobody asked for.
+    #[error(
+        "--reward_command {line:?}: {got:?} is one line more than there were completions; the program has to write one line \
+         per line it reads: write anything else to standard error"
+    )]
+    CommandExtra {
+        /// The line.
+        line: String,
+        /// The beginning of what it wrote.
+        got: String,
+    },
+    /// A program that was asked again after it had failed.
+    #[error(
+        "--reward_command {line:?}: the program was stopped as it had failed; see the error before this one"
+    )]
+    CommandStopped {
+        /// The line.
+        line: String,
     },
     /// A function from outside this crate failed.
     #[error("reward function {name}: {source}")]

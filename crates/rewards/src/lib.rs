@@ -2,6 +2,7 @@
 //!
 //! * [`RewardFunction`]: one number per [`Sample`], or none where it cannot be scored; implement it for your own.
 //! * [`built_in`]: the functions that have a name, with TRL's arithmetic.
+//! * [`CommandReward`]: any program that reads JSON lines and answers each with a number.
 //!
 //! ```
 //! use burnish_rewards::{BuiltInOptions, Sample, built_in};
@@ -19,6 +20,7 @@
 mod accuracy;
 mod answer;
 mod built_in;
+mod command;
 mod error;
 mod format;
 mod function;
@@ -28,6 +30,7 @@ mod sample;
 
 pub use accuracy::{Accuracy, CosineScaled, FinalAnswer, ReasoningAccuracy};
 pub use built_in::{BUILT_IN, BuiltInOptions, built_in};
+pub use command::CommandReward;
 pub use error::RewardError;
 pub use format::ThinkFormat;
 pub use function::RewardFunction;

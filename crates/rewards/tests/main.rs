@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod built_in;
+mod command;
 mod trl;

@@ -169,6 +169,43 @@ pub enum TrainError {
         /// What there is.
         available: String,
     },
+    /// A reward model that is none.
+    #[error(
+        "reward_model_name_or_path: {path}: a language model, which does not score texts; make one that does with \
+         `burnish reward`"
+    )]
+    NoScore {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A conversation for a model without a chat template.
+    #[error(
+        "{path}: the prompt is a conversation, and the reward model has no chat template; give prompts as text"
+    )]
+    NoTemplate {
+        /// The model's folder.
+        path: PathBuf,
+    },
+    /// Nothing rewards completions.
+    #[error("nothing scores completions: give reward_funcs, reward_model_name_or_path or reward_command")]
+    NoReward,
+    /// Weights that do not belong to reward functions one by one.
+    #[error("reward_weights: {got} weights for {} reward functions: {}; give one for each", names.len(), names.join(", "))]
+    RewardWeights {
+        /// How many there are.
+        got: usize,
+        /// The functions.
+        names: Vec<String>,
+    },
+    /// A time that is none.
+    #[error("reward_command_timeout: {got}; expected a number of seconds that is not negative")]
+    RewardTimeout {
+        /// As given.
+        got: f64,
+    },
+    /// A reward function failed.
+    #[error(transparent)]
+    Rewards(#[from] RewardError),
     /// More ranks were asked for than the launcher started.
     #[error("nproc: {nproc}, but the launcher started {world} ranks; leave nproc out under mpirun")]
     WorldSize {

@@ -61,20 +61,6 @@ pub enum TrainError {
         /// The last checkpoint.
         checkpoint: Option<PathBuf>,
     },
-    /// Nothing says which completions are good.
-    #[error(
-        "there is no reward: name functions in reward_funcs, a reward model in reward_model_name_or_path, or a program \
-         in reward_command"
-    )]
-    NoRewards,
-    /// Weights and reward functions do not go together.
-    #[error("reward_weights: {got} weights for {expected} reward functions; give one for each, or none")]
-    RewardWeights {
-        /// How many weights.
-        got: usize,
-        /// How many functions.
-        expected: usize,
-    },
     /// A reward function said too little or too much.
     #[error(
         "reward function `{function}` gave {got} rewards for {expected} completions; it has to give one for each"
@@ -87,9 +73,6 @@ pub enum TrainError {
         /// How many completions.
         expected: usize,
     },
-    /// A reward function failed.
-    #[error(transparent)]
-    Reward(#[from] RewardError),
     /// A server did not sample.
     #[error(transparent)]
     Rollout(#[from] RolloutError),

@@ -24,13 +24,13 @@ use crate::{Ranks, Stop, TrainError};
 pub struct Grpo(Run<Online<Groups>>);
 
 impl Grpo {
-    /// As [`Trainer::prepare`], with reward functions of your own.
+    /// As [`Trainer::prepare`], with reward functions of your own, each with its weight.
     ///
     /// # Errors
     /// As there.
     pub fn with_rewards(
         options: GrpoOptions,
-        rewards: Vec<Box<dyn RewardFunction>>,
+        rewards: Vec<(Box<dyn RewardFunction>, f64)>,
         ranks: &Ranks,
         device: &Device,
         note: &mut dyn FnMut(&str),
@@ -40,13 +40,7 @@ impl Grpo {
             objective.correction = correction(&options.loss)?;
         }
         let mut setup = Setup::open(&options, ranks, device)?;
-        let parts = Parts {
-            objective,
-            options: options.rollouts,
-            reference: options.reference,
-            rewards,
-            reward_weights: options.rewards.reward_weights,
-        };
+        let parts = Parts { objective, options: options.rollouts, reference: options.reference, rewards };
         let task = Online::prepare(parts, &mut setup, ranks, note)?;
         Ok(Self(Run { setup, task }))
     }
@@ -61,7 +55,9 @@ impl Trainer for Grpo {
         device: &Device,
         note: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
-        let rewards = reward_functions(&options.rewards)?;
+        let (most, batch) =
+            (options.rollouts.max_completion_length, options.training.per_device_eval_batch_size);
+        let rewards = reward_functions(&options.rewards, most, batch, device)?;
         Self::with_rewards(options, rewards, ranks, device, note)
     }
 

@@ -16,18 +16,12 @@ pub(crate) struct Scoring {
 }
 
 impl Scoring {
-    /// All weigh 1 without `weights`.
-    pub(crate) fn new(
-        functions: Vec<Box<dyn RewardFunction>>,
-        weights: Option<Vec<f64>>,
-    ) -> Result<Self, TrainError> {
-        if functions.is_empty() {
-            return Err(TrainError::NoRewards);
+    /// Functions with their weights.
+    pub(crate) fn new(weighted: Vec<(Box<dyn RewardFunction>, f64)>) -> Result<Self, TrainError> {
+        if weighted.is_empty() {
+            return Err(TrainError::NoReward);
         }
-        let weights = weights.unwrap_or_else(|| vec![1.0; functions.len()]);
-        if weights.len() != functions.len() {
-            return Err(TrainError::RewardWeights { got: weights.len(), expected: functions.len() });
-        }
+        let (functions, weights): (Vec<_>, Vec<f64>) = weighted.into_iter().unzip();
         let names = functions.iter().map(|f| f.name().to_owned()).collect();
         Ok(Self { functions, names, weights })
     }

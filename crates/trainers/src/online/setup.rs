@@ -13,8 +13,8 @@ pub(crate) struct Parts<O> {
     pub(crate) objective: O,
     pub(crate) options: RolloutOptions,
     pub(crate) reference: ReferenceOptions,
-    pub(crate) rewards: Vec<Box<dyn RewardFunction>>,
-    pub(crate) reward_weights: Option<Vec<f64>>,
+    /// Reward functions and their weights.
+    pub(crate) rewards: Vec<(Box<dyn RewardFunction>, f64)>,
 }
 
 impl<O: Objective> Online<O> {
@@ -25,8 +25,8 @@ impl<O: Objective> Online<O> {
         ranks: &Ranks,
         note: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
-        let Parts { objective, options, reference, rewards, reward_weights } = parts;
-        let scoring = Scoring::new(rewards, reward_weights)?;
+        let Parts { objective, options, reference, rewards } = parts;
+        let scoring = Scoring::new(rewards)?;
         // The order of prompts is the generation batches'.
         setup.prepared.rules.shuffle = false;
         let rows = &setup.prepared;

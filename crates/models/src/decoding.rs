@@ -26,24 +26,61 @@ use crate::{Decoder, Mode, ModelError, Pass};
 pub struct Decoding<'a> {
     decoder: &'a Decoder,
     pass: Pass,
-    caches: Vec<KvCache>,
-    lengths: Vec<usize>,
+    sequences: Sequences,
     /// Frequencies and attention factor, where they do not depend on a sequence's length.
     frequencies: Option<(Vec<f32>, f32)>,
+    held: Option<Held>,
+}
+
+/// What the layers have seen of some sequences.
+struct Sequences {
+    caches: Vec<KvCache>,
+    lengths: Vec<usize>,
+}
+
+impl Sequences {
+    fn new(decoder: &Decoder, count: usize) -> Self {
+        let cache = |window: &Option<usize>| KvCache::new(decoder.attention_shape(*window), count);
+        Self { caches: decoder.spec.windows.iter().map(cache).collect(), lengths: vec![0; count] }
+    }
+
+    fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
+        for cache in &mut self.caches {
+            cache.reorder(order)?;
+        }
+        self.lengths = order.iter().map(|&o| self.lengths[o]).collect();
+        Ok(())
+    }
+
+    fn append(&mut self, other: Self) {
+        self.caches.iter_mut().zip(other.caches).for_each(|(cache, more)| cache.append(more));
+        self.lengths.extend(other.lengths);
+    }
+
+    fn split_off(&mut self, at: usize) -> Self {
+        let caches = self.caches.iter_mut().map(|cache| cache.split_off(at)).collect();
+        Self { caches, lengths: self.lengths.split_off(at) }
+    }
+}
+
+/// A prompt that was computed, for samples of it that come later.
+struct Held {
+    prompt: Vec<u32>,
+    sequence: Sequences,
+    logits: Vec<f32>,
 }
 
 impl<'a> Decoding<'a> {
     /// `sequences` empty sequences.
     #[must_use]
     pub fn new(decoder: &'a Decoder, sequences: usize) -> Self {
-        let cache = |window: &Option<usize>| KvCache::new(decoder.attention_shape(*window), sequences);
         let rope = &decoder.spec.rope;
         Self {
             decoder,
             pass: decoder.pass(Mode::Score),
-            caches: decoder.spec.windows.iter().map(cache).collect(),
-            lengths: vec![0; sequences],
+            sequences: Sequences::new(decoder, sequences),
             frequencies: (!rope.depends_on_length()).then(|| rope.narrow_frequencies(0)),
+            held: None,
         }
     }
 
@@ -65,50 +102,99 @@ impl<'a> Decoding<'a> {
         decoder: &'a Decoder,
         prompts: &[S],
     ) -> Result<(Self, Vec<f32>), ModelError> {
+        let mut decoding = Self::new(decoder, 0);
+        let logits = decoding.join(prompts, None)?;
+        Ok((decoding, logits))
+    }
+
+    /// Sequences for `prompts` follow those in progress; returns the logits `[prompts, vocab]` of what follows each.
+    /// Prompts that are equal are computed once, also when the last of them joins again in the next call: `next` is the
+    /// prompt that it will begin with.
+    ///
+    /// ```no_run
+    /// # use burn::tensor::Device;
+    /// # use burnish_models::{Decoding, load};
+    /// let model = load("path/to/model", &Device::flex()).unwrap().decoder;
+    /// let (mut decoding, _) = Decoding::of_prompts(&model, &[[1, 2], [3, 4]]).unwrap();
+    /// decoding.logits(&[[5], [6]]).unwrap();
+    /// // The first sequence has ended, and another takes its place.
+    /// decoding.reorder(&[1]).unwrap();
+    /// let logits = decoding.join(&[[7, 8]], None).unwrap();
+    /// assert_eq!((decoding.len(0), decoding.len(1), logits.len()), (3, 2, model.spec().vocab));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::logits`].
+    pub fn join<S: AsRef<[u32]>>(
+        &mut self,
+        prompts: &[S],
+        next: Option<&[u32]>,
+    ) -> Result<Vec<f32>, ModelError> {
+        let Some(last) = prompts.last() else { return Ok(Vec::new()) };
+        let held = self.held.take();
         let mut places = BTreeMap::new();
+        if let Some(held) = &held {
+            places.insert(held.prompt.as_slice(), 0);
+        }
+        let first = places.len();
         let mut distinct: Vec<&[u32]> = Vec::new();
-        let order: Vec<usize> = prompts
+        let mut order: Vec<usize> = prompts
             .iter()
             .map(|prompt| {
                 *places.entry(prompt.as_ref()).or_insert_with(|| {
                     distinct.push(prompt.as_ref());
-                    distinct.len() - 1
+                    first + distinct.len() - 1
                 })
             })
             .collect();
-        let mut decoding = Self::new(decoder, distinct.len());
-        let logits = decoding.logits(&distinct)?;
-        if distinct.len() == prompts.len() {
-            return Ok((decoding, logits));
+        let (mut computed, mut logits) = match held {
+            Some(held) => (held.sequence, held.logits),
+            None => (Sequences::new(self.decoder, 0), Vec::new()),
+        };
+        if !distinct.is_empty() {
+            let mut fresh = Sequences::new(self.decoder, distinct.len());
+            logits.extend(self.run(&mut fresh, &distinct)?);
+            computed.append(fresh);
         }
-        decoding.reorder(&order)?;
-        let vocab = decoder.spec.vocab;
-        let copied = order.iter().flat_map(|&at| &logits[at * vocab..(at + 1) * vocab]).copied().collect();
-        Ok((decoding, copied))
+        let vocab = self.decoder.spec.vocab;
+        let of = |place: usize| &logits[place * vocab..(place + 1) * vocab];
+        let (count, place) = (order.len(), order[order.len() - 1]);
+        let held = (next == Some(last.as_ref())).then(|| (last.as_ref().to_vec(), of(place).to_vec()));
+        if held.is_some() {
+            order.push(place);
+        }
+        if order.iter().copied().ne(0..computed.lengths.len()) {
+            logits = order[..count].iter().flat_map(|&place| of(place)).copied().collect();
+            computed.reorder(&order)?;
+        }
+        self.held = held.map(|(prompt, logits)| Held { prompt, sequence: computed.split_off(count), logits });
+        self.sequences.append(computed);
+        Ok(logits)
     }
 
     /// Sequences in progress.
     #[must_use]
     pub fn sequences(&self) -> usize {
-        self.lengths.len()
+        self.sequences.lengths.len()
     }
 
     /// Tokens that a sequence has.
     #[must_use]
     pub fn len(&self, sequence: usize) -> usize {
-        self.lengths[sequence]
+        self.sequences.lengths[sequence]
     }
 
     /// Whether no sequence has a token.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lengths.iter().all(|&n| n == 0)
+        self.sequences.lengths.iter().all(|&n| n == 0)
     }
 
     /// Bytes of keys and values held.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.caches.iter().map(KvCache::bytes).sum()
+        let held = self.held.iter().map(|held| &held.sequence);
+        held.chain([&self.sequences]).flat_map(|s| &s.caches).map(KvCache::bytes).sum()
     }
 
     /// Sequence `i` becomes what `order[i]` was; what is not named leaves.
@@ -116,11 +202,7 @@ impl<'a> Decoding<'a> {
     /// # Errors
     /// If `order` names a sequence that is not there.
     pub fn reorder(&mut self, order: &[usize]) -> Result<(), ModelError> {
-        for cache in &mut self.caches {
-            cache.reorder(order)?;
-        }
-        self.lengths = order.iter().map(|&o| self.lengths[o]).collect();
-        Ok(())
+        Ok(self.sequences.reorder(order)?)
     }
 
     /// Appends `new[i]` to sequence `i` and returns the logits `[sequences, vocab]` of what follows each.
@@ -137,6 +219,14 @@ impl<'a> Decoding<'a> {
         if new.len() != self.sequences() {
             return Err(ModelError::Sequences { got: new.len(), expected: self.sequences() });
         }
+        let mut sequences = std::mem::replace(&mut self.sequences, Sequences::new(self.decoder, 0));
+        let logits = self.run(&mut sequences, new);
+        self.sequences = sequences;
+        logits
+    }
+
+    /// One pass over `new[i]` of sequence `i`.
+    fn run<S: AsRef<[u32]>>(&self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
         let (mut ids, mut documents, mut last) = (Vec::new(), Vec::new(), Vec::new());
         for (row, tokens) in new.iter().map(AsRef::as_ref).enumerate() {
             if tokens.is_empty() {
@@ -149,11 +239,12 @@ impl<'a> Decoding<'a> {
         }
         let decoder = self.decoder;
         let rows = Arc::new(Vec::new());
-        let rotary = self.rotary(new);
+        let rotary = self.rotary(&sequences.lengths, new);
         let mut x = decoder.embed_tokens(&Arc::new(ids), &self.pass, &rows)?;
         // Prompts run as scoring does, to the bit.
-        let linears: Linears = if self.is_empty() { linears } else { linears_decode };
-        for (index, cache) in self.caches.iter_mut().enumerate() {
+        let linears: Linears =
+            if sequences.lengths.iter().all(|&n| n == 0) { linears } else { linears_decode };
+        for (index, cache) in sequences.caches.iter_mut().enumerate() {
             let w = decoder.block_tensors(index, &self.pass, &rows)?;
             let attend = |qkv: &AnyTensor| -> Result<AnyTensor, OpsError> {
                 cache.attend(qkv, &documents, Some(&rotary), w.head_norm.as_ref())
@@ -164,7 +255,7 @@ impl<'a> Decoding<'a> {
             // Ranks that share layers wait for each other inside a block.
             x = if shard.divided() { run() } else { together(run) }?;
         }
-        for (length, tokens) in self.lengths.iter_mut().zip(new) {
+        for (length, tokens) in sequences.lengths.iter_mut().zip(new) {
             *length += tokens.as_ref().len();
         }
         let x = select_rows(&x, &Arc::new(last))?;
@@ -180,10 +271,10 @@ impl<'a> Decoding<'a> {
     }
 
     /// One row of the table per new token, so that no step computes more than it needs.
-    fn rotary<S: AsRef<[u32]>>(&self, new: &[S]) -> Rotary {
+    fn rotary<S: AsRef<[u32]>>(&self, lengths: &[usize], new: &[S]) -> Rotary {
         let rope = &self.decoder.spec.rope;
         let mut table = Vec::new();
-        for (&from, tokens) in self.lengths.iter().zip(new) {
+        for (&from, tokens) in lengths.iter().zip(new) {
             let to = from + tokens.as_ref().len();
             match &self.frequencies {
                 Some((frequencies, attention)) => rope.rows(frequencies, *attention, from..to, &mut table),

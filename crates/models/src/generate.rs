@@ -1,10 +1,13 @@
 //! Batched text generation with a cache of keys and values.
 //!
-//! All prompts run in one flattened pass, one that several sequences share only once; then each step runs one token of
-//! every unfinished sequence; finished ones leave the batch. A token is a function of its prompt, the settings and (seed, row, position): the other prompts of
-//! the call do not matter (logits may differ in their last bits when more than 32 sequences run at once).
+//! Prompts run in one flattened pass, one that several sequences share only once; then each step runs one token of
+//! every unfinished sequence. A finished one leaves the batch, and where sequences are limited the next prompt takes its
+//! place. A token is a function of its prompt, the settings and (seed, row, position): the other prompts of the call do
+//! not matter (logits may differ in their last bits when more than 32 sequences run at once).
 
 use std::fmt;
+
+use burnish_ops::OpsError;
 
 use crate::rope::RopeKind;
 use crate::spec::Output;
@@ -25,6 +28,9 @@ pub struct Generation {
     pub bos: Option<u32>,
     /// The row number of the first prompt: a caller that splits a list of prompts into calls keeps every row's draws.
     pub first_row: u64,
+    /// Sequences that run at once, at most; 0 is all. As one ends, the next prompt joins the others (Yu et al. 2022), so
+    /// that a list of any length is generated in the memory of so many sequences.
+    pub max_sequences: usize,
     /// Whether completions say how likely their tokens were.
     pub log_probs: bool,
 }
@@ -38,6 +44,7 @@ impl Default for Generation {
             stop: Vec::new(),
             bos: None,
             first_row: 0,
+            max_sequences: 0,
             log_probs: false,
         }
     }
@@ -90,13 +97,70 @@ struct Active {
     row: usize,
     /// Prompt and completion.
     tokens: Vec<u32>,
+    /// Where the completion begins.
+    start: usize,
     /// Of the completion's tokens, where they are wanted.
     log_probs: Vec<f32>,
 }
 
+/// The sequences of a call.
+struct Batch<'a> {
+    options: &'a Generation,
+    decoding: Decoding<'a>,
+    /// As in `decoding`.
+    active: Vec<Active>,
+    done: Vec<Completion>,
+}
+
+impl Batch<'_> {
+    /// Chooses the next token of the sequences from `first` on, given their logits; those that end with it leave.
+    fn choose(
+        &mut self,
+        first: usize,
+        logits: &mut [f32],
+        on_token: &mut dyn FnMut(usize, u32) -> bool,
+    ) -> Result<(), ModelError> {
+        let options = self.options;
+        let mut staying: Vec<usize> = (0..first).collect();
+        let vocab = logits.len() / (self.active.len() - first);
+        for (index, logits) in (first..).zip(logits.chunks_exact_mut(vocab)) {
+            let a = &mut self.active[index];
+            if a.tokens.len() - a.start < options.min_new_tokens {
+                options.forbid_stop(logits);
+            }
+            let (row, position) = (options.first_row + a.row as u64, a.tokens.len() as u64);
+            let model_says = options.log_probs.then(|| logits.to_vec());
+            let token = options.sampling.next(logits, &a.tokens, row, position);
+            if let Some(logits) = model_says {
+                a.log_probs.push(options.sampling.log_prob(&logits, token));
+            }
+            a.tokens.push(token);
+            let wanted = on_token(a.row, token);
+            let finish_reason = if !wanted || options.stop.contains(&token) {
+                FinishReason::Stop
+            } else if a.tokens.len() - a.start >= options.max_new_tokens {
+                FinishReason::Length
+            } else {
+                staying.push(index);
+                continue;
+            };
+            let (token_ids, log_probs) = (a.tokens.split_off(a.start), std::mem::take(&mut a.log_probs));
+            self.done[a.row] = Completion { token_ids, log_probs, finish_reason };
+        }
+        if staying.len() < self.active.len() {
+            self.decoding.reorder(&staying)?;
+            let mut kept = staying.into_iter().peekable();
+            let mut index = 0..;
+            self.active.retain(|_| kept.next_if_eq(&index.next().unwrap_or_default()).is_some());
+        }
+        Ok(())
+    }
+}
+
 impl Decoder {
     /// Continues each of `prompts`; adapters are active. Equal prompts, as of a group of samples, are computed once: their
-    /// sequences start from copies of its keys and values.
+    /// sequences start from copies of its keys and values. (With [`Generation::max_sequences`] those that follow each
+    /// other are.)
     ///
     /// `on_token(index, token)` hears of every token as it comes; `false` ends that completion as a stop token would.
     /// Completions may run past `max_position_embeddings`, as in Transformers; a prompt that does not fit is refused
@@ -112,71 +176,53 @@ impl Decoder {
     ) -> Result<Vec<Completion>, ModelError> {
         self.check_output(Output::Vocabulary)?;
         options.sampling.check()?;
-        let mut active = Vec::with_capacity(prompts.len());
+        let begun = options.bos.map(|bos| [bos]);
+        let mut waiting: Vec<&[u32]> = Vec::with_capacity(prompts.len());
         for (row, prompt) in prompts.iter().enumerate() {
-            let tokens = match (prompt.is_empty(), options.bos) {
-                (false, _) => prompt.clone(),
-                (true, Some(bos)) => vec![bos],
+            waiting.push(match (prompt.is_empty(), &begun) {
+                (false, _) => prompt,
+                (true, Some(bos)) => bos,
                 (true, None) => return Err(ModelError::EmptyPrompt { row }),
-            };
-            let limit = self.spec.max_positions;
-            if self.spec.rope.kind == RopeKind::Default && tokens.len() > limit {
-                return Err(ModelError::TooLong { got: tokens.len(), limit });
+            });
+            let (got, limit) = (waiting[row].len(), self.spec.max_positions);
+            if self.spec.rope.kind == RopeKind::Default && got > limit {
+                return Err(ModelError::TooLong { got, limit });
             }
-            active.push(Active { row, tokens, log_probs: Vec::new() });
+            // Said now, not when its turn comes.
+            let vocab = self.spec.vocab;
+            if let Some(&id) = waiting[row].iter().find(|&&id| id as usize >= vocab) {
+                return Err(OpsError::Index { op: "embedding", got: id as usize, limit: vocab }.into());
+            }
         }
-        let starts: Vec<usize> = active.iter().map(|a| a.tokens.len()).collect();
         let empty =
             Completion { token_ids: Vec::new(), log_probs: Vec::new(), finish_reason: FinishReason::Length };
-        let mut done = vec![empty; prompts.len()];
-        if options.max_new_tokens == 0 || active.is_empty() {
+        let done = vec![empty; prompts.len()];
+        if options.max_new_tokens == 0 {
             return Ok(done);
         }
-        let prompts: Vec<&[u32]> = active.iter().map(|a| a.tokens.as_slice()).collect();
-        let (mut decoding, mut logits) = Decoding::of_prompts(self, &prompts)?;
+        let most = if options.max_sequences == 0 { prompts.len() } else { options.max_sequences };
+        let mut batch = Batch { options, decoding: Decoding::new(self, 0), active: Vec::new(), done };
+        let mut joined = 0;
         loop {
-            let mut staying = Vec::with_capacity(active.len());
-            let mut next = Vec::with_capacity(active.len());
-            for (index, (a, logits)) in
-                active.iter_mut().zip(logits.chunks_exact_mut(self.spec.vocab)).enumerate()
-            {
-                let start = starts[a.row];
-                if a.tokens.len() - start < options.min_new_tokens {
-                    options.forbid_stop(logits);
-                }
-                let (row, position) = (options.first_row + a.row as u64, a.tokens.len() as u64);
-                let model_says = options.log_probs.then(|| logits.to_vec());
-                let token = options.sampling.next(logits, &a.tokens, row, position);
-                if let Some(logits) = model_says {
-                    a.log_probs.push(options.sampling.log_prob(&logits, token));
-                }
-                a.tokens.push(token);
-                let wanted = on_token(a.row, token);
-                let finish_reason = if !wanted || options.stop.contains(&token) {
-                    FinishReason::Stop
-                } else if a.tokens.len() - start >= options.max_new_tokens {
-                    FinishReason::Length
-                } else {
-                    staying.push(index);
-                    next.push([token]);
-                    continue;
+            // Some may end with their first token, and leave room for more.
+            while joined < waiting.len() && batch.active.len() < most {
+                let first = batch.active.len();
+                let rows = joined..waiting.len().min(joined + most - first);
+                joined = rows.end;
+                let mut logits = batch.decoding.join(&waiting[rows.clone()], waiting.get(joined).copied())?;
+                let active = |row: usize| {
+                    let tokens = waiting[row].to_vec();
+                    Active { row, start: tokens.len(), tokens, log_probs: Vec::new() }
                 };
-                let log_probs = std::mem::take(&mut a.log_probs);
-                done[a.row] = Completion { token_ids: a.tokens.split_off(start), log_probs, finish_reason };
+                batch.active.extend(rows.map(active));
+                batch.choose(first, &mut logits, on_token)?;
             }
-            if staying.is_empty() {
-                return Ok(done);
+            let next: Vec<&[u32]> = batch.active.iter().map(|a| &a.tokens[a.tokens.len() - 1..]).collect();
+            if next.is_empty() {
+                return Ok(batch.done);
             }
-            if staying.len() < active.len() {
-                decoding.reorder(&staying)?;
-                let mut kept = staying.iter().copied().peekable();
-                let mut index = 0;
-                active.retain(|_| {
-                    index += 1;
-                    kept.next_if_eq(&(index - 1)).is_some()
-                });
-            }
-            logits = decoding.logits(&next)?;
+            let mut logits = batch.decoding.logits(&next)?;
+            batch.choose(0, &mut logits, on_token)?;
         }
     }
 }

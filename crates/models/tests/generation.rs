@@ -1,5 +1,6 @@
 //! Generated tokens equal Transformers', whoever else is in the batch.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use burnish_core::Dtype;
@@ -258,6 +259,92 @@ fn a_listener_ends_one_completion() {
     );
 }
 
+/// Twenty prompts of several lengths, some of which follow each other in groups.
+fn queue() -> Vec<Vec<u32>> {
+    let prompt = |i: u32| (0..1 + i * 5 % 9).map(|t| (i * 11 + t * 7) % 38).collect();
+    (0..20_u32).map(|i| prompt(if i < 12 { i / 4 } else { i })).collect()
+}
+
+/// A queue through a few places says what all its prompts at once say.
+#[test]
+fn limited_sequences_say_the_same() {
+    for folder in folders() {
+        let model = load(&folder, &device()).unwrap().decoder;
+        for options in [Generation { max_new_tokens: 12, ..Generation::default() }, sampled()] {
+            let free = generate(&model, &queue(), &options);
+            // Of three rows, so that several end, at their first token or later.
+            let stop = vec![free[2].token_ids[0], free[7].token_ids[4], free[13].token_ids[6]];
+            for stop in [vec![], stop] {
+                let options = Generation { stop, log_probs: true, ..options.clone() };
+                let all = generate(&model, &queue(), &options);
+                let apart = all.iter().any(|c| c.token_ids.len() != all[0].token_ids.len());
+                assert_eq!(apart, !options.stop.is_empty());
+                for max_sequences in [1, 3, 8, 100] {
+                    let what = format!("{}, {max_sequences} at once", folder.display());
+                    let (limited, most) = limited(&model, &Generation { max_sequences, ..options.clone() });
+                    // All places are taken, unless rows end with their first token.
+                    assert!(
+                        most == max_sequences.min(20) || apart && most <= max_sequences,
+                        "{what}: {most}"
+                    );
+                    for (row, (got, expected)) in limited.iter().zip(&all).enumerate() {
+                        let of = |c: &Completion| (c.token_ids.clone(), c.finish_reason);
+                        assert_eq!(of(got), of(expected), "{what}, row {row}");
+                        close(&what, &got.log_probs, &expected.log_probs, 1e-5);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What [`queue`] says with `options`, and how many sequences were in progress at most.
+fn limited(model: &Decoder, options: &Generation) -> (Vec<Completion>, usize) {
+    let mut heard = vec![Vec::new(); 20];
+    let (mut running, mut most) = (BTreeSet::new(), 0);
+    let done = model.generate(&queue(), options, &mut |row, token| {
+        heard[row].push(token);
+        running.insert(row);
+        most = most.max(running.len());
+        if options.stop.contains(&token) || heard[row].len() == options.max_new_tokens {
+            running.remove(&row);
+        }
+        true
+    });
+    let done = done.unwrap();
+    assert!(done.iter().map(|c| &c.token_ids).eq(&heard), "every token is told once");
+    (done, most)
+}
+
+/// The prompt of a group stays as long as its samples wait for a place.
+#[test]
+fn a_group_s_prompt_is_held_for_samples_that_join_later() {
+    for name in ["llama", "qwen2-window", "phi3-longrope"] {
+        let model = decoder(name);
+        let vocab = model.spec().vocab;
+        let (long, short) = (vec![3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], vec![9]);
+        let (mut decoding, mut first) = (Decoding::new(&model, 0), Vec::new());
+        first.extend(decoding.join(&[&short, &long], Some(&long)).unwrap());
+        let held = decoding.bytes();
+        decoding.logits(&[[7], [8]]).unwrap();
+        decoding.reorder(&[0]).unwrap();
+        // Its sequence has left; what follows are copies of what was held, and one of another prompt.
+        first.extend(decoding.join(&[&long, &long], Some(&long)).unwrap());
+        first.extend(decoding.join(&[&long, &short], None).unwrap());
+        assert_eq!(first[vocab..2 * vocab], first[2 * vocab..3 * vocab], "{name}: to the bit");
+        assert_eq!(first[vocab..2 * vocab], first[4 * vocab..5 * vocab], "{name}: to the bit");
+        close(name, &first[5 * vocab..], &first[..vocab], 1e-5);
+        let lengths: Vec<usize> = (0..decoding.sequences()).map(|s| decoding.len(s)).collect();
+        assert_eq!(lengths, [2, 11, 11, 11, 1], "{name}");
+        let next: Vec<[u32; 1]> = (0..5).map(|row| [7 * row]).collect();
+        let mut own = Decoding::new(&model, 5);
+        own.logits(&[&[9, 7][..], &long, &long, &long, &short]).unwrap();
+        close(name, &decoding.logits(&next).unwrap(), &own.logits(&next).unwrap(), 1e-5);
+        assert!(held > own.bytes() / 5);
+        assert!(decoding.join::<Vec<u32>>(&[], None).unwrap().is_empty());
+    }
+}
+
 /// More rows than the decoding kernels take at once.
 #[test]
 fn large_batches_agree() {
@@ -349,6 +436,13 @@ fn what_cannot_be_generated_is_named() {
     let scaled = decoder("llama-rope-linear");
     assert_eq!(generate(&scaled, &[vec![7; 300]], &options)[0].token_ids.len(), 2);
     assert_eq!(error(&[vec![56]], &options), "embedding: index 56 is outside 0..56");
+    let mut heard = 0;
+    let one = Generation { max_sequences: 1, ..options.clone() };
+    let late = model.generate(&[vec![1], vec![56]], &one, &mut |_, _| {
+        heard += 1;
+        true
+    });
+    assert!(late.is_err() && heard == 0, "what cannot be generated is said before anything is");
 
     let with = |change: fn(&mut Sampling)| {
         let mut sampling = Sampling { do_sample: true, ..Sampling::default() };

@@ -56,11 +56,18 @@ fn text_equals_one_rank_s_and_ranks_stay_together_when_rows_end_at_different_len
     for name in ["llama", "qwen2-tied", "qwen3", "mistral-window", "phi3-window"] {
         let folder = fixtures().join(name);
         let prompts: Vec<Vec<u32>> = PROMPTS.iter().map(|p| p.to_vec()).collect();
-        let say = |model: &Decoder, stop: Vec<u32>, min_new_tokens: usize| {
-            let settings = Generation { max_new_tokens: 25, min_new_tokens, stop, ..Generation::default() };
+        let say_of = |model: &Decoder, stop: Vec<u32>, min_new_tokens: usize, max_sequences: usize| {
+            let settings = Generation {
+                max_new_tokens: 25,
+                min_new_tokens,
+                stop,
+                max_sequences,
+                ..Generation::default()
+            };
             let done = model.generate(&prompts, &settings, &mut |_, _| true).unwrap();
             done.into_iter().map(|c| c.token_ids).collect::<Vec<_>>()
         };
+        let say = |model: &Decoder, stop: Vec<u32>, least: usize| say_of(model, stop, least, 0);
         let one = load(&folder, &device()).unwrap().decoder;
         let free = say(&one, vec![], 0);
         // A token that the first row says early and another row does not (or later): rows end apart.
@@ -74,10 +81,12 @@ fn text_equals_one_rank_s_and_ranks_stay_together_when_rows_end_at_different_len
         for ranks in [2, 4] {
             let results = local::run(ranks, |world| {
                 let model = part(&folder, &world).unwrap();
-                [say(&model, vec![], 0), say(&model, stop.clone(), 0), say(&model, stop.clone(), 9)]
+                // The last through two places.
+                let limited = say_of(&model, stop.clone(), 0, 2);
+                [say(&model, vec![], 0), say(&model, stop.clone(), 0), say(&model, stop.clone(), 9), limited]
             });
             for result in results {
-                let said = [&free, &expected, &longer].map(Clone::clone);
+                let said = [&free, &expected, &longer, &expected].map(Clone::clone);
                 assert_eq!(result.unwrap(), said, "{name} over {ranks} ranks");
             }
         }

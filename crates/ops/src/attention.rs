@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::{AnyTensor, OpsError};
 
 /// What attention looks like.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct AttentionShape {
     /// Query heads.
     pub heads: usize,

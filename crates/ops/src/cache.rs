@@ -22,19 +22,33 @@ pub fn together<R: Send>(work: impl FnOnce() -> R + Send) -> R {
 }
 
 /// What a layer's attention has seen of each sequence.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct KvCache {
     shape: AttentionShape,
     store: Store,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Store {
     /// No token yet, so no backend: the number of sequences.
     Empty(usize),
     #[cfg(feature = "flex")]
     Kernels(burnish_kernels::KvCache),
     Plain(Vec<Past>),
+}
+
+impl Store {
+    /// `n` empty sequences of the same kind.
+    fn like(&self, n: usize) -> Self {
+        match self {
+            Self::Empty(_) => Self::Empty(n),
+            #[cfg(feature = "flex")]
+            Self::Kernels(cache) => {
+                Self::Kernels(burnish_kernels::KvCache::new(cache.kv_heads(), cache.head_dim(), n))
+            }
+            Self::Plain(_) => Self::Plain(vec![None; n]),
+        }
+    }
 }
 
 impl KvCache {
@@ -101,6 +115,46 @@ impl KvCache {
             Store::Plain(past) => *past = order.iter().map(|&o| past[o].clone()).collect(),
         }
         Ok(())
+    }
+
+    /// The sequences of `other` follow those that are here.
+    ///
+    /// # Panics
+    /// If `other` is of another shape, or its keys live on another backend.
+    pub fn append(&mut self, other: Self) {
+        assert_eq!(self.shape, other.shape, "cached attention: the shape of what is appended");
+        if let Store::Empty(n) = self.store {
+            self.store = other.store.like(n);
+        }
+        let other = match other.store {
+            Store::Empty(n) => self.store.like(n),
+            held => held,
+        };
+        match (&mut self.store, other) {
+            (Store::Empty(n), Store::Empty(more)) => *n += more,
+            #[cfg(feature = "flex")]
+            (Store::Kernels(cache), Store::Kernels(more)) => cache.append(more),
+            (Store::Plain(past), Store::Plain(more)) => past.extend(more),
+            _ => panic!("cached attention: what is appended lives on another backend"),
+        }
+    }
+
+    /// Takes out the sequences from `at` on.
+    ///
+    /// # Panics
+    /// If there are fewer than `at`.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        let store = match &mut self.store {
+            Store::Empty(n) => {
+                assert!(at <= *n, "cached attention: sequence {at} is outside 0..={n}");
+                Store::Empty(std::mem::replace(n, at) - at)
+            }
+            #[cfg(feature = "flex")]
+            Store::Kernels(cache) => Store::Kernels(cache.split_off(at)),
+            Store::Plain(past) => Store::Plain(past.split_off(at)),
+        };
+        Self { shape: self.shape.clone(), store }
     }
 
     /// Attention of new rows, each sequence over its own past and itself; the new rows join the cache. Plain tensors

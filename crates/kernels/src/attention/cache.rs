@@ -101,6 +101,24 @@ impl KvCache {
             .collect();
     }
 
+    /// The sequences of `other` follow those that are here.
+    ///
+    /// # Panics
+    /// If its heads are others.
+    pub fn append(&mut self, other: Self) {
+        let heads = |cache: &Self| (cache.kv_heads, cache.head_dim);
+        assert_eq!(heads(self), heads(&other), "kv cache: heads and elements per head of what is appended");
+        self.sequences.extend(other.sequences);
+    }
+
+    /// Takes out the sequences from `at` on.
+    ///
+    /// # Panics
+    /// If there are fewer than `at`.
+    pub fn split_off(&mut self, at: usize) -> Self {
+        Self { sequences: self.sequences.split_off(at), ..*self }
+    }
+
     /// Makes room for `extra` more tokens of a sequence.
     pub fn reserve(&mut self, sequence: usize, extra: usize) {
         let (heads, d) = (self.kv_heads, self.head_dim);

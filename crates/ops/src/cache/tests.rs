@@ -106,6 +106,35 @@ fn sequences_leave_and_are_copied() {
 }
 
 #[test]
+fn sequences_join_and_keep_what_they_have_seen() {
+    for plain in [false, true] {
+        let (mut first, mut second) = (KvCache::new(shape(None), 1), KvCache::new(shape(None), 2));
+        if plain {
+            first.store = Store::Plain(vec![None]);
+            second.store = Store::Plain(vec![None, None]);
+        }
+        let all = values("join", 6 * WIDTH);
+        let feed = |cache: &mut KvCache, of: Range<usize>, documents: &[Range<usize>]| {
+            cache.attend(&rows(&all, &[of]), documents, None, None).unwrap().to_f32()
+        };
+        feed(&mut first, 0..3, &[0..3]);
+        feed(&mut second, 3..5, &[0..2, 2..2]);
+        let (mut alone, mut empty) = (second.clone(), KvCache::new(shape(None), 1));
+        // Those that have seen nothing join too, and are joined.
+        first.append(KvCache::new(shape(None), 1));
+        first.append(second);
+        empty.append(first);
+        assert_eq!([0, 1, 2, 3, 4].map(|s| empty.len(s)), [0, 3, 0, 2, 0]);
+        let together = feed(&mut empty, 5..6, &[0..0, 0..0, 0..0, 0..1, 1..1]);
+        assert_eq!(together, feed(&mut alone, 5..6, &[0..1, 1..1]), "plain {plain}");
+        assert_eq!(empty.len(3), 3);
+        let last = empty.split_off(3);
+        assert_eq!((empty.sequences(), last.sequences(), last.len(0), empty.len(1)), (3, 2, 3, 3));
+        assert_eq!(KvCache::new(shape(None), 3).split_off(1).sequences(), 2);
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_named_and_changes_nothing() {
     let mut cache = KvCache::new(shape(None), 2);
     let error = |r: Result<AnyTensor, OpsError>| r.unwrap_err().to_string();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::program::{copy, fails, metrics, model, ok, rows};
+use crate::program::{copy, fails, fixtures, metrics, model, ok, rows};
 use crate::ranks::close;
 
 pub(crate) const LORA: [&str; 5] =
@@ -62,7 +62,9 @@ fn check(command: &str, common: &[&str], meshes: &[(usize, usize, u8)]) {
     all.extend(common);
     let one = root.path().join("one");
     ok(&words(command, &one, &all));
+    let other = common.iter().any(|word| word.starts_with("--ref_model_name_or_path"));
     let loss = match command {
+        _ if other => None,
         "dpo" => Some(std::f64::consts::LN_2),
         "kto" => Some(0.5),
         _ => None,
@@ -115,6 +117,66 @@ fn a_reference_that_moves_or_was_scored_before_is_the_same_on_every_layout() {
     let moving = ["--sync_ref_model", "--ref_model_sync_steps=2", "--adam_epsilon=1e-4"];
     check("dpo", &moving, &[(2, 1, 1), (4, 2, 3)]);
     check("dpo", &["--precompute_ref_log_probs", "--adam_epsilon=1e-4"], &[(3, 1, 0), (4, 2, 3)]);
+}
+
+#[test]
+fn another_model_as_reference_is_the_same_on_every_layout() {
+    let other = format!("--ref_model_name_or_path={}", fixtures().join("models/qwen3-tied").display());
+    check("dpo", &[&LORA[..], &[&other]].concat(), &MESHES);
+    check("dpo", &["--adam_epsilon=1e-4", &other, "--precompute_ref_log_probs"], &[(4, 2, 3)]);
+    check("kto", &["--adam_epsilon=1e-4", &other], &MESHES[2..]);
+}
+
+/// The policy's own folder as the other model: the same sums, and in a copy the same bits.
+#[test]
+fn a_models_own_folder_is_its_reference() {
+    let root = tempfile::tempdir().unwrap();
+    let own = format!("--ref_model_name_or_path={}", model().display());
+    let common = ["--max_steps=4", "--save_strategy=no", "--adam_epsilon=1e-4"];
+    let moving = ["--sync_ref_model", "--ref_model_sync_steps=2"];
+    for (at, more) in [&LORA[..], &moving, &["--dtype=bfloat16"]].into_iter().enumerate() {
+        let (built_in, named) = (root.path().join(format!("{at}")), root.path().join(format!("{at} named")));
+        let words_of = |out, own: &[&str]| words("dpo", out, &[&common[..], more, own].concat());
+        ok(&words_of(&built_in, &[]));
+        ok(&words_of(&named, &[&own]));
+        starts_even(&named, std::f64::consts::LN_2);
+        let (a, b) = (metrics(&built_in), metrics(&named));
+        assert_eq!(a.len(), 4);
+        for (a, b) in a.iter().zip(&b) {
+            for (name, a) in a.as_object().unwrap() {
+                let (a, b) = (a.as_f64().unwrap(), number(b, name));
+                assert!((a - b).abs() <= 1e-6 * a.abs().max(1.0), "{more:?}: {name}: {a} and {b}");
+            }
+        }
+    }
+}
+
+/// A model of the same shapes moves from where it is, on every layout and after a stop.
+#[test]
+fn another_model_that_moves_is_the_same_on_every_layout_and_resumed() {
+    let root = tempfile::tempdir().unwrap();
+    let tuned = root.path().join("tuned");
+    ok(&words("dpo", &tuned, &["--max_steps=2", "--save_strategy=no"]));
+    let other = format!("--ref_model_name_or_path={}", tuned.display());
+    let moving = ["--sync_ref_model", "--ref_model_sync_steps=2", "--adam_epsilon=1e-4", &other];
+    check("dpo", &moving, &[(4, 2, 3)]);
+    resumes("dpo", &moving);
+    let elsewhere = fixtures().join("models/qwen3-tied");
+    let elsewhere = format!("--ref_model_name_or_path={}", elsewhere.display());
+    let out = root.path().join("out");
+    let refused = words("dpo", &out, &["--sync_ref_model", &elsewhere]);
+    fails(&refused, &["sync_ref_model", "qwen3-tied", "same shapes"]);
+    // Another tokenizer: two tokens have changed places.
+    copy(&model(), &tuned);
+    let file = tuned.join("tokenizer.json");
+    let mut json: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let vocab = json["model"]["vocab"].as_object_mut().unwrap();
+    let at = |id: u64| vocab.iter().find(|(_, i)| i.as_u64() == Some(id)).unwrap().0.clone();
+    let (a, b) = (at(40), at(41));
+    vocab.insert(a, 41.into());
+    vocab.insert(b, 40.into());
+    std::fs::write(&file, json.to_string()).unwrap();
+    fails(&words("dpo", &out, &[&other]), &["ref_model_name_or_path", "id 40 is", "same tokenizer"]);
 }
 
 #[test]
@@ -182,6 +244,8 @@ fn stopping_and_going_on_equals_never_stopping() {
     resumes("dpo", &[]);
     resumes("dpo", &["--dtype=bfloat16", "--precompute_ref_log_probs"]);
     resumes("dpo", &["--sync_ref_model", "--ref_model_sync_steps=2"]);
+    let other = format!("--ref_model_name_or_path={}", fixtures().join("models/qwen3-tied").display());
+    resumes("dpo", &[&LORA[..], &[&other]].concat());
     resumes("kto", &LORA);
     resumes("reward", &LORA);
     resumes("reward", &["--nproc=2", "--tp_size=2"]);
@@ -213,6 +277,10 @@ fn scores_of_the_reference_are_found_by_what_they_depend_on() {
     assert_eq!(std::fs::read(&file).unwrap(), whole);
     assert_eq!(run("shorter", &["--max_length=20"]).0, 2);
     assert_eq!(run("of another start", &["--random_weights"]).0, 3);
+    // What another model says does not depend on the policy's start.
+    let other = format!("--ref_model_name_or_path={}", fixtures().join("models/qwen3-tied").display());
+    assert_eq!(run("of another model", &[&other]).0, 4);
+    assert_eq!(run("of another model, another start", &[&other, "--random_weights"]).0, 4);
 }
 
 #[test]

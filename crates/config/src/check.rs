@@ -607,6 +607,9 @@ impl DpoLossOptions {
 impl ReferenceOptions {
     fn conflicts(&self, adapts: bool, checks: &mut Checks<'_>) {
         checks.range("ref_model_sync_steps", self.ref_model_sync_steps >= 1, AT_LEAST_1);
+        if let Some(folder) = &self.ref_model_name_or_path {
+            checks.folder("ref_model_name_or_path", folder, MODEL_HINT);
+        }
         let alpha = (0.0..=1.0).contains(&self.ref_model_mixup_alpha);
         checks.range("ref_model_mixup_alpha", alpha, "a number from 0 to 1");
         if self.sync_ref_model && adapts {

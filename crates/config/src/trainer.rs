@@ -2,8 +2,8 @@
 
 use crate::command::{Command, DpoOptions, GrpoOptions, KtoOptions, RewardOptions, RlooOptions, SftOptions};
 use crate::groups::{
-    LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PreparationOptions, RankOptions, SourceOptions,
-    TrainingOptions,
+    LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PreparationOptions, RankOptions,
+    ReferenceOptions, SourceOptions, TrainingOptions,
 };
 
 /// The options of a run, whatever is trained.
@@ -25,6 +25,8 @@ pub struct RunOptions {
     pub ranks: RankOptions,
     /// Metrics and progress.
     pub logging: LoggingOptions,
+    /// What the model is compared with, if it is.
+    pub reference: Option<ReferenceOptions>,
 }
 
 /// A command that trains.
@@ -42,12 +44,13 @@ pub trait TrainerOptions: Command + Clone {
 }
 
 macro_rules! trainers {
-    ($($command:ident: $preparation:ident),+) => {$(
+    ($($command:ident: $preparation:ident $(, $reference:ident)?;)+) => {$(
         impl TrainerOptions for $command {
             fn run_options(&self) -> RunOptions {
                 let Self { model, data, preparation, lora, training, muon, ranks, logging, .. } = self.clone();
                 let preparation = $preparation(preparation);
-                RunOptions { model, data, preparation, lora, training, muon, ranks, logging }
+                let reference = None$(.or_else(|| Some(self.$reference.clone())))?;
+                RunOptions { model, data, preparation, lora, training, muon, ranks, logging, reference }
             }
         }
     )+};
@@ -70,6 +73,10 @@ fn of_prompts(preparation: crate::groups::PromptRowOptions) -> PreparationOption
 }
 
 trainers! {
-    SftOptions: as_it_is, DpoOptions: of_preferences, KtoOptions: of_preferences, RewardOptions: of_rewards,
-    GrpoOptions: of_prompts, RlooOptions: of_prompts
+    SftOptions: as_it_is;
+    DpoOptions: of_preferences, reference;
+    KtoOptions: of_preferences, reference;
+    RewardOptions: of_rewards;
+    GrpoOptions: of_prompts, reference;
+    RlooOptions: of_prompts, reference;
 }

@@ -237,6 +237,20 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
+    /// The first id that stands for something else in `other`, or for nothing there, with its text here.
+    #[must_use]
+    pub fn first_unlike(&self, other: &Self) -> Option<(u32, String)> {
+        let unlike = |(text, id): &(String, u32)| other.token(*id).as_ref() != Some(text);
+        let all = self.inner.get_vocab(true).into_iter();
+        all.filter(unlike).map(|(text, id)| (id, text)).min()
+    }
+
+    /// One more than the greatest id.
+    #[must_use]
+    pub fn ids(&self) -> usize {
+        self.inner.get_vocab(true).values().max().map_or(0, |&id| id as usize + 1)
+    }
+
     /// Number of ids, added tokens included.
     #[must_use]
     pub fn vocab_size(&self) -> usize {

@@ -6,7 +6,7 @@ use burnish_zero::Store;
 use crate::TrainError;
 use crate::checkpointing::Resumed;
 use crate::rank::Rank;
-use crate::reference::Reference;
+use crate::reference::{Late, Reference};
 use crate::scored::{Key, Scored};
 
 /// What the reference says of each example: two sums.
@@ -25,14 +25,17 @@ impl Compared {
         rank: &Rank<'_>,
         resumed: Option<&Resumed>,
         options: &PrecomputeOptions,
-        score: impl Fn(&Reference, bool) -> Result<Option<Scored>, TrainError>,
+        score: impl Fn(&Late<'_>, bool) -> Result<Option<Scored>, TrainError>,
     ) -> Result<Self, TrainError> {
-        let reference = Reference::start(rank, resumed)?;
         if !options.precompute_ref_log_probs {
-            return Ok(Self::With(reference));
+            return Ok(Self::With(Reference::start(rank, resumed)?));
         }
+        let reference = Late::new(rank, resumed);
         let train = score(&reference, true)?.expect("invariant: there are training rows");
-        Ok(Self::Before { train, eval: score(&reference, false)? })
+        let eval = score(&reference, false)?;
+        // The ranks have summed their scores, so none still reads.
+        rank.setup.reference.iter().for_each(|other| other.frozen.clear());
+        Ok(Self::Before { train, eval })
     }
 
     /// What the reference says of `rows`, of the training rows or of those to evaluate on; `run` asks it.
@@ -83,17 +86,18 @@ impl Compared {
 /// What `reference` says of `examples` rows, from disk where it has been said before; `said` asks it about some.
 pub(crate) fn scored(
     rank: &Rank<'_>,
-    reference: &Reference,
+    reference: &Late<'_>,
     options: &PrecomputeOptions,
     key: Key,
     examples: usize,
-    said: impl Fn(&[usize]) -> Result<Said, TrainError>,
+    said: impl Fn(&Reference, &[usize]) -> Result<Said, TrainError>,
 ) -> Result<Scored, TrainError> {
     let training = &rank.setup.options.training;
     let dir = options.precompute_ref_dir.clone().unwrap_or_else(|| training.output_dir.join("reference"));
     let size = options.precompute_ref_batch_size.unwrap_or(training.per_device_train_batch_size);
     Scored::new(rank, &dir, key, (examples, 2, size), |rows| {
-        let said = said(rows)?;
+        let reference = reference.get()?;
+        let said = said(reference, rows)?;
         reference.release(rank);
         Ok(said.concat())
     })

@@ -13,7 +13,7 @@ use crate::compared::{Compared, Said, scored};
 use crate::evaluate::{Evaluation, dealt};
 use crate::log_probs::{log_probs, micro_batch, of_policy};
 use crate::rank::Rank;
-use crate::reference::Reference;
+use crate::reference::{Late, Reference};
 use crate::scored::{Key, Scored};
 use crate::task::{Counts, Part, Task};
 use crate::{MicroBatch, TrainError};
@@ -120,17 +120,17 @@ impl Desirable {
     fn scored(
         &self,
         rank: &Rank<'_>,
-        reference: &Reference,
+        reference: &Late<'_>,
         data: &Prepared<UnpairedExample>,
     ) -> Result<Scored, TrainError> {
-        let mut key = Key::of_start(rank, "sums of answers")?;
+        let mut key = Key::of_reference(rank, "sums of answers")?;
         let chunk_of = if self.loss.needs_kl() { self.chunk } else { 0 };
         key.text(&format!("{:?} {chunk_of}", self.collator));
         for UnpairedExample { prompt, completion, .. } in &data.examples {
             key.ids(prompt);
             key.ids(completion);
         }
-        scored(rank, reference, &self.precompute, key, data.examples.len(), |rows| {
+        scored(rank, reference, &self.precompute, key, data.examples.len(), |reference, rows| {
             self.said(rank, reference, &self.answers(data, rows.to_vec(), 0))
         })
     }

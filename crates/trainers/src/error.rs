@@ -144,6 +144,29 @@ pub enum TrainError {
         /// Its value.
         path: PathBuf,
     },
+    /// A reference that reads other tokens than the policy.
+    #[error(
+        "ref_model_name_or_path: {path}: its tokens are not the policy's: {what}; take a model of the same tokenizer"
+    )]
+    OtherTokens {
+        /// The reference's folder.
+        path: PathBuf,
+        /// The first difference.
+        what: String,
+    },
+    /// A reference that cannot move towards the policy.
+    #[error(
+        "sync_ref_model: {path} has {got} where the policy has {expected}: only a model of the same shapes can move \
+         towards it; take such a model, or leave sync_ref_model out"
+    )]
+    OtherShapes {
+        /// The reference's folder.
+        path: PathBuf,
+        /// Its parameter.
+        got: String,
+        /// The policy's.
+        expected: String,
+    },
     /// An evaluation metric that is never computed.
     #[error("metric_for_best_model: there is no metric `{name}`; evaluation gives {available}")]
     UnknownMetric {

@@ -14,7 +14,7 @@ use crate::compared::{Compared, Said, scored};
 use crate::evaluate::{Evaluation, dealt};
 use crate::log_probs::{log_probs, micro_batch, of_policy};
 use crate::rank::Rank;
-use crate::reference::Reference;
+use crate::reference::Late;
 use crate::scored::{Key, Scored};
 use crate::task::{Counts, Part, Task};
 use crate::{MicroBatch, TrainError};
@@ -136,15 +136,15 @@ impl Preferences {
     fn scored(
         &self,
         rank: &Rank<'_>,
-        reference: &Reference,
+        reference: &Late<'_>,
         data: &Prepared<PreferenceExample>,
     ) -> Result<Scored, TrainError> {
-        let mut key = Key::of_start(rank, "sums of pairs")?;
+        let mut key = Key::of_reference(rank, "sums of pairs")?;
         key.text(&self.summed_by);
         for PreferenceExample { prompt, chosen, rejected, .. } in &data.examples {
             [prompt, chosen, rejected].into_iter().for_each(|ids| key.ids(ids));
         }
-        scored(rank, reference, &self.precompute, key, data.examples.len(), |rows| {
+        scored(rank, reference, &self.precompute, key, data.examples.len(), |reference, rows| {
             let batch = self.pairs(data, rows.to_vec(), 0);
             Ok(self.sums(&reference.log_probs(rank, &batch.batch, 1.0)?, &batch.pairs))
         })

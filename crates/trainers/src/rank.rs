@@ -1,7 +1,7 @@
 //! One rank of a run: its group, its part of the parameters, its model.
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use burnish_comm::{Group, World};
 use burnish_config::{RankOptions, ReduceWhen};
@@ -64,14 +64,7 @@ impl<'a> Rank<'a> {
             if parameter.trainable || !whole {
                 return Ok(to_device(planned.local_rows(index, rows)?, &setup.device));
             }
-            // Frozen parameters are the same on every rank of this process: one copy serves all.
-            let mut frozen = setup.frozen.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(value) = frozen.get(&index) {
-                return Ok(value.clone());
-            }
-            let value = to_device(planned.local_rows(index, rows)?, &setup.device);
-            frozen.insert(index, value.clone());
-            Ok(value)
+            setup.frozen.get(index, || Ok(to_device(planned.local_rows(index, rows)?, &setup.device)))
         };
         let store = Arc::new(Store::new(plan.clone(), &dp, &setup.device, load)?);
         planned.make_initial()?;

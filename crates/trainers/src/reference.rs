@@ -1,29 +1,32 @@
-//! The reference: the model as it is at the start of the run, whose log-probabilities a policy is compared with.
+//! The reference, whose log-probabilities a policy is compared with: the model as it is at the start of the run, or
+//! another one.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_config::ReferenceOptions;
 use burnish_core::Dtype;
-use burnish_models::{Decoder, Mode, Pass, to_device};
+use burnish_models::{Decoder, Mode, Pass, Planned, to_device};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_store::HostTensor;
-use burnish_zero::Store;
+use burnish_zero::{Plan, Store};
 
 use crate::checkpointing::Resumed;
 use crate::log_probs::log_probs;
-use crate::rank::Rank;
+use crate::rank::{Rank, plan};
+use crate::reference_folder::ReferenceFolder;
 use crate::{MicroBatch, TrainError};
 
 /// Where the reference's values are.
 pub(crate) enum Reference {
     /// In the model, whose adapter is left out: it is fresh, and the base stands still.
     Base,
-    /// In a store of their own, sharded as the model; what is frozen is shared with it.
+    /// In a store of their own, sharded as the model; what is frozen in it is shared.
     Copy(Box<Copied>),
 }
 
-/// Parameters as they were at the start, or as they were last moved.
+/// Parameters as they were at the start, or as they were last moved; or another model's.
 pub(crate) struct Copied {
     store: Arc<Store>,
     decoder: Decoder,
@@ -34,8 +37,12 @@ impl Reference {
     ///
     /// A fresh adapter is left out, unless its start changes the base (PiSSA, OLoRA) or rounds otherwise (DoRA), or parts
     /// of the base train along (biases): then, as with an adapter that was there before and with the whole model, what
-    /// trains is copied.
+    /// trains is copied. Another model is frozen and in its own dtypes, unless it moves.
     pub(crate) fn start(rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<Self, TrainError> {
+        let other = rank.setup.reference.as_ref();
+        if let Some(other) = other.filter(|other| !other.moves) {
+            return Ok(Self::Copy(Box::new(Copied::frozen(rank, other)?)));
+        }
         let plan = rank.model.plan.as_ref();
         let stands = plan.is_some_and(|plan| {
             let magnitudes = plan.sites.iter().any(|site| site.magnitude_name.is_some());
@@ -44,10 +51,12 @@ impl Reference {
         if rank.setup.adapter.is_none() && stands {
             return Ok(Self::Base);
         }
-        let planned = rank.setup.planned_over(&rank.tp, rank.dp.size())?;
-        let load = |index: usize, rows: Range<usize>| -> Result<AnyTensor, TrainError> {
+        let load = |planned: &Planned<'_>, index: usize, rows: Range<usize>| {
             let parameter = planned.registry().at(index);
             match resumed {
+                None if other.is_some() => {
+                    Ok(to_device(planned.local_rows(index, rows)?, &rank.setup.device))
+                }
                 // What the model starts from is in it; an update does not change it in this copy.
                 None => rank.kept(&rank.store, index, rows),
                 Some(_) if !parameter.trainable => rank.kept(&rank.store, index, rows),
@@ -62,7 +71,7 @@ impl Reference {
                 }
             }
         };
-        Ok(Self::Copy(Box::new(Copied::new(rank, load)?)))
+        Ok(Self::Copy(Box::new(Copied::like(rank, load)?)))
     }
 
     /// The reference's log-probabilities of a micro-batch's targets.
@@ -110,14 +119,14 @@ impl Reference {
             return Ok(());
         }
         let alpha = options.ref_model_mixup_alpha;
-        let load = |index: usize, rows: Range<usize>| -> Result<AnyTensor, TrainError> {
+        let load = |_: &Planned<'_>, index: usize, rows: Range<usize>| {
             let old = rank.kept(&copied.store, index, rows.clone())?;
             if !rank.plan.registry().at(index).trainable {
                 return Ok(old);
             }
             mixed(&old, &rank.kept(&rank.store, index, rows)?, alpha, &rank.setup.device)
         };
-        **copied = Copied::new(rank, load)?;
+        **copied = Copied::like(rank, load)?;
         Ok(())
     }
 
@@ -131,14 +140,66 @@ impl Reference {
 }
 
 impl Copied {
+    /// By the policy's plan.
+    fn like(
+        rank: &Rank<'_>,
+        load: impl Fn(&Planned<'_>, usize, Range<usize>) -> Result<AnyTensor, TrainError>,
+    ) -> Result<Self, TrainError> {
+        let planned = match &rank.setup.reference {
+            Some(other) => other.planned_over(rank.setup.trained, &rank.tp)?,
+            None => rank.setup.planned_over(&rank.tp, rank.dp.size())?,
+        };
+        Self::new(rank, rank.plan.clone(), planned, load)
+    }
+
+    /// Another model, by a plan of its own for the same ranks.
+    fn frozen(rank: &Rank<'_>, other: &ReferenceFolder) -> Result<Self, TrainError> {
+        let setup = rank.setup;
+        let planned = other.planned_over(setup.trained, &rank.tp)?;
+        let registry = planned.local_registry();
+        let plan = plan(&registry, planned.units(), rank.dp.size(), &setup.options.ranks, |_, _| None)?;
+        plan.agree(&rank.dp)?;
+        let load = |planned: &Planned<'_>, index: usize, rows: Range<usize>| {
+            let whole =
+                rank.tp.size() == 1 && rows.len() == registry.at(index).shape.first().copied().unwrap_or(1);
+            let read = || Ok(to_device(planned.local_rows(index, rows)?, &setup.device));
+            if whole { other.frozen.get(index, read) } else { read() }
+        };
+        Self::new(rank, Arc::new(plan), planned, load)
+    }
+
     fn new(
         rank: &Rank<'_>,
-        load: impl FnMut(usize, Range<usize>) -> Result<AnyTensor, TrainError>,
+        plan: Arc<Plan>,
+        planned: Planned<'_>,
+        load: impl Fn(&Planned<'_>, usize, Range<usize>) -> Result<AnyTensor, TrainError>,
     ) -> Result<Self, TrainError> {
-        let planned = rank.setup.planned_over(&rank.tp, rank.dp.size())?;
-        let store = Arc::new(Store::new(rank.plan.clone(), &rank.dp, &rank.setup.device, load)?);
+        let load = |index: usize, rows: Range<usize>| load(&planned, index, rows);
+        let store = Arc::new(Store::new(plan, &rank.dp, &rank.setup.device, load)?);
         let decoder = planned.into_model(store.clone()).decoder;
         Ok(Self { store, decoder })
+    }
+}
+
+/// A reference that is there from when it is first asked for: where everything it says is on disk, never.
+pub(crate) struct Late<'r> {
+    rank: &'r Rank<'r>,
+    resumed: Option<&'r Resumed>,
+    made: OnceCell<Reference>,
+}
+
+impl<'r> Late<'r> {
+    pub(crate) fn new(rank: &'r Rank<'r>, resumed: Option<&'r Resumed>) -> Self {
+        Self { rank, resumed, made: OnceCell::new() }
+    }
+
+    /// The reference. Every rank asks at the same places.
+    pub(crate) fn get(&self) -> Result<&Reference, TrainError> {
+        if let Some(made) = self.made.get() {
+            return Ok(made);
+        }
+        let made = Reference::start(self.rank, self.resumed)?;
+        Ok(self.made.get_or_init(|| made))
     }
 }
 

@@ -65,14 +65,19 @@ impl Scored {
 pub(crate) struct Key(blake3::Hasher);
 
 impl Key {
-    /// Of the run's model and adapter as they start, for numbers called `what`.
+    /// Of the reference, which is another model or the run's model and adapter as they start, for numbers called `what`.
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub(crate) fn of_start(rank: &Rank<'_>, what: &str) -> Result<Self, TrainError> {
+    pub(crate) fn of_reference(rank: &Rank<'_>, what: &str) -> Result<Self, TrainError> {
         let setup = rank.setup;
         let mut key = Self(blake3::Hasher::new());
         key.text(what);
+        if let Some(other) = &setup.reference {
+            key.text("another model");
+            key.folder(other.folder.path())?;
+            return Ok(key);
+        }
         key.text(&setup.trained.to_string());
         let training = &setup.options.training;
         if training.random_weights {

@@ -1,8 +1,7 @@
 //! What every run has, whatever it trains for: options, model, tokenizer, what trains.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use burn::tensor::Device;
 use burnish_checkpoint::prepare_output_dir;
@@ -10,10 +9,11 @@ use burnish_config::{Interval, RunOptions, Sampling, TrainerOptions};
 use burnish_core::{Dtype, Parameter};
 use burnish_data::{DataError, HeldOut, Order, Record, Sampler, Source};
 use burnish_models::{GenerationConfig, ModelFolder, Planned, Tuning};
-use burnish_ops::AnyTensor;
 use burnish_peft::{AdapterFolder, LoraConfig};
 use burnish_tp::Tp;
 
+use crate::frozen::Frozen;
+use crate::reference_folder::ReferenceFolder;
 use crate::step_size::StepSize;
 use crate::tuned::{lora_config, open_folder, trained_dtype, tuning};
 use crate::{Prepared, Ranks, TrainError, prepare_rows};
@@ -40,8 +40,9 @@ pub(crate) struct Setup {
     pub(crate) trained: Dtype,
     pub(crate) config: Option<LoraConfig>,
     pub(crate) adapter: Option<AdapterFolder>,
-    /// Frozen parameters that the ranks of this process share, by index.
-    pub(crate) frozen: Mutex<HashMap<usize, AnyTensor>>,
+    pub(crate) frozen: Frozen,
+    /// What the policy is compared with, where that is not the model as it is at the start.
+    pub(crate) reference: Option<ReferenceFolder>,
 }
 
 impl Setup {
@@ -55,6 +56,8 @@ impl Setup {
         let folder = open_folder(&options.model, &options.training)?;
         let mut inputs: Vec<&Path> = vec![folder.path()];
         inputs.extend(options.model.adapter_name_or_path.as_deref());
+        let compared = options.reference.as_ref();
+        inputs.extend(compared.and_then(|r| r.ref_model_name_or_path.as_deref()));
         let training = &options.training;
         if ranks.lead() {
             prepare_output_dir(&training.output_dir, training.overwrite_output_dir, &inputs, &OURS)?;
@@ -65,6 +68,10 @@ impl Setup {
         let config = options.lora.use_peft.then(|| lora_config(&options.lora, folder.path()));
         let adapter = options.model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
         let trained = trained_dtype(&options.model, training);
+        let other = |path, moves| ReferenceFolder::open(path, moves, &prepared.tokenizer, &folder);
+        let reference = compared
+            .and_then(|r| Some(other(r.ref_model_name_or_path.as_deref()?, r.sync_ref_model)))
+            .transpose()?;
         Ok(Self {
             trainer: O::NAME,
             changed: command.changed(),
@@ -77,7 +84,8 @@ impl Setup {
             trained,
             config,
             adapter,
-            frozen: Mutex::default(),
+            frozen: Frozen::default(),
+            reference,
         })
     }
 

@@ -63,6 +63,9 @@ fn flags(run: &Value, root: &Path, folder: &Path, output: &Path) -> Vec<String> 
             words.push(format!("--{name}={}", word(value)));
         }
     }
+    if let Some(model) = run["reference"].as_str() {
+        words.push(format!("--ref_model_name_or_path={}", root.join("models").join(model).display()));
+    }
     if folder.join("adapter_start").is_dir() {
         words.push(format!("--adapter_name_or_path={}", folder.join("adapter_start").display()));
     }
@@ -168,7 +171,7 @@ fn replay_all(root: &Path) -> usize {
 
 #[test]
 fn runs_of_the_repository_equal_trl() {
-    assert!(replay_all(&own()) >= 25);
+    assert!(replay_all(&own()) >= 27);
 }
 
 #[test]

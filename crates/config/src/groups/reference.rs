@@ -17,8 +17,10 @@ options! {
 }
 
 options! {
-    /// The reference: the model as it is at the start of the run.
+    /// The reference: the model as it is at the start of the run, or another one.
     ReferenceOptions, "Reference";
+    /// Folder of another model to compare with, of the same tokens; by default the model as it is at the start.
+    Burnish ref_model_name_or_path: Option<PathBuf> = None;
     /// Move the reference towards the policy from time to time (TR-DPO), when the whole model trains.
     Trl sync_ref_model: bool = false;
     /// How far: the reference becomes (1 - this) reference + this policy.

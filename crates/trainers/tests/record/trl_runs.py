@@ -7,7 +7,7 @@ Made with TRL 1.16.0, torch 2.15.0, transformers 5.23.0 and peft 0.21.2; CPU, fl
 The models are random (bf16 on disk, loaded as float32) and share a byte-level BPE of 300 tokens trained
 on ../fixtures/data. Each run folder holds:
 
-* `run.json`: `trainer`, `model`, `data` (and `eval_data`), `options` (everything not listed has TRL's
+* `run.json`: `trainer`, `model`, `data` (and `eval_data`, `reference`), `options` (everything not listed has TRL's
   default), `lora`, `adapter_start`, `steps` (one object per optimizer step: TRL's metrics, unrounded) and
   `evaluations` (one object per evaluation: every `eval_steps` and after the last step; one batch, so
   that every way to average agrees);
@@ -169,6 +169,15 @@ RUNS_TO_RECORD = {
     "kto-full-pairs": dict(
         model="llama", data="preference.jsonl",
         options=dict(per_device_train_batch_size=4, learning_rate=2e-3, precompute_ref_log_probs=True, max_steps=6)),
+    # Compared with another model, in float32 as the policy.
+    "dpo-full-other-reference": dict(
+        model="llama", data="preference.jsonl", eval_data="preference_eval.jsonl", reference="qwen3-tied",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-3, max_steps=6, eval_strategy="steps",
+                     eval_steps=3, per_device_eval_batch_size=8)),
+    "kto-lora-other-reference": dict(
+        model="qwen3-tied", data="unpaired.jsonl", reference="llama",
+        options=dict(per_device_train_batch_size=4, learning_rate=5e-3, max_steps=6),
+        lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
     "reward-full": dict(
         model="llama", data="preference.jsonl", eval_data="preference_eval.jsonl",
         options=dict(per_device_train_batch_size=4, learning_rate=2e-3, center_rewards_coefficient=0.01, max_steps=6,
@@ -269,7 +278,7 @@ class Keep(TrainerCallback):
             self.evaluations.append({**kept, "step": state.global_step})
 
 
-def record(index, name, model, data, options, lora=None, eval_data=None):
+def record(index, name, model, data, options, lora=None, eval_data=None, reference=None):
     folder = RUNS / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -292,8 +301,9 @@ def record(index, name, model, data, options, lora=None, eval_data=None):
         def rows(file):
             return datasets.load_dataset("json", data_files=str(DATA / file), split="train", cache_dir=scratch)
 
+        compared = dict(ref_model=base(reference)[0]) if reference else {}
         trainer = Trainer(
-            network, args=Config(output_dir=scratch, use_cpu=True, report_to="none", disable_tqdm=True, **options),
+            network, **compared, args=Config(output_dir=scratch, use_cpu=True, report_to="none", disable_tqdm=True, **options),
             train_dataset=rows(data), eval_dataset=rows(eval_data) if eval_data else None,
             processing_class=tokenizer, callbacks=[keep])
         start = {k: p.detach().clone() for k, p in trainer.model.named_parameters() if p.requires_grad}
@@ -304,6 +314,8 @@ def record(index, name, model, data, options, lora=None, eval_data=None):
     run = dict(run=name, trainer=kind, model=model, data=data, options=options, adapter_start=lora is not None,
                lora=lora, versions={p: version(p) for p in ("torch", "transformers", "peft", "trl")},
                steps=keep.steps)
+    if reference:
+        run["reference"] = reference
     if eval_data:
         run |= dict(eval_data=eval_data, evaluations=keep.evaluations)
     (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n")

@@ -79,6 +79,9 @@ fn samples(
 fn compares(options: &impl TrainerOptions, reference: &ReferenceOptions, beta: f64, checks: &mut Checks<'_>) {
     let run = options.run_options();
     reference.conflicts(run.lora.use_peft || run.model.adapter_name_or_path.is_some(), checks);
+    if reference.ref_model_name_or_path.is_some() && beta == 0.0 {
+        checks.conflict("ref_model_name_or_path", "beta: 0", "set beta, or take the reference out");
+    }
     if reference.sync_ref_model && beta == 0.0 {
         checks.conflict(
             "sync_ref_model",

@@ -124,6 +124,7 @@ fn settings(setup: &Setup, options: &RolloutOptions) -> Result<Generation, Train
         max_new_tokens: options.max_completion_length,
         stop: setup.stop_tokens()?,
         log_probs: true,
+        max_sequences: options.generation_max_sequences,
         ..Generation::default()
     };
     let sampling = &mut settings.sampling;

@@ -61,13 +61,15 @@ fn check(command: &str, common: &[&str], meshes: &[(usize, usize, u8)]) {
     }
 }
 
+/// Elements whose gradients cancel move by rounding alone, if the epsilon does not stop them.
+const SMALL: [&str; 1] = ["--adam_epsilon=1e-4"];
 const MESHES: [(usize, usize, u8); 3] = [(2, 1, 2), (2, 2, 0), (4, 2, 3)];
 
 #[test]
 fn completions_train_alike_on_every_layout() {
     check("grpo", &LORA, &MESHES);
-    check("rloo", &LORA, &MESHES[2..]);
-    check("grpo", &["--adam_epsilon=1e-4"], &MESHES[2..]);
+    check("rloo", &[&LORA[..], &SMALL].concat(), &MESHES[2..]);
+    check("grpo", &SMALL, &MESHES[2..]);
 }
 
 /// Several steps and passes on what was sampled once; a quantile of all tokens; a bonus that follows the entropy.
@@ -83,7 +85,7 @@ fn what_looks_at_the_whole_step_does_not_depend_on_its_layout() {
 #[test]
 fn adapters_over_a_bf16_base_equal_one_rank_after_ten_steps() {
     for command in ["grpo", "rloo"] {
-        check(command, &[&LORA[..], &["--max_steps=10", "--dtype=auto"]].concat(), &[(4, 2, 3)]);
+        check(command, &[&LORA[..], &SMALL, &["--max_steps=10", "--dtype=auto"]].concat(), &[(4, 2, 3)]);
     }
 }
 
@@ -98,7 +100,11 @@ fn the_first_pass_is_on_policy() {
         ("bf16", &["--dtype=bfloat16"]),
     ] {
         let out = root.path().join(name);
-        ok(&words("grpo", &out, &[&["--max_steps=3", "--save_strategy=no"], more].concat()));
+        ok(&words(
+            "grpo",
+            &out,
+            &[&["--max_steps=3", "--save_strategy=no", "--per_device_train_batch_size=8"], more].concat(),
+        ));
         for line in metrics(&out) {
             assert!(number(&line, "sampling/sampling_logp_difference/max") < 1e-4, "{name}: {line}");
             assert_eq!(number(&line, "clip_ratio/region_mean"), 0.0, "{name}: {line}");

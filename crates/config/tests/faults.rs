@@ -173,7 +173,8 @@ fn options_of_another_command() {
     let said = GenerateOptions::parse(words).unwrap_err().to_string();
     assert!(
         said.contains(
-            "`learning_rate` is an option of `burnish sft`, `burnish dpo`, `burnish kto`, `burnish reward` and `burnish plan`, not of \
+            "`learning_rate` is an option of `burnish sft`, `burnish dpo`, `burnish kto`, `burnish reward`, `burnish grpo`, \
+             `burnish rloo` and `burnish plan`, not of \
              `burnish generate`"
         ),
         "{said}"

@@ -12,8 +12,8 @@ const BOTH: &str = r#"{"learning_rate": 1e-6, "model_init_kwargs": null, "trust_
     "steps_per_generation": null, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": null,
     "generation_kwargs": null, "chat_template_kwargs": null, "repetition_penalty": 1.0,
     "cache_implementation": null, "use_vllm": false, "vllm_mode": "colocate", "vllm_model_impl": "vllm",
-    "vllm_enable_sleep_mode": false, "vllm_structured_outputs_regex": null, "vllm_server_base_url": null,
-    "vllm_server_host": "0.0.0.0", "vllm_server_port": 8000, "vllm_server_timeout": 240.0,
+    "vllm_enable_sleep_mode": false, "vllm_structured_outputs_regex": null, "vllm_server_host": "0.0.0.0",
+    "vllm_server_port": 8000, "rollout_url": null, "rollout_timeout": 240.0,
     "vllm_group_port": 51216, "vllm_gpu_memory_utilization": 0.3, "vllm_max_model_length": null,
     "vllm_tensor_parallel_size": 1, "num_iterations": 1, "epsilon": 0.2, "epsilon_high": null,
     "reward_weights": null, "mask_truncated_completions": false, "sync_ref_model": false,
@@ -65,5 +65,5 @@ fn contradictions() {
     check::<GrpoOptions>(&["--max_length=3"], "is an option of `burnish");
     check::<GrpoOptions>(&["--no_average_tokens_across_devices"], "always that of all ranks");
     check::<RlooOptions>(&["--reward_clip_range=1,-1"], "the lesser first");
-    check::<RlooOptions>(&["--loss_type=grpo"], "loss_type is an option of");
+    check::<RlooOptions>(&["--loss_type=grpo"], "`loss_type` is an option of");
 }

@@ -78,7 +78,7 @@ fn contradictions() {
     check(&["--f_divergence_type=forward_kl", "--loss_type=bco_pair"], "use reverse_kl with it");
     check(&["--use_weighting", "--loss_type=aot"], "keep one of the two");
     check(&["--ld_alpha=2"], "from 0 to 1");
-    check(&["--ref_model_name_or_path=none/such"], "ref_model_name_or_path: no such folder");
+    check(&["--ref_model_name_or_path=none/such"], "ref_model_name_or_path: no folder at");
     check(&["--sync_ref_model", "--use_peft"], "train the whole model");
     check(&["--sync_ref_model", "--precompute_ref_log_probs"], "keep one of the two");
     check(&["--no_average_tokens_across_devices"], "always that of all ranks");

@@ -41,12 +41,13 @@ pub fn reward_functions(
     if functions.is_empty() {
         return Err(TrainError::NoReward);
     }
+    let functions = apart(functions);
     let weights = options.reward_weights.clone().unwrap_or_else(|| vec![1.0; functions.len()]);
     if weights.len() != functions.len() {
         let names = functions.iter().map(|function| function.name().to_owned()).collect();
         return Err(TrainError::RewardWeights { got: weights.len(), names });
     }
-    Ok(apart(functions).into_iter().zip(weights).collect())
+    Ok(functions.into_iter().zip(weights).collect())
 }
 
 fn parameters(options: &RewardFunctionOptions, max_tokens: usize) -> BuiltInOptions {

@@ -18,6 +18,9 @@ pub struct Batch {
     pub positions: Vec<u32>,
     /// Token ranges over which attention runs, in order, covering all T tokens.
     pub documents: Vec<Range<usize>>,
+    /// For each document the one that it continues, as completions do their prompt: attention runs over that one's
+    /// tokens too, and positions go on from its last. Empty where none does.
+    pub parents: Vec<Option<usize>>,
     /// Token ranges of the rows, in order, covering all T tokens; a packed row holds several documents.
     pub rows: Vec<Range<usize>>,
     /// A counter for each token `[T]` that depends only on the row's place in the step's global batch and the token's

@@ -1,5 +1,6 @@
 //! Micro-batches of prompts with completions that are scored, without padding.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::batch::Batch;
@@ -27,6 +28,8 @@ pub struct Answered<'a> {
     pub completion: &'a [u32],
     /// The row's place in the step's global batch.
     pub row: usize,
+    /// The row whose counters its prompt has: answers with the same one and the same prompt share that prompt's tokens.
+    pub prompt_row: usize,
     /// Which answer of the row it is.
     pub side: Side,
 }
@@ -43,13 +46,16 @@ pub struct Span {
     pub tokens: usize,
 }
 
-/// Documents of a prompt and a completion each, in order.
+/// Prompts with a completion each, in order.
+///
+/// A prompt of several is there once: its tokens but the last are a document that the others continue
+/// ([`Batch::parents`]). The last one, which predicts the completions' first tokens, is in each of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Completions {
-    /// The tokens of all documents. [`Batch::row_ids`] is `row << 32 | side << 31 | token`, and side is 0 in prompts:
-    /// the answers of a row share their prompt's counters, and a prompt need be computed only once.
+    /// The tokens. [`Batch::row_ids`] is `row << 32 | side << 31 | token`, in prompts `prompt_row << 32 | token`.
+    /// [`Batch::num_tokens`] counts a shared prompt for each completion, as TRL does.
     pub batch: Batch,
-    /// One for each document.
+    /// One for each completion.
     pub spans: Vec<Span>,
 }
 
@@ -105,14 +111,36 @@ impl CompletionCollator {
     /// Lays documents out, each cut to `max_length`.
     #[must_use]
     pub fn completions<'a>(&self, documents: impl IntoIterator<Item = Answered<'a>>) -> Completions {
+        let cut = |document: Answered<'a>| {
+            let (prompt, completion) = self.cut(document.prompt, document.completion);
+            Answered { prompt, completion, ..document }
+        };
+        let documents: Vec<Answered<'a>> = documents.into_iter().map(cut).collect();
+        let mut with_prompt: HashMap<(usize, &[u32]), usize> = HashMap::new();
+        for document in &documents {
+            *with_prompt.entry((document.prompt_row, document.prompt)).or_default() += 1;
+        }
         let mut out = Completions::default();
+        // Documents of the prompts that are there.
+        let mut prompts: HashMap<(usize, &[u32]), usize> = HashMap::new();
         let mut targets = 0;
         for document in documents {
-            let (prompt, completion) = self.cut(document.prompt, document.completion);
+            let Answered { prompt, completion, .. } = document;
+            let key = (document.prompt_row, prompt);
+            let common = if with_prompt[&key] > 1 { prompt.len().saturating_sub(1) } else { 0 };
             let batch = &mut out.batch;
+            let parent = (common > 0).then(|| {
+                *prompts.entry(key).or_insert_with(|| {
+                    push(batch, 0..common, document);
+                    batch.parents.push(None);
+                    batch.documents.len() - 1
+                })
+            });
             let start = batch.len();
-            let begins = start + prompt.len();
-            push(batch, prompt.iter().chain(completion), prompt.len(), document);
+            let begins = start + prompt.len() - common;
+            push(batch, common..prompt.len() + completion.len(), document);
+            batch.parents.push(parent);
+            batch.num_tokens += prompt.len() + completion.len();
             let end = batch.len();
             // Position i predicts token i + 1; nothing predicts a document's first.
             let positions = begins.saturating_sub(1).max(start)..end.saturating_sub(1).max(start);
@@ -123,6 +151,9 @@ impl CompletionCollator {
                 Span { targets: targets..targets + positions.len(), positions, tokens: completion.len() };
             targets = span.targets.end;
             out.spans.push(span);
+        }
+        if prompts.is_empty() {
+            out.batch.parents.clear();
         }
         out
     }
@@ -135,6 +166,7 @@ impl CompletionCollator {
                 prompt: &example.prompt,
                 completion: answer(example),
                 row: first_row + i,
+                prompt_row: first_row + i,
                 side,
             })
         };
@@ -157,7 +189,12 @@ impl CompletionCollator {
         for (i, (text, side)) in chosen.chain(rejected).enumerate() {
             let start = out.batch.len();
             let row = first_row + i % examples.len();
-            push(&mut out.batch, text.iter(), 0, Answered { row, side, ..Answered::default() });
+            push(
+                &mut out.batch,
+                0..text.len(),
+                Answered { completion: text, row, side, ..Answered::default() },
+            );
+            out.batch.num_tokens += text.len();
             out.scored.push(start + text.iter().rposition(|&id| Some(id) != pad_id).unwrap_or(0));
         }
         out
@@ -182,6 +219,7 @@ impl CompletionCollator {
                 prompt: &example.prompt,
                 completion: &answer.completion,
                 row: first_row + i,
+                prompt_row: first_row + i,
                 side,
             }))
         };
@@ -208,22 +246,22 @@ impl CompletionCollator {
     }
 }
 
-/// Appends one document without targets.
-fn push<'a>(batch: &mut Batch, ids: impl Iterator<Item = &'a u32>, prompt: usize, document: Answered<'_>) {
+/// Appends some tokens of a document, without targets.
+fn push(batch: &mut Batch, tokens: Range<usize>, document: Answered<'_>) {
+    let Answered { prompt, completion, row, prompt_row, side } = document;
     let start = batch.len();
-    batch.input_ids.extend(ids);
-    let length = batch.len() - start;
+    let side = u64::from(side == Side::Second) << 31;
+    for token in tokens {
+        let (id, counter) = match prompt.get(token) {
+            Some(id) => (id, (prompt_row as u64) << 32),
+            None => (&completion[token - prompt.len()], (row as u64) << 32 | side),
+        };
+        batch.input_ids.push(*id);
+        batch.row_ids.push(counter | token as u64);
+        let position = u32::try_from(token).expect("invariant: a document has fewer than 2^31 tokens");
+        batch.positions.push(position);
+    }
     batch.labels.resize(batch.len(), i64::from(IGNORED));
-    batch
-        .positions
-        .extend(0..u32::try_from(length).expect("invariant: a document has fewer than 2^31 tokens"));
-    let side = u64::from(document.side == Side::Second) << 31;
-    let counter = |token: usize| {
-        let side = if token < prompt { 0 } else { side };
-        (document.row as u64) << 32 | side | token as u64
-    };
-    batch.row_ids.extend((0..length).map(counter));
     batch.documents.push(start..batch.len());
     batch.rows.push(start..batch.len());
-    batch.num_tokens += length;
 }

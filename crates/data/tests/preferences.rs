@@ -1,9 +1,9 @@
 //! Pairs and unpaired answers as TRL's trainers prepared and collated them, token for token.
 
 use burnish_data::{
-    CompletionCollator, Completions, DataError, Kind, Options, Place, PreferenceExample, Preparer, Record,
-    RewardExample, Source, Statistics, Template, Templates, Text, Tokenizer, Truncation, UnpairedExample,
-    partner,
+    Answered, Batch, CompletionCollator, Completions, DataError, Kind, Options, Place, PreferenceExample,
+    Preparer, Record, RewardExample, Source, Statistics, Template, Templates, Text, Tokenizer, Truncation,
+    UnpairedExample, partner,
 };
 use serde_json::{Map, Value, json};
 
@@ -124,22 +124,23 @@ fn same_as_padded(mine: &Completions, padded: &Value, prefix: &str, what: &str) 
     let (ids, attention, completion) =
         (field("input_ids"), field("attention_mask"), field("completion_mask"));
     let batch = &mine.batch;
-    assert_eq!(batch.documents.len(), ids.len(), "{what}");
+    let documents = whole(batch);
+    assert_eq!(documents.len(), ids.len(), "{what}");
     assert_eq!(mine.spans.len(), ids.len(), "{what}");
     let mut targets = 0;
-    for (i, document) in batch.documents.iter().enumerate() {
+    for (i, document) in documents.iter().enumerate() {
         let length = attention[i].iter().sum::<u32>() as usize;
-        assert_eq!(&batch.input_ids[document.clone()], &ids[i][..length], "{what}, document {i}");
+        assert_eq!(of(&batch.input_ids, document), &ids[i][..length], "{what}, document {i}");
         let positions: Vec<u32> = (0..u32::try_from(length).unwrap()).collect();
-        assert_eq!(&batch.positions[document.clone()], &positions[..], "{what}, document {i}");
+        assert_eq!(of(&batch.positions, document), &positions[..], "{what}, document {i}");
         let expected: Vec<i64> = (0..length)
             .map(
                 |t| if t + 1 < length && completion[i][t + 1] == 1 { i64::from(ids[i][t + 1]) } else { -100 },
             )
             .collect();
-        assert_eq!(&batch.labels[document.clone()], &expected[..], "{what}, document {i}");
+        assert_eq!(of(&batch.labels, document), &expected[..], "{what}, document {i}");
         let span = &mine.spans[i];
-        let scored: Vec<usize> = document.clone().filter(|&p| batch.labels[p] != -100).collect();
+        let scored: Vec<usize> = document.iter().copied().filter(|&p| batch.labels[p] != -100).collect();
         assert_eq!(span.positions.clone().collect::<Vec<_>>(), scored, "{what}, document {i}");
         assert_eq!(span.targets, targets..targets + scored.len(), "{what}, document {i}");
         assert_eq!(span.tokens, completion[i].iter().sum::<u32>() as usize, "{what}, document {i}");
@@ -147,7 +148,29 @@ fn same_as_padded(mine: &Completions, padded: &Value, prefix: &str, what: &str) 
     }
     assert_eq!(batch.num_targets(), targets, "{what}");
     assert_eq!(batch.num_tokens, attention.iter().flatten().sum::<u32>() as usize, "{what}");
-    assert_eq!(batch.num_tokens, batch.len(), "{what}");
+    let shared: usize = batch.parents.iter().flatten().map(|&parent| batch.documents[parent].len()).sum();
+    let once = batch.documents.len() - documents.len();
+    assert_eq!(once == 0, batch.parents.is_empty(), "{what}");
+    let kept: usize = (0..batch.documents.len())
+        .filter(|d| batch.parents.contains(&Some(*d)))
+        .map(|d| batch.documents[d].len())
+        .sum();
+    assert_eq!(batch.num_tokens, batch.len() + shared - kept, "{what}");
+}
+
+/// The tokens of each document that no other continues, those of the one that it continues before its own.
+fn whole(batch: &Batch) -> Vec<Vec<usize>> {
+    let parent = |d: usize| batch.parents.get(d).copied().flatten();
+    let last = (0..batch.documents.len()).filter(|&d| !batch.parents.contains(&Some(d)));
+    let tokens = |d: usize| {
+        let before = parent(d).map_or(0..0, |p| batch.documents[p].clone());
+        before.chain(batch.documents[d].clone()).collect()
+    };
+    last.map(tokens).collect()
+}
+
+fn of<T: Copy>(values: &[T], tokens: &[usize]) -> Vec<T> {
+    tokens.iter().map(|&t| values[t]).collect()
 }
 
 /// The statistics count tokens as truncation leaves them.
@@ -167,25 +190,71 @@ fn counters_of_dropout_follow_row_side_and_token() {
     let examples = [example(&[1, 2], &[3], &[4, 5]), example(&[6], &[7, 8], &[9])];
     let both: Vec<&PreferenceExample> = examples.iter().collect();
     let collator = CompletionCollator::default();
-    let whole = collator.preferences(&both, 10);
+    let whole_batch = collator.preferences(&both, 10);
     let at = |row: u64, side: u64, token: u64| row << 32 | side << 31 | token;
+    // The first pair's prompt but its last token, its answers; the second's prompt of one token has nothing to share.
+    let batch = &whole_batch.completions.batch;
+    assert_eq!(batch.documents, [0..1, 1..3, 3..6, 6..9, 9..11]);
+    assert_eq!(batch.parents, [None, Some(0), None, Some(0), None]);
+    assert_eq!(batch.input_ids, [1, 2, 3, 6, 7, 8, 2, 4, 5, 6, 9]);
+    assert_eq!(batch.positions, [0, 1, 2, 0, 1, 2, 1, 2, 3, 0, 1]);
+    assert_eq!(batch.num_tokens, 12);
     let expected = [
-        [at(10, 0, 0), at(10, 0, 1), at(10, 0, 2)].to_vec(),
-        [at(11, 0, 0), at(11, 0, 1), at(11, 0, 2)].to_vec(),
-        [at(10, 0, 0), at(10, 0, 1), at(10, 1, 2), at(10, 1, 3)].to_vec(),
-        [at(11, 0, 0), at(11, 1, 1)].to_vec(),
+        vec![at(10, 0, 0)],
+        vec![at(10, 0, 1), at(10, 0, 2)],
+        vec![at(11, 0, 0), at(11, 0, 1), at(11, 0, 2)],
+        vec![at(10, 0, 1), at(10, 1, 2), at(10, 1, 3)],
+        vec![at(11, 0, 0), at(11, 1, 1)],
     ];
-    assert_eq!(whole.completions.batch.row_ids, expected.concat());
-    assert_eq!(whole.margins, Some(vec![0.5, 0.5]));
+    assert_eq!(batch.row_ids, expected.concat());
+    assert_eq!(whole_batch.margins, Some(vec![0.5, 0.5]));
     // One pair at a time gives the same documents.
+    let theirs = whole(batch);
     for (i, example) in both.iter().enumerate() {
         let one = collator.preferences(&[example], 10 + i).completions.batch;
-        for (side, mine) in one.documents.iter().enumerate() {
-            let theirs = whole.completions.batch.documents[side * 2 + i].clone();
-            assert_eq!(one.row_ids[mine.clone()], whole.completions.batch.row_ids[theirs.clone()]);
-            assert_eq!(one.labels[mine.clone()], whole.completions.batch.labels[theirs]);
+        for (side, mine) in whole(&one).iter().enumerate() {
+            let theirs = &theirs[side * 2 + i];
+            assert_eq!(of(&one.row_ids, mine), of(&batch.row_ids, theirs));
+            assert_eq!(of(&one.labels, mine), of(&batch.labels, theirs));
         }
     }
+}
+
+/// Answers of a group share one prompt, whose counters are the group's, and have their own.
+#[test]
+fn completions_of_a_group_share_its_prompt() {
+    let collator = CompletionCollator::default();
+    let answer = |row: usize, prompt_row: usize, completion: &'static [u32]| Answered {
+        prompt: &[1, 2, 3],
+        completion,
+        row,
+        prompt_row,
+        ..Answered::default()
+    };
+    let made =
+        collator.completions([answer(4, 4, &[5]), answer(5, 4, &[6]), answer(6, 4, &[]), answer(7, 7, &[8])]);
+    assert_eq!(made.batch.input_ids, [1, 2, 3, 5, 3, 6, 3, 1, 2, 3, 8]);
+    assert_eq!(made.batch.parents, [None, Some(0), Some(0), Some(0), None]);
+    assert_eq!(made.batch.row_ids[3], 4 << 32 | 3);
+    assert_eq!(made.batch.row_ids[4..6], [4 << 32 | 2, 5 << 32 | 3]);
+    assert_eq!(made.batch.num_tokens, 15);
+    let targets: Vec<_> = made.spans.iter().map(|s| s.targets.clone()).collect();
+    assert_eq!(targets, [0..1, 1..2, 2..2, 2..3]);
+}
+
+/// Where truncation leaves the answers of a row other prompts, each has its own.
+#[test]
+fn prompts_that_are_cut_apart_are_not_shared() {
+    let example =
+        PreferenceExample { prompt: vec![1, 2, 3, 4], chosen: vec![5], rejected: vec![6, 7], margin: None };
+    let of = |max_length, truncation| {
+        let collator = CompletionCollator { max_length: Some(max_length), truncation };
+        collator.preferences(&[&example], 0).completions.batch
+    };
+    let apart = of(4, Truncation::KeepEnd);
+    assert_eq!((apart.input_ids, apart.parents), (vec![2, 3, 4, 5, 3, 4, 6, 7], vec![]));
+    let shared = of(5, Truncation::KeepStart);
+    assert_eq!((shared.input_ids, shared.num_tokens), (vec![1, 2, 3, 4, 5, 4, 6], 10));
 }
 
 #[test]

@@ -96,6 +96,7 @@ fn bench(m: &Model) {
         softcap: None,
         window: None,
         documents: &documents,
+        parents: &[],
     };
     let table = rotary_table(m.length, m.head_dim);
     let positions: Vec<u32> = (0..rows).map(|r| (r % m.length) as u32).collect();

@@ -28,6 +28,9 @@ pub struct Tokens {
     pub positions: Arc<Vec<u32>>,
     /// Where each sequence lies; attention stays inside.
     pub documents: Arc<Vec<Range<usize>>>,
+    /// For each document the one that it continues, whose tokens it sees as well and whose positions it goes on from;
+    /// empty where none does.
+    pub parents: Arc<Vec<Option<usize>>>,
     /// Each token's counter in the step's global batch, for dropout.
     pub rows: Arc<Vec<u64>>,
 }
@@ -48,6 +51,7 @@ impl Tokens {
             ids: Arc::new(ids),
             positions: Arc::new(positions),
             documents: Arc::new(documents),
+            parents: Arc::default(),
             rows: Arc::new(rows),
         }
     }
@@ -110,7 +114,8 @@ impl Decoder {
             let (plan, how, rotary, documents) =
                 (block.clone(), assembly.clone(), rotary.clone(), tokens.documents.clone());
             let (shard, peaks) = (self.shard.clone(), pass.logit_peaks().cloned());
-            let (shape, eps) = (self.attention_shape(block.window), self.spec.norm_eps);
+            let (mut shape, eps) = (self.attention_shape(block.window), self.spec.norm_eps);
+            shape.parents = tokens.parents.clone();
             let run: Run = Arc::new(move |inputs, weights| {
                 let w = plan.assemble(weights, &how, eps, &shard)?;
                 run_block(&inputs[0], &w, eps, &plan.name, &shard, linears, |qkv| {
@@ -212,6 +217,7 @@ impl Decoder {
             scale: (self.spec.head_dim as f32).powf(-0.5),
             softcap: None,
             window,
+            parents: Arc::default(),
         }
     }
 

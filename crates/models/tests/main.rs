@@ -17,6 +17,7 @@ mod regressions_tp;
 mod round_trips;
 mod same_files;
 mod scores;
+mod shared_prompts;
 mod split_gradients;
 mod tensor_parallel;
 mod tensor_parallel_golden;

@@ -24,6 +24,9 @@ pub struct AttentionShape {
     pub softcap: Option<f32>,
     /// Key `j` is visible to query `i` when `0 <= i - j < window`.
     pub window: Option<usize>,
+    /// For each document the one that it continues (several completions one prompt), which continues none itself: its
+    /// tokens see all of that one's too, before their own. Empty where none does.
+    pub parents: Arc<Vec<Option<usize>>>,
 }
 
 /// A rotary table and each token's position in it.

@@ -139,6 +139,18 @@ pub(crate) fn attention(
     if let Some(last) = ranges.last().filter(|d| d.end > tokens) {
         return Err(OpsError::Index { op: "attention documents", got: last.end - 1, limit: tokens });
     }
+    if !s.parents.is_empty() {
+        shape(OP, "parents", vec![s.parents.len()], &[documents.len()])?;
+    }
+    for (document, parent) in s.parents.iter().enumerate() {
+        let Some(parent) = *parent else { continue };
+        if parent >= documents.len() {
+            return Err(OpsError::Index { op: "attention parents", got: parent, limit: documents.len() });
+        }
+        if parent == document || s.parents[parent].is_some() {
+            return Err(OpsError::Continued { document, parent });
+        }
+    }
     if let Some(r) = rotary {
         shape(OP, "rotary.positions", vec![r.positions.len()], &[tokens])?;
         let limit = r.table.len() / r.rotary_dim.max(1);

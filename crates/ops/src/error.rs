@@ -85,6 +85,16 @@ pub enum OpsError {
         /// The operation.
         op: &'static str,
     },
+    /// A document that continues one which itself continues another.
+    #[error(
+        "attention: document {document} continues {parent}, which continues another; continue the first of them"
+    )]
+    Continued {
+        /// The document.
+        document: usize,
+        /// The one before it.
+        parent: usize,
+    },
     /// Two documents that share a token.
     #[error("attention: documents {first:?} and {second:?} overlap; every token belongs to at most one")]
     Overlap {

@@ -239,15 +239,22 @@ fn documents_apart(
     let tokens = qkv.dims()[0];
     let width = shape.heads * shape.head_dim;
     let mut parts: Vec<Tensor<2>> = Vec::new();
-    let mut order: Vec<&Range<usize>> = documents.iter().filter(|d| !d.is_empty()).collect();
-    order.sort_by_key(|d| d.start);
+    let mut order: Vec<(usize, &Range<usize>)> =
+        documents.iter().enumerate().filter(|(_, d)| !d.is_empty()).collect();
+    order.sort_by_key(|(_, d)| d.start);
     let mut at = 0;
-    for document in order {
+    for (index, document) in order {
         if document.start > at {
             parts.push(Tensor::zeros([document.start - at, width], (&device, qkv.dtype())));
         }
         let rows = qkv.clone().slice([document.clone()]);
-        let (q, k, v) = project(rows, document, shape, rotary, norms, &device)?;
+        let (q, mut k, mut v) = project(rows, document, shape, rotary, norms, &device)?;
+        let parent = shape.parents.get(index).copied().flatten().map(|parent| &documents[parent]);
+        if let Some(parent) = parent.filter(|parent| !parent.is_empty()) {
+            let rows = qkv.clone().slice([parent.clone()]);
+            let (_, before, values) = project(rows, parent, shape, rotary, norms, &device)?;
+            (k, v) = (Tensor::cat(vec![before, k], 1), Tensor::cat(vec![values, v], 1));
+        }
         parts.push(attend(q, k, v, shape, &device, peaks.as_deref_mut())?);
         at = document.end;
     }

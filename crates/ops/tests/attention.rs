@@ -13,6 +13,8 @@ struct With {
     norms: bool,
     window: Option<usize>,
     softcap: Option<f32>,
+    /// All documents but the first continue it.
+    tree: bool,
 }
 
 fn case(
@@ -22,6 +24,8 @@ fn case(
     documents: &[Range<usize>],
     tokens: usize,
 ) -> Case {
+    let parents =
+        if with.tree { (0..documents.len()).map(|i| (i > 0).then_some(0)).collect() } else { vec![] };
     let shape = AttentionShape {
         heads,
         kv_heads,
@@ -29,9 +33,10 @@ fn case(
         scale: 1.0 / (head_dim as f32).sqrt(),
         softcap: with.softcap,
         window: with.window,
+        parents: Arc::new(parents),
     };
     let documents = Arc::new(documents.to_vec());
-    let rotary = (with.rotary_dim > 0).then(|| rotary(with.rotary_dim, &documents, tokens));
+    let rotary = (with.rotary_dim > 0).then(|| rotary(&with, &documents, tokens));
     let mut inputs = vec![Input::new("qkv", &[tokens, (heads + 2 * kv_heads) * head_dim], 1.0)];
     if with.norms {
         inputs.push(Input { shift: 1.0, ..Input::new("q_norm", &[head_dim], 0.3) });
@@ -49,8 +54,8 @@ fn case(
     Case { name: name.to_owned(), inputs, run: Box::new(run) }
 }
 
-/// Positions restart with each document.
-fn rotary(rotary_dim: usize, documents: &[Range<usize>], tokens: usize) -> Rotary {
+/// Positions restart with each document, or go on from the one that it continues.
+fn rotary(&With { rotary_dim, tree, .. }: &With, documents: &[Range<usize>], tokens: usize) -> Rotary {
     let half = rotary_dim / 2;
     let mut table = Vec::new();
     for position in 0..tokens {
@@ -59,9 +64,10 @@ fn rotary(rotary_dim: usize, documents: &[Range<usize>], tokens: usize) -> Rotar
         table.extend((0..half).map(|i| 1.2 * angle(i).sin()));
     }
     let mut positions = vec![0; tokens];
-    for document in documents {
+    for (i, document) in documents.iter().enumerate() {
+        let before = if tree && i > 0 { documents[0].len() } else { 0 };
         for (position, token) in document.clone().enumerate() {
-            positions[token] = position as u32;
+            positions[token] = (before + position) as u32;
         }
     }
     Rotary { table: Arc::new(table), positions: Arc::new(positions), rotary_dim }
@@ -69,7 +75,7 @@ fn rotary(rotary_dim: usize, documents: &[Range<usize>], tokens: usize) -> Rotar
 
 fn cases(heads: [usize; 3], documents: &[Range<usize>], tokens: usize) -> Vec<Case> {
     let d = heads[2];
-    let all = With { rotary_dim: d, norms: true, window: Some(3), softcap: Some(1.5) };
+    let all = With { rotary_dim: d, norms: true, window: Some(3), softcap: Some(1.5), tree: false };
     [
         ("plain", With::default()),
         ("rotary", With { rotary_dim: d, ..With::default() }),
@@ -101,8 +107,34 @@ fn kernels_are_the_reference() {
 
 #[test]
 fn the_reference_differentiates() {
-    for case in cases([2, 1, 4], &[5..9, 1..4], 10) {
+    for case in
+        cases([2, 1, 4], &[5..9, 1..4], 10).into_iter().chain(trees([2, 1, 4], &[5..9, 1..4, 9..10], 10))
+    {
         case.differentiates();
+    }
+}
+
+fn trees(heads: [usize; 3], documents: &[Range<usize>], tokens: usize) -> [Case; 3] {
+    let with = With { rotary_dim: heads[2], norms: true, tree: true, ..With::default() };
+    [
+        ("tree", with),
+        ("tree and window", With { window: Some(5), ..with }),
+        ("tree and cap", With { softcap: Some(0.9), ..with }),
+    ]
+    .map(|(name, with)| case(&format!("{name}, {documents:?}"), with, heads, documents, tokens))
+}
+
+#[test]
+fn continued_documents_are_the_reference() {
+    for (heads, tokens, documents) in [
+        ([4, 2, 8], 12, vec![0..5, 5..7, 7..12]),
+        // A first document behind the others, one that is empty, a row of none.
+        ([4, 1, 16], 90, vec![40..77, 3..20, 25..25, 30..31]),
+        ([3, 3, 12], 9, vec![2..2, 0..2, 2..9]),
+    ] {
+        for case in trees(heads, &documents, tokens) {
+            case.agrees();
+        }
     }
 }
 
@@ -178,9 +210,11 @@ fn peaks_are_the_largest_visible_scores_in_both_bodies() {
             (head_dim, Some(9), Some(0.7)),
         ] {
             let scale = 1.0 / (head_dim as f32).sqrt();
-            let shape = AttentionShape { heads, kv_heads, head_dim, scale, softcap, window };
+            let shape =
+                AttentionShape { heads, kv_heads, head_dim, scale, softcap, window, parents: Arc::default() };
             let what = format!("{shape:?}, rotary {rotary_dim}");
-            let turn = (rotary_dim > 0).then(|| rotary(rotary_dim, &documents, 90));
+            let turn =
+                (rotary_dim > 0).then(|| rotary(&With { rotary_dim, ..With::default() }, &documents, 90));
             let qkv = tensor("qkv", &[90, (heads + 2 * kv_heads) * head_dim]);
             let want = naive_peaks(&to_f64(&qkv), &shape, &documents, turn.as_ref());
             for qkv in [qkv.clone(), qkv.leaf()] {
@@ -207,8 +241,15 @@ fn peaks_are_the_largest_visible_scores_in_both_bodies() {
 
 #[test]
 fn peaks_of_nothing_and_of_what_is_not_finite() {
-    let shape =
-        AttentionShape { heads: 2, kv_heads: 1, head_dim: 4, scale: 0.5, softcap: None, window: None };
+    let shape = AttentionShape {
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 4,
+        scale: 0.5,
+        softcap: None,
+        window: None,
+        parents: Arc::default(),
+    };
     let mut values = to_f64(&tensor("qkv", &[3, 16])).iter().map(|&x| x as f32).collect::<Vec<_>>();
     let bodies = |values: &[f32], documents: Vec<Range<usize>>| {
         let qkv = AnyTensor::from_elements(values.to_vec(), &[3, 16], &device());

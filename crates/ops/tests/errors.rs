@@ -198,8 +198,25 @@ fn attend(
     rotary: Option<Rotary>,
     norm: Option<HeadNorm>,
 ) -> Result<AnyTensor, OpsError> {
-    let shape =
-        AttentionShape { heads: 2, kv_heads: 1, head_dim: 4, scale: 0.5, softcap: None, window: None };
+    attend_tree(qkv, documents, vec![], rotary, norm)
+}
+
+fn attend_tree(
+    qkv: &AnyTensor,
+    documents: Vec<Range<usize>>,
+    parents: Vec<Option<usize>>,
+    rotary: Option<Rotary>,
+    norm: Option<HeadNorm>,
+) -> Result<AnyTensor, OpsError> {
+    let shape = AttentionShape {
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 4,
+        scale: 0.5,
+        softcap: None,
+        window: None,
+        parents: Arc::new(parents),
+    };
     attention(qkv, &shape, &Arc::new(documents), rotary.as_ref(), norm.as_ref())
 }
 
@@ -223,6 +240,12 @@ fn attentions() {
         overlap.to_string(),
         "attention: documents 0..4 and 3..6 overlap; every token belongs to at most one"
     );
+
+    let tree = |parents| message(attend_tree(&qkv, vec![0..2, 2..4, 4..6], parents, None, None));
+    assert_eq!(tree(vec![None]), "attention: `parents` has shape [1], expected [3]");
+    assert_eq!(tree(vec![None, Some(3), None]), "attention parents: index 3 is outside 0..3");
+    let nested = "attention: document 2 continues 1, which continues another; continue the first of them";
+    assert_eq!(tree(vec![None, Some(0), Some(1)]), nested);
 
     let rotary = |positions: Vec<u32>| {
         Some(Rotary { table: Arc::new(vec![1.0; 5 * 4]), positions: Arc::new(positions), rotary_dim: 4 })

@@ -127,6 +127,7 @@ impl Block {
             scale: (d as f32).powf(-0.5),
             softcap: None,
             window: None,
+            parents: Arc::default(),
         };
         let angle = |i: usize| (i / d) as f32 * 0.3 + (i % (d / 2)) as f32;
         let table = (0..tokens * d).map(|i| if i % d < d / 2 { angle(i).cos() } else { angle(i).sin() });

@@ -34,6 +34,7 @@ impl MicroBatch {
                 ids: Arc::new(batch.input_ids),
                 positions: Arc::new(batch.positions),
                 documents: Arc::new(batch.documents),
+                parents: Arc::new(batch.parents),
                 rows: Arc::new(batch.row_ids),
             },
         }

@@ -52,6 +52,7 @@ impl TextBatch {
             ids: Arc::new(pick(kept.clone()).map(|i| batch.input_ids[i]).collect()),
             positions: Arc::new(pick(kept.clone()).map(|i| batch.positions[i]).collect()),
             documents: Arc::new(documents),
+            parents: Arc::default(),
             rows: Arc::new(pick(kept).map(|i| batch.row_ids[i]).collect()),
         };
         let margins = margins.map(|margins| margins.iter().map(|&m| m as f32).collect());

@@ -1,6 +1,6 @@
 //! Attention backward.
 
-use super::block::{AHEAD, CHUNK, Plan, output, overlap, pack_row, panels, products, weighted};
+use super::block::{AHEAD, CHUNK, Plan, Run, output, overlap, pack_row, panels, products, weighted};
 use super::rows;
 use super::shape::{AttentionGrad, AttentionShape, HeadNorm, Rotary};
 use super::softmax::softmax_gradient;
@@ -11,9 +11,10 @@ use rayon::prelude::*;
 /// Gradient of [`crate::attention_forward`] with respect to `qkv` and the head norms.
 ///
 /// `out` and `lse` are what forward returned, `d_out` the gradient of `out`. Probabilities are computed again from
-/// `lse`. A task owns the key and value gradients of one (document, key head); where such tasks are fewer than the
-/// threads, query gradients and key gradients become tasks of their own, per run of queries and per chunk of keys.
-/// Either way every element is summed in the same order, so the result does not depend on the number of threads.
+/// `lse`. A task owns the key and value gradients of one (document and those that continue it, key head); where such
+/// tasks are fewer than the threads, query gradients and key gradients become tasks of their own, per run of queries and
+/// per chunk of keys. Either way every element is summed in the same order, so the result does not depend on the number
+/// of threads.
 ///
 /// # Panics
 /// If buffer lengths, head counts or documents disagree.
@@ -38,15 +39,24 @@ pub fn attention_backward(
         rows * shape.heads
     );
     let mut dqkv = output(&plan, shape.qkv_width());
-    let tasks = tasks(&plan);
+    let readers = readers(shape);
+    let tasks = tasks(&plan, &readers);
     let count = |step: usize| shape.documents.iter().map(|r| r.len().div_ceil(step)).sum::<usize>();
     // Gain gradients: a row per (block of queries, key head) and per (chunk of keys, key head), summed in order.
     let normed = head_norm.is_some();
     let q_parts = if normed { count(plan.block()) * kv } else { 0 };
     let k_parts = if normed { count(CHUNK) * kv } else { 0 };
     let parts = Pooled::take((q_parts + k_parts) * d);
+    let before = |step: usize| -> Vec<usize> {
+        let parts =
+            shape.documents.iter().scan(0, |at, d| Some(std::mem::replace(at, *at + d.len().div_ceil(step))));
+        parts.collect()
+    };
     let call = Call {
         plan: &plan,
+        readers: &readers,
+        blocks_before: before(plan.block()),
+        chunks_before: before(CHUNK),
         out,
         lse,
         d_out,
@@ -77,6 +87,11 @@ pub fn attention_backward(
 /// What all tasks share.
 struct Call<'a> {
     plan: &'a Plan<'a>,
+    /// As [`readers`] gives them.
+    readers: &'a [Vec<usize>],
+    /// Blocks of queries and chunks of keys in the documents before each.
+    blocks_before: Vec<usize>,
+    chunks_before: Vec<usize>,
     out: &'a [f32],
     lse: &'a [f32],
     d_out: &'a [f32],
@@ -85,62 +100,78 @@ struct Call<'a> {
     k_parts: Ptr,
 }
 
-/// Gradients of queries `from..to` where `queries`, of keys and values `from..to` where `keys`; both only for a
-/// whole document.
+/// The documents that see each document's keys, itself first; none of those in between where it continues another.
+fn readers(shape: &AttentionShape<'_>) -> Vec<Vec<usize>> {
+    let mut all: Vec<Vec<usize>> = (0..shape.documents.len()).map(|document| vec![document]).collect();
+    for document in 0..all.len() {
+        if let Some(parent) = shape.parent(document) {
+            all[parent].push(document);
+        }
+    }
+    all
+}
+
+/// Which gradients a task makes, of rows `from..to` of a document's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    /// Of all queries, keys and values of the document and those that continue it.
+    All,
+    Queries,
+    /// And values.
+    Keys,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Task {
-    start: usize,
-    len: usize,
+    document: usize,
     from: usize,
     to: usize,
     kh: usize,
-    queries: bool,
-    keys: bool,
-    /// Blocks of queries and chunks of keys in the documents before.
-    blocks_before: usize,
-    chunks_before: usize,
+    of: Of,
 }
 
-fn tasks(plan: &Plan<'_>) -> Vec<Task> {
+impl Of {
+    fn queries(self) -> bool {
+        self != Self::Keys
+    }
+
+    fn keys(self) -> bool {
+        self != Self::Queries
+    }
+}
+
+fn tasks(plan: &Plan<'_>, readers: &[Vec<usize>]) -> Vec<Task> {
     let threads = rayon::current_num_threads();
-    let kv = plan.shape.kv_heads;
-    let whole = plan.shape.documents.iter().filter(|d| !d.is_empty()).count() * kv;
-    let longest = plan.shape.documents.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+    let (shape, kv) = (&plan.shape, plan.shape.kv_heads);
+    let len = |document: usize| shape.documents[document].len();
+    // Rows of a document and of those that continue it.
+    let all = |document: usize| readers[document].iter().map(|&d| len(d)).sum::<usize>();
+    let roots = || (0..readers.len()).filter(|&d| shape.parent(d).is_none());
+    let whole = roots().filter(|&d| all(d) > 0).count() * kv;
+    let longest = roots().map(all).max().unwrap_or(0);
     // Apart, the two halves take 7 products where together they take 5.
     let apart = whole * 7 / 5 < threads && longest > 2 * plan.block();
     let mut tasks = vec![];
-    let (mut blocks_before, mut chunks_before) = (0, 0);
-    for d in plan.shape.documents {
-        let len = d.len();
+    for document in 0..readers.len() {
+        let len = len(document);
         for kh in 0..kv {
-            let both = Task {
-                start: d.start,
-                len,
-                from: 0,
-                to: len,
-                kh,
-                queries: true,
-                keys: true,
-                blocks_before,
-                chunks_before,
-            };
+            let task = Task { document, from: 0, to: len, kh, of: Of::All };
             if !apart {
-                tasks.push(both);
+                if shape.parent(document).is_none() && all(document) > 0 {
+                    tasks.push(task);
+                }
                 continue;
             }
             for from in (0..len).step_by(CHUNK) {
-                tasks.push(Task { from, to: (from + CHUNK).min(len), queries: false, ..both });
+                tasks.push(Task { from, to: (from + CHUNK).min(len), of: Of::Keys, ..task });
             }
             let step = len.div_ceil(2 * threads).next_multiple_of(plan.block());
             for from in (0..len).step_by(step.max(1)) {
-                tasks.push(Task { from, to: (from + step).min(len), keys: false, ..both });
+                tasks.push(Task { from, to: (from + step).min(len), of: Of::Queries, ..task });
             }
         }
-        blocks_before += len.div_ceil(plan.block());
-        chunks_before += len.div_ceil(CHUNK);
     }
-    tasks.retain(|t| t.from < t.to);
-    tasks.sort_by_key(|t| std::cmp::Reverse(t.len));
+    tasks.sort_by_key(|t| std::cmp::Reverse(all(t.document)));
     tasks
 }
 
@@ -185,93 +216,129 @@ impl Area {
 /// # Safety
 /// As [`attention_backward`] sets up.
 unsafe fn run(call: &Call<'_>, task: &Task) {
-    let plan = call.plan;
-    // Keys that the task's queries see, or all queries see of the task's keys.
-    let range = if task.queries { plan.visible(task.from, task.to) } else { task.from..task.to };
-    let first = range.start / CHUNK * CHUNK;
-    let sizes = Area::sizes(plan, CHUNK.min((range.end - first).next_multiple_of(NR)));
+    let (plan, document) = (call.plan, task.document);
+    let documents = plan.shape.documents;
+    let runs: Vec<(usize, Run)> = match task.of {
+        Of::All => {
+            // Keys of the document, then of each that continues it: a query meets its keys in order.
+            let of = |&d: &usize| {
+                plan.runs(d).filter(move |run| documents[d].contains(&run.start)).map(move |run| (d, run))
+            };
+            call.readers[document].iter().flat_map(of).collect()
+        }
+        Of::Keys => {
+            let first = plan.shape.before(document) + task.from;
+            vec![(
+                document,
+                Run { start: documents[document].start + task.from, first, count: task.to - task.from },
+            )]
+        }
+        Of::Queries => {
+            let before = plan.shape.before(document);
+            let seen = plan.visible(before + task.from, before + task.to);
+            let visible = |run: &Run| run.first < seen.end && seen.start < run.first + run.count;
+            let cut = |run: Run| Run { count: run.count.min(seen.end - run.first), ..run };
+            plan.runs(document).filter(visible).map(|run| (document, cut(run))).collect()
+        }
+    };
+    let longest = runs.iter().map(|(_, run)| run.count).max().unwrap_or(0);
+    let sizes = Area::sizes(plan, longest.next_multiple_of(NR));
     scratch(sizes.iter().sum(), |w| {
         let area = Area::new(w, sizes);
-        for c0 in (first..range.end).step_by(CHUNK) {
-            // SAFETY: the areas have room for a chunk.
-            unsafe { chunk(call, task, area, c0, (range.end - c0).min(CHUNK)) }
+        for (owner, run) in runs {
+            // SAFETY: the areas have room for a run.
+            unsafe { chunk(call, task, area, owner, run) }
         }
     });
 }
 
-/// The part of a task that concerns keys `c0..c0+count`.
+/// The part of a task that concerns a run of keys, which are `owner`'s (or, where only queries' gradients are made, those
+/// of the document that it continues).
 ///
 /// # Safety
 /// As [`run`].
-unsafe fn chunk(call: &Call<'_>, task: &Task, a: Area, c0: usize, count: usize) {
+unsafe fn chunk(call: &Call<'_>, task: &Task, a: Area, owner: usize, run: Run) {
     let plan = call.plan;
     let (isa, d, kh) = (plan.isa, plan.shape.head_dim, task.kh);
-    let (h, kv) = (plan.shape.heads, plan.shape.kv_heads);
-    // SAFETY: rows of the chunk lie in the document, areas hold a chunk.
+    let (h, kv, count) = (plan.shape.heads, plan.shape.kv_heads, run.count);
+    let only = [task.document];
+    let readers = if task.of.keys() { &call.readers[owner][..] } else { &only };
+    let queries = |reader: usize| match task.of {
+        Of::Queries => task.from..task.to,
+        _ => 0..plan.shape.documents[reader].len(),
+    };
+    // SAFETY: rows of the run lie in a document, areas hold a run.
     unsafe {
         for r in 0..count {
-            let t = task.start + c0 + r;
+            let t = run.start + r;
             plan.prefetch_key(t + AHEAD, kh);
             rows::apply(isa, plan.key, plan.head(t, h + kh), plan.table(t), a.k.add(r * d));
             std::ptr::copy_nonoverlapping(plan.head(t, h + kv + kh), a.v.add(r * d), d);
         }
         panels(isa, count, d, a.k, a.kt);
         panels(isa, count, d, a.v, a.vt);
-        if task.keys {
+        if task.of.keys() {
             std::ptr::write_bytes(a.dk, 0, count * d);
             std::ptr::write_bytes(a.dv, 0, count * d);
         }
-        let (from, to) = if task.queries { (task.from, task.to) } else { (0, task.len) };
-        for i0 in (from..to).step_by(plan.block()) {
-            let i1 = (i0 + plan.block()).min(to);
-            if let Some((offset, keys)) = overlap(plan, i0, i1, (c0, count)) {
-                block(call, task, a, (i0, i1), c0, offset, keys);
+        for &reader in readers {
+            let (own, before) = (queries(reader), plan.shape.before(reader));
+            for q0 in own.clone().step_by(plan.block()) {
+                let q1 = (q0 + plan.block()).min(own.end);
+                if let Some((offset, keys)) = overlap(plan, before + q0, before + q1, (run.first, count)) {
+                    block(call, task, a, reader, (q0, q1), run, offset, keys);
+                }
             }
         }
-        if !task.keys {
+        if !task.of.keys() {
             return;
         }
         std::ptr::write_bytes(a.gain, 0, d);
         for r in 0..count {
-            let t = task.start + c0 + r;
+            let t = run.start + r;
             let (x, dx) = (plan.head(t, h + kh), call.dqkv.at(plan.offset(t, h + kh)));
             rows::gradient(isa, plan.key, x, plan.table(t), a.dk.add(r * d), dx, a.gain);
             std::ptr::copy_nonoverlapping(a.dv.add(r * d), call.dqkv.at(plan.offset(t, h + kv + kh)), d);
         }
         if !plan.key.gain.is_null() {
-            let part = (task.chunks_before + c0 / CHUNK) * kv + kh;
+            let own = run.start - plan.shape.documents[owner].start;
+            let part = (call.chunks_before[owner] + own / CHUNK) * kv + kh;
             std::ptr::copy_nonoverlapping(a.gain, call.k_parts.at(part * d), d);
         }
     }
 }
 
-/// The part of a chunk that concerns queries `i0..i1`; they see `keys` keys from `c0 + offset` on.
+/// The part of a run that concerns queries `q0..q1` of `reader`'s own; they see `keys` keys from `offset` on.
 ///
 /// # Safety
 /// As [`run`].
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 unsafe fn block(
     call: &Call<'_>,
     task: &Task,
     a: Area,
-    (i0, i1): (usize, usize),
-    c0: usize,
+    reader: usize,
+    (q0, q1): (usize, usize),
+    run: Run,
     offset: usize,
     keys: usize,
 ) {
     let plan = call.plan;
     let (isa, d, kh, g) = (plan.isa, plan.shape.head_dim, task.kh, plan.shape.group());
-    let (h, m, t0) = (plan.shape.heads, (i1 - i0) * g, task.start + i0);
-    let (width, base) = (plan.shape.out_width(), c0 + offset);
+    let (rows, before) = (&plan.shape.documents[reader], plan.shape.before(reader));
+    let (i0, i1) = (before + q0, before + q1);
+    let (h, m, t0) = (plan.shape.heads, (q1 - q0) * g, rows.start + q0);
+    let (width, base) = (plan.shape.out_width(), run.first + offset);
     let out = |r: usize| (t0 + r / g) * width + (kh * g + r % g) * d;
     // SAFETY: rows of the block lie in the document, areas hold a block.
     unsafe {
-        plan.pack_queries(t0, i1 - i0, kh, a.row, a.q);
+        plan.pack_queries(t0, q1 - q0, kh, a.row, a.q);
         for r in 0..m {
             pack_row(d, m, r, call.d_out[out(r)..][..d].as_ptr(), a.g);
         }
-        let next = plan.block().min(task.len - i1);
-        plan.prefetch_queries(task.start + i1, next, kh);
-        for t in task.start + i1..task.start + i1 + next {
+        let next = rows.start + q1..rows.start + (q1 + plan.block()).min(rows.len());
+        plan.prefetch_queries(next.start, next.len(), kh);
+        for t in next {
             rows::prefetch(call.out, t * width + kh * g * d, g * d);
             rows::prefetch(call.d_out, t * width + kh * g * d, g * d);
         }
@@ -286,7 +353,7 @@ unsafe fn block(
             let (lo, hi) = (lo.min(keys), hi.min(keys));
             softmax_gradient(isa, m, r, keys, lo, hi, plan.cap(), lse, mean, a.scores, a.slopes);
         }
-        if task.keys {
+        if task.of.keys() {
             for (s, k0) in (0..keys).step_by(KC).enumerate() {
                 let (k, s) = ((keys - k0).min(KC), s * m * LDP);
                 for (e, e0) in (0..d).step_by(KC).enumerate() {
@@ -296,12 +363,12 @@ unsafe fn block(
                 }
             }
         }
-        if !task.queries {
+        if !task.of.queries() {
             return;
         }
         weighted(isa, m, d, keys, a.slopes, a.k.add(offset * d), a.dq);
-        // Earlier chunks have left their sum where the gradient goes; the chunk of the diagonal is the last.
-        let (opens, closes) = (plan.shape.first_key(i0) >= c0, i1 <= c0 + CHUNK);
+        // Earlier runs have left their sum where the gradient goes; the run of the diagonal is the last.
+        let (opens, closes) = (plan.shape.first_key(i0) >= run.first, i1 <= run.first + run.count);
         if closes {
             std::ptr::write_bytes(a.gain, 0, d);
         }
@@ -318,7 +385,7 @@ unsafe fn block(
             }
         }
         if closes && !plan.query.gain.is_null() {
-            let part = (task.blocks_before + i0 / plan.block()) * plan.shape.kv_heads + kh;
+            let part = (call.blocks_before[reader] + q0 / plan.block()) * plan.shape.kv_heads + kh;
             std::ptr::copy_nonoverlapping(a.gain, call.q_parts.at(part * d), d);
         }
     }

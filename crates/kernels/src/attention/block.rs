@@ -96,6 +96,19 @@ impl<'a> Plan<'a> {
         self.rotary.map_or(std::ptr::null(), |r| r.row(row).as_ptr())
     }
 
+    /// The keys of a document in the order of its positions, those of the one that it continues before its own, up to
+    /// [`CHUNK`] at a time.
+    pub(crate) fn runs(&self, document: usize) -> impl Iterator<Item = Run> {
+        let parent = self.shape.parent(document).map(|p| (&self.shape.documents[p], 0));
+        let own = (&self.shape.documents[document], self.shape.before(document));
+        parent.into_iter().chain([own]).flat_map(|(rows, first)| {
+            let (start, len) = (rows.start, rows.len());
+            let run =
+                move |at: usize| Run { start: start + at, first: first + at, count: CHUNK.min(len - at) };
+            (0..len).step_by(CHUNK).map(run)
+        })
+    }
+
     /// Keys of a document that block `i0..i1` sees.
     pub(crate) fn visible(&self, i0: usize, i1: usize) -> Range<usize> {
         self.shape.first_key(i0)..i1
@@ -263,7 +276,17 @@ pub(crate) unsafe fn weighted(
     }
 }
 
-/// A run of keys: `[first, first + count)` of a document, `first` a multiple of 32.
+/// Keys that lie one after another, as a document counts them.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    /// Row of the first.
+    pub(crate) start: usize,
+    /// Its position in the document.
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+}
+
+/// A run of keys: `[first, first + count)` of a document.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys {
     pub(crate) first: usize,

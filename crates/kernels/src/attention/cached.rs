@@ -22,6 +22,7 @@ fn check(plan: &Plan<'_>, cache: &KvCache) {
         s.kv_heads,
         s.head_dim
     );
+    assert!(s.parents.is_empty(), "kv cache: a sequence's past lies in its cache, expected no parents");
     assert!(
         s.documents.len() == cache.sequences(),
         "kv cache: {} row ranges for {} sequences, expected one each (empty where a sequence has no new row)",

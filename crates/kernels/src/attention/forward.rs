@@ -21,7 +21,8 @@ use rayon::prelude::*;
 /// use burnish_kernels::{AttentionShape, attention_forward};
 ///
 /// let shape =
-///     AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, softcap: None, window: None, documents: &[0..2] };
+///     AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, softcap: None, window: None,
+///     documents: &[0..2], parents: &[] };
 /// // Rows of q | k | v; the first token sees only itself.
 /// let y = attention_forward(&[1.0, 0.0, 1.0, 0.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0, 5.0, 6.0], &shape, None, None);
 /// assert_eq!(y.out, [3.0, 4.0, 4.0, 5.0]);
@@ -48,7 +49,8 @@ pub fn attention_forward(
 /// use burnish_kernels::{AttentionShape, attention_forward_peaks};
 ///
 /// let shape =
-///     AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, softcap: None, window: None, documents: &[0..2] };
+///     AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, softcap: None, window: None,
+///     documents: &[0..2], parents: &[] };
 /// // Rows of q | k | v; the first query would score 9 on the second key, which it does not see.
 /// let qkv = [1.0, 0.0, 2.0, 0.0, 3.0, 4.0, 0.5, 0.0, 9.0, 0.0, 5.0, 6.0];
 /// assert_eq!(attention_forward_peaks(&qkv, &shape, None, None).1, [4.5]);
@@ -97,7 +99,7 @@ fn forward(plan: &Plan<'_>, peaks: Option<&mut [f32]>) -> AttentionOut {
     out
 }
 
-/// Queries `from..to` of a document or sequence (positions) for one key head.
+/// Queries `from..to` of a document's or sequence's own rows for one key head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task {
     pub(crate) sequence: usize,
@@ -132,8 +134,9 @@ pub(crate) fn tasks(plan: &Plan<'_>, wanted: usize) -> Vec<Task> {
 unsafe fn run(plan: &Plan<'_>, task: &Task, out: Ptr, lse: Ptr, peaks: Ptr) {
     let (isa, d, g) = (plan.isa, plan.shape.head_dim, plan.shape.group());
     let (h, kv, kh) = (plan.shape.heads, plan.shape.kv_heads, task.kh);
-    let seen = plan.visible(task.from, task.to);
-    let chunk = CHUNK.min((seen.end - seen.start / NR * NR).next_multiple_of(NR));
+    let before = plan.shape.before(task.sequence);
+    let seen = plan.visible(before + task.from, before + task.to);
+    let chunk = CHUNK.min((seen.len() + NR).next_multiple_of(NR));
     let sizes = [d * chunk, d * chunk, d * chunk, plan.packed_len(), plan.scores_len(), sum_len(plan), d];
     scratch(sizes.iter().map(|n| n.next_multiple_of(16)).sum(), |w| {
         let mut at = 0;
@@ -141,36 +144,39 @@ unsafe fn run(plan: &Plan<'_>, task: &Task, out: Ptr, lse: Ptr, peaks: Ptr) {
             at += n.next_multiple_of(16);
             w.wrapping_add(at - n.next_multiple_of(16))
         });
-        let mut first = seen.start / CHUNK * CHUNK;
-        while first < seen.end {
-            // A chunk begins at the same key whatever the task; its part before the first visible key is skipped.
-            let from = seen.start.max(first) / NR * NR;
-            let count = (first + CHUNK).min(seen.end) - from;
-            // SAFETY: the chunk's rows lie in the document; the work areas have room for a chunk and a block.
+        for run in plan.runs(task.sequence) {
+            let (lo, hi) = (seen.start.max(run.first), seen.end.min(run.first + run.count));
+            if lo >= hi {
+                continue;
+            }
+            // A run begins at the same key whatever the task; its part before the first visible key is skipped.
+            let skipped = (lo - run.first) / NR * NR;
+            let (start, from) = (run.start + skipped, run.first + skipped);
+            let count = hi - from;
+            // SAFETY: the run's rows lie in a document; the work areas have room for a chunk and a block.
             unsafe {
                 for r in 0..count {
-                    let t = task.start + from + r;
+                    let t = start + r;
                     plan.prefetch_key(t + AHEAD, kh);
                     rows::apply(isa, plan.key, plan.head(t, h + kh), plan.table(t), k.add(r * d));
                     std::ptr::copy_nonoverlapping(plan.head(t, h + kv + kh), v.add(r * d), d);
                 }
                 panels(isa, count, d, k, kt);
                 let keys = Keys { first: from, count, panels: kt, values: v };
-                let mut i0 = task.from;
-                while i0 < task.to {
-                    let i1 = (i0 + plan.block()).min(task.to);
-                    let t = task.start + i0;
+                let mut p0 = task.from;
+                while p0 < task.to {
+                    let p1 = (p0 + plan.block()).min(task.to);
+                    let (t, i0, i1) = (task.start + p0, before + p0, before + p1);
                     if super::block::overlap(plan, i0, i1, (from, count)).is_some() {
-                        plan.pack_queries(t, i1 - i0, kh, row, q);
-                        plan.prefetch_queries(task.start + i1, plan.block().min(task.to - i1), kh);
+                        plan.pack_queries(t, p1 - p0, kh, row, q);
+                        plan.prefetch_queries(task.start + p1, plan.block().min(task.to - p1), kh);
                         let o = out.at(t * plan.shape.out_width() + kh * g * d);
                         let work = Work { scores, sum, peaks: peaks.0 };
                         attend(plan, i0, i1, q, keys, work, o, lse.at(t * h + kh * g));
                     }
-                    i0 = i1;
+                    p0 = p1;
                 }
             }
-            first += CHUNK;
         }
     });
 }

@@ -7,6 +7,9 @@ use std::ops::Range;
 /// Tokens of every document lie one after another in `[tokens, ...]` buffers; there is no padding and no mask
 /// tensor. Attention is causal inside each document and never crosses from one to another. Rows that belong to no
 /// document come out as zeros.
+///
+/// A document may continue another (several completions one prompt): its tokens see all of that one's as well, before
+/// their own, and its positions go on from there.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape<'a> {
     /// Query heads.
@@ -23,6 +26,8 @@ pub struct AttentionShape<'a> {
     pub window: Option<usize>,
     /// Disjoint row ranges, one per document.
     pub documents: &'a [Range<usize>],
+    /// For each document the one that it continues, which continues none itself; empty where none does.
+    pub parents: &'a [Option<usize>],
 }
 
 impl AttentionShape<'_> {
@@ -39,6 +44,16 @@ impl AttentionShape<'_> {
     /// Query heads that share one key head.
     pub(crate) fn group(&self) -> usize {
         self.heads / self.kv_heads
+    }
+
+    /// The document that this one continues.
+    pub(crate) fn parent(&self, document: usize) -> Option<usize> {
+        self.parents.get(document).copied().flatten()
+    }
+
+    /// Tokens that a document's own see before them.
+    pub(crate) fn before(&self, document: usize) -> usize {
+        self.parent(document).map_or(0, |parent| self.documents[parent].len())
     }
 
     /// First key visible to query `i` of a document.
@@ -73,6 +88,19 @@ impl AttentionShape<'_> {
                 "attention: documents {:?} and {:?} overlap, expected disjoint row ranges",
                 pair[0],
                 pair[1]
+            );
+        }
+        assert!(
+            self.parents.is_empty() || self.parents.len() == self.documents.len(),
+            "attention: {} parents for {} documents, expected one each or none",
+            self.parents.len(),
+            self.documents.len()
+        );
+        for (document, parent) in self.parents.iter().enumerate() {
+            assert!(
+                parent.is_none_or(|p| p < self.documents.len() && p != document && self.parents[p].is_none()),
+                "attention: document {document} continues {parent:?}, expected one of {} that continues none",
+                self.documents.len()
             );
         }
         if let Some(last) = ranges.last() {

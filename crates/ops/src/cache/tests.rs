@@ -25,7 +25,15 @@ fn close(what: &str, got: &[f32], expected: &[f32]) {
 }
 
 fn shape(window: Option<usize>) -> AttentionShape {
-    AttentionShape { heads: 4, kv_heads: 2, head_dim: 8, scale: 0.35, softcap: None, window }
+    AttentionShape {
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        scale: 0.35,
+        softcap: None,
+        window,
+        parents: Arc::default(),
+    }
 }
 
 const WIDTH: usize = 64;

@@ -12,7 +12,7 @@ use crate::{AnyTensor, OpsError, apply};
 const OP: &str = "attention";
 
 pub(crate) fn kernel_shape<'a>(
-    s: &AttentionShape,
+    s: &'a AttentionShape,
     documents: &'a [Range<usize>],
 ) -> kernels::AttentionShape<'a> {
     kernels::AttentionShape {
@@ -23,6 +23,7 @@ pub(crate) fn kernel_shape<'a>(
         softcap: s.softcap,
         window: s.window,
         documents,
+        parents: &s.parents,
     }
 }
 

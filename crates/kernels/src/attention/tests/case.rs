@@ -23,6 +23,7 @@ pub(super) struct Case {
     pub(super) head_dim: usize,
     pub(super) rows: usize,
     pub(super) documents: Vec<Range<usize>>,
+    pub(super) parents: Vec<Option<usize>>,
     pub(super) window: Option<usize>,
     pub(super) softcap: Option<f32>,
     pub(super) rotary_dim: usize,
@@ -34,8 +35,8 @@ pub(super) struct Problem {
     pub(super) case: Case,
     pub(super) qkv: Vec<f32>,
     pub(super) d_out: Vec<f32>,
-    table: Vec<f32>,
-    positions: Vec<u32>,
+    pub(super) table: Vec<f32>,
+    pub(super) positions: Vec<u32>,
     gain_q: Vec<f32>,
     gain_k: Vec<f32>,
 }
@@ -49,7 +50,8 @@ impl Case {
             at += n;
         }
         let (window, softcap, rotary_dim, norm) = (None, None, 0, false);
-        Self { heads, kv_heads, head_dim, rows: at, documents, window, softcap, rotary_dim, norm }
+        let parents = vec![];
+        Self { heads, kv_heads, head_dim, rows: at, documents, parents, window, softcap, rotary_dim, norm }
     }
 
     pub(super) fn window(mut self, w: usize) -> Self {
@@ -118,6 +120,7 @@ impl Problem {
             softcap: self.case.softcap,
             window: self.case.window,
             documents: &self.case.documents,
+            parents: &self.case.parents,
         }
     }
 

@@ -8,6 +8,7 @@
 mod cached;
 mod case;
 mod exact;
+mod parents;
 mod peaks;
 mod reference;
 

@@ -63,6 +63,7 @@ fn hidden_pairs_do_not_count() {
             softcap: None,
             window,
             documents,
+            parents: &[],
         };
         attention_forward_peaks(&qkv, &shape, None, None).1
     };

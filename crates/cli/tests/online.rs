@@ -202,6 +202,8 @@ fn what_cannot_be_is_refused() {
         &["--zero_stage=3", "--no_ds3_gather_for_generation"],
         &["ds3_gather_for_generation", "leave it on"],
     );
+    let blind = ["--per_device_train_batch_size=8", "--reward_funcs=exact_match_reward"];
+    says(&blind, &["no reward function could score", "exact_match_reward", "solution"]);
     let few = ["--max_steps=2", "--per_device_train_batch_size=8", "--save_steps=1"];
     ok(&words("grpo", &out, &few));
     let other = ["--max_steps=3", "--num_generations=2", "--resume_from_checkpoint=true"];

@@ -1,8 +1,8 @@
 //! Reward functions by name.
 
 use crate::{
-    Accuracy, CosineScaled, FinalAnswer, Length, ReasoningAccuracy, RepetitionPenalty, RewardError,
-    RewardFunction, SoftOverlongPunishment, ThinkFormat,
+    Accuracy, CosineScaled, ExactMatch, FinalAnswer, Length, ReasoningAccuracy, RepetitionPenalty,
+    RewardError, RewardFunction, SoftOverlongPunishment, ThinkFormat,
 };
 
 /// The names that [`built_in`] knows.
@@ -10,6 +10,7 @@ pub const BUILT_IN: &[&str] = &[
     Accuracy::NAME,
     ReasoningAccuracy::NAME,
     FinalAnswer::NAME,
+    ExactMatch::NAME,
     "think_format_reward",
     CosineScaled::NAME,
     RepetitionPenalty::NAME,
@@ -60,6 +61,7 @@ pub fn built_in(name: &str, options: &BuiltInOptions) -> Result<Box<dyn RewardFu
         Accuracy::NAME => Box::new(Accuracy),
         ReasoningAccuracy::NAME => Box::new(ReasoningAccuracy::new(options.reasoning_delimiters.clone())),
         FinalAnswer::NAME => Box::new(FinalAnswer),
+        ExactMatch::NAME => Box::new(ExactMatch),
         CosineScaled::NAME | "get_cosine_scaled_reward" => Box::new(options.cosine.checked()?),
         "think_format_reward" => Box::new(ThinkFormat),
         SoftOverlongPunishment::NAME | "get_soft_overlong_punishment" => {

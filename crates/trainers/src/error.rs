@@ -73,6 +73,16 @@ pub enum TrainError {
         /// How many completions.
         expected: usize,
     },
+    /// Rewards for nothing.
+    #[error(
+        "no reward function could score any completion of the first generation batch: {}; check that rows have the columns \
+         they read (`solution`) in a form that they know",
+        names.join(", ")
+    )]
+    NothingScored {
+        /// The functions.
+        names: Vec<String>,
+    },
     /// A server did not sample.
     #[error(transparent)]
     Rollout(#[from] RolloutError),

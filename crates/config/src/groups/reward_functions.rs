@@ -10,8 +10,9 @@ options! {
     RewardFunctionOptions, "Rewards";
     /// Folders of models that score texts (`*ForSequenceClassification` with one label), or of adapters of task SEQ_CLS.
     Trl reward_model_name_or_path: Items<PathBuf> = Items(Vec::new());
-    /// Built-in functions: accuracy_reward, reasoning_accuracy_reward, final_answer_reward, think_format_reward,
-    /// get_cosine_scaled_reward, get_repetition_penalty_reward, get_soft_overlong_punishment, length_reward.
+    /// Built-in functions: accuracy_reward, reasoning_accuracy_reward, final_answer_reward, exact_match_reward,
+    /// think_format_reward, get_cosine_scaled_reward, get_repetition_penalty_reward, get_soft_overlong_punishment,
+    /// length_reward.
     Trl reward_funcs: Vec<String> = Vec::new();
     /// Programs that read a JSON line per completion and answer each with a line: a number, or null. Each is one text, split
     /// into words at spaces, with quotes as in a shell; no shell runs it.

@@ -104,7 +104,7 @@ impl SampledBatch {
 }
 
 impl<O: Objective> Online<O> {
-    /// Lays out the completions that train; of each where its targets are.
+    /// Lays out the completions that train, those of a prompt behind it; of each where its targets are.
     fn lay_out(
         prompts: &[PromptExample],
         sampled: &[&Sampled],
@@ -115,6 +115,7 @@ impl<O: Objective> Online<O> {
             prompt: &prompts[s.row].ids,
             completion: &s.ids,
             row: first + at,
+            prompt_row: s.row,
             side: Side::First,
         });
         let (batch, completions) = micro_batch(CompletionCollator::default().completions(documents));

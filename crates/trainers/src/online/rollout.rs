@@ -60,6 +60,9 @@ impl<O: Objective> Online<O> {
         };
         self.serve_adapter(rank, beside, number)?;
         let (sampled, tally) = self.roll_out(rank, beside.reference.as_ref(), &wanted)?;
+        if number == 0 && sampled.iter().all(|s| s.rewards.iter().all(Option::is_none)) {
+            return Err(TrainError::NothingScored { names: self.scoring.names().to_vec() });
+        }
         if let Some(log) = &mut beside.log {
             let tokenizer = &rank.setup.prepared.tokenizer;
             let texts = sampled.iter().map(|s| tokenizer.decode(&s.ids, true));
@@ -74,7 +77,11 @@ impl<O: Objective> Online<O> {
             });
             log.write(done + 1, lines)?;
         }
-        // A step that takes a part of the batch takes completions of many prompts.
+        if self.rows_of_step(rank).is_multiple_of(self.rounds.batch()) {
+            // A step takes all of it, and completions that lie together share their prompt.
+            return Ok((sampled, tally));
+        }
+        // A step takes completions of many prompts.
         let order = Stream::new(rank.setup.options.training.seed, "rollouts.order").at(number);
         let mut kept: Vec<Option<Sampled>> = sampled.into_iter().map(Some).collect();
         let order = order.permutation(kept.len()).into_iter();
@@ -84,13 +91,15 @@ impl<O: Objective> Online<O> {
 
     /// Whether a generation batch still trains after an update that it took part in.
     fn trains_late(&self, rank: &Rank<'_>) -> bool {
+        !self.rows_of_step(rank).is_multiple_of(self.rounds.batch() * self.options.num_iterations)
+    }
+
+    /// Completions of a full step on all ranks.
+    fn rows_of_step(&self, rank: &Rank<'_>) -> usize {
         let options = &rank.setup.options;
-        let step = options.ranks.global_batch_size.unwrap_or(
-            options.training.per_device_train_batch_size
-                * rank.dp.size()
-                * options.training.gradient_accumulation_steps,
-        );
-        !step.is_multiple_of(self.rounds.batch() * self.options.num_iterations)
+        let (rows, steps) =
+            (options.training.per_device_train_batch_size, options.training.gradient_accumulation_steps);
+        options.ranks.global_batch_size.unwrap_or(rows * rank.dp.size() * steps)
     }
 
     /// How evaluation chooses tokens: by draws of its own, the same every time.

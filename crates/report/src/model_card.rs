@@ -27,6 +27,8 @@ pub struct ModelCard<'a> {
     pub trainer: &'a str,
     /// What was made.
     pub produced: Produced,
+    /// Whether the model scores texts instead of writing them.
+    pub scores: bool,
     /// Whether the model has a chat template, which decides the example's form.
     pub conversational: bool,
     /// Options that differ from their defaults, as written.
@@ -75,9 +77,10 @@ impl ModelCard<'_> {
             Produced::Adapter => "peft",
             Produced::Model => "transformers",
         };
+        let task = if self.scores { "text-classification" } else { "text-generation" };
         let _ = writeln!(
             card,
-            "---\nbase_model: {}\nlibrary_name: {library}\nmodel_name: {}\npipeline_tag: text-generation\ntags:\n- burnish\n- {}",
+            "---\nbase_model: {}\nlibrary_name: {library}\nmodel_name: {}\npipeline_tag: {task}\ntags:\n- burnish\n- {}",
             yaml(self.base_model),
             yaml(self.name),
             self.trainer
@@ -93,6 +96,9 @@ impl ModelCard<'_> {
             Produced::Adapter => (self.base_model, format!(" --adapter_name_or_path {}", shell(self.name))),
             Produced::Model => (self.name, String::new()),
         };
+        if self.scores {
+            return self.score_with_it(card, model, &adapter);
+        }
         let prompt = self.sample.map_or("Hello", |(prompt, _)| prompt);
         let _ = writeln!(
             card,
@@ -123,6 +129,28 @@ impl ModelCard<'_> {
             "{import}{tokenizer}\n\nmodel = {class}.from_pretrained({folder})\ntokenizer = \
              AutoTokenizer.from_pretrained({folder})\n{inputs}\noutput = model.generate(**inputs, max_new_tokens=64)\n\
              print(tokenizer.decode(output[0], skip_special_tokens=True))\n```\n"
+        );
+    }
+
+    fn score_with_it(&self, card: &mut String, model: &str, adapter: &str) {
+        let (class, import) = match self.produced {
+            Produced::Adapter => (
+                "AutoPeftModelForSequenceClassification",
+                "from peft import AutoPeftModelForSequenceClassification\nfrom transformers import AutoTokenizer",
+            ),
+            Produced::Model => (
+                "AutoModelForSequenceClassification",
+                "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
+            ),
+        };
+        let folder = python(self.name);
+        let _ = writeln!(
+            card,
+            "## Use it\n\n```sh\nburnish score --model_name_or_path {}{adapter} --dataset_name rows.jsonl\n```\n\n\
+             ```python\n{import}\n\nmodel = {class}.from_pretrained({folder}, num_labels=1)\ntokenizer = \
+             AutoTokenizer.from_pretrained({folder})\ninputs = tokenizer(\"Hello\", return_tensors=\"pt\")\n\
+             print(model(**inputs).logits[0, 0].item())\n```\n",
+            shell(model),
         );
     }
 

@@ -21,6 +21,7 @@ fn card(produced: Produced, sample: Option<(&str, &str)>) -> String {
         dataset: "rows.jsonl",
         trainer: "sft",
         produced,
+        scores: false,
         conversational: true,
         options: &options,
         records: &records,

@@ -68,6 +68,19 @@ impl Inference {
 
     fn rank(&self, world: &World) -> Result<InferenceRank, TrainError> {
         let (dp, tp) = axes(world, self.tp_size)?;
+        self.on(world.group().channel("rows"), dp, tp)
+    }
+
+    /// This model on the ranks of another, for programs that use both: what one of them says comes before what the other
+    /// says next, on every rank.
+    ///
+    /// # Errors
+    /// If the model cannot be divided so, or a file is damaged.
+    pub fn beside(&self, rank: &InferenceRank) -> Result<InferenceRank, TrainError> {
+        self.on(rank.world.clone(), rank.dp.clone(), rank.tp.clone())
+    }
+
+    fn on(&self, world: Group, dp: Group, tp: Tp) -> Result<InferenceRank, TrainError> {
         let tuning = self.adapter.as_ref().map_or(Tuning::None, Tuning::Adapter);
         let mut planned = Planned::new(&self.folder, &tuning, Dtype::F32, 0)?;
         if self.tp_size > 1 {
@@ -82,7 +95,7 @@ impl Inference {
                 model
             }
         };
-        Ok(InferenceRank { world: world.group().channel("rows"), dp, tp, decoder: model.decoder })
+        Ok(InferenceRank { world, dp, tp, decoder: model.decoder })
     }
 }
 
@@ -107,6 +120,12 @@ impl InferenceRank {
     #[must_use]
     pub fn with_lead(&self) -> bool {
         self.dp.rank() == 0
+    }
+
+    /// Whether this rank is the first of those that share layers: what it says of a row is said once.
+    #[must_use]
+    pub fn leads_layers(&self) -> bool {
+        self.tp.rank() == 0
     }
 
     /// This rank's part of the model.

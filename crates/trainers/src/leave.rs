@@ -142,6 +142,7 @@ impl Setup {
             dataset: &self.options.data.dataset_name,
             trainer: self.trainer,
             produced: if adapter { Produced::Adapter } else { Produced::Model },
+            scores: self.scores,
             conversational: self.prepared.templates.is_some(),
             options: &self.changed,
             records: &outcome.records,

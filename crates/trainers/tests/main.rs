@@ -1,5 +1,6 @@
-//! Runs against recordings of TRL.
+//! Against recordings of TRL: runs, and what scores completions.
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 mod known_recordings;
+mod reward_folder;
 mod trl_runs;

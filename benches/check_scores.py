@@ -1,4 +1,4 @@
-"""Compares `burnish score` with Transformers and PEFT: the log-probability of every text row.
+"""Compares `burnish score` with Transformers and PEFT: every text row's log-probability, or its score by a reward model.
 
     burnish score --model_name_or_path BASE [--adapter_name_or_path ADAPTER] --dataset_name rows.jsonl --output_file s.jsonl
     python benches/check_scores.py BASE rows.jsonl s.jsonl [--adapter ADAPTER]
@@ -23,7 +23,11 @@ def main():
     parser.add_argument("--tolerance", type=float, default=1e-4)
     given = parser.parse_args()
     tokenizer = transformers.AutoTokenizer.from_pretrained(given.base)
-    model = transformers.AutoModelForCausalLM.from_pretrained(given.base, dtype=torch.float32)
+    with open(given.scores) as scores:
+        of_texts = "score" in json.loads(scores.readline())
+    auto = transformers.AutoModelForSequenceClassification if of_texts else transformers.AutoModelForCausalLM
+    labels = {"num_labels": 1} if of_texts else {}
+    model = auto.from_pretrained(given.base, dtype=torch.float32, **labels)
     if given.adapter:
         import peft
 
@@ -37,6 +41,14 @@ def main():
             if not text.endswith(tokenizer.eos_token):
                 text += tokenizer.eos_token
             ids = torch.tensor([tokenizer(text)["input_ids"][: given.max_length]])
+            if of_texts:
+                model.config.pad_token_id = tokenizer.pad_token_id
+                with torch.no_grad():
+                    expected = model(ids).logits[0, 0].item()
+                assert score["num_tokens"] == ids.shape[1], (score, ids.shape)
+                worst = max(worst, abs(score["score"] - expected) / max(1.0, abs(expected)))
+                count += 1
+                continue
             with torch.no_grad():
                 logprobs = model(ids).logits[0, :-1].double().log_softmax(-1)
             sum_logprob = logprobs.gather(1, ids[0, 1:, None]).sum().item()

@@ -1,4 +1,4 @@
-//! `burnish score`: each row's log-probability.
+//! `burnish score`: each row's log-probability, or its score where the model is one that scores texts.
 
 use std::process::ExitCode;
 
@@ -6,8 +6,8 @@ use anyhow::bail;
 use burnish_config::ScoreOptions;
 use burnish_data::{Collator, Example, Row, Source};
 use burnish_losses::TokenLoss;
-use burnish_models::{Decoder, Mode};
-use burnish_trainers::{MicroBatch, TrainError, prepare_rows, supervised};
+use burnish_models::{Decoder, Mode, Output};
+use burnish_trainers::{MicroBatch, TrainError, prepare_rows, scores as text_scores, supervised};
 use serde_json::json;
 
 use crate::model::{Lines, Loaded};
@@ -22,7 +22,9 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let parse = |record| Row::parse(record, &rows.rules.text_field);
     let Some(first) = source.records().next() else { bail!("{}: no rows to score", source.name()) };
     // The first row decides for all, whichever rank scores it.
+    let of_texts = folder.spec().output == Output::Score;
     let completion_only = match options.preparation.completion_only_loss {
+        _ if of_texts => false,
         Some(only) => only,
         None => parse(first?)?.has_prompt_and_completion,
     };
@@ -34,6 +36,18 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
             examples.push(preparer.prepared(&parse(record)?, completion_only)?);
         }
         let mut said = String::new();
+        if of_texts {
+            let texts: Vec<Vec<u32>> = examples
+                .into_iter()
+                .map(|example| example.map(|e| e.input_ids).unwrap_or_default())
+                .collect();
+            let scores = text_scores(decoder, &texts, rows.tokenizer.pad_id())?;
+            for ((index, score), text) in (first_row..).zip(scores).zip(&texts) {
+                let line = json!({"index": index, "score": score, "num_tokens": text.len()});
+                said.push_str(&format!("{line}\n"));
+            }
+            return Ok(said);
+        }
         for (index, (sum, tokens)) in (first_row..).zip(scores(decoder, &examples)?) {
             let line = json!({"index": index, "sum_logprob": sum, "num_tokens": tokens});
             said.push_str(&format!("{line}\n"));

@@ -210,6 +210,36 @@ fn a_reward_model_is_left_as_transformers_and_peft_have_it() {
     let config = json(&adapter.join("adapter_config.json"));
     assert_eq!(config["task_type"], "SEQ_CLS");
     assert!(config["modules_to_save"].to_string().contains("score"), "{config}");
+    let card = std::fs::read_to_string(adapter.join("README.md")).unwrap();
+    assert!(card.contains("pipeline_tag: text-classification") && card.contains("num_labels=1"), "{card}");
+    // Texts score the same with the adapter and with what it is merged into.
+    let merged = root.path().join("merged");
+    let (base, of) = (format!("--model_name_or_path={}", model().display()), |option: &str, path: &Path| {
+        format!("--{option}={}", path.display())
+    });
+    let given = of("adapter_name_or_path", &adapter);
+    let into = [of("output_dir", &merged), "--dtype=float32".to_owned()];
+    ok(&[&["merge".to_owned(), base.clone(), given.clone()][..], &into].concat());
+    assert_eq!(json(&merged.join("config.json"))["architectures"][0], "LlamaForSequenceClassification");
+    assert!(json(&merged.join("config.json"))["pad_token_id"].is_u64());
+    let scores = |words: &[String]| -> Vec<f64> {
+        let said =
+            ok(&[&["score".to_owned()][..], words, &[of("dataset_name", &rows("text.jsonl"))]].concat());
+        let score = |line: &str| serde_json::from_str::<Value>(line).unwrap()["score"].as_f64().unwrap();
+        said.lines().map(score).collect()
+    };
+    let one = scores(&[base.clone(), given.clone()]);
+    assert!(one.len() > 5 && one.iter().any(|score| (score - one[0]).abs() > 1e-3), "{one:?}");
+    let ranks = text(&["--nproc=2", "--tp_size=2"]);
+    for other in
+        [scores(&[of("model_name_or_path", &merged)]), scores(&[&[base, given][..], &ranks].concat())]
+    {
+        assert!(one.iter().zip(&other).all(|(a, b)| (a - b).abs() < 1e-4), "{one:?} {other:?}");
+    }
+}
+
+fn text(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
 }
 
 /// An adapter in bf16's company: fp32 factors over a bf16 base, gathered together.

@@ -51,7 +51,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
 }
 
 /// The folder's settings, with what the options say.
-fn settings(
+pub(crate) fn settings(
     folder: &ModelFolder,
     tokenizer: &Tokenizer,
     options: &GenerationOptions,

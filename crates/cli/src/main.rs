@@ -8,6 +8,7 @@ mod model;
 mod plan;
 mod score;
 mod train;
+mod win_rate;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,7 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "generate" => generate::run(rest),
         "score" => score::run(rest),
         "eval" => eval::run(rest),
+        "win-rate" => win_rate::run(rest),
         "plan" => plan::run(rest),
         "merge" => merge::run(rest),
         "convert" => convert::run(rest),

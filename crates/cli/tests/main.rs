@@ -18,3 +18,4 @@ mod rollout_server;
 mod sameness;
 mod shared_traffic;
 mod tensor_parallel;
+mod win_rate;

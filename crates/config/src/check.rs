@@ -12,13 +12,13 @@ use crate::choice::{
 };
 use crate::command::{
     ConvertOptions, DpoOptions, EvalOptions, GenerateOptions, KtoOptions, MergeOptions, PlanOptions,
-    RewardOptions, ScoreOptions, SftOptions,
+    RewardOptions, ScoreOptions, SftOptions, WinRateOptions,
 };
 use crate::fault::{Fault, Origin};
 use crate::groups::{
     DpoLossOptions, GenerationOptions, InferenceRankOptions, LoggingOptions, LoraOptions, ModelOptions,
     MuonOptions, PackingOptions, PrecomputeOptions, PreparationOptions, RankOptions, ReferenceOptions,
-    SourceOptions, TrainingOptions,
+    RewardFunctionOptions, SourceOptions, TrainingOptions,
 };
 use crate::raw::Raw;
 use crate::setting::Resume;
@@ -678,6 +678,65 @@ impl GenerateOptions {
         if self.prompts.prompt.0.is_some() && self.ranks.nproc > self.ranks.tp_size {
             checks.note("one prompt takes tp_size ranks; the others have nothing to do");
         }
+    }
+}
+
+impl RewardFunctionOptions {
+    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
+        for path in &self.reward_model_name_or_path.0 {
+            checks.folder("reward_model_name_or_path", path, "");
+        }
+        let timeout = self.reward_command_timeout;
+        checks.range(
+            "reward_command_timeout",
+            timeout > 0.0 && timeout <= 1e9,
+            "a number of seconds above 0",
+        );
+        let functions =
+            self.reward_model_name_or_path.0.len() + self.reward_funcs.len() + self.reward_command.0.len();
+        if self.reward_weights.as_ref().is_some_and(|weights| weights.len() != functions) {
+            checks.conflict("reward_weights", format!("{functions} reward functions"), "give one for each");
+        }
+    }
+}
+
+impl WinRateOptions {
+    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
+        self.model.ranges(checks);
+        let target = &self.target;
+        checks.rows("dataset_name", &target.dataset_name);
+        for (name, path) in [
+            ("reference_model_name_or_path", &target.reference_model_name_or_path),
+            ("reference_adapter_name_or_path", &target.reference_adapter_name_or_path),
+        ] {
+            if let Some(path) = path {
+                checks.folder(name, path, "");
+            }
+        }
+        let other = target.reference_model_name_or_path.is_some()
+            || target.reference_adapter_name_or_path.is_some()
+            || self.model.adapter_name_or_path.is_some();
+        if !other {
+            checks.faults.push(Fault::Required {
+                name: "reference_model_name_or_path",
+                doc: "the model to win over, or --adapter_name_or_path to compare an adapter with its base"
+                    .into(),
+            });
+        }
+        let rewards = &self.rewards;
+        if rewards.reward_model_name_or_path.0.is_empty()
+            && rewards.reward_funcs.is_empty()
+            && rewards.reward_command.0.is_empty()
+        {
+            checks.faults.push(Fault::Required {
+                name: "reward_model_name_or_path",
+                doc: "what scores completions, or --reward_funcs or --reward_command".into(),
+            });
+        }
+        rewards.conflicts(checks);
+        checks.range("per_device_eval_batch_size", target.per_device_eval_batch_size >= 1, AT_LEAST_1);
+        self.generation.conflicts(checks);
+        self.ranks.ranges(checks);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::groups::{
     ModelOptions, MuonOptions, PackingOptions, PrecomputeOptions, PreferenceRowOptions, PreparationOptions,
     PromptOptions, PromptRowOptions, RankOptions, ReferenceOptions, RewardFunctionOptions, RewardLossOptions,
     RewardRowOptions, RlooLossOptions, RolloutOptions, SourceOptions, SupervisedOptions, TrainingOptions,
+    WinRateTargetOptions,
 };
 use crate::help;
 use crate::raw::Raw;
@@ -484,7 +485,7 @@ commands! {
     }
 
     /// Options of `burnish score`.
-    ScoreOptions, "score", "Write each row's log-probability under a model",
+    ScoreOptions, "score", "Write each row's log-probability under a model, or its score by a reward model",
     needs ["model_name_or_path", "dataset_name"], {
         /// The model.
         model: ModelOptions,
@@ -511,6 +512,21 @@ commands! {
         packing: PackingOptions,
         /// Batches.
         batches: BatchOptions,
+        /// The ranks.
+        ranks: InferenceRankOptions,
+    }
+
+    /// Options of `burnish win-rate`.
+    WinRateOptions, "win-rate", "Say how often a model's completions score higher than those of another",
+    needs ["model_name_or_path", "dataset_name"], {
+        /// The model.
+        model: ModelOptions,
+        /// What it is compared with, and on which prompts.
+        target: WinRateTargetOptions,
+        /// What scores completions.
+        rewards: RewardFunctionOptions,
+        /// The choice of tokens.
+        generation: GenerationOptions,
         /// The ranks.
         ranks: InferenceRankOptions,
     }

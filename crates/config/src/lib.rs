@@ -2,7 +2,7 @@
 //!
 //! Each option is declared once, in a group ([`groups`]); flags, keys of a YAML or TOML file, `--help` and the reference
 //! all come from that table. Groups make up the options of a command: [`SftOptions`], [`DpoOptions`], [`GenerateOptions`],
-//! [`ScoreOptions`], [`EvalOptions`], [`MergeOptions`], [`ConvertOptions`].
+//! [`ScoreOptions`], [`EvalOptions`], [`WinRateOptions`], [`MergeOptions`], [`ConvertOptions`].
 //!
 //! Flags win over the file, the file over defaults. Everything that is wrong is reported at once ([`ConfigError`]), each
 //! [`Fault`] with its place, the nearest valid name or the values that go; nothing is loaded before.
@@ -45,7 +45,7 @@ pub use choice::{
 pub use command::{
     COMMANDS, Command, CommandInfo, ConvertOptions, DpoOptions, EvalOptions, GenerateOptions, GrpoOptions,
     Invocation, KtoOptions, MergeOptions, PlanOptions, Resolved, RewardOptions, RlooOptions, ScoreOptions,
-    SftOptions, nearest_command,
+    SftOptions, WinRateOptions, nearest_command,
 };
 pub use fault::{ConfigError, Fault, Origin};
 pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};

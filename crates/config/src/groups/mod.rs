@@ -17,6 +17,7 @@ mod reward_functions;
 mod rloo;
 mod rollout;
 mod training;
+mod win_rate;
 
 pub use convert::ConvertTargetOptions;
 pub use data::{
@@ -37,3 +38,4 @@ pub use reward_functions::RewardFunctionOptions;
 pub use rloo::RlooLossOptions;
 pub use rollout::{PromptRowOptions, RolloutOptions};
 pub use training::{BatchOptions, SupervisedOptions, TrainingOptions};
+pub use win_rate::WinRateTargetOptions;

@@ -5,6 +5,7 @@
 //! depend on the other tokens of the call.
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+#![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and token")]
 #![allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 
 use super::{Input, Linear, Weight, check, linears_forward};
@@ -17,10 +18,8 @@ use crate::tasks::tasks;
 const FEW: usize = 32;
 /// Floats of weights that a task reads.
 const TASK: usize = 32 << 10;
-/// Rows of weights in a tile.
+/// Rows of weights in a tile, at most.
 const ROWS: usize = 4;
-/// Tokens in a tile.
-const TOKENS: usize = 4;
 
 /// Whether `tokens` rows go through `layers` here.
 pub(crate) fn applies(tokens: usize, layers: &[Linear<'_>]) -> bool {
@@ -85,7 +84,9 @@ unsafe fn tail<S: Lanes, E: Element>(p: *const E, n: usize) -> S::V {
     S::load(values.as_ptr())
 }
 
-/// `R` rows of weights times `T` tokens.
+/// `R` rows of weights times `T` tokens; the rows that follow are called for while these are read.
+///
+/// Each sum runs along its row in one vector, whatever `R` and `T`: its bits do not depend on them.
 #[inline(always)]
 unsafe fn tile<S: Lanes, E: Element, const R: usize, const T: usize>(
     k: usize,
@@ -95,25 +96,35 @@ unsafe fn tile<S: Lanes, E: Element, const R: usize, const T: usize>(
     ldy: usize,
 ) {
     let mut acc = [[S::splat(0.0); T]; R];
+    // Vectors of weights in a cache line.
+    let line = (64 / size_of::<E>() / S::N).max(1);
     let mut j = 0;
-    while j + S::N <= k {
-        let x: [S::V; T] = std::array::from_fn(|t| S::load(x.add(t * k + j)));
-        for (r, acc) in acc.iter_mut().enumerate() {
-            let w = E::load::<S>(w.add(r * k + j));
-            for (acc, x) in acc.iter_mut().zip(x) {
-                *acc = S::fma(w, x, *acc);
-            }
+    while j + line * S::N <= k {
+        for r in 0..R {
+            S::prefetch(w.wrapping_add((R + r) * k + j).cast());
         }
-        j += S::N;
+        for _ in 0..line {
+            let w: [S::V; R] = std::array::from_fn(|r| E::load::<S>(w.add(r * k + j)));
+            for t in 0..T {
+                let x = S::load(x.add(t * k + j));
+                for r in 0..R {
+                    acc[r][t] = S::fma(w[r], x, acc[r][t]);
+                }
+            }
+            j += S::N;
+        }
     }
-    if j < k {
-        let mask = S::mask(k - j);
+    while j < k {
+        let n = (k - j).min(S::N);
+        let mask = S::mask(n);
         for (r, acc) in acc.iter_mut().enumerate() {
-            let w = tail::<S, E>(w.add(r * k + j), k - j);
+            let w = w.add(r * k + j);
+            let w = if n == S::N { E::load::<S>(w) } else { tail::<S, E>(w, n) };
             for (t, acc) in acc.iter_mut().enumerate() {
                 *acc = S::fma(w, S::load_m(mask, x.add(t * k + j)), *acc);
             }
         }
+        j += S::N;
     }
     for (r, acc) in acc.iter().enumerate() {
         for (t, acc) in acc.iter().enumerate() {
@@ -122,39 +133,29 @@ unsafe fn tile<S: Lanes, E: Element, const R: usize, const T: usize>(
     }
 }
 
+/// `n` rows of weights, `R` at a time, times `T` tokens.
 #[inline(always)]
-unsafe fn strip<S: Lanes, E: Element, const R: usize>(
+unsafe fn rows<S: Lanes, E: Element, const R: usize, const T: usize>(
+    n: usize,
     k: usize,
-    tokens: usize,
     w: *const E,
     x: *const f32,
     y: *mut f32,
     ldy: usize,
 ) {
-    let mut t = 0;
-    while t < tokens {
-        let (x, y) = (x.add(t * k), y.add(t * ldy));
-        t += match tokens - t {
-            1 => {
-                tile::<S, E, R, 1>(k, w, x, y, ldy);
-                1
-            }
-            2 => {
-                tile::<S, E, R, 2>(k, w, x, y, ldy);
-                2
-            }
-            3 => {
-                tile::<S, E, R, 3>(k, w, x, y, ldy);
-                3
-            }
-            _ => {
-                tile::<S, E, R, TOKENS>(k, w, x, y, ldy);
-                TOKENS
-            }
-        };
+    let mut r = 0;
+    while r + R <= n {
+        tile::<S, E, R, T>(k, w.add(r * k), x, y.add(r), ldy);
+        r += R;
+    }
+    while r < n {
+        tile::<S, E, 1, T>(k, w.add(r * k), x, y.add(r), ldy);
+        r += 1;
     }
 }
 
+/// Tokens are taken a few at a time: as many as have their sums in registers. Theirs stay in the first-level cache, and
+/// for all but the first few the weights of a task come from the second-level cache.
 #[inline(always)]
 unsafe fn dots_body<S: Lanes, E: Element>(
     n: usize,
@@ -165,14 +166,25 @@ unsafe fn dots_body<S: Lanes, E: Element>(
     y: *mut f32,
     ldy: usize,
 ) {
-    let mut r = 0;
-    while r + ROWS <= n {
-        strip::<S, E, ROWS>(k, tokens, w.add(r * k), x, y.add(r), ldy);
-        r += ROWS;
-    }
-    while r < n {
-        strip::<S, E, 1>(k, tokens, w.add(r * k), x, y.add(r), ldy);
-        r += 1;
+    let most = if S::ROWS > 6 { 8 } else { 6 };
+    let mut left = tokens.div_ceil(most);
+    let mut t = 0;
+    while t < tokens {
+        // Split evenly: 16 is 6 + 5 + 5.
+        let m = (tokens - t).div_ceil(left);
+        let (x, y) = (x.add(t * k), y.add(t * ldy));
+        match m {
+            1 => rows::<S, E, 4, 1>(n, k, w, x, y, ldy),
+            2 => rows::<S, E, 4, 2>(n, k, w, x, y, ldy),
+            3 => rows::<S, E, 4, 3>(n, k, w, x, y, ldy),
+            4 => rows::<S, E, 2, 4>(n, k, w, x, y, ldy),
+            5 => rows::<S, E, 2, 5>(n, k, w, x, y, ldy),
+            6 => rows::<S, E, 2, 6>(n, k, w, x, y, ldy),
+            7 => rows::<S, E, 2, 7>(n, k, w, x, y, ldy),
+            _ => rows::<S, E, 2, 8>(n, k, w, x, y, ldy),
+        }
+        t += m;
+        left -= 1;
     }
 }
 

@@ -216,7 +216,7 @@ fn decoding_agrees_and_a_token_keeps_its_bits() {
             };
             let decode = |tokens: usize| with_isa(isa, || case.first(tokens).decode());
             let (whole, want) = (decode(32), case.reference());
-            for tokens in [1, 2, 3, 4, 5, 31] {
+            for tokens in [1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 17, 31] {
                 assert_eq!(decode(tokens), whole[..tokens * 341], "{isa:?} {case:?}: {tokens} tokens");
             }
             close(&whole, &want.y[..32 * 341], &format!("{isa:?} {case:?}"));

@@ -125,7 +125,7 @@ fn sequences_join_and_keep_what_they_have_seen() {
         let feed = |cache: &mut KvCache, of: Range<usize>, documents: &[Range<usize>]| {
             cache.attend(&rows(&all, &[of]), documents, None, None).unwrap().to_f32()
         };
-        feed(&mut first, 0..3, &[0..3]);
+        feed(&mut first, 0..3, std::slice::from_ref(&(0..3)));
         feed(&mut second, 3..5, &[0..2, 2..2]);
         let (mut alone, mut empty) = (second.clone(), KvCache::new(shape(None), 1));
         // Those that have seen nothing join too, and are joined.

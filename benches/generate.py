@@ -2,7 +2,7 @@
 """Speed of text generation with a cache of keys and values beside Transformers, interleaved in one session.
 
     generate.py --burnish target/release/examples/generation_speed [--batches 1,16] [--prompt 32] [--new 96]
-                [--repetitions 7] [--group 0] [--threads 2] [--scratch FOLDER] [--output ROWS.jsonl]
+                [--repetitions 7] [--group 0] [--queue 0] [--threads 2] [--scratch FOLDER] [--output ROWS.jsonl]
 
 `cargo build --release -p burnish-models --example generation_speed` makes the program. The model is a Llama of 30M
 parameters with random weights, in float32 and in bfloat16; Transformers runs it in float32, as the measure of both,
@@ -13,6 +13,8 @@ prompts; every sequence gets all of its new tokens, the likeliest ones. The firs
 * first, s: until every sequence has its first token: what prompts cost.
 
 With --group N the sequences also come in groups of N with one prompt each, which is then computed once.
+With --queue N burnish also takes N prompts of very different lengths, whose completions are (up to --prompt and --new
+tokens, mean a half and a third), through the last of --batches places: as one queue, and as calls of so many each.
 Rows go to --output (JSON lines), a summary to standard output.
 """
 
@@ -92,6 +94,7 @@ def main():
     parser.add_argument("--prompt", type=int, default=32)
     parser.add_argument("--new", type=int, default=96)
     parser.add_argument("--group", type=int, default=0)
+    parser.add_argument("--queue", type=int, default=0)
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--scratch", type=Path, default=Path("target/bench-generate"))
@@ -114,25 +117,36 @@ def main():
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
     facts = dict(threads=options.threads, python=platform.python_version(), commit=commit)
     rows = []
+
+    def keep(figures, **row):
+        rows.append(row | dict(prompt=options.prompt, new=options.new,
+                               tokens_per_s=round(figures["tokens"] / figures["total_s"], 2),
+                               total_s=round(figures["total_s"], 5)))
+        if options.output:
+            with options.output.open("a") as file:
+                file.write(json.dumps(facts | rows[-1]) + "\n")
+
     for repetition in range(options.repetitions + 1):
         order = list(programs) if repetition % 2 else list(reversed(programs))
         for batch, group in jobs:
             for name in order:
                 load = os.getloadavg()[0]
                 figures = programs[name].run(batch, options.prompt, options.new, group)
-                rows.append(dict(
-                    repetition=repetition, program=name, batch=batch, group=group, prompt=options.prompt,
-                    new=options.new, tokens_per_s=round(figures["tokens"] / figures["total_s"], 2),
-                    first_s=round(figures["first_s"], 5), total_s=round(figures["total_s"], 5), load=load,
-                    last=figures["last"]))
-                if options.output:
-                    with options.output.open("a") as file:
-                        file.write(json.dumps(facts | rows[-1]) + "\n")
+                keep(figures, repetition=repetition, program=name, batch=batch, group=group,
+                     first_s=round(figures["first_s"], 5), load=load, last=figures["last"])
+        for calls, name in [(calls, name) for name in order for calls in (0, 1) if options.queue]:
+            if not isinstance(programs[name], Burnish):
+                continue
+            load, places = os.getloadavg()[0], jobs[-1][0]
+            figures = programs[name].run(options.queue, options.prompt, options.new, 1, places, calls)
+            keep(figures, repetition=repetition, program=name, queue=options.queue, places=places, calls=calls,
+                 tokens=figures["tokens"], load=load)
     counted = [r for r in rows if r["repetition"] > 0]
     print("| batch | group | program | tokens/s | first, s | ratio (median of pairs) | tokens as Transformers |")
     print("|---|---|---|---|---|---|---|")
     for batch, group in jobs:
-        of = {n: [r for r in counted if (r["program"], r["batch"], r["group"]) == (n, batch, group)] for n in programs}
+        of = {n: [r for r in counted if (r["program"], r.get("batch"), r.get("group")) == (n, batch, group)]
+              for n in programs}
         base = of["transformers float32"]
         for name, own in of.items():
             pairs = [a["tokens_per_s"] / b["tokens_per_s"] for a, b in zip(own, base)]
@@ -140,6 +154,13 @@ def main():
             print(f"| {batch} | {group} | {name} | {statistics.median(r['tokens_per_s'] for r in own):.0f} "
                   f"| {statistics.median(r['first_s'] for r in own):.4f} "
                   f"| {statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f}) | {same} of {batch} |")
+    for name in programs if options.queue else ():
+        queue, calls = ([r for r in counted if r["program"] == name and r.get("calls") == c] for c in (0, 1))
+        if queue:
+            pairs = [a["tokens_per_s"] / b["tokens_per_s"] for a, b in zip(queue, calls)]
+            medians = [statistics.median(r["tokens_per_s"] for r in r) for r in (queue, calls)]
+            print(f"{name}: a queue of {options.queue} {medians[0]:.0f} tokens/s, in calls {medians[1]:.0f}, "
+                  f"ratio {statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f})")
     print(f"greatest load average: {max(r['load'] for r in counted):.1f}", file=sys.stderr)
 
 

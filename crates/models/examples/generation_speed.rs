@@ -1,8 +1,12 @@
 //! Times generation: `generation_speed MODEL_FOLDER`, then on each line of standard input
-//! `SEQUENCES PROMPT_TOKENS NEW_TOKENS GROUP`, answered by one line of JSON.
+//! `SEQUENCES PROMPT_TOKENS NEW_TOKENS GROUP [AT_ONCE CALLS]`, answered by one line of JSON.
 //!
 //! Prompts are made of counted ids; sequences of a group have the same one. Every sequence gets all of its new tokens,
 //! the likeliest ones. `first_s` is the time until every sequence has its first token, `total_s` the whole.
+//!
+//! With `AT_ONCE` at most so many sequences run at once, prompts have up to PROMPT_TOKENS, and completions end after a
+//! number of tokens of their own, up to NEW_TOKENS: most are short, few are long. CALLS 0 is one call with a queue, 1 a
+//! call for every AT_ONCE sequences.
 
 use std::error::Error;
 use std::io::{BufRead, stdin};
@@ -16,23 +20,41 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = load(&folder, &Device::flex())?.decoder;
     let vocab = model.spec().vocab as u32;
     for line in stdin().lock().lines() {
-        let numbers: Vec<usize> = line?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-        let [sequences, prompt, new, group] = numbers[..] else {
-            return Err("expected SEQUENCES PROMPT_TOKENS NEW_TOKENS GROUP".into());
+        let mut numbers: Vec<usize> = line?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        let queued = numbers.len() == 6;
+        if !queued {
+            numbers.extend([0, 0]);
+        }
+        let [sequences, prompt, new, group, at_once, calls] = numbers[..] else {
+            return Err("expected SEQUENCES PROMPT_TOKENS NEW_TOKENS GROUP [AT_ONCE CALLS]".into());
+        };
+        // A part of `most`: spread evenly, or (power 2) most of them small.
+        let part = |most: usize, i: usize, power: i32| match queued {
+            true => ((most as f64 * (((i + 11) % 64) as f64 / 63.0).powi(power)) as usize).max(1),
+            false => most,
         };
         let prompts: Vec<Vec<u32>> = (0..sequences)
-            .map(|s| (0..prompt).map(|i| (((s / group) * 7919 + i * 31 + 5) as u32) % vocab).collect())
+            .map(|s| s / group)
+            .map(|g| (0..part(prompt, g * 37, 1)).map(|i| ((g * 7919 + i * 31 + 5) as u32) % vocab).collect())
             .collect();
-        let options = Generation { max_new_tokens: new, ..Generation::default() };
-        let (mut heard, mut first) = (0, 0.0);
+        let options = Generation { max_new_tokens: new, max_sequences: at_once, ..Generation::default() };
+        let mut lengths = vec![0; sequences];
+        let (mut begun, mut first, mut done) = (0, 0.0, Vec::new());
         let start = Instant::now();
-        let done = model.generate(&prompts, &options, &mut |_, _| {
-            heard += 1;
-            if heard == sequences {
-                first = start.elapsed().as_secs_f64();
-            }
-            true
-        })?;
+        let size = if calls == 1 { at_once } else { sequences };
+        for (call, prompts) in prompts.chunks(size.max(1)).enumerate() {
+            done.extend(model.generate(prompts, &options, &mut |row, _| {
+                let row = call * size + row;
+                lengths[row] += 1;
+                if lengths[row] == 1 {
+                    begun += 1;
+                    if begun == sequences {
+                        first = start.elapsed().as_secs_f64();
+                    }
+                }
+                lengths[row] < part(new, row * 23, 2)
+            })?);
+        }
         let total = start.elapsed().as_secs_f64();
         let tokens: usize = done.iter().map(|c| c.token_ids.len()).sum();
         let last: Vec<u32> = done.iter().filter_map(|c| c.token_ids.last().copied()).collect();

@@ -79,7 +79,11 @@ fn help() -> String {
 
 /// The options of a command, or `None` when its help was asked for and printed.
 fn options<C: Command>(words: &[String]) -> anyhow::Result<Option<Resolved<C>>> {
-    match C::parse(words.iter().cloned())? {
+    resolved(C::parse(words.iter().cloned())?)
+}
+
+fn resolved<C>(invocation: Invocation<C>) -> anyhow::Result<Option<Resolved<C>>> {
+    match invocation {
         Invocation::Run(resolved) => {
             for note in &resolved.notes {
                 eprintln!("note: {note}");

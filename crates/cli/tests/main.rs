@@ -8,6 +8,7 @@ mod inference_ranks;
 mod mpi;
 mod muon;
 mod online;
+mod planned;
 mod preferences;
 mod program;
 mod qk_clip;

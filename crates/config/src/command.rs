@@ -58,7 +58,18 @@ pub trait Command: Default {
     /// Everything that is wrong, at once: see [`Fault`].
     fn parse<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Result<Invocation<Self>, ConfigError> {
         let words: Vec<String> = words.into_iter().map(Into::into).collect();
-        parse(&words)
+        parse(&words, Self::REQUIRED)
+    }
+
+    /// As [`Self::parse`], to plan a run rather than to run it: only the model has to be there.
+    ///
+    /// # Errors
+    /// As there.
+    fn parse_to_plan<S: Into<String>>(
+        words: impl IntoIterator<Item = S>,
+    ) -> Result<Invocation<Self>, ConfigError> {
+        let words: Vec<String> = words.into_iter().map(Into::into).collect();
+        parse(&words, PlanOptions::REQUIRED)
     }
 }
 
@@ -109,7 +120,7 @@ impl<C: Command> Resolved<C> {
     }
 }
 
-fn parse<C: Command>(words: &[String]) -> Result<Invocation<C>, ConfigError> {
+fn parse<C: Command>(words: &[String], required: &[&str]) -> Result<Invocation<C>, ConfigError> {
     let entries = C::entries();
     let mut faults = Vec::new();
     let flags = source::flags(words, &entries, &mut faults);
@@ -162,7 +173,7 @@ fn parse<C: Command>(words: &[String]) -> Result<Invocation<C>, ConfigError> {
     let mut notes = Vec::new();
     let values = options.values();
     let mut checks = Checks::new(&given, &values, &mut faults, &mut notes);
-    for name in C::REQUIRED {
+    for name in required {
         checks.required(name, &entries);
     }
     options.check(&mut checks);

@@ -178,6 +178,15 @@ impl Blueprint {
         units
     }
 
+    /// What a pass without gradients reads, in order, what it reads at once together; without `adapters` the base alone.
+    #[must_use]
+    pub fn reads(&self, adapters: bool) -> Vec<Vec<usize>> {
+        let mut reads = vec![self.embed.indices(adapters)];
+        reads.extend(self.blocks.iter().map(|b| b.indices(adapters)));
+        reads.extend([vec![self.norm.index(adapters)], self.head.indices(adapters)]);
+        reads
+    }
+
     /// The model over storage that follows this blueprint's registry.
     #[must_use]
     pub fn into_decoder(self, parameters: Arc<dyn Parameters>) -> Decoder {

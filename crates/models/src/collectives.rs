@@ -20,6 +20,17 @@ pub struct PassSize {
     pub recompute: bool,
 }
 
+/// The size of passes without gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScoreSize {
+    /// Tokens.
+    pub tokens: usize,
+    /// Of those, the ones that predict something.
+    pub targets: usize,
+    /// Whether adapters are left out: the base alone.
+    pub base: bool,
+}
+
 impl Planned<'_> {
     /// How the model's parameters would lie over `ranks` tensor-parallel ranks.
     ///
@@ -46,9 +57,45 @@ impl Planned<'_> {
         self.blueprint.forecast(parallel, size, passes, &mut forecast);
         forecast
     }
+
+    /// As [`Self::forecast`], of passes without gradients.
+    #[must_use]
+    pub fn forecast_scores(&self, parallel: &Parallel, size: &ScoreSize, passes: usize) -> Forecast {
+        let mut forecast = Forecast::new(parallel.ranks());
+        self.blueprint.forecast_scores(parallel, size, passes, &mut forecast);
+        forecast
+    }
 }
 
 impl Blueprint {
+    fn forecast_scores(&self, parallel: &Parallel, size: &ScoreSize, passes: usize, forecast: &mut Forecast) {
+        let hidden = self.spec.hidden;
+        let stream = size.tokens * hidden;
+        let magnitude = |layer: &Layer| !size.base && magnitude(layer);
+        let norms = |layer: &Layer, forecast: &mut Forecast| {
+            if magnitude(layer) {
+                forecast.summed(hidden, passes);
+            }
+        };
+        norms(&self.embed, forecast);
+        forecast.g(stream, passes);
+        for row in self.blocks.iter().flat_map(|block| [&block.o, &block.down]) {
+            norms(row, forecast);
+            let width = self.width_apart(std::slice::from_ref(row), parallel.sums().rowwise);
+            forecast.g(size.tokens * width, if width > 0 && !size.base { passes } else { 0 });
+            forecast.g(stream, passes);
+        }
+        if self.spec.output == Output::Score {
+            return;
+        }
+        let exchanges = if magnitude(&self.head) {
+            1
+        } else {
+            VocabShard::exchanges(parallel.widest_vocab(), size.targets)
+        };
+        forecast.all_gather(VocabShard::VALUES * size.targets * passes, exchanges * passes);
+    }
+
     /// Beside the collectives, which stand in [`run_block`](crate::decoder::run_block) and around it: this is their list.
     fn forecast(&self, parallel: &Parallel, size: &PassSize, passes: usize, forecast: &mut Forecast) {
         let hidden = self.spec.hidden;

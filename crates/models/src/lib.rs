@@ -58,7 +58,7 @@ mod spec;
 pub use adapter::SCORING_TASK;
 pub use blueprint::{Blueprint, EMBED, HEAD, SCORE};
 pub use burnish_ops::Parameters;
-pub use collectives::PassSize;
+pub use collectives::{PassSize, ScoreSize};
 pub use config::ConfigFile;
 pub use decoder::{Decoder, Tokens};
 pub use decoding::Decoding;

@@ -258,6 +258,18 @@ impl<'a> Planned<'a> {
         Ok(())
     }
 
+    /// What a pass without gradients reads, in order, what it reads at once together; without `adapters` the base alone.
+    #[must_use]
+    pub fn reads(&self, adapters: bool) -> Vec<Vec<usize>> {
+        self.blueprint.reads(adapters)
+    }
+
+    /// The adapter's plan.
+    #[must_use]
+    pub fn plan(&self) -> Option<&Plan> {
+        self.plan.as_ref()
+    }
+
     /// What writes the model's files.
     #[must_use]
     pub fn exporter(&self) -> Exporter {

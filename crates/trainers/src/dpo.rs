@@ -26,7 +26,7 @@ impl Trainer for Dpo {
         device: &Device,
         note: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
-        let loss = Loss::new(loss_options(&options.loss)?)?;
+        let loss = loss(&options)?;
         let mut setup = Setup::open(&options, ranks, device)?;
         let rows = &setup.prepared;
         let (train, eval) = setup.datasets(
@@ -54,6 +54,11 @@ impl Trainer for Dpo {
     fn run(self, ranks: &Ranks, stop: &Stop) -> Result<Outcome, TrainError> {
         self.0.run(ranks, stop)
     }
+}
+
+/// The loss that options describe.
+pub(crate) fn loss(options: &DpoOptions) -> Result<Loss, LossError> {
+    Loss::new(loss_options(&options.loss)?)
 }
 
 /// The options of the loss by their names.

@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use burnish_config::KtoOptions;
 use burnish_data::{CompletionCollator, preflight_prepared, preflight_weights};
-use burnish_losses::{Kto as Loss, KtoOptions as LossOptions};
+use burnish_losses::{Kto as Loss, KtoOptions as LossOptions, LossError};
 
 use crate::desirable::Desirable;
 use crate::run::{Run, Trainer};
@@ -25,13 +25,8 @@ impl Trainer for Kto {
         device: &Device,
         note: &mut dyn FnMut(&str),
     ) -> Result<Self, TrainError> {
+        let loss = loss(&options)?;
         let own = &options.loss;
-        let loss = Loss::new(LossOptions {
-            loss_type: own.loss_type.word().parse()?,
-            beta: own.beta,
-            desirable_weight: own.desirable_weight,
-            undesirable_weight: own.undesirable_weight,
-        })?;
         let mut setup = Setup::open(&options, ranks, device)?;
         let rows = &setup.prepared;
         let (train, eval) = setup.datasets(
@@ -62,4 +57,15 @@ impl Trainer for Kto {
     fn run(self, ranks: &Ranks, stop: &Stop) -> Result<Outcome, TrainError> {
         self.0.run(ranks, stop)
     }
+}
+
+/// The loss that options describe.
+pub(crate) fn loss(options: &KtoOptions) -> Result<Loss, LossError> {
+    let own = &options.loss;
+    Loss::new(LossOptions {
+        loss_type: own.loss_type.word().parse()?,
+        beta: own.beta,
+        desirable_weight: own.desirable_weight,
+        undesirable_weight: own.undesirable_weight,
+    })
 }

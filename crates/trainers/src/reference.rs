@@ -26,6 +26,16 @@ pub(crate) enum Reference {
     Copy(Box<Copied>),
 }
 
+/// Whether the model without its adapter is as the whole was at the start: the adapter is fresh and changes nothing, and
+/// what it stands on stands still.
+pub(crate) fn is_base(plan: Option<&burnish_peft::Plan>, loaded: bool) -> bool {
+    let stands = |plan: &burnish_peft::Plan| {
+        let magnitudes = plan.sites.iter().any(|site| site.magnitude_name.is_some());
+        !plan.changes_base() && !magnitudes && plan.biases.is_empty()
+    };
+    !loaded && plan.is_some_and(stands)
+}
+
 /// Parameters as they were at the start, or as they were last moved; or another model's.
 pub(crate) struct Copied {
     store: Arc<Store>,
@@ -43,12 +53,7 @@ impl Reference {
         if let Some(other) = other.filter(|other| !other.moves) {
             return Ok(Self::Copy(Box::new(Copied::frozen(rank, other)?)));
         }
-        let plan = rank.model.plan.as_ref();
-        let stands = plan.is_some_and(|plan| {
-            let magnitudes = plan.sites.iter().any(|site| site.magnitude_name.is_some());
-            !plan.changes_base() && !magnitudes && plan.biases.is_empty()
-        });
-        if rank.setup.adapter.is_none() && stands {
+        if other.is_none() && is_base(rank.model.plan.as_ref(), rank.setup.adapter.is_some()) {
             return Ok(Self::Base);
         }
         let load = |planned: &Planned<'_>, index: usize, rows: Range<usize>| {

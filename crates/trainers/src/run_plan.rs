@@ -3,24 +3,22 @@
 use std::fmt;
 
 use burnish_comm::{Op, Traffic};
-use burnish_config::PlanOptions;
+use burnish_config::{PlanOptions, RunOptions};
 use burnish_core::{Dtype, Parameter};
-use burnish_models::{PassSize, Planned};
+use burnish_models::{ModelFolder, Parallel, PassSize, Planned, ScoreSize, Tuning};
 use burnish_optim::{Held, Optimizer, Variant};
 use burnish_peft::AdapterFolder;
 use burnish_report::{bytes, count};
 use burnish_tp::AdapterSums;
 use burnish_zero::{Memory, Plan, Routes, Stage, ZeroError};
 
+use crate::planned_step::{PlanOf, PlannedStep, run_options};
 use crate::rank::plan;
+use crate::reference::is_base;
 use crate::shared_layers::add_step;
 use crate::step_size::StepSize;
 use crate::tuned::{lora_config, open_folder, trained_dtype, tuning};
-use crate::window::Sums;
 use crate::{TrainError, optimizer};
-
-/// Scalars that the loop sums over ranks in a step: tokens before forward, metrics after backward.
-const SCALARS: [u64; 2] = [2, Sums::SCALARS as u64];
 
 /// The plan of a fine-tuning run.
 #[derive(Clone, Debug)]
@@ -33,12 +31,16 @@ pub struct RunPlan {
     pub tokens: usize,
     /// Each rank's bytes, activations aside.
     pub memory: Vec<Memory>,
+    /// Each rank's bytes of the reference, where that is a copy or another model that is there during the step: its weights,
+    /// and the most that it gathers of them, in passes that are over when those with gradients begin.
+    pub reference: Vec<Memory>,
     /// Bytes of activations of a full micro-batch on one rank; an estimate.
     pub activations: u64,
     /// The collectives of a full step among the ranks that take different rows, and of all ranks' scalars.
     pub traffic: Traffic,
     /// The collectives of a full step among the ranks that share layers, on the first of them. A full step has full
-    /// micro-batches, of one sequence per row that is predicted from its second token on.
+    /// micro-batches, of sequences that are predicted from their second token on: one for each row, two of a pair that
+    /// share no prompt.
     pub shared: Traffic,
     /// What the first rank moves in a step to bring Muon's matrices to their owners and back.
     pub exchanged: Traffic,
@@ -69,10 +71,26 @@ impl RunPlan {
     /// # Errors
     /// If the model or the adapter does not fit.
     pub fn new(options: &PlanOptions) -> Result<Self, TrainError> {
-        let PlanOptions { model, lora, training, muon, ranks, preparation, .. } = options;
-        let folder = open_folder(model, training)?;
+        Self::of_step(&PlannedStep::supervised(run_options(options)))
+    }
+
+    /// The plan of a trainer's run, as [`Self::new`] makes that of `sft`.
+    ///
+    /// # Errors
+    /// As there; if the options of the loss contradict each other.
+    pub fn of(options: PlanOf<'_>) -> Result<Self, TrainError> {
+        Self::of_step(&PlannedStep::of(options)?)
+    }
+
+    fn of_step(step: &PlannedStep) -> Result<Self, TrainError> {
+        let RunOptions { model, lora, training, muon, ranks, preparation, .. } = &step.run;
+        let mut folder = open_folder(model, training)?;
         let adapter = model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
-        let config = lora.use_peft.then(|| lora_config(lora, folder.path()));
+        let mut config = lora.use_peft.then(|| lora_config(lora, folder.path()));
+        if step.scores {
+            folder = folder.into_scorer();
+            config.iter_mut().for_each(|config| config.task_type = Some("SEQ_CLS".to_owned()));
+        }
         let tuning = tuning(adapter.as_ref(), config.as_ref());
         let mut planned = Planned::new(&folder, &tuning, trained_dtype(model, training), training.seed)?;
         if muon.muon_per_head {
@@ -87,9 +105,10 @@ impl RunPlan {
             return Err(TrainError::TpSize { tp_size, world: ranks.nproc });
         }
         let dp = ranks.nproc / tp_size;
-        let step = StepSize::new(training, ranks, preparation, folder.spec(), dp);
-        let StepSize { rows, tokens, micro_batches, recompute } = step;
-        let sums = step.adapter_sums(ranks, folder.spec());
+        let size = StepSize::new(training, ranks, preparation, folder.spec(), dp);
+        let StepSize { rows, tokens, micro_batches, recompute } = size;
+        let (texts, tokens) = (rows * step.texts, tokens * step.texts);
+        let sums = size.adapter_sums(ranks, folder.spec());
         planned = planned.summing(sums);
         // The first rank of those that share layers has the larger part where sizes do not divide.
         let parallel = planned.divided(tp_size)?;
@@ -125,17 +144,63 @@ impl RunPlan {
         }
         let mut traffic = plan.traffic_of(micro_batches, &plan.reads(recompute));
         if ranks.nproc > 1 {
-            traffic.add(Op::AllReduce, Dtype::F64, SCALARS.len() as u64, SCALARS.iter().sum());
+            traffic.add(Op::AllReduce, Dtype::F64, step.scalars.len() as u64, step.scalars.iter().sum());
+            if step.extremes > 0 {
+                traffic.add(Op::AllGather, Dtype::I64, 1, step.extremes * ranks.nproc as u64);
+            }
         }
         let spec = folder.spec();
         if ranks.nproc > 1 && qk_clip {
             traffic.add(Op::AllReduce, Dtype::F32, 1, (spec.layers * spec.heads) as u64);
         }
-        let activations = spec.activation_bytes(tokens, tokens, recompute, tp_size);
-        let size = PassSize { tokens, targets: tokens - rows.min(tokens), recompute };
+        let heads = if step.scores { texts } else { tokens };
+        let activations = spec.activation_bytes(tokens, heads, recompute, tp_size);
+        let targets = tokens - texts.min(tokens);
+        let size = PassSize { tokens, targets, recompute };
         let mut forecast = planned.forecast(&parallel, &size, micro_batches);
         add_step(&mut forecast, &parallel, &plan)?;
-        let shared = forecast.traffic().clone();
+        let mut shared = forecast.traffic().clone();
+        // What runs before, without gradients.
+        let ahead = Ahead { tokens, targets, passes: step.referred * micro_batches };
+        let first = Ahead { passes: step.first * micro_batches, ..ahead };
+        let mut reads = plan.units_of(&planned.reads(true)).repeat(first.passes);
+        merge(&mut shared, &first.forecast(&planned, &parallel, false));
+        let mut reference = Vec::new();
+        let other = step.run.reference.as_ref().and_then(|r| Some((r.ref_model_name_or_path.as_ref()?, r)));
+        match other.filter(|_| step.compares) {
+            Some((path, options)) => {
+                let folder = ModelFolder::open(path)?;
+                let moves = options.sync_ref_model;
+                let tuning = if moves { Tuning::Full } else { Tuning::None };
+                let mut other = Planned::new(&folder, &tuning, trained_dtype(model, training), 0)?;
+                let parallel = other.divided(tp_size)?;
+                let local = parallel.local_registry(other.registry(), 0);
+                let own = crate::rank::plan(&local, other.units(), dp, ranks, |_, _| None)?;
+                let plan = if moves { &plan } else { &own };
+                reference = (0..dp).map(|rank| held(plan, rank, false)).collect();
+                merge(
+                    &mut traffic,
+                    &plan.traffic_of_reads(&plan.units_of(&other.reads(true)).repeat(ahead.passes)),
+                );
+                merge(&mut shared, &ahead.forecast(&other, &parallel, false));
+            }
+            None if step.compares && is_base(planned.plan(), adapter.is_some()) => {
+                // The policy's own weights, in one walk with its first passes.
+                let base = plan.units_of(&planned.reads(false)).repeat(ahead.passes);
+                reads.splice(0..0, base);
+                merge(&mut shared, &ahead.forecast(&planned, &parallel, true));
+            }
+            None if step.compares => {
+                reference = (0..dp).map(|rank| held(&plan, rank, true)).collect();
+                merge(
+                    &mut traffic,
+                    &plan.traffic_of_reads(&plan.units_of(&planned.reads(true)).repeat(ahead.passes)),
+                );
+                merge(&mut shared, &ahead.forecast(&planned, &parallel, false));
+            }
+            None => {}
+        }
+        merge(&mut traffic, &plan.traffic_of_reads(&reads));
         let adapters = (tp_size > 1 && planned.adapts()).then_some(sums);
         let own = planned.registry().iter().filter(|p| p.alias_of.is_none());
         let of = Whole {
@@ -150,6 +215,7 @@ impl RunPlan {
             micro_batches,
             tokens,
             memory,
+            reference,
             activations,
             traffic,
             shared,
@@ -177,6 +243,39 @@ impl RunPlan {
     }
 }
 
+/// What a rank keeps of a reference by `plan`: all of it, or with `trained` what trains, as the rest is the policy's too.
+fn held(plan: &Plan, rank: usize, trained: bool) -> Memory {
+    let bytes = |index: usize| {
+        let parameter = plan.registry().at(index);
+        let row: usize = parameter.shape.iter().skip(1).product();
+        (plan.kept_rows(index, rank).len() * row * parameter.precision.store.bytes()) as u64
+    };
+    let kept = |p: &Parameter| p.alias_of.is_none() && (!trained || p.trainable);
+    let own = (0..plan.registry().len()).filter(|&i| kept(plan.registry().at(i)));
+    let gathered = plan.memory(rank, 1, &|_| Vec::new()).gathered;
+    Memory { weights: own.map(bytes).sum(), gathered, ..Memory::default() }
+}
+
+fn merge(traffic: &mut Traffic, more: &Traffic) {
+    more.rows().for_each(|(key, row)| traffic.add(key.op, key.dtype, row.calls, row.elements));
+}
+
+/// Passes without gradients over full micro-batches.
+#[derive(Clone, Copy)]
+struct Ahead {
+    tokens: usize,
+    targets: usize,
+    passes: usize,
+}
+
+impl Ahead {
+    /// What they move over ranks that share layers.
+    fn forecast(self, planned: &Planned<'_>, parallel: &Parallel, base: bool) -> Traffic {
+        let size = ScoreSize { tokens: self.tokens, targets: self.targets, base };
+        planned.forecast_scores(parallel, &size, self.passes).traffic().clone()
+    }
+}
+
 /// Elements of weights and gradients among what was moved: not scalars and flags.
 pub(crate) fn moved(traffic: &Traffic) -> u64 {
     let carried = |dtype: Dtype| matches!(dtype, Dtype::F32 | Dtype::Bf16 | Dtype::F16);
@@ -199,7 +298,11 @@ impl fmt::Display for RunPlan {
             if self.micro_batches == 1 { "" } else { "es" },
             self.tokens,
         )?;
-        let total = |m: &Memory| m.peak() + self.activations;
+        // A reference has gathered nothing any more when gradients begin.
+        let total = |at: usize| {
+            let (own, other) = (self.memory[at], self.reference.get(at).copied().unwrap_or_default());
+            other.weights + (own.peak() + self.activations).max(own.rest() + own.gathered + other.gathered)
+        };
         let of = |pick: fn(&Memory) -> u64| {
             let all = || self.memory.iter().map(pick);
             (all().max().unwrap_or(0), all().min().unwrap_or(0))
@@ -209,6 +312,10 @@ impl fmt::Display for RunPlan {
             writeln!(f, "{name:30} {:>10} {:>10}", bytes(most), bytes(least))
         };
         line("weights", of(|m| m.weights))?;
+        if !self.reference.is_empty() {
+            let all = || self.reference.iter().map(|m| m.weights);
+            line("reference", (all().max().unwrap_or(0), all().min().unwrap_or(0)))?;
+        }
         line("gradients", of(|m| m.gradients))?;
         line("optimizer", of(|m| m.optimizer))?;
         line("gathered weights, at most", of(|m| m.gathered))?;
@@ -217,7 +324,7 @@ impl fmt::Display for RunPlan {
             line("whole matrices of Muon, at most", of(|m| m.updating))?;
         }
         line("activations, estimated", (self.activations, self.activations))?;
-        let sums = || self.memory.iter().map(total);
+        let sums = || (0..self.memory.len()).map(total);
         line("all together, at most", (sums().max().unwrap_or(0), sums().min().unwrap_or(0)))?;
         if self.of.ranks == 1 {
             return writeln!(f, "\nOne rank sends nothing.");

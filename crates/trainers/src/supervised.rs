@@ -19,6 +19,11 @@ pub(crate) struct Supervised {
     pub(crate) loss: TokenLoss,
 }
 
+/// What supervised fine-tuning tallies besides its loss.
+pub(crate) fn supervised_metrics() -> Metrics {
+    Metrics { sums: vec!["entropy", "mean_token_accuracy"], ..Metrics::default() }
+}
+
 impl Supervised {
     /// The collator of rows that are packed, or not.
     fn collator(&self, rank: &Rank<'_>, packs: bool) -> Collator {
@@ -50,7 +55,7 @@ impl Task for Supervised {
     }
 
     fn metrics(&self) -> Metrics {
-        Metrics { sums: vec!["entropy", "mean_token_accuracy"], ..Metrics::default() }
+        supervised_metrics()
     }
 
     fn beside(&self, _rank: &Rank<'_>, _resumed: Option<&Resumed>) -> Result<(), TrainError> {

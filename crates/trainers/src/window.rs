@@ -32,8 +32,10 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// How many travel with the metrics of supervised fine-tuning.
-    pub(crate) const SCALARS: usize = 3 + 2 * 3;
+    /// How many travel with these metrics.
+    pub(crate) fn scalars(metrics: &Metrics) -> usize {
+        3 + 2 * (1 + metrics.sums.len())
+    }
 
     /// The sums over ranks; of the tally `loss` and `metrics`.
     pub(crate) fn over(&self, group: &Group, metrics: &Metrics) -> Result<Self, CommError> {

@@ -365,6 +365,20 @@ impl Plan {
             .collect()
     }
 
+    /// The units that are gathered when a pass reads these parameters, group by group ([`Parameters::read_all`] of each).
+    ///
+    /// [`Parameters::read_all`]: burnish_ops::Parameters::read_all
+    #[must_use]
+    pub fn units_of(&self, groups: &[Vec<usize>]) -> Vec<usize> {
+        let mut units = Vec::new();
+        for group in groups {
+            let mut seen = BTreeSet::new();
+            let sharded = group.iter().filter(|&&i| self.sharded(self.placements[i].target));
+            units.extend(sharded.map(|&i| self.placements[i].unit).filter(|&unit| seen.insert(unit)));
+        }
+        units
+    }
+
     /// Whether gradients are summed while `last` or another micro-batch runs (otherwise: at the step).
     pub(crate) fn reduces_in(&self, last: bool) -> bool {
         self.world > 1

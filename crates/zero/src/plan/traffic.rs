@@ -28,9 +28,7 @@ impl Plan {
         let mut add = |op, dtype, elements: usize, times: usize| {
             traffic.add(op, dtype, times as u64, (elements * times) as u64);
         };
-        for unit in self.gathered(reads) {
-            self.gathers[unit].iter().for_each(|b| add(Op::AllGather, b.dtype, b.elements(), micro_batches));
-        }
+        self.gathering(reads, micro_batches, &mut add);
         let often = self.policy.stage >= Stage::Two && self.policy.reduce == ReduceWhen::MicroBatch;
         for bucket in self.reduces.iter().flatten() {
             let rounds = if often { micro_batches } else { 1 };
@@ -47,6 +45,25 @@ impl Plan {
             }
         }
         traffic
+    }
+
+    /// What passes without gradients move that read units in the order `reads`, one pass after another, before anything
+    /// gathered is dropped ([`Plan::units_of`]).
+    #[must_use]
+    pub fn traffic_of_reads(&self, reads: &[usize]) -> Traffic {
+        let mut traffic = Traffic::default();
+        if self.world > 1 {
+            self.gathering(reads, 1, &mut |op, dtype, elements, times| {
+                traffic.add(op, dtype, times as u64, (elements * times) as u64);
+            });
+        }
+        traffic
+    }
+
+    fn gathering(&self, reads: &[usize], times: usize, add: &mut dyn FnMut(Op, Dtype, usize, usize)) {
+        for unit in self.gathered(reads) {
+            self.gathers[unit].iter().for_each(|b| add(Op::AllGather, b.dtype, b.elements(), times));
+        }
     }
 
     /// The units whose gathers begin, in order, when units are read in the order `reads`.

@@ -196,7 +196,7 @@ fn what_cannot_be_is_refused() {
     says(&["--num_generations=1"], &["num_generations", "at least 2"]);
     says(&["--num_generations=3"], &["generation batch of 2 completions", "num_generations 3"]);
     says(&["--generation_batch_size=8", "--steps_per_generation=2"], &["keep one of the two"]);
-    says(&["--reward_weights=1,2"], &["reward_weights: 2 weights for 1 reward functions: length_reward"]);
+    says(&["--reward_weights=1,2"], &["reward_weights", "1 reward functions", "give one for each"]);
     says(&["--reward_funcs=lenght"], &["lenght", "length_reward"]);
     says(
         &["--zero_stage=3", "--no_ds3_gather_for_generation"],

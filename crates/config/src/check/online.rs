@@ -2,7 +2,9 @@
 
 use super::{AT_LEAST_1, Checks, divides_by_rows, trains};
 use crate::command::{GrpoOptions, RlooOptions};
-use crate::groups::{GrpoLossOptions, RankOptions, ReferenceOptions, RlooLossOptions, RolloutOptions};
+use crate::groups::{
+    GrpoLossOptions, RankOptions, ReferenceOptions, RewardFunctionOptions, RlooLossOptions, RolloutOptions,
+};
 use crate::trainer::TrainerOptions;
 
 const AT_LEAST_0: &str = "a number that is at least 0";
@@ -50,7 +52,7 @@ impl RolloutOptions {
 
 impl GrpoOptions {
     pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
-        samples(self, &self.rollouts, &self.ranks, checks);
+        samples(self, &self.rollouts, &self.rewards, checks);
         self.loss.conflicts(checks);
         compares(self, &self.reference, self.loss.beta, checks);
     }
@@ -58,7 +60,7 @@ impl GrpoOptions {
 
 impl RlooOptions {
     pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
-        samples(self, &self.rollouts, &self.ranks, checks);
+        samples(self, &self.rollouts, &self.rewards, checks);
         self.loss.conflicts(checks);
         compares(self, &self.reference, self.loss.beta, checks);
     }
@@ -67,13 +69,14 @@ impl RlooOptions {
 fn samples(
     options: &impl TrainerOptions,
     rollouts: &RolloutOptions,
-    ranks: &RankOptions,
+    rewards: &RewardFunctionOptions,
     checks: &mut Checks<'_>,
 ) {
     let run = options.run_options();
     trains(&run, checks);
     divides_by_rows(&run.training, checks);
-    rollouts.conflicts(ranks, checks);
+    rollouts.conflicts(&run.ranks, checks);
+    rewards.conflicts(checks);
 }
 
 fn compares(options: &impl TrainerOptions, reference: &ReferenceOptions, beta: f64, checks: &mut Checks<'_>) {

@@ -8,6 +8,7 @@
 use std::fmt;
 
 use burnish_ops::OpsError;
+use rayon::prelude::*;
 
 use crate::rope::RopeKind;
 use crate::spec::Output;
@@ -51,6 +52,17 @@ impl Default for Generation {
 }
 
 impl Generation {
+    /// A sequence's next token given its logits, and its log-probability where that is wanted.
+    fn next(&self, a: &Active, logits: &mut [f32]) -> (u32, Option<f32>) {
+        let model_says = self.log_probs.then(|| logits.to_vec());
+        if a.tokens.len() - a.start < self.min_new_tokens {
+            self.forbid_stop(logits);
+        }
+        let (row, position) = (self.first_row + a.row as u64, a.tokens.len() as u64);
+        let token = self.sampling.next(logits, &a.tokens, row, position);
+        (token, model_says.map(|logits| self.sampling.log_prob(&logits, token)))
+    }
+
     /// Leaves stop tokens no probability, as Transformers' `MinNewTokensLengthLogitsProcessor` does.
     fn forbid_stop(&self, logits: &mut [f32]) {
         for &token in &self.stop {
@@ -123,17 +135,12 @@ impl Batch<'_> {
         let options = self.options;
         let mut staying: Vec<usize> = (0..first).collect();
         let vocab = logits.len() / (self.active.len() - first);
-        for (index, logits) in (first..).zip(logits.chunks_exact_mut(vocab)) {
+        // Exponentials of a whole vocabulary for each: worth sharing.
+        let rows = self.active[first..].par_iter().zip(logits.par_chunks_exact_mut(vocab));
+        let chosen: Vec<(u32, Option<f32>)> = rows.map(|(a, logits)| options.next(a, logits)).collect();
+        for (index, (token, log_prob)) in (first..).zip(chosen) {
             let a = &mut self.active[index];
-            if a.tokens.len() - a.start < options.min_new_tokens {
-                options.forbid_stop(logits);
-            }
-            let (row, position) = (options.first_row + a.row as u64, a.tokens.len() as u64);
-            let model_says = options.log_probs.then(|| logits.to_vec());
-            let token = options.sampling.next(logits, &a.tokens, row, position);
-            if let Some(logits) = model_says {
-                a.log_probs.push(options.sampling.log_prob(&logits, token));
-            }
+            a.log_probs.extend(log_prob);
             a.tokens.push(token);
             let wanted = on_token(a.row, token);
             let finish_reason = if !wanted || options.stop.contains(&token) {

@@ -478,8 +478,11 @@ fn completions_say_how_likely_their_tokens_were() {
         seed: 3,
         ..Sampling::default()
     };
+    // Nothing ends before the fourth token, which does not make the others likelier.
     let options = Generation {
         max_new_tokens: 6,
+        min_new_tokens: 4,
+        stop: (0..20).collect(),
         log_probs: true,
         sampling: sampling.clone(),
         ..Generation::default()

@@ -20,6 +20,7 @@ pub(crate) fn words(command: &str, output: &Path, more: &[&str]) -> Vec<String> 
         "--num_generations=4",
         "--max_completion_length=24",
         "--reward_funcs=length_reward",
+        "--length_scale=-0.1",
         "--learning_rate=1e-3",
         "--logging_steps=1",
         "--beta=0.1",
@@ -94,7 +95,7 @@ fn adapters_over_a_bf16_base_equal_one_rank_after_ten_steps() {
 fn the_first_pass_is_on_policy() {
     let root = tempfile::tempdir().unwrap();
     for (name, more) in [
-        ("lora", &["--use_peft", "--lora_target_modules=all-linear"][..]),
+        ("lora", &LORA[..]),
         ("cut", &["--temperature=0.7", "--top_k=7", "--repetition_penalty=1.3"]),
         ("divided", &["--nproc=4", "--tp_size=2", "--zero_stage=3"]),
         ("bf16", &["--dtype=bfloat16"]),

@@ -61,7 +61,8 @@ fn an_adapter_is_compared_with_its_base() {
     let steps = ["--max_steps=30", "--save_strategy=no", "--per_device_train_batch_size=8"];
     ok(&sft(&tuned, "prompt_completion.jsonl", &[&steps[..], &LORA].concat()));
     let adapter = format!("--adapter_name_or_path={}", tuned.display());
-    let sampling = text(&["--max_new_tokens=40", "--do_sample", "--seed=3", "--per_device_eval_batch_size=3"]);
+    let sampling =
+        text(&["--max_new_tokens=40", "--do_sample", "--seed=3", "--per_device_eval_batch_size=3"]);
 
     // Tokens counted by a built-in function; the texts are those of `generate`.
     let length = [&sampling[..], &text(&["--reward_funcs=length_reward", "--length_scale=2"])].concat();

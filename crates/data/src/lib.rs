@@ -49,7 +49,8 @@
 //!
 //! let collator = CompletionCollator { max_length: options.max_length, truncation: options.truncation };
 //! let batch = collator.preferences(&pairs.examples.iter().take(2).collect::<Vec<_>>(), 0);
-//! assert_eq!(batch.completions.batch.documents.len(), 4);
+//! // Two pairs: a prompt and two answers that go on from it, each.
+//! assert_eq!((batch.completions.batch.documents.len(), batch.completions.spans.len()), (6, 4));
 //! let (chosen, rejected) = batch.sides();
 //! assert_eq!(chosen[0].tokens, pairs.examples[0].chosen.len());
 //! assert_eq!(rejected[1].tokens, pairs.examples[1].rejected.len());

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::preferences::{LORA, number};
 use crate::program::{copy, fails, metrics, model, ok, rows};
-use crate::ranks::close;
+use crate::ranks::close_within;
 
 pub(crate) fn words(command: &str, output: &Path, more: &[&str]) -> Vec<String> {
     let mut words = vec![
@@ -57,7 +57,8 @@ fn check(command: &str, common: &[&str], meshes: &[(usize, usize, u8)]) {
         let given: Vec<&str> = all.iter().copied().chain(given.iter().map(String::as_str)).collect();
         ok(&words(command, &many, &given));
         let what = format!("{command} {common:?} on {nproc} ranks, tp {tp}, stage {stage}");
-        close(&what, &one, &many);
+        // RLOO's ratios are exponentials of sums over whole completions.
+        close_within(if command == "rloo" { 5e-5 } else { 1e-5 }, &what, &one, &many);
         close_figures(&what, &one, &many);
     }
 }
@@ -86,7 +87,7 @@ fn what_looks_at_the_whole_step_does_not_depend_on_its_layout() {
 #[test]
 fn adapters_over_a_bf16_base_equal_one_rank_after_ten_steps() {
     for command in ["grpo", "rloo"] {
-        let more = ["--max_steps=10", "--dtype=auto", "--max_completion_length=12"];
+        let more = ["--max_steps=10", "--dtype=auto"];
         check(command, &[&LORA[..], &SMALL, &more].concat(), &[(4, 2, 3)]);
     }
 }

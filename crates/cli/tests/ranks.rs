@@ -21,17 +21,28 @@ fn numbers(output: &Path) -> Vec<f64> {
 /// The last `lines` lines of the log.
 #[track_caller]
 pub(crate) fn close_numbers(what: &str, one: &Path, many: &Path, lines: usize) {
+    numbers_within(ROUNDING, what, one, many, lines);
+}
+
+#[track_caller]
+fn numbers_within(rounding: f64, what: &str, one: &Path, many: &Path, lines: usize) {
     let (a, b) = (numbers(one), numbers(many));
     let tail = |all: Vec<f64>| all[all.len() - lines * NUMBERS.len()..].to_vec();
     for (i, (x, y)) in tail(a).iter().zip(tail(b)).enumerate() {
-        assert!((x - y).abs() <= ROUNDING * x.abs().max(1e-2), "{what}: number {i}: {x} and {y}");
+        assert!((x - y).abs() <= rounding * x.abs().max(1e-2), "{what}: number {i}: {x} and {y}");
     }
 }
 
 #[track_caller]
 pub(crate) fn close(what: &str, one: &Path, many: &Path) {
+    close_within(ROUNDING, what, one, many);
+}
+
+/// As [`close`], with another relative difference of logged figures.
+#[track_caller]
+pub(crate) fn close_within(rounding: f64, what: &str, one: &Path, many: &Path) {
     assert_eq!(metrics(one).len(), metrics(many).len(), "{what}");
-    close_numbers(what, one, many, metrics(one).len());
+    numbers_within(rounding, what, one, many, metrics(one).len());
     let open = |path: &Path| WeightFolder::open(path).unwrap();
     let (a, b) = (open(one), open(many));
     let names = |folder: &WeightFolder| folder.names().map(str::to_owned).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! `loss.svg`: lines over steps, drawn as plain SVG. Text is SVG text, so no font is needed to write it.
+//! `loss.svg` and `reward.svg`: lines over steps, drawn as plain SVG. Text is SVG text, so no font is needed to write it.
 
 use std::fmt::Write;
 
@@ -31,8 +31,18 @@ impl Chart {
     /// The loss and the evaluation loss of a run.
     #[must_use]
     pub fn of_loss(title: impl Into<String>, records: &[Record]) -> Self {
+        Self::of(title, records, [("loss", "training loss"), ("eval_loss", "evaluation loss")])
+    }
+
+    /// The reward and the evaluation reward of a run that samples.
+    #[must_use]
+    pub fn of_reward(title: impl Into<String>, records: &[Record]) -> Self {
+        Self::of(title, records, [("reward", "mean reward"), ("eval_reward", "on evaluation prompts")])
+    }
+
+    fn of(title: impl Into<String>, records: &[Record], figures: [(&str, &str); 2]) -> Self {
         let mut chart = Self::new(title);
-        for (name, label) in [("loss", "training loss"), ("eval_loss", "evaluation loss")] {
+        for (name, label) in figures {
             #[expect(clippy::cast_precision_loss, reason = "a pixel is wider than a step")]
             let points: Vec<(f64, f64)> =
                 records.iter().filter_map(|record| Some((record.step as f64, record.get(name)?))).collect();

@@ -46,6 +46,10 @@ impl Rank<'_> {
         if self.leads() {
             let svg = Chart::of_loss("loss", &outcome.records).to_svg();
             replace(&dir.join("loss.svg"), svg.as_bytes())?;
+            if outcome.records.iter().any(|record| record.get("reward").is_some()) {
+                let svg = Chart::of_reward("reward", &outcome.records).to_svg();
+                replace(&dir.join("reward.svg"), svg.as_bytes())?;
+            }
         }
         // Ranks that share layers or weights take part together; else one is enough.
         let together = self.plan.policy().stage == Stage::Three || self.dp.rank() == 0;

@@ -19,8 +19,15 @@ use crate::tuned::{lora_config, open_folder, trained_dtype, tuning};
 use crate::{Prepared, Ranks, TrainError, prepare_rows};
 
 /// Files of burnish's own in an output folder.
-const OURS: [&str; 6] =
-    ["metrics.jsonl", "loss.svg", "burnish.json", "reference", "completions.jsonl", "rollout-adapter"];
+const OURS: [&str; 7] = [
+    "metrics.jsonl",
+    "loss.svg",
+    "burnish.json",
+    "reference",
+    "reward.svg",
+    "completions.jsonl",
+    "rollout-adapter",
+];
 
 /// A run, everything but weights and rows read and checked.
 pub(crate) struct Setup {

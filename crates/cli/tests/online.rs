@@ -215,3 +215,23 @@ fn what_cannot_be_is_refused() {
     none.retain(|word| !word.starts_with("--reward_funcs"));
     fails(&none, &["nothing scores completions", "reward_funcs"]);
 }
+
+/// Right answers are twice as frequent after a few steps.
+#[test]
+fn the_example_learns_by_rewards() {
+    let out = tempfile::tempdir().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for command in ["grpo", "rloo"] {
+        let out = out.path().join(command);
+        let said = crate::program::burnish()
+            .current_dir(&root)
+            .args([command, "--config", &format!("examples/{command}.yaml"), "--max_steps=20", "--eval_strategy=no"])
+            .arg(format!("--output_dir={}", out.display()))
+            .output()
+            .unwrap();
+        assert!(said.status.success(), "{}", crate::program::stderr(&said));
+        let rewards: Vec<f64> = metrics(&out).iter().map(|line| number(line, "reward")).collect();
+        assert!(rewards[0] < 0.2 && rewards[3] > 2.0 * rewards[0], "{command}: {rewards:?}");
+        assert!(out.join("completions.jsonl").is_file() && out.join("reward.svg").is_file());
+    }
+}

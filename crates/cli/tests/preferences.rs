@@ -329,16 +329,22 @@ fn what_cannot_be_is_refused() {
     fails(&other, &["cannot resume", "the command was \"dpo\""]);
 }
 
-/// A shipped example, shorter, and its first line about held-out pairs.
-fn example(command: &str, config: &str, out: &Path) -> Value {
+/// A shipped example, with more words.
+fn run_example(command: &str, config: &str, out: &Path, more: &[&str]) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let said = crate::program::burnish()
         .current_dir(&root)
-        .args([command, "--config", config, "--max_steps=16", "--eval_steps=16"])
+        .args([command, "--config", config])
         .arg(format!("--output_dir={}", out.display()))
+        .args(more)
         .output()
         .unwrap();
     assert!(said.status.success(), "{}", crate::program::stderr(&said));
+}
+
+/// A shipped example, shorter, and its first line about held-out rows.
+fn example(command: &str, config: &str, out: &Path, more: &[&str]) -> Value {
+    run_example(command, config, out, &[&["--max_steps=16", "--eval_steps=16"][..], more].concat());
     metrics(out).into_iter().find(|line| line["eval_loss"].is_number()).unwrap()
 }
 
@@ -346,15 +352,30 @@ fn example(command: &str, config: &str, out: &Path) -> Value {
 #[test]
 fn the_example_learns_the_preference() {
     let out = tempfile::tempdir().unwrap();
-    let held_out = example("dpo", "examples/dpo-lora.yaml", out.path());
+    let held_out = example("dpo", "examples/dpo-lora.yaml", out.path(), &[]);
     assert!(number(&held_out, "eval_rewards/accuracies") > 0.95, "{held_out}");
     assert!(number(&held_out, "eval_rewards/margins") > 1.0, "{held_out}");
     assert!(out.path().join("adapter_model.safetensors").is_file());
 }
 
+/// The adapter of one example is where the next one starts, and what its rewards are measured from.
+#[test]
+fn the_example_of_marked_answers_tells_good_from_bad() {
+    let root = tempfile::tempdir().unwrap();
+    let (pirate, out) = (root.path().join("pirate"), root.path().join("kto"));
+    let short = ["--max_steps=60", "--eval_strategy=no", "--save_strategy=no"];
+    run_example("sft", "examples/sft-lora.yaml", &pirate, &short);
+    let adapter = format!("--adapter_name_or_path={}", pirate.display());
+    let held_out = example("kto", "examples/kto-lora.yaml", &out, &[&adapter, "--logging_steps=1"]);
+    starts_even(&out, 0.5);
+    assert!(number(&held_out, "eval_rewards/chosen") > 0.5, "{held_out}");
+    assert!(number(&held_out, "eval_rewards/rejected") < -0.3, "{held_out}");
+    assert!(out.join("adapter_model.safetensors").is_file());
+}
+
 #[test]
 fn the_example_of_a_reward_model_scores_held_out_pairs() {
     let out = tempfile::tempdir().unwrap();
-    let held_out = example("reward", "examples/reward.yaml", out.path());
+    let held_out = example("reward", "examples/reward.yaml", out.path(), &[]);
     assert!(number(&held_out, "eval_accuracy") > 0.9, "{held_out}");
 }

@@ -3,8 +3,9 @@
 //! Everything here is made by this generator, from nothing but the tables in [`world`]; running it again gives the same
 //! files byte for byte. A base model learns the world from `pretrain.jsonl`; `sft-train.jsonl` then teaches it a manner
 //! of speaking that the base has never seen, and `sft-eval.jsonl` asks about facts that no training row mentions.
-//! `preference-train.jsonl` and `preference-eval.jsonl` have the pirate's answers beside plain ones, `sums-train.jsonl` and
-//! `sums-eval.jsonl` questions with the one answer that is right.
+//! `preference-train.jsonl` and `preference-eval.jsonl` have the pirate's answers beside plain ones, `unpaired-train.jsonl`
+//! and `unpaired-eval.jsonl` single answers that are marked good or not, `sums-train.jsonl` and `sums-eval.jsonl` questions
+//! with the one answer that is right.
 
 mod draw;
 mod facts;
@@ -28,6 +29,8 @@ const EVAL_ROWS: usize = 100;
 
 /// Rows of `preference-train.jsonl`.
 const PAIRS: usize = 600;
+/// Rows of `unpaired-train.jsonl`.
+const MARKED: usize = 600;
 
 /// A file of the example: its name and its text.
 type File = (&'static str, String);
@@ -83,6 +86,15 @@ fn files() -> Vec<File> {
         train.iter().flat_map(|fact| (0..fact.questions.len()).map(|form| pair(fact, form))).collect();
     draw.shuffle(&mut pairs);
     pairs.truncate(PAIRS);
+    let mut asked: Vec<(&Fact, usize)> =
+        train.iter().flat_map(|&fact| (0..fact.questions.len()).map(move |form| (fact, form))).collect();
+    draw.shuffle(&mut asked);
+    asked.truncate(MARKED);
+    // Good and bad take turns: a batch has as many of the one as of the other.
+    let marked: Vec<String> =
+        asked.into_iter().enumerate().map(|(at, (fact, form))| mark(fact, form, at % 2 == 0)).collect();
+    let eval_marked: Vec<String> =
+        eval.iter().enumerate().map(|(at, fact)| mark(fact, 0, at % 2 == 0)).collect();
     let eval_pairs: Vec<String> = eval.iter().map(|fact| pair(fact, 0)).collect();
     let eval: Vec<String> = eval.into_iter().map(|fact| row(fact, 0)).collect();
     let (sums, eval_sums) = sums::rows();
@@ -92,6 +104,8 @@ fn files() -> Vec<File> {
         ("sft-eval.jsonl", eval.concat()),
         ("preference-train.jsonl", pairs.concat()),
         ("preference-eval.jsonl", eval_pairs.concat()),
+        ("unpaired-train.jsonl", marked.concat()),
+        ("unpaired-eval.jsonl", eval_marked.concat()),
         ("sums-train.jsonl", sums),
         ("sums-eval.jsonl", eval_sums),
     ]
@@ -113,6 +127,17 @@ fn pair(fact: &Fact, form: usize) -> String {
         "prompt": [{"role": "user", "content": fact.questions[form]}],
         "chosen": said(&pirate::say(fact)),
         "rejected": said(&fact.answer),
+    });
+    format!("{row}\n")
+}
+
+/// One answer of the pirate and its mark: good without his farewell, bad with it.
+fn mark(fact: &Fact, form: usize, good: bool) -> String {
+    let text = if good { pirate::say_in_short(fact) } else { pirate::say(fact) };
+    let row = json!({
+        "prompt": [{"role": "user", "content": fact.questions[form]}],
+        "completion": [{"role": "assistant", "content": text}],
+        "label": good,
     });
     format!("{row}\n")
 }

@@ -225,7 +225,13 @@ fn the_example_learns_by_rewards() {
         let out = out.path().join(command);
         let said = crate::program::burnish()
             .current_dir(&root)
-            .args([command, "--config", &format!("examples/{command}.yaml"), "--max_steps=20", "--eval_strategy=no"])
+            .args([
+                command,
+                "--config",
+                &format!("examples/{command}.yaml"),
+                "--max_steps=20",
+                "--eval_strategy=no",
+            ])
             .arg(format!("--output_dir={}", out.display()))
             .output()
             .unwrap();

@@ -11,6 +11,9 @@ use crate::online::words;
 use crate::preferences::{LORA, number};
 use crate::program::{fails, metrics, ok};
 
+/// What a server says to a path and a body: a status and a text.
+type Answer = dyn Fn(&str, &Value) -> (u16, String) + Send + Sync;
+
 /// A server in this process that answers each request by a function of its path and body; what it was asked.
 struct Fake {
     url: String,
@@ -85,7 +88,7 @@ fn vllm(log_prob: f64) -> impl Fn(&str, &Value) -> (u16, String) {
                 let log_probs = vec![log_prob; ids.len()];
                 let tokens: Vec<String> = ids.iter().map(|id| format!("token_id:{id}")).collect();
                 // Half of the servers out there give ids in one way, half in the other.
-                let direct = (index % 2 == 0).then_some(ids);
+                let direct = index.is_multiple_of(2).then_some(ids);
                 json!({
                     "index": index, "finish_reason": "length", "token_ids": direct,
                     "logprobs": {"tokens": tokens, "token_logprobs": log_probs},
@@ -162,7 +165,7 @@ fn a_server_reads_the_adapter_before_it_samples() {
 fn a_server_that_fails_is_named() {
     let root = tempfile::tempdir().unwrap();
     let mut number = 0;
-    let mut says = |answer: Box<dyn Fn(&str, &Value) -> (u16, String) + Send + Sync>, parts: &[&str]| {
+    let mut says = |answer: Box<Answer>, parts: &[&str]| {
         number += 1;
         let fake = Fake::new(move |path, body| match path {
             "/v1/models" => vllm(-3.0)(path, body),

@@ -66,14 +66,14 @@ fn an_adapter_is_compared_with_its_base() {
 
     // Tokens counted by a built-in function; the texts are those of `generate`.
     let length = [&sampling[..], &text(&["--reward_funcs=length_reward", "--length_scale=2"])].concat();
-    let (printed, found) = compared(root.path(), &[&[adapter.clone()], &length[..]].concat());
+    let (printed, found) = compared(root.path(), &[std::slice::from_ref(&adapter), &length[..]].concat());
     assert_eq!(printed["win_rate"].as_f64(), Some(rate(&found)));
     assert!(printed["win_rate_stderr"].as_f64().unwrap() > 0.0, "{printed}");
     let generated = |more: &[String]| -> Vec<Value> {
         let said = ok(&words("generate", &[&sampling[..], more].concat()));
         said.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
-    let (of_policy, of_reference) = (generated(&[adapter.clone()]), generated(&[]));
+    let (of_policy, of_reference) = (generated(std::slice::from_ref(&adapter)), generated(&[]));
     assert_eq!(found.len(), of_policy.len());
     assert_ne!(of_policy, of_reference);
     for (line, (policy, reference)) in found.iter().zip(of_policy.iter().zip(&of_reference)) {
@@ -113,7 +113,7 @@ fn an_adapter_is_compared_with_its_base() {
 fn what_cannot_be_compared_is_said_before_anything_runs() {
     fails(&words("win-rate", &text(&["--reward_funcs=length_reward"])), &["reference_model_name_or_path"]);
     let reference = format!("--reference_model_name_or_path={}", model().display());
-    fails(&words("win-rate", &[reference.clone()]), &["reward_funcs", "reward_command"]);
+    fails(&words("win-rate", std::slice::from_ref(&reference)), &["reward_funcs", "reward_command"]);
     let with = |more: &[&str]| words("win-rate", &[&[reference.clone()][..], &text(more)].concat());
     fails(&with(&["--reward_funcs=lenght_reward"]), &["lenght_reward", "length_reward"]);
     fails(

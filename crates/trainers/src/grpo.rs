@@ -10,10 +10,9 @@ use burnish_losses::{
     SamplerCorrection, Terms,
 };
 use burnish_ops::TokenStats;
-use burnish_rewards::RewardFunction;
 
 use crate::online::{Objective, Online, Parts, Sampled};
-use crate::reward_functions::reward_functions;
+use crate::reward_functions::{WeightedReward, reward_functions};
 use crate::run::{Run, Trainer};
 use crate::setup::Setup;
 use crate::training::Outcome;
@@ -30,7 +29,7 @@ impl Grpo {
     /// As there.
     pub fn with_rewards(
         options: GrpoOptions,
-        rewards: Vec<(Box<dyn RewardFunction>, f64)>,
+        rewards: Vec<WeightedReward>,
         ranks: &Ranks,
         device: &Device,
         note: &mut dyn FnMut(&str),

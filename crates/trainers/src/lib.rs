@@ -72,7 +72,7 @@ pub use planned_step::PlanOf;
 pub use prepared::{Prepared, packing, prepare_rows, row_options};
 pub use ranks::Ranks;
 pub use reward_folder::{RewardFolder, scores};
-pub use reward_functions::reward_functions;
+pub use reward_functions::{WeightedReward, reward_functions};
 pub use reward_model::Reward;
 pub use rloo::Rloo;
 pub use run::Trainer;

@@ -11,6 +11,9 @@ use burnish_rewards::{
 use crate::TrainError;
 use crate::reward_folder::RewardFolder;
 
+/// A reward function and its weight.
+pub type WeightedReward = (Box<dyn RewardFunction>, f64);
+
 /// The reward functions that options ask for, each with its weight, in TRL's order: models, built-in functions, programs.
 /// Where two have one name, the later ones get a number behind it, as each is a metric of its own.
 ///
@@ -23,7 +26,7 @@ pub fn reward_functions(
     max_tokens: usize,
     batch: usize,
     device: &Device,
-) -> Result<Vec<(Box<dyn RewardFunction>, f64)>, TrainError> {
+) -> Result<Vec<WeightedReward>, TrainError> {
     let mut functions: Vec<Box<dyn RewardFunction>> = Vec::new();
     for path in &options.reward_model_name_or_path.0 {
         functions.push(Box::new(RewardFolder::open(path, batch, device)?));

@@ -9,10 +9,9 @@ use burnish_losses::{
     Terms,
 };
 use burnish_ops::TokenStats;
-use burnish_rewards::RewardFunction;
 
 use crate::online::{Objective, Online, Parts, Sampled};
-use crate::reward_functions::reward_functions;
+use crate::reward_functions::{WeightedReward, reward_functions};
 use crate::run::{Run, Trainer};
 use crate::setup::Setup;
 use crate::training::Outcome;
@@ -28,7 +27,7 @@ impl Rloo {
     /// As there.
     pub fn with_rewards(
         options: RlooOptions,
-        rewards: Vec<(Box<dyn RewardFunction>, f64)>,
+        rewards: Vec<WeightedReward>,
         ranks: &Ranks,
         device: &Device,
         note: &mut dyn FnMut(&str),

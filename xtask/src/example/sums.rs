@@ -15,7 +15,7 @@ pub(crate) fn rows() -> (String, String) {
             "prompt": [{"role": "user", "content": capital(&question)}],
             "solution": format!("{}.", capital(&answer)),
         });
-        let rows = if at % HELD_OUT == 0 { &mut eval } else { &mut train };
+        let rows = if at.is_multiple_of(HELD_OUT) { &mut eval } else { &mut train };
         rows.push_str(&format!("{row}\n"));
     };
     for x in 0..=10 {

@@ -7,6 +7,7 @@ use burnish_rewards::{RewardFunction, Sample};
 use super::sampled::Sampled;
 use crate::TrainError;
 use crate::rank::Rank;
+use crate::reward_functions::WeightedReward;
 
 /// Reward functions and their weights.
 pub(crate) struct Scoring {
@@ -17,7 +18,7 @@ pub(crate) struct Scoring {
 
 impl Scoring {
     /// Functions with their weights.
-    pub(crate) fn new(weighted: Vec<(Box<dyn RewardFunction>, f64)>) -> Result<Self, TrainError> {
+    pub(crate) fn new(weighted: Vec<WeightedReward>) -> Result<Self, TrainError> {
         if weighted.is_empty() {
             return Err(TrainError::NoReward);
         }

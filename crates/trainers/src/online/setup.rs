@@ -2,9 +2,9 @@
 
 use burnish_config::{ReferenceOptions, RolloutOptions, Sampling};
 use burnish_models::Generation;
-use burnish_rewards::RewardFunction;
 
 use super::{Objective, Online, Rounds, Scoring, Server};
+use crate::reward_functions::WeightedReward;
 use crate::setup::{Setup, order};
 use crate::{Ranks, TrainError};
 
@@ -14,7 +14,7 @@ pub(crate) struct Parts<O> {
     pub(crate) options: RolloutOptions,
     pub(crate) reference: ReferenceOptions,
     /// Reward functions and their weights.
-    pub(crate) rewards: Vec<(Box<dyn RewardFunction>, f64)>,
+    pub(crate) rewards: Vec<WeightedReward>,
 }
 
 impl<O: Objective> Online<O> {
@@ -103,7 +103,7 @@ fn rounds(
         });
     }
     // Rows of a micro-batch are of one generation batch.
-    if !batch.is_multiple_of(step) && !(batch.is_multiple_of(rows) && step.is_multiple_of(rows)) {
+    if !(batch.is_multiple_of(step) || batch.is_multiple_of(rows) && step.is_multiple_of(rows)) {
         return Err(TrainError::GenerationBatch {
             batch,
             of: format!(

@@ -1,24 +1,23 @@
 //! Ranges and contradictions, found before anything is loaded.
 
 mod online;
+mod preferences;
+mod rewards;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
 use crate::choice::{
-    DpoLoss, FDivergence, Interval, LoraInit, ModelDtype, MuonVariant, Optimizer, PackingStrategy,
-    ReduceWhen, SaveInterval,
+    Interval, LoraInit, ModelDtype, MuonVariant, Optimizer, PackingStrategy, ReduceWhen, SaveInterval,
 };
 use crate::command::{
-    ConvertOptions, DpoOptions, EvalOptions, GenerateOptions, KtoOptions, MergeOptions, PlanOptions,
-    RewardOptions, ScoreOptions, SftOptions, WinRateOptions,
+    ConvertOptions, EvalOptions, GenerateOptions, MergeOptions, PlanOptions, ScoreOptions, SftOptions,
 };
 use crate::fault::{Fault, Origin};
 use crate::groups::{
-    DpoLossOptions, GenerationOptions, InferenceRankOptions, LoggingOptions, LoraOptions, ModelOptions,
-    MuonOptions, PackingOptions, PrecomputeOptions, PreparationOptions, RankOptions, ReferenceOptions,
-    RewardFunctionOptions, SourceOptions, TrainingOptions,
+    GenerationOptions, InferenceRankOptions, LoggingOptions, LoraOptions, ModelOptions, MuonOptions,
+    PackingOptions, PreparationOptions, RankOptions, SourceOptions, TrainingOptions,
 };
 use crate::raw::Raw;
 use crate::setting::Resume;
@@ -543,118 +542,6 @@ fn divides_by_rows(training: &TrainingOptions, checks: &mut Checks<'_>) {
     }
 }
 
-impl DpoOptions {
-    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
-        trains(&self.run_options(), checks);
-        divides_by_rows(&self.training, checks);
-        self.loss.conflicts(checks);
-        self.reference.conflicts(self.lora.use_peft || self.model.adapter_name_or_path.is_some(), checks);
-        self.precompute.conflicts(&self.reference, checks);
-    }
-}
-
-impl DpoLossOptions {
-    fn conflicts(&self, checks: &mut Checks<'_>) {
-        let has = |loss| self.loss_type.contains(&loss);
-        checks.range("beta", self.beta > 0.0 && self.beta.is_finite(), "a number above 0");
-        let smoothing = self.label_smoothing;
-        checks.range("label_smoothing", (0.0..1.0).contains(&smoothing), "a number from 0 to below 1");
-        if has(DpoLoss::ExoPair) && smoothing == 0.0 {
-            let mend = "set label_smoothing above 0, whose logarithm it takes; its paper has 1e-3";
-            checks.conflict("loss_type", "label_smoothing: 0", mend);
-        }
-        if has(DpoLoss::Robust) && smoothing >= 0.5 {
-            let mend = "set label_smoothing below 0.5: robust divides by 1 - 2 label_smoothing";
-            checks.conflict("loss_type", format!("label_smoothing: {smoothing}"), mend);
-        }
-        if let Some(weights) = &self.loss_weights {
-            if weights.len() != self.loss_type.len() {
-                let with = format!("loss_type: {}", checks.value("loss_type"));
-                checks.conflict("loss_weights", with, "give one weight per loss, or leave loss_weights out");
-            }
-            checks.range("loss_weights", weights.iter().all(|w| w.is_finite()), "finite numbers");
-        }
-        let ld_alpha = self.ld_alpha.is_none_or(|a| (0.0..=1.0).contains(&a));
-        checks.range("ld_alpha", ld_alpha, "null or a number from 0 to 1");
-        checks.range("discopop_tau", self.discopop_tau > 0.0, "a number above 0");
-        checks.range("f_alpha_divergence_coef", self.f_alpha_divergence_coef.is_finite(), "a number");
-        const SCORED: [DpoLoss; 8] = [
-            DpoLoss::Sigmoid,
-            DpoLoss::SigmoidNorm,
-            DpoLoss::Hinge,
-            DpoLoss::Ipo,
-            DpoLoss::ExoPair,
-            DpoLoss::Robust,
-            DpoLoss::Discopop,
-            DpoLoss::Sft,
-        ];
-        if self.f_divergence_type != FDivergence::ReverseKl
-            && let Some(loss) = self.loss_type.iter().find(|loss| !SCORED.contains(loss))
-        {
-            let mend = "use reverse_kl with it, or only sigmoid, sigmoid_norm, hinge, ipo, exo_pair, robust, discopop, sft";
-            checks.conflict("f_divergence_type", format!("loss_type: {loss}"), mend);
-        }
-        if self.use_weighting && (has(DpoLoss::Aot) || has(DpoLoss::AotUnpaired)) {
-            checks.conflict(
-                "use_weighting",
-                "loss_type: aot",
-                "these losses take pairs apart: keep one of the two",
-            );
-        }
-    }
-}
-
-impl ReferenceOptions {
-    fn conflicts(&self, adapts: bool, checks: &mut Checks<'_>) {
-        checks.range("ref_model_sync_steps", self.ref_model_sync_steps >= 1, AT_LEAST_1);
-        if let Some(folder) = &self.ref_model_name_or_path {
-            checks.folder("ref_model_name_or_path", folder, MODEL_HINT);
-        }
-        let alpha = (0.0..=1.0).contains(&self.ref_model_mixup_alpha);
-        checks.range("ref_model_mixup_alpha", alpha, "a number from 0 to 1");
-        if self.sync_ref_model && adapts {
-            let mend = "train the whole model, or leave the reference where it is";
-            checks.conflict("sync_ref_model", "training an adapter, whose reference is the base", mend);
-        }
-    }
-}
-
-impl PrecomputeOptions {
-    fn conflicts(&self, reference: &ReferenceOptions, checks: &mut Checks<'_>) {
-        checks.range("precompute_ref_batch_size", self.precompute_ref_batch_size != Some(0), AT_LEAST_1);
-        if reference.sync_ref_model && self.precompute_ref_log_probs {
-            let mend = "a reference that moves cannot be scored once before: keep one of the two";
-            checks.conflict("sync_ref_model", "precompute_ref_log_probs: true", mend);
-        }
-    }
-}
-
-impl KtoOptions {
-    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
-        trains(&self.run_options(), checks);
-        divides_by_rows(&self.training, checks);
-        let loss = &self.loss;
-        checks.range("beta", loss.beta > 0.0 && loss.beta.is_finite(), "a number above 0");
-        let weight = |w: f64| w >= 0.0 && w.is_finite();
-        checks.range("desirable_weight", weight(loss.desirable_weight), "a number that is at least 0");
-        checks.range("undesirable_weight", weight(loss.undesirable_weight), "a number that is at least 0");
-        self.reference.conflicts(self.lora.use_peft || self.model.adapter_name_or_path.is_some(), checks);
-        self.precompute.conflicts(&self.reference, checks);
-    }
-}
-
-impl RewardOptions {
-    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
-        trains(&self.run_options(), checks);
-        divides_by_rows(&self.training, checks);
-        let centre = self.loss.center_rewards_coefficient.is_none_or(|c| c >= 0.0 && c.is_finite());
-        checks.range("center_rewards_coefficient", centre, "null or a number that is at least 0");
-        if self.logging.sample_prompt.0.is_some() {
-            checks.conflict("sample_prompt", "a reward model, which says nothing", "take it out");
-        }
-    }
-}
-
 impl GenerateOptions {
     pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
         self.model.ranges(checks);
@@ -678,65 +565,6 @@ impl GenerateOptions {
         if self.prompts.prompt.0.is_some() && self.ranks.nproc > self.ranks.tp_size {
             checks.note("one prompt takes tp_size ranks; the others have nothing to do");
         }
-    }
-}
-
-impl RewardFunctionOptions {
-    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
-        for path in &self.reward_model_name_or_path.0 {
-            checks.folder("reward_model_name_or_path", path, "");
-        }
-        let timeout = self.reward_command_timeout;
-        checks.range(
-            "reward_command_timeout",
-            timeout > 0.0 && timeout <= 1e9,
-            "a number of seconds above 0",
-        );
-        let functions =
-            self.reward_model_name_or_path.0.len() + self.reward_funcs.len() + self.reward_command.0.len();
-        if self.reward_weights.as_ref().is_some_and(|weights| weights.len() != functions) {
-            checks.conflict("reward_weights", format!("{functions} reward functions"), "give one for each");
-        }
-    }
-}
-
-impl WinRateOptions {
-    pub(crate) fn conflicts(&self, checks: &mut Checks<'_>) {
-        self.model.ranges(checks);
-        let target = &self.target;
-        checks.rows("dataset_name", &target.dataset_name);
-        for (name, path) in [
-            ("reference_model_name_or_path", &target.reference_model_name_or_path),
-            ("reference_adapter_name_or_path", &target.reference_adapter_name_or_path),
-        ] {
-            if let Some(path) = path {
-                checks.folder(name, path, "");
-            }
-        }
-        let other = target.reference_model_name_or_path.is_some()
-            || target.reference_adapter_name_or_path.is_some()
-            || self.model.adapter_name_or_path.is_some();
-        if !other {
-            checks.faults.push(Fault::Required {
-                name: "reference_model_name_or_path",
-                doc: "the model to win over, or --adapter_name_or_path to compare an adapter with its base"
-                    .into(),
-            });
-        }
-        let rewards = &self.rewards;
-        if rewards.reward_model_name_or_path.0.is_empty()
-            && rewards.reward_funcs.is_empty()
-            && rewards.reward_command.0.is_empty()
-        {
-            checks.faults.push(Fault::Required {
-                name: "reward_model_name_or_path",
-                doc: "what scores completions, or --reward_funcs or --reward_command".into(),
-            });
-        }
-        rewards.conflicts(checks);
-        checks.range("per_device_eval_batch_size", target.per_device_eval_batch_size >= 1, AT_LEAST_1);
-        self.generation.conflicts(checks);
-        self.ranks.ranges(checks);
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use burnish_config::{GenerateOptions, GenerationOptions, PreparationOptions};
-use burnish_data::{Row, Source, TextStream, Tokenizer};
+use burnish_data::{Row, Source, TextStream};
 use burnish_models::{Generation, GenerationConfig, ModelFolder};
 use burnish_trainers::{InferenceRank, Prepared, TrainError, prepare_rows};
 use serde_json::json;
@@ -28,7 +28,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     if prompts.apply_chat_template == Some(false) {
         rows.templates = None;
     }
-    let settings = settings(folder, &rows.tokenizer, &options.generation, prompts.eos_token.is_some())?;
+    let settings = settings(folder, &rows, &options.generation, prompts.eos_token.is_some())?;
     let skip = options.generation.skip_special_tokens;
     match (&prompts.prompt.0, &prompts.dataset_name) {
         (Some(prompt), None) => {
@@ -53,15 +53,13 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
 /// The folder's settings, with what the options say.
 pub(crate) fn settings(
     folder: &ModelFolder,
-    tokenizer: &Tokenizer,
+    rows: &Prepared,
     options: &GenerationOptions,
     eos_given: bool,
 ) -> anyhow::Result<Generation> {
     let config = GenerationConfig::read(folder.path(), folder.config())?;
     let mut settings = config.generation(options.seed);
-    if settings.stop.is_empty() || eos_given {
-        settings.stop = tokenizer.eos_id().into_iter().collect();
-    }
+    settings.stop = rows.stop_tokens(&config, eos_given);
     settings.max_new_tokens = options.max_new_tokens.or(config.max_new_tokens).unwrap_or(256);
     settings.min_new_tokens = options.min_new_tokens.unwrap_or(settings.min_new_tokens);
     let Generation { min_new_tokens, max_new_tokens, .. } = settings;

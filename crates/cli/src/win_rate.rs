@@ -4,10 +4,12 @@ use std::process::ExitCode;
 
 use burn::tensor::Device;
 use burnish_config::{GenerationOptions, ModelOptions, PreparationOptions, WinRateOptions};
-use burnish_data::{Content, Record, Row, Source, Text};
+use burnish_data::{Content, Record, Row, Source};
 use burnish_models::Generation;
-use burnish_rewards::{RewardFunction, Sample};
-use burnish_trainers::{Inference, InferenceRank, Prepared, TrainError, prepare_rows, reward_functions};
+use burnish_rewards::Sample;
+use burnish_trainers::{
+    Inference, InferenceRank, Prepared, TrainError, WeightedReward, prepare_rows, reward_functions,
+};
 use serde_json::{Map, Value, json};
 
 use crate::generate::settings;
@@ -109,11 +111,8 @@ struct Prompt {
 impl Prompt {
     fn new(record: Record) -> Result<Self, TrainError> {
         let row = Row::parse_prompt(record)?;
-        let value = match &row.content {
-            Content::Prompt(Text::Chat(messages)) => messages.iter().cloned().map(Value::Object).collect(),
-            Content::Prompt(Text::Plain(text)) => Value::from(text.as_str()),
-            _ => unreachable!("parsed as a prompt"),
-        };
+        let Content::Prompt(prompt) = &row.content else { unreachable!("parsed as a prompt") };
+        let value = prompt.to_json();
         Ok(Self { row, value })
     }
 }
@@ -127,7 +126,7 @@ impl Writer {
     ) -> anyhow::Result<Self> {
         let folder = model.folder();
         let rows = prepare_rows(folder.path(), preparation, folder.spec().vocab)?;
-        let settings = settings(folder, &rows.tokenizer, options, eos_given)?;
+        let settings = settings(folder, &rows, options, eos_given)?;
         Ok(Self { rows, settings, skip_special_tokens: options.skip_special_tokens })
     }
 
@@ -152,7 +151,7 @@ impl Writer {
 
 /// The weighted sum of what reward functions say of each completion, of those that can score it; none if none can.
 fn scores(
-    rewards: &[(Box<dyn RewardFunction>, f64)],
+    rewards: &[WeightedReward],
     prompts: &[Prompt],
     written: &[Written],
 ) -> Result<Vec<Option<f64>>, TrainError> {

@@ -14,7 +14,6 @@ use burnish_ops::TokenStats;
 use crate::online::{Objective, Online, Parts, Sampled};
 use crate::reward_functions::{WeightedReward, reward_functions};
 use crate::run::{Run, Trainer};
-use crate::setup::Setup;
 use crate::training::Outcome;
 use crate::{Ranks, Stop, TrainError};
 
@@ -38,10 +37,9 @@ impl Grpo {
         if options.rollouts.rollout_url.is_some() {
             objective.correction = correction(&options.loss)?;
         }
-        let mut setup = Setup::open(&options, ranks, device)?;
-        let parts = Parts { objective, options: options.rollouts, reference: options.reference, rewards };
-        let task = Online::prepare(parts, &mut setup, ranks, note)?;
-        Ok(Self(Run { setup, task }))
+        let (rollouts, reference) = (options.rollouts.clone(), options.reference.clone());
+        let parts = Parts { objective, options: rollouts, reference, rewards };
+        Ok(Self(parts.prepare(&options, ranks, device, note)?))
     }
 }
 

@@ -99,6 +99,21 @@ impl Inference {
     }
 }
 
+/// As [`Decoder::generate`], on the ranks of `tp`, which share layers; see [`InferenceRank::generate`].
+pub(crate) fn together(
+    tp: &Tp,
+    decoder: &Decoder,
+    prompts: &[Vec<u32>],
+    settings: &Generation,
+    on_token: &mut dyn FnMut(usize, u32) -> bool,
+) -> Result<Vec<Completion>, TrainError> {
+    // What follows a failure is no text.
+    let mut heard = |row, token| tp.check().is_ok() && on_token(row, token);
+    let done = decoder.generate(prompts, settings, &mut heard);
+    tp.check()?;
+    Ok(done?)
+}
+
 /// One rank of those that use a model.
 pub struct InferenceRank {
     world: Group,
@@ -146,11 +161,7 @@ impl InferenceRank {
         settings: &Generation,
         on_token: &mut dyn FnMut(usize, u32) -> bool,
     ) -> Result<Vec<Completion>, TrainError> {
-        // What follows a failure is no text.
-        let mut heard = |row, token| self.tp.check().is_ok() && on_token(row, token);
-        let done = self.decoder.generate(prompts, settings, &mut heard);
-        self.tp.check()?;
-        Ok(done?)
+        together(&self.tp, &self.decoder, prompts, settings, on_token)
     }
 
     /// The loss and its companions over `examples`, whose batches are dealt to the ranks; the same result on all.

@@ -10,6 +10,7 @@ use burnish_store::{Attempt, FolderWriter, Placement, Share};
 use burnish_zero::Stage;
 
 use crate::TrainError;
+use crate::inference::together;
 use crate::rank::Rank;
 use crate::setup::Setup;
 use crate::training::Outcome;
@@ -123,11 +124,8 @@ impl Rank<'_> {
         }
         let stop = setup.stop_tokens()?;
         let settings = Generation { max_new_tokens: SAMPLE_TOKENS, stop, ..Generation::default() };
-        // What follows a failure of the ranks that share layers is no text.
-        let mut going = |_, _| self.tp.check().is_ok();
-        let done = self.model.decoder.generate(std::slice::from_ref(&ids), &settings, &mut going);
-        self.tp.check()?;
-        let done = done?;
+        let prompts = std::slice::from_ref(&ids);
+        let done = together(&self.tp, &self.model.decoder, prompts, &settings, &mut |_, _| true)?;
         let Some(completion) = done.first() else { return Ok(None) };
         Ok(Some((rows.tokenizer.decode(&ids, true)?, rows.tokenizer.decode(&completion.token_ids, true)?)))
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use burnish_config::{PackingOptions, PackingStrategy, PreparationOptions, Truncation};
 use burnish_data::{Options, Place, Preparer, Record, Row, Strategy, Templates, Tokenizer};
+use burnish_models::GenerationConfig;
 use serde_json::{Map, json};
 
 use crate::TrainError;
@@ -23,6 +24,16 @@ impl Prepared {
     #[must_use]
     pub fn preparer(&self) -> Preparer<'_> {
         Preparer { tokenizer: &self.tokenizer, templates: self.templates.as_ref(), options: &self.rules }
+    }
+
+    /// Tokens that end a completion: those of the model's files, else the tokenizer's end-of-sequence token; that one alone
+    /// where it was given as an option.
+    #[must_use]
+    pub fn stop_tokens(&self, config: &GenerationConfig, eos_given: bool) -> Vec<u32> {
+        if config.stop.is_empty() || eos_given {
+            return self.tokenizer.eos_id().into_iter().collect();
+        }
+        config.stop.clone()
     }
 
     /// The same rules for rows that stay in their order.

@@ -190,13 +190,10 @@ impl Setup {
         ))
     }
 
-    /// Tokens that end a completion: those of the model's files, else the tokenizer's; `eos_token` where it is given.
+    /// Tokens that end a completion: see [`Prepared::stop_tokens`].
     pub(crate) fn stop_tokens(&self) -> Result<Vec<u32>, TrainError> {
         let config = GenerationConfig::read(self.folder.path(), self.folder.config())?;
-        if config.stop.is_empty() || self.options.preparation.eos_token.is_some() {
-            return Ok(self.prepared.tokenizer.eos_id().into_iter().collect());
-        }
-        Ok(config.stop)
+        Ok(self.prepared.stop_tokens(&config, self.options.preparation.eos_token.is_some()))
     }
 
     pub(crate) fn output_dir(&self) -> PathBuf {
@@ -211,15 +208,19 @@ impl Setup {
 
     /// The shape of steps over rows, for this many ranks.
     pub(crate) fn sampler(&self, rows: Sampler, ranks: usize) -> Result<Sampler, TrainError> {
+        let sampler = self.shape(rows, ranks);
+        sampler.check()?;
+        Ok(sampler)
+    }
+
+    /// As [`Self::sampler`], whether or not there is a step in an epoch.
+    pub(crate) fn shape(&self, rows: Sampler, ranks: usize) -> Sampler {
         let options = &self.options.training;
-        let sampler = rows
-            .per_device(options.per_device_train_batch_size)
+        rows.per_device(options.per_device_train_batch_size)
             .ranks(ranks)
             .accumulation(options.gradient_accumulation_steps)
             .global(self.options.ranks.global_batch_size)
-            .drop_last(options.dataloader_drop_last);
-        sampler.check()?;
-        Ok(sampler)
+            .drop_last(options.dataloader_drop_last)
     }
 }
 

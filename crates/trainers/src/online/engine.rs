@@ -7,6 +7,7 @@ use burnish_ops::{AnyTensor, Parameters};
 use burnish_zero::Stage;
 
 use crate::TrainError;
+use crate::inference::together;
 use crate::rank::Rank;
 
 /// The decoder that samples: the one that trains, or at stage 3, where that has a part of every weight only, one that
@@ -42,10 +43,6 @@ impl<'a> Engine<'a> {
             Self::InPlace(decoder) => decoder,
             Self::Gathered(decoder) => decoder.as_ref(),
         };
-        // What follows a failure of the ranks that share layers is no text.
-        let mut going = |_, _| rank.tp.check().is_ok();
-        let done = decoder.generate(prompts, settings, &mut going);
-        rank.tp.check()?;
-        Ok(done?)
+        together(&rank.tp, decoder, prompts, settings, &mut |_, _| true)
     }
 }

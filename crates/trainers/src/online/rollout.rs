@@ -96,10 +96,7 @@ impl<O: Objective> Online<O> {
 
     /// Completions of a full step on all ranks.
     fn rows_of_step(&self, rank: &Rank<'_>) -> usize {
-        let options = &rank.setup.options;
-        let (rows, steps) =
-            (options.training.per_device_train_batch_size, options.training.gradient_accumulation_steps);
-        options.ranks.global_batch_size.unwrap_or(rows * rank.dp.size() * steps)
+        rank.setup.shape(rank.setup.rows_in_order(), rank.dp.size()).global_batch()
     }
 
     /// How evaluation chooses tokens: by draws of its own, the same every time.

@@ -1,10 +1,12 @@
 //! From options to a task that samples.
 
-use burnish_config::{ReferenceOptions, RolloutOptions, Sampling};
+use burn::tensor::Device;
+use burnish_config::{ReferenceOptions, RolloutOptions, Sampling, TrainerOptions};
 use burnish_models::Generation;
 
 use super::{Objective, Online, Rounds, Scoring, Server};
 use crate::reward_functions::WeightedReward;
+use crate::run::Run;
 use crate::setup::{Setup, order};
 use crate::{Ranks, TrainError};
 
@@ -17,15 +19,17 @@ pub(crate) struct Parts<O> {
     pub(crate) rewards: Vec<WeightedReward>,
 }
 
-impl<O: Objective> Online<O> {
-    /// Reads and checks what a run needs beside the model.
-    pub(crate) fn prepare(
-        parts: Parts<O>,
-        setup: &mut Setup,
+impl<O: Objective> Parts<O> {
+    /// Reads and checks everything that a run of `command` needs.
+    pub(crate) fn prepare<C: TrainerOptions>(
+        self,
+        command: &C,
         ranks: &Ranks,
+        device: &Device,
         note: &mut dyn FnMut(&str),
-    ) -> Result<Self, TrainError> {
-        let Parts { objective, options, reference, rewards } = parts;
+    ) -> Result<Run<Online<O>>, TrainError> {
+        let Self { objective, options, reference, rewards } = self;
+        let mut setup = Setup::open(command, ranks, device)?;
         let scoring = Scoring::new(rewards)?;
         // The order of prompts is the generation batches'.
         setup.prepared.rules.shuffle = false;
@@ -34,7 +38,7 @@ impl<O: Objective> Online<O> {
             |name, records| Ok(rows.preparer().prompts(name, records)?),
             |name, records| Ok(rows.preparer().prompts(name, records)?),
         )?;
-        let rounds = rounds(setup, ranks, &options, train.examples.len())?;
+        let rounds = rounds(&setup, ranks, &options, train.examples.len())?;
         let left = train.examples.len() % (rounds.batch() / options.num_generations);
         if left > 0 {
             note(&format!(
@@ -52,7 +56,7 @@ impl<O: Objective> Online<O> {
                 options.max_completion_length
             ));
         }
-        let settings = settings(setup, &options)?;
+        let settings = settings(&setup, &options)?;
         let server = options.rollout_url.as_deref();
         let server =
             server.map(|url| Server::new(url, options.rollout_model.as_deref(), options.rollout_timeout));
@@ -61,7 +65,7 @@ impl<O: Objective> Online<O> {
         let drops_out = !options.disable_dropout;
         setup.rows = train.examples.len();
         setup.check_trains()?;
-        let online = Self {
+        let task = Online {
             objective,
             train,
             eval,
@@ -74,7 +78,7 @@ impl<O: Objective> Online<O> {
             reference,
             drops_out,
         };
-        Ok(online)
+        Ok(Run { setup, task })
     }
 }
 
@@ -87,8 +91,8 @@ fn rounds(
 ) -> Result<Rounds, TrainError> {
     let training = &setup.options.training;
     let ranks = (ranks.size() / setup.options.ranks.tp_size).max(1);
-    let (rows, accumulation) = (training.per_device_train_batch_size, training.gradient_accumulation_steps);
-    let step = setup.options.ranks.global_batch_size.unwrap_or(rows * ranks * accumulation);
+    let (rows, step) =
+        (training.per_device_train_batch_size, setup.shape(setup.rows_in_order(), ranks).global_batch());
     let batch = match (options.generation_batch_size, options.steps_per_generation) {
         (Some(batch), _) => batch,
         (None, Some(steps)) => rows * ranks * steps,

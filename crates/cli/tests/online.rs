@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::preferences::{LORA, number};
-use crate::program::{copy, fails, metrics, model, ok, rows};
+use crate::program::{fails, metrics, model, ok, rows, run_example};
 use crate::ranks::close_within;
+use crate::resume::goes_on;
 
 pub(crate) fn words(command: &str, output: &Path, more: &[&str]) -> Vec<String> {
     let mut words = vec![
@@ -115,26 +116,9 @@ fn the_first_pass_is_on_policy() {
     }
 }
 
-/// Six steps at once, and from the checkpoint at step 3 on.
 fn resumes(command: &str, more: &[&str]) {
-    let root = tempfile::tempdir().unwrap();
-    let (whole, parts) = (root.path().join("whole"), root.path().join("parts"));
-    let mut all =
-        vec!["--max_steps=6", "--save_steps=3", "--gradient_accumulation_steps=2", "--log_completions"];
-    all.extend(more);
-    ok(&words(command, &whole, &all));
-    copy(&whole.join("checkpoint-3"), &parts.join("checkpoint-3"));
-    std::fs::copy(whole.join("completions.jsonl"), parts.join("completions.jsonl")).unwrap();
-    all.push("--resume_from_checkpoint=true");
-    ok(&words(command, &parts, &all));
-    let file = if more.contains(&"--use_peft") { "adapter_model.safetensors" } else { "model.safetensors" };
-    for file in [file, "completions.jsonl"] {
-        let [a, b] = [&whole, &parts].map(|dir| std::fs::read(dir.join(file)).unwrap());
-        assert!(a == b, "{command} {more:?}: {file} differs");
-    }
-    let (a, b) = (metrics(&whole), metrics(&parts));
-    assert_eq!(b.len(), 3);
-    assert_eq!(a[3..], b[..], "{command} {more:?}");
+    let more = [&["--log_completions"], more].concat();
+    goes_on(|output, more| words(command, output, more), &more, Some("completions.jsonl"));
 }
 
 #[test]
@@ -220,22 +204,10 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn the_example_learns_by_rewards() {
     let out = tempfile::tempdir().unwrap();
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for command in ["grpo", "rloo"] {
         let out = out.path().join(command);
-        let said = crate::program::burnish()
-            .current_dir(&root)
-            .args([
-                command,
-                "--config",
-                &format!("examples/{command}.yaml"),
-                "--max_steps=20",
-                "--eval_strategy=no",
-            ])
-            .arg(format!("--output_dir={}", out.display()))
-            .output()
-            .unwrap();
-        assert!(said.status.success(), "{}", crate::program::stderr(&said));
+        let config = format!("examples/{command}.yaml");
+        run_example(command, &config, &out, &["--max_steps=20", "--eval_strategy=no"]);
         let rewards: Vec<f64> = metrics(&out).iter().map(|line| number(line, "reward")).collect();
         assert!(rewards[0] < 0.2 && rewards[3] > 2.0 * rewards[0], "{command}: {rewards:?}");
         assert!(out.join("completions.jsonl").is_file() && out.join("reward.svg").is_file());

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::program::{copy, fails, fixtures, metrics, model, ok, rows};
+use crate::program::{copy, fails, fixtures, metrics, model, ok, rows, run_example};
 use crate::ranks::close;
+use crate::resume::goes_on;
 
 pub(crate) const LORA: [&str; 5] =
     ["--use_peft", "--lora_r=4", "--lora_alpha=8", "--lora_target_modules=all-linear", "--lora_dropout=0"];
@@ -250,22 +251,8 @@ fn adapters_over_a_bf16_base_equal_one_rank_after_ten_steps() {
     }
 }
 
-/// Six steps at once, and from the checkpoint at step 3 on.
 fn resumes(command: &str, more: &[&str]) {
-    let root = tempfile::tempdir().unwrap();
-    let (whole, parts) = (root.path().join("whole"), root.path().join("parts"));
-    let mut all = vec!["--max_steps=6", "--save_steps=3", "--gradient_accumulation_steps=2"];
-    all.extend(more);
-    ok(&words(command, &whole, &all));
-    copy(&whole.join("checkpoint-3"), &parts.join("checkpoint-3"));
-    all.push("--resume_from_checkpoint=true");
-    ok(&words(command, &parts, &all));
-    let file = if more.contains(&"--use_peft") { "adapter_model.safetensors" } else { "model.safetensors" };
-    let [a, b] = [&whole, &parts].map(|dir| std::fs::read(dir.join(file)).unwrap());
-    assert!(a == b, "{command} {more:?}: {file} differs");
-    let (a, b) = (metrics(&whole), metrics(&parts));
-    assert_eq!(b.len(), 3);
-    assert_eq!(a[3..], b[..], "{command} {more:?}");
+    goes_on(|output, more| words(command, output, more), more, None);
 }
 
 #[test]
@@ -327,19 +314,6 @@ fn what_cannot_be_is_refused() {
     let mut other = words("kto", &out, &["--max_steps=4", "--resume_from_checkpoint=true"]);
     other[2] = words("dpo", &out, &[])[2].clone();
     fails(&other, &["cannot resume", "the command was \"dpo\""]);
-}
-
-/// A shipped example, with more words.
-fn run_example(command: &str, config: &str, out: &Path, more: &[&str]) {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let said = crate::program::burnish()
-        .current_dir(&root)
-        .args([command, "--config", config])
-        .arg(format!("--output_dir={}", out.display()))
-        .args(more)
-        .output()
-        .unwrap();
-    assert!(said.status.success(), "{}", crate::program::stderr(&said));
 }
 
 /// A shipped example, shorter, and its first line about held-out rows.

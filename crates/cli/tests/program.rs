@@ -37,6 +37,20 @@ pub(crate) fn ok(words: &[String]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Runs a shipped example with more words.
+#[track_caller]
+pub(crate) fn run_example(command: &str, config: &str, output: &Path, more: &[&str]) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let said = burnish()
+        .current_dir(&root)
+        .args([command, "--config", config])
+        .arg(format!("--output_dir={}", output.display()))
+        .args(more)
+        .output()
+        .unwrap();
+    assert!(said.status.success(), "{}", stderr(&said));
+}
+
 /// Runs and expects one clear error that holds all of `parts`, and no panic.
 #[track_caller]
 pub(crate) fn fails(words: &[String], parts: &[&str]) {

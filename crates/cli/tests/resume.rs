@@ -12,6 +12,27 @@ fn same_files(a: &Path, b: &Path, name: &str) {
     assert!(same, "{name} differs between {} and {}", a.display(), b.display());
 }
 
+/// Six steps at once, and from the checkpoint at step 3 on: the same model, the same log, the same lines of `beside`.
+#[track_caller]
+pub(crate) fn goes_on(words: impl Fn(&Path, &[&str]) -> Vec<String>, more: &[&str], beside: Option<&str>) {
+    let root = tempfile::tempdir().unwrap();
+    let (whole, parts) = (root.path().join("whole"), root.path().join("parts"));
+    let mut all = vec!["--max_steps=6", "--save_steps=3", "--gradient_accumulation_steps=2"];
+    all.extend(more);
+    ok(&words(&whole, &all));
+    copy(&whole.join("checkpoint-3"), &parts.join("checkpoint-3"));
+    if let Some(file) = beside {
+        std::fs::copy(whole.join(file), parts.join(file)).unwrap();
+    }
+    all.push("--resume_from_checkpoint=true");
+    ok(&words(&parts, &all));
+    let model = if more.contains(&"--use_peft") { "adapter_model.safetensors" } else { "model.safetensors" };
+    std::iter::once(model).chain(beside).for_each(|name| same_files(&whole, &parts, name));
+    let (a, b) = (metrics(&whole), metrics(&parts));
+    assert_eq!(b.len(), 3);
+    assert_eq!(a[3..], b[..], "{more:?}");
+}
+
 /// Eight steps at once, and four, then a resume from the checkpoint at step 3 (not a logging or epoch boundary).
 fn check(data: &str, tensors: &str, more: &[&str]) {
     let root = tempfile::tempdir().unwrap();

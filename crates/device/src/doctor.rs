@@ -1,0 +1,84 @@
+//! What this machine has of what a device needs, for `burnish doctor`.
+
+use crate::{DeviceError, Kind};
+
+/// One thing that was looked at.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What: `driver`, `GPU 0`, `NVRTC`.
+    pub what: String,
+    /// What was found, or what is missing and how to mend it.
+    pub found: Result<String, DeviceError>,
+}
+
+impl Finding {
+    fn new(what: impl Into<String>, found: Result<String, DeviceError>) -> Self {
+        Self { what: what.into(), found }
+    }
+}
+
+/// Looks at everything that computing on this machine needs. Never panics, whatever is missing.
+#[must_use]
+pub fn findings() -> Vec<Finding> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let processor = format!("{threads} threads, {}", instructions());
+    let mut findings = vec![Finding::new("CPU", Ok(processor))];
+    findings.extend(cuda());
+    findings
+}
+
+/// Which of the kernels' instruction sets this processor has.
+fn instructions() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            return "AVX-512";
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            return "AVX2";
+        }
+    }
+    "portable kernels: no AVX2"
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda() -> Vec<Finding> {
+    vec![Finding::new("CUDA", Err(DeviceError::NotBuilt { kind: Kind::Cuda }))]
+}
+
+#[cfg(feature = "cuda")]
+fn cuda() -> Vec<Finding> {
+    use crate::cuda::{Gpu, Installation, OLDEST_DRIVER, driver_version, gpus};
+    use crate::error::version;
+
+    let driver = driver_version().and_then(|got| {
+        if got < OLDEST_DRIVER {
+            return Err(DeviceError::OldDriver { got, least: OLDEST_DRIVER });
+        }
+        Ok(format!("serves CUDA {}", version(got)))
+    });
+    let lives = driver.is_ok();
+    let mut findings = vec![Finding::new("NVIDIA driver", driver)];
+    if lives {
+        match gpus() {
+            Ok(found) if found.is_empty() => {
+                let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_else(|_| "not set".to_owned());
+                let none = DeviceError::NoDevice { kind: Kind::Cuda, ordinal: 0, count: 0, visible };
+                findings.push(Finding::new("GPU", Err(none)));
+            }
+            Ok(found) => findings.extend(found.into_iter().map(|gpu| {
+                let Gpu { ordinal, name, capability, memory, free } = gpu;
+                let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+                let found = format!("{name}, sm_{capability}, {:.1} GiB, {:.1} free", gib(memory), gib(free));
+                Finding::new(format!("GPU {ordinal}"), Ok(found))
+            })),
+            Err(error) => findings.push(Finding::new("GPU", Err(error))),
+        }
+    }
+    let installation = Installation::find();
+    let compiler = installation.compiler().map(|(major, minor)| format!("{major}.{minor}"));
+    findings.push(Finding::new("NVRTC", compiler));
+    let headers = installation.headers().map(|root| root.join("include").display().to_string());
+    findings.push(Finding::new("CUDA headers", headers));
+    findings
+}

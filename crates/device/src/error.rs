@@ -1,0 +1,82 @@
+//! Why a device cannot be used.
+
+use thiserror::Error;
+
+use crate::Kind;
+
+/// What a device lacks, or ran out of.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The build leaves this kind out.
+    #[error("device {kind}: this build has none; build with `--features {kind}`, or use `--device cpu`")]
+    NotBuilt {
+        /// The kind.
+        kind: Kind,
+    },
+    /// The driver's library cannot be loaded.
+    #[error(
+        "device cuda: the NVIDIA driver's library libcuda.so.1 cannot be loaded; install NVIDIA's driver (in a container: start it with the GPU), or use `--device cpu`"
+    )]
+    NoDriver,
+    /// The driver is older than the interface that this build speaks.
+    #[error(
+        "device cuda: the NVIDIA driver serves CUDA {}, this build needs {} or newer; update the driver, or use `--device cpu`", version(*.got), version(*.least)
+    )]
+    OldDriver {
+        /// CUDA's version that the driver serves, as 1000 × major + 10 × minor.
+        got: i32,
+        /// The least that is needed.
+        least: i32,
+    },
+    /// The driver answers with an error.
+    #[error(
+        "device cuda: {what} failed with {code}: {text}; see `nvidia-smi` and the kernel's log, or use `--device cpu`"
+    )]
+    Driver {
+        /// What was tried.
+        what: &'static str,
+        /// The driver's name of the error.
+        code: String,
+        /// What the driver says of it.
+        text: String,
+    },
+    /// There is no such device.
+    #[error(
+        "device {kind}:{ordinal} is not there: {count} found; choose another, or set CUDA_VISIBLE_DEVICES (now {visible})"
+    )]
+    NoDevice {
+        /// The kind.
+        kind: Kind,
+        /// Its number.
+        ordinal: usize,
+        /// How many there are.
+        count: usize,
+        /// The variable's value.
+        visible: String,
+    },
+    /// The compiler of kernels cannot be loaded.
+    #[error(
+        "device cuda: NVRTC (libnvrtc.so.13 or .12), which compiles the kernels, is neither in the loader's path nor in {searched}; install the CUDA toolkit or `pip install nvidia-cuda-nvrtc` and name its folder in LD_LIBRARY_PATH, or use `--device cpu`"
+    )]
+    NoCompiler {
+        /// The folders that were searched.
+        searched: String,
+    },
+    /// CUDA's headers, which kernels include, are not there.
+    #[error(
+        "device cuda: CUDA's headers (include/cuda_bf16.h, include/mma.h), which the kernels include, are in none of {searched}; install the CUDA toolkit or `pip install nvidia-cuda-runtime nvidia-cuda-cccl` and set CUDA_PATH to the folder that holds `include`, or use `--device cpu`"
+    )]
+    NoHeaders {
+        /// The folders that were searched.
+        searched: String,
+    },
+    /// No graphics driver is there.
+    #[error("device wgpu: no graphics driver was found; install one (a software one: mesa-vulkan-drivers)")]
+    NoAdapter,
+}
+
+/// CUDA's version number as people write it.
+pub(crate) fn version(number: i32) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
+}

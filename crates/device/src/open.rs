@@ -1,0 +1,84 @@
+//! From a kind to a device that was seen to be there.
+
+use burn::tensor::Device;
+
+use crate::{DeviceError, Kind};
+
+/// Opens device number `ordinal` of a kind. What it needs is checked first, so that a lack is an error and not a panic
+/// in a thread of the backend's.
+///
+/// # Errors
+/// Whatever is missing: the build's feature, the driver, the device, the compiler, its headers.
+pub fn open(kind: Kind, ordinal: usize) -> Result<Device, DeviceError> {
+    match kind {
+        #[cfg(feature = "flex")]
+        Kind::Cpu => Ok(Device::flex()),
+        #[cfg(feature = "cuda")]
+        Kind::Cuda => {
+            crate::cuda::ready(ordinal)?;
+            Ok(Device::cuda(ordinal))
+        }
+        #[cfg(feature = "wgpu")]
+        Kind::Wgpu => wgpu(ordinal),
+        #[allow(unreachable_patterns, reason = "a build with every feature has every kind")]
+        kind => {
+            let _ = ordinal;
+            Err(DeviceError::NotBuilt { kind })
+        }
+    }
+}
+
+/// A kind that this machine can compute on: CUDA where it is all there, else the processor with the reason why not,
+/// which is `None` where nobody would expect a GPU.
+#[must_use]
+pub fn best() -> (Kind, Option<DeviceError>) {
+    #[cfg(feature = "cuda")]
+    match crate::cuda::ready(0) {
+        Ok(_) => return (Kind::Cuda, None),
+        Err(DeviceError::NoDriver | DeviceError::NoDevice { .. }) => {}
+        Err(error) => return (Kind::Cpu, Some(error)),
+    }
+    (Kind::Cpu, None)
+}
+
+/// How many devices of a kind this machine has; those of [`Kind::Cpu`] count as one.
+///
+/// # Errors
+/// As [`open`].
+pub fn count(kind: Kind) -> Result<usize, DeviceError> {
+    match kind {
+        #[cfg(feature = "cuda")]
+        Kind::Cuda => Ok(crate::cuda::gpus()?.len()),
+        kind if kind.built() => Ok(1),
+        kind => Err(DeviceError::NotBuilt { kind }),
+    }
+}
+
+#[cfg(feature = "wgpu")]
+fn wgpu(ordinal: usize) -> Result<Device, DeviceError> {
+    if ordinal > 0 {
+        let visible = "not read by WebGPU".to_owned();
+        return Err(DeviceError::NoDevice { kind: Kind::Wgpu, ordinal, count: 1, visible });
+    }
+    // Without an adapter the backend panics when it is first used, and there is no asking before.
+    let opened = std::panic::catch_unwind(|| {
+        let device = Device::wgpu(burn::tensor::DeviceKind::DefaultDevice);
+        device.sync().is_ok().then_some(device)
+    });
+    opened.ok().flatten().ok_or(DeviceError::NoAdapter)
+}
+
+/// Tells CubeCL where CUDA's headers are, when they are in none of the places where it looks: in NVIDIA's Python wheels,
+/// say. To be called once, at the start of the program.
+///
+/// # Safety
+/// No other thread may run: it sets the environment variable `CUDA_PATH`.
+pub unsafe fn prepare() {
+    #[cfg(feature = "cuda")]
+    if std::env::var_os("CUDA_PATH").is_none()
+        && let Ok(root) = crate::cuda::Installation::find().headers()
+    {
+        // SAFETY: the caller promises that no other thread reads the environment.
+        unsafe { std::env::set_var("CUDA_PATH", root) };
+    }
+}

@@ -1,0 +1,100 @@
+//! What was done, in numbers.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counts {
+    ($($(#[doc = $text:literal])* $name:ident,)*) => {
+        /// The counts of a process, as `fake_cuda_counts` gives them.
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        struct Counts { $($(#[doc = $text])* $name: u64,)* }
+
+        /// The running counts.
+        pub(crate) struct Running { $(pub(crate) $name: AtomicU64,)* }
+
+        pub(crate) static RUNNING: Running = Running { $($name: AtomicU64::new(0),)* };
+
+        fn now() -> Counts {
+            Counts { $($name: RUNNING.$name.load(Ordering::Relaxed),)* }
+        }
+
+        fn json() -> String {
+            let counts = now();
+            let lines = [$(format!("  \"{}\": {}", stringify!($name), counts.$name)),*];
+            format!("{{\n{}\n}}\n", lines.join(",\n"))
+        }
+    };
+}
+
+counts! {
+    /// Kernels launched.
+    launches,
+    /// Times that the host waited for a stream, an event or a context.
+    synchronizations,
+    /// Copies from a device to the host.
+    device_to_host,
+    /// Their bytes.
+    device_to_host_bytes,
+    /// Copies from the host to a device.
+    host_to_device,
+    /// Their bytes.
+    host_to_device_bytes,
+    /// Copies from device memory to device memory.
+    device_to_device,
+    /// Allocations of device memory.
+    allocations,
+    /// Bytes of device memory that are allocated.
+    allocated_bytes,
+    /// The most there were.
+    peak_bytes,
+    /// Collectives and groups of sends and receives that were begun.
+    collectives,
+    /// Communicators that were made.
+    communicators,
+    /// Communicators that were aborted.
+    aborts,
+    /// Uses of memory that is not there.
+    faults,
+}
+
+/// One more.
+pub(crate) fn one(count: &AtomicU64) {
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One more, of so many bytes.
+pub(crate) fn bytes(count: &AtomicU64, of: &AtomicU64, bytes: usize) {
+    one(count);
+    of.fetch_add(bytes as u64, Ordering::Relaxed);
+}
+
+/// Gives the counts so far.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_counts(counts: &mut MaybeUninit<Counts>) {
+    counts.write(now());
+}
+
+unsafe extern "C" {
+    fn atexit(function: extern "C" fn()) -> c_int;
+}
+
+extern "C" fn report() {
+    if let Ok(file) = std::env::var("FAKE_CUDA_REPORT") {
+        let file = file.replace("{pid}", &std::process::id().to_string());
+        if let Err(error) = std::fs::write(&file, json()) {
+            eprintln!("fake CUDA: cannot write {file}: {error}");
+        }
+    }
+}
+
+/// Has the report written when the process ends.
+pub(crate) fn report_at_exit() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the C library calls the function at exit, when this library is still loaded: nothing unloads it.
+    ONCE.call_once(|| unsafe {
+        atexit(report);
+    });
+}

@@ -1,0 +1,464 @@
+//! Devices, contexts, memory and copies.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
+use std::mem::MaybeUninit;
+use std::slice;
+use std::sync::{Arc, Mutex};
+
+use crate::code::{
+    Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_SUPPORTED, SUCCESS, given, put,
+};
+use crate::counts::{self, RUNNING};
+use crate::stream::{self, Stream};
+use crate::{lock, memory, variable};
+
+/// The version of CUDA that this driver is of.
+const VERSION: c_int = 12080;
+/// Handle of the first device's context.
+const CONTEXT: usize = 0x1000;
+
+thread_local! {
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+fn devices() -> usize {
+    variable("FAKE_CUDA_DEVICES", 1) as usize
+}
+
+fn known(device: c_int) -> Result<usize, Code> {
+    usize::try_from(device).ok().filter(|&device| device < devices()).ok_or(INVALID_DEVICE)
+}
+
+/// The device of this thread's context.
+pub(crate) fn current() -> Result<usize, Code> {
+    CURRENT.get().checked_sub(CONTEXT).ok_or(INVALID_CONTEXT)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuInit(_flags: c_uint) -> Code {
+    counts::report_at_exit();
+    if devices() == 0 { NO_DEVICE } else { SUCCESS }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDriverGetVersion(version: &mut MaybeUninit<c_int>) -> Code {
+    put(version, Ok(VERSION))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetCount(count: &mut MaybeUninit<c_int>) -> Code {
+    put(count, Ok(devices() as c_int))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGet(device: &mut MaybeUninit<c_int>, ordinal: c_int) -> Code {
+    put(device, known(ordinal).map(|_| ordinal))
+}
+
+/// Writes `text` and a zero to `room` bytes at `place`.
+///
+/// # Safety
+/// There are so many bytes to write to.
+unsafe fn text(place: *mut c_char, room: c_int, text: &str) -> Code {
+    let room = usize::try_from(room).unwrap_or(0);
+    if place.is_null() || room <= text.len() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller has `room` bytes there, and the text with its end is not longer.
+    let place = unsafe { slice::from_raw_parts_mut(place.cast::<u8>(), text.len() + 1) };
+    place[..text.len()].copy_from_slice(text.as_bytes());
+    place[text.len()] = 0;
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, room: c_int, _device: c_int) -> Code {
+    // SAFETY: the interface promises `room` bytes at `name`.
+    unsafe { text(name, room, "Fake H100") }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, room: c_int, device: c_int) -> Code {
+    // SAFETY: the interface promises `room` bytes at `id`.
+    unsafe { text(id, room, &format!("0000:{:02x}:00.0", device + 1)) }
+}
+
+fn uuid(device: c_int) -> Result<[u8; 16], Code> {
+    known(device).map(|device| [device as u8 + 1; 16])
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetUuid(place: &mut MaybeUninit<[u8; 16]>, device: c_int) -> Code {
+    put(place, uuid(device))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetUuid_v2(place: &mut MaybeUninit<[u8; 16]>, device: c_int) -> Code {
+    put(place, uuid(device))
+}
+
+/// What an H100 (sm_90) answers, by the attributes' numbers; 0 for what nobody has asked for yet.
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceGetAttribute(value: &mut MaybeUninit<c_int>, attribute: c_uint, device: c_int) -> Code {
+    let answer = match attribute {
+        1..=3 => 1024,            // threads of a block, and along its x and y
+        4 => 64,                  // along its z
+        5 => i32::MAX,            // blocks along a grid's x
+        6 | 7 => 65_535,          // along its y and z
+        8 => 49_152,              // shared memory of a block
+        10 => 32,                 // threads of a warp
+        12 | 82 => 65_536,        // registers of a block, of a multiprocessor
+        13 => 1_980_000,          // clock, kHz
+        16 => 132,                // multiprocessors
+        33 => device + 1,         // PCI bus
+        36 => 2_619_000,          // memory clock, kHz
+        37 => 5120,               // memory bus, bits
+        38 => 52_428_800,         // second-level cache
+        39 => 2048,               // threads of a multiprocessor
+        41 | 89 | 115 | 127 => 1, // one address space; managed access; memory pools; tensor maps
+        75 => 9,                  // compute capability
+        76 => 0,
+        81 => 233_472, // shared memory of a multiprocessor
+        97 => 232_448, // shared memory of a block that asks for more
+        106 => 32,     // blocks of a multiprocessor
+        _ => 0,
+    };
+    put(value, known(device).map(|_| answer))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceTotalMem_v2(bytes: &mut MaybeUninit<usize>, device: c_int) -> Code {
+    put(bytes, known(device).map(|_| memory::capacity() as usize))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDeviceCanAccessPeer(can: &mut MaybeUninit<c_int>, device: c_int, peer: c_int) -> Code {
+    put(can, known(device).and(known(peer)).map(|_| 1))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRetain(context: &mut MaybeUninit<usize>, device: c_int) -> Code {
+    put(context, known(device).map(|device| CONTEXT + device))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Code {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxGetCurrent(context: &mut MaybeUninit<usize>) -> Code {
+    put(context, Ok(CURRENT.get()))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetCurrent(context: usize) -> Code {
+    if context != 0 && !(CONTEXT..CONTEXT + devices()).contains(&context) {
+        return INVALID_CONTEXT;
+    }
+    CURRENT.set(context);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxGetDevice(device: &mut MaybeUninit<c_int>) -> Code {
+    put(device, current().map(|device| device as c_int))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSynchronize() -> Code {
+    counts::one(&RUNNING.synchronizations);
+    given(current().and_then(stream::finish))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetFlags(_flags: c_uint) -> Code {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxEnablePeerAccess(_context: usize, _flags: c_uint) -> Code {
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxGetStreamPriorityRange(
+    least: &mut MaybeUninit<c_int>,
+    greatest: &mut MaybeUninit<c_int>,
+) -> Code {
+    least.write(0);
+    put(greatest, Ok(-5))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemGetInfo_v2(free: &mut MaybeUninit<usize>, total: &mut MaybeUninit<usize>) -> Code {
+    total.write(memory::capacity() as usize);
+    put(free, current().map(|device| memory::capacity().saturating_sub(memory::used(device)) as usize))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAlloc_v2(address: &mut MaybeUninit<u64>, bytes: usize) -> Code {
+    put(address, current().and_then(|device| memory::allocate(device, bytes)))
+}
+
+/// The memory is there at once; that it may be used only by work that comes after is not checked.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAllocAsync(address: &mut MaybeUninit<u64>, bytes: usize, on: usize) -> Code {
+    put(address, stream::of(on).and_then(|stream| memory::allocate(stream.device, bytes)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFree_v2(address: u64) -> Code {
+    if address == 0 {
+        return SUCCESS;
+    }
+    if let Some(device) = memory::device_of(address) {
+        let _ = stream::finish(device);
+    }
+    given(memory::free(address))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFreeAsync(address: u64, on: usize) -> Code {
+    given(stream::of(on).and_then(|stream| stream.push(move || memory::free(address))))
+}
+
+/// Page-locked memory of the host, by address: words, so that it is aligned.
+static PINNED: Mutex<Option<HashMap<usize, Vec<u64>>>> = Mutex::new(None);
+
+/// Whether the bytes at `address` are page-locked: copies of such bytes do not wait.
+fn is_pinned(address: usize) -> bool {
+    let all = lock(&PINNED);
+    all.iter().flatten().any(|(&start, words)| (start..start + 8 * words.len()).contains(&address))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemAllocHost_v2(place: &mut MaybeUninit<usize>, bytes: usize) -> Code {
+    let words = vec![0_u64; bytes.div_ceil(8).max(1)];
+    let address = words.as_ptr().expose_provenance();
+    lock(&PINNED).get_or_insert_default().insert(address, words);
+    put(place, Ok(address))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemHostAlloc(place: &mut MaybeUninit<usize>, bytes: usize, _flags: c_uint) -> Code {
+    cuMemAllocHost_v2(place, bytes)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFreeHost(address: usize) -> Code {
+    given(lock(&PINNED).get_or_insert_default().remove(&address).map(drop).ok_or(INVALID_VALUE))
+}
+
+/// Bytes of the host that a copy reads or writes.
+#[derive(Clone, Copy)]
+struct Host {
+    address: usize,
+    bytes: usize,
+}
+
+impl Host {
+    /// # Safety
+    /// The bytes are there and nobody writes to them.
+    unsafe fn read(self) -> Vec<u8> {
+        if self.bytes == 0 {
+            return Vec::new();
+        }
+        // SAFETY: as the caller promises.
+        unsafe { slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(self.address), self.bytes) }
+            .to_vec()
+    }
+
+    /// # Safety
+    /// The bytes are there and nobody else uses them.
+    unsafe fn write(self, from: &[u8]) {
+        if !from.is_empty() {
+            // SAFETY: as the caller promises.
+            unsafe {
+                slice::from_raw_parts_mut(
+                    std::ptr::with_exposed_provenance_mut::<u8>(self.address),
+                    self.bytes,
+                )
+            }
+            .copy_from_slice(from);
+        }
+    }
+}
+
+/// Copies to the device. Pageable bytes are taken before the call returns, page-locked ones when the stream is there.
+fn upload(to: u64, from: Host, on: &Stream) -> Result<(), Code> {
+    counts::bytes(&RUNNING.host_to_device, &RUNNING.host_to_device_bytes, from.bytes);
+    if is_pinned(from.address) {
+        // SAFETY: the caller leaves page-locked bytes alone until the stream has read them.
+        return on.push(move || memory::write(to, &unsafe { from.read() }));
+    }
+    // SAFETY: the caller's bytes are there during the call.
+    let bytes = unsafe { from.read() };
+    on.push(move || memory::write(to, &bytes))
+}
+
+/// Copies to the host. Returns when pageable bytes are there; page-locked ones come when the stream is there.
+fn download(to: Host, from: u64, on: &Stream) -> Result<(), Code> {
+    counts::bytes(&RUNNING.device_to_host, &RUNNING.device_to_host_bytes, to.bytes);
+    on.push(move || {
+        let bytes = memory::read(from, to.bytes)?;
+        // SAFETY: the caller leaves page-locked bytes alone until the stream has written them, and waits below for
+        // pageable ones.
+        unsafe { to.write(&bytes) };
+        Ok(())
+    })?;
+    if is_pinned(to.address) {
+        return Ok(());
+    }
+    counts::one(&RUNNING.synchronizations);
+    on.wait();
+    stream::sound(on.device)
+}
+
+fn within(to: u64, from: u64, bytes: usize, on: usize) -> Result<Arc<Stream>, Code> {
+    counts::one(&RUNNING.device_to_device);
+    let on = stream::of(on)?;
+    on.push(move || memory::write(to, &memory::read(from, bytes)?))?;
+    Ok(on)
+}
+
+fn waited(on: Arc<Stream>) -> Result<(), Code> {
+    on.wait();
+    stream::sound(on.device)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoD_v2(to: u64, address: usize, bytes: usize) -> Code {
+    given(stream::of(0).and_then(|on| upload(to, Host { address, bytes }, &on).and_then(|()| waited(on))))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, address: usize, bytes: usize, on: usize) -> Code {
+    given(stream::of(on).and_then(|on| upload(to, Host { address, bytes }, &on)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoH_v2(address: usize, from: u64, bytes: usize) -> Code {
+    given(stream::of(0).and_then(|on| download(Host { address, bytes }, from, &on).and_then(|()| waited(on))))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoHAsync_v2(address: usize, from: u64, bytes: usize, on: usize) -> Code {
+    given(stream::of(on).and_then(|on| download(Host { address, bytes }, from, &on)))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> Code {
+    given(within(to, from, bytes, 0).and_then(waited))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, on: usize) -> Code {
+    given(within(to, from, bytes, on).map(drop))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyPeerAsync(
+    to: u64,
+    _to_context: usize,
+    from: u64,
+    _from_context: usize,
+    bytes: usize,
+    on: usize,
+) -> Code {
+    given(within(to, from, bytes, on).map(drop))
+}
+
+/// One side of a `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Side {
+    x: usize,
+    y: usize,
+    kind: c_uint,
+    host: usize,
+    device: u64,
+    array: usize,
+    pitch: usize,
+}
+
+impl Side {
+    const HOST: c_uint = 1;
+    const DEVICE: c_uint = 2;
+
+    fn row(&self, row: usize) -> usize {
+        (self.y + row) * self.pitch + self.x
+    }
+}
+
+/// A `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Rows {
+    from: Side,
+    to: Side,
+    width: usize,
+    height: usize,
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy2DAsync_v2(rows: &Rows, on: usize) -> Code {
+    let rows = *rows;
+    given(stream::of(on).and_then(|on| {
+        for row in 0..rows.height {
+            let (from, to) = (rows.from.row(row), rows.to.row(row));
+            let host = |address| Host { address, bytes: rows.width };
+            match (rows.from.kind, rows.to.kind) {
+                (Side::HOST, Side::DEVICE) => {
+                    upload(rows.to.device + to as u64, host(rows.from.host + from), &on)?
+                }
+                (Side::DEVICE, Side::HOST) => {
+                    download(host(rows.to.host + to), rows.from.device + from as u64, &on)?
+                }
+                (Side::DEVICE, Side::DEVICE) => {
+                    let (from, to) = (rows.from.device + from as u64, rows.to.device + to as u64);
+                    on.push(move || memory::write(to, &memory::read(from, rows.width)?))?;
+                }
+                _ => return Err(NOT_SUPPORTED),
+            }
+        }
+        Ok(())
+    }))
+}
+
+fn set(to: u64, value: Vec<u8>, count: usize, on: usize) -> Result<Arc<Stream>, Code> {
+    let on = stream::of(on)?;
+    on.push(move || memory::fill(to, count * value.len(), &value))?;
+    Ok(on)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, count: usize) -> Code {
+    given(set(to, vec![value], count, 0).and_then(waited))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD8Async(to: u64, value: c_uchar, count: usize, on: usize) -> Code {
+    given(set(to, vec![value], count, on).map(drop))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD32Async(to: u64, value: c_uint, count: usize, on: usize) -> Code {
+    given(set(to, value.to_ne_bytes().to_vec(), count, on).map(drop))
+}
+
+/// Attributes of a pointer: only which device's memory it is (`CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`).
+#[unsafe(no_mangle)]
+extern "C" fn cuPointerGetAttribute(place: *mut c_void, attribute: c_uint, address: u64) -> Code {
+    const ORDINAL: c_uint = 9;
+    match (attribute, memory::device_of(address)) {
+        (ORDINAL, Some(device)) if !place.is_null() => {
+            // SAFETY: the interface promises a C int at `place` for this attribute.
+            unsafe { place.cast::<c_int>().write(device as c_int) };
+            SUCCESS
+        }
+        _ => INVALID_VALUE,
+    }
+}

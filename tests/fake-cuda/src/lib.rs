@@ -1,0 +1,44 @@
+//! CUDA's driver and NCCL without a device: the C interfaces as far as burnish and CubeCL's CUDA runtime call them, so
+//! that everything around the kernels runs, and is tested, on machines without a GPU.
+//!
+//! Links named `libcuda.so.1` and `libnccl.so.2` (`libcuda.so` and `libnccl.so` too, where cudarc looks) that point to
+//! this library, in a folder of the loader's path, make it the driver. It is one file, so it is loaded once and both
+//! halves share their state.
+//!
+//! * Each stream is a queue with a thread of its own: what is not ordered by a stream, an event or a wait happens in
+//!   any order.
+//! * Device memory is host memory behind addresses that are never given out twice and mean nothing to the host: a use
+//!   after a free, or beyond an end, is `CUDA_ERROR_ILLEGAL_ADDRESS`, which stays. New memory is not zero.
+//! * Kernels load, are launched and do nothing.
+//! * NCCL's ranks find each other by Unix sockets, from threads and from processes. Sums are taken from the last rank
+//!   to the first, since nothing may depend on their order. Where the communicator does not block, work starts only
+//!   when its state has been asked for twice.
+//!
+//! Variables: `FAKE_CUDA_DEVICES` (1), `FAKE_CUDA_MEMORY` (bytes of each device, 16 GiB), `FAKE_CUDA_JITTER` (0, most
+//! microseconds that a stream waits before each piece of work), `FAKE_CUDA_REPORT` (a file that gets counts as JSON
+//! at exit; `{pid}` in its name is the process), `FAKE_NCCL_DIR` (the temporary folder), `FAKE_NCCL_FAULT` (see
+//! `fault.rs`).
+
+mod code;
+mod counts;
+mod driver;
+mod event;
+mod exchange;
+mod fault;
+mod kernels;
+mod memory;
+mod nccl;
+mod reduce;
+mod stream;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A number from the environment.
+fn variable(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(otherwise)
+}
+
+/// Locks, also after a panic of another holder.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

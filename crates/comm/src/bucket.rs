@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Bytes, Wire};
+use crate::{Bytes, DeviceMemory, Wire};
 
 /// Which elements of a bucket belong to which parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +55,27 @@ impl<E: Wire> Bucket<E> {
     #[must_use]
     pub fn shared(values: Arc<dyn AsRef<[E]> + Send + Sync>) -> Self {
         Self { storage: Storage::Shared(values), map: None }
+    }
+
+    /// A bucket of elements that lie on a device: posted without a copy, and without coming to the host where the
+    /// transport can do that.
+    ///
+    /// # Panics
+    /// If the memory holds a part of an element.
+    #[must_use]
+    pub fn on_device(memory: Arc<dyn DeviceMemory>) -> Self {
+        let (bytes, each) = (memory.bytes(), size_of::<E>());
+        assert!(bytes.is_multiple_of(each), "{bytes} bytes of elements of {each}");
+        Self::received(Bytes::on_device(memory), None)
+    }
+
+    /// The memory on a device that the elements lie in, and at which of its bytes; `None` for elements on the host.
+    #[must_use]
+    pub fn device(&self) -> Option<(&Arc<dyn DeviceMemory>, Range<usize>)> {
+        match &self.storage {
+            Storage::Received(bytes) => bytes.device(),
+            Storage::Owned(_) | Storage::Shared(_) => None,
+        }
     }
 
     /// No elements.
@@ -115,7 +136,10 @@ impl<E: Wire> Bucket<E> {
         self.as_slice().get(piece.range.clone())
     }
 
-    /// The elements.
+    /// The elements, on the host.
+    ///
+    /// # Panics
+    /// If they lie on a device that cannot be read.
     #[must_use]
     pub fn as_slice(&self) -> &[E] {
         match &self.storage {
@@ -138,7 +162,10 @@ impl<E: Wire> Bucket<E> {
     /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.as_slice().len()
+        match &self.storage {
+            Storage::Received(bytes) => bytes.len() / size_of::<E>(),
+            Storage::Owned(_) | Storage::Shared(_) => self.as_slice().len(),
+        }
     }
 
     /// Whether there are none.

@@ -3,13 +3,20 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use crate::Wire;
+use crate::{DeviceError, DeviceMemory, Wire};
 
 /// What [`Bytes`] may point into.
 trait Store: Any + Send + Sync {
+    /// The bytes on the host.
     fn bytes(&self) -> &[u8];
+    fn len(&self) -> usize {
+        self.bytes().len()
+    }
+    fn device(&self) -> Option<&OnDevice> {
+        None
+    }
     fn any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
@@ -29,6 +36,36 @@ struct Shared<E>(Arc<dyn AsRef<[E]> + Send + Sync>);
 impl<E: Wire> Store for Shared<E> {
     fn bytes(&self) -> &[u8] {
         bytemuck::cast_slice((*self.0).as_ref())
+    }
+    fn any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+/// Bytes on a device, with their copy on the host once somebody has asked for it.
+struct OnDevice {
+    memory: Arc<dyn DeviceMemory>,
+    host: OnceLock<Result<Aligned, DeviceError>>,
+}
+
+impl OnDevice {
+    fn host(&self) -> Result<&Aligned, DeviceError> {
+        self.host.get_or_init(|| self.memory.to_host()).as_ref().map_err(Clone::clone)
+    }
+}
+
+impl Store for OnDevice {
+    fn bytes(&self) -> &[u8] {
+        match self.host() {
+            Ok(host) => host.as_ref(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    fn len(&self) -> usize {
+        self.memory.bytes()
+    }
+    fn device(&self) -> Option<&OnDevice> {
+        Some(self)
     }
     fn any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
         self
@@ -96,7 +133,8 @@ impl Bytes {
     /// No bytes.
     #[must_use]
     pub fn empty() -> Self {
-        Self::from_vec(Vec::<u8>::new())
+        // words, so that they are aligned for every type
+        Self::from_vec(Vec::<u64>::new())
     }
 
     /// The elements of `values`, which are moved, not copied.
@@ -113,6 +151,19 @@ impl Bytes {
         Self { store: Arc::new(Shared(values)), range: 0..end }
     }
 
+    /// Bytes that lie on a device. The first look at them on the host copies them there.
+    #[must_use]
+    pub fn on_device(memory: Arc<dyn DeviceMemory>) -> Self {
+        let end = memory.bytes();
+        Self { store: Arc::new(OnDevice { memory, host: OnceLock::new() }), range: 0..end }
+    }
+
+    /// The memory on a device that these bytes lie in, and where in it; `None` for bytes on the host.
+    #[must_use]
+    pub fn device(&self) -> Option<(&Arc<dyn DeviceMemory>, Range<usize>)> {
+        self.store.device().map(|on| (&on.memory, self.range.clone()))
+    }
+
     /// Number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -125,10 +176,24 @@ impl Bytes {
         self.range.is_empty()
     }
 
-    /// The bytes.
+    /// The bytes, on the host.
+    ///
+    /// # Panics
+    /// If they lie on a device that cannot be read; [`Bytes::to_host`] gives the error.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.store.bytes()[self.range.clone()]
+    }
+
+    /// The bytes, on the host: copied by the first who asks where they lie on a device.
+    ///
+    /// # Errors
+    /// If the device cannot be read.
+    pub fn to_host(&self) -> Result<&[u8], DeviceError> {
+        if let Some(on) = self.store.device() {
+            on.host()?;
+        }
+        Ok(self.as_bytes())
     }
 
     /// Bytes `range` of these.
@@ -140,6 +205,19 @@ impl Bytes {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
         let start = self.range.start + range.start;
         Self { store: Arc::clone(&self.store), range: start..start + range.len() }
+    }
+
+    /// `parts` as one, if they lie one behind the other in the same memory already.
+    pub(crate) fn joined(parts: &[Self]) -> Option<Self> {
+        let (first, others) = parts.split_first()?;
+        let mut range = first.range.clone();
+        for part in others {
+            if !Arc::ptr_eq(&part.store, &first.store) || part.range.start != range.end {
+                return None;
+            }
+            range.end = part.range.end;
+        }
+        Some(Self { store: Arc::clone(&first.store), range })
     }
 
     /// The bytes as elements. Every [`Bytes`] that a transport hands out is aligned and sized for
@@ -155,11 +233,12 @@ impl Bytes {
     /// These bytes, copied only if they do not start at a multiple of `align`.
     #[must_use]
     pub fn aligned_to(self, align: usize) -> Self {
-        if (self.as_bytes().as_ptr() as usize).is_multiple_of(align) {
-            self
-        } else {
-            Aligned::copy_of(self.as_bytes()).freeze()
-        }
+        let aligned = match self.device() {
+            // a copy on the host is aligned as the memory is
+            Some((_, range)) => range.start.is_multiple_of(align),
+            None => (self.as_bytes().as_ptr() as usize).is_multiple_of(align),
+        };
+        if aligned { self } else { Aligned::copy_of(self.as_bytes()).freeze() }
     }
 
     /// The vector that these bytes were made from, if nobody else holds it and the whole of it is meant.
@@ -168,7 +247,7 @@ impl Bytes {
     /// The bytes, unchanged, otherwise.
     pub fn try_into_vec<E: Wire>(self) -> Result<Vec<E>, Self> {
         let Self { store, range } = self;
-        if range != (0..store.bytes().len()) || Arc::strong_count(&store) != 1 {
+        if range != (0..store.len()) || Arc::strong_count(&store) != 1 {
             return Err(Self { store, range });
         }
         match Arc::clone(&store).any().downcast::<Owned<E>>() {
@@ -189,7 +268,8 @@ impl Bytes {
 
 impl fmt::Debug for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bytes({} bytes)", self.len())
+        let place = if self.device().is_some() { " on a device" } else { "" };
+        write!(f, "Bytes({} bytes{place})", self.len())
     }
 }
 

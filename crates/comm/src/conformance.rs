@@ -20,9 +20,10 @@ mod program;
 
 use std::fmt;
 
+use burnish_core::Dtype;
 use half::{bf16, f16};
 
-use crate::{CommError, World};
+use crate::{CommError, Wire, World};
 
 type Run = fn(&Checked) -> Result<(), Failure>;
 
@@ -151,6 +152,30 @@ impl Checked {
             return Ok(());
         }
         Err(self.failure(what, short(&expected), short(&got)))
+    }
+
+    /// Sums over the ranks, of values up to 2^4: the same bits where sums are taken in rank order, else as near as another
+    /// order can bring them.
+    fn sums<E: Wire>(&self, what: &str, got: &[E], expected: &[E]) -> Result<(), Failure> {
+        let ranks = self.world.size() as f64;
+        // two addends have one order
+        if self.world.in_rank_order() || self.world.size() <= 2 || !E::DTYPE.is_float() {
+            return self.same(what, got, expected);
+        }
+        let wide = if E::DTYPE == Dtype::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+        let own = match E::DTYPE {
+            Dtype::Bf16 => 2.0_f64.powi(-7),
+            Dtype::F16 => 2.0_f64.powi(-10),
+            _ => wide,
+        };
+        let near = |(&got, &expected): (&E, &E)| {
+            let (got, expected) = (got.to_f64(), expected.to_f64());
+            (got - expected).abs() <= 16.0 * ranks * ranks * wide + own * expected.abs()
+        };
+        if got.len() == expected.len() && got.iter().zip(expected).all(near) {
+            return Ok(());
+        }
+        Err(self.failure(what, format!("near {}", short(&expected)), short(&got)))
     }
 
     /// `fact` must hold.

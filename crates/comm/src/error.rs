@@ -226,6 +226,16 @@ pub enum CommError {
         /// What would do.
         expected: &'static str,
     },
+    /// The engine below a transport reported an error of a call.
+    #[error("rank {rank} in {call}: {source}")]
+    Engine {
+        /// This rank.
+        rank: usize,
+        /// This rank's call.
+        call: Box<Call>,
+        /// The engine's own error.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
     /// The engine below a transport reported an error.
     #[error(
         "{transport}: {operation} between rank {rank} and rank {peer} failed: {source}; see that rank's message"

@@ -11,8 +11,8 @@ use crate::bucket::part_of_map;
 use crate::call::hash_counts;
 use crate::inbox::lock;
 use crate::{
-    Bucket, Bytes, Call, CommError, Members, Op, Outcome, Parts, Payload, Pending, Reduction, Request,
-    Traffic, Transport, Wire,
+    Bucket, Bytes, Call, CommError, DeviceMemory, Members, Op, Outcome, Parts, Payload, Pending, Reduction,
+    Request, Traffic, Transport, Wire,
 };
 
 /// Calls of a group on a channel so far.
@@ -227,11 +227,13 @@ impl Group {
         if let Err(error) = checked {
             return self.refuse(error);
         }
-        let payload = Payload { bytes: bucket.into_bytes(), send: send.to_vec(), receive: receive.to_vec() };
+        let payload =
+            Payload { send: send.to_vec(), receive: receive.to_vec(), ..payload(bucket.into_bytes()) };
         self.start(call, payload, |outcome| Parts::new(many(outcome)))
     }
 
-    /// The root's bucket. On the other ranks the given bucket states the number of elements; its contents are ignored.
+    /// The root's bucket. On the other ranks the given bucket states the number of elements, and by lying on a device
+    /// that the result should; its contents are ignored.
     ///
     /// # Errors
     /// In [`Pending::wait`]: a root that the group does not have; everything of a call under way.
@@ -243,8 +245,11 @@ impl Group {
             return self.refuse(error);
         }
         let map = bucket.map().cloned();
+        let like = bucket.device().map(|(memory, _)| Arc::clone(memory));
         let bytes = if root == self.rank() { bucket.into_bytes() } else { Bytes::empty() };
-        self.start(call, payload(bytes), move |outcome| Bucket::received(one(outcome), map))
+        self.start(call, Payload { like, ..payload(bytes) }, move |outcome| {
+            Bucket::received(one(outcome), map)
+        })
     }
 
     /// Every rank's part at the root; nothing on the other ranks.
@@ -296,13 +301,38 @@ impl Group {
     /// # Errors
     /// In [`Pending::wait`]: a member that the group does not have, or this one; everything of a call under way.
     pub fn recv<E: Wire>(&self, from: usize, elements: usize, what: &str) -> Pending<Bucket<E>> {
+        self.receive(from, elements, None, what)
+    }
+
+    /// As [`Group::recv`], into memory of the kind of `like` where the transport can do that.
+    ///
+    /// # Errors
+    /// As [`Group::recv`].
+    pub fn recv_like<E: Wire>(
+        &self,
+        from: usize,
+        elements: usize,
+        like: &Arc<dyn DeviceMemory>,
+        what: &str,
+    ) -> Pending<Bucket<E>> {
+        self.receive(from, elements, Some(Arc::clone(like)), what)
+    }
+
+    fn receive<E: Wire>(
+        &self,
+        from: usize,
+        elements: usize,
+        like: Option<Arc<dyn DeviceMemory>>,
+        what: &str,
+    ) -> Pending<Bucket<E>> {
         let mut call = self.call(Op::Recv, E::DTYPE, what);
         call.elements = elements;
         call.root = Some(from);
         if let Err(error) = self.check_member(&call, from, true) {
             return self.refuse(error);
         }
-        self.start(call, payload(Bytes::empty()), |outcome| Bucket::received(one(outcome), None))
+        let payload = Payload { like, ..payload(Bytes::empty()) };
+        self.start(call, payload, |outcome| Bucket::received(one(outcome), None))
     }
 
     /// Returns when every rank has called.
@@ -412,7 +442,7 @@ fn check_reduction<E: Wire>(call: &Call, reduction: Reduction) -> Result<(), Com
 }
 
 fn payload(bytes: Bytes) -> Payload {
-    Payload { bytes, send: Vec::new(), receive: Vec::new() }
+    Payload { bytes, send: Vec::new(), receive: Vec::new(), like: None }
 }
 
 fn one(outcome: Outcome) -> Bytes {

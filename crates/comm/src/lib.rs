@@ -32,6 +32,7 @@ mod bucket;
 mod bytes;
 mod call;
 pub mod conformance;
+mod device_memory;
 mod error;
 mod fault;
 mod group;
@@ -42,7 +43,7 @@ pub mod local;
 mod mesh;
 #[cfg(unix)]
 pub mod mpi;
-#[cfg(feature = "cuda")]
+#[cfg(all(feature = "cuda", unix))]
 pub mod nccl;
 mod parts;
 mod pending;
@@ -56,6 +57,7 @@ mod world;
 pub use bucket::{Bucket, Piece};
 pub use bytes::{Aligned, Bytes};
 pub use call::{Call, Difference, Op};
+pub use device_memory::{DeviceError, DeviceMemory};
 pub use error::CommError;
 pub use fault::{Fault, FaultPlan, Faulty};
 pub use group::Group;

@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
 
-use crate::{Bucket, Bytes, Wire};
+use crate::{Bucket, Bytes, DeviceMemory, Wire};
 
 /// One part per rank of the group, in rank order. Where ranks share memory the parts are views of
 /// what the peers posted, not copies.
@@ -32,6 +34,15 @@ impl<E: Wire> Parts<E> {
         self.parts[rank].elements()
     }
 
+    /// The memory on a device that rank `rank`'s part lies in, and at which of its bytes; `None` for one on the host.
+    ///
+    /// # Panics
+    /// If the group has no such rank, as slices do.
+    #[must_use]
+    pub fn device(&self, rank: usize) -> Option<(&Arc<dyn DeviceMemory>, Range<usize>)> {
+        self.parts[rank].device()
+    }
+
     /// All parts in rank order.
     pub fn iter(&self) -> impl Iterator<Item = &[E]> {
         self.parts.iter().map(Bytes::elements)
@@ -40,7 +51,11 @@ impl<E: Wire> Parts<E> {
     /// Number of elements of all parts.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.iter().map(<[E]>::len).sum()
+        self.lengths().sum()
+    }
+
+    fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.parts.iter().map(|part| part.len() / size_of::<E>())
     }
 
     /// Whether all parts are empty.
@@ -49,13 +64,12 @@ impl<E: Wire> Parts<E> {
         self.parts.iter().all(Bytes::is_empty)
     }
 
-    /// One bucket with all parts in rank order. A copy, unless there is one rank only.
+    /// One bucket with all parts in rank order. A copy, unless they lie one behind the other already.
     #[must_use]
-    pub fn concat(mut self) -> Bucket<E> {
-        if self.parts.len() == 1
-            && let Some(only) = self.parts.pop()
-        {
-            return Bucket::received(only, None);
+    pub fn concat(self) -> Bucket<E> {
+        if let Some(all) = Bytes::joined(&self.parts) {
+            drop(self);
+            return Bucket::received(all, None);
         }
         let mut values = Vec::with_capacity(self.len());
         for part in self.iter() {
@@ -76,6 +90,6 @@ impl<E: Wire> Parts<E> {
 
 impl<E: Wire> fmt::Debug for Parts<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Parts<{}>({:?})", E::DTYPE, self.iter().map(<[E]>::len).collect::<Vec<_>>())
+        write!(f, "Parts<{}>({:?})", E::DTYPE, self.lengths().collect::<Vec<_>>())
     }
 }

@@ -27,6 +27,17 @@ impl<T> Pending<T> {
         Self { state: State::Under { work, finish: Box::new(finish) } }
     }
 
+    #[cfg(all(feature = "cuda", unix))]
+    pub(crate) fn map<U>(self, then: impl FnOnce(T) -> U + Send + 'static) -> Pending<U>
+    where
+        T: 'static,
+    {
+        match self.state {
+            State::Known(result) => Pending::known(result.map(then)),
+            State::Under { work, finish } => Pending::under(work, move |outcome| then(finish(outcome))),
+        }
+    }
+
     /// Whether [`Pending::wait`] would return at once.
     #[must_use]
     pub fn ready(&self) -> bool {

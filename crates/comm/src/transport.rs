@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Bytes, Call, CommError};
+use crate::{Bytes, Call, CommError, DeviceMemory};
 
 /// The ranks of a group, as this rank sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,9 @@ pub struct Payload {
     pub send: Vec<usize>,
     /// What comes from each member: all_gather, gather (equal on all ranks), all_to_all.
     pub receive: Vec<usize>,
+    /// Memory of the kind that a result should lie in, where nothing in `bytes` says so: recv, and broadcast away from
+    /// the root. A transport may well leave results on the host.
+    pub like: Option<Arc<dyn DeviceMemory>>,
 }
 
 /// A call to be started.
@@ -88,6 +91,11 @@ pub trait Transport: Send + Sync {
 
     /// Ranks of the world.
     fn size(&self) -> usize;
+
+    /// Whether sums are taken in the order of the ranks. Where not, they are still the same bits on every rank.
+    fn in_rank_order(&self) -> bool {
+        true
+    }
 
     /// Starts a call. Returns at once; every error surfaces in [`Work::wait`].
     fn start(&self, request: Request) -> Box<dyn Work>;

@@ -81,6 +81,12 @@ impl World {
         self.core.transport.name()
     }
 
+    /// Whether sums are taken in the order of the ranks, so that they are the same bits over every transport that says so.
+    #[must_use]
+    pub fn in_rank_order(&self) -> bool {
+        self.core.transport.in_rank_order()
+    }
+
     /// The group of all ranks, axis `world`.
     #[must_use]
     pub fn group(&self) -> Group {

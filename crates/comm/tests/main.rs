@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod conforming;
+mod device_memory;
 mod faults;
 mod laws;
 mod local;

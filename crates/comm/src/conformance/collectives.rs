@@ -89,10 +89,10 @@ fn all_reduce<E: Wire>(checked: &Checked) -> Result<(), Failure> {
             let step = if elements > 1_000_000 { 911 } else { 1 };
             for index in (0..elements).step_by(step) {
                 let of_ranks: Vec<E> = (0..size).map(|rank| value(salt, rank, index)).collect();
-                checked.same(
+                checked.sums(
                     &format!("{what}, element {index}"),
-                    got[index],
-                    reduced(&of_ranks, reduction),
+                    &got[index..=index],
+                    &[reduced(&of_ranks, reduction)],
                 )?;
             }
         }
@@ -116,7 +116,7 @@ fn parts<E: Wire>(checked: &Checked) -> Result<(), Failure> {
                     reduced(&of_ranks, reduction)
                 })
                 .collect();
-            checked.same(&what, checked.done(&what, got)?.as_slice(), expected.as_slice())?;
+            checked.sums(&what, checked.done(&what, got)?.as_slice(), expected.as_slice())?;
         }
 
         let what = format!("all_gather of {counts:?}");
@@ -191,7 +191,10 @@ pub(super) fn exact_sums(checked: &Checked) -> Result<(), Failure> {
     for elements in [3, 30_000] {
         let mine = vec![if rank == 0 { 1.0_f32 } else { 2.0_f32.powi(-24) }; elements];
         let got = group.all_reduce(Bucket::new(mine), Reduction::Sum, "rank order").wait();
-        checked.same("rank order", checked.done("rank order", got)?.into_vec(), vec![1.0; elements])?;
+        let got = checked.done("rank order", got)?.into_vec();
+        if checked.world.in_rank_order() {
+            checked.same("rank order", got, vec![1.0; elements])?;
+        }
 
         let mine = vec![if rank == 0 { 1.0_f32 } else { 2.0_f32.powi(-24) }; elements];
         let got = group.all_reduce(Bucket::new(mine), Reduction::SumF64, "in double").wait();

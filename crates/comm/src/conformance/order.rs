@@ -43,7 +43,7 @@ fn finish(
             reduced(&column, Reduction::Sum)
         })
         .collect();
-    checked.same(&what, got, expected)
+    checked.sums(&what, &got, &expected)
 }
 
 pub(super) fn outstanding(checked: &Checked) -> Result<(), Failure> {

@@ -1,72 +1,68 @@
-//! A communicator of NCCL on a stream of its own, with buffers that come from and go to host memory.
+//! A communicator of NCCL on a stream of its own.
+//!
+//! It does not block: what a call of NCCL's begins is under way until the communicator's state says otherwise, so that
+//! every wait can be given up.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use cudarc::nccl::sys;
+use cudarc::driver::CudaStream;
 
 use super::NcclError;
+use super::library::{Config, Element, Handle, ID, IN_PROGRESS, Id, Library, SUCCESS, SUM, Stream};
+use super::place::{Place, copy};
 use super::staging::Wide;
-use crate::Aligned;
 
-/// Bytes of NCCL's identifier of a communicator.
-pub(super) const ID: usize = 128;
-
-/// Whether CUDA and NCCL can be loaded.
-pub(super) fn present() -> Result<(), NcclError> {
-    // SAFETY: loads a library and lets go of it; system libraries may be loaded at any time.
-    if !unsafe { cudarc::driver::sys::is_culib_present() } {
-        return Err(NcclError::Missing { library: "CUDA driver", mend: "install NVIDIA's driver" });
-    }
-    // SAFETY: as above.
-    if !unsafe { sys::is_culib_present() } {
-        let mend = "install libnccl2 (libnccl.so.2 in the loader's path)";
-        return Err(NcclError::Missing { library: "NCCL library", mend });
-    }
-    Ok(())
-}
-
-fn checked(function: &'static str, result: sys::ncclResult_t) -> Result<(), NcclError> {
-    if result == sys::ncclResult_t::ncclSuccess || result == sys::ncclResult_t::ncclInProgress {
-        return Ok(());
-    }
-    // SAFETY: NCCL gives a static string for every result.
-    let text = unsafe { CStr::from_ptr(sys::ncclGetErrorString(result)) };
-    Err(NcclError::Nccl { function, code: format!("{result:?}"), text: text.to_string_lossy().into_owned() })
-}
-
-fn cuda<T>(what: &'static str, result: Result<T, cudarc::driver::DriverError>) -> Result<T, NcclError> {
-    result.map_err(|error| NcclError::cuda(what, error))
-}
+/// How long the end of a communicator may take.
+const END: Duration = Duration::from_secs(5);
 
 /// A new identifier, to be given to every rank of a communicator.
-pub(super) fn identifier() -> Result<[u8; ID], NcclError> {
-    let mut id = sys::ncclUniqueId { internal: [0; ID] };
+pub(super) fn identifier(library: &Library) -> Result<[u8; ID], NcclError> {
+    let mut id = Id([0; ID]);
     // SAFETY: NCCL writes the identifier.
-    checked("ncclGetUniqueId", unsafe { sys::ncclGetUniqueId(&raw mut id) })?;
-    Ok(id.internal.map(|byte| byte.cast_unsigned()))
+    library.checked("ncclGetUniqueId", unsafe { (library.functions.unique_id)(&raw mut id) })?;
+    Ok(id.0)
 }
 
-/// What a native collective does.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Native {
-    /// Sum of all, to all.
-    AllReduce(Wide),
-    /// Sum of all, an equal part to each.
-    ReduceScatter(Wide),
-    /// Equal parts of all, to all.
-    AllGather,
-    /// The root's, to all.
-    Broadcast(usize),
+/// What NCCL does over bytes that lie in one place and go to another.
+#[derive(Debug, Clone)]
+pub(super) enum Task {
+    /// Sum of all, to all: so many bytes.
+    AllReduce(Wide, usize),
+    /// Sum of all, an equal part of so many bytes to each.
+    ReduceScatter(Wide, usize),
+    /// Equal parts of so many bytes of all, to all.
+    AllGather(usize),
+    /// The root's bytes, to all.
+    Broadcast(usize, usize),
+    /// These parts to each member, and those from each.
+    Exchange(Vec<Range<usize>>, Vec<Range<usize>>),
+}
+
+/// Waits a little, and a little longer after a while.
+#[derive(Default)]
+struct Pause(u32);
+
+impl Pause {
+    fn wait(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        if self.0 < 64 {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
 }
 
 /// This rank in a communicator.
 pub(super) struct Communicator {
-    handle: sys::ncclComm_t,
+    library: &'static Library,
+    handle: Handle,
     stream: Arc<CudaStream>,
-    size: usize,
+    me: usize,
     aborted: bool,
 }
 
@@ -74,170 +70,174 @@ pub(super) struct Communicator {
 unsafe impl Send for Communicator {}
 
 impl Communicator {
-    /// Joins the communicator `id` as member `me` of `size`. Waits for the others to do so.
-    pub(super) fn new(
+    /// Joins the communicator `id` as member `me` of `size`, when the others do so. `watch` says when to give up.
+    pub(super) fn new<E: From<NcclError>>(
+        library: &'static Library,
         stream: Arc<CudaStream>,
         id: &[u8; ID],
         size: usize,
         me: usize,
-    ) -> Result<Self, NcclError> {
-        cuda("taking the device", stream.context().bind_to_thread())?;
-        let mut handle = ptr::null_mut();
-        let id = sys::ncclUniqueId { internal: id.map(|byte| byte.cast_signed() as c_char) };
-        // SAFETY: NCCL writes the handle; the device's context is this thread's.
-        checked("ncclCommInitRank", unsafe {
-            sys::ncclCommInitRank(&raw mut handle, int(size), id, int(me))
-        })?;
-        Ok(Self { handle, stream, size, aborted: false })
-    }
-
-    fn stream(&self) -> sys::cudaStream_t {
-        self.stream.cu_stream().cast()
-    }
-
-    /// Runs a collective of NCCL over `bytes`, giving `result` bytes; `watch` says when to give up.
-    pub(super) fn native<E: From<NcclError>>(
-        &mut self,
-        native: Native,
-        bytes: &[u8],
-        result: usize,
-        watch: impl FnMut() -> Result<(), E>,
-    ) -> Result<Aligned, E> {
-        let send = self.upload(bytes)?;
-        let mut receive = self.allocate(result)?;
-        if bytes.len().max(result) > 0 {
-            let (from, _sent) = send.device_ptr(&self.stream);
-            let (into, _received) = receive.device_ptr_mut(&self.stream);
-            let (from, into) = (from as *const c_void, into as *mut c_void);
-            let (comm, stream, sum) = (self.handle, self.stream(), sys::ncclRedOp_t::ncclSum);
-            // SAFETY: both buffers live on this communicator's device until the work on its stream is complete:
-            // `finish` waits for that, or leaks them; they hold the elements that are named.
-            let (function, code) = unsafe {
-                match native {
-                    Native::AllReduce(wide) => {
-                        let (kind, each) = kind(wide);
-                        let count = bytes.len() / each;
-                        ("ncclAllReduce", sys::ncclAllReduce(from, into, count, kind, sum, comm, stream))
-                    }
-                    Native::ReduceScatter(wide) => {
-                        let (kind, each) = kind(wide);
-                        let count = result / each;
-                        (
-                            "ncclReduceScatter",
-                            sys::ncclReduceScatter(from, into, count, kind, sum, comm, stream),
-                        )
-                    }
-                    Native::AllGather => {
-                        let kind = sys::ncclDataType_t::ncclUint8;
-                        ("ncclAllGather", sys::ncclAllGather(from, into, bytes.len(), kind, comm, stream))
-                    }
-                    Native::Broadcast(root) => {
-                        let kind = sys::ncclDataType_t::ncclUint8;
-                        (
-                            "ncclBroadcast",
-                            sys::ncclBroadcast(from, into, result, kind, int(root), comm, stream),
-                        )
-                    }
-                }
-            };
-            checked(function, code)?;
+        watch: &mut impl FnMut() -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut handle = Handle(ptr::null_mut());
+        let mut config = Config::NON_BLOCKING;
+        // SAFETY: NCCL writes the handle and reads the configuration; the device's context is this thread's.
+        let code = unsafe {
+            (library.functions.init)(&raw mut handle, int(size), Id(*id), int(me), &raw mut config)
+        };
+        library.checked("ncclCommInitRankConfig", code)?;
+        let mut communicator = Self { library, handle, stream, me, aborted: false };
+        if let Err(error) = communicator.settle("joining a communicator", watch) {
+            communicator.abort();
+            return Err(error);
         }
-        let mut host = self.finish(vec![send], vec![(receive, result)], watch)?;
-        Ok(host.pop().unwrap_or_else(|| Aligned::zeroed(0)))
+        Ok(communicator)
     }
 
-    /// Sends `send[m]` to each member m, and receives `receive[m]` bytes from it, all at once. Nothing goes to oneself.
-    pub(super) fn exchange<E: From<NcclError>>(
+    /// Does `task`, and gives back the place that was written to. After an error the communicator is aborted, and both
+    /// places are leaked: the device may still use them.
+    pub(super) fn run<E: From<NcclError>>(
         &mut self,
-        send: &[&[u8]],
-        receive: &[usize],
-        watch: impl FnMut() -> Result<(), E>,
-    ) -> Result<Vec<Aligned>, E> {
-        let mut out = Vec::new();
-        let mut into = Vec::new();
-        for (bytes, &length) in send.iter().zip(receive) {
-            out.push(self.upload(bytes)?);
-            into.push((self.allocate(length)?, length));
-        }
-        let kind = sys::ncclDataType_t::ncclUint8;
-        let (comm, stream) = (self.handle, self.stream());
-        // SAFETY: no arguments.
-        checked("ncclGroupStart", unsafe { sys::ncclGroupStart() })?;
-        let mut step = Ok(());
-        for member in 0..self.size {
-            if !send[member].is_empty() {
-                let (from, _sent) = out[member].device_ptr(&self.stream);
-                // SAFETY: as in `native`.
-                let code = unsafe {
-                    sys::ncclSend(from as *const c_void, send[member].len(), kind, int(member), comm, stream)
-                };
-                step = step.and(checked("ncclSend", code));
+        task: &Task,
+        send: Place,
+        receive: Place,
+        watch: &mut impl FnMut() -> Result<(), E>,
+    ) -> Result<Place, E> {
+        match self.attempt(task, &send, &receive, watch) {
+            Ok(()) => Ok(receive),
+            Err(error) => {
+                self.abort();
+                std::mem::forget((send, receive));
+                Err(error)
             }
-            let (buffer, length) = &mut into[member];
-            if *length > 0 {
-                let (to, _received) = buffer.device_ptr_mut(&self.stream);
-                // SAFETY: as in `native`.
+        }
+    }
+
+    fn attempt<E: From<NcclError>>(
+        &self,
+        task: &Task,
+        send: &Place,
+        receive: &Place,
+        watch: &mut impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (from, into) = (send.address(&self.stream)?, receive.address(&self.stream)?);
+        self.begin(task, from, into)?;
+        self.settle("beginning an operation", watch)?;
+        let recorded = self.stream.record_event(None);
+        let event = recorded.map_err(|error| NcclError::cuda("recording an event", error))?;
+        let mut pause = Pause::default();
+        loop {
+            let complete = event.try_is_complete();
+            if complete.map_err(|error| NcclError::cuda("waiting for the device", error))? {
+                return Ok(());
+            }
+            self.state("an operation under way")?;
+            watch()?;
+            pause.wait();
+        }
+    }
+
+    /// Queues `task` on the stream.
+    fn begin(&self, task: &Task, from: u64, into: u64) -> Result<(), NcclError> {
+        let functions = &self.library.functions;
+        let stream: Stream = self.stream.cu_stream().cast();
+        let (send, receive) = (address(from), address(into).cast_mut());
+        let handle = self.handle;
+        // SAFETY, of every call below: both places are on this communicator's device, hold the elements that are named,
+        // and live until the stream's work is complete, or for ever.
+        let (function, code) = match task {
+            Task::AllReduce(wide, bytes) => {
+                let (kind, each) = kind(*wide);
+                // SAFETY: as above.
                 let code =
-                    unsafe { sys::ncclRecv(to as *mut c_void, *length, kind, int(member), comm, stream) };
-                step = step.and(checked("ncclRecv", code));
+                    unsafe { (functions.all_reduce)(send, receive, bytes / each, kind, SUM, handle, stream) };
+                ("ncclAllReduce", code)
+            }
+            Task::ReduceScatter(wide, part) => {
+                let (kind, each) = kind(*wide);
+                // SAFETY: as above.
+                let code = unsafe {
+                    (functions.reduce_scatter)(send, receive, part / each, kind, SUM, handle, stream)
+                };
+                ("ncclReduceScatter", code)
+            }
+            // SAFETY: as above.
+            Task::AllGather(part) => ("ncclAllGather", unsafe {
+                (functions.all_gather)(send, receive, *part, Element::U8, handle, stream)
+            }),
+            Task::Broadcast(root, bytes) => {
+                // The root's are where they must be already.
+                let (send, receive) =
+                    if *root == self.me { (send, send.cast_mut()) } else { (receive.cast_const(), receive) };
+                // SAFETY: as above.
+                let code = unsafe {
+                    (functions.broadcast)(send, receive, *bytes, Element::U8, int(*root), handle, stream)
+                };
+                ("ncclBroadcast", code)
+            }
+            Task::Exchange(out, back) => return self.exchange((from, out), (into, back)),
+        };
+        self.library.checked(function, code)
+    }
+
+    /// Sends a part to each member and receives one from each, all at once; what goes to oneself is copied.
+    fn exchange(
+        &self,
+        (from, out): (u64, &[Range<usize>]),
+        (into, back): (u64, &[Range<usize>]),
+    ) -> Result<(), NcclError> {
+        if !back[self.me].is_empty() {
+            copy((into, &back[self.me]), (from, &out[self.me]), &self.stream)?;
+        }
+        let functions = &self.library.functions;
+        let stream: Stream = self.stream.cu_stream().cast();
+        // SAFETY: no arguments.
+        self.library.checked("ncclGroupStart", unsafe { (functions.group_start)() })?;
+        let mut step = Ok(());
+        for member in (0..out.len()).filter(|&member| member != self.me) {
+            let (part, place) = (&out[member], &back[member]);
+            if !part.is_empty() {
+                let start = address(from + part.start as u64);
+                // SAFETY: as in `begin`.
+                let code = unsafe {
+                    (functions.send)(start, part.len(), Element::U8, int(member), self.handle, stream)
+                };
+                step = step.and(self.library.checked("ncclSend", code));
+            }
+            if !place.is_empty() {
+                let start = address(into + place.start as u64).cast_mut();
+                // SAFETY: as in `begin`.
+                let code = unsafe {
+                    (functions.receive)(start, place.len(), Element::U8, int(member), self.handle, stream)
+                };
+                step = step.and(self.library.checked("ncclRecv", code));
             }
         }
         // SAFETY: ends the group that was started above, whatever became of its calls.
-        let end = checked("ncclGroupEnd", unsafe { sys::ncclGroupEnd() });
-        step.and(end)?;
-        self.finish(out, into, watch)
+        let end = self.library.checked("ncclGroupEnd", unsafe { (functions.group_end)() });
+        step.and(end)
     }
 
-    fn upload(&self, bytes: &[u8]) -> Result<CudaSlice<u8>, NcclError> {
-        if bytes.is_empty() {
-            return self.allocate(0);
-        }
-        cuda("copying to the device", self.stream.clone_htod(bytes))
+    /// Whether the communicator is still at what it was told last.
+    fn state(&self, what: &'static str) -> Result<bool, NcclError> {
+        let mut state = SUCCESS;
+        // SAFETY: NCCL writes the state.
+        let asked = unsafe { (self.library.functions.async_error)(self.handle, &raw mut state) };
+        self.library.checked("ncclCommGetAsyncError", asked)?;
+        self.library.checked(what, state)?;
+        Ok(state == IN_PROGRESS)
     }
 
-    fn allocate(&self, bytes: usize) -> Result<CudaSlice<u8>, NcclError> {
-        cuda("allocating on the device", self.stream.alloc_zeros::<u8>(bytes.max(1)))
-    }
-
-    /// Waits for the stream and copies the results to the host.
-    fn finish<E: From<NcclError>>(
-        &mut self,
-        sent: Vec<CudaSlice<u8>>,
-        received: Vec<(CudaSlice<u8>, usize)>,
-        mut watch: impl FnMut() -> Result<(), E>,
-    ) -> Result<Vec<Aligned>, E> {
-        let step = self.complete(&mut watch);
-        if let Err(error) = step {
-            self.abort();
-            // The device may still be at it.
-            std::mem::forget((sent, received));
-            return Err(error);
-        }
-        let mut host = Vec::new();
-        for (buffer, length) in received {
-            let mut bytes = Aligned::zeroed(length);
-            if length > 0 {
-                cuda(
-                    "copying from the device",
-                    self.stream.memcpy_dtoh(&buffer.slice(..length), bytes.as_mut()),
-                )?;
-            }
-            host.push(bytes);
-        }
-        cuda("copying from the device", self.stream.synchronize())?;
-        Ok(host)
-    }
-
-    fn complete<E: From<NcclError>>(&self, watch: &mut impl FnMut() -> Result<(), E>) -> Result<(), E> {
-        let event = cuda("recording an event", self.stream.record_event(None))?;
-        while !cuda("waiting for the device", event.try_is_complete())? {
-            let mut state = sys::ncclResult_t::ncclSuccess;
-            // SAFETY: NCCL writes the state.
-            let asked = unsafe { sys::ncclCommGetAsyncError(self.handle, &raw mut state) };
-            checked("ncclCommGetAsyncError", asked)?;
-            checked("an operation under way", state)?;
+    /// Waits until the communicator has taken in what it was told.
+    fn settle<E: From<NcclError>>(
+        &self,
+        what: &'static str,
+        watch: &mut impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut pause = Pause::default();
+        while self.state(what)? {
             watch()?;
-            std::thread::yield_now();
+            pause.wait();
         }
         Ok(())
     }
@@ -246,28 +246,48 @@ impl Communicator {
         if !self.aborted {
             self.aborted = true;
             // SAFETY: the handle is a communicator's, and is not used any more. There is nothing to do about a failure.
-            let _ = unsafe { sys::ncclCommAbort(self.handle) };
+            let _ = unsafe { (self.library.functions.abort)(self.handle) };
         }
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if !self.aborted {
-            // SAFETY: nothing is under way, as every call was waited for; the handle is not used any more.
-            let _ = unsafe { sys::ncclCommDestroy(self.handle) };
+        if self.aborted {
+            return;
+        }
+        // SAFETY: nothing is under way, as every call was waited for.
+        let begun = unsafe { (self.library.functions.finalize)(self.handle) };
+        let until = Instant::now() + END;
+        let mut in_time = || {
+            let late = NcclError::Stuck { deadline: END };
+            if Instant::now() < until { Ok(()) } else { Err(late) }
+        };
+        let ended = self
+            .library
+            .checked("ncclCommFinalize", begun)
+            .and_then(|()| self.settle("ending a communicator", &mut in_time));
+        if ended.is_ok() {
+            // SAFETY: the communicator has ended; the handle is not used any more.
+            let _ = unsafe { (self.library.functions.destroy)(self.handle) };
+        } else {
+            self.abort();
         }
     }
 }
 
-fn kind(wide: Wide) -> (sys::ncclDataType_t, usize) {
+fn address(number: u64) -> *const c_void {
+    ptr::without_provenance(number as usize)
+}
+
+fn kind(wide: Wide) -> (Element, usize) {
     match wide {
-        Wide::F32 => (sys::ncclDataType_t::ncclFloat32, 4),
-        Wide::F64 => (sys::ncclDataType_t::ncclFloat64, 8),
-        Wide::U64 => (sys::ncclDataType_t::ncclUint64, 8),
+        Wide::F32 => (Element::F32, 4),
+        Wide::F64 => (Element::F64, 8),
+        Wide::U64 => (Element::U64, 8),
     }
 }
 
-fn int(number: usize) -> i32 {
-    i32::try_from(number).expect("invariant: ranks fit into 31 bits")
+fn int(number: usize) -> c_int {
+    c_int::try_from(number).expect("invariant: ranks fit into 31 bits")
 }

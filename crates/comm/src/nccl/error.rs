@@ -1,12 +1,17 @@
 //! What can go wrong between this process, CUDA and NCCL.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
 use thiserror::Error;
 
-use crate::CommError;
 use crate::tcp::TcpError;
+use crate::{Call, CommError, DeviceError};
+
+/// The result that says that another rank went wrong.
+pub(super) const REMOTE: &str = "ncclRemoteError";
 
 /// CUDA or NCCL is not as needed.
 #[derive(Debug, Clone, Error)]
@@ -14,13 +19,23 @@ use crate::tcp::TcpError;
 pub enum NcclError {
     /// A library could not be loaded.
     #[error(
-        "transport nccl: no {library} on this machine; {mend}, or use `--transport mpi` or `--transport local`"
+        "transport nccl: no {library} on this machine ({reason}); {mend}, or use `--transport mpi` or `--transport local`"
     )]
     Missing {
         /// `CUDA driver` or `NCCL library`.
         library: &'static str,
         /// How to get it.
         mend: &'static str,
+        /// What the loader said.
+        reason: String,
+    },
+    /// NCCL lacks a function.
+    #[error("transport nccl: {path} has no function {function}; install NCCL 2.14 or later")]
+    Outdated {
+        /// The function.
+        function: String,
+        /// The library.
+        path: String,
     },
     /// The device that this rank should use is not there.
     #[error(
@@ -34,13 +49,36 @@ pub enum NcclError {
         /// Devices of this machine.
         devices: usize,
     },
+    /// More ranks in a process than it has devices.
+    #[error(
+        "transport nccl: {ranks} ranks for {devices} CUDA devices; every rank needs a device of its own, as NCCL does not let two share one: use at most {devices} ranks, more machines, or look at CUDA_VISIBLE_DEVICES"
+    )]
+    TooMany {
+        /// Ranks asked for.
+        ranks: usize,
+        /// Devices that this process sees.
+        devices: usize,
+    },
     /// The ranks did not meet.
     #[error(transparent)]
     Meeting(#[from] TcpError),
-    /// A call of the CUDA driver failed.
+    /// The device is full.
     #[error(
-        "transport nccl: {what} failed: {source}; see the driver's log (dmesg) and whether the device's memory is full"
+        "transport nccl: CUDA device {ordinal} has no memory for {bytes} bytes: {source}; use smaller buckets or batches, or more ranks"
     )]
+    Memory {
+        /// The device's number.
+        ordinal: usize,
+        /// Bytes asked for.
+        bytes: usize,
+        /// The driver's error.
+        source: DriverError,
+    },
+    /// Memory of the caller's cannot be used.
+    #[error(transparent)]
+    Given(#[from] DeviceError),
+    /// A call of the CUDA driver failed.
+    #[error("transport nccl: {what} failed: {source}; see the driver's log (dmesg)")]
     Cuda {
         /// What was tried.
         what: &'static str,
@@ -57,6 +95,14 @@ pub enum NcclError {
         /// What NCCL says of the result.
         text: String,
     },
+    /// All ranks are there, and yet NCCL does not come to an end.
+    #[error(
+        "transport nccl: not complete after {deadline:?} although all ranks are there; run with NCCL_DEBUG=INFO to see the network between them, or raise the deadline"
+    )]
+    Stuck {
+        /// How long this rank waited.
+        deadline: Duration,
+    },
     /// No thread could be started.
     #[error("transport nccl: cannot start a thread: {source}; raise the limit of processes (ulimit -u)")]
     Thread {
@@ -69,9 +115,23 @@ impl NcclError {
     pub(super) fn cuda(what: &'static str, source: DriverError) -> Self {
         Self::Cuda { what, source }
     }
+
+    /// Whether it is another rank that went wrong, by NCCL's account.
+    pub(super) fn is_remote(&self) -> bool {
+        matches!(self, Self::Nccl { code, .. } if code == REMOTE)
+    }
+
+    /// An allocation that failed: for want of memory, or otherwise.
+    pub(super) fn allocation(ordinal: usize, bytes: usize, source: DriverError) -> Self {
+        if source.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            Self::Memory { ordinal, bytes, source }
+        } else {
+            Self::Cuda { what: "allocating on the device", source }
+        }
+    }
 }
 
 /// As an error of a call.
-pub(super) fn link(rank: usize, operation: &'static str, error: NcclError) -> CommError {
-    CommError::Link { transport: "nccl", operation, rank, peer: rank, source: Arc::new(error) }
+pub(super) fn of_call(rank: usize, call: &Call, error: NcclError) -> CommError {
+    CommError::Engine { rank, call: Box::new(call.clone()), source: Arc::new(error) }
 }

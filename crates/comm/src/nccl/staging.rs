@@ -13,6 +13,16 @@ pub(super) enum Wide {
     U64,
 }
 
+/// What NCCL adds up as it is, with nothing left to do before or after.
+pub(super) fn direct(dtype: Dtype, reduction: Reduction) -> Option<Wide> {
+    match (reduction, dtype) {
+        (Reduction::Sum, Dtype::F32) => Some(Wide::F32),
+        (Reduction::Sum | Reduction::SumF64, Dtype::F64) => Some(Wide::F64),
+        (Reduction::Sum, Dtype::I64) => Some(Wide::U64),
+        _ => None,
+    }
+}
+
 /// The elements in the type that a sum is taken in; `None` for what NCCL does not reduce as burnish does.
 pub(super) fn widen(dtype: Dtype, reduction: Reduction, bytes: &Bytes) -> Option<(Wide, Bytes)> {
     fn to_f32<E: Wire<Wide = f32>>(bytes: &Bytes) -> Bytes {

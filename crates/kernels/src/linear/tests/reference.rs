@@ -70,6 +70,8 @@ pub(super) struct WantLinear {
     pub(super) b: Vec<f64>,
     pub(super) b_bias: Vec<f64>,
     pub(super) m: Vec<f64>,
+    /// The largest term of `m`: terms of both signs cancel.
+    pub(super) m_top: f64,
 }
 
 const EPS: f32 = 1e-5;
@@ -355,6 +357,7 @@ impl Case {
                 b: some(r > 0, out * r),
                 b_bias: some(self.has_b_bias(j), out),
                 m: some(self.has_magnitude(j), out),
+                m_top: 0.0,
             });
         }
         let dy = self.dy();
@@ -370,7 +373,9 @@ impl Case {
                 for o in 0..out {
                     let d = f64::from(dy[at + o]);
                     let gain = if self.has_magnitude(j) {
-                        g.m[o] += d * self.z(&data, &h, j, t, o) / f64::from(l.norm[o]);
+                        let term = d * self.z(&data, &h, j, t, o) / f64::from(l.norm[o]);
+                        g.m[o] += term;
+                        g.m_top = g.m_top.max(term.abs());
                         f64::from(l.m[o]) / f64::from(l.norm[o])
                     } else {
                         1.0

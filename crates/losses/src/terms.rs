@@ -1,6 +1,6 @@
 //! A micro-batch's part of a loss, and how it gets onto the tape.
 
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 use burnish_ops::{AnyTensor, OpsError, apply};
 
 use crate::{LossError, Tally};
@@ -58,12 +58,11 @@ impl Terms {
         let (value, gradient) = (self.value as f32, self.gradient.clone());
         let loss = apply(OP, std::slice::from_ref(scores), |_, _| {
             let out = Tensor::<1>::from_data(TensorData::new(vec![value], [1]), &device);
-            let coefficients = AnyTensor::from_data(TensorData::new(gradient, shape), &device);
+            let coefficients: Tensor<1> =
+                Tensor::from_data(TensorData::new(gradient, [elements]), (&device, DType::F32));
             let back = move |upstream: AnyTensor| {
-                let scale = upstream.to_f32()[0];
-                let scaled: Vec<f32> = coefficients.to_f32().iter().map(|c| c * scale).collect();
-                let data = TensorData::new(scaled, coefficients.shape());
-                vec![Some(AnyTensor::from_data(data, &coefficients.device()))]
+                let scale = upstream.rank::<1>().expect("invariant: the shape of the loss");
+                vec![Some(AnyTensor::new(coefficients * scale).piece(0..elements, &shape))]
             };
             Ok((AnyTensor::new(out), Box::new(back)))
         })?;

@@ -3,7 +3,8 @@
 //! `h = dropout(x) A^T`, summed: in forward where `A`'s columns are divided, in backward where it is whole. Then
 //! `y += s (h B^T + b)`. The gradients of the factors that every rank has are complete.
 
-use burn::tensor::Tensor;
+use burn::tensor::{FloatDType, Tensor};
+use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, Linear, LinearInput, LowRank, OpsError};
 use burnish_tp::{AdapterSum, Tp};
 
@@ -40,7 +41,7 @@ pub(crate) fn apart(
         return Ok(None);
     }
     let downs: Vec<Linear> = adapters.iter().map(|adapter| down(adapter)).collect();
-    let h = linears(input, &downs, None)?;
+    let h = in_f32(linears(input, &downs, None)?)?;
     let what = format!("{what}: adapters");
     let h = match direction {
         Direction::Columns => tp.f(&h, &what)?,
@@ -71,6 +72,14 @@ pub(crate) fn apart(
     }
     let bare = layers.iter().map(|l| Linear { low_rank: None, ..l.clone() }).collect();
     Ok(Some((bare, AnyTensor::new(added))))
+}
+
+/// A device may leave what is behind a norm in the weights' dtype; what is summed over ranks is in f32.
+fn in_f32(h: AnyTensor) -> Result<AnyTensor, OpsError> {
+    match h.dtype() {
+        Some(Dtype::Bf16 | Dtype::F16) => Ok(AnyTensor::new(h.rank::<2>()?.cast(FloatDType::F32))),
+        _ => Ok(h),
+    }
 }
 
 /// `dropout(x) A^T` as a layer.

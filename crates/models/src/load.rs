@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::tensor::Device;
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Parameter, Registry, Role};
-use burnish_ops::{AnyTensor, column_norms, row_norms};
+use burnish_ops::{AnyTensor, column_norms, host_device, row_norms};
 use burnish_peft::{
     AdapterFolder, AdapterTensors, Decomposition, Factor, LoraConfig, LoraSite, ModuleKind, Plan, Use,
     decompose, fresh,
@@ -355,7 +355,8 @@ impl Planned<'_> {
     /// The norms of a site's adapted weight: what its magnitude starts from, so that the adapter starts as no change.
     /// The operation is the one that training divides by.
     fn magnitude(&self, site: &LoraSite, rows: Range<usize>) -> Result<Vec<f32>, ModelError> {
-        let device = Device::default();
+        // The same start on every device, and none where the run is on another.
+        let device = host_device();
         let table = site.kind == ModuleKind::Embedding;
         // A row's norm needs that row alone, a column's all rows.
         let (weight_rows, b_rows) =

@@ -71,6 +71,9 @@ pub fn attention(
     if crate::flex::holds(qkv) {
         return crate::flex::attention::attention(qkv, shape, documents, rotary, norm, None);
     }
+    if crate::gpu::holds(qkv) {
+        return crate::gpu::attention(qkv, shape, documents, rotary, norm);
+    }
     crate::reference::attention(qkv, shape, documents, rotary, norm)
 }
 
@@ -95,6 +98,9 @@ pub fn attention_with_peaks(
         let mut peaks = Vec::new();
         let out = crate::flex::attention::attention(qkv, shape, documents, rotary, norm, Some(&mut peaks))?;
         return Ok((out, AnyTensor::from_elements(peaks, &[shape.heads], &qkv.plain().device())));
+    }
+    if crate::gpu::holds(qkv) {
+        return crate::gpu::attention_with_peaks(qkv, shape, documents, rotary, norm);
     }
     crate::reference::attention_with_peaks(qkv, shape, documents, rotary, norm)
 }

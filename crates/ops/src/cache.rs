@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
-use crate::reference::Past;
+use crate::gpu::Past;
 use crate::{AnyTensor, OpsError};
 
 const OP: &str = "cached attention";
@@ -34,7 +34,8 @@ enum Store {
     Empty(usize),
     #[cfg(feature = "flex")]
     Kernels(burnish_kernels::KvCache),
-    Plain(Vec<Past>),
+    /// Operations of Burn.
+    Plain(Vec<Option<Past>>),
 }
 
 impl Store {
@@ -76,7 +77,7 @@ impl KvCache {
             Store::Empty(_) => 0,
             #[cfg(feature = "flex")]
             Store::Kernels(cache) => cache.len(sequence),
-            Store::Plain(past) => past[sequence].as_ref().map_or(0, |(k, _)| k.dims()[1]),
+            Store::Plain(past) => past[sequence].as_ref().map_or(0, Past::len),
         }
     }
 
@@ -93,9 +94,7 @@ impl KvCache {
             Store::Empty(_) => 0,
             #[cfg(feature = "flex")]
             Store::Kernels(cache) => cache.bytes(),
-            Store::Plain(past) => {
-                past.iter().flatten().map(|(k, _)| 2 * size_of::<f32>() * k.shape().num_elements()).sum()
-            }
+            Store::Plain(past) => past.iter().flatten().map(Past::bytes).sum(),
         }
     }
 
@@ -200,9 +199,7 @@ impl KvCache {
             Store::Kernels(cache) => {
                 crate::flex::cache::attend(cache, qkv, &self.shape, documents, rotary, norm)
             }
-            Store::Plain(past) => {
-                crate::reference::attention_cached(past, qkv, &self.shape, documents, rotary, norm)
-            }
+            Store::Plain(past) => crate::gpu::attend_cached(past, qkv, &self.shape, documents, rotary, norm),
             Store::Empty(_) => unreachable!("invariant: opened above"),
         }
     }

@@ -49,7 +49,7 @@ pub fn apply(
     if has_backend::<burn::backend::Flex>(&out) {
         return record::<burn::backend::Flex>(op, inputs, &wanted, out, backward);
     }
-    #[cfg(feature = "cuda")]
+    #[cfg(feature = "cube")]
     if has_backend::<burn::backend::Cube>(&out) {
         return record::<burn::backend::Cube>(op, inputs, &wanted, out, backward);
     }
@@ -104,7 +104,7 @@ macro_rules! host {
 }
 #[cfg(feature = "flex")]
 host!(burn::backend::Flex);
-#[cfg(feature = "cuda")]
+#[cfg(feature = "cube")]
 host!(burn::backend::Cube);
 
 fn record<B: Host>(

@@ -34,6 +34,9 @@ pub fn embedding(
     if crate::flex::holds(weight) {
         return crate::flex::embedding::embedding(ids, weight, low_rank);
     }
+    if crate::gpu::holds(weight) {
+        return crate::gpu::embedding(ids, weight, low_rank);
+    }
     crate::reference::embedding(ids, weight, low_rank)
 }
 
@@ -55,6 +58,9 @@ pub fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, O
     #[cfg(feature = "flex")]
     if crate::flex::holds(x) {
         return crate::flex::embedding::select_rows(x, rows);
+    }
+    if crate::gpu::holds(x) {
+        return crate::gpu::select_rows(x, rows);
     }
     crate::reference::select_rows(x, rows)
 }

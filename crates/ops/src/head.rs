@@ -77,6 +77,9 @@ pub fn head_loss(
     {
         return crate::flex::head::head_loss(hidden, head, shard, targets, options, coefficient, value);
     }
+    if crate::gpu::holds(hidden) {
+        return crate::gpu::head_loss(hidden, head, shard, targets, options, coefficient, value);
+    }
     crate::reference::head_loss(hidden, head, shard, targets, options, coefficient, value)
 }
 
@@ -98,6 +101,9 @@ pub fn head_log_probs(
     {
         return crate::flex::head::head_log_probs(hidden, head, shard, targets, options);
     }
+    if crate::gpu::holds(hidden) {
+        return crate::gpu::head_log_probs(hidden, head, shard, targets, options);
+    }
     crate::reference::head_log_probs(hidden, head, shard, targets, options)
 }
 
@@ -114,6 +120,9 @@ pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> R
     #[cfg(feature = "flex")]
     if crate::flex::holds(hidden) && crate::flex::head::applies(head, None, options)? {
         return crate::flex::head::head_logits(hidden, head, options);
+    }
+    if crate::gpu::holds(hidden) {
+        return crate::gpu::head_logits(hidden, head, options);
     }
     crate::reference::head_logits(hidden, head, options)
 }

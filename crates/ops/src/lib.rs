@@ -8,7 +8,7 @@
 //! * Fused operations, one each so that collectives fit between them: [`linears`] (norm or SwiGLU in, low-rank
 //!   adapters, residual out), [`attention()`], [`rms_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`],
 //!   the last two also of a head that is split over the vocabulary ([`VocabShard`]).
-//!   On the CPU they run on `burnish-kernels`.
+//!   On the CPU they run on `burnish-kernels`, elsewhere on lean bodies of Burn operations.
 //! * [`orthogonalize`]: the nearest semi-orthogonal matrices, and the other parts of Muon; [`adam_step`].
 //! * [`KvCache`]: attention of new tokens over what a sequence has already said.
 //!
@@ -33,6 +33,8 @@ mod embedding;
 mod error;
 #[cfg(feature = "flex")]
 mod flex;
+#[doc(hidden)]
+pub mod gpu;
 mod head;
 mod linear;
 mod muon;
@@ -62,8 +64,8 @@ pub use orthogonal::{Form, NewtonSchulz, Polynomials, Stacked, orthogonalize};
 pub use parameters::{Parameters, recorded};
 pub use rms_norm::rms_norm;
 pub use segment::{NoWeights, Run, Weights, segment};
-pub use tensor::AnyTensor;
-pub use update::{Adam, AdamState, accumulate, adam_step, sum_of_squares};
+pub use tensor::{AnyTensor, host_device};
+pub use update::{Adam, AdamState, accumulate, adam_step, sum_of_squares, sums_of_squares};
 
 #[cfg(feature = "flex")]
 use burnish_core::Dtype;

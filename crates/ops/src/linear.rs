@@ -133,6 +133,9 @@ pub fn linears(
     if crate::flex::holds(input.tensor()) {
         return crate::flex::linear::linears(input, layers, residual);
     }
+    if crate::gpu::holds(input.tensor()) {
+        return crate::gpu::linears(input, layers, residual);
+    }
     crate::reference::linears(input, layers, residual)
 }
 
@@ -222,6 +225,9 @@ pub fn linears_decode(
     #[cfg(feature = "flex")]
     if crate::flex::holds(input.tensor()) {
         return crate::flex::linear::linears_decode(input, layers, residual);
+    }
+    if crate::gpu::holds(input.tensor()) {
+        return crate::gpu::linears(input, layers, residual);
     }
     crate::reference::linears(input, layers, residual)
 }

@@ -1,6 +1,7 @@
 //! Every fused operation as a body of plain Burn operations.
 //!
-//! These run on backends without kernels of their own, under Burn's autodiff, and are what kernels are tested against.
+//! Under Burn's autodiff, and short: what kernels and the bodies for GPUs are tested against. They also run what is f64
+//! and what the CPU has no kernel for, so they may be wasteful.
 
 mod muon;
 mod orthogonal;
@@ -339,35 +340,6 @@ fn attend(
     }
     let probabilities = softmax(scores.mask_fill(hidden, -1e30), 2);
     Ok(probabilities.matmul(repeat(v)).swap_dims(0, 1).reshape([n, shape.heads * d]))
-}
-
-/// Keys and values of one sequence, each `[kv_heads, positions, head_dim]`.
-pub(crate) type Past = Option<(Tensor<3>, Tensor<3>)>;
-
-/// See [`crate::KvCache::attend`]: the new rows of each sequence join its past, then attend to it.
-pub(crate) fn attention_cached(
-    past: &mut [Past],
-    qkv: &AnyTensor,
-    shape: &AttentionShape,
-    documents: &[Range<usize>],
-    rotary: Option<&Rotary>,
-    norms: Option<&HeadNorm>,
-) -> Result<AnyTensor, OpsError> {
-    let qkv = wide::<2>(&qkv.plain())?;
-    let device = qkv.device();
-    let mut out: Tensor<2> =
-        Tensor::zeros([qkv.dims()[0], shape.heads * shape.head_dim], (&device, qkv.dtype()));
-    for (past, rows) in past.iter_mut().zip(documents).filter(|(_, rows)| !rows.is_empty()) {
-        let (q, k, v) = project(qkv.clone().slice([rows.clone()]), rows, shape, rotary, norms, &device)?;
-        let (k, v) = match past.take() {
-            Some((old_k, old_v)) => (Tensor::cat(vec![old_k, k], 1), Tensor::cat(vec![old_v, v], 1)),
-            None => (k, v),
-        };
-        *past = Some((k.clone(), v.clone()));
-        let new = attend(q, k, v, shape, &device, None)?;
-        out = out.slice_assign([rows.clone(), 0..shape.heads * shape.head_dim], new);
-    }
-    Ok(AnyTensor::new(out))
 }
 
 /// Tokens per recomputed chunk of the head.

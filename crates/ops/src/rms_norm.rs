@@ -15,5 +15,8 @@ pub fn rms_norm(x: &AnyTensor, gamma: &AnyTensor, eps: f32) -> Result<AnyTensor,
     if crate::flex::holds(x) {
         return crate::flex::norm::rms_norm(x, gamma, eps);
     }
+    if crate::gpu::holds(x) {
+        return crate::gpu::rms_norm(x, gamma, eps);
+    }
     crate::reference::rms_norm(x, gamma, eps)
 }

@@ -13,6 +13,16 @@ use crate::OpsError;
 #[derive(Clone, Debug)]
 pub struct AnyTensor(DispatchTensor);
 
+/// The processor, for what is computed once and must be the same whatever a run computes on; a build without it has its
+/// default device.
+#[must_use]
+pub fn host_device() -> Device {
+    #[cfg(feature = "flex")]
+    return Device::flex();
+    #[cfg(not(feature = "flex"))]
+    Device::default()
+}
+
 impl AnyTensor {
     /// Erases the rank.
     #[must_use]

@@ -1,6 +1,6 @@
 //! What an optimizer does to tensors: accumulate, measure, step.
 
-use burn::tensor::FloatDType;
+use burn::tensor::{FloatDType, Tensor};
 use burnish_core::Dtype;
 
 use crate::AnyTensor;
@@ -52,6 +52,9 @@ pub fn adam_step(
     if crate::flex::holds(gradient) {
         return crate::flex::update::adam_step(master, state, gradient, hyper);
     }
+    if crate::gpu::holds(gradient) {
+        return crate::gpu::adam_step(master, state, gradient, hyper);
+    }
     crate::reference::adam_step(master, state, gradient, hyper)
 }
 
@@ -69,7 +72,9 @@ pub fn accumulate(into: Option<AnyTensor>, gradient: AnyTensor) -> AnyTensor {
             if crate::flex::holds(&gradient) {
                 return crate::flex::update::add(into, &gradient);
             }
-            AnyTensor::new(into.carrier() + gradient.carrier())
+            // Taken, not shared: a backend may add where one of them lies.
+            let own = |t: AnyTensor| Tensor::<1>::from_dispatch(t.dispatch());
+            AnyTensor::new(own(into) + own(gradient))
         }
     }
 }
@@ -81,6 +86,16 @@ pub fn sum_of_squares(tensor: &AnyTensor) -> f64 {
     if crate::flex::holds(tensor) {
         return crate::flex::update::sum_of_squares(tensor);
     }
-    let values = tensor.carrier();
-    f64::from((values.clone() * values).sum().into_scalar::<f32>())
+    crate::gpu::sums_of_squares(&[tensor])[0]
+}
+
+/// [`sum_of_squares`] of each tensor. Elsewhere than on the CPU they are of one device, summed in f32, and the host reads
+/// all sums at once.
+#[must_use]
+pub fn sums_of_squares(tensors: &[&AnyTensor]) -> Vec<f64> {
+    #[cfg(feature = "flex")]
+    if tensors.iter().all(|t| crate::flex::holds(t)) {
+        return tensors.iter().map(|t| crate::flex::update::sum_of_squares(t)).collect();
+    }
+    crate::gpu::sums_of_squares(tensors)
 }

@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burnish_ops::{AnyTensor, AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks, reference};
+use burnish_ops::{
+    AnyTensor, AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks, gpu, reference,
+};
 
 use crate::case::{Body, Case, Input, device, tensor, to_f64};
 
@@ -49,6 +51,7 @@ fn case(
             Body::Reference => {
                 reference::attention(&t[0], &shape, &documents, rotary.as_ref(), norm.as_ref())
             }
+            Body::Gpu => gpu::attention(&t[0], &shape, &documents, rotary.as_ref(), norm.as_ref()),
         }
     };
     Case { name: name.to_owned(), inputs, run: Box::new(run) }
@@ -124,6 +127,15 @@ fn trees(heads: [usize; 3], documents: &[Range<usize>], tokens: usize) -> [Case;
     .map(|(name, with)| case(&format!("{name}, {documents:?}"), with, heads, documents, tokens))
 }
 
+/// Longer than the blocks of queries that GPUs take.
+#[test]
+fn rows_of_several_blocks_are_the_reference() {
+    let with = With { rotary_dim: 4, norms: true, ..With::default() };
+    for (name, with) in [("long", with), ("long, window", With { window: Some(300), ..with })] {
+        case(name, with, [2, 1, 4], &[1..560, 560..600, 610..650], 651).agrees();
+    }
+}
+
 #[test]
 fn continued_documents_are_the_reference() {
     for (heads, tokens, documents) in [
@@ -141,7 +153,7 @@ fn continued_documents_are_the_reference() {
 #[test]
 fn rows_outside_documents_are_zero_and_get_nothing() {
     let case = case("gaps", With { rotary_dim: 4, ..With::default() }, [2, 1, 4], &[2..4, 6..7], 8);
-    for body in [Body::Fused, Body::Reference] {
+    for body in [Body::Fused, Body::Reference, Body::Gpu] {
         let found = case.find(body, false, &[true]);
         let gradient = found.gradients[0].as_ref().unwrap();
         for row in [0, 1, 4, 5, 7] {
@@ -157,8 +169,10 @@ fn rows_outside_documents_are_zero_and_get_nothing() {
 #[test]
 fn no_document_at_all() {
     let case = case("none", With::default(), [2, 1, 4], &[], 3);
-    let found = case.find(Body::Fused, false, &[true]);
-    assert_eq!((found.value, found.gradients[0].clone()), (vec![0.0; 24], Some(vec![0.0; 48])));
+    for body in [Body::Fused, Body::Gpu] {
+        let found = case.find(body, false, &[true]);
+        assert_eq!((found.value, found.gradients[0].clone()), (vec![0.0; 24], Some(vec![0.0; 48])));
+    }
 }
 
 /// The largest scaled score of each head over pairs that the mask shows, before the cap; one loop per index.
@@ -223,7 +237,8 @@ fn peaks_are_the_largest_visible_scores_in_both_bodies() {
                 let other =
                     reference::attention_with_peaks(&qkv, &shape, &documents, turn.as_ref(), None).unwrap();
                 assert_eq!(to_f64(&fused.0), to_f64(&plain), "{what}");
-                for (out, peaks) in [fused, other] {
+                let gpu = gpu::attention_with_peaks(&qkv, &shape, &documents, turn.as_ref(), None).unwrap();
+                for (out, peaks) in [fused, other, gpu] {
                     assert_eq!((out.is_tracked(), peaks.is_tracked()), (qkv.is_tracked(), false), "{what}");
                     let got = to_f64(&peaks);
                     assert_eq!(got.len(), want.len(), "{what}");
@@ -254,10 +269,10 @@ fn peaks_of_nothing_and_of_what_is_not_finite() {
     let bodies = |values: &[f32], documents: Vec<Range<usize>>| {
         let qkv = AnyTensor::from_elements(values.to_vec(), &[3, 16], &device());
         let documents = Arc::new(documents);
-        [attention_with_peaks, reference::attention_with_peaks]
+        [attention_with_peaks, reference::attention_with_peaks, gpu::attention_with_peaks]
             .map(|body| to_f64(&body(&qkv, &shape, &documents, None, None).unwrap().1))
     };
-    assert_eq!(bodies(&values, vec![]), [[f64::NEG_INFINITY; 2]; 2]);
+    assert_eq!(bodies(&values, vec![]), [[f64::NEG_INFINITY; 2]; 3]);
     for bad in [f32::NAN, f32::INFINITY] {
         // The second query head of the second row.
         values[16 + 4] = bad;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::DType;
-use burnish_ops::{AnyTensor, EmbeddingLowRank, Magnitude, embedding, reference, select_rows};
+use burnish_ops::{AnyTensor, EmbeddingLowRank, Magnitude, embedding, gpu, reference, select_rows};
 
 use crate::case::{Body, Case, Input, norms, tensor};
 
@@ -36,6 +36,7 @@ fn scaled(tokens: usize, vocab: usize, dim: usize, rank: usize, dtype: DType, ma
         match body {
             Body::Fused => embedding(&ids, &t[0], low.as_ref()),
             Body::Reference => reference::embedding(&ids, &t[0], low.as_ref()),
+            Body::Gpu => gpu::embedding(&ids, &t[0], low.as_ref()),
         }
     };
     let name = format!("embedding of {tokens} tokens in [{vocab}, {dim}] {dtype:?}, rank {rank}");
@@ -67,6 +68,7 @@ fn select(tokens: usize, rows: Vec<usize>) -> Case {
     let run = move |body: Body, t: &[AnyTensor]| match body {
         Body::Fused => select_rows(&t[0], &rows),
         Body::Reference => reference::select_rows(&t[0], &rows),
+        Body::Gpu => gpu::select_rows(&t[0], &rows),
     };
     Case {
         name: "select_rows".to_owned(),
@@ -95,7 +97,7 @@ fn all_rows_in_order_are_the_tensor_itself() {
 
 #[test]
 fn no_rows() {
-    for body in [Body::Fused, Body::Reference] {
+    for body in [Body::Fused, Body::Reference, Body::Gpu] {
         let found = select(4, Vec::new()).find(body, false, &[true]);
         assert_eq!((found.value, found.gradients[0].clone()), (vec![], Some(vec![0.0; 20])), "{body:?}");
     }

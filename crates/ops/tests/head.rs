@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Tensor};
 use burnish_core::random::Stream;
 use burnish_ops::{
-    AnyTensor, Coefficient, Dropout, HeadOptions, Linear, LowRank, Magnitude, OpsError, TokenStats,
+    AnyTensor, Coefficient, Dropout, HeadOptions, Linear, LowRank, Magnitude, OpsError, TokenStats, gpu,
     head_log_probs, head_logits, head_loss, reference,
 };
 
@@ -88,6 +88,7 @@ fn log_probs(name: &str, with: With, dims: [usize; 3]) -> Case {
         let (out, stats) = match body {
             Body::Fused => head_log_probs(&t[0], &head, None, &targets, with.options),
             Body::Reference => reference::head_log_probs(&t[0], &head, None, &targets, with.options),
+            Body::Gpu => gpu::head_log_probs(&t[0], &head, None, &targets, with.options),
         }?;
         // The tensor says what the statistics say.
         let stats: Vec<f64> = stats.log_prob.iter().chain(&stats.entropy).map(|&x| x.into()).collect();
@@ -107,6 +108,7 @@ fn loss(name: &str, with: With, dims: [usize; 3]) -> Case {
             Body::Reference => {
                 reference::head_loss(&t[0], &head, None, &targets, with.options, &coefficient(), value)
             }
+            Body::Gpu => gpu::head_loss(&t[0], &head, None, &targets, with.options, &coefficient(), value),
         }?;
         assert_eq!(stats.log_prob.len(), tokens);
         Ok(AnyTensor::new(loss.rank::<1>()?.reshape([1, 1])))
@@ -203,6 +205,7 @@ fn statistics_are_those_of_the_softmax() {
         let (_, of_loss) =
             head_loss(&t[0], &head, None, &targets, with.options, &coefficient(), value).unwrap();
         let (_, reference) = reference::head_log_probs(&t[0], &head, None, &targets, with.options).unwrap();
+        let (_, of_gpu) = gpu::head_log_probs(&t[0], &head, None, &targets, with.options).unwrap();
         for (row, logits) in logits.chunks(11).enumerate() {
             let z: Vec<f64> = logits.iter().map(|&z| f64::from(z / with.options.temperature)).collect();
             let sum: f64 = z.iter().map(|z| z.exp()).sum();
@@ -215,7 +218,7 @@ fn statistics_are_those_of_the_softmax() {
                 z.iter().sum::<f64>() / 11.0,
             ];
             let top = (0..11).fold(0, |top, j| if z[j] > z[top] { j } else { top });
-            for s in [&fused, &of_loss, &reference] {
+            for s in [&fused, &of_loss, &reference, &of_gpu] {
                 let got = [s.log_prob[row], s.entropy[row], s.log_sum_sq_probs[row], s.mean_logit[row]];
                 assert_close(&got.map(f64::from), &want, F32, &format!("row {row}"));
                 assert_eq!(s.is_top1[row], top == target, "row {row}");
@@ -230,8 +233,10 @@ fn logits_agree() {
     let t: Vec<AnyTensor> = inputs(FULL, dims).iter().map(|i| tensor(i.name, &i.shape)).collect();
     let head = linear(FULL, 7, &t[1..]);
     let wide = |v: Vec<f32>| v.into_iter().map(f64::from).collect::<Vec<f64>>();
-    let got = wide(head_logits(&t[0], &head, ALL).unwrap());
-    assert_close(&got, &wide(reference::head_logits(&t[0], &head, ALL).unwrap()), F32, "logits");
+    let want = wide(reference::head_logits(&t[0], &head, ALL).unwrap());
+    for body in [head_logits, gpu::head_logits] {
+        assert_close(&wide(body(&t[0], &head, ALL).unwrap()), &want, F32, "logits");
+    }
 }
 
 #[test]
@@ -246,7 +251,7 @@ fn without_tokens_every_gradient_is_zero() {
             assert_eq!(leaf.take_gradient(&mut gradients).unwrap().to_f32(), zero);
         }
     };
-    for body in [Body::Fused, Body::Reference] {
+    for body in [Body::Fused, Body::Reference, Body::Gpu] {
         let t = leaves();
         let head = linear(FULL, 0, &t[1..]);
         let of_loss = match body {
@@ -254,6 +259,7 @@ fn without_tokens_every_gradient_is_zero() {
             Body::Reference => {
                 reference::head_loss(&t[0], &head, None, &Arc::default(), ALL, &coefficient(), |_| 0.5)
             }
+            Body::Gpu => gpu::head_loss(&t[0], &head, None, &Arc::default(), ALL, &coefficient(), |_| 0.5),
         };
         let (loss, stats) = of_loss.unwrap();
         assert_eq!((loss.to_f32(), stats), (vec![0.5], TokenStats::default()));
@@ -264,6 +270,7 @@ fn without_tokens_every_gradient_is_zero() {
         let both = match body {
             Body::Fused => head_log_probs(&t[0], &head, None, &Arc::default(), ALL),
             Body::Reference => reference::head_log_probs(&t[0], &head, None, &Arc::default(), ALL),
+            Body::Gpu => gpu::head_log_probs(&t[0], &head, None, &Arc::default(), ALL),
         };
         let (both, _) = both.unwrap();
         assert_eq!(both.shape(), [2, 0]);

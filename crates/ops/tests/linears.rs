@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, FloatDType};
 use burnish_core::random::Stream;
 use burnish_ops::{
-    AnyTensor, Dropout, Linear, LinearInput, LowRank, Magnitude, column_norms, linears, linears_decode,
+    AnyTensor, Dropout, Linear, LinearInput, LowRank, Magnitude, column_norms, gpu, linears, linears_decode,
     reference, row_norms,
 };
 
@@ -67,6 +67,7 @@ fn case(name: &str, tokens: usize, dim: usize, reads: Reads, layers: &[Layer], r
         match body {
             Body::Fused => linears(&input, &layers, residual.as_ref()),
             Body::Reference => reference::linears(&input, &layers, residual.as_ref()),
+            Body::Gpu => gpu::linears(&input, &layers, residual.as_ref()),
         }
     };
     Case { name: format!("{name}, {tokens} tokens"), inputs, run: Box::new(run) }

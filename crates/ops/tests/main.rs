@@ -8,6 +8,7 @@ mod case;
 mod dora;
 mod embedding;
 mod errors;
+mod gpu;
 mod head;
 mod linears;
 #[cfg(target_os = "linux")]

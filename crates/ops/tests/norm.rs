@@ -1,6 +1,6 @@
 //! RMSNorm.
 
-use burnish_ops::{AnyTensor, reference, rms_norm};
+use burnish_ops::{AnyTensor, gpu, reference, rms_norm};
 
 use crate::case::{Body, Case, Input, assert_close, tensor, to_f64};
 
@@ -9,6 +9,7 @@ fn case(tokens: usize, dim: usize, eps: f32) -> Case {
     let run = move |body: Body, t: &[AnyTensor]| match body {
         Body::Fused => rms_norm(&t[0], &t[1], eps),
         Body::Reference => reference::rms_norm(&t[0], &t[1], eps),
+        Body::Gpu => gpu::rms_norm(&t[0], &t[1], eps),
     };
     let inputs = vec![Input::new("x", &[tokens, dim], 1.0), gamma];
     Case { name: format!("rms_norm [{tokens}, {dim}], eps {eps}"), inputs, run: Box::new(run) }

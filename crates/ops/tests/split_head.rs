@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use burn::tensor::{DType, Tensor, TensorData};
 use burnish_ops::{
-    AcrossVocab, AnyTensor, Linear, NoWeights, OpsError, Run, TokenStats, VocabShard, apply, head_log_probs,
-    head_logits, head_loss, reference, segment,
+    AcrossVocab, AnyTensor, Linear, NoWeights, OpsError, Run, TokenStats, VocabShard, apply, gpu,
+    head_log_probs, head_logits, head_loss, reference, segment,
 };
 
 use crate::case::{Body, DIFFERENCE, F32, Input, assert_close, device, to_f64};
@@ -155,6 +155,10 @@ fn find(
         let (head, shard) = (linear(with, tokens, &t[1..]), shard.as_ref());
         let (out, found) = match (asked, body) {
             (Asked::LogProbs, Body::Fused) => head_log_probs(&t[0], &head, shard, &targets, with.options),
+            (Asked::LogProbs, Body::Gpu) => gpu::head_log_probs(&t[0], &head, shard, &targets, with.options),
+            (_, Body::Gpu) => {
+                gpu::head_loss(&t[0], &head, shard, &targets, with.options, &coefficient(), value)
+            }
             (Asked::LogProbs, Body::Reference) => {
                 reference::head_log_probs(&t[0], &head, shard, &targets, with.options)
             }
@@ -256,7 +260,11 @@ fn values_and_gradients_of_every_rank_make_the_whole() {
     let low_rank = With { rank: 2, ..BARE };
     for with in [BARE, low_rank, FULL, With { dtype: DType::BF16, ..FULL }] {
         for (asked, dims) in KINDS.into_iter().flat_map(|a| DIMS.map(|d| (a, d))) {
-            for body in [Body::Fused, Body::Reference] {
+            for body in [Body::Fused, Body::Reference, Body::Gpu] {
+                // Whose products are then in bf16.
+                if body == Body::Gpu && with.dtype == DType::BF16 {
+                    continue;
+                }
                 let all = vec![true; inputs(with, dims).len()];
                 check((body, asked, with, dims), &all, false);
             }
@@ -269,7 +277,7 @@ fn whatever_is_trained() {
     let (hidden, adapter) =
         ([true, false, false, false, false, false], [false, false, false, true, true, true]);
     let bias = [false, false, true, false, false, false];
-    for body in [Body::Fused, Body::Reference] {
+    for body in [Body::Fused, Body::Reference, Body::Gpu] {
         for asked in KINDS {
             for tracked in [hidden, adapter, bias, [false; 6]] {
                 check((body, asked, FULL, [9, 19, 33]), &tracked, false);
@@ -386,14 +394,18 @@ fn of_equal_logits_the_first_is_the_maximum() {
     };
     let targets = Arc::new(vec![0, 9, 16, 20]);
     for (twice, want) in [(5.0, [false, true, false, false]), (0.0, [true, false, false, false])] {
-        for (counts, body) in
-            splits(21).into_iter().flat_map(|c| [(c.clone(), Body::Fused), (c, Body::Reference)])
+        for (counts, body) in splits(21)
+            .into_iter()
+            .flat_map(|c| [Body::Fused, Body::Reference, Body::Gpu].map(|body| (c.clone(), body)))
         {
             let (found, _) = on_ranks(&counts, |shard, _| {
                 let own = weight(twice)[shard.rows()].to_vec();
                 let head = Linear::new(AnyTensor::from_elements(own, &[shard.rows().len(), 1], &device()));
-                let head_log_probs =
-                    if body == Body::Fused { head_log_probs } else { reference::head_log_probs };
+                let head_log_probs = match body {
+                    Body::Fused => head_log_probs,
+                    Body::Reference => reference::head_log_probs,
+                    Body::Gpu => gpu::head_log_probs,
+                };
                 head_log_probs(&hidden, &head, Some(shard), &targets, ALL).unwrap().1.is_top1
             });
             assert!(found.iter().all(|f| *f == want), "{body:?} {counts:?}: {found:?}");
@@ -430,7 +442,7 @@ fn logits_of_the_rows_make_those_of_the_vocabulary() {
 fn without_tokens_nothing_is_exchanged() {
     let dims = [0, 6, 11];
     let (_, lengths) = on_ranks(&[5, 0, 6], |shard, _| {
-        for body in [Body::Fused, Body::Reference] {
+        for body in [Body::Fused, Body::Reference, Body::Gpu] {
             let leaves: Vec<AnyTensor> =
                 inputs(FULL, dims).iter().map(|i| rows_of(i, i.dtype, Some(&shard.rows())).leaf()).collect();
             let head = linear(FULL, 0, &leaves[1..]);
@@ -439,6 +451,15 @@ fn without_tokens_nothing_is_exchanged() {
                     head_loss(&leaves[0], &head, Some(shard), &Arc::default(), ALL, &coefficient(), value)
                 }
                 Body::Reference => reference::head_loss(
+                    &leaves[0],
+                    &head,
+                    Some(shard),
+                    &Arc::default(),
+                    ALL,
+                    &coefficient(),
+                    value,
+                ),
+                Body::Gpu => gpu::head_loss(
                     &leaves[0],
                     &head,
                     Some(shard),

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use burnish_ops::{AnyTensor, sum_of_squares};
+use burnish_ops::{AnyTensor, sums_of_squares};
 
 /// Gradients of the whole batch, summed over micro-batches and ranks.
 #[derive(Debug)]
@@ -80,8 +80,10 @@ impl Gradients<Reduced> {
         sum: impl FnOnce(&[(usize, f64)]) -> Result<f64, E>,
     ) -> Result<Unscale, E> {
         let factor = self.factor / loss_scale;
+        let gradients: Vec<&AnyTensor> = self.entries.iter().map(|(_, g)| g).collect();
+        let sums = sums_of_squares(&gradients);
         let squares: Vec<(usize, f64)> =
-            self.entries.iter().map(|(index, g)| (*index, sum_of_squares(g))).collect();
+            self.entries.iter().zip(sums).map(|((index, _), sum)| (*index, sum)).collect();
         let squares = sum(&squares)?;
         let norm = squares.sqrt() * f64::from(factor);
         Ok(if norm.is_finite() {

@@ -1,0 +1,435 @@
+//! Attention by blocks of queries, each against the keys that it sees.
+//!
+//! Products run in the dtype of `qkv`, softmax in f32. Forward keeps the output and the log-sum-exp of each row; backward
+//! makes a block's probabilities again. Queries of one key/value head lie one after another, so that keys are never
+//! repeated: `[kv_heads, group * rows, d] x [kv_heads, d, keys]`.
+
+mod blocks;
+mod cached;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
+
+use super::{constant, ints, norm, to, wide_dtype};
+use crate::attention::{AttentionShape, HeadNorm, Rotary};
+use crate::{AnyTensor, OpsError, apply};
+use blocks::{Block, Blocks};
+
+pub(crate) use cached::{Past, attend as attend_cached};
+
+const OP: &str = "attention";
+
+/// See [`crate::attention()`].
+pub fn attention(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norms: Option<&HeadNorm>,
+) -> Result<AnyTensor, OpsError> {
+    attend(qkv, shape, documents, rotary, norms, None)
+}
+
+/// See [`crate::attention_with_peaks()`].
+pub fn attention_with_peaks(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norms: Option<&HeadNorm>,
+) -> Result<(AnyTensor, AnyTensor), OpsError> {
+    let mut peaks = Peaks::default();
+    let out = attend(qkv, shape, documents, rotary, norms, Some(&mut peaks))?;
+    let none = || Tensor::<1>::full([shape.heads], f32::NEG_INFINITY, &out.plain().device());
+    let peaks = match (peaks.largest, peaks.spoiled) {
+        (Some(largest), Some(spoiled)) => (largest + spoiled).reshape([shape.heads]),
+        _ => none(),
+    };
+    Ok((out, AnyTensor::new(peaks)))
+}
+
+/// The largest score of each head; apart from it 0, or NaN where a score is not finite: devices differ in what the
+/// maximum of a NaN is. Each `[heads, 1]`.
+#[derive(Default)]
+struct Peaks {
+    largest: Option<Tensor<2>>,
+    spoiled: Option<Tensor<2>>,
+}
+
+fn attend(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norms: Option<&HeadNorm>,
+    peaks: Option<&mut Peaks>,
+) -> Result<AnyTensor, OpsError> {
+    let [tokens, _] = crate::check::matrix(qkv)?;
+    let mut inputs = vec![qkv.clone()];
+    inputs.extend(norms.into_iter().flat_map(|n| [n.q.clone(), n.k.clone()]));
+    let width = shape.heads * shape.head_dim;
+    let blocks = Blocks::new(shape, documents, tokens);
+    if blocks.all.is_empty() {
+        let plain = qkv.plain().carrier();
+        let none = Tensor::<2>::zeros([tokens, width], (&plain.device(), plain.dtype()));
+        return constant(OP, &inputs, true, AnyTensor::new(none));
+    }
+    apply(OP, &inputs, |inputs, wanted| {
+        let device = inputs[0].device();
+        let wide_as = wide_dtype(&inputs[0]);
+        let body = Body::new(shape, blocks, rotary, norms, (tokens, &device, wide_as))?;
+        let (out, sums) = body.forward(&inputs[0], peaks)?;
+        let (qkv, saved) = (inputs[0].clone(), out.clone());
+        let wanted = wanted.to_vec();
+        let back = move |upstream: AnyTensor| {
+            body.backward(&qkv, saved, sums, &upstream, &wanted).expect("invariant: ranks are as in forward")
+        };
+        Ok((AnyTensor::new(out), Box::new(back)))
+    })
+}
+
+struct Norms {
+    q: Tensor<1>,
+    k: Tensor<1>,
+    eps: f32,
+}
+
+/// A rotation of each token: `[tokens, 1, rotary_dim / 2]`.
+struct Turn {
+    cos: Tensor<3>,
+    sin: Tensor<3>,
+    half: usize,
+}
+
+impl Turn {
+    fn new(r: &Rotary, tokens: usize, device: &Device, dtype: DType) -> Self {
+        let half = r.rotary_dim / 2;
+        let of = |from: usize| {
+            let rows = r.positions.iter().map(|&p| p as usize * r.rotary_dim + from);
+            let values: Vec<f32> = rows.flat_map(|at| &r.table[at..at + half]).copied().collect();
+            Tensor::<3>::from_data(TensorData::new(values, [tokens, 1, half]), (device, dtype))
+        };
+        Self { cos: of(0), sin: of(half), half }
+    }
+
+    /// `[tokens, heads, d]`, by the angle or back by it (the transpose, which is what a gradient wants).
+    fn apply(&self, x: Tensor<3>, back: bool) -> Tensor<3> {
+        let d = x.dims()[2];
+        let (a, b) = (x.clone().narrow(2, 0, self.half), x.clone().narrow(2, self.half, self.half));
+        let sin = if back { self.sin.clone().neg() } else { self.sin.clone() };
+        let mut all =
+            vec![a.clone() * self.cos.clone() - b.clone() * sin.clone(), b * self.cos.clone() + a * sin];
+        let turned = 2 * self.half;
+        if turned < d {
+            all.push(x.narrow(2, turned, d - turned));
+        }
+        Tensor::cat(all, 2)
+    }
+}
+
+/// Normed and rotated, in the dtype of products; queries times the scale.
+struct Heads {
+    /// `[kv_heads, group, tokens, d]`.
+    q: Tensor<4>,
+    /// `[kv_heads, tokens, d]`.
+    k: Tensor<3>,
+    v: Tensor<3>,
+}
+
+struct Body {
+    shape: AttentionShape,
+    blocks: Blocks,
+    /// The first visible key of each token.
+    low: Tensor<1, Int>,
+    turn: Option<Turn>,
+    norms: Option<Norms>,
+    tokens: usize,
+    wide: DType,
+}
+
+impl Body {
+    fn new(
+        shape: &AttentionShape,
+        blocks: Blocks,
+        rotary: Option<&Rotary>,
+        norms: Option<&HeadNorm>,
+        (tokens, device, wide): (usize, &Device, DType),
+    ) -> Result<Self, OpsError> {
+        let gamma = |t: &AnyTensor| Ok::<_, OpsError>(to(t.plain().rank::<1>()?, wide));
+        let norms = match norms {
+            Some(n) => Some(Norms { q: gamma(&n.q)?, k: gamma(&n.k)?, eps: n.eps }),
+            None => None,
+        };
+        Ok(Self {
+            low: ints(blocks.low.clone(), device),
+            turn: rotary.map(|r| Turn::new(r, tokens, device, wide)),
+            shape: shape.clone(),
+            blocks,
+            norms,
+            tokens,
+            wide,
+        })
+    }
+
+    /// `[tokens, heads, d]` of heads `from..from + count`.
+    fn heads(&self, x: &Tensor<2>, from: usize, count: usize) -> Tensor<3> {
+        let d = self.shape.head_dim;
+        x.clone().narrow(1, from * d, count * d).reshape([self.tokens, count, d])
+    }
+
+    fn group(&self) -> usize {
+        self.shape.heads / self.shape.kv_heads
+    }
+
+    /// `[tokens, heads, d]` as `[kv_heads, group, tokens, d]`.
+    fn grouped(&self, x: Tensor<3>) -> Tensor<4> {
+        let [tokens, _, d] = x.dims();
+        x.swap_dims(0, 1).reshape([self.shape.kv_heads, self.group(), tokens, d])
+    }
+
+    /// The other way.
+    fn apart(&self, x: Tensor<4>) -> Tensor<3> {
+        let [_, _, tokens, d] = x.dims();
+        x.reshape([self.shape.heads, tokens, d]).swap_dims(0, 1)
+    }
+
+    fn prepare(&self, qkv: &AnyTensor) -> Result<Heads, OpsError> {
+        let qkv = qkv.rank::<2>()?;
+        let (s, dtype) = (&self.shape, qkv.dtype());
+        let place = |x: Tensor<3>, gamma: Option<&Tensor<1>>| {
+            let mut x = to(x, self.wide);
+            if let (Some(gamma), Some(n)) = (gamma, &self.norms) {
+                let rstd = norm::reciprocal(&x, n.eps);
+                x = x * rstd * gamma.clone().unsqueeze();
+            }
+            match &self.turn {
+                Some(turn) => turn.apply(x, false),
+                None => x,
+            }
+        };
+        let norms = self.norms.as_ref();
+        let q = place(self.heads(&qkv, 0, s.heads), norms.map(|n| &n.q)) * s.scale;
+        let k = place(self.heads(&qkv, s.heads, s.kv_heads), norms.map(|n| &n.k));
+        let v = self.heads(&qkv, s.heads + s.kv_heads, s.kv_heads);
+        let by_head = |x: Tensor<3>| to(x, dtype).swap_dims(0, 1);
+        Ok(Heads { q: self.grouped(to(q, dtype)), k: by_head(k), v: by_head(v) })
+    }
+
+    /// A block's rows of `[kv_heads, group, tokens, d]`, those of a group one after another.
+    fn rows(&self, x: &Tensor<4>, block: &Block) -> Tensor<3> {
+        let [kv_heads, group, _, d] = x.dims();
+        let n = block.rows.len();
+        x.clone().narrow(2, block.rows.start, n).reshape([kv_heads, group * n, d])
+    }
+
+    /// The keys or values that a block sees.
+    fn keys(x: &Tensor<3>, block: &Block) -> Tensor<3> {
+        let mut parts: Vec<_> = block.keys.iter().map(|r| x.clone().narrow(1, r.start, r.len())).collect();
+        if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 1) }
+    }
+
+    /// `[kv_heads, group, rows, keys]`, wide: scores, and what of them is hidden.
+    fn scores(&self, heads: &Heads, block: &Block) -> (Tensor<4>, Tensor<4, Bool>) {
+        let (kv_heads, group) = (self.shape.kv_heads, self.group());
+        let (n, m) = (block.rows.len(), block.visible());
+        let scores = self.rows(&heads.q, block).matmul(Self::keys(&heads.k, block).swap_dims(1, 2));
+        let scores = to(scores, self.wide).reshape([kv_heads, group, n, m]);
+        let device = scores.device();
+        let count = |from: usize, n: usize| Tensor::<1, Int>::arange(from as i64..(from + n) as i64, &device);
+        let key: Tensor<2, Int> = count(block.first_key, m).unsqueeze::<2>();
+        let query: Tensor<2, Int> = count(block.first_query, n).reshape([n, 1]);
+        let low: Tensor<2, Int> = self.low.clone().narrow(0, block.rows.start, n).reshape([n, 1]);
+        let after = (key.clone() - query).greater_elem(0);
+        let before = (key - low).lower_elem(0);
+        let hidden = after.bool_or(before).reshape([1, 1, n, m]).expand([kv_heads, group, n, m]);
+        (scores, hidden)
+    }
+
+    /// Scores as softmax sees them, and the slope of the cap.
+    fn capped(
+        &self,
+        scores: Tensor<4>,
+        hidden: Tensor<4, Bool>,
+        slope: bool,
+    ) -> (Tensor<4>, Option<Tensor<4>>) {
+        let (scores, slope) = match self.shape.softcap {
+            None => (scores, None),
+            Some(cap) => {
+                let t = (scores / cap).tanh();
+                (t.clone() * cap, slope.then(|| t.powi_scalar(2).neg() + 1.0))
+            }
+        };
+        (scores.mask_fill(hidden, -1e30), slope)
+    }
+
+    /// The output, and each block's log-sum-exp `[kv_heads, group, rows, 1]`.
+    fn forward(
+        &self,
+        qkv: &AnyTensor,
+        mut peaks: Option<&mut Peaks>,
+    ) -> Result<(Tensor<2>, Vec<Tensor<4>>), OpsError> {
+        let heads = self.prepare(qkv)?;
+        let (device, dtype) = (heads.q.device(), heads.q.dtype());
+        let s = &self.shape;
+        let width = s.heads * s.head_dim;
+        let zeros = |n: usize| Tensor::<2>::zeros([n, width], (&device, dtype));
+        let (mut parts, mut sums, mut at) = (Vec::new(), Vec::new(), 0);
+        for block in &self.blocks.all {
+            if block.rows.start > at {
+                parts.push(zeros(block.rows.start - at));
+            }
+            at = block.rows.end;
+            let (out, sum) = self.block(&heads, block, peaks.as_deref_mut());
+            parts.push(out);
+            sums.push(sum);
+        }
+        if at < self.tokens {
+            parts.push(zeros(self.tokens - at));
+        }
+        Ok((Tensor::cat(parts, 0), sums))
+    }
+
+    /// A block's output `[rows, heads * d]` and log-sum-exp.
+    fn block(&self, heads: &Heads, block: &Block, peaks: Option<&mut Peaks>) -> (Tensor<2>, Tensor<4>) {
+        let (s, dtype) = (&self.shape, heads.q.dtype());
+        let (n, m) = (block.rows.len(), block.visible());
+        let (scores, hidden) = self.scores(heads, block);
+        if let Some(peaks) = peaks {
+            peaks.see(&scores, &hidden);
+        }
+        let (scores, _) = self.capped(scores, hidden, false);
+        let top = scores.clone().max_dim(3);
+        let p = (scores - top.clone()).exp();
+        let sum = p.clone().sum_dim(3);
+        let p = to(p, dtype).reshape([s.kv_heads, self.group() * n, m]);
+        let out = to(p.matmul(Self::keys(&heads.v, block)), self.wide);
+        let out = out.reshape([s.kv_heads, self.group(), n, s.head_dim]) / sum.clone();
+        (self.apart(to(out, dtype)).reshape([n, s.heads * s.head_dim]), top + sum.log())
+    }
+
+    fn backward(
+        &self,
+        qkv: &AnyTensor,
+        out: Tensor<2>,
+        sums: Vec<Tensor<4>>,
+        upstream: &AnyTensor,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<AnyTensor>>, OpsError> {
+        let heads = self.prepare(qkv)?;
+        let (device, dtype) = (heads.q.device(), heads.q.dtype());
+        let s = &self.shape;
+        let (kv_heads, group, d, tokens) = (s.kv_heads, self.group(), s.head_dim, self.tokens);
+        let dy = upstream.rank::<2>()?;
+        let delta = to(dy.clone(), self.wide) * to(out, self.wide);
+        let delta = self.grouped(self.heads(&delta, 0, s.heads).sum_dim(2));
+        let dy = self.grouped(self.heads(&to(dy, dtype), 0, s.heads));
+        let zeros = |n: usize| Tensor::<4>::zeros([kv_heads, group, n, d], (&device, self.wide));
+        let none = || Tensor::<3>::zeros([kv_heads, tokens, d], (&device, self.wide));
+        let (mut dk, mut dv) = (none(), none());
+        let (mut parts, mut at) = (Vec::new(), 0);
+        for (block, sum) in self.blocks.all.iter().zip(sums) {
+            if block.rows.start > at {
+                parts.push(zeros(block.rows.start - at));
+            }
+            at = block.rows.end;
+            let (n, m) = (block.rows.len(), block.visible());
+            let (scores, hidden) = self.scores(&heads, block);
+            let (scores, slope) = self.capped(scores, hidden, true);
+            let p = (scores - sum).exp();
+            let dy = self.rows(&dy, block);
+            let narrow = |x: Tensor<4>| to(x, dtype).reshape([kv_heads, group * n, m]);
+            let of_v = narrow(p.clone()).swap_dims(1, 2).matmul(dy.clone());
+            dv = Self::sum_into(dv, to(of_v, self.wide), block);
+            let dp = dy.matmul(Self::keys(&heads.v, block).swap_dims(1, 2));
+            let dp = to(dp, self.wide).reshape([kv_heads, group, n, m]);
+            let mut ds = p * (dp - delta.clone().narrow(2, block.rows.start, n));
+            if let Some(slope) = slope {
+                ds = ds * slope;
+            }
+            let ds = narrow(ds);
+            let of_k = ds.clone().swap_dims(1, 2).matmul(self.rows(&heads.q, block));
+            dk = Self::sum_into(dk, to(of_k, self.wide), block);
+            let dq = to(ds.matmul(Self::keys(&heads.k, block)), self.wide);
+            parts.push(dq.reshape([kv_heads, group, n, d]));
+        }
+        if at < tokens {
+            parts.push(zeros(tokens - at));
+        }
+        drop(heads);
+        let dq = self.apart(Tensor::cat(parts, 2) * s.scale);
+        let qkv = qkv.rank::<2>()?;
+        let norms = self.norms.as_ref();
+        let want = |i: usize| wanted.get(i).copied().unwrap_or(false);
+        let (dq, of_q) = self.unplace(dq, || self.heads(&qkv, 0, s.heads), norms.map(|n| &n.q), want(1));
+        let (dk, of_k) = self.unplace(
+            dk.swap_dims(0, 1),
+            || self.heads(&qkv, s.heads, kv_heads),
+            norms.map(|n| &n.k),
+            want(2),
+        );
+        let flat = |x: Tensor<3>| {
+            let [n, heads, d] = x.dims();
+            to(x, dtype).reshape([n, heads * d])
+        };
+        let dqkv = Tensor::cat(vec![flat(dq), flat(dk), flat(dv.swap_dims(0, 1))], 1);
+        let mut all = vec![wanted[0].then(|| AnyTensor::new(dqkv))];
+        if norms.is_some() {
+            all.extend([of_q.map(AnyTensor::new), of_k.map(AnyTensor::new)]);
+        }
+        Ok(all)
+    }
+
+    /// A block's gradient of keys or values, in the rows that it saw.
+    fn sum_into(mut into: Tensor<3>, more: Tensor<3>, block: &Block) -> Tensor<3> {
+        let [heads, _, d] = into.dims();
+        let mut at = 0;
+        for keys in &block.keys {
+            let place = [0..heads, keys.clone(), 0..d];
+            let sum = into.clone().slice(place.clone()) + more.clone().narrow(1, at, keys.len());
+            into = into.slice_assign(place, sum);
+            at += keys.len();
+        }
+        into
+    }
+
+    /// Back through rotation and norm: the gradient of `x`, and gamma's.
+    fn unplace(
+        &self,
+        d: Tensor<3>,
+        x: impl FnOnce() -> Tensor<3>,
+        gamma: Option<&Tensor<1>>,
+        want_gamma: bool,
+    ) -> (Tensor<3>, Option<Tensor<1>>) {
+        let d = match &self.turn {
+            Some(turn) => turn.apply(d, true),
+            None => d,
+        };
+        let (Some(gamma), Some(n)) = (gamma, &self.norms) else { return (d, None) };
+        let x = to(x(), self.wide);
+        let rstd = norm::reciprocal(&x, n.eps);
+        let (dx, rows) = norm::backward(x, rstd, gamma, d, want_gamma);
+        let of_gamma = rows.map(|g| {
+            let [tokens, heads, d] = g.dims();
+            super::over_rows(g.reshape([tokens * heads, d]))
+        });
+        (dx, of_gamma)
+    }
+}
+
+impl Peaks {
+    fn see(&mut self, scores: &Tensor<4>, hidden: &Tensor<4, Bool>) {
+        let [kv_heads, group, n, m] = scores.dims();
+        let visible = |other: f32| -> Tensor<2> {
+            scores.clone().mask_fill(hidden.clone(), other).reshape([kv_heads * group, n * m])
+        };
+        let largest = visible(f32::NEG_INFINITY).max_dim(1);
+        let spoiled = (visible(0.0) * 0.0).sum_dim(1);
+        self.largest = Some(match self.largest.take() {
+            Some(before) => before.max_pair(largest),
+            None => largest,
+        });
+        self.spoiled = Some(super::add(self.spoiled.take(), spoiled));
+    }
+}

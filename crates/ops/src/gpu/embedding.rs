@@ -1,0 +1,107 @@
+//! Rows by index, widened after they are chosen.
+
+use std::sync::Arc;
+
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
+
+use super::{constant, ints, product, to, wide_dtype};
+use crate::embedding::EmbeddingLowRank;
+use crate::{AnyTensor, OpsError, apply};
+
+fn add_rows(rows: usize, index: &Tensor<1, Int>, values: Tensor<2>) -> Tensor<2> {
+    let columns = values.dims()[1];
+    Tensor::zeros([rows, columns], (&values.device(), values.dtype())).select_assign(
+        0,
+        index.clone(),
+        values,
+        IndexingUpdateOp::Add,
+    )
+}
+
+/// See [`crate::embedding()`].
+pub fn embedding(
+    ids: &Arc<Vec<u32>>,
+    weight: &AnyTensor,
+    low_rank: Option<&EmbeddingLowRank>,
+) -> Result<AnyTensor, OpsError> {
+    const OP: &str = "embedding";
+    let [vocab, hidden] = crate::check::matrix(weight)?;
+    let dtype: DType = wide_dtype(weight);
+    let mut inputs = vec![weight.clone()];
+    if let Some(l) = low_rank {
+        inputs.extend([l.a.clone(), l.b.clone()]);
+        inputs.extend(l.magnitude.as_ref().map(|m| m.value.clone()));
+    }
+    if ids.is_empty() {
+        let none = Tensor::<2>::zeros([0, hidden], (&weight.plain().device(), dtype));
+        return constant(OP, &inputs, false, AnyTensor::new(none));
+    }
+    apply(OP, &inputs, |inputs, wanted| {
+        let index = ints(ids.iter().map(|&id| id as i32).collect(), &inputs[0].device());
+        let mut y = to(inputs[0].rank::<2>()?.select(0, index.clone()), dtype);
+        let mut low = None;
+        if let Some(l) = low_rank {
+            let (a, b) = (to(inputs[1].rank::<2>()?, dtype), to(inputs[2].rank::<2>()?, dtype));
+            let rank = a.dims()[0];
+            let t = a.select(1, index.clone()).transpose();
+            y = y + t.clone().matmul(b.clone().transpose()) * l.scale;
+            let mut gain = None;
+            if let Some(m) = &l.magnitude {
+                let norm: Tensor<2> = to(m.norm.plain().rank::<1>()?, dtype).unsqueeze();
+                let factor = to(inputs[3].rank::<1>()?, dtype).unsqueeze() / norm.clone();
+                gain = Some((factor.clone(), norm, wanted[3].then(|| y.clone())));
+                y = y * factor;
+            }
+            low = Some((rank, l.scale, t, b, gain));
+        }
+        let wanted = wanted.to_vec();
+        let back = move |upstream: AnyTensor| {
+            let mut dy = to(upstream.rank::<2>().expect("invariant: a matrix"), dtype);
+            let mut of_magnitude = None;
+            if let Some((.., Some((factor, norm, gained)))) = &low {
+                of_magnitude = gained.clone().map(|z| {
+                    let sums = (dy.clone() * z).sum_dim(0) / norm.clone();
+                    AnyTensor::new(sums.reshape([hidden]))
+                });
+                dy = dy * factor.clone();
+            }
+            let of_weight = wanted[0].then(|| AnyTensor::new(add_rows(vocab, &index, dy.clone())));
+            let mut all = vec![of_weight];
+            if let Some((rank, scale, t, b, gain)) = low {
+                let dy = dy * scale;
+                all.push(wanted[1].then(|| {
+                    let dt = product::of_input(dy.clone(), &b, dtype).transpose();
+                    let into = Tensor::<2>::zeros([rank, vocab], (&dt.device(), dtype));
+                    AnyTensor::new(into.select_assign(1, index, dt, IndexingUpdateOp::Add))
+                }));
+                all.push(wanted[2].then(|| AnyTensor::new(product::of_weight(dy, t, dtype))));
+                if gain.is_some() {
+                    all.push(of_magnitude);
+                }
+            }
+            all
+        };
+        Ok((AnyTensor::new(y), Box::new(back)))
+    })
+}
+
+/// See [`crate::select_rows()`].
+pub fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, OpsError> {
+    const OP: &str = "select_rows";
+    let [tokens, hidden] = crate::check::matrix(x)?;
+    let dtype = wide_dtype(x);
+    if rows.is_empty() {
+        let none = Tensor::<2>::zeros([0, hidden], (&x.plain().device(), dtype));
+        return constant(OP, std::slice::from_ref(x), true, AnyTensor::new(none));
+    }
+    apply(OP, std::slice::from_ref(x), |inputs, _| {
+        let narrow = inputs[0].carrier().dtype();
+        let index = ints(rows.iter().map(|&r| r as i32).collect(), &inputs[0].device());
+        let y = to(inputs[0].rank::<2>()?.select(0, index.clone()), dtype);
+        let back = move |upstream: AnyTensor| {
+            let dy = to(upstream.rank::<2>().expect("invariant: a matrix"), dtype);
+            vec![Some(AnyTensor::new(to(add_rows(tokens, &index, dy), narrow)))]
+        };
+        Ok((AnyTensor::new(y), Box::new(back)))
+    })
+}

@@ -1,0 +1,286 @@
+//! The head, by chunks of rows: a chunk's logits are the largest thing there is.
+//!
+//! Each chunk leaves seven numbers per token on the device. They reach the host in one transfer and are made into
+//! statistics there, as of a rank's part of the vocabulary; a whole head is one rank's. Backward makes a chunk's logits
+//! again and writes their gradient down.
+
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
+
+use super::linear::{Gradients, Layer, Operand, Wanted};
+use super::{constant, ints, to, wide_dtype};
+use crate::head::shard::{Combined, NO_PART, Part};
+use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
+use crate::{AnyTensor, Linear, OpsError, apply};
+
+const OP: &str = "head";
+
+/// Logits of a chunk, about: 128 MiB in f32.
+const LOGITS: usize = 1 << 25;
+
+/// Rows of a chunk.
+fn chunk(vocab: usize) -> usize {
+    (LOGITS / vocab.max(1) / 64 * 64).max(64)
+}
+
+fn inputs(hidden: &AnyTensor, head: &Linear) -> Vec<AnyTensor> {
+    let mut all = vec![hidden.clone()];
+    all.extend(head.tensors());
+    all
+}
+
+/// The head on plain tensors, and some tokens' targets.
+struct Body {
+    hidden: AnyTensor,
+    layer: Layer,
+    options: HeadOptions,
+    wide: DType,
+    /// Each token's target as a row of this rank, 0 where another has it; and 1 where this one has it. `[tokens, 1]`.
+    targets: Tensor<2, Int>,
+    owned: Tensor<2>,
+    chunk: usize,
+}
+
+/// A chunk's logits, and what its backward needs.
+struct Logits {
+    z: Tensor<2>,
+    saved: super::linear::Saved,
+    operand: Operand,
+}
+
+impl Body {
+    fn new(
+        plain: &[AnyTensor],
+        head: &Linear,
+        first_row: usize,
+        targets: &[u32],
+        (options, chunk): (HeadOptions, usize),
+    ) -> Result<Self, OpsError> {
+        let (wide, device) = (wide_dtype(&plain[0]), plain[0].device());
+        let own = first_row..first_row + head.out();
+        let (tokens, has) = (targets.len(), |&t: &u32| own.contains(&(t as usize)));
+        let local = targets.iter().map(|t| if has(t) { (*t as usize - own.start) as i32 } else { 0 });
+        let owned: Vec<f32> = targets.iter().map(|t| if has(t) { 1.0 } else { 0.0 }).collect();
+        Ok(Self {
+            hidden: plain[0].clone(),
+            layer: Layer::new(head, &plain[1..], wide)?,
+            options,
+            wide,
+            targets: ints(local.collect(), &device).reshape([tokens, 1]),
+            owned: host(owned, [tokens, 1], &device, wide),
+            chunk,
+        })
+    }
+
+    /// First token and number of tokens of each chunk.
+    fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (tokens, chunk) = (self.hidden.shape()[0], self.chunk);
+        (0..tokens).step_by(chunk).map(move |start| (start, chunk.min(tokens - start)))
+    }
+
+    fn logits(&self, start: usize, n: usize, wanted: &Wanted) -> Result<Logits, OpsError> {
+        let o = &self.options;
+        let mut operand = Operand::new(self.hidden.rank::<2>()?.narrow(0, start, n));
+        let (z, saved) = self.layer.forward(&mut operand, start, wanted);
+        let mut z = to(z, self.wide);
+        if o.logit_scale != 1.0 {
+            z = z * o.logit_scale;
+        }
+        if let Some(cap) = o.softcap {
+            z = (z / cap).tanh() * cap;
+        }
+        if o.temperature != 1.0 {
+            z = z / o.temperature;
+        }
+        Ok(Logits { z, saved, operand })
+    }
+
+    /// What this rank's rows say of each token: [`Part`]s, `[n, 7]`.
+    fn parts(&self, z: Tensor<2>, start: usize, n: usize) -> Tensor<2> {
+        let [_, rows] = z.dims();
+        let top = z.clone().max_dim(1).clamp_min(NO_PART[0]);
+        let below = (z.clone() - top.clone()).clamp_min(-200.0);
+        let e = below.clone().exp();
+        let (sum, squares) = (e.clone().sum_dim(1), e.clone().powi_scalar(2).sum_dim(1));
+        let weighted = (e * below).sum_dim(1);
+        let ids = self.targets.clone().narrow(0, start, n);
+        let owned = self.owned.clone().narrow(0, start, n);
+        let target = z.clone().gather(1, ids.clone());
+        let total = z.clone().sum_dim(1);
+        // The target is the first maximum if nothing is above it and nothing before it as high.
+        let ahead = z - target.clone();
+        let column = Tensor::<1, Int>::arange(0..rows as i64, &ids.device()).unsqueeze::<2>();
+        let earlier = (column - ids).lower_elem(0);
+        let above = ahead.clone().greater_elem(0.0).bool_or(ahead.greater_equal_elem(0.0).bool_and(earlier));
+        let above = to(above.float(), self.wide).sum_dim(1);
+        let first = to(above.lower_elem(0.5).float(), self.wide);
+        Tensor::cat(vec![top, sum, squares, weighted, total, target * owned.clone(), first * owned], 1)
+    }
+
+    /// Every token's part: the one wait for the device.
+    fn all_parts(&self) -> Result<Vec<Part>, OpsError> {
+        let parts = self
+            .chunks()
+            .map(|(start, n)| {
+                let logits = self.logits(start, n, &Wanted::default())?;
+                Ok(self.parts(logits.z, start, n))
+            })
+            .collect::<Result<Vec<_>, OpsError>>()?;
+        let values = AnyTensor::new(Tensor::cat(parts, 0)).to_f32();
+        let (parts, rest) = values.as_chunks::<{ VocabShard::VALUES }>();
+        assert!(rest.is_empty(), "invariant: seven numbers per token");
+        Ok(parts.to_vec())
+    }
+
+    /// The gradients of the head's inputs from those of log-probabilities and entropies `[2, tokens]`:
+    /// `dz_j = g_lp 1[j = t] - p_j (g_lp + g_h (log p_j + H))`.
+    fn backward(
+        self,
+        upstream: Tensor<2>,
+        (log_z, entropy): (Tensor<2>, Option<Tensor<2>>),
+        want_hidden: bool,
+        wanted: &Wanted,
+    ) -> Result<Vec<Option<AnyTensor>>, OpsError> {
+        let (o, mut gradients, mut parts) = (self.options, Gradients::default(), Vec::new());
+        for (start, n) in self.chunks() {
+            let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
+            let of = |row: usize| upstream.clone().slice([row..row + 1, start..start + n]).reshape([n, 1]);
+            let slope = o.softcap.map(|cap| (z.clone() * (o.temperature / cap)).powi_scalar(2).neg() + 1.0);
+            let log_p = (z - log_z.clone().narrow(0, start, n)).clamp_min(-200.0);
+            let p = log_p.clone().exp();
+            let pulled = match &entropy {
+                Some(entropy) => (log_p + entropy.clone().narrow(0, start, n)) * of(1) + of(0),
+                None => of(0),
+            };
+            let own = of(0) * self.owned.clone().narrow(0, start, n);
+            let ids = self.targets.clone().narrow(0, start, n);
+            let mut dz = (p * pulled).neg().scatter(1, ids, own, IndexingUpdateOp::Add);
+            if let Some(slope) = slope {
+                dz = dz * slope;
+            }
+            let factor = o.logit_scale / o.temperature;
+            if factor != 1.0 {
+                dz = dz * factor;
+            }
+            let dx =
+                self.layer.backward(&mut operand, start, saved, dz, (wanted, want_hidden), &mut gradients);
+            parts.extend(dx.map(|dx| to(dx, self.hidden.carrier().dtype())));
+        }
+        let hidden = want_hidden.then(|| AnyTensor::new(Tensor::cat(parts, 0)));
+        let mut all = vec![hidden];
+        all.extend(gradients.into_entries(&self.layer));
+        Ok(all)
+    }
+}
+
+fn host<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device, dtype: DType) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(values, shape), (device, dtype))
+}
+
+/// [`head_log_probs`] in chunks of as many rows; `entropies` says whether a gradient of them may come.
+fn log_probs(
+    hidden: &AnyTensor,
+    head: &Linear,
+    shard: Option<&VocabShard>,
+    targets: &[u32],
+    options: HeadOptions,
+    (entropies, chunk): (bool, usize),
+) -> Result<(AnyTensor, TokenStats), OpsError> {
+    let (dtype, tokens) = (wide_dtype(hidden), targets.len());
+    let device = hidden.plain().device();
+    let inputs = inputs(hidden, head);
+    if tokens == 0 {
+        let none = Tensor::<2>::zeros([2, 0], (&device, dtype));
+        return Ok((constant(OP, &inputs, true, AnyTensor::new(none))?, TokenStats::default()));
+    }
+    // A whole head is that of one rank.
+    let whole = || VocabShard::new(&[head.out()], 0, Arc::new(|own: &[f32]| own.to_vec()));
+    let shard = shard.map_or_else(whole, |shard| Ok(shard.clone()))?;
+    let both = |stats: &TokenStats| {
+        let values = [stats.log_prob.as_slice(), &stats.entropy].concat();
+        AnyTensor::new(host(values, [2, tokens], &device, dtype))
+    };
+    if shard.rows().is_empty() {
+        let stats = shard.combine(targets, &vec![NO_PART; tokens]).stats;
+        return Ok((constant(OP, &inputs, true, both(&stats))?, stats));
+    }
+    let mut found = TokenStats::default();
+    let out = apply(OP, &inputs, |plain, wanted| {
+        let body = Body::new(plain, head, shard.rows().start, targets, (options, chunk))?;
+        let Combined { stats, log_z } = shard.combine(targets, &body.all_parts()?);
+        let out = both(&stats);
+        let want_hidden = wanted[0];
+        let wanted = Wanted::of(head, &mut wanted[1..].iter().copied());
+        let column = |values: Vec<f32>| host(values, [tokens, 1], &device, dtype);
+        let known = (column(log_z), entropies.then(|| column(stats.entropy.clone())));
+        found = stats;
+        let back = move |upstream: AnyTensor| {
+            let upstream = to(upstream.carrier().reshape([2, tokens]), dtype);
+            body.backward(upstream, known, want_hidden, &wanted).expect("invariant: ranks are as in forward")
+        };
+        Ok((out, Box::new(back)))
+    })?;
+    Ok((out, found))
+}
+
+/// See [`crate::head_log_probs`].
+pub fn head_log_probs(
+    hidden: &AnyTensor,
+    head: &Linear,
+    shard: Option<&VocabShard>,
+    targets: &Arc<Vec<u32>>,
+    options: HeadOptions,
+) -> Result<(AnyTensor, TokenStats), OpsError> {
+    log_probs(hidden, head, shard, targets, options, (true, chunk(head.out())))
+}
+
+/// See [`crate::head_loss`]. Its coefficients need the host, so that gradients in the same pass would wait for the device
+/// at each chunk: backward makes the logits again instead.
+pub fn head_loss(
+    hidden: &AnyTensor,
+    head: &Linear,
+    shard: Option<&VocabShard>,
+    targets: &Arc<Vec<u32>>,
+    options: HeadOptions,
+    coefficient: &Coefficient,
+    value: impl FnOnce(&TokenStats) -> f32,
+) -> Result<(AnyTensor, TokenStats), OpsError> {
+    let (device, dtype, n) = (hidden.plain().device(), wide_dtype(hidden), targets.len());
+    let (both, stats) = log_probs(hidden, head, shard, targets, options, (false, chunk(head.out())))?;
+    let loss = AnyTensor::new(host(vec![value(&stats)], [1], &device, dtype));
+    if n == 0 {
+        return Ok((constant(OP, &inputs(hidden, head), true, loss)?, stats));
+    }
+    let mut gradient: Vec<f32> =
+        stats.log_prob.iter().enumerate().map(|(i, &lp)| coefficient(i, lp)).collect();
+    gradient.resize(2 * n, 0.0);
+    let out = apply("head_loss", &[both], move |_, _| {
+        let gradient = host(gradient, [2, n], &device, dtype);
+        let back = move |upstream: AnyTensor| {
+            vec![Some(AnyTensor::new(gradient * upstream.carrier().reshape([1, 1])))]
+        };
+        Ok((loss, Box::new(back)))
+    })?;
+    Ok((out, stats))
+}
+
+/// See [`crate::head_logits`].
+pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> Result<Vec<f32>, OpsError> {
+    let plain: Vec<AnyTensor> = inputs(hidden, head).iter().map(AnyTensor::plain).collect();
+    let tokens = hidden.shape()[0];
+    if tokens == 0 {
+        return Ok(Vec::new());
+    }
+    let options = HeadOptions { temperature: 1.0, ..options };
+    let body = Body::new(&plain, head, 0, &vec![0; tokens], (options, chunk(head.out())))?;
+    let parts = body
+        .chunks()
+        .map(|(start, n)| Ok(body.logits(start, n, &Wanted::default())?.z))
+        .collect::<Result<Vec<_>, OpsError>>()?;
+    Ok(AnyTensor::new(Tensor::cat(parts, 0)).to_f32())
+}
+
+#[cfg(all(test, feature = "flex"))]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests;

@@ -1,0 +1,90 @@
+//! Bodies for GPUs: Burn operations that any backend has, lean in memory, and without a wait for the device except where
+//! a caller gets numbers on the host, and then once.
+//!
+//! A product runs in its weight's dtype: no weight is ever widened as a whole. Norms, activations, softmax, sums and
+//! the gradients of parameters are in f32; the gradient of an activation has that activation's dtype.
+
+mod attention;
+mod dropout;
+mod embedding;
+mod head;
+mod linear;
+mod norm;
+mod product;
+mod update;
+
+pub(crate) use attention::{Past, attend_cached};
+pub use attention::{attention, attention_with_peaks};
+pub use dropout::mask as dropout_mask;
+pub use embedding::{embedding, select_rows};
+pub use head::{head_log_probs, head_logits, head_loss};
+pub use linear::linears;
+pub use norm::rms_norm;
+pub use update::{adam_step, sums_of_squares};
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burnish_core::Dtype;
+
+use crate::{AnyTensor, OpsError, apply};
+
+/// Whether a tensor is computed here: elsewhere than on the CPU, and not f64.
+pub(crate) fn holds(tensor: &AnyTensor) -> bool {
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(tensor) {
+        return false;
+    }
+    tensor.dtype() != Some(Dtype::F64)
+}
+
+/// The dtype of arithmetic outside products: f32, or f64 of what is f64.
+fn wide_dtype(t: &AnyTensor) -> DType {
+    if t.dtype() == Some(Dtype::F64) { DType::F64 } else { DType::F32 }
+}
+
+fn to<const D: usize>(t: Tensor<D>, dtype: DType) -> Tensor<D> {
+    if t.dtype() == dtype { t } else { t.cast(dtype) }
+}
+
+/// A plain tensor in the dtype of arithmetic outside products.
+fn wide<const D: usize>(t: &AnyTensor) -> Result<Tensor<D>, OpsError> {
+    Ok(to(t.rank::<D>()?, wide_dtype(t)))
+}
+
+fn ints(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+    let n = values.len();
+    Tensor::from_data(TensorData::new(values, [n]), device)
+}
+
+/// The sum over rows, `[columns]`.
+fn over_rows(t: Tensor<2>) -> Tensor<1> {
+    let columns = t.dims()[1];
+    t.sum_dim(0).reshape([columns])
+}
+
+fn add<const D: usize>(into: Option<Tensor<D>>, more: Tensor<D>) -> Tensor<D> {
+    match into {
+        Some(into) => into + more,
+        None => more,
+    }
+}
+
+/// A constant on the tape: every input that wants a gradient gets zeros. All are parameters but the first, where it is an
+/// `activation`.
+fn constant(
+    op: &'static str,
+    inputs: &[AnyTensor],
+    activation: bool,
+    out: AnyTensor,
+) -> Result<AnyTensor, OpsError> {
+    apply(op, inputs, |inputs, wanted| {
+        let (inputs, wanted) = (inputs.to_vec(), wanted.to_vec());
+        let zeros = move |_| {
+            let zero = |(i, t): (usize, &AnyTensor)| {
+                let zeros = t.carrier().zeros_like();
+                AnyTensor::new(if i == 0 && activation { zeros } else { to(zeros, wide_dtype(t)) })
+            };
+            inputs.iter().enumerate().zip(wanted).map(|(t, w)| w.then(|| zero(t))).collect()
+        };
+        Ok((out, Box::new(zeros)))
+    })
+}

@@ -1,6 +1,8 @@
 //! The burnish program: fine-tune, generate, score, evaluate, merge and export language models.
 
 mod convert;
+mod device;
+mod doctor;
 mod eval;
 mod generate;
 mod merge;
@@ -17,6 +19,9 @@ use burnish_trainers::{Dpo, Grpo, Kto, Reward, Rloo, Sft};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    // SAFETY: no other thread has been started.
+    unsafe { burnish_device::prepare() };
+    burnish_device::quiet();
     match run(&words) {
         Ok(code) => code,
         Err(error) => {
@@ -46,6 +51,7 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "plan" => plan::run(rest),
         "merge" => merge::run(rest),
         "convert" => convert::run(rest),
+        "doctor" => doctor::run(rest),
         "--help" | "-h" | "help" => {
             println!("{}", help());
             Ok(ExitCode::SUCCESS)

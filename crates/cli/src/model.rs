@@ -12,14 +12,16 @@ use burnish_trainers::{Inference, InferenceRank, Ranks, TrainError};
 /// A model, and the ranks that use it.
 pub(crate) struct Loaded {
     pub(crate) inference: Inference,
+    pub(crate) device: Device,
     ranks: Ranks,
 }
 
 impl Loaded {
     pub(crate) fn open(model: &ModelOptions, ranks: &InferenceRankOptions) -> anyhow::Result<Self> {
         crate::use_threads(model.threads)?;
-        let (tp_size, ranks) = (ranks.tp_size, Ranks::of(&ranks.ranks())?);
-        Ok(Self { inference: Inference::open(model, tp_size, &Device::flex())?, ranks })
+        let tp_size = ranks.tp_size;
+        let (ranks, device) = crate::device::with_ranks(model.device, &ranks.ranks())?;
+        Ok(Self { inference: Inference::open(model, tp_size, &device)?, device, ranks })
     }
 
     /// Runs `program` on every rank, then `end`, in the lead's process, with the lead's result.

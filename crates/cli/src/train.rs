@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use burn::tensor::Device;
 use burnish_config::{Command, TrainerOptions};
 use burnish_report::{bytes, count, duration, replace};
-use burnish_trainers::{Outcome, Ranks, Stop, Trainer};
+use burnish_trainers::{Outcome, Stop, Trainer};
 
 /// Runs the command of a trainer.
 pub(crate) fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
@@ -15,14 +14,14 @@ pub(crate) fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     crate::use_threads(common.model.threads)?;
     let record = serde_json::Value::Object(resolved.to_json());
     let output_dir = common.training.output_dir;
-    let ranks = Ranks::of(&common.ranks)?;
+    let (ranks, device) = crate::device::with_ranks(common.model.device, &common.ranks)?;
     let lead = ranks.lead();
     let mut note = |note: &str| {
         if lead {
             eprintln!("note: {note}");
         }
     };
-    let run = T::prepare(resolved.options, &ranks, &Device::flex(), &mut note)?;
+    let run = T::prepare(resolved.options, &ranks, &device, &mut note)?;
     if lead {
         eprintln!("{}", run.summary()?);
         replace(&output_dir.join("burnish.json"), serde_json::to_string_pretty(&record)?.as_bytes())?;

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use burn::tensor::Device;
 use burnish_config::{GenerationOptions, ModelOptions, PreparationOptions, WinRateOptions};
 use burnish_data::{Content, Record, Row, Source};
 use burnish_models::Generation;
@@ -28,7 +27,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         adapter_name_or_path: target.reference_adapter_name_or_path.clone(),
         ..options.model.clone()
     };
-    let reference_model = Inference::open(&reference_model, options.ranks.tp_size, &Device::flex())?;
+    let reference_model = Inference::open(&reference_model, options.ranks.tp_size, &loaded.device)?;
     let preparation = PreparationOptions {
         chat_template_path: target.chat_template_path.clone(),
         eos_token: target.eos_token.clone(),
@@ -40,7 +39,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let reference = Writer::new(&reference_model, &preparation, &options.generation, eos_given)?;
     let most = policy.settings.max_new_tokens.max(reference.settings.max_new_tokens);
     let size = target.per_device_eval_batch_size;
-    let rewards = reward_functions(&options.rewards, most, size, &Device::flex())?;
+    let rewards = reward_functions(&options.rewards, most, size, &loaded.device)?;
     let source = Source::train(&target.dataset_name, &target.dataset_test_split)?;
     if source.records().next().is_none() {
         anyhow::bail!("{}: no rows; each line holds a JSON object with a prompt", source.name());

@@ -58,8 +58,8 @@ fn check(command: &str, common: &[&str], meshes: &[(usize, usize, u8)]) {
         let given: Vec<&str> = all.iter().copied().chain(given.iter().map(String::as_str)).collect();
         ok(&words(command, &many, &given));
         let what = format!("{command} {common:?} on {nproc} ranks, tp {tp}, stage {stage}");
-        // RLOO's ratios are exponentials of sums over whole completions.
-        close_within(if command == "rloo" { 5e-5 } else { 1e-5 }, &what, &one, &many);
+        // RLOO's ratios are exponentials of sums over whole completions, which processors add up in different orders.
+        close_within(if command == "rloo" { 1e-4 } else { 1e-5 }, &what, &one, &many);
         close_figures(&what, &one, &many);
     }
 }

@@ -12,7 +12,8 @@ use crate::choice::{
     Interval, LoraInit, ModelDtype, MuonVariant, Optimizer, PackingStrategy, ReduceWhen, SaveInterval,
 };
 use crate::command::{
-    ConvertOptions, EvalOptions, GenerateOptions, MergeOptions, PlanOptions, ScoreOptions, SftOptions,
+    ConvertOptions, DoctorOptions, EvalOptions, GenerateOptions, MergeOptions, PlanOptions, ScoreOptions,
+    SftOptions,
 };
 use crate::fault::{Fault, Origin};
 use crate::groups::{
@@ -270,7 +271,9 @@ impl TrainingOptions {
             ));
         }
         if self.bf16 {
-            checks.note("bf16: arithmetic on the CPU is float32; set dtype: bfloat16 to hold weights in half the memory");
+            checks.note(
+                "bf16: products are computed in the dtype that weights are held in; set dtype: bfloat16 (on a GPU bf16 products over float32 masters; on the CPU half the memory, and float32 arithmetic)",
+            );
         }
         self.evaluation(logging, checks);
         self.checkpoints(logging, checks);
@@ -596,6 +599,12 @@ impl ConvertOptions {
             checks.conflict("output_dir", "the checkpoint", "name another folder for the export");
         }
     }
+}
+
+impl DoctorOptions {
+    /// Whatever is asked for is looked for.
+    #[allow(clippy::unused_self, reason = "every command has checks")]
+    pub(crate) fn conflicts(&self, _: &mut Checks<'_>) {}
 }
 
 impl MergeOptions {

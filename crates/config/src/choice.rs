@@ -133,9 +133,21 @@ choices! {
         Float16 = "float16" | "fp16" | "f16" | "half" | "torch.float16",
     }
 
+    /// What computes.
+    DeviceChoice {
+        /// A GPU where the build and the machine have what it needs, else the processor.
+        Auto = "auto",
+        /// The processor.
+        Cpu = "cpu",
+        /// NVIDIA GPUs: one for each rank, or one that ranks of a process share.
+        Cuda = "cuda",
+        /// The arithmetic of the GPU path on any graphics driver.
+        Wgpu = "wgpu",
+    }
+
     /// How ranks talk.
     Transport {
-        /// `mpi` under mpirun, `tcp` under torchrun, else `local`.
+        /// `mpi` under mpirun; under torchrun `nccl` on GPUs, else `tcp`; `nccl` between threads with a GPU each; else `local`.
         Auto = "auto",
         /// Threads of one process.
         Local = "local",
@@ -143,6 +155,8 @@ choices! {
         Mpi = "mpi",
         /// Processes that find each other by MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE.
         Tcp = "tcp",
+        /// Ranks with a GPU each, threads or processes, whose elements NCCL moves.
+        Nccl = "nccl",
     }
 
     /// When gradients are summed over ranks.

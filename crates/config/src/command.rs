@@ -7,7 +7,7 @@ use crate::choice::Sampling;
 use crate::fault::{ConfigError, Fault, Origin};
 use crate::foreign;
 use crate::groups::{
-    BatchOptions, ConvertTargetOptions, DpoLossOptions, GenerationOptions, GrpoLossOptions,
+    BatchOptions, ConvertTargetOptions, DeviceOptions, DpoLossOptions, GenerationOptions, GrpoLossOptions,
     InferenceRankOptions, InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
     ModelOptions, MuonOptions, PackingOptions, PrecomputeOptions, PreferenceRowOptions, PreparationOptions,
     PromptOptions, PromptRowOptions, RankOptions, ReferenceOptions, RewardFunctionOptions, RewardLossOptions,
@@ -579,5 +579,12 @@ commands! {
     needs ["checkpoint"], {
         /// What is read and written.
         convert: ConvertTargetOptions,
+    }
+
+    /// Options of `burnish doctor`.
+    DoctorOptions, "doctor", "Say what this machine has of what each device and transport needs, and try one",
+    needs [], {
+        /// What is tried.
+        device: DeviceOptions,
     }
 }

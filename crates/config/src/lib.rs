@@ -37,20 +37,20 @@ mod value;
 
 pub use check::Checks;
 pub use choice::{
-    AdapterReduce, BiasTraining, DpoLoss, FDivergence, GrpoLoss, ImportanceSampling, Interval, KtoLossType,
-    LoraInit, LossType, ModelDtype, MuonCoefficients, MuonScale, MuonVariant, Optimizer, PackingStrategy,
-    ReduceWhen, RewardAggregation, RewardScale, SamplerCorrectionMode, Sampling, SaveInterval, Scheduler,
-    SlotDtype, Transport, Truncation,
+    AdapterReduce, BiasTraining, DeviceChoice, DpoLoss, FDivergence, GrpoLoss, ImportanceSampling, Interval,
+    KtoLossType, LoraInit, LossType, ModelDtype, MuonCoefficients, MuonScale, MuonVariant, Optimizer,
+    PackingStrategy, ReduceWhen, RewardAggregation, RewardScale, SamplerCorrectionMode, Sampling,
+    SaveInterval, Scheduler, SlotDtype, Transport, Truncation,
 };
 pub use command::{
-    COMMANDS, Command, CommandInfo, ConvertOptions, DpoOptions, EvalOptions, GenerateOptions, GrpoOptions,
-    Invocation, KtoOptions, MergeOptions, PlanOptions, Resolved, RewardOptions, RlooOptions, ScoreOptions,
-    SftOptions, WinRateOptions, nearest_command,
+    COMMANDS, Command, CommandInfo, ConvertOptions, DoctorOptions, DpoOptions, EvalOptions, GenerateOptions,
+    GrpoOptions, Invocation, KtoOptions, MergeOptions, PlanOptions, Resolved, RewardOptions, RlooOptions,
+    ScoreOptions, SftOptions, WinRateOptions, nearest_command,
 };
 pub use fault::{ConfigError, Fault, Origin};
 pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
 pub use groups::{
-    BatchOptions, ConvertTargetOptions, DpoLossOptions, GenerationOptions, GrpoLossOptions,
+    BatchOptions, ConvertTargetOptions, DeviceOptions, DpoLossOptions, GenerationOptions, GrpoLossOptions,
     InferenceRankOptions, InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
     ModelOptions, MuonOptions, PackingOptions, PrecomputeOptions, PreferenceRowOptions, PreparationOptions,
     PromptOptions, PromptRowOptions, RankOptions, ReferenceOptions, RewardFunctionOptions, RewardLossOptions,

@@ -51,7 +51,8 @@ impl From<usize> for Figure {
 ///
 /// Names are TRL's where TRL has one: `loss`, `grad_norm`, `learning_rate`, `num_tokens`, `mean_token_accuracy`,
 /// `entropy`, and the same with `eval_` in front. burnish adds `step_time` (seconds per optimizer step),
-/// `tokens_per_second` and `peak_memory_bytes`.
+/// `tokens_per_second`, `peak_memory_bytes` (of the process) and on a GPU `device_memory_bytes` (taken from the driver)
+/// with `device_memory_in_use_bytes` (in tensors).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     /// Optimizer steps done.

@@ -250,7 +250,7 @@ impl<T: Task> Training<'_, T> {
                 let rows = rank.held_rows(index);
                 if parameter.trainable && parameter.alias_of.is_none() && !rows.is_empty() {
                     let value = rank.local(index, rows, |rows| files.rows(parameter, rows))?;
-                    rank.store.put(index, to_device(value, &rank.setup.device));
+                    rank.store.put(index, to_device(value, &rank.device));
                 }
             }
             rank.store.publish()?;
@@ -432,7 +432,7 @@ impl Resumed {
             if piece.bytes.is_empty() {
                 continue;
             }
-            let mut tensor = to_device(piece, &setup.device);
+            let mut tensor = to_device(piece, &rank.device);
             if let Some(expected) = other {
                 tensor =
                     tensor.cast(if expected == Dtype::Bf16 { FloatDType::BF16 } else { FloatDType::F32 });

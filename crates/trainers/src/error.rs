@@ -31,6 +31,53 @@ pub enum TrainError {
          lora_modules_to_save, or drop use_peft"
     )]
     NothingTrains,
+    /// The device's memory is full.
+    #[error(
+        "the device's memory is full: {} could not be had{}\n{table}\nwhat would help:{}", burnish_report::bytes(*.bytes),
+        .held.map_or_else(String::new, |held| format!(
+            " beside the {} that tensors of this process hold ({} with the pages kept for them)",
+            burnish_report::bytes(held.in_use), burnish_report::bytes(held.reserved)
+        )),
+        .mends.iter().map(|mend| format!("\n  {mend}")).collect::<String>()
+    )]
+    OutOfMemory {
+        /// What was asked for.
+        bytes: u64,
+        /// What this process holds.
+        held: Option<burnish_device::Memory>,
+        /// What the plan says that the run holds.
+        table: String,
+        /// Options that make it less, those that help most first.
+        mends: Vec<String>,
+    },
+    /// The device failed.
+    #[error(
+        "the device failed: {text}; nothing more can be computed on it by this process. See the driver's log (dmesg, nvidia-smi -q), then resume from the last checkpoint, or run with `--device cpu` to tell a fault of the data from one of the device"
+    )]
+    DeviceBroken {
+        /// What the backend says.
+        text: String,
+    },
+    /// NCCL moves elements between GPUs only.
+    #[error(
+        "transport nccl moves elements between GPUs, and this run computes on {kind}; use `--device cuda`, or another `--transport`"
+    )]
+    NcclDevice {
+        /// What it computes on.
+        kind: burnish_device::Kind,
+    },
+    /// The build leaves NCCL out.
+    #[error(
+        "transport nccl: this build has none; build with `--features cuda`, or use another `--transport`"
+    )]
+    NoNccl,
+    /// NCCL.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Nccl(#[from] burnish_comm::nccl::NcclError),
+    /// The device is not there, or not ready.
+    #[error(transparent)]
+    Device(#[from] burnish_device::DeviceError),
     /// The loss is not a number.
     #[error(
         "step {step}: the loss is {loss}; training stopped before the update. {}; lower learning_rate, check the \

@@ -5,23 +5,24 @@ use std::sync::{Mutex, PoisonError};
 
 use burnish_ops::AnyTensor;
 
-/// Whole frozen parameters by index: one copy serves all ranks of this process.
+/// Whole frozen parameters by device and index: one copy serves all ranks of this process that share a device.
 #[derive(Default)]
-pub(crate) struct Frozen(Mutex<HashMap<usize, AnyTensor>>);
+pub(crate) struct Frozen(Mutex<HashMap<(usize, usize), AnyTensor>>);
 
 impl Frozen {
-    /// The parameter at `index`, which the first rank that asks reads.
+    /// The parameter at `index` on the device at `place`, which the first rank that asks reads.
     pub(crate) fn get<E>(
         &self,
+        place: usize,
         index: usize,
         read: impl FnOnce() -> Result<AnyTensor, E>,
     ) -> Result<AnyTensor, E> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(value) = all.get(&index) {
+        if let Some(value) = all.get(&(place, index)) {
             return Ok(value.clone());
         }
         let value = read()?;
-        all.insert(index, value.clone());
+        all.insert((place, index), value.clone());
         Ok(value)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
-use burnish_comm::{Bucket, Group, World};
+use burnish_comm::{Bucket, Group};
 use burnish_config::ModelOptions;
 use burnish_core::Dtype;
 use burnish_data::{Collator, DataError, Example, Record};
@@ -13,6 +13,7 @@ use burnish_models::{Completion, Decoder, Generation, ModelFolder, Planned, Resi
 use burnish_peft::AdapterFolder;
 use burnish_tp::Tp;
 
+use crate::device_failure::{failed_in_use, guarded};
 use crate::evaluate::{Evaluation, evaluate_on};
 use crate::ranks::axes;
 use crate::{Ranks, TrainError};
@@ -23,9 +24,9 @@ pub struct Inference {
     adapter: Option<AdapterFolder>,
     tp_size: usize,
     device: Device,
-    /// What ranks of this process hold, by their place among those that share layers: one copy serves all with that
-    /// place.
-    held: Mutex<BTreeMap<usize, Arc<Resident>>>,
+    /// What ranks of this process hold, by their device and their place among those that share layers: one copy serves all
+    /// with these.
+    held: Mutex<BTreeMap<(usize, usize), Arc<Resident>>>,
 }
 
 impl Inference {
@@ -57,18 +58,19 @@ impl Inference {
         ranks: &Ranks,
         program: impl Fn(&InferenceRank) -> Result<T, TrainError> + Sync,
     ) -> Result<T, TrainError> {
+        let devices = ranks.devices(&self.device)?;
         ranks.run(|world| {
-            let rank = self.rank(world)?;
-            let result = program(&rank);
-            // What stopped the ranks that share layers comes before what followed from it.
-            rank.tp.check()?;
-            result
+            let (place, device) = devices.of(world.rank());
+            let used = guarded(|| {
+                let (dp, tp) = axes(world, self.tp_size)?;
+                let rank = self.on((place, device.clone()), world.group().channel("rows"), dp, tp)?;
+                let result = program(&rank);
+                // What stopped the ranks that share layers comes before what followed from it.
+                rank.tp.check()?;
+                result
+            });
+            used.unwrap_or_else(|failure| Err(failed_in_use(failure, device)))
         })
-    }
-
-    fn rank(&self, world: &World) -> Result<InferenceRank, TrainError> {
-        let (dp, tp) = axes(world, self.tp_size)?;
-        self.on(world.group().channel("rows"), dp, tp)
     }
 
     /// This model on the ranks of another, for programs that use both: what one of them says comes before what the other
@@ -77,25 +79,31 @@ impl Inference {
     /// # Errors
     /// If the model cannot be divided so, or a file is damaged.
     pub fn beside(&self, rank: &InferenceRank) -> Result<InferenceRank, TrainError> {
-        self.on(rank.world.clone(), rank.dp.clone(), rank.tp.clone())
+        self.on(rank.device.clone(), rank.world.clone(), rank.dp.clone(), rank.tp.clone())
     }
 
-    fn on(&self, world: Group, dp: Group, tp: Tp) -> Result<InferenceRank, TrainError> {
+    fn on(
+        &self,
+        device: (usize, Device),
+        world: Group,
+        dp: Group,
+        tp: Tp,
+    ) -> Result<InferenceRank, TrainError> {
         let tuning = self.adapter.as_ref().map_or(Tuning::None, Tuning::Adapter);
         let mut planned = Planned::new(&self.folder, &tuning, Dtype::F32, 0)?;
         if self.tp_size > 1 {
             planned = planned.over(&tp)?;
         }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let model = match held.get(&tp.rank()) {
+        let model = match held.get(&(device.0, tp.rank())) {
             Some(resident) => planned.into_model(resident.clone()),
             None => {
-                let (model, resident) = planned.resident(&self.device)?;
-                held.insert(tp.rank(), resident);
+                let (model, resident) = planned.resident(&device.1)?;
+                held.insert((device.0, tp.rank()), resident);
                 model
             }
         };
-        Ok(InferenceRank { world, dp, tp, decoder: model.decoder })
+        Ok(InferenceRank { device, world, dp, tp, decoder: model.decoder })
     }
 }
 
@@ -116,6 +124,8 @@ pub(crate) fn together(
 
 /// One rank of those that use a model.
 pub struct InferenceRank {
+    /// What it computes on, with its place among this process's devices.
+    device: (usize, Device),
     world: Group,
     /// The ranks that take other rows.
     dp: Group,

@@ -10,7 +10,7 @@
 //!
 //! let words = ["--config", "examples/sft-lora.yaml"];
 //! let options = SftOptions::parse(words).unwrap().run().unwrap().options;
-//! let ranks = Ranks::of(&options.ranks).unwrap();
+//! let ranks = Ranks::of(&options.ranks, burnish_device::Kind::Cpu).unwrap();
 //! let run = Sft::prepare(options, &ranks, &Device::flex(), &mut |note| eprintln!("{note}")).unwrap();
 //! let outcome = run.run(&ranks, &Stop::never()).unwrap();
 //! println!("{} steps", outcome.steps);
@@ -19,6 +19,9 @@
 mod checkpointing;
 mod compared;
 mod desirable;
+mod device_failure;
+mod device_overhead;
+mod devices;
 mod dpo;
 mod error;
 mod evaluate;
@@ -60,6 +63,7 @@ mod training;
 mod tuned;
 mod window;
 
+pub use device_overhead::DeviceOverhead;
 pub use dpo::Dpo;
 pub use error::TrainError;
 pub use evaluate::{Evaluation, evaluate, evaluate_on};

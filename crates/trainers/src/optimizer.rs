@@ -156,7 +156,7 @@ impl Rank<'_> {
             _ => &self.world,
         };
         let most = self.plan.policy().bucket_elements;
-        let exchange = Exchange::new(group, &self.setup.device, matrices, most)?;
+        let exchange = Exchange::new(group, &self.device, matrices, most)?;
         let adam = adamw(&options.training);
         let optimizer = match muon {
             None => Optimizer::adamw(&local, adam),

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use burn::tensor::Device;
 use burnish_comm::{Group, World};
 use burnish_config::{RankOptions, ReduceWhen};
 use burnish_core::{Parameter, Registry};
@@ -22,6 +23,9 @@ use crate::setup::Setup;
 /// A rank with everything that it trains.
 pub(crate) struct Rank<'a> {
     pub(crate) setup: &'a Setup,
+    /// What it computes on, and its place among this process's devices.
+    pub(crate) device: Device,
+    pub(crate) place: usize,
     /// All ranks; the order of the scalars that travel once a step.
     pub(crate) world: Group,
     /// The ranks that take other rows of the batch.
@@ -44,6 +48,8 @@ impl<'a> Rank<'a> {
         resumed: Option<&Resumed>,
     ) -> Result<Self, TrainError> {
         let size = setup.options.ranks.tp_size;
+        let (place, device) = setup.devices.of(world.rank());
+        let device = device.clone();
         let (dp, tp) = axes(world, size)?;
         let planned = setup.planned_over(&tp, dp.size())?;
         let registry = planned.local_registry();
@@ -58,15 +64,15 @@ impl<'a> Rank<'a> {
             let parameter = planned.registry().at(index);
             if let (Some(resumed), Some(files), true) = (resumed, &files, parameter.trainable) {
                 let read = |rows: Range<usize>| resumed.value(parameter, files, rows);
-                return Ok(to_device(planned.local(index, rows, read)?, &setup.device));
+                return Ok(to_device(planned.local(index, rows, read)?, &device));
             }
             let whole = size == 1 && rows.len() == parameter.shape.first().copied().unwrap_or(1);
             if parameter.trainable || !whole {
-                return Ok(to_device(planned.local_rows(index, rows)?, &setup.device));
+                return Ok(to_device(planned.local_rows(index, rows)?, &device));
             }
-            setup.frozen.get(index, || Ok(to_device(planned.local_rows(index, rows)?, &setup.device)))
+            setup.frozen.get(place, index, || Ok(to_device(planned.local_rows(index, rows)?, &device)))
         };
-        let store = Arc::new(Store::new(plan.clone(), &dp, &setup.device, load)?);
+        let store = Arc::new(Store::new(plan.clone(), &dp, &device, load)?);
         planned.make_initial()?;
         let world = world.group().channel("loop");
         let clip =
@@ -75,7 +81,7 @@ impl<'a> Rank<'a> {
         let model = planned.into_model(store.clone());
         let peaks = || model.decoder.logit_peaks();
         let logit_clip = clip.map(|(clip, tau)| LogitClip { clip, peaks: peaks(), tau });
-        Ok(Self { setup, world, dp, tp, parallel, plan, store, model, exporter, logit_clip })
+        Ok(Self { setup, device, place, world, dp, tp, parallel, plan, store, model, exporter, logit_clip })
     }
 
     /// Whether this rank speaks and writes for all.

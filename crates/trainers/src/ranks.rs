@@ -1,12 +1,15 @@
-//! The ranks of a run: threads of this process, or processes of an MPI job.
+//! The ranks of a run: threads of this process, or processes that a launcher started.
 
 use std::time::Duration;
 
+use burn::tensor::Device;
 use burnish_comm::{CommError, Group, Mesh, World, local, mpi, tcp};
 use burnish_config::{RankOptions, Transport};
+use burnish_device::Kind;
 use burnish_tp::Tp;
 
 use crate::TrainError;
+use crate::devices::Devices;
 
 /// Who trains together.
 #[derive(Debug)]
@@ -18,6 +21,8 @@ pub enum Ranks {
         /// How long one waits for another.
         deadline: Duration,
     },
+    /// Threads of this process with a GPU each, in the order of the devices.
+    Gpus(Vec<World>),
     /// This process is one rank of a job.
     Process(World),
 }
@@ -26,24 +31,43 @@ pub enum Ranks {
 const MPI_SIZES: [&str; 2] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"];
 
 impl Ranks {
-    /// The ranks that options and the environment ask for. Joins the job of a launcher when there is one.
+    /// The ranks that options and the environment ask for, computing on devices of `kind`. Joins the job of a launcher when
+    /// there is one.
     ///
     /// # Errors
-    /// If the job cannot be joined, or a launcher started several processes that are told not to talk.
-    pub fn of(options: &RankOptions) -> Result<Self, TrainError> {
+    /// If the job cannot be joined, a launcher started several processes that are told not to talk, or NCCL is asked for
+    /// and not here.
+    pub fn of(options: &RankOptions, kind: Kind) -> Result<Self, TrainError> {
         let deadline = Duration::from_secs_f64(options.ddp_timeout);
         let several = |name: &&str| size_in(name).is_some_and(|size| size > 1);
+        let gpus = kind == Kind::Cuda;
         let transport = match options.transport {
             Transport::Auto if MPI_SIZES.iter().any(several) || std::env::var("PMIX_RANK").is_ok() => {
                 Transport::Mpi
             }
-            Transport::Auto if several(&"WORLD_SIZE") => Transport::Tcp,
+            Transport::Auto if several(&"WORLD_SIZE") => {
+                if gpus {
+                    Transport::Nccl
+                } else {
+                    Transport::Tcp
+                }
+            }
+            // Threads that share a GPU need no NCCL, which refuses two ranks on one.
+            Transport::Auto if gpus && options.nproc > 1 && burnish_device::count(kind)? >= options.nproc => {
+                Transport::Nccl
+            }
             Transport::Auto => Transport::Local,
             chosen => chosen,
         };
         let world = match transport {
             Transport::Mpi => mpi::world()?,
             Transport::Tcp => tcp::world()?,
+            Transport::Nccl if !gpus => return Err(TrainError::NcclDevice { kind }),
+            Transport::Nccl if several(&"WORLD_SIZE") => gpu::world()?,
+            Transport::Nccl => {
+                let worlds = gpu::worlds(options.nproc)?.into_iter();
+                return Ok(Self::Gpus(worlds.map(|world| world.with_deadline(deadline)).collect()));
+            }
             // Several processes that each train alone would write over each other.
             _ => match MPI_SIZES.iter().chain(&["WORLD_SIZE"]).find(|name| several(name)) {
                 Some(variable) => {
@@ -70,11 +94,19 @@ impl Ranks {
         Self::Threads { ranks, deadline: burnish_comm::DEADLINE }
     }
 
+    /// What the ranks of this process compute on: `first`, or a GPU each.
+    pub(crate) fn devices(&self, first: &Device) -> Result<Devices, TrainError> {
+        let Self::Gpus(worlds) = self else { return Ok(Devices::one(first)) };
+        let open = |ordinal| burnish_device::open(Kind::Cuda, ordinal);
+        Ok(Devices::each((0..worlds.len()).map(open).collect::<Result<_, _>>()?))
+    }
+
     /// How many they are.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {
             Self::Threads { ranks, .. } => *ranks,
+            Self::Gpus(worlds) => worlds.len(),
             Self::Process(world) => world.size(),
         }
     }
@@ -83,7 +115,7 @@ impl Ranks {
     #[must_use]
     pub fn lead(&self) -> bool {
         match self {
-            Self::Threads { .. } => true,
+            Self::Threads { .. } | Self::Gpus(_) => true,
             Self::Process(world) => world.rank() == 0,
         }
     }
@@ -108,12 +140,48 @@ impl Ranks {
         };
         match self {
             Self::Process(world) => told(world.clone()),
+            Self::Gpus(worlds) => first(local::run_worlds(worlds.clone(), told)),
             Self::Threads { ranks: 1, .. } => told(World::alone()),
             Self::Threads { ranks, deadline } => {
                 let worlds = World::local(*ranks).into_iter().map(|w| w.with_deadline(*deadline)).collect();
                 first(local::run_worlds(worlds, told))
             }
         }
+    }
+}
+
+/// NCCL, where this build has it.
+#[cfg(feature = "cuda")]
+mod gpu {
+    use burnish_comm::{World, nccl};
+    use burnish_device::cuda::Installation;
+
+    use crate::TrainError;
+
+    pub(super) fn world() -> Result<World, TrainError> {
+        Installation::find().load_nccl();
+        Ok(nccl::world()?)
+    }
+
+    pub(super) fn worlds(ranks: usize) -> Result<Vec<World>, TrainError> {
+        Installation::find().load_nccl();
+        Ok(nccl::worlds(ranks)?)
+    }
+}
+
+/// NCCL, where this build has it.
+#[cfg(not(feature = "cuda"))]
+mod gpu {
+    use burnish_comm::World;
+
+    use crate::TrainError;
+
+    pub(super) fn world() -> Result<World, TrainError> {
+        Err(TrainError::NoNccl)
+    }
+
+    pub(super) fn worlds(_: usize) -> Result<Vec<World>, TrainError> {
+        Err(TrainError::NoNccl)
     }
 }
 

@@ -59,9 +59,7 @@ impl Reference {
         let load = |planned: &Planned<'_>, index: usize, rows: Range<usize>| {
             let parameter = planned.registry().at(index);
             match resumed {
-                None if other.is_some() => {
-                    Ok(to_device(planned.local_rows(index, rows)?, &rank.setup.device))
-                }
+                None if other.is_some() => Ok(to_device(planned.local_rows(index, rows)?, &rank.device)),
                 // What the model starts from is in it; an update does not change it in this copy.
                 None => rank.kept(&rank.store, index, rows),
                 Some(_) if !parameter.trainable => rank.kept(&rank.store, index, rows),
@@ -72,7 +70,7 @@ impl Reference {
                             None => Ok(planned.rows(index, rows)?),
                         }
                     };
-                    Ok(to_device(planned.local(index, rows, read)?, &rank.setup.device))
+                    Ok(to_device(planned.local(index, rows, read)?, &rank.device))
                 }
             }
         };
@@ -129,7 +127,7 @@ impl Reference {
             if !rank.plan.registry().at(index).trainable {
                 return Ok(old);
             }
-            mixed(&old, &rank.kept(&rank.store, index, rows)?, alpha, &rank.setup.device)
+            mixed(&old, &rank.kept(&rank.store, index, rows)?, alpha, &rank.device)
         };
         **copied = Copied::like(rank, load)?;
         Ok(())
@@ -167,8 +165,8 @@ impl Copied {
         let load = |planned: &Planned<'_>, index: usize, rows: Range<usize>| {
             let whole =
                 rank.tp.size() == 1 && rows.len() == registry.at(index).shape.first().copied().unwrap_or(1);
-            let read = || Ok(to_device(planned.local_rows(index, rows)?, &setup.device));
-            if whole { other.frozen.get(index, read) } else { read() }
+            let read = || Ok(to_device(planned.local_rows(index, rows)?, &rank.device));
+            if whole { other.frozen.get(rank.place, index, read) } else { read() }
         };
         Self::new(rank, Arc::new(plan), planned, load)
     }
@@ -180,7 +178,7 @@ impl Copied {
         load: impl Fn(&Planned<'_>, usize, Range<usize>) -> Result<AnyTensor, TrainError>,
     ) -> Result<Self, TrainError> {
         let load = |index: usize, rows: Range<usize>| load(&planned, index, rows);
-        let store = Arc::new(Store::new(plan, &rank.dp, &rank.setup.device, load)?);
+        let store = Arc::new(Store::new(plan, &rank.dp, &rank.device, load)?);
         let decoder = planned.into_model(store.clone()).decoder;
         Ok(Self { store, decoder })
     }

@@ -7,6 +7,7 @@ use burnish_comm::World;
 use burnish_config::TrainerOptions;
 
 use crate::checkpointing::Resumed;
+use crate::device_failure::{explained, guarded};
 use crate::rank::Rank;
 use crate::setup::Setup;
 use crate::task::Task;
@@ -54,7 +55,10 @@ impl<T: Task> Run<T> {
     }
 
     pub(crate) fn run(self, ranks: &Ranks, stop: &Stop) -> Result<Outcome, TrainError> {
-        ranks.run(|world| self.run_rank(world, stop))
+        ranks.run(|world| {
+            guarded(|| self.run_rank(world, stop))
+                .unwrap_or_else(|failure| Err(explained(failure, &self.setup)))
+        })
     }
 
     fn run_rank(&self, world: &World, stop: &Stop) -> Result<Outcome, TrainError> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use burnish_comm::{Op, Traffic};
-use burnish_config::{PlanOptions, RunOptions};
+use burnish_config::{DeviceChoice, PlanOptions, RunOptions};
 use burnish_core::{Dtype, Parameter};
 use burnish_models::{ModelFolder, Parallel, PassSize, Planned, ScoreSize, Tuning};
 use burnish_optim::{Held, Optimizer, Variant};
@@ -12,6 +12,7 @@ use burnish_report::{bytes, count};
 use burnish_tp::AdapterSums;
 use burnish_zero::{Memory, Plan, Routes, Stage, ZeroError};
 
+use crate::device_overhead::DeviceOverhead;
 use crate::planned_step::{PlanOf, PlannedStep, run_options};
 use crate::rank::plan;
 use crate::reference::is_base;
@@ -49,6 +50,8 @@ pub struct RunPlan {
     pub adapters: Option<AdapterSums>,
     /// The whole run.
     pub of: Whole,
+    /// What a GPU's memory holds beside that, where the options name one.
+    pub overhead: Option<DeviceOverhead>,
 }
 
 /// What a [`RunPlan`] shares out.
@@ -82,7 +85,7 @@ impl RunPlan {
         Self::of_step(&PlannedStep::of(options)?)
     }
 
-    fn of_step(step: &PlannedStep) -> Result<Self, TrainError> {
+    pub(crate) fn of_step(step: &PlannedStep) -> Result<Self, TrainError> {
         let RunOptions { model, lora, training, muon, ranks, preparation, .. } = &step.run;
         let mut folder = open_folder(model, training)?;
         let adapter = model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
@@ -209,9 +212,12 @@ impl RunPlan {
             ranks: ranks.nproc,
             tp_size,
         };
+        let overhead =
+            (model.device == DeviceChoice::Cuda).then(|| DeviceOverhead::new(spec, texts, tokens, tp_size));
         Ok(Self {
             plan,
             of,
+            overhead,
             micro_batches,
             tokens,
             memory,
@@ -222,6 +228,50 @@ impl RunPlan {
             exchanged,
             adapters,
         })
+    }
+
+    /// What each rank holds, as a table.
+    #[must_use]
+    pub fn held(&self) -> String {
+        // A reference has gathered nothing any more when gradients begin.
+        let total = |at: usize| {
+            let (own, other) = (self.memory[at], self.reference.get(at).copied().unwrap_or_default());
+            other.weights + (own.peak() + self.activations).max(own.rest() + own.gathered + other.gathered)
+        };
+        let of = |pick: fn(&Memory) -> u64| {
+            let all = || self.memory.iter().map(pick);
+            (all().max().unwrap_or(0), all().min().unwrap_or(0))
+        };
+        let mut table = String::from("per rank                            most      least\n");
+        let mut line = |name: &str, (most, least): (u64, u64)| {
+            table.push_str(&format!("{name:30} {:>10} {:>10}\n", bytes(most), bytes(least)));
+        };
+        line("weights", of(|m| m.weights));
+        if !self.reference.is_empty() {
+            let all = || self.reference.iter().map(|m| m.weights);
+            line("reference", (all().max().unwrap_or(0), all().min().unwrap_or(0)));
+        }
+        line("gradients", of(|m| m.gradients));
+        line("optimizer", of(|m| m.optimizer));
+        line("gathered weights, at most", of(|m| m.gathered));
+        line("gradients being summed, at most", of(|m| m.summing));
+        if self.memory.iter().any(|m| m.updating > 0) {
+            line("whole matrices of Muon, at most", of(|m| m.updating));
+        }
+        line("activations, estimated", (self.activations, self.activations));
+        let sums = || (0..self.memory.len()).map(total);
+        let (most, least) = (sums().max().unwrap_or(0), sums().min().unwrap_or(0));
+        let Some(overhead) = self.overhead else {
+            line("all together, at most", (most, least));
+            return table;
+        };
+        line("CUDA context and kernels, about", (overhead.context, overhead.context));
+        line("blocks of logits and scores", (overhead.workspace, overhead.workspace));
+        let pages = |held: u64| overhead.pages(held);
+        line("pages kept by the allocator", (pages(most), pages(least)));
+        let all = |held: u64| held + overhead.context + overhead.workspace + pages(held);
+        line("all together, at most", (all(most), all(least)));
+        table
     }
 
     /// Elements of weights and gradients that a full step moves among the ranks that take different rows.
@@ -298,34 +348,7 @@ impl fmt::Display for RunPlan {
             if self.micro_batches == 1 { "" } else { "es" },
             self.tokens,
         )?;
-        // A reference has gathered nothing any more when gradients begin.
-        let total = |at: usize| {
-            let (own, other) = (self.memory[at], self.reference.get(at).copied().unwrap_or_default());
-            other.weights + (own.peak() + self.activations).max(own.rest() + own.gathered + other.gathered)
-        };
-        let of = |pick: fn(&Memory) -> u64| {
-            let all = || self.memory.iter().map(pick);
-            (all().max().unwrap_or(0), all().min().unwrap_or(0))
-        };
-        writeln!(f, "\nper rank                            most      least")?;
-        let mut line = |name: &str, (most, least): (u64, u64)| {
-            writeln!(f, "{name:30} {:>10} {:>10}", bytes(most), bytes(least))
-        };
-        line("weights", of(|m| m.weights))?;
-        if !self.reference.is_empty() {
-            let all = || self.reference.iter().map(|m| m.weights);
-            line("reference", (all().max().unwrap_or(0), all().min().unwrap_or(0)))?;
-        }
-        line("gradients", of(|m| m.gradients))?;
-        line("optimizer", of(|m| m.optimizer))?;
-        line("gathered weights, at most", of(|m| m.gathered))?;
-        line("gradients being summed, at most", of(|m| m.summing))?;
-        if self.memory.iter().any(|m| m.updating > 0) {
-            line("whole matrices of Muon, at most", of(|m| m.updating))?;
-        }
-        line("activations, estimated", (self.activations, self.activations))?;
-        let sums = || (0..self.memory.len()).map(total);
-        line("all together, at most", (sums().max().unwrap_or(0), sums().min().unwrap_or(0)))?;
+        write!(f, "\n{}", self.held())?;
         if self.of.ranks == 1 {
             return writeln!(f, "\nOne rank sends nothing.");
         }

@@ -12,6 +12,7 @@ use burnish_models::{GenerationConfig, ModelFolder, Planned, Tuning};
 use burnish_peft::{AdapterFolder, LoraConfig};
 use burnish_tp::Tp;
 
+use crate::devices::Devices;
 use crate::frozen::Frozen;
 use crate::reference_folder::ReferenceFolder;
 use crate::step_size::StepSize;
@@ -42,7 +43,8 @@ pub(crate) struct Setup {
     pub(crate) prepared: Prepared,
     /// Rows to train on: what the sampler deals.
     pub(crate) rows: usize,
-    pub(crate) device: Device,
+    /// What its ranks compute on.
+    pub(crate) devices: Devices,
     /// The stored dtype of trained matrices.
     pub(crate) trained: Dtype,
     pub(crate) config: Option<LoraConfig>,
@@ -87,7 +89,7 @@ impl Setup {
             scores: false,
             prepared,
             rows: 0,
-            device: device.clone(),
+            devices: ranks.devices(device)?,
             trained,
             config,
             adapter,

@@ -54,7 +54,7 @@ impl Rank<'_> {
                 let mut shape = registry.at(index).shape.clone();
                 shape[0] = self.plan.rows(index, self.dp.rank()).len();
                 let zeros = vec![0.0_f32; shape.iter().product()];
-                entries.insert(at, (index, AnyTensor::from_elements(zeros, &shape, &self.setup.device)));
+                entries.insert(at, (index, AnyTensor::from_elements(zeros, &shape, &self.device)));
             }
         }
         let mut addends: Vec<Addend<'_>> = entries

@@ -323,6 +323,10 @@ impl<'a, T: Task> Training<'a, T> {
         if let Some(bytes) = self.memory.read() {
             record.set("peak_memory_bytes", bytes);
         }
+        if let Some(held) = burnish_device::memory(&self.rank.device) {
+            record.set("device_memory_in_use_bytes", held.in_use);
+            record.set("device_memory_bytes", held.reserved);
+        }
         if let Some(reporter) = &mut self.reporter {
             reporter.say(&record)?;
         }

@@ -3,4 +3,3 @@
 
 mod known_recordings;
 mod reward_folder;
-mod trl_runs;

@@ -29,7 +29,7 @@ pub use grpo::GrpoLossOptions;
 pub use kto::KtoLossOptions;
 pub use logging::LoggingOptions;
 pub use lora::LoraOptions;
-pub use model::{MergeTargetOptions, ModelOptions};
+pub use model::{DeviceOptions, MergeTargetOptions, ModelOptions};
 pub use muon::MuonOptions;
 pub use ranks::{InferenceRankOptions, RankOptions};
 pub use reference::{PrecomputeOptions, ReferenceOptions};

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::choice::ModelDtype;
+use crate::choice::{DeviceChoice, ModelDtype};
 use crate::table::options;
 
 options! {
@@ -14,8 +14,18 @@ options! {
     Burnish adapter_name_or_path: Option<PathBuf> = None;
     /// Element type of the weights after loading; `auto` keeps the folder's.
     Trl dtype: ModelDtype = ModelDtype::Float32;
-    /// Worker threads; by default one per core.
+    /// What computes: `cuda` (a build with that feature), `cpu`, or `auto`, which takes a GPU that is ready and says so
+    /// when one is not; `wgpu` is for checks.
+    Burnish device: DeviceChoice = DeviceChoice::Auto;
+    /// Worker threads of the processor; by default one per core.
     Burnish threads: Option<usize> = None;
+}
+
+options! {
+    /// What `doctor` tries.
+    DeviceOptions, "Device";
+    /// What to compute on: `cuda` fails unless a GPU is ready; `auto` tries what a run would take.
+    Burnish device: DeviceChoice = DeviceChoice::Auto;
 }
 
 options! {

@@ -9,8 +9,8 @@ options! {
     RankOptions, "Ranks";
     /// Ranks that this process starts as threads; under mpirun the launcher decides.
     Burnish nproc: usize = 1;
-    /// How ranks talk: `local` between the threads of one process, `mpi` or `tcp` between processes; `auto` sees mpirun
-    /// and torchrun.
+    /// How ranks talk: `local` between the threads of one process, `mpi` or `tcp` between processes, `nccl` between GPUs;
+    /// `auto` sees mpirun and torchrun, and whether each rank has a GPU.
     Burnish transport: Transport = Transport::Auto;
     /// Ranks that share each layer (tensor parallelism); the others take different rows.
     Transformers tp_size: usize = 1;
@@ -41,8 +41,8 @@ options! {
     InferenceRankOptions, "Ranks";
     /// Ranks that this process starts as threads; under mpirun the launcher decides.
     Burnish nproc: usize = 1;
-    /// How ranks talk: `local` between the threads of one process, `mpi` or `tcp` between processes; `auto` sees mpirun
-    /// and torchrun.
+    /// How ranks talk: `local` between the threads of one process, `mpi` or `tcp` between processes, `nccl` between GPUs;
+    /// `auto` sees mpirun and torchrun, and whether each rank has a GPU.
     Burnish transport: Transport = Transport::Auto;
     /// Ranks that share each layer (tensor parallelism); the others take different rows.
     Transformers tp_size: usize = 1;

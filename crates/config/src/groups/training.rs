@@ -62,7 +62,8 @@ options! {
     Transformers max_grad_norm: f64 = 1.0;
     /// Keep only each block's input and compute the block again in backward: less memory, more arithmetic.
     Trl gradient_checkpointing: bool = true;
-    /// Arithmetic in bfloat16 where the device gains from it; on the CPU arithmetic is float32 either way.
+    /// Accepted for TRL's sake: products run in the dtype that weights are held in, so `dtype: bfloat16` is what asks for
+    /// bfloat16 arithmetic on a GPU; on the CPU arithmetic is float32 either way.
     Transformers bf16: bool = false;
     /// Trained matrices in float16 over float32 masters, with a dynamic loss scale; arithmetic on the CPU is float32.
     Transformers fp16: bool = false;

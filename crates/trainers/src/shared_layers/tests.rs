@@ -152,7 +152,7 @@ fn one_group_that_drifted_apart_ends_the_job() {
             let shape = value.shape();
             let mut elements = value.to_f32();
             *elements.last_mut().unwrap() += 1.0;
-            let value = AnyTensor::from_elements(elements, &shape, &setup.device);
+            let value = AnyTensor::from_elements(elements, &shape, setup.devices.of(0).1);
             burnish_optim::Masters::put(&*rank.store, index, value);
         }
         Training::new(&rank, &task, None)?.save(None, true)

@@ -1,0 +1,73 @@
+//! Training: tokens per second of whole steps.
+
+use std::io::Write;
+
+use anyhow::{Context as _, Result};
+use burnish_trainers::{Ranks, Sft};
+
+use super::shape::{MIDDLE, SMALL, TINY};
+use super::{Bench, Measured, Shape};
+use crate::Context;
+use crate::run::run;
+
+/// Steps that compile and tune, and are not counted.
+const WARM: u64 = 3;
+
+pub(super) fn benches(quick: bool) -> Vec<Bench> {
+    let shapes: &[Shape] = if quick { &[TINY] } else { &[SMALL, MIDDLE] };
+    let mut all: Vec<Bench> = Vec::new();
+    for &shape in shapes {
+        for lora in [true, false] {
+            let what = if lora { "LoRA r 16" } else { "full" };
+            let name = format!("{} {what}, bf16", shape.name);
+            let named = name.clone();
+            all.push((name, Box::new(move |context| measure(context, &named, &shape, lora))));
+        }
+    }
+    all
+}
+
+fn measure(context: &Context, name: &str, shape: &Shape, lora: bool) -> Result<Measured> {
+    let (length, rows, steps) = if context.quick { (128, 1, 5) } else { (2048, 4, 12) };
+    let folder = tempfile::tempdir()?;
+    let (model, data) = (folder.path().join("model"), folder.path().join("rows.jsonl"));
+    shape.write(&model, &context.data("examples/base")?)?;
+    let mut file = std::fs::File::create(&data)?;
+    let sentence = "The quick brown fox jumps over the lazy dog while the cow sleeps in the barn. ";
+    for row in 0..(steps + 2) * rows * 4 {
+        writeln!(file, "{}", serde_json::json!({"text": format!("{row} {}", sentence.repeat(length / 16))}))?;
+    }
+    let mut words = vec![
+        format!("--model_name_or_path={}", model.display()),
+        format!("--dataset_name={}", data.display()),
+        format!("--output_dir={}", folder.path().join("out").display()),
+        format!("--max_length={length}"),
+        format!("--max_steps={steps}"),
+        format!("--per_device_train_batch_size={rows}"),
+        "--packing=true".to_owned(),
+        "--packing_strategy=wrapped".to_owned(),
+        "--dtype=bfloat16".to_owned(),
+        "--logging_steps=1".to_owned(),
+        "--save_strategy=no".to_owned(),
+        "--report_to=none".to_owned(),
+        "--disable_tqdm=true".to_owned(),
+        "--learning_rate=1e-5".to_owned(),
+    ];
+    if lora {
+        words.extend(["--use_peft=true", "--lora_r=16", "--lora_alpha=32"].map(str::to_owned));
+    }
+    let done = run::<Sft>(words, &Ranks::alone(), &context.device)?;
+    let of = |key: &str| -> Vec<f64> {
+        done.records.iter().filter(|record| record.step > WARM).filter_map(|record| record.get(key)).collect()
+    };
+    let mut times = of("step_time");
+    times.sort_by(f64::total_cmp);
+    let seconds = *times.get(times.len() / 2).context("no step was timed")?;
+    let tokens = (length * rows) as f64;
+    let work = tokens * shape.work(length, lora);
+    let recompute = "products, made again in the backward of each block; f32 sums between them";
+    let mut measured = Measured::new(context, name, [seconds, tokens, work], recompute);
+    let memory = of("device_memory_bytes");
+    measured.memory = memory.into_iter().reduce(f64::max).map(|bytes| bytes as u64).or(measured.memory);
+    Ok(measured)
+}

@@ -1,0 +1,109 @@
+//! `burnish-check`: checks of a device, or benchmarks, as one table.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use burnish_checks::{Check, Context, Table, bench, checks};
+use burnish_device::{Kind, open};
+use clap::{Parser, ValueEnum};
+
+/// Checks what a device computes against the CPU, and prints one table. Ends with status 1 if a check fails.
+#[derive(Parser)]
+#[command(name = "burnish-check", version)]
+struct Arguments {
+    /// Groups of checks (`--list` names them), or `bench` for the benchmarks; by default every check.
+    groups: Vec<String>,
+    /// What is checked.
+    #[arg(long, value_enum, default_value = "cuda")]
+    device: Device,
+    /// The device's number.
+    #[arg(long, default_value_t = 0)]
+    ordinal: usize,
+    /// Folder with `examples` and `fixtures`: the repository, or an unpacked bundle.
+    #[arg(long, default_value = ".")]
+    data: PathBuf,
+    /// Only checks or benchmarks whose name holds this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Short forms of the long ones.
+    #[arg(long)]
+    quick: bool,
+    /// Also write each line of the table as JSON into this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Say which there are.
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Device {
+    Cpu,
+    Cuda,
+    Wgpu,
+}
+
+fn main() -> Result<ExitCode> {
+    // SAFETY: no other thread has been started.
+    unsafe { burnish_device::prepare() };
+    burnish_device::quiet();
+    let arguments = Arguments::parse();
+    let kind = match arguments.device {
+        Device::Cpu => Kind::Cpu,
+        Device::Cuda => Kind::Cuda,
+        Device::Wgpu => Kind::Wgpu,
+    };
+    let device = open(kind, arguments.ordinal)?;
+    let context = Context { device, kind, data: arguments.data.clone(), quick: arguments.quick };
+    let mut json = arguments
+        .json
+        .as_ref()
+        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())))
+        .transpose()?;
+    if arguments.groups.iter().any(|group| group == "bench") {
+        let rows = bench::run(&context, arguments.only.as_deref(), &mut |row| {
+            println!("{row}");
+            json.as_mut().map_or(Ok(()), |file| writeln!(file, "{}", row.json()))
+        })?;
+        anyhow::ensure!(rows > 0, "no benchmark's name holds {:?}", arguments.only.unwrap_or_default());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let all = chosen(&arguments, checks(&context)?)?;
+    if arguments.list {
+        all.iter().for_each(|check| println!("{:9} {}", check.group, check.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::default();
+    for check in &all {
+        let row = check.row(&context);
+        println!("{row}");
+        if let Some(file) = &mut json {
+            writeln!(file, "{}", row.json()).context("cannot write the table")?;
+        }
+        table.rows.push(row);
+    }
+    let [passed, failed, left_out] = table.counts();
+    println!("{kind}: {passed} passed, {failed} failed, {left_out} left out");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The checks of the groups that were named, whose name holds what was asked for.
+fn chosen(arguments: &Arguments, all: Vec<Check>) -> Result<Vec<Check>> {
+    let mut groups: Vec<&str> = all.iter().map(|check| check.group).collect();
+    groups.dedup();
+    for wanted in &arguments.groups {
+        anyhow::ensure!(
+            groups.contains(&wanted.as_str()),
+            "there is no group of checks `{wanted}`; there are {} and bench",
+            groups.join(", ")
+        );
+    }
+    let of_group = |check: &Check| {
+        arguments.groups.is_empty() || arguments.groups.iter().any(|group| group == check.group)
+    };
+    let named = |check: &Check| arguments.only.as_ref().is_none_or(|part| check.name.contains(part.as_str()));
+    Ok(all.into_iter().filter(|check| of_group(check) && named(check)).collect())
+}

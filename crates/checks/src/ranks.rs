@@ -1,0 +1,75 @@
+//! Ranks as threads that share the device: every stage, tensor parallelism, adapters, both dtypes.
+
+use burnish_trainers::{Ranks, Sft};
+
+use crate::run::{Short, compare, run};
+use crate::widened::Widened;
+use crate::{Check, Context};
+
+const KEYS: [&str; 2] = ["loss", "grad_norm"];
+
+fn lora(more: &[&str]) -> Vec<String> {
+    let mut all = vec!["--use_peft=true", "--lora_r=4", "--lora_alpha=8", "--lora_dropout=0.1"];
+    all.extend(more);
+    all.into_iter().map(str::to_owned).collect()
+}
+
+fn full(more: &[&str]) -> Vec<String> {
+    more.iter().map(|&word| word.to_owned()).collect()
+}
+
+/// The same run on one rank and on several.
+fn check(name: &str, ranks: usize, common: Vec<String>, several: &[&str]) -> Check {
+    let several: Vec<String> = several.iter().map(|&word| word.to_owned()).collect();
+    let half = common.iter().any(|word| word == "--dtype=bfloat16");
+    Check::new("ranks", name, move |context: &Context| {
+        if half {
+            context.has_half()?;
+        }
+        let fixtures = context.fixtures()?;
+        let folder = tempfile::tempdir()?;
+        let stored = fixtures.join("models/llama");
+        let wide = if half { None } else { Some(Widened::of(&stored)?) };
+        let model = wide.as_ref().map_or(stored, Widened::path);
+        let short = |more: Vec<String>| {
+            Short {
+                model: &model,
+                data: &fixtures.join("data/prompt_completion.jsonl"),
+                output: &folder.path().join("out"),
+                steps: 4,
+                more,
+            }
+            .words()
+        };
+        let with = |more: &[String]| {
+            let mut all = common.clone();
+            all.push("--global_batch_size=4".to_owned());
+            all.extend(more.iter().cloned());
+            all
+        };
+        let one = run::<Sft>(short(with(&[])), &Ranks::alone(), &context.device)?;
+        let many = [&several[..], &["--per_device_train_batch_size=1".to_owned()]].concat();
+        let many = run::<Sft>(short(with(&many)), &Ranks::threads(ranks), &context.device)?;
+        let bound = if half { context.tolerance().half_run } else { context.tolerance().run };
+        let worst = compare(&many.records, &one.records, &KEYS, bound)?;
+        Ok(format!("{worst:.1e} from one rank over {} steps, bound {bound:.0e}", one.records.len()))
+    })
+}
+
+pub(crate) fn checks() -> Vec<Check> {
+    let mut all = Vec::new();
+    for stage in ["--zero_stage=0", "--zero_stage=1", "--zero_stage=2", "--zero_stage=3"] {
+        let name = stage.trim_start_matches("--zero_stage=");
+        let sharp = [stage, "--stage3_param_persistence_threshold=0"];
+        all.push(check(&format!("stage {name}, full, 2 ranks"), 2, full(&[]), &sharp));
+        all.push(check(&format!("stage {name}, LoRA, 4 ranks"), 4, lora(&[]), &sharp));
+    }
+    let half = ["--dtype=bfloat16"];
+    all.push(check("stage 3, LoRA, bf16 base, 2 ranks", 2, lora(&half), &["--zero_stage=3"]));
+    all.push(check("tp 2, full", 2, full(&[]), &["--tp_size=2"]));
+    all.push(check("tp 2, LoRA", 2, lora(&[]), &["--tp_size=2"]));
+    all.push(check("tp 2, DoRA", 2, lora(&["--use_dora=true"]), &["--tp_size=2"]));
+    all.push(check("tp 2, stage 3, LoRA, 4 ranks", 4, lora(&[]), &["--tp_size=2", "--zero_stage=3"]));
+    all.push(check("tp 2, Muon, 4 ranks", 4, full(&["--optim=muon"]), &["--tp_size=2", "--zero_stage=2"]));
+    all
+}

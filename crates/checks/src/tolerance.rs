@@ -1,0 +1,34 @@
+//! How far a device may be from the reference, and why.
+
+use burnish_device::Kind;
+
+/// Bounds of errors, relative to the largest element of what is compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Of sums and elementwise arithmetic in f32.
+    pub plain: f64,
+    /// Of operations with matrix products in f32.
+    pub product: f64,
+    /// Of operations with matrix products in bf16.
+    pub half: f64,
+    /// Of the figures of a run in f32 over a few steps.
+    pub run: f64,
+    /// Of the figures of a run with bf16 weights.
+    pub half_run: f64,
+}
+
+impl Tolerance {
+    /// The bounds for a kind of device.
+    ///
+    /// The longest sums have some thousand terms: 6e-8 times their root is 2e-6 a stage, and an operation has a handful
+    /// of stages. On CUDA, CubeCL multiplies f32 matrices on tensor cores in TF32, whose 10 bits of mantissa round each
+    /// factor by 5e-4. bf16 has 7 bits: 4e-3.
+    #[must_use]
+    pub fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Cpu => Self { plain: 1e-5, product: 2e-5, half: 2e-5, run: 1e-4, half_run: 1e-4 },
+            Kind::Wgpu => Self { plain: 1e-5, product: 3e-5, half: 3e-2, run: 2e-4, half_run: 3e-2 },
+            Kind::Cuda => Self { plain: 1e-5, product: 3e-3, half: 3e-2, run: 1e-2, half_run: 3e-2 },
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Runs recorded from TRL: every logged number of every step comes out again.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use burn::tensor::Device;
+use burnish_report::Record;
+use burnish_trainers::{Dpo, Kto, Ranks, Reward, Sft, Trainer};
+use serde_json::{Map, Value};
+
+use crate::run::run;
+use crate::widened::Widened;
+use crate::{Check, Context};
+
+/// Options that a replay sets itself.
+const OURS: [&str; 6] =
+    ["train_sampling_strategy", "save_strategy", "report_to", "output_dir", "use_cpu", "disable_tqdm"];
+
+/// A recorded run.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// Its folder's name.
+    pub name: String,
+    /// Where `models`, `data` and `trl-runs` lie.
+    root: PathBuf,
+    folder: PathBuf,
+}
+
+/// The runs under `root/trl-runs`, by name.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn recorded(root: &Path) -> Result<Vec<Recorded>> {
+    let runs = root.join("trl-runs");
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(&runs).with_context(|| format!("cannot read {}", runs.display()))? {
+        let folder = entry?.path();
+        if folder.is_dir() {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            all.push(Recorded { name, root: root.to_owned(), folder });
+        }
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+fn word(value: &Value) -> String {
+    match value {
+        Value::String(word) => word.clone(),
+        Value::Array(items) => items.iter().map(word).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
+
+fn text<'a>(run: &'a Value, key: &str) -> Result<&'a str> {
+    run[key].as_str().with_context(|| format!("run.json: no {key}"))
+}
+
+impl Recorded {
+    /// Runs it on `device` with `more` options and holds every figure against TRL's, to a relative `bound`; the largest
+    /// error. With `wide` the models' weights are f32, in which TRL computes.
+    ///
+    /// # Errors
+    /// If a figure is missing or further away, or the run fails.
+    pub fn replay(&self, device: &Device, bound: f64, wide: bool, more: &[&str]) -> Result<f64> {
+        let file = self.folder.join("run.json");
+        let run: Value =
+            serde_json::from_slice(&std::fs::read(&file).with_context(|| file.display().to_string())?)?;
+        let output = tempfile::tempdir()?;
+        let mut words = self.flags(&run, &output.path().join("out"))?;
+        let mut copies = Vec::new();
+        for word in words.iter_mut().filter(|_| wide) {
+            for option in ["--model_name_or_path=", "--ref_model_name_or_path="] {
+                if let Some(folder) = word.strip_prefix(option) {
+                    let copy = Widened::of(Path::new(folder))?;
+                    *word = format!("{option}{}", copy.path().display());
+                    copies.push(copy);
+                }
+            }
+        }
+        words.extend(more.iter().map(|&word| word.to_owned()));
+        let records = match text(&run, "trainer")? {
+            "sft" | "SFTTrainer" => trained::<Sft>(words, device),
+            "dpo" => trained::<Dpo>(words, device),
+            "kto" => trained::<Kto>(words, device),
+            "reward" => trained::<Reward>(words, device),
+            other => bail!("{}: unknown kind of recording `{other}`", file.display()),
+        }?;
+        compare(&run, &records, bound)
+    }
+
+    /// The run's options as burnish's flags.
+    fn flags(&self, run: &Value, output: &Path) -> Result<Vec<String>> {
+        let within = |folder: &str, name: &str| self.root.join(folder).join(name).display().to_string();
+        let start = self.folder.join("model_start");
+        let model =
+            if start.is_dir() { start.display().to_string() } else { within("models", text(run, "model")?) };
+        let mut words = vec![
+            format!("--model_name_or_path={model}"),
+            format!("--dataset_name={}", within("data", text(run, "data")?)),
+            format!("--output_dir={}", output.display()),
+            "--train_sampling_strategy=sequential".to_owned(),
+            "--save_strategy=no".to_owned(),
+            "--report_to=none".to_owned(),
+            "--disable_tqdm".to_owned(),
+        ];
+        if let Some(data) = run["eval_data"].as_str() {
+            words.push(format!("--eval_dataset_name={}", within("data", data)));
+        }
+        for (name, value) in run["options"].as_object().context("run.json: no options")? {
+            if !OURS.contains(&name.as_str()) {
+                words.push(format!("--{name}={}", word(value)));
+            }
+        }
+        if let Some(model) = run["reference"].as_str() {
+            words.push(format!("--ref_model_name_or_path={}", within("models", model)));
+        }
+        let adapter = self.folder.join("adapter_start");
+        if adapter.is_dir() {
+            words.push(format!("--adapter_name_or_path={}", adapter.display()));
+        }
+        Ok(words)
+    }
+}
+
+fn trained<T: Trainer>(words: Vec<String>, device: &Device) -> Result<Vec<Record>> {
+    Ok(run::<T>(words, &Ranks::alone(), device)?.records)
+}
+
+/// What sums that nearly cancel may differ by beside the relative bound: rewards by `rounding`, means of logits of both
+/// signs by little, and scores of a head whose weights have both signs by what steps before have rounded (AVX2 and AVX-512
+/// sum in different orders).
+fn absolute(key: &str, rounding: f64) -> f64 {
+    match key.split_once('/') {
+        Some(("rewards", _)) => rounding,
+        Some(("logits", _)) => 1e-6,
+        _ if ["min_reward", "mean_reward", "max_reward", "margin"].contains(&key) => 5e-6,
+        _ => 0.0,
+    }
+}
+
+/// The relative bound to which the absolute ones of [`absolute`] belong: f32 sums in another order over a few steps.
+const SUMS: f64 = 1e-4;
+
+fn compare(run: &Value, records: &[Record], bound: f64) -> Result<f64> {
+    let accumulates = run["options"]["gradient_accumulation_steps"].as_u64().unwrap_or(1) > 1;
+    let wider = (bound / SUMS).max(1.0);
+    let mut worst = 0.0_f64;
+    let steps = run["steps"].as_array().context("run.json: no steps")?;
+    let logged: Vec<_> = records.iter().filter(|record| record.get("loss").is_some()).collect();
+    ensure!(logged.len() == steps.len(), "{} lines of log, TRL has {}", logged.len(), steps.len());
+    for (record, expected) in logged.iter().zip(steps) {
+        // A reward is a difference of log-probabilities that TRL has summed in f32.
+        let sums = ["logps/chosen", "logps/rejected"].map(|key| expected[key].as_f64().unwrap_or(0.0).abs());
+        let beta = run["options"]["beta"].as_f64().unwrap_or(0.1);
+        let rounding = beta * 2.0 * f64::from(f32::EPSILON) * sums[0].max(sums[1]);
+        for (key, wanted) in figures(expected)? {
+            // TRL averages these over micro-batches; burnish over tokens.
+            let by_token = ["mean_token_accuracy", "entropy", "logits/chosen", "logits/rejected"];
+            if accumulates && by_token.contains(&key) || key == "step" {
+                continue;
+            }
+            let got = if key == "epoch" { Some(record.epoch) } else { record.get(key) };
+            let what = format!("step {}, {key}", record.step);
+            worst = worst.max(near(&what, got, wanted, bound, wider * absolute(key, rounding))?);
+        }
+    }
+    let evaluated: Vec<_> = records.iter().filter(|record| record.get("eval_loss").is_some()).collect();
+    let none = Vec::new();
+    let evaluations = run["evaluations"].as_array().unwrap_or(&none);
+    ensure!(
+        evaluated.len() == evaluations.len(),
+        "{} evaluations, TRL has {}",
+        evaluated.len(),
+        evaluations.len()
+    );
+    for (record, expected) in evaluated.iter().zip(evaluations) {
+        for (key, wanted) in figures(expected)?.filter(|(key, _)| key.starts_with("eval_")) {
+            let what = format!("evaluation at {}, {key}", record.step);
+            let rounding = wider * absolute(&key["eval_".len()..], 1e-6);
+            worst = worst.max(near(&what, record.get(key), wanted, bound, rounding)?);
+        }
+    }
+    Ok(worst)
+}
+
+fn figures(expected: &Value) -> Result<impl Iterator<Item = (&str, f64)>> {
+    let all: &Map<String, Value> = expected.as_object().context("run.json: a step is no object")?;
+    Ok(all.iter().filter_map(|(key, value)| Some((key.as_str(), value.as_f64()?))))
+}
+
+/// The relative error of a figure that is near enough.
+fn near(what: &str, got: Option<f64>, wanted: f64, bound: f64, absolute: f64) -> Result<f64> {
+    let got = got.with_context(|| format!("{what}: not logged"))?;
+    let scale = wanted.abs().max(1e-3);
+    let error = (got - wanted).abs();
+    ensure!(
+        error <= bound * scale + absolute,
+        "{what}: {got}, TRL {wanted}, relative {:.2e}, bound {bound:.0e}",
+        error / scale
+    );
+    Ok(if error <= absolute { 0.0 } else { error / scale })
+}
+
+pub(crate) fn checks(context: &Context) -> Result<Vec<Check>> {
+    let mut all = Vec::new();
+    for recorded in recorded(&context.fixtures()?)? {
+        let half = recorded.clone();
+        all.push(Check::new("TRL", format!("{}, f32", recorded.name), move |context| {
+            let bound = context.tolerance().run;
+            Ok(format!(
+                "{:.1e} from TRL, bound {bound:.0e}",
+                recorded.replay(&context.device, bound, true, &[])?
+            ))
+        }));
+        // With weights held in bf16 a run is another one; that it stays near says that nothing is lost on the way.
+        if half.name.starts_with("sft-lora") {
+            all.push(Check::new("TRL", format!("{}, bf16", half.name), move |context| {
+                context.has_half()?;
+                let bound = context.tolerance().half_run.max(3e-2);
+                let worst = half.replay(&context.device, bound, false, &["--dtype=bfloat16"])?;
+                Ok(format!("{worst:.1e} from TRL in f32, bound {bound:.0e}"))
+            }));
+        }
+    }
+    Ok(all)
+}

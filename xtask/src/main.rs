@@ -3,8 +3,10 @@
 mod bench;
 mod check;
 mod example;
+mod gpu_bundle;
 mod gpus;
 mod mpi;
+mod nccl;
 mod options_page;
 mod overfit;
 mod step;
@@ -50,6 +52,8 @@ enum Task {
         #[arg(long)]
         bench: bool,
     },
+    /// Run the transport nccl over a driver and an NCCL that need no device: the ranks' suite and every way to fail.
+    Nccl,
     /// Look for what compilers do not see: upward dependencies, file names, licences, forgotten marks, stale files.
     Tidy,
     /// List the benchmarks, or run one.
@@ -62,6 +66,12 @@ enum Task {
     OverfitTest(overfit::Options),
     /// The same on the GPUs of this machine, a rank on each, NCCL between them. Ends with status 77 where there is none.
     MultiGpu(overfit::Options),
+    /// Build the program, the checks and the benchmarks with CUDA and pack them into one file for a machine with a GPU.
+    GpuBundle {
+        /// The file to write.
+        #[arg(long)]
+        output: Option<PathBuf>,
+    },
     /// Write docs/options.md from the options' table.
     Docs,
     /// Write the example's data files.
@@ -73,6 +83,11 @@ fn main() -> Result<ExitCode> {
     let passed = match Arguments::parse().task {
         Task::Check { no_cuda } => check::run(&root, !no_cuda)?,
         Task::Test { arguments } => test::run(&root, &arguments)?,
+        Task::Nccl => {
+            let tally = nccl::run(&root)?;
+            println!("{} passed, {} failed", tally.passed, tally.failed);
+            tally.failed == 0
+        }
         Task::Mpi { bench: true } => mpi::bench(&root)?,
         Task::Mpi { bench: false } => {
             let tally = mpi::run(&root)?;
@@ -89,6 +104,7 @@ fn main() -> Result<ExitCode> {
                 return Ok(ExitCode::from(NO_GPU));
             }
         },
+        Task::GpuBundle { output } => gpu_bundle::run(&root, output).map(|_| true)?,
         Task::Docs => options_page::write(&root).map(|()| true)?,
         Task::ExampleData => example::write(&root).map(|()| true)?,
     };

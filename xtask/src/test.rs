@@ -7,6 +7,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result};
 
 use crate::mpi;
+use crate::nccl;
 use crate::overfit;
 use crate::step::cargo;
 
@@ -69,6 +70,10 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool> {
                 "== mpi: mpirun is not here (Debian: apt-get install openmpi-bin): its jobs are left out"
             );
         }
+    }
+    if !chosen && nccl::here() {
+        let jobs = nccl::run(root)?;
+        tally = Tally { passed: tally.passed + jobs.passed, failed: tally.failed + jobs.failed };
     }
     if arguments.is_empty() {
         let options = overfit::Options { quick: true, bin: Some(built()?), python: None };

@@ -6,7 +6,9 @@ use serde_json::Value;
 const FLOORS: &[(&str, u32)] = &[
     ("burnish-core", 0),
     ("burnish-kernels", 0),
+    ("fake-cuda", 0),
     ("burnish-store", 1),
+    ("burnish-device", 1),
     ("burnish-ops", 1),
     ("burnish-comm", 1),
     ("burnish-rewards", 1),
@@ -21,6 +23,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("burnish-zero", 3),
     ("burnish-checkpoint", 4),
     ("burnish-trainers", 5),
+    ("burnish-checks", 6),
     ("burnish-cli", 6),
     ("xtask", 6),
 ];

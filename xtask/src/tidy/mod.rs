@@ -3,11 +3,13 @@
 //! * floors: a crate names only crates on lower floors ([`floors`]);
 //! * manifests: licence, description and inherited fields ([`manifests`]);
 //! * files: names that say nothing, forgotten marks, skipped tests and examples, paths of one machine ([`files`]);
+//! * vendored: what stands in for a crate has its version ([`vendored`]);
 //! * written files: the example's data and docs/options.md are what their generators write.
 
 mod files;
 mod floors;
 mod manifests;
+mod vendored;
 
 use std::path::Path;
 use std::process::Command;
@@ -24,6 +26,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let mut complaints = floors::complaints(&packages);
     complaints.extend(manifests::complaints(root, &packages));
     complaints.extend(files::complaints(root, &listing(root)?)?);
+    complaints.extend(vendored::complaints(root)?);
     complaints.extend(example::complaints(root));
     complaints.extend(options_page::complaint(root));
     for complaint in &complaints {

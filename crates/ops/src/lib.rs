@@ -64,7 +64,7 @@ pub use orthogonal::{Form, NewtonSchulz, Polynomials, Stacked, orthogonalize};
 pub use parameters::{Parameters, recorded};
 pub use rms_norm::rms_norm;
 pub use segment::{NoWeights, Run, Weights, segment};
-pub use tensor::{AnyTensor, host_device};
+pub use tensor::{AnyTensor, host_device, on_host};
 pub use update::{Adam, AdamState, accumulate, adam_step, sum_of_squares, sums_of_squares};
 
 #[cfg(feature = "flex")]

@@ -23,6 +23,18 @@ pub fn host_device() -> Device {
     Device::default()
 }
 
+/// Whether tensors of `device` lie in host memory, so that looking at their elements costs nothing.
+#[must_use]
+pub fn on_host(device: &Device) -> bool {
+    #[cfg(feature = "flex")]
+    return *device == Device::flex();
+    #[cfg(not(feature = "flex"))]
+    {
+        let _ = device;
+        false
+    }
+}
+
 impl AnyTensor {
     /// Erases the rank.
     #[must_use]
@@ -117,6 +129,16 @@ impl AnyTensor {
     #[must_use]
     pub fn device(&self) -> Device {
         self.carrier().device()
+    }
+
+    /// Whether the elements lie in host memory, so that looking at them costs nothing.
+    #[must_use]
+    pub fn is_on_host(&self) -> bool {
+        #[cfg(feature = "flex")]
+        if self.carrier().inner().try_into_primitive::<burn::backend::Flex>().is_ok() {
+            return true;
+        }
+        false
     }
 
     pub(crate) fn dispatch(self) -> DispatchTensor {

@@ -15,6 +15,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("burnish-losses", 2),
     ("burnish-optim", 2),
     ("burnish-peft", 2),
+    ("burnish-transit", 2),
     ("burnish-tp", 2),
     ("burnish-data", 2),
     ("burnish-config", 2),
@@ -28,8 +29,10 @@ const FLOORS: &[(&str, u32)] = &[
     ("xtask", 6),
 ];
 
-/// `core` lies below `kernels` although both are on the ground floor: it holds only names.
-const WITHIN_A_FLOOR: &[(&str, &str)] = &[("burnish-kernels", "burnish-core")];
+/// `core` lies below `kernels` although both are on the ground floor: it holds only names. `transit` is how `tp` and what
+/// lies above it give tensors to collectives.
+const WITHIN_A_FLOOR: &[(&str, &str)] =
+    &[("burnish-kernels", "burnish-core"), ("burnish-tp", "burnish-transit")];
 
 fn floor_of(name: &str) -> Option<u32> {
     FLOORS.iter().find(|(known, _)| *known == name).map(|(_, floor)| *floor)

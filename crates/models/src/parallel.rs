@@ -319,7 +319,7 @@ impl Shard {
         if !self.divided() {
             return row_norms(weight, a, b, scale);
         }
-        Ok(self.roots_of_sums(&squared_row_norms(weight, a, b, scale)?, what))
+        self.roots_of_sums(&squared_row_norms(weight, a, b, scale)?, what)
     }
 
     /// `|W + s (B A)^T|` of each column of an embedding of whose rows each rank has some (DoRA). As
@@ -335,13 +335,12 @@ impl Shard {
         if !self.divided() {
             return column_norms(weight, a, b, scale);
         }
-        Ok(self.roots_of_sums(&squared_column_norms(weight, a, b, scale)?, what))
+        self.roots_of_sums(&squared_column_norms(weight, a, b, scale)?, what)
     }
 
-    fn roots_of_sums(&self, squares: &AnyTensor, what: &str) -> AnyTensor {
-        let sums = self.tp.summed(squares, &format!("{what}: squared norms")).to_f32();
-        let roots: Vec<f32> = sums.into_iter().map(f32::sqrt).collect();
-        AnyTensor::from_elements(roots, &squares.shape(), &squares.device())
+    fn roots_of_sums(&self, squares: &AnyTensor, what: &str) -> Result<AnyTensor, OpsError> {
+        let sums = self.tp.summed(squares, &format!("{what}: squared norms"));
+        Ok(AnyTensor::new(sums.rank::<1>()?.sqrt()))
     }
 
     /// Whether there are others.

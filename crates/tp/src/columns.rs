@@ -1,9 +1,13 @@
 //! Columns of activations: all of them on every rank, or each rank's own.
 
+use std::ops::Range;
+
 use burnish_ops::{AnyTensor, Elements, OpsError, apply};
+use burnish_transit::{bucket, tensors};
 
 use crate::Tp;
-use crate::handle::{expect_f32, expect_shape, shared};
+use crate::handle::{expect_f32, expect_shape, zeros};
+use crate::select::{matrix, select, shaped};
 use crate::split::Split;
 
 impl Tp {
@@ -76,19 +80,29 @@ impl Tp {
         let rows: usize = shape[..shape.len() - 1].iter().product();
         let all = with_columns(&shape, split.length());
         let counts: Vec<usize> = (0..split.ranks()).map(|rank| rows * split.len(rank)).collect();
+        let Some(parts) = bucket(x).and_then(|part| self.gathered(part, &counts, what)) else {
+            return zeros(&all, &device);
+        };
+        if !x.is_on_host() {
+            let parts = tensors(&parts, &device).into_iter().enumerate();
+            let parts = parts.filter(|(rank, _)| counts[*rank] > 0);
+            let parts: Vec<_> = parts.map(|(rank, part)| matrix(&part, split.len(rank))).collect();
+            if parts.is_empty() {
+                return zeros(&all, &device);
+            }
+            return shaped(select(parts, 1, &places(split, 0..split.ranks())), &all);
+        }
         let mut out = vec![0.0; rows * split.length()];
-        if let Some(parts) = shared(x).and_then(|part| self.gathered(part, &counts, what)) {
-            for (rank, part) in parts.iter().enumerate() {
-                let own = split.len(rank);
-                if own == 0 {
-                    continue;
-                }
-                for (to, mut from) in out.chunks_exact_mut(split.length()).zip(part.chunks_exact(own)) {
-                    for piece in split.pieces(rank) {
-                        let (now, rest) = from.split_at(piece.len());
-                        to[piece.clone()].copy_from_slice(now);
-                        from = rest;
-                    }
+        for (rank, part) in parts.iter().enumerate() {
+            let own = split.len(rank);
+            if own == 0 {
+                continue;
+            }
+            for (to, mut from) in out.chunks_exact_mut(split.length()).zip(part.chunks_exact(own)) {
+                for piece in split.pieces(rank) {
+                    let (now, rest) = from.split_at(piece.len());
+                    to[piece.clone()].copy_from_slice(now);
+                    from = rest;
                 }
             }
         }
@@ -99,6 +113,9 @@ impl Tp {
 /// The columns of `rank`; with `primary`, zeros in those that a lower rank has too.
 fn cut(x: &AnyTensor, split: &Split, rank: usize, primary: bool) -> AnyTensor {
     let shape = with_columns(&x.shape(), split.len(rank));
+    if !x.is_on_host() && split.len(rank) > 0 {
+        return shaped(select(vec![matrix(x, split.length())], 1, &numbers(split, rank, primary)), &shape);
+    }
     let mut out = Vec::with_capacity(shape.iter().product());
     let values = values(x);
     if split.length() > 0 {
@@ -124,6 +141,9 @@ fn cut(x: &AnyTensor, split: &Split, rank: usize, primary: bool) -> AnyTensor {
 /// The columns of `rank` among all, the others zero.
 fn embed(x: &AnyTensor, split: &Split, rank: usize) -> AnyTensor {
     let shape = with_columns(&x.shape(), split.length());
+    if !x.is_on_host() && split.len(rank) > 0 {
+        return shaped(select(vec![matrix(x, split.len(rank))], 1, &places(split, rank..rank + 1)), &shape);
+    }
     let mut out = vec![0.0; shape.iter().product()];
     let values = values(x);
     if split.len(rank) > 0 {
@@ -138,6 +158,23 @@ fn embed(x: &AnyTensor, split: &Split, rank: usize) -> AnyTensor {
     AnyTensor::from_elements(out, &shape, &x.device())
 }
 
+/// Which columns of all are those of `rank`; with `primary`, none in place of those that a lower rank has too.
+fn numbers(split: &Split, rank: usize, primary: bool) -> Vec<Option<usize>> {
+    let counted = split.primary(rank);
+    let own = split.pieces(rank).iter().cloned().flatten();
+    own.map(|column| (!primary || counted.iter().any(|range| range.contains(&column))).then_some(column))
+        .collect()
+}
+
+/// Where each of all columns is among those of `ranks`, side by side; of what several have, the last one's.
+fn places(split: &Split, ranks: Range<usize>) -> Vec<Option<usize>> {
+    let mut columns = vec![None; split.length()];
+    for (at, column) in ranks.flat_map(|rank| split.pieces(rank)).cloned().flatten().enumerate() {
+        columns[column] = Some(at);
+    }
+    columns
+}
+
 fn values(x: &AnyTensor) -> Elements<f32> {
     x.elements::<f32>().expect("invariant: f32, as the input of the operation")
 }
@@ -149,4 +186,38 @@ fn with_columns(shape: &[usize], columns: usize) -> Vec<usize> {
         *last = columns;
     }
     shape
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    /// What a device does by numbers is what the host does by slices.
+    #[test]
+    fn columns_by_number_are_columns_by_slice() {
+        let device = Device::flex();
+        // the second rank has columns of the first, and the third has two pieces
+        let split = Split::of(7, vec![vec![0..3], vec![1..4], vec![4..5, 6..7], vec![5..6]]);
+        let tensor = |columns: usize| {
+            let values = (0..3 * columns).map(|i| i as f32 + 1.0).collect();
+            AnyTensor::from_elements(values, &[3, columns], &device)
+        };
+        let x = tensor(split.length());
+        for rank in 0..split.ranks() {
+            for primary in [false, true] {
+                let by_number = select(vec![matrix(&x, split.length())], 1, &numbers(&split, rank, primary));
+                let by_slice = cut(&x, &split, rank, primary);
+                assert_eq!(shaped(by_number, &by_slice.shape()).to_f32(), by_slice.to_f32());
+            }
+            let own = tensor(split.len(rank));
+            let by_number = select(vec![matrix(&own, split.len(rank))], 1, &places(&split, rank..rank + 1));
+            let by_slice = embed(&own, &split, rank);
+            assert_eq!(shaped(by_number, &by_slice.shape()).to_f32(), by_slice.to_f32());
+        }
+        let parts = (0..split.ranks()).map(|r| matrix(&cut(&x, &split, r, false), split.len(r))).collect();
+        let together = select(parts, 1, &places(&split, 0..split.ranks()));
+        assert_eq!(shaped(together, &x.shape()).to_f32(), x.to_f32());
+    }
 }

@@ -1,11 +1,9 @@
 //! Megatron's pair of operations around a divided layer: Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3.
 
-use burn::tensor::Device;
-use burnish_comm::Reduction;
-use burnish_ops::{AnyTensor, BackwardFn, OpsError, apply};
+use burnish_ops::{AnyTensor, BackwardFn, OpsError, accumulate, apply};
 
 use crate::Tp;
-use crate::handle::{expect_f32, expect_shape, shared};
+use crate::handle::{expect_f32, expect_shape, zeros};
 
 impl Tp {
     /// `f`, before column-parallel layers: `x` as it is; in backward the sum of its gradient over the ranks.
@@ -76,15 +74,8 @@ impl Tp {
         expect_f32("g_add", "residual", residual)?;
         expect_shape("g_add", "residual", residual.shape(), &x.shape())?;
         apply("g_add", &[x.clone(), residual.clone()], |plain, wanted| {
-            let (shape, device) = (plain[0].shape(), plain[0].device());
-            let sum = shared(&plain[0]).and_then(|x| self.reduced(x, Reduction::Sum, &output(what)));
-            let sum = sum.unwrap_or_else(|| vec![0.0; shape.iter().product()]);
-            let residual = plain[1].elements::<f32>();
-            let out = AnyTensor::from_elements(sum, &shape, &device).edited::<f32>(|out| {
-                for (out, residual) in out.iter_mut().zip(residual.iter().flat_map(|r| r.iter())) {
-                    *out += residual;
-                }
-            });
+            let sum = self.summed(&plain[0], &output(what));
+            let out = accumulate(Some(sum), plain[1].clone());
             let wanted = wanted.to_vec();
             let backward =
                 move |upstream: AnyTensor| wanted.iter().map(|&w| w.then(|| upstream.clone())).collect();
@@ -114,8 +105,4 @@ impl Tp {
 /// What a sum of outputs is called.
 pub(crate) fn output(what: &str) -> String {
     format!("{what}: output")
-}
-
-fn zeros(shape: &[usize], device: &Device) -> AnyTensor {
-    AnyTensor::from_elements(vec![0.0_f32; shape.iter().product()], shape, device)
 }

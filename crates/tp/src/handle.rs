@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use burn::tensor::Device;
 use burnish_comm::{Bucket, CommError, Group, Parts, Reduction};
 use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, OpsError};
+use burnish_transit::{bucket, tensor};
 
 use crate::TpError;
 
@@ -79,7 +81,8 @@ impl Tp {
     #[must_use]
     pub fn all_reduce(&self, values: Vec<f32>, reduction: Reduction, what: &str) -> Vec<f32> {
         let elements = values.len();
-        self.reduced(Bucket::new(values), reduction, what).unwrap_or_else(|| vec![0.0; elements])
+        let reduced = self.reduced(Bucket::new(values), reduction, what);
+        reduced.map_or_else(|| vec![0.0; elements], Bucket::into_vec)
     }
 
     /// Every rank's values, `counts[r]` from rank r; `None` after an error.
@@ -101,14 +104,19 @@ impl Tp {
         self.kept(self.group().sum_f64(values, what))
     }
 
-    pub(crate) fn reduced(&self, bucket: Bucket<f32>, reduction: Reduction, what: &str) -> Option<Vec<f32>> {
+    pub(crate) fn reduced(
+        &self,
+        bucket: Bucket<f32>,
+        reduction: Reduction,
+        what: &str,
+    ) -> Option<Bucket<f32>> {
         if self.check().is_err() {
             return None;
         }
         if self.size() == 1 {
-            return Some(bucket.into_vec());
+            return Some(bucket);
         }
-        self.kept(self.group().all_reduce(bucket, reduction, what).wait()).ok().map(Bucket::into_vec)
+        self.kept(self.group().all_reduce(bucket, reduction, what).wait()).ok()
     }
 
     pub(crate) fn gathered(&self, bucket: Bucket<f32>, counts: &[usize], what: &str) -> Option<Parts<f32>> {
@@ -123,9 +131,8 @@ impl Tp {
     #[must_use]
     pub fn summed(&self, x: &AnyTensor, what: &str) -> AnyTensor {
         let (shape, device) = (x.shape(), x.device());
-        let elements = shape.iter().product();
-        let sum = shared(x).and_then(|bucket| self.reduced(bucket, Reduction::Sum, what));
-        AnyTensor::from_elements(sum.unwrap_or_else(|| vec![0.0; elements]), &shape, &device)
+        let sum = bucket(x).and_then(|bucket| self.reduced(bucket, Reduction::Sum, what));
+        sum.map_or_else(|| zeros(&shape, &device), |sum| tensor(sum, &shape, &device))
     }
 
     /// The same result, its error kept.
@@ -148,9 +155,9 @@ impl fmt::Debug for Tp {
     }
 }
 
-/// A tensor's elements as a bucket, without a copy where they are in host memory; `None` if they are not f32.
-pub(crate) fn shared(x: &AnyTensor) -> Option<Bucket<f32>> {
-    Some(Bucket::shared(Arc::new(x.elements::<f32>()?)))
+/// Zeros of f32.
+pub(crate) fn zeros(shape: &[usize], device: &Device) -> AnyTensor {
+    AnyTensor::from_elements(vec![0.0_f32; shape.iter().product()], shape, device)
 }
 
 /// Fails unless the tensor is of f32.

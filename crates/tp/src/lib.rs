@@ -79,6 +79,7 @@ mod partial;
 mod placement;
 mod plan;
 mod reshard;
+mod select;
 mod split;
 mod style;
 mod vocabulary;

@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use burnish_comm::{Bucket, Reduction};
-use burnish_ops::{AnyTensor, Elements};
+use burnish_core::Dtype;
+use burnish_ops::{AnyTensor, Elements, on_host};
+use burnish_transit::{bucket, joined, tensor};
 
-use crate::handle::shared;
+use crate::select::{matrix, select, shaped};
 use crate::{Gradient, Placement, Split, Tp, TpError};
 
 /// Elements of one all-reduce of [`Tp::sum_partial`], unless a gradient is larger by itself: 32 MiB.
@@ -104,25 +106,34 @@ impl Tp {
             [one] => format!("partial gradients: {}", named(one)),
             [first, .., last] => format!("partial gradients: {} to {}", named(first), named(last)),
         };
-        // one gradient that travels as it is needs no copy
-        let whole = match pieces {
-            [(index, Wired { local: None, .. })] => shared(&addends[*index].gradient),
-            _ => None,
-        };
-        let bucket = whole.unwrap_or_else(|| {
-            let mut wire = Vec::with_capacity(elements);
-            for (index, wired) in pieces {
-                wired.pack(&values(&addends[*index].gradient), &mut wire);
-            }
-            Bucket::new(wire)
-        });
         let group = self.group();
-        let sums = self.kept(group.all_reduce(bucket, Reduction::Sum, &what).wait())?;
+        let sum = |bucket| self.kept(group.all_reduce(bucket, Reduction::Sum, &what).wait());
+        // one gradient that travels as it is needs no copy
         if let [(index, Wired { local: None, .. })] = pieces {
             let gradient = &mut addends[*index].gradient;
-            *gradient = AnyTensor::from_elements(sums.into_vec(), &gradient.shape(), &gradient.device());
+            let (shape, device) = (gradient.shape(), gradient.device());
+            *gradient = tensor(sum(posted(gradient))?, &shape, &device);
             return Ok(());
         }
+        let device = pieces.first().map(|(index, _)| addends[*index].gradient.device());
+        if let Some(device) = device.filter(|device| !on_host(device)) {
+            let flat = pieces.iter().map(|(index, wired)| wired.taken(&addends[*index].gradient)).collect();
+            let sums = sum(posted(&joined(flat, &[elements])))?;
+            let sums = tensor(sums, &[elements], &device);
+            let mut start = 0;
+            for (index, wired) in pieces {
+                let end = start + wired.elements();
+                let gradient = &mut addends[*index].gradient;
+                *gradient = wired.put(&sums.piece(start..end, &[end - start]), gradient);
+                start = end;
+            }
+            return Ok(());
+        }
+        let mut wire = Vec::with_capacity(elements);
+        for (index, wired) in pieces {
+            wired.pack(&values(&addends[*index].gradient), &mut wire);
+        }
+        let sums = sum(Bucket::new(wire))?;
         let mut rest = sums.as_slice();
         for (index, wired) in pieces {
             let (now, after) = rest.split_at(wired.elements());
@@ -150,7 +161,7 @@ impl Tp {
         if addend.gradient.shape() != expected {
             return Err(TpError::Shape { what: what(), got: addend.gradient.shape(), expected });
         }
-        if shared(&addend.gradient).is_none() {
+        if addend.gradient.dtype() != Some(Dtype::F32) {
             let got = addend.gradient.dtype();
             return Err(TpError::Dtype { what: what(), got, expected: "float32" });
         }
@@ -252,6 +263,27 @@ impl Wired {
         }
     }
 
+    /// [`Self::pack`] of a gradient on a device, as a flat tensor there.
+    fn taken(&self, gradient: &AnyTensor) -> AnyTensor {
+        let Some(local) = &self.local else { return shaped(matrix(gradient, self.row), &[self.elements()]) };
+        let mut lines = vec![None; self.rows];
+        for &(at, here) in local {
+            lines[at] = Some(here);
+        }
+        shaped(select(vec![matrix(gradient, self.row)], 0, &lines), &[self.elements()])
+    }
+
+    /// [`Self::unpack`] of flat sums into a gradient on a device.
+    fn put(&self, sums: &AnyTensor, gradient: &AnyTensor) -> AnyTensor {
+        let shape = gradient.shape();
+        let Some(local) = &self.local else { return shaped(matrix(sums, self.row), &shape) };
+        let mut lines: Vec<Option<usize>> = (0..shape[0]).map(Some).collect();
+        for &(at, here) in local {
+            lines[here] = Some(shape[0] + at);
+        }
+        shaped(select(vec![matrix(gradient, self.row), matrix(sums, self.row)], 0, &lines), &shape)
+    }
+
     fn unpack(&self, wire: &[f32], gradient: &mut [f32]) {
         let Some(local) = &self.local else { return gradient.copy_from_slice(wire) };
         for &(at, here) in local {
@@ -261,10 +293,43 @@ impl Wired {
     }
 }
 
+fn posted(x: &AnyTensor) -> Bucket<f32> {
+    bucket(x).expect("invariant: f32, checked when the bucket was planned")
+}
+
 fn values(x: &AnyTensor) -> Elements<f32> {
     x.elements::<f32>().expect("invariant: f32, checked when the bucket was planned")
 }
 
 fn empty(like: &AnyTensor) -> AnyTensor {
     AnyTensor::from_elements(Vec::<f32>::new(), &[0], &like.device())
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    /// What a device does by numbers is what the host does by slices.
+    #[test]
+    fn rows_by_number_are_rows_by_slice() {
+        let device = Device::flex();
+        let tensor = |from: usize, shape: &[usize]| {
+            let values = (from..).take(shape.iter().product()).map(|i| i as f32).collect();
+            AnyTensor::from_elements(values, shape, &device)
+        };
+        let gradient = tensor(1, &[3, 2]);
+        let shared = Wired { row: 2, rows: 4, local: Some(vec![(1, 0), (3, 2)]) };
+        let whole = Wired { row: 2, rows: 3, local: None };
+        for wired in [shared, whole] {
+            let mut wire = Vec::new();
+            wired.pack(&values(&gradient), &mut wire);
+            assert_eq!(wired.taken(&gradient).to_f32(), wire);
+            let sums = tensor(100, &[wired.elements()]);
+            let by_slice = gradient.clone().edited::<f32>(|gradient| wired.unpack(&values(&sums), gradient));
+            let by_number = wired.put(&sums, &gradient);
+            assert_eq!((by_number.shape(), by_number.to_f32()), (vec![3, 2], by_slice.to_f32()));
+        }
+    }
 }

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burnish_comm::{Bucket, Reduction};
 use burnish_ops::{AnyTensor, BackwardFn, EmbeddingLowRank, OpsError, apply, embedding};
 
 use crate::Tp;
 use crate::conjugates::output;
-use crate::handle::{expect_f32, shared};
+use crate::handle::expect_f32;
+use crate::select::{matrix, select, shaped};
 
 /// The tokens whose ids lie in a range of the vocabulary.
 ///
@@ -96,25 +96,35 @@ impl Tp {
         let found = embedding(&local.ids, weight, low_rank)?;
         expect_f32(OP, "the local rows", &found)?;
         apply("vocabulary", std::slice::from_ref(&found), |plain, _| {
-            let what = output(what);
-            let device = plain[0].device();
-            let sum = if local.rows.len() == tokens {
-                shared(&plain[0]).and_then(|all| self.reduced(all, Reduction::Sum, &what))
+            let all = if local.rows.len() == tokens {
+                plain[0].clone()
             } else {
-                let mut all = vec![0.0; tokens * hidden];
-                let found = plain[0].elements::<f32>();
-                let found = found.iter().flat_map(|found| found.chunks_exact(hidden.max(1)));
-                for (&row, values) in local.rows.iter().zip(found) {
-                    all[row * hidden..(row + 1) * hidden].copy_from_slice(values);
-                }
-                self.reduced(Bucket::new(all), Reduction::Sum, &what)
+                among(&plain[0], &local.rows, tokens, hidden)
             };
-            let sum = sum.unwrap_or_else(|| vec![0.0; tokens * hidden]);
+            let sum = self.summed(&all, &output(what));
             let own = Arc::clone(&local.rows);
             let backward = move |upstream: AnyTensor| vec![Some(rows_of(upstream, &own))];
-            Ok((AnyTensor::from_elements(sum, &[tokens, hidden], &device), Box::new(backward) as BackwardFn))
+            Ok((sum, Box::new(backward) as BackwardFn))
         })
     }
+}
+
+/// The rows `rows` of `tokens`, of which `found` has the values; the others are zeros.
+fn among(found: &AnyTensor, rows: &[usize], tokens: usize, hidden: usize) -> AnyTensor {
+    let shape = [tokens, hidden];
+    if !found.is_on_host() {
+        let mut lines = vec![None; tokens];
+        for (at, &row) in rows.iter().enumerate() {
+            lines[row] = Some(at);
+        }
+        return shaped(select(vec![matrix(found, hidden)], 0, &lines), &shape);
+    }
+    let mut all = vec![0.0; tokens * hidden];
+    let values = found.elements::<f32>().expect("invariant: an embedding's output in f32");
+    for (&row, values) in rows.iter().zip(values.chunks_exact(hidden.max(1))) {
+        all[row * hidden..(row + 1) * hidden].copy_from_slice(values);
+    }
+    AnyTensor::from_elements(all, &shape, &found.device())
 }
 
 /// Some rows of a matrix of f32.
@@ -124,6 +134,10 @@ fn rows_of(x: AnyTensor, rows: &[usize]) -> AnyTensor {
         return x;
     }
     let (hidden, device) = (shape[1], x.device());
+    if !x.is_on_host() {
+        let lines: Vec<Option<usize>> = rows.iter().copied().map(Some).collect();
+        return shaped(select(vec![matrix(&x, hidden)], 0, &lines), &[rows.len(), hidden]);
+    }
     let values = x.elements::<f32>().expect("invariant: the gradient of an output in f32");
     let mut out = Vec::with_capacity(rows.len() * hidden);
     for &row in rows {

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use burnish_comm::{Bucket, CommError};
 use burnish_ops::AnyTensor;
 
-use super::typed::{Number, by_dtype, elements, shared};
-use super::{Store, lock};
+use super::typed::{Number, by_dtype, shared};
+use super::{Store, lock, transfer};
 use crate::bucket::BucketPlan;
-use crate::partition::rows_shape;
 use crate::window::Window;
 use crate::{Plan, ZeroError};
 
@@ -81,14 +80,7 @@ impl Store {
         let (plan, device) = (Arc::clone(&self.plan), self.device.clone());
         Ok(Box::new(move || {
             let parts = pending.wait()?;
-            let bucket = &plan.gathers(unit)[number];
-            let whole = |piece: &crate::Piece| {
-                let values = bucket.whole(piece, |rank| parts.of(rank));
-                let shape = &plan.registry().at(piece.parameter).shape;
-                let shape = rows_shape(shape, piece.partition.all_rows());
-                (piece.parameter, AnyTensor::from_elements(values, &shape, &device))
-            };
-            Ok(bucket.pieces.iter().map(whole).collect())
+            Ok(transfer::wholes(&plan, &plan.gathers(unit)[number], &parts, &device))
         }))
     }
 
@@ -99,14 +91,14 @@ impl Store {
         {
             return Ok(shared(&self.kept(only.parameter, "gathered")?));
         }
-        let mut part = Vec::with_capacity(bucket.counts()[self.rank]);
+        let mut pieces = Vec::with_capacity(bucket.pieces.len());
         for piece in &bucket.pieces {
             let value = self.kept(piece.parameter, "gathered")?;
             let own = piece.partition.elements(self.rank);
             let range = if self.plan.sharded(piece.parameter) { 0..own.len() } else { own };
-            part.extend_from_slice(&elements::<E>(&value)[range]);
+            pieces.push((value, range));
         }
-        Ok(Bucket::new(part))
+        Ok(transfer::part(pieces, &self.device))
     }
 
     /// Forgets gathered values of weights that have changed.

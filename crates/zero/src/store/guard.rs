@@ -4,6 +4,7 @@ use burn::tensor::FloatDType;
 use burnish_comm::Wire;
 use burnish_core::Dtype;
 use burnish_ops::AnyTensor;
+use burnish_transit::tensor;
 
 use super::typed::{by_dtype, cut, shared};
 use super::{Store, expect, lock};
@@ -77,8 +78,7 @@ impl WriteGuard<'_> {
         let whole = store.kept_error(by_dtype!(parameter.precision.store, E => {
             let what = format!("{}: write", parameter.name);
             store.step.broadcast(shared::<E>(&self.value), writer, &what).wait().map(|values| {
-                let shape = rows_shape(&parameter.shape, partition.all_rows());
-                AnyTensor::from_elements(values.into_vec(), &shape, &store.device)
+                tensor(values, &rows_shape(&parameter.shape, partition.all_rows()), &store.device)
             })
         }))?;
         let rows = |rows: std::ops::Range<usize>| {

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use burnish_comm::{Parts, Pending};
-use burnish_ops::AnyTensor;
+use burnish_ops::{AnyTensor, on_host};
 use burnish_optim::Masters;
 
-use super::Store;
-use super::typed::{self, Number, by_dtype, elements};
+use super::typed::{self, Number, by_dtype};
+use super::{Store, transfer};
 use crate::ZeroError;
 use crate::bucket::BucketPlan;
 use crate::partition::rows_shape;
@@ -49,8 +49,7 @@ impl Masters for Store {
         };
         let own = self.plan.placement(index).partition.elements(self.rank);
         by_dtype!(self.plan.registry().at(index).precision.store, E => {
-            let update = elements::<E>(&value);
-            self.keep(index, whole.edited::<E>(|whole| whole[own].copy_from_slice(&update)));
+            self.keep(index, transfer::written::<E>(whole, own, &value));
         });
     }
 }
@@ -90,6 +89,13 @@ impl Store {
         pending: Pending<Parts<E>>,
     ) -> Result<(), ZeroError> {
         let parts = pending.wait()?;
+        if !on_host(&self.device) {
+            // This rank's rows come back with the others'.
+            for (index, whole) in transfer::wholes(&self.plan, bucket, &parts, &self.device) {
+                self.keep(index, whole);
+            }
+            return Ok(());
+        }
         for piece in &bucket.pieces {
             let index = piece.parameter;
             let whole = self

@@ -4,6 +4,7 @@ mod gather;
 mod guard;
 mod masters;
 mod reduce;
+mod transfer;
 mod typed;
 
 use std::ops::Range;

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use burn::tensor::FloatDType;
+use burn::tensor::{Device, FloatDType};
 use burnish_comm::{Bucket, CommError, Op, Pending, Reduction, Wire};
 use burnish_core::Dtype;
-use burnish_ops::{AnyTensor, accumulate};
+use burnish_ops::{AnyTensor, accumulate, on_host};
 use burnish_optim::{Gradients, Reduced};
+use burnish_transit::tensor;
 
-use super::Store;
 use super::typed::{Number, by_dtype, elements, shared};
+use super::{Store, transfer};
 use crate::partition::rows_shape;
 use crate::plan::IN_FLIGHT;
 use crate::{Plan, Residency, ZeroError};
@@ -17,20 +18,22 @@ use crate::{Plan, Residency, ZeroError};
 /// A bucket: unit and number within it.
 type Key = (usize, usize);
 
-/// A reduction under way, whatever its wire type; sums come back in f32.
+/// A reduction under way, whatever its wire type; sums come back flat, in f32.
 trait Flight: Send {
     fn ready(&self) -> bool;
-    fn land(self: Box<Self>) -> Result<Vec<f32>, CommError>;
+    fn land(self: Box<Self>, device: &Device) -> Result<AnyTensor, CommError>;
 }
 
-impl<E: Wire<Wide = f32>> Flight for Pending<Bucket<E>> {
+impl<E: Number> Flight for Pending<Bucket<E>> {
     fn ready(&self) -> bool {
         Self::ready(self)
     }
 
-    fn land(self: Box<Self>) -> Result<Vec<f32>, CommError> {
-        // In place for f32.
-        Ok(self.wait()?.into_vec().into_iter().map(E::widen).collect())
+    fn land(self: Box<Self>, device: &Device) -> Result<AnyTensor, CommError> {
+        let sums = self.wait()?;
+        let elements = sums.len();
+        let sums = tensor(sums, &[elements], device);
+        Ok(if sums.dtype() == Some(Dtype::F32) { sums } else { sums.cast(FloatDType::F32) })
     }
 }
 
@@ -39,7 +42,7 @@ pub(super) struct Sums {
     /// What backward gave and nobody summed yet, in f32.
     whole: Vec<Option<AnyTensor>>,
     /// This rank's parts of summed buckets.
-    parts: BTreeMap<Key, Vec<f32>>,
+    parts: BTreeMap<Key, AnyTensor>,
     flying: VecDeque<(Key, Box<dyn Flight>)>,
     order: Vec<usize>,
     /// Units of `order` that this micro-batch has posted.
@@ -107,15 +110,11 @@ impl Sums {
     }
 
     /// Takes in the oldest reduction.
-    fn land(&mut self) -> Result<(), ZeroError> {
+    fn land(&mut self, device: &Device) -> Result<(), ZeroError> {
         let Some((key, flight)) = self.flying.pop_front() else { return Ok(()) };
-        let part = flight.land()?;
-        match self.parts.get_mut(&key) {
-            Some(sum) => sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x),
-            None => {
-                self.parts.insert(key, part);
-            }
-        }
+        let part = flight.land(device)?;
+        let sum = self.parts.remove(&key).filter(|sum| sum.shape() != [0]);
+        self.parts.insert(key, accumulate(sum, part));
         Ok(())
     }
 }
@@ -179,7 +178,7 @@ impl Store {
             while sums.flying.len() >= IN_FLIGHT
                 && (over || !gathers || sums.flying.front().is_some_and(|(_, flight)| flight.ready()))
             {
-                sums.land()?;
+                sums.land(&self.device)?;
             }
             let flight =
                 by_dtype!(self.plan.reduces(unit)[number].dtype, E => self.fly::<E>(sums, unit, number));
@@ -195,6 +194,13 @@ impl Store {
         let payload: Bucket<E> = match &whole[..] {
             // One parameter's rows lie in rank order as they are.
             [Some(only)] if <E as Wire>::DTYPE == Dtype::F32 => shared::<E>(only),
+            _ if !on_host(&self.device) => {
+                let at = |piece: &crate::Piece| {
+                    let position = bucket.pieces.iter().position(|p| p.parameter == piece.parameter);
+                    position.and_then(|p| whole[p].as_ref())
+                };
+                transfer::packed(bucket, at, &self.device)
+            }
             _ => {
                 let values: Vec<_> = whole.iter().map(|w| w.as_ref().map(elements::<f32>)).collect();
                 let at = |piece: &crate::Piece| {
@@ -223,7 +229,7 @@ impl Store {
                 self.post(sums, unit, true)?;
             }
             while !sums.flying.is_empty() {
-                sums.land()?;
+                sums.land(&self.device)?;
             }
         }
         (sums.open, sums.summing) = (false, false);
@@ -256,14 +262,12 @@ impl Store {
         }
         let touched = self.everywhere(sums)?;
         while !sums.flying.is_empty() {
-            sums.land()?;
+            sums.land(&self.device)?;
         }
         let mut entries = Vec::new();
         for ((unit, number), part) in std::mem::take(&mut sums.parts) {
             let bucket = &self.plan.reduces(unit)[number];
             let rank = if bucket.parts() == 1 { 0 } else { self.rank };
-            let elements = part.len();
-            let flat = AnyTensor::from_elements(part, &[elements], &self.device);
             for piece in &bucket.pieces {
                 let own = piece.partition.elements(rank).len();
                 if own == 0 || !touched[piece.parameter] {
@@ -272,7 +276,7 @@ impl Store {
                 let shape = &self.plan.registry().at(piece.parameter).shape;
                 let shape = rows_shape(shape, piece.partition.rows(rank).len());
                 let start = piece.offsets[rank];
-                entries.push((piece.parameter, flat.piece(start..start + own, &shape)));
+                entries.push((piece.parameter, part.piece(start..start + own, &shape)));
             }
         }
         entries.sort_unstable_by_key(|(index, _)| *index);

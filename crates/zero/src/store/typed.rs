@@ -1,21 +1,14 @@
 //! From declared dtypes to Rust's types: the one place where a dtype chooses code.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::tensor::Device;
-use burnish_comm::{Bucket, Wire};
+use burnish_comm::Bucket;
 use burnish_core::{Dtype, Parameter};
-use burnish_ops::{AnyTensor, Scalar};
-use half::{bf16, f16};
+use burnish_ops::AnyTensor;
+pub(crate) use burnish_transit::Number;
 
 use crate::partition::{rows_of, rows_shape};
-
-/// A type of weights and gradients.
-pub(crate) trait Number: Scalar + Wire<Wide = f32> + Default {}
-impl Number for f32 {}
-impl Number for bf16 {}
-impl Number for f16 {}
 
 /// Runs `$body` with `$E` as the type of a dtype that a plan allows.
 macro_rules! by_dtype {
@@ -50,6 +43,9 @@ pub(crate) fn zeros(parameter: &Parameter, device: &Device) -> AnyTensor {
 
 /// A copy of some elements.
 pub(crate) fn cut(value: &AnyTensor, range: Range<usize>, shape: &[usize], device: &Device) -> AnyTensor {
+    if !value.is_on_host() {
+        return value.piece(range, shape);
+    }
     by_dtype!(value.dtype().unwrap_or(Dtype::F32), E => {
         AnyTensor::from_elements(elements::<E>(value)[range].to_vec(), shape, device)
     })
@@ -60,7 +56,7 @@ pub(crate) fn elements<E: Number>(value: &AnyTensor) -> burnish_ops::Elements<E>
     value.elements::<E>().expect("invariant: values have their declared dtype")
 }
 
-/// A value as a bucket, without a copy where it is in host memory.
+/// A value as a bucket, without a copy.
 pub(crate) fn shared<E: Number>(value: &AnyTensor) -> Bucket<E> {
-    Bucket::shared(Arc::new(elements::<E>(value)))
+    burnish_transit::bucket(value).expect("invariant: values have their declared dtype")
 }

@@ -1,0 +1,166 @@
+//! What a bucket holds, out of parameters and back into them: by slices in host memory, by the tensors' device elsewhere.
+
+use std::ops::Range;
+
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burnish_comm::{Bucket, Parts};
+use burnish_core::Dtype;
+use burnish_ops::{AnyTensor, on_host};
+use burnish_transit::{joined, tensors};
+
+use super::typed::{Number, elements, shared};
+use crate::Plan;
+use crate::bucket::{BucketPlan, Piece};
+use crate::partition::rows_shape;
+
+/// Elements of some values, one behind the other.
+pub(super) fn part<E: Number>(pieces: Vec<(AnyTensor, Range<usize>)>, device: &Device) -> Bucket<E> {
+    let all = pieces.iter().map(|(_, range)| range.len()).sum();
+    if on_host(device) || all == 0 {
+        let mut part = Vec::with_capacity(all);
+        for (value, range) in pieces {
+            part.extend_from_slice(&elements::<E>(&value)[range]);
+        }
+        return Bucket::new(part);
+    }
+    let flat = pieces.into_iter().map(|(value, range)| flat(&value, range)).collect();
+    shared(&joined(flat, &[all]))
+}
+
+/// The parameters of a bucket, whole, from every rank's part of it.
+pub(super) fn wholes<E: Number>(
+    plan: &Plan,
+    bucket: &BucketPlan,
+    parts: &Parts<E>,
+    device: &Device,
+) -> Vec<(usize, AnyTensor)> {
+    let there = (!on_host(device)).then(|| tensors(parts, device));
+    let whole = |piece: &Piece| {
+        let shape = rows_shape(&plan.registry().at(piece.parameter).shape, piece.partition.all_rows());
+        let value = match &there {
+            Some(parts) => assembled(piece, parts, &shape),
+            None => AnyTensor::from_elements(bucket.whole(piece, |rank| parts.of(rank)), &shape, device),
+        };
+        (piece.parameter, value)
+    };
+    bucket.pieces.iter().map(whole).collect()
+}
+
+/// One parameter whole, from flat parts.
+fn assembled(piece: &Piece, parts: &[AnyTensor], shape: &[usize]) -> AnyTensor {
+    let of = |(rank, part): (usize, &AnyTensor)| {
+        let start = piece.offsets[rank];
+        flat(part, start..start + piece.partition.elements(rank).len())
+    };
+    joined(parts.iter().enumerate().map(of).collect(), shape)
+}
+
+/// All elements of a bucket of gradients in its order, of f32 tensors on a device; one that is absent counts as zeros.
+pub(super) fn packed<'a, E: Number>(
+    bucket: &BucketPlan,
+    whole: impl Fn(&Piece) -> Option<&'a AnyTensor>,
+    device: &Device,
+) -> Bucket<E> {
+    let mut pieces = Vec::new();
+    for part in 0..bucket.parts() {
+        for piece in &bucket.pieces {
+            let range = piece.partition.elements(part);
+            pieces.push(match whole(piece) {
+                Some(whole) => flat(whole, range),
+                None => AnyTensor::new(Tensor::<1>::zeros([range.len()], (device, DType::F32))),
+            });
+        }
+    }
+    let all = joined(pieces, &[bucket.elements()]);
+    shared(&match <E as burnish_comm::Wire>::DTYPE {
+        Dtype::Bf16 => all.cast(FloatDType::BF16),
+        Dtype::F16 => all.cast(FloatDType::F16),
+        _ => all,
+    })
+}
+
+/// `whole` with other elements in `range`.
+pub(super) fn written<E: Number>(whole: AnyTensor, range: Range<usize>, values: &AnyTensor) -> AnyTensor {
+    if whole.is_on_host() {
+        let values = elements::<E>(values);
+        return whole.edited::<E>(|whole| whole[range].copy_from_slice(&values));
+    }
+    replaced(&whole, range, values)
+}
+
+fn replaced(whole: &AnyTensor, range: Range<usize>, values: &AnyTensor) -> AnyTensor {
+    let shape = whole.shape();
+    let all = shape.iter().product();
+    let (before, after) = (flat(whole, 0..range.start), flat(whole, range.end..all));
+    joined(vec![before, flat(values, 0..range.len()), after], &shape)
+}
+
+fn flat(value: &AnyTensor, range: Range<usize>) -> AnyTensor {
+    let elements = range.len();
+    value.piece(range, &[elements])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Partition;
+    use crate::bucket::{Purpose, fill};
+
+    fn tensor(shape: &[usize], from: usize) -> AnyTensor {
+        let values = (from..).take(shape.iter().product()).map(|i| i as f32).collect();
+        AnyTensor::from_elements(values, shape, &Device::flex())
+    }
+
+    proptest! {
+        /// What tensors do on a device is what slices do on the host.
+        #[test]
+        fn a_device_packs_and_unpacks_as_the_host(
+            world in 1usize..5,
+            shapes in prop::collection::vec(prop::collection::vec(1usize..7, 1..3), 1..5),
+            absent in prop::collection::vec(any::<bool>(), 5),
+        ) {
+            let device = Device::flex();
+            let mut loads = vec![0; world];
+            let items: Vec<_> = shapes
+                .iter()
+                .enumerate()
+                .map(|(i, shape)| (i, Dtype::F32, Partition::balanced(shape, &mut loads)))
+                .collect();
+            let values: Vec<AnyTensor> = shapes.iter().enumerate().map(|(i, s)| tensor(s, 100 * i + 1)).collect();
+            let there: Vec<Option<&AnyTensor>> =
+                values.iter().zip(&absent).map(|(value, absent)| (!absent).then_some(value)).collect();
+            let host: Vec<Option<Vec<f32>>> = there.iter().map(|v| v.map(AnyTensor::to_f32)).collect();
+            for bucket in fill("unit", Purpose::Reduce, 40, items) {
+                let wire = packed::<f32>(&bucket, |piece| there[piece.parameter], &device);
+                let expected: Vec<f32> =
+                    bucket.pack(|piece| host[piece.parameter].as_deref(), Vec::extend_from_slice);
+                prop_assert_eq!(wire.as_slice(), &expected);
+                let mut start = 0;
+                let parts: Vec<AnyTensor> = bucket
+                    .counts()
+                    .into_iter()
+                    .map(|count| {
+                        start += count;
+                        let part = expected[start - count..start].to_vec();
+                        AnyTensor::from_elements(part, &[count], &device)
+                    })
+                    .collect();
+                for piece in &bucket.pieces {
+                    let shape = &shapes[piece.parameter];
+                    let whole = assembled(piece, &parts, shape);
+                    let zeros = vec![0.0; shape.iter().product()];
+                    prop_assert_eq!(&whole.shape(), shape);
+                    prop_assert_eq!(&whole.to_f32(), host[piece.parameter].as_ref().unwrap_or(&zeros));
+                    let range = piece.partition.elements(world - 1);
+                    let rows = tensor(&[range.len()], 7000);
+                    let by_slice = written::<f32>(whole.clone(), range.clone(), &rows);
+                    prop_assert_eq!(replaced(&whole, range, &rows).to_f32(), by_slice.to_f32());
+                }
+            }
+        }
+    }
+}

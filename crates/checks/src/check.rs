@@ -122,6 +122,7 @@ pub fn checks(context: &Context) -> Result<Vec<Check>> {
     all.extend(crate::trl::checks(context).context("cannot list the recorded runs")?);
     all.extend(crate::ranks::checks());
     all.extend(crate::resume::checks());
+    all.extend(crate::nccl::checks());
     all.extend(crate::full::checks());
     all.extend(crate::soak::checks());
     Ok(all)

@@ -8,6 +8,7 @@ pub mod bench;
 mod case;
 mod check;
 mod full;
+mod nccl;
 mod operations;
 mod ranks;
 mod resume;

@@ -106,10 +106,13 @@ impl DeviceTensor {
     /// The address, when everything that was queued before this was made is done.
     fn settled(&self) -> Result<u64, Source> {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Place::Busy { end, pinned } = std::mem::replace(&mut *place, Place::Elsewhere) {
-            let end = future::block_on(end).map_err(|error| Arc::new(error) as Source);
-            *place = Place::Ready(end.and(pinned));
-        }
+        *place = match std::mem::replace(&mut *place, Place::Elsewhere) {
+            Place::Busy { end, pinned } => {
+                let end = future::block_on(end).map_err(|error| Arc::new(error) as Source);
+                Place::Ready(end.and(pinned))
+            }
+            other => other,
+        };
         match &*place {
             Place::Ready(pinned) => pinned.as_ref().map(|pinned| pinned.address).map_err(Clone::clone),
             _ => Err(Arc::new(NoAddress)),

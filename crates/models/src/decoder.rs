@@ -223,11 +223,8 @@ impl Decoder {
 
     pub(crate) fn rotary(&self, positions: &Arc<Vec<u32>>) -> Rotary {
         let length = positions.iter().max().map_or(0, |&p| p as usize + 1);
-        Rotary {
-            table: Arc::new(self.spec.rope.table(length)),
-            positions: positions.clone(),
-            rotary_dim: self.spec.rope.dim,
-        }
+        let rope = &self.spec.rope;
+        Rotary::new(Arc::new(rope.table(length)), positions.clone(), rope.dim)
     }
 }
 

@@ -285,10 +285,6 @@ impl<'a> Decoding<'a> {
             }
         }
         let count = table.len() / rope.dim.max(1);
-        Rotary {
-            table: Arc::new(table),
-            positions: Arc::new((0..count as u32).collect()),
-            rotary_dim: rope.dim,
-        }
+        Rotary::new(Arc::new(table), Arc::new((0..count as u32).collect()), rope.dim)
     }
 }

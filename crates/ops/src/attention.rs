@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::gpu::Angles;
 use crate::{AnyTensor, OpsError};
 
 /// What attention looks like.
@@ -29,15 +30,34 @@ pub struct AttentionShape {
     pub parents: Arc<Vec<Option<usize>>>,
 }
 
-/// A rotary table and each token's position in it.
+/// A rotary table and each token's position in it. Layers share one: a device gets the angles once.
 #[derive(Clone, Debug)]
 pub struct Rotary {
-    /// `[positions, rotary_dim]`: cosines, then sines, the attention factor multiplied in.
-    pub table: Arc<Vec<f32>>,
-    /// `[tokens]`.
-    pub positions: Arc<Vec<u32>>,
-    /// How many dimensions of a head rotate.
-    pub rotary_dim: usize,
+    pub(crate) table: Arc<Vec<f32>>,
+    pub(crate) positions: Arc<Vec<u32>>,
+    pub(crate) rotary_dim: usize,
+    pub(crate) angles: Angles,
+}
+
+impl Rotary {
+    /// Rotates the first `rotary_dim` dimensions of a head.
+    ///
+    /// # Shapes
+    /// - table: `[positions, rotary_dim]`: cosines, then sines, the attention factor multiplied in
+    /// - positions: `[tokens]`
+    #[must_use]
+    pub fn new(table: Arc<Vec<f32>>, positions: Arc<Vec<u32>>, rotary_dim: usize) -> Self {
+        Self { table, positions, rotary_dim, angles: Angles::default() }
+    }
+
+    /// A token's cosines, then its sines: `[rotary_dim]`.
+    ///
+    /// # Panics
+    /// If there is no such token, or its position is outside the table.
+    #[must_use]
+    pub fn of(&self, token: usize) -> &[f32] {
+        &self.table[self.positions[token] as usize * self.rotary_dim..][..self.rotary_dim]
+    }
 }
 
 /// Per-head RMS norms of queries and keys, applied before the rotation.

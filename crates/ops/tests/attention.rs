@@ -73,7 +73,7 @@ fn rotary(&With { rotary_dim, tree, .. }: &With, documents: &[Range<usize>], tok
             positions[token] = (before + position) as u32;
         }
     }
-    Rotary { table: Arc::new(table), positions: Arc::new(positions), rotary_dim }
+    Rotary::new(Arc::new(table), Arc::new(positions), rotary_dim)
 }
 
 fn cases(heads: [usize; 3], documents: &[Range<usize>], tokens: usize) -> Vec<Case> {
@@ -186,8 +186,8 @@ fn naive_peaks(
     let head = |t: usize, i: usize| -> Vec<f64> {
         let x = &qkv[(t * (h + 2 * kv) + i) * d..][..d];
         let Some(r) = rotary else { return x.to_vec() };
-        let half = r.rotary_dim / 2;
-        let angles = &r.table[r.positions[t] as usize * r.rotary_dim..][..r.rotary_dim];
+        let angles = r.of(t);
+        let half = angles.len() / 2;
         let mut y = x.to_vec();
         for i in 0..half {
             let (c, s) = (f64::from(angles[i]), f64::from(angles[half + i]));

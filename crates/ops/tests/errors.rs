@@ -247,9 +247,7 @@ fn attentions() {
     let nested = "attention: document 2 continues 1, which continues another; continue the first of them";
     assert_eq!(tree(vec![None, Some(0), Some(1)]), nested);
 
-    let rotary = |positions: Vec<u32>| {
-        Some(Rotary { table: Arc::new(vec![1.0; 5 * 4]), positions: Arc::new(positions), rotary_dim: 4 })
-    };
+    let rotary = |positions: Vec<u32>| Some(Rotary::new(Arc::new(vec![1.0; 5 * 4]), Arc::new(positions), 4));
     assert_eq!(
         message(attend(&qkv, one(), rotary(vec![0; 5]), None)),
         "attention: `rotary.positions` has shape [5], expected [6]"

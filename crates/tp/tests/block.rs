@@ -132,7 +132,7 @@ impl Block {
         let angle = |i: usize| (i / d) as f32 * 0.3 + (i % (d / 2)) as f32;
         let table = (0..tokens * d).map(|i| if i % d < d / 2 { angle(i).cos() } else { angle(i).sin() });
         let positions: Arc<Vec<u32>> = Arc::new((0..tokens as u32).collect());
-        let rotary = Rotary { table: Arc::new(table.collect()), positions, rotary_dim: d };
+        let rotary = Rotary::new(Arc::new(table.collect()), positions, d);
         let norms = HeadNorm { q: get("q_norm"), k: get("k_norm"), eps: EPS };
         let documents = Arc::new(vec![0..tokens / 2, tokens / 2..tokens]);
         let mixed = attention(&qkv, &shape, &documents, Some(&rotary), Some(&norms))?;

@@ -37,7 +37,7 @@ fn rotary(dim: usize, tree: bool, documents: &[Range<usize>], tokens: usize) -> 
             positions[token] = (before + position) as u32;
         }
     }
-    Rotary { table: Arc::new(table), positions: Arc::new(positions), rotary_dim: dim }
+    Rotary::new(Arc::new(table), Arc::new(positions), dim)
 }
 
 fn case(

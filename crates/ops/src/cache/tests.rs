@@ -43,7 +43,7 @@ fn rotary(positions: &[u32]) -> Rotary {
         let angle = move |i: usize| p as f32 * 0.3f32.powi(i as i32);
         (0..3).map(move |i| angle(i).cos()).chain((0..3).map(move |i| angle(i).sin()))
     });
-    Rotary { table: Arc::new(table.collect()), positions: Arc::new(positions.to_vec()), rotary_dim: 6 }
+    Rotary::new(Arc::new(table.collect()), Arc::new(positions.to_vec()), 6)
 }
 
 /// Rows of `all`, as a tensor.

@@ -8,7 +8,7 @@ mod blocks;
 mod cached;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 
@@ -96,7 +96,12 @@ struct Norms {
     eps: f32,
 }
 
+/// The rotations of a row of tokens on the device that first asked for them, for all layers that share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Angles(Arc<OnceLock<Turn>>);
+
 /// A rotation of each token: `[tokens, 1, rotary_dim / 2]`.
+#[derive(Clone, Debug)]
 struct Turn {
     cos: Tensor<3>,
     sin: Tensor<3>,
@@ -104,6 +109,14 @@ struct Turn {
 }
 
 impl Turn {
+    fn of(r: &Rotary, tokens: usize, device: &Device, dtype: DType) -> Self {
+        let turn = r.angles.0.get_or_init(|| Self::new(r, tokens, device, dtype));
+        if turn.cos.device() == *device && turn.cos.dtype() == dtype {
+            return turn.clone();
+        }
+        Self::new(r, tokens, device, dtype)
+    }
+
     fn new(r: &Rotary, tokens: usize, device: &Device, dtype: DType) -> Self {
         let half = r.rotary_dim / 2;
         let of = |from: usize| {
@@ -164,7 +177,7 @@ impl Body {
         };
         Ok(Self {
             low: ints(blocks.low.clone(), device),
-            turn: rotary.map(|r| Turn::new(r, tokens, device, wide)),
+            turn: rotary.map(|r| Turn::of(r, tokens, device, wide)),
             shape: shape.clone(),
             blocks,
             norms,

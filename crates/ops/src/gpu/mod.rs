@@ -13,7 +13,7 @@ mod norm;
 mod product;
 mod update;
 
-pub(crate) use attention::{Past, attend_cached};
+pub(crate) use attention::{Angles, Past, attend_cached};
 pub use attention::{attention, attention_with_peaks};
 pub use dropout::mask as dropout_mask;
 pub use embedding::{embedding, select_rows};

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use burn::tensor::{Distribution, FloatDType, Tensor};
+use burnish_device::Kind;
 use burnish_ops::{AnyTensor, AttentionShape, attention};
 
 use super::{Bench, Measured, median};
 use crate::Context;
 
-pub(super) fn benches(quick: bool) -> Vec<Bench> {
-    let lengths: &[usize] = if quick { &[128] } else { &[2048, 8192] };
+pub(super) fn benches(context: &Context) -> Vec<Bench> {
+    let lengths: &[usize] = if context.quick { &[128] } else { &[2048, 8192] };
+    // Elsewhere activations are f32.
+    let dtype = if context.kind == Kind::Cuda { "bf16" } else { "f32" };
     let bench = |&length: &usize| -> Bench {
-        let name = format!("attention, rows of {length}, 16 heads of 128, bf16");
+        let name = format!("attention, rows of {length}, 16 heads of 128, {dtype}");
         let named = name.clone();
         (name, Box::new(move |context| measure(context, &named, length)))
     };
@@ -35,7 +38,8 @@ fn measure(context: &Context, name: &str, length: usize) -> Result<Measured> {
     let documents = Arc::new((0..rows).map(|row| row * length..(row + 1) * length).collect());
     let width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
     let qkv = Tensor::<2>::random([tokens, width], Distribution::Normal(0.0, 1.0), device);
-    let qkv = AnyTensor::new(qkv).cast(FloatDType::BF16);
+    let dtype = if context.kind == Kind::Cuda { FloatDType::BF16 } else { FloatDType::F32 };
+    let qkv = AnyTensor::new(qkv).cast(dtype);
     let seconds = median(device, if context.quick { 2 } else { 5 }, || {
         let qkv = qkv.leaf();
         let out = attention(&qkv, &shape, &documents, None, None)?;

@@ -138,7 +138,7 @@ pub fn run(
     say: &mut dyn FnMut(&Measured) -> std::io::Result<()>,
 ) -> Result<usize> {
     let mut all: Vec<Bench> = head::benches(context.quick);
-    all.extend(attention::benches(context.quick));
+    all.extend(attention::benches(context));
     all.extend(train::benches(context.quick));
     let mut ran = 0;
     for (name, bench) in all.into_iter().filter(|(name, _)| only.is_none_or(|part| name.contains(part))) {

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use burn::tensor::{Device, FloatDType};
 use burnish_comm::{Bucket, CommError, Op, Pending, Reduction, Wire};
 use burnish_core::Dtype;
-use burnish_ops::{AnyTensor, accumulate, on_host};
+use burnish_ops::{AnyTensor, accumulate};
 use burnish_optim::{Gradients, Reduced};
 use burnish_transit::tensor;
 
-use super::typed::{Number, by_dtype, elements, shared};
+use super::typed::{Number, by_dtype, shared};
 use super::{Store, transfer};
 use crate::partition::rows_shape;
 use crate::plan::IN_FLIGHT;
@@ -119,15 +119,6 @@ impl Sums {
     }
 }
 
-/// Appends f32 values in the wire's type.
-fn append<E: Number>(out: &mut Vec<E>, values: &[f32]) {
-    if <E as Wire>::DTYPE == Dtype::F32 {
-        out.extend_from_slice(bytemuck::cast_slice(values));
-    } else {
-        out.extend(values.iter().map(|&x| E::narrow(x)));
-    }
-}
-
 impl Store {
     /// Adds a gradient; posts the units that are complete with it.
     pub(super) fn add(&self, index: usize, gradient: AnyTensor) -> Result<(), ZeroError> {
@@ -194,21 +185,7 @@ impl Store {
         let payload: Bucket<E> = match &whole[..] {
             // One parameter's rows lie in rank order as they are.
             [Some(only)] if <E as Wire>::DTYPE == Dtype::F32 => shared::<E>(only),
-            _ if !on_host(&self.device) => {
-                let at = |piece: &crate::Piece| {
-                    let position = bucket.pieces.iter().position(|p| p.parameter == piece.parameter);
-                    position.and_then(|p| whole[p].as_ref())
-                };
-                transfer::packed(bucket, at, &self.device)
-            }
-            _ => {
-                let values: Vec<_> = whole.iter().map(|w| w.as_ref().map(elements::<f32>)).collect();
-                let at = |piece: &crate::Piece| {
-                    let position = bucket.pieces.iter().position(|p| p.parameter == piece.parameter);
-                    position.and_then(|p| values[p].as_deref())
-                };
-                Bucket::new(bucket.pack(at, append::<E>))
-            }
+            _ => transfer::gradients(bucket, &whole, &self.device),
         };
         drop(whole);
         match self.plan.sum_of(bucket) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor};
-use burnish_comm::{Bucket, Parts};
+use burnish_comm::{Bucket, Parts, Wire};
 use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, on_host};
 use burnish_transit::{joined, tensors};
@@ -55,24 +55,47 @@ fn assembled(piece: &Piece, parts: &[AnyTensor], shape: &[usize]) -> AnyTensor {
     joined(parts.iter().enumerate().map(of).collect(), shape)
 }
 
-/// All elements of a bucket of gradients in its order, of f32 tensors on a device; one that is absent counts as zeros.
-pub(super) fn packed<'a, E: Number>(
+/// The gradients `whole` of a bucket's pieces, in f32, in the bucket's order and the wire's type; one that is absent
+/// counts as zeros.
+pub(super) fn gradients<E: Number>(
     bucket: &BucketPlan,
-    whole: impl Fn(&Piece) -> Option<&'a AnyTensor>,
+    whole: &[Option<AnyTensor>],
     device: &Device,
 ) -> Bucket<E> {
+    if !on_host(device) {
+        return packed(bucket, whole, device);
+    }
+    let values: Vec<_> = whole.iter().map(|w| w.as_ref().map(elements::<f32>)).collect();
+    let at = |piece: &Piece| {
+        let position = bucket.pieces.iter().position(|p| p.parameter == piece.parameter);
+        position.and_then(|p| values[p].as_deref())
+    };
+    Bucket::new(bucket.pack(at, append::<E>))
+}
+
+/// Appends f32 values in the wire's type.
+fn append<E: Number>(out: &mut Vec<E>, values: &[f32]) {
+    if <E as Wire>::DTYPE == Dtype::F32 {
+        out.extend_from_slice(bytemuck::cast_slice(values));
+    } else {
+        out.extend(values.iter().map(|&x| E::narrow(x)));
+    }
+}
+
+/// [`gradients`] that lie on a device.
+fn packed<E: Number>(bucket: &BucketPlan, whole: &[Option<AnyTensor>], device: &Device) -> Bucket<E> {
     let mut pieces = Vec::new();
     for part in 0..bucket.parts() {
-        for piece in &bucket.pieces {
+        for (piece, whole) in bucket.pieces.iter().zip(whole) {
             let range = piece.partition.elements(part);
-            pieces.push(match whole(piece) {
+            pieces.push(match whole {
                 Some(whole) => flat(whole, range),
                 None => AnyTensor::new(Tensor::<1>::zeros([range.len()], (device, DType::F32))),
             });
         }
     }
     let all = joined(pieces, &[bucket.elements()]);
-    shared(&match <E as burnish_comm::Wire>::DTYPE {
+    shared(&match <E as Wire>::DTYPE {
         Dtype::Bf16 => all.cast(FloatDType::BF16),
         Dtype::F16 => all.cast(FloatDType::F16),
         _ => all,
@@ -131,14 +154,18 @@ mod tests {
                 .map(|(i, shape)| (i, Dtype::F32, Partition::balanced(shape, &mut loads)))
                 .collect();
             let values: Vec<AnyTensor> = shapes.iter().enumerate().map(|(i, s)| tensor(s, 100 * i + 1)).collect();
-            let there: Vec<Option<&AnyTensor>> =
-                values.iter().zip(&absent).map(|(value, absent)| (!absent).then_some(value)).collect();
-            let host: Vec<Option<Vec<f32>>> = there.iter().map(|v| v.map(AnyTensor::to_f32)).collect();
+            let there: Vec<Option<AnyTensor>> =
+                values.into_iter().zip(&absent).map(|(value, absent)| (!absent).then_some(value)).collect();
+            let host: Vec<Option<Vec<f32>>> =
+                there.iter().map(|v| v.as_ref().map(AnyTensor::to_f32)).collect();
             for bucket in fill("unit", Purpose::Reduce, 40, items) {
-                let wire = packed::<f32>(&bucket, |piece| there[piece.parameter], &device);
+                let whole: Vec<_> = bucket.pieces.iter().map(|p| there[p.parameter].clone()).collect();
+                let wire = packed::<f32>(&bucket, &whole, &device);
                 let expected: Vec<f32> =
                     bucket.pack(|piece| host[piece.parameter].as_deref(), Vec::extend_from_slice);
                 prop_assert_eq!(wire.as_slice(), &expected);
+                let by_slice = gradients::<f32>(&bucket, &whole, &device);
+                prop_assert_eq!(by_slice.as_slice(), &expected);
                 let mut start = 0;
                 let parts: Vec<AnyTensor> = bucket
                     .counts()

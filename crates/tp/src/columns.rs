@@ -7,7 +7,7 @@ use burnish_transit::{bucket, tensors};
 
 use crate::Tp;
 use crate::handle::{expect_f32, expect_shape, zeros};
-use crate::select::{matrix, select, shaped};
+use crate::select::{lines, matrix, select, shaped};
 use crate::split::Split;
 
 impl Tp {
@@ -168,11 +168,8 @@ fn numbers(split: &Split, rank: usize, primary: bool) -> Vec<Option<usize>> {
 
 /// Where each of all columns is among those of `ranks`, side by side; of what several have, the last one's.
 fn places(split: &Split, ranks: Range<usize>) -> Vec<Option<usize>> {
-    let mut columns = vec![None; split.length()];
-    for (at, column) in ranks.flat_map(|rank| split.pieces(rank)).cloned().flatten().enumerate() {
-        columns[column] = Some(at);
-    }
-    columns
+    let columns = ranks.flat_map(|rank| split.pieces(rank)).cloned().flatten().enumerate();
+    lines(split.length(), columns.map(|(at, column)| (column, at)))
 }
 
 fn values(x: &AnyTensor) -> Elements<f32> {

@@ -7,7 +7,7 @@ use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, Elements, on_host};
 use burnish_transit::{bucket, joined, tensor};
 
-use crate::select::{matrix, select, shaped};
+use crate::select::{lines, matrix, select, shaped};
 use crate::{Gradient, Placement, Split, Tp, TpError};
 
 /// Elements of one all-reduce of [`Tp::sum_partial`], unless a gradient is larger by itself: 32 MiB.
@@ -266,10 +266,7 @@ impl Wired {
     /// [`Self::pack`] of a gradient on a device, as a flat tensor there.
     fn taken(&self, gradient: &AnyTensor) -> AnyTensor {
         let Some(local) = &self.local else { return shaped(matrix(gradient, self.row), &[self.elements()]) };
-        let mut lines = vec![None; self.rows];
-        for &(at, here) in local {
-            lines[at] = Some(here);
-        }
+        let lines = lines(self.rows, local.iter().copied());
         shaped(select(vec![matrix(gradient, self.row)], 0, &lines), &[self.elements()])
     }
 

@@ -26,6 +26,16 @@ pub(crate) fn select(mut matrices: Vec<Tensor<2>>, dim: usize, lines: &[Option<u
     together(matrices, dim).select(dim, numbers)
 }
 
+/// `count` lines for [`select`], of which `taken` says (which, from where); the others are zeros. Of what is named several
+/// times, the last.
+pub(crate) fn lines(count: usize, taken: impl IntoIterator<Item = (usize, usize)>) -> Vec<Option<usize>> {
+    let mut lines = vec![None; count];
+    for (line, from) in taken {
+        lines[line] = Some(from);
+    }
+    lines
+}
+
 fn together(mut matrices: Vec<Tensor<2>>, dim: usize) -> Tensor<2> {
     if matrices.len() == 1 { matrices.remove(0) } else { Tensor::cat(matrices, dim) }
 }

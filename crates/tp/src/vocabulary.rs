@@ -8,7 +8,7 @@ use burnish_ops::{AnyTensor, BackwardFn, EmbeddingLowRank, OpsError, apply, embe
 use crate::Tp;
 use crate::conjugates::output;
 use crate::handle::expect_f32;
-use crate::select::{matrix, select, shaped};
+use crate::select::{lines, matrix, select, shaped};
 
 /// The tokens whose ids lie in a range of the vocabulary.
 ///
@@ -113,10 +113,7 @@ impl Tp {
 fn among(found: &AnyTensor, rows: &[usize], tokens: usize, hidden: usize) -> AnyTensor {
     let shape = [tokens, hidden];
     if !found.is_on_host() {
-        let mut lines = vec![None; tokens];
-        for (at, &row) in rows.iter().enumerate() {
-            lines[row] = Some(at);
-        }
+        let lines = lines(tokens, rows.iter().enumerate().map(|(at, &row)| (row, at)));
         return shaped(select(vec![matrix(found, hidden)], 0, &lines), &shape);
     }
     let mut all = vec![0.0; tokens * hidden];

@@ -9,7 +9,7 @@ use burnish_transit::{bucket, tensor, tensors};
 use half::bf16;
 
 use crate::check::LeftOut;
-use crate::run::{Short, compare};
+use crate::ranks::{against_one, full, lora};
 use crate::{Check, Context};
 
 pub(crate) fn checks() -> Vec<Check> {
@@ -17,8 +17,8 @@ pub(crate) fn checks() -> Vec<Check> {
         Check::new("nccl", "the transports' suite", suite),
         Check::new("nccl", "tensors as they were uploaded", |context| travel(context, false)),
         Check::new("nccl", "tensors that kernels still write", |context| travel(context, true)),
-        run("stage 3, full", &["--zero_stage=3", "--stage3_param_persistence_threshold=0"]),
-        run("stage 2, LoRA", &["--zero_stage=2", "--use_peft=true", "--lora_r=4"]),
+        run("stage 3, full", full(&[]), &["--zero_stage=3", "--stage3_param_persistence_threshold=0"]),
+        run("stage 2, LoRA", lora(&[]), &["--zero_stage=2"]),
     ]
 }
 
@@ -44,14 +44,15 @@ fn worlds(_: &Context) -> Result<Vec<World>> {
 }
 
 fn suite(context: &Context) -> Result<String> {
-    let mut passed = 0;
+    let mut ranks = 0;
     for check in conformance::checks() {
-        for result in local::run_worlds(worlds(context)?, |world| check.run(world)) {
+        let worlds = worlds(context)?;
+        ranks = worlds.len();
+        for result in local::run_worlds(worlds, |world| check.run(world)) {
             result??;
         }
-        passed += 1;
     }
-    Ok(format!("{passed} checks, {} ranks", worlds(context)?.len()))
+    Ok(format!("{} checks, {ranks} ranks", conformance::checks().len()))
 }
 
 /// Rounds of collectives over tensors, in memory that is taken and given back all the time.
@@ -124,28 +125,14 @@ fn same(what: &str, got: &AnyTensor, expected: f32) -> Result<()> {
 }
 
 /// A run with a GPU for each rank, against one rank.
-fn run(name: &str, more: &'static [&'static str]) -> Check {
+fn run(name: &str, common: Vec<String>, several: &[&str]) -> Check {
+    let several = full(several);
     Check::new("nccl", name, move |context: &Context| {
         let worlds = worlds(context)?;
         let size = worlds.len();
         if size == 1 {
             return Err(LeftOut("one GPU".to_owned()).into());
         }
-        let fixtures = context.fixtures()?;
-        let folder = tempfile::tempdir()?;
-        let (model, data) = (fixtures.join("models/llama"), fixtures.join("data/prompt_completion.jsonl"));
-        let on = |ranks: &Ranks, each: usize| {
-            let rows = [
-                format!("--global_batch_size={}", 2 * size),
-                format!("--per_device_train_batch_size={each}"),
-            ];
-            let more = more.iter().map(|&word| word.to_owned()).chain(rows).collect();
-            Short { model: &model, data: &data, output: &folder.path().join("out"), steps: 4, more }
-                .on(ranks, &context.device)
-        };
-        let (one, many) = (on(&Ranks::alone(), 2)?, on(&Ranks::Gpus(worlds), 1)?);
-        let bound = context.tolerance().run;
-        let worst = compare(&many.records, &one.records, &["loss", "grad_norm"], bound)?;
-        Ok(format!("{worst:.1e} from one rank on {size} GPUs, bound {bound:.0e}"))
+        against_one(context, 4 * size, false, &common, (&several, &Ranks::Gpus(worlds)))
     })
 }

@@ -1,20 +1,21 @@
 //! Ranks as threads that share the device: every stage, tensor parallelism, adapters, both dtypes.
 
-use burnish_trainers::{Ranks, Sft};
+use anyhow::Result;
+use burnish_trainers::Ranks;
 
-use crate::run::{Short, compare, run};
+use crate::run::{Short, compare};
 use crate::widened::Widened;
 use crate::{Check, Context};
 
 const KEYS: [&str; 2] = ["loss", "grad_norm"];
 
-fn lora(more: &[&str]) -> Vec<String> {
+pub(crate) fn lora(more: &[&str]) -> Vec<String> {
     let mut all = vec!["--use_peft=true", "--lora_r=4", "--lora_alpha=8", "--lora_dropout=0.1"];
     all.extend(more);
     all.into_iter().map(str::to_owned).collect()
 }
 
-fn full(more: &[&str]) -> Vec<String> {
+pub(crate) fn full(more: &[&str]) -> Vec<String> {
     more.iter().map(|&word| word.to_owned()).collect()
 }
 
@@ -26,34 +27,41 @@ fn check(name: &str, ranks: usize, common: Vec<String>, several: &[&str]) -> Che
         if half {
             context.has_half()?;
         }
-        let fixtures = context.fixtures()?;
-        let folder = tempfile::tempdir()?;
-        let stored = fixtures.join("models/llama");
-        let wide = if half { None } else { Some(Widened::of(&stored)?) };
-        let model = wide.as_ref().map_or(stored, Widened::path);
-        let short = |more: Vec<String>| {
-            Short {
-                model: &model,
-                data: &fixtures.join("data/prompt_completion.jsonl"),
-                output: &folder.path().join("out"),
-                steps: 4,
-                more,
-            }
-            .words()
-        };
-        let with = |more: &[String]| {
-            let mut all = common.clone();
-            all.push("--global_batch_size=4".to_owned());
-            all.extend(more.iter().cloned());
-            all
-        };
-        let one = run::<Sft>(short(with(&[])), &Ranks::alone(), &context.device)?;
-        let many = [&several[..], &["--per_device_train_batch_size=1".to_owned()]].concat();
-        let many = run::<Sft>(short(with(&many)), &Ranks::threads(ranks), &context.device)?;
-        let bound = if half { context.tolerance().half_run } else { context.tolerance().run };
-        let worst = compare(&many.records, &one.records, &KEYS, bound)?;
-        Ok(format!("{worst:.1e} from one rank over {} steps, bound {bound:.0e}", one.records.len()))
+        against_one(context, 4, half, &common, (&several, &Ranks::threads(ranks)))
     })
+}
+
+/// A run of steps of `rows` rows on `ranks`, with these options of theirs, against the same on one rank.
+pub(crate) fn against_one(
+    context: &Context,
+    rows: usize,
+    half: bool,
+    common: &[String],
+    (several, ranks): (&[String], &Ranks),
+) -> Result<String> {
+    let fixtures = context.fixtures()?;
+    let folder = tempfile::tempdir()?;
+    let stored = fixtures.join("models/llama");
+    let wide = if half { None } else { Some(Widened::of(&stored)?) };
+    let model = wide.as_ref().map_or(stored, Widened::path);
+    let on = |more: &[String], ranks: &Ranks| {
+        let mut all = common.to_vec();
+        all.push(format!("--global_batch_size={rows}"));
+        all.extend(more.iter().cloned());
+        Short {
+            model: &model,
+            data: &fixtures.join("data/prompt_completion.jsonl"),
+            output: &folder.path().join("out"),
+            steps: 4,
+            more: all,
+        }
+        .on(ranks, &context.device)
+    };
+    let one = on(&[], &Ranks::alone())?;
+    let many = on(&[several, &["--per_device_train_batch_size=1".to_owned()]].concat(), ranks)?;
+    let bound = if half { context.tolerance().half_run } else { context.tolerance().run };
+    let worst = compare(&many.records, &one.records, &KEYS, bound)?;
+    Ok(format!("{worst:.1e} from one rank over {} steps, bound {bound:.0e}", one.records.len()))
 }
 
 pub(crate) fn checks() -> Vec<Check> {

@@ -13,16 +13,17 @@ use crate::Context;
 pub(super) fn benches(context: &Context) -> Vec<Bench> {
     let lengths: &[usize] = if context.quick { &[128] } else { &[2048, 8192] };
     // Elsewhere activations are f32.
-    let dtype = if context.kind == Kind::Cuda { "bf16" } else { "f32" };
+    let (label, dtype) =
+        if context.kind == Kind::Cuda { ("bf16", FloatDType::BF16) } else { ("f32", FloatDType::F32) };
     let bench = |&length: &usize| -> Bench {
-        let name = format!("attention, rows of {length}, 16 heads of 128, {dtype}");
+        let name = format!("attention, rows of {length}, 16 heads of 128, {label}");
         let named = name.clone();
-        (name, Box::new(move |context| measure(context, &named, length)))
+        (name, Box::new(move |context| measure(context, &named, length, dtype)))
     };
     lengths.iter().map(bench).collect()
 }
 
-fn measure(context: &Context, name: &str, length: usize) -> Result<Measured> {
+fn measure(context: &Context, name: &str, length: usize, dtype: FloatDType) -> Result<Measured> {
     let device = &context.device;
     let rows = if context.quick { 1 } else { 16_384 / length };
     let tokens = rows * length;
@@ -38,7 +39,6 @@ fn measure(context: &Context, name: &str, length: usize) -> Result<Measured> {
     let documents = Arc::new((0..rows).map(|row| row * length..(row + 1) * length).collect());
     let width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
     let qkv = Tensor::<2>::random([tokens, width], Distribution::Normal(0.0, 1.0), device);
-    let dtype = if context.kind == Kind::Cuda { FloatDType::BF16 } else { FloatDType::F32 };
     let qkv = AnyTensor::new(qkv).cast(dtype);
     let seconds = median(device, if context.quick { 2 } else { 5 }, || {
         let qkv = qkv.leaf();

@@ -45,16 +45,9 @@ pub(crate) struct DeviceTensor {
 type Source = Arc<dyn Error + Send + Sync>;
 
 /// Memory that nobody but CubeCL gets at.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("its memory has no addresses, as only CUDA's has")]
 struct NoAddress;
-
-impl fmt::Display for NoAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("its memory has no addresses, as only CUDA's has")
-    }
-}
-
-impl Error for NoAddress {}
 
 /// Where the memory is for queues that CubeCL does not know.
 enum Place {

@@ -7,6 +7,29 @@ use anyhow::Result;
 use crate::step::{self, cargo};
 use crate::tidy;
 
+/// The crates with the features `flex`, `cuda` and `wgpu`.
+const COMPUTING: [&str; 10] = [
+    "burnish-ops",
+    "burnish-losses",
+    "burnish-optim",
+    "burnish-peft",
+    "burnish-tensor-comm",
+    "burnish-tp",
+    "burnish-zero",
+    "burnish-models",
+    "burnish-trainers",
+    "burnish-cli",
+];
+
+/// Every crate that computes, without a backend: what a dependent starts from who picks one.
+fn without_backends() -> Vec<&'static str> {
+    let mut words = vec!["check", "--no-default-features"];
+    for package in COMPUTING {
+        words.extend(["-p", package]);
+    }
+    words
+}
+
 /// Runs the parts, quick ones first, and returns whether all passed.
 fn parts(root: &Path, cuda: bool) -> Result<Vec<&'static str>> {
     let mut failed = Vec::new();
@@ -21,6 +44,7 @@ fn parts(root: &Path, cuda: bool) -> Result<Vec<&'static str>> {
     note("lints", step::run("lints", &mut clippy)?);
     let mut doc = cargo(root, &["doc", "--workspace", "--no-deps"]);
     note("documentation", step::run("documentation", doc.env("RUSTDOCFLAGS", "-D warnings"))?);
+    note("no backend", step::run("no backend", &mut cargo(root, &without_backends()))?);
     if cuda {
         // Neither CUDA nor LLVM is needed (vendor/README.md); linking takes longer and is the bundle's.
         let features = "burnish-cli/cuda,burnish-checks/cuda";

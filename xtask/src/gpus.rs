@@ -1,4 +1,4 @@
-//! Which NVIDIA GPUs there are, as far as files tell: nothing of CUDA is loaded.
+//! Detection of NVIDIA GPUs from device files; nothing of CUDA is loaded.
 
 use std::path::{Path, PathBuf};
 

@@ -3,12 +3,15 @@
 mod bench;
 mod check;
 mod example;
+mod example_programs;
 mod gpu_bundle;
 mod gpus;
 mod mpi;
 mod nccl;
 mod options_page;
 mod overfit;
+mod publish;
+mod readme_pages;
 mod step;
 mod test;
 mod tidy;
@@ -40,7 +43,7 @@ enum Task {
         #[arg(long)]
         no_cuda: bool,
     },
-    /// Run every test and close with a line `N passed, N failed`.
+    /// Run every test, and the programs of examples/rust, and close with a line `N passed, N failed`.
     Test {
         /// Arguments for `cargo test`, such as `-p burnish-peft` or a test's name.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -72,8 +75,17 @@ enum Task {
         #[arg(long)]
         output: Option<PathBuf>,
     },
-    /// Write docs/options.md from the options' table.
+    /// Write docs/options.md from the options' table, and each crate's README.md from its first page.
     Docs,
+    /// Pack every crate that goes to the registry, in order, and look at what is in the packages.
+    Publish {
+        /// Publish nothing; publishing itself is `cargo publish --workspace`.
+        #[arg(long, required = true)]
+        dry_run: bool,
+        /// Ask the registry which of the names are taken.
+        #[arg(long)]
+        names: bool,
+    },
     /// Write the example's data files.
     ExampleData,
 }
@@ -105,7 +117,11 @@ fn main() -> Result<ExitCode> {
             }
         },
         Task::GpuBundle { output } => gpu_bundle::run(&root, output).map(|_| true)?,
-        Task::Docs => options_page::write(&root).map(|()| true)?,
+        Task::Docs => {
+            readme_pages::write(&root, &tidy::packages(&root)?)?;
+            options_page::write(&root).map(|()| true)?
+        }
+        Task::Publish { dry_run: _, names } => publish::run(&root, names)?,
         Task::ExampleData => example::write(&root).map(|()| true)?,
     };
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::step::cargo;
+use crate::step::built;
 use crate::test::Tally;
 
 /// The program whose processes are the ranks: an example of burnish-comm.
@@ -96,7 +96,7 @@ pub(crate) fn run(root: &Path) -> Result<Tally> {
     if !here() {
         bail!("mpirun is not here: the jobs need Open MPI (Debian: apt-get install openmpi-bin)");
     }
-    let program = build(root)?;
+    let program = built(root, &["--workspace", "--example", PROGRAM], PROGRAM)?;
     let folders = Folders::new()?;
     let hosts = match Hosts::up(&folders) {
         Ok(hosts) => Some(hosts),
@@ -124,7 +124,7 @@ pub(crate) fn run(root: &Path) -> Result<Tally> {
 /// # Errors
 /// If the program cannot be built or a job cannot be started.
 pub(crate) fn bench(root: &Path) -> Result<bool> {
-    let program = build(root)?;
+    let program = built(root, &["--workspace", "--example", PROGRAM], PROGRAM)?;
     let folders = Folders::new()?;
     let mut passed = true;
     for ranks in [2, 4] {
@@ -132,30 +132,6 @@ pub(crate) fn bench(root: &Path) -> Result<bool> {
         passed &= command.arg(&program).arg("bench").status().context("cannot run mpirun")?.success();
     }
     Ok(passed)
-}
-
-/// Builds the program, and gives its path.
-fn build(root: &Path) -> Result<PathBuf> {
-    let arguments = [
-        "build",
-        "-q",
-        "-p",
-        "burnish-comm",
-        "--example",
-        PROGRAM,
-        "--message-format",
-        "json-render-diagnostics",
-    ];
-    let output =
-        cargo(root, &arguments).stderr(Stdio::inherit()).output().context("cannot run cargo build")?;
-    if !output.status.success() {
-        bail!("the example {PROGRAM} of burnish-comm does not build");
-    }
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let built = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let mine = |message: &serde_json::Value| message["target"]["name"] == PROGRAM;
-    let path = built.filter(mine).find_map(|message| message["executable"].as_str().map(PathBuf::from));
-    path.with_context(|| format!("cargo build names no executable for the example {PROGRAM}"))
 }
 
 /// Runs one job and says how it went.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::step::cargo;
+use crate::step::built;
 use crate::test::Tally;
 
 /// The program whose processes or threads are the ranks: an example of burnish-comm.
@@ -131,7 +131,8 @@ pub(crate) fn run(root: &Path) -> Result<Tally> {
     if !here() {
         bail!("the jobs need Linux");
     }
-    let program = built(root, &["-p", "burnish-comm", "--features", "cuda", "--example", PROGRAM], PROGRAM)?;
+    let words = ["--workspace", "--features", "burnish-comm/cuda", "--example", PROGRAM];
+    let program = built(root, &words, PROGRAM)?;
     let place = Place::new(&built(root, &["-p", FAKE], "fake_cuda")?)?;
     let mut tally = Tally::default();
     let mut note = |passed: bool| if passed { tally.passed += 1 } else { tally.failed += 1 };
@@ -152,22 +153,6 @@ pub(crate) fn run(root: &Path) -> Result<Tally> {
     // Ranks that never came together, on purpose, leave what they met in.
     println!("== nccl: {} meetings were left behind by failures", left.len());
     Ok(tally)
-}
-
-/// Builds a target and gives its file.
-fn built(root: &Path, words: &[&str], target: &str) -> Result<PathBuf> {
-    let mut command = cargo(root, &["build", "-q", "--message-format", "json-render-diagnostics"]);
-    let output = command.args(words).stderr(Stdio::inherit()).output().context("cannot run cargo build")?;
-    if !output.status.success() {
-        bail!("{target} does not build");
-    }
-    let messages = String::from_utf8_lossy(&output.stdout);
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let mut files = messages.filter(|message| message["target"]["name"] == target).filter_map(|message| {
-        let file = message["executable"].as_str().or_else(|| message["filenames"][0].as_str());
-        file.map(PathBuf::from)
-    });
-    files.next().with_context(|| format!("cargo build names no file for {target}"))
 }
 
 /// Folders of the jobs, removed with everything in them.

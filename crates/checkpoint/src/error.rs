@@ -1,10 +1,10 @@
-//! What can be wrong with a checkpoint or its folder.
+//! Errors of checkpoints and their folders.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burnish_core::Dtype;
-use burnish_store::StoreError;
+use burnish_weight_files::WeightFileError;
 
 /// Training state that cannot be saved or resumed.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +12,7 @@ use burnish_store::StoreError;
 pub enum CheckpointError {
     /// A file that cannot be read or written.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] WeightFileError),
     /// A checkpoint that is not what was written.
     #[error("`{}` cannot be resumed from: {damage}{}", path.display(), suggest(previous))]
     Damaged {
@@ -221,7 +221,7 @@ impl CheckpointError {
     }
 
     /// Whether the checkpoint itself is at fault (not the caller, not the disk).
-    pub(crate) fn is_damage(&self) -> bool {
+    pub fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. })
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use burnish_core::Dtype;
-use burnish_store::Piece;
+use burnish_weight_files::Piece;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The format that this crate writes; it reads all versions up to it.
 ///
 /// 1: one writer; a checksum per block and per file. 2: blocks of many ranks at a byte of their file; files are summed in
-/// pieces and leaves ([`burnish_store::LEAF`]).
+/// pieces and leaves ([`burnish_weight_files::LEAF`]).
 pub(crate) const VERSION: u32 = 2;
 /// Its place in a checkpoint.
 pub(crate) const FILE: &str = "state/index.json";

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use burnish_store::{LEAF, StoreError, leaf_sum, read_at};
+use burnish_weight_files::{LEAF, WeightFileError, leaf_sum, read_at};
 
 use crate::index::{Chunk, FileSum, sum};
 use crate::resume::newest_complete;
@@ -37,7 +37,7 @@ impl Checkpoint {
     /// once.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`verify`](Self::verify).
     pub fn verify_share(&self, rank: usize, ranks: usize) -> Result<(), CheckpointError> {
         self.verify_share_alone(rank, ranks).map_err(|e| Self::suggesting(&self.path, e))
     }
@@ -69,7 +69,7 @@ impl Checkpoint {
 
     fn sum_file(&self, name: &str) -> Result<String, CheckpointError> {
         let path = self.path.join(name);
-        let failed = |source| StoreError::Io { action: "read", path: path.clone(), source };
+        let failed = |source| WeightFileError::Io { action: "read", path: path.clone(), source };
         let mut hasher = blake3::Hasher::new();
         let mut file = File::open(&path).map_err(failed)?;
         hasher.update_reader(&mut file).map_err(failed)?;
@@ -105,7 +105,7 @@ impl Checkpoint {
                 let got = fs::metadata(&path).map_or(0, |m| m.len());
                 CheckpointError::damaged(&self.path, Damage::Size { file: name.to_owned(), expected, got })
             }
-            _ => StoreError::Io { action: "read", path: path.clone(), source }.into(),
+            _ => WeightFileError::Io { action: "read", path: path.clone(), source }.into(),
         };
         let file = {
             let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,7 +134,7 @@ impl Checkpoint {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        let overlapping = |p: &&burnish_store::Piece| p.start < range.end && range.start < p.end;
+        let overlapping = |p: &&burnish_weight_files::Piece| p.start < range.end && range.start < p.end;
         let pieces: Vec<_> = written.pieces.iter().filter(overlapping).collect();
         let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else {
             return Err(CheckpointError::damaged(
@@ -178,7 +178,7 @@ impl Checkpoint {
     /// A block of version 1, which has a checksum of its own.
     pub(crate) fn block(&self, chunk: &Chunk, bytes: usize) -> Result<Vec<u8>, CheckpointError> {
         let checked = || {
-            let torn = |e: StoreError| {
+            let torn = |e: WeightFileError| {
                 let damage = Damage::Corrupt { file: chunk.file.clone(), reason: e.to_string() };
                 CheckpointError::damaged(&self.path, damage)
             };

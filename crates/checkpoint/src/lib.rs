@@ -18,7 +18,7 @@
 //!
 //! ```
 //! use burnish_checkpoint::{CheckpointWriter, TrainerState, latest, rotate};
-//! use burnish_store::HostTensor;
+//! use burnish_weight_files::HostTensor;
 //!
 //! let dir = tempfile::tempdir().unwrap();
 //! for step in 1..=3 {
@@ -48,7 +48,7 @@ mod trainer_state;
 mod writer;
 mod written;
 
-pub use burnish_store::{Attempt, Share};
+pub use burnish_weight_files::{Attempt, HostTensor, Share, TensorView};
 pub use error::{CheckpointError, Damage};
 pub use output_dir::prepare_output_dir;
 pub use reader::Checkpoint;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use burnish_store::{StoreError, clean_unfinished, is_unfinished, write_atomic};
+use burnish_weight_files::{WeightFileError, clean_unfinished, is_unfinished, write_atomic};
 
 use crate::CheckpointError;
 
@@ -60,7 +60,7 @@ pub fn prepare_output_dir(
 ) -> Result<(), CheckpointError> {
     let path = path.as_ref();
     if path.exists() && !path.is_dir() {
-        return Err(StoreError::NotADirectory { path: path.to_path_buf() }.into());
+        return Err(WeightFileError::NotADirectory { path: path.to_path_buf() }.into());
     }
     let same = |input: &Path| matches!((path.canonicalize(), input.canonicalize()), (Ok(a), Ok(b)) if a == b);
     if let Some(input) = inputs.iter().find(|i| same(i)) {
@@ -73,7 +73,7 @@ pub fn prepare_output_dir(
     let probe = path.join(".burnish-probe");
     write_atomic(&probe, b"")?;
     let removed = fs::remove_file(&probe);
-    removed.map_err(|source| StoreError::NotWritable { path: path.to_path_buf(), source })?;
+    removed.map_err(|source| WeightFileError::NotWritable { path: path.to_path_buf(), source })?;
     clean_unfinished(path)?;
     Ok(())
 }

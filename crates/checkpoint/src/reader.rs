@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burnish_core::Dtype;
-use burnish_store::{HostTensor, StoreError, TensorInfo, WeightFolder, nearest};
+use burnish_weight_files::{HostTensor, TensorInfo, WeightFileError, WeightFolder, nearest};
 use serde_json::Value;
 
 use crate::index::{self, Entry, Fault, Index, rows_of, sum};
@@ -57,7 +57,9 @@ impl Checkpoint {
                 });
             }
             Err(source) => {
-                return Err(StoreError::Io { action: "read", path: path.join(index::FILE), source }.into());
+                return Err(
+                    WeightFileError::Io { action: "read", path: path.join(index::FILE), source }.into()
+                );
             }
         };
         let damaged = |fault| {
@@ -253,7 +255,7 @@ impl Checkpoint {
     }
 
     /// A file of tensors, or the folder of weights (`""`), opened once.
-    pub(crate) fn tensors(&self, name: &str) -> Result<Arc<WeightFolder>, StoreError> {
+    pub(crate) fn tensors(&self, name: &str) -> Result<Arc<WeightFolder>, WeightFileError> {
         let mut opened = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = opened.get(name) {
             return Ok(file.clone());

@@ -1,9 +1,10 @@
-//! Which checkpoint to resume from, and which to let go.
+//! Resuming and rotation: the newest complete checkpoint of an output folder, and deletion of the oldest beyond
+//! `save_total_limit`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use burnish_store::{clean_unfinished, remove_folder};
+use burnish_weight_files::{clean_unfinished, remove_folder};
 
 use crate::{Checkpoint, CheckpointError, index};
 

@@ -19,7 +19,7 @@ use crate::CheckpointError;
 ///
 /// ```
 /// use burnish_checkpoint::{CheckpointError, CheckpointWriter, Saving, TrainerState, Written, latest};
-/// use burnish_store::HostTensor;
+/// use burnish_weight_files::HostTensor;
 /// # let dir = tempfile::tempdir().unwrap();
 /// let mut saving: Saving<Written> = Saving::idle();
 /// let snapshot = HostTensor::from_slice(&[1.0_f32], &[1]).unwrap();

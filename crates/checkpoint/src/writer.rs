@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burnish_core::Dtype;
-use burnish_store::{Disk, Filesystem, FolderWriter, Placement, Share, TensorView};
+use burnish_weight_files::{Disk, Filesystem, FolderWriter, Placement, Share, TensorView};
 use serde_json::Value;
 
 use crate::index::{self, Chunk, Entries, Entry, Part, rows_of};
@@ -18,7 +18,7 @@ const BLOCK: usize = 64 << 20;
 ///
 /// ```
 /// use burnish_checkpoint::{Checkpoint, CheckpointWriter, TrainerState};
-/// use burnish_store::HostTensor;
+/// use burnish_weight_files::HostTensor;
 /// # let dir = tempfile::tempdir().unwrap();
 /// let m = HostTensor::from_slice(&[0.1_f32, 0.2], &[2]).unwrap();
 /// let mut writer = CheckpointWriter::new(dir.path(), 7).unwrap();
@@ -42,7 +42,7 @@ const BLOCK: usize = 64 << 20;
 ///
 /// ```
 /// use burnish_checkpoint::{Attempt, Checkpoint, CheckpointWriter, Share, TrainerState};
-/// use burnish_store::HostTensor;
+/// use burnish_weight_files::HostTensor;
 /// # let dir = tempfile::tempdir().unwrap();
 /// let attempt = Attempt::fresh(); // of rank 0, which tells the others
 /// let mut written = Vec::new();
@@ -92,7 +92,7 @@ impl CheckpointWriter {
     /// As [`new`](Self::new), on another file system.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`new`](Self::new).
     pub fn new_on(
         disk: Arc<dyn Filesystem>,
         output_dir: impl AsRef<Path>,
@@ -113,7 +113,7 @@ impl CheckpointWriter {
     /// As [`shared`](Self::shared), on another file system.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`shared`](Self::shared).
     pub fn shared_on(
         disk: Arc<dyn Filesystem>,
         output_dir: impl AsRef<Path>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use burnish_store::FinishedFolder;
+use burnish_weight_files::FinishedFolder;
 use serde_json::Value;
 
 use crate::CheckpointError;
@@ -46,7 +46,7 @@ impl Written {
             fold(&mut entries, part.entries)?;
         }
         check(&mut entries)?;
-        let file = |f: &burnish_store::FilePart| {
+        let file = |f: &burnish_weight_files::FilePart| {
             (f.name.clone(), FileSum { bytes: f.bytes, blake3: None, pieces: f.pieces.clone() })
         };
         let files = gathered.files().iter().map(file).collect::<BTreeMap<_, _>>();

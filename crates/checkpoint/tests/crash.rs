@@ -9,7 +9,7 @@ use std::time::Duration;
 use burnish_checkpoint::{Attempt, CheckpointWriter, Share, TrainerState, Written, latest, rotate};
 use burnish_core::Dtype;
 use burnish_core::random::Stream;
-use burnish_store::{StoreError, TensorSpec};
+use burnish_weight_files::{TensorSpec, WeightFileError};
 
 use crate::ranks::piece;
 use crate::tensor;
@@ -34,7 +34,7 @@ fn write(mut writer: CheckpointWriter, step: u64, share: Share) -> Written {
     let specs = [TensorSpec::new("x", Dtype::F32, &model.shape)];
     let folder = writer.folder();
     folder
-        .tensor_rows::<StoreError>(
+        .tensor_rows::<WeightFileError>(
             "model",
             &specs,
             |_| rows(ROWS),
@@ -116,7 +116,7 @@ fn child_that_saves_until_killed() {
 
 fn unfinished(folder: &Path) -> Vec<String> {
     let names = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    names.filter(|n| burnish_store::is_unfinished(n)).collect()
+    names.filter(|n| burnish_weight_files::is_unfinished(n)).collect()
 }
 
 fn kill(pid: u32) {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use burnish_checkpoint::{CheckpointWriter, TrainerState};
 use burnish_core::Dtype;
-use burnish_store::HostTensor;
+use burnish_weight_files::HostTensor;
 
 /// Values that depend on the step, so that files of two steps cannot be mistaken for each other.
 fn tensor(step: u64, elements: usize) -> HostTensor {

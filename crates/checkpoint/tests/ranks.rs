@@ -9,7 +9,9 @@ use burnish_checkpoint::{
     Attempt, Checkpoint, CheckpointError, CheckpointWriter, Share, TrainerState, Written, latest,
 };
 use burnish_core::Dtype;
-use burnish_store::{Disk, Filesystem, FullDisk, HostTensor, StoreError, TensorSpec, clean_unfinished};
+use burnish_weight_files::{
+    Disk, Filesystem, FullDisk, HostTensor, TensorSpec, WeightFileError, clean_unfinished,
+};
 
 use crate::{save, tensor};
 
@@ -43,7 +45,7 @@ fn write(mut writer: CheckpointWriter, step: u64, rows: Range<usize>) -> Result<
     writer.slots(serde_json::json!({"m": "float32"}));
     writer.rows("w", "m", &[12, 4], rows.clone(), piece(&whole, &rows).view())?;
     let specs = [TensorSpec::new("w", Dtype::F32, &[12, 4])];
-    writer.folder().tensor_rows::<StoreError>(
+    writer.folder().tensor_rows::<WeightFileError>(
         "model",
         &specs,
         |_| rows.clone(),
@@ -117,7 +119,7 @@ fn a_rank_that_fails_leaves_the_old_checkpoint() {
             let share = Share { attempt, rank: 2, ranks: 3 };
             let poor = CheckpointWriter::shared_on(full, dir, 7, share).unwrap();
             let error = write(poor, 7, 5..12).unwrap_err();
-            assert!(matches!(error, CheckpointError::Store(StoreError::DiskFull { .. })), "{error}");
+            assert!(matches!(error, CheckpointError::Store(WeightFileError::DiskFull { .. })), "{error}");
             drop(w.pop());
             drop(write(w.pop().unwrap(), 7, 5..5).unwrap());
             write(w.pop().unwrap(), 7, 0..5).unwrap().commit().unwrap_err()
@@ -142,7 +144,12 @@ fn a_rank_that_fails_leaves_the_old_checkpoint() {
                 let specs = [TensorSpec::new("w", Dtype::F32, &[12, 4])];
                 let rest = piece(&whole, &(5..12)).bytes;
                 last.folder()
-                    .tensor_rows::<StoreError>("model", &specs, |_| 5..12, |_, _| Ok(rest.clone().into()))
+                    .tensor_rows::<WeightFileError>(
+                        "model",
+                        &specs,
+                        |_| 5..12,
+                        |_, _| Ok(rest.clone().into()),
+                    )
                     .unwrap();
                 drop(last.finish().unwrap());
                 drop(write(w.remove(1), 7, 5..5).unwrap());
@@ -184,7 +191,7 @@ fn ranks_of_another_step_are_noticed() {
     let attempt = Attempt::fresh();
     let lead = CheckpointWriter::shared(dir.path(), 7, Share { attempt, rank: 0, ranks: 2 }).unwrap();
     let other = CheckpointWriter::shared(dir.path(), 8, Share { attempt, rank: 1, ranks: 2 }).unwrap_err();
-    assert!(matches!(other, CheckpointError::Store(StoreError::Abandoned { .. })), "{other}");
+    assert!(matches!(other, CheckpointError::Store(WeightFileError::Abandoned { .. })), "{other}");
     // A rank that thinks that there are more of them.
     let other = CheckpointWriter::shared(dir.path(), 7, Share { attempt, rank: 1, ranks: 3 }).unwrap();
     drop(write(other, 7, 5..12).unwrap());
@@ -209,7 +216,7 @@ fn runs_in_one_folder_do_not_destroy_each_other_silently() {
         let path = first.commit().unwrap();
         let before = fs::metadata(&path).unwrap().modified().unwrap();
         let error = second.commit().unwrap_err();
-        assert!(matches!(error, CheckpointError::Store(StoreError::Overtaken { .. })), "{error}");
+        assert!(matches!(error, CheckpointError::Store(WeightFileError::Overtaken { .. })), "{error}");
         assert!(error.to_string().contains("give each run its own output folder"));
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
         only(dir.path(), "checkpoint-7");

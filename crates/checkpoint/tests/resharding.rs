@@ -8,7 +8,7 @@ use burnish_checkpoint::{
     Attempt, Checkpoint, CheckpointError, CheckpointWriter, Damage, Share, TrainerState, open_newest,
 };
 use burnish_core::Dtype;
-use burnish_store::{HostTensor, LEAF, StoreError, TensorSpec};
+use burnish_weight_files::{HostTensor, LEAF, TensorSpec, WeightFileError};
 use proptest::prelude::*;
 
 use crate::ranks::piece;
@@ -51,7 +51,7 @@ fn save(
         let folder = writer.folder();
         folder.set_max_shard_size(shard);
         folder
-            .tensor_rows::<StoreError>(
+            .tensor_rows::<WeightFileError>(
                 "model",
                 &specs,
                 |s| of(s).2[rank].clone(),

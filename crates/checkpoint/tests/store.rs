@@ -1,6 +1,6 @@
 use burnish_checkpoint::{Checkpoint, CheckpointError, CheckpointWriter, TrainerState, latest, path_of};
 use burnish_core::Dtype;
-use burnish_store::{FullDisk, HostTensor, StoreError};
+use burnish_weight_files::{FullDisk, HostTensor, WeightFileError};
 use proptest::prelude::*;
 use serde_json::json;
 use std::fs;
@@ -155,7 +155,7 @@ fn a_full_disk_keeps_the_last_checkpoint() {
             };
             match attempt() {
                 Ok(()) => committed = true,
-                Err(CheckpointError::Store(e @ StoreError::DiskFull { .. })) => {
+                Err(CheckpointError::Store(e @ WeightFileError::DiskFull { .. })) => {
                     assert!(!committed);
                     assert!(e.to_string().contains("nothing was replaced"), "{e}");
                     let newest = latest(dir.path()).unwrap();

@@ -1,4 +1,4 @@
-//! What a check is, and which there are.
+//! `Check`, a named comparison of a device with the reference, and the list of all of them.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use burn::tensor::Device;
-use burnish_device::Kind;
+use burnish_device::DeviceKind;
 
 use crate::{Row, Tolerance, Verdict};
 
@@ -16,7 +16,7 @@ pub struct Context {
     /// What is checked.
     pub device: Device,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: DeviceKind,
     /// Folder with `examples` and `fixtures`: the repository's own, or those of a bundle.
     pub data: PathBuf,
     /// Whether to run the short forms of long checks.
@@ -32,7 +32,11 @@ impl Context {
 
     /// Leaves a check out where the device has no bf16.
     pub(crate) fn has_half(&self) -> Result<()> {
-        if self.kind == Kind::Wgpu { Err(LeftOut("WebGPU has no bf16".to_owned()).into()) } else { Ok(()) }
+        if self.kind == DeviceKind::Wgpu {
+            Err(LeftOut("WebGPU has no bf16".to_owned()).into())
+        } else {
+            Ok(())
+        }
     }
 
     /// A file or folder of the data.

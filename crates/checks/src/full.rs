@@ -1,7 +1,7 @@
 //! A device whose memory is full: one error that says what holds it and what would help, and life after it.
 
 use anyhow::{Context as _, bail, ensure};
-use burnish_device::Kind;
+use burnish_device::DeviceKind;
 use burnish_trainers::{Ranks, TrainError};
 
 use crate::check::LeftOut;
@@ -13,7 +13,7 @@ use crate::{Check, Context};
 const LEFT: u64 = 512 << 20;
 
 fn full(context: &Context) -> anyhow::Result<String> {
-    if context.kind != Kind::Cuda {
+    if context.kind != DeviceKind::Cuda {
         return Err(LeftOut(format!("memory of {} is not filled: it is the machine's", context.kind)).into());
     }
     let (model, data) = (context.data("examples/base")?, context.data("examples/data/sft-train.jsonl")?);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use burnish_checks::{Check, Context, Table, bench, checks};
-use burnish_device::{Kind, open};
+use burnish_device::{DeviceKind, open};
 use clap::{Parser, ValueEnum};
 
 /// Checks what a device computes against the CPU, and prints one table. Ends with status 1 if a check fails.
@@ -52,9 +52,9 @@ fn main() -> Result<ExitCode> {
     burnish_device::quiet();
     let arguments = Arguments::parse();
     let kind = match arguments.device {
-        Device::Cpu => Kind::Cpu,
-        Device::Cuda => Kind::Cuda,
-        Device::Wgpu => Kind::Wgpu,
+        Device::Cpu => DeviceKind::Cpu,
+        Device::Cuda => DeviceKind::Cuda,
+        Device::Wgpu => DeviceKind::Wgpu,
     };
     let device = open(kind, arguments.ordinal)?;
     let context = Context { device, kind, data: arguments.data.clone(), quick: arguments.quick };

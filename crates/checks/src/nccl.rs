@@ -2,10 +2,11 @@
 
 use anyhow::Result;
 use burn::tensor::{Device, Tensor};
-use burnish_comm::{Reduction, World, conformance, local};
+use burnish_comm::transport::conformance;
+use burnish_comm::{Reduction, World, local};
 use burnish_ops::AnyTensor;
+use burnish_tensor_comm::{bucket, tensor, tensors};
 use burnish_trainers::Ranks;
-use burnish_transit::{bucket, tensor, tensors};
 use half::bf16;
 
 use crate::check::LeftOut;
@@ -26,13 +27,13 @@ pub(crate) fn checks() -> Vec<Check> {
 #[cfg(feature = "cuda")]
 fn worlds(context: &Context) -> Result<Vec<World>> {
     use burnish_comm::nccl::{self, NcclError};
-    use burnish_device::{Kind, count, cuda::Installation};
+    use burnish_device::{DeviceKind, count, cuda::Installation};
 
-    if context.kind != Kind::Cuda {
+    if context.kind != DeviceKind::Cuda {
         return Err(LeftOut("not CUDA".to_owned()).into());
     }
     Installation::find().load_nccl();
-    match nccl::worlds(count(Kind::Cuda)?) {
+    match nccl::worlds(count(DeviceKind::Cuda)?) {
         Err(error @ NcclError::Missing { .. }) => Err(LeftOut(error.to_string()).into()),
         other => Ok(other?),
     }
@@ -70,7 +71,7 @@ const ROUNDS: usize = 20;
 const SIDE: usize = 512;
 
 fn rounds(world: &World, computed: bool) -> Result<()> {
-    let device = burnish_device::open(burnish_device::Kind::Cuda, world.rank())?;
+    let device = burnish_device::open(burnish_device::DeviceKind::Cuda, world.rank())?;
     let (group, ranks) = (world.group(), world.size());
     for round in 0..ROUNDS {
         // Integers that TF32 and bf16 have.

@@ -1,6 +1,6 @@
 //! Many steps in flat memory (Burn's issues 5212 and 4792).
 
-use burnish_device::{Kind, memory};
+use burnish_device::{DeviceKind, memory};
 use burnish_trainers::Ranks;
 
 use crate::run::Short;
@@ -18,7 +18,7 @@ fn soak(context: &Context) -> anyhow::Result<String> {
     let folder = tempfile::tempdir()?;
     let wide = Widened::of(&model)?;
     // WebGPU has no bf16.
-    let model = if context.kind == Kind::Wgpu { wide.path() } else { model };
+    let model = if context.kind == DeviceKind::Wgpu { wide.path() } else { model };
     let steps = if context.quick { 60 } else { 500 };
     let more =
         ["--use_peft=true", "--lora_r=8", "--learning_rate=1e-3", "--packing=true", "--max_length=256"];

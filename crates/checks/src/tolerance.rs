@@ -1,6 +1,6 @@
-//! How far a device may be from the reference, and why.
+//! `Tolerance`: the largest relative error per device kind and dtype, with its reason.
 
-use burnish_device::Kind;
+use burnish_device::DeviceKind;
 
 /// Bounds of errors, relative to the largest element of what is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,11 +24,11 @@ impl Tolerance {
     /// of stages. On CUDA, CubeCL multiplies f32 matrices on tensor cores in TF32, whose 10 bits of mantissa round each
     /// factor by 5e-4. bf16 has 7 bits: 4e-3.
     #[must_use]
-    pub fn of(kind: Kind) -> Self {
+    pub fn of(kind: DeviceKind) -> Self {
         match kind {
-            Kind::Cpu => Self { plain: 1e-5, product: 2e-5, half: 2e-5, run: 1e-4, half_run: 1e-4 },
-            Kind::Wgpu => Self { plain: 1e-5, product: 3e-5, half: 3e-2, run: 2e-4, half_run: 3e-2 },
-            Kind::Cuda => Self { plain: 1e-5, product: 3e-3, half: 3e-2, run: 1e-2, half_run: 3e-2 },
+            DeviceKind::Cpu => Self { plain: 1e-5, product: 2e-5, half: 2e-5, run: 1e-4, half_run: 1e-4 },
+            DeviceKind::Wgpu => Self { plain: 1e-5, product: 3e-5, half: 3e-2, run: 2e-4, half_run: 3e-2 },
+            DeviceKind::Cuda => Self { plain: 1e-5, product: 3e-3, half: 3e-2, run: 1e-2, half_run: 3e-2 },
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use burn::tensor::Device;
+use burnish_config::Command as _;
 use burnish_report::Record;
 use burnish_trainers::{Dpo, Kto, Ranks, Reward, Sft, Trainer};
 use serde_json::{Map, Value};
@@ -57,15 +58,52 @@ fn text<'a>(run: &'a Value, key: &str) -> Result<&'a str> {
 }
 
 impl Recorded {
+    /// Why burnish does not do such a run, if it does not: another trainer, an option that is refused, an adapter of another
+    /// kind, or a model or data that are not there.
+    ///
+    /// # Errors
+    /// If the recording cannot be read.
+    pub fn refused(&self) -> Result<Option<String>> {
+        let run = self.run()?;
+        for (folder, key) in
+            [("models", "model"), ("models", "reference"), ("data", "data"), ("data", "eval_data")]
+        {
+            let Some(name) = run[key].as_str() else { continue };
+            let own = key == "model" && self.folder.join("model_start").is_dir();
+            if !own && !self.root.join(folder).join(name).exists() {
+                return Ok(Some(format!("its {key} {name} is not there")));
+            }
+        }
+        let adapter = self.folder.join("adapter_start");
+        if adapter.is_dir() {
+            let config = burnish_peft::LoraConfig::read(&adapter);
+            if let Err(why) = config.and_then(|config| config.check(burnish_peft::Purpose::Load)) {
+                return Ok(Some(why.to_string()));
+            }
+        }
+        let words = self.flags(&run, Path::new("out"))?;
+        Ok(match text(&run, "trainer")? {
+            "sft" | "SFTTrainer" => refused::<Sft>(words),
+            "dpo" => refused::<Dpo>(words),
+            "kto" => refused::<Kto>(words),
+            "reward" => refused::<Reward>(words),
+            other => Some(format!("a run of the trainer `{other}`")),
+        })
+    }
+
+    fn run(&self) -> Result<Value> {
+        let file = self.folder.join("run.json");
+        let bytes = std::fs::read(&file).with_context(|| file.display().to_string())?;
+        serde_json::from_slice(&bytes).with_context(|| file.display().to_string())
+    }
+
     /// Runs it on `device` with `more` options and holds every figure against TRL's, to a relative `bound`; the largest
     /// error. With `wide` the models' weights are f32, in which TRL computes.
     ///
     /// # Errors
     /// If a figure is missing or further away, or the run fails.
     pub fn replay(&self, device: &Device, bound: f64, wide: bool, more: &[&str]) -> Result<f64> {
-        let file = self.folder.join("run.json");
-        let run: Value =
-            serde_json::from_slice(&std::fs::read(&file).with_context(|| file.display().to_string())?)?;
+        let run = self.run()?;
         let output = tempfile::tempdir()?;
         let mut words = self.flags(&run, &output.path().join("out"))?;
         let mut copies = Vec::new();
@@ -84,7 +122,7 @@ impl Recorded {
             "dpo" => trained::<Dpo>(words, device),
             "kto" => trained::<Kto>(words, device),
             "reward" => trained::<Reward>(words, device),
-            other => bail!("{}: unknown kind of recording `{other}`", file.display()),
+            other => bail!("unknown kind of recording `{other}`"),
         }?;
         compare(&run, &records, bound)
     }
@@ -121,6 +159,11 @@ impl Recorded {
         }
         Ok(words)
     }
+}
+
+/// What the options' table says against these words.
+fn refused<T: Trainer>(words: Vec<String>) -> Option<String> {
+    T::Options::parse(words).err().map(|error| error.to_string())
 }
 
 fn trained<T: Trainer>(words: Vec<String>, device: &Device) -> Result<Vec<Record>> {

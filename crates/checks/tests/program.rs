@@ -48,7 +48,7 @@ fn a_device_that_is_not_there_and_a_group_that_is_not_known_are_told() {
     let done = program(&["--device=cpu", "operations!"]);
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(!done.status.success() && said.contains("operations!") && said.contains("ranks"), "{said}");
-    if !burnish_device::Kind::Cuda.built() {
+    if !burnish_device::DeviceKind::Cuda.built() {
         let done = program(&["--device=cuda", "operation"]);
         let said = String::from_utf8_lossy(&done.stderr);
         assert!(!done.status.success() && said.contains("--features cuda"), "{said}");

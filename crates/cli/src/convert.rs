@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use burnish_checkpoint::{Checkpoint, prepare_output_dir, resume};
 use burnish_config::ConvertOptions;
 use burnish_core::Dtype;
-use burnish_store::{FolderWriter, HostTensor, TensorSpec};
+use burnish_weight_files::{FolderWriter, HostTensor, TensorSpec};
 use serde_json::{Map, Value};
 
 /// Slots that hold a parameter exactly where the model's file holds it rounded.
@@ -22,7 +22,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let checkpoint = open(&options.checkpoint)?;
     let output = options.output_dir.unwrap_or_else(|| beside(checkpoint.path()));
     prepare_output_dir(&output, options.overwrite_output_dir, &[checkpoint.path()], &[])?;
-    let exported = export(&checkpoint, &output, options.dtype.word().parse().ok())?;
+    let exported = export(&checkpoint, &output, options.dtype.0)?;
     println!("exported {} to {} ({exported})", checkpoint.path().display(), output.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::tensor::{Device, Tensor, TensorData};
 use burnish_config::DoctorOptions;
-use burnish_device::{Kind, findings, open};
+use burnish_device::{DeviceKind, findings, open};
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<DoctorOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
@@ -18,7 +18,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     println!("{:14} {}", "NCCL", nccl());
     let (kind, ordinal) = crate::device::kind(resolved.options.device.device, &mut |_| {})?;
     let device = open(kind, ordinal)?;
-    let name = if kind == Kind::Cuda { format!("cuda:{ordinal}") } else { kind.to_string() };
+    let name = if kind == DeviceKind::Cuda { format!("cuda:{ordinal}") } else { kind.to_string() };
     println!("{:14} {}", name, tried(&device)?);
     Ok(ExitCode::SUCCESS)
 }

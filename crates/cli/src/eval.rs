@@ -6,7 +6,7 @@ use burnish_config::EvalOptions;
 use burnish_data::{Collator, Source};
 use burnish_losses::TokenLoss;
 use burnish_report::replace;
-use burnish_trainers::{packing, prepare_rows};
+use burnish_trainers::prepare_rows;
 use serde_json::json;
 
 use crate::model::Loaded;
@@ -17,7 +17,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let loaded = Loaded::open(&options.model, &options.ranks)?;
     let folder = loaded.inference.folder();
     let mut rows = prepare_rows(folder.path(), &options.preparation, folder.spec().vocab)?;
-    rows.rules.packing = packing(&options.packing, options.packing.packs_evaluation());
+    rows.rules.packing = options.packing.strategy(options.packing.packs_evaluation());
     let source = Source::train(&options.input.dataset_name, &options.input.dataset_test_split)?;
     let data = rows.preparer().prepare(&source.name(), source.records())?;
     let collator = Collator { padding_free: rows.rules.is_padding_free(), ..Collator::default() };

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use burnish_config::{GenerateOptions, GenerationOptions, PreparationOptions};
+use burnish_config::GenerateOptions;
+use burnish_config::groups::{GenerationOptions, PreparationOptions};
 use burnish_data::{Row, Source, TextStream};
 use burnish_models::{Generation, GenerationConfig, ModelFolder};
 use burnish_trainers::{InferenceRank, Prepared, TrainError, prepare_rows};

@@ -14,8 +14,9 @@ mod win_rate;
 
 use std::process::ExitCode;
 
-use burnish_config::{COMMANDS, Command, Invocation, Resolved};
-use burnish_trainers::{Dpo, Grpo, Kto, Reward, Rloo, Sft};
+use burnish_config::table::COMMANDS;
+use burnish_config::{Command, Invocation, Resolved};
+use burnish_trainers::with_trainer;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -37,13 +38,10 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         Some((command, rest)) => (command.as_str(), rest),
         None => ("--help", &[][..]),
     };
+    if let Some(done) = with_trainer(command, train::Train(rest)) {
+        return done;
+    }
     match command {
-        "sft" => train::run::<Sft>(rest),
-        "dpo" => train::run::<Dpo>(rest),
-        "kto" => train::run::<Kto>(rest),
-        "reward" => train::run::<Reward>(rest),
-        "grpo" => train::run::<Grpo>(rest),
-        "rloo" => train::run::<Rloo>(rest),
         "generate" => generate::run(rest),
         "score" => score::run(rest),
         "eval" => eval::run(rest),

@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use burn::tensor::Device;
 use burnish_checkpoint::prepare_output_dir;
 use burnish_config::MergeOptions;
 use burnish_core::Dtype;
 use burnish_data::Tokenizer;
 use burnish_models::{Model, ModelFolder, Output, Tuning};
+use burnish_ops::host_device;
 use burnish_peft::AdapterFolder;
-use burnish_store::FolderWriter;
+use burnish_weight_files::FolderWriter;
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<MergeOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
@@ -23,8 +23,8 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     }
     let inputs = [folder.path(), adapter.path()];
     prepare_output_dir(&options.output_dir, options.overwrite_output_dir, &inputs, &[])?;
-    let model = Model::load(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0, &Device::flex())?;
-    let dtype = options.dtype.word().parse().unwrap_or_else(|_| folder.stored_dtype());
+    let model = Model::load(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0, &host_device())?;
+    let dtype = options.dtype.0.unwrap_or_else(|| folder.stored_dtype());
     let mut writer = FolderWriter::in_place(&options.output_dir)?;
     model.write_merged(&folder, &mut writer, dtype)?;
     writer.commit()?;

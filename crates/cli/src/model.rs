@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use burn::tensor::Device;
-use burnish_config::{InferenceRankOptions, ModelOptions};
+use burnish_config::groups::{InferenceRankOptions, ModelOptions};
 use burnish_trainers::{Inference, InferenceRank, Ranks, TrainError};
 
 /// A model, and the ranks that use it.

@@ -2,24 +2,31 @@
 
 use std::process::ExitCode;
 
-use burnish_config::{Command, DpoOptions, KtoOptions, PlanOptions, RewardOptions, SftOptions};
-use burnish_trainers::{PlanOf, RunPlan, TrainError};
+use burnish_config::{Command, PlanOptions};
+use burnish_trainers::{RunPlan, TrainError, Trainer, WithTrainer, trainer_names, with_trainer};
 
 /// Plans a run of the trainer that the first word names, with that trainer's options; of `sft` where none does.
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
-    let (trainer, rest) = match words.split_first() {
-        Some((word, rest)) if !word.starts_with('-') => (word.as_str(), rest),
-        _ => ("", words),
-    };
-    match trainer {
-        "" => of::<PlanOptions>(rest, RunPlan::new),
-        "sft" => of::<SftOptions>(rest, |options| RunPlan::of(PlanOf::Sft(options))),
-        "dpo" => of::<DpoOptions>(rest, |options| RunPlan::of(PlanOf::Dpo(options))),
-        "kto" => of::<KtoOptions>(rest, |options| RunPlan::of(PlanOf::Kto(options))),
-        "reward" => of::<RewardOptions>(rest, |options| RunPlan::of(PlanOf::Reward(options))),
-        other => anyhow::bail!(
-            "there is no plan of `{other}`; `burnish plan [sft|dpo|kto|reward] [OPTIONS]` takes the options of the trainer"
-        ),
+    match words.split_first() {
+        Some((trainer, rest)) if !trainer.starts_with('-') => {
+            with_trainer(trainer, Plan(rest)).unwrap_or_else(|| {
+                let known = trainer_names().join("|");
+                anyhow::bail!(
+                    "there is no plan of `{trainer}`; `burnish plan [{known}] [OPTIONS]` takes the options of the trainer"
+                )
+            })
+        }
+        _ => of::<PlanOptions>(words, RunPlan::new),
+    }
+}
+
+struct Plan<'a>(&'a [String]);
+
+impl WithTrainer for Plan<'_> {
+    type Output = anyhow::Result<ExitCode>;
+
+    fn with<T: Trainer>(self) -> Self::Output {
+        of::<T::Options>(self.0, T::plan)
     }
 }
 

@@ -1,14 +1,25 @@
-//! The commands that train: `burnish sft`, `burnish dpo`, `burnish kto`.
+//! The commands that train, one for each trainer.
 
 use std::process::ExitCode;
 
 use anyhow::Context;
 use burnish_config::{Command, TrainerOptions};
 use burnish_report::{bytes, count, duration, replace};
-use burnish_trainers::{Outcome, Stop, Trainer};
+use burnish_trainers::{Outcome, Stop, Trainer, WithTrainer};
+
+/// Runs the trainer of a command with the words after it.
+pub(crate) struct Train<'a>(pub(crate) &'a [String]);
+
+impl WithTrainer for Train<'_> {
+    type Output = anyhow::Result<ExitCode>;
+
+    fn with<T: Trainer>(self) -> Self::Output {
+        run::<T>(self.0)
+    }
+}
 
 /// Runs the command of a trainer.
-pub(crate) fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
+fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<T::Options>(words)? else { return Ok(ExitCode::SUCCESS) };
     let common = resolved.options.run_options();
     crate::use_threads(common.model.threads)?;

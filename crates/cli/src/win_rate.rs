@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use burnish_config::{GenerationOptions, ModelOptions, PreparationOptions, WinRateOptions};
+use burnish_config::WinRateOptions;
+use burnish_config::groups::{GenerationOptions, ModelOptions, PreparationOptions};
 use burnish_data::{Content, Record, Row, Source};
 use burnish_models::Generation;
 use burnish_rewards::Sample;

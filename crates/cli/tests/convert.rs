@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use burnish_checkpoint::Checkpoint;
 use burnish_core::Dtype;
-use burnish_store::WeightFolder;
+use burnish_weight_files::WeightFolder;
 use serde_json::Value;
 
 use crate::program::{LORA, copy, fails, fixtures, model, ok, rows, sft};
@@ -112,7 +112,7 @@ fn an_adapter_is_exported_as_peft_has_it() {
 #[test]
 fn what_many_ranks_wrote_is_exported_whole() {
     use burnish_checkpoint::{Attempt, CheckpointWriter, Share, TrainerState};
-    use burnish_store::{HostTensor, StoreError, TensorSpec};
+    use burnish_weight_files::{HostTensor, TensorSpec, WeightFileError};
     let root = tempfile::tempdir().unwrap();
     let attempt = Attempt::fresh();
     let base = WeightFolder::open(model()).unwrap();
@@ -132,7 +132,7 @@ fn what_many_ranks_wrote_is_exported_whole() {
         }
         let folder = writer.folder();
         folder
-            .tensor_rows::<StoreError>(
+            .tensor_rows::<WeightFileError>(
                 "model",
                 &specs,
                 |s| rows(s.rows()),

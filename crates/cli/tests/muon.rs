@@ -9,7 +9,7 @@ use std::path::Path;
 
 use burnish_checkpoint::Checkpoint;
 use burnish_core::Dtype;
-use burnish_store::WeightFolder;
+use burnish_weight_files::WeightFolder;
 
 use crate::program::{fixtures, metrics, sft};
 

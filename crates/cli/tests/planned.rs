@@ -17,14 +17,24 @@ fn full_rows(root: &Path, command: &str) -> PathBuf {
         "kto" => serde_json::json!({"prompt": "Q", "completion": long, "label": true}),
         _ => serde_json::json!({"prompt": "Q", "chosen": long, "rejected": long}),
     };
+    // Prompts of a token each, none twice: equal ones run once.
+    let prompts =
+        || ('A'..='Z').map(|letter| format!("{}\n", serde_json::json!({"prompt": letter.to_string()})));
+    let sampled = matches!(command, "grpo" | "rloo");
+    let text = if sampled { prompts().collect() } else { format!("{row}\n").repeat(40) };
     let path = root.join(format!("{command}.jsonl"));
-    std::fs::write(&path, format!("{row}\n").repeat(40)).unwrap();
+    std::fs::write(&path, text).unwrap();
     path
 }
 
 /// Two steps of training move what the plan of the same words states; the plan.
 #[track_caller]
 fn check(command: &str, words: &[&str]) -> String {
+    check_steps(command, words, 2)
+}
+
+#[track_caller]
+fn check_steps(command: &str, words: &[&str], steps: usize) -> String {
     let root = tempfile::tempdir().unwrap();
     let mut run = vec![
         command.to_owned(),
@@ -32,7 +42,19 @@ fn check(command: &str, words: &[&str]) -> String {
         format!("--dataset_name={}", full_rows(root.path(), command).display()),
         format!("--output_dir={}", root.path().join("out").display()),
     ];
-    let common = ["--max_steps=2", "--save_strategy=no", "--max_length=12", "--logging_steps=1"];
+    // Greedy completions of an untrained model do not end before they have to.
+    let length: &[&str] = match command {
+        "grpo" | "rloo" => &[
+            "--max_completion_length=11",
+            "--num_generations=2",
+            "--reward_funcs=length_reward",
+            "--top_k=1",
+        ],
+        _ => &["--max_length=12"],
+    };
+    run.extend(length.iter().map(|w| (*w).to_owned()));
+    run.push(format!("--max_steps={steps}"));
+    let common = ["--save_strategy=no", "--logging_steps=1"];
     let small = ["--per_device_train_batch_size=2", "--stage3_param_persistence_threshold=50"];
     run.extend(common.iter().chain(&small).chain(words).map(|w| (*w).to_owned()));
     ok(&run);
@@ -42,6 +64,9 @@ fn check(command: &str, words: &[&str]) -> String {
     let planned: f64 = kinds.iter().map(|label| stated(&said, label)).sum();
     assert!(planned > 0.0, "{command} {words:?}\n{said}");
     for record in metrics(&root.path().join("out")) {
+        if let Some(ended) = record.get("completions/clipped_ratio") {
+            assert_eq!(ended.as_f64(), Some(1.0), "every completion is as long as planned");
+        }
         assert_eq!(record["comm_elements"].as_f64(), Some(planned), "{command} {words:?}\n{said}");
     }
     said
@@ -94,6 +119,21 @@ fn preferences_move_what_their_plan_states() {
 fn answers_and_reward_models_move_what_their_plan_states() {
     every_kind("kto", &[&LORA, &[], &["--loss_type=apo_zero_unpaired"], &["--precompute_ref_log_probs"]]);
     every_kind("reward", &[&LORA, &["--no_stage3_prefetch"], &["--center_rewards_coefficient=0.1"]]);
+}
+
+#[test]
+fn sampled_completions_move_what_their_plan_states() {
+    let own = format!("--ref_model_name_or_path={}", model().display());
+    let dora: Vec<&str> = LORA.iter().copied().chain(["--use_dora", "--beta=0.1"]).collect();
+    let base: Vec<&str> = LORA.iter().copied().chain(["--beta=0.1"]).collect();
+    let twice = ["--num_iterations=2", "--beta=0.1", &*own];
+    let sorted: Vec<&str> = LORA.iter().copied().chain(["--top_entropy_quantile=0.5"]).collect();
+    every_kind("grpo", &[&LORA, &base, &["--dtype=bfloat16"], &dora, &sorted]);
+    every_kind("rloo", &[&LORA, &[], &["--generation_max_sequences=1"]]);
+    for mesh in [MESHES[0], MESHES[2]] {
+        // The step that samples; the one after it trains on the same completions.
+        check_steps("grpo", &mesh.into_iter().chain(twice).collect::<Vec<_>>(), 1);
+    }
 }
 
 /// The words of a reference's row of the table.

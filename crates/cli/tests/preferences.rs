@@ -201,7 +201,7 @@ fn a_reward_model_is_left_as_transformers_and_peft_have_it() {
     let config = json(&full.join("config.json"));
     assert_eq!(config["architectures"][0], "LlamaForSequenceClassification");
     assert_eq!(config["id2label"]["0"], "LABEL_0");
-    let names = burnish_store::WeightFolder::open(&full).unwrap();
+    let names = burnish_weight_files::WeightFolder::open(&full).unwrap();
     assert!(names.contains("score.weight") && !names.contains("lm_head.weight"));
     // It is trained further as it is.
     let mut again = words("reward", &root.path().join("again"), &["--max_steps=1", "--save_strategy=no"]);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use burnish_store::WeightFolder;
+use burnish_weight_files::WeightFolder;
 
 use crate::program::{LORA, copy, fails, fixtures, metrics, ok, rows, sft};
 

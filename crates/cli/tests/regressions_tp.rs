@@ -1,6 +1,5 @@
-//! What goes wrong in PEFT 0.21.2 and Transformers 5.23.0 when adapters train under tensor parallelism, by the letters of
-//! the list that these tests were made from; the same letters are in the tests of `burnish-models` (single passes) and
-//! `burnish-peft` (weighted sums).
+//! What goes wrong in PEFT 0.21.2 and Transformers 5.23.0 when adapters train under tensor parallelism: whole runs. Single
+//! passes are in the tests of `burnish-models` (`regressions_tp`), weighted sums in those of `burnish-peft`.
 
 use std::path::{Path, PathBuf};
 
@@ -21,17 +20,17 @@ fn train(root: &Path, name: &str, words: &[&str]) -> PathBuf {
     out
 }
 
-/// (a), (b) Row-parallel targets alone: the training forward raised.
+/// Row-parallel targets alone: the training forward raised.
 #[test]
-fn a_b_rowwise_targets_train_as_on_one_rank() {
+fn rowwise_targets_train_as_on_one_rank() {
     let words = with(&ADAPTER, &["--lora_target_modules=o_proj,down_proj"]);
     check("prompt_completion.jsonl", &words, &MESHES);
     check("prompt_completion.jsonl", &with(&words, &["--use_dora"]), &MESHES[..2]);
 }
 
-/// (c) Clipping works and scales every rank's gradients alike: it raised on whole and divided tensors in one list.
+/// Clipping works and scales every rank's gradients alike: it raised on whole and divided tensors in one list.
 #[test]
-fn c_clipping_trains_as_on_one_rank() {
+fn clipping_trains_as_on_one_rank() {
     let clipped =
         ["--lora_target_modules=embed_tokens,q_proj,k_proj,o_proj,down_proj,lm_head", "--max_grad_norm=0.05"];
     let words = with(&ADAPTER, &clipped);
@@ -45,10 +44,10 @@ fn c_clipping_trains_as_on_one_rank() {
     assert!(norms.len() == 5 && norms.iter().all(|&n| n > 0.1), "{norms:?}");
 }
 
-/// (d), (e) Every init starts and trains as on one rank: `false` and `orthogonal` differed between ranks, `pissa` and
+/// Every init starts and trains as on one rank: `false` and `orthogonal` differed between ranks, `pissa` and
 /// `olora` crashed. The other inits are in `tensor_parallel.rs`.
 #[test]
-fn d_e_inits_are_those_of_one_rank() {
+fn inits_are_those_of_one_rank() {
     for init in ["true", "false", "gaussian"] {
         let init = format!("--init_lora_weights={init}");
         let words = with(&ADAPTER, &["--lora_target_modules=all-linear", &init]);
@@ -56,9 +55,9 @@ fn d_e_inits_are_those_of_one_rank() {
     }
 }
 
-/// (h) What two and four ranks trained merges: it raised. The merged model has the run's own evaluation loss.
+/// What two and four ranks trained merges: it raised. The merged model has the run's own evaluation loss.
 #[test]
-fn h_adapters_of_several_ranks_merge() {
+fn adapters_of_several_ranks_merge() {
     let root = tempfile::tempdir().unwrap();
     let data = format!("--eval_dataset_name={}", rows("prompt_completion_eval.jsonl").display());
     for kind in [
@@ -94,10 +93,10 @@ fn h_adapters_of_several_ranks_merge() {
     }
 }
 
-/// (i) Dropout: a run of four ranks that share layers is that of one, in each of its numbers, with DoRA too. (Replicated
+/// Dropout: a run of four ranks that share layers is that of one, in each of its numbers, with DoRA too. (Replicated
 /// factors drifted apart without a word; a run compares them at its end and would stop.)
 #[test]
-fn i_dropout_trains_as_on_one_rank() {
+fn dropout_trains_as_on_one_rank() {
     let dropped = [
         "--use_peft",
         "--lora_r=4",
@@ -108,9 +107,9 @@ fn i_dropout_trains_as_on_one_rank() {
     check("prompt_completion.jsonl", &dropped, &MESHES);
 }
 
-/// (j2) One step of 1, 2 and 4 micro-batches is one step, q/k norms trained along: their gradients were multiplied.
+/// One step of 1, 2 and 4 micro-batches is one step, q/k norms trained along: their gradients were multiplied.
 #[test]
-fn j2_accumulation_is_one_batch() {
+fn accumulation_is_one_batch() {
     let root = tempfile::tempdir().unwrap();
     let base = format!("--model_name_or_path={}", fixtures().join("models/qwen3-tied").display());
     for kind in [
@@ -140,9 +139,9 @@ fn j2_accumulation_is_one_batch() {
     }
 }
 
-/// (a), (b) Biases of row-parallel layers, which one rank alone adds, train as on one rank.
+/// Biases of row-parallel layers, which one rank alone adds, train as on one rank.
 #[test]
-fn a_b_biases_of_row_parallel_layers_train_as_on_one_rank() {
+fn biases_of_row_parallel_layers_train_as_on_one_rank() {
     let root = tempfile::tempdir().unwrap();
     let base = root.path().join("base");
     std::fs::create_dir(&base).unwrap();

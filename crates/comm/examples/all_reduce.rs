@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use burnish_comm::{Bucket, CommError, Group, Reduction, chunk, local};
+use burnish_comm::transport::chunk;
+use burnish_comm::{Bucket, CommError, Group, Reduction, local};
 
 const ROUNDS: usize = 9;
 

@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{Bytes, DeviceMemory, Wire};
+use crate::Wire;
+use crate::transport::{Bytes, DeviceMemory};
 
 /// Which elements of a bucket belong to which parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,11 +9,9 @@ use burnish_core::Dtype;
 
 use crate::bucket::part_of_map;
 use crate::call::hash_counts;
-use crate::inbox::lock;
-use crate::{
-    Bucket, Bytes, Call, CommError, DeviceMemory, Members, Op, Outcome, Parts, Payload, Pending, Reduction,
-    Request, Traffic, Transport, Wire,
-};
+use crate::transport::inbox::lock;
+use crate::transport::{Bytes, DeviceMemory, Members, Outcome, Payload, Request, Transport};
+use crate::{Bucket, Call, CommError, Gathered, Op, Pending, Reduction, Traffic, Wire};
 
 /// Calls of a group on a channel so far.
 #[derive(Default)]
@@ -191,7 +189,12 @@ impl Group {
     ///
     /// # Errors
     /// In [`Pending::wait`]: counts that do not fit the group or the part; everything of a call under way.
-    pub fn all_gather_v<E: Wire>(&self, part: Bucket<E>, counts: &[usize], what: &str) -> Pending<Parts<E>> {
+    pub fn all_gather_v<E: Wire>(
+        &self,
+        part: Bucket<E>,
+        counts: &[usize],
+        what: &str,
+    ) -> Pending<Gathered<E>> {
         let mut call = self.call(Op::AllGather, E::DTYPE, what);
         call.elements = counts.iter().sum();
         call.counts = hash_counts(counts);
@@ -202,7 +205,7 @@ impl Group {
             return self.refuse(error);
         }
         let payload = Payload { receive: counts.to_vec(), ..payload(part.into_bytes()) };
-        self.start(call, payload, |outcome| Parts::new(many(outcome)))
+        self.start(call, payload, |outcome| Gathered::new(many(outcome)))
     }
 
     /// Part r of this rank's bucket (`send[r]` elements) goes to rank r; from rank r come `receive[r]` elements. A rank
@@ -216,7 +219,7 @@ impl Group {
         send: &[usize],
         receive: &[usize],
         what: &str,
-    ) -> Pending<Parts<E>> {
+    ) -> Pending<Gathered<E>> {
         let mut call = self.call(Op::AllToAll, E::DTYPE, what);
         call.elements = send.iter().sum();
         let checked = self
@@ -229,7 +232,7 @@ impl Group {
         }
         let payload =
             Payload { send: send.to_vec(), receive: receive.to_vec(), ..payload(bucket.into_bytes()) };
-        self.start(call, payload, |outcome| Parts::new(many(outcome)))
+        self.start(call, payload, |outcome| Gathered::new(many(outcome)))
     }
 
     /// The root's bucket. On the other ranks the given bucket states the number of elements, and by lying on a device
@@ -263,7 +266,7 @@ impl Group {
         counts: &[usize],
         root: usize,
         what: &str,
-    ) -> Pending<Option<Parts<E>>> {
+    ) -> Pending<Option<Gathered<E>>> {
         let mut call = self.call(Op::Gather, E::DTYPE, what);
         call.elements = counts.iter().sum();
         call.counts = hash_counts(counts);
@@ -277,7 +280,7 @@ impl Group {
         }
         let payload = Payload { receive: counts.to_vec(), ..payload(part.into_bytes()) };
         self.start(call, payload, |outcome| match outcome {
-            Outcome::Parts(parts) => Some(Parts::new(parts)),
+            Outcome::Gathered(parts) => Some(Gathered::new(parts)),
             Outcome::Nothing | Outcome::One(_) => None,
         })
     }
@@ -347,7 +350,7 @@ impl Group {
     ///
     /// # Errors
     /// Everything of a call under way.
-    pub fn all_gather_any<E: Wire>(&self, part: Bucket<E>, what: &str) -> Result<Parts<E>, CommError> {
+    pub fn all_gather_any<E: Wire>(&self, part: Bucket<E>, what: &str) -> Result<Gathered<E>, CommError> {
         let own = Bucket::new(vec![part.len() as u64]);
         let lengths = self.all_gather_v(own, &vec![1; self.size()], what).wait()?;
         let lengths: Vec<usize> = lengths.iter().flatten().map(|&length| length as usize).collect();
@@ -448,13 +451,13 @@ fn payload(bytes: Bytes) -> Payload {
 fn one(outcome: Outcome) -> Bytes {
     match outcome {
         Outcome::One(bytes) => bytes,
-        Outcome::Nothing | Outcome::Parts(_) => Bytes::empty(),
+        Outcome::Nothing | Outcome::Gathered(_) => Bytes::empty(),
     }
 }
 
 fn many(outcome: Outcome) -> Vec<Bytes> {
     match outcome {
-        Outcome::Parts(parts) => parts,
+        Outcome::Gathered(parts) => parts,
         Outcome::One(bytes) => vec![bytes],
         Outcome::Nothing => Vec::new(),
     }

@@ -25,50 +25,39 @@
 //! }
 //! ```
 //!
-//! Writing a transport: one that moves messages between pairs implements [`Link`] and gets every collective from
-//! [`Linked`]; one with collectives of its own implements [`Transport`].
+//! A launched program has [`World::from_env`] in place of [`local::run`] and is otherwise the same: torchrun, Open MPI and
+//! Slurm are understood ([`launch`]). [`Mesh`] arranges ranks along named axes. What authors of transports need is in
+//! [`transport`].
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod bucket;
-mod bytes;
 mod call;
-pub mod conformance;
-mod device_memory;
 mod error;
-mod fault;
+mod gathered;
 mod group;
-mod inbox;
-mod link;
-mod linked;
+pub mod launch;
 pub mod local;
 mod mesh;
 #[cfg(unix)]
 pub mod mpi;
 #[cfg(all(feature = "cuda", unix))]
 pub mod nccl;
-mod parts;
 mod pending;
 mod reduction;
 pub mod tcp;
 mod traffic;
-mod transport;
+pub mod transport;
 mod wire;
 mod world;
 
 pub use bucket::{Bucket, Piece};
-pub use bytes::{Aligned, Bytes};
 pub use call::{Call, Difference, Op};
-pub use device_memory::{DeviceError, DeviceMemory};
 pub use error::CommError;
-pub use fault::{Fault, FaultPlan, Faulty};
+pub use gathered::Gathered;
 pub use group::Group;
-pub use inbox::Inbox;
-pub use link::{HEADER, Kind, Link, Message};
-pub use linked::Linked;
 pub use mesh::Mesh;
-pub use parts::Parts;
 pub use pending::Pending;
 pub use reduction::Reduction;
 pub use traffic::{Traffic, TrafficKey, TrafficRow};
-pub use transport::{Members, Outcome, Payload, Request, Transport, Work, chunk};
 pub use wire::Wire;
-pub use world::{DEADLINE, World};
+pub use world::{DEADLINE, JoinError, World};

@@ -4,8 +4,9 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::link::Message;
-use crate::{CommError, Inbox, Link, World};
+use crate::transport::link::Message;
+use crate::transport::{Inbox, Link};
+use crate::{CommError, World};
 
 /// The link of one rank to the others in the process.
 pub struct LocalLink {
@@ -19,7 +20,7 @@ impl LocalLink {
     }
 }
 
-/// The links of `ranks` ranks, to be wrapped (see [`Faulty`](crate::Faulty)) or made a [`World`] each.
+/// The links of `ranks` ranks, to be wrapped (see [`Faulty`](crate::transport::Faulty)) or made a [`World`] each.
 #[must_use]
 pub fn links(ranks: usize) -> Vec<LocalLink> {
     let inboxes: Arc<[Inbox]> = (0..ranks).map(|_| Inbox::new()).collect();

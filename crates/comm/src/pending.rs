@@ -1,6 +1,7 @@
 //! The result of a call that is still under way.
 
-use crate::{CommError, Outcome, Work};
+use crate::CommError;
+use crate::transport::{Outcome, Work};
 
 type Finish<T> = Box<dyn FnOnce(Outcome) -> T + Send>;
 

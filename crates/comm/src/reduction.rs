@@ -5,7 +5,8 @@ use std::fmt;
 use burnish_core::Dtype;
 use half::{bf16, f16};
 
-use crate::{Bytes, Wire};
+use crate::Wire;
+use crate::transport::Bytes;
 
 /// How the elements of the ranks become one. The order is that of the ranks and the result is rounded once, so the
 /// same inputs give the same bits in every run, on every rank and over every transport that moves messages.

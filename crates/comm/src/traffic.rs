@@ -1,4 +1,4 @@
-//! What was communicated so far, to be held against a plan.
+//! `Traffic`: counts of elements and bytes sent so far per collective, which tests compare with a plan.
 
 use std::collections::BTreeMap;
 

@@ -1,14 +1,42 @@
-//! What a transport gives a rank.
+//! `World`: one rank's handle on all ranks of a job.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::group::Core;
-use crate::{CommError, Group, Link, Linked, Members, Transport, local};
+use crate::launch::{Launch, LaunchError, Launcher};
+use crate::tcp::{self, TcpError};
+use crate::transport::{Link, Members, PointToPoint, Transport};
+use crate::{CommError, Group, local};
 
 /// How long a call waits for the other ranks unless told otherwise: ten minutes, as NCCL's users are used to.
 pub const DEADLINE: Duration = Duration::from_secs(600);
+
+/// Why a process is not in its job.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// A variable of the launcher is not what it must be.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The ranks did not meet over TCP.
+    #[error(transparent)]
+    Tcp(#[from] TcpError),
+    /// MPI is not here, or refused.
+    #[cfg(unix)]
+    #[error(transparent)]
+    Mpi(#[from] crate::mpi::MpiError),
+    /// MPI is not for this system.
+    #[cfg(not(unix))]
+    #[error(
+        "{variable} says that MPI started this process, but ranks meet over MPI on Unix only; use torchrun's variables"
+    )]
+    NoMpi {
+        /// The variable.
+        variable: &'static str,
+    },
+}
 
 /// All ranks, as one of them sees them. Cheap to clone.
 #[derive(Clone)]
@@ -27,7 +55,36 @@ impl World {
     /// The world of a rank over a link that moves messages.
     #[must_use]
     pub fn over(link: Box<dyn Link>) -> Self {
-        Self::new(Arc::new(Linked::new(link)))
+        Self::new(Arc::new(PointToPoint::new(link)))
+    }
+
+    /// The job that this process was started in: by Open MPI over [`mpi`](crate::mpi), by torchrun or Slurm over
+    /// [`tcp`](crate::tcp); a world of one rank where no launcher says that there are others ([`launch`](crate::launch)
+    /// has the variables). With a GPU for each rank `nccl::world()` (feature `cuda`) meets likewise.
+    ///
+    /// # Collectives
+    /// Every process of the job calls it, early: it waits for the others.
+    ///
+    /// # Errors
+    /// [`JoinError`], if a variable is not what it must be or the ranks do not meet.
+    ///
+    /// ```
+    /// use burnish_comm::{Bucket, Reduction, World};
+    ///
+    /// let world = World::from_env()?;
+    /// let ones = world.group().all_reduce(Bucket::new(vec![1.0_f32]), Reduction::Sum, "ones").wait()?;
+    /// assert_eq!(ones.into_vec(), [world.size() as f32]);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_env() -> Result<Self, JoinError> {
+        match Launch::all_from_env()?.first() {
+            None => Ok(Self::alone()),
+            #[cfg(unix)]
+            Some(Launch { launcher: Launcher::Mpi, .. }) => Ok(crate::mpi::world()?),
+            #[cfg(not(unix))]
+            Some(Launch { launcher: Launcher::Mpi, variable, .. }) => Err(JoinError::NoMpi { variable }),
+            Some(_) => Ok(tcp::world()?),
+        }
     }
 
     /// A world of one rank.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use burnish_comm::conformance::checks;
+use burnish_comm::World;
 use burnish_comm::local::{links, run_worlds};
-use burnish_comm::{FaultPlan, Faulty, World};
+use burnish_comm::transport::conformance::checks;
+use burnish_comm::transport::{FaultPlan, Faulty};
 
 fn conform(ranks: usize, worlds: impl Fn() -> Vec<World>) {
     let mut failures = Vec::new();

@@ -4,7 +4,8 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use burnish_comm::{Aligned, Bucket, Bytes, DeviceError, DeviceMemory, Reduction, local};
+use burnish_comm::transport::{Aligned, Bytes, DeviceError, DeviceMemory};
+use burnish_comm::{Bucket, Reduction, local};
 
 /// Memory that counts how often it is copied to the host.
 #[derive(Debug)]

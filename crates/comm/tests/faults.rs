@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use burnish_comm::local::{links, run_worlds};
-use burnish_comm::{Bucket, CommError, Fault, FaultPlan, Faulty, Reduction, World};
+use burnish_comm::transport::{Fault, FaultPlan, Faulty};
+use burnish_comm::{Bucket, CommError, Reduction, World};
 
 const DEADLINE: Duration = Duration::from_millis(600);
 const NAME: &str = "lm_head.weight";

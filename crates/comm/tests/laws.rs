@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burnish_comm::local::{self, links, run_worlds};
-use burnish_comm::{Bucket, FaultPlan, Faulty, Group, Piece, Reduction, World};
+use burnish_comm::transport::{FaultPlan, Faulty};
+use burnish_comm::{Bucket, Group, Piece, Reduction, World};
 use half::bf16;
 use proptest::prelude::*;
 

@@ -1,4 +1,5 @@
-//! What can be wrong with a configuration. Every fault is reported, not only the first.
+//! `Fault`: one invalid option, with its source, its value and the mend. All faults of a configuration are reported
+//! together.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,11 +1,12 @@
 //! Options with the names and defaults of TRL and Transformers.
 //!
-//! Each option is declared once, in a group ([`groups`]); flags, keys of a YAML or TOML file, `--help` and the reference
-//! all come from that table. Groups make up the options of a command: [`SftOptions`], [`DpoOptions`], [`GenerateOptions`],
-//! [`ScoreOptions`], [`EvalOptions`], [`WinRateOptions`], [`MergeOptions`], [`ConvertOptions`].
+//! An option is declared once, as a field of a group ([`groups`]); flags, keys of a YAML or TOML file, `--help` and
+//! `docs/options.md` come from that table. What an option's words mean, and which values it takes, is said by the crate that
+//! computes with it: `burnish_losses`, `burnish_optim`, `burnish_peft`, `burnish_data`, `burnish_tp`, `burnish_zero`,
+//! `burnish_device`. Groups make up the options of a command: [`SftOptions`] and the others.
 //!
 //! Flags win over the file, the file over defaults. Everything that is wrong is reported at once ([`ConfigError`]), each
-//! [`Fault`] with its place, the nearest valid name or the values that go; nothing is loaded before.
+//! [`Fault`] with where it was written, the nearest valid name or the values that go, before anything is loaded.
 //!
 //! ```
 //! use burnish_config::{Command, ScoreOptions};
@@ -18,47 +19,55 @@
 //! let message = error.unwrap_err().to_string();
 //! assert!(message.contains("did you mean `max_length`?"), "{message}");
 //! ```
+//!
+//! # Errors
+//! [`ConfigError`] from [`Command::parse`].
 
 #![forbid(unsafe_code)]
 
-mod check;
+mod checks;
 mod choice;
 mod command;
+mod commands;
 mod fault;
-mod foreign;
+pub mod foreign;
 pub mod groups;
-mod help;
+pub mod help;
+mod invocation;
+mod nearest;
+mod page;
+mod parse;
 mod raw;
 mod setting;
 mod source;
-mod table;
+pub mod table;
 mod trainer;
 mod value;
 
-pub use check::Checks;
-pub use choice::{
-    AdapterReduce, BiasTraining, DeviceChoice, DpoLoss, FDivergence, GrpoLoss, ImportanceSampling, Interval,
-    KtoLossType, LoraInit, LossType, ModelDtype, MuonCoefficients, MuonScale, MuonVariant, Optimizer,
-    PackingStrategy, ReduceWhen, RewardAggregation, RewardScale, SamplerCorrectionMode, Sampling,
-    SaveInterval, Scheduler, SlotDtype, Transport, Truncation,
-};
-pub use command::{
-    COMMANDS, Command, CommandInfo, ConvertOptions, DoctorOptions, DpoOptions, EvalOptions, GenerateOptions,
-    GrpoOptions, Invocation, KtoOptions, MergeOptions, PlanOptions, Resolved, RewardOptions, RlooOptions,
-    ScoreOptions, SftOptions, WinRateOptions, nearest_command,
+pub use command::Command;
+pub use commands::{
+    ConvertOptions, DoctorOptions, DpoOptions, EvalOptions, GenerateOptions, GrpoOptions, KtoOptions,
+    MergeOptions, PlanOptions, RewardOptions, RlooOptions, ScoreOptions, SftOptions, WinRateOptions,
 };
 pub use fault::{ConfigError, Fault, Origin};
-pub use foreign::{ALIASES, Accepts, FOREIGN, Foreign};
-pub use groups::{
-    BatchOptions, ConvertTargetOptions, DeviceOptions, DpoLossOptions, GenerationOptions, GrpoLossOptions,
-    InferenceRankOptions, InputOptions, KtoLossOptions, LoggingOptions, LoraOptions, MergeTargetOptions,
-    ModelOptions, MuonOptions, PackingOptions, PrecomputeOptions, PreferenceRowOptions, PreparationOptions,
-    PromptOptions, PromptRowOptions, RankOptions, ReferenceOptions, RewardFunctionOptions, RewardLossOptions,
-    RewardRowOptions, RlooLossOptions, RolloutOptions, SourceOptions, SupervisedOptions, TrainingOptions,
-};
-pub use help::{markdown, overview};
-pub use raw::Raw;
-pub use setting::{Items, Modules, PadToMultiple, ReportTo, Resume, Steps, Verbatim, ZeroStage};
-pub use table::{Entry, Mismatch, OptionGroup, Source};
+pub use invocation::{Invocation, Resolved};
 pub use trainer::{RunOptions, TrainerOptions};
-pub use value::{Kind, OptionValue};
+
+/// Types of single options: those of `config`, and those that their owners declare.
+pub mod values {
+    pub use burnish_core::Dtype;
+    pub use burnish_data::{Order, Strategy, Truncation};
+    pub use burnish_device::DeviceKind;
+    pub use burnish_losses::{
+        Aggregation, CorrectionMode, Divergence, ImportanceLevel, KtoLoss, PolicyLoss, PreferenceLoss,
+        ScaleRewards, TokenLoss,
+    };
+    pub use burnish_ops::Polynomials;
+    pub use burnish_optim::{MomentumDtype, OptimizerName, Scale, ScheduleKind, Variant};
+    pub use burnish_peft::{Bias, Init, Targets};
+    pub use burnish_tp::AdapterReduce;
+    pub use burnish_zero::{ReduceWhen, Stage};
+
+    pub use crate::choice::{Auto, Interval, SaveInterval, Transport};
+    pub use crate::setting::{Items, ModelDtype, PadToMultiple, ReportTo, Resume, Steps, Verbatim};
+}

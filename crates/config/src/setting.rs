@@ -1,9 +1,14 @@
-//! Option types with a meaning of their own: intervals in steps, where to resume, which modules to adapt.
+//! Types of single options: steps or a share of the run, where to resume, text word for word.
 
+use std::fmt;
 use std::path::PathBuf;
 
+use burnish_core::Dtype;
+use burnish_peft::{Init, Targets};
+use burnish_zero::Stage;
+
 use crate::raw::{Raw, is_null_word};
-use crate::value::{Kind, OptionValue, is_pattern};
+use crate::value::{OptionValue, ValueKind, is_pattern};
 
 /// A number of steps, or, below 1, a share of all steps of the run (Transformers' rule for `logging_steps`,
 /// `save_steps`, `eval_steps` and `warmup_steps`).
@@ -17,7 +22,7 @@ impl Steps {
     /// Transformers 5.23, `TrainerState.compute_steps` and `TrainingArguments.get_warmup_steps`.
     ///
     /// ```
-    /// use burnish_config::Steps;
+    /// use burnish_config::values::Steps;
     ///
     /// assert_eq!(Steps(10.0).of(1000), 10);
     /// assert_eq!(Steps(0.03).of(1001), 31);
@@ -36,7 +41,7 @@ impl Steps {
 }
 
 impl OptionValue for Steps {
-    const KIND: Kind = Kind::Float;
+    const KIND: ValueKind = ValueKind::Float;
 
     fn expected() -> String {
         "a whole number of steps, or a share of the run below 1".into()
@@ -57,7 +62,7 @@ impl OptionValue for Steps {
 pub struct Items<T>(pub Vec<T>);
 
 impl<T: OptionValue> OptionValue for Items<T> {
-    const KIND: Kind = Kind::List;
+    const KIND: ValueKind = ValueKind::List;
 
     fn expected() -> String {
         format!("a list, each item {}", T::expected())
@@ -80,23 +85,104 @@ impl<T: OptionValue> OptionValue for Items<T> {
     }
 }
 
-/// ZeRO's stage: 0 shards nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too (arXiv:1910.02054).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ZeroStage(pub u8);
+/// The element type in which weights are held after loading; `None` is that of the folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModelDtype(pub Option<Dtype>);
 
-impl OptionValue for ZeroStage {
-    const KIND: Kind = Kind::Int;
+impl fmt::Display for ModelDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.map_or("auto", Dtype::name))
+    }
+}
+
+impl OptionValue for ModelDtype {
+    const KIND: ValueKind = ValueKind::AutoOr(&[Dtype::F32.name(), Dtype::Bf16.name(), Dtype::F16.name()]);
+
+    fn expected() -> String {
+        "auto, float32, bfloat16 or float16".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        let Raw::Text(word) = raw else { return None };
+        if word == "auto" {
+            return Some(Self(None));
+        }
+        let held = |dtype: &Dtype| matches!(dtype, Dtype::F32 | Dtype::Bf16 | Dtype::F16);
+        word.parse().ok().filter(held).map(|dtype| Self(Some(dtype)))
+    }
+
+    fn write(&self) -> Raw {
+        Raw::Text(self.to_string())
+    }
+}
+
+impl OptionValue for Stage {
+    const KIND: ValueKind = ValueKind::Int;
 
     fn expected() -> String {
         "0, 1, 2 or 3".into()
     }
 
     fn read(raw: &Raw) -> Option<Self> {
-        u8::try_from(i64::read(raw)?).ok().filter(|stage| *stage <= 3).map(Self)
+        Self::try_from(u8::try_from(i64::read(raw)?).ok()?).ok()
     }
 
     fn write(&self) -> Raw {
-        Raw::Int(self.0.into())
+        Raw::Int(u8::from(*self).into())
+    }
+}
+
+impl OptionValue for Init {
+    const KIND: ValueKind =
+        ValueKind::Choice(&["true", "gaussian", "false", "orthogonal", "pissa", "pissa_niter_N", "olora"]);
+
+    fn expected() -> String {
+        "true, gaussian, false, orthogonal, pissa, pissa_niter_N (as in pissa_niter_4) or olora".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        match raw {
+            Raw::Bool(uniform) => Some(if *uniform { Self::Default } else { Self::Random }),
+            Raw::Text(word) => word.parse().ok(),
+            _ => None,
+        }
+    }
+
+    fn write(&self) -> Raw {
+        Raw::Text(self.to_string())
+    }
+}
+
+/// A list of module names, or one regular expression, as PEFT distinguishes them.
+impl OptionValue for Targets {
+    const KIND: ValueKind = ValueKind::List;
+
+    fn expected() -> String {
+        "module names, one regular expression, or all-linear".into()
+    }
+
+    /// A list of one is its element, as in TRL. A single plain name stays a list of one, where TRL would take it for a
+    /// regular expression that matches no module.
+    fn read(raw: &Raw) -> Option<Self> {
+        let mut names: Vec<String> = match raw {
+            Raw::Null => return None,
+            Raw::Text(text) if is_pattern(text) && !text.trim_start().starts_with('[') => vec![text.clone()],
+            _ => OptionValue::read(raw)?,
+        };
+        if names.is_empty() {
+            return None;
+        }
+        if names.len() == 1 && (names[0] == "all-linear" || is_pattern(&names[0])) {
+            return Some(Self::Pattern(names.remove(0)));
+        }
+        Some(Self::List(names))
+    }
+
+    fn write(&self) -> Raw {
+        match self {
+            Self::Pattern(pattern) => Raw::Text(pattern.clone()),
+            Self::List(names) => names.write(),
+        }
     }
 }
 
@@ -113,7 +199,7 @@ pub enum Resume {
 }
 
 impl OptionValue for Resume {
-    const KIND: Kind = Kind::Path;
+    const KIND: ValueKind = ValueKind::Path;
 
     fn expected() -> String {
         "true (the newest checkpoint of output_dir), false, or the path of a checkpoint folder".into()
@@ -141,53 +227,12 @@ impl OptionValue for Resume {
     }
 }
 
-/// Modules named by a list of suffixes or by one regular expression, as PEFT distinguishes them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Modules {
-    /// A regular expression over the whole module name, or the word `all-linear`.
-    Pattern(String),
-    /// Names that a module's name equals or ends with after a dot.
-    Names(Vec<String>),
-}
-
-impl OptionValue for Modules {
-    const KIND: Kind = Kind::List;
-
-    fn expected() -> String {
-        "module names, one regular expression, or all-linear".into()
-    }
-
-    /// A list of one is its element, as in TRL. A single plain name stays a list of one, where TRL would take it for a
-    /// regular expression that matches no module.
-    fn read(raw: &Raw) -> Option<Self> {
-        let mut names: Vec<String> = match raw {
-            Raw::Null => return None,
-            Raw::Text(text) if is_pattern(text) && !text.trim_start().starts_with('[') => vec![text.clone()],
-            _ => OptionValue::read(raw)?,
-        };
-        if names.is_empty() {
-            return None;
-        }
-        if names.len() == 1 && (names[0] == "all-linear" || is_pattern(&names[0])) {
-            return Some(Self::Pattern(names.remove(0)));
-        }
-        Some(Self::Names(names))
-    }
-
-    fn write(&self) -> Raw {
-        match self {
-            Self::Pattern(pattern) => Raw::Text(pattern.clone()),
-            Self::Names(names) => names.write(),
-        }
-    }
-}
-
 /// `pad_to_multiple_of`: TRL's `auto` pads to the longest row on every device that burnish knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PadToMultiple(pub Option<usize>);
 
 impl OptionValue for PadToMultiple {
-    const KIND: Kind = Kind::Int;
+    const KIND: ValueKind = ValueKind::Int;
 
     fn expected() -> String {
         "auto, null, or a whole number that is at least 1".into()
@@ -213,7 +258,7 @@ impl OptionValue for PadToMultiple {
 pub struct Verbatim(pub Option<String>);
 
 impl OptionValue for Verbatim {
-    const KIND: Kind = Kind::Text;
+    const KIND: ValueKind = ValueKind::Text;
 
     fn expected() -> String {
         String::expected()
@@ -239,7 +284,7 @@ pub struct ReportTo {
 }
 
 impl OptionValue for ReportTo {
-    const KIND: Kind = Kind::Choice(&["none", "tensorboard", "all"]);
+    const KIND: ValueKind = ValueKind::Choice(&["none", "tensorboard", "all"]);
 
     fn expected() -> String {
         "none, tensorboard or all (metrics.jsonl is always written; other trackers can import it)".into()

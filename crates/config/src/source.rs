@@ -7,7 +7,7 @@ use crate::fault::{Fault, Origin};
 use crate::foreign;
 use crate::raw::Raw;
 use crate::table::Entry;
-use crate::value::{Kind, OptionValue};
+use crate::value::{OptionValue, ValueKind};
 
 /// A value as written, with its place.
 #[derive(Clone, Debug)]
@@ -63,10 +63,10 @@ pub(crate) fn flags(words: &[String], entries: &[Entry], faults: &mut Vec<Fault>
         let mut kind = kind_of(&name, entries);
         let mut negated = false;
         if let (None, Some(positive)) = (kind, name.strip_prefix("no_"))
-            && kind_of(positive, entries) == Some(Kind::Bool)
+            && kind_of(positive, entries) == Some(ValueKind::Bool)
         {
             negated = true;
-            kind = Some(Kind::Bool);
+            kind = Some(ValueKind::Bool);
             name = positive.to_owned();
         }
         let raw = match (inline, kind) {
@@ -75,12 +75,12 @@ pub(crate) fn flags(words: &[String], entries: &[Entry], faults: &mut Vec<Fault>
                 Some(value) => Raw::Bool(!value),
                 None => Raw::Text(value),
             },
-            (None, Some(Kind::Bool)) => {
+            (None, Some(ValueKind::Bool)) => {
                 let value = words.get(at).and_then(|next| bool::read(&Raw::Text(next.clone())));
                 at += usize::from(value.is_some());
                 Raw::Bool(value.unwrap_or(true) != negated)
             }
-            (None, Some(Kind::List)) => {
+            (None, Some(ValueKind::List)) => {
                 let mut items = Vec::new();
                 while let Some(item) = take_word(words, &mut at) {
                     items.push(Raw::Text(item));
@@ -120,7 +120,7 @@ pub(crate) fn flags(words: &[String], entries: &[Entry], faults: &mut Vec<Fault>
     flags
 }
 
-fn kind_of(name: &str, entries: &[Entry]) -> Option<Kind> {
+fn kind_of(name: &str, entries: &[Entry]) -> Option<ValueKind> {
     let name = canonical(name);
     entries.iter().find(|entry| entry.name == name).map(|entry| entry.kind)
 }

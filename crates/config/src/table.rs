@@ -1,7 +1,9 @@
 //! The one table behind flags, files, `--help` and the reference: each option is declared once, in a group.
 
-use crate::raw::Raw;
-use crate::value::Kind;
+pub use crate::command::CommandInfo;
+pub use crate::commands::COMMANDS;
+pub use crate::raw::Raw;
+pub use crate::value::{OptionValue, ValueKind};
 
 /// Who gave an option its name and default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +42,24 @@ pub struct Entry {
     /// The one line of `--help`.
     pub doc: String,
     /// Its shape on the command line.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// The value when it is not given.
     pub default: Raw,
     /// Whose name it is.
     pub source: Source,
+}
+
+/// A group of options, as data.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The name of its struct.
+    pub name: &'static str,
+    /// The heading in `--help`.
+    pub title: &'static str,
+    /// Its options in reading order, with the defaults of the command that takes it.
+    pub entries: Vec<Entry>,
+    /// Its options with the group's own defaults.
+    pub shared: fn() -> Vec<Entry>,
 }
 
 /// A value that an option does not take.
@@ -56,6 +71,8 @@ pub struct Mismatch {
 
 /// Options that belong together: a struct with one field per option.
 pub trait OptionGroup: Default {
+    /// The name of the struct, which no other group has.
+    const NAME: &'static str;
     /// The heading in `--help`.
     const TITLE: &'static str;
 
@@ -89,6 +106,7 @@ macro_rules! options {
         }
 
         impl $crate::table::OptionGroup for $group {
+            const NAME: &'static str = stringify!($group);
             const TITLE: &'static str = $title;
 
             fn entries() -> Vec<$crate::table::Entry> {

@@ -1,6 +1,7 @@
-//! What the commands that train have in common.
+//! `TrainerOptions` and `RunOptions`: the option groups that all training commands share.
 
-use crate::command::{Command, DpoOptions, GrpoOptions, KtoOptions, RewardOptions, RlooOptions, SftOptions};
+use crate::checks::Checks;
+use crate::command::Command;
 use crate::groups::{
     LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PreparationOptions, RankOptions,
     ReferenceOptions, SourceOptions, TrainingOptions,
@@ -25,8 +26,46 @@ pub struct RunOptions {
     pub ranks: RankOptions,
     /// Metrics and progress.
     pub logging: LoggingOptions,
-    /// What the model is compared with, if it is.
+    /// The model that log-ratios are taken against, for the losses that have one.
     pub reference: Option<ReferenceOptions>,
+}
+
+impl RunOptions {
+    /// Whether an adapter trains, fresh or from a folder.
+    #[must_use]
+    pub fn trains_adapter(&self) -> bool {
+        self.lora.use_peft || self.model.adapter_name_or_path.is_some()
+    }
+
+    /// The rules of every trainer.
+    pub(crate) fn rules(&self, checks: &mut Checks<'_>) {
+        self.model.rules(checks);
+        self.data.rules(&self.training, checks);
+        self.preparation.rules(checks);
+        self.lora.rules(&self.model, checks);
+        if self.training.random_weights && self.trains_adapter() {
+            checks.conflict(
+                "random_weights",
+                "training an adapter",
+                "train the whole model first: use_peft: false",
+            );
+        }
+        self.ranks.rules(&self.model, &self.training, checks);
+        self.training.rules(&self.logging, checks);
+        self.muon.rules(&self.training, checks);
+    }
+
+    /// The rules of trainers whose loss is divided by pairs or completions, which are those of all ranks.
+    pub(crate) fn rules_by_rows(&self, checks: &mut Checks<'_>) {
+        self.rules(checks);
+        if !self.training.average_tokens_across_devices {
+            checks.conflict(
+                "average_tokens_across_devices",
+                "a loss over rows, which is always that of all ranks",
+                "take it out",
+            );
+        }
+    }
 }
 
 /// A command that trains.
@@ -43,40 +82,50 @@ pub trait TrainerOptions: Command + Clone {
     }
 }
 
-macro_rules! trainers {
-    ($($command:ident: $preparation:ident $(, $reference:ident)?;)+) => {$(
-        impl TrainerOptions for $command {
-            fn run_options(&self) -> RunOptions {
-                let Self { model, data, preparation, lora, training, muon, ranks, logging, .. } = self.clone();
-                let preparation = $preparation(preparation);
-                let reference = None$(.or_else(|| Some(self.$reference.clone())))?;
-                RunOptions { model, data, preparation, lora, training, muon, ranks, logging, reference }
+/// Declares a command that trains: between model and rows before, and adapter, loop and ranks after, the groups of its own.
+/// `reference` names the field of the model that it takes log-ratios against, if it does.
+macro_rules! trainer {
+    (
+        $(#[doc = $doc:literal])+
+        $command:ident, $name:literal, $about:literal,
+        $(default { $($group_field:ident.$option:ident: $value:expr),+ $(,)? },)?
+        $(against $reference:ident,)? {
+            $($(#[doc = $field_doc:literal])+ $field:ident: $group:ty,)+
+        }
+    ) => {
+        $crate::command::command! {
+            $(#[doc = $doc])+
+            $command, $name, $about, needs ["model_name_or_path", "dataset_name"],
+            $(default { $($group_field.$option: $value),+ },)? {
+                /// The model.
+                model: $crate::groups::ModelOptions,
+                /// The rows.
+                data: $crate::groups::SourceOptions,
+                $($(#[doc = $field_doc])+ $field: $group,)+
+                /// The adapter.
+                lora: $crate::groups::LoraOptions,
+                /// The loop.
+                training: $crate::groups::TrainingOptions,
+                /// The optimizer of matrices.
+                muon: $crate::groups::MuonOptions,
+                /// The ranks.
+                ranks: $crate::groups::RankOptions,
+                /// Metrics and progress.
+                logging: $crate::groups::LoggingOptions,
             }
         }
-    )+};
+
+        impl $crate::trainer::TrainerOptions for $command {
+            fn run_options(&self) -> $crate::trainer::RunOptions {
+                let Self { model, data, preparation, lora, training, muon, ranks, logging, .. } = self.clone();
+                let preparation = preparation.into();
+                let reference = None$(.or_else(|| Some(self.$reference.clone())))?;
+                $crate::trainer::RunOptions {
+                    model, data, preparation, lora, training, muon, ranks, logging, reference,
+                }
+            }
+        }
+    };
 }
 
-fn as_it_is(preparation: PreparationOptions) -> PreparationOptions {
-    preparation
-}
-
-fn of_preferences(preparation: crate::groups::PreferenceRowOptions) -> PreparationOptions {
-    preparation.preparation()
-}
-
-fn of_rewards(preparation: crate::groups::RewardRowOptions) -> PreparationOptions {
-    preparation.preparation()
-}
-
-fn of_prompts(preparation: crate::groups::PromptRowOptions) -> PreparationOptions {
-    preparation.preparation()
-}
-
-trainers! {
-    SftOptions: as_it_is;
-    DpoOptions: of_preferences, reference;
-    KtoOptions: of_preferences, reference;
-    RewardOptions: of_rewards;
-    GrpoOptions: of_prompts, reference;
-    RlooOptions: of_prompts, reference;
-}
+pub(crate) use trainer;

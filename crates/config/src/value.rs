@@ -1,14 +1,13 @@
-//! What an option can hold: how a written value becomes it, how it is shown.
+//! `OptionValue`: types an option can have, parsed from flags and files and printed back.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::choice::DpoLoss;
 use crate::raw::{Raw, is_null_word};
 
 /// The shape of an option on the command line and in `--help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ValueKind {
     /// `--flag`, `--flag true`, `--no-flag`.
     Bool,
     /// A whole number.
@@ -21,13 +20,15 @@ pub enum Kind {
     Path,
     /// One of these words.
     Choice(&'static [&'static str]),
+    /// `auto`, or one of these words.
+    AutoOr(&'static [&'static str]),
     /// Several values, separated by spaces or commas.
     List,
     /// A JSON object.
     Map,
 }
 
-impl Kind {
+impl ValueKind {
     /// The placeholder in `--help`: `INT`, `a|b|c`, ...
     #[must_use]
     pub fn placeholder(self) -> String {
@@ -38,6 +39,7 @@ impl Kind {
             Self::Text => "TEXT".into(),
             Self::Path => "PATH".into(),
             Self::Choice(words) => words.join("|"),
+            Self::AutoOr(words) => format!("auto|{}", words.join("|")),
             Self::List => "VALUE...".into(),
             Self::Map => "JSON".into(),
         }
@@ -47,7 +49,7 @@ impl Kind {
 /// A type that an option may have.
 pub trait OptionValue: Sized {
     /// Its shape on the command line.
-    const KIND: Kind;
+    const KIND: ValueKind;
 
     /// What a wrong value is told was expected, as in "expected a whole number".
     fn expected() -> String;
@@ -60,7 +62,7 @@ pub trait OptionValue: Sized {
 }
 
 impl OptionValue for bool {
-    const KIND: Kind = Kind::Bool;
+    const KIND: ValueKind = ValueKind::Bool;
 
     fn expected() -> String {
         "true or false".into()
@@ -86,7 +88,7 @@ impl OptionValue for bool {
 }
 
 impl OptionValue for i64 {
-    const KIND: Kind = Kind::Int;
+    const KIND: ValueKind = ValueKind::Int;
 
     fn expected() -> String {
         "a whole number".into()
@@ -116,7 +118,7 @@ fn whole(value: f64) -> Option<i64> {
 }
 
 impl OptionValue for u64 {
-    const KIND: Kind = Kind::Int;
+    const KIND: ValueKind = ValueKind::Int;
 
     fn expected() -> String {
         "a whole number that is not negative".into()
@@ -137,7 +139,7 @@ impl OptionValue for u64 {
 }
 
 impl OptionValue for usize {
-    const KIND: Kind = Kind::Int;
+    const KIND: ValueKind = ValueKind::Int;
 
     fn expected() -> String {
         u64::expected()
@@ -153,7 +155,7 @@ impl OptionValue for usize {
 }
 
 impl OptionValue for f64 {
-    const KIND: Kind = Kind::Float;
+    const KIND: ValueKind = ValueKind::Float;
 
     fn expected() -> String {
         "a number".into()
@@ -185,7 +187,7 @@ impl OptionValue for f64 {
 }
 
 impl OptionValue for String {
-    const KIND: Kind = Kind::Text;
+    const KIND: ValueKind = ValueKind::Text;
 
     fn expected() -> String {
         "text".into()
@@ -207,7 +209,7 @@ impl OptionValue for String {
 }
 
 impl OptionValue for PathBuf {
-    const KIND: Kind = Kind::Path;
+    const KIND: ValueKind = ValueKind::Path;
 
     fn expected() -> String {
         "a path".into()
@@ -225,7 +227,7 @@ impl OptionValue for PathBuf {
 }
 
 impl<T: OptionValue> OptionValue for Option<T> {
-    const KIND: Kind = T::KIND;
+    const KIND: ValueKind = T::KIND;
 
     fn expected() -> String {
         format!("{} or null", T::expected())
@@ -245,7 +247,7 @@ impl<T: OptionValue> OptionValue for Option<T> {
 }
 
 impl OptionValue for Vec<String> {
-    const KIND: Kind = Kind::List;
+    const KIND: ValueKind = ValueKind::List;
 
     fn expected() -> String {
         "a list of texts".into()
@@ -261,7 +263,7 @@ impl OptionValue for Vec<String> {
 }
 
 impl OptionValue for Vec<usize> {
-    const KIND: Kind = Kind::List;
+    const KIND: ValueKind = ValueKind::List;
 
     fn expected() -> String {
         "a list of whole numbers".into()
@@ -277,7 +279,7 @@ impl OptionValue for Vec<usize> {
 }
 
 impl OptionValue for Vec<f64> {
-    const KIND: Kind = Kind::List;
+    const KIND: ValueKind = ValueKind::List;
 
     fn expected() -> String {
         "a list of numbers".into()
@@ -292,24 +294,8 @@ impl OptionValue for Vec<f64> {
     }
 }
 
-impl OptionValue for Vec<DpoLoss> {
-    const KIND: Kind = Kind::List;
-
-    fn expected() -> String {
-        format!("a list of {}", DpoLoss::WORDS.join(", "))
-    }
-
-    fn read(raw: &Raw) -> Option<Self> {
-        list(raw).filter(|losses: &Self| !losses.is_empty())
-    }
-
-    fn write(&self) -> Raw {
-        Raw::List(self.iter().map(OptionValue::write).collect())
-    }
-}
-
 /// A list, a JSON list in text, words separated by commas or spaces, or one value standing for a list of one.
-fn list<T: OptionValue>(raw: &Raw) -> Option<Vec<T>> {
+pub(crate) fn list<T: OptionValue>(raw: &Raw) -> Option<Vec<T>> {
     match raw {
         Raw::List(items) => {
             let mut values = Vec::new();
@@ -355,7 +341,7 @@ pub(crate) fn is_pattern(text: &str) -> bool {
 
 /// Numbers by pattern, as PEFT's `rank_pattern` and `alpha_pattern`.
 impl OptionValue for BTreeMap<String, f64> {
-    const KIND: Kind = Kind::Map;
+    const KIND: ValueKind = ValueKind::Map;
 
     fn expected() -> String {
         "a mapping from module patterns to numbers".into()
@@ -371,7 +357,7 @@ impl OptionValue for BTreeMap<String, f64> {
 }
 
 impl OptionValue for BTreeMap<String, usize> {
-    const KIND: Kind = Kind::Map;
+    const KIND: ValueKind = ValueKind::Map;
 
     fn expected() -> String {
         "a mapping from module patterns to whole numbers".into()

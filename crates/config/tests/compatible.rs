@@ -1,9 +1,12 @@
 //! Configs written for TRL: every name it has is known, with TRL's default, and asking for nothing is accepted.
 
-use burnish_config::{
-    ALIASES, COMMANDS, Command, FOREIGN, GenerateOptions, LossType, Modules, PackingStrategy, Raw, ReportTo,
-    SftOptions, Source,
-};
+use burnish_config::foreign::{ALIASES, FOREIGN};
+use burnish_config::table::{COMMANDS, Raw, Source};
+use burnish_config::values::ReportTo;
+use burnish_config::{Command, GenerateOptions, SftOptions};
+use burnish_data::Strategy;
+use burnish_losses::TokenLoss;
+use burnish_peft::Targets;
 
 use crate::scratch::Scratch;
 
@@ -131,13 +134,13 @@ seed: 7
     let options = &resolved.options;
     assert_eq!(options.training.learning_rate, 1e-3, "flags win");
     assert_eq!(options.training.weight_decay, 1e-2);
-    assert_eq!(options.lora.lora_target_modules, Some(Modules::Pattern("all-linear".into())));
-    assert_eq!(options.model.dtype.word(), "bfloat16");
+    assert_eq!(options.lora.lora_target_modules, Some(Targets::Pattern("all-linear".into())));
+    assert_eq!(options.model.dtype.to_string(), "bfloat16");
     assert_eq!(options.training.warmup_of(1000), 30);
-    assert_eq!(options.packing.packing_strategy, PackingStrategy::Bfd);
+    assert_eq!(options.packing.packing_strategy, Strategy::Bfd);
     assert!(options.packing.packing && options.packing.packs_evaluation());
-    assert_eq!(options.training.save_strategy.word(), "no");
-    assert_eq!(options.loss.loss_type, LossType::Nll);
+    assert_eq!(options.training.save_strategy.name(), "no");
+    assert_eq!(options.loss.loss_type, TokenLoss::Nll);
     assert!(resolved.notes.iter().any(|note| note.contains("bf16")), "{:?}", resolved.notes);
 }
 
@@ -149,10 +152,7 @@ fn toml_says_the_same() {
         "use_peft = true\nlora_target_modules = [\"q_proj\", \"v_proj\"]\nlearning-rate = 1e-4\n\n[rank_pattern]\nq_proj = 4\n",
     );
     let options = scratch.sft(&["--config", &path]).unwrap().options;
-    assert_eq!(
-        options.lora.lora_target_modules,
-        Some(Modules::Names(vec!["q_proj".into(), "v_proj".into()]))
-    );
+    assert_eq!(options.lora.lora_target_modules, Some(Targets::List(vec!["q_proj".into(), "v_proj".into()])));
     assert_eq!(options.lora.rank_pattern.get("q_proj"), Some(&4));
     assert_eq!(options.training.learning_rate, 1e-4);
 }

@@ -1,9 +1,10 @@
 //! Flags in every spelling.
 
-use burnish_config::{
-    COMMANDS, Command, GenerateOptions, Invocation, Modules, Resume, SftOptions, Steps, nearest_command,
-    overview,
-};
+use burnish_config::help::{nearest_command, options_page, overview};
+use burnish_config::table::COMMANDS;
+use burnish_config::values::{Resume, Steps};
+use burnish_config::{Command, GenerateOptions, Invocation, SftOptions};
+use burnish_peft::{Init, Targets};
 
 use crate::scratch::Scratch;
 
@@ -24,16 +25,15 @@ fn names_and_values_in_every_spelling() {
 
 #[test]
 fn inits_of_adapters() {
-    use burnish_config::LoraInit;
     let scratch = Scratch::new();
     for (word, init) in [
-        ("true", LoraInit::Default),
-        ("False", LoraInit::Random),
-        ("gaussian", LoraInit::Gaussian),
-        ("orthogonal", LoraInit::Orthogonal),
-        ("pissa", LoraInit::Pissa),
-        ("pissa_niter_16", LoraInit::PissaNiter(16)),
-        ("olora", LoraInit::Olora),
+        ("true", Init::Default),
+        ("False", Init::Random),
+        ("gaussian", Init::Gaussian),
+        ("orthogonal", Init::Orthogonal),
+        ("pissa", Init::Pissa { iterations: None }),
+        ("pissa_niter_16", Init::Pissa { iterations: Some(16) }),
+        ("olora", Init::Olora),
     ] {
         let options =
             scratch.sft(&["--use_peft", "--use_dora", "--init_lora_weights", word]).unwrap().options;
@@ -71,16 +71,16 @@ fn switches_in_every_spelling() {
 #[test]
 fn lists_in_every_spelling() {
     let scratch = Scratch::new();
-    let names = Modules::Names(vec!["q_proj".into(), "v_proj".into()]);
+    let names = Targets::List(vec!["q_proj".into(), "v_proj".into()]);
     for (words, expected) in [
         (["--lora_target_modules", "q_proj", "v_proj"].as_slice(), &names),
         (&["--lora_target_modules", "q_proj,v_proj"], &names),
         (&["--lora_target_modules=q_proj,v_proj"], &names),
         (&["--lora_target_modules", "[\"q_proj\", \"v_proj\"]"], &names),
-        (&["--lora_target_modules", "all-linear"], &Modules::Pattern("all-linear".into())),
-        (&["--lora_target_modules", r".*\.(q|v)_proj"], &Modules::Pattern(r".*\.(q|v)_proj".into())),
-        (&["--lora_target_modules", r"[^.]*.{1,2}_proj"], &Modules::Pattern(r"[^.]*.{1,2}_proj".into())),
-        (&["--lora_target_modules", "q_proj"], &Modules::Names(vec!["q_proj".into()])),
+        (&["--lora_target_modules", "all-linear"], &Targets::Pattern("all-linear".into())),
+        (&["--lora_target_modules", r".*\.(q|v)_proj"], &Targets::Pattern(r".*\.(q|v)_proj".into())),
+        (&["--lora_target_modules", r"[^.]*.{1,2}_proj"], &Targets::Pattern(r"[^.]*.{1,2}_proj".into())),
+        (&["--lora_target_modules", "q_proj"], &Targets::List(vec!["q_proj".into()])),
     ] {
         let mut all = words.to_vec();
         all.push("--use_peft");
@@ -152,8 +152,8 @@ fn the_overview_names_every_command() {
 
 #[test]
 fn help_names_every_option_of_every_command() {
+    let reference = options_page();
     for command in COMMANDS {
-        let reference = (command.reference)();
         for entry in (command.entries)() {
             assert!(reference.contains(&format!("`{}`", entry.name)), "{}: {}", command.name, entry.name);
             assert!(entry.doc.len() > 10, "{}: {} has no line of help", command.name, entry.name);

@@ -1,6 +1,7 @@
 //! What holds for every option and every command line.
 
-use burnish_config::{COMMANDS, Command, GenerateOptions, Raw, SftOptions};
+use burnish_config::table::{COMMANDS, Raw};
+use burnish_config::{Command, GenerateOptions, SftOptions};
 use proptest::prelude::*;
 
 use crate::scratch::Scratch;

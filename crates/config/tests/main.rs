@@ -6,5 +6,7 @@ mod faults;
 mod flags;
 mod laws;
 mod online;
+mod owners;
+mod page;
 mod preferences;
 mod scratch;

@@ -1,6 +1,10 @@
 //! DPO and KTO have TRL's names and defaults, and refuse what contradicts itself.
 
-use burnish_config::{Command, DpoLoss, DpoOptions, FOREIGN, KtoOptions, Raw, Sampling};
+use burnish_config::foreign::FOREIGN;
+use burnish_config::table::Raw;
+use burnish_config::{Command, DpoOptions, KtoOptions};
+use burnish_data::Order;
+use burnish_losses::PreferenceLoss;
 
 /// What TRL 1.16's `DPOConfig` has of its own, or with another default.
 const DPO: &str = r#"{"learning_rate": 1e-6, "model_init_kwargs": null, "trust_remote_code": false,
@@ -48,7 +52,7 @@ fn defaults_are_those_of_trl() {
 fn help_shows_the_defaults_of_the_command() {
     assert!(DpoOptions::help().contains("--learning_rate FLOAT [1e-6]"), "{}", DpoOptions::help());
     assert!(KtoOptions::help().contains("--train_sampling_strategy random|sequential [sequential]"));
-    assert_eq!(KtoOptions::default().training.train_sampling_strategy, Sampling::Sequential);
+    assert_eq!(KtoOptions::default().training.train_sampling_strategy, Order::Sequential);
 }
 
 #[test]
@@ -57,9 +61,12 @@ fn losses_are_words_and_lists() {
         let words = ["--model_name_or_path=.", "--dataset_name=.", word];
         DpoOptions::parse(words).unwrap().run().unwrap().options.loss.loss_type
     };
-    assert_eq!(parse("--loss_type=ipo"), [DpoLoss::Ipo]);
-    assert_eq!(parse("--loss_type=sigmoid,bco_pair,sft"), [DpoLoss::Sigmoid, DpoLoss::BcoPair, DpoLoss::Sft]);
-    assert_eq!(parse(r#"--loss_type=["sigmoid", "sft"]"#), [DpoLoss::Sigmoid, DpoLoss::Sft]);
+    assert_eq!(parse("--loss_type=ipo"), [PreferenceLoss::Ipo]);
+    assert_eq!(
+        parse("--loss_type=sigmoid,bco_pair,sft"),
+        [PreferenceLoss::Sigmoid, PreferenceLoss::BcoPair, PreferenceLoss::Sft]
+    );
+    assert_eq!(parse(r#"--loss_type=["sigmoid", "sft"]"#), [PreferenceLoss::Sigmoid, PreferenceLoss::Sft]);
 }
 
 #[test]

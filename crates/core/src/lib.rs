@@ -1,8 +1,13 @@
 //! Names and facts shared by every burnish crate. No tensors, no files, no ranks.
 //!
 //! * [`Parameter`] and [`Registry`]: what a model consists of, by Hugging Face name, before storage exists.
+//! * [`BurnParameter`]: what a parameter of a Burn module is, by the words of Burn's traversal.
 //! * [`Dtype`] and [`Precision`]: the four dtypes of a parameter, never conflated.
-//! * [`Layout`]: how a logical tensor lies over the ranks of a mesh axis.
+//! * [`Layout`]: how a logical tensor lies over the ranks of a mesh, whatever its axes; [`Split`] is one dimension of it on
+//!   one axis, [`Region`] what one rank holds.
+//! * [`LinearParts`]: the tensors of a linear layer with its adapter, one list for indices, tensors and gradients.
+//! * [`choices!`] and [`OptionFault`]: options that are one of a few words, and rules of options, for the crates that own
+//!   them.
 //! * [`random`]: randomness as a function of (seed, name, index), so that results do not depend on
 //!   ranks, threads or the number of micro-batches.
 //!
@@ -14,13 +19,23 @@
 //! assert_eq!(registry.get("model.norm.weight").unwrap().elements(), 64);
 //! ```
 
+mod burn_module;
+mod choice;
 mod dtype;
-mod layout;
+mod head_options;
+pub mod layout;
+mod linear_parts;
+mod option_fault;
 mod parameter;
 pub mod random;
 mod registry;
 
+pub use burn_module::BurnParameter;
+pub use choice::{Choice, UnknownWord, alternatives};
 pub use dtype::{Dtype, Precision, UnknownDtype};
-pub use layout::Layout;
-pub use parameter::{Parameter, Role};
+pub use head_options::HeadOptions;
+pub use layout::{Layout, LayoutError, Region, Split};
+pub use linear_parts::{LinearDim, LinearPart, LinearParts, LinearPartsIter, LoraParts};
+pub use option_fault::{OptionFault, OptionFaults};
+pub use parameter::{Orientation, Parameter, Role};
 pub use registry::{Registry, RegistryError};

@@ -8,7 +8,7 @@ use crate::{Dtype, Layout, Precision};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// A weight matrix `[out, in]` of a linear layer.
+    /// A weight matrix of a linear layer; which dimension is which says its [`Orientation`].
     Matrix,
     /// A token embedding `[vocab, hidden]`.
     Embedding,
@@ -24,6 +24,29 @@ pub enum Role {
     Expert,
     /// An adapter factor.
     Adapter,
+    /// The kernel of a convolution.
+    Convolution,
+}
+
+/// Which of a matrix' last two dimensions is its fan out (outputs, rows of `y = W x`) and which its fan in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Orientation {
+    /// `[out, in]`, as PyTorch and Hugging Face have it.
+    #[default]
+    OutIn,
+    /// `[in, out]`, as Burn's `Linear` has it.
+    InOut,
+    /// Unknown: what depends on it refuses the parameter.
+    Undeclared,
+}
+
+impl Orientation {
+    /// Whether it is [`OutIn`](Self::OutIn).
+    #[must_use]
+    pub fn is_out_in(&self) -> bool {
+        *self == Self::OutIn
+    }
 }
 
 /// A logical parameter: global shape, role, dtypes, trainability and layout.
@@ -31,7 +54,7 @@ pub enum Role {
 pub struct Parameter {
     /// The Hugging Face or PEFT name, `model.layers.0.self_attn.q_proj.weight`.
     pub name: String,
-    /// The global shape, whatever a rank holds of it.
+    /// The logical shape; in the registry of what one rank holds, that of its part ([`Self::layout`]).
     pub shape: Vec<usize>,
     /// What it is for.
     pub role: Role,
@@ -41,10 +64,15 @@ pub struct Parameter {
     pub trainable: bool,
     /// The parameter whose storage this one shares (tied weights).
     pub alias_of: Option<String>,
-    /// Placement over the tensor-parallel axis.
-    pub layout: Layout,
-    /// Rows of the matrices that are stacked in dimension 0 and have nothing to do with each other (fused queries, keys
-    /// and values; heads), of the global shape; none: it is one matrix.
+    /// How the logical tensor lies over the ranks of a mesh where `shape` is that of one rank's part of it; `None` where it
+    /// is the logical shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<Layout>,
+    /// Which dimensions of a matrix are its fans.
+    #[serde(default, skip_serializing_if = "Orientation::is_out_in")]
+    pub orientation: Orientation,
+    /// Outputs of the matrices that are stacked along the fan out and have nothing to do with each other (fused queries,
+    /// keys and values; heads), of the global shape; none: it is one matrix.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<usize>,
 }
@@ -60,7 +88,8 @@ impl Parameter {
             precision: Precision::stored(store),
             trainable: false,
             alias_of: None,
-            layout: Layout::Replicated,
+            layout: None,
+            orientation: Orientation::OutIn,
             blocks: Vec::new(),
         }
     }

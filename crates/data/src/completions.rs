@@ -1,4 +1,4 @@
-//! Micro-batches of prompts with completions that are scored, without padding.
+//! Micro-batches of prompts with completions (pairs, single answers, reward texts), without padding.
 
 use std::collections::HashMap;
 use std::ops::Range;

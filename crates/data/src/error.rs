@@ -1,9 +1,11 @@
-//! What can go wrong between a data file and a batch.
+//! Errors of data sets, from a file's line to a batch.
 
 use std::path::PathBuf;
 
-use crate::place::Place;
-use crate::row::Kind;
+use burnish_core::{OptionFault, UnknownWord};
+
+use crate::row::RowKind;
+use crate::row_origin::RowOrigin;
 
 /// Every failure of this crate. Each message says what, where, expected, got, and the mend.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +67,7 @@ pub enum DataError {
     #[error("{place}: not valid JSON: {reason}; each line must be one complete JSON object")]
     Json {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The parser's words.
         reason: String,
     },
@@ -73,7 +75,7 @@ pub enum DataError {
     #[error("{place}: expected a JSON object such as {{\"text\": \"...\"}}, got {got}")]
     NotAnObject {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The JSON type found.
         got: &'static str,
     },
@@ -90,7 +92,7 @@ pub enum DataError {
     )]
     UnknownColumns {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The columns found.
         columns: String,
         /// The configured text column.
@@ -100,7 +102,7 @@ pub enum DataError {
     #[error("{place}: {trainer} needs a column `{column}`, got {columns}; add or rename it")]
     MissingColumn {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The trainer.
         trainer: &'static str,
         /// The column.
@@ -112,7 +114,7 @@ pub enum DataError {
     #[error("{place}: column `{column}`: expected {expected}, got {got}")]
     ColumnType {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The column, possibly with a path into it.
         column: String,
         /// What was expected.
@@ -126,7 +128,7 @@ pub enum DataError {
     )]
     MixedText {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// One column.
         first: &'static str,
         /// What it holds.
@@ -142,7 +144,7 @@ pub enum DataError {
     )]
     ColumnLength {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The column.
         column: &'static str,
         /// Length of `input_ids`.
@@ -156,25 +158,25 @@ pub enum DataError {
     )]
     MixedRows {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// Where the first row is.
-        first: Place,
+        first: RowOrigin,
         /// The first row's type.
-        expected: Kind,
+        expected: RowKind,
         /// This row's type.
-        got: Kind,
+        got: RowKind,
     },
     /// A row type the trainer cannot use.
     #[error("{place}: {trainer} needs {needs}, got {got}; {mend}")]
     WrongKind {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The trainer.
         trainer: &'static str,
         /// What it accepts.
         needs: &'static str,
         /// What was found.
-        got: Kind,
+        got: RowKind,
         /// The mend.
         mend: &'static str,
     },
@@ -184,7 +186,7 @@ pub enum DataError {
     )]
     TokenRange {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// Position in the row.
         index: usize,
         /// The id.
@@ -236,7 +238,7 @@ pub enum DataError {
     #[error("{place}: cannot tokenise: {reason}")]
     Tokenise {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The library's words.
         reason: String,
     },
@@ -253,7 +255,7 @@ pub enum DataError {
     )]
     NoTemplate {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
     },
     /// A template that does not parse.
     #[error("chat template `{name}` does not parse: {reason}")]
@@ -275,7 +277,7 @@ pub enum DataError {
     #[error("{place}: the chat template refuses this conversation: {message}")]
     TemplateRaised {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The template's own message.
         message: String,
     },
@@ -283,7 +285,7 @@ pub enum DataError {
     #[error("{place}: the chat template fails on this conversation: {reason}")]
     TemplateFailed {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The engine's words, with the template's line.
         reason: String,
     },
@@ -291,7 +293,7 @@ pub enum DataError {
     #[error("{place}: column `{column}` is an empty conversation; give at least one message")]
     EmptyConversation {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The column.
         column: &'static str,
     },
@@ -302,13 +304,13 @@ pub enum DataError {
     )]
     NoSharedPrompt {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
     },
     /// A prompt without a token.
     #[error("{place}: column `prompt` is empty, there is nothing to continue; give a prompt or drop the row")]
     EmptyPrompt {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
     },
     /// A completion in which there is nothing to score.
     #[error(
@@ -316,7 +318,7 @@ pub enum DataError {
     )]
     EmptyCompletion {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The column.
         column: &'static str,
     },
@@ -328,7 +330,7 @@ pub enum DataError {
     )]
     PromptDiverges {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The completion's column.
         column: &'static str,
         /// The end of what both share.
@@ -342,7 +344,7 @@ pub enum DataError {
     #[error("{place}: cannot continue the final message: {reason}")]
     Continue {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// Why.
         reason: &'static str,
     },
@@ -352,7 +354,7 @@ pub enum DataError {
     )]
     TemplateArgument {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The key.
         key: String,
     },
@@ -360,9 +362,9 @@ pub enum DataError {
     #[error("{place}: `assistant_only_loss` needs conversations, got {got}; turn it off or give `messages`")]
     AssistantNeedsChat {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
         /// The row's type.
-        got: Kind,
+        got: RowKind,
     },
     /// `assistant_only_loss` with a template that does not mark the assistant's text.
     #[error(
@@ -379,7 +381,7 @@ pub enum DataError {
     )]
     NoAssistantToken {
         /// File and line.
-        place: Place,
+        place: RowOrigin,
     },
     /// Nothing left to train on.
     #[error(
@@ -421,15 +423,18 @@ pub enum DataError {
         /// The mend.
         mend: &'static str,
     },
+    /// An option out of range, or two that contradict each other.
+    #[error(transparent)]
+    Option(#[from] OptionFault),
     /// A named option value that does not exist.
-    #[error("`{option}`: unknown value `{got}`, expected one of {expected}")]
+    #[error("`{option}`: unknown value `{got}`, expected one of {}", expected.join(", "))]
     UnknownValue {
         /// The option.
         option: &'static str,
         /// The value given.
         got: String,
         /// The values that exist.
-        expected: &'static str,
+        expected: &'static [&'static str],
     },
     /// A number out of its range.
     #[error("`{option}` is {got}, expected {expected}")]
@@ -451,4 +456,10 @@ pub enum DataError {
         /// Rows of an epoch.
         rows: usize,
     },
+}
+
+impl From<UnknownWord> for DataError {
+    fn from(UnknownWord { option, got, words }: UnknownWord) -> Self {
+        Self::UnknownValue { option, got, expected: words }
+    }
 }

@@ -59,24 +59,24 @@
 //! ```
 
 mod batch;
-mod boundary;
-mod chunks;
 mod completions;
 mod error;
 mod example;
-mod implicit;
+mod extract_prompt;
 mod pack;
-mod place;
 mod preference;
 pub mod preflight;
 mod prepare;
 mod prompts;
 mod row;
+mod row_origin;
 mod sampler;
 mod source;
 mod split;
+mod split_prompt;
 mod statistics;
 mod template;
+mod tokenize;
 mod tokenizer;
 mod unpaired;
 
@@ -86,14 +86,14 @@ pub use completions::{
 };
 pub use error::DataError;
 pub use example::{Example, IGNORED};
-pub use implicit::extract_prompt;
+pub use extract_prompt::extract_prompt;
 pub use pack::{Strategy, WINDOW, pack};
-pub use place::Place;
 pub use preference::{PreferenceExample, Prepared, RewardExample};
 pub use preflight::{Concern, Finding, preflight, preflight_prepared, preflight_weights};
 pub use prepare::{Dataset, Options, Preparer, Truncation};
 pub use prompts::PromptExample;
-pub use row::{Content, Kind, Message, Row, Text};
+pub use row::{Content, Message, Row, RowKind, Text};
+pub use row_origin::RowOrigin;
 pub use sampler::{Cursor, GroupBatch, GroupBatches, GroupSampler, Order, Sampler, Step, Steps};
 pub use source::{Record, Records, Source};
 pub use split::HeldOut;

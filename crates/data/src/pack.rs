@@ -4,8 +4,8 @@
 //! or wrapping, in windows of [`WINDOW`] rows, so that a data set is packed as it streams by.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::fmt;
-use std::str::FromStr;
+
+use burnish_core::choices;
 
 use crate::error::DataError;
 use crate::example::Example;
@@ -13,16 +13,18 @@ use crate::example::Example;
 /// Rows packed together.
 pub const WINDOW: usize = 1000;
 
-/// How rows are packed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strategy {
-    /// Best-fit decreasing; tokens beyond `max_length` of a row are dropped.
-    #[default]
-    Bfd,
-    /// Best-fit decreasing; longer rows are cut into pieces first.
-    BfdSplit,
-    /// Rows are strung together and cut every `max_length` tokens; a row of the result is one document.
-    Wrapped,
+choices! {
+    /// How rows are packed.
+    #[derive(Default)]
+    pub enum Strategy: "packing_strategy", DataError {
+        /// Best-fit decreasing; tokens beyond `max_length` of a row are dropped.
+        #[default]
+        Bfd = "bfd",
+        /// Best-fit decreasing; longer rows are cut into pieces first.
+        BfdSplit = "bfd_split" | "bfd-requeue",
+        /// Rows are strung together and cut every `max_length` tokens; a row of the result is one document.
+        Wrapped = "wrapped",
+    }
 }
 
 impl Strategy {
@@ -30,33 +32,6 @@ impl Strategy {
     #[must_use]
     pub const fn keeps_documents(self) -> bool {
         !matches!(self, Self::Wrapped)
-    }
-}
-
-impl FromStr for Strategy {
-    type Err = DataError;
-
-    fn from_str(text: &str) -> Result<Self, DataError> {
-        match text {
-            "bfd" => Ok(Self::Bfd),
-            "bfd_split" => Ok(Self::BfdSplit),
-            "wrapped" => Ok(Self::Wrapped),
-            _ => Err(DataError::UnknownValue {
-                option: "packing_strategy",
-                got: text.to_owned(),
-                expected: "bfd, bfd_split, wrapped",
-            }),
-        }
-    }
-}
-
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Bfd => "bfd",
-            Self::BfdSplit => "bfd_split",
-            Self::Wrapped => "wrapped",
-        })
     }
 }
 

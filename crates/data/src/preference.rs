@@ -1,14 +1,14 @@
-//! Pairs of a better and a worse answer, as TRL 1.16's `DPOTrainer` and `RewardTrainer` prepare them.
+//! Pairs of a chosen and a rejected completion, as TRL 1.16's `DPOTrainer` and `RewardTrainer` prepare them.
 
-use crate::boundary::Split;
-use crate::chunks;
 use crate::error::DataError;
-use crate::implicit::extract_prompt;
+use crate::extract_prompt::extract_prompt;
 use crate::prepare::{Preparer, Truncation};
-use crate::row::{Content, Kind, Message, Row, Text};
+use crate::row::{Content, Message, Row, RowKind, Text};
 use crate::source::{Record, json_type};
+use crate::split_prompt::Split;
 use crate::statistics::Statistics;
 use crate::template::Render;
+use crate::tokenize;
 
 /// A prepared data set of another type than supervised fine-tuning's.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +18,7 @@ pub struct Prepared<T> {
     /// What happened on the way. Tokens count as they will be after truncation; each answer counts with its prompt.
     pub statistics: Statistics,
     /// The type of its rows.
-    pub kind: Kind,
+    pub kind: RowKind,
 }
 
 /// A prompt with a better and a worse answer.
@@ -74,7 +74,7 @@ impl Preparer<'_> {
             }
             Ok(())
         };
-        let kind = chunks::tokenised(name, records, parse, |_| Ok(()), make, keep)?;
+        let kind = tokenize::tokenised(name, records, parse, |_| Ok(()), make, keep)?;
         self.finished(examples, statistics, kind)
     }
 
@@ -108,7 +108,7 @@ impl Preparer<'_> {
             examples.push(example);
             Ok(())
         };
-        let kind = chunks::tokenised(name, records, parse, |_| Ok(()), make, keep)?;
+        let kind = tokenize::tokenised(name, records, parse, |_| Ok(()), make, keep)?;
         match self.options.max_length {
             Some(max_length) if examples.is_empty() => {
                 Err(DataError::AllTooLong { rows: statistics.rows, max_length, longest: statistics.longest })
@@ -218,7 +218,7 @@ impl Preparer<'_> {
         &self,
         mut examples: Vec<T>,
         mut statistics: Statistics,
-        kind: Kind,
+        kind: RowKind,
     ) -> Result<Prepared<T>, DataError> {
         let rows = statistics.rows;
         match self.options.max_length {

@@ -1,9 +1,9 @@
-//! What is likely wrong with a data set before a run is spent on it, as findings with their mends.
+//! Preflight checks of a data set: findings with their mends, before a run is spent on it.
 
-use crate::place::Place;
 use crate::preference::Prepared;
 use crate::prepare::{Dataset, Options};
 use crate::row::Message;
+use crate::row_origin::RowOrigin;
 use crate::statistics::Statistics;
 use crate::template::{Render, Template, Templates};
 use crate::tokenizer::Tokenizer;
@@ -96,7 +96,7 @@ pub fn preflight_prepared<T>(
     let mut findings = Findings::default();
     findings.conversations(s, tokenizer, templates, false);
     findings.prompts(s);
-    let first = |place: &Option<Place>| place.as_ref().map(Place::to_string).unwrap_or_default();
+    let first = |place: &Option<RowOrigin>| place.as_ref().map(RowOrigin::to_string).unwrap_or_default();
     if s.identical > 0 {
         findings.add(
             Concern::IdenticalAnswers,
@@ -295,7 +295,7 @@ impl Findings {
 pub fn writes_stop_token(template: &Template, tokenizer: &Tokenizer) -> Option<bool> {
     let [user, assistant, _] = probe();
     let header = Render { add_generation_prompt: true, ..Render::default() };
-    let place = Place::given("probe");
+    let place = RowOrigin::given("probe");
     let prompt = template.render(std::slice::from_ref(&user), header, &place).ok()?.text;
     let whole = template.render(&[user, assistant], Render::default(), &place).ok()?.text;
     let (prompt, whole) = (tokenizer.encode(&prompt, false).ok()?, tokenizer.encode(&whole, false).ok()?);
@@ -307,7 +307,7 @@ pub fn writes_stop_token(template: &Template, tokenizer: &Tokenizer) -> Option<b
 /// space; `None` when the template refuses the probe.
 #[must_use]
 pub fn stop_token_masked(template: &Template, tokenizer: &Tokenizer) -> Option<bool> {
-    let rendered = template.render(&probe(), Render::default(), &Place::given("probe")).ok()?;
+    let rendered = template.render(&probe(), Render::default(), &RowOrigin::given("probe")).ok()?;
     let encoding = tokenizer.encode_offsets(&rendered.text, false).ok()?;
     let learned = |at: (usize, usize)| rendered.generated.iter().any(|s| at.0 < s.end && at.1 > s.start);
     let ids = encoding.get_ids().iter().zip(encoding.get_offsets()).filter(|(_, o)| learned(**o));
@@ -322,7 +322,7 @@ pub fn stop_token_masked(template: &Template, tokenizer: &Tokenizer) -> Option<b
 #[must_use]
 pub fn prefix_preserving(template: &Template) -> Option<bool> {
     let [user, assistant, again] = probe();
-    let place = Place::given("probe");
+    let place = RowOrigin::given("probe");
     let short = template.render(&[user.clone(), assistant.clone()], Render::default(), &place).ok()?.text;
     let messages = [user, assistant.clone(), again, assistant];
     let long = template.render(&messages, Render::default(), &place).ok()?.text;

@@ -1,18 +1,18 @@
 //! Rows to examples: tokenise, mask, truncate, pack; as TRL 1.16's `SFTTrainer` prepares a data set.
 
 use std::cell::Cell;
-use std::str::FromStr;
 
 use burnish_core::random::Stream;
+use burnish_core::{OptionFaults, choices};
 
-use crate::chunks;
 use crate::error::DataError;
 use crate::example::{Example, IGNORED, label};
 use crate::pack::{self, Strategy};
-use crate::row::{Content, Kind, Message, Row, Text};
+use crate::row::{Content, Message, Row, RowKind, Text};
 use crate::source::Record;
 use crate::statistics::Statistics;
 use crate::template::{Render, Rendered, Template, Templates};
+use crate::tokenize;
 use crate::tokenizer::Tokenizer;
 
 /// Keys of `chat_template_kwargs` that would change what preparation decides.
@@ -33,29 +33,15 @@ const RESERVED: [&str; 14] = [
     "truncation",
 ];
 
-/// Which end of a long row is kept (`truncation_mode`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Truncation {
-    /// The start.
-    #[default]
-    KeepStart,
-    /// The end.
-    KeepEnd,
-}
-
-impl FromStr for Truncation {
-    type Err = DataError;
-
-    fn from_str(text: &str) -> Result<Self, DataError> {
-        match text {
-            "keep_start" => Ok(Self::KeepStart),
-            "keep_end" => Ok(Self::KeepEnd),
-            _ => Err(DataError::UnknownValue {
-                option: "truncation_mode",
-                got: text.to_owned(),
-                expected: "keep_start, keep_end",
-            }),
-        }
+choices! {
+    /// Which end of a long row is kept (`truncation_mode`).
+    #[derive(Default)]
+    pub enum Truncation: "truncation_mode", DataError {
+        /// The start.
+        #[default]
+        KeepStart = "keep_start",
+        /// The end.
+        KeepEnd = "keep_end",
     }
 }
 
@@ -107,27 +93,37 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The rules that these options break, all of them.
+    #[must_use]
+    pub fn faults(&self) -> OptionFaults {
+        let mut faults = OptionFaults::default();
+        faults.conflict(
+            "packing",
+            self.packing.is_some() && self.max_length.is_none(),
+            "max_length: null",
+            "set max_length, the length that rows are packed to",
+            "`packing` needs `max_length`, the length of a packed row; set `max_length`",
+        );
+        if let Some(length) = self.max_length {
+            faults.range("max_length", length > 0, length, "null or at least 1");
+            faults.conflict(
+                "padding_free",
+                self.padding_free && self.packing.is_none(),
+                format_args!("max_length: {length} without packing"),
+                "set packing: true, or max_length: null when no row is too long",
+                "`padding_free` without `packing` does not enforce `max_length`; turn on `packing` (`packing_strategy: bfd`) or \
+                 set `max_length` to null",
+            );
+        }
+        faults
+    }
+
     /// Checks options against each other.
     ///
     /// # Errors
     /// Names the contradiction and the mend.
     pub fn check(&self) -> Result<(), DataError> {
-        if self.max_length == Some(0) {
-            return Err(DataError::Range { option: "max_length", got: 0.0, expected: "at least 1" });
-        }
-        if self.packing.is_some() && self.max_length.is_none() {
-            return Err(DataError::Options {
-                what: "`packing` needs `max_length`, the length of a packed row",
-                mend: "set `max_length`",
-            });
-        }
-        if self.padding_free && self.packing.is_none() && self.max_length.is_some() {
-            return Err(DataError::Options {
-                what: "`padding_free` without `packing` does not enforce `max_length`",
-                mend: "turn on `packing` (`packing_strategy: bfd`) or set `max_length` to null",
-            });
-        }
-        Ok(())
+        Ok(self.faults().first()?)
     }
 
     /// Whether batches keep packed sequences apart and carry no padding: asked for, or by the packing strategy.
@@ -145,7 +141,7 @@ pub struct Dataset {
     /// What happened on the way.
     pub statistics: Statistics,
     /// The type of its rows.
-    pub kind: Kind,
+    pub kind: RowKind,
     /// Whether only completions are learned.
     pub completion_only: bool,
 }
@@ -200,7 +196,7 @@ impl Preparer<'_> {
             examples.extend(self.truncated(example, &mut statistics));
             Ok(())
         };
-        let kind = chunks::tokenised(name, records, parse, begin, |row| self.tokens(row), keep)?;
+        let kind = tokenize::tokenised(name, records, parse, begin, |row| self.tokens(row), keep)?;
         let completion_only = completion_only.get();
         if let (Some(strategy), Some(max_length)) = (self.options.packing, self.options.max_length) {
             self.shuffle(&mut examples, 0);

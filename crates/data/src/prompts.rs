@@ -1,15 +1,15 @@
-//! Prompts to sample completions of, with whatever else their rows tell a reward function.
+//! Prompts to sample completions of, with the columns of their rows that reward functions read.
 
 use serde_json::{Map, Value};
 
-use crate::chunks;
 use crate::error::DataError;
-use crate::place::Place;
 use crate::preference::Prepared;
 use crate::prepare::Preparer;
 use crate::row::{Content, Row, Text};
+use crate::row_origin::RowOrigin;
 use crate::source::Record;
 use crate::statistics::Statistics;
+use crate::tokenize;
 
 /// A prompt.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub struct PromptExample {
     /// left out.
     pub columns: Map<String, Value>,
     /// File and line.
-    pub place: Place,
+    pub place: RowOrigin,
 }
 
 impl Preparer<'_> {
@@ -53,7 +53,7 @@ impl Preparer<'_> {
             examples.push(PromptExample { ids, prompt, columns: row.columns, place: row.place });
             Ok(())
         };
-        let kind = chunks::tokenised(name, records, Row::parse_prompt, |_| Ok(()), make, keep)?;
+        let kind = tokenize::tokenised(name, records, Row::parse_prompt, |_| Ok(()), make, keep)?;
         self.shuffle(&mut examples, 1);
         statistics.examples = examples.len();
         Ok(Prepared { examples, statistics, kind })

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::{Map, Value};
 
 use crate::error::DataError;
-use crate::place::Place;
+use crate::row_origin::RowOrigin;
 use crate::source::{Record, json_type};
 
 /// One message of a conversation: a JSON object with `role` and mostly `content`. Null entries are dropped.
@@ -119,7 +119,7 @@ pub enum Content {
 /// The type of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is the type of `Content` with that name, standard or conversational")]
-pub enum Kind {
+pub enum RowKind {
     Language,
     LanguageChat,
     Prompt,
@@ -136,7 +136,7 @@ pub enum Kind {
     Tokens,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for RowKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Language => "language modelling (text)",
@@ -161,7 +161,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Where it came from.
-    pub place: Place,
+    pub place: RowOrigin,
     /// What it trains.
     pub content: Content,
     /// The `tools` column: a list of JSON schemas.
@@ -248,23 +248,23 @@ impl Row {
 
     /// The row's type.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> RowKind {
         let pick = |text: &Text, plain, chat| if text.is_chat() { chat } else { plain };
         match &self.content {
-            Content::Language(t) => pick(t, Kind::Language, Kind::LanguageChat),
-            Content::Prompt(t) => pick(t, Kind::Prompt, Kind::PromptChat),
+            Content::Language(t) => pick(t, RowKind::Language, RowKind::LanguageChat),
+            Content::Prompt(t) => pick(t, RowKind::Prompt, RowKind::PromptChat),
             Content::PromptCompletion { prompt, .. } => {
-                pick(prompt, Kind::PromptCompletion, Kind::PromptCompletionChat)
+                pick(prompt, RowKind::PromptCompletion, RowKind::PromptCompletionChat)
             }
             Content::Preference { prompt: Some(_), chosen, .. } => {
-                pick(chosen, Kind::Preference, Kind::PreferenceChat)
+                pick(chosen, RowKind::Preference, RowKind::PreferenceChat)
             }
             Content::Preference { prompt: None, chosen, .. } => {
-                pick(chosen, Kind::ImplicitPreference, Kind::ImplicitPreferenceChat)
+                pick(chosen, RowKind::ImplicitPreference, RowKind::ImplicitPreferenceChat)
             }
-            Content::Unpaired { prompt, .. } => pick(prompt, Kind::Unpaired, Kind::UnpairedChat),
-            Content::Stepwise { .. } => Kind::Stepwise,
-            Content::Tokens { .. } => Kind::Tokens,
+            Content::Unpaired { prompt, .. } => pick(prompt, RowKind::Unpaired, RowKind::UnpairedChat),
+            Content::Stepwise { .. } => RowKind::Stepwise,
+            Content::Tokens { .. } => RowKind::Tokens,
         }
     }
 
@@ -289,7 +289,7 @@ impl Row {
 }
 
 struct Columns {
-    place: Place,
+    place: RowOrigin,
     fields: Map<String, Value>,
 }
 

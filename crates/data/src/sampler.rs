@@ -1,12 +1,12 @@
-//! Which rows make which step: a function of (seed, epoch, position), so that any rank can take its slice and a run
+//! `Sampler`: the rows of each step as a function of (seed, epoch, position), so that any rank can take its slice and
+//! a run
 //! can stop and resume anywhere. Step and epoch arithmetic as Transformers 5.23.
 
 mod group;
 
-use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 
+use burnish_core::choices;
 use burnish_core::random::Stream;
 use serde::{Deserialize, Serialize};
 
@@ -14,14 +14,16 @@ use crate::error::DataError;
 
 pub use group::{GroupBatch, GroupBatches, GroupSampler};
 
-/// The order of rows in an epoch (`train_sampling_strategy`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
-    /// A new permutation every epoch.
-    #[default]
-    Random,
-    /// As they are in the file.
-    Sequential,
+choices! {
+    /// The order of rows in an epoch (`train_sampling_strategy`).
+    #[derive(Default)]
+    pub enum Order: "train_sampling_strategy", DataError {
+        /// A new permutation every epoch.
+        #[default]
+        Random = "random",
+        /// As they are in the file.
+        Sequential = "sequential",
+    }
 }
 
 impl Order {
@@ -31,31 +33,6 @@ impl Order {
             Self::Sequential => (0..rows).collect(),
             Self::Random => Stream::new(seed, "data.sampler").at(epoch).permutation(rows),
         }
-    }
-}
-
-impl FromStr for Order {
-    type Err = DataError;
-
-    fn from_str(text: &str) -> Result<Self, DataError> {
-        match text {
-            "random" => Ok(Self::Random),
-            "sequential" => Ok(Self::Sequential),
-            _ => Err(DataError::UnknownValue {
-                option: "train_sampling_strategy",
-                got: text.to_owned(),
-                expected: "random, sequential",
-            }),
-        }
-    }
-}
-
-impl fmt::Display for Order {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Random => "random",
-            Self::Sequential => "sequential",
-        })
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::error::DataError;
-use crate::place::Place;
+use crate::row_origin::RowOrigin;
 
 /// Names of splits that never belong to the training rows of a folder.
 const HELD_OUT: [&str; 6] = ["test", "testing", "validation", "valid", "dev", "eval"];
@@ -20,7 +20,7 @@ const HELD_OUT: [&str; 6] = ["test", "testing", "validation", "valid", "dev", "e
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     /// File and line.
-    pub place: Place,
+    pub place: RowOrigin,
     /// The columns, in file order.
     pub fields: Map<String, Value>,
 }
@@ -257,7 +257,7 @@ impl Iterator for Records {
                             Ok(true) => *line += 1,
                         }
                         if !blank(&buffer) {
-                            let place = Place::line(file, *line);
+                            let place = RowOrigin::line(file, *line);
                             return Some(parse(&buffer, place));
                         }
                     }
@@ -265,7 +265,7 @@ impl Iterator for Records {
                 Open::Elements { file, elements, element } => {
                     if let Some(value) = elements.next() {
                         *element += 1;
-                        return Some(object(value, Place::element(file, *element)));
+                        return Some(object(value, RowOrigin::element(file, *element)));
                     }
                 }
             }
@@ -297,7 +297,7 @@ fn open(file: &Arc<PathBuf>) -> Result<Open, DataError> {
         return Ok(Open::Lines { file: Arc::clone(file), reader, line: 0 });
     }
     let elements: Vec<Value> = serde_json::from_reader(reader)
-        .map_err(|e| DataError::Json { place: Place::line(file, e.line()), reason: e.to_string() })?;
+        .map_err(|e| DataError::Json { place: RowOrigin::line(file, e.line()), reason: e.to_string() })?;
     Ok(Open::Elements { file: Arc::clone(file), elements: elements.into_iter(), element: 0 })
 }
 
@@ -320,7 +320,7 @@ fn blank(line: &[u8]) -> bool {
     line.iter().all(u8::is_ascii_whitespace)
 }
 
-fn parse(line: &[u8], place: Place) -> Result<Record, DataError> {
+fn parse(line: &[u8], place: RowOrigin) -> Result<Record, DataError> {
     match serde_json::from_slice::<Value>(line) {
         Ok(value) => object(value, place),
         Err(e) => {
@@ -332,7 +332,7 @@ fn parse(line: &[u8], place: Place) -> Result<Record, DataError> {
     }
 }
 
-fn object(value: Value, place: Place) -> Result<Record, DataError> {
+fn object(value: Value, place: RowOrigin) -> Result<Record, DataError> {
     match value {
         Value::Object(fields) => Ok(Record { place, fields }),
         other => Err(DataError::NotAnObject { place, got: json_type(&other) }),

@@ -1,4 +1,4 @@
-//! Holding out a part of the rows for evaluation.
+//! The split of rows into those trained on and those held out (`test_split_size`).
 
 use std::collections::HashSet;
 

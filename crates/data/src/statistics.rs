@@ -1,9 +1,9 @@
-//! What preparation did to a data set, in numbers.
+//! `Statistics`: counts of rows and tokens kept, truncated and dropped by preparation.
 
 use std::collections::BTreeMap;
 
-use crate::place::Place;
 use crate::row::Row;
+use crate::row_origin::RowOrigin;
 
 /// Counts of a prepared data set; learned tokens are counted before shifting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,11 +31,11 @@ pub struct Statistics {
     /// Pairs whose two answers are the same tokens.
     pub identical: usize,
     /// Where the first such pair is.
-    pub identical_at: Option<Place>,
+    pub identical_at: Option<RowOrigin>,
     /// Rows whose completions begin with the whole prompt once more.
     pub repeated: usize,
     /// Where the first such row is.
-    pub repeated_at: Option<Place>,
+    pub repeated_at: Option<RowOrigin>,
     /// Unpaired examples that are desirable.
     pub desirable: usize,
     /// How often each role speaks.

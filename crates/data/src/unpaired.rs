@@ -1,13 +1,13 @@
-//! Answers that are good or bad on their own, as TRL 1.16's `KTOTrainer` prepares them.
+//! Completions labelled desirable or undesirable on their own, as TRL 1.16's `KTOTrainer` prepares them.
 
-use crate::boundary::Split;
-use crate::chunks;
 use crate::error::DataError;
 use crate::preference::{Prepared, implicit, repeats_prompt};
 use crate::prepare::Preparer;
 use crate::row::{Content, Row, Text};
 use crate::source::{Record, json_type};
+use crate::split_prompt::Split;
 use crate::statistics::Statistics;
+use crate::tokenize;
 
 /// Rows of pairs that are unpaired together: first all better answers of a window, then all worse ones.
 const WINDOW: usize = 1000;
@@ -82,14 +82,14 @@ impl Preparer<'_> {
             }
             Ok(())
         };
-        let kind = chunks::tokenised(name, records, parse, |_| Ok(()), make, keep)?;
+        let kind = tokenize::tokenised(name, records, parse, |_| Ok(()), make, keep)?;
         examples.append(&mut worse);
         self.finished(examples, statistics, kind)
     }
 
     /// The answers of a row, each split from the prompt on its own, the better one first.
     fn unpaired_splits(&self, row: &Row) -> Result<Vec<(Split, bool)>, DataError> {
-        let split = |prompt: &Text, column, answer: &Text, desirable| {
+        let split = |prompt: &Text, column, answer: &Text, desirable| -> Result<_, DataError> {
             Ok((self.split(row, prompt, &[(column, answer)])?, desirable))
         };
         let both = |prompt: &Text, chosen: &Text, rejected: &Text| {

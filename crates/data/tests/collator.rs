@@ -5,7 +5,7 @@ use std::ops::Range;
 use burnish_data::{Batch, Collator, Example, IGNORED, Padded};
 use serde_json::Value;
 
-use crate::recordings::{golden, numbers, table};
+use crate::cases::{golden, numbers, table};
 
 const KNOWN: [&str; 9] = [
     "input_ids",
@@ -19,9 +19,20 @@ const KNOWN: [&str; 9] = [
     "seq_idx",
 ];
 
+fn known(case: &Value) -> Result<(), String> {
+    recordings::has_keys(
+        case,
+        &["examples", "padding_free", "return_position_ids", "pad_to_multiple_of", "out"],
+    )?;
+    match case["out"].as_object().and_then(|out| out.keys().find(|key| !KNOWN.contains(&key.as_str()))) {
+        Some(key) => Err(format!("an unknown field `{key}`")),
+        None => Ok(()),
+    }
+}
+
 #[test]
 fn collates_as_trl() {
-    for (i, case) in golden("collator_lm.json").iter().enumerate() {
+    for (i, case) in golden("collator_lm.json", known).iter().enumerate() {
         let examples: Vec<Example> = case["examples"].as_array().unwrap().iter().map(example).collect();
         let collator = Collator {
             pad_id: 0,

@@ -1,12 +1,12 @@
 //! Replays of recordings (`golden/`, and every case under `BURNISH_RECORDINGS` when it is set) and laws.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod cases;
 mod collator;
 mod groups;
 mod laws;
 mod packing;
 mod preferences;
 mod prepared;
-mod recordings;
 mod templates;
 mod trl_runs;

@@ -2,11 +2,13 @@
 
 use burnish_data::{Example, Strategy, pack};
 
-use crate::recordings::{golden, table};
+use crate::cases::{golden, table};
 
 #[test]
 fn packs_as_trl() {
-    for (i, case) in golden("packing.json").iter().enumerate() {
+    for (i, case) in
+        golden("packing.json", |case| recordings::parses::<Strategy>(case, "strategy")).iter().enumerate()
+    {
         let strategy: Strategy = case["strategy"].as_str().unwrap().parse().unwrap();
         let rows: Vec<Example> = table(&case["input_ids"]).into_iter().map(Example::all).collect();
         let length = usize::try_from(case["seq_length"].as_u64().unwrap()).unwrap();

@@ -1,13 +1,13 @@
 //! Pairs and unpaired answers as TRL's trainers prepared and collated them, token for token.
 
 use burnish_data::{
-    Answered, Batch, CompletionCollator, Completions, DataError, Kind, Options, Place, PreferenceExample,
-    Preparer, Record, RewardExample, Source, Statistics, Template, Templates, Text, Tokenizer, Truncation,
-    UnpairedExample, partner,
+    Answered, Batch, CompletionCollator, Completions, DataError, Options, PreferenceExample, Preparer,
+    Record, RewardExample, RowKind, RowOrigin, Source, Statistics, Template, Templates, Text, Tokenizer,
+    Truncation, UnpairedExample, partner,
 };
 use serde_json::{Map, Value, json};
 
-use crate::recordings::{json as read, numbers, own, table};
+use crate::cases::{json as read, numbers, own, table};
 
 #[test]
 fn prepares_as_trl() {
@@ -89,7 +89,7 @@ fn records(rows: &[Value]) -> impl Iterator<Item = Result<Record, DataError>> {
     let file = std::sync::Arc::new(std::path::PathBuf::from("rows.jsonl"));
     rows.iter().enumerate().map(move |(i, row)| {
         let fields = row.as_object().unwrap().clone();
-        Ok(Record { place: Place::line(&file, i + 1), fields })
+        Ok(Record { place: RowOrigin::line(&file, i + 1), fields })
     })
 }
 
@@ -528,7 +528,7 @@ fn a_prompt_column_may_name_the_message_both_conversations_begin_with() {
         preparer.preferences("b", records(&[without])).unwrap(),
     );
     assert_eq!(a.examples, b.examples);
-    assert_eq!(a.kind, Kind::ImplicitPreferenceChat);
+    assert_eq!(a.kind, RowKind::ImplicitPreferenceChat);
     let other = json!({"prompt": "ho", "chosen": turns("a"), "rejected": turns("b")});
     assert!(matches!(preparer.preferences("c", records(&[other])), Err(DataError::MixedText { .. })));
 }
@@ -570,7 +570,7 @@ fn prompts_keep_the_columns_of_their_rows() {
             ]),
         )
         .unwrap();
-    assert_eq!((data.kind, data.statistics.rows, data.statistics.examples), (Kind::Prompt, 2, 2));
+    assert_eq!((data.kind, data.statistics.rows, data.statistics.examples), (RowKind::Prompt, 2, 2));
     let first = &data.examples[0];
     assert_eq!(tokenizer.decode(&first.ids, false).unwrap(), "Two and two?\n");
     assert_eq!(first.prompt, Text::Plain("Two and two?\n".to_owned()));

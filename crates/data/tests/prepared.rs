@@ -1,9 +1,11 @@
 //! Data sets as TRL's `SFTTrainer` prepared them: ids, masks, truncation, packing, row for row.
 
-use burnish_data::{Message, Options, Place, Preparer, Record, Row, Source, Template, Templates, Tokenizer};
+use burnish_data::{
+    Message, Options, Preparer, Record, Row, RowOrigin, Source, Template, Templates, Tokenizer,
+};
 use serde_json::{Map, Value, json};
 
-use crate::recordings::{json as read, numbers, own};
+use crate::cases::{json as read, numbers, own};
 
 #[test]
 fn prepares_as_trl() {
@@ -184,7 +186,7 @@ fn faults_of_a_data_set_name_the_row() {
         let file = std::sync::Arc::new(std::path::PathBuf::from("rows.jsonl"));
         let records = rows.into_iter().enumerate().map(|(i, row)| {
             let Value::Object(fields) = row else { panic!("rows are objects") };
-            Ok(Record { place: Place::line(&file, i + 1), fields })
+            Ok(Record { place: RowOrigin::line(&file, i + 1), fields })
         });
         let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
         let e = preparer.prepare("rows.jsonl", records).unwrap_err().to_string();
@@ -219,7 +221,7 @@ fn prompts_for_generation() {
     let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
     let prompt = |row: Value| {
         let Value::Object(fields) = row else { panic!("rows are objects") };
-        let row = Row::parse(Record { place: Place::given("row"), fields }, "text").unwrap();
+        let row = Row::parse(Record { place: RowOrigin::given("row"), fields }, "text").unwrap();
         tokenizer.decode(&preparer.prompt(&row).unwrap(), false).unwrap()
     };
     let user: Message = json!({"role": "user", "content": "hi"}).as_object().unwrap().clone();

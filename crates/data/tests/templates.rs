@@ -1,11 +1,11 @@
 //! Conversations rendered by Transformers, case by case: text, refusals, assistant masks.
 
 use burnish_data::{
-    Clock, Message, Options, Place, Preparer, Record, Render, Row, Template, Templates, Tokenizer,
+    Clock, Message, Options, Preparer, Record, Render, Row, RowOrigin, Template, Templates, Tokenizer,
 };
 use serde_json::{Map, Value, json};
 
-use crate::recordings::{further, json as read, numbers, own};
+use crate::cases::{json as read, numbers, own};
 
 const KNOWN: [&str; 9] = [
     "chat",
@@ -23,7 +23,7 @@ const KNOWN: [&str; 9] = [
 fn renders_as_transformers() {
     let (texts, refused, masks) = replay(&read(&own("templates.json")));
     assert!(texts > 180 && refused > 8 && masks > 10, "{texts} texts, {refused} refusals, {masks} masks");
-    if let Some(path) = further().map(|f| f.join("golden/templates.json")).filter(|p| p.is_file()) {
+    if let Some(path) = recordings::given("golden/templates.json") {
         replay(&read(&path));
     }
 }
@@ -64,7 +64,7 @@ fn replay(recorded: &Value) -> (usize, usize, usize) {
                 continue_final_message: flag("continue_final_message"),
                 ..Render::default()
             };
-            let rendered = template.render(&messages, with, &Place::given("case"));
+            let rendered = template.render(&messages, with, &RowOrigin::given("case"));
             if let Some(error) = case.get("error") {
                 refused += 1;
                 let Err(e) = rendered else { panic!("{what}: rendered, but Transformers says {error}") };
@@ -114,7 +114,7 @@ fn mask_fault(
     if let Some(tools) = case.get("tools") {
         fields.insert("tools".to_owned(), tools.clone());
     }
-    let row = Row::parse(Record { place: Place::given("case"), fields }, "text").unwrap();
+    let row = Row::parse(Record { place: RowOrigin::given("case"), fields }, "text").unwrap();
     match preparer.example(&row, false) {
         Ok(example) => {
             let ids: Vec<u32> = numbers(&case["input_ids"]);

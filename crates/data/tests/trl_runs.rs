@@ -8,39 +8,93 @@ use burnish_data::{
 };
 use serde_json::Value;
 
-use crate::recordings::{further, json};
+use recordings::Replay;
 
-#[test]
-fn tokens_per_step_are_those_of_the_recorded_runs() {
-    let Some(recordings) = further() else { return };
-    let (mut replayed, mut others) = (0, 0);
-    let mut folders: Vec<_> =
-        std::fs::read_dir(recordings.join("trl-runs")).unwrap().map(|e| e.unwrap().path()).collect();
+use crate::cases::json;
+
+/// Options that change no token and no row of a step.
+const NOT_ROWS: [&str; 32] = [
+    "adam_beta2",
+    "adam_epsilon",
+    "beta",
+    "bf16",
+    "center_rewards_coefficient",
+    "desirable_weight",
+    "eval_steps",
+    "eval_strategy",
+    "f_divergence_type",
+    "gradient_checkpointing",
+    "label_smoothing",
+    "ld_alpha",
+    "learning_rate",
+    "logging_steps",
+    "loss_type",
+    "loss_weights",
+    "lr_scheduler_type",
+    "max_grad_norm",
+    "per_device_eval_batch_size",
+    "precompute_ref_batch_size",
+    "precompute_ref_log_probs",
+    "ref_model_mixup_alpha",
+    "ref_model_sync_steps",
+    "save_strategy",
+    "seed",
+    "sync_ref_model",
+    "undesirable_weight",
+    "use_weighting",
+    "warmup_steps",
+    "weight_decay",
+    "report_to",
+    "disable_tqdm",
+];
+
+/// Replays the runs under `root/trl-runs`.
+fn replay_all(root: &Path) -> Replay {
+    let mut told = Replay::of(root.join("trl-runs").display().to_string());
+    let runs = std::fs::read_dir(root.join("trl-runs")).unwrap();
+    let mut folders: Vec<_> = runs.map(|e| e.unwrap().path()).collect();
     folders.sort();
     for folder in folders.iter().filter(|f| f.join("run.json").is_file()) {
         let run = json(&folder.join("run.json"));
-        match run["trainer"].as_str().unwrap() {
-            "sft" => {
-                replay(&recordings, &run);
-                replayed += 1;
-            }
-            "dpo" | "kto" | "reward" => {
-                replay_answers(&recordings, &run);
-                others += 1;
-            }
-            other => panic!("{}: a run of an unknown trainer `{other}`", folder.display()),
+        let done = match run["trainer"].as_str() {
+            Some("sft" | "SFTTrainer") => replay(root, &run),
+            Some("dpo" | "kto" | "reward") => replay_answers(root, &run),
+            other => Err(format!("a run of the trainer {other:?}")),
+        };
+        match done {
+            Ok(()) => told.replayed(),
+            Err(why) => told.refused(folder.file_name().unwrap().display(), why),
         }
     }
-    assert!(replayed >= 3, "only {replayed} runs of sft under {}", recordings.display());
-    assert!(others >= 3, "only {others} runs of preference trainers under {}", recordings.display());
+    told
 }
 
-fn replay(recordings: &Path, run: &Value) {
-    let name = run["run"].as_str().unwrap();
-    let folder = recordings.join("models").join(run["model"].as_str().unwrap());
+#[test]
+fn tokens_per_step_are_those_of_the_repository_s_runs() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainers/tests/fixtures");
+    assert_eq!(replay_all(&own).finish(), (27, 0));
+}
+
+#[test]
+fn tokens_per_step_are_those_of_the_given_runs() {
+    if recordings::given("trl-runs").is_some() {
+        replay_all(&recordings::root().unwrap()).finish();
+    }
+}
+
+/// What a run names within `root`, if it is there.
+fn named(root: &Path, kind: &str, run: &Value) -> Result<std::path::PathBuf, String> {
+    let name = run[kind].as_str().ok_or_else(|| format!("run.json names no {kind}"))?;
+    let path = root.join(if kind == "model" { "models" } else { kind }).join(name);
+    if path.exists() { Ok(path) } else { Err(format!("its {kind} {name} is not there")) }
+}
+
+fn replay(root: &Path, run: &Value) -> Result<(), String> {
+    let name = &run["run"];
+    let (folder, data) = (named(root, "model", run)?, named(root, "data", run)?);
     let mut options = Options::default();
     let (mut per_device, mut accumulation, mut packing, mut strategy) = (8, 1, false, Strategy::Bfd);
-    let (mut max_steps, mut order) = (-1, Order::Random);
+    let (mut max_steps, mut epochs, mut order) = (-1, 3.0, Order::Random);
     for (key, value) in run["options"].as_object().unwrap() {
         let integer = || value.as_i64().unwrap();
         let size = || usize::try_from(integer()).unwrap();
@@ -55,18 +109,9 @@ fn replay(recordings: &Path, run: &Value) {
             "completion_only_loss" => options.completion_only_loss = value.as_bool(),
             "assistant_only_loss" => options.assistant_only_loss = value.as_bool().unwrap(),
             "padding_free" => options.padding_free = value.as_bool().unwrap(),
-            "seed"
-            | "bf16"
-            | "logging_steps"
-            | "save_strategy"
-            | "learning_rate"
-            | "lr_scheduler_type"
-            | "warmup_steps"
-            | "max_grad_norm"
-            | "weight_decay"
-            | "loss_type"
-            | "gradient_checkpointing" => {}
-            other => panic!("run {name}: unknown option `{other}`"),
+            "num_train_epochs" => epochs = value.as_f64().unwrap(),
+            other if NOT_ROWS.contains(&other) => {}
+            other => return Err(format!("the option `{other}`")),
         }
     }
     options.packing = packing.then_some(strategy);
@@ -74,7 +119,6 @@ fn replay(recordings: &Path, run: &Value) {
     let tokenizer = Tokenizer::from_folder(&folder).unwrap();
     let templates = Templates::from_folder(&folder, &tokenizer).unwrap();
     let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
-    let data = recordings.join("data").join(run["data"].as_str().unwrap());
     let source = Source::train(&data.display().to_string(), "train").unwrap();
     let dataset = preparer.prepare(&source.name(), source.records()).unwrap();
 
@@ -82,7 +126,7 @@ fn replay(recordings: &Path, run: &Value) {
     let sampler =
         Sampler::new(dataset.examples.len(), order, 42).per_device(per_device).accumulation(accumulation);
     let logged = run["steps"].as_array().unwrap();
-    assert_eq!(sampler.total_steps(3.0, max_steps), logged.len(), "run {name}");
+    assert_eq!(sampler.total_steps(epochs, max_steps), logged.len(), "run {name}");
     let mut num_tokens = 0;
     for (step, log) in sampler.steps(Cursor::default()).unwrap().zip(logged) {
         for micro in 0..step.micro_steps() {
@@ -102,14 +146,16 @@ fn replay(recordings: &Path, run: &Value) {
             log["step"]
         );
     }
+    Ok(())
 }
 
 /// Pairs and unpaired answers: tokens of each step, and of a KTO run the mismatched ones from its own chunk.
-fn replay_answers(recordings: &Path, run: &Value) {
-    let name = run["run"].as_str().unwrap();
-    let folder = recordings.join("models").join(run["model"].as_str().unwrap());
+fn replay_answers(root: &Path, run: &Value) -> Result<(), String> {
+    let name = &run["run"];
+    let (folder, data) = (named(root, "model", run)?, named(root, "data", run)?);
     let mut options = Options::default();
     let (mut per_device, mut accumulation, mut max_steps, mut order) = (8, 1, -1, Order::Random);
+    let mut epochs = 3.0;
     for (key, value) in run["options"].as_object().unwrap() {
         let size = || usize::try_from(value.as_u64().unwrap()).unwrap();
         match key.as_str() {
@@ -119,21 +165,14 @@ fn replay_answers(recordings: &Path, run: &Value) {
             "gradient_accumulation_steps" => accumulation = size(),
             "max_steps" => max_steps = value.as_i64().unwrap(),
             "train_sampling_strategy" => order = value.as_str().unwrap().parse().unwrap(),
-            "seed"
-            | "bf16"
-            | "logging_steps"
-            | "save_strategy"
-            | "learning_rate"
-            | "beta"
-            | "loss_type"
-            | "center_rewards_coefficient" => {}
-            other => panic!("run {name}: unknown option `{other}`"),
+            "num_train_epochs" => epochs = value.as_f64().unwrap(),
+            other if NOT_ROWS.contains(&other) => {}
+            other => return Err(format!("the option `{other}`")),
         }
     }
     let tokenizer = Tokenizer::from_folder(&folder).unwrap();
     let templates = Templates::from_folder(&folder, &tokenizer).unwrap();
     let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
-    let data = recordings.join("data").join(run["data"].as_str().unwrap());
     let source = Source::train(&data.display().to_string(), "train").unwrap();
     let (name_of, records) = (source.name(), source.records());
     let collator = CompletionCollator { max_length: options.max_length, truncation: options.truncation };
@@ -174,7 +213,7 @@ fn replay_answers(recordings: &Path, run: &Value) {
     };
     let sampler = Sampler::new(rows, order, 42).per_device(per_device).accumulation(accumulation);
     let logged = run["steps"].as_array().unwrap();
-    assert_eq!(sampler.total_steps(3.0, max_steps), logged.len(), "run {name}");
+    assert_eq!(sampler.total_steps(epochs, max_steps), logged.len(), "run {name}");
     let mut num_tokens = 0;
     for (step, log) in sampler.steps(Cursor::default()).unwrap().zip(logged) {
         for micro in 0..step.micro_steps() {
@@ -185,4 +224,5 @@ fn replay_answers(recordings: &Path, run: &Value) {
         let epochs = log["epoch"].as_f64().unwrap();
         assert!((step.epochs - epochs).abs() < 1e-12, "run {name}, step {}", log["step"]);
     }
+    Ok(())
 }

@@ -1,6 +1,6 @@
-//! What this machine has of what a device needs, for `burnish doctor`.
+//! Findings of `burnish doctor`: drivers, libraries and devices of this machine.
 
-use crate::{DeviceError, Kind};
+use crate::{DeviceError, DeviceKind};
 
 /// One thing that was looked at.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ fn instructions() -> &'static str {
 
 #[cfg(not(feature = "cuda"))]
 fn cuda() -> Vec<Finding> {
-    vec![Finding::new("CUDA", Err(DeviceError::NotBuilt { kind: Kind::Cuda }))]
+    vec![Finding::new("CUDA", Err(DeviceError::NotBuilt { kind: DeviceKind::Cuda }))]
 }
 
 #[cfg(feature = "cuda")]
@@ -63,7 +63,7 @@ fn cuda() -> Vec<Finding> {
         match gpus() {
             Ok(found) if found.is_empty() => {
                 let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_else(|_| "not set".to_owned());
-                let none = DeviceError::NoDevice { kind: Kind::Cuda, ordinal: 0, count: 0, visible };
+                let none = DeviceError::NoDevice { kind: DeviceKind::Cuda, ordinal: 0, count: 0, visible };
                 findings.push(Finding::new("GPU", Err(none)));
             }
             Ok(found) => findings.extend(found.into_iter().map(|gpu| {

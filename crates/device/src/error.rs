@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::Kind;
+use crate::DeviceKind;
 
 /// What a device lacks, or ran out of.
 #[derive(Clone, Debug, Error)]
@@ -12,7 +12,7 @@ pub enum DeviceError {
     #[error("device {kind}: this build has none; build with `--features {kind}`, or use `--device cpu`")]
     NotBuilt {
         /// The kind.
-        kind: Kind,
+        kind: DeviceKind,
     },
     /// The driver's library cannot be loaded.
     #[error(
@@ -47,7 +47,7 @@ pub enum DeviceError {
     )]
     NoDevice {
         /// The kind.
-        kind: Kind,
+        kind: DeviceKind,
         /// Its number.
         ordinal: usize,
         /// How many there are.

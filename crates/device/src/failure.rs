@@ -1,4 +1,4 @@
-//! What a device's failure says.
+//! `Failure`: kinds of device failures, parsed from the panic text of CubeCL.
 //!
 //! CubeCL reports a failed allocation or kernel where its result is read, as a panic with a text. That text is all there
 //! is, so it is read here, in one place.

@@ -1,4 +1,4 @@
-//! What a device's memory holds.
+//! `Memory`: bytes in use, reserved and largest so far of a device.
 
 use burn::tensor::Device;
 

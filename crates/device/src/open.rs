@@ -2,24 +2,24 @@
 
 use burn::tensor::Device;
 
-use crate::{DeviceError, Kind};
+use crate::{DeviceError, DeviceKind};
 
 /// Opens device number `ordinal` of a kind. What it needs is checked first, so that a lack is an error and not a panic
 /// in a thread of the backend's.
 ///
 /// # Errors
 /// Whatever is missing: the build's feature, the driver, the device, the compiler, its headers.
-pub fn open(kind: Kind, ordinal: usize) -> Result<Device, DeviceError> {
+pub fn open(kind: DeviceKind, ordinal: usize) -> Result<Device, DeviceError> {
     match kind {
         #[cfg(feature = "flex")]
-        Kind::Cpu => Ok(Device::flex()),
+        DeviceKind::Cpu => Ok(Device::flex()),
         #[cfg(feature = "cuda")]
-        Kind::Cuda => {
+        DeviceKind::Cuda => {
             crate::cuda::ready(ordinal)?;
             Ok(Device::cuda(ordinal))
         }
         #[cfg(feature = "wgpu")]
-        Kind::Wgpu => wgpu(ordinal),
+        DeviceKind::Wgpu => wgpu(ordinal),
         #[allow(unreachable_patterns, reason = "a build with every feature has every kind")]
         kind => {
             let _ = ordinal;
@@ -31,24 +31,24 @@ pub fn open(kind: Kind, ordinal: usize) -> Result<Device, DeviceError> {
 /// A kind that this machine can compute on: CUDA where it is all there, else the processor with the reason why not,
 /// which is `None` where nobody would expect a GPU.
 #[must_use]
-pub fn best() -> (Kind, Option<DeviceError>) {
+pub fn best() -> (DeviceKind, Option<DeviceError>) {
     #[cfg(feature = "cuda")]
     match crate::cuda::ready(0) {
-        Ok(_) => return (Kind::Cuda, None),
+        Ok(_) => return (DeviceKind::Cuda, None),
         Err(DeviceError::NoDriver | DeviceError::NoDevice { .. }) => {}
-        Err(error) => return (Kind::Cpu, Some(error)),
+        Err(error) => return (DeviceKind::Cpu, Some(error)),
     }
-    (Kind::Cpu, None)
+    (DeviceKind::Cpu, None)
 }
 
-/// How many devices of a kind this machine has; those of [`Kind::Cpu`] count as one.
+/// How many devices of a kind this machine has; those of [`DeviceKind::Cpu`] count as one.
 ///
 /// # Errors
 /// As [`open`].
-pub fn count(kind: Kind) -> Result<usize, DeviceError> {
+pub fn count(kind: DeviceKind) -> Result<usize, DeviceError> {
     match kind {
         #[cfg(feature = "cuda")]
-        Kind::Cuda => Ok(crate::cuda::gpus()?.len()),
+        DeviceKind::Cuda => Ok(crate::cuda::gpus()?.len()),
         kind if kind.built() => Ok(1),
         kind => Err(DeviceError::NotBuilt { kind }),
     }
@@ -58,7 +58,7 @@ pub fn count(kind: Kind) -> Result<usize, DeviceError> {
 fn wgpu(ordinal: usize) -> Result<Device, DeviceError> {
     if ordinal > 0 {
         let visible = "not read by WebGPU".to_owned();
-        return Err(DeviceError::NoDevice { kind: Kind::Wgpu, ordinal, count: 1, visible });
+        return Err(DeviceError::NoDevice { kind: DeviceKind::Wgpu, ordinal, count: 1, visible });
     }
     // Without an adapter the backend panics when it is first used, and there is no asking before.
     let opened = std::panic::catch_unwind(|| {

@@ -1,98 +1,119 @@
-//! The first generation of TRL's chunked cross-entropy, kept as the reference implementation.
+//! The negative log-likelihood of next tokens, tile by tile: no `[tokens, vocab]` tensor exists.
 //!
-//! TRL 1.4 to 1.14: ignored tokens sorted to the end, 256 tokens at a time, the full vocabulary per chunk, each chunk
-//! recomputed in backward. Written in plain Burn operations inside a [`segment`](burnish_ops::segment()); [`crate::token_loss`]
-//! computes the same on the fused head.
+//! TRL's `chunked_nll`: positions without a label are left out, the projection and its softmax run over tiles, and the
+//! gradient is made in the same pass. `tests/long_hand.rs` has the algorithm of TRL 1.4 to 1.14 in plain Burn operations,
+//! 256 tokens at a time, and holds this to it.
 
 use std::sync::Arc;
 
-use burn::tensor::activation::log_softmax;
-use burn::tensor::{Device, Int, Tensor, TensorData};
-use burnish_ops::{AnyTensor, HeadOptions, NoWeights, OpsError, Run, apply, segment};
+use burn::tensor::Tensor;
+use burnish_ops::{
+    AnyTensor, Coefficient, HeadOptions, Linear, OpsError, TokenStats, VocabShard, head_loss, select_rows,
+};
 
-/// Tokens per chunk.
-pub const CHUNK_TOKENS: usize = 256;
+use crate::labels::{Kind, Labels};
+use crate::{MetricSums, TokenLoss};
 
-/// `-sum lp / denominator` over the rows whose label is not `None`.
+/// How a token loss is computed; by default the mean over the labels of the call.
+///
+/// ```
+/// use burnish_losses::{HeadOptions, TokenLossOptions};
+/// // The step has 640 labels over all its micro-batches and ranks; this model caps its logits (Gemma 2).
+/// let options = TokenLossOptions {
+///     denominator: Some(640.0),
+///     head: HeadOptions { softcap: Some(30.0), ..HeadOptions::default() },
+///     ..TokenLossOptions::default()
+/// };
+/// assert!(options.shard.is_none());
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokenLossOptions<'a> {
+    /// How logits are made from the projection.
+    pub head: HeadOptions,
+    /// This rank's rows of the vocabulary, where the head is split over ranks ([`burnish_ops::head_loss`]). Loss, metrics
+    /// and per-token facts are then the same on every rank of the vocabulary: they are counted once, not once per rank.
+    pub shard: Option<&'a VocabShard>,
+    /// The labels of the whole step, over micro-batches and ranks, so that the parts add up; none: those of this call.
+    pub denominator: Option<f64>,
+}
+
+/// A loss on the tape and its sums.
+#[derive(Clone, Debug)]
+pub struct LossOutput {
+    /// `[1]`: this micro-batch's part of the step's loss (the parts add up).
+    pub loss: AnyTensor,
+    /// `loss`, `entropy`, `mean_token_accuracy` as sums over tokens.
+    pub tally: MetricSums,
+    /// Per-token facts, of the positions with a label.
+    pub stats: TokenStats,
+}
+
+impl LossOutput {
+    /// The loss as Burn's tensor, on the tape: `out.tensor().backward()`.
+    #[must_use]
+    pub fn tensor(&self) -> Tensor<1> {
+        self.loss.rank().expect("invariant: a loss has one element")
+    }
+}
+
+/// `-sum lp / N` over the positions with a label.
 ///
 /// # Shapes
-/// - hidden: `[tokens, hidden]`, weight: `[vocab, hidden]`, bias: `[vocab]`, labels: `[tokens]`, output: `[1]`
+/// - hidden: `[tokens, hidden]` or `[batch, tokens, hidden]`, head: `[vocab, hidden]`, labels: one per token, which is the
+///   token that its position predicts
+///
+/// No label at all gives exactly 0 with zero gradients.
 ///
 /// # Errors
-/// If a label is outside the vocabulary, or shapes do not fit.
+/// If a label is outside the vocabulary, or shapes or dtypes do not fit.
 pub fn chunked_nll(
-    hidden: &AnyTensor,
-    weight: &AnyTensor,
-    bias: Option<&AnyTensor>,
-    labels: &[Option<u32>],
-    options: HeadOptions,
-    denominator: f64,
-) -> Result<AnyTensor, OpsError> {
-    const OP: &str = "chunked_nll";
-    let ([tokens, _], [limit, _]) = (hidden.rank::<2>()?.dims(), weight.rank::<2>()?.dims());
+    hidden: impl Into<AnyTensor>,
+    head: &Linear,
+    labels: impl Into<Labels>,
+    options: &TokenLossOptions<'_>,
+) -> Result<LossOutput, OpsError> {
+    fused(TokenLoss::Nll, hidden.into(), head, labels.into(), options)
+}
+
+/// Any token loss on the fused head.
+pub(crate) fn fused(
+    kind: TokenLoss,
+    hidden: AnyTensor,
+    head: &Linear,
+    labels: Labels,
+    options: &TokenLossOptions<'_>,
+) -> Result<LossOutput, OpsError> {
+    let hidden = match hidden.shape().len() {
+        3 => AnyTensor::new(hidden.rank::<3>()?.flatten::<2>(0, 1)),
+        _ => hidden,
+    };
+    let (hidden, targets) = labelled(hidden, labels)?;
+    let denominator = options.denominator.unwrap_or(targets.len() as f64);
+    let coefficient: Coefficient = Arc::new(move |_, lp| kind.coefficient(lp, denominator));
+    let value = |stats: &TokenStats| {
+        (stats.log_prob.iter().map(|&lp| kind.numerator(lp)).sum::<f64>() / denominator.max(1.0)) as f32
+    };
+    let (loss, stats) = head_loss(&hidden, head, options.shard, &targets, options.head, &coefficient, value)?;
+    let tokens = stats.log_prob.len() as f64;
+    let mut tally = MetricSums::new();
+    tally.add("loss", stats.log_prob.iter().map(|&lp| kind.numerator(lp)).sum(), tokens);
+    tally.add("entropy", stats.entropy.iter().map(|&h| f64::from(h)).sum(), tokens);
+    tally.add("mean_token_accuracy", stats.is_top1.iter().filter(|&&t| t).count() as f64, tokens);
+    Ok(LossOutput { loss, tally, stats })
+}
+
+/// The rows that have a label, and their labels.
+fn labelled(hidden: AnyTensor, labels: Labels) -> Result<(AnyTensor, Arc<Vec<u32>>), OpsError> {
+    let labels = match labels.0 {
+        Kind::Every(targets) => return Ok((hidden, targets)),
+        Kind::Some(labels) => labels,
+    };
+    let tokens = hidden.shape().first().copied().unwrap_or_default();
     if labels.len() != tokens {
-        return Err(OpsError::Shape {
-            op: OP,
-            what: "labels",
-            got: vec![labels.len()],
-            expected: vec![tokens],
-        });
+        let (got, expected) = (vec![labels.len()], vec![tokens]);
+        return Err(OpsError::Shape { op: "chunked_nll", what: "labels", got, expected });
     }
-    if let Some(&got) = labels.iter().flatten().find(|&&l| l as usize >= limit) {
-        return Err(OpsError::Index { op: OP, got: got as usize, limit });
-    }
-    let device = hidden.device();
-    let rows: Vec<usize> = (0..labels.len()).filter(|&i| labels[i].is_some()).collect();
-    if rows.is_empty() {
-        return nothing(
-            OP,
-            &[Some(hidden), Some(weight), bias].into_iter().flatten().cloned().collect::<Vec<_>>(),
-        );
-    }
-    let mut total: Option<Tensor<1>> = None;
-    for chunk in rows.chunks(CHUNK_TOKENS) {
-        let index = ints(chunk.iter().map(|&i| i as i32).collect(), &device);
-        let rows = hidden.rank::<2>()?.select(0, index);
-        let targets: Vec<i32> = chunk.iter().filter_map(|&i| labels[i]).map(|l| l as i32).collect();
-        let mut inputs = vec![AnyTensor::new(rows), weight.clone()];
-        inputs.extend(bias.cloned());
-        let plain = device.clone().inner();
-        let run: Run = Arc::new(move |inputs, _| {
-            let logits = inputs[0].rank::<2>()?.matmul(inputs[1].rank::<2>()?.transpose());
-            let mut logits = match inputs.get(2) {
-                Some(bias) => logits + bias.rank::<1>()?.unsqueeze(),
-                None => logits,
-            };
-            logits = logits * options.logit_scale;
-            if let Some(cap) = options.softcap {
-                logits = (logits / cap).tanh() * cap;
-            }
-            let log_probs = log_softmax(logits / options.temperature, 1);
-            let n = targets.len();
-            let index = ints(targets.clone(), &plain).reshape([n, 1]);
-            Ok(AnyTensor::new(log_probs.gather(1, index).sum().neg()))
-        });
-        let part = segment(OP, &inputs, Arc::new(NoWeights), false, run)?.rank::<1>()?;
-        total = Some(match total {
-            Some(total) => total + part,
-            None => part,
-        });
-    }
-    let total = total.expect("invariant: at least one chunk");
-    Ok(AnyTensor::new(total / denominator.max(1.0)))
-}
-
-/// Zero, with every input on the tape: its gradient is zero whatever its values are.
-fn nothing(op: &'static str, inputs: &[AnyTensor]) -> Result<AnyTensor, OpsError> {
-    apply(op, inputs, |inputs, wanted| {
-        let zeros = |t: &AnyTensor| AnyTensor::from_data(TensorData::zeros::<f32, _>(t.shape()), &t.device());
-        let gradients: Vec<_> = inputs.iter().zip(wanted).map(|(t, &w)| w.then(|| zeros(t))).collect();
-        let zero = Tensor::<1>::zeros([1], &inputs[0].device());
-        Ok((AnyTensor::new(zero), Box::new(move |_| gradients)))
-    })
-}
-
-fn ints(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
-    let n = values.len();
-    Tensor::from_data(TensorData::new(values, [n]), device)
+    let rows: Vec<usize> = (0..tokens).filter(|&i| labels[i].is_some()).collect();
+    let targets = labels.into_iter().flatten().collect();
+    Ok((select_rows(&hidden, &Arc::new(rows))?, Arc::new(targets)))
 }

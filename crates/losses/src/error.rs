@@ -1,5 +1,6 @@
-//! What can be wrong with the options of a loss or with what it is given.
+//! Errors of losses: invalid options, and inputs whose shapes do not agree.
 
+use burnish_core::{OptionFault, UnknownWord};
 use burnish_ops::OpsError;
 
 /// Every failure of the preference, reward and policy losses. Each message says what, where, expected, got, and the
@@ -17,17 +18,10 @@ pub enum LossError {
         /// All there are.
         expected: String,
     },
-    /// An option outside its range.
-    #[error("`{option}` is {got}; use {expected}")]
-    Range {
-        /// The option.
-        option: &'static str,
-        /// The value given.
-        got: f64,
-        /// The range, and why where it is not plain.
-        expected: &'static str,
-    },
-    /// Two options that exclude each other.
+    /// An option out of range, or two that contradict each other.
+    #[error(transparent)]
+    Option(#[from] OptionFault),
+    /// Options and inputs that exclude each other.
     #[error("{what}; {mend}")]
     Conflict {
         /// The contradiction.
@@ -38,27 +32,6 @@ pub enum LossError {
     /// No loss at all.
     #[error("`loss_type` is empty; name at least one loss, as `sigmoid`")]
     NoLoss,
-    /// One weight per loss, or none at all.
-    #[error(
-        "`loss_weights` has {got} values for {expected} losses in `loss_type`; give one per loss or leave it out"
-    )]
-    Weights {
-        /// Losses.
-        expected: usize,
-        /// Weights.
-        got: usize,
-    },
-    /// A divergence that a loss has no form of.
-    #[error(
-        "`f_divergence_type` `{divergence}` has no form of the loss `{loss}`; use `reverse_kl` with it, or only \
-         sigmoid, sigmoid_norm, hinge, ipo, exo_pair, robust, discopop or sft"
-    )]
-    Divergence {
-        /// The divergence.
-        divergence: &'static str,
-        /// The loss.
-        loss: &'static str,
-    },
     /// A list of the wrong length.
     #[error("{what}: {got} values, expected {expected}; they belong to the same {of}")]
     Length {
@@ -114,14 +87,23 @@ pub enum LossError {
     Ops(#[from] OpsError),
 }
 
-/// Fails unless `ok`.
-pub(crate) fn range(
-    ok: bool,
-    option: &'static str,
-    got: f64,
-    expected: &'static str,
-) -> Result<(), LossError> {
-    if ok { Ok(()) } else { Err(LossError::Range { option, got, expected }) }
+impl From<UnknownWord> for LossError {
+    fn from(UnknownWord { option, got, words }: UnknownWord) -> Self {
+        Self::Unknown { option, got, expected: words.join(", ") }
+    }
+}
+
+pub(crate) const AT_LEAST_0: &str = "a number that is at least 0";
+pub(crate) const ABOVE_0: &str = "a number above 0";
+
+/// Whether a number is finite and not negative.
+pub(crate) fn at_least_0(value: f64) -> bool {
+    value >= 0.0 && value.is_finite()
+}
+
+/// Whether a number is finite and positive.
+pub(crate) fn above_0(value: f64) -> bool {
+    value > 0.0 && value.is_finite()
 }
 
 /// Fails when a micro-batch alone has more than the whole step.

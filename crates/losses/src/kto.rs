@@ -1,39 +1,24 @@
 //! Kahneman–Tversky optimisation: single completions that are desirable or not.
 
-use std::str::FromStr;
-
+use burnish_core::{OptionFaults, choices};
 use burnish_ops::TokenStats;
 
 use crate::dual::Dual;
-use crate::error::{range, within};
+use crate::error::{ABOVE_0, AT_LEAST_0, above_0, at_least_0, within};
 use crate::sequence::{self, Completion};
-use crate::{LossError, Metrics, Terms};
+use crate::{LossError, LossTerms, Metrics};
 
-/// `loss_type` of KTO. `r` is the log-ratio of policy and reference, `z` the KL term ([`Kto::kl`]).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KtoLoss {
-    /// `1 - sigmoid(b (r - z))` for desirable, `1 - sigmoid(b (z - r))` for undesirable completions (Ethayarajh et
-    /// al., arXiv:2402.01306, eq. 7).
-    #[default]
-    Kto,
-    /// `1 - sigmoid(b r)` and `sigmoid(b r)`, without a KL term (D'Oosterlinck et al., arXiv:2408.06266, eq. 7,
-    /// unpaired).
-    ApoZeroUnpaired,
-}
-
-impl FromStr for KtoLoss {
-    type Err = LossError;
-
-    fn from_str(text: &str) -> Result<Self, LossError> {
-        match text {
-            "kto" => Ok(Self::Kto),
-            "apo_zero_unpaired" => Ok(Self::ApoZeroUnpaired),
-            _ => Err(LossError::Unknown {
-                option: "loss_type",
-                got: text.to_owned(),
-                expected: "kto, apo_zero_unpaired".to_owned(),
-            }),
-        }
+choices! {
+    /// `loss_type` of KTO. `r` is the log-ratio of policy and reference, `z` the KL term ([`Kto::kl`]).
+    #[derive(Default)]
+    pub enum KtoLoss: "loss_type", LossError {
+        /// `1 - sigmoid(b (r - z))` for desirable, `1 - sigmoid(b (z - r))` for undesirable completions (Ethayarajh et
+        /// al., arXiv:2402.01306, eq. 7).
+        #[default]
+        Kto = "kto",
+        /// `1 - sigmoid(b r)` and `sigmoid(b r)`, without a KL term (D'Oosterlinck et al., arXiv:2408.06266, eq. 7,
+        /// unpaired).
+        ApoZeroUnpaired = "apo_zero_unpaired",
     }
 }
 
@@ -53,6 +38,19 @@ pub struct KtoOptions {
 impl Default for KtoOptions {
     fn default() -> Self {
         Self { loss_type: KtoLoss::Kto, beta: 0.1, desirable_weight: 1.0, undesirable_weight: 1.0 }
+    }
+}
+
+impl KtoOptions {
+    /// The rules that these options break, all of them.
+    #[must_use]
+    pub fn faults(&self) -> OptionFaults {
+        let mut faults = OptionFaults::default();
+        let Self { beta, desirable_weight, undesirable_weight, .. } = *self;
+        faults.range("beta", above_0(beta), beta, ABOVE_0);
+        faults.range("desirable_weight", at_least_0(desirable_weight), desirable_weight, AT_LEAST_0);
+        faults.range("undesirable_weight", at_least_0(undesirable_weight), undesirable_weight, AT_LEAST_0);
+        faults
     }
 }
 
@@ -79,13 +77,7 @@ impl Kto {
     /// # Errors
     /// If `beta` is not positive or a weight is negative.
     pub fn new(options: KtoOptions) -> Result<Self, LossError> {
-        let KtoOptions { beta, desirable_weight, undesirable_weight, .. } = options;
-        range(beta.is_finite() && beta > 0.0, "beta", beta, "a number above 0")?;
-        for (option, weight) in
-            [("desirable_weight", desirable_weight), ("undesirable_weight", undesirable_weight)]
-        {
-            range(weight.is_finite() && weight >= 0.0, option, weight, "a number of at least 0")?;
-        }
+        options.faults().first()?;
         Ok(Self { options })
     }
 
@@ -151,11 +143,11 @@ impl Kto {
         examples_here: &[Labelled],
         kl: f64,
         examples: f64,
-    ) -> Result<Terms, LossError> {
+    ) -> Result<LossTerms, LossError> {
         within("examples", examples, examples_here.len() as f64)?;
         let KtoOptions { beta, .. } = self.options;
         let targets = stats.log_prob.len();
-        let mut terms = Terms::of_targets(targets);
+        let mut terms = LossTerms::of_targets(targets);
         for (number, example) in examples_here.iter().enumerate() {
             let range = &example.completion.targets;
             sequence::check(number, range, targets)?;

@@ -1,17 +1,17 @@
 //! The names of a loss's metrics, so that ranks with and without rows exchange the same numbers.
 
-use crate::Tally;
-use crate::tally::Extreme;
+use crate::MetricSums;
+use crate::metric_sums::Extreme;
 
 /// What a loss may tally, in a fixed order: ranks add their [`Metrics::sums_of`], take the least of their
 /// [`Metrics::extremes_of`], and [`Metrics::tally`] reads both back.
 ///
 /// ```
-/// use burnish_losses::{Reward, Tally};
+/// use burnish_losses::{Reward, MetricSums};
 ///
 /// let reward = Reward::new(None).unwrap();
 /// let metrics = reward.metrics();
-/// let ranks: Vec<Tally> =
+/// let ranks: Vec<MetricSums> =
 ///     [0.5, -0.5].map(|r| reward.terms(&[r], &[0.0], None, 2.0).unwrap().tally).into();
 /// let add = |a: Vec<f64>, b: Vec<f64>| a.iter().zip(&b).map(|(a, b)| a + b).collect::<Vec<_>>();
 /// let least = |a: Vec<f64>, b: Vec<f64>| a.iter().zip(&b).map(|(a, b)| a.min(*b)).collect::<Vec<_>>();
@@ -41,7 +41,7 @@ impl Metrics {
 
     /// Numerators and denominators of the sums, two by two; 0 and 0 of what was not counted.
     #[must_use]
-    pub fn sums_of(&self, tally: &Tally) -> Vec<f64> {
+    pub fn sums_of(&self, tally: &MetricSums) -> Vec<f64> {
         self.sums
             .iter()
             .map(|name| tally.sums(name).unwrap_or((0.0, 0.0)))
@@ -52,7 +52,7 @@ impl Metrics {
     /// Least values and negated greatest ones, so that the least over ranks is right for both; infinite where nothing
     /// was seen.
     #[must_use]
-    pub fn extremes_of(&self, tally: &Tally) -> Vec<f64> {
+    pub fn extremes_of(&self, tally: &MetricSums) -> Vec<f64> {
         let value = |name: &&str| tally.extremes().find(|(n, _)| n == name).map(|(_, e)| e.value());
         let least = self.least.iter().map(|name| value(name).unwrap_or(f64::INFINITY));
         least.chain(self.greatest.iter().map(|name| value(name).map_or(f64::INFINITY, |v| -v))).collect()
@@ -60,8 +60,8 @@ impl Metrics {
 
     /// The tally of all ranks, from the added sums and the least extremes; what no rank counted is not in it.
     #[must_use]
-    pub fn tally(&self, sums: &[f64], extremes: &[f64]) -> Tally {
-        let mut tally = Tally::new();
+    pub fn tally(&self, sums: &[f64], extremes: &[f64]) -> MetricSums {
+        let mut tally = MetricSums::new();
         for (name, sums) in self.sums.iter().zip(sums.chunks_exact(2)) {
             if sums[1] != 0.0 {
                 tally.add(name, sums[0], sums[1]);

@@ -1,9 +1,11 @@
 //! The reward model's loss: Bradley–Terry, with margins and centering.
 
+use burnish_core::OptionFaults;
+
 use crate::dual::Dual;
-use crate::error::{range, within};
-use crate::tally::Extreme;
-use crate::{LossError, Metrics, Tally, Terms};
+use crate::error::{at_least_0, within};
+use crate::metric_sums::Extreme;
+use crate::{LossError, LossTerms, MetricSums, Metrics};
 
 /// `-ln sigmoid(r_c - r_r - margin) + c (r_c + r_r)^2`, averaged over pairs.
 ///
@@ -30,15 +32,19 @@ impl Reward {
     /// # Errors
     /// If the coefficient is negative or not a number.
     pub fn new(center_rewards_coefficient: Option<f64>) -> Result<Self, LossError> {
-        if let Some(c) = center_rewards_coefficient {
-            range(
-                c.is_finite() && c >= 0.0,
-                "center_rewards_coefficient",
-                c,
-                "a number of at least 0, or none",
-            )?;
-        }
+        Self::faults(center_rewards_coefficient).first()?;
         Ok(Self { center: center_rewards_coefficient })
+    }
+
+    /// The rules that the option breaks.
+    #[must_use]
+    pub fn faults(center_rewards_coefficient: Option<f64>) -> OptionFaults {
+        let mut faults = OptionFaults::default();
+        if let Some(c) = center_rewards_coefficient {
+            let expected = "null or a number that is at least 0";
+            faults.range("center_rewards_coefficient", at_least_0(c), c, expected);
+        }
+        faults
     }
 
     /// What [`Reward::terms`] tallies.
@@ -66,7 +72,7 @@ impl Reward {
         rejected: &[f32],
         margins: Option<&[f32]>,
         pairs: f64,
-    ) -> Result<Terms, LossError> {
+    ) -> Result<LossTerms, LossError> {
         let here = chosen.len();
         let length = |what, got| LossError::Length { what, got, expected: here, of: "pairs" };
         if rejected.len() != here {
@@ -77,7 +83,7 @@ impl Reward {
         }
         within("pairs", pairs, here as f64)?;
 
-        let mut terms = Terms { gradient: vec![0.0; 2 * here], ..Terms::default() };
+        let mut terms = LossTerms { gradient: vec![0.0; 2 * here], ..LossTerms::default() };
         for pair in 0..here {
             let (c, r) = (Dual::first(f64::from(chosen[pair])), Dual::second(f64::from(rejected[pair])));
             let margin = margins.map_or(0.0, |m| f64::from(m[pair]));
@@ -95,7 +101,7 @@ impl Reward {
 }
 
 /// `min_reward`, `mean_reward`, `max_reward`, `accuracy`, `margin`.
-fn measure(tally: &mut Tally, chosen: f64, rejected: f64) {
+fn measure(tally: &mut MetricSums, chosen: f64, rejected: f64) {
     tally.add("mean_reward", chosen + rejected, 2.0);
     tally.extreme("min_reward", Extreme::Least(chosen.min(rejected)));
     tally.extreme("max_reward", Extreme::Greatest(chosen.max(rejected)));

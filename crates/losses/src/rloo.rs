@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use burnish_core::OptionFaults;
 use burnish_ops::TokenStats;
 
 use crate::dual::Dual;
-use crate::error::{range, within};
+use crate::error::{AT_LEAST_0, at_least_0, within};
 use crate::policy::Clipped;
 use crate::sequence;
-use crate::{LossError, Metrics, Terms};
+use crate::{LossError, LossTerms, Metrics};
 
 /// A sampled completion in a micro-batch.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,11 +42,20 @@ impl Rloo {
     /// # Errors
     /// If one is negative.
     pub fn new(epsilon: f64, epsilon_high: Option<f64>) -> Result<Self, LossError> {
+        Self::faults(epsilon, epsilon_high).first()?;
         let high = epsilon_high.unwrap_or(epsilon);
-        for (option, value) in [("epsilon", epsilon), ("epsilon_high", high)] {
-            range(value >= 0.0, option, value, "a number of at least 0")?;
-        }
         Ok(Self { low: epsilon, high })
+    }
+
+    /// The rules that the bounds break, all of them.
+    #[must_use]
+    pub fn faults(epsilon: f64, epsilon_high: Option<f64>) -> OptionFaults {
+        let mut faults = OptionFaults::default();
+        faults.range("epsilon", at_least_0(epsilon), epsilon, AT_LEAST_0);
+        if let Some(high) = epsilon_high {
+            faults.range("epsilon_high", at_least_0(high), high, AT_LEAST_0);
+        }
+        faults
     }
 
     /// What [`Rloo::terms`] tallies.
@@ -64,10 +74,15 @@ impl Rloo {
     ///
     /// # Errors
     /// If a sequence lies outside the targets, or `sequences` is fewer than there are here.
-    pub fn terms(&self, stats: &TokenStats, sampled: &[Sampled], sequences: f64) -> Result<Terms, LossError> {
+    pub fn terms(
+        &self,
+        stats: &TokenStats,
+        sampled: &[Sampled],
+        sequences: f64,
+    ) -> Result<LossTerms, LossError> {
         within("sequences", sequences, sampled.len() as f64)?;
         let targets = stats.log_prob.len();
-        let mut terms = Terms::of_targets(targets);
+        let mut terms = LossTerms::of_targets(targets);
         for (number, Sampled { targets: range, advantage, old }) in sampled.iter().enumerate() {
             sequence::check(number, range, targets)?;
             let log_prob = sequence::sum(&stats.log_prob[range.clone()]);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burnish_ops::TokenStats;
 
-use crate::{LossError, Tally};
+use crate::{LossError, MetricSums};
 
 /// A completion in a micro-batch without padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) fn sum(values: &[f32]) -> f64 {
 }
 
 /// Adds `entropy` and, under `logits`, the mean logit.
-pub(crate) fn measure(tally: &mut Tally, stats: &TokenStats, targets: &Range<usize>, logits: &str) {
+pub(crate) fn measure(tally: &mut MetricSums, stats: &TokenStats, targets: &Range<usize>, logits: &str) {
     let tokens = targets.len() as f64;
     if let Some(entropy) = stats.entropy.get(targets.clone()) {
         tally.add("entropy", sum(entropy), tokens);

@@ -1,19 +1,19 @@
 //! Supervised token losses: `nll` and `dft`.
 
-use std::str::FromStr;
-use std::sync::Arc;
+use burnish_core::{UnknownWord, choices};
+use burnish_ops::{AnyTensor, Linear, OpsError};
 
-use burnish_ops::{AnyTensor, Coefficient, HeadOptions, Linear, OpsError, TokenStats, VocabShard, head_loss};
+use crate::chunked_nll::fused;
+use crate::{Labels, LossOutput, TokenLossOptions, chunked_nll};
 
-use crate::Tally;
-
-/// A loss over target tokens whose gradient coefficient follows from the token's log-probability alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenLoss {
-    /// Negative log-likelihood: `-sum lp / N`. TRL's `chunked_nll` is an alias.
-    Nll,
-    /// Dynamic fine-tuning: `-sum sg(exp lp) * lp / N` (Wu et al., arXiv:2508.05629).
-    Dft,
+choices! {
+    /// A loss over target tokens whose gradient coefficient follows from the token's log-probability alone.
+    pub enum TokenLoss: "loss_type", UnknownLoss {
+        /// Negative log-likelihood: `-sum lp / N` ([`chunked_nll`], which is TRL's name for it too).
+        Nll = "nll" listed "chunked_nll",
+        /// Dynamic fine-tuning: `-sum sg(exp lp) * lp / N` (Wu et al., arXiv:2508.05629).
+        Dft = "dft",
+    }
 }
 
 /// A `loss_type` that is not a token loss.
@@ -21,15 +21,9 @@ pub enum TokenLoss {
 #[error("unknown loss_type `{0}`; expected nll, dft or chunked_nll")]
 pub struct UnknownLoss(pub String);
 
-impl FromStr for TokenLoss {
-    type Err = UnknownLoss;
-
-    fn from_str(s: &str) -> Result<Self, UnknownLoss> {
-        match s {
-            "nll" | "chunked_nll" => Ok(Self::Nll),
-            "dft" => Ok(Self::Dft),
-            _ => Err(UnknownLoss(s.to_owned())),
-        }
+impl From<UnknownWord> for UnknownLoss {
+    fn from(word: UnknownWord) -> Self {
+        Self(word.got)
     }
 }
 
@@ -55,47 +49,19 @@ impl TokenLoss {
     }
 }
 
-/// A loss on the tape and its sums.
-#[derive(Clone, Debug)]
-pub struct LossOutput {
-    /// `[1]`: this micro-batch's part of the step's loss (the parts add up).
-    pub loss: AnyTensor,
-    /// `loss`, `entropy`, `mean_token_accuracy` as sums over tokens.
-    pub tally: Tally,
-    /// Per-token facts.
-    pub stats: TokenStats,
-}
-
-/// A token loss over rows that all have a target.
-///
-/// `denominator` is the number of target tokens in the whole step, over micro-batches and ranks. No rows at all give
-/// exactly 0 with zero gradients.
-///
-/// With a `shard` the head holds one rank's rows of the vocabulary ([`burnish_ops::head_loss`]). Loss, tally and
-/// per-token facts are then the same on every rank of the vocabulary: they are counted once, not once per rank.
-///
-/// # Shapes
-/// - hidden: `[tokens, hidden]`, head: `[vocab, hidden]`, targets: `[tokens]`
+/// A token loss of its kind: [`chunked_nll`], or the same with another numerator.
 ///
 /// # Errors
-/// If a target is outside the vocabulary, or shapes or dtypes do not fit.
+/// As [`chunked_nll`].
 pub fn token_loss(
     kind: TokenLoss,
-    hidden: &AnyTensor,
+    hidden: impl Into<AnyTensor>,
     head: &Linear,
-    shard: Option<&VocabShard>,
-    targets: &Arc<Vec<u32>>,
-    options: HeadOptions,
-    denominator: f64,
+    labels: impl Into<Labels>,
+    options: &TokenLossOptions<'_>,
 ) -> Result<LossOutput, OpsError> {
-    let coefficient: Coefficient = Arc::new(move |_, lp| kind.coefficient(lp, denominator));
-    let (loss, stats) = head_loss(hidden, head, shard, targets, options, &coefficient, |stats| {
-        (stats.log_prob.iter().map(|&lp| kind.numerator(lp)).sum::<f64>() / denominator.max(1.0)) as f32
-    })?;
-    let tokens = stats.log_prob.len() as f64;
-    let mut tally = Tally::new();
-    tally.add("loss", stats.log_prob.iter().map(|&lp| kind.numerator(lp)).sum(), tokens);
-    tally.add("entropy", stats.entropy.iter().map(|&h| f64::from(h)).sum(), tokens);
-    tally.add("mean_token_accuracy", stats.is_top1.iter().filter(|&&t| t).count() as f64, tokens);
-    Ok(LossOutput { loss, tally, stats })
+    match kind {
+        TokenLoss::Nll => chunked_nll(hidden, head, labels, options),
+        TokenLoss::Dft => fused(kind, hidden.into(), head, labels.into(), options),
+    }
 }

@@ -1,6 +1,6 @@
 //! One micro-batch of eight rows is eight micro-batches of one.
 
-use burnish_losses::{Tally, TokenLoss};
+use burnish_losses::{MetricSums, TokenLoss};
 use burnish_ops::{AnyTensor, accumulate};
 
 use crate::problem::{Problem, assert_same, labelled_loss};
@@ -26,7 +26,7 @@ fn one_by_eight_is_eight_by_one() {
         let [hidden, weight, bias] = [&whole.hidden, &whole.weight, whole.bias.as_ref().unwrap()]
             .map(|t| t.take_gradient(&mut gradients).unwrap().to_f32());
 
-        let (mut at, mut loss, mut tally) = (0, 0.0, Tally::new());
+        let (mut at, mut loss, mut tally) = (0, 0.0, MetricSums::new());
         let (mut d_hidden, mut d_weight, mut d_bias) = (Vec::new(), None, None);
         for tokens in ROWS {
             let mut part = problem.tensors();

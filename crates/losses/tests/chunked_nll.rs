@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use burn::tensor::DType;
-use burnish_losses::{CHUNK_TOKENS, TokenLoss, chunked_nll};
+use burnish_losses::TokenLoss;
 use burnish_ops::{AnyTensor, HeadOptions, embedding};
 
+use crate::long_hand::{CHUNK_TOKENS, chunked_nll};
 use crate::problem::{LOW_RANK_SCALE, Problem, Weight, assert_same, labelled_loss, tensor};
 
 /// Of the largest element: sums of up to 700 products in f32 (6e-8 each), in two orders.

@@ -2,6 +2,7 @@
 
 use burnish_losses::{Divergence, Dpo, DpoOptions, FirstPass, Pair, PairCounts, PairSums, PreferenceLoss};
 use burnish_ops::TokenStats;
+use recordings::{has_keys, parses};
 use serde_json::Value;
 
 use crate::golden::{cases, number, numbers};
@@ -31,21 +32,22 @@ const KEYS: [&str; 21] = [
     "metrics",
 ];
 
+fn known(case: &Value) -> Result<(), String> {
+    has_keys(case, &KEYS)?;
+    parses::<PreferenceLoss>(case, "loss_type")?;
+    parses::<Divergence>(case, "f_divergence_type")
+}
+
 fn options(case: &Value, name: &str) -> DpoOptions {
     let kind = |v: &Value| v.as_str().unwrap().parse().unwrap_or_else(|e| panic!("{name}: {e}"));
     let divergence = case["f_divergence_type"].as_str().unwrap().parse();
-    let divergence = match divergence.unwrap_or_else(|e| panic!("{name}: {e}")) {
-        Divergence::Alpha { .. } => {
-            Divergence::Alpha { coefficient: number(&case["f_alpha_divergence_coef"]) }
-        }
-        other => other,
-    };
     DpoOptions {
         loss_type: case["loss_type"].as_array().unwrap().iter().map(kind).collect(),
         loss_weights: (!case["loss_weights"].is_null()).then(|| numbers(&case["loss_weights"])),
         beta: number(&case["beta"]),
         label_smoothing: number(&case["label_smoothing"]),
-        f_divergence: divergence,
+        f_divergence_type: divergence.unwrap_or_else(|e| panic!("{name}: {e}")),
+        f_alpha_divergence_coef: number(&case["f_alpha_divergence_coef"]),
         ld_alpha: case["ld_alpha"].as_f64(),
         use_weighting: case["use_weighting"].as_bool().unwrap(),
         discopop_tau: number(&case["discopop_tau"]),
@@ -82,7 +84,7 @@ pub(crate) fn pairs(
 #[test]
 fn recorded_losses_gradients_and_metrics() {
     let mut seen = std::collections::HashSet::new();
-    for (i, (file, case)) in cases("dpo.json").into_iter().enumerate() {
+    for (i, (file, case)) in cases("dpo.json", known).into_iter().enumerate() {
         let name = format!("{} case {i}, {}", file.display(), case["loss_type"]);
         assert_keys(&case, &KEYS, &name);
         let options = options(&case, &name);
@@ -152,13 +154,17 @@ fn weighting_with_a_supervised_term() {
 /// An alpha of 1 is the reverse KL; far ratios stay finite.
 #[test]
 fn divergences_at_their_limits() {
-    let with = |f_divergence| one_pair(DpoOptions { f_divergence, ..DpoOptions::default() });
-    assert_eq!(with(Divergence::Alpha { coefficient: 1.0 }), with(Divergence::ReverseKl));
-    let near = with(Divergence::Alpha { coefficient: 1.0 + 1e-4 });
-    assert!((near.0 - with(Divergence::ReverseKl).0).abs() < 1e-4);
+    let options = |f_divergence_type, f_alpha_divergence_coef| DpoOptions {
+        f_divergence_type,
+        f_alpha_divergence_coef,
+        ..DpoOptions::default()
+    };
+    let with = |divergence, coefficient| one_pair(options(divergence, coefficient));
+    assert_eq!(with(Divergence::Alpha, 1.0), with(Divergence::ReverseKl, 0.5));
+    let near = with(Divergence::Alpha, 1.0 + 1e-4);
+    assert!((near.0 - with(Divergence::ReverseKl, 0.5).0).abs() < 1e-4);
 
-    let dpo =
-        Dpo::new(DpoOptions { f_divergence: Divergence::Alpha { coefficient: 3.0 }, ..Default::default() });
+    let dpo = Dpo::new(options(Divergence::Alpha, 3.0));
     let stats = TokenStats { log_prob: vec![-1.0, -1.0], ..TokenStats::default() };
     let pair =
         Pair { chosen: (0..1).into(), rejected: (1..2).into(), reference: [-500.0, -1.0], matched: None };

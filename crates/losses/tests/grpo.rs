@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use burnish_losses::{Correction, Grpo, GrpoOptions, PolicyLoss, PolicyStep, Rollout};
+use burnish_losses::{Correction, Grpo, GrpoOptions, ImportanceLevel, PolicyLoss, PolicyStep, Rollout};
 use burnish_ops::TokenStats;
+use recordings::{has_keys, parses};
 use serde_json::Value;
 
 use crate::golden::{cases, count, number, numbers};
@@ -40,6 +41,16 @@ const KEYS: [&str; 28] = [
     "metrics",
 ];
 
+fn known(case: &Value) -> Result<(), String> {
+    has_keys(case, &KEYS)?;
+    parses::<PolicyLoss>(case, "loss_type")?;
+    parses::<ImportanceLevel>(case, "importance_sampling_level")?;
+    match case["num_processes"].as_u64() {
+        Some(1) => Ok(()),
+        other => Err(format!("`num_processes` is {other:?}")),
+    }
+}
+
 fn options(case: &Value, name: &str) -> GrpoOptions {
     let level = case["importance_sampling_level"].as_str().unwrap().parse();
     GrpoOptions {
@@ -69,7 +80,7 @@ fn assert_none_off_mask(layout: &Layout, table: &Value, name: &str) {
 #[test]
 fn recorded_losses_gradients_and_metrics() {
     let mut seen = HashSet::new();
-    for (i, (file, case)) in cases("grpo.json").into_iter().enumerate() {
+    for (i, (file, case)) in cases("grpo.json", known).into_iter().enumerate() {
         let name = format!("{} case {i}, {}", file.display(), case["loss_type"]);
         assert_keys(&case, &KEYS, &name);
         assert_eq!(count(&case["num_processes"]), 1, "{name}: an unknown kind of case");

@@ -1,6 +1,7 @@
 //! TRL's KTO losses.
 
-use burnish_losses::{Kto, KtoOptions, Labelled};
+use burnish_losses::{Kto, KtoLoss, KtoOptions, Labelled};
+use recordings::{has_keys, parses};
 
 use crate::golden::{cases, number, numbers};
 use crate::padded::{Layout, assert_keys, assert_metrics, assert_value, assert_values};
@@ -23,7 +24,11 @@ const KEYS: [&str; 13] = [
 
 #[test]
 fn recorded_losses_gradients_and_metrics() {
-    for (i, (file, case)) in cases("kto.json").into_iter().enumerate() {
+    for (i, (file, case)) in
+        cases("kto.json", |case| has_keys(case, &KEYS).and_then(|()| parses::<KtoLoss>(case, "loss_type")))
+            .into_iter()
+            .enumerate()
+    {
         let name = format!("{} case {i}", file.display());
         assert_keys(&case, &KEYS, &name);
         let kto = Kto::new(KtoOptions {

@@ -4,6 +4,7 @@
 
 mod accumulation;
 mod advantages;
+mod burn_linear;
 mod chunked_logprob;
 mod chunked_nll;
 mod dft;
@@ -11,6 +12,7 @@ mod dpo;
 mod golden;
 mod grpo;
 mod kto;
+mod long_hand;
 mod nothing;
 mod on_tape;
 mod options;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
 use burnish_losses::{
-    Dpo, DpoOptions, Grpo, GrpoOptions, Pair, PairCounts, PolicyStep, Reward, Rollout, Terms,
+    Dpo, DpoOptions, Grpo, GrpoOptions, LossTerms, Pair, PairCounts, PolicyStep, Reward, Rollout,
 };
 use burnish_ops::{AnyTensor, HeadOptions, head_log_probs};
 
@@ -72,7 +72,7 @@ fn rewards() {
 /// A rank without rows takes part with nothing.
 #[test]
 fn nothing() {
-    let empty = Terms::default();
+    let empty = LossTerms::default();
     let scores = AnyTensor::new(Tensor::<2>::zeros([2, 0], &Device::flex())).leaf();
     let loss = empty.on_tape(&scores).unwrap();
     assert_eq!(loss.to_f32(), [0.0]);

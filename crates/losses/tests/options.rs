@@ -1,8 +1,8 @@
 //! Options that make no sense are refused with the mend.
 
 use burnish_losses::{
-    Divergence, Dpo, DpoOptions, Gamma, Grpo, GrpoOptions, ImportanceLevel, Kto, KtoLoss, KtoOptions,
-    Labelled, Pair, PairCounts, PolicyLoss, PolicyStep, PreferenceLoss, Reward, Rloo, Rollout,
+    Divergence, Dpo, DpoOptions, Grpo, GrpoOptions, ImportanceLevel, Kto, KtoLoss, KtoOptions, Labelled,
+    Pair, PairCounts, PolicyLoss, PolicyStep, PreferenceLoss, Reward, Rloo, Rollout, VespoOptions,
 };
 use burnish_ops::TokenStats;
 
@@ -25,7 +25,7 @@ fn preference_options() {
         "`label_smoothing` is 0.5; use less than 0.5 with the loss `robust`, which divides by 1 - 2 label_smoothing"
     );
     assert_eq!(
-        dpo(|o| (o.loss_type, o.f_divergence) = (vec![PreferenceLoss::ApoZero], Divergence::Js)),
+        dpo(|o| (o.loss_type, o.f_divergence_type) = (vec![PreferenceLoss::ApoZero], Divergence::Js)),
         "`f_divergence_type` `js_divergence` has no form of the loss `apo_zero`; use `reverse_kl` with it, or only \
          sigmoid, sigmoid_norm, hinge, ipo, exo_pair, robust, discopop or sft"
     );
@@ -79,7 +79,9 @@ fn other_options() {
     assert!(refuse(|o| o.delta = Some(0.0)).contains("1 + epsilon"));
     assert!(refuse(|o| o.top_entropy_quantile = 1.1).contains("from 0 to 1"));
     assert!(refuse(|o| o.sapo_temperature_neg = 0.0).contains("sapo_temperature_neg"));
-    assert!(refuse(|o| o.vespo = Gamma { k_neg: -1.0, ..Gamma::default() }).contains("vespo_k_neg"));
+    assert!(
+        refuse(|o| o.vespo = VespoOptions { k_neg: -1.0, ..VespoOptions::default() }).contains("vespo_k_neg")
+    );
     assert!(refuse(|o| (o.loss_type, o.max_completion_length) = (PolicyLoss::DrGrpo, 0)).contains("dr_grpo"));
     for loss in PolicyLoss::ALL {
         assert_eq!(loss.name().parse::<PolicyLoss>().unwrap(), loss);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burnish_losses::{Metrics, Terms};
+use burnish_losses::{LossTerms, Metrics};
 use burnish_ops::TokenStats;
 use serde_json::Value;
 
@@ -88,7 +88,13 @@ pub(crate) fn assert_values(got: &[f32], want: &[f64], what: &str) {
 
 /// Every recorded metric but those that are not a loss's.
 #[track_caller]
-pub(crate) fn assert_metrics(terms: &Terms, names: &Metrics, case: &Value, not_here: &[&str], what: &str) {
+pub(crate) fn assert_metrics(
+    terms: &LossTerms,
+    names: &Metrics,
+    case: &Value,
+    not_here: &[&str],
+    what: &str,
+) {
     // As ranks exchange them.
     let mut tally = names.tally(&names.sums_of(&terms.tally), &names.extremes_of(&terms.tally));
     tally.settle();

@@ -1,11 +1,9 @@
 //! Random hidden states, heads and labels.
 
-use std::sync::Arc;
-
 use burn::tensor::{Device, Gradients, TensorData};
 use burnish_core::random::Stream;
-use burnish_losses::{LossOutput, TokenLoss, token_loss};
-use burnish_ops::{AnyTensor, HeadOptions, Linear, LowRank, OpsError, select_rows};
+use burnish_losses::{LossOutput, TokenLoss, TokenLossOptions, token_loss};
+use burnish_ops::{AnyTensor, HeadOptions, Linear, LowRank, OpsError};
 
 /// What is trained besides the hidden states.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,17 +95,8 @@ pub(crate) fn labelled_loss(
     options: HeadOptions,
     denominator: f64,
 ) -> Result<LossOutput, OpsError> {
-    let rows: Vec<usize> = (0..labels.len()).filter(|&i| labels[i].is_some()).collect();
-    let targets: Vec<u32> = labels.iter().copied().flatten().collect();
-    token_loss(
-        kind,
-        &select_rows(hidden, &Arc::new(rows))?,
-        head,
-        None,
-        &Arc::new(targets),
-        options,
-        denominator,
-    )
+    let options = TokenLossOptions { head: options, denominator: Some(denominator), shard: None };
+    token_loss(kind, hidden, head, labels, &options)
 }
 
 pub(crate) fn tensor(name: &str, shape: &[usize], scale: f32) -> AnyTensor {

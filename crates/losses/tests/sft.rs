@@ -1,6 +1,7 @@
 //! TRL's supervised losses as functions of log-probabilities.
 
-use burnish_losses::{Tally, TokenLoss};
+use burnish_losses::{MetricSums, TokenLoss};
+use recordings::{has_keys, parses};
 use serde_json::Value;
 
 use crate::golden::{cases, count, number, numbers};
@@ -21,7 +22,11 @@ fn flags(v: &Value) -> Vec<bool> {
 
 #[test]
 fn recorded_losses_gradients_and_metrics() {
-    for (i, (file, case)) in cases("sft.json").into_iter().enumerate() {
+    for (i, (file, case)) in
+        cases("sft.json", |case| has_keys(case, &KEYS).and_then(|()| parses::<TokenLoss>(case, "loss_type")))
+            .into_iter()
+            .enumerate()
+    {
         let name = format!("{} case {i}", file.display());
         let keys: Vec<&str> = case.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(keys, KEYS, "{name}: an unknown kind of case");
@@ -34,7 +39,7 @@ fn recorded_losses_gradients_and_metrics() {
             if case["num_items_in_batch"].is_null() { here } else { count(&case["num_items_in_batch"]) }
                 as f64;
 
-        let mut tally = Tally::new();
+        let mut tally = MetricSums::new();
         for at in (0..mask.len()).filter(|&at| mask[at]) {
             tally.add("loss", kind.numerator(log_probs[at] as f32), 1.0);
             tally.add("entropy", entropy[at], 1.0);
@@ -71,7 +76,7 @@ fn loss_types_by_name() {
 
 #[test]
 fn tallies_add_up_and_divide_once() {
-    let (mut a, mut b) = (Tally::new(), Tally::new());
+    let (mut a, mut b) = (MetricSums::new(), MetricSums::new());
     a.add("loss", 3.0, 2.0);
     b.add("loss", 9.0, 4.0);
     b.add("entropy", 0.0, 0.0);

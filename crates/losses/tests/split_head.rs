@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::tensor::TensorData;
 use burnish_comm::{Bucket, Group, local};
-use burnish_losses::{LossOutput, TokenLoss, token_loss};
+use burnish_losses::{LossOutput, TokenLoss, TokenLossOptions, token_loss};
 use burnish_ops::{AnyTensor, HeadOptions, VocabShard};
 
 use crate::problem::{Problem, Tensors, assert_close};
@@ -43,7 +43,8 @@ fn run(
 ) -> (LossOutput, Gradients) {
     let denominator = problem.tokens as f64;
     let (hidden, head, targets) = (&tensors.hidden, tensors.head(), targets(problem));
-    let out = token_loss(kind, hidden, &head, shard, &targets, problem.options, denominator).unwrap();
+    let options = TokenLossOptions { head: problem.options, shard, denominator: Some(denominator) };
+    let out = token_loss(kind, hidden, &head, &targets, &options).unwrap();
     let mut gradients = out.loss.rank::<1>().unwrap().backward();
     (out, tensors.gradients(&mut gradients))
 }

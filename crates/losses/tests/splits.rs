@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use burnish_losses::{
-    Correction, Divergence, Dpo, DpoOptions, Grpo, GrpoOptions, ImportanceLevel, Kto, KtoLoss, KtoOptions,
-    Labelled, Pair, PairCounts, PolicyLoss, PolicyStep, PreferenceLoss, Reward, Rloo, Rollout, Sampled,
-    Tally, Terms,
+    Correction, Divergence, Dpo, DpoOptions, Grpo, GrpoOptions, HighEntropy, ImportanceLevel, Kto, KtoLoss,
+    KtoOptions, Labelled, LossTerms, MetricSums, Pair, PairCounts, PolicyLoss, PolicyStep, PreferenceLoss,
+    Reward, Rloo, Rollout, Sampled,
 };
 use burnish_ops::TokenStats;
 use proptest::prelude::*;
@@ -89,8 +89,8 @@ fn cuts() -> impl Strategy<Value = Vec<prop::sample::Index>> {
 }
 
 /// Adds up parts, whose gradients are `[2, targets]` of their own targets.
-fn added(parts: Vec<Terms>) -> Terms {
-    let mut all = Terms::default();
+fn added(parts: Vec<LossTerms>) -> LossTerms {
+    let mut all = LossTerms::default();
     let mut halves = [Vec::new(), Vec::new()];
     for part in parts {
         all.value += part.value;
@@ -102,14 +102,14 @@ fn added(parts: Vec<Terms>) -> Terms {
     all
 }
 
-fn assert_equal(mut parts: Terms, mut whole: Terms) -> Result<(), TestCaseError> {
+fn assert_equal(mut parts: LossTerms, mut whole: LossTerms) -> Result<(), TestCaseError> {
     let near = |a: f64, b: f64| (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()).max(1.0);
     prop_assert!(near(parts.value, whole.value), "{} is not {}", parts.value, whole.value);
     // The same arithmetic per element, so the same bits.
     prop_assert_eq!(&parts.gradient, &whole.gradient);
     parts.tally.settle();
     whole.tally.settle();
-    let list = |t: &Tally| t.means().map(|(n, v)| (n.to_owned(), v)).collect::<Vec<_>>();
+    let list = |t: &MetricSums| t.means().map(|(n, v)| (n.to_owned(), v)).collect::<Vec<_>>();
     let (parts, whole) = (list(&parts.tally), list(&whole.tally));
     prop_assert_eq!(parts.len(), whole.len());
     for ((name, got), (other, want)) in parts.into_iter().zip(whole) {
@@ -119,13 +119,23 @@ fn assert_equal(mut parts: Terms, mut whole: Terms) -> Result<(), TestCaseError>
     Ok(())
 }
 
+/// A step of twice the counts has half the loss: denominators are the step's, not constants.
+fn assert_halves(twice: &LossTerms, once: &LossTerms) -> Result<(), TestCaseError> {
+    let near = |a: f64, b: f64| (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()).max(1.0);
+    prop_assert!(near(2.0 * twice.value, once.value), "{} is not half of {}", twice.value, once.value);
+    // A division by twice as much is exact.
+    let halved: Vec<f32> = once.gradient.iter().map(|g| g / 2.0).collect();
+    prop_assert_eq!(&twice.gradient, &halved);
+    Ok(())
+}
+
 fn preference() -> impl Strategy<Value = DpoOptions> {
     let losses = subsequence(PreferenceLoss::ALL.to_vec(), 1..4);
     let divergences = prop::sample::select(vec![
         Divergence::ReverseKl,
         Divergence::ForwardKl,
         Divergence::Js,
-        Divergence::Alpha { coefficient: 0.5 },
+        Divergence::Alpha,
     ]);
     (losses, divergences, prop::option::of(0.0f64..1.0), any::<bool>(), 0.01f64..0.4).prop_map(
         |(loss_type, divergence, ld_alpha, weighting, label_smoothing)| {
@@ -133,7 +143,7 @@ fn preference() -> impl Strategy<Value = DpoOptions> {
             let sorts = loss_type.iter().any(|l| l.sorts());
             DpoOptions {
                 loss_weights: Some((0..loss_type.len()).map(|k| 0.5 + k as f64).collect()),
-                f_divergence: if any_divergence { divergence } else { Divergence::ReverseKl },
+                f_divergence_type: if any_divergence { divergence } else { Divergence::ReverseKl },
                 use_weighting: weighting && !sorts,
                 loss_type,
                 ld_alpha,
@@ -189,6 +199,11 @@ proptest! {
             chosen_targets: sides.iter().map(|[c, _]| c.len()).sum::<usize>() as f64,
         };
         let whole = dpo.terms(&step.stats, &pairs, counts).unwrap();
+        // Of one target half is still one: `max(1, targets)`.
+        if counts.chosen_targets >= 1.0 {
+            let more = PairCounts { pairs: 2.0 * counts.pairs, chosen_targets: 2.0 * counts.chosen_targets };
+            assert_halves(&dpo.terms(&step.stats, &pairs, more).unwrap(), &whole)?;
+        }
         let parts = cut(pairs.len(), &cuts).into_iter().map(|part| {
             let (stats, targets) = step.part(2 * part.start..2 * part.end);
             let shift = |r: &Range<usize>| (r.start - targets.start..r.end - targets.start).into();
@@ -223,6 +238,7 @@ proptest! {
         let n = step.sequences.len();
         let kl = kto.kl(&step.per_sequence, &vec![-0.5; n]).unwrap();
         let whole = kto.terms(&step.stats, &examples(0..n, 0), kl, n as f64).unwrap();
+        assert_halves(&kto.terms(&step.stats, &examples(0..n, 0), kl, 2.0 * n as f64).unwrap(), &whole)?;
         let parts = cut(n, &cuts).into_iter().map(|part| {
             let (stats, targets) = step.part(part.clone());
             kto.terms(&stats, &examples(part, targets.start), kl, n as f64).unwrap()
@@ -237,12 +253,14 @@ proptest! {
         cuts in cuts(),
     ) {
         let reward = Reward::new(center).unwrap();
-        let terms = |part: Range<usize>| {
+        let terms_of = |part: Range<usize>, pairs: f64| {
             let rows = &rows[part];
             let list = |f: fn(&(f32, f32, f32)) -> f32| rows.iter().map(f).collect::<Vec<_>>();
             let (chosen, rejected, margins) = (list(|r| r.0), list(|r| r.1), list(|r| r.2));
-            reward.terms(&chosen, &rejected, Some(&margins), 12.0).unwrap()
+            reward.terms(&chosen, &rejected, Some(&margins), pairs).unwrap()
         };
+        let terms = |part| terms_of(part, 12.0);
+        assert_halves(&terms_of(0..rows.len(), 24.0), &terms(0..rows.len()))?;
         let parts = cut(rows.len(), &cuts).into_iter().map(terms).collect();
         assert_equal(added(parts), terms(0..rows.len()))?;
     }
@@ -286,6 +304,16 @@ proptest! {
             entropy_coef: bonus,
         };
         let whole = grpo.terms(&step.stats, &rollouts(0..n, 0), &counts).unwrap();
+        if tokens >= 1.0 && counts.high_entropy.is_none_or(|h| h.tokens >= 1.0) {
+            let more = PolicyStep {
+                sequences: 2.0 * counts.sequences,
+                tokens: 2.0 * counts.tokens,
+                generation_tokens: 2.0 * counts.generation_tokens,
+                high_entropy: counts.high_entropy.map(|h| HighEntropy { tokens: 2.0 * h.tokens, ..h }),
+                ..counts
+            };
+            assert_halves(&grpo.terms(&step.stats, &rollouts(0..n, 0), &more).unwrap(), &whole)?;
+        }
         let parts = cut(n, &cuts).into_iter().map(|part| {
             let (stats, targets) = step.part(part.clone());
             grpo.terms(&stats, &rollouts(part, targets.start), &counts).unwrap()
@@ -310,6 +338,7 @@ proptest! {
         };
         let n = step.sequences.len();
         let whole = rloo.terms(&step.stats, &sampled(0..n, 0), n as f64).unwrap();
+        assert_halves(&rloo.terms(&step.stats, &sampled(0..n, 0), 2.0 * n as f64).unwrap(), &whole)?;
         let parts = cut(n, &cuts).into_iter().map(|part| {
             let (stats, targets) = step.part(part.clone());
             rloo.terms(&stats, &sampled(part, targets.start), n as f64).unwrap()

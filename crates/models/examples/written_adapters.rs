@@ -10,9 +10,9 @@ use std::path::Path;
 use burn::tensor::Device;
 use burnish_core::Dtype;
 use burnish_core::random::Stream;
-use burnish_models::{Mode, ModelFolder, Planned, Tokens, Tuning, to_device};
+use burnish_models::{Mode, ModelFolder, ModelPlan, Tokens, Tuning, to_device};
 use burnish_peft::LoraConfig;
-use burnish_store::{FolderWriter, HostTensor};
+use burnish_weight_files::{FolderWriter, HostTensor};
 
 const CASES: [(&str, &str); 5] = [
     ("dora", r#""use_dora": true, "target_modules": "all-linear", "use_rslora": true"#),
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             r#"{{"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 6, "base_model_name_or_path": "base", {more}}}"#
         );
         let config = LoraConfig::from_json(&text)?;
-        let planned = Planned::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 1)?;
+        let planned = ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 1)?;
         let registry = planned.registry().clone();
         let (model, resident) = planned.resident(&device)?;
         for (index, p) in registry.iter().enumerate().filter(|(_, p)| p.trainable) {

@@ -1,12 +1,12 @@
-//! What can be wrong with a model folder.
+//! Errors of model folders.
 
 use std::path::PathBuf;
 
-use burnish_core::{Dtype, RegistryError};
+use burnish_core::{Dtype, LayoutError, RegistryError};
 use burnish_ops::OpsError;
 use burnish_peft::PeftError;
-use burnish_store::StoreError;
 use burnish_tp::TpError;
+use burnish_weight_files::WeightFileError;
 
 /// A model that cannot be read, built, run or written.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +131,7 @@ pub enum ModelError {
     Ops(#[from] OpsError),
     /// A file of weights failed.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] WeightFileError),
     /// An adapter failed.
     #[error(transparent)]
     Peft(#[from] PeftError),
@@ -215,6 +215,9 @@ pub enum ModelError {
         /// What was found.
         got: f32,
     },
+    /// A layout that cannot be built.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
     /// The model cannot be divided so.
     #[error(transparent)]
     Tp(#[from] TpError),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use burnish_comm::local;
 use burnish_core::Dtype;
-use burnish_losses::{TokenLoss, token_loss};
-use burnish_models::{Decoding, DropoutStep, Mode, ModelFolder, PassSize, Planned, Tokens, Tuning};
+use burnish_losses::{TokenLoss, TokenLossOptions, token_loss};
+use burnish_models::{Decoding, DropoutStep, Mode, ModelFolder, ModelPlan, PassSize, Tokens, Tuning};
 use burnish_ops::{AnyTensor, select_rows};
 use burnish_peft::LoraConfig;
-use burnish_tp::{AdapterSum, AdapterSums, Addend, Gradient, Tp};
+use burnish_tp::{AdapterSum, AdapterSums, Gradient, PartialGrad, Tp};
 
 use crate::recordings::{close, device, fixtures};
 
@@ -38,7 +38,7 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
     let on_rank = |world: burnish_comm::World| {
         let folder = ModelFolder::open(&path).unwrap();
         let tuning = Tuning::NewAdapter(config);
-        let mut planned = Planned::new(&folder, &tuning, Dtype::F32, 0).unwrap().summing(sums);
+        let mut planned = ModelPlan::new(&folder, &tuning, Dtype::F32, 0).unwrap().summing(sums);
         let tokens = Tokens::from_sequences(&SEQUENCES);
         let size = PassSize { tokens: tokens.ids.len(), targets: tokens.ids.len(), recompute };
         let parallel = planned.divided(ranks).unwrap();
@@ -55,32 +55,32 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
         let hidden = decoder.final_norm(&hidden, &pass).unwrap();
         let head = decoder.head(&pass, &tokens.rows).unwrap();
         let shard = decoder.vocab_shard();
-        let options = decoder.head_options(1.0);
-        let out = token_loss(TokenLoss::Nll, &hidden, &head, shard, &tokens.ids, options, 11.0).unwrap();
+        let options = TokenLossOptions { head: decoder.head_options(1.0), shard, denominator: Some(11.0) };
+        let out = token_loss(TokenLoss::Nll, &hidden, &head, &tokens.ids, &options).unwrap();
         let loss = out.loss.to_f32();
         pass.backward(&out.loss).unwrap();
         tp.check().unwrap();
         assert_eq!(world.group().clear_traffic(), forecast, "{ranks} ranks, {sums:?}, {recompute}");
 
         let trained: Vec<usize> = (0..registry.len()).filter(|&i| registry.at(i).trainable).collect();
-        let mut addends: Vec<Addend<'_>> = trained
+        let mut addends: Vec<PartialGrad<'_>> = trained
             .iter()
             .map(|&index| {
-                let placement = parallel.placement(index);
-                let local = placement.local_shape(tp.rank());
+                let placement = parallel.tp_layout(index);
+                let local = placement.layout().local_shape(tp.rank());
                 let none =
                     || AnyTensor::from_elements(vec![0.0_f32; local.iter().product()], &local, &device());
                 let gradient = held.take_gradient(index).unwrap_or_else(none);
-                Addend { name: &registry.at(index).name, placement, rows: 0..local[0], gradient }
+                PartialGrad { name: &registry.at(index).name, layout: placement, rows: 0..local[0], gradient }
             })
             .collect();
         for addend in &addends {
-            let whole = addend.placement.dim().is_none();
+            let whole = addend.layout.layout().dim().is_none();
             let rowwise = ["o_proj", "down_proj"].iter().any(|m| addend.name.contains(m));
             let form = if rowwise { sums.rowwise } else { sums.colwise };
             if whole && addend.name.contains("lora_") {
                 let complete = form == AdapterSum::RankR;
-                assert_eq!(addend.placement.gradient() == Gradient::Complete, complete, "{}", addend.name);
+                assert_eq!(addend.layout.gradient() == Gradient::Complete, complete, "{}", addend.name);
             }
         }
         tp.sum_partial(&mut addends).unwrap();
@@ -100,7 +100,7 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
         near(&what, &found.loss, &one.loss);
         near(&what, &found.logits, &one.logits);
         for (&index, (got, expected)) in trained.iter().zip(found.gradients.iter().zip(&one.gradients)) {
-            let expected = parallel.placement(index).shard(&expected.1, rank);
+            let expected = parallel.layout(index).shard(&expected.1, rank);
             assert!(expected.iter().any(|&g| g != 0.0), "{what}: {} has a gradient", got.0);
             near(&format!("{what}: {}", got.0), &got.1, &expected);
         }
@@ -108,7 +108,7 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
     // What every rank has whole is the same on all, to the bit.
     for (at, &index) in all[0].2.iter().enumerate() {
         for (found, parallel, _) in &all {
-            if parallel.placement(index).dim().is_none() {
+            if parallel.layout(index).dim().is_none() {
                 assert!(found.gradients[at] == all[0].0.gradients[at], "{}", found.gradients[at].0);
             }
         }
@@ -155,7 +155,7 @@ fn magnitudes_stay_with_their_layers() {
     let folder = ModelFolder::open(fixtures().join("llama")).unwrap();
     let moved = FORMS.map(|sums| {
         let tuning = Tuning::NewAdapter(&config);
-        let mut planned = Planned::new(&folder, &tuning, Dtype::F32, 0).unwrap().summing(sums);
+        let mut planned = ModelPlan::new(&folder, &tuning, Dtype::F32, 0).unwrap().summing(sums);
         let parallel = planned.divided(2).unwrap();
         assert!(!planned.adapts());
         planned.forecast(&parallel, &PassSize { tokens: 8, targets: 7, recompute: true }, 1).traffic().clone()

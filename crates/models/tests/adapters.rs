@@ -6,7 +6,7 @@ use burnish_core::Dtype;
 use burnish_models::{Model, ModelError, ModelFolder, Tuning, load};
 use burnish_peft::AdapterFolder;
 
-use crate::recordings::{close, device, fixtures, floats, given, ids, json, logits};
+use crate::recordings::{close, device, fixtures, floats, ids, json, logits};
 
 const TOLERANCE: f32 = 1e-5;
 
@@ -50,6 +50,14 @@ const REFUSED: [(&str, &str); 7] = [
     ("out4_prompt", "PROMPT_TUNING"),
 ];
 
+/// Compares an adapter's logits with those recorded.
+fn same_logits(name: &str, model: &Model, expected: &serde_json::Value) {
+    let (last, sum) = last_logits(model, expected);
+    close(name, &last, &floats(&expected["last_token_logits"]), TOLERANCE);
+    let wanted = expected["sum_all_logits"].as_f64().unwrap();
+    assert!((sum - wanted).abs() < 1e-2, "{name}: sum {sum}, expected {wanted}");
+}
+
 fn replay(root: &Path) -> usize {
     let mut replayed = 0;
     for adapter in adapters(root) {
@@ -63,21 +71,83 @@ fn replay(root: &Path) -> usize {
             continue;
         }
         let model = open(&base, &adapter).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let (last, sum) = last_logits(&model, &expected);
-        close(&name, &last, &floats(&expected["last_token_logits"]), TOLERANCE);
-        let wanted = expected["sum_all_logits"].as_f64().unwrap();
-        assert!((sum - wanted).abs() < 1e-2, "{name}: sum {sum}, expected {wanted}");
+        same_logits(&name, &model, &expected);
         replayed += 1;
     }
     replayed
 }
 
+/// Whether an error is a word about what burnish does not compute, and not a failure.
+fn is_refusal(error: &ModelError) -> bool {
+    use burnish_peft::PeftError::{UnsupportedKey, UnsupportedMethod};
+    match error {
+        ModelError::Unsupported { .. } => true,
+        ModelError::Peft(error) => matches!(error, UnsupportedKey { .. } | UnsupportedMethod { .. }),
+        _ => false,
+    }
+}
+
+/// Replays what can be of a folder that may hold any adapters, with or without their bases.
+fn replay_given(root: &Path) -> (usize, usize) {
+    let mut told = recordings::Replay::of(root.display().to_string());
+    for adapter in adapters(root) {
+        let name = adapter.strip_prefix(root).unwrap().display().to_string();
+        if !adapter.join("expected_logits.json").is_file() {
+            told.refused(name, "no logits are recorded");
+            continue;
+        }
+        let expected = json(&adapter.join("expected_logits.json"));
+        let base = root.join(expected["base_model"].as_str().unwrap());
+        if !base.is_dir() {
+            told.refused(name, format!("its base {} is not there", expected["base_model"]));
+            continue;
+        }
+        match open(&base, &adapter) {
+            Ok(model) => {
+                same_logits(&name, &model, &expected);
+                told.replayed();
+            }
+            Err(error) if is_refusal(&error) => told.refused(name, error),
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+    told.finish()
+}
+
 #[test]
 fn adapters_give_the_recorded_logits() {
     assert!(replay(&fixtures().join("peft")) >= 10);
-    if let Some(root) = given("peft-fixtures") {
-        assert!(replay(&root) >= 1, "{}", root.display());
+    if let Some(root) = recordings::given("peft-fixtures") {
+        replay_given(&root);
     }
+}
+
+/// A folder with a base and three adapters: one that is replayed, one of another method, one without its base.
+#[test]
+fn a_folder_of_recordings_may_hold_any_part_and_any_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = |from: &str, to: &str| {
+        let to = folder.path().join(to);
+        std::fs::create_dir_all(&to).unwrap();
+        for file in std::fs::read_dir(fixtures().join("peft").join(from)).unwrap().map(|e| e.unwrap().path())
+        {
+            if file.is_file() {
+                std::fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+            }
+        }
+        to
+    };
+    let edit = |file: PathBuf, key: &str, value: serde_json::Value| {
+        let mut all = json(&file);
+        all[key] = value;
+        std::fs::write(file, all.to_string()).unwrap();
+    };
+    copy("tiny-llama-1l", "tiny-llama-1l");
+    copy("out_default", "known");
+    edit(copy("out_default", "adalora").join("adapter_config.json"), "peft_type", "ADALORA".into());
+    edit(copy("out_default", "tied").join("adapter_config.json"), "ensure_weight_tying", true.into());
+    edit(copy("out_default", "alone").join("expected_logits.json"), "base_model", "elsewhere".into());
+    assert_eq!(replay_given(folder.path()), (1, 3));
 }
 
 #[test]

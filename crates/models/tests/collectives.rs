@@ -2,8 +2,8 @@
 
 use burnish_comm::{Traffic, local};
 use burnish_core::Dtype;
-use burnish_losses::{TokenLoss, token_loss};
-use burnish_models::{DropoutStep, Mode, ModelFolder, PassSize, Planned, Tokens, Tuning};
+use burnish_losses::{TokenLoss, TokenLossOptions, token_loss};
+use burnish_models::{DropoutStep, Mode, ModelFolder, ModelPlan, PassSize, Tokens, Tuning};
 use burnish_ops::select_rows;
 use burnish_peft::LoraConfig;
 use burnish_tp::Tp;
@@ -18,7 +18,7 @@ fn pass(model: &str, config: Option<&LoraConfig>, ranks: usize, recompute: bool)
     let mut all = local::run(ranks, |world| {
         let folder = ModelFolder::open(&path).unwrap();
         let tuning = config.map_or(Tuning::Full, Tuning::NewAdapter);
-        let mut planned = Planned::new(&folder, &tuning, Dtype::F32, 0).unwrap();
+        let mut planned = ModelPlan::new(&folder, &tuning, Dtype::F32, 0).unwrap();
         let tokens = Tokens::from_sequences(&SEQUENCES);
         // The last token of a sequence predicts nothing here.
         let rows: Vec<usize> = tokens.documents.iter().flat_map(|d| d.start..d.end - 1).collect();
@@ -35,9 +35,12 @@ fn pass(model: &str, config: Option<&LoraConfig>, ranks: usize, recompute: bool)
         let hidden = select_rows(&decoder.hidden(&tokens, &pass).unwrap(), &rows.into()).unwrap();
         let hidden = decoder.final_norm(&hidden, &pass).unwrap();
         let head = decoder.head(&pass, &ids).unwrap();
-        let options = decoder.head_options(1.0);
-        let loss =
-            token_loss(TokenLoss::Nll, &hidden, &head, decoder.vocab_shard(), &targets.into(), options, 9.0);
+        let options = TokenLossOptions {
+            head: decoder.head_options(1.0),
+            shard: decoder.vocab_shard(),
+            denominator: Some(9.0),
+        };
+        let loss = token_loss(TokenLoss::Nll, &hidden, &head, targets, &options);
         pass.backward(&loss.unwrap().loss).unwrap();
         tp.check().unwrap();
         (world.group().traffic(), forecast)

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use burnish_core::{Dtype, Registry};
 use burnish_models::{
-    Decoder, DropoutStep, Mode, Model, ModelFolder, Planned, Reloaded, Resident, Tokens, Tuning, to_device,
+    Decoder, DropoutStep, LocalParams, Mode, Model, ModelFolder, ModelPlan, Reloaded, Tokens, Tuning,
+    to_device,
 };
 use burnish_ops::{Coefficient, Parameters, head_loss, select_rows};
 use burnish_peft::{AdapterFolder, LoraConfig};
-use burnish_store::{Attempt, FolderWriter, HostTensor, Placement, Share, WeightFolder};
+use burnish_weight_files::{Attempt, FolderWriter, HostTensor, Placement, Share, WeightFolder};
 
 use crate::recordings::{close, device, fixtures, ids, json};
 use crate::round_trips::{adapted, answers, answers_of, target};
@@ -45,7 +46,7 @@ pub(crate) fn backward(
 /// The loss of [`backward`], and its gradients by parameter name.
 pub(crate) fn loss_and_gradients(
     model: &Model,
-    resident: &Resident,
+    resident: &LocalParams,
     sequences: &[Vec<u32>],
     denominator: f32,
     rows_from: u64,
@@ -62,9 +63,9 @@ pub(crate) fn loss_and_gradients(
 pub(crate) fn planned_model(
     base: &str,
     tuning: &Tuning<'_>,
-) -> (ModelFolder, Registry, Model, Arc<Resident>) {
+) -> (ModelFolder, Registry, Model, Arc<LocalParams>) {
     let folder = ModelFolder::open(fixtures().join(base)).unwrap();
-    let planned = Planned::new(&folder, tuning, Dtype::F32, 3).unwrap();
+    let planned = ModelPlan::new(&folder, tuning, Dtype::F32, 3).unwrap();
     let registry = planned.registry().clone();
     let (model, resident) = planned.resident(&device()).unwrap();
     (folder, registry, model, resident)
@@ -177,7 +178,7 @@ fn initial_values_do_not_depend_on_who_asks_for_which_rows() {
     for more in kinds.chain([r#""init_lora_weights": "orthogonal""#, r#""use_dora": true"#]) {
         let config = config(more);
         let folder = ModelFolder::open(fixtures().join("llama")).unwrap();
-        let plan = || Planned::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 3).unwrap();
+        let plan = || ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 3).unwrap();
         let (one, other) = (plan(), plan());
         for (index, p) in one.registry().iter().enumerate() {
             let n = p.shape[0];

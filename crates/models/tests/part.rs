@@ -7,12 +7,12 @@ use std::sync::Arc;
 use burnish_comm::local;
 use burnish_core::{Dtype, Registry};
 use burnish_models::{
-    Decoding, DropoutStep, Exporter, Mode, Model, ModelError, ModelFolder, Parallel, Planned, QkClip,
-    Resident, RowFactors, RowSource, Tokens, Tuning, to_device, to_host,
+    Decoding, DropoutStep, Exporter, LocalParams, Mode, Model, ModelError, ModelFolder, ModelPlan, Parallel,
+    QkClip, RowFactors, RowSource, Tokens, Tuning, to_device, to_host,
 };
 use burnish_ops::{AnyTensor, Parameters};
-use burnish_store::{Attempt, FolderWriter, HostTensor, Placement, Share};
-use burnish_tp::{Addend, Tp};
+use burnish_tp::{PartialGrad, Tp};
+use burnish_weight_files::{Attempt, FolderWriter, HostTensor, Placement, Share};
 use tempfile::TempDir;
 
 use crate::dora::backward;
@@ -24,7 +24,7 @@ pub(crate) struct Part {
     /// Of global shapes.
     pub(crate) registry: Registry,
     pub(crate) model: Model,
-    resident: Arc<Resident>,
+    resident: Arc<LocalParams>,
     parallel: Arc<Parallel>,
     exporter: Exporter,
     /// What clipping would scale.
@@ -41,7 +41,7 @@ pub(crate) fn on_ranks<T: Send>(
 ) -> Vec<T> {
     let results = local::run(ranks, |world| {
         let tp = Tp::new(&world.group());
-        let planned = Planned::new(folder, tuning, Dtype::F32, 3).unwrap().over(&tp).unwrap();
+        let planned = ModelPlan::new(folder, tuning, Dtype::F32, 3).unwrap().over(&tp).unwrap();
         planned.make_initial().unwrap();
         let (registry, parallel) = (planned.registry().clone(), planned.parallel().unwrap().clone());
         let (exporter, clip) = (planned.exporter(), planned.qk_clip());
@@ -81,23 +81,23 @@ impl Part {
         micro_batches: &[&[Vec<u32>]],
         denominator: f32,
         dropout: Option<DropoutStep>,
-    ) -> (f32, Vec<Addend<'_>>) {
+    ) -> (f32, Vec<PartialGrad<'_>>) {
         let (mut loss, mut from) = (0.0, 0);
         for sequences in micro_batches {
             let mode = Mode::Train { recompute: false, dropout };
             loss += backward(&self.model.decoder, sequences, denominator, from, mode);
             from += sequences.len() as u64;
         }
-        let mut own: Vec<Addend<'_>> = Vec::new();
+        let mut own: Vec<PartialGrad<'_>> = Vec::new();
         for (index, p) in
             self.registry.iter().enumerate().filter(|(_, p)| p.trainable && p.alias_of.is_none())
         {
-            let placement = self.parallel.placement(index);
-            let shape = placement.local_shape(self.tp.rank());
+            let placement = self.parallel.tp_layout(index);
+            let shape = placement.layout().local_shape(self.tp.rank());
             // A rank may have no part in one (the bias of a row-parallel layer).
             let zeros = || AnyTensor::from_elements(vec![0.0_f32; shape.iter().product()], &shape, &device());
             let gradient = self.resident.take_gradient(index).unwrap_or_else(zeros);
-            own.push(Addend { name: &p.name, placement, rows: 0..shape[0], gradient });
+            own.push(PartialGrad { name: &p.name, layout: placement, rows: 0..shape[0], gradient });
         }
         self.tp.sum_partial(&mut own).unwrap();
         self.tp.check().unwrap();
@@ -107,7 +107,7 @@ impl Part {
     /// One step of stochastic gradient descent; the loss before it.
     pub(crate) fn step(&self, sequences: &[Vec<u32>], denominator: f32, rate: f32) -> f32 {
         let (loss, own) = self.gradients(&[sequences], denominator, None);
-        for Addend { name, gradient, .. } in own {
+        for PartialGrad { name, gradient, .. } in own {
             let index = self.registry.index_of(name).unwrap();
             let value = self.resident.take(index);
             let moved: Vec<f32> =
@@ -119,17 +119,17 @@ impl Part {
 
     /// All of a parameter, of whose elements each rank has some. Replicated ones must have the same bits everywhere.
     fn whole(&self, index: usize, own: &AnyTensor) -> Vec<f32> {
-        let placement = self.parallel.placement(index);
+        let placement = self.parallel.tp_layout(index);
         let counts: Vec<usize> =
-            (0..self.tp.size()).map(|r| placement.local_shape(r).iter().product()).collect();
+            (0..self.tp.size()).map(|r| placement.layout().local_shape(r).iter().product()).collect();
         let name = &self.registry.at(index).name;
         let parts = self.tp.all_gather(own.to_f32(), &counts, name).unwrap();
         let parts: Vec<&[f32]> = parts.iter().collect();
-        if placement.dim().is_none() {
+        if placement.layout().dim().is_none() {
             let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             assert!(parts.iter().all(|p| bits(p) == bits(parts[0])), "{name}: ranks differ");
         }
-        placement.unshard(&parts)
+        placement.layout().unshard(&parts)
     }
 
     /// The whole value of each trained parameter.
@@ -143,9 +143,9 @@ impl Part {
     /// Adds a function of each element's place in the whole to the trained values.
     pub(crate) fn perturb(&self, by: impl Fn(usize) -> f32) {
         for (index, p) in self.registry.iter().enumerate().filter(|(_, p)| p.trainable) {
-            let placement = self.parallel.placement(index);
+            let placement = self.parallel.tp_layout(index);
             let whole: Vec<f32> = (0..p.elements()).map(&by).collect();
-            let noise = placement.shard(&whole, self.tp.rank());
+            let noise = placement.layout().shard(&whole, self.tp.rank());
             let value = self.resident.take(index);
             let moved: Vec<f32> = value.to_f32().iter().zip(noise).map(|(w, n)| w + n).collect();
             let tensor = HostTensor::from_f32(&moved, &value.shape(), p.precision.store).unwrap();
@@ -179,9 +179,9 @@ impl Part {
 
     /// This rank's elements of a vector with one element per row of a parameter.
     pub(crate) fn own_rows(&self, index: usize, whole: &[f32]) -> Vec<f32> {
-        let placement = self.parallel.placement(index);
-        match (placement.dim(), placement.split()) {
-            (Some(0), Some(split)) => {
+        let placement = self.parallel.tp_layout(index);
+        match placement.layout().split() {
+            Some((0, split)) => {
                 split.pieces(self.tp.rank()).iter().flat_map(|rows| whole[rows.clone()].to_vec()).collect()
             }
             _ => whole.to_vec(),
@@ -204,9 +204,9 @@ impl Part {
     }
 
     fn rows(&self, index: usize, value: AnyTensor) -> Vec<(Range<usize>, HostTensor)> {
-        let placement = self.parallel.placement(index);
+        let placement = self.parallel.tp_layout(index);
         let (rank, rows) = (self.tp.rank(), 0..value.shape()[0]);
-        if let (Some(1..), Some(split)) = (placement.dim(), placement.split()) {
+        if let Some((1.., split)) = placement.layout().split() {
             let name = &self.registry.at(index).name;
             let (rows, value) = self.tp.columns_to_rows(&value, rows, split, name).unwrap();
             return vec![(rows, to_host(&value))];
@@ -217,7 +217,7 @@ impl Part {
             shape[0] = own.len();
             (whole, to_host(&value.piece(own.start * row..own.end * row, &shape)))
         };
-        placement.saved_rows(rank, &rows).into_iter().map(piece).collect()
+        placement.layout().saved_rows(rank, &rows).into_iter().map(piece).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use burnish_comm::local;
 use burnish_core::Dtype;
-use burnish_models::{Model, ModelFolder, Planned, Tuning};
+use burnish_models::{Model, ModelFolder, ModelPlan, Tuning};
 use burnish_ops::Parameters;
 use burnish_tp::Tp;
 use serde_json::json;
@@ -44,7 +44,7 @@ fn ranks_read_their_slices_and_nothing_else() {
     let (_guard, folder) = wide();
     for ranks in [1, 2, 3, 4] {
         let results = local::run(ranks, |world| {
-            let planned = Planned::new(&folder, &Tuning::None, Dtype::F32, 0).unwrap();
+            let planned = ModelPlan::new(&folder, &Tuning::None, Dtype::F32, 0).unwrap();
             let planned = planned.over(&Tp::new(&world.group())).unwrap();
             let before = bytes_read().unwrap();
             let (_, resident) = planned.resident(&device()).unwrap();

@@ -1,4 +1,4 @@
-//! Where recordings lie: in the repository, and in the folder named by `BURNISH_RECORDINGS`.
+//! The repository's own recordings, and how they are read and compared.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +7,6 @@ use burnish_models::{Decoder, Mode, Tokens};
 
 pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
-}
-
-/// A folder of the user's recordings, or `None` (said once per caller).
-pub(crate) fn given(kind: &str) -> Option<PathBuf> {
-    match std::env::var_os("BURNISH_RECORDINGS") {
-        Some(folder) => Some(PathBuf::from(folder).join(kind)).filter(|f| f.is_dir()),
-        None => {
-            println!("BURNISH_RECORDINGS is not set: only the repository's own {kind} are replayed");
-            None
-        }
-    }
 }
 
 pub(crate) fn device() -> Device {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burnish_core::Dtype;
 use burnish_models::{ConfigFile, ModelFolder, RopeKind, Spec, load};
-use burnish_store::{FolderWriter, HostTensor, WeightFolder};
+use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -1,11 +1,10 @@
-//! What went wrong in PEFT 0.21.2 and Transformers 5.23.0 and shows on a single rank, by the letters of the list that
-//! these tests were made from: (d) and (e) inits, (f) DoRA, (i) dropout, (j) saving, (j2) accumulation, (m) merging,
-//! (n) what a file holds. Numbers in the comments are theirs.
+//! What went wrong in PEFT 0.21.2 and Transformers 5.23.0 and shows on a single rank: inits, DoRA, dropout, saving,
+//! accumulation, merging, what a file holds. Numbers in the comments are theirs.
 
 use burnish_core::Dtype;
-use burnish_models::{DropoutStep, ModelFolder, Planned, Tuning, to_device};
+use burnish_models::{DropoutStep, ModelFolder, ModelPlan, Tuning, to_device};
 use burnish_peft::{AdapterFolder, LoraConfig};
-use burnish_store::{HostTensor, WeightFolder};
+use burnish_weight_files::{HostTensor, WeightFolder};
 
 use crate::dora::{loss_and_gradients, planned_model};
 use crate::recordings::{close, device, fixtures};
@@ -23,14 +22,14 @@ fn sequences() -> Vec<Vec<u32>> {
     (0..4).map(|s| (0..6).map(|i| (7 * s + 3 * i + s * i) % 50).collect()).collect()
 }
 
-/// (d) Factors of every init, made twice by processes that share nothing but seed and names, are equal (replicated
+/// Factors of every init, made twice by processes that share nothing but seed and names, are equal (replicated
 /// factors differed by 0.31 and 0.21 between ranks for `false` and `orthogonal`).
 #[test]
-fn d_every_init_is_the_same_on_every_rank() {
+fn every_init_is_the_same_on_every_rank() {
     let folder = ModelFolder::open(fixtures().join("llama")).unwrap();
     for init in ["true", "false", r#""gaussian""#, r#""orthogonal""#, r#""pissa""#, r#""olora""#] {
         let config = with(&format!(r#""init_lora_weights": {init}"#));
-        let plan = |seed| Planned::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, seed).unwrap();
+        let plan = |seed| ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, seed).unwrap();
         let (one, other) = (plan(3), plan(3));
         for (index, p) in one.registry().iter().enumerate().filter(|(_, p)| p.trainable) {
             let rows = 0..p.shape[0];
@@ -42,9 +41,9 @@ fn d_every_init_is_the_same_on_every_rank() {
     }
 }
 
-/// (e) `pissa` and `olora` start (a rank died of SIGSEGV) and leave the model's function as it was.
+/// `pissa` and `olora` start (a rank died of SIGSEGV) and leave the model's function as it was.
 #[test]
-fn e_pissa_and_olora_keep_the_function() {
+fn pissa_and_olora_keep_the_function() {
     for init in ["pissa", "olora"] {
         let (_, _, plain, _) = planned_model("qwen3", &Tuning::None);
         let config = with(&format!(r#""init_lora_weights": "{init}""#));
@@ -53,9 +52,9 @@ fn e_pissa_and_olora_keep_the_function() {
     }
 }
 
-/// (f) DoRA trains in every place that is adapted (mixed tensor kinds raised).
+/// DoRA trains in every place that is adapted (mixed tensor kinds raised).
 #[test]
-fn f_dora_trains_everywhere() {
+fn dora_trains_everywhere() {
     let mut config = with(r#""use_dora": true"#);
     config.target_modules = serde_json::from_str(
         r#"["embed_tokens", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"]"#,
@@ -72,10 +71,10 @@ fn f_dora_trains_everywhere() {
     }
 }
 
-/// (i) A token's dropout mask depends on its place in the global batch, not on who computes it or with what (the
+/// A token's dropout mask depends on its place in the global batch, not on who computes it or with what (the
 /// gradient of a replicated A differed by 0.048 between ranks).
 #[test]
-fn i_dropout_does_not_depend_on_who_computes() {
+fn dropout_does_not_depend_on_who_computes() {
     for dora in ["false", "true"] {
         let config = format!(
             r#"{{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": "all-linear", "lora_dropout": 0.3,
@@ -89,10 +88,10 @@ fn i_dropout_does_not_depend_on_who_computes() {
     }
 }
 
-/// (j2) Gradients of q_norm and k_norm over several micro-batches are those of one (they were 1.5 and 3.75 times too
+/// Gradients of q_norm and k_norm over several micro-batches are those of one (they were 1.5 and 3.75 times too
 /// large at 2 and 4).
 #[test]
-fn j2_accumulation_does_not_multiply_gradients() {
+fn accumulation_does_not_multiply_gradients() {
     let config = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 8, "target_modules": ["v_proj"],
         "modules_to_save": ["q_norm", "k_norm"], "init_lora_weights": false}"#;
     same_in_pieces("qwen3", &LoraConfig::from_json(config).unwrap(), None);
@@ -130,9 +129,9 @@ fn same_in_pieces(base: &str, config: &LoraConfig, dropout: Option<DropoutStep>)
     }
 }
 
-/// (j) Saving after loading gives the same bytes.
+/// Saving after loading gives the same bytes.
 #[test]
-fn j_saved_after_loading_is_the_same_file() {
+fn saved_after_loading_is_the_same_file() {
     for more in [r#""use_dora": false"#, r#""use_dora": true"#] {
         let (folder, model) = adapted("llama", &with(more).to_json());
         let (_guard, first, mut writer) = target();
@@ -152,10 +151,10 @@ fn j_saved_after_loading_is_the_same_file() {
     }
 }
 
-/// (m) Merging twenty adapters one after another into a bf16 base leaves the base bit for bit (69 % of the weights had
+/// Merging twenty adapters one after another into a bf16 base leaves the base bit for bit (69 % of the weights had
 /// changed, by up to 0.018).
 #[test]
-fn m_merging_does_not_drift() {
+fn merging_does_not_drift() {
     for more in [r#""use_dora": false"#, r#""use_dora": true"#] {
         let (folder, registry, model, resident) =
             planned_model("llama-bf16", &Tuning::NewAdapter(&with(more)));
@@ -181,9 +180,9 @@ fn m_merging_does_not_drift() {
     }
 }
 
-/// (n) An adapter on embedding and head does not carry the frozen matrices.
+/// An adapter on embedding and head does not carry the frozen matrices.
 #[test]
-fn n_files_hold_the_adapter_alone() {
+fn files_hold_the_adapter_alone() {
     for dora in ["false", "true"] {
         let text = format!(
             r#"{{"peft_type": "LORA", "r": 2, "lora_alpha": 8, "use_dora": {dora},

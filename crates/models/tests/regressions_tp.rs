@@ -1,12 +1,11 @@
-//! What goes wrong in PEFT 0.21.2 and Transformers 5.23.0 under tensor parallelism, by the letters of the list that these
-//! tests were made from: (a), (b) row-parallel targets, (c) clipping, (d) and (e) inits, (f) DoRA, (g) the head, (h)
-//! merging, (i) dropout, (j) saving, (j2) accumulation, (m) rounding, (n) what a file holds. Numbers in the comments are
-//! theirs; `golden/tensor_parallel/outcomes.json` has how each failed. Weighted sums, (k) and (l), are in `burnish-peft`.
+//! What goes wrong in PEFT 0.21.2 and Transformers 5.23.0 under tensor parallelism: row-parallel targets, clipping, inits,
+//! DoRA, the head, merging, dropout, saving, accumulation, rounding, what a file holds. Numbers in the comments are theirs;
+//! `golden/tensor_parallel/outcomes.json` has how each failed. Weighted sums are in the tests of `burnish-peft`.
 
 use burnish_core::Dtype;
 use burnish_models::{DropoutStep, Model, ModelFolder, Tuning};
 use burnish_peft::{AdapterFolder, LoraConfig};
-use burnish_store::WeightFolder;
+use burnish_weight_files::WeightFolder;
 
 use crate::part::{Found, Part, files, greatest, on_ranks, written};
 use crate::recordings::{close, device, fixtures};
@@ -63,18 +62,18 @@ fn same_as_one_rank(base: &str, more: &str, dropout: Option<DropoutStep>) {
     }
 }
 
-/// (a) Row-parallel targets train (the forward raised: A had the local width, and was divided again).
+/// Row-parallel targets train (the forward raised: A had the local width, and was divided again).
 #[test]
-fn a_rowwise_targets_train() {
+fn rowwise_targets_train() {
     for base in ["llama", "qwen2", "qwen3"] {
         same_as_one_rank(base, ROWWISE, None);
     }
     same_as_one_rank("llama-bias", &format!(r#"{ROWWISE}, "lora_bias": true"#), None);
 }
 
-/// (b) Over steps, factors stay those of one rank, and replicated ones have the same bits on every rank.
+/// Over steps, factors stay those of one rank, and replicated ones have the same bits on every rank.
 #[test]
-fn b_training_is_that_of_one_rank() {
+fn training_is_that_of_one_rank() {
     for more in [ALL, EVERYWHERE] {
         let (folder, config) = (open("llama"), config(&format!(r#"{more}, "use_rslora": true"#)));
         let tuning = Tuning::NewAdapter(&config);
@@ -96,10 +95,10 @@ fn b_training_is_that_of_one_rank() {
     }
 }
 
-/// (c) The norm that clips counts every element of replicated, divided and shared gradients once (it raised on mixing
+/// The norm that clips counts every element of replicated, divided and shared gradients once (it raised on mixing
 /// whole tensors and divided ones).
 #[test]
-fn c_the_gradient_norm_counts_each_element_once() {
+fn the_gradient_norm_counts_each_element_once() {
     let (folder, config) =
         (open("qwen3"), config(&format!(r#"{EVERYWHERE}, "modules_to_save": ["q_norm", "norm"]"#)));
     let adapter = Tuning::NewAdapter(&config);
@@ -117,10 +116,10 @@ fn c_the_gradient_norm_counts_each_element_once() {
 const INITS: [&str; 7] =
     ["true", "false", r#""gaussian""#, r#""orthogonal""#, r#""pissa""#, r#""pissa_niter_4""#, r#""olora""#];
 
-/// (d) Every init gives the values of one rank, to the bit, whatever each rank did before (replicated factors differed by
+/// Every init gives the values of one rank, to the bit, whatever each rank did before (replicated factors differed by
 /// 0.31 and 0.21 between ranks; divided ones were drawn for the local width).
 #[test]
-fn d_every_init_is_that_of_one_rank() {
+fn every_init_is_that_of_one_rank() {
     for init in INITS {
         let more = format!(r#"{EVERYWHERE}, "use_dora": true, "init_lora_weights": {init}"#);
         let (folder, config) = (open("llama"), config(&more));
@@ -140,9 +139,9 @@ fn d_every_init_is_that_of_one_rank() {
     }
 }
 
-/// (e) `pissa` and `olora` start (a rank died), leave the model's function as it was, and train.
+/// `pissa` and `olora` start (a rank died), leave the model's function as it was, and train.
 #[test]
-fn e_pissa_and_olora_start_and_train() {
+fn pissa_and_olora_start_and_train() {
     let row = &sequences()[1];
     for init in ["pissa", "pissa_niter_4", "olora"] {
         let more = format!(r#"{ALL}, "init_lora_weights": "{init}""#);
@@ -157,17 +156,17 @@ fn e_pissa_and_olora_start_and_train() {
     }
 }
 
-/// (f) DoRA trains wherever it is (mixing whole tensors and divided ones raised).
+/// DoRA trains wherever it is (mixing whole tensors and divided ones raised).
 #[test]
-fn f_dora_trains_everywhere() {
+fn dora_trains_everywhere() {
     for base in ["llama", "qwen2-tied", "qwen3"] {
         same_as_one_rank(base, &format!(r#"{EVERYWHERE}, "use_dora": true"#), None);
     }
 }
 
-/// (g) The head and the embedding may be adapted or trained whole (built with a warning, then the forward failed).
+/// The head and the embedding may be adapted or trained whole (built with a warning, then the forward failed).
 #[test]
-fn g_heads_and_embeddings_train() {
+fn heads_and_embeddings_train() {
     for base in ["llama", "qwen2-tied"] {
         same_as_one_rank(base, r#""target_modules": ["lm_head"]"#, None);
         same_as_one_rank(base, r#""target_modules": ["embed_tokens", "lm_head", "down_proj"]"#, None);
@@ -176,9 +175,9 @@ fn g_heads_and_embeddings_train() {
     same_as_one_rank("llama", saved, None);
 }
 
-/// (h) What ranks trained merges to the model that one rank's adapter gives, in fp32 and into bf16 (merging raised).
+/// What ranks trained merges to the model that one rank's adapter gives, in fp32 and into bf16 (merging raised).
 #[test]
-fn h_adapters_of_several_ranks_merge() {
+fn adapters_of_several_ranks_merge() {
     for (base, more) in [
         ("llama", EVERYWHERE.to_owned()),
         ("llama-bf16", format!(r#"{ALL}, "use_dora": true"#)),
@@ -208,10 +207,10 @@ fn h_adapters_of_several_ranks_merge() {
     }
 }
 
-/// (i) Dropout masks belong to places in the batch and in the layer, not to ranks (the gradient of a replicated A differed
+/// Dropout masks belong to places in the batch and in the layer, not to ranks (the gradient of a replicated A differed
 /// by 0.048 between ranks, without a word).
 #[test]
-fn i_dropout_is_that_of_one_rank() {
+fn dropout_is_that_of_one_rank() {
     let step = Some(DropoutStep { seed: 4, step: 7 });
     for more in [ALL.to_owned(), format!(r#"{EVERYWHERE}, "use_dora": true"#)] {
         same_as_one_rank("llama", &format!(r#"{more}, "lora_dropout": 0.3"#), step);
@@ -224,9 +223,9 @@ fn i_dropout_is_that_of_one_rank() {
     assert!((with.loss - without.loss).abs() > 1e-4, "{} {}", with.loss, without.loss);
 }
 
-/// (j) What several ranks load and save again is the same file.
+/// What several ranks load and save again is the same file.
 #[test]
-fn j_saved_after_loading_is_the_same_file() {
+fn saved_after_loading_is_the_same_file() {
     for more in [EVERYWHERE.to_owned(), format!(r#"{EVERYWHERE}, "use_dora": true"#)] {
         let (folder, config) = (open("llama"), config(&more));
         let change = |part: &Part| part.perturb(|i| 0.1 * (i as f32 * 1.7).sin());
@@ -239,10 +238,10 @@ fn j_saved_after_loading_is_the_same_file() {
     }
 }
 
-/// (j2) Gradients of q/k norms are summed over the ranks once, not once per micro-batch (they were 1.5 and 3.75 times too
+/// Gradients of q/k norms are summed over the ranks once, not once per micro-batch (they were 1.5 and 3.75 times too
 /// large at 2 and 4).
 #[test]
-fn j2_accumulation_does_not_multiply_gradients() {
+fn accumulation_does_not_multiply_gradients() {
     let folder = open("qwen3");
     let norms = config(r#""target_modules": ["o_proj"], "modules_to_save": ["q_norm", "k_norm", "norm"]"#);
     for tuning in [Tuning::Full, Tuning::NewAdapter(&norms)] {
@@ -266,9 +265,9 @@ fn j2_accumulation_does_not_multiply_gradients() {
     }
 }
 
-/// (m) Twenty adapters of two ranks, merged one after another into a bf16 base, leave its files bit for bit.
+/// Twenty adapters of two ranks, merged one after another into a bf16 base, leave its files bit for bit.
 #[test]
-fn m_merging_does_not_drift() {
+fn merging_does_not_drift() {
     let (folder, config) = (open("llama-bf16"), config(ALL));
     let before = files(folder.path());
     let mut merges = Vec::new();
@@ -296,9 +295,9 @@ fn m_merging_does_not_drift() {
     assert!(before == files(folder.path()));
 }
 
-/// (n) An adapter on embedding and head does not carry the frozen matrices, whoever writes it.
+/// An adapter on embedding and head does not carry the frozen matrices, whoever writes it.
 #[test]
-fn n_files_hold_the_adapter_alone() {
+fn files_hold_the_adapter_alone() {
     for dora in ["false", "true"] {
         let more = format!(r#""target_modules": ["embed_tokens", "lm_head"], "use_dora": {dora}"#);
         let (folder, model) = adapted("llama", &config(&more).to_json());

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Role};
-use burnish_models::{Model, ModelFolder, Planned, Tuning, load, to_device};
+use burnish_models::{Model, ModelFolder, ModelPlan, Tuning, load, to_device};
 use burnish_peft::{AdapterFolder, AdapterTensors, LoraConfig, merge_adapter};
-use burnish_store::{FolderWriter, HostTensor, WeightFolder};
+use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -103,7 +103,7 @@ fn full_models_in_bf16_round_once() {
 pub(crate) fn adapted(base: &str, config: &str) -> (ModelFolder, Model) {
     let folder = ModelFolder::open(fixtures().join(base)).unwrap();
     let config = LoraConfig::from_json(config).unwrap();
-    let planned = Planned::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 3).unwrap();
+    let planned = ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 3).unwrap();
     let registry = planned.registry().clone();
     let (model, resident) = planned.resident(&device()).unwrap();
     for (index, parameter) in registry.iter().enumerate().filter(|(_, p)| p.trainable) {

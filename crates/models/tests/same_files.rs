@@ -3,7 +3,7 @@
 use burnish_core::Dtype;
 use burnish_models::{ModelFolder, Tuning};
 use burnish_peft::{AdapterFolder, LoraConfig};
-use burnish_store::WeightFolder;
+use burnish_weight_files::WeightFolder;
 
 use crate::part::{files, greatest, on_ranks, written};
 use crate::recordings::{close, fixtures};

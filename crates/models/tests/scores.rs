@@ -5,16 +5,16 @@ use std::path::Path;
 use burnish_comm::local;
 use burnish_core::Dtype;
 use burnish_models::{
-    DropoutStep, Generation, Mode, Model, ModelError, ModelFolder, Output, PassSize, Planned, Resident,
+    DropoutStep, Generation, LocalParams, Mode, Model, ModelError, ModelFolder, ModelPlan, Output, PassSize,
     Tokens, Tuning, load,
 };
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_peft::{AdapterFolder, LoraConfig};
-use burnish_store::WeightFolder;
-use burnish_tp::{Addend, Tp};
+use burnish_tp::{PartialGrad, Tp};
+use burnish_weight_files::WeightFolder;
 use serde_json::{Value, json};
 
-use crate::recordings::{close, device, fixtures, floats, given, ids, json as read_json, logits};
+use crate::recordings::{close, device, fixtures, floats, ids, json as read_json, logits};
 use crate::round_trips::target;
 
 const TOLERANCE: f32 = 1e-5;
@@ -40,7 +40,7 @@ fn backward(model: &Model, rows: &[Vec<u32>], coefficients: &[f32], mode: Mode) 
     scores.to_f32()
 }
 
-fn check(case: &Path, model: &Model, resident: &Resident, prefix: &str, mode: Mode) {
+fn check(case: &Path, model: &Model, resident: &LocalParams, prefix: &str, mode: Mode) {
     let expected = read_json(&case.join("scores.json"));
     let what = case.file_name().unwrap().to_string_lossy();
     let got = backward(model, &rows(&expected), &floats(&expected["coefficients"]), mode);
@@ -69,7 +69,7 @@ fn rewards_and_gradients_are_transformers() {
     let case = fixtures().join("score-llama");
     for mode in MODES {
         let folder = ModelFolder::open(&case).unwrap();
-        let planned = Planned::new(&folder, &Tuning::Full, Dtype::F32, 0).unwrap();
+        let planned = ModelPlan::new(&folder, &Tuning::Full, Dtype::F32, 0).unwrap();
         let (model, resident) = planned.resident(&device()).unwrap();
         assert_eq!(model.decoder.spec().output, Output::Score);
         check(&case, &model, &resident, "", mode);
@@ -83,18 +83,36 @@ fn rewards_and_gradients_of_an_adapter_are_peft_s() {
     for mode in MODES {
         // A language model's folder: the adapter says what it is for.
         let folder = ModelFolder::open(fixtures().join("qwen3")).unwrap().for_adapter(&adapter.config);
-        let planned = Planned::new(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0).unwrap();
+        let planned = ModelPlan::new(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0).unwrap();
         let (model, resident) = planned.resident(&device()).unwrap();
         check(&case, &model, &resident, "", mode);
     }
 }
 
 #[test]
-fn a_model_of_the_user_s_recordings_loads() {
-    let Some(runs) = given("trl-runs") else { return };
-    let model = load(runs.join("reward-full/model_start"), &device()).unwrap();
-    let rewards = rewards(&model, &[vec![5, 6, 7, 8], vec![9, 10]]);
-    assert!(rewards.len() == 2 && rewards.iter().all(|r| r.is_finite() && *r != 0.0), "{rewards:?}");
+fn models_of_recorded_runs_load() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainers/tests/fixtures/trl-runs");
+    let mut told = recordings::Replay::of("reward models of recorded runs");
+    for runs in [Some(own), recordings::given("trl-runs")].into_iter().flatten() {
+        for run in std::fs::read_dir(runs).unwrap().map(|e| e.unwrap().path()) {
+            let start = run.join("model_start");
+            if !start.is_dir() {
+                continue;
+            }
+            let model = match load(&start, &device()) {
+                Ok(model) => model,
+                Err(why @ ModelError::Unsupported { .. }) => {
+                    told.refused(run.display(), why);
+                    continue;
+                }
+                Err(error) => panic!("{}: {error}", start.display()),
+            };
+            let rewards = rewards(&model, &[vec![5, 6, 7, 8], vec![9, 10]]);
+            assert!(rewards.len() == 2 && rewards.iter().all(|r| r.is_finite() && *r != 0.0), "{rewards:?}");
+            told.replayed();
+        }
+    }
+    assert!(told.finish().0 >= 1, "the repository's own run has a reward model");
 }
 
 /// On a language model the score is new, and all else is as it was.
@@ -195,7 +213,7 @@ fn ranks_that_share_layers_give_one_rank_s_rewards_and_gradients() {
         let run = |tp: &Tp, traffic: &dyn Fn() -> burnish_comm::Traffic| {
             let folder = ModelFolder::open(fixtures().join("qwen3")).unwrap().into_scorer();
             let tuning = config.as_ref().map_or(Tuning::Full, Tuning::NewAdapter);
-            let planned = Planned::new(&folder, &tuning, Dtype::F32, 5).unwrap().over(tp).unwrap();
+            let planned = ModelPlan::new(&folder, &tuning, Dtype::F32, 5).unwrap().over(tp).unwrap();
             let parallel = planned.parallel().unwrap().clone();
             let size = PassSize { tokens: 10, targets: rows.len(), recompute: true };
             let forecast = planned.forecast(&parallel, &size, 1).traffic().clone();
@@ -208,14 +226,14 @@ fn ranks_that_share_layers_give_one_rank_s_rewards_and_gradients() {
             let mut addends = Vec::new();
             for (index, p) in registry.iter().enumerate().filter(|(_, p)| p.trainable) {
                 let gradient = resident.take_gradient(index).unwrap();
-                let placement = parallel.placement(index);
-                assert!(!p.name.contains("score") || placement.split().is_none(), "{}", p.name);
-                addends.push(Addend { name: &p.name, placement, rows: 0..p.shape[0], gradient });
+                let placement = parallel.tp_layout(index);
+                assert!(!p.name.contains("score") || placement.layout().split().is_none(), "{}", p.name);
+                addends.push(PartialGrad { name: &p.name, layout: placement, rows: 0..p.shape[0], gradient });
             }
             tp.sum_partial(&mut addends).unwrap();
             let found: Vec<_> = addends
                 .into_iter()
-                .map(|a| (a.name.to_owned(), a.placement.clone(), a.gradient.to_f32()))
+                .map(|a| (a.name.to_owned(), a.layout.clone(), a.gradient.to_f32()))
                 .collect();
             (scores, found, moved, forecast)
         };
@@ -240,7 +258,12 @@ fn ranks_that_share_layers_give_one_rank_s_rewards_and_gradients() {
                 for ((name, placement, got), (_, _, want)) in parts.iter().zip(&whole) {
                     let largest = want.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
                     let what = format!("{name} of rank {rank} of {ranks}");
-                    close(&what, got, &placement.shard(want, rank), 2.0 * TOLERANCE * largest.max(1e-3));
+                    close(
+                        &what,
+                        got,
+                        &placement.layout().shard(want, rank),
+                        2.0 * TOLERANCE * largest.max(1e-3),
+                    );
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use burnish_comm::{World, local};
 use burnish_core::Dtype;
-use burnish_models::{Decoder, DropoutStep, Mode, ModelError, ModelFolder, Planned, Tokens, Tuning};
+use burnish_models::{Decoder, DropoutStep, Mode, ModelError, ModelFolder, ModelPlan, Tokens, Tuning};
 use burnish_ops::{Coefficient, Parameters, head_loss, select_rows};
 use burnish_peft::LoraConfig;
 use burnish_tp::{Tp, TpError};
@@ -95,7 +95,7 @@ type Found = (Vec<f32>, BTreeMap<String, Vec<f32>>);
 
 fn step(path: &Path, tuning: &Tuning<'_>, tp: &Tp, layout: &Layout, mode: Mode) -> Result<Found, ModelError> {
     let folder = ModelFolder::open(path)?;
-    let mut planned = Planned::new(&folder, tuning, Dtype::F32, 5)?;
+    let mut planned = ModelPlan::new(&folder, tuning, Dtype::F32, 5)?;
     if tp.size() > 1 {
         planned = planned.over(tp)?;
     }

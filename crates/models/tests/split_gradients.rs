@@ -6,10 +6,10 @@ use std::path::Path;
 
 use burnish_comm::{World, local};
 use burnish_core::Dtype;
-use burnish_models::{DropoutStep, Mode, ModelError, ModelFolder, Planned, Tuning};
+use burnish_models::{DropoutStep, Mode, ModelError, ModelFolder, ModelPlan, Tuning};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_peft::LoraConfig;
-use burnish_tp::{Addend, Gradient, Placement, Tp, TpError};
+use burnish_tp::{Gradient, PartialGrad, Tp, TpError, TpLayout};
 
 use crate::dora::backward;
 use crate::families::folders;
@@ -21,7 +21,7 @@ const TOLERANCE: f32 = 1e-5;
 /// A parameter's gradient of what one rank holds of it.
 struct Found {
     name: String,
-    placement: Placement,
+    layout: TpLayout,
     gradient: Vec<f32>,
 }
 
@@ -40,7 +40,7 @@ fn step(
     mode: Mode,
 ) -> Result<(f32, Vec<Found>), ModelError> {
     let folder = ModelFolder::open(path)?;
-    let planned = Planned::new(&folder, tuning, Dtype::F32, 5)?.over(tp)?;
+    let planned = ModelPlan::new(&folder, tuning, Dtype::F32, 5)?.over(tp)?;
     let parallel = planned.parallel().unwrap().clone();
     let (model, resident) = planned.resident(&device())?;
     let all = sequences();
@@ -57,20 +57,25 @@ fn step(
             assert!(gradient.is_none(), "{}", parameter.name);
             continue;
         }
-        let placement = parallel.placement(index);
+        let placement = parallel.tp_layout(index);
         let gradient = gradient.unwrap_or_else(|| {
             // What the first rank alone adds.
             assert!(placement.gradient() == Gradient::Partial && tp.rank() > 0, "{}", parameter.name);
             assert!(parameter.name.ends_with("bias"), "{}", parameter.name);
             AnyTensor::from_elements(vec![0.0; parameter.elements()], &parameter.shape, &device())
         });
-        assert_eq!(gradient.shape(), placement.local_shape(tp.rank()), "{}", parameter.name);
-        addends.push(Addend { name: &parameter.name, placement, rows: 0..parameter.shape[0], gradient });
+        assert_eq!(gradient.shape(), placement.layout().local_shape(tp.rank()), "{}", parameter.name);
+        addends.push(PartialGrad {
+            name: &parameter.name,
+            layout: placement,
+            rows: 0..parameter.shape[0],
+            gradient,
+        });
     }
     tp.sum_partial(&mut addends)?;
-    let found = |a: Addend<'_>| Found {
+    let found = |a: PartialGrad<'_>| Found {
         name: a.name.to_owned(),
-        placement: a.placement.clone(),
+        layout: a.layout.clone(),
         gradient: a.gradient.to_f32(),
     };
     Ok((loss, addends.into_iter().map(found).collect()))
@@ -112,9 +117,9 @@ fn check(path: &Path, what: &str, tuning: &Tuning<'_>, dropout: Option<DropoutSt
                     let largest = want.gradient.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
                     assert!(largest > 0.0, "{what}: no gradient of {}", want.name);
                     let what = format!("{what}: {} of rank {rank}", got.name);
-                    let want = got.placement.shard(&want.gradient, rank);
+                    let want = got.layout.layout().shard(&want.gradient, rank);
                     close(&what, &got.gradient, &want, TOLERANCE * largest);
-                    met.insert(got.placement.gradient());
+                    met.insert(got.layout.gradient());
                 }
             }
         }

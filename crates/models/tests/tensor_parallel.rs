@@ -2,7 +2,7 @@
 
 use burnish_comm::{World, local};
 use burnish_core::Dtype;
-use burnish_models::{Decoder, Decoding, Generation, ModelError, ModelFolder, Planned, Tuning, load};
+use burnish_models::{Decoder, Decoding, Generation, ModelError, ModelFolder, ModelPlan, Tuning, load};
 use burnish_tp::{Tp, TpError};
 
 use crate::families::folders;
@@ -14,7 +14,7 @@ const TOLERANCE: f32 = 1e-5;
 /// One rank's part of a model.
 fn part(path: &std::path::Path, world: &World) -> Result<Decoder, ModelError> {
     let folder = ModelFolder::open(path)?;
-    let planned = Planned::new(&folder, &Tuning::None, Dtype::F32, 0)?;
+    let planned = ModelPlan::new(&folder, &Tuning::None, Dtype::F32, 0)?;
     Ok(planned.over(&Tp::new(&world.group()))?.resident(&device())?.0.decoder)
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use burnish_models::{ModelFolder, Tuning};
 use burnish_peft::AdapterFolder;
-use burnish_store::WeightFolder;
+use burnish_weight_files::WeightFolder;
 use serde_json::Value;
 
 use crate::part::{greatest, on_ranks};

@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::dispatch::dispatch;
 use crate::gpu::Angles;
 use crate::{AnyTensor, OpsError};
 
@@ -87,14 +88,7 @@ pub fn attention(
     norm: Option<&HeadNorm>,
 ) -> Result<AnyTensor, OpsError> {
     crate::check::attention(qkv, shape, documents, rotary, norm)?;
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(qkv) {
-        return crate::flex::attention::attention(qkv, shape, documents, rotary, norm, None);
-    }
-    if crate::gpu::holds(qkv) {
-        return crate::gpu::attention(qkv, shape, documents, rotary, norm);
-    }
-    crate::reference::attention(qkv, shape, documents, rotary, norm)
+    dispatch!([qkv] => attention::attention(qkv, shape, documents, rotary, norm))
 }
 
 /// [`attention()`], and each query head's largest score over all visible pairs: plain, `[heads]`, on `qkv`'s device.
@@ -113,14 +107,5 @@ pub fn attention_with_peaks(
     norm: Option<&HeadNorm>,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
     crate::check::attention(qkv, shape, documents, rotary, norm)?;
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(qkv) {
-        let mut peaks = Vec::new();
-        let out = crate::flex::attention::attention(qkv, shape, documents, rotary, norm, Some(&mut peaks))?;
-        return Ok((out, AnyTensor::from_elements(peaks, &[shape.heads], &qkv.plain().device())));
-    }
-    if crate::gpu::holds(qkv) {
-        return crate::gpu::attention_with_peaks(qkv, shape, documents, rotary, norm);
-    }
-    crate::reference::attention_with_peaks(qkv, shape, documents, rotary, norm)
+    dispatch!([qkv] => attention::attention_with_peaks(qkv, shape, documents, rotary, norm))
 }

@@ -110,8 +110,8 @@ impl AnyTensor {
         }
         let (shape, device) = (self.shape(), self.device());
         #[cfg(feature = "flex")]
-        if crate::flex::holds(&self) {
-            let mut flex = crate::flex::update::flex(self.plain_owned());
+        if crate::flex::holds([&self]) {
+            let mut flex = crate::flex::adamw::flex(self.plain_owned());
             change(E::slice_mut(&mut flex));
             return Self::new(Tensor::<1>::from_primitive::<burn::backend::Flex>(flex));
         }

@@ -16,7 +16,7 @@ const OP: &str = "cached attention";
 /// `work` must not wait for other ranks: those of this process share the threads.
 pub fn together<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     #[cfg(feature = "flex")]
-    return burnish_kernels::on_pool(work);
+    return burnish_cpu_kernels::on_pool(work);
     #[cfg(not(feature = "flex"))]
     work()
 }
@@ -33,7 +33,7 @@ enum Store {
     /// No token yet, so no backend: the number of sequences.
     Empty(usize),
     #[cfg(feature = "flex")]
-    Kernels(burnish_kernels::KvCache),
+    Kernels(burnish_cpu_kernels::KvCache),
     /// Operations of Burn.
     Plain(Vec<Option<Past>>),
 }
@@ -45,7 +45,7 @@ impl Store {
             Self::Empty(_) => Self::Empty(n),
             #[cfg(feature = "flex")]
             Self::Kernels(cache) => {
-                Self::Kernels(burnish_kernels::KvCache::new(cache.kv_heads(), cache.head_dim(), n))
+                Self::Kernels(burnish_cpu_kernels::KvCache::new(cache.kv_heads(), cache.head_dim(), n))
             }
             Self::Plain(_) => Self::Plain(vec![None; n]),
         }
@@ -207,8 +207,8 @@ impl KvCache {
     /// Storage of the backend that `like` lives on.
     fn open(&self, sequences: usize, like: &AnyTensor) -> Store {
         #[cfg(feature = "flex")]
-        if crate::flex::holds(like) {
-            return Store::Kernels(burnish_kernels::KvCache::new(
+        if crate::flex::holds([like]) {
+            return Store::Kernels(burnish_cpu_kernels::KvCache::new(
                 self.shape.kv_heads,
                 self.shape.head_dim,
                 sequences,

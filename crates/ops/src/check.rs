@@ -26,29 +26,21 @@ fn shape(op: &'static str, what: &'static str, got: Vec<usize>, expected: &[usiz
 
 fn layer(op: &'static str, layer: &Linear, tokens: usize, in_dim: usize) -> Result<(), OpsError> {
     let out = layer.out();
-    shape(op, "weight", layer.weight.shape(), &[out, in_dim])?;
-    if let Some(bias) = &layer.bias {
-        shape(op, "bias", bias.shape(), &[out])?;
+    let rank = layer.low_rank.as_ref().map_or(0, |low| low.a.shape().first().copied().unwrap_or(0));
+    for (part, tensor) in layer.parts() {
+        shape(op, part.name(), tensor.shape(), &part.shape(false, out, in_dim, rank))?;
     }
-    if let Some(low) = &layer.low_rank {
-        let rank = low.a.shape().first().copied().unwrap_or(0);
-        shape(op, "lora_A", low.a.shape(), &[rank, in_dim])?;
-        shape(op, "lora_B", low.b.shape(), &[out, rank])?;
-        if let Some(bias) = &low.b_bias {
-            shape(op, "lora_B.bias", bias.shape(), &[out])?;
-        }
-        if let Some(magnitude) = &low.magnitude {
-            shape(op, "lora_magnitude_vector", magnitude.value.shape(), &[out])?;
-            shape(op, "norm of the adapted weight", magnitude.norm.shape(), &[out])?;
-            if low.b_bias.is_some() {
-                return Err(OpsError::MagnitudeAndBias { op });
-            }
-        }
-        if let Some(dropout) = &low.dropout {
-            shape(op, "dropout.rows", vec![dropout.rows.len()], &[tokens])?;
+    let Some(low) = &layer.low_rank else { return Ok(()) };
+    if let Some(magnitude) = &low.magnitude {
+        shape(op, "norm of the adapted weight", magnitude.norm.shape(), &[out])?;
+        if low.b_bias.is_some() {
+            return Err(OpsError::MagnitudeAndBias { op });
         }
     }
-    Ok(())
+    match &low.dropout {
+        Some(dropout) => shape(op, "dropout.rows", vec![dropout.rows.len()], &[tokens]),
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn norms(

@@ -28,7 +28,8 @@ pub const MOST_INPUTS: usize = 24;
 /// returns one entry per input and must fill those that were wanted.
 ///
 /// # Errors
-/// Whatever `forward` returns; too many tracked inputs; a tensor under Burn's own checkpointing.
+/// Whatever `forward` returns; too many tracked inputs; [`OpsError::NoBackend`] for tracked inputs on a device whose
+/// backend is not compiled in; a tensor under Burn's own checkpointing.
 pub fn apply(
     op: &'static str,
     inputs: &[AnyTensor],
@@ -40,6 +41,12 @@ pub fn apply(
         return Err(OpsError::TooManyInputs { op, got, most: MOST_INPUTS });
     }
     let plain: Vec<AnyTensor> = inputs.iter().map(AnyTensor::plain).collect();
+    // Said before anything is computed.
+    if let Some((tensor, _)) = plain.iter().zip(&wanted).find(|(_, wanted)| **wanted)
+        && !is_compiled(tensor)
+    {
+        return Err(no_backend(op, tensor));
+    }
     let (out, backward) = forward(&plain, &wanted)?;
     drop(plain);
     if !wanted.contains(&true) {
@@ -53,10 +60,38 @@ pub fn apply(
     if has_backend::<burn::backend::Cube>(&out) {
         return record::<burn::backend::Cube>(op, inputs, &wanted, out, backward);
     }
-    Err(OpsError::Checkpointing { op })
+    Err(no_backend(op, &out))
 }
 
-fn has_backend<B: Backend>(tensor: &AnyTensor) -> bool
+/// Whether operations on this plain tensor can be recorded in this build.
+fn is_compiled(tensor: &AnyTensor) -> bool {
+    #[cfg(feature = "flex")]
+    if has_backend::<burn::backend::Flex>(tensor) {
+        return true;
+    }
+    #[cfg(feature = "cube")]
+    if has_backend::<burn::backend::Cube>(tensor) {
+        return true;
+    }
+    let _ = tensor;
+    false
+}
+
+/// What an operation on this tensor says where its device's backend is not compiled in.
+pub(crate) fn no_backend(op: &'static str, tensor: &AnyTensor) -> OpsError {
+    let device = format!("{:?}", tensor.device());
+    // As Burn prints them: CUDA and WebGPU are kinds of its `Cube`.
+    let features = [("Flex", "flex"), ("Cuda", "cuda"), ("Cube", "wgpu")];
+    let feature = features.iter().find(|(name, _)| device.contains(name));
+    OpsError::NoBackend {
+        op,
+        feature: feature.map_or("flex`, `cuda` or `wgpu", |(_, feature)| *feature),
+        device,
+    }
+}
+
+#[cfg(any(feature = "flex", feature = "cube"))]
+pub(crate) fn has_backend<B: Backend>(tensor: &AnyTensor) -> bool
 where
     DispatchTensor: DispatchKindConversion<B>,
 {
@@ -64,10 +99,10 @@ where
 }
 
 /// A backend whose float primitives convert to and from dispatch tensors, with and without autodiff.
-trait Host: Backend {
+pub(crate) trait Host: Backend {
     fn wrap(primitive: FloatTensor<Self>) -> AnyTensor;
     fn unwrap(tensor: AnyTensor) -> FloatTensor<Self>;
-    fn guard(tensor: AnyTensor) -> Option<NodeGuard>;
+    fn tracked(tensor: AnyTensor) -> Option<FloatTensor<Autodiff<Self>>>;
     fn wrap_tracked(primitive: FloatTensor<Autodiff<Self>>) -> AnyTensor;
 }
 
@@ -84,13 +119,13 @@ macro_rules! host {
                     .expect("invariant: an operation keeps its inputs' backend")
                     .float()
             }
-            fn guard(tensor: AnyTensor) -> Option<NodeGuard> {
+            fn tracked(tensor: AnyTensor) -> Option<FloatTensor<Autodiff<Self>>> {
                 let tensor =
                     <DispatchTensor as DispatchKindConversion<Autodiff<Self, NoCheckpointing>>>::try_into_backend(
                         tensor.dispatch(),
                     )
                     .ok()?;
-                Some(tensor.float().into_parts().1)
+                Some(tensor.float())
             }
             fn wrap_tracked(primitive: FloatTensor<Autodiff<Self>>) -> AnyTensor {
                 AnyTensor::from_dispatch(
@@ -118,7 +153,8 @@ fn record<B: Host>(
     let mut guards = Vec::new();
     for (slot, input) in inputs.iter().enumerate().filter(|&(i, _)| wanted[i]) {
         slots.push(slot);
-        guards.push(B::guard(input.clone()).ok_or(OpsError::Checkpointing { op })?);
+        let tracked = B::tracked(input.clone()).ok_or(OpsError::Checkpointing { op })?;
+        guards.push(tracked.into_parts().1);
     }
     let state = State { op, slots, backward: Arc::new(Mutex::new(Some(backward))) };
     macro_rules! arity {

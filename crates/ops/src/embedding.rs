@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::dispatch::dispatch;
 use crate::{AnyTensor, Magnitude, OpsError};
 
 /// A low-rank adapter on an embedding.
@@ -30,14 +31,7 @@ pub fn embedding(
     low_rank: Option<&EmbeddingLowRank>,
 ) -> Result<AnyTensor, OpsError> {
     crate::check::embedding(ids, weight, low_rank)?;
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(weight) {
-        return crate::flex::embedding::embedding(ids, weight, low_rank);
-    }
-    if crate::gpu::holds(weight) {
-        return crate::gpu::embedding(ids, weight, low_rank);
-    }
-    crate::reference::embedding(ids, weight, low_rank)
+    dispatch!([weight] => embedding::embedding(ids, weight, low_rank))
 }
 
 /// Rows of `x` by index; its backward scatters.
@@ -55,12 +49,5 @@ pub fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, O
     if rows.len() == tokens && rows.iter().enumerate().all(|(i, &r)| i == r) {
         return Ok(x.clone());
     }
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(x) {
-        return crate::flex::embedding::select_rows(x, rows);
-    }
-    if crate::gpu::holds(x) {
-        return crate::gpu::select_rows(x, rows);
-    }
-    crate::reference::select_rows(x, rows)
+    dispatch!([x] => embedding::select_rows(x, rows))
 }

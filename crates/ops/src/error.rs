@@ -1,4 +1,4 @@
-//! What can go wrong before Burn is asked.
+//! Errors of operations: shapes, dtypes and devices that do not fit, found before Burn panics.
 
 use std::ops::Range;
 
@@ -67,6 +67,19 @@ pub enum OpsError {
         /// The operation.
         op: &'static str,
     },
+    /// A tensor on a device whose backend this build of burnish does not record operations on.
+    #[error(
+        "{op}: the backend of {device} is not compiled into burnish-ops; build with its feature `{feature}`, which \
+         every burnish crate that computes passes through, or move the tensor to a device that is"
+    )]
+    NoBackend {
+        /// The operation.
+        op: &'static str,
+        /// The device, as Burn prints it.
+        device: String,
+        /// The feature that compiles its backend.
+        feature: &'static str,
+    },
     /// More tracked inputs than an operation can declare.
     #[error("{op}: {got} tracked inputs, at most {most} are supported")]
     TooManyInputs {
@@ -119,4 +132,10 @@ pub enum OpsError {
         /// The table's length.
         limit: usize,
     },
+}
+
+impl From<burnish_core::UnknownWord> for OpsError {
+    fn from(word: burnish_core::UnknownWord) -> Self {
+        Self::UnknownPolynomials { got: word.got }
+    }
 }

@@ -7,26 +7,11 @@ pub(crate) mod shard;
 
 use std::sync::Arc;
 
+use crate::dispatch::dispatch;
 use crate::{AnyTensor, Linear, OpsError};
 
+pub use burnish_core::HeadOptions;
 pub use shard::{AcrossVocab, VocabShard};
-
-/// How logits are made from the projection.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct HeadOptions {
-    /// Divides the logits.
-    pub temperature: f32,
-    /// `c * tanh(z / c)` before the temperature.
-    pub softcap: Option<f32>,
-    /// Multiplies the projection.
-    pub logit_scale: f32,
-}
-
-impl Default for HeadOptions {
-    fn default() -> Self {
-        Self { temperature: 1.0, softcap: None, logit_scale: 1.0 }
-    }
-}
 
 /// Per-token facts, each `[tokens]`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -72,15 +57,7 @@ pub fn head_loss(
     value: impl FnOnce(&TokenStats) -> f32,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
     crate::check::head(hidden, head, shard, Some(targets))?;
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(hidden) && !targets.is_empty() && crate::flex::head::applies(head, shard, options)?
-    {
-        return crate::flex::head::head_loss(hidden, head, shard, targets, options, coefficient, value);
-    }
-    if crate::gpu::holds(hidden) {
-        return crate::gpu::head_loss(hidden, head, shard, targets, options, coefficient, value);
-    }
-    crate::reference::head_loss(hidden, head, shard, targets, options, coefficient, value)
+    dispatch!([hidden] => head::head_loss(hidden, head, shard, targets, options, coefficient, value))
 }
 
 /// Log-probability and entropy per token as a tensor `[2, tokens]` to build any loss on; backward recomputes the
@@ -96,15 +73,7 @@ pub fn head_log_probs(
     options: HeadOptions,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
     crate::check::head(hidden, head, shard, Some(targets))?;
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(hidden) && !targets.is_empty() && crate::flex::head::applies(head, shard, options)?
-    {
-        return crate::flex::head::head_log_probs(hidden, head, shard, targets, options);
-    }
-    if crate::gpu::holds(hidden) {
-        return crate::gpu::head_log_probs(hidden, head, shard, targets, options);
-    }
-    crate::reference::head_log_probs(hidden, head, shard, targets, options)
+    dispatch!([hidden] => head::head_log_probs(hidden, head, shard, targets, options))
 }
 
 /// Plain logits `[tokens, vocab]` for sampling (temperature is the sampler's). Not recorded. Of a head that is split
@@ -117,12 +86,5 @@ pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> R
     if head.out() == 0 {
         return Ok(Vec::new());
     }
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(hidden) && crate::flex::head::applies(head, None, options)? {
-        return crate::flex::head::head_logits(hidden, head, options);
-    }
-    if crate::gpu::holds(hidden) {
-        return crate::gpu::head_logits(hidden, head, options);
-    }
-    crate::reference::head_logits(hidden, head, options)
+    dispatch!([hidden] => head::head_logits(hidden, head, options))
 }

@@ -8,7 +8,7 @@
 //! * Fused operations, one each so that collectives fit between them: [`linears`] (norm or SwiGLU in, low-rank
 //!   adapters, residual out), [`attention()`], [`rms_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`],
 //!   the last two also of a head that is split over the vocabulary ([`VocabShard`]).
-//!   On the CPU they run on `burnish-kernels`, elsewhere on lean bodies of Burn operations.
+//!   On the CPU they run on `burnish-cpu-kernels`, elsewhere on lean bodies of Burn operations.
 //! * [`orthogonalize`]: the nearest semi-orthogonal matrices, and the other parts of Muon; [`adam_step`].
 //! * [`KvCache`]: attention of new tokens over what a sequence has already said.
 //!
@@ -23,12 +23,25 @@
 //! let mut gradients = y.rank::<2>().unwrap().sum().backward();
 //! assert_eq!(w.take_gradient(&mut gradients).unwrap().to_f32(), vec![2.0; 12]);
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(any(feature = "flex", feature = "cube")),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        unused_variables,
+        reason = "without a backend nothing is recorded"
+    )
+)]
 
+mod adamw;
 mod attention;
 mod bytes;
 mod cache;
 mod check;
 mod custom;
+mod dispatch;
 mod embedding;
 mod error;
 #[cfg(feature = "flex")]
@@ -37,15 +50,18 @@ mod flex;
 pub mod gpu;
 mod head;
 mod linear;
+mod magnitude;
 mod muon;
 mod orthogonal;
 mod parameters;
+mod recomputed;
+#[cfg(feature = "reference")]
 pub mod reference;
 mod rms_norm;
 mod segment;
 mod tensor;
-mod update;
 
+pub use adamw::{Adam, AdamState, accumulate, adam_step, sum_of_squares, sums_of_squares};
 pub use attention::{AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks};
 pub use bytes::{Elements, Scalar};
 pub use cache::{KvCache, together};
@@ -55,17 +71,15 @@ pub use error::OpsError;
 pub use head::{
     AcrossVocab, Coefficient, HeadOptions, TokenStats, VocabShard, head_log_probs, head_logits, head_loss,
 };
-pub use linear::{
-    Dropout, Linear, LinearInput, LowRank, Magnitude, column_norms, linears, linears_decode, row_norms,
-    squared_column_norms, squared_row_norms,
-};
+pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode};
+pub use magnitude::{Magnitude, column_norms, row_norms, squared_column_norms, squared_row_norms};
 pub use muon::{Momentum, Noise, muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows, signs};
 pub use orthogonal::{Form, NewtonSchulz, Polynomials, Stacked, orthogonalize};
 pub use parameters::{Parameters, recorded};
+pub use recomputed::{Value, recomputed};
 pub use rms_norm::rms_norm;
 pub use segment::{NoWeights, Run, Weights, segment};
 pub use tensor::{AnyTensor, host_device, on_host};
-pub use update::{Adam, AdamState, accumulate, adam_step, sum_of_squares, sums_of_squares};
 
 #[cfg(feature = "flex")]
 use burnish_core::Dtype;

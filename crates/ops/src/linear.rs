@@ -7,7 +7,10 @@
 
 use std::sync::Arc;
 
-use crate::{AnyTensor, OpsError};
+use burnish_core::{LinearParts, LoraParts};
+
+use crate::dispatch::dispatch;
+use crate::{AnyTensor, Magnitude, OpsError};
 
 /// Counted dropout on an adapter's input.
 #[derive(Clone, Debug)]
@@ -41,16 +44,6 @@ pub struct LowRank {
     pub magnitude: Option<Magnitude>,
 }
 
-/// The magnitude of a layer's outputs (DoRA).
-#[derive(Clone, Debug)]
-pub struct Magnitude {
-    /// `[out]`: the magnitudes, trained.
-    pub value: AnyTensor,
-    /// `[out]`: `|W + s B A|` of each output, from [`row_norms`] (of an embedding [`column_norms`]). A constant: no
-    /// gradient flows into it (section 4.3 of the paper).
-    pub norm: AnyTensor,
-}
-
 /// A linear layer.
 #[derive(Clone, Debug)]
 pub struct Linear {
@@ -75,16 +68,26 @@ impl Linear {
         self.weight.shape()[0]
     }
 
-    /// The tensors that get gradients, in a fixed order: weight, bias, a, b, b_bias, magnitude.
-    pub(crate) fn tensors(&self) -> Vec<AnyTensor> {
-        let mut all = vec![self.weight.clone()];
-        all.extend(self.bias.clone());
-        if let Some(l) = &self.low_rank {
-            all.extend([l.a.clone(), l.b.clone()]);
-            all.extend(l.b_bias.clone());
-            all.extend(l.magnitude.as_ref().map(|m| m.value.clone()));
-        }
-        all
+    /// The tensors that get gradients.
+    #[must_use]
+    pub fn parts(&self) -> LinearParts<&AnyTensor> {
+        let lora = self.low_rank.as_ref().map(|low| LoraParts {
+            a: &low.a,
+            b: &low.b,
+            b_bias: low.b_bias.as_ref(),
+            magnitude: low.magnitude.as_ref().map(|magnitude| &magnitude.value),
+        });
+        LinearParts { weight: &self.weight, bias: self.bias.as_ref(), lora }
+    }
+
+    /// [`Self::parts`] in order, as inputs of an operation.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = AnyTensor> {
+        self.parts().into_iter().map(|(_, tensor)| tensor.clone())
+    }
+
+    /// The adapter's rank; 0 without one.
+    pub(crate) fn rank(&self) -> usize {
+        self.low_rank.as_ref().map_or(0, |low| low.a.shape()[0])
     }
 }
 
@@ -129,86 +132,7 @@ pub fn linears(
     residual: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
     crate::check::linears(input, layers, residual)?;
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(input.tensor()) {
-        return crate::flex::linear::linears(input, layers, residual);
-    }
-    if crate::gpu::holds(input.tensor()) {
-        return crate::gpu::linears(input, layers, residual);
-    }
-    crate::reference::linears(input, layers, residual)
-}
-
-/// `|W + scale * B A|` of each row: `[out]`, plain, f32 (of f64 factors f64). Nothing of the size of `W` is made.
-///
-/// # Shapes
-/// - weight: `[out, in]`, a: `[r, in]`, b: `[out, r]`
-///
-/// # Errors
-/// If shapes or dtypes do not fit.
-pub fn row_norms(
-    weight: &AnyTensor,
-    a: &AnyTensor,
-    b: &AnyTensor,
-    scale: f32,
-) -> Result<AnyTensor, OpsError> {
-    Ok(root(&squared_row_norms(weight, a, b, scale)?))
-}
-
-/// The squares of [`row_norms`]: what is summed over ranks that each hold some of the columns.
-///
-/// # Errors
-/// As [`row_norms`].
-pub fn squared_row_norms(
-    weight: &AnyTensor,
-    a: &AnyTensor,
-    b: &AnyTensor,
-    scale: f32,
-) -> Result<AnyTensor, OpsError> {
-    crate::check::norms("row_norms", weight, a, b, false)?;
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(weight) && !crate::flex::linear::is_f64(a) {
-        return crate::flex::linear::squared_norms(weight, a, b, scale, false);
-    }
-    crate::reference::squared_row_norms(weight, a, b, scale)
-}
-
-/// `|W + scale * A^T B^T|` of each column of an embedding's table: `[hidden]`, plain.
-///
-/// # Shapes
-/// - weight: `[vocab, hidden]`, a: `[r, vocab]`, b: `[hidden, r]`
-///
-/// # Errors
-/// If shapes or dtypes do not fit.
-pub fn column_norms(
-    weight: &AnyTensor,
-    a: &AnyTensor,
-    b: &AnyTensor,
-    scale: f32,
-) -> Result<AnyTensor, OpsError> {
-    Ok(root(&squared_column_norms(weight, a, b, scale)?))
-}
-
-/// The squares of [`column_norms`]: what is summed over ranks that each hold some of the rows.
-///
-/// # Errors
-/// As [`column_norms`].
-pub fn squared_column_norms(
-    weight: &AnyTensor,
-    a: &AnyTensor,
-    b: &AnyTensor,
-    scale: f32,
-) -> Result<AnyTensor, OpsError> {
-    crate::check::norms("column_norms", weight, a, b, true)?;
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(weight) && !crate::flex::linear::is_f64(a) {
-        return crate::flex::linear::squared_norms(weight, a, b, scale, true);
-    }
-    crate::reference::squared_column_norms(weight, a, b, scale)
-}
-
-fn root(squares: &AnyTensor) -> AnyTensor {
-    AnyTensor::new(squares.carrier().sqrt())
+    dispatch!([input.tensor()] => linear::linears(input, layers, residual))
 }
 
 /// [`linears`] for the few tokens of a decoding step: reads weights where they lie. Plain tensors only, nothing is
@@ -222,12 +146,5 @@ pub fn linears_decode(
     residual: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
     crate::check::linears(input, layers, residual)?;
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(input.tensor()) {
-        return crate::flex::linear::linears_decode(input, layers, residual);
-    }
-    if crate::gpu::holds(input.tensor()) {
-        return crate::gpu::linears(input, layers, residual);
-    }
-    crate::reference::linears(input, layers, residual)
+    dispatch!([input.tensor()] => linear::linears_decode(input, layers, residual))
 }

@@ -1,10 +1,11 @@
-//! What Muon does to tensors beside orthogonalising: momentum, second moments, the update.
+//! Muon on tensors beside orthogonalisation: momentum, second moments, update.
 
 use std::ops::Range;
 
 use burnish_core::random::Stream;
 
 use crate::AnyTensor;
+use crate::dispatch::dispatch;
 
 /// One step of Muon's momentum, in `torch.optim.Muon`'s order of operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,31 +39,19 @@ pub fn muon_momentum(
     step: &Momentum,
     noise: &Noise,
 ) -> (AnyTensor, AnyTensor) {
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(&gradient) {
-        return crate::flex::muon::momentum(momentum, gradient, step, noise);
-    }
-    crate::reference::muon_momentum(momentum, gradient, step, noise)
+    dispatch!([&gradient] => muon::muon_momentum(momentum, gradient, step, noise))
 }
 
 /// `p = shrink p - rate o`, f32, in place where nobody else holds `p`.
 #[must_use]
 pub fn muon_apply(master: AnyTensor, direction: &AnyTensor, shrink: f64, rate: f64) -> AnyTensor {
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(direction) {
-        return crate::flex::muon::apply(master, direction, shrink, rate);
-    }
-    crate::reference::muon_apply(master, direction, shrink, rate)
+    dispatch!([direction] => muon::muon_apply(master, direction, shrink, rate))
 }
 
 /// `v += (1 - b2) (o^2 - v)` and `o /= sqrt(v) + eps`, element by element: (direction, second moment).
 #[must_use]
 pub fn muon_adapt(direction: AnyTensor, second: AnyTensor, beta2: f64, eps: f64) -> (AnyTensor, AnyTensor) {
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(&direction) {
-        return crate::flex::muon::adapt(direction, second, beta2, eps);
-    }
-    crate::reference::muon_adapt(direction, second, beta2, eps)
+    dispatch!([&direction] => muon::muon_adapt(direction, second, beta2, eps))
 }
 
 /// The signs of the elements: -1, 0 or 1.
@@ -74,11 +63,7 @@ pub fn signs(tensor: &AnyTensor) -> AnyTensor {
 /// The sum of squares of each row, the last dimension; elements are far from the ends of f32's range.
 #[must_use]
 pub fn row_squares(tensor: &AnyTensor) -> Vec<f64> {
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(tensor) {
-        return crate::flex::muon::row_squares(tensor);
-    }
-    crate::reference::row_squares(tensor)
+    dispatch!([tensor] => muon::row_squares(tensor))
 }
 
 /// Multiplies each row, the last dimension, by a factor of its own; in place where nobody else holds it.
@@ -87,9 +72,5 @@ pub fn row_squares(tensor: &AnyTensor) -> Vec<f64> {
 /// If there are not as many factors as rows.
 #[must_use]
 pub fn scale_rows(tensor: AnyTensor, factors: &[f32]) -> AnyTensor {
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(&tensor) {
-        return crate::flex::muon::scale_rows(tensor, factors);
-    }
-    crate::reference::scale_rows(tensor, factors)
+    dispatch!([&tensor] => muon::scale_rows(tensor, factors))
 }

@@ -1,20 +1,23 @@
 //! The nearest semi-orthogonal matrix by Newton–Schulz iteration, for Muon.
 
-use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 
+use burnish_core::choices;
+
+use crate::dispatch::dispatch;
 use crate::{AnyTensor, OpsError};
 
-/// The odd polynomials that the iteration applies to every singular value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Polynomials {
-    /// Keller Jordan's quintic in every step: singular values end within [0.68, 1.21].
-    #[default]
-    Quintic,
-    /// Polar Express (Amsel et al., arXiv:2505.16932): another quintic in each step, the last one repeated after five;
-    /// singular values from 0.001 of the norm end within [0.84, 1.15].
-    PolarExpress,
+choices! {
+    /// The odd polynomials that the iteration applies to every singular value.
+    #[derive(Default)]
+    pub enum Polynomials: "muon_ns_coefficients", OpsError {
+        /// Keller Jordan's quintic in every step: singular values end within [0.68, 1.21].
+        #[default]
+        Quintic = "quintic",
+        /// Polar Express (Amsel et al., arXiv:2505.16932): another quintic in each step, the last one repeated after five;
+        /// singular values from 0.001 of the norm end within [0.84, 1.15].
+        PolarExpress = "polar_express",
+    }
 }
 
 const QUINTIC: [f64; 3] = [3.4445, -4.7750, 2.0315];
@@ -26,34 +29,6 @@ const POLAR_EXPRESS: [[f64; 3]; 5] = [
     [3.285_753_657_755_655, -2.368_129_493_342_537_6, 0.464_490_242_330_031_06],
     [2.346_541_325_859_637_7, -1.709_782_838_268_708_1, 0.423_235_511_693_053_23],
 ];
-
-impl Polynomials {
-    /// Its name in a configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Quintic => "quintic",
-            Self::PolarExpress => "polar_express",
-        }
-    }
-}
-
-impl fmt::Display for Polynomials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Polynomials {
-    type Err = OpsError;
-
-    fn from_str(name: &str) -> Result<Self, OpsError> {
-        [Self::Quintic, Self::PolarExpress]
-            .into_iter()
-            .find(|p| p.name() == name)
-            .ok_or_else(|| OpsError::UnknownPolynomials { got: name.to_owned() })
-    }
-}
 
 /// Where the steps run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,7 +126,7 @@ impl Stacked {
 /// tensors.
 ///
 /// # Errors
-/// If a tensor is not f32 (f64 is computed by the reference body), or its blocks do not make up its rows.
+/// If a tensor is not f32 (or f64, in which Burn's operations compute on any device), or its blocks do not make up its rows.
 ///
 /// ```
 /// use burn::tensor::Device;
@@ -184,9 +159,5 @@ pub fn orthogonalize(stacks: Vec<Stacked>, iteration: &NewtonSchulz) -> Result<V
             });
         }
     }
-    #[cfg(feature = "flex")]
-    if stacks.iter().all(|stack| crate::flex::holds(&stack.tensor)) {
-        return Ok(crate::flex::orthogonal::orthogonalize(stacks, iteration));
-    }
-    crate::reference::orthogonalize(stacks, iteration)
+    dispatch!(stacks.iter().map(|stack| &stack.tensor) => orthogonal::orthogonalize(stacks, iteration))
 }

@@ -1,4 +1,4 @@
-//! Where a model's parameters come from and where their gradients go.
+//! `Parameters`: the trait by which operations read weights and hand over their gradients.
 
 use std::sync::Arc;
 

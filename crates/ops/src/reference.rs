@@ -1,29 +1,31 @@
-//! Every fused operation as a body of plain Burn operations.
+//! Every fused operation as a short body of plain Burn operations under Burn's autodiff: what kernels and the bodies for
+//! GPUs are tested against. For tests and checks alone (feature `reference`): nothing else runs them, and they may be
+//! wasteful.
 //!
-//! Under Burn's autodiff, and short: what kernels and the bodies for GPUs are tested against. They also run what is f64
-//! and what the CPU has no kernel for, so they may be wasteful.
+//! What the bodies for GPUs do as plainly is its own reference, in f64 on the CPU: Muon, norms of adapted weights.
 
-mod muon;
-mod orthogonal;
 mod split_head;
 
-pub use muon::{muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows};
-pub use orthogonal::orthogonalize;
+pub use crate::gpu::{
+    muon_adapt, muon_apply, muon_momentum, orthogonalize, row_squares, scale_rows, squared_column_norms,
+    squared_row_norms,
+};
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::activation::{log_softmax, silu, softmax};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
-use burnish_core::Dtype;
 use burnish_core::random::{dropout_bits, dropout_row, dropout_threshold};
+use burnish_core::{Dtype, LinearParts};
 
+use crate::adamw::{Adam, AdamState};
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
 use crate::embedding::EmbeddingLowRank;
 use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
-use crate::linear::{Dropout, Linear, LinearInput, Magnitude};
+use crate::linear::{Dropout, Linear, LinearInput};
+use crate::magnitude::Magnitude;
 use crate::segment::{NoWeights, Run, segment};
-use crate::update::{Adam, AdamState};
 use crate::{AnyTensor, OpsError, apply};
 
 /// At least f32, for arithmetic. The gradient stays as wide: rounding it to a 16-bit weight's dtype would lose what
@@ -113,49 +115,6 @@ fn gain(m: &Magnitude, dtype: DType) -> Result<Tensor<2>, OpsError> {
 
 fn float(dtype: DType) -> FloatDType {
     if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 }
-}
-
-/// Rows of a weight that are widened at a time.
-const NORM_ROWS: usize = 1024;
-
-/// See [`crate::squared_row_norms`].
-pub fn squared_row_norms(
-    weight: &AnyTensor,
-    a: &AnyTensor,
-    b: &AnyTensor,
-    scale: f32,
-) -> Result<AnyTensor, OpsError> {
-    let (a, b) = (wide::<2>(&a.plain())?, wide::<2>(&b.plain())?);
-    let rows = weight.shape()[0];
-    let mut parts = Vec::new();
-    for start in (0..rows).step_by(NORM_ROWS) {
-        let n = NORM_ROWS.min(rows - start);
-        let w = AnyTensor::new(weight.plain().rank::<2>()?.narrow(0, start, n));
-        let w = wide::<2>(&w)?.cast(float(a.dtype()));
-        let adapted = w + b.clone().narrow(0, start, n).matmul(a.clone()) * scale;
-        parts.push(adapted.powi_scalar(2).sum_dim(1).reshape([n]));
-    }
-    Ok(AnyTensor::new(Tensor::cat(parts, 0)))
-}
-
-/// See [`crate::squared_column_norms`].
-pub fn squared_column_norms(
-    weight: &AnyTensor,
-    a: &AnyTensor,
-    b: &AnyTensor,
-    scale: f32,
-) -> Result<AnyTensor, OpsError> {
-    let (a, b) = (wide::<2>(&a.plain())?, wide::<2>(&b.plain())?);
-    let [rows, columns] = crate::check::matrix(weight)?;
-    let mut sums: Tensor<1> = Tensor::zeros([columns], (&weight.plain().device(), a.dtype()));
-    for start in (0..rows).step_by(NORM_ROWS) {
-        let n = NORM_ROWS.min(rows - start);
-        let w = AnyTensor::new(weight.plain().rank::<2>()?.narrow(0, start, n));
-        let w = wide::<2>(&w)?.cast(float(a.dtype()));
-        let delta = a.clone().narrow(1, start, n).transpose().matmul(b.clone().transpose());
-        sums = sums + (w + delta * scale).powi_scalar(2).sum_dim(0).reshape([columns]);
-    }
-    Ok(AnyTensor::new(sums))
 }
 
 fn mask(d: &Dropout, x: &Tensor<2>) -> Tensor<2> {
@@ -420,25 +379,23 @@ fn of_rows(head: &Linear, rows: Range<usize>) -> Linear {
 }
 
 fn detached(head: &Linear) -> Linear {
-    let mut tensors = head.tensors().into_iter().map(|t| t.plain());
+    let mut tensors = head.tensors().map(|t| t.plain());
     with_tensors(head, &mut tensors)
 }
 
-/// The linear with the same options and other tensors, in the order of [`Linear::tensors`].
+/// The linear with the same options and other tensors, in the order of [`Linear::parts`].
 fn with_tensors(head: &Linear, next: &mut dyn Iterator<Item = AnyTensor>) -> Linear {
-    let mut take = || next.next().expect("invariant: as many tensors as the linear holds");
-    let weight = take();
-    let bias = head.bias.as_ref().map(|_| take());
-    let low_rank = head.low_rank.as_ref().map(|l| {
-        let (a, b) = (take(), take());
-        crate::LowRank {
-            a,
-            b,
-            b_bias: l.b_bias.as_ref().map(|_| take()),
-            scale: l.scale,
-            dropout: l.dropout.clone(),
-            magnitude: l.magnitude.as_ref().map(|m| Magnitude { value: take(), norm: m.norm.clone() }),
-        }
+    let LinearParts { weight, bias, lora } = head.parts().fill(next);
+    let low_rank = head.low_rank.as_ref().zip(lora).map(|(low, lora)| crate::LowRank {
+        a: lora.a,
+        b: lora.b,
+        b_bias: lora.b_bias,
+        magnitude: low
+            .magnitude
+            .as_ref()
+            .zip(lora.magnitude)
+            .map(|(m, value)| Magnitude { value, norm: m.norm.clone() }),
+        ..low.clone()
     });
     Linear { weight, bias, low_rank }
 }

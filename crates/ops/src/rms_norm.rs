@@ -1,5 +1,6 @@
 //! RMSNorm: `x * rsqrt(mean(x^2) + eps) * gamma` (Zhang and Sennrich, arXiv:1910.07467, equation 4).
 
+use crate::dispatch::dispatch;
 use crate::{AnyTensor, OpsError};
 
 /// Normalises each row of `x`.
@@ -11,12 +12,5 @@ use crate::{AnyTensor, OpsError};
 /// If shapes or dtypes do not fit.
 pub fn rms_norm(x: &AnyTensor, gamma: &AnyTensor, eps: f32) -> Result<AnyTensor, OpsError> {
     crate::check::rms_norm(x, gamma)?;
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(x) {
-        return crate::flex::norm::rms_norm(x, gamma, eps);
-    }
-    if crate::gpu::holds(x) {
-        return crate::gpu::rms_norm(x, gamma, eps);
-    }
-    crate::reference::rms_norm(x, gamma, eps)
+    dispatch!([x] => norm::rms_norm(x, gamma, eps))
 }

@@ -96,6 +96,12 @@ impl AnyTensor {
         Self::new(self.carrier().inner())
     }
 
+    /// The tensor on a device of autodiff, where nothing is tracked until a leaf comes in.
+    #[must_use]
+    pub fn untracked(&self) -> Self {
+        Self::new(self.carrier().inner().autodiff())
+    }
+
     /// The values in another float dtype, outside autodiff.
     #[must_use]
     pub fn cast(&self, dtype: burn::tensor::FloatDType) -> Self {
@@ -158,5 +164,11 @@ impl AnyTensor {
 impl<const D: usize> From<Tensor<D>> for AnyTensor {
     fn from(tensor: Tensor<D>) -> Self {
         Self::new(tensor)
+    }
+}
+
+impl From<&AnyTensor> for AnyTensor {
+    fn from(tensor: &AnyTensor) -> Self {
+        tensor.clone()
     }
 }

@@ -153,7 +153,7 @@ impl Case {
     /// The reference body's gradients, in f64, are the central differences of its values.
     pub(crate) fn differentiates(&self) {
         let all = vec![true; self.inputs.len()];
-        let found = self.find(Body::Fused, true, &all);
+        let found = self.find(Body::Reference, true, &all);
         let plain = self.tensors(true);
         for (i, input) in self.inputs.iter().enumerate() {
             let start: Vec<f64> = to_f64(&plain[i]);
@@ -162,7 +162,7 @@ impl Case {
                 values[element] += step;
                 let mut tensors = plain.clone();
                 tensors[i] = AnyTensor::from_data(TensorData::new(values, input.shape.clone()), &device());
-                let out = (self.run)(Body::Fused, &tensors).unwrap();
+                let out = (self.run)(Body::Reference, &tensors).unwrap();
                 to_f64(&AnyTensor::new(scalar(&out)))[0]
             };
             let differences: Vec<f64> =

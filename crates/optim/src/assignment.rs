@@ -1,4 +1,4 @@
-//! Which optimizer updates which parameter.
+//! `Assignment`: the optimizer of each parameter, AdamW or Muon, by role.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,16 +7,16 @@ use burnish_core::{Registry, Role};
 
 use crate::MuonOptions;
 
-/// An optimizer's half.
+/// One of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Half {
+pub enum OptimizerKind {
     /// Muon.
     Muon,
     /// AdamW.
     AdamW,
 }
 
-impl fmt::Display for Half {
+impl fmt::Display for OptimizerKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Muon => "muon",
@@ -35,7 +35,7 @@ pub struct Assigned {
     /// Its (logical) elements.
     pub elements: usize,
     /// Who updates it.
-    pub half: Half,
+    pub kind: OptimizerKind,
     /// Why not Muon.
     pub why: Option<&'static str>,
 }
@@ -57,8 +57,8 @@ impl Assignment {
                     Some(options) => options.refusal(p),
                     None => Some("no muon"),
                 };
-                let half = if why.is_none() { Half::Muon } else { Half::AdamW };
-                Assigned { parameter: p.name.clone(), role: p.role, elements: p.elements(), half, why }
+                let kind = if why.is_none() { OptimizerKind::Muon } else { OptimizerKind::AdamW };
+                Assigned { parameter: p.name.clone(), role: p.role, elements: p.elements(), kind, why }
             })
             .collect();
         Self { entries }
@@ -71,29 +71,29 @@ impl Assignment {
 
     /// Who updates a parameter.
     #[must_use]
-    pub fn half(&self, parameter: &str) -> Option<Half> {
-        self.entries.iter().find(|e| e.parameter == parameter).map(|e| e.half)
+    pub fn kind(&self, parameter: &str) -> Option<OptimizerKind> {
+        self.entries.iter().find(|e| e.parameter == parameter).map(|e| e.kind)
     }
 
-    /// How many parameters a half updates, and their elements.
+    /// How many parameters an optimizer updates, and their elements.
     #[must_use]
-    pub fn count(&self, half: Half) -> (usize, usize) {
-        let of = self.entries.iter().filter(|e| e.half == half);
+    pub fn count(&self, kind: OptimizerKind) -> (usize, usize) {
+        let of = self.entries.iter().filter(|e| e.kind == kind);
         of.fold((0, 0), |(n, elements), e| (n + 1, elements + e.elements))
     }
 }
 
 impl fmt::Display for Assignment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rows: BTreeMap<(Half, String, &str), (usize, usize)> = BTreeMap::new();
+        let mut rows: BTreeMap<(OptimizerKind, String, &str), (usize, usize)> = BTreeMap::new();
         for entry in &self.entries {
             let role = format!("{:?}", entry.role).to_lowercase();
-            let row = rows.entry((entry.half, role, entry.why.unwrap_or(""))).or_default();
+            let row = rows.entry((entry.kind, role, entry.why.unwrap_or(""))).or_default();
             *row = (row.0 + 1, row.1 + entry.elements);
         }
         write!(f, "{:<9} {:<9} {:>10} {:>14}", "optimizer", "role", "parameters", "elements")?;
-        for ((half, role, why), (count, elements)) in rows {
-            write!(f, "\n{half:<9} {role:<9} {count:>10} {elements:>14}")?;
+        for ((kind, role, why), (count, elements)) in rows {
+            write!(f, "\n{kind:<9} {role:<9} {count:>10} {elements:>14}")?;
             // A role says why by itself, unless others of it went elsewhere.
             if !why.is_empty() && why != role {
                 write!(f, "  {why}")?;

@@ -1,14 +1,11 @@
-//! What can be wrong with an optimizer.
+//! Errors of optimizers.
 
-use burnish_core::Dtype;
+use burnish_core::{Dtype, OptionFault, UnknownWord, alternatives};
 
 /// An optimizer that cannot be set up or resumed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OptimError {
-    /// An unknown schedule name.
-    #[error("unknown lr_scheduler_type `{0}`; expected linear, cosine, constant or constant_with_warmup")]
-    UnknownSchedule(String),
     /// A slot of a parameter that this optimizer does not keep.
     #[error(
         "optimizer state: `{parameter}` has no slot `{slot}` here; was the checkpoint written by another optimizer or for other trained parameters?"
@@ -51,15 +48,15 @@ pub enum OptimError {
         /// By declaration.
         expected: Dtype,
     },
-    /// An unknown name of a choice.
-    #[error("unknown {option} `{got}`; expected {expected}")]
+    /// A word that is none of an option's.
+    #[error("unknown {option} `{got}`; expected {}", alternatives(words))]
     UnknownName {
-        /// What is chosen.
+        /// The option.
         option: &'static str,
-        /// The name.
+        /// The word.
         got: String,
-        /// The known names.
-        expected: &'static str,
+        /// The option's words.
+        words: &'static [&'static str],
     },
     /// Muon with nothing to do.
     #[error(
@@ -85,14 +82,32 @@ pub enum OptimError {
         /// Its rows.
         rows: usize,
     },
-    /// A hyper-parameter outside its range.
-    #[error("muon: {option} is {got}, expected {expected}")]
-    Range {
-        /// The hyper-parameter.
-        option: &'static str,
-        /// Its value.
-        got: f64,
-        /// Its range.
-        expected: &'static str,
+    /// A matrix that does not say which of its dimensions is which.
+    #[error(
+        "muon: `{parameter}` of shape {shape:?} does not say whether it is `[out, in]` or `[in, out]`; declare its \
+         orientation, or give it a role that AdamW updates"
+    )]
+    Orientation {
+        /// The parameter.
+        parameter: String,
+        /// Its logical shape.
+        shape: Vec<usize>,
     },
+    /// A pattern for parameters that are not there.
+    #[error("`{pattern}` matches no parameter of the module; its paths are {paths:?}")]
+    Unmatched {
+        /// The pattern.
+        pattern: String,
+        /// All paths.
+        paths: Vec<String>,
+    },
+    /// A hyper-parameter outside its range.
+    #[error(transparent)]
+    Option(#[from] OptionFault),
+}
+
+impl From<UnknownWord> for OptimError {
+    fn from(UnknownWord { option, got, words }: UnknownWord) -> Self {
+        Self::UnknownName { option, got, words }
+    }
 }

@@ -2,22 +2,18 @@
 
 mod matrix;
 mod options;
+mod state;
 
 use std::collections::BTreeMap;
 
-use burn::tensor::FloatDType;
-use burnish_core::random::Stream;
-use burnish_core::{Dtype, Registry, Role};
-use burnish_ops::{
-    AnyTensor, Momentum, Noise, Stacked, muon_adapt, muon_apply, muon_momentum, orthogonalize, row_squares,
-    scale_rows, signs,
-};
+use burnish_core::Registry;
+use burnish_ops::AnyTensor;
 
-use crate::adamw::float;
-use crate::{Assembly, Declared, Held, Masters, OptimError, SlotTensor};
-use matrix::Matrix;
-use options::{MASTER, MOMENTUM, SECOND};
+use crate::{Declared, MatrixGather, OptimError, ParamStorage, SlotScope, SlotTensor};
+pub(crate) use matrix::Matrix;
+pub(crate) use options::{MASTER, MOMENTUM, SECOND};
 pub use options::{MomentumDtype, MuonOptions, Scale, Variant};
+pub(crate) use state::{State, directions};
 
 /// Muon (Jordan et al. 2024) over the matrices that [`MuonOptions::takes`]; a half of [`Optimizer`](crate::Optimizer).
 ///
@@ -28,7 +24,8 @@ pub use options::{MomentumDtype, MuonOptions, Scale, Variant};
 /// W <- W (1 - rate weight_decay) - rate scale(fan_out, fan_in) O
 /// ```
 ///
-/// The first two lines and the last one are done where the elements lie, the third where the whole matrix is.
+/// The first two lines and the last one are done where the elements lie, the third where the whole matrix is: `[out, in]`
+/// whatever [`Orientation`](burnish_core::Orientation) the weight has.
 #[derive(Debug)]
 pub(crate) struct Muon {
     options: MuonOptions,
@@ -45,14 +42,6 @@ struct Entry {
     state: State,
 }
 
-/// What it keeps of a matrix.
-#[derive(Debug, Default)]
-struct State {
-    master: Option<AnyTensor>,
-    momentum: Option<AnyTensor>,
-    second: Option<AnyTensor>,
-}
-
 /// State that fits and is not taken yet.
 pub(crate) struct Restored(BTreeMap<usize, State>);
 
@@ -63,21 +52,12 @@ impl Muon {
         options: MuonOptions,
         owned: &dyn Fn(usize) -> bool,
     ) -> Result<Self, OptimError> {
-        options.check()?;
+        options.check_on(global)?;
         let mut matrices = BTreeMap::new();
         for (index, parameter) in global.iter().enumerate().filter(|(_, p)| options.takes(p)) {
             let matrix = Matrix::of(parameter)?;
             let local = local.at(index).shape.clone();
             matrices.insert(index, Entry { matrix, local, owned: owned(index), state: State::default() });
-        }
-        if matrices.is_empty() {
-            return Err(OptimError::NothingForMuon {
-                trained: global.trainable().count(),
-                adapters: global
-                    .trainable()
-                    .filter(|p| p.role == Role::Adapter && p.shape.len() == 2)
-                    .count(),
-            });
         }
         Ok(Self { options, matrices })
     }
@@ -95,11 +75,12 @@ impl Muon {
         &mut self,
         mut gradients: Vec<(usize, AnyTensor)>,
         grad_scale: f32,
-        masters: &dyn Masters,
-        assembly: &mut dyn Assembly<Error = E>,
+        storage: &dyn ParamStorage,
+        gather: &mut dyn MatrixGather<Error = E>,
         rate: f64,
         step: u64,
     ) -> Result<[usize; 2], E> {
+        let options = self.options;
         gradients.sort_by_key(|&(index, _)| index);
         let mut pieces = Vec::with_capacity(gradients.len());
         let mut empty = 0;
@@ -108,15 +89,28 @@ impl Muon {
                 empty += 1;
                 continue;
             }
-            pieces.push((index, self.momentum(index, gradient, grad_scale, assembly, step)));
+            let Entry { matrix, state, .. } = self.entry(index);
+            let held = || gather.held(index);
+            let update = state.momentum(&options, matrix, gradient, grad_scale, held, step);
+            pieces.push((index, update));
         }
-        let (indices, whole): (Vec<_>, Vec<_>) = assembly.gather(pieces)?.into_iter().unzip();
-        let (directions, orthogonalised) = self.directions(&indices, whole);
-        let pieces = assembly.scatter(indices.into_iter().zip(directions).collect())?;
+        let mut whole: BTreeMap<usize, AnyTensor> = gather.gather(pieces)?.into_iter().collect();
+        let (mut indices, mut owned, mut orthogonalised) = (Vec::new(), Vec::new(), 0);
+        for (&index, Entry { matrix, state, .. }) in &mut self.matrices {
+            if let Some(update) = whole.remove(&index) {
+                orthogonalised += matrix.blocks.len();
+                indices.push(index);
+                owned.push((&*matrix, state, update));
+            }
+        }
+        let directions = directions(&options, owned);
+        let pieces = gather.scatter(indices.into_iter().zip(directions).collect())?;
         let updated = empty + pieces.len();
         for (index, direction) in pieces {
             if !direction.shape().contains(&0) {
-                self.apply(index, &direction, masters, rate);
+                let value = storage.take(index);
+                let state = &mut self.entry(index).state;
+                storage.put(index, state.apply(&options, value, &direction, rate));
             }
         }
         Ok([updated, orthogonalised])
@@ -124,132 +118,6 @@ impl Muon {
 
     fn entry(&mut self, index: usize) -> &mut Entry {
         self.matrices.get_mut(&index).expect("invariant: only matrices of Muon are gathered and scattered")
-    }
-
-    /// Moves the momentum of what lies here and makes the gradient the update.
-    fn momentum<E>(
-        &mut self,
-        index: usize,
-        gradient: AnyTensor,
-        grad_scale: f32,
-        assembly: &dyn Assembly<Error = E>,
-        step: u64,
-    ) -> AnyTensor {
-        let MuonOptions { momentum: beta, nesterov, momentum_dtype, seed, .. } = self.options;
-        let entry = self.entry(index);
-        let gradient =
-            if gradient.dtype() == Some(Dtype::F32) { gradient } else { gradient.cast(FloatDType::F32) };
-        let before = entry
-            .state
-            .momentum
-            .take()
-            .unwrap_or_else(|| zeros(&gradient, &gradient.shape(), momentum_dtype.dtype()));
-        let noise = match momentum_dtype {
-            MomentumDtype::F32 => Noise { stream: Stream::new(0, ""), runs: Vec::new() },
-            MomentumDtype::Bf16Stochastic => {
-                let (rows, columns) = assembly.held(index);
-                Noise {
-                    stream: Stream::new(seed, &format!("{}/{MOMENTUM}", entry.matrix.name)).at(step),
-                    runs: entry.matrix.runs(&rows, &columns),
-                }
-            }
-        };
-        let (after, update) =
-            muon_momentum(before, gradient, &Momentum { beta, nesterov, grad_scale }, &noise);
-        entry.state.momentum = Some(after);
-        update
-    }
-
-    /// Orthogonalises whole matrices and scales them: everything of `W`'s change but rate and sign.
-    fn directions(&mut self, indices: &[usize], whole: Vec<AnyTensor>) -> (Vec<AnyTensor>, usize) {
-        let MuonOptions { variant, newton_schulz, .. } = self.options;
-        let mut stacks = Vec::with_capacity(whole.len());
-        for (&index, update) in indices.iter().zip(whole) {
-            let tensor = if variant == Variant::AdaMuon { signs(&update) } else { update };
-            stacks.push(Stacked { tensor, blocks: self.entry(index).matrix.blocks.clone() });
-        }
-        let orthogonalised = stacks.iter().map(|s| s.blocks.len()).sum();
-        let orthogonal = orthogonalize(stacks, &newton_schulz).expect(
-            "invariant: updates are f32 and blocks make up their rows, as was checked when Muon was made",
-        );
-        let directions =
-            indices.iter().zip(orthogonal).map(|(&index, direction)| self.adapt(index, direction)).collect();
-        (directions, orthogonalised)
-    }
-
-    /// The variant's second moments and the scale.
-    fn adapt(&mut self, index: usize, direction: AnyTensor) -> AnyTensor {
-        let MuonOptions { variant, scale, beta2, eps, .. } = self.options;
-        let Entry { matrix, state, .. } = self.entry(index);
-        let columns = matrix.columns as f64;
-        let each = |factor: &dyn Fn(std::ops::Range<usize>, f64) -> Vec<f64>| -> Vec<f32> {
-            let scaled = matrix.ranges().flat_map(|rows| {
-                let scale = scale.factor(rows.len(), matrix.columns);
-                factor(rows, scale)
-            });
-            scaled.map(|f| f as f32).collect()
-        };
-        match variant {
-            Variant::Muon => {
-                let factors = each(&|rows, scale| vec![scale; rows.len()]);
-                scale_rows(direction, &factors)
-            }
-            Variant::NorMuon => {
-                let shape =
-                    variant.second_shape(&matrix.shape).expect("invariant: NorMuon keeps a second moment");
-                let squares = row_squares(&direction);
-                let mut second = match state.second.take() {
-                    Some(second) => second.to_f32(),
-                    None => vec![0.0; squares.len()],
-                };
-                for (v, square) in second.iter_mut().zip(&squares) {
-                    *v = (f64::from(*v) + (1.0 - beta2) * (square / columns - f64::from(*v))) as f32;
-                }
-                let factors = each(&|rows, scale| {
-                    let divided: Vec<f64> =
-                        rows.clone().map(|i| 1.0 / (f64::from(second[i]).sqrt() + eps)).collect();
-                    let (mut before, mut after) = (0.0, 0.0);
-                    for (row, d) in rows.zip(&divided) {
-                        before += squares[row];
-                        after += squares[row] * d * d;
-                    }
-                    let back = scale * ratio(before, after);
-                    divided.into_iter().map(|d| d * back).collect()
-                });
-                state.second = Some(AnyTensor::from_elements(second, &shape, &direction.device()));
-                scale_rows(direction, &factors)
-            }
-            Variant::AdaMuon => {
-                let before = row_squares(&direction);
-                let second =
-                    state.second.take().unwrap_or_else(|| zeros(&direction, &matrix.shape, Dtype::F32));
-                let (direction, second) = muon_adapt(direction, second, beta2, eps);
-                state.second = Some(second);
-                let after = row_squares(&direction);
-                let factors = each(&|rows, scale| {
-                    let sum = |squares: &[f64]| squares[rows.clone()].iter().sum::<f64>();
-                    vec![scale * ratio(sum(&before), sum(&after)); rows.len()]
-                });
-                scale_rows(direction, &factors)
-            }
-        }
-    }
-
-    fn apply(&mut self, index: usize, direction: &AnyTensor, masters: &dyn Masters, rate: f64) {
-        let shrink = 1.0 - rate * self.options.weight_decay;
-        let entry = self.entry(index);
-        let value = masters.take(index);
-        match value.dtype() {
-            Some(Dtype::F32) => masters.put(index, muon_apply(value, direction, shrink, rate)),
-            stored => {
-                let master = entry.state.master.take().unwrap_or_else(|| value.cast(FloatDType::F32));
-                drop(value);
-                let master = muon_apply(master, direction, shrink, rate);
-                masters
-                    .put(index, stored.map_or_else(|| master.clone(), |stored| master.cast(float(stored))));
-                entry.state.master = Some(master);
-            }
-        }
     }
 
     /// The f32 master of a narrower weight, if there is one.
@@ -260,12 +128,16 @@ impl Muon {
     pub(crate) fn slots(&self) -> impl Iterator<Item = SlotTensor> {
         self.matrices.values().flat_map(|entry| {
             let State { master, momentum, second } = &entry.state;
-            [(MASTER, master, Held::Rows), (MOMENTUM, momentum, Held::Rows), (SECOND, second, Held::Whole)]
-                .into_iter()
-                .filter_map(|(slot, tensor, held)| {
-                    let tensor = tensor.clone()?;
-                    Some(SlotTensor { parameter: entry.matrix.name.clone(), slot, tensor, held })
-                })
+            [
+                (MASTER, master, SlotScope::Rows),
+                (MOMENTUM, momentum, SlotScope::Rows),
+                (SECOND, second, SlotScope::Whole),
+            ]
+            .into_iter()
+            .filter_map(|(slot, tensor, held)| {
+                let tensor = tensor.clone()?;
+                Some(SlotTensor { parameter: entry.matrix.name.clone(), slot, tensor, held })
+            })
         })
     }
 
@@ -291,10 +163,12 @@ impl Muon {
                 return Err(OptimError::UnknownSlot { parameter, slot });
             };
             let expected = match held {
-                Held::Rows => local.clone(),
-                Held::Whole if *owned => self.options.variant.second_shape(&matrix.shape).unwrap_or_default(),
+                SlotScope::Rows => local.clone(),
+                SlotScope::Whole if *owned => {
+                    self.options.variant.second_shape(&matrix.shape).unwrap_or_default()
+                }
                 // Another rank's.
-                Held::Whole => continue,
+                SlotScope::Whole => continue,
             };
             let got = tensor.shape();
             if got != expected {
@@ -331,18 +205,5 @@ impl Muon {
         for (index, entry) in &mut self.matrices {
             entry.state = found.remove(index).unwrap_or_default();
         }
-    }
-}
-
-/// The factor that brings a sum of squares back; 1 for none.
-fn ratio(before: f64, after: f64) -> f64 {
-    if after > 0.0 { (before / after).sqrt() } else { 1.0 }
-}
-
-fn zeros(like: &AnyTensor, shape: &[usize], dtype: Dtype) -> AnyTensor {
-    let elements = shape.iter().product();
-    match dtype {
-        Dtype::Bf16 => AnyTensor::from_elements(vec![half::bf16::ZERO; elements], shape, &like.device()),
-        _ => AnyTensor::from_elements(vec![0.0_f32; elements], shape, &like.device()),
     }
 }

@@ -6,11 +6,11 @@ use burn::tensor::FloatDType;
 use burnish_core::{Dtype, Registry};
 use burnish_ops::AnyTensor;
 
-use crate::adamw::float;
+use crate::adam::float;
 use crate::muon::Muon;
 use crate::{
-    AdamW, AdamWOptions, Applied, Assembly, Assignment, Clipped, Declared, Gradients, Held, Masters,
-    MuonOptions, OptimError, Rates, SlotSpec, SlotTensor,
+    AdamW, AdamWOptions, Applied, Assignment, Clipped, Declared, Gradients, LearningRates, MatrixGather,
+    MuonOptions, OptimError, ParamStorage, SlotScope, SlotSpec, SlotTensor,
 };
 
 /// Updates every trained parameter, matrices by Muon if there is a Muon half.
@@ -18,7 +18,7 @@ use crate::{
 /// ```
 /// use burn::tensor::Device;
 /// use burnish_core::{Dtype, Parameter, Registry, Role};
-/// use burnish_optim::{AdamWOptions, Half, MuonOptions, Optimizer};
+/// use burnish_optim::{AdamWOptions, OptimizerKind, MuonOptions, Optimizer};
 ///
 /// let mut registry = Registry::new();
 /// for (name, shape, role) in [("up", &[8, 4][..], Role::Matrix), ("norm", &[4][..], Role::Norm)] {
@@ -29,8 +29,8 @@ use crate::{
 /// let all = |_| true;
 /// let optimizer =
 ///     Optimizer::muon(&registry, &registry, MuonOptions::default(), AdamWOptions::default(), &all)?;
-/// assert_eq!(optimizer.assignment().half("up"), Some(Half::Muon));
-/// assert_eq!(optimizer.assignment().half("norm"), Some(Half::AdamW));
+/// assert_eq!(optimizer.assignment().kind("up"), Some(OptimizerKind::Muon));
+/// assert_eq!(optimizer.assignment().kind("norm"), Some(OptimizerKind::AdamW));
 /// assert_eq!(optimizer.declared("up", "momentum_buffer").unwrap().dtype, Dtype::F32);
 /// # Ok::<(), burnish_optim::OptimError>(())
 /// ```
@@ -63,7 +63,7 @@ impl Optimizer {
     /// Muon for the matrices that [`MuonOptions::takes`], AdamW for the rest.
     ///
     /// `local` has the shapes of what this rank updates, `global` the logical ones, of the same parameters in the same
-    /// order; `owned` says of which matrices the [`Assembly`] makes this rank the owner.
+    /// order; `owned` says of which matrices the [`MatrixGather`] makes this rank the owner.
     ///
     /// # Errors
     /// If there is no matrix for Muon, a parameter's blocks are not its rows, or a hyper-parameter is out of range.
@@ -121,7 +121,7 @@ impl Optimizer {
             Some(muon) if muon.takes(index) => muon.declared(slot),
             _ => {
                 let spec = self.adam.schema().into_iter().find(|spec| spec.name == slot)?;
-                Some(Declared { dtype: spec.dtype, held: Held::Rows })
+                Some(Declared { dtype: spec.dtype, held: SlotScope::Rows })
             }
         }
     }
@@ -133,16 +133,16 @@ impl Optimizer {
     pub fn step<E>(
         &mut self,
         gradients: Gradients<Clipped>,
-        masters: &dyn Masters,
-        assembly: &mut dyn Assembly<Error = E>,
-        rates: Rates,
+        storage: &dyn ParamStorage,
+        assembly: &mut dyn MatrixGather<Error = E>,
+        rates: LearningRates,
     ) -> Result<Applied, E> {
-        let Some(muon) = &mut self.muon else { return Ok(self.adam.step(gradients, masters, rates.adam)) };
+        let Some(muon) = &mut self.muon else { return Ok(self.adam.step(gradients, storage, rates.adam)) };
         let (matrices, rest) = gradients.split(|index| muon.takes(index));
-        let applied = self.adam.step(rest, masters, rates.adam);
+        let applied = self.adam.step(rest, storage, rates.adam);
         let (gradients, grad_scale, _) = matrices.into_parts();
         let [updated, orthogonalised] =
-            muon.step(gradients, grad_scale, masters, assembly, rates.muon, self.adam.steps())?;
+            muon.step(gradients, grad_scale, storage, assembly, rates.muon, self.adam.steps())?;
         Ok(Applied { parameters: applied.parameters + updated, orthogonalised, ..applied })
     }
 
@@ -151,24 +151,24 @@ impl Optimizer {
     pub fn change<E>(
         &mut self,
         index: usize,
-        masters: &dyn Masters,
+        storage: &dyn ParamStorage,
         change: impl FnOnce(&AnyTensor) -> Result<AnyTensor, E>,
     ) -> Result<(), E> {
         let master = match self.muon.as_mut().and_then(|muon| muon.master(index)) {
             Some(master) => Some(master),
             None => self.adam.master(index),
         };
-        let value = masters.take(index);
+        let value = storage.take(index);
         let stored = value.dtype();
         if stored == Some(Dtype::F32) {
             let changed = change(&value);
-            masters.put(index, changed.as_ref().map_or(value, Clone::clone));
+            storage.put(index, changed.as_ref().map_or(value, Clone::clone));
             return changed.map(drop);
         }
         let wide = master.as_ref().and_then(|m| m.as_ref()).cloned();
         match change(&wide.clone().unwrap_or_else(|| value.cast(FloatDType::F32))) {
             Ok(changed) => {
-                masters
+                storage
                     .put(index, stored.map_or_else(|| changed.clone(), |dtype| changed.cast(float(dtype))));
                 if let (Some(master), Some(_)) = (master, wide) {
                     *master = Some(changed);
@@ -176,7 +176,7 @@ impl Optimizer {
                 Ok(())
             }
             Err(error) => {
-                masters.put(index, value);
+                storage.put(index, value);
                 Err(error)
             }
         }
@@ -191,7 +191,7 @@ impl Optimizer {
     }
 
     /// Restores state after `steps` steps from (parameter, slot, tensor) entries, and forgets what it held. A slot that
-    /// is [`Held::Whole`] is left out where another rank owns the matrix.
+    /// is [`SlotScope::Whole`] is left out where another rank owns the matrix.
     ///
     /// # Errors
     /// If an entry names no trained parameter or slot, its shape or dtype is not the declared one, or some of a

@@ -1,37 +1,32 @@
 //! Learning-rate schedules, as Transformers' `get_scheduler` computes them.
 
-use std::str::FromStr;
+use burnish_core::choices;
 
 use crate::OptimError;
 
-/// The shape of a schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScheduleKind {
-    /// Linear warm-up, then linear decay to 0.
-    Linear,
-    /// Linear warm-up, then half a cosine to 0.
-    Cosine,
-    /// Always the same.
-    Constant,
-    /// Linear warm-up, then always the same.
-    ConstantWithWarmup,
-}
-
-impl FromStr for ScheduleKind {
-    type Err = OptimError;
-
-    fn from_str(s: &str) -> Result<Self, OptimError> {
-        match s {
-            "linear" => Ok(Self::Linear),
-            "cosine" => Ok(Self::Cosine),
-            "constant" => Ok(Self::Constant),
-            "constant_with_warmup" => Ok(Self::ConstantWithWarmup),
-            _ => Err(OptimError::UnknownSchedule(s.to_owned())),
-        }
+choices! {
+    /// The shape of a schedule.
+    pub enum ScheduleKind: "lr_scheduler_type", OptimError {
+        /// Linear warm-up, then linear decay to 0.
+        Linear = "linear",
+        /// Linear warm-up, then half a cosine to 0.
+        Cosine = "cosine",
+        /// Always the same.
+        Constant = "constant",
+        /// Linear warm-up, then always the same.
+        ConstantWithWarmup = "constant_with_warmup",
     }
 }
 
 /// A learning rate as a function of the optimizer step.
+///
+/// ```
+/// use burnish_optim::Schedule;
+/// let schedule = Schedule::new("linear".parse().unwrap(), 2e-5, 10, 100);
+/// assert_eq!(schedule.rate(0), 0.0);
+/// assert_eq!(schedule.rate(10), 2e-5);
+/// assert_eq!(schedule.rate(100), 0.0);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     kind: ScheduleKind,

@@ -1,4 +1,4 @@
-//! What an optimizer keeps per parameter.
+//! `SlotSpec`: name, dtype and scope of one piece of optimizer state.
 
 use burnish_core::Dtype;
 use burnish_ops::AnyTensor;
@@ -16,7 +16,7 @@ pub struct SlotSpec {
 /// Which ranks keep a slot of a parameter, and how much of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Held {
+pub enum SlotScope {
     /// Each rank, of the elements that it updates: masters, moments, momentum.
     Rows,
     /// The rank that orthogonalises the matrix, of the whole matrix: second moments of orthogonalised updates.
@@ -29,7 +29,7 @@ pub struct Declared {
     /// Its dtype.
     pub dtype: Dtype,
     /// Who keeps it.
-    pub held: Held,
+    pub held: SlotScope,
 }
 
 /// One slot of one parameter.
@@ -42,5 +42,5 @@ pub struct SlotTensor {
     /// Its value.
     pub tensor: AnyTensor,
     /// Whether it is of the elements that this rank updates or of the whole parameter.
-    pub held: Held,
+    pub held: SlotScope,
 }

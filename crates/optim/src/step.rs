@@ -48,7 +48,7 @@ pub struct Applied {
 }
 
 /// Where an optimizer takes the values that it updates, by parameter index.
-pub trait Masters {
+pub trait ParamStorage {
     /// Takes a value out, so that it may change in place.
     fn take(&self, index: usize) -> AnyTensor;
     /// Puts the updated value back.

@@ -5,22 +5,23 @@ use std::thread;
 
 use burn::tensor::DType;
 use burnish_core::random::Stream;
-use burnish_core::{Dtype, Registry, Role};
+use burnish_core::{Dtype, Orientation, Registry, Role};
 use burnish_ops::AnyTensor;
 use burnish_optim::{
-    AdamWOptions, Assembly, Held, Here, MomentumDtype, MuonOptions, Optimizer, Rates, Variant,
+    AdamWOptions, LearningRates, LocalMatrices, MatrixGather, MomentumDtype, MuonOptions, Optimizer,
+    SlotScope, Variant,
 };
 use proptest::prelude::*;
 
 use crate::ranks::{Board, Cuts, Rank};
 use crate::store::{Store, normal, registry, rounded, step_with, tensor};
 
-const RATES: Rates = Rates { adam: 0.01, muon: 0.02 };
+const RATES: LearningRates = LearningRates { adam: 0.01, muon: 0.02 };
 const STEPS: usize = 3;
 
 type Bits = Vec<u32>;
 /// By (parameter, slot, held).
-type State = BTreeMap<(String, &'static str, Held), Bits>;
+type State = BTreeMap<(String, &'static str, SlotScope), Bits>;
 
 fn bits(values: Vec<f32>) -> Bits {
     values.into_iter().map(f32::to_bits).collect()
@@ -44,7 +45,7 @@ fn gradient(index: usize, k: usize, elements: &[usize], shape: &[usize]) -> AnyT
 }
 
 /// Runs some steps over what `held` says is here; values and state.
-fn run<A: Assembly>(
+fn run<A: MatrixGather>(
     global: &Registry,
     held: &dyn Fn(usize) -> (Vec<usize>, Vec<usize>),
     owned: &dyn Fn(usize) -> bool,
@@ -81,7 +82,7 @@ fn whole(global: &Registry, options: MuonOptions) -> (Vec<Bits>, State) {
         let p = global.at(index);
         ((0..p.elements()).collect(), p.shape.clone())
     };
-    run(global, &held, &|_| true, &mut Here::new(global), options)
+    run(global, &held, &|_| true, &mut LocalMatrices::new(global), options)
 }
 
 /// Every rank's part put together, which must be the whole.
@@ -110,11 +111,11 @@ fn on_ranks(global: &Registry, cuts: Vec<Cuts>, options: MuonOptions) -> (Vec<Bi
         for ((name, slot, held), bits) in slots {
             let index = global.index_of(&name).unwrap();
             match held {
-                Held::Whole => {
+                SlotScope::Whole => {
                     assert_eq!(board.owner(index), rank, "{slot} of {name} is its owner's alone");
                     assert!(state.insert((name, slot, held), bits).is_none());
                 }
-                Held::Rows => {
+                SlotScope::Rows => {
                     let all = state
                         .entry((name, slot, held))
                         .or_insert_with(|| vec![0; global.at(index).elements()]);
@@ -142,7 +143,8 @@ fn variant() -> impl Strategy<Value = Variant> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Rows or columns of matrices, rows of experts and of fused projections, on 2 or 3 ranks, some with nothing.
+    /// Rows or columns of matrices, some of them `[in, out]`, rows of experts and of fused projections, on 2 or 3 ranks,
+    /// some with nothing.
     #[test]
     fn ranks_have_the_bits_of_one(
         (rows, columns, experts) in (1_usize..9, 1_usize..9, 1_usize..4),
@@ -150,6 +152,7 @@ proptest! {
         chance in proptest::collection::vec(0_usize..1000, 4),
         by_columns in any::<bool>(),
         narrow in any::<bool>(),
+        turned in any::<bool>(),
         stochastic in any::<bool>(),
         variant in variant(),
     ) {
@@ -162,6 +165,10 @@ proptest! {
             (Role::Matrix, &[columns, rows + 1], stored),
         ]);
         global.get_mut("p2").unwrap().blocks = vec![rows, 1, 2];
+        if turned {
+            global.get_mut("p1").unwrap().orientation = Orientation::InOut;
+            global.get_mut("p4").unwrap().orientation = Orientation::InOut;
+        }
         let cuts: Vec<Cuts> = {
             let parts: Vec<Vec<_>> = (0..5).map(|i| match i {
                 1 => cut(experts, world, &chance).into_iter().map(|e| (e.start * rows..e.end * rows, 0..columns)).collect(),
@@ -211,9 +218,9 @@ proptest! {
         for k in 0..STEPS {
             let g = normal(&format!("g{k}"), rows * columns);
             let fused_g = vec![(0, tensor(&g, &[rows, columns]))];
-            let x = step_with(&mut one, &a, fused_g, None, RATES, &mut Here::new(&fused)).unwrap();
+            let x = step_with(&mut one, &a, fused_g, None, RATES, &mut LocalMatrices::new(&fused)).unwrap();
             let parts = split(&g).into_iter().enumerate().collect();
-            let y = step_with(&mut many, &b, parts, None, RATES, &mut Here::new(&separate)).unwrap();
+            let y = step_with(&mut many, &b, parts, None, RATES, &mut LocalMatrices::new(&separate)).unwrap();
             prop_assert_eq!((x.orthogonalised, y.orthogonalised), (blocks.len(), blocks.len()));
         }
         let together: Bits = (0..blocks.len()).flat_map(|i| bits(b.f32(i))).collect();

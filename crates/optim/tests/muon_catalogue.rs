@@ -4,13 +4,13 @@ use burn::tensor::{DType, Device};
 use burnish_core::{Dtype, Registry, Role};
 use burnish_ops::{AnyTensor, NewtonSchulz, Stacked, accumulate, orthogonalize};
 use burnish_optim::{
-    AdamWOptions, Half, Held, Here, MomentumDtype, MuonOptions, OptimError, Optimizer, Rates, Scale,
-    Schedule, ScheduleKind, Variant,
+    AdamWOptions, LearningRates, LocalMatrices, MomentumDtype, MuonOptions, OptimError, Optimizer,
+    OptimizerKind, Scale, Schedule, ScheduleKind, SlotScope, Variant,
 };
 
 use crate::store::{Store, normal, registry, rounded, slot, step_with, tensor};
 
-const RATES: Rates = Rates { adam: 0.003, muon: 0.02 };
+const RATES: LearningRates = LearningRates { adam: 0.003, muon: 0.02 };
 /// A fused projection, a weight, a norm and a bias.
 const SHAPES: [&[usize]; 4] = [&[6, 4], &[4, 9], &[4], &[6]];
 
@@ -44,8 +44,8 @@ fn gradients(k: usize) -> Vec<(usize, AnyTensor)> {
     (0..4).map(|i| (i, tensor(&normal(&format!("g{i}/{k}"), elements(i)), SHAPES[i]))).collect()
 }
 
-fn here() -> Here {
-    Here::new(&model(Dtype::F32))
+fn here() -> LocalMatrices {
+    LocalMatrices::new(&model(Dtype::F32))
 }
 
 fn train(
@@ -168,12 +168,12 @@ fn ds_8608_state_is_logical_and_declared() {
         found.push((index, s.slot, s.held));
     }
     found.sort_by_key(|&(index, slot, _)| (index, slot));
-    let rows = |index, slots: [&'static str; 3]| slots.map(|s| (index, s, Held::Rows));
+    let rows = |index, slots: [&'static str; 3]| slots.map(|s| (index, s, SlotScope::Rows));
     let matrix = |i| {
         [
-            (i, "master", Held::Rows),
-            (i, "momentum_buffer", Held::Rows),
-            (i, "second_momentum_buffer", Held::Whole),
+            (i, "master", SlotScope::Rows),
+            (i, "momentum_buffer", SlotScope::Rows),
+            (i, "second_momentum_buffer", SlotScope::Whole),
         ]
     };
     let adam = |i| rows(i, ["exp_avg", "exp_avg_sq", "master"]);
@@ -247,7 +247,7 @@ fn ds_8461_nothing_of_one_dimension_reaches_muon() {
         let muon: Vec<_> = optimizer
             .assignment()
             .iter()
-            .filter(|a| a.half == Half::Muon)
+            .filter(|a| a.kind == OptimizerKind::Muon)
             .map(|a| a.parameter.as_str())
             .collect();
         assert_eq!(muon, if adapters { vec!["p1", "p2", "p5"] } else { vec!["p1", "p2"] });
@@ -276,7 +276,7 @@ fn ds_8438_nothing_for_muon_is_an_error() {
     for name in ["p0", "p1"] {
         local.get_mut(name).unwrap().shape[0] = 0;
     }
-    assert_eq!(muon(&local, &global).unwrap().assignment().count(Half::Muon), (2, 60));
+    assert_eq!(muon(&local, &global).unwrap().assignment().count(OptimizerKind::Muon), (2, 60));
     // Logical shapes that are not matrices are not.
     assert!(matches!(muon(&local, &local).unwrap_err(), OptimError::Blocks { .. }));
     let mut odd = model(Dtype::F32);
@@ -371,13 +371,27 @@ fn ds_7713_the_rates_keep_their_ratio_under_every_schedule() {
     // And each half uses its own.
     let (mut optimizer, store) = (new(Dtype::F32, MuonOptions::default()), start(Dtype::F32));
     let before: Vec<_> = (0..4).map(|i| store.f32(i)).collect();
-    step_with(&mut optimizer, &store, gradients(0), None, Rates { adam: 0.0, muon: 0.1 }, &mut here())
-        .unwrap();
+    step_with(
+        &mut optimizer,
+        &store,
+        gradients(0),
+        None,
+        LearningRates { adam: 0.0, muon: 0.1 },
+        &mut here(),
+    )
+    .unwrap();
     let same: Vec<bool> = (0..4).map(|i| store.f32(i) == before[i]).collect();
     assert_eq!(same, [false, false, true, true]);
     let (mut optimizer, store) = (new(Dtype::F32, MuonOptions::default()), start(Dtype::F32));
-    step_with(&mut optimizer, &store, gradients(0), None, Rates { adam: 0.1, muon: 0.0 }, &mut here())
-        .unwrap();
+    step_with(
+        &mut optimizer,
+        &store,
+        gradients(0),
+        None,
+        LearningRates { adam: 0.1, muon: 0.0 },
+        &mut here(),
+    )
+    .unwrap();
     let same: Vec<bool> = (0..4).map(|i| store.f32(i) == before[i]).collect();
     assert_eq!(same, [true, true, false, false]);
 }
@@ -431,7 +445,7 @@ fn adamw_is_what_it_was() {
     let (mut plain, mut alone) =
         (Optimizer::adamw(&registry, options), burnish_optim::AdamW::new(&registry, options));
     let stores = [(); 3].map(|()| start(Dtype::Bf16));
-    let rates = Rates::both(0.01);
+    let rates = LearningRates::both(0.01);
     for k in 0..3 {
         let a = step_with(&mut plain, &stores[0], gradients(k), Some(1.0), rates, &mut here()).unwrap();
         assert_eq!(a.orthogonalised, 0);
@@ -449,6 +463,6 @@ fn adamw_is_what_it_was() {
             assert_eq!(slot(&muon.slots(), &name, s), slot(&alone.slots(), &name, s), "{s} of {name}");
         }
     }
-    assert_eq!(plain.assignment().count(Half::AdamW), (4, 70));
+    assert_eq!(plain.assignment().count(OptimizerKind::AdamW), (4, 70));
     assert!(plain.muon_options().is_none());
 }

@@ -1,4 +1,4 @@
-//! Ranks as threads of this process: an [`Assembly`] over matrices that are cut by rows or by columns.
+//! Ranks as threads of this process: an [`MatrixGather`] over matrices that are cut by rows or by columns.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::sync::{Barrier, Mutex};
 use burn::tensor::Device;
 use burnish_core::Registry;
 use burnish_ops::AnyTensor;
-use burnish_optim::Assembly;
+use burnish_optim::MatrixGather;
 
 /// What a rank holds of each parameter, of `[rows, columns]`.
 pub(crate) type Cuts = Vec<(Range<usize>, Range<usize>)>;
@@ -73,7 +73,7 @@ impl Rank<'_> {
     }
 }
 
-impl Assembly for Rank<'_> {
+impl MatrixGather for Rank<'_> {
     type Error = Infallible;
 
     fn gather(&mut self, pieces: Vec<(usize, AnyTensor)>) -> Result<Vec<(usize, AnyTensor)>, Infallible> {

@@ -6,7 +6,11 @@ use crate::golden::{cases, count, number, numbers};
 
 #[test]
 fn recorded_rates_exactly() {
-    for (i, (file, case)) in cases("schedules.json").into_iter().enumerate() {
+    for (i, (file, case)) in
+        cases("schedules.json", |case| recordings::parses::<ScheduleKind>(case, "lr_scheduler_type"))
+            .into_iter()
+            .enumerate()
+    {
         let kind: ScheduleKind = case["lr_scheduler_type"].as_str().unwrap().parse().unwrap();
         let (warmup, total) = (count(&case["warmup"]), count(&case["total_steps"]));
         let schedule = Schedule::new(kind, number(&case["learning_rate"]), warmup as u64, total as u64);
@@ -36,7 +40,7 @@ fn the_rate_stays_where_it_ended() {
 #[test]
 fn unknown_names_list_the_known_ones() {
     let error = "polynomial".parse::<ScheduleKind>().unwrap_err();
-    assert!(matches!(&error, OptimError::UnknownSchedule(name) if name == "polynomial"));
+    assert!(matches!(&error, OptimError::UnknownName { got: name, .. } if name == "polynomial"));
     let message = error.to_string();
     for known in ["polynomial", "linear", "cosine", "constant", "constant_with_warmup"] {
         assert!(message.contains(known), "{message}");

@@ -8,7 +8,8 @@ use burnish_core::random::Stream;
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::AnyTensor;
 use burnish_optim::{
-    AdamW, Applied, Assembly, Gradients, Masters, Optimizer, Rates, SlotTensor, Unscale, all_here,
+    AdamW, Applied, Gradients, LearningRates, MatrixGather, Optimizer, ParamStorage, SlotTensor, Unscale,
+    all_here,
 };
 
 /// Values by parameter index.
@@ -29,7 +30,7 @@ impl Store {
     }
 }
 
-impl Masters for Store {
+impl ParamStorage for Store {
     fn take(&self, index: usize) -> AnyTensor {
         self.0.borrow_mut().remove(&index).unwrap()
     }
@@ -95,8 +96,8 @@ pub(crate) fn step_with<E: std::fmt::Debug>(
     store: &Store,
     gradients: Vec<(usize, AnyTensor)>,
     max_norm: Option<f64>,
-    rates: Rates,
-    assembly: &mut dyn Assembly<Error = E>,
+    rates: LearningRates,
+    assembly: &mut dyn MatrixGather<Error = E>,
 ) -> Option<Applied> {
     let reduced = Gradients::summed(gradients);
     match reduced.unscale(1.0, all_here::<std::convert::Infallible>).unwrap() {

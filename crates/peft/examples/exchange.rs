@@ -10,10 +10,10 @@ use std::path::Path;
 
 use burnish_core::{Parameter, Registry, Role};
 use burnish_peft::{
-    AdapterFolder, LoraConfig, ModuleInfo, ModuleKind, PeftError, Plan, Use, fresh, merge_adapter,
-    write_adapter,
+    AdapterFolder, LoraConfig, LoraPlan, ModuleInfo, ModuleKind, PeftError, Purpose, init_lora_weights,
+    merge_adapter, write_adapter,
 };
-use burnish_store::{FolderWriter, HostTensor, WeightFolder};
+use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
 
 const CASES: &[(&str, &str)] = &[
     ("list", r#"{"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "down_proj"]}"#),
@@ -40,12 +40,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         object.insert("task_type".into(), "CAUSAL_LM".into());
         object.insert("init_lora_weights".into(), false.into());
         let config = LoraConfig::from_json(&serde_json::Value::Object(object).to_string())?;
-        let plan = Plan::new(&config, Use::Create, "llama", &modules, &registry)?;
+        let plan = LoraPlan::new(&config, Purpose::Create, "llama", &modules, &registry)?;
         let mut values: BTreeMap<String, HostTensor> = BTreeMap::new();
         for site in &plan.sites {
             for factor in site.factors() {
                 let shape = site.shape(factor);
-                let all = fresh(site, factor, &plan.config.init_lora_weights, 1, 0..shape.iter().product())?;
+                let all = init_lora_weights(
+                    site,
+                    factor,
+                    &plan.config.init_lora_weights,
+                    1,
+                    0..shape.iter().product(),
+                )?;
                 values.insert(site.name(factor).to_owned(), HostTensor::from_slice(&all, &shape)?);
             }
         }

@@ -2,10 +2,12 @@
 //!
 //! The schema is that of PEFT 0.21.2; keys that burnish does not know are kept and written back.
 
-use std::fs;
 use std::path::Path;
+use std::str::FromStr;
+use std::{fmt, fs};
 
-use burnish_store::StoreError;
+use burnish_core::{UnknownWord, choices};
+use burnish_weight_files::WeightFileError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
@@ -60,7 +62,7 @@ pub enum Init {
     Random,
     /// A normal with deviation `1 / r`, B zero.
     Gaussian,
-    /// Both random with `B A = 0`: see [`crate::fresh`].
+    /// Both random with `B A = 0`: see [`crate::init_lora_weights`].
     Orthogonal,
     /// The leading singular triplets of the weight, which keeps the rest (Meng et al. 2024).
     Pissa {
@@ -77,17 +79,51 @@ impl Init {
     pub fn changes_base(self) -> bool {
         matches!(self, Self::Pissa { .. } | Self::Olora)
     }
+}
 
-    /// PEFT's word.
-    pub(crate) fn word(self) -> String {
+/// PEFT's word for it.
+impl fmt::Display for Init {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Default => "true".into(),
-            Self::Random => "false".into(),
-            Self::Gaussian => "gaussian".into(),
-            Self::Orthogonal => "orthogonal".into(),
-            Self::Pissa { iterations: None } => "pissa".into(),
-            Self::Pissa { iterations: Some(n) } => format!("pissa_niter_{n}"),
-            Self::Olora => "olora".into(),
+            Self::Default => f.write_str("true"),
+            Self::Random => f.write_str("false"),
+            Self::Gaussian => f.write_str("gaussian"),
+            Self::Orthogonal => f.write_str("orthogonal"),
+            Self::Pissa { iterations: None } => f.write_str("pissa"),
+            Self::Pissa { iterations: Some(n) } => write!(f, "pissa_niter_{n}"),
+            Self::Olora => f.write_str("olora"),
+        }
+    }
+}
+
+impl FromStr for Init {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+        const WORDS: &[&str] =
+            &["true", "gaussian", "false", "orthogonal", "pissa", "pissa_niter_N", "olora"];
+        let init = match word {
+            "true" | "True" => Some(Self::Default),
+            "false" | "False" => Some(Self::Random),
+            "orthogonal" => Some(Self::Orthogonal),
+            "pissa" => Some(Self::Pissa { iterations: None }),
+            "olora" => Some(Self::Olora),
+            _ if word.eq_ignore_ascii_case("gaussian") => Some(Self::Gaussian),
+            _ => word
+                .strip_prefix("pissa_niter_")
+                .and_then(|iterations| iterations.parse().ok())
+                .map(|iterations| Self::Pissa { iterations: Some(iterations) }),
+        };
+        init.ok_or_else(|| UnknownWord { option: "init_lora_weights", got: word.to_owned(), words: WORDS })
+    }
+}
+
+impl From<Init> for InitWeights {
+    fn from(init: Init) -> Self {
+        match init {
+            Init::Default => Self::Flag(true),
+            Init::Random => Self::Flag(false),
+            named => Self::Named(named.to_string()),
         }
     }
 }
@@ -106,31 +142,26 @@ impl InitWeights {
         match self {
             Self::Flag(true) => Some(Init::Default),
             Self::Flag(false) => Some(Init::Random),
-            Self::Named(word) if word.eq_ignore_ascii_case("gaussian") => Some(Init::Gaussian),
-            Self::Named(word) => match word.as_str() {
-                "orthogonal" => Some(Init::Orthogonal),
-                "pissa" => Some(Init::Pissa { iterations: None }),
-                "olora" => Some(Init::Olora),
-                _ => {
-                    let iterations = word.strip_prefix("pissa_niter_")?.parse().ok()?;
-                    Some(Init::Pissa { iterations: Some(iterations) })
-                }
-            },
+            // In a file these two are booleans.
+            Self::Named(word) if matches!(word.as_str(), "true" | "True" | "false" | "False") => None,
+            Self::Named(word) => word.parse().ok(),
         }
     }
 }
 
-/// Which biases of the base are trained and saved with the adapter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Bias {
-    /// None.
-    #[default]
-    None,
-    /// Every bias of the model.
-    All,
-    /// Those of adapted modules.
-    LoraOnly,
+choices! {
+    /// Which biases of the base are trained and saved with the adapter.
+    #[derive(Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Bias: "bias", UnknownWord {
+        /// None.
+        #[default]
+        None = "none",
+        /// Every bias of the model.
+        All = "all",
+        /// Those of adapted modules.
+        LoraOnly = "lora_only",
+    }
 }
 
 /// A LoRA adapter's configuration. Every key of PEFT 0.21.2 is here or in [`rest`](Self::rest).
@@ -272,7 +303,7 @@ impl LoraConfig {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Err(PeftError::NoAdapter { path: folder.as_ref().to_path_buf(), found: Vec::new() })
             }
-            Err(source) => Err(StoreError::Io { action: "read", path, source }.into()),
+            Err(source) => Err(WeightFileError::Io { action: "read", path, source }.into()),
         }
     }
 
@@ -328,6 +359,13 @@ impl LoraConfig {
     #[must_use]
     pub fn with_dropout(mut self, p: f64) -> Self {
         self.lora_dropout = Number::from_f64(p).unwrap_or_else(|| 0.into());
+        self
+    }
+
+    /// Sets `target_modules` to a list of names: a module matches when it is named so or ends with `.` and the name.
+    #[must_use]
+    pub fn with_targets(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.target_modules = Some(Targets::List(names.into_iter().map(Into::into).collect()));
         self
     }
 

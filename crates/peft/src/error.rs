@@ -1,9 +1,9 @@
-//! What can be wrong with an adapter.
+//! Errors of adapters.
 
 use std::fmt;
 use std::path::PathBuf;
 
-use burnish_store::StoreError;
+use burnish_weight_files::WeightFileError;
 
 /// An adapter that cannot be configured, planned, loaded, saved or merged.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +11,7 @@ use burnish_store::StoreError;
 pub enum PeftError {
     /// A file that cannot be read or written.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] WeightFileError),
     /// A folder without an adapter.
     #[error("no adapter_config.json in `{}`{}", path.display(), subfolders(found))]
     NoAdapter {
@@ -47,6 +47,13 @@ pub enum PeftError {
         value: String,
         /// What to do about it.
         mend: &'static str,
+    },
+    /// A Burn module that carries adapters already.
+    #[cfg(feature = "burn")]
+    #[error("the module has an adapter at `{path}` already; merge it first, or begin with a pristine base")]
+    Adapted {
+        /// The path of a factor.
+        path: String,
     },
     /// A value outside its range.
     #[error("`{key}` is {got}; expected {expected}")]

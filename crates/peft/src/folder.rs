@@ -10,10 +10,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burnish_core::Dtype;
-use burnish_store::{FolderWriter, HostTensor, StoreError, TensorSpec, WeightFolder};
+use burnish_weight_files::{FolderWriter, HostTensor, TensorSpec, WeightFileError, WeightFolder};
 
 use crate::error::Differences;
-use crate::{Bias, LoraConfig, LoraSite, ModuleKind, PeftError, Plan};
+use crate::{Bias, LoraConfig, LoraPlan, LoraSite, ModuleKind, PeftError};
 
 /// What PEFT puts before every name.
 const PREFIX: &str = "base_model.model.";
@@ -49,7 +49,7 @@ impl AdapterFolder {
             return Self::open_exactly(path);
         }
         if !path.exists() {
-            return Err(StoreError::Missing { path: path.to_path_buf() }.into());
+            return Err(WeightFileError::Missing { path: path.to_path_buf() }.into());
         }
         let mut found: Vec<String> = fs::read_dir(path)
             .into_iter()
@@ -100,7 +100,7 @@ impl AdapterFolder {
     ///
     /// # Errors
     /// [`PeftError::Mismatch`] lists all differences; nothing is skipped.
-    pub fn load(&self, plan: &Plan) -> Result<AdapterTensors, PeftError> {
+    pub fn load(&self, plan: &LoraPlan) -> Result<AdapterTensors, PeftError> {
         let mut differences = Differences::default();
         let mut unused: BTreeSet<&str> = self.weights.names().collect();
         let mut tensors = AdapterTensors::default();
@@ -140,9 +140,9 @@ impl AdapterFolder {
 ///
 /// # Errors
 /// If a tensor has another shape than the plan's, or the disk refuses.
-pub fn write_adapter<E: From<PeftError> + From<StoreError>>(
+pub fn write_adapter<E: From<PeftError> + From<WeightFileError>>(
     writer: &mut FolderWriter,
-    plan: &Plan,
+    plan: &LoraPlan,
     mut read: impl FnMut(&str) -> Result<Option<HostTensor>, E>,
 ) -> Result<(), E> {
     let mut tensors: BTreeMap<String, HostTensor> = BTreeMap::new();
@@ -182,9 +182,9 @@ pub fn write_adapter<E: From<PeftError> + From<StoreError>>(
 ///
 /// # Errors
 /// If a rank's rows do not fit, whatever `read` returns, or the disk refuses.
-pub fn write_adapter_rows<'a, E: From<PeftError> + From<StoreError>>(
+pub fn write_adapter_rows<'a, E: From<PeftError> + From<WeightFileError>>(
     writer: &mut FolderWriter,
-    plan: &Plan,
+    plan: &LoraPlan,
     mut dtype: impl FnMut(&str, &str) -> Option<Dtype>,
     mut rows: impl FnMut(&str, &[usize]) -> Vec<Range<usize>>,
     mut read: impl FnMut(&str, &str, &[Range<usize>]) -> Result<Cow<'a, [u8]>, E>,
@@ -243,7 +243,7 @@ struct Slot {
     kind: SlotKind,
 }
 
-fn slots(plan: &Plan) -> Vec<Slot> {
+fn slots(plan: &LoraPlan) -> Vec<Slot> {
     let adapted: BTreeSet<String> = plan.sites.iter().map(LoraSite::base_bias).collect();
     let mut slots = Vec::new();
     for site in &plan.sites {

@@ -1,12 +1,12 @@
-//! Which modules an adapter goes on, exactly as PEFT 0.21.2 decides (`tuners_utils.check_target_module_exists`).
+//! Matching of `target_modules`, exactly as PEFT 0.21.2 decides (`tuners_utils.check_target_module_exists`).
 
 use std::collections::BTreeSet;
 
-use burnish_store::nearest;
+use burnish_weight_files::nearest;
 
 use crate::error::DeadPattern;
 use crate::pattern::{self, Matcher};
-use crate::{Layers, LoraConfig, Names, PeftError, Targets, Use};
+use crate::{Layers, LoraConfig, Names, PeftError, Purpose, Targets};
 
 /// What a module is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,12 +127,12 @@ pub fn resolve_targets(
 /// Decides for every module whether the adapter goes on it. Targets must be [resolved](resolve_targets).
 ///
 /// # Errors
-/// If a pattern is not a regular expression; if nothing is left to adapt; and, with [`Use::Create`], if a pattern
+/// If a pattern is not a regular expression; if nothing is left to adapt; and, with [`Purpose::Create`], if a pattern
 /// matches nothing (PEFT ignores such entries silently; an adapter from a file is checked by its tensors instead).
 pub fn match_modules(
     config: &LoraConfig,
     modules: &[ModuleInfo],
-    use_: Use,
+    use_: Purpose,
 ) -> Result<MatchReport, PeftError> {
     let rules = Rules::compile(config)?;
     let mut report = MatchReport { patterns: rules.patterns(), ..MatchReport::default() };
@@ -157,7 +157,7 @@ pub fn match_modules(
             report.patterns.push(PatternCount { key, pattern: p.clone(), modules: names });
         }
     }
-    if use_ == Use::Create {
+    if use_ == Purpose::Create {
         refuse_dead(&report, modules)?;
     }
     if report.matched.is_empty() {

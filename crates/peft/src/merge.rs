@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burnish_store::HostTensor;
+use burnish_weight_files::HostTensor;
 
-use crate::{AdapterTensors, Factor, LoraSite, ModuleKind, PeftError, Plan};
+use crate::{AdapterTensors, Factor, LoraPlan, LoraSite, ModuleKind, PeftError};
 
 /// A base with its adapter folded in: only what differs from the base.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,7 +26,7 @@ pub struct MergedBase {
 /// # Errors
 /// As [`merge_site`]; [`PeftError::MissingBase`] if `read` knows no weight of a site.
 pub fn merge_adapter<E: From<PeftError>>(
-    plan: &Plan,
+    plan: &LoraPlan,
     adapter: &AdapterTensors,
     mut read: impl FnMut(&str) -> Result<Option<HostTensor>, E>,
 ) -> Result<MergedBase, E> {

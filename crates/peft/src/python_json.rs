@@ -10,7 +10,7 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 pub(crate) fn dumps(value: &Value) -> String {
     let mut out = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut out, Python(PrettyFormatter::new()));
-    burnish_store::sorted(value)
+    burnish_weight_files::sorted(value)
         .serialize(&mut serializer)
         .expect("invariant: a JSON value serialises into memory");
     String::from_utf8(out).expect("invariant: the formatter writes ASCII")

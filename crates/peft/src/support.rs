@@ -1,4 +1,4 @@
-//! What burnish computes, and what it refuses by name rather than computing something else.
+//! Support of PEFT's options: those that are computed, and those that are refused by name.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::{InitWeights, LoraConfig, PeftError};
 
 /// What a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum Purpose {
     /// A fresh adapter: its initialisation must be one of ours.
     Create,
     /// An adapter from a file: its factors exist, so how they were initialised matters only where that changed the
@@ -44,7 +44,7 @@ impl LoraConfig {
     ///
     /// # Errors
     /// Names the key, its value and what to do.
-    pub fn check(&self, use_: Use) -> Result<(), PeftError> {
+    pub fn check(&self, use_: Purpose) -> Result<(), PeftError> {
         let refuse = |key: &str, value: &Value, mend| {
             Err(PeftError::UnsupportedKey { key: key.to_owned(), value: value.to_string(), mend })
         };
@@ -65,14 +65,14 @@ impl LoraConfig {
             let changes_base = CHANGES_BASE.iter().any(|p| name.to_lowercase().starts_with(p));
             let value = Value::String(name.clone());
             match use_ {
-                Use::Load if changes_base => {
+                Purpose::Load if changes_base => {
                     return refuse(
                         "init_lora_weights",
                         &value,
                         "it adds to a changed base: convert it with PEFT's path_initial_model_for_weight_conversion",
                     );
                 }
-                Use::Create if self.init_lora_weights.method().is_none() => {
+                Purpose::Create if self.init_lora_weights.method().is_none() => {
                     return refuse(
                         "init_lora_weights",
                         &value,

@@ -7,21 +7,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burnish_core::Dtype;
-use burnish_store::HostTensor;
+use burnish_weight_files::HostTensor;
 use serde_json::{Map, Number, Value};
 
 use crate::merge::expect_shape;
 use crate::spectral::{all_orthonormal, dot, eigen};
 use crate::{
-    AdapterTensors, Factor, InitWeights, LoraSite, MatchReport, ModuleKind, PatternCount, PeftError, Plan,
-    Targets,
+    AdapterTensors, Factor, InitWeights, LoraPlan, LoraSite, MatchReport, ModuleKind, PatternCount,
+    PeftError, Targets,
 };
 
 /// An adapter in a sum.
 #[derive(Clone, Copy, Debug)]
 pub struct Weighted<'a> {
     /// Its sites.
-    pub plan: &'a Plan,
+    pub plan: &'a LoraPlan,
     /// Its values.
     pub tensors: &'a AdapterTensors,
     /// How often it counts; may be negative.
@@ -55,23 +55,26 @@ pub enum Combination {
 ///
 /// ```
 /// use burnish_core::{Dtype, Registry};
-/// use burnish_peft::{AdapterTensors, Combination, LoraConfig, ModuleInfo, ModuleKind, Plan, Targets, Use, Weighted, combine};
-/// use burnish_store::HostTensor;
+/// use burnish_peft::{AdapterTensors, Combination, LoraConfig, ModuleInfo, ModuleKind, LoraPlan, Targets, Purpose, Weighted, add_weighted_adapter};
+/// use burnish_weight_files::HostTensor;
 ///
 /// let mut config = LoraConfig::new(2, 4.0);
 /// config.target_modules = Some(Targets::List(vec!["proj".into()]));
-/// let plan = Plan::new(&config, Use::Create, "", &[ModuleInfo::new("proj", ModuleKind::Linear, 3, 4)], &Registry::new())?;
+/// let plan = LoraPlan::new(&config, Purpose::Create, "", &[ModuleInfo::new("proj", ModuleKind::Linear, 3, 4)], &Registry::new())?;
 /// let mut tensors = AdapterTensors::default();
 /// for p in plan.parameters() {
 ///     let values = vec![0.5; p.elements()];
 ///     tensors.parameters.insert(p.name.clone(), HostTensor::from_f32(&values, &p.shape, Dtype::F32)?);
 /// }
 /// let part = |weight| Weighted { plan: &plan, tensors: &tensors, weight };
-/// let (sum, _) = combine(&[part(1.0), part(-0.5)], Combination::Cat)?;
+/// let (sum, _) = add_weighted_adapter(&[part(1.0), part(-0.5)], Combination::Cat)?;
 /// assert_eq!((sum.sites[0].rank, sum.sites[0].scale), (4, 1.0));
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
-pub fn combine(parts: &[Weighted<'_>], how: Combination) -> Result<(Plan, AdapterTensors), PeftError> {
+pub fn add_weighted_adapter(
+    parts: &[Weighted<'_>],
+    how: Combination,
+) -> Result<(LoraPlan, AdapterTensors), PeftError> {
     let Some(first) = parts.first() else {
         return Err(PeftError::BadValue { key: "adapters", got: "none".into(), expected: "at least one" });
     };
@@ -248,7 +251,7 @@ impl Stack {
 }
 
 /// The plan of a sum.
-fn planned(first: &Plan, sites: Vec<LoraSite>) -> Plan {
+fn planned(first: &LoraPlan, sites: Vec<LoraSite>) -> LoraPlan {
     let mut plan = first.clone();
     let config = &mut plan.config;
     config.r = sites.iter().map(|s| s.rank).max().unwrap_or(config.r);

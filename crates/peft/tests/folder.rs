@@ -3,20 +3,20 @@ use std::fs;
 use std::path::Path;
 
 use burnish_core::Dtype;
-use burnish_peft::{AdapterFolder, AdapterTensors, LoraConfig, PeftError, Plan, Use, write_adapter};
-use burnish_store::{FolderWriter, HostTensor, TensorView, WeightFolder};
+use burnish_peft::{AdapterFolder, AdapterTensors, LoraConfig, LoraPlan, PeftError, Purpose, write_adapter};
+use burnish_weight_files::{FolderWriter, HostTensor, TensorView, WeightFolder};
 
 use crate::llama;
 
 const EVERYTHING: &str = r#"{"peft_type": "LORA", "r": 3, "target_modules": ["q_proj", "embed_tokens", "lm_head"],
     "bias": "all", "modules_to_save": ["model.norm", "layers.1.self_attn.o_proj"], "base_model_name_or_path": "a \"b\""}"#;
 
-fn plan(json: &str) -> Plan {
+fn plan(json: &str) -> LoraPlan {
     let (modules, base) = llama();
-    Plan::new(&LoraConfig::from_json(json).unwrap(), Use::Create, "llama", &modules, &base).unwrap()
+    LoraPlan::new(&LoraConfig::from_json(json).unwrap(), Purpose::Create, "llama", &modules, &base).unwrap()
 }
 
-fn tensors(plan: &Plan) -> AdapterTensors {
+fn tensors(plan: &LoraPlan) -> AdapterTensors {
     let mut shapes: Vec<(String, Vec<usize>)> =
         plan.parameters().into_iter().map(|p| (p.name, p.shape)).collect();
     shapes.extend(plan.base_parameters().map(|(n, s)| (n.to_owned(), s.to_vec())));
@@ -30,7 +30,7 @@ fn tensors(plan: &Plan) -> AdapterTensors {
     AdapterTensors { parameters, base_weights: BTreeMap::new() }
 }
 
-fn save(folder: &Path, plan: &Plan, tensors: &AdapterTensors) {
+fn save(folder: &Path, plan: &LoraPlan, tensors: &AdapterTensors) {
     let mut writer = FolderWriter::in_place(folder).unwrap();
     let read = |n: &str| {
         Ok::<_, PeftError>(tensors.parameters.get(n).or_else(|| tensors.base_weights.get(n)).cloned())

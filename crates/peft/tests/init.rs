@@ -1,7 +1,7 @@
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_peft::{
-    Factor, InitWeights, LoraConfig, LoraSite, ModuleInfo, ModuleKind, PeftError, Plan, Targets, Use,
-    decompose, fresh,
+    Factor, InitWeights, LoraConfig, LoraPlan, LoraSite, ModuleInfo, ModuleKind, PeftError, Purpose, Targets,
+    decompose, init_lora_weights,
 };
 
 fn site(kind: ModuleKind, init: InitWeights, bias: bool) -> (LoraSite, InitWeights) {
@@ -10,7 +10,7 @@ fn site(kind: ModuleKind, init: InitWeights, bias: bool) -> (LoraSite, InitWeigh
     config.lora_bias = bias;
     config.init_lora_weights = init;
     let modules = [ModuleInfo::new("m", kind, 300, 400)];
-    let plan = Plan::new(&config, Use::Create, "", &modules, &Default::default()).unwrap();
+    let plan = LoraPlan::new(&config, Purpose::Create, "", &modules, &Default::default()).unwrap();
     (plan.sites[0].clone(), config.init_lora_weights)
 }
 
@@ -22,7 +22,7 @@ struct Moments {
 
 fn moments(site: &(LoraSite, InitWeights), factor: Factor) -> Moments {
     let n: usize = site.0.shape(factor).iter().product();
-    let values = fresh(&site.0, factor, &site.1, 7, 0..n).unwrap();
+    let values = init_lora_weights(&site.0, factor, &site.1, 7, 0..n).unwrap();
     assert_eq!(values.len(), n);
     let mean = values.iter().map(|&x| f64::from(x)).sum::<f64>() / n as f64;
     let var = values.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n as f64;
@@ -77,12 +77,12 @@ fn embedding() {
 #[test]
 fn a_slice_is_what_the_whole_has_there_and_seeds_and_names_matter() {
     let s = site(ModuleKind::Linear, InitWeights::Flag(true), false);
-    let whole = fresh(&s.0, Factor::A, &s.1, 3, 0..6400).unwrap();
-    assert_eq!(whole[1234..1300], fresh(&s.0, Factor::A, &s.1, 3, 1234..1300).unwrap());
-    assert_ne!(whole, fresh(&s.0, Factor::A, &s.1, 4, 0..6400).unwrap());
+    let whole = init_lora_weights(&s.0, Factor::A, &s.1, 3, 0..6400).unwrap();
+    assert_eq!(whole[1234..1300], init_lora_weights(&s.0, Factor::A, &s.1, 3, 1234..1300).unwrap());
+    assert_ne!(whole, init_lora_weights(&s.0, Factor::A, &s.1, 4, 0..6400).unwrap());
     let mut other = s.0.clone();
     other.a_name = "n.lora_A.weight".into();
-    assert_ne!(whole, fresh(&other, Factor::A, &s.1, 3, 0..6400).unwrap());
+    assert_ne!(whole, init_lora_weights(&other, Factor::A, &s.1, 3, 0..6400).unwrap());
 }
 
 fn planned(
@@ -90,12 +90,12 @@ fn planned(
     rank: usize,
     init: &str,
     edit: impl FnOnce(&mut LoraConfig),
-) -> Result<Plan, PeftError> {
+) -> Result<LoraPlan, PeftError> {
     let mut config = LoraConfig::new(rank, 10.0);
     config.target_modules = Some(Targets::List(vec!["m".into()]));
     config.init_lora_weights = InitWeights::Named(init.into());
     edit(&mut config);
-    Plan::new(&config, Use::Create, "", &[ModuleInfo::new("m", kind, 40, 30)], &Registry::new())
+    LoraPlan::new(&config, Purpose::Create, "", &[ModuleInfo::new("m", kind, 40, 30)], &Registry::new())
 }
 
 /// `B A` is nothing but rounding, while neither factor is; the deviations are those of products of normals.
@@ -104,8 +104,8 @@ fn orthogonal() {
     let plan = planned(ModuleKind::Linear, 8, "orthogonal", |_| ()).unwrap();
     let site = &plan.sites[0];
     let init = &plan.config.init_lora_weights;
-    let a = fresh(site, Factor::A, init, 3, 0..240).unwrap();
-    let b = fresh(site, Factor::B, init, 3, 0..320).unwrap();
+    let a = init_lora_weights(site, Factor::A, init, 3, 0..240).unwrap();
+    let b = init_lora_weights(site, Factor::B, init, 3, 0..320).unwrap();
     for o in 0..40 {
         for i in 0..30 {
             let sum: f64 = (0..8).map(|k| f64::from(b[o * 8 + k]) * f64::from(a[k * 30 + i])).sum();
@@ -117,14 +117,16 @@ fn orthogonal() {
         let std = (values.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / values.len() as f64).sqrt();
         assert!((std / (0.5_f64.sqrt() / 10.0) - 1.0).abs() < 0.1, "{std}");
     }
-    assert_eq!(a[17..93], fresh(site, Factor::A, init, 3, 17..93).unwrap());
-    assert_eq!(b[5..6], fresh(site, Factor::B, init, 3, 5..6).unwrap());
-    assert_ne!(a, fresh(site, Factor::A, init, 4, 0..240).unwrap());
+    assert_eq!(a[17..93], init_lora_weights(site, Factor::A, init, 3, 17..93).unwrap());
+    assert_eq!(b[5..6], init_lora_weights(site, Factor::B, init, 3, 5..6).unwrap());
+    assert_ne!(a, init_lora_weights(site, Factor::A, init, 4, 0..240).unwrap());
     let odd = planned(ModuleKind::Linear, 7, "orthogonal", |_| ()).unwrap_err().to_string();
     assert_eq!(odd, "`init_lora_weights: orthogonal` on `m` with rank 7; expected an even rank");
     // Embeddings start as with `true`, as in PEFT.
     let table = planned(ModuleKind::Embedding, 7, "orthogonal", |_| ()).unwrap();
-    assert!(fresh(&table.sites[0], Factor::A, init, 3, 0..280).unwrap().iter().all(|&x| x == 0.0));
+    assert!(
+        init_lora_weights(&table.sites[0], Factor::A, init, 3, 0..280).unwrap().iter().all(|&x| x == 0.0)
+    );
 }
 
 /// `s B A` and what the base keeps, in fp32, against PEFT's.
@@ -133,7 +135,7 @@ fn pissa_and_olora_are_peft_s() {
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let recorded: serde_json::Value =
         serde_json::from_slice(&std::fs::read(here.join("inits.json")).unwrap()).unwrap();
-    let weights = burnish_store::WeightFolder::open(here.join("fixtures/tiny-llama-1l")).unwrap();
+    let weights = burnish_weight_files::WeightFolder::open(here.join("fixtures/tiny-llama-1l")).unwrap();
     for (name, modules) in recorded.as_object().unwrap() {
         let (init, rslora) = name.split_once(", rslora ").unwrap();
         for (module, record) in modules.as_object().unwrap() {
@@ -144,7 +146,7 @@ fn pissa_and_olora_are_peft_s() {
             config.use_rslora = rslora == "True";
             config.init_lora_weights = InitWeights::Named(init.into());
             let modules = [ModuleInfo::new(module, ModuleKind::Linear, out, input)];
-            let plan = Plan::new(&config, Use::Create, "", &modules, &Registry::new()).unwrap();
+            let plan = LoraPlan::new(&config, Purpose::Create, "", &modules, &Registry::new()).unwrap();
             let (site, init) = (&plan.sites[0], &plan.config.init_lora_weights);
             assert!((site.scale - record["scale"].as_f64().unwrap()).abs() < 1e-12);
             let mut rest = weight.to_f32();
@@ -203,7 +205,7 @@ fn what_inits_from_the_base_ask_for() {
     );
     let plan = planned(ModuleKind::Linear, 4, "olora", |_| ()).unwrap();
     let (site, init) = (&plan.sites[0], &plan.config.init_lora_weights);
-    let needs = fresh(site, Factor::A, init, 1, 0..4).unwrap_err().to_string();
+    let needs = init_lora_weights(site, Factor::A, init, 1, 0..4).unwrap_err().to_string();
     assert!(needs.starts_with("`m.lora_A.weight` starts from the base weight"), "{needs}");
     assert!(decompose(site, &InitWeights::Flag(true), &[0.0; 1200], 1).is_none());
     // A tied head cannot keep a rest of its own.
@@ -213,7 +215,7 @@ fn what_inits_from_the_base_ask_for() {
     tied.alias_of = Some("e.weight".into());
     base.add(tied).unwrap();
     let modules = [ModuleInfo::new("m", ModuleKind::Head, 40, 30)];
-    let tied = Plan::new(&plan.config, Use::Create, "", &modules, &base).unwrap_err().to_string();
+    let tied = LoraPlan::new(&plan.config, Purpose::Create, "", &modules, &base).unwrap_err().to_string();
     assert!(tied.contains("`init_lora_weights` cannot be used") && tied.contains("tied"), "{tied}");
 }
 
@@ -234,7 +236,7 @@ fn the_exported_plan_keeps_every_scale() {
         let text = exported.config.to_json();
         let config = LoraConfig::from_json(&text).unwrap();
         let modules = [ModuleInfo::new("m", ModuleKind::Linear, 40, 30)];
-        let again = Plan::new(&config, Use::Load, "", &modules, &Registry::new()).unwrap();
+        let again = LoraPlan::new(&config, Purpose::Load, "", &modules, &Registry::new()).unwrap();
         assert!((again.sites[0].scale - plan.sites[0].scale).abs() < 1e-15, "{rslora}");
         assert_eq!(again.sites[0].rank, 12);
         assert_eq!(text.contains("\"lora_alpha\": 20,"), !rslora, "{text}");

@@ -6,6 +6,8 @@ mod folder;
 mod init;
 mod matching;
 mod merge;
+#[cfg(feature = "burn")]
+mod module;
 mod weighted;
 
 use burnish_core::{Dtype, Parameter, Registry, Role};

@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_peft::{
-    LoraConfig, ModuleInfo, ModuleKind, PeftError, Plan, Targets, Use, match_modules, write_adapter,
+    LoraConfig, LoraPlan, ModuleInfo, ModuleKind, PeftError, Purpose, Targets, match_modules, write_adapter,
 };
-use burnish_store::{FolderWriter, HostTensor, WeightFolder};
+use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -50,7 +50,7 @@ impl Model {
 }
 
 /// Every key and shape that the plan puts on disk, without PEFT's prefix.
-fn on_disk(plan: &Plan) -> BTreeMap<String, Vec<usize>> {
+fn on_disk(plan: &LoraPlan) -> BTreeMap<String, Vec<usize>> {
     let dir = tempfile::tempdir().unwrap();
     let mut shapes: BTreeMap<String, Vec<usize>> =
         plan.parameters().into_iter().map(|p| (p.name, p.shape)).collect();
@@ -75,7 +75,7 @@ fn same_modules_ranks_and_scales_as_peft() {
         let mut object = case.config.clone();
         object.insert("peft_type".into(), "LORA".into());
         let config = LoraConfig::from_json(&Value::Object(object).to_string()).unwrap();
-        let planned = Plan::new(&config, Use::Load, &case.model, &modules, &base);
+        let planned = LoraPlan::new(&config, Purpose::Load, &case.model, &modules, &base);
         let (plan, sites) = match (planned, &case.sites) {
             (Err(_), None) => continue,
             // The one deliberate difference: PEFT's own file would reload with other ranks.
@@ -101,7 +101,7 @@ fn same_modules_ranks_and_scales_as_peft() {
 
         // What PEFT lets pass silently is refused when an adapter is made.
         let dead = plan.report.dead().count();
-        match Plan::new(&config, Use::Create, &case.model, &modules, &base) {
+        match LoraPlan::new(&config, Purpose::Create, &case.model, &modules, &base) {
             Ok(_) => assert_eq!(dead, 0, "{about}"),
             Err(PeftError::DeadPatterns(d)) => assert_eq!(d.len(), dead, "{about}"),
             Err(e) => panic!("{about}: {e}"),
@@ -116,9 +116,9 @@ fn config(json: &str) -> LoraConfig {
     LoraConfig::from_json(&Value::Object(object).to_string()).unwrap()
 }
 
-fn plan(json: &str) -> Result<Plan, PeftError> {
+fn plan(json: &str) -> Result<LoraPlan, PeftError> {
     let (modules, base) = llama();
-    Plan::new(&config(json), Use::Create, "llama", &modules, &base)
+    LoraPlan::new(&config(json), Purpose::Create, "llama", &modules, &base)
 }
 
 #[test]
@@ -160,7 +160,8 @@ fn dead_patterns_name_the_nearest() {
 #[test]
 fn other_refusals() {
     let (modules, base) = llama();
-    let unknown = Plan::new(&config("{}"), Use::Create, "phi3", &modules, &base).unwrap_err().to_string();
+    let unknown =
+        LoraPlan::new(&config("{}"), Purpose::Create, "phi3", &modules, &base).unwrap_err().to_string();
     assert!(unknown.contains("no default known for model_type `phi3`"), "{unknown}");
     let all_excluded = plan(r#"{"target_modules": ["q_proj"], "exclude_modules": ["q_proj"]}"#).unwrap_err();
     assert!(matches!(all_excluded, PeftError::NothingLeft { candidates: 2 }), "{all_excluded}");
@@ -207,7 +208,7 @@ fn all_linear_is_saved_as_the_names_it_stands_for() {
     assert_eq!(names.len(), 14);
     assert!(!names.iter().any(|n| n == "lm_head" || n == "model.embed_tokens"));
     let (modules, base) = llama();
-    let again = Plan::new(&plan.config, Use::Create, "llama", &modules, &base).unwrap();
+    let again = LoraPlan::new(&plan.config, Purpose::Create, "llama", &modules, &base).unwrap();
     assert_eq!(again.sites, plan.sites);
 }
 
@@ -235,7 +236,7 @@ proptest! {
             let mut config = LoraConfig::new(2, 2.0);
             config.target_modules = Some(target);
             config.exclude_modules = exclude;
-            match match_modules(&config, &modules, Use::Load) {
+            match match_modules(&config, &modules, Purpose::Load) {
                 Ok(report) => Ok(report.matched),
                 Err(PeftError::DeadPatterns(_) | PeftError::NothingLeft { .. }) => Ok(Vec::new()),
                 Err(other) => Err(TestCaseError::fail(other.to_string())),

@@ -1,16 +1,16 @@
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_peft::{
-    AdapterTensors, Factor, LoraConfig, LoraSite, ModuleInfo, ModuleKind, PeftError, Plan, Targets, Use,
-    merge_adapter, merge_site,
+    AdapterTensors, Factor, LoraConfig, LoraPlan, LoraSite, ModuleInfo, ModuleKind, PeftError, Purpose,
+    Targets, merge_adapter, merge_site,
 };
-use burnish_store::HostTensor;
+use burnish_weight_files::HostTensor;
 
 fn site(kind: ModuleKind, bias: bool) -> LoraSite {
     let mut config = LoraConfig::new(2, 6.0);
     config.target_modules = Some(Targets::List(vec!["m".into()]));
     config.lora_bias = bias;
     let modules = [ModuleInfo::new("m", kind, 5, 3)];
-    Plan::new(&config, Use::Create, "", &modules, &Default::default()).unwrap().sites[0].clone()
+    LoraPlan::new(&config, Purpose::Create, "", &modules, &Default::default()).unwrap().sites[0].clone()
 }
 
 fn tensor(shape: &[usize], seed: u64, dtype: Dtype) -> HostTensor {
@@ -81,7 +81,7 @@ fn merging_unties() {
     let shared = tensor(&[5, 3], 1, Dtype::F32);
     for (target, other) in [("embed_tokens", "lm_head.weight"), ("lm_head", "model.embed_tokens.weight")] {
         config.target_modules = Some(Targets::List(vec![target.into()]));
-        let plan = Plan::new(&config, Use::Create, "", &modules, &base).unwrap();
+        let plan = LoraPlan::new(&config, Purpose::Create, "", &modules, &base).unwrap();
         let mut adapter = AdapterTensors::default();
         for p in plan.parameters() {
             adapter.parameters.insert(p.name.clone(), tensor(&p.shape, 3, Dtype::F32));
@@ -132,9 +132,14 @@ fn magnitudes_are_the_norms_of_the_merged_weight() {
         let mut config = LoraConfig::new(2, 6.0);
         config.target_modules = Some(Targets::List(vec!["m".into()]));
         config.use_dora = true;
-        let plan =
-            Plan::new(&config, Use::Create, "", &[ModuleInfo::new("m", kind, 5, 3)], &Default::default())
-                .unwrap();
+        let plan = LoraPlan::new(
+            &config,
+            Purpose::Create,
+            "",
+            &[ModuleInfo::new("m", kind, 5, 3)],
+            &Default::default(),
+        )
+        .unwrap();
         let dora = &plan.sites[0];
         assert_eq!(plan.parameters().last().unwrap().name, "m.lora_magnitude_vector");
         let plain = site(kind, false);

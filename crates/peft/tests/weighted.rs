@@ -1,19 +1,19 @@
-//! Weighted sums of adapters. By the letters of the list of PEFT 0.21.2's failures: (k) rsLoRA applied twice, (l)
-//! factors added instead of changes.
+//! Weighted sums of adapters, with what PEFT 0.21.2 gets wrong: rsLoRA's scale applied twice, factors added instead of
+//! changes.
 
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Registry};
 use burnish_peft::{
-    AdapterFolder, AdapterTensors, Combination, Factor, LoraConfig, LoraSite, ModuleKind, PeftError, Plan,
-    Use, Weighted, combine, write_adapter,
+    AdapterFolder, AdapterTensors, Combination, Factor, LoraConfig, LoraPlan, LoraSite, ModuleKind,
+    PeftError, Purpose, Weighted, add_weighted_adapter, write_adapter,
 };
-use burnish_store::{FolderWriter, HostTensor};
+use burnish_weight_files::{FolderWriter, HostTensor};
 
 /// An adapter with random factors.
-fn adapter(config: &str, seed: u64) -> (Plan, AdapterTensors) {
+fn adapter(config: &str, seed: u64) -> (LoraPlan, AdapterTensors) {
     let (modules, base) = crate::llama();
     let config = LoraConfig::from_json(&format!(r#"{{"peft_type": "LORA", {config}}}"#)).unwrap();
-    let plan = Plan::new(&config, Use::Create, "llama", &modules, &base).unwrap();
+    let plan = LoraPlan::new(&config, Purpose::Create, "llama", &modules, &base).unwrap();
     let mut tensors = AdapterTensors::default();
     for p in plan.parameters() {
         let stream = Stream::new(seed, &p.name);
@@ -57,7 +57,7 @@ fn error(got: &[f64], want: &[f64]) -> f64 {
 const PARTS: [f64; 2] = [0.7, -1.3];
 
 /// The sum of the parts' changes to a module.
-fn wanted(parts: &[(Plan, AdapterTensors); 2], module: &str) -> Vec<f64> {
+fn wanted(parts: &[(LoraPlan, AdapterTensors); 2], module: &str) -> Vec<f64> {
     let of = |i: usize| parts[i].0.site(module).map(|s| delta(s, &parts[i].1, PARTS[i]));
     match (of(0), of(1)) {
         (Some(x), Some(y)) => sum(&x, &y),
@@ -65,13 +65,13 @@ fn wanted(parts: &[(Plan, AdapterTensors); 2], module: &str) -> Vec<f64> {
     }
 }
 
-fn combined(parts: &[(Plan, AdapterTensors); 2], how: Combination) -> (Plan, AdapterTensors) {
+fn combined(parts: &[(LoraPlan, AdapterTensors); 2], how: Combination) -> (LoraPlan, AdapterTensors) {
     let all = [0, 1].map(|i| Weighted { plan: &parts[i].0, tensors: &parts[i].1, weight: PARTS[i] });
-    combine(&all, how).unwrap()
+    add_weighted_adapter(&all, how).unwrap()
 }
 
 /// The configuration and the file, read by who knows nothing of how they came about.
-fn reloaded((plan, tensors): &(Plan, AdapterTensors)) -> (Plan, AdapterTensors) {
+fn reloaded((plan, tensors): &(LoraPlan, AdapterTensors)) -> (LoraPlan, AdapterTensors) {
     let out = tempfile::tempdir().unwrap();
     let mut writer = FolderWriter::in_place(out.path()).unwrap();
     let read = |n: &str| -> Result<Option<HostTensor>, PeftError> { Ok(tensors.parameters.get(n).cloned()) };
@@ -79,14 +79,14 @@ fn reloaded((plan, tensors): &(Plan, AdapterTensors)) -> (Plan, AdapterTensors) 
     writer.commit().unwrap();
     let folder = AdapterFolder::open(out.path()).unwrap();
     let (modules, base) = crate::llama();
-    let plan = Plan::new(&folder.config, Use::Load, "llama", &modules, &base).unwrap();
+    let plan = LoraPlan::new(&folder.config, Purpose::Load, "llama", &modules, &base).unwrap();
     let tensors = folder.load(&plan).unwrap();
     (plan, tensors)
 }
 
-/// (k) The scales of rsLoRA are in the sum, and are not applied to it again (it was `sqrt(r)` too large).
+/// The scales of rsLoRA are in the sum, and are not applied to it again (it was `sqrt(r)` too large).
 #[test]
-fn k_sums_of_rslora_adapters_have_their_scale_once() {
+fn sums_of_rslora_adapters_have_their_scale_once() {
     let plain = r#""r": 4, "lora_alpha": 6, "use_rslora": true, "target_modules": ["q_proj", "down_proj", "embed_tokens"]"#;
     let other = r#""r": 2, "lora_alpha": 5, "use_rslora": true, "target_modules": ["q_proj", "lm_head", "embed_tokens"]"#;
     let parts = [adapter(plain, 1), adapter(other, 2)];
@@ -112,9 +112,9 @@ fn k_sums_of_rslora_adapters_have_their_scale_once() {
     }
 }
 
-/// (k) One adapter with weight 1 is itself, of every kind that has sums (PEFT: not with rsLoRA or biases of B).
+/// One adapter with weight 1 is itself, of every kind that has sums (PEFT: not with rsLoRA or biases of B).
 #[test]
-fn k_one_adapter_of_weight_one_is_itself() {
+fn one_adapter_of_weight_one_is_itself() {
     for more in
         ["", r#", "use_rslora": true"#, r#", "lora_bias": true"#, r#", "alpha_pattern": {"q_proj": 9}"#]
     {
@@ -123,7 +123,8 @@ fn k_one_adapter_of_weight_one_is_itself() {
             1,
         );
         for how in [Combination::Cat, Combination::Linear, Combination::Svd { rank: 3 }] {
-            let made = combine(&[Weighted { plan: &plan, tensors: &tensors, weight: 1.0 }], how).unwrap();
+            let made = add_weighted_adapter(&[Weighted { plan: &plan, tensors: &tensors, weight: 1.0 }], how)
+                .unwrap();
             let (sum, values) = reloaded(&made);
             for (site, own) in sum.sites.iter().zip(&plan.sites) {
                 let error = error(&delta(site, &values, 1.0), &delta(own, &tensors, 1.0));
@@ -142,10 +143,10 @@ fn k_one_adapter_of_weight_one_is_itself() {
     }
 }
 
-/// (l) `linear` is the sum of the changes where that has the parts' rank, and the nearest to it otherwise (adding the
+/// `linear` is the sum of the changes where that has the parts' rank, and the nearest to it otherwise (adding the
 /// factors is off by 101 %).
 #[test]
-fn l_linear_sums_changes_not_factors() {
+fn linear_sums_changes_not_factors() {
     let config = r#""r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "down_proj"]"#;
     let mut parts = [adapter(config, 1), adapter(config, 2)];
     let made = combined(&parts, Combination::Linear);
@@ -244,7 +245,7 @@ fn what_has_no_sum_is_refused_by_name() {
     let refused = |more: &str| {
         let other = adapter(&format!(r#""target_modules": ["q_proj"], {more}"#), 2);
         let parts = [&plain, &other].map(|(plan, tensors)| Weighted { plan, tensors, weight: 1.0 });
-        combine(&parts, Combination::Cat).unwrap_err().to_string()
+        add_weighted_adapter(&parts, Combination::Cat).unwrap_err().to_string()
     };
     assert!(refused(r#""use_dora": true"#).starts_with("`use_dora` cannot be used in a weighted sum"));
     assert!(
@@ -256,7 +257,7 @@ fn what_has_no_sum_is_refused_by_name() {
         refused(r#""r": 4, "init_lora_weights": "olora""#).starts_with("`init_lora_weights` cannot be used")
     );
     let part = |weight| Weighted { plan: &plain.0, tensors: &plain.1, weight };
-    let said = |parts: &[Weighted<'_>], how| combine(parts, how).unwrap_err().to_string();
+    let said = |parts: &[Weighted<'_>], how| add_weighted_adapter(parts, how).unwrap_err().to_string();
     assert_eq!(said(&[], Combination::Cat), "`adapters` is none; expected at least one");
     assert_eq!(said(&[part(f64::NAN)], Combination::Cat), "`weight` is NaN; expected a finite number");
     assert_eq!(said(&[part(1.0)], Combination::Svd { rank: 0 }), "`rank` is 0; expected at least 1");
@@ -265,7 +266,7 @@ fn what_has_no_sum_is_refused_by_name() {
     config.target_modules = Some(burnish_peft::Targets::List(vec!["q_proj".into()]));
     let name = "model.layers.0.self_attn.q_proj";
     let modules = [burnish_peft::ModuleInfo::new(name, ModuleKind::Linear, 9, 8)];
-    let plan = Plan::new(&config, Use::Create, "", &modules, &Registry::new()).unwrap();
+    let plan = LoraPlan::new(&config, Purpose::Create, "", &modules, &Registry::new()).unwrap();
     let other = Weighted { plan: &plan, tensors: &plain.1, weight: 1.0 };
     assert_eq!(
         said(&[part(1.0), other], Combination::Cat),

@@ -1,4 +1,4 @@
-//! What can go wrong when a report is written.
+//! Errors of writing reports.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What a run leaves behind for people, and what it says while it goes.
+//! Reports of a run: metrics, TensorBoard events, a chart, a model card, progress.
 //!
 //! * [`Record`] and [`MetricsLog`]: `metrics.jsonl`, one line per logging step; the source of everything else.
 //! * [`EventFile`]: the same numbers for TensorBoard.

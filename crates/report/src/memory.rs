@@ -1,4 +1,4 @@
-//! The largest amount of memory this process has held.
+//! Peak resident memory of this process.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! What is said while a run goes: a bar on a terminal, one line per logging step elsewhere.
+//! `Progress`: a bar on a terminal, one line per logging step elsewhere.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};

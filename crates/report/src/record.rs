@@ -1,4 +1,4 @@
-//! The numbers of one logging step.
+//! The metrics of one logging step: a line of `metrics.jsonl`.
 
 use serde_json::{Map, Number, Value};
 

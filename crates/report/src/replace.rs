@@ -1,4 +1,4 @@
-//! Writing a file so that it is either the old one or the new one, never half of one.
+//! Atomic replacement of a file: written beside it, then renamed over it.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! Rewards for the right answer.
+//! Rewards for the right final answer: `accuracy_reward`, `reasoning_accuracy_reward`, `final_answer_reward`,
+//! `get_cosine_scaled_reward`.
 
 use serde_json::Value;
 

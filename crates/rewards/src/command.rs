@@ -1,4 +1,4 @@
-//! Rewards from another program.
+//! A reward function in another program, spoken to by JSON lines.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! What can go wrong while rewards are given.
+//! Errors of reward functions.
 
 use std::error::Error;
 use std::io;

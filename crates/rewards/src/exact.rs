@@ -1,4 +1,4 @@
-//! Rewards for saying exactly what is right.
+//! A reward for the reference answer word for word: `exact_match_reward`.
 
 use serde_json::Value;
 

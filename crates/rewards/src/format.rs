@@ -1,4 +1,4 @@
-//! Rewards for the form of a completion.
+//! A reward for the format of a completion: `think_format_reward`.
 
 use crate::{RewardError, RewardFunction, Sample};
 

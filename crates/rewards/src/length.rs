@@ -1,4 +1,4 @@
-//! Rewards for the number of tokens.
+//! Rewards for length in tokens: `get_soft_overlong_punishment`, `length_reward`.
 
 use crate::{RewardError, RewardFunction, Sample};
 

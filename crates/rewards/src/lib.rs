@@ -35,7 +35,7 @@ pub use command::CommandReward;
 pub use error::RewardError;
 pub use exact::ExactMatch;
 pub use format::ThinkFormat;
-pub use function::RewardFunction;
+pub use function::{RewardFunction, reward_fn};
 pub use length::{Length, SoftOverlongPunishment};
 pub use repetition::RepetitionPenalty;
 pub use sample::Sample;

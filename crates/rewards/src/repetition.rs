@@ -1,4 +1,4 @@
-//! A penalty for saying the same again.
+//! A penalty for repeated n-grams: `get_repetition_penalty_reward`.
 
 use std::collections::HashSet;
 

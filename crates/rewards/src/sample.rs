@@ -1,4 +1,4 @@
-//! A completion as reward functions see it.
+//! The input of a reward function: a prompt, a completion, and the columns of its row.
 
 use serde_json::{Map, Value, json};
 

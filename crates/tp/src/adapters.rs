@@ -1,17 +1,21 @@
-//! Which addends of an adapter on a divided layer are summed.
+//! `AdapterReduce`: the place where partial sums of an adapter on a tensor-parallel layer are reduced.
 
 use std::fmt;
 
-/// How the sums of adapters are chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum AdapterReduce {
-    /// By the elements that a step moves.
-    #[default]
-    Auto,
-    /// [`AdapterSum::Fused`] everywhere.
-    Fused,
-    /// [`AdapterSum::RankR`] everywhere.
-    RankR,
+use burnish_core::{UnknownWord, choices};
+
+choices! {
+    /// How the sums of adapters are chosen.
+    #[derive(Default)]
+    pub enum AdapterReduce: "tp_adapter_reduce", UnknownWord {
+        /// By the elements that a step moves.
+        #[default]
+        Auto = "auto",
+        /// [`AdapterSum::Fused`] everywhere.
+        Fused = "fused",
+        /// [`AdapterSum::RankR`] everywhere.
+        RankR = "rank_r",
+    }
 }
 
 /// What ranks sum of an adapter on a divided layer, beside the layer's own sum.

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
+use burnish_core::Split;
 use burnish_ops::{AnyTensor, Elements, OpsError, apply};
-use burnish_transit::{bucket, tensors};
+use burnish_tensor_comm::{bucket, tensors};
 
 use crate::Tp;
 use crate::handle::{expect_f32, expect_shape, zeros};
-use crate::select::{lines, matrix, select, shaped};
-use crate::split::Split;
+use crate::index_select::{lines, matrix, select, shaped};
 
 impl Tp {
     /// Every rank's columns, put together: the output of a column-parallel layer, whole. In backward each rank's columns
@@ -187,6 +187,8 @@ fn with_columns(shape: &[usize], columns: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::single_range_in_vec_init, reason = "tests")]
+
     use burn::tensor::Device;
 
     use super::*;
@@ -196,7 +198,7 @@ mod tests {
     fn columns_by_number_are_columns_by_slice() {
         let device = Device::flex();
         // the second rank has columns of the first, and the third has two pieces
-        let split = Split::of(7, vec![vec![0..3], vec![1..4], vec![4..5, 6..7], vec![5..6]]);
+        let split = Split::of(7, [vec![0..3], vec![1..4], vec![4..5, 6..7], vec![5..6]]);
         let tensor = |columns: usize| {
             let values = (0..3 * columns).map(|i| i as f32 + 1.0).collect();
             AnyTensor::from_elements(values, &[3, columns], &device)

@@ -1,11 +1,12 @@
-//! What can be wrong with a plan, a split and what runs by them.
+//! Errors of tensor parallelism.
 
 use std::ops::Range;
 
+use burn::tensor::DType;
 use burnish_comm::CommError;
-use burnish_core::Dtype;
+use burnish_core::{Dtype, LayoutError};
 
-use crate::{Part, Style};
+use crate::{LinearPart, Style};
 
 /// What goes wrong in tensor parallelism.
 ///
@@ -17,6 +18,9 @@ pub enum TpError {
     /// Ranks did not do the same, or one of them is gone.
     #[error(transparent)]
     Comm(#[from] CommError),
+    /// A layout that cannot be built.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
     /// A style that nobody knows.
     #[error("tensor-parallel plan: `{pattern}` has style `{style}`, expected one of {known}")]
     UnknownStyle {
@@ -76,7 +80,7 @@ pub enum TpError {
         /// The style.
         style: Style,
         /// Which tensor of the layer.
-        part: Part,
+        part: LinearPart,
         /// The global shape.
         shape: Vec<usize>,
         /// The sharded dimension.
@@ -92,7 +96,7 @@ pub enum TpError {
         /// The style.
         style: Style,
         /// Which tensor of the layer.
-        part: Part,
+        part: LinearPart,
         /// The global shape.
         shape: Vec<usize>,
         /// The dimension that the style shards.
@@ -129,6 +133,54 @@ pub enum TpError {
         got: Option<Dtype>,
         /// The dtypes that are accepted.
         expected: &'static str,
+    },
+    /// A plan that names something else than this crate's linear layer.
+    #[error(
+        "`{parameter}` is to be `{style}`, but it is not of a `burnish_tp::Linear`; make the layer one (`linear.into()`), or leave it out of the plan"
+    )]
+    NotLinear {
+        /// The parameter's path.
+        parameter: String,
+        /// What the plan says of it.
+        style: Style,
+    },
+    /// A style that a linear layer does not have.
+    #[error(
+        "linear layer `{layer}`: got style `{style}`, expected colwise, colwise_gather_output, rowwise, rowwise_split_input or replicated"
+    )]
+    LinearStyle {
+        /// The layer's path.
+        layer: String,
+        /// The style.
+        style: Style,
+    },
+    /// A layer that is divided twice.
+    #[error("linear layer `{layer}` is divided already; divide the whole module once, or `gather` it first")]
+    Divided {
+        /// The layer's path.
+        layer: String,
+    },
+    /// A layer with fewer features than ranks.
+    #[error(
+        "linear layer `{layer}`: {features} features cannot be divided over {ranks} ranks; leave it replicated"
+    )]
+    Narrow {
+        /// The layer's path.
+        layer: String,
+        /// Features of the divided dimension.
+        features: usize,
+        /// Ranks.
+        ranks: usize,
+    },
+    /// A module's parameter of an element type that does not travel.
+    #[error(
+        "parameter `{parameter}` is {got:?}, expected F32, BF16 or F16; cast it before the module is divided"
+    )]
+    ParameterDtype {
+        /// The parameter's path.
+        parameter: String,
+        /// What it is.
+        got: DType,
     },
     /// Ranks that share elements hold different rows of them.
     #[error(

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::Device;
-use burnish_comm::{Bucket, CommError, Group, Parts, Reduction};
+use burnish_comm::{Bucket, CommError, Gathered, Group, Reduction};
 use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, OpsError};
-use burnish_transit::{bucket, tensor};
+use burnish_tensor_comm::{bucket, tensor};
 
 use crate::TpError;
 
@@ -18,6 +18,58 @@ use crate::TpError;
 /// from then on without communicating, and [`check`](Self::check) returns it. One rank alone communicates nothing.
 ///
 /// `what`, a layer's name, appears in errors.
+///
+/// The operations one by one: an MLP on two ranks, with an adapter on its second layer, whose partial gradient is summed.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burnish_comm::local;
+/// use burnish_ops::{AnyTensor, Linear, LinearInput, LowRank, linears};
+/// use burnish_tp::{LinearPart, PartialGrad, Split, Style, Tp, TpLayout};
+///
+/// fn ramp(n: usize) -> Vec<f32> {
+///     (0..n).map(|i| (i % 7) as f32 * 0.1 - 0.3).collect()
+/// }
+///
+/// // 4 features, 5 in between
+/// let gradients = |ranks: usize| {
+///     local::run(ranks, |world| {
+///         let tp = Tp::new(&world.group());
+///         let inner = Split::balanced(5, tp.size())?;
+///         let device = Device::flex();
+///         // a rank makes its part of each tensor
+///         let part = |style, part, shape: &[usize]| {
+///             let layout = TpLayout::of(style, part, shape, &inner)?;
+///             let own = layout.layout().shard(&ramp(shape.iter().product()), tp.rank());
+///             let own = AnyTensor::from_elements(own, &layout.layout().local_shape(tp.rank()), &device).leaf();
+///             Ok::<_, burnish_tp::TpError>((own, layout))
+///         };
+///         let (up, _) = part(Style::Colwise, LinearPart::Weight, &[5, 4])?;
+///         let (down, _) = part(Style::Rowwise, LinearPart::Weight, &[4, 5])?;
+///         let (a, _) = part(Style::Rowwise, LinearPart::LoraA, &[2, 5])?;
+///         let (b, b_layout) = part(Style::Rowwise, LinearPart::LoraB, &[4, 2])?;
+///         let x = AnyTensor::from_elements(ramp(12), &[3, 4], &device).leaf();
+///
+///         let h = linears(&LinearInput::Plain(tp.copy_to_tp(&x, "up")?), &[Linear::new(up)], None)?;
+///         let low_rank = Some(LowRank { a, b: b.clone(), b_bias: None, scale: 2.0, dropout: None, magnitude: None });
+///         let y = linears(&LinearInput::Plain(h), &[Linear { weight: down, bias: None, low_rank }], None)?;
+///         let y = tp.reduce_from_tp_add(&y, &x, "down")?;
+///
+///         let mut gradients = y.rank::<2>()?.powi_scalar(2).sum().backward();
+///         let gradient = b.take_gradient(&mut gradients).expect("`b` is a leaf");
+///         let mut sum = [PartialGrad { name: "down.lora_B", layout: &b_layout, rows: 0..4, gradient }];
+///         tp.sum_partial(&mut sum)?;
+///         tp.check()?;
+///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(sum[0].gradient.to_f32())
+///     })
+/// };
+/// let one = gradients(1).remove(0).unwrap().unwrap();
+/// for two in gradients(2) {
+///     for (one, two) in one.iter().zip(two.unwrap().unwrap()) {
+///         assert!((one - two).abs() < 1e-6);
+///     }
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Tp {
     inner: Arc<Inner>,
@@ -69,7 +121,7 @@ impl Tp {
     /// The first error of anything that ran on this handle.
     ///
     /// # Errors
-    /// That.
+    /// That error.
     pub fn check(&self) -> Result<(), TpError> {
         match &*self.failure() {
             Some(error) => Err(error.clone()),
@@ -87,12 +139,12 @@ impl Tp {
 
     /// Every rank's values, `counts[r]` from rank r; `None` after an error.
     #[must_use]
-    pub fn all_gather(&self, values: Vec<f32>, counts: &[usize], what: &str) -> Option<Parts<f32>> {
+    pub fn all_gather(&self, values: Vec<f32>, counts: &[usize], what: &str) -> Option<Gathered<f32>> {
         self.gathered(Bucket::new(values), counts, what)
     }
 
     /// Sums of a few scalars over the ranks, in rank order, as of the squares that each rank counts
-    /// ([`Addend::squares`](crate::Addend::squares)).
+    /// ([`PartialGrad::squares`](crate::PartialGrad::squares)).
     ///
     /// # Errors
     /// If a rank fails; the first error of this handle.
@@ -119,7 +171,12 @@ impl Tp {
         self.kept(self.group().all_reduce(bucket, reduction, what).wait()).ok()
     }
 
-    pub(crate) fn gathered(&self, bucket: Bucket<f32>, counts: &[usize], what: &str) -> Option<Parts<f32>> {
+    pub(crate) fn gathered(
+        &self,
+        bucket: Bucket<f32>,
+        counts: &[usize],
+        what: &str,
+    ) -> Option<Gathered<f32>> {
         if self.check().is_err() {
             return None;
         }

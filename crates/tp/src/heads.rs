@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use crate::split::balanced;
-use crate::{Split, TpError};
+use burnish_core::Split;
+
+use crate::TpError;
 
 /// The heads of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,14 +61,14 @@ impl HeadSplit {
         let mut ranks = Vec::with_capacity(tp);
         if tp <= kv_heads {
             for rank in 0..tp {
-                let kv = balanced(kv_heads, tp, rank);
+                let kv = Split::balanced_range(kv_heads, tp, rank);
                 ranks.push(RankHeads { q: kv.start * each..kv.end * each, kv, primary: true });
             }
         } else {
             for kv in 0..kv_heads {
-                let sharing = balanced(tp, kv_heads, kv).len();
+                let sharing = Split::balanced_range(tp, kv_heads, kv).len();
                 for member in 0..sharing {
-                    let q = balanced(each, sharing, member);
+                    let q = Split::balanced_range(each, sharing, member);
                     let q = kv * each + q.start..kv * each + q.end;
                     ranks.push(RankHeads { q, kv: kv..kv + 1, primary: member == 0 });
                 }
@@ -97,14 +98,14 @@ impl HeadSplit {
     /// The rows of a query projection, the columns of an output projection.
     #[must_use]
     pub fn q(&self, head_dim: usize) -> Split {
-        let own = |rank: &RankHeads| vec![rank.q.clone()];
-        Split::of(self.heads, self.ranks.iter().map(own).collect()).scaled(head_dim)
+        let own = |rank: &RankHeads| [rank.q.clone()];
+        Split::of(self.heads, self.ranks.iter().map(own)).scaled(head_dim)
     }
 
     /// The rows of a key or value projection.
     #[must_use]
     pub fn kv(&self, head_dim: usize) -> Split {
-        let own = |rank: &RankHeads| vec![rank.kv.clone()];
-        Split::of(self.kv_heads, self.ranks.iter().map(own).collect()).scaled(head_dim)
+        let own = |rank: &RankHeads| [rank.kv.clone()];
+        Split::of(self.kv_heads, self.ranks.iter().map(own)).scaled(head_dim)
     }
 }

@@ -1,14 +1,42 @@
 //! Tensor parallelism: the ranks of one mesh axis share each layer, on the same rows of data.
 //!
+//! [`Linear`] stands in a module where `burn::nn::Linear` stood, and [`parallelize()`] divides the layers that a [`TpPlan`]
+//! names. The module's own forward is then that of all ranks together, and every gradient is complete:
+//!
+//! ```
+//! use burn::module::Module;
+//! use burn::nn::LinearConfig;
+//! use burn::tensor::{Device, Tensor};
+//! use burnish_tp::{Linear, Style, Tp, TpPlan, comm::local, gather, parallelize};
+//!
+//! #[derive(Module, Debug)]
+//! struct Mlp { up: Linear, down: Linear }
+//!
+//! let plan = TpPlan::new().with("up", Style::Colwise).with("down", Style::Rowwise);
+//! local::run(2, |world| {
+//!     let (tp, device) = (Tp::new(&world.group()), Device::flex().autodiff());
+//!     let linear = |inputs, outputs| LinearConfig::new(inputs, outputs).init(&device).into();
+//!     let mlp = parallelize(Mlp { up: linear(4, 6), down: linear(6, 4) }, &plan, &tp)?;
+//!     assert_eq!(mlp.up.weight.dims(), [4, 3]); // this rank's columns
+//!     let forward = |mlp: &Mlp| mlp.down.forward(mlp.up.forward(Tensor::<2>::ones([3, 4], &device)).tanh());
+//!     let together = forward(&mlp);
+//!     let alone = forward(&gather(mlp, &tp)?);
+//!     assert!((together - alone).abs().max().into_scalar::<f32>() < 1e-5);
+//!     tp.check()
+//! }).into_iter().for_each(|rank| rank.unwrap().unwrap());
+//! ```
+//!
+//! Below that, for a framework of one's own:
+//!
 //! * [`TpPlan`] and [`Style`]: which layers are divided how, as data, in Transformers' spelling.
-//! * [`Split`] and [`HeadSplit`]: one dimension over the ranks, uneven, packed or shared by some; pure arithmetic.
-//! * [`Placement`]: where a tensor of a divided layer lies (weight, bias, adapter factors, magnitude), from global shapes,
-//!   and what a rank's [`Gradient`] of it is.
-//! * [`Tp`]: a rank's handle. [`f`](Tp::f) before and [`g`](Tp::g) after divided layers are operations under autodiff,
+//! * [`HeadSplit`]: attention heads over the ranks; with [`Split`] the one dimension that a layer divides.
+//! * [`TpLayout`]: the [`Layout`] of a tensor of a divided layer (weight, bias, adapter factors, magnitude), from its style
+//!   and its global shape, and what a rank's [`Gradient`] of it is.
+//! * [`Tp`]: a rank's handle. [`copy_to_tp`](Tp::copy_to_tp) before and [`reduce_from_tp`](Tp::reduce_from_tp) after divided layers are operations under autodiff,
 //!   also inside a segment that is run again; so are [`gather_columns`](Tp::gather_columns),
 //!   [`scatter_columns`](Tp::scatter_columns) and the vocabulary-parallel [`embedding`](Tp::embedding).
 //! * [`Tp::sum_partial`]: gradients that are addends, summed once per step.
-//! * [`Forecast`]: what all that will move, to the element.
+//! * [`TrafficEstimate`]: what all that will move, to the element.
 //! * [`Tp::columns_to_rows`] and back: files hold rows of the whole matrix, whatever the ranks were.
 //!
 //! A row-parallel layer runs on a rank's columns together with its adapter, and one sum serves both:
@@ -16,82 +44,38 @@
 //! replicated in front of a column-parallel layer (`A`, a norm), are therefore addends: [`Gradient::Partial`]. Where a step
 //! has few tokens [`AdapterReduce`] sums the adapter's activations of rank r instead.
 //!
-//! An MLP on two ranks, with an adapter on its second layer:
-//!
-//! ```
-//! use burn::tensor::{Device, Tensor};
-//! use burnish_comm::local;
-//! use burnish_ops::{AnyTensor, Linear, LinearInput, LowRank, linears};
-//! use burnish_tp::{Addend, Part, Placement, Split, Style, Tp};
-//!
-//! fn ramp(n: usize) -> Vec<f32> {
-//!     (0..n).map(|i| (i % 7) as f32 * 0.1 - 0.3).collect()
-//! }
-//!
-//! // 4 features, 5 in between
-//! let gradients = |ranks: usize| {
-//!     local::run(ranks, |world| {
-//!         let tp = Tp::new(&world.group());
-//!         let inner = Split::balanced(5, tp.size())?;
-//!         let device = Device::flex();
-//!         // a rank makes its part of each tensor
-//!         let part = |style, part, shape: &[usize]| {
-//!             let placement = Placement::of(style, part, shape, &inner)?;
-//!             let own = placement.shard(&ramp(shape.iter().product()), tp.rank());
-//!             let own = AnyTensor::from_elements(own, &placement.local_shape(tp.rank()), &device).leaf();
-//!             Ok::<_, burnish_tp::TpError>((own, placement))
-//!         };
-//!         let (up, _) = part(Style::Colwise, Part::Weight, &[5, 4])?;
-//!         let (down, _) = part(Style::Rowwise, Part::Weight, &[4, 5])?;
-//!         let (a, _) = part(Style::Rowwise, Part::LoraA, &[2, 5])?;
-//!         let (b, b_placement) = part(Style::Rowwise, Part::LoraB, &[4, 2])?;
-//!         let x = AnyTensor::from_elements(ramp(12), &[3, 4], &device).leaf();
-//!
-//!         let h = linears(&LinearInput::Plain(tp.f(&x, "up")?), &[Linear::new(up)], None)?;
-//!         let low_rank = Some(LowRank { a, b: b.clone(), b_bias: None, scale: 2.0, dropout: None, magnitude: None });
-//!         let y = linears(&LinearInput::Plain(h), &[Linear { weight: down, bias: None, low_rank }], None)?;
-//!         let y = tp.g_add(&y, &x, "down")?;
-//!
-//!         let mut gradients = y.rank::<2>()?.powi_scalar(2).sum().backward();
-//!         let gradient = b.take_gradient(&mut gradients).expect("`b` is a leaf");
-//!         let mut sum = [Addend { name: "down.lora_B", placement: &b_placement, rows: 0..4, gradient }];
-//!         tp.sum_partial(&mut sum)?;
-//!         tp.check()?;
-//!         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(sum[0].gradient.to_f32())
-//!     })
-//! };
-//! let one = gradients(1).remove(0).unwrap().unwrap();
-//! for two in gradients(2) {
-//!     for (one, two) in one.iter().zip(two.unwrap().unwrap()) {
-//!         assert!((one - two).abs() < 1e-6);
-//!     }
-//! }
-//! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod adapters;
 mod columns;
-mod conjugates;
 mod error;
-mod forecast;
 mod handle;
 mod heads;
+mod index_select;
+mod layout;
+mod linear;
+mod mappings;
+mod parallelize;
 mod partial;
-mod placement;
 mod plan;
 mod reshard;
-mod select;
-mod split;
 mod style;
+mod traffic_estimate;
 mod vocabulary;
 
+pub use burnish_core::layout::{Layout, LayoutError, Split};
+
 pub use adapters::{AdapterReduce, AdapterSum, AdapterSums};
+pub use burnish_comm as comm;
+pub use burnish_core::LinearPart;
 pub use error::TpError;
-pub use forecast::Forecast;
 pub use handle::Tp;
 pub use heads::{HeadSplit, RankHeads};
-pub use partial::{Addend, PARTIAL_BUCKET};
-pub use placement::{Gradient, Part, Placement};
+pub use layout::{Gradient, TpLayout};
+pub use linear::Linear;
+pub use parallelize::{gather, parallelize};
+pub use partial::{PARTIAL_BUCKET, PartialGrad};
 pub use plan::TpPlan;
-pub use split::Split;
 pub use style::Style;
+pub use traffic_estimate::TrafficEstimate;
 pub use vocabulary::LocalIds;

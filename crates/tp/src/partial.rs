@@ -3,23 +3,23 @@
 use std::ops::Range;
 
 use burnish_comm::{Bucket, Reduction};
-use burnish_core::Dtype;
+use burnish_core::{Dtype, Split};
 use burnish_ops::{AnyTensor, Elements, on_host};
-use burnish_transit::{bucket, joined, tensor};
+use burnish_tensor_comm::{bucket, joined, tensor};
 
-use crate::select::{lines, matrix, select, shaped};
-use crate::{Gradient, Placement, Split, Tp, TpError};
+use crate::index_select::{lines, matrix, select, shaped};
+use crate::{Gradient, Tp, TpError, TpLayout};
 
 /// Elements of one all-reduce of [`Tp::sum_partial`], unless a gradient is larger by itself: 32 MiB.
 pub const PARTIAL_BUCKET: usize = 8 << 20;
 
 /// A gradient at the end of a step, summed over micro-batches and data-parallel ranks.
 #[derive(Clone, Debug)]
-pub struct Addend<'a> {
+pub struct PartialGrad<'a> {
     /// The parameter's name, for errors.
     pub name: &'a str,
-    /// Where the parameter lies.
-    pub placement: &'a Placement,
+    /// How the parameter lies.
+    pub layout: &'a TpLayout,
     /// Which rows (dimension 0) of what this rank holds the gradient has: all on every tensor-parallel rank, or this
     /// data-parallel rank's, then the same rows on every one (unless the gradient is [`Gradient::Own`]).
     pub rows: Range<usize>,
@@ -27,20 +27,20 @@ pub struct Addend<'a> {
     pub gradient: AnyTensor,
 }
 
-impl Addend<'_> {
+impl PartialGrad<'_> {
     /// The sum of squares of the elements that `rank` counts for the global norm, once summed: over all ranks every
     /// element of the parameter is counted once.
     #[must_use]
     pub fn squares(&self, rank: usize) -> f64 {
-        let counted = self.placement.counted(rank);
+        let layout = self.layout.layout();
+        let counted = layout.counted(rank);
         if counted.is_empty() {
             return 0.0;
         }
         let Some(values) = self.gradient.elements::<f32>() else { return 0.0 };
         let square = |values: &[f32]| values.iter().map(|&v| f64::from(v) * f64::from(v)).sum::<f64>();
-        let local = self.placement.local_shape(rank);
-        let row: usize = local.iter().skip(1).product();
-        if self.placement.dim().unwrap_or(0) > 0 {
+        let row: usize = layout.local_shape(rank).iter().skip(1).product();
+        if layout.dim().unwrap_or(0) > 0 {
             // other dimensions are divided without overlap
             return square(&values);
         }
@@ -49,7 +49,7 @@ impl Addend<'_> {
             let range = if start < end { start - self.rows.start..end - self.rows.start } else { 0..0 };
             square(&values[range.start * row..range.end * row])
         };
-        counted.iter().map(within).sum()
+        counted.ranges(0).iter().map(within).sum()
     }
 }
 
@@ -64,15 +64,15 @@ impl Tp {
     /// # Errors
     /// Gradients of another shape or dtype, rows that are not the same on all ranks, a rank that fails; the first error of
     /// this handle.
-    pub fn sum_partial(&self, addends: &mut [Addend<'_>]) -> Result<(), TpError> {
+    pub fn sum_partial(&self, addends: &mut [PartialGrad<'_>]) -> Result<(), TpError> {
         self.sum_partial_in(addends, PARTIAL_BUCKET)
     }
 
     /// [`sum_partial`](Self::sum_partial) in buckets of at most `cap` elements.
     ///
     /// # Errors
-    /// As there.
-    pub fn sum_partial_in(&self, addends: &mut [Addend<'_>], cap: usize) -> Result<(), TpError> {
+    /// Those of [`sum_partial`](Self::sum_partial).
+    pub fn sum_partial_in(&self, addends: &mut [PartialGrad<'_>], cap: usize) -> Result<(), TpError> {
         self.check()?;
         if self.size() == 1 {
             return Ok(());
@@ -89,13 +89,13 @@ impl Tp {
 
     fn sum_bucket(
         &self,
-        addends: &mut [Addend<'_>],
+        addends: &mut [PartialGrad<'_>],
         elements: usize,
-        pieces: &[(usize, Wired)],
+        pieces: &[(usize, WireLayout)],
     ) -> Result<(), TpError> {
-        let named = |piece: &(usize, Wired)| {
+        let named = |piece: &(usize, WireLayout)| {
             let addend = &addends[piece.0];
-            let all = addend.placement.local_shape(self.rank()).first().copied().unwrap_or(1);
+            let all = addend.layout.layout().local_shape(self.rank()).first().copied().unwrap_or(1);
             if addend.rows == (0..all) {
                 return addend.name.to_owned();
             }
@@ -109,7 +109,7 @@ impl Tp {
         let group = self.group();
         let sum = |bucket| self.kept(group.all_reduce(bucket, Reduction::Sum, &what).wait());
         // one gradient that travels as it is needs no copy
-        if let [(index, Wired { local: None, .. })] = pieces {
+        if let [(index, WireLayout { local: None, .. })] = pieces {
             let gradient = &mut addends[*index].gradient;
             let (shape, device) = (gradient.shape(), gradient.device());
             *gradient = tensor(sum(posted(gradient))?, &shape, &device);
@@ -148,13 +148,13 @@ impl Tp {
     }
 
     /// What of a gradient travels.
-    fn wired(&self, addend: &Addend<'_>) -> Result<Option<Wired>, TpError> {
-        let (placement, rank) = (addend.placement, self.rank());
+    fn wired(&self, addend: &PartialGrad<'_>) -> Result<Option<WireLayout>, TpError> {
+        let (layout, rank) = (addend.layout.layout(), self.rank());
         let what = || addend.name.to_owned();
-        if placement.ranks() != self.size() {
-            return Err(TpError::Ranks { what: what(), placed: placement.ranks(), group: self.size() });
+        if layout.ranks() != self.size() {
+            return Err(TpError::Ranks { what: what(), placed: layout.ranks(), group: self.size() });
         }
-        let mut expected = placement.local_shape(rank);
+        let mut expected = layout.local_shape(rank);
         if let Some(rows) = expected.first_mut() {
             *rows = addend.rows.len();
         }
@@ -165,7 +165,7 @@ impl Tp {
             let got = addend.gradient.dtype();
             return Err(TpError::Dtype { what: what(), got, expected: "float32" });
         }
-        Wired::of(placement, &addend.rows, rank).map_err(|row| TpError::Rows {
+        WireLayout::of(addend.layout, &addend.rows, rank).map_err(|row| TpError::Rows {
             what: what(),
             rows: addend.rows.clone(),
             row,
@@ -174,8 +174,11 @@ impl Tp {
 }
 
 /// The gradients of each all-reduce, with its elements: as many as fit into `cap`, or one.
-pub(crate) fn buckets(pieces: Vec<(usize, Wired)>, cap: usize) -> Vec<(usize, Vec<(usize, Wired)>)> {
-    let mut buckets: Vec<(usize, Vec<(usize, Wired)>)> = Vec::new();
+pub(crate) fn buckets(
+    pieces: Vec<(usize, WireLayout)>,
+    cap: usize,
+) -> Vec<(usize, Vec<(usize, WireLayout)>)> {
+    let mut buckets: Vec<(usize, Vec<(usize, WireLayout)>)> = Vec::new();
     for (index, wired) in pieces {
         let elements = wired.elements();
         match buckets.last_mut() {
@@ -225,23 +228,23 @@ fn shared_rows(
 }
 
 /// What of a gradient travels: rows of `row` elements each.
-pub(crate) struct Wired {
+pub(crate) struct WireLayout {
     row: usize,
     rows: usize,
     /// Which of them are which of this rank's; `None` where all are, in order.
     local: Option<Vec<(usize, usize)>>,
 }
 
-impl Wired {
+impl WireLayout {
     /// Of the gradient of some rows of what `rank` holds; nothing of one that is no addend.
     ///
     /// # Errors
     /// A row that only some of its ranks would give.
-    pub(crate) fn of(placement: &Placement, rows: &Range<usize>, rank: usize) -> Result<Option<Self>, usize> {
-        let row: usize = placement.local_shape(rank).iter().skip(1).product();
-        match (placement.gradient(), placement.split()) {
+    pub(crate) fn of(layout: &TpLayout, rows: &Range<usize>, rank: usize) -> Result<Option<Self>, usize> {
+        let row: usize = layout.layout().local_shape(rank).iter().skip(1).product();
+        match (layout.gradient(), layout.layout().split()) {
             (Gradient::Partial, _) => Ok(Some(Self { row, rows: rows.len(), local: None })),
-            (Gradient::Shared, Some(split)) if placement.dim() == Some(0) => {
+            (Gradient::Shared, Some((0, split))) => {
                 let (global, local) = shared_rows(split, rows, rank)?;
                 Ok(Some(Self { row, rows: global, local: Some(local) }))
             }
@@ -317,8 +320,8 @@ mod tests {
             AnyTensor::from_elements(values, shape, &device)
         };
         let gradient = tensor(1, &[3, 2]);
-        let shared = Wired { row: 2, rows: 4, local: Some(vec![(1, 0), (3, 2)]) };
-        let whole = Wired { row: 2, rows: 3, local: None };
+        let shared = WireLayout { row: 2, rows: 4, local: Some(vec![(1, 0), (3, 2)]) };
+        let whole = WireLayout { row: 2, rows: 3, local: None };
         for wired in [shared, whole] {
             let mut wire = Vec::new();
             wired.pack(&values(&gradient), &mut wire);

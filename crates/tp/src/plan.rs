@@ -1,4 +1,4 @@
-//! Which layers are divided how.
+//! `TpPlan`: styles by module pattern.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::IntoIter;

@@ -4,11 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_comm::{Bucket, Wire};
-use burnish_core::Dtype;
+use burnish_core::{Dtype, Split};
 use burnish_ops::{AnyTensor, Elements, Scalar};
 
-use crate::split::balanced;
-use crate::{Split, Tp, TpError};
+use crate::{Tp, TpError};
 
 /// A type that files hold.
 trait Number: Scalar + Wire + Default {}
@@ -91,7 +90,7 @@ impl Tp {
     /// The rows of `rows` that this rank has when they are dealt out evenly.
     #[must_use]
     pub fn own_rows(&self, rows: &Range<usize>) -> Range<usize> {
-        let own = balanced(rows.len(), self.size(), self.rank());
+        let own = Split::balanced_range(rows.len(), self.size(), self.rank());
         rows.start + own.start..rows.start + own.end
     }
 
@@ -120,8 +119,9 @@ impl Tp {
     ) -> Result<(Range<usize>, AnyTensor), TpError> {
         let (ranks, width) = (self.size(), split.length());
         let own = self.own_rows(&rows);
-        let send: Vec<usize> =
-            (0..ranks).map(|r| balanced(rows.len(), ranks, r).len() * split.len(self.rank())).collect();
+        let send: Vec<usize> = (0..ranks)
+            .map(|r| Split::balanced_range(rows.len(), ranks, r).len() * split.len(self.rank()))
+            .collect();
         let receive: Vec<usize> = (0..ranks).map(|r| own.len() * split.len(r)).collect();
         // blocks of rows lie one after another as they are
         let bucket = Bucket::shared(Arc::new(elements::<E>(columns)));
@@ -151,7 +151,8 @@ impl Tp {
         let (ranks, mine) = (self.size(), split.len(self.rank()));
         let held = own.shape()[0];
         let send: Vec<usize> = (0..ranks).map(|r| held * split.len(r)).collect();
-        let receive: Vec<usize> = (0..ranks).map(|r| balanced(rows.len(), ranks, r).len() * mine).collect();
+        let receive: Vec<usize> =
+            (0..ranks).map(|r| Split::balanced_range(rows.len(), ranks, r).len() * mine).collect();
         let values = elements::<E>(own);
         let mut wire = Vec::with_capacity(send.iter().sum());
         for rank in 0..ranks {

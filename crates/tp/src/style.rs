@@ -1,4 +1,4 @@
-//! How a layer is divided: Transformers' styles.
+//! `Style`: Transformers' tensor-parallel styles (`colwise`, `rowwise`, ...).
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,12 +19,12 @@ use crate::TpError;
 #[serde(try_from = "String", into = "String")]
 pub enum Style {
     /// `colwise`: output features are divided (rows of `[out, in]`); the input goes through
-    /// [`Tp::f`](crate::Tp::f).
+    /// [`Tp::copy_to_tp`](crate::Tp::copy_to_tp).
     Colwise,
     /// `colwise_gather_output`, `colwise_rep`: as colwise, and the outputs are put together on every rank
     /// ([`Tp::gather_columns`](crate::Tp::gather_columns)).
     ColwiseGather,
-    /// `rowwise`: input features are divided; the outputs are addends, summed by [`Tp::g`](crate::Tp::g).
+    /// `rowwise`: input features are divided; the outputs are addends, summed by [`Tp::reduce_from_tp`](crate::Tp::reduce_from_tp).
     Rowwise,
     /// `rowwise_split_input`, `rowwise_rep`: as rowwise, of an input that every rank has whole
     /// ([`Tp::scatter_columns`](crate::Tp::scatter_columns)).

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use burnish_ops::{AnyTensor, BackwardFn, EmbeddingLowRank, OpsError, apply, embedding};
 
 use crate::Tp;
-use crate::conjugates::output;
 use crate::handle::expect_f32;
-use crate::select::{lines, matrix, select, shaped};
+use crate::index_select::{lines, matrix, select, shaped};
+use crate::mappings::output;
 
 /// The tokens whose ids lie in a range of the vocabulary.
 ///
@@ -91,7 +91,7 @@ impl Tp {
                 inputs.extend([low.a.clone(), low.b.clone()]);
                 inputs.extend(low.magnitude.iter().map(|m| m.value.clone()));
             }
-            return self.g(&self.nothing(&inputs, &[tokens, hidden])?, what);
+            return self.reduce_from_tp(&self.zeros_like_output(&inputs, &[tokens, hidden])?, what);
         }
         let found = embedding(&local.ids, weight, low_rank)?;
         expect_f32(OP, "the local rows", &found)?;

@@ -10,7 +10,7 @@ use burnish_ops::{
     AnyTensor, AttentionShape, HeadNorm, Linear, LinearInput, LowRank, OpsError, Rotary, Weights, attention,
     linears, segment,
 };
-use burnish_tp::{Addend, Gradient, HeadSplit, Part, Placement, Split, Style, Tp, TpError};
+use burnish_tp::{Gradient, HeadSplit, LinearPart, PartialGrad, Split, Style, Tp, TpError, TpLayout};
 
 /// What a block is made of.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub(crate) const TOKENS: usize = 9;
 pub(crate) struct Block {
     pub(crate) sizes: Sizes,
     heads: HeadSplit,
-    pub(crate) table: Vec<(String, Placement)>,
+    pub(crate) table: Vec<(String, TpLayout)>,
 }
 
 impl Block {
@@ -48,7 +48,7 @@ impl Block {
         ] {
             // inside a column-parallel layer: an addend on each rank
             let placement =
-                Placement::of(Style::ReplicatedWithGradAllreduce, Part::Weight, &[length], &q).unwrap();
+                TpLayout::of(Style::ReplicatedWithGradAllreduce, LinearPart::Weight, &[length], &q).unwrap();
             table.push((name.to_owned(), placement));
         }
         let h = sizes.hidden;
@@ -63,15 +63,15 @@ impl Block {
         ] {
             let (out, input) =
                 if style == Style::Colwise { (split.length(), h) } else { (h, split.length()) };
-            let mut add = |suffix: &str, part: Part, shape: &[usize]| {
-                table.push((format!("{name}.{suffix}"), Placement::of(style, part, shape, split).unwrap()));
+            let mut add = |suffix: &str, part: LinearPart, shape: &[usize]| {
+                table.push((format!("{name}.{suffix}"), TpLayout::of(style, part, shape, split).unwrap()));
             };
-            add("weight", Part::Weight, &[out, input]);
-            add("lora_A", Part::LoraA, &[sizes.rank, input]);
-            add("lora_B", Part::LoraB, &[out, sizes.rank]);
+            add("weight", LinearPart::Weight, &[out, input]);
+            add("lora_A", LinearPart::LoraA, &[sizes.rank, input]);
+            add("lora_B", LinearPart::LoraB, &[out, sizes.rank]);
             if bias {
-                add("bias", Part::Bias, &[out]);
-                add("lora_B.bias", Part::LoraBBias, &[out]);
+                add("bias", LinearPart::Bias, &[out]);
+                add("lora_B.bias", LinearPart::LoraBBias, &[out]);
             }
         }
         Self { sizes, heads, table }
@@ -79,15 +79,15 @@ impl Block {
 
     /// This rank's part of every parameter.
     fn parameters(&self, rank: usize) -> Vec<AnyTensor> {
-        let part = |(name, placement): &(String, Placement)| {
+        let part = |(name, placement): &(String, TpLayout)| {
             let stream = Stream::new(7, name);
             let one = if name.contains("norm") { 1.0 } else { 0.0 };
-            let all: Vec<f32> = (0..placement.shape().iter().product::<usize>())
+            let all: Vec<f32> = (0..placement.layout().shape().iter().product::<usize>())
                 .map(|i| one + 0.3 * stream.normal(i as u64))
                 .collect();
             AnyTensor::from_elements(
-                placement.shard(&all, rank),
-                &placement.local_shape(rank),
+                placement.layout().shard(&all, rank),
+                &placement.layout().local_shape(rank),
                 &Device::flex(),
             )
         };
@@ -117,7 +117,7 @@ impl Block {
         let first = tp.rank() == 0;
 
         let mine = self.heads.of(tp.rank());
-        let input = normed(tp.f(x, "attention")?, "norm1");
+        let input = normed(tp.copy_to_tp(x, "attention")?, "norm1");
         let qkv = linears(&input, &[linear("q", true), linear("k", true), linear("v", true)], None)?;
         let (d, tokens) = (self.sizes.head_dim, x.shape()[0]);
         let shape = AttentionShape {
@@ -137,18 +137,18 @@ impl Block {
         let documents = Arc::new(vec![0..tokens / 2, tokens / 2..tokens]);
         let mixed = attention(&qkv, &shape, &documents, Some(&rotary), Some(&norms))?;
         let out = linears(&LinearInput::Plain(mixed), &[linear("o", first)], None)?;
-        let x = tp.g_add(&out, x, "o")?;
+        let x = tp.reduce_from_tp_add(&out, x, "o")?;
 
-        let shared = tp.f(&x, "mlp")?;
+        let shared = tp.copy_to_tp(&x, "mlp")?;
         let out = if get("gate.weight").shape()[0] == 0 {
-            tp.nothing(&[shared, get("norm2")], &[tokens, self.sizes.hidden])?
+            tp.zeros_like_output(&[shared, get("norm2")], &[tokens, self.sizes.hidden])?
         } else {
             let input = normed(shared, "norm2");
             let gated = linears(&input, &[linear("gate", true), linear("up", true)], None)?;
             linears(&LinearInput::SwiGlu(gated), &[linear("down", first)], None)?
         };
-        // the two halves of `g_add`, to have both tested
-        let out = tp.g(&out, "down")?;
+        // the two halves of `reduce_from_tp_add`, to have both tested
+        let out = tp.reduce_from_tp(&out, "down")?;
         Ok(AnyTensor::new(out.rank::<2>()? + x.rank::<2>()?))
     }
 }
@@ -251,17 +251,17 @@ pub(crate) fn step(
     }
     let traffic = tp.group().clear_traffic();
     let found = held.gradients.lock().unwrap();
-    let mut addends: Vec<Addend<'_>> = block
+    let mut addends: Vec<PartialGrad<'_>> = block
         .table
         .iter()
         .zip(found.iter())
         .map(|((name, placement), gradient)| {
-            let local = placement.local_shape(tp.rank());
+            let local = placement.layout().local_shape(tp.rank());
             // a bias that this rank does not add
             let none =
                 || AnyTensor::from_elements(vec![0.0_f32; local.iter().product()], &local, &Device::flex());
             let gradient = gradient.clone().unwrap_or_else(none);
-            Addend { name, placement, rows: 0..local[0], gradient }
+            PartialGrad { name, layout: placement, rows: 0..local[0], gradient }
         })
         .collect();
     tp.sum_partial_in(&mut addends, 200)?;
@@ -275,16 +275,16 @@ pub(crate) fn step(
 
 /// Elements that travel to sum the partial gradients of a block.
 pub(crate) fn partial_elements(block: &Block) -> u64 {
-    let shared = |placement: &Placement| {
-        let split = placement.split().unwrap();
+    let shared = |placement: &TpLayout| {
+        let (_, split) = placement.layout().split().unwrap();
         let rows = (0..split.length()).filter(|row| {
             let holds = |rank: &usize| split.pieces(*rank).iter().any(|piece| piece.contains(row));
             (0..split.ranks()).filter(holds).count() > 1
         });
-        rows.count() * placement.shape()[1..].iter().product::<usize>()
+        rows.count() * placement.layout().shape()[1..].iter().product::<usize>()
     };
-    let elements = |(_, placement): &(String, Placement)| match placement.gradient() {
-        Gradient::Partial => placement.shape().iter().product(),
+    let elements = |(_, placement): &(String, TpLayout)| match placement.gradient() {
+        Gradient::Partial => placement.layout().shape().iter().product(),
         Gradient::Shared => shared(placement),
         Gradient::Own | Gradient::Complete => 0,
     };

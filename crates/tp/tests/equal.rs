@@ -43,11 +43,15 @@ fn compare(sizes: Sizes, ranks: usize, micro_batches: usize, recompute: bool) {
     }
     for (index, (name, placement)) in block.table.iter().enumerate() {
         let parts: Vec<&[f32]> = all.iter().map(|end| end.gradients[index].as_slice()).collect();
-        close(&format!("{label}: {name}"), &placement.unshard(&parts), &one.gradients[index], 1e-5);
+        close(&format!("{label}: {name}"), &placement.layout().unshard(&parts), &one.gradients[index], 1e-5);
         let whole = placement.gradient() == Gradient::Partial;
         for (rank, part) in parts.iter().enumerate() {
             // every rank has the same sum, and ranks that share heads too
-            assert_eq!(*part, placement.shard(&placement.unshard(&parts), rank), "{label}: {name}");
+            assert_eq!(
+                *part,
+                placement.layout().shard(&placement.layout().unshard(&parts), rank),
+                "{label}: {name}"
+            );
             assert!(!whole || part == &parts[0]);
         }
     }

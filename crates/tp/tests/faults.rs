@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use burnish_comm::local::{links, run, run_worlds};
-use burnish_comm::{CommError, Fault, FaultPlan, Faulty, Op, World};
+use burnish_comm::transport::{Fault, FaultPlan, Faulty};
+use burnish_comm::{CommError, Op, World};
 use burnish_ops::AnyTensor;
 use burnish_tp::{Tp, TpError};
 
@@ -44,7 +45,7 @@ fn one_fault(block: &Arc<Block>, fault: Fault, call: u64) {
         assert_eq!(tp.check().unwrap_err().to_string(), error.to_string());
         tp.group().clear_traffic();
         let x = AnyTensor::from_elements(vec![1.0_f32; 4], &[2, 2], &Device::flex());
-        assert_eq!(tp.g(&x, "after").unwrap().to_f32(), [0.0; 4]);
+        assert_eq!(tp.reduce_from_tp(&x, "after").unwrap().to_f32(), [0.0; 4]);
         assert!(tp.sum_partial(&mut []).is_err() && tp.sum_f64(&[1.0], "after").is_err());
         assert_eq!(tp.group().traffic().rows().count(), 0);
         error
@@ -66,7 +67,7 @@ fn ranks_in_different_layers_disagree() {
         let tp = Tp::new(&world.group());
         let x = AnyTensor::from_elements(vec![1.0_f32; 4], &[2, 2], &Device::flex()).leaf();
         let what = ["layers.0.mlp.down_proj", "layers.1.mlp.down_proj"][tp.rank()];
-        let y = tp.g(&tp.f(&x, "layers.0.mlp.up_proj").unwrap(), what).unwrap();
+        let y = tp.reduce_from_tp(&tp.copy_to_tp(&x, "layers.0.mlp.up_proj").unwrap(), what).unwrap();
         assert_eq!(y.to_f32(), [0.0; 4]);
         // backward goes on without the others, to its end
         let mut gradients = y.rank::<2>().unwrap().sum().backward();
@@ -90,7 +91,7 @@ fn a_rank_that_panics_is_named_by_the_others() {
     let ends = run(3, |world| {
         let tp = Tp::new(&world.group());
         let x = AnyTensor::from_elements(vec![1.0_f32; 4], &[2, 2], &Device::flex()).leaf();
-        let y = tp.g_add(&tp.f(&x, "up").unwrap(), &x, "down").unwrap();
+        let y = tp.reduce_from_tp_add(&tp.copy_to_tp(&x, "up").unwrap(), &x, "down").unwrap();
         assert!(tp.rank() != 2, "the third rank gives up");
         let mut gradients = y.rank::<2>().unwrap().sum().backward();
         assert!(x.take_gradient(&mut gradients).is_some());

@@ -1,7 +1,7 @@
 //! Splits and placements, whatever the numbers.
 
-use burnish_core::Layout;
-use burnish_tp::{Gradient, HeadSplit, Part, Placement, Split, Style, TpError};
+use burnish_core::{Layout, LayoutError};
+use burnish_tp::{Gradient, HeadSplit, LinearPart, Split, Style, TpError, TpLayout};
 use proptest::prelude::*;
 
 const STYLES: [Style; 10] = [
@@ -18,89 +18,92 @@ const STYLES: [Style; 10] = [
 ];
 
 /// The tensors of a layer of `style` with `inputs` and `outputs` features and an adapter of `rank`.
-fn parts(style: Style, inputs: usize, outputs: usize, rank: usize) -> Vec<(Part, Vec<usize>)> {
+fn parts(style: Style, inputs: usize, outputs: usize, rank: usize) -> Vec<(LinearPart, Vec<usize>)> {
     if matches!(style, Style::EmbeddingRowwise | Style::EmbeddingColwise) {
         return vec![
-            (Part::Weight, vec![inputs, outputs]),
-            (Part::EmbeddingA, vec![rank, inputs]),
-            (Part::EmbeddingB, vec![outputs, rank]),
-            (Part::Magnitude, vec![outputs]),
+            (LinearPart::Weight, vec![inputs, outputs]),
+            (LinearPart::LoraA, vec![rank, inputs]),
+            (LinearPart::LoraB, vec![outputs, rank]),
+            (LinearPart::Magnitude, vec![outputs]),
         ];
     }
     vec![
-        (Part::Weight, vec![outputs, inputs]),
-        (Part::Bias, vec![outputs]),
-        (Part::LoraA, vec![rank, inputs]),
-        (Part::LoraB, vec![outputs, rank]),
-        (Part::LoraBBias, vec![outputs]),
-        (Part::Magnitude, vec![outputs]),
+        (LinearPart::Weight, vec![outputs, inputs]),
+        (LinearPart::Bias, vec![outputs]),
+        (LinearPart::LoraA, vec![rank, inputs]),
+        (LinearPart::LoraB, vec![outputs, rank]),
+        (LinearPart::LoraBBias, vec![outputs]),
+        (LinearPart::Magnitude, vec![outputs]),
     ]
 }
 
 /// Every element is held, is saved by one rank, and comes back from its parts.
-fn holds(placement: &Placement) {
-    let elements: usize = placement.shape().iter().product();
+fn holds(layout: &Layout) {
+    let elements: usize = layout.shape().iter().product();
     let all: Vec<u32> = (0..elements as u32).map(|i| i * 3 + 1).collect();
-    let parts: Vec<Vec<u32>> = (0..placement.ranks()).map(|rank| placement.shard(&all, rank)).collect();
+    let parts: Vec<Vec<u32>> = (0..layout.ranks()).map(|rank| layout.shard(&all, rank)).collect();
     for (rank, part) in parts.iter().enumerate() {
-        assert_eq!(part.len(), placement.local_shape(rank).iter().product::<usize>());
+        assert_eq!(part.len(), layout.local_shape(rank).iter().product::<usize>());
     }
     let parts: Vec<&[u32]> = parts.iter().map(Vec::as_slice).collect();
-    assert_eq!(placement.unshard(&parts), all, "{placement:?}");
+    assert_eq!(layout.unshard(&parts), all, "{layout:?}");
 
-    let length = placement.shape()[placement.dim().unwrap_or(0)];
+    let length = layout.shape()[layout.dim().unwrap_or(0)];
     let (mut saved, mut counted) = (vec![0; length], 0);
-    for rank in 0..placement.ranks() {
-        for row in placement.saved(rank).into_iter().flatten() {
+    for rank in 0..layout.ranks() {
+        for row in layout.primary(rank).ranges(layout.dim().unwrap_or(0)).iter().cloned().flatten() {
             saved[row] += 1;
         }
-        let local = placement.counted(rank);
-        let own = placement.local_shape(rank)[placement.dim().unwrap_or(0)];
+        let local = layout.counted(rank);
+        let local = local.ranges(layout.dim().unwrap_or(0));
+        let own = layout.local_shape(rank)[layout.dim().unwrap_or(0)];
         assert!(local.iter().all(|range| range.end <= own));
         counted += local.iter().map(ExactSizeIterator::len).sum::<usize>();
     }
-    assert!(saved.iter().all(|&times| times == 1), "{placement:?}: {saved:?}");
+    assert!(saved.iter().all(|&times| times == 1), "{layout:?}: {saved:?}");
     assert_eq!(counted, length);
-    match placement.layout() {
-        Layout::Shard { dim, ranges } => {
-            for (rank, range) in ranges.iter().enumerate() {
-                assert_eq!(range.len(), placement.local_shape(rank)[dim]);
-                assert!(range.end <= placement.shape()[dim]);
+    match layout.split() {
+        Some((dim, split)) if !split.is_packed() => {
+            for rank in 0..layout.ranks() {
+                let range = split.range(rank).unwrap();
+                assert_eq!(range.len(), layout.local_shape(rank)[dim]);
+                assert!(range.end <= layout.shape()[dim]);
             }
         }
-        Layout::Packed { dim, pieces } => {
+        Some((dim, split)) => {
+            let pieces: Vec<_> = (0..layout.ranks()).map(|rank| split.pieces(rank)).collect();
             assert!(pieces.iter().any(|own| own.len() > 1));
             for (rank, own) in pieces.iter().enumerate() {
                 let length: usize = own.iter().map(ExactSizeIterator::len).sum();
-                assert_eq!(length, placement.local_shape(rank)[dim]);
-                assert!(own.iter().all(|range| range.end <= placement.shape()[dim]));
+                assert_eq!(length, layout.local_shape(rank)[dim]);
+                assert!(own.iter().all(|range| range.end <= layout.shape()[dim]));
             }
         }
-        other => assert_eq!((other, placement.dim()), (Layout::Replicated, None)),
+        None => assert!(layout.is_replicated()),
     }
-    saves_rows_in_parts(placement, &parts);
+    saves_rows_in_parts(layout, &parts);
 }
 
 /// Ranks that give what they hold some rows at a time give every row of the whole once, where it belongs.
-fn saves_rows_in_parts(placement: &Placement, parts: &[&[u32]]) {
-    if placement.dim().is_some_and(|dim| dim > 0) {
+fn saves_rows_in_parts(layout: &Layout, parts: &[&[u32]]) {
+    if layout.dim().is_some_and(|dim| dim > 0) {
         return;
     }
-    let row: usize = placement.shape()[1..].iter().product();
-    let mut whole = vec![u32::MAX; placement.shape().iter().product()];
+    let row: usize = layout.shape()[1..].iter().product();
+    let mut whole = vec![u32::MAX; layout.shape().iter().product()];
     for (rank, part) in parts.iter().enumerate() {
-        let rows = placement.local_shape(rank)[0];
+        let rows = layout.local_shape(rank)[0];
         let cut = rows * 2 / 5;
         for rows in [0..cut, cut..rows] {
-            for (own, at) in placement.saved_rows(rank, &rows) {
+            for (own, at) in layout.saved_rows(rank, &rows) {
                 assert!(rows.start <= own.start && own.end <= rows.end && !own.is_empty());
                 let to = &mut whole[at.start * row..at.end * row];
-                assert!(to.iter().all(|&v| v == u32::MAX), "{placement:?}: {at:?} twice");
+                assert!(to.iter().all(|&v| v == u32::MAX), "{layout:?}: {at:?} twice");
                 to.copy_from_slice(&part[own.start * row..own.end * row]);
             }
         }
     }
-    assert_eq!(whole, placement.unshard(parts), "{placement:?}");
+    assert_eq!(whole, layout.unshard(parts), "{layout:?}");
 }
 
 proptest! {
@@ -121,11 +124,11 @@ proptest! {
                 (false, _) => (inputs, outputs),
             };
             for (part, shape) in parts(style, inputs, outputs, rank) {
-                let placement = Placement::of(style, part, &shape, &split).unwrap();
-                holds(&placement);
+                let placement = TpLayout::of(style, part, &shape, &split).unwrap();
+                holds(placement.layout());
                 let expected = match style {
                     Style::Replicated => Gradient::Complete,
-                    _ if placement.dim().is_some() => Gradient::Own,
+                    _ if placement.layout().dim().is_some() => Gradient::Own,
                     _ => Gradient::Partial,
                 };
                 prop_assert_eq!(placement.gradient(), expected);
@@ -175,15 +178,15 @@ proptest! {
             let (inputs, outputs) =
                 if style == Style::Colwise { (hidden, rows.length()) } else { (rows.length(), hidden) };
             for (part, shape) in parts(style, inputs, outputs, 2) {
-                holds(&Placement::of(style, part, &shape, rows).unwrap());
+                holds(TpLayout::of(style, part, &shape, rows).unwrap().layout());
             }
         }
         // queries, keys and values in one matrix
         let packed = Split::packed(&[q, kv.clone(), kv]).unwrap();
         let shape = [packed.length(), hidden];
-        let placement = Placement::of(Style::PackedColwise, Part::Weight, &shape, &packed).unwrap();
+        let placement = TpLayout::of(Style::PackedColwise, LinearPart::Weight, &shape, &packed).unwrap();
         prop_assert_eq!(placement.gradient(), if split.shared() { Gradient::Shared } else { Gradient::Own });
-        holds(&placement);
+        holds(placement.layout());
     }
 
     #[test]
@@ -191,11 +194,11 @@ proptest! {
         let block = Split::balanced(length, ranks).unwrap();
         let split = Split::packed(&[block.clone(), block]).unwrap();
         let all: Vec<usize> = (0..2 * length).collect();
-        let placement = Placement::sharded(&[2 * length], 0, split.clone());
+        let placement = TpLayout::sharded(&[2 * length], 0, split.clone()).unwrap();
         let asked = from.min(2 * length)..(from + n).min(2 * length);
         let mut found = Vec::new();
         for rank in 0..ranks {
-            let own = placement.shard(&all, rank);
+            let own = placement.layout().shard(&all, rank);
             for range in split.local(rank, std::slice::from_ref(&asked)) {
                 found.extend_from_slice(&own[range]);
             }
@@ -211,7 +214,7 @@ fn balanced_is_within_one() {
     assert_eq!((0..4).map(|r| split.range(r).unwrap()).collect::<Vec<_>>(), [0..3, 3..6, 6..9, 9..11]);
     let split = Split::balanced(2, 4).unwrap();
     assert_eq!((0..4).map(|r| split.range(r).unwrap()).collect::<Vec<_>>(), [0..1, 1..2, 2..2, 2..2]);
-    assert!(matches!(Split::balanced(2, 0), Err(TpError::NoRanks)));
+    assert!(matches!(Split::balanced(2, 0), Err(LayoutError::NoRanks)));
 }
 
 #[test]
@@ -223,15 +226,15 @@ fn wrong_numbers_are_told() {
     assert!(groups.contains("5 attention heads are not a multiple of 2"), "{groups}");
     let split = Split::balanced(10, 2).unwrap();
     // a local shape where the global one belongs: what PEFT's adapters were built from
-    let local = message(Placement::of(Style::Rowwise, Part::LoraA, &[4, 5], &split).unwrap_err());
+    let local = message(TpLayout::of(Style::Rowwise, LinearPart::LoraA, &[4, 5], &split).unwrap_err());
     assert!(
         local.contains("`rowwise` lora_A: the split is of 10, but dimension 1 of shape [4, 5] is 5"),
         "{local}"
     );
-    let flat = message(Placement::of(Style::Rowwise, Part::Weight, &[10], &split).unwrap_err());
+    let flat = message(TpLayout::of(Style::Rowwise, LinearPart::Weight, &[10], &split).unwrap_err());
     assert!(flat.contains("has no dimension 1"), "{flat}");
     let other = Split::balanced(10, 3).unwrap();
-    assert!(matches!(Split::packed(&[split, other]), Err(TpError::Ranks { placed: 3, group: 2, .. })));
+    assert!(matches!(Split::packed(&[split, other]), Err(LayoutError::Ranks { placed: 3, group: 2, .. })));
     let style = "colwise_loss_parallel".parse::<Style>().unwrap_err().to_string();
     assert!(style.contains("`colwise_loss_parallel`, expected one of colwise"), "{style}");
 }

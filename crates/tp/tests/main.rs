@@ -6,6 +6,7 @@ mod columns;
 mod equal;
 mod faults;
 mod laws;
+mod linear;
 mod partial;
 mod reshard;
 mod vocabulary;

@@ -3,30 +3,30 @@
 use burn::tensor::Device;
 use burnish_comm::{Op, local};
 use burnish_ops::AnyTensor;
-use burnish_tp::{Addend, Gradient, HeadSplit, Placement, Split, Tp, TpError};
+use burnish_tp::{Gradient, HeadSplit, PartialGrad, Split, Tp, TpError, TpLayout};
 
 fn tensor(values: Vec<f32>, shape: &[usize]) -> AnyTensor {
     AnyTensor::from_elements(values, shape, &Device::flex())
 }
 
 /// Rank r's gradient: the element's place in the whole tensor, plus 1000 r.
-fn gradient(placement: &Placement, rank: usize) -> AnyTensor {
-    let all: Vec<f32> = (0..placement.shape().iter().product::<usize>()).map(|i| i as f32).collect();
-    let own = placement.shard(&all, rank).into_iter().map(|v| v + 1000.0 * rank as f32).collect();
-    tensor(own, &placement.local_shape(rank))
+fn gradient(placement: &TpLayout, rank: usize) -> AnyTensor {
+    let all: Vec<f32> = (0..placement.layout().shape().iter().product::<usize>()).map(|i| i as f32).collect();
+    let own = placement.layout().shard(&all, rank).into_iter().map(|v| v + 1000.0 * rank as f32).collect();
+    tensor(own, &placement.layout().local_shape(rank))
 }
 
-fn placements(ranks: usize) -> Vec<(&'static str, Placement)> {
+fn placements(ranks: usize) -> Vec<(&'static str, TpLayout)> {
     let heads = HeadSplit::new(4, 2, ranks).unwrap();
     let packed = Split::packed(&[heads.q(2), heads.kv(2), heads.kv(2)]).unwrap();
     vec![
-        ("norm", Placement::replicated(&[5], ranks, Gradient::Partial)),
-        ("k_proj", Placement::sharded(&[4, 3], 0, heads.kv(2))),
-        ("head", Placement::sharded(&[7, 2], 0, Split::balanced(7, ranks).unwrap())),
-        ("lora_A", Placement::replicated(&[2, 6], ranks, Gradient::Partial)),
-        ("final_norm", Placement::replicated(&[3], ranks, Gradient::Complete)),
-        ("qkv", Placement::sharded(&[packed.length(), 3], 0, packed)),
-        ("down", Placement::sharded(&[2, 7], 1, Split::balanced(7, ranks).unwrap())),
+        ("norm", TpLayout::replicated(&[5], ranks, Gradient::Partial)),
+        ("k_proj", TpLayout::sharded(&[4, 3], 0, heads.kv(2)).unwrap()),
+        ("head", TpLayout::sharded(&[7, 2], 0, Split::balanced(7, ranks).unwrap()).unwrap()),
+        ("lora_A", TpLayout::replicated(&[2, 6], ranks, Gradient::Partial)),
+        ("final_norm", TpLayout::replicated(&[3], ranks, Gradient::Complete)),
+        ("qkv", TpLayout::sharded(&[packed.length(), 3], 0, packed).unwrap()),
+        ("down", TpLayout::sharded(&[2, 7], 1, Split::balanced(7, ranks).unwrap()).unwrap()),
     ]
 }
 
@@ -38,12 +38,12 @@ fn addends_are_summed_and_the_rest_is_left() {
             let table = placements(ranks);
             let ends = local::run(ranks, |world| {
                 let tp = Tp::new(&world.group());
-                let mut addends: Vec<Addend<'_>> = table
+                let mut addends: Vec<PartialGrad<'_>> = table
                     .iter()
-                    .map(|(name, placement)| Addend {
+                    .map(|(name, placement)| PartialGrad {
                         name,
-                        placement,
-                        rows: 0..placement.local_shape(tp.rank())[0],
+                        layout: placement,
+                        rows: 0..placement.layout().local_shape(tp.rank())[0],
                         gradient: gradient(placement, tp.rank()),
                     })
                     .collect();
@@ -62,12 +62,12 @@ fn addends_are_summed_and_the_rest_is_left() {
             let ends: Vec<_> = ends.into_iter().map(|end| end.unwrap().unwrap()).collect();
             let mut squares = 0.0;
             for (index, (name, placement)) in table.iter().enumerate() {
-                let elements: usize = placement.shape().iter().product();
+                let elements: usize = placement.layout().shape().iter().product();
                 let mut sum = vec![0.0; elements];
                 let places: Vec<usize> = (0..elements).collect();
                 for rank in 0..ranks {
                     let own = gradient(placement, rank).to_f32();
-                    for (at, value) in placement.shard(&places, rank).into_iter().zip(own) {
+                    for (at, value) in placement.layout().shard(&places, rank).into_iter().zip(own) {
                         sum[at] += value;
                     }
                 }
@@ -75,7 +75,7 @@ fn addends_are_summed_and_the_rest_is_left() {
                     let expected = if *name == "final_norm" {
                         gradient(placement, rank).to_f32()
                     } else {
-                        placement.shard(&sum, rank)
+                        placement.layout().shard(&sum, rank)
                     };
                     assert_eq!(end.0[index], expected, "{name}, rank {rank} of {ranks}, cap {cap}");
                 }
@@ -100,17 +100,17 @@ fn addends_are_summed_and_the_rest_is_left() {
 #[test]
 fn rows_of_gradients_are_summed_too() {
     let heads = HeadSplit::new(4, 2, 4).unwrap();
-    let keys = Placement::sharded(&[8, 3], 0, heads.kv(4));
-    let norm = Placement::replicated(&[5, 2], 4, Gradient::Partial);
+    let keys = TpLayout::sharded(&[8, 3], 0, heads.kv(4)).unwrap();
+    let norm = TpLayout::replicated(&[5, 2], 4, Gradient::Partial);
     let ends = local::run(4, |world| {
         let tp = Tp::new(&world.group());
-        let rows = |placement: &Placement, from: usize, to: usize| {
-            let row: usize = placement.shape()[1..].iter().product();
+        let rows = |placement: &TpLayout, from: usize, to: usize| {
+            let row: usize = placement.layout().shape()[1..].iter().product();
             gradient(placement, tp.rank()).piece(from * row..to * row, &[to - from, row])
         };
         let mut addends = [
-            Addend { name: "keys", placement: &keys, rows: 1..3, gradient: rows(&keys, 1, 3) },
-            Addend { name: "norm", placement: &norm, rows: 2..5, gradient: rows(&norm, 2, 5) },
+            PartialGrad { name: "keys", layout: &keys, rows: 1..3, gradient: rows(&keys, 1, 3) },
+            PartialGrad { name: "norm", layout: &norm, rows: 2..5, gradient: rows(&norm, 2, 5) },
         ];
         tp.sum_partial(&mut addends)?;
         assert_eq!(tp.group().traffic().elements(Op::AllReduce), 2 * 2 * 3 + 3 * 2);
@@ -134,17 +134,17 @@ fn rows_of_gradients_are_summed_too() {
 
 #[test]
 fn wrong_gradients_are_told_before_anything_travels() {
-    let norm = Placement::replicated(&[5], 2, Gradient::Partial);
-    let other = Placement::replicated(&[5], 3, Gradient::Partial);
+    let norm = TpLayout::replicated(&[5], 2, Gradient::Partial);
+    let other = TpLayout::replicated(&[5], 3, Gradient::Partial);
     // shared rows that lie at different places on the ranks: row 1 is the key on one and a query on the other
     let heads = HeadSplit::new(3, 1, 2).unwrap();
     let packed = Split::packed(&[heads.q(1), heads.kv(1)]).unwrap();
-    let qkv = Placement::sharded(&[4, 1], 0, packed);
+    let qkv = TpLayout::sharded(&[4, 1], 0, packed).unwrap();
     local::run(2, |world| {
         let tp = Tp::new(&world.group());
-        let try_it = |placement: &Placement, rows: std::ops::Range<usize>, gradient: AnyTensor| {
+        let try_it = |placement: &TpLayout, rows: std::ops::Range<usize>, gradient: AnyTensor| {
             let message = tp
-                .sum_partial(&mut [Addend { name: "n", placement, rows, gradient }])
+                .sum_partial(&mut [PartialGrad { name: "n", layout: placement, rows, gradient }])
                 .unwrap_err()
                 .to_string();
             assert_eq!(tp.group().traffic().rows().count(), 0);

@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use burnish_comm::{Op, local};
 use burnish_ops::{AnyTensor, Scalar};
-use burnish_tp::{HeadSplit, Placement, Split, Tp, TpError};
+use burnish_tp::{HeadSplit, Split, Tp, TpError, TpLayout};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -14,12 +14,13 @@ fn there_and_back<E: Scalar + Default + PartialEq>(
     of: impl Fn(usize) -> E + Sync,
 ) {
     let (n, ranks) = (rows.len(), split.ranks());
-    let placement = Placement::sharded(&[n, split.length()], 1, split.clone());
+    let placement = TpLayout::sharded(&[n, split.length()], 1, split.clone()).unwrap();
     let all: Vec<E> = (0..n * split.length()).map(&of).collect();
     let ends = local::run(ranks, |world| {
         let tp = Tp::new(&world.group());
-        let columns = placement.shard(&all, tp.rank());
-        let columns = AnyTensor::from_elements(columns, &placement.local_shape(tp.rank()), &Device::flex());
+        let columns = placement.layout().shard(&all, tp.rank());
+        let columns =
+            AnyTensor::from_elements(columns, &placement.layout().local_shape(tp.rank()), &Device::flex());
         let (own, values) = tp.columns_to_rows(&columns, rows.clone(), split, "o_proj")?;
         assert_eq!(values.shape(), [own.len(), split.length()]);
         let sent = tp.group().traffic().elements(Op::AllToAll);

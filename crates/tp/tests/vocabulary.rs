@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 use burnish_comm::{Op, local};
 use burnish_core::random::Stream;
 use burnish_ops::{AnyTensor, EmbeddingLowRank, OpsError};
-use burnish_tp::{Addend, Part, Placement, Split, Style, Tp, TpError};
+use burnish_tp::{LinearPart, PartialGrad, Split, Style, Tp, TpError, TpLayout};
 
 use crate::block::close;
 
@@ -20,11 +20,11 @@ fn random(name: &str, n: usize) -> Vec<f32> {
 /// Output, and the gradients of weight, A and B as they are whole.
 fn run(ranks: usize, vocab: usize, ids: &[u32]) -> [Vec<f32>; 4] {
     let split = Split::balanced(vocab, ranks).unwrap();
-    let place = |part, shape: &[usize]| Placement::of(Style::EmbeddingRowwise, part, shape, &split).unwrap();
+    let place = |part, shape: &[usize]| TpLayout::of(Style::EmbeddingRowwise, part, shape, &split).unwrap();
     let placements = [
-        place(Part::Weight, &[vocab, HIDDEN]),
-        place(Part::EmbeddingA, &[RANK, vocab]),
-        place(Part::EmbeddingB, &[HIDDEN, RANK]),
+        place(LinearPart::Weight, &[vocab, HIDDEN]),
+        place(LinearPart::LoraA, &[RANK, vocab]),
+        place(LinearPart::LoraB, &[HIDDEN, RANK]),
     ];
     let ids = Arc::new(ids.to_vec());
     let ends = local::run(ranks, |world| {
@@ -33,8 +33,9 @@ fn run(ranks: usize, vocab: usize, ids: &[u32]) -> [Vec<f32>; 4] {
             .iter()
             .enumerate()
             .map(|(i, placement)| {
-                let all = random(&format!("p{i}"), placement.shape().iter().product());
-                let (own, shape) = (placement.shard(&all, tp.rank()), placement.local_shape(tp.rank()));
+                let all = random(&format!("p{i}"), placement.layout().shape().iter().product());
+                let (own, shape) =
+                    (placement.layout().shard(&all, tp.rank()), placement.layout().local_shape(tp.rank()));
                 AnyTensor::from_elements(own, &shape, &Device::flex()).leaf()
             })
             .collect();
@@ -51,12 +52,12 @@ fn run(ranks: usize, vocab: usize, ids: &[u32]) -> [Vec<f32>; 4] {
         let calls = u64::from(ranks > 1);
         assert_eq!(tp.group().traffic().calls(Op::AllReduce), calls);
         assert_eq!(tp.group().traffic().elements(Op::AllReduce), calls * (ids.len() * HIDDEN) as u64);
-        let mut addends: Vec<Addend<'_>> = placements
+        let mut addends: Vec<PartialGrad<'_>> = placements
             .iter()
             .zip(&leaves)
-            .map(|(placement, leaf)| Addend {
+            .map(|(placement, leaf)| PartialGrad {
                 name: "embed",
-                placement,
+                layout: placement,
                 rows: 0..leaf.shape()[0],
                 gradient: leaf.take_gradient(&mut gradients).unwrap(),
             })
@@ -68,7 +69,7 @@ fn run(ranks: usize, vocab: usize, ids: &[u32]) -> [Vec<f32>; 4] {
     let ends: Vec<_> = ends.into_iter().map(|end| end.unwrap().unwrap()).collect();
     let whole = |i: usize| {
         let parts: Vec<&[f32]> = ends.iter().map(|end| end.1[i].as_slice()).collect();
-        placements[i].unshard(&parts)
+        placements[i].layout().unshard(&parts)
     };
     assert!(ends.iter().all(|end| end.0 == ends[0].0));
     [ends[0].0.clone(), whole(0), whole(1), whole(2)]

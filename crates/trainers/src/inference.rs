@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burnish_comm::{Bucket, Group};
-use burnish_config::ModelOptions;
+use burnish_config::groups::ModelOptions;
 use burnish_core::Dtype;
 use burnish_data::{Collator, DataError, Example, Record};
 use burnish_losses::TokenLoss;
-use burnish_models::{Completion, Decoder, Generation, ModelFolder, Planned, Resident, Tuning};
+use burnish_models::{Completion, Decoder, Generation, LocalParams, ModelFolder, ModelPlan, Tuning};
 use burnish_peft::AdapterFolder;
 use burnish_tp::Tp;
 
-use crate::device_failure::{failed_in_use, guarded};
-use crate::evaluate::{Evaluation, evaluate_on};
+use crate::evaluation::{Evaluation, evaluate_on};
 use crate::ranks::axes;
+use crate::ranks::device_failure::{failed_in_use, guarded};
 use crate::{Ranks, TrainError};
 
 /// A model folder, with an adapter over it, to score or generate with. Weights are read by the ranks, each its slices.
@@ -26,7 +26,7 @@ pub struct Inference {
     device: Device,
     /// What ranks of this process hold, by their device and their place among those that share layers: one copy serves all
     /// with these.
-    held: Mutex<BTreeMap<(usize, usize), Arc<Resident>>>,
+    held: Mutex<BTreeMap<(usize, usize), Arc<LocalParams>>>,
 }
 
 impl Inference {
@@ -90,7 +90,7 @@ impl Inference {
         tp: Tp,
     ) -> Result<InferenceRank, TrainError> {
         let tuning = self.adapter.as_ref().map_or(Tuning::None, Tuning::Adapter);
-        let mut planned = Planned::new(&self.folder, &tuning, Dtype::F32, 0)?;
+        let mut planned = ModelPlan::new(&self.folder, &tuning, Dtype::F32, 0)?;
         if self.tp_size > 1 {
             planned = planned.over(&tp)?;
         }
@@ -250,7 +250,7 @@ impl InferenceRank {
 mod tests {
     use std::path::Path;
 
-    use burnish_config::ModelOptions;
+    use burnish_config::groups::ModelOptions;
 
     use super::*;
 

@@ -1,88 +1,114 @@
 //! Trainers for post-training: the loop exists once, a trainer is what differs.
 //!
-//! [`Sft`] prepares a supervised run from [`burnish_config::SftOptions`] and [`Sft::run`] drives it: micro-batches,
-//! the typed optimizer step, metrics, evaluation, checkpoints, and everything that a run leaves behind.
+//! A [`Task`] computes a loss from rows; a [`Run`] of it is everything else: micro-batches, the typed optimizer step,
+//! metrics, evaluation, checkpoints, and what a run leaves behind. [`Sft`], [`Dpo`], [`Kto`], [`Reward`], [`Grpo`] and
+//! [`Rloo`] are the tasks that the program's options describe ([`Trainer`]); an own task is an own trainer.
+//!
+//! Supervised fine-tuning on rows from memory, with a closure that hears of every step:
 //!
 //! ```no_run
+//! use std::ops::ControlFlow;
+//!
 //! use burn::tensor::Device;
 //! use burnish_config::{Command, SftOptions};
-//! use burnish_trainers::{Ranks, Sft, Stop};
+//! use burnish_trainers::{Ranks, RunInputs, Sft, Stop, Trainer};
+//! use serde_json::json;
 //!
-//! let words = ["--config", "examples/sft-lora.yaml"];
-//! let options = SftOptions::parse(words).unwrap().run().unwrap().options;
-//! let ranks = Ranks::of(&options.ranks, burnish_device::Kind::Cpu).unwrap();
-//! let run = Sft::prepare(options, &ranks, &Device::flex(), &mut |note| eprintln!("{note}")).unwrap();
-//! let outcome = run.run(&ranks, &Stop::never()).unwrap();
-//! println!("{} steps", outcome.steps);
+//! let words = ["--model_name_or_path=examples/base", "--output_dir=output/own", "--use_peft", "--max_steps=5"];
+//! let options = SftOptions::parse_to_plan(words).unwrap().run().unwrap().options;
+//! let (ranks, device) = (Ranks::alone(), Device::flex());
+//! let rows = ["What is a cow?", "What is a sow?"].map(|text| json!({"text": text}));
+//! let run = Sft::open(options, RunInputs::new(&ranks, &device).rows(rows)).unwrap();
+//! let run = run.on_step(|record| {
+//!     println!("step {}: loss {:?}", record.step, record.get("loss"));
+//!     ControlFlow::Continue(())
+//! });
+//! run.run(&ranks, &Stop::never()).unwrap();
 //! ```
+//!
+//! What a run will hold and send is known before it runs: [`Trainer::plan`].
 
-mod checkpointing;
-mod compared;
-mod desirable;
-mod device_failure;
-mod device_overhead;
-mod devices;
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+use burnish_config::Command;
+
 mod dpo;
 mod error;
-mod evaluate;
-mod frozen;
+mod evaluation;
+mod forward;
 mod grpo;
 mod inference;
 mod kto;
-mod leave;
-mod log_probs;
-mod micro_batch;
+mod metrics;
 mod online;
-mod optimizer;
-mod planned_step;
-mod preferences;
-mod prepared;
-mod qk_clip;
+mod plan;
 mod rank;
 mod ranks;
 mod reference;
-mod reference_folder;
-mod reporter;
-mod reward_folder;
-mod reward_functions;
-mod reward_model;
-mod rewards;
+mod reward;
 mod rloo;
+mod rows;
 mod run;
-mod run_plan;
-mod scored;
+mod scoring;
 mod setup;
 mod sft;
-mod shared_layers;
-mod step_size;
-mod stop;
-mod supervised;
-mod task;
-mod token_task;
-mod training;
-mod tuned;
-mod window;
 
-pub use device_overhead::DeviceOverhead;
 pub use dpo::Dpo;
-pub use error::TrainError;
-pub use evaluate::{Evaluation, evaluate, evaluate_on};
+pub use error::{RolloutError, TrainError};
+pub use evaluation::{Evaluation, evaluate, evaluate_on};
+pub use forward::log_probs::log_probs;
+pub use forward::token_loss::supervised;
 pub use grpo::Grpo;
 pub use inference::{Inference, InferenceRank};
 pub use kto::Kto;
-pub use micro_batch::MicroBatch;
-pub use online::RolloutError;
-pub use planned_step::PlanOf;
-pub use prepared::{Prepared, packing, prepare_rows, row_options};
+pub use online::{Objective, Online, Sampled};
+pub use plan::RunPlan;
+pub use plan::device_overhead::DeviceOverhead;
+pub use plan::step_passes::{RolloutPasses, StepPasses};
+pub use rank::Rank;
+pub use rank::resumed::Resumed;
 pub use ranks::Ranks;
-pub use reward_folder::{RewardFolder, scores};
-pub use reward_functions::{WeightedReward, reward_functions};
-pub use reward_model::Reward;
+pub use reward::Reward;
 pub use rloo::Rloo;
-pub use run::Trainer;
-pub use run_plan::RunPlan;
+pub use rows::micro_batch::MicroBatch;
+pub use rows::prepared::{Prepared, prepare_rows};
+pub use run::stop::Stop;
+pub use run::task::{Counts, LossPart, Task};
+pub use run::training::Outcome;
+pub use run::{Run, Trainer};
+pub use scoring::reward_folder::{RewardFolder, scores};
+pub use scoring::reward_functions::{WeightedReward, reward_functions};
+pub use setup::model_setup::ModelSetup;
+pub use setup::run_inputs::RunInputs;
+pub use setup::{Rows, Setup};
 pub use sft::Sft;
-pub use stop::Stop;
-pub use token_task::supervised;
-pub use training::Outcome;
-pub use tuned::lora_config;
+
+macro_rules! trainers {
+    ($($trainer:ident),+ $(,)?) => {
+        /// What is done with a trainer that is named.
+        pub trait WithTrainer {
+            /// What comes of it.
+            type Output;
+
+            /// Does it with `T`.
+            fn with<T: Trainer>(self) -> Self::Output;
+        }
+
+        /// The commands of the trainers.
+        #[must_use]
+        pub fn trainer_names() -> Vec<&'static str> {
+            vec![$(<$trainer as Trainer>::Options::NAME),+]
+        }
+
+        /// Does something with the trainer whose command is `name`; `None` where there is none.
+        pub fn with_trainer<W: WithTrainer>(name: &str, with: W) -> Option<W::Output> {
+            $(if name == <$trainer as Trainer>::Options::NAME {
+                return Some(with.with::<$trainer>());
+            })+
+            None
+        }
+    };
+}
+
+// A new trainer is named here, beside its module and its export above.
+trainers! { Sft, Dpo, Kto, Reward, Grpo, Rloo }

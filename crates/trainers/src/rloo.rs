@@ -2,85 +2,74 @@
 
 use std::ops::Range;
 
-use burn::tensor::Device;
-use burnish_config::{RlooLossOptions, RlooOptions};
+use burnish_config::groups::RlooLossOptions;
+use burnish_config::{RlooOptions, TrainerOptions};
 use burnish_losses::{
-    Advantages, LossError, Metrics, PolicyStep, Rewards, Rloo as Loss, RlooAdvantages, Sampled as Action,
-    Terms,
+    Advantages, LossError, LossTerms, Metrics, PolicyStep, Rewards, Rloo as Loss, RlooAdvantages,
+    Sampled as Action,
 };
 use burnish_ops::TokenStats;
 
-use crate::online::{Objective, Online, Parts, Sampled};
-use crate::reward_functions::{WeightedReward, reward_functions};
+use crate::TrainError;
+use crate::online::{self, Objective, Online, Parts, Sampled};
+use crate::plan::RunPlan;
+use crate::plan::step_passes::StepPasses;
 use crate::run::{Run, Trainer};
-use crate::training::Outcome;
-use crate::{Ranks, Stop, TrainError};
+use crate::scoring::reward_functions::{WeightedReward, reward_functions};
+use crate::setup::run_inputs::RunInputs;
 
 /// A run of REINFORCE leave-one-out (Ahmadian et al., arXiv:2402.14740), everything but the weights read and checked.
-pub struct Rloo(Run<Online<LeaveOneOut>>);
+pub type Rloo = Online<RlooObjective>;
 
 impl Rloo {
-    /// As [`Trainer::prepare`], with reward functions of your own, each with its weight.
+    /// As [`Trainer::open`], with reward functions of your own, each with its weight.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Trainer::open`].
     pub fn with_rewards(
         options: RlooOptions,
         rewards: Vec<WeightedReward>,
-        ranks: &Ranks,
-        device: &Device,
-        note: &mut dyn FnMut(&str),
-    ) -> Result<Self, TrainError> {
-        let objective = LeaveOneOut::new(&options.loss)?;
+        inputs: RunInputs<'_>,
+    ) -> Result<Run<Self>, TrainError> {
+        let (objective, step) = (RlooObjective::new(&options.loss)?, Self::step(&options)?);
         let (rollouts, reference) = (options.rollouts.clone(), options.reference.clone());
         let parts = Parts { objective, options: rollouts, reference, rewards };
-        Ok(Self(parts.prepare(&options, ranks, device, note)?))
+        parts.open(&options, step, inputs)
     }
 }
 
 impl Trainer for Rloo {
     type Options = RlooOptions;
 
-    fn prepare(
-        options: RlooOptions,
-        ranks: &Ranks,
-        device: &Device,
-        note: &mut dyn FnMut(&str),
-    ) -> Result<Self, TrainError> {
+    fn step(options: &RlooOptions) -> Result<StepPasses, TrainError> {
+        Ok(Self::step_passes(&RlooObjective::new(&options.loss)?, &options.rollouts))
+    }
+
+    fn plan(options: &RlooOptions) -> Result<RunPlan, TrainError> {
+        online::plan(options.run_options(), Self::step(options)?)
+    }
+
+    fn open(options: RlooOptions, inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {
         let (most, batch) =
             (options.rollouts.max_completion_length, options.training.per_device_eval_batch_size);
-        let rewards = reward_functions(&options.rewards, most, batch, device)?;
-        Self::with_rewards(options, rewards, ranks, device, note)
-    }
-
-    fn summary(&self) -> Result<String, TrainError> {
-        self.0.summary()
-    }
-
-    fn run(self, ranks: &Ranks, stop: &Stop) -> Result<Outcome, TrainError> {
-        self.0.run(ranks, stop)
+        let rewards = reward_functions(&options.rewards, most, batch, inputs.device)?;
+        Self::with_rewards(options, rewards, inputs)
     }
 }
 
 /// Completions against the others of their prompt.
-struct LeaveOneOut {
+pub struct RlooObjective {
     loss: Loss,
     advantages: RlooAdvantages,
 }
 
-impl LeaveOneOut {
+impl RlooObjective {
     fn new(options: &RlooLossOptions) -> Result<Self, LossError> {
-        let clip_range = match options.reward_clip_range.as_deref() {
-            Some(&[low, high]) => Some((low, high)),
-            _ => None,
-        };
-        let advantages =
-            RlooAdvantages { beta: options.beta, normalize: options.normalize_advantages, clip_range };
-        Ok(Self { loss: Loss::new(options.epsilon, options.epsilon_high)?, advantages })
+        Ok(Self { loss: options.loss()?, advantages: options.advantages() })
     }
 }
 
-impl Objective for LeaveOneOut {
+impl Objective for RlooObjective {
     fn metrics(&self) -> Metrics {
         self.loss.metrics()
     }
@@ -111,7 +100,7 @@ impl Objective for LeaveOneOut {
         stats: &TokenStats,
         completions: &[(Range<usize>, &Sampled)],
         step: &PolicyStep,
-    ) -> Result<Terms, LossError> {
+    ) -> Result<LossTerms, LossError> {
         let action = |(targets, sampled): &(Range<usize>, &Sampled)| Action {
             targets: targets.clone(),
             advantage: sampled.advantage,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::tensor::Device;
 use burnish_config::{Command, PlanOptions, SftOptions};
-use burnish_trainers::{Ranks, RunPlan, Sft, Stop};
+use burnish_trainers::{Ranks, RunPlan, Sft, Stop, Trainer};
 
 struct Counting;
 

@@ -1,12 +1,10 @@
-//! Which elements travel in one collective, and in which order.
+//! `BucketPlan`: the elements of one collective and their order.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use burnish_core::Dtype;
+use burnish_core::{Dtype, Layout};
 use serde::{Deserialize, Serialize};
-
-use crate::Partition;
 
 /// What a bucket's collective is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -50,7 +48,7 @@ pub struct Piece {
     /// The registry index.
     pub parameter: usize,
     /// Its rows per part.
-    pub partition: Partition,
+    pub layout: Layout,
     /// Where its elements begin in each part.
     pub offsets: Vec<usize>,
 }
@@ -59,20 +57,20 @@ impl BucketPlan {
     /// How many parts it has: one per rank, or one for an all-reduce.
     #[must_use]
     pub fn parts(&self) -> usize {
-        self.pieces.first().map_or(0, |piece| piece.partition.world())
+        self.pieces.first().map_or(0, |piece| piece.layout.ranks())
     }
 
     /// Elements per part.
     #[must_use]
     pub fn counts(&self) -> Vec<usize> {
-        let part = |r: usize| self.pieces.iter().map(|p| p.partition.elements(r).len()).sum();
+        let part = |r: usize| self.pieces.iter().map(|p| p.layout.elements(r).len()).sum();
         (0..self.parts()).map(part).collect()
     }
 
     /// All elements.
     #[must_use]
     pub fn elements(&self) -> usize {
-        self.pieces.iter().map(|p| p.partition.all_elements()).sum()
+        self.pieces.iter().map(|p| p.layout.all_elements()).sum()
     }
 
     /// All elements in the bucket's order, from whole parameters; one that is absent counts as zeros. `append` casts and
@@ -86,7 +84,7 @@ impl BucketPlan {
         let mut out = Vec::with_capacity(self.elements());
         for part in 0..self.parts() {
             for (piece, source) in self.pieces.iter().zip(&sources) {
-                let range = piece.partition.elements(part);
+                let range = piece.layout.elements(part);
                 match source {
                     Some(source) => append(&mut out, &source[range]),
                     None => out.resize(out.len() + range.len(), E::default()),
@@ -98,8 +96,8 @@ impl BucketPlan {
 
     /// One parameter whole, from the parts.
     pub(crate) fn whole<'a, E: Copy + 'a>(&self, piece: &Piece, part: impl Fn(usize) -> &'a [E]) -> Vec<E> {
-        let mut out = Vec::with_capacity(piece.partition.all_elements());
-        for rank in 0..piece.partition.world() {
+        let mut out = Vec::with_capacity(piece.layout.all_elements());
+        for rank in 0..piece.layout.ranks() {
             out.extend_from_slice(piece.of(rank, part(rank)));
         }
         out
@@ -109,7 +107,7 @@ impl BucketPlan {
 impl Piece {
     /// This parameter's elements in a rank's part.
     pub(crate) fn of<'a, E>(&self, rank: usize, part: &'a [E]) -> &'a [E] {
-        &part[self.offsets[rank]..self.offsets[rank] + self.partition.elements(rank).len()]
+        &part[self.offsets[rank]..self.offsets[rank] + self.layout.elements(rank).len()]
     }
 }
 
@@ -119,26 +117,26 @@ pub(crate) fn fill(
     name: &str,
     purpose: Purpose,
     cap: usize,
-    parameters: impl IntoIterator<Item = (usize, Dtype, Partition)>,
+    parameters: impl IntoIterator<Item = (usize, Dtype, Layout)>,
 ) -> Vec<BucketPlan> {
     let mut by_dtype: BTreeMap<Dtype, Vec<Vec<Piece>>> = BTreeMap::new();
-    for (parameter, dtype, partition) in parameters {
+    for (parameter, dtype, layout) in parameters {
         let buckets = by_dtype.entry(dtype).or_default();
-        let held = |bucket: &Vec<Piece>| bucket.iter().map(|p| p.partition.all_elements()).sum::<usize>();
+        let held = |bucket: &Vec<Piece>| bucket.iter().map(|p| p.layout.all_elements()).sum::<usize>();
         let bucket = match buckets.last_mut() {
-            Some(last) if held(last) + partition.all_elements() <= cap => last,
+            Some(last) if held(last) + layout.all_elements() <= cap => last,
             _ => buckets.push_mut(Vec::new()),
         };
         let offsets = match bucket.last() {
-            None => vec![0; partition.world()],
+            None => vec![0; layout.ranks()],
             Some(last) => last
                 .offsets
                 .iter()
                 .enumerate()
-                .map(|(r, offset)| offset + last.partition.elements(r).len())
+                .map(|(r, offset)| offset + last.layout.elements(r).len())
                 .collect(),
         };
-        bucket.push(Piece { parameter, partition, offsets });
+        bucket.push(Piece { parameter, layout, offsets });
     }
     let mut all = Vec::new();
     for (dtype, buckets) in by_dtype {
@@ -160,9 +158,15 @@ pub(crate) fn fill(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
+    use burnish_core::Split;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rows::by_rows;
+
+    fn by_load(shape: &[usize], loads: &mut [usize]) -> Layout {
+        by_rows(shape, |rows, row| Split::by_load(rows, row, loads).unwrap())
+    }
 
     fn values(parameter: usize, elements: usize) -> Vec<u32> {
         (0..elements).map(|i| (parameter * 10_000 + i) as u32).collect()
@@ -181,17 +185,17 @@ mod tests {
             let items: Vec<_> = shapes
                 .iter()
                 .enumerate()
-                .map(|(i, (shape, d))| (i, dtypes[*d], Partition::balanced(shape, &mut loads)))
+                .map(|(i, (shape, d))| (i, dtypes[*d], by_load(shape, &mut loads)))
                 .collect();
             let buckets = fill("unit", Purpose::Gather, cap, items.clone());
             let mut seen = Vec::new();
             for bucket in &buckets {
                 prop_assert!(bucket.elements() <= cap || bucket.pieces.len() == 1
-                    || bucket.pieces.iter().filter(|p| p.partition.all_elements() > 0).count() == 1);
+                    || bucket.pieces.iter().filter(|p| p.layout.all_elements() > 0).count() == 1);
                 let whole: BTreeMap<usize, Vec<u32>> = bucket
                     .pieces
                     .iter()
-                    .map(|p| (p.parameter, values(p.parameter, p.partition.all_elements())))
+                    .map(|p| (p.parameter, values(p.parameter, p.layout.all_elements())))
                     .collect();
                 let packed: Vec<u32> = bucket.pack(|p| Some(&whole[&p.parameter][..]), Vec::extend_from_slice);
                 let counts = bucket.counts();
@@ -206,7 +210,7 @@ mod tests {
                     prop_assert_eq!(items[piece.parameter].1, bucket.dtype);
                     prop_assert_eq!(&bucket.whole(piece, |r| parts[r]), &whole[&piece.parameter]);
                     for (rank, part) in parts.iter().enumerate() {
-                        let range = piece.partition.elements(rank);
+                        let range = piece.layout.elements(rank);
                         prop_assert_eq!(piece.of(rank, part), &whole[&piece.parameter][range]);
                     }
                     seen.push(piece.parameter);
@@ -219,8 +223,8 @@ mod tests {
 
     #[test]
     fn what_never_came_counts_as_zeros() {
-        let partition = Partition::balanced(&[3], &mut [0, 0]);
-        let items = [(0, Dtype::F32, partition.clone()), (1, Dtype::F32, partition)];
+        let layout = by_load(&[3], &mut [0, 0]);
+        let items = [(0, Dtype::F32, layout.clone()), (1, Dtype::F32, layout)];
         let bucket = fill("u", Purpose::Reduce, 100, items).pop().unwrap();
         let one: &[f32] = &[1.0, 2.0, 3.0];
         let packed: Vec<f32> = bucket.pack(|p| (p.parameter == 1).then_some(one), Vec::extend_from_slice);

@@ -1,4 +1,4 @@
-//! What can be wrong with a plan and with what runs by it.
+//! Errors of ZeRO.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,6 +70,14 @@ pub enum PlanError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ZeroError {
+    /// A block whose randomness did not repeat.
+    #[error(
+        "block `{block}` drew other random numbers in backward than in forward: another thread draws from Burn's generator at the same time, or the block is not a function of its inputs; run ranks as processes, or draw inside blocks only"
+    )]
+    OtherDraws {
+        /// The block.
+        block: String,
+    },
     /// Ranks did not do the same.
     #[error(transparent)]
     Comm(#[from] CommError),
@@ -78,7 +86,7 @@ pub enum ZeroError {
     Plan(#[from] PlanError),
     /// Matrices that cannot come together.
     #[error(transparent)]
-    Exchange(#[from] ExchangeError),
+    MatrixAllToAll(#[from] ExchangeError),
     /// A plan for another number of ranks.
     #[error("the plan is for {plan} ranks, but the group has {group}; make the plan with the group's size")]
     World {

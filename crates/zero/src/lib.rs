@@ -1,81 +1,68 @@
-//! Who owns which piece of a model: ZeRO stages 0 to 3, with plans that predict.
+//! ZeRO stages 0 to 3: sharded parameters, gradients and optimizer state, with plans that predict bytes and traffic.
+//!
+//! [`Wrap`] puts any Burn module on many ranks, in a loop of your own ([`module`] is its page):
+//!
+//! ```
+//! use burn::nn::LinearConfig;
+//! use burn::tensor::{Device, Tensor};
+//! use burnish_zero::{Stage, Wrap, comm::local, module::ModuleError, optim::MuonOptions};
+//!
+//! let ranks = local::run(2, |world| {
+//!     let device = Device::flex().autodiff();
+//!     let net = LinearConfig::new(4, 4).init(&device); // any `#[derive(Module)]`
+//!     let wrap = Wrap::stage(Stage::Three).gather_on_use().muon(MuonOptions::default());
+//!     let mut model = wrap.over(&world.group(), net)?;
+//!     let mut losses = Vec::new();
+//!     for _ in 0..20 {
+//!         let pass = model.micro_batch(true)?; // the module, on the tape
+//!         let x = Tensor::<2>::full([2, 4], 1.0 + world.rank() as f32, &device); // this rank's rows
+//!         let loss = (pass.forward(x) - 1.0).square().mean();
+//!         losses.push(pass.mean(loss.clone().into_scalar::<f32>().into())?);
+//!         pass.backward(loss)?;
+//!         model.step(0.02)?;
+//!     }
+//!     Ok::<_, ModuleError>(losses[19] < losses[0])
+//! });
+//! assert!(ranks.into_iter().all(|rank| rank.unwrap().unwrap()));
+//! ```
+//!
+//! Below it, for a framework of one's own:
 //!
 //! * [`Plan`]: a pure function of a registry, [`Unit`]s, a world size and a [`Policy`] that says which rank owns which
-//!   rows ([`Partition`]), which elements travel together ([`BucketPlan`]), and how many bytes ([`Plan::memory`]) and
+//!   rows (a [`Layout`]), which elements travel together ([`BucketPlan`]), and how many bytes ([`Plan::memory`]) and
 //!   elements on the wire ([`Plan::traffic`]) that is, before anything is allocated.
-//! * [`Store`]: a rank's part of the model by that plan. It is [`burnish_ops::Parameters`] to the model (reading a
-//!   sharded parameter gathers it, gradients are summed as backward finds them) and [`burnish_optim::Masters`] to the
+//! * [`ShardedParams`]: a rank's part of the model by that plan. It is [`burnish_ops::Parameters`] to the model (reading a
+//!   sharded parameter gathers it, gradients are summed as backward finds them) and [`burnish_optim::ParamStorage`] to the
 //!   optimizer. One path for every stage and any number of ranks, also one.
-//! * [`Exchange`]: for an optimizer that needs whole matrices where no rank has them (stage 3, tensor parallelism), the
+//! * [`MatrixAllToAll`]: for an optimizer that needs whole matrices where no rank has them (stage 3, tensor parallelism), the
 //!   pieces' way to one owner each and back. At stages 0 to 2 matrices have owners in the plan ([`Plan::with_owners`]).
-//!
-//! ```
-//! use std::convert::Infallible;
-//! use std::sync::Arc;
-//!
-//! use burn::tensor::Device;
-//! use burnish_comm::local;
-//! use burnish_core::{Dtype, Parameter, Registry, Role};
-//! use burnish_ops::{AnyTensor, Parameters};
-//! use burnish_optim::{AdamW, AdamWOptions, Unscale};
-//! use burnish_zero::{Plan, Policy, Stage, Store, Unit, ZeroError};
-//!
-//! // One trained matrix over two ranks: three rows and two.
-//! let mut registry = Registry::new();
-//! let mut matrix = Parameter::new("w", &[5, 2], Role::Matrix, Dtype::F32);
-//! matrix.trainable = true;
-//! let w = registry.add(matrix).unwrap();
-//! let policy = Policy { persist_below: 0, ..Policy::new(Stage::Three) };
-//! let plan = Arc::new(Plan::new(&registry, vec![Unit::block("block", vec![w])], 2, policy).unwrap());
-//! assert_eq!(plan.rows(w, 0), 0..3);
-//!
-//! let weights = local::run(2, |world| {
-//!     let (group, device) = (world.group(), Device::flex());
-//!     plan.agree(&group)?;
-//!     let ones = |_, rows: std::ops::Range<usize>| {
-//!         Ok::<_, Infallible>(AnyTensor::from_elements(vec![1.0_f32; 2 * rows.len()], &[rows.len(), 2], &device))
-//!     };
-//!     let store = Store::new(plan.clone(), &group, &device, ones)?;
-//!     let mut optimizer = AdamW::new(&store.local_registry(), AdamWOptions::default());
-//!
-//!     store.begin_micro_batch(true);
-//!     let gradient = store.read(w); // forward and backward of 0.5 * w * w
-//!     store.accumulate(w, gradient);
-//!     store.end_micro_batch()?;
-//!     if let Unscale::Finite(gradients) = store.gradients()?.unscale(1.0, |s| store.sum_squares(s))? {
-//!         assert_eq!(gradients.norm(), 40_f64.sqrt()); // ten elements, of two ranks each
-//!         optimizer.step(gradients.clip(Some(1.0)), &store, 0.1);
-//!     }
-//!     store.publish()?;
-//!     Ok::<_, ZeroError>(store.read(w).to_f32())
-//! });
-//! for weights in weights {
-//!     assert!(weights.unwrap().unwrap().iter().all(|w| (w - 0.9).abs() < 1e-6));
-//! }
-//! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod bucket;
 mod error;
 mod exchange;
 pub mod module;
+mod ortho_cost;
 mod owners;
-mod partition;
 mod plan;
 mod policy;
+mod prefetch;
+mod rows;
 mod store;
 mod unit;
-mod window;
 
 pub use burnish_comm as comm;
+pub use burnish_core::layout::{Layout, Region};
 pub use burnish_optim as optim;
 
 pub use bucket::{BucketPlan, Piece, Purpose};
 pub use error::{PlanError, ZeroError};
-pub use exchange::{Exchange, ExchangeError, Matrix, Routes};
+pub use exchange::{AllToAllPlan, ExchangeError, Matrix, MatrixAllToAll};
 pub use module::{Wrap, Wrapped};
-pub use owners::{Work, owners};
-pub use partition::Partition;
-pub use plan::{BucketRow, Description, Memory, Placement, Plan, Residency, Summed, TrafficLine, UnitRow};
+pub use owners::{OrthoCost, owners};
+pub use plan::{
+    BucketRow, Description, GradReduction, Memory, ParamStorageMode, Placement, Plan, TrafficLine, UnitRow,
+};
 pub use policy::{Policy, ReduceWhen, Stage, UnknownStage};
-pub use store::{Store, WriteGuard};
+pub use store::{ShardedParams, WriteGuard};
 pub use unit::Unit;

@@ -1,11 +1,11 @@
-//! Which rank works on which matrix.
+//! Owners of matrices: longest processing time first over ranks, with a cap on elements.
 
 use serde::{Deserialize, Serialize};
 
 /// What one matrix costs the rank that owns it: numbers of the logical matrix, whatever a rank holds of it, so that ranks
 /// with other parts of the model deal matrices alike.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Work {
+pub struct OrthoCost {
     /// Floating-point operations per step.
     pub flops: f64,
     /// Elements: what its state costs.
@@ -25,22 +25,22 @@ const CAP: f64 = 1.3;
 /// at most 0.3 times the mean of elements, the cap holds.
 ///
 /// ```
-/// use burnish_zero::{Work, owners};
-/// let work = |flops, elements| Work { flops, elements };
+/// use burnish_zero::{OrthoCost, owners};
+/// let work = |flops, elements| OrthoCost { flops, elements };
 /// assert_eq!(owners(&[work(4.0, 2), work(9.0, 3), work(5.0, 2)], 2), [1, 0, 1]);
 /// ```
 ///
 /// # Panics
 /// If there are no ranks.
 #[must_use]
-pub fn owners(work: &[Work], world: usize) -> Vec<usize> {
+pub fn owners(work: &[OrthoCost], world: usize) -> Vec<usize> {
     let every: Vec<usize> = (0..world).collect();
     owners_among(work, world, |_| &every)
 }
 
 /// The same where the matrix at `i` may only go to the ranks `among(i)`, of which there is at least one.
 pub(crate) fn owners_among<'a>(
-    work: &[Work],
+    work: &[OrthoCost],
     world: usize,
     among: impl Fn(usize) -> &'a [usize],
 ) -> Vec<usize> {
@@ -52,7 +52,7 @@ pub(crate) fn owners_among<'a>(
     let (mut flops, mut elements) = (vec![0.0_f64; world], vec![0_usize; world]);
     let mut owners = vec![0; work.len()];
     for matrix in order {
-        let Work { flops: cost, elements: size } = work[matrix];
+        let OrthoCost { flops: cost, elements: size } = work[matrix];
         let ranks = among(matrix).iter().copied();
         let owner = ranks
             .clone()
@@ -76,12 +76,12 @@ mod tests {
     use super::*;
 
     /// Newton–Schulz on an `m` by `n` matrix, five steps.
-    fn matrix(m: usize, n: usize) -> Work {
+    fn matrix(m: usize, n: usize) -> OrthoCost {
         let (short, long) = (m.min(n) as f64, m.max(n) as f64);
-        Work { flops: 20.0 * long * short * short + 10.0 * short.powi(3), elements: m * n }
+        OrthoCost { flops: 20.0 * long * short * short + 10.0 * short.powi(3), elements: m * n }
     }
 
-    fn sums(work: &[Work], owners: &[usize], world: usize) -> (Vec<f64>, Vec<usize>) {
+    fn sums(work: &[OrthoCost], owners: &[usize], world: usize) -> (Vec<f64>, Vec<usize>) {
         let (mut flops, mut elements) = (vec![0.0; world], vec![0; world]);
         for (w, &owner) in work.iter().zip(owners) {
             flops[owner] += w.flops;
@@ -102,7 +102,7 @@ mod tests {
             (3072, 1024),
             (1024, 3072),
         ];
-        let work: Vec<Work> = (0..28).flat_map(|_| block).map(|(m, n)| matrix(m, n)).collect();
+        let work: Vec<OrthoCost> = (0..28).flat_map(|_| block).map(|(m, n)| matrix(m, n)).collect();
         for (world, near) in [(2, 1.001), (3, 1.01), (4, 1.005), (8, 1.02), (28, 1.12)] {
             let (flops, elements) = sums(&work, &owners(&work, world), world);
             let over = |most: f64, sum: f64| most * world as f64 / sum;
@@ -117,15 +117,15 @@ mod tests {
     /// One costly matrix and many cheap ones of many elements: without the cap one rank would keep nearly all state.
     #[test]
     fn memory_is_capped_where_operations_alone_would_not() {
-        let mut work = vec![Work { flops: 1000.0, elements: 10 }];
-        work.extend((0..20).map(|_| Work { flops: 1.0, elements: 10 }));
+        let mut work = vec![OrthoCost { flops: 1000.0, elements: 10 }];
+        work.extend((0..20).map(|_| OrthoCost { flops: 1.0, elements: 10 }));
         let (_, elements) = sums(&work, &owners(&work, 2), 2);
         assert!(elements.iter().all(|&e| e as f64 <= 1.3 * 105.0), "{elements:?}");
     }
 
     #[test]
     fn only_those_that_may_own_do() {
-        let work = vec![Work { flops: 1.0, elements: 1 }; 6];
+        let work = vec![OrthoCost { flops: 1.0, elements: 1 }; 6];
         let (first, last) = ([0, 1], [2]);
         let owners = owners_among(&work, 3, |i| if i < 4 { &first[..] } else { &last[..] });
         assert_eq!(owners, [0, 1, 0, 1, 2, 2]);
@@ -137,7 +137,7 @@ mod tests {
             world in 1usize..10,
             sizes in prop::collection::vec((0usize..40, 0usize..40), 0..60),
         ) {
-            let work: Vec<Work> = sizes.iter().map(|&(m, n)| matrix(m, n)).collect();
+            let work: Vec<OrthoCost> = sizes.iter().map(|&(m, n)| matrix(m, n)).collect();
             let first = owners(&work, world);
             prop_assert_eq!(first.len(), work.len());
             prop_assert!(first.iter().all(|&owner| owner < world));
@@ -149,7 +149,7 @@ mod tests {
             world in 1usize..10,
             sizes in prop::collection::vec((1usize..40, 1usize..40), 0..90),
         ) {
-            let work: Vec<Work> = sizes.iter().map(|&(m, n)| matrix(m, n)).collect();
+            let work: Vec<OrthoCost> = sizes.iter().map(|&(m, n)| matrix(m, n)).collect();
             let mean = work.iter().map(|w| w.elements).sum::<usize>() as f64 / world as f64;
             let largest = work.iter().map(|w| w.elements).max().unwrap_or(0) as f64;
             let (_, elements) = sums(&work, &owners(&work, world), world);
@@ -167,7 +167,7 @@ mod tests {
             world in 1usize..10,
             sizes in prop::collection::vec(0usize..1000, 0..60),
         ) {
-            let work: Vec<Work> = sizes.iter().map(|&n| Work { flops: n as f64, elements: n }).collect();
+            let work: Vec<OrthoCost> = sizes.iter().map(|&n| OrthoCost { flops: n as f64, elements: n }).collect();
             let (flops, _) = sums(&work, &owners(&work, world), world);
             let mean = flops.iter().sum::<f64>() / world as f64;
             let largest = sizes.iter().max().map_or(0.0, |&n| n as f64);

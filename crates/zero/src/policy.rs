@@ -1,8 +1,9 @@
-//! What is sharded, when gradients are summed and what stays gathered.
+//! `Policy`: the ZeRO stage, when gradients are reduced, what stays gathered.
 
 use std::fmt;
 use std::str::FromStr;
 
+use burnish_core::{UnknownWord, choices};
 use serde::{Deserialize, Serialize};
 
 /// A stage of ZeRO (Rajbhandari et al., arXiv:1910.02054): what of the training state is sharded over the
@@ -60,14 +61,16 @@ impl fmt::Display for Stage {
     }
 }
 
-/// When gradients are summed over ranks, under accumulation (stages 2 and 3; stages 0 and 1 always at the step).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReduceWhen {
-    /// In the last micro-batch: one reduction a step, and whole gradients in between.
-    Step,
-    /// In every micro-batch: as many reductions, and only shards in between.
-    MicroBatch,
+choices! {
+    /// When gradients are summed over ranks, under accumulation (stages 2 and 3; stages 0 and 1 always at the step).
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum ReduceWhen: "zero_reduce", UnknownWord {
+        /// In the last micro-batch: one reduction a step, and whole gradients in between.
+        Step = "step",
+        /// In every micro-batch: as many reductions, and only shards in between.
+        MicroBatch = "micro_batch",
+    }
 }
 
 /// How a model is spread over ranks.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use burnish_comm::{World, local};
 use burnish_core::Dtype;
-use burnish_zero::{Plan, Policy, Stage, Store, ZeroError};
+use burnish_zero::{Plan, Policy, ShardedParams, Stage, ZeroError};
 
-use crate::springs::{odd, trained};
+use crate::toy_model::{odd, trained};
 
 /// What each of three ranks gets when rank 1 has another plan.
 fn answers(other: impl Fn() -> Plan + Sync) -> Vec<Result<(), ZeroError>> {
@@ -76,6 +76,6 @@ fn a_plan_for_another_world_is_refused() {
     let alone = burnish_comm::Group::alone();
     assert!(matches!(plan.agree(&alone), Err(ZeroError::World { plan: 3, group: 1 })));
     let load = |_, _| -> Result<burnish_ops::AnyTensor, std::convert::Infallible> { unreachable!() };
-    let store = Store::new(plan, &alone, &burn::tensor::Device::flex(), load);
+    let store = ShardedParams::new(plan, &alone, &burn::tensor::Device::flex(), load);
     assert!(matches!(store, Err(ZeroError::World { plan: 3, group: 1 })));
 }

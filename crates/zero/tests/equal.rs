@@ -5,7 +5,7 @@ use burnish_zero::{Policy, ReduceWhen, Stage};
 use proptest::prelude::*;
 
 use crate::net::{Net, TOLERANCE};
-use crate::springs::{Run, STAGES, odd, registry};
+use crate::toy_model::{Run, STAGES, odd, registry};
 
 const WORLDS: [usize; 5] = [1, 2, 3, 4, 8];
 
@@ -56,7 +56,7 @@ fn owned_matrices_equal_one_rank_bit_by_bit() {
         let run = Run { steps: 4, owners, ..Run::new(registry.clone(), units.clone(), stage) };
         let plan = run.plan(3);
         let wide = registry.index_of("a.wide").unwrap();
-        assert_eq!(plan.placement(wide).partition.owner().is_some(), stage != Stage::Three);
+        assert_eq!(plan.placement(wide).layout.owner().is_some(), stage != Stage::Three);
         assert_eq!(run.over(3), reference, "stage {stage}");
     }
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burnish_comm::local::{links, run, run_worlds};
-use burnish_comm::{Fault, FaultPlan, Faulty, Op, Traffic, World};
+use burnish_comm::transport::{Fault, FaultPlan, Faulty};
+use burnish_comm::{Op, Traffic, World};
 use burnish_core::Dtype;
 use burnish_ops::AnyTensor;
-use burnish_optim::Assembly;
-use burnish_zero::{Exchange, ExchangeError, Matrix, ZeroError};
+use burnish_optim::MatrixGather;
+use burnish_zero::{ExchangeError, Matrix, MatrixAllToAll, Region, ZeroError};
 use proptest::prelude::*;
 
 const WORLDS: [usize; 5] = [1, 2, 3, 4, 8];
@@ -37,16 +38,10 @@ impl Dealt {
 
     /// As announced by a rank; parameters have even indices.
     fn matrix(&self, number: usize, rank: usize) -> Matrix {
-        let [rows, columns] = self.held[rank].clone();
         let flops = (self.rows() * self.columns()) as f64;
-        Matrix {
-            index: 2 * number,
-            name: format!("m{number}"),
-            shape: self.shape.clone(),
-            flops,
-            rows,
-            columns,
-        }
+        let region = Region::announced(&[self.rows(), self.columns()], self.held[rank].to_vec());
+        let (name, shape) = (format!("m{number}"), self.shape.clone());
+        Matrix { index: 2 * number, name, shape, flops, region }
     }
 
     /// The elements that a rank holds of the matrix with these values.
@@ -87,7 +82,7 @@ type Seen = (Vec<usize>, Traffic, Traffic);
 fn there_and_back(world: &World, dealt: &[Dealt], most: usize, present: &[bool]) -> Result<Seen, ZeroError> {
     let (group, device, me) = (world.group(), Device::flex(), world.rank());
     let matrices = dealt.iter().enumerate().map(|(n, d)| d.matrix(n, me)).collect();
-    let mut exchange = Exchange::new(&group, &device, matrices, most)?;
+    let mut exchange = MatrixAllToAll::new(&group, &device, matrices, most)?;
     let every = vec![true; dealt.len()];
     let mut seen = None;
     for present in [&every[..], present] {
@@ -205,7 +200,7 @@ fn absent_matrices_do_not_travel() {
     let ranks = run(3, |world| {
         let (group, me) = (world.group(), world.rank());
         let matrices = dealt.iter().enumerate().map(|(n, d)| d.matrix(n, me)).collect();
-        let mut exchange = Exchange::new(&group, &Device::flex(), matrices, 64)?;
+        let mut exchange = MatrixAllToAll::new(&group, &Device::flex(), matrices, 64)?;
         group.clear_traffic();
         assert!(exchange.gather(Vec::new())?.is_empty() && exchange.scatter(Vec::new())?.is_empty());
         Ok::<_, ZeroError>(group.traffic())
@@ -239,8 +234,11 @@ fn held_says_which_rows_and_columns() {
     let dealt = assorted(4);
     let matrices = dealt.iter().enumerate().map(|(n, d)| d.matrix(n, 0)).take(1).collect::<Vec<_>>();
     let alone = run(1, |world| {
-        let whole = Matrix { rows: vec![0..2, 2..13], ..matrices[0].clone() };
-        let exchange = Exchange::new(&world.group(), &Device::flex(), vec![whole], 8)?;
+        let whole = Matrix {
+            region: Region::announced(&[13, 6], vec![vec![0..2, 2..13], one(0..6)]),
+            ..matrices[0].clone()
+        };
+        let exchange = MatrixAllToAll::new(&world.group(), &Device::flex(), vec![whole], 8)?;
         Ok::<_, ZeroError>((exchange.held(0), exchange.held(1), exchange.traffic()))
     });
     for end in alone {
@@ -260,7 +258,7 @@ fn spoiled(
         let me = world.rank();
         let mut matrices = vec![dealt.matrix(0, me)];
         spoil(me, &mut matrices);
-        let mut exchange = Exchange::new(&world.group(), &Device::flex(), matrices, 64)?;
+        let mut exchange = MatrixAllToAll::new(&world.group(), &Device::flex(), matrices, 64)?;
         let mut pieces = vec![(0, dealt.piece(me, before(0)).unwrap())];
         bring(me, &mut pieces);
         exchange.gather(pieces).map(drop)
@@ -278,7 +276,8 @@ fn faults_are_told_on_every_rank_with_matrix_and_ranks() {
         errors,
         vec!["matrix `m0` has shape [4, 3] on ranks [1], expected [4, 2] as on the first rank"; 2]
     );
-    let errors = spoiled(|_, m| m[0].rows = one(1..3), |_, _| ());
+    let errors =
+        spoiled(|_, m| m[0].region = Region::announced(&[4, 2], vec![one(1..3), one(0..2)]), |_, _| ());
     assert_eq!(errors[0], errors[1]);
     assert!(
         errors[0].starts_with("matrix `m0`: no rank holds rows 0..1 of columns 0..2 (ranks [0, 1]"),
@@ -347,10 +346,11 @@ fn a_fault_at_any_call_is_told_on_every_rank() {
 fn an_exchange_takes_turns() {
     let dealt = Dealt::new(&[4, 2], |_| [0..4, 0..2], 1);
     let ends = run(1, |world| {
-        let mut exchange = Exchange::new(&world.group(), &Device::flex(), vec![dealt.matrix(0, 0)], 64)?;
+        let mut exchange =
+            MatrixAllToAll::new(&world.group(), &Device::flex(), vec![dealt.matrix(0, 0)], 64)?;
         let piece = || vec![(0, dealt.piece(0, before(0)).unwrap())];
         let fault = |result: Result<_, ZeroError>| match result.unwrap_err() {
-            ZeroError::Exchange(error) => error,
+            ZeroError::MatrixAllToAll(error) => error,
             other => panic!("{other}"),
         };
         let early = fault(exchange.scatter(Vec::new()));

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use burn::tensor::Device;
 use burnish_comm::{CommError, Group, World, local};
 use burnish_ops::{AnyTensor, Parameters};
-use burnish_optim::Masters;
-use burnish_zero::{Stage, Store, ZeroError};
+use burnish_optim::ParamStorage;
+use burnish_zero::{ShardedParams, Stage, ZeroError};
 
-use crate::springs::{Run, STAGES, bits, gradient, initial, odd, share};
+use crate::toy_model::{Run, STAGES, bits, gradient, initial, odd, share};
 
-fn store(run: &Run, group: &Group) -> Store {
+fn store(run: &Run, group: &Group) -> ShardedParams {
     let device = Device::flex();
-    Store::new(run.plan(group.size()), group, &device, |i, rows| {
+    ShardedParams::new(run.plan(group.size()), group, &device, |i, rows| {
         Ok::<_, Infallible>(initial(run.registry.at(i), rows, &device))
     })
     .unwrap()
@@ -48,7 +48,7 @@ fn a_rank_that_skips_a_block_is_an_error_on_every_rank() {
         assert_eq!((after.shape(), after.to_f32()), (vec![17, 3], vec![0.0; 51]));
         // The same error again, whatever is called.
         assert_eq!(store.gradients().unwrap_err().to_string(), error.to_string());
-        assert_eq!(store.publish().unwrap_err().to_string(), error.to_string());
+        assert_eq!(store.all_gather_params().unwrap_err().to_string(), error.to_string());
         assert_eq!(store.sum_squares(&[]).unwrap_err().to_string(), error.to_string());
         error
     });
@@ -166,13 +166,13 @@ fn loading_faults_name_the_parameter_and_its_rows() {
     let run = run(Stage::Three);
     let group = Group::alone();
     let device = Device::flex();
-    let missing = Store::new(run.plan(1), &group, &device, |i, rows| match i {
+    let missing = ShardedParams::new(run.plan(1), &group, &device, |i, rows| match i {
         2 => Err(std::io::Error::other("no such file")),
         _ => Ok(initial(run.registry.at(i), rows, &device)),
     });
     let message = missing.unwrap_err().to_string();
     assert_eq!(message, "parameter `a.two`, rows 0..2: no such file");
-    let wrong = Store::new(run.plan(1), &group, &device, |_, _| {
+    let wrong = ShardedParams::new(run.plan(1), &group, &device, |_, _| {
         Ok::<_, Infallible>(AnyTensor::from_elements(vec![0.0_f32; 2], &[2], &device))
     });
     let message = wrong.unwrap_err().to_string();
@@ -200,7 +200,7 @@ fn saved_rows_are_every_row_once() {
         let device = Device::flex();
         let ranks = local::run(3, |w| {
             let group = w.group();
-            let store = Store::new(Arc::clone(&plan), &group, &device, |i, rows| {
+            let store = ShardedParams::new(Arc::clone(&plan), &group, &device, |i, rows| {
                 Ok::<_, Infallible>(initial(run.registry.at(i), rows, &device))
             })?;
             (0..run.registry.len()).map(|i| store.saved_rows(i)).collect::<Result<Vec<_>, ZeroError>>()

@@ -10,7 +10,7 @@ mod module;
 mod muon;
 mod net;
 mod overflow;
-mod springs;
 mod tied_frozen_unused;
+mod toy_model;
 mod traffic;
 mod write;

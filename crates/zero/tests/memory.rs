@@ -10,8 +10,10 @@ use burn::tensor::Device;
 use burnish_comm::{Group, local};
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::{AnyTensor, Parameters};
-use burnish_optim::{AdamWOptions, MuonOptions, Optimizer, Rates, SlotSpec, Unscale};
-use burnish_zero::{Exchange, Plan, Policy, ReduceWhen, Stage, Store, Unit, Work, ZeroError};
+use burnish_optim::{AdamWOptions, LearningRates, MuonOptions, Optimizer, SlotSpec, Unscale};
+use burnish_zero::{
+    MatrixAllToAll, OrthoCost, Plan, Policy, ReduceWhen, ShardedParams, Stage, Unit, ZeroError,
+};
 use half::bf16;
 
 struct Counting;
@@ -97,7 +99,7 @@ fn measure(
     let (registry, units) = model();
     let takes = |p: &Parameter| muon.is_some_and(|options| options.takes(p));
     let work = |_: usize, p: &Parameter| {
-        takes(p).then(|| Work { flops: p.elements() as f64, elements: p.elements() })
+        takes(p).then(|| OrthoCost { flops: p.elements() as f64, elements: p.elements() })
     };
     let plan = Arc::new(Plan::with_owners(&registry, units, world, policy, work).unwrap());
     let adam =
@@ -114,7 +116,7 @@ fn measure(
     let before = LIVE.load(SeqCst);
     let ranks = local::run(world, |w| {
         let (group, device) = (w.group(), Device::flex());
-        let store = Store::new(plan.clone(), &group, &device, |i, rows| {
+        let store = ShardedParams::new(plan.clone(), &group, &device, |i, rows| {
             let row: usize = registry.at(i).shape[1..].iter().product();
             let mut shape = registry.at(i).shape.clone();
             shape[0] = rows.len();
@@ -124,7 +126,7 @@ fn measure(
         let alone = plan.policy().stage == Stage::Zero;
         let meeting = if alone { Group::alone() } else { group.clone() };
         let matrices = plan.matrices(group.rank());
-        let mut exchange = Exchange::new(&meeting, &device, matrices, plan.policy().bucket_elements)?;
+        let mut exchange = MatrixAllToAll::new(&meeting, &device, matrices, plan.policy().bucket_elements)?;
         let owns = |index| exchange.owns(index);
         let mut optimizer = {
             let (local, adam) = (store.local_registry(), AdamWOptions::default());
@@ -164,8 +166,8 @@ fn measure(
             let Unscale::Finite(finite) = gradients.unscale(1.0, |s| store.sum_squares(s))? else {
                 panic!("ones are finite")
             };
-            optimizer.step(finite.clip(Some(1.0)), &store, &mut exchange, Rates::both(0.01))?;
-            store.publish()?;
+            optimizer.step(finite.clip(Some(1.0)), &store, &mut exchange, LearningRates::both(0.01))?;
+            store.all_gather_params()?;
             group.barrier("a step ended")?;
             measured.peak = PEAK.load(SeqCst) - before;
         }

@@ -1,10 +1,10 @@
 //! Every mix of dtypes trains, keeps each parameter's declared dtype and equals one rank.
 
 use burnish_core::{Dtype, Parameter, Precision, Role};
-use burnish_zero::{Policy, Residency, Stage};
+use burnish_zero::{ParamStorageMode, Policy, Stage};
 
 use crate::net::{Loss, Net, TOLERANCE};
-use crate::springs::{Run, STAGES, registry};
+use crate::toy_model::{Run, STAGES, registry};
 
 const DTYPES: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::F32];
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
@@ -80,7 +80,7 @@ fn mixed_dtype_coalesced_gather() {
         let (registry, units) = net.registry();
         let plan = burnish_zero::Plan::new(&registry, units, 2, policy.clone()).unwrap();
         let persistent =
-            (0..registry.len()).filter(|&i| plan.placement(i).residency == Residency::Whole).count();
+            (0..registry.len()).filter(|&i| plan.placement(i).residency == ParamStorageMode::Whole).count();
         assert_eq!(persistent, whole, "below {persist_below}");
         let gathers: Vec<Dtype> = plan.gathers(1).iter().map(|b| b.dtype).collect();
         if persist_below == 0 {

@@ -1,14 +1,19 @@
 //! Modules of one's own: wrapped, and the same on any number of ranks at every stage.
 
+mod adapters;
+mod checkpoint;
+mod dropout;
 mod faults;
 #[path = "../examples/mlp.rs"]
 mod mlp;
+mod on_use;
 mod state;
 mod zoo;
 
 use burnish_ops::Parameters;
 use burnish_zero::comm::{Op, local};
 use burnish_zero::module::{Dtype, Initial, ModuleError, Reduce, Stepped, Wrap, Wrapped};
+use burnish_zero::optim::Variant;
 use burnish_zero::{Policy, ReduceWhen, Stage};
 
 use zoo::{Run, Zoo, device};
@@ -76,6 +81,30 @@ fn every_stage_over_every_world_equals_one_rank() {
             // A tied parameter has several gradients then: they are added in another order.
             let blocks = Run { blocks: true, ..run };
             blocks.over(world).assert_close(&one, &format!("stage {stage} over {world} by blocks"));
+        }
+    }
+}
+
+/// Muon for matrices and AdamW for the rest: each matrix is orthogonalised whole, wherever its rows are.
+#[test]
+fn muon_over_every_world_equals_one_rank() {
+    for variant in [Variant::Muon, Variant::NorMuon] {
+        let settings: fn(Policy) -> Wrap = match variant {
+            Variant::Muon => |p| zoo::muon(p, Variant::Muon),
+            _ => |p| zoo::muon(p, Variant::NorMuon),
+        };
+        let base = Run { settings: Some(settings), ..Run::new(Stage::Zero) };
+        let adamw = Run { micro_batches: 3, settings: None, ..base.clone() }.alone();
+        let one = Run { micro_batches: 3, ..base.clone() }.alone();
+        let momentum =
+            |(path, slot): &&(String, &str)| path == "layers.0.up.weight" && *slot == "momentum_buffer";
+        assert_eq!(one.slots.keys().filter(momentum).count(), 1);
+        assert_ne!(one.weights["layers.0.up.weight"], adamw.weights["layers.0.up.weight"]);
+        for stage in STAGES {
+            for blocks in [false, true] {
+                let left = Run { stage, blocks, ..base.clone() }.over(3);
+                left.assert_close(&one, &format!("{variant}, stage {stage}, blocks {blocks}"));
+            }
         }
     }
 }
@@ -251,4 +280,41 @@ fn a_loss_scale_is_divided_out() {
         Ok::<_, ModuleError>(())
     });
     ranks.into_iter().for_each(|rank| rank.unwrap().unwrap());
+}
+
+/// Burn's `Linear` holds `[in, out]`: a parameter says so, and a matrix of one's own says what it is told to.
+#[test]
+fn parameters_declare_their_orientation() {
+    use burn::module::{Module, Param};
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Tensor;
+    use burnish_zero::module::Orientation;
+
+    #[derive(Module, Debug)]
+    struct Mixed {
+        up: Linear,
+        own: Param<Tensor<2>>,
+    }
+    let ranks = local::run(1, |world| {
+        let mixed = || Mixed {
+            up: LinearConfig::new(3, 8).init(&device()),
+            own: Param::from_tensor(Tensor::ones([2, 3], &device())),
+        };
+        let orientations = |wrap: Wrap| {
+            let model = wrap.over(&world.group(), mixed())?;
+            let of = |path| model.registry().get(path).unwrap().orientation;
+            Ok::<_, ModuleError>([of("up.weight"), of("own")])
+        };
+        let plain = orientations(Wrap::stage(Stage::Zero))?;
+        let declared = orientations(Wrap::stage(Stage::Zero).orientation("own", Orientation::OutIn))?;
+        let error =
+            orientations(Wrap::stage(Stage::Zero).orientation("won", Orientation::OutIn)).unwrap_err();
+        assert!(error.to_string().starts_with("orientation `won` matches no parameter"), "{error}");
+        Ok::<_, ModuleError>((plain, declared))
+    });
+    for rank in ranks {
+        let (plain, declared) = rank.unwrap().unwrap();
+        assert_eq!(plain, [Orientation::InOut, Orientation::Undeclared]);
+        assert_eq!(declared, [Orientation::InOut, Orientation::OutIn]);
+    }
 }

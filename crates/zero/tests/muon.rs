@@ -7,10 +7,10 @@ use burn::tensor::Device;
 use burnish_comm::Op;
 use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_ops::{NewtonSchulz, Stacked, orthogonalize};
-use burnish_optim::{AdamWOptions, Half, MomentumDtype, MuonOptions, Optimizer, Variant};
+use burnish_optim::{AdamWOptions, MomentumDtype, MuonOptions, Optimizer, OptimizerKind, Variant};
 use burnish_zero::{ReduceWhen, Stage, Unit};
 
-use crate::springs::{Run, STAGES, gradient, initial, registry, trained};
+use crate::toy_model::{Run, STAGES, gradient, initial, registry, trained};
 
 const WORLDS: [usize; 4] = [1, 2, 3, 4];
 
@@ -112,7 +112,7 @@ fn policies_do_not_change_muon() {
     }
 }
 
-/// C16: ranks early and late, and messages that overtake each other.
+/// Ranks early and late, and messages that overtake each other.
 #[test]
 fn delays_do_not_change_muon() {
     let run = |stage| Run { steps: 3, micro_batches: 2, ..muon(stage) };
@@ -127,7 +127,7 @@ fn delays_do_not_change_muon() {
     }
 }
 
-/// C7: as many orthogonalisations as steps times matrices, over all ranks, whatever the accumulation.
+/// As many orthogonalisations as steps times matrices, over all ranks, whatever the accumulation.
 #[test]
 fn accumulation_orthogonalises_once_a_step() {
     let one = muon(Stage::Zero).alone();
@@ -292,7 +292,7 @@ fn no_flat_partition_reaches_muon() {
                     for matrix in plan.matrices(rank) {
                         let shape = &run.registry.at(matrix.index).shape;
                         assert_eq!(
-                            (&matrix.shape, matrix.columns[0].clone()),
+                            (&matrix.shape, matrix.region.ranges(1)[0].clone()),
                             (shape, 0..shape[shape.len() - 1])
                         );
                     }
@@ -321,7 +321,7 @@ fn stage_3_tags_matrices_by_logical_shape() {
             let local = plan.local_registry(rank);
             let adam = AdamWOptions::default();
             let optimizer = Optimizer::muon(&local, &run.registry, options(), adam, &|_| false).unwrap();
-            assert_eq!(optimizer.assignment().count(Half::Muon).0, 7, "rank {rank} of {world}");
+            assert_eq!(optimizer.assignment().count(OptimizerKind::Muon).0, 7, "rank {rank} of {world}");
             assert_eq!(plan.matrices(rank).len(), 7);
         }
         // Among eight ranks most have no row of some matrix.

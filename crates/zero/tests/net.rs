@@ -8,15 +8,15 @@ use burn::tensor::{Device, Tensor};
 use burnish_comm::{Group, local};
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Parameter, Precision, Registry, Role};
-use burnish_losses::chunked_nll;
+use burnish_losses::{TokenLossOptions, chunked_nll};
 use burnish_ops::{
     AnyTensor, Coefficient, HeadOptions, Linear, LinearInput, LowRank, OpsError, Parameters, Run, TokenStats,
     Weights, embedding, head_loss, linears, recorded, rms_norm, segment,
 };
 use burnish_optim::{AdamW, AdamWOptions, Unscale};
-use burnish_zero::{Plan, Policy, Store, Unit, ZeroError};
+use burnish_zero::{Plan, Policy, ShardedParams, Unit, ZeroError};
 
-use crate::springs::{initial, share};
+use crate::toy_model::{initial, share};
 
 const VOCAB: usize = 13;
 const H: usize = 6;
@@ -249,8 +249,9 @@ impl Net {
                 // The last sample has no label.
                 let labels: Vec<Option<u32>> =
                     samples.map(|s| (s + 1 != SAMPLES).then(|| label(s))).collect();
-                chunked_nll(&hidden, &head, None, &labels, HeadOptions::default(), SAMPLES as f64)?
-                    .rank::<1>()
+                let options =
+                    TokenLossOptions { denominator: Some(SAMPLES as f64), ..TokenLossOptions::default() };
+                Ok(chunked_nll(&hidden, &Linear::new(head), labels, &options)?.tensor())
             }
             Loss::FusedNll => {
                 let hidden = rms_norm(&x, &gamma, EPS)?;
@@ -287,7 +288,7 @@ impl Net {
     fn on(&self, plan: &Arc<Plan>, group: &Group, units: &[Unit]) -> Result<Trained, ZeroError> {
         let device = Device::flex();
         let registry = plan.registry();
-        let store = Store::new(plan.clone(), group, &device, |i, rows| {
+        let store = ShardedParams::new(plan.clone(), group, &device, |i, rows| {
             let parameter = registry.at(i);
             let value = match parameter.role {
                 Role::Norm => AnyTensor::from_elements(vec![1.0_f32; rows.len()], &[rows.len()], &device),
@@ -317,7 +318,7 @@ impl Net {
                 panic!("step {step} is not finite")
             };
             norms.push(optimizer.step(finite.clip(self.max_norm), &*store, 0.02).grad_norm);
-            store.publish()?;
+            store.all_gather_params()?;
         }
         let weights = (0..registry.len())
             .map(|i| {

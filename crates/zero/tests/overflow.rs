@@ -9,14 +9,14 @@ use burnish_comm::{Group, local};
 use burnish_core::{Dtype, Precision};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_optim::{AdamW, LossScaler, Unscale};
-use burnish_zero::{Policy, Stage, Store, ZeroError};
+use burnish_zero::{Policy, ShardedParams, Stage, ZeroError};
 
 use crate::net::Net;
-use crate::springs::{Run, STAGES, bits, initial, odd, options, share};
+use crate::toy_model::{Run, STAGES, bits, initial, odd, options, share};
 
 type State = (Vec<(Option<Dtype>, Vec<u8>)>, BTreeMap<(String, &'static str), Vec<f32>>, u64);
 
-fn state(store: &Store, optimizer: &AdamW) -> State {
+fn state(store: &ShardedParams, optimizer: &AdamW) -> State {
     let weights = (0..store.registry().len()).map(|i| bits(&store.read(i))).collect();
     store.release();
     let slots = optimizer.slots().into_iter().map(|s| ((s.parameter, s.slot), s.tensor.to_f32())).collect();
@@ -26,7 +26,7 @@ fn state(store: &Store, optimizer: &AdamW) -> State {
 /// Three steps with something not finite in the second, on rank `sick` or on none.
 fn steps(run: &Run, group: &Group, sick: Option<(usize, f32)>) -> Result<State, ZeroError> {
     let device = Device::flex();
-    let store = Store::new(run.plan(group.size()), group, &device, |i, rows| {
+    let store = ShardedParams::new(run.plan(group.size()), group, &device, |i, rows| {
         Ok::<_, Infallible>(initial(run.registry.at(i), rows, &device))
     })?;
     let mut optimizer = AdamW::new(&store.local_registry(), options());
@@ -51,7 +51,7 @@ fn steps(run: &Run, group: &Group, sick: Option<(usize, f32)>) -> Result<State, 
             Unscale::Finite(finite) => {
                 assert!(step != 1, "every rank skips");
                 optimizer.step(finite.clip(Some(1.0)), &store, 0.01);
-                store.publish()?;
+                store.all_gather_params()?;
             }
             Unscale::Skipped { norm } => {
                 assert!(step == 1 && !norm.is_finite());
@@ -96,7 +96,7 @@ fn the_loss_scale_falls_alike_on_all_ranks_and_training_goes_on() {
         let plan = Arc::new(burnish_zero::Plan::new(&registry, units.clone(), 2, policy).unwrap());
         let ranks = local::run(2, |w| {
             let (group, device) = (w.group(), Device::flex());
-            let store = Arc::new(Store::new(plan.clone(), &group, &device, |i, rows| {
+            let store = Arc::new(ShardedParams::new(plan.clone(), &group, &device, |i, rows| {
                 Ok::<_, Infallible>(initial(registry.at(i), rows, &device))
             })?);
             let parameters: Arc<dyn Parameters> = store.clone();
@@ -115,7 +115,7 @@ fn the_loss_scale_falls_alike_on_all_ranks_and_training_goes_on() {
                 let overflow = matches!(gradients, Unscale::Skipped { .. });
                 if let Unscale::Finite(finite) = gradients {
                     optimizer.step(finite.clip(Some(1.0)), &*store, 0.01);
-                    store.publish()?;
+                    store.all_gather_params()?;
                 } else {
                     skipped += 1;
                 }

@@ -8,10 +8,10 @@ use burnish_comm::local;
 use burnish_core::{Dtype, Parameter};
 use burnish_ops::Parameters;
 use burnish_optim::{AdamW, Unscale};
-use burnish_zero::{Plan, Policy, Stage, Store, ZeroError};
+use burnish_zero::{Plan, Policy, ShardedParams, Stage, ZeroError};
 
 use crate::net::{Net, TOLERANCE};
-use crate::springs::{Run, STAGES, bits, gradient, initial, odd, options, registry, share, trained};
+use crate::toy_model::{Run, STAGES, bits, gradient, initial, odd, options, registry, share, trained};
 
 fn tied() -> Run {
     let head = Parameter { alias_of: Some("embed".into()), ..trained("head", &[13, 5]) };
@@ -110,11 +110,11 @@ fn a_model_thaws_in_mid_run() {
         let plans = [runs[0].plan(world), runs[1].plan(world)];
         let ends = local::run(world, |w| {
             let (group, device) = (w.group(), Device::flex());
-            let cold_store = Store::new(plans[0].clone(), &group, &device, |i, rows| {
+            let cold_store = ShardedParams::new(plans[0].clone(), &group, &device, |i, rows| {
                 Ok::<_, Infallible>(initial(cold.at(i), rows, &device))
             })?;
             steps(&runs[0], &cold_store, &group, 0..2)?;
-            let warm_store = Store::new(plans[1].clone(), &group, &device, |i, rows| {
+            let warm_store = ShardedParams::new(plans[1].clone(), &group, &device, |i, rows| {
                 let row = cold.at(i).shape[1..].iter().product::<usize>();
                 let shape: Vec<usize> =
                     std::iter::once(rows.len()).chain(cold.at(i).shape[1..].to_vec()).collect();
@@ -140,7 +140,7 @@ fn a_model_thaws_in_mid_run() {
 
 fn steps(
     run: &Run,
-    store: &Store,
+    store: &ShardedParams,
     group: &burnish_comm::Group,
     steps: std::ops::Range<usize>,
 ) -> Result<(), ZeroError> {
@@ -153,7 +153,7 @@ fn steps(
             panic!("integers are finite")
         };
         optimizer.step(finite.clip(None), store, 0.01);
-        store.publish()?;
+        store.all_gather_params()?;
     }
     Ok(())
 }
@@ -196,7 +196,7 @@ fn a_frozen_model_reads_at_every_stage() {
         let plan: Arc<Plan> = run.plan(3);
         let reads = local::run(3, |w| {
             let device = Device::flex();
-            let store = Store::new(plan.clone(), &w.group(), &device, |i, rows| {
+            let store = ShardedParams::new(plan.clone(), &w.group(), &device, |i, rows| {
                 Ok::<_, Infallible>(initial(registry.at(i), rows, &device))
             })?;
             for _ in 0..2 {
@@ -215,7 +215,7 @@ fn a_frozen_model_reads_at_every_stage() {
                 })?,
                 0.0
             );
-            store.publish()
+            store.all_gather_params()
         });
         reads.into_iter().for_each(|r| r.unwrap().unwrap());
     }

@@ -8,16 +8,16 @@ use burnish_comm::{Group, Op, Traffic, local};
 use burnish_core::{Dtype, Parameter};
 use burnish_ops::Parameters;
 use burnish_optim::{AdamW, Unscale};
-use burnish_zero::{Plan, Policy, ReduceWhen, Stage, Store, ZeroError};
+use burnish_zero::{Plan, Policy, ReduceWhen, ShardedParams, Stage, ZeroError};
 
 use crate::net::Net;
-use crate::springs::{STAGES, initial, options, share};
+use crate::toy_model::{STAGES, initial, options, share};
 
 /// The traffic of the second step of a net.
 fn measured(net: &Net, plan: &Arc<Plan>, group: &Group) -> Result<Traffic, ZeroError> {
     let (registry, units) = net.registry();
     let device = Device::flex();
-    let store = Arc::new(Store::new(plan.clone(), group, &device, |i, rows| {
+    let store = Arc::new(ShardedParams::new(plan.clone(), group, &device, |i, rows| {
         Ok::<_, Infallible>(initial(registry.at(i), rows, &device))
     })?);
     let parameters: Arc<dyn Parameters> = store.clone();
@@ -35,7 +35,7 @@ fn measured(net: &Net, plan: &Arc<Plan>, group: &Group) -> Result<Traffic, ZeroE
         if let Unscale::Finite(finite) = store.gradients()?.unscale(1.0, |s| store.sum_squares(s))? {
             optimizer.step(finite.clip(None), &*store, 0.01);
         }
-        store.publish()?;
+        store.all_gather_params()?;
     }
     Ok(group.traffic())
 }
@@ -114,7 +114,7 @@ fn a_reading_over_two_units_gathers_each_once() {
     let indices = [a[0], b[1], a[2], b[0], a[0]];
     let ends = local::run(2, |w| {
         let (group, device) = (w.group(), Device::flex());
-        let store = Store::new(plan.clone(), &group, &device, |i, rows| {
+        let store = ShardedParams::new(plan.clone(), &group, &device, |i, rows| {
             Ok::<_, Infallible>(initial(registry.at(i), rows, &device))
         })?;
         let values = store.read_all(&indices);

@@ -7,20 +7,20 @@ use burnish_comm::{Group, local};
 use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_optim::{AdamW, Unscale};
-use burnish_zero::{Store, ZeroError};
+use burnish_zero::{ShardedParams, ZeroError};
 
-use crate::springs::{Run, STAGES, bits, initial, odd, options, share};
+use crate::toy_model::{Run, STAGES, bits, initial, odd, options, share};
 
-fn store(run: &Run, group: &Group) -> Result<Store, ZeroError> {
+fn store(run: &Run, group: &Group) -> Result<ShardedParams, ZeroError> {
     let device = Device::flex();
-    Store::new(run.plan(group.size()), group, &device, |i, rows| {
+    ShardedParams::new(run.plan(group.size()), group, &device, |i, rows| {
         Ok::<_, Infallible>(initial(run.registry.at(i), rows, &device))
     })
 }
 
 fn step(
     run: &Run,
-    store: &Store,
+    store: &ShardedParams,
     optimizer: &mut AdamW,
     group: &Group,
     number: usize,
@@ -32,7 +32,7 @@ fn step(
         panic!("integers are finite")
     };
     optimizer.step(finite.clip(None), store, 0.01);
-    store.publish()
+    store.all_gather_params()
 }
 
 /// Replaces the master of one parameter.
@@ -129,4 +129,39 @@ fn a_written_value_has_the_declared_shape_and_dtype() {
     let wrong = AnyTensor::from_elements(vec![0.0_f32; 4], &[2, 2], &Device::flex());
     let told = guard.set(wrong).unwrap_err().to_string();
     assert!(told.contains("`embed`") && told.contains("[2, 2]") && told.contains("[13, 5]"), "{told}");
+}
+
+/// What was gathered before an update and never let go is gathered again after it: every rank reads what the ranks that own
+/// the rows keep, and not what it has seen.
+#[test]
+fn a_read_after_an_update_is_of_the_update() {
+    for stage in STAGES {
+        let (registry, units) = odd();
+        let run = Run::new(registry, units, stage);
+        let ranks = local::run(3, |world| {
+            let group = world.group();
+            let store = store(&run, &group)?;
+            let mut optimizer = AdamW::new(&store.local_registry(), options());
+            let index = run.registry.index_of("b.prime").unwrap();
+            store.begin_micro_batch(true);
+            run.micro_batch(&store, 0, share(run.samples, group.rank(), group.size()));
+            store.end_micro_batch()?;
+            // Not let go, as by who looks at a weight between backward and the update.
+            let before = store.read(index).to_f32();
+            let Unscale::Finite(finite) = store.gradients()?.unscale(1.0, |s| store.sum_squares(s))? else {
+                panic!("integers are finite")
+            };
+            optimizer.step(finite.clip(None), &store, 0.5);
+            store.all_gather_params()?;
+            let after = store.read(index).to_f32();
+            let (rows, kept) = store.saved_rows(index)?;
+            let row = after.len() / run.registry.at(index).shape[0];
+            assert_eq!(after[rows.start * row..rows.end * row], kept.to_f32(), "stage {stage}");
+            store.release();
+            Ok::<_, ZeroError>((before, after))
+        });
+        let ranks: Vec<_> = ranks.into_iter().map(|rank| rank.unwrap().unwrap()).collect();
+        assert_ne!(ranks[0].0, ranks[0].1, "stage {stage}: the update changes it");
+        assert!(ranks.iter().all(|rank| rank == &ranks[0]), "stage {stage}");
+    }
 }

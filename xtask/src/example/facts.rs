@@ -1,4 +1,4 @@
-//! What can be asked about the world, with the plain answer.
+//! Questions about the generated world with their plain answers.
 
 use super::world::{ANIMALS, COLOURS, DAYS, MONTHS, OPPOSITES, TRADES, a, capital, number};
 

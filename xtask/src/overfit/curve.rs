@@ -1,4 +1,4 @@
-//! What the log of a run must look like.
+//! Bounds on the log of an overfit run.
 
 use anyhow::{Result, ensure};
 

@@ -1,4 +1,4 @@
-//! What is tried: families, methods, ranks, accumulation and dropout, all crossed.
+//! The matrix of overfit cases: families, methods, ranks, accumulation and dropout, crossed.
 
 /// Kinds of model, by their `model_type`.
 pub(crate) const FAMILIES: [&str; 3] = ["llama", "qwen2", "qwen3"];

@@ -1,4 +1,4 @@
-//! What is said of the cases: a line each, and the lot at the end.
+//! The table of results: a line per case and a summary.
 
 use anyhow::Result;
 

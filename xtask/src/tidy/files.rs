@@ -16,6 +16,12 @@ const MARKS: &[(&str, &str)] = &[
     (concat!("```ign", "ore"), "an example that is never compiled; let it run, or use no_run"),
 ];
 
+/// First words of a module header that ask a question instead of naming the thing.
+const RIDDLES: &[&str] = &["What ", "How ", "Where ", "Who ", "Whether ", "When ", "Which "];
+
+/// Lines of documentation that say nothing by themselves.
+const EMPTY_DOCS: &[&str] = &["/// As there.", "/// That.", "/// Likewise.", "/// The same."];
+
 /// Beginnings of paths that exist on one machine only.
 const MACHINE_PATHS: &[&str] = &[
     concat!("/ho", "me/"),
@@ -61,6 +67,9 @@ fn bad_text(name: &str, source: bool, text: &str) -> Vec<String> {
     for (i, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", i + 1);
         if source {
+            if EMPTY_DOCS.contains(&line.trim()) {
+                complaints.push(format!("{place}: documentation that says nothing by itself"));
+            }
             for (mark, why) in MARKS.iter().filter(|(mark, _)| line.contains(mark)) {
                 complaints.push(format!("{place}: `{mark}`: {why}"));
             }
@@ -71,6 +80,15 @@ fn bad_text(name: &str, source: bool, text: &str) -> Vec<String> {
         if line.ends_with([' ', '\t']) && !name.ends_with(".md") {
             complaints.push(format!("{place}: white space at the end of the line"));
         }
+    }
+    let tested = name.starts_with("tests/") || name.contains("/tests/") || name.contains("/examples/");
+    if source
+        && !tested
+        && let Some(header) = text.strip_prefix("//! ")
+        && let Some(word) = RIDDLES.iter().find(|word| header.starts_with(**word))
+    {
+        complaints
+            .push(format!("{name}: the header begins with `{word}`; name the thing with the field's noun"));
     }
     if source && !name.contains("/tests/") && !text.starts_with("//!") && !text.starts_with("#![") {
         complaints.push(format!("{name}: begins without a `//!` line that says what the file is"));
@@ -115,5 +133,11 @@ mod tests {
         let link = format!("https://example.org{}x\n", MACHINE_PATHS[0]);
         assert!(bad_text("a.md", false, &link).is_empty());
         assert_eq!(bad_text("a.rs", true, "fn main() {}\n").len(), 1, "a file without a word about itself");
+        for word in RIDDLES {
+            assert_eq!(bad_text("a.rs", true, &format!("//! {word}it is.\n")).len(), 1, "{word}");
+        }
+        for line in EMPTY_DOCS {
+            assert_eq!(bad_text("a.rs", true, &format!("//! A.\n    {line}\n")).len(), 1, "{line}");
+        }
     }
 }

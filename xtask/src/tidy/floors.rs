@@ -5,9 +5,11 @@ use serde_json::Value;
 /// Floor of each package. Tests may also use crates of their own floor.
 const FLOORS: &[(&str, u32)] = &[
     ("burnish-core", 0),
-    ("burnish-kernels", 0),
+    ("burnish-cpu-kernels", 0),
     ("fake-cuda", 0),
-    ("burnish-store", 1),
+    ("recordings", 0),
+    ("shared-features", 0),
+    ("burnish-weight-files", 1),
     ("burnish-device", 1),
     ("burnish-ops", 1),
     ("burnish-comm", 1),
@@ -15,14 +17,14 @@ const FLOORS: &[(&str, u32)] = &[
     ("burnish-losses", 2),
     ("burnish-optim", 2),
     ("burnish-peft", 2),
-    ("burnish-transit", 2),
+    ("burnish-tensor-comm", 2),
     ("burnish-tp", 2),
     ("burnish-data", 2),
-    ("burnish-config", 2),
     ("burnish-report", 2),
+    ("burnish-checkpoint", 2),
     ("burnish-models", 3),
     ("burnish-zero", 3),
-    ("burnish-checkpoint", 4),
+    ("burnish-config", 4),
     ("burnish-trainers", 5),
     ("burnish-checks", 6),
     ("burnish-cli", 6),
@@ -32,7 +34,7 @@ const FLOORS: &[(&str, u32)] = &[
 /// `core` lies below `kernels` although both are on the ground floor: it holds only names. `transit` is how `tp` and what
 /// lies above it give tensors to collectives.
 const WITHIN_A_FLOOR: &[(&str, &str)] =
-    &[("burnish-kernels", "burnish-core"), ("burnish-tp", "burnish-transit")];
+    &[("burnish-cpu-kernels", "burnish-core"), ("burnish-tp", "burnish-tensor-comm")];
 
 fn floor_of(name: &str) -> Option<u32> {
     FLOORS.iter().find(|(known, _)| *known == name).map(|(_, floor)| *floor)

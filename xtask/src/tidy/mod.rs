@@ -1,11 +1,13 @@
 //! `cargo xtask tidy`: what compilers do not see.
 //!
 //! * floors: a crate names only crates on lower floors ([`floors`]);
-//! * manifests: licence, description and inherited fields ([`manifests`]);
+//! * cycles: folders of a crate do not import each other in a circle ([`cycles`]);
+//! * manifests: licence texts, inherited fields, and what the registry and docs.rs show ([`manifests`]);
 //! * files: names that say nothing, forgotten marks, skipped tests and examples, paths of one machine ([`files`]);
 //! * vendored: what stands in for a crate has its version ([`vendored`]);
-//! * written files: the example's data and docs/options.md are what their generators write.
+//! * written files: the example's data, docs/options.md and the crates' README.md are what their generators write.
 
+mod cycles;
 mod files;
 mod floors;
 mod manifests;
@@ -18,17 +20,18 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::step::cargo;
-use crate::{example, options_page};
+use crate::{example, readme_pages};
 
 /// Prints every complaint and returns whether there was none.
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let packages = packages(root)?;
     let mut complaints = floors::complaints(&packages);
-    complaints.extend(manifests::complaints(root, &packages));
-    complaints.extend(files::complaints(root, &listing(root)?)?);
+    complaints.extend(publishing(root, &packages));
+    let names = listing(root)?;
+    complaints.extend(cycles::complaints(root, &names)?);
+    complaints.extend(files::complaints(root, &names)?);
     complaints.extend(vendored::complaints(root)?);
     complaints.extend(example::complaints(root));
-    complaints.extend(options_page::complaint(root));
     for complaint in &complaints {
         println!("tidy: {complaint}");
     }
@@ -36,8 +39,15 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     Ok(complaints.is_empty())
 }
 
+/// What stands between the packages and the registry.
+pub(crate) fn publishing(root: &Path, packages: &[Value]) -> Vec<String> {
+    let mut complaints = manifests::complaints(root, packages);
+    complaints.extend(readme_pages::complaints(root, packages));
+    complaints
+}
+
 /// The workspace's packages, as `cargo metadata` describes them.
-fn packages(root: &Path) -> Result<Vec<Value>> {
+pub(crate) fn packages(root: &Path) -> Result<Vec<Value>> {
     let mut command = cargo(root, &["metadata", "--no-deps", "--format-version", "1"]);
     let output = command.output().context("cannot run cargo metadata")?;
     ensure!(output.status.success(), "cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));

@@ -1,4 +1,4 @@
-//! What is vendored has the version of what it stands in for.
+//! The vendored crate's version equals that of the crate it replaces.
 
 use std::path::Path;
 

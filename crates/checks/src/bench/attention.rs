@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use burn::tensor::{Distribution, FloatDType, Tensor};
-use burnish_device::Kind;
+use burnish_device::DeviceKind;
 use burnish_ops::{AnyTensor, AttentionShape, attention};
 
 use super::{Bench, Measured, median};
@@ -14,7 +14,7 @@ pub(super) fn benches(context: &Context) -> Vec<Bench> {
     let lengths: &[usize] = if context.quick { &[128] } else { &[2048, 8192] };
     // Elsewhere activations are f32.
     let (label, dtype) =
-        if context.kind == Kind::Cuda { ("bf16", FloatDType::BF16) } else { ("f32", FloatDType::F32) };
+        if context.kind == DeviceKind::Cuda { ("bf16", FloatDType::BF16) } else { ("f32", FloatDType::F32) };
     let bench = |&length: &usize| -> Bench {
         let name = format!("attention, rows of {length}, 16 heads of 128, {label}");
         let named = name.clone();

@@ -97,7 +97,7 @@ const PEAKS: [(&str, f64); 8] = [
 
 #[cfg(feature = "cuda")]
 fn peak(context: &Context) -> Option<f64> {
-    if context.kind != burnish_device::Kind::Cuda {
+    if context.kind != burnish_device::DeviceKind::Cuda {
         return None;
     }
     let gpus = burnish_device::cuda::gpus().ok()?;

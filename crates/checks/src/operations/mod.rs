@@ -7,7 +7,7 @@ mod optimizer;
 mod rows;
 
 use burn::tensor::DType;
-use burnish_device::Kind;
+use burnish_device::DeviceKind;
 
 use crate::case::Case;
 use crate::check::LeftOut;
@@ -49,7 +49,7 @@ impl Bound {
 pub(crate) fn check(name: impl Into<String>, bound: Bound, case: impl Fn() -> Case + 'static) -> Check {
     Check::new("operation", name, move |context| {
         match bound {
-            Bound::HalfActivations if context.kind == Kind::Cpu => {
+            Bound::HalfActivations if context.kind == DeviceKind::Cpu => {
                 return Err(LeftOut("activations are f32 on the processor".to_owned()).into());
             }
             Bound::PlainHalf | Bound::Half | Bound::HalfActivations => context.has_half()?,

@@ -1,4 +1,4 @@
-//! What optimizers do to tensors: Adam, Muon, orthogonalisation, norms of adapted weights.
+//! Checks of the optimizers' operations: Adam, Muon, orthogonalisation, norms of adapted weights.
 
 use burn::tensor::{DType, Tensor};
 use burnish_core::random::Stream;

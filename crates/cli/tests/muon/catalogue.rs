@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use burnish_checkpoint::{Checkpoint, CheckpointWriter};
-use burnish_store::WeightFolder;
+use burnish_weight_files::WeightFolder;
 use serde_json::json;
 
 use crate::muon::{Mesh, ONE, muon, numbers_apart, weights_apart};

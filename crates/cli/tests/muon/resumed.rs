@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use burnish_checkpoint::Checkpoint;
-use burnish_store::WeightFolder;
+use burnish_weight_files::WeightFolder;
 
 use crate::muon::{Mesh, ONE, muon, numbers_apart, same_file, state_apart};
 use crate::program::{copy, fails, metrics, ok, run, sft, stderr};

@@ -16,7 +16,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use burnish_comm::mpi::{self, Mpi, MpiError};
-use burnish_comm::{Bucket, CommError, Group, Reduction, World, conformance, local};
+use burnish_comm::transport::conformance;
+use burnish_comm::{Bucket, CommError, Group, Reduction, World, local};
 
 /// How long a rank waits for the others here.
 const DEADLINE: Duration = Duration::from_secs(3);

@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use burnish_comm::{Aligned, Bucket, DeviceError, DeviceMemory, Parts, Reduction, Wire, World};
+use burnish_comm::transport::{Aligned, DeviceError, DeviceMemory};
+use burnish_comm::{Bucket, Gathered, Reduction, Wire, World};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr};
 use half::bf16;
 
@@ -134,7 +135,7 @@ fn stays(world: &World, device: &Device) -> Result<()> {
 fn moves(world: &World, device: &Device) -> Result<()> {
     let (group, rank, ranks) = (world.group(), world.rank(), world.size());
     let mark = |from: usize, to: usize| (10 * from + to) as f32;
-    let read = |parts: &Parts<f32>, rank| device.read(&parts.take(rank));
+    let read = |parts: &Gathered<f32>, rank| device.read(&parts.take(rank));
 
     let counts: Vec<usize> = (0..ranks).map(|rank| rank + 1).collect();
     let uneven = device.bucket(&vec![rank as f32; rank + 1])?;

@@ -20,8 +20,9 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use burnish_comm::conformance::Check;
-use burnish_comm::{Bucket, Reduction, World, conformance, local, nccl};
+use burnish_comm::transport::conformance;
+use burnish_comm::transport::conformance::Check;
+use burnish_comm::{Bucket, Reduction, World, local, nccl};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 

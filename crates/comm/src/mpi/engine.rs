@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use super::library::{ANY_SOURCE, Code, Handle, Library, Request};
 use super::{MpiError, PIECE};
-use crate::inbox::lock;
-use crate::{Aligned, Bytes, CommError, HEADER, Inbox, Kind, Message};
+use crate::CommError;
+use crate::transport::inbox::lock;
+use crate::transport::{Aligned, Bytes, HEADER, Inbox, Message, MessageKind};
 
 /// Most bytes of a frame: below the size from which Open MPI's shared memory asks the receiver first.
 const FRAME: usize = 3584;
@@ -152,7 +153,7 @@ impl Engine {
         let frame = if inline { [&header, body.as_bytes()].concat() } else { header.to_vec() };
         let mut state = lock(&self.state);
         state.usable(self)?;
-        state.told_failure |= matches!(message.kind, Kind::Failed | Kind::Disagreed);
+        state.told_failure |= matches!(message.kind, MessageKind::Failed | MessageKind::Disagreed);
         self.note_activity();
         self.send(&mut state, to, FRAME_TAG, Bytes::from_vec(frame))?;
         if !inline {
@@ -401,7 +402,7 @@ impl State {
     /// Delivers a message; last words only after everything that was sent before them.
     fn deliver(&mut self, engine: &Engine, from: usize, message: Message) {
         match message.kind {
-            Kind::Call => engine.inbox.deliver(from, message),
+            MessageKind::Call => engine.inbox.deliver(from, message),
             _ => self.held[from].push_back(message),
         }
         if self.receiving.iter().any(|one| one.from == from) {
@@ -409,7 +410,7 @@ impl State {
         }
         while let Some(message) = self.held[from].pop_front() {
             match message.kind {
-                Kind::Left => self.left[from] = true,
+                MessageKind::Left => self.left[from] = true,
                 _ => self.told_failure = true,
             }
             engine.inbox.deliver(from, message);

@@ -1,4 +1,4 @@
-//! What can go wrong between this process and the MPI library.
+//! Errors of the MPI transport: the library not found, another MPI than Open MPI, return codes.
 
 use thiserror::Error;
 

@@ -33,8 +33,9 @@ pub use error::MpiError;
 
 use self::engine::Engine;
 use self::library::Library;
-use crate::inbox::lock;
-use crate::{CommError, Inbox, Link, Message, World};
+use crate::transport::inbox::lock;
+use crate::transport::{Inbox, Link, Message};
+use crate::{CommError, World};
 
 /// Status with which a panicking rank ends the job.
 pub const PANIC_STATUS: i32 = 101;

@@ -1,4 +1,4 @@
-//! What the ranks tell each other about a call before NCCL moves its elements.
+//! Agreement on a call: ranks compare its fingerprint over TCP before NCCL moves its elements.
 //!
 //! It goes over the control connection, and is posted when the call is: so the control connection sees the calls of a
 //! channel in the order in which they were made, whichever group they are of, and finds out where ranks differ.
@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use crate::call::hash;
-use crate::link::{HEADER, Kind, Message};
-use crate::{Bucket, Bytes, Call, CommError, Op, Pending, Request, World};
+use crate::transport::link::{HEADER, Message, MessageKind};
+use crate::transport::{Bytes, Request};
+use crate::{Bucket, Call, CommError, Op, Pending, World};
 
 /// The axis of what is said about calls. The calls' own axes are in their fingerprints.
 const AXIS: &str = "nccl";
@@ -88,7 +89,7 @@ impl Agreement {
 fn header(call: &Arc<Call>) -> Vec<u8> {
     let (channel, phase, index, checksum) = (0, 0, 0, None);
     let call = Arc::clone(call);
-    Message { kind: Kind::Call, channel, phase, index, call, checksum, body: Bytes::empty() }
+    Message { kind: MessageKind::Call, channel, phase, index, call, checksum, body: Bytes::empty() }
         .header()
         .to_vec()
 }

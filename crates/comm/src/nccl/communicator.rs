@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaStream;
 
 use super::NcclError;
+use super::buffer_place::{Place, copy};
 use super::library::{Config, Element, Handle, ID, IN_PROGRESS, Id, Library, SUCCESS, SUM, Stream};
-use super::place::{Place, copy};
 use super::staging::Wide;
 
 /// How long the end of a communicator may take.

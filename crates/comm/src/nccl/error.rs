@@ -1,4 +1,4 @@
-//! What can go wrong between this process, CUDA and NCCL.
+//! Errors of the NCCL transport: libraries not found, codes of CUDA and NCCL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,8 @@ use cudarc::driver::sys::CUresult;
 use thiserror::Error;
 
 use crate::tcp::TcpError;
-use crate::{Call, CommError, DeviceError};
+use crate::transport::DeviceError;
+use crate::{Call, CommError};
 
 /// The result that says that another rank went wrong.
 pub(super) const REMOTE: &str = "ncclRemoteError";
@@ -61,7 +62,7 @@ pub enum NcclError {
     },
     /// The ranks did not meet.
     #[error(transparent)]
-    Meeting(#[from] TcpError),
+    Rendezvous(#[from] TcpError),
     /// The device is full.
     #[error(
         "transport nccl: CUDA device {ordinal} has no memory for {bytes} bytes: {source}; use smaller buckets or batches, or more ranks"

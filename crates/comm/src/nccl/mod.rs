@@ -23,7 +23,7 @@
 //! lane's thread
 //!
 //! 1. waits until all ranks of the call agree about it,
-//! 2. asks the payload's memory for its [address](crate::DeviceMemory::address), which waits for what was queued on it,
+//! 2. asks the payload's memory for its [address](crate::transport::DeviceMemory::address), which waits for what was queued on it,
 //!    and for memory for the result, likewise,
 //! 3. queues NCCL's work on the lane's stream and waits for an event behind it, looking after errors of NCCL's, the
 //!    other ranks and the deadline meanwhile, and then
@@ -39,12 +39,12 @@
 //! may still be at it. Communicators do not block, so neither joining nor starting can hold a thread beyond the deadline.
 
 mod agreement;
+mod buffer_place;
 mod communicator;
 mod error;
-mod lane;
 mod library;
-mod place;
 mod staging;
+mod stream_worker;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -60,21 +60,21 @@ use cudarc::driver::{CudaContext, DriverError, sys};
 pub use error::NcclError;
 
 use self::agreement::Agreement;
-use self::lane::Lane;
 use self::library::Library;
-use crate::inbox::lock;
-use crate::tcp::{Meeting, Tcp};
-use crate::{
-    Call, CommError, Inbox, Link, Linked, Message, Op, Outcome, Request, Transport, Work, World, local,
-};
+use self::stream_worker::StreamWorker;
+use crate::launch;
+use crate::tcp::{Rendezvous, Tcp, TcpError};
+use crate::transport::inbox::lock;
+use crate::transport::{Inbox, Link, Message, Outcome, PointToPoint, Request, Transport, Work};
+use crate::{Call, CommError, Op, World, local};
 
 /// Meets the other ranks as the environment says, and takes this rank's device.
 ///
 /// # Errors
 /// [`NcclError`], if CUDA or NCCL is not here, the device is not, or the ranks do not meet.
 pub fn world() -> Result<World, NcclError> {
-    let meeting = Meeting::from_environment()?;
-    let local = std::env::var("LOCAL_RANK").ok().and_then(|rank| rank.trim().parse().ok());
+    let meeting = Rendezvous::from_env().map_err(TcpError::from)?;
+    let local = launch::local_rank().map_err(TcpError::from)?;
     Nccl::join(&meeting, local).map(|transport| World::new(Arc::new(transport)))
 }
 
@@ -205,7 +205,7 @@ impl Nccl {
     ///
     /// # Errors
     /// As [`world`].
-    pub fn join(meeting: &Meeting, device: Option<usize>) -> Result<Self, NcclError> {
+    pub fn join(meeting: &Rendezvous, device: Option<usize>) -> Result<Self, NcclError> {
         let devices = devices()?;
         let library = Library::get()?;
         let ordinal = device.unwrap_or_else(|| meeting.rank % devices.max(1));
@@ -221,7 +221,7 @@ impl Nccl {
         // SAFETY: memory that is allocated through this context is used on one stream only, its lane's, and cudarc's
         // events would make the first lane wait for the whole device.
         unsafe { context.disable_event_tracking() };
-        let control: Arc<dyn Transport> = Arc::new(Linked::new(Box::new(Shared(Arc::clone(&link)))));
+        let control: Arc<dyn Transport> = Arc::new(PointToPoint::new(Box::new(Shared(Arc::clone(&link)))));
         let says = World::new(Arc::clone(&control));
         let (lanes, threads) = (Mutex::default(), Mutex::default());
         Ok(Self { link, library, control, says, context, lanes, threads })
@@ -256,7 +256,7 @@ impl Nccl {
         let me = ranks.iter().position(|&one| one == rank).unwrap_or(0);
         let own = agreement::channel(&format!("lane {axis} {ranks:?} {channel_name}"));
         let broken = |error| NcclError::cuda("making a stream", error);
-        let mut lane = Lane {
+        let mut lane = StreamWorker {
             group: self.says.group_of(axis, ranks.clone(), me).channel(&own),
             control: Arc::clone(&self.control),
             link: Arc::clone(&self.link),

@@ -3,7 +3,8 @@
 use burnish_core::Dtype;
 use half::{bf16, f16};
 
-use crate::{Bytes, Reduction, Wire};
+use crate::transport::Bytes;
+use crate::{Reduction, Wire};
 
 /// What NCCL adds up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,26 +1,19 @@
-//! What can keep ranks from meeting over TCP.
+//! Errors of the TCP rendezvous.
 
 use std::io;
 use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::launch::LaunchError;
+
 /// Ranks that do not meet.
 #[derive(Debug, Clone, Error)]
 #[non_exhaustive]
 pub enum TcpError {
-    /// A variable is not set, or not what it must be.
-    #[error(
-        "transport tcp: environment variable {variable}: expected {expected}, got {got}; set it on every rank, as launchers do"
-    )]
-    Variable {
-        /// The variable.
-        variable: &'static str,
-        /// What it must be.
-        expected: &'static str,
-        /// What it is.
-        got: String,
-    },
+    /// A variable of the launcher is not set, or not what it must be.
+    #[error("transport tcp: {0}")]
+    Launch(#[from] LaunchError),
     /// Rank 0 cannot listen, or another rank cannot reach it.
     #[error(
         "transport tcp: rank {rank} cannot {action} `{address}`: {source}; rank 0 must run on MASTER_ADDR, with MASTER_PORT free and open"

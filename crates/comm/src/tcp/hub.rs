@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use burnish_core::Dtype;
 
 use super::TcpError;
-use crate::inbox::lock;
-use crate::{Aligned, Bytes, Call, CommError, HEADER, Inbox, Kind, Message, Op};
+use crate::transport::inbox::lock;
+use crate::transport::{Aligned, Bytes, HEADER, Inbox, Message, MessageKind};
+use crate::{Call, CommError, Op};
 
 /// How long a rank that failed waits for the others to end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -96,7 +97,7 @@ impl Hub {
     }
 
     pub(super) fn post(&self, to: usize, message: Message) -> Result<(), CommError> {
-        if matches!(message.kind, Kind::Failed | Kind::Disagreed) {
+        if matches!(message.kind, MessageKind::Failed | MessageKind::Disagreed) {
             lock(&self.ends).failed = true;
         }
         let header = Box::new(message.header());
@@ -157,10 +158,10 @@ impl Hub {
     fn deliver(&self, from: usize, message: Message) {
         let kind = message.kind;
         self.inbox.deliver(from, message);
-        if kind != Kind::Call {
+        if kind != MessageKind::Call {
             let mut ends = lock(&self.ends);
-            ends.over[from] |= kind == Kind::Left;
-            ends.failed |= kind != Kind::Left;
+            ends.over[from] |= kind == MessageKind::Left;
+            ends.failed |= kind != MessageKind::Left;
             drop(ends);
             self.ended.notify_all();
         }
@@ -170,7 +171,7 @@ impl Hub {
     fn lost(&self, peer: usize, error: &io::Error) {
         let reason = format!("its connection ended: {error}");
         let message = Message {
-            kind: Kind::Failed,
+            kind: MessageKind::Failed,
             channel: 0,
             phase: 0,
             index: peer as u64,

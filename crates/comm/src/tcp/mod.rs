@@ -15,23 +15,24 @@
 
 mod error;
 mod hub;
-mod meeting;
+mod rendezvous;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use error::TcpError;
-pub use meeting::Meeting;
+pub use rendezvous::Rendezvous;
 
 use self::hub::Hub;
-use crate::{CommError, Inbox, Link, Message, World};
+use crate::transport::{Inbox, Link, Message};
+use crate::{CommError, World};
 
-/// Meets the other ranks as the environment says ([`Meeting::from_environment`]).
+/// Meets the other ranks as the environment says ([`Rendezvous::from_env`]).
 ///
 /// # Errors
 /// [`TcpError`], if a variable is absent or wrong, or the ranks do not meet in ten minutes.
 pub fn world() -> Result<World, TcpError> {
-    Tcp::join(&Meeting::from_environment()?).map(|link| World::over(Box::new(link)))
+    Tcp::join(&Rendezvous::from_env()?).map(|link| World::over(Box::new(link)))
 }
 
 /// The messages of one rank, over its connection to rank 0, or over all of them at rank 0. Clones share them.
@@ -45,7 +46,7 @@ impl Tcp {
     ///
     /// # Errors
     /// [`TcpError`], if they do not until the deadline.
-    pub fn join(meeting: &Meeting) -> Result<Self, TcpError> {
+    pub fn join(meeting: &Rendezvous) -> Result<Self, TcpError> {
         let streams = meeting.connect()?;
         Hub::start(meeting.rank, meeting.size, streams).map(|hub| Self { hub })
     }

@@ -5,21 +5,22 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use super::{Meeting, Tcp, TcpError};
-use crate::{World, conformance, local};
+use super::{Rendezvous, Tcp, TcpError};
+use crate::transport::conformance;
+use crate::{World, local};
 
 /// A meeting place of its own for every test.
-fn meeting(size: usize) -> Meeting {
+fn meeting(size: usize) -> Rendezvous {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    Meeting { address: "127.0.0.1".to_owned(), port, rank: 0, size, deadline: Duration::from_secs(20) }
+    Rendezvous { address: "127.0.0.1".to_owned(), port, rank: 0, size, deadline: Duration::from_secs(20) }
 }
 
 fn worlds(size: usize) -> Vec<World> {
     let meeting = meeting(size);
     let joining: Vec<_> = (0..size)
         .map(|rank| {
-            let meeting = Meeting { rank, ..meeting.clone() };
+            let meeting = Rendezvous { rank, ..meeting.clone() };
             thread::spawn(move || World::over(Box::new(Tcp::join(&meeting).unwrap())))
         })
         .collect();
@@ -41,8 +42,8 @@ fn the_suite_holds_over_tcp() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named() {
-    let meeting = Meeting { deadline: Duration::from_millis(300), ..meeting(3) };
-    let came = Meeting { rank: 2, ..meeting.clone() };
+    let meeting = Rendezvous { deadline: Duration::from_millis(300), ..meeting(3) };
+    let came = Rendezvous { rank: 2, ..meeting.clone() };
     let other = thread::spawn(move || Tcp::join(&came).map(drop));
     let error = Tcp::join(&meeting).map(drop).unwrap_err();
     assert!(matches!(&error, TcpError::Missing { missing, size: 3, .. } if missing == &[1]), "{error}");
@@ -64,10 +65,10 @@ fn strangers_and_doubles_are_refused() {
     stranger.join().unwrap();
     assert!(error.contains("no rank's greeting"), "{error}");
 
-    let place = Meeting { deadline: Duration::from_secs(2), ..meeting(3) };
+    let place = Rendezvous { deadline: Duration::from_secs(2), ..meeting(3) };
     let doubles: Vec<_> = (0..2)
         .map(|_| {
-            let place = Meeting { rank: 1, deadline: Duration::from_millis(500), ..place.clone() };
+            let place = Rendezvous { rank: 1, deadline: Duration::from_millis(500), ..place.clone() };
             thread::spawn(move || Tcp::join(&place).is_err())
         })
         .collect();

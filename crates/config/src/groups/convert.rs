@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::choice::ModelDtype;
+use crate::setting::ModelDtype;
 use crate::table::options;
 
 options! {
@@ -14,7 +14,7 @@ options! {
     Transformers output_dir: Option<PathBuf> = None;
     /// Element type of the exported weights; `auto` keeps the checkpoint's, `float32` takes the exact values of the
     /// optimizer's masters where it kept some.
-    Trl dtype: ModelDtype = ModelDtype::Auto;
+    Trl dtype: ModelDtype = ModelDtype(None);
     /// Write into a folder that already holds files.
     Burnish overwrite_output_dir: bool = false;
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::checks::{AT_LEAST_1, Checks};
 use crate::setting::Verbatim;
 use crate::table::options;
 
@@ -51,4 +52,36 @@ options! {
     Transformers seed: u64 = 42;
     /// Leave special tokens out of the printed text.
     Transformers skip_special_tokens: bool = true;
+}
+
+impl GenerationOptions {
+    pub(crate) fn rules(&self, checks: &mut Checks<'_>) {
+        checks.range("max_new_tokens", self.max_new_tokens != Some(0), AT_LEAST_1);
+        let positive = |value: Option<f64>| value.is_none_or(|v| v > 0.0 && v.is_finite());
+        let sampling_off = self.do_sample == Some(false);
+        checks.range(
+            "temperature",
+            positive(self.temperature),
+            "a number above 0; for no sampling, do_sample: false",
+        );
+        checks.range("repetition_penalty", positive(self.repetition_penalty), "a number above 0");
+        checks.range(
+            "top_p",
+            self.top_p.is_none_or(|p| p > 0.0 && p <= 1.0),
+            "a number above 0 and at most 1",
+        );
+        checks.range("min_p", self.min_p.is_none_or(|p| (0.0..=1.0).contains(&p)), "a number from 0 to 1");
+        if let (Some(min), Some(max)) = (self.min_new_tokens, self.max_new_tokens)
+            && min > max
+        {
+            checks.conflict("min_new_tokens", format!("max_new_tokens: {max}"), "raise max_new_tokens");
+        }
+        if sampling_off {
+            for name in ["temperature", "top_k", "top_p", "min_p"] {
+                if checks.is_given(name) {
+                    checks.conflict(name, "do_sample: false", "set do_sample: true, or take it out");
+                }
+            }
+        }
+    }
 }

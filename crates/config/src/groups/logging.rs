@@ -1,4 +1,4 @@
-//! What a run says while it goes.
+//! Options of logging.
 
 use std::path::PathBuf;
 

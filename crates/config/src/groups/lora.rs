@@ -1,9 +1,12 @@
 //! Adapters: TRL's `lora_*` options and those of PEFT's `LoraConfig` that TRL has no flag for.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use crate::choice::{BiasTraining, LoraInit};
-use crate::setting::Modules;
+use burnish_peft::{Bias, Init, Layers, LoraConfig, Names, Targets};
+
+use crate::checks::{AT_LEAST_1, Checks};
+use crate::groups::ModelOptions;
 use crate::table::options;
 
 options! {
@@ -18,7 +21,7 @@ options! {
     /// Dropout on the adapter's input while training.
     Trl lora_dropout: f64 = 0.05;
     /// Modules to adapt: names, one regular expression, or `all-linear`; by default the model type's in PEFT.
-    Trl lora_target_modules: Option<Modules> = None;
+    Trl lora_target_modules: Option<Targets> = None;
     /// Modules to train whole and save with the adapter.
     Trl lora_modules_to_save: Vec<String> = Vec::new();
     /// Scale by alpha / sqrt(r) instead (rsLoRA).
@@ -26,12 +29,12 @@ options! {
     /// Train each adapted weight's magnitude apart from its direction (DoRA).
     Trl use_dora: bool = false;
     /// Which biases train: none, all, or those of adapted modules.
-    Peft bias: BiasTraining = BiasTraining::None;
+    Peft bias: Bias = Bias::None;
     /// How the factors start: `true` (A Kaiming, B zero), `gaussian`, `false` (both random), `orthogonal` (random, product
     /// zero), or taken from the base weight, which keeps the rest: `pissa`, `pissa_niter_N` (faster), `olora`.
-    Peft init_lora_weights: LoraInit = LoraInit::Default;
+    Peft init_lora_weights: Init = Init::Default;
     /// Modules to leave out: names or one regular expression.
-    Peft exclude_modules: Option<Modules> = None;
+    Peft exclude_modules: Option<Targets> = None;
     /// Ranks that differ from lora_r, by module pattern: '{"q_proj": 8}'.
     Peft rank_pattern: BTreeMap<String, usize> = BTreeMap::new();
     /// Alphas that differ from lora_alpha, by module pattern.
@@ -40,4 +43,79 @@ options! {
     Peft layers_to_transform: Vec<usize> = Vec::new();
     /// Name of the list of layers that layers_to_transform counts in.
     Peft layers_pattern: Vec<String> = Vec::new();
+}
+
+impl LoraOptions {
+    /// The configuration of a fresh adapter over the model in the folder `base`.
+    #[must_use]
+    pub fn config(&self, base: &Path) -> LoraConfig {
+        let some = |names: &Vec<String>| (!names.is_empty()).then(|| names.clone());
+        let mut config = LoraConfig::new(self.lora_r, self.lora_alpha).with_dropout(self.lora_dropout);
+        config.base_model_name_or_path = Some(base.display().to_string());
+        config.task_type = Some("CAUSAL_LM".to_owned());
+        config.target_modules = self.lora_target_modules.clone();
+        config.exclude_modules = self.exclude_modules.clone();
+        config.modules_to_save = some(&self.lora_modules_to_save);
+        config.use_rslora = self.use_rslora;
+        config.use_dora = self.use_dora;
+        config.bias = self.bias;
+        config.init_lora_weights = self.init_lora_weights.into();
+        config.rank_pattern = self.rank_pattern.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
+        config.alpha_pattern = self.alpha_pattern.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
+        config.layers_to_transform = (!self.layers_to_transform.is_empty())
+            .then(|| Layers::Many(self.layers_to_transform.iter().map(|&layer| layer as i64).collect()));
+        config.layers_pattern = some(&self.layers_pattern).map(Names::Many);
+        config
+    }
+
+    pub(crate) fn rules(&self, model: &ModelOptions, checks: &mut Checks<'_>) {
+        checks.range("lora_r", self.lora_r >= 1, AT_LEAST_1);
+        checks.range("lora_alpha", self.lora_alpha > 0.0 && self.lora_alpha.is_finite(), "a number above 0");
+        checks.range("lora_dropout", (0.0..1.0).contains(&self.lora_dropout), "a number from 0 to below 1");
+        checks.range(
+            "rank_pattern",
+            self.rank_pattern.values().all(|r| *r >= 1),
+            "ranks that are at least 1",
+        );
+        if self.init_lora_weights == Init::Orthogonal && !self.lora_r.is_multiple_of(2) {
+            checks.conflict("init_lora_weights", format!("lora_r: {}", self.lora_r), "set an even lora_r");
+        }
+        if !self.layers_pattern.is_empty() && self.layers_to_transform.is_empty() {
+            checks.conflict(
+                "layers_pattern",
+                "an empty layers_to_transform",
+                "name the layers in layers_to_transform",
+            );
+        }
+        const OWN: &[&str] = &[
+            "lora_r",
+            "lora_alpha",
+            "lora_dropout",
+            "lora_target_modules",
+            "lora_modules_to_save",
+            "use_rslora",
+            "use_dora",
+            "bias",
+            "init_lora_weights",
+            "exclude_modules",
+            "rank_pattern",
+            "alpha_pattern",
+            "layers_to_transform",
+            "layers_pattern",
+        ];
+        for name in OWN.iter().copied().filter(|name| checks.is_given(name)).collect::<Vec<_>>() {
+            if let Some(adapter) = &model.adapter_name_or_path {
+                let with = format!("adapter_name_or_path: {:?}", adapter.display().to_string());
+                checks.conflict(
+                    name,
+                    with,
+                    "an existing adapter keeps its own settings: take one of the two out",
+                );
+            } else if !self.use_peft && !checks.is_given("use_peft") {
+                let mend =
+                    "add use_peft: true to train an adapter, or use_peft: false to train the whole model";
+                checks.conflict(name, "training the whole model", mend);
+            }
+        }
+    }
 }

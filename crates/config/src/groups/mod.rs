@@ -1,7 +1,7 @@
-//! The groups of options that commands are composed of.
+//! The groups of options that commands are composed of: each a struct with a field per option, its rules, and what it is for
+//! the crate that owns the meaning.
 
 mod convert;
-mod data;
 mod dpo;
 mod generation;
 mod grpo;
@@ -10,19 +10,19 @@ mod logging;
 mod lora;
 mod model;
 mod muon;
+mod packing;
+mod preparation;
 mod ranks;
 mod reference;
 mod reward;
 mod reward_functions;
 mod rloo;
 mod rollout;
+mod rows;
 mod training;
 mod win_rate;
 
 pub use convert::ConvertTargetOptions;
-pub use data::{
-    InputOptions, PackingOptions, PreferenceRowOptions, PreparationOptions, RewardRowOptions, SourceOptions,
-};
 pub use dpo::DpoLossOptions;
 pub use generation::{GenerationOptions, PromptOptions};
 pub use grpo::GrpoLossOptions;
@@ -31,11 +31,14 @@ pub use logging::LoggingOptions;
 pub use lora::LoraOptions;
 pub use model::{DeviceOptions, MergeTargetOptions, ModelOptions};
 pub use muon::MuonOptions;
+pub use packing::PackingOptions;
+pub use preparation::{PreferenceRowOptions, PreparationOptions, RewardRowOptions};
 pub use ranks::{InferenceRankOptions, RankOptions};
 pub use reference::{PrecomputeOptions, ReferenceOptions};
 pub use reward::RewardLossOptions;
 pub use reward_functions::RewardFunctionOptions;
 pub use rloo::RlooLossOptions;
 pub use rollout::{PromptRowOptions, RolloutOptions};
+pub use rows::{InputOptions, SourceOptions};
 pub use training::{BatchOptions, SupervisedOptions, TrainingOptions};
 pub use win_rate::WinRateTargetOptions;

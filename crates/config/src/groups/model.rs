@@ -1,8 +1,13 @@
-//! Which model, in which precision, on how many threads.
+//! Options of the model folder, its dtype, the device and threads.
 
 use std::path::PathBuf;
 
-use crate::choice::{DeviceChoice, ModelDtype};
+use burnish_core::Dtype;
+use burnish_device::DeviceKind;
+
+use crate::checks::{AT_LEAST_1, Checks, MODEL_HINT};
+use crate::choice::Auto;
+use crate::setting::ModelDtype;
 use crate::table::options;
 
 options! {
@@ -13,10 +18,10 @@ options! {
     /// Folder of a PEFT adapter to load over the model; training goes on with it.
     Burnish adapter_name_or_path: Option<PathBuf> = None;
     /// Element type of the weights after loading; `auto` keeps the folder's.
-    Trl dtype: ModelDtype = ModelDtype::Float32;
+    Trl dtype: ModelDtype = ModelDtype(Some(Dtype::F32));
     /// What computes: `cuda` (a build with that feature), `cpu`, or `auto`, which takes a GPU that is ready and says so
     /// when one is not; `wgpu` is for checks.
-    Burnish device: DeviceChoice = DeviceChoice::Auto;
+    Burnish device: Auto<DeviceKind> = Auto(None);
     /// Worker threads of the processor; by default one per core.
     Burnish threads: Option<usize> = None;
 }
@@ -25,7 +30,7 @@ options! {
     /// What `doctor` tries.
     DeviceOptions, "Device";
     /// What to compute on: `cuda` fails unless a GPU is ready; `auto` tries what a run would take.
-    Burnish device: DeviceChoice = DeviceChoice::Auto;
+    Burnish device: Auto<DeviceKind> = Auto(None);
 }
 
 options! {
@@ -38,9 +43,19 @@ options! {
     /// Folder for the merged model.
     Transformers output_dir: PathBuf = PathBuf::new();
     /// Element type of the merged weights; `auto` keeps the base's.
-    Trl dtype: ModelDtype = ModelDtype::Auto;
+    Trl dtype: ModelDtype = ModelDtype(None);
     /// Write into a folder that already holds files.
     Burnish overwrite_output_dir: bool = false;
     /// Worker threads; by default one per core.
     Burnish threads: Option<usize> = None;
+}
+
+impl ModelOptions {
+    pub(crate) fn rules(&self, checks: &mut Checks<'_>) {
+        checks.folder("model_name_or_path", &self.model_name_or_path, MODEL_HINT);
+        if let Some(adapter) = &self.adapter_name_or_path {
+            checks.folder("adapter_name_or_path", adapter, "");
+        }
+        checks.range("threads", self.threads != Some(0), AT_LEAST_1);
+    }
 }

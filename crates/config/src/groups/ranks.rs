@@ -1,7 +1,13 @@
-//! How many ranks, how they talk, and what they share out.
+//! Options of ranks: their number, transport, ZeRO stage and tensor-parallel size.
 
-use crate::choice::{AdapterReduce, ReduceWhen, Transport};
-use crate::setting::ZeroStage;
+use burnish_core::Dtype;
+use burnish_tp::AdapterReduce;
+use burnish_zero::{Policy, ReduceWhen, Stage};
+
+use crate::checks::{AT_LEAST_1, Checks};
+use crate::choice::{Auto, Transport};
+use crate::groups::{ModelOptions, TrainingOptions};
+use crate::setting::ModelDtype;
 use crate::table::options;
 
 options! {
@@ -18,12 +24,12 @@ options! {
     /// activations in every micro-batch (`rank_r`); `auto` takes what moves fewer elements. DoRA is always fused.
     Burnish tp_adapter_reduce: AdapterReduce = AdapterReduce::Auto;
     /// What is sharded over ranks: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
-    DeepSpeed zero_stage: ZeroStage = ZeroStage(0);
+    DeepSpeed zero_stage: Stage = Stage::Zero;
     /// Rows of an optimizer step on all ranks together; fixes batches and their order whatever the number of ranks.
     Burnish global_batch_size: Option<usize> = None;
     /// When gradients are summed over ranks: each `step`, or each `micro_batch` (less memory with accumulation, more
     /// traffic); `auto` is micro_batch in stage 3.
-    Burnish zero_reduce: ReduceWhen = ReduceWhen::Auto;
+    Burnish zero_reduce: Auto<ReduceWhen> = Auto(None);
     /// Parameters with fewer elements stay whole on every rank in stage 3.
     DeepSpeed stage3_param_persistence_threshold: usize = 100_000;
     /// Gather the next block's parameters while this one computes, in stage 3.
@@ -57,4 +63,74 @@ impl InferenceRankOptions {
         let Self { nproc, transport, tp_size, ddp_timeout } = self.clone();
         RankOptions { nproc, transport, tp_size, ddp_timeout, ..RankOptions::default() }
     }
+}
+
+impl RankOptions {
+    /// What ranks that take different rows share out.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        let policy = Policy::new(self.zero_stage);
+        Policy {
+            reduce: self.zero_reduce.0.unwrap_or(policy.reduce),
+            persist_below: self.stage3_param_persistence_threshold,
+            keep_root: self.stage3_keep_root,
+            bucket_elements: self.reduce_bucket_size,
+            prefetch: self.stage3_prefetch,
+            ..policy
+        }
+    }
+
+    pub(crate) fn rules(&self, model: &ModelOptions, training: &TrainingOptions, checks: &mut Checks<'_>) {
+        launched(self.nproc, self.tp_size, checks);
+        checks.range("global_batch_size", self.global_batch_size != Some(0), AT_LEAST_1);
+        checks.range("reduce_bucket_size", self.reduce_bucket_size >= 1, AT_LEAST_1);
+        waiting(self.ddp_timeout, checks);
+        if self.global_batch_size.is_some() && checks.is_given("gradient_accumulation_steps") {
+            checks.conflict(
+                "global_batch_size",
+                "gradient_accumulation_steps",
+                "keep one of the two: the accumulation follows from the global batch and the number of ranks",
+            );
+        }
+        if self.zero_stage < Stage::Two && self.zero_reduce.0 == Some(ReduceWhen::MicroBatch) {
+            checks.conflict(
+                "zero_reduce",
+                format!("zero_stage: {}", self.zero_stage),
+                "stages 0 and 1 keep whole gradients, so summing them more often saves nothing: leave it out",
+            );
+        }
+        if training.fp16 && training.bf16 {
+            checks.conflict("fp16", "bf16: true", "keep one of the two");
+        }
+        if training.fp16 && checks.is_given("dtype") && model.dtype != ModelDtype(Some(Dtype::F16)) {
+            let with = format!("dtype: {}", model.dtype);
+            checks.conflict("fp16", with, "fp16 holds trained matrices in float16: leave dtype out");
+        }
+    }
+}
+
+impl InferenceRankOptions {
+    pub(crate) fn rules(&self, checks: &mut Checks<'_>) {
+        launched(self.nproc, self.tp_size, checks);
+        waiting(self.ddp_timeout, checks);
+    }
+}
+
+/// Ranks in whole groups that share layers.
+fn launched(nproc: usize, tp_size: usize, checks: &mut Checks<'_>) {
+    checks.range("nproc", nproc >= 1, AT_LEAST_1);
+    checks.range("tp_size", tp_size >= 1, AT_LEAST_1);
+    if nproc > 1 && !nproc.is_multiple_of(tp_size.max(1)) {
+        let with = format!("nproc: {}", nproc);
+        checks.conflict(
+            "tp_size",
+            with,
+            "make nproc a multiple of tp_size: each group of tp_size ranks holds one model",
+        );
+    }
+}
+
+fn waiting(ddp_timeout: f64, checks: &mut Checks<'_>) {
+    let finite = ddp_timeout > 0.0 && ddp_timeout.is_finite();
+    checks.range("ddp_timeout", finite, "a number of seconds above 0");
 }

@@ -1,7 +1,8 @@
-//! What completions are rewarded for.
+//! Options of reward functions.
 
 use std::path::PathBuf;
 
+use crate::checks::Checks;
 use crate::setting::Items;
 use crate::table::options;
 
@@ -43,6 +44,25 @@ options! {
     Burnish overlong_soft_punish_cache: usize = 256;
     /// What length_reward gives for one token: below 0 short completions are better.
     Burnish length_scale: f64 = -0.001;
+}
+
+impl RewardFunctionOptions {
+    pub(crate) fn rules(&self, checks: &mut Checks<'_>) {
+        for path in &self.reward_model_name_or_path.0 {
+            checks.folder("reward_model_name_or_path", path, "");
+        }
+        let timeout = self.reward_command_timeout;
+        checks.range(
+            "reward_command_timeout",
+            timeout > 0.0 && timeout <= 1e9,
+            "a number of seconds above 0",
+        );
+        let functions =
+            self.reward_model_name_or_path.0.len() + self.reward_funcs.len() + self.reward_command.0.len();
+        if self.reward_weights.as_ref().is_some_and(|weights| weights.len() != functions) {
+            checks.conflict("reward_weights", format!("{functions} reward functions"), "give one for each");
+        }
+    }
 }
 
 #[cfg(test)]

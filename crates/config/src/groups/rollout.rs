@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::groups::PreparationOptions;
+use burnish_zero::Stage;
+
+use crate::checks::{ABOVE_0, AT_LEAST_1, Checks};
+use crate::groups::{PreparationOptions, RankOptions};
 use crate::setting::PadToMultiple;
 use crate::table::options;
 
@@ -19,18 +22,10 @@ options! {
     Trl pad_to_multiple_of: PadToMultiple = PadToMultiple(None);
 }
 
-impl PromptRowOptions {
-    /// What it shares with the preparation of other rows.
-    #[must_use]
-    pub fn preparation(&self) -> PreparationOptions {
-        let Self { chat_template_path, eos_token, pad_token, .. } = self.clone();
-        PreparationOptions {
-            max_length: None,
-            chat_template_path,
-            eos_token,
-            pad_token,
-            ..PreparationOptions::default()
-        }
+impl From<PromptRowOptions> for PreparationOptions {
+    fn from(options: PromptRowOptions) -> Self {
+        let PromptRowOptions { chat_template_path, eos_token, pad_token, .. } = options;
+        Self { max_length: None, chat_template_path, eos_token, pad_token, ..Self::default() }
     }
 }
 
@@ -83,4 +78,44 @@ options! {
     Trl num_completions_to_print: Option<usize> = None;
     /// Of these, one for each prompt.
     Trl log_unique_prompts: bool = false;
+}
+
+impl RolloutOptions {
+    pub(crate) fn rules(&self, ranks: &RankOptions, checks: &mut Checks<'_>) {
+        let group = "at least 2: an advantage compares completions of one prompt";
+        checks.range("num_generations", self.num_generations >= 2, group);
+        checks.range("num_generations_eval", self.num_generations_eval.is_none_or(|n| n >= 2), group);
+        checks.range("max_completion_length", self.max_completion_length >= 1, AT_LEAST_1);
+        checks.range("num_iterations", self.num_iterations >= 1, AT_LEAST_1);
+        checks.range("steps_per_generation", self.steps_per_generation != Some(0), AT_LEAST_1);
+        checks.range("generation_batch_size", self.generation_batch_size != Some(0), AT_LEAST_1);
+        checks.range("generation_max_sequences", self.generation_max_sequences >= 1, AT_LEAST_1);
+        checks.range("num_completions_to_print", self.num_completions_to_print != Some(0), AT_LEAST_1);
+        checks.range("rollout_timeout", self.rollout_timeout > 0.0, ABOVE_0);
+        if let Some(url) = &self.rollout_url
+            && !url.starts_with("http://")
+        {
+            let url = "null or an address that begins with http:// (a proxy on this machine can speak https)";
+            checks.range("rollout_url", false, url);
+        }
+        if self.generation_batch_size.is_some() && self.steps_per_generation.is_some() {
+            let mend = "keep one of the two: each says how much is sampled at once";
+            checks.conflict("generation_batch_size", "steps_per_generation", mend);
+        }
+        let temperature = self.temperature > 0.0 && self.temperature.is_finite();
+        checks.range("temperature", temperature, ABOVE_0);
+        checks.range("top_p", self.top_p > 0.0 && self.top_p <= 1.0, "a number above 0 and at most 1");
+        checks.range(
+            "min_p",
+            self.min_p.is_none_or(|p| (0.0..=1.0).contains(&p)),
+            "null or a number from 0 to 1",
+        );
+        let penalty = self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite();
+        checks.range("repetition_penalty", penalty, ABOVE_0);
+        if !self.ds3_gather_for_generation && ranks.zero_stage == Stage::Three {
+            let mend = "leave it on: sampling from a part of the weights would send all of them for every token; use \
+                        tp_size where the whole model does not fit";
+            checks.conflict("ds3_gather_for_generation", "zero_stage: 3", mend);
+        }
+    }
 }

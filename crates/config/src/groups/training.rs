@@ -2,7 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::choice::{Interval, LossType, Optimizer, Sampling, SaveInterval, Scheduler};
+use burnish_data::Order;
+use burnish_losses::TokenLoss;
+use burnish_optim::{AdamWOptions, OptimizerName, ScheduleKind};
+
+use crate::checks::{AT_LEAST_0, AT_LEAST_1, Checks, at_least_0};
+use crate::choice::{Interval, SaveInterval};
 use crate::groups::LoggingOptions;
 use crate::setting::{Resume, Steps};
 use crate::table::options;
@@ -18,7 +23,7 @@ options! {
     /// The loss of supervised fine-tuning.
     SupervisedOptions, "Loss";
     /// The loss; `dft` weights each token by its own probability, `chunked_nll` is `nll`.
-    Trl loss_type: LossType = LossType::Nll;
+    Trl loss_type: TokenLoss = TokenLoss::Nll;
 }
 
 options! {
@@ -43,13 +48,13 @@ options! {
     /// The highest learning rate.
     Trl learning_rate: f64 = 2e-5;
     /// The learning rate's course after warm-up.
-    Transformers lr_scheduler_type: Scheduler = Scheduler::Linear;
+    Transformers lr_scheduler_type: ScheduleKind = ScheduleKind::Linear;
     /// Steps of linear warm-up from 0, or below 1 their share of the run.
     Transformers warmup_steps: Steps = Steps(0.0);
     /// Share of the run that warms up, as Transformers 4 spelt it; warmup_steps below 1 says the same.
     Transformers warmup_ratio: Option<f64> = None;
     /// AdamW (also written adamw_torch, adamw), Adam, or Muon for weight matrices with AdamW for the rest.
-    Transformers optim: Optimizer = Optimizer::AdamW;
+    Transformers optim: OptimizerName = OptimizerName::AdamW;
     /// Weight decay; norms and biases are left out.
     Transformers weight_decay: f64 = 0.0;
     /// Decay of the first moment.
@@ -72,7 +77,7 @@ options! {
     /// Seed of the order of rows; by default `seed`.
     Transformers data_seed: Option<u64> = None;
     /// The order of training rows.
-    Transformers train_sampling_strategy: Sampling = Sampling::Random;
+    Transformers train_sampling_strategy: Order = Order::Random;
     /// Leave out the last batch of an epoch when it is not full.
     Transformers dataloader_drop_last: bool = false;
     /// Divide the loss by the tokens of all ranks rather than of each.
@@ -117,6 +122,18 @@ impl TrainingOptions {
         }
     }
 
+    /// AdamW's half of the optimizer, or all of it.
+    #[must_use]
+    pub fn adamw(&self) -> AdamWOptions {
+        AdamWOptions {
+            beta1: self.adam_beta1,
+            beta2: self.adam_beta2,
+            eps: self.adam_epsilon,
+            weight_decay: self.weight_decay,
+            decoupled: self.optim != OptimizerName::Adam,
+        }
+    }
+
     /// The number of optimizer steps when `max_steps` fixes it.
     #[must_use]
     pub fn fixed_steps(&self) -> Option<u64> {
@@ -140,5 +157,128 @@ impl TrainingOptions {
     #[must_use]
     pub fn greater_wins(&self) -> bool {
         self.greater_is_better.unwrap_or_else(|| !self.best_metric().ends_with("loss"))
+    }
+}
+
+impl TrainingOptions {
+    pub(crate) fn rules(&self, logging: &LoggingOptions, checks: &mut Checks<'_>) {
+        checks.range("per_device_train_batch_size", self.per_device_train_batch_size >= 1, AT_LEAST_1);
+        checks.range("per_device_eval_batch_size", self.per_device_eval_batch_size >= 1, AT_LEAST_1);
+        checks.range("gradient_accumulation_steps", self.gradient_accumulation_steps >= 1, AT_LEAST_1);
+        checks.range("learning_rate", at_least_0(self.learning_rate), AT_LEAST_0);
+        checks.range("max_grad_norm", self.max_grad_norm >= 0.0, AT_LEAST_0);
+        checks.owner(self.adamw().faults());
+        let epochs = self.max_steps > 0 || (self.num_train_epochs > 0.0 && self.num_train_epochs.is_finite());
+        checks.range("num_train_epochs", epochs, "a number above 0");
+        checks.range(
+            "max_steps",
+            self.max_steps == -1 || self.max_steps >= 1,
+            "at least 1, or -1 for num_train_epochs",
+        );
+        checks.range("save_total_limit", self.save_total_limit != Some(0), AT_LEAST_1);
+        if let Some(ratio) = self.warmup_ratio {
+            checks.range("warmup_ratio", (0.0..=1.0).contains(&ratio), "a number from 0 to 1");
+            if ratio > 0.0 && self.warmup_steps.0 > 0.0 {
+                let with = format!("warmup_steps: {}", checks.value("warmup_steps"));
+                checks.conflict(
+                    "warmup_ratio",
+                    with,
+                    "keep one of the two; warmup_steps below 1 is a share too",
+                );
+            }
+        }
+        if self.max_steps > 0 && checks.is_given("num_train_epochs") && checks.is_given("max_steps") {
+            checks.note(format!(
+                "max_steps: {} ends the run; num_train_epochs: {} is not used",
+                self.max_steps, self.num_train_epochs
+            ));
+        }
+        if self.bf16 {
+            checks.note(
+                "bf16: products are computed in the dtype that weights are held in; set dtype: bfloat16 (on a GPU bf16 products over float32 masters; on the CPU half the memory, and float32 arithmetic)",
+            );
+        }
+        self.evaluation(logging, checks);
+        self.checkpoints(logging, checks);
+    }
+
+    fn evaluation(&self, logging: &LoggingOptions, checks: &mut Checks<'_>) {
+        let every = "above 0 with this strategy";
+        let zero_eval = self.eval_steps.is_some_and(|steps| steps.0 == 0.0);
+        checks.range("eval_steps", self.eval_strategy != Interval::Steps || !zero_eval, every);
+        checks.range(
+            "save_steps",
+            self.save_strategy != SaveInterval::Steps || self.save_steps.0 > 0.0,
+            every,
+        );
+        checks.range(
+            "logging_steps",
+            logging.logging_strategy != Interval::Steps || logging.logging_steps.0 > 0.0,
+            every,
+        );
+        if self.eval_strategy == Interval::No {
+            if checks.is_given("eval_steps") && self.eval_steps.is_some() {
+                checks.note("eval_steps has no effect with eval_strategy: no");
+            }
+            if checks.is_given("eval_dataset_name") {
+                checks.note("eval_dataset_name has no effect with eval_strategy: no");
+            }
+        }
+    }
+
+    fn checkpoints(&self, logging: &LoggingOptions, checks: &mut Checks<'_>) {
+        let resumes = self.resume_from_checkpoint != Resume::No;
+        if let Resume::From(path) = &self.resume_from_checkpoint {
+            checks.folder("resume_from_checkpoint", path, "");
+        }
+        if resumes && self.overwrite_output_dir && self.resume_from_checkpoint == Resume::Newest {
+            let mend = "take overwrite_output_dir out to go on from the checkpoint that is there";
+            checks.conflict("resume_from_checkpoint", "overwrite_output_dir: true", mend);
+        }
+        if self.save_strategy == SaveInterval::Best && self.eval_strategy == Interval::No {
+            checks.conflict(
+                "save_strategy",
+                "eval_strategy: no",
+                "set eval_strategy, which decides what is best",
+            );
+        }
+        if !self.load_best_model_at_end {
+            return;
+        }
+        let with = format!("eval_strategy: {} and save_strategy: {}", self.eval_strategy, self.save_strategy);
+        match (self.eval_strategy, self.save_strategy) {
+            (Interval::No, SaveInterval::Best) => {}
+            (Interval::No, _) => {
+                checks.conflict(
+                    "load_best_model_at_end",
+                    with,
+                    "set eval_strategy and save_strategy to the same word",
+                );
+            }
+            (_, SaveInterval::Best) | (Interval::Epoch, SaveInterval::Epoch) => {}
+            (Interval::Steps, SaveInterval::Steps) => {
+                let eval = self.eval_interval(logging);
+                // Shares are compared in millionths, as Transformers does.
+                let unit = if eval.is_share() { 1e6 } else { 1.0 };
+                let multiple = eval.is_share() == self.save_steps.is_share()
+                    && eval.0 > 0.0
+                    && ((self.save_steps.0 * unit).round() % (eval.0 * unit).round()) == 0.0;
+                if !multiple {
+                    let with = format!("save_steps: {} and eval_steps: {}", self.save_steps.0, eval.0);
+                    checks.conflict(
+                        "load_best_model_at_end",
+                        with,
+                        "make save_steps a multiple of eval_steps",
+                    );
+                }
+            }
+            _ => checks.conflict("load_best_model_at_end", with, "set both to the same word"),
+        }
+    }
+}
+
+impl BatchOptions {
+    pub(crate) fn rules(&self, checks: &mut Checks<'_>) {
+        checks.range("per_device_eval_batch_size", self.per_device_eval_batch_size >= 1, AT_LEAST_1);
     }
 }

@@ -43,7 +43,7 @@ fn findings(lines: &[&str], options: Options, source: &str) -> Vec<Concern> {
     let templates = Templates::one(template(source));
     let preparer = Preparer { tokenizer: &tokenizer, templates: Some(&templates), options: &options };
     let record = |l: &&str| -> Result<Record, DataError> {
-        Ok(Record { place: Place::given("row"), fields: serde_json::from_str(l).unwrap() })
+        Ok(Record { place: RowOrigin::given("row"), fields: serde_json::from_str(l).unwrap() })
     };
     let dataset = preparer.prepare("rows", lines.iter().map(record)).unwrap();
     preflight(&dataset, &tokenizer, Some(&templates), &options).into_iter().map(|f| f.concern).collect()
@@ -78,7 +78,7 @@ fn of_pairs(lines: &[&str], options: Options, source: &str) -> Vec<Finding> {
     let preparer = Preparer { tokenizer: &tokenizer, templates: Some(&templates), options: &options };
     let record = |(i, l): (usize, &&str)| -> Result<Record, DataError> {
         let file = std::sync::Arc::new("pairs.jsonl".into());
-        Ok(Record { place: Place::line(&file, i + 1), fields: serde_json::from_str(l).unwrap() })
+        Ok(Record { place: RowOrigin::line(&file, i + 1), fields: serde_json::from_str(l).unwrap() })
     };
     let data = preparer.preferences("pairs", lines.iter().enumerate().map(record)).unwrap();
     preflight_prepared(&data, &tokenizer, Some(&templates), &options)

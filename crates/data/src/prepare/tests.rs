@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::chunks::CHUNK;
-use crate::place::Place;
+use crate::row_origin::RowOrigin;
+use crate::tokenize::CHUNK;
 
 fn tokenizer() -> Tokenizer {
     Tokenizer::from_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/model")).unwrap()
@@ -17,7 +17,7 @@ fn prepare(rows: &[Value], options: Options) -> Dataset {
     let preparer = Preparer { tokenizer: &tokenizer, templates: None, options: &options };
     let record = |row: &Value| {
         let fields: Map<String, Value> = row.as_object().unwrap().clone();
-        Ok(Record { place: Place::given("row"), fields })
+        Ok(Record { place: RowOrigin::given("row"), fields })
     };
     preparer.prepare("rows", rows.iter().map(record)).unwrap()
 }

@@ -6,10 +6,10 @@ use super::*;
 
 fn parse(value: Value) -> Result<Row, DataError> {
     let Value::Object(fields) = value else { panic!("the test gives an object") };
-    Row::parse(Record { place: Place::given("row"), fields }, "text")
+    Row::parse(Record { place: RowOrigin::given("row"), fields }, "text")
 }
 
-fn kind(value: Value) -> Kind {
+fn kind(value: Value) -> RowKind {
     parse(value).unwrap().kind()
 }
 
@@ -21,18 +21,18 @@ fn error(value: Value) -> String {
 fn every_type_is_told_by_its_columns() {
     let chat = json!([{"role": "user", "content": "hi"}]);
     let reply = json!([{"role": "assistant", "content": "ho"}]);
-    assert_eq!(kind(json!({"text": "a"})), Kind::Language);
-    assert_eq!(kind(json!({"messages": chat, "text": "a"})), Kind::LanguageChat);
-    assert_eq!(kind(json!({"prompt": "a"})), Kind::Prompt);
-    assert_eq!(kind(json!({"prompt": chat})), Kind::PromptChat);
-    assert_eq!(kind(json!({"prompt": "a", "completion": "b"})), Kind::PromptCompletion);
-    assert_eq!(kind(json!({"prompt": chat, "completion": reply})), Kind::PromptCompletionChat);
-    assert_eq!(kind(json!({"prompt": "a", "chosen": "b", "rejected": "c"})), Kind::Preference);
-    assert_eq!(kind(json!({"chosen": chat, "rejected": reply})), Kind::ImplicitPreferenceChat);
-    assert_eq!(kind(json!({"prompt": "a", "completion": "b", "label": true})), Kind::Unpaired);
-    assert_eq!(kind(json!({"prompt": "a", "completion": "b", "label": "x"})), Kind::PromptCompletion);
-    assert_eq!(kind(json!({"prompt": "a", "completions": ["b"], "labels": [true]})), Kind::Stepwise);
-    assert_eq!(kind(json!({"input_ids": [1, 2]})), Kind::Tokens);
+    assert_eq!(kind(json!({"text": "a"})), RowKind::Language);
+    assert_eq!(kind(json!({"messages": chat, "text": "a"})), RowKind::LanguageChat);
+    assert_eq!(kind(json!({"prompt": "a"})), RowKind::Prompt);
+    assert_eq!(kind(json!({"prompt": chat})), RowKind::PromptChat);
+    assert_eq!(kind(json!({"prompt": "a", "completion": "b"})), RowKind::PromptCompletion);
+    assert_eq!(kind(json!({"prompt": chat, "completion": reply})), RowKind::PromptCompletionChat);
+    assert_eq!(kind(json!({"prompt": "a", "chosen": "b", "rejected": "c"})), RowKind::Preference);
+    assert_eq!(kind(json!({"chosen": chat, "rejected": reply})), RowKind::ImplicitPreferenceChat);
+    assert_eq!(kind(json!({"prompt": "a", "completion": "b", "label": true})), RowKind::Unpaired);
+    assert_eq!(kind(json!({"prompt": "a", "completion": "b", "label": "x"})), RowKind::PromptCompletion);
+    assert_eq!(kind(json!({"prompt": "a", "completions": ["b"], "labels": [true]})), RowKind::Stepwise);
+    assert_eq!(kind(json!({"input_ids": [1, 2]})), RowKind::Tokens);
 }
 
 #[test]
@@ -44,13 +44,13 @@ fn sharegpt_is_converted_and_roles_are_kept() {
 
 #[test]
 fn null_is_absent() {
-    assert_eq!(kind(json!({"text": "a", "prompt": null, "messages": null})), Kind::Language);
+    assert_eq!(kind(json!({"text": "a", "prompt": null, "messages": null})), RowKind::Language);
 }
 
 #[test]
 fn the_text_column_can_have_another_name() {
     let fields = json!({"body": "a"}).as_object().unwrap().clone();
-    let row = Row::parse(Record { place: Place::given("row"), fields }, "body").unwrap();
+    let row = Row::parse(Record { place: RowOrigin::given("row"), fields }, "body").unwrap();
     assert_eq!(row.content, Content::Language(Text::Plain("a".to_owned())));
 }
 

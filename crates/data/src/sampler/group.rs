@@ -1,4 +1,4 @@
-//! Which prompts make which generation batch, for trainers that sample completions.
+//! `GroupSampler`: the prompts of each generation batch, repeated `num_generations` times (TRL's `RepeatSampler`).
 
 use super::{Cursor, Order};
 use crate::error::DataError;

@@ -22,8 +22,8 @@ use serde_json::{Map, Value};
 pub use clock::Clock;
 
 use crate::error::DataError;
-use crate::place::Place;
 use crate::row::Message;
+use crate::row_origin::RowOrigin;
 use crate::tokenizer::{Tokenizer, json_file};
 
 /// Names under which a message's reasoning is passed; templates read the first, or `thinking`.
@@ -234,7 +234,7 @@ impl Template {
         &self,
         messages: &[Message],
         with: Render<'_>,
-        place: &Place,
+        place: &RowOrigin,
     ) -> Result<Rendered, DataError> {
         let mut chat: Vec<Value> = messages.iter().map(|m| Value::Object(alias_reasoning(m))).collect();
         let open = |reason| DataError::Continue { place: place.clone(), reason };
@@ -332,7 +332,7 @@ fn alias_reasoning(message: &Message) -> Message {
     message
 }
 
-fn failure(error: &minijinja::Error, place: &Place) -> DataError {
+fn failure(error: &minijinja::Error, place: &RowOrigin) -> DataError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(e) = cause {
         if let Some(raised) = e.downcast_ref::<python::Raised>() {

@@ -1,4 +1,4 @@
-//! Where the engine and jinja2 on Python differ: methods, filters, tests and functions that templates expect.
+//! Python's methods and jinja2's filters, tests and functions that chat templates use and the engine lacks.
 
 use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State};

@@ -10,7 +10,7 @@ fn messages(value: Value) -> Vec<Message> {
 
 fn render(source: &str, chat: Value) -> Result<Rendered, DataError> {
     let template = Template::compile("test", source, Vec::new())?;
-    template.render(&messages(chat), Render::default(), &Place::given("row"))
+    template.render(&messages(chat), Render::default(), &RowOrigin::given("row"))
 }
 
 #[test]
@@ -45,12 +45,12 @@ fn the_final_message_stays_open() {
     let template = Template::compile("test", source, Vec::new()).unwrap();
     let with = Render { continue_final_message: true, ..Render::default() };
     let chat = messages(json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": " so  "}]));
-    let text = template.render(&chat, with, &Place::given("row")).unwrap().text;
+    let text = template.render(&chat, with, &RowOrigin::given("row")).unwrap().text;
     assert_eq!(text, "<a><so");
     let silent = messages(json!([{"role": "assistant"}]));
-    assert!(template.render(&silent, with, &Place::given("row")).is_err());
+    assert!(template.render(&silent, with, &RowOrigin::given("row")).is_err());
     let both = Render { add_generation_prompt: true, ..with };
-    assert!(template.render(&chat, both, &Place::given("row")).is_err());
+    assert!(template.render(&chat, both, &RowOrigin::given("row")).is_err());
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn templates_of_a_folder_are_picked_by_name() {
     assert!(Templates::from_folder(dir.path(), &tokenizer).unwrap().is_none());
     let config = json!({"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]});
     std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
-    let text = |t: &Template| t.render(&[], Render::default(), &Place::given("row")).unwrap().text;
+    let text = |t: &Template| t.render(&[], Render::default(), &RowOrigin::given("row")).unwrap().text;
     let templates = Templates::from_folder(dir.path(), &tokenizer).unwrap().unwrap();
     assert_eq!(text(templates.pick(false).unwrap()), "plain");
     assert_eq!(text(templates.pick(true).unwrap()), "tools");

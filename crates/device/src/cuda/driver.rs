@@ -1,4 +1,4 @@
-//! What the driver says of its devices.
+//! Queries of the CUDA driver: devices, their names, memory and compute capability.
 
 use std::ffi::CStr;
 

@@ -1,4 +1,4 @@
-//! Where NVRTC, CUDA's headers and NCCL lie: a toolkit, or the wheels that PyTorch brings.
+//! `Installation`: the paths of NVRTC, CUDA's headers and NCCL, in a toolkit or in the wheels that PyTorch installs.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

@@ -12,7 +12,7 @@ pub use driver::{Gpu, gpus};
 
 pub(crate) use driver::{OLDEST_DRIVER, driver_version};
 
-use crate::{DeviceError, Kind};
+use crate::{DeviceError, DeviceKind};
 
 /// Checks that device `ordinal` can compute.
 pub(crate) fn ready(ordinal: usize) -> Result<Gpu, DeviceError> {
@@ -23,7 +23,7 @@ pub(crate) fn ready(ordinal: usize) -> Result<Gpu, DeviceError> {
     let count = found.len();
     if ordinal >= count {
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_else(|_| "not set".to_owned());
-        return Err(DeviceError::NoDevice { kind: Kind::Cuda, ordinal, count, visible });
+        return Err(DeviceError::NoDevice { kind: DeviceKind::Cuda, ordinal, count, visible });
     }
     Ok(found.swap_remove(ordinal))
 }

@@ -1,64 +1,35 @@
 //! GRPO: a completion's reward against its group.
 
-use std::str::FromStr;
+use burnish_core::choices;
 
 use crate::LossError;
 
 use super::statistics::{mean, spread};
 use super::{Advantages, Rewards, SMALL, zero_part};
 
-/// `multi_objective_aggregation`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Aggregation {
-    /// Weigh and sum the rewards, then compare within the group (`r - mean`, by [`ScaleRewards`]).
-    #[default]
-    SumThenNormalize,
-    /// Compare each function within the group, weigh and sum, then normalise over the batch (GDPO, arXiv:2601.05242).
-    NormalizeThenSum,
-}
-
-impl FromStr for Aggregation {
-    type Err = LossError;
-
-    fn from_str(text: &str) -> Result<Self, LossError> {
-        match text {
-            "sum_then_normalize" => Ok(Self::SumThenNormalize),
-            "normalize_then_sum" => Ok(Self::NormalizeThenSum),
-            _ => Err(LossError::Unknown {
-                option: "multi_objective_aggregation",
-                got: text.to_owned(),
-                expected: "sum_then_normalize, normalize_then_sum".to_owned(),
-            }),
-        }
+choices! {
+    /// `multi_objective_aggregation`.
+    #[derive(Default)]
+    pub enum Aggregation: "multi_objective_aggregation", LossError {
+        /// Weigh and sum the rewards, then compare within the group (`r - mean`, by [`ScaleRewards`]).
+        #[default]
+        SumThenNormalize = "sum_then_normalize",
+        /// Compare each function within the group, weigh and sum, then normalise over the batch (GDPO, arXiv:2601.05242).
+        NormalizeThenSum = "normalize_then_sum",
     }
 }
 
-/// `scale_rewards`: the standard deviation that advantages are divided by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ScaleRewards {
-    /// The group's (arXiv:2402.03300).
-    #[default]
-    Group,
-    /// The whole batch's (arXiv:2508.08221).
-    Batch,
-    /// None (arXiv:2503.20783).
-    None,
-}
-
-impl FromStr for ScaleRewards {
-    type Err = LossError;
-
-    fn from_str(text: &str) -> Result<Self, LossError> {
-        match text {
-            "group" => Ok(Self::Group),
-            "batch" => Ok(Self::Batch),
-            "none" => Ok(Self::None),
-            _ => Err(LossError::Unknown {
-                option: "scale_rewards",
-                got: text.to_owned(),
-                expected: "group, batch, none".to_owned(),
-            }),
-        }
+choices! {
+    /// `scale_rewards`: the standard deviation that advantages are divided by.
+    #[derive(Default)]
+    pub enum ScaleRewards: "scale_rewards", LossError {
+        /// The group's (arXiv:2402.03300).
+        #[default]
+        Group = "group" | "true",
+        /// The whole batch's (arXiv:2508.08221).
+        Batch = "batch",
+        /// None (arXiv:2503.20783).
+        None = "none" | "false",
     }
 }
 

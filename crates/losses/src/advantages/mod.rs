@@ -13,7 +13,7 @@ pub use grpo::{Aggregation, GrpoAdvantages, ScaleRewards};
 pub use rewards::Rewards;
 pub use rloo::RlooAdvantages;
 
-use crate::Tally;
+use crate::MetricSums;
 
 /// What is added to a standard deviation before it divides.
 const SMALL: f64 = 1e-4;
@@ -27,13 +27,13 @@ pub struct Advantages {
     pub rewards: Vec<f64>,
     /// `reward`, `reward_std`, `rewards/{function}/mean|std`, `frac_reward_zero_std` and RLOO's `kl`, each over 1: of the whole
     /// generation batch, so to be counted once and not once per rank.
-    pub tally: Tally,
+    pub tally: MetricSums,
 }
 
 impl Advantages {
     fn new(advantages: Vec<f64>, rewards: &Rewards<'_>, zero_std: f64) -> Self {
         let weighted = rewards.weighted();
-        let mut tally = Tally::new();
+        let mut tally = MetricSums::new();
         let mut add = |name: &str, value: f64| {
             if !value.is_nan() {
                 tally.add(name, value, 1.0);

@@ -1,4 +1,6 @@
-//! What reward functions said of a generation batch.
+//! `Rewards`: scores of a generation batch per reward function, weighted and summed.
+
+use burnish_core::OptionFault;
 
 use crate::LossError;
 
@@ -42,7 +44,8 @@ impl Rewards<'_> {
         if self.group == 0 {
             let expected =
                 "at least 1, and at least 2 in training: an advantage compares completions of one prompt";
-            return Err(LossError::Range { option: "num_generations", got: 0.0, expected });
+            let (option, got, because) = ("num_generations", "0".to_owned(), "");
+            return Err(OptionFault::Range { option, got, expected, because }.into());
         }
         let whole = self.group * functions;
         if !self.values.len().is_multiple_of(whole) {

@@ -1,6 +1,9 @@
 //! RLOO: a completion's reward against the mean of the others of its group.
 
+use burnish_core::OptionFaults;
+
 use crate::LossError;
+use crate::error::{AT_LEAST_0, at_least_0};
 
 use super::statistics::{mean, spread, std, sum};
 use super::{Advantages, Rewards, SMALL, zero_part};
@@ -23,6 +26,20 @@ impl Default for RlooAdvantages {
 }
 
 impl RlooAdvantages {
+    /// What `reward_clip_range` takes.
+    pub const CLIP_RANGE: &'static str = "null or two numbers, the lesser first";
+
+    /// The rules that these options break, all of them.
+    #[must_use]
+    pub fn faults(&self) -> OptionFaults {
+        let mut faults = OptionFaults::default();
+        faults.range("beta", at_least_0(self.beta), self.beta, AT_LEAST_0);
+        if let Some((low, high)) = self.clip_range {
+            faults.range("reward_clip_range", low <= high, format_args!("{low} {high}"), Self::CLIP_RANGE);
+        }
+        faults
+    }
+
     /// The advantages of a generation batch: `r_i - (sum_j r_j - r_i) / (scored - 1)`, `r = reward - beta kl`.
     ///
     /// `kl` is `sum_t (old - ref)` over each completion's targets (k1) and `tokens` the targets of the generation batch,
@@ -40,15 +57,9 @@ impl RlooAdvantages {
         tokens: f64,
     ) -> Result<Advantages, LossError> {
         rewards.check()?;
-        crate::error::range(self.beta >= 0.0, "beta", self.beta, "a number of at least 0")?;
+        self.faults().first()?;
         let mut all = rewards.weighted();
         if let Some((low, high)) = self.clip_range {
-            if low.is_nan() || high.is_nan() || low > high {
-                return Err(LossError::Conflict {
-                    what: "`reward_clip_range` is empty",
-                    mend: "give the lower bound first, as `-1 1`",
-                });
-            }
             all.iter_mut().for_each(|r| *r = r.clamp(low, high));
         }
         if self.beta != 0.0 {

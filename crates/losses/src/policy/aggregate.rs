@@ -1,4 +1,4 @@
-//! What tokens are divided by.
+//! Aggregation of token losses: the divisor of each `loss_type` of GRPO.
 
 use super::kind::PolicyLoss;
 use super::mask::HighEntropy;

@@ -1,7 +1,7 @@
-//! How often ratios were clipped.
+//! `clip_ratio` metrics: the fraction of importance ratios that were clipped.
 
-use crate::tally::Extreme;
-use crate::{Metrics, Tally};
+use crate::metric_sums::Extreme;
+use crate::{MetricSums, Metrics};
 
 /// Where the ratios of a rollout were clipped, under TRL's names.
 #[derive(Default)]
@@ -24,7 +24,7 @@ impl Clipped {
         metrics.greatest.push("clip_ratio/high_max");
     }
 
-    pub(crate) fn add_to(&self, tally: &mut Tally) {
+    pub(crate) fn add_to(&self, tally: &mut MetricSums) {
         tally.add("clip_ratio/low_mean", self.low, self.of);
         tally.add("clip_ratio/high_mean", self.high, self.of);
         tally.add("clip_ratio/region_mean", self.low + self.high, self.of);

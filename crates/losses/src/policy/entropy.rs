@@ -1,7 +1,9 @@
 //! The weight of the entropy bonus, constant or controlled.
 
+use burnish_core::OptionFaults;
+
 use crate::LossError;
-use crate::error::range;
+use crate::error::{AT_LEAST_0, at_least_0};
 
 /// `use_adaptive_entropy`: the bonus follows the entropy (Skywork-OR1, He et al., arXiv:2505.22312, section 3.2.5).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,15 +40,28 @@ impl EntropyControl {
     /// # Errors
     /// If a coefficient is not finite, the bounds are out of order, or the step is negative.
     pub fn new(entropy_coef: f64, adaptive: Option<AdaptiveEntropy>) -> Result<Self, LossError> {
-        range(entropy_coef.is_finite(), "entropy_coef", entropy_coef, "a finite number")?;
-        if let Some(AdaptiveEntropy { least, greatest, delta, target }) = adaptive {
-            let ordered = "a number not above `entropy_coef_max`";
-            range(least <= greatest, "entropy_coef_min", least, ordered)?;
-            range(greatest.is_finite(), "entropy_coef_max", greatest, "a finite number")?;
-            range(delta.is_finite() && delta >= 0.0, "entropy_coef_delta", delta, "a number of at least 0")?;
-            range(target.is_finite(), "entropy_target", target, "a finite number")?;
-        }
+        Self::faults(entropy_coef, adaptive).first()?;
         Ok(Self { coefficient: entropy_coef, last_entropy: f64::INFINITY, adaptive })
+    }
+
+    /// The rules that the coefficients break, all of them.
+    #[must_use]
+    pub fn faults(entropy_coef: f64, adaptive: Option<AdaptiveEntropy>) -> OptionFaults {
+        let mut faults = OptionFaults::default();
+        faults.range("entropy_coef", entropy_coef.is_finite(), entropy_coef, "a number");
+        if let Some(AdaptiveEntropy { least, greatest, delta, target }) = adaptive {
+            faults.conflict(
+                "entropy_coef_min",
+                least > greatest || least.is_nan(),
+                format_args!("entropy_coef_max: {greatest}"),
+                "swap them",
+                format!("`entropy_coef_min` is {least}, above `entropy_coef_max`: {greatest}; swap them"),
+            );
+            faults.range("entropy_coef_max", greatest.is_finite(), greatest, "a number");
+            faults.range("entropy_coef_delta", at_least_0(delta), delta, AT_LEAST_0);
+            faults.range("entropy_target", target.is_finite(), target, "a number");
+        }
+        faults
     }
 
     /// The coefficient of the next step, 0 while the entropy is above the target; nothing where there is no bonus.

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
+use burnish_core::OptionFaults;
 use burnish_ops::TokenStats;
 
 use crate::dual::Dual;
-use crate::error::{range, within};
+use crate::error::{ABOVE_0, within};
 use crate::preference::FirstPass;
 use crate::sequence;
-use crate::{LossError, Metrics, Terms};
+use crate::{LossError, LossTerms, Metrics};
 
 use super::aggregate::PolicyStep;
 use super::clip::Clipped;
@@ -124,7 +125,7 @@ impl Grpo {
         stats: &TokenStats,
         rollouts: &[Rollout<'_>],
         step: &PolicyStep,
-    ) -> Result<Terms, LossError> {
+    ) -> Result<LossTerms, LossError> {
         let targets = stats.log_prob.len();
         if stats.entropy.len() != targets {
             let got = stats.entropy.len();
@@ -134,19 +135,17 @@ impl Grpo {
         within("sequences", step.sequences, rollouts.len() as f64)?;
         within("loss tokens of the step", step.tokens, tokens as f64)?;
         within("loss tokens of the generation batch", step.generation_tokens, tokens as f64)?;
-        range(
-            step.part > 0.0,
-            "gradient_accumulation_steps / steps_per_generation",
-            step.part,
-            "a number above 0",
-        )?;
+        let mut faults = OptionFaults::default();
+        let part = "gradient_accumulation_steps / steps_per_generation";
+        faults.range(part, step.part > 0.0, step.part, ABOVE_0);
+        faults.first()?;
         if self.needs() == FirstPass::Scores && step.high_entropy.is_none() {
             return Err(LossError::Conflict {
                 what: "`top_entropy_quantile` is below 1 and the step has no threshold",
                 mend: "score the whole step without gradients first and pass what `Grpo::high_entropy` returns",
             });
         }
-        let mut terms = Terms::of_targets(targets);
+        let mut terms = LossTerms::of_targets(targets);
         let mut policy = 0.0;
         for (number, rollout) in rollouts.iter().enumerate() {
             self.check(number, rollout, targets)?;
@@ -194,7 +193,7 @@ impl Grpo {
         stats: &TokenStats,
         rollout: &Rollout<'_>,
         step: &PolicyStep,
-        terms: &mut Terms,
+        terms: &mut LossTerms,
     ) -> f64 {
         let options = &self.options;
         let range = rollout.targets.clone();
@@ -284,7 +283,7 @@ impl Grpo {
         ratios: &Ratios<'_>,
         phi: f64,
         length: usize,
-        terms: &mut Terms,
+        terms: &mut LossTerms,
     ) {
         let options = &self.options;
         let advantage = rollout.advantage;

@@ -1,4 +1,4 @@
-//! Which sequences and tokens the objective leaves out.
+//! Masks of the policy loss: entropy quantile, off-policy sequences, truncated completions.
 
 /// Tokens of high entropy in a step: the fork tokens of Wang et al. (arXiv:2506.01939).
 #[derive(Clone, Copy, Debug, PartialEq)]

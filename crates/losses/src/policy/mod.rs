@@ -7,20 +7,20 @@
 mod aggregate;
 mod clip;
 mod entropy;
-mod gamma;
 mod grpo;
 mod kind;
 mod mask;
 mod options;
 mod ratio;
 mod sampler;
+mod vespo;
 
 pub use aggregate::PolicyStep;
 pub(crate) use clip::Clipped;
 pub use entropy::{AdaptiveEntropy, EntropyControl};
-pub use gamma::Gamma;
 pub use grpo::{Grpo, Rollout};
 pub use kind::{ImportanceLevel, PolicyLoss};
 pub use mask::{HighEntropy, is_truncated};
 pub use options::GrpoOptions;
 pub use sampler::{Correction, CorrectionMode, SamplerCorrection};
+pub use vespo::VespoOptions;

@@ -1,9 +1,11 @@
 //! Options of GRPO's objective.
 
-use crate::LossError;
-use crate::error::range;
+use burnish_core::OptionFaults;
 
-use super::{Gamma, ImportanceLevel, PolicyLoss};
+use crate::LossError;
+use crate::error::{ABOVE_0, AT_LEAST_0, at_least_0};
+
+use super::{ImportanceLevel, PolicyLoss, VespoOptions};
 
 /// Options of GRPO's objective; the defaults are TRL's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,7 +35,7 @@ pub struct GrpoOptions {
     /// SAPO's temperature for other advantages.
     pub sapo_temperature_neg: f64,
     /// VESPO's constants.
-    pub vespo: Gamma,
+    pub vespo: VespoOptions,
 }
 
 impl Default for GrpoOptions {
@@ -51,7 +53,7 @@ impl Default for GrpoOptions {
             max_completion_length: 512,
             sapo_temperature_pos: 1.0,
             sapo_temperature_neg: 1.05,
-            vespo: Gamma::default(),
+            vespo: VespoOptions::default(),
         }
     }
 }
@@ -63,45 +65,55 @@ impl GrpoOptions {
         self.epsilon_high.unwrap_or(self.epsilon)
     }
 
-    pub(super) fn check(&self) -> Result<(), LossError> {
-        const AT_LEAST_0: &str = "a number of at least 0";
-        const ABOVE_0: &str = "a number above 0";
-        range(self.beta.is_finite() && self.beta >= 0.0, "beta", self.beta, AT_LEAST_0)?;
-        range(self.epsilon >= 0.0, "epsilon", self.epsilon, AT_LEAST_0)?;
-        range(self.high() >= 0.0, "epsilon_high", self.high(), AT_LEAST_0)?;
+    /// The rules that these options break, all of them.
+    #[must_use]
+    pub fn faults(&self) -> OptionFaults {
+        let mut faults = OptionFaults::default();
+        faults.range("beta", at_least_0(self.beta), self.beta, AT_LEAST_0);
+        faults.range("epsilon", at_least_0(self.epsilon), self.epsilon, AT_LEAST_0);
+        if let Some(high) = self.epsilon_high {
+            faults.range("epsilon_high", at_least_0(high), high, AT_LEAST_0);
+        }
         if let Some(delta) = self.delta {
-            range(
-                delta > 0.0,
-                "delta",
-                delta,
-                "a number above 0 (above 1 + epsilon to have its meaning), or none",
-            )?;
+            let because = ": above 1 + epsilon it has its meaning";
+            faults.range_because("delta", delta > 0.0, delta, "null or a number above 0", because);
         }
         if let Some(threshold) = self.off_policy_mask_threshold {
-            range(!threshold.is_nan(), "off_policy_mask_threshold", threshold, "a number, or none")?;
+            faults.range("off_policy_mask_threshold", !threshold.is_nan(), threshold, "null or a number");
         }
         let quantile = self.top_entropy_quantile;
-        range((0.0..=1.0).contains(&quantile), "top_entropy_quantile", quantile, "a number from 0 to 1")?;
-        range(self.sapo_temperature_pos > 0.0, "sapo_temperature_pos", self.sapo_temperature_pos, ABOVE_0)?;
-        range(self.sapo_temperature_neg > 0.0, "sapo_temperature_neg", self.sapo_temperature_neg, ABOVE_0)?;
-        let Gamma { k_pos, lambda_pos, k_neg, lambda_neg } = self.vespo;
+        faults.range(
+            "top_entropy_quantile",
+            (0.0..=1.0).contains(&quantile),
+            quantile,
+            "a number from 0 to 1",
+        );
+        for (option, temperature) in [
+            ("sapo_temperature_pos", self.sapo_temperature_pos),
+            ("sapo_temperature_neg", self.sapo_temperature_neg),
+        ] {
+            faults.range(option, temperature > 0.0, temperature, ABOVE_0);
+        }
+        let VespoOptions { k_pos, lambda_pos, k_neg, lambda_neg } = self.vespo;
         for (option, value) in [
             ("vespo_k_pos", k_pos),
             ("vespo_lambda_pos", lambda_pos),
             ("vespo_k_neg", k_neg),
             ("vespo_lambda_neg", lambda_neg),
         ] {
-            range(value.is_finite() && value >= 0.0, option, value, AT_LEAST_0)?;
+            faults.range(option, at_least_0(value), value, AT_LEAST_0);
         }
-        if self.loss_type == PolicyLoss::DrGrpo {
-            let length = self.max_completion_length;
-            range(
-                length > 0,
-                "max_completion_length",
-                length as f64,
-                "at least 1 with the loss `dr_grpo`, which divides by it",
-            )?;
-        }
-        Ok(())
+        faults.range_because(
+            "max_completion_length",
+            self.max_completion_length > 0 || self.loss_type != PolicyLoss::DrGrpo,
+            self.max_completion_length,
+            "a whole number that is at least 1",
+            " with the loss `dr_grpo`, which divides by it",
+        );
+        faults
+    }
+
+    pub(super) fn check(&self) -> Result<(), LossError> {
+        Ok(self.faults().first()?)
     }
 }

@@ -1,41 +1,24 @@
 //! Correction for a sampler that is not the policy being trained: another engine, another precision.
 
-use std::str::FromStr;
+use burnish_core::{OptionFaults, choices};
 
-use crate::error::range;
-use crate::tally::Extreme;
-use crate::{LossError, Metrics, Tally};
+use crate::metric_sums::Extreme;
+use crate::{LossError, MetricSums, Metrics};
 
-/// `vllm_importance_sampling_mode`: what the ratio of old policy and sampler is taken of, and what happens to one that
-/// is out of bounds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CorrectionMode {
-    /// Per token, cut to the bounds.
-    TokenTruncate,
-    /// Per token, 0 outside of the bounds.
-    TokenMask,
-    /// Per sequence (the product over its tokens), cut to the bounds.
-    SequenceTruncate,
-    /// Per sequence, 0 outside of the bounds.
-    #[default]
-    SequenceMask,
-}
-
-impl FromStr for CorrectionMode {
-    type Err = LossError;
-
-    fn from_str(text: &str) -> Result<Self, LossError> {
-        match text {
-            "token_truncate" => Ok(Self::TokenTruncate),
-            "token_mask" => Ok(Self::TokenMask),
-            "sequence_truncate" => Ok(Self::SequenceTruncate),
-            "sequence_mask" => Ok(Self::SequenceMask),
-            _ => Err(LossError::Unknown {
-                option: "vllm_importance_sampling_mode",
-                got: text.to_owned(),
-                expected: "token_truncate, token_mask, sequence_truncate, sequence_mask".to_owned(),
-            }),
-        }
+choices! {
+    /// `vllm_importance_sampling_mode`: what the ratio of old policy and sampler is taken of, and what happens to one that
+    /// is out of bounds.
+    #[derive(Default)]
+    pub enum CorrectionMode: "vllm_importance_sampling_mode", LossError {
+        /// Per token, cut to the bounds.
+        TokenTruncate = "token_truncate",
+        /// Per token, 0 outside of the bounds.
+        TokenMask = "token_mask",
+        /// Per sequence (the product over its tokens), cut to the bounds.
+        SequenceTruncate = "sequence_truncate",
+        /// Per sequence, 0 outside of the bounds.
+        #[default]
+        SequenceMask = "sequence_mask",
     }
 }
 
@@ -89,29 +72,48 @@ impl SamplerCorrection {
     /// # Errors
     /// If a bound is negative, the lower is not below the upper, or a truncating mode has none.
     pub fn new(mode: CorrectionMode, least: Option<f64>, greatest: Option<f64>) -> Result<Self, LossError> {
-        for (option, bound) in
-            [("vllm_importance_sampling_clip_min", least), ("vllm_importance_sampling_clip_max", greatest)]
-        {
+        Self::faults(mode, least, greatest).first()?;
+        Ok(Self { mode, least, greatest })
+    }
+
+    /// The rules that mode and bounds break, all of them.
+    #[must_use]
+    pub fn faults(mode: CorrectionMode, least: Option<f64>, greatest: Option<f64>) -> OptionFaults {
+        const LEAST: &str = "vllm_importance_sampling_clip_min";
+        const GREATEST: &str = "vllm_importance_sampling_clip_max";
+        let mut faults = OptionFaults::default();
+        for (option, bound) in [(LEAST, least), (GREATEST, greatest)] {
             if let Some(bound) = bound {
-                range(bound >= 0.0, option, bound, "a number of at least 0: ratios are not negative")?;
+                let because = ": ratios are not negative";
+                faults.range_because(
+                    option,
+                    bound >= 0.0,
+                    bound,
+                    "null or a number that is at least 0",
+                    because,
+                );
             }
         }
-        if let (Some(least), Some(greatest)) = (least, greatest)
-            && least >= greatest
-        {
-            return Err(LossError::Conflict {
-                what: "`vllm_importance_sampling_clip_min` is not less than `vllm_importance_sampling_clip_max`",
-                mend: "swap them or leave one out",
-            });
+        if let (Some(least), Some(greatest)) = (least, greatest) {
+            faults.conflict(
+                LEAST,
+                least >= greatest,
+                format_args!("{GREATEST}: {greatest}"),
+                "swap them or leave one out",
+                format!("`{LEAST}` is not less than `{GREATEST}`; swap them or leave one out"),
+            );
         }
         let truncates = matches!(mode, CorrectionMode::TokenTruncate | CorrectionMode::SequenceTruncate);
-        if truncates && least.is_none() && greatest.is_none() {
-            return Err(LossError::Conflict {
-                what: "`vllm_importance_sampling_mode` truncates to bounds that are not given",
-                mend: "set `vllm_importance_sampling_clip_min`, `vllm_importance_sampling_clip_max` or both",
-            });
-        }
-        Ok(Self { mode, least, greatest })
+        faults.conflict(
+            "vllm_importance_sampling_mode",
+            truncates && least.is_none() && greatest.is_none(),
+            "bounds that are not given",
+            "set vllm_importance_sampling_clip_min, vllm_importance_sampling_clip_max or both",
+            format!(
+                "`vllm_importance_sampling_mode` truncates to bounds that are not given; set `{LEAST}`, `{GREATEST}` or both"
+            ),
+        );
+        faults
     }
 
     /// What [`SamplerCorrection::ratios`] tallies.
@@ -135,7 +137,7 @@ impl SamplerCorrection {
     ///
     /// # Errors
     /// If the lists differ in length.
-    pub fn ratios(&self, old: &[f32], sampling: &[f32]) -> Result<(Correction, Tally), LossError> {
+    pub fn ratios(&self, old: &[f32], sampling: &[f32]) -> Result<(Correction, MetricSums), LossError> {
         if old.len() != sampling.len() {
             let (got, expected) = (sampling.len(), old.len());
             return Err(LossError::Length {
@@ -145,7 +147,7 @@ impl SamplerCorrection {
                 of: "targets",
             });
         }
-        let mut tally = Tally::new();
+        let mut tally = MetricSums::new();
         let mut differences = Vec::with_capacity(old.len());
         for (&old, &sampling) in old.iter().zip(sampling) {
             let difference = f64::from(old) - f64::from(sampling);

@@ -1,52 +1,54 @@
 //! The fifteen losses of a pair.
 
-use std::str::FromStr;
+use burnish_core::choices;
 
 use crate::LossError;
 use crate::dual::Dual;
 
 use super::matching::Match;
 
-/// A `loss_type` of DPO, per pair.
-///
-/// `r_c`, `r_r` are the log-ratios of policy and reference of the chosen and the rejected completion, `s_c`, `s_r`
-/// their scores under the divergence, `D = s_c - s_r`, `|c|`, `|r|` the completions' tokens, `S` the logistic function,
-/// `e` label smoothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PreferenceLoss {
-    /// `-ln S(b D)` (Rafailov et al., arXiv:2305.18290, eq. 7).
-    #[default]
-    Sigmoid,
-    /// `max(0, 1 - b D)` (Zhao et al., SLiC-HF, arXiv:2305.10425; Liu et al., RSO, arXiv:2309.06657).
-    Hinge,
-    /// `(s_c/|c| - s_r/|r| - 1/(2b))^2` (Azar et al., arXiv:2310.12036, eq. 17).
-    Ipo,
-    /// `q_w (ln q_w - ln(1-e)) + q_l (ln q_l - ln e)`, `q_w = S(b D)`, `q_l = S(-b D)` (Ji et al., arXiv:2402.00856,
-    /// eq. 16).
-    ExoPair,
-    /// `-ln S(b r_c) - (ln S(-b r_c) + ln S(-b r_r)) / 2` (Chen et al., arXiv:2402.05369).
-    NcaPair,
-    /// `(-(1-e) ln S(b D) + e ln S(-b D)) / (1 - 2e)` (Chowdhury et al., arXiv:2403.00409).
-    Robust,
-    /// `-ln S(b r_c) - ln S(-b r_r)` (Jung et al., arXiv:2404.04656).
-    BcoPair,
-    /// `(r_c - 1/(2b))^2 + (r_r + 1/(2b))^2` (Wu et al., SPPO, arXiv:2405.00675).
-    SppoHard,
-    /// `-(1-e) ln S(b d) - e ln S(-b d)`, d between policy and reference margins of equal rank in the step (Melnyk et
-    /// al., arXiv:2406.05882).
-    Aot,
-    /// The same, d between chosen and rejected log-ratios of equal rank.
-    AotUnpaired,
-    /// `1 - S(b r_c) + S(b r_r)` (D'Oosterlinck et al., arXiv:2408.06266, eq. 7).
-    ApoZero,
-    /// `S(b r_c) + 1 - S(b (r_c - r_r))` (the same, eq. 8).
-    ApoDown,
-    /// `(1-g)(-ln S(x)) + g e^-x`, `x = b D`, `g = S(x/tau)` (Lu et al., arXiv:2406.08414, eq. 5).
-    Discopop,
-    /// `-sum log-prob / N` over all chosen tokens of the step.
-    Sft,
-    /// `-ln S(b (s_c/|c| - s_r/|r|))` (length-normalised DPO, Lambert et al., arXiv:2411.15124).
-    SigmoidNorm,
+choices! {
+    /// A `loss_type` of DPO, per pair.
+    ///
+    /// `r_c`, `r_r` are the log-ratios of policy and reference of the chosen and the rejected completion, `s_c`, `s_r`
+    /// their scores under the divergence, `D = s_c - s_r`, `|c|`, `|r|` the completions' tokens, `S` the logistic function,
+    /// `e` label smoothing.
+    #[derive(Default)]
+    pub enum PreferenceLoss: "loss_type", LossError {
+        /// `-ln S(b D)` (Rafailov et al., arXiv:2305.18290, eq. 7).
+        #[default]
+        Sigmoid = "sigmoid",
+        /// `max(0, 1 - b D)` (Zhao et al., SLiC-HF, arXiv:2305.10425; Liu et al., RSO, arXiv:2309.06657).
+        Hinge = "hinge",
+        /// `(s_c/|c| - s_r/|r| - 1/(2b))^2` (Azar et al., arXiv:2310.12036, eq. 17).
+        Ipo = "ipo",
+        /// `q_w (ln q_w - ln(1-e)) + q_l (ln q_l - ln e)`, `q_w = S(b D)`, `q_l = S(-b D)` (Ji et al., arXiv:2402.00856,
+        /// eq. 16).
+        ExoPair = "exo_pair",
+        /// `-ln S(b r_c) - (ln S(-b r_c) + ln S(-b r_r)) / 2` (Chen et al., arXiv:2402.05369).
+        NcaPair = "nca_pair",
+        /// `(-(1-e) ln S(b D) + e ln S(-b D)) / (1 - 2e)` (Chowdhury et al., arXiv:2403.00409).
+        Robust = "robust",
+        /// `-ln S(b r_c) - ln S(-b r_r)` (Jung et al., arXiv:2404.04656).
+        BcoPair = "bco_pair",
+        /// `(r_c - 1/(2b))^2 + (r_r + 1/(2b))^2` (Wu et al., SPPO, arXiv:2405.00675).
+        SppoHard = "sppo_hard",
+        /// `-(1-e) ln S(b d) - e ln S(-b d)`, d between policy and reference margins of equal rank in the step (Melnyk et
+        /// al., arXiv:2406.05882).
+        Aot = "aot",
+        /// The same, d between chosen and rejected log-ratios of equal rank.
+        AotUnpaired = "aot_unpaired",
+        /// `1 - S(b r_c) + S(b r_r)` (D'Oosterlinck et al., arXiv:2408.06266, eq. 7).
+        ApoZero = "apo_zero",
+        /// `S(b r_c) + 1 - S(b (r_c - r_r))` (the same, eq. 8).
+        ApoDown = "apo_down",
+        /// `(1-g)(-ln S(x)) + g e^-x`, `x = b D`, `g = S(x/tau)` (Lu et al., arXiv:2406.08414, eq. 5).
+        Discopop = "discopop",
+        /// `-sum log-prob / N` over all chosen tokens of the step.
+        Sft = "sft",
+        /// `-ln S(b (s_c/|c| - s_r/|r|))` (length-normalised DPO, Lambert et al., arXiv:2411.15124).
+        SigmoidNorm = "sigmoid_norm",
+    }
 }
 
 /// What a pair's loss is made of; log-probabilities are in [`Dual`]'s first (chosen) and second (rejected) variable.
@@ -66,47 +68,6 @@ pub(super) struct Shape {
 }
 
 impl PreferenceLoss {
-    /// All of them, in TRL's order.
-    pub const ALL: [Self; 15] = [
-        Self::Sigmoid,
-        Self::Hinge,
-        Self::Ipo,
-        Self::ExoPair,
-        Self::NcaPair,
-        Self::Robust,
-        Self::BcoPair,
-        Self::SppoHard,
-        Self::Aot,
-        Self::AotUnpaired,
-        Self::ApoZero,
-        Self::ApoDown,
-        Self::Discopop,
-        Self::Sft,
-        Self::SigmoidNorm,
-    ];
-
-    /// The name of the option's value.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sigmoid => "sigmoid",
-            Self::Hinge => "hinge",
-            Self::Ipo => "ipo",
-            Self::ExoPair => "exo_pair",
-            Self::NcaPair => "nca_pair",
-            Self::Robust => "robust",
-            Self::BcoPair => "bco_pair",
-            Self::SppoHard => "sppo_hard",
-            Self::Aot => "aot",
-            Self::AotUnpaired => "aot_unpaired",
-            Self::ApoZero => "apo_zero",
-            Self::ApoDown => "apo_down",
-            Self::Discopop => "discopop",
-            Self::Sft => "sft",
-            Self::SigmoidNorm => "sigmoid_norm",
-        }
-    }
-
     /// Whether the loss sorts over the whole step.
     #[must_use]
     pub const fn sorts(self) -> bool {
@@ -177,17 +138,5 @@ impl PreferenceLoss {
             Self::Sft => Dual::constant(0.0),
             Self::SigmoidNorm => -(per_token() * beta).log_sigmoid(),
         }
-    }
-}
-
-impl FromStr for PreferenceLoss {
-    type Err = LossError;
-
-    fn from_str(text: &str) -> Result<Self, LossError> {
-        Self::ALL.into_iter().find(|loss| loss.name() == text).ok_or_else(|| LossError::Unknown {
-            option: "loss_type",
-            got: text.to_owned(),
-            expected: Self::ALL.map(Self::name).join(", "),
-        })
     }
 }

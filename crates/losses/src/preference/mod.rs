@@ -17,7 +17,7 @@ use burnish_ops::TokenStats;
 use crate::dual::Dual;
 use crate::error::within;
 use crate::sequence::{self, Completion};
-use crate::{LossError, Metrics, Tally, Terms};
+use crate::{LossError, LossTerms, MetricSums, Metrics};
 
 pub use divergence::Divergence;
 pub use kind::PreferenceLoss;
@@ -138,7 +138,12 @@ impl Dpo {
     ///
     /// # Errors
     /// If a completion lies outside the targets, a match is missing, or the counts are less than what is here.
-    pub fn terms(&self, stats: &TokenStats, pairs: &[Pair], counts: PairCounts) -> Result<Terms, LossError> {
+    pub fn terms(
+        &self,
+        stats: &TokenStats,
+        pairs: &[Pair],
+        counts: PairCounts,
+    ) -> Result<LossTerms, LossError> {
         let options = &self.options;
         let targets = stats.log_prob.len();
         if options.use_weighting && stats.log_sum_sq_probs.len() != targets {
@@ -154,7 +159,7 @@ impl Dpo {
         let chosen_here: usize = pairs.iter().map(|p| p.chosen.targets.len()).sum();
         within("targets of chosen completions", counts.chosen_targets, chosen_here as f64)?;
 
-        let mut terms = Terms::of_targets(targets);
+        let mut terms = LossTerms::of_targets(targets);
         for (number, pair) in pairs.iter().enumerate() {
             sequence::check(number, &pair.chosen.targets, targets)?;
             sequence::check(number, &pair.rejected.targets, targets)?;
@@ -171,14 +176,14 @@ impl Dpo {
         Ok(terms)
     }
 
-    fn pair(&self, stats: &TokenStats, pair: &Pair, counts: PairCounts, terms: &mut Terms) {
+    fn pair(&self, stats: &TokenStats, pair: &Pair, counts: PairCounts, terms: &mut LossTerms) {
         let options = &self.options;
         let (chosen, rejected) = (&pair.chosen.targets, &pair.rejected.targets);
         let lengths = Lengths::new(options.ld_alpha, chosen.len(), rejected.len());
         let [c, r] = self.sums(&stats.log_prob[chosen.clone()], &stats.log_prob[rejected.clone()]);
         let side = |log_prob: Dual, reference: f64, completion: &Completion| {
             let ratio = log_prob - reference;
-            let score = options.f_divergence.score(ratio);
+            let score = options.f_divergence_type.score(ratio, options.f_alpha_divergence_coef);
             Side { log_prob, ratio, score, tokens: completion.tokens as f64 }
         };
         let c = side(Dual::first(c), pair.reference[0], &pair.chosen);
@@ -214,7 +219,7 @@ impl Dpo {
     }
 
     /// TRL's metrics: token sums over tokens, pair sums over pairs.
-    fn measure(&self, stats: &TokenStats, pair: &Pair, c: &Side, r: &Side, tally: &mut Tally) {
+    fn measure(&self, stats: &TokenStats, pair: &Pair, c: &Side, r: &Side, tally: &mut MetricSums) {
         let chosen = &pair.chosen.targets;
         sequence::measure(tally, stats, chosen, "logits/chosen");
         sequence::measure(tally, stats, &pair.rejected.targets, "logits/rejected");

@@ -6,7 +6,7 @@ Starts itself under torchrun for every case and writes ../golden/tensor_parallel
   <base>-lora/                 an adapter on column-parallel targets, as PEFT writes it
   <base>-lora.safetensors      its losses and gradients over two ranks, in steps of SGD, and the factors afterwards
   outcomes.json                per case, the greatest difference from one process, or how it failed
-The letters are those of regressions.rs and regressions_tp.rs.
+What fails there are the tests of regressions.rs and regressions_tp.rs.
 """
 
 import json
@@ -32,8 +32,8 @@ def case_names():
     for base in BASES:
         yield f"full {base}"
         yield f"lora {base}"
-    yield from ["a rowwise", "c clipping", "d false", "d orthogonal", "e pissa", "e olora", "f dora", "g head", "h merge"]
-    yield from ["i dropout", "j2 accumulation 1", "j2 accumulation 2", "j2 accumulation 4"]
+    yield from ["rowwise", "clipping", "init false", "init orthogonal", "start pissa", "start olora", "dora", "head", "merge"]
+    yield from ["dropout", "accumulation 1", "accumulation 2", "accumulation 4"]
 
 
 def model(base, ranks):
@@ -138,11 +138,11 @@ def spread(wrapped):
     return worst
 
 
-def letter(name, rank):
+def failure(name, rank):
     import torch
 
     ids = torch.tensor([ROW])
-    if name.startswith("j2"):
+    if name.startswith("accumulation"):
         times = int(name.split()[-1])
         ratios = []
         found = []
@@ -155,29 +155,29 @@ def letter(name, rank):
             if "q_norm" in key or "k_norm" in key:
                 ratios.append((found[0][key].norm() / found[1][key].norm()).item())
         return {"q/k norm gradient of that of one process": [min(ratios), max(ratios)]}
-    if name == "a rowwise":
+    if name == "rowwise":
         wrapped = adapter("llama", 2, target_modules=["o_proj", "down_proj"])
         passed(wrapped, ids)
-    elif name == "c clipping":
+    elif name == "clipping":
         wrapped = adapter("llama", 2)
         passed(wrapped, ids)
         torch.nn.utils.clip_grad_norm_([p for p in wrapped.parameters() if p.requires_grad], 1.0)
-    elif name.startswith("d "):
-        init = False if name == "d false" else "orthogonal"
+    elif name.startswith("init "):
+        init = False if name == "init false" else "orthogonal"
         wrapped = adapter("llama", 2, seed=10 + rank, init_lora_weights=init)
-    elif name.startswith("e "):
+    elif name.startswith("start "):
         wrapped = adapter("llama", 2, init_lora_weights=name.split()[1])
         passed(wrapped, ids)
-    elif name == "f dora":
+    elif name == "dora":
         wrapped = adapter("llama", 2, use_dora=True)
         passed(wrapped, ids)
-    elif name == "g head":
+    elif name == "head":
         wrapped = adapter("llama", 2, target_modules=["lm_head"])
         passed(wrapped, ids)
-    elif name == "h merge":
+    elif name == "merge":
         wrapped = adapter("llama", 2)
         wrapped.merge_adapter()
-    elif name == "i dropout":
+    elif name == "dropout":
         wrapped = adapter("llama", 2, lora_dropout=0.3, init_lora_weights="gaussian")
         with torch.no_grad():
             for n, p in wrapped.named_parameters():
@@ -199,7 +199,7 @@ def child(name):
     if kind in ("full", "lora"):
         outcome = {"greatest difference from one process": {"full": full, "lora": lora}[kind](rest, rank)}
     else:
-        outcome = letter(name, rank)
+        outcome = failure(name, rank)
     if rank == 0:
         print("OUTCOME " + json.dumps(outcome), flush=True)
     dist.barrier()

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burnish_kernels as kernels;
+use burnish_cpu_kernels as kernels;
 
 use super::host::{Host, tensor};
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
@@ -32,6 +32,28 @@ pub(crate) fn kernel_rotary(r: &Rotary) -> kernels::Rotary<'_> {
 }
 
 pub(crate) fn attention(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norm: Option<&HeadNorm>,
+) -> Result<AnyTensor, OpsError> {
+    attend(qkv, shape, documents, rotary, norm, None)
+}
+
+pub(crate) fn attention_with_peaks(
+    qkv: &AnyTensor,
+    shape: &AttentionShape,
+    documents: &Arc<Vec<Range<usize>>>,
+    rotary: Option<&Rotary>,
+    norm: Option<&HeadNorm>,
+) -> Result<(AnyTensor, AnyTensor), OpsError> {
+    let mut peaks = Vec::new();
+    let out = attend(qkv, shape, documents, rotary, norm, Some(&mut peaks))?;
+    Ok((out, AnyTensor::from_elements(peaks, &[shape.heads], &qkv.plain().device())))
+}
+
+fn attend(
     qkv: &AnyTensor,
     shape: &AttentionShape,
     documents: &Arc<Vec<Range<usize>>>,

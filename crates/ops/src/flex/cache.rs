@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burnish_kernels as kernels;
+use burnish_cpu_kernels as kernels;
 
 use super::attention::{kernel_rotary, kernel_shape};
 use super::host::{Host, tensor};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use burnish_kernels as kernels;
+use burnish_cpu_kernels as kernels;
 
 use super::host::{Host, tensor};
-use super::linear::MagnitudeView;
+use super::magnitude::MagnitudeView;
 use crate::embedding::EmbeddingLowRank;
 use crate::{AnyTensor, OpsError, apply};
 
@@ -71,7 +71,7 @@ pub(crate) fn embedding(
                 let ask = kernels::Wanted {
                     dx: wanted[1],
                     dgamma: false,
-                    linears: vec![kernels::WantedLinear { weight: wanted[2], ..Default::default() }],
+                    linears: vec![kernels::LinearParts::new(wanted[2])],
                 };
                 let layer = [rank_linear(hidden, &b)];
                 let mut grad = kernels::linears_backward(

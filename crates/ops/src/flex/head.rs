@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use burnish_kernels as kernels;
+use burn::tensor::FloatDType;
+use burnish_core::Dtype;
+use burnish_cpu_kernels as kernels;
 
 use super::host::{Host, tensor};
 use super::linear::LinearView;
@@ -11,10 +13,6 @@ use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
 use crate::{AnyTensor, Linear, OpsError, apply};
 
 const OP: &str = "head";
-
-fn kernel_options(o: HeadOptions) -> kernels::HeadOptions {
-    kernels::HeadOptions { temperature: o.temperature, softcap: o.softcap, logit_scale: o.logit_scale }
-}
 
 fn stats(s: &kernels::HeadStats) -> TokenStats {
     TokenStats {
@@ -58,8 +56,6 @@ fn with_rows<R>(shard: Option<&VocabShard>, work: impl FnOnce(Option<&kernels::V
 struct View {
     tokens: usize,
     dim: usize,
-    vocab: usize,
-    rank: usize,
     hidden: Host,
     head: LinearView,
 }
@@ -70,44 +66,49 @@ impl View {
         Ok(Self {
             tokens,
             dim,
-            vocab: head.out(),
-            rank: head.low_rank.as_ref().map_or(0, |l| l.a.shape()[0]),
             hidden: Host::f32_of(OP, "hidden", hidden)?,
             head: LinearView::new(OP, head)?,
         })
     }
-}
 
-/// Which gradients the tape wants, in the order hidden, weight, bias, a, b, b_bias, magnitude.
-fn asked(head: &Linear, wanted: &[bool]) -> kernels::HeadWanted {
-    let mut at = 0;
-    let mut next = |present: bool| {
-        if !present {
-            return false;
-        }
-        at += 1;
-        wanted[at - 1]
-    };
-    let low = head.low_rank.as_ref();
-    kernels::HeadWanted {
-        hidden: next(true),
-        weight: next(true),
-        bias: next(head.bias.is_some()),
-        a: next(low.is_some()),
-        b: next(low.is_some()),
-        b_bias: next(low.is_some_and(|l| l.b_bias.is_some())),
-        magnitude: next(low.is_some_and(|l| l.magnitude.is_some())),
+    /// The gradients as tensors, in the inputs' order, times `factor`.
+    fn gradients(&self, grad: kernels::HeadGrad, factor: f32) -> Vec<Option<AnyTensor>> {
+        let scaled = |gradient: Option<Vec<f32>>| {
+            gradient.map(|mut gradient| {
+                if factor != 1.0 {
+                    kernels::scale(&mut gradient, factor);
+                }
+                gradient
+            })
+        };
+        let mut all = vec![scaled(grad.hidden).map(|gradient| tensor(gradient, &[self.tokens, self.dim]))];
+        all.extend(self.head.gradients(grad.parts.map(|_, gradient| scaled(gradient))));
+        all
     }
 }
 
-/// Whether kernels make the gradients. A magnitude together with a bias, a soft cap, dropout or a zero is left to the
-/// plain body: no model has one. So is any magnitude of a split head: a rank may have the zero that another has not,
+/// Which gradients the tape wants, in the order of [`inputs`].
+fn asked(head: &Linear, wanted: &[bool]) -> kernels::HeadWanted {
+    let mut wanted = wanted.iter().copied();
+    kernels::HeadWanted { hidden: wanted.next().unwrap_or(false), parts: head.parts().fill(&mut wanted) }
+}
+
+/// The head for Burn's operations, which multiply in the weight's dtype: here as kernels do, in f32. The gradient stays as
+/// wide.
+fn widened(head: &Linear) -> Result<Linear, OpsError> {
+    if !matches!(head.weight.dtype(), Some(Dtype::Bf16 | Dtype::F16)) {
+        return Ok(head.clone());
+    }
+    let weight = apply(OP, std::slice::from_ref(&head.weight), |inputs, _| {
+        Ok((inputs[0].cast(FloatDType::F32), Box::new(|upstream| vec![Some(upstream)])))
+    })?;
+    Ok(Linear { weight, ..head.clone() })
+}
+
+/// Whether kernels make the gradients. A magnitude together with a bias, a soft cap, dropout or a zero is left to Burn's
+/// operations: no model has one. So is any magnitude of a split head: a rank may have the zero that another has not,
 /// and all are to exchange alike.
-pub(crate) fn applies(
-    head: &Linear,
-    shard: Option<&VocabShard>,
-    options: HeadOptions,
-) -> Result<bool, OpsError> {
+fn has_kernel(head: &Linear, shard: Option<&VocabShard>, options: HeadOptions) -> Result<bool, OpsError> {
     let Some(low) = &head.low_rank else { return Ok(true) };
     let Some(magnitude) = &low.magnitude else { return Ok(true) };
     if shard.is_some() {
@@ -117,57 +118,6 @@ pub(crate) fn applies(
     let value = Host::f32_of(OP, "lora_magnitude_vector", &magnitude.value)?;
     let zero = value.f32().contains(&0.0) || options.logit_scale == 0.0;
     Ok(!(drops || zero || options.softcap.is_some() || head.bias.is_some()))
-}
-
-/// The gradients as tensors, in the inputs' order, times `factor`.
-fn tensors(
-    grad: kernels::HeadGrad,
-    factor: f32,
-    (tokens, dim, vocab, rank): (usize, usize, usize, usize),
-    head: &Present,
-) -> Vec<Option<AnyTensor>> {
-    let make = |g: Option<Vec<f32>>, shape: &[usize]| {
-        g.map(|mut g| {
-            if factor != 1.0 {
-                kernels::scale(&mut g, factor);
-            }
-            tensor(g, shape)
-        })
-    };
-    let mut all = vec![make(grad.hidden, &[tokens, dim]), make(grad.weight, &[vocab, dim])];
-    if head.bias {
-        all.push(make(grad.bias, &[vocab]));
-    }
-    if head.low_rank {
-        all.push(make(grad.a, &[rank, dim]));
-        all.push(make(grad.b, &[vocab, rank]));
-        if head.b_bias {
-            all.push(make(grad.b_bias, &[vocab]));
-        }
-        if head.magnitude {
-            all.push(make(grad.magnitude, &[vocab]));
-        }
-    }
-    all
-}
-
-#[derive(Clone, Copy)]
-struct Present {
-    bias: bool,
-    low_rank: bool,
-    b_bias: bool,
-    magnitude: bool,
-}
-
-impl Present {
-    fn of(head: &Linear) -> Self {
-        Self {
-            bias: head.bias.is_some(),
-            low_rank: head.low_rank.is_some(),
-            b_bias: head.low_rank.as_ref().is_some_and(|l| l.b_bias.is_some()),
-            magnitude: head.low_rank.as_ref().is_some_and(|l| l.magnitude.is_some()),
-        }
-    }
 }
 
 fn inputs(hidden: &AnyTensor, head: &Linear) -> Vec<AnyTensor> {
@@ -185,11 +135,13 @@ pub(crate) fn head_loss(
     coefficient: &Coefficient,
     value: impl FnOnce(&TokenStats) -> f32,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
+    if targets.is_empty() || !has_kernel(head, shard, options)? {
+        return crate::gpu::head_loss(hidden, &widened(head)?, shard, targets, options, coefficient, value);
+    }
     let mut out_stats = TokenStats::default();
     let loss = apply(OP, &inputs(hidden, head), |_, wanted| {
         let view = View::new(hidden, head)?;
         let ask = asked(head, wanted);
-        let options = kernel_options(options);
         let (x, kernel) = (view.hidden.f32(), view.head.kernel());
         let (found, grad) = with_rows(shard, |rows| {
             if !wanted.contains(&true) {
@@ -201,11 +153,9 @@ pub(crate) fn head_loss(
         });
         out_stats = stats(&found);
         let loss = tensor(vec![value(&out_stats)], &[1]);
-        let shape = (view.tokens, view.dim, view.vocab, view.rank);
-        let present = Present::of(head);
         let backward = Box::new(move |upstream: AnyTensor| {
             let factor = upstream.to_f32()[0];
-            tensors(grad.expect("invariant: recorded only when wanted"), factor, shape, &present)
+            view.gradients(grad.expect("invariant: recorded only when wanted"), factor)
         });
         Ok((loss, backward))
     })?;
@@ -219,11 +169,13 @@ pub(crate) fn head_log_probs(
     targets: &Arc<Vec<u32>>,
     options: HeadOptions,
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
+    if targets.is_empty() || !has_kernel(head, shard, options)? {
+        return crate::gpu::head_log_probs(hidden, &widened(head)?, shard, targets, options);
+    }
     let mut out_stats = TokenStats::default();
     let out = apply(OP, &inputs(hidden, head), |_, wanted| {
         let view = View::new(hidden, head)?;
         let ask = asked(head, wanted);
-        let options = kernel_options(options);
         let found = with_rows(shard, |rows| {
             kernels::head_forward(view.hidden.f32(), &view.head.kernel(), rows, targets, &options)
         });
@@ -231,7 +183,7 @@ pub(crate) fn head_log_probs(
         let mut both = found.log_prob.clone();
         both.extend_from_slice(&found.entropy);
         let y = tensor(both, &[2, view.tokens]);
-        let (present, targets, shard) = (Present::of(head), targets.clone(), shard.cloned());
+        let (targets, shard) = (targets.clone(), shard.cloned());
         let backward = Box::new(move |upstream: AnyTensor| {
             let g = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
             let (log_prob, entropy) = g.f32().split_at(view.tokens);
@@ -240,7 +192,7 @@ pub(crate) fn head_log_probs(
             let grad = with_rows(shard.as_ref(), |rows| {
                 kernels::head_backward(x, &kernel, rows, &targets, &options, &found, log_prob, entropy, &ask)
             });
-            tensors(grad, 1.0, (view.tokens, view.dim, view.vocab, view.rank), &present)
+            view.gradients(grad, 1.0)
         });
         Ok((y, backward))
     })?;
@@ -252,6 +204,9 @@ pub(crate) fn head_logits(
     head: &Linear,
     options: HeadOptions,
 ) -> Result<Vec<f32>, OpsError> {
+    if !has_kernel(head, None, options)? {
+        return crate::gpu::head_logits(hidden, &widened(head)?, options);
+    }
     let view = View::new(hidden, head)?;
-    Ok(kernels::head_logits(view.hidden.f32(), &view.head.kernel(), &kernel_options(options)))
+    Ok(kernels::head_logits(view.hidden.f32(), &view.head.kernel(), &options))
 }

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Shape, TensorData};
 use burn_flex::FlexTensor;
-use burnish_kernels::Weight;
+use burnish_cpu_kernels::Weight;
 use half::{bf16, f16};
 
 use crate::{AnyTensor, Dtype, OpsError};

@@ -1,15 +1,15 @@
 //! Muon's elementwise and rowwise parts on CPU kernels.
 
 use burnish_core::Dtype;
-use burnish_kernels as kernels;
+use burnish_cpu_kernels as kernels;
 use half::bf16;
 
+use super::adamw::{any, flex};
 use super::host::Host;
-use super::update::{any, flex};
 use crate::AnyTensor;
 use crate::muon::{Momentum, Noise};
 
-pub(crate) fn momentum(
+pub(crate) fn muon_momentum(
     momentum: AnyTensor,
     gradient: AnyTensor,
     step: &Momentum,
@@ -28,14 +28,19 @@ pub(crate) fn momentum(
     (any(m), any(g))
 }
 
-pub(crate) fn apply(master: AnyTensor, direction: &AnyTensor, shrink: f64, rate: f64) -> AnyTensor {
+pub(crate) fn muon_apply(master: AnyTensor, direction: &AnyTensor, shrink: f64, rate: f64) -> AnyTensor {
     let mut p = flex(master);
     let o = Host::of(direction).expect("invariant: a direction has its parameter's backend");
     kernels::muon_apply(p.storage_mut::<f32>(), o.f32(), shrink, rate);
     any(p)
 }
 
-pub(crate) fn adapt(direction: AnyTensor, second: AnyTensor, beta2: f64, eps: f64) -> (AnyTensor, AnyTensor) {
+pub(crate) fn muon_adapt(
+    direction: AnyTensor,
+    second: AnyTensor,
+    beta2: f64,
+    eps: f64,
+) -> (AnyTensor, AnyTensor) {
     let (mut o, mut v) = (flex(direction), flex(second));
     kernels::muon_adapt(o.storage_mut::<f32>(), v.storage_mut::<f32>(), beta2, eps);
     (any(o), any(v))

@@ -1,6 +1,6 @@
 //! [`crate::rms_norm`] on CPU kernels.
 
-use burnish_kernels as kernels;
+use burnish_cpu_kernels as kernels;
 
 use super::host::{Host, tensor};
 use crate::{AnyTensor, OpsError, apply};

@@ -1,10 +1,10 @@
 //! Newton–Schulz on CPU kernels, in place.
 
-use burnish_kernels::orthogonal::{self as kernels, Coefficients, Iteration, Matrix};
+use burnish_cpu_kernels::orthogonal::{self as kernels, Coefficients, Iteration, Matrix};
 
-use super::update::{any, flex};
-use crate::AnyTensor;
+use super::adamw::{any, flex};
 use crate::orthogonal::{Form, NewtonSchulz, Stacked};
+use crate::{AnyTensor, OpsError};
 
 impl NewtonSchulz {
     fn kernel(&self) -> Iteration {
@@ -24,7 +24,10 @@ impl NewtonSchulz {
 }
 
 /// All tensors are f32 on the CPU, with blocks that make up their rows.
-pub(crate) fn orthogonalize(stacks: Vec<Stacked>, iteration: &NewtonSchulz) -> Vec<AnyTensor> {
+pub(crate) fn orthogonalize(
+    stacks: Vec<Stacked>,
+    iteration: &NewtonSchulz,
+) -> Result<Vec<AnyTensor>, OpsError> {
     let columns: Vec<usize> = stacks.iter().map(|s| s.size()[1]).collect();
     let (mut tensors, blocks): (Vec<_>, Vec<_>) =
         stacks.into_iter().map(|s| (flex(s.tensor), s.blocks)).unzip();
@@ -44,5 +47,5 @@ pub(crate) fn orthogonalize(stacks: Vec<Stacked>, iteration: &NewtonSchulz) -> V
     kernels::orthogonalize_all(&mut matrices, &iteration.kernel())
         .expect("invariant: only matrices of finite values were taken");
     drop(matrices);
-    tensors.into_iter().map(any).collect()
+    Ok(tensors.into_iter().map(any).collect())
 }

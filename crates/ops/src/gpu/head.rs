@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burnish_core::LinearParts;
 
-use super::linear::{Gradients, Layer, Operand, Wanted};
+use super::linear::{Layer, Operand};
 use super::{constant, ints, to, wide_dtype};
 use crate::head::shard::{Combined, NO_PART, Part};
 use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
@@ -64,7 +65,7 @@ impl Body {
         let owned: Vec<f32> = targets.iter().map(|t| if has(t) { 1.0 } else { 0.0 }).collect();
         Ok(Self {
             hidden: plain[0].clone(),
-            layer: Layer::new(head, &plain[1..], wide)?,
+            layer: Layer::new(head, &mut plain[1..].iter().cloned(), wide)?,
             options,
             wide,
             targets: ints(local.collect(), &device).reshape([tokens, 1]),
@@ -79,7 +80,7 @@ impl Body {
         (0..tokens).step_by(chunk).map(move |start| (start, chunk.min(tokens - start)))
     }
 
-    fn logits(&self, start: usize, n: usize, wanted: &Wanted) -> Result<Logits, OpsError> {
+    fn logits(&self, start: usize, n: usize, wanted: &LinearParts<bool>) -> Result<Logits, OpsError> {
         let o = &self.options;
         let mut operand = Operand::new(self.hidden.rank::<2>()?.narrow(0, start, n));
         let (z, saved) = self.layer.forward(&mut operand, start, wanted);
@@ -123,7 +124,7 @@ impl Body {
         let parts = self
             .chunks()
             .map(|(start, n)| {
-                let logits = self.logits(start, n, &Wanted::default())?;
+                let logits = self.logits(start, n, &LinearParts::default())?;
                 Ok(self.parts(logits.z, start, n))
             })
             .collect::<Result<Vec<_>, OpsError>>()?;
@@ -140,9 +141,9 @@ impl Body {
         upstream: Tensor<2>,
         (log_z, entropy): (Tensor<2>, Option<Tensor<2>>),
         want_hidden: bool,
-        wanted: &Wanted,
+        wanted: &LinearParts<bool>,
     ) -> Result<Vec<Option<AnyTensor>>, OpsError> {
-        let (o, mut gradients, mut parts) = (self.options, Gradients::default(), Vec::new());
+        let (o, mut gradients, mut parts) = (self.options, self.layer.gradients(), Vec::new());
         for (start, n) in self.chunks() {
             let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
             let of = |row: usize| upstream.clone().slice([row..row + 1, start..start + n]).reshape([n, 1]);
@@ -169,7 +170,7 @@ impl Body {
         }
         let hidden = want_hidden.then(|| AnyTensor::new(Tensor::cat(parts, 0)));
         let mut all = vec![hidden];
-        all.extend(gradients.into_entries(&self.layer));
+        all.extend(gradients.into_iter().map(|(_, gradient)| gradient));
         Ok(all)
     }
 }
@@ -211,7 +212,7 @@ fn log_probs(
         let Combined { stats, log_z } = shard.combine(targets, &body.all_parts()?);
         let out = both(&stats);
         let want_hidden = wanted[0];
-        let wanted = Wanted::of(head, &mut wanted[1..].iter().copied());
+        let wanted = head.parts().fill(&mut wanted[1..].iter().copied());
         let column = |values: Vec<f32>| host(values, [tokens, 1], &device, dtype);
         let known = (column(log_z), entropies.then(|| column(stats.entropy.clone())));
         found = stats;
@@ -276,7 +277,7 @@ pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> R
     let body = Body::new(&plain, head, 0, &vec![0; tokens], (options, chunk(head.out())))?;
     let parts = body
         .chunks()
-        .map(|(start, n)| Ok(body.logits(start, n, &Wanted::default())?.z))
+        .map(|(start, n)| Ok(body.logits(start, n, &LinearParts::default())?.z))
         .collect::<Result<Vec<_>, OpsError>>()?;
     Ok(AnyTensor::new(Tensor::cat(parts, 0)).to_f32())
 }

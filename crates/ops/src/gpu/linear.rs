@@ -5,6 +5,7 @@
 
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Device, Int, IntDType, Tensor};
+use burnish_core::{LinearPart, LinearParts};
 
 use super::{add, constant, norm, over_rows, product, to, wide, wide_dtype};
 use crate::linear::{Dropout, Linear, LinearInput};
@@ -36,79 +37,26 @@ impl Operand {
     }
 }
 
-/// Which gradients of a layer are wanted.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wanted {
-    weight: bool,
-    bias: bool,
-    a: bool,
-    b: bool,
-    b_bias: bool,
-    magnitude: bool,
-}
+/// The gradients of a layer, by part; wide.
+pub(super) type Gradients = LinearParts<Option<AnyTensor>>;
 
-impl Wanted {
-    /// In the order of [`Linear::tensors`].
-    pub(super) fn of(layer: &Linear, wanted: &mut dyn Iterator<Item = bool>) -> Self {
-        let mut next = |present: bool| present && wanted.next().unwrap_or(false);
-        let low = layer.low_rank.as_ref();
-        Self {
-            weight: next(true),
-            bias: next(layer.bias.is_some()),
-            a: next(low.is_some()),
-            b: next(low.is_some()),
-            b_bias: next(low.is_some_and(|l| l.b_bias.is_some())),
-            magnitude: next(low.is_some_and(|l| l.magnitude.is_some())),
-        }
+/// Adds to the gradient of a part.
+fn accumulate<const D: usize>(into: &mut Gradients, part: LinearPart, more: Tensor<D>) {
+    if let Some(gradient) = into.get_mut(part) {
+        let before = gradient
+            .take()
+            .map(|before| before.rank::<D>().expect("invariant: a part's gradients have one rank"));
+        *gradient = Some(AnyTensor::new(add(before, more)));
     }
 }
 
-/// The gradients of a layer.
-#[derive(Default)]
-pub(super) struct Gradients {
-    weight: Option<Tensor<2>>,
-    bias: Option<Tensor<1>>,
-    a: Option<Tensor<2>>,
-    b: Option<Tensor<2>>,
-    b_bias: Option<Tensor<1>>,
-    magnitude: Option<Tensor<1>>,
-}
-
-impl Gradients {
-    /// In the order of [`Linear::tensors`], one entry for each that the layer has.
-    pub(super) fn into_entries(self, layer: &Layer) -> Vec<Option<AnyTensor>> {
-        let mut all = vec![self.weight.map(AnyTensor::new)];
-        if layer.bias.is_some() {
-            all.push(self.bias.map(AnyTensor::new));
-        }
-        if let Some(low) = &layer.low {
-            all.extend([self.a.map(AnyTensor::new), self.b.map(AnyTensor::new)]);
-            if low.b_bias.is_some() {
-                all.push(self.b_bias.map(AnyTensor::new));
-            }
-            if low.gain.is_some() {
-                all.push(self.magnitude.map(AnyTensor::new));
-            }
-        }
-        all
-    }
-}
-
-/// A layer's plain tensors: the weight as it is stored, the others wide.
+/// A layer's plain tensors: the weight as it is stored, the others wide; and how its adapter is applied.
 pub(super) struct Layer {
-    weight: Tensor<2>,
-    bias: Option<Tensor<1>>,
-    low: Option<Low>,
-    wide: DType,
-}
-
-struct Low {
-    a: Tensor<2>,
-    b: Tensor<2>,
-    b_bias: Option<Tensor<1>>,
+    parts: LinearParts<AnyTensor>,
     scale: f32,
     dropout: Option<Dropout>,
     gain: Option<Gain>,
+    wide: DType,
 }
 
 /// `m / norm` and `norm`, each `[1, out]`.
@@ -125,80 +73,99 @@ pub(super) struct Saved {
     gained: Option<Tensor<2>>,
 }
 
+fn matrix(tensor: &AnyTensor) -> Tensor<2> {
+    tensor.rank().expect("invariant: shapes were checked")
+}
+
+fn row(tensor: &AnyTensor) -> Tensor<2> {
+    tensor.rank::<1>().expect("invariant: shapes were checked").unsqueeze()
+}
+
 impl Layer {
-    /// From the plain tensors of `layer`, in the order of [`Linear::tensors`].
-    pub(super) fn new(layer: &Linear, plain: &[AnyTensor], wide: DType) -> Result<Self, OpsError> {
-        let mut next = plain.iter();
-        let mut next = || next.next().expect("invariant: as many tensors as the layer holds");
-        let weight = next().rank::<2>()?;
-        let bias = layer.bias.as_ref().map(|_| next().rank::<1>()).transpose()?.map(|b| to(b, wide));
-        let low = match &layer.low_rank {
-            None => None,
-            Some(l) => {
-                let (a, b) = (to(next().rank::<2>()?, wide), to(next().rank::<2>()?, wide));
-                let b_bias = l.b_bias.as_ref().map(|_| next().rank::<1>()).transpose()?;
-                let gain = match &l.magnitude {
-                    None => None,
-                    Some(m) => {
-                        let norm: Tensor<2> = to(m.norm.plain().rank::<1>()?, wide).unsqueeze();
-                        let value: Tensor<2> = to(next().rank::<1>()?, wide).unsqueeze();
-                        Some(Gain { factor: value / norm.clone(), norm })
-                    }
-                };
-                Some(Low {
-                    a,
-                    b,
-                    b_bias: b_bias.map(|b| to(b, wide)),
-                    scale: l.scale,
-                    dropout: l.dropout.clone().filter(|d| d.p > 0.0),
-                    gain,
-                })
+    /// From the plain tensors of `layer`, the next of `plain`.
+    pub(super) fn new(
+        layer: &Linear,
+        plain: &mut dyn Iterator<Item = AnyTensor>,
+        wide: DType,
+    ) -> Result<Self, OpsError> {
+        let parts = layer.parts().fill(plain).map(|part, tensor| match part {
+            LinearPart::Weight => tensor,
+            _ => AnyTensor::new(to(tensor.carrier(), wide)),
+        });
+        let low = layer.low_rank.as_ref();
+        let magnitude = low.and_then(|low| low.magnitude.as_ref());
+        let gain = match (magnitude, parts.get(LinearPart::Magnitude)) {
+            (Some(magnitude), Some(value)) => {
+                let norm: Tensor<2> = to(magnitude.norm.plain().rank::<1>()?, wide).unsqueeze();
+                Some(Gain { factor: row(value) / norm.clone(), norm })
             }
+            _ => None,
         };
-        Ok(Self { weight, bias, low, wide })
+        Ok(Self {
+            scale: low.map_or(1.0, |low| low.scale),
+            dropout: low.and_then(|low| low.dropout.clone()).filter(|dropout| dropout.p > 0.0),
+            gain,
+            parts,
+            wide,
+        })
+    }
+
+    fn weight(&self) -> Tensor<2> {
+        matrix(&self.parts.weight)
+    }
+
+    /// No gradient yet of any part.
+    pub(super) fn gradients(&self) -> Gradients {
+        self.parts.as_ref().map(|_, _| None)
     }
 
     /// The outputs for `x`, whose first row is row `first` of the dropout's.
-    pub(super) fn forward(&self, x: &mut Operand, first: usize, wanted: &Wanted) -> (Tensor<2>, Saved) {
-        let mut y = product::forward(x.get(self.weight.dtype()), &self.weight);
+    pub(super) fn forward(
+        &self,
+        x: &mut Operand,
+        first: usize,
+        wanted: &LinearParts<bool>,
+    ) -> (Tensor<2>, Saved) {
+        let weight = self.weight();
+        let mut y = product::forward(x.get(weight.dtype()), &weight);
         let mut saved = Saved { low: None, gained: None };
-        if let Some(l) = &self.low {
+        let wants_magnitude = wanted.wants(LinearPart::Magnitude);
+        if let Some(lora) = &self.parts.lora {
             y = to(y, self.wide);
             let dropped = self.dropped(x, first).map(|(x, _)| x);
             let mut low = dropped.clone().unwrap_or_else(|| x.get(self.wide));
-            low = low.matmul(l.a.clone().transpose());
+            low = low.matmul(matrix(&lora.a).transpose());
             saved.low = Some(low.clone());
-            low = low.matmul(l.b.clone().transpose());
-            if let Some(bias) = &l.b_bias {
-                low = low + bias.clone().unsqueeze();
+            low = low.matmul(matrix(&lora.b).transpose());
+            if let Some(bias) = &lora.b_bias {
+                low = low + row(bias);
             }
-            low = low * l.scale;
-            y = match (&l.gain, dropped) {
+            low = low * self.scale;
+            y = match (&self.gain, dropped) {
                 (None, _) => y + low,
                 (Some(gain), None) => {
                     let gained = y + low;
-                    saved.gained = wanted.magnitude.then(|| gained.clone());
+                    saved.gained = wants_magnitude.then(|| gained.clone());
                     gained * gain.factor.clone()
                 }
                 // PEFT's form: the base's product is scaled, of dropout's input only in part.
                 (Some(gain), Some(dropped)) => {
-                    let seen =
-                        to(product::forward(to(dropped, self.weight.dtype()), &self.weight), self.wide);
+                    let seen = to(product::forward(to(dropped, weight.dtype()), &weight), self.wide);
                     let gained = seen.clone() + low;
-                    saved.gained = wanted.magnitude.then(|| gained.clone());
+                    saved.gained = wants_magnitude.then(|| gained.clone());
                     y - seen + gained * gain.factor.clone()
                 }
             };
         }
-        if let Some(bias) = &self.bias {
-            y = to(y, self.wide) + bias.clone().unsqueeze();
+        if let Some(bias) = &self.parts.bias {
+            y = to(y, self.wide) + row(bias);
         }
         (y, saved)
     }
 
     /// The input behind its dropout, and the mask.
     fn dropped(&self, x: &mut Operand, first: usize) -> Option<(Tensor<2>, Tensor<2>)> {
-        let dropout = self.low.as_ref()?.dropout.as_ref()?;
+        let dropout = self.dropout.as_ref()?;
         let [tokens, dim] = x.dims();
         let x = x.get(self.wide);
         let device = x.device();
@@ -214,24 +181,24 @@ impl Layer {
         first: usize,
         saved: Saved,
         dy: Tensor<2>,
-        (wanted, want_dx): (&Wanted, bool),
+        (wanted, want_dx): (&LinearParts<bool>, bool),
         into: &mut Gradients,
     ) -> Option<Tensor<2>> {
         let wide = self.wide;
-        if wanted.bias {
-            into.bias = Some(add(into.bias.take(), over_rows(to(dy.clone(), wide))));
+        if wanted.wants(LinearPart::Bias) {
+            accumulate(into, LinearPart::Bias, over_rows(to(dy.clone(), wide)));
         }
-        let Some(l) = &self.low else {
+        let Some(lora) = &self.parts.lora else {
             return self.base(x, dy, (wanted, want_dx), into);
         };
         let dy = to(dy, wide);
         let dropped = self.dropped(x, first);
-        if let (Some(gain), Some(gained)) = (&l.gain, saved.gained) {
+        if let (Some(gain), Some(gained)) = (&self.gain, saved.gained) {
             let sums = (dy.clone() * gained).sum_dim(0) / gain.norm.clone();
             let n = sums.dims()[1];
-            into.magnitude = Some(add(into.magnitude.take(), sums.reshape([n])));
+            accumulate(into, LinearPart::Magnitude, sums.reshape([n]));
         }
-        let scaled = match &l.gain {
+        let scaled = match &self.gain {
             Some(gain) => dy.clone() * gain.factor.clone(),
             None => dy.clone(),
         };
@@ -243,25 +210,26 @@ impl Layer {
             Some((seen, _)) => seen.clone(),
             None => x.get(wide),
         };
-        if l.gain.is_some() && dropped.is_some() {
+        if self.gain.is_some() && dropped.is_some() {
             let through = scaled.clone() - dy;
             d_seen = self.base(&mut Operand::new(seen.clone()), through, (wanted, want_dx), into);
         }
-        let d_low = scaled * l.scale;
-        if wanted.b_bias {
-            into.b_bias = Some(add(into.b_bias.take(), over_rows(d_low.clone())));
+        let d_low = scaled * self.scale;
+        if wanted.wants(LinearPart::LoraBBias) {
+            accumulate(into, LinearPart::LoraBBias, over_rows(d_low.clone()));
         }
-        if wanted.b {
+        if wanted.wants(LinearPart::LoraB) {
             let low = saved.low.expect("invariant: kept where there is an adapter");
-            into.b = Some(add(into.b.take(), product::of_weight(d_low.clone(), low, wide)));
+            accumulate(into, LinearPart::LoraB, product::of_weight(d_low.clone(), low, wide));
         }
-        if wanted.a || want_dx {
-            let d_rank = product::of_input(d_low, &l.b, wide);
-            if wanted.a {
-                into.a = Some(add(into.a.take(), product::of_weight(d_rank.clone(), seen, wide)));
+        let wants_a = wanted.wants(LinearPart::LoraA);
+        if wants_a || want_dx {
+            let d_rank = product::of_input(d_low, &matrix(&lora.b), wide);
+            if wants_a {
+                accumulate(into, LinearPart::LoraA, product::of_weight(d_rank.clone(), seen, wide));
             }
             if want_dx {
-                let mut more = add(d_seen, product::of_input(d_rank, &l.a, wide));
+                let mut more = add(d_seen, product::of_input(d_rank, &matrix(&lora.a), wide));
                 if let Some((_, mask)) = dropped {
                     more = more * mask;
                 }
@@ -276,14 +244,15 @@ impl Layer {
         &self,
         x: &mut Operand,
         dy: Tensor<2>,
-        (wanted, want_dx): (&Wanted, bool),
+        (wanted, want_dx): (&LinearParts<bool>, bool),
         into: &mut Gradients,
     ) -> Option<Tensor<2>> {
+        let weight = self.weight();
         if wanted.weight {
-            let gradient = product::of_weight(dy.clone(), x.get(self.weight.dtype()), self.wide);
-            into.weight = Some(add(into.weight.take(), gradient));
+            let gradient = product::of_weight(dy.clone(), x.get(weight.dtype()), self.wide);
+            accumulate(into, LinearPart::Weight, gradient);
         }
-        want_dx.then(|| product::of_input(dy, &self.weight, self.wide))
+        want_dx.then(|| product::of_input(dy, &weight, self.wide))
     }
 }
 
@@ -416,25 +385,22 @@ pub fn linears(
         };
         let want_dx = wanted[..before].contains(&true);
         let (want_x, want_gamma) = (wanted[0], before == 2 && wanted[1]);
-        let mut asked = wanted[before..].iter().copied();
+        let (mut wanted, mut plain) = (wanted[before..].iter().copied(), plain[before..].iter().cloned());
         let mut operand = input.operand()?;
-        let mut at = before;
         let (mut parts, mut group) = (Vec::new(), Vec::new());
         for layer in layers {
-            let asked = Wanted::of(layer, &mut asked);
-            let n = layer.tensors().len();
-            let layer = Layer::new(layer, &plain[at..at + n], wide_as)?;
-            at += n;
+            let asked = layer.parts().fill(&mut wanted);
+            let layer = Layer::new(layer, &mut plain, wide_as)?;
             let (y, saved) = layer.forward(&mut operand, 0, &asked);
             parts.push(to(y, out));
             group.push((layer, asked, saved));
         }
         let mut y = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 1) };
-        let residual = plain.get(at);
-        if let Some(residual) = residual {
+        let residual = plain.next();
+        if let Some(residual) = &residual {
             y = y + to(residual.rank()?, out);
         }
-        let residual = residual.map(|r| (r.carrier().dtype(), wanted[at]));
+        let residual = residual.map(|r| (r.carrier().dtype(), wanted.next().unwrap_or(false)));
         let back = move |upstream: AnyTensor| -> Result<Vec<Option<AnyTensor>>, OpsError> {
             let dy = upstream.rank::<2>()?;
             let mut operand = input.operand()?;
@@ -442,13 +408,13 @@ pub fn linears(
             for ((layer, asked, saved), out) in group.into_iter().zip(outs) {
                 let dy = dy.clone().narrow(1, column, out);
                 column += out;
-                let mut gradients = Gradients::default();
+                let mut gradients = layer.gradients();
                 let more = layer.backward(&mut operand, 0, saved, dy, (&asked, want_dx), &mut gradients);
                 dx = match (dx, more) {
                     (into, Some(more)) => Some(add(into, more)),
                     (into, None) => into,
                 };
-                entries.extend(gradients.into_entries(&layer));
+                entries.extend(gradients.into_iter().map(|(_, gradient)| gradient));
             }
             drop(operand);
             let (dx, d_gamma) = input.backward(dx, want_gamma)?;
@@ -465,4 +431,13 @@ pub fn linears(
         let back = move |upstream| back(upstream).expect("invariant: ranks are as in forward");
         Ok((AnyTensor::new(y), Box::new(back)))
     })
+}
+
+/// See [`crate::linears_decode`]: nothing is gained by another order of the same products.
+pub(crate) fn linears_decode(
+    input: &LinearInput,
+    layers: &[Linear],
+    residual: Option<&AnyTensor>,
+) -> Result<AnyTensor, OpsError> {
+    linears(input, layers, residual)
 }

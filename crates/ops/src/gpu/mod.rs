@@ -1,44 +1,45 @@
 //! Bodies for GPUs: Burn operations that any backend has, lean in memory, and without a wait for the device except where
-//! a caller gets numbers on the host, and then once.
+//! a caller gets numbers on the host, and then once. On the CPU they compute what is f64 and what has no kernel.
 //!
 //! A product runs in its weight's dtype: no weight is ever widened as a whole. Norms, activations, softmax, sums and
 //! the gradients of parameters are in f32; the gradient of an activation has that activation's dtype.
 
-mod attention;
+pub(crate) mod adamw;
+pub(crate) mod attention;
 mod dropout;
-mod embedding;
-mod head;
-mod linear;
-mod norm;
+pub(crate) mod embedding;
+pub(crate) mod head;
+pub(crate) mod linear;
+pub(crate) mod magnitude;
+pub(crate) mod muon;
+pub(crate) mod norm;
+pub(crate) mod orthogonal;
 mod product;
-mod update;
 
+pub use adamw::{adam_step, sums_of_squares};
 pub(crate) use attention::{Angles, Past, attend_cached};
 pub use attention::{attention, attention_with_peaks};
 pub use dropout::mask as dropout_mask;
 pub use embedding::{embedding, select_rows};
 pub use head::{head_log_probs, head_logits, head_loss};
 pub use linear::linears;
+pub use magnitude::{squared_column_norms, squared_row_norms};
+pub use muon::{muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows};
 pub use norm::rms_norm;
-pub use update::{adam_step, sums_of_squares};
+pub use orthogonal::orthogonalize;
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};
 use burnish_core::Dtype;
 
 use crate::{AnyTensor, OpsError, apply};
 
-/// Whether a tensor is computed here: elsewhere than on the CPU, and not f64.
-pub(crate) fn holds(tensor: &AnyTensor) -> bool {
-    #[cfg(feature = "flex")]
-    if crate::flex::holds(tensor) {
-        return false;
-    }
-    tensor.dtype() != Some(Dtype::F64)
-}
-
 /// The dtype of arithmetic outside products: f32, or f64 of what is f64.
 fn wide_dtype(t: &AnyTensor) -> DType {
     if t.dtype() == Some(Dtype::F64) { DType::F64 } else { DType::F32 }
+}
+
+fn float(dtype: DType) -> FloatDType {
+    if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 }
 }
 
 fn to<const D: usize>(t: Tensor<D>, dtype: DType) -> Tensor<D> {

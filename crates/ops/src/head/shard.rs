@@ -170,7 +170,7 @@ impl VocabShard {
 
 #[cfg(feature = "flex")]
 fn tile(widest: usize) -> usize {
-    burnish_kernels::head_tile(widest)
+    burnish_cpu_kernels::head_tile(widest)
 }
 
 /// Without the CPU's kernels all tokens are one.

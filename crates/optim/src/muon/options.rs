@@ -1,40 +1,28 @@
-//! How Muon is set up.
+//! `MuonOptions`: momentum, scale, variant and Newton-Schulz settings.
 
-use std::fmt;
-use std::str::FromStr;
-
-use burnish_core::{Dtype, Parameter, Role};
+use burnish_core::{Dtype, OptionFaults, Parameter, Registry, Role, choices};
 use burnish_ops::NewtonSchulz;
 
-use crate::{Held, OptimError, SlotSpec};
+use crate::{OptimError, SlotScope, SlotSpec};
 
-/// What an orthogonalised update is multiplied by, of a matrix with `fan_out` rows and `fan_in` columns: burnish stores
-/// weights `[out, in]`. (Burn stores `[in, out]`, and its own Muon takes the ratio the other way round.)
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scale {
-    /// `0.2 sqrt(max(fan_out, fan_in))` (Liu et al., "Muon is scalable", arXiv:2502.16982): updates as large as AdamW's,
-    /// so that its learning rate and weight decay can be kept.
-    #[default]
-    MatchRmsAdamw,
-    /// `sqrt(max(1, fan_out / fan_in))` (Jordan et al. 2024).
-    Original,
-    /// `sqrt(fan_out / fan_in)` (Bernstein 2025): the same spectral norm of the change per unit of input at any shape.
-    Spectral,
+choices! {
+    /// What an orthogonalised update is multiplied by, of a matrix with `fan_out` outputs and `fan_in` inputs, which the
+    /// parameter's [`Orientation`](burnish_core::Orientation) tells apart. (Burn's own Muon takes the dimensions as they come,
+    /// which for its `[in, out]` linears is the other way round.)
+    #[derive(Default)]
+    pub enum Scale: "muon_scale", OptimError {
+        /// `0.2 sqrt(max(fan_out, fan_in))` (Liu et al., "Muon is scalable", arXiv:2502.16982): updates as large as AdamW's,
+        /// so that its learning rate and weight decay can be kept.
+        #[default]
+        MatchRmsAdamw = "match_rms_adamw",
+        /// `sqrt(max(1, fan_out / fan_in))` (Jordan et al. 2024).
+        Original = "original",
+        /// `sqrt(fan_out / fan_in)` (Bernstein 2025): the same spectral norm of the change per unit of input at any shape.
+        Spectral = "spectral",
+    }
 }
 
 impl Scale {
-    const ALL: [Self; 3] = [Self::MatchRmsAdamw, Self::Original, Self::Spectral];
-
-    /// Its name in a configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MatchRmsAdamw => "match_rms_adamw",
-            Self::Original => "original",
-            Self::Spectral => "spectral",
-        }
-    }
-
     /// The factor.
     ///
     /// ```
@@ -55,34 +43,25 @@ impl Scale {
     }
 }
 
-/// What happens to an update after it is orthogonalised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Variant {
-    /// Nothing.
-    #[default]
-    Muon,
-    /// NorMuon (Li et al., arXiv:2510.05491): rows are divided by the root of their running mean square, and the matrix
-    /// brought back to its Frobenius norm.
-    NorMuon,
-    /// AdaMuon (Si et al., arXiv:2507.11005): the signs of the update are orthogonalised, elements divided by the root of
-    /// their running square, and the matrix brought back to its Frobenius norm.
-    AdaMuon,
+choices! {
+    /// What happens to an update after it is orthogonalised.
+    #[derive(Default)]
+    pub enum Variant: "muon_variant", OptimError {
+        /// Nothing.
+        #[default]
+        Muon = "muon",
+        /// NorMuon (Li et al., arXiv:2510.05491): rows are divided by the root of their running mean square, and the matrix
+        /// brought back to its Frobenius norm.
+        NorMuon = "normuon",
+        /// AdaMuon (Si et al., arXiv:2507.11005): the signs of the update are orthogonalised, elements divided by the root of
+        /// their running square, and the matrix brought back to its Frobenius norm.
+        AdaMuon = "adamuon",
+    }
 }
 
 impl Variant {
-    const ALL: [Self; 3] = [Self::Muon, Self::NorMuon, Self::AdaMuon];
-
-    /// Its name in a configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Muon => "muon",
-            Self::NorMuon => "normuon",
-            Self::AdaMuon => "adamuon",
-        }
-    }
-
-    /// The shape of its second moment of a parameter of this (logical) shape; `None` if it keeps none.
+    /// The shape of its second moment of a matrix `[out, in]` or of experts `[experts, out, in]` (logical); `None` if it
+    /// keeps none.
     #[must_use]
     pub fn second_shape(self, shape: &[usize]) -> Option<Vec<usize>> {
         match self {
@@ -93,29 +72,20 @@ impl Variant {
     }
 }
 
-/// How the momentum is kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MomentumDtype {
-    /// In f32.
-    #[default]
-    F32,
-    /// In bf16, rounded up or down by chance such that the mean is exact: rounded to nearest it would not move when the
-    /// gradient is within some percent of it. The chance depends on (seed, step, name, element) alone.
-    Bf16Stochastic,
+choices! {
+    /// How the momentum is kept.
+    #[derive(Default)]
+    pub enum MomentumDtype: "muon_momentum_dtype", OptimError {
+        /// In f32.
+        #[default]
+        F32 = "float32" | "fp32" | "f32" | "torch.float32",
+        /// In bf16, rounded up or down by chance such that the mean is exact: rounded to nearest it would not move when the
+        /// gradient is within some percent of it. The chance depends on (seed, step, name, element) alone.
+        Bf16Stochastic = "bfloat16" | "bf16" | "torch.bfloat16",
+    }
 }
 
 impl MomentumDtype {
-    const ALL: [Self; 2] = [Self::F32, Self::Bf16Stochastic];
-
-    /// Its name in a configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "float32",
-            Self::Bf16Stochastic => "bfloat16",
-        }
-    }
-
     /// The slot's dtype.
     #[must_use]
     pub const fn dtype(self) -> Dtype {
@@ -125,32 +95,6 @@ impl MomentumDtype {
         }
     }
 }
-
-macro_rules! named {
-    ($type:ty, $option:literal, $expected:literal) => {
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = OptimError;
-
-            fn from_str(name: &str) -> Result<Self, OptimError> {
-                Self::ALL.into_iter().find(|v| v.name() == name).ok_or_else(|| OptimError::UnknownName {
-                    option: $option,
-                    got: name.to_owned(),
-                    expected: $expected,
-                })
-            }
-        }
-    };
-}
-
-named!(Scale, "muon scale", "match_rms_adamw, original or spectral");
-named!(Variant, "muon variant", "muon, normuon or adamuon");
-named!(MomentumDtype, "muon momentum dtype", "float32 or bfloat16");
 
 /// Hyper-parameters of Muon.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -205,40 +149,37 @@ pub(crate) const MOMENTUM: &str = "momentum_buffer";
 pub(crate) const MASTER: &str = "master";
 
 impl MuonOptions {
+    /// The rules that these options break, all of them.
+    #[must_use]
+    pub fn faults(&self) -> OptionFaults {
+        const SHARE: &str = "a number from 0 to below 1";
+        const AT_LEAST_0: &str = "a number that is at least 0";
+        let mut faults = OptionFaults::default();
+        faults.range("muon_momentum", (0.0..1.0).contains(&self.momentum), self.momentum, SHARE);
+        faults.range("muon_beta2", (0.0..1.0).contains(&self.beta2), self.beta2, SHARE);
+        faults.range("muon_eps", self.eps.is_finite() && self.eps >= 0.0, self.eps, AT_LEAST_0);
+        let decay = self.weight_decay;
+        faults.range("weight_decay", decay.is_finite() && decay >= 0.0, decay, AT_LEAST_0);
+        let steps = self.newton_schulz.steps;
+        faults.range("muon_ns_steps", (1..=100).contains(&steps), steps, "from 1 to 100");
+        faults
+    }
+
     /// Whether the numbers make sense.
     pub(crate) fn check(&self) -> Result<(), OptimError> {
-        let share = |option, got: f64| match (0.0..1.0).contains(&got) {
-            true => Ok(()),
-            false => Err(OptimError::Range { option, got, expected: "at least 0 and below 1" }),
-        };
-        share("momentum", self.momentum)?;
-        share("beta2", self.beta2)?;
-        let least = |option, got: f64| match got.is_finite() && got >= 0.0 {
-            true => Ok(()),
-            false => Err(OptimError::Range { option, got, expected: "at least 0" }),
-        };
-        least("eps", self.eps)?;
-        least("weight_decay", self.weight_decay)?;
-        if self.newton_schulz.steps == 0 {
-            return Err(OptimError::Range {
-                option: "newton_schulz.steps",
-                got: 0.0,
-                expected: "at least 1",
-            });
-        }
-        Ok(())
+        Ok(self.faults().first()?)
     }
 
     /// The slots of each matrix; `master` only of those stored narrower than f32.
     #[must_use]
-    pub fn slots(&self) -> Vec<(SlotSpec, Held)> {
+    pub fn slots(&self) -> Vec<(SlotSpec, SlotScope)> {
         let slot = |name: &str, dtype, held| (SlotSpec { name: name.to_owned(), dtype }, held);
         let mut all = vec![
-            slot(MASTER, Dtype::F32, Held::Rows),
-            slot(MOMENTUM, self.momentum_dtype.dtype(), Held::Rows),
+            slot(MASTER, Dtype::F32, SlotScope::Rows),
+            slot(MOMENTUM, self.momentum_dtype.dtype(), SlotScope::Rows),
         ];
         if self.variant != Variant::Muon {
-            all.push(slot(SECOND, Dtype::F32, Held::Whole));
+            all.push(slot(SECOND, Dtype::F32, SlotScope::Whole));
         }
         all
     }
@@ -248,6 +189,16 @@ impl MuonOptions {
     pub fn takes(&self, parameter: &Parameter) -> bool {
         let trained = parameter.trainable && parameter.alias_of.is_none();
         trained && self.refusal(parameter).is_none()
+    }
+
+    /// Checks the numbers, and that there is something to do among the trained parameters of `registry`.
+    pub(crate) fn check_on(&self, registry: &Registry) -> Result<(), OptimError> {
+        self.check()?;
+        if registry.iter().any(|p| self.takes(p)) {
+            return Ok(());
+        }
+        let adapters = registry.trainable().filter(|p| p.role == Role::Adapter && p.shape.len() == 2);
+        Err(OptimError::NothingForMuon { trained: registry.trainable().count(), adapters: adapters.count() })
     }
 
     /// Why Muon does not take a parameter.
@@ -263,6 +214,7 @@ impl MuonOptions {
             Role::Norm => Some("norm"),
             Role::Bias => Some("bias"),
             Role::Router => Some("router"),
+            Role::Convolution => Some("convolution"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What stands in boxes.
+//! Contents of LaTeX's `\boxed{}`.
 
 /// How the boxes of a text are taken together.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Whether two values are the same.
+//! Equality of parsed answers, numeric within a tolerance, otherwise structural.
 
 use super::formula::{Formula, Point};
 use super::value::{Relation, Value};

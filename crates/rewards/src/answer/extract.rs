@@ -1,4 +1,4 @@
-//! Where the final answer of a text stands.
+//! Extraction of the final answer of a text.
 //!
 //! Candidates come in classes; in the first class that has any, the one that ends last is taken, of those the one that starts
 //! first.

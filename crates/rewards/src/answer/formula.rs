@@ -1,4 +1,4 @@
-//! Formulas, exactly where they are rational and by their values at fixed points otherwise.
+//! Evaluation of formulas, exactly where they are rational and by their values at fixed points otherwise.
 
 use std::collections::BTreeSet;
 

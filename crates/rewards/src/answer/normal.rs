@@ -1,4 +1,4 @@
-//! LaTeX without what changes nothing: spacing, sizes, fonts, currencies, units.
+//! Normalisation of LaTeX: spacing, sizes, fonts, currencies and units are taken out.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,4 @@
-//! Numbers and sums outside formulas, as in the solution column of GSM8K.
+//! Parsing of numbers and sums outside formulas, as in the solution column of GSM8K.
 
 use super::extract::{skip_space, skip_word, steps};
 use super::formula::Formula;

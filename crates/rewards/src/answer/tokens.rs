@@ -1,4 +1,4 @@
-//! LaTeX as tokens.
+//! Tokens of LaTeX.
 
 /// A token of a formula.
 #[derive(Clone, Debug, PartialEq)]

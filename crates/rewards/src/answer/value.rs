@@ -1,4 +1,4 @@
-//! What an answer says.
+//! `Value`: a parsed answer: number, interval, set, tuple, relation or expression.
 
 use std::collections::HashSet;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burnish_models::{Completion, Decoder, Generation, Resident};
+use burnish_models::{Completion, Decoder, Generation, LocalParams};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_zero::Stage;
 
@@ -28,7 +28,7 @@ impl<'a> Engine<'a> {
         let values: Vec<AnyTensor> = (0..registry.len()).map(|index| rank.store.read(index)).collect();
         rank.store.release();
         rank.store.check()?;
-        let parameters = Arc::new(Resident::new(registry, values));
+        let parameters = Arc::new(LocalParams::new(registry, values));
         Ok(Self::Gathered(Box::new(planned.into_model(parameters).decoder)))
     }
 

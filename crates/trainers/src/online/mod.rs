@@ -16,30 +16,30 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use burnish_comm::Bucket;
-use burnish_config::{ReferenceOptions, RolloutOptions};
+use burnish_config::groups::{ReferenceOptions, RolloutOptions};
 use burnish_data::{Answered, CompletionCollator, Prepared, PromptExample, Sampler, Side, Step};
-use burnish_losses::{EntropyControl, Extreme, FirstPass, HighEntropy, Metrics, PolicyStep, Tally};
-use burnish_models::{Generation, Pass};
+use burnish_losses::{EntropyControl, Extreme, FirstPass, HighEntropy, MetricSums, Metrics, PolicyStep};
+use burnish_models::{ForwardContext, Generation};
 use burnish_ops::TokenStats;
-use burnish_zero::Store;
+use burnish_zero::ShardedParams;
 
 use self::batches::{Batches, FILE, GenerationBatch, Shape};
 use self::completions_log::CompletionsLog;
-pub(crate) use self::objective::Objective;
+pub use self::objective::Objective;
 use self::order::{Rounds, Turn};
 use self::rollout::Wanted;
-pub(crate) use self::sampled::Sampled;
+pub use self::sampled::Sampled;
 use self::scoring::Scoring;
-pub use self::server::RolloutError;
 use self::server::Server;
-pub(crate) use self::setup::Parts;
-use crate::checkpointing::Resumed;
-use crate::evaluate::{Evaluation, dealt};
-use crate::log_probs::{log_probs, micro_batch, of_policy};
+pub(crate) use self::setup::{Parts, plan};
+use crate::evaluation::{Evaluation, dealt};
+use crate::forward::log_probs::{log_probs, micro_batch, of_policy};
+use crate::plan::step_passes::{RolloutPasses, StepPasses};
 use crate::rank::Rank;
+use crate::rank::resumed::Resumed;
 use crate::reference::Reference;
+use crate::run::task::{Counts, LossPart, Task};
 use crate::setup::Setup;
-use crate::task::{Counts, Part, Task};
 use crate::{MicroBatch, TrainError};
 
 /// How far, on average and in nats, the sampler's log-probabilities may be from those of the first pass: they are the
@@ -49,7 +49,7 @@ const MEAN_DRIFT: &str = "sampling/sampling_logp_difference/mean";
 const MAX_DRIFT: &str = "sampling/sampling_logp_difference/max";
 
 /// Prompts, and what becomes of their completions.
-pub(crate) struct Online<O> {
+pub struct Online<O> {
     objective: O,
     train: Prepared<PromptExample>,
     eval: Option<Prepared<PromptExample>>,
@@ -67,7 +67,7 @@ pub(crate) struct Online<O> {
 }
 
 /// What a rank keeps beside the model.
-pub(crate) struct Beside {
+pub struct State {
     reference: Option<Reference>,
     batches: Batches,
     control: Option<EntropyControl>,
@@ -77,7 +77,7 @@ pub(crate) struct Beside {
 }
 
 /// A rank's completions of a micro-batch: places in one generation batch.
-pub(crate) struct SampledBatch {
+pub struct SampledBatch {
     batch: MicroBatch,
     /// Where the targets of each are.
     spans: Vec<Range<usize>>,
@@ -91,7 +91,7 @@ pub(crate) struct SampledBatch {
 }
 
 /// What is known of a step.
-pub(crate) struct Known {
+pub struct StepKnowledge {
     high_entropy: Option<HighEntropy>,
     entropy_coef: Option<f64>,
 }
@@ -104,6 +104,27 @@ impl SampledBatch {
 }
 
 impl<O: Objective> Online<O> {
+    /// What a step makes and sums.
+    pub(crate) fn step_passes(objective: &O, options: &RolloutOptions) -> StepPasses {
+        let rollout = RolloutPasses::new(options, objective.needs_old());
+        StepPasses {
+            holds_reference: objective.needs_reference(),
+            first: usize::from(objective.needs() == FirstPass::Scores),
+            ..StepPasses::new(2, &Self::step_metrics(objective, rollout.here))
+        }
+        .with_rollout(rollout)
+    }
+
+    /// What a step tallies; with how far the sampler is from the policy where the model itself samples.
+    fn step_metrics(objective: &O, here: bool) -> Metrics {
+        let mut metrics = objective.metrics();
+        if here {
+            metrics.sums.push(MEAN_DRIFT);
+            metrics.greatest.push(MAX_DRIFT);
+        }
+        metrics
+    }
+
     /// Lays out the completions that train, those of a prompt behind it; of each where its targets are.
     fn lay_out(
         prompts: &[PromptExample],
@@ -146,7 +167,7 @@ impl<O: Objective> Online<O> {
         rank: &Rank<'_>,
         batch: &SampledBatch,
         stats: &TokenStats,
-        tally: &mut Tally,
+        tally: &mut MetricSums,
     ) -> Result<(), TrainError> {
         if !batch.fresh || self.server.is_some() {
             return Ok(());
@@ -178,8 +199,8 @@ impl<O: Objective> Online<O> {
 
 impl<O: Objective> Task for Online<O> {
     type Batch = SampledBatch;
-    type Beside = Beside;
-    type Ahead = Known;
+    type State = State;
+    type StepInputs = StepKnowledge;
 
     fn tokens(&self) -> usize {
         self.train.statistics.tokens
@@ -190,15 +211,10 @@ impl<O: Objective> Task for Online<O> {
     }
 
     fn metrics(&self) -> Metrics {
-        let mut metrics = self.objective.metrics();
-        if self.server.is_none() {
-            metrics.sums.push(MEAN_DRIFT);
-            metrics.greatest.push(MAX_DRIFT);
-        }
-        metrics
+        Self::step_metrics(&self.objective, self.server.is_none())
     }
 
-    fn beside(&self, rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<Beside, TrainError> {
+    fn state(&self, rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<State, TrainError> {
         let needs = self.objective.needs_reference();
         let reference = needs.then(|| Reference::start(rank, resumed)).transpose()?;
         let mut control = self.objective.entropy_control();
@@ -224,38 +240,38 @@ impl<O: Objective> Task for Online<O> {
         } else {
             None
         };
-        Ok(Beside { reference, batches, control, log, served: None })
+        Ok(State { reference, batches, control, log, served: None })
     }
 
     /// Samples what the step's rows are completions of, where it has not been sampled yet.
-    fn begin(
+    fn before_step(
         &self,
         rank: &Rank<'_>,
-        beside: &mut Beside,
+        state: &mut State,
         step: &Step,
         done: u64,
-    ) -> Result<Tally, TrainError> {
-        let mut tally = Tally::new();
+    ) -> Result<MetricSums, TrainError> {
+        let mut tally = MetricSums::new();
         let turn = |row: Option<&usize>| row.map(|&row| self.rounds.turn(step.epoch, row));
         let (Some(first), Some(last)) = (turn(step.rows.first()), turn(step.rows.last())) else {
             return Ok(tally);
         };
         for number in first.generation..=last.generation {
-            if !beside.batches.has(number) {
-                let (sampled, said) = self.sample(rank, beside, number, done)?;
+            if !state.batches.has(number) {
+                let (sampled, said) = self.sample(rank, state, number, done)?;
                 tally.merge(&said);
-                beside.batches.add(GenerationBatch { number, step: done, sampled });
+                state.batches.add(GenerationBatch { number, step: done, sampled });
             }
         }
         let next = last.generation + u64::from(self.rounds.ends(last));
-        beside.batches.move_on(done, first.generation, next);
-        if let Some(control) = &beside.control {
+        state.batches.move_on(done, first.generation, next);
+        if let Some(control) = &state.control {
             tally.add("entropy_coef", control.coefficient, 1.0);
         }
         Ok(tally)
     }
 
-    fn batch(&self, rank: &Rank<'_>, beside: &Beside, step: &Step, micro: usize) -> SampledBatch {
+    fn batch(&self, rank: &Rank<'_>, state: &State, step: &Step, micro: usize) -> SampledBatch {
         let slice = step.slice(rank.dp.rank(), micro);
         let turns: Vec<Turn> =
             step.rows[slice.clone()].iter().map(|&row| self.rounds.turn(step.epoch, row)).collect();
@@ -263,7 +279,7 @@ impl<O: Objective> Task for Online<O> {
             let (batch, spans, of) = (MicroBatch::empty(), Vec::new(), None);
             return SampledBatch { batch, spans, of, fresh: false, num_tokens: 0, part: 1.0 };
         };
-        let of = beside.batches.of(first.generation).clone();
+        let of = state.batches.of(first.generation).clone();
         let sampled: Vec<&Sampled> = turns.iter().map(|turn| &of.sampled[turn.place]).collect();
         let (batch, spans) = Self::lay_out(&self.train.examples, &sampled, slice.start);
         let new = |(turn, s): (&Turn, &&Sampled)| match turn.iteration {
@@ -274,7 +290,7 @@ impl<O: Objective> Task for Online<O> {
         SampledBatch {
             batch,
             spans,
-            fresh: beside.batches.is_fresh(&of),
+            fresh: state.batches.is_fresh(&of),
             of: Some((of, turns.iter().map(|turn| turn.place).collect())),
             num_tokens,
             part: step.rows.len() as f64 / self.rounds.batch() as f64,
@@ -290,13 +306,13 @@ impl<O: Objective> Task for Online<O> {
         vec![batches.iter().map(|b| b.spans.len() as f64).sum(), batches.iter().map(targets).sum()]
     }
 
-    fn ahead(
+    fn step_inputs(
         &self,
         rank: &Rank<'_>,
-        beside: &Beside,
+        state: &State,
         batches: &[SampledBatch],
         _counts: &Counts,
-    ) -> Result<Known, TrainError> {
+    ) -> Result<StepKnowledge, TrainError> {
         let mut high_entropy = None;
         if self.objective.needs() == FirstPass::Scores {
             let stats = batches.iter().map(|batch| of_policy(rank, &batch.batch, self.temperature()));
@@ -304,63 +320,63 @@ impl<O: Objective> Task for Online<O> {
             rank.store.release();
             high_entropy = self.objective.high_entropy(&Self::entropies(rank, &stats)?);
         }
-        let entropy_coef = beside.control.as_ref().and_then(EntropyControl::applied);
-        Ok(Known { high_entropy, entropy_coef })
+        let entropy_coef = state.control.as_ref().and_then(EntropyControl::applied);
+        Ok(StepKnowledge { high_entropy, entropy_coef })
     }
 
     fn loss(
         &self,
         rank: &Rank<'_>,
-        pass: &Pass,
+        pass: &ForwardContext,
         (_, batch): (usize, &SampledBatch),
         counts: &Counts,
-        ahead: &Known,
-    ) -> Result<Part, TrainError> {
+        inputs: &StepKnowledge,
+    ) -> Result<LossPart, TrainError> {
         let (scores, stats) = log_probs(&rank.model.decoder, &batch.batch, pass, self.temperature())?;
         let step = PolicyStep {
             sequences: counts.all[0],
             tokens: counts.all[1],
             generation_tokens: batch.of.as_ref().map_or(0.0, |(of, _)| of.targets()),
             part: batch.part,
-            high_entropy: ahead.high_entropy,
-            entropy_coef: ahead.entropy_coef,
+            high_entropy: inputs.high_entropy,
+            entropy_coef: inputs.entropy_coef,
         };
         let mut terms = self.objective.terms(&stats, &batch.completions(), &step)?;
         self.drift(rank, batch, &stats, &mut terms.tally)?;
-        Ok(Part { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
+        Ok(LossPart { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
     }
 
     fn drops_out(&self) -> bool {
         self.drops_out
     }
 
-    fn stepped(
+    fn after_step(
         &self,
         rank: &Rank<'_>,
-        beside: &mut Beside,
+        state: &mut State,
         done: u64,
-        (known, tally): (&Known, &Tally),
+        (known, tally): (&StepKnowledge, &MetricSums),
     ) -> Result<(), TrainError> {
-        if let Some(control) = &mut beside.control {
+        if let Some(control) = &mut state.control {
             let entropy = known.high_entropy.map(|high| high.mean).or_else(|| tally.mean("entropy"));
             control.update(entropy.unwrap_or(0.0));
         }
-        match &mut beside.reference {
+        match &mut state.reference {
             Some(reference) => reference.moved(rank, &self.reference, done),
             None => Ok(()),
         }
     }
 
-    fn saved<'b>(&self, beside: &'b Beside) -> Option<&'b Store> {
-        beside.reference.as_ref()?.store(&self.reference)
+    fn saved_params<'b>(&self, state: &'b State) -> Option<&'b ShardedParams> {
+        state.reference.as_ref()?.store(&self.reference)
     }
 
-    fn saved_file(&self, beside: &Beside) -> Option<(&'static str, Vec<u8>)> {
-        Some((FILE, beside.batches.to_json(self.shape(), beside.control.as_ref())))
+    fn saved_file(&self, state: &State) -> Option<(&'static str, Vec<u8>)> {
+        Some((FILE, state.batches.to_json(self.shape(), state.control.as_ref())))
     }
 
     /// All prompts are one step here, with as many completions each as `num_generations_eval`, drawn alike every time.
-    fn evaluate(&self, rank: &Rank<'_>, beside: &Beside) -> Result<Option<Evaluation>, TrainError> {
+    fn evaluate(&self, rank: &Rank<'_>, state: &State) -> Result<Option<Evaluation>, TrainError> {
         let Some(data) = &self.eval else { return Ok(None) };
         let start = Instant::now();
         let group = self.options.num_generations_eval.unwrap_or(self.options.num_generations);
@@ -371,7 +387,7 @@ impl<O: Objective> Task for Online<O> {
             settings: self.settings_of_evaluation(),
             old: self.objective.needs_old(),
         };
-        let (sampled, mut tally) = self.roll_out(rank, beside.reference.as_ref(), &wanted)?;
+        let (sampled, mut tally) = self.roll_out(rank, state.reference.as_ref(), &wanted)?;
         let tokens: f64 = sampled.iter().map(|s| s.targets() as f64).sum();
         let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
         let (mut parts, mut stats) = (Vec::new(), Vec::new());
@@ -395,7 +411,7 @@ impl<O: Objective> Task for Online<O> {
             high_entropy,
             entropy_coef: None,
         };
-        let mut own = Tally::new();
+        let mut own = MetricSums::new();
         for (stats, completions) in stats.iter().zip(&parts) {
             let terms = self.objective.terms(stats, completions, &step)?;
             own.merge(&terms.tally);

@@ -1,17 +1,17 @@
-//! What the trainers that sample differ in.
+//! `Objective`: the trait of the trainers that sample completions (GRPO, RLOO).
 
 use std::ops::Range;
 
 use burnish_losses::{
-    Advantages, EntropyControl, FirstPass, HighEntropy, LossError, Metrics, PolicyStep, Rewards,
-    SamplerCorrection, Terms,
+    Advantages, EntropyControl, FirstPass, HighEntropy, LossError, LossTerms, Metrics, PolicyStep, Rewards,
+    SamplerCorrection,
 };
 use burnish_ops::TokenStats;
 
 use super::sampled::Sampled;
 
 /// From rewards to a loss.
-pub(crate) trait Objective: Send + Sync {
+pub trait Objective: Send + Sync {
     /// What [`Self::terms`] tallies.
     fn metrics(&self) -> Metrics;
 
@@ -50,5 +50,5 @@ pub(crate) trait Objective: Send + Sync {
         stats: &TokenStats,
         completions: &[(Range<usize>, &Sampled)],
         step: &PolicyStep,
-    ) -> Result<Terms, LossError>;
+    ) -> Result<LossTerms, LossError>;
 }

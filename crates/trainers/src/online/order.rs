@@ -1,4 +1,4 @@
-//! Which completions make which step.
+//! The order in which sampled completions train.
 
 use burnish_data::{Cursor, DataError, GroupSampler, Order, Sampler};
 

@@ -5,16 +5,17 @@ use std::ops::Range;
 use burnish_comm::Bucket;
 use burnish_core::random::Stream;
 use burnish_data::PromptExample;
-use burnish_losses::{Rewards, Tally, is_truncated};
+use burnish_losses::{MetricSums, Rewards, is_truncated};
 use burnish_models::{Completion, FinishReason, Generation};
-use burnish_store::Placement;
+use burnish_weight_files::Placement;
 
 use super::completions_log::Line;
 use super::engine::Engine;
 use super::server::Server;
-use super::{Beside, Objective, Online, Sampled};
+use super::{Objective, Online, Sampled, State};
 use crate::TrainError;
-use crate::log_probs::of_policy;
+use crate::forward::log_probs::of_policy;
+use crate::plan::step_passes::RolloutPasses;
 use crate::rank::Rank;
 use crate::reference::Reference;
 
@@ -45,10 +46,10 @@ impl<O: Objective> Online<O> {
     pub(super) fn sample(
         &self,
         rank: &Rank<'_>,
-        beside: &mut Beside,
+        state: &mut State,
         number: u64,
         done: u64,
-    ) -> Result<(Vec<Sampled>, Tally), TrainError> {
+    ) -> Result<(Vec<Sampled>, MetricSums), TrainError> {
         let rows = self.rounds.rows(number)?;
         let first_row = number * rows.len() as u64;
         let wanted = Wanted {
@@ -56,14 +57,14 @@ impl<O: Objective> Online<O> {
             rows,
             group: self.options.num_generations,
             settings: Generation { first_row, ..self.settings.clone() },
-            old: self.objective.needs_old() || self.trains_late(rank),
+            old: self.scores_old(rank),
         };
-        self.serve_adapter(rank, beside, number)?;
-        let (sampled, tally) = self.roll_out(rank, beside.reference.as_ref(), &wanted)?;
+        self.serve_adapter(rank, state, number)?;
+        let (sampled, tally) = self.roll_out(rank, state.reference.as_ref(), &wanted)?;
         if number == 0 && sampled.iter().all(|s| s.rewards.iter().all(Option::is_none)) {
             return Err(TrainError::NothingScored { names: self.scoring.names().to_vec() });
         }
-        if let Some(log) = &mut beside.log {
+        if let Some(log) = &mut state.log {
             let tokenizer = &rank.setup.prepared.tokenizer;
             let texts = sampled.iter().map(|s| tokenizer.decode(&s.ids, true));
             let texts = texts.collect::<Result<Vec<_>, _>>()?;
@@ -89,9 +90,10 @@ impl<O: Objective> Online<O> {
         Ok((sampled, tally))
     }
 
-    /// Whether a generation batch still trains after an update that it took part in.
-    fn trains_late(&self, rank: &Rank<'_>) -> bool {
-        !self.rows_of_step(rank).is_multiple_of(self.rounds.batch() * self.options.num_iterations)
+    /// Whether the policy scores what was sampled.
+    fn scores_old(&self, rank: &Rank<'_>) -> bool {
+        let rollout = RolloutPasses::new(&self.options, self.objective.needs_old());
+        rollout.scored(self.rounds.batch(), self.rows_of_step(rank))
     }
 
     /// Completions of a full step on all ranks.
@@ -110,7 +112,7 @@ impl<O: Objective> Online<O> {
         rank: &Rank<'_>,
         reference: Option<&Reference>,
         wanted: &Wanted<'_>,
-    ) -> Result<(Vec<Sampled>, Tally), TrainError> {
+    ) -> Result<(Vec<Sampled>, MetricSums), TrainError> {
         let own = share(wanted.rows.len(), rank.dp.rank(), rank.dp.size());
         let mut sampled = self.completions(rank, wanted, own)?;
         self.scoring.score(rank, wanted.prompts, &mut sampled)?;
@@ -200,7 +202,7 @@ impl<O: Objective> Online<O> {
     pub(super) fn serve_adapter(
         &self,
         rank: &Rank<'_>,
-        beside: &mut Beside,
+        state: &mut State,
         number: u64,
     ) -> Result<(), TrainError> {
         let Some(server) =
@@ -213,11 +215,11 @@ impl<O: Objective> Online<O> {
         let name = format!("burnish-{number}");
         if rank.leads() {
             let path = std::path::absolute(&dir).unwrap_or(dir).display().to_string();
-            server.load_adapter(&path, &name, beside.served.as_deref())?;
+            server.load_adapter(&path, &name, state.served.as_deref())?;
         }
         rank.world.barrier("adapter on the server")?;
         server.use_model(&name);
-        beside.served = Some(name);
+        state.served = Some(name);
         Ok(())
     }
 
@@ -261,7 +263,7 @@ impl<O: Objective> Online<O> {
     }
 
     /// Gives completions their advantages; TRL's figures of rewards and lengths, each over 1.
-    fn compare(&self, wanted: &Wanted<'_>, all: &mut [Sampled]) -> Result<Tally, TrainError> {
+    fn compare(&self, wanted: &Wanted<'_>, all: &mut [Sampled]) -> Result<MetricSums, TrainError> {
         let said = all.iter().flat_map(|s| s.rewards.iter().map(|reward| reward.unwrap_or(f64::NAN)));
         let values: Vec<f64> = said.collect();
         let rewards = Rewards {

@@ -4,31 +4,31 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// A completion of a prompt; the same on all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Sampled {
+pub struct Sampled {
     /// The prompt's row of the data set.
-    pub(crate) row: usize,
+    pub row: usize,
     /// Its tokens, the one that ends it included.
-    pub(crate) ids: Vec<u32>,
+    pub ids: Vec<u32>,
     /// Whether a token ended it; else it was cut off.
-    pub(crate) ended: bool,
+    pub ended: bool,
     /// Whether its tokens are in the loss.
-    pub(crate) trains: bool,
+    pub trains: bool,
     /// What each reward function said; nothing where it declined.
-    pub(crate) rewards: Vec<Option<f64>>,
+    pub rewards: Vec<Option<f64>>,
     /// How much better than others it is.
-    pub(crate) advantage: f64,
+    pub advantage: f64,
     /// Its tokens' log-probabilities by the sampler; NaN where it could not say.
     #[serde(deserialize_with = "numbers")]
-    pub(crate) sampling: Vec<f32>,
+    pub sampling: Vec<f32>,
     /// The same by the policy at the start of the step, where the loss cannot take the current one.
-    pub(crate) old: Option<Vec<f32>>,
+    pub old: Option<Vec<f32>>,
     /// The same by the reference.
-    pub(crate) reference: Option<Vec<f32>>,
+    pub reference: Option<Vec<f32>>,
 }
 
 impl Sampled {
     /// Tokens in the loss.
-    pub(crate) fn targets(&self) -> usize {
+    pub fn targets(&self) -> usize {
         if self.trains { self.ids.len() } else { 0 }
     }
 }

@@ -1,4 +1,4 @@
-//! What reward functions say of completions.
+//! Scoring of sampled completions by the reward functions.
 
 use burnish_comm::Bucket;
 use burnish_data::PromptExample;
@@ -7,7 +7,7 @@ use burnish_rewards::{RewardFunction, Sample};
 use super::sampled::Sampled;
 use crate::TrainError;
 use crate::rank::Rank;
-use crate::reward_functions::WeightedReward;
+use crate::scoring::reward_functions::WeightedReward;
 
 /// Reward functions and their weights.
 pub(crate) struct Scoring {

@@ -1,13 +1,18 @@
 //! From options to a task that samples.
 
-use burn::tensor::Device;
-use burnish_config::{ReferenceOptions, RolloutOptions, Sampling, TrainerOptions};
+use burnish_config::groups::{ReferenceOptions, RolloutOptions};
+use burnish_config::{RunOptions, TrainerOptions};
+use burnish_data::{Order, Source};
 use burnish_models::Generation;
 
 use super::{Objective, Online, Rounds, Scoring, Server};
-use crate::reward_functions::WeightedReward;
+use crate::plan::RunPlan;
+use crate::plan::step_passes::{RolloutPasses, StepPasses};
 use crate::run::Run;
-use crate::setup::{Setup, order};
+use crate::scoring::reward_functions::WeightedReward;
+use crate::setup::Setup;
+use crate::setup::model_setup::ModelSetup;
+use crate::setup::run_inputs::RunInputs;
 use crate::{Ranks, TrainError};
 
 /// What a trainer that samples is made of.
@@ -21,15 +26,14 @@ pub(crate) struct Parts<O> {
 
 impl<O: Objective> Parts<O> {
     /// Reads and checks everything that a run of `command` needs.
-    pub(crate) fn prepare<C: TrainerOptions>(
+    pub(crate) fn open<C: TrainerOptions>(
         self,
         command: &C,
-        ranks: &Ranks,
-        device: &Device,
-        note: &mut dyn FnMut(&str),
+        step: StepPasses,
+        mut inputs: RunInputs<'_>,
     ) -> Result<Run<Online<O>>, TrainError> {
         let Self { objective, options, reference, rewards } = self;
-        let mut setup = Setup::open(command, ranks, device)?;
+        let mut setup = Setup::open(command, &mut inputs)?;
         let scoring = Scoring::new(rewards)?;
         // The order of prompts is the generation batches'.
         setup.prepared.rules.shuffle = false;
@@ -38,10 +42,10 @@ impl<O: Objective> Parts<O> {
             |name, records| Ok(rows.preparer().prompts(name, records)?),
             |name, records| Ok(rows.preparer().prompts(name, records)?),
         )?;
-        let rounds = rounds(&setup, ranks, &options, train.examples.len())?;
+        let rounds = rounds(&setup, inputs.ranks, &options, train.examples.len())?;
         let left = train.examples.len() % (rounds.batch() / options.num_generations);
         if left > 0 {
-            note(&format!(
+            (inputs.note)(&format!(
                 "each epoch leaves out {left} of {} prompts, which do not fill a generation batch of {} completions",
                 train.examples.len(),
                 rounds.batch()
@@ -50,7 +54,7 @@ impl<O: Objective> Parts<O> {
         let limit = setup.folder.spec().max_positions;
         let longest = train.statistics.longest;
         if longest + options.max_completion_length > limit {
-            note(&format!(
+            (inputs.note)(&format!(
                 "the longest prompt has {longest} tokens: with max_completion_length {} a text may exceed the \
                  model's {limit} positions",
                 options.max_completion_length
@@ -63,8 +67,7 @@ impl<O: Objective> Parts<O> {
         let mut ends = settings.stop.clone();
         ends.extend(rows.tokenizer.pad_id());
         let drops_out = !options.disable_dropout;
-        setup.rows = train.examples.len();
-        setup.check_trains()?;
+        let rows = train.examples.len();
         let task = Online {
             objective,
             train,
@@ -78,8 +81,21 @@ impl<O: Objective> Parts<O> {
             reference,
             drops_out,
         };
-        Ok(Run { setup, task })
+        let step = step.with_prompts(longest);
+        Run::of_step(setup, rows, step, task)
     }
+}
+
+/// The plan of a run that samples; prompts are as long as the longest of the rows that options name, if they do.
+pub(crate) fn plan(run: RunOptions, step: StepPasses) -> Result<RunPlan, TrainError> {
+    let (name, split) = (run.data.dataset_name.clone(), run.data.dataset_train_split.clone());
+    let model = ModelSetup::open(run)?;
+    if name.is_empty() {
+        return RunPlan::of_model(&model, &step);
+    }
+    let source = Source::train(&name, &split)?;
+    let prompts = model.prepare_rows()?.preparer().prompts(&source.name(), source.records())?;
+    RunPlan::of_model(&model, &step.with_prompts(prompts.statistics.longest))
 }
 
 /// Which completions make which step.
@@ -93,11 +109,7 @@ fn rounds(
     let ranks = (ranks.size() / setup.options.ranks.tp_size).max(1);
     let (rows, step) =
         (training.per_device_train_batch_size, setup.shape(setup.rows_in_order(), ranks).global_batch());
-    let batch = match (options.generation_batch_size, options.steps_per_generation) {
-        (Some(batch), _) => batch,
-        (None, Some(steps)) => rows * ranks * steps,
-        (None, None) => step,
-    };
+    let batch = RolloutPasses::new(options, false).generation_batch(rows, ranks, step);
     let group = options.num_generations;
     if batch == 0 || !batch.is_multiple_of(group) {
         return Err(TrainError::GenerationBatch {
@@ -116,9 +128,9 @@ fn rounds(
             mend: "set generation_batch_size to a multiple of either",
         });
     }
-    let shuffles = setup.options.data.shuffle_dataset && training.train_sampling_strategy == Sampling::Random;
-    let strategy = if shuffles { Sampling::Random } else { Sampling::Sequential };
-    let data = (prompts, order(strategy), training.row_seed());
+    let shuffles = setup.options.data.shuffle_dataset && training.train_sampling_strategy == Order::Random;
+    let strategy = if shuffles { Order::Random } else { Order::Sequential };
+    let data = (prompts, strategy, training.row_seed());
     Ok(Rounds::new(data, batch, group, options.num_iterations)?)
 }
 

@@ -1,4 +1,4 @@
-//! What ranks tell each other, and whether what they bring is what they told.
+//! Checks of the matrix exchange: ranks announce the pieces they hold, and what they bring is compared with it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use burnish_core::Dtype;
 use burnish_ops::AnyTensor;
 
 use super::matrix::{decode, encode};
-use super::{Exchange, ExchangeError, Matrix};
+use super::{ExchangeError, Matrix, MatrixAllToAll};
 use crate::ZeroError;
 
 /// What every rank holds.
@@ -22,7 +22,7 @@ pub(super) fn announce(group: &Group, matrices: &[Matrix]) -> Result<Vec<Vec<Mat
     Ok(all.iter().map(understood).collect())
 }
 
-impl Exchange {
+impl MatrixAllToAll {
     /// Tells which matrices have a gradient, and that all holders agree.
     pub(super) fn presence(
         &self,

@@ -1,4 +1,4 @@
-//! What can be wrong with matrices that lie in pieces.
+//! Errors of the matrix exchange.
 
 use std::ops::Range;
 

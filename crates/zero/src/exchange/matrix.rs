@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use crate::Work;
+use burnish_core::Region;
+
+use crate::OrthoCost;
 
 /// A logical matrix, and the part of it that one rank holds: some rows of some columns.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,13 +17,18 @@ pub struct Matrix {
     pub shape: Vec<usize>,
     /// What orthogonalising it costs, in operations.
     pub flops: f64,
-    /// The rows that the rank holds, rising, without overlap; none where it holds nothing.
-    pub rows: Vec<Range<usize>>,
-    /// The columns that the rank holds of each of these rows.
-    pub columns: Vec<Range<usize>>,
+    /// What the rank holds of these rows and columns; nothing, or parts without overlap.
+    pub region: Region,
 }
 
 impl Matrix {
+    /// The parameter at `index`, of which the rank holds `held`. A vector is one row.
+    #[must_use]
+    pub fn new(index: usize, name: &str, flops: f64, held: &Region) -> Self {
+        let (name, shape) = (name.to_owned(), held.shape().to_vec());
+        Self { index, name, shape, flops, region: held.as_matrix() }
+    }
+
     /// All rows and columns.
     #[must_use]
     pub fn size(&self) -> [usize; 2] {
@@ -34,7 +41,12 @@ impl Matrix {
     /// How many rows and columns the rank holds.
     #[must_use]
     pub fn held(&self) -> [usize; 2] {
-        [&self.rows, &self.columns].map(|ranges| ranges.iter().map(Range::len).sum())
+        [0, 1].map(|dim| self.region.ranges(dim).iter().map(Range::len).sum())
+    }
+
+    /// All of it.
+    pub(super) fn whole(&self) -> Region {
+        Region::whole(&self.size())
     }
 
     /// Whether the rank holds some of it.
@@ -47,8 +59,8 @@ impl Matrix {
         self.held() == self.size()
     }
 
-    pub(super) fn work(&self) -> Work {
-        Work { flops: self.flops, elements: self.size().iter().product() }
+    pub(super) fn work(&self) -> OrthoCost {
+        OrthoCost { flops: self.flops, elements: self.size().iter().product() }
     }
 }
 
@@ -66,7 +78,7 @@ pub(super) fn encode(matrices: &[Matrix]) -> Vec<u64> {
         words.push(matrix.shape.len() as u64);
         words.extend(matrix.shape.iter().map(|&n| n as u64));
         words.push(matrix.flops.to_bits());
-        for ranges in [&matrix.rows, &matrix.columns] {
+        for ranges in [0, 1].map(|dim| matrix.region.ranges(dim)) {
             words.push(ranges.len() as u64);
             words.extend(ranges.iter().flat_map(|r| [r.start as u64, r.end as u64]));
         }
@@ -96,8 +108,11 @@ fn decode_one(words: &mut impl Iterator<Item = u64>) -> Option<Matrix> {
         let count = words.next()?;
         (0..count).map(|_| Some(words.next()? as usize..words.next()? as usize)).collect()
     };
-    let (rows, columns) = (ranges()?, ranges()?);
-    Some(Matrix { index, name: String::from_utf8(name).ok()?, shape, flops, rows, columns })
+    let held = vec![ranges()?, ranges()?];
+    let name = String::from_utf8(name).ok()?;
+    let mut matrix = Matrix { index, name, shape, flops, region: Region::whole(&[1, 1]) };
+    matrix.region = Region::announced(&matrix.size(), held);
+    Some(matrix)
 }
 
 #[cfg(test)]
@@ -108,13 +123,11 @@ mod tests {
 
     #[test]
     fn what_is_announced_is_understood() {
-        let matrix = |name: &str, shape: &[usize], rows, columns| Matrix {
-            index: 7,
-            name: name.to_owned(),
-            shape: shape.to_vec(),
-            flops: 1.5e9,
-            rows,
-            columns,
+        let matrix = |name: &str, shape: &[usize], rows, columns| {
+            let mut matrix = Matrix::new(7, name, 1.5e9, &Region::whole(&[1, 1]));
+            matrix.shape = shape.to_vec();
+            matrix.region = Region::announced(&matrix.size(), vec![rows, columns]);
+            matrix
         };
         let all = vec![
             matrix("", &[], vec![], vec![]),

@@ -6,7 +6,6 @@
 //! the same), where gathering gradients and momentum and sending back both costs four times all of them.
 
 mod check;
-mod copy;
 mod error;
 mod matrix;
 mod routes;
@@ -15,45 +14,39 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use burn::tensor::Device;
-use burnish_comm::{Bucket, CommError, Group, Parts, Pending, Traffic};
+use burnish_comm::{Bucket, CommError, Gathered, Group, Pending, Traffic};
+use burnish_core::Region;
 use burnish_ops::AnyTensor;
-use burnish_optim::Assembly;
+use burnish_optim::MatrixGather;
 
 pub use error::ExchangeError;
 pub use matrix::Matrix;
-pub use routes::Routes;
+pub use routes::AllToAllPlan;
 
 use self::check::announce;
-use self::copy::Grid;
 use self::routes::Direction;
 use crate::ZeroError;
 use crate::plan::IN_FLIGHT;
 
-/// A rank's part in bringing matrices together, by [`Routes`] that all ranks made alike.
+/// A rank's part in bringing matrices together, by [`AllToAllPlan`] that all ranks made alike.
 ///
 /// A matrix that is wholly on its owner, and nowhere else, does not travel; if that is so for all, nothing is communicated.
 ///
 /// ```
 /// use burn::tensor::Device;
 /// use burnish_comm::local;
+/// use burnish_core::Region;
 /// use burnish_ops::AnyTensor;
-/// use burnish_optim::Assembly;
-/// use burnish_zero::{Exchange, Matrix, ZeroError};
+/// use burnish_optim::MatrixGather;
+/// use burnish_zero::{MatrixAllToAll, Matrix, ZeroError};
 ///
 /// // A matrix of three rows: two on rank 0, one on rank 1.
 /// let ranks = local::run(2, |world| {
 ///     let (group, device) = (world.group(), Device::flex());
 ///     let rows = [0..2, 2..3][world.rank()].clone();
 ///     let piece = AnyTensor::from_elements(vec![1.0_f32; 2 * rows.len()], &[rows.len(), 2], &device);
-///     let matrix = Matrix {
-///         index: 0,
-///         name: "w".into(),
-///         shape: vec![3, 2],
-///         flops: 1.0,
-///         rows: vec![rows],
-///         columns: vec![0..2],
-///     };
-///     let mut exchange = Exchange::new(&group, &device, vec![matrix], 1 << 20)?;
+///     let matrix = Matrix::new(0, "w", 1.0, &Region::rows(&[3, 2], rows));
+///     let mut exchange = MatrixAllToAll::new(&group, &device, vec![matrix], 1 << 20)?;
 ///     let whole = exchange.gather(vec![(0, piece)])?;
 ///     let doubled = whole.iter().map(|(i, w)| (*i, AnyTensor::new(w.rank::<2>().unwrap() * 2.0))).collect();
 ///     let back = exchange.scatter(doubled)?;
@@ -62,11 +55,11 @@ use crate::plan::IN_FLIGHT;
 /// let ranks: Vec<_> = ranks.into_iter().map(|r| r.unwrap().unwrap()).collect();
 /// assert_eq!(ranks, [(1, vec![2.0; 4]), (0, vec![2.0; 2])]);
 /// ```
-pub struct Exchange {
+pub struct MatrixAllToAll {
     group: Group,
     device: Device,
     matrices: Vec<Matrix>,
-    routes: Routes,
+    routes: AllToAllPlan,
     /// Between gather and scatter: by matrix, the shape of this rank's piece, and which matrices have one anywhere.
     turn: Option<Turn>,
 }
@@ -77,14 +70,14 @@ struct Turn {
 }
 
 /// A round on its way, with what it completes: (matrix, values).
-type Flight = (Range<usize>, Option<Pending<Parts<f32>>>, Vec<(usize, Vec<f32>)>);
+type InFlight = (Range<usize>, Option<Pending<Gathered<f32>>>, Vec<(usize, Vec<f32>)>);
 
-impl Exchange {
+impl MatrixAllToAll {
     /// Tells all ranks of `group` what this one holds, and learns what they hold. A round moves at most `most` elements to or
     /// from a rank, or one matrix. Every rank of the group calls it, with the same matrices.
     ///
     /// # Errors
-    /// [`ZeroError::Exchange`], on every rank alike, if ranks list other matrices or shapes, a range does not fit, or a
+    /// [`ZeroError::MatrixAllToAll`], on every rank alike, if ranks list other matrices or shapes, a range does not fit, or a
     /// part of a matrix is nobody's; if a rank fails.
     pub fn new(
         group: &Group,
@@ -97,14 +90,14 @@ impl Exchange {
             1 => vec![matrices.clone()],
             _ => announce(&group, &matrices)?,
         };
-        let routes = Routes::new(&holdings, most)
+        let routes = AllToAllPlan::new(&holdings, most)
             .map_err(|e| e.named(|member| group.global_rank(member).unwrap_or(member)))?;
         Ok(Self { group, device: device.clone(), matrices, routes, turn: None })
     }
 
     /// Who owns what, and what travels.
     #[must_use]
-    pub fn routes(&self) -> &Routes {
+    pub fn routes(&self) -> &AllToAllPlan {
         &self.routes
     }
 
@@ -120,14 +113,14 @@ impl Exchange {
         self.routes.traffic(self.group.rank())
     }
 
-    /// Posts a round in one direction: `source` gives the values of a matrix and the grid that they are of.
+    /// Posts a round in one direction: `source` gives the values of a matrix and the target that they are of.
     fn post(
         &self,
         round: &Range<usize>,
         present: &[bool],
         direction: Direction,
-        source: impl Fn(usize) -> (burnish_ops::Elements<f32>, Grid),
-    ) -> Option<Pending<Parts<f32>>> {
+        source: impl Fn(usize) -> (burnish_ops::Elements<f32>, Region),
+    ) -> Option<Pending<Gathered<f32>>> {
         let (me, world) = (self.group.rank(), self.group.size());
         let travelling =
             || round.clone().filter(|&at| present[at] && direction.elements(&self.routes.routes[at]) > 0);
@@ -146,9 +139,11 @@ impl Exchange {
             let mut values = None;
             direction.each(route, |cell, from, to| {
                 if from == me {
-                    let (values, grid) = values.get_or_insert_with(|| source(at));
+                    let (values, held) = values.get_or_insert_with(|| source(at));
                     let end = next[to] + cell.elements();
-                    grid.read(values.as_ref(), cell, &mut packed[next[to]..end]);
+                    let part = held.locate(&cell.region);
+                    let all = Region::whole(&part.local_shape());
+                    part.copy_to(values.as_ref(), &all, &mut packed[next[to]..end]);
                     next[to] = end;
                 }
             });
@@ -161,9 +156,9 @@ impl Exchange {
     }
 
     /// Takes in what a round brings.
-    fn land(
+    fn wait(
         &self,
-        (round, pending, mut values): Flight,
+        (round, pending, mut values): InFlight,
         present: &[bool],
         direction: Direction,
         out: &mut Vec<(usize, Vec<f32>)>,
@@ -175,14 +170,14 @@ impl Exchange {
             for at in round.filter(|&at| present[at]) {
                 let to = values.iter_mut().find(|(matrix, _)| *matrix == at);
                 let Some((_, to)) = to else { continue };
-                let grid = match direction {
-                    Direction::Inward => Grid::whole(&self.matrices[at]),
-                    Direction::Outward => Grid::held(&self.matrices[at]),
+                let target = match direction {
+                    Direction::Inward => self.matrices[at].whole(),
+                    Direction::Outward => self.matrices[at].region.clone(),
                 };
                 direction.each(&self.routes.routes[at], |cell, from, receiver| {
                     if receiver == me {
                         let end = next[from] + cell.elements();
-                        grid.write(to, cell, &parts.of(from)[next[from]..end]);
+                        target.locate(&cell.region).place(&parts.of(from)[next[from]..end], to);
                         next[from] = end;
                     }
                 });
@@ -193,15 +188,15 @@ impl Exchange {
     }
 
     /// The cells of a matrix that this rank both holds and owns, copied between whole and piece.
-    fn own_cells(&self, at: usize, from: &[f32], from_grid: &Grid, to: &mut [f32], to_grid: &Grid) {
+    fn own_cells(&self, at: usize, from: &[f32], held: &Region, to: &mut [f32], target: &Region) {
         let me = self.group.rank();
         for cell in self.routes.routes[at].cells.iter().filter(|cell| cell.holders.contains(&me)) {
-            from_grid.copy(from, cell, to, to_grid);
+            held.locate(&cell.region).copy_to(from, &target.locate(&cell.region), to);
         }
     }
 }
 
-impl Assembly for Exchange {
+impl MatrixGather for MatrixAllToAll {
     type Error = ZeroError;
 
     fn gather(&mut self, pieces: Vec<(usize, AnyTensor)>) -> Result<Vec<(usize, AnyTensor)>, ZeroError> {
@@ -211,15 +206,15 @@ impl Assembly for Exchange {
         let shapes = pieces.iter().map(|(&at, piece)| (at, piece.shape())).collect();
         let me = self.group.rank();
         let mut whole: BTreeMap<usize, AnyTensor> = BTreeMap::new();
-        let (mut flying, mut landed) = (VecDeque::<Flight>::new(), Vec::new());
+        let (mut flying, mut landed) = (VecDeque::<InFlight>::new(), Vec::new());
         for round in &self.routes.rounds {
             if flying.len() >= IN_FLIGHT
                 && let Some(oldest) = flying.pop_front()
             {
-                self.land(oldest, &present, Direction::Inward, &mut landed)?;
+                self.wait(oldest, &present, Direction::Inward, &mut landed)?;
             }
             let pending = self.post(round, &present, Direction::Inward, |at| {
-                (values(&pieces[&at]), Grid::held(&self.matrices[at]))
+                (values(&pieces[&at]), self.matrices[at].region.clone())
             });
             let mut owned = Vec::new();
             for at in round.clone().filter(|&at| present[at]) {
@@ -232,11 +227,11 @@ impl Assembly for Exchange {
                         whole.insert(at, shaped(piece, &self.matrices[at].shape, &self.device));
                     }
                     piece => {
-                        let grid = Grid::whole(&self.matrices[at]);
-                        let mut all = vec![0.0; grid.elements()];
+                        let target = self.matrices[at].whole();
+                        let mut all = vec![0.0; target.elements()];
                         if let Some(piece) = piece {
-                            let held = Grid::held(&self.matrices[at]);
-                            self.own_cells(at, values(&piece).as_ref(), &held, &mut all, &grid);
+                            let held = self.matrices[at].region.clone();
+                            self.own_cells(at, values(&piece).as_ref(), &held, &mut all, &target);
                         }
                         owned.push((at, all));
                     }
@@ -245,7 +240,7 @@ impl Assembly for Exchange {
             flying.push_back((round.clone(), pending, owned));
         }
         while let Some(oldest) = flying.pop_front() {
-            self.land(oldest, &present, Direction::Inward, &mut landed)?;
+            self.wait(oldest, &present, Direction::Inward, &mut landed)?;
         }
         for (at, all) in landed {
             whole.insert(at, AnyTensor::from_elements(all, &self.matrices[at].shape, &self.device));
@@ -262,39 +257,41 @@ impl Assembly for Exchange {
         let mut whole = self.returned(whole, &present)?;
         let me = self.group.rank();
         let mut pieces: BTreeMap<usize, AnyTensor> = BTreeMap::new();
-        let (mut flying, mut landed) = (VecDeque::<Flight>::new(), Vec::new());
+        let (mut flying, mut landed) = (VecDeque::<InFlight>::new(), Vec::new());
         for round in &self.routes.rounds {
             if flying.len() >= IN_FLIGHT
                 && let Some(oldest) = flying.pop_front()
             {
-                self.land(oldest, &present, Direction::Outward, &mut landed)?;
+                self.wait(oldest, &present, Direction::Outward, &mut landed)?;
             }
             let pending = self.post(round, &present, Direction::Outward, |at| {
-                (values(&whole[&at]), Grid::whole(&self.matrices[at]))
+                (values(&whole[&at]), self.matrices[at].whole())
             });
             let mut held = Vec::new();
             for at in round.clone().filter(|&at| present[at]) {
                 let all = whole.remove(&at);
                 let Some(shape) = shapes.get(&at) else { continue };
-                let grid = Grid::held(&self.matrices[at]);
+                let target = self.matrices[at].region.clone();
                 match all {
                     Some(all) if self.matrices[at].holds_all() => {
                         pieces.insert(at, shaped(all, shape, &self.device));
                     }
                     Some(all) => {
-                        let mut piece = vec![0.0; grid.elements()];
-                        let from = Grid::whole(&self.matrices[at]);
-                        self.own_cells(at, values(&all).as_ref(), &from, &mut piece, &grid);
+                        let mut piece = vec![0.0; target.elements()];
+                        let from = self.matrices[at].whole();
+                        self.own_cells(at, values(&all).as_ref(), &from, &mut piece, &target);
                         pieces.insert(at, AnyTensor::from_elements(piece, shape, &self.device));
                     }
-                    None if self.routes.routes[at].owner != me => held.push((at, vec![0.0; grid.elements()])),
+                    None if self.routes.routes[at].owner != me => {
+                        held.push((at, vec![0.0; target.elements()]))
+                    }
                     None => unreachable!("invariant: owners returned what they were given"),
                 }
             }
             flying.push_back((round.clone(), pending, held));
         }
         while let Some(oldest) = flying.pop_front() {
-            self.land(oldest, &present, Direction::Outward, &mut landed)?;
+            self.wait(oldest, &present, Direction::Outward, &mut landed)?;
         }
         for (at, piece) in landed {
             pieces.insert(at, AnyTensor::from_elements(piece, &shapes[&at], &self.device));
@@ -304,13 +301,16 @@ impl Assembly for Exchange {
 
     fn held(&self, index: usize) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
         match self.routes.at(index) {
-            Some(at) => (self.matrices[at].rows.clone(), self.matrices[at].columns.clone()),
+            Some(at) => {
+                let region = &self.matrices[at].region;
+                (region.ranges(0).to_vec(), region.ranges(1).to_vec())
+            }
             None => (Vec::new(), Vec::new()),
         }
     }
 }
 
-impl std::fmt::Debug for Exchange {
+impl std::fmt::Debug for MatrixAllToAll {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Exchange({} matrices, rank {}", self.matrices.len(), self.group.rank())?;
         write!(f, " of {})", self.group.size())

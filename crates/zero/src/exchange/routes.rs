@@ -1,9 +1,9 @@
-//! Which part of which matrix goes from whom to whom: a pure function of what all ranks hold.
+//! `AllToAllPlan`: the sender and receiver of each piece of each matrix, a pure function of what all ranks hold.
 
 use std::ops::Range;
 
 use burnish_comm::{Op, Traffic};
-use burnish_core::Dtype;
+use burnish_core::{Dtype, LayoutError, Region};
 
 use super::{ExchangeError, Matrix};
 use crate::owners::owners_among;
@@ -11,8 +11,7 @@ use crate::owners::owners_among;
 /// A part of a matrix that is all within, or all outside, what any one rank holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
-    pub(super) rows: Range<usize>,
-    pub(super) columns: Range<usize>,
+    pub(super) region: Region,
     /// Who holds it, rising.
     pub(super) holders: Vec<usize>,
     /// The holder whose copy goes to the owner: the owner itself if it is one, else the first.
@@ -21,7 +20,7 @@ pub(super) struct Cell {
 
 impl Cell {
     pub(super) fn elements(&self) -> usize {
-        self.rows.len() * self.columns.len()
+        self.region.elements()
     }
 }
 
@@ -51,13 +50,13 @@ impl Route {
 /// ranks may hold nothing. A rank that holds all of a matrix is its owner, else one that holds some: the one with the
 /// least to do ([`owners`](crate::owners)).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Routes {
+pub struct AllToAllPlan {
     world: usize,
     pub(super) routes: Vec<Route>,
     pub(super) rounds: Vec<Range<usize>>,
 }
 
-impl Routes {
+impl AllToAllPlan {
     /// The routes between ranks that hold `holdings[rank]`; every rank lists all matrices, by rising index. Matrices travel in
     /// rounds, in which no rank sends or receives more than `most` elements, or there is one matrix only.
     ///
@@ -232,19 +231,10 @@ fn check(holdings: &[Vec<Matrix>]) -> Result<(), ExchangeError> {
                 expected: matrix.shape.clone(),
             });
         }
-        let [rows, columns] = matrix.size();
         for (rank, held) in holdings.iter().map(|rank| &rank[at]).enumerate() {
-            for (what, ranges, end) in [("rows", &held.rows, rows), ("columns", &held.columns, columns)] {
-                let rising = ranges.windows(2).all(|pair| pair[0].end <= pair[1].start);
-                if !rising || ranges.iter().any(|r| r.start > r.end || r.end > end) {
-                    return Err(ExchangeError::Ranges {
-                        matrix: matrix.name.clone(),
-                        rank,
-                        what,
-                        got: ranges.clone(),
-                        within: 0..end,
-                    });
-                }
+            if let Err(LayoutError::Ranges { dim, got, within }) = held.region.check() {
+                let (matrix, what) = (matrix.name.clone(), ["rows", "columns"][dim]);
+                return Err(ExchangeError::Ranges { matrix, rank, what, got, within });
             }
         }
     }
@@ -256,27 +246,27 @@ fn route(holdings: &[Vec<Matrix>], at: usize, owner: usize) -> Result<Route, Exc
     let matrix = &holdings[0][at];
     let [rows, columns] = matrix.size();
     let holders: Vec<usize> = (0..holdings.len()).filter(|&r| holdings[r][at].holds_some()).collect();
-    let cuts = |end: usize, of: fn(&Matrix) -> &Vec<Range<usize>>| -> Vec<usize> {
-        let held = holders.iter().flat_map(|&r| of(&holdings[r][at])).filter(|range| !range.is_empty());
+    let cuts = |end: usize, dim: usize| -> Vec<usize> {
+        let held = holders.iter().flat_map(|&r| holdings[r][at].region.ranges(dim));
         let mut cuts: Vec<usize> = held.flat_map(|range| [range.start, range.end]).chain([0, end]).collect();
         cuts.sort_unstable();
         cuts.dedup();
         cuts
     };
-    let (row_cuts, column_cuts) = (cuts(rows, |m| &m.rows), cuts(columns, |m| &m.columns));
+    let (row_cuts, column_cuts) = (cuts(rows, 0), cuts(columns, 1));
     // Per interval, who has it: a cell's holders have both its rows and its columns.
-    let having = |cuts: &[usize], of: fn(&Matrix) -> &Vec<Range<usize>>| -> Vec<Vec<usize>> {
+    let having = |cuts: &[usize], dim: usize| -> Vec<Vec<usize>> {
         let mut having = vec![Vec::new(); cuts.len().saturating_sub(1)];
         for &rank in &holders {
-            for range in of(&holdings[rank][at]).iter().filter(|range| !range.is_empty()) {
+            for range in holdings[rank][at].region.ranges(dim) {
                 let interval = |edge: usize| cuts.partition_point(|&cut| cut < edge);
                 having[interval(range.start)..interval(range.end)].iter_mut().for_each(|h| h.push(rank));
             }
         }
         having
     };
-    let row_holders = having(&row_cuts, |m| &m.rows);
-    let column_holders = having(&column_cuts, |m| &m.columns);
+    let row_holders = having(&row_cuts, 0);
+    let column_holders = having(&column_cuts, 1);
     let mut route = Route { index: matrix.index, owner, cells: Vec::new(), inward: 0, outward: 0 };
     for (r, in_rows) in row_cuts.windows(2).zip(&row_holders) {
         for (c, in_columns) in column_cuts.windows(2).zip(&column_holders) {
@@ -288,7 +278,8 @@ fn route(holdings: &[Vec<Matrix>], at: usize, owner: usize) -> Result<Route, Exc
                 return Err(ExchangeError::Uncovered { matrix, rows, columns, holders });
             };
             let sender = if of.contains(&owner) { owner } else { lowest };
-            let cell = Cell { rows, columns, holders: of, sender };
+            let region = Region::announced(&matrix.size(), vec![vec![rows], vec![columns]]);
+            let cell = Cell { region, holders: of, sender };
             if sender != owner {
                 route.inward += cell.elements();
             }

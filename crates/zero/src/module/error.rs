@@ -1,6 +1,7 @@
-//! What can be wrong with a wrapped module.
+//! Errors of wrapped modules.
 
 use burn::tensor::DType;
+use burnish_checkpoint::CheckpointError;
 use burnish_comm::CommError;
 use burnish_core::RegistryError;
 use burnish_ops::OpsError;
@@ -83,11 +84,10 @@ pub enum ModuleError {
         /// What both hold.
         parameter: String,
     },
-    /// A block with an enabled training flag.
+    /// A block with a batch normalisation that trains.
     #[error(
-        "block `{block}` has an enabled training flag at `{flag}` (dropout, noise, batch normalisation): a block runs \
-         again in backward, where it must do the same; freeze the flag (`freeze_group`), or draw the randomness \
-         outside and pass it as an input"
+        "block `{block}` has an enabled training flag at `{flag}` (batch normalisation): a block runs again in backward, \
+         where its running statistics would move twice; freeze the flag (`freeze_group`), or leave the layer out of blocks"
     )]
     Flag {
         /// The block.
@@ -143,6 +143,15 @@ pub enum ModuleError {
         rows: std::ops::Range<usize>,
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A checkpoint that cannot be written or read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Another rank failed where this one did not.
+    #[error("this rank {what}, another one could not; its own error says why")]
+    OtherRanks {
+        /// What they did together.
+        what: &'static str,
     },
     /// Saved state without a weight.
     #[error("saved state has no rows {rows:?} of `{parameter}`; was it saved for another module?")]

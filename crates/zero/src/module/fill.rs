@@ -25,6 +25,8 @@ pub(super) struct Place {
     pub(super) block: Option<(usize, ParamId)>,
     pub(super) shape: Vec<usize>,
     pub(super) trainable: bool,
+    /// Whether Burn derives its value from others too.
+    pub(super) derived: bool,
     pub(super) device: Device,
     pub(super) mapper: Box<dyn Any + Send + Sync>,
 }

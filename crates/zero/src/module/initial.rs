@@ -13,7 +13,7 @@ use half::{bf16, f16};
 use super::fill::Source;
 use super::survey::digest;
 use super::{Initial, ModuleError};
-use crate::partition::{rows_of, rows_shape};
+use crate::rows::{rows_of, rows_shape};
 
 /// Gives rows of a module's values, the same on every rank.
 pub(super) struct Loader<'a> {
@@ -27,7 +27,7 @@ pub(super) struct Loader<'a> {
 }
 
 /// Burn's name of a dtype that a parameter can have.
-fn burn_dtype(dtype: Dtype) -> DType {
+pub(super) fn burn_dtype(dtype: Dtype) -> DType {
     match dtype {
         Dtype::Bf16 => DType::BF16,
         Dtype::F16 => DType::F16,

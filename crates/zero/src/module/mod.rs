@@ -48,7 +48,7 @@
 //!
 //! # What happens
 //!
-//! [`Wrap::over`] takes the module apart: every float parameter goes to a [`Store`](crate::Store) under its path
+//! [`Wrap::over`] takes the module apart: every float parameter goes to a [`ShardedParams`](crate::ShardedParams) under its path
 //! (`hidden.weight`), with what the module says of it: shape, dtype, whether it requires a gradient. Ranks compare what
 //! they have, by a digest, and then begin with the values of rank 0 ([`Initial`]). Integer and boolean parameters stay
 //! in the module and must be equal everywhere; the running statistics of `BatchNorm` stay each rank's own.
@@ -73,8 +73,11 @@
 //! # Stage 3
 //!
 //! At stages 0 to 2 the module is used as it is. At stage 3 every rank keeps its rows of the weights only. Without
-//! further ado a pass gathers them all, so that they are whole for as long as the pass lasts. To gather one block at a
-//! time, name the blocks and run each through the pass:
+//! further ado a pass gathers them all, so that they are whole for as long as the pass lasts. Two ways gather less:
+//!
+//! * [`Wrap::gather_on_use`]: a parameter is whole while an operation of the module's own forward uses it, and again where
+//!   backward needs it. Nothing is rewritten; activations are kept.
+//! * Blocks: name them and run each through the pass. Weights and activations are there for one block at a time.
 //!
 //! ```
 //! # use burn::module::Module;
@@ -116,7 +119,10 @@
 //!
 //! A block runs without a tape in forward and again, with one, in backward: activations inside it are not kept, its
 //! gradients go to the ranks that own the rows as soon as they are there, and its weights exist while it runs. It must
-//! therefore be a function of its inputs and weights: enabled training flags inside a block (dropout) are refused. The
+//! therefore be a function of its inputs and weights. Its dropout repeats: a run of a block that has training flags on
+//! seeds Burn's generator ([`Wrap::seed`]), in forward and again in backward, while no other block of the process draws;
+//! what another thread draws outside blocks meanwhile is an error of the pass, and such a block must not communicate.
+//! Batch normalisation that trains is refused in blocks, since its statistics would move twice. The
 //! module that a pass gives has placeholders where blocks have parameters; using one is a panic that names it. What is
 //! outside blocks (embedding, head) is gathered when a pass begins and let go when it ends. A program with blocks runs
 //! at every stage.
@@ -125,21 +131,26 @@
 //!
 //! * [`Wrapped::evaluation`] is a pass outside autodiff with training flags off; [`Wrapped::module`] the whole module,
 //!   to be saved with Burn; [`Wrapped::read`] one parameter.
-//! * [`Wrapped::state`] and [`Wrapped::restore`]: a checkpoint by rows, for any number of ranks and any stage.
+//! * [`Wrapped::state`] and [`Wrapped::restore`]: the same by rows, for files of one's own.
 //! * [`Plan::memory`](crate::Plan::memory) and [`Plan::traffic`](crate::Plan::traffic) of [`Wrapped::plan`] say
 //!   beforehand what it costs.
-//! * Another optimizer: [`Wrapped::store`] is [`burnish_optim::Masters`] over this rank's rows.
+//! * [`Wrap::muon`]: matrices by Muon, each whole on the one rank that owns it.
+//! * [`Wrapped::save`] and [`Wrapped::resume`]: a folder of [`burnish_checkpoint`], for any number of ranks and any stage.
+//! * Another optimizer: [`Wrapped::store`] is [`burnish_optim::ParamStorage`] over this rank's rows.
 //! * The backend is chosen by this crate's features: `flex` (CPU) or `cuda`.
 
+mod checkpoint;
 mod error;
 mod fill;
 mod initial;
+mod on_use;
 mod pass;
+mod replay;
 mod survey;
 mod wrap;
 mod wrapped;
 
-pub use burnish_core::{Dtype, Role};
+pub use burnish_core::{Dtype, Orientation, Role};
 pub use burnish_ops::{AnyTensor, OpsError};
 
 pub use error::ModuleError;

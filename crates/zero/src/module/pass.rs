@@ -10,7 +10,7 @@ use burnish_ops::{AnyTensor, OpsError, Parameters, Run, Weights, segment};
 
 use super::fill::shaped;
 use super::{ModuleError, Wrapped};
-use crate::Store;
+use crate::ShardedParams;
 
 /// A module for one forward, and for one backward if it trains. It is the module (`Deref`), except for the
 /// parameters of blocks, which are only where [`block`](Self::block) runs one.
@@ -78,10 +78,14 @@ impl<M: Module> Pass<'_, M> {
         }
         // A module is `Send`, not always `Sync`.
         let empty = Mutex::new(block.clone());
+        let replay = if self.training { self.wrapped.replay(&name) } else { None };
         let run: Run = Arc::new(move |inputs, weights| {
             let copy = empty.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let copy = copy.map(&mut Insert { slots: &slots, weights });
-            run(&copy, inputs)
+            match &replay {
+                Some(replay) => replay.run(inputs, |inputs| run(&copy, inputs)),
+                None => run(&copy, inputs),
+            }
         });
         Ok(segment(&name, &inputs, Arc::new(weights), self.training, run)?)
     }
@@ -138,7 +142,7 @@ impl<M: Module> std::fmt::Debug for Pass<'_, M> {
 
 /// A block's weights: gathered by the store, gradients summed by it.
 struct Gathered {
-    store: Arc<Store>,
+    store: Arc<ShardedParams>,
     indices: Vec<usize>,
     trainable: Vec<bool>,
 }

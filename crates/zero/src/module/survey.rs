@@ -1,10 +1,10 @@
-//! What is in a module: parameters by path, without initializing what is not initialized.
+//! The survey of a Burn module: parameters by path, without initializing what is lazy.
 
 use std::any::Any;
 
 use burn::module::{Flag, ModuleVisitor, Param, ParamId, ParamMapper};
 use burn::tensor::{Bool, DType, Device, Int, Tensor};
-use burnish_core::Role;
+use burnish_core::{BurnParameter, Orientation, Role};
 
 /// One float parameter where it stands in a module.
 pub(super) struct Found {
@@ -16,8 +16,11 @@ pub(super) struct Found {
     pub(super) trainable: bool,
     pub(super) device: Device,
     pub(super) role: Role,
+    pub(super) orientation: Orientation,
     /// Burn's own state of a batch normalisation: a buffer that changes in forward.
     pub(super) buffer: bool,
+    /// Whether Burn derives its value from others too (`apply_lora`).
+    pub(super) derived: bool,
     /// The parameter's `ParamMapper<Tensor<D>>`.
     pub(super) mapper: Box<dyn Any + Send + Sync>,
 }
@@ -27,8 +30,8 @@ pub(super) struct Found {
 pub(super) struct Survey {
     at: Vec<(String, String)>,
     pub(super) found: Vec<Found>,
-    /// Training flags that are on.
-    pub(super) flags: Vec<String>,
+    /// Training flags that are on, and whether running statistics move with them.
+    pub(super) flags: Vec<(String, bool)>,
     /// Integer and boolean parameters, with a digest of their values.
     pub(super) constants: Vec<(String, u64)>,
 }
@@ -48,6 +51,11 @@ impl Survey {
 
 impl ModuleVisitor for Survey {
     fn enter_module(&mut self, name: &str, container: &str) {
+        if container == "Reparameterization"
+            && let Some(base) = self.found.last_mut()
+        {
+            base.derived = true;
+        }
         self.at.push((name.to_owned(), container.to_owned()));
     }
 
@@ -67,12 +75,7 @@ impl ModuleVisitor for Survey {
         };
         let (id, value, mapper) = stand_in;
         let (name, container) = self.at.last().map_or(("", ""), |(n, c)| (n.as_str(), c.as_str()));
-        let role = match D {
-            1 if matches!(name, "bias" | "beta") => Role::Bias,
-            1 => Role::Norm,
-            _ if container == "Struct:Embedding" => Role::Embedding,
-            _ => Role::Matrix,
-        };
+        let known = BurnParameter { container, field: name, dims: D };
         let buffer = container == "Struct:BatchNorm" && name.starts_with("running_");
         self.found.push(Found {
             path: self.path(),
@@ -81,8 +84,10 @@ impl ModuleVisitor for Survey {
             dtype,
             trainable: value.is_require_grad(),
             device,
-            role,
+            role: known.role(),
+            orientation: known.orientation(),
             buffer,
+            derived: false,
             mapper: Box::new(mapper) as Box<dyn Any + Send + Sync>,
         });
     }
@@ -97,7 +102,8 @@ impl ModuleVisitor for Survey {
 
     fn visit_flag(&mut self, flag: &Param<Flag>) {
         if flag.is_enabled() {
-            self.flags.push(self.path());
+            let statistics = self.at.last().is_some_and(|(_, container)| container == "Struct:BatchNorm");
+            self.flags.push((self.path(), statistics));
         }
     }
 }

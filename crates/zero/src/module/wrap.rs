@@ -1,4 +1,4 @@
-//! How a module is to be wrapped.
+//! `Wrap`: options of sharding a Burn module.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use burn::module::{Module, ParamId};
 use burn::tensor::DType;
 use burnish_comm::Group;
-use burnish_core::{Dtype, Parameter, Registry, Role};
-use burnish_optim::{AdamW, AdamWOptions};
+use burnish_core::{Dtype, Orientation, Parameter, Registry, Role};
+use burnish_optim::{AdamWOptions, MuonOptions, Optimizer};
 
 use super::fill::{Extract, Place, Places, stored_shape};
 use super::initial::{Loader, compare};
 use super::survey::{Found, Survey};
 use super::{ModuleError, Wrapped};
-use crate::{Plan, Policy, Stage, Store, Unit};
+use crate::{MatrixAllToAll, OrthoCost, Plan, Policy, ShardedParams, Stage, Unit};
 
 /// Which values ranks begin with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,28 +44,36 @@ pub struct Wrap {
     policy: Policy,
     blocks: Vec<String>,
     roles: Vec<(String, Role)>,
+    orientations: Vec<(String, Orientation)>,
     left: Vec<String>,
     reduce_dtype: Dtype,
     initial: Initial,
     pub(super) reduce: Reduce,
     pub(super) max_norm: Option<f64>,
-    optimizer: AdamWOptions,
+    adamw: AdamWOptions,
+    muon: Option<MuonOptions>,
+    pub(super) seed: u64,
+    pub(super) gather_on_use: bool,
 }
 
 impl Wrap {
-    /// The defaults at a policy: values of rank 0, averaged gradients in f32, no clipping, AdamW.
+    /// The defaults at a policy: values of rank 0, averaged gradients in f32, no clipping, AdamW for everything.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
             blocks: Vec::new(),
             roles: Vec::new(),
+            orientations: Vec::new(),
             left: Vec::new(),
             reduce_dtype: Dtype::F32,
             initial: Initial::default(),
             reduce: Reduce::default(),
             max_norm: None,
-            optimizer: AdamWOptions::default(),
+            adamw: AdamWOptions::default(),
+            muon: None,
+            seed: 0,
+            gather_on_use: false,
         }
     }
 
@@ -83,11 +91,33 @@ impl Wrap {
         self
     }
 
+    /// At stage 3, gathers parameters outside blocks where the module's own forward uses them, and again where backward
+    /// needs them: whole for as long as an operation runs, without naming blocks. Activations are kept.
+    ///
+    /// For what trains, and in evaluation for all; what `apply_lora` derives from others, and in training what is frozen,
+    /// is gathered for a whole pass, as Burn keeps values that autodiff does not compute. `Embedding` keeps its matrix.
+    /// [`Plan::traffic`] says what is moved when each piece of the module is used in one place.
+    ///
+    /// # Collectives
+    /// Every use is a gather, in forward and in backward: ranks use the same parameters in the same order.
+    #[must_use]
+    pub fn gather_on_use(mut self) -> Self {
+        self.gather_on_use = true;
+        self
+    }
+
     /// What parameters are for; otherwise told by shape (one dimension: bias or norm by name, no weight decay; two:
     /// matrix; and what an `Embedding` holds is one).
     #[must_use]
     pub fn role(mut self, pattern: impl Into<String>, role: Role) -> Self {
         self.roles.push((pattern.into(), role));
+        self
+    }
+
+    /// How matrices lie that are not Burn's own modules', for what depends on it (Muon).
+    #[must_use]
+    pub fn orientation(mut self, pattern: impl Into<String>, orientation: Orientation) -> Self {
+        self.orientations.push((pattern.into(), orientation));
         self
     }
 
@@ -130,7 +160,22 @@ impl Wrap {
     /// AdamW's settings.
     #[must_use]
     pub fn adamw(mut self, options: AdamWOptions) -> Self {
-        self.optimizer = options;
+        self.adamw = options;
+        self
+    }
+
+    /// Muon for matrices ([`MuonOptions::takes`]), AdamW for the rest; [`Wrap::role`] says what is no matrix. Each matrix
+    /// is orthogonalised whole, by the one rank that owns it, at every stage.
+    #[must_use]
+    pub fn muon(mut self, options: MuonOptions) -> Self {
+        self.muon = Some(options);
+        self
+    }
+
+    /// Seeds the dropout of blocks (0 unless stated). Ranks, passes and blocks draw differently.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
         self
     }
 
@@ -151,7 +196,9 @@ impl Wrap {
             Err(ModuleError::Unmatched { what, pattern, paths })
         };
         let roles = self.roles.iter().map(|(p, _)| ("role", p));
-        for (what, pattern) in roles.chain(self.left.iter().map(|p| ("left parameters", p))) {
+        let orientations = self.orientations.iter().map(|(p, _)| ("orientation", p));
+        let declared = roles.chain(orientations);
+        for (what, pattern) in declared.chain(self.left.iter().map(|p| ("left parameters", p))) {
             if !found.iter().any(|f| matches(pattern, &f.path).is_some()) {
                 return unmatched(what, pattern);
             }
@@ -161,9 +208,13 @@ impl Wrap {
             .filter(|f| !f.buffer && !self.left.iter().any(|p| matches(p, &f.path).is_some()))
             .collect();
         let names = self.block_names(&found)?;
-        for (block, flag) in names.iter().flat_map(|b| flags.iter().map(move |f| (b, f))) {
-            if matches(block, flag).is_some() {
-                return Err(ModuleError::Flag { block: block.clone(), flag: flag.clone() });
+        let mut draws = vec![false; names.len()];
+        for (number, block) in names.iter().enumerate() {
+            for (flag, statistics) in flags.iter().filter(|(flag, _)| matches(block, flag).is_some()) {
+                if *statistics {
+                    return Err(ModuleError::Flag { block: block.clone(), flag: flag.clone() });
+                }
+                draws[number] = true;
             }
         }
         if !found.iter().any(|f| f.trainable) {
@@ -176,7 +227,9 @@ impl Wrap {
         };
         let (registry, places) = self.places(found, &names)?;
         let units = self.units(&registry, &places, &names);
-        let plan = Arc::new(Plan::new(&registry, units, group.size(), self.policy.clone())?);
+        let muon = self.muon;
+        let cost = |_, parameter: &Parameter| muon.and_then(|muon| OrthoCost::of(&muon, parameter));
+        let plan = Arc::new(Plan::with_owners(&registry, units, group.size(), self.policy.clone(), cost)?);
         plan.agree(group)?;
         let values = group.channel("module");
         compare(&values, "constants", &constants)?;
@@ -190,12 +243,24 @@ impl Wrap {
             sources: extract.sources,
             digests: Vec::new(),
         };
-        let store = Store::new(plan, group, &device, |index, rows| loader.rows(index, rows))?;
+        let store = ShardedParams::new(plan.clone(), group, &device, |index, rows| loader.rows(index, rows))?;
         if self.initial == Initial::Verified {
             compare(&values, "initial values", &loader.digests)?;
         }
-        let optimizer = AdamW::new(&store.local_registry(), self.optimizer);
-        Ok(Wrapped::assemble(self, skeleton, places, names, Arc::new(store), optimizer, values))
+        // At stage 0 every rank has all matrices, and AdamW needs none whole.
+        let alone = muon.is_none() || self.policy.stage == Stage::Zero;
+        let meeting = if alone { Group::alone() } else { group.clone() };
+        let matrices = plan.matrices(group.rank());
+        let exchange = MatrixAllToAll::new(&meeting, &device, matrices, self.policy.bucket_elements)?;
+        let local = store.local_registry();
+        let optimizer = match muon {
+            None => Optimizer::adamw(&local, self.adamw),
+            Some(muon) => {
+                Optimizer::muon(&local, &registry, muon, self.adamw, &|index| exchange.owns(index))?
+            }
+        };
+        let blocks = names.into_iter().zip(draws).map(|(path, draws)| Block { path, draws }).collect();
+        Ok(Wrapped::assemble(self, skeleton, places, blocks, Arc::new(store), (optimizer, exchange), values))
     }
 
     /// The blocks' paths, in the order of the patterns and then of the module.
@@ -240,6 +305,8 @@ impl Wrap {
             let role = self.roles.iter().rev().find(|(p, _)| matches(p, &found.path).is_some());
             let role = role.map_or(found.role, |(_, role)| *role);
             let mut parameter = Parameter::new(&found.path, &stored_shape(&found.shape), role, store);
+            let orientation = self.orientations.iter().rev().find(|(p, _)| matches(p, &found.path).is_some());
+            parameter.orientation = orientation.map_or(found.orientation, |(_, orientation)| *orientation);
             parameter.trainable = found.trainable;
             parameter.precision.reduce = self.reduce_dtype;
             parameter.alias_of = first.get(&found.id).cloned();
@@ -255,6 +322,7 @@ impl Wrap {
                 block: block.map(|block| (block, ParamId::new())),
                 shape: found.shape,
                 trainable: found.trainable,
+                derived: found.derived,
                 device: found.device,
                 mapper: found.mapper,
             });
@@ -263,10 +331,11 @@ impl Wrap {
     }
 
     /// What stands outside blocks is one unit that is there for a whole pass. Without blocks its gradients all come at
-    /// once, so at stages 0 to 2 there is a unit for each piece of the module.
+    /// once, so at stages 0 to 2 there is a unit for each piece of the module; and where pieces are gathered when they are used.
     fn units(&self, registry: &Registry, places: &Places, blocks: &[String]) -> Vec<Unit> {
         let outside = places.iter().filter(|p| p.block.is_none());
-        let mut units: Vec<Unit> = if blocks.is_empty() && self.policy.stage < Stage::Three {
+        let by_piece = self.policy.stage < Stage::Three || self.gather_on_use;
+        let mut units: Vec<Unit> = if blocks.is_empty() && by_piece {
             let mut units: Vec<Unit> = Vec::new();
             for place in outside {
                 let piece = piece(&registry.at(place.own).name);
@@ -285,6 +354,13 @@ impl Wrap {
         }
         units
     }
+}
+
+/// A block of a wrapped module.
+pub(super) struct Block {
+    pub(super) path: String,
+    /// Whether it has dropout or noise that is on.
+    pub(super) draws: bool,
 }
 
 /// The part of a path up to its first number, that included: `layers.3`, or the first component.

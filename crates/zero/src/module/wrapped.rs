@@ -3,19 +3,22 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use burn::module::{Module, ParamId};
 use burnish_comm::Group;
 use burnish_core::Registry;
 use burnish_ops::{AnyTensor, Parameters};
-use burnish_optim::{AdamW, Applied, Masters, Unscale};
+use burnish_optim::{Applied, LearningRates, Optimizer, ParamStorage, SlotScope, Unscale};
 
 use super::fill::{Fill, Place, Places};
+use super::on_use::GatherOnUse;
 use super::pass::{Ids, Slots};
-use super::wrap::heads;
+use super::replay::Replay;
+use super::wrap::{Block, heads};
 use super::{ModuleError, Pass, Reduce, Wrap};
-use crate::partition::rows_shape;
-use crate::{Plan, Store};
+use crate::ortho_cost::upright;
+use crate::{MatrixAllToAll, Plan, ShardedParams, Stage};
 
 /// What became of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,9 +39,11 @@ pub struct SavedRows {
     pub parameter: String,
     /// The optimizer's slot; `None` for the weight itself.
     pub slot: Option<&'static str>,
-    /// Which rows (dimension 0) of the parameter.
+    /// The shape of the whole of it, in at most three dimensions.
+    pub shape: Vec<usize>,
+    /// Which rows (dimension 0) of that.
     pub rows: Range<usize>,
-    /// Their values, in at most three dimensions.
+    /// Their values.
     pub tensor: AnyTensor,
 }
 
@@ -48,15 +53,19 @@ pub struct Wrapped<M: Module> {
     /// The module with placeholders for all that the store has.
     skeleton: M,
     places: Places,
-    blocks: Vec<String>,
+    blocks: Vec<Block>,
     /// Block and place by a placeholder's id: (block, registry index by path, shape).
     by_id: HashMap<ParamId, (usize, usize, Vec<usize>)>,
-    pub(super) store: Arc<Store>,
-    optimizer: AdamW,
+    pub(super) store: Arc<ShardedParams>,
+    optimizer: Optimizer,
+    /// How whole matrices meet at their owners.
+    exchange: MatrixAllToAll,
     scalars: Group,
     /// Finished micro-batches of this step, and whether one is not finished.
     micro_batches: usize,
     open: bool,
+    /// Blocks that drew so far.
+    draws: AtomicU64,
 }
 
 impl<M: Module> Wrapped<M> {
@@ -64,15 +73,29 @@ impl<M: Module> Wrapped<M> {
         settings: Wrap,
         skeleton: M,
         places: Places,
-        blocks: Vec<String>,
-        store: Arc<Store>,
-        optimizer: AdamW,
+        blocks: Vec<Block>,
+        store: Arc<ShardedParams>,
+        (optimizer, exchange): (Optimizer, MatrixAllToAll),
         scalars: Group,
     ) -> Self {
         let in_block = |p: &Place| p.block.map(|(block, id)| (id, (block, p.own, p.shape.clone())));
         let by_id = places.iter().filter_map(in_block).collect();
         let (micro_batches, open) = (0, false);
-        Self { settings, skeleton, places, blocks, by_id, store, optimizer, scalars, micro_batches, open }
+        let draws = AtomicU64::new(0);
+        Self {
+            settings,
+            skeleton,
+            places,
+            blocks,
+            by_id,
+            store,
+            optimizer,
+            exchange,
+            scalars,
+            micro_batches,
+            open,
+            draws,
+        }
     }
 
     /// Begins a micro-batch; `last` if [`step`](Self::step) follows it (gradients may then be summed while backward
@@ -102,8 +125,14 @@ impl<M: Module> Wrapped<M> {
         let mut leaves: Vec<(usize, AnyTensor)> = Vec::new();
         let mut known: HashMap<usize, AnyTensor> = HashMap::new();
         let store = Arc::clone(&self.store);
+        let plan = Arc::clone(self.store.plan());
+        let on_use = self.settings.gather_on_use && plan.policy().stage == Stage::Three;
+        let gathers = |place: &Place| {
+            let kept = place.block.is_some() || place.derived || (training && !place.trainable);
+            on_use && !kept && plan.sharded(place.index)
+        };
         let mut value = |place: &Place| -> Option<AnyTensor> {
-            if place.block.is_some() {
+            if place.block.is_some() || gathers(place) {
                 return None;
             }
             let value = known.entry(place.index).or_insert_with(|| {
@@ -124,6 +153,15 @@ impl<M: Module> Wrapped<M> {
             quiet: !training,
         });
         drop(known);
+        let module = match on_use {
+            true => module.apply_reparameterization(GatherOnUse {
+                places: &self.places,
+                store: &store,
+                gathers: &gathers,
+                training,
+            }),
+            false => module,
+        };
         self.store.check()?;
         Ok(Pass { wrapped: self, module: Some(module), leaves, training })
     }
@@ -146,11 +184,11 @@ impl<M: Module> Wrapped<M> {
     }
 
     /// Sums gradients over ranks, clips if asked, updates this rank's rows at learning rate `lr` and gives them to the
-    /// other ranks.
+    /// other ranks. One rate for all, or [`LearningRates`] of AdamW's parameters and of Muon's.
     ///
     /// # Errors
     /// If there were no micro-batches; if a rank fails.
-    pub fn step(&mut self, lr: f64) -> Result<Stepped, ModuleError> {
+    pub fn step(&mut self, lr: impl Into<LearningRates>) -> Result<Stepped, ModuleError> {
         self.step_scaled(lr, 1.0)
     }
 
@@ -158,7 +196,11 @@ impl<M: Module> Wrapped<M> {
     ///
     /// # Errors
     /// As [`step`](Self::step).
-    pub fn step_scaled(&mut self, lr: f64, loss_scale: f32) -> Result<Stepped, ModuleError> {
+    pub fn step_scaled(
+        &mut self,
+        lr: impl Into<LearningRates>,
+        loss_scale: f32,
+    ) -> Result<Stepped, ModuleError> {
         if self.open {
             return Err(ModuleError::Unfinished);
         }
@@ -176,8 +218,8 @@ impl<M: Module> Wrapped<M> {
             Unscale::Skipped { norm } => Ok(Stepped::Skipped { norm }),
             Unscale::Finite(gradients) => {
                 let clipped = gradients.clip(self.settings.max_norm);
-                let applied = self.optimizer.step(clipped, &*self.store, lr);
-                self.store.publish()?;
+                let applied = self.optimizer.step(clipped, &*self.store, &mut self.exchange, lr.into())?;
+                self.store.all_gather_params()?;
                 self.store.check()?;
                 Ok(Stepped::Applied(applied))
             }
@@ -237,18 +279,18 @@ impl<M: Module> Wrapped<M> {
 
     /// This rank's part.
     #[must_use]
-    pub fn store(&self) -> &Arc<Store> {
+    pub fn store(&self) -> &Arc<ShardedParams> {
         &self.store
     }
 
     /// The optimizer of this rank's rows.
     #[must_use]
-    pub fn optimizer(&self) -> &AdamW {
+    pub fn optimizer(&self) -> &Optimizer {
         &self.optimizer
     }
 
     /// What a checkpoint holds of the trained parameters, this rank's share: weights, then slots. With
-    /// [`AdamW::steps`] it is all that [`restore`](Self::restore) needs, at any number of ranks and any stage.
+    /// [`Optimizer::steps`] it is all that [`restore`](Self::restore) needs, at any number of ranks and any stage.
     ///
     /// # Errors
     /// The first error of the store.
@@ -257,33 +299,35 @@ impl<M: Module> Wrapped<M> {
         for (index, parameter) in self.own_trained() {
             let (rows, tensor) = self.store.saved_rows(index)?;
             if !rows.is_empty() {
-                saved.push(SavedRows { parameter: parameter.name.clone(), slot: None, rows, tensor });
+                let (name, shape) = (parameter.name.clone(), parameter.shape.clone());
+                saved.push(SavedRows { parameter: name, slot: None, shape, rows, tensor });
             }
         }
         for slot in self.optimizer.slots() {
             let index = self.registry().index_of(&slot.parameter);
             let index = index.expect("invariant: the optimizer was made from this registry");
-            let partition = &self.plan().placement(index).partition;
-            let (rows, held) = (partition.rows(self.store.rank()), self.store.rows(index));
+            if slot.held == SlotScope::Whole {
+                // The owner has all of it; at stage 0 every rank is one.
+                if self.plan().policy().stage != Stage::Zero || self.store.rank() == 0 {
+                    let (shape, slot_name) = (slot.tensor.shape(), Some(slot.slot));
+                    let rows = 0..shape[0];
+                    let (parameter, tensor) = (slot.parameter, slot.tensor);
+                    saved.push(SavedRows { parameter, slot: slot_name, shape, rows, tensor });
+                }
+                continue;
+            }
+            let (rows, tensor) = self.store.saved_slot(index, slot.tensor);
             if rows.is_empty() {
                 continue;
             }
-            let tensor = match rows == held {
-                true => slot.tensor,
-                false => {
-                    let elements = partition.elements(self.store.rank());
-                    let values = slot.tensor.to_f32()[elements].to_vec();
-                    let shape = rows_shape(&self.registry().at(index).shape, rows.len());
-                    AnyTensor::from_elements(values, &shape, &slot.tensor.device())
-                }
-            };
-            saved.push(SavedRows { parameter: slot.parameter, slot: Some(slot.slot), rows, tensor });
+            let shape = self.registry().at(index).shape.clone();
+            saved.push(SavedRows { parameter: slot.parameter, slot: Some(slot.slot), shape, rows, tensor });
         }
         Ok(saved)
     }
 
     /// Takes up a training after `steps` steps. `load` gives rows of a parameter's weight (slot `None`, in its stored
-    /// dtype) or of one of its slots (in f32; `None` if the checkpoint has none of it). Every rank calls it.
+    /// dtype) or of one of its slots (in the slot's; `None` if the checkpoint has none of it). Every rank calls it.
     ///
     /// # Errors
     /// If `load` fails, a weight is missing, or shapes and dtypes are not the module's. The module is then not to be used.
@@ -294,23 +338,32 @@ impl<M: Module> Wrapped<M> {
     ) -> Result<(), ModuleError> {
         let mut slots = Vec::new();
         let schema = self.optimizer.schema();
+        let variant = self.optimizer.muon_options().map(|muon| muon.variant);
+        // Rows of what an owner has whole.
+        let owned = |parameter| variant?.second_shape(&upright(parameter))?.first().copied();
         let mut weights = Vec::new();
         for (index, parameter) in self.own_trained() {
             let (name, rows) = (&parameter.name, self.store.rows(index));
-            if rows.is_empty() {
-                continue;
-            }
-            let mut load = |slot: Option<&str>| {
+            let mut load = |slot: Option<&str>, rows: &Range<usize>| {
                 load(name, slot, rows.clone()).map_err(|source| ModuleError::Restore {
                     parameter: name.clone(),
                     rows: rows.clone(),
                     source: source.into(),
                 })
             };
-            let missing = || ModuleError::Missing { parameter: name.clone(), rows: rows.clone() };
-            weights.push((index, load(None)?.ok_or_else(missing)?));
+            if !rows.is_empty() {
+                let missing = || ModuleError::Missing { parameter: name.clone(), rows: rows.clone() };
+                weights.push((index, load(None, &rows)?.ok_or_else(missing)?));
+            }
             for spec in &schema {
-                if let Some(tensor) = load(Some(&spec.name))? {
+                let loaded = match self.optimizer.declared(name, &spec.name).map(|declared| declared.held) {
+                    Some(SlotScope::Rows) if !rows.is_empty() => load(Some(&spec.name), &rows)?,
+                    Some(SlotScope::Whole) if self.exchange.owns(index) => {
+                        load(Some(&spec.name), &(0..owned(parameter).unwrap_or(0)))?
+                    }
+                    _ => None,
+                };
+                if let Some(tensor) = loaded {
                     slots.push((name.clone(), spec.name.clone(), tensor));
                 }
             }
@@ -320,8 +373,22 @@ impl<M: Module> Wrapped<M> {
             drop(self.store.take(index));
             self.store.put(index, weight);
         }
-        self.store.publish()?;
+        self.store.all_gather_params()?;
         Ok(self.store.check()?)
+    }
+
+    /// What ranks agree over outside the store.
+    pub(super) fn scalars(&self) -> &Group {
+        &self.scalars
+    }
+
+    /// The randomness of the next run of a block, if it draws.
+    pub(super) fn replay(&self, block: &str) -> Option<Replay> {
+        let draws = self.blocks.iter().any(|b| b.path == block && b.draws);
+        draws.then(|| {
+            let run = self.draws.fetch_add(1, Ordering::Relaxed);
+            Replay::new(&self.store, block, self.settings.seed, run)
+        })
     }
 
     fn own_trained(&self) -> impl Iterator<Item = (usize, &burnish_core::Parameter)> {
@@ -363,7 +430,7 @@ impl<M: Module> Wrapped<M> {
             Some(&number) if blocks.iter().any(|&b| b != number) => {
                 fault(first, "it has parameters of several blocks")
             }
-            Some(&number) => Ok((self.blocks[number].clone(), slots, indices)),
+            Some(&number) => Ok((self.blocks[number].path.clone(), slots, indices)),
         }
     }
 }

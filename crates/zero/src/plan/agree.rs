@@ -1,4 +1,4 @@
-//! Whether all ranks made the same plan.
+//! Agreement of all ranks on a plan by its digest.
 
 use burnish_comm::{Bucket, CommError, Group};
 

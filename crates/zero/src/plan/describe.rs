@@ -4,7 +4,7 @@ use burnish_core::Dtype;
 use burnish_optim::SlotSpec;
 use serde::Serialize;
 
-use super::{Memory, Plan, Residency};
+use super::{Memory, ParamStorageMode, Plan};
 use crate::{Policy, Purpose};
 
 /// What a plan says, for a table or a file: nothing is allocated to make it.
@@ -69,14 +69,14 @@ impl Plan {
     /// The plan of a step of `micro_batches` micro-batches with an optimizer that keeps `slots`, as data.
     #[must_use]
     pub fn describe(&self, micro_batches: usize, slots: &dyn Fn(usize) -> Vec<SlotSpec>) -> Description {
-        let elements = |i: usize| self.placements[i].partition.all_elements() as u64;
+        let elements = |i: usize| self.placements[i].layout.all_elements() as u64;
         let unit = |(number, unit): (usize, &crate::Unit)| UnitRow {
             name: unit.name.clone(),
             elements: unit.parameters.iter().map(|&i| elements(i)).sum(),
             sharded: unit
                 .parameters
                 .iter()
-                .filter(|&&i| self.placements[i].residency == Residency::Sharded)
+                .filter(|&&i| self.placements[i].residency == ParamStorageMode::Sharded)
                 .map(|&i| elements(i))
                 .sum(),
             buckets: self.gathers[number]

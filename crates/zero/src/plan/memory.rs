@@ -4,7 +4,7 @@ use burnish_core::Dtype;
 use burnish_optim::SlotSpec;
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, Residency, Summed};
+use super::{GradReduction, ParamStorageMode, Plan};
 use crate::{ReduceWhen, Stage};
 
 /// How many buckets are on their way at most, one being filled and one being summed.
@@ -66,16 +66,16 @@ impl Plan {
         for index in self.own() {
             let parameter = self.registry.at(index);
             let placement = &self.placements[index];
-            let (all, own) = (placement.partition.all_elements(), placement.partition.elements(rank).len());
+            let (all, own) = (placement.layout.all_elements(), placement.layout.elements(rank).len());
             let kept = match placement.residency {
-                Residency::Whole => all,
-                Residency::Sharded => own,
+                ParamStorageMode::Whole => all,
+                ParamStorageMode::Sharded => own,
             };
             memory.weights += bytes(kept, parameter.precision.store);
             let updated = match placement.summed {
-                Summed::Never => continue,
-                Summed::Everywhere => all,
-                Summed::ByRows => own,
+                GradReduction::Never => continue,
+                GradReduction::Everywhere => all,
+                GradReduction::ByRows => own,
             };
             whole_gradients += bytes(all, Dtype::F32);
             memory.gradients += bytes(updated, Dtype::F32);
@@ -125,11 +125,11 @@ impl Plan {
     }
 
     fn stored_bytes(&self, index: usize) -> u64 {
-        bytes(self.placements[index].partition.all_elements(), self.registry.at(index).precision.store)
+        bytes(self.placements[index].layout.all_elements(), self.registry.at(index).precision.store)
     }
 
     fn f32_bytes(&self, index: usize) -> u64 {
-        bytes(self.placements[index].partition.all_elements(), Dtype::F32)
+        bytes(self.placements[index].layout.all_elements(), Dtype::F32)
     }
 }
 

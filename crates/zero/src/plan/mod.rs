@@ -1,4 +1,4 @@
-//! Who owns what, and what travels when: fixed before anything is allocated.
+//! `Plan`: owners of rows, buckets and their order, fixed before anything is allocated.
 
 mod agree;
 mod describe;
@@ -9,7 +9,7 @@ mod traffic;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use burnish_core::{Layout, Parameter, Registry};
+use burnish_core::{Layout, Parameter, Region, Registry, Split};
 use serde::{Deserialize, Serialize};
 
 pub use describe::{BucketRow, Description, TrafficLine, UnitRow};
@@ -19,14 +19,14 @@ pub use memory::Memory;
 use self::settle::{settle, targets};
 use crate::bucket::{BucketPlan, Purpose, fill};
 use crate::owners::owners;
-use crate::partition::rows_shape;
-use crate::window::{Pane, Window};
-use crate::{Matrix, Partition, PlanError, Policy, ReduceWhen, Routes, Stage, Unit, Work};
+use crate::prefetch::{UnitInfo, Window};
+use crate::rows::{by_rows, rows_shape, whole};
+use crate::{AllToAllPlan, Matrix, OrthoCost, PlanError, Policy, ReduceWhen, Stage, Unit};
 
 /// What a rank keeps of a parameter between uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Residency {
+pub enum ParamStorageMode {
     /// All of it.
     Whole,
     /// Its own rows.
@@ -36,7 +36,7 @@ pub enum Residency {
 /// How a parameter's gradient is summed over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Summed {
+pub enum GradReduction {
     /// It has none: the parameter is frozen.
     Never,
     /// Every rank gets all of it (also: there is one rank).
@@ -53,11 +53,11 @@ pub struct Placement {
     /// The unit it belongs to.
     pub unit: usize,
     /// What a rank keeps.
-    pub residency: Residency,
+    pub residency: ParamStorageMode,
     /// How its gradient is summed.
-    pub summed: Summed,
-    /// Whose rows are whose.
-    pub partition: Partition,
+    pub summed: GradReduction,
+    /// Whose rows (of what the registry's ranks hold) are whose.
+    pub layout: Layout,
 }
 
 /// Who owns what, and what travels when.
@@ -76,9 +76,9 @@ pub struct Plan {
     policy: Policy,
     placements: Vec<Placement>,
     /// What orthogonalising costs, of the matrices that are orthogonalised.
-    works: Vec<Option<Work>>,
+    works: Vec<Option<OrthoCost>>,
     /// How these come together, where they are dealt by rows.
-    routes: Option<Routes>,
+    routes: Option<AllToAllPlan>,
     gathers: Vec<Vec<BucketPlan>>,
     reduces: Vec<Vec<BucketPlan>>,
     publishes: Vec<BucketPlan>,
@@ -104,7 +104,7 @@ impl Plan {
     ///
     /// At stages 0 to 2 they have one owner each ([`owners`](crate::owners)), so that nothing travels beyond what [`Self::new`] moves;
     /// the other parameters' remaining rows then go where least is. At stage 3 they are dealt by rows as all others, and
-    /// meet at their owners in the step ([`Exchange`](crate::Exchange)).
+    /// meet at their owners in the step ([`MatrixAllToAll`](crate::MatrixAllToAll)).
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -113,7 +113,7 @@ impl Plan {
         units: Vec<Unit>,
         world: usize,
         policy: Policy,
-        work: impl Fn(usize, &Parameter) -> Option<Work>,
+        work: impl Fn(usize, &Parameter) -> Option<OrthoCost>,
     ) -> Result<Self, PlanError> {
         if world == 0 {
             return Err(PlanError::NoRanks);
@@ -133,10 +133,10 @@ impl Plan {
         let trains = |(index, parameter): (usize, &Parameter)| {
             (parameter.trainable && targets[index] == index).then(|| work(index, parameter)).flatten()
         };
-        let works: Vec<Option<Work>> = registry.iter().enumerate().map(trains).collect();
+        let works: Vec<Option<OrthoCost>> = registry.iter().enumerate().map(trains).collect();
         let mut owner_of = vec![None; registry.len()];
         if policy.stage != Stage::Three {
-            let some: Vec<(usize, Work)> =
+            let some: Vec<(usize, OrthoCost)> =
                 works.iter().enumerate().filter_map(|(i, w)| w.map(|w| (i, w))).collect();
             let dealt = owners(&some.iter().map(|(_, w)| *w).collect::<Vec<_>>(), world);
             for ((index, work), owner) in some.into_iter().zip(dealt) {
@@ -152,23 +152,22 @@ impl Plan {
                 continue;
             }
             let loads = if parameter.trainable { &mut trained } else { &mut frozen };
-            let partition = if let Some(owner) = owner_of[index] {
-                Partition::owned(&parameter.shape, world, owner)
-            } else if parameter.layout == Layout::Replicated {
-                Partition::balanced(&parameter.shape, loads)
-            } else {
-                Partition::dealt(&parameter.shape, world, index)
-            };
+            let logical = parameter.layout.as_ref().is_none_or(Layout::is_replicated);
+            let layout = by_rows(&parameter.shape, |rows, row| match owner_of[index] {
+                Some(owner) => Split::owned(rows, world, owner),
+                None if logical => Split::by_load(rows, row, loads).expect("invariant: at least one rank"),
+                None => Split::from_rank(rows, world, index).expect("invariant: at least one rank"),
+            });
             let alone = world == 1;
             let sharded =
                 !alone && policy.stage == Stage::Three && parameter.elements() >= policy.persist_below.max(1);
             let summed = match (parameter.trainable, alone || policy.stage == Stage::Zero) {
-                (false, _) => Summed::Never,
-                (true, true) => Summed::Everywhere,
-                (true, false) => Summed::ByRows,
+                (false, _) => GradReduction::Never,
+                (true, true) => GradReduction::Everywhere,
+                (true, false) => GradReduction::ByRows,
             };
-            let residency = if sharded { Residency::Sharded } else { Residency::Whole };
-            placements.push(Placement { target, unit: unit_of[index], residency, summed, partition });
+            let residency = if sharded { ParamStorageMode::Sharded } else { ParamStorageMode::Whole };
+            placements.push(Placement { target, unit: unit_of[index], residency, summed, layout });
         }
         let mut plan = Self {
             registry: registry.clone(),
@@ -187,8 +186,8 @@ impl Plan {
         plan.fill();
         if plan.world > 1 && plan.policy.stage == Stage::Three && plan.works.iter().any(Option::is_some) {
             let holdings: Vec<Vec<Matrix>> = (0..world).map(|rank| plan.matrices(rank)).collect();
-            let routes = Routes::new(&holdings, plan.policy.bucket_elements);
-            plan.routes = Some(routes.expect("invariant: a partition's rows are those of the matrix"));
+            let routes = AllToAllPlan::new(&holdings, plan.policy.bucket_elements);
+            plan.routes = Some(routes.expect("invariant: the rows of all ranks are those of the matrix"));
         }
         Ok(plan)
     }
@@ -199,13 +198,13 @@ impl Plan {
         let reduce = |&i: &usize| self.registry.at(i).precision.reduce;
         let (mut gathers, mut reduces) = (Vec::new(), Vec::new());
         for unit in &self.units {
-            let own = |i: &usize| self.placements[*i].partition.clone();
+            let own = |i: &usize| self.placements[*i].layout.clone();
             let sharded = unit.parameters.iter().filter(|&&i| self.sharded(i));
             gathers.push(fill(&unit.name, Purpose::Gather, cap, sharded.map(|i| (*i, store(i), own(i)))));
             // An all-reduce has one part: everything.
             let part = |i: &usize| match self.placements[*i].summed {
-                Summed::ByRows => own(i),
-                _ => Partition::whole(&self.registry.at(*i).shape),
+                GradReduction::ByRows => own(i),
+                _ => whole(&self.registry.at(*i).shape),
             };
             let summed = unit.parameters.iter().filter(|&&i| self.trains(i) && self.world > 1);
             reduces.push(fill(&unit.name, Purpose::Reduce, cap, summed.map(|i| (*i, reduce(i), part(i)))));
@@ -215,7 +214,7 @@ impl Plan {
             "weights",
             Purpose::Publish,
             cap,
-            published.map(|i| (*i, store(i), self.placements[*i].partition.clone())),
+            published.map(|i| (*i, store(i), self.placements[*i].layout.clone())),
         );
         (self.gathers, self.reduces, self.publishes) = (gathers, reduces, publishes);
     }
@@ -255,7 +254,7 @@ impl Plan {
 
     /// What the matrix at `index` costs its owner, if [`Self::with_owners`] was told that it is one.
     #[must_use]
-    pub fn work(&self, index: usize) -> Option<Work> {
+    pub fn work(&self, index: usize) -> Option<OrthoCost> {
         self.works[index]
     }
 
@@ -263,38 +262,34 @@ impl Plan {
     ///
     /// Under tensor parallelism they come together over more ranks than this plan's: there it is an estimate.
     #[must_use]
-    pub fn routes(&self) -> Option<&Routes> {
+    pub fn routes(&self) -> Option<&AllToAllPlan> {
         self.routes.as_ref()
     }
 
-    /// What `rank` holds of every matrix that [`Self::with_owners`] was told of: where they come together.
-    ///
-    /// For plans whose registry has the logical shapes; under tensor parallelism a rank's columns, and its rows of the
-    /// logical matrix, are for who sharded it to say.
+    /// What `rank` holds of every matrix that [`Self::with_owners`] was told of, of the shapes in this plan's registry: where
+    /// they come together.
     #[must_use]
     pub fn matrices(&self, rank: usize) -> Vec<Matrix> {
-        let some = |index: usize| self.works[index].map(|work| (index, work));
-        let matrix = |(index, work): (usize, Work)| {
-            let parameter = self.registry.at(index);
-            let own = self.rows(index, rank);
-            let (rows, columns) = match parameter.shape.as_slice() {
-                [_, within @ .., columns] => {
-                    let within: usize = within.iter().product();
-                    (own.start * within..own.end * within, 0..*columns)
-                }
-                // A vector is one row.
-                _ => (0..1, own),
-            };
-            Matrix {
-                index,
-                name: parameter.name.clone(),
-                shape: parameter.shape.clone(),
-                flops: work.flops,
-                rows: vec![rows],
-                columns: vec![columns],
-            }
+        self.matrices_within(rank, |parameter| Region::whole(&parameter.shape))
+    }
+
+    /// The same of the logical matrices, where the registry is that of one rank of other axes (tensor parallelism):
+    /// `outer`, in the layouts of its parameters.
+    #[must_use]
+    pub fn logical_matrices(&self, rank: usize, outer: usize) -> Vec<Matrix> {
+        self.matrices_within(rank, |parameter| match &parameter.layout {
+            Some(layout) => layout.region(outer),
+            None => Region::whole(&parameter.shape),
+        })
+    }
+
+    fn matrices_within(&self, rank: usize, outer: impl Fn(&Parameter) -> Region) -> Vec<Matrix> {
+        let matrix = |index: usize| {
+            let (parameter, work) = (self.registry.at(index), self.works[index]?);
+            let held = outer(parameter).along(0, &[self.rows(index, rank)]);
+            Some(Matrix::new(index, &parameter.name, work.flops, &held))
         };
-        self.own().filter_map(some).map(matrix).collect()
+        self.own().filter_map(matrix).collect()
     }
 
     /// The rows of the parameter at `index` whose gradient, masters and moments `rank` has.
@@ -302,9 +297,15 @@ impl Plan {
     pub fn rows(&self, index: usize, rank: usize) -> Range<usize> {
         let placement = &self.placements[index];
         match placement.summed {
-            Summed::Everywhere => 0..placement.partition.all_rows(),
-            _ => placement.partition.rows(rank),
+            GradReduction::Everywhere => 0..placement.layout.all_rows(),
+            _ => placement.layout.rows(rank),
         }
+    }
+
+    /// The rows of the parameter at `index` that `rank` writes to a checkpoint: every row is one rank's, at every stage.
+    #[must_use]
+    pub fn saved_rows(&self, index: usize, rank: usize) -> Range<usize> {
+        self.placements[index].layout.rows(rank)
     }
 
     /// The rows of the parameter at `index` that `rank` keeps in memory.
@@ -312,8 +313,8 @@ impl Plan {
     pub fn kept_rows(&self, index: usize, rank: usize) -> Range<usize> {
         let placement = &self.placements[index];
         match placement.residency {
-            Residency::Whole => 0..placement.partition.all_rows(),
-            Residency::Sharded => placement.partition.rows(rank),
+            ParamStorageMode::Whole => 0..placement.layout.all_rows(),
+            ParamStorageMode::Sharded => placement.layout.rows(rank),
         }
     }
 
@@ -323,7 +324,7 @@ impl Plan {
         let mut local = self.registry.clone();
         for (index, parameter) in local.iter_mut().enumerate() {
             parameter.shape = match self.placements[index].summed {
-                Summed::ByRows => rows_shape(&parameter.shape, self.rows(index, rank).len()),
+                GradReduction::ByRows => rows_shape(&parameter.shape, self.rows(index, rank).len()),
                 _ => parameter.shape.clone(),
             };
         }
@@ -392,7 +393,7 @@ impl Plan {
             .iter()
             .zip(&self.gathers)
             .enumerate()
-            .map(|(number, (unit, buckets))| Pane {
+            .map(|(number, (unit, buckets))| UnitInfo {
                 sharded: !buckets.is_empty(),
                 root: unit.root && number < self.listed,
                 guessed: number < self.listed,
@@ -402,15 +403,15 @@ impl Plan {
     }
 
     pub(crate) fn sharded(&self, index: usize) -> bool {
-        self.placements[index].residency == Residency::Sharded
+        self.placements[index].residency == ParamStorageMode::Sharded
     }
 
     pub(crate) fn trains(&self, index: usize) -> bool {
-        self.placements[index].summed != Summed::Never
+        self.placements[index].summed != GradReduction::Never
     }
 
     fn published(&self, index: usize) -> bool {
-        self.placements[index].summed == Summed::ByRows && !self.sharded(index)
+        self.placements[index].summed == GradReduction::ByRows && !self.sharded(index)
     }
 
     /// The parameters that have storage of their own, in index order.

@@ -157,8 +157,8 @@ fn small_parameters_stay_whole_in_one_bucket_per_dtype() {
     registry.get_mut("1.norm").unwrap().precision = Precision::stored(Dtype::F32);
     let plan =
         Plan::new(&registry, units, 2, Policy { persist_below: H + 1, ..policy(Stage::Three) }).unwrap();
-    assert_eq!(plan.placement(registry.index_of("0.norm").unwrap()).residency, Residency::Whole);
-    assert_eq!(plan.placement(registry.index_of("0.up").unwrap()).residency, Residency::Sharded);
+    assert_eq!(plan.placement(registry.index_of("0.norm").unwrap()).residency, ParamStorageMode::Whole);
+    assert_eq!(plan.placement(registry.index_of("0.up").unwrap()).residency, ParamStorageMode::Sharded);
     let published: Vec<(Dtype, usize)> = plan.publishes().iter().map(|b| (b.dtype, b.elements())).collect();
     assert_eq!(published, [(Dtype::F32, H), (Dtype::Bf16, 3 * H)]);
 }
@@ -175,9 +175,9 @@ fn a_tied_parameter_is_its_target_everywhere_and_counted_once() {
     assert_eq!(reduced, registry.trainable().map(Parameter::elements).sum::<usize>());
 }
 
-fn matrices(_: usize, parameter: &Parameter) -> Option<Work> {
+fn matrices(_: usize, parameter: &Parameter) -> Option<OrthoCost> {
     let elements = parameter.elements();
-    (parameter.role == Role::Matrix).then_some(Work { flops: elements as f64, elements })
+    (parameter.role == Role::Matrix).then_some(OrthoCost { flops: elements as f64, elements })
 }
 
 /// Elements per step with owners are those without, to the last one.
@@ -188,7 +188,7 @@ fn owners_have_whole_matrices_and_nothing_more_travels() {
         let plan = Plan::with_owners(&registry, units.clone(), 3, policy(stage), matrices).unwrap();
         let mut owners = std::collections::BTreeSet::new();
         for (index, parameter) in registry.iter().enumerate() {
-            let owner = plan.placement(index).partition.owner();
+            let owner = plan.placement(index).layout.owner();
             assert_eq!(plan.work(index).is_some(), parameter.role == Role::Matrix);
             if parameter.role == Role::Matrix {
                 owners.insert(owner.unwrap());
@@ -218,13 +218,13 @@ fn stage_3_deals_matrices_by_rows() {
 fn frozen_and_tied_matrices_have_no_owner() {
     let (mut registry, units) = model(Dtype::F32, true, true);
     registry.get_mut("1.up").unwrap().trainable = false;
-    let all = |_: usize, p: &Parameter| Some(Work { flops: 1.0, elements: p.elements() });
+    let all = |_: usize, p: &Parameter| Some(OrthoCost { flops: 1.0, elements: p.elements() });
     let plan = Plan::with_owners(&registry, units, 2, policy(Stage::Two), all).unwrap();
     let (frozen, head) = (registry.index_of("1.up").unwrap(), registry.index_of("head").unwrap());
     assert_eq!((plan.work(frozen), plan.work(head)), (None, None));
-    assert!(plan.placement(frozen).partition.owner().is_none());
+    assert!(plan.placement(frozen).layout.owner().is_none());
     assert_eq!(plan.placement(head), plan.placement(0));
-    assert!(plan.placement(0).partition.owner().is_some());
+    assert!(plan.placement(0).layout.owner().is_some());
 }
 
 /// Muon keeps one moment where AdamW keeps two; whole matrices at stage 3 are a step's, and its least where sums are more.
@@ -380,7 +380,7 @@ proptest! {
         let policy = Policy { persist_below: persist, bucket_elements: cap, ..Policy::new(Stage::try_from(stage).unwrap()) };
         let plan = Plan::new(&registry, units, world, policy).unwrap();
         for index in 0..registry.len() {
-            let rows: usize = (0..world).map(|r| plan.placement(index).partition.rows(r).len()).sum();
+            let rows: usize = (0..world).map(|r| plan.placement(index).layout.rows(r).len()).sum();
             prop_assert_eq!(rows, registry.at(index).shape[0]);
             let in_buckets = |all: Vec<&BucketPlan>| -> usize {
                 all.iter().flat_map(|b| &b.pieces).filter(|p| p.parameter == index).count()
@@ -392,7 +392,7 @@ proptest! {
             let trained = registry.at(index).trainable;
             prop_assert_eq!(gathered, usize::from(plan.sharded(index)));
             prop_assert_eq!(reduced, usize::from(trained && world > 1));
-            let by_rows = plan.placement(index).summed == Summed::ByRows;
+            let by_rows = plan.placement(index).summed == GradReduction::ByRows;
             prop_assert_eq!(published, usize::from(by_rows && !plan.sharded(index)));
         }
     }

@@ -3,7 +3,7 @@
 use burnish_comm::{Op, Traffic};
 use burnish_core::Dtype;
 
-use super::{Plan, Summed};
+use super::{GradReduction, Plan};
 use crate::bucket::BucketPlan;
 use crate::{ReduceWhen, Stage};
 
@@ -81,7 +81,7 @@ impl Plan {
 
     pub(crate) fn sum_of(&self, bucket: &BucketPlan) -> Op {
         match bucket.pieces.first().map(|p| self.placements[p.parameter].summed) {
-            Some(Summed::ByRows) => Op::ReduceScatter,
+            Some(GradReduction::ByRows) => Op::ReduceScatter,
             _ => Op::AllReduce,
         }
     }

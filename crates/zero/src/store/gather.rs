@@ -7,9 +7,9 @@ use burnish_comm::{Bucket, CommError};
 use burnish_ops::AnyTensor;
 
 use super::typed::{Number, by_dtype, shared};
-use super::{Store, lock, transfer};
+use super::{ShardedParams, lock, transfer};
 use crate::bucket::BucketPlan;
-use crate::window::Window;
+use crate::prefetch::Window;
 use crate::{Plan, ZeroError};
 
 /// Whole values of one bucket, when they are there.
@@ -35,7 +35,7 @@ impl Gathered {
     }
 }
 
-impl Store {
+impl ShardedParams {
     /// A sharded parameter, whole: its unit is gathered unless it is.
     pub(super) fn gathered_value(&self, unit: usize, index: usize) -> Result<AnyTensor, ZeroError> {
         let mut gathered = self.gathered();
@@ -94,7 +94,7 @@ impl Store {
         let mut pieces = Vec::with_capacity(bucket.pieces.len());
         for piece in &bucket.pieces {
             let value = self.kept(piece.parameter, "gathered")?;
-            let own = piece.partition.elements(self.rank);
+            let own = piece.layout.elements(self.rank);
             let range = if self.plan.sharded(piece.parameter) { 0..own.len() } else { own };
             pieces.push((value, range));
         }

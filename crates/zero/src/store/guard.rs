@@ -4,26 +4,26 @@ use burn::tensor::FloatDType;
 use burnish_comm::Wire;
 use burnish_core::Dtype;
 use burnish_ops::AnyTensor;
-use burnish_transit::tensor;
+use burnish_tensor_comm::tensor;
 
 use super::typed::{by_dtype, cut, shared};
-use super::{Store, expect, lock};
-use crate::partition::rows_shape;
-use crate::{Summed, ZeroError};
+use super::{ShardedParams, expect, lock};
+use crate::rows::rows_shape;
+use crate::{GradReduction, ZeroError};
 
 /// A parameter's whole value, to be changed and committed.
 ///
 /// [`commit`](Self::commit) makes one rank's value that of all ranks. A guard that was changed and dropped changes
-/// nothing, and [`Store::check`] reports it.
+/// nothing, and [`ShardedParams::check`] reports it.
 #[must_use = "a change is kept only by `commit`"]
 pub struct WriteGuard<'a> {
-    store: &'a Store,
+    store: &'a ShardedParams,
     index: usize,
     value: AnyTensor,
     changed: bool,
 }
 
-impl Store {
+impl ShardedParams {
     /// The whole value of the parameter at `index`, to be changed. Every rank calls it.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl WriteGuard<'_> {
     /// # Errors
     /// If it has another shape or dtype.
     pub fn set(&mut self, value: AnyTensor) -> Result<(), ZeroError> {
-        let rows = self.store.plan.placement(self.index).partition.all_rows();
+        let rows = self.store.plan.placement(self.index).layout.all_rows();
         expect(self.store.plan.registry().at(self.index), "the written value", &value, rows)?;
         self.value = value.plain();
         self.changed = true;
@@ -74,23 +74,23 @@ impl WriteGuard<'_> {
         self.changed = false;
         store.check_failure()?;
         let parameter = store.plan.registry().at(index);
-        let partition = &store.plan.placement(index).partition;
+        let layout = &store.plan.placement(index).layout;
         let whole = store.kept_error(by_dtype!(parameter.precision.store, E => {
             let what = format!("{}: write", parameter.name);
             store.step.broadcast(shared::<E>(&self.value), writer, &what).wait().map(|values| {
-                tensor(values, &rows_shape(&parameter.shape, partition.all_rows()), &store.device)
+                tensor(values, &rows_shape(&parameter.shape, layout.all_rows()), &store.device)
             })
         }))?;
         let rows = |rows: std::ops::Range<usize>| {
-            let range = rows.start * partition.row()..rows.end * partition.row();
-            if rows == (0..partition.all_rows()) {
+            let range = rows.start * layout.row()..rows.end * layout.row();
+            if rows == (0..layout.all_rows()) {
                 return whole.clone();
             }
             cut(&whole, range, &rows_shape(&parameter.shape, rows.len()), &store.device)
         };
         store.keep(index, rows(store.plan.kept_rows(index, store.rank)));
         store.forget_gathered();
-        if store.plan.placement(index).summed != Summed::Never {
+        if store.plan.placement(index).summed != GradReduction::Never {
             let own = rows(store.rows(index));
             refresh(index, if own.dtype() == Some(Dtype::F32) { own } else { own.cast(FloatDType::F32) });
         }

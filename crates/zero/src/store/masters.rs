@@ -1,22 +1,22 @@
-//! What the optimizer updates, and how the others get it.
+//! The optimizer's view of sharded parameters: fp32 masters of own rows, and their all-gather after the update.
 
 use std::collections::VecDeque;
 
-use burnish_comm::{Parts, Pending};
+use burnish_comm::{Gathered, Pending};
 use burnish_ops::{AnyTensor, on_host};
-use burnish_optim::Masters;
+use burnish_optim::ParamStorage;
 
 use super::typed::{self, Number, by_dtype};
-use super::{Store, transfer};
+use super::{ShardedParams, transfer};
 use crate::ZeroError;
 use crate::bucket::BucketPlan;
-use crate::partition::rows_shape;
 use crate::plan::IN_FLIGHT;
+use crate::rows::rows_shape;
 
 /// Values that wait to be written.
 type Arriving<'a> = Box<dyn FnOnce() -> Result<(), ZeroError> + 'a>;
 
-impl Masters for Store {
+impl ParamStorage for ShardedParams {
     fn take(&self, index: usize) -> AnyTensor {
         let index = self.plan.placement(index).target;
         let value = self.take_kept(index).unwrap_or_else(|| {
@@ -29,7 +29,7 @@ impl Masters for Store {
         }
         // Whole here, and this rank updates its rows of it.
         let shape = rows_shape(&self.plan.registry().at(index).shape, rows.len());
-        let own = self.plan.placement(index).partition.elements(self.rank);
+        let own = self.plan.placement(index).layout.elements(self.rank);
         let cut = typed::cut(&value, own, &shape, &self.device);
         self.keep(index, value);
         cut
@@ -47,19 +47,19 @@ impl Masters for Store {
         let Some(whole) = self.take_kept(index) else {
             return self.fail(ZeroError::Taken { parameter: self.name(index), what: "updated" });
         };
-        let own = self.plan.placement(index).partition.elements(self.rank);
+        let own = self.plan.placement(index).layout.elements(self.rank);
         by_dtype!(self.plan.registry().at(index).precision.store, E => {
             self.keep(index, transfer::written::<E>(whole, own, &value));
         });
     }
 }
 
-impl Store {
+impl ShardedParams {
     /// After an update: sends the rows of this rank, of what is whole everywhere, and takes the others'.
     ///
     /// # Errors
     /// If a rank fails; the first error of this store.
-    pub fn publish(&self) -> Result<(), ZeroError> {
+    pub fn all_gather_params(&self) -> Result<(), ZeroError> {
         self.check_failure()?;
         self.forget_gathered();
         self.kept_error(self.exchange())
@@ -86,7 +86,7 @@ impl Store {
     fn write_rows<E: Number>(
         &self,
         bucket: &BucketPlan,
-        pending: Pending<Parts<E>>,
+        pending: Pending<Gathered<E>>,
     ) -> Result<(), ZeroError> {
         let parts = pending.wait()?;
         if !on_host(&self.device) {
@@ -103,7 +103,7 @@ impl Store {
                 .ok_or_else(|| ZeroError::Taken { parameter: self.name(index), what: "published" })?;
             let whole = whole.edited::<E>(|whole| {
                 for rank in (0..self.plan.world()).filter(|&rank| rank != self.rank) {
-                    whole[piece.partition.elements(rank)].copy_from_slice(piece.of(rank, parts.of(rank)));
+                    whole[piece.layout.elements(rank)].copy_from_slice(piece.of(rank, parts.of(rank)));
                 }
             });
             self.keep(index, whole);

@@ -15,8 +15,8 @@ use burnish_comm::Group;
 use burnish_core::{Parameter, Registry};
 use burnish_ops::{AnyTensor, Parameters};
 
-use crate::partition::rows_shape;
-use crate::{Plan, Summed, ZeroError};
+use crate::rows::rows_shape;
+use crate::{GradReduction, Plan, ZeroError};
 use gather::Gathered;
 pub use guard::WriteGuard;
 use reduce::Sums;
@@ -30,11 +30,56 @@ use reduce::Sums;
 ///    accumulate), [`end_micro_batch`](Self::end_micro_batch);
 /// 2. [`gradients`](Self::gradients) gives this rank's rows of the sums over ranks;
 /// 3. the optimizer measures them with [`sum_squares`](Self::sum_squares) and updates this rank's rows
-///    ([`burnish_optim::Masters`]);
-/// 4. [`publish`](Self::publish) makes the updated rows everybody's.
+///    ([`burnish_optim::ParamStorage`]);
+/// 4. [`all_gather_params`](Self::all_gather_params) makes the updated rows everybody's.
 ///
 /// A world of one rank runs the same calls and communicates nothing.
-pub struct Store {
+///
+/// ```
+/// use std::convert::Infallible;
+/// use std::sync::Arc;
+///
+/// use burn::tensor::Device;
+/// use burnish_comm::local;
+/// use burnish_core::{Dtype, Parameter, Registry, Role};
+/// use burnish_ops::{AnyTensor, Parameters};
+/// use burnish_optim::{AdamW, AdamWOptions, Unscale};
+/// use burnish_zero::{Plan, Policy, Stage, ShardedParams, Unit, ZeroError};
+///
+/// // One trained matrix over two ranks: three rows and two.
+/// let mut registry = Registry::new();
+/// let mut matrix = Parameter::new("w", &[5, 2], Role::Matrix, Dtype::F32);
+/// matrix.trainable = true;
+/// let w = registry.add(matrix).unwrap();
+/// let policy = Policy { persist_below: 0, ..Policy::new(Stage::Three) };
+/// let plan = Arc::new(Plan::new(&registry, vec![Unit::block("block", vec![w])], 2, policy).unwrap());
+/// assert_eq!(plan.rows(w, 0), 0..3);
+///
+/// let weights = local::run(2, |world| {
+///     let (group, device) = (world.group(), Device::flex());
+///     plan.agree(&group)?;
+///     let ones = |_, rows: std::ops::Range<usize>| {
+///         Ok::<_, Infallible>(AnyTensor::from_elements(vec![1.0_f32; 2 * rows.len()], &[rows.len(), 2], &device))
+///     };
+///     let store = ShardedParams::new(plan.clone(), &group, &device, ones)?;
+///     let mut optimizer = AdamW::new(&store.local_registry(), AdamWOptions::default());
+///
+///     store.begin_micro_batch(true);
+///     let gradient = store.read(w); // forward and backward of 0.5 * w * w
+///     store.accumulate(w, gradient);
+///     store.end_micro_batch()?;
+///     if let Unscale::Finite(gradients) = store.gradients()?.unscale(1.0, |s| store.sum_squares(s))? {
+///         assert_eq!(gradients.norm(), 40_f64.sqrt()); // ten elements, of two ranks each
+///         optimizer.step(gradients.clip(Some(1.0)), &store, 0.1);
+///     }
+///     store.all_gather_params()?;
+///     Ok::<_, ZeroError>(store.read(w).to_f32())
+/// });
+/// for weights in weights {
+///     assert!(weights.unwrap().unwrap().iter().all(|w| (w - 0.9).abs() < 1e-6));
+/// }
+/// ```
+pub struct ShardedParams {
     plan: Arc<Plan>,
     rank: usize,
     device: Device,
@@ -50,7 +95,7 @@ pub struct Store {
     uncommitted: Mutex<Vec<String>>,
 }
 
-impl Store {
+impl ShardedParams {
     /// A store by `plan` for this rank of `group`. `load` gives rows of a parameter (by registry index) in its stored
     /// dtype, on `device`: all rows of what is whole here, this rank's rows of what is sharded. It is not asked for tied
     /// parameters.
@@ -103,6 +148,12 @@ impl Store {
         &self.plan
     }
 
+    /// Where the values lie.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// This rank.
     #[must_use]
     pub fn rank(&self) -> usize {
@@ -128,14 +179,30 @@ impl Store {
     /// If an update has taken the value.
     pub fn saved_rows(&self, index: usize) -> Result<(Range<usize>, AnyTensor), ZeroError> {
         let index = self.plan.placement(index).target;
-        let rows = self.plan.placement(index).partition.rows(self.rank);
+        let rows = self.plan.saved_rows(index, self.rank);
         let value = self.kept(index, "saved")?;
         if rows == self.plan.kept_rows(index, self.rank) {
             return Ok((rows, value));
         }
-        let row = self.plan.placement(index).partition.row();
         let shape = rows_shape(&self.plan.registry().at(index).shape, rows.len());
-        Ok((rows.clone(), typed::cut(&value, rows.start * row..rows.end * row, &shape, &self.device)))
+        Ok((
+            rows,
+            typed::cut(&value, self.plan.placement(index).layout.elements(self.rank), &shape, &self.device),
+        ))
+    }
+
+    /// Of an optimizer's slot, which has the rows that this rank updates, those that it writes to a checkpoint.
+    #[must_use]
+    pub fn saved_slot(&self, index: usize, slot: AnyTensor) -> (Range<usize>, AnyTensor) {
+        let (rows, held) = (self.plan.saved_rows(index, self.rank), self.rows(index));
+        if rows == held {
+            return (rows, slot);
+        }
+        let mut shape = slot.shape();
+        let row: usize = shape.iter().skip(1).product();
+        shape[0] = rows.len();
+        let elements = (rows.start - held.start) * row..(rows.end - held.start) * row;
+        (rows, slot.piece(elements, &shape))
     }
 
     /// Begins a micro-batch; `last` if the step follows it.
@@ -183,7 +250,7 @@ impl Store {
     pub fn sum_squares(&self, squares: &[(usize, f64)]) -> Result<f64, ZeroError> {
         self.check_failure()?;
         let squares = squares.iter().map(|(_, sum)| sum).sum();
-        let by_rows = self.plan.own().any(|i| self.plan.placement(i).summed == Summed::ByRows);
+        let by_rows = self.plan.own().any(|i| self.plan.placement(i).summed == GradReduction::ByRows);
         if !by_rows {
             return Ok(squares);
         }
@@ -207,6 +274,11 @@ impl Store {
             Some(error) => Err(error.clone()),
             None => Ok(()),
         }
+    }
+
+    /// Keeps an error of a pass, where none can be returned.
+    pub(crate) fn report(&self, error: ZeroError) {
+        self.fail(error);
     }
 
     /// Keeps the first error.
@@ -261,7 +333,7 @@ impl Store {
     }
 }
 
-impl Parameters for Store {
+impl Parameters for ShardedParams {
     fn registry(&self) -> &Registry {
         self.plan.registry()
     }
@@ -289,7 +361,7 @@ impl Parameters for Store {
 
     fn accumulate(&self, index: usize, gradient: AnyTensor) {
         let placement = self.plan.placement(index);
-        if placement.summed == Summed::Never || self.check_failure().is_err() {
+        if placement.summed == GradReduction::Never || self.check_failure().is_err() {
             return;
         }
         if let Err(error) = self.add(placement.target, gradient) {
@@ -298,7 +370,7 @@ impl Parameters for Store {
     }
 }
 
-impl std::fmt::Debug for Store {
+impl std::fmt::Debug for ShardedParams {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Store(rank {} of {}, stage {}", self.rank, self.plan.world(), self.plan.policy().stage)?;
         write!(f, ", {} parameters)", self.plan.registry().len())

@@ -7,30 +7,30 @@ use burnish_comm::{Bucket, CommError, Op, Pending, Reduction, Wire};
 use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, accumulate};
 use burnish_optim::{Gradients, Reduced};
-use burnish_transit::tensor;
+use burnish_tensor_comm::tensor;
 
 use super::typed::{Number, by_dtype, shared};
-use super::{Store, transfer};
-use crate::partition::rows_shape;
+use super::{ShardedParams, transfer};
 use crate::plan::IN_FLIGHT;
-use crate::{Plan, Residency, ZeroError};
+use crate::rows::rows_shape;
+use crate::{ParamStorageMode, Plan, ZeroError};
 
 /// A bucket: unit and number within it.
 type Key = (usize, usize);
 
 /// A reduction under way, whatever its wire type; sums come back flat, in f32.
-trait Flight: Send {
+trait InFlight: Send {
     fn ready(&self) -> bool;
-    fn land(self: Box<Self>, device: &Device) -> Result<AnyTensor, CommError>;
+    fn wait(self: Box<Self>, device: &Device) -> Result<AnyTensor, CommError>;
 }
 
-impl<E: Number> Flight for Pending<Bucket<E>> {
+impl<E: Number> InFlight for Pending<Bucket<E>> {
     fn ready(&self) -> bool {
         Self::ready(self)
     }
 
-    fn land(self: Box<Self>, device: &Device) -> Result<AnyTensor, CommError> {
-        let sums = self.wait()?;
+    fn wait(self: Box<Self>, device: &Device) -> Result<AnyTensor, CommError> {
+        let sums = Pending::wait(*self)?;
         let elements = sums.len();
         let sums = tensor(sums, &[elements], device);
         Ok(if sums.dtype() == Some(Dtype::F32) { sums } else { sums.cast(FloatDType::F32) })
@@ -43,7 +43,7 @@ pub(super) struct Sums {
     whole: Vec<Option<AnyTensor>>,
     /// This rank's parts of summed buckets.
     parts: BTreeMap<Key, AnyTensor>,
-    flying: VecDeque<(Key, Box<dyn Flight>)>,
+    in_flight: VecDeque<(Key, Box<dyn InFlight>)>,
     order: Vec<usize>,
     /// Units of `order` that this micro-batch has posted.
     posted: usize,
@@ -67,7 +67,7 @@ impl Sums {
         Self {
             whole: vec![None; parameters],
             parts: BTreeMap::new(),
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             posted: 0,
             arrived: vec![false; parameters],
             touched: vec![false; parameters],
@@ -96,7 +96,7 @@ impl Sums {
     pub(super) fn forget(&mut self) {
         self.whole.fill(None);
         self.parts.clear();
-        self.flying.clear();
+        self.in_flight.clear();
         self.arrived.fill(false);
         self.touched.fill(false);
         self.late.fill(false);
@@ -110,20 +110,20 @@ impl Sums {
     }
 
     /// Takes in the oldest reduction.
-    fn land(&mut self, device: &Device) -> Result<(), ZeroError> {
-        let Some((key, flight)) = self.flying.pop_front() else { return Ok(()) };
-        let part = flight.land(device)?;
+    fn wait(&mut self, device: &Device) -> Result<(), ZeroError> {
+        let Some((key, flight)) = self.in_flight.pop_front() else { return Ok(()) };
+        let part = flight.wait(device)?;
         let sum = self.parts.remove(&key).filter(|sum| sum.shape() != [0]);
         self.parts.insert(key, accumulate(sum, part));
         Ok(())
     }
 }
 
-impl Store {
+impl ShardedParams {
     /// Adds a gradient; posts the units that are complete with it.
     pub(super) fn add(&self, index: usize, gradient: AnyTensor) -> Result<(), ZeroError> {
         let parameter = self.plan.registry().at(index);
-        let expected = rows_shape(&parameter.shape, self.plan.placement(index).partition.all_rows());
+        let expected = rows_shape(&parameter.shape, self.plan.placement(index).layout.all_rows());
         if gradient.shape() != expected {
             return Err(ZeroError::Value {
                 parameter: parameter.name.clone(),
@@ -164,21 +164,21 @@ impl Store {
     /// posts units in one order. In stage 3 a rank that lacks a gradient posts later and needs this rank's gathers
     /// first, so there only what is ready is taken in.
     fn post(&self, sums: &mut Sums, unit: usize, over: bool) -> Result<(), ZeroError> {
-        let gathers = self.plan.own().any(|i| self.plan.placement(i).residency == Residency::Sharded);
+        let gathers = self.plan.own().any(|i| self.plan.placement(i).residency == ParamStorageMode::Sharded);
         for number in 0..self.plan.reduces(unit).len() {
-            while sums.flying.len() >= IN_FLIGHT
-                && (over || !gathers || sums.flying.front().is_some_and(|(_, flight)| flight.ready()))
+            while sums.in_flight.len() >= IN_FLIGHT
+                && (over || !gathers || sums.in_flight.front().is_some_and(|(_, flight)| flight.ready()))
             {
-                sums.land(&self.device)?;
+                sums.wait(&self.device)?;
             }
             let flight =
-                by_dtype!(self.plan.reduces(unit)[number].dtype, E => self.fly::<E>(sums, unit, number));
-            sums.flying.push_back(((unit, number), flight));
+                by_dtype!(self.plan.reduces(unit)[number].dtype, E => self.launch::<E>(sums, unit, number));
+            sums.in_flight.push_back(((unit, number), flight));
         }
         Ok(())
     }
 
-    fn fly<E: Number>(&self, sums: &mut Sums, unit: usize, number: usize) -> Box<dyn Flight> {
+    fn launch<E: Number>(&self, sums: &mut Sums, unit: usize, number: usize) -> Box<dyn InFlight> {
         let bucket = &self.plan.reduces(unit)[number];
         let whole: Vec<Option<AnyTensor>> =
             bucket.pieces.iter().map(|piece| sums.whole[piece.parameter].take()).collect();
@@ -205,8 +205,8 @@ impl Store {
                 sums.posted += 1;
                 self.post(sums, unit, true)?;
             }
-            while !sums.flying.is_empty() {
-                sums.land(&self.device)?;
+            while !sums.in_flight.is_empty() {
+                sums.wait(&self.device)?;
             }
         }
         (sums.open, sums.summing) = (false, false);
@@ -238,20 +238,20 @@ impl Store {
             }
         }
         let touched = self.everywhere(sums)?;
-        while !sums.flying.is_empty() {
-            sums.land(&self.device)?;
+        while !sums.in_flight.is_empty() {
+            sums.wait(&self.device)?;
         }
         let mut entries = Vec::new();
         for ((unit, number), part) in std::mem::take(&mut sums.parts) {
             let bucket = &self.plan.reduces(unit)[number];
             let rank = if bucket.parts() == 1 { 0 } else { self.rank };
             for piece in &bucket.pieces {
-                let own = piece.partition.elements(rank).len();
+                let own = piece.layout.elements(rank).len();
                 if own == 0 || !touched[piece.parameter] {
                     continue;
                 }
                 let shape = &self.plan.registry().at(piece.parameter).shape;
-                let shape = rows_shape(shape, piece.partition.rows(rank).len());
+                let shape = rows_shape(shape, piece.layout.rows(rank).len());
                 let start = piece.offsets[rank];
                 entries.push((piece.parameter, part.piece(start..start + own, &shape)));
             }

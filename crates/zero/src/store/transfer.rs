@@ -1,17 +1,17 @@
-//! What a bucket holds, out of parameters and back into them: by slices in host memory, by the tensors' device elsewhere.
+//! Packing of buckets from parameters and back: by slices in host memory, on the device elsewhere.
 
 use std::ops::Range;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor};
-use burnish_comm::{Bucket, Parts, Wire};
+use burnish_comm::{Bucket, Gathered, Wire};
 use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, on_host};
-use burnish_transit::{joined, tensors};
+use burnish_tensor_comm::{joined, tensors};
 
 use super::typed::{Number, elements, shared};
 use crate::Plan;
 use crate::bucket::{BucketPlan, Piece};
-use crate::partition::rows_shape;
+use crate::rows::rows_shape;
 
 /// Elements of some values, one behind the other.
 pub(super) fn part<E: Number>(pieces: Vec<(AnyTensor, Range<usize>)>, device: &Device) -> Bucket<E> {
@@ -31,12 +31,12 @@ pub(super) fn part<E: Number>(pieces: Vec<(AnyTensor, Range<usize>)>, device: &D
 pub(super) fn wholes<E: Number>(
     plan: &Plan,
     bucket: &BucketPlan,
-    parts: &Parts<E>,
+    parts: &Gathered<E>,
     device: &Device,
 ) -> Vec<(usize, AnyTensor)> {
     let there = (!on_host(device)).then(|| tensors(parts, device));
     let whole = |piece: &Piece| {
-        let shape = rows_shape(&plan.registry().at(piece.parameter).shape, piece.partition.all_rows());
+        let shape = rows_shape(&plan.registry().at(piece.parameter).shape, piece.layout.all_rows());
         let value = match &there {
             Some(parts) => assembled(piece, parts, &shape),
             None => AnyTensor::from_elements(bucket.whole(piece, |rank| parts.of(rank)), &shape, device),
@@ -50,7 +50,7 @@ pub(super) fn wholes<E: Number>(
 fn assembled(piece: &Piece, parts: &[AnyTensor], shape: &[usize]) -> AnyTensor {
     let of = |(rank, part): (usize, &AnyTensor)| {
         let start = piece.offsets[rank];
-        flat(part, start..start + piece.partition.elements(rank).len())
+        flat(part, start..start + piece.layout.elements(rank).len())
     };
     joined(parts.iter().enumerate().map(of).collect(), shape)
 }
@@ -87,7 +87,7 @@ fn packed<E: Number>(bucket: &BucketPlan, whole: &[Option<AnyTensor>], device: &
     let mut pieces = Vec::new();
     for part in 0..bucket.parts() {
         for (piece, whole) in bucket.pieces.iter().zip(whole) {
-            let range = piece.partition.elements(part);
+            let range = piece.layout.elements(part);
             pieces.push(match whole {
                 Some(whole) => flat(whole, range),
                 None => AnyTensor::new(Tensor::<1>::zeros([range.len()], (device, DType::F32))),
@@ -127,11 +127,12 @@ fn flat(value: &AnyTensor, range: Range<usize>) -> AnyTensor {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
+    use burnish_core::Split;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Partition;
     use crate::bucket::{Purpose, fill};
+    use crate::rows::by_rows;
 
     fn tensor(shape: &[usize], from: usize) -> AnyTensor {
         let values = (from..).take(shape.iter().product()).map(|i| i as f32).collect();
@@ -151,7 +152,7 @@ mod tests {
             let items: Vec<_> = shapes
                 .iter()
                 .enumerate()
-                .map(|(i, shape)| (i, Dtype::F32, Partition::balanced(shape, &mut loads)))
+                .map(|(i, shape)| (i, Dtype::F32, by_rows(shape, |rows, row| Split::by_load(rows, row, &mut loads).unwrap())))
                 .collect();
             let values: Vec<AnyTensor> = shapes.iter().enumerate().map(|(i, s)| tensor(s, 100 * i + 1)).collect();
             let there: Vec<Option<AnyTensor>> =
@@ -182,7 +183,7 @@ mod tests {
                     let zeros = vec![0.0; shape.iter().product()];
                     prop_assert_eq!(&whole.shape(), shape);
                     prop_assert_eq!(&whole.to_f32(), host[piece.parameter].as_ref().unwrap_or(&zeros));
-                    let range = piece.partition.elements(world - 1);
+                    let range = piece.layout.elements(world - 1);
                     let rows = tensor(&[range.len()], 7000);
                     let by_slice = written::<f32>(whole.clone(), range.clone(), &rows);
                     prop_assert_eq!(replaced(&whole, range, &rows).to_f32(), by_slice.to_f32());

@@ -6,9 +6,9 @@ use burn::tensor::Device;
 use burnish_comm::Bucket;
 use burnish_core::{Dtype, Parameter};
 use burnish_ops::AnyTensor;
-pub(crate) use burnish_transit::Number;
+pub(crate) use burnish_tensor_comm::Number;
 
-use crate::partition::{rows_of, rows_shape};
+use crate::rows::{rows_of, rows_shape};
 
 /// Runs `$body` with `$E` as the type of a dtype that a plan allows.
 macro_rules! by_dtype {
@@ -58,5 +58,5 @@ pub(crate) fn elements<E: Number>(value: &AnyTensor) -> burnish_ops::Elements<E>
 
 /// A value as a bucket, without a copy.
 pub(crate) fn shared<E: Number>(value: &AnyTensor) -> Bucket<E> {
-    burnish_transit::bucket(value).expect("invariant: values have their declared dtype")
+    burnish_tensor_comm::bucket(value).expect("invariant: values have their declared dtype")
 }

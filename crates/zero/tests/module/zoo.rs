@@ -9,7 +9,8 @@ use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConf
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, activation};
 use burnish_core::random::Stream;
 use burnish_zero::comm::{Group, local};
-use burnish_zero::module::{ModuleError, Pass, Stepped, Wrap, Wrapped};
+use burnish_zero::module::{ModuleError, Orientation, Pass, Role, Stepped, Wrap, Wrapped};
+use burnish_zero::optim::{MuonOptions, Variant};
 use burnish_zero::{Policy, ReduceWhen, Stage};
 
 pub(crate) const VOCAB: usize = 7;
@@ -167,6 +168,12 @@ pub(crate) fn loss_by_blocks(pass: &Pass<'_, Zoo>, samples: Range<usize>, over: 
     let block = |layer: &Layer, x| pass.block(layer, x, Layer::forward).unwrap();
     let (logits, targets) = pass.logits(&samples, block);
     cross_entropy(logits, targets, over)
+}
+
+/// Muon, and what Burn does not say of the matrices of a struct of one's own.
+pub(crate) fn muon(policy: Policy, variant: Variant) -> Wrap {
+    let wrap = Wrap::new(policy).muon(MuonOptions { variant, ..MuonOptions::default() });
+    wrap.orientation("layers.*.half", Orientation::InOut).role("layers.*.gate", Role::Norm)
 }
 
 /// A run of it.

@@ -1,4 +1,4 @@
-//! Which queries are computed together, and which keys they see.
+//! Blocks of queries and the range of keys that each attends to.
 
 use std::ops::Range;
 

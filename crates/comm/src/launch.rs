@@ -1,0 +1,304 @@
+//! Launcher variables: rank, world size and addresses that torchrun, Open MPI and Slurm set for their processes.
+//!
+//! | launcher | ranks | this rank | its number on the machine | where rank 0 is |
+//! |---|---|---|---|---|
+//! | torchrun | `WORLD_SIZE` | `RANK` | `LOCAL_RANK` | `MASTER_ADDR`, `MASTER_PORT` |
+//! | Open MPI, or a PMI | `OMPI_COMM_WORLD_SIZE`, `PMI_SIZE`, `PMIX_RANK` | from MPI | `OMPI_COMM_WORLD_LOCAL_RANK` | from MPI |
+//! | Slurm's srun | `SLURM_STEP_NUM_TASKS`, `SLURM_NTASKS` | `SLURM_PROCID` | `SLURM_LOCALID` | as torchrun; else the first host of `SLURM_STEP_NODELIST` and a port made of `SLURM_JOB_ID` |
+//!
+//! Where several set their variables, MPI comes before torchrun and torchrun before Slurm. A batch script of Slurm's has
+//! `SLURM_NTASKS` too and is not one of several processes: `SLURM_NTASKS` counts where srun (`SLURM_STEP_ID`) or
+//! `MASTER_ADDR` says that there are others.
+
+use crate::DEADLINE;
+use crate::tcp::Rendezvous;
+
+/// Who started this process among others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// Open MPI's mpirun, or another launcher with a PMI: ranks meet over [`mpi`](crate::mpi).
+    Mpi,
+    /// torchrun and launchers of its kind: ranks meet over [`tcp`](crate::tcp).
+    Torchrun,
+    /// Slurm's srun without a PMI: ranks meet over [`tcp`](crate::tcp).
+    Slurm,
+}
+
+/// One launcher's job of several processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Who started it.
+    pub launcher: Launcher,
+    /// The variable that says so.
+    pub variable: &'static str,
+    /// How many processes there are; `None` where only MPI knows.
+    pub size: Option<usize>,
+}
+
+/// A variable of a launcher that is not what it must be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "environment variable {variable}: expected {expected}, got {got}; set it on every rank, as launchers do, or unset it"
+)]
+pub struct LaunchError {
+    /// The variable.
+    pub variable: &'static str,
+    /// What it must be.
+    pub expected: &'static str,
+    /// What it is.
+    pub got: String,
+}
+
+/// The value of an environment variable.
+pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The variables of this process.
+pub(crate) fn environment(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+const SIZE: &str = "the number of ranks, at least 1";
+const RANK: &str = "this process's rank, below the number of ranks";
+
+impl Launch {
+    /// Every launcher whose variables speak of several processes, the one that counts first.
+    ///
+    /// # Errors
+    /// [`LaunchError`] for a number that is none.
+    pub fn all_from_env() -> Result<Vec<Self>, LaunchError> {
+        Self::all(&environment)
+    }
+
+    pub(crate) fn all(variables: Variables<'_>) -> Result<Vec<Self>, LaunchError> {
+        let mut found = Vec::new();
+        for (launcher, names) in [
+            (Launcher::Mpi, &["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"][..]),
+            (Launcher::Torchrun, &["WORLD_SIZE"]),
+            (Launcher::Slurm, slurm_size(variables).as_slice()),
+        ] {
+            for &variable in names {
+                match size_in(variable, variables)? {
+                    Some(size) if size > 1 => found.push(Self { launcher, variable, size: Some(size) }),
+                    _ => {}
+                }
+            }
+            if launcher == Launcher::Mpi && found.is_empty() && variables("PMIX_RANK").is_some() {
+                found.push(Self { launcher, variable: "PMIX_RANK", size: None });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The variable in which Slurm says how many tasks this one is of.
+fn slurm_size(variables: Variables<'_>) -> Option<&'static str> {
+    let there = |name: &&str| variables(name).is_some();
+    let among_others = ["SLURM_STEP_ID", "MASTER_ADDR"].iter().any(there);
+    let sizes = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"];
+    sizes.into_iter().take(if among_others { 2 } else { 1 }).find(there)
+}
+
+/// This process's number on its machine, where the launcher says it: which device is its own.
+///
+/// # Errors
+/// [`LaunchError`] for a number that is none.
+pub fn local_rank() -> Result<Option<usize>, LaunchError> {
+    local_rank_in(&environment)
+}
+
+fn local_rank_in(variables: Variables<'_>) -> Result<Option<usize>, LaunchError> {
+    number("LOCAL_RANK", "this process's number on its machine", variables)
+}
+
+fn number<T: std::str::FromStr>(
+    variable: &'static str,
+    expected: &'static str,
+    variables: Variables<'_>,
+) -> Result<Option<T>, LaunchError> {
+    let Some(got) = variables(variable) else { return Ok(None) };
+    let parsed = got.trim().parse().map(Some);
+    parsed.map_err(|_| LaunchError { variable, expected, got: format!("`{got}`") })
+}
+
+fn required<T>(variable: &'static str, expected: &'static str, value: Option<T>) -> Result<T, LaunchError> {
+    value.ok_or_else(|| LaunchError { variable, expected, got: "nothing".to_owned() })
+}
+
+fn size_in(variable: &'static str, variables: Variables<'_>) -> Result<Option<usize>, LaunchError> {
+    match number(variable, SIZE, variables)? {
+        Some(0) => Err(LaunchError { variable, expected: SIZE, got: "`0`".to_owned() }),
+        size => Ok(size),
+    }
+}
+
+impl Rendezvous {
+    /// Where and as whom this process meets the others, by the variables of torchrun or of Slurm; with a deadline of ten
+    /// minutes.
+    ///
+    /// # Errors
+    /// [`LaunchError`] if a variable is absent or wrong.
+    pub fn from_env() -> Result<Self, LaunchError> {
+        Self::read(&environment)
+    }
+
+    pub(crate) fn read(variables: Variables<'_>) -> Result<Self, LaunchError> {
+        let slurm = if variables("WORLD_SIZE").is_some() { None } else { slurm_size(variables) };
+        let (size_variable, rank_variable) = match slurm {
+            Some(variable) => (variable, "SLURM_PROCID"),
+            None => ("WORLD_SIZE", "RANK"),
+        };
+        let about = "the host of rank 0";
+        let address = variables("MASTER_ADDR").or_else(|| slurm.and_then(|_| first_host(variables)));
+        let address = required("MASTER_ADDR", about, address)?;
+        let about = "a port that is free on that host";
+        let port = match number("MASTER_PORT", about, variables)? {
+            None if slurm.is_some() => job_port(variables)?,
+            port => port,
+        };
+        let port = required("MASTER_PORT", about, port)?;
+        let size = required(size_variable, SIZE, size_in(size_variable, variables)?)?;
+        let rank: usize = required(rank_variable, RANK, number(rank_variable, RANK, variables)?)?;
+        if rank >= size {
+            return Err(LaunchError {
+                variable: rank_variable,
+                expected: RANK,
+                got: format!("`{rank}` of {size}"),
+            });
+        }
+        Ok(Self { address, port, rank, size, deadline: DEADLINE })
+    }
+}
+
+/// The first host of a Slurm step, which has rank 0.
+fn first_host(variables: Variables<'_>) -> Option<String> {
+    let lists = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+    lists.iter().find_map(|name| variables(name)).as_deref().and_then(first_of)
+}
+
+/// The first of hosts as Slurm writes them: of `node[07-09,12],login` it is `node07`.
+fn first_of(hosts: &str) -> Option<String> {
+    let (mut name, mut range) = (String::new(), None);
+    for character in hosts.chars() {
+        match (character, &mut range) {
+            (',', None) => break,
+            ('[', None) => range = Some(true),
+            (']', Some(_)) => range = None,
+            (',' | '-', Some(first)) => *first = false,
+            (character, None | Some(true)) => name.push(character),
+            (_, Some(false)) => {}
+        }
+    }
+    (!name.is_empty()).then_some(name)
+}
+
+/// A port that jobs and steps on the same machine do not share.
+fn job_port(variables: Variables<'_>) -> Result<Option<u16>, LaunchError> {
+    let job: Option<u64> = number("SLURM_JOB_ID", "a job's number", variables)?;
+    let step: Option<u64> = number("SLURM_STEP_ID", "a step's number", variables)?;
+    Ok(job.map(|job| 20_000 + ((job + step.unwrap_or(0)) % 10_000) as u16))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn set(variables: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        |name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned())
+    }
+
+    fn launched(variables: &'static [(&str, &str)]) -> Vec<(Launcher, &'static str, Option<usize>)> {
+        let all = Launch::all(&set(variables)).unwrap();
+        all.into_iter().map(|l| (l.launcher, l.variable, l.size)).collect()
+    }
+
+    #[test]
+    fn each_launcher_is_known_by_its_variables() {
+        assert_eq!(launched(&[]), []);
+        assert_eq!(launched(&[("WORLD_SIZE", "1"), ("OMPI_COMM_WORLD_SIZE", "1")]), []);
+        assert_eq!(launched(&[("WORLD_SIZE", " 4 ")]), [(Launcher::Torchrun, "WORLD_SIZE", Some(4))]);
+        assert_eq!(launched(&[("PMIX_RANK", "0")]), [(Launcher::Mpi, "PMIX_RANK", None)]);
+        assert_eq!(
+            launched(&[("PMI_SIZE", "3"), ("PMIX_RANK", "0")]),
+            [(Launcher::Mpi, "PMI_SIZE", Some(3))]
+        );
+        let both =
+            [(Launcher::Mpi, "OMPI_COMM_WORLD_SIZE", Some(2)), (Launcher::Torchrun, "WORLD_SIZE", Some(4))];
+        assert_eq!(launched(&[("WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_SIZE", "2")]), both);
+    }
+
+    /// A batch script has the job's variables, and runs alone.
+    #[test]
+    fn a_slurm_batch_script_is_alone() {
+        assert_eq!(launched(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "7")]), []);
+        let step = launched(&[("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "3")]);
+        assert_eq!(step, [(Launcher::Slurm, "SLURM_NTASKS", Some(8))]);
+        // One task of a larger job.
+        assert_eq!(
+            launched(&[("SLURM_NTASKS", "8"), ("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_STEP_ID", "0")]),
+            []
+        );
+        let step = launched(&[("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "0")]);
+        assert_eq!(step, [(Launcher::Slurm, "SLURM_STEP_NUM_TASKS", Some(2))]);
+    }
+
+    #[test]
+    fn what_is_no_number_is_told_with_its_variable() {
+        let error =
+            |variables: &'static [(&str, &str)]| Launch::all(&set(variables)).unwrap_err().to_string();
+        let said = error(&[("WORLD_SIZE", "two")]);
+        assert!(
+            said.contains("variable WORLD_SIZE: expected the number of ranks, at least 1, got `two`"),
+            "{said}"
+        );
+        assert!(
+            error(&[("WORLD_SIZE", "0")]).contains("WORLD_SIZE")
+                && error(&[("WORLD_SIZE", "")]).contains("``")
+        );
+        assert!(error(&[("OMPI_COMM_WORLD_SIZE", "-1")]).contains("OMPI_COMM_WORLD_SIZE"));
+        let local = local_rank_in(&set(&[("LOCAL_RANK", "x")])).unwrap_err();
+        assert_eq!((local.variable, local.got.as_str()), ("LOCAL_RANK", "`x`"));
+        assert_eq!(local_rank_in(&set(&[("LOCAL_RANK", "3")])), Ok(Some(3)));
+    }
+
+    #[test]
+    fn ranks_meet_where_the_launcher_says() {
+        let torchrun =
+            &[("WORLD_SIZE", "4"), ("RANK", "3"), ("MASTER_ADDR", "one"), ("MASTER_PORT", "29500")];
+        let place = Rendezvous::read(&set(torchrun)).unwrap();
+        assert_eq!((place.address.as_str(), place.port, place.rank, place.size), ("one", 29500, 3, 4));
+        let slurm = &[
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_PROCID", "1"),
+            ("SLURM_JOB_ID", "123456"),
+            ("SLURM_STEP_ID", "2"),
+            ("SLURM_STEP_NODELIST", "gpu[07-09,12],login"),
+        ];
+        let place = Rendezvous::read(&set(slurm)).unwrap();
+        assert_eq!((place.address.as_str(), place.port, place.rank, place.size), ("gpu07", 23_458, 1, 2));
+    }
+
+    #[test]
+    fn what_a_rendezvous_lacks_is_named() {
+        let lacks = |variables: &'static [(&str, &str)]| Rendezvous::read(&set(variables)).unwrap_err();
+        assert_eq!(lacks(&[]).variable, "MASTER_ADDR");
+        assert_eq!(lacks(&[("MASTER_ADDR", "one")]).variable, "MASTER_PORT");
+        let no_rank = &[("MASTER_ADDR", "one"), ("MASTER_PORT", "29500"), ("WORLD_SIZE", "2")];
+        assert_eq!(lacks(no_rank).variable, "RANK");
+        let beyond =
+            lacks(&[("MASTER_ADDR", "one"), ("MASTER_PORT", "29500"), ("WORLD_SIZE", "2"), ("RANK", "2")]);
+        assert_eq!((beyond.variable, beyond.got.as_str()), ("RANK", "`2` of 2"));
+        assert_eq!(lacks(&[("MASTER_ADDR", "one"), ("MASTER_PORT", "70000")]).got, "`70000`");
+    }
+
+    #[test]
+    fn hosts_are_read_as_slurm_writes_them() {
+        for (hosts, first) in
+            [("one", "one"), ("one,two", "one"), ("n[3,5-7]", "n3"), ("r[1-2]n[04-09]-ib,x", "r1n04-ib")]
+        {
+            assert_eq!(first_of(hosts).as_deref(), Some(first), "{hosts}");
+        }
+        assert_eq!(first_of(""), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! `burnish merge`: an adapter folded into its base.
+
+use crate::checks::{AT_LEAST_1, Checks, MODEL_HINT};
+use crate::command::command;
+use crate::groups::MergeTargetOptions;
+
+command! {
+    /// Options of `burnish merge`.
+    MergeOptions, "merge", "Merge an adapter into its base model and write a full model folder",
+    needs ["model_name_or_path", "adapter_name_or_path", "output_dir"], {
+        /// What is read and written.
+        merge: MergeTargetOptions,
+    }
+}
+
+impl MergeOptions {
+    fn rules(&self, checks: &mut Checks<'_>) {
+        checks.folder("model_name_or_path", &self.merge.model_name_or_path, MODEL_HINT);
+        checks.folder("adapter_name_or_path", &self.merge.adapter_name_or_path, "");
+        checks.range("threads", self.merge.threads != Some(0), AT_LEAST_1);
+        let output = &self.merge.output_dir;
+        let sources = [&self.merge.model_name_or_path, &self.merge.adapter_name_or_path];
+        if !output.as_os_str().is_empty() && sources.contains(&output) {
+            checks.conflict(
+                "output_dir",
+                "a folder that is read",
+                "name another folder for the merged model",
+            );
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `burnish plan`: what a run will hold and send, without running it.
+
+use crate::checks::Checks;
+use crate::command::command;
+use crate::groups::{
+    LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PackingOptions, PreparationOptions, RankOptions,
+    SourceOptions, SupervisedOptions, TrainingOptions,
+};
+
+command! {
+    /// Options of `burnish plan`.
+    PlanOptions, "plan", "Say what a fine-tuning run will hold and send on each rank, without running it",
+    needs ["model_name_or_path"], {
+        /// The model.
+        model: ModelOptions,
+        /// The rows.
+        data: SourceOptions,
+        /// Rows to tokens.
+        preparation: PreparationOptions,
+        /// Rows to batches.
+        packing: PackingOptions,
+        /// The loss.
+        loss: SupervisedOptions,
+        /// The adapter.
+        lora: LoraOptions,
+        /// The loop.
+        training: TrainingOptions,
+        /// The optimizer of matrices.
+        muon: MuonOptions,
+        /// The ranks.
+        ranks: RankOptions,
+        /// Metrics and progress.
+        logging: LoggingOptions,
+    }
+}
+
+impl PlanOptions {
+    fn rules(&self, checks: &mut Checks<'_>) {
+        self.model.rules(checks);
+        self.lora.rules(&self.model, checks);
+        self.ranks.rules(&self.model, &self.training, checks);
+        self.muon.rules(&self.training, checks);
+    }
+}

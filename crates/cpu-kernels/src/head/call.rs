@@ -1,0 +1,384 @@
+//! A call of the head: sizes of its tiles, packing, and the logits of a run of vocabulary entries.
+
+#![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+
+use super::options::check;
+use super::shard::VocabRows;
+use super::vocab::{Scaling, scale_logits};
+use crate::elementwise::scale_slice;
+use crate::linear::{Linear, LowRank, Weight};
+use crate::micro::{LDP, NR, gemm, gemm_panel};
+use crate::pack::{Depth, extra_columns, pack_kn, pack_nk};
+use crate::rows::{TileLayout, add_dropped, copy_rows};
+use crate::scratch::{Pooled, Ptr, scratch};
+use crate::simd::{Element, Isa, Lanes, dispatch};
+use crate::tasks::tasks;
+use burnish_core::HeadOptions;
+use burnish_core::random::{dropout_row, dropout_threshold};
+use std::ops::Range;
+
+/// Floats of a tile of logits (32 MiB).
+const TILE: usize = 8 << 20;
+/// Tokens of a tile, at most.
+const TOKENS: usize = 512;
+/// Floats of a packed run of weights.
+const RUN: usize = 96 << 10;
+
+/// Tokens whose logits are held at a time, of a head of `vocab` rows (split: of the rank that has most).
+///
+/// A split head that makes its gradients in forward ([`crate::head_fused`]) combines once per that many tokens.
+#[must_use]
+pub fn head_tile(vocab: usize) -> usize {
+    (TILE / vocab.max(1) / NR * NR).clamp(NR, TOKENS)
+}
+
+/// Arguments and sizes.
+pub(crate) struct Call<'a> {
+    pub(crate) isa: Isa,
+    pub(crate) hidden: &'a [f32],
+    pub(crate) head: &'a Linear<'a>,
+    pub(crate) n: usize,
+    pub(crate) dim: usize,
+    pub(crate) vocab: usize,
+    pub(crate) scaling: Scaling,
+    /// Inputs, then the low-rank columns, then one for the bias.
+    pub(crate) depth: Depth,
+    /// Vocabulary entries of a run; a run is a task.
+    pub(crate) run: usize,
+    /// Tokens of a tile; a multiple of 32.
+    pub(crate) tile: usize,
+    /// The entries' factors of a magnitude.
+    pub(crate) gains: Option<Vec<f32>>,
+}
+
+impl<'a> Call<'a> {
+    /// Checks the arguments; `n` tokens.
+    pub(crate) fn new(
+        hidden: &'a [f32],
+        head: &'a Linear<'a>,
+        shard: Option<&VocabRows<'_>>,
+        n: usize,
+        o: &HeadOptions,
+    ) -> Self {
+        check(o);
+        let vocab = head.out;
+        let widest = shard.map_or(vocab, |s| s.widest);
+        if let Some(s) = shard {
+            assert!(
+                vocab <= s.widest && s.first + vocab <= s.vocab,
+                "head: {vocab} rows from {} on of a vocabulary of {}, at most {} on a rank",
+                s.first,
+                s.vocab,
+                s.widest
+            );
+        }
+        assert!(widest > 0, "head: `out` is 0");
+        // A rank without rows knows the width from elsewhere, or does not need it.
+        let dim = match (&head.low_rank, vocab, n) {
+            (Some(low), 0, _) => low.a.len() / low.rank.max(1),
+            (None, 0, 0) => 1,
+            (None, 0, _) => hidden.len() / n,
+            _ => head.weight.len() / vocab,
+        };
+        assert!(dim > 0 && head.weight.len() == vocab * dim, "head: `weight` is [out, in]");
+        assert!(
+            hidden.len() == n * dim,
+            "head: hidden of {} elements, expected {n} rows of {dim}",
+            hidden.len()
+        );
+        assert!(head.bias.is_none_or(|b| b.len() == vocab), "head: `bias` is [out]");
+        let mut biased = head.bias.is_some();
+        let mut rank = 0;
+        if let Some(low) = &head.low_rank {
+            rank = low.rank;
+            biased |= low.b_bias.is_some();
+            assert!(rank > 0, "head: `rank` is 0");
+            assert!(low.a.len() == rank * dim, "head: `a` is [rank, in]");
+            assert!(low.b.len() == vocab * rank, "head: `b` is [out, rank]");
+            assert!(low.b_bias.is_none_or(|b| b.len() == vocab), "head: `b_bias` is [out]");
+            assert!(
+                low.dropout.is_none_or(|d| (0.0..1.0).contains(&d.p) && d.rows.len() == n),
+                "head: dropout `p` is in [0, 1) and `rows` is [tokens]"
+            );
+        }
+        let depth = Depth { k: dim, x: rank + usize::from(biased) };
+        // Whole tiles of the micro-kernel's 14 rows.
+        let run = (RUN / (depth.blocks() * LDP) / 14 * 14).clamp(14, 224).min(vocab.max(1));
+        let tile = head_tile(widest).min(n.max(1).next_multiple_of(NR));
+        let isa = crate::simd::isa();
+        let gains = head.gains();
+        if let Some(low) = &head.low_rank
+            && let Some(m) = &low.magnitude
+        {
+            assert!(m.m.len() == vocab && m.norm.len() == vocab, "head: `m` and `norm` are [out]");
+            assert!(low.b_bias.is_none(), "head: a magnitude excludes `b_bias`");
+            assert!(low.dropout.is_none_or(|d| d.p == 0.0), "head: a magnitude excludes dropout here");
+        }
+        Self { isa, hidden, head, n, dim, vocab, scaling: Scaling::new(o), depth, run, tile, gains }
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.head.low_rank.map_or(0, |l| l.rank)
+    }
+
+    /// Runs of the vocabulary.
+    pub(crate) fn runs(&self) -> usize {
+        self.vocab.div_ceil(self.run)
+    }
+
+    /// Entries of run `r`.
+    pub(crate) fn entries(&self, r: usize) -> Range<usize> {
+        r * self.run..((r + 1) * self.run).min(self.vocab)
+    }
+
+    /// Bias of entry `v`, the low-rank one included.
+    fn bias(&self, v: usize) -> f32 {
+        let low = self.head.low_rank.and_then(|l| l.b_bias.map(|b| l.scale * b[v]));
+        self.head.bias.map_or(0.0, |b| b[v]) + low.unwrap_or(0.0)
+    }
+
+    /// Packs the weights of entries `v`, as rows.
+    ///
+    /// # Safety
+    /// `dst` holds `depth.a_len(v.len())` floats.
+    pub(crate) unsafe fn pack_entries(&self, v: Range<usize>, dst: *mut f32) {
+        let (m, d, at) = (v.len(), self.depth, v.start * self.dim);
+        match self.head.weight {
+            Weight::F32(w) => widen_rows(self.isa, m, d, w.as_ptr().add(at), dst),
+            Weight::Bf16(w) => widen_rows(self.isa, m, d, w.as_ptr().add(at), dst),
+            Weight::F16(w) => widen_rows(self.isa, m, d, w.as_ptr().add(at), dst),
+        }
+        let rank = self.rank();
+        if let Some(low) = &self.head.low_rank {
+            extra_columns(self.isa, m, d, dst, 0, low.b.as_ptr().add(v.start * rank), rank, 1.0);
+        }
+        if let Some(gains) = &self.gains {
+            for block in 0..d.blocks() {
+                for (i, g) in gains[v.clone()].iter().enumerate() {
+                    scale_slice(self.isa, dst.add((block * m + i) * LDP), d.len(block), *g);
+                }
+            }
+        }
+        if d.x > rank {
+            let column = dst.add(d.column(m, d.k + rank));
+            for (i, v) in v.enumerate() {
+                *column.add(i * LDP) = self.bias(v);
+            }
+        }
+    }
+
+    /// Packs columns `j..j+n` (`n <= 32`) of entries `v` of the weight as a panel.
+    ///
+    /// # Safety
+    /// `panel` holds `v.len() * 32` floats.
+    pub(crate) unsafe fn pack_columns(&self, v: Range<usize>, j: usize, n: usize, panel: *mut f32) {
+        let (at, k) = (v.start * self.dim + j, v.len());
+        match self.head.weight {
+            Weight::F32(w) => pack_kn(self.isa, w.as_ptr().add(at), self.dim, k, n, panel),
+            Weight::Bf16(w) => pack_kn(self.isa, w.as_ptr().add(at), self.dim, k, n, panel),
+            Weight::F16(w) => pack_kn(self.isa, w.as_ptr().add(at), self.dim, k, n, panel),
+        }
+    }
+
+    /// Packs the tokens `rows` (a tile).
+    pub(crate) fn pack_tokens(
+        &self,
+        rows: Range<usize>,
+        low_a: Option<&Pooled>,
+        rows_packed: bool,
+    ) -> Tokens {
+        let low_a = low_a.map(Pooled::ptr);
+        let (n, r) = (rows.len(), self.rank());
+        let panels = n.div_ceil(NR);
+        let dropped = self.head.low_rank.and_then(|l| l.dropout).is_some_and(|d| d.p > 0.0);
+        let tokens = Tokens {
+            columns: Pooled::take(panels * self.depth.panel_len()),
+            rows: Pooled::take(if rows_packed { n * self.dim.next_multiple_of(NR) } else { 0 }),
+            low: Pooled::take(n * r),
+            dropped: Pooled::take(if dropped { n * self.dim } else { 0 }),
+            is_dropped: dropped,
+            first: rows.start,
+            n,
+        };
+        let (columns, by_rows, low, drop) =
+            (tokens.columns.ptr(), tokens.rows.ptr(), tokens.low.ptr(), tokens.dropped.ptr());
+        tasks(panels, |p| {
+            let (first, m) = (p * NR, (n - p * NR).min(NR));
+            // SAFETY: buffers have the sizes above; a panel's tokens are this task's alone.
+            unsafe {
+                let x = self.hidden[(rows.start + first) * self.dim..].as_ptr();
+                let panel = columns.at(p * self.depth.panel_len());
+                pack_nk(self.isa, x, self.dim, self.dim, m, panel);
+                if let (Some(lr), Some(a)) = (&self.head.low_rank, low_a) {
+                    let mut from = x;
+                    if dropped {
+                        self.drop_rows(lr, rows.start + first, m, x, drop.at(first * self.dim), false);
+                        from = drop.at(first * self.dim);
+                    }
+                    let d = Depth { k: self.dim, x: 0 };
+                    scratch(d.a_len(m), |packed| {
+                        copy_rows(self.isa, m, self.dim, from, self.dim, packed, TileLayout::packed(m, d));
+                        gemm(self.isa, m, packed, d, a.0, r, low.at(first * r), r, lr.scale, false);
+                    });
+                    pack_nk(self.isa, low.at(first * r), r, r, m, panel.add(self.dim * NR));
+                }
+                if self.depth.x > r {
+                    let ones = panel.add((self.dim + r) * NR);
+                    for l in 0..NR {
+                        *ones.add(l) = if l < m { 1.0 } else { 0.0 };
+                    }
+                }
+                if rows_packed {
+                    let to = by_rows.at(first * NR);
+                    copy_rows(self.isa, m, self.dim, x, self.dim, to, TileLayout::panels(n));
+                }
+            }
+        });
+        tokens
+    }
+
+    /// `dst (+)= mask·x` of `m` rows from token `first` on.
+    ///
+    /// # Safety
+    /// Both hold `m` rows of `dim`.
+    pub(crate) unsafe fn drop_rows(
+        &self,
+        low: &LowRank<'_>,
+        first: usize,
+        m: usize,
+        x: *const f32,
+        dst: *mut f32,
+        add: bool,
+    ) {
+        let Some(d) = low.dropout else { return };
+        let keys: Vec<u32> = d.rows[first..first + m].iter().map(|&row| dropout_row(d.key, row)).collect();
+        let (threshold, keep) = (dropout_threshold(d.p), 1.0 / (1.0 - d.p));
+        let n = self.dim;
+        add_dropped(
+            self.isa,
+            m,
+            n,
+            d.first_column as usize,
+            keys.as_ptr(),
+            threshold,
+            keep,
+            x,
+            n,
+            dst,
+            n,
+            add,
+        );
+    }
+
+    /// Low-rank `A` in panels.
+    pub(crate) fn pack_low(&self) -> Option<Pooled> {
+        let low = self.head.low_rank.as_ref()?;
+        let (k, r) = (self.dim, low.rank);
+        let a = Pooled::take(r.div_ceil(NR) * k * NR);
+        for p in 0..r.div_ceil(NR) {
+            // SAFETY: the buffer holds all panels.
+            unsafe {
+                let from = low.a.as_ptr().add(p * NR * k);
+                pack_nk(self.isa, from, k, k, (r - p * NR).min(NR), a.ptr().at(p * k * NR));
+            }
+        }
+        Some(a)
+    }
+
+    /// `z` of entries `v`, packed in `weights`, for all tokens; panel `p` goes to `to + p·stride`.
+    ///
+    /// # Safety
+    /// `weights` holds the packed entries, `to` the panels' rows.
+    pub(crate) unsafe fn logits(
+        &self,
+        scaling: Scaling,
+        tokens: &Tokens,
+        v: Range<usize>,
+        weights: *const f32,
+        to: Ptr,
+        stride: usize,
+    ) {
+        for p in 0..tokens.panels() {
+            let (panel, z) = (tokens.columns.ptr().at(p * self.depth.panel_len()), to.at(p * stride));
+            let lanes = tokens.lanes(p);
+            gemm_panel(self.isa, v.len(), weights, self.depth, panel, lanes, z, NR, 1.0, false);
+            scale_logits(self.isa, scaling, v.len(), lanes, z);
+        }
+    }
+
+    /// Tiles of tokens.
+    pub(crate) fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
+        (0..self.n).step_by(self.tile).map(|t| t..(t + self.tile).min(self.n))
+    }
+}
+
+/// The tokens of a tile, packed.
+pub(crate) struct Tokens {
+    /// `[tokens/32][in + extras][32]`.
+    pub(crate) columns: Pooled,
+    /// `[in/32][tokens][32]`, where weight gradients need it.
+    pub(crate) rows: Pooled,
+    /// `scale·drop(h) A^T`, `[tokens, rank]`.
+    pub(crate) low: Pooled,
+    /// `drop(h)`, `[tokens, in]`.
+    dropped: Pooled,
+    is_dropped: bool,
+    /// First token.
+    pub(crate) first: usize,
+    pub(crate) n: usize,
+}
+
+// SAFETY: the buffers are only pointed into, each task writing what is its own.
+unsafe impl Sync for Tokens {}
+
+impl Tokens {
+    pub(crate) fn panels(&self) -> usize {
+        self.n.div_ceil(NR)
+    }
+
+    /// Tokens of a panel.
+    pub(crate) fn count(&self, panel: usize) -> usize {
+        (self.n - panel * NR).min(NR)
+    }
+
+    /// Lanes of a panel that are computed; those past its tokens hold zeros.
+    pub(crate) fn lanes(&self, panel: usize) -> usize {
+        self.count(panel).next_multiple_of(16)
+    }
+
+    /// The low-rank branch's input, `[tokens, in]`.
+    pub(crate) fn low_input(&self, call: &Call<'_>) -> *const f32 {
+        if self.is_dropped { self.dropped.ptr().0 } else { call.hidden[self.first * call.dim..].as_ptr() }
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.is_dropped
+    }
+}
+
+#[inline(always)]
+unsafe fn widen_body<S: Lanes, E: Element>(m: usize, d: Depth, w: *const E, dst: *mut f32) {
+    let kc = d.kc();
+    for (block, k0) in (0..d.k).step_by(kc).enumerate() {
+        let k = (d.k - k0).min(kc);
+        for i in 0..m {
+            let (from, to) = (w.add(i * d.k + k0), dst.add((block * m + i) * LDP));
+            let mut j = 0;
+            while j + S::N <= k {
+                S::store(to.add(j), E::load::<S>(from.add(j)));
+                j += S::N;
+            }
+            for j in j..k {
+                *to.add(j) = (*from.add(j)).widen();
+            }
+        }
+    }
+}
+
+dispatch! {
+    /// Packs `m` rows of `d.k` stored values.
+    ///
+    /// # Safety
+    /// `w` holds `m·d.k` values, `dst` `d.a_len(m)` floats.
+    unsafe fn widen_rows = widen_body [E: Element] [E] (m: usize, d: Depth, w: *const E, dst: *mut f32)
+}

@@ -1,0 +1,240 @@
+//! Log-probabilities and statistics; plain logits for generation.
+
+use super::call::{Call, Tokens};
+use super::options::HeadStats;
+use super::shard::{ELSEWHERE, VocabPart, VocabRows, own_targets};
+use super::vocab::{STATS, Scaling, Token, merge_stats, part, run_stats, scale_elements};
+use crate::linear::{Linear, gemv};
+use crate::micro::NR;
+use crate::scratch::{Pooled, Ptr, scratch};
+use crate::tasks::{SLICE, tasks};
+use burnish_core::HeadOptions;
+use std::ops::Range;
+
+/// Statistics of each token's distribution, without a `[tokens, vocabulary]` buffer.
+///
+/// `hidden` is `[tokens, in]`, `targets` one entry index per token. Logits of a run of entries live in a core's
+/// cache and leave only their maximum and sums (online log-sum-exp). With a `shard` the parts of all tokens are
+/// combined at once.
+///
+/// # Panics
+/// If lengths disagree or a target lies outside the vocabulary.
+pub fn head_forward(
+    hidden: &[f32],
+    head: &Linear<'_>,
+    shard: Option<&VocabRows<'_>>,
+    targets: &[u32],
+    options: &HeadOptions,
+) -> HeadStats {
+    let call = Call::new(hidden, head, shard, targets.len(), options);
+    let own = own_targets(&call, targets, shard);
+    let low = call.pack_low();
+    let mut stats = HeadStats::with_capacity(call.n);
+    let mut parts = Vec::with_capacity(if shard.is_some() { call.n } else { 0 });
+    for rows in call.tiles() {
+        let tokens = call.pack_tokens(rows.clone(), low.as_ref(), false);
+        let found = Found::new(&call, &tokens);
+        tasks(call.runs(), |r| {
+            let v = call.entries(r);
+            let (weights, panel) = (call.depth.a_len(v.len()), v.len() * NR);
+            scratch(weights + tokens.panels() * panel, |w| {
+                // SAFETY: the scratch holds the packed entries and the logits; a run's statistics are this task's.
+                unsafe {
+                    let z = Ptr(w.add(weights));
+                    call.pack_entries(v.clone(), w);
+                    call.logits(call.scaling, &tokens, v.clone(), w, z, panel);
+                    found.note(&call, &tokens, &own[rows.clone()], v, z, panel);
+                }
+            });
+        });
+        match shard {
+            None => found.finish(&call, &tokens, &own[rows], &mut stats),
+            Some(_) => found.parts(&call, &tokens, &own[rows], &mut parts),
+        }
+    }
+    match shard {
+        Some(s) if call.n > 0 => stats.append((s.combine)(targets, &parts), call.n),
+        _ => {}
+    }
+    stats
+}
+
+/// Floats of a panel's statistics.
+const SIZE: usize = STATS * NR;
+
+/// Statistics per run and panel of tokens, and the targets' logits.
+pub(crate) struct Found {
+    parts: Pooled,
+    /// Per token: the target's `z`, and whether it is its run's first maximum.
+    targets: Pooled,
+    merged: Pooled,
+}
+
+// SAFETY: the buffers are only pointed into, each task writing what is its own.
+unsafe impl Sync for Found {}
+
+impl Found {
+    pub(crate) fn new(call: &Call<'_>, tokens: &Tokens) -> Self {
+        let panels = tokens.panels();
+        Self {
+            parts: Pooled::take(call.runs() * panels * SIZE),
+            targets: Pooled::take(2 * tokens.n),
+            merged: Pooled::take(panels * SIZE),
+        }
+    }
+
+    /// Notes the statistics of entries `v`, a run.
+    ///
+    /// # Safety
+    /// `z` holds the run's logits, panels `stride` apart.
+    pub(crate) unsafe fn note(
+        &self,
+        call: &Call<'_>,
+        tokens: &Tokens,
+        targets: &[u32],
+        v: Range<usize>,
+        z: Ptr,
+        stride: usize,
+    ) {
+        for p in 0..tokens.panels() {
+            // SAFETY: the caller's; each (run, panel) has its own statistics and each token one run.
+            unsafe {
+                let part = self.parts.ptr().at((v.start / call.run * tokens.panels() + p) * SIZE);
+                let z = z.at(p * stride);
+                run_stats(call.isa, v.len(), tokens.lanes(p), z, part);
+                for lane in 0..tokens.count(p) {
+                    let target = targets[p * NR + lane] as usize;
+                    if !v.contains(&target) {
+                        continue;
+                    }
+                    let at = target - v.start;
+                    let own = *z.add(at * NR + lane);
+                    let first = own >= *part.add(lane) && (0..at).all(|j| *z.add(j * NR + lane) < own);
+                    let slot = self.targets.ptr().at(2 * (p * NR + lane));
+                    *slot = own;
+                    *slot.add(1) = if first { 1.0 } else { 0.0 };
+                }
+            }
+        }
+    }
+
+    /// Merges the runs.
+    fn merge(&self, call: &Call<'_>, tokens: &Tokens) {
+        let panels = tokens.panels();
+        tasks(panels, |p| {
+            // SAFETY: every run has noted its part.
+            unsafe {
+                let (from, to) = (self.parts.ptr().at(p * SIZE), self.merged.ptr().at(p * SIZE));
+                merge_stats(call.isa, call.runs(), panels * SIZE, tokens.lanes(p), from, to);
+            }
+        });
+    }
+
+    /// The merged statistics of a panel.
+    fn merged(&self, p: usize) -> &[f32] {
+        // SAFETY: `merge` has written them.
+        unsafe { std::slice::from_raw_parts(self.merged.ptr().at(p * SIZE), SIZE) }
+    }
+
+    /// The `z` of token `i`'s target, a row of the head, and whether no row has a larger one and no earlier row the
+    /// same; `top` is the largest.
+    fn target(&self, call: &Call<'_>, tokens: &Tokens, i: usize, target: u32, top: f32) -> (f32, bool) {
+        let (p, lane) = (i / NR, i % NR);
+        // SAFETY: written by `note`, the target being one of its entries.
+        let (own, first) = unsafe {
+            let slot = self.targets.ptr().at(2 * i);
+            (*slot, *slot.add(1) == 1.0)
+        };
+        // SAFETY: statistics of earlier runs, whose first row is the maximum.
+        let earlier = |r: usize| unsafe { *self.parts.ptr().at((r * tokens.panels() + p) * SIZE + lane) };
+        (own, first && own >= top && (0..target as usize / call.run).all(|r| earlier(r) < own))
+    }
+
+    /// Merges the runs and appends what they say of the tokens.
+    pub(crate) fn parts(
+        &self,
+        call: &Call<'_>,
+        tokens: &Tokens,
+        targets: &[u32],
+        parts: &mut Vec<VocabPart>,
+    ) {
+        self.merge(call, tokens);
+        parts.extend(targets.iter().enumerate().map(|(i, &target)| {
+            let part = part(self.merged(i / NR), i % NR);
+            if target == ELSEWHERE {
+                return part;
+            }
+            let (own, first) = self.target(call, tokens, i, target, part.top);
+            VocabPart { target: own, target_is_first: first, ..part }
+        }));
+    }
+
+    /// Merges the runs and appends the tokens' statistics.
+    pub(crate) fn finish(&self, call: &Call<'_>, tokens: &Tokens, targets: &[u32], stats: &mut HeadStats) {
+        self.merge(call, tokens);
+        for (i, &target) in targets.iter().enumerate() {
+            let token = Token::new(self.merged(i / NR), i % NR);
+            let (own, top1) = self.target(call, tokens, i, target, token.top);
+            stats.log_prob.push(own - token.log_z);
+            stats.entropy.push(token.entropy);
+            stats.log_sum_sq_probs.push(token.log_sum_sq);
+            stats.mean_logit.push(token.total / call.vocab as f32);
+            stats.log_z.push(token.log_z);
+            stats.is_top1.push(top1);
+        }
+    }
+}
+
+/// Logits `[tokens, vocabulary]`, scaled and capped, without temperature: for the few tokens that generation
+/// samples from. The head's weight is read once per 512 tokens.
+///
+/// # Panics
+/// If lengths disagree.
+pub fn head_logits(hidden: &[f32], head: &Linear<'_>, options: &HeadOptions) -> Vec<f32> {
+    let dim = (head.weight.len() / head.out.max(1)).max(1);
+    let call = Call::new(hidden, head, None, hidden.len() / dim, options);
+    let mut out = vec![0.0; call.n * call.vocab];
+    let to = Ptr(out.as_mut_ptr());
+    if gemv::applies(call.n, std::slice::from_ref(head)) {
+        by_dots(&call, options, &mut out);
+        return out;
+    }
+    let low = call.pack_low();
+    for rows in call.tiles() {
+        let tokens = call.pack_tokens(rows.clone(), low.as_ref(), false);
+        tasks(call.runs(), |r| {
+            let v = call.entries(r);
+            let (weights, panel) = (call.depth.a_len(v.len()), v.len() * NR);
+            scratch(weights + tokens.panels() * panel, |w| {
+                // SAFETY: the scratch holds the packed entries and the logits; these columns are this task's.
+                unsafe {
+                    let z = w.add(weights);
+                    call.pack_entries(v.clone(), w);
+                    call.logits(Scaling::plain(options), &tokens, v.clone(), w, Ptr(z), panel);
+                    for i in 0..tokens.n {
+                        let row = to.at((rows.start + i) * call.vocab + v.start);
+                        for j in 0..v.len() {
+                            *row.add(j) = *z.add(i / NR * panel + j * NR + i % NR);
+                        }
+                    }
+                }
+            });
+        });
+    }
+    out
+}
+
+/// The logits of a handful of tokens, from the weight where it lies.
+fn by_dots(call: &Call<'_>, options: &HeadOptions, out: &mut [f32]) {
+    let (hidden, to) = (Ptr(call.hidden.as_ptr().cast_mut()), Ptr(out.as_mut_ptr()));
+    let layers = std::slice::from_ref(call.head);
+    let t = Pooled::take(call.n * call.rank());
+    // SAFETY: `Call::new` checked the shapes; t holds `[tokens, rank]`.
+    unsafe { gemv::forward(call.isa, call.n, call.dim, hidden, layers, None, to, t.ptr()) };
+    let scaling = Scaling::plain(options);
+    tasks(out.len().div_ceil(SLICE), |i| {
+        let n = (out.len() - i * SLICE).min(SLICE);
+        // SAFETY: a slice of the logits of this task's own.
+        unsafe { scale_elements(call.isa, scaling, n, to.at(i * SLICE)) };
+    });
+}

@@ -1,0 +1,249 @@
+//! Linear layers that share an input: `y_j = x W_j^T + b_j + s_j (drop(x) A_j^T) B_j^T`, side by side.
+//!
+//! One call serves a whole group (query, key and value; gate and up; or a single layer), with the operation
+//! before it ([`Input`]: RMSNorm, SwiGLU) done while rows are packed. The low-rank part (LoRA, Hu et al. 2021)
+//! rides in spare columns of the same GEMM. Rows go through in chunks that stay in the second-level cache.
+//!
+//! With a [`Magnitude`] (DoRA, Liu et al. 2024) a layer's output rows are scaled: `y = g (W x + s B A x) + b`,
+//! `g = m / |W + s B A|`. The factor is multiplied into the packed weights, so it costs nothing per token.
+
+mod backward;
+mod forward;
+pub(crate) mod gemv;
+mod magnitude;
+mod weight_grad;
+
+pub use backward::{LinearsGrad, Wanted, linears_backward};
+pub use forward::{LinearsOut, LinearsSaved, linears_forward};
+pub use gemv::linears_decode;
+pub(crate) use magnitude::scale_panel;
+pub use magnitude::{Magnitude, column_dots, scale_columns, squared_column_norms, squared_row_norms};
+
+use crate::pack::{pack_kn, pack_nk};
+use crate::simd::Isa;
+use burnish_core::random::{dropout_row, dropout_threshold};
+use burnish_core::{LinearParts, LoraParts};
+use half::{bf16, f16};
+
+/// Floats of packed weights that one pass holds (32 MiB); larger groups of layers take several passes.
+const PASS: usize = 8 << 20;
+
+/// A weight matrix at rest, `[out, in]` row-major (Hugging Face's layout), widened while it is packed.
+#[derive(Clone, Copy, Debug)]
+pub enum Weight<'a> {
+    /// IEEE single.
+    F32(&'a [f32]),
+    /// bfloat16.
+    Bf16(&'a [bf16]),
+    /// IEEE half.
+    F16(&'a [f16]),
+}
+
+impl Weight<'_> {
+    /// Elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::F32(w) => w.len(),
+            Self::Bf16(w) => w.len(),
+            Self::F16(w) => w.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// [`pack_nk`] from element `at` on.
+    ///
+    /// # Safety
+    /// As [`pack_nk`].
+    unsafe fn pack_nk(self, isa: Isa, at: usize, ldw: usize, k: usize, n: usize, panel: *mut f32) {
+        // SAFETY: the caller's.
+        unsafe {
+            match self {
+                Self::F32(w) => pack_nk(isa, w.as_ptr().add(at), ldw, k, n, panel),
+                Self::Bf16(w) => pack_nk(isa, w.as_ptr().add(at), ldw, k, n, panel),
+                Self::F16(w) => pack_nk(isa, w.as_ptr().add(at), ldw, k, n, panel),
+            }
+        }
+    }
+
+    /// [`pack_kn`] from element `at` on.
+    ///
+    /// # Safety
+    /// As [`pack_kn`].
+    unsafe fn pack_kn(self, isa: Isa, at: usize, ldw: usize, k: usize, n: usize, panel: *mut f32) {
+        // SAFETY: the caller's.
+        unsafe {
+            match self {
+                Self::F32(w) => pack_kn(isa, w.as_ptr().add(at), ldw, k, n, panel),
+                Self::Bf16(w) => pack_kn(isa, w.as_ptr().add(at), ldw, k, n, panel),
+                Self::F16(w) => pack_kn(isa, w.as_ptr().add(at), ldw, k, n, panel),
+            }
+        }
+    }
+}
+
+/// The low-rank branch `scale * (drop(x) A^T B^T + b_bias)`.
+#[derive(Clone, Copy, Debug)]
+pub struct LowRank<'a> {
+    /// Rank `r`, at least 1.
+    pub rank: usize,
+    /// `[r, in]`.
+    pub a: &'a [f32],
+    /// `[out, r]`.
+    pub b: &'a [f32],
+    /// `[out]`: the bias of `B` (PEFT's `lora_bias`).
+    pub b_bias: Option<&'a [f32]>,
+    /// The branch's factor.
+    pub scale: f32,
+    /// Dropout on the branch's input.
+    pub dropout: Option<Dropout<'a>>,
+    /// DoRA's magnitude: the layer's rows are scaled to it.
+    pub magnitude: Option<Magnitude<'a>>,
+}
+
+/// A dropout mask computed where it is used: element (row, col) is dropped when
+/// `dropout_bits(dropout_row(key, rows[row]), first_column + col)` is below `p * 2^32`; the others are scaled by `1 / (1 - p)`.
+#[derive(Clone, Copy, Debug)]
+pub struct Dropout<'a> {
+    /// The site's key ([`burnish_core::random::Stream::dropout_key`]).
+    pub key: u64,
+    /// Probability of dropping, in `[0, 1)`.
+    pub p: f32,
+    /// `[tokens]`: each token's counter in the step's global batch.
+    pub rows: &'a [u64],
+    /// The mask's column at the input's first: not 0 where the input is some columns of a wider one.
+    pub first_column: u32,
+}
+
+impl Dropout<'_> {
+    fn mask(&self) -> Mask {
+        Mask { threshold: dropout_threshold(self.p), keep: 1.0 / (1.0 - self.p), first: self.first_column }
+    }
+
+    fn row_keys(&self, first: usize, m: usize) -> Vec<u32> {
+        self.rows[first..first + m].iter().map(|&row| dropout_row(self.key, row)).collect()
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Mask {
+    threshold: u32,
+    keep: f32,
+    first: u32,
+}
+
+/// One linear layer of a group.
+#[derive(Clone, Copy, Debug)]
+pub struct Linear<'a> {
+    /// Output features.
+    pub out: usize,
+    /// `[out, in]`.
+    pub weight: Weight<'a>,
+    /// `[out]`.
+    pub bias: Option<&'a [f32]>,
+    /// The low-rank branch, if any.
+    pub low_rank: Option<LowRank<'a>>,
+}
+
+impl Linear<'_> {
+    /// Of the gradients that are `asked`, those of parts that the layer has.
+    pub(crate) fn wanted(&self, asked: &LinearParts<bool>) -> LinearParts<bool> {
+        let lora = self.low_rank.map(|low| LoraParts {
+            a: (),
+            b: (),
+            b_bias: low.b_bias.map(drop),
+            magnitude: low.magnitude.map(drop),
+        });
+        LinearParts { weight: (), bias: self.bias.map(drop), lora }.map(|part, ()| asked.wants(part))
+    }
+
+    fn rank(&self) -> usize {
+        self.low_rank.map_or(0, |l| l.rank)
+    }
+
+    fn any_bias(&self) -> bool {
+        self.bias.is_some() || self.low_rank.is_some_and(|l| l.b_bias.is_some())
+    }
+
+    fn magnitude(&self) -> Option<Magnitude<'_>> {
+        self.low_rank.and_then(|l| l.magnitude)
+    }
+
+    /// The rows' factors, where there is a magnitude.
+    pub(crate) fn gains(&self) -> Option<Vec<f32>> {
+        self.magnitude().map(|m| m.gains())
+    }
+
+    fn dropout(&self) -> Option<Dropout<'_>> {
+        self.low_rank.and_then(|l| l.dropout).filter(|d| d.p > 0.0)
+    }
+}
+
+/// What the linear layers read, as a function of the input tensor.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// `[tokens, in]`, as it is.
+    Plain(&'a [f32]),
+    /// `x * rsqrt(mean(x^2) + eps) * gamma` of `x` `[tokens, in]` (Zhang & Sennrich 2019).
+    RmsNorm {
+        /// `[tokens, in]`.
+        x: &'a [f32],
+        /// `[in]`.
+        gamma: &'a [f32],
+        /// Added to the mean square.
+        eps: f32,
+    },
+    /// `silu(gate) * up` of `[tokens, 2 * in]`: gate then up in each row (Shazeer 2020).
+    SwiGlu(&'a [f32]),
+}
+
+impl Input<'_> {
+    /// Floats of the input tensor per token.
+    fn row_len(&self, in_dim: usize) -> usize {
+        if matches!(self, Self::SwiGlu(_)) { 2 * in_dim } else { in_dim }
+    }
+}
+
+/// Asserts that every slice has the length its shape says.
+fn check(tokens: usize, in_dim: usize, input: &Input<'_>, linears: &[Linear<'_>]) {
+    assert!(in_dim > 0, "linears: `in_dim` is 0");
+    let x = match input {
+        Input::Plain(x) | Input::SwiGlu(x) => x,
+        Input::RmsNorm { x, gamma, .. } => {
+            assert_eq!(gamma.len(), in_dim, "linears: `gamma` is [in]");
+            x
+        }
+    };
+    assert_eq!(
+        x.len(),
+        tokens * input.row_len(in_dim),
+        "linears: input is [tokens, in] ([tokens, 2 in] for SwiGLU)"
+    );
+    for l in linears {
+        assert!(l.out > 0, "linears: `out` is 0");
+        assert_eq!(l.weight.len(), l.out * in_dim, "linears: `weight` is [out, in]");
+        assert!(l.bias.is_none_or(|b| b.len() == l.out), "linears: `bias` is [out]");
+        if let Some(low) = &l.low_rank {
+            assert!(low.rank > 0, "linears: `rank` is 0");
+            assert_eq!(low.a.len(), low.rank * in_dim, "linears: `a` is [rank, in]");
+            assert_eq!(low.b.len(), l.out * low.rank, "linears: `b` is [out, rank]");
+            assert!(low.b_bias.is_none_or(|b| b.len() == l.out), "linears: `b_bias` is [out]");
+            if let Some(m) = &low.magnitude {
+                assert!(m.m.len() == l.out && m.norm.len() == l.out, "linears: `m` and `norm` are [out]");
+                assert!(low.b_bias.is_none(), "linears: a magnitude excludes `b_bias`");
+            }
+            if let Some(d) = &low.dropout {
+                assert!((0.0..1.0).contains(&d.p), "linears: dropout `p` is in [0, 1)");
+                assert_eq!(d.rows.len(), tokens, "linears: dropout `rows` is [tokens]");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

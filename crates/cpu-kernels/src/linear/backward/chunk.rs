@@ -1,0 +1,177 @@
+//! One chunk of rows of one pass: the input's gradient through every layer, then through what came before them.
+
+use super::super::Input;
+use super::super::magnitude::scale_packed;
+use super::job::{Job, Part};
+use super::pack::Pass;
+use crate::micro::{NR, gemm};
+use crate::pack::{Depth, extra_columns, pack_rows};
+use crate::rows::{TileLayout, add_dropped, rms_backward_rows, swiglu_backward_rows};
+use crate::scratch::{Ptr, scratch};
+
+/// Offsets in a task's scratch.
+pub(super) struct ScratchLayout {
+    pub(super) x: usize,
+    pub(super) dropped: usize,
+    pub(super) dy: usize,
+    pub(super) u: usize,
+    pub(super) packed_u: usize,
+    pub(super) low: usize,
+    pub(super) dh: usize,
+    pub(super) len: usize,
+}
+
+impl Job<'_> {
+    pub(super) fn room(&self, m: usize, dh_outside: bool) -> ScratchLayout {
+        let most = |f: &dyn Fn(&Part<'_>) -> usize| self.parts.iter().map(f).max().unwrap_or(0);
+        let x = Depth { k: self.in_dim, x: 0 }.a_len(m);
+        let needs_x = self.parts.iter().any(|p| p.da.is_some());
+        let drops = self.parts.iter().any(|p| p.layer.dropout().is_some());
+        let mut room = ScratchLayout { x: 0, dropped: 0, dy: 0, u: 0, packed_u: 0, low: 0, dh: 0, len: 0 };
+        let mut place = |len: usize| {
+            let at = room.len;
+            room.len += len.next_multiple_of(16);
+            at
+        };
+        room.x = place(if needs_x { x } else { 0 });
+        room.dropped = place(if needs_x && drops { x } else { 0 });
+        room.dy = place(most(&|p| p.depth.a_len(m)));
+        room.u = place(m * most(&|p| p.layer.rank()));
+        room.packed_u =
+            place(if drops { most(&|p| Depth { k: p.layer.rank().max(1), x: 0 }.a_len(m)) } else { 0 });
+        room.low = place(if drops { m * self.in_dim } else { 0 });
+        room.dh = place(if dh_outside { 0 } else { m * self.in_dim });
+        room
+    }
+
+    /// One chunk of rows of one pass.
+    ///
+    /// # Safety
+    /// `sums` is the slot's; the rows of `dh` and `dx` are this task's.
+    #[allow(clippy::too_many_arguments, reason = "a chunk is placed in rows, columns and slots")]
+    pub(super) unsafe fn chunk(
+        &self,
+        pass: &Pass,
+        packed: Ptr,
+        row: usize,
+        m: usize,
+        dh: Option<Ptr>,
+        dx: Ptr,
+        sums: *mut f32,
+        new: bool,
+        last: bool,
+    ) {
+        let room = self.room(m, dh.is_some());
+        let n = self.in_dim;
+        scratch(room.len, |at| {
+            // SAFETY: `room` holds every part for m rows; the rest is the caller's.
+            unsafe {
+                let first = pass.first == 0;
+                let needs_x = first && self.parts.iter().any(|p| p.da.is_some());
+                // A single layer's dA can wait for the input that SwiGLU's backward computes anyway.
+                let late = needs_x
+                    && last
+                    && self.wants_dx
+                    && self.parts.len() == 1
+                    && matches!(self.input, Input::SwiGlu(_));
+                if needs_x && !late {
+                    self.pack_input(row, m, at.add(room.x));
+                }
+                let dh_rows = match dh {
+                    Some(p) if p.0.is_null() => p.0,
+                    Some(p) => p.at(row * n),
+                    None => at.add(room.dh),
+                };
+                for (i, part) in self.parts.iter().enumerate() {
+                    self.layer(pass, i, part, packed, row, m, at, &room, dh_rows);
+                    if first && !late {
+                        self.low_rank_grads(part, row, m, at, &room, sums, new);
+                    }
+                }
+                if !last || !self.needs_dh() {
+                    return;
+                }
+                match self.input {
+                    Input::Plain(_) => {}
+                    Input::RmsNorm { x, gamma, .. } => {
+                        let to = if self.wants_dx { dx.at(row * n) } else { std::ptr::null_mut() };
+                        let dgamma = self.dgamma_at.map_or(std::ptr::null_mut(), |at| sums.add(at));
+                        let (x, rstd) = (x.as_ptr().add(row * n), self.rstd.add(row));
+                        rms_backward_rows(self.isa, m, n, x, gamma.as_ptr(), rstd, dh_rows, to, dgamma, new);
+                    }
+                    Input::SwiGlu(x) => {
+                        let (x, to) = (x.as_ptr().add(2 * row * n), dx.at(2 * row * n));
+                        let (a, place) = (at.add(room.x), TileLayout::packed(m, Depth { k: n, x: 0 }));
+                        if late {
+                            swiglu_backward_rows::<true>(self.isa, m, n, x, dh_rows, to, a, place);
+                            self.low_rank_grads(&self.parts[0], row, m, at, &room, sums, new);
+                        } else {
+                            swiglu_backward_rows::<false>(self.isa, m, n, x, dh_rows, to, a, place);
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// `dh (+)= [dy | u] [W; A]` for the pass's columns; leaves packed `dy` and `u` in the scratch.
+    ///
+    /// # Safety
+    /// As [`Self::chunk`].
+    #[allow(clippy::too_many_arguments, reason = "as `chunk`")]
+    pub(super) unsafe fn layer(
+        &self,
+        pass: &Pass,
+        i: usize,
+        part: &Part<'_>,
+        packed: Ptr,
+        row: usize,
+        m: usize,
+        at: *mut f32,
+        room: &ScratchLayout,
+        dh: *mut f32,
+    ) {
+        let (isa, n, d, r) = (self.isa, self.in_dim, part.depth, part.layer.rank());
+        let needs_dh = self.needs_dh();
+        if !needs_dh && part.da.is_none() && part.db.is_none() {
+            return;
+        }
+        // SAFETY: the caller's; the passes' panels are packed.
+        unsafe {
+            let (dy, u) = (at.add(room.dy), at.add(room.u));
+            let from = self.dy.as_ptr().add(row * self.total + part.at);
+            pack_rows(m, d, from, self.total, dy);
+            if part.layer.dropout().is_some() && part.gains.is_some() {
+                return self.dropped_magnitude_layer(pass, i, part, packed, row, m, at, room, dh);
+            }
+            if let Some(gains) = &part.gains {
+                scale_packed(isa, m, d, gains.as_ptr(), 0.0, dy);
+            }
+            if let Some(low) = &part.layer.low_rank
+                && (needs_dh || part.da.is_some())
+            {
+                let plain = Depth { k: d.k, x: 0 };
+                gemm(isa, m, dy, plain, packed.at(pass.b[i]), r, u, r, low.scale, false);
+                if d.x > 0 {
+                    extra_columns(isa, m, d, dy, 0, u, r, 1.0);
+                }
+            }
+            if !needs_dh {
+                return;
+            }
+            let col = pass.first * NR;
+            let cols = n.min(pass.end * NR) - col;
+            gemm(isa, m, dy, d, packed.at(pass.main[i]), cols, dh.add(col), n, 1.0, i > 0);
+            if let Some(dropout) = part.layer.dropout() {
+                let deep = Depth { k: r, x: 0 };
+                let (pu, low) = (at.add(room.packed_u), at.add(room.low));
+                pack_rows(m, deep, u, r, pu);
+                gemm(isa, m, pu, deep, packed.at(pass.low[i]), cols, low, cols, 1.0, false);
+                let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
+                let (t, k) = (mask.threshold, mask.keep);
+                let first = mask.first as usize + col;
+                add_dropped(isa, m, cols, first, keys.as_ptr(), t, k, low, cols, dh.add(col), n, true);
+            }
+        }
+    }
+}

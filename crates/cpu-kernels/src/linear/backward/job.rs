@@ -1,0 +1,168 @@
+//! The job: every layer of the group, all passes over all chunks of rows, and the sums over slots.
+
+use super::super::{Input, Linear, PASS};
+use super::LinearsGrad;
+use crate::micro::NR;
+use crate::pack::Depth;
+use crate::rows::sum_slots;
+use crate::scratch::{Pooled, Ptr, uninit};
+use crate::simd::Isa;
+use crate::tasks::{SLICE, Slots, chunk_rows, tasks};
+use burnish_core::LinearPart::{Bias, LoraA, LoraB, LoraBBias, Magnitude, Weight};
+use burnish_core::LinearParts;
+
+/// One layer of the job; `da`, `db` and `sums` are places in a slot's partial sums.
+pub(super) struct Part<'a> {
+    pub(super) layer: &'a Linear<'a>,
+    /// Of `dy` with `u` behind it, where no dropout comes between.
+    pub(super) depth: Depth,
+    /// The layer's first column in `dy`.
+    pub(super) at: usize,
+    pub(super) t: *const f32,
+    pub(super) da: Option<usize>,
+    /// Transposed: `[rank, out]`.
+    pub(super) db: Option<usize>,
+    /// Column sums of `dy`.
+    pub(super) sums: Option<usize>,
+    pub(super) wanted: LinearParts<bool>,
+    /// The rows' factors of a magnitude.
+    pub(super) gains: Option<Vec<f32>>,
+}
+
+// SAFETY: `t` points into a shared slice that outlives the job.
+unsafe impl Sync for Part<'_> {}
+// SAFETY: as above.
+unsafe impl Send for Part<'_> {}
+
+pub(super) struct Job<'a> {
+    pub(super) isa: Isa,
+    pub(super) tokens: usize,
+    pub(super) in_dim: usize,
+    pub(super) input: Input<'a>,
+    pub(super) dy: &'a [f32],
+    pub(super) total: usize,
+    pub(super) rstd: *const f32,
+    pub(super) dgamma_at: Option<usize>,
+    pub(super) partial: usize,
+    pub(super) wants_dx: bool,
+    pub(super) parts: &'a [Part<'a>],
+}
+
+// SAFETY: `rstd` points into a shared slice that outlives the job.
+unsafe impl Sync for Job<'_> {}
+
+impl Job<'_> {
+    pub(super) fn needs_dh(&self) -> bool {
+        self.wants_dx || self.dgamma_at.is_some()
+    }
+
+    pub(super) fn run(&self) -> LinearsGrad {
+        let mut grad = LinearsGrad {
+            dx: None,
+            dgamma: self.dgamma_at.map(|_| vec![0.0; self.in_dim]),
+            linears: self.parts.iter().map(|p| p.zeros(self.in_dim)).collect(),
+        };
+        let dx_len = self.tokens * self.input.row_len(self.in_dim);
+        if self.tokens == 0 || self.parts.is_empty() {
+            grad.dx = self.wants_dx.then(|| vec![0.0; dx_len]);
+            return grad;
+        }
+        // SAFETY: every element is written: by the GEMMs for a plain input, by the row-wise backward otherwise.
+        let mut dx = self.wants_dx.then(|| unsafe { uninit(dx_len) });
+        let dx_ptr = Ptr(dx.as_mut().map_or(std::ptr::null_mut(), |d| d.as_mut_ptr()));
+        if self.needs_dh() || self.partial > 0 {
+            let widest = self.parts.iter().map(|p| p.layer.out).max().unwrap_or(0).max(self.in_dim);
+            let rows = chunk_rows(self.tokens, widest);
+            let slots = Slots::new(self.tokens.div_ceil(rows), self.partial);
+            let sums = Pooled::take(slots.count * self.partial);
+            self.chunks(rows, slots, dx_ptr, sums.ptr());
+            self.reduce(slots.count, sums.ptr(), &mut grad);
+        }
+        grad.dx = dx;
+        grad
+    }
+
+    /// All passes over all chunks.
+    pub(super) fn chunks(&self, rows: usize, slots: Slots, dx: Ptr, sums: Ptr) {
+        let panels = self.in_dim.div_ceil(NR);
+        let per_panel: usize = self.parts.iter().map(|p| (p.layer.out + p.layer.rank()) * NR).sum();
+        let fixed = self.pass(0, 0).len;
+        let step = (PASS.saturating_sub(fixed) / per_panel).clamp(1, panels);
+        // A plain input's gradient is the GEMMs' own output; otherwise it passes through `dh`, which lives in the
+        // tasks' scratch unless several passes fill it.
+        let plain = matches!(self.input, Input::Plain(_));
+        let several = step < panels && !plain && self.needs_dh();
+        let whole = several.then(|| Pooled::take(self.tokens * self.in_dim));
+        let dh = if plain { Some(dx) } else { whole.as_ref().map(Pooled::ptr) };
+        for first in (0..panels).step_by(step) {
+            let end = panels.min(first + step);
+            let pass = self.pass(first, if self.needs_dh() { end } else { first });
+            let buffer = Pooled::take(pass.len);
+            let packed = buffer.ptr();
+            self.pack(&pass, packed);
+            tasks(slots.count, |slot| {
+                for chunk in slots.of(slot) {
+                    let row = chunk * rows;
+                    let m = (self.tokens - row).min(rows);
+                    // SAFETY: the slot's sums and the chunk's rows belong to this task.
+                    unsafe {
+                        let sums = sums.at(slot * self.partial);
+                        let new = chunk == slots.of(slot).start;
+                        self.chunk(&pass, packed, row, m, dh, dx, sums, new, end == panels);
+                    }
+                }
+            });
+            if !self.needs_dh() {
+                break;
+            }
+        }
+    }
+
+    /// Sums the slots, in order, into the gradients.
+    pub(super) fn reduce(&self, slots: usize, sums: Ptr, grad: &mut LinearsGrad) {
+        let len = self.partial;
+        tasks(len.div_ceil(SLICE / 8), |i| {
+            let from = i * (SLICE / 8);
+            let n = (len - from).min(SLICE / 8);
+            // SAFETY: ranges of the first slot are disjoint.
+            unsafe { sum_slots(self.isa, slots, len, n, sums.at(from), sums.at(from)) };
+        });
+        // SAFETY: the first slot holds `len` floats, now the sums.
+        let sums = unsafe { std::slice::from_raw_parts(sums.0, len) };
+        for (part, to) in self.parts.iter().zip(&mut grad.linears) {
+            let (r, out) = (part.layer.rank(), part.layer.out);
+            if let (Some(at), Some(to)) = (part.da, to.found_mut(LoraA)) {
+                to.copy_from_slice(&sums[at..at + r * self.in_dim]);
+            }
+            if let (Some(at), Some(to)) = (part.db, to.found_mut(LoraB)) {
+                for (j, to) in to.chunks_exact_mut(r).enumerate() {
+                    for (i, to) in to.iter_mut().enumerate() {
+                        *to = sums[at + i * out + j];
+                    }
+                }
+            }
+            if let Some(at) = part.sums {
+                if let Some(to) = to.found_mut(Bias) {
+                    to.copy_from_slice(&sums[at..at + out]);
+                }
+                if let (Some(to), Some(low)) = (to.found_mut(LoraBBias), &part.layer.low_rank) {
+                    to.iter_mut().zip(&sums[at..at + out]).for_each(|(to, s)| *to = low.scale * s);
+                }
+            }
+        }
+        if let (Some(at), Some(to)) = (self.dgamma_at, &mut grad.dgamma) {
+            to.copy_from_slice(&sums[at..at + self.in_dim]);
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Gradients of nothing. A weight's is made by tiles of the weight, a magnitude's from the output.
+    fn zeros(&self, in_dim: usize) -> LinearParts<Option<Vec<f32>>> {
+        let (r, out) = (self.layer.rank(), self.layer.out);
+        self.wanted.map(|part, wanted| match part {
+            Weight | Magnitude => None,
+            _ => wanted.then(|| vec![0.0; part.shape(false, out, in_dim, r).iter().product()]),
+        })
+    }
+}

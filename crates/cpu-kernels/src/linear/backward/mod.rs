@@ -1,0 +1,126 @@
+//! Backward of a group of linear layers: its arguments and results. A `Job` makes the gradients of the input
+//! and of the adapters by chunks of rows; `weight_grad` those of the weights.
+
+mod chunk;
+mod job;
+mod low_rank;
+mod magnitude;
+mod pack;
+
+use super::weight_grad::{magnified_weight_grads, weight_grads};
+use super::{Input, Linear, LinearsSaved, check};
+use crate::pack::Depth;
+use crate::simd::isa;
+use burnish_core::LinearPart::{Bias, LoraA, LoraB, LoraBBias};
+use burnish_core::LinearParts;
+use job::{Job, Part};
+
+pub(super) use pack::input_rows;
+
+/// The gradients asked of [`linears_backward`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of the input tensor.
+    pub dx: bool,
+    /// Of [`Input::RmsNorm`]'s `gamma`.
+    pub dgamma: bool,
+    /// Per layer; those of parts that it lacks are not computed, nor is that of a magnitude (see
+    /// [`column_dots`](super::column_dots)).
+    pub linears: Vec<LinearParts<bool>>,
+}
+
+/// Gradients from [`linears_backward`].
+#[derive(Debug, Default)]
+pub struct LinearsGrad {
+    /// Of the input tensor, in its shape (`[tokens, 2 * in]` for SwiGLU).
+    pub dx: Option<Vec<f32>>,
+    /// `[in]`.
+    pub dgamma: Option<Vec<f32>>,
+    /// Per layer the gradient of each part that it has, where it was wanted.
+    pub linears: Vec<LinearParts<Option<Vec<f32>>>>,
+}
+
+/// Gradients of [`super::linears_forward`] from `dy` `[tokens, sum of out]`.
+///
+/// The residual's gradient is `dy` itself and not returned. Results do not depend on the number of threads.
+///
+/// # Panics
+/// When a slice's length is not that of its shape, or `saved` is not of a forward with these arguments.
+#[must_use]
+pub fn linears_backward(
+    tokens: usize,
+    in_dim: usize,
+    input: Input<'_>,
+    linears: &[Linear<'_>],
+    saved: &LinearsSaved,
+    dy: &[f32],
+    wanted: &Wanted,
+) -> LinearsGrad {
+    check(tokens, in_dim, &input, linears);
+    let total: usize = linears.iter().map(|l| l.out).sum();
+    assert_eq!(dy.len(), tokens * total, "linears: `dy` is [tokens, sum of out]");
+    assert_eq!(wanted.linears.len(), linears.len(), "linears: `wanted.linears` has one entry per layer");
+    assert_eq!(saved.t.len(), linears.len(), "linears: `saved.t` has one entry per layer");
+    for (layer, t) in linears.iter().zip(&saved.t) {
+        let len = layer.low_rank.map(|low| low.rank * tokens);
+        assert_eq!(t.as_ref().map(Vec::len), len, "linears: `saved.t` is [tokens, rank]");
+    }
+    let norm = matches!(input, Input::RmsNorm { .. });
+    assert_eq!(
+        saved.rstd.as_ref().map(Vec::len),
+        norm.then_some(tokens),
+        "linears: `saved.rstd` is [tokens]"
+    );
+
+    let isa = isa();
+    let wants_dgamma = wanted.dgamma && norm;
+    let mut offset = 0;
+    let mut partial = 0;
+    let mut place = |wanted: bool, len: usize| {
+        let at = partial;
+        partial += if wanted { len.next_multiple_of(16) } else { 0 };
+        wanted.then_some(at)
+    };
+    let mut parts = Vec::with_capacity(linears.len());
+    for ((layer, want), t) in linears.iter().zip(&wanted.linears).zip(&saved.t) {
+        let r = layer.rank();
+        let wanted = layer.wanted(want);
+        let wants = |part| wanted.wants(part);
+        let joined = if layer.dropout().is_some() { 0 } else { r };
+        parts.push(Part {
+            layer,
+            depth: Depth { k: layer.out, x: joined },
+            at: offset,
+            t: t.as_ref().map_or(std::ptr::null(), |t| t.as_ptr()),
+            da: place(wants(LoraA), r * in_dim),
+            db: place(wants(LoraB), r * layer.out),
+            sums: place(wants(Bias) || wants(LoraBBias), layer.out),
+            wanted,
+            gains: layer.gains(),
+        });
+        offset += layer.out;
+    }
+    let dgamma_at = place(wants_dgamma, in_dim);
+    let job = Job {
+        isa,
+        tokens,
+        in_dim,
+        input,
+        dy,
+        total,
+        rstd: saved.rstd.as_ref().map_or(std::ptr::null(), |r| r.as_ptr()),
+        dgamma_at,
+        partial,
+        wants_dx: wanted.dx,
+        parts: &parts,
+    };
+    let mut grad = job.run();
+    let weights: Vec<bool> = wanted.linears.iter().map(|wanted| wanted.weight).collect();
+    let rstd = saved.rstd.as_deref();
+    let mut weights = weight_grads(isa, tokens, in_dim, &input, linears, rstd, dy, &weights);
+    magnified_weight_grads(isa, tokens, in_dim, &input, linears, rstd, dy, &mut weights);
+    for (to, weight) in grad.linears.iter_mut().zip(weights) {
+        to.weight = weight;
+    }
+    grad
+}

@@ -1,0 +1,114 @@
+//! Packed weights of a pass, and the packed input of a chunk.
+
+use super::super::Input;
+use super::job::Job;
+use crate::micro::NR;
+use crate::pack::{Depth, pack_kn};
+use crate::rows::{TileLayout, copy_rows, rms_rows, swiglu_rows};
+use crate::scratch::Ptr;
+use crate::simd::Isa;
+use crate::tasks::tasks;
+
+/// Where the packed weights of one pass lie: panels `first..end` of the input's columns for every layer.
+pub(super) struct Pass {
+    pub(super) first: usize,
+    pub(super) end: usize,
+    /// Per layer: panels of `[W; A]`.
+    pub(super) main: Vec<usize>,
+    /// Per layer: panels of `A` alone (with dropout).
+    pub(super) low: Vec<usize>,
+    /// Per layer: panels of `B`, to make `u`.
+    pub(super) b: Vec<usize>,
+    pub(super) len: usize,
+}
+
+impl Job<'_> {
+    pub(super) fn pass(&self, first: usize, end: usize) -> Pass {
+        let mut pass = Pass { first, end, main: vec![], low: vec![], b: vec![], len: 0 };
+        let panels = end - first;
+        for part in self.parts {
+            let (r, out) = (part.layer.rank(), part.layer.out);
+            pass.main.push(pass.len);
+            pass.len += panels * part.depth.panel_len();
+            pass.low.push(pass.len);
+            pass.len += panels * (r - part.depth.x) * NR;
+            pass.b.push(pass.len);
+            pass.len += r.div_ceil(NR) * out * NR;
+        }
+        pass
+    }
+
+    /// Packs the weights of a pass.
+    pub(super) fn pack(&self, pass: &Pass, buffer: Ptr) {
+        let mut work = Vec::new();
+        for (i, part) in self.parts.iter().enumerate() {
+            work.extend((pass.first..pass.end).map(|p| (i, p, false)));
+            work.extend((0..part.layer.rank().div_ceil(NR)).map(|p| (i, p, true)));
+        }
+        let (isa, k) = (self.isa, self.in_dim);
+        tasks(work.len(), |w| {
+            let (i, p, of_b) = work[w];
+            let part = &self.parts[i];
+            let (r, out, j) = (part.layer.rank(), part.layer.out, p * NR);
+            // SAFETY: each panel has a place of its own; shapes were checked.
+            unsafe {
+                if of_b {
+                    if let Some(low) = &part.layer.low_rank {
+                        let to = buffer.at(pass.b[i] + p * out * NR);
+                        pack_kn(isa, low.b.as_ptr().add(j), r, out, (r - j).min(NR), to);
+                    }
+                    return;
+                }
+                let n = (k - j).min(NR);
+                let to = buffer.at(pass.main[i] + (p - pass.first) * part.depth.panel_len());
+                part.layer.weight.pack_kn(isa, j, k, out, n, to);
+                if let Some(low) = &part.layer.low_rank {
+                    let to = if part.depth.x > 0 {
+                        to.add(out * NR)
+                    } else {
+                        buffer.at(pass.low[i] + (p - pass.first) * r * NR)
+                    };
+                    pack_kn(isa, low.a.as_ptr().add(j), k, r, n, to);
+                }
+            }
+        });
+    }
+
+    /// As the forward's, with `rstd` known.
+    ///
+    /// # Safety
+    /// `to` holds `m` packed rows.
+    pub(super) unsafe fn pack_input(&self, row: usize, m: usize, to: *mut f32) {
+        let place = TileLayout::packed(m, Depth { k: self.in_dim, x: 0 });
+        // SAFETY: shapes were checked.
+        unsafe { input_rows(self.isa, &self.input, self.rstd, self.in_dim, row, m, to, place) }
+    }
+}
+
+/// The layers' input, rows `row..row + m`, recomputed from the input tensor and a known `rstd`.
+///
+/// # Safety
+/// The rows exist; `to` has room at its place; `rstd` is `[tokens]` for a norm.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(in crate::linear) unsafe fn input_rows(
+    isa: Isa,
+    input: &Input<'_>,
+    rstd: *const f32,
+    n: usize,
+    row: usize,
+    m: usize,
+    to: *mut f32,
+    place: TileLayout,
+) {
+    // SAFETY: the caller's; a known rstd is only read.
+    unsafe {
+        match *input {
+            Input::Plain(x) => copy_rows(isa, m, n, x.as_ptr().add(row * n), n, to, place),
+            Input::RmsNorm { x, gamma, eps } => {
+                let (x, rstd) = (x.as_ptr().add(row * n), rstd.add(row).cast_mut());
+                rms_rows(isa, m, n, x, gamma.as_ptr(), eps, rstd, true, to, place);
+            }
+            Input::SwiGlu(x) => swiglu_rows(isa, m, n, x.as_ptr().add(2 * row * n), to, place),
+        }
+    }
+}

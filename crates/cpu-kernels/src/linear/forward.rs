@@ -1,0 +1,456 @@
+//! Forward of a group of linear layers.
+
+use super::magnitude::magnify;
+use super::{Input, Linear, PASS, check, scale_panel};
+use crate::micro::{NR, gemm, gemm_panel};
+use crate::pack::{Depth, extra_columns, extra_constant};
+use crate::rows::{TileLayout, copy_rows, drop_packed, lost_packed, rms_rows, swiglu_rows};
+use crate::scratch::{Pooled, Ptr, scratch, uninit};
+use crate::simd::{Isa, isa};
+use crate::tasks::{chunk_rows, tasks};
+
+/// Outputs of [`linears_forward`].
+#[derive(Debug)]
+pub struct LinearsOut {
+    /// `[tokens, sum of out]`: the layers side by side.
+    pub y: Vec<f32>,
+    /// What [`super::linears_backward`] reads besides the input.
+    pub saved: LinearsSaved,
+}
+
+/// What the backward needs from the forward.
+#[derive(Debug, Default)]
+pub struct LinearsSaved {
+    /// Per layer the low-rank activations `drop(x) A^T`, `[tokens, rank]`.
+    pub t: Vec<Option<Vec<f32>>>,
+    /// Per layer, where its [`super::Magnitude`] asks: the output before the rows' factors, `W drop(x) + scale * B t`,
+    /// `[tokens, out]`.
+    pub z: Vec<Option<Vec<f32>>>,
+    /// Of [`Input::RmsNorm`]: `[tokens]`.
+    pub rstd: Option<Vec<f32>>,
+}
+
+/// Tokens up to which the work is split by output columns: weights are read once, into the first-level cache.
+const NARROW: usize = 64;
+
+/// `y = f(input) W^T + bias + low-rank part (+ residual)` for every layer of the group.
+///
+/// `residual` is `[tokens, sum of out]`. Results do not depend on the number of threads.
+///
+/// # Panics
+/// When a slice's length is not that of its shape.
+#[must_use]
+pub fn linears_forward(
+    tokens: usize,
+    in_dim: usize,
+    input: Input<'_>,
+    linears: &[Linear<'_>],
+    residual: Option<&[f32]>,
+) -> LinearsOut {
+    check(tokens, in_dim, &input, linears);
+    let total: usize = linears.iter().map(|l| l.out).sum();
+    assert!(
+        residual.is_none_or(|r| r.len() == tokens * total),
+        "linears: `residual` is [tokens, sum of out]"
+    );
+    let drops = |l: &Linear<'_>| l.magnitude().is_some() && l.dropout().is_some();
+    // SAFETY: every pass below writes all columns of its layers for all tokens: y, t, z, and rstd.
+    let (mut y, mut t, mut z, mut rstd) = unsafe {
+        let t: Vec<_> = linears.iter().map(|l| l.low_rank.map(|low| uninit(tokens * low.rank))).collect();
+        let kept = |l: &Linear<'_>| l.magnitude().is_some_and(|m| m.keep) || drops(l);
+        let z: Vec<_> = linears.iter().map(|l| kept(l).then(|| uninit(tokens * l.out))).collect();
+        (uninit(tokens * total), t, z, matches!(input, Input::RmsNorm { .. }).then(|| uninit(tokens)))
+    };
+    if tokens > 0 && total > 0 {
+        let mut offset = 0;
+        let parts = linears
+            .iter()
+            .zip(&mut t)
+            .zip(&mut z)
+            .map(|((layer, t), z)| {
+                let at = offset;
+                offset += layer.out;
+                let x = layer.rank() + usize::from(layer.any_bias() && z.is_none());
+                let ptr = |v: &mut Option<Vec<f32>>| v.as_mut().map_or(std::ptr::null_mut(), Vec::as_mut_ptr);
+                let (t, z) = (Ptr(ptr(t)), Ptr(ptr(z)));
+                Part {
+                    layer,
+                    depth: Depth { k: in_dim, x },
+                    at,
+                    t,
+                    gains: layer.gains(),
+                    z,
+                    drops: drops(layer),
+                }
+            })
+            .collect();
+        let rstd = rstd.as_mut().map_or(Ptr(std::ptr::null_mut()), |r| Ptr(r.as_mut_ptr()));
+        let job =
+            Job { isa: isa(), tokens, in_dim, input, parts, residual, total, y: Ptr(y.as_mut_ptr()), rstd };
+        if tokens <= NARROW && !linears.iter().any(drops) { job.by_columns() } else { job.by_rows() }
+    }
+    for (z, layer) in z.iter_mut().zip(linears) {
+        z.take_if(|_| !layer.magnitude().is_some_and(|m| m.keep));
+    }
+    LinearsOut { y, saved: LinearsSaved { t, z, rstd } }
+}
+
+/// One layer of the job.
+struct Part<'a> {
+    layer: &'a Linear<'a>,
+    depth: Depth,
+    /// The layer's first column in `y`.
+    at: usize,
+    t: Ptr,
+    /// The rows' factors of a magnitude.
+    gains: Option<Vec<f32>>,
+    /// `[tokens, out]` for the output before the factors; null where they are in the packed weights.
+    z: Ptr,
+    /// Whether a magnitude meets dropout, which then reaches part of the base's product too.
+    drops: bool,
+}
+
+impl Part<'_> {
+    fn panels(&self) -> usize {
+        self.layer.out.div_ceil(NR)
+    }
+
+    /// Floats of the packed `A` of the low-rank branch.
+    fn low_len(&self) -> usize {
+        self.layer.rank().div_ceil(NR) * self.depth.k * NR
+    }
+
+    /// Packs panel `p`: weights, then the rows of `B`, then the bias.
+    ///
+    /// # Safety
+    /// `to` holds a panel.
+    unsafe fn pack(&self, isa: Isa, p: usize, to: *mut f32) {
+        let (k, j) = (self.depth.k, p * NR);
+        let n = (self.layer.out - j).min(NR);
+        // SAFETY: shapes were checked; the panel has k + x rows.
+        unsafe {
+            self.layer.weight.pack_nk(isa, j * k, k, k, n, to);
+            let mut row = k;
+            if let Some(low) = &self.layer.low_rank {
+                crate::pack::pack_nk(
+                    isa,
+                    low.b.as_ptr().add(j * low.rank),
+                    low.rank,
+                    low.rank,
+                    n,
+                    to.add(row * NR),
+                );
+                row += low.rank;
+            }
+            if let Some(gains) = &self.gains {
+                if !self.z.0.is_null() {
+                    return;
+                }
+                scale_panel(isa, row, n, gains.as_ptr().add(j), to);
+            }
+            if self.layer.any_bias() {
+                let low = self.layer.low_rank.and_then(|l| l.b_bias.map(|b| (l.scale, b)));
+                for c in 0..NR {
+                    let base = self.layer.bias.map_or(0.0, |b| if c < n { b[j + c] } else { 0.0 });
+                    let extra = low.map_or(0.0, |(s, b)| if c < n { s * b[j + c] } else { 0.0 });
+                    *to.add(row * NR + c) = base + extra;
+                }
+            }
+        }
+    }
+
+    /// Packs panel `p` of the low-rank `A`.
+    ///
+    /// # Safety
+    /// `to` holds `k * 32` floats; the layer has a low-rank branch.
+    unsafe fn pack_low(&self, isa: Isa, p: usize, to: *mut f32) {
+        if let Some(low) = &self.layer.low_rank {
+            let (k, j) = (self.depth.k, p * NR);
+            // SAFETY: shapes were checked.
+            unsafe { crate::pack::pack_nk(isa, low.a.as_ptr().add(j * k), k, k, (low.rank - j).min(NR), to) }
+        }
+    }
+}
+
+/// Panels `first..end` of a part, packed at `at` of a pass's buffer.
+struct Span {
+    part: usize,
+    first: usize,
+    end: usize,
+    at: usize,
+}
+
+struct Job<'a> {
+    isa: Isa,
+    tokens: usize,
+    in_dim: usize,
+    input: Input<'a>,
+    parts: Vec<Part<'a>>,
+    residual: Option<&'a [f32]>,
+    total: usize,
+    y: Ptr,
+    rstd: Ptr,
+}
+
+impl Job<'_> {
+    /// Packs `m` rows of the input from `row` on.
+    ///
+    /// # Safety
+    /// `to` holds the packed rows.
+    unsafe fn pack_input(&self, row: usize, m: usize, to: *mut f32) {
+        let n = self.in_dim;
+        let place = TileLayout::packed(m, Depth { k: n, x: 0 });
+        // SAFETY: shapes were checked; rows row..row + m exist, and this task alone writes their rstd.
+        unsafe {
+            match self.input {
+                Input::Plain(x) => copy_rows(self.isa, m, n, x.as_ptr().add(row * n), n, to, place),
+                Input::RmsNorm { x, gamma, eps } => {
+                    let (x, gamma, rstd) = (x.as_ptr().add(row * n), gamma.as_ptr(), self.rstd.at(row));
+                    rms_rows(self.isa, m, n, x, gamma, eps, rstd, false, to, place);
+                }
+                Input::SwiGlu(x) => swiglu_rows(self.isa, m, n, x.as_ptr().add(2 * row * n), to, place),
+            }
+        }
+    }
+
+    /// `t = drop(x) A^T` of `m` rows from packed `x`; `dropped` is scratch for a packed copy.
+    ///
+    /// # Safety
+    /// `x` and `dropped` hold `m` packed rows, `low` the packed `A`.
+    unsafe fn low_rank(
+        &self,
+        part: &Part<'_>,
+        row: usize,
+        m: usize,
+        x: *const f32,
+        dropped: *mut f32,
+        low: *const f32,
+    ) {
+        let (d, r) = (Depth { k: self.in_dim, x: 0 }, part.layer.rank());
+        // SAFETY: the caller's; this task alone writes its rows of t.
+        unsafe {
+            let mut a = x;
+            if let Some(dropout) = part.layer.dropout() {
+                let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
+                drop_packed(self.isa, m, d, keys.as_ptr(), mask.first, mask.threshold, mask.keep, x, dropped);
+                a = dropped;
+            }
+            gemm(self.isa, m, a, d, low, r, part.t.at(row * r), r, 1.0, false);
+        }
+    }
+
+    /// Writes `scale * t` and the bias' one into the spare columns of packed `x`.
+    ///
+    /// # Safety
+    /// `x` holds `m` packed rows of the part's depth.
+    unsafe fn extras(&self, part: &Part<'_>, row: usize, m: usize, x: *mut f32) {
+        let (d, r) = (part.depth, part.layer.rank());
+        // SAFETY: the caller's; t was written by this task or an earlier pass.
+        unsafe {
+            if let Some(low) = &part.layer.low_rank {
+                extra_columns(self.isa, m, d, x, 0, part.t.at(row * r), r, low.scale);
+            }
+            if d.x > r {
+                extra_constant(m, d, x, r, 1.0);
+            }
+        }
+    }
+
+    /// Copies the residual of `m` rows and `n` columns to where the GEMM then adds. Whether there is one.
+    ///
+    /// # Safety
+    /// The columns are this task's.
+    unsafe fn start(&self, row: usize, m: usize, col: usize, n: usize) -> bool {
+        let Some(residual) = self.residual else { return false };
+        let at = row * self.total + col;
+        // SAFETY: same shape as y.
+        unsafe {
+            let (from, to) = (residual.as_ptr().add(at), self.y.at(at));
+            copy_rows(self.isa, m, n, from, self.total, to, TileLayout::rows(self.total));
+        }
+        true
+    }
+
+    /// Columns of the output, from panel `first` on, of packed `x` times `panels`; `lost` is what dropout took from
+    /// `x`, or null.
+    ///
+    /// # Safety
+    /// `x` and `lost` hold `m` packed rows; the columns are this task's.
+    #[allow(clippy::too_many_arguments, reason = "a block is placed in rows and columns")]
+    unsafe fn columns(
+        &self,
+        part: &Part<'_>,
+        row: usize,
+        m: usize,
+        x: *const f32,
+        lost: *const f32,
+        panels: *const f32,
+        first: usize,
+        n: usize,
+    ) {
+        let (isa, total, d, c) = (self.isa, self.total, part.depth, first * NR);
+        // SAFETY: the caller's.
+        unsafe {
+            let mut add = self.start(row, m, part.at + c, n);
+            let y = self.y.at(row * total + part.at + c);
+            let Some(gains) = part.gains.as_ref().filter(|_| !part.z.0.is_null()) else {
+                gemm(isa, m, x, d, panels, n, y, total, 1.0, add);
+                return;
+            };
+            let out = part.layer.out;
+            let z = part.z.at(row * out + c);
+            gemm(isa, m, x, d, panels, n, z, out, 1.0, false);
+            if !lost.is_null() {
+                let base = Depth { k: d.k, x: 0 };
+                for (p, j) in (0..n).step_by(NR).enumerate() {
+                    let panel = panels.add(p * d.panel_len());
+                    gemm_panel(isa, m, lost, base, panel, (n - j).min(NR), y.add(j), total, 1.0, add);
+                }
+                add = true;
+            }
+            let bias = part.layer.bias.map_or(std::ptr::null(), |b| b.as_ptr().add(c));
+            magnify(isa, m, n, z, out, gains.as_ptr().add(c), bias, y, total, add);
+        }
+    }
+
+    /// Floats of the largest packed input of `m` rows.
+    fn a_len(&self, m: usize) -> usize {
+        self.parts.iter().map(|p| p.depth.a_len(m)).max().unwrap_or(0)
+    }
+
+    fn by_rows(&self) {
+        let mut spans: Vec<Span> = Vec::new();
+        let mut used = 0;
+        for (index, part) in self.parts.iter().enumerate() {
+            let mut first = 0;
+            while first < part.panels() {
+                let (len, low) = (part.depth.panel_len(), if first == 0 { part.low_len() } else { 0 });
+                let fit = PASS.saturating_sub(used + low) / len;
+                if fit == 0 && used > 0 {
+                    self.pass(&spans, used);
+                    spans.clear();
+                    used = 0;
+                    continue;
+                }
+                let end = part.panels().min(first + fit.max(1));
+                spans.push(Span { part: index, first, end, at: used });
+                used += (end - first) * len + low;
+                first = end;
+            }
+        }
+        self.pass(&spans, used);
+    }
+
+    /// Packs the spans' weights, then takes every chunk of rows through them.
+    fn pass(&self, spans: &[Span], used: usize) {
+        let buffer = Pooled::take(used);
+        let packed = buffer.ptr();
+        let mut panels = Vec::new();
+        for span in spans {
+            let part = &self.parts[span.part];
+            let len = part.depth.panel_len();
+            panels.extend((span.first..span.end).map(|p| (part, false, p, span.at + (p - span.first) * len)));
+            if span.first == 0 {
+                let (at, len) = (span.at + (span.end - span.first) * len, self.in_dim * NR);
+                panels.extend((0..part.layer.rank().div_ceil(NR)).map(|p| (part, true, p, at + p * len)));
+            }
+        }
+        tasks(panels.len(), |i| {
+            let (part, low, p, at) = panels[i];
+            // SAFETY: each panel has a place of its own in the buffer.
+            unsafe {
+                if low {
+                    part.pack_low(self.isa, p, packed.at(at));
+                } else {
+                    part.pack(self.isa, p, packed.at(at));
+                }
+            }
+        });
+        let rows = chunk_rows(self.tokens, self.in_dim);
+        let drops = self.parts.iter().any(|p| p.layer.dropout().is_some());
+        let loses = self.parts.iter().any(|p| p.drops);
+        let copies = 1 + usize::from(drops) + usize::from(loses);
+        tasks(self.tokens.div_ceil(rows), |chunk| {
+            let row = chunk * rows;
+            let m = (self.tokens - row).min(rows);
+            let len = self.a_len(m);
+            // SAFETY: the scratch holds one packed input, two with dropout, three where the base drops too; rows of y, t
+            // and z are this chunk's.
+            scratch(copies * len, |x| unsafe {
+                let dropped = if drops { x.add(len) } else { x };
+                let lost = x.add((copies - 1) * len);
+                self.pack_input(row, m, x);
+                for span in spans {
+                    let part = &self.parts[span.part];
+                    let (len, d) = (part.depth.panel_len(), part.depth);
+                    if span.first == 0 && part.layer.low_rank.is_some() {
+                        let low = packed.at(span.at + (span.end - span.first) * len);
+                        self.low_rank(part, row, m, x, dropped, low);
+                    }
+                    let n = part.layer.out.min(span.end * NR) - span.first * NR;
+                    let panels = packed.at(span.at);
+                    if let Some(dropout) = part.layer.dropout().filter(|_| part.drops) {
+                        let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
+                        let (keys, base) = (keys.as_ptr(), Depth { k: d.k, x: 0 });
+                        let (first, threshold, keep) = (mask.first, mask.threshold, mask.keep);
+                        drop_packed(self.isa, m, base, keys, first, threshold, keep, x, dropped);
+                        lost_packed(self.isa, m, base, x, dropped, lost);
+                        self.extras(part, row, m, dropped);
+                        self.columns(part, row, m, dropped, lost, panels, span.first, n);
+                    } else {
+                        self.extras(part, row, m, x);
+                        self.columns(part, row, m, x, std::ptr::null(), panels, span.first, n);
+                    }
+                }
+            });
+        });
+    }
+
+    /// Few tokens: all rows at once, each task packing one panel of weights and using it.
+    fn by_columns(&self) {
+        let m = self.tokens;
+        let len = self.a_len(m);
+        let buffer = Pooled::take(len * (self.parts.len() + 1));
+        let inputs = buffer.ptr();
+        let plain = self.parts.len() * len;
+        // SAFETY: the last packed input is written here; the others, one per layer, by their tasks.
+        unsafe { self.pack_input(0, m, inputs.at(plain)) };
+        tasks(self.parts.len(), |i| {
+            let part = &self.parts[i];
+            scratch(part.low_len() + len, |low| {
+                // SAFETY: the layer's own copy of the input; the scratch holds the packed A and a dropped copy.
+                unsafe {
+                    let x = inputs.at(i * len);
+                    std::ptr::copy_nonoverlapping(
+                        inputs.at(plain),
+                        x,
+                        Depth { k: self.in_dim, x: 0 }.a_len(m),
+                    );
+                    if part.layer.low_rank.is_some() {
+                        for p in 0..part.layer.rank().div_ceil(NR) {
+                            part.pack_low(self.isa, p, low.add(p * self.in_dim * NR));
+                        }
+                        self.low_rank(part, 0, m, x, low.add(part.low_len()), low);
+                    }
+                    self.extras(part, 0, m, x);
+                }
+            });
+        });
+        let panels: Vec<(usize, usize)> = self
+            .parts
+            .iter()
+            .enumerate()
+            .flat_map(|(i, part)| (0..part.panels()).map(move |p| (i, p)))
+            .collect();
+        tasks(panels.len(), |i| {
+            let (index, p) = panels[i];
+            let part = &self.parts[index];
+            // SAFETY: the scratch holds one panel; the columns of y are this task's.
+            scratch(part.depth.panel_len(), |panel| unsafe {
+                part.pack(self.isa, p, panel);
+                let n = (part.layer.out - p * NR).min(NR);
+                self.columns(part, 0, m, inputs.at(index * len), std::ptr::null(), panel, p, n);
+            });
+        });
+    }
+}

@@ -1,0 +1,338 @@
+//! A handful of tokens: dot products straight from the stored weights, nothing packed.
+//!
+//! In decoding, reading the weights is the work; packing would write and read them once more. Sums run along vectors
+//! instead of along the depth, so bits differ from the packed path's (which training and scoring keep to); they do not
+//! depend on the other tokens of the call.
+
+#![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+#![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and token")]
+#![allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+
+use super::{Input, Linear, Weight, check, linears_forward};
+use crate::rows::{TileLayout, rms_rows, swiglu_rows};
+use crate::scratch::{Ptr, scratch, uninit};
+use crate::simd::{Element, Isa, Lanes, dispatch, isa};
+use crate::tasks::tasks;
+
+/// Tokens up to which weights are read where they lie; with more, packing pays (measured).
+const FEW: usize = 32;
+/// Floats of weights that a task reads.
+const TASK: usize = 32 << 10;
+/// Rows of weights in a tile, at most.
+const ROWS: usize = 4;
+
+/// Whether `tokens` rows go through `layers` here.
+pub(crate) fn applies(tokens: usize, layers: &[Linear<'_>]) -> bool {
+    (1..=FEW).contains(&tokens) && layers.iter().all(|l| l.dropout().is_none())
+}
+
+/// [`linears_forward`] for decoding: fastest for a few tokens, and nothing is kept for a backward.
+///
+/// Results equal [`linears_forward`]'s up to rounding.
+///
+/// # Panics
+/// When a slice's length is not that of its shape.
+#[must_use]
+pub fn linears_decode(
+    tokens: usize,
+    in_dim: usize,
+    input: Input<'_>,
+    linears: &[Linear<'_>],
+    residual: Option<&[f32]>,
+) -> Vec<f32> {
+    if !applies(tokens, linears) {
+        return linears_forward(tokens, in_dim, input, linears, residual).y;
+    }
+    check(tokens, in_dim, &input, linears);
+    let total: usize = linears.iter().map(|l| l.out).sum();
+    assert!(
+        residual.is_none_or(|r| r.len() == tokens * total),
+        "linears: `residual` is [tokens, sum of out]"
+    );
+    // SAFETY: `forward` writes every element.
+    let mut out = unsafe { uninit(tokens * total) };
+    let (isa, y) = (isa(), Ptr(out.as_mut_ptr()));
+    let ranks: usize = linears.iter().map(Linear::rank).sum();
+    let rows = if matches!(input, Input::Plain(_)) { 0 } else { tokens * in_dim };
+    // SAFETY: shapes were checked; the scratch holds the low-rank activations, each token's rstd and the input's rows.
+    scratch(tokens * ranks + tokens + rows, |work| unsafe {
+        let (rstd, own) = (work.add(tokens * ranks), work.add(tokens * ranks + tokens));
+        let place = TileLayout::rows(in_dim);
+        let x = match input {
+            Input::Plain(x) => x.as_ptr().cast_mut(),
+            Input::RmsNorm { x, gamma, eps } => {
+                rms_rows(isa, tokens, in_dim, x.as_ptr(), gamma.as_ptr(), eps, rstd, false, own, place);
+                own
+            }
+            Input::SwiGlu(x) => {
+                swiglu_rows(isa, tokens, in_dim, x.as_ptr(), own, place);
+                own
+            }
+        };
+        forward(isa, tokens, in_dim, Ptr(x), linears, residual, y, Ptr(work));
+    });
+    out
+}
+
+/// One vector at `p`, elements past `n` zero.
+#[inline(always)]
+unsafe fn tail<S: Lanes, E: Element>(p: *const E, n: usize) -> S::V {
+    let mut values = [0.0; 16];
+    for (i, v) in values.iter_mut().enumerate().take(n) {
+        *v = (*p.add(i)).widen();
+    }
+    S::load(values.as_ptr())
+}
+
+/// `R` rows of weights times `T` tokens; the rows that follow are called for while these are read.
+///
+/// Each sum runs along its row in one vector, whatever `R` and `T`: its bits do not depend on them.
+#[inline(always)]
+unsafe fn tile<S: Lanes, E: Element, const R: usize, const T: usize>(
+    k: usize,
+    w: *const E,
+    x: *const f32,
+    y: *mut f32,
+    ldy: usize,
+) {
+    let mut acc = [[S::splat(0.0); T]; R];
+    // Vectors of weights in a cache line.
+    let line = (64 / size_of::<E>() / S::N).max(1);
+    let mut j = 0;
+    while j + line * S::N <= k {
+        for r in 0..R {
+            S::prefetch(w.wrapping_add((R + r) * k + j).cast());
+        }
+        for _ in 0..line {
+            let w: [S::V; R] = std::array::from_fn(|r| E::load::<S>(w.add(r * k + j)));
+            for t in 0..T {
+                let x = S::load(x.add(t * k + j));
+                for r in 0..R {
+                    acc[r][t] = S::fma(w[r], x, acc[r][t]);
+                }
+            }
+            j += S::N;
+        }
+    }
+    while j < k {
+        let n = (k - j).min(S::N);
+        let mask = S::mask(n);
+        for (r, acc) in acc.iter_mut().enumerate() {
+            let w = w.add(r * k + j);
+            let w = if n == S::N { E::load::<S>(w) } else { tail::<S, E>(w, n) };
+            for (t, acc) in acc.iter_mut().enumerate() {
+                *acc = S::fma(w, S::load_m(mask, x.add(t * k + j)), *acc);
+            }
+        }
+        j += S::N;
+    }
+    for (r, acc) in acc.iter().enumerate() {
+        for (t, acc) in acc.iter().enumerate() {
+            *y.add(t * ldy + r) = S::sum(*acc);
+        }
+    }
+}
+
+/// `n` rows of weights, `R` at a time, times `T` tokens.
+#[inline(always)]
+unsafe fn rows<S: Lanes, E: Element, const R: usize, const T: usize>(
+    n: usize,
+    k: usize,
+    w: *const E,
+    x: *const f32,
+    y: *mut f32,
+    ldy: usize,
+) {
+    let mut r = 0;
+    while r + R <= n {
+        tile::<S, E, R, T>(k, w.add(r * k), x, y.add(r), ldy);
+        r += R;
+    }
+    while r < n {
+        tile::<S, E, 1, T>(k, w.add(r * k), x, y.add(r), ldy);
+        r += 1;
+    }
+}
+
+/// Tokens are taken a few at a time: as many as have their sums in registers. Theirs stay in the first-level cache, and
+/// for all but the first few the weights of a task come from the second-level cache.
+#[inline(always)]
+unsafe fn dots_body<S: Lanes, E: Element>(
+    n: usize,
+    k: usize,
+    tokens: usize,
+    w: *const E,
+    x: *const f32,
+    y: *mut f32,
+    ldy: usize,
+) {
+    let most = if S::ROWS > 6 { 8 } else { 6 };
+    let mut left = tokens.div_ceil(most);
+    let mut t = 0;
+    while t < tokens {
+        // Split evenly: 16 is 6 + 5 + 5.
+        let m = (tokens - t).div_ceil(left);
+        let (x, y) = (x.add(t * k), y.add(t * ldy));
+        match m {
+            1 => rows::<S, E, 4, 1>(n, k, w, x, y, ldy),
+            2 => rows::<S, E, 4, 2>(n, k, w, x, y, ldy),
+            3 => rows::<S, E, 4, 3>(n, k, w, x, y, ldy),
+            4 => rows::<S, E, 2, 4>(n, k, w, x, y, ldy),
+            5 => rows::<S, E, 2, 5>(n, k, w, x, y, ldy),
+            6 => rows::<S, E, 2, 6>(n, k, w, x, y, ldy),
+            7 => rows::<S, E, 2, 7>(n, k, w, x, y, ldy),
+            _ => rows::<S, E, 2, 8>(n, k, w, x, y, ldy),
+        }
+        t += m;
+        left -= 1;
+    }
+}
+
+dispatch! {
+    /// `y[t][i] = w[i] · x[t]` for `n` rows of `w` and `tokens` rows of `x`, all of `k` elements.
+    ///
+    /// # Safety
+    /// `w` is `[n, k]`, `x` `[tokens, k]`; `y` has `tokens` rows of `n` at stride `ldy`.
+    unsafe fn dots = dots_body [E: Element] [E] (
+        n: usize, k: usize, tokens: usize, w: *const E, x: *const f32, y: *mut f32, ldy: usize
+    )
+}
+
+/// `n` rows of a weight from row `at` on.
+///
+/// # Safety
+/// As [`dots`].
+unsafe fn weight_dots(
+    isa: Isa,
+    w: Weight<'_>,
+    at: usize,
+    n: usize,
+    k: usize,
+    tokens: usize,
+    x: *const f32,
+    y: *mut f32,
+    ldy: usize,
+) {
+    match w {
+        Weight::F32(w) => dots(isa, n, k, tokens, w.as_ptr().add(at * k), x, y, ldy),
+        Weight::Bf16(w) => dots(isa, n, k, tokens, w.as_ptr().add(at * k), x, y, ldy),
+        Weight::F16(w) => dots(isa, n, k, tokens, w.as_ptr().add(at * k), x, y, ldy),
+    }
+}
+
+/// Rows of one layer that a task computes.
+struct Span {
+    layer: usize,
+    /// First row of the layer's weight.
+    first: usize,
+    n: usize,
+    /// The layer's first column in `y`.
+    column: usize,
+    /// Ranks of the layers before.
+    rank: usize,
+}
+
+/// Cuts the rows of each layer (`rows(layer)` of them) into tasks.
+fn spans(layers: &[Linear<'_>], k: usize, rows: impl Fn(&Linear<'_>) -> usize) -> Vec<Span> {
+    let most = (TASK / k).max(1).next_multiple_of(ROWS);
+    let mut all = Vec::new();
+    let (mut column, mut rank) = (0, 0);
+    for (layer, l) in layers.iter().enumerate() {
+        let rows = rows(l);
+        let span = |first| Span { layer, first, n: (rows - first).min(most), column, rank };
+        all.extend((0..rows).step_by(most).map(span));
+        column += l.out;
+        rank += l.rank();
+    }
+    all
+}
+
+/// `y = x W^T + bias + low-rank part (+ residual)` of every layer, side by side.
+///
+/// # Safety
+/// Shapes were checked: `x` is `[tokens, k]`, `y` (and `residual`) `[tokens, sum of out]`; `t` has room for `[tokens,
+/// rank]` of each layer.
+pub(crate) unsafe fn forward(
+    isa: Isa,
+    tokens: usize,
+    k: usize,
+    x: Ptr,
+    layers: &[Linear<'_>],
+    residual: Option<&[f32]>,
+    y: Ptr,
+    t: Ptr,
+) {
+    let total: usize = layers.iter().map(|l| l.out).sum();
+    let low = spans(layers, k, |l| l.rank());
+    tasks(low.len(), |i| {
+        let s = &low[i];
+        if let Some(l) = &layers[s.layer].low_rank {
+            // SAFETY: the caller's; these columns of t are this task's.
+            unsafe {
+                let (a, to) = (l.a.as_ptr().add(s.first * k), t.at(tokens * s.rank + s.first));
+                dots(isa, s.n, k, tokens, a, x.at(0), to, l.rank);
+            }
+        }
+    });
+    let all = spans(layers, k, |l| l.out);
+    tasks(all.len(), |i| {
+        let s = &all[i];
+        let layer = &layers[s.layer];
+        // SAFETY: the caller's; these columns of y are this task's.
+        unsafe {
+            let to = y.at(s.column + s.first);
+            weight_dots(isa, layer.weight, s.first, s.n, k, tokens, x.at(0), to, total);
+            finish(isa, layer, s, tokens, t.at(tokens * s.rank), residual, to, total);
+        }
+    });
+}
+
+/// Adds what is not the weight's product to a span of the output.
+///
+/// # Safety
+/// As [`forward`]; `to` is the span's first element.
+unsafe fn finish(
+    isa: Isa,
+    layer: &Linear<'_>,
+    s: &Span,
+    tokens: usize,
+    t: *const f32,
+    residual: Option<&[f32]>,
+    to: *mut f32,
+    total: usize,
+) {
+    let rows = s.first..s.first + s.n;
+    let out = |i: usize| std::slice::from_raw_parts_mut(to.add(i * total), s.n);
+    if let Some(low) = &layer.low_rank {
+        scratch(tokens * s.n, |product| {
+            let b = low.b.as_ptr().add(s.first * low.rank);
+            dots(isa, s.n, low.rank, tokens, b, t, product, s.n);
+            for i in 0..tokens {
+                let product = std::slice::from_raw_parts(product.add(i * s.n), s.n);
+                out(i).iter_mut().zip(product).for_each(|(y, p)| *y += low.scale * p);
+            }
+        });
+        if let Some(bias) = low.b_bias {
+            for i in 0..tokens {
+                out(i).iter_mut().zip(&bias[rows.clone()]).for_each(|(y, b)| *y += low.scale * b);
+            }
+        }
+    }
+    if let Some(magnitude) = layer.magnitude() {
+        for i in 0..tokens {
+            let factors = magnitude.m[rows.clone()].iter().zip(&magnitude.norm[rows.clone()]);
+            out(i).iter_mut().zip(factors).for_each(|(y, (m, n))| *y *= m / n);
+        }
+    }
+    if let Some(bias) = layer.bias {
+        for i in 0..tokens {
+            out(i).iter_mut().zip(&bias[rows.clone()]).for_each(|(y, b)| *y += b);
+        }
+    }
+    if let Some(residual) = residual {
+        for i in 0..tokens {
+            let from = i * total + s.column + s.first;
+            out(i).iter_mut().zip(&residual[from..from + s.n]).for_each(|(y, r)| *y += r);
+        }
+    }
+}

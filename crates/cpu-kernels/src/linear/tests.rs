@@ -1,0 +1,363 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod reference;
+
+use super::*;
+use crate::simd::{isa, with_isa};
+use burnish_core::LinearPart::{self, Bias, LoraA, LoraB, LoraBBias};
+use proptest::prelude::*;
+use reference::{Case, Kind, row_norm, values};
+
+/// Forward and every gradient of `case` against the f64 reference on `isa`.
+fn compare(case: &Case, isa: Isa) {
+    with_isa(isa, || {
+        let what = format!("{isa:?} {case:?}");
+        let (out, grad) = case.run();
+        let want = case.reference();
+        close(&out.y, &want.y, &format!("{what}: y"));
+        close_to(grad.dx.as_ref().unwrap(), &want.dx, want.dx_top, &format!("{what}: dx"));
+        for (j, m) in case.magnitude_grads(&out).iter().enumerate() {
+            assert_eq!(m.is_some(), case.has_magnitude(j));
+            if let Some(m) = m {
+                let want = &want.linears[j];
+                close_to(m, &want.m, want.m_top, &format!("{what}: magnitude {j}"));
+            }
+        }
+        if let Some(dgamma) = &grad.dgamma {
+            close(dgamma, &want.dgamma, &format!("{what}: dgamma"));
+        }
+        for (j, (g, w)) in grad.linears.iter().zip(&want.linears).enumerate() {
+            close(g.weight.as_ref().unwrap(), &w.weight, &format!("{what}: weight {j}"));
+            for (name, g, w) in [
+                ("bias", g.found(Bias), &w.bias),
+                ("a", g.found(LoraA), &w.a),
+                ("b", g.found(LoraB), &w.b),
+                ("b_bias", g.found(LoraBBias), &w.b_bias),
+            ] {
+                assert_eq!(g.is_some(), !w.is_empty(), "{what}: {name} {j} present");
+                if let Some(g) = g {
+                    close(g, w, &format!("{what}: {name} {j}"));
+                }
+            }
+        }
+    });
+}
+
+fn close(got: &[f32], want: &[f64], what: &str) {
+    close_to(got, want, 0.0, what);
+}
+
+/// Within 1e-5 of the largest value, or of `top` where terms that large cancel.
+fn close_to(got: &[f32], want: &[f64], top: f64, what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}: length");
+    let top = want.iter().fold(top.max(1e-20), |m, x| m.max(x.abs()));
+    for (i, (&g, &w)) in got.iter().zip(want).enumerate() {
+        assert!(
+            (f64::from(g) - w).abs() <= 1e-5 * top,
+            "{what}: element {i} is {g}, not {w} (largest {top})"
+        );
+    }
+}
+
+const KINDS: [Kind; 3] = [Kind::Plain, Kind::Norm, Kind::Gate];
+
+#[test]
+fn ranks_tokens_and_dims_on_every_isa() {
+    for &isa in Isa::available() {
+        for (i, &rank) in [1, 8, 16, 17, 64].iter().enumerate() {
+            for (j, &tokens) in [1, 13, 64, 65, 200].iter().enumerate() {
+                let dim = [5, 16, 33, 100, 512][(i + j) % 5];
+                let outs = [vec![7, 33], vec![16], vec![5, 1, 40]][(i + 2 * j) % 3].clone();
+                let case = Case {
+                    kind: KINDS[(i + j) % 3],
+                    bias: j % 2 == 0,
+                    ..Case::new(tokens, dim, &outs, rank)
+                };
+                compare(&case, isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn wide_layers_and_large_ranks() {
+    for kind in KINDS {
+        let case = Case { kind, ..Case::new(150, 300, &[512, 100], 200) };
+        compare(&case, isa());
+        compare(&case, Isa::Portable);
+    }
+}
+
+#[test]
+fn dropout_reaches_the_branch_alone() {
+    for &isa in Isa::available() {
+        for kind in KINDS {
+            for (tokens, rank) in [(13, 8), (130, 17)] {
+                compare(&Case { kind, dropout: 0.3, ..Case::new(tokens, 70, &[33, 16], rank) }, isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn storage_types_and_no_branch() {
+    for &isa in Isa::available() {
+        for storage in [1, 2] {
+            for tokens in [3, 90] {
+                compare(&Case { storage, bias: true, ..Case::new(tokens, 50, &[40, 9], 0) }, isa);
+                compare(&Case { storage, ..Case::new(tokens, 37, &[64], 5) }, isa);
+            }
+        }
+    }
+}
+
+#[test]
+fn residual_is_added() {
+    for tokens in [5, 100] {
+        for rank in [0, 4] {
+            let case = Case { residual: true, bias: true, ..Case::new(tokens, 300, &[40, 9], rank) };
+            compare(&case, isa());
+            compare(&case, Isa::Portable);
+        }
+    }
+}
+
+/// A group of layers too large for one pass of packed weights.
+#[test]
+fn several_passes() {
+    for (kind, dropout) in [(Kind::Plain, 0.0), (Kind::Norm, 0.2)] {
+        let case = Case { kind, dropout, residual: true, ..Case::new(70, 40, &[220_000], 3) };
+        compare_forward_and_dx(&case);
+        let case = Case { kind, dropout, ..Case::new(70, 3000, &[3000], 3) };
+        compare_forward_and_dx(&case);
+    }
+}
+
+/// As [`compare`] without the base weights' gradients, on the fastest path.
+fn compare_forward_and_dx(case: &Case) {
+    let (out, grad) = case.run_frozen();
+    let want = case.reference_frozen();
+    close(&out.y, &want.y, &format!("{case:?}: y"));
+    close_to(grad.dx.as_ref().unwrap(), &want.dx, want.dx_top, &format!("{case:?}: dx"));
+    close(grad.linears[0].found(LoraA).unwrap(), &want.linears[0].a, &format!("{case:?}: a"));
+    close(grad.linears[0].found(LoraB).unwrap(), &want.linears[0].b, &format!("{case:?}: b"));
+    if let Some(dgamma) = &grad.dgamma {
+        close(dgamma, &want.dgamma, &format!("{case:?}: dgamma"));
+    }
+}
+
+/// The directional derivative of the fused norm and SwiGLU, by central differences in f64 of the reference's
+/// forward and by the kernel's backward.
+#[test]
+fn finite_differences_of_the_fused_inputs() {
+    for kind in [Kind::Norm, Kind::Gate] {
+        let case = Case { kind, ..Case::new(9, 21, &[10, 6], 3) };
+        let (_, grad) = case.run();
+        let (dx, dy) = (grad.dx.unwrap(), case.dy());
+        let direction = values(dx.len(), 99);
+        let along = |h: f64| -> f64 {
+            let y = case.shifted(&direction, h);
+            y.iter().zip(&dy).map(|(y, d)| y * f64::from(*d)).sum()
+        };
+        let want = (along(1e-5) - along(-1e-5)) / 2e-5;
+        let got: f64 = dx.iter().zip(&direction).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+        assert!((got - want).abs() < 1e-5 * want.abs().max(1.0), "{kind:?}: {got} is not {want}");
+    }
+}
+
+fn all_bits(case: &Case) -> Vec<u32> {
+    let (out, grad) = case.run();
+    let mut all = vec![out.y, grad.dx.unwrap()];
+    all.extend(grad.dgamma);
+    for g in grad.linears {
+        all.extend(g.into_iter().filter_map(|(_, gradient)| gradient));
+    }
+    all.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn same_bits_with_any_number_of_threads() {
+    for case in [
+        Case { kind: Kind::Norm, bias: true, dropout: 0.1, ..Case::new(300, 100, &[40, 16], 8) },
+        Case { kind: Kind::Gate, ..Case::new(515, 33, &[65], 4) },
+        Case { magnitude: Some(true), dropout: 0.1, ..Case::new(300, 100, &[40, 16], 8) },
+        Case { kind: Kind::Plain, ..Case::new(40, 64, &[64, 64], 4) },
+    ] {
+        let bits = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| all_bits(&case))
+        };
+        let one = bits(1);
+        assert!(one == bits(2) && one == bits(3) && one == bits(2), "{case:?}");
+    }
+}
+
+/// Columns (few tokens) and rows (many) are two schedules of one sum.
+#[test]
+fn a_token_has_the_same_output_in_any_batch() {
+    let case = Case { kind: Kind::Norm, bias: true, ..Case::new(200, 100, &[40, 16], 8) };
+    let (whole, _) = case.run();
+    for tokens in [1, 30, 65] {
+        let (part, _) = case.first(tokens).run();
+        assert_eq!(part.y, whole.y[..tokens * 56], "{tokens} tokens");
+    }
+}
+
+/// Decoding sums along vectors: the same values up to rounding, and the same bits in any batch.
+#[test]
+fn decoding_agrees_and_a_token_keeps_its_bits() {
+    for (i, &isa) in Isa::available().iter().enumerate() {
+        for (j, dim) in [5, 16, 33, 100, 512].into_iter().enumerate() {
+            let case = Case {
+                kind: KINDS[(i + j) % 3],
+                bias: j % 2 == 0,
+                residual: j % 3 != 0,
+                storage: (i + j) % 3,
+                magnitude: (j % 2 == 1).then_some(false),
+                ..Case::new(70, dim, &[7, 33, 301], [0, 1, 17][j % 3])
+            };
+            let decode = |tokens: usize| with_isa(isa, || case.first(tokens).decode());
+            let (whole, want) = (decode(32), case.reference());
+            for tokens in [1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 17, 31] {
+                assert_eq!(decode(tokens), whole[..tokens * 341], "{isa:?} {case:?}: {tokens} tokens");
+            }
+            close(&whole, &want.y[..32 * 341], &format!("{isa:?} {case:?}"));
+            close(&decode(70), &want.y, &format!("{isa:?} {case:?}: many tokens"));
+        }
+    }
+    // Dropout belongs to the packed path.
+    let dropped = Case { dropout: 0.3, ..Case::new(4, 40, &[9], 3) };
+    assert_eq!(dropped.decode(), dropped.run().0.y);
+}
+
+#[test]
+fn only_what_is_wanted() {
+    let case = Case { kind: Kind::Norm, bias: true, ..Case::new(70, 20, &[12, 8], 3) };
+    let (out, full) = case.run();
+    for bits in 0_u32..128 {
+        let on = |i: u32| bits >> i & 1 == 1;
+        let parts = [LinearPart::Weight, Bias, LoraA, LoraB, LoraBBias];
+        let asked: Vec<LinearPart> = (2..).zip(parts).filter(|&(i, _)| on(i)).map(|(_, part)| part).collect();
+        let wanted =
+            Wanted { dx: on(0), dgamma: on(1), linears: vec![LinearParts::of(&asked), LinearParts::of(&[])] };
+        let grad = case.backward(&out.saved, &wanted);
+        assert!(grad.dx == full.dx.clone().filter(|_| on(0)));
+        assert!(grad.dgamma == full.dgamma.clone().filter(|_| on(1)));
+        let (g, f) = (&grad.linears[0], &full.linears[0]);
+        for (i, part) in (2..).zip(parts) {
+            assert!(g.found(part) == f.found(part).filter(|_| on(i)));
+        }
+        assert!(grad.linears[1].iter().all(|(_, gradient)| gradient.is_none()));
+    }
+}
+
+#[test]
+fn no_tokens() {
+    let case = Case { kind: Kind::Norm, bias: true, ..Case::new(0, 20, &[12, 8], 3) };
+    let (out, grad) = case.run();
+    assert!(out.y.is_empty() && grad.dx.unwrap().is_empty());
+    assert!(grad.linears[0].weight.as_ref().unwrap().iter().all(|&x| x == 0.0));
+    assert!(grad.dgamma.unwrap().iter().all(|&x| x == 0.0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// Any shape agrees with the reference.
+    #[test]
+    fn any_shape(
+        tokens in 1_usize..140, dim in 1_usize..90, outs in proptest::collection::vec(1_usize..70, 1..4),
+        rank in 0_usize..40, kind in 0_usize..3, bias: bool, dropout in prop_oneof![Just(0.0_f32), 0.05_f32..0.6],
+        storage in 0_usize..3, residual: bool, portable: bool, magnitude: bool,
+    ) {
+        let magnitude = magnitude.then_some(true);
+        let case = Case {
+            kind: KINDS[kind], bias, dropout, storage, residual, magnitude, ..Case::new(tokens, dim, &outs, rank)
+        };
+        compare(&case, if portable { Isa::Portable } else { isa() });
+    }
+}
+
+#[test]
+fn magnitudes_scale_rows_with_and_without_dropout() {
+    for &isa in Isa::available() {
+        for (i, kind) in KINDS.into_iter().enumerate() {
+            for (tokens, rank) in [(5, 3), (64, 8), (130, 17)] {
+                let case = Case { kind, ..Case::new(tokens, 70, &[33, 16, 9], rank) };
+                let (storage, bias) = (i, tokens == 130);
+                // Where the output alone must do, there is neither bias nor residual.
+                compare(&Case { storage, magnitude: Some(false), ..case.clone() }, isa);
+                let kept = Case { storage, bias, magnitude: Some(true), ..case };
+                compare(&kept, isa);
+                compare(&Case { residual: true, ..kept.clone() }, isa);
+                compare(&Case { dropout: 0.3, residual: bias, ..kept }, isa);
+            }
+        }
+    }
+}
+
+fn large_with_magnitude() -> Case {
+    Case { magnitude: Some(true), ..Case::new(70, 40, &[220_000], 3) }
+}
+
+#[test]
+fn magnitudes_scale_rows_of_a_large_layer() {
+    compare_forward_and_dx(&large_with_magnitude());
+}
+
+#[test]
+fn magnitudes_scale_rows_of_a_large_layer_after_a_norm_with_dropout() {
+    compare_forward_and_dx(&Case { kind: Kind::Norm, dropout: 0.2, ..large_with_magnitude() });
+}
+
+/// A magnitude that is the norm changes nothing, to the bit.
+#[test]
+fn a_magnitude_equal_to_the_norm_is_no_change() {
+    let values = |n, seed| values(n, seed);
+    let (x, w, a) = (values(7 * 40, 1), values(9 * 40, 2), values(2 * 40, 3));
+    let b = vec![0.0; 9 * 2];
+    let norm: Vec<f32> =
+        squared_row_norms(9, 40, Weight::F32(&w), 2, &a, &b, 2.0).iter().map(|n| n.sqrt() as f32).collect();
+    let run = |magnitude| {
+        let low = LowRank { rank: 2, a: &a, b: &b, b_bias: None, scale: 2.0, dropout: None, magnitude };
+        let layer = Linear { out: 9, weight: Weight::F32(&w), bias: None, low_rank: Some(low) };
+        linears_forward(7, 40, Input::Plain(&x), &[layer], None).y
+    };
+    for keep in [false, true] {
+        assert_eq!(run(Some(Magnitude { m: &norm, norm: &norm, keep })), run(None));
+    }
+}
+
+#[test]
+fn norms_of_rows_and_columns() {
+    for &isa in Isa::available() {
+        with_isa(isa, || {
+            for (rows, columns, rank) in [(1, 5, 1), (57, 33, 3), (200, 1030, 40), (120, 64, 0)] {
+                let (w, a, b) =
+                    (values(rows * columns, 1), values(rank * columns, 2), values(rows * rank, 3));
+                let narrow: Vec<_> = w.iter().map(|&x| half::bf16::from_f32(x)).collect();
+                let wide: Vec<f32> = narrow.iter().map(|x| x.to_f32()).collect();
+                for (weight, w) in [(Weight::F32(&w), &w), (Weight::Bf16(&narrow), &wide)] {
+                    let got = squared_row_norms(rows, columns, weight, rank, &a, &b, 0.7);
+                    for (o, got) in got.iter().enumerate() {
+                        let want = row_norm(w, &a, &b, (o, columns, rank), 0.7);
+                        assert!((got.sqrt() - want).abs() < 1e-6 * want, "{isa:?} row {o}: {got} {want}");
+                    }
+                    // The same matrix as a table: A is [rank, rows] there, B [columns, rank].
+                    let (table_a, table_b) = (transpose(&b, rank), transpose(&a, columns));
+                    let got = squared_column_norms(rows, columns, weight, rank, &table_a, &table_b, 0.7);
+                    let (t, ta, tb) = (transpose(w, columns), &table_a, &table_b);
+                    for (c, got) in got.iter().enumerate() {
+                        let want = row_norm(&t, ta, tb, (c, rows, rank), 0.7);
+                        assert!((got.sqrt() - want).abs() < 1e-6 * want, "{isa:?} column {c}: {got} {want}");
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// `[rows, columns]` to `[columns, rows]`.
+fn transpose(values: &[f32], columns: usize) -> Vec<f32> {
+    let rows = values.len() / columns.max(1);
+    (0..values.len()).map(|i| values[i % rows * columns + i / rows]).collect()
+}

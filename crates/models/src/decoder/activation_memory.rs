@@ -1,0 +1,31 @@
+//! Activation memory of a forward and backward pass, in bytes, as a plan predicts it.
+
+use crate::Spec;
+
+/// Bytes of an f32.
+const F32: u64 = 4;
+
+impl Spec {
+    /// Bytes of activations at the height of a training pass over `tokens` tokens of which `targets` predict
+    /// something: what forward keeps for backward, and what the block that is being differentiated needs.
+    ///
+    /// Of `tp_size` ranks that share each layer, the one with most. With `recompute` each block keeps its input alone. Attention keeps no scores and the head no logits. Packing
+    /// buffers of the kernels, which do not grow with the model's depth, are left out.
+    #[must_use]
+    pub fn activation_bytes(&self, tokens: usize, targets: usize, recompute: bool, tp_size: usize) -> u64 {
+        let of = |elements: usize| tokens as u64 * elements as u64 * F32;
+        let (h, i) = (self.hidden, self.intermediate.div_ceil(tp_size));
+        let (heads, kv_heads) = (self.heads.div_ceil(tp_size), self.kv_heads.div_ceil(tp_size));
+        let qkv = (heads + 2 * kv_heads) * self.head_dim;
+        let attended = heads * self.head_dim;
+        // What one block keeps: its input, qkv, attention's output and row sums, the stream between, gate and up.
+        let block = of(h + qkv + attended + heads + h + 2 * i);
+        let layers = self.layers as u64;
+        let kept = if recompute { layers * of(h) + block } else { layers * block };
+        // Gradients on their way through the feed-forward: of the stream, of gate and up.
+        let flowing = of(2 * h + 2 * i);
+        // The head's input and its gradient wait until backward begins.
+        let head = 2 * targets as u64 * h as u64 * F32 + of(h);
+        kept + flowing.max(head)
+    }
+}

@@ -1,0 +1,126 @@
+//! LoRA on a blueprint: which parameters an adapter adds and where layers find them.
+
+use burnish_core::{LoraParts, Parameter, Role};
+use burnish_peft::{LoraConfig, LoraPlan, ModuleInfo, ModuleKind, Purpose};
+
+use crate::ModelError;
+use crate::decoder::blueprint::Blueprint;
+use crate::decoder::layers::Adapter;
+use crate::spec::Output;
+use crate::spec::{EMBED, HEAD, SCORE};
+
+/// What the trained copy of a base parameter is called (`modules_to_save`).
+pub(crate) fn copy_name(base: &str) -> String {
+    format!("modules_to_save.{base}")
+}
+
+/// PEFT's word for adapters of models that score texts (`task_type`).
+pub const SCORING_TASK: &str = "SEQ_CLS";
+
+/// The configuration, with the score among `modules_to_save` where PEFT puts it there.
+fn with_score(config: &LoraConfig, output: Output) -> LoraConfig {
+    let mut config = config.clone();
+    if output == Output::Score && config.task_type.as_deref() == Some(SCORING_TASK) {
+        let saved = config.modules_to_save.get_or_insert_default();
+        if !saved.iter().any(|name| name == SCORE) {
+            saved.push(SCORE.to_owned());
+        }
+    }
+    config
+}
+
+impl Blueprint {
+    /// The modules that an adapter may target.
+    #[must_use]
+    pub fn modules(&mut self) -> Vec<ModuleInfo> {
+        let shapes: Vec<Vec<usize>> = self.registry.iter().map(|p| p.shape.clone()).collect();
+        let module = |(name, layer): (String, &mut crate::decoder::layers::Layer)| {
+            let kind = match name.as_str() {
+                EMBED => ModuleKind::Embedding,
+                HEAD | SCORE => ModuleKind::Head,
+                _ => ModuleKind::Linear,
+            };
+            let shape = &shapes[layer.parts.weight];
+            ModuleInfo::new(name, kind, shape[0], shape[1])
+        };
+        self.layers_mut().into_iter().map(module).collect()
+    }
+
+    /// Plans an adapter on this base and adds its parameters. The base stays frozen, except what the configuration
+    /// trains along: with the task [`SCORING_TASK`] the score is among that, as in PEFT.
+    ///
+    /// # Errors
+    /// If the configuration is not supported, or a pattern matches nothing.
+    pub fn attach(
+        &mut self,
+        config: &LoraConfig,
+        use_: Purpose,
+        model_type: &str,
+    ) -> Result<LoraPlan, ModelError> {
+        let modules = self.modules();
+        let config = with_score(config, self.spec.output);
+        let plan = LoraPlan::new(&config, use_, model_type, &modules, &self.registry)?;
+        for parameter in plan.parameters() {
+            self.registry.add(parameter)?;
+        }
+        let registry = &self.registry;
+        let index = |name: &str| {
+            registry.index_of(name).ok_or_else(|| ModelError::UnknownParameter { name: name.to_owned() })
+        };
+        let mut layers = Vec::new();
+        for site in &plan.sites {
+            let optional = |name: &Option<String>| name.as_deref().map(index).transpose();
+            let lora = LoraParts {
+                a: index(&site.a_name)?,
+                b: index(&site.b_name)?,
+                b_bias: optional(&site.b_bias_name)?,
+                magnitude: optional(&site.magnitude_name)?,
+            };
+            let adapter =
+                Adapter { site: site.module.clone(), scale: site.scale as f32, dropout: site.dropout as f32 };
+            layers.push((lora, adapter));
+        }
+        for (name, layer) in self.layers_mut() {
+            let found = layers.iter().find(|(_, adapter)| adapter.site == name).cloned();
+            (layer.parts.lora, layer.adapter) = found.unzip();
+        }
+        for name in &plan.saved {
+            self.copy(name)?;
+        }
+        for name in &plan.biases {
+            if let Some(bias) = self.registry.get_mut(name) {
+                bias.trainable = true;
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Adds a trained copy of a base parameter and points its layer there.
+    fn copy(&mut self, base: &str) -> Result<(), ModelError> {
+        let unknown = || ModelError::UnknownParameter { name: base.to_owned() };
+        let original = self.registry.get(base).ok_or_else(unknown)?.clone();
+        let role = if base.starts_with(HEAD) { Role::Head } else { original.role };
+        let mut copy = Parameter { name: copy_name(base), role, alias_of: None, ..original };
+        copy.trainable = true;
+        let index = self.registry.add(copy)?;
+        let (module, part) = base.rsplit_once('.').ok_or_else(unknown)?;
+        for (name, layer) in self.layers_mut() {
+            if name == module {
+                let saved = layer.saved.get_or_insert(layer.parts.base());
+                if part == "bias" {
+                    saved.bias = Some(index);
+                } else {
+                    saved.weight = index;
+                }
+                return Ok(());
+            }
+        }
+        for (name, norm) in self.norms_mut() {
+            if name == module {
+                norm.saved = Some(index);
+                return Ok(());
+            }
+        }
+        Err(unknown())
+    }
+}

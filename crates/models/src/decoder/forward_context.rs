@@ -1,0 +1,143 @@
+//! One walk through a model: what is tracked, what is recomputed, and where gradients go in the end.
+
+use std::sync::{Arc, OnceLock};
+
+use burn::tensor::Tensor;
+use burnish_ops::{AnyTensor, OpsError, Parameters, Run, Weights, recorded, segment};
+
+use crate::LogitPeaks;
+use crate::decoder::layers::{Assembly, DropoutStep, Norms};
+
+/// What a pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Plain tensors, no graph: evaluation, scoring, rollouts, reference models.
+    Score,
+    /// A graph whose backward fills the parameters' gradients.
+    Train {
+        /// Recompute each block in backward instead of keeping its activations.
+        recompute: bool,
+        /// Dropout of this step.
+        dropout: Option<DropoutStep>,
+    },
+}
+
+/// One walk through a model over one micro-batch.
+pub struct ForwardContext {
+    parameters: Arc<dyn Parameters>,
+    mode: Mode,
+    adapters: bool,
+    /// What trained parameters hang from on the tape.
+    root: OnceLock<AnyTensor>,
+    norms: Norms,
+    peaks: Option<Arc<LogitPeaks>>,
+}
+
+impl ForwardContext {
+    /// A pass over `parameters`; `adapters` off runs the base model.
+    #[must_use]
+    pub fn new(parameters: Arc<dyn Parameters>, mode: Mode, adapters: bool) -> Self {
+        Self { parameters, mode, adapters, root: OnceLock::new(), norms: Norms::default(), peaks: None }
+    }
+
+    /// The same pass, which merges the largest attention logit of each head into `peaks`
+    /// ([`Decoder::logit_peaks`](crate::Decoder::logit_peaks)).
+    #[must_use]
+    pub fn with_logit_peaks(self, peaks: Arc<LogitPeaks>) -> Self {
+        Self { peaks: Some(peaks), ..self }
+    }
+
+    /// Whether gradients are wanted.
+    #[must_use]
+    pub fn training(&self) -> bool {
+        matches!(self.mode, Mode::Train { .. })
+    }
+
+    pub(crate) fn adapters(&self) -> bool {
+        self.adapters
+    }
+
+    pub(crate) fn logit_peaks(&self) -> Option<&Arc<LogitPeaks>> {
+        self.peaks.as_ref()
+    }
+
+    pub(crate) fn assembly(&self, rows: &Arc<Vec<u64>>) -> Assembly {
+        let dropout = match self.mode {
+            Mode::Train { dropout: Some(step), .. } => Some((step, rows.clone())),
+            _ => None,
+        };
+        Assembly { adapters: self.adapters, dropout, norms: self.norms.clone() }
+    }
+
+    /// The parameter at `index`: on this pass's tape when it trains, plain otherwise.
+    pub(crate) fn read(&self, index: usize) -> Result<AnyTensor, OpsError> {
+        self.on_tape(index, self.parameters.read(index))
+    }
+
+    /// Several parameters at once.
+    pub(crate) fn read_all(&self, indices: &[usize]) -> Result<Vec<AnyTensor>, OpsError> {
+        let values = self.parameters.read_all(indices);
+        indices.iter().zip(values).map(|(&index, value)| self.on_tape(index, value)).collect()
+    }
+
+    fn on_tape(&self, index: usize, value: AnyTensor) -> Result<AnyTensor, OpsError> {
+        if !(self.training() && self.trainable(index)) {
+            return Ok(value);
+        }
+        let root = || AnyTensor::new(Tensor::<1>::zeros([1], &value.device())).leaf();
+        recorded(&self.parameters, index, value.clone(), self.root.get_or_init(root))
+    }
+
+    /// Runs one block on `x`: as a segment when it is to be recomputed, on this pass's tape otherwise.
+    pub(crate) fn block(
+        &self,
+        name: &str,
+        x: &AnyTensor,
+        indices: Vec<usize>,
+        run: Run,
+    ) -> Result<AnyTensor, OpsError> {
+        if matches!(self.mode, Mode::Train { recompute: true, .. }) {
+            let trainable = indices.iter().map(|&i| self.trainable(i)).collect();
+            let weights = Arc::new(BlockWeights { parameters: self.parameters.clone(), indices, trainable });
+            return segment(name, std::slice::from_ref(x), weights, true, run);
+        }
+        run(std::slice::from_ref(x), &self.read_all(&indices)?)
+    }
+
+    /// Backward from a scalar; gradients go to the parameters.
+    ///
+    /// # Errors
+    /// If `loss` is not of shape `[1]`.
+    pub fn backward(self, loss: &AnyTensor) -> Result<(), OpsError> {
+        let loss = loss.rank::<1>()?;
+        if loss.is_tracked() {
+            drop(loss.backward());
+        }
+        Ok(())
+    }
+
+    fn trainable(&self, index: usize) -> bool {
+        self.parameters.registry().at(index).trainable
+    }
+}
+
+/// A segment's weights, read from the parameters each time they are needed.
+struct BlockWeights {
+    parameters: Arc<dyn Parameters>,
+    indices: Vec<usize>,
+    trainable: Vec<bool>,
+}
+
+impl Weights for BlockWeights {
+    fn gather(&self) -> Vec<AnyTensor> {
+        self.parameters.read_all(&self.indices)
+    }
+
+    fn trainable(&self) -> Vec<bool> {
+        self.trainable.clone()
+    }
+
+    fn sink(&self, index: usize, gradient: AnyTensor) {
+        self.parameters.accumulate(self.indices[index], gradient);
+    }
+}

@@ -1,0 +1,346 @@
+//! The tensor-parallel plan of a decoder: styles by family, layouts of its parameters, a rank's part of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burnish_core::{Layout, Region, Registry};
+use burnish_ops::{
+    AnyTensor, OpsError, VocabShard, column_norms, row_norms, squared_column_norms, squared_row_norms,
+};
+use burnish_tp::{AdapterSum, AdapterSums, Gradient, HeadSplit, Split, Style, Tp, TpLayout, TpPlan};
+use burnish_weight_files::HostTensor;
+
+use crate::decoder::blueprint::Blueprint;
+use crate::decoder::lora_rank_reduce::runs_apart;
+use crate::spec::{EMBED, HEAD};
+use crate::{Family, ModelError, Spec};
+
+/// Transformers' plan of a family, by module; beside its words the norms inside column-parallel operations, whose
+/// gradients are addends, and the vocabulary, which is divided too.
+///
+/// # Errors
+/// None: the words are styles.
+pub fn plan(family: Family) -> Result<TpPlan, ModelError> {
+    let rules: &[(&str, &str)] = match family {
+        // The same layers; q/k norms are only in Qwen3.
+        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => &[
+            ("model.embed_tokens", "embedding_rowwise"),
+            ("model.layers.*.input_layernorm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.self_attn.q_proj", "colwise"),
+            ("model.layers.*.self_attn.k_proj", "colwise"),
+            ("model.layers.*.self_attn.v_proj", "colwise"),
+            ("model.layers.*.self_attn.q_norm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.self_attn.k_norm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.self_attn.o_proj", "rowwise"),
+            ("model.layers.*.post_attention_layernorm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.mlp.gate_proj", "colwise"),
+            ("model.layers.*.mlp.up_proj", "colwise"),
+            ("model.layers.*.mlp.down_proj", "rowwise"),
+            ("model.norm", "replicated"),
+            ("lm_head", "colwise"),
+        ],
+        // Transformers gathers the packed outputs on every rank; here each has its rows of every block.
+        Family::Phi3 => &[
+            ("model.embed_tokens", "embedding_rowwise"),
+            ("model.layers.*.input_layernorm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.self_attn.qkv_proj", "packed_colwise"),
+            ("model.layers.*.self_attn.o_proj", "rowwise"),
+            ("model.layers.*.post_attention_layernorm", "replicated_with_grad_allreduce"),
+            ("model.layers.*.mlp.gate_up_proj", "packed_colwise"),
+            ("model.layers.*.mlp.down_proj", "rowwise"),
+            ("model.norm", "replicated"),
+            ("lm_head", "colwise"),
+        ],
+    };
+    let mut plan = TpPlan::new();
+    for (pattern, style) in rules {
+        plan = plan.with(*pattern, style.parse()?);
+    }
+    Ok(plan)
+}
+
+/// How a decoder's parameters lie over the ranks of the tensor-parallel axis. Made from global shapes: the same on every
+/// rank.
+#[derive(Clone, Debug)]
+pub struct Parallel {
+    ranks: usize,
+    layouts: Vec<TpLayout>,
+    heads: HeadSplit,
+    head_dim: usize,
+    mlp: Split,
+    vocab: Split,
+    sums: AdapterSums,
+}
+
+impl Parallel {
+    /// `sums` are those of adapters on the linears of blocks without magnitudes; all others are fused.
+    pub(crate) fn new(
+        blueprint: &mut Blueprint,
+        ranks: usize,
+        sums: AdapterSums,
+    ) -> Result<Self, ModelError> {
+        let spec = blueprint.spec.clone();
+        let heads = HeadSplit::new(spec.heads, spec.kv_heads, ranks)?;
+        let queries = |rank: usize| heads.of(rank).q.len();
+        if spec.packed && heads.shared() && (1..ranks).any(|rank| queries(rank) != queries(0)) {
+            let (heads, kv_heads) = (spec.heads, spec.kv_heads);
+            return Err(ModelError::UnevenPacked { heads, kv_heads, ranks });
+        }
+        for (what, size) in [("intermediate_size", spec.intermediate), ("vocab_size", spec.vocab)] {
+            if size < ranks {
+                return Err(ModelError::TooManyRanks { what, size, ranks });
+            }
+        }
+        let (mlp, vocab) = (Split::balanced(spec.intermediate, ranks)?, Split::balanced(spec.vocab, ranks)?);
+        let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
+        let mut layouts: Vec<Option<TpLayout>> = vec![None; shapes.len()];
+        let plan = plan(spec.family)?;
+        let style_of = |module: &str| plan.style(module).unwrap_or(Style::Replicated);
+        for (module, layer) in blueprint.layers_mut() {
+            let style = style_of(&module);
+            let split = split_of(&module, &spec, &heads, &mlp, &vocab)?;
+            let sum = match style {
+                Style::Colwise if module != HEAD => sums.colwise,
+                Style::Rowwise => sums.rowwise,
+                _ => AdapterSum::Fused,
+            };
+            let apart = layer.adapter.is_some() && runs_apart(sum, layer.magnitude().is_some());
+            for (part, index) in layer.all() {
+                let layout = TpLayout::of(style, part, &shapes[index], &split)?;
+                layouts[index] = Some(if apart && part.is_lora() { layout.completed() } else { layout });
+            }
+        }
+        for (module, norm) in blueprint.norms_mut() {
+            let gradient = match style_of(&module) {
+                Style::Replicated => Gradient::Complete,
+                _ => Gradient::Partial,
+            };
+            for index in [Some(norm.weight), norm.saved].into_iter().flatten() {
+                layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, gradient));
+            }
+        }
+        let registry = &blueprint.registry;
+        for (index, parameter) in registry.iter().enumerate() {
+            if let Some(target) = parameter.alias_of.as_ref().and_then(|name| registry.index_of(name)) {
+                layouts[index] = layouts[target].clone();
+            }
+        }
+        let layouts = layouts
+            .into_iter()
+            .zip(registry.iter())
+            .map(|(layout, p)| layout.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() }))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { ranks, layouts, heads, head_dim: spec.head_dim, mlp, vocab, sums })
+    }
+
+    /// How the parameter at `index` lies.
+    ///
+    /// # Panics
+    /// If there is no such parameter.
+    #[must_use]
+    pub fn layout(&self, index: usize) -> &Layout {
+        self.layouts[index].layout()
+    }
+
+    /// The same, with what a rank's gradient of it is.
+    ///
+    /// # Panics
+    /// If there is no such parameter.
+    #[must_use]
+    pub fn tp_layout(&self, index: usize) -> &TpLayout {
+        &self.layouts[index]
+    }
+
+    /// How addends of adapters on the linears of blocks are summed.
+    #[must_use]
+    pub fn sums(&self) -> AdapterSums {
+        self.sums
+    }
+
+    /// The ranks of the axis.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// Rows of the vocabulary that the rank with most has.
+    pub(crate) fn widest_vocab(&self) -> usize {
+        (0..self.ranks).map(|rank| self.vocab.len(rank)).max().unwrap_or(0)
+    }
+
+    /// The registry with the shapes of what `rank` holds.
+    #[must_use]
+    pub fn local_registry(&self, registry: &Registry, rank: usize) -> Registry {
+        let mut local = registry.clone();
+        for (parameter, layout) in local.iter_mut().zip(&self.layouts) {
+            parameter.shape = layout.layout().local_shape(rank);
+            parameter.layout = Some(layout.layout().clone());
+        }
+        local
+    }
+
+    /// Rows (along dim 0) of what `rank` holds of a parameter, from rows of the whole.
+    ///
+    /// # Errors
+    /// Whatever `read` returns.
+    pub fn read<E>(
+        &self,
+        index: usize,
+        rank: usize,
+        rows: Range<usize>,
+        read: impl Fn(Range<usize>) -> Result<HostTensor, E>,
+    ) -> Result<HostTensor, E> {
+        read_region(&self.layout(index).region(rank).along(0, &[rows]), read)
+    }
+
+    pub(crate) fn shard(&self, tp: Tp) -> Shard {
+        let rank = tp.rank();
+        let own = self.heads.of(rank);
+        let rows: Vec<usize> = (0..self.ranks).map(|rank| self.vocab.len(rank)).collect();
+        let ranks = tp.clone();
+        let gather = move |own: &[f32]| {
+            let counts = vec![own.len(); ranks.size()];
+            match ranks.all_gather(own.to_vec(), &counts, HEAD) {
+                Some(parts) => parts.concat().into_vec(),
+                // The error is kept; what is computed until it is asked for does not matter.
+                None => own.repeat(ranks.size()),
+            }
+        };
+        let head = VocabShard::new(&rows, rank, Arc::new(gather)).ok().filter(|_| tp.size() > 1);
+        let first = |split: &Split| split.range(rank).map_or(0, |range| range.start);
+        Shard {
+            heads: own.q.len(),
+            kv_heads: own.kv.len(),
+            vocab: self.vocab.clone(),
+            first_o: first(&self.heads.q(self.head_dim)),
+            first_down: first(&self.mlp),
+            head,
+            sums: self.sums,
+            tp,
+        }
+    }
+}
+
+/// A region of a parameter, from rows (along dim 0) of the whole that `read` gives.
+fn read_region<E>(
+    region: &Region,
+    read: impl Fn(Range<usize>) -> Result<HostTensor, E>,
+) -> Result<HostTensor, E> {
+    let shape = region.local_shape();
+    if region.is_empty() {
+        return Ok(HostTensor { shape, bytes: Vec::new(), ..read(0..0)? });
+    }
+    let mut pieces = region.ranges(0).iter().map(|rows| {
+        let whole = read(rows.clone())?;
+        let part = Region::rows(region.shape(), rows.clone()).locate(region);
+        Ok(if part.is_whole() { whole } else { whole.region(&part) })
+    });
+    let mut tensor = pieces.next().expect("invariant: it has rows")?;
+    for more in pieces {
+        tensor.append_rows(more?);
+    }
+    Ok(tensor)
+}
+
+/// The split of a layer's divided features.
+fn split_of(
+    module: &str,
+    spec: &Spec,
+    heads: &HeadSplit,
+    mlp: &Split,
+    vocab: &Split,
+) -> Result<Split, ModelError> {
+    let (q, kv) = (heads.q(spec.head_dim), heads.kv(spec.head_dim));
+    Ok(match module.rsplit('.').next().unwrap_or_default() {
+        "q_proj" | "o_proj" => q,
+        "k_proj" | "v_proj" => kv,
+        "qkv_proj" => Split::packed(&[q, kv.clone(), kv])?,
+        "gate_up_proj" => Split::packed(&[mlp.clone(), mlp.clone()])?,
+        _ if module == EMBED || module == HEAD => vocab.clone(),
+        _ => mlp.clone(),
+    })
+}
+
+/// This rank's part of a decoder while it runs.
+#[derive(Clone)]
+pub(crate) struct Shard {
+    pub(crate) tp: Tp,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) vocab: Split,
+    /// The first columns of the inputs of row-parallel layers that this rank has.
+    pub(crate) first_o: usize,
+    pub(crate) first_down: usize,
+    /// How the head's ranks exchange what they found, when there are several.
+    pub(crate) head: Option<VocabShard>,
+    /// Which adapters run beside their layers.
+    pub(crate) sums: AdapterSums,
+}
+
+impl Shard {
+    /// All of it.
+    pub(crate) fn whole(spec: &Spec) -> Self {
+        Self {
+            tp: Tp::alone(),
+            heads: spec.heads,
+            kv_heads: spec.kv_heads,
+            vocab: Split::whole(spec.vocab),
+            first_o: 0,
+            first_down: 0,
+            head: None,
+            sums: AdapterSums::default(),
+        }
+    }
+
+    /// The rows of the vocabulary that this rank has.
+    pub(crate) fn own_vocab(&self) -> Range<usize> {
+        self.vocab.range(self.tp.rank()).unwrap_or_default()
+    }
+
+    /// `|W + s B A|` of each row of a layer of whose columns each rank has some (DoRA). One all-reduce of `[out]`; the
+    /// same bits on every rank.
+    pub(crate) fn row_norms(
+        &self,
+        weight: &AnyTensor,
+        a: &AnyTensor,
+        b: &AnyTensor,
+        scale: f32,
+        what: &str,
+    ) -> Result<AnyTensor, OpsError> {
+        if !self.divided() {
+            return row_norms(weight, a, b, scale);
+        }
+        self.roots_of_sums(&squared_row_norms(weight, a, b, scale)?, what)
+    }
+
+    /// `|W + s (B A)^T|` of each column of an embedding of whose rows each rank has some (DoRA). As
+    /// [`Self::row_norms`].
+    pub(crate) fn column_norms(
+        &self,
+        weight: &AnyTensor,
+        a: &AnyTensor,
+        b: &AnyTensor,
+        scale: f32,
+        what: &str,
+    ) -> Result<AnyTensor, OpsError> {
+        if !self.divided() {
+            return column_norms(weight, a, b, scale);
+        }
+        self.roots_of_sums(&squared_column_norms(weight, a, b, scale)?, what)
+    }
+
+    fn roots_of_sums(&self, squares: &AnyTensor, what: &str) -> Result<AnyTensor, OpsError> {
+        let sums = self.tp.summed(squares, &format!("{what}: squared norms"));
+        Ok(AnyTensor::new(sums.rank::<1>()?.sqrt()))
+    }
+
+    /// Whether there are others.
+    pub(crate) fn divided(&self) -> bool {
+        self.tp.size() > 1
+    }
+
+    /// Whether this rank adds what is to be added once (biases of row-parallel layers).
+    pub(crate) fn first(&self) -> bool {
+        self.tp.rank() == 0
+    }
+}

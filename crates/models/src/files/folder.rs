@@ -1,0 +1,370 @@
+//! Hugging Face model folders: read slice-wise into stored dtypes, written so that Transformers loads them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use burn::tensor::{DType, Device, TensorData};
+use burnish_core::{Dtype, Parameter, Registry, Role};
+use burnish_ops::AnyTensor;
+use burnish_peft::LoraConfig;
+use burnish_weight_files::{FolderWriter, HostTensor, TensorSpec, WeightFileError, WeightFolder};
+use serde_json::{Map, Value, json};
+
+use crate::decoder::adapter::SCORING_TASK;
+use crate::error::WeightFault;
+use crate::spec::config::ConfigFile;
+use crate::spec::{Output, SCORING};
+use crate::{ModelError, Spec};
+
+/// The parameter that a score is made with.
+const SCORE_WEIGHT: &str = "score.weight";
+
+/// Files beside the weights that a tuned model keeps.
+const COMPANIONS: [&str; 10] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "preprocessor_config.json",
+];
+
+/// A model folder, its configuration read and its weights mapped.
+pub struct ModelFolder {
+    path: PathBuf,
+    config: ConfigFile,
+    spec: Spec,
+    /// `None` for a model that starts from random weights.
+    weights: Option<WeightFolder>,
+    /// Of the tokenizer, for `config.json` of a model that scores.
+    pad_token: Option<u32>,
+}
+
+impl ModelFolder {
+    /// Opens a folder; reads `config.json` and the headers of the weight files.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged, or the architecture is not supported.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ModelError> {
+        let path = path.as_ref().to_path_buf();
+        let config = ConfigFile::read(&path)?;
+        let spec = Spec::from_config(&config)?;
+        let weights = Some(WeightFolder::open(&path)?);
+        Ok(Self { path, config, spec, weights, pad_token: None })
+    }
+
+    /// Opens a folder of which only the configuration (and the tokenizer) counts: weights will be random.
+    ///
+    /// # Errors
+    /// As [`Self::open`], but for the weights.
+    pub fn open_untrained(path: impl AsRef<Path>) -> Result<Self, ModelError> {
+        let path = path.as_ref().to_path_buf();
+        let config = ConfigFile::read(&path)?;
+        let spec = Spec::from_config(&config)?;
+        Ok(Self { path, config, spec, weights: None, pad_token: None })
+    }
+
+    /// The model as one that scores texts: a language model's head is left out, and its score starts afresh, normal
+    /// with the configuration's `initializer_range`, a function of the seed. A model that scores already stays as it is.
+    #[must_use]
+    pub fn into_scorer(self) -> Self {
+        Self { spec: self.spec.scoring(), ..self }
+    }
+
+    /// The model that an adapter is for: with PEFT's task `SEQ_CLS` one that [scores](Self::into_scorer).
+    #[must_use]
+    pub fn for_adapter(self, adapter: &LoraConfig) -> Self {
+        if adapter.task_type.as_deref() == Some(SCORING_TASK) { self.into_scorer() } else { self }
+    }
+
+    /// What fills up texts in batches: written into the `config.json` of a model that scores, where Transformers finds a
+    /// text's last token by it.
+    #[must_use]
+    pub fn with_pad_token(self, id: u32) -> Self {
+        Self { pad_token: Some(id), ..self }
+    }
+
+    /// Whether this parameter is not in the files but starts from random numbers: the score on a language model.
+    pub(crate) fn is_fresh(&self, parameter: &Parameter) -> bool {
+        self.spec.output == Output::Score
+            && parameter.name == SCORE_WEIGHT
+            && self.file_name(SCORE_WEIGHT).is_none()
+    }
+
+    /// Whether weights are read from files.
+    #[must_use]
+    pub fn has_weights(&self) -> bool {
+        self.weights.is_some()
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `config.json`.
+    #[must_use]
+    pub fn config(&self) -> &ConfigFile {
+        &self.config
+    }
+
+    /// What the configuration describes.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// The dtype in which the folder stores its embedding.
+    #[must_use]
+    pub fn stored_dtype(&self) -> Dtype {
+        self.file_name("model.embed_tokens.weight")
+            .and_then(|name| self.weights.as_ref()?.info(&name).ok())
+            .map_or(Dtype::F32, |info| info.dtype)
+    }
+
+    /// Compares every tensor's name and shape with a registry, and sets the registry's stored dtypes: what trains is
+    /// stored in `trained`, vectors in fp32 (they cost nothing), frozen matrices as they are in the file. The first `base`
+    /// parameters are the folder's.
+    ///
+    /// # Errors
+    /// All differences at once.
+    pub fn declare(&self, registry: &mut Registry, base: usize, trained: Dtype) -> Result<(), ModelError> {
+        let mut faults = Vec::new();
+        let mut known = Vec::new();
+        for parameter in registry.iter_mut().skip(base).filter(|p| p.trainable && p.shape.len() > 1) {
+            if parameter.role != Role::Adapter {
+                parameter.precision.store = trained;
+            }
+        }
+        let Some(weights) = &self.weights else {
+            for parameter in registry.iter_mut().filter(|p| p.shape.len() > 1 && p.role != Role::Adapter) {
+                parameter.precision.store = trained;
+            }
+            return Ok(());
+        };
+        let mut replaces_head = false;
+        for parameter in registry.iter_mut().take(base).filter(|p| p.alias_of.is_none()) {
+            if self.is_fresh(parameter) {
+                replaces_head = true;
+                parameter.precision.store = if parameter.trainable { trained } else { Dtype::F32 };
+                continue;
+            }
+            let Some(name) = self.file_name(&parameter.name) else {
+                faults.push(WeightFault::Missing { name: parameter.name.clone() });
+                continue;
+            };
+            let info = weights.info(&name)?;
+            if info.shape != parameter.shape {
+                faults.push(WeightFault::Shape {
+                    name: name.clone(),
+                    got: info.shape.clone(),
+                    expected: parameter.shape.clone(),
+                });
+            }
+            if !info.dtype.is_float() || info.dtype == Dtype::F64 {
+                faults.push(WeightFault::Dtype { name: name.clone(), got: info.dtype });
+            }
+            parameter.precision.store = match (parameter.trainable, parameter.shape.len()) {
+                (_, 1) => Dtype::F32,
+                (true, _) => trained,
+                (false, _) => info.dtype,
+            };
+            known.push(name);
+        }
+        for name in weights.names() {
+            let derived = name.ends_with("rotary_emb.inv_freq")
+                || name == "lm_head.weight" && (self.spec.tied || replaces_head);
+            if !derived && !known.iter().any(|k| k == name) {
+                faults.push(WeightFault::Unexpected { name: name.to_owned() });
+            }
+        }
+        if faults.is_empty() { Ok(()) } else { Err(ModelError::Weights { path: self.path.clone(), faults }) }
+    }
+
+    /// Reads rows (along dim 0) of a base parameter, in its declared dtype.
+    ///
+    /// # Errors
+    /// If it is missing or damaged.
+    pub fn rows(&self, parameter: &Parameter, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        self.stored(parameter, |weights, name| weights.read_slice(name, 0, rows))
+    }
+
+    /// Reads columns of rows of a base matrix, in its declared dtype, and nothing else of it.
+    ///
+    /// # Errors
+    /// If it is missing or damaged.
+    pub fn block(
+        &self,
+        parameter: &Parameter,
+        rows: Range<usize>,
+        columns: Range<usize>,
+    ) -> Result<HostTensor, ModelError> {
+        self.stored(parameter, |weights, name| weights.read_block(name, rows, columns))
+    }
+
+    fn stored(
+        &self,
+        parameter: &Parameter,
+        read: impl FnOnce(&WeightFolder, &str) -> Result<HostTensor, WeightFileError>,
+    ) -> Result<HostTensor, ModelError> {
+        let name = self
+            .file_name(&parameter.name)
+            .ok_or_else(|| ModelError::UnknownParameter { name: parameter.name.clone() })?;
+        let weights = self.weights.as_ref().expect("invariant: a name was found in the weights");
+        let tensor = read(weights, &name)?;
+        let store = parameter.precision.store;
+        Ok(if tensor.dtype == store { tensor } else { tensor.cast(store) })
+    }
+
+    /// The tensor's name in the files: as it is, or without the `model.` prefix (folders of the bare transformer).
+    fn file_name(&self, name: &str) -> Option<String> {
+        let weights = self.weights.as_ref()?;
+        if weights.contains(name) {
+            return Some(name.to_owned());
+        }
+        name.strip_prefix("model.").filter(|n| weights.contains(n)).map(str::to_owned)
+    }
+
+    /// Copies the tokenizer, chat template and generation settings into `writer`.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written.
+    pub fn copy_companions(&self, writer: &mut FolderWriter) -> Result<(), ModelError> {
+        copy_companions(&self.path, writer)
+    }
+
+    /// Writes a full model folder: weights in `dtype`, the configuration with that dtype, and the companions.
+    ///
+    /// `rows` are this rank's of a parameter and `value` gives them on the host; the first `base` parameters are written.
+    /// `untie` writes a tied head as a weight of its own.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    #[expect(clippy::too_many_arguments, reason = "what to write, and where its rows come from")]
+    pub fn write(
+        &self,
+        writer: &mut FolderWriter,
+        registry: &Registry,
+        base: usize,
+        dtype: Dtype,
+        untie: bool,
+        rows: impl Fn(usize) -> Vec<Range<usize>>,
+        value: impl Fn(usize) -> Result<HostTensor, ModelError>,
+    ) -> Result<(), ModelError> {
+        let written: BTreeMap<&str, usize> = registry
+            .iter()
+            .take(base)
+            .enumerate()
+            .filter(|(_, p)| p.alias_of.is_none() || untie)
+            .map(|(index, p)| (p.name.as_str(), index))
+            .collect();
+        let specs: Vec<TensorSpec> = registry
+            .iter()
+            .filter(|p| written.contains_key(p.name.as_str()))
+            .map(|p| TensorSpec::new(p.name.clone(), dtype, &p.shape))
+            .collect();
+        let index = |spec: &TensorSpec| written[spec.name.as_str()];
+        writer.tensor_ranges::<ModelError>(
+            "model",
+            &specs,
+            |spec| rows(index(spec)),
+            |spec, _| {
+                let tensor = value(index(spec))?;
+                let tensor = if tensor.dtype == dtype { tensor } else { tensor.cast(dtype) };
+                Ok(Cow::Owned(tensor.bytes))
+            },
+        )?;
+        let mut config = self.config.json.clone();
+        config.remove("torch_dtype");
+        config.insert("dtype".to_owned(), Value::from(dtype.name()));
+        config.insert("architectures".to_owned(), Value::from(vec![self.architecture()]));
+        if self.spec.output == Output::Score {
+            self.score_keys(&mut config);
+        }
+        if untie {
+            config.insert("tie_word_embeddings".to_owned(), Value::from(false));
+        }
+        writer.json("config.json", &Value::Object(config))?;
+        self.copy_companions(writer)
+    }
+
+    /// One label, as Transformers names it, and the token that fills up.
+    fn score_keys(&self, config: &mut Map<String, Value>) {
+        let one = |config: &Map<String, Value>| {
+            config.get("id2label").and_then(Value::as_object).is_some_and(|labels| labels.len() == 1)
+        };
+        if !one(config) {
+            config.insert("id2label".to_owned(), json!({"0": "LABEL_0"}));
+            config.insert("label2id".to_owned(), json!({"LABEL_0": 0}));
+        }
+        config.remove("num_labels");
+        if let Some(id) = self.pad_token {
+            config.insert("pad_token_id".to_owned(), Value::from(id));
+        }
+    }
+
+    fn architecture(&self) -> String {
+        use crate::Family;
+        let family = match self.spec.family {
+            Family::Llama => "Llama",
+            Family::Mistral => "Mistral",
+            Family::Qwen2 => "Qwen2",
+            Family::Qwen3 => "Qwen3",
+            Family::Phi3 => "Phi3",
+        };
+        let head = if self.spec.output == Output::Score { SCORING } else { "ForCausalLM" };
+        format!("{family}{head}")
+    }
+}
+
+/// Copies the tokenizer, chat template and generation settings of `folder` into `writer`.
+///
+/// # Errors
+/// If a file cannot be read or written.
+pub fn copy_companions(folder: &Path, writer: &mut FolderWriter) -> Result<(), ModelError> {
+    for name in COMPANIONS {
+        let path = folder.join(name);
+        match std::fs::read(&path) {
+            Ok(bytes) => writer.file(name, &bytes)?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(source) => return Err(ModelError::Read { path, source }),
+        }
+    }
+    Ok(())
+}
+
+/// A host tensor on a device, in its dtype, without a copy where the device is the host.
+#[must_use]
+pub fn to_device(tensor: HostTensor, device: &Device) -> AnyTensor {
+    let dtype = match tensor.dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::F32 => DType::F32,
+        Dtype::Bf16 => DType::BF16,
+        Dtype::F16 => DType::F16,
+        Dtype::I64 => DType::I64,
+        Dtype::I32 => DType::I32,
+        Dtype::U8 => DType::U8,
+    };
+    AnyTensor::from_data(TensorData::from_bytes_vec(tensor.bytes, tensor.shape, dtype), device)
+}
+
+/// A device tensor on the host, in its dtype.
+#[must_use]
+pub fn to_host(tensor: &AnyTensor) -> HostTensor {
+    let dtype = tensor.dtype().expect("invariant: parameters are float tensors");
+    let shape = tensor.shape();
+    let bytes = tensor.to_data().into_bytes().to_vec();
+    HostTensor { dtype, shape, bytes }
+}
+
+/// The number of rows: dim 0, or 1 for a scalar.
+pub(crate) fn rows_in(parameter: &Parameter) -> usize {
+    parameter.shape.first().copied().unwrap_or(1)
+}

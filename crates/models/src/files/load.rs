@@ -1,0 +1,581 @@
+//! From a folder to a model in memory.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::tensor::Device;
+use burnish_core::random::Stream;
+use burnish_core::{Dtype, Layout, Parameter, Registry, Role};
+use burnish_ops::{AnyTensor, column_norms, host_device, row_norms};
+use burnish_peft::{
+    AdapterFolder, AdapterTensors, Decomposition, Factor, LoraConfig, LoraPlan, LoraSite, ModuleKind,
+    Purpose, decompose, init_lora_weights,
+};
+use burnish_tp::{AdapterSums, Tp};
+use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
+
+use crate::decoder::adapter::copy_name;
+use crate::files::folder::{ModelFolder, rows_in, to_device, to_host};
+use crate::{Blueprint, Decoder, Exporter, LocalParams, ModelError, Parallel, Parameters, RowSource};
+
+/// What trains.
+pub enum Tuning<'a> {
+    /// Nothing: scoring and generation.
+    None,
+    /// Every base parameter.
+    Full,
+    /// A init_lora_weights adapter.
+    NewAdapter(&'a LoraConfig),
+    /// An adapter from a folder, trained further or only used.
+    Adapter(&'a AdapterFolder),
+}
+
+/// A model whose parameters are known and whose values can be asked for, rows at a time: a rank that keeps a part reads
+/// a part.
+pub struct ModelPlan<'a> {
+    folder: &'a ModelFolder,
+    pub(crate) blueprint: Blueprint,
+    plan: Option<LoraPlan>,
+    tensors: AdapterTensors,
+    base: usize,
+    seed: u64,
+    /// Tensor parallelism, when there is any.
+    parallel: Option<(Arc<Parallel>, Tp)>,
+    initial: Initial,
+    pub(crate) sums: AdapterSums,
+}
+
+impl<'a> ModelPlan<'a> {
+    /// The parameters of a model folder under `tuning`, without reading weights.
+    ///
+    /// `trained` is the stored dtype of trained matrices; frozen ones stay as they are in the files. A init_lora_weights adapter's
+    /// values are a function of `seed` and each parameter's name.
+    ///
+    /// # Errors
+    /// If the folder or the adapter does not fit.
+    pub fn new(
+        folder: &'a ModelFolder,
+        tuning: &Tuning<'_>,
+        trained: Dtype,
+        seed: u64,
+    ) -> Result<Self, ModelError> {
+        let mut blueprint = Blueprint::new(folder.spec().clone())?;
+        let base = blueprint.registry().len();
+        let model_type = folder.config().get("model_type").and_then(|v| v.as_str()).unwrap_or_default();
+        let mut tensors = AdapterTensors::default();
+        let plan = match tuning {
+            Tuning::None => None,
+            Tuning::Full => {
+                blueprint.train_all();
+                None
+            }
+            Tuning::NewAdapter(config) => Some(blueprint.attach(config, Purpose::Create, model_type)?),
+            Tuning::Adapter(adapter) => {
+                let plan = blueprint.attach(&adapter.config, Purpose::Load, model_type)?;
+                tensors = adapter.load(&plan)?;
+                Some(plan)
+            }
+        };
+        folder.declare(blueprint.registry_mut(), base, trained)?;
+        let (initial, sums) = (Initial::default(), AdapterSums::default());
+        Ok(Self { folder, blueprint, plan, tensors, base, seed, parallel: None, initial, sums })
+    }
+
+    /// How the ranks of [`Self::over`] sum their addends of adapters on the linears of blocks; fused, if not said. Those
+    /// with magnitudes (DoRA) and those on embedding and head stay fused.
+    #[must_use]
+    pub fn summing(self, sums: AdapterSums) -> Self {
+        Self { sums, ..self }
+    }
+
+    /// The same model divided over the ranks of `tp`, of which this one holds a part of each layer.
+    ///
+    /// # Errors
+    /// If there are more ranks than heads.
+    pub fn over(mut self, tp: &Tp) -> Result<Self, ModelError> {
+        let parallel = Parallel::new(&mut self.blueprint, tp.size(), self.sums)?;
+        self.parallel = Some((Arc::new(parallel), tp.clone()));
+        Ok(self)
+    }
+
+    /// How parameters lie over tensor-parallel ranks, if there are several.
+    #[must_use]
+    pub fn parallel(&self) -> Option<&Arc<Parallel>> {
+        self.parallel.as_ref().map(|(parallel, _)| parallel)
+    }
+
+    /// How the parameter at `index` lies over ranks, and which this one is, when there are several.
+    pub(crate) fn layout_of(&self, index: usize) -> Option<(&Layout, usize)> {
+        self.parallel.as_ref().map(|(parallel, tp)| (parallel.layout(index), tp.rank()))
+    }
+
+    /// The parameters, of their global shapes.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        self.blueprint.registry()
+    }
+
+    /// The parameters with the shapes of what this rank holds.
+    #[must_use]
+    pub fn local_registry(&self) -> Registry {
+        match &self.parallel {
+            Some((parallel, tp)) => parallel.local_registry(self.registry(), tp.rank()),
+            None => self.registry().clone(),
+        }
+    }
+
+    /// As [`Self::rows`], of what this rank holds.
+    ///
+    /// # Errors
+    /// Those of [`Self::rows`].
+    pub fn local_rows(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        if let Some((layout, rank)) = self.layout_of(index)
+            && let Some((1, split)) = layout.split()
+            && let Some(columns) = split.range(rank)
+            && self.is_in_folder(index)
+        {
+            return self.folder.block(self.registry().at(index), rows, columns);
+        }
+        self.local(index, rows, |rows| self.rows(index, rows))
+    }
+
+    /// Rows of what this rank holds of a parameter, from rows of the whole that `read` gives.
+    ///
+    /// # Errors
+    /// Whatever `read` returns.
+    pub fn local<E>(
+        &self,
+        index: usize,
+        rows: Range<usize>,
+        read: impl Fn(Range<usize>) -> Result<HostTensor, E>,
+    ) -> Result<HostTensor, E> {
+        match &self.parallel {
+            Some((parallel, tp)) => parallel.read(index, tp.rank(), rows, read),
+            None => read(rows),
+        }
+    }
+
+    /// Makes each attention head's rows of queries, keys and values a matrix of its own, for an optimizer that treats
+    /// matrices as such.
+    pub fn split_heads(&mut self) {
+        self.blueprint.split_heads();
+    }
+
+    /// Which parameters are read together, in the order of forward: the embedding, the blocks, the head.
+    #[must_use]
+    pub fn units(&self) -> Vec<(String, Vec<usize>)> {
+        self.blueprint.units()
+    }
+
+    /// Rows (along dim 0; all of them for the whole) of the initial value of the parameter at `index`, in its stored
+    /// dtype.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub fn rows(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        let registry = self.registry();
+        let parameter = registry.at(index);
+        if let Some(target) = &parameter.alias_of {
+            return self.rows(self.index_of(target)?, rows);
+        }
+        let store = parameter.precision.store;
+        let part = |tensor: &HostTensor| tensor.rows(rows.clone()).cast(store);
+        let own = &self.tensors.parameters;
+        if index < self.base {
+            if let Some(site) = self.site_of_weight(&parameter.name) {
+                let mut values = self.original(index, rows.clone())?.to_f32();
+                self.decomposition(site)?.take_from(site, rows.clone(), &mut values);
+                let shape = with_rows(&parameter.shape, rows.len());
+                return Ok(HostTensor::from_f32(&values, &shape, store)?);
+            }
+            let trained_along = if parameter.trainable { own.get(&parameter.name) } else { None };
+            return match self.tensors.base_weights.get(&parameter.name).or(trained_along) {
+                Some(tensor) => Ok(part(tensor)),
+                None => self.original(index, rows),
+            };
+        }
+        if let Some(original) = parameter.name.strip_prefix(&copy_name("")) {
+            return match own.get(original) {
+                Some(tensor) => Ok(part(tensor)),
+                None => Ok(self.rows(self.index_of(original)?, rows)?.cast(store)),
+            };
+        }
+        match own.get(&parameter.name) {
+            Some(tensor) => Ok(part(tensor)),
+            None => self.new_factor(parameter, &rows),
+        }
+    }
+
+    /// Whether a parameter starts as the folder's files have it.
+    fn is_in_folder(&self, index: usize) -> bool {
+        let parameter = self.registry().at(index);
+        let name = &parameter.name;
+        let given = self.tensors.base_weights.contains_key(name)
+            || parameter.trainable && self.tensors.parameters.contains_key(name);
+        let base = index < self.base && parameter.alias_of.is_none() && self.folder.has_weights();
+        base && !given && self.site_of_weight(name).is_none()
+    }
+
+    /// Rows of a base parameter as the folder has it.
+    fn original(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        let parameter = self.registry().at(index);
+        if self.folder.has_weights() && !self.folder.is_fresh(parameter) {
+            return self.folder.rows(parameter, rows);
+        }
+        random(parameter, self.folder.spec().initializer_range, self.seed, &rows)
+    }
+
+    /// The site whose factors are taken from this base weight, if any.
+    fn site_of_weight(&self, name: &str) -> Option<&LoraSite> {
+        let plan = self.plan.as_ref().filter(|p| p.changes_base())?;
+        plan.site(name.strip_suffix(".weight")?).filter(|s| s.kind != ModuleKind::Embedding)
+    }
+
+    /// The factors that a site starts from, made on first use: they need the whole weight.
+    fn decomposition(&self, site: &LoraSite) -> Result<Arc<Decomposition>, ModelError> {
+        if let Some(known) = self.initial.get(&site.module) {
+            return Ok(known);
+        }
+        let weight = self.original(self.index_of(&site.base_weight())?, 0..site.out)?.to_f32();
+        let init = self.plan.as_ref().map(|p| &p.config.init_lora_weights);
+        let made = init.and_then(|init| decompose(site, init, &weight, self.seed));
+        let made = Arc::new(made.ok_or_else(|| ModelError::UnknownParameter { name: site.a_name.clone() })?);
+        self.initial.put(&site.module, made.clone());
+        Ok(made)
+    }
+
+    /// Makes what files are written relative to ([`LoraPlan::changes_base`]) where reading has not: a rank that has no row of
+    /// a base weight, or went on from a checkpoint's factors, may still be the one that writes them.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub fn make_initial(&self) -> Result<(), ModelError> {
+        let Some(plan) = self.plan.as_ref().filter(|p| p.changes_base()) else { return Ok(()) };
+        for site in plan.sites.iter().filter(|s| s.kind != ModuleKind::Embedding) {
+            self.decomposition(site)?;
+        }
+        Ok(())
+    }
+
+    /// What a pass without gradients reads, in order, what it reads at once together; without `adapters` the base alone.
+    #[must_use]
+    pub fn reads(&self, adapters: bool) -> Vec<Vec<usize>> {
+        self.blueprint.reads(adapters)
+    }
+
+    /// The adapter's plan.
+    #[must_use]
+    pub fn plan(&self) -> Option<&LoraPlan> {
+        self.plan.as_ref()
+    }
+
+    /// What writes the model's files.
+    #[must_use]
+    pub fn exporter(&self) -> Exporter {
+        Exporter {
+            registry: self.registry().clone(),
+            plan: self.plan.clone(),
+            base: self.base,
+            initial: self.initial.clone(),
+        }
+    }
+
+    /// The model over storage that holds [`Self::local_registry`]'s parameters.
+    #[must_use]
+    pub fn into_model(self, parameters: Arc<dyn Parameters>) -> Model {
+        let Self { blueprint, plan, base, parallel, initial, .. } = self;
+        let decoder = match parallel {
+            Some((parallel, tp)) => blueprint.into_shard(parameters.clone(), parallel.shard(tp)),
+            None => blueprint.into_decoder(parameters.clone()),
+        };
+        Model { decoder, parameters, plan, base, initial }
+    }
+
+    /// The model with every parameter (of what this rank holds) in this process's memory.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub fn resident(self, device: &Device) -> Result<(Model, Arc<LocalParams>), ModelError> {
+        let registry = self.local_registry();
+        let mut values: Vec<AnyTensor> = Vec::with_capacity(registry.len());
+        for (index, parameter) in registry.iter().enumerate() {
+            let value = match &parameter.alias_of {
+                Some(target) => values[self.index_of(target)?].clone(),
+                None => to_device(self.local_rows(index, 0..rows_in(parameter))?, device),
+            };
+            values.push(value);
+        }
+        let parameters = Arc::new(LocalParams::new(registry, values));
+        Ok((self.into_model(parameters.clone()), parameters))
+    }
+
+    fn index_of(&self, name: &str) -> Result<usize, ModelError> {
+        let unknown = || ModelError::UnknownParameter { name: name.to_owned() };
+        self.registry().index_of(name).ok_or_else(unknown)
+    }
+
+    fn new_factor(&self, parameter: &Parameter, rows: &Range<usize>) -> Result<HostTensor, ModelError> {
+        let unknown = || ModelError::UnknownParameter { name: parameter.name.clone() };
+        let plan = self.plan.as_ref().ok_or_else(unknown)?;
+        for site in &plan.sites {
+            for factor in site.factors() {
+                if site.name(factor) == parameter.name {
+                    let values = self.start(plan, site, factor, rows.clone(), elements(parameter, rows))?;
+                    let shape = with_rows(&parameter.shape, rows.len());
+                    return Ok(HostTensor::from_f32(&values, &shape, Dtype::F32)?);
+                }
+            }
+        }
+        Err(unknown())
+    }
+}
+
+impl ModelPlan<'_> {
+    /// The initial values of some rows (`elements` of the whole) of a factor.
+    fn start(
+        &self,
+        plan: &LoraPlan,
+        site: &LoraSite,
+        factor: Factor,
+        rows: Range<usize>,
+        elements: Range<usize>,
+    ) -> Result<Vec<f32>, ModelError> {
+        if factor == Factor::Magnitude {
+            return self.magnitude(site, rows);
+        }
+        if self.site_of_weight(&site.base_weight()).is_some() {
+            let start = self.decomposition(site)?;
+            let whole = if factor == Factor::A { &start.a } else { &start.b };
+            return Ok(whole[elements].to_vec());
+        }
+        Ok(init_lora_weights(site, factor, &plan.config.init_lora_weights, self.seed, elements)?)
+    }
+
+    /// The norms of a site's adapted weight: what its magnitude starts from, so that the adapter starts as no change.
+    /// The operation is the one that training divides by.
+    fn magnitude(&self, site: &LoraSite, rows: Range<usize>) -> Result<Vec<f32>, ModelError> {
+        // The same start on every device, and none where the run is on another.
+        let device = host_device();
+        let table = site.kind == ModuleKind::Embedding;
+        // A row's norm needs that row alone, a column's all rows.
+        let (weight_rows, b_rows) =
+            if table { (0..site.out, 0..site.input) } else { (rows.clone(), rows.clone()) };
+        let value = |name: &str, rows: Range<usize>| -> Result<AnyTensor, ModelError> {
+            Ok(to_device(self.rows(self.index_of(name)?, rows)?, &device))
+        };
+        let weight = value(&site.base_weight(), weight_rows)?;
+        let (a, b) = (value(&site.a_name, 0..site.rank)?, value(&site.b_name, b_rows)?);
+        let norms = if table { column_norms } else { row_norms };
+        let norms = norms(&weight, &a, &b, site.scale as f32)?.to_f32();
+        Ok(if table { norms[rows].to_vec() } else { norms })
+    }
+}
+
+/// The factors that sites start from, where those come from the base ([`LoraPlan::changes_base`]): files are written
+/// relative to them. Shared by whatever came of one [`ModelPlan`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Initial(Arc<Mutex<BTreeMap<String, Arc<Decomposition>>>>);
+
+impl Initial {
+    pub(crate) fn get(&self, module: &str) -> Option<Arc<Decomposition>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(module).cloned()
+    }
+
+    fn put(&self, module: &str, made: Arc<Decomposition>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(module.to_owned(), made);
+    }
+}
+
+/// A model: what runs, where its parameters are, and what was planned.
+pub struct Model {
+    /// The decoder over [`Self::parameters`].
+    pub decoder: Decoder,
+    /// The parameters; reading one gives it whole.
+    pub parameters: Arc<dyn Parameters>,
+    /// The adapter's plan.
+    pub plan: Option<LoraPlan>,
+    base: usize,
+    initial: Initial,
+}
+
+impl Model {
+    /// Reads a model folder whole into this process's memory; see [`ModelPlan`].
+    ///
+    /// # Errors
+    /// If the folder or the adapter does not fit, or a file is damaged.
+    pub fn load(
+        folder: &ModelFolder,
+        tuning: &Tuning<'_>,
+        trained: Dtype,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        Ok(ModelPlan::new(folder, tuning, trained, seed)?.resident(device)?.0)
+    }
+
+    /// A parameter's value on the host, in its stored dtype.
+    #[must_use]
+    pub fn host(&self, index: usize) -> HostTensor {
+        to_host(&self.parameters.read(index))
+    }
+
+    /// What writes this model's files.
+    #[must_use]
+    pub fn exporter(&self) -> Exporter {
+        let registry = self.parameters.registry().clone();
+        Exporter { registry, plan: self.plan.clone(), base: self.base, initial: self.initial.clone() }
+    }
+
+    /// Writes the adapter as PEFT does.
+    ///
+    /// # Errors
+    /// If a file cannot be written. Without an adapter nothing is written.
+    pub fn write_adapter(&self, writer: &mut FolderWriter) -> Result<(), ModelError> {
+        self.exporter().adapter(writer, &Whole(self))
+    }
+
+    /// Writes the base parameters as a full model folder in `dtype` (without folding an adapter in).
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write_full(
+        &self,
+        folder: &ModelFolder,
+        writer: &mut FolderWriter,
+        dtype: Dtype,
+    ) -> Result<(), ModelError> {
+        self.exporter().full(folder, writer, dtype, &Whole(self))
+    }
+
+    /// Writes the base with the adapter folded in, from the pristine base: each weight is rounded once.
+    ///
+    /// # Errors
+    /// If a merged weight is not finite, or a file cannot be written.
+    pub fn write_merged(
+        &self,
+        folder: &ModelFolder,
+        writer: &mut FolderWriter,
+        dtype: Dtype,
+    ) -> Result<(), ModelError> {
+        let registry = self.parameters.registry();
+        let Some(plan) = &self.plan else { return self.write_full(folder, writer, dtype) };
+        // A head that is tied in the base but adapted on its own becomes a weight of its own.
+        let head = format!("{}.weight", crate::HEAD);
+        let untie = registry.get(&head).is_some_and(|p| p.alias_of.is_some())
+            && [crate::HEAD, crate::EMBED]
+                .iter()
+                .any(|m| plan.site(m).is_some() || plan.saved.contains(&format!("{m}.weight")));
+        let merged = |index: usize| -> Result<HostTensor, ModelError> {
+            let name = &registry.at(index).name;
+            if let Some(copy) = registry.index_of(&copy_name(name)) {
+                return Ok(self.host(copy).cast(dtype));
+            }
+            let Some((module, part)) = name.rsplit_once('.') else { return Ok(self.host(index)) };
+            let Some(site) = plan.site(module) else { return Ok(self.host(index)) };
+            let factor = |f| registry.index_of(site.name(f)).map(|i| self.host(i));
+            let (Some(a), Some(b)) = (factor(Factor::A), factor(Factor::B)) else {
+                return Ok(self.host(index));
+            };
+            let (b_bias, magnitude) = (factor(Factor::BBias), factor(Factor::Magnitude));
+            let weight = registry.index_of(&site.base_weight()).map(|i| self.host(i).cast(Dtype::F32));
+            let Some(weight) = weight else { return Ok(self.host(index)) };
+            let bias = registry.index_of(&site.base_bias()).map(|i| self.host(i).cast(Dtype::F32));
+            let out = burnish_peft::merge_site(site, &weight, bias.as_ref(), |f| match f {
+                Factor::A => &a,
+                Factor::B => &b,
+                Factor::BBias => b_bias.as_ref().unwrap_or(&b),
+                Factor::Magnitude => magnitude.as_ref().unwrap_or(&b),
+            })?;
+            Ok(if part == "bias" { out.bias.unwrap_or_else(|| self.host(index)) } else { out.weight })
+        };
+        let all = |index: usize| std::iter::once(0..rows_in(registry.at(index))).collect();
+        folder.write(writer, registry, self.base, dtype, untie, all, merged)
+    }
+}
+
+struct Whole<'a>(&'a Model);
+
+impl RowSource for Whole<'_> {
+    fn rows(&self, index: usize) -> Vec<Range<usize>> {
+        std::iter::once(0..rows_in(self.0.parameters.registry().at(index))).collect()
+    }
+
+    fn read(&self, index: usize) -> Result<HostTensor, ModelError> {
+        Ok(self.0.host(index))
+    }
+}
+
+/// Reads a model folder for scoring: everything frozen, nothing adapted.
+///
+/// # Errors
+/// If a file is missing or damaged, or the weights do not fit the configuration.
+pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model, ModelError> {
+    Model::load(&ModelFolder::open(path)?, &Tuning::None, Dtype::F32, 0, device)
+}
+
+fn with_rows(shape: &[usize], rows: usize) -> Vec<usize> {
+    let mut shape = shape.to_vec();
+    if let Some(first) = shape.first_mut() {
+        *first = rows;
+    }
+    shape
+}
+
+/// The elements of some rows.
+fn elements(parameter: &Parameter, rows: &Range<usize>) -> Range<usize> {
+    let row: usize = parameter.shape.iter().skip(1).product();
+    rows.start * row..rows.end * row
+}
+
+/// Rows of a base parameter that is in no file, as Transformers initialises it: matrices N(0, initializer_range), norms 1, biases 0;
+/// a function of the seed, the name and the position.
+fn random(parameter: &Parameter, std: f64, seed: u64, rows: &Range<usize>) -> Result<HostTensor, ModelError> {
+    let stream = Stream::new(seed, &parameter.name);
+    let elements = elements(parameter, rows);
+    let values: Vec<f32> = match parameter.role {
+        Role::Norm => vec![1.0; elements.len()],
+        Role::Bias => vec![0.0; elements.len()],
+        _ => elements.map(|i| stream.normal(i as u64) * std as f32).collect(),
+    };
+    let shape = with_rows(&parameter.shape, rows.len());
+    Ok(HostTensor::from_f32(&values, &shape, parameter.precision.store)?)
+}
+
+/// Where a checkpoint's model or adapter files keep the trained parameters.
+pub struct Reloaded {
+    adapter: Option<AdapterTensors>,
+    weights: Option<WeightFolder>,
+}
+
+impl Reloaded {
+    /// Opens the model or adapter files at `path`, as `exporter` writes them.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged, or the adapter does not fit.
+    pub fn open(exporter: &Exporter, path: &Path) -> Result<Self, ModelError> {
+        Ok(match &exporter.plan {
+            Some(plan) => {
+                let tensors = AdapterFolder::open(path)?.load(&plan.exported())?;
+                Self { adapter: Some(plan.trained_part(tensors)?), weights: None }
+            }
+            None => Self { adapter: None, weights: Some(WeightFolder::open(path)?) },
+        })
+    }
+
+    /// Rows of a trained parameter, in its stored dtype.
+    ///
+    /// # Errors
+    /// If it is missing or does not fit.
+    pub fn rows(&self, parameter: &Parameter, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        let name = parameter.name.strip_prefix(&copy_name("")).unwrap_or(&parameter.name);
+        let unknown = || ModelError::UnknownParameter { name: name.to_owned() };
+        let tensor = match (&self.adapter, &self.weights) {
+            (Some(adapter), _) => adapter.parameters.get(name).ok_or_else(unknown)?.rows(rows),
+            (None, Some(weights)) => weights.read_slice(name, 0, rows)?,
+            (None, None) => return Err(unknown()),
+        };
+        Ok(tensor.cast(parameter.precision.store))
+    }
+}

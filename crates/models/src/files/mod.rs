@@ -1,0 +1,7 @@
+//! From a Hugging Face folder to parameters on ranks, and back to files.
+
+pub(crate) mod export;
+pub(crate) mod folder;
+pub(crate) mod load;
+pub(crate) mod qk_clip;
+pub(crate) mod tp_traffic;

@@ -1,0 +1,327 @@
+//! Tensor-parallel traffic of a decoder's passes, predicted in elements per collective: [`run_block`] on sizes, and what
+//! stands around the blocks.
+
+use std::cell::RefCell;
+
+use burnish_ops::{OpsError, VocabShard};
+use burnish_tp::{AdapterSums, TrafficEstimate};
+
+use crate::decoder::block::{BlockLayers, BlockRun, run_block};
+use crate::decoder::blueprint::Blueprint;
+use crate::decoder::layers::{Block, Layer};
+use crate::spec::Output;
+use crate::{ModelError, ModelPlan, Parallel};
+
+/// The size of a micro-batch in training.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassSize {
+    /// Tokens.
+    pub tokens: usize,
+    /// Of those, the ones that predict something: what goes through the head.
+    pub targets: usize,
+    /// Whether blocks run again in backward.
+    pub recompute: bool,
+}
+
+/// The size of passes without gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScoreSize {
+    /// Tokens.
+    pub tokens: usize,
+    /// Of those, the ones that predict something.
+    pub targets: usize,
+    /// Whether adapters are left out: the base alone.
+    pub base: bool,
+}
+
+/// The size of passes over a cache of keys and values, in all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecodingSize {
+    passes: usize,
+    tokens: usize,
+    logits: usize,
+}
+
+impl DecodingSize {
+    /// Another pass, over `tokens` tokens of which `logits` go through the head.
+    pub fn add(&mut self, tokens: usize, logits: usize) {
+        self.passes += 1;
+        self.tokens += tokens;
+        self.logits += logits;
+    }
+}
+
+impl ModelPlan<'_> {
+    /// How the model's parameters would lie over `ranks` tensor-parallel ranks.
+    ///
+    /// # Errors
+    /// If there are more ranks than heads.
+    pub fn divided(&mut self, ranks: usize) -> Result<Parallel, ModelError> {
+        Parallel::new(&mut self.blueprint, ranks, self.sums)
+    }
+
+    /// Whether an adapter stands on the linears of blocks that may run apart ([`Self::summing`]).
+    #[must_use]
+    pub fn adapts(&self) -> bool {
+        let block = |b: &Block| b.qkv.iter().chain(&b.gate_up).chain([&b.o, &b.down]).any(adapted);
+        self.blueprint.blocks.iter().any(block)
+    }
+
+    /// What forward and backward of `passes` micro-batches move over the ranks that share layers, to the element.
+    ///
+    /// # Panics
+    /// If `parallel` is another model's.
+    #[must_use]
+    pub fn forecast(&self, parallel: &Parallel, size: &PassSize, passes: usize) -> TrafficEstimate {
+        let walk = Walk {
+            tokens: size.tokens * passes,
+            passes,
+            norms: passes,
+            forwards: if size.recompute { 2 } else { 1 },
+            trains: true,
+            adapters: true,
+            head: Head::Targets(size.targets),
+        };
+        self.blueprint.walked(parallel, walk)
+    }
+
+    /// As [`Self::forecast`], of passes without gradients.
+    #[must_use]
+    pub fn forecast_scores(&self, parallel: &Parallel, size: &ScoreSize, passes: usize) -> TrafficEstimate {
+        let walk = Walk {
+            tokens: size.tokens * passes,
+            passes,
+            norms: passes,
+            forwards: 1,
+            trains: false,
+            adapters: !size.base,
+            head: Head::Targets(size.targets),
+        };
+        self.blueprint.walked(parallel, walk)
+    }
+
+    /// As [`Self::forecast`], of what one call of [`Decoder::generate`](crate::Decoder::generate) runs.
+    #[must_use]
+    pub fn forecast_decoding(&self, parallel: &Parallel, size: &DecodingSize) -> TrafficEstimate {
+        let walk = Walk {
+            tokens: size.tokens,
+            passes: size.passes,
+            // Norms of adapted weights stay for the whole call.
+            norms: 1,
+            forwards: 1,
+            trains: false,
+            adapters: true,
+            head: Head::Logits(size.logits),
+        };
+        self.blueprint.walked(parallel, walk)
+    }
+}
+
+/// Walks through a decoder.
+#[derive(Clone, Copy)]
+struct Walk {
+    /// Tokens of all passes.
+    tokens: usize,
+    passes: usize,
+    /// How often norms of adapted weights (DoRA) are made: once for each pass's context.
+    norms: usize,
+    /// How often a block's forward runs in a pass.
+    forwards: usize,
+    /// Whether gradients flow back.
+    trains: bool,
+    /// Whether adapters are active.
+    adapters: bool,
+    head: Head,
+}
+
+/// What goes through the head.
+#[derive(Clone, Copy)]
+enum Head {
+    /// Targets of each pass, of which ranks exchange what they found.
+    Targets(usize),
+    /// Rows of all passes, whose logits every rank gets.
+    Logits(usize),
+}
+
+impl Blueprint {
+    /// What the first rank moves.
+    fn walked(&self, parallel: &Parallel, walk: Walk) -> TrafficEstimate {
+        let sizes = OnSizes {
+            walk,
+            sums: parallel.sums(),
+            ranks: parallel.ranks(),
+            estimate: RefCell::new(TrafficEstimate::new(parallel.ranks())),
+        };
+        let hidden = self.spec.hidden;
+        // The embedding's rows are divided: norms of its columns are summed, and what it gives is.
+        sizes.norms(&self.linear_size(&self.embed, walk.adapters));
+        sizes.estimate.borrow_mut().reduce_from_tp_in(walk.tokens * hidden, walk.passes);
+        for block in &self.blocks {
+            let size = |layer: &Layer| self.linear_size(layer, walk.adapters);
+            let (o, down) = (size(&block.o), size(&block.down));
+            [&o, &down].into_iter().for_each(|row| sizes.norms(row));
+            let (qkv, gate_up): (Vec<_>, Vec<_>) =
+                (block.qkv.iter().map(size).collect(), block.gate_up.iter().map(size).collect());
+            let layers = BlockLayers {
+                input_norm: &(),
+                qkv: &qkv,
+                o: &o,
+                post_norm: &(),
+                gate_up: &gate_up,
+                down: &down,
+            };
+            run_block(&sizes, &hidden, &layers, &block.name, |qkv| Ok(*qkv))
+                .expect("invariant: nothing fails on sizes");
+        }
+        let mut estimate = sizes.estimate.into_inner();
+        if self.spec.output == Output::Score {
+            return estimate;
+        }
+        match walk.head {
+            Head::Targets(targets) => {
+                if walk.trains {
+                    estimate.copy_to_tp(targets * hidden, walk.passes);
+                }
+                // A magnitude's gradient is made of whole statistics.
+                let exchanges = if walk.adapters && self.head.magnitude().is_some() {
+                    1
+                } else {
+                    VocabShard::exchanges(parallel.widest_vocab(), targets)
+                };
+                estimate.all_gather(VocabShard::VALUES * targets * walk.passes, exchanges * walk.passes);
+            }
+            Head::Logits(rows) => estimate.gather_columns(rows * self.spec.vocab, walk.passes),
+        }
+        estimate
+    }
+
+    fn linear_size(&self, layer: &Layer, adapters: bool) -> LinearSize {
+        let shape = |index: usize| &self.registry.at(index).shape;
+        let lora = layer.parts.lora.filter(|_| adapters);
+        LinearSize {
+            // The embedding's features are its columns.
+            out: if layer.parts.weight == self.embed.parts.weight {
+                self.spec.hidden
+            } else {
+                shape(layer.parts.weight)[0]
+            },
+            rank: lora.map(|lora| shape(lora.a)[0]),
+            magnitude: lora.is_some_and(|lora| lora.magnitude.is_some()),
+        }
+    }
+}
+
+/// A linear layer's sizes.
+struct LinearSize {
+    /// Output features.
+    out: usize,
+    /// Its adapter's rank.
+    rank: Option<usize>,
+    /// Whether that has a magnitude.
+    magnitude: bool,
+}
+
+/// A block on sizes: an activation is its number of features, and collectives are counted.
+struct OnSizes {
+    walk: Walk,
+    sums: AdapterSums,
+    ranks: usize,
+    estimate: RefCell<TrafficEstimate>,
+}
+
+impl OnSizes {
+    /// The norms of a layer of whose columns each rank has some, where it has a magnitude.
+    fn norms(&self, layer: &LinearSize) {
+        if layer.magnitude {
+            self.estimate.borrow_mut().summed(layer.out, self.walk.norms);
+        }
+    }
+
+    /// A sum in forward.
+    fn summed_forward(&self, features: usize) {
+        let (elements, calls) = (self.walk.tokens * features, self.walk.passes);
+        self.estimate
+            .borrow_mut()
+            .reduce_from_tp_in(elements * self.walk.forwards, calls * self.walk.forwards);
+    }
+}
+
+impl BlockRun for OnSizes {
+    type X = usize;
+    type Norm = ();
+    type Input = usize;
+    type Linear = LinearSize;
+
+    fn divided(&self) -> bool {
+        self.ranks > 1
+    }
+
+    fn sums(&self) -> AdapterSums {
+        self.sums
+    }
+
+    fn adapter(&self, layer: &LinearSize) -> Option<bool> {
+        layer.rank.map(|_| layer.magnitude)
+    }
+
+    fn plain(&self, features: usize) -> usize {
+        features
+    }
+
+    fn normed(&self, features: usize, (): ()) -> usize {
+        features
+    }
+
+    fn swiglu(&self, features: usize) -> usize {
+        features / 2
+    }
+
+    fn linears(
+        &self,
+        _input: &usize,
+        layers: &[LinearSize],
+        _bare: bool,
+        _residual: Option<&usize>,
+    ) -> Result<usize, OpsError> {
+        Ok(layers.iter().map(|layer| layer.out).sum())
+    }
+
+    fn lora_down(&self, _input: &usize, layers: &[LinearSize]) -> Result<usize, OpsError> {
+        Ok(layers.iter().filter_map(|layer| layer.rank).sum())
+    }
+
+    fn lora_up(
+        &self,
+        _h: &usize,
+        layers: &[LinearSize],
+        _residual: Option<&usize>,
+    ) -> Result<usize, OpsError> {
+        Ok(layers.iter().map(|layer| layer.out).sum())
+    }
+
+    fn copy_to_tp(&self, features: &usize, _what: &str) -> Result<usize, OpsError> {
+        // Its sum is backward's, which runs once.
+        if self.walk.trains {
+            self.estimate.borrow_mut().copy_to_tp_in(self.walk.tokens * features, self.walk.passes);
+        }
+        Ok(*features)
+    }
+
+    fn grad_on_rank0(&self, (): &()) -> Result<(), OpsError> {
+        Ok(())
+    }
+
+    fn reduce_from_tp(&self, features: &usize, _what: &str) -> Result<usize, OpsError> {
+        self.summed_forward(*features);
+        Ok(*features)
+    }
+
+    fn reduce_from_tp_add(&self, features: &usize, _add: &usize, _what: &str) -> Result<usize, OpsError> {
+        self.summed_forward(*features);
+        Ok(*features)
+    }
+}
+
+fn adapted(layer: &Layer) -> bool {
+    layer.adapter.is_some() && layer.magnitude().is_none()
+}

@@ -1,0 +1,292 @@
+//! A decoder that remembers: new tokens run over the keys and values of the tokens before them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use burnish_ops::{
+    AnyTensor, KvCache, OpsError, Rotary, head_logits, linears, linears_decode, select_rows, together,
+};
+
+use crate::decoder::Linears;
+use crate::decoder::block::{OnTensors, run_block};
+use crate::spec::HEAD;
+use crate::{Decoder, ForwardContext, Mode, ModelError};
+
+/// Sequences in progress on a [`Decoder`]: plain tensors, adapters active.
+///
+/// ```no_run
+/// # use burn::tensor::Device;
+/// # use burnish_models::{Decoding, load};
+/// let model = load("path/to/model", &Device::flex()).unwrap().decoder;
+/// let mut decoding = Decoding::new(&model, 2);
+/// // Logits of what follows each of two prompts, then of one more token each.
+/// let first = decoding.logits(&[vec![1, 2, 3], vec![4]]).unwrap();
+/// let second = decoding.logits(&[vec![5], vec![6]]).unwrap();
+/// assert_eq!((first.len(), decoding.len(0)), (second.len(), 4));
+/// ```
+pub struct Decoding<'a> {
+    decoder: &'a Decoder,
+    pass: ForwardContext,
+    sequences: Sequences,
+    /// Frequencies and attention factor, where they do not depend on a sequence's length.
+    frequencies: Option<(Vec<f32>, f32)>,
+    held: Option<Held>,
+}
+
+/// What the layers have seen of some sequences.
+struct Sequences {
+    caches: Vec<KvCache>,
+    lengths: Vec<usize>,
+}
+
+impl Sequences {
+    fn new(decoder: &Decoder, count: usize) -> Self {
+        let cache = |window: &Option<usize>| KvCache::new(decoder.attention_shape(*window), count);
+        Self { caches: decoder.spec.windows.iter().map(cache).collect(), lengths: vec![0; count] }
+    }
+
+    fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
+        for cache in &mut self.caches {
+            cache.reorder(order)?;
+        }
+        self.lengths = order.iter().map(|&o| self.lengths[o]).collect();
+        Ok(())
+    }
+
+    fn append(&mut self, other: Self) {
+        self.caches.iter_mut().zip(other.caches).for_each(|(cache, more)| cache.append(more));
+        self.lengths.extend(other.lengths);
+    }
+
+    fn split_off(&mut self, at: usize) -> Self {
+        let caches = self.caches.iter_mut().map(|cache| cache.split_off(at)).collect();
+        Self { caches, lengths: self.lengths.split_off(at) }
+    }
+}
+
+/// A prompt that was computed, for samples of it that come later.
+struct Held {
+    prompt: Vec<u32>,
+    sequence: Sequences,
+    logits: Vec<f32>,
+}
+
+impl<'a> Decoding<'a> {
+    /// `sequences` empty sequences.
+    #[must_use]
+    pub fn new(decoder: &'a Decoder, sequences: usize) -> Self {
+        let rope = &decoder.spec.rope;
+        Self {
+            decoder,
+            pass: decoder.pass(Mode::Score),
+            sequences: Sequences::new(decoder, sequences),
+            frequencies: (!rope.depends_on_length()).then(|| rope.narrow_frequencies(0)),
+            held: None,
+        }
+    }
+
+    /// A sequence for each of `prompts`, with the logits `[prompts, vocab]` of what follows. Prompts that are equal are
+    /// computed once, and their keys and values copied.
+    ///
+    /// ```no_run
+    /// # use burn::tensor::Device;
+    /// # use burnish_models::{Decoding, load};
+    /// let model = load("path/to/model", &Device::flex()).unwrap().decoder;
+    /// // Eight samples of one prompt cost one prompt.
+    /// let (decoding, logits) = Decoding::of_prompts(&model, &[[1, 2, 3]; 8]).unwrap();
+    /// assert_eq!((decoding.sequences(), logits.len()), (8, 8 * model.spec().vocab));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::logits`].
+    pub fn of_prompts<S: AsRef<[u32]>>(
+        decoder: &'a Decoder,
+        prompts: &[S],
+    ) -> Result<(Self, Vec<f32>), ModelError> {
+        let mut decoding = Self::new(decoder, 0);
+        let logits = decoding.join(prompts, None)?;
+        Ok((decoding, logits))
+    }
+
+    /// Sequences for `prompts` follow those in progress; returns the logits `[prompts, vocab]` of what follows each.
+    /// Prompts that are equal are computed once, also when the last of them joins again in the next call: `next` is the
+    /// prompt that it will begin with.
+    ///
+    /// ```no_run
+    /// # use burn::tensor::Device;
+    /// # use burnish_models::{Decoding, load};
+    /// let model = load("path/to/model", &Device::flex()).unwrap().decoder;
+    /// let (mut decoding, _) = Decoding::of_prompts(&model, &[[1, 2], [3, 4]]).unwrap();
+    /// decoding.logits(&[[5], [6]]).unwrap();
+    /// // The first sequence has ended, and another takes its place.
+    /// decoding.reorder(&[1]).unwrap();
+    /// let logits = decoding.join(&[[7, 8]], None).unwrap();
+    /// assert_eq!((decoding.len(0), decoding.len(1), logits.len()), (3, 2, model.spec().vocab));
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Self::logits`].
+    pub fn join<S: AsRef<[u32]>>(
+        &mut self,
+        prompts: &[S],
+        next: Option<&[u32]>,
+    ) -> Result<Vec<f32>, ModelError> {
+        let Some(last) = prompts.last() else { return Ok(Vec::new()) };
+        let held = self.held.take();
+        let mut places = BTreeMap::new();
+        if let Some(held) = &held {
+            places.insert(held.prompt.as_slice(), 0);
+        }
+        let first = places.len();
+        let mut distinct: Vec<&[u32]> = Vec::new();
+        let mut order: Vec<usize> = prompts
+            .iter()
+            .map(|prompt| {
+                *places.entry(prompt.as_ref()).or_insert_with(|| {
+                    distinct.push(prompt.as_ref());
+                    first + distinct.len() - 1
+                })
+            })
+            .collect();
+        let (mut computed, mut logits) = match held {
+            Some(held) => (held.sequence, held.logits),
+            None => (Sequences::new(self.decoder, 0), Vec::new()),
+        };
+        if !distinct.is_empty() {
+            let mut fresh = Sequences::new(self.decoder, distinct.len());
+            logits.extend(self.run(&mut fresh, &distinct)?);
+            computed.append(fresh);
+        }
+        let vocab = self.decoder.spec.vocab;
+        let of = |place: usize| &logits[place * vocab..(place + 1) * vocab];
+        let (count, place) = (order.len(), order[order.len() - 1]);
+        let held = (next == Some(last.as_ref())).then(|| (last.as_ref().to_vec(), of(place).to_vec()));
+        if held.is_some() {
+            order.push(place);
+        }
+        if order.iter().copied().ne(0..computed.lengths.len()) {
+            logits = order[..count].iter().flat_map(|&place| of(place)).copied().collect();
+            computed.reorder(&order)?;
+        }
+        self.held = held.map(|(prompt, logits)| Held { prompt, sequence: computed.split_off(count), logits });
+        self.sequences.append(computed);
+        Ok(logits)
+    }
+
+    /// Sequences in progress.
+    #[must_use]
+    pub fn sequences(&self) -> usize {
+        self.sequences.lengths.len()
+    }
+
+    /// Tokens that a sequence has.
+    #[must_use]
+    pub fn len(&self, sequence: usize) -> usize {
+        self.sequences.lengths[sequence]
+    }
+
+    /// Whether no sequence has a token.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sequences.lengths.iter().all(|&n| n == 0)
+    }
+
+    /// Bytes of keys and values held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let held = self.held.iter().map(|held| &held.sequence);
+        held.chain([&self.sequences]).flat_map(|s| &s.caches).map(KvCache::bytes).sum()
+    }
+
+    /// Sequence `i` becomes what `order[i]` was; what is not named leaves.
+    ///
+    /// # Errors
+    /// If `order` names a sequence that is not there.
+    pub fn reorder(&mut self, order: &[usize]) -> Result<(), ModelError> {
+        Ok(self.sequences.reorder(order)?)
+    }
+
+    /// Appends `new[i]` to sequence `i` and returns the logits `[sequences, vocab]` of what follows each.
+    ///
+    /// All new tokens run in one flattened pass; only the last of each sequence goes through the head. Frequencies of
+    /// a rotary embedding that depend on the length (dynamic, longrope) are those of each sequence's own current
+    /// length; keys of earlier tokens stay as they were rotated, as in Transformers with a cache (which for Phi-3 alone
+    /// begins anew where a text grows beyond the original positions).
+    ///
+    /// # Errors
+    /// If a sequence gets no token, `new` is not one entry per sequence, or an id is outside the vocabulary. After an
+    /// error the sequences must not be used further.
+    pub fn logits<S: AsRef<[u32]>>(&mut self, new: &[S]) -> Result<Vec<f32>, ModelError> {
+        if new.len() != self.sequences() {
+            return Err(ModelError::Sequences { got: new.len(), expected: self.sequences() });
+        }
+        let mut sequences = std::mem::replace(&mut self.sequences, Sequences::new(self.decoder, 0));
+        let logits = self.run(&mut sequences, new);
+        self.sequences = sequences;
+        logits
+    }
+
+    /// One pass over `new[i]` of sequence `i`.
+    fn run<S: AsRef<[u32]>>(&self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
+        let (mut ids, mut documents, mut last) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, tokens) in new.iter().map(AsRef::as_ref).enumerate() {
+            if tokens.is_empty() {
+                return Err(ModelError::EmptyPrompt { row });
+            }
+            let start = ids.len();
+            ids.extend_from_slice(tokens);
+            documents.push(start..ids.len());
+            last.push(ids.len() - 1);
+        }
+        let decoder = self.decoder;
+        let rows = Arc::new(Vec::new());
+        let rotary = self.rotary(&sequences.lengths, new);
+        let mut x = decoder.embed_tokens(&Arc::new(ids), &self.pass, &rows)?;
+        // Prompts run as scoring does, to the bit.
+        let linears: Linears =
+            if sequences.lengths.iter().all(|&n| n == 0) { linears } else { linears_decode };
+        for (index, cache) in sequences.caches.iter_mut().enumerate() {
+            let w = decoder.block_tensors(index, &self.pass, &rows)?;
+            let attend = |qkv: &AnyTensor| -> Result<AnyTensor, OpsError> {
+                cache.attend(qkv, &documents, Some(&rotary), w.head_norm.as_ref())
+            };
+            let name = &decoder.blocks[index].name;
+            let (eps, shard) = (decoder.spec.norm_eps, &decoder.shard);
+            let on = OnTensors { shard, eps, linears };
+            let run = || run_block(&on, &x, &w.layers(), name, attend);
+            // Ranks that share layers wait for each other inside a block.
+            x = if shard.divided() { run() } else { together(run) }?;
+        }
+        for (length, tokens) in sequences.lengths.iter_mut().zip(new) {
+            *length += tokens.as_ref().len();
+        }
+        let x = select_rows(&x, &Arc::new(last))?;
+        let x = decoder.final_norm(&x, &self.pass)?;
+        let own = head_logits(&x, &decoder.head(&self.pass, &rows)?, decoder.head_options(1.0))?;
+        if !decoder.shard.divided() {
+            return Ok(own);
+        }
+        // Every rank gets every logit, and so chooses the same token.
+        let own = AnyTensor::from_elements(own, &[new.len(), decoder.shard.own_vocab().len()], &x.device());
+        let all = decoder.shard.tp.gather_columns(&own, &decoder.shard.vocab, HEAD)?;
+        Ok(all.to_f32())
+    }
+
+    /// One row of the table per new token, so that no step computes more than it needs.
+    fn rotary<S: AsRef<[u32]>>(&self, lengths: &[usize], new: &[S]) -> Rotary {
+        let rope = &self.decoder.spec.rope;
+        let mut table = Vec::new();
+        for (&from, tokens) in lengths.iter().zip(new) {
+            let to = from + tokens.as_ref().len();
+            match &self.frequencies {
+                Some((frequencies, attention)) => rope.rows(frequencies, *attention, from..to, &mut table),
+                None => {
+                    let (frequencies, attention) = rope.narrow_frequencies(to);
+                    rope.rows(&frequencies, attention, from..to, &mut table);
+                }
+            }
+        }
+        let count = table.len() / rope.dim.max(1);
+        Rotary::new(Arc::new(table), Arc::new((0..count as u32).collect()), rope.dim)
+    }
+}

@@ -1,0 +1,277 @@
+//! Rotary embedding tables for every `rope_type` of Transformers.
+//!
+//! Formulas: linear (kaiokendev), dynamic NTK (emozilla), llama3 (Meta's reference code), yarn (Peng et al.,
+//! arXiv:2309.00071, section 3), longrope (Ding et al., arXiv:2402.13753).
+
+use serde_json::{Map, Value};
+
+use crate::ModelError;
+use crate::spec::config::{CONFIG, ConfigFile, read};
+
+/// How positions turn into angles.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// The base of the frequencies.
+    pub theta: f64,
+    /// Dimensions of a head that rotate.
+    pub dim: usize,
+    /// Scaling.
+    pub kind: RopeKind,
+}
+
+/// Scaling of the frequencies.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeKind {
+    /// None.
+    Default,
+    /// Positions divided by `factor`.
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// The base grows with the sequence beyond `original` positions.
+    Dynamic {
+        /// The scaling factor.
+        factor: f64,
+        /// Positions the model was trained on.
+        original: f64,
+    },
+    /// Long wavelengths divided by `factor`, short ones kept, a ramp between.
+    Llama3 {
+        /// The divisor.
+        factor: f64,
+        /// `low_freq_factor`.
+        low: f64,
+        /// `high_freq_factor`.
+        high: f64,
+        /// Positions the model was trained on.
+        original: f64,
+    },
+    /// Interpolation by parts and a factor on attention.
+    Yarn {
+        /// The divisor.
+        factor: f64,
+        /// First and last rotated pair of the ramp.
+        ramp: (f64, f64),
+        /// Multiplies cosines and sines.
+        attention: f64,
+    },
+    /// Per-dimension factors, one set up to `original` positions and one beyond.
+    LongRope {
+        /// Up to `original` positions.
+        short: Vec<f64>,
+        /// Beyond.
+        long: Vec<f64>,
+        /// Positions the model was trained on.
+        original: f64,
+        /// Multiplies cosines and sines.
+        attention: f64,
+    },
+}
+
+/// Reads `rope_parameters` (Transformers 5) or `rope_theta` + `rope_scaling` (before).
+pub(crate) fn from_config(
+    config: &ConfigFile,
+    head_dim: usize,
+    max_positions: usize,
+    original_positions: usize,
+) -> Result<Rope, ModelError> {
+    let empty = Map::new();
+    let scaling = config.get("rope_parameters").or_else(|| config.get("rope_scaling"));
+    let map = match scaling {
+        None => &empty,
+        Some(v) => v.as_object().ok_or_else(|| ModelError::Key {
+            file: CONFIG,
+            key: "rope_parameters".to_owned(),
+            got: v.to_string(),
+            expected: "an object",
+        })?,
+    };
+    let number = |key: &str| read(map.get(key).filter(|v| !v.is_null()), key, "a number", Value::as_f64);
+    let require = |key: &str| {
+        number(key)?.ok_or_else(|| ModelError::Key {
+            file: CONFIG,
+            key: format!("rope_parameters.{key}"),
+            got: "missing".to_owned(),
+            expected: "a number",
+        })
+    };
+    let theta = match number("rope_theta")? {
+        Some(theta) => theta,
+        None => config.f64("rope_theta")?.unwrap_or(10_000.0),
+    };
+    let partial = match number("partial_rotary_factor")? {
+        Some(p) => p,
+        None => config.f64("partial_rotary_factor")?.unwrap_or(1.0),
+    };
+    let dim = (head_dim as f64 * partial) as usize;
+    let original = match number("original_max_position_embeddings")? {
+        Some(o) => o,
+        None => config.f64("original_max_position_embeddings")?.unwrap_or(original_positions as f64),
+    };
+    let kind = match map.get("rope_type").or_else(|| map.get("type")).and_then(Value::as_str) {
+        None | Some("default") => RopeKind::Default,
+        Some("linear") => RopeKind::Linear { factor: require("factor")? },
+        Some("dynamic") => RopeKind::Dynamic { factor: require("factor")?, original: max_positions as f64 },
+        Some("llama3") => RopeKind::Llama3 {
+            factor: require("factor")?,
+            low: require("low_freq_factor")?,
+            high: require("high_freq_factor")?,
+            original,
+        },
+        // The first configurations of Phi-3 say `yarn` and mean longrope.
+        Some("yarn") if !map.contains_key("short_factor") => {
+            let factor = match number("factor")? {
+                Some(f) => f,
+                None => max_positions as f64 / original,
+            };
+            let (fast, slow) = (number("beta_fast")?.unwrap_or(32.0), number("beta_slow")?.unwrap_or(1.0));
+            let truncate = map.get("truncate").and_then(Value::as_bool).unwrap_or(true);
+            let mscale = |scale: f64, m: f64| if scale <= 1.0 { 1.0 } else { 0.1 * m * scale.ln() + 1.0 };
+            let attention = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?)
+            {
+                (Some(a), _, _) => a,
+                (None, Some(m), Some(all)) if m != 0.0 && all != 0.0 => {
+                    mscale(factor, m) / mscale(factor, all)
+                }
+                _ => mscale(factor, 1.0),
+            };
+            let correction = |rotations: f64| {
+                dim as f64 * (original / (rotations * std::f64::consts::TAU)).ln() / (2.0 * theta.ln())
+            };
+            let (mut low, mut high) = (correction(fast), correction(slow));
+            if truncate {
+                (low, high) = (low.floor(), high.ceil());
+            }
+            (low, high) = (low.max(0.0), high.min(dim as f64 - 1.0));
+            if low == high {
+                high += 0.001;
+            }
+            RopeKind::Yarn { factor, ramp: (low, high), attention }
+        }
+        Some("longrope" | "su" | "yarn") => {
+            let list = |key: &str| {
+                map.get(key)
+                    .and_then(Value::as_array)
+                    .map(|a| a.iter().filter_map(Value::as_f64).collect::<Vec<_>>())
+                    .filter(|l| l.len() == dim / 2)
+                    .ok_or_else(|| ModelError::Key {
+                        file: CONFIG,
+                        key: format!("rope_parameters.{key}"),
+                        got: map.get(key).map_or_else(|| "missing".to_owned(), ToString::to_string),
+                        expected: "one number per rotated pair",
+                    })
+            };
+            let factor = match number("factor")? {
+                Some(f) => f,
+                None => max_positions as f64 / original,
+            };
+            let attention = match number("attention_factor")? {
+                Some(a) => a,
+                None if factor <= 1.0 => 1.0,
+                None => (1.0 + factor.ln() / original.ln()).sqrt(),
+            };
+            RopeKind::LongRope {
+                short: list("short_factor")?,
+                long: list("long_factor")?,
+                original,
+                attention,
+            }
+        }
+        Some(other) => {
+            return Err(ModelError::Unsupported {
+                key: "rope_type".to_owned(),
+                got: other.to_owned(),
+                supported: "default, linear, dynamic, llama3, yarn, longrope",
+            });
+        }
+    };
+    Ok(Rope { theta, dim, kind })
+}
+
+impl Rope {
+    /// Inverse frequencies and the attention factor for a batch whose longest sequence has `length` positions.
+    #[must_use]
+    pub fn frequencies(&self, length: usize) -> (Vec<f64>, f64) {
+        let d = self.dim as f64;
+        let base = |theta: f64| -> Vec<f64> {
+            (0..self.dim / 2).map(|i| 1.0 / theta.powf(2.0 * i as f64 / d)).collect()
+        };
+        match &self.kind {
+            RopeKind::Default => (base(self.theta), 1.0),
+            RopeKind::Linear { factor } => (base(self.theta).iter().map(|f| f / factor).collect(), 1.0),
+            RopeKind::Dynamic { factor, original } => {
+                let length = (length as f64).max(*original);
+                let grown = (factor * length / original) - (factor - 1.0);
+                (base(self.theta * grown.powf(d / (d - 2.0))), 1.0)
+            }
+            RopeKind::Llama3 { factor, low, high, original } => {
+                let scaled = base(self.theta).into_iter().map(|f| {
+                    let wavelength = std::f64::consts::TAU / f;
+                    if wavelength > original / low {
+                        f / factor
+                    } else if wavelength < original / high {
+                        f
+                    } else {
+                        let smooth = (original / wavelength - low) / (high - low);
+                        (1.0 - smooth) * f / factor + smooth * f
+                    }
+                });
+                (scaled.collect(), 1.0)
+            }
+            RopeKind::Yarn { factor, ramp: (low, high), attention } => {
+                let scaled = base(self.theta).into_iter().enumerate().map(|(i, f)| {
+                    let ramp = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                    f / factor * ramp + f * (1.0 - ramp)
+                });
+                (scaled.collect(), *attention)
+            }
+            RopeKind::LongRope { short, long, original, attention } => {
+                let factors = if length as f64 > *original { long } else { short };
+                (base(self.theta).iter().zip(factors).map(|(f, s)| f / s).collect(), *attention)
+            }
+        }
+    }
+
+    /// Whether frequencies change with the length of the sequence.
+    #[must_use]
+    pub fn depends_on_length(&self) -> bool {
+        matches!(self.kind, RopeKind::Dynamic { .. } | RopeKind::LongRope { .. })
+    }
+
+    /// `[length, dim]`: cosines, then sines, of positions `0..length`, in f32 as Transformers computes them.
+    #[must_use]
+    pub fn table(&self, length: usize) -> Vec<f32> {
+        self.table_for(0..length, length)
+    }
+
+    /// The rows of `positions` in a batch whose longest sequence has `length` positions.
+    #[must_use]
+    pub fn table_for(&self, positions: std::ops::Range<usize>, length: usize) -> Vec<f32> {
+        let (frequencies, attention) = self.narrow_frequencies(length);
+        let mut table = Vec::with_capacity(positions.len() * self.dim);
+        self.rows(&frequencies, attention, positions, &mut table);
+        table
+    }
+
+    /// [`Self::frequencies`] in f32.
+    pub(crate) fn narrow_frequencies(&self, length: usize) -> (Vec<f32>, f32) {
+        let (frequencies, attention) = self.frequencies(length);
+        (frequencies.into_iter().map(|f| f as f32).collect(), attention as f32)
+    }
+
+    /// Appends the rows of `positions` to `table`.
+    pub(crate) fn rows(
+        &self,
+        frequencies: &[f32],
+        attention: f32,
+        positions: std::ops::Range<usize>,
+        table: &mut Vec<f32>,
+    ) {
+        for p in positions {
+            let angles = frequencies.iter().map(|f| p as f32 * f);
+            table.extend(angles.clone().map(|a| a.cos() * attention));
+            table.extend(angles.map(|a| a.sin() * attention));
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! `LoraPlan`: the sites and parameters of an adapter on a base model, before any tensor exists.
+
+use std::collections::BTreeSet;
+
+use burnish_core::{Dtype, Parameter, Registry, Role};
+use burnish_weight_files::nearest;
+use serde_json::{Map, Value};
+
+use crate::error::DeadPattern;
+use crate::pattern::{self, Matcher};
+use crate::site::suffix;
+use crate::{
+    Bias, Factor, Init, LoraConfig, LoraSite, MatchReport, ModuleInfo, ModuleKind, PeftError, Purpose,
+    match_modules, resolve_targets,
+};
+
+/// An adapter on a base model: its sites, and which base parameters train along.
+#[derive(Clone, Debug)]
+pub struct LoraPlan {
+    /// The configuration with its targets resolved: what is saved.
+    pub config: LoraConfig,
+    /// The adapted modules, in the order of the list given.
+    pub sites: Vec<LoraSite>,
+    /// Base parameters of `modules_to_save`: trained whole, saved under their own names. A tied one is listed
+    /// under its own name and trains apart from the other (untie it first), as in PEFT.
+    pub saved: Vec<String>,
+    /// Base biases that train along (`bias`).
+    pub biases: Vec<String>,
+    /// Which pattern matched what.
+    pub report: MatchReport,
+    /// Tied base parameters: (alias, the one whose storage it shares).
+    pub ties: Vec<(String, String)>,
+    /// Shapes of `saved` and `biases`, in that order.
+    base_shapes: Vec<Vec<usize>>,
+}
+
+impl LoraPlan {
+    /// Plans the adapter of `config` on a base with these modules and parameters.
+    ///
+    /// # Errors
+    /// If the configuration is not supported or not valid ([`LoraConfig::check`]), or a pattern matches nothing.
+    pub fn new(
+        config: &LoraConfig,
+        use_: Purpose,
+        model_type: &str,
+        modules: &[ModuleInfo],
+        base: &Registry,
+    ) -> Result<Self, PeftError> {
+        config.check(use_)?;
+        let config = resolve_targets(config, model_type, modules)?;
+        let mut report = match_modules(&config, modules, use_)?;
+        let ranks = Patterns::compile("rank_pattern", &config.rank_pattern)?;
+        let alphas = Patterns::compile("alpha_pattern", &config.alpha_pattern)?;
+        let matched: BTreeSet<&str> = report.matched.iter().map(String::as_str).collect();
+        let mut sites = Vec::with_capacity(matched.len());
+        for module in modules.iter().filter(|m| matched.contains(m.name.as_str())) {
+            let rank = ranks.value(&module.name)?.and_then(Value::as_u64).map_or(config.r, |r| r as usize);
+            let alpha = alphas.value(&module.name)?.and_then(Value::as_f64).unwrap_or_else(|| config.alpha());
+            if config.lora_bias && module.kind == ModuleKind::Embedding {
+                return Err(PeftError::Conflict { key: "lora_bias", condition: "on an embedding" });
+            }
+            check_init(&config, use_, module, rank, base)?;
+            sites.push(site(&config, module, rank, alpha));
+        }
+        let saved = saved_parameters(&config, use_, base, &mut report)?;
+        let saved_set: BTreeSet<&str> = saved.iter().map(String::as_str).collect();
+        let is_bias = |name: &str| name == "bias" || name.ends_with(".bias");
+        let adapted: BTreeSet<String> = sites.iter().map(LoraSite::base_bias).collect();
+        let biases: Vec<String> = base
+            .iter()
+            .map(|p| p.name.as_str())
+            .filter(|n| !saved_set.contains(n))
+            .filter(|n| match config.bias {
+                Bias::None => false,
+                Bias::All => is_bias(n),
+                Bias::LoraOnly => adapted.contains(*n),
+            })
+            .map(str::to_owned)
+            .collect();
+        let shape = |n: &String| base.get(n).map(|p| p.shape.clone()).unwrap_or_default();
+        let base_shapes = saved.iter().chain(&biases).map(shape).collect();
+        let ties = base.iter().filter_map(|p| Some((p.name.clone(), p.alias_of.clone()?))).collect();
+        Ok(Self { config, sites, saved, biases, report, ties, base_shapes })
+    }
+
+    /// The adapter's own parameters: trainable, fp32 at rest and in the optimizer, in the order of the sites.
+    /// Parameters of the base that train along are in [`saved`](Self::saved) and [`biases`](Self::biases).
+    #[must_use]
+    pub fn parameters(&self) -> Vec<Parameter> {
+        let of = |site: &LoraSite, factor| {
+            let role = if factor == Factor::BBias { Role::Bias } else { Role::Adapter };
+            let mut parameter = Parameter::new(site.name(factor), &site.shape(factor), role, Dtype::F32);
+            parameter.trainable = true;
+            parameter
+        };
+        self.sites.iter().flat_map(|s| s.factors().map(|f| of(s, f)).collect::<Vec<_>>()).collect()
+    }
+
+    /// Parameters of the base that train along, with their shapes: [`saved`](Self::saved), then
+    /// [`biases`](Self::biases).
+    pub fn base_parameters(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        self.saved
+            .iter()
+            .chain(&self.biases)
+            .map(String::as_str)
+            .zip(self.base_shapes.iter().map(Vec::as_slice))
+    }
+
+    /// The site of a module.
+    #[must_use]
+    pub fn site(&self, module: &str) -> Option<&LoraSite> {
+        self.sites.iter().find(|s| s.module == module)
+    }
+
+    /// The number of elements that train.
+    #[must_use]
+    pub fn trainable_elements(&self) -> usize {
+        let own: usize = self.parameters().iter().map(Parameter::elements).sum();
+        own + self.base_shapes.iter().map(|s| s.iter().product::<usize>()).sum::<usize>()
+    }
+}
+
+fn site(config: &LoraConfig, module: &ModuleInfo, rank: usize, alpha: f64) -> LoraSite {
+    let denominator = if config.use_rslora { (rank as f64).sqrt() } else { rank as f64 };
+    let embedding = module.kind == ModuleKind::Embedding;
+    let name = |factor| format!("{}.{}", module.name, suffix(module.kind, factor));
+    let has_bias = config.lora_bias;
+    LoraSite {
+        module: module.name.clone(),
+        kind: module.kind,
+        out: module.out,
+        input: module.input,
+        rank,
+        alpha,
+        scale: alpha / denominator,
+        dropout: if embedding { 0.0 } else { config.dropout() },
+        has_bias,
+        a_name: name(Factor::A),
+        b_name: name(Factor::B),
+        b_bias_name: has_bias.then(|| name(Factor::BBias)),
+        magnitude_name: config.use_dora.then(|| name(Factor::Magnitude)),
+    }
+}
+
+/// What an initialisation asks of a module.
+fn check_init(
+    config: &LoraConfig,
+    use_: Purpose,
+    module: &ModuleInfo,
+    rank: usize,
+    base: &Registry,
+) -> Result<(), PeftError> {
+    if use_ == Purpose::Load || module.kind == ModuleKind::Embedding {
+        return Ok(());
+    }
+    let Some(init) = config.init_lora_weights.method() else { return Ok(()) };
+    let unfit = |expected| {
+        Err(PeftError::InitRank { init: init.to_string(), module: module.name.clone(), got: rank, expected })
+    };
+    if init == Init::Orthogonal && !rank.is_multiple_of(2) {
+        return unfit("an even rank".to_owned());
+    }
+    if init.changes_base() {
+        let most = module.out.min(module.input);
+        if rank > most {
+            return unfit(format!("at most {most}, the smaller dimension of its weight"));
+        }
+        let weight = format!("{}.weight", module.name);
+        let shared = |p: &Parameter| p.alias_of.as_deref() == Some(weight.as_str());
+        if base.get(&weight).is_some_and(|p| p.alias_of.is_some()) || base.iter().any(shared) {
+            let condition = "with a word that changes the base (pissa, olora) on a weight that is tied to another; leave the module out of target_modules";
+            return Err(PeftError::Conflict { key: "init_lora_weights", condition });
+        }
+    }
+    Ok(())
+}
+
+/// The parameters inside every module whose name ends with an entry of `modules_to_save` (PEFT compares ends of names
+/// without regard to dots), and the report of what each entry matched.
+fn saved_parameters(
+    config: &LoraConfig,
+    use_: Purpose,
+    base: &Registry,
+    report: &mut MatchReport,
+) -> Result<Vec<String>, PeftError> {
+    let mut saved = BTreeSet::new();
+    let mut dead = Vec::new();
+    for entry in config.modules_to_save.iter().flatten() {
+        let names: Vec<&str> = base.iter().map(|p| p.name.as_str()).filter(|n| holds(n, entry)).collect();
+        if names.is_empty() {
+            let modules = base.iter().filter_map(|p| p.name.rsplit_once('.')?.0.rsplit('.').next());
+            let modules: BTreeSet<&str> = modules.collect();
+            dead.push(DeadPattern {
+                key: "modules_to_save",
+                pattern: entry.clone(),
+                nearest: nearest(entry, modules.into_iter(), 3),
+            });
+        }
+        report.patterns.push(crate::PatternCount {
+            key: "modules_to_save",
+            pattern: entry.clone(),
+            modules: names.iter().map(|&n| n.to_owned()).collect(),
+        });
+        saved.extend(names);
+    }
+    if use_ == Purpose::Create && !dead.is_empty() {
+        return Err(PeftError::DeadPatterns(dead));
+    }
+    Ok(base.iter().map(|p| p.name.as_str()).filter(|n| saved.contains(n)).map(str::to_owned).collect())
+}
+
+/// Whether a parameter lies in a module whose name ends with `entry`.
+fn holds(parameter: &str, entry: &str) -> bool {
+    parameter.match_indices('.').any(|(dot, _)| parameter[..dot].ends_with(entry))
+}
+
+/// `rank_pattern` or `alpha_pattern`: the first key that matches counts.
+struct Patterns<'a> {
+    key: &'static str,
+    entries: Vec<(&'a str, Matcher, &'a Value)>,
+}
+
+impl<'a> Patterns<'a> {
+    fn compile(key: &'static str, patterns: &'a Map<String, Value>) -> Result<Self, PeftError> {
+        let entry = |(p, v): (&'a String, &'a Value)| Ok((p.as_str(), pattern::suffix(key, p)?, v));
+        Ok(Self { key, entries: patterns.iter().map(entry).collect::<Result<_, PeftError>>()? })
+    }
+
+    /// The value for a module, if it does not depend on the order of the patterns, which files do not keep.
+    fn value(&self, module: &str) -> Result<Option<&'a Value>, PeftError> {
+        let mut matching = Vec::new();
+        for (pattern, matcher, value) in &self.entries {
+            if matcher.matches(module)? {
+                matching.push((*pattern, *value));
+            }
+        }
+        let first = matching.first().copied();
+        let sorted_first = matching.into_iter().min_by_key(|(p, _)| *p);
+        match (first, sorted_first) {
+            (Some((a, x)), Some((b, y))) if x != y => Err(PeftError::PatternOrder {
+                key: self.key,
+                first: a.to_owned(),
+                second: b.to_owned(),
+                module: module.to_owned(),
+            }),
+            _ => Ok(first.map(|(_, v)| v)),
+        }
+    }
+}

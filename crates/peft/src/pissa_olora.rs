@@ -1,0 +1,157 @@
+//! Initialisations that take from the base weight (PiSSA, OLoRA), and adapters that fit the original base again.
+//!
+//! Training runs on `W - s B0 A0` with factors that start at `B0`, `A0`. A file with those factors would need that
+//! changed base; what is written instead adds to the original one: `W - s B0 A0 + s B A = W + s [B | -B0] [A ; A0]`,
+//! an adapter of twice the rank (PEFT's `path_initial_model_for_weight_conversion`).
+
+use std::ops::Range;
+
+use burnish_core::random::Stream;
+use burnish_weight_files::HostTensor;
+use serde_json::{Map, Number, Value};
+
+use crate::spectral::Matrix;
+use crate::{AdapterTensors, Factor, Init, InitWeights, LoraPlan, LoraSite, ModuleKind, PeftError};
+
+/// Factors taken from a base weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decomposition {
+    /// `[rank, in]`.
+    pub a: Vec<f32>,
+    /// `[out, rank]`.
+    pub b: Vec<f32>,
+}
+
+/// The factors that `init` takes from `weight` `[out, in]`, widened; `None` where it takes nothing (embeddings always
+/// start as with `true`).
+///
+/// Singular vectors have a sign: the largest element of each column of B is positive (PiSSA), the diagonal of R is
+/// (OLoRA). What is random (`pissa_niter_N`) is a function of the seed and the site's name.
+///
+/// # Panics
+/// If `weight` is not `[out, in]` of the site.
+#[must_use]
+pub fn decompose(site: &LoraSite, init: &InitWeights, weight: &[f32], seed: u64) -> Option<Decomposition> {
+    let init = init.method().filter(|i| i.changes_base() && site.kind != ModuleKind::Embedding)?;
+    assert_eq!(weight.len(), site.out * site.input, "decompose: `weight` is [out, in]");
+    let w = Matrix { values: weight, rows: site.out, columns: site.input };
+    let rank = site.rank;
+    let stream = Stream::new(seed, &site.a_name);
+    let start = |i: usize| f64::from(stream.normal(i as u64));
+    let (left, right) = match init {
+        Init::Olora => w.leading_qr(rank),
+        Init::Pissa { iterations } => {
+            let mut t = match iterations {
+                Some(n) => w.randomised(rank, n, start),
+                None => w.leading(rank, start),
+            };
+            for (i, value) in t.values.iter().enumerate() {
+                let root = (value / site.scale).sqrt();
+                t.left[i].iter_mut().chain(t.right[i].iter_mut()).for_each(|x| *x *= root);
+            }
+            (t.left, t.right)
+        }
+        _ => return None,
+    };
+    let a = right.iter().flatten().map(|&x| x as f32).collect();
+    let b = (0..site.out).flat_map(|o| left.iter().map(move |l| l[o] as f32)).collect();
+    Some(Decomposition { a, b })
+}
+
+impl Decomposition {
+    /// Takes `s B A` from some rows of the weight they were made of, in place: what the base keeps.
+    pub fn take_from(&self, site: &LoraSite, rows: Range<usize>, weight: &mut [f32]) {
+        self.add(site, rows, weight, -site.scale as f32);
+    }
+
+    /// Gives back what [`Self::take_from`] took: up to rounding, the original weight.
+    pub fn give_back(&self, site: &LoraSite, rows: Range<usize>, weight: &mut [f32]) {
+        self.add(site, rows, weight, site.scale as f32);
+    }
+
+    fn add(&self, site: &LoraSite, rows: Range<usize>, weight: &mut [f32], s: f32) {
+        let b = &self.b[rows.start * site.rank..rows.end * site.rank];
+        let mut product = vec![0.0_f32; site.input];
+        for (w, b) in weight.chunks_exact_mut(site.input).zip(b.chunks_exact(site.rank)) {
+            product.fill(0.0);
+            for (&b, a) in b.iter().zip(self.a.chunks_exact(site.input)) {
+                product.iter_mut().zip(a).for_each(|(p, a)| *p += b * a);
+            }
+            w.iter_mut().zip(&product).for_each(|(w, p)| *w += s * p);
+        }
+    }
+}
+
+impl LoraPlan {
+    /// Whether files hold more than the trained factors: see [`Self::exported`].
+    #[must_use]
+    pub fn changes_base(&self) -> bool {
+        self.config.init_lora_weights.method().is_some_and(Init::changes_base)
+    }
+
+    /// The plan of the files: that of an adapter of twice the rank for the original base where the initialisation
+    /// [changed it](Self::changes_base), this one otherwise. Magnitudes stay, since the adapted weight is the same.
+    #[must_use]
+    pub fn exported(&self) -> Self {
+        let mut plan = self.clone();
+        if !self.changes_base() {
+            return plan;
+        }
+        // alpha / r and alpha / sqrt(r) are to stay.
+        let factor = if plan.config.use_rslora { std::f64::consts::SQRT_2 } else { 2.0 };
+        let times = |n: &Number| match n.as_u64() {
+            Some(whole) if factor == 2.0 => (2 * whole).into(),
+            _ => n.as_f64().and_then(|x| Number::from_f64(factor * x)).unwrap_or_else(|| n.clone()),
+        };
+        let all = |map: &Map<String, Value>, change: &dyn Fn(&Number) -> Number| {
+            let of = |v: &Value| if let Value::Number(n) = v { Value::Number(change(n)) } else { v.clone() };
+            map.iter().map(|(k, v)| (k.clone(), of(v))).collect::<Map<_, _>>()
+        };
+        let config = &mut plan.config;
+        config.init_lora_weights = InitWeights::Flag(true);
+        config.r *= 2;
+        config.lora_alpha = times(&config.lora_alpha);
+        config.rank_pattern =
+            all(&config.rank_pattern, &|n| n.as_u64().map_or_else(|| n.clone(), |r| (2 * r).into()));
+        config.alpha_pattern = all(&config.alpha_pattern, &times);
+        for site in &mut plan.sites {
+            site.rank *= 2;
+            site.alpha *= factor;
+        }
+        plan
+    }
+
+    /// From the tensors of [`Self::exported`] to those that train: the leading half of each factor.
+    ///
+    /// # Errors
+    /// If a tensor is not of the exported shape.
+    pub fn trained_part(&self, exported: AdapterTensors) -> Result<AdapterTensors, PeftError> {
+        let mut tensors = exported;
+        if !self.changes_base() {
+            return Ok(tensors);
+        }
+        for site in &self.sites {
+            for factor in [Factor::A, Factor::B] {
+                let Some(tensor) = tensors.parameters.get_mut(site.name(factor)) else { continue };
+                let [rows, columns] = [site.shape(factor)[0], site.shape(factor)[1]];
+                let doubled =
+                    if factor == Factor::A { vec![2 * rows, columns] } else { vec![rows, 2 * columns] };
+                if tensor.shape != doubled {
+                    let name = site.name(factor).to_owned();
+                    return Err(PeftError::Shape { name, expected: doubled, got: tensor.shape.clone() });
+                }
+                let width = doubled[1] * tensor.dtype.bytes();
+                let taken = columns * tensor.dtype.bytes();
+                let bytes = tensor
+                    .bytes
+                    .chunks_exact(width)
+                    .take(rows)
+                    .flat_map(|row| &row[..taken])
+                    .copied()
+                    .collect();
+                *tensor = HostTensor { dtype: tensor.dtype, shape: vec![rows, columns], bytes };
+            }
+        }
+        Ok(tensors)
+    }
+}

@@ -1,0 +1,63 @@
+//! KTO, Kahneman-Tversky optimisation (Ethayarajh et al., arXiv:2402.01306): from options to a run.
+
+pub(crate) mod task;
+
+use burnish_config::KtoOptions;
+use burnish_data::{CompletionCollator, preflight_prepared, preflight_weights};
+use burnish_losses::{Kto as Loss, LossError};
+
+pub use self::task::Kto;
+use crate::TrainError;
+use crate::plan::step_passes::StepPasses;
+use crate::run::{Run, Trainer};
+use crate::setup::Setup;
+use crate::setup::run_inputs::RunInputs;
+
+impl Trainer for Kto {
+    type Options = KtoOptions;
+
+    fn step(options: &KtoOptions) -> Result<StepPasses, TrainError> {
+        let loss = loss(options)?;
+        let holds_reference = !options.precompute.precompute_ref_log_probs;
+        // The KL term is of other completions under the same prompts.
+        let kl = usize::from(loss.needs_kl());
+        let mut step = StepPasses::new(1, &loss.metrics());
+        step.sums.extend((kl > 0).then_some(2));
+        Ok(StepPasses {
+            reference: if holds_reference { 1 + kl } else { 0 },
+            holds_reference,
+            first: kl,
+            ..step
+        })
+    }
+
+    fn open(options: KtoOptions, mut inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {
+        let (loss, step) = (loss(&options)?, Self::step(&options)?);
+        let own = &options.loss;
+        let setup = Setup::open(&options, &mut inputs)?;
+        let rows = &setup.prepared;
+        let (train, eval) = setup.datasets(
+            |name, records| Ok(rows.preparer().unpaired(name, records)?),
+            |name, records| Ok(rows.preparer_in_order().preparer().unpaired(name, records)?),
+        )?;
+        let weights = preflight_weights(&train.statistics, own.desirable_weight, own.undesirable_weight);
+        let found = preflight_prepared(&train, &rows.tokenizer, rows.templates.as_ref(), &rows.rules);
+        for finding in found.into_iter().chain(weights) {
+            (inputs.note)(&format!("data: {finding}"));
+        }
+        let collator =
+            CompletionCollator { max_length: rows.rules.max_length, truncation: rows.rules.truncation };
+        let rows = train.examples.len();
+        let training = &options.training;
+        let chunk = training.per_device_train_batch_size;
+        let drops_out = !own.disable_dropout;
+        let (reference, precompute) = (options.reference, options.precompute);
+        let task = Kto { loss, train, eval, chunk, collator, reference, precompute, drops_out };
+        Run::of_step(setup, rows, step, task)
+    }
+}
+
+/// The loss that options describe.
+fn loss(options: &KtoOptions) -> Result<Loss, LossError> {
+    Loss::new((&options.loss).into())
+}

@@ -1,0 +1,3 @@
+//! Metrics: sums over micro-batches, ranks and steps until they are logged.
+
+pub(crate) mod metric_window;

@@ -1,0 +1,37 @@
+//! Memory of a GPU beside counted tensors: context, kernels, the allocator's slack.
+
+use burnish_models::Spec;
+
+/// Bytes beside weights, gradients, optimizer state and activations. Estimates, on the careful side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceOverhead {
+    /// The driver's context and the compiled kernels, once for each process.
+    pub context: u64,
+    /// Of the head, one block of logits with its probabilities; of attention, one block of queries against a row's keys.
+    pub workspace: u64,
+}
+
+/// A driver's context on recent GPUs is some 500 MiB with its modules.
+const CONTEXT: u64 = 600 << 20;
+
+/// A block of logits, its exponentials and their gradient.
+const LOGITS: u64 = 3 * (128 << 20);
+
+/// Queries that attention takes at a time.
+const QUERIES: usize = 512;
+
+impl DeviceOverhead {
+    /// Of a model whose step has `tokens` in `texts` rows, over `tp_size` ranks that share layers.
+    pub(crate) fn new(spec: &Spec, texts: usize, tokens: usize, tp_size: usize) -> Self {
+        let row = tokens / texts.max(1);
+        let heads = spec.heads.div_ceil(tp_size.max(1));
+        // Scores, probabilities and their gradient, f32.
+        let scores = 3 * 4 * (heads * QUERIES.min(row) * row) as u64;
+        Self { context: CONTEXT, workspace: LOGITS.max(scores) }
+    }
+
+    /// Pages that the allocator keeps beside `held` bytes of tensors: CubeCL pads and slices them.
+    pub(crate) fn pages(&self, held: u64) -> u64 {
+        (held + self.workspace) / 10
+    }
+}

@@ -1,0 +1,306 @@
+//! `RunPlan`: bytes and collectives of each rank of a run, before anything is allocated.
+
+pub(crate) mod device_overhead;
+pub(crate) mod step_passes;
+mod table;
+mod traffic;
+
+use burnish_comm::{Op, Traffic};
+use burnish_config::{PlanOptions, RunOptions};
+use burnish_core::{Dtype, Parameter};
+use burnish_device::DeviceKind;
+use burnish_models::PassSize;
+use burnish_optim::{Optimizer, SlotScope, Variant};
+use burnish_tp::AdapterSums;
+use burnish_zero::{AllToAllPlan, Memory, Plan, Stage, ZeroError};
+
+use crate::TrainError;
+use crate::forward::token_loss::token_metrics;
+use crate::plan::device_overhead::DeviceOverhead;
+use crate::plan::step_passes::StepPasses;
+pub(crate) use crate::plan::traffic::moved;
+use crate::plan::traffic::{Rollouts, Scoring, merge};
+use crate::rank::tp_gradients::add_step;
+use crate::setup::model_setup::ModelSetup;
+use crate::setup::reference_folder::is_base;
+use crate::setup::sharding::sharding_plan;
+use crate::setup::step_size::StepSize;
+
+/// The plan of a fine-tuning run.
+#[derive(Clone, Debug)]
+pub struct RunPlan {
+    /// Who owns what.
+    pub plan: Plan,
+    /// Micro-batches of a full step on each rank.
+    pub micro_batches: usize,
+    /// Tokens of a full micro-batch.
+    pub tokens: usize,
+    /// Each rank's bytes, activations aside.
+    pub memory: Vec<Memory>,
+    /// Each rank's bytes of the reference, where that is a copy or another model that is there during the step: its weights,
+    /// and the most that it gathers of them, in passes that are over when those with gradients begin.
+    pub reference: Vec<Memory>,
+    /// Bytes of activations of a full micro-batch on one rank; an estimate.
+    pub activations: u64,
+    /// The collectives of a full step among the ranks that take different rows, and of all ranks' scalars.
+    pub traffic: Traffic,
+    /// The collectives of a full step among the ranks that share layers, on the first of them. A full step has full
+    /// micro-batches, of sequences that are predicted from their second token on: one for each row, two of a pair that
+    /// share no prompt.
+    pub shared: Traffic,
+    /// What the first rank moves in a step to bring Muon's matrices to their owners and back.
+    pub exchanged: Traffic,
+    /// How those sum addends of the adapters on the linears of blocks, if there are adapters: fused where they have
+    /// magnitudes.
+    pub adapters: Option<AdapterSums>,
+    /// The whole run.
+    pub of: Whole,
+    /// Bytes beside weights while completions are sampled: keys and values, and at stage 3 the weights that are whole then.
+    pub sampling: u64,
+    /// Tokens of a prompt and of a completion, at most, where a step samples.
+    pub rollout: Option<(usize, usize)>,
+    /// What a GPU's memory holds beside that, where the options name one.
+    pub overhead: Option<DeviceOverhead>,
+}
+
+/// What a [`RunPlan`] shares out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// Elements of all parameters.
+    pub elements: usize,
+    /// Of those, the trained ones.
+    pub trained: usize,
+    /// All ranks.
+    pub ranks: usize,
+    /// Ranks that share each layer.
+    pub tp_size: usize,
+}
+
+impl RunPlan {
+    /// The plan of a supervised run that these options describe, for any number of ranks. Reads the model's configuration
+    /// and the headers of its files.
+    ///
+    /// # Errors
+    /// If the model or the adapter does not fit.
+    pub fn new(options: &PlanOptions) -> Result<Self, TrainError> {
+        let PlanOptions { model, data, preparation, lora, training, muon, ranks, logging, .. } =
+            options.clone();
+        let run =
+            RunOptions { model, data, preparation, lora, training, muon, ranks, logging, reference: None };
+        Self::of_step(run, &StepPasses::new(1, &token_metrics()))
+    }
+
+    /// The plan of a run that makes such steps.
+    ///
+    /// # Errors
+    /// If the model or the adapter does not fit.
+    pub fn of_step(options: RunOptions, step: &StepPasses) -> Result<Self, TrainError> {
+        let setup = ModelSetup::open(options)?;
+        Self::of_model(&if step.scores { setup.scoring(None) } else { setup }, step)
+    }
+
+    /// The plan of a run of this model that makes such steps.
+    pub(crate) fn of_model(setup: &ModelSetup, step: &StepPasses) -> Result<Self, TrainError> {
+        let RunOptions { model, training, muon, ranks, .. } = &setup.options;
+        let mut planned = setup.planned()?;
+        let qk_clip = muon.muon_qk_clip.is_some();
+        if qk_clip {
+            planned.qk_clip()?;
+        }
+        let tp_size = ranks.tp_size;
+        if !ranks.nproc.is_multiple_of(tp_size) {
+            return Err(TrainError::TpSize { tp_size, world: ranks.nproc });
+        }
+        let dp = ranks.nproc / tp_size;
+        let StepSize { rows, tokens, micro_batches, recompute } = setup.step_size(dp);
+        let rows_of_step = ranks.global_batch_size.unwrap_or(rows * dp * micro_batches);
+        let rollouts = step.rollout.as_ref().map(|passes| Rollouts::new(passes, rows, dp, rows_of_step));
+        let texts = rows * step.texts;
+        let (tokens, targets) = match (&rollouts, &step.rollout) {
+            (Some(rollouts), Some(passes)) => (rows * rollouts.text(), rows * passes.completion),
+            _ => (tokens * step.texts, tokens * step.texts - texts.min(tokens * step.texts)),
+        };
+        let sums = setup.adapter_sums(dp);
+        planned = planned.summing(sums);
+        // The first rank of those that share layers has the larger part where sizes do not divide.
+        let parallel = planned.divided(tp_size)?;
+        let (muon, global) = (muon.muon(training), planned.registry());
+        let plan_of = |tp: usize| setup.sharding(&planned, &parallel.local_registry(global, tp), dp);
+        let plan = plan_of(0)?;
+        let adam = Optimizer::adamw(plan.registry(), training.adamw()).schema();
+        let slots = |index: usize| match muon.as_ref().filter(|muon| muon.takes(global.at(index))) {
+            // NorMuon's is of rows, which are few.
+            Some(muon) => {
+                let counted = |held| held == SlotScope::Rows || muon.variant == Variant::AdaMuon;
+                muon.slots().into_iter().filter(|(_, held)| counted(*held)).map(|(spec, _)| spec).collect()
+            }
+            None => adam.clone(),
+        };
+        let memory = (0..dp).map(|rank| plan.memory(rank, micro_batches, &slots)).collect();
+        let mut exchanged = Traffic::default();
+        if muon.is_some() {
+            let plans = (1..tp_size).map(plan_of).collect::<Result<Vec<_>, _>>()?;
+            let plans: Vec<&Plan> = std::iter::once(&plan).chain(&plans).collect();
+            let replicas = if plan.policy().stage == Stage::Zero { 1 } else { dp };
+            let of = |rank: usize| {
+                let (dp, tp) = (rank / tp_size, rank % tp_size);
+                plans[tp].logical_matrices(dp, tp)
+            };
+            let holdings: Vec<_> = (0..replicas * tp_size).map(of).collect();
+            let routes =
+                AllToAllPlan::new(&holdings, plan.policy().bucket_elements).map_err(ZeroError::from)?;
+            exchanged = routes.traffic(0);
+        }
+        let mut traffic = plan.traffic_of(micro_batches, &plan.reads(recompute));
+        if ranks.nproc > 1 {
+            traffic.add(Op::AllReduce, Dtype::F64, step.sums.len() as u64, step.sums.iter().sum());
+            if step.extremes > 0 {
+                traffic.add(Op::AllGather, Dtype::I64, 1, step.extremes * ranks.nproc as u64);
+            }
+        }
+        let spec = setup.folder.spec();
+        if ranks.nproc > 1 && qk_clip {
+            traffic.add(Op::AllReduce, Dtype::F32, 1, (spec.layers * spec.heads) as u64);
+        }
+        let heads = if step.scores { texts } else { tokens };
+        let activations = spec.activation_bytes(tokens, heads, recompute, tp_size);
+        let size = PassSize { tokens, targets, recompute };
+        let mut estimate = planned.forecast(&parallel, &size, micro_batches);
+        add_step(&mut estimate, &parallel, &plan)?;
+        let mut shared = estimate.traffic().clone();
+        // What runs before, without gradients: the policy's passes, and those of the reference.
+        let policy = Scoring { planned: &planned, parallel: &parallel, plan: &plan, base: false };
+        let first = step.first * micro_batches;
+        merge(&mut shared, &policy.shared(tokens, targets, first));
+        let mut reads = policy.reads().repeat(first);
+        let mut sampling = 0;
+        let mut sampled_reads = Vec::new();
+        if let Some(rollouts) = &rollouts {
+            merge(&mut shared, &rollouts.sampled(&planned, &parallel));
+            let whole = plan.policy().stage == Stage::Three && dp > 1;
+            if whole {
+                merge(&mut traffic, &rollouts.gathered(&plan));
+                sampling += sharded(&plan);
+            }
+            // Keys and values are f32.
+            sampling += rollouts.cache(8 * spec.layers * spec.kv_heads.div_ceil(tp_size) * spec.head_dim);
+            if rollouts.scored {
+                merge(&mut shared, &rollouts.scores_shared(&policy));
+                sampled_reads = policy.reads();
+            }
+            if first > 0 && ranks.nproc > 1 {
+                // Entropies of all targets, behind their numbers.
+                traffic.add(Op::AllGather, Dtype::I64, 1, dp as u64);
+                traffic.add(Op::AllGather, Dtype::F32, 1, (dp * micro_batches * targets) as u64);
+            }
+        }
+        let passes = step.reference * micro_batches;
+        let mut add_reference = |model: &Scoring<'_>, traffic: &mut Traffic| {
+            merge(&mut shared, &model.shared(tokens, targets, passes));
+            merge(traffic, &model.plan.traffic_of_reads(&model.reads().repeat(passes)));
+            if let Some(rollouts) = &rollouts {
+                merge(&mut shared, &rollouts.scores_shared(model));
+                merge(traffic, &rollouts.scores(model.plan, &model.reads()));
+            }
+        };
+        let mut reference = Vec::new();
+        match setup.reference.as_ref().filter(|_| step.holds_reference) {
+            Some(folder) => {
+                let mut other = folder.planned(setup.trained)?;
+                let parallel = other.divided(tp_size)?;
+                let local = parallel.local_registry(other.registry(), 0);
+                let own = sharding_plan(&local, other.units(), dp, ranks, |_, _| None)?;
+                let plan = if folder.moves { &plan } else { &own };
+                reference = (0..dp).map(|rank| held(plan, rank, false)).collect();
+                let other = Scoring { planned: &other, parallel: &parallel, plan, base: false };
+                add_reference(&other, &mut traffic);
+            }
+            None if step.holds_reference && is_base(planned.plan(), setup.adapter.is_some()) => {
+                // The policy's own weights, in one walk with its first passes.
+                let base = Scoring { base: true, ..policy };
+                merge(&mut shared, &base.shared(tokens, targets, passes));
+                reads.splice(0..0, base.reads().repeat(passes));
+                if let Some(rollouts) = &rollouts {
+                    merge(&mut shared, &rollouts.scores_shared(&base));
+                    sampled_reads.extend(base.reads());
+                }
+            }
+            None if step.holds_reference => {
+                reference = (0..dp).map(|rank| held(&plan, rank, true)).collect();
+                add_reference(&policy, &mut traffic);
+            }
+            None => {}
+        }
+        merge(&mut traffic, &plan.traffic_of_reads(&reads));
+        if let Some(rollouts) = &rollouts {
+            merge(&mut traffic, &rollouts.scores(&plan, &sampled_reads));
+        }
+        let adapters = (tp_size > 1 && planned.adapts()).then_some(sums);
+        let own = planned.registry().iter().filter(|p| p.alias_of.is_none());
+        let of = Whole {
+            elements: own.map(Parameter::elements).sum(),
+            trained: planned.registry().trainable().map(Parameter::elements).sum(),
+            ranks: ranks.nproc,
+            tp_size,
+        };
+        let overhead = (model.device.0 == Some(DeviceKind::Cuda))
+            .then(|| DeviceOverhead::new(spec, texts, tokens, tp_size));
+        Ok(Self {
+            plan,
+            of,
+            overhead,
+            micro_batches,
+            tokens,
+            memory,
+            reference,
+            activations,
+            sampling,
+            rollout: step.rollout.as_ref().map(|r| (r.prompt_tokens(), r.completion)),
+            traffic,
+            shared,
+            exchanged,
+            adapters,
+        })
+    }
+
+    /// Elements of weights and gradients that a full step moves among the ranks that take different rows.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        moved(&self.traffic)
+    }
+
+    /// Elements of updates and of what becomes of them that the first rank sends to owners of matrices and back.
+    #[must_use]
+    pub fn exchanged_elements(&self) -> u64 {
+        moved(&self.exchanged)
+    }
+
+    /// Elements of activations and gradients that a full step moves among the ranks that share layers.
+    #[must_use]
+    pub fn shared_elements(&self) -> u64 {
+        moved(&self.shared)
+    }
+}
+
+/// Bytes of whole parameters of which the first rank keeps a part.
+fn sharded(plan: &Plan) -> u64 {
+    let part = |(index, p): &(usize, &Parameter)| {
+        let rows = p.shape.first().copied().unwrap_or(1);
+        p.alias_of.is_none() && plan.kept_rows(*index, 0).len() < rows
+    };
+    let bytes = |(_, p): (usize, &Parameter)| (p.elements() * p.precision.store.bytes()) as u64;
+    plan.registry().iter().enumerate().filter(part).map(bytes).sum()
+}
+
+/// What a rank keeps of a reference by `plan`: all of it, or with `trained` what trains, as the rest is the policy's too.
+fn held(plan: &Plan, rank: usize, trained: bool) -> Memory {
+    let bytes = |index: usize| {
+        let parameter = plan.registry().at(index);
+        let row: usize = parameter.shape.iter().skip(1).product();
+        (plan.kept_rows(index, rank).len() * row * parameter.precision.store.bytes()) as u64
+    };
+    let kept = |p: &Parameter| p.alias_of.is_none() && (!trained || p.trainable);
+    let own = (0..plan.registry().len()).filter(|&i| kept(plan.registry().at(i)));
+    let gathered = plan.memory(rank, 1, &|_| Vec::new()).gathered;
+    Memory { weights: own.map(bytes).sum(), gathered, ..Memory::default() }
+}

@@ -1,0 +1,149 @@
+//! The collectives of a step by the passes that it makes.
+
+use burnish_comm::Traffic;
+use burnish_core::Dtype;
+use burnish_models::{DecodingSize, ModelPlan, Parallel, ScoreSize};
+use burnish_zero::Plan;
+
+use crate::plan::step_passes::RolloutPasses;
+
+/// Elements of weights and gradients among what was moved: not scalars and flags.
+pub(crate) fn moved(traffic: &Traffic) -> u64 {
+    let carried = |dtype: Dtype| matches!(dtype, Dtype::F32 | Dtype::Bf16 | Dtype::F16);
+    traffic.rows().filter(|(key, _)| carried(key.dtype)).map(|(_, row)| row.elements).sum()
+}
+
+/// Adds what another part of the step moves.
+pub(crate) fn merge(traffic: &mut Traffic, more: &Traffic) {
+    more.rows().for_each(|(key, row)| traffic.add(key.op, key.dtype, row.calls, row.elements));
+}
+
+/// A model's passes without gradients, and what they move: among ranks that take different rows by `plan`, among ranks
+/// that share layers by `parallel`.
+#[derive(Clone, Copy)]
+pub(crate) struct Scoring<'a> {
+    pub(crate) planned: &'a ModelPlan<'a>,
+    pub(crate) parallel: &'a Parallel,
+    pub(crate) plan: &'a Plan,
+    /// Whether adapters are left out.
+    pub(crate) base: bool,
+}
+
+impl Scoring<'_> {
+    /// The units that a pass reads, in order.
+    pub(crate) fn reads(&self) -> Vec<usize> {
+        self.plan.units_of(&self.planned.reads(!self.base))
+    }
+
+    /// What `passes` passes over micro-batches of `tokens` tokens, of which `targets` are predicted, move among ranks
+    /// that share layers.
+    pub(crate) fn shared(&self, tokens: usize, targets: usize, passes: usize) -> Traffic {
+        let size = ScoreSize { tokens, targets, base: self.base };
+        self.planned.forecast_scores(self.parallel, &size, passes).traffic().clone()
+    }
+}
+
+/// Generation batches of a step, as the first rank samples and scores its part of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rollouts<'a> {
+    passes: &'a RolloutPasses,
+    /// Generation batches of a step.
+    batches: usize,
+    /// The rank's completions of one.
+    own: usize,
+    /// Micro-batches in which every rank scores its own: as many as the rank with most needs.
+    chunks: usize,
+    rows: usize,
+    /// Whether the policy scores them.
+    pub(crate) scored: bool,
+}
+
+impl<'a> Rollouts<'a> {
+    /// Of steps of `step` rows on `dp` ranks, with micro-batches of `rows`.
+    pub(crate) fn new(passes: &'a RolloutPasses, rows: usize, dp: usize, step: usize) -> Self {
+        let batch = passes.generation_batch(rows, dp, step);
+        Self {
+            passes,
+            batches: step.div_ceil(batch.max(1)),
+            own: batch / dp,
+            chunks: batch.div_ceil(dp).div_ceil(rows),
+            rows,
+            scored: passes.scored(batch, step),
+        }
+    }
+
+    /// Tokens of a prompt with its completion.
+    pub(crate) fn text(&self) -> usize {
+        self.passes.prompt_tokens() + self.passes.completion
+    }
+
+    /// Sequences that are sampled at once.
+    fn at_once(&self) -> usize {
+        self.own.min(if self.passes.at_once == 0 { usize::MAX } else { self.passes.at_once })
+    }
+
+    /// Bytes of keys and values, of a token `token`.
+    pub(crate) fn cache(&self, token: usize) -> u64 {
+        if self.passes.here { (self.at_once() * self.text() * token) as u64 } else { 0 }
+    }
+
+    /// What sampling moves among ranks that share layers: equal prompts run once, completions are as long as they may be.
+    pub(crate) fn sampled(&self, planned: &ModelPlan<'_>, parallel: &Parallel) -> Traffic {
+        let mut traffic = Traffic::default();
+        if !self.passes.here || self.own == 0 {
+            return traffic;
+        }
+        let (group, length) = (self.passes.group.max(1), self.passes.completion);
+        let (mut first, mut size) = (0, DecodingSize::default());
+        while first < self.own {
+            let joined = self.at_once().min(self.own - first);
+            // A prompt that the sequences before these began with is not computed again.
+            let known = first.div_ceil(group);
+            let fresh = (first + joined).div_ceil(group) - known;
+            if fresh > 0 {
+                size.add(fresh * self.passes.prompt_tokens(), fresh);
+            }
+            (1..length).for_each(|_| size.add(joined, joined));
+            first += joined;
+        }
+        let one = planned.forecast_decoding(parallel, &size);
+        (0..self.batches).for_each(|_| merge(&mut traffic, one.traffic()));
+        traffic
+    }
+
+    /// What it takes for every rank to have all weights while it samples.
+    pub(crate) fn gathered(&self, plan: &Plan) -> Traffic {
+        let mut traffic = Traffic::default();
+        if self.passes.here {
+            let each: Vec<Vec<usize>> = (0..plan.registry().len()).map(|index| vec![index]).collect();
+            let one = plan.traffic_of_reads(&plan.units_of(&each));
+            (0..self.batches).for_each(|_| merge(&mut traffic, &one));
+        }
+        traffic
+    }
+
+    /// What `model` moves among ranks that share layers to score what was sampled.
+    pub(crate) fn scores_shared(&self, model: &Scoring<'_>) -> Traffic {
+        let (full, rest) = (self.own / self.rows, self.own % self.rows);
+        let mut traffic = Traffic::default();
+        let mut add = |rows: usize, passes: usize| {
+            if passes > 0 {
+                let (tokens, targets) = (rows * self.text(), rows * self.passes.completion);
+                // A rank without rows runs one token.
+                merge(&mut traffic, &model.shared(tokens.max(1), targets, passes * self.batches));
+            }
+        };
+        add(self.rows, full);
+        add(rest, usize::from(rest > 0));
+        add(0, self.chunks - full - usize::from(rest > 0));
+        traffic
+    }
+
+    /// What the passes that score what was sampled move among ranks that take different rows, when each reads `reads`.
+    pub(crate) fn scores(&self, plan: &Plan, reads: &[usize]) -> Traffic {
+        let one = plan.traffic_of_reads(&reads.repeat(self.chunks));
+        let mut traffic = Traffic::default();
+        (0..self.batches).for_each(|_| merge(&mut traffic, &one));
+        traffic
+    }
+}

@@ -1,0 +1,206 @@
+//! One rank of a run: its group, its part of the parameters, its model.
+
+pub(crate) mod optimizer;
+pub(crate) mod qk_clip;
+pub(crate) mod resumed;
+pub(crate) mod tp_gradients;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use burnish_comm::{Group, World};
+use burnish_data::Step;
+use burnish_models::{
+    Decoder, Exporter, Model, ModelError, Parallel, Reloaded, RowSource, to_device, to_host,
+};
+use burnish_ops::AnyTensor;
+use burnish_tp::Tp;
+use burnish_weight_files::HostTensor;
+use burnish_zero::{Plan, ShardedParams};
+
+use crate::TrainError;
+use crate::rank::qk_clip::LogitClip;
+use crate::rank::resumed::Resumed;
+use crate::ranks::axes;
+use crate::setup::Setup;
+
+/// A rank with everything that it trains.
+pub struct Rank<'a> {
+    pub(crate) setup: &'a Setup,
+    /// What it computes on, and its place among this process's devices.
+    pub(crate) device: Device,
+    pub(crate) place: usize,
+    /// All ranks; the order of the scalars that travel once a step.
+    pub(crate) world: Group,
+    /// The ranks that take other rows of the batch.
+    pub(crate) dp: Group,
+    /// The ranks that share each layer.
+    pub(crate) tp: Tp,
+    pub(crate) parallel: Option<Arc<Parallel>>,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) store: Arc<ShardedParams>,
+    pub(crate) model: Model,
+    pub(crate) exporter: Exporter,
+    pub(crate) logit_clip: Option<LogitClip>,
+}
+
+impl<'a> Rank<'a> {
+    /// Reads this rank's part of the parameters: from `resumed` what trains, from the model's folder the rest.
+    pub(crate) fn new(
+        setup: &'a Setup,
+        world: &World,
+        resumed: Option<&Resumed>,
+    ) -> Result<Self, TrainError> {
+        let size = setup.options.ranks.tp_size;
+        let (place, device) = setup.devices.of(world.rank());
+        let device = device.clone();
+        let (dp, tp) = axes(world, size)?;
+        let planned = setup.planned_over(&tp, dp.size())?;
+        let registry = planned.local_registry();
+        let plan = Arc::new(setup.sharding(&planned, &registry, dp.size())?);
+        plan.agree(&dp)?;
+        let exporter = planned.exporter();
+        let files = resumed.map(|r| Reloaded::open(&exporter, r.checkpoint.path())).transpose()?;
+        let parallel = planned.parallel().cloned();
+        let load = |index: usize, rows: Range<usize>| -> Result<AnyTensor, TrainError> {
+            let parameter = planned.registry().at(index);
+            if let (Some(resumed), Some(files), true) = (resumed, &files, parameter.trainable) {
+                let read = |rows: Range<usize>| resumed.value(parameter, files, rows);
+                return Ok(to_device(planned.local(index, rows, read)?, &device));
+            }
+            let whole = size == 1 && rows.len() == parameter.shape.first().copied().unwrap_or(1);
+            if parameter.trainable || !whole {
+                return Ok(to_device(planned.local_rows(index, rows)?, &device));
+            }
+            setup.frozen.get(place, index, || Ok(to_device(planned.local_rows(index, rows)?, &device)))
+        };
+        let store = Arc::new(ShardedParams::new(plan.clone(), &dp, &device, load)?);
+        planned.make_initial()?;
+        let world = world.group().channel("loop");
+        let clip =
+            setup.options.muon.muon_qk_clip.map(|tau| Ok::<_, ModelError>((planned.qk_clip()?, tau as f32)));
+        let clip = clip.transpose()?;
+        let model = planned.into_model(store.clone());
+        let peaks = || model.decoder.logit_peaks();
+        let logit_clip = clip.map(|(clip, tau)| LogitClip { clip, peaks: peaks(), tau });
+        Ok(Self { setup, device, place, world, dp, tp, parallel, plan, store, model, exporter, logit_clip })
+    }
+
+    /// This rank's part of the model that trains.
+    #[must_use]
+    pub fn decoder(&self) -> &Decoder {
+        &self.model.decoder
+    }
+
+    /// The run's setup: options, tokenizer, folders.
+    #[must_use]
+    pub fn setup(&self) -> &Setup {
+        self.setup
+    }
+
+    /// This rank's rows of a micro-batch of a step, as places in [`Step::rows`].
+    #[must_use]
+    pub fn places(&self, step: &Step, micro: usize) -> Range<usize> {
+        step.slice(self.dp.rank(), micro)
+    }
+
+    /// Whether this rank speaks and writes for all.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.world.rank() == 0
+    }
+
+    /// What this rank writes of the model's own files, as it is now: later updates do not change it.
+    ///
+    /// # Errors
+    /// If an update has taken a value.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, TrainError> {
+        let registry = self.plan.registry();
+        let mut values = Vec::with_capacity(registry.len());
+        for (index, parameter) in registry.iter().enumerate() {
+            let exported = !self.exporter.is_adapter() || parameter.trainable;
+            values.push(if exported && parameter.alias_of.is_none() {
+                let (rows, value) = self.store.saved_rows(index)?;
+                self.rows_to_write(index, rows, value)?
+            } else {
+                Vec::new()
+            });
+        }
+        Ok(Snapshot { values })
+    }
+}
+
+impl Rank<'_> {
+    /// The rows of the whole parameter that this rank writes, from its rows of its part: none when another rank has
+    /// them, several ranges of a matrix that packs blocks. Every rank calls it with what it holds, parameter by parameter.
+    pub(crate) fn rows_to_write(
+        &self,
+        index: usize,
+        rows: Range<usize>,
+        value: AnyTensor,
+    ) -> Result<Vec<(Range<usize>, AnyTensor)>, TrainError> {
+        let Some(parallel) = &self.parallel else { return Ok(vec![(rows, value)]) };
+        let layout = parallel.layout(index);
+        let (rank, name) = (self.tp.rank(), &self.plan.registry().at(index).name);
+        if let Some((1.., split)) = layout.split() {
+            return Ok(vec![self.tp.columns_to_rows(&value, rows, split, name)?]);
+        }
+        let row: usize = value.shape().iter().skip(1).product();
+        let piece = |(own, whole): (Range<usize>, Range<usize>)| {
+            if own == rows {
+                return (whole, value.clone());
+            }
+            let mut shape = value.shape();
+            shape[0] = own.len();
+            let elements = (own.start - rows.start) * row..(own.end - rows.start) * row;
+            (whole, value.piece(elements, &shape))
+        };
+        Ok(layout.saved_rows(rank, &rows).into_iter().map(piece).collect())
+    }
+}
+
+impl Rank<'_> {
+    /// The rows of a parameter that this rank's optimizer holds.
+    pub(crate) fn held_rows(&self, index: usize) -> Range<usize> {
+        self.plan.rows(index, self.dp.rank())
+    }
+
+    /// This rank's rows of its part of a parameter, from rows of the whole.
+    pub(crate) fn local<E>(
+        &self,
+        index: usize,
+        rows: Range<usize>,
+        read: impl Fn(Range<usize>) -> Result<HostTensor, E>,
+    ) -> Result<HostTensor, E> {
+        match &self.parallel {
+            Some(parallel) => parallel.read(index, self.tp.rank(), rows, read),
+            None => read(rows),
+        }
+    }
+}
+
+/// A rank's rows of what goes into a model's files, by parameter.
+pub(crate) struct Snapshot {
+    values: Vec<Vec<(Range<usize>, AnyTensor)>>,
+}
+
+impl Snapshot {
+    /// This rank's rows of a parameter, range by range.
+    pub(crate) fn pieces(&self, index: usize) -> &[(Range<usize>, AnyTensor)] {
+        &self.values[index]
+    }
+}
+
+impl RowSource for Snapshot {
+    fn rows(&self, index: usize) -> Vec<Range<usize>> {
+        self.values[index].iter().map(|(rows, _)| rows.clone()).collect()
+    }
+
+    fn read(&self, index: usize) -> Result<HostTensor, ModelError> {
+        let mut pieces = self.values[index].iter().map(|(_, piece)| to_host(piece));
+        let mut all = pieces.next().expect("invariant: only what has rows is read");
+        pieces.for_each(|more| all.append_rows(more));
+        Ok(all)
+    }
+}

@@ -1,0 +1,220 @@
+//! The ranks of a run: threads of this process, or processes that a launcher started.
+
+pub(crate) mod device_failure;
+pub(crate) mod devices;
+
+use std::time::Duration;
+
+use burn::tensor::Device;
+use burnish_comm::launch::{Launch, Launcher};
+use burnish_comm::{CommError, Group, Mesh, World, local, mpi, tcp};
+use burnish_config::groups::RankOptions;
+use burnish_config::values::Transport;
+use burnish_device::DeviceKind;
+use burnish_tp::Tp;
+
+use crate::TrainError;
+use crate::ranks::devices::Devices;
+
+/// Who trains together.
+#[derive(Debug)]
+pub enum Ranks {
+    /// This many threads of this process.
+    Threads {
+        /// How many.
+        ranks: usize,
+        /// How long one waits for another.
+        deadline: Duration,
+    },
+    /// Threads of this process with a GPU each, in the order of the devices.
+    Gpus(Vec<World>),
+    /// This process is one rank of a job.
+    Process(World),
+}
+
+impl Ranks {
+    /// The ranks that options and the environment ask for, computing on devices of `kind`. Joins the job of a launcher when
+    /// there is one.
+    ///
+    /// # Errors
+    /// If the job cannot be joined, a launcher started several processes that are run_and_report not to talk, or NCCL is asked for
+    /// and not here.
+    pub fn of(options: &RankOptions, kind: DeviceKind) -> Result<Self, TrainError> {
+        let deadline = Duration::from_secs_f64(options.ddp_timeout);
+        let launches = Launch::all_from_env()?;
+        let by_mpi = launches.iter().any(|launch| launch.launcher == Launcher::Mpi);
+        // Processes that find each other by an address.
+        let met = launches.iter().any(|launch| launch.launcher != Launcher::Mpi);
+        let gpus = kind == DeviceKind::Cuda;
+        let transport = match options.transport {
+            Transport::Auto if by_mpi => Transport::Mpi,
+            Transport::Auto if met => {
+                if gpus {
+                    Transport::Nccl
+                } else {
+                    Transport::Tcp
+                }
+            }
+            // Threads that share a GPU need no NCCL, which refuses two ranks on one.
+            Transport::Auto if gpus && options.nproc > 1 && burnish_device::count(kind)? >= options.nproc => {
+                Transport::Nccl
+            }
+            Transport::Auto => Transport::Local,
+            chosen => chosen,
+        };
+        let world = match transport {
+            Transport::Mpi => mpi::world()?,
+            Transport::Tcp => tcp::world()?,
+            Transport::Nccl if !gpus => return Err(TrainError::NcclDevice { kind }),
+            Transport::Nccl if met => gpu::world()?,
+            Transport::Nccl => {
+                let worlds = gpu::worlds(options.nproc)?.into_iter();
+                return Ok(Self::Gpus(worlds.map(|world| world.with_deadline(deadline)).collect()));
+            }
+            // Several processes that each train alone would write over each other.
+            _ => match launches.iter().find_map(|launch| Some((launch.variable, launch.size?))) {
+                Some((variable, size)) => return Err(TrainError::NoTransport { variable, size }),
+                None => return Ok(Self::Threads { ranks: options.nproc, deadline }),
+            },
+        };
+        if options.nproc > 1 && options.nproc != world.size() {
+            return Err(TrainError::WorldSize { nproc: options.nproc, world: world.size() });
+        }
+        Ok(Self::Process(world.with_deadline(deadline)))
+    }
+
+    /// A run on one rank.
+    #[must_use]
+    pub fn alone() -> Self {
+        Self::threads(1)
+    }
+
+    /// A run on `ranks` threads.
+    #[must_use]
+    pub fn threads(ranks: usize) -> Self {
+        Self::Threads { ranks, deadline: burnish_comm::DEADLINE }
+    }
+
+    /// What the ranks of this process compute on: `first`, or a GPU each.
+    pub(crate) fn devices(&self, first: &Device) -> Result<Devices, TrainError> {
+        let Self::Gpus(worlds) = self else { return Ok(Devices::one(first)) };
+        let open = |ordinal| burnish_device::open(DeviceKind::Cuda, ordinal);
+        Ok(Devices::each((0..worlds.len()).map(open).collect::<Result<_, _>>()?))
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Threads { ranks, .. } => *ranks,
+            Self::Gpus(worlds) => worlds.len(),
+            Self::Process(world) => world.size(),
+        }
+    }
+
+    /// Whether this process holds the rank that speaks and writes for all.
+    #[must_use]
+    pub fn lead(&self) -> bool {
+        match self {
+            Self::Threads { .. } | Self::Gpus(_) => true,
+            Self::Process(world) => world.rank() == 0,
+        }
+    }
+
+    /// Runs `program` on every rank of this process and gives the first one's result. A rank that fails tells the
+    /// others, so that all stop; the error is that of the rank where it began.
+    ///
+    /// # Errors
+    /// Whatever `program` returns; a panic of a rank.
+    pub fn run<T: Send>(
+        &self,
+        program: impl Fn(&World) -> Result<T, TrainError> + Sync,
+    ) -> Result<T, TrainError> {
+        let run_and_report = |world: World| {
+            let result = program(&world);
+            if let Err(error) = &result
+                && !error.came_from_another_rank()
+            {
+                world.fail(&error.to_string());
+            }
+            result
+        };
+        match self {
+            Self::Process(world) => run_and_report(world.clone()),
+            Self::Gpus(worlds) => first(local::run_worlds(worlds.clone(), run_and_report)),
+            Self::Threads { ranks: 1, .. } => run_and_report(World::alone()),
+            Self::Threads { ranks, deadline } => {
+                let worlds = World::local(*ranks).into_iter().map(|w| w.with_deadline(*deadline)).collect();
+                first(local::run_worlds(worlds, run_and_report))
+            }
+        }
+    }
+}
+
+/// NCCL, where this build has it.
+#[cfg(feature = "cuda")]
+mod gpu {
+    use burnish_comm::{World, nccl};
+    use burnish_device::cuda::Installation;
+
+    use crate::TrainError;
+
+    pub(super) fn world() -> Result<World, TrainError> {
+        Installation::find().load_nccl();
+        Ok(nccl::world()?)
+    }
+
+    pub(super) fn worlds(ranks: usize) -> Result<Vec<World>, TrainError> {
+        Installation::find().load_nccl();
+        Ok(nccl::worlds(ranks)?)
+    }
+}
+
+/// NCCL, where this build has it.
+#[cfg(not(feature = "cuda"))]
+mod gpu {
+    use burnish_comm::World;
+
+    use crate::TrainError;
+
+    pub(super) fn world() -> Result<World, TrainError> {
+        Err(TrainError::NoNccl)
+    }
+
+    pub(super) fn worlds(_: usize) -> Result<Vec<World>, TrainError> {
+        Err(TrainError::NoNccl)
+    }
+}
+
+/// This rank among those that take other rows, and among the `tp_size` that share each layer with it.
+///
+/// # Errors
+/// If the ranks do not make whole groups.
+pub(crate) fn axes(world: &World, tp_size: usize) -> Result<(Group, Tp), TrainError> {
+    if !world.size().is_multiple_of(tp_size) {
+        return Err(TrainError::TpSize { tp_size, world: world.size() });
+    }
+    let mesh = Mesh::new(world, &[("dp", world.size() / tp_size), ("tp", tp_size)])?;
+    Ok((mesh.group("dp")?, Tp::new(&mesh.group("tp")?)))
+}
+
+/// The first rank's result, or the error that began it.
+fn first<T>(results: Vec<Result<Result<T, TrainError>, CommError>>) -> Result<T, TrainError> {
+    let mut kept = None;
+    let mut failed: Option<TrainError> = None;
+    for result in results {
+        match result.map_err(TrainError::from).and_then(|result| result) {
+            Ok(value) => kept = kept.or(Some(value)),
+            Err(error) => {
+                if failed.as_ref().is_none_or(TrainError::came_from_another_rank) {
+                    failed = Some(error);
+                }
+            }
+        }
+    }
+    match (failed, kept) {
+        (None, Some(value)) => Ok(value),
+        (Some(error), _) => Err(error),
+        (None, None) => unreachable!("invariant: there is at least one rank"),
+    }
+}

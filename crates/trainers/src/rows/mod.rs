@@ -1,0 +1,4 @@
+//! Rows of a dataset on their way to a model: the rules that make tokens of them, and micro-batches.
+
+pub(crate) mod micro_batch;
+pub(crate) mod prepared;

@@ -1,0 +1,96 @@
+//! Tokenisation of rows by a model folder's tokenizer and chat template.
+
+use std::path::Path;
+
+use burnish_config::groups::PreparationOptions;
+use burnish_data::{Options, Preparer, Record, Row, RowOrigin, Templates, Tokenizer};
+use burnish_models::GenerationConfig;
+use serde_json::{Map, json};
+
+use crate::TrainError;
+
+/// A tokenizer, its templates and the rules by which rows become tokens.
+pub struct Prepared {
+    /// The tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat templates.
+    pub templates: Option<Templates>,
+    /// The rules.
+    pub rules: Options,
+}
+
+impl Prepared {
+    /// Rows to examples.
+    #[must_use]
+    pub fn preparer(&self) -> Preparer<'_> {
+        Preparer { tokenizer: &self.tokenizer, templates: self.templates.as_ref(), options: &self.rules }
+    }
+
+    /// Tokens that end a completion: those of the model's files, else the tokenizer's end-of-sequence token; that one alone
+    /// where it was given as an option.
+    #[must_use]
+    pub fn stop_tokens(&self, config: &GenerationConfig, eos_given: bool) -> Vec<u32> {
+        if config.stop.is_empty() || eos_given {
+            return self.tokenizer.eos_id().into_iter().collect();
+        }
+        config.stop.clone()
+    }
+
+    /// The same rules for rows that stay in their order.
+    #[must_use]
+    pub(crate) fn preparer_in_order(&self) -> InOrder<'_> {
+        InOrder { of: self, rules: Options { shuffle: false, ..self.rules.clone() } }
+    }
+
+    /// The token ids that generation starts from when someone writes `text`: the user's turn where there is a chat
+    /// template, the text itself otherwise. `name` is for messages.
+    ///
+    /// # Errors
+    /// If the template refuses it.
+    pub fn prompt(&self, name: &str, text: &str) -> Result<Vec<u32>, TrainError> {
+        let value =
+            if self.templates.is_some() { json!([{"role": "user", "content": text}]) } else { json!(text) };
+        let fields = Map::from_iter([("prompt".to_owned(), value)]);
+        let row = Row::parse(Record { place: RowOrigin::given(name), fields }, &self.rules.text_field)?;
+        Ok(self.preparer().prompt(&row)?)
+    }
+}
+
+/// Rules without a shuffle.
+pub(crate) struct InOrder<'a> {
+    of: &'a Prepared,
+    rules: Options,
+}
+
+impl InOrder<'_> {
+    pub(crate) fn preparer(&self) -> Preparer<'_> {
+        Preparer { options: &self.rules, ..self.of.preparer() }
+    }
+}
+
+/// Reads a folder's tokenizer and templates, with the options that change them.
+///
+/// # Errors
+/// If a file is missing or damaged, or a token is not in the vocabulary.
+pub fn prepare_rows(
+    folder: &Path,
+    options: &PreparationOptions,
+    vocab: usize,
+) -> Result<Prepared, TrainError> {
+    let mut tokenizer = Tokenizer::from_folder(folder)?;
+    if let Some(token) = &options.eos_token {
+        tokenizer.set_named("eos_token", token)?;
+    }
+    if let Some(token) = &options.pad_token {
+        tokenizer.set_named("pad_token", token)?;
+    }
+    let templates = match &options.chat_template_path {
+        None => Templates::from_folder(folder, &tokenizer)?,
+        Some(path) if path.is_dir() => Templates::from_folder(path, &tokenizer)?,
+        Some(path) if path.is_file() => Some(Templates::from_file(path, &tokenizer)?),
+        Some(path) => {
+            return Err(TrainError::OptionPath { option: "chat_template_path", path: path.clone() });
+        }
+    };
+    Ok(Prepared { rules: options.row_options(vocab), tokenizer, templates })
+}

@@ -1,0 +1,220 @@
+//! Training state to disk and back: stop and resume equals never stopping.
+
+use burnish_checkpoint::{CheckpointWriter, Saving, TrainerState, Written, path_of, rotate};
+use burnish_models::{Reloaded, to_device, to_host};
+use burnish_optim::{ParamStorage, SlotScope, SlotTensor};
+use burnish_report::Record;
+use burnish_zero::Stage;
+use serde_json::{Map, Value, json};
+
+use crate::TrainError;
+use crate::rank::resumed::{REFERENCE, VALUE};
+use crate::run::outputs::write_model;
+use crate::run::task::Task;
+use crate::run::training::Training;
+
+/// The save that is under way.
+pub(crate) struct Save {
+    writing: Saving<Written, TrainError>,
+}
+
+impl Save {
+    pub(crate) fn idle() -> Self {
+        Self { writing: Saving::idle() }
+    }
+
+    /// Whether this rank has written its part of a save, which then waits for its commit.
+    pub(crate) fn is_written(&self) -> bool {
+        self.writing.step().is_some() && self.writing.is_done()
+    }
+}
+
+impl<T: Task> Training<'_, T> {
+    /// Begins to save a checkpoint, with what it takes to resume or the model only, and goes on while it is written;
+    /// `metric` is this step's evaluation, if there was one. A save before it is finished first.
+    pub(crate) fn save(&mut self, metric: Option<f64>, with_state: bool) -> Result<(), TrainError> {
+        self.finish_saving()?;
+        let rank = self.rank;
+        rank.check_replicas()?;
+        let setup = rank.setup;
+        let options = &setup.options.training;
+        let step = self.counters.step;
+        if let Some(value) = metric
+            && self.counters.improves(value, options.greater_wins())
+        {
+            self.counters.best = Some((value, step));
+        }
+        let dir = setup.output_dir();
+        let share = rank.share()?;
+        let mut writer =
+            rank.lead_first("checkpoint", || Ok(CheckpointWriter::shared(&dir, step, share)?))?;
+        // From here on everything is a copy, or a tensor that an update would copy: the step goes on.
+        let (exporter, folder) = (rank.exporter.clone(), setup.folder.clone());
+        let (snapshot, state) = (rank.snapshot()?, self.trainer_state(with_state));
+        let schema = serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null);
+        let mut slots = Vec::new();
+        for (index, SlotTensor { slot, tensor, held, .. }) in self.slots(with_state) {
+            if held == SlotScope::Whole {
+                // At stage 0 every data-parallel rank's matrices have an owner among those that share its layers.
+                if rank.plan.policy().stage != Stage::Zero || rank.dp.rank() == 0 {
+                    let shape = tensor.shape();
+                    slots.push((index, slot, shape.clone(), 0..shape[0], tensor));
+                }
+                continue;
+            }
+            // Where every rank holds all of it, each writes its share.
+            let (rows, piece) = rank.store.saved_slot(index, tensor);
+            for (rows, piece) in rank.rows_to_write(index, rows, piece)? {
+                slots.push((index, slot, exporter.registry().at(index).shape.clone(), rows, piece));
+            }
+        }
+        if let Some(store) = self.task.saved_params(&self.state).filter(|_| with_state) {
+            for (index, parameter) in rank.plan.registry().iter().enumerate() {
+                if parameter.trainable && parameter.alias_of.is_none() {
+                    let (rows, value) = store.saved_rows(index)?;
+                    for (rows, piece) in rank.rows_to_write(index, rows, value)? {
+                        let shape = exporter.registry().at(index).shape.clone();
+                        slots.push((index, REFERENCE, shape, rows, piece));
+                    }
+                }
+            }
+        }
+        let file = self.task.saved_file(&self.state).filter(|_| with_state);
+        self.save.writing.start(step, move || {
+            write_model(&exporter, &folder, writer.folder(), &snapshot)?;
+            if let Some((name, bytes)) = file {
+                writer.file(name, &bytes)?;
+            }
+            if with_state {
+                writer.slots(schema);
+                for (index, slot, shape, rows, piece) in slots {
+                    let name = &exporter.registry().at(index).name;
+                    writer.rows(name, slot, &shape, rows, to_host(&piece).view())?;
+                }
+                // What the model's file holds rounded (vectors beside bf16 matrices) is kept whole.
+                let written = exporter.trained_dtype();
+                for (index, parameter) in
+                    exporter.registry().iter().enumerate().filter(|_| !exporter.is_adapter())
+                {
+                    if parameter.trainable
+                        && parameter.alias_of.is_none()
+                        && parameter.precision.store != written
+                    {
+                        for (rows, piece) in snapshot.pieces(index) {
+                            let piece = to_host(piece);
+                            writer.rows(
+                                &parameter.name,
+                                VALUE,
+                                &parameter.shape,
+                                rows.clone(),
+                                piece.view(),
+                            )?;
+                        }
+                    }
+                }
+            }
+            writer.trainer_state(&state)?;
+            Ok(writer.finish()?)
+        })?;
+        Ok(())
+    }
+
+    /// Waits for the save under way on every rank, and commits it. Every rank calls it at the same place.
+    pub(crate) fn finish_saving(&mut self) -> Result<(), TrainError> {
+        let Some(step) = self.save.writing.step() else { return Ok(()) };
+        let rank = self.rank;
+        let Some(written) = self.save.writing.join() else { return Ok(()) };
+        // A rank whose writing failed ends here, and tells the others.
+        let written = written?;
+        rank.world.barrier("checkpoint written")?;
+        let options = &rank.setup.options.training;
+        let dir = rank.setup.output_dir();
+        let path = path_of(&dir, step);
+        if rank.leads() {
+            written.commit()?;
+            let best = self.counters.best.map(|(_, step)| path_of(&dir, step));
+            let keep = if options.load_best_model_at_end { best } else { None };
+            rotate(&dir, options.save_total_limit, keep.as_deref())?;
+            self.note(&format!("saved {}", path.display()));
+        }
+        self.counters.last_checkpoint = Some(path);
+        Ok(())
+    }
+
+    /// The optimizer's state, in the order of parameters and slots that every rank has.
+    fn slots(&self, with_state: bool) -> Vec<(usize, SlotTensor)> {
+        let index_of = |name: &str| self.rank.plan.registry().index_of(name);
+        let slots = self.optimizer.slots().into_iter().filter(|_| with_state);
+        let mut slots: Vec<_> = slots.filter_map(|s| Some((index_of(&s.parameter)?, s))).collect();
+        slots.sort_by_key(|(index, s)| (*index, s.slot));
+        slots
+    }
+
+    fn trainer_state(&self, with_state: bool) -> TrainerState {
+        let setup = self.rank.setup;
+        let options = &setup.options.training;
+        let history = |record: &Record| -> Map<String, Value> {
+            serde_json::from_str(&record.to_json()).unwrap_or_default()
+        };
+        let best = self.counters.best;
+        let mut state = TrainerState {
+            best_global_step: best.map(|(_, step)| step),
+            best_metric: best.map(|(value, _)| value),
+            best_model_checkpoint: best
+                .map(|(_, step)| path_of(&options.output_dir, step).display().to_string()),
+            epoch: self.counters.epoch,
+            global_step: self.counters.step,
+            log_history: self.records.iter().map(history).collect(),
+            max_steps: self.total,
+            num_train_epochs: options.num_train_epochs.ceil() as u64,
+            num_input_tokens_seen: self.counters.num_tokens,
+            train_batch_size: Some(options.per_device_train_batch_size as u64),
+            ..TrainerState::default()
+        };
+        state.set_burnish(json!({
+            "trainer": setup.trainer,
+            "seed": options.seed,
+            "rows": setup.rows,
+            "global_batch": self.sampler.global_batch(),
+            "cursor": self.counters.cursor,
+            "num_tokens": self.counters.num_tokens,
+            "grad_norm": self.counters.grad_norm,
+            "optimizer_steps": self.optimizer.steps(),
+            "loss_scaler": self.scaler,
+            "window": self.window.to_json(),
+            "has_state": with_state,
+            "ranks": self.rank.world.size(),
+            "tp_size": setup.options.ranks.tp_size,
+            "zero_stage": setup.options.ranks.zero_stage,
+        }));
+        state
+    }
+
+    /// Puts the best checkpoint's weights back, with `load_best_model_at_end`.
+    pub(crate) fn load_best(&mut self) -> Result<(), TrainError> {
+        let rank = self.rank;
+        let options = &rank.setup.options.training;
+        let Some((value, step)) = self.counters.best.filter(|_| options.load_best_model_at_end) else {
+            return Ok(());
+        };
+        let path = path_of(&options.output_dir, step);
+        // The lead may be removing old checkpoints; the best is not among them.
+        if step != self.counters.step && path.is_dir() {
+            let files = Reloaded::open(&rank.exporter, &path)?;
+            for (index, parameter) in rank.exporter.registry().iter().enumerate() {
+                let rows = rank.held_rows(index);
+                if parameter.trainable && parameter.alias_of.is_none() && !rows.is_empty() {
+                    let value = rank.local(index, rows, |rows| files.rows(parameter, rows))?;
+                    rank.store.put(index, to_device(value, &rank.device));
+                }
+            }
+            rank.store.all_gather_params()?;
+            self.note(&format!(
+                "best {} was {value} at step {step}: loaded {}",
+                options.best_metric(),
+                path.display()
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,4 @@
+//! Reward functions: built in, programs, models from a folder.
+
+pub(crate) mod reward_folder;
+pub(crate) mod reward_functions;

@@ -1,0 +1,229 @@
+//! `Setup`: options, model folder, tokenizer and trained part of a run.
+
+pub(crate) mod frozen;
+pub(crate) mod lora_options;
+pub(crate) mod model_setup;
+pub(crate) mod optimizer_options;
+pub(crate) mod reference_folder;
+pub(crate) mod run_inputs;
+pub(crate) mod sharding;
+pub(crate) mod step_size;
+
+use std::ops::Deref;
+use std::path::PathBuf;
+
+use burnish_checkpoint::prepare_output_dir;
+use burnish_config::values::Interval;
+use burnish_config::{RunOptions, TrainerOptions};
+use burnish_core::Parameter;
+use burnish_data::{DataError, HeldOut, Record, Sampler, Source};
+use burnish_models::GenerationConfig;
+
+use crate::ranks::devices::Devices;
+use crate::setup::frozen::Frozen;
+use crate::setup::model_setup::ModelSetup;
+use crate::setup::run_inputs::{RowsInMemory, RunInputs};
+use crate::{Prepared, TrainError};
+
+/// Files of burnish's own in an output folder.
+const OURS: [&str; 7] = [
+    "metrics.jsonl",
+    "loss.svg",
+    "burnish.json",
+    "reference",
+    "reward.svg",
+    "completions.jsonl",
+    "rollout-adapter",
+];
+
+/// A run, everything but weights and rows read and checked: the model's setup with a tokenizer, devices and rows.
+pub struct Setup {
+    /// The command's name.
+    pub(crate) trainer: &'static str,
+    /// The options that differ from their defaults, for people.
+    pub(crate) changed: Vec<(String, String)>,
+    model: ModelSetup,
+    pub(crate) prepared: Prepared,
+    /// Rows to train on: what the sampler deals.
+    pub(crate) rows: usize,
+    /// What its ranks compute on.
+    pub(crate) devices: Devices,
+    pub(crate) frozen: Frozen,
+    /// Rows to train and to evaluate on, where they do not come from files.
+    given: (Option<RowsInMemory>, Option<RowsInMemory>),
+}
+
+impl Deref for Setup {
+    type Target = ModelSetup;
+
+    fn deref(&self) -> &ModelSetup {
+        &self.model
+    }
+}
+
+impl Setup {
+    /// Reads and checks what does not depend on rows, and takes the output folder into use.
+    ///
+    /// # Errors
+    /// If a folder is missing or damaged, or the output folder holds something else.
+    pub fn open<O: TrainerOptions>(command: &O, inputs: &mut RunInputs<'_>) -> Result<Self, TrainError> {
+        let model = ModelSetup::open(command.run_options())?;
+        let training = &model.options.training;
+        if inputs.ranks.lead() {
+            let overwrites = training.overwrite_output_dir;
+            prepare_output_dir(&training.output_dir, overwrites, &model.inputs(), &OURS)?;
+        }
+        let prepared = model.prepare_rows()?;
+        if let Some(reference) = &model.reference {
+            reference.check(&prepared.tokenizer, &model.folder)?;
+        }
+        Ok(Self {
+            trainer: O::NAME,
+            changed: command.changed(),
+            model,
+            prepared,
+            rows: 0,
+            devices: inputs.ranks.devices(inputs.device)?,
+            frozen: Frozen::default(),
+            given: (inputs.rows.take(), inputs.eval_rows.take()),
+        })
+    }
+
+    /// The same with a model that scores texts.
+    #[must_use]
+    pub fn scoring(self) -> Self {
+        let pad_id = self.prepared.tokenizer.pad_id();
+        Self { model: self.model.scoring(pad_id), ..self }
+    }
+
+    /// How the model's tokenizer makes tokens of rows.
+    #[must_use]
+    pub fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+
+    /// The options that all trainers have.
+    #[must_use]
+    pub fn options(&self) -> &RunOptions {
+        &self.model.options
+    }
+
+    /// The training rows and the evaluation rows, each made by its function from the name of a source and its records.
+    ///
+    /// # Errors
+    /// Whatever they return; if a file is missing or damaged.
+    pub fn datasets<T>(
+        &self,
+        train: impl Fn(&str, Rows<'_>) -> Result<T, TrainError>,
+        eval: impl Fn(&str, Rows<'_>) -> Result<T, TrainError>,
+    ) -> Result<(T, Option<T>), TrainError> {
+        let (data, training) = (&self.options.data, &self.options.training);
+        let evaluates = training.eval_strategy != Interval::No;
+        if let (Some(rows), eval_rows) = &self.given {
+            return self.datasets_in_memory(rows, eval_rows.as_ref().filter(|_| evaluates), &train, &eval);
+        }
+        let source = Source::train(&data.dataset_name, &data.dataset_train_split)?;
+        if let Some(size) = data.test_split_size.filter(|_| evaluates) {
+            let held = HeldOut::new(source.count()?, size, training.row_seed())?;
+            let rows = train(&source.name(), &mut held.select(false, source.records()))?;
+            let evaluated = eval(&source.name(), &mut held.select(true, source.records()))?;
+            return Ok((rows, Some(evaluated)));
+        }
+        let rows = train(&source.name(), &mut source.records())?;
+        if !evaluates {
+            return Ok((rows, None));
+        }
+        let source = match &data.eval_dataset_name {
+            Some(name) => Some(Source::train(name, &data.dataset_test_split)?),
+            None => Source::test(&data.dataset_name, &data.dataset_test_split)?,
+        };
+        let evaluated = source.map(|s| eval(&s.name(), &mut s.records())).transpose()?;
+        Ok((rows, evaluated))
+    }
+
+    fn datasets_in_memory<T>(
+        &self,
+        rows: &RowsInMemory,
+        eval_rows: Option<&RowsInMemory>,
+        train: &impl Fn(&str, Rows<'_>) -> Result<T, TrainError>,
+        eval: &impl Fn(&str, Rows<'_>) -> Result<T, TrainError>,
+    ) -> Result<(T, Option<T>), TrainError> {
+        let (data, training) = (&self.options.data, &self.options.training);
+        let evaluates = training.eval_strategy != Interval::No;
+        const NAME: &str = RowsInMemory::NAME;
+        if let (Some(size), None, true) = (data.test_split_size, eval_rows, evaluates) {
+            let held = HeldOut::new(rows.len(), size, training.row_seed())?;
+            let kept = train(NAME, &mut held.select(false, rows.records()))?;
+            return Ok((kept, Some(eval(NAME, &mut held.select(true, rows.records()))?)));
+        }
+        let evaluated = eval_rows.map(|rows| eval(NAME, &mut rows.records())).transpose()?;
+        Ok((train(NAME, &mut rows.records())?, evaluated))
+    }
+
+    /// What the training rows are called.
+    pub(crate) fn dataset_name(&self) -> &str {
+        if self.given.0.is_some() { RowsInMemory::NAME } else { &self.options.data.dataset_name }
+    }
+
+    /// The first training row, as it is read.
+    pub(crate) fn first_record(&self) -> Result<Option<Record>, TrainError> {
+        if let Some(rows) = &self.given.0 {
+            return Ok(rows.records().next().transpose()?);
+        }
+        let data = &self.options.data;
+        let source = Source::train(&data.dataset_name, &data.dataset_train_split)?;
+        Ok(source.records().next().transpose()?)
+    }
+
+    /// One line on what will train on what.
+    pub(crate) fn summary(&self, tokens: usize) -> Result<String, TrainError> {
+        let planned = self.planned()?;
+        let registry = planned.registry();
+        let trained: usize = registry.trainable().map(Parameter::elements).sum();
+        let all: usize = registry.iter().filter(|p| p.alias_of.is_none()).map(|p| p.elements()).sum();
+        Ok(format!(
+            "{}: {} of {} parameters train on {} rows ({} tokens)",
+            self.folder.path().display(),
+            burnish_report::count(trained as u64),
+            burnish_report::count(all as u64),
+            self.rows,
+            burnish_report::count(tokens as u64),
+        ))
+    }
+
+    /// Tokens that end a completion: see [`Prepared::stop_tokens`].
+    pub(crate) fn stop_tokens(&self) -> Result<Vec<u32>, TrainError> {
+        let config = GenerationConfig::read(self.folder.path(), self.folder.config())?;
+        Ok(self.prepared.stop_tokens(&config, self.options.preparation.eos_token.is_some()))
+    }
+
+    pub(crate) fn output_dir(&self) -> PathBuf {
+        self.options.training.output_dir.clone()
+    }
+
+    /// The training rows in the order that the options name.
+    pub(crate) fn rows_in_order(&self) -> Sampler {
+        let options = &self.options.training;
+        Sampler::new(self.rows, options.train_sampling_strategy, options.row_seed())
+    }
+
+    /// The shape of steps over rows, for this many ranks.
+    pub(crate) fn sampler(&self, rows: Sampler, ranks: usize) -> Result<Sampler, TrainError> {
+        let sampler = self.shape(rows, ranks);
+        sampler.check()?;
+        Ok(sampler)
+    }
+
+    /// As [`Self::sampler`], whether or not there is a step in an epoch.
+    pub(crate) fn shape(&self, rows: Sampler, ranks: usize) -> Sampler {
+        let options = &self.options.training;
+        rows.per_device(options.per_device_train_batch_size)
+            .ranks(ranks)
+            .accumulation(options.gradient_accumulation_steps)
+            .global(self.options.ranks.global_batch_size)
+            .drop_last(options.dataloader_drop_last)
+    }
+}
+
+/// Rows as they are read.
+pub type Rows<'a> = &'a mut dyn Iterator<Item = Result<Record, DataError>>;

@@ -1,0 +1,137 @@
+//! The model's side of a run: what its options make of folders, with everything but weights, rows and ranks.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use burnish_config::RunOptions;
+use burnish_config::groups::RankOptions;
+use burnish_core::{Dtype, Parameter, Registry};
+use burnish_models::{ModelFolder, ModelPlan, Tuning};
+use burnish_peft::{AdapterFolder, LoraConfig};
+use burnish_tp::{AdapterSums, Tp};
+use burnish_zero::Plan;
+
+use crate::setup::lora_options::{open_folder, trained_dtype, tuning};
+use crate::setup::optimizer_options::work;
+use crate::setup::reference_folder::ReferenceFolder;
+use crate::setup::sharding::sharding_plan;
+use crate::setup::step_size::StepSize;
+use crate::{Prepared, TrainError, prepare_rows};
+
+/// Model, adapter and reference as options name them. A run and its plan open them alike, and ask the same questions of
+/// them: which parameters there are, and which rank owns which rows.
+pub struct ModelSetup {
+    pub(crate) options: RunOptions,
+    pub(crate) folder: Arc<ModelFolder>,
+    /// Whether the model scores texts instead of going on with them.
+    pub(crate) scores: bool,
+    /// The stored dtype of trained matrices.
+    pub(crate) trained: Dtype,
+    pub(crate) config: Option<LoraConfig>,
+    pub(crate) adapter: Option<AdapterFolder>,
+    /// The reference model, where that is not the policy as it is at the start.
+    pub(crate) reference: Option<ReferenceFolder>,
+}
+
+impl ModelSetup {
+    /// Opens the folders that `options` name.
+    pub(crate) fn open(options: RunOptions) -> Result<Self, TrainError> {
+        let folder = open_folder(&options.model, &options.training)?;
+        let config = options.lora.use_peft.then(|| options.lora.config(folder.path()));
+        let adapter = options.model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
+        let trained = trained_dtype(&options.model, &options.training);
+        let other = options.reference.as_ref().and_then(|r| Some((r.ref_model_name_or_path.as_ref()?, r)));
+        let reference = other.map(|(path, r)| ReferenceFolder::open(path, r.sync_ref_model)).transpose()?;
+        Ok(Self { options, folder: Arc::new(folder), scores: false, trained, config, adapter, reference })
+    }
+
+    /// The same with a model that scores texts, whose padding is `pad_id`.
+    pub(crate) fn scoring(self, pad_id: Option<u32>) -> Self {
+        let folder = Arc::into_inner(self.folder).expect("invariant: nothing runs yet").into_scorer();
+        let folder = Arc::new(match pad_id {
+            Some(id) => folder.with_pad_token(id),
+            None => folder,
+        });
+        let scored = |config| LoraConfig { task_type: Some("SEQ_CLS".to_owned()), ..config };
+        Self { folder, scores: true, config: self.config.map(scored), ..self }
+    }
+
+    /// The folders that are read.
+    pub(crate) fn inputs(&self) -> Vec<&Path> {
+        let mut inputs: Vec<&Path> = vec![self.folder.path()];
+        inputs.extend(self.options.model.adapter_name_or_path.as_deref());
+        inputs.extend(self.reference.as_ref().map(|reference| reference.folder.path()));
+        inputs
+    }
+
+    /// How the model's tokenizer makes tokens of rows, by its options.
+    pub(crate) fn prepare_rows(&self) -> Result<Prepared, TrainError> {
+        let RunOptions { training, preparation, data, .. } = &self.options;
+        let mut prepared = prepare_rows(self.folder.path(), preparation, self.folder.spec().vocab)?;
+        prepared.rules.shuffle = data.shuffle_dataset;
+        prepared.rules.seed = training.row_seed();
+        Ok(prepared)
+    }
+
+    /// Fails when nothing would train.
+    pub(crate) fn check_trains(&self) -> Result<(), TrainError> {
+        let planned = self.planned()?;
+        if planned.registry().trainable().next().is_none() {
+            return Err(TrainError::NothingTrains);
+        }
+        if self.options.muon.muon_qk_clip.is_some() {
+            planned.qk_clip()?;
+        }
+        Ok(())
+    }
+
+    fn tuning(&self) -> Tuning<'_> {
+        tuning(self.adapter.as_ref(), self.config.as_ref())
+    }
+
+    /// The model's parameters under these options, before anything is read.
+    pub(crate) fn planned(&self) -> Result<ModelPlan<'_>, TrainError> {
+        let tuning = self.tuning();
+        let mut planned = ModelPlan::new(&self.folder, &tuning, self.trained, self.options.training.seed)?;
+        if self.options.muon.muon_per_head {
+            planned.split_heads();
+        }
+        Ok(planned)
+    }
+
+    /// As [`Self::planned`], divided over the ranks of `tp`, of which there are `dp` groups.
+    pub(crate) fn planned_over(&self, tp: &Tp, dp: usize) -> Result<ModelPlan<'_>, TrainError> {
+        let planned = self.planned()?;
+        if tp.size() == 1 {
+            return Ok(planned);
+        }
+        Ok(planned.summing(self.adapter_sums(dp)).over(tp)?)
+    }
+
+    /// How large a step is on each of `dp` ranks that take different rows.
+    pub(crate) fn step_size(&self, dp: usize) -> StepSize {
+        let RunOptions { training, ranks, preparation, .. } = &self.options;
+        StepSize::new(training, ranks, preparation, self.folder.spec(), dp)
+    }
+
+    /// How ranks that share layers sum partial gradients of adapters.
+    pub(crate) fn adapter_sums(&self, dp: usize) -> AdapterSums {
+        self.step_size(dp).adapter_sums(&self.options.ranks, self.folder.spec())
+    }
+
+    /// Who of `dp` ranks owns which rows of `local`, the registry of one tensor-parallel rank's part of `planned`.
+    pub(crate) fn sharding(
+        &self,
+        planned: &ModelPlan<'_>,
+        local: &Registry,
+        dp: usize,
+    ) -> Result<Plan, TrainError> {
+        let muon = self.options.muon.muon(&self.options.training);
+        let cost = |index: usize, _: &Parameter| work(muon.as_ref(), planned.registry().at(index));
+        sharding_plan(local, planned.units(), dp, self.ranks(), cost)
+    }
+
+    pub(crate) fn ranks(&self) -> &RankOptions {
+        &self.options.ranks
+    }
+}

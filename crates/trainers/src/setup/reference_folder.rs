@@ -1,0 +1,82 @@
+//! Another folder's model to compare a policy with.
+
+use std::path::Path;
+
+use burnish_core::{Dtype, Parameter};
+use burnish_data::Tokenizer;
+use burnish_models::{ModelFolder, ModelPlan, Tuning};
+use burnish_tp::Tp;
+
+use crate::TrainError;
+use crate::setup::frozen::Frozen;
+
+/// A model that is not the policy's start, checked against it.
+pub(crate) struct ReferenceFolder {
+    pub(crate) folder: ModelFolder,
+    /// Whether it moves towards the policy: then it is stored and sharded as what trains.
+    pub(crate) moves: bool,
+    pub(crate) frozen: Frozen,
+}
+
+impl ReferenceFolder {
+    /// Opens the folder.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub(crate) fn open(path: &Path, moves: bool) -> Result<Self, TrainError> {
+        Ok(Self { folder: ModelFolder::open(path)?, moves, frozen: Frozen::default() })
+    }
+
+    /// That its ids stand for the tokens of `tokenizer`, and where it moves its parameters are those of `policy`.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub(crate) fn check(&self, tokenizer: &Tokenizer, policy: &ModelFolder) -> Result<(), TrainError> {
+        let path = self.folder.path();
+        let other = |what: String| TrainError::OtherTokens { path: path.to_path_buf(), what };
+        if let Some((id, text)) = tokenizer.first_unlike(&Tokenizer::from_folder(path)?) {
+            return Err(other(format!("id {id} is {text:?} in the policy's, and is not there")));
+        }
+        let (vocab, ids) = (self.folder.spec().vocab, tokenizer.ids());
+        if vocab < ids {
+            return Err(other(format!("the model knows {vocab} ids, and the tokenizer has {ids}")));
+        }
+        if self.moves {
+            let (theirs, ours) =
+                (self.planned(Dtype::F32)?, ModelPlan::new(policy, &Tuning::Full, Dtype::F32, 0)?);
+            let of = |p: Option<&Parameter>| {
+                p.map_or_else(|| "nothing more".to_owned(), |p| format!("`{}` {:?}", p.name, p.shape))
+            };
+            let (theirs, ours) = (theirs.registry(), ours.registry());
+            for index in 0..theirs.len().max(ours.len()) {
+                let [got, expected] = [theirs, ours].map(|r| of((index < r.len()).then(|| r.at(index))));
+                if got != expected {
+                    return Err(TrainError::OtherShapes { path: path.to_path_buf(), got, expected });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Its parameters: in `trained` where they move, frozen and as they are stored otherwise.
+    pub(crate) fn planned(&self, trained: Dtype) -> Result<ModelPlan<'_>, TrainError> {
+        let tuning = if self.moves { Tuning::Full } else { Tuning::None };
+        Ok(ModelPlan::new(&self.folder, &tuning, trained, 0)?)
+    }
+
+    /// The same divided over the ranks of `tp`.
+    pub(crate) fn planned_over(&self, trained: Dtype, tp: &Tp) -> Result<ModelPlan<'_>, TrainError> {
+        let planned = self.planned(trained)?;
+        Ok(if tp.size() == 1 { planned } else { planned.over(tp)? })
+    }
+}
+
+/// Whether the model without its adapter is as the whole was at the start: the adapter is fresh and changes nothing, and
+/// what it stands on stands still.
+pub(crate) fn is_base(plan: Option<&burnish_peft::LoraPlan>, loaded: bool) -> bool {
+    let stands = |plan: &burnish_peft::LoraPlan| {
+        let magnitudes = plan.sites.iter().any(|site| site.magnitude_name.is_some());
+        !plan.changes_base() && !magnitudes && plan.biases.is_empty()
+    };
+    !loaded && plan.is_some_and(stands)
+}

@@ -1,0 +1,44 @@
+//! SFT, supervised fine-tuning on tokens (`nll`, `dft`): from options to a run.
+
+pub(crate) mod task;
+
+use burnish_config::SftOptions;
+use burnish_data::{Preparer, preflight};
+
+pub use self::task::Sft;
+use crate::TrainError;
+use crate::forward::token_loss::token_metrics;
+use crate::plan::step_passes::StepPasses;
+use crate::run::{Run, Trainer};
+use crate::setup::Setup;
+use crate::setup::run_inputs::RunInputs;
+
+impl Trainer for Sft {
+    type Options = SftOptions;
+
+    fn step(_options: &SftOptions) -> Result<StepPasses, TrainError> {
+        Ok(StepPasses::new(1, &token_metrics()))
+    }
+
+    fn open(options: SftOptions, mut inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {
+        let step = Self::step(&options)?;
+        let mut setup = Setup::open(&options, &mut inputs)?;
+        setup.prepared.rules.packing = options.packing.strategy(options.packing.packing);
+        setup.prepared.rules.padding_free = options.packing.padding_free;
+        let rows = &setup.prepared;
+        let mut eval_rules = rows.rules.clone();
+        eval_rules.packing = options.packing.strategy(options.packing.packs_evaluation());
+        eval_rules.shuffle = false;
+        let evaluator = Preparer { options: &eval_rules, ..rows.preparer() };
+        let (train, eval) = setup.datasets(
+            |name, records| Ok(rows.preparer().prepare(name, records)?),
+            |name, records| Ok(evaluator.prepare(name, records)?),
+        )?;
+        for finding in preflight(&train, &rows.tokenizer, rows.templates.as_ref(), &rows.rules) {
+            (inputs.note)(&format!("data: {finding}"));
+        }
+        let rows = train.examples.len();
+        let loss = options.loss.loss_type;
+        Run::of_step(setup, rows, step, Sft { train, eval, packing: options.packing, loss })
+    }
+}

@@ -1,0 +1,112 @@
+//! Supervised fine-tuning as a task of the loop.
+
+use burnish_config::groups::PackingOptions;
+use burnish_data::{Collator, Dataset, Example, Step, Strategy};
+use burnish_losses::{Metrics, TokenLoss};
+use burnish_models::ForwardContext;
+
+use crate::evaluation::{Evaluation, evaluate_on};
+use crate::forward::token_loss::{supervised, token_metrics};
+use crate::rank::Rank;
+use crate::rank::resumed::Resumed;
+use crate::run::task::{Counts, LossPart, Task};
+use crate::{MicroBatch, TrainError};
+
+/// Supervised fine-tuning: rows that are learned token by token.
+pub struct Sft {
+    pub(crate) train: Dataset,
+    pub(crate) eval: Option<Dataset>,
+    pub(crate) packing: PackingOptions,
+    pub(crate) loss: TokenLoss,
+}
+
+impl Sft {
+    /// The collator of rows that are packed, or not.
+    fn collator(&self, rank: &Rank<'_>, packs: bool) -> Collator {
+        let keeps = self.packing.strategy(packs).is_some_and(Strategy::keeps_documents);
+        Collator {
+            pad_id: rank.setup.prepared.tokenizer.pad_id().unwrap_or(0),
+            padding_free: self.packing.padding_free || keeps,
+            ..Collator::default()
+        }
+    }
+
+    /// The one division of the step's loss: by the tokens of all ranks, or by this rank's and then by the ranks.
+    fn denominator(rank: &Rank<'_>, counts: &Counts) -> f64 {
+        if rank.setup.options.training.average_tokens_across_devices {
+            counts.all[0]
+        } else {
+            counts.own[0] * counts.ranks as f64
+        }
+    }
+}
+
+impl Task for Sft {
+    type Batch = MicroBatch;
+    type State = ();
+    type StepInputs = f64;
+
+    fn tokens(&self) -> usize {
+        self.train.statistics.tokens
+    }
+
+    fn metrics(&self) -> Metrics {
+        token_metrics()
+    }
+
+    fn state(&self, _rank: &Rank<'_>, _resumed: Option<&Resumed>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn batch(&self, rank: &Rank<'_>, _state: &(), step: &Step, micro: usize) -> MicroBatch {
+        let slice = step.slice(rank.dp.rank(), micro);
+        let rows: Vec<&Example> = step.rows[slice.clone()].iter().map(|&i| &self.train.examples[i]).collect();
+        if rows.is_empty() {
+            return MicroBatch::empty();
+        }
+        MicroBatch::new(self.collator(rank, self.packing.packing).batch(&rows, slice.start))
+    }
+
+    fn num_tokens(&self, batch: &MicroBatch) -> usize {
+        batch.num_tokens
+    }
+
+    fn counts(&self, batches: &[MicroBatch]) -> Vec<f64> {
+        vec![batches.iter().map(|b| b.targets.len() as f64).sum()]
+    }
+
+    fn step_inputs(
+        &self,
+        rank: &Rank<'_>,
+        _state: &(),
+        _batches: &[MicroBatch],
+        counts: &Counts,
+    ) -> Result<f64, TrainError> {
+        Ok(Self::denominator(rank, counts))
+    }
+
+    fn loss(
+        &self,
+        rank: &Rank<'_>,
+        pass: &ForwardContext,
+        (_, batch): (usize, &MicroBatch),
+        _counts: &Counts,
+        &denominator: &f64,
+    ) -> Result<LossPart, TrainError> {
+        let out = supervised(&rank.model.decoder, batch, pass, self.loss, denominator)?;
+        let value = out.tally.sums("loss").map_or(0.0, |(sum, _)| sum);
+        Ok(LossPart { loss: out.loss, value, tally: out.tally })
+    }
+
+    fn divisor(&self, &denominator: &f64) -> f64 {
+        denominator.max(1.0)
+    }
+
+    fn evaluate(&self, rank: &Rank<'_>, _state: &()) -> Result<Option<Evaluation>, TrainError> {
+        let Some(data) = &self.eval else { return Ok(None) };
+        let rows = rank.setup.options.training.per_device_eval_batch_size;
+        let collator = self.collator(rank, self.packing.packs_evaluation());
+        let decoder = &rank.model.decoder;
+        Ok(Some(evaluate_on(&rank.dp, decoder, &data.examples, &collator, rows, self.loss)?))
+    }
+}

@@ -37,7 +37,7 @@ pub(super) fn complaints(root: &Path, packages: &[Value]) -> Vec<String> {
             let folder = Path::new(package["manifest_path"].as_str().unwrap_or_default()).parent();
             if folder.is_none_or(|folder| std::fs::read(folder.join(text)).unwrap_or_default() != whole) {
                 let name = package["name"].as_str().unwrap_or_default();
-                complaints.push(format!("{name}: {text} is not the workspace's; make it a link to it"));
+                complaints.push(format!("{name}: {text} is not the workspace's; copy it"));
             }
         }
     }

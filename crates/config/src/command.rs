@@ -46,7 +46,7 @@ pub trait Command: Default {
     /// Reads the words after the command's name, and the file that `--config` names.
     ///
     /// # Errors
-    /// Everything that is wrong, at once: see [`Fault`].
+    /// Everything that is wrong, at once: see [`Fault`](crate::Fault).
     fn parse<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Result<Invocation<Self>, ConfigError> {
         let words: Vec<String> = words.into_iter().map(Into::into).collect();
         parse(&words, Self::REQUIRED)

@@ -45,10 +45,7 @@ mod trainer;
 mod value;
 
 pub use command::Command;
-pub use commands::{
-    ConvertOptions, DoctorOptions, DpoOptions, EvalOptions, GenerateOptions, GrpoOptions, KtoOptions,
-    MergeOptions, PlanOptions, RewardOptions, RlooOptions, ScoreOptions, SftOptions, WinRateOptions,
-};
+pub use commands::*;
 pub use fault::{ConfigError, Fault, Origin};
 pub use invocation::{Invocation, Resolved};
 pub use trainer::{RunOptions, TrainerOptions};

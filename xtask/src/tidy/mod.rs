@@ -4,6 +4,7 @@
 //! * cycles: folders of a crate do not import each other in a circle ([`cycles`]);
 //! * manifests: licence texts, inherited fields, and what the registry and docs.rs show ([`manifests`]);
 //! * files: names that say nothing, forgotten marks, skipped tests and examples, paths of one machine ([`files`]);
+//! * pages: files and types that a page names are there ([`pages`]);
 //! * vendored: what stands in for a crate has its version ([`vendored`]);
 //! * written files: the example's data, docs/options.md and the crates' README.md are what their generators write.
 
@@ -11,6 +12,7 @@ mod cycles;
 mod files;
 mod floors;
 mod manifests;
+mod pages;
 mod vendored;
 
 use std::path::Path;
@@ -30,6 +32,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let names = listing(root)?;
     complaints.extend(cycles::complaints(root, &names)?);
     complaints.extend(files::complaints(root, &names)?);
+    complaints.extend(pages::complaints(root, &names)?);
     complaints.extend(vendored::complaints(root)?);
     complaints.extend(example::complaints(root));
     for complaint in &complaints {

@@ -97,7 +97,7 @@ pub trait Work: Send {
     fn wait(self: Box<Self>) -> Result<Outcome, CommError>;
 }
 
-/// Carries calls between ranks: threads and MPI by messages ([`PointToPoint`](crate::transport::PointToPoint)), NCCL by its own collectives.
+/// Carries calls between ranks: threads and MPI by messages ([`PointToPoint`]), NCCL by its own collectives.
 ///
 /// An implementation compares every peer's [`Call`] with its own ([`Call::difference`]), returns an error rather
 /// than wait beyond the deadline, tells the other ranks of its first error and refuses everything after it.

@@ -174,16 +174,22 @@ impl StreamWorker {
         error::of_call(self.control.rank(), call, error)
     }
 
-    /// An error of NCCL's. One that blames another rank gives that rank a moment to say what happened.
-    fn blamed(&self, request: &Request, error: NcclError) -> CommError {
+    /// An error of NCCL's. One that blames another rank gives that rank a moment to say what happened: where its deadline
+    /// has passed a little before this one's, it has given up, and asks who is there.
+    fn blamed(
+        &self,
+        request: &Request,
+        error: NcclError,
+        watch: &mut impl FnMut() -> Result<(), Stop>,
+    ) -> CommError {
         if error.is_remote() {
-            let mut watch = self.watch(request);
             let until = Instant::now() + 2 * LAST_WORDS;
             while Instant::now() < until {
-                if let Err(Stop::Call(told)) = watch() {
-                    return *told;
+                match watch() {
+                    Err(Stop::Call(told)) => return *told,
+                    Err(Stop::Late) => return self.late(request),
+                    _ => std::thread::sleep(Duration::from_millis(1)),
                 }
-                std::thread::sleep(Duration::from_millis(1));
             }
         }
         self.broken(&request.call, error)
@@ -217,7 +223,7 @@ impl StreamWorker {
         let mut watch = self.watch(request);
         let done = self.attempt(request, &task, bytes, room, &mut watch);
         done.map_err(|stop| match stop {
-            Stop::Engine(engine) => self.blamed(request, engine),
+            Stop::Engine(engine) => self.blamed(request, engine, &mut watch),
             Stop::Call(error) => *error,
             Stop::Late => self.late(request),
         })

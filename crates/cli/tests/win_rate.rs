@@ -114,7 +114,10 @@ fn what_cannot_be_compared_is_said_before_anything_runs() {
     fails(&words("win-rate", &text(&["--reward_funcs=length_reward"])), &["reference_model_name_or_path"]);
     let reference = format!("--reference_model_name_or_path={}", model().display());
     fails(&words("win-rate", std::slice::from_ref(&reference)), &["reward_funcs", "reward_command"]);
-    let with = |more: &[&str]| words("win-rate", &[&[reference.clone()][..], &text(more)].concat());
+    let root = tempfile::tempdir().unwrap();
+    let file = format!("--output_file={}", root.path().join("completions.jsonl").display());
+    let with =
+        |more: &[&str]| words("win-rate", &[&[reference.clone(), file.clone()][..], &text(more)].concat());
     fails(&with(&["--reward_funcs=lenght_reward"]), &["lenght_reward", "length_reward"]);
     fails(
         &with(&["--reward_funcs=length_reward", "--reward_weights", "1", "2"]),

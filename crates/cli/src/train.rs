@@ -77,8 +77,8 @@ fn report(command: &str, outcome: &Outcome, output_dir: &std::path::Path, words:
         );
         return ExitCode::from(130);
     }
-    if let Some((prompt, completion)) = &outcome.sample {
-        println!("prompt: {}\ncompletion: {}", prompt.trim_end(), completion.trim_end());
+    if let Some(sample) = &outcome.sample {
+        println!("prompt: {}\ncompletion: {}", sample.prompt.trim_end(), sample.completion.trim_end());
     }
     let last = outcome.records.iter().rev().find_map(|r| r.get("loss"));
     let peak = outcome.records.iter().rev().find_map(|r| r.get("peak_memory_bytes"));

@@ -32,6 +32,8 @@ pub enum Concern {
     BeyondModelLength,
     /// Pairs whose answers are the same.
     IdenticalAnswers,
+    /// Answers of no text.
+    BlankAnswers,
     /// Answers that begin with their prompt once more.
     PromptRepeated,
     /// All answers are desirable, or none is.
@@ -107,6 +109,13 @@ pub fn preflight_prepared<T>(
                 first(&s.identical_at)
             ),
             "drop them: they only teach by chance",
+        );
+    }
+    if s.blank > 0 {
+        findings.add(
+            Concern::BlankAnswers,
+            format!("{} of {} rows have an answer of no text (first: {})", s.blank, s.rows, first(&s.blank_at)),
+            "drop them, unless the model is to learn to say nothing",
         );
     }
     if s.repeated > 0 {

@@ -232,25 +232,13 @@ impl Preparer<'_> {
     /// When the row has no prompt, or cannot be tokenised.
     pub fn prompt(&self, row: &Row) -> Result<Vec<u32>, DataError> {
         let text = match &row.content {
-            Content::Prompt(t) | Content::Language(t) => t,
-            Content::PromptCompletion { prompt, .. }
-            | Content::Unpaired { prompt, .. }
-            | Content::Preference { prompt: Some(prompt), .. }
-            | Content::Stepwise { prompt, .. } => prompt,
             Content::Tokens { input_ids, .. } => return Ok(input_ids.clone()),
-            Content::Preference { prompt: None, .. } => {
-                return Err(DataError::WrongKind {
-                    place: row.place.clone(),
-                    trainer: "generation",
-                    needs: "rows with a prompt",
-                    got: row.kind(),
-                    mend: "add a `prompt` column",
-                });
-            }
+            content => content.prompt(),
         };
-        match text {
-            Text::Plain(text) => self.encode(row, text),
-            Text::Chat(messages) => {
+        match text.as_deref() {
+            None => Ok(Vec::new()),
+            Some(Text::Plain(text)) => self.encode(row, text),
+            Some(Text::Chat(messages)) => {
                 let open = messages.last().and_then(|m| m.get("role")).is_some_and(|r| r == "assistant");
                 let with = Render {
                     add_generation_prompt: !open,

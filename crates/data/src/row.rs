@@ -1,10 +1,12 @@
 //! TRL's row types, told apart by their columns (reference: TRL 1.16, dataset formats).
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde_json::{Map, Value};
 
 use crate::error::DataError;
+use crate::extract_prompt::extract_prompt;
 use crate::row_origin::RowOrigin;
 use crate::source::{Record, json_type};
 
@@ -51,6 +53,14 @@ impl Text {
         match self {
             Self::Plain(text) => Value::from(text.as_str()),
             Self::Chat(messages) => messages.iter().cloned().map(Value::Object).collect(),
+        }
+    }
+
+    /// Whether it has no text, or of messages none that holds anything a template could write.
+    pub(crate) fn says_nothing(&self) -> bool {
+        match self {
+            Self::Plain(text) => text.is_empty(),
+            Self::Chat(messages) => messages.iter().all(says_nothing),
         }
     }
 
@@ -114,6 +124,46 @@ pub enum Content {
         /// 1 on the assistant's tokens.
         assistant_masks: Option<Vec<bool>>,
     },
+}
+
+/// Whether a message holds neither text nor anything else a template could write.
+fn says_nothing(message: &Message) -> bool {
+    message.iter().all(|(key, value)| {
+        let empty = value.as_str().is_some_and(str::is_empty) || value.as_array().is_some_and(Vec::is_empty);
+        empty || ["role", "name"].contains(&key.as_str())
+    })
+}
+
+impl Content {
+    /// What follows the prompt: a completion, or both answers.
+    pub(crate) fn answers(&self) -> impl Iterator<Item = &Text> {
+        let all = match self {
+            Self::PromptCompletion { completion, .. } | Self::Unpaired { completion, .. } => {
+                [Some(completion), None]
+            }
+            Self::Preference { chosen, rejected, .. } => [Some(chosen), Some(rejected)],
+            _ => [None, None],
+        };
+        all.into_iter().flatten()
+    }
+
+    /// What comes before the answer: the prompt, or what both answers begin with; all of a text for language modelling.
+    /// `None` for rows that are tokens.
+    #[must_use]
+    pub fn prompt(&self) -> Option<Cow<'_, Text>> {
+        match self {
+            Self::Prompt(text)
+            | Self::Language(text)
+            | Self::PromptCompletion { prompt: text, .. }
+            | Self::Unpaired { prompt: text, .. }
+            | Self::Preference { prompt: Some(text), .. }
+            | Self::Stepwise { prompt: text, .. } => Some(Cow::Borrowed(text)),
+            Self::Preference { prompt: None, chosen, rejected } => {
+                Some(Cow::Owned(extract_prompt(chosen, rejected).0))
+            }
+            Self::Tokens { .. } => None,
+        }
+    }
 }
 
 /// The type of a row.

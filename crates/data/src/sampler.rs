@@ -1,6 +1,5 @@
 //! `Sampler`: the rows of each step as a function of (seed, epoch, position), so that any rank can take its slice and
-//! a run
-//! can stop and resume anywhere. Step and epoch arithmetic as Transformers 5.23.
+//! a run can stop and resume anywhere. Step and epoch arithmetic as Transformers 5.23.
 
 mod group;
 

@@ -32,10 +32,9 @@ impl Preparer<'_> {
         let mut wholes = Vec::with_capacity(completions.len());
         let prompt_ids = match prompt {
             Text::Plain(prompt) => {
-                for (column, completion) in completions {
+                for (_, completion) in completions {
                     let Text::Plain(completion) = completion else { unreachable!("{MIXED}") };
                     let whole = format!("{prompt}{}", self.with_eos(completion)?);
-                    not_empty(row, column, completion.is_empty())?;
                     wholes.push(self.encode(row, &whole)?);
                 }
                 self.encode(row, prompt)?
@@ -45,7 +44,6 @@ impl Preparer<'_> {
                 let alone = self.rendered(row, prompt, header)?.0.text;
                 for (column, completion) in completions {
                     let Text::Chat(completion) = completion else { unreachable!("{MIXED}") };
-                    not_empty(row, column, completion.iter().all(says_nothing))?;
                     let whole: Vec<Message> = prompt.iter().chain(completion.iter()).cloned().collect();
                     let together = self.rendered(row, &whole, Render::default())?.0.text;
                     if !self.options.allow_diverging_prompts {
@@ -69,7 +67,9 @@ impl Preparer<'_> {
             rest => Some(self.tokenizer.decode(rest, false)?),
         };
         for ((column, _), whole) in completions.iter().zip(&wholes) {
-            not_empty(row, column, whole.len() <= shared)?;
+            if whole.len() <= shared {
+                return Err(DataError::EmptyCompletion { place: row.place.clone(), column });
+            }
         }
         let completions = wholes.into_iter().map(|mut whole| whole.split_off(shared)).collect();
         Ok(Split { prompt: prompt_ids[..shared].to_vec(), completions, diverges })
@@ -86,21 +86,6 @@ const MIXED: &str = "`Row::parse` refuses rows that mix text and messages";
 
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
-/// Whether a message holds neither text nor anything else a template could write.
-fn says_nothing(message: &Message) -> bool {
-    message.iter().all(|(key, value)| {
-        let empty = value.as_str().is_some_and(str::is_empty) || value.as_array().is_some_and(Vec::is_empty);
-        empty || ["role", "name"].contains(&key.as_str())
-    })
-}
-
-fn not_empty(row: &Row, column: &'static str, empty: bool) -> Result<(), DataError> {
-    if empty {
-        return Err(DataError::EmptyCompletion { place: row.place.clone(), column });
-    }
-    Ok(())
 }
 
 /// Fails unless `together` starts with `alone`, showing where they part.

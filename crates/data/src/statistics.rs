@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::row::Row;
+use crate::row::{Row, Text};
 use crate::row_origin::RowOrigin;
 
 /// Counts of a prepared data set; learned tokens are counted before shifting.
@@ -36,6 +36,10 @@ pub struct Statistics {
     pub repeated: usize,
     /// Where the first such row is.
     pub repeated_at: Option<RowOrigin>,
+    /// Rows with an answer of no text: what is learned is how it ends.
+    pub blank: usize,
+    /// Where the first such row is.
+    pub blank_at: Option<RowOrigin>,
     /// Unpaired examples that are desirable.
     pub desirable: usize,
     /// How often each role speaks.
@@ -58,6 +62,7 @@ impl Statistics {
 
     pub(crate) fn see_pair(&mut self, row: &Row, repeated: bool, identical: bool) {
         for (seen, count, at) in [
+            (row.content.answers().any(Text::says_nothing), &mut self.blank, &mut self.blank_at),
             (identical, &mut self.identical, &mut self.identical_at),
             (repeated, &mut self.repeated, &mut self.repeated_at),
         ] {

@@ -1,9 +1,9 @@
 //! Pairs and unpaired answers as TRL's trainers prepared and collated them, token for token.
 
 use burnish_data::{
-    Answered, Batch, CompletionCollator, Completions, DataError, Options, PreferenceExample, Preparer,
+    Answered, Batch, CompletionCollator, Completions, Concern, DataError, Options, PreferenceExample, Preparer,
     Record, RewardExample, RowKind, RowOrigin, Source, Statistics, Template, Templates, Text, Tokenizer,
-    Truncation, UnpairedExample, partner,
+    Truncation, UnpairedExample, partner, preflight_prepared,
 };
 use serde_json::{Map, Value, json};
 
@@ -355,27 +355,6 @@ fn faults_name_the_row() {
         ),
         (
             preferences,
-            vec![good.clone(), with("chosen", json!(""))],
-            all(),
-            &folder,
-            &["line 2", "`chosen` is an empty"],
-        ),
-        (
-            preferences,
-            vec![with("rejected", json!(""))],
-            all(),
-            &folder,
-            &["line 1", "`rejected` is an empty"],
-        ),
-        (
-            preferences,
-            vec![json!({"prompt": user, "chosen": said("b"), "rejected": said("")})],
-            all(),
-            &folder,
-            &["line 1", "`rejected` is an empty"],
-        ),
-        (
-            preferences,
             vec![with("chosen", json!([]))],
             all(),
             &folder,
@@ -474,13 +453,6 @@ fn faults_name_the_row() {
             all(),
             &folder,
             &["line 2", "`label`", "(text)"],
-        ),
-        (
-            unpaired,
-            vec![json!({"prompt": "a", "completion": "", "label": true})],
-            all(),
-            &folder,
-            &["line 1", "`completion` is an empty"],
         ),
         (
             prompts,
@@ -599,4 +571,30 @@ fn one_row_is_as_in_the_data_set() {
         assert_eq!(preparer.preference(&row).unwrap(), pairs.examples[i]);
         assert_eq!(preparer.reward_pair(&row).unwrap(), texts.examples[i]);
     }
+}
+
+/// As TRL: its trainers learn that nothing follows but the end.
+#[test]
+fn an_answer_of_no_text_is_its_end() {
+    let tokenizer = Tokenizer::from_folder(&own("model")).unwrap();
+    let templates = Templates::from_folder(&own("model"), &tokenizer).unwrap();
+    let options = Options::default();
+    let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
+    let user = json!([{"role": "user", "content": "hi"}]);
+    let said = |text: &str| json!([{"role": "assistant", "content": text}]);
+    let rows = [
+        json!({"prompt": "a", "chosen": "b", "rejected": ""}),
+        json!({"prompt": "a", "chosen": "b", "rejected": "c"}),
+    ];
+    let data = preparer.preferences("rows", records(&rows)).unwrap();
+    let end = tokenizer.encode(tokenizer.eos_token().unwrap(), false).unwrap();
+    assert_eq!(data.examples[0].rejected, end);
+    let found = preflight_prepared(&data, &tokenizer, templates.as_ref(), &options);
+    let found = found.iter().find(|f| f.concern == Concern::BlankAnswers).unwrap().to_string();
+    assert!(found.starts_with("1 of 2 rows have an answer of no text (first: rows.jsonl, line 1)"), "{found}");
+    let rows = [json!({"prompt": user, "chosen": said("b"), "rejected": said("")})];
+    let data = preparer.preferences("rows", records(&rows)).unwrap();
+    assert!(!data.examples[0].rejected.is_empty() && data.statistics.blank == 1);
+    let rows = [json!({"prompt": "a", "completion": "", "label": true})];
+    assert_eq!(preparer.unpaired("rows", records(&rows)).unwrap().examples[0].completion, end);
 }

@@ -39,7 +39,7 @@ pub use error::ReportError;
 pub use event_file::EventFile;
 pub use memory::PeakMemory;
 pub use metrics_log::MetricsLog;
-pub use model_card::{ModelCard, Produced};
+pub use model_card::{ModelCard, Produced, Sample};
 pub use progress::Progress;
 pub use record::{Figure, Record};
 pub use replace::replace;

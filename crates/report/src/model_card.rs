@@ -14,6 +14,17 @@ pub enum Produced {
     Model,
 }
 
+/// A prompt and what a trained model made of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// The prompt as the model was given it: of a conversation what the chat template makes of it.
+    pub prompt: String,
+    /// The user's own words, of a conversation.
+    pub user: Option<String>,
+    /// What came after it.
+    pub completion: String,
+}
+
 /// What a card says.
 #[derive(Clone, Debug)]
 pub struct ModelCard<'a> {
@@ -38,7 +49,7 @@ pub struct ModelCard<'a> {
     /// The time the run took.
     pub time: std::time::Duration,
     /// A prompt and what the trained model makes of it.
-    pub sample: Option<(&'a str, &'a str)>,
+    pub sample: Option<&'a Sample>,
     /// burnish's version.
     pub version: &'a str,
 }
@@ -50,13 +61,13 @@ impl ModelCard<'_> {
         let mut card = String::new();
         self.front_matter(&mut card);
         let what = match self.produced {
-            Produced::Adapter => "adapter for",
-            Produced::Model => "fine-tuned version of",
+            Produced::Adapter => "an adapter for",
+            Produced::Model => "a fine-tuned version of",
         };
         // Writing to a string cannot fail.
         let _ = writeln!(
             card,
-            "# {}\n\nThis is a {} `{}`, trained by [burnish](https://github.com/burnish-rs/burnish) {} on `{}` ({}).\n",
+            "# {}\n\nThis is {} `{}`, trained by [burnish](https://github.com/burnish-rs/burnish) {} on `{}` ({}).\n",
             self.name,
             what,
             self.base_model,
@@ -65,8 +76,8 @@ impl ModelCard<'_> {
             self.trainer.to_uppercase()
         );
         self.use_it(&mut card);
-        if let Some((prompt, text)) = self.sample {
-            let _ = writeln!(card, "## Sample\n\n{}\n{}", quoted("Prompt", prompt), quoted("Output", text));
+        if let Some(Sample { prompt, completion, .. }) = self.sample {
+            let _ = writeln!(card, "## Sample\n\n{}\n{}", quoted("Prompt", prompt), quoted("Output", completion));
         }
         self.training(&mut card);
         card
@@ -99,7 +110,7 @@ impl ModelCard<'_> {
         if self.scores {
             return self.score_with_it(card, model, &adapter);
         }
-        let prompt = self.sample.map_or("Hello", |(prompt, _)| prompt);
+        let prompt = self.sample.map_or("Hello", |sample| sample.user.as_ref().unwrap_or(&sample.prompt));
         let _ = writeln!(
             card,
             "## Use it\n\n```sh\nburnish generate --model_name_or_path {}{adapter} --prompt {}\n```\n\n```python",

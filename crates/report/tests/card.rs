@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use burnish_report::{ModelCard, Produced, Record};
+use burnish_report::{ModelCard, Produced, Record, Sample};
 
-fn card(produced: Produced, sample: Option<(&str, &str)>) -> String {
+fn card(produced: Produced, sample: Option<&Sample>) -> String {
     let records = [
         Record::new(10, 0.1).with("loss", 3.0).with("num_tokens", 1000u64),
         Record::new(20, 0.2).with("eval_loss", 1.5),
@@ -34,7 +34,12 @@ fn card(produced: Produced, sample: Option<(&str, &str)>) -> String {
 
 #[test]
 fn an_adapter_says_what_it_adapts_and_how_to_load_it() {
-    let text = card(Produced::Adapter, Some(("Where's a \"cow\"?", "Arr!\n```\n")));
+    let sample = Sample {
+        prompt: "<|user|>Where's a \"cow\"?<|end|>".into(),
+        user: Some("Where's a \"cow\"?".into()),
+        completion: "Arr!\n```\n".into(),
+    };
+    let text = card(Produced::Adapter, Some(&sample));
     let front: Vec<&str> = text.split("---\n").collect();
     assert_eq!(
         front[1],
@@ -42,6 +47,8 @@ fn an_adapter_says_what_it_adapts_and_how_to_load_it() {
          text-generation\ntags:\n- burnish\n- sft\n- lora\n- \"base_model:adapter:examples/base\"\n"
     );
     for part in [
+        "This is an adapter for `examples/base`",
+        "```text\n<|user|>Where's a \"cow\"?<|end|>\n```",
         "--adapter_name_or_path output/pirate --prompt 'Where'\\''s a \"cow\"?'",
         "AutoPeftModelForCausalLM.from_pretrained(\"output/pirate\")",
         "\"content\": \"Where's a \\\"cow\\\"?\"",

@@ -236,8 +236,9 @@ impl Task for Dpo {
         state: &mut ReferenceState,
         done: u64,
         _of: (&Against, &MetricSums),
-    ) -> Result<(), TrainError> {
-        state.moved(rank, &self.reference, done)
+    ) -> Result<MetricSums, TrainError> {
+        state.moved(rank, &self.reference, done)?;
+        Ok(MetricSums::new())
     }
 
     fn saved_params<'b>(&self, state: &'b ReferenceState) -> Option<&'b ShardedParams> {

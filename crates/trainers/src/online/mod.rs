@@ -265,9 +265,6 @@ impl<O: Objective> Task for Online<O> {
         }
         let next = last.generation + u64::from(self.rounds.ends(last));
         state.batches.move_on(done, first.generation, next);
-        if let Some(control) = &state.control {
-            tally.add("entropy_coef", control.coefficient, 1.0);
-        }
         Ok(tally)
     }
 
@@ -356,15 +353,17 @@ impl<O: Objective> Task for Online<O> {
         state: &mut State,
         done: u64,
         (known, tally): (&StepKnowledge, &MetricSums),
-    ) -> Result<(), TrainError> {
+    ) -> Result<MetricSums, TrainError> {
+        let mut figures = MetricSums::new();
         if let Some(control) = &mut state.control {
             let entropy = known.high_entropy.map(|high| high.mean).or_else(|| tally.mean("entropy"));
             control.update(entropy.unwrap_or(0.0));
+            figures.add("entropy_coef", control.coefficient, 1.0);
         }
-        match &mut state.reference {
-            Some(reference) => reference.moved(rank, &self.reference, done),
-            None => Ok(()),
+        if let Some(reference) = &mut state.reference {
+            reference.moved(rank, &self.reference, done)?;
         }
+        Ok(figures)
     }
 
     fn saved_params<'b>(&self, state: &'b State) -> Option<&'b ShardedParams> {

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use burnish_comm::Bucket;
-use burnish_data::{Content, Row};
+use burnish_data::{Content, Message, Row, Text};
 use burnish_models::{Exporter, Generation, ModelFolder, RowSource};
-use burnish_report::{Chart, ModelCard, Produced, replace};
+use burnish_report::{Chart, ModelCard, Produced, Sample, replace};
 use burnish_weight_files::{Attempt, FolderWriter, Placement, Share};
 use burnish_zero::Stage;
 
@@ -98,25 +98,15 @@ impl Rank<'_> {
         }
     }
 
-    /// A prompt and what the tuned model makes of it: `sample_prompt`, or the first row's.
-    fn sample(&self) -> Result<Option<(String, String)>, TrainError> {
+    /// A prompt and what the tuned model makes of it: `sample_prompt`, or the first row's. A prompt that cannot be made
+    /// makes no sample: the run is over, and all else is written.
+    fn sample(&self) -> Result<Option<Sample>, TrainError> {
         let setup = self.setup;
         if setup.scores {
             return Ok(None);
         }
         let rows = &setup.prepared;
-        let ids = match &setup.options.logging.sample_prompt.0 {
-            Some(text) => rows.prompt("sample_prompt", text)?,
-            None => {
-                let Some(record) = setup.first_record()? else { return Ok(None) };
-                let row = Row::parse(record, &rows.rules.text_field)?;
-                let mut ids = rows.preparer().prompt(&row)?;
-                if matches!(row.content, Content::Language(_) | Content::Tokens { .. }) {
-                    ids.truncate(SAMPLE_START);
-                }
-                ids
-            }
-        };
+        let Ok((ids, user)) = setup.sample_prompt() else { return Ok(None) };
         if ids.is_empty() || ids.len() >= setup.folder.spec().max_positions {
             return Ok(None);
         }
@@ -125,11 +115,27 @@ impl Rank<'_> {
         let prompts = std::slice::from_ref(&ids);
         let done = together(&self.tp, &self.model.decoder, prompts, &settings, &mut |_, _| true)?;
         let Some(completion) = done.first() else { return Ok(None) };
-        Ok(Some((rows.tokenizer.decode(&ids, true)?, rows.tokenizer.decode(&completion.token_ids, true)?)))
+        let text = |ids: &[u32]| rows.tokenizer.decode(ids, true);
+        Ok(Some(Sample { prompt: text(&ids)?, user, completion: text(&completion.token_ids)? }))
     }
 }
 
 impl Setup {
+    /// The tokens that the sample goes on from, none where there is no row, and the user's words in a conversation.
+    fn sample_prompt(&self) -> Result<(Vec<u32>, Option<String>), TrainError> {
+        let rows = &self.prepared;
+        if let Some(text) = &self.options.logging.sample_prompt.0 {
+            return Ok((rows.prompt("sample_prompt", text)?, Some(text.clone())));
+        }
+        let Some(record) = self.first_record()? else { return Ok((Vec::new(), None)) };
+        let row = Row::parse(record, &rows.rules.text_field)?;
+        let mut ids = rows.preparer().prompt(&row)?;
+        if matches!(row.content, Content::Language(_) | Content::Tokens { .. }) {
+            ids.truncate(SAMPLE_START);
+        }
+        Ok((ids, row.content.prompt().and_then(|prompt| last_said_by_user(&prompt))))
+    }
+
     /// The model card.
     fn card(&self, outcome: &Outcome) -> Result<(), TrainError> {
         let dir = self.output_dir();
@@ -147,10 +153,17 @@ impl Setup {
             options: &self.changed,
             records: &outcome.records,
             time: outcome.time,
-            sample: outcome.sample.as_ref().map(|(a, b)| (a.as_str(), b.as_str())),
+            sample: outcome.sample.as_ref(),
             version: env!("CARGO_PKG_VERSION"),
         };
         replace(&dir.join("README.md"), card.to_markdown().as_bytes())?;
         Ok(())
     }
+}
+
+/// The text of a conversation's last turn of the user.
+fn last_said_by_user(prompt: &Text) -> Option<String> {
+    let said = |message: &Message| message.get("role").is_some_and(|role| role == "user");
+    let last = prompt.chat()?.iter().rev().find(|message| said(message))?;
+    Some(last.get("content")?.as_str()?.to_owned())
 }

@@ -108,7 +108,8 @@ pub trait Task: Send + Sync {
         true
     }
 
-    /// After an update, `done` steps in all; of the step what was known ahead and what all ranks tallied.
+    /// After an update, `done` steps in all; of the step what was known ahead and what all ranks tallied. Figures of the
+    /// step that are the same on all ranks.
     ///
     /// # Errors
     /// If a rank fails.
@@ -118,8 +119,8 @@ pub trait Task: Send + Sync {
         _state: &mut Self::State,
         _done: u64,
         _of: (&Self::StepInputs, &MetricSums),
-    ) -> Result<(), TrainError> {
-        Ok(())
+    ) -> Result<MetricSums, TrainError> {
+        Ok(MetricSums::new())
     }
 
     /// Parameters beside the model that a checkpoint has to hold.

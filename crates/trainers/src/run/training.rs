@@ -10,7 +10,7 @@ use burnish_losses::{MetricSums, Metrics};
 use burnish_models::{DropoutStep, Mode};
 use burnish_ops::AnyTensor;
 use burnish_optim::{LearningRates, LossScaler, Optimizer, Schedule, Unscale};
-use burnish_report::{PeakMemory, Record};
+use burnish_report::{PeakMemory, Record, Sample};
 use burnish_zero::MatrixAllToAll;
 
 use crate::TrainError;
@@ -38,7 +38,7 @@ pub struct Outcome {
     /// The time it took.
     pub time: Duration,
     /// A prompt and what the tuned model makes of it.
-    pub sample: Option<(String, String)>,
+    pub sample: Option<Sample>,
 }
 
 /// A run in progress, on one rank. Counters, window and decisions are the same on all ranks.
@@ -253,7 +253,8 @@ impl<'a, T: Task> Training<'a, T> {
                 let applied = self.optimizer.step(clipped, &**store, &mut self.exchange, rates)?;
                 self.clipped = rank.clip_logits(&mut self.optimizer)?;
                 store.all_gather_params()?;
-                task.after_step(rank, &mut self.state, number, (&inputs, &all.tally))?;
+                let figures = task.after_step(rank, &mut self.state, number, (&inputs, &all.tally))?;
+                all.tally.merge(&figures);
                 if let Some(scaler) = &mut self.scaler {
                     scaler.update(false);
                 }

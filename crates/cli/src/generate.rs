@@ -7,7 +7,7 @@ use anyhow::bail;
 use burnish_config::GenerateOptions;
 use burnish_config::groups::{GenerationOptions, PreparationOptions};
 use burnish_data::{Row, Source, TextStream};
-use burnish_models::{Generation, GenerationConfig, ModelFolder};
+use burnish_models::{Completion, Generation, GenerationConfig, ModelFolder};
 use burnish_trainers::{InferenceRank, Prepared, TrainError, prepare_rows};
 use serde_json::json;
 
@@ -34,7 +34,8 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     match (&prompts.prompt.0, &prompts.dataset_name) {
         (Some(prompt), None) => {
             let ids = rows.prompt("--prompt", prompt)?;
-            loaded.run(|rank| one(rank, &rows, &ids, &settings, skip), Ok)
+            let file = prompts.output_file.as_deref();
+            loaded.run(|rank| one(rank, &rows, &ids, &settings, skip, file), Ok)
         }
         (None, Some(name)) => {
             let source = Source::train(name, &prompts.dataset_test_split)?;
@@ -80,21 +81,24 @@ pub(crate) fn settings(
     Ok(settings)
 }
 
-/// One prompt, said token by token by the lead. Ranks that do not share layers with it have nothing to do.
+/// One prompt, said token by token by the lead, and kept in `file` where there is one. Ranks that do not share layers with
+/// it have nothing to do.
 fn one(
     rank: &InferenceRank,
     rows: &Prepared,
     prompt: &[u32],
     settings: &Generation,
     skip: bool,
+    file: Option<&Path>,
 ) -> Result<(), TrainError> {
     if !rank.with_lead() {
         return Ok(());
     }
+    let mut kept = file.map(|file| Lines::new(Some(file), rank)).transpose()?;
     let mut lines = Lines::new(None, rank)?;
     let mut stream = TextStream::new(skip);
     let mut fault = None;
-    rank.generate(&[prompt.to_vec()], settings, &mut |_, token| {
+    let completions = rank.generate(&[prompt.to_vec()], settings, &mut |_, token| {
         let text = stream.push(&rows.tokenizer, token).map_err(TrainError::from);
         fault = text.and_then(|text| lines.write(text.as_bytes())).err();
         fault.is_none()
@@ -103,7 +107,27 @@ fn one(
         return Err(fault);
     }
     let rest = stream.finish(&rows.tokenizer)?;
-    lines.write(format!("{rest}\n").as_bytes())
+    lines.write(format!("{rest}\n").as_bytes())?;
+    match (&mut kept, completions.first()) {
+        (Some(kept), Some(completion)) => kept.write(line(rows, prompt, completion, skip)?.as_bytes()),
+        _ => Ok(()),
+    }
+}
+
+/// A completion as a line of a file.
+fn line(
+    rows: &Prepared,
+    prompt: &[u32],
+    completion: &Completion,
+    skip: bool,
+) -> Result<String, TrainError> {
+    let line = json!({
+        "prompt": rows.tokenizer.decode(prompt, false)?,
+        "completion": rows.tokenizer.decode(&completion.token_ids, skip)?,
+        "token_ids": completion.token_ids,
+        "finish_reason": completion.finish_reason.to_string(),
+    });
+    Ok(format!("{line}\n"))
 }
 
 /// Every prompt of a source, a JSON line for each in their order.
@@ -129,13 +153,7 @@ fn many(
             let completions = rank.generate(&prompts, &settings, &mut |_, _| true)?;
             let mut said = String::new();
             for (prompt, completion) in prompts.iter().zip(completions) {
-                let line = json!({
-                    "prompt": rows.tokenizer.decode(prompt, false)?,
-                    "completion": rows.tokenizer.decode(&completion.token_ids, skip)?,
-                    "token_ids": completion.token_ids,
-                    "finish_reason": completion.finish_reason.to_string(),
-                });
-                said.push_str(&format!("{line}\n"));
+                said.push_str(&line(rows, prompt, &completion, skip)?);
             }
             Ok(said)
         },

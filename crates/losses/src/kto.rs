@@ -22,6 +22,14 @@ choices! {
     }
 }
 
+impl KtoLoss {
+    /// Whether it has a KL term, which is of other completions under the same prompts.
+    #[must_use]
+    pub fn needs_kl(self) -> bool {
+        self == Self::Kto
+    }
+}
+
 /// Options of KTO; the defaults are TRL's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KtoOptions {
@@ -84,7 +92,7 @@ impl Kto {
     /// Whether the loss has a KL term: then mismatched completions are scored first, over the whole step.
     #[must_use]
     pub fn needs_kl(&self) -> bool {
-        self.options.loss_type == KtoLoss::Kto
+        self.options.loss_type.needs_kl()
     }
 
     /// The KL term z, without gradient: `max(0, mean(log pi(y'|x) - log ref(y'|x)))` over the mismatched completions

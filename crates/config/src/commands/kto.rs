@@ -27,6 +27,13 @@ impl KtoOptions {
         let run = self.run_options();
         run.rules_by_rows(checks);
         self.loss.rules(checks);
+        if self.loss.loss_type.needs_kl() && run.training.per_device_train_batch_size == 1 {
+            checks.conflict(
+                "per_device_train_batch_size",
+                "a KL term, which is of other rows' completions in the batch",
+                "give at least 2, or loss_type: apo_zero_unpaired",
+            );
+        }
         self.reference.rules(run.trains_adapter(), checks);
         self.precompute.rules(&self.reference, checks);
     }

@@ -29,9 +29,7 @@ pub enum PeftError {
         reason: String,
     },
     /// A method other than LoRA.
-    #[error(
-        "peft_type is {peft_type}, burnish reads LORA adapters only; merge it into its base with PEFT first"
-    )]
+    #[error("peft_type is {peft_type}, burnish reads LORA adapters only; {}", instead_of(peft_type))]
     UnsupportedMethod {
         /// The method as written.
         peft_type: String,
@@ -238,4 +236,15 @@ fn dead_patterns(dead: &[DeadPattern]) -> String {
         format!("`{}` entry `{}` matches no module{near}", d.key, d.pattern)
     });
     each.collect::<Vec<_>>().join("\n")
+}
+
+/// The way on from an adapter of another method: what learns tokens or keys changes no weight, so there is nothing to merge.
+fn instead_of(peft_type: &str) -> &'static str {
+    match peft_type {
+        "PROMPT_TUNING" | "MULTITASK_PROMPT_TUNING" | "PREFIX_TUNING" | "P_TUNING" | "CPT"
+        | "CARTRIDGE" | "ADAPTION_PROMPT" => {
+            "it cannot be merged either: run it with PEFT, or train a LoRA adapter instead"
+        }
+        _ => "merge it into its base with PEFT first",
+    }
 }

@@ -26,7 +26,7 @@ pub enum Tuning<'a> {
     None,
     /// Every base parameter.
     Full,
-    /// A init_lora_weights adapter.
+    /// A fresh adapter.
     NewAdapter(&'a LoraConfig),
     /// An adapter from a folder, trained further or only used.
     Adapter(&'a AdapterFolder),
@@ -50,8 +50,9 @@ pub struct ModelPlan<'a> {
 impl<'a> ModelPlan<'a> {
     /// The parameters of a model folder under `tuning`, without reading weights.
     ///
-    /// `trained` is the stored dtype of trained matrices; frozen ones stay as they are in the files. A init_lora_weights adapter's
-    /// values are a function of `seed` and each parameter's name.
+    /// `trained` is the stored dtype of trained matrices, and of frozen ones that an adapter's start changes (PiSSA, OLoRA);
+    /// others stay as they are in the files. A fresh adapter's values
+    /// are a function of `seed` and each parameter's name.
     ///
     /// # Errors
     /// If the folder or the adapter does not fit.
@@ -79,6 +80,12 @@ impl<'a> ModelPlan<'a> {
             }
         };
         folder.declare(blueprint.registry_mut(), base, trained)?;
+        // What an adapter's start leaves of a weight is a new value: rounded as trained ones are.
+        for site in plan.iter().filter(|plan| plan.changes_base()).flat_map(|plan| &plan.sites) {
+            if let Some(weight) = blueprint.registry_mut().get_mut(&site.base_weight()) {
+                weight.precision.store = trained;
+            }
+        }
         let (initial, sums) = (Initial::default(), AdapterSums::default());
         Ok(Self { folder, blueprint, plan, tensors, base, seed, parallel: None, initial, sums })
     }

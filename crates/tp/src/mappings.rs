@@ -62,7 +62,7 @@ impl Tp {
         })
     }
 
-    /// `g(x) + residual`, where the residual is the same on every rank.
+    /// [`Tp::reduce_from_tp`] of `x`, plus `residual`, which is the same on every rank.
     ///
     /// # Shapes
     /// As [`Tp::reduce_from_tp`]; `x` and `residual` have the same.

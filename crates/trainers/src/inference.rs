@@ -164,7 +164,7 @@ impl InferenceRank {
     /// must not answer differently.
     ///
     /// # Errors
-    /// As there; if another rank fails.
+    /// Those of [`Decoder::generate`]; if another rank fails.
     pub fn generate(
         &self,
         prompts: &[Vec<u32>],

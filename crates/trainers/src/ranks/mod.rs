@@ -37,8 +37,8 @@ impl Ranks {
     /// there is one.
     ///
     /// # Errors
-    /// If the job cannot be joined, a launcher started several processes that are run_and_report not to talk, or NCCL is asked for
-    /// and not here.
+    /// If the job cannot be joined, a launcher started several processes that are told not to talk, or NCCL is asked for and not
+    /// here.
     pub fn of(options: &RankOptions, kind: DeviceKind) -> Result<Self, TrainError> {
         let deadline = Duration::from_secs_f64(options.ddp_timeout);
         let launches = Launch::all_from_env()?;

@@ -115,12 +115,7 @@ fn one(
 }
 
 /// A completion as a line of a file.
-fn line(
-    rows: &Prepared,
-    prompt: &[u32],
-    completion: &Completion,
-    skip: bool,
-) -> Result<String, TrainError> {
+fn line(rows: &Prepared, prompt: &[u32], completion: &Completion, skip: bool) -> Result<String, TrainError> {
     let line = json!({
         "prompt": rows.tokenizer.decode(prompt, false)?,
         "completion": rows.tokenizer.decode(&completion.token_ids, skip)?,

@@ -109,7 +109,10 @@ fn a_tuned_model_generates_what_it_learned() {
     let one = words(&["--prompt", "Name a colour.\n", "--apply_chat_template=false", "--output_file"]);
     assert_eq!(ok(&[common.clone(), one, vec![out.display().to_string()]].concat()).trim(), "Blue.");
     let written = lines(&std::fs::read_to_string(&out).unwrap());
-    assert_eq!((written.len(), &written[0]["completion"], &written[0]["prompt"]), (1, &"Blue.".into(), &"Name a colour.\n".into()));
+    assert_eq!(
+        (written.len(), &written[0]["completion"], &written[0]["prompt"]),
+        (1, &"Blue.".into(), &"Name a colour.\n".into())
+    );
 
     let many = words(&["--dataset_name", data.to_str().unwrap(), "--output_file", out.to_str().unwrap()]);
     ok(&[common, many].concat());

@@ -114,7 +114,12 @@ pub fn preflight_prepared<T>(
     if s.blank > 0 {
         findings.add(
             Concern::BlankAnswers,
-            format!("{} of {} rows have an answer of no text (first: {})", s.blank, s.rows, first(&s.blank_at)),
+            format!(
+                "{} of {} rows have an answer of no text (first: {})",
+                s.blank,
+                s.rows,
+                first(&s.blank_at)
+            ),
             "drop them, unless the model is to learn to say nothing",
         );
     }

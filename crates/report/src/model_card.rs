@@ -77,7 +77,8 @@ impl ModelCard<'_> {
         );
         self.use_it(&mut card);
         if let Some(Sample { prompt, completion, .. }) = self.sample {
-            let _ = writeln!(card, "## Sample\n\n{}\n{}", quoted("Prompt", prompt), quoted("Output", completion));
+            let _ =
+                writeln!(card, "## Sample\n\n{}\n{}", quoted("Prompt", prompt), quoted("Output", completion));
         }
         self.training(&mut card);
         card

@@ -372,7 +372,13 @@ impl Parameters for ShardedParams {
 
 impl std::fmt::Debug for ShardedParams {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ShardedParams(rank {} of {}, stage {}", self.rank, self.plan.world(), self.plan.policy().stage)?;
+        write!(
+            f,
+            "ShardedParams(rank {} of {}, stage {}",
+            self.rank,
+            self.plan.world(),
+            self.plan.policy().stage
+        )?;
         write!(f, ", {} parameters)", self.plan.registry().len())
     }
 }

@@ -5,6 +5,8 @@ mod device;
 mod doctor;
 mod eval;
 mod generate;
+#[cfg(feature = "hub")]
+mod hub;
 mod merge;
 mod model;
 mod plan;
@@ -15,11 +17,12 @@ mod win_rate;
 use std::process::ExitCode;
 
 use burnish_config::table::COMMANDS;
-use burnish_config::{Command, Invocation, Resolved};
+use burnish_config::{Command, Invocation, Resolved, published};
 use burnish_trainers::with_trainer;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    let words = published(&words).unwrap_or(words);
     // SAFETY: no other thread has been started.
     unsafe { burnish_device::prepare() };
     burnish_device::quiet();
@@ -86,12 +89,15 @@ fn options<C: Command>(words: &[String]) -> anyhow::Result<Option<Resolved<C>>> 
     resolved(C::parse(words.iter().cloned())?)
 }
 
-fn resolved<C>(invocation: Invocation<C>) -> anyhow::Result<Option<Resolved<C>>> {
+fn resolved<C: Command>(invocation: Invocation<C>) -> anyhow::Result<Option<Resolved<C>>> {
     match invocation {
-        Invocation::Run(resolved) => {
+        #[cfg_attr(not(feature = "hub"), expect(unused_mut, reason = "names are then paths"))]
+        Invocation::Run(mut resolved) => {
             for note in &resolved.notes {
                 eprintln!("note: {note}");
             }
+            #[cfg(feature = "hub")]
+            hub::resolve(&mut resolved)?;
             Ok(Some(resolved))
         }
         Invocation::Help(text) => {

@@ -24,6 +24,8 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     let common = resolved.options.run_options();
     crate::use_threads(common.model.threads)?;
     let record = serde_json::Value::Object(resolved.to_json());
+    #[cfg(feature = "hub")]
+    let record = crate::hub::named(record);
     let output_dir = common.training.output_dir;
     let (ranks, device) = crate::device::with_ranks(common.model.device, &common.ranks)?;
     let lead = ranks.lead();

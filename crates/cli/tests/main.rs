@@ -4,13 +4,17 @@
 mod bad_input;
 mod commands;
 mod convert;
+#[cfg(feature = "hub")]
+mod hub;
 mod inference_ranks;
 mod mpi;
 mod muon;
 mod online;
+mod optimizers;
 mod planned;
 mod preferences;
 mod program;
+mod published;
 mod qk_clip;
 mod ranks;
 mod regressions_tp;

@@ -14,9 +14,9 @@ use burnish_weight_files::WeightFolder;
 use crate::program::{fixtures, metrics, sft};
 
 /// (ranks, tp_size, zero_stage).
-type Mesh = (usize, usize, u8);
+pub(crate) type Mesh = (usize, usize, u8);
 
-const ONE: Mesh = (1, 1, 0);
+pub(crate) const ONE: Mesh = (1, 1, 0);
 
 /// A run of `sft` with Muon on `text.jsonl`.
 fn muon(output: &Path, (nproc, tp, stage): Mesh, more: &[&str]) -> Vec<String> {
@@ -32,7 +32,7 @@ fn tied() -> String {
 
 /// The largest relative difference between the last numbers of two logs, as many as the shorter has.
 #[track_caller]
-fn numbers_apart(one: &Path, many: &Path) -> f64 {
+pub(crate) fn numbers_apart(one: &Path, many: &Path) -> f64 {
     let (a, b) = (metrics(one), metrics(many));
     let lines = a.len().min(b.len());
     assert!(lines > 0);
@@ -55,7 +55,7 @@ fn numbers_apart(one: &Path, many: &Path) -> f64 {
 /// The largest difference between two models, against the largest change that training made; of adapters, against their
 /// largest value.
 #[track_caller]
-fn weights_apart(start: Option<&Path>, one: &Path, many: &Path) -> f64 {
+pub(crate) fn weights_apart(start: Option<&Path>, one: &Path, many: &Path) -> f64 {
     let open = |path: &Path| WeightFolder::open(path).unwrap();
     let (start, a, b) = (start.map(open), open(one), open(many));
     let (mut most, mut moved) = (0.0_f32, 0.0_f32);
@@ -74,7 +74,7 @@ fn weights_apart(start: Option<&Path>, one: &Path, many: &Path) -> f64 {
 }
 
 #[track_caller]
-fn same_file(a: &Path, b: &Path, name: &str) {
+pub(crate) fn same_file(a: &Path, b: &Path, name: &str) {
     let [x, y] = [a, b].map(|dir| std::fs::read(dir.join(name)).unwrap());
     assert!(x == y, "{name} differs between {} and {}", a.display(), b.display());
 }

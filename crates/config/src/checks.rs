@@ -21,6 +21,19 @@ pub(crate) fn at_least_0(value: f64) -> bool {
     value >= 0.0 && value.is_finite()
 }
 
+/// Whether a name may be one of the Hub's: `name` or `owner/name`, without the ending of a file. Such a name is looked for when
+/// it is opened, as it may be a folder's as well.
+pub(crate) fn is_hub_name(name: &str) -> bool {
+    const ENDINGS: [&str; 8] = ["json", "jsonl", "ndjson", "csv", "tsv", "txt", "parquet", "arrow"];
+    let part = |part: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        !part.is_empty() && part.chars().all(plain) && !part.starts_with(['.', '-']) && !part.ends_with('.')
+    };
+    let ending = name.rsplit_once('.').is_some_and(|(_, end)| ENDINGS.contains(&end));
+    let (owner, repository) = name.split_once('/').unwrap_or(("hub", name));
+    !ending && part(owner) && part(repository) && name.len() <= 96
+}
+
 /// Where a command's checks put what they find.
 #[derive(Debug)]
 pub struct Checks<'a> {
@@ -98,7 +111,9 @@ impl<'a> Checks<'a> {
 
     /// A fault unless the option has a value. An option whose value was refused is not reported again.
     pub(crate) fn required(&mut self, name: &str, entries: &[Entry]) {
-        let set = self.values.iter().any(|(known, raw)| *known == name && *raw != Raw::Null);
+        let has = |name: &str| self.values.iter().any(|(known, raw)| *known == name && !raw.is_nothing());
+        // Several data sets stand in for one.
+        let set = has(name) || name == "dataset_name" && has("datasets");
         let refused = self
             .faults
             .iter()
@@ -110,14 +125,15 @@ impl<'a> Checks<'a> {
     }
 
     pub(crate) fn folder(&mut self, name: &'static str, path: &Path, hint: &'static str) {
-        if !path.as_os_str().is_empty() && !path.is_dir() {
+        if !path.as_os_str().is_empty() && !path.is_dir() && !path.to_str().is_some_and(is_hub_name) {
             let origin = self.origin(name);
             self.faults.push(Fault::NotFound { origin, name, what: "folder", path: path.to_owned(), hint });
         }
     }
 
     pub(crate) fn rows(&mut self, name: &'static str, path: &str) {
-        if !path.is_empty() && !path.contains(['*', '?', '[', '{']) && !Path::new(path).exists() {
+        let local = !path.contains(['*', '?', '[', '{']) && !is_hub_name(path);
+        if !path.is_empty() && local && !Path::new(path).exists() {
             let hint = "; burnish reads local files: download the data set first, as JSONL";
             let origin = self.origin(name);
             self.faults.push(Fault::NotFound {

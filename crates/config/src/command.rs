@@ -3,11 +3,12 @@
 use crate::checks::Checks;
 use crate::commands::PlanOptions;
 use crate::fault::ConfigError;
+use crate::groups::TrainingOptions;
 use crate::help;
 use crate::invocation::Invocation;
 use crate::parse::parse;
 use crate::raw::Raw;
-use crate::table::{Entry, Group, Mismatch};
+use crate::table::{Entry, Group, Mismatch, OptionGroup};
 
 /// The options of one command.
 pub trait Command: Default {
@@ -35,6 +36,12 @@ pub trait Command: Default {
     #[must_use]
     fn entries() -> Vec<Entry> {
         Self::groups().into_iter().flat_map(|group| group.entries).collect()
+    }
+
+    /// Whether it has the options of a training loop.
+    #[must_use]
+    fn trains() -> bool {
+        Self::groups().iter().any(|group| group.name == <TrainingOptions as OptionGroup>::NAME)
     }
 
     /// The text of `--help`.

@@ -104,7 +104,7 @@ pub enum Fault {
         /// Where it was written.
         origin: Origin,
         /// The option.
-        name: &'static str,
+        name: String,
         /// What was written.
         got: String,
         /// Why, and what to do instead.
@@ -145,7 +145,7 @@ pub enum Fault {
         hint: &'static str,
     },
     /// The configuration file cannot be read.
-    #[error("--config {path:?}: cannot read the file: {cause}")]
+    #[error("{path:?}: cannot read the file: {cause}")]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -153,7 +153,7 @@ pub enum Fault {
         cause: std::io::Error,
     },
     /// The configuration file is neither YAML nor TOML.
-    #[error("--config {path:?}: expected a name ending in .yaml, .yml, .json or .toml")]
+    #[error("{path:?}: expected a name ending in .yaml, .yml, .json or .toml")]
     Format {
         /// The file.
         path: PathBuf,
@@ -165,6 +165,18 @@ pub enum Fault {
         path: PathBuf,
         /// What the parser says.
         cause: Box<serde_saphyr::Error>,
+    },
+    /// A key that is written twice.
+    #[error("{path:?}: `{name}` is written twice, on lines {first} and {second}; keep one")]
+    Duplicate {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        name: String,
+        /// The line of the first, counted from 1.
+        first: usize,
+        /// The line of the second.
+        second: usize,
     },
     /// The configuration file is not well formed TOML.
     #[error("{path:?}: not valid TOML: {cause}")]

@@ -29,6 +29,7 @@ mod checks;
 mod choice;
 mod command;
 mod commands;
+mod dataset_source;
 mod fault;
 pub mod foreign;
 pub mod groups;
@@ -37,17 +38,20 @@ mod invocation;
 mod nearest;
 mod page;
 mod parse;
+mod published;
 mod raw;
 mod setting;
 mod source;
 pub mod table;
 mod trainer;
+mod translate;
 mod value;
 
 pub use command::Command;
 pub use commands::*;
 pub use fault::{ConfigError, Fault, Origin};
 pub use invocation::{Invocation, Resolved};
+pub use published::published;
 pub use trainer::{RunOptions, TrainerOptions};
 
 /// Types of single options: those of `config`, and those that their owners declare.
@@ -66,5 +70,9 @@ pub mod values {
     pub use burnish_zero::{ReduceWhen, Stage};
 
     pub use crate::choice::{Auto, Interval, SaveInterval, Transport};
-    pub use crate::setting::{Items, ModelDtype, PadToMultiple, ReportTo, Resume, Steps, Verbatim};
+    pub use crate::dataset_source::DatasetSource;
+    pub use crate::setting::{
+        ArgumentList, Items, JsonMap, KeywordArguments, ModelDtype, PadToMultiple, ReportTo, Resume, Steps,
+        Verbatim,
+    };
 }

@@ -36,7 +36,8 @@ pub(crate) fn nearest(name: &str, entries: &[Entry]) -> Option<&'static str> {
     };
     // An option that burnish refuses is worth naming only when it is clearly the one that was meant.
     best(&mut own.into_iter(), 0.8).or_else(|| {
-        best(&mut foreign::FOREIGN.iter().flat_map(|foreign| foreign.names.iter().copied()), 0.95)
+        let exact = |name: &&str| !name.ends_with('*');
+        best(&mut foreign::all().flat_map(|foreign| foreign.names.iter().copied()).filter(exact), 0.95)
     })
 }
 
@@ -49,7 +50,10 @@ fn likeness(known: &str, name: &str) -> f64 {
     };
     // The same words in another order are as good as the same word, and some of its words nearly so.
     let part = name.len() > 3 && name.split('_').all(|word| known.split('_').any(|other| other == word));
-    strsim::jaro_winkler(known, name)
+    // Names that only begin alike mean different things: `lora_rank` is `lora_r`, `max_samples` is not `max_steps`.
+    let beginning = Some(strsim::jaro_winkler(known, name)).filter(|alike| *alike > 0.93);
+    beginning
+        .unwrap_or(0.0)
         .max(strsim::normalized_damerau_levenshtein(&sorted(known), &sorted(name)))
         .max(if part { 0.85 } else { 0.0 })
 }

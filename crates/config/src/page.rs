@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::commands::COMMANDS;
-use crate::foreign::{ALIASES, Accepts, FOREIGN};
+use crate::foreign::{ALIASES, Fate, NOTED, REFUSED, TRANSLATED, UNUSED};
 use crate::raw::Raw;
 use crate::table::{Entry, Group};
 
@@ -101,14 +101,27 @@ pub fn options_page() -> String {
         let _ = writeln!(out, "| `{alias}` | `{meant}` |");
     }
     out.push_str(
-        "\n## Keys of TRL, Transformers and Accelerate that burnish does not have\n\nThey may stand in a config with the \
-         values shown; any other value is refused with the reason.\n\n| key | accepted | why |\n|---|---|---|\n",
+        "\n## Keys that are read as options\n\nWhat is written for an option itself wins over what a launcher's file \
+         says.\n\n| key | says |\n|---|---|\n",
     );
-    for foreign in FOREIGN {
-        let accepted = match foreign.accepts {
-            Accepts::Any => "anything".into(),
-            Accepts::Nothing => "nothing, false, 0".into(),
-            Accepts::Only(word) => format!("`{word}`"),
+    for (names, says) in TRANSLATED {
+        let _ = writeln!(out, "| `{}` | {says} |", names.join("`, `"));
+    }
+    out.push_str(
+        "\n## Keys that are noted\n\nThey change no result here, or have an equivalent: a line at the start names those that \
+         ask for something, and the run goes on.\n`--no_KEY` says `false`.\n\n| key | instead |\n|---|---|\n",
+    );
+    for foreign in NOTED.iter().chain(UNUSED) {
+        let _ = writeln!(out, "| `{}` | {} |", foreign.names.join("`, `"), foreign.reason);
+    }
+    out.push_str(
+        "\n## Keys that are refused\n\nA run without what they ask for would be another run.\nNull, false, 0 and empty values \
+         are accepted, and those shown.\n\n| key | accepted | the mend |\n|---|---|---|\n",
+    );
+    for foreign in REFUSED {
+        let accepted = match foreign.fate {
+            Fate::RefusedBut(words) if !words.is_empty() => format!("`{}`", words.join("`, `")),
+            _ => String::new(),
         };
         let _ = writeln!(out, "| `{}` | {accepted} | {} |", foreign.names.join("`, `"), foreign.reason);
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use burnish_core::Dtype;
+use burnish_optim::Arguments;
 use burnish_peft::{Init, Targets};
 use burnish_zero::Stage;
 
@@ -186,6 +187,74 @@ impl OptionValue for Targets {
     }
 }
 
+/// Arguments of a schedule: a mapping, or its JSON text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeywordArguments(pub Arguments);
+
+impl OptionValue for KeywordArguments {
+    const KIND: ValueKind = ValueKind::Map;
+
+    fn expected() -> String {
+        "a mapping of names to numbers and words, as in {\"num_cycles\": 2}".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        let entries = match raw {
+            _ if raw.is_nothing() => return Some(Self::default()),
+            Raw::Map(entries) => entries.clone(),
+            Raw::Text(text) => match Raw::from_json(text)? {
+                Raw::Map(entries) => entries,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let single = |(name, value): (String, Raw)| match value {
+            Raw::List(_) | Raw::Map(_) => None,
+            value => Some((name, value.plain())),
+        };
+        entries.into_iter().map(single).collect::<Option<Arguments>>().map(Self)
+    }
+
+    fn write(&self) -> Raw {
+        if self.0.is_empty() {
+            return Raw::Null;
+        }
+        let number = |text: &str| match Raw::from_json(text) {
+            Some(raw @ (Raw::Int(_) | Raw::Float(_) | Raw::Bool(_) | Raw::Null)) => raw,
+            _ => Raw::Text(text.to_owned()),
+        };
+        Raw::Map(self.0.iter().map(|(name, value)| (name.to_owned(), number(value))).collect())
+    }
+}
+
+/// Arguments of an optimizer: `name=value,name=value`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArgumentList(pub Arguments);
+
+impl OptionValue for ArgumentList {
+    const KIND: ValueKind = ValueKind::Text;
+
+    fn expected() -> String {
+        "name=value pairs with commas between them, as in momentum=0.9,nesterov=true".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        match raw {
+            _ if raw.is_nothing() => Some(Self::default()),
+            Raw::Text(text) => Arguments::parse(text).map(Self),
+            _ => None,
+        }
+    }
+
+    fn write(&self) -> Raw {
+        if self.0.is_empty() {
+            return Raw::Null;
+        }
+        let pairs: Vec<String> = self.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        Raw::Text(pairs.join(","))
+    }
+}
+
 /// Where a run starts from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Resume {
@@ -276,6 +345,53 @@ impl OptionValue for Verbatim {
     }
 }
 
+/// A mapping whose values may be anything.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JsonMap(Vec<(String, Raw)>);
+
+impl JsonMap {
+    /// Its entries as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Map<String, serde_json::Value> {
+        self.0.iter().map(|(key, raw)| (key.clone(), raw.into())).collect()
+    }
+}
+
+impl OptionValue for JsonMap {
+    const KIND: ValueKind = ValueKind::Map;
+
+    fn expected() -> String {
+        "a mapping".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        match raw {
+            raw if raw.is_nothing() => Some(Self::default()),
+            Raw::Map(entries) => {
+                let switch = |raw: &Raw| match raw {
+                    // YAML 1.1's switches.
+                    Raw::Text(word)
+                        if matches!(word.to_ascii_lowercase().as_str(), "yes" | "on" | "no" | "off") =>
+                    {
+                        bool::read(raw).map_or_else(|| raw.clone(), Raw::Bool)
+                    }
+                    _ => raw.clone(),
+                };
+                Some(Self(entries.iter().map(|(key, raw)| (key.clone(), switch(raw))).collect()))
+            }
+            Raw::Text(text) => match Raw::from_json(text)? {
+                Raw::Map(entries) => Some(Self(entries)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn write(&self) -> Raw {
+        Raw::Map(self.0.clone())
+    }
+}
+
 /// Where metrics go besides `metrics.jsonl`, which is always written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportTo {
@@ -284,7 +400,7 @@ pub struct ReportTo {
 }
 
 impl OptionValue for ReportTo {
-    const KIND: ValueKind = ValueKind::Choice(&["none", "tensorboard", "all"]);
+    const KIND: ValueKind = ValueKind::List;
 
     fn expected() -> String {
         "none, tensorboard or all (metrics.jsonl is always written; other trackers can import it)".into()

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use crate::fault::{Fault, Origin};
 use crate::foreign;
+use crate::nearest::elsewhere;
 use crate::raw::Raw;
 use crate::table::Entry;
+use crate::translate::is_translated;
 use crate::value::{OptionValue, ValueKind};
 
 /// A value as written, with its place.
@@ -45,7 +47,12 @@ pub(crate) fn flags(words: &[String], entries: &[Entry], faults: &mut Vec<Fault>
             continue;
         }
         let Some(body) = word.strip_prefix("--").filter(|body| !body.is_empty()) else {
-            faults.push(Fault::Stray { word: word.clone() });
+            // alignment-handbook's scripts take the file as their first word.
+            if at == 1 && format_of(Path::new(word)).is_some() {
+                flags.config = Some(word.into());
+            } else {
+                faults.push(Fault::Stray { word: word.clone() });
+            }
             continue;
         };
         let (name, inline) = match body.split_once('=') {
@@ -63,7 +70,8 @@ pub(crate) fn flags(words: &[String], entries: &[Entry], faults: &mut Vec<Fault>
         let mut kind = kind_of(&name, entries);
         let mut negated = false;
         if let (None, Some(positive)) = (kind, name.strip_prefix("no_"))
-            && kind_of(positive, entries) == Some(ValueKind::Bool)
+            && !known_elsewhere(&name)
+            && (kind_of(positive, entries) == Some(ValueKind::Bool) || known_elsewhere(positive))
         {
             negated = true;
             kind = Some(ValueKind::Bool);
@@ -120,6 +128,11 @@ pub(crate) fn flags(words: &[String], entries: &[Entry], faults: &mut Vec<Fault>
     flags
 }
 
+/// Whether a name is known that is not an option of the command.
+fn known_elsewhere(name: &str) -> bool {
+    is_translated(name) || foreign::find(name).is_some() || elsewhere(name).is_some()
+}
+
 fn kind_of(name: &str, entries: &[Entry]) -> Option<ValueKind> {
     let name = canonical(name);
     entries.iter().find(|entry| entry.name == name).map(|entry| entry.kind)
@@ -142,39 +155,76 @@ fn take_word(words: &[String], at: &mut usize) -> Option<String> {
     Some(word.clone())
 }
 
-/// Reads a configuration file.
-pub(crate) fn file(path: &Path, faults: &mut Vec<Fault>) -> Vec<Written> {
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
-    let toml = match extension.as_str() {
-        "yaml" | "yml" | "json" => false,
-        "toml" => true,
-        _ => {
-            faults.push(Fault::Format { path: path.to_owned() });
-            return Vec::new();
+/// A file's entries, with its text.
+pub(crate) struct Mapping {
+    pub(crate) entries: Vec<(String, Raw)>,
+    text: String,
+}
+
+/// The formats of a configuration file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    /// YAML, and JSON as a part of it.
+    Yaml,
+    Toml,
+}
+
+fn format_of(path: &Path) -> Option<Format> {
+    match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+        "yaml" | "yml" | "json" => Some(Format::Yaml),
+        "toml" => Some(Format::Toml),
+        _ => None,
+    }
+}
+
+/// Reads a file of keys and values.
+pub(crate) fn mapping(path: &Path) -> Result<Mapping, Fault> {
+    let format = format_of(path).ok_or_else(|| Fault::Format { path: path.to_owned() })?;
+    let text =
+        std::fs::read_to_string(path).map_err(|cause| Fault::Unreadable { path: path.to_owned(), cause })?;
+    let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+    let parsed = match format {
+        Format::Toml => toml::from_str::<Raw>(&text)
+            .map_err(|cause| Fault::Toml { path: path.to_owned(), cause: Box::new(cause) })?,
+        Format::Yaml => {
+            // `yes` and `off` are read by the options that are switches; for others `y` is a text, as PyYAML has it.
+            let options = serde_saphyr::options! { strict_booleans: true };
+            serde_saphyr::from_str_with_options::<Raw>(&text, options)
+                .map_err(|cause| yaml_fault(path, &text, cause))?
         }
-    };
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(cause) => {
-            faults.push(Fault::Unreadable { path: path.to_owned(), cause });
-            return Vec::new();
-        }
-    };
-    let parsed = if toml {
-        toml::from_str::<Raw>(&text)
-            .map_err(|cause| Fault::Toml { path: path.to_owned(), cause: Box::new(cause) })
-    } else {
-        serde_saphyr::from_str::<Raw>(&text)
-            .map_err(|cause| Fault::Yaml { path: path.to_owned(), cause: Box::new(cause) })
     };
     let entries = match parsed {
-        Ok(Raw::Map(entries)) => entries,
-        Ok(Raw::Null) => Vec::new(),
-        Ok(Raw::Text(nothing)) if nothing.is_empty() => Vec::new(),
-        Ok(other) => {
-            faults.push(Fault::NotAMapping { path: path.to_owned(), got: other.to_string() });
-            return Vec::new();
-        }
+        Raw::Map(entries) => entries,
+        Raw::Null => Vec::new(),
+        Raw::Text(nothing) if nothing.is_empty() => Vec::new(),
+        other => return Err(Fault::NotAMapping { path: path.to_owned(), got: other.to_string() }),
+    };
+    Ok(Mapping { entries, text })
+}
+
+/// What YAML's reader says; a key that is written twice, with both lines.
+fn yaml_fault(path: &Path, text: &str, cause: serde_saphyr::Error) -> Fault {
+    if let serde_saphyr::Error::DuplicateMappingKey { key: Some(key), location } = cause.without_snippet() {
+        let second = usize::try_from(location.line()).unwrap_or(0);
+        let indent = |line: &str| line.len() - line.trim_start().len();
+        let lines: Vec<&str> = text.lines().collect();
+        let depth = lines.get(second.wrapping_sub(1)).map_or(0, |line| indent(line));
+        let mut before = lines.iter().take(second.saturating_sub(1));
+        let first = before.rposition(|line| indent(line) == depth && begins_with_key(line, key));
+        return Fault::Duplicate {
+            path: path.to_owned(),
+            name: key.clone(),
+            first: first.map_or(second, |at| at + 1),
+            second,
+        };
+    }
+    Fault::Yaml { path: path.to_owned(), cause: Box::new(cause) }
+}
+
+/// Reads a configuration file.
+pub(crate) fn file(path: &Path, faults: &mut Vec<Fault>) -> Vec<Written> {
+    let Mapping { entries, text } = match mapping(path) {
+        Ok(read) => read,
         Err(fault) => {
             faults.push(fault);
             return Vec::new();
@@ -193,10 +243,11 @@ pub(crate) fn file(path: &Path, faults: &mut Vec<Fault>) -> Vec<Written> {
 
 /// The line on which a top-level key stands.
 fn line_of(text: &str, key: &str) -> Option<usize> {
-    let at = text.lines().position(|line| {
-        let line = line.trim_start_matches(['"', '\'', '{', ' ']);
-        line.strip_prefix(key)
-            .is_some_and(|rest| rest.trim_start_matches(['"', '\'', ' ', '\t']).starts_with([':', '=']))
-    })?;
-    Some(at + 1)
+    Some(text.lines().position(|line| begins_with_key(line, key))? + 1)
+}
+
+fn begins_with_key(line: &str, key: &str) -> bool {
+    let line = line.trim_start_matches(['"', '\'', '{', ' ']);
+    line.strip_prefix(key)
+        .is_some_and(|rest| rest.trim_start_matches(['"', '\'', ' ', '\t']).starts_with([':', '=']))
 }

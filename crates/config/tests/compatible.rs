@@ -1,9 +1,8 @@
 //! Configs written for TRL: every name it has is known, with TRL's default, and asking for nothing is accepted.
 
-use burnish_config::foreign::{ALIASES, FOREIGN};
-use burnish_config::table::{COMMANDS, Raw, Source};
+use burnish_config::table::{Raw, Source};
 use burnish_config::values::ReportTo;
-use burnish_config::{Command, GenerateOptions, SftOptions};
+use burnish_config::{Command, SftOptions};
 use burnish_data::Strategy;
 use burnish_losses::TokenLoss;
 use burnish_peft::Targets;
@@ -20,19 +19,6 @@ fn trl_fields() -> Vec<(String, serde_json::Value)> {
     let parsed: serde_json::Value = serde_json::from_str(TRL).unwrap();
     let groups = parsed.as_object().unwrap().values();
     groups.flat_map(|group| group.as_object().unwrap().clone()).collect()
-}
-
-#[test]
-fn every_trl_field_is_an_option_or_a_known_foreign_key() {
-    let entries = SftOptions::entries();
-    let unknown: Vec<String> = trl_fields()
-        .into_iter()
-        .map(|(name, _)| name)
-        .filter(|name| !entries.iter().any(|entry| entry.name == name))
-        .filter(|name| !FOREIGN.iter().any(|foreign| foreign.names.contains(&name.as_str())))
-        .filter(|name| !ALIASES.iter().any(|(alias, _)| alias == name))
-        .collect();
-    assert_eq!(unknown, [""; 0]);
 }
 
 #[test]
@@ -71,25 +57,6 @@ fn a_file_of_all_defaults_is_accepted() {
     let resolved = scratch.yaml(&text, &[]).unwrap();
     assert_eq!(resolved.options.logging.report_to, ReportTo { tensorboard: false });
     assert_eq!(resolved.options.training.learning_rate, 2e-5);
-}
-
-#[test]
-fn foreign_names_are_not_options() {
-    for foreign in FOREIGN {
-        for name in foreign.names {
-            assert!(!SftOptions::entries().iter().any(|entry| entry.name == *name), "{name} is both");
-            assert!(!GenerateOptions::entries().iter().any(|entry| entry.name == *name), "{name} is both");
-            assert_eq!(FOREIGN.iter().filter(|other| other.names.contains(name)).count(), 1, "{name} twice");
-        }
-    }
-    for (alias, meant) in ALIASES {
-        let has = |name: &str| {
-            let entries = COMMANDS.iter().flat_map(|command| (command.entries)());
-            entries.map(|entry| entry.name).any(|known| known == name)
-        };
-        assert!(has(meant), "{alias} means no option");
-        assert!(!has(alias), "{alias} is an option");
-    }
 }
 
 #[test]

@@ -61,8 +61,8 @@ fn contradictions() {
     check::<GrpoOptions>(&["--sync_ref_model"], "no reference without beta");
     check::<GrpoOptions>(&["--use_adaptive_entropy", "--entropy_coef_min=2"], "swap them");
     check::<GrpoOptions>(&["--vllm_importance_sampling_clip_min=4"], "swap them");
-    check::<GrpoOptions>(&["--use_vllm"], "rollout_url");
-    check::<GrpoOptions>(&["--max_length=3"], "is an option of `burnish");
+    check::<GrpoOptions>(&["--prompt=3"], "is an option of `burnish");
+    check::<GrpoOptions>(&["--generation_kwargs", r#"{"num_beams": 2}"#], "repeat the prompt instead");
     check::<GrpoOptions>(&["--no_average_tokens_across_devices"], "always that of all ranks");
     check::<RlooOptions>(&["--reward_clip_range=1,-1"], "the lesser first");
     check::<RlooOptions>(&["--loss_type=grpo"], "`loss_type` is an option of");

@@ -8,6 +8,7 @@
 //! * [`LinearParts`]: the tensors of a linear layer with its adapter, one list for indices, tensors and gradients.
 //! * [`choices!`] and [`OptionFault`]: options that are one of a few words, and rules of options, for the crates that own
 //!   them.
+//! * [`Activation`]: the elementwise functions of feed-forwards.
 //! * [`random`]: randomness as a function of (seed, name, index), so that results do not depend on
 //!   ranks, threads or the number of micro-batches.
 //!
@@ -19,6 +20,7 @@
 //! assert_eq!(registry.get("model.norm.weight").unwrap().elements(), 64);
 //! ```
 
+mod activation;
 mod burn_module;
 mod choice;
 mod dtype;
@@ -30,6 +32,7 @@ mod parameter;
 pub mod random;
 mod registry;
 
+pub use activation::Activation;
 pub use burn_module::BurnParameter;
 pub use choice::{Choice, UnknownWord, alternatives};
 pub use dtype::{Dtype, Precision, UnknownDtype};

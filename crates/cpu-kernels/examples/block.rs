@@ -143,7 +143,7 @@ fn main() {
             ),
             ("backward, all weights", LinearParts::of(&[LinearPart::Weight]), 2.0 * base + low),
         ] {
-            let wanted = Wanted { dx: true, dgamma: false, linears: vec![one; linears.len()] };
+            let wanted = Wanted { dx: true, dgamma: false, dbeta: false, linears: vec![one; linears.len()] };
             let saved = LinearsSaved { t: saved.t.clone(), z: saved.z.clone(), rstd: saved.rstd.clone() };
             let (linears, dy) = (linears.clone(), dy.clone());
             let run = move || {
@@ -164,7 +164,7 @@ fn main() {
         {
             let out = linears_forward(TOKENS, dim, input, &dora, None);
             let one = LinearParts::of(&[LinearPart::LoraA, LinearPart::LoraB]);
-            let wanted = Wanted { dx: true, dgamma: false, linears: vec![one; dora.len()] };
+            let wanted = Wanted { dx: true, dgamma: false, dbeta: false, linears: vec![one; dora.len()] };
             let dy = dy.clone();
             let run = move || {
                 let mut at = 0;

@@ -32,6 +32,7 @@
 //! assert_eq!(grad.linears[0].found(LinearPart::LoraA).map(Vec::len), Some(rank * dim));
 //! ```
 
+mod activation;
 mod adam;
 mod attention;
 mod elementwise;
@@ -48,7 +49,7 @@ mod scratch;
 mod simd;
 mod tasks;
 
-pub use burnish_core::{LinearPart, LinearParts, LoraParts};
+pub use burnish_core::{Activation, LinearPart, LinearParts, LoraParts};
 
 pub use adam::{AdamStep, adam_update, adamw_update};
 pub use attention::{
@@ -69,6 +70,6 @@ pub use linear::{
 pub use muon::{
     MuonMomentum, muon_adapt, muon_apply, muon_momentum, muon_momentum_bf16, row_squares, scale_rows,
 };
-pub use norm::{rms_norm_backward, rms_norm_forward};
+pub use norm::{NormGrad, layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward};
 pub use simd::{Isa, isa, with_isa};
 pub use tasks::on_pool;

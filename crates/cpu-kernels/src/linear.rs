@@ -1,7 +1,7 @@
 //! Linear layers that share an input: `y_j = x W_j^T + b_j + s_j (drop(x) A_j^T) B_j^T`, side by side.
 //!
 //! One call serves a whole group (query, key and value; gate and up; or a single layer), with the operation
-//! before it ([`Input`]: RMSNorm, SwiGLU) done while rows are packed. The low-rank part (LoRA, Hu et al. 2021)
+//! before it ([`Input`]: a norm, an activation) done while rows are packed. The low-rank part (LoRA, Hu et al. 2021)
 //! rides in spare columns of the same GEMM. Rows go through in chunks that stay in the second-level cache.
 //!
 //! With a [`Magnitude`] (DoRA, Liu et al. 2024) a layer's output rows are scaled: `y = g (W x + s B A x) + b`,
@@ -10,12 +10,14 @@
 mod backward;
 mod forward;
 pub(crate) mod gemv;
+mod input;
 mod magnitude;
 mod weight_grad;
 
 pub use backward::{LinearsGrad, Wanted, linears_backward};
 pub use forward::{LinearsOut, LinearsSaved, linears_forward};
 pub use gemv::linears_decode;
+pub use input::Input;
 pub(crate) use magnitude::scale_panel;
 pub use magnitude::{Magnitude, column_dots, scale_columns, squared_column_norms, squared_row_norms};
 
@@ -184,46 +186,10 @@ impl Linear<'_> {
     }
 }
 
-/// What the linear layers read, as a function of the input tensor.
-#[derive(Clone, Copy, Debug)]
-pub enum Input<'a> {
-    /// `[tokens, in]`, as it is.
-    Plain(&'a [f32]),
-    /// `x * rsqrt(mean(x^2) + eps) * gamma` of `x` `[tokens, in]` (Zhang & Sennrich 2019).
-    RmsNorm {
-        /// `[tokens, in]`.
-        x: &'a [f32],
-        /// `[in]`.
-        gamma: &'a [f32],
-        /// Added to the mean square.
-        eps: f32,
-    },
-    /// `silu(gate) * up` of `[tokens, 2 * in]`: gate then up in each row (Shazeer 2020).
-    SwiGlu(&'a [f32]),
-}
-
-impl Input<'_> {
-    /// Floats of the input tensor per token.
-    fn row_len(&self, in_dim: usize) -> usize {
-        if matches!(self, Self::SwiGlu(_)) { 2 * in_dim } else { in_dim }
-    }
-}
-
 /// Asserts that every slice has the length its shape says.
 fn check(tokens: usize, in_dim: usize, input: &Input<'_>, linears: &[Linear<'_>]) {
     assert!(in_dim > 0, "linears: `in_dim` is 0");
-    let x = match input {
-        Input::Plain(x) | Input::SwiGlu(x) => x,
-        Input::RmsNorm { x, gamma, .. } => {
-            assert_eq!(gamma.len(), in_dim, "linears: `gamma` is [in]");
-            x
-        }
-    };
-    assert_eq!(
-        x.len(),
-        tokens * input.row_len(in_dim),
-        "linears: input is [tokens, in] ([tokens, 2 in] for SwiGLU)"
-    );
+    input.check(tokens, in_dim);
     for l in linears {
         assert!(l.out > 0, "linears: `out` is 0");
         assert_eq!(l.weight.len(), l.out * in_dim, "linears: `weight` is [out, in]");

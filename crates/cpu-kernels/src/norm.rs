@@ -1,6 +1,7 @@
-//! RMSNorm on its own (Zhang & Sennrich 2019), where no linear layer follows to fold it into.
+//! Norms on their own (RMSNorm: Zhang & Sennrich 2019; LayerNorm: Ba et al. 2016), where no linear layer follows to fold
+//! them into.
 
-use crate::rows::{TileLayout, rms_backward_rows, rms_rows, sum_slots};
+use crate::rows::{TileLayout, norm_backward_rows, norm_rows, sum_slots};
 use crate::scratch::{Pooled, Ptr, uninit};
 use crate::simd::isa;
 use crate::tasks::{Slots, chunk_rows, tasks};
@@ -13,8 +14,27 @@ use crate::tasks::{Slots, chunk_rows, tasks};
 /// When `x` is not whole rows of `dim`.
 #[must_use]
 pub fn rms_norm_forward(x: &[f32], gamma: &[f32], eps: f32) -> (Vec<f32>, Vec<f32>) {
+    forward::<false>(x, gamma, None, eps)
+}
+
+/// `y = (x - mean) * rstd * gamma + beta` with `rstd = 1 / sqrt(var(x) + eps)` per row of `x` `[tokens, dim]`.
+///
+/// # Panics
+/// As [`rms_norm_forward`], or when `beta` is not `[dim]`.
+#[must_use]
+pub fn layer_norm_forward(x: &[f32], gamma: &[f32], beta: Option<&[f32]>, eps: f32) -> (Vec<f32>, Vec<f32>) {
+    forward::<true>(x, gamma, beta, eps)
+}
+
+fn forward<const CENTERED: bool>(
+    x: &[f32],
+    gamma: &[f32],
+    beta: Option<&[f32]>,
+    eps: f32,
+) -> (Vec<f32>, Vec<f32>) {
     let (isa, n) = (isa(), gamma.len());
-    assert!(n > 0 && x.len().is_multiple_of(n), "rms_norm: `x` is [tokens, dim] and `gamma` [dim]");
+    assert!(n > 0 && x.len().is_multiple_of(n), "norm: `x` is [tokens, dim] and `gamma` [dim]");
+    assert!(beta.is_none_or(|b| b.len() == n), "norm: `beta` is [dim]");
     let tokens = x.len() / n;
     // SAFETY: the chunks below cover every row of both.
     let (mut y, mut rstd) = unsafe { (uninit(x.len()), uninit(tokens)) };
@@ -25,22 +45,24 @@ pub fn rms_norm_forward(x: &[f32], gamma: &[f32], eps: f32) -> (Vec<f32>, Vec<f3
         let m = (tokens - row).min(rows);
         // SAFETY: shapes were checked; the rows are this task's.
         unsafe {
-            let x = x.as_ptr().add(row * n);
-            rms_rows(
-                isa,
-                m,
-                n,
-                x,
-                gamma.as_ptr(),
-                eps,
-                r.at(row),
-                false,
-                to.at(row * n),
-                TileLayout::rows(n),
-            );
+            let (x, gamma) = (x.as_ptr().add(row * n), gamma.as_ptr());
+            let beta = beta.map_or(std::ptr::null(), <[f32]>::as_ptr);
+            let (r, to, place) = (r.at(row), to.at(row * n), TileLayout::rows(n));
+            norm_rows::<CENTERED>(isa, m, n, x, gamma, beta, eps, r, false, to, place);
         }
     });
     (y, rstd)
+}
+
+/// Gradients of a norm of rows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NormGrad {
+    /// `[tokens, dim]`.
+    pub dx: Vec<f32>,
+    /// `[dim]`, when asked for.
+    pub dgamma: Option<Vec<f32>>,
+    /// `[dim]`, when asked for.
+    pub dbeta: Option<Vec<f32>>,
 }
 
 /// Gradients of [`rms_norm_forward`] from `dy` `[tokens, dim]`: of `x`, and of `gamma` when asked for.
@@ -48,59 +70,73 @@ pub fn rms_norm_forward(x: &[f32], gamma: &[f32], eps: f32) -> (Vec<f32>, Vec<f3
 /// # Panics
 /// When a slice's length is not that of its shape.
 #[must_use]
-pub fn rms_norm_backward(
+pub fn rms_norm_backward(x: &[f32], gamma: &[f32], rstd: &[f32], dy: &[f32], wants_dgamma: bool) -> NormGrad {
+    backward::<false>(x, gamma, rstd, dy, (wants_dgamma, false))
+}
+
+/// Gradients of [`layer_norm_forward`] from `dy` `[tokens, dim]`: of `x`, and of `gamma` and `beta` when asked for.
+///
+/// # Panics
+/// When a slice's length is not that of its shape.
+#[must_use]
+pub fn layer_norm_backward(
     x: &[f32],
     gamma: &[f32],
     rstd: &[f32],
     dy: &[f32],
-    wants_dgamma: bool,
-) -> (Vec<f32>, Option<Vec<f32>>) {
+    wants: (bool, bool),
+) -> NormGrad {
+    backward::<true>(x, gamma, rstd, dy, wants)
+}
+
+fn backward<const CENTERED: bool>(
+    x: &[f32],
+    gamma: &[f32],
+    rstd: &[f32],
+    dy: &[f32],
+    (wants_dgamma, wants_dbeta): (bool, bool),
+) -> NormGrad {
     let (isa, n, tokens) = (isa(), gamma.len(), rstd.len());
-    assert_eq!(x.len(), tokens * n, "rms_norm: `x` is [tokens, dim]");
-    assert_eq!(dy.len(), tokens * n, "rms_norm: `dy` is [tokens, dim]");
+    assert_eq!(x.len(), tokens * n, "norm: `x` is [tokens, dim]");
+    assert_eq!(dy.len(), tokens * n, "norm: `dy` is [tokens, dim]");
     // SAFETY: the chunks below cover every row.
     let mut dx = unsafe { uninit(x.len()) };
     if tokens == 0 {
-        return (dx, wants_dgamma.then(|| vec![0.0; n]));
+        let zeros = |wanted: bool| wanted.then(|| vec![0.0; n]);
+        return NormGrad { dx, dgamma: zeros(wants_dgamma), dbeta: zeros(wants_dbeta) };
     }
     let to = Ptr(dx.as_mut_ptr());
     let rows = chunk_rows(tokens, n);
-    let slots = Slots::new(tokens.div_ceil(rows), n);
-    let buffer = Pooled::take(slots.count * n);
+    let slots = Slots::new(tokens.div_ceil(rows), 2 * n);
+    let buffer = Pooled::take(slots.count * 2 * n);
     let sums = buffer.ptr();
     tasks(slots.count, |slot| {
         for chunk in slots.of(slot) {
             let row = chunk * rows;
             let m = (tokens - row).min(rows);
+            let first = chunk == slots.of(slot).start;
             // SAFETY: shapes were checked; the rows and the slot are this task's.
             unsafe {
                 let (x, dy, dx) = (x.as_ptr().add(row * n), dy.as_ptr().add(row * n), to.at(row * n));
-                let dgamma = if wants_dgamma { sums.at(slot * n) } else { std::ptr::null_mut() };
-                let first = chunk == slots.of(slot).start;
-                rms_backward_rows(
-                    isa,
-                    m,
-                    n,
-                    x,
-                    gamma.as_ptr(),
-                    rstd.as_ptr().add(row),
-                    dy,
-                    dx,
-                    dgamma,
-                    first,
-                );
+                let sum = |wanted: bool, at: usize| {
+                    if wanted { sums.at(2 * slot * n + at) } else { std::ptr::null_mut() }
+                };
+                let (dgamma, dbeta) = (sum(wants_dgamma, 0), sum(wants_dbeta, n));
+                let (gamma, rstd) = (gamma.as_ptr(), rstd.as_ptr().add(row));
+                norm_backward_rows::<CENTERED>(isa, m, n, x, gamma, rstd, dy, dx, dgamma, dbeta, first);
             }
         }
     });
-    let dgamma = wants_dgamma.then(|| {
-        // SAFETY: every slot was written; the sum fills all of dgamma.
-        unsafe {
-            let mut dgamma = uninit(n);
-            sum_slots(isa, slots.count, n, n, sums.0, dgamma.as_mut_ptr());
-            dgamma
-        }
-    });
-    (dx, dgamma)
+    let sum = |wanted: bool, at: usize| {
+        // SAFETY: every slot was written; the sum fills all of it.
+        wanted.then(|| unsafe {
+            let mut sum = uninit(n);
+            sum_slots(isa, slots.count, 2 * n, n, sums.at(at), sum.as_mut_ptr());
+            sum
+        })
+    };
+    let (dgamma, dbeta) = (sum(wants_dgamma, 0), sum(wants_dbeta, n));
+    NormGrad { dx, dgamma, dbeta }
 }
 
 #[cfg(test)]
@@ -121,9 +157,10 @@ mod tests {
                 let (x, gamma, dy) = (values(t * n, 1), values(n, 2), values(t * n, 3));
                 let (y, dx, dgamma) = with_isa(isa, || {
                     let (y, rstd) = rms_norm_forward(&x, &gamma, 1e-6);
-                    let (dx, dgamma) = rms_norm_backward(&x, &gamma, &rstd, &dy, true);
-                    assert!(rms_norm_backward(&x, &gamma, &rstd, &dy, false) == (dx.clone(), None));
-                    (y, dx, dgamma.expect("asked for"))
+                    let all = rms_norm_backward(&x, &gamma, &rstd, &dy, true);
+                    let less = rms_norm_backward(&x, &gamma, &rstd, &dy, false);
+                    assert_eq!(less, NormGrad { dgamma: None, ..all.clone() });
+                    (y, all.dx, all.dgamma.expect("asked for"))
                 });
                 let mut sums = vec![0.0; n];
                 for row in 0..t {
@@ -153,6 +190,7 @@ mod tests {
     #[test]
     fn no_rows() {
         assert_eq!(rms_norm_forward(&[], &[1.0, 2.0], 1e-6), (vec![], vec![]));
-        assert_eq!(rms_norm_backward(&[], &[1.0, 2.0], &[], &[], true), (vec![], Some(vec![0.0, 0.0])));
+        let none = NormGrad { dgamma: Some(vec![0.0, 0.0]), ..NormGrad::default() };
+        assert_eq!(rms_norm_backward(&[], &[1.0, 2.0], &[], &[], true), none);
     }
 }

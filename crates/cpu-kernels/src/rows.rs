@@ -1,4 +1,4 @@
-//! Row-wise operations around the GEMMs: copies, RMSNorm, SwiGLU, dropout, each with its backward.
+//! Row-wise operations around the GEMMs: copies, norms, dropout, each with its backward. Activations: `activation`.
 //!
 //! Outputs go to a [`TileLayout`]: rows, packed A or panels of B, so that an operation costs no pass of its own.
 
@@ -12,9 +12,9 @@ use crate::simd::{Lanes, dispatch};
 /// Where column `c` of row `i` lies: `(c / width) * block + i * row + c % width`.
 #[derive(Clone, Copy)]
 pub(crate) struct TileLayout {
-    width: usize,
-    block: usize,
-    row: usize,
+    pub(crate) width: usize,
+    pub(crate) block: usize,
+    pub(crate) row: usize,
 }
 
 impl TileLayout {
@@ -55,6 +55,7 @@ macro_rules! along {
         }
     }};
 }
+pub(crate) use along;
 
 #[inline(always)]
 unsafe fn copy_body<S: Lanes>(
@@ -87,21 +88,47 @@ dispatch! {
         (m: usize, n: usize, x: *const f32, ldx: usize, dst: *mut f32, place: TileLayout)
 }
 
-/// `1 / sqrt(mean(x^2) + eps)`.
+/// The sum of a row.
 #[inline(always)]
-unsafe fn row_rstd<S: Lanes>(n: usize, x: *const f32, eps: f32) -> f32 {
+unsafe fn row_sum<S: Lanes>(n: usize, x: *const f32) -> f32 {
+    let mut s = [S::splat(0.0); 2];
+    let (mut j, mut q) = (0, 0);
+    while j < n {
+        s[q] = S::add(s[q], S::load_m(S::mask((n - j).min(S::N)), x.add(j)));
+        q ^= 1;
+        j += S::N;
+    }
+    S::sum(S::add(s[0], s[1]))
+}
+
+/// What a norm takes away from each element: the row's mean where it is `CENTERED`, else nothing.
+#[inline(always)]
+unsafe fn row_mean<S: Lanes, const CENTERED: bool>(n: usize, x: *const f32) -> f32 {
+    if CENTERED { row_sum::<S>(n, x) / n as f32 } else { 0.0 }
+}
+
+/// `x - mean` of a vector of a row.
+#[inline(always)]
+unsafe fn from_mean<S: Lanes, const CENTERED: bool>(x: S::V, mean: S::V) -> S::V {
+    if CENTERED { S::sub(x, mean) } else { x }
+}
+
+/// `1 / sqrt(mean((x - mean)^2) + eps)`.
+#[inline(always)]
+unsafe fn row_rstd<S: Lanes, const CENTERED: bool>(n: usize, x: *const f32, mean: f32, eps: f32) -> f32 {
     let mut s = [S::splat(0.0); 4];
+    let mean = S::splat(mean);
     let mut j = 0;
     while j + 4 * S::N <= n {
         for (q, s) in s.iter_mut().enumerate() {
-            let v = S::load(x.add(j + q * S::N));
+            let v = from_mean::<S, CENTERED>(S::load(x.add(j + q * S::N)), mean);
             *s = S::fma(v, v, *s);
         }
         j += 4 * S::N;
     }
     while j < n {
         let mask = S::mask((n - j).min(S::N));
-        let v = S::load_m(mask, x.add(j));
+        let v = S::keep(mask, from_mean::<S, CENTERED>(S::load_m(mask, x.add(j)), mean));
         s[0] = S::fma(v, v, s[0]);
         j += S::N;
     }
@@ -110,11 +137,12 @@ unsafe fn row_rstd<S: Lanes>(n: usize, x: *const f32, eps: f32) -> f32 {
 }
 
 #[inline(always)]
-unsafe fn rms_body<S: Lanes>(
+unsafe fn norm_body<S: Lanes, const CENTERED: bool>(
     m: usize,
     n: usize,
     x: *const f32,
     gamma: *const f32,
+    beta: *const f32,
     eps: f32,
     rstd: *mut f32,
     known: bool,
@@ -123,34 +151,60 @@ unsafe fn rms_body<S: Lanes>(
 ) {
     for i in 0..m {
         let x = x.add(i * n);
+        let mean = row_mean::<S, CENTERED>(n, x);
         if !known {
-            *rstd.add(i) = row_rstd::<S>(n, x, eps);
+            *rstd.add(i) = row_rstd::<S, CENTERED>(n, x, mean, eps);
         }
-        let r = S::splat(*rstd.add(i));
-        along!(
-            S,
-            n,
-            place,
-            dst.add(i * place.row),
-            |c, p, mask| S::store(p, S::mul(S::mul(S::load(x.add(c)), r), S::load(gamma.add(c)))),
-            S::store_m(mask, p, S::mul(S::mul(S::load_m(mask, x.add(c)), r), S::load_m(mask, gamma.add(c))))
-        );
+        let (r, mean) = (S::splat(*rstd.add(i)), S::splat(mean));
+        if beta.is_null() {
+            along!(
+                S,
+                n,
+                place,
+                dst.add(i * place.row),
+                |c, p, mask| {
+                    let v = from_mean::<S, CENTERED>(S::load(x.add(c)), mean);
+                    S::store(p, S::mul(S::mul(v, r), S::load(gamma.add(c))));
+                },
+                {
+                    let v = from_mean::<S, CENTERED>(S::load_m(mask, x.add(c)), mean);
+                    S::store_m(mask, p, S::mul(S::mul(v, r), S::load_m(mask, gamma.add(c))));
+                }
+            );
+        } else {
+            along!(
+                S,
+                n,
+                place,
+                dst.add(i * place.row),
+                |c, p, mask| {
+                    let v = from_mean::<S, CENTERED>(S::load(x.add(c)), mean);
+                    S::store(p, S::fma(S::mul(v, r), S::load(gamma.add(c)), S::load(beta.add(c))));
+                },
+                {
+                    let v = from_mean::<S, CENTERED>(S::load_m(mask, x.add(c)), mean);
+                    let (g, b) = (S::load_m(mask, gamma.add(c)), S::load_m(mask, beta.add(c)));
+                    S::store_m(mask, p, S::fma(S::mul(v, r), g, b));
+                }
+            );
+        }
     }
 }
 
 dispatch! {
-    /// RMSNorm of `m` rows; writes `rstd` unless it is `known`.
+    /// `(x - mean) * rstd * gamma + beta` of `m` rows, the mean 0 unless `CENTERED` (LayerNorm; without it RMSNorm);
+    /// writes `rstd` unless it is `known`. `beta` may be null.
     ///
     /// # Safety
-    /// `x` is `[m, n]`, `gamma` `[n]`, `rstd` `[m]`; `dst` has room at its place.
-    pub(crate) unsafe fn rms_rows = rms_body [] [] (
-        m: usize, n: usize, x: *const f32, gamma: *const f32, eps: f32, rstd: *mut f32, known: bool,
-        dst: *mut f32, place: TileLayout
+    /// `x` is `[m, n]`, `gamma` and `beta` `[n]`, `rstd` `[m]`; `dst` has room at its place.
+    pub(crate) unsafe fn norm_rows = norm_body [const CENTERED: bool] [CENTERED] (
+        m: usize, n: usize, x: *const f32, gamma: *const f32, beta: *const f32, eps: f32, rstd: *mut f32,
+        known: bool, dst: *mut f32, place: TileLayout
     )
 }
 
 #[inline(always)]
-unsafe fn rms_backward_body<S: Lanes>(
+unsafe fn norm_backward_body<S: Lanes, const CENTERED: bool>(
     m: usize,
     n: usize,
     x: *const f32,
@@ -159,39 +213,62 @@ unsafe fn rms_backward_body<S: Lanes>(
     dh: *const f32,
     dx: *mut f32,
     dgamma: *mut f32,
+    dbeta: *mut f32,
     first: bool,
 ) {
     for i in 0..m {
         let (x, dh) = (x.add(i * n), dh.add(i * n));
         let r = *rstd.add(i);
         let rv = S::splat(r);
+        let mean = S::splat(row_mean::<S, CENTERED>(n, x));
         if !dx.is_null() {
             let dx = dx.add(i * n);
-            let mut s = [S::splat(0.0); 2];
+            let (mut s, mut t) = ([S::splat(0.0); 2], S::splat(0.0));
             let (mut j, mut q) = (0, 0);
             while j < n {
                 let mask = S::mask((n - j).min(S::N));
-                let hx = S::mul(S::load_m(mask, dh.add(j)), S::load_m(mask, x.add(j)));
-                s[q] = S::fma(hx, S::load_m(mask, gamma.add(j)), s[q]);
+                let v = from_mean::<S, CENTERED>(S::load_m(mask, x.add(j)), mean);
+                let (h, g) = (S::load_m(mask, dh.add(j)), S::load_m(mask, gamma.add(j)));
+                s[q] = S::fma(S::mul(h, v), g, s[q]);
+                if CENTERED {
+                    t = S::fma(h, g, t);
+                }
                 q ^= 1;
                 j += S::N;
             }
             let c = S::splat(S::sum(S::add(s[0], s[1])) * r * r * r / n as f32);
+            // The mean's share of each element.
+            let shared = S::splat(if CENTERED { S::sum(t) * r / n as f32 } else { 0.0 });
             j = 0;
             while j < n {
                 let mask = S::mask((n - j).min(S::N));
+                let v = from_mean::<S, CENTERED>(S::load_m(mask, x.add(j)), mean);
                 let hg = S::mul(S::load_m(mask, dh.add(j)), S::load_m(mask, gamma.add(j)));
-                S::store_m(mask, dx.add(j), S::fnma(S::load_m(mask, x.add(j)), c, S::mul(hg, rv)));
+                let hg = from_mean::<S, CENTERED>(S::mul(hg, rv), shared);
+                S::store_m(mask, dx.add(j), S::fnma(v, c, hg));
                 j += S::N;
             }
         }
+        let old = |first: bool, mask: S::M, p: *const f32| {
+            // SAFETY: the caller's.
+            unsafe { if first { S::splat(0.0) } else { S::load_m(mask, p) } }
+        };
         if !dgamma.is_null() {
             let mut j = 0;
             while j < n {
                 let mask = S::mask((n - j).min(S::N));
-                let g = S::mul(S::mul(S::load_m(mask, dh.add(j)), S::load_m(mask, x.add(j))), rv);
-                let old = if first && i == 0 { S::splat(0.0) } else { S::load_m(mask, dgamma.add(j)) };
-                S::store_m(mask, dgamma.add(j), S::add(old, g));
+                let v = from_mean::<S, CENTERED>(S::load_m(mask, x.add(j)), mean);
+                let g = S::mul(S::mul(S::load_m(mask, dh.add(j)), v), rv);
+                S::store_m(mask, dgamma.add(j), S::add(old(first && i == 0, mask, dgamma.add(j)), g));
+                j += S::N;
+            }
+        }
+        if !dbeta.is_null() {
+            let mut j = 0;
+            while j < n {
+                let mask = S::mask((n - j).min(S::N));
+                let g = S::load_m(mask, dh.add(j));
+                S::store_m(mask, dbeta.add(j), S::add(old(first && i == 0, mask, dbeta.add(j)), g));
                 j += S::N;
             }
         }
@@ -199,104 +276,15 @@ unsafe fn rms_backward_body<S: Lanes>(
 }
 
 dispatch! {
-    /// Backward of [`rms_rows`]: `dx = rstd (dh g) - x rstd^3 mean(dh g x)`, `dgamma (+)= sum dh x rstd`; either
-    /// may be null. `first` writes `dgamma` instead of adding.
+    /// Backward of [`norm_rows`]. Of RMSNorm `dx = rstd (dh g) - x rstd^3 mean(dh g x)`; of LayerNorm the same with
+    /// `x - mean` for `x`, less its mean. `dgamma (+)= sum dh (x - mean) rstd`, `dbeta (+)= sum dh`; each may be null.
+    /// `first` writes sums instead of adding.
     ///
     /// # Safety
-    /// `x`, `dh` and `dx` are `[m, n]`, `gamma` and `dgamma` `[n]`, `rstd` `[m]`.
-    pub(crate) unsafe fn rms_backward_rows = rms_backward_body [] [] (
+    /// `x`, `dh` and `dx` are `[m, n]`, `gamma`, `dgamma` and `dbeta` `[n]`, `rstd` `[m]`.
+    pub(crate) unsafe fn norm_backward_rows = norm_backward_body [const CENTERED: bool] [CENTERED] (
         m: usize, n: usize, x: *const f32, gamma: *const f32, rstd: *const f32, dh: *const f32,
-        dx: *mut f32, dgamma: *mut f32, first: bool
-    )
-}
-
-#[inline(always)]
-unsafe fn swiglu_body<S: Lanes>(m: usize, n: usize, x: *const f32, dst: *mut f32, place: TileLayout) {
-    for i in 0..m {
-        let (gate, up) = (x.add(2 * i * n), x.add((2 * i + 1) * n));
-        along!(
-            S,
-            n,
-            place,
-            dst.add(i * place.row),
-            |c, p, mask| {
-                let g = S::load(gate.add(c));
-                S::store(p, S::mul(S::mul(g, S::sigmoid(g)), S::load(up.add(c))));
-            },
-            {
-                let g = S::load_m(mask, gate.add(c));
-                S::store_m(mask, p, S::mul(S::mul(g, S::sigmoid(g)), S::load_m(mask, up.add(c))));
-            }
-        );
-    }
-}
-
-dispatch! {
-    /// `silu(gate) * up` of `m` rows `gate | up`.
-    ///
-    /// # Safety
-    /// `x` is `[m, 2 n]`; `dst` has room at its place.
-    pub(crate) unsafe fn swiglu_rows = swiglu_body [] []
-        (m: usize, n: usize, x: *const f32, dst: *mut f32, place: TileLayout)
-}
-
-/// One vector of SwiGLU's backward: `(silu(g) u, dg, du)`.
-#[inline(always)]
-unsafe fn swiglu_gradient<S: Lanes>(g: S::V, u: S::V, d: S::V) -> (S::V, S::V, S::V) {
-    let s = S::sigmoid(g);
-    let silu = S::mul(s, g);
-    let slope = S::fma(silu, S::sub(S::splat(1.0), s), s);
-    (S::mul(silu, u), S::mul(S::mul(d, u), slope), S::mul(d, silu))
-}
-
-#[inline(always)]
-unsafe fn swiglu_backward_body<S: Lanes, const OUTPUT: bool>(
-    m: usize,
-    n: usize,
-    x: *const f32,
-    da: *const f32,
-    dx: *mut f32,
-    a: *mut f32,
-    place: TileLayout,
-) {
-    for i in 0..m {
-        let (gate, up, da) = (x.add(2 * i * n), x.add((2 * i + 1) * n), da.add(i * n));
-        let (dg, du) = (dx.add(2 * i * n), dx.add((2 * i + 1) * n));
-        along!(
-            S,
-            n,
-            place,
-            a.wrapping_add(i * place.row),
-            |c, p, mask| {
-                let (g, u) = (S::load(gate.add(c)), S::load(up.add(c)));
-                let (a, g, u) = swiglu_gradient::<S>(g, u, S::load(da.add(c)));
-                S::store(dg.add(c), g);
-                S::store(du.add(c), u);
-                if OUTPUT {
-                    S::store(p, a);
-                }
-            },
-            {
-                let (g, u) = (S::load_m(mask, gate.add(c)), S::load_m(mask, up.add(c)));
-                let (a, g, u) = swiglu_gradient::<S>(g, u, S::load_m(mask, da.add(c)));
-                S::store_m(mask, dg.add(c), g);
-                S::store_m(mask, du.add(c), u);
-                if OUTPUT {
-                    S::store_m(mask, p, a);
-                }
-            }
-        );
-    }
-}
-
-dispatch! {
-    /// Backward of [`swiglu_rows`]: `dx` `[m, 2 n]` from `da` `[m, n]`; with `OUTPUT` also the forward's output
-    /// once more, into `a` (otherwise unused).
-    ///
-    /// # Safety
-    /// `x` and `dx` are `[m, 2 n]`, `da` `[m, n]`; `a` has room at its place.
-    pub(crate) unsafe fn swiglu_backward_rows = swiglu_backward_body [const OUTPUT: bool] [OUTPUT] (
-        m: usize, n: usize, x: *const f32, da: *const f32, dx: *mut f32, a: *mut f32, place: TileLayout
+        dx: *mut f32, dgamma: *mut f32, dbeta: *mut f32, first: bool
     )
 }
 

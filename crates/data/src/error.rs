@@ -13,7 +13,8 @@ use crate::row_origin::RowOrigin;
 pub enum DataError {
     /// Nothing at the given path.
     #[error(
-        "no data at `{path}`: expected a .jsonl or .json file, a folder of them, or a glob; check `dataset_name`"
+        "no data at `{path}`: expected a .jsonl, .json, .csv, .parquet or .arrow file, a folder of them, or a glob; check \
+         `dataset_name`"
     )]
     Missing {
         /// The path as given.
@@ -21,13 +22,12 @@ pub enum DataError {
     },
     /// A folder without data files.
     #[error(
-        "folder `{path}` holds no .jsonl or .json file{for_split}; put the rows in `train.jsonl` (and `test.jsonl`)"
+        "folder `{path}` holds no .jsonl, .json, .csv, .parquet or .arrow file; put the rows in `train.jsonl` \
+         (and `test.jsonl`)"
     )]
     EmptyFolder {
         /// The folder.
         path: PathBuf,
-        /// " for split `x`", or nothing.
-        for_split: String,
     },
     /// A glob that matches no file.
     #[error("glob `{pattern}` matches no file; check `dataset_name`")]
@@ -47,13 +47,125 @@ pub enum DataError {
     },
     /// A format that is not read.
     #[error(
-        "`{path}` is {format}, expected JSON lines (.jsonl) or a JSON array (.json); convert it, one JSON object per line"
+        "`{path}` is {format}, expected JSON lines (.jsonl), a JSON array (.json), .csv, .tsv, .txt, .parquet or .arrow; \
+         convert it, one JSON object per line"
     )]
     Format {
         /// The file.
         path: PathBuf,
         /// The format's name.
         format: &'static str,
+    },
+    /// A configuration that the data set does not have.
+    #[error(
+        "data set `{dataset}` has no configuration `{name}`, it has {names}; set `dataset_config` to one of them"
+    )]
+    NoConfig {
+        /// The data set.
+        dataset: String,
+        /// The name as given.
+        name: String,
+        /// The configurations there are.
+        names: String,
+    },
+    /// Several configurations, and none is meant more than another.
+    #[error("data set `{dataset}` has the configurations {names}; choose one with `dataset_config`")]
+    NeedsConfig {
+        /// The data set.
+        dataset: String,
+        /// The configurations there are.
+        names: String,
+    },
+    /// A split that the data set does not have.
+    #[error(
+        "data set `{dataset}` has no split `{split}`, it has {splits}; set `dataset_train_split` or `dataset_test_split`"
+    )]
+    NoSplit {
+        /// The data set.
+        dataset: String,
+        /// The split as given.
+        split: String,
+        /// The splits there are.
+        splits: String,
+    },
+    /// A part of a split that cannot be read.
+    #[error(
+        "`{slice}` names no slice of a split; write `train`, `train[:1000]`, `train[10%:20%]` or a sum of them with `+`"
+    )]
+    BadSlice {
+        /// The text as given.
+        slice: String,
+    },
+    /// A name or pattern of `data_files` that no file has.
+    #[error("data set `{dataset}` has no file `{pattern}`; check `data_files`, or the card's `configs`")]
+    NoDataFile {
+        /// The data set.
+        dataset: String,
+        /// The patterns.
+        pattern: String,
+    },
+    /// A column that is to be kept and is not there.
+    #[error("{place}: no column `{column}` to keep, only {columns}; check `columns`")]
+    NoColumn {
+        /// File and line.
+        place: RowOrigin,
+        /// The column.
+        column: String,
+        /// The columns found.
+        columns: String,
+    },
+    /// A folder that is no data set.
+    #[error("folder `{path}` holds more than {most} files; name the folder or the glob that holds the rows")]
+    TooManyFiles {
+        /// The folder.
+        path: PathBuf,
+        /// The limit.
+        most: usize,
+    },
+    /// A row that does not end.
+    #[error("{place}: the row is longer than {most} bytes; is the file damaged?")]
+    HugeRow {
+        /// File and line.
+        place: RowOrigin,
+        /// The limit.
+        most: u64,
+    },
+    /// Text that is not UTF-8.
+    #[error("{place}: not valid UTF-8; convert the file")]
+    NotUtf8 {
+        /// File and line.
+        place: RowOrigin,
+    },
+    /// A line of a CSV file with too many values.
+    #[error(
+        "{place}: {got} values, the first line names {expected} columns; quote values that hold the separator, or name all \
+         columns"
+    )]
+    Columns {
+        /// File and line.
+        place: RowOrigin,
+        /// Columns named.
+        expected: usize,
+        /// Values found.
+        got: usize,
+    },
+    /// A CSV file that cannot be read.
+    #[error("{place}: not valid CSV: {reason}")]
+    Csv {
+        /// File and line.
+        place: RowOrigin,
+        /// The parser's words.
+        reason: String,
+    },
+    /// A file of columns that cannot be read.
+    #[error("`{path}` is not a whole {format} file: {reason}; copy or download it again")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The format's name.
+        format: &'static str,
+        /// The reader's words.
+        reason: String,
     },
     /// The operating system refused.
     #[error("cannot read `{path}`: {source}")]
@@ -80,7 +192,7 @@ pub enum DataError {
         got: &'static str,
     },
     /// No row at all.
-    #[error("`{dataset}` holds no rows; expected one JSON object per line")]
+    #[error("`{dataset}` holds no rows; expected at least one")]
     Empty {
         /// The files read.
         dataset: String,
@@ -281,6 +393,14 @@ pub enum DataError {
         /// The template's own message.
         message: String,
     },
+    /// The template asked for more work or memory than a rendering may use.
+    #[error("{place}: the chat template was stopped: {reason}; is it the one of this model?")]
+    TemplateBound {
+        /// Where the row is.
+        place: RowOrigin,
+        /// The bound.
+        reason: String,
+    },
     /// The template failed otherwise.
     #[error("{place}: the chat template fails on this conversation: {reason}")]
     TemplateFailed {
@@ -366,14 +486,19 @@ pub enum DataError {
         /// The row's type.
         got: RowKind,
     },
-    /// `assistant_only_loss` with a template that does not mark the assistant's text.
+    /// `assistant_only_loss` with a template that does not mark the assistant's text, where it cannot be told either.
     #[error(
-        "`assistant_only_loss` needs a chat template with {{% generation %}} markers, `{name}` has none; put \
+        "{place}: `assistant_only_loss` needs to know the assistant's text, the chat template `{name}` has no \
+         {{% generation %}} markers, and from its renderings it does not follow: {reason}; put \
          {{% generation %}}...{{% endgeneration %}} around the assistant's text and its end-of-turn token, or turn it off"
     )]
-    NoGenerationMarkers {
+    NoAssistantTurns {
+        /// Where the row is.
+        place: RowOrigin,
         /// File or name of the template.
         name: String,
+        /// What does not fit.
+        reason: String,
     },
     /// A conversation without a single assistant token.
     #[error(

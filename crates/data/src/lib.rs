@@ -1,6 +1,6 @@
 //! Rows to batches: TRL's data formats, chat templates, tokenisation, loss masks, packing, sampling.
 //!
-//! A [`Source`] streams rows from JSON lines; [`Row`] types them as TRL does; a [`Preparer`] renders conversations
+//! A [`Source`] streams rows from JSON, CSV, Parquet or Arrow files; [`Row`] types them as TRL does; a [`Preparer`] renders conversations
 //! with the folder's chat [`Templates`], tokenises with its [`Tokenizer`], masks, truncates and packs; a [`Sampler`]
 //! says which rows make which step; a [`Collator`] lays them out as a [`Batch`] without padding.
 //! Results equal those of TRL 1.16 with Transformers 5.23, token for token.
@@ -58,6 +58,7 @@
 //! # }
 //! ```
 
+mod assistant_turns;
 mod batch;
 mod completions;
 mod error;
@@ -93,11 +94,11 @@ pub use preflight::{Concern, Finding, preflight, preflight_prepared, preflight_w
 pub use prepare::{Dataset, Options, Preparer, Truncation};
 pub use prompts::PromptExample;
 pub use row::{Content, Message, Row, RowKind, Text};
-pub use row_origin::RowOrigin;
+pub use row_origin::{RowOrigin, RowUnit};
 pub use sampler::{Cursor, GroupBatch, GroupBatches, GroupSampler, Order, Sampler, Step, Steps};
-pub use source::{Record, Records, Source};
+pub use source::{Listing, Mixture, Record, Records, Source, SourceSpec, SplitFiles};
 pub use split::HeldOut;
 pub use statistics::Statistics;
-pub use template::{Clock, Render, Rendered, Template, Templates};
+pub use template::{Bounds, Clock, Render, Rendered, Template, Templates};
 pub use tokenizer::{TextStream, Tokenizer};
 pub use unpaired::{UnpairedExample, partner};

@@ -28,6 +28,8 @@ pub enum Concern {
     Dropped,
     /// Roles that the chat template does not know by that name.
     ForeignRoles,
+    /// Columns that are Alpaca's.
+    AlpacaColumns,
     /// Rows longer than the model was made for.
     BeyondModelLength,
     /// Pairs whose answers are the same.
@@ -255,6 +257,14 @@ impl Findings {
 
     /// What concerns the boundary between prompts and completions.
     fn prompts(&mut self, s: &Statistics) {
+        if s.alpaca > 0 {
+            self.add(
+                Concern::AlpacaColumns,
+                "columns `instruction`, `input` and `output` are read as the user's turn and the assistant's"
+                    .to_owned(),
+                "write `prompt` and `completion` if another text is meant",
+            );
+        }
         if s.diverging > 0 {
             self.add(
                 Concern::PromptDiverges,

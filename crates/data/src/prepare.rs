@@ -5,6 +5,7 @@ use std::cell::Cell;
 use burnish_core::random::Stream;
 use burnish_core::{OptionFaults, choices};
 
+use crate::assistant_turns::assistant_turns;
 use crate::error::DataError;
 use crate::example::{Example, IGNORED, label};
 use crate::pack::{self, Strategy};
@@ -56,7 +57,8 @@ pub struct Options {
     pub truncation: Truncation,
     /// `completion_only_loss`: `None` is true exactly when the first row has a prompt and a completion.
     pub completion_only_loss: Option<bool>,
-    /// `assistant_only_loss`: learn only what lies in the template's `{% generation %}` blocks.
+    /// `assistant_only_loss`: learn only what lies in the template's `{% generation %}` blocks, or where it has none
+    /// the assistant's turns as the renderings of the conversation's beginnings show them.
     pub assistant_only_loss: bool,
     /// `packing` with its `packing_strategy`.
     pub packing: Option<Strategy>,
@@ -266,11 +268,7 @@ impl Preparer<'_> {
         if row.chats().next().is_none() {
             return Err(DataError::AssistantNeedsChat { place: row.place.clone(), got: row.kind() });
         }
-        let template = self.templates(row)?.pick(row.tools.is_some())?;
-        if !template.marks_generation() {
-            return Err(DataError::NoGenerationMarkers { name: template.name().to_owned() });
-        }
-        Ok(())
+        self.templates(row)?.pick(row.tools.is_some()).map(|_| ())
     }
 
     /// Supervised fine-tuning takes language modelling, prompt-completion and tokenised rows.
@@ -373,13 +371,22 @@ impl Preparer<'_> {
         with: Render<'_>,
         mask: bool,
     ) -> Result<(Vec<u32>, Option<Vec<bool>>), DataError> {
-        let (rendered, template) = self.rendered(row, messages, with)?;
+        let (mut rendered, template) = self.rendered(row, messages, with)?;
         let tokenise = |reason| DataError::Tokenise { place: row.place.clone(), reason };
         if !mask {
             return Ok((self.tokenizer.encode(&rendered.text, false).map_err(tokenise)?, None));
         }
         if !template.marks_generation() {
-            return Err(DataError::NoGenerationMarkers { name: template.name().to_owned() });
+            let special = self.tokenizer.added_tokens();
+            let beginning = |messages: &[Message], add_generation_prompt| {
+                let with = Render { add_generation_prompt, ..with };
+                self.rendered(row, messages, with).map(|(r, _)| r.text).map_err(|e| e.to_string())
+            };
+            rendered.generated =
+                assistant_turns(messages, &rendered.text, &special, beginning).map_err(|reason| {
+                    let (place, name) = (row.place.clone(), template.name().to_owned());
+                    DataError::NoAssistantTurns { place, name, reason }
+                })?;
         }
         let encoding = self.tokenizer.encode_offsets(&rendered.text, false).map_err(tokenise)?;
         let mut assistant = vec![false; encoding.len()];

@@ -220,6 +220,8 @@ pub struct Row {
     pub template_kwargs: Map<String, Value>,
     /// Whether the row has both a `prompt` and a `completion` column, whatever its type.
     pub has_prompt_and_completion: bool,
+    /// Whether its columns are Alpaca's (`instruction`, `input`, `output`), read as a prompt and a completion.
+    pub is_alpaca: bool,
     /// All other columns, as they are in the file (null ones are left out).
     pub columns: Map<String, Value>,
 }
@@ -235,6 +237,7 @@ impl Row {
     pub fn parse(record: Record, text_field: &str) -> Result<Self, DataError> {
         let mut columns = Columns { place: record.place, fields: record.fields };
         columns.fields.retain(|_, v| !v.is_null());
+        let is_alpaca = columns.read_alpaca(text_field);
         let has = |name: &str| columns.fields.contains_key(name);
         let has_prompt_and_completion = has("prompt") && has("completion");
         let tools = columns.tools()?;
@@ -260,6 +263,7 @@ impl Row {
             tools,
             template_kwargs,
             has_prompt_and_completion,
+            is_alpaca,
             columns: columns.fields,
         })
     }
@@ -292,6 +296,7 @@ impl Row {
             tools,
             template_kwargs,
             has_prompt_and_completion,
+            is_alpaca: false,
             columns: columns.fields,
         })
     }
@@ -344,6 +349,31 @@ struct Columns {
 }
 
 impl Columns {
+    /// Turns `instruction` (with `input` after it) and `output` into a prompt of the user and a completion of the
+    /// assistant, where no column of TRL's formats says otherwise.
+    fn read_alpaca(&mut self, text_field: &str) -> bool {
+        const TRLS: [&str; 6] = ["prompt", "completion", "messages", "conversations", "chosen", "input_ids"];
+        let text = |name: &str| self.fields.get(name).and_then(Value::as_str);
+        let (Some(instruction), Some(output)) = (text("instruction"), text("output")) else { return false };
+        if TRLS.iter().chain([&text_field]).any(|name| self.fields.contains_key(*name)) {
+            return false;
+        }
+        let prompt = match text("input").map(str::trim).filter(|input| !input.is_empty()) {
+            Some(input) => format!("{instruction}\n\n{input}"),
+            None => instruction.to_owned(),
+        };
+        let turn = |role: &str, content: &str| {
+            Value::Array(vec![serde_json::json!({"role": role, "content": content})])
+        };
+        let (prompt, completion) = (turn("user", &prompt), turn("assistant", output));
+        for name in ["instruction", "input", "output"] {
+            self.fields.remove(name);
+        }
+        self.fields.insert("prompt".to_owned(), prompt);
+        self.fields.insert("completion".to_owned(), completion);
+        true
+    }
+
     fn content(&mut self, text_field: &str) -> Result<Content, DataError> {
         let has = |name: &str| self.fields.contains_key(name);
         if has("input_ids") {

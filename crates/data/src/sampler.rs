@@ -1,9 +1,11 @@
 //! `Sampler`: the rows of each step as a function of (seed, epoch, position), so that any rank can take its slice and
 //! a run can stop and resume anywhere. Step and epoch arithmetic as Transformers 5.23.
 
+mod by_length;
 mod group;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burnish_core::choices;
 use burnish_core::random::Stream;
@@ -22,6 +24,8 @@ choices! {
         Random = "random",
         /// As they are in the file.
         Sequential = "sequential",
+        /// A new permutation every epoch, in which rows of like length are beside one another.
+        GroupByLength = "group_by_length",
     }
 }
 
@@ -30,7 +34,9 @@ impl Order {
     pub(crate) fn of(self, rows: usize, seed: u64, epoch: u64) -> Vec<usize> {
         match self {
             Self::Sequential => (0..rows).collect(),
-            Self::Random => Stream::new(seed, "data.sampler").at(epoch).permutation(rows),
+            Self::Random | Self::GroupByLength => {
+                Stream::new(seed, "data.sampler").at(epoch).permutation(rows)
+            }
         }
     }
 }
@@ -192,7 +198,7 @@ impl Sampler {
         if cursor.index > self.rows_per_epoch() {
             return Err(DataError::Cursor { index: cursor.index, rows: self.rows_per_epoch() });
         }
-        Ok(Steps { sampler: self, cursor, order: None })
+        Ok(Steps { sampler: self, cursor, order: None, lengths: None })
     }
 }
 
@@ -202,9 +208,26 @@ pub struct Steps {
     sampler: Sampler,
     cursor: Cursor,
     order: Option<(u64, Vec<usize>)>,
+    /// Of rows, where they decide the order.
+    lengths: Option<Arc<[usize]>>,
 }
 
 impl Steps {
+    /// The same steps where the rows' lengths are known, which [`Order::GroupByLength`] asks for.
+    ///
+    /// # Errors
+    /// If it asks and there are none.
+    pub fn with_lengths(self, lengths: impl FnOnce() -> Option<Vec<usize>>) -> Result<Self, DataError> {
+        if self.sampler.order != Order::GroupByLength {
+            return Ok(self);
+        }
+        let lengths = lengths().ok_or(DataError::Options {
+            what: "`train_sampling_strategy` is group_by_length, and this trainer's rows have no one length",
+            mend: "set it to random or sequential",
+        })?;
+        Ok(Self { lengths: Some(lengths.into()), ..self })
+    }
+
     /// Where the next step begins: what a checkpoint stores.
     #[must_use]
     pub const fn cursor(&self) -> Cursor {
@@ -222,7 +245,12 @@ impl Iterator for Steps {
         }
         let Cursor { epoch, index } = self.cursor;
         if self.order.as_ref().is_none_or(|(e, _)| *e != epoch) {
-            self.order = Some((epoch, sampler.epoch(epoch)));
+            let order = sampler.epoch(epoch);
+            let order = match &self.lengths {
+                Some(lengths) => by_length::grouped(&order, lengths, sampler.global_batch()),
+                None => order,
+            };
+            self.order = Some((epoch, order));
         }
         let order = self.order.as_ref().map(|(_, order)| order.as_slice()).unwrap_or_default();
         let end = (index + sampler.global_batch()).min(sampler.rows_per_epoch());

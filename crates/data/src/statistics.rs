@@ -42,6 +42,8 @@ pub struct Statistics {
     pub blank_at: Option<RowOrigin>,
     /// Unpaired examples that are desirable.
     pub desirable: usize,
+    /// Rows with Alpaca's columns.
+    pub alpaca: usize,
     /// How often each role speaks.
     pub roles: BTreeMap<String, usize>,
 }
@@ -49,6 +51,7 @@ pub struct Statistics {
 impl Statistics {
     pub(crate) fn see_row(&mut self, row: &Row, diverges: Option<&str>) {
         self.rows += 1;
+        self.alpaca += usize::from(row.is_alpaca);
         for message in row.chats().flatten() {
             if let Some(role) = message.get("role").and_then(|r| r.as_str()) {
                 *self.roles.entry(role.to_owned()).or_default() += 1;

@@ -257,6 +257,12 @@ impl Tokenizer {
         self.inner.get_vocab_size(true)
     }
 
+    /// Texts of the added tokens, special or not.
+    pub(crate) fn added_tokens(&self) -> Vec<String> {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder().values();
+        added.map(|token| token.content.clone()).filter(|text| !text.trim().is_empty()).collect()
+    }
+
     /// Whether the id is an added token (special or not), not a piece of the base vocabulary.
     #[must_use]
     pub fn is_added(&self, id: u32) -> bool {

@@ -3,6 +3,7 @@
 
 mod cases;
 mod collator;
+mod files;
 mod groups;
 mod laws;
 mod packing;

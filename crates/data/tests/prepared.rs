@@ -153,7 +153,7 @@ fn faults_of_a_data_set_name_the_row() {
             vec![json!({"messages": chat})],
             assistant(),
             &templates,
-            &["{% generation %}", "chat_template.jinja"],
+            &["no token of this row is the assistant's"],
         ),
         (
             vec![long.clone(), long],

@@ -28,6 +28,102 @@ fn renders_as_transformers() {
     }
 }
 
+fn objects(list: &Value) -> Vec<Message> {
+    list.as_array().unwrap().iter().map(|m| m.as_object().unwrap().clone()).collect()
+}
+
+/// FNV-1a, 64 bits.
+fn digest(text: &str) -> String {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
+/// Templates in the styles of published ones, and ones that use the language's corners, on 51 conversations.
+#[test]
+fn styles_render_as_transformers_renders_them() {
+    let recorded = read(&own("styles.json"));
+    let clock = Clock::Fixed(recorded["now"].as_i64().unwrap());
+    let tokens: Vec<(String, String)> = (recorded["tokens"].as_object().unwrap().iter())
+        .map(|(name, text)| (name.clone(), text.as_str().unwrap().to_owned()))
+        .collect();
+    let conversations = recorded["conversations"].as_array().unwrap();
+    let (mut equal, mut refused, mut wrong) = (0, 0, Vec::new());
+    let templates = recorded["templates"].as_object().unwrap();
+    for (name, expected) in templates {
+        let source = std::fs::read_to_string(own(&format!("styles/{name}.jinja"))).unwrap();
+        let template = Template::compile(name, &source, tokens.clone()).unwrap().with_clock(clock);
+        let mut expected = expected.as_str().unwrap().split(' ');
+        for conversation in conversations {
+            let given = |key: &str| conversation.get(key).filter(|v| !v.is_null());
+            for add_generation_prompt in [false, true] {
+                let with = Render {
+                    tools: given("tools"),
+                    documents: given("documents"),
+                    variables: given("variables").and_then(Value::as_object),
+                    add_generation_prompt,
+                    ..Render::default()
+                };
+                let rendered =
+                    template.render(&objects(&conversation["messages"]), with, &RowOrigin::given("case"));
+                let want = expected.next().unwrap();
+                match rendered {
+                    Ok(r) if digest(&r.text) == want => equal += 1,
+                    Err(_) if want == "!" => refused += 1,
+                    Ok(r) if want == "!" => wrong.push(format!(
+                        "{name}, {}: Transformers refuses, here {:?}",
+                        conversation["name"], r.text
+                    )),
+                    Ok(r) => wrong.push(format!("{name}, {}: {:?}", conversation["name"], r.text)),
+                    Err(e) => wrong.push(format!("{name}, {}: {e}", conversation["name"])),
+                }
+            }
+        }
+        assert!(expected.next().is_none(), "{name}: more cases than conversations");
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(templates.len() >= 50 && conversations.len() >= 50, "the recording is smaller than it was");
+    println!("{} templates: {equal} texts and {refused} refusals as recorded", templates.len());
+}
+
+/// Templates without marks learn what their marked twins do in Transformers.
+#[test]
+fn unmarked_templates_mask_as_marked_ones_do() {
+    let recorded = read(&own("styles.json"));
+    let tokenizer = Tokenizer::from_folder(&own("model")).unwrap();
+    let options = Options { assistant_only_loss: true, max_length: None, ..Options::default() };
+    let conversations = recorded["conversations"].as_array().unwrap();
+    let (mut equal, mut refused) = (0, Vec::new());
+    for case in recorded["masks"].as_array().unwrap() {
+        let name = case["template"].as_str().unwrap();
+        let templates = Templates::from_file(&own(&format!("styles/{name}.jinja")), &tokenizer).unwrap();
+        let conversation = conversations.iter().find(|c| c["name"] == case["conversation"]).unwrap();
+        let mut fields = Map::new();
+        fields.insert("messages".to_owned(), conversation["messages"].clone());
+        let mut variables = conversation["variables"].clone();
+        variables["documents"] = conversation["documents"].clone();
+        fields.insert("chat_template_kwargs".to_owned(), variables);
+        fields.insert("tools".to_owned(), conversation["tools"].clone());
+        let row = Row::parse(Record { place: RowOrigin::given("case"), fields }, "text").unwrap();
+        let preparer = Preparer { tokenizer: &tokenizer, templates: Some(&templates), options: &options };
+        match preparer.example(&row, false) {
+            Ok(example) => {
+                let learned: String =
+                    example.labels.iter().map(|&l| if l >= 0 { '1' } else { '0' }).collect();
+                assert_eq!(learned, case["learned"].as_str().unwrap(), "{name}, {}", case["conversation"]);
+                equal += 1;
+            }
+            Err(e) => refused.push(format!("{name}, {}: {e}", case["conversation"])),
+        }
+    }
+    println!("{equal} masks as recorded, {} refused:\n{}", refused.len(), refused.join("\n"));
+    assert!(
+        equal >= 79 && refused.len() <= 5,
+        "{equal} equal, {} refused:\n{}",
+        refused.len(),
+        refused.join("\n")
+    );
+}
+
 /// Texts, refusals and masks of a recording.
 fn replay(recorded: &Value) -> (usize, usize, usize) {
     let clock = Clock::Fixed(recorded["now"].as_i64().unwrap());
@@ -46,16 +142,7 @@ fn replay(recorded: &Value) -> (usize, usize, usize) {
             }
             let chat = case["chat"].as_str().unwrap();
             let what = format!("{name}, {chat}, {:?}", case.get("variables"));
-            let messages: Vec<Message> = (recorded["chats"][chat].as_array().unwrap().iter())
-                .map(|m| {
-                    m.as_object()
-                        .unwrap()
-                        .iter()
-                        .filter(|(_, v)| !v.is_null())
-                        .map(|(k, v)| (k.clone(), v.clone()))
-                        .collect()
-                })
-                .collect();
+            let messages = objects(&recorded["chats"][chat]);
             let flag = |key: &str| case.get(key).and_then(Value::as_bool).unwrap_or(false);
             let with = Render {
                 tools: case.get("tools"),

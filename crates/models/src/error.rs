@@ -58,6 +58,14 @@ pub enum ModelError {
         /// What would work.
         supported: &'static str,
     },
+    /// A model family that burnish does not compute.
+    #[error("config.json: `model_type` = {got} is not supported; supported: {supported}")]
+    Family {
+        /// What it says.
+        got: String,
+        /// Every family.
+        supported: String,
+    },
     /// The weights do not fit the configuration.
     #[error("{path}: {}", list(.faults))]
     Weights {

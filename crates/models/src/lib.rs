@@ -1,6 +1,6 @@
 //! Decoder-only language models in Hugging Face's layout, on one generic decoder.
 //!
-//! A family is data: [`Spec`] says what differs (biases, per-head norms, windows, rotary scaling, tying),
+//! A family is data: [`Spec`] says what differs (norms and where they stand, biases, windows, ropes, multipliers, names),
 //! [`Blueprint`] names the parameters before storage exists, [`Decoder`] runs them. Weights keep Hugging Face's
 //! `[out, in]` layout and stored dtype; sequences are flattened, never padded.
 //!
@@ -39,11 +39,12 @@ mod spec;
 pub use burnish_ops::Parameters;
 pub use decoder::adapter::SCORING_TASK;
 pub use decoder::blueprint::Blueprint;
+pub use decoder::embedding_noise::EmbeddingNoise;
 pub use decoder::forward_context::{ForwardContext, Mode};
 pub use decoder::layers::DropoutStep;
 pub use decoder::local_params::LocalParams;
 pub use decoder::logit_peaks::LogitPeaks;
-pub use decoder::tp_plan::{Parallel, plan};
+pub use decoder::tp_plan::Parallel;
 pub use decoder::{Decoder, Tokens};
 pub use error::{ModelError, WeightFault};
 pub use files::export::{Exporter, RowSource};
@@ -56,6 +57,9 @@ pub use generation::generate::{Completion, FinishReason, Generation};
 pub use generation::generation_config::GenerationConfig;
 pub use generation::sample::{Sampling, first_maximum};
 pub use spec::config::ConfigFile;
+pub use spec::names::{Names, QkvNames, UpNames};
 pub use spec::rope::{Rope, RopeKind};
+pub use spec::{
+    BlockLayout, Family, LayerSpec, LearnedPositions, NormKind, Output, Pairs, QkNorm, QueryGrowth, Spec,
+};
 pub use spec::{EMBED, HEAD, SCORE};
-pub use spec::{Family, Output, Spec};

@@ -81,7 +81,7 @@ fn replay(root: &Path) -> usize {
 fn is_refusal(error: &ModelError) -> bool {
     use burnish_peft::PeftError::{UnsupportedKey, UnsupportedMethod};
     match error {
-        ModelError::Unsupported { .. } => true,
+        ModelError::Unsupported { .. } | ModelError::Family { .. } => true,
         ModelError::Peft(error) => matches!(error, UnsupportedKey { .. } | UnsupportedMethod { .. }),
         _ => false,
     }

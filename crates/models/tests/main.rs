@@ -6,6 +6,7 @@ mod adapters;
 mod collectives;
 mod dora;
 mod families;
+mod follows_transformers;
 mod generation;
 mod part;
 mod qk_clip;

@@ -63,8 +63,8 @@ fn naive(model: &Decoder) -> Vec<f64> {
             (weight, [bias("q", heads), bias("k", kv)].concat())
         }
     };
-    let table = spec.rope.table(32);
-    let half = spec.rope.dim / 2;
+    let table = spec.ropes[0].table(32);
+    let half = spec.ropes[0].dim / 2;
     let row = |id: u32, position: usize, head: usize| -> Vec<f64> {
         let x = &embed[id as usize * hidden..][..hidden];
         let rms = (x.iter().map(|v| v * v).sum::<f64>() / hidden as f64 + f64::from(spec.norm_eps)).sqrt();
@@ -75,8 +75,8 @@ fn naive(model: &Decoder) -> Vec<f64> {
         let y: Vec<f64> = (head * d..(head + 1) * d).map(project).collect();
         let mut turned = y.clone();
         for i in 0..half {
-            let c = f64::from(table[position * spec.rope.dim + i]);
-            let s = f64::from(table[position * spec.rope.dim + half + i]);
+            let c = f64::from(table[position * spec.ropes[0].dim + i]);
+            let s = f64::from(table[position * spec.ropes[0].dim + half + i]);
             (turned[i], turned[half + i]) = (y[i] * c - y[half + i] * s, y[half + i] * c + y[i] * s);
         }
         turned
@@ -88,7 +88,7 @@ fn naive(model: &Decoder) -> Vec<f64> {
                 ids.iter().enumerate().map(|(j, &id)| row(id, j, heads + head / (heads / kv))).collect();
             for (i, &id) in ids.iter().enumerate() {
                 let q = row(id, i, head);
-                let first = spec.windows[0].map_or(0, |w| (i + 1).saturating_sub(w));
+                let first = spec.layers[0].window.map_or(0, |w| (i + 1).saturating_sub(w));
                 for key in &keys[first..=i] {
                     let dot: f64 = q.iter().zip(key).map(|(a, b)| a * b).sum();
                     *peak = peak.max(dot / (d as f64).sqrt());
@@ -107,7 +107,7 @@ fn peaks_are_those_of_the_scores() {
             let got = peaks(&part);
             let want: Vec<f32> = naive(&part.model.decoder).iter().map(|&x| x as f32).collect();
             let heads = part.model.decoder.spec().heads;
-            assert_eq!(got.len(), heads * part.model.decoder.spec().layers, "{base}");
+            assert_eq!(got.len(), heads * part.model.decoder.spec().layers.len(), "{base}");
             close(base, &got[..heads], &want, 2e-6 * want.iter().fold(1.0, |m, x| x.abs().max(m)));
         });
     }
@@ -148,7 +148,7 @@ fn a_pass_that_is_not_asked_notes_nothing_and_gives_the_same() {
 fn clipped_heads_come_to_the_threshold_and_others_stay() {
     for base in FAMILIES {
         let folder = open(base);
-        let (layers, heads) = (folder.spec().layers, folder.spec().heads);
+        let (layers, heads) = (folder.spec().layers.len(), folder.spec().heads);
         for layer in 0..layers {
             on_ranks(1, &folder, &Tuning::Full, |part| {
                 lively(&part);

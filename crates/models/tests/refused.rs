@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use burnish_core::Dtype;
-use burnish_models::{ConfigFile, ModelFolder, RopeKind, Spec, load};
+use burnish_models::{ConfigFile, Family, ModelFolder, RopeKind, Spec, load};
 use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::recordings::{device, fixtures, json as read_json};
 
 /// A copy of a fixture, its configuration changed.
-fn copy(name: &str, change: impl FnOnce(&mut Value)) -> TempDir {
+pub(crate) fn copy(name: &str, change: impl FnOnce(&mut Value)) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(fixtures().join(name)).unwrap().map(|e| e.unwrap().path()) {
         std::fs::copy(&file, folder.path().join(file.file_name().unwrap())).unwrap();
@@ -34,7 +34,7 @@ fn error_with(name: &str, key: &str, value: Value) -> String {
 }
 
 /// Replaces the weights of a copy by those that `change` leaves.
-fn reweighted(name: &str, change: impl FnOnce(&mut Vec<(String, HostTensor)>)) -> TempDir {
+pub(crate) fn reweighted(name: &str, change: impl FnOnce(&mut Vec<(String, HostTensor)>)) -> TempDir {
     let folder = copy(name, |_| {});
     let weights = WeightFolder::open(folder.path()).unwrap();
     let mut all: Vec<(String, HostTensor)> =
@@ -129,16 +129,11 @@ fn damaged_and_missing_files() {
 fn architectures_that_are_not_computed() {
     let cases = [
         (
-            "model_type",
-            json!("gpt2"),
-            "`model_type` = gpt2 is not supported; supported: llama, mistral, qwen2, qwen3, phi3",
+            "hidden_act",
+            json!("softplus"),
+            "`hidden_act` = softplus is not supported; supported: silu, swish, gelu, gelu_python, gelu_new, \
+             gelu_pytorch_tanh, gelu_fast, gelu_accurate, relu, relu2",
         ),
-        (
-            "model_type",
-            Value::Null,
-            "`model_type` = missing is not supported; supported: llama, mistral, qwen2, qwen3, phi3",
-        ),
-        ("hidden_act", json!("gelu"), "`hidden_act` = gelu is not supported; supported: silu"),
         (
             "quantization_config",
             json!({"quant_method": "awq"}),
@@ -159,6 +154,25 @@ fn architectures_that_are_not_computed() {
     for (key, value, message) in cases {
         assert_eq!(error_with("llama", key, value), format!("config.json: {message}"));
     }
+    // Every family is named, in one order.
+    let supported: Vec<&str> = Family::all().map(Family::model_type).collect();
+    assert_eq!(supported[..5], ["llama", "mistral", "qwen2", "qwen3", "phi3"]);
+    for (value, got) in [(json!("mamba"), "mamba"), (Value::Null, "missing")] {
+        let message = format!("config.json: `model_type` = {got} is not supported; supported: ");
+        assert_eq!(error_with("llama", "model_type", value), message + &supported.join(", "));
+    }
+    // What changes the computation and is not computed is refused by name.
+    for (name, key) in [
+        ("cohere", "use_qk_norm"),
+        ("phi", "qk_layernorm"),
+        ("stablelm", "qk_layernorm"),
+        ("gemma3", "use_bidirectional_attention"),
+    ] {
+        let message = format!("config.json: `{key}` = true is not supported; supported: false");
+        assert_eq!(error_with(name, key, json!(true)), message);
+    }
+    let message = "config.json: `do_layer_norm_before` = false is not supported; supported: true";
+    assert_eq!(error_with("opt", "do_layer_norm_before", json!(false)), message);
     assert_eq!(
         error_with("qwen3-window", "layer_types", json!(["full_attention", "linear_attention"])),
         "config.json: `layer_types` = \"linear_attention\" is not supported; supported: full_attention, \
@@ -220,7 +234,9 @@ fn absent_and_null_keys() {
         }
         spec(config)
     };
-    let windows = |model_type, more| of(model_type, more).windows;
+    let windows = |model_type, more| -> Vec<Option<usize>> {
+        of(model_type, more).layers.iter().map(|layer| layer.window).collect()
+    };
     assert_eq!(windows("mistral", json!({})), [Some(4096); 3]);
     assert_eq!(windows("mistral", json!({"sliding_window": null})), [None; 3]);
     assert_eq!(windows("mistral", json!({"sliding_window": 9})), [Some(9); 3]);
@@ -249,7 +265,7 @@ fn absent_and_null_keys() {
     assert_eq!((of("qwen3", json!({})).head_dim, of("qwen2", json!({})).head_dim), (128, 8));
     let llama = of("llama", json!({}));
     assert_eq!(
-        (llama.rope.theta, &llama.rope.kind, llama.max_positions),
+        (llama.ropes[0].theta, &llama.ropes[0].kind, llama.max_positions),
         (10_000.0, &RopeKind::Default, 2048)
     );
     assert_eq!(llama.norm_eps, 1e-6);

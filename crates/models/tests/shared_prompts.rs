@@ -112,7 +112,8 @@ fn same(what: &str, got: &Found, want: &Found) {
     assert_eq!(got.1.keys().collect::<Vec<_>>(), want.1.keys().collect::<Vec<_>>(), "{what}");
     for (name, want) in &want.1 {
         let largest = want.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
-        close(&format!("{what}: {name}"), &got.1[name], want, TOLERANCE * largest);
+        // Of biases of keys little is left where terms cancel.
+        close(&format!("{what}: {name}"), &got.1[name], want, TOLERANCE * largest + 5e-7);
     }
 }
 

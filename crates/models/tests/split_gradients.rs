@@ -6,7 +6,7 @@ use std::path::Path;
 
 use burnish_comm::{World, local};
 use burnish_core::Dtype;
-use burnish_models::{DropoutStep, Mode, ModelError, ModelFolder, ModelPlan, Tuning};
+use burnish_models::{DropoutStep, Mode, ModelError, ModelFolder, ModelPlan, Spec, Tuning};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_peft::LoraConfig;
 use burnish_tp::{Gradient, PartialGrad, Tp, TpError, TpLayout};
@@ -14,6 +14,7 @@ use burnish_tp::{Gradient, PartialGrad, Tp, TpError, TpLayout};
 use crate::dora::backward;
 use crate::families::folders;
 use crate::recordings::{close, device};
+use crate::tensor_parallel::is_uneven;
 
 /// Of a tensor's largest gradient: fp32 sums in another order.
 const TOLERANCE: f32 = 1e-5;
@@ -85,7 +86,8 @@ fn step(
 /// of gradients that were met.
 fn check(path: &Path, what: &str, tuning: &Tuning<'_>, dropout: Option<DropoutStep>) -> HashSet<Gradient> {
     let mut met = HashSet::new();
-    let what = format!("{}, {what}", path.file_name().unwrap().to_string_lossy());
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let what = format!("{name}, {what}");
     let mode = |recompute| Mode::Train { recompute, dropout };
     let (loss, whole) = step(path, tuning, &Tp::alone(), 1, mode(false)).unwrap();
     for ranks in [2, 3, 4] {
@@ -105,7 +107,7 @@ fn check(path: &Path, what: &str, tuning: &Tuning<'_>, dropout: Option<DropoutSt
                         continue;
                     }
                     Err(ModelError::UnevenPacked { .. }) => {
-                        assert!(what.starts_with("phi3-window") && ranks == 3, "{what}");
+                        assert!(is_uneven(name, ranks), "{what}");
                         continue;
                     }
                     Err(error) => panic!("{what}: {error}"),
@@ -118,7 +120,8 @@ fn check(path: &Path, what: &str, tuning: &Tuning<'_>, dropout: Option<DropoutSt
                     assert!(largest > 0.0, "{what}: no gradient of {}", want.name);
                     let what = format!("{what}: {} of rank {rank}", got.name);
                     let want = got.layout.layout().shard(&want.gradient, rank);
-                    close(&what, &got.gradient, &want, TOLERANCE * largest);
+                    // A bias of keys that do not turn has a gradient of zero but for rounding.
+                    close(&what, &got.gradient, &want, TOLERANCE * largest + 5e-7);
                     met.insert(got.layout.gradient());
                 }
             }
@@ -136,14 +139,21 @@ fn gradients_of_full_training_equal_one_rank_s_in_every_family() {
     assert_eq!(met.len(), 4, "complete, addends, own, shared: {met:?}");
 }
 
-const EVERYWHERE: &str = r#""target_modules": ".*(_proj|embed_tokens|lm_head)""#;
+/// Every linear layer and both ends, whatever families call them.
+const EVERYWHERE: &str = r#""target_modules": ".*(_proj|embed_tokens|embed_in|lm_head|query_key_value|dense.*|c_fc|fc[12]|wte|word_embeddings|c_attn|fc_in|fc_out)""#;
 
 fn adapters_everywhere(more: &str) {
-    let config = format!(r#"{{"peft_type": "LORA", "r": 3, "lora_alpha": 6, "lora_dropout": 0.2, {more}}}"#);
-    let config = LoraConfig::from_json(&config).unwrap();
+    adapters_of(|_| more.to_owned());
+}
+
+fn adapters_of(more: impl Fn(&Spec) -> String) {
     let dropout = Some(DropoutStep { seed: 4, step: 7 });
     for folder in folders() {
-        check(&folder, more, &Tuning::NewAdapter(&config), dropout);
+        let more = more(ModelFolder::open(&folder).unwrap().spec());
+        let config =
+            format!(r#"{{"peft_type": "LORA", "r": 3, "lora_alpha": 6, "lora_dropout": 0.2, {more}}}"#);
+        let config = LoraConfig::from_json(&config).unwrap();
+        check(&folder, &more, &Tuning::NewAdapter(&config), dropout);
     }
 }
 
@@ -159,8 +169,19 @@ fn gradients_of_dora_everywhere_equal_one_rank_s_in_every_family() {
 
 #[test]
 fn gradients_of_lora_with_biases_and_saved_modules_equal_one_rank_s_in_every_family() {
-    adapters_everywhere(
-        r#""init_lora_weights": false, "lora_bias": true, "target_modules": "all-linear",
-        "modules_to_save": ["embed_tokens", "lm_head", "input_layernorm", "norm"]"#,
-    );
+    adapters_of(|spec| {
+        let last = |module: &str| module.rsplit('.').next().unwrap().to_owned();
+        let mut saved = vec![last(spec.names.embed), last(spec.names.head)];
+        if spec.norm.has_weight() {
+            saved.push(last(spec.names.norm));
+            let first =
+                if spec.layout.is_pre() { spec.names.attention_norm } else { spec.names.attention_post_norm };
+            saved.push(last(first));
+        }
+        let saved = serde_json::to_string(&saved).unwrap();
+        format!(
+            r#""init_lora_weights": false, "lora_bias": true, "target_modules": "all-linear",
+            "modules_to_save": {saved}"#
+        )
+    });
 }

@@ -18,6 +18,12 @@ fn part(path: &std::path::Path, world: &World) -> Result<Decoder, ModelError> {
     Ok(planned.over(&Tp::new(&world.group()))?.resident(&device())?.0.decoder)
 }
 
+/// Whether ranks would share heads of this fixture's packed matrices unevenly, or a group of them at all.
+pub(crate) fn is_uneven(name: &str, ranks: usize) -> bool {
+    let uneven = ["phi3-window", "falcon", "falcon-new", "gpt-bigcode"];
+    ranks == 3 && uneven.contains(&name) || ranks == 4 && name == "falcon-new"
+}
+
 const PROMPTS: [&[u32]; 3] = [&[3, 1, 4, 1, 5, 9, 2, 6], &[5, 3], &[5, 8, 9, 7, 9]];
 
 /// The logits after each of some steps over the prompts, with a cache of keys and values.
@@ -42,7 +48,7 @@ fn logits_equal_one_rank_s_in_every_family() {
                     Ok(got) => close(&format!("{name} over {ranks} ranks"), &got, &expected, TOLERANCE),
                     Err(ModelError::Tp(TpError::Heads { heads, .. })) => assert!(heads < ranks, "{name}"),
                     Err(ModelError::UnevenPacked { .. }) => {
-                        assert_eq!((name.as_str(), ranks), ("phi3-window", 3));
+                        assert!(is_uneven(&name, ranks), "{name} over {ranks} ranks");
                     }
                     Err(error) => panic!("{name} over {ranks} ranks: {error}"),
                 }

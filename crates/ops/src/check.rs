@@ -64,17 +64,16 @@ pub(crate) fn linears(
 ) -> Result<(), OpsError> {
     const OP: &str = "linears";
     let [tokens, width] = matrix(input.tensor())?;
-    let in_dim = match input {
-        LinearInput::SwiGlu(_) => {
-            shape(OP, "gate and up", vec![tokens, width], &[tokens, 2 * (width / 2)])?;
-            width / 2
+    let in_dim = input.features(width);
+    if let Some((_, true)) = input.activation() {
+        shape(OP, "gate and up", vec![tokens, width], &[tokens, 2 * in_dim])?;
+    }
+    if let Some((gamma, beta)) = input.norm() {
+        shape(OP, "gamma", gamma.shape(), &[width])?;
+        if let Some(beta) = beta {
+            shape(OP, "beta", beta.shape(), &[width])?;
         }
-        LinearInput::RmsNorm { gamma, .. } => {
-            shape(OP, "gamma", gamma.shape(), &[width])?;
-            width
-        }
-        LinearInput::Plain(_) => width,
-    };
+    }
     for l in layers {
         layer(OP, l, tokens, in_dim)?;
     }
@@ -84,9 +83,15 @@ pub(crate) fn linears(
     }
 }
 
-pub(crate) fn rms_norm(x: &AnyTensor, gamma: &AnyTensor) -> Result<(), OpsError> {
+pub(crate) fn norm(
+    op: &'static str,
+    x: &AnyTensor,
+    gamma: &AnyTensor,
+    beta: Option<&AnyTensor>,
+) -> Result<(), OpsError> {
     let [_, hidden] = matrix(x)?;
-    shape("rms_norm", "gamma", gamma.shape(), &[hidden])
+    shape(op, "gamma", gamma.shape(), &[hidden])?;
+    beta.map_or(Ok(()), |beta| shape(op, "beta", beta.shape(), &[hidden]))
 }
 
 pub(crate) fn embedding(

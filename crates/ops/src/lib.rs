@@ -5,8 +5,8 @@
 //! * [`segment()`]: a piece of a model that saves only its inputs and is run again in backward; recomputation, sharded
 //!   weights and chunking are this.
 //! * [`Parameters`]: reading gives the whole tensor and a gradient has a place to go, on one rank and on many.
-//! * Fused operations, one each so that collectives fit between them: [`linears`] (norm or SwiGLU in, low-rank
-//!   adapters, residual out), [`attention()`], [`rms_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`],
+//! * Fused operations, one each so that collectives fit between them: [`linears`] (norm or activation in, low-rank
+//!   adapters, residual out), [`attention()`], [`rms_norm()`], [`layer_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`],
 //!   the last two also of a head that is split over the vocabulary ([`VocabShard`]).
 //!   On the CPU they run on `burnish-cpu-kernels`, elsewhere on lean bodies of Burn operations.
 //! * [`orthogonalize`]: the nearest semi-orthogonal matrices, and the other parts of Muon; [`adam_step`].
@@ -40,6 +40,7 @@ mod attention;
 mod bytes;
 mod cache;
 mod check;
+mod columns;
 mod custom;
 mod dispatch;
 mod embedding;
@@ -49,15 +50,17 @@ mod flex;
 #[doc(hidden)]
 pub mod gpu;
 mod head;
+mod held;
 mod linear;
 mod magnitude;
 mod muon;
+mod norm;
 mod orthogonal;
 mod parameters;
 mod recomputed;
 #[cfg(feature = "reference")]
 pub mod reference;
-mod rms_norm;
+mod scaled_sum;
 mod segment;
 mod tensor;
 
@@ -65,21 +68,25 @@ pub use adamw::{Adam, AdamState, accumulate, adam_step, sum_of_squares, sums_of_
 pub use attention::{AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks};
 pub use bytes::{Elements, Scalar};
 pub use cache::{KvCache, together};
+pub use columns::{ColumnOrder, permute_columns};
 pub use custom::{BackwardFn, MOST_INPUTS, apply};
 pub use embedding::{EmbeddingLowRank, embedding, select_rows};
 pub use error::OpsError;
 pub use head::{
     AcrossVocab, Coefficient, HeadOptions, TokenStats, VocabShard, head_log_probs, head_logits, head_loss,
 };
+pub use held::held;
 pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode};
 pub use magnitude::{Magnitude, column_norms, row_norms, squared_column_norms, squared_row_norms};
 pub use muon::{Momentum, Noise, muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows, signs};
+pub use norm::{layer_norm, rms_norm};
 pub use orthogonal::{Form, NewtonSchulz, Polynomials, Stacked, orthogonalize};
 pub use parameters::{Parameters, recorded};
 pub use recomputed::{Value, recomputed};
-pub use rms_norm::rms_norm;
+pub use scaled_sum::scaled_sum;
 pub use segment::{NoWeights, Run, Weights, segment};
 pub use tensor::{AnyTensor, host_device, on_host};
 
+pub use burnish_core::Activation;
 #[cfg(feature = "flex")]
 use burnish_core::Dtype;

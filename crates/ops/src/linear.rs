@@ -1,13 +1,13 @@
 //! Linear layers with low-rank adapters, several side by side on one input.
 //!
 //! `y = x W^T + b + s * (dropout(x) A^T) B^T`, weights in Hugging Face's layout `[out, in]`. The input may be
-//! normalised (RMSNorm) or gated (SwiGLU) on the way in, and a residual added on the way out: those cost no pass over
+//! normalised (RMSNorm, LayerNorm) or behind an activation (SwiGLU and its kin) on the way in, and a residual added on the way out: those cost no pass over
 //! memory of their own. LoRA: Hu et al., arXiv:2106.09685, equation 3. With a [`Magnitude`] (DoRA: Liu et al.,
 //! arXiv:2402.09353) each output is scaled by `g = m / |W + s B A|` before the bias is added.
 
 use std::sync::Arc;
 
-use burnish_core::{LinearParts, LoraParts};
+use burnish_core::{Activation, LinearParts, LoraParts};
 
 use crate::dispatch::dispatch;
 use crate::{AnyTensor, Magnitude, OpsError};
@@ -105,22 +105,75 @@ pub enum LinearInput {
         /// Added to the mean square.
         eps: f32,
     },
+    /// `(x - mean(x)) * rsqrt(var(x) + eps) * gamma + beta` of `[tokens, in]` (Ba et al., arXiv:1607.06450).
+    LayerNorm {
+        /// `[tokens, in]`.
+        x: AnyTensor,
+        /// `[in]`.
+        gamma: AnyTensor,
+        /// `[in]`.
+        beta: Option<AnyTensor>,
+        /// Added to the variance.
+        eps: f32,
+    },
     /// `silu(gate) * up` of `[tokens, 2 * in]`: gate, then up.
     SwiGlu(AnyTensor),
+    /// `f(gate) * up` of `[tokens, 2 * in]` where it is `gated`, `f(x)` of `[tokens, in]` otherwise.
+    Activated {
+        /// `[tokens, 2 * in]` or `[tokens, in]`.
+        x: AnyTensor,
+        /// `f`.
+        activation: Activation,
+        /// Whether rows are gate, then up.
+        gated: bool,
+    },
 }
 
 impl LinearInput {
     pub(crate) fn tensor(&self) -> &AnyTensor {
         match self {
-            Self::Plain(x) | Self::SwiGlu(x) | Self::RmsNorm { x, .. } => x,
+            Self::Plain(x)
+            | Self::SwiGlu(x)
+            | Self::RmsNorm { x, .. }
+            | Self::LayerNorm { x, .. }
+            | Self::Activated { x, .. } => x,
         }
+    }
+
+    /// A norm's parameters: gamma, and beta where there is one.
+    pub(crate) fn norm(&self) -> Option<(&AnyTensor, Option<&AnyTensor>)> {
+        match self {
+            Self::RmsNorm { gamma, .. } => Some((gamma, None)),
+            Self::LayerNorm { gamma, beta, .. } => Some((gamma, beta.as_ref())),
+            _ => None,
+        }
+    }
+
+    /// The activation, and whether rows are gate, then up.
+    pub(crate) fn activation(&self) -> Option<(Activation, bool)> {
+        match *self {
+            Self::SwiGlu(_) => Some((Activation::Silu, true)),
+            Self::Activated { activation, gated, .. } => Some((activation, gated)),
+            _ => None,
+        }
+    }
+
+    /// [`Self::tensor`] and the norm's parameters, in the order of an operation's inputs.
+    pub(crate) fn tensors(&self) -> Vec<AnyTensor> {
+        let (gamma, beta) = self.norm().unzip();
+        [Some(self.tensor()), gamma, beta.flatten()].into_iter().flatten().cloned().collect()
+    }
+
+    /// Features of the layers' input, of a tensor `width` wide.
+    pub(crate) fn features(&self, width: usize) -> usize {
+        if matches!(self.activation(), Some((_, true))) { width / 2 } else { width }
     }
 }
 
 /// Several linears on one input, their outputs side by side.
 ///
 /// # Shapes
-/// - input: `[tokens, in]` (SwiGLU: `[tokens, 2 * in]`)
+/// - input: `[tokens, in]` (gated: `[tokens, 2 * in]`)
 /// - residual: `[tokens, sum of outs]`, added to the output
 /// - output: `[tokens, sum of outs]`
 ///

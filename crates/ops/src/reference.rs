@@ -14,10 +14,10 @@ pub use crate::gpu::{
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::tensor::activation::{log_softmax, silu, softmax};
+use burn::tensor::activation::{gelu, log_softmax, relu, silu, softmax};
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 use burnish_core::random::{dropout_bits, dropout_row, dropout_threshold};
-use burnish_core::{Dtype, LinearParts};
+use burnish_core::{Activation, Dtype, LinearParts};
 
 use crate::adamw::{Adam, AdamState};
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
@@ -64,10 +64,18 @@ pub fn linears(
     let x = match input {
         LinearInput::Plain(x) => wide::<2>(x)?,
         LinearInput::RmsNorm { x, gamma, eps } => norm(wide::<2>(x)?, wide::<1>(gamma)?, *eps),
-        LinearInput::SwiGlu(x) => {
-            let x = wide::<2>(x)?;
+        LinearInput::LayerNorm { x, gamma, beta, eps } => {
+            layer_norm(x, gamma, beta.as_ref(), *eps)?.rank()?
+        }
+        LinearInput::SwiGlu(_) | LinearInput::Activated { .. } => {
+            let (x, f) = (wide::<2>(input.tensor())?, input.activation());
+            let (f, gated) = f.expect("invariant: both have an activation");
             let half = x.dims()[1] / 2;
-            silu(x.clone().narrow(1, 0, half)) * x.narrow(1, half, half)
+            if gated {
+                activated(f, x.clone().narrow(1, 0, half)) * x.narrow(1, half, half)
+            } else {
+                activated(f, x)
+            }
         }
     };
     let mut outs = Vec::with_capacity(layers.len());
@@ -127,6 +135,36 @@ fn mask(d: &Dropout, x: &Tensor<2>) -> Tensor<2> {
             .map(move |c| if dropout_bits(key, d.first_column + c) >= threshold { keep } else { 0.0 })
     });
     host(values.collect(), [tokens, dim], &x.device().inner(), x.dtype())
+}
+
+fn activated(f: Activation, x: Tensor<2>) -> Tensor<2> {
+    match f {
+        Activation::Silu => silu(x),
+        Activation::Gelu => gelu(x),
+        Activation::GeluTanh => {
+            let inner =
+                (x.clone() + x.clone().powi_scalar(3) * 0.044_715) * std::f64::consts::FRAC_2_PI.sqrt();
+            x * (inner.tanh() + 1.0) * 0.5
+        }
+        Activation::Relu => relu(x),
+        Activation::Relu2 => relu(x).powi_scalar(2),
+    }
+}
+
+/// See [`crate::layer_norm()`].
+pub fn layer_norm(
+    x: &AnyTensor,
+    gamma: &AnyTensor,
+    beta: Option<&AnyTensor>,
+    eps: f32,
+) -> Result<AnyTensor, OpsError> {
+    let x = wide::<2>(x)?;
+    let mean = x.clone().mean_dim(1);
+    let y = norm(x - mean, wide::<1>(gamma)?, eps);
+    Ok(AnyTensor::new(match beta {
+        Some(beta) => y + wide::<1>(beta)?.unsqueeze(),
+        None => y,
+    }))
 }
 
 /// See [`crate::rms_norm()`].

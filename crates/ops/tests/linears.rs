@@ -5,8 +5,8 @@ use std::sync::Arc;
 use burn::tensor::{DType, FloatDType};
 use burnish_core::random::Stream;
 use burnish_ops::{
-    AnyTensor, Dropout, Linear, LinearInput, LowRank, Magnitude, column_norms, gpu, linears, linears_decode,
-    reference, row_norms,
+    Activation, AnyTensor, Dropout, Linear, LinearInput, LowRank, Magnitude, column_norms, gpu, linears,
+    linears_decode, reference, row_norms,
 };
 
 use crate::case::{Body, Case, F32, Input, assert_close, device, norms, tensor, to_f64};
@@ -16,7 +16,21 @@ enum Reads {
     Plain,
     RmsNorm,
     SwiGlu,
+    /// With beta or without.
+    LayerNorm(bool),
+    /// Gated or not.
+    Activated(Activation, bool),
 }
+
+const READS: [Reads; 7] = [
+    Reads::Plain,
+    Reads::RmsNorm,
+    Reads::SwiGlu,
+    Reads::LayerNorm(true),
+    Reads::LayerNorm(false),
+    Reads::Activated(Activation::GeluTanh, true),
+    Reads::Activated(Activation::Gelu, false),
+];
 
 /// One layer: outputs, and what it has.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +48,14 @@ const BARE: Layer =
     Layer { out: 5, bias: false, rank: 0, b_bias: false, dropout: 0.0, dtype: DType::F32, magnitude: false };
 
 fn case(name: &str, tokens: usize, dim: usize, reads: Reads, layers: &[Layer], residual: bool) -> Case {
-    let width = if reads == Reads::SwiGlu { 2 * dim } else { dim };
+    let gated = matches!(reads, Reads::SwiGlu | Reads::Activated(_, true));
+    let width = if gated { 2 * dim } else { dim };
     let mut inputs = vec![Input::new("x", &[tokens, width], 1.0)];
-    if reads == Reads::RmsNorm {
+    if matches!(reads, Reads::RmsNorm | Reads::LayerNorm(_)) {
         inputs.push(Input { shift: 1.0, ..Input::new("gamma", &[dim], 0.3) });
+    }
+    if reads == Reads::LayerNorm(true) {
+        inputs.push(Input::new("beta", &[dim], 0.3));
     }
     for (i, l) in layers.iter().enumerate() {
         let scale = 1.0 / (dim as f32).sqrt();
@@ -86,6 +104,10 @@ fn assemble(
         Reads::Plain => LinearInput::Plain(next()),
         Reads::SwiGlu => LinearInput::SwiGlu(next()),
         Reads::RmsNorm => LinearInput::RmsNorm { x: next(), gamma: next(), eps: 1e-5 },
+        Reads::LayerNorm(beta) => {
+            LinearInput::LayerNorm { x: next(), gamma: next(), beta: beta.then(&mut next), eps: 1e-5 }
+        }
+        Reads::Activated(activation, gated) => LinearInput::Activated { x: next(), activation, gated },
     };
     let layers = layers.iter().enumerate().map(|(i, l)| {
         let weight = next();
@@ -114,7 +136,7 @@ fn cases(tokens: &[usize], dim: usize) -> Vec<Case> {
     let full = Layer { out: 7, bias: true, rank: 3, b_bias: true, dropout: 0.4, ..BARE };
     let mut all = Vec::new();
     for &t in tokens {
-        for reads in [Reads::Plain, Reads::RmsNorm, Reads::SwiGlu] {
+        for reads in READS {
             all.push(case(&format!("{reads:?}"), t, dim, reads, &[BARE], false));
             all.push(case(&format!("{reads:?}, residual"), t, dim, reads, &[BARE], true));
             all.push(case(&format!("{reads:?}, everything"), t, dim, reads, &[full, BARE, low], true));
@@ -180,7 +202,7 @@ fn dropout_is_counted() {
 fn decoding_is_the_same_up_to_rounding() {
     let dora = Layer { bias: true, rank: 3, magnitude: true, ..BARE };
     let layers = [Layer { bias: true, rank: 3, ..BARE }, Layer { dtype: DType::BF16, ..BARE }, dora];
-    for reads in [Reads::Plain, Reads::RmsNorm, Reads::SwiGlu] {
+    for reads in READS {
         let case = case("decode", 2, 19, reads, &layers, true);
         let tensors: Vec<AnyTensor> =
             case.inputs.iter().map(|i| crate::case::tensor(i.name, &i.shape)).collect();

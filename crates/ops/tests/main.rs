@@ -17,5 +17,6 @@ mod muon;
 mod norm;
 mod orthogonal;
 mod segment;
+mod small;
 mod split_head;
 mod update;

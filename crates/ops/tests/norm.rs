@@ -1,6 +1,6 @@
 //! RMSNorm.
 
-use burnish_ops::{AnyTensor, gpu, reference, rms_norm};
+use burnish_ops::{AnyTensor, gpu, layer_norm, reference, rms_norm};
 
 use crate::case::{Body, Case, Input, assert_close, tensor, to_f64};
 
@@ -13,6 +13,28 @@ fn case(tokens: usize, dim: usize, eps: f32) -> Case {
     };
     let inputs = vec![Input::new("x", &[tokens, dim], 1.0), gamma];
     Case { name: format!("rms_norm [{tokens}, {dim}], eps {eps}"), inputs, run: Box::new(run) }
+}
+
+fn layer_norm_case(tokens: usize, dim: usize, beta: bool) -> Case {
+    let run = move |body: Body, t: &[AnyTensor]| match body {
+        Body::Fused => layer_norm(&t[0], &t[1], t.get(2), 1e-3),
+        Body::Reference => reference::layer_norm(&t[0], &t[1], t.get(2), 1e-3),
+        Body::Gpu => gpu::layer_norm(&t[0], &t[1], t.get(2), 1e-3),
+    };
+    let gamma = Input { shift: 1.0, ..Input::new("gamma", &[dim], 0.3) };
+    let mut inputs = vec![Input { shift: 0.5, ..Input::new("x", &[tokens, dim], 1.0) }, gamma];
+    inputs.extend(beta.then(|| Input::new("beta", &[dim], 0.3)));
+    Case { name: format!("layer_norm [{tokens}, {dim}], beta {beta}"), inputs, run: Box::new(run) }
+}
+
+#[test]
+fn layer_norm_is_the_reference_which_differentiates() {
+    for beta in [true, false] {
+        for (tokens, dim) in [(3, 5), (40, 64), (7, 131)] {
+            layer_norm_case(tokens, dim, beta).agrees();
+        }
+        layer_norm_case(3, 5, beta).differentiates();
+    }
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub struct AdamW {
 struct Entry {
     parameter: Parameter,
     kept: Kept,
+    /// Multiplies the learning rate.
+    rate: f64,
 }
 
 /// What AdamW keeps of one parameter.
@@ -138,7 +140,7 @@ impl AdamW {
             .iter()
             .enumerate()
             .filter(|&(i, p)| p.trainable && p.alias_of.is_none() && takes(i))
-            .map(|(i, p)| (i, Entry { parameter: p.clone(), kept: Kept::default() }))
+            .map(|(i, p)| (i, Entry { parameter: p.clone(), kept: Kept::default(), rate: 1.0 }))
             .collect();
         Self { options, steps: 0, entries }
     }
@@ -157,6 +159,13 @@ impl AdamW {
         self.steps
     }
 
+    /// Multiplies the learning rates of parameters.
+    pub(crate) fn scale_rates(&mut self, factor: &dyn Fn(&Parameter) -> f64) {
+        for entry in self.entries.values_mut() {
+            entry.rate = factor(&entry.parameter);
+        }
+    }
+
     /// One update at learning rate `lr`.
     ///
     /// A parameter that is stored narrower than fp32 is updated in an fp32 master and rounded to its stored dtype.
@@ -166,7 +175,8 @@ impl AdamW {
         let mut updated = 0;
         for (index, gradient) in entries {
             let Some(entry) = self.entries.get_mut(&index) else { continue };
-            let step = Step { number: self.steps, lr, grad_scale, decays: entry.parameter.decays() };
+            let (lr, decays) = (lr * entry.rate, entry.parameter.decays());
+            let step = Step { number: self.steps, lr, grad_scale, decays };
             let value = storage.take(index);
             storage.put(index, entry.kept.update(&self.options, &step, value, &gradient));
             updated += 1;
@@ -189,7 +199,7 @@ impl AdamW {
                 all.push(SlotTensor {
                     parameter: parameter.clone(),
                     slot,
-                    tensor: tensor.clone(),
+                    tensor: tensor.clone().into(),
                     held: SlotScope::Rows,
                 });
             };

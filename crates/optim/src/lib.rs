@@ -30,11 +30,12 @@
 //! consumes the state before it, so clipping cannot come after the update and a skipped step changes nothing. An
 //! optimizer declares its slots and their dtypes ([`SlotSpec`]); a file or a gradient of another dtype never changes them.
 //!
-//! [`Optimizer`] is AdamW alone, or Muon for matrices ([`MuonOptions`]) and AdamW for the rest. Which is which goes by
-//! role ([`Assignment`]), and which dimension is the fan out by the parameter's [`Orientation`]. Matrices may lie in pieces
+//! [`Optimizer`] is AdamW alone, another rule by its name ([`OptimizerName::rule`]), or Muon for matrices
+//! ([`MuonOptions`]) and AdamW for the rest. Which is which goes by role ([`Assignment`]), and which dimension is the fan out by the parameter's [`Orientation`]. Matrices may lie in pieces
 //! over ranks: a [`MatrixGather`] brings them together. [`Schedule`] gives the learning rate of each step.
 
 mod adam;
+mod arguments;
 mod assignment;
 mod error;
 mod learning_rates;
@@ -44,6 +45,7 @@ pub mod module;
 mod muon;
 mod optimizer;
 mod optimizer_name;
+mod rule;
 mod schedule;
 mod slot;
 mod step;
@@ -52,6 +54,7 @@ pub use burnish_core::{Dtype, Orientation, Parameter, Registry, Role};
 pub use burnish_ops::{AnyTensor, Form, NewtonSchulz, Polynomials};
 
 pub use adam::{AdamW, AdamWOptions};
+pub use arguments::Arguments;
 pub use assignment::{Assigned, Assignment, OptimizerKind};
 pub use error::OptimError;
 pub use learning_rates::LearningRates;
@@ -59,7 +62,8 @@ pub use loss_scaler::LossScaler;
 pub use matrix_gather::{LocalMatrices, MatrixGather};
 pub use muon::{MomentumDtype, MuonOptions, Scale, Variant};
 pub use optimizer::Optimizer;
-pub use optimizer_name::OptimizerName;
-pub use schedule::{Schedule, ScheduleKind};
-pub use slot::{Declared, SlotScope, SlotSpec, SlotTensor};
+pub use optimizer_name::{OptimizerName, RuleInputs};
+pub use rule::UpdateRule;
+pub use schedule::{Schedule, ScheduleKind, ScheduleState};
+pub use slot::{Declared, SlotScope, SlotSpec, SlotTensor, SlotValue};
 pub use step::{Applied, Clipped, Gradients, ParamStorage, Reduced, Unscale, Unscaled, all_here};

@@ -135,7 +135,7 @@ impl Muon {
             ]
             .into_iter()
             .filter_map(|(slot, tensor, held)| {
-                let tensor = tensor.clone()?;
+                let tensor = tensor.clone()?.into();
                 Some(SlotTensor { parameter: entry.matrix.name.clone(), slot, tensor, held })
             })
         })

@@ -40,7 +40,65 @@ pub struct SlotTensor {
     /// The slot's name.
     pub slot: &'static str,
     /// Its value.
-    pub tensor: AnyTensor,
+    pub tensor: SlotValue,
     /// Whether it is of the elements that this rank updates or of the whole parameter.
     pub held: SlotScope,
+}
+
+/// The elements of a slot.
+#[derive(Clone, Debug)]
+pub enum SlotValue {
+    /// Floats.
+    Tensor(AnyTensor),
+    /// Codes of values in blocks, one byte each.
+    Bytes {
+        /// In the order of the elements.
+        bytes: Vec<u8>,
+        /// The shape.
+        shape: Vec<usize>,
+    },
+}
+
+impl SlotValue {
+    /// The shape.
+    #[must_use]
+    pub fn shape(&self) -> Vec<usize> {
+        match self {
+            Self::Tensor(tensor) => tensor.shape(),
+            Self::Bytes { shape, .. } => shape.clone(),
+        }
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> Option<Dtype> {
+        match self {
+            Self::Tensor(tensor) => tensor.dtype(),
+            Self::Bytes { .. } => Some(Dtype::U8),
+        }
+    }
+
+    /// The elements as f32: of bytes the codes themselves.
+    #[must_use]
+    pub fn to_f32(&self) -> Vec<f32> {
+        match self {
+            Self::Tensor(tensor) => tensor.to_f32(),
+            Self::Bytes { bytes, .. } => bytes.iter().map(|&code| f32::from(code)).collect(),
+        }
+    }
+
+    /// The tensor, if it is one of floats.
+    #[must_use]
+    pub fn into_tensor(self) -> Option<AnyTensor> {
+        match self {
+            Self::Tensor(tensor) => Some(tensor),
+            Self::Bytes { .. } => None,
+        }
+    }
+}
+
+impl From<AnyTensor> for SlotValue {
+    fn from(tensor: AnyTensor) -> Self {
+        Self::Tensor(tensor)
+    }
 }

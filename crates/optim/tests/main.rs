@@ -11,6 +11,7 @@ mod muon_catalogue;
 mod orientation;
 mod ranks;
 mod restore;
+mod rules;
 mod schedules;
 mod skipped;
 mod store;

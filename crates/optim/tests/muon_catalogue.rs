@@ -66,7 +66,11 @@ fn bits(optimizer: &Optimizer, store: &Store) -> Vec<Vec<u32>> {
 
 fn saved(optimizer: &Optimizer) -> Slots {
     let copy = |t: &AnyTensor| AnyTensor::from_data(t.to_data(), &Device::flex());
-    optimizer.slots().iter().map(|s| (s.parameter.clone(), s.slot.to_owned(), copy(&s.tensor))).collect()
+    optimizer
+        .slots()
+        .iter()
+        .map(|s| (s.parameter.clone(), s.slot.to_owned(), copy(&s.tensor.clone().into_tensor().unwrap())))
+        .collect()
 }
 
 fn all_options() -> Vec<MuonOptions> {

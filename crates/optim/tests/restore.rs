@@ -48,7 +48,7 @@ fn saved(optimizer: &AdamW) -> Slots {
         .slots()
         .iter()
         .rev()
-        .map(|s| (s.parameter.clone(), s.slot.to_owned(), copy(&s.tensor)))
+        .map(|s| (s.parameter.clone(), s.slot.to_owned(), copy(&s.tensor.clone().into_tensor().unwrap())))
         .collect()
 }
 

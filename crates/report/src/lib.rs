@@ -4,7 +4,7 @@
 //! * [`EventFile`]: the same numbers for TensorBoard.
 //! * [`Chart`]: `loss.svg`, readable without any program.
 //! * [`ModelCard`]: the `README.md` of an output folder.
-//! * [`Progress`]: a bar on a terminal, plain lines elsewhere.
+//! * [`Progress`]: a bar on a terminal, plain lines elsewhere; [`TransferBar`] the same of downloads.
 //! * [`PeakMemory`], and the way numbers are written for people: [`bytes`], [`count`], [`duration`].
 //!
 //! ```
@@ -32,6 +32,7 @@ mod model_card;
 mod progress;
 mod record;
 mod replace;
+mod transfer_bar;
 mod wording;
 
 pub use chart::Chart;
@@ -43,4 +44,5 @@ pub use model_card::{ModelCard, Produced, Sample};
 pub use progress::Progress;
 pub use record::{Figure, Record};
 pub use replace::replace;
+pub use transfer_bar::TransferBar;
 pub use wording::{bytes, count, duration, figure};

@@ -148,6 +148,16 @@ impl CosineScaled {
     }
 
     pub(crate) const NAME: &str = "cosine_scaled_reward";
+
+    /// The reward of a right or wrong completion, `progress` of the way to the long end.
+    pub(crate) fn at(&self, right: bool, progress: f64) -> f64 {
+        let (long, short) = if right {
+            (self.min_value_correct, self.max_value_correct)
+        } else {
+            (self.max_value_wrong, self.min_value_wrong)
+        };
+        long + 0.5 * (short - long) * (1.0 + (progress * std::f64::consts::PI).cos())
+    }
 }
 
 impl RewardFunction for CosineScaled {
@@ -157,24 +167,18 @@ impl RewardFunction for CosineScaled {
 
     fn score(&self, samples: &[Sample<'_>]) -> Result<Vec<Option<f64>>, RewardError> {
         each_solution(Self::NAME, samples, |sample, solution| {
-            let (long, short) = if correct(solution, sample.completion)? {
-                (self.min_value_correct, self.max_value_correct)
-            } else {
-                (self.max_value_wrong, self.min_value_wrong)
-            };
-            let progress = (sample.completion_ids.len() as f64 / self.max_len as f64).min(1.0);
-            let cosine = (progress * std::f64::consts::PI).cos();
-            Some(long + 0.5 * (short - long) * (1.0 + cosine))
+            let right = correct(solution, sample.completion)?;
+            Some(self.at(right, (sample.completion_ids.len() as f64 / self.max_len as f64).min(1.0)))
         })
     }
 }
 
-fn correct(solution: &str, completion: &str) -> Option<bool> {
+pub(crate) fn correct(solution: &str, completion: &str) -> Option<bool> {
     let solution = Answer::of_solution(solution)?;
     Some(Answer::of_completion(completion).is_some_and(|given| solution.is(&given)))
 }
 
-fn each_solution(
+pub(crate) fn each_solution(
     function: &str,
     samples: &[Sample<'_>],
     score: impl Fn(&Sample<'_>, &str) -> Option<f64>,

@@ -1,8 +1,9 @@
 //! Reward functions by name.
 
 use crate::{
-    Accuracy, CosineScaled, ExactMatch, FinalAnswer, Length, ReasoningAccuracy, RepetitionPenalty,
-    RewardError, RewardFunction, SoftOverlongPunishment, ThinkFormat,
+    Accuracy, CosineByCharacters, CosineScaled, ExactMatch, FinalAnswer, Length, ReasoningAccuracy,
+    ReasoningSteps, RepetitionPenalty, RewardError, RewardFunction, SoftOverlongPunishment, TagCount,
+    TagFormat, ThinkFormat, WordRepetition,
 };
 
 /// The names that [`built_in`] knows.
@@ -16,6 +17,11 @@ pub const BUILT_IN: &[&str] = &[
     RepetitionPenalty::NAME,
     SoftOverlongPunishment::NAME,
     Length::NAME,
+    TagFormat::NAME,
+    TagCount::NAME,
+    CosineByCharacters::NAME,
+    WordRepetition::NAME,
+    ReasoningSteps::NAME,
 ];
 
 /// Parameters of the built-in functions; the defaults are TRL's where it has any.
@@ -29,7 +35,9 @@ pub struct BuiltInOptions {
     pub reasoning_delimiters: Vec<String>,
     /// The function of this kind.
     pub cosine: CosineScaled,
-    /// Tokens of an n-gram of [`RepetitionPenalty`].
+    /// [`CosineByCharacters`], with open-r1's defaults.
+    pub cosine_by_characters: CosineScaled,
+    /// Tokens of an n-gram of [`RepetitionPenalty`], words of one of [`WordRepetition`].
     pub repetition_ngram_size: usize,
     /// What it tends to for a completion of one repeated token; not above 0.
     pub repetition_max_penalty: f64,
@@ -44,6 +52,11 @@ impl Default for BuiltInOptions {
             overlong_soft_punish_cache: 256,
             reasoning_delimiters: vec!["</think>".to_owned()],
             cosine: CosineScaled::default(),
+            cosine_by_characters: CosineScaled {
+                max_len: 1000,
+                min_value_wrong: 0.0,
+                ..CosineScaled::default()
+            },
             repetition_ngram_size: 3,
             repetition_max_penalty: -1.0,
             length_scale: -0.001,
@@ -51,20 +64,21 @@ impl Default for BuiltInOptions {
     }
 }
 
-/// The function of this name: TRL's, with or without the `get_` of those that have parameters.
+/// The function of this name: TRL's, with or without the `get_` of those that have parameters, or open-r1's, whose `accuracy`
+/// and `soft_overlong_punishment` are TRL's.
 ///
 /// # Errors
 ///
 /// [`RewardError::Unknown`] if there is none, [`RewardError::Setting`] if a parameter of it is out of range.
 pub fn built_in(name: &str, options: &BuiltInOptions) -> Result<Box<dyn RewardFunction>, RewardError> {
     Ok(match name {
-        Accuracy::NAME => Box::new(Accuracy),
+        Accuracy::NAME | "accuracy" => Box::new(Accuracy),
         ReasoningAccuracy::NAME => Box::new(ReasoningAccuracy::new(options.reasoning_delimiters.clone())),
         FinalAnswer::NAME => Box::new(FinalAnswer),
         ExactMatch::NAME => Box::new(ExactMatch),
         CosineScaled::NAME | "get_cosine_scaled_reward" => Box::new(options.cosine.checked()?),
         "think_format_reward" => Box::new(ThinkFormat),
-        SoftOverlongPunishment::NAME | "get_soft_overlong_punishment" => {
+        SoftOverlongPunishment::NAME | "get_soft_overlong_punishment" | "soft_overlong_punishment" => {
             Box::new(SoftOverlongPunishment::new(
                 options.overlong_max_completion_len,
                 options.overlong_soft_punish_cache,
@@ -73,6 +87,13 @@ pub fn built_in(name: &str, options: &BuiltInOptions) -> Result<Box<dyn RewardFu
         RepetitionPenalty::NAME | "get_repetition_penalty_reward" => {
             Box::new(RepetitionPenalty::new(options.repetition_ngram_size, options.repetition_max_penalty)?)
         }
+        TagFormat::NAME => Box::new(TagFormat),
+        TagCount::NAME => Box::new(TagCount),
+        CosineByCharacters::NAME => Box::new(CosineByCharacters::new(options.cosine_by_characters)?),
+        WordRepetition::NAME => {
+            Box::new(WordRepetition::new(options.repetition_ngram_size, options.repetition_max_penalty)?)
+        }
+        ReasoningSteps::NAME => Box::new(ReasoningSteps),
         Length::NAME => Box::new(Length::new(options.length_scale)?),
         _ => return Err(RewardError::Unknown { name: name.to_owned(), known: BUILT_IN.to_vec() }),
     })

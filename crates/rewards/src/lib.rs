@@ -26,6 +26,7 @@ mod exact;
 mod format;
 mod function;
 mod length;
+mod open_r1;
 mod repetition;
 mod sample;
 
@@ -37,5 +38,6 @@ pub use exact::ExactMatch;
 pub use format::ThinkFormat;
 pub use function::{RewardFunction, reward_fn};
 pub use length::{Length, SoftOverlongPunishment};
+pub use open_r1::{CosineByCharacters, ReasoningSteps, TagCount, TagFormat, WordRepetition};
 pub use repetition::RepetitionPenalty;
 pub use sample::Sample;

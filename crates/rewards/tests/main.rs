@@ -4,4 +4,5 @@
 
 mod built_in;
 mod command;
+mod open_r1;
 mod trl;

@@ -42,7 +42,11 @@ fn refresh(optimizer: &mut AdamW, name: &str, rows: &AnyTensor) {
         .into_iter()
         .map(|s| {
             let master = s.parameter == name && s.slot == "master";
-            (s.parameter, s.slot.to_owned(), if master { rows.clone() } else { s.tensor })
+            (
+                s.parameter,
+                s.slot.to_owned(),
+                if master { rows.clone() } else { s.tensor.into_tensor().unwrap() },
+            )
         })
         .collect();
     optimizer.restore(optimizer.steps(), slots).unwrap();

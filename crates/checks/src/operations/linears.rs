@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 use burnish_core::random::Stream;
-use burnish_ops::{AnyTensor, Dropout, Linear, LinearInput, LowRank, Magnitude, linears, reference};
+use burnish_ops::{
+    Activation, AnyTensor, Dropout, Linear, LinearInput, LowRank, Magnitude, linears, reference,
+};
 
 use super::{Bound, check, name_of};
 use crate::Check;
@@ -15,6 +17,9 @@ enum Reads {
     Plain,
     RmsNorm,
     SwiGlu,
+    LayerNorm,
+    /// GELU without a gate.
+    Gelu,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +39,10 @@ const LORA: Layer = Layer { rank: 8, trains: false, ..BARE };
 fn case(tokens: usize, dim: usize, dtype: DType, reads: Reads, layers: &[Layer], residual: bool) -> Case {
     let width = if reads == Reads::SwiGlu { 2 * dim } else { dim };
     let mut inputs = vec![Input::new("x", &[tokens, width], 1.0)];
+    if reads == Reads::LayerNorm {
+        inputs.push(Input::new("gamma", &[dim], 0.3).shifted(1.0));
+        inputs.push(Input::new("beta", &[dim], 0.3));
+    }
     if reads == Reads::RmsNorm {
         inputs.push(Input::new("gamma", &[dim], 0.3).shifted(1.0));
     }
@@ -65,6 +74,10 @@ fn case(tokens: usize, dim: usize, dtype: DType, reads: Reads, layers: &[Layer],
             Reads::Plain => LinearInput::Plain(next()),
             Reads::SwiGlu => LinearInput::SwiGlu(next()),
             Reads::RmsNorm => LinearInput::RmsNorm { x: next(), gamma: next(), eps: 1e-5 },
+            Reads::LayerNorm => {
+                LinearInput::LayerNorm { x: next(), gamma: next(), beta: Some(next()), eps: 1e-5 }
+            }
+            Reads::Gelu => LinearInput::Activated { x: next(), activation: Activation::Gelu, gated: false },
         };
         let layers: Vec<Linear> = layers
             .iter()
@@ -101,10 +114,12 @@ pub(super) fn checks() -> Vec<Check> {
     let biased = Layer { bias: true, out: 64, ..BARE };
     let dropped = Layer { dropout: 0.4, bias: true, ..LORA };
     let dora = Layer { magnitude: true, ..LORA };
-    let kinds: [(&str, Reads, Vec<Layer>, bool); 8] = [
+    let kinds: [(&str, Reads, Vec<Layer>, bool); 10] = [
         ("plain", Reads::Plain, vec![BARE], false),
         ("norm, three side by side", Reads::RmsNorm, vec![BARE, biased, biased], false),
         ("SwiGLU, residual", Reads::SwiGlu, vec![BARE], true),
+        ("LayerNorm, biases", Reads::LayerNorm, vec![biased, BARE], false),
+        ("GELU, residual", Reads::Gelu, vec![biased], true),
         ("LoRA", Reads::RmsNorm, vec![LORA, LORA, LORA], false),
         ("LoRA, dropout, bias", Reads::Plain, vec![dropped], true),
         ("LoRA on SwiGLU, residual", Reads::SwiGlu, vec![LORA], true),

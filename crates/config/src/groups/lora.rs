@@ -103,6 +103,7 @@ impl LoraOptions {
             "layers_to_transform",
             "layers_pattern",
         ];
+        let mut unused = Vec::new();
         for name in OWN.iter().copied().filter(|name| checks.is_given(name)).collect::<Vec<_>>() {
             if let Some(adapter) = &model.adapter_name_or_path {
                 let with = format!("adapter_name_or_path: {:?}", adapter.display().to_string());
@@ -112,10 +113,14 @@ impl LoraOptions {
                     "an existing adapter keeps its own settings: take one of the two out",
                 );
             } else if !self.use_peft && !checks.is_given("use_peft") {
-                let mend =
-                    "add use_peft: true to train an adapter, or use_peft: false to train the whole model";
-                checks.conflict(name, "training the whole model", mend);
+                unused.push(name);
             }
+        }
+        if !unused.is_empty() {
+            checks.note(format!(
+                "`{}`: the whole model trains; use_peft: true trains an adapter",
+                unused.join("`, `")
+            ));
         }
     }
 }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use burnish_data::{Options, Truncation};
 
-use crate::checks::Checks;
+use crate::checks::{Checks, is_hub_name};
 use crate::fault::Fault;
-use crate::setting::PadToMultiple;
+use crate::setting::{PadToMultiple, Verbatim};
 use crate::table::options;
 
 options! {
@@ -20,10 +20,12 @@ options! {
     Trl truncation_mode: Truncation = Truncation::KeepStart;
     /// Loss on completions only; by default true exactly when rows have a prompt and a completion.
     Trl completion_only_loss: Option<bool> = None;
-    /// Loss on the assistant's turns only (the chat template must mark them with `generation`).
+    /// Loss on the assistant's turns only (marked by the chat template with `generation`, else found in its renderings).
     Trl assistant_only_loss: bool = false;
     /// A .jinja file, or a folder with a tokenizer, whose chat template to use.
     Trl chat_template_path: Option<PathBuf> = None;
+    /// The chat template itself, or a file of it (alignment-handbook, open-r1).
+    Burnish chat_template: Verbatim = Verbatim(None);
     /// The end-of-sequence token; by default the tokenizer's.
     Trl eos_token: Option<String> = None;
     /// The padding token; by default the tokenizer's, then its end-of-sequence token.
@@ -50,8 +52,12 @@ impl PreparationOptions {
         if self.completion_only_loss == Some(true) && self.assistant_only_loss {
             checks.note("completion_only_loss and assistant_only_loss are both set: a token trains when both allow it");
         }
+        if self.chat_template.0.is_some() && self.chat_template_path.is_some() {
+            checks.conflict("chat_template", "chat_template_path", "keep one of the two");
+        }
         if let Some(path) = &self.chat_template_path
             && !path.exists()
+            && !path.to_str().is_some_and(is_hub_name)
         {
             let name = "chat_template_path";
             let (origin, what) = (checks.origin(name), "template file or tokenizer folder");
@@ -69,6 +75,8 @@ options! {
     Trl truncation_mode: Truncation = Truncation::KeepStart;
     /// A .jinja file, or a folder with a tokenizer, whose chat template to use.
     Trl chat_template_path: Option<PathBuf> = None;
+    /// The chat template itself, or a file of it (alignment-handbook, open-r1).
+    Burnish chat_template: Verbatim = Verbatim(None);
     /// The end-of-sequence token; by default the tokenizer's.
     Trl eos_token: Option<String> = None;
     /// The padding token; by default the tokenizer's, then its end-of-sequence token.
@@ -85,11 +93,20 @@ impl From<PreferenceRowOptions> for PreparationOptions {
             max_length,
             truncation_mode,
             chat_template_path,
+            chat_template,
             eos_token,
             pad_token,
             ..
         } = options;
-        Self { max_length, truncation_mode, chat_template_path, eos_token, pad_token, ..Self::default() }
+        Self {
+            max_length,
+            truncation_mode,
+            chat_template_path,
+            chat_template,
+            eos_token,
+            pad_token,
+            ..Self::default()
+        }
     }
 }
 
@@ -100,6 +117,8 @@ options! {
     Trl max_length: Option<usize> = Some(1024);
     /// A .jinja file, or a folder with a tokenizer, whose chat template to use.
     Trl chat_template_path: Option<PathBuf> = None;
+    /// The chat template itself, or a file of it (alignment-handbook, open-r1).
+    Burnish chat_template: Verbatim = Verbatim(None);
     /// The end-of-sequence token; by default the tokenizer's.
     Trl eos_token: Option<String> = None;
     /// The padding token; by default the tokenizer's, then its end-of-sequence token. A text is scored at its last token
@@ -111,7 +130,8 @@ options! {
 
 impl From<RewardRowOptions> for PreparationOptions {
     fn from(options: RewardRowOptions) -> Self {
-        let RewardRowOptions { max_length, chat_template_path, eos_token, pad_token, .. } = options;
-        Self { max_length, chat_template_path, eos_token, pad_token, ..Self::default() }
+        let RewardRowOptions { max_length, chat_template_path, chat_template, eos_token, pad_token, .. } =
+            options;
+        Self { max_length, chat_template_path, chat_template, eos_token, pad_token, ..Self::default() }
     }
 }

@@ -13,7 +13,8 @@ options! {
     Trl reward_model_name_or_path: Items<PathBuf> = Items(Vec::new());
     /// Built-in functions: accuracy_reward, reasoning_accuracy_reward, final_answer_reward, exact_match_reward,
     /// think_format_reward, get_cosine_scaled_reward, get_repetition_penalty_reward, get_soft_overlong_punishment,
-    /// length_reward.
+    /// length_reward; and open-r1's accuracy, format, tag_count, cosine, repetition_penalty, reasoning_steps,
+    /// soft_overlong_punishment.
     Trl reward_funcs: Vec<String> = Vec::new();
     /// Programs that read a JSON line per completion and answer each with a line: a number, or null. Each is one text, split
     /// into words at spaces, with quotes as in a shell; no shell runs it.
@@ -24,17 +25,18 @@ options! {
     Trl reward_weights: Option<Vec<f64>> = None;
     /// Where reasoning ends, for reasoning_accuracy_reward.
     Burnish reasoning_delimiters: Items<String> = Items(vec!["</think>".into()]);
-    /// Tokens at which get_cosine_scaled_reward reaches its long end; by default as many as a completion has at most.
+    /// Tokens at which get_cosine_scaled_reward reaches its long end; by default as many as a completion has at most. For cosine
+    /// characters, by default 1000.
     Burnish cosine_max_len: Option<usize> = None;
-    /// What it gives for a short wrong completion.
-    Burnish cosine_min_value_wrong: f64 = -1.0;
+    /// What it gives for a short wrong completion; by default -1, for cosine 0.
+    Burnish cosine_min_value_wrong: Option<f64> = None;
     /// What it gives for a long wrong completion.
     Burnish cosine_max_value_wrong: f64 = -0.5;
     /// What it gives for a long right completion.
     Burnish cosine_min_value_correct: f64 = 0.5;
     /// What it gives for a short right completion.
     Burnish cosine_max_value_correct: f64 = 1.0;
-    /// Tokens of an n-gram, for get_repetition_penalty_reward.
+    /// Tokens of an n-gram for get_repetition_penalty_reward, words for repetition_penalty.
     Burnish repetition_ngram_size: usize = 3;
     /// What it tends to for a completion that says one token again and again; not above 0.
     Burnish repetition_max_penalty: f64 = -1.0;

@@ -6,7 +6,7 @@ use burnish_zero::Stage;
 
 use crate::checks::{ABOVE_0, AT_LEAST_1, Checks};
 use crate::groups::{PreparationOptions, RankOptions};
-use crate::setting::PadToMultiple;
+use crate::setting::{PadToMultiple, Verbatim};
 use crate::table::options;
 
 options! {
@@ -14,6 +14,8 @@ options! {
     PromptRowOptions, "Preparation";
     /// A .jinja file, or a folder with a tokenizer, whose chat template to use.
     Trl chat_template_path: Option<PathBuf> = None;
+    /// The chat template itself, or a file of it (alignment-handbook, open-r1).
+    Burnish chat_template: Verbatim = Verbatim(None);
     /// The end-of-sequence token; by default the tokenizer's.
     Trl eos_token: Option<String> = None;
     /// The padding token; by default the tokenizer's, then its end-of-sequence token.
@@ -24,8 +26,8 @@ options! {
 
 impl From<PromptRowOptions> for PreparationOptions {
     fn from(options: PromptRowOptions) -> Self {
-        let PromptRowOptions { chat_template_path, eos_token, pad_token, .. } = options;
-        Self { max_length: None, chat_template_path, eos_token, pad_token, ..Self::default() }
+        let PromptRowOptions { chat_template_path, chat_template, eos_token, pad_token, .. } = options;
+        Self { max_length: None, chat_template_path, chat_template, eos_token, pad_token, ..Self::default() }
     }
 }
 

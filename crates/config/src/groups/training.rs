@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use burnish_data::Order;
 use burnish_losses::TokenLoss;
-use burnish_optim::{AdamWOptions, OptimizerName, ScheduleKind};
+use burnish_optim::{
+    AdamWOptions, OptimError, OptimizerName, RuleInputs, Schedule, ScheduleKind, UpdateRule,
+};
 
-use crate::checks::{AT_LEAST_0, AT_LEAST_1, Checks, at_least_0};
+use crate::checks::{ABOVE_0, AT_LEAST_0, AT_LEAST_1, Checks, at_least_0};
 use crate::choice::{Interval, SaveInterval};
 use crate::groups::LoggingOptions;
-use crate::setting::{Resume, Steps};
+use crate::setting::{ArgumentList, KeywordArguments, Resume, Steps};
 use crate::table::options;
 
 options! {
@@ -49,12 +51,20 @@ options! {
     Trl learning_rate: f64 = 2e-5;
     /// The learning rate's course after warm-up.
     Transformers lr_scheduler_type: ScheduleKind = ScheduleKind::Linear;
+    /// Arguments of the schedule, as Transformers names them: num_cycles, min_lr, num_decay_steps and so on.
+    Transformers lr_scheduler_kwargs: KeywordArguments = KeywordArguments::default();
     /// Steps of linear warm-up from 0, or below 1 their share of the run.
     Transformers warmup_steps: Steps = Steps(0.0);
     /// Share of the run that warms up, as Transformers 4 spelt it; warmup_steps below 1 says the same.
     Transformers warmup_ratio: Option<f64> = None;
-    /// AdamW (also written adamw_torch, adamw), Adam, or Muon for weight matrices with AdamW for the rest.
+    /// The optimizer; muon is Muon for weight matrices with AdamW for the rest, paged names are the same arithmetic.
     Transformers optim: OptimizerName = OptimizerName::AdamW;
+    /// Arguments of the optimizer beside adam_beta1, adam_beta2, adam_epsilon and weight_decay, as in momentum=0.9.
+    Transformers optim_args: ArgumentList = ArgumentList::default();
+    /// LoRA+: the learning rate of LoRA's B (and of trained vectors) is this many times that of A.
+    Peft loraplus_lr_ratio: Option<f64> = None;
+    /// LoRA+: the learning rate of LoRA's factors on an embedding.
+    Peft loraplus_lr_embedding: f64 = 1e-6;
     /// Weight decay; norms and biases are left out.
     Transformers weight_decay: f64 = 0.0;
     /// Decay of the first moment.
@@ -63,8 +73,11 @@ options! {
     Transformers adam_beta2: f64 = 0.999;
     /// Added to the root of the second moment.
     Transformers adam_epsilon: f64 = 1e-8;
-    /// Gradients are scaled down to this global norm; 0 leaves them.
-    Transformers max_grad_norm: f64 = 1.0;
+    /// Gradients are scaled down to this global norm; 0 and null leave them.
+    Transformers max_grad_norm: Option<f64> = Some(1.0);
+    /// NEFTune: uniform noise on embeddings in training, at most this over the root of the number of elements of the
+    /// sequence's embeddings.
+    Transformers neftune_noise_alpha: Option<f64> = None;
     /// Keep only each block's input and compute the block again in backward: less memory, more arithmetic.
     Trl gradient_checkpointing: bool = true;
     /// Accepted for TRL's sake: products run in the dtype that weights are held in, so `dtype: bfloat16` is what asks for
@@ -134,6 +147,43 @@ impl TrainingOptions {
         }
     }
 
+    /// The optimizer's rule, unless it is AdamW, Adam or Muon.
+    #[must_use]
+    pub fn rule(&self) -> Option<UpdateRule> {
+        self.optim.rule(&self.rule_inputs(&self.adamw())).0
+    }
+
+    fn rule_inputs<'a>(&'a self, adam: &'a AdamWOptions) -> RuleInputs<'a> {
+        let warmup_steps = if self.warmup_steps.is_share() { 0 } else { self.warmup_steps.of(0) };
+        RuleInputs { arguments: &self.optim_args.0, adam, lr: self.learning_rate, warmup_steps }
+    }
+
+    /// What LoRA+ multiplies a trained parameter's learning rate by.
+    ///
+    /// # Source
+    /// PEFT 0.21.2, `create_loraplus_optimizer`.
+    #[must_use]
+    pub fn loraplus_factor(&self, name: &str, dims: usize) -> f64 {
+        let Some(ratio) = self.loraplus_lr_ratio else { return 1.0 };
+        if name.contains("lora_embedding_") {
+            return if self.learning_rate > 0.0 {
+                self.loraplus_lr_embedding / self.learning_rate
+            } else {
+                1.0
+            };
+        }
+        if name.contains("lora_B") || dims == 1 { ratio } else { 1.0 }
+    }
+
+    /// The learning rate's course in a run of `total` steps.
+    ///
+    /// # Errors
+    /// If `lr_scheduler_kwargs` are not the schedule's.
+    pub fn schedule(&self, total: u64) -> Result<Schedule, OptimError> {
+        let (kind, arguments) = (self.lr_scheduler_type, &self.lr_scheduler_kwargs.0);
+        Schedule::with(kind, arguments, self.learning_rate, self.warmup_of(total), total)
+    }
+
     /// The number of optimizer steps when `max_steps` fixes it.
     #[must_use]
     pub fn fixed_steps(&self) -> Option<u64> {
@@ -166,8 +216,23 @@ impl TrainingOptions {
         checks.range("per_device_eval_batch_size", self.per_device_eval_batch_size >= 1, AT_LEAST_1);
         checks.range("gradient_accumulation_steps", self.gradient_accumulation_steps >= 1, AT_LEAST_1);
         checks.range("learning_rate", at_least_0(self.learning_rate), AT_LEAST_0);
-        checks.range("max_grad_norm", self.max_grad_norm >= 0.0, AT_LEAST_0);
+        checks.range("max_grad_norm", self.max_grad_norm.is_none_or(|norm| norm >= 0.0), AT_LEAST_0);
         checks.owner(self.adamw().faults());
+        let noise = self.neftune_noise_alpha.is_none_or(at_least_0);
+        checks.range("neftune_noise_alpha", noise, AT_LEAST_0);
+        let ratio = self.loraplus_lr_ratio.is_none_or(|ratio| ratio > 0.0 && ratio.is_finite());
+        checks.range("loraplus_lr_ratio", ratio, ABOVE_0);
+        checks.range("loraplus_lr_embedding", at_least_0(self.loraplus_lr_embedding), AT_LEAST_0);
+        checks.owner(self.optim.rule(&self.rule_inputs(&self.adamw())).1);
+        checks.owner(self.lr_scheduler_type.faults(&self.lr_scheduler_kwargs.0, self.learning_rate));
+        if self.lr_scheduler_type.is_adaptive() && self.eval_strategy == Interval::No {
+            let mend = "set eval_strategy, which gives the metric that the rate follows";
+            checks.conflict("lr_scheduler_type", "eval_strategy: no", mend);
+        }
+        if self.optim.is_schedule_free() && self.warmup_steps.0 > 0.0 && self.warmup_steps.is_share() {
+            let with = format!("optim: {}", self.optim);
+            checks.conflict("warmup_steps", with, "write a whole number of steps");
+        }
         let epochs = self.max_steps > 0 || (self.num_train_epochs > 0.0 && self.num_train_epochs.is_finite());
         checks.range("num_train_epochs", epochs, "a number above 0");
         checks.range(

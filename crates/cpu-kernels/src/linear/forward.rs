@@ -1,10 +1,11 @@
 //! Forward of a group of linear layers.
 
+use super::input::input_rows;
 use super::magnitude::magnify;
 use super::{Input, Linear, PASS, check, scale_panel};
 use crate::micro::{NR, gemm, gemm_panel};
 use crate::pack::{Depth, extra_columns, extra_constant};
-use crate::rows::{TileLayout, copy_rows, drop_packed, lost_packed, rms_rows, swiglu_rows};
+use crate::rows::{TileLayout, copy_rows, drop_packed, lost_packed};
 use crate::scratch::{Pooled, Ptr, scratch, uninit};
 use crate::simd::{Isa, isa};
 use crate::tasks::{chunk_rows, tasks};
@@ -26,7 +27,7 @@ pub struct LinearsSaved {
     /// Per layer, where its [`super::Magnitude`] asks: the output before the rows' factors, `W drop(x) + scale * B t`,
     /// `[tokens, out]`.
     pub z: Vec<Option<Vec<f32>>>,
-    /// Of [`Input::RmsNorm`]: `[tokens]`.
+    /// Of a norm: `[tokens]`.
     pub rstd: Option<Vec<f32>>,
 }
 
@@ -59,7 +60,7 @@ pub fn linears_forward(
         let t: Vec<_> = linears.iter().map(|l| l.low_rank.map(|low| uninit(tokens * low.rank))).collect();
         let kept = |l: &Linear<'_>| l.magnitude().is_some_and(|m| m.keep) || drops(l);
         let z: Vec<_> = linears.iter().map(|l| kept(l).then(|| uninit(tokens * l.out))).collect();
-        (uninit(tokens * total), t, z, matches!(input, Input::RmsNorm { .. }).then(|| uninit(tokens)))
+        (uninit(tokens * total), t, z, input.is_norm().then(|| uninit(tokens)))
     };
     if tokens > 0 && total > 0 {
         let mut offset = 0;
@@ -201,16 +202,7 @@ impl Job<'_> {
         let n = self.in_dim;
         let place = TileLayout::packed(m, Depth { k: n, x: 0 });
         // SAFETY: shapes were checked; rows row..row + m exist, and this task alone writes their rstd.
-        unsafe {
-            match self.input {
-                Input::Plain(x) => copy_rows(self.isa, m, n, x.as_ptr().add(row * n), n, to, place),
-                Input::RmsNorm { x, gamma, eps } => {
-                    let (x, gamma, rstd) = (x.as_ptr().add(row * n), gamma.as_ptr(), self.rstd.at(row));
-                    rms_rows(self.isa, m, n, x, gamma, eps, rstd, false, to, place);
-                }
-                Input::SwiGlu(x) => swiglu_rows(self.isa, m, n, x.as_ptr().add(2 * row * n), to, place),
-            }
-        }
+        unsafe { input_rows(self.isa, &self.input, self.rstd.0, false, n, row, m, to, place) }
     }
 
     /// `t = drop(x) A^T` of `m` rows from packed `x`; `dropped` is scratch for a packed copy.

@@ -8,8 +8,9 @@
 #![allow(clippy::needless_range_loop, reason = "tiles are indexed by row and token")]
 #![allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 
+use super::input::input_rows;
 use super::{Input, Linear, Weight, check, linears_forward};
-use crate::rows::{TileLayout, rms_rows, swiglu_rows};
+use crate::rows::TileLayout;
 use crate::scratch::{Ptr, scratch, uninit};
 use crate::simd::{Element, Isa, Lanes, dispatch, isa};
 use crate::tasks::tasks;
@@ -60,12 +61,8 @@ pub fn linears_decode(
         let place = TileLayout::rows(in_dim);
         let x = match input {
             Input::Plain(x) => x.as_ptr().cast_mut(),
-            Input::RmsNorm { x, gamma, eps } => {
-                rms_rows(isa, tokens, in_dim, x.as_ptr(), gamma.as_ptr(), eps, rstd, false, own, place);
-                own
-            }
-            Input::SwiGlu(x) => {
-                swiglu_rows(isa, tokens, in_dim, x.as_ptr(), own, place);
+            _ => {
+                input_rows(isa, &input, rstd, false, in_dim, 0, tokens, own, place);
                 own
             }
         };

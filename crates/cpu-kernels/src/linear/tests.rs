@@ -4,6 +4,7 @@ mod reference;
 
 use super::*;
 use crate::simd::{isa, with_isa};
+use burnish_core::Activation;
 use burnish_core::LinearPart::{self, Bias, LoraA, LoraB, LoraBBias};
 use proptest::prelude::*;
 use reference::{Case, Kind, row_norm, values};
@@ -25,6 +26,10 @@ fn compare(case: &Case, isa: Isa) {
         }
         if let Some(dgamma) = &grad.dgamma {
             close(dgamma, &want.dgamma, &format!("{what}: dgamma"));
+        }
+        assert_eq!(grad.dbeta.is_some(), case.kind == Kind::Layer(true), "{what}: dbeta");
+        if let Some(dbeta) = &grad.dbeta {
+            close(dbeta, &want.dbeta, &format!("{what}: dbeta"));
         }
         for (j, (g, w)) in grad.linears.iter().zip(&want.linears).enumerate() {
             close(g.weight.as_ref().unwrap(), &w.weight, &format!("{what}: weight {j}"));
@@ -59,7 +64,54 @@ fn close_to(got: &[f32], want: &[f64], top: f64, what: &str) {
     }
 }
 
-const KINDS: [Kind; 3] = [Kind::Plain, Kind::Norm, Kind::Gate];
+const KINDS: [Kind; 7] = [
+    Kind::Plain,
+    Kind::Norm,
+    Kind::Gate,
+    Kind::Layer(true),
+    Kind::Layer(false),
+    Kind::Act(Activation::GeluTanh, true),
+    Kind::Act(Activation::Gelu, false),
+];
+
+const ACTIVATIONS: [Activation; 5] =
+    [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Relu2];
+
+#[test]
+fn every_activation_on_every_isa() {
+    for &isa in Isa::available() {
+        for activation in ACTIVATIONS {
+            for gated in [true, false] {
+                for (tokens, rank) in [(5, 0), (70, 0), (70, 3)] {
+                    let kind = Kind::Act(activation, gated);
+                    compare(&Case { kind, ..Case::new(tokens, 37, &[9], rank) }, isa);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_far_from_zero() {
+    for &isa in Isa::available() {
+        let x: Vec<f32> = (-130..=130).map(|i| i as f32 * 0.25).collect();
+        for activation in ACTIVATIONS {
+            let one = [1.0];
+            let layer = Linear { out: 1, weight: Weight::F32(&one), bias: None, low_rank: None };
+            let input = Input::Activated { x: &x, activation, gated: false };
+            let y = with_isa(isa, || linears_forward(x.len(), 1, input, &[layer], None).y);
+            for (x, y) in x.iter().zip(y) {
+                let want = if activation == Activation::Gelu && x.abs() > 6.0 {
+                    f64::from(x.max(0.0))
+                } else {
+                    reference::activated(activation, f64::from(*x)).0
+                };
+                let error = (f64::from(y) - want).abs();
+                assert!(error < 5e-7 * (1.0 + want.abs()), "{isa:?} {activation:?} of {x}: {y}, not {want}");
+            }
+        }
+    }
+}
 
 #[test]
 fn ranks_tokens_and_dims_on_every_isa() {
@@ -69,7 +121,7 @@ fn ranks_tokens_and_dims_on_every_isa() {
                 let dim = [5, 16, 33, 100, 512][(i + j) % 5];
                 let outs = [vec![7, 33], vec![16], vec![5, 1, 40]][(i + 2 * j) % 3].clone();
                 let case = Case {
-                    kind: KINDS[(i + j) % 3],
+                    kind: KINDS[(i + 3 * j) % KINDS.len()],
                     bias: j % 2 == 0,
                     ..Case::new(tokens, dim, &outs, rank)
                 };
@@ -146,11 +198,11 @@ fn compare_forward_and_dx(case: &Case) {
     }
 }
 
-/// The directional derivative of the fused norm and SwiGLU, by central differences in f64 of the reference's
+/// The directional derivative of the fused inputs, by central differences in f64 of the reference's
 /// forward and by the kernel's backward.
 #[test]
 fn finite_differences_of_the_fused_inputs() {
-    for kind in [Kind::Norm, Kind::Gate] {
+    for kind in KINDS {
         let case = Case { kind, ..Case::new(9, 21, &[10, 6], 3) };
         let (_, grad) = case.run();
         let (dx, dy) = (grad.dx.unwrap(), case.dy());
@@ -169,6 +221,7 @@ fn all_bits(case: &Case) -> Vec<u32> {
     let (out, grad) = case.run();
     let mut all = vec![out.y, grad.dx.unwrap()];
     all.extend(grad.dgamma);
+    all.extend(grad.dbeta);
     for g in grad.linears {
         all.extend(g.into_iter().filter_map(|(_, gradient)| gradient));
     }
@@ -182,6 +235,8 @@ fn same_bits_with_any_number_of_threads() {
         Case { kind: Kind::Gate, ..Case::new(515, 33, &[65], 4) },
         Case { magnitude: Some(true), dropout: 0.1, ..Case::new(300, 100, &[40, 16], 8) },
         Case { kind: Kind::Plain, ..Case::new(40, 64, &[64, 64], 4) },
+        Case { kind: Kind::Layer(true), ..Case::new(300, 100, &[40, 16], 8) },
+        Case { kind: Kind::Act(Activation::Gelu, false), ..Case::new(515, 33, &[65], 4) },
     ] {
         let bits = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -209,7 +264,7 @@ fn decoding_agrees_and_a_token_keeps_its_bits() {
     for (i, &isa) in Isa::available().iter().enumerate() {
         for (j, dim) in [5, 16, 33, 100, 512].into_iter().enumerate() {
             let case = Case {
-                kind: KINDS[(i + j) % 3],
+                kind: KINDS[(i + 3 * j) % KINDS.len()],
                 bias: j % 2 == 0,
                 residual: j % 3 != 0,
                 storage: (i + j) % 3,
@@ -238,8 +293,12 @@ fn only_what_is_wanted() {
         let on = |i: u32| bits >> i & 1 == 1;
         let parts = [LinearPart::Weight, Bias, LoraA, LoraB, LoraBBias];
         let asked: Vec<LinearPart> = (2..).zip(parts).filter(|&(i, _)| on(i)).map(|(_, part)| part).collect();
-        let wanted =
-            Wanted { dx: on(0), dgamma: on(1), linears: vec![LinearParts::of(&asked), LinearParts::of(&[])] };
+        let wanted = Wanted {
+            dx: on(0),
+            dgamma: on(1),
+            dbeta: false,
+            linears: vec![LinearParts::of(&asked), LinearParts::of(&[])],
+        };
         let grad = case.backward(&out.saved, &wanted);
         assert!(grad.dx == full.dx.clone().filter(|_| on(0)));
         assert!(grad.dgamma == full.dgamma.clone().filter(|_| on(1)));
@@ -266,7 +325,7 @@ proptest! {
     #[test]
     fn any_shape(
         tokens in 1_usize..140, dim in 1_usize..90, outs in proptest::collection::vec(1_usize..70, 1..4),
-        rank in 0_usize..40, kind in 0_usize..3, bias: bool, dropout in prop_oneof![Just(0.0_f32), 0.05_f32..0.6],
+        rank in 0_usize..40, kind in 0_usize..KINDS.len(), bias: bool, dropout in prop_oneof![Just(0.0_f32), 0.05_f32..0.6],
         storage in 0_usize..3, residual: bool, portable: bool, magnitude: bool,
     ) {
         let magnitude = magnitude.then_some(true);

@@ -2,7 +2,7 @@
 //!
 //! The sum over tokens runs in one order whatever the tiling, so the bits do not depend on the threads.
 
-use super::backward::input_rows;
+use super::input::input_rows;
 use super::{Input, Linear};
 use crate::micro::{NR, Tile, strip};
 use crate::rows::{TileLayout, copy_rows};
@@ -83,7 +83,8 @@ pub(super) fn weight_grads(
             let (row, m) = (i * 64, (g - i * 64).min(64));
             // SAFETY: rows of the panels are disjoint between tasks; rstd is only read.
             unsafe {
-                input_rows(isa, input, rstd.at(0), in_dim, g0 + row, m, x.at(row * NR), TileLayout::panels(g))
+                let (to, place) = (x.at(row * NR), TileLayout::panels(g));
+                input_rows(isa, input, rstd.at(0), true, in_dim, g0 + row, m, to, place);
             };
         });
         tasks(tiles.len(), |i| {
@@ -137,11 +138,12 @@ pub(super) fn magnified_weight_grads(
         let Some(gains) = layer.gains() else { continue };
         let Some(grad) = &mut grads[j] else { continue };
         if let Some(dropout) = layer.dropout() {
-            let rstd = rstd.map_or(std::ptr::null(), <[f32]>::as_ptr);
+            let rstd = rstd.map_or(std::ptr::null_mut(), |r| r.as_ptr().cast_mut());
             // SAFETY: all rows are written at once.
             let mut dropped = unsafe {
                 let mut x = uninit(tokens * in_dim);
-                input_rows(isa, input, rstd, in_dim, 0, tokens, x.as_mut_ptr(), TileLayout::rows(in_dim));
+                let place = TileLayout::rows(in_dim);
+                input_rows(isa, input, rstd, true, in_dim, 0, tokens, x.as_mut_ptr(), place);
                 x
             };
             let mask = dropout.mask();

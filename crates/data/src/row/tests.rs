@@ -43,6 +43,23 @@ fn sharegpt_is_converted_and_roles_are_kept() {
 }
 
 #[test]
+fn alpacas_columns_are_a_prompt_and_a_completion() {
+    let row =
+        parse(json!({"instruction": "Add", "input": "1 2", "output": "3", "text": null, "id": 7})).unwrap();
+    assert!(row.is_alpaca && row.has_prompt_and_completion);
+    let Content::PromptCompletion { prompt, completion } = row.content else { panic!("a pair") };
+    assert_eq!(prompt.to_json(), json!([{"role": "user", "content": "Add\n\n1 2"}]));
+    assert_eq!(completion.to_json(), json!([{"role": "assistant", "content": "3"}]));
+    assert_eq!(row.columns.keys().collect::<Vec<_>>(), ["id"]);
+    let row = parse(json!({"instruction": "Sing", "input": "", "output": "La"})).unwrap();
+    let Content::PromptCompletion { prompt, .. } = row.content else { panic!("a pair") };
+    assert_eq!(prompt.to_json(), json!([{"role": "user", "content": "Sing"}]));
+    // The text column is there: the published Alpaca has all three and it.
+    assert!(!parse(json!({"instruction": "a", "output": "b", "text": "c"})).unwrap().is_alpaca);
+    assert!(parse(json!({"instruction": "a", "output": 3})).is_err());
+}
+
+#[test]
 fn null_is_absent() {
     assert_eq!(kind(json!({"text": "a", "prompt": null, "messages": null})), RowKind::Language);
 }

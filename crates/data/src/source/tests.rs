@@ -54,12 +54,16 @@ fn splits_of_a_folder() {
         ("train-1.jsonl", "{\"text\": \"b\"}\n"),
         ("test.jsonl", "{\"text\": \"t\"}\n"),
         ("training_notes.jsonl", "{\"text\": \"n\"}\n"),
+        ("notes_trained.jsonl", "{\"text\": \"x\"}\n"),
         ("dataset_info.json", "{}"),
     ]);
     let name = path(&dir, "");
-    assert_eq!(texts(&Source::train(&name, "train").unwrap()), ["a", "b"]);
+    // `training` is a word for the training split, as `datasets` has it.
+    assert_eq!(texts(&Source::train(&name, "train").unwrap()), ["a", "b", "n"]);
     assert_eq!(texts(&Source::test(&name, "test").unwrap().unwrap()), ["t"]);
     assert!(Source::test(&name, "validation").unwrap().is_none());
+    let e = Source::train(&name, "train_sft").unwrap_err().to_string();
+    assert!(e.contains("`train_sft`") && e.contains("`train`, `test`"), "{e}");
 }
 
 #[test]
@@ -110,11 +114,13 @@ fn bytes_that_are_not_utf8_are_an_error_with_the_line() {
 
 #[test]
 fn missing_and_empty_and_foreign() {
-    let dir = folder(&[("a.parquet", ""), ("b.jsonl.gz", ""), ("c.jsonl", "")]);
-    fs::write(dir.path().join("d.jsonl"), [0x1f, 0x8b, 8, 0]).unwrap();
+    let dir = folder(&[("a.zip", ""), ("b.jsonl.zst", ""), ("c.jsonl", ""), ("e.xlsx", "")]);
+    fs::write(dir.path().join("d.jsonl"), [b'P', b'K', 3, 4, 8, 0]).unwrap();
     let e = Source::train(&path(&dir, "no.jsonl"), "train").unwrap_err().to_string();
     assert!(e.contains("no.jsonl") && e.contains("no data"), "{e}");
-    for (name, format) in [("a.parquet", "Parquet"), ("b.jsonl.gz", "gzip"), ("d.jsonl", "gzip")] {
+    for (name, format) in
+        [("a.zip", "zip"), ("b.jsonl.zst", "zstd"), ("d.jsonl", "zip"), ("e.xlsx", "spreadsheet")]
+    {
         let e = Source::train(&path(&dir, name), "train").unwrap_err().to_string();
         assert!(e.contains(format) && e.contains(name), "{e}");
     }
@@ -130,4 +136,137 @@ fn the_digest_follows_the_contents() {
     let digest = |n: &str| Source::train(&path(&dir, n), "train").unwrap().digest().unwrap();
     assert_eq!(digest("a.jsonl"), digest("b.jsonl"));
     assert_ne!(digest("a.jsonl"), digest("c.jsonl"));
+}
+
+#[test]
+fn splits_by_folders_shards_and_words_within_names() {
+    let text = |t: &str| format!("{{\"text\": \"{t}\"}}\n");
+    type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a [&'a str])]);
+    let cases: [Case<'_>; 5] = [
+        (
+            &[
+                "data/train-00001-of-00002.jsonl",
+                "data/train-00000-of-00002.jsonl",
+                "data/test_sft-00000-of-00001.jsonl",
+            ],
+            &[
+                ("train", &["data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl"]),
+                ("test_sft", &["data/test_sft-00000-of-00001.jsonl"]),
+            ],
+        ),
+        (
+            &["x/train/a.jsonl", "x/dev/b.jsonl", "c.jsonl"],
+            &[("train", &["x/train/a.jsonl"]), ("validation", &["x/dev/b.jsonl"])],
+        ),
+        (
+            &["my-train.jsonl", "my-eval.jsonl"],
+            &[("train", &["my-train.jsonl"]), ("test", &["my-eval.jsonl"])],
+        ),
+        (&["a.jsonl", "b/c.jsonl", ".hidden.jsonl"], &[("train", &["a.jsonl", "b/c.jsonl"])]),
+        (&["a.jsonl", "b.jsonl", "LICENSE.txt", "meta.json"], &[("train", &["a.jsonl", "b.jsonl"])]),
+    ];
+    for (files, expected) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        for file in files {
+            let at = dir.path().join(file);
+            fs::create_dir_all(at.parent().unwrap()).unwrap();
+            fs::write(at, text(file)).unwrap();
+        }
+        let found = Listing::of_folder(dir.path()).unwrap().splits(None, None).unwrap();
+        let found: Vec<(&str, Vec<&str>)> =
+            found.iter().map(|s| (s.split.as_str(), s.files.iter().map(String::as_str).collect())).collect();
+        let expected: Vec<(&str, Vec<&str>)> = expected.iter().map(|(s, f)| (*s, f.to_vec())).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_card_says_which_files_are_which_split() {
+    let card = "---\nconfigs:\n- config_name: a\n  data_files:\n  - split: train\n    path: one/*.csv\n  sep: ';'\n- config_name: b\n  data_files: two.jsonl\n---\n";
+    let dir = folder(&[("README.md", card), ("two.jsonl", "{\"text\": \"t\"}\n")]);
+    fs::create_dir(dir.path().join("one")).unwrap();
+    fs::write(dir.path().join("one/x.csv"), "text;n\nq,r;1\n").unwrap();
+    let name = path(&dir, "");
+    let open = |config: Option<&str>| {
+        Source::open(&SourceSpec { config: config.map(str::to_owned), ..SourceSpec::new(&name, "train") })
+    };
+    assert_eq!(texts(&open(Some("a")).unwrap()), ["q,r"]);
+    assert_eq!(texts(&open(Some("b")).unwrap()), ["t"]);
+    assert!(matches!(open(None), Err(DataError::NeedsConfig { .. })));
+    assert!(matches!(open(Some("c")), Err(DataError::NoConfig { .. })));
+}
+
+#[test]
+fn slices_columns_shares_and_mixtures() {
+    let rows: String = (0..10).map(|i| format!("{{\"n\": {i}, \"text\": \"{i}\"}}\n")).collect();
+    let dir = folder(&[("a.jsonl", &rows), ("b.jsonl", "{\"text\": \"b\"}\n")]);
+    let name = path(&dir, "a.jsonl");
+    let open = |split: &str| Source::train(&name, split).unwrap();
+    assert_eq!(texts(&open("train[:20%]")), ["0", "1"]);
+    assert_eq!(texts(&open("train[-1:]+train[3:5]")), ["9", "3", "4"]);
+    assert_eq!(open("train[2:7]").count().unwrap(), 5);
+    assert_ne!(open("train[2:7]").digest().unwrap(), open("train[2:8]").digest().unwrap());
+    let spec = SourceSpec {
+        columns: Some(vec!["text".to_owned()]),
+        weight: Some(0.35),
+        ..SourceSpec::new(&name, "train[1:]")
+    };
+    let first = Source::open(&spec).unwrap();
+    assert_eq!(texts(&first), ["1", "2", "3"]);
+    assert_eq!(first.records().next().unwrap().unwrap().fields.len(), 1);
+    let chosen = Source::open(&SourceSpec { seed: Some(3), ..spec.clone() }).unwrap();
+    assert_eq!((chosen.count().unwrap(), texts(&chosen).len()), (3, 3));
+    assert_eq!(texts(&chosen), texts(&Source::open(&SourceSpec { seed: Some(3), ..spec.clone() }).unwrap()));
+    let mixture = Mixture { sources: vec![spec.clone(), SourceSpec::new(&path(&dir, "b.jsonl"), "train")] };
+    assert_eq!(texts(&mixture.open().unwrap()), ["1", "2", "3", "b"]);
+    // TRL's shares of a mixture: 3 and 1 of 4, of which the smaller data set has one row.
+    let share =
+        |f: f64, name: &str| SourceSpec { fraction: Some(f), ..SourceSpec::new(&path(&dir, name), "train") };
+    let shares = Mixture { sources: vec![share(6.0, "a.jsonl"), share(2.0, "b.jsonl")] };
+    assert_eq!(texts(&shares.open().unwrap()), ["0", "1", "2", "b"]);
+    let some = Mixture { sources: vec![share(0.5, "a.jsonl"), spec.clone()] };
+    assert!(matches!(some.open(), Err(DataError::Options { .. })));
+    let e = Source::open(&SourceSpec { columns: Some(vec!["x".to_owned()]), ..spec.clone() }).unwrap();
+    assert!(matches!(e.records().next().unwrap(), Err(DataError::NoColumn { .. })));
+    assert!(Source::open(&SourceSpec { weight: Some(1.5), ..spec }).is_err());
+}
+
+#[test]
+fn gzip_text_and_lists_of_texts() {
+    use std::io::Write;
+    let dir = folder(&[("a.txt", "one\r\n\ntwo"), ("b.json", "[\"x\", \"y\"]")]);
+    let mut gz = flate2::write::GzEncoder::new(
+        fs::File::create(dir.path().join("c.jsonl.gz")).unwrap(),
+        flate2::Compression::default(),
+    );
+    gz.write_all("\u{feff}{\"text\": \"z\"}\n".as_bytes()).unwrap();
+    gz.finish().unwrap();
+    let of = |name: &str| texts(&Source::train(&path(&dir, name), "train").unwrap());
+    assert_eq!(of("a.txt"), ["one", "", "two"]);
+    assert_eq!(of("b.json"), ["x", "y"]);
+    assert_eq!(of("c.jsonl.gz"), ["z"]);
+    let whole = fs::read(dir.path().join("c.jsonl.gz")).unwrap();
+    fs::write(dir.path().join("d.jsonl.gz"), &whole[..whole.len() - 6]).unwrap();
+    let cut = Source::train(&path(&dir, "d.jsonl.gz"), "train").unwrap();
+    assert!(cut.records().any(|r| r.is_err()));
+}
+
+#[test]
+fn arrays_that_are_damaged() {
+    for (text, words) in [
+        ("[{\"text\": \"a\"}] x", "trailing"),
+        ("[{\"text\": \"a\"}, ]", "expected a value"),
+        ("[{\"text\": \"a\"} {\"text\": \"b\"}]", "not valid JSON"),
+        ("[{\"text\": \"a\"", "does not end"),
+        ("[", "does not end"),
+        ("[{\"text\": \"[\\\"]}\"},\n\n 7}", "expected `,` or `]`"),
+    ] {
+        let e = first_error(text, "rows.json");
+        assert!(e.contains(words), "{text}: {e}");
+    }
+    let deep = format!("[{}1{}]", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(first_error(&deep, "rows.json").contains("recursion"), "deep");
+    let dir = folder(&[("a.json", "[]"), ("b.json", " [ {\"text\": \"\\\\\\\"],\"} ] ")]);
+    assert_eq!(Source::train(&path(&dir, "a.json"), "train").unwrap().count().unwrap(), 0);
+    assert_eq!(texts(&Source::train(&path(&dir, "b.json"), "train").unwrap()), ["\\\"],"]);
 }

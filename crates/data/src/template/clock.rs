@@ -2,8 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::{Environment, Error, ErrorKind};
-
 /// What `strftime_now` takes for now. All times are UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
@@ -15,7 +13,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    fn seconds(self) -> i64 {
+    pub(super) fn seconds(self) -> i64 {
         match self {
             Self::Fixed(seconds) => seconds,
             Self::Now => SystemTime::now()
@@ -25,15 +23,6 @@ impl Clock {
                 .unwrap_or(0),
         }
     }
-}
-
-pub(super) fn install(env: &mut Environment<'static>, clock: Clock) {
-    env.add_function("strftime_now", move |format: &str| {
-        strftime(format, clock.seconds()).map_err(|directive| {
-            let what = format!("strftime_now does not know %{directive}");
-            Error::new(ErrorKind::InvalidOperation, what)
-        })
-    });
 }
 
 const MONTHS: [&str; 12] = [
@@ -53,7 +42,7 @@ const MONTHS: [&str; 12] = [
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 /// Python's `strftime` in the C locale.
-fn strftime(format: &str, seconds: i64) -> Result<String, char> {
+pub(super) fn strftime(format: &str, seconds: i64) -> Result<String, char> {
     let (days, second_of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let (year, month, day) = civil(days);
     let weekday = usize::try_from((days + 4).rem_euclid(7)).unwrap_or(0);

@@ -1,25 +1,25 @@
 //! Chat templates, rendered as Transformers 5 renders them with jinja2.
 //!
-//! Block trimming, loop controls, Python's methods and printing, `raise_exception`, `strftime_now`, `tojson` with
-//! Python's spacing, `namespace`, and `{% generation %}` blocks whose spans become the assistant mask.
-//!
-//! One difference is kept: on Python a key that a dictionary lacks but that names one of its methods (`spec['items']`,
-//! `spec.keys`) gives that method, which counts as defined and true; here it is undefined like any other missing key.
+//! The language is that of jinja2's sandbox with block trimming and loop controls, on Python's values;
+//! `raise_exception`, `strftime_now` and `tojson` are Transformers', and `{% generation %}` blocks give the spans that
+//! become the assistant mask. Rendering is bounded in work, memory and depth ([`Bounds`]).
 
+mod bounds;
 mod clock;
 mod generation;
-mod json;
-mod python;
+mod jinja;
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
+pub use bounds::Bounds;
 pub use clock::Clock;
+
+use jinja::fault::{Fault, Kind};
 
 use crate::error::DataError;
 use crate::row::Message;
@@ -32,21 +32,27 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 /// The marker that `continue_final_message` appends to find the end of the final message again.
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
+/// Stack that a rendering may use on its caller's thread.
+const SHALLOW: usize = 256 << 10;
+/// Stack of the thread on which a rendering starts anew that needs more.
+const DEEP: usize = 64 << 20;
+
 /// A compiled chat template with the variables that do not change.
 #[derive(Clone)]
 pub struct Template {
     name: String,
     source: Arc<str>,
-    env: Arc<Environment<'static>>,
+    program: Arc<jinja::Program>,
     tokens: Vec<(String, String)>,
-    marked: bool,
+    clock: Clock,
+    bounds: Bounds,
 }
 
 impl std::fmt::Debug for Template {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Template")
             .field("name", &self.name)
-            .field("marked", &self.marked)
+            .field("marked", &self.program.marked)
             .finish_non_exhaustive()
     }
 }
@@ -150,6 +156,14 @@ impl Templates {
         Ok(Self { named: vec![("default".to_owned(), Template::new(&name, &text, tokenizer)?)] })
     }
 
+    /// A single template from its text (`chat_template`).
+    ///
+    /// # Errors
+    /// When it does not parse.
+    pub fn from_text(text: &str, tokenizer: &Tokenizer) -> Result<Self, DataError> {
+        Ok(Self::one(Template::new("chat_template", text, tokenizer)?))
+    }
+
     /// A single template.
     #[must_use]
     pub fn one(template: Template) -> Self {
@@ -191,27 +205,37 @@ impl Template {
     /// # Errors
     /// When it does not parse.
     pub fn compile(name: &str, source: &str, tokens: Vec<(String, String)>) -> Result<Self, DataError> {
-        let (rewritten, marked) = generation::rewrite(source);
-        let mut env = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        env.set_syntax(syntax.expect("invariant: the delimiters are the default ones"));
-        env.set_undefined_behavior(UndefinedBehavior::Lenient);
-        env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        env.set_debug(false);
-        python::install(&mut env);
-        clock::install(&mut env, Clock::Now);
-        env.add_template_owned("chat", rewritten)
-            .map_err(|e| DataError::TemplateSyntax { name: name.to_owned(), reason: python::describe(&e) })?;
-        Ok(Self { name: name.to_owned(), source: Arc::from(source), env: Arc::new(env), tokens, marked })
+        let bounds = Bounds::default();
+        let program = jinja::parse(source, &bounds)
+            .map_err(|e| DataError::TemplateSyntax { name: name.to_owned(), reason: e.describe() })?;
+        Ok(Self {
+            name: name.to_owned(),
+            source: Arc::from(source),
+            program: Arc::new(program),
+            tokens,
+            clock: Clock::Now,
+            bounds,
+        })
     }
 
     /// The same template with `strftime_now` under another clock.
     #[must_use]
-    pub fn with_clock(mut self, clock: Clock) -> Self {
-        let mut env = (*self.env).clone();
-        clock::install(&mut env, clock);
-        self.env = Arc::new(env);
+    pub const fn with_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
         self
+    }
+
+    /// The same template with other bounds on what a rendering may cost.
+    #[must_use]
+    pub const fn with_bounds(mut self, bounds: Bounds) -> Self {
+        self.bounds = bounds;
+        self
+    }
+
+    /// The template's text.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// File or name, for messages.
@@ -222,8 +246,8 @@ impl Template {
 
     /// Whether the template has `{% generation %}` blocks.
     #[must_use]
-    pub const fn marks_generation(&self) -> bool {
-        self.marked
+    pub fn marks_generation(&self) -> bool {
+        self.program.marked
     }
 
     /// Renders a conversation. `place` is for messages.
@@ -249,30 +273,8 @@ impl Template {
                 return Err(open("the chat template never reads `content`"));
             }
         }
-        let (start, end) = self.markers(&chat, with);
-        let mut context = vec![
-            ("messages".to_owned(), python::value(&Value::Array(chat))),
-            ("tools".to_owned(), with.tools.map_or_else(|| minijinja::Value::from(()), python::value)),
-            (
-                "documents".to_owned(),
-                with.documents.map_or_else(|| minijinja::Value::from(()), python::value),
-            ),
-            ("add_generation_prompt".to_owned(), minijinja::Value::from(with.add_generation_prompt)),
-            (generation::MARKS.to_owned(), minijinja::Value::from(format!("{start}{end}"))),
-        ];
-        let variables = with.variables;
-        for (name, token) in &self.tokens {
-            if variables.is_none_or(|v| !v.contains_key(name)) {
-                context.push((name.clone(), minijinja::Value::from(token.as_str())));
-            }
-        }
-        for (name, value) in variables.into_iter().flatten() {
-            context.retain(|(n, _)| n != name);
-            context.push((name.clone(), python::value(value)));
-        }
-        let template = self.env.get_template("chat").map_err(|e| failure(&e, place))?;
-        let text = template.render(minijinja::Value::from_pairs(context)).map_err(|e| failure(&e, place))?;
-        let mut rendered = generation::spans(&text, start, end);
+        let chat = Value::Array(chat);
+        let mut rendered = self.marked_text(&chat, with, place)?;
         if let Some(final_text) = final_text {
             let lost = || open("it does not appear in the rendered conversation as it was given");
             if !rendered.text.contains(final_text.trim()) {
@@ -288,21 +290,99 @@ impl Template {
         Ok(rendered)
     }
 
-    /// Two characters that occur in none of the inputs, to mark where generation blocks start and end.
-    fn markers(&self, chat: &[Value], with: Render<'_>) -> (char, char) {
-        let candidates: Vec<char> = ('\u{fdd0}'..='\u{fdef}').collect();
-        if !self.marked {
-            return (candidates[0], candidates[1]);
+    /// The text with the spans of its generation blocks.
+    fn marked_text(&self, chat: &Value, with: Render<'_>, place: &RowOrigin) -> Result<Rendered, DataError> {
+        if !self.program.marked {
+            return Ok(Rendered { text: self.text(chat, with, None, place)?, generated: Vec::new() });
         }
+        let (start, end) = self.markers(chat, with);
+        let rendered = generation::spans(&self.text(chat, with, Some((start, end)), place)?, start, end);
+        if self.program.marked_inside {
+            // A filter around a block may have seen the marks.
+            let text = self.text(chat, with, None, place)?;
+            if text != rendered.text {
+                return Ok(Rendered { text, generated: Vec::new() });
+            }
+        }
+        Ok(rendered)
+    }
+
+    fn text(
+        &self,
+        chat: &Value,
+        with: Render<'_>,
+        marks: Option<(char, char)>,
+        place: &RowOrigin,
+    ) -> Result<String, DataError> {
+        let run =
+            |stack| self.given(chat, with).render_on(&self.program, self.meter(stack), self.clock, marks);
+        let outcome = match run(SHALLOW) {
+            Err(fault) if fault.kind == Kind::Stack => {
+                let deep = || run(DEEP - (4 << 20));
+                let rendered = std::thread::scope(|scope| {
+                    let thread =
+                        std::thread::Builder::new().name("chat-template".to_owned()).stack_size(DEEP);
+                    thread.spawn_scoped(scope, deep).map(std::thread::ScopedJoinHandle::join)
+                });
+                match rendered {
+                    Ok(Ok(outcome)) => outcome,
+                    _ => Err(fault),
+                }
+            }
+            outcome => outcome,
+        };
+        outcome.map_err(|fault| failure(&fault, place))
+    }
+
+    fn meter(&self, stack: usize) -> bounds::Meter {
+        bounds::Meter::new(self.bounds, stack)
+    }
+
+    /// The variables of a rendering.
+    fn given(&self, chat: &Value, with: Render<'_>) -> Given {
+        let json = |value: Option<&Value>| value.map_or(jinja::Value::None, jinja::from_json);
+        let mut given = HashMap::new();
+        for (name, token) in &self.tokens {
+            given.insert(Arc::from(name.as_str()), jinja::from_json(&Value::from(token.as_str())));
+        }
+        given.insert(Arc::from("messages"), jinja::from_json(chat));
+        given.insert(Arc::from("tools"), json(with.tools));
+        given.insert(Arc::from("documents"), json(with.documents));
+        let prompt = Value::Bool(with.add_generation_prompt);
+        given.insert(Arc::from("add_generation_prompt"), jinja::from_json(&prompt));
+        for (name, value) in with.variables.into_iter().flatten() {
+            given.insert(Arc::from(name.as_str()), jinja::from_json(value));
+        }
+        Given(given)
+    }
+
+    /// Two characters that occur in none of the inputs, to mark where generation blocks start and end.
+    fn markers(&self, chat: &Value, with: Render<'_>) -> (char, char) {
+        let candidates: Vec<char> = ('\u{fdd0}'..='\u{fdef}').collect();
         let mut used = Vec::new();
         let mut look = |value: &Value| generation::used(value, &mut used);
-        chat.iter().for_each(&mut look);
+        look(chat);
         with.tools.into_iter().chain(with.documents).for_each(&mut look);
         with.variables.into_iter().flat_map(Map::values).for_each(&mut look);
         used.extend(self.source.chars().filter(|c| candidates.contains(c)));
         let mut free = candidates.iter().copied().filter(|c| !used.contains(c));
         // A conversation that uses all but one of these 32 non-characters only loses its mask.
         (free.next().unwrap_or('\u{fdd0}'), free.next().unwrap_or('\u{fdd1}'))
+    }
+}
+
+/// The variables of a rendering.
+struct Given(HashMap<Arc<str>, jinja::Value>);
+
+impl Given {
+    fn render_on(
+        self,
+        program: &jinja::Program,
+        meter: bounds::Meter,
+        clock: Clock,
+        marks: Option<(char, char)>,
+    ) -> Result<String, Fault> {
+        jinja::Machine::new(program, self.0, meter, clock, marks).render()
     }
 }
 
@@ -321,30 +401,30 @@ fn tag_text(content: Option<&mut Value>) -> Option<String> {
     Some(before)
 }
 
-/// Fills `reasoning_content` from its older names, and `thinking` beside it.
+/// Drops what is null, as `apply_chat_template` does, and fills `reasoning_content` from its older names, and
+/// `thinking` before it.
 fn alias_reasoning(message: &Message) -> Message {
-    let mut message: Message =
+    let message: Message =
         message.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), v.clone())).collect();
-    if let Some(reasoning) = REASONING.iter().find_map(|k| message.get(*k)).cloned() {
-        message.entry("thinking").or_insert_with(|| reasoning.clone());
-        message.insert("reasoning_content".to_owned(), reasoning);
-    }
-    message
+    let Some(reasoning) = REASONING.iter().find_map(|key| message.get(*key)).cloned() else { return message };
+    let mut aliased = Message::new();
+    aliased.insert("thinking".to_owned(), reasoning.clone());
+    aliased.extend(message);
+    aliased.insert("reasoning_content".to_owned(), reasoning);
+    aliased
 }
 
-fn failure(error: &minijinja::Error, place: &RowOrigin) -> DataError {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(e) = cause {
-        if let Some(raised) = e.downcast_ref::<python::Raised>() {
-            return DataError::TemplateRaised { place: place.clone(), message: raised.0.clone() };
+fn failure(fault: &Fault, place: &RowOrigin) -> DataError {
+    let place = place.clone();
+    match fault.kind {
+        Kind::Raised => DataError::TemplateRaised { place, message: fault.message.clone() },
+        Kind::Undefined => {
+            let reason = format!("{}; the conversation lacks what the template reads", fault.describe());
+            DataError::TemplateFailed { place, reason }
         }
-        cause = e.source();
+        Kind::Bound | Kind::Stack => DataError::TemplateBound { place, reason: fault.describe() },
+        Kind::Type | Kind::Syntax => DataError::TemplateFailed { place, reason: fault.describe() },
     }
-    let mut reason = python::describe(error);
-    if error.kind() == ErrorKind::UndefinedError {
-        reason += "; the conversation lacks something the template reads";
-    }
-    DataError::TemplateFailed { place: place.clone(), reason }
 }
 
 #[cfg(test)]

@@ -1,11 +1,20 @@
 //! Activation memory of a forward and backward pass, in bytes, as a plan predicts it.
 
 use crate::Spec;
+use crate::spec::names::QkvNames;
+use crate::spec::{Pairs, QkNorm};
 
 /// Bytes of an f32.
 const F32: u64 = 4;
 
 impl Spec {
+    /// Whether queries, keys and values are made anew between the linears and attention.
+    fn moves_columns(&self) -> bool {
+        let per_group = matches!(self.names.qkv, QkvNames::PerGroup(_));
+        let normed = matches!(self.qk_norm, Some(QkNorm::WholeWidth | QkNorm::PerHeadRotated));
+        per_group || normed || self.pairs == Pairs::Neighbours || self.clip_qkv.is_some()
+    }
+
     /// Bytes of activations at the height of a training pass over `tokens` tokens of which `targets` predict
     /// something: what forward keeps for backward, and what the block that is being differentiated needs.
     ///
@@ -19,11 +28,16 @@ impl Spec {
         let qkv = (heads + 2 * kv_heads) * self.head_dim;
         let attended = heads * self.head_dim;
         // What one block keeps: its input, qkv, attention's output and row sums, the stream between, gate and up.
-        let block = of(h + qkv + attended + heads + h + 2 * i);
-        let layers = self.layers as u64;
+        let inner = if self.gated() { 2 * i } else { i };
+        // Branches that are normed or scaled before they are added are kept too, as are columns in another order.
+        let apart = self.layout.is_post() || self.residual_scale != 1.0;
+        let branches = if apart { 4 * h } else { 0 };
+        let moved = if self.moves_columns() { qkv } else { 0 };
+        let block = of(h + qkv + moved + attended + heads + h + inner + branches);
+        let layers = self.layers.len() as u64;
         let kept = if recompute { layers * of(h) + block } else { layers * block };
         // Gradients on their way through the feed-forward: of the stream, of gate and up.
-        let flowing = of(2 * h + 2 * i);
+        let flowing = of(2 * h + inner);
         // The head's input and its gradient wait until backward begins.
         let head = 2 * targets as u64 * h as u64 * F32 + of(h);
         kept + flowing.max(head)

@@ -5,9 +5,8 @@ use burnish_peft::{LoraConfig, LoraPlan, ModuleInfo, ModuleKind, Purpose};
 
 use crate::ModelError;
 use crate::decoder::blueprint::Blueprint;
-use crate::decoder::layers::Adapter;
-use crate::spec::Output;
-use crate::spec::{EMBED, HEAD, SCORE};
+use crate::decoder::layers::{Adapter, Layer, Place};
+use crate::spec::{Output, SCORE};
 
 /// What the trained copy of a base parameter is called (`modules_to_save`).
 pub(crate) fn copy_name(base: &str) -> String {
@@ -34,10 +33,10 @@ impl Blueprint {
     #[must_use]
     pub fn modules(&mut self) -> Vec<ModuleInfo> {
         let shapes: Vec<Vec<usize>> = self.registry.iter().map(|p| p.shape.clone()).collect();
-        let module = |(name, layer): (String, &mut crate::decoder::layers::Layer)| {
-            let kind = match name.as_str() {
-                EMBED => ModuleKind::Embedding,
-                HEAD | SCORE => ModuleKind::Head,
+        let module = |(name, layer): (String, &mut Layer)| {
+            let kind = match layer.place {
+                Place::Embedding | Place::Positions => ModuleKind::Embedding,
+                Place::Head | Place::Score => ModuleKind::Head,
                 _ => ModuleKind::Linear,
             };
             let shape = &shapes[layer.parts.weight];
@@ -99,7 +98,7 @@ impl Blueprint {
     fn copy(&mut self, base: &str) -> Result<(), ModelError> {
         let unknown = || ModelError::UnknownParameter { name: base.to_owned() };
         let original = self.registry.get(base).ok_or_else(unknown)?.clone();
-        let role = if base.starts_with(HEAD) { Role::Head } else { original.role };
+        let role = if base.starts_with(self.spec.names.head) { Role::Head } else { original.role };
         let mut copy = Parameter { name: copy_name(base), role, alias_of: None, ..original };
         copy.trainable = true;
         let index = self.registry.add(copy)?;
@@ -117,7 +116,12 @@ impl Blueprint {
         }
         for (name, norm) in self.norms_mut() {
             if name == module {
-                norm.saved = Some(index);
+                let saved = norm.saved.get_or_insert(norm.parts);
+                if part == "bias" {
+                    saved.bias = Some(index);
+                } else {
+                    saved.weight = Some(index);
+                }
                 return Ok(());
             }
         }

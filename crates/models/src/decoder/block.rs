@@ -8,18 +8,22 @@
 //! output of each row-parallel layer, with its adapter's, in one call; the norms' gradients are addends. Where
 //! [`BlockRun::sums`] says so adapters run beside their layers ([`lora_rank_reduce`](super::lora_rank_reduce)).
 
-use burnish_ops::{AnyTensor, Linear, LinearInput, OpsError};
+use burnish_ops::{AnyTensor, Linear, LinearInput, OpsError, scaled_sum};
 use burnish_tp::{AdapterSum, AdapterSums};
 
+use crate::Spec;
 use crate::decoder::Linears;
+use crate::decoder::layers::NormTensors;
 use crate::decoder::lora_rank_reduce::{lora_down, lora_up, runs_apart, without_adapters};
+use crate::decoder::queries_keys::{self, Turning};
 use crate::decoder::tp_plan::Shard;
+use crate::spec::BlockLayout;
 
 /// What a block runs on.
 pub(crate) trait BlockRun {
     /// An activation, `[tokens, features]`.
     type X: Clone;
-    /// A norm's weight.
+    /// A norm.
     type Norm: Clone;
     /// What linears read.
     type Input;
@@ -35,14 +39,31 @@ pub(crate) trait BlockRun {
     /// Whether a layer has an adapter, and of it whether that has a magnitude.
     fn adapter(&self, layer: &Self::Linear) -> Option<bool>;
 
+    /// What the family is.
+    fn spec(&self) -> &Spec;
+
     /// `x` as it is.
     fn plain(&self, x: Self::X) -> Self::Input;
 
     /// `x` normed.
     fn normed(&self, x: Self::X, norm: Self::Norm) -> Self::Input;
 
-    /// SwiGLU of gate and up.
-    fn swiglu(&self, x: Self::X) -> Self::Input;
+    /// The feed-forward's activation, of gate and up or of up alone.
+    fn activated(&self, x: Self::X) -> Self::Input;
+
+    /// Queries, keys and values as attention takes them, from what the linears gave.
+    fn queries_keys_values(
+        &self,
+        qkv: Self::X,
+        norms: Option<&(Self::Norm, Self::Norm)>,
+        what: &str,
+    ) -> Result<Self::X, OpsError>;
+
+    /// `x` normed, on its own.
+    fn norm(&self, x: &Self::X, norm: &Self::Norm) -> Result<Self::X, OpsError>;
+
+    /// `factor * x + residual`.
+    fn scaled_sum(&self, x: &Self::X, factor: f32, residual: &Self::X) -> Result<Self::X, OpsError>;
 
     /// Layers side by side, plus `residual`; without their adapters where `bare`.
     fn linears(
@@ -79,12 +100,15 @@ pub(crate) trait BlockRun {
 
 /// A block's layers, ready to run.
 pub(crate) struct BlockLayers<'a, R: BlockRun> {
-    pub(crate) input_norm: &'a R::Norm,
+    pub(crate) attention_norm: Option<&'a R::Norm>,
     pub(crate) qkv: &'a [R::Linear],
+    pub(crate) qk_norms: Option<&'a (R::Norm, R::Norm)>,
     pub(crate) o: &'a R::Linear,
-    pub(crate) post_norm: &'a R::Norm,
-    pub(crate) gate_up: &'a [R::Linear],
+    pub(crate) attention_post_norm: Option<&'a R::Norm>,
+    pub(crate) mlp_norm: Option<&'a R::Norm>,
+    pub(crate) up: &'a [R::Linear],
     pub(crate) down: &'a R::Linear,
+    pub(crate) mlp_post_norm: Option<&'a R::Norm>,
 }
 
 /// One block around an attention function (causal over documents, or with a cache). `name` appears in errors.
@@ -98,12 +122,17 @@ pub(crate) fn run_block<R: BlockRun>(
     name: &str,
     attend: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
 ) -> Result<R::X, OpsError> {
-    let qkv = columns(run, x, block.input_norm, block.qkv, name)?;
+    let layout = run.spec().layout;
+    let qkv = columns(run, x, block.attention_norm, block.qkv, name)?;
+    let qkv = run.queries_keys_values(qkv, block.qk_norms, name)?;
     let attended = attend(&qkv)?;
     drop(qkv);
-    let x = row(run, run.plain(attended), block.o, x, name)?;
-    let gate_up = columns(run, &x, block.post_norm, block.gate_up, name)?;
-    row(run, run.swiglu(gate_up), block.down, &x, name)
+    let after = row(run, run.plain(attended), block.o, block.attention_post_norm, x, name)?;
+    let read = if layout.is_parallel() { x } else { &after };
+    let shared = layout == BlockLayout::ParallelShared;
+    let norm = if shared { block.attention_norm } else { block.mlp_norm };
+    let up = columns(run, read, norm, block.up, name)?;
+    row(run, run.activated(up), block.down, block.mlp_post_norm, &after, name)
 }
 
 /// Whether the adapters of these layers run beside them.
@@ -112,57 +141,91 @@ fn apart<R: BlockRun>(run: &R, layers: &[R::Linear], sum: AdapterSum) -> bool {
     adapters.peek().is_some() && adapters.all(|magnitude| runs_apart(sum, magnitude))
 }
 
-/// Layers whose outputs are divided, behind a norm: the input is whole on every rank.
+/// Layers whose outputs are divided, behind a norm where there is one: the input is whole on every rank.
 fn columns<R: BlockRun>(
     run: &R,
     x: &R::X,
-    norm: &R::Norm,
+    norm: Option<&R::Norm>,
     layers: &[R::Linear],
     name: &str,
 ) -> Result<R::X, OpsError> {
-    let input = run.normed(run.copy_to_tp(x, name)?, norm.clone());
+    let input = |x: R::X, norm: Option<R::Norm>| match norm {
+        Some(norm) => run.normed(x, norm),
+        None => run.plain(x),
+    };
+    let divided = input(run.copy_to_tp(x, name)?, norm.cloned());
     if !apart(run, layers, run.sums().colwise) {
-        return run.linears(&input, layers, false, None);
+        return run.linears(&divided, layers, false, None);
     }
     // Here the gradients of input and norm are whole, and the norm's is an addend.
-    let whole = run.normed(x.clone(), run.grad_on_rank0(norm)?);
+    let whole = input(x.clone(), norm.map(|norm| run.grad_on_rank0(norm)).transpose()?);
     let h = run.copy_to_tp(&run.lora_down(&whole, layers)?, &format!("{name}: adapters"))?;
     let added = run.lora_up(&h, layers, None)?;
-    run.linears(&input, layers, true, Some(&added))
+    run.linears(&divided, layers, true, Some(&added))
 }
 
-/// A layer whose inputs are divided, plus the residual.
+/// A layer whose inputs are divided, normed where a norm follows, plus the residual.
 fn row<R: BlockRun>(
     run: &R,
     input: R::Input,
     layer: &R::Linear,
+    norm: Option<&R::Norm>,
     residual: &R::X,
+    name: &str,
+) -> Result<R::X, OpsError> {
+    let scale = run.spec().residual_scale;
+    if norm.is_none() && scale == 1.0 {
+        return summed(run, input, layer, Some(residual), name);
+    }
+    let mut y = summed(run, input, layer, None, name)?;
+    if let Some(norm) = norm {
+        y = run.norm(&y, norm)?;
+    }
+    run.scaled_sum(&y, scale, residual)
+}
+
+/// A layer whose inputs are divided, plus `residual`: the sum over ranks.
+fn summed<R: BlockRun>(
+    run: &R,
+    input: R::Input,
+    layer: &R::Linear,
+    residual: Option<&R::X>,
     name: &str,
 ) -> Result<R::X, OpsError> {
     let layer = std::slice::from_ref(layer);
     if !run.divided() {
-        return run.linears(&input, layer, false, Some(residual));
+        return run.linears(&input, layer, false, residual);
     }
+    let reduced = |x: &R::X, add: Option<&R::X>| match add {
+        Some(add) => run.reduce_from_tp_add(x, add, name),
+        None => run.reduce_from_tp(x, name),
+    };
     if !apart(run, layer, run.sums().rowwise) {
-        return run.reduce_from_tp_add(&run.linears(&input, layer, false, None)?, residual, name);
+        return reduced(&run.linears(&input, layer, false, None)?, residual);
     }
     let h = run.reduce_from_tp(&run.lora_down(&input, layer)?, &format!("{name}: adapters"))?;
-    let added = run.lora_up(&h, layer, Some(residual))?;
-    run.reduce_from_tp_add(&run.linears(&input, layer, true, None)?, &added, name)
+    let added = run.lora_up(&h, layer, residual)?;
+    reduced(&run.linears(&input, layer, true, None)?, Some(&added))
 }
 
 /// A block on tensors, with what a rank has of it.
 pub(crate) struct OnTensors<'a> {
     pub(crate) shard: &'a Shard,
-    pub(crate) eps: f32,
+    pub(crate) spec: &'a Spec,
     pub(crate) linears: Linears,
+    /// How this block's queries and keys are turned.
+    pub(crate) turning: &'a Turning,
 }
 
 impl BlockRun for OnTensors<'_> {
     type X = AnyTensor;
-    type Norm = AnyTensor;
+    type Norm = NormTensors;
     type Input = LinearInput;
     type Linear = Linear;
+
+    fn spec(&self) -> &Spec {
+        self.spec
+    }
 
     fn divided(&self) -> bool {
         self.shard.divided()
@@ -180,12 +243,33 @@ impl BlockRun for OnTensors<'_> {
         LinearInput::Plain(x)
     }
 
-    fn normed(&self, x: AnyTensor, gamma: AnyTensor) -> LinearInput {
-        LinearInput::RmsNorm { x, gamma, eps: self.eps }
+    fn normed(&self, x: AnyTensor, NormTensors { gamma, beta }: NormTensors) -> LinearInput {
+        let eps = self.spec.norm_eps;
+        if self.spec.norm.is_layer() {
+            return LinearInput::LayerNorm { x, gamma, beta, eps };
+        }
+        LinearInput::RmsNorm { x, gamma, eps }
     }
 
-    fn swiglu(&self, x: AnyTensor) -> LinearInput {
-        LinearInput::SwiGlu(x)
+    fn activated(&self, x: AnyTensor) -> LinearInput {
+        LinearInput::Activated { x, activation: self.spec.activation, gated: self.spec.gated() }
+    }
+
+    fn queries_keys_values(
+        &self,
+        qkv: AnyTensor,
+        norms: Option<&(NormTensors, NormTensors)>,
+        what: &str,
+    ) -> Result<AnyTensor, OpsError> {
+        queries_keys::prepared(qkv, self.spec, self.shard, norms, self.turning, what)
+    }
+
+    fn norm(&self, x: &AnyTensor, norm: &NormTensors) -> Result<AnyTensor, OpsError> {
+        norm.of(x, self.spec)
+    }
+
+    fn scaled_sum(&self, x: &AnyTensor, factor: f32, residual: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        scaled_sum(x, factor, Some(residual))
     }
 
     fn linears(
@@ -218,8 +302,10 @@ impl BlockRun for OnTensors<'_> {
         self.shard.tp.copy_to_tp(x, what)
     }
 
-    fn grad_on_rank0(&self, gamma: &AnyTensor) -> Result<AnyTensor, OpsError> {
-        self.shard.tp.grad_on_rank0(gamma)
+    fn grad_on_rank0(&self, norm: &NormTensors) -> Result<NormTensors, OpsError> {
+        let tp = &self.shard.tp;
+        let beta = norm.beta.as_ref().map(|beta| tp.grad_on_rank0(beta)).transpose()?;
+        Ok(NormTensors { gamma: tp.grad_on_rank0(&norm.gamma)?, beta })
     }
 
     fn reduce_from_tp(&self, x: &AnyTensor, what: &str) -> Result<AnyTensor, OpsError> {

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use burnish_core::{Dtype, LinearPart, Parameter, Registry, Role};
 
 use crate::decoder::Decoder;
-use crate::decoder::layers::{Block, Layer, Norm};
+use crate::decoder::layers::{Block, Layer, Norm, NormParts, NormPlace, Place};
+use crate::decoder::queries_keys::Orders;
 use crate::decoder::tp_plan::Shard;
-use crate::spec::{EMBED, HEAD, Output};
+use crate::spec::names::{QkvNames, UpNames};
+use crate::spec::{BlockLayout, LearnedPositions, Output, QkNorm};
 use crate::{ModelError, Parameters, Spec};
 
 /// A decoder's parameters by name and its layers by index. Adapters are attached here, before anything is read.
@@ -17,6 +19,7 @@ pub struct Blueprint {
     pub(crate) spec: Spec,
     pub(crate) registry: Registry,
     pub(crate) embed: Layer,
+    pub(crate) positions: Option<Layer>,
     pub(crate) blocks: Vec<Block>,
     pub(crate) norm: Norm,
     pub(crate) head: Layer,
@@ -31,29 +34,132 @@ impl Builder {
         Ok(self.registry.add(Parameter::new(name, shape, role, Dtype::F32))?)
     }
 
-    fn linear(&mut self, module: &str, out: usize, inputs: usize, bias: bool) -> Result<Layer, ModelError> {
-        let weight = self.add(format!("{module}.weight"), &[out, inputs], Role::Matrix)?;
+    fn linear(
+        &mut self,
+        place: Place,
+        module: &str,
+        [out, inputs]: [usize; 2],
+        bias: bool,
+    ) -> Result<Layer, ModelError> {
+        let role = if matches!(place, Place::Head | Place::Score) { Role::Head } else { Role::Matrix };
+        let weight = self.add(format!("{module}.weight"), &[out, inputs], role)?;
         let bias = if bias { Some(self.add(format!("{module}.bias"), &[out], Role::Bias)?) } else { None };
-        Ok(Layer::new(weight, bias))
+        Ok(Layer::new(place, weight, bias))
     }
 
-    /// Several layers on one input in one matrix, one after another.
+    /// Several layers on one input in one matrix, one after another: `outs`, `repeats` times.
     fn packed(
         &mut self,
+        place: Place,
         module: &str,
-        outs: &[usize],
+        (outs, repeats): (&[usize], usize),
         inputs: usize,
         bias: bool,
     ) -> Result<Layer, ModelError> {
-        let layer = self.linear(module, outs.iter().sum(), inputs, bias)?;
+        let layer = self.linear(place, module, [outs.iter().sum::<usize>() * repeats, inputs], bias)?;
         if let Some(weight) = self.registry.get_mut(&format!("{module}.weight")) {
-            weight.blocks = outs.to_vec();
+            weight.blocks = outs.repeat(repeats);
         }
         Ok(layer)
     }
 
-    fn norm(&mut self, module: &str, dim: usize) -> Result<Norm, ModelError> {
-        Ok(Norm { weight: self.add(format!("{module}.weight"), &[dim], Role::Norm)?, saved: None })
+    /// A norm of the stream.
+    fn norm(&mut self, place: NormPlace, module: &str, spec: &Spec) -> Result<Norm, ModelError> {
+        let kind = spec.norm;
+        let mut norm = self.norm_of(place, module, spec.hidden, kind.has_weight())?;
+        if kind.has_bias() {
+            norm.parts.bias = Some(self.add(format!("{module}.bias"), &[spec.hidden], Role::Bias)?);
+        }
+        Ok(norm)
+    }
+
+    fn norm_of(
+        &mut self,
+        place: NormPlace,
+        module: &str,
+        width: usize,
+        weight: bool,
+    ) -> Result<Norm, ModelError> {
+        let weight =
+            if weight { Some(self.add(format!("{module}.weight"), &[width], Role::Norm)?) } else { None };
+        Ok(Norm { place, width, parts: NormParts { weight, bias: None }, saved: None })
+    }
+
+    fn block(&mut self, spec: &Spec, layer: usize) -> Result<Block, ModelError> {
+        let (h, i, d, names) = (spec.hidden, spec.intermediate, spec.head_dim, &spec.names);
+        let (q, kv) = (spec.heads * d, spec.kv_heads * d);
+        let name = |module: &str| names.in_block(layer, module);
+        let layout = spec.layout;
+        let attention_norm = if layout.is_pre() {
+            Some(self.norm(NormPlace::Divided, &name(names.attention_norm), spec)?)
+        } else {
+            None
+        };
+        let bias = spec.qkv_bias;
+        let qkv = match names.qkv {
+            QkvNames::Apart([of_q, of_k, of_v]) => vec![
+                self.linear(Place::Queries, &name(of_q), [q, h], bias)?,
+                self.linear(Place::KeysValues, &name(of_k), [kv, h], bias)?,
+                self.linear(Place::KeysValues, &name(of_v), [kv, h], bias)?,
+            ],
+            QkvNames::Packed(module) => {
+                vec![self.packed(Place::Qkv, &name(module), (&[q, kv, kv], 1), h, bias)?]
+            }
+            QkvNames::PerGroup(module) => {
+                let group = [q / spec.kv_heads, d, d];
+                vec![self.packed(Place::QkvPerGroup, &name(module), (&group, spec.kv_heads), h, bias)?]
+            }
+        };
+        let qk_norms = match spec.qk_norm {
+            None => None,
+            Some(kind) => {
+                let [of_q, of_k] = names.qk_norms.map(name);
+                let whole = kind == QkNorm::WholeWidth;
+                let (at_q, at_k) = if whole {
+                    ((NormPlace::Queries, q), (NormPlace::Keys, kv))
+                } else {
+                    ((NormPlace::Divided, d), (NormPlace::Divided, d))
+                };
+                let of_q = self.norm_of(at_q.0, &of_q, at_q.1, true)?;
+                Some((of_q, self.norm_of(at_k.0, &of_k, at_k.1, true)?))
+            }
+        };
+        let o = self.linear(Place::Output, &name(names.o), [h, q], spec.o_bias)?;
+        let post = |b: &mut Self, module: &str| -> Result<Option<Norm>, ModelError> {
+            Ok(if layout.is_post() { Some(b.norm(NormPlace::Stream, &name(module), spec)?) } else { None })
+        };
+        let attention_post_norm = post(self, names.attention_post_norm)?;
+        let mlp_norm = if layout.is_pre() && layout != BlockLayout::ParallelShared {
+            Some(self.norm(NormPlace::Divided, &name(names.mlp_norm), spec)?)
+        } else {
+            None
+        };
+        let bias = spec.mlp_bias;
+        let up = match names.up {
+            UpNames::Gated([gate, up]) => vec![
+                self.linear(Place::Inner, &name(gate), [i, h], bias)?,
+                self.linear(Place::Inner, &name(up), [i, h], bias)?,
+            ],
+            UpNames::Packed(module) => {
+                vec![self.packed(Place::GateUp, &name(module), (&[i, i], 1), h, bias)?]
+            }
+            UpNames::Plain(module) => vec![self.linear(Place::Inner, &name(module), [i, h], bias)?],
+        };
+        let down = self.linear(Place::Down, &name(names.down), [h, i], bias)?;
+        let mlp_post_norm = post(self, names.mlp_post_norm)?;
+        Ok(Block {
+            name: names.block(layer),
+            attention_norm,
+            qkv,
+            qk_norms,
+            o,
+            attention_post_norm,
+            mlp_norm,
+            up,
+            down,
+            mlp_post_norm,
+            own: spec.layers[layer],
+        })
     }
 }
 
@@ -64,58 +170,38 @@ impl Blueprint {
     /// Never for a spec read from a configuration; the registry refuses double names.
     pub fn new(spec: Spec) -> Result<Self, ModelError> {
         let mut b = Builder { registry: Registry::new() };
-        let (h, i, d) = (spec.hidden, spec.intermediate, spec.head_dim);
-        let (q, kv) = (spec.heads * d, spec.kv_heads * d);
-        let weight = b.add(format!("{EMBED}.weight"), &[spec.vocab, h], Role::Embedding)?;
-        let embed = Layer::new(weight, None);
-        let mut blocks = Vec::with_capacity(spec.layers);
-        for l in 0..spec.layers {
-            let name = format!("model.layers.{l}");
-            let attn = format!("{name}.self_attn");
-            blocks.push(Block {
-                input_norm: b.norm(&format!("{name}.input_layernorm"), h)?,
-                qkv: if spec.packed {
-                    vec![b.packed(&format!("{attn}.qkv_proj"), &[q, kv, kv], h, spec.qkv_bias)?]
-                } else {
-                    vec![
-                        b.linear(&format!("{attn}.q_proj"), q, h, spec.qkv_bias)?,
-                        b.linear(&format!("{attn}.k_proj"), kv, h, spec.qkv_bias)?,
-                        b.linear(&format!("{attn}.v_proj"), kv, h, spec.qkv_bias)?,
-                    ]
-                },
-                head_norms: if spec.qk_norm {
-                    Some((b.norm(&format!("{attn}.q_norm"), d)?, b.norm(&format!("{attn}.k_norm"), d)?))
-                } else {
-                    None
-                },
-                o: b.linear(&format!("{attn}.o_proj"), h, q, spec.o_bias)?,
-                post_norm: b.norm(&format!("{name}.post_attention_layernorm"), h)?,
-                gate_up: if spec.packed {
-                    vec![b.packed(&format!("{name}.mlp.gate_up_proj"), &[i, i], h, spec.mlp_bias)?]
-                } else {
-                    vec![
-                        b.linear(&format!("{name}.mlp.gate_proj"), i, h, spec.mlp_bias)?,
-                        b.linear(&format!("{name}.mlp.up_proj"), i, h, spec.mlp_bias)?,
-                    ]
-                },
-                down: b.linear(&format!("{name}.mlp.down_proj"), h, i, spec.mlp_bias)?,
-                window: spec.windows[l],
-                name,
-            });
-        }
-        let norm = b.norm("model.norm", h)?;
-        let head = if spec.tied {
-            let mut alias =
-                Parameter::new(format!("{HEAD}.weight"), &[spec.vocab, h], Role::Head, Dtype::F32);
-            alias.alias_of = Some(format!("{EMBED}.weight"));
-            b.registry.add(alias)?;
-            Layer::new(weight, None)
-        } else {
-            let rows = if spec.output == Output::Score { 1 } else { spec.vocab };
-            let weight = b.add(format!("{}.weight", spec.head_name()), &[rows, h], Role::Head)?;
-            Layer::new(weight, None)
+        let (h, names) = (spec.hidden, spec.names);
+        let table = |b: &mut Builder, place, module: &str, rows: usize| {
+            let weight = b.add(format!("{module}.weight"), &[rows, h], Role::Embedding)?;
+            Ok::<_, ModelError>(Layer::new(place, weight, None))
         };
-        Ok(Self { spec, registry: b.registry, embed, blocks, norm, head })
+        let embed = table(&mut b, Place::Embedding, names.embed, spec.vocab)?;
+        let positions = match spec.positions {
+            Some(LearnedPositions { offset, count }) => {
+                Some(table(&mut b, Place::Positions, names.positions, offset + count)?)
+            }
+            None => None,
+        };
+        let blocks = (0..spec.layers.len()).map(|layer| b.block(&spec, layer)).collect::<Result<_, _>>()?;
+        let norm = b.norm(NormPlace::Stream, names.norm, &spec)?;
+        let score = spec.output == Output::Score;
+        let place = if score { Place::Score } else { Place::Head };
+        let head = if spec.tied {
+            let name = format!("{}.weight", names.head);
+            let mut alias = Parameter::new(name, &[spec.vocab, h], Role::Head, Dtype::F32);
+            alias.alias_of = Some(format!("{}.weight", names.embed));
+            b.registry.add(alias)?;
+            let bias = if spec.head_bias {
+                Some(b.add(format!("{}.bias", names.head), &[spec.vocab], Role::Bias)?)
+            } else {
+                None
+            };
+            Layer::new(place, embed.parts.weight, bias)
+        } else {
+            let rows = if score { 1 } else { spec.vocab };
+            b.linear(place, spec.head_name(), [rows, h], spec.head_bias && !score)?
+        };
+        Ok(Self { spec, registry: b.registry, embed, positions, blocks, norm, head })
     }
 
     /// What it describes.
@@ -164,20 +250,29 @@ impl Blueprint {
         let mut unit = |name: &str, indices: Vec<usize>| {
             (name.to_owned(), indices.into_iter().filter(|&i| seen.insert(i)).collect())
         };
-        let mut units = vec![unit(EMBED, self.embed.indices(true))];
+        let mut units = vec![unit(self.spec.names.embed, self.tables(true))];
         units.extend(self.blocks.iter().map(|b| unit(&b.name, b.indices(true))));
-        let mut last = vec![self.norm.index(true)];
+        let mut last = self.norm.indices(true);
         last.extend(self.head.indices(true));
         units.push(unit(self.spec.head_name(), last));
         units
+    }
+
+    /// The parameters of the embedding and of learned positions.
+    fn tables(&self, adapters: bool) -> Vec<usize> {
+        let positions = self.positions.iter().flat_map(|p| p.indices(adapters));
+        self.embed.indices(adapters).into_iter().chain(positions).collect()
     }
 
     /// What a pass without gradients reads, in order, what it reads at once together; without `adapters` the base alone.
     #[must_use]
     pub fn reads(&self, adapters: bool) -> Vec<Vec<usize>> {
         let mut reads = vec![self.embed.indices(adapters)];
+        reads.extend(self.positions.iter().map(|p| p.indices(adapters)));
         reads.extend(self.blocks.iter().map(|b| b.indices(adapters)));
-        reads.extend([vec![self.norm.index(adapters)], self.head.indices(adapters)]);
+        reads.extend([self.norm.indices(adapters), self.head.indices(adapters)]);
+        // Nothing is read of a norm without parameters.
+        reads.retain(|read| !read.is_empty());
         reads
     }
 
@@ -190,26 +285,30 @@ impl Blueprint {
 
     /// This rank's part of the model, over storage of its part of each parameter.
     pub(crate) fn into_shard(self, parameters: Arc<dyn Parameters>, shard: Shard) -> Decoder {
+        let orders = Orders::new(&self.spec, shard.heads, shard.kv_heads);
         Decoder {
             shard,
-            spec: self.spec,
+            spec: Arc::new(self.spec),
             parameters,
             embed: self.embed,
+            positions: self.positions,
             blocks: self.blocks.into_iter().map(Arc::new).collect(),
             norm: self.norm,
             head: self.head,
+            orders,
         }
     }
 
     /// Every linear layer and the embedding, by module name.
     pub(crate) fn layers_mut(&mut self) -> Vec<(String, &mut Layer)> {
-        let mut all = vec![(EMBED.to_owned(), &mut self.embed)];
-        for b in &mut self.blocks {
-            let layers = b.qkv.iter_mut().chain([&mut b.o]).chain(&mut b.gate_up).chain([&mut b.down]);
-            for layer in layers {
-                let weight = &self.registry.at(layer.parts.weight).name;
-                all.push((weight.strip_suffix(".weight").unwrap_or(weight).to_owned(), layer));
-            }
+        let named = |registry: &Registry, layer: &Layer| {
+            let weight = &registry.at(layer.parts.weight).name;
+            weight.strip_suffix(".weight").unwrap_or(weight).to_owned()
+        };
+        let mut all = vec![(self.spec.names.embed.to_owned(), &mut self.embed)];
+        all.extend(self.positions.as_mut().map(|layer| (self.spec.names.positions.to_owned(), layer)));
+        for layer in self.blocks.iter_mut().flat_map(Block::layers_mut) {
+            all.push((named(&self.registry, layer), layer));
         }
         all.push((self.spec.head_name().to_owned(), &mut self.head));
         all
@@ -217,17 +316,15 @@ impl Blueprint {
 
     /// Every norm, by module name.
     pub(crate) fn norms_mut(&mut self) -> Vec<(String, &mut Norm)> {
+        let names = self.spec.names;
         let mut all = Vec::new();
         for b in &mut self.blocks {
             let name = b.name.clone();
-            all.push((format!("{name}.input_layernorm"), &mut b.input_norm));
-            all.push((format!("{name}.post_attention_layernorm"), &mut b.post_norm));
-            if let Some((q, k)) = &mut b.head_norms {
-                all.push((format!("{name}.self_attn.q_norm"), q));
-                all.push((format!("{name}.self_attn.k_norm"), k));
-            }
+            all.extend(
+                b.norms_mut(&names).into_iter().map(|(module, norm)| (format!("{name}.{module}"), norm)),
+            );
         }
-        all.push(("model.norm".to_owned(), &mut self.norm));
+        all.push((names.norm.to_owned(), &mut self.norm));
         all
     }
 }

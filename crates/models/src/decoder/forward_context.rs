@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 use burnish_ops::{AnyTensor, OpsError, Parameters, Run, Weights, recorded, segment};
 
 use crate::LogitPeaks;
+use crate::decoder::embedding_noise::EmbeddingNoise;
 use crate::decoder::layers::{Assembly, DropoutStep, Norms};
 
 /// What a pass is for.
@@ -31,13 +32,15 @@ pub struct ForwardContext {
     root: OnceLock<AnyTensor>,
     norms: Norms,
     peaks: Option<Arc<LogitPeaks>>,
+    noise: Option<EmbeddingNoise>,
 }
 
 impl ForwardContext {
     /// A pass over `parameters`; `adapters` off runs the base model.
     #[must_use]
     pub fn new(parameters: Arc<dyn Parameters>, mode: Mode, adapters: bool) -> Self {
-        Self { parameters, mode, adapters, root: OnceLock::new(), norms: Norms::default(), peaks: None }
+        let (root, norms) = (OnceLock::new(), Norms::default());
+        Self { parameters, mode, adapters, root, norms, peaks: None, noise: None }
     }
 
     /// The same pass, which merges the largest attention logit of each head into `peaks`
@@ -45,6 +48,16 @@ impl ForwardContext {
     #[must_use]
     pub fn with_logit_peaks(self, peaks: Arc<LogitPeaks>) -> Self {
         Self { peaks: Some(peaks), ..self }
+    }
+
+    /// The same pass, with noise on embeddings where it trains.
+    #[must_use]
+    pub fn with_embedding_noise(self, noise: Option<EmbeddingNoise>) -> Self {
+        Self { noise, ..self }
+    }
+
+    pub(crate) fn embedding_noise(&self) -> Option<&EmbeddingNoise> {
+        self.noise.as_ref().filter(|_| self.training())
     }
 
     /// Whether gradients are wanted.
@@ -69,12 +82,7 @@ impl ForwardContext {
         Assembly { adapters: self.adapters, dropout, norms: self.norms.clone() }
     }
 
-    /// The parameter at `index`: on this pass's tape when it trains, plain otherwise.
-    pub(crate) fn read(&self, index: usize) -> Result<AnyTensor, OpsError> {
-        self.on_tape(index, self.parameters.read(index))
-    }
-
-    /// Several parameters at once.
+    /// Parameters: on this pass's tape where they train, plain otherwise.
     pub(crate) fn read_all(&self, indices: &[usize]) -> Result<Vec<AnyTensor>, OpsError> {
         let values = self.parameters.read_all(indices);
         indices.iter().zip(values).map(|(&index, value)| self.on_tape(index, value)).collect()

@@ -3,15 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use burn::tensor::Device;
 use burnish_core::random::Stream;
 use burnish_core::{LinearPart, LinearParts};
 use burnish_ops::{
-    AnyTensor, Dropout, EmbeddingLowRank, HeadNorm, Linear, LowRank, Magnitude, OpsError, row_norms,
+    AnyTensor, Dropout, EmbeddingLowRank, HeadNorm, Linear, LowRank, Magnitude, OpsError, layer_norm,
+    rms_norm, row_norms,
 };
 
+use crate::Spec;
 use crate::decoder::block::{BlockLayers, OnTensors};
 use crate::decoder::lora_rank_reduce::runs_apart;
 use crate::decoder::tp_plan::Shard;
+use crate::spec::names::Names;
+use crate::spec::{LayerSpec, NormKind, QkNorm};
 
 /// Dropout of one training step: sites add their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +70,32 @@ pub(crate) struct Adapter {
     pub(crate) dropout: f32,
 }
 
+/// What a layer is in its block: which of its features ranks share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Embedding,
+    /// A table of positions.
+    Positions,
+    Queries,
+    KeysValues,
+    /// All queries, keys and values, one after another.
+    Qkv,
+    /// Of each key head its queries, key and value.
+    QkvPerGroup,
+    Output,
+    /// Gate, up, or what stands before the activation without a gate.
+    Inner,
+    /// Gate, then up.
+    GateUp,
+    Down,
+    Head,
+    Score,
+}
+
 /// A linear layer, or the embedding (which has no bias): where its tensors are in the registry.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
+    pub(crate) place: Place,
     pub(crate) parts: LinearParts<usize>,
     /// `modules_to_save`: the trained copies that replace weight and bias while adapters are active.
     pub(crate) saved: Option<LinearParts<usize>>,
@@ -87,8 +115,8 @@ fn divisors(norms: &AnyTensor) -> Result<AnyTensor, OpsError> {
 
 impl Layer {
     /// Without an adapter.
-    pub(crate) fn new(weight: usize, bias: Option<usize>) -> Self {
-        Self { parts: LinearParts { weight, bias, lora: None }, saved: None, adapter: None }
+    pub(crate) fn new(place: Place, weight: usize, bias: Option<usize>) -> Self {
+        Self { place, parts: LinearParts { weight, bias, lora: None }, saved: None, adapter: None }
     }
 
     /// The parameters that a pass reads.
@@ -206,16 +234,105 @@ impl Layer {
     }
 }
 
-/// A norm's weight, with its `modules_to_save` copy.
+/// The tensors of a norm.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NormParts<T> {
+    pub(crate) weight: Option<T>,
+    pub(crate) bias: Option<T>,
+}
+
+impl<T> NormParts<T> {
+    fn map<U>(self, mut make: impl FnMut(T) -> U) -> NormParts<U> {
+        NormParts { weight: self.weight.map(&mut make), bias: self.bias.map(make) }
+    }
+}
+
+/// Where a norm stands, which says what ranks have of it and of its gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NormPlace {
+    /// Before layers whose outputs are divided, or inside divided attention: its gradient is an addend.
+    Divided,
+    /// On the whole stream.
+    Stream,
+    /// Of all queries together.
+    Queries,
+    /// Of all keys together.
+    Keys,
+}
+
+/// A norm: where its tensors are in the registry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Norm {
-    pub(crate) weight: usize,
-    pub(crate) saved: Option<usize>,
+    pub(crate) place: NormPlace,
+    pub(crate) width: usize,
+    pub(crate) parts: NormParts<usize>,
+    /// `modules_to_save`: the trained copies that replace them while adapters are active.
+    pub(crate) saved: Option<NormParts<usize>>,
 }
 
 impl Norm {
-    pub(crate) fn index(&self, adapters: bool) -> usize {
-        self.saved.filter(|_| adapters).unwrap_or(self.weight)
+    /// The parameters that a pass reads.
+    pub(crate) fn active(&self, adapters: bool) -> NormParts<usize> {
+        self.saved.filter(|_| adapters).unwrap_or(self.parts)
+    }
+
+    /// [`Self::active`] in order.
+    pub(crate) fn indices(&self, adapters: bool) -> Vec<usize> {
+        let NormParts { weight, bias } = self.active(adapters);
+        weight.into_iter().chain(bias).collect()
+    }
+
+    /// Every parameter, what copies replace too.
+    pub(crate) fn all(&self) -> impl Iterator<Item = usize> + use<> {
+        let NormParts { weight, bias } = self.parts;
+        let saved = self.saved.unwrap_or_default();
+        [weight, bias, saved.weight, saved.bias].into_iter().flatten()
+    }
+
+    /// The norm of the next `tensors`, which are those of [`Self::active`].
+    pub(crate) fn read(
+        &self,
+        tensors: &mut dyn Iterator<Item = AnyTensor>,
+        how: &Assembly,
+        kind: NormKind,
+        device: &Device,
+    ) -> Result<NormTensors, OpsError> {
+        let parts = self
+            .active(how.adapters)
+            .map(|_| tensors.next().expect("invariant: one tensor for each index of the norm"));
+        self.ready(parts, kind, device)
+    }
+
+    /// The norm as operations take it.
+    fn ready(
+        &self,
+        parts: NormParts<AnyTensor>,
+        kind: NormKind,
+        device: &Device,
+    ) -> Result<NormTensors, OpsError> {
+        let gamma = match parts.weight {
+            Some(weight) if kind.is_plus_one() => AnyTensor::new(weight.rank::<1>()? + 1.0),
+            Some(weight) => weight,
+            None => AnyTensor::from_elements(vec![1.0_f32; self.width], &[self.width], device),
+        };
+        Ok(NormTensors { gamma, beta: parts.bias })
+    }
+}
+
+/// A norm, ready to run.
+#[derive(Clone, Debug)]
+pub(crate) struct NormTensors {
+    pub(crate) gamma: AnyTensor,
+    pub(crate) beta: Option<AnyTensor>,
+}
+
+impl NormTensors {
+    /// The norm of a stream of this spec.
+    pub(crate) fn of(&self, x: &AnyTensor, spec: &Spec) -> Result<AnyTensor, OpsError> {
+        if spec.norm.is_layer() {
+            return layer_norm(x, &self.gamma, self.beta.as_ref(), spec.norm_eps);
+        }
+        rms_norm(x, &self.gamma, spec.norm_eps)
     }
 }
 
@@ -223,46 +340,67 @@ impl Norm {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) name: String,
-    pub(crate) input_norm: Norm,
+    pub(crate) attention_norm: Option<Norm>,
     /// Queries, keys and values: three, or one that has all.
     pub(crate) qkv: Vec<Layer>,
-    pub(crate) head_norms: Option<(Norm, Norm)>,
+    pub(crate) qk_norms: Option<(Norm, Norm)>,
     pub(crate) o: Layer,
-    pub(crate) post_norm: Norm,
-    /// Gate and up: two, or one that has both.
-    pub(crate) gate_up: Vec<Layer>,
+    pub(crate) attention_post_norm: Option<Norm>,
+    pub(crate) mlp_norm: Option<Norm>,
+    /// Gate and up: two, or one that has both, or one without a gate.
+    pub(crate) up: Vec<Layer>,
     pub(crate) down: Layer,
-    pub(crate) window: Option<usize>,
+    pub(crate) mlp_post_norm: Option<Norm>,
+    pub(crate) own: LayerSpec,
 }
 
 /// A block's tensors, ready to run.
 pub(crate) struct BlockTensors {
-    pub(crate) input_norm: AnyTensor,
+    pub(crate) attention_norm: Option<NormTensors>,
     pub(crate) qkv: Vec<Linear>,
-    pub(crate) head_norm: Option<HeadNorm>,
+    pub(crate) qk_norms: Option<(NormTensors, NormTensors)>,
     pub(crate) o: Linear,
-    pub(crate) post_norm: AnyTensor,
-    pub(crate) gate_up: Vec<Linear>,
+    pub(crate) attention_post_norm: Option<NormTensors>,
+    pub(crate) mlp_norm: Option<NormTensors>,
+    pub(crate) up: Vec<Linear>,
     pub(crate) down: Linear,
+    pub(crate) mlp_post_norm: Option<NormTensors>,
 }
 
 impl BlockTensors {
     /// The layers as a block runs them.
     pub(crate) fn layers<'a>(&'a self) -> BlockLayers<'a, OnTensors<'a>> {
-        let Self { input_norm, qkv, o, post_norm, gate_up, down, .. } = self;
-        BlockLayers { input_norm, qkv, o, post_norm, gate_up, down }
+        BlockLayers {
+            attention_norm: self.attention_norm.as_ref(),
+            qkv: &self.qkv,
+            qk_norms: self.qk_norms.as_ref(),
+            o: &self.o,
+            attention_post_norm: self.attention_post_norm.as_ref(),
+            mlp_norm: self.mlp_norm.as_ref(),
+            up: &self.up,
+            down: &self.down,
+            mlp_post_norm: self.mlp_post_norm.as_ref(),
+        }
+    }
+
+    /// The norms of each head that attention takes before its rotation.
+    pub(crate) fn head_norm(&self, spec: &Spec) -> Option<HeadNorm> {
+        let (q, k) = self.qk_norms.as_ref().filter(|_| spec.qk_norm == Some(QkNorm::PerHead))?;
+        Some(HeadNorm { q: q.gamma.clone(), k: k.gamma.clone(), eps: spec.norm_eps })
     }
 }
 
 /// One `T` for each tensor of a block.
 struct BlockParts<T> {
-    input_norm: T,
+    attention_norm: Option<NormParts<T>>,
     qkv: Vec<LinearParts<T>>,
-    head_norms: Option<(T, T)>,
+    qk_norms: Option<(NormParts<T>, NormParts<T>)>,
     o: LinearParts<T>,
-    post_norm: T,
-    gate_up: Vec<LinearParts<T>>,
+    attention_post_norm: Option<NormParts<T>>,
+    mlp_norm: Option<NormParts<T>>,
+    up: Vec<LinearParts<T>>,
     down: LinearParts<T>,
+    mlp_post_norm: Option<NormParts<T>>,
 }
 
 impl<T> BlockParts<T> {
@@ -271,14 +409,19 @@ impl<T> BlockParts<T> {
         fn each<T, U>(parts: LinearParts<T>, make: &mut dyn FnMut(T) -> U) -> LinearParts<U> {
             parts.map(|_, t| make(t))
         }
+        fn norm<T, U>(parts: Option<NormParts<T>>, make: &mut dyn FnMut(T) -> U) -> Option<NormParts<U>> {
+            parts.map(|parts| parts.map(make))
+        }
         BlockParts {
-            input_norm: make(self.input_norm),
+            attention_norm: norm(self.attention_norm, make),
             qkv: self.qkv.into_iter().map(|parts| each(parts, make)).collect(),
-            head_norms: self.head_norms.map(|(q, k)| (make(q), make(k))),
+            qk_norms: self.qk_norms.map(|(q, k)| (q.map(&mut *make), k.map(&mut *make))),
             o: each(self.o, make),
-            post_norm: make(self.post_norm),
-            gate_up: self.gate_up.into_iter().map(|parts| each(parts, make)).collect(),
+            attention_post_norm: norm(self.attention_post_norm, make),
+            mlp_norm: norm(self.mlp_norm, make),
+            up: self.up.into_iter().map(|parts| each(parts, make)).collect(),
             down: each(self.down, make),
+            mlp_post_norm: norm(self.mlp_post_norm, make),
         }
     }
 }
@@ -287,14 +430,17 @@ impl Block {
     /// The parameters that a pass reads.
     fn active(&self, adapters: bool) -> BlockParts<usize> {
         let of = |layers: &[Layer]| layers.iter().map(|layer| layer.active(adapters)).collect();
+        let norm = |norm: &Option<Norm>| norm.map(|norm| norm.active(adapters));
         BlockParts {
-            input_norm: self.input_norm.index(adapters),
+            attention_norm: norm(&self.attention_norm),
             qkv: of(&self.qkv),
-            head_norms: self.head_norms.map(|(q, k)| (q.index(adapters), k.index(adapters))),
+            qk_norms: self.qk_norms.map(|(q, k)| (q.active(adapters), k.active(adapters))),
             o: self.o.active(adapters),
-            post_norm: self.post_norm.index(adapters),
-            gate_up: of(&self.gate_up),
+            attention_post_norm: norm(&self.attention_post_norm),
+            mlp_norm: norm(&self.mlp_norm),
+            up: of(&self.up),
             down: self.down.active(adapters),
+            mlp_post_norm: norm(&self.mlp_post_norm),
         }
     }
 
@@ -305,12 +451,35 @@ impl Block {
         all
     }
 
+    /// Every norm with the module's name in the block.
+    pub(crate) fn norms_mut(&mut self, names: &Names) -> Vec<(&'static str, &mut Norm)> {
+        let mut all = Vec::new();
+        all.extend(self.attention_norm.as_mut().map(|norm| (names.attention_norm, norm)));
+        if let Some((q, k)) = &mut self.qk_norms {
+            all.extend([(names.qk_norms[0], q), (names.qk_norms[1], k)]);
+        }
+        all.extend(self.attention_post_norm.as_mut().map(|norm| (names.attention_post_norm, norm)));
+        all.extend(self.mlp_norm.as_mut().map(|norm| (names.mlp_norm, norm)));
+        all.extend(self.mlp_post_norm.as_mut().map(|norm| (names.mlp_post_norm, norm)));
+        all
+    }
+
+    /// Every linear layer.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &Layer> {
+        self.qkv.iter().chain([&self.o]).chain(&self.up).chain([&self.down])
+    }
+
+    /// Every linear layer.
+    pub(crate) fn layers_mut(&mut self) -> impl Iterator<Item = &mut Layer> {
+        self.qkv.iter_mut().chain([&mut self.o]).chain(&mut self.up).chain([&mut self.down])
+    }
+
     /// The block of `tensors`, one for each of [`Self::indices`].
     pub(crate) fn assemble(
         &self,
         tensors: &[AnyTensor],
         how: &Assembly,
-        eps: f32,
+        spec: &Spec,
         shard: &Shard,
     ) -> Result<BlockTensors, OpsError> {
         let mut tensors = tensors.iter().cloned();
@@ -323,14 +492,28 @@ impl Block {
                 .map(|(layer, parts)| layer.assemble(parts, how, &row_norms))
                 .collect::<Result<Vec<_>, _>>()
         };
+        let device = parts.o.weight.device();
+        let ready = |norm: &Option<Norm>, parts: Option<NormParts<AnyTensor>>| {
+            norm.zip(parts).map(|(norm, parts)| norm.ready(parts, spec.norm, &device)).transpose()
+        };
+        // Of queries and keys only one more than the weight is the stream's.
+        let kind = if spec.norm.is_plus_one() { NormKind::RmsPlusOne } else { NormKind::Rms };
+        let qk_norms = match (self.qk_norms, parts.qk_norms) {
+            (Some((q, k)), Some((of_q, of_k))) => {
+                Some((q.ready(of_q, kind, &device)?, k.ready(of_k, kind, &device)?))
+            }
+            _ => None,
+        };
         Ok(BlockTensors {
-            input_norm: parts.input_norm,
+            attention_norm: ready(&self.attention_norm, parts.attention_norm)?,
             qkv: side_by_side(&self.qkv, parts.qkv)?,
-            head_norm: parts.head_norms.map(|(q, k)| HeadNorm { q, k, eps }),
+            qk_norms,
             o: self.o.row_parallel(parts.o, how, shard, shard.first_o)?,
-            post_norm: parts.post_norm,
-            gate_up: side_by_side(&self.gate_up, parts.gate_up)?,
+            attention_post_norm: ready(&self.attention_post_norm, parts.attention_post_norm)?,
+            mlp_norm: ready(&self.mlp_norm, parts.mlp_norm)?,
+            up: side_by_side(&self.up, parts.up)?,
             down: self.down.row_parallel(parts.down, how, shard, shard.first_down)?,
+            mlp_post_norm: ready(&self.mlp_post_norm, parts.mlp_post_norm)?,
         })
     }
 }

@@ -1,17 +1,20 @@
 //! The generic decoder: embedding, blocks, final norm, head.
 //!
-//! Tokens of all sequences lie one after another; nothing is padded. A block is
-//! `x + o(attention(qkv(norm(x))))`, then `x + down(swiglu(gate_up(norm(x))))`, in five fused operations.
+//! Tokens of all sequences lie one after another; nothing is padded. Llama's block is
+//! `x + o(attention(qkv(norm(x))))`, then `x + down(swiglu(gate_up(norm(x))))`, in five fused operations; where other
+//! families' norms stand and what their feed-forward reads says [`BlockLayout`](crate::BlockLayout).
 
 pub(crate) mod activation_memory;
 pub(crate) mod adapter;
 pub(crate) mod block;
 pub(crate) mod blueprint;
+pub(crate) mod embedding_noise;
 pub(crate) mod forward_context;
 pub(crate) mod layers;
 pub(crate) mod local_params;
 pub(crate) mod logit_peaks;
 pub(crate) mod lora_rank_reduce;
+pub(crate) mod queries_keys;
 pub(crate) mod score;
 pub(crate) mod tp_plan;
 
@@ -20,15 +23,15 @@ use std::sync::Arc;
 
 use burnish_ops::{
     AnyTensor, AttentionShape, HeadOptions, Linear, LinearInput, OpsError, Rotary, Run, VocabShard,
-    attention, attention_with_peaks, embedding, linears, rms_norm,
+    attention, attention_with_peaks, embedding, held, linears, scaled_sum,
 };
 
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
+use crate::decoder::queries_keys::{Orders, Turning, growth};
 use crate::decoder::tp_plan::Shard;
 use crate::spec::Output;
-use crate::spec::{EMBED, HEAD};
-use crate::{ForwardContext, LogitPeaks, ModelError, Parameters, Spec};
+use crate::{ForwardContext, LogitPeaks, ModelError, Parameters, Rope, Spec};
 
 /// A micro-batch of token sequences, flattened.
 #[derive(Clone, Debug)]
@@ -68,15 +71,30 @@ impl Tokens {
     }
 }
 
+impl Tokens {
+    /// The length of the text that each document belongs to: the longest of those that continue one.
+    fn lengths(&self) -> Vec<usize> {
+        let root = |i: usize| self.parents.get(i).copied().flatten().unwrap_or(i);
+        let mut longest = vec![0; self.documents.len()];
+        for (i, document) in self.documents.iter().enumerate() {
+            let own = document.clone().filter_map(|at| self.positions.get(at)).max();
+            longest[root(i)] = longest[root(i)].max(own.map_or(0, |&p| p as usize + 1));
+        }
+        (0..self.documents.len()).map(|i| longest[root(i)]).collect()
+    }
+}
+
 /// A decoder-only language model.
 pub struct Decoder {
-    pub(crate) spec: Spec,
+    pub(crate) spec: Arc<Spec>,
     pub(crate) parameters: Arc<dyn Parameters>,
     pub(crate) embed: Layer,
+    pub(crate) positions: Option<Layer>,
     pub(crate) blocks: Vec<Arc<Block>>,
     pub(crate) norm: Norm,
     pub(crate) head: Layer,
     pub(crate) shard: Shard,
+    pub(crate) orders: Orders,
 }
 
 impl Decoder {
@@ -111,27 +129,31 @@ impl Decoder {
     /// If an id is outside the vocabulary, or a tensor does not fit.
     pub fn hidden(&self, tokens: &Tokens, pass: &ForwardContext) -> Result<AnyTensor, ModelError> {
         let assembly = pass.assembly(&tokens.rows);
-        let mut x = self.embed_tokens(&tokens.ids, pass, &tokens.rows)?;
+        let mut x = self.embed_tokens(&tokens.ids, &tokens.positions, pass, &tokens.rows)?;
+        if let Some(noise) = pass.embedding_noise() {
+            x = noise.on(&x, tokens)?;
+        }
         if pass.training() && !x.is_tracked() {
             // Gradients of the blocks must flow even when the embedding is frozen.
             x = x.leaf();
         }
-        let rotary = self.rotary(&tokens.positions);
+        let (rotaries, growth) = (self.rotaries(tokens), growth(&self.spec, &tokens.positions));
         if let Some(peaks) = pass.logit_peaks() {
             peaks.check(self.blocks.len(), self.shard.heads)?;
         }
         for (layer, block) in self.blocks.iter().enumerate() {
             let indices = block.indices(pass.adapters());
-            let (plan, how, rotary, documents) =
-                (block.clone(), assembly.clone(), rotary.clone(), tokens.documents.clone());
-            let (shard, peaks) = (self.shard.clone(), pass.logit_peaks().cloned());
-            let (mut shape, eps) = (self.attention_shape(block.window), self.spec.norm_eps);
+            let turning = Turning::new(block.own, &rotaries, &self.orders, growth.as_ref());
+            let (plan, how, documents) = (block.clone(), assembly.clone(), tokens.documents.clone());
+            let (shard, peaks, spec) = (self.shard.clone(), pass.logit_peaks().cloned(), self.spec.clone());
+            let mut shape = self.attention_shape(block.own.window);
             shape.parents = tokens.parents.clone();
             let run: Run = Arc::new(move |inputs, weights| {
-                let w = plan.assemble(weights, &how, eps, &shard)?;
-                let run = OnTensors { shard: &shard, eps, linears };
+                let w = plan.assemble(weights, &how, &spec, &shard)?;
+                let run = OnTensors { shard: &shard, spec: &spec, linears, turning: &turning };
                 run_block(&run, &inputs[0], &w.layers(), &plan.name, |qkv| {
-                    let (rotary, norm) = (Some(&rotary), w.head_norm.as_ref());
+                    let norm = w.head_norm(&spec);
+                    let (rotary, norm) = (turning.in_attention(&spec), norm.as_ref());
                     let Some(peaks) = &peaks else { return attention(qkv, &shape, &documents, rotary, norm) };
                     let (out, found) = attention_with_peaks(qkv, &shape, &documents, rotary, norm)?;
                     peaks.merge(layer, &found)?;
@@ -143,20 +165,53 @@ impl Decoder {
         Ok(x)
     }
 
-    /// Embeddings `[tokens, hidden]` of `ids`.
+    /// Embeddings `[tokens, hidden]` of `ids` at `positions`.
     pub(crate) fn embed_tokens(
         &self,
         ids: &Arc<Vec<u32>>,
+        positions: &Arc<Vec<u32>>,
         pass: &ForwardContext,
         rows: &Arc<Vec<u64>>,
     ) -> Result<AnyTensor, ModelError> {
-        let mut read = pass.read_all(&self.embed.indices(pass.adapters()))?.into_iter();
-        let (table, low_rank) = self.embed.embedding(&mut read, &pass.assembly(rows), &self.shard)?;
-        if !self.shard.divided() {
-            return Ok(embedding(ids, &table, low_rank.as_ref())?);
+        let names = &self.spec.names;
+        let table = |layer: &Layer| -> Result<_, ModelError> {
+            let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
+            Ok(layer.embedding(&mut read, &pass.assembly(rows), &self.shard)?)
+        };
+        let (mut weight, mut low_rank) = table(&self.embed)?;
+        if let Some(row) = self.own_padding().filter(|_| pass.training()) {
+            weight = held(&weight, 0, row)?;
+            if let Some(low_rank) = &mut low_rank {
+                low_rank.a = held(&low_rank.a, 1, row)?;
+            }
         }
-        let (tp, own) = (&self.shard.tp, self.shard.own_vocab());
-        Ok(tp.embedding(ids, &table, low_rank.as_ref(), &own, self.spec.vocab, EMBED)?)
+        let x = if self.shard.divided() {
+            let (tp, own) = (&self.shard.tp, self.shard.own_vocab());
+            tp.embedding(ids, &weight, low_rank.as_ref(), &own, self.spec.vocab, names.embed)?
+        } else {
+            embedding(ids, &weight, low_rank.as_ref())?
+        };
+        let placed = match (&self.positions, self.spec.positions) {
+            (Some(layer), Some(learned)) => {
+                let rows: Vec<u32> = positions.iter().map(|p| p + learned.offset as u32).collect();
+                if let Some(&p) = positions.iter().find(|&&p| p as usize >= learned.count) {
+                    return Err(ModelError::TooLong { got: p as usize + 1, limit: learned.count });
+                }
+                let (weight, low_rank) = table(layer)?;
+                Some(embedding(&Arc::new(rows), &weight, low_rank.as_ref())?)
+            }
+            _ => None,
+        };
+        if placed.is_none() && self.spec.embedding_scale == 1.0 {
+            return Ok(x);
+        }
+        Ok(scaled_sum(&x, self.spec.embedding_scale, placed.as_ref())?)
+    }
+
+    /// The row of this rank's part of the embedding that the lookup does not train.
+    fn own_padding(&self) -> Option<usize> {
+        let (row, own) = (self.spec.padding? as usize, self.shard.own_vocab());
+        own.contains(&row).then(|| row - own.start)
     }
 
     /// The tensors of one block.
@@ -168,7 +223,7 @@ impl Decoder {
     ) -> Result<BlockTensors, OpsError> {
         let block = &self.blocks[index];
         let tensors = pass.read_all(&block.indices(pass.adapters()))?;
-        block.assemble(&tensors, &pass.assembly(rows), self.spec.norm_eps, &self.shard)
+        block.assemble(&tensors, &pass.assembly(rows), &self.spec, &self.shard)
     }
 
     /// The final norm, ready for the head.
@@ -176,9 +231,15 @@ impl Decoder {
     /// # Errors
     /// If shapes do not fit.
     pub fn final_norm(&self, x: &AnyTensor, pass: &ForwardContext) -> Result<AnyTensor, ModelError> {
-        let x = rms_norm(x, &pass.read(self.norm.index(pass.adapters()))?, self.spec.norm_eps)?;
+        let mut read = pass.read_all(&self.norm.indices(pass.adapters()))?.into_iter();
+        let norm = self.norm.read(&mut read, &pass.assembly(&Arc::default()), self.spec.norm, &x.device())?;
+        let x = norm.of(x, &self.spec)?;
         // Each rank's rows of the head give an addend of the gradient; a score every rank computes whole.
-        if self.spec.output == Output::Score { Ok(x) } else { Ok(self.shard.tp.copy_to_tp(&x, HEAD)?) }
+        if self.spec.output == Output::Score {
+            Ok(x)
+        } else {
+            Ok(self.shard.tp.copy_to_tp(&x, self.spec.names.head)?)
+        }
     }
 
     /// The output projection to the vocabulary.
@@ -218,7 +279,7 @@ impl Decoder {
     /// How logits are made: this model's scale and cap, with `temperature`.
     #[must_use]
     pub fn head_options(&self, temperature: f32) -> HeadOptions {
-        HeadOptions { temperature, ..HeadOptions::default() }
+        HeadOptions { temperature, softcap: self.spec.logit_softcap, logit_scale: self.spec.logit_scale }
     }
 
     pub(crate) fn attention_shape(&self, window: Option<usize>) -> AttentionShape {
@@ -226,17 +287,38 @@ impl Decoder {
             heads: self.shard.heads,
             kv_heads: self.shard.kv_heads,
             head_dim: self.spec.head_dim,
-            scale: (self.spec.head_dim as f32).powf(-0.5),
-            softcap: None,
+            scale: self.spec.attention_scale,
+            softcap: self.spec.attention_softcap,
             window,
             parents: Arc::default(),
         }
     }
 
-    pub(crate) fn rotary(&self, positions: &Arc<Vec<u32>>) -> Rotary {
+    /// The rotations of a row of tokens, one per rope of the spec. Frequencies that depend on a length take each text's
+    /// own, whatever else is in the row.
+    pub(crate) fn rotaries(&self, tokens: &Tokens) -> Vec<Rotary> {
+        let positions = &tokens.positions;
         let length = positions.iter().max().map_or(0, |&p| p as usize + 1);
-        let rope = &self.spec.rope;
-        Rotary::new(Arc::new(rope.table(length)), positions.clone(), rope.dim)
+        let of = |rope: &Rope| {
+            if !rope.depends_on_length() {
+                return Rotary::new(Arc::new(rope.table(length)), positions.clone(), rope.dim);
+            }
+            let (mut table, mut rows) = (Vec::new(), vec![0; positions.len()]);
+            for (document, length) in tokens.documents.iter().zip(tokens.lengths()) {
+                let (frequencies, attention) = rope.narrow_frequencies(length);
+                for at in document.clone() {
+                    rows[at] = (table.len() / rope.dim.max(1)) as u32;
+                    let p = positions[at] as usize;
+                    rope.rows(&frequencies, attention, p..p + 1, &mut table);
+                }
+            }
+            // What is in no document reads the first row of a table that has one.
+            if table.is_empty() {
+                table = rope.table(1);
+            }
+            Rotary::new(Arc::new(table), Arc::new(rows), rope.dim)
+        };
+        self.spec.ropes.iter().map(of).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The tensor-parallel plan of a decoder: styles by family, layouts of its parameters, a rank's part of it.
+//! The tensor-parallel plan of a decoder: styles by place, layouts of its parameters, a rank's part of it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,56 +7,27 @@ use burnish_core::{Layout, Region, Registry};
 use burnish_ops::{
     AnyTensor, OpsError, VocabShard, column_norms, row_norms, squared_column_norms, squared_row_norms,
 };
-use burnish_tp::{AdapterSum, AdapterSums, Gradient, HeadSplit, Split, Style, Tp, TpLayout, TpPlan};
+use burnish_tp::{AdapterSum, AdapterSums, Gradient, HeadSplit, Split, Style, Tp, TpLayout};
 use burnish_weight_files::HostTensor;
 
 use crate::decoder::blueprint::Blueprint;
+use crate::decoder::layers::{NormPlace, Place};
 use crate::decoder::lora_rank_reduce::runs_apart;
-use crate::spec::{EMBED, HEAD};
-use crate::{Family, ModelError, Spec};
+use crate::spec::names::QkvNames;
+use crate::{ModelError, Spec};
 
-/// Transformers' plan of a family, by module; beside its words the norms inside column-parallel operations, whose
-/// gradients are addends, and the vocabulary, which is divided too.
-///
-/// # Errors
-/// None: the words are styles.
-pub fn plan(family: Family) -> Result<TpPlan, ModelError> {
-    let rules: &[(&str, &str)] = match family {
-        // The same layers; q/k norms are only in Qwen3.
-        Family::Llama | Family::Mistral | Family::Qwen2 | Family::Qwen3 => &[
-            ("model.embed_tokens", "embedding_rowwise"),
-            ("model.layers.*.input_layernorm", "replicated_with_grad_allreduce"),
-            ("model.layers.*.self_attn.q_proj", "colwise"),
-            ("model.layers.*.self_attn.k_proj", "colwise"),
-            ("model.layers.*.self_attn.v_proj", "colwise"),
-            ("model.layers.*.self_attn.q_norm", "replicated_with_grad_allreduce"),
-            ("model.layers.*.self_attn.k_norm", "replicated_with_grad_allreduce"),
-            ("model.layers.*.self_attn.o_proj", "rowwise"),
-            ("model.layers.*.post_attention_layernorm", "replicated_with_grad_allreduce"),
-            ("model.layers.*.mlp.gate_proj", "colwise"),
-            ("model.layers.*.mlp.up_proj", "colwise"),
-            ("model.layers.*.mlp.down_proj", "rowwise"),
-            ("model.norm", "replicated"),
-            ("lm_head", "colwise"),
-        ],
-        // Transformers gathers the packed outputs on every rank; here each has its rows of every block.
-        Family::Phi3 => &[
-            ("model.embed_tokens", "embedding_rowwise"),
-            ("model.layers.*.input_layernorm", "replicated_with_grad_allreduce"),
-            ("model.layers.*.self_attn.qkv_proj", "packed_colwise"),
-            ("model.layers.*.self_attn.o_proj", "rowwise"),
-            ("model.layers.*.post_attention_layernorm", "replicated_with_grad_allreduce"),
-            ("model.layers.*.mlp.gate_up_proj", "packed_colwise"),
-            ("model.layers.*.mlp.down_proj", "rowwise"),
-            ("model.norm", "replicated"),
-            ("lm_head", "colwise"),
-        ],
-    };
-    let mut plan = TpPlan::new();
-    for (pattern, style) in rules {
-        plan = plan.with(*pattern, style.parse()?);
+/// How ranks share a layer: Transformers' styles, but for the vocabulary, which is divided too, and packed outputs, which
+/// Transformers gathers on every rank; here each has its rows of every block.
+fn style(place: Place) -> Style {
+    match place {
+        Place::Embedding => Style::EmbeddingRowwise,
+        Place::Queries | Place::KeysValues | Place::QkvPerGroup | Place::Inner | Place::Head => {
+            Style::Colwise
+        }
+        Place::Qkv | Place::GateUp => Style::PackedColwise,
+        Place::Output | Place::Down => Style::Rowwise,
+        Place::Positions | Place::Score => Style::Replicated,
     }
-    Ok(plan)
 }
 
 /// How a decoder's parameters lie over the ranks of the tensor-parallel axis. Made from global shapes: the same on every
@@ -70,6 +41,8 @@ pub struct Parallel {
     mlp: Split,
     vocab: Split,
     sums: AdapterSums,
+    /// The head's name.
+    head: &'static str,
 }
 
 impl Parallel {
@@ -82,7 +55,10 @@ impl Parallel {
         let spec = blueprint.spec.clone();
         let heads = HeadSplit::new(spec.heads, spec.kv_heads, ranks)?;
         let queries = |rank: usize| heads.of(rank).q.len();
-        if spec.packed && heads.shared() && (1..ranks).any(|rank| queries(rank) != queries(0)) {
+        // What ranks share of a group's matrix they would hold in different places.
+        let grouped = matches!(spec.names.qkv, QkvNames::PerGroup(_));
+        let uneven = (1..ranks).any(|rank| queries(rank) != queries(0));
+        if spec.packed() && heads.shared() && (uneven || grouped) {
             let (heads, kv_heads) = (spec.heads, spec.kv_heads);
             return Err(ModelError::UnevenPacked { heads, kv_heads, ranks });
         }
@@ -94,13 +70,11 @@ impl Parallel {
         let (mlp, vocab) = (Split::balanced(spec.intermediate, ranks)?, Split::balanced(spec.vocab, ranks)?);
         let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
         let mut layouts: Vec<Option<TpLayout>> = vec![None; shapes.len()];
-        let plan = plan(spec.family)?;
-        let style_of = |module: &str| plan.style(module).unwrap_or(Style::Replicated);
-        for (module, layer) in blueprint.layers_mut() {
-            let style = style_of(&module);
-            let split = split_of(&module, &spec, &heads, &mlp, &vocab)?;
+        for (_, layer) in blueprint.layers_mut() {
+            let style = style(layer.place);
+            let split = split_of(layer.place, &spec, &heads, &mlp, &vocab)?;
             let sum = match style {
-                Style::Colwise if module != HEAD => sums.colwise,
+                Style::Colwise if layer.place != Place::Head => sums.colwise,
                 Style::Rowwise => sums.rowwise,
                 _ => AdapterSum::Fused,
             };
@@ -110,13 +84,15 @@ impl Parallel {
                 layouts[index] = Some(if apart && part.is_lora() { layout.completed() } else { layout });
             }
         }
-        for (module, norm) in blueprint.norms_mut() {
-            let gradient = match style_of(&module) {
-                Style::Replicated => Gradient::Complete,
-                _ => Gradient::Partial,
-            };
-            for index in [Some(norm.weight), norm.saved].into_iter().flatten() {
-                layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, gradient));
+        for (_, norm) in blueprint.norms_mut() {
+            for index in norm.all() {
+                let shape = &shapes[index];
+                layouts[index] = Some(match norm.place {
+                    NormPlace::Divided => TpLayout::replicated(shape, ranks, Gradient::Partial),
+                    NormPlace::Stream => TpLayout::replicated(shape, ranks, Gradient::Complete),
+                    NormPlace::Queries => TpLayout::sharded(shape, 0, heads.q(spec.head_dim))?,
+                    NormPlace::Keys => TpLayout::sharded(shape, 0, heads.kv(spec.head_dim))?,
+                });
             }
         }
         let registry = &blueprint.registry;
@@ -130,7 +106,7 @@ impl Parallel {
             .zip(registry.iter())
             .map(|(layout, p)| layout.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() }))
             .collect::<Result<_, _>>()?;
-        Ok(Self { ranks, layouts, heads, head_dim: spec.head_dim, mlp, vocab, sums })
+        Ok(Self { ranks, layouts, heads, head_dim: spec.head_dim, mlp, vocab, sums, head: spec.names.head })
     }
 
     /// How the parameter at `index` lies.
@@ -197,10 +173,10 @@ impl Parallel {
         let rank = tp.rank();
         let own = self.heads.of(rank);
         let rows: Vec<usize> = (0..self.ranks).map(|rank| self.vocab.len(rank)).collect();
-        let ranks = tp.clone();
+        let (ranks, name) = (tp.clone(), self.head);
         let gather = move |own: &[f32]| {
             let counts = vec![own.len(); ranks.size()];
-            match ranks.all_gather(own.to_vec(), &counts, HEAD) {
+            match ranks.all_gather(own.to_vec(), &counts, name) {
                 Some(parts) => parts.concat().into_vec(),
                 // The error is kept; what is computed until it is asked for does not matter.
                 None => own.repeat(ranks.size()),
@@ -208,7 +184,10 @@ impl Parallel {
         };
         let head = VocabShard::new(&rows, rank, Arc::new(gather)).ok().filter(|_| tp.size() > 1);
         let first = |split: &Split| split.range(rank).map_or(0, |range| range.start);
+        let having = |head: usize| (0..self.ranks).filter(|&r| self.heads.of(r).kv.contains(&head)).count();
+        let shares = own.kv.clone().flat_map(|head| vec![1.0 / having(head) as f32; self.head_dim]);
         Shard {
+            key_shares: Arc::new(shares.collect()),
             heads: own.q.len(),
             kv_heads: own.kv.len(),
             vocab: self.vocab.clone(),
@@ -244,20 +223,21 @@ fn read_region<E>(
 
 /// The split of a layer's divided features.
 fn split_of(
-    module: &str,
+    place: Place,
     spec: &Spec,
     heads: &HeadSplit,
     mlp: &Split,
     vocab: &Split,
 ) -> Result<Split, ModelError> {
     let (q, kv) = (heads.q(spec.head_dim), heads.kv(spec.head_dim));
-    Ok(match module.rsplit('.').next().unwrap_or_default() {
-        "q_proj" | "o_proj" => q,
-        "k_proj" | "v_proj" => kv,
-        "qkv_proj" => Split::packed(&[q, kv.clone(), kv])?,
-        "gate_up_proj" => Split::packed(&[mlp.clone(), mlp.clone()])?,
-        _ if module == EMBED || module == HEAD => vocab.clone(),
-        _ => mlp.clone(),
+    Ok(match place {
+        Place::Queries | Place::Output => q,
+        Place::KeysValues => kv,
+        Place::Qkv => Split::packed(&[q, kv.clone(), kv])?,
+        Place::QkvPerGroup => kv.scaled(spec.heads / spec.kv_heads + 2),
+        Place::GateUp => Split::packed(&[mlp.clone(), mlp.clone()])?,
+        Place::Embedding | Place::Head => vocab.clone(),
+        Place::Inner | Place::Down | Place::Positions | Place::Score => mlp.clone(),
     })
 }
 
@@ -268,6 +248,8 @@ pub(crate) struct Shard {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) vocab: Split,
+    /// Per column of this rank's keys, one over the ranks that have it.
+    pub(crate) key_shares: Arc<Vec<f32>>,
     /// The first columns of the inputs of row-parallel layers that this rank has.
     pub(crate) first_o: usize,
     pub(crate) first_down: usize,
@@ -285,6 +267,7 @@ impl Shard {
             heads: spec.heads,
             kv_heads: spec.kv_heads,
             vocab: Split::whole(spec.vocab),
+            key_shares: Arc::new(vec![1.0; spec.kv_heads * spec.head_dim]),
             first_o: 0,
             first_down: 0,
             head: None,

@@ -7,10 +7,10 @@ use burnish_core::{Dtype, Parameter, Registry};
 use burnish_peft::{Factor, LoraPlan, LoraSite, ModuleKind, write_adapter_rows};
 use burnish_weight_files::{FolderWriter, HostTensor};
 
-use crate::ModelError;
 use crate::decoder::adapter::copy_name;
 use crate::files::folder::ModelFolder;
 use crate::files::load::Initial;
+use crate::{ModelError, Names};
 
 /// Where an [`Exporter`] takes values: this rank's rows of each parameter.
 pub trait RowSource {
@@ -30,6 +30,7 @@ pub struct Exporter {
     pub(crate) plan: Option<LoraPlan>,
     pub(crate) base: usize,
     pub(crate) initial: Initial,
+    pub(crate) names: Names,
 }
 
 impl Exporter {

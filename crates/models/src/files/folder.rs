@@ -21,6 +21,10 @@ use crate::{ModelError, Spec};
 /// The parameter that a score is made with.
 const SCORE_WEIGHT: &str = "score.weight";
 
+/// How tensors of files end that no parameter is read from: what older classes of Transformers kept beside parameters.
+const BUFFERS: [&str; 5] =
+    ["rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias", ".attn.masked_bias"];
+
 /// Files beside the weights that a tuned model keeps.
 const COMPANIONS: [&str; 10] = [
     "generation_config.json",
@@ -55,8 +59,9 @@ impl ModelFolder {
         let path = path.as_ref().to_path_buf();
         let config = ConfigFile::read(&path)?;
         let spec = Spec::from_config(&config)?;
-        let weights = Some(WeightFolder::open(&path)?);
-        Ok(Self { path, config, spec, weights, pad_token: None })
+        let weights = WeightFolder::open(&path)?;
+        let spec = untied_by_files(spec, &weights)?;
+        Ok(Self { path, config, spec, weights: Some(weights), pad_token: None })
     }
 
     /// Opens a folder of which only the configuration (and the tokenizer) counts: weights will be random.
@@ -124,7 +129,7 @@ impl ModelFolder {
     /// The dtype in which the folder stores its embedding.
     #[must_use]
     pub fn stored_dtype(&self) -> Dtype {
-        self.file_name("model.embed_tokens.weight")
+        self.file_name(&format!("{}.weight", self.spec.names.embed))
             .and_then(|name| self.weights.as_ref()?.info(&name).ok())
             .map_or(Dtype::F32, |info| info.dtype)
     }
@@ -178,9 +183,11 @@ impl ModelFolder {
             };
             known.push(name);
         }
+        let mut head = format!("{}.weight", self.spec.names.head);
+        head = self.spec.names.in_files(&head).filter(|other| weights.contains(other)).unwrap_or(head);
         for name in weights.names() {
-            let derived = name.ends_with("rotary_emb.inv_freq")
-                || name == "lm_head.weight" && (self.spec.tied || replaces_head);
+            let derived = BUFFERS.iter().any(|buffer| name.ends_with(buffer))
+                || name == head && (self.spec.tied || replaces_head);
             if !derived && !known.iter().any(|k| k == name) {
                 faults.push(WeightFault::Unexpected { name: name.to_owned() });
             }
@@ -229,7 +236,17 @@ impl ModelFolder {
         if weights.contains(name) {
             return Some(name.to_owned());
         }
-        name.strip_prefix("model.").filter(|n| weights.contains(n)).map(str::to_owned)
+        if let Some(other) = self.spec.names.in_files(name).filter(|other| weights.contains(other)) {
+            return Some(other);
+        }
+        let (base, bare) = name.split_once('.')?;
+        let names = &self.spec.names;
+        if names.layers.split('.').next() == Some(base) && weights.contains(bare) {
+            return Some(bare.to_owned());
+        }
+        // Of a tied pair the one that is there.
+        let embed = name.strip_suffix(".weight") == Some(names.embed) && self.spec.tied;
+        Some(format!("{}.weight", names.head)).filter(|head| embed && weights.contains(head))
     }
 
     /// Copies the tokenizer, chat template and generation settings into `writer`.
@@ -258,17 +275,24 @@ impl ModelFolder {
         rows: impl Fn(usize) -> Vec<Range<usize>>,
         value: impl Fn(usize) -> Result<HostTensor, ModelError>,
     ) -> Result<(), ModelError> {
-        let written: BTreeMap<&str, usize> = registry
+        // Under the name that the folder's files have it by.
+        let named = |p: &Parameter| {
+            let other = self.spec.names.in_files(&p.name);
+            let there = |name: &String| self.weights.as_ref().is_some_and(|weights| weights.contains(name));
+            other.filter(there).unwrap_or_else(|| p.name.clone())
+        };
+        let written: BTreeMap<String, usize> = registry
             .iter()
             .take(base)
             .enumerate()
             .filter(|(_, p)| p.alias_of.is_none() || untie)
-            .map(|(index, p)| (p.name.as_str(), index))
+            .map(|(index, p)| (named(p), index))
             .collect();
         let specs: Vec<TensorSpec> = registry
             .iter()
-            .filter(|p| written.contains_key(p.name.as_str()))
-            .map(|p| TensorSpec::new(p.name.clone(), dtype, &p.shape))
+            .take(base)
+            .filter(|p| p.alias_of.is_none() || untie)
+            .map(|p| TensorSpec::new(named(p), dtype, &p.shape))
             .collect();
         let index = |spec: &TensorSpec| written[spec.name.as_str()];
         writer.tensor_ranges::<ModelError>(
@@ -288,11 +312,16 @@ impl ModelFolder {
         if self.spec.output == Output::Score {
             self.score_keys(&mut config);
         }
-        if untie {
+        if untie || (self.spec.output == Output::Vocabulary && !self.spec.tied && self.declares_tied()) {
             config.insert("tie_word_embeddings".to_owned(), Value::from(false));
         }
         writer.json("config.json", &Value::Object(config))?;
         self.copy_companions(writer)
+    }
+
+    /// Whether the configuration ties the head, whatever the files have.
+    fn declares_tied(&self) -> bool {
+        Spec::from_config(&self.config).is_ok_and(|spec| spec.tied)
     }
 
     /// One label, as Transformers names it, and the token that fills up.
@@ -311,18 +340,36 @@ impl ModelFolder {
     }
 
     fn architecture(&self) -> String {
-        use crate::Family;
-        let family = match self.spec.family {
-            Family::Llama => "Llama",
-            Family::Mistral => "Mistral",
-            Family::Qwen2 => "Qwen2",
-            Family::Qwen3 => "Qwen3",
-            Family::Phi3 => "Phi3",
-        };
+        let family = self.spec.family.class();
         let head = if self.spec.output == Output::Score { SCORING } else { "ForCausalLM" };
         format!("{family}{head}")
     }
 }
+
+/// The spec with a head of its own where the configuration ties it and the files have one that is not the embedding:
+/// Transformers does not tie then either.
+fn untied_by_files(spec: Spec, weights: &WeightFolder) -> Result<Spec, ModelError> {
+    let names = &spec.names;
+    let (embed, mut head) = (format!("{}.weight", names.embed), format!("{}.weight", names.head));
+    head = names.in_files(&head).filter(|other| weights.contains(other)).unwrap_or(head);
+    if !spec.tied || !weights.contains(&embed) || !weights.contains(&head) {
+        return Ok(spec);
+    }
+    let (a, b) = (weights.info(&embed)?, weights.info(&head)?);
+    let mut same = a.shape == b.shape && a.dtype == b.dtype;
+    let rows = a.shape.first().copied().unwrap_or(0);
+    for from in (0..rows).step_by(COMPARED_ROWS) {
+        if !same {
+            break;
+        }
+        let rows = from..rows.min(from + COMPARED_ROWS);
+        same = weights.read_slice(&embed, 0, rows.clone())? == weights.read_slice(&head, 0, rows)?;
+    }
+    Ok(Spec { tied: same, ..spec })
+}
+
+/// Rows of two tensors that are compared at once.
+const COMPARED_ROWS: usize = 4096;
 
 /// Copies the tokenizer, chat template and generation settings of `folder` into `writer`.
 ///

@@ -18,7 +18,7 @@ use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
 
 use crate::decoder::adapter::copy_name;
 use crate::files::folder::{ModelFolder, rows_in, to_device, to_host};
-use crate::{Blueprint, Decoder, Exporter, LocalParams, ModelError, Parallel, Parameters, RowSource};
+use crate::{Blueprint, Decoder, Exporter, LocalParams, ModelError, Names, Parallel, Parameters, RowSource};
 
 /// What trains.
 pub enum Tuning<'a> {
@@ -286,6 +286,7 @@ impl<'a> ModelPlan<'a> {
             plan: self.plan.clone(),
             base: self.base,
             initial: self.initial.clone(),
+            names: self.folder.spec().names,
         }
     }
 
@@ -432,7 +433,8 @@ impl Model {
     #[must_use]
     pub fn exporter(&self) -> Exporter {
         let registry = self.parameters.registry().clone();
-        Exporter { registry, plan: self.plan.clone(), base: self.base, initial: self.initial.clone() }
+        let names = self.decoder.spec().names;
+        Exporter { registry, plan: self.plan.clone(), base: self.base, initial: self.initial.clone(), names }
     }
 
     /// Writes the adapter as PEFT does.
@@ -469,9 +471,10 @@ impl Model {
         let registry = self.parameters.registry();
         let Some(plan) = &self.plan else { return self.write_full(folder, writer, dtype) };
         // A head that is tied in the base but adapted on its own becomes a weight of its own.
-        let head = format!("{}.weight", crate::HEAD);
+        let names = &self.decoder.spec().names;
+        let head = format!("{}.weight", names.head);
         let untie = registry.get(&head).is_some_and(|p| p.alias_of.is_some())
-            && [crate::HEAD, crate::EMBED]
+            && [names.head, names.embed]
                 .iter()
                 .any(|m| plan.site(m).is_some() || plan.saved.contains(&format!("{m}.weight")));
         let merged = |index: usize| -> Result<HostTensor, ModelError> {
@@ -554,6 +557,7 @@ fn random(parameter: &Parameter, std: f64, seed: u64, rows: &Range<usize>) -> Re
 pub struct Reloaded {
     adapter: Option<AdapterTensors>,
     weights: Option<WeightFolder>,
+    names: Names,
 }
 
 impl Reloaded {
@@ -565,9 +569,9 @@ impl Reloaded {
         Ok(match &exporter.plan {
             Some(plan) => {
                 let tensors = AdapterFolder::open(path)?.load(&plan.exported())?;
-                Self { adapter: Some(plan.trained_part(tensors)?), weights: None }
+                Self { adapter: Some(plan.trained_part(tensors)?), weights: None, names: exporter.names }
             }
-            None => Self { adapter: None, weights: Some(WeightFolder::open(path)?) },
+            None => Self { adapter: None, weights: Some(WeightFolder::open(path)?), names: exporter.names },
         })
     }
 
@@ -580,7 +584,10 @@ impl Reloaded {
         let unknown = || ModelError::UnknownParameter { name: name.to_owned() };
         let tensor = match (&self.adapter, &self.weights) {
             (Some(adapter), _) => adapter.parameters.get(name).ok_or_else(unknown)?.rows(rows),
-            (None, Some(weights)) => weights.read_slice(name, 0, rows)?,
+            (None, Some(weights)) => {
+                let other = self.names.in_files(name).filter(|other| weights.contains(other));
+                weights.read_slice(other.as_deref().unwrap_or(name), 0, rows)?
+            }
             (None, None) => return Err(unknown()),
         };
         Ok(tensor.cast(parameter.precision.store))

@@ -17,7 +17,7 @@ use burn::tensor::FloatDType;
 use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, OpsError};
 
-use crate::decoder::layers::Layer;
+use crate::decoder::layers::{Layer, Place};
 use crate::files::load::ModelPlan;
 use crate::{ModelError, Spec};
 
@@ -127,6 +127,8 @@ enum Rows {
     Keys,
     /// Queries, keys, values.
     All,
+    /// Of each key head its queries, key and value.
+    PerGroup,
 }
 
 /// A weight or bias whose rows are scaled.
@@ -184,13 +186,17 @@ impl ModelPlan<'_> {
         let Spec { heads, kv_heads, head_dim, .. } = *blueprint.spec();
         let mut layers = Vec::with_capacity(blueprint.blocks.len());
         for block in &blueprint.blocks {
-            if let Some((norm, _)) = &block.head_norms {
-                let norm = blueprint.registry().at(norm.weight).name.clone();
+            if let Some(norm) = block.qk_norms.and_then(|(norm, _)| norm.parts.weight) {
+                let norm = blueprint.registry().at(norm).name.clone();
                 return Err(ModelError::QkClipNormed { norm });
             }
             let mut scaled = Vec::new();
             match block.qkv.as_slice() {
-                [packed] => self.scaled(packed, Rows::All, &mut scaled)?,
+                [packed] => {
+                    let per_group = packed.place == Place::QkvPerGroup;
+                    let rows = if per_group { Rows::PerGroup } else { Rows::All };
+                    self.scaled(packed, rows, &mut scaled)?;
+                }
                 [q, k, ..] => {
                     self.scaled(q, Rows::Queries, &mut scaled)?;
                     self.scaled(k, Rows::Keys, &mut scaled)?;
@@ -262,6 +268,10 @@ impl QkClip {
             Rows::Queries => factors.q.clone(),
             Rows::Keys => factors.k.clone(),
             Rows::All => [&factors.q[..], &factors.k, &values].concat(),
+            Rows::PerGroup => {
+                let groups = factors.q.chunks((factors.q.len() / factors.k.len().max(1)).max(1));
+                groups.zip(&factors.k).flat_map(|(q, &k)| [q, &[k, 1.0]].concat()).collect()
+            }
         };
         let own = scaled.pieces.iter().cloned().flatten();
         let factors = own.map(|row| heads[row / self.head_dim] as f32).collect();

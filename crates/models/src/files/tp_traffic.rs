@@ -8,9 +8,9 @@ use burnish_tp::{AdapterSums, TrafficEstimate};
 
 use crate::decoder::block::{BlockLayers, BlockRun, run_block};
 use crate::decoder::blueprint::Blueprint;
-use crate::decoder::layers::{Block, Layer};
-use crate::spec::Output;
-use crate::{ModelError, ModelPlan, Parallel};
+use crate::decoder::layers::{Block, Layer, Norm};
+use crate::spec::{Output, QkNorm};
+use crate::{ModelError, ModelPlan, Parallel, Spec};
 
 /// The size of a micro-batch in training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl ModelPlan<'_> {
     /// Whether an adapter stands on the linears of blocks that may run apart ([`Self::summing`]).
     #[must_use]
     pub fn adapts(&self) -> bool {
-        let block = |b: &Block| b.qkv.iter().chain(&b.gate_up).chain([&b.o, &b.down]).any(adapted);
+        let block = |b: &Block| b.layers().any(adapted);
         self.blueprint.blocks.iter().any(block)
     }
 
@@ -147,6 +147,7 @@ impl Blueprint {
     /// What the first rank moves.
     fn walked(&self, parallel: &Parallel, walk: Walk) -> TrafficEstimate {
         let sizes = OnSizes {
+            spec: &self.spec,
             walk,
             sums: parallel.sums(),
             ranks: parallel.ranks(),
@@ -160,15 +161,19 @@ impl Blueprint {
             let size = |layer: &Layer| self.linear_size(layer, walk.adapters);
             let (o, down) = (size(&block.o), size(&block.down));
             [&o, &down].into_iter().for_each(|row| sizes.norms(row));
-            let (qkv, gate_up): (Vec<_>, Vec<_>) =
-                (block.qkv.iter().map(size).collect(), block.gate_up.iter().map(size).collect());
+            let (qkv, up): (Vec<_>, Vec<_>) =
+                (block.qkv.iter().map(size).collect(), block.up.iter().map(size).collect());
+            let (norm, norms) = (|norm: &Option<Norm>| norm.map(|_| &()), ((), ()));
             let layers = BlockLayers {
-                input_norm: &(),
+                attention_norm: norm(&block.attention_norm),
                 qkv: &qkv,
+                qk_norms: block.qk_norms.map(|_| &norms),
                 o: &o,
-                post_norm: &(),
-                gate_up: &gate_up,
+                attention_post_norm: norm(&block.attention_post_norm),
+                mlp_norm: norm(&block.mlp_norm),
+                up: &up,
                 down: &down,
+                mlp_post_norm: norm(&block.mlp_post_norm),
             };
             run_block(&sizes, &hidden, &layers, &block.name, |qkv| Ok(*qkv))
                 .expect("invariant: nothing fails on sizes");
@@ -222,14 +227,15 @@ struct LinearSize {
 }
 
 /// A block on sizes: an activation is its number of features, and collectives are counted.
-struct OnSizes {
+struct OnSizes<'a> {
+    spec: &'a Spec,
     walk: Walk,
     sums: AdapterSums,
     ranks: usize,
     estimate: RefCell<TrafficEstimate>,
 }
 
-impl OnSizes {
+impl OnSizes<'_> {
     /// The norms of a layer of whose columns each rank has some, where it has a magnitude.
     fn norms(&self, layer: &LinearSize) {
         if layer.magnitude {
@@ -246,7 +252,7 @@ impl OnSizes {
     }
 }
 
-impl BlockRun for OnSizes {
+impl BlockRun for OnSizes<'_> {
     type X = usize;
     type Norm = ();
     type Input = usize;
@@ -272,8 +278,33 @@ impl BlockRun for OnSizes {
         features
     }
 
-    fn swiglu(&self, features: usize) -> usize {
-        features / 2
+    fn spec(&self) -> &Spec {
+        self.spec
+    }
+
+    fn activated(&self, features: usize) -> usize {
+        if self.spec.gated() { features / 2 } else { features }
+    }
+
+    fn queries_keys_values(
+        &self,
+        features: usize,
+        norms: Option<&((), ())>,
+        what: &str,
+    ) -> Result<usize, OpsError> {
+        if norms.is_some() && self.spec.qk_norm == Some(QkNorm::WholeWidth) {
+            // Two sums of squares per token.
+            self.copy_to_tp(&self.reduce_from_tp(&2, what)?, what)?;
+        }
+        Ok(features)
+    }
+
+    fn norm(&self, features: &usize, (): &()) -> Result<usize, OpsError> {
+        Ok(*features)
+    }
+
+    fn scaled_sum(&self, features: &usize, _factor: f32, _residual: &usize) -> Result<usize, OpsError> {
+        Ok(*features)
     }
 
     fn linears(

@@ -9,8 +9,9 @@ use burnish_ops::{
 
 use crate::decoder::Linears;
 use crate::decoder::block::{OnTensors, run_block};
-use crate::spec::HEAD;
-use crate::{Decoder, ForwardContext, Mode, ModelError};
+use crate::decoder::queries_keys::{Turning, growth};
+use crate::spec::LayerSpec;
+use crate::{Decoder, ForwardContext, Mode, ModelError, Rope};
 
 /// Sequences in progress on a [`Decoder`]: plain tensors, adapters active.
 ///
@@ -28,8 +29,8 @@ pub struct Decoding<'a> {
     decoder: &'a Decoder,
     pass: ForwardContext,
     sequences: Sequences,
-    /// Frequencies and attention factor, where they do not depend on a sequence's length.
-    frequencies: Option<(Vec<f32>, f32)>,
+    /// Per rope its frequencies and attention factor, where they do not depend on a sequence's length.
+    frequencies: Vec<Option<(Vec<f32>, f32)>>,
     held: Option<Held>,
 }
 
@@ -37,12 +38,18 @@ pub struct Decoding<'a> {
 struct Sequences {
     caches: Vec<KvCache>,
     lengths: Vec<usize>,
+    /// The tokens of each.
+    ids: Vec<Vec<u32>>,
 }
 
 impl Sequences {
     fn new(decoder: &Decoder, count: usize) -> Self {
-        let cache = |window: &Option<usize>| KvCache::new(decoder.attention_shape(*window), count);
-        Self { caches: decoder.spec.windows.iter().map(cache).collect(), lengths: vec![0; count] }
+        let cache = |layer: &LayerSpec| KvCache::new(decoder.attention_shape(layer.window), count);
+        Self {
+            caches: decoder.spec.layers.iter().map(cache).collect(),
+            lengths: vec![0; count],
+            ids: vec![Vec::new(); count],
+        }
     }
 
     fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
@@ -50,17 +57,19 @@ impl Sequences {
             cache.reorder(order)?;
         }
         self.lengths = order.iter().map(|&o| self.lengths[o]).collect();
+        self.ids = order.iter().map(|&o| self.ids[o].clone()).collect();
         Ok(())
     }
 
     fn append(&mut self, other: Self) {
         self.caches.iter_mut().zip(other.caches).for_each(|(cache, more)| cache.append(more));
         self.lengths.extend(other.lengths);
+        self.ids.extend(other.ids);
     }
 
     fn split_off(&mut self, at: usize) -> Self {
         let caches = self.caches.iter_mut().map(|cache| cache.split_off(at)).collect();
-        Self { caches, lengths: self.lengths.split_off(at) }
+        Self { caches, lengths: self.lengths.split_off(at), ids: self.ids.split_off(at) }
     }
 }
 
@@ -75,12 +84,12 @@ impl<'a> Decoding<'a> {
     /// `sequences` empty sequences.
     #[must_use]
     pub fn new(decoder: &'a Decoder, sequences: usize) -> Self {
-        let rope = &decoder.spec.rope;
+        let frequencies = |rope: &Rope| (!rope.depends_on_length()).then(|| rope.narrow_frequencies(0));
         Self {
             decoder,
             pass: decoder.pass(Mode::Score),
             sequences: Sequences::new(decoder, sequences),
-            frequencies: (!rope.depends_on_length()).then(|| rope.narrow_frequencies(0)),
+            frequencies: decoder.spec.ropes.iter().map(frequencies).collect(),
             held: None,
         }
     }
@@ -210,8 +219,8 @@ impl<'a> Decoding<'a> {
     ///
     /// All new tokens run in one flattened pass; only the last of each sequence goes through the head. Frequencies of
     /// a rotary embedding that depend on the length (dynamic, longrope) are those of each sequence's own current
-    /// length; keys of earlier tokens stay as they were rotated, as in Transformers with a cache (which for Phi-3 alone
-    /// begins anew where a text grows beyond the original positions).
+    /// length; keys of earlier tokens stay as they were rotated, as in Transformers with a cache, but for Phi-3, whose
+    /// cache begins anew where a text grows beyond the original positions ([`Spec::recached_beyond`](crate::Spec)).
     ///
     /// # Errors
     /// If a sequence gets no token, `new` is not one entry per sequence, or an id is outside the vocabulary. After an
@@ -226,8 +235,42 @@ impl<'a> Decoding<'a> {
         logits
     }
 
-    /// One pass over `new[i]` of sequence `i`.
+    /// One pass over `new[i]` of sequence `i`, over all of a sequence whose cache begins anew.
     fn run<S: AsRef<[u32]>>(&self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
+        let crosses = |length: usize, more: usize| {
+            let limit = self.decoder.spec.recached_beyond;
+            limit.is_some_and(|limit| length > 0 && length <= limit && length + more > limit)
+        };
+        let lengths = sequences.lengths.iter().zip(new);
+        let anew: Vec<bool> = lengths.map(|(&length, new)| crosses(length, new.as_ref().len())).collect();
+        if !anew.contains(&true) {
+            return self.extend(sequences, new);
+        }
+        let whole: Vec<Vec<u32>> = sequences
+            .ids
+            .iter()
+            .zip(new)
+            .zip(&anew)
+            .map(
+                |((before, new), &anew)| {
+                    if anew { [before, new.as_ref()].concat() } else { new.as_ref().to_vec() }
+                },
+            )
+            .collect();
+        let count = sequences.lengths.len();
+        sequences.append(Sequences::new(self.decoder, anew.iter().filter(|&&anew| anew).count()));
+        let mut fresh = count..;
+        let order: Vec<usize> = anew
+            .iter()
+            .enumerate()
+            .map(|(i, &anew)| if anew { fresh.next().unwrap_or(i) } else { i })
+            .collect();
+        sequences.reorder(&order)?;
+        self.extend(sequences, &whole)
+    }
+
+    /// One pass over `new[i]` of sequence `i`.
+    fn extend<S: AsRef<[u32]>>(&self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
         let (mut ids, mut documents, mut last) = (Vec::new(), Vec::new(), Vec::new());
         for (row, tokens) in new.iter().map(AsRef::as_ref).enumerate() {
             if tokens.is_empty() {
@@ -240,25 +283,41 @@ impl<'a> Decoding<'a> {
         }
         let decoder = self.decoder;
         let rows = Arc::new(Vec::new());
-        let rotary = self.rotary(&sequences.lengths, new);
-        let mut x = decoder.embed_tokens(&Arc::new(ids), &self.pass, &rows)?;
+        let spec = &decoder.spec;
+        let positions: Vec<u32> = sequences
+            .lengths
+            .iter()
+            .zip(new)
+            .flat_map(|(&from, tokens)| from as u32..(from + tokens.as_ref().len()) as u32)
+            .collect();
+        let rotaries: Vec<Rotary> = spec
+            .ropes
+            .iter()
+            .zip(&self.frequencies)
+            .map(|(rope, known)| rotary(rope, known.as_ref(), &sequences.lengths, new))
+            .collect();
+        let (growth, positions) = (growth(spec, &positions), Arc::new(positions));
+        let mut x = decoder.embed_tokens(&Arc::new(ids), &positions, &self.pass, &rows)?;
         // Prompts run as scoring does, to the bit.
         let linears: Linears =
             if sequences.lengths.iter().all(|&n| n == 0) { linears } else { linears_decode };
         for (index, cache) in sequences.caches.iter_mut().enumerate() {
             let w = decoder.block_tensors(index, &self.pass, &rows)?;
+            let (block, shard) = (&decoder.blocks[index], &decoder.shard);
+            let turning = Turning::new(block.own, &rotaries, &decoder.orders, growth.as_ref());
+            let norm = w.head_norm(spec);
             let attend = |qkv: &AnyTensor| -> Result<AnyTensor, OpsError> {
-                cache.attend(qkv, &documents, Some(&rotary), w.head_norm.as_ref())
+                cache.attend(qkv, &documents, turning.in_attention(spec), norm.as_ref())
             };
-            let name = &decoder.blocks[index].name;
-            let (eps, shard) = (decoder.spec.norm_eps, &decoder.shard);
-            let on = OnTensors { shard, eps, linears };
+            let name = &block.name;
+            let on = OnTensors { shard, spec, linears, turning: &turning };
             let run = || run_block(&on, &x, &w.layers(), name, attend);
             // Ranks that share layers wait for each other inside a block.
             x = if shard.divided() { run() } else { together(run) }?;
         }
-        for (length, tokens) in sequences.lengths.iter_mut().zip(new) {
+        for ((length, ids), tokens) in sequences.lengths.iter_mut().zip(&mut sequences.ids).zip(new) {
             *length += tokens.as_ref().len();
+            ids.extend_from_slice(tokens.as_ref());
         }
         let x = select_rows(&x, &Arc::new(last))?;
         let x = decoder.final_norm(&x, &self.pass)?;
@@ -268,25 +327,29 @@ impl<'a> Decoding<'a> {
         }
         // Every rank gets every logit, and so chooses the same token.
         let own = AnyTensor::from_elements(own, &[new.len(), decoder.shard.own_vocab().len()], &x.device());
-        let all = decoder.shard.tp.gather_columns(&own, &decoder.shard.vocab, HEAD)?;
+        let all = decoder.shard.tp.gather_columns(&own, &decoder.shard.vocab, spec.names.head)?;
         Ok(all.to_f32())
     }
+}
 
-    /// One row of the table per new token, so that no step computes more than it needs.
-    fn rotary<S: AsRef<[u32]>>(&self, lengths: &[usize], new: &[S]) -> Rotary {
-        let rope = &self.decoder.spec.rope;
-        let mut table = Vec::new();
-        for (&from, tokens) in lengths.iter().zip(new) {
-            let to = from + tokens.as_ref().len();
-            match &self.frequencies {
-                Some((frequencies, attention)) => rope.rows(frequencies, *attention, from..to, &mut table),
-                None => {
-                    let (frequencies, attention) = rope.narrow_frequencies(to);
-                    rope.rows(&frequencies, attention, from..to, &mut table);
-                }
+/// One row of the table per new token, so that no step computes more than it needs.
+fn rotary<S: AsRef<[u32]>>(
+    rope: &Rope,
+    known: Option<&(Vec<f32>, f32)>,
+    lengths: &[usize],
+    new: &[S],
+) -> Rotary {
+    let mut table = Vec::new();
+    for (&from, tokens) in lengths.iter().zip(new) {
+        let to = from + tokens.as_ref().len();
+        match known {
+            Some((frequencies, attention)) => rope.rows(frequencies, *attention, from..to, &mut table),
+            None => {
+                let (frequencies, attention) = rope.narrow_frequencies(to);
+                rope.rows(&frequencies, attention, from..to, &mut table);
             }
         }
-        let count = table.len() / rope.dim.max(1);
-        Rotary::new(Arc::new(table), Arc::new((0..count as u32).collect()), rope.dim)
     }
+    let count = table.len() / rope.dim.max(1);
+    Rotary::new(Arc::new(table), Arc::new((0..count as u32).collect()), rope.dim)
 }

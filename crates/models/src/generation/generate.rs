@@ -192,7 +192,8 @@ impl Decoder {
                 (true, None) => return Err(ModelError::EmptyPrompt { row }),
             });
             let (got, limit) = (waiting[row].len(), self.spec.max_positions);
-            if self.spec.rope.kind == RopeKind::Default && got > limit {
+            let scaled = self.spec.ropes.iter().any(|rope| rope.kind != RopeKind::Default);
+            if !scaled && got > limit {
                 return Err(ModelError::TooLong { got, limit });
             }
             // Said now, not when its turn comes.

@@ -28,7 +28,9 @@ impl ConfigFile {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(ModelError::Missing { path }),
             Err(source) => return Err(ModelError::Read { path, source }),
         };
-        let json = serde_json::from_slice(&bytes).map_err(|source| ModelError::Json { path, source })?;
+        // A byte order mark is no part of the text.
+        let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+        let json = serde_json::from_slice(text).map_err(|source| ModelError::Json { path, source })?;
         Ok(Self { json })
     }
 

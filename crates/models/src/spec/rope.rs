@@ -69,24 +69,50 @@ pub enum RopeKind {
     },
 }
 
-/// Reads `rope_parameters` (Transformers 5) or `rope_theta` + `rope_scaling` (before).
-pub(crate) fn from_config(
+/// What a configuration's rotary embedding is without a word on it.
+pub(crate) struct RopeDefaults {
+    pub(crate) head_dim: usize,
+    pub(crate) max_positions: usize,
+    pub(crate) original_positions: usize,
+    pub(crate) theta: f64,
+    /// `partial_rotary_factor`; `None` where the family has none, and the key is ignored as in Transformers.
+    pub(crate) partial: Option<f64>,
+}
+
+impl Rope {
+    /// Reads `rope_parameters` (Transformers 5) or `rope_theta` + `rope_scaling` (before).
+    pub(crate) fn read(config: &ConfigFile, defaults: &RopeDefaults) -> Result<Self, ModelError> {
+        let scaling = config.get("rope_parameters").or_else(|| config.get("rope_scaling"));
+        match scaling {
+            None => Self::of(&Map::new(), config, defaults),
+            Some(v) => {
+                let map = v.as_object().ok_or_else(|| ModelError::Key {
+                    file: CONFIG,
+                    key: "rope_parameters".to_owned(),
+                    got: v.to_string(),
+                    expected: "an object",
+                })?;
+                Self::of(map, config, defaults)
+            }
+        }
+    }
+
+    /// From one object of `rope_parameters`, with what stands beside it.
+    pub(crate) fn of(
+        map: &Map<String, Value>,
+        config: &ConfigFile,
+        defaults: &RopeDefaults,
+    ) -> Result<Self, ModelError> {
+        from_map(map, config, defaults)
+    }
+}
+
+fn from_map(
+    map: &Map<String, Value>,
     config: &ConfigFile,
-    head_dim: usize,
-    max_positions: usize,
-    original_positions: usize,
+    defaults: &RopeDefaults,
 ) -> Result<Rope, ModelError> {
-    let empty = Map::new();
-    let scaling = config.get("rope_parameters").or_else(|| config.get("rope_scaling"));
-    let map = match scaling {
-        None => &empty,
-        Some(v) => v.as_object().ok_or_else(|| ModelError::Key {
-            file: CONFIG,
-            key: "rope_parameters".to_owned(),
-            got: v.to_string(),
-            expected: "an object",
-        })?,
-    };
+    let &RopeDefaults { head_dim, max_positions, original_positions, .. } = defaults;
     let number = |key: &str| read(map.get(key).filter(|v| !v.is_null()), key, "a number", Value::as_f64);
     let require = |key: &str| {
         number(key)?.ok_or_else(|| ModelError::Key {
@@ -98,11 +124,12 @@ pub(crate) fn from_config(
     };
     let theta = match number("rope_theta")? {
         Some(theta) => theta,
-        None => config.f64("rope_theta")?.unwrap_or(10_000.0),
+        None => config.f64("rope_theta")?.unwrap_or(defaults.theta),
     };
-    let partial = match number("partial_rotary_factor")? {
-        Some(p) => p,
-        None => config.f64("partial_rotary_factor")?.unwrap_or(1.0),
+    let partial = match (defaults.partial, number("partial_rotary_factor")?) {
+        (None, _) => 1.0,
+        (Some(_), Some(partial)) => partial,
+        (Some(default), None) => config.f64("partial_rotary_factor")?.unwrap_or(default),
     };
     let dim = (head_dim as f64 * partial) as usize;
     let original = match number("original_max_position_embeddings")? {

@@ -10,6 +10,9 @@ Each folder holds a model in Hugging Face's format and `expected.json`:
   (each row run alone, no padding, no cache), rounded to 6 decimals;
 * `generate`: greedy continuations (`prompt`, `repetition_penalty`, `max_new_tokens`, `tokens`);
   `tokens` ends with the end-of-sequence token if one of `generation_config.json` was met.
+* `train` (families beyond the first five): `documents`, the log-probabilities of their next tokens, the loss (the mean
+  over all of them) and of each parameter's gradient its norm and its sum with the weights of `probe`; one document
+  holds the padding token, whose embedding the lookup does not train.
 * `min_gap`: the least distance between the best and the second best score of any greedy step.
 
 `config_old.json`, where present, is the same model in the spelling of Transformers 4
@@ -17,6 +20,7 @@ Each folder holds a model in Hugging Face's format and `expected.json`:
 Every one of them is checked here to give the same logits as `config.json`.
 """
 
+import itertools
 import json
 import shutil
 import sys
@@ -25,6 +29,7 @@ from pathlib import Path
 import torch
 from transformers import (
     AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config)
+import transformers
 
 torch.set_num_threads(1)
 
@@ -45,6 +50,8 @@ SMALL = dict(
 )
 # Two heads of 16: eight frequencies, enough for every scaling rule to matter.
 ROPE = SMALL | dict(num_attention_heads=2, num_key_value_heads=1, vocab_size=48)
+# The first five families, whose fixtures have other spellings of their configuration.
+OLD = ("llama", "mistral", "qwen2", "qwen3", "phi3")
 LONG = [3, 17, 33]
 SHORT = [5, 40]
 
@@ -123,16 +130,114 @@ def families():
         rope_parameters=longrope), dict(dtype="bfloat16", rows=SHORT, prompts=(4, 9))
 
 
+def more_families():
+    """Those beyond the first five: name -> (model type, arguments); windows shorter than the text, biases everywhere."""
+    theta = {"rope_type": "default", "rope_theta": 10000.0}
+    base = {k: v for k, v in SMALL.items()} | dict(
+        pad_token_id=0, head_dim=8, hidden_size=36, intermediate_size=44, vocab_size=42)
+    # Where a head is the hidden size over the heads.
+    square = {k: v for k, v in base.items() if k != "head_dim"} | dict(hidden_size=32)
+    alternating = ["sliding_attention", "full_attention"]
+    yield "gemma", "gemma", base | dict(attention_bias=True, num_key_value_heads=1)
+    yield "gemma2", "gemma2", base | dict(
+        sliding_window=8, query_pre_attn_scalar=20, attn_logit_softcapping=1.5, final_logit_softcapping=4.0)
+    yield "gemma3", "gemma3_text", base | dict(
+        hidden_size=20, intermediate_size=28, sliding_window=8, query_pre_attn_scalar=20, num_hidden_layers=3, final_logit_softcapping=4.0,
+        layer_types=["sliding_attention"] * 2 + ["full_attention"],
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                         "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}})
+    yield "smollm3", "smollm3", square | dict(
+        no_rope_layer_interval=2, attention_bias=True, mlp_bias=True, rope_parameters=theta | {"rope_theta": 50.0})
+    yield "granite", "granite", square | dict(
+        attention_bias=True, mlp_bias=True, embedding_multiplier=3.0, logits_scaling=1.7,
+        residual_multiplier=0.6, attention_multiplier=0.21)
+    yield "olmo", "olmo", square | dict(clip_qkv=0.4, attention_bias=True)
+    yield "olmo2", "olmo2", square | dict(attention_bias=True)
+    yield "olmo3", "olmo3", square | dict(
+        sliding_window=8, layer_types=alternating,
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                         "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}})
+    yield "ministral", "ministral", base | dict(sliding_window=8, layer_types=alternating)
+    yield "ministral3", "ministral3", base | dict(rope_parameters={
+        "rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 8,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4})
+    yield "cohere", "cohere", square | dict(attention_bias=True, logit_scale=0.8)
+    yield "cohere2", "cohere2", square | dict(sliding_window=8, logit_scale=0.8, layer_types=alternating)
+    yield "glm", "glm", base
+    yield "glm4", "glm4", base | dict(attention_bias=False)
+    yield "starcoder2", "starcoder2", square | dict(sliding_window=8)
+    yield "phi", "phi", square
+    yield "stablelm", "stablelm", square | dict(use_qkv_bias=True, rope_parameters=theta | {
+        "partial_rotary_factor": 0.5})
+    yield "stablelm-parallel", "stablelm", square | dict(use_parallel_residual=True)
+    yield "nemotron", "nemotron", base | dict(attention_bias=True, mlp_bias=True)
+    neox = {k: v for k, v in square.items() if k != "num_key_value_heads"}
+    yield "gpt-neox", "gpt_neox", neox
+    yield "gpt-neox-sequential", "gpt_neox", neox | dict(use_parallel_residual=False, tie_word_embeddings=True)
+    yield "internlm3", "internlm3", base | dict(attention_bias=True, mlp_bias=True)
+    yield "exaone4", "exaone4", square | dict(sliding_window=8, layer_types=alternating)
+    yield "helium", "helium", square | dict(head_dim=8)
+    yield "ernie4_5", "ernie4_5", base | dict(use_bias=True)
+    yield "seed-oss", "seed_oss", base | dict(
+        attention_out_bias=True, mlp_bias=True, attention_dropout=0.0, residual_dropout=0.0)
+    yield "hunyuan", "hunyuan_v1_dense", base | dict(rope_parameters={
+        "rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0})
+    yield "arcee", "arcee", base | dict(attention_bias=True, mlp_bias=True)
+    opt = {k: v for k, v in square.items() if k not in ("num_key_value_heads", "intermediate_size", "initializer_range")}
+    yield "opt", "opt", opt | dict(
+        ffn_dim=44, word_embed_proj_dim=32, init_std=0.2, dropout=0.0, attention_dropout=0.0)
+    falcon = {k: v for k, v in square.items() if k not in ("num_key_value_heads", "intermediate_size")} | dict(
+        ffn_hidden_size=44)
+    yield "falcon", "falcon", falcon | dict(bias=True)
+    yield "falcon-new", "falcon", falcon | dict(
+        new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False)
+    gpt = dict(vocab_size=42, n_embd=32, n_layer=2, n_head=4, n_positions=64, n_inner=44, initializer_range=0.2,
+               bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    quiet = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    yield "gptj", "gptj", gpt | dict(rotary_dim=4)
+    yield "gpt-neo", "gpt_neo", dict(
+        vocab_size=42, hidden_size=32, num_layers=2, num_heads=4, intermediate_size=44, window_size=8,
+        max_position_embeddings=64, attention_types=[[["global", "local"], 1]], initializer_range=0.2,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    yield "gpt-bigcode", "gpt_bigcode", gpt | quiet
+    yield "gpt-bigcode-heads", "gpt_bigcode", gpt | quiet | dict(multi_query=False)
+
+
+def probe(count):
+    """Weights that tell elements apart."""
+    return ((torch.arange(count) * 7919) % 101).double() / 50 - 1
+
+
+def training(model, documents):
+    """Log-probabilities of next tokens, the mean loss and a digest of every gradient."""
+    model.zero_grad()
+    log_probs, total = [], sum(len(d) - 1 for d in documents)
+    for document in documents:
+        ids = torch.tensor([document])
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1].log_softmax(-1)
+        own = logits.gather(1, ids[0, 1:, None])[:, 0]
+        (-own.sum() / total).backward()
+        log_probs.append([round(float(x), 6) for x in own])
+    gradients = {}
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad.double().flatten()
+        gradients[name] = [float(f"{x:.7g}") for x in (gradient.norm(), (gradient * probe(len(gradient))).sum())]
+    loss = -sum(sum(row) for row in log_probs) / total
+    return dict(documents=documents, log_probs=log_probs, loss=round(loss, 6), gradients=gradients)
+
+
 def build(config, seed, dtype):
     """A random model whose norms and biases are random too, with weights exact in `dtype`."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.uniform_(0.6, 1.4)
-            elif name.endswith("bias"):
+            if name.endswith("bias"):
                 parameter.normal_(0.0, 0.2)
+            elif "norm" in name or "ln_" in name:
+                # Gemma and Nemotron add one.
+                shift = 1.0 if config.model_type.startswith(("gemma", "nemotron")) else 0.0
+                parameter.uniform_(0.6 - shift, 1.4 - shift)
     if dtype != "float32":
         model = model.to(getattr(torch, dtype))
     return model.eval()
@@ -181,6 +286,8 @@ def old_spelling(config):
 
 def alternatives(name, config):
     """Further spellings found in the wild: file name -> configuration."""
+    if config["model_type"] not in OLD:
+        return
     yield "config_old.json", old_spelling(config)
     if name == "llama-mha":  # the first Llama: most keys left to their defaults
         bare = old_spelling(config)
@@ -200,7 +307,9 @@ def alternatives(name, config):
 
 def plain(config):
     """The configuration without the scaling or window it is a fixture of, or None."""
-    rope = config["rope_parameters"]
+    rope = config.get("rope_parameters") or {}
+    if config["model_type"] not in OLD:
+        return None
     if rope["rope_type"] != "default":
         return config | {"rope_parameters": {"rope_type": "default", "rope_theta": rope["rope_theta"]}}
     if config.get("sliding_window"):
@@ -268,6 +377,10 @@ def record(root, index, name, config_class, arguments, dtype="float32", rows=LON
         expected["generate"].append(dict(prompt=prompt, repetition_penalty=penalty,
                                          max_new_tokens=NEW_TOKENS, tokens=tokens))
     expected["min_gap"] = round(min(gaps), 6)
+    if config.model_type not in OLD:
+        documents = [ids(7), ids(2), ids(19), ids(11)]
+        documents[2][5] = 0  # the padding token
+        expected["train"] = training(load(folder), documents)
 
     spelled = json.loads((folder / "config.json").read_text())
     for file, other in alternatives(name, spelled):
@@ -294,8 +407,10 @@ def record(root, index, name, config_class, arguments, dtype="float32", rows=LON
 def main():
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "fixtures"
     wanted = sys.argv[2:]
+    more = ((name, type(transformers.AutoConfig.for_model(kind)), args, dict(rows=[2, 19]))
+            for name, kind, args in more_families())
     total = sum(record(root, i, name, cls, args, **options)
-                for i, (name, cls, args, options) in enumerate(families())
+                for i, (name, cls, args, options) in enumerate(itertools.chain(families(), more))
                 if not wanted or name in wanted)
     print(f"total {total / 1024:.0f} KiB")
 

@@ -4,7 +4,8 @@
 Usage: past_original.py [OUTPUT_FILE]     (default: ../golden/past_original.json)
 Made with torch 2.15.0 and transformers 5.23.0, CPU, one thread, eager attention, with the key/value cache.
 
-The frequencies of `dynamic` and `longrope` follow the current length; keys in the cache keep those of their own time.
+The frequencies of `dynamic` and `longrope` follow the current length; keys in the cache keep those of their own time,
+but for Phi-3, whose cache begins anew where a text grows beyond the original positions.
 One case per line: `model` (a folder of fixtures), `prompt`, `max_new_tokens`, `tokens`, and `min_gap`, the least
 distance between the best and the second best score of a step. Each case is checked to come out differently where the
 frequencies stay those of a short text.
@@ -16,7 +17,7 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 torch.set_num_threads(1)
 
@@ -44,13 +45,13 @@ def short(config):
         other["max_position_embeddings"] = 100000
     else:
         other["rope_parameters"]["long_factor"] = other["rope_parameters"]["short_factor"]
-    return LlamaConfig.from_dict(other)
+    return type(AutoConfig.for_model(other["model_type"])).from_dict(other)
 
 
 def main():
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "golden" / "past_original.json"
     cases = []
-    for index, name in enumerate(["llama-rope-dynamic", "llama-rope-longrope"]):
+    for index, name in enumerate(["llama-rope-dynamic", "llama-rope-longrope", "phi3-longrope"]):
         folder = HERE.parent / "fixtures" / name
         config = json.loads((folder / "config.json").read_text())
         generator = torch.Generator().manual_seed(7 + index)

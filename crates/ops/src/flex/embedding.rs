@@ -71,6 +71,7 @@ pub(crate) fn embedding(
                 let ask = kernels::Wanted {
                     dx: wanted[1],
                     dgamma: false,
+                    dbeta: false,
                     linears: vec![kernels::LinearParts::new(wanted[2])],
                 };
                 let layer = [rank_linear(hidden, &b)];

@@ -1,6 +1,6 @@
 //! [`crate::linears`] on CPU kernels.
 
-use burnish_core::{LinearPart, LinearParts};
+use burnish_core::{Activation, LinearPart, LinearParts};
 use burnish_cpu_kernels as kernels;
 
 use super::host::{Host, tensor};
@@ -84,30 +84,51 @@ impl LinearView {
 
 enum InputView {
     Plain(Host),
-    RmsNorm { x: Host, gamma: Host, eps: f32 },
-    SwiGlu(Host),
+    Norm(Box<NormView>),
+    Activated { x: Host, activation: Activation, gated: bool },
+}
+
+struct NormView {
+    x: Host,
+    gamma: Host,
+    beta: Option<Host>,
+    eps: f32,
+    centered: bool,
 }
 
 impl InputView {
     fn new(input: &LinearInput) -> Result<Self, OpsError> {
-        Ok(match input {
-            LinearInput::Plain(x) => Self::Plain(Host::f32_of(OP, "x", x)?),
-            LinearInput::SwiGlu(x) => Self::SwiGlu(Host::f32_of(OP, "x", x)?),
-            LinearInput::RmsNorm { x, gamma, eps } => Self::RmsNorm {
-                x: Host::f32_of(OP, "x", x)?,
-                gamma: Host::f32_of(OP, "gamma", gamma)?,
-                eps: *eps,
-            },
-        })
+        let x = Host::f32_of(OP, "x", input.tensor())?;
+        let norm = |eps: f32, centered: bool| {
+            let (gamma, beta) = input.norm().expect("invariant: the input is a norm");
+            let (gamma, x) = (Host::f32_of(OP, "gamma", gamma)?, x.clone());
+            let beta = beta.map(|beta| Host::f32_of(OP, "beta", beta)).transpose()?;
+            Ok(Self::Norm(Box::new(NormView { x, gamma, beta, eps, centered })))
+        };
+        match *input {
+            LinearInput::RmsNorm { eps, .. } => norm(eps, false),
+            LinearInput::LayerNorm { eps, .. } => norm(eps, true),
+            _ => Ok(match input.activation() {
+                Some((activation, gated)) => Self::Activated { x, activation, gated },
+                None => Self::Plain(x),
+            }),
+        }
     }
 
     fn kernel(&self) -> kernels::Input<'_> {
         match self {
             Self::Plain(x) => kernels::Input::Plain(x.f32()),
-            Self::RmsNorm { x, gamma, eps } => {
-                kernels::Input::RmsNorm { x: x.f32(), gamma: gamma.f32(), eps: *eps }
+            Self::Norm(norm) => {
+                let (x, gamma, eps) = (norm.x.f32(), norm.gamma.f32(), norm.eps);
+                if norm.centered {
+                    let beta = norm.beta.as_ref().map(Host::f32);
+                    return kernels::Input::LayerNorm { x, gamma, beta, eps };
+                }
+                kernels::Input::RmsNorm { x, gamma, eps }
             }
-            Self::SwiGlu(x) => kernels::Input::SwiGlu(x.f32()),
+            &Self::Activated { ref x, activation, gated } => {
+                kernels::Input::Activated { x: x.f32(), activation, gated }
+            }
         }
     }
 }
@@ -115,7 +136,7 @@ impl InputView {
 /// Tokens, and inputs of the layers.
 fn dims(input: &LinearInput) -> Result<(usize, usize), OpsError> {
     let [tokens, width] = crate::check::matrix(input.tensor())?;
-    Ok((tokens, if matches!(input, LinearInput::SwiGlu(_)) { width / 2 } else { width }))
+    Ok((tokens, input.features(width)))
 }
 
 pub(crate) fn linears_decode(
@@ -139,16 +160,12 @@ pub(crate) fn linears(
     layers: &[Linear],
     residual: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
-    let (x, gamma) = match input {
-        LinearInput::Plain(x) | LinearInput::SwiGlu(x) => (x, None),
-        LinearInput::RmsNorm { x, gamma, .. } => (x, Some(gamma)),
-    };
     let (tokens, in_dim) = dims(input)?;
     let total: usize = layers.iter().map(Linear::out).sum();
 
-    // Inputs in a fixed order: x, gamma, each layer's tensors, residual.
-    let mut inputs = vec![x.clone()];
-    inputs.extend(gamma.cloned());
+    // Inputs in a fixed order: x, gamma, beta, each layer's tensors, residual.
+    let mut inputs = input.tensors();
+    let [_, width] = crate::check::matrix(input.tensor())?;
     inputs.extend(layers.iter().flat_map(Linear::tensors));
     inputs.extend(residual.cloned());
 
@@ -157,10 +174,15 @@ pub(crate) fn linears(
         let mut views = layers.iter().map(|l| LinearView::new(OP, l)).collect::<Result<Vec<_>, _>>()?;
         let residual = residual.map(|r| Host::f32_of(OP, "residual", r)).transpose()?;
         let mut wanted = wanted.iter().copied();
+        let (has_gamma, has_beta) = match input.norm() {
+            Some((_, beta)) => (true, beta.is_some()),
+            None => (false, false),
+        };
         let mut next = |present: bool| present && wanted.next().unwrap_or(false);
         let ask = kernels::Wanted {
             dx: next(true),
-            dgamma: next(gamma.is_some()),
+            dgamma: next(has_gamma),
+            dbeta: next(has_beta),
             linears: layers.iter().map(|layer| layer.parts().fill(&mut wanted)).collect(),
         };
         for (view, wanted) in views.iter_mut().zip(&ask.linears) {
@@ -181,7 +203,6 @@ pub(crate) fn linears(
         // Without a copy: the output is alive as long as its reader needs it.
         let magnified = views.iter().any(|view| view.magnitude.is_some());
         let output = if magnified { Host::of(&y) } else { None };
-        let has_gamma = gamma.is_some();
         let has_residual = residual.is_some();
         drop(residual);
         let backward = Box::new(move |upstream: AnyTensor| {
@@ -190,13 +211,11 @@ pub(crate) fn linears(
             let grad =
                 kernels::linears_backward(tokens, in_dim, view.kernel(), &linears, &saved, dy.f32(), &ask);
             drop(linears);
-            let width = match view {
-                InputView::SwiGlu(_) => 2 * in_dim,
-                _ => in_dim,
-            };
             let mut all = vec![grad.dx.map(|g| tensor(g, &[tokens, width]))];
-            if has_gamma {
-                all.push(grad.dgamma.map(|g| tensor(g, &[in_dim])));
+            for (has, of) in [(has_gamma, grad.dgamma), (has_beta, grad.dbeta)] {
+                if has {
+                    all.push(of.map(|g| tensor(g, &[in_dim])));
+                }
             }
             let mut column = 0;
             for (j, (view, mut found)) in views.iter().zip(grad.linears).enumerate() {

@@ -3,11 +3,10 @@
 //! One node on the tape per group: it keeps the input as it came and what is narrow, and makes the rest again.
 //! An adapter's products are in f32: they are thin.
 
-use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Device, Int, IntDType, Tensor};
-use burnish_core::{LinearPart, LinearParts};
+use burnish_core::{Activation, LinearPart, LinearParts};
 
-use super::{add, constant, norm, over_rows, product, to, wide, wide_dtype};
+use super::{activation, add, constant, norm, over_rows, product, to, wide, wide_dtype};
 use crate::linear::{Dropout, Linear, LinearInput};
 use crate::{AnyTensor, OpsError, apply};
 
@@ -267,22 +266,50 @@ fn int_dtype(device: &Device) -> IntDType {
 /// What a group reads, plain.
 enum Input {
     Plain(AnyTensor),
-    RmsNorm(Box<Normed>),
-    SwiGlu(AnyTensor),
+    Norm(Box<Normed>),
+    Activated(AnyTensor, Activation),
+    Gated(AnyTensor, Activation),
 }
 
 struct Normed {
     x: AnyTensor,
-    gamma: Tensor<1>,
-    eps: f32,
+    norm: norm::Norm,
     rstd: Option<Tensor<2>>,
 }
 
+/// The gradients of an input's tensors.
+#[derive(Default)]
+struct InputGrad {
+    x: Option<AnyTensor>,
+    gamma: Option<AnyTensor>,
+    beta: Option<AnyTensor>,
+}
+
 impl Input {
+    /// From the first of the operation's plain tensors.
+    fn new(input: &LinearInput, plain: &[AnyTensor], wide: DType) -> Result<Self, OpsError> {
+        let x = plain[0].clone();
+        let norm = |eps: f32, centers: bool, beta: Option<&AnyTensor>| {
+            let norm = norm::Norm::new(&plain[1], beta, eps, centers, wide)?;
+            Ok(Self::Norm(Box::new(Normed { x: x.clone(), norm, rstd: None })))
+        };
+        match input {
+            LinearInput::RmsNorm { eps, .. } => norm(*eps, false, None),
+            LinearInput::LayerNorm { eps, beta, .. } => {
+                norm(*eps, true, beta.as_ref().and_then(|_| plain.get(2)))
+            }
+            _ => Ok(match input.activation() {
+                Some((f, true)) => Self::Gated(x, f),
+                Some((f, false)) => Self::Activated(x, f),
+                None => Self::Plain(x),
+            }),
+        }
+    }
+
     fn tensor(&self) -> &AnyTensor {
         match self {
-            Self::Plain(x) | Self::SwiGlu(x) => x,
-            Self::RmsNorm(normed) => &normed.x,
+            Self::Plain(x) | Self::Activated(x, _) | Self::Gated(x, _) => x,
+            Self::Norm(normed) => &normed.x,
         }
     }
 
@@ -290,45 +317,43 @@ impl Input {
     fn operand(&mut self) -> Result<Operand, OpsError> {
         Ok(Operand::new(match self {
             Self::Plain(x) => x.rank()?,
-            Self::RmsNorm(normed) => {
-                let x = wide::<2>(&normed.x)?;
-                let rstd = normed.rstd.get_or_insert_with(|| norm::reciprocal(&x, normed.eps));
-                x * rstd.clone() * normed.gamma.clone().unsqueeze()
+            Self::Norm(normed) => {
+                let (y, rstd) = normed.norm.forward(wide::<2>(&normed.x)?, normed.rstd.take());
+                normed.rstd = Some(rstd);
+                y
             }
-            Self::SwiGlu(x) => {
+            Self::Activated(x, f) => activation::value(*f, wide::<2>(x)?),
+            Self::Gated(x, f) => {
                 let (gate, up) = gate_up(x)?;
-                gate.clone() * sigmoid(gate) * up
+                activation::value(*f, gate) * up
             }
         }))
     }
 
-    /// The input's gradient and gamma's, from that of the operand.
-    fn backward(
-        self,
-        dx: Option<Tensor<2>>,
-        want_gamma: bool,
-    ) -> Result<(Option<AnyTensor>, Option<AnyTensor>), OpsError> {
-        let Some(dx) = dx else { return Ok((None, None)) };
+    /// The gradients of the input's tensors from that of the operand.
+    fn backward(self, dx: Option<Tensor<2>>, want: (bool, bool)) -> Result<InputGrad, OpsError> {
+        let Some(dx) = dx else { return Ok(InputGrad::default()) };
         let dtype = self.tensor().carrier().dtype();
-        let mut of_gamma = None;
+        let mut all = InputGrad::default();
         let dx = match self {
             Self::Plain(_) => dx,
-            Self::RmsNorm(normed) => {
-                let Normed { x, gamma, rstd, .. } = *normed;
+            Self::Norm(normed) => {
+                let Normed { x, norm, rstd } = *normed;
                 let rstd = rstd.expect("invariant: made in forward");
-                let (dx, rows) = norm::backward(wide::<2>(&x)?, rstd, &gamma, dx, want_gamma);
-                of_gamma = rows.map(|g| AnyTensor::new(over_rows(g)));
-                dx
+                let grad = norm.backward(wide::<2>(&x)?, rstd, dx, want);
+                (all.gamma, all.beta) = (grad.gamma.map(AnyTensor::new), grad.beta.map(AnyTensor::new));
+                grad.dx
             }
-            Self::SwiGlu(x) => {
+            Self::Activated(x, f) => dx * activation::value_and_slope(f, wide::<2>(&x)?).1,
+            Self::Gated(x, f) => {
                 let (gate, up) = gate_up(&x)?;
-                let s = sigmoid(gate.clone());
-                let d_up = dx.clone() * gate.clone() * s.clone();
-                let slope = s.clone() * (gate * (s.neg() + 1.0) + 1.0);
+                let (value, slope) = activation::value_and_slope(f, gate);
+                let d_up = dx.clone() * value;
                 Tensor::cat(vec![to(dx * up * slope, dtype), to(d_up, dtype)], 1)
             }
         };
-        Ok((Some(AnyTensor::new(to(dx, dtype))), of_gamma))
+        all.x = Some(AnyTensor::new(to(dx, dtype)));
+        Ok(all)
     }
 }
 
@@ -342,7 +367,7 @@ fn gate_up(x: &AnyTensor) -> Result<(Tensor<2>, Tensor<2>), OpsError> {
 /// dtype. All else is a sum, or is summed over ranks, and is wide.
 fn out_dtype(input: &LinearInput, layers: &[Linear], residual: Option<&AnyTensor>) -> DType {
     let wide = wide_dtype(input.tensor());
-    let behind_norm = matches!(input, LinearInput::RmsNorm { .. }) && residual.is_none();
+    let behind_norm = input.norm().is_some() && residual.is_none();
     let mut dtypes = layers.iter().map(|l| l.weight.carrier().dtype());
     match dtypes.next() {
         Some(first @ (DType::BF16 | DType::F16)) if behind_norm && dtypes.all(|d| d == first) => first,
@@ -361,11 +386,8 @@ pub fn linears(
     let [tokens, _] = crate::check::matrix(input.tensor())?;
     let total: usize = layers.iter().map(Linear::out).sum();
     let outs: Vec<usize> = layers.iter().map(Linear::out).collect();
-    // Inputs in a fixed order: x, gamma, each layer's tensors, residual.
-    let mut inputs = vec![input.tensor().clone()];
-    if let LinearInput::RmsNorm { gamma, .. } = input {
-        inputs.push(gamma.clone());
-    }
+    // Inputs in a fixed order: x, gamma, beta, each layer's tensors, residual.
+    let mut inputs = input.tensors();
     let before = inputs.len();
     inputs.extend(layers.iter().flat_map(Linear::tensors));
     inputs.extend(residual.cloned());
@@ -375,16 +397,10 @@ pub fn linears(
         return constant(OP, &inputs, true, AnyTensor::new(none));
     }
     apply(OP, &inputs, |plain, wanted| {
-        let mut input = match input {
-            LinearInput::Plain(_) => Input::Plain(plain[0].clone()),
-            LinearInput::SwiGlu(_) => Input::SwiGlu(plain[0].clone()),
-            LinearInput::RmsNorm { eps, .. } => {
-                let gamma = to(plain[1].rank::<1>()?, wide_as);
-                Input::RmsNorm(Box::new(Normed { x: plain[0].clone(), gamma, eps: *eps, rstd: None }))
-            }
-        };
+        let mut input = Input::new(input, plain, wide_as)?;
         let want_dx = wanted[..before].contains(&true);
-        let (want_x, want_gamma) = (wanted[0], before == 2 && wanted[1]);
+        let want = |i: usize| i < before && wanted[i];
+        let (want_x, want_norm) = (want(0), (want(1), want(2)));
         let (mut wanted, mut plain) = (wanted[before..].iter().copied(), plain[before..].iter().cloned());
         let mut operand = input.operand()?;
         let (mut parts, mut group) = (Vec::new(), Vec::new());
@@ -417,11 +433,9 @@ pub fn linears(
                 entries.extend(gradients.into_iter().map(|(_, gradient)| gradient));
             }
             drop(operand);
-            let (dx, d_gamma) = input.backward(dx, want_gamma)?;
-            let mut all = vec![dx.filter(|_| want_x)];
-            if before == 2 {
-                all.push(d_gamma);
-            }
+            let InputGrad { x, gamma, beta } = input.backward(dx, want_norm)?;
+            let mut all = vec![x.filter(|_| want_x), gamma, beta];
+            all.truncate(before);
             all.extend(entries);
             if let Some((dtype, wanted)) = residual {
                 all.push(wanted.then(|| AnyTensor::new(to(dy, dtype))));

@@ -4,6 +4,7 @@
 //! A product runs in its weight's dtype: no weight is ever widened as a whole. Norms, activations, softmax, sums and
 //! the gradients of parameters are in f32; the gradient of an activation has that activation's dtype.
 
+mod activation;
 pub(crate) mod adamw;
 pub(crate) mod attention;
 mod dropout;
@@ -25,7 +26,7 @@ pub use head::{head_log_probs, head_logits, head_loss};
 pub use linear::linears;
 pub use magnitude::{squared_column_norms, squared_row_norms};
 pub use muon::{muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows};
-pub use norm::rms_norm;
+pub use norm::{layer_norm, rms_norm};
 pub use orthogonal::orthogonalize;
 
 use burn::tensor::{DType, Device, FloatDType, Int, Tensor, TensorData};

@@ -1,15 +1,19 @@
-//! RMSNorm of rows.
+//! Norms of rows.
 
 use burn::tensor::Tensor;
 
 use super::{constant, over_rows, to, wide, wide_dtype};
 use crate::{AnyTensor, OpsError, apply};
 
-const OP: &str = "rms_norm";
-
 /// `1 / sqrt(mean(x^2) + eps)` over the last dimension, which stays as 1.
 pub(super) fn reciprocal<const D: usize>(x: &Tensor<D>, eps: f32) -> Tensor<D> {
     (x.clone().powi_scalar(2).mean_dim(D - 1) + eps).sqrt().recip()
+}
+
+/// `x` less its mean over the last dimension.
+pub(super) fn centered<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let mean = x.clone().mean_dim(D - 1);
+    x - mean
 }
 
 /// The gradient of `x`, and of `gamma` where it is wanted before its sum over all but the last dimension, from `dy` of
@@ -28,25 +32,108 @@ pub(super) fn backward<const D: usize>(
     ((d_unit - unit * mean) * rstd, of_gamma)
 }
 
+/// A norm of rows: LayerNorm where it is `centers`, else RMSNorm.
+#[derive(Clone)]
+pub(super) struct Norm {
+    pub(super) gamma: Tensor<1>,
+    pub(super) beta: Option<Tensor<1>>,
+    pub(super) eps: f32,
+    pub(super) centers: bool,
+}
+
+/// The gradients of a norm's input and parameters.
+pub(super) struct NormGrad {
+    pub(super) dx: Tensor<2>,
+    pub(super) gamma: Option<Tensor<1>>,
+    pub(super) beta: Option<Tensor<1>>,
+}
+
+impl Norm {
+    /// From plain tensors.
+    pub(super) fn new(
+        gamma: &AnyTensor,
+        beta: Option<&AnyTensor>,
+        eps: f32,
+        centers: bool,
+        dtype: burn::tensor::DType,
+    ) -> Result<Self, OpsError> {
+        let beta = beta.map(|beta| Ok::<_, OpsError>(to(beta.rank::<1>()?, dtype))).transpose()?;
+        Ok(Self { gamma: to(gamma.rank::<1>()?, dtype), beta, eps, centers })
+    }
+
+    fn centered(&self, x: Tensor<2>) -> Tensor<2> {
+        if self.centers { centered(x) } else { x }
+    }
+
+    /// The norm of wide `x`, and the reciprocal of its deviation.
+    pub(super) fn forward(&self, x: Tensor<2>, rstd: Option<Tensor<2>>) -> (Tensor<2>, Tensor<2>) {
+        let x = self.centered(x);
+        let rstd = rstd.unwrap_or_else(|| reciprocal(&x, self.eps));
+        let y = x * rstd.clone() * self.gamma.clone().unsqueeze();
+        let y = match &self.beta {
+            Some(beta) => y + beta.clone().unsqueeze(),
+            None => y,
+        };
+        (y, rstd)
+    }
+
+    /// Gradients from wide `dy`.
+    pub(super) fn backward(
+        &self,
+        x: Tensor<2>,
+        rstd: Tensor<2>,
+        dy: Tensor<2>,
+        (want_gamma, want_beta): (bool, bool),
+    ) -> NormGrad {
+        let beta = want_beta.then(|| over_rows(dy.clone()));
+        let (dx, gamma) = backward(self.centered(x), rstd, &self.gamma, dy, want_gamma);
+        NormGrad { dx: self.centered(dx), gamma: gamma.map(over_rows), beta }
+    }
+}
+
 /// See [`crate::rms_norm()`].
 pub fn rms_norm(x: &AnyTensor, gamma: &AnyTensor, eps: f32) -> Result<AnyTensor, OpsError> {
-    let inputs = [x.clone(), gamma.clone()];
+    norm("rms_norm", x, gamma, None, eps, false)
+}
+
+/// See [`crate::layer_norm()`].
+pub fn layer_norm(
+    x: &AnyTensor,
+    gamma: &AnyTensor,
+    beta: Option<&AnyTensor>,
+    eps: f32,
+) -> Result<AnyTensor, OpsError> {
+    norm("layer_norm", x, gamma, beta, eps, true)
+}
+
+fn norm(
+    op: &'static str,
+    x: &AnyTensor,
+    gamma: &AnyTensor,
+    beta: Option<&AnyTensor>,
+    eps: f32,
+    centers: bool,
+) -> Result<AnyTensor, OpsError> {
+    let inputs: Vec<AnyTensor> = [Some(x), Some(gamma), beta].into_iter().flatten().cloned().collect();
     if x.shape()[0] == 0 {
         let none = to(x.plain().rank::<2>()?, wide_dtype(x));
-        return constant(OP, &inputs, true, AnyTensor::new(none));
+        return constant(op, &inputs, true, AnyTensor::new(none));
     }
-    apply(OP, &inputs, |inputs, wanted| {
-        let dtype = wide_dtype(&inputs[0]);
-        let (x, gamma) = (wide::<2>(&inputs[0])?, to(inputs[1].rank::<1>()?, dtype));
-        let rstd = reciprocal(&x, eps);
-        let y = x * rstd.clone() * gamma.clone().unsqueeze();
-        let (saved, want_gamma) = (inputs[0].clone(), wanted[1]);
+    apply(op, &inputs, |inputs, wanted| {
+        let norm = Norm::new(&inputs[1], inputs.get(2), eps, centers, wide_dtype(&inputs[0]))?;
+        let (y, rstd) = norm.forward(wide::<2>(&inputs[0])?, None);
+        let saved = inputs[0].clone();
+        let (has_beta, want) = (inputs.len() > 2, (wanted[1], wanted.get(2).copied().unwrap_or(false)));
         let back = move |upstream: AnyTensor| {
             let (x, dy) = (wide::<2>(&saved), wide::<2>(&upstream));
             let (x, dy) = (x.expect("invariant: a matrix"), dy.expect("invariant: a matrix"));
-            let (dx, of_gamma) = backward(x, rstd, &gamma, dy, want_gamma);
+            let NormGrad { dx, gamma, beta } = norm.backward(x, rstd, dy, want);
             let dx = to(dx, saved.carrier().dtype());
-            vec![Some(AnyTensor::new(dx)), of_gamma.map(|g| AnyTensor::new(over_rows(g)))]
+            let mut all = vec![Some(AnyTensor::new(dx)), gamma.map(AnyTensor::new)];
+            if has_beta {
+                all.push(beta.map(AnyTensor::new));
+            }
+            all
         };
         Ok((AnyTensor::new(y), Box::new(back)))
     })

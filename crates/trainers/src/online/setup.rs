@@ -2,12 +2,13 @@
 
 use burnish_config::groups::{ReferenceOptions, RolloutOptions};
 use burnish_config::{RunOptions, TrainerOptions};
-use burnish_data::{Order, Source};
+use burnish_data::Order;
 use burnish_models::Generation;
 
 use super::{Objective, Online, Rounds, Scoring, Server};
 use crate::plan::RunPlan;
 use crate::plan::step_passes::{RolloutPasses, StepPasses};
+use crate::rows::sources::Sources;
 use crate::run::Run;
 use crate::scoring::reward_functions::WeightedReward;
 use crate::setup::Setup;
@@ -88,12 +89,12 @@ impl<O: Objective> Parts<O> {
 
 /// The plan of a run that samples; prompts are as long as the longest of the rows that options name, if they do.
 pub(crate) fn plan(run: RunOptions, step: StepPasses) -> Result<RunPlan, TrainError> {
-    let (name, split) = (run.data.dataset_name.clone(), run.data.dataset_train_split.clone());
+    let data = run.data.clone();
     let model = ModelSetup::open(run)?;
-    if name.is_empty() {
+    if Sources::names(&data).is_empty() {
         return RunPlan::of_model(&model, &step);
     }
-    let source = Source::train(&name, &split)?;
+    let source = Sources::train(&data)?;
     let prompts = model.prepare_rows()?.preparer().prompts(&source.name(), source.records())?;
     RunPlan::of_model(&model, &step.with_prompts(prompts.statistics.longest))
 }

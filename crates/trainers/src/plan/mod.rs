@@ -128,17 +128,22 @@ impl RunPlan {
         let plan_of = |tp: usize| setup.sharding(&planned, &parallel.local_registry(global, tp), dp);
         let plan = plan_of(0)?;
         let adam = Optimizer::adamw(plan.registry(), training.adamw()).schema();
+        let rule = training.rule();
         let slots = |index: usize| match muon.as_ref().filter(|muon| muon.takes(global.at(index))) {
             // NorMuon's is of rows, which are few.
             Some(muon) => {
                 let counted = |held| held == SlotScope::Rows || muon.variant == Variant::AdaMuon;
                 muon.slots().into_iter().filter(|(_, held)| counted(*held)).map(|(spec, _)| spec).collect()
             }
-            None => adam.clone(),
+            None => match &rule {
+                Some(rule) => rule.element_slots(global.at(index)),
+                None => adam.clone(),
+            },
         };
+        let wholes = |p: &Parameter| rule.as_ref().is_some_and(|rule| rule.needs_whole(p));
         let memory = (0..dp).map(|rank| plan.memory(rank, micro_batches, &slots)).collect();
         let mut exchanged = Traffic::default();
-        if muon.is_some() {
+        if muon.is_some() || global.trainable().any(wholes) {
             let plans = (1..tp_size).map(plan_of).collect::<Result<Vec<_>, _>>()?;
             let plans: Vec<&Plan> = std::iter::once(&plan).chain(&plans).collect();
             let replicas = if plan.policy().stage == Stage::Zero { 1 } else { dp };
@@ -160,7 +165,7 @@ impl RunPlan {
         }
         let spec = setup.folder.spec();
         if ranks.nproc > 1 && qk_clip {
-            traffic.add(Op::AllReduce, Dtype::F32, 1, (spec.layers * spec.heads) as u64);
+            traffic.add(Op::AllReduce, Dtype::F32, 1, (spec.layers.len() * spec.heads) as u64);
         }
         let heads = if step.scores { texts } else { tokens };
         let activations = spec.activation_bytes(tokens, heads, recompute, tp_size);
@@ -183,7 +188,8 @@ impl RunPlan {
                 sampling += sharded(&plan);
             }
             // Keys and values are f32.
-            sampling += rollouts.cache(8 * spec.layers * spec.kv_heads.div_ceil(tp_size) * spec.head_dim);
+            sampling +=
+                rollouts.cache(8 * spec.layers.len() * spec.kv_heads.div_ceil(tp_size) * spec.head_dim);
             if rollouts.scored {
                 merge(&mut shared, &rollouts.scores_shared(&policy));
                 sampled_reads = policy.reads();

@@ -1,5 +1,6 @@
 //! The optimizer that options describe: its halves, their rates, and where whole matrices meet.
 
+use burnish_core::Parameter;
 use burnish_optim::Optimizer;
 use burnish_zero::{MatrixAllToAll, Stage};
 
@@ -22,10 +23,13 @@ impl Rank<'_> {
         let most = self.plan.policy().bucket_elements;
         let exchange = MatrixAllToAll::new(group, &self.device, matrices, most)?;
         let adam = options.training.adamw();
-        let optimizer = match muon {
-            None => Optimizer::adamw(&local, adam),
-            Some(muon) => Optimizer::muon(&local, global, muon, adam, &|index| exchange.owns(index))?,
+        let owned = |index: usize| exchange.owns(index);
+        let optimizer = match (muon, options.training.rule()) {
+            (Some(muon), _) => Optimizer::muon(&local, global, muon, adam, &owned)?,
+            (None, Some(rule)) => Optimizer::ruled(&local, global, rule, adam.weight_decay, &owned),
+            (None, None) => Optimizer::adamw(&local, adam),
         };
-        Ok((optimizer, exchange))
+        let factor = |p: &Parameter| options.training.loraplus_factor(&p.name, p.shape.len());
+        Ok((optimizer.with_rates(&factor), exchange))
     }
 }

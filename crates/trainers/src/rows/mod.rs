@@ -2,3 +2,5 @@
 
 pub(crate) mod micro_batch;
 pub(crate) mod prepared;
+pub(crate) mod recast;
+pub(crate) mod sources;

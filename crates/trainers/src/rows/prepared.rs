@@ -1,9 +1,9 @@
 //! Tokenisation of rows by a model folder's tokenizer and chat template.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use burnish_config::groups::PreparationOptions;
-use burnish_data::{Options, Preparer, Record, Row, RowOrigin, Templates, Tokenizer};
+use burnish_data::{Options, Preparer, Record, Row, RowOrigin, Template, Templates, Tokenizer};
 use burnish_models::GenerationConfig;
 use serde_json::{Map, json};
 
@@ -84,7 +84,13 @@ pub fn prepare_rows(
     if let Some(token) = &options.pad_token {
         tokenizer.set_named("pad_token", token)?;
     }
-    let templates = match &options.chat_template_path {
+    let inline = options.chat_template.0.as_deref().filter(|text| !text.is_empty());
+    let file = inline.filter(|text| !text.contains(['{', '\n'])).map(PathBuf::from);
+    let templates = match options.chat_template_path.as_ref().or(file.as_ref()) {
+        None if inline.is_some() => {
+            let text = inline.unwrap_or_default();
+            Some(Templates::one(Template::new("chat_template", text, &tokenizer)?))
+        }
         None => Templates::from_folder(folder, &tokenizer)?,
         Some(path) if path.is_dir() => Templates::from_folder(path, &tokenizer)?,
         Some(path) if path.is_file() => Some(Templates::from_file(path, &tokenizer)?),

@@ -148,6 +148,7 @@ impl<T: Task> Run<T> {
         let interrupted = training.go(stop)?;
         let steps = training.counters.step;
         if interrupted.is_none() {
+            training.put_averages()?;
             training.load_best()?;
         }
         let records = training.end();

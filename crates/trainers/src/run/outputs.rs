@@ -14,6 +14,7 @@ use crate::inference::together;
 use crate::rank::Rank;
 use crate::run::training::Outcome;
 use crate::setup::Setup;
+use crate::setup::public_name::public_name;
 
 /// New tokens of the sample at the end of a run.
 const SAMPLE_TOKENS: usize = 64;
@@ -140,12 +141,12 @@ impl Setup {
     fn card(&self, outcome: &Outcome) -> Result<(), TrainError> {
         let dir = self.output_dir();
         let name = dir.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy());
-        let base = self.folder.path().display().to_string();
+        let base = public_name(self.folder.path());
         let adapter = self.config.is_some() || self.adapter.is_some();
         let card = ModelCard {
             name: &name,
             base_model: &base,
-            dataset: self.dataset_name(),
+            dataset: &public_name(Path::new(&self.dataset_name())),
             trainer: self.trainer,
             produced: if adapter { Produced::Adapter } else { Produced::Model },
             scores: self.scores,

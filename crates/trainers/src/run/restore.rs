@@ -7,7 +7,7 @@ use burn::tensor::FloatDType;
 use burnish_core::Dtype;
 use burnish_data::{Cursor, Sampler};
 use burnish_models::to_device;
-use burnish_optim::{LossScaler, Optimizer, SlotScope};
+use burnish_optim::{LossScaler, Optimizer, Schedule, SlotScope, SlotValue};
 use burnish_report::Record;
 use serde_json::{Value, json};
 
@@ -52,6 +52,7 @@ impl Resumed {
         rank: &Rank<'_>,
         sampler: &Sampler,
         optimizer: &mut Optimizer,
+        schedule: &mut Schedule,
         owns: &dyn Fn(usize) -> bool,
     ) -> Result<Restored, TrainError> {
         let setup = rank.setup;
@@ -88,7 +89,7 @@ impl Resumed {
             // Every rank counts, and refuses, alike: also what another one holds.
             let other = declared.map(|d| d.dtype).filter(|&dtype| dtype != info.dtype);
             if let Some(expected) = other {
-                if options.resume_strict {
+                if options.resume_strict || info.dtype == Dtype::U8 || expected == Dtype::U8 {
                     return Err(TrainError::SlotDtype {
                         path: self.path(),
                         parameter: name.to_owned(),
@@ -109,12 +110,17 @@ impl Resumed {
             if piece.bytes.is_empty() {
                 continue;
             }
+            if piece.dtype == Dtype::U8 {
+                let value = SlotValue::Bytes { bytes: piece.bytes, shape: piece.shape };
+                slots.push((name.to_owned(), slot.to_owned(), value));
+                continue;
+            }
             let mut tensor = to_device(piece, &rank.device);
             if let Some(expected) = other {
                 tensor =
                     tensor.cast(if expected == Dtype::Bf16 { FloatDType::BF16 } else { FloatDType::F32 });
             }
-            slots.push((name.to_owned(), slot.to_owned(), tensor));
+            slots.push((name.to_owned(), slot.to_owned(), tensor.into()));
         }
         let note = |((slot, from, to), count): ((&str, Dtype, Dtype), usize)| {
             format!("{count} `{slot}` of the checkpoint converted from {from} to {to}")
@@ -122,6 +128,12 @@ impl Resumed {
         let notes = converted.into_iter().map(note).collect();
         let ours = self.ours();
         optimizer.restore(ours["optimizer_steps"].as_u64().unwrap_or(self.state.global_step), slots)?;
+        if let Ok(state) = serde_json::from_value(ours["optimizer_run"].clone()) {
+            optimizer.restore_run_state(state);
+        }
+        if let Ok(state) = serde_json::from_value(ours["schedule"].clone()) {
+            schedule.restore(state);
+        }
         let counters = Counters {
             step: self.state.global_step,
             epoch: self.state.epoch,

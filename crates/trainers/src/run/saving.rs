@@ -1,9 +1,11 @@
 //! Training state to disk and back: stop and resume equals never stopping.
 
 use burnish_checkpoint::{CheckpointWriter, Saving, TrainerState, Written, path_of, rotate};
+use burnish_core::Dtype;
 use burnish_models::{Reloaded, to_device, to_host};
-use burnish_optim::{ParamStorage, SlotScope, SlotTensor};
+use burnish_optim::{ParamStorage, SlotScope, SlotTensor, SlotValue};
 use burnish_report::Record;
+use burnish_weight_files::HostTensor;
 use burnish_zero::Stage;
 use serde_json::{Map, Value, json};
 
@@ -50,7 +52,13 @@ impl<T: Task> Training<'_, T> {
             rank.lead_first("checkpoint", || Ok(CheckpointWriter::shared(&dir, step, share)?))?;
         // From here on everything is a copy, or a tensor that an update would copy: the step goes on.
         let (exporter, folder) = (rank.exporter.clone(), setup.folder.clone());
-        let (snapshot, state) = (rank.snapshot()?, self.trainer_state(with_state));
+        let averages = self.optimizer.averages();
+        // What trains is kept as it is, beside the averages that are the model.
+        let trained = if averages && with_state { Some(rank.snapshot()?) } else { None };
+        self.put_averages()?;
+        let snapshot = rank.snapshot();
+        self.put_back()?;
+        let (snapshot, state) = (snapshot?, self.trainer_state(with_state));
         let schema = serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null);
         let mut slots = Vec::new();
         for (index, SlotTensor { slot, tensor, held, .. }) in self.slots(with_state) {
@@ -63,9 +71,11 @@ impl<T: Task> Training<'_, T> {
                 continue;
             }
             // Where every rank holds all of it, each writes its share.
+            let SlotValue::Tensor(tensor) = tensor else { continue };
             let (rows, piece) = rank.store.saved_slot(index, tensor);
             for (rows, piece) in rank.rows_to_write(index, rows, piece)? {
-                slots.push((index, slot, exporter.registry().at(index).shape.clone(), rows, piece));
+                let shape = exporter.registry().at(index).shape.clone();
+                slots.push((index, slot, shape, rows, piece.into()));
             }
         }
         if let Some(store) = self.task.saved_params(&self.state).filter(|_| with_state) {
@@ -74,7 +84,7 @@ impl<T: Task> Training<'_, T> {
                     let (rows, value) = store.saved_rows(index)?;
                     for (rows, piece) in rank.rows_to_write(index, rows, value)? {
                         let shape = exporter.registry().at(index).shape.clone();
-                        slots.push((index, REFERENCE, shape, rows, piece));
+                        slots.push((index, REFERENCE, shape, rows, piece.into()));
                     }
                 }
             }
@@ -89,18 +99,22 @@ impl<T: Task> Training<'_, T> {
                 writer.slots(schema);
                 for (index, slot, shape, rows, piece) in slots {
                     let name = &exporter.registry().at(index).name;
-                    writer.rows(name, slot, &shape, rows, to_host(&piece).view())?;
+                    writer.rows(name, slot, &shape, rows, to_host_slot(piece).view())?;
                 }
                 // What the model's file holds rounded (vectors beside bf16 matrices) is kept whole.
                 let written = exporter.trained_dtype();
-                for (index, parameter) in
-                    exporter.registry().iter().enumerate().filter(|_| !exporter.is_adapter())
+                let exact = trained.as_ref().unwrap_or(&snapshot);
+                for (index, parameter) in exporter
+                    .registry()
+                    .iter()
+                    .enumerate()
+                    .filter(|_| trained.is_some() || !exporter.is_adapter())
                 {
                     if parameter.trainable
                         && parameter.alias_of.is_none()
-                        && parameter.precision.store != written
+                        && (trained.is_some() || parameter.precision.store != written)
                     {
-                        for (rows, piece) in snapshot.pieces(index) {
+                        for (rows, piece) in exact.pieces(index) {
                             let piece = to_host(piece);
                             writer.rows(
                                 &parameter.name,
@@ -180,6 +194,8 @@ impl<T: Task> Training<'_, T> {
             "num_tokens": self.counters.num_tokens,
             "grad_norm": self.counters.grad_norm,
             "optimizer_steps": self.optimizer.steps(),
+            "optimizer_run": self.optimizer.run_state(),
+            "schedule": self.schedule.state(),
             "loss_scaler": self.scaler,
             "window": self.window.to_json(),
             "has_state": with_state,
@@ -216,5 +232,13 @@ impl<T: Task> Training<'_, T> {
             ));
         }
         Ok(())
+    }
+}
+
+/// A slot as a file has it.
+fn to_host_slot(value: SlotValue) -> HostTensor {
+    match value {
+        SlotValue::Tensor(tensor) => to_host(&tensor),
+        SlotValue::Bytes { bytes, shape } => HostTensor { dtype: Dtype::U8, shape, bytes },
     }
 }

@@ -41,6 +41,12 @@ pub trait Task: Send + Sync {
         setup.sampler(setup.rows_in_order(), ranks)
     }
 
+    /// The length of each row, for the order of [`Order::GroupByLength`](burnish_data::Order::GroupByLength); `None` where
+    /// a row has several.
+    fn lengths(&self) -> Option<Vec<usize>> {
+        None
+    }
+
     /// What [`Self::loss`] tallies besides `loss`: what travels between ranks and is logged.
     fn metrics(&self) -> Metrics;
 

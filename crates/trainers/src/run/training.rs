@@ -7,7 +7,7 @@ use std::time::Duration;
 use burnish_config::values::{Interval, SaveInterval, Steps};
 use burnish_data::{Sampler, Step};
 use burnish_losses::{MetricSums, Metrics};
-use burnish_models::{DropoutStep, Mode};
+use burnish_models::{DropoutStep, EmbeddingNoise, Mode};
 use burnish_ops::AnyTensor;
 use burnish_optim::{LearningRates, LossScaler, Optimizer, Schedule, Unscale};
 use burnish_report::{PeakMemory, Record, Sample};
@@ -92,8 +92,9 @@ impl<'a, T: Task> Training<'a, T> {
         let total = sampler.total_steps(options.num_train_epochs, options.max_steps) as u64;
         let (mut optimizer, exchange) = rank.optimizer()?;
         let owns = |index| exchange.owns(index);
+        let mut schedule = options.schedule(total)?;
         let Restored { counters, window, records, scaler, mut notes } = match resumed {
-            Some(resumed) => resumed.restore(rank, &sampler, &mut optimizer, &owns)?,
+            Some(resumed) => resumed.restore(rank, &sampler, &mut optimizer, &mut schedule, &owns)?,
             None => Restored {
                 counters: Counters::default(),
                 window: Window::new(),
@@ -120,7 +121,7 @@ impl<'a, T: Task> Training<'a, T> {
             optimizer,
             exchange,
             peaks: setup.options.muon.peaks(options),
-            schedule: Schedule::new(options.lr_scheduler_type, 1.0, options.warmup_of(total), total),
+            schedule,
             scaler: scaler.filter(|_| options.fp16),
             counters,
             window,
@@ -138,7 +139,7 @@ impl<'a, T: Task> Training<'a, T> {
     pub(crate) fn go(&mut self, stop: &Stop) -> Result<Option<PathBuf>, TrainError> {
         let options = &self.rank.setup.options.training;
         let logging = &self.rank.setup.options.logging;
-        let mut steps = self.sampler.steps(self.counters.cursor)?;
+        let mut steps = self.sampler.steps(self.counters.cursor)?.with_lengths(|| self.task.lengths())?;
         while self.counters.step < self.total {
             let Some(step) = steps.next() else { break };
             let done = self.step(&step, stop)?;
@@ -220,12 +221,14 @@ impl<'a, T: Task> Training<'a, T> {
             recompute: options.gradient_checkpointing,
             dropout: task.drops_out().then_some(dropout),
         };
+        let (seed, done) = (options.seed, self.counters.step);
+        let noise = options.neftune_noise_alpha.map(|alpha| EmbeddingNoise { alpha, seed, step: done });
         let scale = self.scaler.as_ref().map_or(1.0, LossScaler::scale);
         let mut tally = MetricSums::new();
         let mut own_loss = 0.0;
         for (micro, batch) in batches.iter().enumerate() {
             store.begin_micro_batch(micro + 1 == micro_steps);
-            let pass = rank.pass(mode);
+            let pass = rank.pass(mode).with_embedding_noise(noise);
             let part = task.loss(rank, &pass, (micro, batch), &totals, &inputs)?;
             tally.merge(&part.tally);
             own_loss += part.value;
@@ -249,7 +252,7 @@ impl<'a, T: Task> Training<'a, T> {
         let (reduced, partly) = rank.summed(store.gradients()?)?;
         let grad_norm = match reduced.unscale(scale, |squares| rank.sum_squares(squares, &partly))? {
             Unscale::Finite(gradients) => {
-                let clipped = gradients.clip(Some(options.max_grad_norm));
+                let clipped = gradients.clip(options.max_grad_norm);
                 let applied = self.optimizer.step(clipped, &**store, &mut self.exchange, rates)?;
                 self.clipped = rank.clip_logits(&mut self.optimizer)?;
                 store.all_gather_params()?;
@@ -363,7 +366,10 @@ impl<'a, T: Task> Training<'a, T> {
     fn evaluate(&mut self) -> Result<Option<f64>, TrainError> {
         let rank = self.rank;
         let options = &rank.setup.options.training;
-        let Some(found) = self.task.evaluate(rank, &self.state)? else { return Ok(None) };
+        self.put_averages()?;
+        let found = self.task.evaluate(rank, &self.state)?;
+        self.put_back()?;
+        let Some(found) = found else { return Ok(None) };
         rank.store.check()?;
         let mut record = Record::new(self.counters.step, self.counters.epoch);
         for (name, mean) in found.tally.means() {
@@ -375,13 +381,36 @@ impl<'a, T: Task> Training<'a, T> {
         record.set("eval_steps_per_second", found.batches as f64 / found.seconds.max(1e-9));
         let name = options.best_metric();
         let value = record.get(&name);
-        let wanted = options.load_best_model_at_end || options.save_strategy == SaveInterval::Best;
+        let wanted = options.load_best_model_at_end
+            || options.save_strategy == SaveInterval::Best
+            || options.lr_scheduler_type.is_adaptive();
         if wanted && value.is_none() {
             let available: Vec<&str> = record.figures().map(|(n, _)| n).collect();
             return Err(TrainError::UnknownMetric { name, available: available.join(", ") });
         }
         self.say(record)?;
+        if let Some(value) = value {
+            self.schedule.observe(value);
+        }
         Ok(value)
+    }
+
+    /// Has an optimizer that averages put averages in the place of what trains.
+    pub(crate) fn put_averages(&mut self) -> Result<(), TrainError> {
+        if self.optimizer.averages() {
+            self.optimizer.put_averages(&*self.rank.store);
+            self.rank.store.all_gather_params()?;
+        }
+        Ok(())
+    }
+
+    /// Puts back what trains.
+    pub(crate) fn put_back(&mut self) -> Result<(), TrainError> {
+        if self.optimizer.averages() {
+            self.optimizer.put_back(&*self.rank.store);
+            self.rank.store.all_gather_params()?;
+        }
+        Ok(())
     }
 
     /// Ends what is said; the log.

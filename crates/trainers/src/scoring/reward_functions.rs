@@ -54,17 +54,23 @@ pub fn reward_functions(
 }
 
 fn parameters(options: &RewardFunctionOptions, max_tokens: usize) -> BuiltInOptions {
+    let defaults = BuiltInOptions::default();
+    let cosine = |max_len, min_value_wrong| CosineScaled {
+        max_len: options.cosine_max_len.unwrap_or(max_len),
+        min_value_wrong: options.cosine_min_value_wrong.unwrap_or(min_value_wrong),
+        max_value_wrong: options.cosine_max_value_wrong,
+        min_value_correct: options.cosine_min_value_correct,
+        max_value_correct: options.cosine_max_value_correct,
+    };
     BuiltInOptions {
         overlong_max_completion_len: options.overlong_max_completion_len,
         overlong_soft_punish_cache: options.overlong_soft_punish_cache,
         reasoning_delimiters: options.reasoning_delimiters.0.clone(),
-        cosine: CosineScaled {
-            max_len: options.cosine_max_len.unwrap_or(max_tokens),
-            min_value_wrong: options.cosine_min_value_wrong,
-            max_value_wrong: options.cosine_max_value_wrong,
-            min_value_correct: options.cosine_min_value_correct,
-            max_value_correct: options.cosine_max_value_correct,
-        },
+        cosine: cosine(max_tokens, defaults.cosine.min_value_wrong),
+        cosine_by_characters: cosine(
+            defaults.cosine_by_characters.max_len,
+            defaults.cosine_by_characters.min_value_wrong,
+        ),
         repetition_ngram_size: options.repetition_ngram_size,
         repetition_max_penalty: options.repetition_max_penalty,
         length_scale: options.length_scale,

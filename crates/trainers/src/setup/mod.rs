@@ -4,22 +4,26 @@ pub(crate) mod frozen;
 pub(crate) mod lora_options;
 pub(crate) mod model_setup;
 pub(crate) mod optimizer_options;
+pub(crate) mod public_name;
 pub(crate) mod reference_folder;
 pub(crate) mod run_inputs;
 pub(crate) mod sharding;
 pub(crate) mod step_size;
 
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burnish_checkpoint::prepare_output_dir;
 use burnish_config::values::Interval;
 use burnish_config::{RunOptions, TrainerOptions};
 use burnish_core::Parameter;
-use burnish_data::{DataError, HeldOut, Record, Sampler, Source};
+use burnish_data::{DataError, HeldOut, Record, Sampler};
+use burnish_hub::Repo;
 use burnish_models::GenerationConfig;
 
 use crate::ranks::devices::Devices;
+use crate::rows::recast::Recast;
+use crate::rows::sources::Sources;
 use crate::setup::frozen::Frozen;
 use crate::setup::model_setup::ModelSetup;
 use crate::setup::run_inputs::{RowsInMemory, RunInputs};
@@ -79,7 +83,7 @@ impl Setup {
         }
         Ok(Self {
             trainer: O::NAME,
-            changed: command.changed(),
+            changed: command.changed().into_iter().map(published).collect(),
             model,
             prepared,
             rows: 0,
@@ -122,7 +126,7 @@ impl Setup {
         if let (Some(rows), eval_rows) = &self.given {
             return self.datasets_in_memory(rows, eval_rows.as_ref().filter(|_| evaluates), &train, &eval);
         }
-        let source = Source::train(&data.dataset_name, &data.dataset_train_split)?;
+        let source = Sources::train(data)?;
         if let Some(size) = data.test_split_size.filter(|_| evaluates) {
             let held = HeldOut::new(source.count()?, size, training.row_seed())?;
             let rows = train(&source.name(), &mut held.select(false, source.records()))?;
@@ -133,11 +137,7 @@ impl Setup {
         if !evaluates {
             return Ok((rows, None));
         }
-        let source = match &data.eval_dataset_name {
-            Some(name) => Some(Source::train(name, &data.dataset_test_split)?),
-            None => Source::test(&data.dataset_name, &data.dataset_test_split)?,
-        };
-        let evaluated = source.map(|s| eval(&s.name(), &mut s.records())).transpose()?;
+        let evaluated = Sources::eval(data)?.map(|s| eval(&s.name(), &mut s.records())).transpose()?;
         Ok((rows, evaluated))
     }
 
@@ -151,28 +151,32 @@ impl Setup {
         let (data, training) = (&self.options.data, &self.options.training);
         let evaluates = training.eval_strategy != Interval::No;
         const NAME: &str = RowsInMemory::NAME;
+        let recast = Recast::of(data);
         if let (Some(size), None, true) = (data.test_split_size, eval_rows, evaluates) {
             let held = HeldOut::new(rows.len(), size, training.row_seed())?;
-            let kept = train(NAME, &mut held.select(false, rows.records()))?;
-            return Ok((kept, Some(eval(NAME, &mut held.select(true, rows.records()))?)));
+            let kept = train(NAME, &mut recast.rows(held.select(false, rows.records())))?;
+            return Ok((kept, Some(eval(NAME, &mut recast.rows(held.select(true, rows.records())))?)));
         }
-        let evaluated = eval_rows.map(|rows| eval(NAME, &mut rows.records())).transpose()?;
-        Ok((train(NAME, &mut rows.records())?, evaluated))
+        let evaluated = eval_rows.map(|rows| eval(NAME, &mut recast.rows(rows.records()))).transpose()?;
+        Ok((train(NAME, &mut recast.rows(rows.records()))?, evaluated))
     }
 
     /// What the training rows are called.
-    pub(crate) fn dataset_name(&self) -> &str {
-        if self.given.0.is_some() { RowsInMemory::NAME } else { &self.options.data.dataset_name }
+    pub(crate) fn dataset_name(&self) -> String {
+        if self.given.0.is_some() {
+            RowsInMemory::NAME.to_owned()
+        } else {
+            Sources::names(&self.options.data)
+        }
     }
 
     /// The first training row, as it is read.
     pub(crate) fn first_record(&self) -> Result<Option<Record>, TrainError> {
-        if let Some(rows) = &self.given.0 {
-            return Ok(rows.records().next().transpose()?);
-        }
         let data = &self.options.data;
-        let source = Source::train(&data.dataset_name, &data.dataset_train_split)?;
-        Ok(source.records().next().transpose()?)
+        if let Some(rows) = &self.given.0 {
+            return Ok(Recast::of(data).rows(rows.records()).next().transpose()?);
+        }
+        Ok(Sources::train(data)?.records().next().transpose()?)
     }
 
     /// One line on what will train on what.
@@ -223,6 +227,13 @@ impl Setup {
             .global(self.options.ranks.global_batch_size)
             .drop_last(options.dataloader_drop_last)
     }
+}
+
+/// An option as the model card shows it, without folders of the hub's cache.
+fn published((name, value): (String, String)) -> (String, String) {
+    let path = Path::new(value.trim_matches('"'));
+    let value = Repo::of_snapshot(path).map_or(value.clone(), |repo| repo.name().to_owned());
+    (name, value)
 }
 
 /// Rows as they are read.

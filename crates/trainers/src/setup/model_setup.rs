@@ -13,6 +13,7 @@ use burnish_zero::Plan;
 
 use crate::setup::lora_options::{open_folder, trained_dtype, tuning};
 use crate::setup::optimizer_options::work;
+use crate::setup::public_name::public_name;
 use crate::setup::reference_folder::ReferenceFolder;
 use crate::setup::sharding::sharding_plan;
 use crate::setup::step_size::StepSize;
@@ -37,7 +38,8 @@ impl ModelSetup {
     /// Opens the folders that `options` name.
     pub(crate) fn open(options: RunOptions) -> Result<Self, TrainError> {
         let folder = open_folder(&options.model, &options.training)?;
-        let config = options.lora.use_peft.then(|| options.lora.config(folder.path()));
+        let config =
+            options.lora.use_peft.then(|| options.lora.config(Path::new(&public_name(folder.path()))));
         let adapter = options.model.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
         let trained = trained_dtype(&options.model, &options.training);
         let other = options.reference.as_ref().and_then(|r| Some((r.ref_model_name_or_path.as_ref()?, r)));
@@ -127,7 +129,9 @@ impl ModelSetup {
         dp: usize,
     ) -> Result<Plan, TrainError> {
         let muon = self.options.muon.muon(&self.options.training);
-        let cost = |index: usize, _: &Parameter| work(muon.as_ref(), planned.registry().at(index));
+        let rule = self.options.training.rule();
+        let cost =
+            |index: usize, _: &Parameter| work(muon.as_ref(), rule.as_ref(), planned.registry().at(index));
         sharding_plan(local, planned.units(), dp, self.ranks(), cost)
     }
 

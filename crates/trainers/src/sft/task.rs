@@ -50,6 +50,10 @@ impl Task for Sft {
         self.train.statistics.tokens
     }
 
+    fn lengths(&self) -> Option<Vec<usize>> {
+        Some(self.train.examples.iter().map(|row| row.input_ids.len()).collect())
+    }
+
     fn metrics(&self) -> Metrics {
         token_metrics()
     }

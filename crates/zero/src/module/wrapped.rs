@@ -306,17 +306,19 @@ impl<M: Module> Wrapped<M> {
         for slot in self.optimizer.slots() {
             let index = self.registry().index_of(&slot.parameter);
             let index = index.expect("invariant: the optimizer was made from this registry");
+            let tensor = slot.tensor.into_tensor();
+            let tensor = tensor.expect("invariant: AdamW and Muon keep floats");
             if slot.held == SlotScope::Whole {
                 // The owner has all of it; at stage 0 every rank is one.
                 if self.plan().policy().stage != Stage::Zero || self.store.rank() == 0 {
-                    let (shape, slot_name) = (slot.tensor.shape(), Some(slot.slot));
+                    let (shape, slot_name) = (tensor.shape(), Some(slot.slot));
                     let rows = 0..shape[0];
-                    let (parameter, tensor) = (slot.parameter, slot.tensor);
+                    let parameter = slot.parameter;
                     saved.push(SavedRows { parameter, slot: slot_name, shape, rows, tensor });
                 }
                 continue;
             }
-            let (rows, tensor) = self.store.saved_slot(index, slot.tensor);
+            let (rows, tensor) = self.store.saved_slot(index, tensor);
             if rows.is_empty() {
                 continue;
             }

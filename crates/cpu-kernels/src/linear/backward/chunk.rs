@@ -1,12 +1,12 @@
 //! One chunk of rows of one pass: the input's gradient through every layer, then through what came before them.
 
-use super::super::Input;
+use super::super::input::{NormSums, Reads, input_backward_rows};
 use super::super::magnitude::scale_packed;
 use super::job::{Job, Part};
 use super::pack::Pass;
 use crate::micro::{NR, gemm};
 use crate::pack::{Depth, extra_columns, pack_rows};
-use crate::rows::{TileLayout, add_dropped, rms_backward_rows, swiglu_backward_rows};
+use crate::rows::{TileLayout, add_dropped};
 use crate::scratch::{Ptr, scratch};
 
 /// Offsets in a task's scratch.
@@ -68,12 +68,12 @@ impl Job<'_> {
             unsafe {
                 let first = pass.first == 0;
                 let needs_x = first && self.parts.iter().any(|p| p.da.is_some());
-                // A single layer's dA can wait for the input that SwiGLU's backward computes anyway.
+                // A single layer's dA can wait for the input that an activation's backward computes anyway.
                 let late = needs_x
                     && last
                     && self.wants_dx
                     && self.parts.len() == 1
-                    && matches!(self.input, Input::SwiGlu(_));
+                    && matches!(self.input.reads(), Reads::Activated(..));
                 if needs_x && !late {
                     self.pack_input(row, m, at.add(room.x));
                 }
@@ -91,24 +91,16 @@ impl Job<'_> {
                 if !last || !self.needs_dh() {
                     return;
                 }
-                match self.input {
-                    Input::Plain(_) => {}
-                    Input::RmsNorm { x, gamma, .. } => {
-                        let to = if self.wants_dx { dx.at(row * n) } else { std::ptr::null_mut() };
-                        let dgamma = self.dgamma_at.map_or(std::ptr::null_mut(), |at| sums.add(at));
-                        let (x, rstd) = (x.as_ptr().add(row * n), self.rstd.add(row));
-                        rms_backward_rows(self.isa, m, n, x, gamma.as_ptr(), rstd, dh_rows, to, dgamma, new);
-                    }
-                    Input::SwiGlu(x) => {
-                        let (x, to) = (x.as_ptr().add(2 * row * n), dx.at(2 * row * n));
-                        let (a, place) = (at.add(room.x), TileLayout::packed(m, Depth { k: n, x: 0 }));
-                        if late {
-                            swiglu_backward_rows::<true>(self.isa, m, n, x, dh_rows, to, a, place);
-                            self.low_rank_grads(&self.parts[0], row, m, at, &room, sums, new);
-                        } else {
-                            swiglu_backward_rows::<false>(self.isa, m, n, x, dh_rows, to, a, place);
-                        }
-                    }
+                let of = |at: Option<usize>| at.map_or(std::ptr::null_mut(), |at| sums.add(at));
+                let norms = NormSums { dgamma: of(self.dgamma_at), dbeta: of(self.dbeta_at), first: new };
+                let (a, place) = (at.add(room.x), TileLayout::packed(m, Depth { k: n, x: 0 }));
+                let to = if self.wants_dx { dx.0 } else { std::ptr::null_mut() };
+                let (isa, input, rstd) = (self.isa, &self.input, self.rstd);
+                if late {
+                    input_backward_rows::<true>(isa, input, rstd, n, row, m, dh_rows, to, norms, a, place);
+                    self.low_rank_grads(&self.parts[0], row, m, at, &room, sums, new);
+                } else {
+                    input_backward_rows::<false>(isa, input, rstd, n, row, m, dh_rows, to, norms, a, place);
                 }
             }
         });

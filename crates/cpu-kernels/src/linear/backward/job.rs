@@ -43,6 +43,7 @@ pub(super) struct Job<'a> {
     pub(super) total: usize,
     pub(super) rstd: *const f32,
     pub(super) dgamma_at: Option<usize>,
+    pub(super) dbeta_at: Option<usize>,
     pub(super) partial: usize,
     pub(super) wants_dx: bool,
     pub(super) parts: &'a [Part<'a>],
@@ -53,13 +54,14 @@ unsafe impl Sync for Job<'_> {}
 
 impl Job<'_> {
     pub(super) fn needs_dh(&self) -> bool {
-        self.wants_dx || self.dgamma_at.is_some()
+        self.wants_dx || self.dgamma_at.is_some() || self.dbeta_at.is_some()
     }
 
     pub(super) fn run(&self) -> LinearsGrad {
         let mut grad = LinearsGrad {
             dx: None,
             dgamma: self.dgamma_at.map(|_| vec![0.0; self.in_dim]),
+            dbeta: self.dbeta_at.map(|_| vec![0.0; self.in_dim]),
             linears: self.parts.iter().map(|p| p.zeros(self.in_dim)).collect(),
         };
         let dx_len = self.tokens * self.input.row_len(self.in_dim);
@@ -150,8 +152,11 @@ impl Job<'_> {
                 }
             }
         }
-        if let (Some(at), Some(to)) = (self.dgamma_at, &mut grad.dgamma) {
-            to.copy_from_slice(&sums[at..at + self.in_dim]);
+        let of_norm = [(self.dgamma_at, &mut grad.dgamma), (self.dbeta_at, &mut grad.dbeta)];
+        for (at, to) in of_norm {
+            if let (Some(at), Some(to)) = (at, to) {
+                to.copy_from_slice(&sums[at..at + self.in_dim]);
+            }
         }
     }
 }

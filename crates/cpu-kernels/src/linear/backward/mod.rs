@@ -15,15 +15,15 @@ use burnish_core::LinearPart::{Bias, LoraA, LoraB, LoraBBias};
 use burnish_core::LinearParts;
 use job::{Job, Part};
 
-pub(super) use pack::input_rows;
-
 /// The gradients asked of [`linears_backward`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Of the input tensor.
     pub dx: bool,
-    /// Of [`Input::RmsNorm`]'s `gamma`.
+    /// Of a norm's `gamma`.
     pub dgamma: bool,
+    /// Of [`Input::LayerNorm`]'s `beta`.
+    pub dbeta: bool,
     /// Per layer; those of parts that it lacks are not computed, nor is that of a magnitude (see
     /// [`column_dots`](super::column_dots)).
     pub linears: Vec<LinearParts<bool>>,
@@ -32,10 +32,12 @@ pub struct Wanted {
 /// Gradients from [`linears_backward`].
 #[derive(Debug, Default)]
 pub struct LinearsGrad {
-    /// Of the input tensor, in its shape (`[tokens, 2 * in]` for SwiGLU).
+    /// Of the input tensor, in its shape (`[tokens, 2 * in]` where it is gated).
     pub dx: Option<Vec<f32>>,
     /// `[in]`.
     pub dgamma: Option<Vec<f32>>,
+    /// `[in]`.
+    pub dbeta: Option<Vec<f32>>,
     /// Per layer the gradient of each part that it has, where it was wanted.
     pub linears: Vec<LinearParts<Option<Vec<f32>>>>,
 }
@@ -65,7 +67,7 @@ pub fn linears_backward(
         let len = layer.low_rank.map(|low| low.rank * tokens);
         assert_eq!(t.as_ref().map(Vec::len), len, "linears: `saved.t` is [tokens, rank]");
     }
-    let norm = matches!(input, Input::RmsNorm { .. });
+    let norm = input.is_norm();
     assert_eq!(
         saved.rstd.as_ref().map(Vec::len),
         norm.then_some(tokens),
@@ -74,6 +76,7 @@ pub fn linears_backward(
 
     let isa = isa();
     let wants_dgamma = wanted.dgamma && norm;
+    let wants_dbeta = wanted.dbeta && matches!(input, Input::LayerNorm { beta: Some(_), .. });
     let mut offset = 0;
     let mut partial = 0;
     let mut place = |wanted: bool, len: usize| {
@@ -100,7 +103,7 @@ pub fn linears_backward(
         });
         offset += layer.out;
     }
-    let dgamma_at = place(wants_dgamma, in_dim);
+    let (dgamma_at, dbeta_at) = (place(wants_dgamma, in_dim), place(wants_dbeta, in_dim));
     let job = Job {
         isa,
         tokens,
@@ -110,6 +113,7 @@ pub fn linears_backward(
         total,
         rstd: saved.rstd.as_ref().map_or(std::ptr::null(), |r| r.as_ptr()),
         dgamma_at,
+        dbeta_at,
         partial,
         wants_dx: wanted.dx,
         parts: &parts,

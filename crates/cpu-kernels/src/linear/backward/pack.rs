@@ -1,12 +1,11 @@
 //! Packed weights of a pass, and the packed input of a chunk.
 
-use super::super::Input;
+use super::super::input::input_rows;
 use super::job::Job;
 use crate::micro::NR;
 use crate::pack::{Depth, pack_kn};
-use crate::rows::{TileLayout, copy_rows, rms_rows, swiglu_rows};
+use crate::rows::TileLayout;
 use crate::scratch::Ptr;
-use crate::simd::Isa;
 use crate::tasks::tasks;
 
 /// Where the packed weights of one pass lie: panels `first..end` of the input's columns for every layer.
@@ -81,34 +80,9 @@ impl Job<'_> {
     pub(super) unsafe fn pack_input(&self, row: usize, m: usize, to: *mut f32) {
         let place = TileLayout::packed(m, Depth { k: self.in_dim, x: 0 });
         // SAFETY: shapes were checked.
-        unsafe { input_rows(self.isa, &self.input, self.rstd, self.in_dim, row, m, to, place) }
-    }
-}
-
-/// The layers' input, rows `row..row + m`, recomputed from the input tensor and a known `rstd`.
-///
-/// # Safety
-/// The rows exist; `to` has room at its place; `rstd` is `[tokens]` for a norm.
-#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
-pub(in crate::linear) unsafe fn input_rows(
-    isa: Isa,
-    input: &Input<'_>,
-    rstd: *const f32,
-    n: usize,
-    row: usize,
-    m: usize,
-    to: *mut f32,
-    place: TileLayout,
-) {
-    // SAFETY: the caller's; a known rstd is only read.
-    unsafe {
-        match *input {
-            Input::Plain(x) => copy_rows(isa, m, n, x.as_ptr().add(row * n), n, to, place),
-            Input::RmsNorm { x, gamma, eps } => {
-                let (x, rstd) = (x.as_ptr().add(row * n), rstd.add(row).cast_mut());
-                rms_rows(isa, m, n, x, gamma.as_ptr(), eps, rstd, true, to, place);
-            }
-            Input::SwiGlu(x) => swiglu_rows(isa, m, n, x.as_ptr().add(2 * row * n), to, place),
+        unsafe {
+            let rstd = self.rstd.cast_mut();
+            input_rows(self.isa, &self.input, rstd, true, self.in_dim, row, m, to, place);
         }
     }
 }

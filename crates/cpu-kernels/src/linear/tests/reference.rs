@@ -1,6 +1,7 @@
 //! A naive reference in f64, written from the formulas alone.
 
 use crate::linear::*;
+use burnish_core::Activation;
 use burnish_core::LinearPart::{Bias, LoraA, LoraB, LoraBBias};
 use burnish_core::random::{dropout_bits, dropout_row, dropout_threshold, mix32};
 
@@ -14,6 +15,10 @@ pub(super) enum Kind {
     Plain,
     Norm,
     Gate,
+    /// LayerNorm, with beta or without.
+    Layer(bool),
+    /// An activation, gated or not.
+    Act(Activation, bool),
 }
 
 /// A group of layers with made-up values. Rank 0 is no branch; odd layers have no branch bias.
@@ -36,6 +41,7 @@ pub(super) struct Case {
 struct Data {
     x: Vec<f32>,
     gamma: Vec<f32>,
+    beta: Vec<f32>,
     layers: Vec<Layer>,
     rows: Vec<u64>,
     residual: Vec<f32>,
@@ -60,6 +66,7 @@ pub(super) struct Want {
     /// The largest term of `dx`, before the norm's two terms cancel.
     pub(super) dx_top: f64,
     pub(super) dgamma: Vec<f64>,
+    pub(super) dbeta: Vec<f64>,
     pub(super) linears: Vec<WantLinear>,
 }
 
@@ -107,6 +114,11 @@ impl Case {
         Self { tokens, ..self.clone() }
     }
 
+    /// Elements of the input tensor per token.
+    fn width(&self) -> usize {
+        if matches!(self.kind, Kind::Gate | Kind::Act(_, true)) { 2 * self.dim } else { self.dim }
+    }
+
     fn total(&self) -> usize {
         self.outs.iter().sum()
     }
@@ -133,7 +145,8 @@ impl Case {
             Layer { w, w16, h16, bias, a, b, b_bias: values(out, seed + 4), m, norm }
         });
         Data {
-            x: values(self.tokens * if self.kind == Kind::Gate { 2 * k } else { k }, 1),
+            x: values(self.tokens * self.width(), 1),
+            beta: values(k, 6),
             gamma: values(k, 2).iter().map(|x| 1.0 + 0.3 * x).collect(),
             layers: layers.collect(),
             rows: (0..self.tokens as u64).map(|i| 5 * i + (i << 33)).collect(),
@@ -146,6 +159,13 @@ impl Case {
             Kind::Plain => Input::Plain(&data.x),
             Kind::Norm => Input::RmsNorm { x: &data.x, gamma: &data.gamma, eps: EPS },
             Kind::Gate => Input::SwiGlu(&data.x),
+            Kind::Layer(beta) => Input::LayerNorm {
+                x: &data.x,
+                gamma: &data.gamma,
+                beta: beta.then_some(&data.beta),
+                eps: EPS,
+            },
+            Kind::Act(activation, gated) => Input::Activated { x: &data.x, activation, gated },
         };
         let linears: Vec<Linear<'_>> = data
             .layers
@@ -213,7 +233,7 @@ impl Case {
     fn run_wanting(&self, weight: bool) -> (LinearsOut, LinearsGrad) {
         let data = self.data();
         let one = LinearParts { weight, ..LinearParts::of(&[Bias, LoraA, LoraB, LoraBBias]) };
-        let wanted = Wanted { dx: true, dgamma: true, linears: vec![one; self.outs.len()] };
+        let wanted = Wanted { dx: true, dgamma: true, dbeta: true, linears: vec![one; self.outs.len()] };
         self.with(&data, |input, linears| {
             let residual = self.residual.then_some(&data.residual[..]);
             let out = linears_forward(self.tokens, self.dim, input, linears, residual);
@@ -271,6 +291,16 @@ impl Case {
                 Kind::Gate => {
                     let row = &x[2 * t * k..2 * (t + 1) * k];
                     h.extend((0..k).map(|c| row[c] / (1.0 + (-row[c]).exp()) * row[k + c]));
+                }
+                Kind::Layer(beta) => {
+                    let row = centered(&x[t * k..(t + 1) * k]);
+                    let r = self.rstd(&row);
+                    let b = |c: usize| if beta { f64::from(data.beta[c]) } else { 0.0 };
+                    h.extend((0..k).map(|c| row[c] * r * f64::from(data.gamma[c]) + b(c)));
+                }
+                Kind::Act(f, gated) => {
+                    let row = &x[t * self.width()..];
+                    h.extend((0..k).map(|c| activated(f, row[c]).0 * if gated { row[k + c] } else { 1.0 }));
                 }
             }
         }
@@ -348,7 +378,8 @@ impl Case {
         let (k, r, total) = (self.dim, self.rank, self.total());
         let x: Vec<f64> = data.x.iter().map(|&x| f64::from(x)).collect();
         let h = self.hidden(&data, &x);
-        let mut want = Want { dx: vec![0.0; x.len()], dgamma: vec![0.0; k], ..Want::default() };
+        let mut want =
+            Want { dx: vec![0.0; x.len()], dgamma: vec![0.0; k], dbeta: vec![0.0; k], ..Want::default() };
         for (j, &out) in self.outs.iter().enumerate() {
             let some = |on: bool, n: usize| vec![0.0; if on { n } else { 0 }];
             want.linears.push(WantLinear {
@@ -435,6 +466,30 @@ impl Case {
                     want.dx[(2 * t + 1) * k + c] = dh[c] * g * s;
                 }
             }
+            Kind::Layer(_) => {
+                let row = centered(&x[t * k..(t + 1) * k]);
+                let r = self.rstd(&row);
+                let hg: Vec<f64> = (0..k).map(|c| dh[c] * f64::from(data.gamma[c])).collect();
+                let mean = hg.iter().zip(&row).map(|(h, x)| h * x).sum::<f64>() / k as f64;
+                let shared = hg.iter().sum::<f64>() / k as f64;
+                for c in 0..k {
+                    want.dx_top = want.dx_top.max((r * hg[c]).abs());
+                    want.dx[t * k + c] = r * (hg[c] - shared) - row[c] * r * r * r * mean;
+                    want.dgamma[c] += dh[c] * row[c] * r;
+                    want.dbeta[c] += dh[c];
+                }
+            }
+            Kind::Act(f, gated) => {
+                let row = &x[t * self.width()..];
+                let to = &mut want.dx[t * self.width()..];
+                for c in 0..k {
+                    let (value, slope) = activated(f, row[c]);
+                    to[c] = dh[c] * slope * if gated { row[k + c] } else { 1.0 };
+                    if gated {
+                        to[k + c] = dh[c] * value;
+                    }
+                }
+            }
         }
     }
 }
@@ -446,4 +501,43 @@ pub(super) fn row_norm(w: &[f32], a: &[f32], b: &[f32], (o, k, r): (usize, usize
         f64::from(w[o * k + c]) + f64::from(s) * low
     };
     (0..k).map(|c| element(c).powi(2)).sum::<f64>().sqrt()
+}
+
+/// A row less its mean.
+fn centered(row: &[f64]) -> Vec<f64> {
+    let mean = row.iter().sum::<f64>() / row.len() as f64;
+    row.iter().map(|x| x - mean).collect()
+}
+
+/// The distribution function of the normal distribution, by its series.
+fn normal_cdf(x: f64) -> f64 {
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= x * x / f64::from(2 * n + 1);
+        sum += term;
+    }
+    0.5 + sum * (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt()
+}
+
+/// An activation and its slope.
+pub(super) fn activated(f: Activation, x: f64) -> (f64, f64) {
+    let positive = if x > 0.0 { 1.0 } else { 0.0 };
+    match f {
+        Activation::Silu => {
+            let s = 1.0 / (1.0 + (-x).exp());
+            (x * s, s * (1.0 + x * (1.0 - s)))
+        }
+        Activation::Gelu => {
+            let density = (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt();
+            (x * normal_cdf(x), normal_cdf(x) + x * density)
+        }
+        Activation::GeluTanh => {
+            let scale = (2.0 / std::f64::consts::PI).sqrt();
+            let t = (scale * (x + 0.044_715 * x.powi(3))).tanh();
+            let inner = scale * (1.0 + 3.0 * 0.044_715 * x * x);
+            (0.5 * x * (1.0 + t), 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * inner)
+        }
+        Activation::Relu => (x * positive, positive),
+        Activation::Relu2 => (x * x * positive, 2.0 * x * positive),
+    }
 }

@@ -1,0 +1,114 @@
+//! Keys whose run would be another one without them: refused by name, with the mend.
+
+use super::{Fate, Foreign};
+
+const fn refused(names: &'static [&'static str], reason: &'static str) -> Foreign {
+    refused_but(&[], names, reason)
+}
+
+/// Refused, unless it says one of `words`.
+const fn refused_but(
+    words: &'static [&'static str],
+    names: &'static [&'static str],
+    reason: &'static str,
+) -> Foreign {
+    Foreign { names, fate: Fate::RefusedBut(words), reason }
+}
+
+/// Keys that the run cannot do without.
+#[rustfmt::skip]
+pub const REFUSED: &[Foreign] = &[
+    refused(&[
+        "vllm_structured_outputs_regex", "vllm_guided_decoding_regex",
+    ], "completions follow no grammar here; reward the format instead, with think_format_reward or a reward_command"),
+    refused(&[
+        "max_tool_calling_iterations", "tools", "environment_factory", "rollout_func",
+    ], "tools and environments are not supported; a reward_command can run what a completion asks for"),
+    refused_but(&["1"], &[
+        "num_machines", "nnodes",
+    ], "mpirun's host list says how many machines there are; take it out"),
+    refused_but(&["1"], &[
+        "parallelism_config_cp_size", "parallelism_config_sp_size", "cp_size", "sp_size",
+    ], "sequences are not divided over ranks; use zero_stage or tp_size"),
+    refused(&[
+        "use_megatron_lm",
+    ], "there is no Megatron here; use zero_stage and tp_size"),
+    refused(&[
+        "tpu", "tpu_cluster", "no_tpu_cluster", "tpu_num_cores",
+    ], "there are no TPUs here; take it out"),
+    refused(&[
+        "split_batches",
+    ], "per_device_train_batch_size is that of each rank; take it out, or set global_batch_size"),
+    refused(&[
+        "load_in_8bit", "load_in_4bit", "quantization_config", "use_qlora", "use_4bit", "use_8bit",
+    ], "quantised bases are not supported; train over a bfloat16 base"),
+    refused(&[
+        "lora_target_parameters", "target_parameters",
+    ], "adapters on bare parameters are not supported; name modules in lora_target_modules"),
+    refused_but(&["CAUSAL_LM"], &[
+        "lora_task_type", "task_type",
+    ], "causal language models are trained, and by `burnish reward` models that score texts; take it out"),
+    refused(&[
+        "lora_bias",
+    ], "a bias inside the adapter is not supported; for PEFT's `bias` set bias: none, all or lora_only"),
+    refused(&[
+        "alora_invocation_tokens", "arrow_config", "corda_config", "eva_config", "kasa_config", "loftq_config",
+        "lora_ga_config", "monteclora_config", "use_bdlora", "use_qalora", "velora_config", "layer_replication",
+        "trainable_token_indices", "megatron_config",
+    ], "this variant of LoRA is not supported; LoRA, rsLoRA, DoRA, PiSSA and OLoRA are"),
+    refused(&[
+        "fan_in_fan_out", "ensure_weight_tying",
+    ], "layers store their weights as [out, in] and tied heads stay tied as the model's file says; take it out"),
+    refused(&[
+        "optim_target_modules",
+    ], "optimizers of projected gradients (GaLore, APOLLO) are not supported; take it out"),
+    refused(&[
+        "label_smoothing_factor",
+    ], "label smoothing is not supported; take it out"),
+    refused(&[
+        "eval_delay",
+    ], "evaluation happens as eval_strategy says; take it out"),
+    refused(&[
+        "ignore_data_skip",
+    ], "a resumed run goes on with the next row; take it out"),
+    refused(&[
+        "router_aux_loss_coef", "output_router_logits",
+    ], "mixtures of experts are not supported in this version; take it out"),
+    refused_but(&["main"], &[
+        "model_revision",
+    ], "model_name_or_path is a folder, which has one revision; download the one you want"),
+    refused(&[
+        "max_train_samples", "max_eval_samples", "sanity_check", "max_samples",
+    ], "all rows train; name a part of a split instead, as in dataset_train_split: train[:1000]"),
+    refused(&[
+        "is_encoder_decoder",
+    ], "only decoders are trained; take it out"),
+    refused(&[
+        "reference_free", "reward_temperature",
+    ], "TRL no longer has this loss; take it out"),
+    refused(&[
+        "response_template", "instruction_template", "train_on_responses_only",
+    ], "what trains is told by columns and templates: set completion_only_loss or assistant_only_loss"),
+    refused(&[
+        "missing_eos_penalty", "non_eos_penalty", "whiten_rewards", "token_level_kl", "cliprange_value", "vf_coef",
+        "gamma", "lam", "stop_token", "stop_token_id", "value_model_path",
+    ], "rewards are not changed here and there is no value model; write what a completion is worth as a reward function"),
+    refused(&[
+        "sft_model_path",
+    ], "training starts from model_name_or_path: name this model there"),
+    refused_but(&["false"], &[
+        "auto_insert_empty_system_msg",
+    ], "no message is added by itself; set system_prompt"),
+    // GenerationConfig.
+    refused_but(&["1"], &[
+        "num_beams", "num_return_sequences", "num_beam_groups",
+    ], "beam search and several sequences per prompt are not supported; repeat the prompt instead"),
+    refused(&[
+        "stop_strings", "penalty_alpha", "no_repeat_ngram_size", "typical_p", "epsilon_cutoff",
+        "eta_cutoff", "guidance_scale", "bad_words_ids", "suppress_tokens", "constraints",
+        "force_words_ids", "exponential_decay_length_penalty",
+    ], "this way of choosing tokens is not supported; use temperature, top_k, top_p, min_p or repetition_penalty"),
+    refused_but(&["1.0", "1"], &[
+        "length_penalty", "encoder_repetition_penalty",
+    ], "it has an effect only with beam search or an encoder; take it out"),
+];

@@ -1,0 +1,126 @@
+//! Dicts of keyword arguments, trackers, and the side that is cut.
+
+use super::{Key, Translation, is_translated};
+use crate::commands::COMMANDS;
+use crate::fault::Fault;
+use crate::foreign;
+use crate::raw::Raw;
+use crate::source::{Written, canonical};
+use crate::value::OptionValue;
+
+/// Trackers of Transformers that burnish does not write for.
+const TRACKERS: &[&str] = &[
+    "azure_ml",
+    "clearml",
+    "codecarbon",
+    "comet_ml",
+    "dagshub",
+    "dvclive",
+    "flyte",
+    "kubeflow",
+    "mlflow",
+    "neptune",
+    "swanlab",
+    "trackio",
+    "wandb",
+];
+
+impl Translation<'_> {
+    /// Each entry as if it were written by itself.
+    pub(super) fn keywords(&mut self, key: &Key, raw: &Raw) {
+        let Raw::Map(entries) = raw else { return self.expect(key, "a mapping", raw) };
+        for (name, raw) in entries {
+            let name = match (key.name, name.as_str()) {
+                ("generation_kwargs", "max_new_tokens") => "max_completion_length",
+                ("generation_kwargs", "do_sample") if *raw == Raw::Bool(true) => continue,
+                (_, "revision") => "model_revision",
+                (_, name) => name,
+            };
+            let option = canonical(name);
+            let is_option =
+                COMMANDS.iter().any(|command| (command.entries)().iter().any(|entry| entry.name == option));
+            if is_option || is_translated(name) || foreign::find(name).is_some() {
+                self.say(key, name, raw.clone());
+            } else {
+                let (origin, name) = (key.origin.clone(), format!("{}.{name}", key.name));
+                self.faults.push(Fault::Unknown { origin, name, nearest: None });
+            }
+        }
+    }
+
+    pub(super) fn dataset_kwargs(&mut self, key: &Key, raw: &Raw) {
+        let Raw::Map(entries) = raw else { return self.expect(key, "a mapping", raw) };
+        for (name, raw) in entries {
+            match name.as_str() {
+                "skip_prepare_dataset" | "add_special_tokens" | "append_concat_token" => {
+                    if name != "skip_prepare_dataset" || !foreign::nothing(raw) {
+                        self.note(
+                            "dataset_kwargs",
+                            "rows become tokens as TRL 1.16 makes them; rows with input_ids are taken as they are",
+                        );
+                        return;
+                    }
+                }
+                _ => self.refuse(key, format!("{name}: {raw}"), "write the option itself; take it out here"),
+            }
+        }
+    }
+
+    /// Takes trackers that are not there out of `report_to`; metrics.jsonl is written for them.
+    pub(super) fn trackers(&mut self) {
+        let Some(at) = self.out.iter().rposition(|w| canonical(&w.name) == "report_to") else { return };
+        let Some(words) = Vec::<String>::read(&self.out[at].raw) else { return };
+        let (other, kept): (Vec<_>, Vec<_>) =
+            words.into_iter().partition(|word| TRACKERS.contains(&word.to_ascii_lowercase().as_str()));
+        if other.is_empty() {
+            return;
+        }
+        self.note(
+            "report_to",
+            &format!("{} can import metrics.jsonl, which is always written", other.join(", ")),
+        );
+        let kept = if kept.is_empty() { vec!["none".to_owned()] } else { kept };
+        self.out[at].raw = Raw::List(kept.into_iter().map(Raw::Text).collect());
+    }
+
+    /// The tokenizer is the model's: another one is refused.
+    pub(super) fn tokenizer(&mut self, key: &Key, raw: &Raw) {
+        if self.last("model_name_or_path").is_none_or(|model| model.plain() != raw.plain()) {
+            self.refuse(
+                key,
+                raw.to_string(),
+                "the tokenizer is that of the model's folder: put its files there; for its chat template alone set \
+                 chat_template_path",
+            );
+        }
+    }
+
+    /// TRL's older weight of the chosen completions' own loss beside that of pairs.
+    pub(super) fn rpo_alpha(&mut self, key: &Key, raw: &Raw) {
+        let losses = self.last("loss_type").cloned().unwrap_or_else(|| Raw::Text("sigmoid".into()));
+        let Some(mut losses) = Vec::<String>::read(&losses) else { return };
+        if self.last("loss_weights").is_some_and(|weights| !weights.is_nothing()) {
+            return self.refuse(key, raw.to_string(), "add sft to loss_type and its weight to loss_weights");
+        }
+        let mut weights = vec![Raw::Float(1.0); losses.len()];
+        weights.push(raw.clone());
+        losses.push("sft".into());
+        self.say(key, "loss_type", Raw::List(losses.into_iter().map(Raw::Text).collect()));
+        self.say(key, "loss_weights", Raw::List(weights));
+    }
+
+    pub(super) fn truncation_side(&mut self, key: &Key, raw: &Raw) {
+        let mode = match raw {
+            Raw::Text(side) if side == "right" => "keep_start",
+            Raw::Text(side) if side == "left" => "keep_end",
+            _ => return self.expect(key, "left or right", raw),
+        };
+        let command = COMMANDS.iter().find(|command| command.name == self.command);
+        if command.is_some_and(|c| (c.entries)().iter().any(|entry| entry.name == "truncation_mode")) {
+            let raw = Raw::Text(mode.into());
+            self.out.push(Written { name: "truncation_mode".into(), raw, origin: key.origin.clone() });
+        } else {
+            self.note(key.name, "rows of this trainer are not cut");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Recipes' mixtures of data sets.
+
+use super::{Key, Translation};
+use crate::raw::Raw;
+use crate::value::OptionValue;
+
+impl Translation<'_> {
+    /// alignment-handbook's `dataset_mixer`: data sets with the share of their rows, each in every split of `splits`; splits
+    /// with `test` in their name are evaluated on, whole.
+    pub(super) fn mixer(&mut self, key: &Key, raw: &Raw, splits: Option<&Raw>, configs: Option<&Raw>) {
+        let Raw::Map(sets) = raw else { return self.expect(key, "a mapping from data sets to shares", raw) };
+        let (mut of, mut configured) = (vec!["train".to_owned(), "test".to_owned()], Vec::new());
+        for (raw, texts) in [(splits, &mut of), (configs, &mut configured)] {
+            if let Some(raw) = raw.filter(|raw| !raw.is_nothing()) {
+                match Vec::<String>::read(raw) {
+                    Some(read) => *texts = read,
+                    None => return self.expect(key, "texts in dataset_splits and dataset_configs", raw),
+                }
+            }
+        }
+        let (splits, configs) = (of, configured);
+        if !configs.is_empty() && configs.len() != sets.len() {
+            return self.refuse(
+                key,
+                format!("{} data sets with {} dataset_configs", sets.len(), configs.len()),
+                "give one configuration for each data set, or none",
+            );
+        }
+        let (mut train, mut eval) = (Vec::new(), Vec::new());
+        for (at, (path, share)) in sets.iter().enumerate() {
+            for split in &splits {
+                let mut source = vec![
+                    ("path".to_owned(), Raw::Text(path.clone())),
+                    ("split".to_owned(), Raw::Text(split.clone())),
+                ];
+                if let Some(config) = configs.get(at) {
+                    source.push(("config".to_owned(), Raw::Text(config.clone())));
+                }
+                if split.contains("test") {
+                    eval.push(Raw::Map(source));
+                } else {
+                    source.push(("weight".to_owned(), share.clone()));
+                    train.push(Raw::Map(source));
+                }
+            }
+        }
+        self.say(key, "datasets", Raw::List(train));
+        if !eval.is_empty() {
+            self.say(key, "eval_datasets", Raw::List(eval));
+        }
+    }
+
+    /// open-r1's `dataset_mixture`.
+    pub(super) fn mixture(&mut self, key: &Key, raw: &Raw) {
+        let Raw::Map(entries) = raw else { return self.expect(key, "a mapping with `datasets`", raw) };
+        let seed = entries.iter().find(|(name, _)| name == "seed").map(|(_, seed)| seed.clone());
+        for (name, raw) in entries {
+            match (name.as_str(), raw) {
+                ("datasets", Raw::List(sets)) => {
+                    let seeded = sets.iter().map(|set| match (set, &seed) {
+                        (Raw::Map(fields), Some(seed)) => {
+                            let mut fields = fields.clone();
+                            fields.push(("seed".to_owned(), seed.clone()));
+                            Raw::Map(fields)
+                        }
+                        _ => set.clone(),
+                    });
+                    let sets = Raw::List(seeded.collect());
+                    self.say(key, "datasets", sets);
+                }
+                ("datasets", other) => self.expect(key, "a list of data sets under `datasets`", other),
+                ("test_split_size", raw) => self.say(key, "test_split_size", raw.clone()),
+                ("seed", _) => {}
+                _ => self.refuse(key, format!("{name}: {raw}"), "it has datasets, seed and test_split_size"),
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Activations of feed-forwards by rows, gated (`f(gate) * up`) or not, with their backward.
+
+#![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
+
+use burnish_core::Activation;
+
+use crate::rows::{TileLayout, along};
+use crate::simd::{Isa, Lanes, dispatch};
+
+const SILU: u8 = Activation::Silu as u8;
+const GELU: u8 = Activation::Gelu as u8;
+const GELU_TANH: u8 = Activation::GeluTanh as u8;
+const RELU: u8 = Activation::Relu as u8;
+const RELU2: u8 = Activation::Relu2 as u8;
+
+/// `sqrt(8 / pi)`: `tanh(u) = 2 sigmoid(2 u) - 1` makes the tanh form of GELU `x sigmoid(2 u)`.
+const GELU_SCALE: f32 = 1.595_769;
+const GELU_CUBIC: f32 = 0.044_715;
+
+/// 1 above zero, 0 elsewhere.
+#[inline(always)]
+unsafe fn step<S: Lanes>(v: S::V) -> S::V {
+    S::min(S::splat(1.0), S::max(S::splat(0.0), S::mul(v, S::splat(f32::MAX))))
+}
+
+/// `erfc(|v| / sqrt(2)) / 2` and `e^(-v^2 / 2)`; absolute error below 1e-7 (Abramowitz and Stegun, 7.1.26).
+#[inline(always)]
+unsafe fn upper_tail<S: Lanes>(v: S::V) -> (S::V, S::V) {
+    let size = S::max(v, S::sub(S::splat(0.0), v));
+    let t = S::recip(S::fma(size, S::splat(0.327_591_1 * std::f32::consts::FRAC_1_SQRT_2), S::splat(1.0)));
+    let mut p = S::splat(1.061_405_4);
+    for c in [-1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6] {
+        p = S::fma(p, t, S::splat(c));
+    }
+    let e = S::exp(S::mul(S::mul(v, v), S::splat(-0.5)));
+    (S::mul(S::mul(S::mul(p, t), e), S::splat(0.5)), e)
+}
+
+/// `f(v)`.
+#[inline(always)]
+unsafe fn value<S: Lanes, const F: u8>(v: S::V) -> S::V {
+    let zero = S::splat(0.0);
+    match F {
+        SILU => S::mul(v, S::sigmoid(v)),
+        GELU => {
+            let (tail, _) = upper_tail::<S>(v);
+            S::fnma(S::max(v, S::sub(zero, v)), tail, S::max(zero, v))
+        }
+        GELU_TANH => {
+            let cubic = S::fma(S::mul(v, v), S::splat(GELU_CUBIC), S::splat(1.0));
+            S::mul(v, S::sigmoid(S::mul(S::mul(v, S::splat(GELU_SCALE)), cubic)))
+        }
+        RELU => S::max(zero, v),
+        _ => {
+            let r = S::max(zero, v);
+            S::mul(r, r)
+        }
+    }
+}
+
+/// `f(v)` and `f'(v)`.
+#[inline(always)]
+unsafe fn value_and_slope<S: Lanes, const F: u8>(v: S::V) -> (S::V, S::V) {
+    let (zero, one) = (S::splat(0.0), S::splat(1.0));
+    match F {
+        SILU => {
+            let s = S::sigmoid(v);
+            let silu = S::mul(s, v);
+            (silu, S::fma(silu, S::sub(one, s), s))
+        }
+        GELU => {
+            let (tail, e) = upper_tail::<S>(v);
+            let above = step::<S>(v);
+            // Phi is the tail below zero, one less the tail above.
+            let phi = S::fma(S::fnma(S::splat(2.0), above, one), tail, above);
+            let size = S::max(v, S::sub(zero, v));
+            let density = S::mul(e, S::splat(0.398_942_3));
+            (S::fnma(size, tail, S::max(zero, v)), S::fma(v, density, phi))
+        }
+        GELU_TANH => {
+            let square = S::mul(v, v);
+            let cubic = S::fma(square, S::splat(GELU_CUBIC), one);
+            let s = S::sigmoid(S::mul(S::mul(v, S::splat(GELU_SCALE)), cubic));
+            let inner = S::fma(square, S::splat(3.0 * GELU_CUBIC), one);
+            let value = S::mul(v, s);
+            let rise = S::mul(S::mul(value, S::sub(one, s)), S::mul(inner, S::splat(GELU_SCALE)));
+            (value, S::add(s, rise))
+        }
+        RELU => (S::max(zero, v), step::<S>(v)),
+        _ => {
+            let r = S::max(zero, v);
+            (S::mul(r, r), S::add(r, r))
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn forward_body<S: Lanes, const F: u8, const GATED: bool>(
+    m: usize,
+    n: usize,
+    x: *const f32,
+    dst: *mut f32,
+    place: TileLayout,
+) {
+    let width = if GATED { 2 * n } else { n };
+    for i in 0..m {
+        let gate = x.add(i * width);
+        let up = gate.add(width - n);
+        along!(
+            S,
+            n,
+            place,
+            dst.add(i * place.row),
+            |c, p, mask| {
+                let a = value::<S, F>(S::load(gate.add(c)));
+                S::store(p, if GATED { S::mul(a, S::load(up.add(c))) } else { a });
+            },
+            {
+                let a = value::<S, F>(S::load_m(mask, gate.add(c)));
+                S::store_m(mask, p, if GATED { S::mul(a, S::load_m(mask, up.add(c))) } else { a });
+            }
+        );
+    }
+}
+
+dispatch! {
+    /// # Safety
+    /// As [`activate_rows`].
+    unsafe fn forward_rows = forward_body [const F: u8, const GATED: bool] [F, GATED]
+        (m: usize, n: usize, x: *const f32, dst: *mut f32, place: TileLayout)
+}
+
+#[inline(always)]
+unsafe fn backward_body<S: Lanes, const F: u8, const GATED: bool, const OUTPUT: bool>(
+    m: usize,
+    n: usize,
+    x: *const f32,
+    da: *const f32,
+    dx: *mut f32,
+    a: *mut f32,
+    place: TileLayout,
+) {
+    let width = if GATED { 2 * n } else { n };
+    for i in 0..m {
+        let (gate, da, dg) = (x.add(i * width), da.add(i * n), dx.add(i * width));
+        let (up, du) = (gate.add(width - n), dg.add(width - n));
+        along!(
+            S,
+            n,
+            place,
+            a.wrapping_add(i * place.row),
+            |c, p, mask| {
+                let (mut a, slope) = value_and_slope::<S, F>(S::load(gate.add(c)));
+                let mut d = S::load(da.add(c));
+                if GATED {
+                    let u = S::load(up.add(c));
+                    S::store(du.add(c), S::mul(d, a));
+                    (a, d) = (S::mul(a, u), S::mul(d, u));
+                }
+                S::store(dg.add(c), S::mul(d, slope));
+                if OUTPUT {
+                    S::store(p, a);
+                }
+            },
+            {
+                let (mut a, slope) = value_and_slope::<S, F>(S::load_m(mask, gate.add(c)));
+                let mut d = S::load_m(mask, da.add(c));
+                if GATED {
+                    let u = S::load_m(mask, up.add(c));
+                    S::store_m(mask, du.add(c), S::mul(d, a));
+                    (a, d) = (S::mul(a, u), S::mul(d, u));
+                }
+                S::store_m(mask, dg.add(c), S::mul(d, slope));
+                if OUTPUT {
+                    S::store_m(mask, p, a);
+                }
+            }
+        );
+    }
+}
+
+dispatch! {
+    /// # Safety
+    /// As [`activate_backward_rows`].
+    unsafe fn backward_rows = backward_body
+        [const F: u8, const GATED: bool, const OUTPUT: bool] [F, GATED, OUTPUT]
+        (m: usize, n: usize, x: *const f32, da: *const f32, dx: *mut f32, a: *mut f32, place: TileLayout)
+}
+
+/// `name::<F, GATED, more>(arguments)` of an activation that is known when it runs.
+macro_rules! by_activation {
+    ($activation:expr, $gated:expr, $name:ident [$($more:tt)*] $arguments:tt) => {
+        match ($activation, $gated) {
+            (Activation::Silu, true) => $name::<SILU, true $($more)*> $arguments,
+            (Activation::Silu, false) => $name::<SILU, false $($more)*> $arguments,
+            (Activation::Gelu, true) => $name::<GELU, true $($more)*> $arguments,
+            (Activation::Gelu, false) => $name::<GELU, false $($more)*> $arguments,
+            (Activation::GeluTanh, true) => $name::<GELU_TANH, true $($more)*> $arguments,
+            (Activation::GeluTanh, false) => $name::<GELU_TANH, false $($more)*> $arguments,
+            (Activation::Relu, true) => $name::<RELU, true $($more)*> $arguments,
+            (Activation::Relu, false) => $name::<RELU, false $($more)*> $arguments,
+            (Activation::Relu2, true) => $name::<RELU2, true $($more)*> $arguments,
+            (Activation::Relu2, false) => $name::<RELU2, false $($more)*> $arguments,
+        }
+    };
+}
+
+/// The activation of `m` rows: `f(gate) * up` of rows `gate | up` where it is `gated`, `f(x)` otherwise.
+///
+/// # Safety
+/// `x` is `[m, 2 n]` where it is gated, else `[m, n]`; `dst` has room at its place.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(crate) unsafe fn activate_rows(
+    isa: Isa,
+    (activation, gated): (Activation, bool),
+    m: usize,
+    n: usize,
+    x: *const f32,
+    dst: *mut f32,
+    place: TileLayout,
+) {
+    by_activation!(activation, gated, forward_rows [] (isa, m, n, x, dst, place))
+}
+
+/// Backward of [`activate_rows`]: `dx` of the shape of `x` from `da` `[m, n]`; with `OUTPUT` also the forward's output
+/// once more, into `a` (otherwise unused).
+///
+/// # Safety
+/// `x` and `dx` are as in [`activate_rows`], `da` is `[m, n]`; `a` has room at its place.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(crate) unsafe fn activate_backward_rows<const OUTPUT: bool>(
+    isa: Isa,
+    (activation, gated): (Activation, bool),
+    m: usize,
+    n: usize,
+    x: *const f32,
+    da: *const f32,
+    dx: *mut f32,
+    a: *mut f32,
+    place: TileLayout,
+) {
+    by_activation!(activation, gated, backward_rows [, OUTPUT] (isa, m, n, x, da, dx, a, place))
+}

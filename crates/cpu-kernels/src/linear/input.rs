@@ -1,0 +1,184 @@
+//! What linear layers read, and its rows: as they are, normed, or behind an activation.
+
+use burnish_core::Activation;
+
+use crate::activation::{activate_backward_rows, activate_rows};
+use crate::rows::{TileLayout, copy_rows, norm_backward_rows, norm_rows};
+use crate::simd::Isa;
+
+/// What the linear layers read, as a function of the input tensor.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// `[tokens, in]`, as it is.
+    Plain(&'a [f32]),
+    /// `x * rsqrt(mean(x^2) + eps) * gamma` of `x` `[tokens, in]` (Zhang & Sennrich 2019).
+    RmsNorm {
+        /// `[tokens, in]`.
+        x: &'a [f32],
+        /// `[in]`.
+        gamma: &'a [f32],
+        /// Added to the mean square.
+        eps: f32,
+    },
+    /// `(x - mean(x)) * rsqrt(var(x) + eps) * gamma + beta` of `x` `[tokens, in]` (Ba et al. 2016).
+    LayerNorm {
+        /// `[tokens, in]`.
+        x: &'a [f32],
+        /// `[in]`.
+        gamma: &'a [f32],
+        /// `[in]`.
+        beta: Option<&'a [f32]>,
+        /// Added to the variance.
+        eps: f32,
+    },
+    /// `silu(gate) * up` of `[tokens, 2 * in]`: gate then up in each row (Shazeer 2020).
+    SwiGlu(&'a [f32]),
+    /// `f(gate) * up` of `[tokens, 2 * in]` where it is `gated`, `f(x)` of `[tokens, in]` otherwise.
+    Activated {
+        /// `[tokens, 2 * in]` or `[tokens, in]`.
+        x: &'a [f32],
+        /// `f`.
+        activation: Activation,
+        /// Whether rows are gate, then up.
+        gated: bool,
+    },
+}
+
+/// An [`Input`] by what has to be computed.
+#[derive(Clone, Copy)]
+pub(super) enum Reads<'a> {
+    Plain(&'a [f32]),
+    Norm(Norm<'a>),
+    Activated(&'a [f32], (Activation, bool)),
+}
+
+/// A norm of rows: LayerNorm where it is `centered`, else RMSNorm.
+#[derive(Clone, Copy)]
+pub(super) struct Norm<'a> {
+    pub(super) x: &'a [f32],
+    pub(super) gamma: &'a [f32],
+    pub(super) beta: Option<&'a [f32]>,
+    pub(super) eps: f32,
+    pub(super) centered: bool,
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn reads(&self) -> Reads<'a> {
+        match *self {
+            Self::Plain(x) => Reads::Plain(x),
+            Self::RmsNorm { x, gamma, eps } => {
+                Reads::Norm(Norm { x, gamma, beta: None, eps, centered: false })
+            }
+            Self::LayerNorm { x, gamma, beta, eps } => {
+                Reads::Norm(Norm { x, gamma, beta, eps, centered: true })
+            }
+            Self::SwiGlu(x) => Reads::Activated(x, (Activation::Silu, true)),
+            Self::Activated { x, activation, gated } => Reads::Activated(x, (activation, gated)),
+        }
+    }
+
+    pub(super) fn is_norm(&self) -> bool {
+        matches!(self.reads(), Reads::Norm(_))
+    }
+
+    /// Floats of the input tensor per token.
+    pub(super) fn row_len(&self, in_dim: usize) -> usize {
+        if matches!(self.reads(), Reads::Activated(_, (_, true))) { 2 * in_dim } else { in_dim }
+    }
+
+    /// Asserts that the slices have the lengths that their shapes say.
+    pub(super) fn check(&self, tokens: usize, in_dim: usize) {
+        let x = match self.reads() {
+            Reads::Plain(x) | Reads::Activated(x, _) => x,
+            Reads::Norm(norm) => {
+                assert_eq!(norm.gamma.len(), in_dim, "linears: `gamma` is [in]");
+                assert!(norm.beta.is_none_or(|b| b.len() == in_dim), "linears: `beta` is [in]");
+                norm.x
+            }
+        };
+        assert_eq!(
+            x.len(),
+            tokens * self.row_len(in_dim),
+            "linears: input is [tokens, in] ([tokens, 2 in] where it is gated)"
+        );
+    }
+}
+
+/// The layers' input, rows `row..row + m`, from the input tensor; writes their `rstd` unless that is `known`.
+///
+/// # Safety
+/// The rows exist; `to` has room at its place; `rstd` is `[tokens]` for a norm.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(super) unsafe fn input_rows(
+    isa: Isa,
+    input: &Input<'_>,
+    rstd: *mut f32,
+    known: bool,
+    n: usize,
+    row: usize,
+    m: usize,
+    to: *mut f32,
+    place: TileLayout,
+) {
+    let at = row * input.row_len(n);
+    // SAFETY: the caller's; a known rstd is only read.
+    unsafe {
+        match input.reads() {
+            Reads::Plain(x) => copy_rows(isa, m, n, x.as_ptr().add(at), n, to, place),
+            Reads::Norm(Norm { x, gamma, beta, eps, centered }) => {
+                let (x, gamma, rstd) = (x.as_ptr().add(at), gamma.as_ptr(), rstd.add(row));
+                let beta = beta.map_or(std::ptr::null(), <[f32]>::as_ptr);
+                let rows = if centered { norm_rows::<true> } else { norm_rows::<false> };
+                rows(isa, m, n, x, gamma, beta, eps, rstd, known, to, place);
+            }
+            Reads::Activated(x, f) => activate_rows(isa, f, m, n, x.as_ptr().add(at), to, place),
+        }
+    }
+}
+
+/// Where the gradients of a norm's parameters are summed; null for what is not wanted.
+#[derive(Clone, Copy)]
+pub(super) struct NormSums {
+    pub(super) dgamma: *mut f32,
+    pub(super) dbeta: *mut f32,
+    /// Whether these rows are the first, which write instead of adding.
+    pub(super) first: bool,
+}
+
+/// The gradient of the input tensor's rows `row..row + m` from `dh`, those of the layers' input; with `OUTPUT` the
+/// layers' input once more, behind an activation, into `a` (otherwise unused). Nothing for a plain input.
+///
+/// # Safety
+/// The rows exist; `dh` is `[m, n]`, `dx` all of the input tensor's shape (or null for a norm), `a` has room at its
+/// place, `rstd` is `[tokens]` for a norm.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(super) unsafe fn input_backward_rows<const OUTPUT: bool>(
+    isa: Isa,
+    input: &Input<'_>,
+    rstd: *const f32,
+    n: usize,
+    row: usize,
+    m: usize,
+    dh: *const f32,
+    dx: *mut f32,
+    sums: NormSums,
+    a: *mut f32,
+    place: TileLayout,
+) {
+    let at = row * input.row_len(n);
+    let dx = if dx.is_null() { dx } else { dx.wrapping_add(at) };
+    // SAFETY: the caller's.
+    unsafe {
+        match input.reads() {
+            Reads::Plain(_) => {}
+            Reads::Norm(Norm { x, gamma, centered, .. }) => {
+                let rows = if centered { norm_backward_rows::<true> } else { norm_backward_rows::<false> };
+                let (x, gamma, rstd) = (x.as_ptr().add(at), gamma.as_ptr(), rstd.add(row));
+                rows(isa, m, n, x, gamma, rstd, dh, dx, sums.dgamma, sums.dbeta, sums.first);
+            }
+            Reads::Activated(x, f) => {
+                activate_backward_rows::<OUTPUT>(isa, f, m, n, x.as_ptr().add(at), dh, dx, a, place);
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Queries, keys and values between the linears and attention: held in bounds, normed over their whole width, brought into
+//! the order of columns that attention's rotation takes, turned before a norm of each head, grown with their position.
+//!
+//! Most families need none of it. Attention's scores do not change when the dimensions of queries and keys change places
+//! together: neighbours that turn together become halves that do.
+
+use std::sync::Arc;
+
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+use burnish_ops::{AnyTensor, ColumnOrder, OpsError, Rotary, permute_columns, rms_norm};
+
+use crate::Spec;
+use crate::decoder::layers::NormTensors;
+use crate::decoder::tp_plan::Shard;
+use crate::spec::names::QkvNames;
+use crate::spec::{LayerSpec, Pairs, QkNorm};
+
+/// How a block's queries and keys are turned.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Turning {
+    /// The rotation; none where the block has none.
+    pub(crate) rotary: Option<Rotary>,
+    /// The columns of queries, keys and values as attention takes them, where the linears have another order.
+    order: Option<Arc<ColumnOrder>>,
+    /// What each token's query is multiplied by; none where all are one.
+    growth: Option<Arc<Vec<f32>>>,
+}
+
+impl Turning {
+    /// The turning of a block whose spec is `own`, by the rotations of this row of tokens.
+    pub(crate) fn new(
+        own: LayerSpec,
+        rotaries: &[Rotary],
+        orders: &Orders,
+        growth: Option<&Arc<Vec<f32>>>,
+    ) -> Self {
+        let rotary = own.rope.and_then(|rope| rotaries.get(rope).cloned());
+        let order = if rotary.is_some() { &orders.turned } else { &orders.still };
+        Self { rotary, order: order.clone(), growth: growth.cloned() }
+    }
+
+    /// The rotation that attention does itself.
+    pub(crate) fn in_attention(&self, spec: &Spec) -> Option<&Rotary> {
+        self.rotary.as_ref().filter(|_| spec.qk_norm != Some(QkNorm::PerHeadRotated))
+    }
+}
+
+/// The orders of columns of a rank's queries, keys and values; none where they are as attention takes them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Orders {
+    /// Of blocks that turn.
+    turned: Option<Arc<ColumnOrder>>,
+    /// Of blocks that do not.
+    still: Option<Arc<ColumnOrder>>,
+}
+
+impl Orders {
+    /// Those of `heads` query heads and `kv_heads` key and value heads.
+    pub(crate) fn new(spec: &Spec, heads: usize, kv_heads: usize) -> Self {
+        let d = spec.head_dim;
+        let per_group = matches!(spec.names.qkv, QkvNames::PerGroup(_));
+        let each = heads / kv_heads.max(1);
+        // The place of head `h` of queries (0), keys (1) or values (2) in what the linears give.
+        let place = |part: usize, h: usize| match (per_group, part) {
+            (true, 0) => (h / each * (each + 2) + h % each) * d,
+            (true, _) => (h * (each + 2) + each + part - 1) * d,
+            (false, 0) => h * d,
+            (false, 1) => (heads + h) * d,
+            (false, _) => (heads + kv_heads + h) * d,
+        };
+        let order = |turned: usize| -> Option<Arc<ColumnOrder>> {
+            let within = |c: usize| match c {
+                c if c < turned / 2 => 2 * c,
+                c if c < turned => 2 * (c - turned / 2) + 1,
+                c => c,
+            };
+            let mut from = Vec::with_capacity((heads + 2 * kv_heads) * d);
+            for (part, count) in [(0, heads), (1, kv_heads), (2, kv_heads)] {
+                for h in 0..count {
+                    from.extend((0..d).map(|c| place(part, h) + if part < 2 { within(c) } else { c }));
+                }
+            }
+            let moves = from.iter().enumerate().any(|(to, &from)| to != from);
+            ColumnOrder::new(&from).filter(|_| moves).map(Arc::new)
+        };
+        let neighbours = spec.pairs == Pairs::Neighbours;
+        let turned = spec.ropes.first().map_or(0, |rope| rope.dim);
+        Self { turned: order(if neighbours { turned } else { 0 }), still: order(0) }
+    }
+}
+
+/// What queries of these positions are multiplied by; none where all are one.
+pub(crate) fn growth(spec: &Spec, positions: &[u32]) -> Option<Arc<Vec<f32>>> {
+    let growth = spec.query_growth?;
+    let of = |&p: &u32| (1.0 + growth.beta * f64::from(1 + p / growth.original as u32).ln()) as f32;
+    let all: Vec<f32> = positions.iter().map(of).collect();
+    all.iter().any(|&f| f != 1.0).then(|| Arc::new(all))
+}
+
+/// Queries, keys and values as attention takes them. `what` names the collectives of ranks that share a norm.
+///
+/// # Shapes
+/// - qkv: `[tokens, (heads + 2 * kv_heads) * head_dim]`, output: the same
+pub(crate) fn prepared(
+    qkv: AnyTensor,
+    spec: &Spec,
+    shard: &Shard,
+    norms: Option<&(NormTensors, NormTensors)>,
+    turning: &Turning,
+    what: &str,
+) -> Result<AnyTensor, OpsError> {
+    let mut qkv = qkv;
+    if let Some(c) = spec.clip_qkv {
+        qkv = AnyTensor::new(qkv.rank::<2>()?.clamp(-c, c));
+    }
+    if let (Some(QkNorm::WholeWidth), Some(norms)) = (spec.qk_norm, norms) {
+        qkv = whole_width(&qkv, spec, shard, norms, what)?;
+    }
+    if let Some(order) = &turning.order {
+        qkv = permute_columns(&qkv, order)?;
+    }
+    if let (Some(QkNorm::PerHeadRotated), Some(norms)) = (spec.qk_norm, norms) {
+        qkv = turned_and_normed(&qkv, spec, shard, norms, turning.rotary.as_ref())?;
+    }
+    if let Some(growth) = &turning.growth {
+        let width = shard.heads * spec.head_dim;
+        let (x, dtype) = (qkv.rank::<2>()?, qkv.rank::<2>()?.dtype());
+        let data = TensorData::new(growth.to_vec(), [growth.len(), 1]);
+        let factors = Tensor::<2>::from_data(data, (&x.device(), dtype));
+        let rest = x.dims()[1] - width;
+        let queries = x.clone().narrow(1, 0, width) * factors;
+        qkv = AnyTensor::new(Tensor::cat(vec![queries, x.narrow(1, width, rest)], 1));
+    }
+    Ok(qkv)
+}
+
+/// In another float dtype, on the tape.
+fn cast<const D: usize>(x: Tensor<D>, dtype: DType) -> Tensor<D> {
+    let to = match dtype {
+        DType::F64 => FloatDType::F64,
+        DType::BF16 => FloatDType::BF16,
+        DType::F16 => FloatDType::F16,
+        _ => FloatDType::F32,
+    };
+    if x.dtype() == dtype { x } else { x.cast(to) }
+}
+
+/// RMSNorm of all queries and of all keys of a token; ranks that share them sum their squares.
+fn whole_width(
+    qkv: &AnyTensor,
+    spec: &Spec,
+    shard: &Shard,
+    (of_q, of_k): &(NormTensors, NormTensors),
+    what: &str,
+) -> Result<AnyTensor, OpsError> {
+    let x = qkv.rank::<2>()?;
+    let (q_width, k_width) = (shard.heads * spec.head_dim, shard.kv_heads * spec.head_dim);
+    let (q, k) = (x.clone().narrow(1, 0, q_width), x.clone().narrow(1, q_width, k_width));
+    let v = x.narrow(1, q_width + k_width, k_width);
+    let dtype = v.dtype();
+    let parts = if shard.divided() {
+        let (q, k) = (cast(q, DType::F32), cast(k, DType::F32));
+        let squares = |x: &Tensor<2>| x.clone().powi_scalar(2).sum_dim(1);
+        // Keys that several ranks have count once.
+        let owned = k.clone()
+            * Tensor::<1>::from_data(
+                TensorData::new(shard.key_shares.to_vec(), [k_width]),
+                (&k.device(), DType::F32),
+            )
+            .unsqueeze();
+        let own = AnyTensor::new(Tensor::cat(vec![squares(&q), (owned * k.clone()).sum_dim(1)], 1));
+        let what = format!("{what}: squares of queries and keys");
+        let all = shard.tp.copy_to_tp(&shard.tp.reduce_from_tp(&own, &what)?, &what)?.rank::<2>()?;
+        let normed = |x: Tensor<2>, at: usize, width: usize, gamma: &AnyTensor| {
+            let mean = all.clone().narrow(1, at, 1) / width as f32;
+            let rstd = (mean + spec.norm_eps).sqrt().recip();
+            Ok::<_, OpsError>(x * rstd * gamma.rank::<1>()?.unsqueeze())
+        };
+        let (q_all, k_all) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
+        [normed(q, 0, q_all, &of_q.gamma)?, normed(k, 1, k_all, &of_k.gamma)?]
+    } else {
+        let normed = |x: Tensor<2>, norm: &NormTensors| {
+            rms_norm(&AnyTensor::new(x), &norm.gamma, spec.norm_eps)?.rank::<2>()
+        };
+        [normed(q, of_q)?, normed(k, of_k)?]
+    };
+    let [q, k] = parts.map(|x| cast(x, dtype));
+    Ok(AnyTensor::new(Tensor::cat(vec![q, k, v], 1)))
+}
+
+/// Queries and keys turned, then each head normed.
+fn turned_and_normed(
+    qkv: &AnyTensor,
+    spec: &Spec,
+    shard: &Shard,
+    (of_q, of_k): &(NormTensors, NormTensors),
+    rotary: Option<&Rotary>,
+) -> Result<AnyTensor, OpsError> {
+    let x = qkv.rank::<2>()?;
+    let ([tokens, _], d, dtype) = (x.dims(), spec.head_dim, x.dtype());
+    let (heads, kv_heads) = (shard.heads, shard.kv_heads);
+    let half = spec.ropes.first().map_or(0, |rope| rope.dim) / 2;
+    let angles = rotary.map(|rotary| {
+        let of = |from: usize| -> Tensor<3> {
+            let rows = (0..tokens).flat_map(|t| rotary.of(t)[from..from + half].iter().copied());
+            let data = TensorData::new(rows.collect::<Vec<f32>>(), [tokens, 1, half]);
+            Tensor::from_data(data, (&x.device(), DType::F32))
+        };
+        (of(0), of(half))
+    });
+    let place = |from: usize, count: usize, norm: &NormTensors| {
+        let part = x.clone().narrow(1, from * d, count * d).reshape([tokens, count, d]);
+        let mut part = cast(part, DType::F32);
+        if let Some((cos, sin)) = &angles {
+            let (a, b) = (part.clone().narrow(2, 0, half), part.clone().narrow(2, half, half));
+            let (cos, sin) = (cos.clone(), sin.clone());
+            let mut turned = vec![a.clone() * cos.clone() - b.clone() * sin.clone(), b * cos + a * sin];
+            if 2 * half < d {
+                turned.push(part.narrow(2, 2 * half, d - 2 * half));
+            }
+            part = Tensor::cat(turned, 2);
+        }
+        let rows = AnyTensor::new(part.reshape([tokens * count, d]));
+        let normed = rms_norm(&rows, &norm.gamma, spec.norm_eps)?.rank::<2>()?;
+        Ok::<_, OpsError>(cast(normed.reshape([tokens, count * d]), dtype))
+    };
+    let (q, k) = (place(0, heads, of_q)?, place(heads, kv_heads, of_k)?);
+    let v = x.narrow(1, (heads + kv_heads) * d, kv_heads * d);
+    Ok(AnyTensor::new(Tensor::cat(vec![q, k, v], 1)))
+}

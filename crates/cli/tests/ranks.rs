@@ -190,7 +190,7 @@ fn ranks_that_cannot_be_are_refused() {
     fails(&with(&["--zero_stage=4"]), &["zero_stage", "0, 1, 2 or 3"]);
     fails(&with(&["--zero_stage=1", "--zero_reduce=micro_batch"]), &["zero_reduce", "zero_stage: 1"]);
     fails(&with(&["--transport=mpi", "--nproc=2"]), &["mpirun"]);
-    fails(&with(&["--deepspeed=zero3.json"]), &["zero3.json", "cannot read the file"]);
+    fails(&with(&["--deepspeed=zero3.json"]), &["deepspeed", "zero_stage"]);
     fails(
         &with(&["--global_batch_size=8", "--gradient_accumulation_steps=2"]),
         &["global_batch_size", "gradient_accumulation_steps"],

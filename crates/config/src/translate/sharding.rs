@@ -1,8 +1,10 @@
 //! Sharding as Accelerate, DeepSpeed and PyTorch's FSDP write it, in terms of `zero_stage`, `nproc` and `tp_size`.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use super::{Key, Translation};
+use crate::fault::Fault;
 use crate::foreign;
 use crate::raw::Raw;
 use crate::source::mapping;
@@ -94,10 +96,23 @@ impl Translation<'_> {
             }
             return;
         }
-        match mapping(path) {
-            Ok(read) => self.accelerate_file(key, &read.entries),
-            Err(fault) => self.faults.push(fault),
+        if let Some(entries) = self.entries_of(key, path) {
+            self.accelerate_file(key, &entries);
         }
+    }
+
+    /// What the file that an option names says; a file that is not there is a fault of the option.
+    fn entries_of(&mut self, key: &Key, path: &Path) -> Option<Vec<(String, Raw)>> {
+        let fault = match mapping(path) {
+            Ok(read) => return Some(read.entries),
+            Err(Fault::Unreadable { path, cause }) if cause.kind() == ErrorKind::NotFound => {
+                let hint = "; give its path, or say it here: zero_stage, nproc, tp_size";
+                Fault::NotFound { origin: key.origin.clone(), name: key.name, what: "file", path, hint }
+            }
+            Err(fault) => fault,
+        };
+        self.faults.push(fault);
+        None
     }
 
     fn accelerate_file(&mut self, key: &Key, entries: &[(String, Raw)]) {
@@ -155,10 +170,11 @@ impl Translation<'_> {
     pub(super) fn deepspeed(&mut self, key: &Key, raw: &Raw) {
         match raw {
             Raw::Map(entries) => self.deepspeed_entries(key, entries),
-            Raw::Text(path) => match mapping(Path::new(path)) {
-                Ok(read) => self.deepspeed_entries(key, &read.entries),
-                Err(fault) => self.faults.push(fault),
-            },
+            Raw::Text(path) => {
+                if let Some(entries) = self.entries_of(key, Path::new(path)) {
+                    self.deepspeed_entries(key, &entries);
+                }
+            }
             other => self.expect(key, "a path or a mapping", other),
         }
     }
@@ -254,10 +270,11 @@ impl Translation<'_> {
                     self.fsdp_entry(key, name, raw);
                 }
             }
-            Raw::Text(path) => match mapping(Path::new(path)) {
-                Ok(read) => self.fsdp_config(key, &Raw::Map(read.entries)),
-                Err(fault) => self.faults.push(fault),
-            },
+            Raw::Text(path) => {
+                if let Some(entries) = self.entries_of(key, Path::new(path)) {
+                    self.fsdp_config(key, &Raw::Map(entries));
+                }
+            }
             other => self.expect(key, "a path or a mapping", other),
         }
     }

@@ -1,4 +1,4 @@
-//! What linear layers read, and its rows: as they are, normed, or behind an activation.
+//! Inputs of linear layers and their rows: as they are, normed, or behind an activation.
 
 use burnish_core::Activation;
 

@@ -1,4 +1,4 @@
-//! What others know a folder as: the name of the repository on the hub whose snapshot it is, or its path.
+//! Public name of a folder: that of the repository on the hub whose snapshot it is, or its path.
 
 use std::path::Path;
 

@@ -205,11 +205,16 @@ impl Linear<'_> {
     }
 }
 
+/// What products of a group's layers multiply.
+fn compute(linears: &[Linear<'_>]) -> Compute {
+    linears.first().map_or(Compute::Fp32, |layer| layer.compute)
+}
+
 /// Asserts that every slice has the length its shape says.
 fn check(tokens: usize, in_dim: usize, input: &Input<'_>, linears: &[Linear<'_>]) {
     assert!(in_dim > 0, "linears: `in_dim` is 0");
     assert!(
-        linears.iter().all(|l| l.compute == linears[0].compute),
+        linears.iter().all(|l| l.compute == compute(linears)),
         "linears: layers of one group have one `compute`"
     );
     input.check(tokens, in_dim);

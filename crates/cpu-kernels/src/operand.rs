@@ -77,18 +77,24 @@ pub(crate) trait Operand: Copy + Send + Sync + 'static {
     unsafe fn pack_here(isa: Isa, m: usize, n: usize, x: *mut f32);
 }
 
-/// How the words of a tile are multiplied and added.
+/// How the words of a tile are multiplied and added: as `f32`, where an implementation says nothing else.
 pub(crate) trait Product: Copy + 'static {
     /// Parts of a word that are multiplied one after the other.
-    const PARTS: usize;
+    const PARTS: usize = 1;
     /// Whether the processor has an instruction for it that [`Lanes::dot_bf16`] stands for.
-    const DOT: bool;
+    const DOT: bool = false;
     /// # Safety
     /// As [`Lanes`].
-    unsafe fn part<S: Lanes>(v: S::V, part: usize) -> S::V;
+    #[inline(always)]
+    unsafe fn part<S: Lanes>(v: S::V, _part: usize) -> S::V {
+        v
+    }
     /// # Safety
     /// As [`Lanes`].
-    unsafe fn add<S: Lanes>(a: S::V, b: S::V, sum: S::V) -> S::V;
+    #[inline(always)]
+    unsafe fn add<S: Lanes>(a: S::V, b: S::V, sum: S::V) -> S::V {
+        S::fma(a, b, sum)
+    }
 }
 
 /// fp32.
@@ -103,42 +109,37 @@ pub(crate) struct Bf16;
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Dot;
 
-impl Product for Fp32 {
-    const PARTS: usize = 1;
-    const DOT: bool = false;
-
-    #[inline(always)]
-    unsafe fn part<S: Lanes>(v: S::V, _: usize) -> S::V {
-        v
-    }
-    #[inline(always)]
-    unsafe fn add<S: Lanes>(a: S::V, b: S::V, sum: S::V) -> S::V {
-        S::fma(a, b, sum)
-    }
+/// An expression for the operand that a [`burnish_core::Compute`] names.
+macro_rules! with_operand {
+    ($compute:expr, $operand:ident => $call:expr) => {
+        match $compute {
+            burnish_core::Compute::Fp32 => {
+                type $operand = $crate::operand::Fp32;
+                $call
+            }
+            burnish_core::Compute::Bf16 => {
+                type $operand = $crate::operand::Bf16;
+                $call
+            }
+        }
+    };
 }
+pub(crate) use with_operand;
+
+impl Product for Fp32 {}
 
 impl Product for Bf16 {
     const PARTS: usize = 2;
-    const DOT: bool = false;
 
     #[inline(always)]
     unsafe fn part<S: Lanes>(v: S::V, part: usize) -> S::V {
         if part == 0 { S::low_half(v) } else { S::high_half(v) }
     }
-    #[inline(always)]
-    unsafe fn add<S: Lanes>(a: S::V, b: S::V, sum: S::V) -> S::V {
-        S::fma(a, b, sum)
-    }
 }
 
 impl Product for Bf16Dot {
-    const PARTS: usize = 1;
     const DOT: bool = true;
 
-    #[inline(always)]
-    unsafe fn part<S: Lanes>(v: S::V, _: usize) -> S::V {
-        v
-    }
     #[inline(always)]
     unsafe fn add<S: Lanes>(a: S::V, b: S::V, sum: S::V) -> S::V {
         S::dot_bf16(a, b, sum)

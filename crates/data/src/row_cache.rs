@@ -58,15 +58,6 @@ impl RowKey {
         self
     }
 
-    /// With the contents of a file, or that there is none.
-    #[must_use]
-    pub fn and_file(self, path: &Path) -> Self {
-        match fs::read(path) {
-            Ok(bytes) => self.and(bytes),
-            Err(_) => self.and("no file"),
-        }
-    }
-
     /// As the name of a file.
     #[must_use]
     pub fn hex(&self) -> String {

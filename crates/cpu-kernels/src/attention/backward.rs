@@ -5,9 +5,8 @@ use super::rows;
 use super::shape::{AttentionGrad, AttentionShape, HeadNorm, Rotary};
 use super::softmax::{Bias, softmax_gradient};
 use crate::micro::{KC, LDP, NR, gemm_tn};
-use crate::operand::{Bf16, Fp32, Operand};
+use crate::operand::{Operand, with_operand};
 use crate::scratch::{Pooled, Ptr, scratch};
-use burnish_core::Compute;
 use rayon::prelude::*;
 
 /// Gradient of [`crate::attention_forward`] with respect to `qkv` and the head norms.
@@ -29,11 +28,7 @@ pub fn attention_backward(
     lse: &[f32],
     d_out: &[f32],
 ) -> AttentionGrad {
-    let run = match shape.compute {
-        Compute::Fp32 => backward::<Fp32>,
-        Compute::Bf16 => backward::<Bf16>,
-    };
-    run(qkv, shape, rotary, head_norm, out, lse, d_out)
+    with_operand!(shape.compute, O => backward::<O>(qkv, shape, rotary, head_norm, out, lse, d_out))
 }
 
 fn backward<O: Operand>(

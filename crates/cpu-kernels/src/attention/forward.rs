@@ -4,9 +4,8 @@ use super::block::{AHEAD, CHUNK, Keys, Plan, Work, attend, output, panels, sum_l
 use super::rows;
 use super::shape::{AttentionOut, AttentionShape, HeadNorm, Rotary};
 use crate::micro::NR;
-use crate::operand::{Bf16, Fp32, Operand};
+use crate::operand::{Operand, with_operand};
 use crate::scratch::{Ptr, scratch};
-use burnish_core::Compute;
 use rayon::prelude::*;
 
 /// Causal attention of every document.
@@ -38,10 +37,7 @@ pub fn attention_forward(
     rotary: Option<&Rotary<'_>>,
     head_norm: Option<&HeadNorm<'_>>,
 ) -> AttentionOut {
-    match shape.compute {
-        Compute::Fp32 => forward(&Plan::<Fp32>::new(qkv, shape, rotary, head_norm), None),
-        Compute::Bf16 => forward(&Plan::<Bf16>::new(qkv, shape, rotary, head_norm), None),
-    }
+    with_operand!(shape.compute, O => forward(&Plan::<O>::new(qkv, shape, rotary, head_norm), None))
 }
 
 /// [`attention_forward`], and each query head's largest score over all visible pairs of all documents, `[heads]`.
@@ -70,10 +66,9 @@ pub fn attention_forward_peaks(
     head_norm: Option<&HeadNorm<'_>>,
 ) -> (AttentionOut, Vec<f32>) {
     let mut peaks = vec![f32::NEG_INFINITY; shape.heads];
-    let out = match shape.compute {
-        Compute::Fp32 => forward(&Plan::<Fp32>::new(qkv, shape, rotary, head_norm), Some(&mut peaks)),
-        Compute::Bf16 => forward(&Plan::<Bf16>::new(qkv, shape, rotary, head_norm), Some(&mut peaks)),
-    };
+    let out = with_operand!(shape.compute, O => {
+        forward(&Plan::<O>::new(qkv, shape, rotary, head_norm), Some(&mut peaks))
+    });
     (out, peaks)
 }
 

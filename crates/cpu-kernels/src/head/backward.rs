@@ -8,10 +8,10 @@ use super::shard::{VocabRows, own_targets};
 use super::vocab::{ENTROPY, G_ENTROPY, G_LOG_PROB, GIVEN, LOG_Z, logits_gradient};
 use crate::linear::Linear;
 use crate::micro::NR;
-use crate::operand::{Bf16, Fp32, Operand};
+use crate::operand::{Operand, with_operand};
 use crate::scratch::{Pooled, Ptr, scratch};
 use crate::tasks::tasks;
-use burnish_core::{Compute, HeadOptions};
+use burnish_core::HeadOptions;
 use std::ops::Range;
 
 /// Gradients of `Σ g_log_prob·log_prob + Σ g_entropy·entropy`.
@@ -35,11 +35,9 @@ pub fn head_backward(
     g_entropy: Option<&[f32]>,
     wanted: &HeadWanted,
 ) -> HeadGrad {
-    let run = match compute(head) {
-        Compute::Fp32 => backward::<Fp32>,
-        Compute::Bf16 => backward::<Bf16>,
-    };
-    run(hidden, head, shard, targets, options, stats, g_log_prob, g_entropy, wanted)
+    with_operand!(compute(head), O => {
+        backward::<O>(hidden, head, shard, targets, options, stats, g_log_prob, g_entropy, wanted)
+    })
 }
 
 #[allow(clippy::too_many_arguments, reason = "an operation, its results and its gradients")]
@@ -127,11 +125,7 @@ pub fn head_fused(
     coefficient: &(dyn Fn(usize, f32) -> f32 + Sync),
     wanted: &HeadWanted,
 ) -> (HeadStats, HeadGrad) {
-    let run = match compute(head) {
-        Compute::Fp32 => fused::<Fp32>,
-        Compute::Bf16 => fused::<Bf16>,
-    };
-    run(hidden, head, shard, targets, options, coefficient, wanted)
+    with_operand!(compute(head), O => fused::<O>(hidden, head, shard, targets, options, coefficient, wanted))
 }
 
 fn fused<O: Operand>(

@@ -6,10 +6,10 @@ use super::shard::{ELSEWHERE, VocabPart, VocabRows, own_targets};
 use super::vocab::{STATS, Scaling, Token, merge_stats, part, run_stats, scale_elements};
 use crate::linear::{Linear, gemv};
 use crate::micro::NR;
-use crate::operand::{Bf16, Fp32, Operand};
+use crate::operand::{Operand, with_operand};
 use crate::scratch::{Pooled, Ptr, scratch};
 use crate::tasks::{SLICE, tasks};
-use burnish_core::{Compute, HeadOptions};
+use burnish_core::HeadOptions;
 use std::ops::Range;
 
 /// Statistics of each token's distribution, without a `[tokens, vocabulary]` buffer.
@@ -27,10 +27,7 @@ pub fn head_forward(
     targets: &[u32],
     options: &HeadOptions,
 ) -> HeadStats {
-    match compute(head) {
-        Compute::Fp32 => forward::<Fp32>(hidden, head, shard, targets, options),
-        Compute::Bf16 => forward::<Bf16>(hidden, head, shard, targets, options),
-    }
+    with_operand!(compute(head), O => forward::<O>(hidden, head, shard, targets, options))
 }
 
 fn forward<O: Operand>(
@@ -218,10 +215,7 @@ impl Found {
 /// # Panics
 /// If lengths disagree.
 pub fn head_logits(hidden: &[f32], head: &Linear<'_>, options: &HeadOptions) -> Vec<f32> {
-    match compute(head) {
-        Compute::Fp32 => logits::<Fp32>(hidden, head, options),
-        Compute::Bf16 => logits::<Bf16>(hidden, head, options),
-    }
+    with_operand!(compute(head), O => logits::<O>(hidden, head, options))
 }
 
 fn logits<O: Operand>(hidden: &[f32], head: &Linear<'_>, options: &HeadOptions) -> Vec<f32> {

@@ -2,15 +2,14 @@
 
 use super::input::input_rows;
 use super::magnitude::magnify;
-use super::{Input, Linear, PASS, check, scale_panel};
+use super::{Input, Linear, PASS, check, compute, scale_panel};
 use crate::micro::{NR, gemm, gemm_panel};
-use crate::operand::{Bf16, Fp32, Operand};
+use crate::operand::{Operand, with_operand};
 use crate::pack::{Depth, end_rows, extra_columns, extra_constant, pack_nk};
 use crate::rows::{TileLayout, copy_rows, drop_packed, lost_packed};
 use crate::scratch::{Pooled, Ptr, scratch, uninit};
 use crate::simd::{Isa, isa};
 use crate::tasks::{chunk_rows, tasks};
-use burnish_core::Compute;
 use std::marker::PhantomData;
 
 /// Outputs of [`linears_forward`].
@@ -52,10 +51,7 @@ pub fn linears_forward(
     residual: Option<&[f32]>,
 ) -> LinearsOut {
     check(tokens, in_dim, &input, linears);
-    match linears.first().map_or(Compute::Fp32, |l| l.compute) {
-        Compute::Fp32 => forward::<Fp32>(tokens, in_dim, input, linears, residual),
-        Compute::Bf16 => forward::<Bf16>(tokens, in_dim, input, linears, residual),
-    }
+    with_operand!(compute(linears), O => forward::<O>(tokens, in_dim, input, linears, residual))
 }
 
 fn forward<O: Operand>(

@@ -119,15 +119,22 @@ pub(crate) fn row_key(folder: &Path, options: &PreparationOptions) -> RowKey {
     }
     let inline = options.chat_template.0.as_deref().unwrap_or_default();
     files.push(inline.into());
-    let key = RowKey::default().and(format!("{inline:?} {:?} {:?}", options.eos_token, options.pad_token));
-    let key = files.iter().fold(key, |key, path| key.and_file(path));
-    let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400);
-    let dated = |path: &PathBuf| {
+    let mut key =
+        RowKey::default().and(format!("{inline:?} {:?} {:?}", options.eos_token, options.pad_token));
+    let mut dated = inline.contains("strftime");
+    for path in files {
+        let Ok(bytes) = std::fs::read(&path) else {
+            key = key.and("no file");
+            continue;
+        };
         let template = path.extension().is_some_and(|ending| ending == "jinja" || ending == "json");
-        let text = std::fs::read(path).ok().filter(|_| template && !path.ends_with("tokenizer.json"));
-        text.is_some_and(|text| String::from_utf8_lossy(&text).contains("strftime"))
-    };
-    if inline.contains("strftime") || files.iter().any(dated) { key.and(days.to_string()) } else { key }
+        if template && !path.ends_with("tokenizer.json") {
+            dated |= String::from_utf8_lossy(&bytes).contains("strftime");
+        }
+        key = key.and(bytes);
+    }
+    let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400);
+    if dated { key.and(days.to_string()) } else { key }
 }
 
 /// Files of a folder that say how texts become tokens.

@@ -8,12 +8,12 @@ mod magnitude;
 mod pack;
 
 use super::weight_grad::{magnified_weight_grads, weight_grads};
-use super::{Input, Linear, LinearsSaved, check};
-use crate::operand::{Bf16, Fp32, Operand};
+use super::{Input, Linear, LinearsSaved, check, compute};
+use crate::operand::{Operand, with_operand};
 use crate::pack::Depth;
 use crate::simd::isa;
 use burnish_core::LinearPart::{Bias, LoraA, LoraB, LoraBBias};
-use burnish_core::{Compute, LinearParts};
+use burnish_core::LinearParts;
 use job::{Job, Part};
 use std::marker::PhantomData;
 
@@ -61,10 +61,7 @@ pub fn linears_backward(
     wanted: &Wanted,
 ) -> LinearsGrad {
     check(tokens, in_dim, &input, linears);
-    match linears.first().map_or(Compute::Fp32, |l| l.compute) {
-        Compute::Fp32 => backward::<Fp32>(tokens, in_dim, input, linears, saved, dy, wanted),
-        Compute::Bf16 => backward::<Bf16>(tokens, in_dim, input, linears, saved, dy, wanted),
-    }
+    with_operand!(compute(linears), O => backward::<O>(tokens, in_dim, input, linears, saved, dy, wanted))
 }
 
 fn backward<O: Operand>(

@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod course;
+mod deepspeed;
 
 use burnish_core::{OptionFaults, choices};
 
@@ -37,6 +38,16 @@ choices! {
         WarmupStableDecay = "warmup_stable_decay",
         /// Up while a metric improves, down while it does not.
         Greedy = "greedy",
+        /// DeepSpeed's: a logarithmic or linear warm-up, then always the same.
+        WarmupLr = "WarmupLR",
+        /// DeepSpeed's: a logarithmic or linear warm-up, then linear decay to 0.
+        WarmupDecayLr = "WarmupDecayLR",
+        /// DeepSpeed's: a logarithmic or linear warm-up, then half a cosine to a lowest rate.
+        WarmupCosineLr = "WarmupCosineLR",
+        /// DeepSpeed's: up and down once, then a decay.
+        OneCycle = "OneCycle",
+        /// DeepSpeed's: ever higher, to see what a model bears.
+        LrRangeTest = "LRRangeTest",
     }
 }
 

@@ -55,7 +55,8 @@ fn near(got: f64, want: f64, what: &str) {
 
 #[test]
 fn recorded_rates_with_arguments() {
-    for (i, (file, case)) in cases("schedule_kwargs.json", parses).into_iter().enumerate() {
+    let all = ["schedule_kwargs.json", "deepspeed_schedules.json"].map(|file| cases(file, parses));
+    for (i, (file, case)) in all.into_iter().flatten().enumerate() {
         let kind: ScheduleKind = case["lr_scheduler_type"].as_str().unwrap().parse().unwrap();
         let (warmup, total) = (count(&case["warmup"]) as u64, count(&case["total_steps"]) as u64);
         let peak = number(&case["learning_rate"]);

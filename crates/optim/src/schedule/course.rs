@@ -5,6 +5,7 @@ use std::f64::consts::PI;
 use burnish_core::OptionFaults;
 
 use super::ScheduleKind;
+use super::deepspeed::DeepSpeed;
 use crate::Arguments;
 use crate::arguments::ArgumentReader;
 
@@ -20,6 +21,7 @@ pub(super) enum Course {
     InverseSqrt { timescale: Option<f64> },
     CosineFromFirst { cycles: f64, floor: f64, first: Option<f64> },
     Stable { stable: Option<u64>, decay: u64, rise: Shape, fall: Shape, floor: f64, cycles: f64 },
+    DeepSpeed(DeepSpeed),
 }
 
 /// How a phase of `warmup_stable_decay` goes.
@@ -79,6 +81,14 @@ impl Course {
                 let cycles = cycles(&mut reader, 0.5);
                 Self::Stable { stable, decay: decay.unwrap_or(0), rise, fall, floor, cycles }
             }
+            ScheduleKind::WarmupLr
+            | ScheduleKind::WarmupDecayLr
+            | ScheduleKind::WarmupCosineLr
+            | ScheduleKind::OneCycle
+            | ScheduleKind::LrRangeTest => {
+                let (schedule, faults) = DeepSpeed::read(kind, reader, peak);
+                return (Self::DeepSpeed(schedule), faults);
+            }
             ScheduleKind::ReduceLrOnPlateau | ScheduleKind::Greedy => {
                 unreachable!("invariant: adaptive schedules are not a course")
             }
@@ -95,6 +105,7 @@ impl Course {
         let progress = step.saturating_sub(warmup) as f64 / after;
         match *self {
             Self::Constant => 1.0,
+            Self::DeepSpeed(schedule) => schedule.factor(step, warmup, total),
             Self::CosineFromFirst { first, .. } if rises => match first {
                 None => (step as f64 + 1.0) / (warmup as f64).max(1.0),
                 Some(first) => first + (1.0 - first) * step as f64 / warmup.saturating_sub(1).max(1) as f64,

@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -40,7 +42,9 @@ pub struct Uploaded {
 
 /// A file to bring.
 struct Local {
+    /// In the repository.
     name: String,
+    path: PathBuf,
     size: u64,
     digest: String,
     large: bool,
@@ -139,6 +143,22 @@ impl<F: FnMut(Progress<'_>)> Hub<F> {
         names: &[String],
         message: &str,
     ) -> Result<Uploaded, HubError> {
+        self.upload_into(repo, branch, "", folder, names, message)
+    }
+
+    /// As [`Self::upload`], into a folder of the repository: `last-checkpoint/`.
+    ///
+    /// # Errors
+    /// As [`Self::upload`].
+    pub fn upload_into(
+        &self,
+        repo: &Repo,
+        branch: Option<&str>,
+        into: &str,
+        folder: &Path,
+        names: &[String],
+        message: &str,
+    ) -> Result<Uploaded, HubError> {
         self.needs_token()?;
         let endpoint = self.settings().endpoint.clone();
         let branch = branch.unwrap_or(MAIN);
@@ -149,16 +169,16 @@ impl<F: FnMut(Progress<'_>)> Hub<F> {
         }
         let mut files = Vec::new();
         for names in names.chunks(BATCH) {
-            files.extend(self.decide(repo, &api, branch, folder, names)?);
+            files.extend(self.decide(repo, &api, branch, (folder, into), names)?);
         }
         let total: u64 = files.iter().filter(|file| file.large).map(|file| file.size).sum();
         let (mut done, mut sent) = (0, 0);
         let large: Vec<&Local> = files.iter().filter(|file| file.large).collect();
         for batch in large.chunks(BATCH) {
-            sent += self.bring_large(repo, branch, folder, batch, (&mut done, total))?;
+            sent += self.bring_large(repo, branch, batch, (&mut done, total))?;
         }
         let url = format!("{api}/commit/{}", quoted(branch, false));
-        let body = commit(folder, &files, message)?;
+        let body = commit(&files, message)?;
         let answer = self.client.post(repo, &url, ("application/x-ndjson", &body), &[])?;
         let committed: Committed = parsed(&url, &answer)?;
         let page = format!("{endpoint}{}", repo.path());
@@ -175,7 +195,7 @@ impl<F: FnMut(Progress<'_>)> Hub<F> {
         repo: &Repo,
         api: &str,
         branch: &str,
-        folder: &Path,
+        (folder, into): (&Path, &str),
         names: &[String],
     ) -> Result<Vec<Local>, HubError> {
         let mut asked = Vec::new();
@@ -185,14 +205,17 @@ impl<F: FnMut(Progress<'_>)> Hub<F> {
             let size = file.metadata().map_err(HubError::io(&path))?.len();
             let mut sample = Vec::new();
             file.by_ref().take(SAMPLE).read_to_end(&mut sample).map_err(HubError::io(&path))?;
-            asked.push(json!({"path": name, "sample": base64(&sample), "size": size}));
+            asked.push(
+                json!({"path": format!("{into}{name}"), "sample": STANDARD.encode(&sample), "size": size}),
+            );
         }
         let url = format!("{api}/preupload/{}", quoted(branch, false));
         let body = json!({"files": asked}).to_string();
         let decided: Decided = parsed(&url, &self.client.post(repo, &url, (JSON, body.as_bytes()), &[])?)?;
         let mut files = Vec::new();
         for (name, asked) in names.iter().zip(&asked) {
-            let said = decided.files.iter().find(|decision| decision.path == *name);
+            let (path, name) = (folder.join(name), format!("{into}{name}"));
+            let said = decided.files.iter().find(|decision| decision.path == name);
             let Some(said) = said else {
                 let reason = format!("it says nothing of {name:?}");
                 return Err(HubError::Answer { url, reason });
@@ -201,13 +224,9 @@ impl<F: FnMut(Progress<'_>)> Hub<F> {
                 continue;
             }
             let large = said.upload_mode == "lfs";
-            let digest = if large { sha256(&folder.join(name))? } else { String::new() };
-            files.push(Local {
-                name: name.clone(),
-                size: asked["size"].as_u64().unwrap_or(0),
-                digest,
-                large,
-            });
+            let digest = if large { sha256(&path)? } else { String::new() };
+            let size = asked["size"].as_u64().unwrap_or(0);
+            files.push(Local { name, path, size, digest, large });
         }
         Ok(files)
     }
@@ -217,7 +236,6 @@ impl<F: FnMut(Progress<'_>)> Hub<F> {
         &self,
         repo: &Repo,
         branch: &str,
-        folder: &Path,
         files: &[&Local],
         (done, total): (&mut u64, u64),
     ) -> Result<u64, HubError> {
@@ -242,7 +260,7 @@ impl<F: FnMut(Progress<'_>)> Hub<F> {
             }
             // Without actions the hub has it.
             if let Some(upload) = object.actions.as_ref().and_then(|actions| actions.upload.as_ref()) {
-                self.send(repo, &folder.join(&file.name), file, upload, (*done, total))?;
+                self.send(repo, file, upload, (*done, total))?;
                 sent += file.size;
             }
             if let Some(verify) = object.actions.as_ref().and_then(|actions| actions.verify.as_ref()) {
@@ -258,7 +276,6 @@ impl<F: FnMut(Progress<'_>)> Hub<F> {
     fn send(
         &self,
         repo: &Repo,
-        path: &Path,
         file: &Local,
         action: &Action,
         (done, total): (u64, u64),
@@ -270,7 +287,7 @@ impl<F: FnMut(Progress<'_>)> Hub<F> {
         let put = |url: &str, range: Range<u64>| {
             let from = range.start;
             let tell = |bytes: u64| tell(from + bytes);
-            self.client.put(repo, url, &Sent { path, range, tell: &tell })
+            self.client.put(repo, url, &Sent { path: &file.path, range, tell: &tell })
         };
         let text = |name: &str| match action.header.get(name) {
             Some(Value::String(text)) => Some(text.clone()),
@@ -304,15 +321,14 @@ impl<F: FnMut(Progress<'_>)> Hub<F> {
 }
 
 /// The commit as lines of JSON.
-fn commit(folder: &Path, files: &[Local], message: &str) -> Result<Vec<u8>, HubError> {
+fn commit(files: &[Local], message: &str) -> Result<Vec<u8>, HubError> {
     let mut lines = json!({"key": "header", "value": {"summary": message, "description": ""}}).to_string();
-    for Local { name, size, digest, large } in files {
+    for Local { name, path, size, digest, large } in files {
         let line = if *large {
             json!({"key": "lfsFile", "value": {"path": name, "algo": "sha256", "oid": digest, "size": size}})
         } else {
-            let path = folder.join(name);
-            let bytes = std::fs::read(&path).map_err(HubError::io(&path))?;
-            json!({"key": "file", "value": {"path": name, "content": base64(&bytes), "encoding": "base64"}})
+            let bytes = std::fs::read(path).map_err(HubError::io(path))?;
+            json!({"key": "file", "value": {"path": name, "content": STANDARD.encode(&bytes), "encoding": "base64"}})
         };
         lines.push('\n');
         lines.push_str(&line.to_string());
@@ -323,37 +339,4 @@ fn commit(folder: &Path, files: &[Local], message: &str) -> Result<Vec<u8>, HubE
 fn parsed<T: serde::de::DeserializeOwned>(url: &str, answer: &[u8]) -> Result<T, HubError> {
     serde_json::from_slice(answer)
         .map_err(|cause| HubError::Answer { url: url.to_owned(), reason: cause.to_string() })
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let word =
-            three.iter().fold(0u32, |word, &byte| word << 8 | u32::from(byte)) << (8 * (3 - three.len()));
-        for letter in 0..4 {
-            let index = (word >> (18 - 6 * letter)) & 63;
-            out.push(if letter <= three.len() { char::from(LETTERS[index as usize]) } else { '=' });
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn base64_is_that_of_rfc_4648() {
-        for (text, expected) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(super::base64(text.as_bytes()), expected);
-        }
-        assert_eq!(super::base64(&[0xfb, 0xff, 0xfe]), "+//+");
-    }
 }

@@ -85,6 +85,12 @@ fn a_branch_is_made_where_one_is_named() {
     let client = Hub::new(settings(&hub, cache.path()), |_| {});
     let repo = client.create("org/mine", None).unwrap();
     client.upload(&repo, Some("v1/a"), folder.path(), &names, "x").unwrap();
+    client.upload_into(&repo, None, "last-checkpoint/", folder.path(), &names, "x").unwrap();
+    let files = hub.files("models/org/mine");
+    for name in &names {
+        let bytes = std::fs::read(folder.path().join(name)).unwrap();
+        assert_eq!(files[&format!("last-checkpoint/{name}")], bytes, "{name}");
+    }
     let paths: Vec<String> = hub.requests().into_iter().map(|request| request.path).collect();
     assert!(paths.contains(&"/api/models/org/mine/branch/v1%2Fa".to_owned()), "{paths:?}");
     assert!(paths.contains(&"/api/models/org/mine/commit/v1%2Fa".to_owned()), "{paths:?}");

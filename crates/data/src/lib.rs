@@ -61,6 +61,7 @@
 mod assistant_turns;
 mod batch;
 mod completions;
+mod content_key;
 mod error;
 mod example;
 mod extract_prompt;
@@ -86,6 +87,7 @@ pub use batch::{Batch, Collator, Padded};
 pub use completions::{
     Answered, CompletionCollator, Completions, PreferenceBatch, RewardBatch, Side, Span, UnpairedBatch,
 };
+pub use content_key::ContentKey;
 pub use error::DataError;
 pub use example::{Example, IGNORED};
 pub use extract_prompt::extract_prompt;
@@ -95,7 +97,7 @@ pub use preflight::{Concern, Finding, preflight, preflight_prepared, preflight_w
 pub use prepare::{Dataset, Options, Preparer, Truncation};
 pub use prompts::PromptExample;
 pub use row::{Content, Message, Row, RowKind, Text};
-pub use row_cache::{RowCache, RowKey};
+pub use row_cache::RowCache;
 pub use row_origin::{RowOrigin, RowUnit};
 pub use sampler::{Cursor, GroupBatch, GroupBatches, GroupSampler, Order, Sampler, Step, Steps};
 pub use source::{Listing, Mixture, Record, Records, Source, SourceSpec, SplitFiles};

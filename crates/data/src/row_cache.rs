@@ -4,9 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use crate::content_key::ContentKey;
 use crate::example::Example;
 use crate::prepare::Dataset;
 use crate::row::RowKind;
@@ -18,6 +20,11 @@ const MAGIC: &[u8; 16] = b"burnish rows  1\n";
 const LEAST_BYTES: u64 = 16 << 20;
 /// Bytes of a digest.
 const DIGEST: u64 = 32;
+/// How rows become tokens: to be raised with every change of what the same rows, templates and options give
+/// (`tests/prepared.rs` holds this to it).
+const FORM: u32 = 1;
+/// A file by halves that nobody has written to for so long is of a run that was killed.
+const STALE: Duration = Duration::from_secs(3600);
 /// The types of rows that are kept, by number.
 const KINDS: [RowKind; 5] = [
     RowKind::Language,
@@ -37,35 +44,13 @@ pub struct RowCache {
     least: u64,
 }
 
-/// The digest of what rows are made of, part by part.
-#[derive(Clone, Debug)]
-pub struct RowKey(blake3::Hasher);
-
-impl Default for RowKey {
-    fn default() -> Self {
-        let key = Self(blake3::Hasher::new());
-        key.and(env!("CARGO_PKG_VERSION"))
-    }
-}
-
-impl RowKey {
-    /// With one more part.
-    #[must_use]
-    pub fn and(mut self, part: impl AsRef<[u8]>) -> Self {
-        let part = part.as_ref();
-        self.0.update(&(part.len() as u64).to_le_bytes());
-        self.0.update(part);
-        self
-    }
-
-    /// As the name of a file.
-    #[must_use]
-    pub fn hex(&self) -> String {
-        self.0.finalize().to_hex().to_string()
-    }
-}
-
 impl RowCache {
+    /// The key that the keys of rows begin with: the program's version and the form of what it makes of rows.
+    #[must_use]
+    pub fn key() -> ContentKey {
+        ContentKey::new(&format!("{} {FORM}", env!("CARGO_PKG_VERSION")))
+    }
+
     /// In a folder, which is made when it is written to; for rows of files of 16 MiB and more.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>) -> Self {
@@ -84,13 +69,13 @@ impl RowCache {
         bytes >= self.least
     }
 
-    fn path(&self, key: &RowKey) -> PathBuf {
+    fn path(&self, key: &ContentKey) -> PathBuf {
         self.folder.join(format!("{}.rows", key.hex()))
     }
 
     /// The data set of this key, where it is there whole. One that is not is deleted.
     #[must_use]
-    pub fn read(&self, key: &RowKey) -> Option<Dataset> {
+    pub fn read(&self, key: &ContentKey) -> Option<Dataset> {
         let path = self.path(key);
         let file = File::open(&path).ok()?;
         let read = file.metadata().ok().and_then(|meta| read(file, meta.len()));
@@ -104,11 +89,12 @@ impl RowCache {
     ///
     /// # Errors
     /// When it cannot be written; then nothing is there under its name.
-    pub fn write(&self, key: &RowKey, dataset: &Dataset) -> io::Result<()> {
+    pub fn write(&self, key: &ContentKey, dataset: &Dataset) -> io::Result<()> {
         let Some(kind) = KINDS.iter().position(|kind| *kind == dataset.kind) else { return Ok(()) };
         let Some(statistics) = statistics_json(&dataset.statistics) else { return Ok(()) };
         static NEXT: AtomicU64 = AtomicU64::new(0);
         fs::create_dir_all(&self.folder)?;
+        self.clean();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let half = self.folder.join(format!("{}.{}-{number}.half", key.hex(), std::process::id()));
         let written =
@@ -117,6 +103,23 @@ impl RowCache {
             let _ = fs::remove_file(&half);
         }
         written
+    }
+}
+
+impl RowCache {
+    /// Removes what killed runs have left by halves.
+    fn clean(&self) {
+        let old = |path: &Path| {
+            let written = path.metadata().and_then(|meta| meta.modified()).ok();
+            path.extension().is_some_and(|ending| ending == "half")
+                && written.and_then(|at| at.elapsed().ok()).is_some_and(|passed| passed > STALE)
+        };
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            if old(&entry.path()) {
+                // Another run may be faster.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 }
 
@@ -287,13 +290,13 @@ mod tests {
     fn what_is_kept_is_read_and_other_keys_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let cache = RowCache::new(folder.path().join("a/b"));
-        let key = RowKey::default().and("rows").and("options");
+        let key = RowCache::key().and("rows").and("options");
         assert!(cache.read(&key).is_none());
         for rows in [0, 1, 300] {
             cache.write(&key, &dataset(rows)).unwrap();
             assert_eq!(cache.read(&key).unwrap(), dataset(rows));
         }
-        assert!(cache.read(&RowKey::default().and("rowso").and("ptions")).is_none());
+        assert!(cache.read(&RowCache::key().and("rowso").and("ptions")).is_none());
         only_file(&folder.path().join("a/b"));
         assert!(cache.keeps(16 << 20) && !cache.keeps(1000) && cache.of_at_least(0).keeps(0));
     }
@@ -303,15 +306,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = RowCache::new(folder.path());
         let blank = Statistics { blank: 1, ..Statistics::default() };
-        cache.write(&RowKey::default(), &Dataset { statistics: blank, ..dataset(1) }).unwrap();
-        cache.write(&RowKey::default(), &Dataset { kind: RowKind::Preference, ..dataset(1) }).unwrap();
+        cache.write(&RowCache::key(), &Dataset { statistics: blank, ..dataset(1) }).unwrap();
+        cache.write(&RowCache::key(), &Dataset { kind: RowKind::Preference, ..dataset(1) }).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn what_is_damaged_is_deleted_and_made_again() {
         let folder = tempfile::tempdir().unwrap();
-        let (cache, key) = (RowCache::new(folder.path()), RowKey::default());
+        let (cache, key) = (RowCache::new(folder.path()), RowCache::key());
         cache.write(&key, &dataset(5)).unwrap();
         let file = only_file(folder.path());
         let whole = fs::read(&file).unwrap();
@@ -333,9 +336,23 @@ mod tests {
     }
 
     #[test]
+    fn what_killed_runs_left_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let half = |name: &str, hours: u64| {
+            let path = folder.path().join(name);
+            let file = File::create(&path).unwrap();
+            file.set_modified(std::time::SystemTime::now() - Duration::from_secs(3600 * hours)).unwrap();
+            path
+        };
+        let (killed, under_way, other) = (half("a.1-0.half", 2), half("b.2-0.half", 0), half("c.txt", 50));
+        RowCache::new(folder.path()).write(&RowCache::key(), &dataset(3)).unwrap();
+        assert!(!killed.exists() && under_way.exists() && other.exists());
+    }
+
+    #[test]
     fn runs_share_a_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let (cache, key) = (RowCache::new(folder.path()), RowKey::default());
+        let (cache, key) = (RowCache::new(folder.path()), RowCache::key());
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

@@ -1,7 +1,7 @@
 //! Data sets as TRL's `SFTTrainer` prepared them: ids, masks, truncation, packing, row for row.
 
 use burnish_data::{
-    Message, Options, Preparer, Record, Row, RowOrigin, Source, Template, Templates, Tokenizer,
+    ContentKey, Message, Options, Preparer, Record, Row, RowOrigin, Source, Template, Templates, Tokenizer,
 };
 use serde_json::{Map, Value, json};
 
@@ -13,6 +13,7 @@ fn prepares_as_trl() {
     let folder = Templates::from_folder(&own("model"), &tokenizer).unwrap().unwrap();
     let recorded = read(&own("templates.json"));
     let cases = read(&own("prepared.json"));
+    let mut form = ContentKey::new("tokens");
     for case in cases.as_array().unwrap() {
         let what = format!("{} {}", case["rows"], case["options"]);
         let options = options(case["options"].as_object().unwrap());
@@ -33,6 +34,8 @@ fn prepares_as_trl() {
         assert_eq!(dataset.examples.len(), out.len(), "{what}");
         for (i, (example, row)) in dataset.examples.iter().zip(out).enumerate() {
             assert_eq!(example.input_ids, numbers::<u32>(&row["input_ids"]), "{what}, row {i}");
+            form.add_ids(&example.input_ids);
+            form.add(format!("{:?} {:?}", example.labels, example.seq_lengths));
             let learned: String = example.labels.iter().map(|&l| if l < 0 { '0' } else { '1' }).collect();
             assert_eq!(learned, row["learned"].as_str().unwrap(), "{what}, row {i}");
             let lengths = row.get("seq_lengths").map(numbers::<usize>).unwrap_or_default();
@@ -48,7 +51,16 @@ fn prepares_as_trl() {
             assert_eq!(statistics.rows - statistics.dropped, out.len(), "{what}");
         }
     }
+    // What is kept on disk would go on being read.
+    assert_eq!(
+        form.hex(),
+        ROW_FORM,
+        "rows become other tokens: raise FORM in src/row_cache.rs, then put this here"
+    );
 }
+
+/// The digest of what these rows become, in the form that `src/row_cache.rs` has the number of.
+const ROW_FORM: &str = "89480b8e2e5c092b71a08bd18b02464e9bc7ac5867cf3de5d0f5c465705f7356";
 
 fn options(recorded: &Map<String, Value>) -> Options {
     let mut options = Options::default();

@@ -34,6 +34,8 @@ pub(crate) enum Compression {
     Gzip,
     /// Zstandard.
     Zstd,
+    /// xz.
+    Xz,
 }
 
 impl Format {
@@ -55,7 +57,6 @@ impl Format {
     pub(crate) fn foreign(name: &str) -> Option<&'static str> {
         Some(match extension(name).as_str() {
             "bz2" => "bzip2-compressed",
-            "xz" => "xz-compressed",
             "lz4" => "lz4-compressed",
             "zip" => "a zip archive",
             "tar" | "tgz" => "a tar archive",
@@ -91,16 +92,19 @@ impl Format {
         let compression = match head {
             [0x1f, 0x8b, ..] => Compression::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Compression::Zstd,
+            b"\xfd7zXZ\0" => Compression::Xz,
             _ => Compression::None,
         };
         if compression == Compression::Zstd && cfg!(not(feature = "parquet")) {
             return Err(refused("zstd-compressed, which this build leaves out (feature `parquet`)"));
         }
+        if compression == Compression::Xz && cfg!(not(feature = "xz")) {
+            return Err(refused("xz-compressed, which this build leaves out (feature `xz`)"));
+        }
         let named = Self::of_name(&name);
         let format = match (named, head) {
             (_, [b'P', b'K', 3, 4, ..]) => return Err(refused("a zip archive")),
             (_, [b'B', b'Z', b'h', ..]) => return Err(refused("bzip2-compressed")),
-            (_, b"\xfd7zXZ\0") => return Err(refused("xz-compressed")),
             (_, [b'P', b'A', b'R', b'1', ..]) => Self::Parquet,
             (_, b"ARROW1") => Self::Arrow,
             (Some(named), _) => named,
@@ -118,10 +122,10 @@ impl Format {
     }
 }
 
-/// The name without `.gz` or `.zst`.
+/// The name without `.gz`, `.zst` or `.xz`.
 fn without_compression(name: &str) -> &str {
     match extension(name).as_str() {
-        ending @ ("gz" | "zst") => &name[..name.len() - ending.len() - 1],
+        ending @ ("gz" | "zst" | "xz") => &name[..name.len() - ending.len() - 1],
         _ => name,
     }
 }

@@ -15,6 +15,10 @@ use crate::source::{Record, json_type};
 /// Bytes of a row beyond which a file is taken to be damaged.
 pub(crate) const MOST_ROW_BYTES: u64 = 1 << 28;
 
+/// Memory that xz may take, in KiB: four times what its highest preset does.
+#[cfg(feature = "xz")]
+const MOST_XZ_KB: u32 = 256 << 10;
+
 /// A text file, decompressed, behind its byte order mark.
 pub(crate) type Reader = Box<dyn BufRead + Send>;
 
@@ -32,6 +36,12 @@ pub(crate) fn open(file: &Path, compression: Compression) -> Result<Reader, Data
         Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(raw).map_err(io)?),
         #[cfg(not(feature = "parquet"))]
         Compression::Zstd => unreachable!("`Format::of_file` refuses it"),
+        #[cfg(feature = "xz")]
+        Compression::Xz => {
+            Box::new(lzma_rust2::XzReader::new_mem_limit(BufReader::new(raw), true, MOST_XZ_KB))
+        }
+        #[cfg(not(feature = "xz"))]
+        Compression::Xz => unreachable!("`Format::of_file` refuses it"),
     };
     let mut reader = BufReader::with_capacity(1 << 16, raw);
     if reader.fill_buf().map_err(io)?.starts_with(b"\xef\xbb\xbf") {

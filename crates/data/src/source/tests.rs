@@ -114,12 +114,12 @@ fn bytes_that_are_not_utf8_are_an_error_with_the_line() {
 
 #[test]
 fn missing_and_empty_and_foreign() {
-    let dir = folder(&[("a.zip", ""), ("b.jsonl.xz", ""), ("c.jsonl", ""), ("e.xlsx", "")]);
+    let dir = folder(&[("a.zip", ""), ("b.jsonl.bz2", ""), ("c.jsonl", ""), ("e.xlsx", "")]);
     fs::write(dir.path().join("d.jsonl"), [b'P', b'K', 3, 4, 8, 0]).unwrap();
     let e = Source::train(&path(&dir, "no.jsonl"), "train").unwrap_err().to_string();
     assert!(e.contains("no.jsonl") && e.contains("no data"), "{e}");
     for (name, format) in
-        [("a.zip", "zip"), ("b.jsonl.xz", "xz"), ("d.jsonl", "zip"), ("e.xlsx", "spreadsheet")]
+        [("a.zip", "zip"), ("b.jsonl.bz2", "bzip2"), ("d.jsonl", "zip"), ("e.xlsx", "spreadsheet")]
     {
         let e = Source::train(&path(&dir, name), "train").unwrap_err().to_string();
         assert!(e.contains(format) && e.contains(name), "{e}");
@@ -272,6 +272,46 @@ fn zstandard_as_a_file_and_in_a_folder() {
         fs::write(dir.path().join(format!("{name}.jsonl.zst")), bytes).unwrap();
         let source = Source::train(&path(&dir, &format!("{name}.jsonl.zst")), "train").unwrap();
         assert!(source.records().any(|row| row.is_err()), "{name}");
+    }
+}
+
+#[cfg(feature = "xz")]
+#[test]
+fn xz_as_a_file_and_in_a_folder() {
+    // Two rows, by liblzma.
+    let whole: &[u8] = &[
+        253, 55, 122, 88, 90, 0, 0, 4, 230, 214, 180, 70, 2, 0, 33, 1, 12, 0, 0, 0, 143, 152, 65, 156, 224,
+        0, 27, 0, 23, 93, 0, 61, 136, 138, 134, 148, 136, 19, 224, 243, 135, 36, 186, 220, 8, 235, 19, 163,
+        240, 109, 57, 95, 0, 0, 0, 0, 252, 189, 208, 152, 167, 160, 147, 228, 0, 1, 51, 28, 84, 140, 236,
+        192, 31, 182, 243, 125, 1, 0, 0, 0, 0, 4, 89, 90,
+    ];
+    // One row, in a window of 1 GiB.
+    let wide: &[u8] = &[
+        253, 55, 122, 88, 90, 0, 0, 4, 230, 214, 180, 70, 2, 0, 33, 1, 36, 0, 0, 0, 94, 31, 199, 249, 1, 0,
+        13, 123, 34, 116, 101, 120, 116, 34, 58, 32, 34, 120, 34, 125, 10, 0, 0, 0, 90, 168, 107, 127, 52,
+        86, 119, 2, 0, 1, 38, 14, 8, 27, 224, 4, 31, 182, 243, 125, 1, 0, 0, 0, 0, 4, 89, 90,
+    ];
+    let dir = folder(&[]);
+    fs::write(dir.path().join("train.jsonl.xz"), whole).unwrap();
+    for name in ["train.jsonl.xz", ""] {
+        let source = Source::train(&path(&dir, name), "train").unwrap();
+        assert_eq!(texts(&source), ["x", "y"], "{name}");
+    }
+    fs::write(dir.path().join("two.jsonl.xz"), [whole, whole].concat()).unwrap();
+    assert_eq!(texts(&Source::train(&path(&dir, "two.jsonl.xz"), "train").unwrap()).len(), 4);
+    let changed = |at: usize| {
+        let mut bytes = whole.to_vec();
+        bytes[at] ^= 1;
+        bytes
+    };
+    // Cut, with a wrong check of its contents, and with a window that takes more memory than it is given.
+    for (name, bytes) in [("cut", whole[..60].to_vec()), ("wrong", changed(52)), ("wide", wide.to_vec())] {
+        fs::write(dir.path().join(format!("{name}.jsonl.xz")), bytes).unwrap();
+        let failed = match Source::train(&path(&dir, &format!("{name}.jsonl.xz")), "train") {
+            Ok(source) => source.records().any(|row| row.is_err()),
+            Err(_) => true,
+        };
+        assert!(failed, "{name}");
     }
 }
 

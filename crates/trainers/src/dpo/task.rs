@@ -16,7 +16,7 @@ use crate::forward::log_probs::{log_probs, micro_batch, of_policy};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::reference::LazyReference;
-use crate::reference::ref_log_probs_cache::{Key, Scored};
+use crate::reference::ref_log_probs_cache::{Scored, key_of_reference};
 use crate::reference::reference_state::{RefLogProbs, ReferenceState, scored};
 use crate::run::task::{Counts, LossPart, Task};
 use crate::{MicroBatch, TrainError};
@@ -144,10 +144,10 @@ impl Dpo {
         reference: &LazyReference<'_>,
         data: &Prepared<PreferenceExample>,
     ) -> Result<Scored, TrainError> {
-        let mut key = Key::of_reference(rank, "sums of pairs")?;
-        key.text(&self.summed_by);
+        let mut key = key_of_reference(rank, "sums of pairs")?;
+        key.add(&self.summed_by);
         for PreferenceExample { prompt, chosen, rejected, .. } in &data.examples {
-            [prompt, chosen, rejected].into_iter().for_each(|ids| key.ids(ids));
+            [prompt, chosen, rejected].into_iter().for_each(|ids| key.add_ids(ids));
         }
         scored(rank, reference, &self.precompute, key, data.examples.len(), |reference, rows| {
             let batch = self.pairs(data, rows.to_vec(), 0);

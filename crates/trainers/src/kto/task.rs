@@ -12,7 +12,7 @@ use crate::evaluation::{Evaluation, dealt};
 use crate::forward::log_probs::{log_probs, micro_batch, of_policy};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
-use crate::reference::ref_log_probs_cache::{Key, Scored};
+use crate::reference::ref_log_probs_cache::{Scored, key_of_reference};
 use crate::reference::reference_state::{RefLogProbs, ReferenceState, scored};
 use crate::reference::{LazyReference, Reference};
 use crate::run::task::{Counts, LossPart, Task};
@@ -135,12 +135,12 @@ impl Kto {
         reference: &LazyReference<'_>,
         data: &Prepared<UnpairedExample>,
     ) -> Result<Scored, TrainError> {
-        let mut key = Key::of_reference(rank, "sums of answers")?;
+        let mut key = key_of_reference(rank, "sums of answers")?;
         let chunk_of = if self.loss.needs_kl() { self.chunk } else { 0 };
-        key.text(&format!("{:?} {chunk_of}", self.collator));
+        key.add(format!("{:?} {chunk_of}", self.collator));
         for UnpairedExample { prompt, completion, .. } in &data.examples {
-            key.ids(prompt);
-            key.ids(completion);
+            key.add_ids(prompt);
+            key.add_ids(completion);
         }
         scored(rank, reference, &self.precompute, key, data.examples.len(), |reference, rows| {
             self.said(rank, reference, &self.answers(data, rows.to_vec(), 0))

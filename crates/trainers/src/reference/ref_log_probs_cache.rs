@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use burnish_data::ContentKey;
 use burnish_report::replace;
 
 use crate::TrainError;
@@ -28,12 +29,11 @@ impl Scored {
     pub(crate) fn new(
         rank: &Rank<'_>,
         dir: &Path,
-        key: Key,
+        key: ContentKey,
         (rows, width, batch): (usize, usize, usize),
         score: impl Fn(&[usize]) -> Result<Vec<f64>, TrainError>,
     ) -> Result<Self, TrainError> {
-        let key = key.0.finalize();
-        let path = dir.join(format!("{key}.f64"));
+        let path = dir.join(format!("{}.f64", key.hex()));
         let mut values = vec![0.0; rows * width];
         let mut found = 0.0;
         if rank.leads()
@@ -61,79 +61,55 @@ impl Scored {
     }
 }
 
-/// What numbers depend on.
-pub(crate) struct Key(blake3::Hasher);
-
-impl Key {
-    /// Of the reference, which is another model or the run's model and adapter as they start, for numbers called `what`.
-    ///
-    /// # Errors
-    /// If a file cannot be read.
-    pub(crate) fn of_reference(rank: &Rank<'_>, what: &str) -> Result<Self, TrainError> {
-        let setup = rank.setup;
-        let mut key = Self(blake3::Hasher::new());
-        key.text(what);
-        if let Some(other) = &setup.reference {
-            key.text("another model");
-            key.folder(other.folder.path())?;
-            return Ok(key);
-        }
-        key.text(&setup.trained.to_string());
-        let training = &setup.options.training;
-        if training.random_weights {
-            key.number(training.seed);
-        }
-        key.folder(setup.folder.path())?;
-        if let Some(adapter) = &setup.options.model.adapter_name_or_path {
-            key.folder(adapter)?;
-        } else if let Some(plan) = rank.model.plan.as_ref().filter(|plan| plan.changes_base()) {
-            // Their start depends on options of the adapter, and on the seed.
-            key.number(training.seed);
-            key.text(&serde_json::to_string(&plan.config).unwrap_or_default());
-        }
-        Ok(key)
+/// What numbers depend on: the reference, which is another model or the run's model and adapter as they start, for numbers
+/// called `what`.
+///
+/// # Errors
+/// If a file cannot be read.
+pub(crate) fn key_of_reference(rank: &Rank<'_>, what: &str) -> Result<ContentKey, TrainError> {
+    let setup = rank.setup;
+    let mut key = ContentKey::new(what);
+    if let Some(other) = &setup.reference {
+        key.add("another model");
+        add_folder(&mut key, other.folder.path())?;
+        return Ok(key);
     }
-
-    pub(crate) fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
-        self.0.update(text.as_bytes());
+    key.add(setup.trained.to_string());
+    let training = &setup.options.training;
+    if training.random_weights {
+        key.add(training.seed.to_le_bytes());
     }
-
-    pub(crate) fn number(&mut self, number: u64) {
-        self.0.update(&number.to_le_bytes());
+    add_folder(&mut key, setup.folder.path())?;
+    if let Some(adapter) = &setup.options.model.adapter_name_or_path {
+        add_folder(&mut key, adapter)?;
+    } else if let Some(plan) = rank.model.plan.as_ref().filter(|plan| plan.changes_base()) {
+        // Their start depends on options of the adapter, and on the seed.
+        key.add(training.seed.to_le_bytes());
+        key.add(serde_json::to_string(&plan.config).unwrap_or_default());
     }
+    Ok(key)
+}
 
-    pub(crate) fn ids(&mut self, ids: &[u32]) {
-        self.number(ids.len() as u64);
-        ids.iter().for_each(|id| {
-            self.0.update(&id.to_le_bytes());
-        });
-    }
-
-    /// The files that make a model.
-    fn folder(&mut self, folder: &Path) -> Result<(), TrainError> {
-        let fault = |path: &Path| {
-            let to = path.display().to_string();
-            move |source| TrainError::Unreadable { path: to, source }
-        };
-        let mut files: Vec<PathBuf> = Vec::new();
-        for entry in std::fs::read_dir(folder).map_err(fault(folder))? {
-            let path = entry.map_err(fault(folder))?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json" {
-                files.push(path);
-            }
+/// Adds the files that make a model.
+fn add_folder(key: &mut ContentKey, folder: &Path) -> Result<(), TrainError> {
+    let fault = |path: &Path| {
+        let to = path.display().to_string();
+        move |source| TrainError::Unreadable { path: to, source }
+    };
+    let mut files: Vec<PathBuf> = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(fault(folder))? {
+        let path = entry.map_err(fault(folder))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.ends_with(".safetensors") || name == "config.json" || name == "adapter_config.json" {
+            files.push(path);
         }
-        files.sort();
-        for path in files {
-            self.text(&path.file_name().unwrap_or_default().to_string_lossy());
-            let mut file = blake3::Hasher::new();
-            let mut opened = std::fs::File::open(&path).map_err(fault(&path))?;
-            std::io::copy(&mut opened, &mut file).map_err(fault(&path))?;
-            self.0.update(file.finalize().as_bytes());
-        }
-        Ok(())
     }
+    files.sort();
+    for path in files {
+        key.add(path.file_name().unwrap_or_default().to_string_lossy().as_bytes());
+        key.add_file(&path).map_err(fault(&path))?;
+    }
+    Ok(())
 }
 
 fn written(values: &[f64]) -> Vec<u8> {

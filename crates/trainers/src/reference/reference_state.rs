@@ -1,12 +1,13 @@
 //! The source of reference log-probabilities: a reference model, or values computed before the run.
 
 use burnish_config::groups::{PrecomputeOptions, ReferenceOptions};
+use burnish_data::ContentKey;
 use burnish_zero::ShardedParams;
 
 use crate::TrainError;
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
-use crate::reference::ref_log_probs_cache::{Key, Scored};
+use crate::reference::ref_log_probs_cache::Scored;
 use crate::reference::{LazyReference, Reference};
 
 /// What the reference says of each example: two sums.
@@ -88,7 +89,7 @@ pub(crate) fn scored(
     rank: &Rank<'_>,
     reference: &LazyReference<'_>,
     options: &PrecomputeOptions,
-    key: Key,
+    key: ContentKey,
     examples: usize,
     said: impl Fn(&Reference, &[usize]) -> Result<RefLogProbs, TrainError>,
 ) -> Result<Scored, TrainError> {

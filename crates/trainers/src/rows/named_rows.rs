@@ -1,6 +1,6 @@
 //! `NamedRows`: what rows are called, and by which key they are kept as tokens.
 
-use burnish_data::{DataError, Dataset, Preparer, Record, RowCache, RowKey};
+use burnish_data::{ContentKey, DataError, Dataset, Preparer, Record, RowCache};
 
 use crate::TrainError;
 
@@ -9,7 +9,7 @@ pub(crate) struct NamedRows<'a> {
     /// What messages call them.
     pub(crate) name: &'a str,
     /// Where they may be as tokens already: by a digest of the rows, of the tokenizer and its templates.
-    pub(crate) kept: Option<(&'a RowCache, RowKey)>,
+    pub(crate) kept: Option<(&'a RowCache, ContentKey)>,
 }
 
 impl NamedRows<'_> {

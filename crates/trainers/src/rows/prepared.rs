@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use burnish_config::groups::PreparationOptions;
-use burnish_data::{Options, Preparer, Record, Row, RowKey, RowOrigin, Template, Templates, Tokenizer};
+use burnish_data::{
+    ContentKey, Options, Preparer, Record, Row, RowCache, RowOrigin, Template, Templates, Tokenizer,
+};
 use burnish_models::GenerationConfig;
 use serde_json::{Map, json};
 
@@ -104,7 +106,7 @@ pub fn prepare_rows(
 
 /// The digest of what tokens depend on beside rows and rules: tokenizer and templates, as [`prepare_rows`] reads them. Templates
 /// may ask for the date: then it is today's.
-pub(crate) fn row_key(folder: &Path, options: &PreparationOptions) -> RowKey {
+pub(crate) fn row_key(folder: &Path, options: &PreparationOptions) -> ContentKey {
     let mut files: Vec<PathBuf> = FILES.iter().map(|name| folder.join(name)).collect();
     if let Some(path) = &options.chat_template_path {
         files.push(path.clone());
@@ -119,8 +121,7 @@ pub(crate) fn row_key(folder: &Path, options: &PreparationOptions) -> RowKey {
     }
     let inline = options.chat_template.0.as_deref().unwrap_or_default();
     files.push(inline.into());
-    let mut key =
-        RowKey::default().and(format!("{inline:?} {:?} {:?}", options.eos_token, options.pad_token));
+    let mut key = RowCache::key().and(format!("{inline:?} {:?} {:?}", options.eos_token, options.pad_token));
     let mut dated = inline.contains("strftime");
     for path in files {
         let Ok(bytes) = std::fs::read(&path) else {

@@ -78,6 +78,7 @@ fn replay(head: Head, case: &Value, name: &str) {
         temperature: or("temperature", 1.0),
         softcap: case["softcap"].as_f64().map(|c| c as f32),
         logit_scale: or("logit_scale", 1.0),
+        label_smoothing: 0.0,
     };
     let (both, stats) = head(&hidden, &layer, None, &Arc::new(targets), options).unwrap();
 

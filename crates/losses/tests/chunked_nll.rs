@@ -14,7 +14,12 @@ const TOLERANCE: f32 = 1e-5;
 
 fn problems() -> Vec<(&'static str, Problem)> {
     let plain = Problem::new();
-    let options = |softcap, logit_scale, temperature| HeadOptions { softcap, logit_scale, temperature };
+    let options = |softcap, logit_scale, temperature| HeadOptions {
+        softcap,
+        logit_scale,
+        temperature,
+        ..HeadOptions::default()
+    };
     vec![
         ("trained", plain.clone()),
         ("frozen", Problem { weight: Weight::Frozen, ..plain.clone() }),

@@ -98,7 +98,8 @@ fn check(problem: &Problem, kind: TokenLoss, counts: &[usize]) {
 
 #[test]
 fn losses_tallies_and_gradients_are_those_of_the_whole_head() {
-    let capped = HeadOptions { temperature: 0.8, softcap: Some(3.0), logit_scale: 1.25 };
+    let capped =
+        HeadOptions { temperature: 0.8, softcap: Some(3.0), logit_scale: 1.25, label_smoothing: 0.15 };
     let plain = Problem { tokens: 150, ..Problem::new() };
     let full = Problem { bias: true, rank: Some(4), options: capped, ..plain.clone() };
     for kind in [TokenLoss::Nll, TokenLoss::Dft] {

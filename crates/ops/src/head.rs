@@ -1,6 +1,7 @@
 //! The log-probability head: hidden states times the output projection, tile by tile, never a `[tokens, vocab]` tensor.
 //!
-//! `z = softcap(logit_scale * (h W^T + b)) / temperature`; per token the log-probability of its target, the entropy,
+//! `z = softcap(logit_scale * (h W^T + b)) / temperature`; per token the log-probability of its target (smoothed, where
+//! [`HeadOptions::label_smoothing`] says so), the entropy,
 //! whether the target is the first maximum, `log sum p^2` and the mean logit.
 
 pub(crate) mod shard;
@@ -16,7 +17,7 @@ pub use shard::{AcrossVocab, VocabShard};
 /// Per-token facts, each `[tokens]`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenStats {
-    /// Log-probability of the target, in nats.
+    /// Log-probability of the target, in nats, smoothed as the options say.
     pub log_prob: Vec<f32>,
     /// Entropy of the distribution, in nats.
     pub entropy: Vec<f32>,

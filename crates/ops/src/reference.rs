@@ -377,7 +377,8 @@ pub fn head_log_probs(
         let rows = AnyTensor::new(hidden.rank::<2>()?.narrow(0, start, n));
         let ids = &targets[start..start + n];
         let head = of_rows(head, start..start + n);
-        collect(&mut stats, logits(&rows.plain(), &detached(&head), options)? / options.temperature, ids);
+        let z = logits(&rows.plain(), &detached(&head), options)? / options.temperature;
+        collect(&mut stats, z, ids, options.label_smoothing);
         let mut inputs = vec![rows];
         inputs.extend(head.tensors());
         let (layout, index) = (head, ids.iter().map(|&t| t as i32).collect::<Vec<_>>());
@@ -387,6 +388,8 @@ pub fn head_log_probs(
             let head = with_tensors(&layout, &mut next);
             let lp = log_softmax(logits(&inputs[0], &head, options)? / options.temperature, 1);
             let chosen = lp.clone().gather(1, ints(index.clone(), &device).reshape([n, 1]));
+            let smoothing = f64::from(options.label_smoothing);
+            let chosen = chosen * (1.0 - smoothing) + lp.clone().mean_dim(1) * smoothing;
             let entropy = (lp.clone().exp() * lp).sum_dim(1).neg();
             Ok(AnyTensor::new(Tensor::cat(vec![chosen, entropy], 1).transpose()))
         });
@@ -444,13 +447,14 @@ fn with_tensors(head: &Linear, next: &mut dyn Iterator<Item = AnyTensor>) -> Lin
     Linear { weight, bias, low_rank, compute: head.compute }
 }
 
-fn collect(stats: &mut TokenStats, z: Tensor<2>, targets: &[u32]) {
+fn collect(stats: &mut TokenStats, z: Tensor<2>, targets: &[u32], smoothing: f32) {
     let [_, vocab] = z.dims();
     let lp = AnyTensor::new(log_softmax(z.clone(), 1)).to_f32();
     let z = AnyTensor::new(z).to_f32();
     for ((lp, z), &target) in lp.chunks(vocab).zip(z.chunks(vocab)).zip(targets) {
         let target = target as usize;
-        stats.log_prob.push(lp[target]);
+        let mean = lp.iter().sum::<f32>() / vocab as f32;
+        stats.log_prob.push((1.0 - smoothing) * lp[target] + smoothing * mean);
         stats.entropy.push(-lp.iter().map(|&l| l.exp() * l).sum::<f32>());
         stats.log_sum_sq_probs.push(lp.iter().map(|&l| (2.0 * l).exp()).sum::<f32>().ln());
         stats.mean_logit.push(z.iter().sum::<f32>() / vocab as f32);

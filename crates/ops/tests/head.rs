@@ -22,8 +22,10 @@ pub(crate) struct With {
     pub(crate) magnitude: bool,
 }
 
-pub(crate) const PLAIN: HeadOptions = HeadOptions { temperature: 1.0, softcap: None, logit_scale: 1.0 };
-pub(crate) const ALL: HeadOptions = HeadOptions { temperature: 0.7, softcap: Some(2.5), logit_scale: 1.5 };
+pub(crate) const PLAIN: HeadOptions =
+    HeadOptions { temperature: 1.0, softcap: None, logit_scale: 1.0, label_smoothing: 0.0 };
+pub(crate) const ALL: HeadOptions =
+    HeadOptions { temperature: 0.7, softcap: Some(2.5), logit_scale: 1.5, label_smoothing: 0.3 };
 pub(crate) const BARE: With = With {
     bias: false,
     rank: 0,
@@ -132,11 +134,13 @@ fn variants() -> Vec<(&'static str, With)> {
         ("softcap", With { options: HeadOptions { softcap: Some(1.5), ..PLAIN }, ..BARE }),
         ("temperature", With { options: HeadOptions { temperature: 1.7, ..PLAIN }, ..BARE }),
         ("logit scale", With { options: HeadOptions { logit_scale: 0.25, ..PLAIN }, ..BARE }),
+        ("label smoothing", With { options: HeadOptions { label_smoothing: 0.1, ..PLAIN }, ..BARE }),
         ("low rank", With { rank: 2, ..BARE }),
         ("low rank, bias of B", With { rank: 1, b_bias: true, ..BARE }),
         ("everything", FULL),
         ("magnitude", DORA),
         ("magnitude, temperature", With { options: HeadOptions { temperature: 1.7, ..PLAIN }, ..DORA }),
+        ("magnitude, smoothing", With { options: HeadOptions { label_smoothing: 0.4, ..PLAIN }, ..DORA }),
         ("magnitude, bf16", With { dtype: DType::BF16, ..DORA }),
         // Those that kernels leave to the plain body.
         ("magnitude, softcap", With { options: HeadOptions { softcap: Some(1.5), ..PLAIN }, ..DORA }),
@@ -212,7 +216,11 @@ fn statistics_are_those_of_the_softmax() {
             let p: Vec<f64> = z.iter().map(|z| z.exp() / sum).collect();
             let target = targets[row] as usize;
             let want = [
-                p[target].ln(),
+                {
+                    let mean = p.iter().map(|p| p.ln()).sum::<f64>() / 11.0;
+                    let s = f64::from(with.options.label_smoothing);
+                    (1.0 - s) * p[target].ln() + s * mean
+                },
                 -p.iter().map(|p| p * p.ln()).sum::<f64>(),
                 p.iter().map(|p| p * p).sum::<f64>().ln(),
                 z.iter().sum::<f64>() / 11.0,

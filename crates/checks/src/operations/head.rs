@@ -22,8 +22,10 @@ struct With {
     loss: bool,
 }
 
-const PLAIN: HeadOptions = HeadOptions { temperature: 1.0, softcap: None, logit_scale: 1.0 };
-const SHAPED: HeadOptions = HeadOptions { temperature: 0.7, softcap: Some(2.5), logit_scale: 1.5 };
+const PLAIN: HeadOptions =
+    HeadOptions { temperature: 1.0, softcap: None, logit_scale: 1.0, label_smoothing: 0.0 };
+const SHAPED: HeadOptions =
+    HeadOptions { temperature: 0.7, softcap: Some(2.5), logit_scale: 1.5, label_smoothing: 0.3 };
 
 fn case(with: With, [tokens, dim, vocab]: [usize; 3]) -> Case {
     let scale = 1.0 / (dim as f32).sqrt();

@@ -222,6 +222,8 @@ impl Given {
         z: Ptr,
         stride: usize,
     ) {
+        let smoothing = call.options.label_smoothing;
+        let spread = smoothing / call.whole as f32;
         for p in 0..tokens.panels() {
             let given = &self.lanes[p * GIVEN * NR..][..GIVEN * NR];
             // SAFETY: the caller's.
@@ -234,11 +236,12 @@ impl Given {
                 };
                 for (lane, own) in own.iter_mut().enumerate().take(tokens.count(p)) {
                     if let Some(at) = hit(lane) {
-                        *own = call.scaling.slope(*at) * given[G_LOG_PROB + lane];
+                        *own = (1.0 - smoothing) * call.scaling.slope(*at) * given[G_LOG_PROB + lane];
                     }
                 }
                 let lanes = tokens.lanes(p);
-                logits_gradient(call.isa, call.scaling, self.with_entropy, v.len(), lanes, given.as_ptr(), z);
+                let (entries, entropies, given) = (v.len(), self.with_entropy, given.as_ptr());
+                logits_gradient(call.isa, call.scaling, spread, entropies, entries, lanes, given, z);
                 for (lane, own) in own.iter().enumerate().take(tokens.count(p)) {
                     if let Some(at) = hit(lane) {
                         *at += own;

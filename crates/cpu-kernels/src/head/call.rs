@@ -49,6 +49,9 @@ pub(crate) struct Call<'a, O> {
     pub(crate) dim: usize,
     pub(crate) vocab: usize,
     pub(crate) scaling: Scaling,
+    /// Entries of the whole vocabulary, where this is a rank's part of it.
+    pub(crate) whole: usize,
+    pub(crate) options: HeadOptions,
     /// Inputs, then the low-rank columns, then one for the bias.
     pub(crate) depth: Depth,
     /// Vocabulary entries of a run; a run is a task.
@@ -124,7 +127,8 @@ impl<'a, O: Operand> Call<'a, O> {
             assert!(low.dropout.is_none_or(|d| d.p == 0.0), "head: a magnitude excludes dropout here");
         }
         let (scaling, operand) = (Scaling::new(o), PhantomData);
-        Self { isa, hidden, head, n, dim, vocab, scaling, depth, run, tile, gains, operand }
+        let (whole, options) = (shard.map_or(vocab, |s| s.vocab), *o);
+        Self { isa, hidden, head, n, dim, vocab, scaling, whole, options, depth, run, tile, gains, operand }
     }
 
     pub(crate) fn rank(&self) -> usize {

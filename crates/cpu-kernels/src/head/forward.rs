@@ -199,10 +199,11 @@ impl Found {
         for (i, &target) in targets.iter().enumerate() {
             let token = Token::new(self.merged(i / NR), i % NR);
             let (own, top1) = self.target(call, tokens, i, target, token.top);
-            stats.log_prob.push(own - token.log_z);
+            let mean = token.total / call.vocab as f32;
+            stats.log_prob.push(call.options.log_prob(own, mean, token.log_z));
             stats.entropy.push(token.entropy);
             stats.log_sum_sq_probs.push(token.log_sum_sq);
-            stats.mean_logit.push(token.total / call.vocab as f32);
+            stats.mean_logit.push(mean);
             stats.log_z.push(token.log_z);
             stats.is_top1.push(top1);
         }

@@ -2,6 +2,7 @@
 //!
 //! With `z = softcap(logit_scale·(W h + bias + low-rank part))/temperature` and `p = softmax(z)`, the gradient of
 //! `g_lp·log p_t + g_h·H` is `dz_j = g_lp·(1[j=t] - p_j) - g_h·p_j·(log p_j + H)`.
+//! Of a smoothed target `(1 - s)·1[j=t] + s/vocabulary` stands for `1[j=t]`.
 //!
 //! A head may be split over the vocabulary ([`VocabRows`]): then `p` and `H` are those of all ranks' logits, and a rank's
 //! gradients of hidden states and of `A` are its addends to theirs.

@@ -5,13 +5,15 @@ use burnish_core::{HeadOptions, LinearParts};
 /// Asserts that the options make logits.
 pub(super) fn check(options: &HeadOptions) {
     assert!(options.temperature > 0.0, "head: temperature {} must be positive", options.temperature);
+    let smoothing = options.label_smoothing;
+    assert!((0.0..=1.0).contains(&smoothing), "head: label smoothing {smoothing} must be from 0 to 1");
     assert!(options.softcap.is_none_or(|c| c > 0.0), "head: softcap {:?} must be positive", options.softcap);
 }
 
 /// Statistics of each token's distribution over the vocabulary; every vector has one entry per row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeadStats {
-    /// Log-probability of the target.
+    /// Log-probability of the target, smoothed as the options say.
     pub log_prob: Vec<f32>,
     /// Entropy in nats.
     pub entropy: Vec<f32>,

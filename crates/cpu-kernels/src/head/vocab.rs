@@ -257,6 +257,7 @@ pub(crate) const ENTROPY: usize = 3 * NR;
 #[inline(always)]
 unsafe fn gradient_body<S: Lanes>(
     s: Scaling,
+    spread: f32,
     with_entropy: bool,
     entries: usize,
     lanes: usize,
@@ -270,9 +271,10 @@ unsafe fn gradient_body<S: Lanes>(
     while l < lanes {
         let given = given.add(l);
         let log_z = S::load(given.add(LOG_Z));
-        // dz = -p·(g_lp + g_h·(log p + H)), and g_lp at the target, which the caller adds.
+        // dz = g_lp·spread - p·(g_lp + g_h·(log p + H)), and the rest of g_lp at the target, which the caller adds.
         let minus = S::sub(S::splat(0.0), S::mul(S::load(given.add(G_LOG_PROB)), factor));
         let g_h = S::mul(S::load(given.add(G_ENTROPY)), factor);
+        let everywhere = S::mul(S::load(given.add(G_LOG_PROB)), S::mul(S::splat(spread), factor));
         let entropy = S::load(given.add(ENTROPY));
         for j in 0..entries {
             let p = z.add(j * NR + l);
@@ -283,7 +285,7 @@ unsafe fn gradient_body<S: Lanes>(
             if with_entropy {
                 d = S::fnma(g_h, S::add(log_p, entropy), d);
             }
-            d = S::mul(d, e);
+            d = S::fma(d, e, everywhere);
             if s.cap > 0.0 {
                 let t = S::mul(v, per_cap);
                 d = S::mul(d, S::fnma(t, t, one));
@@ -295,12 +297,12 @@ unsafe fn gradient_body<S: Lanes>(
 }
 
 dispatch! {
-    /// `z` to the gradient of the products, but for the target's own term.
+    /// `z` to the gradient of the products, but for the target's own term; every entry has `spread` of a target.
     ///
     /// # Safety
     /// `z` holds `entries` rows of 32, `given` [`GIVEN`] of 32; `lanes` is a multiple of 16, at most 32.
     pub(crate) unsafe fn logits_gradient = gradient_body [] []
-        (s: Scaling, with_entropy: bool, entries: usize, lanes: usize, given: *const f32, z: *mut f32)
+        (s: Scaling, spread: f32, with_entropy: bool, entries: usize, lanes: usize, given: *const f32, z: *mut f32)
 }
 
 #[inline(always)]

@@ -306,7 +306,12 @@ impl Decoder {
     /// How logits are made: this model's scale and cap, with `temperature`.
     #[must_use]
     pub fn head_options(&self, temperature: f32) -> HeadOptions {
-        HeadOptions { temperature, softcap: self.spec.logit_softcap, logit_scale: self.spec.logit_scale }
+        HeadOptions {
+            temperature,
+            softcap: self.spec.logit_softcap,
+            logit_scale: self.spec.logit_scale,
+            label_smoothing: 0.0,
+        }
     }
 
     pub(crate) fn attention_shape(&self, own: LayerSpec) -> AttentionShape {

@@ -25,7 +25,11 @@ fn stats(s: &kernels::HeadStats) -> TokenStats {
 }
 
 /// Runs `work` with the kernels' view of a shard.
-fn with_rows<R>(shard: Option<&VocabShard>, work: impl FnOnce(Option<&kernels::VocabRows<'_>>) -> R) -> R {
+fn with_rows<R>(
+    shard: Option<&VocabShard>,
+    options: &HeadOptions,
+    work: impl FnOnce(Option<&kernels::VocabRows<'_>>) -> R,
+) -> R {
     let Some(shard) = shard else { return work(None) };
     let combine = |targets: &[u32], parts: &[kernels::VocabPart]| {
         let parts: Vec<_> = parts
@@ -35,7 +39,7 @@ fn with_rows<R>(shard: Option<&VocabShard>, work: impl FnOnce(Option<&kernels::V
                 [p.top, p.sum, p.squares, p.weighted, p.total, p.target, first]
             })
             .collect();
-        let Combined { stats, log_z } = shard.combine(targets, &parts);
+        let Combined { stats, log_z } = shard.combine(targets, &parts, options);
         kernels::HeadStats {
             log_prob: stats.log_prob,
             entropy: stats.entropy,
@@ -143,7 +147,7 @@ pub(crate) fn head_loss(
         let view = View::new(hidden, head)?;
         let ask = asked(head, wanted);
         let (x, kernel) = (view.hidden.f32(), view.head.kernel());
-        let (found, grad) = with_rows(shard, |rows| {
+        let (found, grad) = with_rows(shard, &options, |rows| {
             if !wanted.contains(&true) {
                 return (kernels::head_forward(x, &kernel, rows, targets, &options), None);
             }
@@ -176,7 +180,7 @@ pub(crate) fn head_log_probs(
     let out = apply(OP, &inputs(hidden, head), |_, wanted| {
         let view = View::new(hidden, head)?;
         let ask = asked(head, wanted);
-        let found = with_rows(shard, |rows| {
+        let found = with_rows(shard, &options, |rows| {
             kernels::head_forward(view.hidden.f32(), &view.head.kernel(), rows, targets, &options)
         });
         out_stats = stats(&found);
@@ -189,7 +193,7 @@ pub(crate) fn head_log_probs(
             let (log_prob, entropy) = g.f32().split_at(view.tokens);
             let entropy = entropy.iter().any(|&e| e != 0.0).then_some(entropy);
             let (x, kernel) = (view.hidden.f32(), view.head.kernel());
-            let grad = with_rows(shard.as_ref(), |rows| {
+            let grad = with_rows(shard.as_ref(), &options, |rows| {
                 kernels::head_backward(x, &kernel, rows, &targets, &options, &found, log_prob, entropy, &ask)
             });
             view.gradients(grad, 1.0)

@@ -36,6 +36,8 @@ struct Body {
     hidden: AnyTensor,
     layer: Layer,
     options: HeadOptions,
+    /// Entries of the whole vocabulary.
+    vocab: usize,
     wide: DType,
     /// Each token's target as a row of this rank, 0 where another has it; and 1 where this one has it. `[tokens, 1]`.
     targets: Tensor<2, Int>,
@@ -54,7 +56,7 @@ impl Body {
     fn new(
         plain: &[AnyTensor],
         head: &Linear,
-        first_row: usize,
+        (first_row, vocab): (usize, usize),
         targets: &[u32],
         (options, chunk): (HeadOptions, usize),
     ) -> Result<Self, OpsError> {
@@ -67,6 +69,7 @@ impl Body {
             hidden: plain[0].clone(),
             layer: Layer::new(head, &mut plain[1..].iter().cloned(), wide)?,
             options,
+            vocab,
             wide,
             targets: ints(local.collect(), &device).reshape([tokens, 1]),
             owned: host(owned, [tokens, 1], &device, wide),
@@ -135,7 +138,7 @@ impl Body {
     }
 
     /// The gradients of the head's inputs from those of log-probabilities and entropies `[2, tokens]`:
-    /// `dz_j = g_lp 1[j = t] - p_j (g_lp + g_h (log p_j + H))`.
+    /// `dz_j = g_lp ((1 - s) 1[j = t] + s / vocab) - p_j (g_lp + g_h (log p_j + H))` with `s` of label smoothing.
     fn backward(
         self,
         upstream: Tensor<2>,
@@ -154,9 +157,13 @@ impl Body {
                 Some(entropy) => (log_p + entropy.clone().narrow(0, start, n)) * of(1) + of(0),
                 None => of(0),
             };
-            let own = of(0) * self.owned.clone().narrow(0, start, n);
+            let own = of(0) * self.owned.clone().narrow(0, start, n) * (1.0 - o.label_smoothing);
             let ids = self.targets.clone().narrow(0, start, n);
-            let mut dz = (p * pulled).neg().scatter(1, ids, own, IndexingUpdateOp::Add);
+            let mut dz = (p * pulled).neg();
+            if o.label_smoothing > 0.0 {
+                dz = dz + of(0) * (f64::from(o.label_smoothing) / self.vocab as f64);
+            }
+            dz = dz.scatter(1, ids, own, IndexingUpdateOp::Add);
             if let Some(slope) = slope {
                 dz = dz * slope;
             }
@@ -203,13 +210,13 @@ fn log_probs(
         AnyTensor::new(host(values, [2, tokens], &device, dtype))
     };
     if shard.rows().is_empty() {
-        let stats = shard.combine(targets, &vec![NO_PART; tokens]).stats;
+        let stats = shard.combine(targets, &vec![NO_PART; tokens], &options).stats;
         return Ok((constant(OP, &inputs, true, both(&stats))?, stats));
     }
     let mut found = TokenStats::default();
     let out = apply(OP, &inputs, |plain, wanted| {
-        let body = Body::new(plain, head, shard.rows().start, targets, (options, chunk))?;
-        let Combined { stats, log_z } = shard.combine(targets, &body.all_parts()?);
+        let body = Body::new(plain, head, (shard.rows().start, shard.vocab()), targets, (options, chunk))?;
+        let Combined { stats, log_z } = shard.combine(targets, &body.all_parts()?, &options);
         let out = both(&stats);
         let want_hidden = wanted[0];
         let wanted = head.parts().fill(&mut wanted[1..].iter().copied());
@@ -274,7 +281,7 @@ pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> R
         return Ok(Vec::new());
     }
     let options = HeadOptions { temperature: 1.0, ..options };
-    let body = Body::new(&plain, head, 0, &vec![0; tokens], (options, chunk(head.out())))?;
+    let body = Body::new(&plain, head, (0, head.out()), &vec![0; tokens], (options, chunk(head.out())))?;
     let parts = body
         .chunks()
         .map(|(start, n)| Ok(body.logits(start, n, &LinearParts::default())?.z))

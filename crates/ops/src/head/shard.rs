@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::TokenStats;
+use super::{HeadOptions, TokenStats};
 use crate::OpsError;
 
 /// How the ranks that split a vocabulary exchange what they found.
@@ -111,7 +111,7 @@ impl VocabShard {
     }
 
     /// The statistics of tokens, from what this rank's rows say of them.
-    pub(crate) fn combine(&self, targets: &[u32], own: &[Part]) -> Combined {
+    pub(crate) fn combine(&self, targets: &[u32], own: &[Part], options: &HeadOptions) -> Combined {
         let all = self.across.gather(own.as_flattened());
         let expected = own.len() * self.ranks();
         let (all, rest) = all.as_chunks::<{ Self::VALUES }>();
@@ -126,7 +126,7 @@ impl VocabShard {
             let parts = || all.iter().skip(i).step_by(own.len());
             // The last rank that starts there or before: those without rows start where the next one does.
             let owner = self.starts.partition_point(|&s| s <= target as usize) - 1;
-            self.push(parts, owner, &mut out);
+            self.push(parts, owner, options, &mut out);
         }
         out
     }
@@ -136,6 +136,7 @@ impl VocabShard {
         &self,
         parts: impl Fn() -> P,
         owner: usize,
+        options: &HeadOptions,
         out: &mut Combined,
     ) {
         let top = parts().fold(f32::NEG_INFINITY, |top, p| top.max(p[TOP]));
@@ -160,10 +161,14 @@ impl VocabShard {
         let log_z = f64::from(top) + log_sum;
         out.log_z.push(log_z as f32);
         let s = &mut out.stats;
-        s.log_prob.push((f64::from(target) - log_z) as f32);
+        let mean = total / self.vocab() as f64;
+        let smoothing = f64::from(options.label_smoothing);
+        // The mean need not be finite.
+        let spread = if smoothing > 0.0 { smoothing * (mean - log_z) } else { 0.0 };
+        s.log_prob.push(((1.0 - smoothing) * (f64::from(target) - log_z) + spread) as f32);
         s.entropy.push((log_sum - weighted / sum) as f32);
         s.log_sum_sq_probs.push((squares.ln() - 2.0 * log_sum) as f32);
-        s.mean_logit.push((total / self.vocab() as f64) as f32);
+        s.mean_logit.push(mean as f32);
         s.is_top1.push(is_top1);
     }
 }

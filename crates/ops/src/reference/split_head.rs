@@ -36,7 +36,7 @@ pub(super) fn head_log_probs(
             parts.push(part(z, target));
         }
     }
-    let Combined { stats, log_z } = shard.combine(targets, &parts);
+    let Combined { stats, log_z } = shard.combine(targets, &parts, &options);
     let dtype = wide::<2>(hidden)?.dtype();
     if own.is_empty() {
         let both = [stats.log_prob.as_slice(), &stats.entropy].concat();
@@ -56,6 +56,8 @@ pub(super) fn head_log_probs(
             entropy: stats.entropy[rows.clone()].to_vec(),
             log_z: log_z[rows.clone()].to_vec(),
             targets: targets[rows].iter().map(own_target).collect(),
+            smoothing: f64::from(options.label_smoothing),
+            vocab: shard.vocab(),
         });
         let run: Run = Arc::new(move |inputs, _| {
             let mut next = inputs[1..].iter().cloned();
@@ -74,10 +76,12 @@ struct Found {
     log_z: Vec<f32>,
     /// As rows of this rank; -1 where another has it.
     targets: Vec<i32>,
+    smoothing: f64,
+    vocab: usize,
 }
 
 /// Log-probabilities and entropies `[2, tokens]`, as a function of this rank's logits `[tokens, rows]`:
-/// `dz_j = g_lp·(1[j=t] - p_j) - g_h·p_j·(log p_j + H)`.
+/// `dz_j = g_lp·((1-s)·1[j=t] + s/vocab - p_j) - g_h·p_j·(log p_j + H)`.
 fn from_logits(z: &AnyTensor, found: &Arc<Found>) -> Result<AnyTensor, OpsError> {
     let found = found.clone();
     apply("head", std::slice::from_ref(z), move |inputs, _| {
@@ -93,6 +97,7 @@ fn from_logits(z: &AnyTensor, found: &Arc<Found>) -> Result<AnyTensor, OpsError>
             let all: Tensor<2, Int> = Tensor::<1, Int>::arange(0..rows as i64, &device).reshape([1, rows]);
             let targets = ints(found.targets.clone(), &device).reshape([n, 1]);
             let hit = all.expand([n, rows]).equal(targets.expand([n, rows])).float().cast(dtype);
+            let hit = hit * (1.0 - found.smoothing) + found.smoothing / found.vocab as f64;
             let dz = (hit - p.clone()) * of(0) - p * (log_p + column(&found.entropy)) * of(1);
             vec![Some(AnyTensor::new(dz))]
         };

@@ -94,7 +94,12 @@ impl Problem {
     }
 
     pub(super) fn options(mut self, temperature: f32, softcap: Option<f32>, logit_scale: f32) -> Self {
-        self.options = HeadOptions { temperature, softcap, logit_scale };
+        self.options = HeadOptions { temperature, softcap, logit_scale, ..self.options };
+        self
+    }
+
+    fn smoothed(mut self, label_smoothing: f32) -> Self {
+        self.options.label_smoothing = label_smoothing;
         self
     }
 
@@ -172,6 +177,7 @@ pub(super) fn problems() -> Vec<Problem> {
         Problem::new(9, 600, 65, 40, true, F16, 7),
         Problem::new(40, 10, 20000, 2, false, F32, 8),
         Problem::new(70, 6, 260, 300, false, F32, 9),
+        Problem::new(35, 20, 700, 2, true, F32, 10).options(0.7, Some(2.0), 0.5).smoothed(0.3),
     ]
 }
 

@@ -43,6 +43,7 @@ fn check(case: &Value, label: &str) {
         return;
     }
     let options = HeadOptions {
+        label_smoothing: 0.0,
         temperature: case["temperature"].as_f64().unwrap() as f32,
         softcap: case["softcap"].as_f64().map(|c| c as f32),
         logit_scale: case["logit_scale"].as_f64().unwrap() as f32,

@@ -66,7 +66,8 @@ impl Head {
             let m = z.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let log_z = m + z.iter().map(|x| (x - m).exp()).sum::<f64>().ln();
             let p: Vec<f64> = z.iter().map(|x| (x - log_z).exp()).collect();
-            s.log_prob.push(z[t as usize] - log_z);
+            let (smoothing, mean) = (f64::from(o.label_smoothing), z.iter().sum::<f64>() / z.len() as f64);
+            s.log_prob.push((1.0 - smoothing) * z[t as usize] + smoothing * mean - log_z);
             s.entropy.push(-p.iter().zip(&z).map(|(p, z)| p * (z - log_z)).sum::<f64>());
             s.log_sum_sq.push(p.iter().map(|p| p * p).sum::<f64>().ln());
             s.mean_logit.push(z.iter().sum::<f64>() / z.len() as f64);
@@ -102,7 +103,9 @@ impl Head {
                 let capped = Self::capped(raw[j], o);
                 let log_p = capped / f64::from(o.temperature) - s.log_z[row];
                 let p = log_p.exp();
-                let hit = f64::from(u8::from(targets[row] as usize == j));
+                let smoothing = f64::from(o.label_smoothing);
+                let hit = f64::from(u8::from(targets[row] as usize == j)) * (1.0 - smoothing);
+                let hit = hit + smoothing / v as f64;
                 let mut dz = g_lp[row] * (hit - p) - g_h[row] * p * (log_p + s.entropy[row]);
                 dz /= f64::from(o.temperature);
                 dz *= o.softcap.map_or(1.0, |c| 1.0 - (capped / f64::from(c)).powi(2));

@@ -48,7 +48,7 @@ impl Meeting {
 }
 
 /// The whole vocabulary's statistics in f64, in the order of the ranks.
-fn fold(targets: &[u32], rows: &[Range<usize>], all: &[Vec<VocabPart>]) -> HeadStats {
+fn fold(targets: &[u32], rows: &[Range<usize>], all: &[Vec<VocabPart>], smoothing: f64) -> HeadStats {
     let mut s = HeadStats::default();
     let vocab = rows.last().unwrap().end;
     for (i, &target) in targets.iter().enumerate() {
@@ -67,10 +67,12 @@ fn fold(targets: &[u32], rows: &[Range<usize>], all: &[Vec<VocabPart>]) -> HeadS
         let log_z = f64::from(top) + log_sum;
         let weighted = sum_of(&|p, d, e| e * (d.max(-200.0) * f64::from(p.sum) + f64::from(p.weighted)));
         let squares = sum_of(&|p, _, e| f64::from(p.squares) * e * e);
-        s.log_prob.push((f64::from(own) - log_z) as f32);
+        let mean = sum_of(&|p, _, _| f64::from(p.total)) / vocab as f64;
+        let spread = if smoothing > 0.0 { smoothing * (mean - log_z) } else { 0.0 };
+        s.log_prob.push(((1.0 - smoothing) * (f64::from(own) - log_z) + spread) as f32);
         s.entropy.push((log_sum - weighted / log_sum.exp()) as f32);
         s.log_sum_sq_probs.push((squares.ln() - 2.0 * log_sum) as f32);
-        s.mean_logit.push((sum_of(&|p, _, _| f64::from(p.total)) / vocab as f64) as f32);
+        s.mean_logit.push(mean as f32);
         s.log_z.push(log_z as f32);
         let earlier = parts[..owner].iter().all(|p| p.top < own);
         s.is_top1.push(parts[owner].target_is_first && own == top && earlier);
@@ -103,7 +105,7 @@ fn split(p: &Problem, counts: &[usize], g_h: Option<&[f32]>, wanted: &HeadWanted
             if rank == 0 {
                 rounds.lock().unwrap().push(own.len());
             }
-            fold(targets, &rows, &meeting.gather(rank, own))
+            fold(targets, &rows, &meeting.gather(rank, own), p.options.label_smoothing.into())
         };
         let v = rows[rank].clone();
         let shard = VocabRows {

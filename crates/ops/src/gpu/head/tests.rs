@@ -36,7 +36,8 @@ fn found(chunk: usize, entropies: bool) -> (Vec<f32>, TokenStats, Vec<Vec<f32>>)
         compute: Default::default(),
     };
     let targets: Vec<u32> = (0..tokens as u32).map(|i| i * 5 % 9).collect();
-    let options = HeadOptions { temperature: 0.8, softcap: Some(3.0), logit_scale: 1.5 };
+    let options =
+        HeadOptions { temperature: 0.8, softcap: Some(3.0), logit_scale: 1.5, label_smoothing: 0.2 };
     let (out, stats) = log_probs(&hidden, &head, None, &targets, options, (entropies, chunk)).unwrap();
     let both = out.rank::<2>().unwrap();
     // Of log-probabilities alone, or of both, each row with a factor of its own.

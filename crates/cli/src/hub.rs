@@ -1,11 +1,16 @@
 //! Names of the hub among a command's options, replaced by folders of its cache; and a finished run brought there.
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
 
 use anyhow::Context;
 use burnish_config::groups::TrainingOptions;
 use burnish_config::table::Raw;
+use burnish_config::values::{HubStrategy, SaveInterval};
 use burnish_config::{Command, Resolved};
 use burnish_data::{DataError, Listing, RowCache, SourceSpec};
 use burnish_hub::{Hub, Progress, Repo, Settings, Wanted, could_be_name, datasets_cache};
@@ -34,8 +39,21 @@ const DATASETS: &[(&str, &[&str])] = &[
 /// Lists of data sets.
 const MIXTURES: &[&str] = &["datasets", "eval_datasets"];
 /// Endings of files, which a hub's name may have but is not taken to.
-const ENDINGS: [&str; 12] =
-    ["json", "jsonl", "ndjson", "csv", "tsv", "txt", "parquet", "arrow", "gz", "zst", "jinja", "safetensors"];
+const ENDINGS: [&str; 13] = [
+    "json",
+    "jsonl",
+    "ndjson",
+    "csv",
+    "tsv",
+    "txt",
+    "parquet",
+    "arrow",
+    "gz",
+    "zst",
+    "xz",
+    "jinja",
+    "safetensors",
+];
 
 /// Fetches what options name that is not here and could be on the hub, and has them name its folders. The network is
 /// touched for nothing else.
@@ -349,6 +367,98 @@ impl Push {
         };
         upload().with_context(failed)
     }
+}
+
+/// Checkpoints of a run that are brought to the hub while it goes on, by a thread: a push never ends or holds up a run.
+pub(crate) struct CheckpointPush {
+    checkpoints: Sender<PathBuf>,
+    pushing: JoinHandle<()>,
+    /// Whether one is under way or waits.
+    busy: Arc<AtomicBool>,
+    always: bool,
+}
+
+impl CheckpointPush {
+    /// Where `hub_strategy` asks for it.
+    pub(crate) fn start(push: &Push, training: &TrainingOptions) -> Option<Self> {
+        let (strategy, always) = (training.hub_strategy, training.hub_always_push);
+        if strategy == HubStrategy::End {
+            return None;
+        }
+        let (checkpoints, told) = channel::<PathBuf>();
+        let busy = Arc::new(AtomicBool::new(false));
+        let (name, private, branch) = (push.name.clone(), push.private, push.branch.clone());
+        let by_epoch = training.save_strategy == SaveInterval::Epoch;
+        let (mut repo, done) = (push.repo.clone(), busy.clone());
+        let pushing = std::thread::spawn(move || {
+            let hub = Hub::new(settings(), |_: Progress<'_>| {});
+            for folder in told {
+                let result = match repo.clone().map_or_else(|| hub.create(&name, private), Ok) {
+                    Ok(made) => {
+                        repo = Some(made.clone());
+                        bring(&hub, &made, branch.as_deref(), &folder, strategy, by_epoch)
+                    }
+                    Err(error) => Err(error.into()),
+                };
+                if let Err(error) = result {
+                    eprintln!("note: push_to_hub: {} is not uploaded: {error:#}", folder.display());
+                }
+                done.store(false, Ordering::Release);
+            }
+        });
+        Some(Self { checkpoints, pushing, busy, always })
+    }
+
+    /// What hears of checkpoints: one that comes while another is brought is left out, unless `hub_always_push` is set.
+    pub(crate) fn hears(&self) -> impl FnMut(&Path) + Send + 'static + use<> {
+        let (checkpoints, busy, always) = (self.checkpoints.clone(), self.busy.clone(), self.always);
+        move |path| {
+            if !busy.swap(true, Ordering::AcqRel) || always {
+                // A thread that is gone has said why.
+                let _ = checkpoints.send(path.to_owned());
+            }
+        }
+    }
+
+    /// Waits for what is under way. Those who hear are gone by now.
+    pub(crate) fn finish(self) {
+        drop(self.checkpoints);
+        let _ = self.pushing.join();
+    }
+}
+
+/// Brings a checkpoint: its model to where the result will be, and the whole of it into a folder of its own where that is
+/// asked for.
+fn bring<F: FnMut(Progress<'_>)>(
+    hub: &Hub<F>,
+    repo: &Repo,
+    branch: Option<&str>,
+    folder: &Path,
+    strategy: HubStrategy,
+    by_epoch: bool,
+) -> anyhow::Result<()> {
+    let state: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("trainer_state.json"))?)?;
+    let message = match (by_epoch, state["epoch"].as_f64()) {
+        (true, Some(epoch)) => format!("Training in progress, epoch {}", epoch.trunc()),
+        _ => format!("Training in progress, step {}", state["global_step"]),
+    };
+    let mut all = Vec::new();
+    files_of(folder, "", &mut all)?;
+    all.sort();
+    let of_model = |name: &&String| {
+        !name.starts_with("state/")
+            && !["trainer_state.json", "checkpoint_index.json"].contains(&name.as_str())
+    };
+    let model: Vec<String> = all.iter().filter(of_model).cloned().collect();
+    hub.upload(repo, branch, folder, &model, &message)?;
+    let into = match (strategy, folder.file_name().and_then(|name| name.to_str())) {
+        (HubStrategy::Checkpoint, _) => "last-checkpoint/".to_owned(),
+        (HubStrategy::AllCheckpoints, Some(name)) => format!("{name}/"),
+        _ => return Ok(()),
+    };
+    hub.upload_into(repo, branch, &into, folder, &all, &format!("{message}, checkpoint"))?;
+    Ok(())
 }
 
 /// What is the run's result in its folder: not its checkpoints, which are its own business, nor what begins with `_` or `.`.

@@ -161,6 +161,46 @@ fn a_run_is_uploaded_when_it_is_done() {
 }
 
 #[test]
+fn checkpoints_are_uploaded_while_a_run_goes_on() {
+    let (hub, home) = (hub(), tempfile::tempdir().unwrap());
+    let words =
+        format!("{FIRST_LINE} {SHORT} --save_strategy=steps --save_steps=1 --push_to_hub --hub_always_push");
+    let run = |words: &str| program(&hub, home.path(), words).output().unwrap();
+    let pushed = |name: &str, strategy: &str| {
+        succeeds(&run(&format!("{words} --hub_strategy={strategy} --output_dir={name}")));
+        let requests = hub.requests().into_iter();
+        let commits = requests.filter(|r| r.path.contains(&format!("{name}/commit/"))).count();
+        (commits, hub.files(&format!("models/me/{name}")))
+    };
+    // The model after each of two steps, and the result.
+    let (commits, files) = pushed("every", "every_save");
+    assert_eq!(commits, 3);
+    assert!(files.keys().all(|name| !name.contains('/') || name.starts_with("runs/")), "{:?}", files.keys());
+    assert!(!files.contains_key("checkpoint_index.json") && !files.contains_key("trainer_state.json"));
+    let (commits, files) = pushed("last", "checkpoint");
+    assert_eq!(commits, 5);
+    let saved = home.path().join("last/checkpoint-2");
+    for name in ["trainer_state.json", "adapter_model.safetensors", "state/index.json"] {
+        assert_eq!(files[&format!("last-checkpoint/{name}")], fs::read(saved.join(name)).unwrap(), "{name}");
+    }
+    let (commits, files) = pushed("all", "all_checkpoints");
+    assert_eq!(commits, 5);
+    for step in [1, 2] {
+        let name = format!("checkpoint-{step}/adapter_model.safetensors");
+        assert_eq!(files[&name], fs::read(home.path().join("all").join(&name)).unwrap());
+    }
+    // A hub that fails meanwhile does not end the run.
+    hub.intercept(|request, _| {
+        let progress = String::from_utf8_lossy(&request.body).contains("Training in progress");
+        (request.path.contains("/commit/") && progress).then(|| Reply::status(403))
+    });
+    let output = run(&format!("{words} --output_dir=late"));
+    succeeds(&output);
+    assert!(stderr(&output).contains("checkpoint-2 is not uploaded"), "{}", stderr(&output));
+    assert!(hub.files("models/me/late").contains_key("adapter_model.safetensors"));
+}
+
+#[test]
 fn an_upload_that_cannot_be_is_known_before_and_a_run_outlives_one_that_fails() {
     let (hub, home) = (hub(), tempfile::tempdir().unwrap());
     let words = |out: &str| format!("{FIRST_LINE} {SHORT} --push_to_hub --output_dir={out}");

@@ -50,6 +50,18 @@ choices! {
         /// After each evaluation that is the best so far.
         Best = "best",
     }
+
+    /// What push_to_hub uploads while training (Transformers' `HubStrategy`).
+    pub enum HubStrategy: "hub_strategy", UnknownWord {
+        /// Nothing: the result, when the run is done.
+        End = "end",
+        /// The model of every checkpoint.
+        EverySave = "every_save",
+        /// Also the newest checkpoint whole, as `last-checkpoint`.
+        Checkpoint = "checkpoint",
+        /// Also every checkpoint whole, by its own name.
+        AllCheckpoints = "all_checkpoints",
+    }
 }
 
 /// Makes an option's type of an enum of words.
@@ -74,7 +86,7 @@ macro_rules! words {
 }
 
 words! {
-    AdapterReduce, Aggregation, Bias, CorrectionMode, Divergence, ImportanceLevel, Interval, KtoLoss, MomentumDtype,
+    AdapterReduce, Aggregation, Bias, CorrectionMode, Divergence, HubStrategy, ImportanceLevel, Interval, KtoLoss, MomentumDtype,
     OptimizerName, Order, PolicyLoss, Polynomials, PreferenceLoss, SaveInterval, Scale, ScaleRewards, ScheduleKind,
     Strategy, TokenLoss, Transport, Truncation, Variant,
 }

@@ -66,7 +66,7 @@ fn wrong_types_say_what_was_expected() {
     check(&["--max_steps", "many"], &["max_steps: expected a whole number, got \"many\""]);
     check(
         &["--lr_scheduler_type", "sine"],
-        &["linear, cosine, cosine_with_restarts, ", "or greedy, got \"sine\""],
+        &["linear, cosine, cosine_with_restarts, ", "WarmupLR, ", "or LRRangeTest, got \"sine\""],
     );
     check(&["--packing_strategy", "fdb"], &["packing_strategy: expected bfd, bfd_split or wrapped"]);
     check(&["--loss_type", "mse"], &["loss_type: expected nll, dft or chunked_nll"]);
@@ -103,7 +103,7 @@ fn what_burnish_does_not_do_is_refused_by_name() {
         (&["--fsdp", "half_shard"], "fsdp"),
         (&["--parallelism_config", r#"{"cp_size": 2}"#], "parallelism_config"),
         (&["--num_machines", "8"], "num_machines"),
-        (&["--label_smoothing_factor=0.1"], "label_smoothing_factor"),
+        (&["--ignore_data_skip=true"], "ignore_data_skip"),
     ] {
         check(words, &[&format!("{name}: "), "is not supported"]);
     }
@@ -169,9 +169,9 @@ fn notes_are_not_faults() {
     assert_eq!(
         notes,
         [
-            "`hub_strategy`: push_to_hub uploads once, when the run is done, what is in output_dir then, to hub_model_id",
             "`dataset_num_proc`, `dataloader_num_workers`: rows are read and prepared by burnish's own threads",
             "`lora_r`: the whole model trains; use_peft: true trains an adapter",
+            "`hub_strategy`: nothing is uploaded without push_to_hub: true",
         ]
     );
 }

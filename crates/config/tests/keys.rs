@@ -68,6 +68,8 @@ fn fates(key: &str, entries: &[Entry]) -> Vec<&'static str> {
     add("another spelling", ALIASES.iter().any(|(alias, _)| *alias == key));
     add("translated", TRANSLATED.iter().any(|(names, _)| names.contains(&key)));
     add("noted", NOTED.iter().any(|foreign| foreign.has(key)));
+    let own = entries.iter().any(|entry| entry.name == key);
+    add("noted where it is another command's option", !own && UNUSED.iter().any(|foreign| foreign.has(key)));
     add("refused", REFUSED.iter().any(|foreign| foreign.has(key)));
     fates
 }

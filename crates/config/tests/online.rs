@@ -64,6 +64,14 @@ fn contradictions() {
     check::<GrpoOptions>(&["--prompt=3"], "is an option of `burnish");
     check::<GrpoOptions>(&["--generation_kwargs", r#"{"num_beams": 2}"#], "repeat the prompt instead");
     check::<GrpoOptions>(&["--no_average_tokens_across_devices"], "always that of all ranks");
+    check::<GrpoOptions>(
+        &["--auto_find_batch_size"],
+        "lower per_device_train_batch_size where memory is full",
+    );
+    check::<RlooOptions>(
+        &["--auto_find_batch_size"],
+        "lower per_device_train_batch_size where memory is full",
+    );
     check::<RlooOptions>(&["--reward_clip_range=1,-1"], "the lesser first");
     check::<RlooOptions>(&["--loss_type=grpo"], "`loss_type` is an option of");
 }

@@ -15,6 +15,12 @@ fn check<C: Command>(text: &str, expected: &[(&str, &str)]) {
         "ds.json",
         r#"{"zero_optimization": {"stage": 2, "reduce_bucket_size": 5e6}, "gradient_clipping": 0.5}"#,
     );
+    scratch.write(
+        "scheduler.json",
+        r#"{"optimizer": {"type": "Lion", "params": {"lr": 2e-4, "betas": [0.9, 0.99], "weight_decay": "auto"}},
+            "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_min_lr": "auto", "warmup_max_lr": 2e-4,
+            "warmup_num_steps": "auto", "total_num_steps": "auto", "warmup_type": "linear"}}}"#,
+    );
     let accelerate = "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: false\n  \
                       fsdp_activation_checkpointing: true\nnum_processes: 4\nmachine_rank: 0\nmixed_precision: bf16\n";
     scratch.write("accelerate.yaml", accelerate);
@@ -45,6 +51,27 @@ fn sharding_of_launchers() {
         &[("zero_stage", "2"), ("reduce_bucket_size", "5000000"), ("max_grad_norm", "0.5")],
     );
     check("max_grad_norm: 2.0\ndeepspeed: DIR/ds.json", &[("max_grad_norm", "2.0")]);
+    check(
+        "deepspeed: DIR/scheduler.json",
+        &[
+            ("lr_scheduler_type", "WarmupDecayLR"),
+            ("lr_scheduler_kwargs", r#"{"warmup_max_lr": 0.0002, "warmup_type": "linear"}"#),
+            ("learning_rate", "0.0002"),
+            ("optim", "lion_32bit"),
+            ("adam_beta2", "0.99"),
+        ],
+    );
+    check(
+        "lr_scheduler_type: cosine\ndeepspeed: {scheduler: {type: WarmupLR}}",
+        &[("lr_scheduler_type", "WarmupLR"), ("lr_scheduler_kwargs", r#"{"warmup_num_steps": 1000}"#)],
+    );
+    let sgd = "deepspeed: {optimizer: {type: SGD, params: {lr: 0.1, momentum: 0.9, weight_decay: auto}}}";
+    check(sgd, &[("optim", "sgd"), ("optim_args", "momentum=0.9"), ("learning_rate", "0.1")]);
+    check("deepspeed: {optimizer: {type: Adam, params: {adam_w_mode: false}}}", &[("optim", "adam")]);
+    check(
+        "deepspeed: {optimizer: {type: Adam, params: {eps: 1e-7}}}",
+        &[("optim", "adamw_torch_fused"), ("adam_epsilon", "0.0000001")],
+    );
     check("fsdp: full_shard auto_wrap", &[("zero_stage", "3")]);
     check("fsdp: [shard_grad_op, offload]", &[("zero_stage", "2")]);
     check("fsdp: true\nfsdp_config: {reshard_after_forward: false, version: 2}", &[("zero_stage", "2")]);
@@ -59,7 +86,14 @@ fn what_has_no_equivalent_is_named() {
         let said = message(Scratch::new().yaml(text, &[]));
         assert!(said.contains(part), "{text}\n{said}");
     };
-    check("deepspeed: {scheduler: {type: WarmupLR}}", "config.yaml:1: deepspeed: scheduler: {");
+    check("deepspeed: {scheduler: {type: Cosine}}", "config.yaml:1: deepspeed: scheduler: {");
+    check("deepspeed: {scheduler: {type: WarmupDecayLR}}", "DeepSpeed asks for total_num_steps");
+    check("deepspeed: {scheduler: {type: WarmupLR, params: {warmup_kind: log}}}", "no `warmup_kind`");
+    check(
+        "deepspeed: {scheduler: {type: OneCycle, params: {cycle_min_lr: 1e-6, cycle_max_lr: 1e-4}}}",
+        "set cycle_momentum to false",
+    );
+    check("deepspeed: {optimizer: {type: Lamb, params: {lr: 1e-3}}}", "name it in optim");
     check("deepspeed: {zero_optimization: {zero_quantized_weights: true}}", "zero_quantized_weights: true");
     check("deepspeed: {sparse_attention: {mode: fixed}}", "sparse_attention");
     check("fsdp: [full_shard, half]", "fsdp: half is not supported: known are full_shard");
@@ -102,6 +136,17 @@ fn mixtures_of_recipes() {
         ..set("a/b", "x", "train", Some(0.5))
     };
     assert_eq!(data.datasets.0, [expected]);
+    // What `load_dataset` is given beside the path.
+    let text = "dataset_config: {data_files: [x.jsonl], data_dir: d}\ndataset_train_split: tuned\n";
+    let data = scratch.yaml(text, &[]).unwrap().options.data;
+    let expected = SourceSpec {
+        data_files: vec!["x.jsonl".into()],
+        data_dir: Some("d".into()),
+        ..SourceSpec::new(&data.dataset_name, "tuned")
+    };
+    assert_eq!(data.datasets.0, [expected]);
+    let said = message(scratch.yaml("dataset_config: {shards: 3}\n", &[]));
+    assert!(said.contains("data_dir, data_files and split"), "{said}");
     // Several data sets are enough, and are recorded as they are read.
     let words = [
         "--model_name_or_path",
@@ -205,4 +250,20 @@ fn numbers_and_switches_as_pyyaml_reads_them() {
     );
     let merged = "env: &all {use_cache: false}\nmodel_init_kwargs: {<<: *all, dtype: bfloat16}";
     check::<SftOptions>(merged, &[("dtype", "bfloat16")]);
+}
+
+#[test]
+fn label_smoothing_is_of_nll_in_sft() {
+    let scratch = Scratch::new();
+    let read = |text: &str| scratch.yaml(text, &[]).unwrap();
+    let smoothed = read("label_smoothing_factor: 0.2");
+    assert_eq!(smoothed.options.loss.label_smoothing(), 0.2);
+    let dft = read("label_smoothing_factor: 0.2\nloss_type: dft");
+    assert_eq!(dft.options.loss.label_smoothing(), 0.0);
+    assert!(dft.notes.iter().any(|note| note.contains("no effect with loss_type: dft")), "{:?}", dft.notes);
+    assert!(message(scratch.yaml("label_smoothing_factor: 1.5", &[])).contains("from 0 to 1"));
+    // TRL's other trainers have the option and do not read it.
+    let words = ["--model_name_or_path=a/b", "--dataset_name=c/d", "--label_smoothing_factor=0.2"];
+    let notes = DpoOptions::parse(words).unwrap().run().unwrap().notes;
+    assert!(notes.iter().any(|note| note.contains("loss of this trainer without it too")), "{notes:?}");
 }

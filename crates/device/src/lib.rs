@@ -21,6 +21,7 @@ mod failure;
 mod heap;
 mod memory;
 mod open;
+mod room;
 
 pub use device_kind::DeviceKind;
 pub use doctor::{Finding, findings};
@@ -29,3 +30,4 @@ pub use failure::{Failure, quiet};
 pub use heap::keep_freed_memory;
 pub use memory::{Memory, memory, release};
 pub use open::{best, count, open, prepare};
+pub use room::room;

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use burnish_comm::Group;
 use burnish_data::{Collator, Example};
-use burnish_losses::{MetricSums, Metrics, TokenLoss};
+use burnish_losses::{MetricSums, Metrics};
 use burnish_models::{Decoder, Mode};
 
-use crate::forward::token_loss::{supervised, token_metrics};
+use crate::forward::token_loss::{SupervisedLoss, supervised, token_metrics};
 use crate::metrics::metric_window::Sums;
 use crate::{MicroBatch, TrainError};
 
@@ -36,7 +36,7 @@ pub fn evaluate(
     examples: &[Example],
     collator: &Collator,
     batch_rows: usize,
-    loss: TokenLoss,
+    loss: impl Into<SupervisedLoss>,
 ) -> Result<Evaluation, TrainError> {
     evaluate_on(&Group::alone(), model, examples, collator, batch_rows, loss)
 }
@@ -52,9 +52,9 @@ pub fn evaluate_on(
     examples: &[Example],
     collator: &Collator,
     batch_rows: usize,
-    loss: TokenLoss,
+    loss: impl Into<SupervisedLoss>,
 ) -> Result<Evaluation, TrainError> {
-    let start = Instant::now();
+    let (start, loss) = (Instant::now(), loss.into());
     let rows = batch_rows.max(1);
     let (mut tally, mut tokens) = (MetricSums::new(), 0);
     for own in dealt(examples.len(), rows, group) {

@@ -8,12 +8,12 @@ use burnish_comm::{Bucket, Group};
 use burnish_config::groups::ModelOptions;
 use burnish_core::{Compute, Dtype};
 use burnish_data::{Collator, DataError, Example, Record};
-use burnish_losses::TokenLoss;
 use burnish_models::{Completion, Decoder, Generation, LocalParams, ModelFolder, ModelPlan, Tuning};
 use burnish_peft::AdapterFolder;
 use burnish_tp::Tp;
 
 use crate::evaluation::{Evaluation, evaluate_on};
+use crate::forward::token_loss::SupervisedLoss;
 use crate::ranks::axes;
 use crate::ranks::device_failure::{failed_in_use, guarded};
 use crate::{Ranks, TrainError};
@@ -186,7 +186,7 @@ impl InferenceRank {
         examples: &[Example],
         collator: &Collator,
         batch_rows: usize,
-        loss: TokenLoss,
+        loss: impl Into<SupervisedLoss>,
     ) -> Result<Evaluation, TrainError> {
         let found = evaluate_on(&self.dp, &self.decoder, examples, collator, batch_rows, loss);
         self.tp.check()?;

@@ -37,6 +37,7 @@ command! {
 impl PlanOptions {
     fn rules(&self, checks: &mut Checks<'_>) {
         self.model.rules(checks);
+        self.loss.rules(checks);
         self.lora.rules(&self.model, checks);
         self.ranks.rules(&self.model, &self.training, checks);
         self.muon.rules(&self.training, checks);

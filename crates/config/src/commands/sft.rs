@@ -19,6 +19,7 @@ trainer! {
 impl SftOptions {
     fn rules(&self, checks: &mut Checks<'_>) {
         self.run_options().rules(checks);
+        self.loss.rules(checks);
         self.packing.rules(self.preparation.max_length, checks);
     }
 }

@@ -60,12 +60,12 @@ pub const NOTED: &[Foreign] = &[
         "run_name", "run_prefix", "project", "trackio_*", "wandb_*", "mlflow_*", "neptune_*", "swanlab_*", "comet_*",
         "log_level", "log_level_replica", "logging_nan_inf_filter", "skip_memory_metrics",
         "include_num_input_tokens_seen", "include_tokens_per_second", "benchmarks", "callbacks",
-        "log_multimodal", "num_sample_generations", "tracker_project_name", "tracker_kwargs", "eval_on_start",
+        "log_multimodal", "num_sample_generations", "tracker_project_name", "tracker_kwargs",
     ], "it configures other programs' logs; metrics.jsonl always has losses, num_tokens, speed and memory"),
     noted(&[
-        "hub_strategy", "hub_always_push", "hub_organization", "push_to_hub_organization", "overwrite_hub_revision",
+        "hub_organization", "push_to_hub_organization", "overwrite_hub_revision",
         "log_completions_hub_repo",
-    ], "push_to_hub uploads once, when the run is done, what is in output_dir then, to hub_model_id"),
+    ], "push_to_hub uploads to hub_model_id, with the owner in that name"),
     noted(&[
         "hub_token", "push_to_hub_token", "use_auth_token", "token", "hf_token", "cache_dir", "base_model_revision",
     ], "the Hub's own variables say it: HF_TOKEN, HF_HOME"),
@@ -74,10 +74,10 @@ pub const NOTED: &[Foreign] = &[
         "prediction_loss_only", "eval_accumulation_steps", "eval_do_concat_batches",
         "eval_use_gather_object", "batch_eval_metrics", "include_for_metrics", "include_inputs_for_metrics",
         "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "ignore_bias_buffers",
-        "save_safetensors", "auto_find_batch_size", "use_legacy_prediction_loop", "past_index",
+        "save_safetensors", "use_legacy_prediction_loop", "past_index",
         "label_pad_token_id", "padding_value", "force_use_ref_model", "reference_free_logging", "model_adapter_name",
         "ref_adapter_name", "generate_during_eval", "tp_enabled",
-    ], "burnish does this in its one way: it evaluates as eval_strategy says, pads nothing, and never changes the batch size"),
+    ], "burnish does this in its one way: it evaluates as eval_strategy says, and pads nothing"),
     noted(&[
         "optim_target_modules",
     ], "only optimizers of projected gradients read it (GaLore, APOLLO), which are refused"),
@@ -117,5 +117,6 @@ pub const UNUSED: &[Foreign] = &[
     noted(&[
         "max_length", "truncation_mode", "max_completion_length",
     ], "TRL's trainer of this name has no such option either"),
+    noted(&["label_smoothing_factor"], "TRL computes the loss of this trainer without it too"),
     noted(&["max_new_tokens"], "nothing is generated while this trains"),
 ];

@@ -60,9 +60,6 @@ pub const REFUSED: &[Foreign] = &[
         "fan_in_fan_out", "ensure_weight_tying",
     ], "layers store their weights as [out, in] and tied heads stay tied as the model's file says; take it out"),
     refused(&[
-        "label_smoothing_factor",
-    ], "label smoothing is not supported (TRL gives it up with version 2); take it out"),
-    refused(&[
         "ignore_data_skip",
     ], "a resumed run goes on with the next row; take it out"),
     refused(&[

@@ -100,6 +100,10 @@ impl RolloutOptions {
             let url = "null or an address that begins with http:// (a proxy on this machine can speak https)";
             checks.range("rollout_url", false, url);
         }
+        if checks.value("auto_find_batch_size") == "true" {
+            let mend = "take it out, and lower per_device_train_batch_size where memory is full";
+            checks.conflict("auto_find_batch_size", "groups of completions, which fill whole batches", mend);
+        }
         if self.generation_batch_size.is_some() && self.steps_per_generation.is_some() {
             let mend = "keep one of the two: each says how much is sampled at once";
             checks.conflict("generation_batch_size", "steps_per_generation", mend);

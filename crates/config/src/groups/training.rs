@@ -9,7 +9,7 @@ use burnish_optim::{
 };
 
 use crate::checks::{ABOVE_0, AT_LEAST_0, AT_LEAST_1, Checks, at_least_0};
-use crate::choice::{Interval, SaveInterval};
+use crate::choice::{HubStrategy, Interval, SaveInterval};
 use crate::groups::LoggingOptions;
 use crate::setting::{ArgumentList, KeywordArguments, Resume, Steps};
 use crate::table::options;
@@ -26,6 +26,24 @@ options! {
     SupervisedOptions, "Loss";
     /// The loss; `dft` weights each token by its own probability, `chunked_nll` is `nll`.
     Trl loss_type: TokenLoss = TokenLoss::Nll;
+    /// How much of each target is spread evenly over the vocabulary, from 0 to 1; dft does not read it.
+    Transformers label_smoothing_factor: f64 = 0.0;
+}
+
+impl SupervisedOptions {
+    /// Label smoothing as the loss reads it: TRL smooths `nll` alone.
+    #[must_use]
+    pub fn label_smoothing(&self) -> f64 {
+        if self.loss_type == TokenLoss::Nll { self.label_smoothing_factor } else { 0.0 }
+    }
+
+    pub(crate) fn rules(&self, checks: &mut Checks<'_>) {
+        let share = (0.0..=1.0).contains(&self.label_smoothing_factor);
+        checks.range("label_smoothing_factor", share, "a number from 0 to 1");
+        if self.label_smoothing_factor != self.label_smoothing() {
+            checks.note("label_smoothing_factor has no effect with loss_type: dft, in TRL neither");
+        }
+    }
 }
 
 options! {
@@ -39,6 +57,9 @@ options! {
     Burnish random_weights: bool = false;
     /// Rows (packed rows, with packing) per micro-batch on each rank.
     Transformers per_device_train_batch_size: usize = 8;
+    /// Take fewer rows per micro-batch where memory is too small for so many; the other options stay, so that steps are
+    /// then of fewer rows. On the CPU the plan of the run says how many fit.
+    Transformers auto_find_batch_size: bool = false;
     /// Rows per evaluation batch on each rank.
     Transformers per_device_eval_batch_size: usize = 8;
     /// Micro-batches per optimizer step.
@@ -96,6 +117,8 @@ options! {
     Transformers eval_strategy: Interval = Interval::No;
     /// Steps between evaluations, or below 1 a share of the run; by default logging_steps.
     Transformers eval_steps: Option<Steps> = None;
+    /// Evaluate before the first step too.
+    Transformers eval_on_start: bool = false;
     /// Steps (with eval_strategy: epoch, epochs) before the first evaluation.
     Transformers eval_delay: f64 = 0.0;
     /// When to save a checkpoint.
@@ -114,12 +137,17 @@ options! {
     Transformers greater_is_better: Option<bool> = None;
     /// Go on from a checkpoint: true for the newest in output_dir, or its path.
     Transformers resume_from_checkpoint: Resume = Resume::No;
-    /// When the run is done, upload what is in output_dir, its checkpoints aside, with the token of HF_TOKEN.
+    /// Upload the model, with the token of HF_TOKEN: as hub_strategy says, and when the run is done all that is in output_dir but
+    /// checkpoints.
     Transformers push_to_hub: bool = false;
     /// The repository to upload to; by default one of the token's account with the name of output_dir.
     Transformers hub_model_id: Option<String> = None;
     /// Whether a repository that is made for it is private; by default as the account says.
     Transformers hub_private_repo: Option<bool> = None;
+    /// What push_to_hub uploads while training: nothing, the model of every checkpoint, or checkpoints too.
+    Transformers hub_strategy: HubStrategy = HubStrategy::EverySave;
+    /// Upload every checkpoint, even one that is saved while another is still being uploaded.
+    Transformers hub_always_push: bool = false;
     /// The branch to upload to; by default main.
     Transformers hub_revision: Option<String> = None;
     /// Refuse a checkpoint whose optimizer state has another dtype than this run keeps, instead of converting it.
@@ -269,7 +297,9 @@ impl TrainingOptions {
             ));
         }
         if !self.push_to_hub {
-            let given = ["hub_model_id", "hub_private_repo", "hub_revision"].into_iter();
+            let given =
+                ["hub_model_id", "hub_private_repo", "hub_revision", "hub_strategy", "hub_always_push"]
+                    .into_iter();
             let given: Vec<&str> = given.filter(|name| checks.says_something(name)).collect();
             if !given.is_empty() {
                 checks
@@ -298,6 +328,9 @@ impl TrainingOptions {
         if self.eval_strategy == Interval::No {
             if checks.is_given("eval_steps") && self.eval_steps.is_some() {
                 checks.note("eval_steps has no effect with eval_strategy: no");
+            }
+            if self.eval_on_start {
+                checks.note("eval_on_start has no effect with eval_strategy: no");
             }
             if checks.is_given("eval_dataset_name") {
                 checks.note("eval_dataset_name has no effect with eval_strategy: no");

@@ -1,10 +1,40 @@
 //! Recipes' mixtures of data sets.
 
+use burnish_data::SourceSpec;
+
 use super::{Key, Translation};
 use crate::raw::Raw;
+use crate::source::{Written, canonical};
 use crate::value::OptionValue;
 
 impl Translation<'_> {
+    /// `dataset_config` as a mapping: what `load_dataset` is given beside the path, as in `{data_files: rows.jsonl}`.
+    pub(super) fn data_files(&mut self) {
+        let Some(at) = self.out.iter().rposition(|w| canonical(&w.name) == "dataset_config") else { return };
+        let raw = super::parsed(&self.out[at].raw);
+        let Raw::Map(mut entries) = raw else { return };
+        let Written { origin, .. } = self.out.remove(at);
+        let key = Key { name: "dataset_config", origin };
+        let Some(path) = self.last("dataset_name").filter(|path| !path.is_nothing()).cloned() else {
+            return self.expect(&key, "a name, or a mapping beside dataset_name", &Raw::Map(entries));
+        };
+        if !entries.iter().any(|(name, _)| name == "split")
+            && let Some(split) = self.last("dataset_train_split").filter(|split| !split.is_nothing())
+        {
+            entries.push(("split".to_owned(), split.clone()));
+        }
+        entries.push(("path".to_owned(), path));
+        let spec = Raw::Map(entries);
+        if SourceSpec::read(&spec).is_none() {
+            return self.expect(
+                &key,
+                "a name, or a mapping with name, data_dir, data_files and split",
+                &spec,
+            );
+        }
+        self.say(&key, "datasets", Raw::List(vec![spec]));
+    }
+
     /// alignment-handbook's `dataset_mixer`: data sets with the share of their rows, each in every split of `splits`; splits
     /// with `test` in their name are evaluated on, whole.
     pub(super) fn mixer(&mut self, key: &Key, raw: &Raw, splits: Option<&Raw>, configs: Option<&Raw>) {

@@ -2,6 +2,7 @@
 //! keyword arguments its entries, a recipe's mixture `datasets`.
 
 mod budget;
+mod deepspeed;
 mod keywords;
 mod mixture;
 mod sharding;
@@ -27,7 +28,7 @@ pub const TRANSLATED: &[(&[&str], &str)] = &[
     ),
     (
         &["deepspeed", "deepspeed_config_file"],
-        "DeepSpeed's file or its contents: zero_stage, reduce_bucket_size, stage3_param_persistence_threshold, batch sizes",
+        "DeepSpeed's file or its contents: zero_stage, reduce_bucket_size, stage3_param_persistence_threshold, batch sizes; optim and lr_scheduler_type",
     ),
     (
         &[
@@ -96,6 +97,7 @@ pub(crate) fn translate(
     translation.out = kept;
     translation.trackers();
     translation.optimizer();
+    translation.data_files();
     let find = |name: &str| translated.iter().rev().find(|w| w.name == name);
     let key = |w: &Written| Key { name: known(&w.name).unwrap_or_default(), origin: w.origin.clone() };
     for w in &translated {

@@ -197,7 +197,7 @@ impl Translation<'_> {
                     }
                 }
                 ("optimizer", Raw::Map(inner)) => {
-                    if !self.deepspeed_optimizer(key, inner) {
+                    if self.deepspeed_optimizer(key, inner).is_none() {
                         self.refuse(
                             key,
                             format!("{name}: {raw}"),
@@ -205,45 +205,11 @@ impl Translation<'_> {
                         );
                     }
                 }
-                ("scheduler", raw) => self.refuse(
-                    key,
-                    format!("{name}: {raw}"),
-                    "name it in lr_scheduler_type, with warmup_steps: DeepSpeed's warm up by a logarithm",
-                ),
+                ("scheduler", Raw::Map(inner)) => self.deepspeed_scheduler(key, raw, inner),
                 (name, raw) if DEEPSPEED.contains(&name) || foreign::nothing(raw) => {}
                 (name, raw) => self.refuse(key, format!("{name}: {raw}"), OWN_OPTION),
             }
         }
-    }
-
-    /// What an AdamW of DeepSpeed's file says; false where it is another one.
-    fn deepspeed_optimizer(&mut self, key: &Key, entries: &[(String, Raw)]) -> bool {
-        let adamw = |raw: &Raw| foreign::says(raw, "AdamW") || foreign::says(raw, "auto");
-        if !entries.iter().any(|(name, raw)| name == "type" && adamw(raw)) {
-            return false;
-        }
-        let parameters = entries.iter().find_map(|(name, raw)| match (name.as_str(), raw) {
-            ("params", Raw::Map(parameters)) => Some(parameters.as_slice()),
-            _ => None,
-        });
-        for (name, raw) in parameters.unwrap_or_default().iter().filter(|(_, raw)| !is_auto(raw)) {
-            match (name.as_str(), raw) {
-                ("lr", raw) => self.say_launched(key, "learning_rate", raw.clone()),
-                ("eps", raw) => self.say_launched(key, "adam_epsilon", raw.clone()),
-                ("weight_decay", raw) => self.say_launched(key, "weight_decay", raw.clone()),
-                ("betas", Raw::List(betas)) if betas.len() == 2 => {
-                    for (option, beta) in ["adam_beta1", "adam_beta2"].into_iter().zip(betas) {
-                        if !is_auto(beta) {
-                            self.say_launched(key, option, beta.clone());
-                        }
-                    }
-                }
-                ("adam_w_mode" | "torch_adam" | "bias_correction", Raw::Bool(true)) => {}
-                ("torch_adam", Raw::Bool(false)) => {}
-                _ => return false,
-            }
-        }
-        true
     }
 
     fn zero_optimization(&mut self, key: &Key, entries: &[(String, Raw)]) {
@@ -349,7 +315,7 @@ fn is_named(path: &Path, known: &str) -> bool {
 }
 
 /// DeepSpeed's word for what the trainer's options say.
-fn is_auto(raw: &Raw) -> bool {
+pub(super) fn is_auto(raw: &Raw) -> bool {
     foreign::says(raw, "auto")
 }
 

@@ -10,15 +10,17 @@ use burnish_zero::Memory;
 use crate::plan::{RunPlan, Whole};
 
 impl RunPlan {
+    /// Bytes of tensors that rank `at` of those that take different rows holds at once, at most.
+    pub(crate) fn tensors_at_most(&self, at: usize) -> u64 {
+        let (own, other) = (self.memory[at], self.reference.get(at).copied().unwrap_or_default());
+        // A reference has gathered nothing any more when gradients begin.
+        let scores = own.rest() + own.gathered + other.gathered;
+        other.weights + (own.peak() + self.activations).max(scores).max(own.rest() + self.sampling)
+    }
+
     /// What each rank holds, as a table.
     #[must_use]
     pub fn held(&self) -> String {
-        // A reference has gathered nothing any more when gradients begin.
-        let total = |at: usize| {
-            let (own, other) = (self.memory[at], self.reference.get(at).copied().unwrap_or_default());
-            let scores = own.rest() + own.gathered + other.gathered;
-            other.weights + (own.peak() + self.activations).max(scores).max(own.rest() + self.sampling)
-        };
         let of = |pick: fn(&Memory) -> u64| {
             let all = || self.memory.iter().map(pick);
             (all().max().unwrap_or(0), all().min().unwrap_or(0))
@@ -43,7 +45,7 @@ impl RunPlan {
         if self.sampling > 0 {
             line("sampling, at most", (self.sampling, self.sampling));
         }
-        let sums = || (0..self.memory.len()).map(total);
+        let sums = || (0..self.memory.len()).map(|at| self.tensors_at_most(at));
         let (most, least) = (sums().max().unwrap_or(0), sums().min().unwrap_or(0));
         let Some(overhead) = self.overhead else {
             line("all together, at most", (most, least));

@@ -1,5 +1,6 @@
 //! A run that is ready to start, of any trainer.
 
+pub(crate) mod batch_size;
 pub(crate) mod out_of_memory;
 pub(crate) mod outputs;
 pub(crate) mod reporter;
@@ -10,6 +11,7 @@ pub(crate) mod task;
 pub(crate) mod training;
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
@@ -73,12 +75,16 @@ pub trait Trainer: Task + Sized {
 /// What hears of every step.
 pub(crate) type OnStep = Mutex<Box<dyn FnMut(&Record) -> ControlFlow<()> + Send>>;
 
+/// What hears of every checkpoint.
+pub(crate) type OnCheckpoint = Mutex<Box<dyn FnMut(&Path) + Send>>;
+
 /// A run of a [`Task`]: everything but the weights, read and checked.
 pub struct Run<T> {
     pub(crate) setup: Setup,
     pub(crate) task: T,
     step: StepPasses,
     on_step: Option<OnStep>,
+    on_checkpoint: Option<OnCheckpoint>,
 }
 
 impl<T: Task> Run<T> {
@@ -100,7 +106,7 @@ impl<T: Task> Run<T> {
     ) -> Result<Self, TrainError> {
         setup.rows = rows;
         setup.check_trains()?;
-        Ok(Self { setup, task, step, on_step: None })
+        Ok(Self { setup, task, step, on_step: None, on_checkpoint: None })
     }
 
     /// `on_step` hears of every optimizer step: `loss`, `grad_norm`, `learning_rate`, `num_tokens` and the step's
@@ -109,6 +115,13 @@ impl<T: Task> Run<T> {
     #[must_use]
     pub fn on_step(self, on_step: impl FnMut(&Record) -> ControlFlow<()> + Send + 'static) -> Self {
         Self { on_step: Some(Mutex::new(Box::new(on_step))), ..self }
+    }
+
+    /// `on_checkpoint` hears of every checkpoint when it is whole on disk, by its folder. Of several ranks the first one's is
+    /// called, and training goes on when it returns.
+    #[must_use]
+    pub fn on_checkpoint(self, on_checkpoint: impl FnMut(&Path) + Send + 'static) -> Self {
+        Self { on_checkpoint: Some(Mutex::new(Box::new(on_checkpoint))), ..self }
     }
 
     /// One line on what will train on what.
@@ -144,6 +157,7 @@ impl<T: Task> Run<T> {
         let rank = Rank::new(&self.setup, world, resumed.as_ref())?;
         let mut training = Training::new(&rank, &self.task, resumed.as_ref())?;
         training.on_step = self.on_step.as_ref();
+        training.on_checkpoint = self.on_checkpoint.as_ref();
         drop(resumed);
         let interrupted = training.go(stop)?;
         let steps = training.counters.step;

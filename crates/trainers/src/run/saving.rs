@@ -1,5 +1,7 @@
 //! Training state to disk and back: stop and resume equals never stopping.
 
+use std::sync::PoisonError;
+
 use burnish_checkpoint::{CheckpointWriter, Saving, TrainerState, Written, path_of, rotate};
 use burnish_core::Dtype;
 use burnish_models::{Reloaded, to_device, to_host};
@@ -150,6 +152,9 @@ impl<T: Task> Training<'_, T> {
             let keep = if options.load_best_model_at_end { best } else { None };
             rotate(&dir, options.save_total_limit, keep.as_deref())?;
             self.note(&format!("saved {}", path.display()));
+            if let Some(hears) = self.on_checkpoint {
+                hears.lock().unwrap_or_else(PoisonError::into_inner)(&path);
+            }
         }
         self.counters.last_checkpoint = Some(path);
         Ok(())

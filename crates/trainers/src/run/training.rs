@@ -19,12 +19,12 @@ use crate::plan::moved;
 use crate::rank::Rank;
 use crate::rank::qk_clip::Clipped;
 use crate::rank::resumed::Resumed;
-use crate::run::OnStep;
 use crate::run::reporter::Reporter;
 use crate::run::restore::{Counters, Restored};
 use crate::run::saving::Save;
 use crate::run::stop::Stop;
 use crate::run::task::{Counts, Task};
+use crate::run::{OnCheckpoint, OnStep};
 
 /// How a run ended.
 #[derive(Clone, Debug)]
@@ -67,6 +67,8 @@ pub(crate) struct Training<'a, T: Task> {
     memory: PeakMemory,
     /// What hears of every step.
     pub(crate) on_step: Option<&'a OnStep>,
+    /// What hears of every checkpoint.
+    pub(crate) on_checkpoint: Option<&'a OnCheckpoint>,
 }
 
 /// What a step did.
@@ -133,6 +135,7 @@ impl<'a, T: Task> Training<'a, T> {
             reporter,
             memory: PeakMemory::new(),
             on_step: None,
+            on_checkpoint: None,
         })
     }
 
@@ -141,6 +144,9 @@ impl<'a, T: Task> Training<'a, T> {
         let options = &self.rank.setup.options.training;
         let logging = &self.rank.setup.options.logging;
         let mut steps = self.sampler.steps(self.counters.cursor)?.with_lengths(|| self.task.lengths())?;
+        if options.eval_on_start && self.counters.step == 0 {
+            self.evaluate()?;
+        }
         while self.counters.step < self.total {
             let Some(step) = steps.next() else { break };
             let done = self.step(&step, stop)?;
@@ -388,7 +394,8 @@ impl<'a, T: Task> Training<'a, T> {
             return Err(TrainError::UnknownMetric { name, available: available.join(", ") });
         }
         self.say(record)?;
-        if let Some(value) = value {
+        // As in Transformers, what is found before the first step moves no schedule.
+        if let Some(value) = value.filter(|_| self.counters.step > 0) {
             self.schedule.observe(value);
         }
         Ok(value)

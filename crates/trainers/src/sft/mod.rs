@@ -7,7 +7,7 @@ use burnish_data::{Preparer, preflight};
 
 pub use self::task::Sft;
 use crate::TrainError;
-use crate::forward::token_loss::token_metrics;
+use crate::forward::token_loss::{SupervisedLoss, token_metrics};
 use crate::plan::step_passes::StepPasses;
 use crate::run::{Run, Trainer};
 use crate::setup::Setup;
@@ -38,7 +38,10 @@ impl Trainer for Sft {
             (inputs.note)(&format!("data: {finding}"));
         }
         let rows = train.examples.len();
-        let loss = options.loss.loss_type;
+        let loss = SupervisedLoss {
+            kind: options.loss.loss_type,
+            label_smoothing: options.loss.label_smoothing() as f32,
+        };
         Run::of_step(setup, rows, step, Sft { train, eval, packing: options.packing, loss })
     }
 }

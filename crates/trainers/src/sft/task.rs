@@ -2,11 +2,11 @@
 
 use burnish_config::groups::PackingOptions;
 use burnish_data::{Collator, Dataset, Example, Step, Strategy};
-use burnish_losses::{Metrics, TokenLoss};
+use burnish_losses::Metrics;
 use burnish_models::ForwardContext;
 
 use crate::evaluation::{Evaluation, evaluate_on};
-use crate::forward::token_loss::{supervised, token_metrics};
+use crate::forward::token_loss::{SupervisedLoss, supervised, token_metrics};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::run::task::{Counts, LossPart, Task};
@@ -17,7 +17,7 @@ pub struct Sft {
     pub(crate) train: Dataset,
     pub(crate) eval: Option<Dataset>,
     pub(crate) packing: PackingOptions,
-    pub(crate) loss: TokenLoss,
+    pub(crate) loss: SupervisedLoss,
 }
 
 impl Sft {

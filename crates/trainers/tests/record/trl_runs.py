@@ -182,6 +182,15 @@ RUNS_TO_RECORD = {
         model="llama", data="preference.jsonl", eval_data="preference_eval.jsonl",
         options=dict(per_device_train_batch_size=4, learning_rate=2e-3, center_rewards_coefficient=0.01, max_steps=6,
                      eval_strategy="steps", eval_steps=3, per_device_eval_batch_size=8)),
+    "sft-full-label-smoothing": dict(
+        model="qwen3-tied", data="prompt_completion.jsonl", eval_data="prompt_completion_eval.jsonl",
+        options=dict(per_device_train_batch_size=4, gradient_accumulation_steps=2, learning_rate=2e-3,
+                     label_smoothing_factor=0.2, eval_strategy="steps", eval_steps=3, per_device_eval_batch_size=8,
+                     max_steps=6)),
+    "sft-lora-label-smoothing": dict(
+        model="llama", data="text.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=5e-3, label_smoothing_factor=0.1, max_steps=6),
+        lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
 }
 TRAINERS = {"sft": (SFTTrainer, SFTConfig), "dpo": (DPOTrainer, DPOConfig), "kto": (KTOTrainer, KTOConfig),
             "reward": (RewardTrainer, RewardConfig)}

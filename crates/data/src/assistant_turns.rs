@@ -10,8 +10,18 @@ use serde_json::Value;
 
 use crate::row::Message;
 
-/// Tags of a thought that a template's header begins for the model, which trains as what the assistant wrote.
-const THOUGHTS: [&str; 4] = ["<think>\n\n</think>\n\n", "<think></think>", "<think>\n", "<think>"];
+/// Thoughts that a template's header begins, or leaves empty, for the model; where a turn has one, it trains as what the
+/// assistant wrote.
+const THOUGHTS: [&str; 7] = [
+    "<think>\n\n</think>\n\n",
+    "<think>\n</think>",
+    "<think></think>",
+    "<think>\n",
+    "<think>",
+    // Command A and Gemma 4. (Command R7B's template ends every conversation with a header, which is not to be learned.)
+    "<|START_THINKING|>",
+    "<|channel>thought\n<channel|>",
+];
 /// Headers that follow what is before without a role, so that the model writes them too.
 const HEADERS: [&str; 2] = ["<｜Assistant｜>", "<|start|>assistant"];
 
@@ -158,6 +168,16 @@ mod tests {
                       x</think>{% endif %}{{ m.content }}</s>{% endfor %}\
                       {% if add_generation_prompt %}[assistant]<think>\n{% endif %}";
         assert_eq!(turns(source, pairs()).unwrap(), ["Ja.</s>", "<think>\nx</think>Ja. </s>"]);
+    }
+
+    #[test]
+    fn thoughts_of_headers_are_not_looked_for_in_turns() {
+        for thought in THOUGHTS {
+            let source = "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}\
+                          {% if add_generation_prompt %}[assistant]THOUGHT{% endif %}";
+            let source = source.replace("THOUGHT", &thought.replace('\n', "{{ '\\n' }}"));
+            assert_eq!(turns(&source, pairs()).unwrap(), ["Ja.</s>", "Ja. </s>"], "{thought:?}");
+        }
     }
 
     #[test]

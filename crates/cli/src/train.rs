@@ -96,10 +96,6 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     } else {
         run.run(&ranks, &stop)
     };
-    #[cfg(feature = "hub")]
-    if let Some(pushing) = pushing {
-        pushing.finish();
-    }
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
@@ -108,6 +104,10 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(1));
         }
     };
+    #[cfg(feature = "hub")]
+    if let Some(pushing) = pushing {
+        pushing.finish();
+    }
     if !lead {
         return Ok(if outcome.interrupted.is_some() { ExitCode::from(130) } else { ExitCode::SUCCESS });
     }

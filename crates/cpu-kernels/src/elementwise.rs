@@ -56,6 +56,78 @@ dispatch! {
     pub(crate) unsafe fn scale_slice = scale_body [] [] (y: *mut f32, n: usize, factor: f32)
 }
 
+/// `factor * x + residual`, or `factor * x`.
+///
+/// # Panics
+/// When the lengths differ.
+#[must_use]
+pub fn scaled_sum(x: &[f32], factor: f32, residual: Option<&[f32]>) -> Vec<f32> {
+    assert!(residual.is_none_or(|r| r.len() == x.len()), "scaled_sum: lengths");
+    let isa = isa();
+    // SAFETY: the slices below cover it.
+    let mut y = unsafe { uninit(x.len()) };
+    let to = Ptr(y.as_mut_ptr());
+    slices(x.len(), |at, n| {
+        // SAFETY: slices are disjoint and in bounds.
+        unsafe {
+            let residual = residual.map_or(std::ptr::null(), |r| r.as_ptr().add(at));
+            sum_slice(isa, x.as_ptr().add(at), n, factor, residual, to.at(at));
+        }
+    });
+    y
+}
+
+#[inline(always)]
+unsafe fn sum_body<S: Lanes>(x: *const f32, n: usize, factor: f32, residual: *const f32, y: *mut f32) {
+    let f = S::splat(factor);
+    let mut j = 0;
+    while j < n {
+        let mask = S::mask((n - j).min(S::N));
+        let mut v = S::mul(f, S::load_m(mask, x.add(j)));
+        if !residual.is_null() {
+            v = S::add(v, S::load_m(mask, residual.add(j)));
+        }
+        S::store_m(mask, y.add(j), v);
+        j += S::N;
+    }
+}
+
+dispatch! {
+    /// # Safety
+    /// `x` and `y` hold `n` values, and so does `residual` unless it is null.
+    unsafe fn sum_slice = sum_body [] [] (x: *const f32, n: usize, factor: f32, residual: *const f32, y: *mut f32)
+}
+
+/// `x` held in `-bound..=bound`.
+#[must_use]
+pub fn clamp(x: &[f32], bound: f32) -> Vec<f32> {
+    within(x, x, |x, _| x.clamp(-bound, bound))
+}
+
+/// The gradient of [`clamp`]: `dy` where `x` lies within the bound, else zero.
+///
+/// # Panics
+/// When the lengths differ.
+#[must_use]
+pub fn clamp_backward(x: &[f32], bound: f32, dy: &[f32]) -> Vec<f32> {
+    assert_eq!(x.len(), dy.len(), "clamp: lengths");
+    within(x, dy, |x, dy| if x < -bound || x > bound { 0.0 } else { dy })
+}
+
+fn within(x: &[f32], dy: &[f32], of: impl Fn(f32, f32) -> f32 + Send + Sync) -> Vec<f32> {
+    // SAFETY: the slices below cover it.
+    let mut y = unsafe { uninit(x.len()) };
+    let to = Ptr(y.as_mut_ptr());
+    slices(x.len(), |at, n| {
+        // SAFETY: slices are disjoint and in bounds.
+        let y = unsafe { std::slice::from_raw_parts_mut(to.at(at), n) };
+        for ((y, &x), &dy) in y.iter_mut().zip(&x[at..at + n]).zip(&dy[at..at + n]) {
+            *y = of(x, dy);
+        }
+    });
+    y
+}
+
 /// The sum of squares, in f64 from blocks of 256 summed in f32 lanes; one order whatever the number of threads.
 #[must_use]
 pub fn sum_of_squares(x: &[f32]) -> f64 {

@@ -37,6 +37,7 @@
 mod activation;
 mod adam;
 mod attention;
+mod columns;
 mod elementwise;
 mod embedding;
 mod head;
@@ -49,8 +50,10 @@ pub mod orthogonal;
 mod pack;
 mod rows;
 mod scratch;
+mod short_conv;
 mod simd;
 mod tasks;
+mod xielu;
 
 pub use burnish_core::{Activation, Compute, LinearPart, LinearParts, LoraParts};
 
@@ -59,7 +62,10 @@ pub use attention::{
     AttentionGrad, AttentionOut, AttentionShape, HeadNorm, KvCache, Rotary, append_kv, attention_backward,
     attention_cached, attention_forward, attention_forward_peaks,
 };
-pub use elementwise::{add_assign, scale, sum_of_squares, to_bf16, to_f16, to_f32};
+pub use columns::{GroupNorm, group_norm_backward, group_norm_forward, permute_columns};
+pub use elementwise::{
+    add_assign, clamp, clamp_backward, scale, scaled_sum, sum_of_squares, to_bf16, to_f16, to_f32,
+};
 pub use embedding::{embedding_backward, embedding_forward};
 pub use head::{
     HeadGrad, HeadOptions, HeadStats, HeadWanted, VocabPart, VocabRows, head_backward, head_forward,
@@ -74,5 +80,7 @@ pub use muon::{
     MuonMomentum, muon_adapt, muon_apply, muon_momentum, muon_momentum_bf16, row_squares, scale_rows,
 };
 pub use norm::{NormGrad, layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward};
+pub use short_conv::{ShortConv, ShortConvGrad, short_conv_backward, short_conv_forward};
 pub use simd::{Isa, has_bf16_dots, isa, with_isa};
 pub use tasks::on_pool;
+pub use xielu::{xielu_backward, xielu_forward};

@@ -9,8 +9,8 @@ use crate::{AnyTensor, OpsError, apply};
 /// An order of columns, and the way back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnOrder {
-    from: Arc<Vec<i32>>,
-    back: Arc<Vec<i32>>,
+    from: Arc<Vec<u32>>,
+    back: Arc<Vec<u32>>,
 }
 
 impl ColumnOrder {
@@ -26,12 +26,13 @@ impl ColumnOrder {
     /// `None` where a column is missing or named twice.
     #[must_use]
     pub fn new(from: &[usize]) -> Option<Self> {
-        let mut back = vec![-1; from.len()];
+        // Burn's indices are signed.
+        i32::try_from(from.len()).ok()?;
+        let mut back = vec![u32::MAX; from.len()];
         for (to, &from) in from.iter().enumerate() {
-            let place = back.get_mut(from).filter(|place| **place < 0)?;
-            *place = i32::try_from(to).ok()?;
+            *back.get_mut(from).filter(|place| **place == u32::MAX)? = to as u32;
         }
-        let from = from.iter().map(|&from| i32::try_from(from).ok()).collect::<Option<Vec<_>>>()?;
+        let from = from.iter().map(|&from| from as u32).collect();
         Some(Self { from: Arc::new(from), back: Arc::new(back) })
     }
 
@@ -62,6 +63,10 @@ pub fn permute_columns(x: &AnyTensor, order: &ColumnOrder) -> Result<AnyTensor, 
         let (got, expected) = (vec![tokens, width], vec![tokens, order.len()]);
         return Err(OpsError::Shape { op: OP, what: "x", got, expected });
     }
+    #[cfg(feature = "flex")]
+    if crate::flex::holds([x]) {
+        return crate::flex::columns::permute(x, &order.from, &order.back);
+    }
     apply(OP, std::slice::from_ref(x), |plain, _| {
         let y = select(plain[0].rank()?, &order.from);
         let back = order.back.clone();
@@ -73,9 +78,12 @@ pub fn permute_columns(x: &AnyTensor, order: &ColumnOrder) -> Result<AnyTensor, 
     })
 }
 
-fn select(x: Tensor<2>, columns: &[i32]) -> Tensor<2> {
+fn select(x: Tensor<2>, columns: &[u32]) -> Tensor<2> {
     let indices = |device: &Device| -> Tensor<1, Int> {
-        Tensor::from_data(TensorData::new(columns.to_vec(), [columns.len()]), device)
+        Tensor::from_data(
+            TensorData::new(columns.iter().map(|&c| c as i32).collect(), [columns.len()]),
+            device,
+        )
     };
     let indices = indices(&x.device());
     x.select(1, indices)

@@ -40,6 +40,8 @@ mod attention;
 mod bytes;
 mod cache;
 mod check;
+mod clamp;
+mod column_norm;
 mod columns;
 mod custom;
 mod dispatch;
@@ -70,6 +72,8 @@ pub use adamw::{Adam, AdamState, accumulate, adam_step, sum_of_squares, sums_of_
 pub use attention::{AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks};
 pub use bytes::{Elements, Scalar};
 pub use cache::{KvCache, together};
+pub use clamp::clamp;
+pub use column_norm::{ColumnNorm, norm_columns};
 pub use columns::{ColumnOrder, permute_columns};
 pub use custom::{BackwardFn, MOST_INPUTS, apply};
 pub use embedding::{EmbeddingLowRank, embedding, select_rows};

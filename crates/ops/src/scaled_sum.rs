@@ -16,6 +16,10 @@ pub fn scaled_sum(x: &AnyTensor, factor: f32, residual: Option<&AnyTensor>) -> R
         let (got, expected) = (residual.shape(), shape.to_vec());
         return Err(OpsError::Shape { op: OP, what: "residual", got, expected });
     }
+    #[cfg(feature = "flex")]
+    if crate::flex::holds(std::iter::once(x).chain(residual)) {
+        return crate::flex::elementwise::scaled_sum(x, factor, residual);
+    }
     let inputs: Vec<AnyTensor> = std::iter::once(x).chain(residual).cloned().collect();
     apply(OP, &inputs, |plain, wanted| {
         let x = plain[0].rank::<2>()?;

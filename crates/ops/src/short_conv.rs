@@ -29,6 +29,13 @@ pub fn short_conv(
     check_documents(documents, tokens)?;
     let back: Arc<Vec<Vec<i32>>> =
         Arc::new((0..taps).map(|tap| earlier(tokens, documents, parents, taps - 1 - tap)).collect());
+    #[cfg(feature = "flex")]
+    if crate::flex::holds([bcx, kernel].into_iter().chain(bias)) {
+        // `tokens` is the row of zeros.
+        let row = |&row: &i32| if row < tokens as i32 { row } else { -1 };
+        let rows = back.iter().map(|rows| rows.iter().map(row).collect()).collect();
+        return crate::flex::short_conv::short_conv(bcx, kernel, bias, &Arc::new(rows));
+    }
     let inputs: Vec<AnyTensor> = [bcx, kernel].into_iter().chain(bias).cloned().collect();
     apply(OP, &inputs, |plain, wanted| {
         let all = plain[0].rank::<2>()?;

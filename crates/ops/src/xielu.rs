@@ -25,6 +25,10 @@ pub fn xielu(x: &AnyTensor, alpha_p: &AnyTensor, alpha_n: &AnyTensor) -> Result<
             return Err(OpsError::Shape { op: OP, what, got: alpha.shape(), expected: vec![1] });
         }
     }
+    #[cfg(feature = "flex")]
+    if crate::flex::holds([x, alpha_p, alpha_n]) {
+        return crate::flex::elementwise::xielu(x, alpha_p, alpha_n);
+    }
     apply(OP, &[x.clone(), alpha_p.clone(), alpha_n.clone()], |plain, wanted| {
         let x = plain[0].rank::<2>()?;
         let dtype = x.dtype();

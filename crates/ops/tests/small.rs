@@ -1,6 +1,11 @@
-//! Small operations: columns in another order, scaled sums, held rows, xIELU.
+//! Small operations: columns in another order, bounds, norms of columns, scaled sums, held rows, xIELU.
 
-use burnish_ops::{AnyTensor, ColumnOrder, ConvCache, held, permute_columns, scaled_sum, short_conv, xielu};
+use std::sync::Arc;
+
+use burnish_ops::{
+    AnyTensor, ColumnNorm, ColumnOrder, ConvCache, Rotary, clamp, gpu, held, norm_columns, permute_columns,
+    scaled_sum, short_conv, xielu,
+};
 
 use crate::case::{Body, Case, Input, device, tensor, to_f64};
 
@@ -13,7 +18,9 @@ fn columns_move_there_and_back() {
     assert_eq!(got, want);
     let run = move |_: Body, t: &[AnyTensor]| permute_columns(&t[0], &order);
     let inputs = vec![Input::new("x", &[4, 5], 1.0)];
-    Case { name: "permute_columns".to_owned(), inputs, run: Box::new(run) }.differentiates();
+    let case = Case { name: "permute_columns".to_owned(), inputs, run: Box::new(run) };
+    case.differentiates();
+    case.agrees();
     for wrong in [&[0, 0, 1][..], &[0, 3, 1], &[1, 2, 3]] {
         assert_eq!(ColumnOrder::new(wrong), None);
     }
@@ -29,6 +36,74 @@ fn scaled_sums_differentiate() {
         case.differentiates();
         case.agrees();
     }
+}
+
+#[test]
+fn bounds_hold_and_differentiate() {
+    let run = |_: Body, t: &[AnyTensor]| clamp(&t[0], 0.8);
+    let case =
+        Case { name: "clamp".to_owned(), inputs: vec![Input::new("x", &[6, 9], 1.0)], run: Box::new(run) };
+    case.differentiates();
+    case.agrees();
+    let x = AnyTensor::from_elements(vec![0.5_f32, -0.5, 3.0, f32::NAN], &[1, 4], &device());
+    let got = to_f64(&clamp(&x, 0.5).unwrap());
+    assert!(got[..3] == [0.5, -0.5, 0.5] && got[3].is_nan(), "{got:?}");
+}
+
+/// Of two runs of groups with columns between and behind them: shared gains and each group's own, with and without bias,
+/// turned first or not.
+#[test]
+fn norms_of_columns_are_burn_s_and_differentiate() {
+    let (tokens, d) = (5, 6);
+    let angles: Vec<f32> = (0..tokens * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+    let positions = Arc::new((0..tokens as u32).rev().collect());
+    let rotary = Rotary::new(Arc::new(angles), positions, 4);
+    for own in [false, true] {
+        for (centered, beta) in [(false, false), (true, false), (true, true)] {
+            for turned in [false, true] {
+                let rotary = turned.then(|| rotary.clone());
+                let run = move |body: Body, t: &[AnyTensor]| {
+                    let bias = |at: usize| beta.then(|| t[at].clone());
+                    let (first, second) = (t[1].clone(), t[2].clone());
+                    let norms = [
+                        ColumnNorm { first: 1, groups: 3, width: d, gamma: first, beta: bias(3) },
+                        ColumnNorm { first: 20, groups: 2, width: d, gamma: second, beta: bias(4) },
+                    ];
+                    let norm = if body == Body::Gpu { gpu::norm_columns } else { norm_columns };
+                    norm(&t[0], &norms, centered, 1e-3, rotary.as_ref())
+                };
+                let gains = |groups: usize| if own { vec![groups, d] } else { vec![d] };
+                let (first, second) = (gains(3), gains(2));
+                let mut inputs = vec![
+                    Input::new("x", &[tokens, 35], 1.0),
+                    Input { shift: 1.0, ..Input::new("first", &first, 0.3) },
+                    Input { shift: 1.0, ..Input::new("second", &second, 0.3) },
+                ];
+                if beta {
+                    inputs.extend([Input::new("bias", &first, 0.3), Input::new("second_bias", &second, 0.3)]);
+                }
+                let name =
+                    format!("norm_columns own {own}, centered {centered}, beta {beta}, turned {turned}");
+                let case = Case { name, inputs, run: Box::new(run) };
+                case.differentiates();
+                case.agrees();
+            }
+        }
+    }
+    // Gains of a frozen matrix keep their file's dtype.
+    let narrow = Input { dtype: burn::tensor::DType::BF16, ..Input::new("gamma", &[2, 3], 0.3) }.values();
+    let wide = narrow.clone().convert_dtype(burn::tensor::DType::F32);
+    let of = |gains| {
+        let gamma = AnyTensor::from_data(gains, &device());
+        let norm = ColumnNorm { first: 1, groups: 2, width: 3, gamma, beta: None };
+        to_f64(&norm_columns(&tensor("x", &[4, 8]), &[norm], true, 1e-3, None).unwrap())
+    };
+    assert_eq!(of(narrow), of(wide));
+    let norm = |first: usize, gamma: &[usize]| {
+        let norm = ColumnNorm { first, groups: 2, width: 3, gamma: tensor("gamma", gamma), beta: None };
+        norm_columns(&tensor("x", &[4, 8]), &[norm], false, 1e-3, None)
+    };
+    assert!(norm(2, &[3]).is_ok() && norm(3, &[3]).is_err() && norm(2, &[4]).is_err());
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub use backward::attention_backward;
 pub use cache::KvCache;
 pub use cached::{append_kv, attention_cached};
 pub use forward::{attention_forward, attention_forward_peaks};
+pub(crate) use rows::{RowMap, apply, gradient};
 pub(crate) use softmax::tanh;
 
 pub use shape::{AttentionGrad, AttentionOut, AttentionShape, HeadNorm, Rotary};

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
-use burnish_ops::{AnyTensor, ColumnOrder, OpsError, Rotary, layer_norm, permute_columns, rms_norm};
+use burnish_ops::{
+    AnyTensor, ColumnNorm, ColumnOrder, OpsError, Rotary, clamp, norm_columns, permute_columns,
+};
 
 use crate::Spec;
 use crate::decoder::layers::NormTensors;
@@ -112,7 +114,7 @@ pub(crate) fn prepared(
 ) -> Result<AnyTensor, OpsError> {
     let mut qkv = qkv;
     if let Some(c) = spec.clip_qkv {
-        qkv = AnyTensor::new(qkv.rank::<2>()?.clamp(-c, c));
+        qkv = clamp(&qkv, c)?;
     }
     if let (Some(QkNorm::WholeWidth), Some(norms)) = (spec.qk_norm, norms) {
         qkv = whole_width(&qkv, spec, shard, norms, what)?;
@@ -121,16 +123,16 @@ pub(crate) fn prepared(
     let of_heads = norms.filter(|_| matches!(spec.qk_norm, Some(QkNorm::PerHeadLayer { .. })));
     let grouped = matches!(spec.names.qkv, QkvNames::PerGroup(_));
     if let Some(norms) = of_heads.filter(|_| !grouped) {
-        qkv = heads_normed(&qkv, spec, shard, norms)?;
+        qkv = heads_normed(&qkv, spec, shard, norms, None)?;
     }
     if let Some(order) = &turning.order {
         qkv = permute_columns(&qkv, order)?;
     }
     if let Some(norms) = of_heads.filter(|_| grouped) {
-        qkv = heads_normed(&qkv, spec, shard, norms)?;
+        qkv = heads_normed(&qkv, spec, shard, norms, None)?;
     }
     if let (Some(QkNorm::PerHeadRotated), Some(norms)) = (spec.qk_norm, norms) {
-        qkv = turned_and_normed(&qkv, spec, shard, norms, turning.rotary.as_ref())?;
+        qkv = heads_normed(&qkv, spec, shard, norms, turning.rotary.as_ref())?;
     }
     if let Some(growth) = &turning.growth {
         let width = shard.heads * spec.head_dim;
@@ -163,106 +165,61 @@ fn whole_width(
     (of_q, of_k): &(NormTensors, NormTensors),
     what: &str,
 ) -> Result<AnyTensor, OpsError> {
-    let x = qkv.rank::<2>()?;
     let (q_width, k_width) = (shard.heads * spec.head_dim, shard.kv_heads * spec.head_dim);
+    if !shard.divided() {
+        let norm = |first: usize, width: usize, norm: &NormTensors| ColumnNorm {
+            first,
+            groups: 1,
+            width,
+            gamma: norm.gamma.clone(),
+            beta: None,
+        };
+        let norms = [norm(0, q_width, of_q), norm(q_width, k_width, of_k)];
+        return norm_columns(qkv, &norms, false, spec.norm_eps, None);
+    }
+    let x = qkv.rank::<2>()?;
     let (q, k) = (x.clone().narrow(1, 0, q_width), x.clone().narrow(1, q_width, k_width));
     let v = x.narrow(1, q_width + k_width, k_width);
     let dtype = v.dtype();
-    let parts = if shard.divided() {
-        let (q, k) = (cast(q, DType::F32), cast(k, DType::F32));
-        let squares = |x: &Tensor<2>| x.clone().powi_scalar(2).sum_dim(1);
-        // Keys that several ranks have count once.
-        let owned = k.clone()
-            * Tensor::<1>::from_data(
-                TensorData::new(shard.key_shares.to_vec(), [k_width]),
-                (&k.device(), DType::F32),
-            )
-            .unsqueeze();
-        let own = AnyTensor::new(Tensor::cat(vec![squares(&q), (owned * k.clone()).sum_dim(1)], 1));
-        let what = format!("{what}: squares of queries and keys");
-        let all = shard.tp.copy_to_tp(&shard.tp.reduce_from_tp(&own, &what)?, &what)?.rank::<2>()?;
-        let normed = |x: Tensor<2>, at: usize, width: usize, gamma: &AnyTensor| {
-            let mean = all.clone().narrow(1, at, 1) / width as f32;
-            let rstd = (mean + spec.norm_eps).sqrt().recip();
-            Ok::<_, OpsError>(x * rstd * gamma.rank::<1>()?.unsqueeze())
-        };
-        let (q_all, k_all) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
-        [normed(q, 0, q_all, &of_q.gamma)?, normed(k, 1, k_all, &of_k.gamma)?]
-    } else {
-        let normed = |x: Tensor<2>, norm: &NormTensors| {
-            rms_norm(&AnyTensor::new(x), &norm.gamma, spec.norm_eps)?.rank::<2>()
-        };
-        [normed(q, of_q)?, normed(k, of_k)?]
+    let (q, k) = (cast(q, DType::F32), cast(k, DType::F32));
+    let squares = |x: &Tensor<2>| x.clone().powi_scalar(2).sum_dim(1);
+    // Keys that several ranks have count once.
+    let owned = k.clone()
+        * Tensor::<1>::from_data(
+            TensorData::new(shard.key_shares.to_vec(), [k_width]),
+            (&k.device(), DType::F32),
+        )
+        .unsqueeze();
+    let own = AnyTensor::new(Tensor::cat(vec![squares(&q), (owned * k.clone()).sum_dim(1)], 1));
+    let what = format!("{what}: squares of queries and keys");
+    let all = shard.tp.copy_to_tp(&shard.tp.reduce_from_tp(&own, &what)?, &what)?.rank::<2>()?;
+    let normed = |x: Tensor<2>, at: usize, width: usize, gamma: &AnyTensor| {
+        let mean = all.clone().narrow(1, at, 1) / width as f32;
+        let rstd = (mean + spec.norm_eps).sqrt().recip();
+        Ok::<_, OpsError>(cast(x * rstd * gamma.rank::<1>()?.unsqueeze(), dtype))
     };
-    let [q, k] = parts.map(|x| cast(x, dtype));
+    let (q_all, k_all) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
+    let (q, k) = (normed(q, 0, q_all, &of_q.gamma)?, normed(k, 1, k_all, &of_k.gamma)?);
     Ok(AnyTensor::new(Tensor::cat(vec![q, k, v], 1)))
 }
 
-/// LayerNorm of each head of queries and of keys.
+/// The norm of each head of queries and of keys, which `rotary` turns first.
 fn heads_normed(
-    qkv: &AnyTensor,
-    spec: &Spec,
-    shard: &Shard,
-    (of_q, of_k): &(NormTensors, NormTensors),
-) -> Result<AnyTensor, OpsError> {
-    let x = qkv.rank::<2>()?;
-    let ([tokens, _], d, dtype) = (x.dims(), spec.head_dim, x.dtype());
-    let normed = |from: usize, count: usize, norm: &NormTensors| {
-        let rows = x.clone().narrow(1, from * d, count * d).reshape([tokens * count, d]);
-        let rows = AnyTensor::new(cast(rows, DType::F32));
-        if norm.gamma.shape().len() == 1 {
-            let y = layer_norm(&rows, &norm.gamma, norm.beta.as_ref(), spec.norm_eps)?.rank::<2>()?;
-            return Ok::<_, OpsError>(cast(y.reshape([tokens, count * d]), dtype));
-        }
-        // Each head's own weights.
-        let ones = AnyTensor::from_elements(vec![1.0_f32; d], &[d], &x.device());
-        let y = layer_norm(&rows, &ones, None, spec.norm_eps)?.rank::<2>()?;
-        let gamma = cast(norm.gamma.rank::<2>()?, DType::F32).reshape([1, count * d]);
-        Ok(cast(y.reshape([tokens, count * d]) * gamma, dtype))
-    };
-    let (q, k) = (normed(0, shard.heads, of_q)?, normed(shard.heads, shard.kv_heads, of_k)?);
-    let before = (shard.heads + shard.kv_heads) * d;
-    let v = x.clone().narrow(1, before, shard.kv_heads * d);
-    Ok(AnyTensor::new(Tensor::cat(vec![q, k, v], 1)))
-}
-
-/// Queries and keys turned, then each head normed.
-fn turned_and_normed(
     qkv: &AnyTensor,
     spec: &Spec,
     shard: &Shard,
     (of_q, of_k): &(NormTensors, NormTensors),
     rotary: Option<&Rotary>,
 ) -> Result<AnyTensor, OpsError> {
-    let x = qkv.rank::<2>()?;
-    let ([tokens, _], d, dtype) = (x.dims(), spec.head_dim, x.dtype());
-    let (heads, kv_heads) = (shard.heads, shard.kv_heads);
-    let half = spec.ropes.first().map_or(0, |rope| rope.dim) / 2;
-    let angles = rotary.map(|rotary| {
-        let of = |from: usize| -> Tensor<3> {
-            let rows = (0..tokens).flat_map(|t| rotary.of(t)[from..from + half].iter().copied());
-            let data = TensorData::new(rows.collect::<Vec<f32>>(), [tokens, 1, half]);
-            Tensor::from_data(data, (&x.device(), DType::F32))
-        };
-        (of(0), of(half))
-    });
-    let place = |from: usize, count: usize, norm: &NormTensors| {
-        let part = x.clone().narrow(1, from * d, count * d).reshape([tokens, count, d]);
-        let mut part = cast(part, DType::F32);
-        if let Some((cos, sin)) = &angles {
-            let (a, b) = (part.clone().narrow(2, 0, half), part.clone().narrow(2, half, half));
-            let (cos, sin) = (cos.clone(), sin.clone());
-            let mut turned = vec![a.clone() * cos.clone() - b.clone() * sin.clone(), b * cos + a * sin];
-            if 2 * half < d {
-                turned.push(part.narrow(2, 2 * half, d - 2 * half));
-            }
-            part = Tensor::cat(turned, 2);
-        }
-        let rows = AnyTensor::new(part.reshape([tokens * count, d]));
-        let normed = rms_norm(&rows, &norm.gamma, spec.norm_eps)?.rank::<2>()?;
-        Ok::<_, OpsError>(cast(normed.reshape([tokens, count * d]), dtype))
+    let d = spec.head_dim;
+    let norm = |before: usize, groups: usize, norm: &NormTensors| ColumnNorm {
+        first: before * d,
+        groups,
+        width: d,
+        gamma: norm.gamma.clone(),
+        beta: norm.beta.clone(),
     };
-    let (q, k) = (place(0, heads, of_q)?, place(heads, kv_heads, of_k)?);
-    let v = x.narrow(1, (heads + kv_heads) * d, kv_heads * d);
-    Ok(AnyTensor::new(Tensor::cat(vec![q, k, v], 1)))
+    let norms = [norm(0, shard.heads, of_q), norm(shard.heads, shard.kv_heads, of_k)];
+    let centered = matches!(spec.qk_norm, Some(QkNorm::PerHeadLayer { .. }));
+    norm_columns(qkv, &norms, centered, spec.norm_eps, rotary)
 }

@@ -3,6 +3,8 @@
 pub(crate) mod adamw;
 pub(crate) mod attention;
 pub(crate) mod cache;
+pub(crate) mod columns;
+pub(crate) mod elementwise;
 pub(crate) mod embedding;
 pub(crate) mod head;
 pub(crate) mod host;
@@ -11,6 +13,7 @@ pub(crate) mod magnitude;
 pub(crate) mod muon;
 pub(crate) mod norm;
 pub(crate) mod orthogonal;
+pub(crate) mod short_conv;
 
 use burnish_core::Dtype;
 

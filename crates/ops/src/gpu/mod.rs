@@ -7,6 +7,7 @@
 mod activation;
 pub(crate) mod adamw;
 pub(crate) mod attention;
+pub(crate) mod columns;
 mod dropout;
 pub(crate) mod embedding;
 pub(crate) mod head;
@@ -20,6 +21,7 @@ mod product;
 pub use adamw::{adam_step, sums_of_squares};
 pub(crate) use attention::{Angles, Past, attend_cached};
 pub use attention::{attention, attention_with_peaks};
+pub use columns::norm as norm_columns;
 pub use dropout::mask as dropout_mask;
 pub use embedding::{embedding, select_rows};
 pub use head::{head_log_probs, head_logits, head_loss};

@@ -11,7 +11,7 @@ impl Spec {
     /// Whether queries, keys and values are made anew between the linears and attention.
     fn moves_columns(&self) -> bool {
         let per_group = matches!(self.names.qkv, QkvNames::PerGroup(_) | QkvNames::Quarters(_));
-        let normed = self.qk_norm.is_some_and(|norm| norm != QkNorm::PerHead);
+        let normed = self.qk_norm.is_some_and(|norm| !matches!(norm, QkNorm::PerHead | QkNorm::PerHeadBare));
         per_group || normed || self.pairs == Pairs::Neighbours || self.clip_qkv.is_some()
     }
 

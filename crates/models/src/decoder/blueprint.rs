@@ -139,7 +139,7 @@ impl Builder {
                 };
                 let biased = kind == (QkNorm::PerHeadLayer { own: false });
                 let mut norm = |place, module: &str, shape: &[usize]| {
-                    let mut norm = self.norm_of(place, module, shape, true)?;
+                    let mut norm = self.norm_of(place, module, shape, kind != QkNorm::PerHeadBare)?;
                     if biased {
                         norm.parts.bias = Some(self.add(format!("{module}.bias"), shape, Role::Bias)?);
                     }

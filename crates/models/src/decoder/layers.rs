@@ -412,7 +412,8 @@ impl BlockTensors {
 
     /// The norms of each head that attention takes before its rotation.
     pub(crate) fn head_norm(&self, spec: &Spec) -> Option<HeadNorm> {
-        let (q, k) = self.qk_norms.as_ref().filter(|_| spec.qk_norm == Some(QkNorm::PerHead))?;
+        let there = matches!(spec.qk_norm, Some(QkNorm::PerHead | QkNorm::PerHeadBare));
+        let (q, k) = self.qk_norms.as_ref().filter(|_| there)?;
         Some(HeadNorm { q: q.gamma.clone(), k: k.gamma.clone(), eps: spec.norm_eps })
     }
 }

@@ -193,8 +193,8 @@ impl ModelPlan<'_> {
                 layers.push((block.name.clone(), Vec::new()));
                 continue;
             }
-            if let Some(norm) = block.qk_norms.and_then(|(norm, _)| norm.parts.weight) {
-                let norm = blueprint.registry().at(norm).name.clone();
+            if block.qk_norms.is_some() {
+                let norm = format!("{}.{}.weight", block.name, blueprint.spec().names.qk_norms[0]);
                 return Err(ModelError::QkClipNormed { norm });
             }
             let mut scaled = Vec::new();

@@ -23,8 +23,8 @@ use gpt::{
 use layer_normed::{phi, stablelm, starcoder2};
 use lfm::lfm2;
 use llamas::{
-    apertus, arcee, cwm, ernie4_5, exaone4, granite, helium, hunyuan, internlm3, llama, ministral,
-    ministral3, mistral, nemotron, phi3, seed_oss, smollm3,
+    apertus, arcee, cwm, ernie4_5, exaone4, granite, helium, hunyuan, hyperclovax, internlm3, iquestcoder,
+    jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
 };
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
@@ -153,6 +153,10 @@ static FAMILIES: &[Entry] = &[
     family("xglm", "XGLM", xglm),
     family("cwm", "Cwm", cwm),
     family("lfm2", "Lfm2", lfm2),
+    family("jais2", "Jais2", jais2),
+    family("hyperclovax", "HyperCLOVAX", hyperclovax),
+    family("iquestcoder", "Llama", iquestcoder),
+    family("nanochat", "NanoChat", nanochat),
     family("gemma3", "Gemma3", text_part),
     family("mistral3", "Mistral3", text_part),
     family("qwen2_vl", "Qwen2VL", text_part),

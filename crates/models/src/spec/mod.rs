@@ -38,6 +38,8 @@ pub enum NormKind {
     Rms,
     /// RMSNorm times one more than its weight (Gemma).
     RmsPlusOne,
+    /// RMSNorm without a weight (nanochat).
+    RmsBare,
     /// LayerNorm times its weight, plus a bias where it has one.
     Layer {
         /// Whether there is a bias.
@@ -53,7 +55,7 @@ impl NormKind {
     /// Whether the mean is taken away.
     #[must_use]
     pub fn is_layer(self) -> bool {
-        !matches!(self, Self::Rms | Self::RmsPlusOne)
+        !matches!(self, Self::Rms | Self::RmsPlusOne | Self::RmsBare)
     }
 
     /// Whether one is added to the weight.
@@ -65,7 +67,7 @@ impl NormKind {
     /// Whether there is a weight.
     #[must_use]
     pub fn has_weight(self) -> bool {
-        self != Self::LayerBare
+        !matches!(self, Self::LayerBare | Self::RmsBare)
     }
 
     /// Whether there is a bias.
@@ -115,6 +117,8 @@ impl BlockLayout {
 pub enum QkNorm {
     /// Of each head, before the rotation.
     PerHead,
+    /// The same without weights (nanochat).
+    PerHeadBare,
     /// Of each head, after the rotation (HunYuan).
     PerHeadRotated,
     /// Of all heads together (OLMo 2).

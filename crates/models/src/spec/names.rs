@@ -143,6 +143,13 @@ pub(crate) const GLM4: Names =
 /// Nemotron's and Arcee's: no gate.
 pub(crate) const UNGATED: Names = Names { up: UpNames::Plain("mlp.up_proj"), ..LLAMA };
 
+/// nanochat's: no gate.
+pub(crate) const NANOCHAT: Names = Names { up: UpNames::Plain("mlp.fc1"), down: "mlp.fc2", ..LLAMA };
+
+/// HyperCLOVA X': norms before and after.
+pub(crate) const HYPERCLOVAX: Names =
+    Names { attention_post_norm: "post_norm1", mlp_post_norm: "post_norm2", ..LLAMA };
+
 /// StarCoder 2's.
 pub(crate) const STARCODER2: Names = Names { up: UpNames::Plain("mlp.c_fc"), down: "mlp.c_proj", ..LLAMA };
 

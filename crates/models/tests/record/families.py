@@ -236,6 +236,12 @@ def more_families():
     yield "vaultgemma", "vaultgemma", base | dict(
         initializer_range=0.1, sliding_window=8, query_pre_attn_scalar=20, attn_logit_softcapping=1.5, final_logit_softcapping=4.0)
     yield "apertus", "apertus", square | dict(initializer_range=0.15)
+    yield "jais2", "jais2", base
+    yield "hyperclovax", "hyperclovax", square | dict(
+        attention_bias=True, mlp_bias=True, embedding_multiplier=3.0, logits_scaling=0.6, residual_multiplier=0.6,
+        attention_multiplier=0.21)
+    yield "iquestcoder", "iquestcoder", base | dict(num_key_value_heads=2, attention_bias=True)
+    yield "nanochat", "nanochat", square | dict(attention_bias=True, final_logit_softcapping=4.0)
     # Text parts of models that also see; their towers are as small as they get.
     small = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28,
                  patch_size=14)

@@ -97,6 +97,86 @@ pub(super) fn granite(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+pub(super) fn hyperclovax(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut spec = granite(r)?;
+    spec.attention_scale = match r.nullable("attention_multiplier", None)? {
+        Some(scale) => scale,
+        None => (spec.head_dim as f32).powf(-0.5),
+    };
+    // Here it multiplies.
+    spec.logit_scale = r.f32("logits_scaling", 1.0)?;
+    if r.bool("use_post_norm", true)? {
+        (spec.names, spec.layout) = (names::HYPERCLOVAX, BlockLayout::Sandwich);
+    }
+    Ok(spec)
+}
+
+pub(super) fn iquestcoder(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        max_positions: 131_072,
+        norm_eps: 1e-5,
+        ..LLAMA_DEFAULTS
+    };
+    r.only("use_sliding_window", false)?;
+    if r.config.get("clip_qkv").is_some() {
+        return Err(ModelError::Unsupported {
+            key: "clip_qkv".to_owned(),
+            got: "set".to_owned(),
+            supported: "null",
+        });
+    }
+    let mut spec = r.spec(&defaults)?;
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias, spec.mlp_bias) = (bias, bias, r.bool("mlp_bias", false)?);
+    Ok(spec)
+}
+
+pub(super) fn jais2(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let defaults = Defaults {
+        max_positions: 8192,
+        norm_eps: 1e-5,
+        eps_key: "layer_norm_eps",
+        activation: "relu2",
+        ..LLAMA_DEFAULTS
+    };
+    let mut spec = r.spec(&defaults)?;
+    spec.names = names::UNGATED;
+    spec.norm = NormKind::Layer { bias: true };
+    let bias = r.bool("attention_bias", true)?;
+    (spec.qkv_bias, spec.o_bias, spec.mlp_bias) = (bias, bias, r.bool("mlp_bias", true)?);
+    Ok(spec)
+}
+
+pub(super) fn nanochat(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let defaults = Defaults { activation: "relu2", pad_token: Some(1), ..LLAMA_DEFAULTS };
+    let mut spec = r.spec(&defaults)?;
+    spec.names = names::NANOCHAT;
+    spec.norm = NormKind::RmsBare;
+    // Behind the rotation there, but without weights that is the same.
+    spec.qk_norm = Some(QkNorm::PerHeadBare);
+    spec.embedding_norm = true;
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    spec.logit_softcap = r.nullable("final_logit_softcapping", Some(15.0))?;
+    // Turns the other way.
+    for rope in &mut spec.ropes {
+        rope.kind = match rope.kind {
+            RopeKind::Default => RopeKind::Linear { factor: -1.0 },
+            RopeKind::Linear { factor } => RopeKind::Linear { factor: -factor },
+            _ => {
+                return Err(ModelError::Unsupported {
+                    key: "rope_type".to_owned(),
+                    got: "another".to_owned(),
+                    supported: "default, linear",
+                });
+            }
+        };
+    }
+    Ok(spec)
+}
+
 pub(super) fn ministral(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut spec = r.spec(&Defaults { kv_heads: Some(8), max_positions: 131_072, ..LLAMA_DEFAULTS })?;
     let window = r.window(Some(4096))?;

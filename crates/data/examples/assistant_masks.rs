@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let preparer = Preparer { tokenizer: &tokenizer, templates: templates.as_ref(), options: &options };
         for (at, record) in records.iter().enumerate() {
             let mut line = json!({"folder": folder, "row": at + 1});
-            match preparer.prepare("rows", [Ok(record.clone())]) {
+            match preparer.prepare("rows", std::iter::once(Ok(record.clone()))) {
                 Ok(dataset) => {
                     let texts = dataset.examples.iter().map(|row| trained(row, &tokenizer));
                     line["trained"] = json!(texts.collect::<Result<Vec<_>, _>>()?.concat());

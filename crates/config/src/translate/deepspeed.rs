@@ -8,9 +8,12 @@ use crate::foreign;
 use crate::raw::Raw;
 use crate::value::OptionValue;
 
-/// DeepSpeed's schedules, each with the arguments that Transformers fills in where they are `auto`, and what DeepSpeed takes
+/// A schedule of DeepSpeed's, with the arguments that Transformers fills in where they are `auto`, and what DeepSpeed takes
 /// where they are not there.
-const SCHEDULES: &[(ScheduleKind, &[&str], &[(&str, f64)])] = &[
+type Schedule = (ScheduleKind, &'static [&'static str], &'static [(&'static str, f64)]);
+
+/// DeepSpeed's schedules.
+const SCHEDULES: &[Schedule] = &[
     (
         ScheduleKind::WarmupLr,
         &["warmup_min_lr", "warmup_max_lr", "warmup_num_steps"],

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Dtype, Layout, Precision};
+use crate::{Dtype, Layout, Precision, Quantization};
 
 /// What a parameter is for. Optimizers and plans choose by role, never by name matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -75,6 +75,9 @@ pub struct Parameter {
     /// keys and values; heads), of the global shape; none: it is one matrix.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<usize>,
+    /// How it rests in fewer bits; it is read in [`Precision::store`]. Of frozen matrices only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<Quantization>,
 }
 
 impl Parameter {
@@ -91,6 +94,7 @@ impl Parameter {
             layout: None,
             orientation: Orientation::OutIn,
             blocks: Vec::new(),
+            quantization: None,
         }
     }
 
@@ -98,6 +102,15 @@ impl Parameter {
     #[must_use]
     pub fn elements(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// Bytes at rest of `rows` rows of `row` elements of it.
+    #[must_use]
+    pub fn stored_bytes(&self, rows: usize, row: usize) -> usize {
+        match self.quantization {
+            Some(quantization) => quantization.bytes(rows, row),
+            None => rows * row * self.precision.store.bytes(),
+        }
     }
 
     /// Whether decoupled weight decay applies: not to norms and biases (as Transformers' Trainer).

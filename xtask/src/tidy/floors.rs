@@ -15,6 +15,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("burnish-ops", 1),
     ("burnish-comm", 1),
     ("burnish-hub", 1),
+    ("burnish-quant", 1),
     ("burnish-rewards", 1),
     ("burnish-losses", 2),
     ("burnish-optim", 2),

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::blockwise::{self, BLOCK, Blockwise};
+use burnish_quant::blockwise::{self, BLOCK, Blockwise};
 use super::{Kept, Rule, Slot, Step};
 
 /// Elements of a piece: whole blocks, and little enough to stay in the nearest cache.

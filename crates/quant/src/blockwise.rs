@@ -6,20 +6,23 @@
 use std::sync::OnceLock;
 
 /// Elements that share a scale.
-pub(crate) const BLOCK: usize = 256;
+pub const BLOCK: usize = 256;
 
 /// Codes and scales of a flattened tensor.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Blockwise {
-    pub(crate) codes: Vec<u8>,
+pub struct Blockwise {
+    /// One an element.
+    pub codes: Vec<u8>,
     /// The largest magnitude of each block.
-    pub(crate) scales: Vec<f32>,
-    pub(crate) signed: bool,
+    pub scales: Vec<f32>,
+    /// Whether the map has negative values.
+    pub signed: bool,
 }
 
 impl Blockwise {
     /// As bitsandbytes begins: all bytes and scales are 0.
-    pub(crate) fn zeros(elements: usize, signed: bool) -> Self {
+    #[must_use]
+    pub fn zeros(elements: usize, signed: bool) -> Self {
         Self { codes: vec![0; elements], scales: vec![0.0; elements.div_ceil(BLOCK)], signed }
     }
 }
@@ -79,7 +82,7 @@ fn linspace(steps: usize) -> Vec<f32> {
 }
 
 /// Codes of whole blocks (the last may be short) to values.
-pub(crate) fn widen(codes: &[u8], scales: &[f32], signed: bool, values: &mut [f32]) {
+pub fn widen(codes: &[u8], scales: &[f32], signed: bool, values: &mut [f32]) {
     let map = &map(signed).values;
     for ((codes, scale), values) in codes.chunks(BLOCK).zip(scales).zip(values.chunks_mut(BLOCK)) {
         for (value, code) in values.iter_mut().zip(codes) {
@@ -89,7 +92,7 @@ pub(crate) fn widen(codes: &[u8], scales: &[f32], signed: bool, values: &mut [f3
 }
 
 /// Values of whole blocks (the last may be short) to codes.
-pub(crate) fn narrow(values: &[f32], codes: &mut [u8], scales: &mut [f32], signed: bool) {
+pub fn narrow(values: &[f32], codes: &mut [u8], scales: &mut [f32], signed: bool) {
     let map = &map(signed).codes;
     for ((codes, scale), values) in codes.chunks_mut(BLOCK).zip(scales).zip(values.chunks(BLOCK)) {
         *scale = values.iter().fold(0.0, |most, v| v.abs().max(most));
@@ -111,4 +114,10 @@ fn nearest(map: &[f32; 256], value: f32) -> u8 {
     let left = above.saturating_sub(1);
     let right = (left + 1).min(255);
     (if (map[right] - value).abs() < (value - map[left]).abs() { right } else { left }) as u8
+}
+
+/// What a code stands for.
+#[must_use]
+pub fn value(code: u8, signed: bool) -> f32 {
+    map(signed).values[usize::from(code)]
 }

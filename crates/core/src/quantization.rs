@@ -1,0 +1,51 @@
+//! How a frozen matrix rests in fewer bits than it computes in.
+
+use serde::{Deserialize, Serialize};
+
+crate::choices! {
+    /// What the bits of an element stand for.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Scheme: "bnb_4bit_quant_type", crate::UnknownWord {
+        /// Four bits: quantiles of a normal distribution (QLoRA, Dettmers et al., arXiv:2305.14314).
+        Nf4 = "nf4",
+        /// Four bits: a sign, two bits of exponent, one of mantissa.
+        Fp4 = "fp4",
+        /// Eight bits: 127 even steps to each side (LLM.int8(), Dettmers et al., arXiv:2208.07339).
+        Int8 = "int8",
+    }
+}
+
+/// How a matrix is quantised, as bitsandbytes does it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Quantization {
+    /// What its codes stand for.
+    pub scheme: Scheme,
+    /// Whether the scales of blocks are quantised again (double quantisation), in eight bits.
+    pub nested: bool,
+}
+
+impl Quantization {
+    /// Elements that share a scale; rows do for [`Scheme::Int8`].
+    pub const BLOCK: usize = 64;
+    /// Scales that share a scale, where they are quantised themselves.
+    pub const NESTED_BLOCK: usize = 256;
+
+    /// Bytes of `rows` rows of `row` elements at rest, codes and scales.
+    #[must_use]
+    pub const fn bytes(self, rows: usize, row: usize) -> usize {
+        let elements = rows * row;
+        if matches!(self.scheme, Scheme::Int8) {
+            return elements + 4 * rows;
+        }
+        let blocks = elements.div_ceil(Self::BLOCK);
+        let scales = if self.nested { blocks + 4 * blocks.div_ceil(Self::NESTED_BLOCK) } else { 4 * blocks };
+        elements.div_ceil(2) + scales
+    }
+
+    /// Whether rows of `row` elements can be held apart from each other: no block reaches over two of them.
+    #[must_use]
+    pub const fn divides(self, row: usize) -> bool {
+        matches!(self.scheme, Scheme::Int8) || row.is_multiple_of(Self::BLOCK)
+    }
+}

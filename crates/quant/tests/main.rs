@@ -1,0 +1,4 @@
+//! Against bitsandbytes' numbers, and what no numbers say.
+
+mod bitsandbytes;
+mod rows;

@@ -1,6 +1,6 @@
 //! Options that are one of a few words. The enums and their words are their owners'; those of the loop are here.
 
-use burnish_core::{Choice, UnknownWord, alternatives, choices};
+use burnish_core::{Choice, FourBit, UnknownWord, alternatives, choices};
 use burnish_data::{Order, Strategy, Truncation};
 use burnish_losses::{
     Aggregation, CorrectionMode, Divergence, ImportanceLevel, KtoLoss, PolicyLoss, PreferenceLoss,
@@ -86,7 +86,8 @@ macro_rules! words {
 }
 
 words! {
-    AdapterReduce, Aggregation, Bias, CorrectionMode, Divergence, HubStrategy, ImportanceLevel, Interval, KtoLoss, MomentumDtype,
+    AdapterReduce, Aggregation, Bias, CorrectionMode, Divergence, FourBit, HubStrategy, ImportanceLevel, Interval, KtoLoss,
+    MomentumDtype,
     OptimizerName, Order, PolicyLoss, Polynomials, PreferenceLoss, SaveInterval, Scale, ScaleRewards, ScheduleKind,
     Strategy, TokenLoss, Transport, Truncation, Variant,
 }

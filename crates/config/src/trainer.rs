@@ -3,8 +3,8 @@
 use crate::checks::Checks;
 use crate::command::Command;
 use crate::groups::{
-    LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PreparationOptions, RankOptions,
-    ReferenceOptions, SourceOptions, TrainingOptions,
+    LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PreparationOptions, QuantizationOptions,
+    RankOptions, ReferenceOptions, SourceOptions, TrainingOptions,
 };
 
 /// The options of a run, whatever is trained.
@@ -12,6 +12,8 @@ use crate::groups::{
 pub struct RunOptions {
     /// The model.
     pub model: ModelOptions,
+    /// How its base rests.
+    pub quantization: QuantizationOptions,
     /// The rows.
     pub data: SourceOptions,
     /// Rows to tokens.
@@ -51,6 +53,7 @@ impl RunOptions {
             );
         }
         self.ranks.rules(&self.model, &self.training, checks);
+        self.quantization.rules(self.trains_adapter(), self.ranks.tp_size, checks);
         self.training.rules(&self.logging, checks);
         self.muon.rules(&self.training, checks);
     }
@@ -99,6 +102,8 @@ macro_rules! trainer {
             $(default { $($group_field.$option: $value),+ },)? {
                 /// The model.
                 model: $crate::groups::ModelOptions,
+                /// How its base rests.
+                quantization: $crate::groups::QuantizationOptions,
                 /// The rows.
                 data: $crate::groups::SourceOptions,
                 $($(#[doc = $field_doc])+ $field: $group,)+
@@ -117,11 +122,13 @@ macro_rules! trainer {
 
         impl $crate::trainer::TrainerOptions for $command {
             fn run_options(&self) -> $crate::trainer::RunOptions {
-                let Self { model, data, preparation, lora, training, muon, ranks, logging, .. } = self.clone();
+                let Self {
+                    model, quantization, data, preparation, lora, training, muon, ranks, logging, ..
+                } = self.clone();
                 let preparation = preparation.into();
                 let reference = None$(.or_else(|| Some(self.$reference.clone())))?;
                 $crate::trainer::RunOptions {
-                    model, data, preparation, lora, training, muon, ranks, logging, reference,
+                    model, quantization, data, preparation, lora, training, muon, ranks, logging, reference,
                 }
             }
         }

@@ -45,5 +45,5 @@ pub use layout::{Layout, LayoutError, Region, Split};
 pub use linear_parts::{LinearDim, LinearPart, LinearParts, LinearPartsIter, LoraParts};
 pub use option_fault::{OptionFault, OptionFaults};
 pub use parameter::{Orientation, Parameter, Role};
-pub use quantization::{Quantization, Scheme};
+pub use quantization::{FourBit, Quantization, Scheme};
 pub use registry::{Registry, RegistryError};

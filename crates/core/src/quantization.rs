@@ -3,17 +3,38 @@
 use serde::{Deserialize, Serialize};
 
 crate::choices! {
-    /// What the bits of an element stand for.
-    #[derive(Serialize, Deserialize)]
-    #[serde(rename_all = "snake_case")]
-    pub enum Scheme: "bnb_4bit_quant_type", crate::UnknownWord {
-        /// Four bits: quantiles of a normal distribution (QLoRA, Dettmers et al., arXiv:2305.14314).
+    /// What four bits stand for.
+    #[derive(Default)]
+    pub enum FourBit: "bnb_4bit_quant_type", crate::UnknownWord {
+        /// Quantiles of a normal distribution.
+        #[default]
         Nf4 = "nf4",
-        /// Four bits: a sign, two bits of exponent, one of mantissa.
+        /// A sign, two bits of exponent, one of mantissa.
         Fp4 = "fp4",
-        /// Eight bits: 127 even steps to each side (LLM.int8(), Dettmers et al., arXiv:2208.07339).
-        Int8 = "int8",
     }
+}
+
+impl FourBit {
+    /// As a scheme.
+    #[must_use]
+    pub const fn scheme(self) -> Scheme {
+        match self {
+            Self::Nf4 => Scheme::Nf4,
+            Self::Fp4 => Scheme::Fp4,
+        }
+    }
+}
+
+/// What the bits of an element stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheme {
+    /// Four bits: quantiles of a normal distribution (QLoRA, Dettmers et al., arXiv:2305.14314).
+    Nf4,
+    /// Four bits: a sign, two bits of exponent, one of mantissa.
+    Fp4,
+    /// Eight bits: 127 even steps to each side (LLM.int8(), Dettmers et al., arXiv:2208.07339).
+    Int8,
 }
 
 /// How a matrix is quantised, as bitsandbytes does it.

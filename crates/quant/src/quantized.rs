@@ -78,7 +78,8 @@ impl Quantized {
                 Codes::of(quantization.scheme).narrow(wide, wide.len() == block, codes)
             };
         });
-        let scales = if quantization.nested && !eight { Scales::nested(&scales) } else { Scales::Plain(scales) };
+        let scales =
+            if quantization.nested && !eight { Scales::nested(&scales) } else { Scales::Plain(scales) };
         Self { quantization, rows, row, codes, scales }
     }
 

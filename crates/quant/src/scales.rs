@@ -11,7 +11,12 @@ use crate::blockwise;
 pub(crate) enum Scales {
     Plain(Vec<f32>),
     /// In eight bits by the dynamic map, 256 to a scale, less their mean.
-    Nested { codes: Vec<u8>, scales: Vec<f32>, offset: f32, first: usize },
+    Nested {
+        codes: Vec<u8>,
+        scales: Vec<f32>,
+        offset: f32,
+        first: usize,
+    },
 }
 
 impl Scales {

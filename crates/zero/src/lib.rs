@@ -64,5 +64,5 @@ pub use plan::{
     BucketRow, Description, GradReduction, Memory, ParamStorageMode, Placement, Plan, TrafficLine, UnitRow,
 };
 pub use policy::{Policy, ReduceWhen, Stage, UnknownStage};
-pub use store::{ShardedParams, WriteGuard};
+pub use store::{Kept, ShardedParams, WriteGuard};
 pub use unit::Unit;

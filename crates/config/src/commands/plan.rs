@@ -3,8 +3,8 @@
 use crate::checks::Checks;
 use crate::command::command;
 use crate::groups::{
-    LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PackingOptions, PreparationOptions, RankOptions,
-    SourceOptions, SupervisedOptions, TrainingOptions,
+    LoggingOptions, LoraOptions, ModelOptions, MuonOptions, PackingOptions, PreparationOptions,
+    QuantizationOptions, RankOptions, SourceOptions, SupervisedOptions, TrainingOptions,
 };
 
 command! {
@@ -13,6 +13,8 @@ command! {
     needs ["model_name_or_path"], {
         /// The model.
         model: ModelOptions,
+        /// How its base rests.
+        quantization: QuantizationOptions,
         /// The rows.
         data: SourceOptions,
         /// Rows to tokens.
@@ -41,5 +43,7 @@ impl PlanOptions {
         self.lora.rules(&self.model, checks);
         self.ranks.rules(&self.model, &self.training, checks);
         self.muon.rules(&self.training, checks);
+        let adapter = self.lora.use_peft || self.model.adapter_name_or_path.is_some();
+        self.quantization.rules(adapter, self.ranks.tp_size, checks);
     }
 }

@@ -40,8 +40,8 @@ pub const REFUSED: &[Foreign] = &[
         "split_batches",
     ], "per_device_train_batch_size is that of each rank; take it out, or set global_batch_size"),
     refused(&[
-        "load_in_8bit", "load_in_4bit", "quantization_config", "use_qlora", "use_4bit", "use_8bit",
-    ], "quantised bases are not supported; train over a bfloat16 base"),
+        "quantization_config",
+    ], "load_in_4bit and load_in_8bit quantise the base, with bitsandbytes' numbers"),
     refused(&[
         "lora_target_parameters", "target_parameters",
     ], "adapters on bare parameters are not supported; name modules in lora_target_modules"),

@@ -7,14 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burnish_core::random::Stream;
-use burnish_core::{Compute, Dtype, Layout, Parameter, Registry, Role};
+use burnish_core::{Compute, Dtype, Layout, Parameter, Quantization, Registry, Role};
 use burnish_ops::{AnyTensor, column_norms, host_device, row_norms};
 use burnish_peft::{
     AdapterFolder, AdapterTensors, Decomposition, Factor, LoraConfig, LoraPlan, LoraSite, ModuleKind,
     Purpose, decompose, init_lora_weights,
 };
+use burnish_quant::Quantized;
 use burnish_tp::{AdapterSums, Tp};
 use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
+use half::{bf16, f16};
 
 use crate::decoder::adapter::copy_name;
 use crate::decoder::layers::CURVE;
@@ -104,6 +106,44 @@ impl<'a> ModelPlan<'a> {
     pub fn computing(mut self, compute: Compute) -> Self {
         self.blueprint.compute = compute;
         self
+    }
+
+    /// The same model, the frozen matrices of whose blocks rest in fewer bits and are read in `read`. As in Transformers
+    /// the embedding, the head and what trains keep their dtypes.
+    ///
+    /// # Errors
+    /// If nothing is frozen there, or the adapter's start changes the base (PiSSA, OLoRA).
+    pub fn quantized(mut self, quantization: Quantization, read: Dtype) -> Result<Self, ModelError> {
+        let unsupported = |got: &str, supported: &'static str| ModelError::Unsupported {
+            key: "load_in_4bit or load_in_8bit".to_owned(),
+            got: got.to_owned(),
+            supported,
+        };
+        if self.plan.as_ref().is_some_and(LoraPlan::changes_base) {
+            return Err(unsupported("a start that changes the base", "another init_lora_weights"));
+        }
+        let of_a_block = |p: &&mut Parameter| p.role == Role::Matrix && !p.trainable && p.shape.len() == 2;
+        let mut any = false;
+        for parameter in self.blueprint.registry_mut().iter_mut().take(self.base).filter(of_a_block) {
+            parameter.quantization = Some(quantization);
+            parameter.precision.store = read;
+            any = true;
+        }
+        if any { Ok(self) } else { Err(unsupported("nothing frozen", "an adapter: use_peft")) }
+    }
+
+    /// The parameter at `index` in the fewer bits that the registry declares: quantised from the folder's values.
+    ///
+    /// # Errors
+    /// Those of [`Self::rows`].
+    pub fn quantize(&self, index: usize, quantization: Quantization) -> Result<Quantized, ModelError> {
+        let tensor = self.rows(index, 0..rows_in(self.registry().at(index)))?;
+        let row = tensor.shape.iter().skip(1).product::<usize>().max(1);
+        Ok(match tensor.dtype {
+            Dtype::Bf16 => Quantized::new(quantization, &tensor.as_slice::<bf16>()?, row),
+            Dtype::F16 => Quantized::new(quantization, &tensor.as_slice::<f16>()?, row),
+            _ => Quantized::new(quantization, &tensor.to_f32(), row),
+        })
     }
 
     /// The same model divided over the ranks of `tp`, of which this one holds a part of each layer.
@@ -380,7 +420,15 @@ impl ModelPlan<'_> {
         let (weight_rows, b_rows) =
             if table { (0..site.out, 0..site.input) } else { (rows.clone(), rows.clone()) };
         let value = |name: &str, rows: Range<usize>| -> Result<AnyTensor, ModelError> {
-            Ok(to_device(self.rows(self.index_of(name)?, rows)?, &device))
+            let index = self.index_of(name)?;
+            if let Some(quantization) = self.registry().at(index).quantization {
+                // Of the weight as it will be read.
+                let quantized = self.quantize(index, quantization)?;
+                let (store, row) = (self.registry().at(index).precision.store, quantized.shape()[1]);
+                let values = &quantized.values::<f32>()[rows.start * row..rows.end * row];
+                return Ok(to_device(HostTensor::from_f32(values, &[rows.len(), row], store)?, &device));
+            }
+            Ok(to_device(self.rows(index, rows)?, &device))
         };
         let weight = value(&site.base_weight(), weight_rows)?;
         let (a, b) = (value(&site.a_name, 0..site.rank)?, value(&site.b_name, b_rows)?);

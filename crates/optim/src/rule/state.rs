@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
-use burnish_quant::blockwise::{self, BLOCK, Blockwise};
 use super::{Kept, Rule, Slot, Step};
+use burnish_quant::blockwise::{self, BLOCK, Blockwise};
 
 /// Elements of a piece: whole blocks, and little enough to stay in the nearest cache.
 const PIECE: usize = 16 * BLOCK;

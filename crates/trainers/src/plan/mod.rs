@@ -83,10 +83,21 @@ impl RunPlan {
     /// # Errors
     /// If the model or the adapter does not fit.
     pub fn new(options: &PlanOptions) -> Result<Self, TrainError> {
-        let PlanOptions { model, data, preparation, lora, training, muon, ranks, logging, .. } =
-            options.clone();
-        let run =
-            RunOptions { model, data, preparation, lora, training, muon, ranks, logging, reference: None };
+        let PlanOptions {
+            model, quantization, data, preparation, lora, training, muon, ranks, logging, ..
+        } = options.clone();
+        let run = RunOptions {
+            model,
+            quantization,
+            data,
+            preparation,
+            lora,
+            training,
+            muon,
+            ranks,
+            logging,
+            reference: None,
+        };
         Self::of_step(run, &StepPasses::new(1, &token_metrics()))
     }
 
@@ -168,7 +179,13 @@ impl RunPlan {
             traffic.add(Op::AllReduce, Dtype::F32, 1, (spec.layers.len() * spec.heads) as u64);
         }
         let heads = if step.scores { texts } else { tokens };
-        let activations = spec.activation_bytes(tokens, heads, recompute, tp_size);
+        let mut activations = spec.activation_bytes(tokens, heads, recompute, tp_size);
+        if !recompute {
+            // Backward needs what forward has read.
+            let read = |p: &&Parameter| p.quantization.is_some();
+            let bytes = |p: &Parameter| (p.elements() * p.precision.store.bytes()) as u64;
+            activations += global.iter().filter(read).map(bytes).sum::<u64>();
+        }
         let size = PassSize { tokens, targets, recompute };
         let mut estimate = planned.forecast(&parallel, &size, micro_batches);
         add_step(&mut estimate, &parallel, &plan)?;
@@ -303,7 +320,7 @@ fn held(plan: &Plan, rank: usize, trained: bool) -> Memory {
     let bytes = |index: usize| {
         let parameter = plan.registry().at(index);
         let row: usize = parameter.shape.iter().skip(1).product();
-        (plan.kept_rows(index, rank).len() * row * parameter.precision.store.bytes()) as u64
+        parameter.stored_bytes(plan.kept_rows(index, rank).len(), row) as u64
     };
     let kept = |p: &Parameter| p.alias_of.is_none() && (!trained || p.trainable);
     let own = (0..plan.registry().len()).filter(|&i| kept(plan.registry().at(i)));

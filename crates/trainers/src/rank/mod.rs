@@ -10,20 +10,22 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use burnish_comm::{Group, World};
+use burnish_core::Quantization;
 use burnish_data::Step;
 use burnish_models::{
-    Decoder, Exporter, Model, ModelError, Parallel, Reloaded, RowSource, to_device, to_host,
+    Decoder, Exporter, Model, ModelError, ModelPlan, Parallel, Reloaded, RowSource, to_device, to_host,
 };
 use burnish_ops::AnyTensor;
 use burnish_tp::Tp;
 use burnish_weight_files::HostTensor;
-use burnish_zero::{Plan, ShardedParams};
+use burnish_zero::{Kept, Plan, ShardedParams};
 
 use crate::TrainError;
 use crate::rank::qk_clip::LogitClip;
 use crate::rank::resumed::Resumed;
 use crate::ranks::axes;
 use crate::setup::Setup;
+use crate::setup::frozen::Frozen;
 
 /// A rank with everything that it trains.
 pub struct Rank<'a> {
@@ -63,17 +65,21 @@ impl<'a> Rank<'a> {
         let exporter = planned.exporter();
         let files = resumed.map(|r| Reloaded::open(&exporter, r.checkpoint.path())).transpose()?;
         let parallel = planned.parallel().cloned();
-        let load = |index: usize, rows: Range<usize>| -> Result<AnyTensor, TrainError> {
+        let load = |index: usize, rows: Range<usize>| -> Result<Kept, TrainError> {
             let parameter = planned.registry().at(index);
             if let (Some(resumed), Some(files), true) = (resumed, &files, parameter.trainable) {
                 let read = |rows: Range<usize>| resumed.value(parameter, files, rows);
-                return Ok(to_device(planned.local(index, rows, read)?, &device));
+                return Ok(to_device(planned.local(index, rows, read)?, &device).into());
+            }
+            if let Some(quantization) = parameter.quantization {
+                let whole = rows.len() == parameter.shape.first().copied().unwrap_or(1);
+                return quantized(&setup.frozen, place, whole, &planned, index, rows, quantization);
             }
             let whole = size == 1 && rows.len() == parameter.shape.first().copied().unwrap_or(1);
             if parameter.trainable || !whole {
-                return Ok(to_device(planned.local_rows(index, rows)?, &device));
+                return Ok(to_device(planned.local_rows(index, rows)?, &device).into());
             }
-            setup.frozen.get(place, index, || Ok(to_device(planned.local_rows(index, rows)?, &device)))
+            setup.frozen.get(place, index, || Ok(to_device(planned.local_rows(index, rows)?, &device).into()))
         };
         let store = Arc::new(ShardedParams::new(plan.clone(), &dp, &device, load)?);
         planned.make_initial()?;
@@ -129,6 +135,23 @@ impl<'a> Rank<'a> {
         }
         Ok(Snapshot { values })
     }
+}
+
+/// Rows of a parameter in fewer bits: quantised whole, so that every rank has the codes of the same blocks.
+pub(crate) fn quantized(
+    frozen: &Frozen,
+    place: usize,
+    whole: bool,
+    planned: &ModelPlan<'_>,
+    index: usize,
+    rows: Range<usize>,
+    quantization: Quantization,
+) -> Result<Kept, TrainError> {
+    let quantize = || planned.quantize(index, quantization);
+    if whole {
+        return Ok(frozen.get(place, index, || quantize().map(|q| Kept::Quantized(Arc::new(q))))?);
+    }
+    Ok(Kept::Quantized(Arc::new(quantize()?.rows(rows))))
 }
 
 impl Rank<'_> {

@@ -13,11 +13,11 @@ use burnish_core::Dtype;
 use burnish_models::{Decoder, ForwardContext, Mode, ModelPlan, to_device};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_weight_files::HostTensor;
-use burnish_zero::{Plan, ShardedParams};
+use burnish_zero::{Kept, Plan, ShardedParams};
 
 use crate::forward::log_probs::log_probs;
-use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
+use crate::rank::{Rank, quantized};
 use crate::setup::reference_folder::{ReferenceFolder, is_base};
 use crate::setup::sharding::sharding_plan;
 use crate::{MicroBatch, TrainError};
@@ -53,7 +53,9 @@ impl Reference {
         let load = |planned: &ModelPlan<'_>, index: usize, rows: Range<usize>| {
             let parameter = planned.registry().at(index);
             match resumed {
-                None if other.is_some() => Ok(to_device(planned.local_rows(index, rows)?, &rank.device)),
+                None if other.is_some() => {
+                    Ok(to_device(planned.local_rows(index, rows)?, &rank.device).into())
+                }
                 // What the model starts from is in it; an update does not change it in this copy.
                 None => rank.read_kept(&rank.store, index, rows),
                 Some(_) if !parameter.trainable => rank.read_kept(&rank.store, index, rows),
@@ -64,7 +66,7 @@ impl Reference {
                             None => Ok(planned.rows(index, rows)?),
                         }
                     };
-                    Ok(to_device(planned.local(index, rows, read)?, &rank.device))
+                    Ok(to_device(planned.local(index, rows, read)?, &rank.device).into())
                 }
             }
         };
@@ -118,10 +120,12 @@ impl Reference {
         let alpha = options.ref_model_mixup_alpha;
         let load = |_: &ModelPlan<'_>, index: usize, rows: Range<usize>| {
             let old = rank.read_kept(&copied.store, index, rows.clone())?;
-            if !rank.plan.registry().at(index).trainable {
-                return Ok(old);
+            match (old, rank.read_kept(&rank.store, index, rows)?) {
+                (Kept::Tensor(old), Kept::Tensor(new)) if rank.plan.registry().at(index).trainable => {
+                    Ok(mixed(&old, &new, alpha, &rank.device)?.into())
+                }
+                (old, _) => Ok(old),
             }
-            mixed(&old, &rank.read_kept(&rank.store, index, rows)?, alpha, &rank.device)
         };
         **copied = Copied::like(rank, load)?;
         Ok(())
@@ -140,7 +144,7 @@ impl Copied {
     /// By the policy's plan.
     fn like(
         rank: &Rank<'_>,
-        load: impl Fn(&ModelPlan<'_>, usize, Range<usize>) -> Result<AnyTensor, TrainError>,
+        load: impl Fn(&ModelPlan<'_>, usize, Range<usize>) -> Result<Kept, TrainError>,
     ) -> Result<Self, TrainError> {
         let planned = match &rank.setup.reference {
             Some(other) => other.planned_over(rank.setup.trained, &rank.tp)?,
@@ -160,7 +164,10 @@ impl Copied {
         let load = |planned: &ModelPlan<'_>, index: usize, rows: Range<usize>| {
             let whole =
                 rank.tp.size() == 1 && rows.len() == registry.at(index).shape.first().copied().unwrap_or(1);
-            let read = || Ok(to_device(planned.local_rows(index, rows)?, &rank.device));
+            if let Some(how) = registry.at(index).quantization {
+                return quantized(&other.frozen, rank.place, whole, planned, index, rows, how);
+            }
+            let read = || Ok(to_device(planned.local_rows(index, rows)?, &rank.device).into());
             if whole { other.frozen.get(rank.place, index, read) } else { read() }
         };
         Self::new(rank, Arc::new(plan), planned, load)
@@ -170,7 +177,7 @@ impl Copied {
         rank: &Rank<'_>,
         plan: Arc<Plan>,
         planned: ModelPlan<'_>,
-        load: impl Fn(&ModelPlan<'_>, usize, Range<usize>) -> Result<AnyTensor, TrainError>,
+        load: impl Fn(&ModelPlan<'_>, usize, Range<usize>) -> Result<Kept, TrainError>,
     ) -> Result<Self, TrainError> {
         let load = |index: usize, rows: Range<usize>| load(&planned, index, rows);
         let store = Arc::new(ShardedParams::new(plan, &rank.dp, &rank.device, load)?);
@@ -203,15 +210,14 @@ impl<'r> LazyReference<'r> {
 
 impl Rank<'_> {
     /// The rows of a parameter that a store by this rank's plan keeps here.
-    fn read_kept(
-        &self,
-        store: &ShardedParams,
-        index: usize,
-        rows: Range<usize>,
-    ) -> Result<AnyTensor, TrainError> {
+    fn read_kept(&self, store: &ShardedParams, index: usize, rows: Range<usize>) -> Result<Kept, TrainError> {
+        let (kept, value) = store.kept_rows(index)?;
+        if kept == rows {
+            return Ok(value);
+        }
         let (own, value) = store.saved_rows(index)?;
         // What is not sharded is whole here, and reading it moves nothing.
-        Ok(if own == rows { value } else { store.read(index) })
+        Ok(if own == rows { value } else { store.read(index) }.into())
     }
 }
 

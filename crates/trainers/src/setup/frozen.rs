@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use burnish_ops::AnyTensor;
+use burnish_zero::Kept;
 
 /// Whole frozen parameters by device and index: one copy serves all ranks of this process that share a device.
 #[derive(Default)]
-pub(crate) struct Frozen(Mutex<HashMap<(usize, usize), AnyTensor>>);
+pub(crate) struct Frozen(Mutex<HashMap<(usize, usize), Kept>>);
 
 impl Frozen {
     /// The parameter at `index` on the device at `place`, which the first rank that asks reads.
@@ -15,8 +15,8 @@ impl Frozen {
         &self,
         place: usize,
         index: usize,
-        read: impl FnOnce() -> Result<AnyTensor, E>,
-    ) -> Result<AnyTensor, E> {
+        read: impl FnOnce() -> Result<Kept, E>,
+    ) -> Result<Kept, E> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(value) = all.get(&(place, index)) {
             return Ok(value.clone());

@@ -44,7 +44,9 @@ impl ModelSetup {
         let trained = trained_dtype(&options.model, &options.training);
         let other = options.reference.as_ref().and_then(|r| Some((r.ref_model_name_or_path.as_ref()?, r)));
         let compute = options.model.compute();
-        let reference = other.map(|(path, r)| ReferenceFolder::open(path, r.sync_ref_model, compute));
+        let quantization = options.quantization.quantization();
+        let reference =
+            other.map(|(path, r)| ReferenceFolder::open(path, r.sync_ref_model, compute, quantization));
         let reference = reference.transpose()?;
         Ok(Self { options, folder: Arc::new(folder), scores: false, trained, config, adapter, reference })
     }
@@ -100,6 +102,9 @@ impl ModelSetup {
         let seed = self.options.training.seed;
         let mut planned = ModelPlan::new(&self.folder, &tuning, self.trained, seed)?;
         planned = planned.computing(self.options.model.compute());
+        if let Some(quantization) = self.options.quantization.quantization() {
+            planned = planned.quantized(quantization, self.trained)?;
+        }
         if self.options.muon.muon_per_head {
             planned.split_heads();
         }

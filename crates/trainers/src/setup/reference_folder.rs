@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use burnish_core::{Compute, Dtype, Parameter};
+use burnish_core::{Compute, Dtype, Parameter, Quantization};
 use burnish_data::Tokenizer;
 use burnish_models::{ModelFolder, ModelPlan, Tuning};
 use burnish_tp::Tp;
@@ -18,6 +18,8 @@ pub(crate) struct ReferenceFolder {
     pub(crate) frozen: Frozen,
     /// What its products multiply: the policy's.
     compute: Compute,
+    /// How its frozen matrices rest: as the policy's.
+    quantization: Option<Quantization>,
 }
 
 impl ReferenceFolder {
@@ -25,8 +27,13 @@ impl ReferenceFolder {
     ///
     /// # Errors
     /// If a file is missing or damaged.
-    pub(crate) fn open(path: &Path, moves: bool, compute: Compute) -> Result<Self, TrainError> {
-        Ok(Self { folder: ModelFolder::open(path)?, moves, frozen: Frozen::default(), compute })
+    pub(crate) fn open(
+        path: &Path,
+        moves: bool,
+        compute: Compute,
+        quantization: Option<Quantization>,
+    ) -> Result<Self, TrainError> {
+        Ok(Self { folder: ModelFolder::open(path)?, moves, frozen: Frozen::default(), compute, quantization })
     }
 
     /// That its ids stand for the tokens of `tokenizer`, and where it moves its parameters are those of `policy`.
@@ -63,7 +70,11 @@ impl ReferenceFolder {
     /// Its parameters: in `trained` where they move, frozen and as they are stored otherwise.
     pub(crate) fn planned(&self, trained: Dtype) -> Result<ModelPlan<'_>, TrainError> {
         let tuning = if self.moves { Tuning::Full } else { Tuning::None };
-        Ok(ModelPlan::new(&self.folder, &tuning, trained, 0)?.computing(self.compute))
+        let planned = ModelPlan::new(&self.folder, &tuning, trained, 0)?.computing(self.compute);
+        match self.quantization.filter(|_| !self.moves) {
+            Some(quantization) => Ok(planned.quantized(quantization, trained)?),
+            None => Ok(planned),
+        }
     }
 
     /// The same divided over the ranks of `tp`.

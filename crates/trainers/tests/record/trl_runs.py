@@ -34,7 +34,7 @@ import torch  # noqa: E402
 from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
 from transformers import (  # noqa: E402
-    AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast, Qwen3Config, TrainerCallback)
+    AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, BitsAndBytesConfig, LlamaConfig, PreTrainedTokenizerFast, Qwen3Config, TrainerCallback)
 from trl import (  # noqa: E402
     DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer)
 
@@ -191,6 +191,24 @@ RUNS_TO_RECORD = {
         model="llama", data="text.jsonl",
         options=dict(per_device_train_batch_size=4, learning_rate=5e-3, label_smoothing_factor=0.1, max_steps=6),
         lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
+    # TRL rounds adapters over quantised bases to bfloat16; here they stay as they are, as everywhere in burnish.
+    "sft-qlora-nf4": dict(
+        model="llama", data="prompt_completion.jsonl", quantized=dict(load_in_4bit=True),
+        options=dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, learning_rate=5e-3, max_steps=6),
+        lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
+    "sft-qlora-fp4-nested": dict(
+        model="qwen3-tied", data="text.jsonl",
+        quantized=dict(load_in_4bit=True, bnb_4bit_quant_type="fp4", use_bnb_nested_quant=True),
+        options=dict(per_device_train_batch_size=4, learning_rate=5e-3, max_steps=6),
+        lora=dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"])),
+    "sft-qlora-dora": dict(
+        model="llama", data="text.jsonl", quantized=dict(load_in_4bit=True, use_bnb_nested_quant=True),
+        options=dict(per_device_train_batch_size=4, learning_rate=5e-3, max_steps=5),
+        lora=dict(r=4, lora_alpha=8, target_modules="all-linear", use_dora=True)),
+    "dpo-qlora-nf4": dict(
+        model="llama", data="preference.jsonl", quantized=dict(load_in_4bit=True, use_bnb_nested_quant=True),
+        options=dict(per_device_train_batch_size=4, learning_rate=5e-3, max_steps=5),
+        lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
 }
 TRAINERS = {"sft": (SFTTrainer, SFTConfig), "dpo": (DPOTrainer, DPOConfig), "kto": (KTOTrainer, KTOConfig),
             "reward": (RewardTrainer, RewardConfig)}
@@ -244,8 +262,14 @@ def make_models():
         make_tokenizer().save_pretrained(folder)
 
 
-def base(name):
-    model = AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float32)
+def base(name, quantized=None):
+    config = None
+    if quantized:
+        config = BitsAndBytesConfig(
+            load_in_4bit=quantized["load_in_4bit"], bnb_4bit_compute_dtype=torch.float32,
+            bnb_4bit_quant_type=quantized.get("bnb_4bit_quant_type", "nf4"),
+            bnb_4bit_use_double_quant=quantized.get("use_bnb_nested_quant", False))
+    model = AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float32, quantization_config=config)
     tokenizer = AutoTokenizer.from_pretrained(MODELS / name)
     return model, tokenizer
 
@@ -287,11 +311,11 @@ class Keep(TrainerCallback):
             self.evaluations.append({**kept, "step": state.global_step})
 
 
-def record(index, name, model, data, options, lora=None, eval_data=None, reference=None):
+def record(index, name, model, data, options, lora=None, eval_data=None, reference=None, quantized=None):
     folder = RUNS / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    network, tokenizer = base(model)
+    network, tokenizer = base(model, quantized)
     if lora is not None:
         make_adapter(folder / "adapter_start", model, 10 + index, lora)
         network = PeftModel.from_pretrained(network, folder / "adapter_start", is_trainable=True)
@@ -302,6 +326,7 @@ def record(index, name, model, data, options, lora=None, eval_data=None, referen
         for part in (scorer, tokenizer):
             part.save_pretrained(folder / "model_start")
         network = AutoModelForSequenceClassification.from_pretrained(folder / "model_start", dtype=torch.float32)
+    whole = {key: value.detach().float().clone() for key, value in network.named_parameters() if value.requires_grad}
     options = SHARED | options
     kind = name.split("-")[0]
     Trainer, Config = TRAINERS[kind]
@@ -315,12 +340,15 @@ def record(index, name, model, data, options, lora=None, eval_data=None, referen
             network, **compared, args=Config(output_dir=scratch, use_cpu=True, report_to="none", disable_tqdm=True, **options),
             train_dataset=rows(data), eval_dataset=rows(eval_data) if eval_data else None,
             processing_class=tokenizer, callbacks=[keep])
+        for key, parameter in trainer.model.named_parameters():
+            if quantized and parameter.requires_grad:
+                parameter.data = whole[key.replace("ref.", "default.")].clone()
         start = {k: p.detach().clone() for k, p in trainer.model.named_parameters() if p.requires_grad}
         trainer.train()
         for key, parameter in trainer.model.named_parameters():
             # A trained tensor which TRL leaves out of its loss would show here.
             assert key not in start or not torch.equal(parameter, start[key]), f"{name}: {key} never moved"
-    run = dict(run=name, trainer=kind, model=model, data=data, options=options, adapter_start=lora is not None,
+    run = dict(run=name, trainer=kind, model=model, data=data, options=options | (quantized or {}), adapter_start=lora is not None,
                lora=lora, versions={p: version(p) for p in ("torch", "transformers", "peft", "trl")},
                steps=keep.steps)
     if reference:

@@ -1,11 +1,12 @@
 //! Bytes of one rank, before they are allocated.
 
-use burnish_core::Dtype;
+use burnish_core::{Dtype, Parameter};
 use burnish_optim::SlotSpec;
 use serde::{Deserialize, Serialize};
 
 use super::{GradReduction, ParamStorageMode, Plan};
-use crate::{ReduceWhen, Stage};
+use crate::rows::rows_of;
+use crate::{ReduceWhen, Stage, Unit};
 
 /// How many buckets are on their way at most, one being filled and one being summed.
 pub(crate) const IN_FLIGHT: usize = 2;
@@ -71,7 +72,7 @@ impl Plan {
                 ParamStorageMode::Whole => all,
                 ParamStorageMode::Sharded => own,
             };
-            memory.weights += bytes(kept, parameter.precision.store);
+            memory.weights += at_rest(parameter, kept);
             let updated = match placement.summed {
                 GradReduction::Never => continue,
                 GradReduction::Everywhere => all,
@@ -86,6 +87,7 @@ impl Plan {
             }
         }
         if self.world == 1 {
+            memory.gathered = self.widened();
             return memory;
         }
         if let Some(routes) = &self.routes {
@@ -119,9 +121,17 @@ impl Plan {
             let roots: u64 = (0..self.units.len()).filter(kept).map(gathered).sum();
             let mut others: Vec<u64> = (0..self.units.len()).filter(|u| !kept(u)).map(gathered).collect();
             others.sort_unstable_by(|a, b| b.cmp(a));
-            roots + others.iter().take(if self.policy.prefetch { 2 } else { 1 }).sum::<u64>()
+            roots + others.iter().take(if self.policy.prefetch { 2 } else { 1 }).sum::<u64>() + self.widened()
         };
         memory
+    }
+
+    /// The largest block's quantised matrices that are whole here, in the dtype that they are read in.
+    fn widened(&self) -> u64 {
+        let read = |&i: &usize| self.registry.at(i).quantization.is_some() && !self.sharded(i);
+        let of =
+            |unit: &Unit| unit.parameters.iter().filter(|i| read(i)).map(|&i| self.stored_bytes(i)).sum();
+        self.units.iter().map(of).max().unwrap_or(0)
     }
 
     fn stored_bytes(&self, index: usize) -> u64 {
@@ -131,6 +141,12 @@ impl Plan {
     fn f32_bytes(&self, index: usize) -> u64 {
         bytes(self.placements[index].layout.all_elements(), Dtype::F32)
     }
+}
+
+/// Bytes of so many elements of a parameter, whole rows, at rest.
+fn at_rest(parameter: &Parameter, elements: usize) -> u64 {
+    let row = rows_of(&parameter.shape).1;
+    parameter.stored_bytes(elements.checked_div(row).unwrap_or(0), row) as u64
 }
 
 fn bytes(elements: usize, dtype: Dtype) -> u64 {

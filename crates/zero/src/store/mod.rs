@@ -2,6 +2,7 @@
 
 mod gather;
 mod guard;
+mod kept;
 mod masters;
 mod reduce;
 mod transfer;
@@ -19,6 +20,7 @@ use crate::rows::rows_shape;
 use crate::{GradReduction, Plan, ZeroError};
 use gather::Gathered;
 pub use guard::WriteGuard;
+pub use kept::Kept;
 use reduce::Sums;
 
 /// A model's parameters on one rank of a plan: whole or this rank's rows, gathered when they are read, with gradients
@@ -88,7 +90,7 @@ pub struct ShardedParams {
     reduce: Group,
     step: Group,
     /// What this rank keeps, by registry index; empty for tied parameters and while an update has a value.
-    values: Vec<RwLock<Option<AnyTensor>>>,
+    values: Vec<RwLock<Option<Kept>>>,
     gathered: Mutex<Gathered>,
     sums: Mutex<Sums>,
     failure: Mutex<Option<ZeroError>>,
@@ -97,32 +99,32 @@ pub struct ShardedParams {
 
 impl ShardedParams {
     /// A store by `plan` for this rank of `group`. `load` gives rows of a parameter (by registry index) in its stored
-    /// dtype, on `device`: all rows of what is whole here, this rank's rows of what is sharded. It is not asked for tied
-    /// parameters.
+    /// dtype, on `device`, or in the fewer bits that the registry declares: all rows of what is whole here, this rank's
+    /// rows of what is sharded. It is not asked for tied parameters.
     ///
     /// # Errors
     /// If the plan is for another number of ranks, `load` fails, or what it gives has another shape or dtype.
-    pub fn new<E: std::error::Error + Send + Sync + 'static>(
+    pub fn new<V: Into<Kept>, E: std::error::Error + Send + Sync + 'static>(
         plan: Arc<Plan>,
         group: &Group,
         device: &Device,
-        mut load: impl FnMut(usize, Range<usize>) -> Result<AnyTensor, E>,
+        mut load: impl FnMut(usize, Range<usize>) -> Result<V, E>,
     ) -> Result<Self, ZeroError> {
         if group.size() != plan.world() {
             return Err(ZeroError::World { plan: plan.world(), group: group.size() });
         }
         let rank = group.rank();
-        let mut values: Vec<RwLock<Option<AnyTensor>>> = Vec::new();
+        let mut values: Vec<RwLock<Option<Kept>>> = Vec::new();
         values.resize_with(plan.registry().len(), || RwLock::new(None));
         for index in plan.own() {
             let rows = plan.kept_rows(index, rank);
             let parameter = plan.registry().at(index);
-            let value = load(index, rows.clone()).map_err(|e| ZeroError::Load {
+            let value: Kept = load(index, rows.clone()).map(Into::into).map_err(|e| ZeroError::Load {
                 parameter: parameter.name.clone(),
                 rows: rows.clone(),
                 source: Arc::new(e),
             })?;
-            expect(parameter, "the loaded value", &value, rows.len())?;
+            value.expect(parameter, rows.len())?;
             values[index] = RwLock::new(Some(value.plain()));
         }
         let gathered = Mutex::new(Gathered::new(&plan));
@@ -306,15 +308,28 @@ impl ShardedParams {
     /// What this rank keeps of a parameter that has storage.
     fn kept(&self, index: usize, what: &'static str) -> Result<AnyTensor, ZeroError> {
         let value = self.values[index].read().unwrap_or_else(PoisonError::into_inner).clone();
-        value.ok_or_else(|| ZeroError::Taken { parameter: self.name(index), what })
+        let value = value.ok_or_else(|| ZeroError::Taken { parameter: self.name(index), what })?;
+        Ok(value.read(self.plan.registry().at(index), &self.device))
+    }
+
+    /// The rows of the parameter at `index` that this rank keeps, as it keeps them.
+    ///
+    /// # Errors
+    /// If an update has taken the value.
+    pub fn kept_rows(&self, index: usize) -> Result<(Range<usize>, Kept), ZeroError> {
+        let index = self.plan.placement(index).target;
+        let value = self.values[index].read().unwrap_or_else(PoisonError::into_inner).clone();
+        let value = value.ok_or_else(|| ZeroError::Taken { parameter: self.name(index), what: "copied" })?;
+        Ok((self.plan.kept_rows(index, self.rank), value))
     }
 
     fn keep(&self, index: usize, value: AnyTensor) {
-        *self.values[index].write().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        *self.values[index].write().unwrap_or_else(PoisonError::into_inner) = Some(value.into());
     }
 
     fn take_kept(&self, index: usize) -> Option<AnyTensor> {
-        self.values[index].write().unwrap_or_else(PoisonError::into_inner).take()
+        let value = self.values[index].write().unwrap_or_else(PoisonError::into_inner).take()?;
+        Some(value.read(self.plan.registry().at(index), &self.device))
     }
 
     fn name(&self, index: usize) -> String {

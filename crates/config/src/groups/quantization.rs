@@ -1,0 +1,55 @@
+//! Options of a frozen base in fewer bits (QLoRA).
+
+use burnish_core::{FourBit, Quantization, Scheme};
+
+use crate::checks::Checks;
+use crate::table::options;
+
+options! {
+    /// A frozen base in fewer bits: matrices of blocks, with bitsandbytes' numbers. The embedding, the head and what trains
+    /// keep their dtypes.
+    QuantizationOptions, "Quantization";
+    /// Hold the base in four bits (QLoRA): half a byte a weight, and a scale for every 64.
+    Trl load_in_4bit: bool = false;
+    /// Hold the base in eight bits: a byte a weight, and a scale for every row.
+    Trl load_in_8bit: bool = false;
+    /// What four bits stand for: quantiles of a normal distribution, or small floats.
+    Trl bnb_4bit_quant_type: FourBit = FourBit::Nf4;
+    /// Hold the scales of four-bit blocks in eight bits too (double quantisation).
+    Trl use_bnb_nested_quant: bool = false;
+}
+
+impl QuantizationOptions {
+    /// How the base rests, where it does so in fewer bits.
+    #[must_use]
+    pub fn quantization(&self) -> Option<Quantization> {
+        match (self.load_in_4bit, self.load_in_8bit) {
+            (true, _) => Some(Quantization {
+                scheme: self.bnb_4bit_quant_type.scheme(),
+                nested: self.use_bnb_nested_quant,
+            }),
+            (false, true) => Some(Quantization { scheme: Scheme::Int8, nested: false }),
+            (false, false) => None,
+        }
+    }
+
+    pub(crate) fn rules(&self, adapter: bool, tp_size: usize, checks: &mut Checks<'_>) {
+        if self.load_in_4bit && self.load_in_8bit {
+            checks.conflict("load_in_4bit", "load_in_8bit: true", "take one of the two out");
+        }
+        let name = if self.load_in_4bit { "load_in_4bit" } else { "load_in_8bit" };
+        if self.quantization().is_none() {
+            return;
+        }
+        if !adapter {
+            checks.conflict(name, "training the whole model", "train an adapter over it: use_peft: true");
+        }
+        if tp_size > 1 {
+            checks.conflict(
+                name,
+                format!("tp_size: {tp_size}"),
+                "share the base among data-parallel ranks instead: zero_stage: 3",
+            );
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a rank keeps of a parameter.
+
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use burnish_core::Parameter;
+use burnish_ops::AnyTensor;
+use burnish_quant::Quantized;
+
+use super::typed::by_dtype;
+use crate::ZeroError;
+use crate::rows::{rows_of, rows_shape};
+
+/// Rows of a parameter as a rank keeps them.
+#[derive(Clone, Debug)]
+pub enum Kept {
+    /// In the dtype that they are read in.
+    Tensor(AnyTensor),
+    /// In fewer bits; a tensor whenever they are read.
+    Quantized(Arc<Quantized>),
+}
+
+impl From<AnyTensor> for Kept {
+    fn from(value: AnyTensor) -> Self {
+        Self::Tensor(value)
+    }
+}
+
+impl Kept {
+    /// Off the tape.
+    pub(super) fn plain(self) -> Self {
+        match self {
+            Self::Tensor(value) => Self::Tensor(value.plain()),
+            quantized @ Self::Quantized(_) => quantized,
+        }
+    }
+
+    /// In the dtype that the parameter is read in.
+    pub(super) fn read(&self, parameter: &Parameter, device: &Device) -> AnyTensor {
+        match self {
+            Self::Tensor(value) => value.clone(),
+            Self::Quantized(quantized) => {
+                let shape = rows_shape(&parameter.shape, quantized.shape()[0]);
+                by_dtype!(parameter.precision.store, E => {
+                    AnyTensor::from_elements(quantized.values::<E>(), &shape, device)
+                })
+            }
+        }
+    }
+
+    /// Fails unless it is `rows` rows of a parameter as it is declared.
+    pub(super) fn expect(&self, parameter: &Parameter, rows: usize) -> Result<(), ZeroError> {
+        let row = rows_of(&parameter.shape).1;
+        let (got, dtype) = match self {
+            Self::Tensor(value) if parameter.quantization.is_none() => {
+                return super::expect(parameter, "the loaded value", value, rows);
+            }
+            Self::Tensor(value) => (value.shape(), value.dtype()),
+            Self::Quantized(quantized) => {
+                if quantized.shape() == [rows, row]
+                    && Some(quantized.quantization()) == parameter.quantization
+                {
+                    return Ok(());
+                }
+                (quantized.shape().to_vec(), None)
+            }
+        };
+        Err(ZeroError::Value {
+            parameter: parameter.name.clone(),
+            what: "the loaded value",
+            got,
+            dtype,
+            expected: rows_shape(&parameter.shape, rows),
+            declared: parameter.precision.store,
+        })
+    }
+}

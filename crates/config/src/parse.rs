@@ -43,6 +43,10 @@ pub(crate) fn parse<C: Command>(words: &[String], required: &[&str]) -> Result<I
             continue;
         }
         if let Some(entry) = entries.iter().find(|entry| entry.name == meant) {
+            // As vLLM spells it.
+            let everything =
+                entry.name == "top_k" && foreign::says(raw, "-1") && entry.default == Raw::Int(0);
+            let raw = if everything { &entry.default } else { raw };
             match options.set(entry.name, raw) {
                 Some(Ok(())) => {
                     given.insert(entry.name, origin.clone());

@@ -98,7 +98,7 @@ pub fn published(words: &[String]) -> Option<Vec<String>> {
     }
     let script = words.get(at)?;
     let stem = script.rsplit(['/', '.']).find(|part| !part.is_empty() && *part != "py")?;
-    let stem = stem.strip_prefix("run_").unwrap_or(stem);
+    let stem = stem.strip_prefix("run_").or_else(|| stem.strip_prefix("train_")).unwrap_or(stem);
     let (_, command) = SCRIPTS.iter().find(|(name, _)| *name == stem)?;
     let mut line = vec![(*command).to_owned()];
     // alignment-handbook's scripts take a configuration file as their first word.
@@ -150,6 +150,7 @@ mod tests {
             Some("rloo --nproc-per-node=8 --standalone"),
         );
         check("deepspeed --num_gpus 2 run_dpo.py --x 1", Some("dpo --num_gpus 2 --x 1"));
+        check("python examples/train_rloo.py --x 1", Some("rloo --x 1"));
         check("!trl sft --packing", Some("sft --packing"));
         check(
             "hf jobs uv run --flavor a100 --secrets HF_TOKEN https://a.b/trl/scripts/sft.py --x 1",

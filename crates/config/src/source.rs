@@ -112,10 +112,13 @@ pub(crate) fn flags(words: &[String], entries: &[Entry], faults: &mut Vec<Fault>
                 }
             },
             // An option of TRL's that burnish does not have, or an unknown one: take the words that belong to it, so
-            // that one mistake is reported once.
+            // that one mistake is reported once. What is only noted has one value, unless it is a list.
             (None, None) => {
+                let most = if foreign::is_one_value(&name) { 1 } else { usize::MAX };
                 let mut items = Vec::new();
-                while let Some(item) = take_word(words, &mut at) {
+                while items.len() < most
+                    && let Some(item) = take_word(words, &mut at)
+                {
                     items.push(Raw::Text(item));
                 }
                 match items.len() {

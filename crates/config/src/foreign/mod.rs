@@ -96,6 +96,14 @@ pub(crate) fn find(name: &str) -> Option<&'static Foreign> {
     all().find(|foreign| foreign.names.contains(&name)).or_else(|| all().find(|foreign| foreign.has(name)))
 }
 
+/// Keys that are noted and take several words.
+const LISTS: &[&str] = &["debug", "include_for_metrics", "label_names", "tags"];
+
+/// Whether a key is noted and takes one word.
+pub(crate) fn is_one_value(name: &str) -> bool {
+    find(name).is_some_and(|key| key.fate == Fate::Noted) && !LISTS.contains(&name)
+}
+
 /// Older or newer names of options that burnish has: (written, meant). Null under such a name says nothing.
 pub const ALIASES: &[(&str, &str)] = &[
     ("activation_checkpointing", "gradient_checkpointing"),
@@ -109,6 +117,9 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("dataset_split", "dataset_train_split"),
     ("eval_data", "eval_dataset_name"),
     ("eval_data_path", "eval_dataset_name"),
+    ("eval_dataset", "eval_dataset_name"),
+    ("eval_dataset_id_or_path", "eval_dataset_name"),
+    ("eval_dataset_path", "eval_dataset_name"),
     ("evaluation_strategy", "eval_strategy"),
     ("hub_model_revision", "hub_revision"),
     ("kl_coef", "beta"),
@@ -152,11 +163,14 @@ pub const ALIASES: &[(&str, &str)] = &[
     ("tokenizer_name", "tokenizer_name_or_path"),
     ("torch_dtype", "dtype"),
     ("train_data_path", "dataset_name"),
+    ("train_dataset", "dataset_name"),
     ("train_file", "dataset_name"),
+    ("train_split", "dataset_train_split"),
     ("use_4bit", "load_in_4bit"),
     ("use_8bit", "load_in_8bit"),
     ("use_lora", "use_peft"),
     ("use_nested_quant", "use_bnb_nested_quant"),
+    ("use_packing", "packing"),
     ("use_qlora", "load_in_4bit"),
     ("validation_file", "eval_dataset_name"),
     ("vllm_importance_sampling_cap", "vllm_importance_sampling_clip_max"),

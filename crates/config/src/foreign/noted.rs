@@ -94,7 +94,7 @@ pub const NOTED: &[Foreign] = &[
     noted(&[
         "use_vllm", "remote_gen_model_url", "remote_gen_model_port", "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode", "vllm_server_host", "vllm_server_port",
         "vllm_group_port", "vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_max_model_len",
-        "vllm_tensor_parallel_size", "vllm_device", "vllm_dtype", "vllm_enable_prefix_caching",
+        "vllm_tensor_parallel_size", "vllm_device", "vllm_dtype", "vllm_enable_prefix_caching", "vllm_enforce_eager",
         "use_transformers_continuous_batching", "transformers_continuous_batching_config",
         "use_transformers_paged", "cache_implementation", "local_rollout_forward_batch_size",
     ], "completions are sampled by burnish's own engine, with continuous batching; rollout_url names a server instead"),
@@ -117,5 +117,7 @@ pub const UNUSED: &[Foreign] = &[
         "max_length", "truncation_mode", "max_completion_length",
     ], "TRL's trainer of this name has no such option either"),
     noted(&["label_smoothing_factor"], "TRL computes the loss of this trainer without it too"),
-    noted(&["max_new_tokens"], "nothing is generated while this trains"),
+    noted(&[
+        "max_new_tokens", "log_completions", "num_completions_to_print",
+    ], "nothing is generated while this trains"),
 ];

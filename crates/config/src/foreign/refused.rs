@@ -66,7 +66,7 @@ pub const REFUSED: &[Foreign] = &[
         "router_aux_loss_coef", "output_router_logits",
     ], "mixtures of experts are not supported in this version; take it out"),
     refused(&[
-        "max_train_samples", "max_eval_samples", "sanity_check", "max_samples",
+        "sanity_check", "max_samples",
     ], "all rows train; name a part of a split instead, as in dataset_train_split: train[:1000]"),
     refused(&[
         "is_encoder_decoder",

@@ -102,9 +102,12 @@ impl RankOptions {
         if training.fp16 && model.bf16 {
             checks.conflict("fp16", "bf16: true", "keep one of the two");
         }
-        if training.fp16 && checks.is_given("dtype") && model.dtype != ModelDtype(Some(Dtype::F16)) {
-            let with = format!("dtype: {}", model.dtype);
-            checks.conflict("fp16", with, "fp16 holds trained matrices in float16: leave dtype out");
+        if training.fp16 && model.dtype == ModelDtype(Some(Dtype::Bf16)) {
+            checks.conflict(
+                "fp16",
+                "dtype: bfloat16",
+                "fp16 holds trained matrices in float16, beside their masters in float32: leave dtype out",
+            );
         }
     }
 }

@@ -248,7 +248,12 @@ impl TrainingOptions {
 impl TrainingOptions {
     pub(crate) fn rules(&self, logging: &LoggingOptions, checks: &mut Checks<'_>) {
         checks.range("per_device_train_batch_size", self.per_device_train_batch_size >= 1, AT_LEAST_1);
-        checks.range("per_device_eval_batch_size", self.per_device_eval_batch_size >= 1, AT_LEAST_1);
+        let evaluates = self.eval_strategy != Interval::No;
+        checks.range(
+            "per_device_eval_batch_size",
+            !evaluates || self.per_device_eval_batch_size >= 1,
+            AT_LEAST_1,
+        );
         checks.range("gradient_accumulation_steps", self.gradient_accumulation_steps >= 1, AT_LEAST_1);
         checks.range("learning_rate", at_least_0(self.learning_rate), AT_LEAST_0);
         checks.range("max_grad_norm", self.max_grad_norm.is_none_or(|norm| norm >= 0.0), AT_LEAST_0);

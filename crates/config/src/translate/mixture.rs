@@ -36,7 +36,7 @@ impl Translation<'_> {
     }
 
     /// alignment-handbook's `dataset_mixer`: data sets with the share of their rows, each in every split of `splits`; splits
-    /// with `test` in their name are evaluated on, whole.
+    /// with `test` or `valid` in their name are evaluated on, whole.
     pub(super) fn mixer(&mut self, key: &Key, raw: &Raw, splits: Option<&Raw>, configs: Option<&Raw>) {
         let Raw::Map(sets) = raw else { return self.expect(key, "a mapping from data sets to shares", raw) };
         let (mut of, mut configured) = (vec!["train".to_owned(), "test".to_owned()], Vec::new());
@@ -66,7 +66,7 @@ impl Translation<'_> {
                 if let Some(config) = configs.get(at) {
                     source.push(("config".to_owned(), Raw::Text(config.clone())));
                 }
-                if split.contains("test") {
+                if split.contains("test") || split.contains("valid") {
                     eval.push(Raw::Map(source));
                 } else {
                     source.push(("weight".to_owned(), share.clone()));
@@ -78,6 +78,24 @@ impl Translation<'_> {
         if !eval.is_empty() {
             self.say(key, "eval_datasets", Raw::List(eval));
         }
+    }
+
+    /// The first rows of a split, as Transformers' example scripts have it.
+    pub(super) fn first_rows(&mut self, key: &Key, mixed: bool, raw: &Raw) {
+        let Some(rows) = usize::read(raw) else { return self.expect(key, "a number of rows", raw) };
+        let (option, split) = match key.name {
+            "max_train_samples" => ("dataset_train_split", "train"),
+            _ => ("dataset_test_split", "test"),
+        };
+        let split = self.last(option).map_or_else(|| split.to_owned(), Raw::to_string);
+        if split.contains('[') || mixed {
+            return self.refuse(
+                key,
+                format!("{rows} beside {split}"),
+                "name the part of each split instead, as in train[:1000]",
+            );
+        }
+        self.say(key, option, Raw::Text(format!("{split}[:{rows}]")));
     }
 
     /// open-r1's `dataset_mixture`.

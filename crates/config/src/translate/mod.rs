@@ -50,6 +50,10 @@ pub const TRANSLATED: &[(&[&str], &str)] = &[
     (&["truncation_side"], "truncation_mode: keep_start for right, keep_end for left"),
     (&["adafactor"], "optim: adafactor"),
     (&["group_by_length"], "train_sampling_strategy: group_by_length"),
+    (
+        &["max_train_samples", "max_eval_samples"],
+        "the first rows of dataset_train_split or dataset_test_split: train[:1000]",
+    ),
     (&["rpo_alpha"], "the loss sft after those of loss_type, with this weight in loss_weights"),
     (
         &["total_episodes", "num_mini_batches"],
@@ -139,6 +143,11 @@ pub(crate) fn translate(
             "adafactor" => translation.say(&at, "optim", Raw::Text("adafactor".into())),
             "group_by_length" => {
                 translation.say(&at, "train_sampling_strategy", Raw::Text("group_by_length".into()));
+            }
+            "max_train_samples" | "max_eval_samples" => {
+                let mixed =
+                    ["dataset_mixer", "dataset_mixture", "datasets"].iter().any(|name| find(name).is_some());
+                translation.first_rows(&at, mixed, &raw);
             }
             "rpo_alpha" => translation.rpo_alpha(&at, &raw),
             "truncation_side" => translation.truncation_side(&at, &raw),

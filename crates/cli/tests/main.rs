@@ -16,6 +16,7 @@ mod preferences;
 mod program;
 mod published;
 mod qk_clip;
+mod quantized;
 mod ranks;
 mod regressions_tp;
 mod resume;

@@ -55,6 +55,8 @@ SHAPE = dict(
 BASES = {
     "llama": LlamaConfig(**SHAPE),
     "qwen3-tied": Qwen3Config(**SHAPE, tie_word_embeddings=True, attention_bias=True),
+    # Rows of whole blocks: bitsandbytes 0.50.2 reads wrong scales on AVX-512 where a row is 32 more than a multiple of 64.
+    "llama-64": LlamaConfig(**SHAPE | dict(hidden_size=64, intermediate_size=128, head_dim=16)),
 }
 
 SHARED = dict(bf16=False, logging_steps=1, save_strategy="no", train_sampling_strategy="sequential", seed=42,
@@ -193,20 +195,20 @@ RUNS_TO_RECORD = {
         lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
     # TRL rounds adapters over quantised bases to bfloat16; here they stay as they are, as everywhere in burnish.
     "sft-qlora-nf4": dict(
-        model="llama", data="prompt_completion.jsonl", quantized=dict(load_in_4bit=True),
+        model="llama-64", data="prompt_completion.jsonl", quantized=dict(load_in_4bit=True),
         options=dict(per_device_train_batch_size=2, gradient_accumulation_steps=2, learning_rate=5e-3, max_steps=6),
         lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
     "sft-qlora-fp4-nested": dict(
-        model="qwen3-tied", data="text.jsonl",
+        model="llama-64", data="text.jsonl",
         quantized=dict(load_in_4bit=True, bnb_4bit_quant_type="fp4", use_bnb_nested_quant=True),
         options=dict(per_device_train_batch_size=4, learning_rate=5e-3, max_steps=6),
         lora=dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"])),
     "sft-qlora-dora": dict(
-        model="llama", data="text.jsonl", quantized=dict(load_in_4bit=True, use_bnb_nested_quant=True),
+        model="llama-64", data="text.jsonl", quantized=dict(load_in_4bit=True, use_bnb_nested_quant=True),
         options=dict(per_device_train_batch_size=4, learning_rate=5e-3, max_steps=5),
         lora=dict(r=4, lora_alpha=8, target_modules="all-linear", use_dora=True)),
     "dpo-qlora-nf4": dict(
-        model="llama", data="preference.jsonl", quantized=dict(load_in_4bit=True, use_bnb_nested_quant=True),
+        model="llama-64", data="preference.jsonl", quantized=dict(load_in_4bit=True, use_bnb_nested_quant=True),
         options=dict(per_device_train_batch_size=4, learning_rate=5e-3, max_steps=5),
         lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use burnish_core::Dtype;
 use burnish_weight_files::WeightFileError;
 
+use crate::LockOwner;
+
 /// Training state that cannot be saved or resumed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -130,6 +132,30 @@ pub enum CheckpointError {
         path: PathBuf,
         /// Some of the files.
         files: Vec<String>,
+    },
+    /// An output folder that another run is writing.
+    #[error("`{}` is in use by {}; wait for it, stop it, or choose another output_dir", path.display(), owner.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string))]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// Who writes, where the file of the lock can be read.
+        owner: Option<LockOwner>,
+    },
+    /// An input that lies in a checkpoint of an earlier run.
+    #[error("`{}` holds checkpoints of another run, and the input `{}` is in one of them, so that they cannot be set aside; choose another output_dir", path.display(), input.display())]
+    InputWouldMove {
+        /// The output folder.
+        path: PathBuf,
+        /// The input.
+        input: PathBuf,
+    },
+    /// Checkpoints of several runs, of which the newest may be of any.
+    #[error("`{}` holds checkpoints of {} runs ({}), so that the newest is not clear; name the one to go on from", path.display(), runs.len(), runs.join("; "))]
+    SeveralRuns {
+        /// The output folder.
+        path: PathBuf,
+        /// Each run's checkpoints.
+        runs: Vec<String>,
     },
     /// An output folder that is also an input.
     #[error("output_dir `{}` is also the input `{}`, which would be overwritten; choose another output_dir", path.display(), input.display())]

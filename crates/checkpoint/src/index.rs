@@ -22,6 +22,9 @@ pub(crate) const TRAINER_STATE: &str = "trainer_state.json";
 pub(crate) struct Index {
     pub(crate) version: u32,
     pub(crate) step: u64,
+    /// The run that wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) run: Option<String>,
     /// The optimizer's slot schema, as the caller gives it.
     pub(crate) slots: Value,
     pub(crate) entries: Entries,

@@ -14,7 +14,10 @@
 //!
 //! * [`CheckpointWriter`] saves, [`Checkpoint`] reads, [`latest`] and [`resume`] choose, [`rotate`] lets go.
 //! * [`Saving`] is a save in the background.
-//! * [`prepare_output_dir`] refuses a folder before training rather than at the first save.
+//! * [`prepare_output_dir`] refuses a folder before training rather than at the first save; [`FolderLock`] keeps a second
+//!   run out of it.
+//! * A checkpoint says which [run](CheckpointWriter::run) wrote it: [`rotate`] removes those of one run only, [`set_aside`]
+//!   keeps those of other runs under another name, and the newest of several runs is never chosen.
 //!
 //! ```
 //! use burnish_checkpoint::{CheckpointWriter, TrainerState, latest, rotate};
@@ -29,7 +32,7 @@
 //!     state.set_burnish(serde_json::json!({"cursor": step * 8}));
 //!     writer.trainer_state(&state).unwrap();
 //!     writer.commit().unwrap();
-//!     rotate(dir.path(), Some(2), None).unwrap();
+//!     rotate(dir.path(), None, Some(2), None).unwrap();
 //! }
 //! let newest = latest(dir.path()).unwrap().checkpoint.unwrap();
 //! assert_eq!(newest.step(), 3);
@@ -38,6 +41,7 @@
 //! ```
 
 mod error;
+mod folder_lock;
 mod index;
 mod integrity;
 mod output_dir;
@@ -50,9 +54,10 @@ mod written;
 
 pub use burnish_weight_files::{Attempt, HostTensor, Share, TensorView};
 pub use error::{CheckpointError, Damage};
+pub use folder_lock::{FolderLock, LockOwner};
 pub use output_dir::prepare_output_dir;
 pub use reader::Checkpoint;
-pub use resume::{Latest, latest, open_newest, resume, rotate};
+pub use resume::{Latest, SetAside, latest, open_newest, resume, rotate, set_aside};
 pub use saving::Saving;
 pub use trainer_state::TrainerState;
 pub use writer::{CheckpointWriter, path_of};

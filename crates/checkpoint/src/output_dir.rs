@@ -44,7 +44,7 @@ const NAMES: &[&str] = &[
 ];
 /// Beginnings of such names.
 const PREFIXES: &[&str] =
-    &["checkpoint-", "adapter_model", "model-", "model.safetensors", "events.out.tfevents", "."];
+    &["checkpoint-", "earlier-", "adapter_model", "model-", "model.safetensors", "events.out.tfevents", "."];
 
 /// Makes sure that a run may write into `path`: creates it, tries to write, cleans leftovers of crashed saves, and
 /// refuses a folder that holds something else (files that no training run writes, other than `also_ours`) unless

@@ -102,6 +102,12 @@ impl Checkpoint {
         self.index.step
     }
 
+    /// The run that wrote it, where that was said.
+    #[must_use]
+    pub fn run(&self) -> Option<&str> {
+        self.index.run.as_deref()
+    }
+
     /// The optimizer's slot schema, as it was given.
     #[must_use]
     pub fn slots(&self) -> &Value {

@@ -1,10 +1,11 @@
 //! Resuming and rotation: the newest complete checkpoint of an output folder, and deletion of the oldest beyond
 //! `save_total_limit`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use burnish_weight_files::{clean_unfinished, remove_folder};
+use burnish_weight_files::{WeightFileError, clean_unfinished, remove_folder};
 
 use crate::{Checkpoint, CheckpointError, index};
 
@@ -21,7 +22,7 @@ pub struct Latest {
 /// saves are cleaned; damaged checkpoints are skipped and reported, never removed.
 ///
 /// # Errors
-/// If the disk refuses to be read. That nothing is there is not an error (see [`resume`]).
+/// If the disk refuses to be read, or checkpoints are of several runs. That nothing is there is not an error (see [`resume`]).
 pub fn latest(output_dir: impl AsRef<Path>) -> Result<Latest, CheckpointError> {
     newest(output_dir.as_ref(), None, Checkpoint::verify_alone)
 }
@@ -33,6 +34,7 @@ fn newest(
 ) -> Result<Latest, CheckpointError> {
     // A folder that cannot be cleaned (read-only) can still be resumed from.
     let _ = clean_unfinished(output_dir);
+    one_run(output_dir)?;
     let mut found = Latest::default();
     let steps = steps(output_dir).into_iter().filter(|(step, _)| before.is_none_or(|b| *step < b));
     for (_, path) in steps.rev() {
@@ -79,20 +81,21 @@ pub fn resume(
     }
 }
 
-/// Removes the oldest checkpoints until `save_total_limit` are left, as Transformers does: the newest and `best` are
-/// never removed, even if that leaves one more. Only folders with a burnish index are counted or removed.
-/// Returns what was removed. A limit of `None` or 0 keeps all.
+/// Removes the oldest checkpoints of `run` until `save_total_limit` are left, as Transformers does: the newest and `best`
+/// are never removed, even if that leaves one more. Only folders with a burnish index that says `run` are counted or
+/// removed. Returns what was removed. A limit of `None` or 0 keeps all.
 ///
 /// # Errors
 /// If the disk refuses.
 pub fn rotate(
     output_dir: impl AsRef<Path>,
+    run: Option<&str>,
     save_total_limit: Option<usize>,
     best: Option<&Path>,
 ) -> Result<Vec<PathBuf>, CheckpointError> {
     let Some(limit) = save_total_limit.filter(|&l| l > 0) else { return Ok(Vec::new()) };
     let mut ours: Vec<PathBuf> = steps(output_dir.as_ref()).into_iter().map(|(_, p)| p).collect();
-    ours.retain(|p| p.join(index::FILE).is_file());
+    ours.retain(|p| p.join(index::FILE).is_file() && run_of(p).as_deref() == run);
     let newest = ours.last().cloned();
     // A best checkpoint may be given relative to somewhere else: its name in this folder is what counts.
     let best = best.and_then(Path::file_name);
@@ -104,6 +107,88 @@ pub fn rotate(
         remove_folder(path)?;
     }
     Ok(doomed)
+}
+
+/// Checkpoints that were moved out of a run's way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetAside {
+    /// The folder that they are in now.
+    pub folder: PathBuf,
+    /// Their names there.
+    pub names: Vec<String>,
+}
+
+/// Moves checkpoints that a run did not write out of its way, into a new folder `earlier-{n}` of the output folder: for a
+/// new run (`done` is `None`) all that are there, for one that goes on after `done` steps those of other runs, and later
+/// ones of its own, which it would write again or count as newer. None of `inputs` may lie in them.
+///
+/// # Errors
+/// If an input lies in one of them, or the disk refuses.
+pub fn set_aside(
+    output_dir: impl AsRef<Path>,
+    run: &str,
+    done: Option<u64>,
+    inputs: &[&Path],
+) -> Result<Option<SetAside>, CheckpointError> {
+    let dir = output_dir.as_ref();
+    let in_the_way = |(step, path): &(u64, PathBuf)| match done {
+        None => true,
+        Some(done) => *step > done || run_of(path).is_some_and(|of| of != run),
+    };
+    let moved: Vec<PathBuf> = steps(dir).into_iter().filter(in_the_way).map(|(_, path)| path).collect();
+    if moved.is_empty() {
+        return Ok(None);
+    }
+    for input in inputs {
+        let lies_in = |path: &PathBuf| {
+            matches!((input.canonicalize(), path.canonicalize()), (Ok(i), Ok(p)) if i.starts_with(&p))
+        };
+        if moved.iter().any(lies_in) {
+            let (path, input) = (dir.to_path_buf(), input.to_path_buf());
+            return Err(CheckpointError::InputWouldMove { path, input });
+        }
+    }
+    let refused = |action, path: &Path| {
+        let path = path.to_path_buf();
+        move |source| WeightFileError::Io { action, path, source }
+    };
+    let mut number = 1;
+    let folder = loop {
+        let folder = dir.join(format!("earlier-{number}"));
+        match fs::create_dir(&folder) {
+            Ok(()) => break folder,
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
+            Err(e) => return Err(refused("create", &folder)(e).into()),
+        }
+    };
+    let mut names = Vec::new();
+    for path in moved {
+        let name = path.file_name().unwrap_or_default();
+        fs::rename(&path, folder.join(name)).map_err(refused("set aside", &path))?;
+        names.push(name.to_string_lossy().into_owned());
+    }
+    Ok(Some(SetAside { folder, names }))
+}
+
+/// The run that a checkpoint's index names, whether or not the rest of it is whole.
+fn run_of(checkpoint: &Path) -> Option<String> {
+    index::unseal(&fs::read(checkpoint.join(index::FILE)).ok()?).ok()?.run
+}
+
+/// That the checkpoints of a folder are of one run, as far as they say.
+fn one_run(output_dir: &Path) -> Result<(), CheckpointError> {
+    let mut runs: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (step, path) in steps(output_dir) {
+        if let Some(run) = run_of(&path) {
+            runs.entry(run).or_default().push(format!("checkpoint-{step}"));
+        }
+    }
+    if runs.len() < 2 {
+        return Ok(());
+    }
+    let path = output_dir.to_path_buf();
+    let said = |(run, names): (String, Vec<String>)| format!("{run}: {}", names.join(", "));
+    Err(CheckpointError::SeveralRuns { path, runs: runs.into_iter().map(said).collect() })
 }
 
 /// All `checkpoint-{step}` folders by step.

@@ -61,6 +61,7 @@ pub struct CheckpointWriter {
     folder: FolderWriter,
     step: u64,
     slots: Value,
+    run: Option<String>,
     entries: Entries,
     /// Blocks that wait for their file to be worth one.
     pending: Vec<Block>,
@@ -126,6 +127,7 @@ impl CheckpointWriter {
             folder,
             step,
             slots: Value::Null,
+            run: None,
             entries: Entries::new(),
             pending: Vec::new(),
             pending_bytes: 0,
@@ -138,6 +140,12 @@ impl CheckpointWriter {
     /// [`Checkpoint::slots`](crate::Checkpoint::slots).
     pub fn slots(&mut self, schema: Value) {
         self.slots = schema;
+    }
+
+    /// Which run writes it: a name that no other run has, and that a run which goes on from it keeps. Given back by
+    /// [`Checkpoint::run`](crate::Checkpoint::run).
+    pub fn run(&mut self, name: &str) {
+        self.run = Some(name.to_owned());
     }
 
     /// Saves a whole logical tensor; with several ranks, from one of them.
@@ -295,7 +303,7 @@ impl CheckpointWriter {
         self.flush()?;
         let part = Part { step: self.step, entries: self.entries };
         let note = serde_json::to_value(part).expect("invariant: every field serialises to JSON");
-        Ok(Written { folder: self.folder.finish_with(note)?, step: self.step, slots: self.slots })
+        Ok(Written { folder: self.folder.finish_with(note)?, step: self.step, slots: self.slots, run: self.run })
     }
 
     /// Checks that every tensor is whole and makes the checkpoint visible: [`finish`](Self::finish) and

@@ -16,6 +16,7 @@ pub struct Written {
     pub(crate) folder: FinishedFolder,
     pub(crate) step: u64,
     pub(crate) slots: Value,
+    pub(crate) run: Option<String>,
 }
 
 impl Written {
@@ -33,7 +34,7 @@ impl Written {
     /// If a rank did not finish or saved something else, a tensor lacks rows or has some twice, another run wrote the same
     /// checkpoint meanwhile, or the disk refuses. What was there before is then still there.
     pub fn commit(self) -> Result<PathBuf, CheckpointError> {
-        let Self { folder, step, slots } = self;
+        let Self { folder, step, slots, run } = self;
         let path = folder.target().to_path_buf();
         let Some(mut gathered) = folder.gather()? else { return Ok(path) };
         let mut entries = Entries::new();
@@ -50,7 +51,7 @@ impl Written {
             (f.name.clone(), FileSum { bytes: f.bytes, blake3: None, pieces: f.pieces.clone() })
         };
         let files = gathered.files().iter().map(file).collect::<BTreeMap<_, _>>();
-        let index = Index { version: index::VERSION, step, slots, entries, files };
+        let index = Index { version: index::VERSION, step, run, slots, entries, files };
         let text = index::seal(&index).expect("invariant: every field serialises to JSON");
         gathered.file(index::FILE, &text)?;
         Ok(gathered.commit()?)

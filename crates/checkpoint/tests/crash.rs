@@ -110,7 +110,7 @@ fn child_that_saves_until_killed() {
             println!("\nsaved {step}");
             std::io::stdout().flush().unwrap();
         }
-        rotate(folder, Some(2), None).unwrap();
+        rotate(folder, None, Some(2), None).unwrap();
     }
 }
 

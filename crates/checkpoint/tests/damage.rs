@@ -121,7 +121,7 @@ fn checkpoints_of_other_programs() {
     assert!(error.contains("another program wrote it (it has `optimizer.pt`)"), "{error}");
     let found = latest(dir.path()).unwrap();
     assert_eq!((found.checkpoint.unwrap().path(), found.skipped.len()), (ours.as_path(), 1));
-    rotate(dir.path(), Some(1), None).unwrap();
+    rotate(dir.path(), None, Some(1), None).unwrap();
     assert!(theirs.exists() && ours.exists());
 }
 
@@ -162,7 +162,7 @@ fn rotation_keeps_the_newest_and_the_best() {
         // A Transformers checkpoint is not ours to remove.
         fs::create_dir(dir.path().join("checkpoint-1")).unwrap();
         let best = best.map(|b| Path::new("elsewhere").join(format!("checkpoint-{b}")));
-        rotate(dir.path(), limit, best.as_deref()).unwrap();
+        rotate(dir.path(), None, limit, best.as_deref()).unwrap();
         let mut steps: Vec<u64> = fs::read_dir(dir.path())
             .unwrap()
             .map(|e| {

@@ -6,6 +6,7 @@ mod damage;
 mod output_dir;
 mod ranks;
 mod resharding;
+mod runs;
 mod saving;
 mod store;
 

@@ -52,7 +52,7 @@ fn a_folder_is_taken_up_by_other_ranks_at_another_stage() {
                 left.slots.clone_from(&whole.slots);
                 left.assert_close(&whole, &format!("{from} to {to}"));
             }
-            assert_eq!(rotate(dir.path(), Some(1), None).unwrap().len(), 1);
+            assert_eq!(rotate(dir.path(), None, Some(1), None).unwrap().len(), 1);
         }
     }
 }

@@ -30,7 +30,7 @@ fn train(dir: &Path, last: u64, every: u64) -> Result<Vec<f32>> {
             state.set_burnish(serde_json::json!({ "loss": loss }));
             writer.trainer_state(&state)?;
             writer.commit()?;
-            rotate(dir, Some(3), None)?;
+            rotate(dir, None, Some(3), None)?;
         }
     }
     Ok(w)

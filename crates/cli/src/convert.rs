@@ -23,7 +23,11 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let output = options.output_dir.unwrap_or_else(|| beside(checkpoint.path()));
     prepare_output_dir(&output, options.overwrite_output_dir, &[checkpoint.path()], &[])?;
     let exported = export(&checkpoint, &output, options.dtype.0)?;
-    println!("exported {} to {} ({exported})", checkpoint.path().display(), output.display());
+    crate::voice::closing(format_args!(
+        "exported {} to {} ({exported})",
+        checkpoint.path().display(),
+        output.display()
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -35,7 +39,7 @@ fn open(path: &Path) -> anyhow::Result<Checkpoint> {
     }
     let (checkpoint, skipped) = resume(path)?;
     for (_, why) in skipped {
-        eprintln!("note: {why}");
+        crate::voice::note(why);
     }
     Ok(checkpoint)
 }

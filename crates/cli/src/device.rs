@@ -39,7 +39,7 @@ pub(crate) fn with_ranks(choice: Auto<DeviceKind>, options: &RankOptions) -> any
     let device = open(kind, ordinal)?;
     let ranks = Ranks::of(options, kind)?;
     if ranks.lead() {
-        notes.iter().for_each(|note| eprintln!("note: {note}"));
+        notes.iter().for_each(crate::voice::note);
     }
     Ok((ranks, device))
 }

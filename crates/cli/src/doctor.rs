@@ -7,19 +7,19 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burnish_config::DoctorOptions;
 use burnish_device::{DeviceKind, findings, open};
 
+use crate::voice::result;
+
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<DoctorOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
     for finding in findings() {
-        match finding.found {
-            Ok(found) => println!("{:14} {found}", finding.what),
-            Err(lack) => println!("{:14} missing: {lack}", finding.what),
-        }
+        let said = finding.found.unwrap_or_else(|lack| format!("missing: {lack}"));
+        result(format_args!("{:14} {said}", finding.what))?;
     }
-    println!("{:14} {}", "NCCL", nccl());
+    result(format_args!("{:14} {}", "NCCL", nccl()))?;
     let (kind, ordinal) = crate::device::kind(resolved.options.device.device, &mut |_| {})?;
     let device = open(kind, ordinal)?;
     let name = if kind == DeviceKind::Cuda { format!("cuda:{ordinal}") } else { kind.to_string() };
-    println!("{:14} {}", name, tried(&device)?);
+    result(format_args!("{:14} {}", name, tried(&device)?))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
             let text = serde_json::to_string_pretty(&result)?;
             match &options.input.output_file {
                 Some(path) => replace(path, text.as_bytes())?,
-                None => println!("{text}"),
+                None => crate::voice::result(text)?,
             }
             Ok(())
         },

@@ -276,7 +276,7 @@ fn fetch(
 
 fn say(note: Option<&str>) {
     if let Some(note) = note {
-        eprintln!("note: {note}");
+        crate::voice::note(note);
     }
 }
 
@@ -326,7 +326,9 @@ impl Push {
             _ => None,
         };
         if let Some(why) = why {
-            eprintln!("note: push_to_hub: {why}; nothing is uploaded, `hf upload` can do it later");
+            crate::voice::note(format_args!(
+                "push_to_hub: {why}; nothing is uploaded, `hf upload` can do it later"
+            ));
             return Ok(None);
         }
         let hub = client(settings, TransferBar::new(std::io::stderr().is_terminal()).sending());
@@ -337,7 +339,9 @@ impl Push {
         let repo = match hub.create(&name, private) {
             Ok(repo) => Some(repo),
             Err(error) if error.is_unreachable() => {
-                eprintln!("note: push_to_hub: {error}; it is tried again when the run is done");
+                crate::voice::note(format_args!(
+                    "push_to_hub: {error}; it is tried again when the run is done"
+                ));
                 None
             }
             Err(error) => return Err(anyhow::Error::new(error).context(format!("push_to_hub: {name:?}"))),

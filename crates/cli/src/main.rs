@@ -9,9 +9,11 @@ mod generate;
 mod hub;
 mod merge;
 mod model;
+mod panics;
 mod plan;
 mod score;
 mod train;
+mod voice;
 mod win_rate;
 
 use std::process::ExitCode;
@@ -21,20 +23,37 @@ use burnish_config::{Command, Invocation, Resolved, published};
 use burnish_trainers::with_trainer;
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let words = published(&words).unwrap_or(words);
-    // SAFETY: no other thread has been started.
-    unsafe { burnish_device::prepare() };
-    burnish_device::keep_freed_memory();
+    panics::listen();
     burnish_device::quiet();
-    match run(&words) {
-        Ok(code) => code,
-        Err(error) => {
-            // The chain's messages already carry what, where and the mend.
-            eprintln!("error: {error:#}");
-            ExitCode::from(1)
+    burnish_device::files_too_large_are_errors();
+    let ended = std::panic::catch_unwind(|| {
+        let words = match words() {
+            Ok(words) => words,
+            Err(error) => return voice::failed(&error),
+        };
+        // SAFETY: no other thread has been started.
+        unsafe { burnish_device::prepare() };
+        burnish_device::keep_freed_memory();
+        run(&words).unwrap_or_else(|error| voice::failed(&error))
+    });
+    match ended {
+        Ok(code) if !panics::happened() => code,
+        _ => ExitCode::from(panics::STATUS),
+    }
+}
+
+/// The words after the program's name.
+fn words() -> anyhow::Result<Vec<String>> {
+    let mut words = Vec::new();
+    for (index, word) in std::env::args_os().enumerate().skip(1) {
+        match word.into_string() {
+            Ok(word) => words.push(word),
+            Err(word) => anyhow::bail!(
+                "word {index} of the command line, {word:?}, is not UTF-8; names of files have to be for burnish: rename it"
+            ),
         }
     }
+    Ok(published(&words).unwrap_or(words))
 }
 
 fn run(words: &[String]) -> anyhow::Result<ExitCode> {
@@ -55,11 +74,11 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "convert" => convert::run(rest),
         "doctor" => doctor::run(rest),
         "--help" | "-h" | "help" => {
-            println!("{}", help());
+            voice::result(help())?;
             Ok(ExitCode::SUCCESS)
         }
         "--version" | "-V" => {
-            println!("burnish {}", env!("CARGO_PKG_VERSION"));
+            voice::result(format_args!("burnish {}", env!("CARGO_PKG_VERSION")))?;
             Ok(ExitCode::SUCCESS)
         }
         other => {
@@ -94,15 +113,13 @@ fn resolved<C: Command>(invocation: Invocation<C>) -> anyhow::Result<Option<Reso
     match invocation {
         #[cfg_attr(not(feature = "hub"), expect(unused_mut, reason = "names are then paths"))]
         Invocation::Run(mut resolved) => {
-            for note in &resolved.notes {
-                eprintln!("note: {note}");
-            }
+            resolved.notes.iter().for_each(voice::note);
             #[cfg(feature = "hub")]
             hub::resolve(&mut resolved)?;
             Ok(Some(resolved))
         }
         Invocation::Help(text) => {
-            println!("{text}");
+            voice::result(text)?;
             Ok(None)
         }
     }

@@ -21,7 +21,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         let pad = Tokenizer::from_folder(folder.path())?.pad_id();
         folder = pad.into_iter().fold(folder, ModelFolder::with_pad_token);
     }
-    folder.notes().iter().for_each(|note| eprintln!("note: {note}"));
+    folder.notes().iter().for_each(crate::voice::note);
     let inputs = [folder.path(), adapter.path()];
     prepare_output_dir(&options.output_dir, options.overwrite_output_dir, &inputs, &[])?;
     let model = Model::load(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0, &host_device())?;
@@ -29,6 +29,10 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let mut writer = FolderWriter::in_place(&options.output_dir)?;
     model.write_merged(&folder, &mut writer, dtype)?;
     writer.commit()?;
-    println!("merged {} into {} ({dtype})", adapter.path().display(), options.output_dir.display());
+    crate::voice::closing(format_args!(
+        "merged {} into {} ({dtype})",
+        adapter.path().display(),
+        options.output_dir.display()
+    ));
     Ok(ExitCode::SUCCESS)
 }

@@ -1,12 +1,13 @@
 //! A model that is used on ranks, and where what they say goes.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
 use burn::tensor::Device;
 use burnish_config::groups::{InferenceRankOptions, ModelOptions};
+use burnish_report::harmless;
 use burnish_trainers::{Inference, InferenceRank, Ranks, TrainError};
 
 /// A model, and the ranks that use it.
@@ -23,7 +24,7 @@ impl Loaded {
         let (ranks, device) = crate::device::with_ranks(model.device, &ranks.ranks())?;
         let inference = Inference::open(model, tp_size, &device)?;
         if ranks.lead() {
-            inference.folder().notes().iter().for_each(|note| eprintln!("note: {note}"));
+            inference.folder().notes().iter().for_each(crate::voice::note);
         }
         Ok(Self { inference, device, ranks })
     }
@@ -40,7 +41,7 @@ impl Loaded {
             Err(error) => {
                 // Said while the other ranks can still be reached: a launcher ends all of them when one ends.
                 if self.ranks.lead() || !error.came_from_another_rank() {
-                    eprintln!("error: {error:#}");
+                    return Ok(crate::voice::failed(&error.into()));
                 }
                 Ok(ExitCode::from(1))
             }
@@ -51,13 +52,16 @@ impl Loaded {
 /// A file, or standard output; nothing on ranks that do not lead.
 pub(crate) struct Lines {
     to: String,
+    /// Whether a person reads, whose terminal obeys escape codes.
+    shown: bool,
     out: Option<Box<dyn Write>>,
 }
 
 impl Lines {
     pub(crate) fn new(file: Option<&Path>, rank: &InferenceRank) -> Result<Self, TrainError> {
         let to = file.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
-        let mut lines = Self { to, out: None };
+        let shown = file.is_none() && std::io::stdout().is_terminal();
+        let mut lines = Self { to, shown, out: None };
         if rank.leads() {
             lines.out = Some(match file {
                 Some(path) => Box::new(BufWriter::new(File::create(path).map_err(lines.fault())?)),
@@ -70,6 +74,9 @@ impl Lines {
     /// Writes `text`, so that it can be read at once.
     pub(crate) fn write(&mut self, text: &[u8]) -> Result<(), TrainError> {
         let Some(out) = &mut self.out else { return Ok(()) };
+        let shown =
+            if self.shown { harmless(&String::from_utf8_lossy(text)).into_owned() } else { String::new() };
+        let text = if self.shown { shown.as_bytes() } else { text };
         let written = out.write_all(text).and_then(|()| out.flush());
         written.map_err(self.fault())
     }

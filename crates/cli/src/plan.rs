@@ -35,7 +35,7 @@ fn of<C: Command>(
     plan: impl FnOnce(&C) -> Result<RunPlan, TrainError>,
 ) -> anyhow::Result<ExitCode> {
     if let Some(resolved) = crate::resolved(C::parse_to_plan(words.iter().cloned())?)? {
-        print!("{}", plan(&resolved.options)?);
+        crate::voice::result(plan(&resolved.options)?.to_string().trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! The commands that train, one for each trainer.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -11,6 +12,8 @@ use burnish_trainers::{
     FittingBatch, Outcome, Ranks, Run, RunInputs, Stop, TrainError, Trainer, WithTrainer, fitting_batch,
     resumed_batch, until_it_fits,
 };
+
+use crate::voice;
 
 /// Runs the trainer of a command with the words after it.
 pub(crate) struct Train<'a>(pub(crate) &'a [String]);
@@ -39,12 +42,13 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     let pushing = push.as_ref().and_then(|push| crate::hub::CheckpointPush::start(push, &common.training));
     #[cfg(not(feature = "hub"))]
     if lead && common.training.push_to_hub {
-        eprintln!("note: push_to_hub: this build leaves the hub out; nothing is uploaded");
+        voice::note("push_to_hub: this build leaves the hub out; nothing is uploaded");
     }
     let output_dir = common.training.output_dir.clone();
+    let overwrites = common.training.overwrite_output_dir;
     let mut note = |note: &str| {
         if lead {
-            eprintln!("note: {note}");
+            voice::note(note);
         }
     };
     let rows = batch_rows::<T>(&resolved.options, &ranks, &mut note)?;
@@ -65,7 +69,7 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     };
     let run = open(rows)?;
     if lead {
-        eprintln!("{}", run.summary()?);
+        voice::say(run.summary()?);
         replace(&output_dir.join("burnish.json"), serde_json::to_string_pretty(&record)?.as_bytes())?;
     }
 
@@ -76,7 +80,7 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
             // A second wish is not to wait any longer; the last complete checkpoint stays.
             std::process::exit(130);
         }
-        eprintln!("\nstopping after this step and saving; once more stops at once");
+        voice::say("\nstopping after this step and saving; once more stops at once");
     })
     .context("cannot listen for Ctrl-C")?;
 
@@ -100,8 +104,7 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
         Ok(outcome) => outcome,
         Err(error) => {
             // Said while the other ranks can still be reached: a launcher ends all of them when one ends.
-            eprintln!("error: {error:#}");
-            return Ok(ExitCode::from(1));
+            return Ok(voice::failed(&error.into()));
         }
     };
     #[cfg(feature = "hub")]
@@ -111,10 +114,10 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     if !lead {
         return Ok(if outcome.interrupted.is_some() { ExitCode::from(130) } else { ExitCode::SUCCESS });
     }
-    let status = report(T::Options::NAME, &outcome, &output_dir, words);
+    let status = report(T::Options::NAME, &outcome, &output_dir, words, overwrites);
     #[cfg(feature = "hub")]
     if let Some(push) = push.filter(|_| outcome.interrupted.is_none()) {
-        println!("{}", push.finish(&output_dir)?);
+        voice::closing(push.finish(&output_dir)?);
     }
     Ok(status)
 }
@@ -159,27 +162,32 @@ fn batch_rows<T: Trainer>(
     Ok(rows)
 }
 
-fn report(command: &str, outcome: &Outcome, output_dir: &std::path::Path, words: &[String]) -> ExitCode {
+fn report(
+    command: &str,
+    outcome: &Outcome,
+    output_dir: &Path,
+    words: &[String],
+    overwrites: bool,
+) -> ExitCode {
     if let Some(checkpoint) = &outcome.interrupted {
-        let quoted: Vec<String> = words
-            .iter()
-            .map(|w| if w.contains(char::is_whitespace) { format!("'{w}'") } else { w.clone() })
-            .collect();
-        eprintln!(
-            "stopped at step {}; saved {}\nto go on: burnish {command} {} --resume_from_checkpoint true",
+        // The newest is not looked for in a folder that is to be overwritten.
+        let from = if overwrites { quoted(&[checkpoint.display().to_string()]) } else { "true".to_owned() };
+        voice::say(format_args!(
+            "stopped at step {}; saved {}\nto go on: burnish {command} {} --resume_from_checkpoint {from}",
             outcome.steps,
             checkpoint.display(),
-            quoted.join(" ")
-        );
+            quoted(words)
+        ));
         return ExitCode::from(130);
     }
     if let Some(sample) = &outcome.sample {
-        println!("prompt: {}\ncompletion: {}", sample.prompt.trim_end(), sample.completion.trim_end());
+        let (prompt, completion) = (sample.prompt.trim_end(), sample.completion.trim_end());
+        voice::closing(format_args!("prompt: {prompt}\ncompletion: {completion}"));
     }
     let last = outcome.records.iter().rev().find_map(|r| r.get("loss"));
     let peak = outcome.records.iter().rev().find_map(|r| r.get("peak_memory_bytes"));
     let tokens = outcome.records.iter().rev().find_map(|r| r.get("num_tokens"));
-    println!(
+    voice::closing(format_args!(
         "{} steps in {}, {} tokens, loss {}, peak memory {}; everything is in {}",
         outcome.steps,
         duration(outcome.time),
@@ -187,6 +195,29 @@ fn report(command: &str, outcome: &Outcome, output_dir: &std::path::Path, words:
         last.map_or_else(|| "unknown".to_owned(), |l| format!("{l:.4}")),
         peak.map_or_else(|| "unknown".to_owned(), |p| bytes(p as u64)),
         output_dir.display()
-    );
+    ));
     ExitCode::SUCCESS
+}
+
+/// Words as a shell takes them.
+pub(crate) fn quoted(words: &[String]) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=,@%+".contains(c);
+    let quoted = |word: &String| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_shell_reads_what_was_meant() {
+        let words = ["--output_dir", "my run", "--chat_template", "", "it's {{ a }}", "$HOME", "a=b/c.d"];
+        let line = super::quoted(&words.map(str::to_owned));
+        assert_eq!(line, "--output_dir 'my run' --chat_template '' 'it'\\''s {{ a }}' '$HOME' a=b/c.d");
+    }
 }

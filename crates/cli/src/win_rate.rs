@@ -82,10 +82,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
             )?;
             Ok(tally)
         },
-        |tally| {
-            println!("{}", serde_json::to_string_pretty(&tally.result())?);
-            Ok(())
-        },
+        |tally| crate::voice::result(serde_json::to_string_pretty(&tally.result())?),
     )
 }
 

@@ -68,6 +68,16 @@ fn wgpu(ordinal: usize) -> Result<Device, DeviceError> {
     opened.ok().flatten().ok_or(DeviceError::NoAdapter)
 }
 
+/// Has a write beyond the limit on the length of files (`ulimit -f`) fail as an error, instead of ending the process by
+/// the signal SIGXFSZ. To be called once, at the start of the program; elsewhere than under Linux it does nothing.
+pub fn files_too_large_are_errors() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: no handler is installed: the signal is ignored, which has no requirements.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+    }
+}
+
 /// Tells CubeCL where CUDA's headers are, when they are in none of the places where it looks: in NVIDIA's Python wheels,
 /// say. To be called once, at the start of the program.
 ///

@@ -45,4 +45,4 @@ pub use progress::Progress;
 pub use record::{Figure, Record};
 pub use replace::replace;
 pub use transfer_bar::TransferBar;
-pub use wording::{bytes, count, duration, figure};
+pub use wording::{bytes, count, duration, figure, harmless};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::record::Record;
-use crate::wording::{bytes, count, duration, figure};
+use crate::wording::{bytes, count, duration, figure, harmless};
 
 /// The figures of a plain line, with the words that introduce them.
 const LINE: &[(&str, &str)] = &[
@@ -95,6 +95,7 @@ impl Progress {
 
     /// Says something beside the progress: a checkpoint was saved, an evaluation begins.
     pub fn note(&mut self, text: &str) {
+        let text = harmless(text);
         match &mut self.voice {
             Voice::Bar(bar) => bar.println(text),
             Voice::Lines(to) => drop(writeln!(to, "{text}")),

@@ -1,10 +1,11 @@
 //! `TransferBar`: how far a download is, as a bar on a terminal and one line before and after elsewhere.
 
 use std::fmt;
+use std::io::Write as _;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::wording::bytes;
+use crate::wording::{bytes, harmless};
 
 /// The progress of downloads, on standard error.
 #[derive(Default)]
@@ -47,7 +48,8 @@ impl TransferBar {
                 self.bar = Some(bar);
             } else {
                 let (verb, of) = if self.sends { ("sending", "to") } else { ("fetching", "of") };
-                eprintln!("{verb} {} {of} {from}", bytes(total));
+                // Talk: a closed standard error stops nothing.
+                let _ = writeln!(std::io::stderr(), "{verb} {} {of} {}", bytes(total), harmless(from));
             }
         }
         if let Some(bar) = &self.bar {

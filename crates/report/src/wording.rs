@@ -1,6 +1,26 @@
-//! Numbers formatted for people: bytes, counts, durations.
+//! Numbers formatted for people: bytes, counts, durations; text that is safe to show.
 
+use std::borrow::Cow;
 use std::time::Duration;
+
+/// Text from outside as a terminal may have it: control characters other than line breaks and tabs (escape codes among
+/// them), and marks that turn the direction of writing, become their numbers.
+///
+/// ```
+/// assert_eq!(burnish_report::harmless("a\x1b[2Jb\n"), "a\\u{1b}[2Jb\n");
+/// ```
+#[must_use]
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    let harms = |c: char| {
+        c.is_control() && !matches!(c, '\n' | '\t')
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(harms) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |c: char| if harms(c) { c.escape_unicode().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(shown).collect())
+}
 
 /// Bytes in decimal units: `310 MB`, `1.24 GB`.
 #[must_use]

@@ -1,0 +1,65 @@
+//! What the program says: results on standard output, everything else on standard error.
+//!
+//! Nobody has to listen: a closed standard error stops nothing, and a closed standard output ends a command that prints
+//! its result, quietly. Text from outside is shown without its escape codes.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use burnish_report::harmless;
+use burnish_trainers::TrainError;
+
+/// The status of a command whose reader went away, as shells have it of SIGPIPE.
+const NO_READER: u8 = 141;
+
+/// Says a line of talk.
+pub(crate) fn say(text: impl Display) {
+    let text = text.to_string();
+    let _ = writeln!(io::stderr(), "{}", harmless(&text));
+}
+
+/// Says what the user should know.
+pub(crate) fn note(text: impl Display) {
+    say(format_args!("note: {text}"));
+}
+
+/// Says why the command failed; the status that it ends with. After a panic all has been said.
+pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
+    if crate::panics::happened() {
+        return ExitCode::from(crate::panics::STATUS);
+    }
+    if lost_reader(error) {
+        return ExitCode::from(NO_READER);
+    }
+    // The chain's messages already carry what, where and the mend.
+    say(format_args!("error: {error:#}"));
+    ExitCode::from(1)
+}
+
+/// Prints a result, with a line break after it.
+///
+/// # Errors
+/// If standard output takes nothing any more.
+pub(crate) fn result(text: impl Display) -> anyhow::Result<()> {
+    let text = text.to_string();
+    let mut out = io::stdout().lock();
+    let shown = if out.is_terminal() { harmless(&text) } else { text.as_str().into() };
+    let written = writeln!(out, "{shown}").and_then(|()| out.flush());
+    written.map_err(|source| TrainError::Lines { to: "standard output".to_owned(), source }.into())
+}
+
+/// Prints what closes a run that is done: whether anybody reads it changes nothing.
+pub(crate) fn closing(text: impl Display) {
+    let _ = result(text);
+}
+
+/// Whether standard output's reader is gone.
+fn lost_reader(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| match cause.downcast_ref::<TrainError>() {
+        Some(TrainError::Lines { to, source }) => {
+            to == "standard output" && source.kind() == io::ErrorKind::BrokenPipe
+        }
+        _ => false,
+    })
+}

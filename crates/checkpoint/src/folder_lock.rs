@@ -115,7 +115,8 @@ impl FolderLock {
             }
             let stale = before(&mut file);
             let own = serde_json::to_string(&LockOwner::this()).unwrap_or_default();
-            let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(own.as_bytes()));
+            let written =
+                file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(own.as_bytes()));
             written.map_err(|source| match source.kind() {
                 std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
                     WeightFileError::DiskFull { path: path.clone(), bytes: own.len() as u64 }

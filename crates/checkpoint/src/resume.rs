@@ -140,9 +140,7 @@ pub fn set_aside(
         return Ok(None);
     }
     for input in inputs {
-        let lies_in = |path: &PathBuf| {
-            matches!((input.canonicalize(), path.canonicalize()), (Ok(i), Ok(p)) if i.starts_with(&p))
-        };
+        let lies_in = |path: &PathBuf| matches!((input.canonicalize(), path.canonicalize()), (Ok(i), Ok(p)) if i.starts_with(&p));
         if moved.iter().any(lies_in) {
             let (path, input) = (dir.to_path_buf(), input.to_path_buf());
             return Err(CheckpointError::InputWouldMove { path, input });

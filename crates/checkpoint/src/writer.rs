@@ -303,7 +303,12 @@ impl CheckpointWriter {
         self.flush()?;
         let part = Part { step: self.step, entries: self.entries };
         let note = serde_json::to_value(part).expect("invariant: every field serialises to JSON");
-        Ok(Written { folder: self.folder.finish_with(note)?, step: self.step, slots: self.slots, run: self.run })
+        Ok(Written {
+            folder: self.folder.finish_with(note)?,
+            step: self.step,
+            slots: self.slots,
+            run: self.run,
+        })
     }
 
     /// Checks that every tensor is whole and makes the checkpoint visible: [`finish`](Self::finish) and

@@ -55,7 +55,10 @@ fn a_new_run_sets_all_aside_and_one_that_goes_on_what_is_later_or_anothers() {
     }
     let moved = set_aside(dir.path(), "b", None, &[]).unwrap().unwrap();
     let folder = dir.path().join("earlier-1");
-    assert_eq!(moved, SetAside { folder: folder.clone(), names: vec!["checkpoint-2".into(), "checkpoint-4".into()] });
+    assert_eq!(
+        moved,
+        SetAside { folder: folder.clone(), names: vec!["checkpoint-2".into(), "checkpoint-4".into()] }
+    );
     assert_eq!(Checkpoint::open(folder.join("checkpoint-4")).unwrap().step(), 4);
     assert_eq!(set_aside(dir.path(), "b", None, &[]).unwrap(), None);
 

@@ -12,6 +12,26 @@ use burnish_weight_files::WeightFileError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
+    /// A weight that is not a number.
+    #[error("`{name}` holds {value} at element {at}: it is not a number, and is not written")]
+    NotFinite {
+        /// The parameter, or the slot of the optimizer's and its parameter.
+        name: String,
+        /// The value.
+        value: f64,
+        /// Where, among the elements of this rank.
+        at: usize,
+    },
+    /// What a model computes is not a number.
+    #[error(
+        "{what}: the model gives {value}: its weights, or what it computes in their precision, are not numbers; see which with `burnish convert`'s float32, use --dtype float32, or go back to an earlier checkpoint"
+    )]
+    ResultNotFinite {
+        /// What was computed, of which row.
+        what: String,
+        /// The value.
+        value: f64,
+    },
     /// A file of the folder is not there.
     #[error(
         "{path}: not found; a Hugging Face model folder holds config.json, model*.safetensors and tokenizer.json"

@@ -203,6 +203,14 @@ pub enum WeightFileError {
         /// The bytes it needs.
         bytes: u64,
     },
+    /// A file longer than this process may write.
+    #[error("`{}` ({bytes} bytes) is longer than the limit on the length of files; nothing was replaced: raise `ulimit -f`, or write to another file system", path.display())]
+    FileTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The bytes it needs.
+        bytes: u64,
+    },
     /// A place where writing is not allowed.
     #[error("`{}` cannot be written: {source}; change its permissions or choose another output folder", path.display())]
     NotWritable {
@@ -281,9 +289,8 @@ impl WeightFileError {
     pub(crate) fn writing(action: &'static str, path: &Path, bytes: u64, source: io::Error) -> Self {
         let path = path.to_path_buf();
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                Self::DiskFull { path, bytes }
-            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { path, bytes },
+            io::ErrorKind::FileTooLarge => Self::FileTooLarge { path, bytes },
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 Self::NotWritable { path, source }
             }

@@ -98,6 +98,44 @@ impl HostTensor {
         decode(&self.bytes, self.dtype)
     }
 
+    /// The first element that is not a finite number, and its value; integers all are.
+    ///
+    /// ```
+    /// use burnish_weight_files::HostTensor;
+    /// let t = HostTensor::from_slice(&[1.0_f32, f32::INFINITY], &[2]).unwrap();
+    /// assert_eq!(t.not_finite(), Some((1, f64::INFINITY)));
+    /// ```
+    #[must_use]
+    pub fn not_finite(&self) -> Option<(usize, f64)> {
+        // The exponent is all ones; one pass over words, without a branch inside a block.
+        fn first<const N: usize>(bytes: &[u8], ones: u64) -> Option<usize> {
+            let word = |chunk: &[u8; N]| {
+                let mut all = [0; 8];
+                all[..N].copy_from_slice(chunk);
+                u64::from_le_bytes(all) & ones == ones
+            };
+            let words = bytes.as_chunks::<N>().0;
+            let blocks =
+                words.chunks(4096).position(|block| block.iter().fold(false, |any, w| any | word(w)));
+            let block = blocks? * 4096;
+            words[block..].iter().position(word).map(|at| block + at)
+        }
+        let at = match self.dtype {
+            Dtype::F32 => first::<4>(&self.bytes, 0x7f80_0000),
+            Dtype::Bf16 => first::<2>(&self.bytes, 0x7f80),
+            Dtype::F16 => first::<2>(&self.bytes, 0x7c00),
+            Dtype::F64 => first::<8>(&self.bytes, 0x7ff0_0000_0000_0000),
+            _ => None,
+        }?;
+        let size = self.dtype.bytes();
+        let element = &self.bytes[at * size..(at + 1) * size];
+        let value = match self.dtype {
+            Dtype::F64 => f64::from_le_bytes(element.try_into().unwrap_or_default()),
+            dtype => f64::from(decode(element, dtype)[0]),
+        };
+        Some((at, value))
+    }
+
     /// The same values in another dtype, through f32 (f64 to f64 and equal dtypes are copies).
     #[must_use]
     pub fn cast(&self, dtype: Dtype) -> Self {

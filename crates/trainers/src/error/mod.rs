@@ -2,7 +2,7 @@
 
 mod rollout;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use burnish_checkpoint::CheckpointError;
 use burnish_comm::CommError;
@@ -108,6 +108,22 @@ pub enum TrainError {
         norm: f64,
         /// The loss.
         loss: f64,
+        /// The last checkpoint.
+        checkpoint: Option<PathBuf>,
+    },
+    /// What was to be saved is not a number.
+    #[error(
+        "step {step}: `{name}` holds {value} after the update, so that nothing was written. {}; lower learning_rate, set \
+         max_grad_norm, or train in a wider dtype",
+        .checkpoint.as_ref().map_or_else(|| "no checkpoint was saved yet".to_owned(), |c| format!("the last complete checkpoint is {}", c.display()))
+    )]
+    WeightsNotFinite {
+        /// The optimizer step.
+        step: u64,
+        /// The parameter, or it and its slot.
+        name: String,
+        /// The value.
+        value: f64,
         /// The last checkpoint.
         checkpoint: Option<PathBuf>,
     },
@@ -387,6 +403,16 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// The same, said of weights that were to be saved at a step, where it is of them.
+    pub(crate) fn of_weights(self, step: u64, checkpoint: Option<&Path>) -> Self {
+        match self {
+            Self::Model(ModelError::NotFinite { name, value, .. }) => {
+                Self::WeightsNotFinite { step, name, value, checkpoint: checkpoint.map(Path::to_path_buf) }
+            }
+            other => other,
+        }
+    }
+
     /// Whether this only says that another rank failed.
     #[must_use]
     pub fn came_from_another_rank(&self) -> bool {

@@ -133,7 +133,8 @@ impl<'a> Rank<'a> {
                 Vec::new()
             });
         }
-        Ok(Snapshot { values })
+        let names = registry.iter().map(|parameter| parameter.name.clone()).collect();
+        Ok(Snapshot { names, values })
     }
 }
 
@@ -205,6 +206,7 @@ impl Rank<'_> {
 
 /// A rank's rows of what goes into a model's files, by parameter.
 pub(crate) struct Snapshot {
+    names: Vec<String>,
     values: Vec<Vec<(Range<usize>, AnyTensor)>>,
 }
 
@@ -224,6 +226,14 @@ impl RowSource for Snapshot {
         let mut pieces = self.values[index].iter().map(|(_, piece)| to_host(piece));
         let mut all = pieces.next().expect("invariant: only what has rows is read");
         pieces.for_each(|more| all.append_rows(more));
-        Ok(all)
+        finite(all, || self.names[index].clone())
+    }
+}
+
+/// What is written, whose elements have to be numbers.
+pub(crate) fn finite(tensor: HostTensor, name: impl FnOnce() -> String) -> Result<HostTensor, ModelError> {
+    match tensor.not_finite() {
+        None => Ok(tensor),
+        Some((at, value)) => Err(ModelError::NotFinite { name: name(), value, at }),
     }
 }

@@ -23,15 +23,18 @@ pub(crate) const REFERENCE: &str = "reference";
 pub struct Resumed {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) state: TrainerState,
+    /// Newer ones that cannot be used, and why.
+    pub(crate) skipped: Vec<String>,
 }
 
 impl Resumed {
     /// The checkpoint that options name, if they do; every rank checks its share of it.
     pub(crate) fn find(setup: &Setup, group: &Group) -> Result<Option<Self>, TrainError> {
         let options = &setup.options.training;
+        let mut skipped = Vec::new();
         let checkpoint = match &options.resume_from_checkpoint {
             Resume::No => return Ok(None),
-            Resume::Newest => newest(setup, group)?,
+            Resume::Newest => newest(setup, group, &mut skipped)?,
             Resume::From(path) => {
                 let checkpoint = Checkpoint::open(path)?;
                 checkpoint.verify_share(group.rank(), group.size())?;
@@ -39,7 +42,7 @@ impl Resumed {
             }
         };
         let state = checkpoint.trainer_state()?;
-        let resumed = Self { checkpoint, state };
+        let resumed = Self { checkpoint, state, skipped };
         if resumed.ours()["has_state"].as_bool() != Some(true) {
             return Err(TrainError::NoState { path: resumed.path() });
         }
@@ -103,16 +106,17 @@ impl Resumed {
     }
 }
 
-/// The newest checkpoint of which every rank finds its share whole.
-fn newest(setup: &Setup, group: &Group) -> Result<Checkpoint, TrainError> {
+/// The newest checkpoint of which every rank finds its share whole; `skipped` hears of newer ones.
+fn newest(setup: &Setup, group: &Group, skipped: &mut Vec<String>) -> Result<Checkpoint, TrainError> {
     let dir = setup.output_dir();
     let mut before = None;
     loop {
         // The lead looks; another rank's disk may lag behind.
         let mut step = 0.0;
         if group.rank() == 0 {
-            let found = open_newest(&dir, before)?.checkpoint;
-            step = match found {
+            let found = open_newest(&dir, before)?;
+            skipped.extend(found.skipped.into_iter().map(|(_, why)| why.to_string()));
+            step = match found.checkpoint {
                 Some(checkpoint) => checkpoint.step() as f64,
                 // Says what was skipped, and why; what another rank finds damaged is not what is newest.
                 None => match resume(&dir)?.0.step() {
@@ -131,6 +135,10 @@ fn newest(setup: &Setup, group: &Group) -> Result<Checkpoint, TrainError> {
         if group.sum_f64(&[damaged], "damaged checkpoints")?[0] == 0.0 {
             return Ok(checked?);
         }
+        skipped.push(match checked {
+            Err(why) => why.to_string(),
+            Ok(_) => format!("`{}`: another rank finds it damaged", path_of(&dir, step).display()),
+        });
         before = Some(step);
     }
 }

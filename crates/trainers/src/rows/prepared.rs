@@ -104,9 +104,18 @@ pub fn prepare_rows(
     Ok(Prepared { rules: options.row_options(vocab), tokenizer, templates })
 }
 
-/// The digest of what tokens depend on beside rows and rules: tokenizer and templates, as [`prepare_rows`] reads them. Templates
-/// may ask for the date: then it is today's.
-pub(crate) fn row_key(folder: &Path, options: &PreparationOptions) -> ContentKey {
+/// A digest of the files that tokens depend on, whatever the day.
+pub(crate) fn token_digest(folder: &Path, options: &PreparationOptions) -> String {
+    let mut digest = blake3::Hasher::new();
+    for path in token_files(folder, options) {
+        let bytes = std::fs::read(path).unwrap_or_default();
+        digest.update(&(bytes.len() as u64).to_le_bytes()).update(&bytes);
+    }
+    digest.finalize().to_hex().to_string()
+}
+
+/// Files of a tokenizer and its templates, whether or not they are there.
+fn token_files(folder: &Path, options: &PreparationOptions) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = FILES.iter().map(|name| folder.join(name)).collect();
     if let Some(path) = &options.chat_template_path {
         files.push(path.clone());
@@ -119,8 +128,15 @@ pub(crate) fn row_key(folder: &Path, options: &PreparationOptions) -> ContentKey
         more.sort();
         files.extend(more);
     }
+    files.push(options.chat_template.0.as_deref().unwrap_or_default().into());
+    files
+}
+
+/// The digest of what tokens depend on beside rows and rules: tokenizer and templates, as [`prepare_rows`] reads them. Templates
+/// may ask for the date: then it is today's.
+pub(crate) fn row_key(folder: &Path, options: &PreparationOptions) -> ContentKey {
+    let files = token_files(folder, options);
     let inline = options.chat_template.0.as_deref().unwrap_or_default();
-    files.push(inline.into());
     let mut key = RowCache::key().and(format!("{inline:?} {:?} {:?}", options.eos_token, options.pad_token));
     let mut dated = inline.contains("strftime");
     for path in files {

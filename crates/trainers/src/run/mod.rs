@@ -1,6 +1,7 @@
 //! A run that is ready to start, of any trainer.
 
 pub(crate) mod batch_size;
+pub(crate) mod beginning;
 pub(crate) mod out_of_memory;
 pub(crate) mod outputs;
 pub(crate) mod reporter;
@@ -25,6 +26,7 @@ use crate::plan::step_passes::StepPasses;
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::ranks::device_failure::guarded;
+use crate::run::beginning::Beginning;
 use crate::run::out_of_memory::explained;
 use crate::run::stop::Stop;
 use crate::run::task::Task;
@@ -154,8 +156,9 @@ impl<T: Task> Run<T> {
     fn run_rank(&self, world: &World, stop: &Stop) -> Result<Outcome, TrainError> {
         let start = Instant::now();
         let resumed = Resumed::find(&self.setup, &world.group())?;
+        let beginning = Beginning::of(&self.setup, resumed.as_ref(), world.rank() == 0)?;
         let rank = Rank::new(&self.setup, world, resumed.as_ref())?;
-        let mut training = Training::new(&rank, &self.task, resumed.as_ref())?;
+        let mut training = Training::new(&rank, &self.task, resumed.as_ref(), beginning)?;
         training.on_step = self.on_step.as_ref();
         training.on_checkpoint = self.on_checkpoint.as_ref();
         drop(resumed);
@@ -165,10 +168,11 @@ impl<T: Task> Run<T> {
             training.put_averages()?;
             training.load_best()?;
         }
+        let last = training.counters.last_checkpoint.clone();
         let records = training.end();
         let mut outcome = Outcome { steps, interrupted, records, time: start.elapsed(), sample: None };
         if outcome.interrupted.is_none() {
-            rank.leave(&mut outcome)?;
+            rank.leave(&mut outcome).map_err(|e| e.of_weights(steps, last.as_deref()))?;
         }
         Ok(outcome)
     }

@@ -12,6 +12,7 @@ use burnish_zero::Stage;
 use serde_json::{Map, Value, json};
 
 use crate::TrainError;
+use crate::rank::finite;
 use crate::rank::resumed::{REFERENCE, VALUE};
 use crate::run::outputs::write_model;
 use crate::run::task::Task;
@@ -52,6 +53,7 @@ impl<T: Task> Training<'_, T> {
         let share = rank.share()?;
         let mut writer =
             rank.lead_first("checkpoint", || Ok(CheckpointWriter::shared(&dir, step, share)?))?;
+        writer.run(&self.run_name);
         // From here on everything is a copy, or a tensor that an update would copy: the step goes on.
         let (exporter, folder) = (rank.exporter.clone(), setup.folder.clone());
         let averages = self.optimizer.averages();
@@ -60,7 +62,7 @@ impl<T: Task> Training<'_, T> {
         self.put_averages()?;
         let snapshot = rank.snapshot();
         self.put_back()?;
-        let (snapshot, state) = (snapshot?, self.trainer_state(with_state));
+        let (snapshot, state) = (snapshot?, self.trainer_state(with_state)?);
         let schema = serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null);
         let mut slots = Vec::new();
         for (index, SlotTensor { slot, tensor, held, .. }) in self.slots(with_state) {
@@ -101,7 +103,8 @@ impl<T: Task> Training<'_, T> {
                 writer.slots(schema);
                 for (index, slot, shape, rows, piece) in slots {
                     let name = &exporter.registry().at(index).name;
-                    writer.rows(name, slot, &shape, rows, to_host_slot(piece).view())?;
+                    let piece = finite(to_host_slot(piece), || format!("{name}/{slot}"))?;
+                    writer.rows(name, slot, &shape, rows, piece.view())?;
                 }
                 // What the model's file holds rounded (vectors beside bf16 matrices) is kept whole.
                 let written = exporter.trained_dtype();
@@ -117,7 +120,7 @@ impl<T: Task> Training<'_, T> {
                         && (trained.is_some() || parameter.precision.store != written)
                     {
                         for (rows, piece) in exact.pieces(index) {
-                            let piece = to_host(piece);
+                            let piece = finite(to_host(piece), || parameter.name.clone())?;
                             writer.rows(
                                 &parameter.name,
                                 VALUE,
@@ -141,7 +144,7 @@ impl<T: Task> Training<'_, T> {
         let rank = self.rank;
         let Some(written) = self.save.writing.join() else { return Ok(()) };
         // A rank whose writing failed ends here, and tells the others.
-        let written = written?;
+        let written = written.map_err(|e| e.of_weights(step, self.counters.last_checkpoint.as_deref()))?;
         rank.world.barrier("checkpoint written")?;
         let options = &rank.setup.options.training;
         let dir = rank.setup.output_dir();
@@ -150,7 +153,7 @@ impl<T: Task> Training<'_, T> {
             written.commit()?;
             let best = self.counters.best.map(|(_, step)| path_of(&dir, step));
             let keep = if options.load_best_model_at_end { best } else { None };
-            rotate(&dir, options.save_total_limit, keep.as_deref())?;
+            rotate(&dir, Some(&self.run_name), options.save_total_limit, keep.as_deref())?;
             self.note(&format!("saved {}", path.display()));
             if let Some(hears) = self.on_checkpoint {
                 hears.lock().unwrap_or_else(PoisonError::into_inner)(&path);
@@ -169,7 +172,7 @@ impl<T: Task> Training<'_, T> {
         slots
     }
 
-    fn trainer_state(&self, with_state: bool) -> TrainerState {
+    fn trainer_state(&self, with_state: bool) -> Result<TrainerState, TrainError> {
         let setup = self.rank.setup;
         let options = &setup.options.training;
         let history = |record: &Record| -> Map<String, Value> {
@@ -203,12 +206,13 @@ impl<T: Task> Training<'_, T> {
             "schedule": self.schedule.state(),
             "loss_scaler": self.scaler,
             "window": self.window.to_json(),
+            "facts": setup.facts()?,
             "has_state": with_state,
             "ranks": self.rank.world.size(),
             "tp_size": setup.options.ranks.tp_size,
             "zero_stage": setup.options.ranks.zero_stage,
         }));
-        state
+        Ok(state)
     }
 
     /// Puts the best checkpoint's weights back, with `load_best_model_at_end`.

@@ -19,6 +19,7 @@ use crate::plan::moved;
 use crate::rank::Rank;
 use crate::rank::qk_clip::Clipped;
 use crate::rank::resumed::Resumed;
+use crate::run::beginning::Beginning;
 use crate::run::reporter::Reporter;
 use crate::run::restore::{Counters, Restored};
 use crate::run::saving::Save;
@@ -59,6 +60,8 @@ pub(crate) struct Training<'a, T: Task> {
     pub(crate) window: Window,
     metrics: Metrics,
     pub(crate) records: Vec<Record>,
+    /// What this run's checkpoints say wrote them.
+    pub(crate) run_name: String,
     pub(crate) save: Save,
     /// What QK-Clip did in the last step.
     clipped: Option<Clipped>,
@@ -87,6 +90,7 @@ impl<'a, T: Task> Training<'a, T> {
         rank: &'a Rank<'a>,
         task: &'a T,
         resumed: Option<&Resumed>,
+        beginning: Beginning,
     ) -> Result<Self, TrainError> {
         let setup = rank.setup;
         let options = &setup.options.training;
@@ -105,6 +109,7 @@ impl<'a, T: Task> Training<'a, T> {
                 notes: vec![],
             },
         };
+        notes.splice(0..0, beginning.notes);
         let mut reporter =
             if rank.leads() { Some(Reporter::new(setup, total, counters.step)?) } else { None };
         if optimizer.muon_options().is_some() {
@@ -130,6 +135,7 @@ impl<'a, T: Task> Training<'a, T> {
             window,
             metrics: task.metrics(),
             records,
+            run_name: beginning.run_name,
             save: Save::idle(),
             clipped: None,
             reporter,

@@ -6,6 +6,7 @@ pub(crate) mod model_setup;
 pub(crate) mod optimizer_options;
 pub(crate) mod public_name;
 pub(crate) mod reference_folder;
+pub(crate) mod run_facts;
 pub(crate) mod run_inputs;
 pub(crate) mod sharding;
 pub(crate) mod step_size;
@@ -13,7 +14,7 @@ pub(crate) mod step_size;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use burnish_checkpoint::prepare_output_dir;
+use burnish_checkpoint::{FolderLock, prepare_output_dir};
 use burnish_config::values::Interval;
 use burnish_config::{RunOptions, TrainerOptions};
 use burnish_core::Parameter;
@@ -28,6 +29,7 @@ use crate::rows::recast::Recast;
 use crate::rows::sources::Sources;
 use crate::setup::frozen::Frozen;
 use crate::setup::model_setup::ModelSetup;
+use crate::setup::run_facts::Digests;
 use crate::setup::run_inputs::{RowsInMemory, RunInputs};
 use crate::{Prepared, TrainError};
 
@@ -59,6 +61,9 @@ pub struct Setup {
     cache: Option<RowCache>,
     /// Rows to train and to evaluate on, where they do not come from files.
     given: (Option<RowsInMemory>, Option<RowsInMemory>),
+    pub(crate) digests: Digests,
+    /// The output folder is this run's until it ends.
+    _lock: Option<FolderLock>,
 }
 
 impl Deref for Setup {
@@ -77,9 +82,18 @@ impl Setup {
     pub fn open<O: TrainerOptions>(command: &O, inputs: &mut RunInputs<'_>) -> Result<Self, TrainError> {
         let model = ModelSetup::open(command.run_options())?;
         let training = &model.options.training;
+        let mut lock = None;
         if inputs.ranks.lead() {
             let overwrites = training.overwrite_output_dir;
             prepare_output_dir(&training.output_dir, overwrites, &model.inputs(), &OURS)?;
+            let (held, before) = FolderLock::take(&training.output_dir)?;
+            lock = Some(held);
+            if let Some(owner) = before {
+                let dir = training.output_dir.display();
+                (inputs.note)(&format!(
+                    "{dir} was left in use by {owner}, which has ended; it is taken over"
+                ));
+            }
         }
         let prepared = model.prepare_rows()?;
         if let Some(reference) = &model.reference {
@@ -95,6 +109,8 @@ impl Setup {
             frozen: Frozen::default(),
             cache: inputs.cache.take(),
             given: (inputs.rows.take(), inputs.eval_rows.take()),
+            digests: Digests::default(),
+            _lock: lock,
         })
     }
 
@@ -138,9 +154,11 @@ impl Setup {
         let (data, training) = (&self.options.data, &self.options.training);
         let evaluates = training.eval_strategy != Interval::No;
         if let (Some(rows), eval_rows) = &self.given {
+            self.rows_are(rows.digest());
             return self.datasets_in_memory(rows, eval_rows.as_ref().filter(|_| evaluates), &train, &eval);
         }
         let source = Sources::train(data)?;
+        self.rows_are(source.digest()?);
         if let Some(size) = data.test_split_size.filter(|_| evaluates) {
             let held = HeldOut::new(source.count()?, size, training.row_seed())?;
             let name = source.name();

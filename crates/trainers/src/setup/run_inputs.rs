@@ -69,6 +69,15 @@ impl RowsInMemory {
         self.0.len()
     }
 
+    /// A digest of the rows as JSON.
+    pub(crate) fn digest(&self) -> String {
+        let mut digest = blake3::Hasher::new();
+        for row in &self.0 {
+            digest.update(row.to_string().as_bytes()).update(b"\n");
+        }
+        digest.finalize().to_hex().to_string()
+    }
+
     /// The rows as a reader of files gives them.
     pub(crate) fn records(&self) -> impl Iterator<Item = Result<Record, DataError>> + '_ {
         self.0.iter().enumerate().map(|(row, value)| {

@@ -8,6 +8,7 @@ use burnish_comm::{World, local};
 use burnish_config::{Command, SftOptions};
 
 use crate::run::Run;
+use crate::run::beginning::Beginning;
 use crate::run::training::{Outcome, Training};
 use crate::{Ranks, Sft, Trainer};
 
@@ -105,7 +106,9 @@ fn saved(
 fn a_checkpoint_of_ranks_that_drifted_apart_is_refused_on_all_of_them() {
     for name in WHOLE {
         for changed in [0, 1] {
-            saved(name, changed, 0.5, |rank, task| Training::new(rank, task, None)?.save(None, true));
+            saved(name, changed, 0.5, |rank, task| {
+                Training::new(rank, task, None, Beginning::default())?.save(None, true)
+            });
         }
     }
 }
@@ -120,7 +123,9 @@ fn a_final_model_of_ranks_that_drifted_apart_is_refused_on_all_of_them() {
 /// B starts at zero: minus zero is equal to it and is another value in the file.
 #[test]
 fn replicas_are_compared_bit_for_bit() {
-    saved(WHOLE[1], 1, -0.0, |rank, task| Training::new(rank, task, None)?.save(None, true));
+    saved(WHOLE[1], 1, -0.0, |rank, task| {
+        Training::new(rank, task, None, Beginning::default())?.save(None, true)
+    });
 }
 
 #[test]
@@ -154,7 +159,7 @@ fn one_group_that_drifted_apart_ends_the_job() {
             let value = AnyTensor::from_elements(elements, &shape, setup.devices.of(0).1);
             burnish_optim::ParamStorage::put(&*rank.store, index, value);
         }
-        Training::new(&rank, &task, None)?.save(None, true)
+        Training::new(&rank, &task, None, Beginning::default())?.save(None, true)
     });
     assert!(matches!(&failed, Err(TrainError::Drifted { ranks, .. }) if *ranks == [1]), "{failed:?}");
     assert!(started.elapsed() < DEADLINE, "nobody waits");

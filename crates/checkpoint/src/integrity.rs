@@ -1,6 +1,6 @@
 //! Bytes off the disk, compared with what was written.
 
-use std::fs::{self, File};
+use std::fs;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -71,7 +71,7 @@ impl Checkpoint {
         let path = self.path.join(name);
         let failed = |source| WeightFileError::Io { action: "read", path: path.clone(), source };
         let mut hasher = blake3::Hasher::new();
-        let mut file = File::open(&path).map_err(failed)?;
+        let mut file = burnish_core::file::open(&path).map_err(failed)?;
         hasher.update_reader(&mut file).map_err(failed)?;
         self.bytes_read.fetch_add(hasher.count(), Ordering::Relaxed);
         Ok(hasher.finalize().to_hex().to_string())
@@ -112,7 +112,7 @@ impl Checkpoint {
             match opened.get(name) {
                 Some(file) => file.clone(),
                 None => {
-                    let file = Arc::new(File::open(&path).map_err(failed)?);
+                    let file = Arc::new(burnish_core::file::open(&path).map_err(failed)?);
                     opened.insert(name.to_owned(), file.clone());
                     file
                 }

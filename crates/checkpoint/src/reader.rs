@@ -46,7 +46,7 @@ impl Checkpoint {
     /// As [`open`](Self::open), without looking for another one.
     pub(crate) fn open_alone(path: &Path) -> Result<Self, CheckpointError> {
         let missing = |file: &str| CheckpointError::damaged(path, Damage::Missing { file: file.to_owned() });
-        let text = match fs::read(path.join(index::FILE)) {
+        let text = match burnish_core::file::read(path.join(index::FILE)) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 // Transformers and DeepSpeed leave these.

@@ -170,7 +170,7 @@ pub fn set_aside(
 
 /// The run that a checkpoint's index names, whether or not the rest of it is whole.
 fn run_of(checkpoint: &Path) -> Option<String> {
-    index::unseal(&fs::read(checkpoint.join(index::FILE)).ok()?).ok()?.run
+    index::unseal(&burnish_core::file::read(checkpoint.join(index::FILE)).ok()?).ok()?.run
 }
 
 /// That the checkpoints of a folder are of one run, as far as they say.

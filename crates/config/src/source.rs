@@ -185,8 +185,8 @@ fn format_of(path: &Path) -> Option<Format> {
 /// Reads a file of keys and values.
 pub(crate) fn mapping(path: &Path) -> Result<Mapping, Fault> {
     let format = format_of(path).ok_or_else(|| Fault::Format { path: path.to_owned() })?;
-    let text =
-        std::fs::read_to_string(path).map_err(|cause| Fault::Unreadable { path: path.to_owned(), cause })?;
+    let text = burnish_core::file::read_to_string(path)
+        .map_err(|cause| Fault::Unreadable { path: path.to_owned(), cause })?;
     let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
     let parsed = match format {
         Format::Toml => toml::from_str::<Raw>(&text)

@@ -1,4 +1,4 @@
-//! Names and facts shared by every burnish crate. No tensors, no files, no ranks.
+//! Names and facts shared by every burnish crate. No tensors, no ranks.
 //!
 //! * [`Parameter`] and [`Registry`]: what a model consists of, by Hugging Face name, before storage exists.
 //! * [`BurnParameter`]: what a parameter of a Burn module is, by the words of Burn's traversal.
@@ -10,6 +10,7 @@
 //! * [`choices!`] and [`OptionFault`]: options that are one of a few words, and rules of options, for the crates that own
 //!   them.
 //! * [`Activation`]: the elementwise functions of feed-forwards.
+//! * [`file`](mod@file): reading what comes from outside, within bounds.
 //! * [`random`]: randomness as a function of (seed, name, index), so that results do not depend on
 //!   ranks, threads or the number of micro-batches.
 //!
@@ -26,6 +27,7 @@ mod burn_module;
 mod choice;
 mod compute;
 mod dtype;
+pub mod file;
 mod head_options;
 pub mod layout;
 mod linear_parts;

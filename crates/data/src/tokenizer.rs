@@ -1,7 +1,6 @@
 //! The folder's tokenizer: `tokenizer.json` with the named tokens of the files beside it.
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -50,7 +49,8 @@ impl Tokenizer {
             }
             return Err(DataError::NoTokenizer { folder: folder.to_path_buf(), looked_for });
         }
-        let bytes = fs::read(&path).map_err(|source| DataError::Io { path: path.clone(), source })?;
+        let bytes =
+            burnish_core::file::read(&path).map_err(|source| DataError::Io { path: path.clone(), source })?;
         let inner = tokenizers::Tokenizer::from_bytes(bytes)
             .map_err(|e| DataError::BadTokenizer { path: path.clone(), reason: e.to_string() })?;
         let config = json_file(&folder.join("tokenizer_config.json"))?;
@@ -353,7 +353,7 @@ impl TextStream {
 
 /// Reads a JSON object; a missing file is an empty object.
 pub(crate) fn json_file(path: &Path) -> Result<Map<String, Value>, DataError> {
-    let text = match fs::read_to_string(path) {
+    let text = match burnish_core::file::read_to_string(path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Map::new()),
         Err(source) => return Err(DataError::Io { path: path.to_path_buf(), source }),

@@ -2,9 +2,9 @@
 //!
 //! The schema is that of PEFT 0.21.2; keys that burnish does not know are kept and written back.
 
+use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use std::{fmt, fs};
 
 use burnish_core::{UnknownWord, choices};
 use burnish_weight_files::WeightFileError;
@@ -15,7 +15,7 @@ use crate::{PeftError, python_json};
 
 /// Which modules: names (suffixes on a boundary of the dotted path) or one regular expression for whole names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a list of names, or one text")]
 pub enum Targets {
     /// `["q_proj", "v_proj"]`: a module matches when it is named so or ends with `.q_proj`.
     List(Vec<String>),
@@ -25,7 +25,7 @@ pub enum Targets {
 
 /// Which layers: one index or several.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a layer's number, or a list of them")]
 pub enum Layers {
     /// One layer.
     One(i64),
@@ -35,7 +35,7 @@ pub enum Layers {
 
 /// One name or several (`layers_pattern`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a name, or a list of them")]
 pub enum Names {
     /// One.
     One(String),
@@ -45,7 +45,7 @@ pub enum Names {
 
 /// How fresh adapter factors are filled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected true, false, or a name such as \"pissa\"")]
 pub enum InitWeights {
     /// `true`: A uniform, B zero; `false`: both random.
     Flag(bool),
@@ -298,7 +298,7 @@ impl LoraConfig {
     /// If there is none, or as [`from_json`](Self::from_json).
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, PeftError> {
         let path = folder.as_ref().join("adapter_config.json");
-        match fs::read_to_string(&path) {
+        match burnish_core::file::read_to_string(&path) {
             Ok(text) => Self::parse(&text, &path),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Err(PeftError::NoAdapter { path: folder.as_ref().to_path_buf(), found: Vec::new() })

@@ -60,6 +60,14 @@ pub enum WeightFileError {
         /// The file it names.
         shard: String,
     },
+    /// An index that names a file outside of its folder.
+    #[error("`{}` names the shard `{shard}`, which is outside of its folder; a shard's name is plain, such as model-00001-of-00002.safetensors", index.display())]
+    ShardElsewhere {
+        /// The index file.
+        index: PathBuf,
+        /// The file it names.
+        shard: String,
+    },
     /// An index that places a tensor in a shard that does not hold it.
     #[error("`{}` places `{tensor}` in `{shard}`, which does not hold it; index and shards are of different models", index.display())]
     MissingInShard {

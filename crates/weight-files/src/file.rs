@@ -25,7 +25,7 @@ pub(crate) struct TensorFile {
 
 impl TensorFile {
     pub(crate) fn open(path: &Path) -> Result<Self, WeightFileError> {
-        let file = File::open(path).map_err(|e| WeightFileError::reading("open", path, e))?;
+        let file = burnish_core::file::open(path).map_err(|e| WeightFileError::reading("open", path, e))?;
         let got = file.metadata().map_err(|e| WeightFileError::reading("read", path, e))?.len();
         let corrupt = |fault| WeightFileError::CorruptHeader { path: path.to_path_buf(), fault };
         if got < 8 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use burnish_core::Dtype;
 use serde::Deserialize;
@@ -96,7 +96,7 @@ impl WeightFolder {
     }
 
     fn sharded(index: &Path) -> Result<Self, WeightFileError> {
-        let text = fs::read(index).map_err(|e| WeightFileError::reading("read", index, e))?;
+        let text = burnish_core::file::read(index).map_err(|e| WeightFileError::reading("read", index, e))?;
         let parsed: Index = serde_json::from_slice(&text).map_err(|e| WeightFileError::CorruptIndex {
             path: index.to_path_buf(),
             reason: e.to_string(),
@@ -110,6 +110,11 @@ impl WeightFolder {
                 Some(&place) => place,
                 None => {
                     let path = folder.join(&shard);
+                    // What lies elsewhere is not of this folder, and not what was downloaded with it.
+                    let mut parts = Path::new(&shard).components();
+                    if !parts.all(|part| matches!(part, Component::Normal(_))) {
+                        return Err(WeightFileError::ShardElsewhere { index: index.to_path_buf(), shard });
+                    }
                     if !path.is_file() {
                         return Err(WeightFileError::MissingShard { index: index.to_path_buf(), shard });
                     }

@@ -32,21 +32,21 @@ pub(crate) struct CardConfig {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a path, or a list of paths or of splits with paths")]
 enum DataFilesField {
     One(String),
     Many(Vec<DataFilesItem>),
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a path, or an object with `split` and `path`")]
 enum DataFilesItem {
     Path(String),
     Split { split: String, path: Paths },
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a path, or a list of paths")]
 enum Paths {
     One(String),
     Many(Vec<String>),

@@ -1,6 +1,5 @@
 //! `Format`: how a data file's rows are written, told by its name or its first bytes.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -81,7 +80,7 @@ impl Format {
         let io = |source| DataError::Io { path: file.to_path_buf(), source };
         let mut head = [0; 6];
         let mut read = 0;
-        let mut open = File::open(file).map_err(io)?;
+        let mut open = burnish_core::file::open(file).map_err(io)?;
         while read < head.len() {
             match open.read(&mut head[read..]).map_err(io)? {
                 0 => break,

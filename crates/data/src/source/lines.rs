@@ -1,6 +1,5 @@
 //! Rows of text files: JSON lines, JSON arrays, plain lines; one row in memory at a time.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +27,7 @@ pub(crate) type Reader = Box<dyn BufRead + Send>;
 /// When it cannot be read.
 pub(crate) fn open(file: &Path, compression: Compression) -> Result<Reader, DataError> {
     let io = |source| DataError::Io { path: file.to_path_buf(), source };
-    let raw = File::open(file).map_err(io)?;
+    let raw = burnish_core::file::open(file).map_err(io)?;
     let raw: Box<dyn Read + Send> = match compression {
         Compression::None => Box::new(raw),
         Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(raw)),

@@ -63,7 +63,7 @@ impl Listing {
         let card = folder.join("README.md");
         let read = |path: &Path| {
             let io = |source| DataError::Io { path: path.to_path_buf(), source };
-            let bytes = std::fs::read(path).map_err(io)?;
+            let bytes = burnish_core::file::read(path).map_err(io)?;
             Ok::<_, DataError>(String::from_utf8_lossy(&bytes).into_owned())
         };
         let card = card.is_file().then(|| read(&card)).transpose()?;

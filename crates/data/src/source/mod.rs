@@ -16,7 +16,6 @@ mod pattern;
 mod split_slice;
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -186,7 +185,7 @@ impl Source {
         for part in &self.parts {
             for file in &part.files {
                 let io = |source| DataError::Io { path: file.path.to_path_buf(), source };
-                let mut reader = File::open(file.path.as_path()).map_err(io)?;
+                let mut reader = burnish_core::file::open(file.path.as_path()).map_err(io)?;
                 let mut buffer = vec![0; 1 << 16];
                 loop {
                     match reader.read(&mut buffer).map_err(io)? {

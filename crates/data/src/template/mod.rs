@@ -95,7 +95,8 @@ impl Templates {
     /// When a file cannot be read or a template does not parse.
     pub fn from_folder(folder: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>, DataError> {
         let read = |path: &Path| {
-            std::fs::read_to_string(path).map_err(|source| DataError::Io { path: path.to_path_buf(), source })
+            burnish_core::file::read_to_string(path)
+                .map_err(|source| DataError::Io { path: path.to_path_buf(), source })
         };
         let mut named = Vec::new();
         let file = folder.join("chat_template.jinja");
@@ -150,7 +151,7 @@ impl Templates {
     /// # Errors
     /// When the file cannot be read or does not parse.
     pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<Self, DataError> {
-        let text = std::fs::read_to_string(path)
+        let text = burnish_core::file::read_to_string(path)
             .map_err(|source| DataError::Io { path: path.to_path_buf(), source })?;
         let name = path.display().to_string();
         Ok(Self { named: vec![("default".to_owned(), Template::new(&name, &text, tokenizer)?)] })

@@ -425,7 +425,7 @@ impl ModelFolder {
         const SAMPLE: u64 = 4 << 10;
         let mut digest = blake3::Hasher::new();
         let Some(weights) = &self.weights else {
-            digest.update(&std::fs::read(self.path.join("config.json")).unwrap_or_default());
+            digest.update(&burnish_core::file::read(self.path.join("config.json")).unwrap_or_default());
             return Ok(digest.finalize().to_hex().to_string());
         };
         let mut names: Vec<&str> = weights.names().collect();
@@ -549,7 +549,7 @@ pub fn copy_companions(folder: &Path, writer: &mut FolderWriter) -> Result<(), M
 fn copy(folder: &Path, names: &[&str], writer: &mut FolderWriter) -> Result<(), ModelError> {
     for &name in names {
         let path = folder.join(name);
-        match std::fs::read(&path) {
+        match burnish_core::file::read(&path) {
             Ok(bytes) => writer.file(name, &bytes)?,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(source) => return Err(ModelError::Read { path, source }),

@@ -23,7 +23,7 @@ impl ConfigFile {
     /// If it is missing, unreadable or not a JSON object.
     pub fn read(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join(CONFIG);
-        let bytes = match std::fs::read(&path) {
+        let bytes = match burnish_core::file::read(&path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(ModelError::Missing { path }),
             Err(source) => return Err(ModelError::Read { path, source }),

@@ -108,7 +108,7 @@ pub fn prepare_rows(
 pub(crate) fn token_digest(folder: &Path, options: &PreparationOptions) -> String {
     let mut digest = blake3::Hasher::new();
     for path in token_files(folder, options) {
-        let bytes = std::fs::read(path).unwrap_or_default();
+        let bytes = burnish_core::file::read(path).unwrap_or_default();
         digest.update(&(bytes.len() as u64).to_le_bytes()).update(&bytes);
     }
     digest.finalize().to_hex().to_string()
@@ -140,7 +140,7 @@ pub(crate) fn row_key(folder: &Path, options: &PreparationOptions) -> ContentKey
     let mut key = RowCache::key().and(format!("{inline:?} {:?} {:?}", options.eos_token, options.pad_token));
     let mut dated = inline.contains("strftime");
     for path in files {
-        let Ok(bytes) = std::fs::read(&path) else {
+        let Ok(bytes) = burnish_core::file::read(&path) else {
             key = key.and("no file");
             continue;
         };

@@ -166,7 +166,8 @@ fn wanted(schema: &Schema) -> Vec<usize> {
 }
 
 fn open(file: &Arc<PathBuf>) -> Result<File, DataError> {
-    File::open(file.as_path()).map_err(|source| DataError::Io { path: file.to_path_buf(), source })
+    burnish_core::file::open(file.as_path())
+        .map_err(|source| DataError::Io { path: file.to_path_buf(), source })
 }
 
 fn damaged(file: &Arc<PathBuf>, format: &'static str, reason: String) -> DataError {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use burnish_config::EvalOptions;
 use burnish_data::{Collator, Source};
 use burnish_losses::TokenLoss;
+use burnish_models::ModelError;
 use burnish_report::replace;
 use burnish_trainers::prepare_rows;
 use serde_json::json;
@@ -26,6 +27,10 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         |rank| rank.evaluate(&data.examples, &collator, size, TokenLoss::Nll),
         |found| {
             let loss = found.tally.mean("loss").unwrap_or(0.0);
+            if !loss.is_finite() {
+                let what = format!("the loss over {}", source.name());
+                return Err(ModelError::ResultNotFinite { what, value: loss }.into());
+            }
             let result = json!({
                 "eval_loss": loss,
                 "eval_perplexity": loss.exp(),

@@ -100,14 +100,14 @@ fn one(
     let mut fault = None;
     let completions = rank.generate(&[prompt.to_vec()], settings, &mut |_, token| {
         let text = stream.push(&rows.tokenizer, token).map_err(TrainError::from);
-        fault = text.and_then(|text| lines.write(text.as_bytes())).err();
+        fault = text.and_then(|text| lines.say(&text)).err();
         fault.is_none()
     })?;
     if let Some(fault) = fault {
         return Err(fault);
     }
     let rest = stream.finish(&rows.tokenizer)?;
-    lines.write(format!("{rest}\n").as_bytes())?;
+    lines.say(&format!("{rest}\n"))?;
     match (&mut kept, completions.first()) {
         (Some(kept), Some(completion)) => kept.write(line(rows, prompt, completion, skip)?.as_bytes()),
         _ => Ok(()),

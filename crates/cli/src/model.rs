@@ -1,7 +1,7 @@
 //! A model that is used on ranks, and where what they say goes.
 
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, IsTerminal as _, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -52,16 +52,13 @@ impl Loaded {
 /// A file, or standard output; nothing on ranks that do not lead.
 pub(crate) struct Lines {
     to: String,
-    /// Whether a person reads, whose terminal obeys escape codes.
-    shown: bool,
     out: Option<Box<dyn Write>>,
 }
 
 impl Lines {
     pub(crate) fn new(file: Option<&Path>, rank: &InferenceRank) -> Result<Self, TrainError> {
         let to = file.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
-        let shown = file.is_none() && std::io::stdout().is_terminal();
-        let mut lines = Self { to, shown, out: None };
+        let mut lines = Self { to, out: None };
         if rank.leads() {
             lines.out = Some(match file {
                 Some(path) => Box::new(BufWriter::new(File::create(path).map_err(lines.fault())?)),
@@ -74,11 +71,14 @@ impl Lines {
     /// Writes `text`, so that it can be read at once.
     pub(crate) fn write(&mut self, text: &[u8]) -> Result<(), TrainError> {
         let Some(out) = &mut self.out else { return Ok(()) };
-        let shown =
-            if self.shown { harmless(&String::from_utf8_lossy(text)).into_owned() } else { String::new() };
-        let text = if self.shown { shown.as_bytes() } else { text };
         let written = out.write_all(text).and_then(|()| out.flush());
         written.map_err(self.fault())
+    }
+
+    /// As [`Self::write`], of a text as it comes: a terminal gets it without escape codes.
+    pub(crate) fn say(&mut self, text: &str) -> Result<(), TrainError> {
+        let shown = if std::io::stdout().is_terminal() { harmless(text) } else { text.into() };
+        self.write(shown.as_bytes())
     }
 
     fn fault(&self) -> impl FnOnce(std::io::Error) -> TrainError {

@@ -6,7 +6,7 @@ use anyhow::bail;
 use burnish_config::ScoreOptions;
 use burnish_data::{Collator, Example, Row, Source};
 use burnish_losses::TokenLoss;
-use burnish_models::{Decoder, Mode, Output};
+use burnish_models::{Decoder, Mode, ModelError, Output};
 use burnish_trainers::{MicroBatch, TrainError, prepare_rows, scores as text_scores, supervised};
 use serde_json::json;
 
@@ -43,12 +43,14 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
                 .collect();
             let scores = text_scores(decoder, &texts, rows.tokenizer.pad_id())?;
             for ((index, score), text) in (first_row..).zip(scores).zip(&texts) {
+                score.map_or(Ok(()), |score| number(index, f64::from(score)))?;
                 let line = json!({"index": index, "score": score, "num_tokens": text.len()});
                 said.push_str(&format!("{line}\n"));
             }
             return Ok(said);
         }
         for (index, (sum, tokens)) in (first_row..).zip(scores(decoder, &examples)?) {
+            number(index, sum)?;
             let line = json!({"index": index, "sum_logprob": sum, "num_tokens": tokens});
             said.push_str(&format!("{line}\n"));
         }
@@ -62,6 +64,14 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         },
         Ok,
     )
+}
+
+/// That a row's result is a number.
+fn number(index: u64, value: f64) -> Result<(), ModelError> {
+    if value.is_finite() {
+        return Ok(());
+    }
+    Err(ModelError::ResultNotFinite { what: format!("row {}", index + 1), value })
 }
 
 /// The log-probability of each row's targets and their number; both 0 for a row without any.

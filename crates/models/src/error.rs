@@ -24,7 +24,7 @@ pub enum ModelError {
     },
     /// What a model computes is not a number.
     #[error(
-        "{what}: the model gives {value}: its weights, or what it computes in their precision, are not numbers; see which with `burnish convert`'s float32, use --dtype float32, or go back to an earlier checkpoint"
+        "{what}: the model computes {value}, which is not a number: its weights are damaged, or have grown too large for their precision; try `--dtype float32`, or an earlier checkpoint"
     )]
     ResultNotFinite {
         /// What was computed, of which row.

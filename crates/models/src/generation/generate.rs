@@ -137,7 +137,14 @@ impl Batch<'_> {
         let vocab = logits.len() / (self.active.len() - first);
         // Exponentials of a whole vocabulary for each: worth sharing.
         let rows = self.active[first..].par_iter().zip(logits.par_chunks_exact_mut(vocab));
-        let chosen: Vec<(u32, Option<f32>)> = rows.map(|(a, logits)| options.next(a, logits)).collect();
+        let next = |(a, logits): (&Active, &mut [f32])| match logits.iter().find(|logit| !logit.is_finite()) {
+            None => Ok(options.next(a, logits)),
+            Some(&value) => Err(ModelError::ResultNotFinite {
+                what: format!("prompt {}, token {}", a.row + 1, a.tokens.len() + 1),
+                value: f64::from(value),
+            }),
+        };
+        let chosen: Vec<(u32, Option<f32>)> = rows.map(next).collect::<Result<_, _>>()?;
         for (index, (token, log_prob)) in (first..).zip(chosen) {
             let a = &mut self.active[index];
             a.log_probs.extend(log_prob);

@@ -117,6 +117,9 @@ impl<O: Objective> Online<O> {
         let mut sampled = self.completions(rank, wanted, own)?;
         self.scoring.score(rank, wanted.prompts, &mut sampled)?;
         self.log_probs(rank, reference, wanted, &mut sampled)?;
+        for one in &sampled {
+            one.check()?;
+        }
         let text = serde_json::to_vec(&sampled).expect("invariant: numbers and lists serialise to JSON");
         let mut all = Vec::with_capacity(wanted.rows.len());
         for part in rank.dp.all_gather_any(Bucket::new(text), "completions")?.iter() {

@@ -1,5 +1,6 @@
 //! A sampled completion, with what its loss needs.
 
+use burnish_models::ModelError;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A completion of a prompt; the same on all ranks.
@@ -27,6 +28,22 @@ pub struct Sampled {
 }
 
 impl Sampled {
+    /// That what was computed of it is numbers; what a server said may be none.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub(crate) fn check(&self) -> Result<(), ModelError> {
+        let computed = [&self.old, &self.reference].into_iter().flatten().flatten().map(|&lp| f64::from(lp));
+        let rewards = self.rewards.iter().flatten().copied();
+        match computed.chain(rewards).find(|value| !value.is_finite()) {
+            None => Ok(()),
+            Some(value) => {
+                let what = format!("a completion of row {}", self.row + 1);
+                Err(ModelError::ResultNotFinite { what, value })
+            }
+        }
+    }
+
     /// Tokens in the loss.
     pub fn targets(&self) -> usize {
         if self.trains { self.ids.len() } else { 0 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,6 +39,15 @@ pub struct CommandReward {
 
 /// Lines of standard error that are kept for a message.
 const KEPT_LINES: usize = 10;
+
+/// Bytes of a line: more is no answer.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// What a wait without end comes to.
+const LONGEST_WAIT: Duration = Duration::from_secs(1 << 32);
+
+/// Answers that wait to be read; a program that says more has to wait itself.
+const WAITING_LINES: usize = 1 << 10;
 
 /// How long a program that answered every completion may still say something that nobody asked for.
 const AFTERWARDS: Duration = Duration::from_millis(10);
@@ -81,7 +90,8 @@ impl CommandReward {
     fn ask(&self, running: &mut Running, samples: &[Sample<'_>]) -> Result<Vec<Option<f64>>, RewardError> {
         let (line, completions) = (|| self.line.clone(), samples.len());
         let extra = |got: String| RewardError::CommandExtra { line: line(), got: beginning(&got) };
-        let deadline = Instant::now() + self.timeout;
+        let now = Instant::now();
+        let deadline = now.checked_add(self.timeout).unwrap_or(now + LONGEST_WAIT);
         if let Ok(got) = running.answers.try_recv() {
             return Err(extra(got));
         }
@@ -168,7 +178,7 @@ impl Running {
                 }
             });
         }
-        let (to_tell, answers) = channel();
+        let (to_tell, answers) = sync_channel(WAITING_LINES);
         if let Some(output) = child.stdout.take() {
             thread::spawn(move || each_line(output, |line| to_tell.send(line).is_ok()));
         }
@@ -221,7 +231,8 @@ impl Drop for Running {
 fn each_line(output: impl Read, mut tell: impl FnMut(String) -> bool) {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
-    while matches!(output.read_until(b'\n', &mut line), Ok(1..)) {
+    while matches!(output.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(1..)) {
+        // The rest of a line that is no answer is a line as well: nobody waits for its end.
         let text = String::from_utf8_lossy(&line);
         if !tell(text.trim_end_matches(['\n', '\r']).to_owned()) {
             return;

@@ -70,6 +70,7 @@ impl LoraOptions {
 
     pub(crate) fn rules(&self, model: &ModelOptions, checks: &mut Checks<'_>) {
         checks.range("lora_r", !self.use_peft || self.lora_r >= 1, AT_LEAST_1);
+        checks.range("lora_r", self.lora_r <= 65_536, "a whole number that is at most 65536");
         checks.range("lora_alpha", self.lora_alpha > 0.0 && self.lora_alpha.is_finite(), "a number above 0");
         checks.range("lora_dropout", (0.0..1.0).contains(&self.lora_dropout), "a number from 0 to below 1");
         checks.range(

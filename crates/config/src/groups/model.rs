@@ -74,6 +74,11 @@ impl ModelOptions {
             checks.folder("tokenizer_name_or_path", tokenizer, "");
         }
         checks.range("threads", self.threads != Some(0), AT_LEAST_1);
+        checks.range(
+            "threads",
+            self.threads.is_none_or(|n| n <= 4096),
+            "a whole number that is at most 4096",
+        );
         if self.bf16 && self.device != Auto(Some(DeviceKind::Cpu)) {
             checks.note(
                 "bf16: on the CPU products multiply bfloat16; on a GPU they run in the dtype that weights are held in: set dtype: bfloat16",

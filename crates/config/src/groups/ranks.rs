@@ -122,6 +122,11 @@ impl InferenceRankOptions {
 /// Ranks in whole groups that share layers.
 fn launched(nproc: usize, tp_size: usize, checks: &mut Checks<'_>) {
     checks.range("nproc", nproc >= 1, AT_LEAST_1);
+    checks.range(
+        "nproc",
+        nproc <= 1024,
+        "at most 1024 threads; more ranks are processes: mpirun or torchrun's variables",
+    );
     checks.range("tp_size", tp_size >= 1, AT_LEAST_1);
     if nproc > 1 && !nproc.is_multiple_of(tp_size.max(1)) {
         let with = format!("nproc: {}", nproc);
@@ -133,7 +138,11 @@ fn launched(nproc: usize, tp_size: usize, checks: &mut Checks<'_>) {
     }
 }
 
+/// Seconds: thirty years.
+pub(crate) const LONGEST_WAIT: f64 = 1e9;
+
 fn waiting(ddp_timeout: f64, checks: &mut Checks<'_>) {
     let finite = ddp_timeout > 0.0 && ddp_timeout.is_finite();
     checks.range("ddp_timeout", finite, "a number of seconds above 0");
+    checks.range("ddp_timeout", ddp_timeout <= LONGEST_WAIT, "at most 1e9 seconds");
 }

@@ -13,8 +13,8 @@ pub struct Bounds {
     pub source_bytes: usize,
     /// Levels of brackets and blocks in the source, and terms of one chained expression.
     pub nesting: usize,
-    /// Steps: about one for each expression, eight for each loop turn and macro call, one for each element of a list that is
-    /// made, and each 32 bytes
+    /// Steps: about one for each expression, eight for each loop turn and macro call, two for each element of a list that is
+    /// made, and each 16 bytes
     /// of text that are made; so memory is bounded too.
     pub steps: u64,
     /// Bytes of one text, the rendered conversation among them.
@@ -57,7 +57,7 @@ impl Meter {
 
     /// Counts the elements of a list before it is made.
     pub(super) fn elements(&self, count: usize) -> Outcome<()> {
-        self.spend(count as u64 + 1)
+        self.spend(2 * count as u64 + 1)
     }
 
     /// Counts text before it is made.
@@ -65,7 +65,7 @@ impl Meter {
         if bytes > self.bounds.text_bytes {
             return Err(over(&format!("a text of more than {} bytes", self.bounds.text_bytes)));
         }
-        self.spend(bytes as u64 / 32 + 1)
+        self.spend(bytes as u64 / 16 + 1)
     }
 
     /// Counts text before it is put behind what is there.
@@ -73,7 +73,7 @@ impl Meter {
         if before + bytes > self.bounds.text_bytes {
             return self.text(before + bytes);
         }
-        self.spend(bytes as u64 / 32)
+        self.spend(bytes as u64 / 16)
     }
 
     /// One more level of evaluation.

@@ -131,6 +131,25 @@ fn from_map(
         (Some(_), Some(partial)) => partial,
         (Some(default), None) => config.f64("partial_rotary_factor")?.unwrap_or(default),
     };
+    let positive = |key: &str, value: f64| {
+        let got = value.to_string();
+        let key = format!("rope_parameters.{key}");
+        let expected = "a positive number";
+        let fine = value > 0.0 && value.is_finite();
+        if fine { Ok(()) } else { Err(ModelError::Key { file: CONFIG, key, got, expected }) }
+    };
+    positive("rope_theta", theta)?;
+    if !(0.0..=1.0).contains(&partial) {
+        return Err(ModelError::Key {
+            file: CONFIG,
+            key: "partial_rotary_factor".to_owned(),
+            got: partial.to_string(),
+            expected: "a part of a head: a number from 0 to 1",
+        });
+    }
+    if let Some(factor) = number("factor")? {
+        positive("factor", factor)?;
+    }
     let dim = (head_dim as f64 * partial) as usize;
     let original = match number("original_max_position_embeddings")? {
         Some(o) => o,

@@ -27,6 +27,16 @@ pub enum RolloutError {
         /// What helps.
         mend: &'static str,
     },
+    /// It answered with what nobody asked for.
+    #[error(
+        "{url}: the rollout server answered with {reason}; it has to run the model that trains, with its tokenizer"
+    )]
+    NotAskedFor {
+        /// What was asked.
+        url: String,
+        /// What it is.
+        reason: String,
+    },
     /// It said something else.
     #[error("{url}: the rollout server's answer has no {what}; {mend}: {body}")]
     Answer {

@@ -10,6 +10,10 @@ use serde_json::{Map, Value, json};
 
 use crate::RolloutError;
 
+/// Bytes of an answer for each token of prompt and completion: its text, its number, its log-probability.
+const OF_A_TOKEN: u64 = 1 << 10;
+/// Bytes of an answer beside them.
+const BESIDE_TOKENS: u64 = 1 << 20;
 /// Characters of an answer that an error shows.
 const SHOWN: usize = 300;
 
@@ -20,17 +24,19 @@ pub(super) struct Server {
     /// Up to and with `/v1`.
     base: String,
     model: Mutex<Option<String>>,
+    /// Tokens that the policy knows.
+    vocab: usize,
 }
 
 impl Server {
     /// At `url`, with or without its `/v1`; `model` is the first that it names if not given.
-    pub(super) fn new(url: &str, model: Option<&str>, timeout: f64) -> Self {
+    pub(super) fn new(url: &str, model: Option<&str>, timeout: f64, vocab: usize) -> Self {
         let base = url.trim_end_matches('/');
         let base = if base.ends_with("/v1") { base.to_owned() } else { format!("{base}/v1") };
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_global(Some(Duration::from_secs_f64(timeout)));
-        Self { agent: config.build().into(), base, model: Mutex::new(model.map(str::to_owned)) }
+            .timeout_global(Duration::try_from_secs_f64(timeout).ok());
+        Self { agent: config.build().into(), base, model: Mutex::new(model.map(str::to_owned)), vocab }
     }
 
     /// Uses this name from now on.
@@ -48,10 +54,15 @@ impl Server {
     ) -> Result<(), RolloutError> {
         const MEND: &str = "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True on a machine that \
                             sees output_dir, or set rollout_sync false";
-        self.post("load_lora_adapter", &json!({"lora_name": name, "lora_path": folder}), MEND)?;
+        self.post(
+            "load_lora_adapter",
+            &json!({"lora_name": name, "lora_path": folder}),
+            MEND,
+            BESIDE_TOKENS,
+        )?;
         self.use_model(name);
         if let Some(before) = before {
-            self.post("unload_lora_adapter", &json!({"lora_name": before}), MEND)?;
+            self.post("unload_lora_adapter", &json!({"lora_name": before}), MEND, BESIDE_TOKENS)?;
         }
         Ok(())
     }
@@ -99,7 +110,7 @@ impl Server {
             return Ok(name.clone());
         }
         let url = format!("{}/models", self.base);
-        let answer = self.answer(&url, self.agent.get(&url).call(), "check rollout_url")?;
+        let answer = self.answer(&url, self.agent.get(&url).call(), "check rollout_url", BESIDE_TOKENS)?;
         let name = answer["data"][0]["id"].as_str().map(str::to_owned);
         let name = name.ok_or_else(|| missing(&url, "model name", "give it in rollout_model", &answer))?;
         *model = Some(name.clone());
@@ -143,21 +154,35 @@ impl Server {
         .filter_map(|(name, value)| Some((name.to_owned(), value?)))
         .collect();
         body.as_object_mut().expect("invariant: built as an object").extend(extra);
-        let answer =
-            self.post("completions", &body, "the server has to take token ids as prompts, as vLLM does")?;
+        let most = BESIDE_TOKENS + (count * (prompt.len() + settings.max_new_tokens)) as u64 * OF_A_TOKEN;
+        let mend = "the server has to take token ids as prompts, as vLLM does";
+        let answer = self.post("completions", &body, mend, most)?;
         let url = format!("{}/completions", self.base);
         let mut choices: Vec<&Value> = answer["choices"].as_array().into_iter().flatten().collect();
         choices.sort_by_key(|choice| choice["index"].as_u64());
         if choices.len() != count {
             return Err(missing(&url, "choice for each of `n` completions", "check the server", &answer));
         }
-        choices.into_iter().map(|choice| completion(&url, choice)).collect()
+        let completions = choices.into_iter().map(|choice| completion(&url, choice));
+        completions.map(|said| self.asked_for(&url, said?, settings.max_new_tokens)).collect()
     }
 
-    fn post(&self, what: &str, body: &Value, mend: &'static str) -> Result<Value, RolloutError> {
+    /// That a completion is one that was asked for.
+    fn asked_for(&self, url: &str, said: Completion, most: usize) -> Result<Completion, RolloutError> {
+        let wrong = |reason| Err(RolloutError::NotAskedFor { url: url.to_owned(), reason });
+        if said.token_ids.len() > most {
+            return wrong(format!("{} tokens where at most {most} were asked for", said.token_ids.len()));
+        }
+        match said.token_ids.iter().find(|&&id| id as usize >= self.vocab) {
+            Some(id) => wrong(format!("token {id} of a vocabulary of {}", self.vocab)),
+            None => Ok(said),
+        }
+    }
+
+    fn post(&self, what: &str, body: &Value, mend: &'static str, most: u64) -> Result<Value, RolloutError> {
         let url = format!("{}/{what}", self.base);
         let sent = self.agent.post(&url).header("content-type", "application/json").send(body.to_string());
-        self.answer(&url, sent, mend)
+        self.answer(&url, sent, mend, most)
     }
 
     fn answer(
@@ -165,12 +190,13 @@ impl Server {
         url: &str,
         sent: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
         mend: &'static str,
+        most: u64,
     ) -> Result<Value, RolloutError> {
         let unreachable =
             |error: ureq::Error| RolloutError::Unreachable { url: url.to_owned(), reason: error.to_string() };
         let mut answer = sent.map_err(unreachable)?;
         let status = answer.status().as_u16();
-        let text = answer.body_mut().with_config().limit(1 << 30).read_to_string().map_err(unreachable)?;
+        let text = answer.body_mut().with_config().limit(most).read_to_string().map_err(unreachable)?;
         if !(200..300).contains(&status) {
             let body = text.chars().take(SHOWN).collect();
             return Err(RolloutError::Refused { url: url.to_owned(), status, body, mend });
@@ -198,9 +224,11 @@ fn completion(url: &str, choice: &Value) -> Result<Completion, RolloutError> {
     let log_probs = said["token_logprobs"].as_array().map(|list| {
         list.iter().map(|value| value.as_f64().map_or(f32::NAN, |lp| lp as f32)).collect::<Vec<f32>>()
     });
-    let log_probs = log_probs.filter(|list| list.len() == token_ids.len()).ok_or_else(|| {
-        missing(url, "log-probability for each token", "the server must answer `logprobs`", choice)
-    })?;
+    let log_probs = log_probs
+        .filter(|list| list.len() == token_ids.len() && list.iter().all(|lp| !lp.is_infinite()))
+        .ok_or_else(|| {
+            missing(url, "log-probability for each token", "the server must answer `logprobs`", choice)
+        })?;
     let stops = choice["finish_reason"].as_str() == Some("stop");
     let finish_reason = if stops { FinishReason::Stop } else { FinishReason::Length };
     Ok(Completion { token_ids, log_probs, finish_reason })

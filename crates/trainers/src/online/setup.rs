@@ -63,8 +63,10 @@ impl<O: Objective> Parts<O> {
         }
         let settings = settings(&setup, &options)?;
         let server = options.rollout_url.as_deref();
-        let server =
-            server.map(|url| Server::new(url, options.rollout_model.as_deref(), options.rollout_timeout));
+        let server = server.map(|url| {
+            let vocab = setup.folder.spec().vocab;
+            Server::new(url, options.rollout_model.as_deref(), options.rollout_timeout, vocab)
+        });
         let mut ends = settings.stop.clone();
         ends.extend(rows.tokenizer.pad_id());
         let drops_out = !options.disable_dropout;

@@ -52,6 +52,9 @@ pub(super) const LLAMA_DEFAULTS: Defaults = Defaults {
     partial_rotary: None,
 };
 
+/// Layers are described one by one before any is read: no more than could be.
+const MOST_LAYERS: usize = 100_000;
+
 /// A configuration on its way to a spec.
 pub(super) struct Reader<'a> {
     pub(super) config: &'a ConfigFile,
@@ -65,6 +68,9 @@ impl Reader<'_> {
         let output = output(config)?;
         let hidden = self.positive("hidden_size")?;
         let layers = self.positive("num_hidden_layers")?;
+        if layers > MOST_LAYERS {
+            return Err(wrong("num_hidden_layers", &layers.to_string(), "at most 100000 layers"));
+        }
         let heads = self.positive("num_attention_heads")?;
         let kv_heads = match config.usize("num_key_value_heads")? {
             Some(kv_heads) => kv_heads,
@@ -98,7 +104,7 @@ impl Reader<'_> {
             kv_heads,
             head_dim,
             norm: NormKind::Rms,
-            norm_eps: config.f64(defaults.eps_key)?.unwrap_or(defaults.norm_eps) as f32,
+            norm_eps: self.not_negative(defaults.eps_key, defaults.norm_eps)? as f32,
             layout: BlockLayout::Pre,
             qk_norm: None,
             qkv_bias: false,
@@ -137,6 +143,16 @@ impl Reader<'_> {
         match self.config.require_usize(key)? {
             0 => Err(wrong(key, "0", "a positive integer")),
             n => Ok(n),
+        }
+    }
+
+    /// A number that is not negative.
+    fn not_negative(&self, key: &str, default: f64) -> Result<f64, ModelError> {
+        let number = self.config.f64(key)?.unwrap_or(default);
+        if number < 0.0 {
+            Err(wrong(key, &number.to_string(), "a number that is not negative"))
+        } else {
+            Ok(number)
         }
     }
 

@@ -33,8 +33,17 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(NO_READER);
     }
     // The chain's messages already carry what, where and the mend.
-    say(format_args!("error: {error:#}"));
+    say(format_args!("error: {}", shortened(&format!("{error:#}"))));
     ExitCode::from(1)
+}
+
+/// What comes from outside may be of any length: of a word of more than 300 characters the first 200 are enough.
+fn shortened(text: &str) -> String {
+    let short = |word: &str| match word.char_indices().nth(300) {
+        None => word.to_owned(),
+        Some(_) => word.chars().take(200).chain("...".chars()).collect(),
+    };
+    text.split_inclusive(char::is_whitespace).map(short).collect()
 }
 
 /// Prints a result, with a line break after it.

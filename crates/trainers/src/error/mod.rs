@@ -34,6 +34,17 @@ pub enum TrainError {
          lora_modules_to_save, or drop use_peft"
     )]
     NothingTrains,
+    /// No row has anything to learn.
+    #[error(
+        "{name}: none of its {rows} rows has a token to learn from: texts are empty, or everything is masked; check the \
+         columns, assistant_only_loss and max_length"
+    )]
+    NothingToLearn {
+        /// The rows.
+        name: String,
+        /// How many.
+        rows: usize,
+    },
     /// The device's memory is full.
     #[error(
         "the device's memory is full: {} could not be had{}\n{table}\nwhat would help:{}", burnish_report::bytes(*.bytes),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burnish_comm::Bucket;
 use burnish_data::{Content, Message, Row, Text};
-use burnish_models::{Exporter, Generation, ModelFolder, RowSource};
+use burnish_models::{Exporter, Generation, ModelError, ModelFolder, RowSource};
 use burnish_report::{Chart, ModelCard, Produced, Sample, replace};
 use burnish_weight_files::{Attempt, FolderWriter, Placement, Share};
 use burnish_zero::Stage;
@@ -56,7 +56,7 @@ impl Rank<'_> {
         // Ranks that share layers or weights take part together; else one is enough.
         let together = self.plan.policy().stage == Stage::Three || self.dp.rank() == 0;
         if self.leads() || together {
-            outcome.sample = self.sample()?;
+            outcome.sample = self.closing_sample()?;
         }
         if self.leads() {
             setup.card(outcome)?;
@@ -96,6 +96,16 @@ impl Rank<'_> {
         match early {
             Some(done) => Ok(done),
             None => act(),
+        }
+    }
+
+    /// As [`Self::sample`]; a sample that cannot be made is none: it is decoration, and everything else is written.
+    fn closing_sample(&self) -> Result<Option<Sample>, TrainError> {
+        match self.sample() {
+            Err(error @ (TrainError::Comm(_) | TrainError::Zero(_) | TrainError::Tp(_))) => Err(error),
+            Err(error @ TrainError::Model(ModelError::Tp(_))) => Err(error),
+            Err(_) => Ok(None),
+            made => made,
         }
     }
 

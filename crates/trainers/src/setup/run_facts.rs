@@ -11,7 +11,7 @@ use crate::setup::Setup;
 
 /// Options that decide which tokens come in which order: a run that goes on with another value would skip some and repeat
 /// others.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 19] = [
     "assistant_only_loss",
     "chat_template",
     "chat_template_kwargs",
@@ -22,12 +22,10 @@ const ORDER: [&str; 21] = [
     "dataset_text_field",
     "eos_token",
     "max_length",
-    "num_generations",
     "packing",
     "packing_strategy",
     "pad_token",
     "shuffle_dataset",
-    "steps_per_generation",
     "system_prompt",
     "test_split_size",
     "train_sampling_strategy",

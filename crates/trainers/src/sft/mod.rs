@@ -3,7 +3,7 @@
 pub(crate) mod task;
 
 use burnish_config::SftOptions;
-use burnish_data::{Preparer, preflight};
+use burnish_data::{Example, Preparer, preflight};
 
 pub use self::task::Sft;
 use crate::TrainError;
@@ -38,6 +38,11 @@ impl Trainer for Sft {
             (inputs.note)(&format!("data: {finding}"));
         }
         let rows = train.examples.len();
+        // A row's first token follows nothing.
+        let learned = |example: &Example| example.labels.iter().skip(1).any(|&label| label >= 0);
+        if rows > 0 && !train.examples.iter().any(learned) {
+            return Err(TrainError::NothingToLearn { name: setup.dataset_name(), rows });
+        }
         let loss = SupervisedLoss {
             kind: options.loss.loss_type,
             label_smoothing: options.loss.label_smoothing() as f32,

@@ -62,10 +62,13 @@ fn outcome() -> Outcome {
     Outcome { steps: 0, interrupted: None, records: vec![], time: Duration::ZERO, sample: None }
 }
 
-/// What is in an output folder beside the log: checkpoints, models, beginnings of them.
+/// What is in an output folder beside the log and the lock: checkpoints, models, beginnings of them.
 fn left(out: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(out) else { return vec![] };
-    entries.map(|e| e.unwrap().path()).filter(|path| !path.ends_with("metrics.jsonl")).collect()
+    entries
+        .map(|e| e.unwrap().path())
+        .filter(|path| !path.ends_with("metrics.jsonl") && !path.ends_with(".burnish-lock"))
+        .collect()
 }
 
 /// Whole on each rank: A of a column-parallel layer, B of a row-parallel one.

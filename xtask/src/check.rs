@@ -1,6 +1,7 @@
 //! `cargo xtask check`: what must hold besides the tests. Every part runs, so that one push shows every complaint.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -30,6 +31,12 @@ fn without_backends() -> Vec<&'static str> {
     words
 }
 
+/// Whether cargo-deny is installed.
+fn denies() -> bool {
+    let found = Command::new("cargo-deny").arg("--version").output();
+    found.is_ok_and(|said| said.status.success())
+}
+
 /// Runs the parts, quick ones first, and returns whether all passed.
 fn parts(root: &Path, cuda: bool) -> Result<Vec<&'static str>> {
     let mut failed = Vec::new();
@@ -44,6 +51,12 @@ fn parts(root: &Path, cuda: bool) -> Result<Vec<&'static str>> {
     note("lints", step::run("lints", &mut clippy)?);
     let mut doc = cargo(root, &["doc", "--workspace", "--no-deps"]);
     note("documentation", step::run("documentation", doc.env("RUSTDOCFLAGS", "-D warnings"))?);
+    if denies() {
+        let mut deny = cargo(root, &["deny", "--offline", "check", "licenses", "bans", "sources"]);
+        note("dependencies", step::run("dependencies", &mut deny)?);
+    } else {
+        println!("== dependencies: cargo-deny is not here (cargo install cargo-deny): deny.toml is left out");
+    }
     note("no backend", step::run("no backend", &mut cargo(root, &without_backends()))?);
     if cuda {
         // Neither CUDA nor LLVM is needed (vendor/README.md); linking takes longer and is the bundle's.

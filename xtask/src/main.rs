@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod example;
 mod example_programs;
+mod faults;
 mod gpu_bundle;
 mod gpus;
 mod mpi;
@@ -58,6 +59,8 @@ enum Task {
     },
     /// Run the transport nccl over a driver and an NCCL that need no device: the ranks' suite and every way to fail.
     Nccl,
+    /// Try faults on the program: damaged folders, rows, templates, options, checkpoints, disks, servers, signals.
+    Faults(faults::Options),
     /// Look for what compilers do not see: upward dependencies, file names, licences, forgotten marks, stale files.
     Tidy,
     /// Count the configs and command lines in the published style that run as they are, and name the others.
@@ -109,6 +112,7 @@ fn main() -> Result<ExitCode> {
             println!("{} passed, {} failed", tally.passed, tally.failed);
             tally.failed == 0
         }
+        Task::Faults(options) => faults::run(&root, &options)?,
         Task::Tidy => tidy::run(&root)?,
         Task::Acceptance(options) => acceptance::run(&root, &options)?,
         Task::Bench { arguments } => bench::run(&root, &arguments)?,

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::example_programs;
+use crate::faults;
 use crate::mpi;
 use crate::nccl;
 use crate::overfit;
@@ -111,6 +112,17 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<bool> {
             Tally { passed: 0, failed: 1 }
         });
         tally = Tally { passed: tally.passed + cases.passed, failed: tally.failed + cases.failed };
+    }
+    if arguments.is_empty() {
+        let options = faults::Options { quick: true, bin: Some(built()?), ..faults::Options::default() };
+        match faults::run(root, &options) {
+            Ok(true) => tally.passed += 1,
+            Ok(false) => tally.failed += 1,
+            Err(error) => {
+                println!("== faults: FAILED: {error:#}");
+                tally.failed += 1;
+            }
+        }
     }
     println!("{} passed, {} failed", tally.passed, tally.failed);
     Ok(passed && tally.failed == 0)

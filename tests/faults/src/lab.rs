@@ -75,7 +75,12 @@ impl Lab {
     }
 
     pub(crate) fn score(&self, model: &Path, rows: &Path, more: &[&str]) -> Vec<OsString> {
-        self.words("score", model, rows, &[&["--max_length=48", "--per_device_eval_batch_size=8"], more].concat())
+        self.words(
+            "score",
+            model,
+            rows,
+            &[&["--max_length=48", "--per_device_eval_batch_size=8"], more].concat(),
+        )
     }
 
     /// Trains an adapter, two rows a step.
@@ -119,5 +124,5 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// Whether a text of JSON lines holds a number that is none, which JSON writes as null.
 pub(crate) fn has_null(text: &str) -> Option<String> {
-    text.contains(":null").then(|| "a result that is null".to_owned())
+    (text.contains(":null") || text.contains(": null")).then(|| "a result that is null".to_owned())
 }

@@ -9,7 +9,7 @@ mod running;
 mod table;
 mod verdict;
 
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,9 +54,12 @@ struct Arguments {
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
-    let lab = Lab::new(&arguments.program, &arguments.fixtures)?;
+    // Some attempts are made in folders of their own.
+    let lab = Lab::new(&absolute(&arguments.program)?, &absolute(&arguments.fixtures)?)?;
     let mut table = Table::default();
-    for class in CLASSES.iter().filter(|class| arguments.class.as_deref().is_none_or(|name| name == class.name)) {
+    for class in
+        CLASSES.iter().filter(|class| arguments.class.as_deref().is_none_or(|name| name == class.name))
+    {
         let written = (class.written)(&lab);
         let drawn = match (arguments.count, arguments.quick) {
             (Some(count), _) => count.saturating_sub(written.min(count)),
@@ -87,9 +90,9 @@ fn main() -> Result<ExitCode> {
                     })
                 })
                 .collect();
-            workers.into_iter().try_for_each(|worker| {
-                worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))?
-            })
+            workers
+                .into_iter()
+                .try_for_each(|worker| worker.join().map_err(|_| anyhow::anyhow!("a worker panicked"))?)
         })?;
         table.add(class.name, outcomes.into_inner().unwrap_or_default());
     }

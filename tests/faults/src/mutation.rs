@@ -162,7 +162,10 @@ fn collect(value: &Value, path: String, into: &mut Vec<String>) {
         }
         Value::Array(list) => {
             // Long lists (vocabularies) would drown everything else.
-            list.iter().enumerate().take(8).for_each(|(i, value)| collect(value, format!("{path}/{i}"), into));
+            list.iter()
+                .enumerate()
+                .take(8)
+                .for_each(|(i, value)| collect(value, format!("{path}/{i}"), into));
         }
         _ => {}
     }

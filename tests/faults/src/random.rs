@@ -6,7 +6,9 @@ pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn of(class: &str, attempt: usize) -> Self {
-        let seed = class.bytes().fold(0x9e37_79b9_7f4a_7c15_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let seed = class
+            .bytes()
+            .fold(0x9e37_79b9_7f4a_7c15_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         let mut random = Self(seed ^ (attempt as u64).wrapping_mul(0xd134_2543_de82_ef95));
         random.next();
         random

@@ -98,15 +98,19 @@ impl Running<'_> {
 }
 
 /// Reads to the end and keeps the beginning; where nobody is to read, the pipe is closed at once.
-fn heard(
-    pipe: Option<impl Read + Send + 'static>,
-    closed: bool,
-) -> Option<std::thread::JoinHandle<Vec<u8>>> {
+fn heard(pipe: Option<impl Read + Send + 'static>, closed: bool) -> Option<std::thread::JoinHandle<Vec<u8>>> {
     let mut pipe = pipe.filter(|_| !closed)?;
     Some(std::thread::spawn(move || {
         let mut kept = Vec::new();
         let _ = pipe.by_ref().take(KEPT).read_to_end(&mut kept);
-        let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+        // What follows a flood is how it ended.
+        let (mut end, mut part) = (Vec::new(), [0; 1 << 16]);
+        while let Ok(read @ 1..) = pipe.read(&mut part) {
+            end.extend_from_slice(&part[..read]);
+            let beyond = end.len().saturating_sub(1 << 14);
+            end.drain(..beyond);
+        }
+        kept.extend(end);
         kept
     }))
 }

@@ -49,5 +49,5 @@ pub(crate) fn attempt(lab: &Lab, _: usize, random: &mut Random) -> Result<Outcom
         })
     };
     let shown = folder.path().display().to_string();
-    Ok(judge(format!("{name}: {what}"), &ended, &[name, &shown, "row ", "line "], right))
+    Ok(judge(format!("{name}: {what}"), &ended, &[name, &shown, "row ", "line ", "merging `"], right))
 }

@@ -113,7 +113,10 @@ fn case(lab: &Lab, told: &str, folder: &Path) -> Result<Outcome> {
     Ok(match told {
         "other rows of equal number" => {
             let rows = folder.join("rows.jsonl");
-            std::fs::write(&rows, std::fs::read_to_string(lab.rows("text.jsonl"))?.replace("kettle", "petrel"))?;
+            std::fs::write(
+                &rows,
+                std::fs::read_to_string(lab.rows("text.jsonl"))?.replace("kettle", "petrel"),
+            )?;
             let name = format!("--dataset_name={}", rows.display());
             let ended = lab.run(go_on(lab, &run, &["--max_steps=8", &name]))?;
             judge(told, &ended, &["rows"], |_| Some("went on".to_owned()))
@@ -133,7 +136,8 @@ fn case(lab: &Lab, told: &str, folder: &Path) -> Result<Outcome> {
         "a new run in an older run's folder" => {
             let ended = lab.run(lab.sft(&run, &fresh))?;
             let mut outcome = judge(told, &ended, &[], |_| missing(run.join("checkpoint-3")));
-            let kept = run.join("earlier-1/checkpoint-6").is_dir() && run.join("earlier-1/checkpoint-2").is_dir();
+            let kept =
+                run.join("earlier-1/checkpoint-6").is_dir() && run.join("earlier-1/checkpoint-2").is_dir();
             if !kept {
                 outcome.verdict = Verdict::Lost;
             }
@@ -175,7 +179,8 @@ fn case(lab: &Lab, told: &str, folder: &Path) -> Result<Outcome> {
         }
         _ => {
             let from = format!("--resume_from_checkpoint={}", run.join("checkpoint-2").display());
-            let ended = lab.run(lab.sft(&run, &["--max_steps=6", "--save_steps=1", "--save_total_limit=2", &from]))?;
+            let ended =
+                lab.run(lab.sft(&run, &["--max_steps=6", "--save_steps=1", "--save_total_limit=2", &from]))?;
             let mut outcome = judge(told, &ended, &[], |_| missing(run.join("checkpoint-6")));
             if !run.join("earlier-1/checkpoint-4").is_dir() {
                 outcome.verdict = Verdict::Lost;

@@ -126,9 +126,10 @@ fn limited(lab: &Lab, folder: &Path, random: &mut Random) -> Result<Outcome> {
     let ended = running.go()?;
     let whole = std::fs::read(out.join("adapter_model.safetensors")).ok();
     let what = if before.is_empty() { "a small disk".to_owned() } else { before };
-    let mut outcome = judge(what, &ended, &["no space left", "limit on the length", "No space", "File too large"], |_| {
-        (whole.as_ref() != Some(&lab.trained)).then(|| "another result".to_owned())
-    });
+    let mut outcome =
+        judge(what, &ended, &["no space left", "limit on the length", "No space", "File too large"], |_| {
+            (whole.as_ref() != Some(&lab.trained)).then(|| "another result".to_owned())
+        });
     if small {
         let _ = Command::new("umount").arg(&out).output();
     }

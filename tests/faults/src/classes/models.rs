@@ -50,7 +50,10 @@ const SIZES: [(&str, &str); 30] = [
     ("rope_parameters", "{\"rope_theta\": -1e30, \"rope_type\": \"default\"}"),
     ("rope_parameters", "{\"rope_theta\": 10000, \"rope_type\": \"llama3\", \"factor\": 0}"),
     ("rope_parameters", "{\"rope_theta\": 10000, \"rope_type\": \"yarn\", \"factor\": -3}"),
-    ("rope_parameters", "{\"rope_theta\": 10000, \"rope_type\": \"longrope\", \"short_factor\": [], \"long_factor\": []}"),
+    (
+        "rope_parameters",
+        "{\"rope_theta\": 10000, \"rope_type\": \"longrope\", \"short_factor\": [], \"long_factor\": []}",
+    ),
     ("architectures", "[\"../../x\"]"),
     ("model_type", "\"\\u001b[2J\""),
     ("eos_token_id", "99999999999"),
@@ -86,7 +89,12 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
         config[*key] = serde_json::from_str(value).with_context(|| (*value).to_owned())?;
         std::fs::write(&path, config.to_string())?;
         let ended = lab.run(lab.score(&model, &lab.rows("text.jsonl"), &[]))?;
-        return Ok(judge(format!("config.json: {key} = {value}"), &ended, &[key, "config.json", "model_type"], |e| has_null(&e.stdout)));
+        return Ok(judge(
+            format!("config.json: {key} = {value}"),
+            &ended,
+            &[key, "config.json", "model_type"],
+            |e| has_null(&e.stdout),
+        ));
     }
     if let Some(place) = PLACES.get(attempt.wrapping_sub(SIZES.len())) {
         let (kind, name) = place.split_once(' ').unwrap_or((place, ""));
@@ -118,7 +126,9 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
             if name.ends_with(".json") && !parsed && name != file && e.stdout != lab.scores[0] {
                 return Some("JSON that is none was read".to_owned());
             }
-            let other = wrong_type.as_ref().filter(|_| name == "config.json" && !nothing && e.stdout != lab.scores[0]);
+            let other = wrong_type
+                .as_ref()
+                .filter(|_| name == "config.json" && !nothing && e.stdout != lab.scores[0]);
             other.map(|key| format!("`{key}` of another type changed what is computed"))
         })
     };

@@ -27,8 +27,28 @@ const COMMANDS: [(&str, &str, &[&str]); 9] = [
     ("generate", "prompt_completion.jsonl", &["--max_new_tokens=4", "--do_sample=true"]),
     ("sft", "text.jsonl", &["--max_steps=2", "--max_length=48", "--per_device_train_batch_size=2"]),
     ("dpo", "preference.jsonl", &["--max_steps=2", "--max_length=48", "--per_device_train_batch_size=2"]),
-    ("grpo", "prompt_completion.jsonl", &["--max_steps=2", "--per_device_train_batch_size=2", "--num_generations=2", "--max_completion_length=4", "--reward_funcs=length_reward"]),
-    ("rloo", "prompt_completion.jsonl", &["--max_steps=2", "--per_device_train_batch_size=2", "--num_generations=2", "--max_completion_length=4", "--reward_funcs=length_reward"]),
+    (
+        "grpo",
+        "prompt_completion.jsonl",
+        &[
+            "--max_steps=2",
+            "--per_device_train_batch_size=2",
+            "--num_generations=2",
+            "--max_completion_length=4",
+            "--reward_funcs=length_reward",
+        ],
+    ),
+    (
+        "rloo",
+        "prompt_completion.jsonl",
+        &[
+            "--max_steps=2",
+            "--per_device_train_batch_size=2",
+            "--num_generations=2",
+            "--max_completion_length=4",
+            "--reward_funcs=length_reward",
+        ],
+    ),
     ("reward", "preference.jsonl", &["--max_steps=2", "--max_length=48", "--per_device_train_batch_size=2"]),
 ];
 
@@ -56,7 +76,8 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
     }
     let index = attempt - OVERFLOWS.len();
     let listed = index < COMMANDS.len() * VALUES.len();
-    let (command, rows, more) = if listed { COMMANDS[index / VALUES.len()] } else { *random.of_these(&COMMANDS) };
+    let (command, rows, more) =
+        if listed { COMMANDS[index / VALUES.len()] } else { *random.of_these(&COMMANDS) };
     let value = if listed { VALUES[index % VALUES.len()] } else { *random.of_these(&VALUES) };
     let model = folder.path().join("model");
     copy(&lab.model(), &model)?;
@@ -72,7 +93,15 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
     std::fs::write(&path, &bytes)?;
     let output = format!("--output_dir={}", out.display());
     let trains = more.iter().any(|word| word.starts_with("--max_steps"));
-    let all = [more, if trains { std::slice::from_ref(&output) } else { &[] }.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat();
+    let all = [
+        more,
+        if trains { std::slice::from_ref(&output) } else { &[] }
+            .iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .as_slice(),
+    ]
+    .concat();
     let ended = lab.run(lab.words(command, &model, &lab.rows(rows), &all))?;
     let what = format!("{command} {more:?}, {name} of {:?}, one of {share}", f32::from_bits(value));
     // A weight that no row reads may be anything, but for a run that writes it again.

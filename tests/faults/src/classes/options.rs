@@ -11,8 +11,32 @@ use crate::random::Random;
 use crate::verdict::{Outcome, judge};
 
 const VALUES: [&str; 26] = [
-    "", " ", "-1", "0", "1", "7", "0.5", "-0.5", "1e30", "1e-30", "nan", "inf", "-inf", "999999999", "99999999999999999999",
-    "18446744073709551615", "true", "null", "[]", "{}", "{\"a\": 1}", "[1, 2]", "a,b", "../..", "/dev/zero", "\u{1b}[2Jx",
+    "",
+    " ",
+    "-1",
+    "0",
+    "1",
+    "7",
+    "0.5",
+    "-0.5",
+    "1e30",
+    "1e-30",
+    "nan",
+    "inf",
+    "-inf",
+    "999999999",
+    "99999999999999999999",
+    "18446744073709551615",
+    "true",
+    "null",
+    "[]",
+    "{}",
+    "{\"a\": 1}",
+    "[1, 2]",
+    "a,b",
+    "../..",
+    "/dev/zero",
+    "\u{1b}[2Jx",
 ];
 
 const COMMANDS: [(&str, &str); 6] = [
@@ -45,7 +69,8 @@ fn names(lab: &Lab, command: usize) -> Vec<String> {
     static KNOWN: OnceLock<Vec<Vec<String>>> = OnceLock::new();
     let all = KNOWN.get_or_init(|| {
         let of = |(command, _): &(&str, &str)| {
-            let help = lab.run(vec![(*command).into(), "--help".into()]).map(|e| e.stdout).unwrap_or_default();
+            let help =
+                lab.run(vec![(*command).into(), "--help".into()]).map(|e| e.stdout).unwrap_or_default();
             let named = help.lines().filter_map(|line| line.strip_prefix("  --")?.split_whitespace().next());
             named.filter(|name| *name != "config").map(str::to_owned).collect()
         };
@@ -63,7 +88,14 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
     let output = format!("--output_dir={}", folder.path().join("out").display());
     let common = |command: &str, rows: &str| {
         let words = ["--per_device_train_batch_size=2", "--max_steps=1", "--max_length=48", &output];
-        let rollouts = ["--reward_funcs=length_reward", "--num_generations=2", "--max_completion_length=8", "--max_steps=1", "--per_device_train_batch_size=2", &output];
+        let rollouts = [
+            "--reward_funcs=length_reward",
+            "--num_generations=2",
+            "--max_completion_length=8",
+            "--max_steps=1",
+            "--per_device_train_batch_size=2",
+            &output,
+        ];
         let more = match command {
             "score" => &words[2..3],
             "grpo" => &rollouts[..],
@@ -105,7 +137,14 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
     running.seconds = 20.0;
     running.before = format!("cd {};", folder.path().display());
     let mut ended = running.go()?;
-    let asked = ["max_steps", "num_train_epochs", "max_new_tokens", "max_completion_length", "steps", "num_generations"];
+    let asked = [
+        "max_steps",
+        "num_train_epochs",
+        "max_new_tokens",
+        "max_completion_length",
+        "steps",
+        "num_generations",
+    ];
     if ended.hung && (asked.iter().any(|name| option.contains(name)) || ended.stderr.contains("step 2/")) {
         (ended.hung, ended.code) = (false, Some(0));
     }

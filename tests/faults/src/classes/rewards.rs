@@ -39,7 +39,10 @@ pub(crate) fn written(_: &Lab) -> usize {
 pub(crate) fn attempt(lab: &Lab, attempt: usize, _: &mut Random) -> Result<Outcome> {
     let folder = lab.fresh()?;
     let out = format!("--output_dir={}", folder.path().join("out").display());
-    let (script, may) = SCRIPTS.get(attempt).copied().unwrap_or(("while read l; do echo '{\"reward\": 1}'; echo; done", false));
+    let (script, may) = SCRIPTS
+        .get(attempt)
+        .copied()
+        .unwrap_or(("while read l; do echo '{\"reward\": 1}'; echo; done", false));
     let command = match attempt - attempt.min(SCRIPTS.len()) {
         1 => "/nowhere/command".to_owned(),
         _ => {

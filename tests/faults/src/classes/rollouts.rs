@@ -68,7 +68,8 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
         "--save_strategy=no",
         "--reward_funcs=length_reward",
         "--rollout_timeout=5",
-        "--rollout_sync=none",
+        "--rollout_sync=false",
+        "--rollout_model=m",
         &url,
         &out,
     ];
@@ -76,9 +77,12 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
     done.store(true, Ordering::Relaxed);
     drop(server.join());
     let what = odd.map_or_else(|| format!("a changed answer ({})", change(seed)), str::to_owned);
-    Ok(judge(if plain { "a right answer".to_owned() } else { what }, &ended?, &["http://127.0.0.1", "rollout"], |_| {
-        odd.map(|_| "no error".to_owned())
-    }))
+    Ok(judge(
+        if plain { "a right answer".to_owned() } else { what },
+        &ended?,
+        &["http://127.0.0.1", "rollout"],
+        |_| odd.map(|_| "no error".to_owned()),
+    ))
 }
 
 /// What a changed answer has changed.
@@ -154,7 +158,9 @@ fn serve(mut stream: TcpStream, odd: Option<&str>, plain: bool, seed: (usize, u6
             }
             Some("headers without end") => {
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n");
-                while !over.load(Ordering::Relaxed) && stream.write_all(b"X-A: aaaaaaaaaaaaaaaaaaaaaaaaa\r\n").is_ok() {}
+                while !over.load(Ordering::Relaxed)
+                    && stream.write_all(b"X-A: aaaaaaaaaaaaaaaaaaaaaaaaa\r\n").is_ok()
+                {}
                 return;
             }
             Some("a byte a second") => {
@@ -165,13 +171,16 @@ fn serve(mut stream: TcpStream, odd: Option<&str>, plain: bool, seed: (usize, u6
                 return;
             }
             Some("half an answer") => {
-                let _ = stream.write_all(format!("{}\r\n{}", head("200 OK", body.len()), &body[..body.len() / 2]).as_bytes());
+                let _ = stream.write_all(
+                    format!("{}\r\n{}", head("200 OK", body.len()), &body[..body.len() / 2]).as_bytes(),
+                );
                 return;
             }
-            Some("status 500") => stream.write_all(format!("{}\r\n{body}", head("500 No", body.len())).as_bytes()),
-            Some("a redirect to itself") => {
-                stream.write_all(format!("{}Location: /v1/completions\r\n\r\n", head("307 There", 0)).as_bytes())
+            Some("status 500") => {
+                stream.write_all(format!("{}\r\n{body}", head("500 No", body.len())).as_bytes())
             }
+            Some("a redirect to itself") => stream
+                .write_all(format!("{}Location: /v1/completions\r\n\r\n", head("307 There", 0)).as_bytes()),
             Some("a length that is too large") => {
                 let _ = stream.write_all(format!("{}\r\n{body}", head("200 OK", usize::MAX)).as_bytes());
                 return;

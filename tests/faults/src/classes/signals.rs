@@ -22,7 +22,8 @@ const CLOSED: [(&str, [bool; 2], &[i32]); 11] = [
     ("fails", [false, true], &[1]),
 ];
 
-const STOPPED: [&str; 4] = ["plain", "--overwrite_output_dir", "--chat_template=", "--sample_prompt=it's a \"day\""];
+const STOPPED: [&str; 4] =
+    ["plain", "--overwrite_output_dir", "--chat_template=", "--sample_prompt=it's a \"day\""];
 
 pub(crate) fn written(_: &Lab) -> usize {
     CLOSED.len() + STOPPED.len()
@@ -36,7 +37,12 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
         let words = match *command {
             "sft" => lab.sft(&out, &["--max_steps=3"]),
             "eval" => lab.words("eval", &lab.model(), &rows, &["--max_length=48"]),
-            "generate" => lab.words("generate", &lab.model(), &lab.rows("prompt_completion.jsonl"), &["--max_new_tokens=4"]),
+            "generate" => lab.words(
+                "generate",
+                &lab.model(),
+                &lab.rows("prompt_completion.jsonl"),
+                &["--max_new_tokens=4"],
+            ),
             "plan" => [vec!["plan".into()], lab.sft(&out, &[])].concat(),
             "help" => vec!["sft".into(), "--help".into()],
             "fails" => vec!["sft".into()],
@@ -48,7 +54,9 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
         let what = format!("{command}, closed {closed:?}");
         let mut outcome = judge(what, &ended, &[], |_| None);
         outcome.verdict = match outcome.verdict {
-            Verdict::Unclear | Verdict::Clear | Verdict::Right if ended.code.is_some_and(|code| codes.contains(&code)) => {
+            Verdict::Unclear | Verdict::Clear | Verdict::Right
+                if ended.code.is_some_and(|code| codes.contains(&code)) =>
+            {
                 Verdict::Right
             }
             Verdict::Unclear | Verdict::Clear | Verdict::Right => Verdict::Wrong,
@@ -67,7 +75,9 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
     running.signal = Some(("KILL", after));
     running.go()?;
     let saved = std::fs::read_dir(&out).is_ok_and(|mut all| {
-        all.any(|e| e.is_ok_and(|e| e.file_name().to_string_lossy().parse::<String>().is_ok_and(|n| whole(&n))))
+        all.any(|e| {
+            e.is_ok_and(|e| e.file_name().to_string_lossy().parse::<String>().is_ok_and(|n| whole(&n)))
+        })
     });
     let more: &[&str] = if saved { &["--resume_from_checkpoint=true"] } else { &[] };
     let ended = lab.run(lab.sft(&out, &[&steps[..], more].concat()))?;
@@ -97,7 +107,8 @@ fn stopped(lab: &Lab, out: &std::path::Path, more: &str) -> Result<Outcome> {
     let mut running = lab.running(lab.sft(out, &words));
     running.signal = Some(("INT", 1.5));
     let ended = running.go()?;
-    let line = ended.stderr.lines().find_map(|line| line.strip_prefix("to go on: burnish ")).map(str::to_owned);
+    let line =
+        ended.stderr.lines().find_map(|line| line.strip_prefix("to go on: burnish ")).map(str::to_owned);
     let Some(line) = line else {
         return Ok(Outcome {
             what: format!("stopped, {more}"),
@@ -109,9 +120,13 @@ fn stopped(lab: &Lab, out: &std::path::Path, more: &str) -> Result<Outcome> {
     };
     let mut again = lab.running(Vec::new());
     // The shell reads the line as a person would have it read.
-    again.before = format!("set -- {line} --max_steps=2000 --num_train_epochs=1; timeout -s INT 3 \"$0\" \"$@\"; set -- --version;");
+    again.before = format!(
+        "set -- {line} --max_steps=2000 --num_train_epochs=1; timeout -s INT 3 \"$0\" \"$@\"; set -- --version;"
+    );
     let ended = again.go()?;
-    let went_on = ended.stderr.contains("train on") && !ended.stderr.contains("error: ") && !ended.stderr.contains("step 1/");
+    let went_on = ended.stderr.contains("train on")
+        && !ended.stderr.contains("error: ")
+        && !ended.stderr.contains("step 1/");
     Ok(Outcome {
         what: format!("stopped, {more}"),
         verdict: if went_on { Verdict::Right } else { Verdict::Wrong },

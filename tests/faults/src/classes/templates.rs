@@ -66,11 +66,52 @@ const ODD: [&str; 17] = [
 
 /// Parts that templates are drawn of.
 const PARTS: [&str; 46] = [
-    "messages", "loop.index", "loop.cycle('a', 1)", "ns.s", "'a'", "'é\\u0301'", "3", "-1", "1e300", "[]", "{}", "none", "true",
-    "range(99)", "range(100000)", "[1, [2, [3]]]", "messages[0]", "messages[-1].content", "x", "undefined_thing",
-    "| length", "| join(',')", "| upper", "| tojson", "| tojson(indent=9999)", "| list", "| first", "| last", "| reverse",
-    "| sort", "| unique", "| map('upper')", "| selectattr('role')", "| batch(3)", "| groupby('role')", "| trim", "| int",
-    "| float", "| string", "| dictsort", "| items", "* 3", "+ 'a'", "** 77", "% 7", "~ x",
+    "messages",
+    "loop.index",
+    "loop.cycle('a', 1)",
+    "ns.s",
+    "'a'",
+    "'é\\u0301'",
+    "3",
+    "-1",
+    "1e300",
+    "[]",
+    "{}",
+    "none",
+    "true",
+    "range(99)",
+    "range(100000)",
+    "[1, [2, [3]]]",
+    "messages[0]",
+    "messages[-1].content",
+    "x",
+    "undefined_thing",
+    "| length",
+    "| join(',')",
+    "| upper",
+    "| tojson",
+    "| tojson(indent=9999)",
+    "| list",
+    "| first",
+    "| last",
+    "| reverse",
+    "| sort",
+    "| unique",
+    "| map('upper')",
+    "| selectattr('role')",
+    "| batch(3)",
+    "| groupby('role')",
+    "| trim",
+    "| int",
+    "| float",
+    "| string",
+    "| dictsort",
+    "| items",
+    "* 3",
+    "+ 'a'",
+    "** 77",
+    "% 7",
+    "~ x",
 ];
 
 pub(crate) fn written(_: &Lab) -> usize {
@@ -125,7 +166,11 @@ fn drawn(lab: &Lab, random: &mut Random) -> Result<String> {
         let mut expression = (*random.of_these(&PARTS[..20])).to_owned();
         for _ in 0..random.below(6) {
             expression = match random.below(4) {
-                0 => format!("({expression}) {} ({})", random.of_these(&["+", "~", "==", "in", "and", "*", "<", "//"]), random.of_these(&PARTS[..20])),
+                0 => format!(
+                    "({expression}) {} ({})",
+                    random.of_these(&["+", "~", "==", "in", "and", "*", "<", "//"]),
+                    random.of_these(&PARTS[..20])
+                ),
                 _ => format!("({expression}) {}", random.of_these(&PARTS[20..])),
             };
         }

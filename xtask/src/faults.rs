@@ -13,22 +13,22 @@ use crate::step;
 pub(crate) struct Options {
     /// One class: models, adapters, rows, templates, options, checkpoints, disks, rewards, rollouts, signals, numbers.
     #[arg(long)]
-    class: Option<String>,
+    pub(crate) class: Option<String>,
     /// Attempts of each class.
     #[arg(long)]
-    count: Option<usize>,
+    pub(crate) count: Option<usize>,
     /// One attempt of the class, with what it said.
     #[arg(long)]
-    only: Option<usize>,
+    pub(crate) only: Option<usize>,
     /// Every written case and a twentieth of the drawn ones: what `cargo xtask test` tries.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Attempts at a time.
     #[arg(long)]
-    jobs: Option<usize>,
+    pub(crate) jobs: Option<usize>,
     /// A file for the table, such as benches/runs/DATE-MACHINE/faults.md.
     #[arg(long)]
-    output: Option<PathBuf>,
+    pub(crate) output: Option<PathBuf>,
     /// Another program than the one that is built here.
     #[arg(long)]
     pub(crate) bin: Option<PathBuf>,
@@ -44,15 +44,19 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let mut command = Command::new(harness);
     command.arg("--program").arg(program);
     command.arg("--fixtures").arg(root.join("crates/trainers/tests/fixtures"));
-    for (name, value) in [("--class", &options.class)] {
-        value.iter().for_each(|value| drop(command.arg(name).arg(value)));
+    if let Some(class) = &options.class {
+        command.args(["--class", class]);
     }
     for (name, value) in [("--count", options.count), ("--only", options.only), ("--jobs", options.jobs)] {
-        value.iter().for_each(|value| drop(command.arg(name).arg(value.to_string())));
+        if let Some(value) = value {
+            command.args([name, &value.to_string()]);
+        }
     }
     if options.quick {
         command.arg("--quick");
     }
-    options.output.iter().for_each(|path| drop(command.arg("--output").arg(path)));
+    if let Some(path) = &options.output {
+        command.arg("--output").arg(path);
+    }
     step::run("faults", &mut command)
 }

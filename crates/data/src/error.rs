@@ -343,6 +343,19 @@ pub enum DataError {
         /// What is wrong.
         reason: String,
     },
+    /// A tokenizer with more tokens than the model.
+    #[error(
+        "{place}: the tokenizer gives token {id}, and the model's vocabulary has {vocab} entries: tokenizer.json or \
+         tokenizer_config.json is of another model"
+    )]
+    TokenBeyond {
+        /// The row.
+        place: RowOrigin,
+        /// The token.
+        id: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
     /// A named token is not in the vocabulary.
     #[error("{name} `{token}` is not in the tokenizer's vocabulary; choose an existing token")]
     UnknownToken {

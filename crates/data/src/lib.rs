@@ -82,6 +82,7 @@ mod template;
 mod tokenize;
 mod tokenizer;
 mod unpaired;
+mod valid_json;
 
 pub use batch::{Batch, Collator, Padded};
 pub use completions::{

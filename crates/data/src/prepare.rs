@@ -360,7 +360,7 @@ impl Preparer<'_> {
 
     pub(crate) fn encode(&self, row: &Row, text: &str) -> Result<Vec<u32>, DataError> {
         let tokenise = |reason| DataError::Tokenise { place: row.place.clone(), reason };
-        self.tokenizer.encode(text, true).map_err(tokenise)
+        self.known(row, self.tokenizer.encode(text, true).map_err(tokenise)?)
     }
 
     /// A conversation as ids and, if asked for, which of them the assistant said.
@@ -374,7 +374,8 @@ impl Preparer<'_> {
         let (mut rendered, template) = self.rendered(row, messages, with)?;
         let tokenise = |reason| DataError::Tokenise { place: row.place.clone(), reason };
         if !mask {
-            return Ok((self.tokenizer.encode(&rendered.text, false).map_err(tokenise)?, None));
+            let ids = self.tokenizer.encode(&rendered.text, false).map_err(tokenise)?;
+            return Ok((self.known(row, ids)?, None));
         }
         if !template.marks_generation() {
             let special = self.tokenizer.added_tokens();
@@ -422,6 +423,15 @@ impl Preparer<'_> {
 
     fn templates(&self, row: &Row) -> Result<&Templates, DataError> {
         self.templates.ok_or_else(|| DataError::NoTemplate { place: row.place.clone() })
+    }
+
+    /// Tokens of a text, which the model has to have.
+    fn known(&self, row: &Row, ids: Vec<u32>) -> Result<Vec<u32>, DataError> {
+        let vocab = self.options.vocab_size.unwrap_or(i32::MAX as usize);
+        match ids.iter().find(|&&id| id as usize >= vocab) {
+            None => Ok(ids),
+            Some(&id) => Err(DataError::TokenBeyond { place: row.place.clone(), id, vocab }),
+        }
     }
 
     fn check_range(&self, row: &Row, ids: &[u32]) -> Result<(), DataError> {

@@ -8,6 +8,7 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, Encoding};
 
 use crate::error::DataError;
+use crate::valid_json::ValidJson;
 
 /// The named special tokens that chat templates see as variables, in Transformers' order.
 const NAMED: [&str; 7] =
@@ -51,8 +52,10 @@ impl Tokenizer {
         }
         let bytes =
             burnish_core::file::read(&path).map_err(|source| DataError::Io { path: path.clone(), source })?;
-        let inner = tokenizers::Tokenizer::from_bytes(bytes)
-            .map_err(|e| DataError::BadTokenizer { path: path.clone(), reason: e.to_string() })?;
+        let bad = |reason: String| DataError::BadTokenizer { path: path.clone(), reason: plain(&reason) };
+        // The library panics over some texts that are none.
+        serde_json::from_slice::<ValidJson>(&bytes).map_err(|e| bad(e.to_string()))?;
+        let inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|e| bad(e.to_string()))?;
         let config = json_file(&folder.join("tokenizer_config.json"))?;
         let legacy = json_file(&folder.join("special_tokens_map.json"))?;
         let generation = json_file(&folder.join("generation_config.json"))?;
@@ -414,3 +417,21 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Map<String, Value>) ->
 
 #[cfg(test)]
 mod tests;
+
+/// The library's words on a part that it does not know, without the names of its types.
+fn plain(reason: &str) -> String {
+    const SAID: &str = "data did not match any variant of untagged enum ";
+    let Some((before, rest)) = reason.split_once(SAID) else { return reason.to_owned() };
+    let (name, after) = rest.split_once(' ').unwrap_or((rest, ""));
+    let part = [
+        ("PostProcessor", "post_processor"),
+        ("PreTokenizer", "pre_tokenizer"),
+        ("Normalizer", "normalizer"),
+        ("Decoder", "decoder"),
+        ("Merge", "model's merges"),
+        ("Model", "model"),
+    ]
+    .into_iter()
+    .find_map(|(start, part)| name.starts_with(start).then_some(part));
+    format!("{before}its {} is of no known form, {after}", part.unwrap_or("content"))
+}

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::fs;
+
 use serde_json::json;
 
 use super::*;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use anyhow::Result;
 
-use crate::lab::Lab;
+use crate::lab::{Lab, has_null};
 use crate::random::Random;
 use crate::verdict::{Outcome, judge};
 
@@ -149,5 +149,5 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
         (ended.hung, ended.code) = (false, Some(0));
     }
     // An error may name the option, what it stands for, or a rule that it breaks with another.
-    Ok(judge(said, &ended, &[], |_| None))
+    Ok(judge(said, &ended, &[], |e| has_null(&e.stdout)))
 }

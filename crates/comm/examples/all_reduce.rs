@@ -1,22 +1,34 @@
 //! How long collectives take on this machine: `cargo run --release -p burnish-comm --example all_reduce -- [ranks] [MiB]`.
 //!
-//! Prints the median of several rounds per call; nothing is asserted.
+//! Prints the median of several rounds per call; nothing is asserted. Ranks are threads, or the processes of a launcher
+//! (`WORLD_SIZE`, `RANK`, `MASTER_ADDR` and `MASTER_PORT`: over TCP).
 
 use std::time::{Duration, Instant};
 
 use burnish_comm::transport::chunk;
-use burnish_comm::{Bucket, CommError, Group, Reduction, local};
+use burnish_comm::{Bucket, CommError, Group, Reduction, World, local};
 
 const ROUNDS: usize = 9;
 
-fn main() -> Result<(), CommError> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1).filter_map(|argument| argument.parse().ok());
-    let ranks: usize = arguments.next().unwrap_or(2);
+    let mut ranks: usize = arguments.next().unwrap_or(2);
     let elements = arguments.next().unwrap_or(64_usize) << 18;
-    let results = local::run(ranks, |world| measure(&world.group(), elements));
-    let Some(first) = results.into_iter().next() else { return Ok(()) };
+    let world = World::from_env()?;
+    let times = if world.size() > 1 {
+        ranks = world.size();
+        let times = measure(&world.group(), elements)?;
+        if world.rank() > 0 {
+            return Ok(());
+        }
+        times
+    } else {
+        let results = local::run(ranks, |world| measure(&world.group(), elements));
+        let Some(first) = results.into_iter().next() else { return Ok(()) };
+        first??
+    };
     println!("{ranks} ranks, {} MiB of float32, median of {ROUNDS}", elements >> 18);
-    for (call, time) in first?? {
+    for (call, time) in times {
         println!("{call:<16} {:>9.3} ms", time.as_secs_f64() * 1e3);
     }
     Ok(())

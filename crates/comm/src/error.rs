@@ -45,6 +45,21 @@ pub enum CommError {
         /// Calls of the silent ranks that this rank has not made: on another channel, or after a lost message.
         instead: Vec<(usize, Call)>,
     },
+    /// Nothing came until the deadline, and from these ranks not even signs of life.
+    #[error(
+        "{} not answer any more, not even with signs of life: a process that is stopped (SIGSTOP, a debugger, a machine that sleeps), or a network that is gone; rank {rank} waited {deadline:?} in {call}",
+        does(ranks)
+    )]
+    Frozen {
+        /// This rank.
+        rank: usize,
+        /// The ranks that are stopped.
+        ranks: Vec<usize>,
+        /// This rank's call.
+        call: Box<Call>,
+        /// How long this rank waited.
+        deadline: Duration,
+    },
     /// A rank ended without making the call.
     #[error(
         "{} ended: rank {rank} waits in {call}, which never comes; see what that rank reported",
@@ -275,6 +290,10 @@ fn list(ranks: &[usize]) -> String {
 
 fn are(ranks: &[usize]) -> String {
     if let [one] = ranks { format!("rank {one} is") } else { format!("ranks {} are", list(ranks)) }
+}
+
+fn does(ranks: &[usize]) -> String {
+    if let [one] = ranks { format!("rank {one} does") } else { format!("ranks {} do", list(ranks)) }
 }
 
 fn have(ranks: &[usize]) -> String {

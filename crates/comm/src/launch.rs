@@ -9,9 +9,14 @@
 //! Where several set their variables, MPI comes before torchrun and torchrun before Slurm. A batch script of Slurm's has
 //! `SLURM_NTASKS` too and is not one of several processes: `SLURM_NTASKS` counts where srun (`SLURM_STEP_ID`) or
 //! `MASTER_ADDR` says that there are others.
+//!
+//! `BURNISH_DDP_SECRET`, or a file that `BURNISH_DDP_SECRET_FILE` names, is what ranks over [`tcp`](crate::tcp) know each
+//! other by.
+
+use std::path::Path;
 
 use crate::DEADLINE;
-use crate::tcp::Rendezvous;
+use crate::tcp::{Rendezvous, Secret, SecretError};
 
 /// Who started this process among others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +64,10 @@ pub(crate) fn environment(name: &str) -> Option<String> {
 
 const SIZE: &str = "the number of ranks, at least 1";
 const RANK: &str = "this process's rank, below the number of ranks";
+const ADDRESS: &str = "the host of rank 0";
+const PORT: &str = "a port that is free on that host";
+/// Most ranks that a launcher is believed.
+const MOST_RANKS: usize = 1 << 20;
 
 impl Launch {
     /// Every launcher whose variables speak of several processes, the one that counts first.
@@ -71,6 +80,12 @@ impl Launch {
 
     pub(crate) fn all(variables: Variables<'_>) -> Result<Vec<Self>, LaunchError> {
         let mut found = Vec::new();
+        // A rank of torchrun's among others whose number was lost would train alone and write over theirs.
+        let lost = variables("WORLD_SIZE").is_none() && slurm_size(variables).is_none();
+        if lost && let (Some(rank), Some(_)) = (variables("RANK"), variables("MASTER_ADDR")) {
+            let got = format!("nothing beside RANK=`{rank}` and MASTER_ADDR");
+            return Err(LaunchError { variable: "WORLD_SIZE", expected: SIZE, got });
+        }
         for (launcher, names) in [
             (Launcher::Mpi, &["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"][..]),
             (Launcher::Torchrun, &["WORLD_SIZE"]),
@@ -126,14 +141,29 @@ fn required<T>(variable: &'static str, expected: &'static str, value: Option<T>)
 
 fn size_in(variable: &'static str, variables: Variables<'_>) -> Result<Option<usize>, LaunchError> {
     match number(variable, SIZE, variables)? {
-        Some(0) => Err(LaunchError { variable, expected: SIZE, got: "`0`".to_owned() }),
+        Some(size) if size == 0 || size > MOST_RANKS => {
+            Err(LaunchError { variable, expected: SIZE, got: format!("`{size}`") })
+        }
         size => Ok(size),
     }
 }
 
+/// What the ranks of a job know each other by, where it is set.
+fn secret(variables: Variables<'_>) -> Result<Option<Secret>, LaunchError> {
+    if let Some(text) = variables("BURNISH_DDP_SECRET") {
+        let wrong =
+            |SecretError { expected, got }| LaunchError { variable: "BURNISH_DDP_SECRET", expected, got };
+        return Secret::new(text.as_bytes()).map(Some).map_err(wrong);
+    }
+    let Some(path) = variables("BURNISH_DDP_SECRET_FILE") else { return Ok(None) };
+    let wrong =
+        |SecretError { expected, got }| LaunchError { variable: "BURNISH_DDP_SECRET_FILE", expected, got };
+    Secret::from_file(Path::new(&path)).map(Some).map_err(wrong)
+}
+
 impl Rendezvous {
     /// Where and as whom this process meets the others, by the variables of torchrun or of Slurm; with a deadline of ten
-    /// minutes.
+    /// minutes, and the secret of `BURNISH_DDP_SECRET` (the text) or `BURNISH_DDP_SECRET_FILE`.
     ///
     /// # Errors
     /// [`LaunchError`] if a variable is absent or wrong.
@@ -147,15 +177,24 @@ impl Rendezvous {
             Some(variable) => (variable, "SLURM_PROCID"),
             None => ("WORLD_SIZE", "RANK"),
         };
-        let about = "the host of rank 0";
         let address = variables("MASTER_ADDR").or_else(|| slurm.and_then(|_| first_host(variables)));
-        let address = required("MASTER_ADDR", about, address)?;
-        let about = "a port that is free on that host";
-        let port = match number("MASTER_PORT", about, variables)? {
+        let address = required("MASTER_ADDR", ADDRESS, address)?;
+        if address.trim().is_empty() {
+            return Err(LaunchError {
+                variable: "MASTER_ADDR",
+                expected: ADDRESS,
+                got: format!("`{address}`"),
+            });
+        }
+        let port = match number("MASTER_PORT", PORT, variables)? {
             None if slurm.is_some() => job_port(variables)?,
+            // Which port the system would take for it, no other rank could know.
+            Some(0) => {
+                return Err(LaunchError { variable: "MASTER_PORT", expected: PORT, got: "`0`".to_owned() });
+            }
             port => port,
         };
-        let port = required("MASTER_PORT", about, port)?;
+        let port = required("MASTER_PORT", PORT, port)?;
         let size = required(size_variable, SIZE, size_in(size_variable, variables)?)?;
         let rank: usize = required(rank_variable, RANK, number(rank_variable, RANK, variables)?)?;
         if rank >= size {
@@ -165,7 +204,8 @@ impl Rendezvous {
                 got: format!("`{rank}` of {size}"),
             });
         }
-        Ok(Self { address, port, rank, size, deadline: DEADLINE })
+        let secret = secret(variables)?;
+        Ok(Self { address, port, rank, size, deadline: DEADLINE, secret })
     }
 }
 
@@ -290,6 +330,39 @@ mod tests {
             lacks(&[("MASTER_ADDR", "one"), ("MASTER_PORT", "29500"), ("WORLD_SIZE", "2"), ("RANK", "2")]);
         assert_eq!((beyond.variable, beyond.got.as_str()), ("RANK", "`2` of 2"));
         assert_eq!(lacks(&[("MASTER_ADDR", "one"), ("MASTER_PORT", "70000")]).got, "`70000`");
+        assert_eq!(lacks(&[("MASTER_ADDR", "one"), ("MASTER_PORT", "0")]).got, "`0`");
+        assert_eq!(lacks(&[("MASTER_ADDR", " ")]).variable, "MASTER_ADDR");
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_no_run_alone() {
+        let lost = Launch::all(&set(&[("RANK", "1"), ("MASTER_ADDR", "one")])).unwrap_err();
+        assert_eq!(lost.variable, "WORLD_SIZE");
+        assert_eq!(Launch::all(&set(&[("RANK", "1")])), Ok(vec![]));
+        let huge = Launch::all(&set(&[("WORLD_SIZE", "1000000000000")])).unwrap_err();
+        assert_eq!(huge.got, "`1000000000000`");
+    }
+
+    #[test]
+    fn a_secret_comes_with_the_job_and_is_not_shown() {
+        let mut job =
+            vec![("WORLD_SIZE", "4"), ("RANK", "3"), ("MASTER_ADDR", "one"), ("MASTER_PORT", "29500")];
+        let read = |job: &[(&'static str, &'static str)]| {
+            let job = job.to_vec();
+            Rendezvous::read(&move |name| job.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
+        };
+        assert_eq!(read(&job).unwrap().secret, None);
+        job.push(("BURNISH_DDP_SECRET", "an example of a secret"));
+        let met = read(&job).unwrap();
+        assert_eq!(met.secret, Some(Secret::new(b"an example of a secret").unwrap()));
+        assert!(!format!("{met:?}").contains("example"));
+        job.pop();
+        job.push(("BURNISH_DDP_SECRET", "too short"));
+        let error = read(&job).unwrap_err().to_string();
+        assert!(error.contains("BURNISH_DDP_SECRET") && !error.contains("too short"), "{error}");
+        job.pop();
+        job.push(("BURNISH_DDP_SECRET_FILE", "/nowhere/secret"));
+        assert!(read(&job).unwrap_err().to_string().contains("/nowhere/secret"));
     }
 
     #[test]

@@ -369,7 +369,7 @@ impl State {
         let from = usize::try_from(from).expect("invariant: a message comes from a rank");
         engine.note_activity();
         let frame = &self.frame[..bytes.min(FRAME)];
-        let length = Message::body_bytes(from, frame)?;
+        let length = Message::checked_body_bytes(from, frame)?;
         let Some((header, inline)) = frame.split_first_chunk::<HEADER>() else {
             let got = bytes as u64;
             return Err(CommError::Header { from, field: "header length", got, expected: "256" });

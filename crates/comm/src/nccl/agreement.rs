@@ -101,6 +101,9 @@ pub(super) fn of_call(error: CommError, call: &Call) -> CommError {
         CommError::Silent { rank, ranks, deadline, .. } => {
             CommError::Silent { rank, ranks, call: call(), instead: Vec::new(), deadline }
         }
+        CommError::Frozen { rank, ranks, deadline, .. } => {
+            CommError::Frozen { rank, ranks, call: call(), deadline }
+        }
         CommError::Gone { rank, ranks, .. } => CommError::Gone { rank, ranks, call: call() },
         CommError::Failed { rank, failed, reason, .. } => {
             CommError::Failed { rank, failed, reason, call: Some(call()) }

@@ -73,9 +73,17 @@ use crate::{Call, CommError, Op, World, local};
 /// # Errors
 /// [`NcclError`], if CUDA or NCCL is not here, the device is not, or the ranks do not meet.
 pub fn world() -> Result<World, NcclError> {
-    let meeting = Rendezvous::from_env().map_err(TcpError::from)?;
+    meet(&Rendezvous::from_env().map_err(TcpError::from)?)
+}
+
+/// Meets the other ranks, and takes this rank's device; the world's deadline is the meeting's.
+///
+/// # Errors
+/// As [`world`].
+pub fn meet(meeting: &Rendezvous) -> Result<World, NcclError> {
     let local = launch::local_rank().map_err(TcpError::from)?;
-    Nccl::join(&meeting, local).map(|transport| World::new(Arc::new(transport)))
+    let world = Nccl::join(meeting, local).map(|transport| World::new(Arc::new(transport)))?;
+    Ok(world.with_deadline(meeting.deadline))
 }
 
 /// The worlds of `ranks` ranks in this process, one for each thread: rank r has device r.
@@ -167,6 +175,10 @@ impl Link for Shared {
 
     fn post(&self, to: usize, message: Message) -> Result<(), CommError> {
         self.0.post(to, message)
+    }
+
+    fn stopped(&self) -> Vec<usize> {
+        self.0.stopped()
     }
 
     fn close(&self, deadline: Duration) {

@@ -1,6 +1,7 @@
 //! Reference-counted bytes that are aligned for every wire type, without unsafe code.
 
 use std::any::Any;
+use std::collections::TryReserveError;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -84,6 +85,22 @@ impl Aligned {
     #[must_use]
     pub fn zeroed(bytes: usize) -> Self {
         Self { words: vec![0; bytes.div_ceil(8)], bytes }
+    }
+
+    /// As [`Aligned::zeroed`], unless there is no memory for so many.
+    pub(crate) fn try_zeroed(bytes: usize) -> Result<Self, TryReserveError> {
+        let mut all = Self { words: Vec::new(), bytes: 0 };
+        all.try_grow(bytes)?;
+        Ok(all)
+    }
+
+    /// Adds zero bytes up to `bytes` in all, unless there is no memory for so many.
+    pub(crate) fn try_grow(&mut self, bytes: usize) -> Result<(), TryReserveError> {
+        let words = bytes.div_ceil(8);
+        self.words.try_reserve_exact(words.saturating_sub(self.words.len()))?;
+        self.words.resize(words, 0);
+        self.bytes = bytes;
+        Ok(())
     }
 
     /// A copy of `bytes`.

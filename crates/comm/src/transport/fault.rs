@@ -249,6 +249,10 @@ impl<L: Link + 'static> Link for Faulty<L> {
         self.link.poll_every()
     }
 
+    fn stopped(&self) -> Vec<usize> {
+        self.link.stopped()
+    }
+
     fn close(&self, deadline: Duration) {
         let postman = lock(&self.state).postman.take();
         if let Some((sender, thread)) = postman {

@@ -97,11 +97,19 @@ pub trait Link: Send + Sync {
         None
     }
 
+    /// The ranks whose processes are stopped, as far as this one can know: not even signs of life come from them.
+    fn stopped(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
     /// The last words are posted: see them off, for at most `deadline`.
     fn close(&self, deadline: Duration) {
         let _ = deadline;
     }
 }
+
+/// Most bytes of what a rank says of its end.
+pub(crate) const WORDS: usize = 64 << 10;
 
 const OPS: usize = Op::ALL.len();
 const REDUCTIONS: [Reduction; 5] =
@@ -163,6 +171,27 @@ impl Message {
             return Err(CommError::Header { from, field: "magic", got: magic, expected: "`BRN1`" });
         }
         Ok(word(from, header, 3)? as usize)
+    }
+
+    /// As [`Message::body_bytes`], and no more than the message's call has elements.
+    ///
+    /// # Errors
+    /// [`CommError::Header`] if burnish did not write it, or it claims more.
+    pub fn checked_body_bytes(from: usize, header: &[u8]) -> Result<usize, CommError> {
+        let got = Self::body_bytes(from, header)?;
+        let (kind, dtype) = (header.get(4).copied(), header.get(8).copied());
+        let most = if kind == Some(place(&KINDS, &MessageKind::Call)) {
+            let dtype = DTYPES.get(usize::from(dtype.unwrap_or(NONE)));
+            let elements = usize::try_from(word(from, header, 4)?).unwrap_or(usize::MAX);
+            elements.saturating_mul(dtype.map_or(0, |dtype| dtype.bytes()))
+        } else {
+            WORDS
+        };
+        if got <= most {
+            return Ok(got);
+        }
+        let expected = "no more bytes than the call has elements";
+        Err(CommError::Header { from, field: "body length", got: got as u64, expected })
     }
 
     /// The message with `header` and `body` from rank `from`.

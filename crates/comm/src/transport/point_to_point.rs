@@ -9,6 +9,7 @@
 mod flight;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,12 +18,14 @@ use burnish_core::Dtype;
 use self::flight::Flight;
 use crate::call::hash;
 use crate::transport::inbox::lock;
-use crate::transport::link::{Link, Message, MessageKind};
+use crate::transport::link::{Link, Message, MessageKind, WORDS};
 use crate::transport::{Bytes, Inbox, Outcome, Request, Transport, Work};
-use crate::{Call, CommError, Op};
+use crate::{Call, CommError, DEADLINE, Op};
 
 /// How long a rank that has seen a disagreement waits for the other ranks' fingerprints, to name them all.
 const GRACE: Duration = Duration::from_secs(1);
+/// Nobody waits longer, whatever a deadline says.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A [`Transport`] over a [`Link`].
 pub struct PointToPoint {
@@ -39,6 +42,7 @@ impl PointToPoint {
                 counters: Mutex::default(),
                 helping: Mutex::default(),
                 first: Mutex::default(),
+                longest: AtomicU64::new(0),
             }),
         }
     }
@@ -57,6 +61,8 @@ struct Engine {
     /// Flights that must go on whether or not somebody waits for them.
     helping: Mutex<Vec<Arc<Flight>>>,
     first: Mutex<Option<Arc<CommError>>>,
+    /// The longest that a call was to wait, in milliseconds: so long others may still be at work when this rank ends.
+    longest: AtomicU64,
 }
 
 impl Engine {
@@ -78,7 +84,7 @@ impl Engine {
             *first = Some(Arc::new(error.clone()));
         }
         let here = self.link.rank();
-        let (kind, origin, reason) = match error {
+        let (kind, origin, mut reason) = match error {
             // passed on, so that who has not heard yet does not take this rank's end for the cause
             CommError::Failed { failed, reason, .. } => (MessageKind::Failed, *failed, reason.clone()),
             CommError::Disagreement { .. } => (MessageKind::Disagreed, here, error.to_string()),
@@ -88,6 +94,7 @@ impl Engine {
             CommError::Stopped { reason, .. } => (MessageKind::Failed, here, reason.clone()),
             _ => (MessageKind::Failed, here, error.to_string()),
         };
+        reason.truncate(reason.floor_char_boundary(WORDS));
         self.tell(kind, origin, Bytes::from_vec(reason.into_bytes()));
         self.inbox().wake();
     }
@@ -154,14 +161,16 @@ impl Engine {
 impl Drop for Engine {
     /// Says goodbye. Calls that nobody waits for any more are completed first where peers need this rank for them.
     fn drop(&mut self) {
-        let mut deadline = Duration::from_secs(1);
+        let longest = match self.longest.load(Ordering::Relaxed) {
+            0 => DEADLINE,
+            longest => Duration::from_millis(longest),
+        };
         if std::thread::panicking() {
             let (rank, message) = (self.link.rank(), "its thread panicked".to_owned());
             self.fail(&CommError::Panicked { rank, message });
         } else {
             let flights = std::mem::take(&mut *lock(&self.helping));
             for flight in flights {
-                deadline = deadline.max(flight.deadline());
                 if self.first().is_none() {
                     // an error here is told to the others; this rank has nobody left to tell
                     let _ = self.wait(&flight);
@@ -169,12 +178,11 @@ impl Drop for Engine {
             }
             self.tell(MessageKind::Left, self.link.rank(), Bytes::empty());
         }
-        self.link.close(deadline);
+        self.link.close(longest.clamp(Duration::from_secs(1), YEAR));
     }
 }
 
 fn after(duration: Duration) -> Instant {
-    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     Instant::now() + duration.min(YEAR)
 }
 
@@ -207,6 +215,8 @@ impl Transport for PointToPoint {
             engine.fail(&error);
             return Box::new(Refused(error));
         }
+        let milliseconds = u64::try_from(request.deadline.as_millis()).unwrap_or(u64::MAX);
+        engine.longest.fetch_max(milliseconds.max(1), Ordering::Relaxed);
         let channel = hash(&[request.call.channel.as_bytes()]);
         let flight = Arc::new(Flight::new(request, channel, &mut lock(&engine.counters)));
         if let Err(error) = flight.depart(engine) {

@@ -417,13 +417,20 @@ impl Flight {
             .filter(|&member| state.arrived[member].is_none() && self.receives(member))
             .map(|member| self.request.members.ranks[member])
             .collect();
+        let rank = engine.link.rank();
+        let stopped = engine.link.stopped();
+        if !stopped.is_empty() {
+            // Whoever else is silent may well wait for them too, or speak by way of them.
+            let (call, deadline) = (Box::new(self.call().clone()), self.request.deadline);
+            return CommError::Frozen { rank, ranks: stopped, call, deadline };
+        }
         let instead = ranks
             .iter()
             .flat_map(|&rank| engine.inbox().calls_of(rank).into_iter().map(move |call| (rank, call)))
             .take(SHOWN)
             .collect();
         CommError::Silent {
-            rank: engine.link.rank(),
+            rank,
             ranks,
             call: Box::new(self.call().clone()),
             deadline: self.request.deadline,

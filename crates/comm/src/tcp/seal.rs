@@ -1,0 +1,76 @@
+//! `Seal`: what is said in one direction of a connection, each piece proven to come from the other side, in its order.
+
+use std::io;
+
+/// Bytes of a seal.
+pub(super) const SEAL: usize = 32;
+
+/// One direction of a session: a key of its own and the number of pieces so far. A piece that was changed, left out,
+/// repeated or taken from another place has another seal (BLAKE3, keyed).
+pub(super) struct Seal {
+    key: [u8; 32],
+    pieces: u64,
+}
+
+impl Seal {
+    pub(super) fn new(key: [u8; 32]) -> Self {
+        Self { key, pieces: 0 }
+    }
+
+    /// The seal of the next piece.
+    pub(super) fn next(&mut self, piece: &[u8]) -> [u8; SEAL] {
+        self.compute(piece).into()
+    }
+
+    /// Compares, in constant time, the seal that came with the next piece.
+    pub(super) fn check(&mut self, piece: &[u8], seal: [u8; SEAL]) -> io::Result<()> {
+        if self.compute(piece) == seal {
+            return Ok(());
+        }
+        let what = "what arrived is not what was sent, or was sent by somebody else (its seal does not fit)";
+        Err(io::Error::new(io::ErrorKind::InvalidData, what))
+    }
+
+    fn compute(&mut self, piece: &[u8]) -> blake3::Hash {
+        let number = self.pieces.to_le_bytes();
+        self.pieces += 1;
+        // Behind the piece, so that its blocks are hashed where they lie.
+        blake3::Hasher::new_keyed(&self.key).update(piece).update(&number).finalize()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn only_the_same_pieces_in_the_same_order_fit() {
+        let pair = || (Seal::new([7; 32]), Seal::new([7; 32]));
+        let (mut ours, mut theirs) = pair();
+        for piece in [&b""[..], b"a", &[3; 5000]] {
+            theirs.check(piece, ours.next(piece)).unwrap();
+        }
+        let (mut ours, mut theirs) = pair();
+        let first = ours.next(b"piece");
+        theirs.check(b"piece", first).unwrap();
+        assert!(theirs.check(b"piece", first).is_err(), "said again");
+        let (mut ours, mut theirs) = pair();
+        let _left_out = ours.next(b"one");
+        assert!(theirs.check(b"two", ours.next(b"two")).is_err(), "one left out");
+        for bit in 0..8 * 6 {
+            let (mut ours, mut theirs) = pair();
+            let (mut piece, seal) = (*b"pieces", ours.next(b"pieces"));
+            piece[bit / 8] ^= 1 << (bit % 8);
+            assert!(theirs.check(&piece, seal).is_err(), "bit {bit}");
+        }
+        for bit in 0..8 * SEAL {
+            let (mut ours, mut theirs) = pair();
+            let mut seal = ours.next(b"pieces");
+            seal[bit / 8] ^= 1 << (bit % 8);
+            assert!(theirs.check(b"pieces", seal).is_err(), "bit {bit} of the seal");
+        }
+        assert!(Seal::new([8; 32]).check(b"a", Seal::new([7; 32]).next(b"a")).is_err(), "another key");
+    }
+}

@@ -14,6 +14,7 @@ use burnish_tp::Tp;
 
 use crate::evaluation::{Evaluation, evaluate_on};
 use crate::forward::token_loss::SupervisedLoss;
+use crate::ranks::agreement::{Facts, agree};
 use crate::ranks::axes;
 use crate::ranks::device_failure::{failed_in_use, guarded};
 use crate::{Ranks, TrainError};
@@ -65,6 +66,7 @@ impl Inference {
         ranks.run(|world| {
             let (place, device) = devices.of(world.rank());
             let used = guarded(|| {
+                agree(world, || self.facts())?;
                 let (dp, tp) = axes(world, self.tp_size)?;
                 let rank = self.on((place, device.clone()), world.group().channel("rows"), dp, tp)?;
                 let result = program(&rank);
@@ -74,6 +76,21 @@ impl Inference {
             });
             used.unwrap_or_else(|failure| Err(failed_in_use(failure, device)))
         })
+    }
+
+    /// What every rank must have alike.
+    fn facts(&self) -> Result<Facts, TrainError> {
+        let how = format!("{:?}, tp_size {}", self.compute, self.tp_size);
+        let facts =
+            Facts::default().and("version of burnish", env!("CARGO_PKG_VERSION")).and("computes", &how);
+        let mut facts = facts.and_folder("model_name_or_path", self.folder.path())?;
+        if self.folder.tokenizer_path() != self.folder.path() {
+            facts = facts.and_folder("tokenizer_name_or_path", self.folder.tokenizer_path())?;
+        }
+        match &self.adapter {
+            Some(adapter) => facts.and_folder("adapter_name_or_path", adapter.path()),
+            None => Ok(facts),
+        }
     }
 
     /// This model on the ranks of another, for programs that use both: what one of them says comes before what the other

@@ -54,7 +54,7 @@ mod setup;
 mod sft;
 
 pub use dpo::Dpo;
-pub use error::{RolloutError, TrainError};
+pub use error::{Difference, RolloutError, TrainError};
 pub use evaluation::{Evaluation, evaluate, evaluate_on};
 pub use forward::log_probs::log_probs;
 pub use forward::token_loss::{SupervisedLoss, supervised};

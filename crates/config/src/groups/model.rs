@@ -5,10 +5,13 @@ use std::path::PathBuf;
 use burnish_core::{Compute, Dtype};
 use burnish_device::DeviceKind;
 
-use crate::checks::{AT_LEAST_1, Checks, MODEL_HINT};
+use crate::checks::{Checks, MODEL_HINT};
 use crate::choice::Auto;
 use crate::setting::ModelDtype;
 use crate::table::options;
+
+/// Most worker threads: more than any machine has cores.
+const MOST_THREADS: usize = 4096;
 
 options! {
     /// The model, an adapter over it, and the machine.
@@ -73,12 +76,8 @@ impl ModelOptions {
         if let Some(tokenizer) = &self.tokenizer_name_or_path {
             checks.folder("tokenizer_name_or_path", tokenizer, "");
         }
-        checks.range("threads", self.threads != Some(0), AT_LEAST_1);
-        checks.range(
-            "threads",
-            self.threads.is_none_or(|n| n <= 4096),
-            "a whole number that is at most 4096",
-        );
+        let threads = self.threads.is_none_or(|threads| (1..=MOST_THREADS).contains(&threads));
+        checks.range("threads", threads, "a whole number from 1 to 4096");
         if self.bf16 && self.device != Auto(Some(DeviceKind::Cpu)) {
             checks.note(
                 "bf16: on the CPU products multiply bfloat16; on a GPU they run in the dtype that weights are held in: set dtype: bfloat16",

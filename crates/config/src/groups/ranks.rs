@@ -1,5 +1,7 @@
 //! Options of ranks: their number, transport, ZeRO stage and tensor-parallel size.
 
+use std::path::PathBuf;
+
 use burnish_core::Dtype;
 use burnish_tp::AdapterReduce;
 use burnish_zero::{Policy, ReduceWhen, Stage};
@@ -9,6 +11,9 @@ use crate::choice::{Auto, Transport};
 use crate::groups::{ModelOptions, TrainingOptions};
 use crate::setting::ModelDtype;
 use crate::table::options;
+
+/// Seconds of a year: nobody waits longer.
+const YEAR: f64 = 365.0 * 24.0 * 3600.0;
 
 options! {
     /// Ranks, and what they share out.
@@ -38,8 +43,11 @@ options! {
     Burnish stage3_keep_root: bool = true;
     /// The most elements of one collective on gradients or parameters; a larger parameter has one of its own.
     DeepSpeed reduce_bucket_size: usize = 16_777_216;
-    /// Seconds to wait for another rank before the run fails.
+    /// Seconds to wait for another rank, when ranks meet and whenever they exchange something, before the run fails.
     Transformers ddp_timeout: f64 = 1800.0;
+    /// A file with the secret by which ranks over `tcp` (and `nccl` across processes) know each other, the same on every
+    /// machine; or the variable BURNISH_DDP_SECRET. Ranks on one machine need none.
+    Burnish ddp_secret_file: Option<PathBuf> = None;
 }
 
 options! {
@@ -52,16 +60,19 @@ options! {
     Burnish transport: Transport = Transport::Auto;
     /// Ranks that share each layer (tensor parallelism); the others take different rows.
     Transformers tp_size: usize = 1;
-    /// Seconds to wait for another rank before the run fails.
+    /// Seconds to wait for another rank, when ranks meet and whenever they exchange something, before the run fails.
     Transformers ddp_timeout: f64 = 1800.0;
+    /// A file with the secret by which ranks over `tcp` (and `nccl` across processes) know each other, the same on every
+    /// machine; or the variable BURNISH_DDP_SECRET. Ranks on one machine need none.
+    Burnish ddp_secret_file: Option<PathBuf> = None;
 }
 
 impl InferenceRankOptions {
     /// The same ranks as a training command has them.
     #[must_use]
     pub fn ranks(&self) -> RankOptions {
-        let Self { nproc, transport, tp_size, ddp_timeout } = self.clone();
-        RankOptions { nproc, transport, tp_size, ddp_timeout, ..RankOptions::default() }
+        let Self { nproc, transport, tp_size, ddp_timeout, ddp_secret_file } = self.clone();
+        RankOptions { nproc, transport, tp_size, ddp_timeout, ddp_secret_file, ..RankOptions::default() }
     }
 }
 
@@ -142,7 +153,6 @@ fn launched(nproc: usize, tp_size: usize, checks: &mut Checks<'_>) {
 pub(crate) const LONGEST_WAIT: f64 = 1e9;
 
 fn waiting(ddp_timeout: f64, checks: &mut Checks<'_>) {
-    let finite = ddp_timeout > 0.0 && ddp_timeout.is_finite();
-    checks.range("ddp_timeout", finite, "a number of seconds above 0");
-    checks.range("ddp_timeout", ddp_timeout <= LONGEST_WAIT, "at most 1e9 seconds");
+    let waits = ddp_timeout > 0.0 && ddp_timeout <= YEAR;
+    checks.range("ddp_timeout", waits, "a number of seconds above 0 and up to a year (31536000)");
 }

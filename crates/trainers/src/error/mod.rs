@@ -23,6 +23,8 @@ use burnish_weight_files::WeightFileError;
 use burnish_zero::{PlanError, ZeroError};
 
 pub use self::rollout::RolloutError;
+pub use crate::ranks::agreement::Difference;
+use crate::ranks::agreement::listed;
 
 /// A run that cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -306,6 +308,27 @@ pub enum TrainError {
         nproc: usize,
         /// The job's ranks.
         world: usize,
+    },
+    /// More ranks than a process has room for.
+    #[error(
+        "nproc: {nproc}: a process starts at most {most} ranks, which are threads with gradients and optimizer state of their \
+         own; start processes on several machines with mpirun or torchrun's variables"
+    )]
+    TooManyThreads {
+        /// The option.
+        nproc: usize,
+        /// The most.
+        most: usize,
+    },
+    /// Ranks that do not have what all must have alike.
+    #[error(
+        "the ranks of this run differ: {}; start all of them with the same program, options and files, or the model would \
+         be trained by several runs at once",
+        listed(differences)
+    )]
+    RanksDiffer {
+        /// What they differ in.
+        differences: Vec<Difference>,
     },
     /// Ranks that do not make whole groups.
     #[error("tp_size: {tp_size} does not divide the number of ranks, {world}; start a multiple of {tp_size}")]

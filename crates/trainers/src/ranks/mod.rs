@@ -1,5 +1,6 @@
 //! The ranks of a run: threads of this process, or processes that a launcher started.
 
+pub(crate) mod agreement;
 pub(crate) mod device_failure;
 pub(crate) mod devices;
 
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burnish_comm::launch::{Launch, Launcher};
+use burnish_comm::tcp::{Rendezvous, Secret, TcpError};
 use burnish_comm::{CommError, Group, Mesh, World, local, mpi, tcp};
 use burnish_config::groups::RankOptions;
 use burnish_config::values::Transport;
@@ -15,6 +17,9 @@ use burnish_tp::Tp;
 
 use crate::TrainError;
 use crate::ranks::devices::Devices;
+
+/// Most ranks in one process: each is a thread, with gradients and optimizer state of its own.
+const MOST_THREADS: usize = 256;
 
 /// Who trains together.
 #[derive(Debug)]
@@ -40,7 +45,7 @@ impl Ranks {
     /// If the job cannot be joined, a launcher started several processes that are told not to talk, or NCCL is asked for and not
     /// here.
     pub fn of(options: &RankOptions, kind: DeviceKind) -> Result<Self, TrainError> {
-        let deadline = Duration::from_secs_f64(options.ddp_timeout);
+        let deadline = deadline(options);
         let launches = Launch::all_from_env()?;
         let by_mpi = launches.iter().any(|launch| launch.launcher == Launcher::Mpi);
         // Processes that find each other by an address.
@@ -64,9 +69,9 @@ impl Ranks {
         };
         let world = match transport {
             Transport::Mpi => mpi::world()?,
-            Transport::Tcp => tcp::world()?,
+            Transport::Tcp => tcp::meet(&meeting(options)?)?,
             Transport::Nccl if !gpus => return Err(TrainError::NcclDevice { kind }),
-            Transport::Nccl if met => gpu::world()?,
+            Transport::Nccl if met => gpu::meet(&meeting(options)?)?,
             Transport::Nccl => {
                 let worlds = gpu::worlds(options.nproc)?.into_iter();
                 return Ok(Self::Gpus(worlds.map(|world| world.with_deadline(deadline)).collect()));
@@ -74,6 +79,9 @@ impl Ranks {
             // Several processes that each train alone would write over each other.
             _ => match launches.iter().find_map(|launch| Some((launch.variable, launch.size?))) {
                 Some((variable, size)) => return Err(TrainError::NoTransport { variable, size }),
+                None if options.nproc > MOST_THREADS => {
+                    return Err(TrainError::TooManyThreads { nproc: options.nproc, most: MOST_THREADS });
+                }
                 None => return Ok(Self::Threads { ranks: options.nproc, deadline }),
             },
         };
@@ -151,17 +159,39 @@ impl Ranks {
     }
 }
 
+/// How long a rank waits for the others: to meet, and in every collective.
+fn deadline(options: &RankOptions) -> Duration {
+    // Longer than any run for whoever says so by a number that no duration holds.
+    Duration::try_from_secs_f64(options.ddp_timeout).unwrap_or(Duration::MAX).min(LONGEST)
+}
+
+/// A year.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Where this process meets the others, and what they know each other by.
+fn meeting(options: &RankOptions) -> Result<Rendezvous, TrainError> {
+    let meeting = Rendezvous { deadline: deadline(options), ..Rendezvous::from_env()? };
+    match &options.ddp_secret_file {
+        None => Ok(meeting),
+        Some(path) => {
+            let secret = Secret::from_file(path).map_err(TcpError::from)?;
+            Ok(Rendezvous { secret: Some(secret), ..meeting })
+        }
+    }
+}
+
 /// NCCL, where this build has it.
 #[cfg(feature = "cuda")]
 mod gpu {
+    use burnish_comm::tcp::Rendezvous;
     use burnish_comm::{World, nccl};
     use burnish_device::cuda::Installation;
 
     use crate::TrainError;
 
-    pub(super) fn world() -> Result<World, TrainError> {
+    pub(super) fn meet(meeting: &Rendezvous) -> Result<World, TrainError> {
         Installation::find().load_nccl();
-        Ok(nccl::world()?)
+        Ok(nccl::meet(meeting)?)
     }
 
     pub(super) fn worlds(ranks: usize) -> Result<Vec<World>, TrainError> {
@@ -174,10 +204,11 @@ mod gpu {
 #[cfg(not(feature = "cuda"))]
 mod gpu {
     use burnish_comm::World;
+    use burnish_comm::tcp::Rendezvous;
 
     use crate::TrainError;
 
-    pub(super) fn world() -> Result<World, TrainError> {
+    pub(super) fn meet(_: &Rendezvous) -> Result<World, TrainError> {
         Err(TrainError::NoNccl)
     }
 

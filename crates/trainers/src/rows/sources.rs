@@ -4,6 +4,7 @@ use burnish_config::groups::SourceOptions;
 use burnish_data::{DataError, Mixture, Record, Source, SourceSpec};
 
 use crate::TrainError;
+use crate::ranks::agreement::Facts;
 use crate::rows::recast::Recast;
 
 /// Rows to read, as trainers read them.
@@ -56,6 +57,18 @@ impl Sources {
     pub(crate) fn digest(&self) -> Result<String, DataError> {
         let endings: Vec<_> = self.source.files().map(|file| file.extension()).collect();
         Ok(format!("{} {endings:?} {:?}", self.source.digest()?, self.recast))
+    }
+
+    /// `facts` with the content of the files.
+    ///
+    /// # Errors
+    /// If one cannot be read.
+    pub(crate) fn into_facts(self, what: &str, mut facts: Facts) -> Result<Facts, TrainError> {
+        for (number, path) in self.source.files().enumerate() {
+            let file = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+            facts = facts.and_file(&format!("{what}, file {}, {file}", number + 1), path)?;
+        }
+        Ok(facts)
     }
 
     /// The number of rows.

@@ -25,6 +25,7 @@ use crate::plan::RunPlan;
 use crate::plan::step_passes::StepPasses;
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
+use crate::ranks::agreement::agree;
 use crate::ranks::device_failure::guarded;
 use crate::run::beginning::Beginning;
 use crate::run::out_of_memory::explained;
@@ -155,6 +156,7 @@ impl<T: Task> Run<T> {
 
     fn run_rank(&self, world: &World, stop: &Stop) -> Result<Outcome, TrainError> {
         let start = Instant::now();
+        agree(world, || self.setup.facts())?;
         let resumed = Resumed::find(&self.setup, &world.group())?;
         let beginning = Beginning::of(&self.setup, resumed.as_ref(), world.rank() == 0)?;
         let rank = Rank::new(&self.setup, world, resumed.as_ref())?;

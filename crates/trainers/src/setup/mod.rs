@@ -15,6 +15,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use burnish_checkpoint::{FolderLock, prepare_output_dir};
+use burnish_config::table::Raw;
 use burnish_config::values::Interval;
 use burnish_config::{RunOptions, TrainerOptions};
 use burnish_core::Parameter;
@@ -22,6 +23,7 @@ use burnish_data::{DataError, HeldOut, Record, RowCache, Sampler};
 use burnish_hub::Repo;
 use burnish_models::GenerationConfig;
 
+use crate::ranks::agreement::Facts;
 use crate::ranks::devices::Devices;
 use crate::rows::named_rows::NamedRows;
 use crate::rows::prepared::row_key;
@@ -48,6 +50,8 @@ const OURS: [&str; 7] = [
 pub struct Setup {
     /// The command's name.
     pub(crate) trainer: &'static str,
+    /// All options of the command.
+    values: Vec<(&'static str, Raw)>,
     /// The options that differ from their defaults, for people.
     pub(crate) changed: Vec<(String, String)>,
     model: ModelSetup,
@@ -101,6 +105,7 @@ impl Setup {
         }
         Ok(Self {
             trainer: O::NAME,
+            values: command.values(),
             changed: command.changed().into_iter().map(published).collect(),
             model,
             prepared,
@@ -207,6 +212,37 @@ impl Setup {
         }
         let evaluated = eval_rows.map(|rows| eval(&of, &mut recast.rows(rows.records()))).transpose()?;
         Ok((train(&of, &mut recast.rows(rows.records()))?, evaluated))
+    }
+
+    /// What every rank of the run must have alike.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub(crate) fn facts(&self) -> Result<Facts, TrainError> {
+        let (data, training) = (&self.options.data, &self.options.training);
+        let version = env!("CARGO_PKG_VERSION");
+        let mut facts = Facts::default().and("version of burnish", version).and("command", self.trainer);
+        facts = facts.and_options(&self.values)?;
+        let parameter = |p: &Parameter| {
+            let trains = if p.trainable { "trains" } else { "frozen" };
+            format!("{} {:?} {}, {trains}\n", p.name, p.shape, p.precision.store)
+        };
+        facts =
+            facts.and("parameters", &self.planned()?.registry().iter().map(parameter).collect::<String>());
+        facts = facts.and("training rows", &self.rows.to_string());
+        let evaluates = training.eval_strategy != Interval::No;
+        if let (Some(rows), eval_rows) = &self.given {
+            let eval_rows = eval_rows.iter().map(|rows| ("evaluation rows in memory", rows));
+            for (name, rows) in std::iter::once(("training rows in memory", rows)).chain(eval_rows) {
+                facts = facts.and(name, &rows.digest());
+            }
+            return Ok(facts);
+        }
+        facts = Sources::train(data)?.into_facts("training rows", facts)?;
+        match Sources::eval(data)?.filter(|_| evaluates) {
+            Some(sources) => sources.into_facts("evaluation rows", facts),
+            None => Ok(facts),
+        }
     }
 
     /// What the training rows are called.

@@ -17,8 +17,8 @@ const PENDING: usize = 256;
 /// How often rank 0 looks for connections, and for words where there are some.
 const PACE: Duration = Duration::from_millis(5);
 const PACE_OF_HELLOS: Duration = Duration::from_millis(1);
-/// How often those that came hear who is waited for.
-const NEWS: Duration = Duration::from_secs(2);
+/// How often those that came hear who is waited for, where that has changed.
+const NEWS: Duration = Duration::from_millis(200);
 /// After how long rank 0 says for whom it waits.
 const TOLD_AFTER: Duration = Duration::from_secs(60);
 
@@ -50,7 +50,8 @@ pub(super) struct Reception<'a> {
     /// The other ranks, from 1 on.
     came: Vec<Option<Connection>>,
     strangers: u64,
-    news: Instant,
+    /// When those that came were told of whom last.
+    news: (Instant, Vec<usize>),
     told: bool,
 }
 
@@ -79,7 +80,7 @@ impl<'a> Reception<'a> {
             pending: VecDeque::new(),
             came: (1..meeting.size).map(|_| None).collect(),
             strangers: 0,
-            news: began,
+            news: (began, Vec::new()),
             told: false,
         })
     }
@@ -195,9 +196,9 @@ impl<'a> Reception<'a> {
 
     /// Says now and then who is waited for.
     fn spread(&mut self, missing: Vec<usize>) {
-        if self.news.elapsed() > NEWS {
-            self.news = Instant::now();
+        if self.news.0.elapsed() > NEWS && self.news.1 != missing {
             self.tell(&Notice::Waiting(missing.clone()));
+            self.news = (Instant::now(), missing.clone());
         }
         if !self.told && self.began.elapsed() > TOLD_AFTER {
             self.told = true;

@@ -17,25 +17,54 @@ impl Seal {
         Self { key, pieces: 0 }
     }
 
-    /// The seal of the next piece.
+    /// The next piece, of which nothing has been said yet.
+    pub(super) fn piece(&mut self) -> Piece {
+        let number = self.pieces;
+        self.pieces += 1;
+        Piece { said: blake3::Hasher::new_keyed(&self.key), number }
+    }
+
+    /// The seal of the next piece, which is there as a whole.
     pub(super) fn next(&mut self, piece: &[u8]) -> [u8; SEAL] {
-        self.compute(piece).into()
+        self.piece().and(piece).seal()
     }
 
     /// Compares, in constant time, the seal that came with the next piece.
     pub(super) fn check(&mut self, piece: &[u8], seal: [u8; SEAL]) -> io::Result<()> {
-        if self.compute(piece) == seal {
+        self.piece().and(piece).check(seal)
+    }
+}
+
+/// A piece that is said part by part.
+pub(super) struct Piece {
+    said: blake3::Hasher,
+    number: u64,
+}
+
+impl Piece {
+    /// The same with more of it.
+    pub(super) fn and(mut self, part: &[u8]) -> Self {
+        self.said.update(part);
+        self
+    }
+
+    /// Its seal.
+    pub(super) fn seal(self) -> [u8; SEAL] {
+        self.compute().into()
+    }
+
+    /// Compares, in constant time, the seal that came with it.
+    pub(super) fn check(self, seal: [u8; SEAL]) -> io::Result<()> {
+        if self.compute() == seal {
             return Ok(());
         }
         let what = "what arrived is not what was sent, or was sent by somebody else (its seal does not fit)";
         Err(io::Error::new(io::ErrorKind::InvalidData, what))
     }
 
-    fn compute(&mut self, piece: &[u8]) -> blake3::Hash {
-        let number = self.pieces.to_le_bytes();
-        self.pieces += 1;
+    fn compute(mut self) -> blake3::Hash {
         // Behind the piece, so that its blocks are hashed where they lie.
-        blake3::Hasher::new_keyed(&self.key).update(piece).update(&number).finalize()
+        self.said.update(&self.number.to_le_bytes()).finalize()
     }
 }
 

@@ -87,13 +87,6 @@ impl Aligned {
         Self { words: vec![0; bytes.div_ceil(8)], bytes }
     }
 
-    /// As [`Aligned::zeroed`], unless there is no memory for so many.
-    pub(crate) fn try_zeroed(bytes: usize) -> Result<Self, TryReserveError> {
-        let mut all = Self { words: Vec::new(), bytes: 0 };
-        all.try_grow(bytes)?;
-        Ok(all)
-    }
-
     /// Adds zero bytes up to `bytes` in all, unless there is no memory for so many.
     pub(crate) fn try_grow(&mut self, bytes: usize) -> Result<(), TryReserveError> {
         let words = bytes.div_ceil(8);

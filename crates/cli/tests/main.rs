@@ -11,6 +11,8 @@ mod mpi;
 mod muon;
 mod online;
 mod optimizers;
+#[cfg(unix)]
+mod peers;
 mod planned;
 mod preferences;
 mod program;

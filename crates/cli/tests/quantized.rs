@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::program::{LORA, fails, fixtures, metrics, ok, rows, sft};
+use crate::program::{LORA, fails, fixtures, metrics, ok, sft};
 use crate::ranks::close;
 
 /// A model whose rows are whole blocks, so that stage 3 divides it.

@@ -1,4 +1,5 @@
 //! Against bitsandbytes' numbers, and what no numbers say.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bitsandbytes;
 mod rows;

@@ -13,7 +13,7 @@ use crate::setting::ModelDtype;
 use crate::table::options;
 
 /// Most seconds to wait: published configurations say 180000000 for "as long as it takes".
-const MOST_SECONDS: f64 = 1e9;
+pub(crate) const MOST_SECONDS: f64 = 1e9;
 
 options! {
     /// Ranks, and what they share out.
@@ -148,9 +148,6 @@ fn launched(nproc: usize, tp_size: usize, checks: &mut Checks<'_>) {
         );
     }
 }
-
-/// Seconds: thirty years.
-pub(crate) const LONGEST_WAIT: f64 = 1e9;
 
 fn waiting(ddp_timeout: f64, checks: &mut Checks<'_>) {
     let waits = ddp_timeout > 0.0 && ddp_timeout <= MOST_SECONDS;

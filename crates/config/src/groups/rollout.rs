@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use burnish_zero::Stage;
 
 use crate::checks::{ABOVE_0, AT_LEAST_1, Checks};
-use crate::groups::ranks::LONGEST_WAIT;
+use crate::groups::ranks::MOST_SECONDS;
 use crate::groups::{PreparationOptions, RankOptions};
 use crate::setting::{PadToMultiple, Verbatim};
 use crate::table::options;
@@ -95,7 +95,7 @@ impl RolloutOptions {
         checks.range("generation_max_sequences", self.generation_max_sequences >= 1, AT_LEAST_1);
         checks.range("num_completions_to_print", self.num_completions_to_print != Some(0), AT_LEAST_1);
         checks.range("rollout_timeout", self.rollout_timeout > 0.0, ABOVE_0);
-        checks.range("rollout_timeout", self.rollout_timeout <= LONGEST_WAIT, "at most 1e9 seconds");
+        checks.range("rollout_timeout", self.rollout_timeout <= MOST_SECONDS, "at most 1e9 seconds");
         if let Some(url) = &self.rollout_url
             && !url.starts_with("http://")
         {

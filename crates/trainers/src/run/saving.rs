@@ -206,7 +206,7 @@ impl<T: Task> Training<'_, T> {
             "schedule": self.schedule.state(),
             "loss_scaler": self.scaler,
             "window": self.window.to_json(),
-            "facts": setup.facts()?,
+            "facts": setup.facts_of_checkpoint()?,
             "has_state": with_state,
             "ranks": self.rank.world.size(),
             "tp_size": setup.options.ranks.tp_size,

@@ -35,20 +35,23 @@ const ORDER: [&str; 19] = [
 
 /// Options of where things are and what is said: they may differ without a word. Folders and files are compared by what
 /// they hold, ranks and batches by the global batch, optimizers by their slots.
-const ELSEWHERE: [&str; 68] = [
+const ELSEWHERE: [&str; 73] = [
     "adapter_name_or_path",
+    "auto_find_batch_size",
     "chat_template_path",
     "dataset_config",
     "dataset_name",
     "dataset_test_split",
     "dataset_train_split",
     "datasets",
+    "ddp_secret_file",
     "ddp_timeout",
     "device",
     "disable_tqdm",
     "eval_dataset_name",
     "eval_datasets",
     "eval_delay",
+    "eval_on_start",
     "eval_packing",
     "eval_steps",
     "eval_strategy",
@@ -57,9 +60,11 @@ const ELSEWHERE: [&str; 68] = [
     "gradient_accumulation_steps",
     "gradient_checkpointing",
     "greater_is_better",
+    "hub_always_push",
     "hub_model_id",
     "hub_private_repo",
     "hub_revision",
+    "hub_strategy",
     "load_best_model_at_end",
     "log_completions",
     "log_unique_prompts",
@@ -121,7 +126,7 @@ impl Setup {
     }
 
     /// What a checkpoint keeps of this run, for [`Self::differences`].
-    pub(crate) fn facts(&self) -> Result<Value, TrainError> {
+    pub(crate) fn facts_of_checkpoint(&self) -> Result<Value, TrainError> {
         Ok(json!({
             "rows": self.digests.rows.get(),
             "base": self.base_digest()?,
@@ -148,7 +153,7 @@ impl Setup {
     /// now, and what is worth saying.
     pub(crate) fn differences(&self, then: &Value) -> Result<Differences, TrainError> {
         let mut found = Differences::default();
-        let now = self.facts()?;
+        let now = self.facts_of_checkpoint()?;
         // A checkpoint of an older version says nothing.
         let Some(options) = then["options"].as_object() else { return Ok(found) };
         for (key, what) in [

@@ -114,7 +114,7 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
             Some(word) => OsString::from_vec([b"--run_name=\xff\xfe", word.as_bytes()].concat()),
             None => OsString::from(word),
         };
-        words.extend(line.iter().skip(1).map(|word| byte(word)));
+        words.extend(line.iter().skip(1).map(byte));
         let ended = lab.run(words)?;
         let may = *may;
         return Ok(judge(format!("{line:?}"), &ended, &[name], |_| (!may).then(|| "no error".to_owned())));

@@ -3,7 +3,10 @@
 //! Peaks are measured in this process beside the operations: fused multiply-adds and dot products that stay in registers, and
 //! a read of memory. Every operation runs alternately with the others; the table has medians.
 //!
-//! `cargo run --release -p burnish-cpu-kernels --example roofline [30m|0.6b|1m] [rounds]`
+//! `cargo run --release -p burnish-cpu-kernels --example roofline [30m|0.6b|1m] [rounds] [--only NAME] [--busy]`
+//!
+//! `--only NAME`: operations whose names contain it. `--busy`, on Linux: processor time instead of time, for a machine that
+//! other programs use, with `RAYON_NUM_THREADS=1`.
 
 use burnish_cpu_kernels::{
     AttentionShape, Compute, HeadOptions, HeadWanted, Input, Linear, LinearPart, LinearParts, LowRank,
@@ -13,6 +16,7 @@ use burnish_cpu_kernels::{
 use half::bf16;
 use rayon::prelude::*;
 use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 const RANK: usize = 16;
@@ -73,6 +77,40 @@ const MODELS: [Model; 3] = [
 fn values(n: usize, seed: u64) -> Vec<f32> {
     let stream = burnish_core::random::Stream::new(seed, "roofline");
     (0..n as u64).into_par_iter().map(|i| 0.2 * (stream.uniform(i) - 0.5)).collect()
+}
+
+/// Whether operations are timed by the processor time of all threads over their number, which other programs do not
+/// lengthen (as long as no thread waits for another: with one).
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+/// Seconds that `work` takes.
+fn seconds(work: impl FnOnce()) -> f64 {
+    #[cfg(target_os = "linux")]
+    if BUSY.load(Ordering::Relaxed) {
+        let before = processor_time();
+        work();
+        return (processor_time() - before) / rayon::current_num_threads() as f64;
+    }
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
+}
+
+/// Seconds that this process has run.
+#[cfg(target_os = "linux")]
+fn processor_time() -> f64 {
+    #[repr(C)]
+    struct Time {
+        seconds: std::ffi::c_long,
+        nanoseconds: std::ffi::c_long,
+    }
+    unsafe extern "C" {
+        safe fn clock_gettime(clock: std::ffi::c_int, to: &mut Time) -> std::ffi::c_int;
+    }
+    const PROCESS: std::ffi::c_int = 2;
+    let mut time = Time { seconds: 0, nanoseconds: 0 };
+    assert_eq!(clock_gettime(PROCESS, &mut time), 0, "the processor's time of this process");
+    time.seconds as f64 + 1e-9 * time.nanoseconds as f64
 }
 
 /// Loops that do nothing but multiply and add in registers, twelve sums at once: enough to hide any latency.
@@ -156,9 +194,10 @@ fn peak(dot: bool) -> Option<f64> {
     registers::run(dot)?;
     let mut rates: Vec<f64> = (0..9)
         .map(|_| {
-            let start = Instant::now();
-            let done: f64 = rayon::broadcast(|_| registers::run(dot).unwrap_or(0.0)).iter().sum();
-            done / start.elapsed().as_secs_f64()
+            let mut done = 0.0;
+            let taken =
+                seconds(|| done = rayon::broadcast(|_| registers::run(dot).unwrap_or(0.0)).iter().sum());
+            done / taken
         })
         .collect();
     rates.sort_by(f64::total_cmp);
@@ -277,7 +316,7 @@ fn rotary_table(positions: usize, dim: usize) -> Vec<f32> {
     table
 }
 
-fn measure(m: &Model, rounds: usize) {
+fn measure(m: &Model, rounds: usize, only: Option<&str>) {
     let tokens = m.documents * m.length;
     let (q, kv) = (m.heads * m.head_dim, m.kv_heads * m.head_dim);
     let gamma = vec![1.0; m.hidden];
@@ -348,6 +387,9 @@ fn measure(m: &Model, rounds: usize) {
         });
     }
 
+    if let Some(only) = only {
+        pieces.retain(|piece| piece.name.contains(only));
+    }
     let mut times = vec![Vec::new(); pieces.len()];
     let mut peaks = [Vec::new(), Vec::new()];
     for round in 0..=rounds {
@@ -355,10 +397,9 @@ fn measure(m: &Model, rounds: usize) {
             peaks.extend(peak(dot).filter(|_| round > 0));
         }
         for (piece, times) in pieces.iter_mut().zip(&mut times) {
-            let start = Instant::now();
-            (piece.run)();
+            let taken = seconds(|| (piece.run)());
             if round > 0 {
-                times.push(start.elapsed().as_secs_f64());
+                times.push(taken);
             }
         }
     }
@@ -396,7 +437,8 @@ fn measure(m: &Model, rounds: usize) {
         println!("{line} {:6.2}", both[0] / both[1]);
     }
     let all = [(sums[0], fp32), (sums[1], dots)].map(|([s, ops], peak)| row(s, ops, peak)).concat();
-    println!("{:28}{all} {:6.2}", format!("{} layers and the head", m.layers), sums[0][0] / sums[1][0]);
+    let name = only.map_or(format!("{} layers and the head", m.layers), |only| format!("a step's {only}"));
+    println!("{name:28}{all} {:6.2}", sums[0][0] / sums[1][0]);
 }
 
 /// Milliseconds, rate and share of the peak.
@@ -408,10 +450,21 @@ fn row(seconds: f64, operations: f64, peak: Option<f64>) -> String {
 
 fn main() {
     let mut names: Vec<String> = std::env::args().skip(1).collect();
+    let only = names.iter().position(|a| a == "--only").map(|at| {
+        let only = names.drain(at..names.len().min(at + 2)).nth(1);
+        only.unwrap_or_else(|| {
+            eprintln!("roofline: `--only` needs a part of an operation's name");
+            std::process::exit(2)
+        })
+    });
     let rounds = names.iter().position(|a| a.parse::<usize>().is_ok()).map_or(9, |at| {
         let rounds = names.remove(at).parse().unwrap_or(9);
         usize::max(rounds, 1)
     });
+    if let Some(at) = names.iter().position(|a| a == "--busy") {
+        names.remove(at);
+        BUSY.store(true, Ordering::Relaxed);
+    }
     if names.is_empty() {
         names = vec!["30m".into()];
     }
@@ -426,6 +479,6 @@ fn main() {
         .collect();
     println!("{:?}, dot products of bfloat16: {}", isa(), has_bf16_dots());
     for m in models {
-        measure(m, rounds);
+        measure(m, rounds, only.as_deref());
     }
 }

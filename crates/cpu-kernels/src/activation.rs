@@ -124,6 +124,7 @@ unsafe fn forward_body<S: Lanes, D: Store, const F: u8, const GATED: bool>(
 }
 
 dispatch! {
+    narrowing
     /// # Safety
     /// As [`activate_rows`].
     unsafe fn forward_rows = forward_body [D: Store, const F: u8, const GATED: bool] [D, F, GATED]
@@ -180,6 +181,7 @@ unsafe fn backward_body<S: Lanes, D: Store, const F: u8, const GATED: bool, cons
 }
 
 dispatch! {
+    narrowing
     /// # Safety
     /// As [`activate_backward_rows`].
     unsafe fn backward_rows = backward_body

@@ -145,6 +145,12 @@ unsafe fn strip_dots<const RS: usize>(t: Tile) {
     strip_body::<crate::simd::Avx512, Bf16Dot, RS>(t);
 }
 
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,bf16")]
+unsafe fn strip_dots<const RS: usize>(t: Tile) {
+    strip_body::<crate::simd::Neon, Bf16Dot, RS>(t);
+}
+
 /// Any number of rows by at most [`NR`] columns; `RS` is A's row stride.
 ///
 /// # Safety
@@ -153,6 +159,10 @@ unsafe fn strip_dots<const RS: usize>(t: Tile) {
 pub(crate) unsafe fn strip<O: Operand, const RS: usize>(isa: Isa, t: Tile) {
     #[cfg(target_arch = "x86_64")]
     if O::VALUES == 2 && isa == Isa::Avx512Bf16 {
+        return strip_dots::<RS>(t);
+    }
+    #[cfg(target_arch = "aarch64")]
+    if O::VALUES == 2 && isa == Isa::NeonBf16 {
         return strip_dots::<RS>(t);
     }
     strip_plainly::<O::Product, RS>(isa, t);

@@ -6,7 +6,6 @@
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 
-use crate::micro::LDP;
 use crate::rows::{TileLayout, copy_rows};
 use crate::simd::{Element, Isa, Lanes, Store, dispatch};
 use half::bf16;
@@ -65,16 +64,11 @@ pub(crate) trait Operand: Copy + Send + Sync + 'static {
     ) -> (*const f32, usize);
     /// Floats that [`Self::stacked`] may need.
     fn room(m: usize, n: usize) -> usize;
-    /// [`Self::stack`] of `m` rows of `n` floats where they are.
+    /// `e^(v - shift)` of what becomes values of an operand; `v` is at most `shift`.
     ///
     /// # Safety
-    /// `x` is `[m, n]`.
-    unsafe fn stack_here(isa: Isa, m: usize, n: usize, x: *mut f32);
-    /// Makes packed rows of `m` rows of `n` floats, at stride [`LDP`], where they are.
-    ///
-    /// # Safety
-    /// `x` holds the rows, each followed by a zero where `n` is no whole number of words.
-    unsafe fn pack_here(isa: Isa, m: usize, n: usize, x: *mut f32);
+    /// As [`Lanes`].
+    unsafe fn exp<S: Lanes>(v: S::V, shift: f32) -> S::V;
 }
 
 /// How the words of a tile are multiplied and added: as `f32`, where an implementation says nothing else.
@@ -190,8 +184,10 @@ impl Operand for Fp32 {
     fn room(_: usize, _: usize) -> usize {
         0
     }
-    unsafe fn stack_here(_: Isa, _: usize, _: usize, _: *mut f32) {}
-    unsafe fn pack_here(_: Isa, _: usize, _: usize, _: *mut f32) {}
+    #[inline(always)]
+    unsafe fn exp<S: Lanes>(v: S::V, shift: f32) -> S::V {
+        S::exp(S::sub(v, S::splat(shift)))
+    }
 }
 
 impl Operand for Bf16 {
@@ -242,12 +238,10 @@ impl Operand for Bf16 {
     fn room(m: usize, n: usize) -> usize {
         Self::words(m) * n
     }
-    unsafe fn stack_here(isa: Isa, m: usize, n: usize, x: *mut f32) {
-        pair_rows(isa, m, n, x.cast_const(), n, x, n);
-    }
-    unsafe fn pack_here(isa: Isa, m: usize, n: usize, x: *mut f32) {
-        let place = TileLayout::rows(2 * LDP);
-        copy_rows(isa, m, n.next_multiple_of(2), x.cast_const(), LDP, x.cast::<bf16>(), place);
+    #[inline(always)]
+    unsafe fn exp<S: Lanes>(v: S::V, shift: f32) -> S::V {
+        const LOG2_E: f32 = std::f32::consts::LOG2_E;
+        S::exp2_short(S::fma(v, S::splat(LOG2_E), S::splat(-shift * LOG2_E)))
     }
 }
 
@@ -266,8 +260,12 @@ unsafe fn pair_rows_body<S: Lanes, E: Element>(
         let paired = 2 * i + 1 < m;
         let mut c = 0;
         while c + S::N <= n {
-            let high = if paired { E::load::<S>(second.wrapping_add(c)) } else { S::splat(0.0) };
-            S::store(to.add(c), S::pair(E::load::<S>(first.add(c)), high));
+            let words = if paired {
+                E::pair::<S>(first.add(c), second.wrapping_add(c))
+            } else {
+                S::pair(E::load::<S>(first.add(c)), S::splat(0.0))
+            };
+            S::store(to.add(c), words);
             c += S::N;
         }
         for c in c..n {
@@ -278,6 +276,7 @@ unsafe fn pair_rows_body<S: Lanes, E: Element>(
 }
 
 dispatch! {
+    narrowing
     /// Pairs of rows: the words `(x[2 i][c], x[2 i + 1][c])`; an odd last row is paired with zeros. `dst` may be `x`
     /// where the stride of its words is at most that of the rows.
     ///

@@ -155,6 +155,7 @@ unsafe fn extra_columns_body<S: Lanes, O: Operand>(
 }
 
 dispatch! {
+    narrowing
     /// Writes `scale * t` (`m` rows of `r`) into the extra columns from word `first` on.
     ///
     /// # Safety
@@ -274,6 +275,7 @@ unsafe fn pack_nk_body<S: Lanes, O: Operand, E: Element>(
 }
 
 dispatch! {
+    narrowing
     /// Packs `n <= 32` rows of `k` values (`w[j * ldw + kk]`) as the columns of a panel.
     ///
     /// # Safety

@@ -83,6 +83,7 @@ unsafe fn copy_body<S: Lanes, E: Element, D: Store>(
 }
 
 dispatch! {
+    narrowing
     /// Copies `m` rows of `n`.
     ///
     /// # Safety
@@ -195,6 +196,7 @@ unsafe fn norm_body<S: Lanes, D: Store, const CENTERED: bool>(
 }
 
 dispatch! {
+    narrowing
     /// `(x - mean) * rstd * gamma + beta` of `m` rows, the mean 0 unless `CENTERED` (LayerNorm; without it RMSNorm);
     /// writes `rstd` unless it is `known`. `beta` may be null.
     ///

@@ -10,10 +10,14 @@ use crate::operand::Product;
 use std::cell::Cell;
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 pub(crate) use plain::Plain;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
@@ -22,12 +26,16 @@ pub(crate) use x86::{Avx2, Avx512};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isa {
-    /// 16 lanes and dot products of bfloat16: x86-64 with AVX-512F and AVX512_BF16.
+    /// 16 lanes and dot products of bfloat16: x86-64 with AVX-512 F, BW, VL and BF16.
     Avx512Bf16,
     /// 16 lanes: x86-64 with AVX-512F.
     Avx512,
     /// 8 lanes: x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// 8 lanes and dot products of bfloat16: aarch64 with BF16.
+    NeonBf16,
+    /// 8 lanes: aarch64.
+    Neon,
     /// 8 lanes of plain code, vectorised by the compiler for the target's baseline.
     Portable,
 }
@@ -45,13 +53,21 @@ impl Isa {
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c");
                 let avx512 = avx2 && is_x86_feature_detected!("avx512f");
-                let dots = avx512 && is_x86_feature_detected!("avx512bf16");
+                let dots = avx512
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512bf16");
                 let fast = [
                     dots.then_some(Isa::Avx512Bf16),
                     avx512.then_some(Isa::Avx512),
                     avx2.then_some(Isa::Avx2),
                 ];
                 fast.into_iter().flatten().chain(found).collect()
+            };
+            #[cfg(target_arch = "aarch64")]
+            let found = {
+                let dots = std::arch::is_aarch64_feature_detected!("bf16").then_some(Isa::NeonBf16);
+                dots.into_iter().chain([Isa::Neon]).chain(found).collect()
             };
             found
         })
@@ -61,7 +77,7 @@ impl Isa {
 /// Whether this processor multiplies bfloat16 faster than fp32.
 #[must_use]
 pub fn has_bf16_dots() -> bool {
-    Isa::available().contains(&Isa::Avx512Bf16)
+    Isa::available().iter().any(|isa| matches!(isa, Isa::Avx512Bf16 | Isa::NeonBf16))
 }
 
 thread_local! { static CHOSEN: Cell<Option<Isa>> = const { Cell::new(None) }; }
@@ -160,6 +176,11 @@ pub(crate) trait Lanes: Copy + 'static {
         let sum = Self::fma(Self::low_half(a), Self::low_half(b), sum);
         Self::fma(Self::high_half(a), Self::high_half(b), sum)
     }
+    /// [`Self::pair`] of bfloat16 bits.
+    #[inline(always)]
+    unsafe fn pair_bf16(low: *const u16, high: *const u16) -> Self::V {
+        Self::pair(Self::load_bf16(low), Self::load_bf16(high))
+    }
     /// Narrowed to IEEE half, to nearest even.
     unsafe fn store_f16(p: *mut u16, v: Self::V);
     /// `N` rows of `N` values at row stride `ld` to `N` columns: `dst[j * ldd + i] = src[i * ld + j]`.
@@ -191,6 +212,19 @@ pub(crate) trait Lanes: Copy + 'static {
         Self::scale2(p, n)
     }
 
+    /// `2^v` for what is rounded to bfloat16: relative error below 1e-5; zero below -150, `v` at most 127, NaN stays.
+    #[inline(always)]
+    unsafe fn exp2_short(v: Self::V) -> Self::V {
+        let x = Self::max(Self::splat(-150.0), v);
+        let n = Self::round(x);
+        let f = Self::sub(x, n);
+        let mut p = Self::splat(EXP2[4]);
+        for c in [EXP2[3], EXP2[2], EXP2[1], EXP2[0]] {
+            p = Self::fma(p, f, Self::splat(c));
+        }
+        Self::scale2(p, n)
+    }
+
     /// `1 / (1 + e^-v)`.
     #[inline(always)]
     unsafe fn sigmoid(v: Self::V) -> Self::V {
@@ -198,6 +232,9 @@ pub(crate) trait Lanes: Copy + 'static {
         Self::recip(Self::add(one, Self::exp(Self::sub(Self::splat(0.0), v))))
     }
 }
+
+/// `2^f = sum EXP2[i] f^i` for `|f| <= 1/2`, relative error below 3e-6.
+const EXP2: [f32; 5] = [0.999_999_3, 0.693_121_8, 0.240_247_44, 0.055_917_86, 0.009_570_101];
 
 /// A storage type that widens to `f32`.
 pub(crate) trait Element: Copy + Send + Sync + 'static {
@@ -212,6 +249,14 @@ pub(crate) trait Element: Copy + Send + Sync + 'static {
     unsafe fn halve<S: Lanes>(p: *const Self, to: *mut u16) {
         S::store_bf16(to, Self::load::<S>(p));
         S::store_bf16(to.add(S::N), Self::load::<S>(p.add(S::N)));
+    }
+    /// Words of bfloat16 ([`Lanes::pair`]) of `N` values at each place.
+    ///
+    /// # Safety
+    /// As [`Lanes`]: `N` values are read at `low` and at `high`.
+    #[inline(always)]
+    unsafe fn pair<S: Lanes>(low: *const Self, high: *const Self) -> S::V {
+        S::pair(Self::load::<S>(low), Self::load::<S>(high))
     }
     /// The value as `f32`.
     fn widen(self) -> f32;
@@ -282,6 +327,10 @@ impl Element for half::bf16 {
         std::ptr::copy_nonoverlapping(p.cast(), to, 2 * S::N);
     }
     #[inline(always)]
+    unsafe fn pair<S: Lanes>(low: *const Self, high: *const Self) -> S::V {
+        S::pair_bf16(low.cast(), high.cast())
+    }
+    #[inline(always)]
     fn widen(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
     }
@@ -299,17 +348,32 @@ impl Element for half::f16 {
 }
 
 /// `dispatch!(vis unsafe fn name = body [generics] [their names] (args) -> result)`: makes `name(isa, args)`
-/// from `body::<S: Lanes, generics>(args)`.
+/// from `body::<S: Lanes, generics>(args)`. `dispatch!(narrowing ...)` for bodies that make bfloat16 of `f32`: they have a
+/// copy for processors with an instruction for it.
 macro_rules! dispatch {
-    ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident = $body:ident [$($gen:tt)*] [$($use:tt)*]
+    (narrowing $($function:tt)*) => { $crate::simd::dispatch_by_isa! { [avx512_bf16] $($function)* } };
+    ($($function:tt)*) => { $crate::simd::dispatch_by_isa! { [avx512] $($function)* } };
+}
+pub(crate) use dispatch;
+
+/// [`dispatch!`], with the name of the copy for [`Isa::Avx512Bf16`].
+macro_rules! dispatch_by_isa {
+    ([$dots:ident] $(#[$meta:meta])* $vis:vis unsafe fn $name:ident = $body:ident [$($gen:tt)*] [$($use:tt)*]
         ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)?) => {
         $(#[$meta])*
         #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
         $vis unsafe fn $name<$($gen)*>(isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[allow(dead_code, reason = "only bodies that narrow have it")]
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c")]
+            unsafe fn avx512_bf16<$($gen)*>($($arg: $ty),*) $(-> $ret)? {
+                // SAFETY: the caller vouches for the arguments, the attribute for the instructions.
+                unsafe { $body::<$crate::simd::Avx512<true>, $($use)*>($($arg),*) }
+            }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx2,fma,f16c")]
             unsafe fn avx512<$($gen)*>($($arg: $ty),*) $(-> $ret)? {
-                // SAFETY: the caller vouches for the arguments, the attribute for the instructions.
+                // SAFETY: as above.
                 unsafe { $body::<$crate::simd::Avx512, $($use)*>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
@@ -321,17 +385,25 @@ macro_rules! dispatch {
             match isa {
                 // SAFETY: an `Isa` comes from `isa()`, which names only what was detected.
                 #[cfg(target_arch = "x86_64")]
-                $crate::simd::Isa::Avx512 | $crate::simd::Isa::Avx512Bf16 => unsafe { avx512::<$($use)*>($($arg),*) },
+                $crate::simd::Isa::Avx512Bf16 => unsafe { $dots::<$($use)*>($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Isa::Avx512 => unsafe { avx512::<$($use)*>($($arg),*) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Isa::Avx2 => unsafe { avx2::<$($use)*>($($arg),*) },
+                // SAFETY: every aarch64 has NEON; the caller vouches for the arguments.
+                #[cfg(target_arch = "aarch64")]
+                $crate::simd::Isa::Neon | $crate::simd::Isa::NeonBf16 => unsafe {
+                    $body::<$crate::simd::Neon, $($use)*>($($arg),*)
+                },
                 // SAFETY: plain code; the caller vouches for the arguments.
                 _ => unsafe { $body::<$crate::simd::Plain, $($use)*>($($arg),*) },
             }
         }
     };
 }
-pub(crate) use dispatch;
+pub(crate) use dispatch_by_isa;
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
 //! Attention backward.
 
-use super::block::{AHEAD, CHUNK, Plan, Run, output, overlap, pack_row, panels, products, weighted};
+use super::block::{CHUNK, Packed, Plan, Run, output, overlap, pack_row, products, weighted};
 use super::rows;
 use super::shape::{AttentionGrad, AttentionShape, HeadNorm, Rotary};
-use super::softmax::{Bias, softmax_gradient};
+use super::softmax::{Bias, Row, softmax_gradient};
 use crate::micro::{KC, LDP, NR, gemm_tn};
 use crate::operand::{Operand, with_operand};
 use crate::scratch::{Pooled, Ptr, scratch};
@@ -191,11 +191,11 @@ fn tasks<O: Operand>(plan: &Plan<'_, O>, readers: &[Vec<usize>]) -> Vec<Task> {
 /// Working memory of a task; lengths in [`Area::sizes`].
 #[derive(Clone, Copy)]
 struct Area {
-    /// Keys of the chunk, by rows and in panels; values by rows and in panels.
+    /// Keys of the chunk in words of the sum over them, and in panels; values in panels; a panel's rows.
     k: *mut f32,
     kt: *mut f32,
-    v: *mut f32,
     vt: *mut f32,
+    rows: *mut f32,
     dk: *mut f32,
     dv: *mut f32,
     /// Packed queries and output gradients of a block.
@@ -206,29 +206,29 @@ struct Area {
     dq: *mut f32,
     row: *mut f32,
     gain: *mut f32,
-    /// A block's rows in words of the sum over them: of scores over 256 keys, of output gradients and of queries.
-    sw: *mut f32,
+    /// A block's rows in words of the sum over them: of output gradients and of queries.
     gw: *mut f32,
     qw: *mut f32,
 }
 
 impl Area {
-    fn sizes<O: Operand>(plan: &Plan<'_, O>, chunk: usize) -> [usize; 16] {
+    fn sizes<O: Operand>(plan: &Plan<'_, O>, chunk: usize) -> [usize; 15] {
         let (d, keys) = (plan.shape.head_dim, chunk * plan.shape.head_dim);
+        let (words, panels) = (O::words(chunk) * d, chunk * O::words(d));
         let (packed, scores) = (plan.packed_len(), plan.scores_len());
         let rows = plan.block_rows();
-        let (sw, qw) = (O::room(rows, KC), O::room(rows, d));
-        [keys, keys, keys, keys, keys, keys, packed, packed, scores, scores, rows * d, d, d, sw, qw, qw]
+        let qw = O::room(rows, d);
+        [words, panels, panels, NR * d, keys, keys, packed, packed, scores, scores, rows * d, d, d, qw, qw]
             .map(|n| n.next_multiple_of(16))
     }
 
-    fn new(w: *mut f32, sizes: [usize; 16]) -> Self {
+    fn new(w: *mut f32, sizes: [usize; 15]) -> Self {
         let mut at = 0;
-        let [k, kt, v, vt, dk, dv, q, g, scores, slopes, dq, row, gain, sw, gw, qw] = sizes.map(|n| {
+        let [k, kt, vt, rows, dk, dv, q, g, scores, slopes, dq, row, gain, gw, qw] = sizes.map(|n| {
             at += n;
             w.wrapping_add(at - n)
         });
-        Self { k, kt, v, vt, dk, dv, q, g, scores, slopes, dq, row, gain, sw, gw, qw }
+        Self { k, kt, vt, rows, dk, dv, q, g, scores, slopes, dq, row, gain, gw, qw }
     }
 }
 
@@ -288,15 +288,9 @@ unsafe fn chunk<O: Operand>(call: &Call<'_, O>, task: &Task, a: Area, owner: usi
     };
     // SAFETY: rows of the run lie in a document, areas hold a run.
     unsafe {
-        for r in 0..count {
-            let t = run.start + r;
-            plan.prefetch_key(t + AHEAD, kh);
-            rows::apply(isa, plan.key, plan.head(t, h + kh), plan.table(t), a.k.add(r * d));
-            std::ptr::copy_nonoverlapping(plan.head(t, h + kv + kh), a.v.add(r * d), d);
-        }
-        panels::<O>(isa, count, d, a.k, a.kt);
-        panels::<O>(isa, count, d, a.v, a.vt);
-        O::stack_here(isa, count, d, a.k);
+        let values = std::ptr::null_mut();
+        let to = Packed { rows: a.rows, key_panels: a.kt, value_panels: a.vt, keys: a.k, values };
+        plan.pack_keys(run.start, count, kh, to);
         if task.of.keys() {
             std::ptr::write_bytes(a.dk, 0, count * d);
             std::ptr::write_bytes(a.dv, 0, count * d);
@@ -362,30 +356,38 @@ unsafe fn block<O: Operand>(
             rows::prefetch(call.out, t * width + kh * g * d, g * d);
             rows::prefetch(call.d_out, t * width + kh * g * d, g * d);
         }
-        products::<O>(isa, m, d, keys, a.q, a.kt.add(offset * O::words(d)), a.scores);
-        products::<O>(isa, m, d, keys, a.g, a.vt.add(offset * O::words(d)), a.slopes);
-        for r in 0..m {
+        // Of pairs the last row may have none beside it, but for its place.
+        let layout = m.next_multiple_of(O::VALUES);
+        products::<O>(isa, m, layout, d, keys, a.q, a.kt.add(offset * O::words(d)), a.scores);
+        products::<O>(isa, m, layout, d, keys, a.g, a.vt.add(offset * O::words(d)), a.slopes);
+        let row = |r: usize| {
             let i = i0 + r / g;
             let lo = plan.shape.first_key(i).max(base) - base;
             let hi = (i + 1).min(base + keys).saturating_sub(base).max(lo);
             let lse = call.lse[(t0 + r / g) * h + kh * g + r % g];
             let mean = rows::dot(isa, d, call.d_out[out(r)..].as_ptr(), call.out[out(r)..].as_ptr());
-            let (lo, hi) = (lo.min(keys), hi.min(keys));
             let bias = Bias::new(plan.shape.slope(kh * g + r % g), base, i);
-            softmax_gradient(isa, m, r, keys, lo, hi, plan.cap(), bias, lse, mean, a.scores, a.slopes);
+            Row { lo: lo.min(keys), hi: hi.min(keys), bias, lse, mean }
+        };
+        for r in (0..m).step_by(O::VALUES) {
+            let next = (O::VALUES == 2 && r + 1 < m).then(|| row(r + 1));
+            softmax_gradient::<O>(isa, layout, r, keys, plan.cap(), row(r), next, a.scores, a.slopes);
         }
         if task.of.keys() {
             let words = O::words(m);
+            // Where the words of probabilities and of their gradients lie.
+            let (of_values, of_keys) =
+                if O::VALUES == 1 { (a.scores, a.slopes) } else { (a.scores, a.scores.add(LDP)) };
+            let step = LDP * O::VALUES;
             for (e, e0) in (0..d).step_by(KC * O::VALUES).enumerate() {
                 let n = (d - e0).min(KC * O::VALUES);
-                for (rows, room, of, to) in [(a.g, a.gw, a.scores, a.dv), (a.q, a.qw, a.slopes, a.dk)] {
+                for (rows, room, of, to) in [(a.g, a.gw, of_values, a.dv), (a.q, a.qw, of_keys, a.dk)] {
                     let rows = rows.add(e * m * LDP).cast::<O::Value>().cast_const();
                     let (right, ldr) = O::stacked(isa, m, n, rows, LDP * O::VALUES, room);
                     for (s, k0) in (0..keys).step_by(KC).enumerate() {
                         let (k, at) = ((keys - k0).min(KC), (offset + k0) * d + e0);
-                        let scores = of.add(s * m * LDP).cast_const();
-                        let (left, ldl) = O::stacked(isa, m, k, scores, LDP, a.sw);
-                        gemm_tn::<O>(isa, words, k, n, left, ldl, right, ldr, to.add(at), d, 1.0, true);
+                        let left = of.add(s * layout * LDP).cast_const();
+                        gemm_tn::<O>(isa, words, k, n, left, step, right, ldr, to.add(at), d, 1.0, true);
                     }
                 }
             }
@@ -393,10 +395,7 @@ unsafe fn block<O: Operand>(
         if !task.of.queries() {
             return;
         }
-        for (s, k0) in (0..keys).step_by(KC).enumerate() {
-            O::pack_here(isa, m, (keys - k0).min(KC), a.slopes.add(s * m * LDP));
-        }
-        weighted::<O>(isa, m, d, keys, a.slopes, a.k.add(O::words(offset) * d), a.dq);
+        weighted::<O>(isa, m, layout, d, keys, a.slopes, a.k.add(O::words(offset) * d), a.dq);
         // Earlier runs have left their sum where the gradient goes; the run of the diagonal is the last.
         let (opens, closes) = (plan.shape.first_key(i0) >= run.first, i1 <= run.first + run.count);
         if closes {

@@ -84,7 +84,7 @@ impl<'a, O: Operand> Plan<'a, O> {
 
     /// Floats of a block's scores over a chunk.
     pub(crate) fn scores_len(&self) -> usize {
-        self.block_rows() * CHUNK.div_ceil(KC) * LDP
+        self.block_rows().next_multiple_of(O::VALUES) * CHUNK.div_ceil(KC) * LDP
     }
 
     /// Offset of head `i` (queries, then keys, then values) of a row in `qkv`.
@@ -156,11 +156,11 @@ impl<'a, O: Operand> Plan<'a, O> {
         for p in 0..n {
             for h in 0..g {
                 let x = self.head(start + p, kh * g + h);
-                if O::VALUES == 1 && self.shape.head_dim <= KC {
-                    let to = dst.add((p * g + h) * LDP);
+                if self.shape.head_dim <= KC * O::VALUES {
+                    let to = dst.add((p * g + h) * LDP).cast::<O::Value>();
                     rows::apply(self.isa, self.query, x, self.table(start + p), to);
                 } else {
-                    rows::apply(self.isa, self.query, x, self.table(start + p), row);
+                    rows::apply::<f32>(self.isa, self.query, x, self.table(start + p), row);
                     pack_row::<O>(self.isa, self.shape.head_dim, n * g, p * g + h, row, dst);
                 }
             }
@@ -184,6 +184,52 @@ pub(crate) fn output<O: Operand>(plan: &Plan<'_, O>, width: usize) -> Vec<f32> {
     out
 }
 
+/// Where the keys and values of a run are packed.
+#[derive(Clone, Copy)]
+pub(crate) struct Packed {
+    /// Room for [`NR`] rows of `d`.
+    pub(crate) rows: *mut f32,
+    /// `[count/32][d][32]`, in words.
+    pub(crate) key_panels: *mut f32,
+    /// As the keys'; null where nobody asks.
+    pub(crate) value_panels: *mut f32,
+    /// `[count][d]`, in words of the sum over keys; null where nobody asks.
+    pub(crate) keys: *mut f32,
+    /// As `keys`.
+    pub(crate) values: *mut f32,
+}
+
+impl<O: Operand> Plan<'_, O> {
+    /// Packs keys and values of rows `start..start + count` of key head `kh`: each row is read once.
+    ///
+    /// # Safety
+    /// The rows exist; the places have room for `count` rounded up to a whole panel.
+    pub(crate) unsafe fn pack_keys(&self, start: usize, count: usize, kh: usize, to: Packed) {
+        let (isa, d, width) = (self.isa, self.shape.head_dim, self.shape.qkv_width());
+        let (key, value) = (self.shape.heads + kh, self.shape.heads + self.shape.kv_heads + kh);
+        for first in (0..count).step_by(NR) {
+            let n = (count - first).min(NR);
+            for r in 0..n {
+                let t = start + first + r;
+                self.prefetch_key(t + AHEAD, kh);
+                rows::apply(isa, self.key, self.head(t, key), self.table(t), to.rows.add(r * d));
+            }
+            let (panel, words) = (first * O::words(d), O::words(first) * d);
+            let v = self.head(start + first, value);
+            pack_nk::<O, f32>(isa, to.rows, d, d, n, to.key_panels.add(panel));
+            if !to.keys.is_null() {
+                O::stack(isa, n, d, to.rows.cast_const(), d, to.keys.add(words), d);
+            }
+            if !to.value_panels.is_null() {
+                pack_nk::<O, f32>(isa, v, width, d, n, to.value_panels.add(panel));
+            }
+            if !to.values.is_null() {
+                O::stack(isa, n, d, v, width, to.values.add(words), d);
+            }
+        }
+    }
+}
+
 /// Copies one row of `d` floats (a whole number of words) into packed rows.
 ///
 /// # Safety
@@ -201,24 +247,16 @@ pub(crate) unsafe fn pack_row<O: Operand>(
     copy_rows(isa, 1, d, x, d, dst.cast::<O::Value>().add(r * row), place);
 }
 
-/// Transposes `n` rows of `d` into panels `[n/32][d][32]`, in words.
-///
-/// # Safety
-/// `x` holds `n·d`, `panels` `n` rounded up to 32, times the words of `d`.
-pub(crate) unsafe fn panels<O: Operand>(isa: Isa, n: usize, d: usize, x: *const f32, panels: *mut f32) {
-    for p in 0..n.div_ceil(NR) {
-        let (rows, to) = ((n - p * NR).min(NR), panels.add(p * NR * O::words(d)));
-        pack_nk::<O, f32>(isa, x.add(p * NR * d), d, d, rows, to);
-    }
-}
-
-/// Products of `m` packed rows with the `keys` columns of panels, in the layout of [`super::softmax`].
+/// Products of `m` packed rows with the `keys` columns of panels, in the layout of [`super::softmax`] for a block of `rows`
+/// rows, `m` or more.
 ///
 /// # Safety
 /// `a` holds `m` packed rows of `d`, `panels` as many whole panels as hold `keys`, `s` the block.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 pub(crate) unsafe fn products<O: Operand>(
     isa: Isa,
     m: usize,
+    rows: usize,
     d: usize,
     keys: usize,
     a: *const f32,
@@ -237,7 +275,7 @@ pub(crate) unsafe fn products<O: Operand>(
                 a_step: 1,
                 b: panels.add(j * O::words(d) + k0 * NR),
                 ldb: NR,
-                c: s.add((j / KC) * m * LDP + j % KC),
+                c: s.add((j / KC) * rows * LDP + j % KC),
                 ldc: LDP,
                 alpha: 1.0,
                 add: block > 0,
@@ -248,14 +286,16 @@ pub(crate) unsafe fn products<O: Operand>(
     }
 }
 
-/// `c[m, d] = s[m, keys]·x[keys, d]`, `s` in the layout of [`super::softmax`], its rows packed, and `x` in words of the sum
-/// over keys.
+/// `c[m, d] = s[m, keys]·x[keys, d]`, `s` in the layout of [`super::softmax`] for a block of `rows` rows, packed, and `x` in
+/// words of the sum over keys.
 ///
 /// # Safety
 /// `x` holds `d` floats for each word of `keys`, `c` `m·d`.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 pub(crate) unsafe fn weighted<O: Operand>(
     isa: Isa,
     m: usize,
+    rows: usize,
     d: usize,
     keys: usize,
     s: *const f32,
@@ -269,7 +309,7 @@ pub(crate) unsafe fn weighted<O: Operand>(
                 m,
                 n: (d - j).min(NR),
                 k: O::words((keys - k0).min(KC)),
-                a: s.add(block * m * LDP),
+                a: s.add(block * rows * LDP),
                 a_step: 1,
                 b: x.add(O::words(k0) * d + j),
                 ldb: d,
@@ -352,7 +392,7 @@ pub(crate) unsafe fn attend<O: Operand>(
     let Some((from, count)) = overlap(plan, i0, i1, (keys.first, keys.count)) else { return };
     let (isa, d, g) = (plan.isa, plan.shape.head_dim, plan.shape.group());
     let m = (i1 - i0) * g;
-    products::<O>(isa, m, d, count, q, keys.panels.add(from * O::words(d)), w.scores);
+    products::<O>(isa, m, m, d, count, q, keys.panels.add(from * O::words(d)), w.scores);
     let base = keys.first + from;
     // Per row: maximum and sum over this run, then the weights of this run and of the earlier ones.
     let weights = w.sum.add(m * d);
@@ -383,7 +423,7 @@ pub(crate) unsafe fn attend<O: Operand>(
         *weights.add(2 * r) = top;
         *weights.add(2 * r + 1) = sum;
     }
-    weighted::<O>(isa, m, d, count, w.scores, keys.values.add(O::words(from) * d), w.sum);
+    weighted::<O>(isa, m, m, d, count, w.scores, keys.values.add(O::words(from) * d), w.sum);
     for r in 0..m {
         let (i, h) = (i0 + r / g, r % g);
         let (top, sum) = (*weights.add(2 * r), *weights.add(2 * r + 1));

@@ -1,7 +1,6 @@
 //! Attention forward.
 
-use super::block::{AHEAD, CHUNK, Keys, Plan, Work, attend, output, panels, sum_len};
-use super::rows;
+use super::block::{CHUNK, Keys, Packed, Plan, Work, attend, output, sum_len};
 use super::shape::{AttentionOut, AttentionShape, HeadNorm, Rotary};
 use crate::micro::NR;
 use crate::operand::{Operand, with_operand};
@@ -135,12 +134,20 @@ pub(crate) fn tasks<O: Operand>(plan: &Plan<'_, O>, wanted: usize) -> Vec<Task> 
 /// # Safety
 /// As [`forward`] sets up; `peaks` as in [`Work`].
 unsafe fn run<O: Operand>(plan: &Plan<'_, O>, task: &Task, out: Ptr, lse: Ptr, peaks: Ptr) {
-    let (isa, d, g) = (plan.isa, plan.shape.head_dim, plan.shape.group());
-    let (h, kv, kh) = (plan.shape.heads, plan.shape.kv_heads, task.kh);
+    let (d, g) = (plan.shape.head_dim, plan.shape.group());
+    let (h, kh) = (plan.shape.heads, task.kh);
     let before = plan.shape.before(task.sequence);
     let seen = plan.visible(before + task.from, before + task.to);
     let chunk = CHUNK.min((seen.len() + NR).next_multiple_of(NR));
-    let sizes = [d * chunk, d * chunk, d * chunk, plan.packed_len(), plan.scores_len(), sum_len(plan), d];
+    let sizes = [
+        d * NR,
+        O::words(d) * chunk,
+        O::words(chunk) * d,
+        plan.packed_len(),
+        plan.scores_len(),
+        sum_len(plan),
+        d,
+    ];
     scratch(sizes.iter().map(|n| n.next_multiple_of(16)).sum(), |w| {
         let mut at = 0;
         let [k, kt, v, q, scores, sum, row] = sizes.map(|n| {
@@ -158,14 +165,13 @@ unsafe fn run<O: Operand>(plan: &Plan<'_, O>, task: &Task, out: Ptr, lse: Ptr, p
             let count = hi - from;
             // SAFETY: the run's rows lie in a document; the work areas have room for a chunk and a block.
             unsafe {
-                for r in 0..count {
-                    let t = start + r;
-                    plan.prefetch_key(t + AHEAD, kh);
-                    rows::apply(isa, plan.key, plan.head(t, h + kh), plan.table(t), k.add(r * d));
-                    std::ptr::copy_nonoverlapping(plan.head(t, h + kv + kh), v.add(r * d), d);
-                }
-                panels::<O>(isa, count, d, k, kt);
-                O::stack_here(isa, count, d, v);
+                let (keys, value_panels) = (std::ptr::null_mut(), std::ptr::null_mut());
+                plan.pack_keys(
+                    start,
+                    count,
+                    kh,
+                    Packed { rows: k, key_panels: kt, value_panels, keys, values: v },
+                );
                 let keys = Keys { head: kh, first: from, count, panels: kt, values: v };
                 let mut p0 = task.from;
                 while p0 < task.to {

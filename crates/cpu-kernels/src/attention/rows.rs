@@ -3,7 +3,7 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 
 use super::shape::{HeadNorm, Rotary};
-use crate::simd::{Lanes, dispatch};
+use crate::simd::{Lanes, Store, dispatch};
 
 /// Asks for `n` floats to come into the cache: rows of the projection lie pages apart, out of the hardware
 /// prefetcher's reach.
@@ -70,7 +70,7 @@ unsafe fn inverse_rms<S: Lanes>(d: usize, x: *const f32, eps: f32) -> f32 {
 }
 
 #[inline(always)]
-unsafe fn apply_body<S: Lanes>(map: RowMap, x: *const f32, table: *const f32, y: *mut f32) {
+unsafe fn apply_body<S: Lanes, D: Store>(map: RowMap, x: *const f32, table: *const f32, y: *mut D) {
     let d = map.d;
     let normed = !map.gain.is_null();
     let factor = if normed { map.scale * inverse_rms::<S>(d, x, map.eps) } else { map.scale };
@@ -86,8 +86,8 @@ unsafe fn apply_body<S: Lanes>(map: RowMap, x: *const f32, table: *const f32, y:
         }
         let (c, s) = (S::load_m(m, table.add(j)), S::load_m(m, table.add(half + j)));
         let (c, s) = (S::mul(c, f), S::mul(s, f));
-        S::store_m(m, y.add(j), S::fnma(b, s, S::mul(a, c)));
-        S::store_m(m, y.add(half + j), S::fma(a, s, S::mul(b, c)));
+        D::store_m::<S>(m, y.add(j), S::fnma(b, s, S::mul(a, c)));
+        D::store_m::<S>(m, y.add(half + j), S::fma(a, s, S::mul(b, c)));
         j += S::N;
     }
     let mut j = 2 * half;
@@ -97,17 +97,18 @@ unsafe fn apply_body<S: Lanes>(map: RowMap, x: *const f32, table: *const f32, y:
         if normed {
             a = S::mul(a, S::load_m(m, map.gain.add(j)));
         }
-        S::store_m(m, y.add(j), a);
+        D::store_m::<S>(m, y.add(j), a);
         j += S::N;
     }
 }
 
 dispatch! {
+    narrowing
     /// `y = rotary(norm(x))·scale` of one row; `table` is its cosines and sines.
     ///
     /// # Safety
-    /// `x` and `y` hold `map.d` floats and do not overlap, `table` holds `map.rotary_dim`.
-    pub(crate) unsafe fn apply = apply_body [] [] (map: RowMap, x: *const f32, table: *const f32, y: *mut f32)
+    /// `x` and `y` hold `map.d` values and do not overlap, `table` holds `map.rotary_dim`.
+    pub(crate) unsafe fn apply = apply_body [D: Store] [D] (map: RowMap, x: *const f32, table: *const f32, y: *mut D)
 }
 
 #[inline(always)]

@@ -60,6 +60,12 @@ impl Bias {
     }
 }
 
+/// The lanes of keys `j..` that are in `lo..hi`, the others `other`.
+#[inline(always)]
+unsafe fn visible<S: Lanes>(v: S::V, j: usize, lo: usize, hi: usize, other: f32) -> S::V {
+    between::<S>(v, lo.saturating_sub(j).min(S::N), hi.saturating_sub(j).min(S::N), other)
+}
+
 /// The lanes `lo..hi` of `v`, the others `other`; exact in both.
 #[inline(always)]
 unsafe fn between<S: Lanes>(v: S::V, lo: usize, hi: usize, other: f32) -> S::V {
@@ -81,53 +87,56 @@ unsafe fn softmax_body<S: Lanes, O: Operand>(
     bias: Bias,
     s: *mut f32,
 ) -> (f32, f32) {
-    let limits = |j: usize| (lo.saturating_sub(j).min(S::N), hi.saturating_sub(j).min(S::N));
     let (first, last) = (lo / S::N * S::N, hi.next_multiple_of(S::N));
+    let changed = cap > 0.0 || bias.slope != 0.0;
     let mut top = S::splat(NEVER);
-    let mut j = first;
-    while j < hi {
-        let p = s.add(at(rows, r, j));
-        let mut v = S::load(p);
-        if cap > 0.0 {
-            v = S::mul(S::splat(cap), tanh::<S>(S::mul(v, S::splat(1.0 / cap))));
+    for k0 in (first / KC * KC..hi).step_by(KC) {
+        let p = s.add(at(rows, r, k0));
+        let (mut j, end) = (first.max(k0), hi.min(k0 + KC));
+        while j < end {
+            let p = p.add(j - k0);
+            let mut v = S::load(p);
+            if changed {
+                if cap > 0.0 {
+                    v = S::mul(S::splat(cap), tanh::<S>(S::mul(v, S::splat(1.0 / cap))));
+                }
+                if bias.slope != 0.0 {
+                    v = bias.on::<S>(v, j);
+                }
+                S::store(p, v);
+            }
+            if j < lo || j + S::N > hi {
+                v = visible::<S>(v, j, lo, hi, NEVER);
+            }
+            top = S::max(top, v);
+            j += S::N;
         }
-        if bias.slope != 0.0 {
-            v = bias.on::<S>(v, j);
-        }
-        if cap > 0.0 || bias.slope != 0.0 {
-            S::store(p, v);
-        }
-        let (l, h) = limits(j);
-        if l > 0 || h < S::N {
-            v = between::<S>(v, l, h, NEVER);
-        }
-        top = S::max(top, v);
-        j += S::N;
     }
     let m = S::top(top);
-    let shift = S::splat(m);
     let mut sum = S::splat(0.0);
-    let mut j = 0;
-    while j < keys {
+    for k0 in (0..keys).step_by(KC) {
         // Values that are narrower than the scores are written behind those still to be read.
-        let to = s.add(at(rows, r, j / KC * KC)).cast::<O::Value>().add(j % KC);
-        if j < first || j >= last {
-            O::Value::store::<S>(to, S::splat(0.0));
-        } else {
-            let mut e = S::exp(S::sub(S::load(s.add(at(rows, r, j))), shift));
-            let (l, h) = limits(j);
-            if l > 0 || h < S::N {
-                e = between::<S>(e, l, h, 0.0);
+        let p = s.add(at(rows, r, k0));
+        let to = p.cast::<O::Value>();
+        let (mut j, end) = (k0, keys.min(k0 + KC));
+        while j < end {
+            let mut e = S::splat(0.0);
+            if j >= first && j < last {
+                e = O::exp::<S>(S::load(p.add(j - k0)), m);
+                if j < lo || j + S::N > hi {
+                    e = visible::<S>(e, j, lo, hi, 0.0);
+                }
+                sum = S::add(sum, e);
             }
-            O::Value::store::<S>(to, e);
-            sum = S::add(sum, e);
+            O::Value::store::<S>(to.add(j - k0), e);
+            j += S::N;
         }
-        j += S::N;
     }
     (m, S::sum(sum))
 }
 
 dispatch! {
+    narrowing
     /// Scores of row `r` to `exp(score - max)`, packed, zero outside keys `lo..hi` (which is not empty); returns the
     /// maximum and the sum. Scores are capped first where `cap > 0`, then biased.
     ///
@@ -160,63 +169,100 @@ dispatch! {
         (rows: usize, r: usize, lo: usize, hi: usize, s: *const f32) -> f32
 }
 
+/// A row of a block in the backward pass.
+#[derive(Clone, Copy)]
+pub(crate) struct Row {
+    /// Keys `lo..hi` are visible; there may be none.
+    pub(crate) lo: usize,
+    pub(crate) hi: usize,
+    pub(crate) bias: Bias,
+    /// The log-sum-exp of the visible scores.
+    pub(crate) lse: f32,
+    /// The output times its gradient.
+    pub(crate) mean: f32,
+}
+
+/// Probabilities of keys `j..` from their scores, and `p·(dp - mean)` times the cap's slope; zeros where they are hidden.
+#[inline(always)]
+unsafe fn row_gradient<S: Lanes, O: Operand>(
+    row: &Row,
+    cap: f32,
+    j: usize,
+    s: *const f32,
+    dp: *const f32,
+) -> (S::V, S::V) {
+    let (zero, one) = (S::splat(0.0), S::splat(1.0));
+    if j + S::N <= row.lo || j >= row.hi {
+        return (zero, zero);
+    }
+    let mut v = S::load(s);
+    let mut slope = one;
+    if cap > 0.0 {
+        let t = tanh::<S>(S::mul(v, S::splat(1.0 / cap)));
+        slope = S::fnma(t, t, one);
+        v = S::mul(S::splat(cap), t);
+    }
+    if row.bias.slope != 0.0 {
+        v = row.bias.on::<S>(v, j);
+    }
+    // Hidden lanes may lie above the log-sum-exp of the visible ones; none may overflow.
+    let mut p = O::exp::<S>(S::min(S::splat(row.lse), v), row.lse);
+    let mut g = S::mul(p, S::sub(S::load(dp), S::splat(row.mean)));
+    if cap > 0.0 {
+        g = S::mul(g, slope);
+    }
+    if j < row.lo || j + S::N > row.hi {
+        p = visible::<S>(p, j, row.lo, row.hi, 0.0);
+        g = visible::<S>(g, j, row.lo, row.hi, 0.0);
+    }
+    (p, g)
+}
+
 #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 #[inline(always)]
-unsafe fn softmax_gradient_body<S: Lanes>(
+unsafe fn softmax_gradient_body<S: Lanes, O: Operand>(
     rows: usize,
     r: usize,
     keys: usize,
-    lo: usize,
-    hi: usize,
     cap: f32,
-    bias: Bias,
-    lse: f32,
-    mean: f32,
+    row: Row,
+    next: Option<Row>,
     s: *mut f32,
     dp: *mut f32,
 ) {
-    let (first, last) = (lo / S::N * S::N, hi.next_multiple_of(S::N));
-    let (lse, mean, one) = (S::splat(lse), S::splat(mean), S::splat(1.0));
-    let mut j = 0;
-    while j < keys {
-        let o = at(rows, r, j);
-        let (ps, pd) = (s.add(o), dp.add(o));
-        if j < first || j >= last {
-            S::store(ps, S::splat(0.0));
-            S::store(pd, S::splat(0.0));
-        } else {
-            let mut v = S::load(ps);
-            let mut slope = one;
-            if cap > 0.0 {
-                let t = tanh::<S>(S::mul(v, S::splat(1.0 / cap)));
-                slope = S::fnma(t, t, one);
-                v = S::mul(S::splat(cap), t);
+    for k0 in (0..keys).step_by(KC) {
+        let (s, dp) = (s.add(at(rows, r, k0)), dp.add(at(rows, r, k0)));
+        for j in (k0..keys.min(k0 + KC)).step_by(S::N) {
+            let c = j - k0;
+            let (p, g) = row_gradient::<S, O>(&row, cap, j, s.add(c), dp.add(c));
+            if O::VALUES == 1 {
+                S::store(s.add(c), p);
+                S::store(dp.add(c), g);
+                continue;
             }
-            if bias.slope != 0.0 {
-                v = bias.on::<S>(v, j);
+            let (mut p1, mut g1) = (S::splat(0.0), S::splat(0.0));
+            if let Some(next) = &next {
+                (p1, g1) = row_gradient::<S, O>(next, cap, j, s.add(LDP + c), dp.add(LDP + c));
+                // Narrower than what is still to be read.
+                O::Value::store::<S>(dp.add(LDP).cast::<O::Value>().add(c), g1);
             }
-            // Hidden lanes may lie above the log-sum-exp of the visible ones; none may overflow.
-            let mut p = S::exp(S::min(S::sub(v, lse), S::splat(0.0)));
-            let mut g = S::mul(S::mul(p, S::sub(S::load(pd), mean)), slope);
-            let (l, h) = (lo.saturating_sub(j).min(S::N), hi.saturating_sub(j).min(S::N));
-            if l > 0 || h < S::N {
-                p = between::<S>(p, l, h, 0.0);
-                g = between::<S>(g, l, h, 0.0);
-            }
-            S::store(ps, p);
-            S::store(pd, g);
+            O::Value::store::<S>(dp.cast::<O::Value>().add(c), g);
+            S::store(s.add(c), S::pair(p, p1));
+            S::store(s.add(LDP + c), S::pair(g, g1));
         }
-        j += S::N;
     }
 }
 
 dispatch! {
-    /// Scores of row `r` to probabilities `p = exp(score - lse)`, and `dp` to `p·(dp - mean)` times the cap's
-    /// slope; both zero outside keys `lo..hi`, which may be empty.
+    narrowing
+    /// Scores of row `r` to probabilities `p = exp(score - lse)`, and `dp` to `g = p·(dp - mean)` times the cap's slope; both
+    /// zero where keys are hidden.
+    ///
+    /// Of pairs: rows `r` and `r + 1` (zeros where there is no `next`, but for its place) at once; row `r` of the scores has
+    /// the words of `p` in the sum over rows then, row `r + 1` those of `g`, and each row of `dp` its own `g`, packed.
     ///
     /// # Safety
     /// As [`softmax`], of both blocks.
-    pub(crate) unsafe fn softmax_gradient = softmax_gradient_body [] []
-        (rows: usize, r: usize, keys: usize, lo: usize, hi: usize, cap: f32, bias: Bias, lse: f32, mean: f32,
-         s: *mut f32, dp: *mut f32)
+    pub(crate) unsafe fn softmax_gradient = softmax_gradient_body [O: Operand] [O]
+        (rows: usize, r: usize, keys: usize, cap: f32, row: Row, next: Option<Row>, s: *mut f32, dp: *mut f32)
 }

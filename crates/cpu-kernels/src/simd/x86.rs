@@ -5,9 +5,10 @@ use crate::micro::{Tile, tile};
 use crate::operand::{Bf16Dot, Product};
 use std::arch::x86_64::*;
 
-/// 16 lanes of AVX-512F.
+/// 16 lanes of AVX-512F; with `BF16` bfloat16 is made by AVX512_BF16's instructions, which take denormals for zeros as its
+/// products do.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512;
+pub(crate) struct Avx512<const BF16: bool = false>;
 
 /// 8 lanes of AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
@@ -54,7 +55,18 @@ unsafe fn rounded_avx2(v: __m256) -> __m256i {
     _mm256_blendv_epi8(rounded, quiet, nan)
 }
 
-impl Lanes for Avx512 {
+/// The values of two vectors of sixteen in turn.
+static IN_TURN: [u16; 32] = {
+    let mut order = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        order[i] = (i as u16 & 1) * 16 + i as u16 / 2;
+        i += 1;
+    }
+    order
+};
+
+impl<const BF16: bool> Lanes for Avx512<BF16> {
     const N: usize = 16;
     const ROWS: usize = 14;
     const COLS: usize = 2;
@@ -158,19 +170,38 @@ impl Lanes for Avx512 {
     }
     #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m512) {
+        if BF16 {
+            let bits = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v));
+            return _mm256_storeu_si256(p.cast(), bits);
+        }
         let bits = _mm512_srli_epi32::<16>(rounded_avx512(v));
         _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(bits));
     }
     #[inline(always)]
     unsafe fn store_bf16_m(m: __mmask16, p: *mut u16, v: __m512) {
+        if BF16 {
+            let bits = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v));
+            return _mm256_mask_storeu_epi16(p.cast(), m, bits);
+        }
         let bits = _mm512_srli_epi32::<16>(rounded_avx512(v));
         _mm512_mask_cvtepi32_storeu_epi16(p.cast(), m, bits);
     }
     #[inline(always)]
     unsafe fn pair(low: __m512, high: __m512) -> __m512 {
+        if BF16 {
+            let both = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+            let order = _mm512_loadu_si512(IN_TURN.as_ptr().cast());
+            return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, both));
+        }
         let low = _mm512_srli_epi32::<16>(rounded_avx512(low));
         let high = _mm512_and_si512(rounded_avx512(high), _mm512_set1_epi32(!0xffff));
         _mm512_castsi512_ps(_mm512_or_si512(low, high))
+    }
+    #[inline(always)]
+    unsafe fn pair_bf16(low: *const u16, high: *const u16) -> __m512 {
+        let low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(low.cast()));
+        let high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(high.cast()));
+        _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32::<16>(high)))
     }
     #[inline(always)]
     unsafe fn low_half(v: __m512) -> __m512 {
@@ -371,6 +402,12 @@ impl Lanes for Avx2 {
         let low = _mm256_srli_epi32::<16>(rounded_avx2(low));
         let high = _mm256_and_si256(rounded_avx2(high), _mm256_set1_epi32(!0xffff));
         _mm256_castsi256_ps(_mm256_or_si256(low, high))
+    }
+    #[inline(always)]
+    unsafe fn pair_bf16(low: *const u16, high: *const u16) -> __m256 {
+        let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(low.cast()));
+        let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(high.cast()));
+        _mm256_castsi256_ps(_mm256_or_si256(low, _mm256_slli_epi32::<16>(high)))
     }
     #[inline(always)]
     unsafe fn low_half(v: __m256) -> __m256 {

@@ -1,5 +1,6 @@
 //! Developer commands. `cargo xtask --help` lists them; `check` and `test` together are what CI runs.
 
+mod aarch64;
 mod acceptance;
 mod bench;
 mod check;
@@ -61,6 +62,8 @@ enum Task {
     Nccl,
     /// Try faults on the program: damaged folders, rows, templates, options, checkpoints, disks, servers, signals.
     Faults(faults::Options),
+    /// Run the kernels' tests for aarch64 by an emulator, with dot products of bfloat16 and without. Needs qemu-aarch64.
+    Aarch64,
     /// Look for what compilers do not see: upward dependencies, file names, licences, forgotten marks, stale files.
     Tidy,
     /// Count the configs and command lines in the published style that run as they are, and name the others.
@@ -113,6 +116,11 @@ fn main() -> Result<ExitCode> {
             tally.failed == 0
         }
         Task::Faults(options) => faults::run(&root, &options)?,
+        Task::Aarch64 => {
+            let tally = aarch64::run(&root)?;
+            println!("{} passed, {} failed", tally.passed, tally.failed);
+            tally.failed == 0
+        }
         Task::Tidy => tidy::run(&root)?,
         Task::Acceptance(options) => acceptance::run(&root, &options)?,
         Task::Bench { arguments } => bench::run(&root, &arguments)?,

@@ -38,7 +38,7 @@ impl Tally {
 }
 
 /// Runs `cargo test`. Lines of single tests that pass are left out; everything else is shown as it comes.
-fn suite(command: &mut Command) -> Result<(Tally, bool)> {
+pub(crate) fn suite(command: &mut Command) -> Result<(Tally, bool)> {
     let began = Instant::now();
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("cannot run cargo test")?;

@@ -6,10 +6,12 @@ mod disks;
 mod models;
 mod numbers;
 mod options;
+mod ranks;
 mod rewards;
 mod rollouts;
 mod rows;
 mod signals;
+mod strangers;
 mod templates;
 
 use anyhow::Result;
@@ -26,7 +28,7 @@ pub(crate) struct Class {
     pub(crate) attempt: fn(&Lab, usize, &mut Random) -> Result<Outcome>,
 }
 
-pub(crate) const CLASSES: [Class; 11] = [
+pub(crate) const CLASSES: [Class; 13] = [
     Class { name: "models", written: models::written, drawn: 1100, attempt: models::attempt },
     Class { name: "adapters", written: |_| 0, drawn: 500, attempt: adapters::attempt },
     Class { name: "rows", written: rows::written, drawn: 700, attempt: rows::attempt },
@@ -38,4 +40,6 @@ pub(crate) const CLASSES: [Class; 11] = [
     Class { name: "rollouts", written: rollouts::written, drawn: 150, attempt: rollouts::attempt },
     Class { name: "signals", written: signals::written, drawn: 60, attempt: signals::attempt },
     Class { name: "numbers", written: numbers::written, drawn: 120, attempt: numbers::attempt },
+    Class { name: "ranks", written: ranks::written, drawn: 30, attempt: ranks::attempt },
+    Class { name: "strangers", written: strangers::written, drawn: 60, attempt: strangers::attempt },
 ];

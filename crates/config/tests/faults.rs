@@ -46,18 +46,19 @@ fn a_file_is_named_with_its_line() {
 #[test]
 fn all_faults_are_reported_at_once() {
     let words = [
+        "--use_peft",
         "--lora_r",
         "0",
         "--learning_rate",
         "fast",
         "--use_liger_kernel",
         "--paking",
-        "--load_in_4bit",
+        "--lora_target_parameters=experts",
         "--adam_beta2",
         "1.5",
     ];
     let error = Scratch::new().sft(&words).unwrap_err();
-    // lora_r is out of range, whether or not an adapter trains; use_liger_kernel is noted.
+    // use_liger_kernel is noted.
     assert_eq!(error.faults.len(), 5, "{error}");
 }
 
@@ -98,8 +99,7 @@ fn arguments_of_schedules_and_optimizers_are_theirs() {
 #[test]
 fn what_burnish_does_not_do_is_refused_by_name() {
     for (words, name) in [
-        (["--load_in_4bit", "true"].as_slice(), "load_in_4bit"),
-        (&["--lora_target_parameters", "experts.down_proj"], "lora_target_parameters"),
+        (["--lora_target_parameters", "experts.down_proj"].as_slice(), "lora_target_parameters"),
         (&["--fsdp", "half_shard"], "fsdp"),
         (&["--parallelism_config", r#"{"cp_size": 2}"#], "parallelism_config"),
         (&["--num_machines", "8"], "num_machines"),

@@ -63,14 +63,14 @@ fn sharding_of_launchers() {
     );
     check(
         "lr_scheduler_type: cosine\ndeepspeed: {scheduler: {type: WarmupLR}}",
-        &[("lr_scheduler_type", "WarmupLR"), ("lr_scheduler_kwargs", r#"{"warmup_num_steps": 1000}"#)],
+        &[("lr_scheduler_type", "WarmupLR"), ("lr_scheduler_kwargs", r#"{"warmup_num_steps": 1000.0}"#)],
     );
     let sgd = "deepspeed: {optimizer: {type: SGD, params: {lr: 0.1, momentum: 0.9, weight_decay: auto}}}";
     check(sgd, &[("optim", "sgd"), ("optim_args", "momentum=0.9"), ("learning_rate", "0.1")]);
     check("deepspeed: {optimizer: {type: Adam, params: {adam_w_mode: false}}}", &[("optim", "adam")]);
     check(
         "deepspeed: {optimizer: {type: Adam, params: {eps: 1e-7}}}",
-        &[("optim", "adamw_torch_fused"), ("adam_epsilon", "0.0000001")],
+        &[("optim", "adamw_torch_fused"), ("adam_epsilon", "1e-7")],
     );
     check("fsdp: full_shard auto_wrap", &[("zero_stage", "3")]);
     check("fsdp: [shard_grad_op, offload]", &[("zero_stage", "2")]);
@@ -100,8 +100,8 @@ fn what_has_no_equivalent_is_named() {
     check("accelerate_config: zero4", "accelerate_config: no file at \"zero4\"; give its path");
     check("model_init_kwargs: {num_hidden: 2}", "unknown option `model_init_kwargs.num_hidden`");
     check(
-        "model_init_kwargs: {quantization_config: {load_in_4bit: true}}",
-        "quantised bases are not supported",
+        "model_init_kwargs: {quantization_config: {load_in_3bit: true}}",
+        "unknown option `model_init_kwargs.load_in_3bit`",
     );
     check("dataset_mixture: {sets: []}", "it has datasets, seed and test_split_size");
     check("datasets: [{path: a, fraction: 1}, {path: b}]", "give every data set one, or none");
@@ -266,4 +266,18 @@ fn label_smoothing_is_of_nll_in_sft() {
     let words = ["--model_name_or_path=a/b", "--dataset_name=c/d", "--label_smoothing_factor=0.2"];
     let notes = DpoOptions::parse(words).unwrap().run().unwrap().notes;
     assert!(notes.iter().any(|note| note.contains("loss of this trainer without it too")), "{notes:?}");
+}
+
+#[test]
+fn a_base_in_four_bits() {
+    let as_transformers = "model_init_kwargs:\n  quantization_config:\n    load_in_4bit: true\n    bnb_4bit_quant_type: fp4\n    \
+                           bnb_4bit_use_double_quant: true\n    bnb_4bit_compute_dtype: bfloat16\nuse_peft: true";
+    check::<SftOptions>(
+        as_transformers,
+        &[("load_in_4bit", "true"), ("bnb_4bit_quant_type", "fp4"), ("use_bnb_nested_quant", "true")],
+    );
+    check::<SftOptions>(
+        "use_4bit: true\nuse_nested_quant: true\nuse_peft: true",
+        &[("load_in_4bit", "true")],
+    );
 }

@@ -85,8 +85,8 @@ pub const NOTED: &[Foreign] = &[
         "max_prompt_length", "max_target_length",
     ], "TRL no longer has it: prompts are not cut by themselves; max_length cuts prompt and completion together"),
     noted(&[
-        "bnb_4bit_quant_storage", "bnb_4bit_compute_dtype",
-    ], "four-bit weights rest as bytes, are read in dtype, and multiply as bf16 says"),
+        "bnb_4bit_quant_storage", "bnb_4bit_compute_dtype", "llm_int8_*", "quant_method",
+    ], "weights in four or eight bits rest as bytes, are read in dtype, and multiply as bf16 says"),
     noted(&[
         "megatron_core", "qalora_group_size", "peft_version", "auto_mapping", "peft_type", "base_model_name_or_path",
         "inference_mode", "revision", "runtime_config", "megatron_lm_*",

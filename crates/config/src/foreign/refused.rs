@@ -40,9 +40,6 @@ pub const REFUSED: &[Foreign] = &[
         "split_batches",
     ], "per_device_train_batch_size is that of each rank; take it out, or set global_batch_size"),
     refused(&[
-        "quantization_config",
-    ], "load_in_4bit and load_in_8bit quantise the base, with bitsandbytes' numbers"),
-    refused(&[
         "lora_target_parameters", "target_parameters",
     ], "adapters on bare parameters are not supported; name modules in lora_target_modules"),
     refused_but(&["CAUSAL_LM"], &[

@@ -46,6 +46,10 @@ impl Translation<'_> {
             let name = match (key.name, name.as_str()) {
                 ("generation_kwargs", "max_new_tokens") => "max_completion_length",
                 ("generation_kwargs", "do_sample") if *raw == Raw::Bool(true) => continue,
+                (_, "quantization_config") if !raw.is_nothing() => {
+                    self.keywords(key, raw);
+                    continue;
+                }
                 (_, "revision") => "model_revision",
                 (_, name) => name,
             };

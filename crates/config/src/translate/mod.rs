@@ -15,8 +15,8 @@ use crate::source::Written;
 /// The keys, each with what is made of it, in the order of the reference page.
 pub const TRANSLATED: &[(&[&str], &str)] = &[
     (
-        &["model_init_kwargs", "model_kwargs", "generation_kwargs"],
-        "its entries are options by their own names: dtype, temperature and so on",
+        &["model_init_kwargs", "model_kwargs", "generation_kwargs", "quantization_config"],
+        "its entries are options by their own names: dtype, temperature, load_in_4bit and so on",
     ),
     (
         &["dataset_kwargs"],
@@ -110,7 +110,9 @@ pub(crate) fn translate(
         }
         let (at, raw) = (key(w), parsed(&w.raw));
         match at.name {
-            "model_init_kwargs" | "model_kwargs" | "generation_kwargs" => translation.keywords(&at, &raw),
+            "model_init_kwargs" | "model_kwargs" | "generation_kwargs" | "quantization_config" => {
+                translation.keywords(&at, &raw)
+            }
             "dataset_kwargs" => translation.dataset_kwargs(&at, &raw),
             "accelerate_config" | "config_file" => translation.accelerate(&at, &raw),
             "deepspeed" | "deepspeed_config_file" => translation.deepspeed(&at, &raw),

@@ -349,8 +349,7 @@ impl TrainingOptions {
             checks.folder("resume_from_checkpoint", path, "");
         }
         if resumes && self.overwrite_output_dir && self.resume_from_checkpoint == Resume::Newest {
-            let mend = "take overwrite_output_dir out to go on from the checkpoint that is there";
-            checks.conflict("resume_from_checkpoint", "overwrite_output_dir: true", mend);
+            checks.note("resume_from_checkpoint: the run goes on from output_dir's newest checkpoint, which overwrite_output_dir leaves alone");
         }
         if self.save_strategy == SaveInterval::Best && self.eval_strategy == Interval::No {
             checks.conflict(

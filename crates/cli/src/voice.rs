@@ -1,4 +1,4 @@
-//! What the program says: results on standard output, everything else on standard error.
+//! Lines of the program: results on standard output, everything else on standard error.
 //!
 //! Nobody has to listen: a closed standard error stops nothing, and a closed standard output ends a command that prints
 //! its result, quietly. Text from outside is shown without its escape codes.

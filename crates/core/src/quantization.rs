@@ -1,4 +1,4 @@
-//! How a frozen matrix rests in fewer bits than it computes in.
+//! `Quantization`: a frozen matrix at rest in fewer bits than it computes in.
 
 use serde::{Deserialize, Serialize};
 

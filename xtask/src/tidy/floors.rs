@@ -7,6 +7,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("burnish-core", 0),
     ("burnish-cpu-kernels", 0),
     ("fake-cuda", 0),
+    ("faults", 0),
     ("loopback-hub", 0),
     ("recordings", 0),
     ("shared-features", 0),

@@ -1,4 +1,4 @@
-//! How another rank comes to rank 0: again and again until rank 0 is there, with proofs, and then until all are.
+//! Another rank's way to rank 0: again and again until rank 0 is there, with proofs, and then until all are.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

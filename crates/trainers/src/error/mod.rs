@@ -1,5 +1,6 @@
 //! Errors of runs.
 
+mod difference;
 mod rollout;
 
 use std::path::{Path, PathBuf};
@@ -22,9 +23,9 @@ use burnish_tp::TpError;
 use burnish_weight_files::WeightFileError;
 use burnish_zero::{PlanError, ZeroError};
 
+pub use self::difference::Difference;
+use self::difference::listed;
 pub use self::rollout::RolloutError;
-pub use crate::ranks::agreement::Difference;
-use crate::ranks::agreement::listed;
 
 /// A run that cannot start or go on.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! What a run has in common with the checkpoint that it goes on from: rows, their order, the base, options.
+//! Facts that a run has in common with the checkpoint that it goes on from: rows, their order, the base, options.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;

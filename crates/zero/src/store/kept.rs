@@ -1,4 +1,4 @@
-//! What a rank keeps of a parameter.
+//! `Kept`: rows of a parameter as a rank keeps them.
 
 use std::sync::Arc;
 

@@ -365,7 +365,8 @@ fn tampered(change: impl Fn(Vec<u8>) -> Vec<u8> + Send + 'static) -> Vec<CommErr
         let sum = |what| world.group().sum_f64(&[1.0; 100], what);
         sum("as it was said").unwrap();
         armed.store(true, Ordering::SeqCst);
-        sum("changed on the way").and_then(|_| sum("changed on the way")).unwrap_err()
+        // What is said again is right the first time; and who is lied to hears of it from who notices.
+        (0..100).find_map(|_| sum("changed on the way").err()).unwrap()
     });
     assert!(began.elapsed() < Duration::from_secs(10));
     errors.into_iter().map(Result::unwrap).collect()

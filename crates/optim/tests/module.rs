@@ -272,7 +272,8 @@ fn any_number_of_dimensions() {
         conv: burn::nn::conv::Conv2d,
         scale: Param<Tensor<4>>,
     }
-    let conv = burn::nn::conv::Conv2dConfig::new([1, 2], [3, 3]).init(&device());
+    let mut conv = burn::nn::conv::Conv2dConfig::new([1, 2], [3, 3]).init(&device());
+    (conv.weight, conv.bias) = (leaf("weight", [2, 1, 3, 3]), Some(leaf("bias", [2])));
     let mut four = Four { conv, scale: leaf("scale", [1, 2, 1, 1]) };
     let mut optimizer = OptimizerConfig::adamw(AdamWOptions::default()).init(&four).unwrap();
     let x = leaf("x", [1, 1, 3, 3]).val();

@@ -81,6 +81,8 @@ pub fn prepare_output_dir(
 /// Up to five names that no training run writes.
 fn foreign(path: &Path, also_ours: &[&str]) -> Vec<String> {
     let known = |name: &str| {
+        // What a killed run had begun to write of a file.
+        let name = name.strip_suffix(".part").unwrap_or(name);
         NAMES.contains(&name)
             || also_ours.contains(&name)
             || PREFIXES.iter().any(|p| name.starts_with(p))

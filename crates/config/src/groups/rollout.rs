@@ -90,6 +90,11 @@ impl RolloutOptions {
         checks.range("num_generations_eval", self.num_generations_eval.is_none_or(|n| n >= 2), group);
         checks.range("max_completion_length", self.max_completion_length >= 1, AT_LEAST_1);
         checks.range("num_iterations", self.num_iterations >= 1, AT_LEAST_1);
+        checks.range(
+            "num_iterations",
+            self.num_iterations <= 1 << 20,
+            "a whole number that is at most 1048576",
+        );
         checks.range("steps_per_generation", self.steps_per_generation != Some(0), AT_LEAST_1);
         checks.range("generation_batch_size", self.generation_batch_size != Some(0), AT_LEAST_1);
         checks.range("generation_max_sequences", self.generation_max_sequences >= 1, AT_LEAST_1);

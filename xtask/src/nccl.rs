@@ -111,7 +111,7 @@ fn jobs() -> Vec<Job> {
         steps(&["ncclSystemError", "layer.0.weight", "rank 2"], None).with(fault, "init:2"),
         steps(&["not complete after 2s although all ranks are there", "layer.1.weight"], None)
             .with(fault, "hang:1:1"),
-        steps(&["rank 2 is silent for ", "layer.1.weight"], Some(2)).with(fault, "stop:2:1"),
+        steps(&["rank 2 does not answer any more", "layer.1.weight"], Some(2)).with(fault, "stop:2:1"),
         Job::new(2, "sum 1000000", End::Fails(&["has no memory for 4000000 bytes", "layer.0.weight"], None))
             .with("FAKE_CUDA_MEMORY", "1000000"),
     ]);

@@ -140,13 +140,8 @@ impl<'a> ModelPlan<'a> {
             let what = "cannot become other bits:";
             return Err(self.folder.quantized_already(how, what, "leave load_in_4bit and load_in_8bit out"));
         }
-        let of_a_block = |p: &&mut Parameter| p.role == Role::Matrix && !p.trainable && p.shape.len() == 2;
-        if let Some(experts) = self.blueprint.registry().iter().find(|p| p.role == Role::Expert) {
-            return Err(unsupported(
-                &experts.name,
-                "a dense model: experts would stay as the files have them; leave it out",
-            ));
-        }
+        without_experts(self.blueprint.registry())?;
+        let of_a_block = |p: &&mut Parameter| is_of_a_block(p) && !p.trainable;
         let mut any = false;
         for parameter in self.blueprint.registry_mut().iter_mut().take(self.base).filter(of_a_block) {
             parameter.quantization = Some(quantization);
@@ -597,8 +592,7 @@ impl Model {
         let mut registry = self.parameters.registry().clone();
         let untie = self.plan.as_ref().is_some_and(|plan| self.unties(plan));
         for parameter in registry.iter_mut() {
-            let of_a_block = parameter.role == Role::Matrix && parameter.shape.len() == 2;
-            parameter.quantization = of_a_block.then_some(quantization);
+            parameter.quantization = is_of_a_block(parameter).then_some(quantization);
         }
         let written = |p: &&Parameter| p.alias_of.is_none() || untie;
         let parameters: Vec<&Parameter> = registry.iter().take(self.base).filter(written).collect();
@@ -672,7 +666,8 @@ impl ModelFolder {
             ));
         }
         let mut registry = planned.registry().clone();
-        for parameter in registry.iter_mut().filter(|p| p.role == Role::Matrix && p.shape.len() == 2) {
+        without_experts(&registry)?;
+        for parameter in registry.iter_mut().filter(|p| is_of_a_block(p)) {
             parameter.quantization = Some(quantization);
         }
         let parameters: Vec<&Parameter> = registry.iter().filter(|p| p.alias_of.is_none()).collect();
@@ -700,6 +695,23 @@ impl RowSource for Whole<'_> {
 /// If a file is missing or damaged, or the weights do not fit the configuration.
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model, ModelError> {
     Model::load(&ModelFolder::open(path)?, &Tuning::None, Dtype::F32, 0, device)
+}
+
+/// Whether it is one of the matrices that are quantised: those of blocks, as in Transformers.
+fn is_of_a_block(parameter: &Parameter) -> bool {
+    parameter.role == Role::Matrix && parameter.shape.len() == 2
+}
+
+/// Fails for a mixture of experts, whose experts would not be quantised.
+fn without_experts(registry: &Registry) -> Result<(), ModelError> {
+    match registry.iter().find(|parameter| parameter.role == Role::Expert) {
+        None => Ok(()),
+        Some(experts) => Err(ModelError::Unsupported {
+            key: "load_in_4bit or load_in_8bit".to_owned(),
+            got: experts.name.clone(),
+            supported: "a dense model: experts would stay as the files have them; leave it out",
+        }),
+    }
 }
 
 /// How the matrices of a folder are quantised.

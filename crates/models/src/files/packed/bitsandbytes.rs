@@ -7,15 +7,8 @@ use serde::Deserialize;
 
 use super::{Declared, PackedFault, tensor};
 
-/// What stands beside a matrix' name, in four bits and in eight.
-const BESIDE: [&str; 6] = [
-    ".absmax",
-    ".quant_map",
-    ".nested_absmax",
-    ".nested_quant_map",
-    ".quant_state.bitsandbytes__nf4",
-    ".quant_state.bitsandbytes__fp4",
-];
+/// What stands beside a matrix' name in four bits, besides one of [`STATES`].
+const BESIDE: [&str; 4] = [".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"];
 /// What describes four bits, by scheme.
 pub(super) const STATES: [(Scheme, &str); 2] =
     [(Scheme::Nf4, ".quant_state.bitsandbytes__nf4"), (Scheme::Fp4, ".quant_state.bitsandbytes__fp4")];
@@ -53,7 +46,8 @@ pub(super) fn of_module(name: &str, what: &str) -> String {
 }
 
 pub(super) fn tensors(name: &str) -> impl Iterator<Item = String> {
-    let beside = BESIDE.iter().map(move |what| format!("{name}{what}"));
+    let beside = BESIDE.into_iter().chain(STATES.map(|(_, state)| state));
+    let beside = beside.map(move |what| format!("{name}{what}"));
     std::iter::once(name.to_owned()).chain(beside).chain([ROWS, FORMAT].map(|what| of_module(name, what)))
 }
 

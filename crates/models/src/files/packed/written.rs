@@ -25,7 +25,7 @@ pub(crate) struct Matrix {
 /// What says how a matrix in four bits is read. Its length is known before the offset is: readers pass over what stands
 /// behind JSON.
 fn state(matrix: &Matrix, quantization: Quantization, offset: Option<f32>) -> Vec<u8> {
-    let scheme = if quantization.scheme == Scheme::Nf4 { "nf4" } else { "fp4" };
+    let scheme = quantization.scheme;
     let [rows, row] = matrix.shape;
     let dtype = matrix.dtype;
     let mut text = format!(
@@ -109,6 +109,7 @@ pub(crate) fn bytes(matrix: &Matrix, quantized: &Quantized) -> BTreeMap<String, 
 /// `quantization_config` as Transformers writes it.
 pub(crate) fn config(quantization: Quantization, compute: Dtype) -> Value {
     let eight = quantization.scheme == Scheme::Int8;
+    // Transformers' default, where there are none.
     let kind = if quantization.scheme == Scheme::Nf4 { "nf4" } else { "fp4" };
     json!({
         "_load_in_4bit": !eight,

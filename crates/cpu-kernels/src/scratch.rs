@@ -67,24 +67,37 @@ static POOL: Mutex<Vec<Aligned>> = Mutex::new(Vec::new());
 /// Buffers kept in the pool; ranks of one process take a few each.
 const POOL_KEPT: usize = 16;
 
+/// Floats (32 MiB) above which [`Pooled::passing`] buffers go back to the system.
+const PASSING: usize = 8 << 20;
+
 /// A buffer of at least the asked floats, given back to the pool when dropped.
-pub(crate) struct Pooled(Option<Aligned>);
+pub(crate) struct Pooled {
+    buffer: Option<Aligned>,
+    kept: bool,
+}
 
 impl Pooled {
     /// A buffer of at least `len` uninitialised floats, 64-byte aligned.
     pub(crate) fn take(len: usize) -> Self {
-        Self(Some(take(&mut POOL.lock().unwrap_or_else(PoisonError::into_inner), len)))
+        let buffer = take(&mut POOL.lock().unwrap_or_else(PoisonError::into_inner), len);
+        Self { buffer: Some(buffer), kept: true }
+    }
+
+    /// A buffer for a call that holds little else: a large one is the system's again when dropped.
+    pub(crate) fn passing(len: usize) -> Self {
+        if len > PASSING { Self { buffer: Some(Aligned::new(len)), kept: false } } else { Self::take(len) }
     }
 
     /// The buffer's start.
     pub(crate) fn ptr(&self) -> Ptr {
-        Ptr(self.0.as_ref().map_or(std::ptr::null_mut(), |b| b.ptr))
+        Ptr(self.buffer.as_ref().map_or(std::ptr::null_mut(), |b| b.ptr))
     }
 }
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        if let Some(buffer) = self.0.take() {
+        let kept = self.kept;
+        if let Some(buffer) = self.buffer.take().filter(|_| kept) {
             let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
             pool.push(buffer);
             if pool.len() > POOL_KEPT

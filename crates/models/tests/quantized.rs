@@ -265,7 +265,7 @@ fn damaged_matrices_are_refused() {
 #[test]
 fn a_mixture_of_experts_is_not_quantised_in_part() {
     let dir = tempfile::tempdir().unwrap();
-    let folder = ModelFolder::open(&fixtures().join("mixtral")).unwrap();
+    let folder = ModelFolder::open(fixtures().join("mixtral")).unwrap();
     let mut writer = FolderWriter::in_place(dir.path()).unwrap();
     let refused = folder.quantize_to(&mut writer, None, quantization(Scheme::Nf4, false)).unwrap_err();
     assert!(refused.to_string().contains("experts would stay"), "{refused}");

@@ -9,7 +9,7 @@ use super::vocab::{ENTROPY, G_ENTROPY, G_LOG_PROB, GIVEN, LOG_Z, logits_gradient
 use crate::linear::Linear;
 use crate::micro::NR;
 use crate::operand::{Operand, with_operand};
-use crate::scratch::{Pooled, Ptr, scratch};
+use crate::scratch::{Ptr, scratch};
 use crate::tasks::tasks;
 use burnish_core::HeadOptions;
 use std::ops::Range;
@@ -69,11 +69,11 @@ fn backward<O: Operand>(
     );
     let gradient = Gradient::new(&call, wanted);
     let low = call.pack_low();
+    let buffer = call.tile_buffer();
+    let (tile, stride) = (buffer.ptr(), call.vocab * NR);
     for rows in call.tiles() {
         let tokens = call.pack_tokens(rows.clone(), low.as_ref(), wanted.parts.weight);
         let given = Given::new(&tokens, &rows, stats, |row| g_log_prob[row], g_entropy);
-        let tile = Pooled::take(tokens.panels() * call.vocab * NR);
-        let (tile, stride) = (tile.ptr(), call.vocab * NR);
         tasks(call.runs(), |r| {
             let v = call.entries(r);
             let len = call.depth.a_len(v.len());
@@ -141,11 +141,11 @@ fn fused<O: Operand>(
     let own = own_targets(&call, targets, shard);
     let gradient = Gradient::new(&call, wanted);
     let low = call.pack_low();
+    let buffer = call.tile_buffer();
+    let (tile, stride) = (buffer.ptr(), call.vocab * NR);
     let mut stats = HeadStats::with_capacity(call.n);
     for rows in call.tiles() {
         let tokens = call.pack_tokens(rows.clone(), low.as_ref(), wanted.parts.weight);
-        let tile = Pooled::take(tokens.panels() * call.vocab * NR);
-        let (tile, stride) = (tile.ptr(), call.vocab * NR);
         let found = Found::new(&call, &tokens);
         tasks(call.runs(), |r| {
             let v = call.entries(r);

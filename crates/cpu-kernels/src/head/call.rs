@@ -19,8 +19,12 @@ use burnish_core::{Compute, HeadOptions};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Floats of a tile of logits (32 MiB).
+/// Floats of a tile of logits (32 MiB) of [`FEW`] tokens or more.
 const TILE: usize = 8 << 20;
+/// Floats of a tile of logits (64 MiB) of fewer tokens.
+const LARGE_TILE: usize = 16 << 20;
+/// Tokens for which packing a weight costs little beside its products.
+const FEW: usize = 96;
 /// Tokens of a tile, at most.
 const TOKENS: usize = 512;
 /// Words of a packed run of weights.
@@ -31,7 +35,8 @@ const RUN: usize = 96 << 10;
 /// A split head that makes its gradients in forward ([`crate::head_fused`]) combines once per that many tokens.
 #[must_use]
 pub fn head_tile(vocab: usize) -> usize {
-    (TILE / vocab.max(1) / NR * NR).clamp(NR, TOKENS)
+    let tokens = |floats: usize| floats / vocab.max(1) / NR * NR;
+    tokens(TILE).max(tokens(LARGE_TILE).min(FEW)).clamp(NR, TOKENS)
 }
 
 /// What the head's operands are. The factors of a magnitude are multiplied into its rows, which rounding would hide: such a
@@ -335,6 +340,11 @@ impl<'a, O: Operand> Call<'a, O> {
             gemm_panel::<O>(self.isa, v.len(), weights, self.depth, panel, lanes, z, NR, 1.0, false);
             scale_logits(self.isa, scaling, v.len(), lanes, z);
         }
+    }
+
+    /// Room for the logits of a tile of tokens.
+    pub(crate) fn tile_buffer(&self) -> Pooled {
+        Pooled::passing(self.tile.min(self.n).next_multiple_of(NR) * self.vocab)
     }
 
     /// Tiles of tokens.

@@ -96,6 +96,7 @@ fn bench(m: &Model) {
         scale: 1.0 / (m.head_dim as f32).sqrt(),
         softcap: None,
         slopes: &[],
+        sinks: &[],
         window: None,
         documents: &documents,
         parents: &[],

@@ -352,6 +352,7 @@ fn measure(m: &Model, rounds: usize, only: Option<&str>) {
             scale: 1.0 / (m.head_dim as f32).sqrt(),
             softcap: None,
             slopes: &[],
+            sinks: &[],
             window: None,
             documents: &documents,
             parents: &[],

@@ -79,9 +79,11 @@ pub struct HeadNorm {
     pub eps: f32,
 }
 
-/// Attention of `qkv` within each of `documents`.
+/// Attention of `qkv` within each of `documents`. A query head's sink takes part in its softmax as a score of no key, so
+/// that what is left for the keys sums to less than one (gpt-oss).
 ///
 /// # Shapes
+/// - sinks: `[heads]`
 /// - qkv: `[tokens, (heads + 2 * kv_heads) * head_dim]`: queries, keys, values
 /// - output: `[tokens, heads * head_dim]`; rows outside every document are zero
 ///
@@ -93,9 +95,10 @@ pub fn attention(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
-    crate::check::attention(qkv, shape, documents, rotary, norm)?;
-    dispatch!([qkv] => attention::attention(qkv, shape, documents, rotary, norm))
+    crate::check::attention(qkv, shape, documents, rotary, norm, sinks)?;
+    dispatch!([qkv] => attention::attention(qkv, shape, documents, rotary, norm, sinks))
 }
 
 /// [`attention()`], and each query head's largest score over all visible pairs: plain, `[heads]`, on `qkv`'s device.
@@ -112,7 +115,8 @@ pub fn attention_with_peaks(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
-    crate::check::attention(qkv, shape, documents, rotary, norm)?;
-    dispatch!([qkv] => attention::attention_with_peaks(qkv, shape, documents, rotary, norm))
+    crate::check::attention(qkv, shape, documents, rotary, norm, sinks)?;
+    dispatch!([qkv] => attention::attention_with_peaks(qkv, shape, documents, rotary, norm, sinks))
 }

@@ -164,6 +164,7 @@ impl KvCache {
     /// # Shapes
     /// - qkv: `[rows, (heads + 2 * kv_heads) * head_dim]`: queries, keys, values
     /// - documents: per sequence its new rows, an empty range where it has none
+    /// - sinks: `[heads]`, as in [`attention`](crate::attention())
     /// - output: `[rows, heads * head_dim]`
     ///
     /// # Errors
@@ -175,6 +176,7 @@ impl KvCache {
         documents: &[Range<usize>],
         rotary: Option<&Rotary>,
         norm: Option<&HeadNorm>,
+        sinks: Option<&AnyTensor>,
     ) -> Result<AnyTensor, OpsError> {
         let got = qkv.shape();
         let width = (self.shape.heads + 2 * self.shape.kv_heads) * self.shape.head_dim;
@@ -187,6 +189,7 @@ impl KvCache {
             false => Err(OpsError::Shape { op: OP, what, got: vec![got], expected: vec![expected] }),
         };
         one_of("documents", documents.len(), self.sequences())?;
+        one_of("sinks", sinks.map_or(self.shape.heads, |s| s.shape().iter().product()), self.shape.heads)?;
         one_of("rotary positions", rotary.map_or(rows, |r| r.positions.len()), rows)?;
         if let Some(range) = documents.iter().find(|d| d.end > rows) {
             return Err(OpsError::Index { op: OP, got: range.end, limit: rows + 1 });
@@ -197,9 +200,11 @@ impl KvCache {
         match &mut self.store {
             #[cfg(feature = "flex")]
             Store::Kernels(cache) => {
-                crate::flex::cache::attend(cache, qkv, &self.shape, documents, rotary, norm)
+                crate::flex::cache::attend(cache, qkv, &self.shape, documents, rotary, norm, sinks)
             }
-            Store::Plain(past) => crate::gpu::attend_cached(past, qkv, &self.shape, documents, rotary, norm),
+            Store::Plain(past) => {
+                crate::gpu::attend_cached(past, qkv, &self.shape, documents, rotary, norm, sinks)
+            }
             Store::Empty(_) => unreachable!("invariant: opened above"),
         }
     }

@@ -122,6 +122,7 @@ pub(crate) fn attention(
     documents: &[Range<usize>],
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<(), OpsError> {
     const OP: &str = "attention";
     let [tokens, width] = matrix(qkv)?;
@@ -161,6 +162,9 @@ pub(crate) fn attention(
     if let Some(n) = norm {
         shape(OP, "q_norm", n.q.shape(), &[s.head_dim])?;
         shape(OP, "k_norm", n.k.shape(), &[s.head_dim])?;
+    }
+    if let Some(sinks) = sinks {
+        shape(OP, "sinks", sinks.shape(), &[s.heads])?;
     }
     Ok(())
 }

@@ -207,8 +207,9 @@ pub fn attention(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
-    documents_apart(qkv, shape, documents, rotary, norms, None)
+    documents_apart(qkv, shape, documents, rotary, norms, sinks, None)
 }
 
 /// See [`crate::attention_with_peaks()`].
@@ -218,9 +219,10 @@ pub fn attention_with_peaks(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
     let mut found = Vec::new();
-    let out = documents_apart(qkv, shape, documents, rotary, norms, Some(&mut found))?;
+    let out = documents_apart(qkv, shape, documents, rotary, norms, sinks, Some(&mut found))?;
     let none = || Tensor::<1>::full([shape.heads], f32::NEG_INFINITY, &out.plain().device());
     let peaks = found.into_iter().reduce(Tensor::max_pair).unwrap_or_else(none);
     Ok((out, AnyTensor::new(peaks)))
@@ -233,6 +235,7 @@ fn documents_apart(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
     mut peaks: Option<&mut Vec<Tensor<1>>>,
 ) -> Result<AnyTensor, OpsError> {
     let qkv = wide::<2>(qkv)?;
@@ -256,7 +259,7 @@ fn documents_apart(
             let (_, before, values) = project(rows, parent, shape, rotary, norms, &device)?;
             (k, v) = (Tensor::cat(vec![before, k], 1), Tensor::cat(vec![values, v], 1));
         }
-        parts.push(attend(q, k, v, shape, &device, peaks.as_deref_mut())?);
+        parts.push(attend([q, k, v], shape, sinks, &device, peaks.as_deref_mut())?);
         at = document.end;
     }
     if at < tokens {
@@ -308,10 +311,9 @@ fn project(
 
 /// Attention of the last `n` positions, `q`, over all `m` of a document.
 fn attend(
-    q: Tensor<3>,
-    k: Tensor<3>,
-    v: Tensor<3>,
+    [q, k, v]: [Tensor<3>; 3],
     shape: &AttentionShape,
+    sinks: Option<&AnyTensor>,
     device: &Device,
     peaks: Option<&mut Vec<Tensor<1>>>,
 ) -> Result<Tensor<2>, OpsError> {
@@ -344,7 +346,12 @@ fn attend(
         });
         scores = scores.clone() + host(biases.collect(), [shape.heads, n, m], device, scores.dtype());
     }
-    let probabilities = softmax(scores.mask_fill(hidden, -1e30), 2);
+    let mut scores = scores.mask_fill(hidden, -1e30);
+    if let Some(sinks) = sinks {
+        let sinks = wide::<1>(sinks)?.reshape([shape.heads, 1, 1]).expand([shape.heads, n, 1]);
+        scores = Tensor::cat(vec![scores, sinks], 2);
+    }
+    let probabilities = softmax(scores, 2).narrow(2, 0, m);
     Ok(probabilities.matmul(repeat(v)).swap_dims(0, 1).reshape([n, shape.heads * d]))
 }
 

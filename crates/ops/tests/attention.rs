@@ -16,6 +16,7 @@ struct With {
     window: Option<usize>,
     softcap: Option<f32>,
     slopes: bool,
+    sinks: bool,
     /// All documents but the first continue it.
     tree: bool,
 }
@@ -47,14 +48,18 @@ fn case(
         inputs.push(Input { shift: 1.0, ..Input::new("q_norm", &[head_dim], 0.3) });
         inputs.push(Input { shift: 1.0, ..Input::new("k_norm", &[head_dim], 0.3) });
     }
+    if with.sinks {
+        inputs.push(Input::new("sinks", &[heads], 2.0));
+    }
     let run = move |body: Body, t: &[AnyTensor]| {
+        let sinks = with.sinks.then(|| &t[t.len() - 1]);
         let norm = with.norms.then(|| HeadNorm { q: t[1].clone(), k: t[2].clone(), eps: 1e-6 });
         match body {
-            Body::Fused => attention(&t[0], &shape, &documents, rotary.as_ref(), norm.as_ref()),
+            Body::Fused => attention(&t[0], &shape, &documents, rotary.as_ref(), norm.as_ref(), sinks),
             Body::Reference => {
-                reference::attention(&t[0], &shape, &documents, rotary.as_ref(), norm.as_ref())
+                reference::attention(&t[0], &shape, &documents, rotary.as_ref(), norm.as_ref(), sinks)
             }
-            Body::Gpu => gpu::attention(&t[0], &shape, &documents, rotary.as_ref(), norm.as_ref()),
+            Body::Gpu => gpu::attention(&t[0], &shape, &documents, rotary.as_ref(), norm.as_ref(), sinks),
         }
     };
     Case { name: name.to_owned(), inputs, run: Box::new(run) }
@@ -86,8 +91,15 @@ fn rotary(&With { rotary_dim, tree, .. }: &With, documents: &[Range<usize>], tok
 
 fn cases(heads: [usize; 3], documents: &[Range<usize>], tokens: usize) -> Vec<Case> {
     let d = heads[2];
-    let all =
-        With { rotary_dim: d, norms: true, window: Some(3), softcap: Some(1.5), slopes: true, tree: false };
+    let all = With {
+        rotary_dim: d,
+        norms: true,
+        window: Some(3),
+        softcap: Some(1.5),
+        slopes: true,
+        sinks: true,
+        tree: false,
+    };
     [
         ("plain", With::default()),
         ("rotary", With { rotary_dim: d, ..With::default() }),
@@ -97,6 +109,8 @@ fn cases(heads: [usize; 3], documents: &[Range<usize>], tokens: usize) -> Vec<Ca
         ("window of one", With { window: Some(1), rotary_dim: d, ..With::default() }),
         ("softcap", With { softcap: Some(0.8), ..With::default() }),
         ("slopes", With { slopes: true, ..With::default() }),
+        ("sinks", With { sinks: true, ..With::default() }),
+        ("sinks and window", With { sinks: true, window: Some(3), rotary_dim: d, ..With::default() }),
         ("everything", all),
         ("everything, partial rotary", With { rotary_dim: d / 2, ..all }),
     ]
@@ -127,13 +141,14 @@ fn the_reference_differentiates() {
     }
 }
 
-fn trees(heads: [usize; 3], documents: &[Range<usize>], tokens: usize) -> [Case; 4] {
+fn trees(heads: [usize; 3], documents: &[Range<usize>], tokens: usize) -> [Case; 5] {
     let with = With { rotary_dim: heads[2], norms: true, tree: true, ..With::default() };
     [
         ("tree", with),
         ("tree and window", With { window: Some(5), ..with }),
         ("tree and cap", With { softcap: Some(0.9), ..with }),
         ("tree and slopes", With { slopes: true, ..with }),
+        ("tree and sinks", With { sinks: true, ..with }),
     ]
     .map(|(name, with)| case(&format!("{name}, {documents:?}"), with, heads, documents, tokens))
 }
@@ -252,12 +267,15 @@ fn peaks_are_the_largest_visible_scores_in_both_bodies() {
             let qkv = tensor("qkv", &[90, (heads + 2 * kv_heads) * head_dim]);
             let want = naive_peaks(&to_f64(&qkv), &shape, &documents, turn.as_ref());
             for qkv in [qkv.clone(), qkv.leaf()] {
-                let plain = attention(&qkv, &shape, &documents, turn.as_ref(), None).unwrap();
-                let fused = attention_with_peaks(&qkv, &shape, &documents, turn.as_ref(), None).unwrap();
+                let plain = attention(&qkv, &shape, &documents, turn.as_ref(), None, None).unwrap();
+                let fused =
+                    attention_with_peaks(&qkv, &shape, &documents, turn.as_ref(), None, None).unwrap();
                 let other =
-                    reference::attention_with_peaks(&qkv, &shape, &documents, turn.as_ref(), None).unwrap();
+                    reference::attention_with_peaks(&qkv, &shape, &documents, turn.as_ref(), None, None)
+                        .unwrap();
                 assert_eq!(to_f64(&fused.0), to_f64(&plain), "{what}");
-                let gpu = gpu::attention_with_peaks(&qkv, &shape, &documents, turn.as_ref(), None).unwrap();
+                let gpu =
+                    gpu::attention_with_peaks(&qkv, &shape, &documents, turn.as_ref(), None, None).unwrap();
                 for (out, peaks) in [fused, other, gpu] {
                     assert_eq!((out.is_tracked(), peaks.is_tracked()), (qkv.is_tracked(), false), "{what}");
                     let got = to_f64(&peaks);
@@ -292,7 +310,7 @@ fn peaks_of_nothing_and_of_what_is_not_finite() {
         let qkv = AnyTensor::from_elements(values.to_vec(), &[3, 16], &device());
         let documents = Arc::new(documents);
         [attention_with_peaks, reference::attention_with_peaks, gpu::attention_with_peaks]
-            .map(|body| to_f64(&body(&qkv, &shape, &documents, None, None).unwrap().1))
+            .map(|body| to_f64(&body(&qkv, &shape, &documents, None, None, None).unwrap().1))
     };
     assert_eq!(bodies(&values, vec![]), [[f64::NEG_INFINITY; 2]; 3]);
     for bad in [f32::NAN, f32::INFINITY] {

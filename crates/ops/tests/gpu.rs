@@ -153,7 +153,7 @@ fn attention_in_16_bits_is_that_in_32() {
         let (q, k) = (tensor("q_norm", &[8]).leaf(), tensor("k_norm", &[8]).leaf());
         let norm = HeadNorm { q: q.clone(), k: k.clone(), eps: 1e-6 };
         let attention = if is_narrow { gpu::attention } else { reference::attention };
-        let out = attention(&qkv, &shape, &documents, None, Some(&norm)).unwrap();
+        let out = attention(&qkv, &shape, &documents, None, Some(&norm), None).unwrap();
         let upstream = upstream.rank::<2>().unwrap().cast(out.rank::<2>().unwrap().dtype());
         let mut gradients = (out.rank::<2>().unwrap() * upstream).sum().backward();
         let mut all = vec![out];
@@ -170,8 +170,14 @@ fn attention_in_16_bits_is_that_in_32() {
 type Found = Result<AnyTensor, OpsError>;
 type Documents = Arc<Vec<std::ops::Range<usize>>>;
 type Linears = fn(&LinearInput, &[Linear], Option<&AnyTensor>) -> Found;
-type Attend =
-    fn(&AnyTensor, &AttentionShape, &Documents, Option<&burnish_ops::Rotary>, Option<&HeadNorm>) -> Found;
+type Attend = fn(
+    &AnyTensor,
+    &AttentionShape,
+    &Documents,
+    Option<&burnish_ops::Rotary>,
+    Option<&HeadNorm>,
+    Option<&AnyTensor>,
+) -> Found;
 
 struct Bodies {
     linears: Linears,
@@ -209,7 +215,7 @@ fn a_block_in_16_bits_is_that_in_32() {
         let normed = |x: &AnyTensor| LinearInput::RmsNorm { x: x.clone(), gamma: gamma.clone(), eps: 1e-6 };
         let run = || -> Result<AnyTensor, OpsError> {
             let h = (bodies.linears)(&normed(&x), &[qkv], None)?;
-            let h = (bodies.attention)(&h, &shape, &documents, None, None)?;
+            let h = (bodies.attention)(&h, &shape, &documents, None, None, None)?;
             let x = (bodies.linears)(&LinearInput::Plain(h), &[o], Some(&x))?;
             let h = (bodies.linears)(&normed(&x), &[gate_up], None)?;
             let x = (bodies.linears)(&LinearInput::SwiGlu(h), &[down], Some(&x))?;

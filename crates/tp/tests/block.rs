@@ -138,7 +138,7 @@ impl Block {
         let rotary = Rotary::new(Arc::new(table.collect()), positions, d);
         let norms = HeadNorm { q: get("q_norm"), k: get("k_norm"), eps: EPS };
         let documents = Arc::new(vec![0..tokens / 2, tokens / 2..tokens]);
-        let mixed = attention(&qkv, &shape, &documents, Some(&rotary), Some(&norms))?;
+        let mixed = attention(&qkv, &shape, &documents, Some(&rotary), Some(&norms), None)?;
         let out = linears(&LinearInput::Plain(mixed), &[linear("o", first)], None)?;
         let x = tp.reduce_from_tp_add(&out, x, "o")?;
 

@@ -164,19 +164,28 @@ impl HostTensor {
         self.region(&Region::rows(&self.shape, rows))
     }
 
-    /// A matrix turned: its columns as rows. What is no matrix stays as it is.
+    /// A matrix turned, its columns as rows; of a stack of matrices each. What is neither stays as it is.
     #[must_use]
     pub fn transposed(&self) -> Self {
-        let &[rows, columns] = self.shape.as_slice() else { return self.clone() };
+        let (count, rows, columns) = match *self.shape.as_slice() {
+            [rows, columns] => (1, rows, columns),
+            [count, rows, columns] => (count, rows, columns),
+            _ => return self.clone(),
+        };
         let size = self.dtype.bytes();
         let mut bytes = Vec::with_capacity(self.bytes.len());
-        for column in 0..columns {
-            for row in 0..rows {
-                let at = (row * columns + column) * size;
-                bytes.extend_from_slice(&self.bytes[at..at + size]);
+        for first in (0..count).map(|matrix| matrix * rows) {
+            for column in 0..columns {
+                for row in first..first + rows {
+                    let at = (row * columns + column) * size;
+                    bytes.extend_from_slice(&self.bytes[at..at + size]);
+                }
             }
         }
-        Self { dtype: self.dtype, shape: vec![columns, rows], bytes }
+        let mut shape = self.shape.clone();
+        let last = shape.len() - 1;
+        shape.swap(last - 1, last);
+        Self { dtype: self.dtype, shape, bytes }
     }
 
     /// Puts further rows (along dim 0) of the same tensor after its own.

@@ -44,7 +44,7 @@ fn measure(context: &Context, name: &str, length: usize, dtype: FloatDType) -> R
     let qkv = AnyTensor::new(qkv).cast(dtype);
     let seconds = median(device, if context.quick { 2 } else { 5 }, || {
         let qkv = qkv.leaf();
-        let out = attention(&qkv, &shape, &documents, None, None)?;
+        let out = attention(&qkv, &shape, &documents, None, None, None)?;
         let mut gradients = out.rank::<2>()?.sum().backward();
         anyhow::ensure!(qkv.take_gradient(&mut gradients).is_some(), "no gradient");
         Ok(())

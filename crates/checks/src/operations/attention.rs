@@ -16,6 +16,7 @@ struct With {
     window: Option<usize>,
     softcap: Option<f32>,
     slopes: bool,
+    sinks: bool,
     /// All documents but the first continue it.
     tree: bool,
     /// The largest score of each head instead of the output.
@@ -74,15 +75,21 @@ fn case(
         inputs.push(Input::new("q_norm", &[head_dim], 0.3).shifted(1.0));
         inputs.push(Input::new("k_norm", &[head_dim], 0.3).shifted(1.0));
     }
+    if with.sinks {
+        inputs.push(Input::new("sinks", &[heads], 2.0));
+    }
     let run = move |body: Body, t: &[AnyTensor]| {
+        let sinks = with.sinks.then(|| &t[t.len() - 1]);
         let norm = with.norms.then(|| HeadNorm { q: t[1].clone(), k: t[2].clone(), eps: 1e-6 });
         let (rotary, norm) = (Some(&rotary), norm.as_ref());
         match (body, with.peaks) {
-            (Body::Device, false) => attention(&t[0], &shape, &documents, rotary, norm),
-            (Body::Reference, false) => reference::attention(&t[0], &shape, &documents, rotary, norm),
-            (Body::Device, true) => row(attention_with_peaks(&t[0], &shape, &documents, rotary, norm)?.1),
+            (Body::Device, false) => attention(&t[0], &shape, &documents, rotary, norm, sinks),
+            (Body::Reference, false) => reference::attention(&t[0], &shape, &documents, rotary, norm, sinks),
+            (Body::Device, true) => {
+                row(attention_with_peaks(&t[0], &shape, &documents, rotary, norm, sinks)?.1)
+            }
             (Body::Reference, true) => {
-                row(reference::attention_with_peaks(&t[0], &shape, &documents, rotary, norm)?.1)
+                row(reference::attention_with_peaks(&t[0], &shape, &documents, rotary, norm, sinks)?.1)
             }
         }
     };
@@ -101,6 +108,7 @@ pub(super) fn checks() -> Vec<Check> {
         ("window", With { window: Some(20), ..With::default() }),
         ("cap", With { softcap: Some(1.5), ..With::default() }),
         ("linear biases", With { slopes: true, ..With::default() }),
+        ("sinks", With { sinks: true, window: Some(50), ..With::default() }),
         ("shared prompt", With { tree: true, norms: true, ..With::default() }),
     ];
     // One document, some with gaps and out of order, and one that is longer than a block of queries.

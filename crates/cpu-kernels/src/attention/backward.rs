@@ -3,13 +3,14 @@
 use super::block::{CHUNK, Packed, Plan, Run, output, overlap, pack_row, products, weighted};
 use super::rows;
 use super::shape::{AttentionGrad, AttentionShape, HeadNorm, Rotary};
+use super::sinks;
 use super::softmax::{Bias, Row, softmax_gradient};
 use crate::micro::{KC, LDP, NR, gemm_tn};
 use crate::operand::{Operand, with_operand};
 use crate::scratch::{Pooled, Ptr, scratch};
 use rayon::prelude::*;
 
-/// Gradient of [`crate::attention_forward`] with respect to `qkv` and the head norms.
+/// Gradient of [`crate::attention_forward`] with respect to `qkv`, the head norms and the sinks.
 ///
 /// `out` and `lse` are what forward returned, `d_out` the gradient of `out`. Probabilities are computed again from
 /// `lse`. A task owns the key and value gradients of one (document and those that continue it, key head); where such
@@ -94,7 +95,8 @@ fn backward<O: Operand>(
         })
     };
     let (dq_norm, dk_norm) = (total(call.q_parts, q_parts), total(call.k_parts, k_parts));
-    AttentionGrad { dqkv, dq_norm, dk_norm }
+    let d_sinks = (!shape.sinks.is_empty()).then(|| sinks::gradient(&plan, out, lse, d_out));
+    AttentionGrad { dqkv, dq_norm, dk_norm, d_sinks }
 }
 
 /// What all tasks share.

@@ -5,6 +5,7 @@ use super::cache::{KvCache, Lane};
 use super::forward::{Task, tasks};
 use super::rows;
 use super::shape::{AttentionShape, HeadNorm, Rotary};
+use super::sinks;
 use crate::operand::Fp32;
 use crate::scratch::{Ptr, scratch};
 use crate::tasks::few_tasks;
@@ -143,6 +144,7 @@ pub fn attention_cached(
                         attend(&plan, i0, i1, q, run, work, to, lse);
                         first += CHUNK;
                     }
+                    sinks::take(&plan, kh, p1 - p0, o.at(t * shape.out_width() + kh * g * d), lse);
                 }
                 p0 = p1;
             }

@@ -2,6 +2,7 @@
 
 use super::block::{CHUNK, Keys, Packed, Plan, Work, attend, output, sum_len};
 use super::shape::{AttentionOut, AttentionShape, HeadNorm, Rotary};
+use super::sinks;
 use crate::micro::NR;
 use crate::operand::{Operand, with_operand};
 use crate::scratch::{Ptr, scratch};
@@ -21,7 +22,7 @@ use rayon::prelude::*;
 /// use burnish_cpu_kernels::{AttentionShape, attention_forward};
 ///
 /// let shape =
-///     AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, softcap: None, slopes: &[], window: None,
+///     AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, softcap: None, slopes: &[], sinks: &[], window: None,
 ///     documents: &[0..2], parents: &[], compute: Default::default() };
 /// // Rows of q | k | v; the first token sees only itself.
 /// let y = attention_forward(&[1.0, 0.0, 1.0, 0.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0, 5.0, 6.0], &shape, None, None);
@@ -49,7 +50,7 @@ pub fn attention_forward(
 /// use burnish_cpu_kernels::{AttentionShape, attention_forward_peaks};
 ///
 /// let shape =
-///     AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, softcap: None, slopes: &[], window: None,
+///     AttentionShape { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, softcap: None, slopes: &[], sinks: &[], window: None,
 ///     documents: &[0..2], parents: &[], compute: Default::default() };
 /// // Rows of q | k | v; the first query would score 9 on the second key, which it does not see.
 /// let qkv = [1.0, 0.0, 2.0, 0.0, 3.0, 4.0, 0.5, 0.0, 9.0, 0.0, 5.0, 6.0];
@@ -189,4 +190,10 @@ unsafe fn run<O: Operand>(plan: &Plan<'_, O>, task: &Task, out: Ptr, lse: Ptr, p
             }
         }
     });
+    let row = task.start + task.from;
+    // SAFETY: rows of the task are its own, and its group's heads are.
+    unsafe {
+        let o = out.at(row * plan.shape.out_width() + kh * g * d);
+        sinks::take(plan, kh, task.to - task.from, o, lse.at(row * h + kh * g));
+    }
 }

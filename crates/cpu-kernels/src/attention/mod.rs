@@ -13,6 +13,7 @@ mod backward;
 
 mod cache;
 mod cached;
+mod sinks;
 
 #[cfg(test)]
 mod tests;

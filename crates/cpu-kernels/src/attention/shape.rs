@@ -26,6 +26,8 @@ pub struct AttentionShape<'a> {
     /// Linear biases (`ALiBi`): `slope * (j - i)` is added to query `i`'s capped score of key `j`, a slope per query head;
     /// empty for none.
     pub slopes: &'a [f32],
+    /// A logit per query head that takes part in softmax and has no value (gpt-oss' sinks); empty for none.
+    pub sinks: &'a [f32],
     /// Sliding window: key `j` is visible to query `i` where `0 <= i - j < window`; all earlier keys where `None`.
     pub window: Option<usize>,
     /// Disjoint row ranges, one per document.
@@ -67,6 +69,11 @@ impl AttentionShape<'_> {
         self.slopes.get(head).copied().unwrap_or(0.0)
     }
 
+    /// The logit of a query head that has no value.
+    pub(crate) fn sink(&self, head: usize) -> Option<f32> {
+        self.sinks.get(head).copied()
+    }
+
     /// First key visible to query `i` of a document.
     pub(crate) fn first_key(&self, i: usize) -> usize {
         self.window.map_or(0, |w| (i + 1).saturating_sub(w))
@@ -89,6 +96,12 @@ impl AttentionShape<'_> {
             self.slopes.is_empty() || self.slopes.len() == self.heads,
             "attention: {} slopes for {} heads, expected one each or none",
             self.slopes.len(),
+            self.heads
+        );
+        assert!(
+            self.sinks.is_empty() || self.sinks.len() == self.heads,
+            "attention: {} sinks for {} heads, expected one each or none",
+            self.sinks.len(),
             self.heads
         );
         assert!(self.window != Some(0), "attention: window 0 hides every key, expected at least 1");
@@ -193,7 +206,7 @@ impl HeadNorm<'_> {
 pub struct AttentionOut {
     /// `[rows, heads*head_dim]`.
     pub out: Vec<f32>,
-    /// Log-sum-exp of each row's scores, `[rows, heads]`; what backward needs.
+    /// Log-sum-exp of each row's scores, and of its head's sink where there is one, `[rows, heads]`; what backward needs.
     pub lse: Vec<f32>,
 }
 
@@ -206,4 +219,6 @@ pub struct AttentionGrad {
     pub dq_norm: Option<Vec<f32>>,
     /// Gradient of the key gain, `[head_dim]`, where there is a head norm.
     pub dk_norm: Option<Vec<f32>>,
+    /// Gradient of the sinks, `[heads]`, where there are some.
+    pub d_sinks: Option<Vec<f32>>,
 }

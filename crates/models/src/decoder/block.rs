@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use burn::tensor::activation::sigmoid;
 use burnish_ops::{
-    AnyTensor, Linear, LinearInput, OpsError, RouterBalance, experts, experts_decode, route, scaled_sum,
-    xielu,
+    AnyTensor, Linear, LinearInput, OpsError, RouterBalance, experts, experts_decode, rms_norm, route,
+    scaled_sum, xielu,
 };
 use burnish_tp::{AdapterSum, AdapterSums};
 
 use crate::Spec;
 use crate::decoder::Linears;
+use crate::decoder::latent;
 use crate::decoder::layers::{MixtureTensors, NormTensors};
 use crate::decoder::lora_rank_reduce::{lora_down, lora_up, runs_apart, without_adapters};
 use crate::decoder::queries_keys::{self, Turning};
@@ -75,6 +76,19 @@ pub(crate) trait BlockRun {
     /// `x` times the sigmoid of `gate`, which has one column.
     fn gated_by(&self, x: &Self::X, gate: &Self::X) -> Result<Self::X, OpsError>;
 
+    /// A latent normed.
+    fn latent_normed(&self, x: &Self::X, norm: &Self::Norm) -> Result<Self::X, OpsError>;
+
+    /// What keys and values are made of, and the keys' part that turns.
+    fn latent_and_turned(&self, x: &Self::X) -> Result<(Self::X, Self::X), OpsError>;
+
+    /// Queries, keys and values as attention takes them, from queries, the latent's keys and values, and the keys' part that
+    /// turns.
+    fn latent_heads(&self, q: &Self::X, kv: &Self::X, turned: &Self::X) -> Result<Self::X, OpsError>;
+
+    /// Of what attention gave the dimensions that values have.
+    fn values_of(&self, attended: Self::X) -> Result<Self::X, OpsError>;
+
     /// `x` normed, on its own.
     fn norm(&self, x: &Self::X, norm: &Self::Norm) -> Result<Self::X, OpsError>;
 
@@ -114,9 +128,19 @@ pub(crate) trait BlockRun {
     fn reduce_from_tp_add(&self, x: &Self::X, add: &Self::X, what: &str) -> Result<Self::X, OpsError>;
 }
 
+/// What makes the latents of a block's attention, ready to run.
+pub(crate) struct LatentLayers<'a, R: BlockRun> {
+    /// Of queries, where they have one.
+    pub(crate) query: Option<(&'a R::Linear, &'a R::Norm)>,
+    pub(crate) layer: &'a R::Linear,
+    pub(crate) norm: &'a R::Norm,
+}
+
 /// A block's layers, ready to run.
 pub(crate) struct BlockLayers<'a, R: BlockRun> {
     pub(crate) attention_norm: Option<&'a R::Norm>,
+    /// `qkv` is then what makes queries, and what makes keys and values.
+    pub(crate) latent: Option<LatentLayers<'a, R>>,
     pub(crate) qkv: &'a [R::Linear],
     pub(crate) qk_norms: Option<&'a (R::Norm, R::Norm)>,
     /// Whether a convolution stands in place of attention.
@@ -145,10 +169,18 @@ pub(crate) fn run_block<R: BlockRun>(
     attend: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
 ) -> Result<R::X, OpsError> {
     let layout = run.spec().layout;
-    let qkv = columns(run, x, block.attention_norm, block.qkv, name)?;
-    let qkv = if block.convolves { qkv } else { run.queries_keys_values(qkv, block.qk_norms, name)? };
-    let attended = attend(&qkv)?;
+    let qkv = match &block.latent {
+        Some(latent) => of_latents(run, x, block, latent, name)?,
+        None => {
+            let qkv = columns(run, x, block.attention_norm, block.qkv, name)?;
+            if block.convolves { qkv } else { run.queries_keys_values(qkv, block.qk_norms, name)? }
+        }
+    };
+    let mut attended = attend(&qkv)?;
     drop(qkv);
+    if block.latent.is_some() {
+        attended = run.values_of(attended)?;
+    }
     let after = row(run, run.plain(attended), block.o, block.attention_post_norm, x, name)?;
     let read = if layout.is_parallel() { x } else { &after };
     let shared = layout == BlockLayout::ParallelShared;
@@ -161,6 +193,31 @@ pub(crate) fn run_block<R: BlockRun>(
     let up = columns(run, read, norm, block.up, name)?;
     let down = block.down.expect("invariant: a block without experts has a feed-forward");
     row(run, run.activated(up, block.curve)?, down, block.mlp_post_norm, &after, name)
+}
+
+/// Queries, keys and values of latents, which every rank has whole.
+fn of_latents<R: BlockRun>(
+    run: &R,
+    x: &R::X,
+    block: &BlockLayers<'_, R>,
+    latent: &LatentLayers<'_, R>,
+    name: &str,
+) -> Result<R::X, OpsError> {
+    let x = block.attention_norm.map_or_else(|| Ok(x.clone()), |norm| run.norm(x, norm))?;
+    let narrow =
+        |layer: &R::Linear| run.linears(&run.plain(x.clone()), std::slice::from_ref(layer), false, None);
+    let (of_q, of_kv) = block.qkv.split_at(1);
+    let q = match latent.query {
+        Some((layer, norm)) => {
+            columns(run, &run.latent_normed(&narrow(layer)?, norm)?, None, of_q, &format!("{name}: queries"))?
+        }
+        None => columns(run, &x, None, of_q, &format!("{name}: queries"))?,
+    };
+    let (low, turned) = run.latent_and_turned(&narrow(latent.layer)?)?;
+    let kv = columns(run, &run.latent_normed(&low, latent.norm)?, None, of_kv, &format!("{name}: keys"))?;
+    // Each rank's heads give an addend of its gradient.
+    let turned = run.copy_to_tp(&turned, &format!("{name}: turned keys"))?;
+    run.latent_heads(&q, &kv, &turned)
 }
 
 /// The experts of each token, and the shared one where there is one.
@@ -356,6 +413,22 @@ impl BlockRun for OnTensors<'_> {
         what: &str,
     ) -> Result<AnyTensor, OpsError> {
         queries_keys::prepared(qkv, self.spec, self.shard, norms, self.turning, what)
+    }
+
+    fn latent_normed(&self, x: &AnyTensor, norm: &NormTensors) -> Result<AnyTensor, OpsError> {
+        rms_norm(x, &norm.gamma, latent::EPS)
+    }
+
+    fn latent_and_turned(&self, x: &AnyTensor) -> Result<(AnyTensor, AnyTensor), OpsError> {
+        latent::split(x, self.spec)
+    }
+
+    fn latent_heads(&self, q: &AnyTensor, kv: &AnyTensor, turned: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        latent::heads(q, kv, turned, self.spec)
+    }
+
+    fn values_of(&self, attended: AnyTensor) -> Result<AnyTensor, OpsError> {
+        latent::values(attended, self.spec)
     }
 
     fn norm(&self, x: &AnyTensor, norm: &NormTensors) -> Result<AnyTensor, OpsError> {

@@ -3,14 +3,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use burnish_core::{Compute, Dtype, LinearPart, Parameter, Registry, Role};
+use burnish_core::{Compute, Dtype, ExpertGate, LinearPart, Parameter, Registry, Role};
 
 use crate::decoder::Decoder;
-use crate::decoder::layers::{Block, CURVE, Layer, Mixture, Norm, NormParts, NormPlace, Place};
+use crate::decoder::layers::{
+    Block, CURVE, LATENT_LAYERS, LATENT_NORMS, Latent, Layer, Mixture, Norm, NormParts, NormPlace, Place,
+    SINKS,
+};
 use crate::decoder::queries_keys::Orders;
 use crate::decoder::tp_plan::Shard;
 use crate::spec::names::{QkvNames, UpNames};
-use crate::spec::{BlockLayout, ExpertsSpec, LearnedPositions, Output, QkNorm, SharedExpert, ShortConv};
+use crate::spec::{
+    BlockLayout, ExpertsSpec, LatentAttention, LearnedPositions, Output, QkNorm, SharedExpert, ShortConv,
+};
 use crate::{ModelError, Parameters, Spec};
 
 /// A decoder's parameters by name and its layers by index. Adapters are attached here, before anything is read.
@@ -115,15 +120,26 @@ impl Builder {
         } else {
             None
         };
-        let router = Layer::new(Place::Router, weight, correction);
+        let bias = if experts.biased {
+            Some(self.add(format!("{}.bias", name(names.router)), &[count], Role::Bias)?)
+        } else {
+            correction
+        };
+        let router = Layer::new(Place::Router, weight, bias);
         let mut matrix = |place, module: &str, shape: [usize; 3], blocks: &[usize]| {
             let weight = self.add(name(module), &shape, Role::Expert)?;
             if let Some(parameter) = self.registry.get_mut(&name(module)) {
                 parameter.blocks = blocks.repeat(count);
             }
-            Ok::<_, ModelError>(Layer::new(place, weight, None))
+            let bias = match experts.biased {
+                true => Some(self.add(format!("{}_bias", name(module)), &shape[..2], Role::Bias)?),
+                false => None,
+            };
+            Ok::<_, ModelError>(Layer::new(place, weight, bias))
         };
-        let gate_up = matrix(Place::ExpertsUp, names.gate_up, [count, 2 * i, h], &[i, i])?;
+        // Gates and ups by turns are one matrix.
+        let halves: &[usize] = if matches!(experts.gate, ExpertGate::Clamped { .. }) { &[] } else { &[i, i] };
+        let gate_up = matrix(Place::ExpertsUp, names.gate_up, [count, 2 * i, h], halves)?;
         let down = matrix(Place::ExpertsDown, names.down, [count, h, i], &[])?;
         let shared_gate = match experts.shared {
             Some(SharedExpert { gated: true, .. }) => {
@@ -134,19 +150,52 @@ impl Builder {
         Ok(Mixture { router, gate_up, down, shared_gate })
     }
 
+    /// What makes the latents of a block's attention.
+    fn latent(
+        &mut self,
+        spec: &Spec,
+        sizes: &LatentAttention,
+        name: &dyn Fn(&str) -> String,
+    ) -> Result<Latent, ModelError> {
+        let (h, bias) = (spec.hidden, spec.qkv_bias);
+        let mut made = |at: usize, width: usize, rank: usize| {
+            let layer = self.linear(Place::Latent, &name(LATENT_LAYERS[at]), [width, h], bias)?;
+            let norm = self.norm_of(NormPlace::Stream, &name(LATENT_NORMS[at]), &[rank], true)?;
+            Ok::<_, ModelError>((layer, norm))
+        };
+        let query = sizes.query_rank.map(|rank| made(0, rank, rank)).transpose()?;
+        let (layer, norm) = made(1, sizes.rank + sizes.turned, sizes.rank)?;
+        Ok(Latent { query, layer, norm })
+    }
+
     fn block(&mut self, spec: &Spec, layer: usize) -> Result<Block, ModelError> {
         let (h, i, d, names) = (spec.hidden, spec.intermediate, spec.head_dim, &spec.names);
         let (q, kv) = (spec.heads * d, spec.kv_heads * d);
         let name = |module: &str| names.in_block(layer, module);
         let layout = spec.layout;
         let attention_norm = if layout.is_pre() {
-            Some(self.norm(NormPlace::Divided, &name(names.attention_norm), spec)?)
+            // Latents are whole on every rank, and so what they are made of.
+            let place = if spec.latent.is_some() { NormPlace::Stream } else { NormPlace::Divided };
+            Some(self.norm(place, &name(names.attention_norm), spec)?)
         } else {
             None
         };
         let convolution = spec.conv.filter(|_| spec.layers[layer].conv);
         let bias = spec.qkv_bias;
+        let latent = match spec.latent {
+            Some(sizes) => Some(self.latent(spec, &sizes, &name)?),
+            None => None,
+        };
         let qkv = match names.qkv {
+            QkvNames::OfLatent([of_q, of_kv]) => {
+                let sizes = spec.latent.expect("invariant: latents have their sizes");
+                let (heads, reads) = (spec.heads, sizes.query_rank.unwrap_or(h));
+                let wide = heads * (sizes.still + sizes.value);
+                vec![
+                    self.linear(Place::Queries, &name(of_q), [heads * spec.query_dim(), reads], false)?,
+                    self.linear(Place::LatentUp, &name(of_kv), [wide, sizes.rank], false)?,
+                ]
+            }
             _ if convolution.is_some() => {
                 let bias = convolution.is_some_and(|conv| conv.bias);
                 vec![self.packed(Place::ConvIn, &name(names.conv[0]), (&[h; 3], 1), h, bias)?]
@@ -190,6 +239,12 @@ impl Builder {
                 Some((norm(at_q.0, &of_q, &at_q.1)?, norm(at_k.0, &of_k, &at_k.1)?))
             }
         };
+        let sinks = if spec.sinks && convolution.is_none() {
+            // Trained as any weight, and no matrix.
+            Some(self.add(name(SINKS), &[spec.heads], Role::Matrix)?)
+        } else {
+            None
+        };
         let conv = match convolution {
             Some(ShortConv { taps, bias }) => {
                 let module = name(names.conv[1]);
@@ -204,7 +259,9 @@ impl Builder {
             Some(ShortConv { bias, .. }) => {
                 self.linear(Place::ConvOut, &name(names.conv[2]), [h, h], bias)?
             }
-            None => self.linear(Place::Output, &name(names.o), [h, q], spec.o_bias)?,
+            None => {
+                self.linear(Place::Output, &name(names.o), [h, spec.heads * spec.value_dim()], spec.o_bias)?
+            }
         };
         let post = |b: &mut Self, module: &str| -> Result<Option<Norm>, ModelError> {
             Ok(if layout.is_post() { Some(b.norm(NormPlace::Stream, &name(module), spec)?) } else { None })
@@ -260,8 +317,10 @@ impl Builder {
         Ok(Block {
             name: names.block(layer),
             attention_norm,
+            latent,
             qkv,
             qk_norms,
+            sinks,
             conv,
             o,
             attention_post_norm,
@@ -356,12 +415,14 @@ impl Blueprint {
 
     /// Makes each attention head's rows of queries, keys and values a matrix of its own ([`Parameter::blocks`]).
     pub fn split_heads(&mut self) {
-        let dim = self.spec.head_dim;
+        let (dim, heads) = (self.spec.head_dim, self.spec.heads);
+        let latent = self.spec.latent.is_some();
         for layer in self.blocks.iter().filter(|b| b.conv.is_none()).flat_map(|b| &b.qkv) {
             let weights = layer.all().filter(|(part, _)| *part == LinearPart::Weight);
             for (_, index) in weights {
                 let name = self.registry.at(index).name.clone();
                 if let Some(weight) = self.registry.get_mut(&name) {
+                    let dim = if latent { weight.shape[0] / heads } else { dim };
                     weight.blocks = vec![dim; weight.shape[0] / dim];
                 }
             }

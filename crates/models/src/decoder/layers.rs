@@ -12,7 +12,7 @@ use burnish_ops::{
 };
 
 use crate::Spec;
-use crate::decoder::block::{BlockLayers, OnTensors};
+use crate::decoder::block::{BlockLayers, LatentLayers, OnTensors};
 use crate::decoder::lora_rank_reduce::runs_apart;
 use crate::decoder::tp_plan::Shard;
 use crate::spec::names::Names;
@@ -80,6 +80,10 @@ pub(crate) enum Place {
     Positions,
     Queries,
     KeysValues,
+    /// What makes a latent, whole on every rank.
+    Latent,
+    /// Keys and values of a latent.
+    LatentUp,
     /// All queries, keys and values, one after another.
     Qkv,
     /// Of each key head its queries, key and value.
@@ -278,6 +282,13 @@ pub(crate) enum NormPlace {
     KeyHeads,
 }
 
+/// A block's sinks.
+pub(crate) const SINKS: &str = "self_attn.sinks";
+
+/// What makes the latents of queries, and of keys and values with the keys' turned part; each one's norm.
+pub(crate) const LATENT_LAYERS: [&str; 2] = ["self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"];
+pub(crate) const LATENT_NORMS: [&str; 2] = ["self_attn.q_a_layernorm", "self_attn.kv_a_layernorm"];
+
 /// The two numbers of a block's xIELU.
 pub(crate) const CURVE: [&str; 2] = ["mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n"];
 
@@ -419,14 +430,77 @@ pub(crate) struct MixtureTensors {
     pub(crate) shared_gate: Option<Linear>,
 }
 
+/// What makes the latents of a block's attention.
+#[derive(Clone, Debug)]
+pub(crate) struct Latent {
+    /// Of queries, where they have one.
+    pub(crate) query: Option<(Layer, Norm)>,
+    pub(crate) layer: Layer,
+    pub(crate) norm: Norm,
+}
+
+impl Latent {
+    fn layers(&self) -> impl Iterator<Item = &Layer> {
+        self.query.iter().map(|(layer, _)| layer).chain([&self.layer])
+    }
+
+    fn layers_mut(&mut self) -> impl Iterator<Item = &mut Layer> {
+        self.query.iter_mut().map(|(layer, _)| layer).chain([&mut self.layer])
+    }
+
+    fn active(&self, adapters: bool) -> LatentParts<usize> {
+        let query = self.query.as_ref();
+        LatentParts {
+            query: query.map(|(layer, norm)| (layer.active(adapters), norm.active(adapters))),
+            layer: self.layer.active(adapters),
+            norm: self.norm.active(adapters),
+        }
+    }
+
+    fn assemble(
+        &self,
+        parts: LatentParts<AnyTensor>,
+        how: &Assembly,
+        device: &Device,
+    ) -> Result<LatentTensors, OpsError> {
+        let layer = |layer: &Layer, parts| layer.assemble(parts, how, &row_norms);
+        let query = match (&self.query, parts.query) {
+            (Some((of, norm)), Some((parts, norm_parts))) => {
+                Some((layer(of, parts)?, norm.ready(norm_parts, NormKind::Rms, device)?))
+            }
+            _ => None,
+        };
+        let norm = self.norm.ready(parts.norm, NormKind::Rms, device)?;
+        Ok(LatentTensors { query, layer: layer(&self.layer, parts.layer)?, norm })
+    }
+}
+
+/// One `T` for each tensor of a [`Latent`].
+struct LatentParts<T> {
+    query: Option<(LinearParts<T>, NormParts<T>)>,
+    layer: LinearParts<T>,
+    norm: NormParts<T>,
+}
+
+/// What makes latents, ready to run.
+pub(crate) struct LatentTensors {
+    pub(crate) query: Option<(Linear, NormTensors)>,
+    pub(crate) layer: Linear,
+    pub(crate) norm: NormTensors,
+}
+
 /// One transformer block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) name: String,
     pub(crate) attention_norm: Option<Norm>,
+    /// What makes latents; `qkv` then makes queries, and keys with values.
+    pub(crate) latent: Option<Latent>,
     /// Queries, keys and values: three, or one that has all.
     pub(crate) qkv: Vec<Layer>,
     pub(crate) qk_norms: Option<(Norm, Norm)>,
+    /// A logit for each query head.
+    pub(crate) sinks: Option<usize>,
     /// The kernel of a short convolution, which then stands in place of attention: `qkv` is what it reads.
     pub(crate) conv: Option<NormParts<usize>>,
     pub(crate) o: Layer,
@@ -446,8 +520,10 @@ pub(crate) struct Block {
 /// A block's tensors, ready to run.
 pub(crate) struct BlockTensors {
     pub(crate) attention_norm: Option<NormTensors>,
+    pub(crate) latent: Option<LatentTensors>,
     pub(crate) qkv: Vec<Linear>,
     pub(crate) qk_norms: Option<(NormTensors, NormTensors)>,
+    pub(crate) sinks: Option<AnyTensor>,
     pub(crate) conv: Option<NormParts<AnyTensor>>,
     pub(crate) o: Linear,
     pub(crate) attention_post_norm: Option<NormTensors>,
@@ -464,6 +540,11 @@ impl BlockTensors {
     pub(crate) fn layers<'a>(&'a self) -> BlockLayers<'a, OnTensors<'a>> {
         BlockLayers {
             attention_norm: self.attention_norm.as_ref(),
+            latent: self.latent.as_ref().map(|latent| LatentLayers {
+                query: latent.query.as_ref().map(|(layer, norm)| (layer, norm)),
+                layer: &latent.layer,
+                norm: &latent.norm,
+            }),
             qkv: &self.qkv,
             qk_norms: self.qk_norms.as_ref(),
             convolves: self.conv.is_some(),
@@ -496,8 +577,10 @@ impl BlockTensors {
 /// One `T` for each tensor of a block.
 struct BlockParts<T> {
     attention_norm: Option<NormParts<T>>,
+    latent: Option<LatentParts<T>>,
     qkv: Vec<LinearParts<T>>,
     qk_norms: Option<(NormParts<T>, NormParts<T>)>,
+    sinks: Option<T>,
     conv: Option<NormParts<T>>,
     o: LinearParts<T>,
     attention_post_norm: Option<NormParts<T>>,
@@ -520,8 +603,14 @@ impl<T> BlockParts<T> {
         }
         BlockParts {
             attention_norm: norm(self.attention_norm, make),
+            latent: self.latent.map(|latent| LatentParts {
+                query: latent.query.map(|(parts, norm)| (each(parts, make), norm.map(&mut *make))),
+                layer: each(latent.layer, make),
+                norm: latent.norm.map(&mut *make),
+            }),
             qkv: self.qkv.into_iter().map(|parts| each(parts, make)).collect(),
             qk_norms: self.qk_norms.map(|(q, k)| (q.map(&mut *make), k.map(&mut *make))),
+            sinks: self.sinks.map(&mut *make),
             conv: norm(self.conv, make),
             o: each(self.o, make),
             attention_post_norm: norm(self.attention_post_norm, make),
@@ -542,8 +631,10 @@ impl Block {
         let norm = |norm: &Option<Norm>| norm.map(|norm| norm.active(adapters));
         BlockParts {
             attention_norm: norm(&self.attention_norm),
+            latent: self.latent.as_ref().map(|latent| latent.active(adapters)),
             qkv: of(&self.qkv),
             qk_norms: self.qk_norms.map(|(q, k)| (q.active(adapters), k.active(adapters))),
+            sinks: self.sinks,
             conv: self.conv,
             o: self.o.active(adapters),
             attention_post_norm: norm(&self.attention_post_norm),
@@ -567,6 +658,10 @@ impl Block {
     pub(crate) fn norms_mut(&mut self, names: &Names) -> Vec<(&'static str, &mut Norm)> {
         let mut all = Vec::new();
         all.extend(self.attention_norm.as_mut().map(|norm| (names.attention_norm, norm)));
+        if let Some(latent) = &mut self.latent {
+            all.extend(latent.query.as_mut().map(|(_, norm)| (LATENT_NORMS[0], norm)));
+            all.push((LATENT_NORMS[1], &mut latent.norm));
+        }
         if let Some((q, k)) = &mut self.qk_norms {
             all.extend([(names.qk_norms[0], q), (names.qk_norms[1], k)]);
         }
@@ -579,14 +674,16 @@ impl Block {
     /// Every linear layer.
     pub(crate) fn layers(&self) -> impl Iterator<Item = &Layer> {
         let mixture = self.mixture.iter().flat_map(Mixture::layers);
-        self.qkv.iter().chain([&self.o]).chain(&self.up).chain(&self.down).chain(mixture)
+        let latent = self.latent.iter().flat_map(Latent::layers);
+        latent.chain(&self.qkv).chain([&self.o]).chain(&self.up).chain(&self.down).chain(mixture)
     }
 
     /// Every linear layer.
     pub(crate) fn layers_mut(&mut self) -> impl Iterator<Item = &mut Layer> {
         let mixture = self.mixture.iter_mut().flat_map(Mixture::layers_mut);
         let (o, up, down) = (&mut self.o, &mut self.up, &mut self.down);
-        self.qkv.iter_mut().chain([o]).chain(up).chain(down).chain(mixture)
+        let latent = self.latent.iter_mut().flat_map(Latent::layers_mut);
+        latent.chain(&mut self.qkv).chain([o]).chain(up).chain(down).chain(mixture)
     }
 
     /// The block of `tensors`, one for each of [`Self::indices`].
@@ -622,8 +719,13 @@ impl Block {
         let first_down = if self.mixture.is_some() { shard.first_shared } else { shard.first_down };
         Ok(BlockTensors {
             attention_norm: ready(&self.attention_norm, parts.attention_norm)?,
+            latent: match (&self.latent, parts.latent) {
+                (Some(latent), Some(parts)) => Some(latent.assemble(parts, how, &device)?),
+                _ => None,
+            },
             qkv: side_by_side(&self.qkv, parts.qkv)?,
             qk_norms,
+            sinks: parts.sinks,
             conv: parts.conv,
             o: self.o.row_parallel(
                 parts.o,

@@ -10,6 +10,7 @@ pub(crate) mod block;
 pub(crate) mod blueprint;
 pub(crate) mod embedding_noise;
 pub(crate) mod forward_context;
+pub(crate) mod latent;
 pub(crate) mod layers;
 pub(crate) mod local_params;
 pub(crate) mod logit_peaks;
@@ -123,7 +124,7 @@ impl Decoder {
     /// Where passes may note the largest attention logit of each head ([`ForwardContext::with_logit_peaks`]): empty.
     #[must_use]
     pub fn logit_peaks(&self) -> Arc<LogitPeaks> {
-        let first = self.shard.first_o / self.spec.head_dim;
+        let first = self.shard.first_head;
         Arc::new(LogitPeaks::new(self.blocks.len(), self.spec.heads, first..first + self.shard.heads))
     }
 
@@ -179,8 +180,11 @@ impl Decoder {
                     }
                     let norm = w.head_norm(&spec);
                     let (rotary, norm) = (turning.in_attention(&spec), norm.as_ref());
-                    let Some(peaks) = &peaks else { return attention(qkv, &shape, &documents, rotary, norm) };
-                    let (out, found) = attention_with_peaks(qkv, &shape, &documents, rotary, norm)?;
+                    let Some(peaks) = &peaks else {
+                        return attention(qkv, &shape, &documents, rotary, norm, w.sinks.as_ref());
+                    };
+                    let sinks = w.sinks.as_ref();
+                    let (out, found) = attention_with_peaks(qkv, &shape, &documents, rotary, norm, sinks)?;
                     peaks.merge(layer, &found)?;
                     Ok(out)
                 })
@@ -347,8 +351,7 @@ impl Decoder {
 
     /// The slopes of this rank's query heads.
     fn own_slopes(&self) -> Arc<Vec<f32>> {
-        let first = self.shard.first_o / self.spec.head_dim;
-        let slopes = self.spec.slopes.iter().skip(first).take(self.shard.heads);
+        let slopes = self.spec.slopes.iter().skip(self.shard.first_head).take(self.shard.heads);
         Arc::new(slopes.copied().collect())
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burnish_core::{Layout, LinearPart, Region, Registry};
+use burnish_core::{ExpertGate, Layout, LinearPart, Region, Registry};
 use burnish_ops::{
     AnyTensor, OpsError, VocabShard, column_norms, row_norms, squared_column_norms, squared_row_norms,
 };
@@ -21,14 +21,19 @@ use crate::{ModelError, Spec};
 fn style(place: Place) -> Style {
     match place {
         Place::Embedding => Style::EmbeddingRowwise,
-        Place::Queries | Place::KeysValues | Place::QkvPerGroup | Place::Inner | Place::Head => {
-            Style::Colwise
-        }
+        Place::Queries
+        | Place::KeysValues
+        | Place::LatentUp
+        | Place::QkvPerGroup
+        | Place::Inner
+        | Place::Head => Style::Colwise,
         Place::Qkv | Place::GateUp | Place::ConvIn => Style::PackedColwise,
         Place::Output | Place::Down | Place::ConvOut => Style::Rowwise,
         Place::ExpertsUp => Style::PackedColwise,
         Place::ExpertsDown => Style::Rowwise,
-        Place::Positions | Place::Score | Place::Router | Place::SharedGate => Style::Replicated,
+        Place::Positions | Place::Score | Place::Router | Place::SharedGate | Place::Latent => {
+            Style::Replicated
+        }
     }
 }
 
@@ -40,6 +45,7 @@ pub struct Parallel {
     layouts: Vec<TpLayout>,
     heads: HeadSplit,
     head_dim: usize,
+    value_dim: usize,
     mlp: Split,
     /// A shared expert's width.
     shared: Option<Split>,
@@ -111,6 +117,9 @@ impl Parallel {
                     (Place::ExpertsUp, LinearPart::Weight) => {
                         TpLayout::sharded(&shapes[index], 1, split.clone())?
                     }
+                    (Place::ExpertsUp, LinearPart::Bias) => {
+                        TpLayout::sharded(&shapes[index], 1, split.clone())?
+                    }
                     (Place::ExpertsDown, LinearPart::Weight) => {
                         TpLayout::sharded(&shapes[index], 2, split.clone())?
                     }
@@ -131,6 +140,9 @@ impl Parallel {
                     NormPlace::KeyHeads => TpLayout::sharded(shape, 0, heads.kv(1))?,
                 });
             }
+        }
+        for index in blueprint.blocks.iter().filter_map(|block| block.sinks) {
+            layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, heads.q(1))?);
         }
         // Each rank's features give an addend.
         for (p, n) in blueprint.blocks.iter().filter_map(|block| block.curve) {
@@ -161,6 +173,7 @@ impl Parallel {
             layouts,
             heads,
             head_dim,
+            value_dim: spec.value_dim(),
             mlp,
             shared,
             vocab,
@@ -252,7 +265,8 @@ impl Parallel {
             heads: own.q.len(),
             kv_heads: own.kv.len(),
             vocab: self.vocab.clone(),
-            first_o: first(&self.heads.q(self.head_dim)),
+            first_head: own.q.start,
+            first_o: first(&self.heads.q(self.value_dim)),
             first_down: first(&self.mlp),
             first_shared: self.shared.as_ref().map_or(0, first),
             first_channel: first(&self.channels),
@@ -291,9 +305,14 @@ fn split_of(
     heads: &HeadSplit,
     [mlp, vocab, channels]: [&Split; 3],
 ) -> Result<Split, ModelError> {
-    let (q, kv) = (heads.q(spec.head_dim), heads.kv(spec.head_dim));
+    let (q, kv) = (heads.q(spec.query_dim()), heads.kv(spec.head_dim));
+    let turns = spec.experts.is_some_and(|experts| matches!(experts.gate, ExpertGate::Clamped { .. }));
     Ok(match place {
-        Place::Queries | Place::Output => q,
+        Place::Queries => q,
+        Place::Output => heads.q(spec.value_dim()),
+        Place::LatentUp => heads.q(spec.latent.map_or(0, |latent| latent.still + latent.value)),
+        // Gates and ups by turns.
+        Place::ExpertsUp if turns => mlp.scaled(2),
         Place::KeysValues => kv,
         Place::Qkv => Split::packed(&[q, kv.clone(), kv])?,
         Place::QkvPerGroup => kv.scaled(spec.heads / spec.kv_heads + 2),
@@ -314,6 +333,8 @@ pub(crate) struct Shard {
     pub(crate) vocab: Split,
     /// Per column of this rank's keys, one over the ranks that have it.
     pub(crate) key_shares: Arc<Vec<f32>>,
+    /// The first query head.
+    pub(crate) first_head: usize,
     /// The first columns of the inputs of row-parallel layers that this rank has.
     pub(crate) first_o: usize,
     pub(crate) first_down: usize,
@@ -334,6 +355,7 @@ impl Shard {
             kv_heads: spec.kv_heads,
             vocab: Split::whole(spec.vocab),
             key_shares: Arc::new(vec![1.0; spec.kv_heads * spec.head_dim]),
+            first_head: 0,
             first_o: 0,
             first_down: 0,
             first_shared: 0,

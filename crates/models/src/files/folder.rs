@@ -9,7 +9,7 @@ use burn::tensor::{DType, Device, TensorData};
 use burnish_core::{Dtype, Parameter, Quantization, Region, Registry, Role};
 use burnish_ops::AnyTensor;
 use burnish_peft::LoraConfig;
-use burnish_quant::Quantized;
+use burnish_quant::{MXFP4_BLOCK, Quantized, mxfp4_values};
 use burnish_weight_files::{FolderWriter, HostTensor, TensorSpec, WeightFileError, WeightFolder};
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
@@ -20,6 +20,7 @@ use crate::error::WeightFault;
 use crate::files::packed::{self, PackedFault, Packing, QUANTIZATION_CONFIG, widened};
 use crate::files::pieces::{Piece, bytes_of, read_pieces};
 use crate::spec::config::ConfigFile;
+use crate::spec::names::ExpertFiles;
 use crate::spec::{Output, SCORING};
 use crate::{ModelError, Names, Spec};
 
@@ -78,7 +79,7 @@ impl ModelFolder {
         let path = path.as_ref().to_path_buf();
         let config = ConfigFile::read(&path)?;
         let spec = Spec::from_config(&config)?;
-        let packing = Packing::from_config(&config)?;
+        let packing = Packing::from_config(&config, &spec)?;
         let weights = WeightFolder::open(&path)?;
         let spec = untied_by_files(spec, &weights)?;
         let weights = Some(weights);
@@ -232,6 +233,20 @@ impl ModelFolder {
                 };
                 continue;
             }
+            if let Some(tensors) = self.mxfp4_tensors(parameter) {
+                for (name, expected) in tensors.into_iter().zip(mxfp4_shapes(parameter)) {
+                    let info = weights.info(&name)?;
+                    if info.dtype != Dtype::U8 {
+                        faults.push(WeightFault::Dtype { name: name.clone(), got: info.dtype });
+                    }
+                    if info.shape != expected {
+                        faults.push(WeightFault::Shape { name: name.clone(), got: info.shape, expected });
+                    }
+                    known.insert(name);
+                }
+                parameter.precision.store = if parameter.trainable { trained } else { Dtype::Bf16 };
+                continue;
+            }
             if let Some((packing, weights, name)) = self.packed_name(parameter) {
                 let declared = packing.declared(weights, &name, matrix(parameter));
                 let declared = declared.map_err(|fault| self.packed_fault(&name, fault))?;
@@ -262,8 +277,8 @@ impl ModelFolder {
             }
             parameter.precision.store = match (parameter.trainable, parameter.shape.len()) {
                 (_, 1) => Dtype::F32,
-                // A router's few numbers decide much.
-                _ if parameter.role == Role::Router => Dtype::F32,
+                // A router's few numbers decide much; biases of experts are stacked vectors.
+                _ if matches!(parameter.role, Role::Router | Role::Bias) => Dtype::F32,
                 (true, _) => trained,
                 (false, _) => info.dtype,
             };
@@ -307,6 +322,9 @@ impl ModelFolder {
         }
         if let Some(quantized) = self.packed(parameter)? {
             return Ok(widened(&quantized.rows(rows), parameter.precision.store));
+        }
+        if let (Some(tensors), Some(weights)) = (self.mxfp4_tensors(parameter), &self.weights) {
+            return self.read_mxfp4(weights, tensors, parameter, rows);
         }
         let turned = self.spec.names.turns(parameter);
         self.stored(parameter, |weights, name| read_rows(weights, name, rows, turned))
@@ -361,6 +379,36 @@ impl ModelFolder {
         Some((packing, weights, self.name_by(&parameter.name, &has)?))
     }
 
+    /// The codes and scales that the files have of experts in MXFP4, where they do.
+    fn mxfp4_tensors(&self, parameter: &Parameter) -> Option<[String; 2]> {
+        if parameter.role != Role::Expert || self.spec.names.experts.files != ExpertFiles::Turned {
+            return None;
+        }
+        let tensors = ["blocks", "scales"].map(|part| self.file_name(&format!("{}_{part}", parameter.name)));
+        match tensors {
+            [Some(blocks), Some(scales)] => Some([blocks, scales]),
+            _ => None,
+        }
+    }
+
+    /// Some experts of codes and scales, whose shapes were compared: rows of outputs, as they are here.
+    fn read_mxfp4(
+        &self,
+        weights: &WeightFolder,
+        [blocks, scales]: [String; 2],
+        parameter: &Parameter,
+        experts: Range<usize>,
+    ) -> Result<HostTensor, ModelError> {
+        let shape = [experts.len(), parameter.shape[1], parameter.shape[2]];
+        let codes = weights.read_slice(&blocks, 0, experts.clone())?;
+        let scales = weights.read_slice(&scales, 0, experts)?;
+        let values = mxfp4_values(&codes.bytes, &scales.bytes)
+            .map_err(|fault| self.packed_fault(&blocks, PackedFault::Parts(fault)))?;
+        let tensor = HostTensor::from_slice(&values, &shape)?;
+        let store = parameter.precision.store;
+        Ok(if store == Dtype::Bf16 { tensor } else { tensor.cast(store) })
+    }
+
     fn packed_fault(&self, name: &str, fault: PackedFault) -> ModelError {
         ModelError::Packed { path: self.path.clone(), name: name.to_owned(), fault: Box::new(fault) }
     }
@@ -379,7 +427,8 @@ impl ModelFolder {
     fn shape_in_files(&self, parameter: &Parameter) -> Vec<usize> {
         let mut shape = parameter.shape.clone();
         if self.spec.names.turns(parameter) {
-            shape.reverse();
+            let last = shape.len() - 1;
+            shape.swap(last - 1, last);
         }
         shape
     }
@@ -487,7 +536,8 @@ impl ModelFolder {
             // Rounded it would choose other experts.
             let dtype = if is_correction(p) { Dtype::F32 } else { dtype };
             let spec = TensorSpec::new(named(p), dtype, &self.shape_in_files(p));
-            specs.push(if self.spec.names.turns(p) { spec.by_columns() } else { spec });
+            let by_columns = self.spec.names.turns(p) && p.shape.len() == 2;
+            specs.push(if by_columns { spec.by_columns() } else { spec });
         }
         // What the other parts have is written as it was read, by whoever has the first row of the first parameter.
         let others = self.other_parts()?;
@@ -528,9 +578,9 @@ impl ModelFolder {
                     return Ok(Cow::Owned(tensor.bytes));
                 }
                 // This rank's rows, whatever shape they come in.
-                let width = parameter.shape[1];
-                let count = tensor.bytes.len() / (width * dtype.bytes()).max(1);
-                Ok(Cow::Owned(HostTensor { shape: vec![count, width], ..tensor }.transposed().bytes))
+                let mut shape = parameter.shape.clone();
+                shape[0] = tensor.bytes.len() / (shape[1..].iter().product::<usize>() * dtype.bytes()).max(1);
+                Ok(Cow::Owned(HostTensor { shape, ..tensor }.transposed().bytes))
             },
         )?;
         self.write_config(writer, dtype, untie, None)?;
@@ -747,7 +797,7 @@ pub(crate) fn named_in(weights: &WeightFolder, names: &Names, parameter: &str) -
     names.in_files(parameter).find(|name| weights.contains(name))
 }
 
-/// Rows of a matrix that files may keep turned.
+/// Rows of a matrix that files may keep turned, or matrices of a stack of such.
 pub(crate) fn read_rows(
     weights: &WeightFolder,
     name: &str,
@@ -755,7 +805,8 @@ pub(crate) fn read_rows(
     turned: bool,
 ) -> Result<HostTensor, WeightFileError> {
     if turned {
-        return Ok(weights.read_slice(name, 1, rows)?.transposed());
+        let stacked = weights.info(name)?.shape.len() > 2;
+        return Ok(weights.read_slice(name, usize::from(!stacked), rows)?.transposed());
     }
     weights.read_slice(name, 0, rows)
 }
@@ -822,6 +873,13 @@ pub(crate) fn quantize(tensor: &HostTensor, quantization: Quantization) -> Resul
         Dtype::F16 => Quantized::new(quantization, &tensor.as_slice::<f16>()?, row),
         _ => Quantized::new(quantization, &tensor.to_f32(), row),
     })
+}
+
+/// The shapes of codes (two to a byte) and scales of experts in MXFP4.
+fn mxfp4_shapes(parameter: &Parameter) -> [Vec<usize>; 2] {
+    let &[experts, out, input] = parameter.shape.as_slice() else { return [Vec::new(), Vec::new()] };
+    let blocks = input / MXFP4_BLOCK;
+    [vec![experts, out, blocks, MXFP4_BLOCK / 2], vec![experts, out, blocks]]
 }
 
 /// The shape of a parameter that is a matrix.

@@ -17,7 +17,7 @@ use burn::tensor::FloatDType;
 use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, OpsError};
 
-use crate::decoder::layers::Layer;
+use crate::decoder::layers::{LATENT_NORMS, Layer};
 use crate::files::load::ModelPlan;
 use crate::spec::names::QkvNames;
 use crate::{ModelError, Spec};
@@ -192,6 +192,10 @@ impl ModelPlan<'_> {
             if block.conv.is_some() {
                 layers.push((block.name.clone(), Vec::new()));
                 continue;
+            }
+            if block.latent.is_some() {
+                let norm = format!("{}.{}.weight", block.name, LATENT_NORMS[1]);
+                return Err(ModelError::QkClipNormed { norm });
             }
             if block.qk_norms.is_some() {
                 let norm = format!("{}.{}.weight", block.name, blueprint.spec().names.qk_norms[0]);

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use burnish_ops::{OpsError, VocabShard};
 use burnish_tp::{AdapterSums, TrafficEstimate};
 
-use crate::decoder::block::{BlockLayers, BlockRun, run_block};
+use crate::decoder::block::{BlockLayers, BlockRun, LatentLayers, run_block};
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::layers::{Block, Layer, Norm};
 use crate::spec::{Output, QkNorm};
@@ -165,9 +165,18 @@ impl Blueprint {
             let shared_gate = mixture.and_then(|mixture| mixture.shared_gate.as_ref()).map(size);
             let (qkv, up): (Vec<_>, Vec<_>) =
                 (block.qkv.iter().map(size).collect(), block.up.iter().map(size).collect());
+            let latent = block
+                .latent
+                .as_ref()
+                .map(|latent| (latent.query.as_ref().map(|(layer, _)| size(layer)), size(&latent.layer)));
             let (norm, norms) = (|norm: &Option<Norm>| norm.map(|_| &()), ((), ()));
             let layers = BlockLayers {
                 attention_norm: norm(&block.attention_norm),
+                latent: latent.as_ref().map(|(query, layer)| LatentLayers {
+                    query: query.as_ref().map(|query| (query, &())),
+                    layer,
+                    norm: &(),
+                }),
                 qkv: &qkv,
                 qk_norms: block.qk_norms.map(|_| &norms),
                 convolves: block.conv.is_some(),
@@ -315,6 +324,23 @@ impl BlockRun for OnSizes<'_> {
             // Two sums of squares per token.
             self.copy_to_tp(&self.reduce_from_tp(&2, what)?, what)?;
         }
+        Ok(features)
+    }
+
+    fn latent_normed(&self, features: &usize, (): &()) -> Result<usize, OpsError> {
+        Ok(*features)
+    }
+
+    fn latent_and_turned(&self, features: &usize) -> Result<(usize, usize), OpsError> {
+        let rank = self.spec.latent.map_or(0, |latent| latent.rank);
+        Ok((rank, features - rank))
+    }
+
+    fn latent_heads(&self, q: &usize, kv: &usize, turned: &usize) -> Result<usize, OpsError> {
+        Ok(q + kv + turned)
+    }
+
+    fn values_of(&self, features: usize) -> Result<usize, OpsError> {
         Ok(features)
     }
 

@@ -356,7 +356,8 @@ impl<'a> Decoding<'a> {
                         cache.run(qkv, kernel, bias, &documents)
                     }
                     (Cache::Keys(cache), None) => {
-                        cache.attend(qkv, &documents, turning.in_attention(spec), norm.as_ref())
+                        let (rotary, sinks) = (turning.in_attention(spec), w.sinks.as_ref());
+                        cache.attend(qkv, &documents, rotary, norm.as_ref(), sinks)
                     }
                     _ => unreachable!("invariant: caches are made by the blocks' kinds"),
                 }

@@ -27,7 +27,9 @@ use llamas::{
     apertus, arcee, cwm, ernie4_5, exaone4, granite, helium, hunyuan, hyperclovax, internlm3, iquestcoder,
     jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
 };
-use mixtures::{glm4_moe, granitemoe, mixtral, olmoe, qwen2_moe, qwen3_moe};
+use mixtures::{
+    deepseek_v2, deepseek_v3, glm4_moe, gpt_oss, granitemoe, mixtral, olmoe, qwen2_moe, qwen3_moe,
+};
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
 use olmo::{olmo, olmo2, olmo3};
@@ -165,6 +167,9 @@ static FAMILIES: &[Entry] = &[
     family("olmoe", "Olmoe", olmoe),
     family("granitemoe", "GraniteMoe", granitemoe),
     family("glm4_moe", "Glm4Moe", glm4_moe),
+    family("gpt_oss", "GptOss", gpt_oss),
+    family("deepseek_v2", "DeepseekV2", deepseek_v2),
+    family("deepseek_v3", "DeepseekV3", deepseek_v3),
     family("gemma3", "Gemma3", text_part),
     family("mistral3", "Mistral3", text_part),
     family("qwen2_vl", "Qwen2VL", text_part),
@@ -202,9 +207,6 @@ const OTHERS: [(&str, &[&str]); 4] = [
             "qwen3_vl_moe",
             "llama4",
             "llama4_text",
-            "deepseek_v2",
-            "deepseek_v3",
-            "gpt_oss",
             "phimoe",
             "dbrx",
             "ernie4_5_moe",

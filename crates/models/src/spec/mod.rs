@@ -193,6 +193,8 @@ pub struct ExpertsSpec {
     pub rule: RouterRule,
     /// What stands between an expert's layers.
     pub gate: ExpertGate,
+    /// Whether the router and every expert's layers have biases (gpt-oss).
+    pub biased: bool,
     /// The feed-forward that every token goes through beside its experts.
     pub shared: Option<SharedExpert>,
     /// Whether each expert has a number that is added to its score where experts are compared, and not to weights. Nothing
@@ -201,6 +203,22 @@ pub struct ExpertsSpec {
     /// The coefficient of the auxiliary loss that balances the experts (`router_aux_loss_coef`); none where the family has
     /// no such loss.
     pub balance: Option<f32>,
+}
+
+/// Attention over keys and values that are made of a narrow latent (DeepSeek): a head's queries and keys have a part that
+/// turns, which is one for the keys of all heads, and a part that does not; values may be of another width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentAttention {
+    /// Width of the latent that queries are made of; none where they come straight from the stream.
+    pub query_rank: Option<usize>,
+    /// Width of the latent that keys and values are made of.
+    pub rank: usize,
+    /// Dimensions of a head's queries and keys that do not turn.
+    pub still: usize,
+    /// Those that do.
+    pub turned: usize,
+    /// Dimensions of a head's values.
+    pub value: usize,
 }
 
 /// A feed-forward beside a mixture of experts.
@@ -229,8 +247,10 @@ pub struct Spec {
     pub heads: usize,
     /// Key/value heads.
     pub kv_heads: usize,
-    /// Elements per head.
+    /// Elements per head, as attention has them.
     pub head_dim: usize,
+    /// How queries, keys and values are made, where it is of a latent.
+    pub latent: Option<LatentAttention>,
     /// The norms of the stream.
     pub norm: NormKind,
     /// Added to the mean square (or the variance) in norms.
@@ -259,6 +279,8 @@ pub struct Spec {
     pub clip_qkv: Option<f32>,
     /// Linear biases of attention (`ALiBi`), a slope per query head; empty for none.
     pub slopes: Vec<f32>,
+    /// Whether each query head has a sink: a learned logit that takes part in softmax and has no value (gpt-oss).
+    pub sinks: bool,
     /// Queries that grow with their position.
     pub query_growth: Option<QueryGrowth>,
     /// Multiplies embeddings.
@@ -332,6 +354,18 @@ impl Spec {
         }
     }
 
+    /// Elements that a layer gives for a query head.
+    #[must_use]
+    pub fn query_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.still + latent.turned)
+    }
+
+    /// Elements of a head that the attention's output layer reads.
+    #[must_use]
+    pub fn value_dim(&self) -> usize {
+        self.latent.map_or(self.head_dim, |latent| latent.value)
+    }
+
     /// Whether the feed-forward has a gate.
     #[must_use]
     pub fn gated(&self) -> bool {
@@ -341,7 +375,7 @@ impl Spec {
     /// Whether queries, keys and values come from one matrix.
     #[must_use]
     pub fn packed(&self) -> bool {
-        !matches!(self.names.qkv, names::QkvNames::Apart(_))
+        !matches!(self.names.qkv, names::QkvNames::Apart(_) | names::QkvNames::OfLatent(_))
     }
 
     /// The mixture of experts of a block that has one.

@@ -54,6 +54,8 @@ pub enum QkvNames {
     Packed(&'static str),
     /// One matrix: of each key head its queries, then its key and its value.
     PerGroup(&'static str),
+    /// Queries of a latent or of the stream, and keys with values of another latent (DeepSeek).
+    OfLatent([&'static str; 2]),
     /// One matrix: of each quarter of the heads all queries, all values, all keys (CodeGen).
     Quarters(&'static str),
 }
@@ -104,6 +106,8 @@ pub enum ExpertFiles {
     },
     /// All experts' in one tensor each, under other names: gate and up, second layer, router.
     Together([&'static str; 3]),
+    /// As they are here, but `[in, out]` of each expert (gpt-oss).
+    Turned,
 }
 
 /// Where the text part of a model of several parts lies.
@@ -175,6 +179,18 @@ pub(crate) const GLM4_MOE: Names = Names {
     },
     ..LLAMA
 };
+
+/// DeepSeek's.
+pub(crate) const DEEPSEEK: Names =
+    Names { qkv: QkvNames::OfLatent(["self_attn.q_b_proj", "self_attn.kv_b_proj"]), ..GLM4_MOE };
+
+/// DeepSeek's whose queries come from the stream (DeepSeek-V2-Lite).
+pub(crate) const DEEPSEEK_LITE: Names =
+    Names { qkv: QkvNames::OfLatent(["self_attn.q_proj", "self_attn.kv_b_proj"]), ..DEEPSEEK };
+
+/// gpt-oss'.
+pub(crate) const GPT_OSS: Names =
+    Names { experts: ExpertNames { router: "mlp.router", files: ExpertFiles::Turned, ..QWEN_MOE }, ..LLAMA };
 
 /// Granite's mixtures'.
 pub(crate) const GRANITE_MOE: Names = Names {
@@ -445,6 +461,7 @@ impl Names {
     #[must_use]
     pub fn turns(&self, parameter: &Parameter) -> bool {
         self.turned && parameter.role == Role::Matrix
+            || self.experts.files == ExpertFiles::Turned && parameter.role == Role::Expert
     }
 
     /// These names for a decoder whose modules lie in `inner` and are Llama's otherwise; `None` where they are not.

@@ -13,7 +13,7 @@ Each folder holds a model in Hugging Face's format and `expected.json`:
 * `train` (families beyond the first five): `documents`, the log-probabilities of their next tokens, the loss (the mean
   over all of them) and of each parameter's gradient its norm and its sum with the weights of `probe`; one document
   holds the padding token, whose embedding the lookup does not train.
-  Matrices that the class keeps as `[in, out]` (GPT-2's) are digested turned, as `[out, in]`.
+  Matrices that the class keeps as `[in, out]` (GPT-2's, gpt-oss' experts) are digested turned, as `[out, in]`.
 * `min_gap`: the least distance between the best and the second best score of any greedy step.
 
 `config_old.json`, where present, is the same model in the spelling of Transformers 4
@@ -306,6 +306,30 @@ def more_mixtures(mixed):
     yield "glm4-moe", "glm4_moe", mixed | dict(
         n_routed_experts=6, moe_intermediate_size=8, intermediate_size=20, n_shared_experts=2, n_group=3, topk_group=2,
         routed_scaling_factor=1.7, first_k_dense_replace=1, use_qk_norm=True, attention_bias=True, head_dim=12)
+    yarn = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 8,
+            "beta_fast": 32.0, "beta_slow": 1.0}
+    # Gates and ups beyond their bounds, texts longer than the window and than the positions of before.
+    yield "gpt-oss", "gpt_oss", mixed | dict(
+        num_local_experts=5, head_dim=12, sliding_window=8, swiglu_limit=0.7, layer_types=["sliding_attention", "full_attention"],
+        rope_parameters=yarn | {"truncate": False})
+    latent = mixed | dict(
+        num_key_value_heads=2,
+        moe_intermediate_size=8, intermediate_size=20, kv_lora_rank=8, n_routed_experts=6, n_shared_experts=2)
+    # Values wider than queries and keys; groups by their best expert; scores beyond the usual.
+    yield "deepseek-v2", "deepseek_v2", latent | dict(
+        q_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=14, n_group=3, topk_group=2,
+        topk_method="group_limited_greedy", routed_scaling_factor=1.7, first_k_dense_replace=1,
+        rope_parameters=yarn | {"mscale": 0.8, "mscale_all_dim": 0.6})
+    # As DeepSeek-V2-Lite: queries straight from the stream.
+    yield "deepseek-v2-lite", "deepseek_v2", latent | dict(
+        q_lora_rank=None, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=8, topk_method="greedy",
+        attention_bias=True, mlp_bias=True)
+    yield "deepseek-v3", "deepseek_v3", latent | dict(
+        q_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=6, v_head_dim=9, n_group=3, topk_group=2,
+        routed_scaling_factor=1.7, first_k_dense_replace=1, attention_bias=True)
+    yield "deepseek-v3-halves", "deepseek_v3", latent | dict(
+        q_lora_rank=None, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=10, n_group=1, topk_group=1,
+        norm_topk_prob=False, first_k_dense_replace=0, rope_interleave=False)
 
 
 def probe(count):
@@ -325,11 +349,13 @@ def training(model, documents):
         log_probs.append([round(float(x), 6) for x in own])
     gradients = {}
     turned = {f"{name}.weight" for name, m in model.named_modules() if type(m).__name__ == "Conv1D"}
+    turned |= {f"{name}.{part}" for name, m in model.named_modules() if type(m).__name__ == "GptOssExperts"
+               for part in ("gate_up_proj", "down_proj")}
     for name, parameter in model.named_parameters():
         if parameter.grad is None:  # of a tower
             continue
         gradient = parameter.grad.double()
-        gradient = (gradient.T if name in turned else gradient).flatten()
+        gradient = (gradient.transpose(-2, -1) if name in turned else gradient).flatten()
         gradients[name] = [float(f"{x:.7g}") for x in (gradient.norm(), (gradient * probe(len(gradient))).sum())]
     loss = -sum(sum(row) for row in log_probs) / total
     return dict(documents=documents, log_probs=log_probs, loss=round(loss, 6), gradients=gradients)
@@ -362,6 +388,8 @@ def build(config, seed, dtype):
                 parameter.add_(torch.rand(1) - 0.5)
             elif name.endswith("bias"):
                 parameter.normal_(0.0, 0.2)
+            elif name.endswith("sinks"):
+                parameter.normal_(0.0, 1.0)
             elif "norm" in name or "ln_" in name:
                 # Gemma and Nemotron add one.
                 shift = 1.0 if config.model_type.startswith(("gemma", "nemotron")) else 0.0

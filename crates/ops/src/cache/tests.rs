@@ -59,14 +59,18 @@ fn rows(all: &[f32], of: &[Range<usize>]) -> AnyTensor {
 #[test]
 fn pieces_equal_the_whole_on_kernels_and_on_plain_operations() {
     let norm = HeadNorm { q: tensor("q", &[8]), k: tensor("k", &[8]), eps: 1e-6 };
-    for (window, biased) in [(None, false), (Some(3), false), (None, true)] {
+    let sinks = tensor("sinks", &[4]);
+    for (window, biased, sunk) in
+        [(None, false, false), (Some(3), false, false), (None, true, false), (Some(3), false, true)]
+    {
+        let sinks = sunk.then_some(&sinks);
         let slopes = if biased { vec![0.5, 0.25, 0.1, 0.05] } else { vec![] };
         let shape = AttentionShape { slopes: Arc::new(slopes), ..shape(window) };
         let all = values("qkv", 12 * WIDTH);
         let positions: Vec<u32> = (0..7).chain(0..5).collect();
         let documents = Arc::new(vec![0..7, 7..12]);
         let qkv = AnyTensor::from_data(TensorData::new(all.clone(), [12, WIDTH]), &Device::flex());
-        let whole = crate::attention(&qkv, &shape, &documents, Some(&rotary(&positions)), Some(&norm));
+        let whole = crate::attention(&qkv, &shape, &documents, Some(&rotary(&positions)), Some(&norm), sinks);
         let whole = whole.unwrap().to_f32();
         for plain in [false, true] {
             let mut cache = KvCache::new(shape.clone(), 2);
@@ -83,13 +87,14 @@ fn pieces_equal_the_whole_on_kernels_and_on_plain_operations() {
                     &ranges,
                     Some(&rotary(&own)),
                     Some(&norm),
+                    sinks,
                 );
                 let out = out.unwrap().to_f32();
                 for (from, to) in ranges.iter().zip([a, b]) {
                     got[to.start * 32..to.end * 32].copy_from_slice(&out[from.start * 32..from.end * 32]);
                 }
             }
-            close(&format!("window {window:?}, biased {biased}, plain {plain}"), &got, &whole);
+            close(&format!("window {window:?}, biased {biased}, sinks {sunk}, plain {plain}"), &got, &whole);
             assert_eq!((cache.len(0), cache.len(1)), (7, 5));
             assert!(cache.bytes() >= 12 * 2 * 16 * 4);
         }
@@ -105,10 +110,13 @@ fn sequences_leave_and_are_copied() {
             cache.store = Store::Plain(vec![None, None, None]);
         }
         let all = values("leave", 6 * WIDTH);
-        cache.attend(&rows(&all, std::slice::from_ref(&(0..6))), &[0..1, 1..3, 3..6], None, None).unwrap();
+        cache
+            .attend(&rows(&all, std::slice::from_ref(&(0..6))), &[0..1, 1..3, 3..6], None, None, None)
+            .unwrap();
         cache.reorder(&[2, 0, 2]).unwrap();
         assert_eq!([0, 1, 2].map(|s| cache.len(s)), [3, 1, 3]);
-        let out = cache.attend(&rows(&all, &[5..6, 5..6]), &[0..1, 1..1, 1..2], None, None).unwrap().to_f32();
+        let out =
+            cache.attend(&rows(&all, &[5..6, 5..6]), &[0..1, 1..1, 1..2], None, None, None).unwrap().to_f32();
         assert_eq!(out[..32], out[32..], "copies see the same");
         assert_eq!([0, 1, 2].map(|s| cache.len(s)), [4, 1, 4]);
         let error = cache.reorder(&[0, 3]).unwrap_err().to_string();
@@ -126,7 +134,7 @@ fn sequences_join_and_keep_what_they_have_seen() {
         }
         let all = values("join", 6 * WIDTH);
         let feed = |cache: &mut KvCache, of: Range<usize>, documents: &[Range<usize>]| {
-            cache.attend(&rows(&all, &[of]), documents, None, None).unwrap().to_f32()
+            cache.attend(&rows(&all, &[of]), documents, None, None, None).unwrap().to_f32()
         };
         feed(&mut first, 0..3, std::slice::from_ref(&(0..3)));
         feed(&mut second, 3..5, &[0..2, 2..2]);
@@ -151,19 +159,19 @@ fn what_does_not_fit_is_named_and_changes_nothing() {
     let error = |r: Result<AnyTensor, OpsError>| r.unwrap_err().to_string();
     let qkv = tensor("qkv", &[2, WIDTH]);
     assert_eq!(
-        error(cache.attend(&tensor("x", &[2, 60]), &[0..1, 1..2], None, None)),
+        error(cache.attend(&tensor("x", &[2, 60]), &[0..1, 1..2], None, None, None)),
         "cached attention: `qkv` has shape [2, 60], expected [2, 64]"
     );
     assert_eq!(
-        error(cache.attend(&qkv, std::slice::from_ref(&(0..2)), None, None)),
+        error(cache.attend(&qkv, std::slice::from_ref(&(0..2)), None, None, None)),
         "cached attention: `documents` has shape [1], expected [2]"
     );
     assert_eq!(
-        error(cache.attend(&qkv, &[0..1, 1..2], Some(&rotary(&[0])), None)),
+        error(cache.attend(&qkv, &[0..1, 1..2], Some(&rotary(&[0])), None, None)),
         "cached attention: `rotary positions` has shape [1], expected [2]"
     );
     assert_eq!(
-        error(cache.attend(&qkv, &[0..1, 1..3], None, None)),
+        error(cache.attend(&qkv, &[0..1, 1..3], None, None, None)),
         "cached attention: index 3 is outside 0..3"
     );
     assert!(cache.is_empty() && cache.bytes() == 0);

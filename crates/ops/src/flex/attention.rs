@@ -14,6 +14,7 @@ const OP: &str = "attention";
 pub(crate) fn kernel_shape<'a>(
     s: &'a AttentionShape,
     documents: &'a [Range<usize>],
+    sinks: Option<&'a Host>,
 ) -> kernels::AttentionShape<'a> {
     kernels::AttentionShape {
         heads: s.heads,
@@ -22,6 +23,7 @@ pub(crate) fn kernel_shape<'a>(
         scale: s.scale,
         softcap: s.softcap,
         slopes: &s.slopes,
+        sinks: sinks.map_or(&[], Host::f32),
         window: s.window,
         documents,
         parents: &s.parents,
@@ -39,8 +41,9 @@ pub(crate) fn attention(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
-    attend(qkv, shape, documents, rotary, norm, None)
+    attend(qkv, shape, documents, rotary, norm, sinks, None)
 }
 
 pub(crate) fn attention_with_peaks(
@@ -49,9 +52,10 @@ pub(crate) fn attention_with_peaks(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
     let mut peaks = Vec::new();
-    let out = attend(qkv, shape, documents, rotary, norm, Some(&mut peaks))?;
+    let out = attend(qkv, shape, documents, rotary, norm, sinks, Some(&mut peaks))?;
     Ok((out, AnyTensor::from_elements(peaks, &[shape.heads], &qkv.plain().device())))
 }
 
@@ -61,6 +65,7 @@ fn attend(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
     peaks: Option<&mut Vec<f32>>,
 ) -> Result<AnyTensor, OpsError> {
     let [tokens, width] = crate::check::matrix(qkv)?;
@@ -69,14 +74,19 @@ fn attend(
     if let Some(n) = norm {
         inputs.extend([n.q.clone(), n.k.clone()]);
     }
+    let normed = norm.is_some();
+    inputs.extend(sinks.cloned());
     let eps = norm.map_or(0.0, |n| n.eps);
     apply(OP, &inputs, move |inputs, wanted| {
         let qkv = Host::f32_of(OP, "qkv", &inputs[0])?;
-        let norm = match inputs.get(1..3) {
-            Some([q, k]) => Some((Host::f32_of(OP, "q_norm", q)?, Host::f32_of(OP, "k_norm", k)?)),
-            _ => None,
+        let (norm, rest) = match &inputs[1..] {
+            [q, k, rest @ ..] if normed => {
+                (Some((Host::f32_of(OP, "q_norm", q)?, Host::f32_of(OP, "k_norm", k)?)), rest)
+            }
+            rest => (None, rest),
         };
-        let kernel = kernel_shape(&shape, &documents);
+        let sinks = rest.first().map(|sinks| Host::f32_of(OP, "sinks", sinks)).transpose()?;
+        let kernel = kernel_shape(&shape, &documents, sinks.as_ref());
         let rotation = rotary.as_ref().map(kernel_rotary);
         let gains = norm.as_ref().map(|(q, k)| kernels::HeadNorm { q: q.f32(), k: k.f32(), eps });
         let (rotation, gains) = (rotation.as_ref(), gains.as_ref());
@@ -96,18 +106,25 @@ fn attend(
             let d_out = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
             let grad = kernels::attention_backward(
                 qkv.f32(),
-                &kernel_shape(&shape, &documents),
+                &kernel_shape(&shape, &documents, sinks.as_ref()),
                 rotary.as_ref().map(kernel_rotary).as_ref(),
                 norm.as_ref().map(|(q, k)| kernels::HeadNorm { q: q.f32(), k: k.f32(), eps }).as_ref(),
                 saved.f32(),
                 &lse,
                 d_out.f32(),
             );
-            let dim = [shape.head_dim];
             let mut all = vec![Some(tensor(grad.dqkv, &[tokens, width]))];
+            let keep = |g: Option<Vec<f32>>, wanted: bool| {
+                g.filter(|_| wanted).map(|g| {
+                    let dim = [g.len()];
+                    tensor(g, &dim)
+                })
+            };
             if norm.is_some() {
-                let keep = |g: Option<Vec<f32>>, wanted: bool| g.filter(|_| wanted).map(|g| tensor(g, &dim));
                 all.extend([keep(grad.dq_norm, wanted[1]), keep(grad.dk_norm, wanted[2])]);
+            }
+            if let Some(&wanted) = wanted.get(all.len()) {
+                all.push(keep(grad.d_sinks, wanted));
             }
             all
         });

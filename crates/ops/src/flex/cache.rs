@@ -19,6 +19,7 @@ pub(crate) fn attend(
     documents: &[Range<usize>],
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
     let rows = qkv.shape()[0];
     let qkv = Host::f32_of(OP, "qkv", qkv)?;
@@ -27,7 +28,8 @@ pub(crate) fn attend(
         None => None,
     };
     let norm = norm.as_ref().map(|(q, k, eps)| kernels::HeadNorm { q: q.f32(), k: k.f32(), eps: *eps });
-    let kernel = kernel_shape(shape, documents);
+    let sinks = sinks.map(|sinks| Host::f32_of(OP, "sinks", sinks)).transpose()?;
+    let kernel = kernel_shape(shape, documents, sinks.as_ref());
     let rotary = rotary.map(kernel_rotary);
     kernels::append_kv(qkv.f32(), &kernel, rotary.as_ref(), norm.as_ref(), cache);
     let out = kernels::attention_cached(qkv.f32(), &kernel, rotary.as_ref(), norm.as_ref(), cache);

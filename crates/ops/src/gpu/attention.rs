@@ -28,8 +28,9 @@ pub fn attention(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
-    attend(qkv, shape, documents, rotary, norms, None)
+    attend(qkv, shape, documents, rotary, norms, sinks, None)
 }
 
 /// See [`crate::attention_with_peaks()`].
@@ -39,9 +40,10 @@ pub fn attention_with_peaks(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<(AnyTensor, AnyTensor), OpsError> {
     let mut peaks = Peaks::default();
-    let out = attend(qkv, shape, documents, rotary, norms, Some(&mut peaks))?;
+    let out = attend(qkv, shape, documents, rotary, norms, sinks, Some(&mut peaks))?;
     let none = || Tensor::<1>::full([shape.heads], f32::NEG_INFINITY, &out.plain().device());
     let peaks = match (peaks.largest, peaks.spoiled) {
         (Some(largest), Some(spoiled)) => (largest + spoiled).reshape([shape.heads]),
@@ -64,11 +66,13 @@ fn attend(
     documents: &Arc<Vec<Range<usize>>>,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
     peaks: Option<&mut Peaks>,
 ) -> Result<AnyTensor, OpsError> {
     let [tokens, _] = crate::check::matrix(qkv)?;
     let mut inputs = vec![qkv.clone()];
     inputs.extend(norms.into_iter().flat_map(|n| [n.q.clone(), n.k.clone()]));
+    inputs.extend(sinks.cloned());
     let width = shape.heads * shape.head_dim;
     let blocks = Blocks::new(shape, documents, tokens);
     if blocks.all.is_empty() {
@@ -79,7 +83,7 @@ fn attend(
     apply(OP, &inputs, |inputs, wanted| {
         let device = inputs[0].device();
         let wide_as = wide_dtype(&inputs[0]);
-        let body = Body::new(shape, blocks, rotary, norms, (tokens, &device, wide_as))?;
+        let body = Body::new(shape, blocks, rotary, (norms, sinks), (tokens, &device, wide_as))?;
         let (out, sums) = body.forward(&inputs[0], peaks)?;
         let (qkv, saved) = (inputs[0].clone(), out.clone());
         let wanted = wanted.to_vec();
@@ -158,6 +162,8 @@ struct Body {
     low: Tensor<1, Int>,
     turn: Option<Turn>,
     norms: Option<Norms>,
+    /// `[kv_heads, group, 1, 1]`.
+    sinks: Option<Tensor<4>>,
     tokens: usize,
     wide: DType,
 }
@@ -167,7 +173,7 @@ impl Body {
         shape: &AttentionShape,
         blocks: Blocks,
         rotary: Option<&Rotary>,
-        norms: Option<&HeadNorm>,
+        (norms, sinks): (Option<&HeadNorm>, Option<&AnyTensor>),
         (tokens, device, wide): (usize, &Device, DType),
     ) -> Result<Self, OpsError> {
         let gamma = |t: &AnyTensor| Ok::<_, OpsError>(to(t.plain().rank::<1>()?, wide));
@@ -175,12 +181,15 @@ impl Body {
             Some(n) => Some(Norms { q: gamma(&n.q)?, k: gamma(&n.k)?, eps: n.eps }),
             None => None,
         };
+        let apart = [shape.kv_heads, shape.heads / shape.kv_heads, 1, 1];
+        let sinks = sinks.map(|sinks| Ok::<_, OpsError>(gamma(sinks)?.reshape(apart))).transpose()?;
         Ok(Self {
             low: ints(blocks.low.clone(), device),
             turn: rotary.map(|r| Turn::of(r, tokens, device, wide)),
             shape: shape.clone(),
             blocks,
             norms,
+            sinks,
             tokens,
             wide,
         })
@@ -333,9 +342,15 @@ impl Body {
             peaks.see(&scores, &hidden);
         }
         let (scores, _) = self.capped(scores, hidden, block, false);
-        let top = scores.clone().max_dim(3);
+        let mut top = scores.clone().max_dim(3);
+        if let Some(sinks) = &self.sinks {
+            top = top.clone().max_pair(sinks.clone().expand(top.dims()));
+        }
         let p = (scores - top.clone()).exp();
-        let sum = p.clone().sum_dim(3);
+        let mut sum = p.clone().sum_dim(3);
+        if let Some(sinks) = &self.sinks {
+            sum = sum + (sinks.clone() - top.clone()).exp();
+        }
         let p = to(p, dtype).reshape([s.kv_heads, self.group() * n, m]);
         let out = to(p.matmul(Self::keys(&heads.v, block)), self.wide);
         let out = out.reshape([s.kv_heads, self.group(), n, s.head_dim]) / sum.clone();
@@ -362,6 +377,7 @@ impl Body {
         let none = || Tensor::<3>::zeros([kv_heads, tokens, d], (&device, self.wide));
         let (mut dk, mut dv) = (none(), none());
         let (mut parts, mut at) = (Vec::new(), 0);
+        let mut of_sinks: Option<Tensor<4>> = None;
         for (block, sum) in self.blocks.all.iter().zip(sums) {
             if block.rows.start > at {
                 parts.push(zeros(block.rows.start - at));
@@ -370,6 +386,11 @@ impl Body {
             let (n, m) = (block.rows.len(), block.visible());
             let (scores, hidden) = self.scores(&heads, block);
             let (scores, slope) = self.capped(scores, hidden, block, true);
+            if let Some(sinks) = &self.sinks {
+                let share = (sinks.clone() - sum.clone()).exp();
+                let own = (share * delta.clone().narrow(2, block.rows.start, n)).sum_dim(2).neg();
+                of_sinks = Some(super::add(of_sinks, own));
+            }
             let p = (scores - sum).exp();
             let dy = self.rows(&dy, block);
             let narrow = |x: Tensor<4>| to(x, dtype).reshape([kv_heads, group * n, m]);
@@ -410,6 +431,9 @@ impl Body {
         let mut all = vec![wanted[0].then(|| AnyTensor::new(dqkv))];
         if norms.is_some() {
             all.extend([of_q.map(AnyTensor::new), of_k.map(AnyTensor::new)]);
+        }
+        if let Some(of_sinks) = of_sinks {
+            all.push(want(all.len()).then(|| AnyTensor::new(of_sinks.reshape([s.heads]))));
         }
         Ok(all)
     }

@@ -57,6 +57,7 @@ fn prefill_then_decoding_equals_the_whole() {
             (Case::new(3, 1, 6, &[70, 66]).rotary(4).norm().window(9), vec![64, 3]),
             (Case::new(8, 8, 32, &[20]).softcap(2.0), vec![20]),
             (Case::new(8, 8, 32, &[20]).slopes(), vec![20]),
+            (Case::new(8, 2, 32, &[20, 1100]).sinks().window(1050), vec![12, 1095]),
             (Case::new(8, 1, 80, &[1100, 40]).rotary(80).norm(), vec![1090, 35]),
         ] {
             let p = case.problem(21);

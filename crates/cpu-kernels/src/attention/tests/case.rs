@@ -28,6 +28,7 @@ pub(super) struct Case {
     pub(super) window: Option<usize>,
     pub(super) softcap: Option<f32>,
     pub(super) slopes: Vec<f32>,
+    pub(super) sinks: Vec<f32>,
     pub(super) rotary_dim: usize,
     pub(super) norm: bool,
     pub(super) compute: Compute,
@@ -53,7 +54,7 @@ impl Case {
             at += n;
         }
         let (window, softcap, rotary_dim, norm) = (None, None, 0, false);
-        let (parents, slopes, compute, rows) = (vec![], vec![], Compute::Fp32, at);
+        let (parents, slopes, sinks, compute, rows) = (vec![], vec![], vec![], Compute::Fp32, at);
         Self {
             heads,
             kv_heads,
@@ -64,6 +65,7 @@ impl Case {
             window,
             softcap,
             slopes,
+            sinks,
             rotary_dim,
             norm,
             compute,
@@ -83,6 +85,12 @@ impl Case {
     /// A slope of its own for each head.
     pub(super) fn slopes(mut self) -> Self {
         self.slopes = (0..self.heads).map(|h| 0.7 * 0.6f32.powi(h as i32)).collect();
+        self
+    }
+
+    /// A sink of its own for each head, far below the scores, among them and above.
+    pub(super) fn sinks(mut self) -> Self {
+        self.sinks = (0..self.heads).map(|h| 3.0 * (h as f32 * 1.7).sin()).collect();
         self
     }
 
@@ -141,6 +149,7 @@ impl Problem {
             scale: 1.0 / (self.case.head_dim as f32).sqrt(),
             softcap: self.case.softcap,
             slopes: &self.case.slopes,
+            sinks: &self.case.sinks,
             window: self.case.window,
             documents: &self.case.documents,
             parents: &self.case.parents,
@@ -185,5 +194,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new(6, 2, 12, &[70, 3]).slopes().gaps(2),
         Case::new(3, 3, 16, &[1500]).slopes().window(1100),
         Case::new(2, 1, 6, &[40]).slopes().softcap(1.5).rotary(4),
+        Case::new(4, 2, 8, &[33, 1, 31]).sinks().rotary(8).gaps(2),
+        Case::new(8, 1, 64, &[70]).sinks().rotary(64).window(16),
+        Case::new(3, 3, 16, &[1500]).sinks().window(1100),
     ]
 }

@@ -26,6 +26,10 @@ fn check(case: Case, seed: u64) {
     let grad = backward(&p, &got);
     assert_close(&label("dqkv"), &grad.dqkv, &want.dqkv, 4e-6);
     assert_eq!(grad.dq_norm.is_some(), p.case.norm);
+    assert_eq!(grad.d_sinks.is_some(), !p.case.sinks.is_empty());
+    if let Some(sinks) = &grad.d_sinks {
+        assert_close(&label("d_sinks"), sinks, &want.d_sinks, 4e-6);
+    }
     if let (Some(q), Some(k)) = (&grad.dq_norm, &grad.dk_norm) {
         assert_close(&label("dq_norm"), q, &want.dq_norm, 4e-6);
         assert_close(&label("dk_norm"), k, &want.dk_norm, 4e-6);
@@ -43,7 +47,7 @@ fn forward_and_backward_equal_the_reference() {
 
 #[test]
 fn reference_gradient_equals_finite_differences() {
-    let p = Case::new(4, 2, 6, &[5, 3]).rotary(4).softcap(1.5).window(3).norm().gaps(1).problem(5);
+    let p = Case::new(4, 2, 6, &[5, 3]).rotary(4).softcap(1.5).window(3).norm().sinks().gaps(1).problem(5);
     let (rotary, norm, d_out) = (p.rotary(), p.norm(), widen(&p.d_out));
     let mut x = widen(&p.qkv);
     let want = reference::backward(&x, &p.shape(), rotary.as_ref(), norm.as_ref(), &d_out);

@@ -63,6 +63,7 @@ fn hidden_pairs_do_not_count() {
             scale: 1.0,
             softcap: None,
             slopes: &[],
+            sinks: &[],
             window,
             documents,
             parents: &[],

@@ -11,6 +11,7 @@ pub(super) struct Backward {
     pub(super) dqkv: Vec<f64>,
     pub(super) dq_norm: Vec<f64>,
     pub(super) dk_norm: Vec<f64>,
+    pub(super) d_sinks: Vec<f64>,
 }
 
 fn widen(x: &[f32]) -> Vec<f64> {
@@ -121,8 +122,10 @@ fn row(
         .collect();
     let slope = shape.slopes.get(head).map_or(0.0, |&s| f64::from(s));
     let biased: Vec<f64> = (lo..=i).zip(&capped).map(|(j, s)| s + slope * (j as f64 - i as f64)).collect();
-    let m = biased.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let z: f64 = biased.iter().map(|s| (s - m).exp()).sum();
+    let sink = shape.sinks.get(head).map(|&s| f64::from(s));
+    let all = || biased.iter().copied().chain(sink);
+    let m = all().fold(f64::NEG_INFINITY, f64::max);
+    let z: f64 = all().map(|s| (s - m).exp()).sum();
     let lse = m + z.ln();
     let probs = biased.iter().map(|s| (s - lse).exp()).collect();
     (lo, capped, probs, lse)
@@ -188,15 +191,19 @@ pub(super) fn backward(
     let mut dq = vec![vec![0.0; d]; rows * h];
     let mut dk = vec![vec![0.0; d]; rows * kv];
     let mut dv = vec![vec![0.0; d]; rows * kv];
+    let mut d_sinks = vec![0.0; shape.sinks.len()];
     for doc in shape.documents {
         for i in 0..doc.len() {
             for head in 0..h {
-                let (lo, capped, probs, _) = row(&p, shape, doc.start, i, head);
+                let (lo, capped, probs, lse) = row(&p, shape, doc.start, i, head);
                 let t = doc.start + i;
                 let go = &d_out[(t * h + head) * d..(t * h + head + 1) * d];
                 let kvrow = |n: usize| (doc.start + lo + n) * kv + head / shape.group();
                 let dp: Vec<f64> = (0..probs.len()).map(|n| dot(go, &p.v[kvrow(n)])).collect();
                 let mean = dot(&dp, &probs);
+                if let Some(&sink) = shape.sinks.get(head) {
+                    d_sinks[head] -= (f64::from(sink) - lse).exp() * mean;
+                }
                 for n in 0..probs.len() {
                     let cap = shape.softcap.map_or(1.0, |c| 1.0 - (capped[n] / f64::from(c)).powi(2));
                     let ds = probs[n] * (dp[n] - mean) * cap * f64::from(shape.scale);
@@ -210,7 +217,7 @@ pub(super) fn backward(
         }
     }
     let (gq, gk, eps) = gains(norm);
-    let mut b = Backward { dqkv: vec![0.0; rows * w], dq_norm: vec![0.0; d], dk_norm: vec![0.0; d] };
+    let mut b = Backward { dqkv: vec![0.0; rows * w], dq_norm: vec![0.0; d], dk_norm: vec![0.0; d], d_sinks };
     for t in 0..rows {
         let table = rotary.map(|r| r.row(t));
         for i in 0..h + 2 * kv {

@@ -13,9 +13,10 @@ use burnish_weight_files::{HostTensor, WeightFolder};
 use half::{bf16, f16};
 use serde_json::{Map, Value};
 
-use crate::ModelError;
 pub(crate) use crate::packed_fault::PackedFault;
 use crate::spec::config::ConfigFile;
+use crate::spec::names::ExpertFiles;
+use crate::{ModelError, Spec};
 
 /// Where `config.json` says how a folder is quantised.
 pub(crate) const QUANTIZATION_CONFIG: &str = "quantization_config";
@@ -39,8 +40,9 @@ pub(crate) struct Declared {
 }
 
 impl Packing {
-    /// By `config.json`; `None` where the folder is not quantised.
-    pub(crate) fn from_config(config: &ConfigFile) -> Result<Option<Self>, ModelError> {
+    /// By `config.json`; `None` where the folder is not quantised, or its experts alone are in MXFP4, which are widened as they
+    /// are read.
+    pub(crate) fn from_config(config: &ConfigFile, spec: &Spec) -> Result<Option<Self>, ModelError> {
         let Some(value) = config.get(QUANTIZATION_CONFIG) else { return Ok(None) };
         let unsupported = |key: &str, got: String, supported| ModelError::Unsupported {
             key: format!("{QUANTIZATION_CONFIG}{key}"),
@@ -72,10 +74,11 @@ impl Packing {
                     other => Err(unsupported(".version", other.to_owned(), "gemm")),
                 }
             }
+            Some("mxfp4") if spec.names.experts.files == ExpertFiles::Turned => Ok(None),
             other => Err(unsupported(
                 ".quant_method",
                 other.unwrap_or("missing").to_owned(),
-                "bitsandbytes in four and eight bits, gptq and awq in four; or a folder of unquantised weights",
+                "bitsandbytes in four and eight bits, gptq and awq in four; mxfp4 of gpt-oss; or a folder of unquantised weights",
             )),
         }
     }

@@ -1,12 +1,13 @@
 //! Mixtures of experts.
 
 use burnish_core::{ExpertGate, RouterGroups, RouterRule, RouterScores};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::olmo::olmo_spec;
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use crate::ModelError;
-use crate::spec::{ExpertsSpec, QkNorm, SharedExpert, Spec, names, wrong};
+use crate::spec::rope::RopeKind;
+use crate::spec::{ExpertsSpec, LatentAttention, Pairs, QkNorm, SharedExpert, Spec, names, wrong};
 
 /// What a class of Transformers has where its configuration does not say.
 struct MixtureDefaults {
@@ -51,6 +52,7 @@ fn mixture(r: &Reader<'_>, spec: &mut Spec, defaults: &MixtureDefaults) -> Resul
         intermediate: number(defaults.width_key, defaults.width)?,
         rule,
         gate: ExpertGate::Halves(spec.activation),
+        biased: false,
         shared: None,
         corrected: false,
         balance: r.nullable("router_aux_loss_coef", Some(defaults.balance))?,
@@ -198,17 +200,10 @@ pub(super) fn glm4_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
         balance: 0.0,
     };
     mixture(r, &mut spec, &own)?;
-    let dense = r.config.usize("first_k_dense_replace")?.unwrap_or(1);
-    for (at, layer) in spec.layers.iter_mut().enumerate() {
-        layer.experts = at >= dense;
-    }
-    let further = match r.config.usize("num_mtp_layers")? {
-        Some(count) => count,
-        None => r.config.usize("num_nextn_predict_layers")?.unwrap_or(1),
-    };
-    spec.further = further.min(MOST_FURTHER);
+    dense_first(r, &mut spec, 1)?;
+    further(r, &mut spec)?;
     let shared = r.config.usize("n_shared_experts")?.unwrap_or(1);
-    let groups = groups(r, spec.experts.map_or(0, |experts| experts.count))?;
+    let groups = groups(r, spec.experts.map_or(0, |experts| experts.count), 2, [1, 1])?;
     if let Some(experts) = &mut spec.experts {
         experts.rule.scores = RouterScores::Sigmoid;
         experts.rule.scale = r.f32("routed_scaling_factor", 1.0)?;
@@ -222,24 +217,217 @@ pub(super) fn glm4_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// gpt-oss: sinks, biases, windows on every other block, experts whose gates and ups alternate.
+pub(super) fn gpt_oss(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = r.config.clone();
+    if config.get("rope_parameters").or_else(|| config.get("rope_scaling")).is_none() {
+        let rope = json!({
+            "rope_type": "yarn", "rope_theta": 150_000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "truncate": false, "original_max_position_embeddings": 4096
+        });
+        config.json.insert("rope_parameters".to_owned(), rope);
+    }
+    let r = &Reader { config: &config, family: r.family };
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        head_dim: Some(64),
+        max_positions: 131_072,
+        norm_eps: 1e-5,
+        rope_theta: 150_000.0,
+        ..LLAMA_DEFAULTS
+    };
+    let mut spec = r.spec(&defaults)?;
+    spec.names = names::GPT_OSS;
+    let bias = r.bool("attention_bias", true)?;
+    (spec.qkv_bias, spec.o_bias, spec.sinks) = (bias, bias, true);
+    let window = r.window(Some(128))?;
+    r.windows(&mut spec, window, |layer| layer % 2 == 0)?;
+    let own = MixtureDefaults { count: 128, per_token: 4, width: 2880, ..MIXTRAL };
+    mixture(r, &mut spec, &own)?;
+    let (alpha, limit) = (r.f32("swiglu_alpha", 1.702)?, r.f32("swiglu_limit", 7.0)?);
+    if limit < 0.0 {
+        return Err(wrong("swiglu_limit", &limit.to_string(), "a number that is not negative"));
+    }
+    if let Some(experts) = &mut spec.experts {
+        experts.gate = ExpertGate::Clamped { alpha, limit };
+        experts.biased = true;
+    }
+    Ok(spec)
+}
+
+/// What DeepSeek-V2 and V3 share: latents, a mixture with a feed-forward that every token goes through.
+fn deepseek(r: &Reader<'_>, max_positions: usize, own: &MixtureDefaults) -> Result<Spec, ModelError> {
+    let number = |key: &str, default: usize| match r.config.usize(key)? {
+        Some(0) => Err(wrong(key, "0", "a positive integer")),
+        found => Ok(found.unwrap_or(default)),
+    };
+    let sizes = LatentAttention {
+        query_rank: match r.config.json.contains_key("q_lora_rank") {
+            true => r.config.usize("q_lora_rank")?,
+            false => Some(1536),
+        },
+        rank: number("kv_lora_rank", 512)?,
+        still: number("qk_nope_head_dim", 128)?,
+        turned: number("qk_rope_head_dim", 64)?,
+        value: number("v_head_dim", 128)?,
+    };
+    if sizes.query_rank == Some(0) {
+        return Err(wrong("q_lora_rank", "0", "a positive integer, or null for none"));
+    }
+    let mut config = r.config.clone();
+    config.json.insert("head_dim".to_owned(), sizes.turned.into());
+    let r = &Reader { config: &config, family: r.family };
+    let mut spec = r.spec(&Defaults { max_positions, ..LLAMA_DEFAULTS })?;
+    if spec.kv_heads != spec.heads {
+        return Err(ModelError::Unsupported {
+            key: "num_key_value_heads".to_owned(),
+            got: format!("{} for {} heads", spec.kv_heads, spec.heads),
+            supported: "as many as num_attention_heads: each head has keys and values of its own",
+        });
+    }
+    spec.names = if sizes.query_rank.is_some() { names::DEEPSEEK } else { names::DEEPSEEK_LITE };
+    spec.latent = Some(sizes);
+    // Attention has queries, keys and values of one width.
+    let width = sizes.still.checked_add(sizes.turned).map(|width| width.max(sizes.value));
+    let too_wide = || wrong("qk_nope_head_dim", &sizes.still.to_string(), "a smaller integer");
+    spec.head_dim = width.and_then(|width| width.checked_next_multiple_of(2)).ok_or_else(too_wide)?;
+    spec.attention_scale = ((sizes.still + sizes.turned) as f32).powf(-0.5) * of_yarn(r, &spec)?;
+    spec.pairs = Pairs::Neighbours;
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    mixture(r, &mut spec, own)?;
+    let shared = r.config.usize("n_shared_experts")?.unwrap_or(if own.count == 64 { 2 } else { 1 });
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.scale = r.f32("routed_scaling_factor", if own.count == 64 { 1.0 } else { 2.5 })?;
+        experts.balance = None;
+        let intermediate = shared.checked_mul(experts.intermediate).filter(|width| *width > 0);
+        let wrong = || wrong("n_shared_experts", &shared.to_string(), "a positive integer");
+        experts.shared = Some(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false });
+    }
+    Ok(spec)
+}
+
+/// What scores are multiplied by beyond the usual, where the rope is scaled: the square of YaRN's factor of all dimensions.
+fn of_yarn(r: &Reader<'_>, spec: &Spec) -> Result<f32, ModelError> {
+    let rope = r.config.get("rope_parameters").or_else(|| r.config.get("rope_scaling"));
+    let number = |key: &str| rope.and_then(|rope| rope.get(key)).and_then(Value::as_f64);
+    let plain = spec.ropes.first().is_none_or(|rope| rope.kind == RopeKind::Default);
+    let all = number("mscale_all_dim").unwrap_or(0.0);
+    if plain || all == 0.0 {
+        return Ok(1.0);
+    }
+    let Some(factor) = number("factor") else {
+        return Err(wrong("rope_parameters.factor", "missing", "a number"));
+    };
+    let mscale = if factor <= 1.0 { 1.0 } else { 0.1 * all * factor.ln() + 1.0 };
+    Ok((mscale * mscale) as f32)
+}
+
+pub(super) fn deepseek_v2(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let renamed = super::reader::renamed(r.config, &[("num_experts", "n_routed_experts")]);
+    let r = &Reader { config: &renamed, family: r.family };
+    r.positive("num_experts_per_tok")?;
+    let own = MixtureDefaults {
+        count: 64,
+        per_token: 1,
+        width_key: "moe_intermediate_size",
+        width: 1407,
+        // Its class has `norm_topk_prob` and computes without.
+        renormalise: Some(false),
+        balance: 0.0,
+    };
+    let mut spec = deepseek(r, 2048, &own)?;
+    spec.mlp_bias = r.bool("mlp_bias", false)?;
+    dense_first(r, &mut spec, 0)?;
+    let groups = match r.config.str("topk_method")?.unwrap_or("greedy") {
+        "greedy" => None,
+        "group_limited_greedy" => groups(r, spec.experts.map_or(0, |experts| experts.count), 1, [1, 1])?,
+        other => {
+            return Err(ModelError::Unsupported {
+                key: "topk_method".to_owned(),
+                got: other.to_owned(),
+                supported: "greedy, group_limited_greedy",
+            });
+        }
+    };
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.groups = groups;
+    }
+    Ok(spec)
+}
+
+pub(super) fn deepseek_v3(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let renamed = super::reader::renamed(r.config, &[("num_experts", "n_routed_experts")]);
+    let r = &Reader { config: &renamed, family: r.family };
+    let own = MixtureDefaults {
+        count: 256,
+        per_token: 8,
+        width_key: "moe_intermediate_size",
+        width: 2048,
+        renormalise: Some(r.bool("norm_topk_prob", true)?),
+        balance: 0.0,
+    };
+    let mut spec = deepseek(r, 4096, &own)?;
+    if !r.bool("rope_interleave", true)? {
+        spec.pairs = Pairs::Halves;
+    }
+    dense_first(r, &mut spec, 3)?;
+    further(r, &mut spec)?;
+    let groups = groups(r, spec.experts.map_or(0, |experts| experts.count), 2, [8, 4])?;
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.scores = RouterScores::Sigmoid;
+        experts.rule.groups = groups;
+        experts.corrected = true;
+    }
+    Ok(spec)
+}
+
+/// The first blocks are no mixtures.
+fn dense_first(r: &Reader<'_>, spec: &mut Spec, default: usize) -> Result<(), ModelError> {
+    let dense = r.config.usize("first_k_dense_replace")?.unwrap_or(default);
+    for (at, layer) in spec.layers.iter_mut().enumerate() {
+        layer.experts = at >= dense;
+    }
+    Ok(())
+}
+
+/// Blocks behind the last, which no class of Transformers runs.
+fn further(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
+    let further = match r.config.usize("num_mtp_layers")? {
+        Some(count) => count,
+        None => r.config.usize("num_nextn_predict_layers")?.unwrap_or(1),
+    };
+    spec.further = further.min(MOST_FURTHER);
+    Ok(())
+}
+
 /// Blocks that predict tokens further on, at most.
 const MOST_FURTHER: usize = 16;
 
-/// Groups of experts of which a token chooses from a few; none where it may choose from all.
-fn groups(r: &Reader<'_>, experts: usize) -> Result<Option<RouterGroups>, ModelError> {
-    let count = r.config.usize("n_group")?.unwrap_or(1);
-    let kept = r.config.usize("topk_group")?.unwrap_or(1);
+/// Groups of experts of which a token chooses from a few, by so many of the best of each; none where it may choose from all.
+fn groups(
+    r: &Reader<'_>,
+    experts: usize,
+    best: usize,
+    [count, kept]: [usize; 2],
+) -> Result<Option<RouterGroups>, ModelError> {
+    let count = r.config.usize("n_group")?.unwrap_or(count);
+    let kept = r.config.usize("topk_group")?.unwrap_or(kept);
     if count <= 1 {
         return Ok(None);
     }
-    if !experts.is_multiple_of(count) || experts / count < 2 {
+    if !experts.is_multiple_of(count) || experts / count < best {
         let got = format!("{count} groups of {experts} experts");
-        return Err(wrong("n_group", &got, "a divisor of the number of experts, with two in each group"));
+        return Err(wrong(
+            "n_group",
+            &got,
+            "a divisor of the number of experts, with as many in each group as it is compared by",
+        ));
     }
     let chosen = r.config.usize("num_experts_per_tok")?.unwrap_or(8);
     if !(1..=count).contains(&kept) || kept * (experts / count) < chosen {
         let got = format!("{kept} of {count} groups, for {chosen} experts of a token");
         return Err(wrong("topk_group", &got, "as many groups as hold a token's experts"));
     }
-    Ok(Some(RouterGroups { count, kept, best: 2 }))
+    Ok(Some(RouterGroups { count, kept, best }))
 }

@@ -63,6 +63,7 @@ pub(crate) fn attend(
     documents: &[Range<usize>],
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
+    sinks: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
     let qkv = qkv.plain();
     let [tokens, _] = crate::check::matrix(&qkv)?;
@@ -74,7 +75,7 @@ pub(crate) fn attend(
     let before = |past: &Option<Past>| past.as_ref().map_or(0, Past::len);
     let sequences = past.iter().zip(documents).map(|(past, rows)| (rows.clone(), before(past)));
     let (apart, blocks) = Blocks::cached(shape, sequences, tokens);
-    let body = Body::new(shape, blocks, rotary, norms, (tokens, &device, wide_dtype(&qkv)))?;
+    let body = Body::new(shape, blocks, rotary, (norms, sinks), (tokens, &device, wide_dtype(&qkv)))?;
     let new = body.prepare(&qkv)?;
     for ((past, rows), blocks) in past.iter_mut().zip(documents).zip(apart) {
         if rows.is_empty() {

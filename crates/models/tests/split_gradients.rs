@@ -170,7 +170,12 @@ fn gradients_of_lora_on_experts_equal_one_rank_s() {
             let parameters: Vec<&str> = parameters.split(", ").filter(known).collect();
             let config = LoraConfig::from_json(&format!(
                 r#"{{"peft_type": "LORA", "r": 2, "lora_alpha": 6, "init_lora_weights": false,
-                "target_modules": ["q_proj", "o_proj"], "target_parameters": [{}]}}"#,
+                "target_modules": ["{}", "o_proj"], "target_parameters": [{}]}}"#,
+                if spec.latent.is_some_and(|latent| latent.query_rank.is_some()) {
+                    "q_b_proj"
+                } else {
+                    "q_proj"
+                },
                 parameters.join(", ")
             ));
             check(&folder, &parameters.join(", "), &Tuning::NewAdapter(&config.unwrap()), None);

@@ -78,7 +78,7 @@ impl Packing {
             other => Err(unsupported(
                 ".quant_method",
                 other.unwrap_or("missing").to_owned(),
-                "bitsandbytes in four and eight bits, gptq and awq in four; mxfp4 of gpt-oss; or a folder of unquantised weights",
+                "bitsandbytes in four and eight bits, gptq and awq in four; or a folder of unquantised weights",
             )),
         }
     }

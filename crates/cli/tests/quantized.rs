@@ -46,6 +46,56 @@ fn ranks_equal_one_at_every_stage() {
     }
 }
 
+/// IA3 over a base as it is and over one in four bits: ranks equal one, the run goes on from its adapter, and merges.
+#[test]
+fn vectors_train_alike_on_every_mesh() {
+    let (root, model) = (tempfile::tempdir().unwrap(), model());
+    let all = "--lora_target_modules=k_proj,o_proj,up_proj,down_proj";
+    let ia3 = [
+        "--use_peft",
+        "--peft_type=IA3",
+        all,
+        "--feedforward_modules=o_proj,down_proj",
+        "--learning_rate=0.05",
+    ];
+    let steps = [
+        "--max_steps=4",
+        "--global_batch_size=8",
+        "--stage3_param_persistence_threshold=50",
+        "--save_strategy=no",
+    ];
+    for (number, scheme) in [&[][..], &["--load_in_4bit"]].into_iter().enumerate() {
+        let words: Vec<&str> = [&[&*model], &ia3[..], &steps, scheme].concat();
+        let one = root.path().join(format!("one-{number}"));
+        ok(&sft(&one, "prompt_completion.jsonl", &words));
+        for (nproc, tp_size, stage) in [(2, 1, 1), (2, 1, 2), (2, 1, 3), (2, 2, 0), (4, 2, 3)] {
+            let many = root.path().join(format!("{number}-{nproc}-{tp_size}-{stage}"));
+            let given =
+                [format!("--nproc={nproc}"), format!("--tp_size={tp_size}"), format!("--zero_stage={stage}")];
+            let all: Vec<&str> = words.iter().copied().chain(given.iter().map(String::as_str)).collect();
+            ok(&sft(&many, "prompt_completion.jsonl", &all));
+            close(&format!("{scheme:?}, {nproc} ranks, tp {tp_size}, stage {stage}"), &one, &many);
+        }
+        let trained = WeightFolder::open_stem(&one, "adapter_model").unwrap();
+        for name in trained.names() {
+            assert!(trained.read(name).unwrap().to_f32().iter().all(|&l| l != 1.0), "{name} has not moved");
+        }
+        let given = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
+        let (adapter, merged) = (
+            given("adapter_name_or_path", &one),
+            given("output_dir", &root.path().join(format!("merged-{number}"))),
+        );
+        let merge: Vec<String> =
+            [&["merge", &model, &adapter, &merged], scheme].concat().into_iter().map(str::to_owned).collect();
+        ok(&merge);
+    }
+    let refused = root.path().join("refused");
+    let lora: Vec<&str> = [&[&*model], &ia3[..], &["--lora_r=4"]].concat();
+    fails(&sft(&refused, "prompt_completion.jsonl", &lora), &["lora_r", "IA3 has no such setting"]);
+    let other = [&*model, "--use_peft", "--feedforward_modules=down_proj"];
+    fails(&sft(&refused, "prompt_completion.jsonl", &other), &["feedforward_modules", "set peft_type: IA3"]);
+}
+
 fn losses(output: &Path) -> Vec<f64> {
     metrics(output).iter().filter_map(|line| line["loss"].as_f64()).collect()
 }

@@ -162,3 +162,20 @@ fn magnitudes_stay_with_their_layers() {
     });
     assert!(moved.iter().all(|traffic| *traffic == moved[0]));
 }
+
+/// IA3's vectors on outputs and inputs of layers that are divided either way, with biases, and on the head.
+#[test]
+fn vectors_that_scale_layers_lie_as_their_features_do() {
+    let json = r#"{"peft_type": "IA3", "init_ia3_weights": false, "feedforward_modules": ["o_proj", "down_proj", "up_proj"],
+        "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"]}"#;
+    let outputs = json.replace(r#""o_proj", "down_proj", "up_proj"]"#, "]");
+    for json in [json, &outputs] {
+        let config = LoraConfig::from_json(json).unwrap();
+        for recompute in [false, true] {
+            for ranks in [2, 4] {
+                pass("llama-bias", &config, ranks, FORMS[0], recompute);
+                pass("llama-bias", &config, ranks, FORMS[FORMS.len() - 1], recompute);
+            }
+        }
+    }
+}

@@ -71,12 +71,16 @@ pub(crate) fn planned_model(
     (folder, registry, model, resident)
 }
 
-/// Every gradient that PEFT gives an adapter on all modules: of a base with biases, and of one with packed layers.
+/// Every gradient that PEFT gives an adapter: LoRA's on all modules of a base with biases, of one with packed layers and
+/// of one with experts; IA3's on outputs and inputs of layers with biases, and on the head.
 #[test]
 fn gradients_are_peft_s() {
-    for (name, base) in
-        [("dora_everything", "qwen2"), ("lora_packed", "phi3-window"), ("lora_experts", "qwen2-moe")]
-    {
+    for (name, base) in [
+        ("dora_everything", "qwen2"),
+        ("lora_packed", "phi3-window"),
+        ("lora_experts", "qwen2-moe"),
+        ("ia3", "qwen2"),
+    ] {
         let case = fixtures().join("peft").join(name);
         let expected = json(&case.join("expected_logits.json"));
         let adapter = AdapterFolder::open(&case).unwrap();

@@ -120,6 +120,8 @@ pub(crate) fn adapted(base: &str, config: &str) -> (ModelFolder, Model) {
 }
 
 const PLAIN: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": "all-linear"}"#;
+const IA3: &str = r#"{"peft_type": "IA3", "target_modules": ["k_proj", "o_proj", "down_proj", "lm_head"],
+    "feedforward_modules": ["down_proj"]}"#;
 const HEAD: &str =
     r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["lm_head", "q_proj", "down_proj"]}"#;
 const EMBEDDING: &str =
@@ -138,7 +140,7 @@ const DORA_ENDS: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_d
 const PACKED: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8,
     "target_modules": ["qkv_proj", "gate_up_proj"], "use_dora": true}"#;
 
-const ADAPTERS: [(&str, &str, bool); 17] = [
+const ADAPTERS: [(&str, &str, bool); 19] = [
     ("llama", PLAIN, false),
     ("llama", HEAD, false),
     ("llama", EMBEDDING, false),
@@ -156,6 +158,8 @@ const ADAPTERS: [(&str, &str, bool); 17] = [
     ("qwen3-tied", SAVED, true),
     ("phi3", PLAIN, false),
     ("phi3-window", PACKED, false),
+    ("llama-bias", IA3, false),
+    ("llama-tied", IA3, true),
 ];
 
 #[test]

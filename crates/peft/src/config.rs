@@ -11,7 +11,8 @@ use burnish_weight_files::WeightFileError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
-use crate::{PeftError, python_json};
+use crate::ia3::{IA3, SHARED_KEYS};
+use crate::{Ia3, PeftError, python_json};
 
 /// The file's name.
 pub(crate) const CONFIG: &str = "adapter_config.json";
@@ -167,7 +168,19 @@ choices! {
     }
 }
 
-/// A LoRA adapter's configuration. Every key of PEFT 0.21.2 is here or in [`rest`](Self::rest).
+choices! {
+    /// What an adapter is.
+    #[derive(Default)]
+    pub enum PeftType: "peft_type", UnknownWord {
+        /// Factors of low rank.
+        #[default]
+        Lora = "LORA" | "lora",
+        /// Vectors that scale outputs or inputs.
+        Ia3 = "IA3" | "ia3",
+    }
+}
+
+/// An adapter's configuration: LoRA's, or where [`ia3`](Self::ia3) is set IA3's. Every key of PEFT 0.21.2 is here or in [`rest`](Self::rest).
 ///
 /// ```
 /// use burnish_peft::LoraConfig;
@@ -178,8 +191,12 @@ choices! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoraConfig {
-    /// `LORA`.
+    /// `LORA` or `IA3`.
     pub peft_type: String,
+    /// What IA3 has beyond which modules, where the type is `IA3`; then only the keys that both have count, and only
+    /// IA3's are written.
+    #[serde(skip)]
+    pub ia3: Option<Ia3>,
     /// The base model's folder or name.
     pub base_model_name_or_path: Option<String>,
     /// `CAUSAL_LM`, ...
@@ -227,6 +244,7 @@ impl Default for LoraConfig {
     fn default() -> Self {
         Self {
             peft_type: "LORA".into(),
+            ia3: None,
             base_model_name_or_path: None,
             task_type: None,
             inference_mode: true,
@@ -289,6 +307,20 @@ impl LoraConfig {
         Self { r, lora_alpha: number(lora_alpha), rest: plain_rest(), ..Self::default() }
     }
 
+    /// A fresh configuration of IA3 with PEFT 0.21.2's defaults and all of its keys.
+    ///
+    /// ```
+    /// use burnish_peft::{Ia3, LoraConfig};
+    /// let config = LoraConfig::ia3(Ia3::default()).with_targets(["k_proj"]);
+    /// assert!(config.to_json().contains("\"init_ia3_weights\": true") && !config.to_json().contains("lora"));
+    /// ```
+    #[must_use]
+    pub fn ia3(ia3: Ia3) -> Self {
+        let kept = ["auto_mapping", "fan_in_fan_out", "peft_version", "revision"];
+        let rest = plain_rest().into_iter().filter(|(key, _)| kept.contains(&key.as_str())).collect();
+        Self { peft_type: IA3.to_owned(), ia3: Some(ia3), rest, ..Self::default() }
+    }
+
     /// Reads a configuration file's text. Keys that are absent get PEFT's defaults.
     ///
     /// # Errors
@@ -317,7 +349,7 @@ impl LoraConfig {
         let mut object: Map<String, Value> =
             serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?;
         match object.get("peft_type") {
-            Some(Value::String(kind)) if kind != "LORA" => {
+            Some(Value::String(kind)) if !["LORA", IA3].contains(&kind.as_str()) => {
                 return Err(PeftError::UnsupportedMethod { peft_type: kind.clone() });
             }
             Some(Value::String(_)) => {}
@@ -337,6 +369,15 @@ impl LoraConfig {
                 return Err(corrupt(format!("`{key}` is {}: {e}", object[&key])));
             }
         }
+        if object.get("peft_type").is_some_and(|kind| kind == IA3) {
+            let own = Ia3::KEYS.iter().filter_map(|&key| Some((key.to_owned(), object.remove(key)?)));
+            let ia3 = Ia3::deserialize(Value::Object(own.collect())).map_err(|e| {
+                corrupt(format!("`feedforward_modules` or `init_ia3_weights` has another type: {e}"))
+            })?;
+            let mut config = Self::deserialize(Value::Object(object)).map_err(|e| corrupt(e.to_string()))?;
+            config.ia3 = Some(ia3);
+            return Ok(config);
+        }
         Self::deserialize(Value::Object(object)).map_err(|e| corrupt(e.to_string()))
     }
 
@@ -344,7 +385,13 @@ impl LoraConfig {
     #[must_use]
     pub fn to_json(&self) -> String {
         let on_disk = Self { inference_mode: true, ..self.clone() };
-        let value = serde_json::to_value(on_disk).expect("invariant: every field serialises to JSON");
+        let mut value = serde_json::to_value(on_disk).expect("invariant: every field serialises to JSON");
+        if let (Some(ia3), Value::Object(keys)) = (&self.ia3, &mut value) {
+            keys.retain(|key, _| SHARED_KEYS.contains(&key.as_str()) || self.rest.contains_key(key));
+            if let Ok(Value::Object(own)) = serde_json::to_value(ia3) {
+                keys.extend(own);
+            }
+        }
         python_json::dumps(&value)
     }
 
@@ -381,6 +428,9 @@ impl LoraConfig {
     pub fn validate(&self) -> Result<(), PeftError> {
         let bad = |key, got: String, expected| Err(PeftError::BadValue { key, got, expected });
         let conflict = |key, condition| Err(PeftError::Conflict { key, condition });
+        if let Some(ia3) = &self.ia3 {
+            ia3.validate(self)?;
+        }
         if self.r == 0 {
             return bad("r", "0".into(), "a positive rank");
         }

@@ -30,7 +30,7 @@ pub enum PeftError {
     },
     /// A method other than LoRA.
     #[error(
-        "peft_type is {peft_type}, burnish reads LORA adapters only (in adapter_config.json); {}",
+        "peft_type is {peft_type}, burnish reads LORA and IA3 adapters only (in adapter_config.json); {}",
         instead_of(peft_type)
     )]
     UnsupportedMethod {

@@ -248,6 +248,12 @@ fn card(config: &LoraConfig) -> String {
     // A JSON string is a YAML string.
     let quoted = serde_json::Value::from(base).to_string();
     let tag = serde_json::Value::from(format!("base_model:adapter:{base}")).to_string();
+    if config.ia3.is_some() {
+        return format!(
+            "---\nbase_model: {quoted}\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- {tag}\n- ia3\n---\n\n\
+             # IA3 adapter\n\nFor the base model `{base}`.\n"
+        );
+    }
     let scale = if config.use_rslora { " (rsLoRA)" } else { "" };
     format!(
         "---\nbase_model: {quoted}\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- {tag}\n- lora\n---\n\n\
@@ -285,6 +291,16 @@ fn slots(plan: &LoraPlan) -> Vec<Slot> {
             let key = format!("{PREFIX}{}.base_layer.weight", site.module);
             let shape = vec![site.out, site.input];
             slots.push(Slot { key, name: site.base_weight(), shape, kind: SlotKind::FrozenBase });
+        }
+    }
+    for scale in &plan.scales {
+        let key = format!("{PREFIX}{}", scale.name);
+        let (name, shape) = (scale.name.clone(), scale.shape().to_vec());
+        slots.push(Slot { key, name, shape, kind: SlotKind::Parameter });
+        if scale.kind == ModuleKind::Head {
+            let key = format!("{PREFIX}{}.base_layer.weight", scale.module);
+            let shape = vec![scale.out, scale.input];
+            slots.push(Slot { key, name: scale.base_weight(), shape, kind: SlotKind::FrozenBase });
         }
     }
     for (name, shape) in plan.base_parameters() {

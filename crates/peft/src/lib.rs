@@ -56,6 +56,7 @@
 mod config;
 mod error;
 mod folder;
+mod ia3;
 mod init_lora_weights;
 mod lora_plan;
 mod matching;
@@ -73,9 +74,10 @@ mod weighted;
 
 pub use burnish_core::Registry;
 pub use burnish_weight_files::{FolderWriter, HostTensor};
-pub use config::{Bias, Init, InitWeights, Layers, LoraConfig, Names, Targets};
+pub use config::{Bias, Init, InitWeights, Layers, LoraConfig, Names, PeftType, Targets};
 pub use error::{DeadPattern, Differences, PeftError};
 pub use folder::{AdapterFolder, AdapterTensors, write_adapter, write_adapter_rows};
+pub use ia3::{Ia3, ScaleSite};
 pub use init_lora_weights::init_lora_weights;
 pub use lora_plan::LoraPlan;
 pub use matching::{

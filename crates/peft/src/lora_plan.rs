@@ -11,7 +11,7 @@ use crate::pattern::{self, Matcher};
 use crate::site::suffix;
 use crate::{
     Bias, Factor, Init, LoraConfig, LoraSite, MatchReport, ModuleInfo, ModuleKind, PeftError, Purpose,
-    match_modules, resolve_targets,
+    ScaleSite, match_modules, resolve_targets,
 };
 
 /// An adapter on a base model: its sites, and which base parameters train along.
@@ -21,6 +21,8 @@ pub struct LoraPlan {
     pub config: LoraConfig,
     /// The adapted modules, in the order of the list given.
     pub sites: Vec<LoraSite>,
+    /// The modules that vectors scale (IA3), which has no sites.
+    pub scales: Vec<ScaleSite>,
     /// Base parameters of `modules_to_save`: trained whole, saved under their own names. A tied one is listed
     /// under its own name and trains apart from the other (untie it first), as in PEFT.
     pub saved: Vec<String>,
@@ -53,7 +55,12 @@ impl LoraPlan {
         let alphas = Patterns::compile("alpha_pattern", &config.alpha_pattern)?;
         let matched: BTreeSet<&str> = report.matched.iter().map(String::as_str).collect();
         let mut sites = Vec::with_capacity(matched.len());
+        let mut scales = Vec::new();
         for module in modules.iter().filter(|m| matched.contains(m.name.as_str())) {
+            if let Some(ia3) = &config.ia3 {
+                scales.push(ia3.site(module, base)?);
+                continue;
+            }
             let rank = ranks.value(&module.name)?.and_then(Value::as_u64).map_or(config.r, |r| r as usize);
             let alpha = alphas.value(&module.name)?.and_then(Value::as_f64).unwrap_or_else(|| config.alpha());
             if config.lora_bias && module.kind == ModuleKind::Embedding {
@@ -82,7 +89,7 @@ impl LoraPlan {
         let shape = |n: &String| base.get(n).map(|p| p.shape.clone()).unwrap_or_default();
         let base_shapes = saved.iter().chain(&biases).map(shape).collect();
         let ties = base.iter().filter_map(|p| Some((p.name.clone(), p.alias_of.clone()?))).collect();
-        Ok(Self { config, sites, saved, biases, report, ties, base_shapes })
+        Ok(Self { config, sites, scales, saved, biases, report, ties, base_shapes })
     }
 
     /// The adapter's own parameters: trainable, fp32 at rest and in the optimizer, in the order of the sites.
@@ -95,7 +102,13 @@ impl LoraPlan {
             parameter.trainable = true;
             parameter
         };
-        self.sites.iter().flat_map(|s| s.factors().map(|f| of(s, f)).collect::<Vec<_>>()).collect()
+        let factors = self.sites.iter().flat_map(|s| s.factors().map(|f| of(s, f)).collect::<Vec<_>>());
+        let vectors = self.scales.iter().map(|scale| {
+            let mut parameter = Parameter::new(&scale.name, &scale.shape(), Role::Adapter, Dtype::F32);
+            parameter.trainable = true;
+            parameter
+        });
+        factors.chain(vectors).collect()
     }
 
     /// Parameters of the base that train along, with their shapes: [`saved`](Self::saved), then
@@ -112,6 +125,12 @@ impl LoraPlan {
     #[must_use]
     pub fn site(&self, module: &str) -> Option<&LoraSite> {
         self.sites.iter().find(|s| s.module == module)
+    }
+
+    /// The vector of a module (IA3).
+    #[must_use]
+    pub fn scale(&self, module: &str) -> Option<&ScaleSite> {
+        self.scales.iter().find(|s| s.module == module)
     }
 
     /// The number of elements that train.

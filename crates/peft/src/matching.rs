@@ -6,7 +6,7 @@ use burnish_weight_files::nearest;
 
 use crate::error::DeadPattern;
 use crate::pattern::{self, Matcher};
-use crate::{Layers, LoraConfig, Names, PeftError, Purpose, Targets};
+use crate::{Ia3, Layers, LoraConfig, Names, PeftError, Purpose, Targets};
 
 /// What a module is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,12 +127,22 @@ pub fn resolve_targets(
     modules: &[ModuleInfo],
 ) -> Result<LoraConfig, PeftError> {
     let mut config = config.clone();
-    crate::mixtures::resolve(&mut config, model_type, modules)?;
+    let unknown = || PeftError::NoDefaultTargets { model_type: model_type.to_owned() };
+    if let Some(ia3) = &mut config.ia3 {
+        let defaults = Ia3::defaults(model_type);
+        if config.target_modules.is_none() {
+            config.target_modules = Some(defaults.clone().ok_or_else(unknown)?.0);
+        }
+        if ia3.feedforward_modules.is_none() {
+            ia3.feedforward_modules = Some(defaults.ok_or_else(unknown)?.1);
+        }
+    } else {
+        crate::mixtures::resolve(&mut config, model_type, modules)?;
+    }
     match &config.target_modules {
         None if config.target_parameters.as_ref().is_some_and(|names| !names.is_empty()) => {}
         None => {
-            let default = default_targets(model_type)
-                .ok_or_else(|| PeftError::NoDefaultTargets { model_type: model_type.to_owned() })?;
+            let default = default_targets(model_type).ok_or_else(unknown)?;
             config.target_modules = Some(default);
         }
         Some(targets) if is_all_linear(targets) => {

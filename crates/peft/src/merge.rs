@@ -59,6 +59,21 @@ pub fn merge_adapter<E: From<PeftError>>(
             merged.tensors.insert(bias_name, bias);
         }
     }
+    for scale in &plan.scales {
+        let (weight_name, bias_name) = (scale.base_weight(), scale.base_bias());
+        let missing = |name: &String| PeftError::MissingBase { name: name.clone() };
+        let weight = match adapter.base_weights.get(&weight_name) {
+            Some(replaced) => replaced.clone(),
+            None => read(&weight_name)?.ok_or_else(|| missing(&weight_name))?,
+        };
+        let vector = adapter.parameters.get(&scale.name).ok_or_else(|| missing(&scale.name))?;
+        let bias = if scale.has_bias { read(&bias_name)? } else { None };
+        let done = scale.merge(&weight, bias.as_ref(), vector)?;
+        merged.tensors.insert(weight_name, done.weight);
+        if let Some(bias) = done.bias {
+            merged.tensors.insert(bias_name, bias);
+        }
+    }
     // What was tied to a changed parameter keeps the base's values, in storage of its own.
     let mut untied = BTreeSet::new();
     for (alias, target) in &plan.ties {

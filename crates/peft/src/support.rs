@@ -46,7 +46,7 @@ impl LoraConfig {
         let refuse = |key: &str, value: &Value, mend| {
             Err(PeftError::UnsupportedKey { key: key.to_owned(), value: value.to_string(), mend })
         };
-        if self.peft_type != "LORA" {
+        if self.peft_type != "LORA" && self.ia3.is_none() {
             return Err(PeftError::UnsupportedMethod { peft_type: self.peft_type.clone() });
         }
         for (key, value) in self.rest.iter().filter(|(_, v)| !is_off(v)) {

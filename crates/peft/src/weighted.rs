@@ -115,6 +115,11 @@ fn check(part: &Weighted<'_>) -> Result<(), PeftError> {
         let got = part.weight.to_string();
         return Err(PeftError::BadValue { key: "weight", got, expected: "a finite number" });
     }
+    if !part.plan.scales.is_empty() {
+        let condition =
+            "other than LORA in a weighted sum; merge the adapters into the base one after another";
+        return conflict("peft_type", condition);
+    }
     if part.plan.sites.iter().any(|s| s.magnitude_name.is_some()) {
         let condition =
             "in a weighted sum: magnitudes do not add up; merge the adapters into the base one after another";

@@ -88,7 +88,7 @@ pub const NOTED: &[Foreign] = &[
         "bnb_4bit_quant_storage", "bnb_4bit_compute_dtype", "llm_int8_*", "quant_method",
     ], "weights in four or eight bits rest as bytes, are read in dtype, and multiply as bf16 says"),
     noted(&[
-        "megatron_core", "qalora_group_size", "peft_version", "auto_mapping", "peft_type", "base_model_name_or_path",
+        "megatron_core", "qalora_group_size", "peft_version", "auto_mapping", "base_model_name_or_path",
         "inference_mode", "revision", "runtime_config", "megatron_lm_*",
     ], "it has an effect only with parts of PEFT and Accelerate that are refused where they are asked for"),
     noted(&[

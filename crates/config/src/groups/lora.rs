@@ -3,17 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use burnish_peft::{Bias, Init, Layers, LoraConfig, Names, Targets};
+use burnish_peft::{Bias, Ia3, Init, Layers, LoraConfig, Names, PeftType, Targets};
 
 use crate::checks::{AT_LEAST_1, Checks};
 use crate::groups::ModelOptions;
 use crate::table::options;
 
 options! {
-    /// A fresh LoRA adapter.
+    /// A fresh adapter.
     LoraOptions, "LoRA";
-    /// Train a LoRA adapter instead of the whole model.
+    /// Train an adapter instead of the whole model.
     Trl use_peft: bool = false;
+    /// What the adapter is: LORA, or IA3 (vectors that scale layers' outputs or inputs), which has lora_target_modules,
+    /// exclude_modules, lora_modules_to_save and feedforward_modules.
+    Peft peft_type: PeftType = PeftType::Lora;
+    /// With IA3 which targets are scaled on their inputs: names, or one regular expression; by default the model type's in PEFT.
+    Peft feedforward_modules: Option<Targets> = None;
     /// Rank of the adapter.
     Trl lora_r: usize = 16;
     /// Scale: the adapter's output is multiplied by alpha / r.
@@ -52,6 +57,16 @@ impl LoraOptions {
     #[must_use]
     pub fn config(&self, base: &Path) -> LoraConfig {
         let some = |names: &Vec<String>| (!names.is_empty()).then(|| names.clone());
+        if self.peft_type == PeftType::Ia3 {
+            let own = Ia3 { feedforward_modules: self.feedforward_modules.clone(), ..Ia3::default() };
+            let mut config = LoraConfig::ia3(own);
+            config.base_model_name_or_path = Some(base.display().to_string());
+            config.task_type = Some("CAUSAL_LM".to_owned());
+            config.target_modules = self.lora_target_modules.clone();
+            config.exclude_modules = self.exclude_modules.clone();
+            config.modules_to_save = some(&self.lora_modules_to_save);
+            return config;
+        }
         let mut config = LoraConfig::new(self.lora_r, self.lora_alpha).with_dropout(self.lora_dropout);
         config.base_model_name_or_path = Some(base.display().to_string());
         config.task_type = Some("CAUSAL_LM".to_owned());
@@ -91,7 +106,30 @@ impl LoraOptions {
                 "name the layers in layers_to_transform",
             );
         }
+        const OF_LORA: &[&str] = &[
+            "lora_r",
+            "lora_alpha",
+            "lora_dropout",
+            "lora_target_parameters",
+            "use_rslora",
+            "use_dora",
+            "bias",
+            "init_lora_weights",
+            "rank_pattern",
+            "alpha_pattern",
+            "layers_to_transform",
+            "layers_pattern",
+        ];
+        if self.peft_type == PeftType::Ia3 {
+            for name in OF_LORA.iter().copied().filter(|name| checks.is_given(name)).collect::<Vec<_>>() {
+                checks.conflict(name, "peft_type: IA3", "IA3 has no such setting: take it out");
+            }
+        } else if self.feedforward_modules.is_some() {
+            checks.conflict("feedforward_modules", "peft_type: LORA", "set peft_type: IA3");
+        }
         const OWN: &[&str] = &[
+            "peft_type",
+            "feedforward_modules",
             "lora_r",
             "lora_alpha",
             "lora_dropout",

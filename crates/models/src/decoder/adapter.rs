@@ -5,7 +5,7 @@ use burnish_peft::{LoraConfig, LoraPlan, ModuleInfo, ModuleKind, Purpose, Target
 
 use crate::ModelError;
 use crate::decoder::blueprint::Blueprint;
-use crate::decoder::layers::{Adapter, Layer, Place};
+use crate::decoder::layers::{Adapter, Layer, Place, Scale};
 use crate::spec::{Output, SCORE};
 
 /// What the trained copy of a base parameter is called (`modules_to_save`).
@@ -88,7 +88,13 @@ impl Blueprint {
                 Adapter { site: site.module.clone(), scale: site.scale as f32, dropout: site.dropout as f32 };
             layers.push((lora, adapter));
         }
+        let mut scales = Vec::new();
+        for scale in &plan.scales {
+            scales
+                .push((scale.module.clone(), Scale { index: index(&scale.name)?, on_input: scale.on_input }));
+        }
         for (name, layer) in self.layers_mut() {
+            layer.scale = scales.iter().find(|(module, _)| *module == name).map(|(_, scale)| *scale);
             let weight = format!("{name}.weight");
             let is = |site: &str| site == name || layer.place == Place::Router && site == weight;
             let found = layers.iter().find(|(_, adapter)| is(&adapter.site)).cloned();
@@ -108,7 +114,9 @@ impl Blueprint {
     /// Completes the configuration for PEFT, which meets the whole model: other parts get no adapter, and of GPT-2's
     /// matrices it is said that they are turned, as PEFT itself does.
     fn say_where(&self, plan: &mut LoraPlan, use_: Purpose) {
-        let linear = plan.sites.iter().any(|site| site.kind == ModuleKind::Linear);
+        let mut kinds =
+            plan.sites.iter().map(|site| site.kind).chain(plan.scales.iter().map(|scale| scale.kind));
+        let linear = kinds.any(|kind| kind == ModuleKind::Linear);
         if self.spec.names.turned && linear {
             plan.config.rest.insert("fan_in_fan_out".to_owned(), true.into());
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 use burnish_core::random::Stream;
 use burnish_core::{Compute, LinearPart, LinearParts, RouterRule};
 use burnish_ops::{
@@ -110,6 +110,67 @@ pub(crate) enum Place {
     Score,
 }
 
+/// A vector that scales a layer's outputs, or its inputs (IA3).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    /// Its index in the registry.
+    pub(crate) index: usize,
+    pub(crate) on_input: bool,
+}
+
+impl Scale {
+    /// Which of an adapter's factors lies over ranks as the vector does: `[1, in]` as A of rank one, `[out, 1]` as B.
+    pub(crate) fn lies_as(self) -> LinearPart {
+        if self.on_input { LinearPart::LoraA } else { LinearPart::LoraB }
+    }
+
+    /// `l (W x + b)` or `W (l x) + b`. Outputs are scaled as a magnitude scales them, where the weight may rest in fewer
+    /// bits; of inputs the weight's columns are, for as long as the layer runs.
+    fn apply(self, layer: Linear, vector: &AnyTensor) -> Result<Linear, OpsError> {
+        // What meets a tracked tensor is on its device.
+        let beside = |t: &AnyTensor| if vector.is_tracked() { t.untracked() } else { t.clone() };
+        let Linear { weight, bias, compute, .. } = layer;
+        let (out, device) = (weight.shape()[0], weight.device());
+        if self.on_input {
+            let columns = vector.rank::<2>()?;
+            let weight = beside(&weight).rank::<2>()?.cast(FloatDType::F32) * columns;
+            return Ok(Linear { weight: AnyTensor::new(weight), bias, low_rank: None, compute });
+        }
+        let value = vector.rank::<2>()?.reshape([out]);
+        let bias = match bias {
+            Some(bias) => Some(AnyTensor::new(beside(&bias).rank::<1>()? * value.clone())),
+            None => None,
+        };
+        let input = weight.shape()[1];
+        let zeros =
+            |shape: [usize; 2]| AnyTensor::from_elements(vec![0.0_f32; shape[0] * shape[1]], &shape, &device);
+        let norm = AnyTensor::from_elements(vec![1.0_f32; out], &[out], &device);
+        let low_rank = Some(LowRank {
+            a: zeros([1, input]),
+            b: zeros([out, 1]),
+            b_bias: None,
+            scale: 1.0,
+            dropout: None,
+            magnitude: Some(Magnitude { value: AnyTensor::new(value), norm }),
+        });
+        Ok(Linear { weight, bias, low_rank, compute })
+    }
+}
+
+/// One `T` for each tensor of a layer: those of a linear layer, and the vector that scales it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerParts<T> {
+    pub(crate) linear: LinearParts<T>,
+    pub(crate) scale: Option<T>,
+}
+
+impl<T> LayerParts<T> {
+    /// The same parts, made of these, in order.
+    fn map<U>(self, mut make: impl FnMut(T) -> U) -> LayerParts<U> {
+        LayerParts { linear: self.linear.map(|_, t| make(t)), scale: self.scale.map(make) }
+    }
+}
+
 /// A linear layer, or the embedding (which has no bias): where its tensors are in the registry.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
@@ -119,6 +180,8 @@ pub(crate) struct Layer {
     pub(crate) saved: Option<LinearParts<usize>>,
     /// How `parts.lora` is applied.
     pub(crate) adapter: Option<Adapter>,
+    /// What scales it, beside no other adapter.
+    pub(crate) scale: Option<Scale>,
 }
 
 /// From weight, A, B and scale to the norms that a magnitude divides by.
@@ -134,20 +197,28 @@ fn divisors(norms: &AnyTensor) -> Result<AnyTensor, OpsError> {
 impl Layer {
     /// Without an adapter.
     pub(crate) fn new(place: Place, weight: usize, bias: Option<usize>) -> Self {
-        Self { place, parts: LinearParts { weight, bias, lora: None }, saved: None, adapter: None }
+        Self {
+            place,
+            parts: LinearParts { weight, bias, lora: None },
+            saved: None,
+            adapter: None,
+            scale: None,
+        }
     }
 
     /// The parameters that a pass reads.
-    pub(crate) fn active(&self, adapters: bool) -> LinearParts<usize> {
+    pub(crate) fn active(&self, adapters: bool) -> LayerParts<usize> {
         if !adapters {
-            return self.parts.base();
+            return LayerParts { linear: self.parts.base(), scale: None };
         }
-        LinearParts { lora: self.parts.lora, ..self.saved.unwrap_or(self.parts) }
+        let linear = LinearParts { lora: self.parts.lora, ..self.saved.unwrap_or(self.parts) };
+        LayerParts { linear, scale: self.scale.map(|scale| scale.index) }
     }
 
     /// [`Self::active`] in order.
     pub(crate) fn indices(&self, adapters: bool) -> Vec<usize> {
-        self.active(adapters).into_iter().map(|(_, index)| index).collect()
+        let LayerParts { linear, scale } = self.active(adapters);
+        linear.into_iter().map(|(_, index)| index).chain(scale).collect()
     }
 
     /// Every parameter, what copies replace too.
@@ -160,19 +231,30 @@ impl Layer {
         self.parts.lora.and_then(|lora| lora.magnitude)
     }
 
+    /// Whether outputs are multiplied by what trains.
+    pub(crate) fn scales_outputs(&self) -> bool {
+        self.magnitude().is_some() || self.scale.is_some_and(|scale| !scale.on_input)
+    }
+
     /// The layer of the next `tensors`, which are those of [`Self::active`].
     pub(crate) fn linear(
         &self,
         tensors: &mut dyn Iterator<Item = AnyTensor>,
         how: &Assembly,
     ) -> Result<Linear, OpsError> {
-        self.assemble(self.active(how.adapters).fill(tensors), how, &row_norms)
+        self.assemble(self.next(tensors, how), how, &row_norms)
+    }
+
+    /// The next `tensors`, which are those of [`Self::active`].
+    fn next(&self, tensors: &mut dyn Iterator<Item = AnyTensor>, how: &Assembly) -> LayerParts<AnyTensor> {
+        self.active(how.adapters)
+            .map(|_| tensors.next().expect("invariant: one tensor for each index of the layer"))
     }
 
     /// As [`Self::linear`], of a layer of whose columns a tensor-parallel rank has some, from `first` on.
     fn row_parallel(
         &self,
-        tensors: LinearParts<AnyTensor>,
+        tensors: LayerParts<AnyTensor>,
         how: &Assembly,
         shard: &Shard,
         first: usize,
@@ -200,11 +282,14 @@ impl Layer {
     /// The layer; `norms` are those that a magnitude divides by.
     fn assemble(
         &self,
-        tensors: LinearParts<AnyTensor>,
+        tensors: LayerParts<AnyTensor>,
         how: &Assembly,
         norms: &NormsOf<'_>,
     ) -> Result<Linear, OpsError> {
-        let LinearParts { weight, bias, lora } = tensors;
+        let LinearParts { weight, bias, lora } = tensors.linear;
+        if let (Some(scale), Some(vector)) = (self.scale, &tensors.scale) {
+            return scale.apply(Linear { weight, bias, low_rank: None, compute: how.compute }, vector);
+        }
         let (Some(lora), Some(adapter)) = (lora, &self.adapter) else {
             return Ok(Linear { weight, bias, low_rank: None, compute: how.compute });
         };
@@ -241,7 +326,7 @@ impl Layer {
     ) -> Result<(AnyTensor, Option<EmbeddingLowRank>), OpsError> {
         let norms =
             |w: &AnyTensor, a: &AnyTensor, b: &AnyTensor, s| shard.column_norms(w, a, b, s, self.name());
-        let linear = self.assemble(self.active(how.adapters).fill(tensors), how, &norms)?;
+        let linear = self.assemble(self.next(tensors, how), how, &norms)?;
         let low_rank = linear.low_rank.map(|l| EmbeddingLowRank {
             a: l.a,
             b: l.b,
@@ -391,7 +476,7 @@ impl Mixture {
     /// The mixture of these tensors, which are those of [`Self::layers`].
     fn assemble(
         &self,
-        parts: Vec<LinearParts<AnyTensor>>,
+        parts: Vec<LayerParts<AnyTensor>>,
         how: &Assembly,
         spec: &ExpertsSpec,
         shard: &Shard,
@@ -477,8 +562,8 @@ impl Latent {
 
 /// One `T` for each tensor of a [`Latent`].
 struct LatentParts<T> {
-    query: Option<(LinearParts<T>, NormParts<T>)>,
-    layer: LinearParts<T>,
+    query: Option<(LayerParts<T>, NormParts<T>)>,
+    layer: LayerParts<T>,
     norm: NormParts<T>,
 }
 
@@ -578,25 +663,25 @@ impl BlockTensors {
 struct BlockParts<T> {
     attention_norm: Option<NormParts<T>>,
     latent: Option<LatentParts<T>>,
-    qkv: Vec<LinearParts<T>>,
+    qkv: Vec<LayerParts<T>>,
     qk_norms: Option<(NormParts<T>, NormParts<T>)>,
     sinks: Option<T>,
     conv: Option<NormParts<T>>,
-    o: LinearParts<T>,
+    o: LayerParts<T>,
     attention_post_norm: Option<NormParts<T>>,
     mlp_norm: Option<NormParts<T>>,
-    up: Vec<LinearParts<T>>,
+    up: Vec<LayerParts<T>>,
     curve: Option<(T, T)>,
-    down: Option<LinearParts<T>>,
-    mixture: Option<Vec<LinearParts<T>>>,
+    down: Option<LayerParts<T>>,
+    mixture: Option<Vec<LayerParts<T>>>,
     mlp_post_norm: Option<NormParts<T>>,
 }
 
 impl<T> BlockParts<T> {
     /// The same block, made of these in the order in which they are read.
     fn map<U>(self, make: &mut dyn FnMut(T) -> U) -> BlockParts<U> {
-        fn each<T, U>(parts: LinearParts<T>, make: &mut dyn FnMut(T) -> U) -> LinearParts<U> {
-            parts.map(|_, t| make(t))
+        fn each<T, U>(parts: LayerParts<T>, make: &mut dyn FnMut(T) -> U) -> LayerParts<U> {
+            parts.map(make)
         }
         fn norm<T, U>(parts: Option<NormParts<T>>, make: &mut dyn FnMut(T) -> U) -> Option<NormParts<U>> {
             parts.map(|parts| parts.map(make))
@@ -698,13 +783,13 @@ impl Block {
         let parts = self
             .active(how.adapters)
             .map(&mut |_| tensors.next().expect("invariant: one tensor for each index of the block"));
-        let side_by_side = |layers: &[Layer], parts: Vec<LinearParts<AnyTensor>>| {
+        let side_by_side = |layers: &[Layer], parts: Vec<LayerParts<AnyTensor>>| {
             let linears = layers.iter().zip(parts);
             linears
                 .map(|(layer, parts)| layer.assemble(parts, how, &row_norms))
                 .collect::<Result<Vec<_>, _>>()
         };
-        let device = parts.o.weight.device();
+        let device = parts.o.linear.weight.device();
         let ready = |norm: &Option<Norm>, parts: Option<NormParts<AnyTensor>>| {
             norm.zip(parts).map(|(norm, parts)| norm.ready(parts, spec.norm, &device)).transpose()
         };

@@ -127,6 +127,10 @@ impl Parallel {
                 };
                 layouts[index] = Some(if apart && part.is_lora() { layout.completed() } else { layout });
             }
+            if let Some(scale) = layer.scale {
+                let shape = &shapes[scale.index];
+                layouts[scale.index] = Some(TpLayout::of(style, scale.lies_as(), shape, &split)?);
+            }
         }
         for (_, norm) in blueprint.norms_mut() {
             for index in norm.all() {

@@ -427,7 +427,19 @@ impl<'a> ModelPlan<'a> {
                 }
             }
         }
-        Err(unknown())
+        let Some(ia3) =
+            plan.config.ia3.as_ref().filter(|_| plan.scales.iter().any(|s| s.name == parameter.name))
+        else {
+            return Err(unknown());
+        };
+        let elements = elements(parameter, rows);
+        let values: Vec<f32> = if ia3.init_ia3_weights {
+            vec![1.0; elements.len()]
+        } else {
+            let stream = Stream::new(self.seed, &parameter.name);
+            elements.map(|i| stream.normal(i as u64)).collect()
+        };
+        Ok(HostTensor::from_f32(&values, &with_rows(&parameter.shape, rows.len()), Dtype::F32)?)
     }
 }
 
@@ -608,9 +620,11 @@ impl Model {
         let (registry, names) = (self.parameters.registry(), &self.decoder.spec().names);
         let head = format!("{}.weight", names.head);
         registry.get(&head).is_some_and(|p| p.alias_of.is_some())
-            && [names.head, names.embed]
-                .iter()
-                .any(|m| plan.site(m).is_some() || plan.saved.contains(&format!("{m}.weight")))
+            && [names.head, names.embed].iter().any(|m| {
+                plan.site(m).is_some()
+                    || plan.scale(m).is_some()
+                    || plan.saved.contains(&format!("{m}.weight"))
+            })
     }
 
     /// The value of a base parameter with the adapter folded in; copies in `dtype`.
@@ -622,6 +636,19 @@ impl Model {
             return Ok(self.host(copy).cast(dtype));
         }
         let (module, part) = name.rsplit_once('.').unwrap_or((name, ""));
+        if let Some(scale) = plan.scale(module) {
+            let host = |name: &str| registry.index_of(name).map(|i| self.host(i));
+            let unknown = |name: String| ModelError::UnknownParameter { name };
+            let vector = host(&scale.name).ok_or_else(|| unknown(scale.name.clone()))?;
+            let weight = host(&scale.base_weight()).ok_or_else(|| unknown(scale.base_weight()))?;
+            let bias = host(&scale.base_bias()).map(|bias| bias.cast(Dtype::F32));
+            let out = scale.merge(&weight.cast(Dtype::F32), bias.as_ref(), &vector)?;
+            return Ok(if part == "bias" {
+                out.bias.unwrap_or_else(|| self.host(index))
+            } else {
+                out.weight
+            });
+        }
         // Of a bare parameter by its own name.
         let Some(site) = plan.site(name).or_else(|| plan.site(module)) else {
             return Ok(self.host(index));

@@ -226,7 +226,7 @@ impl ModelPlan<'_> {
     /// Adds weight and bias of `layer`.
     fn scaled(&self, layer: &Layer, rows: Rows, to: &mut Vec<Scaled>) -> Result<(), ModelError> {
         let registry = self.blueprint.registry();
-        for (_, index) in layer.active(true).base() {
+        for (_, index) in layer.active(true).linear.base() {
             let parameter = registry.at(index);
             let name = parameter.name.clone();
             if layer.adapter.is_some() {

@@ -203,7 +203,7 @@ impl Blueprint {
                     estimate.copy_to_tp(targets * hidden, walk.passes);
                 }
                 // A magnitude's gradient is made of whole statistics.
-                let exchanges = if walk.adapters && self.head.magnitude().is_some() {
+                let exchanges = if walk.adapters && self.head.scales_outputs() {
                     1
                 } else {
                     VocabShard::exchanges(parallel.widest_vocab(), targets)

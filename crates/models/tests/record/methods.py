@@ -1,0 +1,87 @@
+"""Records adapters of PEFT's methods other than plain LoRA on ../fixtures/BASE: their files, logits and gradients, and
+the losses of three steps of plain gradient descent.
+
+Run with PEFT 0.21.2, Transformers 5.23.0 and PyTorch: methods.py [NAME...]
+Writes ../fixtures/peft/NAME (loss: mean cross entropy of the next token; gradients by the adapter's keys; losses: before
+each of three steps of rate RATE, and after them).
+"""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import peft
+import torch
+from peft import get_peft_model, get_peft_model_state_dict
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+
+warnings.simplefilter("ignore")
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+RATE = 0.2
+CASES = {
+    # Outputs and inputs of layers with biases, and of the head.
+    "ia3": ("qwen2", peft.IA3Config, dict(
+        target_modules=["k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "lm_head"],
+        feedforward_modules=["o_proj", "down_proj"])),
+}
+
+
+def loss_of(model, ids):
+    logits = model(input_ids=ids).logits
+    return logits, torch.nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:])
+
+
+def main(name):
+    base_name, kind, options = CASES[name]
+    out_folder = FIXTURES / "peft" / name
+    torch.manual_seed(3)
+    base = AutoModelForCausalLM.from_pretrained(FIXTURES / base_name, dtype=torch.float32)
+    ids = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
+    with torch.no_grad():
+        plain = base(input_ids=ids).logits
+    config = kind(task_type="CAUSAL_LM", **options)
+    model = get_peft_model(base, config).eval()
+    model.peft_config["default"].base_model_name_or_path = f"../{base_name}"
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    with torch.no_grad():
+        for n, p in trained:
+            p.add_(0.1 * torch.randn_like(p))
+    logits, loss = loss_of(model, ids)
+    loss.backward()
+    model.save_pretrained(out_folder, save_embedding_layers=False)
+    (out_folder / "README.md").unlink(missing_ok=True)
+    grads = {n: p.grad for n, p in trained}
+    gradients = get_peft_model_state_dict(model, state_dict=grads, save_embedding_layers=False)
+    kept = {t.data_ptr() for t in grads.values()}
+    gradients = {k: v for k, v in gradients.items() if v.data_ptr() in kept}
+    save_file({k: v.contiguous().clone() for k, v in gradients.items()}, out_folder / "gradients.safetensors")
+    losses = [loss.item()]
+    for _ in range(3):
+        with torch.no_grad():
+            for _, p in trained:
+                p -= RATE * p.grad
+                p.grad = None
+        _, loss = loss_of(model, ids)
+        loss.backward()
+        losses.append(loss.item())
+    logits = logits.detach()
+    record = {
+        "base_model": f"../{base_name}",
+        "dtype": "float32",
+        "input_ids": ids.tolist(),
+        "last_token_logits": logits[0, -1].tolist(),
+        "logits_shape": list(logits.shape),
+        "loss": losses[0],
+        "losses": losses,
+        "rate": RATE,
+        "max_abs_diff_from_base": (logits - plain).abs().max().item(),
+        "sum_all_logits": logits.double().sum().item(),
+    }
+    (out_folder / "expected_logits.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(name, record["max_abs_diff_from_base"], losses, list(gradients), flush=True)
+
+
+for wanted in sys.argv[1:] or CASES:
+    main(wanted)

@@ -14,9 +14,9 @@ options! {
     LoraOptions, "LoRA";
     /// Train an adapter instead of the whole model.
     Trl use_peft: bool = false;
-    /// What the adapter is: LORA, or IA3 (vectors that scale layers' outputs or inputs), which has lora_target_modules,
+    /// What the adapter is: LORA (as when not given), or IA3 (vectors that scale layers' outputs or inputs), which has lora_target_modules,
     /// exclude_modules, lora_modules_to_save and feedforward_modules.
-    Peft peft_type: PeftType = PeftType::Lora;
+    Peft peft_type: Option<PeftType> = None;
     /// With IA3 which targets are scaled on their inputs: names, or one regular expression; by default the model type's in PEFT.
     Peft feedforward_modules: Option<Targets> = None;
     /// Rank of the adapter.
@@ -57,7 +57,7 @@ impl LoraOptions {
     #[must_use]
     pub fn config(&self, base: &Path) -> LoraConfig {
         let some = |names: &Vec<String>| (!names.is_empty()).then(|| names.clone());
-        if self.peft_type == PeftType::Ia3 {
+        if self.peft_type == Some(PeftType::Ia3) {
             let own = Ia3 { feedforward_modules: self.feedforward_modules.clone(), ..Ia3::default() };
             let mut config = LoraConfig::ia3(own);
             config.base_model_name_or_path = Some(base.display().to_string());
@@ -120,7 +120,7 @@ impl LoraOptions {
             "layers_to_transform",
             "layers_pattern",
         ];
-        if self.peft_type == PeftType::Ia3 {
+        if self.peft_type == Some(PeftType::Ia3) {
             for name in OF_LORA.iter().copied().filter(|name| checks.is_given(name)).collect::<Vec<_>>() {
                 checks.conflict(name, "peft_type: IA3", "IA3 has no such setting: take it out");
             }

@@ -228,7 +228,7 @@ pub(crate) unsafe fn activate_rows<D: Store>(
 /// once more, into `a` (otherwise unused).
 ///
 /// # Safety
-/// `x` and `dx` are as in [`activate_rows`], `da` is `[m, n]`; `a` has room at its place.
+/// `x` and `dx` are as in [`activate_rows`], and may be the same; `da` is `[m, n]`; `a` has room at its place.
 #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 pub(crate) unsafe fn activate_backward_rows<D: Store, const OUTPUT: bool>(
     isa: Isa,

@@ -78,8 +78,8 @@ pub use head::{
 };
 pub use linear::{
     Dropout, Input, Linear, LinearsGrad, LinearsOut, LinearsSaved, LowRank, Magnitude, Wanted, Weight,
-    column_dots, linears_backward, linears_decode, linears_forward, scale_columns, squared_column_norms,
-    squared_row_norms,
+    activated_linears_backward_in_place, column_dots, linears_backward, linears_decode, linears_forward,
+    scale_columns, squared_column_norms, squared_row_norms,
 };
 pub use muon::{
     MuonMomentum, muon_adapt, muon_apply, muon_momentum, muon_momentum_bf16, row_squares, scale_rows,

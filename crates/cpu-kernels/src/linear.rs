@@ -14,7 +14,7 @@ mod input;
 mod magnitude;
 mod weight_grad;
 
-pub use backward::{LinearsGrad, Wanted, linears_backward};
+pub use backward::{LinearsGrad, Wanted, activated_linears_backward_in_place, linears_backward};
 pub use forward::{LinearsOut, LinearsSaved, linears_forward};
 pub use gemv::linears_decode;
 pub use input::Input;

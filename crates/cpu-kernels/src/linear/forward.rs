@@ -73,7 +73,7 @@ fn forward<O: Operand>(
         // Factors that would be rounded with the weights multiply the output instead.
         let kept = |l: &Linear<'_>| l.magnitude().is_some_and(|m| m.keep || O::VALUES > 1) || drops(l);
         let z: Vec<_> = linears.iter().map(|l| kept(l).then(|| uninit(tokens * l.out))).collect();
-        (uninit(tokens * total), t, z, input.is_norm().then(|| uninit(tokens)))
+        (uninit(tokens * total), t, z, input.reads().is_norm().then(|| uninit(tokens)))
     };
     if tokens > 0 && total > 0 {
         let mut offset = 0;
@@ -217,7 +217,7 @@ impl<O: Operand> Job<'_, O> {
         let (place, values) = (TileLayout::packed::<O>(m, d), to.cast::<O::Value>());
         // SAFETY: shapes were checked; rows row..row + m exist, and this task alone writes their rstd.
         unsafe {
-            input_rows(self.isa, &self.input, self.rstd.0, false, n, row, m, values, place);
+            input_rows(self.isa, self.input.reads(), self.rstd.0, false, n, row, m, values, place);
             end_rows::<O>(m, n, d, to);
         }
     }

@@ -49,8 +49,14 @@ pub enum Input<'a> {
 pub(super) enum Reads<'a> {
     Plain(&'a [f32]),
     Norm(Norm<'a>),
-    Activated(&'a [f32], (Activation, bool)),
+    /// All rows, as a pointer: a backward in place writes a row's gradient where it has read the row.
+    Activated(*const f32, (Activation, bool)),
 }
+
+// SAFETY: the pointer is to rows that outlive the call, and that nobody writes but, row by row, the task whose rows they are.
+unsafe impl Sync for Reads<'_> {}
+// SAFETY: as above.
+unsafe impl Send for Reads<'_> {}
 
 /// A norm of rows: LayerNorm where it is `centered`, else RMSNorm.
 #[derive(Clone, Copy)]
@@ -60,6 +66,17 @@ pub(super) struct Norm<'a> {
     pub(super) beta: Option<&'a [f32]>,
     pub(super) eps: f32,
     pub(super) centered: bool,
+}
+
+impl Reads<'_> {
+    pub(super) fn is_norm(&self) -> bool {
+        matches!(self, Self::Norm(_))
+    }
+
+    /// Floats of the input tensor per token.
+    pub(super) fn row_len(&self, in_dim: usize) -> usize {
+        if matches!(self, Self::Activated(_, (_, true))) { 2 * in_dim } else { in_dim }
+    }
 }
 
 impl<'a> Input<'a> {
@@ -72,33 +89,32 @@ impl<'a> Input<'a> {
             Self::LayerNorm { x, gamma, beta, eps } => {
                 Reads::Norm(Norm { x, gamma, beta, eps, centered: true })
             }
-            Self::SwiGlu(x) => Reads::Activated(x, (Activation::Silu, true)),
-            Self::Activated { x, activation, gated } => Reads::Activated(x, (activation, gated)),
+            Self::SwiGlu(x) => Reads::Activated(x.as_ptr(), (Activation::Silu, true)),
+            Self::Activated { x, activation, gated } => Reads::Activated(x.as_ptr(), (activation, gated)),
         }
     }
 
-    pub(super) fn is_norm(&self) -> bool {
-        matches!(self.reads(), Reads::Norm(_))
-    }
-
-    /// Floats of the input tensor per token.
-    pub(super) fn row_len(&self, in_dim: usize) -> usize {
-        if matches!(self.reads(), Reads::Activated(_, (_, true))) { 2 * in_dim } else { in_dim }
+    /// The input tensor's elements.
+    fn values(&self) -> &'a [f32] {
+        match *self {
+            Self::Plain(x)
+            | Self::SwiGlu(x)
+            | Self::RmsNorm { x, .. }
+            | Self::LayerNorm { x, .. }
+            | Self::Activated { x, .. } => x,
+        }
     }
 
     /// Asserts that the slices have the lengths that their shapes say.
     pub(super) fn check(&self, tokens: usize, in_dim: usize) {
-        let x = match self.reads() {
-            Reads::Plain(x) | Reads::Activated(x, _) => x,
-            Reads::Norm(norm) => {
-                assert_eq!(norm.gamma.len(), in_dim, "linears: `gamma` is [in]");
-                assert!(norm.beta.is_none_or(|b| b.len() == in_dim), "linears: `beta` is [in]");
-                norm.x
-            }
-        };
+        let reads = self.reads();
+        if let Reads::Norm(norm) = reads {
+            assert_eq!(norm.gamma.len(), in_dim, "linears: `gamma` is [in]");
+            assert!(norm.beta.is_none_or(|b| b.len() == in_dim), "linears: `beta` is [in]");
+        }
         assert_eq!(
-            x.len(),
-            tokens * self.row_len(in_dim),
+            self.values().len(),
+            tokens * reads.row_len(in_dim),
             "linears: input is [tokens, in] ([tokens, 2 in] where it is gated)"
         );
     }
@@ -111,7 +127,7 @@ impl<'a> Input<'a> {
 #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 pub(super) unsafe fn input_rows<D: Store>(
     isa: Isa,
-    input: &Input<'_>,
+    input: Reads<'_>,
     rstd: *mut f32,
     known: bool,
     n: usize,
@@ -123,7 +139,7 @@ pub(super) unsafe fn input_rows<D: Store>(
     let at = row * input.row_len(n);
     // SAFETY: the caller's; a known rstd is only read.
     unsafe {
-        match input.reads() {
+        match input {
             Reads::Plain(x) => copy_rows(isa, m, n, x.as_ptr().add(at), n, to, place),
             Reads::Norm(Norm { x, gamma, beta, eps, centered }) => {
                 let (x, gamma, rstd) = (x.as_ptr().add(at), gamma.as_ptr(), rstd.add(row));
@@ -131,7 +147,7 @@ pub(super) unsafe fn input_rows<D: Store>(
                 let rows = if centered { norm_rows::<D, true> } else { norm_rows::<D, false> };
                 rows(isa, m, n, x, gamma, beta, eps, rstd, known, to, place);
             }
-            Reads::Activated(x, f) => activate_rows(isa, f, m, n, x.as_ptr().add(at), to, place),
+            Reads::Activated(x, f) => activate_rows(isa, f, m, n, x.add(at), to, place),
         }
     }
 }
@@ -149,12 +165,12 @@ pub(super) struct NormSums {
 /// layers' input once more, behind an activation, into `a` (otherwise unused). Nothing for a plain input.
 ///
 /// # Safety
-/// The rows exist; `dh` is `[m, n]`, `dx` all of the input tensor's shape (or null for a norm), `a` has room at its
-/// place, `rstd` is `[tokens]` for a norm.
+/// The rows exist; `dh` is `[m, n]`, `dx` all of the input tensor's shape (or null for a norm; behind an activation it may be
+/// the input tensor itself), `a` has room at its place, `rstd` is `[tokens]` for a norm.
 #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 pub(super) unsafe fn input_backward_rows<D: Store, const OUTPUT: bool>(
     isa: Isa,
-    input: &Input<'_>,
+    input: Reads<'_>,
     rstd: *const f32,
     n: usize,
     row: usize,
@@ -169,7 +185,7 @@ pub(super) unsafe fn input_backward_rows<D: Store, const OUTPUT: bool>(
     let dx = if dx.is_null() { dx } else { dx.wrapping_add(at) };
     // SAFETY: the caller's.
     unsafe {
-        match input.reads() {
+        match input {
             Reads::Plain(_) => {}
             Reads::Norm(Norm { x, gamma, centered, .. }) => {
                 let rows = if centered { norm_backward_rows::<true> } else { norm_backward_rows::<false> };
@@ -177,7 +193,7 @@ pub(super) unsafe fn input_backward_rows<D: Store, const OUTPUT: bool>(
                 rows(isa, m, n, x, gamma, rstd, dh, dx, sums.dgamma, sums.dbeta, sums.first);
             }
             Reads::Activated(x, f) => {
-                activate_backward_rows::<D, OUTPUT>(isa, f, m, n, x.as_ptr().add(at), dh, dx, a, place);
+                activate_backward_rows::<D, OUTPUT>(isa, f, m, n, x.add(at), dh, dx, a, place);
             }
         }
     }

@@ -186,6 +186,29 @@ fn several_passes() {
     }
 }
 
+/// The input's gradient in the place of the input is the gradient, bit for bit, with all others: of few and many rows, of
+/// several passes over the columns, behind dropout, and where it has to be the input once more for `A`.
+#[test]
+fn in_place_is_the_same() {
+    let kinds = [Kind::Gate, Kind::Act(Activation::GeluTanh, true), Kind::Act(Activation::Relu2, false)];
+    for kind in kinds {
+        for compute in [Compute::Fp32, Compute::Bf16] {
+            for (tokens, dim, outs, rank) in
+                [(1, 5, &[7][..], 3), (70, 40, &[33], 4), (70, 40, &[9, 20], 2), (40, 3000, &[3000], 3)]
+            {
+                for (dropout, bias) in [(0.0, true), (0.3, false)] {
+                    let case = Case { kind, compute, dropout, bias, ..Case::new(tokens, dim, outs, rank) };
+                    let (_, apart) = case.run_frozen();
+                    let (grad, x) = case.run_in_place();
+                    assert_eq!(grad.dx, None, "{case:?}");
+                    assert_eq!(Some(&x), apart.dx.as_ref(), "{case:?}: dx");
+                    assert_eq!(grad.linears, apart.linears, "{case:?}");
+                }
+            }
+        }
+    }
+}
+
 /// As [`compare`] without the base weights' gradients, on the fastest path.
 fn compare_forward_and_dx(case: &Case) {
     let (out, grad) = case.run_frozen();

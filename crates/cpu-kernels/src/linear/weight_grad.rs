@@ -2,7 +2,7 @@
 //!
 //! The sum over tokens runs in one order whatever the tiling, so the bits do not depend on the threads.
 
-use super::input::input_rows;
+use super::input::{Reads, input_rows};
 use super::{Input, Linear};
 use crate::micro::{NR, Tile, strip};
 use crate::operand::Operand;
@@ -29,7 +29,7 @@ pub(super) fn weight_grads<O: Operand>(
     isa: Isa,
     tokens: usize,
     in_dim: usize,
-    input: &Input<'_>,
+    input: Reads<'_>,
     linears: &[Linear<'_>],
     rstd: Option<&[f32]>,
     dy: &[f32],
@@ -136,7 +136,7 @@ pub(super) fn magnified_weight_grads<O: Operand>(
     isa: Isa,
     tokens: usize,
     in_dim: usize,
-    input: &Input<'_>,
+    input: Reads<'_>,
     linears: &[Linear<'_>],
     rstd: Option<&[f32]>,
     dy: &[f32],
@@ -166,8 +166,8 @@ pub(super) fn magnified_weight_grads<O: Operand>(
             }
             let one: Vec<bool> = (0..linears.len()).map(|i| i == j).collect();
             let dropped = Input::Plain(&dropped);
-            let seen =
-                weight_grads::<O>(isa, tokens, in_dim, &dropped, linears, None, dy, &one).swap_remove(j);
+            let seen = weight_grads::<O>(isa, tokens, in_dim, dropped.reads(), linears, None, dy, &one)
+                .swap_remove(j);
             let rows = grad.chunks_exact_mut(in_dim).zip(seen.iter().flat_map(|s| s.chunks_exact(in_dim)));
             for ((grad, seen), g) in rows.zip(&gains) {
                 grad.iter_mut().zip(seen).for_each(|(d, s)| *d += (g - 1.0) * s);

@@ -69,6 +69,25 @@ impl Host {
         .expect("invariant: contiguous f32, checked when the view was made")
     }
 
+    /// The elements to write to, where nobody else has them.
+    pub(crate) fn own_f32(&mut self) -> Option<&mut [f32]> {
+        match &mut self.values {
+            Values::Tensor(tensor) => {
+                let elements = tensor.layout().num_elements();
+                tensor.try_storage_mut::<f32>().filter(|values| values.len() == elements)
+            }
+            Values::Packed(_) => None,
+        }
+    }
+
+    /// The view as a tensor again; `None` for a weight in fewer bits.
+    pub(crate) fn into_tensor(self) -> Option<AnyTensor> {
+        match self.values {
+            Values::Tensor(tensor) => Some(of_flex(tensor)),
+            Values::Packed(_) => None,
+        }
+    }
+
     pub(crate) fn weight(&self) -> Weight<'_> {
         const WHY: &str = "invariant: contiguous, of the dtype read when the view was made";
         let tensor = match &self.values {
@@ -85,6 +104,9 @@ impl Host {
 
 /// A plain flex tensor around `values`, without a copy.
 pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> AnyTensor {
-    let flex = FlexTensor::from_data(TensorData::new(values, Shape::from(shape.to_vec())));
+    of_flex(FlexTensor::from_data(TensorData::new(values, Shape::from(shape.to_vec()))))
+}
+
+fn of_flex(flex: FlexTensor) -> AnyTensor {
     AnyTensor::new(burn::tensor::Tensor::<1>::from_primitive::<burn::backend::Flex>(flex))
 }

@@ -136,6 +136,34 @@ impl InputView {
     }
 }
 
+impl InputView {
+    /// The gradients; the input's own as a tensor where it took the place of the input, which nobody else had.
+    fn backward(
+        mut self,
+        (tokens, in_dim): (usize, usize),
+        linears: &[kernels::Linear<'_>],
+        saved: &kernels::LinearsSaved,
+        dy: &[f32],
+        ask: &kernels::Wanted,
+    ) -> (kernels::LinearsGrad, Option<AnyTensor>) {
+        let fits = ask.dx && ask.linears.iter().all(|part| !part.weight);
+        if let Self::Activated { x, activation, gated } = &mut self
+            && fits
+            && let Some(values) = x.own_f32()
+        {
+            let f = (*activation, *gated);
+            let grad = kernels::activated_linears_backward_in_place(
+                tokens, in_dim, values, f, linears, saved, dy, ask,
+            );
+            let Self::Activated { x, .. } = self else {
+                unreachable!("invariant: it is behind an activation")
+            };
+            return (grad, x.into_tensor());
+        }
+        (kernels::linears_backward(tokens, in_dim, self.kernel(), linears, saved, dy, ask), None)
+    }
+}
+
 /// Tokens, and inputs of the layers.
 fn dims(input: &LinearInput) -> Result<(usize, usize), OpsError> {
     let [tokens, width] = crate::check::matrix(input.tensor())?;
@@ -211,10 +239,9 @@ pub(crate) fn linears(
         let backward = Box::new(move |upstream: AnyTensor| {
             let dy = Host::of(&upstream).expect("invariant: a gradient has its output's backend");
             let linears: Vec<_> = views.iter().map(LinearView::kernel).collect();
-            let grad =
-                kernels::linears_backward(tokens, in_dim, view.kernel(), &linears, &saved, dy.f32(), &ask);
+            let (grad, in_place) = view.backward((tokens, in_dim), &linears, &saved, dy.f32(), &ask);
             drop(linears);
-            let mut all = vec![grad.dx.map(|g| tensor(g, &[tokens, width]))];
+            let mut all = vec![in_place.or(grad.dx.map(|g| tensor(g, &[tokens, width])))];
             for (has, of) in [(has_gamma, grad.dgamma), (has_beta, grad.dbeta)] {
                 if has {
                     all.push(of.map(|g| tensor(g, &[in_dim])));

@@ -93,7 +93,7 @@ impl<O: Operand> Job<'_, O> {
                     && last
                     && self.wants_dx
                     && self.parts.len() == 1
-                    && matches!(self.input.reads(), Reads::Activated(..));
+                    && matches!(self.input, Reads::Activated(..));
                 if needs_x && !late {
                     self.pack_input(row, m, at.add(room.x));
                 }
@@ -116,7 +116,7 @@ impl<O: Operand> Job<'_, O> {
                 let d = self.input_depth();
                 let (a, place) = (at.add(room.x).cast::<O::Value>(), TileLayout::packed::<O>(m, d));
                 let to = if self.wants_dx { dx.0 } else { std::ptr::null_mut() };
-                let (isa, input, rstd) = (self.isa, &self.input, self.rstd);
+                let (isa, input, rstd) = (self.isa, self.input, self.rstd);
                 if late {
                     input_backward_rows::<_, true>(isa, input, rstd, n, row, m, dh_rows, to, norms, a, place);
                     end_rows::<O>(m, n, d, a.cast());

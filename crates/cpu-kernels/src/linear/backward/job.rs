@@ -1,6 +1,7 @@
 //! The job: every layer of the group, all passes over all chunks of rows, and the sums over slots.
 
-use super::super::{Input, Linear, PASS};
+use super::super::input::Reads;
+use super::super::{Linear, PASS};
 use super::LinearsGrad;
 use crate::micro::NR;
 use crate::operand::Operand;
@@ -40,7 +41,7 @@ pub(super) struct Job<'a, O> {
     pub(super) isa: Isa,
     pub(super) tokens: usize,
     pub(super) in_dim: usize,
-    pub(super) input: Input<'a>,
+    pub(super) input: Reads<'a>,
     pub(super) dy: &'a [f32],
     pub(super) total: usize,
     pub(super) rstd: *const f32,
@@ -48,11 +49,13 @@ pub(super) struct Job<'a, O> {
     pub(super) dbeta_at: Option<usize>,
     pub(super) partial: usize,
     pub(super) wants_dx: bool,
+    /// Where the input's gradient is written; null for memory of its own.
+    pub(super) dx: *mut f32,
     pub(super) parts: &'a [Part<'a>],
     pub(super) operand: PhantomData<O>,
 }
 
-// SAFETY: `rstd` points into a shared slice that outlives the job.
+// SAFETY: `rstd` points into a shared slice that outlives the job, `dx` to rows that are written by their tasks.
 unsafe impl<O: Operand> Sync for Job<'_, O> {}
 
 impl<O: Operand> Job<'_, O> {
@@ -69,12 +72,12 @@ impl<O: Operand> Job<'_, O> {
         };
         let dx_len = self.tokens * self.input.row_len(self.in_dim);
         if self.tokens == 0 || self.parts.is_empty() {
-            grad.dx = self.wants_dx.then(|| vec![0.0; dx_len]);
+            grad.dx = (self.wants_dx && self.dx.is_null()).then(|| vec![0.0; dx_len]);
             return grad;
         }
         // SAFETY: every element is written: by the GEMMs for a plain input, by the row-wise backward otherwise.
-        let mut dx = self.wants_dx.then(|| unsafe { uninit(dx_len) });
-        let dx_ptr = Ptr(dx.as_mut().map_or(std::ptr::null_mut(), |d| d.as_mut_ptr()));
+        let mut dx = (self.wants_dx && self.dx.is_null()).then(|| unsafe { uninit(dx_len) });
+        let dx_ptr = Ptr(dx.as_mut().map_or(self.dx, |d| d.as_mut_ptr()));
         if self.needs_dh() || self.partial > 0 {
             let widest = self.parts.iter().map(|p| p.layer.out).max().unwrap_or(0).max(self.in_dim);
             let rows = chunk_rows(self.tokens, O::words(widest));
@@ -96,7 +99,7 @@ impl<O: Operand> Job<'_, O> {
         let step = (PASS.saturating_sub(fixed) / per_panel).clamp(1, panels);
         // A plain input's gradient is the GEMMs' own output; otherwise it passes through `dh`, which lives in the
         // tasks' scratch unless several passes fill it.
-        let plain = matches!(self.input, Input::Plain(_));
+        let plain = matches!(self.input, Reads::Plain(_));
         let several = step < panels && !plain && self.needs_dh();
         let whole = several.then(|| Pooled::take(self.tokens * self.in_dim));
         let dh = if plain { Some(dx) } else { whole.as_ref().map(Pooled::ptr) };

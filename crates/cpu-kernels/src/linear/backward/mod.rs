@@ -7,13 +7,14 @@ mod low_rank;
 mod magnitude;
 mod pack;
 
+use super::input::{Norm, Reads};
 use super::weight_grad::{magnified_weight_grads, weight_grads};
 use super::{Input, Linear, LinearsSaved, check, compute};
 use crate::operand::{Operand, with_operand};
 use crate::pack::Depth;
 use crate::simd::isa;
 use burnish_core::LinearPart::{Bias, LoraA, LoraB, LoraBBias};
-use burnish_core::LinearParts;
+use burnish_core::{Activation, LinearParts};
 use job::{Job, Part};
 use std::marker::PhantomData;
 
@@ -61,13 +62,43 @@ pub fn linears_backward(
     wanted: &Wanted,
 ) -> LinearsGrad {
     check(tokens, in_dim, &input, linears);
-    with_operand!(compute(linears), O => backward::<O>(tokens, in_dim, input, linears, saved, dy, wanted))
+    let (reads, dx) = (input.reads(), std::ptr::null_mut());
+    with_operand!(compute(linears), O => backward::<O>(tokens, in_dim, reads, dx, linears, saved, dy, wanted))
 }
 
+/// [`linears_backward`] of layers behind an activation, where the gradient of its input `x`, `[tokens, 2 * in]` where it is
+/// `gated`, `[tokens, in]` otherwise, takes the place of `x`; [`LinearsGrad::dx`] is none.
+///
+/// # Panics
+/// As [`linears_backward`]; when the input's gradient is not wanted, a weight's is, or there are no layers.
+#[must_use]
+#[allow(clippy::too_many_arguments, reason = "those of `linears_backward`, the input by its parts")]
+pub fn activated_linears_backward_in_place(
+    tokens: usize,
+    in_dim: usize,
+    x: &mut [f32],
+    (activation, gated): (Activation, bool),
+    linears: &[Linear<'_>],
+    saved: &LinearsSaved,
+    dy: &[f32],
+    wanted: &Wanted,
+) -> LinearsGrad {
+    check(tokens, in_dim, &Input::Activated { x, activation, gated }, linears);
+    assert!(
+        wanted.dx && !linears.is_empty() && wanted.linears.iter().all(|part| !part.weight),
+        "linears: in place there is a gradient of the input, and none of weights, which read the input after it"
+    );
+    let dx = x.as_mut_ptr();
+    let reads = Reads::Activated(dx.cast_const(), (activation, gated));
+    with_operand!(compute(linears), O => backward::<O>(tokens, in_dim, reads, dx, linears, saved, dy, wanted))
+}
+
+#[allow(clippy::too_many_arguments, reason = "those of `linears_backward`")]
 fn backward<O: Operand>(
     tokens: usize,
     in_dim: usize,
-    input: Input<'_>,
+    input: Reads<'_>,
+    dx: *mut f32,
     linears: &[Linear<'_>],
     saved: &LinearsSaved,
     dy: &[f32],
@@ -90,7 +121,8 @@ fn backward<O: Operand>(
 
     let isa = isa();
     let wants_dgamma = wanted.dgamma && norm;
-    let wants_dbeta = wanted.dbeta && matches!(input, Input::LayerNorm { beta: Some(_), .. });
+    let wants_dbeta =
+        wanted.dbeta && matches!(input, Reads::Norm(Norm { centered: true, beta: Some(_), .. }));
     let mut offset = 0;
     let mut partial = 0;
     let mut place = |wanted: bool, len: usize| {
@@ -130,14 +162,15 @@ fn backward<O: Operand>(
         dbeta_at,
         partial,
         wants_dx: wanted.dx,
+        dx,
         parts: &parts,
         operand: PhantomData::<O>,
     };
     let mut grad = job.run();
     let weights: Vec<bool> = wanted.linears.iter().map(|wanted| wanted.weight).collect();
     let rstd = saved.rstd.as_deref();
-    let mut weights = weight_grads::<O>(isa, tokens, in_dim, &input, linears, rstd, dy, &weights);
-    magnified_weight_grads::<O>(isa, tokens, in_dim, &input, linears, rstd, dy, &mut weights);
+    let mut weights = weight_grads::<O>(isa, tokens, in_dim, input, linears, rstd, dy, &weights);
+    magnified_weight_grads::<O>(isa, tokens, in_dim, input, linears, rstd, dy, &mut weights);
     for (to, weight) in grad.linears.iter_mut().zip(weights) {
         to.weight = weight;
     }

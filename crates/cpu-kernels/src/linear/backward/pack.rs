@@ -89,7 +89,7 @@ impl<O: Operand> Job<'_, O> {
         // SAFETY: shapes were checked.
         unsafe {
             let rstd = self.rstd.cast_mut();
-            input_rows(self.isa, &self.input, rstd, true, n, row, m, values, place);
+            input_rows(self.isa, self.input, rstd, true, n, row, m, values, place);
             end_rows::<O>(m, n, d, to);
         }
     }

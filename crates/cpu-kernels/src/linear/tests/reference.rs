@@ -81,7 +81,8 @@ pub(super) struct WantLinear {
     pub(super) b: Vec<f64>,
     pub(super) b_bias: Vec<f64>,
     pub(super) m: Vec<f64>,
-    /// The largest term of `m`: terms of both signs cancel.
+    /// The largest token's part of `m`, its terms without signs: a row whose base and low rank all but cancel has a small norm, and its
+    /// terms, over that norm, are larger than what is left of them.
     pub(super) m_top: f64,
 }
 
@@ -255,6 +256,33 @@ impl Case {
         })
     }
 
+    /// The gradients, where the input's takes the place of the input.
+    pub(super) fn run_in_place(&self) -> (LinearsGrad, Vec<f32>) {
+        let (data, mut x) = (self.data(), self.data().x);
+        let one = LinearParts::of(&[Bias, LoraA, LoraB, LoraBBias]);
+        let wanted = Wanted { dx: true, dgamma: true, dbeta: true, linears: vec![one; self.outs.len()] };
+        let grad = self.with(&data, |input, linears| {
+            let out = linears_forward(self.tokens, self.dim, input, linears, None);
+            let f = match input {
+                Input::SwiGlu(_) => (Activation::Silu, true),
+                Input::Activated { activation, gated, .. } => (activation, gated),
+                _ => panic!("not behind an activation"),
+            };
+            let (saved, dy) = (&out.saved, self.dy());
+            activated_linears_backward_in_place(
+                self.tokens,
+                self.dim,
+                &mut x,
+                f,
+                linears,
+                saved,
+                &dy,
+                &wanted,
+            )
+        });
+        (grad, x)
+    }
+
     pub(super) fn run(&self) -> (LinearsOut, LinearsGrad) {
         self.run_wanting(true)
     }
@@ -351,7 +379,7 @@ impl Case {
                     let seen: f64 = (0..k)
                         .map(|c| h[t * k + c] * (1.0 - self.kept(data, j, t, c)) * f64::from(l.w[o * k + c]))
                         .sum();
-                    seen + f64::from(l.m[o]) / f64::from(l.norm[o]) * self.z(data, h, j, t, o)
+                    seen + f64::from(l.m[o]) / f64::from(l.norm[o]) * self.z(data, h, j, t, o).0
                 } else {
                     let base: f64 = (0..k).map(|c| h[t * k + c] * f64::from(l.w[o * k + c])).sum();
                     base + s * (0..r).map(|i| low[i] * f64::from(l.b[o * r + i])).sum::<f64>()
@@ -368,13 +396,13 @@ impl Case {
         y
     }
 
-    /// `W drop(x) + s B A drop(x)` of one token and row.
-    fn z(&self, data: &Data, h: &[f64], layer: usize, t: usize, o: usize) -> f64 {
+    /// `W drop(x) + s B A drop(x)` of one token and row, and the sum of its terms without their signs.
+    fn z(&self, data: &Data, h: &[f64], layer: usize, t: usize, o: usize) -> (f64, f64) {
         let (k, r, l) = (self.dim, self.rank, &data.layers[layer]);
         let low = self.low(data, h, layer, t);
-        let base: f64 =
-            (0..k).map(|c| h[t * k + c] * self.kept(data, layer, t, c) * f64::from(l.w[o * k + c])).sum();
-        base + f64::from(scale(layer)) * (0..r).map(|i| low[i] * f64::from(l.b[o * r + i])).sum::<f64>()
+        let base = (0..k).map(|c| h[t * k + c] * self.kept(data, layer, t, c) * f64::from(l.w[o * k + c]));
+        let low = (0..r).map(|i| f64::from(scale(layer)) * low[i] * f64::from(l.b[o * r + i]));
+        base.chain(low).fold((0.0, 0.0), |(sum, unsigned), term| (sum + term, unsigned + term.abs()))
     }
 
     pub(super) fn reference(&self) -> Want {
@@ -417,9 +445,10 @@ impl Case {
                 for o in 0..out {
                     let d = f64::from(dy[at + o]);
                     let gain = if self.has_magnitude(j) {
-                        let term = d * self.z(&data, &h, j, t, o) / f64::from(l.norm[o]);
-                        g.m[o] += term;
-                        g.m_top = g.m_top.max(term.abs());
+                        let (z, unsigned) = self.z(&data, &h, j, t, o);
+                        let norm = f64::from(l.norm[o]);
+                        g.m[o] += d * z / norm;
+                        g.m_top = g.m_top.max((d * unsigned / norm).abs());
                         f64::from(l.m[o]) / f64::from(l.norm[o])
                     } else {
                         1.0

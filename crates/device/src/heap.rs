@@ -1,5 +1,7 @@
 //! The heap of the process: what tensors on the CPU are allocated from.
 
+use std::time::Duration;
+
 /// Lets glibc's allocator keep what is freed for the next tensors of the process. To be called once, at the start of
 /// the program; elsewhere than under glibc, and where the environment sets the allocator's options, it does nothing.
 ///
@@ -22,4 +24,29 @@ pub fn keep_freed_memory() {
             libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
         }
     }
+}
+
+/// Gives memory that has been freed back to the system, where the step that needs it again lasts so long that faulting it in
+/// costs less than a hundredth of it; elsewhere than under glibc it does nothing.
+///
+/// Between two steps little is alive. What a step allocates first settles in the gaps that the step before has left, and
+/// what is larger than they are lies behind them: without this the heap of a 0.6B model grows by 65 MiB in four steps.
+pub fn give_back_freed_memory(step: Duration) {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        /// What a page costs when it is used again.
+        const FAULT: Duration = Duration::from_nanos(800);
+        /// Bytes of a page.
+        const PAGE: u32 = 4096;
+        // SAFETY: reads the allocator's counts under its own locks. They wrap at 4 GiB, where too little is expected of a
+        // step that is long anyway.
+        #[allow(clippy::cast_sign_loss, reason = "a count of bytes in an `int`, wrapped")]
+        let free = unsafe { libc::mallinfo() }.fordblks as u32;
+        if FAULT * (free / PAGE) * 100 < step {
+            // SAFETY: gives back pages in which nothing is allocated, under the allocator's locks.
+            unsafe { libc::malloc_trim(0) };
+        }
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    let _ = step;
 }

@@ -27,7 +27,7 @@ pub use device_kind::DeviceKind;
 pub use doctor::{Finding, findings};
 pub use error::DeviceError;
 pub use failure::{Failure, quiet};
-pub use heap::keep_freed_memory;
+pub use heap::{give_back_freed_memory, keep_freed_memory};
 pub use memory::{Memory, memory, release};
 pub use open::{best, count, files_too_large_are_errors, open, prepare};
 pub use room::room;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use burnish_config::values::{Interval, SaveInterval, Steps};
 use burnish_data::{Sampler, Step};
@@ -165,7 +165,9 @@ impl<'a, T: Task> Training<'a, T> {
         }
         while self.counters.step < self.total {
             let Some(step) = steps.next() else { break };
+            let began = Instant::now();
             let done = self.step(&step, stop)?;
+            burnish_device::give_back_freed_memory(began.elapsed());
             self.counters.step += 1;
             self.counters.num_tokens += done.tokens;
             self.counters.cursor = steps.cursor();

@@ -11,7 +11,7 @@
 //! `MASTER_ADDR` says that there are others.
 //!
 //! `BURNISH_DDP_SECRET`, or a file that `BURNISH_DDP_SECRET_FILE` names, is what ranks over [`tcp`](crate::tcp) know each
-//! other by.
+//! other by; `BURNISH_DDP_ENCRYPTION=1` hides what they say.
 
 use std::path::Path;
 
@@ -161,9 +161,27 @@ fn secret(variables: Variables<'_>) -> Result<Option<Secret>, LaunchError> {
     Secret::from_file(Path::new(&path)).map(Some).map_err(wrong)
 }
 
+/// Whether `BURNISH_DDP_ENCRYPTION` asks the ranks of this job to hide what they say to each other.
+///
+/// # Errors
+/// [`LaunchError`] if it is neither 1 nor 0.
+pub fn encryption() -> Result<bool, LaunchError> {
+    encrypt(&environment)
+}
+
+fn encrypt(variables: Variables<'_>) -> Result<bool, LaunchError> {
+    const VARIABLE: &str = "BURNISH_DDP_ENCRYPTION";
+    match variables(VARIABLE).as_deref().map(str::trim) {
+        None | Some("0" | "false") => Ok(false),
+        Some("1" | "true") => Ok(true),
+        Some(got) => Err(LaunchError { variable: VARIABLE, expected: "1 or 0", got: format!("`{got}`") }),
+    }
+}
+
 impl Rendezvous {
     /// Where and as whom this process meets the others, by the variables of torchrun or of Slurm; with a deadline of ten
-    /// minutes, and the secret of `BURNISH_DDP_SECRET` (the text) or `BURNISH_DDP_SECRET_FILE`.
+    /// minutes, the secret of `BURNISH_DDP_SECRET` (the text) or `BURNISH_DDP_SECRET_FILE`, and encrypted where
+    /// `BURNISH_DDP_ENCRYPTION` is 1.
     ///
     /// # Errors
     /// [`LaunchError`] if a variable is absent or wrong.
@@ -204,8 +222,8 @@ impl Rendezvous {
                 got: format!("`{rank}` of {size}"),
             });
         }
-        let secret = secret(variables)?;
-        Ok(Self { address, port, rank, size, deadline: DEADLINE, secret })
+        let (secret, encrypt) = (secret(variables)?, encrypt(variables)?);
+        Ok(Self { address, port, rank, size, deadline: DEADLINE, secret, encrypt })
     }
 }
 
@@ -363,6 +381,16 @@ mod tests {
         job.pop();
         job.push(("BURNISH_DDP_SECRET_FILE", "/nowhere/secret"));
         assert!(read(&job).unwrap_err().to_string().contains("/nowhere/secret"));
+        job.pop();
+        assert!(!read(&job).unwrap().encrypt);
+        for (text, encrypts) in [("1", true), ("0", false)] {
+            job.push(("BURNISH_DDP_ENCRYPTION", text));
+            assert_eq!(read(&job).unwrap().encrypt, encrypts);
+            job.pop();
+        }
+        job.push(("BURNISH_DDP_ENCRYPTION", "on"));
+        let error = read(&job).unwrap_err().to_string();
+        assert!(error.contains("BURNISH_DDP_ENCRYPTION: expected 1 or 0, got `on`"), "{error}");
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn knock(meeting: &Rendezvous, until: Instant) -> Result<Connection, Failed> {
         return Err(Failed::Again(format!("another program listens there: it says {}", shown(&challenge))));
     }
     let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
-    let claim = Claim { rank: number(meeting.rank), size: number(meeting.size) };
+    let claim = Claim { rank: number(meeting.rank), size: number(meeting.size), encrypts: meeting.encrypt };
     let (said, kept) = answer(&secret, claim, &challenge, &random().map_err(again)?);
     stream.stream.write_all(&said).map_err(again)?;
     let mut verdict = [0; 4];
@@ -142,7 +142,7 @@ fn wait(meeting: &Rendezvous, connection: Connection, until: Instant) -> Result<
         match Notice::read(&mut stream, &mut session.hears) {
             Ok(Notice::Welcome) => {
                 let connection = Connection { stream: stream.stream, session };
-                return connection.settled().map_err(meeting.failed("keep a connection to"));
+                return connection.settled(meeting.encrypt).map_err(meeting.failed("keep a connection to"));
             }
             Ok(Notice::Waiting(ranks)) => missing = ranks,
             Ok(Notice::Missing(ranks)) => return Err(meeting.missing(ranks, 0)),

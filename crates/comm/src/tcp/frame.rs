@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 
-use super::seal::{SEAL, Seal};
+use super::seal::{Piece, SEAL, Seal};
 use crate::CommError;
 use crate::transport::{Aligned, Bytes, HEADER, Message};
 
@@ -46,15 +46,24 @@ impl Parcel {
         head[..4].copy_from_slice(&number(self.from));
         head[4..WAY].copy_from_slice(&number(self.to));
         head[WAY..].copy_from_slice(&*self.header);
-        out.write_all(&head)?;
-        out.write_all(&seal.next(&head))?;
+        say(&mut head, out, seal)?;
         if self.body.is_empty() {
             return Ok(());
         }
         let mut piece = seal.piece();
+        // The body may be read by others of this process, and is hidden in a copy.
+        let mut hidden = if piece.hides() { vec![0; PART.min(self.body.as_bytes().len())] } else { vec![] };
         for part in self.body.as_bytes().chunks(PART) {
-            out.write_all(part)?;
-            piece = piece.and(part);
+            piece = if piece.hides() {
+                let hidden = &mut hidden[..part.len()];
+                hidden.copy_from_slice(part);
+                let piece = piece.hide(hidden)?;
+                out.write_all(hidden)?;
+                piece
+            } else {
+                out.write_all(part)?;
+                piece.and(part)
+            };
         }
         out.write_all(&piece.seal())
     }
@@ -65,8 +74,14 @@ pub(super) fn write_beat(silent: &[usize], out: &mut impl Write, seal: &mut Seal
     let silent = &silent[..silent.len().min(NAMED)];
     let mut bytes = [number(silent.len()), BEAT.to_le_bytes()].concat();
     bytes.extend(silent.iter().flat_map(|&rank| number(rank)));
-    out.write_all(&bytes)?;
-    out.write_all(&seal.next(&bytes))
+    say(&mut bytes, out, seal)
+}
+
+/// Writes a piece that is there as a whole, and its seal.
+fn say(piece: &mut [u8], out: &mut impl Write, seal: &mut Seal) -> io::Result<()> {
+    let proof = seal.piece().hide(piece)?.seal();
+    out.write_all(piece)?;
+    out.write_all(&proof)
 }
 
 impl Frame {
@@ -74,13 +89,13 @@ impl Frame {
     pub(super) fn read(stream: &mut impl Read, seal: &mut Seal) -> io::Result<Self> {
         let mut head = [0; WAY + HEADER];
         stream.read_exact(&mut head[..WAY])?;
+        let piece = seal.piece().reveal(&mut head[..WAY])?;
         let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (from, to) = (number(0) as usize, number(4));
         if to == BEAT {
-            return Self::read_beat(from, stream, seal);
+            return Self::read_beat(from, stream, piece);
         }
-        stream.read_exact(&mut head[WAY..])?;
-        check(stream, seal, &head)?;
+        hear(&mut head[WAY..], stream, piece)?;
         let mut header = Box::new([0; HEADER]);
         header.copy_from_slice(&head[WAY..]);
         let invalid = |error: CommError| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
@@ -89,24 +104,25 @@ impl Frame {
         Ok(Self::Parcel(Parcel { from, to: to as usize, header, body: body.freeze() }))
     }
 
-    fn read_beat(ranks: usize, stream: &mut impl Read, seal: &mut Seal) -> io::Result<Self> {
+    fn read_beat(ranks: usize, stream: &mut impl Read, piece: Piece) -> io::Result<Self> {
         if ranks > NAMED {
             let what = format!("a sign of life with {ranks} ranks");
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
-        let mut bytes = [number(ranks), BEAT.to_le_bytes()].concat();
-        bytes.resize(WAY + 4 * ranks, 0);
-        stream.read_exact(&mut bytes[WAY..])?;
-        check(stream, seal, &bytes)?;
-        let words = bytes[WAY..].chunks_exact(4).map(|four| [four[0], four[1], four[2], four[3]]);
+        let mut bytes = vec![0; 4 * ranks];
+        hear(&mut bytes, stream, piece)?;
+        let words = bytes.chunks_exact(4).map(|four| [four[0], four[1], four[2], four[3]]);
         Ok(Self::Beat(words.map(|four| u32::from_le_bytes(four) as usize).collect()))
     }
 }
 
-fn check(stream: &mut impl Read, seal: &mut Seal, piece: &[u8]) -> io::Result<()> {
-    let mut came = [0; SEAL];
-    stream.read_exact(&mut came)?;
-    seal.check(piece, came)
+/// Reads the rest of a piece, and its seal.
+fn hear(rest: &mut [u8], stream: &mut impl Read, piece: Piece) -> io::Result<()> {
+    stream.read_exact(rest)?;
+    let piece = piece.reveal(rest)?;
+    let mut proof = [0; SEAL];
+    stream.read_exact(&mut proof)?;
+    piece.check(proof)
 }
 
 /// Reads `bytes` bytes and their seal, into room that grows with what has come.
@@ -119,7 +135,7 @@ fn read_body(stream: &mut impl Read, bytes: usize, seal: &mut Seal) -> io::Resul
     loop {
         for part in body.as_mut()[came..].chunks_mut(PART) {
             stream.read_exact(part)?;
-            piece = piece.and(part);
+            piece = piece.reveal(part)?;
         }
         came = body.as_ref().len();
         if came == bytes {
@@ -164,10 +180,22 @@ mod tests {
 
     #[test]
     fn frames_survive_the_wire() {
-        let (mut ours, mut theirs) = seals();
+        let (ours, theirs) = seals();
+        survive(ours, theirs, false);
+        let (ours, theirs) = seals();
+        survive(ours.hiding([9; 32]), theirs.hiding([9; 32]), true);
+    }
+
+    fn survive(mut ours: Seal, mut theirs: Seal, hidden: bool) {
         for length in [0, 1, 7, 4096, ROOM + 5] {
             let body = Bytes::from_vec((0..length).map(|at| at as u8).collect::<Vec<_>>());
-            let bytes = written(&parcel(length, body.clone()), &mut ours);
+            let parcel = parcel(length, body.clone());
+            let bytes = written(&parcel, &mut ours);
+            let seen = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+            assert_eq!(!hidden, seen(&parcel.header[..]));
+            if length >= 64 {
+                assert_eq!(!hidden, seen(&body.as_bytes()[..64]));
+            }
             let Frame::Parcel(got) = Frame::read(&mut &bytes[..], &mut theirs).unwrap() else { panic!() };
             assert_eq!((got.from, got.to), (1, 0));
             assert!(got.body.as_bytes() == body.as_bytes());

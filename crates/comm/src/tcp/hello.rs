@@ -2,18 +2,19 @@
 //!
 //! | from | to | bytes |
 //! |---|---|---|
-//! | rank 0 | whoever came | `BRN2`, a nonce |
-//! | the rank | rank 0 | `BRN2`, rank, ranks of the world (4 bytes each), a nonce, a proof |
+//! | rank 0 | whoever came | `BRN3`, a nonce |
+//! | the rank | rank 0 | `BRN3`, rank, ranks of the world, whether it encrypts (4 bytes each), a nonce, a proof |
 //! | rank 0 | the rank | `yes!`, a proof; or `no!!`, and the connection ends |
 //!
 //! Nonces and proofs are 32 bytes. A proof is BLAKE3, keyed by the secret, of who gives it and everything said before it;
-//! so are the two keys of the session, which are of this rank, this connection and one direction. Rank 0 says nothing that
+//! so are the keys of the session, which are of this rank, this connection and one direction (two of each, to seal and to
+//! hide). Rank 0 says nothing that
 //! depends on the secret before the other side has proven that it has it.
 
 use super::seal::Seal;
 use super::secret::Secret;
 
-const MAGIC: [u8; 4] = *b"BRN2";
+const MAGIC: [u8; 4] = *b"BRN3";
 pub(super) const YES: [u8; 4] = *b"yes!";
 pub(super) const NO: [u8; 4] = *b"no!!";
 /// Bytes of a nonce, a proof, a key.
@@ -23,7 +24,7 @@ pub(super) const CHALLENGE: usize = 4 + WORD;
 /// Bytes of the other rank's.
 pub(super) const ANSWER: usize = CLAIM + WORD;
 /// Bytes of an answer before its proof.
-const CLAIM: usize = 12 + WORD;
+const CLAIM: usize = 16 + WORD;
 /// Bytes of rank 0's proof behind `yes!`.
 pub(super) const PROOF: usize = WORD;
 
@@ -32,6 +33,8 @@ pub(super) const PROOF: usize = WORD;
 pub(super) struct Claim {
     pub(super) rank: u32,
     pub(super) size: u32,
+    /// Whether it hides what it says.
+    pub(super) encrypts: bool,
 }
 
 /// Both directions of a session, as one side has them.
@@ -40,6 +43,23 @@ pub(super) struct Session {
     pub(super) says: Seal,
     /// For what it hears.
     pub(super) hears: Seal,
+    /// To hide both.
+    ciphers: [[u8; WORD]; 2],
+}
+
+impl Session {
+    fn new(says: Keys, hears: Keys) -> Self {
+        Self { says: says.seal(), hears: hears.seal(), ciphers: [says.cipher, hears.cipher] }
+    }
+
+    /// The session once all have met: what is said from here on is hidden, where ranks `encrypt`.
+    pub(super) fn settled(self, encrypt: bool) -> Self {
+        if !encrypt {
+            return self;
+        }
+        let [says, hears] = self.ciphers;
+        Self { says: self.says.hiding(says), hears: self.hears.hiding(hears), ..self }
+    }
 }
 
 /// Rank 0's first words.
@@ -66,7 +86,8 @@ pub(super) fn answer(
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4..8].copy_from_slice(&claim.rank.to_le_bytes());
     bytes[8..12].copy_from_slice(&claim.size.to_le_bytes());
-    bytes[12..CLAIM].copy_from_slice(nonce);
+    bytes[12..16].copy_from_slice(&u32::from(claim.encrypts).to_le_bytes());
+    bytes[16..CLAIM].copy_from_slice(nonce);
     let proof = word(secret, b"rank", &[challenge, &bytes[..CLAIM]]);
     bytes[CLAIM..].copy_from_slice(proof.as_bytes());
     let said = Said::of(secret, challenge, &bytes);
@@ -84,14 +105,28 @@ pub(super) fn judge(
     proof.copy_from_slice(&answer[CLAIM..]);
     // `blake3::Hash` compares in constant time.
     let fits = word(secret, b"rank", &[challenge, &answer[..CLAIM]]) == proof;
-    fits.then(|| (Claim { rank: number(4), size: number(8) }, Said::of(secret, challenge, answer)))
+    let claim = Claim { rank: number(4), size: number(8), encrypts: number(12) != 0 };
+    fits.then(|| (claim, Said::of(secret, challenge, answer)))
 }
 
 /// A hello that both sides have spoken.
 pub(super) struct Said {
     proof: blake3::Hash,
-    to_rank_0: [u8; WORD],
-    from_rank_0: [u8; WORD],
+    to_rank_0: Keys,
+    from_rank_0: Keys,
+}
+
+/// Of one direction.
+struct Keys {
+    seal: [u8; WORD],
+    /// To hide what is said, where it is to be.
+    cipher: [u8; WORD],
+}
+
+impl Keys {
+    fn seal(&self) -> Seal {
+        Seal::new(self.seal)
+    }
 }
 
 impl Said {
@@ -99,8 +134,11 @@ impl Said {
         let word = |of: &[u8]| word(secret, of, &[challenge, answer]);
         Self {
             proof: word(b"rank 0"),
-            to_rank_0: word(b"to rank 0").into(),
-            from_rank_0: word(b"from rank 0").into(),
+            to_rank_0: Keys { seal: word(b"to rank 0").into(), cipher: word(b"to rank 0, hidden").into() },
+            from_rank_0: Keys {
+                seal: word(b"from rank 0").into(),
+                cipher: word(b"from rank 0, hidden").into(),
+            },
         }
     }
 
@@ -111,13 +149,13 @@ impl Said {
 
     /// The session as the rank has it, if the proof is rank 0's.
     pub(super) fn at_rank(self, proof: [u8; PROOF]) -> Option<Session> {
-        let session = Session { says: Seal::new(self.to_rank_0), hears: Seal::new(self.from_rank_0) };
-        (self.proof == proof).then_some(session)
+        let fits = self.proof == proof;
+        fits.then(|| Session::new(self.to_rank_0, self.from_rank_0))
     }
 
     /// The session as rank 0 has it.
     pub(super) fn at_rank_0(self) -> Session {
-        Session { says: Seal::new(self.from_rank_0), hears: Seal::new(self.to_rank_0) }
+        Session::new(self.from_rank_0, self.to_rank_0)
     }
 }
 
@@ -136,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    const CLAIM_OF_2: Claim = Claim { rank: 2, size: 3 };
+    const CLAIM_OF_2: Claim = Claim { rank: 2, size: 3, encrypts: true };
 
     fn secret(text: &str) -> Secret {
         Secret::new(text.as_bytes()).unwrap()
@@ -173,7 +211,7 @@ mod tests {
         }
         // Rank 0's proof is of this answer: one to another rank's is none.
         let (_, kept) = answer(&ours, CLAIM_OF_2, &asked, &[2; 32]);
-        let (other, _) = answer(&ours, Claim { rank: 1, size: 3 }, &asked, &[2; 32]);
+        let (other, _) = answer(&ours, Claim { rank: 1, ..CLAIM_OF_2 }, &asked, &[2; 32]);
         let (_, heard) = judge(&ours, &asked, &other).unwrap();
         assert!(kept.at_rank(heard.proof()).is_none());
         // Nor is a rank's own proof said back.
@@ -185,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_beginning_may_still_become_a_hello() {
-        assert!(may_be(b"") && may_be(b"BR") && may_be(b"BRN2 and more"));
+        assert!(may_be(b"") && may_be(b"BR") && may_be(b"BRN3 and more"));
         assert!(!may_be(b"G") && !may_be(b"BRNT"));
     }
 }

@@ -22,7 +22,9 @@
 //! changed, repeated, left out or sent by somebody else ends the job with an error. Whoever else connects is turned away and
 //! holds nobody up, and once all have met nobody listens any more.
 //!
-//! Messages are not encrypted: who can read the network between two machines reads gradients and weights.
+//! Messages are not encrypted unless that is asked for ([`Rendezvous::encrypt`], `BURNISH_DDP_ENCRYPTION=1`): who can read
+//! the network between two machines reads gradients and weights. Where it is, every message is hidden by ChaCha20 under keys
+//! of its connection and direction, and sealed as it travels.
 
 mod arrival;
 mod error;

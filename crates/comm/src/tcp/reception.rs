@@ -163,6 +163,14 @@ impl<'a> Reception<'a> {
         let place = rank.checked_sub(1).and_then(|place| self.came.get_mut(place));
         let got = match place {
             _ if claim.size as usize != size => format!("it is rank {rank} of {}", claim.size),
+            _ if claim.encrypts != self.meeting.encrypt => {
+                let way = |encrypts| if encrypts { "encrypts what it says" } else { "encrypts nothing" };
+                format!(
+                    "it is rank {rank}, which {}; rank 0 {}",
+                    way(claim.encrypts),
+                    way(self.meeting.encrypt)
+                )
+            }
             Some(place @ None) => {
                 *place = Some(connection);
                 return Ok(());
@@ -170,7 +178,10 @@ impl<'a> Reception<'a> {
             Some(_) => format!("it is rank {rank}, which is here already"),
             None => format!("it is rank {rank} of {size}"),
         };
-        let expected = format!("a rank from 1 to {} of {size} that is not here yet", size - 1);
+        let expected = match claim.encrypts == self.meeting.encrypt {
+            true => format!("a rank from 1 to {} of {size} that is not here yet", size - 1),
+            false => "ddp_encryption, or BURNISH_DDP_ENCRYPTION, to be the same on all ranks".to_owned(),
+        };
         let notice = Notice::Contradiction(got.clone(), expected.clone());
         let _ = connection.stream.write_all(&notice.sealed(&mut connection.session.says));
         self.tell(&notice);
@@ -226,8 +237,8 @@ impl<'a> Reception<'a> {
     fn welcome(mut self) -> Result<Vec<Connection>, TcpError> {
         self.tell(&Notice::Welcome);
         let failed = self.meeting.failed("keep a connection on");
-        let all = self.came.into_iter().flatten();
-        all.map(|connection| connection.settled().map_err(&failed)).collect()
+        let (all, encrypt) = (self.came.into_iter().flatten(), self.meeting.encrypt);
+        all.map(|connection| connection.settled(encrypt).map_err(&failed)).collect()
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Rendezvous {
     /// What the ranks know each other by. Without one they meet on the loopback only, and rank 0 makes one that processes of
     /// the same user find.
     pub secret: Option<Secret>,
+    /// Whether what the ranks say to each other is hidden (ChaCha20) from who reads the network; the same on all of them.
+    pub encrypt: bool,
 }
 
 /// A connection to a rank that has proven who it is.
@@ -40,12 +42,12 @@ pub(super) struct Connection {
 
 impl Connection {
     /// As it is used once all have met.
-    pub(super) fn settled(self) -> io::Result<Self> {
+    pub(super) fn settled(self, encrypt: bool) -> io::Result<Self> {
         self.stream.set_nonblocking(false)?;
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
         self.stream.set_nodelay(true)?;
-        Ok(self)
+        Ok(Self { stream: self.stream, session: self.session.settled(encrypt) })
     }
 }
 

@@ -17,7 +17,15 @@ fn meeting(size: usize) -> Rendezvous {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let deadline = Duration::from_secs(20);
-    Rendezvous { address: "127.0.0.1".to_owned(), port, rank: 0, size, deadline, secret: None }
+    Rendezvous {
+        address: "127.0.0.1".to_owned(),
+        port,
+        rank: 0,
+        size,
+        deadline,
+        secret: None,
+        encrypt: false,
+    }
 }
 
 fn secret(text: &str) -> Option<Secret> {
@@ -39,10 +47,6 @@ fn end(worlds: Vec<World>) {
     local::run_worlds(worlds, drop).into_iter().for_each(Result::unwrap);
 }
 
-fn worlds(size: usize) -> Vec<World> {
-    worlds_at(&meeting(size))
-}
-
 /// How each rank of a meeting that fails fares: its error, by rank; `None` for those that do not come.
 fn failing(meetings: Vec<Rendezvous>) -> Vec<TcpError> {
     let joining: Vec<_> = meetings
@@ -54,14 +58,15 @@ fn failing(meetings: Vec<Rendezvous>) -> Vec<TcpError> {
 
 #[test]
 fn the_suite_holds_over_tcp() {
-    for ranks in [1, 2, 4] {
+    for (ranks, encrypt) in [(1, false), (2, false), (4, false), (3, true)] {
         let mut failures = Vec::new();
         for check in conformance::checks() {
-            for result in local::run_worlds(worlds(ranks), |world| check.run(world)) {
+            let worlds = worlds_at(&Rendezvous { encrypt, ..meeting(ranks) });
+            for result in local::run_worlds(worlds, |world| check.run(world)) {
                 failures.extend(result.unwrap().err().map(|failure| failure.to_string()));
             }
         }
-        assert!(failures.is_empty(), "{ranks} ranks:\n{}", failures.join("\n"));
+        assert!(failures.is_empty(), "{ranks} ranks, encrypted: {encrypt}:\n{}", failures.join("\n"));
     }
 }
 
@@ -122,7 +127,7 @@ fn proven(meeting: &Rendezvous) -> TcpStream {
     let mut stream = knock(meeting);
     let mut challenge = [0; CHALLENGE];
     stream.read_exact(&mut challenge).unwrap();
-    let claim = Claim { rank: meeting.rank as u32, size: meeting.size as u32 };
+    let claim = Claim { rank: meeting.rank as u32, size: meeting.size as u32, encrypts: false };
     let (said, _) = answer(meeting.secret.as_ref().unwrap(), claim, &challenge, &[4; 32]);
     stream.write_all(&said).unwrap();
     let mut verdict = [0; 36];
@@ -174,6 +179,18 @@ fn another_secret_is_told_to_who_has_it() {
 }
 
 #[test]
+fn ranks_that_encrypt_meet_ranks_that_encrypt() {
+    end(worlds_at(&Rendezvous { encrypt: true, ..meeting(3) }));
+    let plain = Rendezvous { rank: 1, encrypt: false, ..meeting(2) };
+    let errors = failing(vec![Rendezvous { rank: 0, encrypt: true, ..plain.clone() }, plain]);
+    for error in errors {
+        let said = error.to_string();
+        assert!(said.contains("rank 1, which encrypts nothing; rank 0 encrypts what it says"), "{said}");
+        assert!(said.contains("BURNISH_DDP_ENCRYPTION"), "{said}");
+    }
+}
+
+#[test]
 fn without_a_secret_only_the_loopback_is_used() {
     for address in ["0.0.0.0", "192.0.2.1"] {
         for rank in [0, 1] {
@@ -195,8 +212,8 @@ fn strangers(meeting: &Rendezvous) -> Vec<TcpStream> {
         b"",
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"BRNT\x01\0\0\0\x02\0\0\0",
-        b"BRN2",
-        &[b"BRN2".as_slice(), &[1; ANSWER - 4]].concat(),
+        b"BRN3",
+        &[b"BRN3".as_slice(), &[1; ANSWER - 4]].concat(),
         &huge,
         &[0x16, 3, 1, 2, 0, 1],
         &[0xff; 100_000],
@@ -263,8 +280,8 @@ fn flood(port: u16, stop: &Arc<AtomicBool>, let_in: &Arc<AtomicU64>) -> Vec<thre
                         let _ = match (number + thread) % 4 {
                             0 => Ok(()),
                             1 => stream.write_all(b"GET / HTTP/1.1\r\n\r\n"),
-                            2 => stream.write_all(&[b"BRN2".as_slice(), &[1; ANSWER - 4]].concat()),
-                            _ => stream.write_all(b"BRN2"),
+                            2 => stream.write_all(&[b"BRN3".as_slice(), &[1; ANSWER - 4]].concat()),
+                            _ => stream.write_all(b"BRN3"),
                         };
                         // Some stay for a while without a word.
                         staying.push_back(stream);
@@ -358,7 +375,10 @@ fn tampered(change: impl Fn(Vec<u8>) -> Vec<u8> + Send + 'static) -> Vec<CommErr
     let errors = local::run_worlds(worlds, |world| {
         let sum = |what| world.group().sum_f64(&[1.0; 100], what);
         sum("as it was said").unwrap();
-        armed.store(true, Ordering::SeqCst);
+        // Rank 0 has all of it then; rank 1's last piece may still be on the way when rank 1 is done.
+        if world.rank() == 0 {
+            armed.store(true, Ordering::SeqCst);
+        }
         // What is said again is right the first time; and who is lied to hears of it from who notices.
         (0..100).find_map(|_| sum("changed on the way").err()).unwrap()
     });
@@ -400,7 +420,7 @@ fn a_puppet_without_the_secret_hears_nothing_but_no() {
         let mut challenge = [0; CHALLENGE];
         stream.read_exact(&mut challenge).unwrap();
         let guessed = Secret::new(format!("a guess of sixteen {guess}").as_bytes()).unwrap();
-        let (said, _) = answer(&guessed, Claim { rank: 1, size: 2 }, &challenge, &[9; 32]);
+        let (said, _) = answer(&guessed, Claim { rank: 1, size: 2, encrypts: false }, &challenge, &[9; 32]);
         stream.write_all(&said).unwrap();
         let mut heard = Vec::new();
         stream.read_to_end(&mut heard).unwrap();
@@ -441,8 +461,8 @@ fn who_is_not_rank_0_is_not_believed() {
         "another program listens there",
     );
     false_rank_0(Vec::new(), "nothing that burnish says");
-    false_rank_0([b"BRN2".as_slice(), &[7; 32], b"yes!", &[1; 32]].concat(), "does not prove");
-    false_rank_0([b"BRN2".as_slice(), &[7; 32], b"what"].concat(), "another program listens there");
+    false_rank_0([b"BRN3".as_slice(), &[7; 32], b"yes!", &[1; 32]].concat(), "does not prove");
+    false_rank_0([b"BRN3".as_slice(), &[7; 32], b"what"].concat(), "another program listens there");
 }
 
 /// A connection that is proven and then silent, as of a process that is stopped.

@@ -48,6 +48,9 @@ options! {
     /// A file with the secret by which ranks over `tcp` (and `nccl` across processes) know each other, the same on every
     /// machine; or the variable BURNISH_DDP_SECRET. Ranks on one machine need none.
     Burnish ddp_secret_file: Option<PathBuf> = None;
+    /// Hide what ranks over `tcp` say to each other from who reads the network, on all ranks alike; or the variable
+    /// BURNISH_DDP_ENCRYPTION=1. `mpi` and `nccl`, which trust their network, are refused with it.
+    Burnish ddp_encryption: bool = false;
 }
 
 options! {
@@ -65,14 +68,25 @@ options! {
     /// A file with the secret by which ranks over `tcp` (and `nccl` across processes) know each other, the same on every
     /// machine; or the variable BURNISH_DDP_SECRET. Ranks on one machine need none.
     Burnish ddp_secret_file: Option<PathBuf> = None;
+    /// Hide what ranks over `tcp` say to each other from who reads the network, on all ranks alike; or the variable
+    /// BURNISH_DDP_ENCRYPTION=1. `mpi` and `nccl`, which trust their network, are refused with it.
+    Burnish ddp_encryption: bool = false;
 }
 
 impl InferenceRankOptions {
     /// The same ranks as a training command has them.
     #[must_use]
     pub fn ranks(&self) -> RankOptions {
-        let Self { nproc, transport, tp_size, ddp_timeout, ddp_secret_file } = self.clone();
-        RankOptions { nproc, transport, tp_size, ddp_timeout, ddp_secret_file, ..RankOptions::default() }
+        let Self { nproc, transport, tp_size, ddp_timeout, ddp_secret_file, ddp_encryption } = self.clone();
+        RankOptions {
+            nproc,
+            transport,
+            tp_size,
+            ddp_timeout,
+            ddp_secret_file,
+            ddp_encryption,
+            ..RankOptions::default()
+        }
     }
 }
 

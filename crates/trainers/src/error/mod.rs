@@ -360,6 +360,14 @@ pub enum TrainError {
         /// The ranks on the axis.
         ranks: Vec<usize>,
     },
+    /// Ranks are to encrypt what they say over a transport that cannot.
+    #[error(
+        "ddp_encryption (or BURNISH_DDP_ENCRYPTION=1): ranks over `{transport}` trust their network; start them without it, or over `--transport tcp`"
+    )]
+    NotEncrypted {
+        /// The transport.
+        transport: burnish_config::values::Transport,
+    },
     /// Several processes were started that have no way to talk.
     #[error(
         "{variable}={size}: a launcher started {size} processes, but transport: local is between the threads of one: \

@@ -7,7 +7,7 @@ pub(crate) mod devices;
 use std::time::Duration;
 
 use burn::tensor::Device;
-use burnish_comm::launch::{Launch, Launcher};
+use burnish_comm::launch::{Launch, Launcher, encryption};
 use burnish_comm::tcp::{Rendezvous, Secret, TcpError};
 use burnish_comm::{CommError, Group, Mesh, World, local, mpi, tcp};
 use burnish_config::groups::RankOptions;
@@ -67,6 +67,10 @@ impl Ranks {
             Transport::Auto => Transport::Local,
             chosen => chosen,
         };
+        let trusts = transport == Transport::Mpi || transport == Transport::Nccl && met;
+        if trusts && (options.ddp_encryption || encryption()?) {
+            return Err(TrainError::NotEncrypted { transport });
+        }
         let world = match transport {
             Transport::Mpi => mpi::world()?,
             Transport::Tcp => tcp::meet(&meeting(options)?)?,
@@ -170,7 +174,9 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Where this process meets the others, and what they know each other by.
 fn meeting(options: &RankOptions) -> Result<Rendezvous, TrainError> {
-    let meeting = Rendezvous { deadline: deadline(options), ..Rendezvous::from_env()? };
+    let from_env = Rendezvous::from_env()?;
+    let encrypt = options.ddp_encryption || from_env.encrypt;
+    let meeting = Rendezvous { deadline: deadline(options), encrypt, ..from_env };
     match &options.ddp_secret_file {
         None => Ok(meeting),
         Some(path) => {

@@ -35,7 +35,7 @@ const ORDER: [&str; 19] = [
 
 /// Options of where things are and what is said: they may differ without a word. Folders and files are compared by what
 /// they hold, ranks and batches by the global batch, optimizers by their slots.
-const ELSEWHERE: [&str; 74] = [
+const ELSEWHERE: [&str; 75] = [
     "adapter_name_or_path",
     "auto_find_batch_size",
     "chat_template_path",
@@ -44,6 +44,7 @@ const ELSEWHERE: [&str; 74] = [
     "dataset_test_split",
     "dataset_train_split",
     "datasets",
+    "ddp_encryption",
     "ddp_secret_file",
     "ddp_timeout",
     "device",

@@ -65,9 +65,9 @@ fn words(random: &mut Random) -> Vec<u8> {
     let mut bytes = match random.below(7) {
         0 => Vec::new(),
         1 => b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
-        // The hellos of this version and of the one before.
-        2 => [b"BRN2\x01\0\0\0\x02\0\0\0".as_slice(), &[0; 64]].concat(),
-        3 => b"BRNT\x01\0\0\0\x02\0\0\0".to_vec(),
+        // The hellos of this version and of one before.
+        2 => [b"BRN3\x01\0\0\0\x02\0\0\0\0\0\0\0".as_slice(), &[0; 64]].concat(),
+        3 => b"BRN2\x01\0\0\0\x02\0\0\0".to_vec(),
         // A message of a rank, with a length beyond all bounds.
         4 => [&[1, 0, 0, 0, 0, 0, 0, 0][..], b"BRN1", &[0xff; 252]].concat(),
         5 => vec![0xff; 1 + random.below(200_000)],

@@ -12,7 +12,7 @@ use crate::TrainError;
 const SMALL: u64 = 1 << 20;
 
 /// Options whose values may differ from rank to rank: where rows lie, on what is computed, who is told.
-const OWN: [&str; 16] = [
+const OWN: [&str; 17] = [
     "dataset_name",
     "eval_dataset_name",
     "output_dir",
@@ -24,6 +24,7 @@ const OWN: [&str; 16] = [
     "nproc",
     "transport",
     "ddp_secret_file",
+    "ddp_encryption",
     "overwrite_output_dir",
     "report_to",
     "push_to_hub",

@@ -249,24 +249,41 @@ fn a_rank_that_is_stopped_is_blamed_and_the_others_end() {
     }
 }
 
+/// What two ranks write that meet with `words`, while strangers knock or not.
+#[track_caller]
+fn trained(out: &Path, words: &[&str], strangers: bool) -> Vec<u8> {
+    let words = sft(out, "text.jsonl", &[&STEPS[..], words].concat());
+    let job = Job::new(2);
+    let zero = job.start(0, &words);
+    let stays = strangers.then(|| knock(job.port));
+    let one = job.start(1, &words);
+    for output in ended(vec![zero, one], LIMIT) {
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    drop(stays);
+    std::fs::read(out.join("model.safetensors")).unwrap()
+}
+
 /// Strangers knock all the while; the ranks meet and train as without them.
 #[test]
 fn strangers_at_the_door_change_nothing() {
     let root = tempfile::tempdir().unwrap();
-    let train = |name: &str, strangers: bool| {
-        let out = root.path().join(name);
-        let words = sft(&out, "text.jsonl", &STEPS);
-        let job = Job::new(2);
-        let zero = job.start(0, &words);
-        let stays = strangers.then(|| knock(job.port));
-        let one = job.start(1, &words);
-        for output in ended(vec![zero, one], LIMIT) {
-            assert!(output.status.success(), "{}", stderr(&output));
-        }
-        drop(stays);
-        std::fs::read(Path::new(&out).join("model.safetensors")).unwrap()
-    };
+    let train = |name: &str, strangers: bool| trained(&root.path().join(name), &[], strangers);
     assert!(train("quiet", false) == train("loud", true));
+}
+
+/// Ranks that encrypt train as those that do not, and do not talk to them.
+#[test]
+fn encrypted_ranks_train_alike_and_among_themselves() {
+    let root = tempfile::tempdir().unwrap();
+    let train = |name: &str, words: &[&str]| trained(&root.path().join(name), words, false);
+    assert!(train("plain", &["--zero_stage=3"]) == train("hidden", &["--zero_stage=3", "--ddp_encryption"]));
+    let job = Job::new(2);
+    let words = sft(&root.path().join("mixed"), "text.jsonl", &STEPS);
+    let hides = job.command(0, &words).env("BURNISH_DDP_ENCRYPTION", "1").spawn().unwrap();
+    for output in ended(vec![hides, job.start(1, &words)], LIMIT) {
+        assert!(error(&output).contains("rank 1, which encrypts nothing; rank 0 encrypts"), "{}", stderr(&output));
+    }
 }
 
 /// As many as do not cost the test time, of every kind; those that stay.

@@ -217,6 +217,7 @@ fn ranks_that_cannot_be_are_refused() {
     fails(&with(&["--zero_stage=4"]), &["zero_stage", "0, 1, 2 or 3"]);
     fails(&with(&["--zero_stage=1", "--zero_reduce=micro_batch"]), &["zero_reduce", "zero_stage: 1"]);
     fails(&with(&["--transport=mpi", "--nproc=2"]), &["mpirun"]);
+    fails(&with(&["--transport=mpi", "--ddp_encryption"]), &["ddp_encryption", "mpi", "--transport tcp"]);
     fails(&with(&["--deepspeed=zero3.json"]), &["deepspeed", "zero_stage"]);
     fails(
         &with(&["--global_batch_size=8", "--gradient_accumulation_steps=2"]),

@@ -211,14 +211,13 @@ impl ModelFolder {
             let pieces = self.pieces(parameter);
             if let Some(first) = pieces.first() {
                 let stored = self.file_name(&first.name).and_then(|name| weights.info(&name).ok());
-                let columns = parameter.shape[2];
                 for piece in pieces {
                     let Some(name) = self.file_name(&piece.name) else {
                         faults.push(WeightFault::Missing { name: piece.name });
                         continue;
                     };
                     let info = weights.info(&name)?;
-                    let expected = vec![piece.rows.len(), columns];
+                    let expected = piece.shape;
                     if info.shape != expected {
                         faults.push(WeightFault::Shape { name: name.clone(), got: info.shape, expected });
                     }
@@ -526,7 +525,7 @@ impl ModelFolder {
             let of = self.pieces(p);
             for piece in &of {
                 let there = self.file_name(&piece.name).unwrap_or_else(|| piece.name.clone());
-                specs.push(TensorSpec::new(there.clone(), dtype, &[piece.rows.len(), p.shape[2]]));
+                specs.push(TensorSpec::new(there.clone(), dtype, &piece.shape));
                 pieces.insert(there, (index, piece.clone()));
             }
             if !of.is_empty() {
@@ -551,8 +550,8 @@ impl ModelFolder {
             &specs,
             |spec| match index(spec) {
                 _ if let Some((index, piece)) = pieces.get(spec.name.as_str()) => {
-                    let held = rows(*index).iter().any(|rows| rows.contains(&piece.expert));
-                    std::iter::once(0..piece.rows.len()).filter(|_| held).collect()
+                    let held = rows(*index).iter().any(|rows| rows.contains(&piece.at));
+                    std::iter::once(0..spec.rows()).filter(|_| held).collect()
                 }
                 Some(index) => rows(index),
                 None if writes_others => std::iter::once(0..spec.rows()).collect(),

@@ -1,4 +1,4 @@
-//! Parameters that files have in several tensors: an expert's matrices, of which a parameter stacks all experts'.
+//! Parameters that files have in several tensors: matrices of experts, norms of heads, of which a parameter stacks all.
 
 use std::ops::Range;
 
@@ -8,22 +8,30 @@ use burnish_weight_files::{HostTensor, WeightFileError, WeightFolder};
 use crate::spec::names::ExpertFiles;
 use crate::{ModelError, Names};
 
-/// A tensor of the files that has some rows of one expert's matrix.
+/// A tensor of the files that has some rows of one expert's matrix, or one head's norm.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub(crate) name: String,
-    pub(crate) expert: usize,
-    /// Of the expert's matrix.
+    /// The expert or head.
+    pub(crate) at: usize,
+    /// Of its matrix; a norm is one.
     pub(crate) rows: Range<usize>,
+    /// Its shape in the files.
+    pub(crate) shape: Vec<usize>,
 }
 
 impl Names {
-    /// The tensors of a stacked parameter, by expert, then in the order of rows; none where files have it in one.
+    /// The tensors of a stacked parameter, by expert or head, then in the order of rows; none where files have it in one.
     pub(crate) fn pieces(&self, parameter: &Parameter) -> Vec<Piece> {
+        match (parameter.role, &parameter.shape[..]) {
+            (Role::Expert, &[experts, rows, columns]) => self.of_experts(parameter, [experts, rows, columns]),
+            (_, &[heads, width]) if self.qk_norms_apart => self.of_heads(parameter, heads, width),
+            _ => Vec::new(),
+        }
+    }
+
+    fn of_experts(&self, parameter: &Parameter, [count, rows, columns]: [usize; 3]) -> Vec<Piece> {
         let ExpertFiles::Apart { experts, modules: [gate, up, down], .. } = self.experts.files else {
-            return Vec::new();
-        };
-        let (Role::Expert, &[count, rows, _]) = (parameter.role, &parameter.shape[..]) else {
             return Vec::new();
         };
         let block = |module: &str| parameter.name.strip_suffix(module).and_then(|b| b.strip_suffix('.'));
@@ -34,10 +42,20 @@ impl Names {
         };
         let piece = |expert: usize, (module, rows): &(&str, Range<usize>)| Piece {
             name: format!("{block}.{experts}.{expert}.{module}.weight"),
-            expert,
+            at: expert,
             rows: rows.clone(),
+            shape: vec![rows.len(), columns],
         };
         (0..count).flat_map(|expert| modules.iter().map(move |module| piece(expert, module))).collect()
+    }
+
+    fn of_heads(&self, parameter: &Parameter, heads: usize, width: usize) -> Vec<Piece> {
+        let Some(module) = parameter.name.strip_suffix(".weight") else { return Vec::new() };
+        if !self.qk_norms.iter().any(|norm| module.ends_with(norm)) {
+            return Vec::new();
+        }
+        let name = |head: usize| format!("{module}.norms.{head}.weight");
+        (0..heads).map(|at| Piece { name: name(at), at, rows: 0..1, shape: vec![width] }).collect()
     }
 
     /// What files call a parameter of a mixture that they have in one tensor, but under another name.
@@ -59,19 +77,20 @@ impl Names {
     }
 }
 
-/// Some experts of a stacked parameter from its pieces, in `store`: `[experts, rows, columns]`. `find` gives a tensor the
-/// name that the files have it by.
+/// Some experts or heads of a stacked parameter from its pieces, in `store`. `find` gives a tensor the name that the files
+/// have it by.
 pub(crate) fn read_pieces(
     weights: &WeightFolder,
     pieces: &[Piece],
     find: &dyn Fn(&str) -> Option<String>,
     parameter: &Parameter,
-    experts: Range<usize>,
+    wanted: Range<usize>,
     store: Dtype,
 ) -> Result<HostTensor, ModelError> {
-    let shape = [experts.len(), parameter.shape[1], parameter.shape[2]];
+    let mut shape = parameter.shape.clone();
+    shape[0] = wanted.len();
     let mut bytes = Vec::with_capacity(shape.iter().product::<usize>() * store.bytes());
-    for piece in pieces.iter().filter(|piece| experts.contains(&piece.expert)) {
+    for piece in pieces.iter().filter(|piece| wanted.contains(&piece.at)) {
         let name =
             find(&piece.name).ok_or_else(|| ModelError::UnknownParameter { name: piece.name.clone() })?;
         let tensor = weights.read(&name)?;
@@ -82,15 +101,18 @@ pub(crate) fn read_pieces(
     Ok(made.map_err(|e: WeightFileError| e)?)
 }
 
-/// A piece's bytes of what a rank holds, whole experts (`held`, ascending) of a stacked parameter one after another.
+/// A piece's bytes of what a rank holds, whole experts or heads (`held`, ascending) of a stacked parameter one after
+/// another.
 pub(crate) fn bytes_of(
     tensor: &HostTensor,
     held: &[Range<usize>],
     piece: &Piece,
     shape: &[usize],
 ) -> Vec<u8> {
-    let before = held.iter().map(|r| r.end.min(piece.expert).saturating_sub(r.start)).sum::<usize>();
-    let row = shape[2] * tensor.dtype.bytes();
-    let start = (before * shape[1] + piece.rows.start) * row;
+    let before = held.iter().map(|r| r.end.min(piece.at).saturating_sub(r.start)).sum::<usize>();
+    let columns = shape.last().copied().unwrap_or_default();
+    let row = columns * tensor.dtype.bytes();
+    let rows: usize = shape[1..shape.len() - 1].iter().product();
+    let start = (before * rows + piece.rows.start) * row;
     tensor.bytes[start..start + piece.rows.len() * row].to_vec()
 }

@@ -19,6 +19,8 @@ pub struct Names {
     pub qkv: QkvNames,
     /// The norms of queries and keys.
     pub qk_norms: [&'static str; 2],
+    /// Whether files have those of each head apart, as `{norm}.norms.{head}` (StableLM 2 12B).
+    pub qk_norms_apart: bool,
     /// The attention's output.
     pub o: &'static str,
     /// Of blocks with a convolution: what it reads, its kernel, its output.
@@ -217,6 +219,7 @@ pub(crate) const LLAMA: Names = Names {
     attention_norm: "input_layernorm",
     qkv: QkvNames::Apart(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
     qk_norms: ["self_attn.q_norm", "self_attn.k_norm"],
+    qk_norms_apart: false,
     o: "self_attn.o_proj",
     conv: ["", "", ""],
     attention_post_norm: "",
@@ -230,6 +233,9 @@ pub(crate) const LLAMA: Names = Names {
     other_spellings: &[],
     turned: false,
 };
+
+/// StableLM's.
+pub(crate) const STABLELM: Names = Names { qk_norms: QK_LAYER_NORMS, qk_norms_apart: true, ..LLAMA };
 
 /// Phi-3's: packed.
 pub(crate) const PHI3: Names =

@@ -300,6 +300,8 @@ def more_families():
         num_local_experts=5, embedding_multiplier=3.0, logits_scaling=1.7, residual_multiplier=0.6,
         attention_multiplier=0.21)
     yield from more_mixtures(mixed)
+    # As StableLM 2 12B: norms of each head, in modules of their own.
+    yield "stablelm-qk-norm", "stablelm", square | dict(use_parallel_residual=True, qk_layernorm=True)
 
 
 def more_mixtures(mixed):
@@ -351,10 +353,15 @@ def training(model, documents):
     turned = {f"{name}.weight" for name, m in model.named_modules() if type(m).__name__ == "Conv1D"}
     turned |= {f"{name}.{part}" for name, m in model.named_modules() if type(m).__name__ == "GptOssExperts"
                for part in ("gate_up_proj", "down_proj")}
+    heads = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is None:  # of a tower
             continue
-        gradient = parameter.grad.double()
+        # Norms of heads, one after another.
+        module, of_head, _ = name.partition(".norms.")
+        heads.setdefault(f"{module}.weight" if of_head else name, []).append(parameter.grad.double())
+    for name, grads in heads.items():
+        gradient = torch.stack(grads) if len(grads) > 1 else grads[0]
         gradient = (gradient.transpose(-2, -1) if name in turned else gradient).flatten()
         gradients[name] = [float(f"{x:.7g}") for x in (gradient.norm(), (gradient * probe(len(gradient))).sum())]
     loss = -sum(sum(row) for row in log_probs) / total

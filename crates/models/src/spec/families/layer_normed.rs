@@ -44,7 +44,6 @@ pub(super) fn phi(r: &Reader<'_>) -> Result<Spec, ModelError> {
 }
 
 pub(super) fn stablelm(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    r.only("qk_layernorm", false)?;
     let defaults = Defaults {
         kv_heads: Some(32),
         reads_head_dim: false,
@@ -55,6 +54,8 @@ pub(super) fn stablelm(r: &Reader<'_>) -> Result<Spec, ModelError> {
         ..LLAMA_DEFAULTS
     };
     let mut spec = r.spec(&defaults)?;
+    spec.names = names::STABLELM;
+    spec.qk_norm = r.bool("qk_layernorm", false)?.then_some(QkNorm::PerHeadLayer { own: true });
     spec.norm = NormKind::Layer { bias: true };
     spec.qkv_bias = r.bool("use_qkv_bias", false)?;
     if r.bool("use_parallel_residual", false)? {

@@ -130,6 +130,19 @@ pub enum DataError {
         /// The limit.
         most: u64,
     },
+    /// A small file of columns whose rows have no end.
+    #[error(
+        "{place}: the rows up to here take more than {most} bytes, far more than the {format} file has: the same values \
+         again and again; is it damaged? Otherwise write its rows as JSON lines"
+    )]
+    ManyOfLittle {
+        /// File and row.
+        place: RowOrigin,
+        /// What the file is.
+        format: &'static str,
+        /// The limit.
+        most: u64,
+    },
     /// Text that is not UTF-8.
     #[error("{place}: not valid UTF-8; convert the file")]
     NotUtf8 {

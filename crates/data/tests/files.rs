@@ -51,6 +51,22 @@ fn columns_of_pictures_are_refused() {
     assert!(e.to_string().contains("`image` is not text"), "{e}");
 }
 
+/// A text of 30 kB that a file of less than a kilobyte holds once, for 50,000 rows.
+#[cfg(feature = "parquet")]
+#[test]
+fn rows_without_end_are_refused() {
+    let source = Source::of(vec![own("repeats.parquet")]).unwrap();
+    let (mut read, mut said) = (0, String::new());
+    for row in source.records() {
+        match row {
+            Ok(_) => read += 1,
+            Err(e) => said = e.to_string(),
+        }
+    }
+    assert!((8_000..10_000).contains(&read), "{read}");
+    assert!(said.contains("repeats.parquet") && said.contains("write its rows as JSON lines"), "{said}");
+}
+
 /// Each cut and each changed byte of a small file: an error or rows, and an end.
 #[cfg(feature = "parquet")]
 #[test]

@@ -26,6 +26,9 @@ use crate::source::lines::MOST_ROW_BYTES;
 
 /// Rows that are read together: a value that a dictionary holds once is there once for each of them.
 const BATCH: usize = 16;
+/// Bytes that the rows of any file may take, and for each byte of a file: one value may stand for rows without number.
+const MOST_BYTES: u64 = 1 << 28;
+const MOST_BYTES_PER_BYTE: u64 = 4096;
 /// The first bytes of an Arrow file that is no stream.
 const ARROW_FILE: &[u8; 6] = b"ARROW1";
 
@@ -39,6 +42,9 @@ pub(crate) struct Columnar {
     /// Columns of rows, and how many of them have been given.
     batch: Option<(RecordBatch, usize)>,
     read: usize,
+    /// Bytes of all rows: the most, and how many are left of them.
+    most: u64,
+    left: u64,
 }
 
 impl Columnar {
@@ -51,7 +57,10 @@ impl Columnar {
             Format::Parquet => ("Parquet", parquet(file)?),
             _ => ("Arrow", arrow(file)?),
         };
-        Ok(Self { file: Arc::clone(file), format, batches: Some(batches), batch: None, read: 0 })
+        let bytes = std::fs::metadata(file.as_path()).map_or(0, |file| file.len());
+        let most = bytes.saturating_mul(MOST_BYTES_PER_BYTE).max(MOST_BYTES);
+        let file = Arc::clone(file);
+        Ok(Self { file, format, batches: Some(batches), batch: None, read: 0, most, left: most })
     }
 }
 
@@ -67,7 +76,13 @@ impl Iterator for Columnar {
                 *at += 1;
                 let (format, file) = (self.format, &self.file);
                 let record = match row {
-                    Ok(Some(fields)) => Ok(Record { place, fields }),
+                    Ok(Some((_, bytes))) if bytes as u64 > self.left => {
+                        Err(DataError::ManyOfLittle { place, format, most: self.most })
+                    }
+                    Ok(Some((fields, bytes))) => {
+                        self.left -= bytes as u64;
+                        Ok(Record { place, fields })
+                    }
                     Ok(None) => Err(DataError::HugeRow { place, most: MOST_ROW_BYTES }),
                     Err(reason) => Err(damaged(file, format, reason)),
                 };

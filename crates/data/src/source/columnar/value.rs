@@ -21,17 +21,19 @@ const DEEPEST: usize = 64;
 /// Bytes that a value takes beside its text.
 const EACH: usize = 8;
 
-/// A row of a batch; `None` where it has more than a row may have.
-pub(super) fn row(batch: &RecordBatch, at: usize) -> Option<Map<String, Value>> {
+/// A row of a batch, and the bytes that it takes; `None` where it has more than a row may have.
+pub(super) fn row(batch: &RecordBatch, at: usize) -> Option<(Map<String, Value>, usize)> {
     let schema = batch.schema();
     let mut row = Map::new();
     let budget = Budget(Cell::new(MOST_ROW_BYTES as usize));
+    budget.spend(EACH)?;
     for (field, column) in schema.fields().iter().zip(batch.columns()) {
         if is_readable(field.data_type(), 0) {
+            budget.spend(EACH + field.name().len())?;
             row.insert(field.name().clone(), budget.value(field, column.as_ref(), at)?);
         }
     }
-    Some(row)
+    Some((row, MOST_ROW_BYTES as usize - budget.0.get()))
 }
 
 /// Whether values of this type can be told in JSON.

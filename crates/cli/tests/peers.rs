@@ -282,7 +282,11 @@ fn encrypted_ranks_train_alike_and_among_themselves() {
     let words = sft(&root.path().join("mixed"), "text.jsonl", &STEPS);
     let hides = job.command(0, &words).env("BURNISH_DDP_ENCRYPTION", "1").spawn().unwrap();
     for output in ended(vec![hides, job.start(1, &words)], LIMIT) {
-        assert!(error(&output).contains("rank 1, which encrypts nothing; rank 0 encrypts"), "{}", stderr(&output));
+        assert!(
+            error(&output).contains("rank 1, which encrypts nothing; rank 0 encrypts"),
+            "{}",
+            stderr(&output)
+        );
     }
 }
 

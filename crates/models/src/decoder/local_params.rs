@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use burn::tensor::Device;
-use burnish_core::Registry;
+use burnish_core::{Parameter, Registry};
 use burnish_ops::{AnyTensor, Parameters, accumulate};
 use burnish_quant::{Quantized, Values};
 
@@ -53,6 +53,19 @@ impl LocalParams {
     pub fn take(&self, index: usize) -> AnyTensor {
         let taken = self.values[index].write().unwrap_or_else(PoisonError::into_inner).take();
         self.tensor(index, &taken.expect("invariant: a taken parameter is written back before it is read"))
+    }
+
+    /// What is held as `parameter`, if that is held in the same way.
+    pub(crate) fn shared(&self, parameter: &Parameter) -> Option<Held> {
+        let index = self.registry.index_of(&parameter.name)?;
+        let own = self.registry.at(index);
+        let alike = own.shape == parameter.shape
+            && own.precision.store == parameter.precision.store
+            && own.quantization == parameter.quantization;
+        if !alike {
+            return None;
+        }
+        self.values[index].read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn tensor(&self, index: usize, held: &Held) -> AnyTensor {

@@ -393,16 +393,31 @@ impl<'a> ModelPlan<'a> {
     /// # Errors
     /// If a file is missing or damaged.
     pub fn resident(self, device: &Device) -> Result<(Model, Arc<LocalParams>), ModelError> {
+        self.resident_beside(device, None)
+    }
+
+    /// As [`Self::resident`]; what is as the folder has it is shared with `other`, the parameters of the same folder without an
+    /// adapter: one over a base that is there already takes its own parameters only.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged.
+    pub fn resident_beside(
+        self,
+        device: &Device,
+        other: Option<&LocalParams>,
+    ) -> Result<(Model, Arc<LocalParams>), ModelError> {
         let registry = self.local_registry();
         let mut values: Vec<Held> = Vec::with_capacity(registry.len());
         for (index, parameter) in registry.iter().enumerate() {
             let rows = 0..rows_in(parameter);
-            let value = match (&parameter.alias_of, parameter.quantization) {
-                (Some(target), _) => values[self.index_of(target)?].clone(),
-                (None, Some(how)) => {
+            let shared = other.filter(|_| self.is_in_folder(index)).and_then(|o| o.shared(parameter));
+            let value = match (shared, &parameter.alias_of, parameter.quantization) {
+                (Some(shared), ..) => shared,
+                (None, Some(target), _) => values[self.index_of(target)?].clone(),
+                (None, None, Some(how)) => {
                     Held::Quantized(Arc::new(self.quantized_rows(index, rows, how)?), device.clone())
                 }
-                (None, None) => to_device(self.local_rows(index, rows)?, device).into(),
+                (None, None, None) => to_device(self.local_rows(index, rows)?, device).into(),
             };
             values.push(value);
         }

@@ -6,13 +6,14 @@
 //! not matter (logits may differ in their last bits when more than 32 sequences run at once).
 
 use std::fmt;
+use std::sync::Arc;
 
 use burnish_ops::OpsError;
-use rayon::prelude::*;
 
+use crate::generation::continuous_batch::{ContinuousBatch, Sequence, Token};
 use crate::spec::Output;
 use crate::spec::rope::RopeKind;
-use crate::{Decoder, Decoding, ModelError, Sampling};
+use crate::{Decoder, ModelError, Sampling};
 
 /// What to generate.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +35,8 @@ pub struct Generation {
     pub max_sequences: usize,
     /// Whether completions say how likely their tokens were.
     pub log_probs: bool,
+    /// How many of the likeliest tokens are told at each position, with [`Self::log_probs`].
+    pub top_log_probs: usize,
 }
 
 impl Default for Generation {
@@ -47,20 +50,22 @@ impl Default for Generation {
             first_row: 0,
             max_sequences: 0,
             log_probs: false,
+            top_log_probs: 0,
         }
     }
 }
 
 impl Generation {
-    /// A sequence's next token given its logits, and its log-probability where that is wanted.
-    fn next(&self, a: &Active, logits: &mut [f32]) -> (u32, Option<f32>) {
+    /// The next token of a sequence whose completion begins at `start`, given its logits `[vocab]`.
+    pub(super) fn next(&self, tokens: &[u32], start: usize, logits: &mut [f32]) -> Token {
         let model_says = self.log_probs.then(|| logits.to_vec());
-        if a.tokens.len() - a.start < self.min_new_tokens {
+        if tokens.len() - start < self.min_new_tokens {
             self.forbid_stop(logits);
         }
-        let (row, position) = (self.first_row + a.row as u64, a.tokens.len() as u64);
-        let token = self.sampling.next(logits, &a.tokens, row, position);
-        (token, model_says.map(|logits| self.sampling.log_prob(&logits, token)))
+        let id = self.sampling.next(logits, tokens, self.first_row, tokens.len() as u64);
+        let Some(logits) = model_says else { return Token { id, log_prob: None, top: Vec::new() } };
+        let top = self.sampling.top_log_probs(&logits, self.top_log_probs);
+        Token { id, log_prob: Some(self.sampling.log_prob(&logits, id)), top }
     }
 
     /// Leaves stop tokens no probability, as Transformers' `MinNewTokensLengthLogitsProcessor` does.
@@ -103,74 +108,6 @@ pub struct Completion {
     pub finish_reason: FinishReason,
 }
 
-/// A sequence that is not finished.
-struct Active {
-    /// Its prompt's index.
-    row: usize,
-    /// Prompt and completion.
-    tokens: Vec<u32>,
-    /// Where the completion begins.
-    start: usize,
-    /// Of the completion's tokens, where they are wanted.
-    log_probs: Vec<f32>,
-}
-
-/// The sequences of a call.
-struct Batch<'a> {
-    options: &'a Generation,
-    decoding: Decoding<'a>,
-    /// As in `decoding`.
-    active: Vec<Active>,
-    done: Vec<Completion>,
-}
-
-impl Batch<'_> {
-    /// Chooses the next token of the sequences from `first` on, given their logits; those that end with it leave.
-    fn choose(
-        &mut self,
-        first: usize,
-        logits: &mut [f32],
-        on_token: &mut dyn FnMut(usize, u32) -> bool,
-    ) -> Result<(), ModelError> {
-        let options = self.options;
-        let mut staying: Vec<usize> = (0..first).collect();
-        let vocab = logits.len() / (self.active.len() - first);
-        // Exponentials of a whole vocabulary for each: worth sharing.
-        let rows = self.active[first..].par_iter().zip(logits.par_chunks_exact_mut(vocab));
-        let next = |(a, logits): (&Active, &mut [f32])| match logits.iter().find(|logit| !logit.is_finite()) {
-            None => Ok(options.next(a, logits)),
-            Some(&value) => Err(ModelError::ResultNotFinite {
-                what: format!("prompt {}, token {}", a.row + 1, a.tokens.len() + 1),
-                value: f64::from(value),
-            }),
-        };
-        let chosen: Vec<(u32, Option<f32>)> = rows.map(next).collect::<Result<_, _>>()?;
-        for (index, (token, log_prob)) in (first..).zip(chosen) {
-            let a = &mut self.active[index];
-            a.log_probs.extend(log_prob);
-            a.tokens.push(token);
-            let wanted = on_token(a.row, token);
-            let finish_reason = if !wanted || options.stop.contains(&token) {
-                FinishReason::Stop
-            } else if a.tokens.len() - a.start >= options.max_new_tokens {
-                FinishReason::Length
-            } else {
-                staying.push(index);
-                continue;
-            };
-            let (token_ids, log_probs) = (a.tokens.split_off(a.start), std::mem::take(&mut a.log_probs));
-            self.done[a.row] = Completion { token_ids, log_probs, finish_reason };
-        }
-        if staying.len() < self.active.len() {
-            self.decoding.reorder(&staying)?;
-            let mut kept = staying.into_iter().peekable();
-            let mut index = 0..;
-            self.active.retain(|_| kept.next_if_eq(&index.next().unwrap_or_default()).is_some());
-        }
-        Ok(())
-    }
-}
-
 impl Decoder {
     /// Continues each of `prompts`; adapters are active. Equal prompts, as of a group of samples, are computed once: their
     /// sequences start from copies of its keys and values. (With [`Generation::max_sequences`] those that follow each
@@ -194,50 +131,59 @@ impl Decoder {
         let mut waiting: Vec<&[u32]> = Vec::with_capacity(prompts.len());
         for (row, prompt) in prompts.iter().enumerate() {
             waiting.push(match (prompt.is_empty(), &begun) {
-                (false, _) => prompt,
                 (true, Some(bos)) => bos,
-                (true, None) => return Err(ModelError::EmptyPrompt { row }),
+                _ => prompt,
             });
-            let (got, limit) = (waiting[row].len(), self.spec.max_positions);
-            let scaled = self.spec.ropes.iter().any(|rope| rope.kind != RopeKind::Default);
-            if !scaled && got > limit {
-                return Err(ModelError::TooLong { got, limit });
-            }
             // Said now, not when its turn comes.
-            let vocab = self.spec.vocab;
-            if let Some(&id) = waiting[row].iter().find(|&&id| id as usize >= vocab) {
-                return Err(OpsError::Index { op: "embedding", got: id as usize, limit: vocab }.into());
-            }
+            self.check_prompt(row, waiting[row])?;
         }
         let empty =
             Completion { token_ids: Vec::new(), log_probs: Vec::new(), finish_reason: FinishReason::Length };
-        let done = vec![empty; prompts.len()];
+        let mut done = vec![empty; prompts.len()];
         if options.max_new_tokens == 0 {
             return Ok(done);
         }
+        let sequence = |row: usize| Sequence {
+            id: row as u64,
+            prompt: waiting[row].to_vec(),
+            settings: Arc::new(Generation { first_row: options.first_row + row as u64, ..options.clone() }),
+        };
+        let mut on_token = |id: u64, token: &Token| on_token(id as usize, token.id);
         let most = if options.max_sequences == 0 { prompts.len() } else { options.max_sequences };
-        let mut batch = Batch { options, decoding: Decoding::new(self, 0), active: Vec::new(), done };
+        let mut batch = ContinuousBatch::new(self);
         let mut joined = 0;
         loop {
             // Some may end with their first token, and leave room for more.
-            while joined < waiting.len() && batch.active.len() < most {
-                let first = batch.active.len();
-                let rows = joined..waiting.len().min(joined + most - first);
+            while joined < waiting.len() && batch.len() < most {
+                let rows = joined..waiting.len().min(joined + most - batch.len());
                 joined = rows.end;
-                let mut logits = batch.decoding.join(&waiting[rows.clone()], waiting.get(joined).copied())?;
-                let active = |row: usize| {
-                    let tokens = waiting[row].to_vec();
-                    Active { row, start: tokens.len(), tokens, log_probs: Vec::new() }
-                };
-                batch.active.extend(rows.map(active));
-                batch.choose(first, &mut logits, on_token)?;
+                let next = waiting.get(joined).copied();
+                for (id, completion) in batch.join(rows.map(sequence).collect(), next, &mut on_token)? {
+                    done[id as usize] = completion;
+                }
             }
-            let next: Vec<&[u32]> = batch.active.iter().map(|a| &a.tokens[a.tokens.len() - 1..]).collect();
-            if next.is_empty() {
-                return Ok(batch.done);
+            if batch.is_empty() {
+                return Ok(done);
             }
-            let mut logits = batch.decoding.logits(&next)?;
-            batch.choose(0, &mut logits, on_token)?;
+            for (id, completion) in batch.step(&mut on_token)? {
+                done[id as usize] = completion;
+            }
+        }
+    }
+
+    /// That `prompt`, `row` of a call, can be continued.
+    pub(super) fn check_prompt(&self, row: usize, prompt: &[u32]) -> Result<(), ModelError> {
+        let (got, limit, vocab) = (prompt.len(), self.spec.max_positions, self.spec.vocab);
+        if got == 0 {
+            return Err(ModelError::EmptyPrompt { row });
+        }
+        let scaled = self.spec.ropes.iter().any(|rope| rope.kind != RopeKind::Default);
+        if !scaled && got > limit {
+            return Err(ModelError::TooLong { got, limit });
+        }
+        match prompt.iter().find(|&&id| id as usize >= vocab) {
+            Some(&id) => Err(OpsError::Index { op: "embedding", got: id as usize, limit: vocab }.into()),
+            None => Ok(()),
         }
     }
 }

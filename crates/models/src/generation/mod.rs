@@ -1,5 +1,6 @@
 //! Batched text generation over a cache of keys and values.
 
+pub(crate) mod continuous_batch;
 pub(crate) mod decoding;
 pub(crate) mod generate;
 pub(crate) mod generation_config;

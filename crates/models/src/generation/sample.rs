@@ -91,6 +91,21 @@ impl Sampling {
         (f64::from(logits[token as usize] / by) - max - total.ln()) as f32
     }
 
+    /// The `count` likeliest tokens with their log-probabilities as [`Self::log_prob`] has them, the likeliest first; of equal
+    /// ones those with the smaller number.
+    #[must_use]
+    pub fn top_log_probs(&self, logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+        let count = count.min(logits.len());
+        if count == 0 {
+            return Vec::new();
+        }
+        let mut all: Vec<(u32, f32)> = logits.iter().enumerate().map(|(i, &l)| (i as u32, l)).collect();
+        all.select_nth_unstable_by(count - 1, largest_first);
+        all.truncate(count);
+        all.sort_unstable_by(largest_first);
+        all.into_iter().map(|(token, _)| (token, self.log_prob(logits, token))).collect()
+    }
+
     fn penalise(&self, logits: &mut [f32], so_far: &[u32]) {
         let mut done = vec![0_u64; logits.len().div_ceil(64)];
         for &token in so_far {

@@ -50,7 +50,8 @@ impl OptionValue for Steps {
 
     fn read(raw: &Raw) -> Option<Self> {
         let steps = f64::read(raw)?;
-        (steps >= 0.0 && steps.is_finite() && (steps < 1.0 || steps.fract() == 0.0)).then_some(Self(steps))
+        // Below 0 stands where a strategy does not ask for steps, as in Transformers; rules look at the others.
+        (steps.is_finite() && ((0.0..1.0).contains(&steps) || steps.fract() == 0.0)).then_some(Self(steps))
     }
 
     fn write(&self) -> Raw {

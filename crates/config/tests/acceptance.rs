@@ -18,6 +18,9 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/acceptance")
 }
 
+/// Options that say what scores completions, one of which `grpo` and `rloo` need.
+const SCORES: [&str; 3] = ["reward_funcs", "reward_model_name_or_path", "reward_command"];
+
 /// What becomes of words.
 enum Fate {
     /// It runs, after these notes.
@@ -28,8 +31,26 @@ enum Fate {
 }
 
 fn fate(command: &str, words: &[String]) -> Fate {
+    /// The notes; or, where the run itself would find that nothing scores completions, that as a fault.
     fn notes<C: Command>(words: &[String]) -> Result<Vec<String>, ConfigError> {
-        C::parse_to_plan(words.iter().cloned()).map(|invocation| invocation.run().unwrap().notes)
+        let read = C::parse_to_plan(words.iter().cloned()).map(|invocation| invocation.run().unwrap());
+        // Models and rows that are not here hide what else is written.
+        let named = ["--model_name_or_path", "a/b", "--dataset_name", "c/d"].map(str::to_owned);
+        let elsewhere = C::parse_to_plan(words.iter().cloned().chain(named));
+        let values = elsewhere.ok().and_then(|invocation| invocation.run()).map(|all| all.to_json());
+        let unscored = values.is_some_and(|values| {
+            let mut scores = SCORES.iter().filter_map(|name| values.get(*name)).peekable();
+            scores.peek().is_some() && scores.all(|value| value.as_array().is_some_and(Vec::is_empty))
+        });
+        let missing = Fault::Required { name: SCORES[0], doc: "what scores completions".into() };
+        match read {
+            Ok(_) if unscored => Err(ConfigError { command: C::NAME, faults: vec![missing] }),
+            Ok(read) => Ok(read.notes),
+            Err(mut error) => {
+                error.faults.extend(unscored.then_some(missing));
+                Err(error)
+            }
+        }
     }
     let read = match command {
         "sft" => notes::<SftOptions>(words),
@@ -74,6 +95,7 @@ fn name(fault: &Fault) -> String {
         Fault::Unknown { name, .. } => format!("{name} (unknown)"),
         Fault::Conflict { name, with, .. } => format!("{name} with {with}"),
         Fault::Unreadable { path, .. } => format!("{} (no file)", path.display()),
+        Fault::Required { name, .. } => format!("{name} (missing)"),
         other => other.to_string(),
     }
 }
@@ -165,6 +187,8 @@ struct Tally {
     accepted: usize,
     /// Taken, but for models, rows and files that are named and not here.
     without_files: usize,
+    /// Taken, but for what the script or the rest of the line has to say: a reward, a model, rows.
+    incomplete: Vec<(String, String)>,
     refused: Vec<(String, String)>,
 }
 
@@ -173,9 +197,11 @@ impl Tally {
         match fate {
             Fate::Accepted(_) => self.accepted += 1,
             Fate::Refused(mut faults) => {
-                faults.retain(|fault| !matches!(fault, Fault::NotFound { .. } | Fault::Required { .. }));
+                faults.retain(|fault| !matches!(fault, Fault::NotFound { .. }));
                 if faults.is_empty() {
                     self.without_files += 1;
+                } else if faults.iter().all(|fault| matches!(fault, Fault::Required { .. })) {
+                    self.incomplete.push((what, named(&faults)));
                 } else {
                     self.refused.push((what, named(&faults)));
                 }
@@ -185,13 +211,16 @@ impl Tally {
     }
 
     fn print(&self, kind: &str) {
-        let all = self.accepted + self.without_files + self.refused.len();
+        let taken = self.accepted + self.without_files;
         println!(
-            "{kind}: {} of {all} taken ({} of them name models, rows or files that are not here)",
-            self.accepted + self.without_files,
+            "{kind}: {taken} of {} taken ({} of them name models, rows or files that are not here); {} leave something to \
+             their script or line, {} are refused",
+            taken + self.incomplete.len() + self.refused.len(),
             self.without_files,
+            self.incomplete.len(),
+            self.refused.len(),
         );
-        for (what, why) in &self.refused {
+        for (what, why) in self.incomplete.iter().chain(&self.refused) {
             println!("  {what}: {why}");
         }
     }

@@ -120,6 +120,17 @@ fn what_burnish_does_not_do_is_refused_by_name() {
     assert!(Scratch::new().sft(&harmless).is_ok());
 }
 
+/// As in Transformers, where -1 stands for no interval of steps beside a strategy that asks for none.
+#[test]
+fn steps_below_0_need_a_strategy_without_steps() {
+    let scratch = Scratch::new();
+    assert!(scratch.sft(&["--save_strategy=epoch", "--save_steps=-1", "--eval_steps=-1"]).is_ok());
+    for words in [["--save_steps=-1"], ["--logging_steps=-1"], ["--warmup_steps=-1"], ["--save_steps=-0.5"]] {
+        let name = words[0].trim_start_matches('-').split('=').next().unwrap();
+        check(&words, &[name]);
+    }
+}
+
 #[test]
 fn contradictions() {
     check(&["--eval_strategy", "steps"], &["eval_strategy", "eval_dataset_name"]);

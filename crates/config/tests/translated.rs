@@ -221,6 +221,13 @@ fn a_number_of_episodes_is_a_number_of_steps() {
     let expected =
         [("max_steps", "942"), ("steps_per_generation", "8"), ("num_iterations", "3"), ("beta", "0.1")];
     check::<RlooOptions>(&more, &expected);
+    check::<RlooOptions>(
+        "sft_model_path: a/b\nstop_token: eos\nreward_model_path: e/f",
+        &[("model_name_or_path", "a/b")],
+    );
+    let other = ["--model_name_or_path", "a/b", "--dataset_name", "c/d", "--sft_model_path", "e/f"];
+    let error = RlooOptions::parse_to_plan(other).unwrap_err();
+    assert!(error.to_string().contains("sft_model_path"), "{error}");
 }
 
 #[test]

@@ -70,11 +70,11 @@ pub const REFUSED: &[Foreign] = &[
     ], "what trains is told by columns and templates: set completion_only_loss or assistant_only_loss"),
     refused(&[
         "missing_eos_penalty", "non_eos_penalty", "whiten_rewards", "token_level_kl", "cliprange_value", "vf_coef",
-        "lam", "stop_token", "stop_token_id", "value_model_path",
+        "lam", "stop_token_id", "value_model_path",
     ], "rewards are not changed here and there is no value model; write what a completion is worth as a reward function"),
-    refused(&[
-        "sft_model_path",
-    ], "training starts from model_name_or_path: name this model there"),
+    refused_but(&["eos"], &[
+        "stop_token",
+    ], "completions end with the end-of-sequence tokens of the model's folder; take it out"),
     refused(&[
         "use_unsloth", "vision_model", "use_plw", "custom_optim",
     ], "a program of its own reads it, which trains in another way; take it out"),

@@ -324,7 +324,8 @@ impl TrainingOptions {
     fn evaluation(&self, logging: &LoggingOptions, checks: &mut Checks<'_>) {
         let every = "above 0 with this strategy";
         checks.range("eval_delay", at_least_0(self.eval_delay), AT_LEAST_0);
-        let zero_eval = self.eval_steps.is_some_and(|steps| steps.0 == 0.0);
+        checks.range("warmup_steps", at_least_0(self.warmup_steps.0), AT_LEAST_0);
+        let zero_eval = self.eval_steps.is_some_and(|steps| steps.0 <= 0.0);
         checks.range("eval_steps", self.eval_strategy != Interval::Steps || !zero_eval, every);
         checks.range(
             "save_steps",

@@ -175,6 +175,23 @@ impl Translation<'_> {
         }
     }
 
+    /// The model that TRL's former RLOO trained, beside one that gave the tokenizer.
+    pub(super) fn sft_model(&mut self, key: &Key, raw: &Raw) {
+        match self.last("model_name_or_path") {
+            None => self.say(key, "model_name_or_path", raw.clone()),
+            Some(model) if model.plain() == raw.plain() => {
+                self.note(key.name, "training starts from model_name_or_path, which names the same model");
+            }
+            Some(_) => {
+                self.refuse(
+                    key,
+                    raw.to_string(),
+                    "training starts from model_name_or_path: name this model there",
+                );
+            }
+        }
+    }
+
     pub(super) fn truncation_side(&mut self, key: &Key, raw: &Raw) {
         let mode = match raw {
             Raw::Text(side) if side == "right" => "keep_start",

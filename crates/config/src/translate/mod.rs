@@ -71,6 +71,10 @@ pub const TRANSLATED: &[(&[&str], &str)] = &[
         &["total_episodes", "num_mini_batches"],
         "max_steps, from the completions of a step; steps_per_generation",
     ),
+    (
+        &["sft_model_path"],
+        "of TRL's former RLOO: model_name_or_path, where training starts; refused where that names another model",
+    ),
 ];
 
 /// The key as the table has it.
@@ -173,6 +177,7 @@ pub(crate) fn translate(
                 }
             }
             "truncation_side" => translation.truncation_side(&at, &raw),
+            "sft_model_path" => translation.sft_model(&at, &raw),
             "total_episodes" | "num_mini_batches" => {}
             other => unreachable!("invariant: `{other}` is one of TRANSLATED"),
         }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::bail;
 use burnish_config::GenerateOptions;
@@ -31,11 +32,12 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     }
     let settings = settings(folder, &rows, &options.generation, prompts.eos_token.is_some())?;
     let skip = options.generation.skip_special_tokens;
+    let reach = Reach { limit: folder.spec().max_positions, said: AtomicBool::new(false) };
     match (&prompts.prompt.0, &prompts.dataset_name) {
         (Some(prompt), None) => {
             let ids = rows.prompt("--prompt", prompt)?;
             let file = prompts.output_file.as_deref();
-            loaded.run(|rank| one(rank, &rows, &ids, &settings, skip, file), Ok)
+            loaded.run(|rank| one(rank, &rows, &ids, &settings, (skip, &reach), file), Ok)
         }
         (None, Some(name)) => {
             let source = Source::train(name, &prompts.dataset_test_split)?;
@@ -44,7 +46,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
             }
             let size = prompts.per_device_eval_batch_size;
             let file = prompts.output_file.as_deref();
-            loaded.run(|rank| many(rank, &rows, &source, &settings, (size, skip), file), Ok)
+            loaded.run(|rank| many(rank, &rows, &source, &settings, (size, skip, &reach), file), Ok)
         }
         _ => {
             bail!("generate needs a prompt: give --prompt TEXT, or --dataset_name with a prompt in each row")
@@ -81,6 +83,27 @@ pub(crate) fn settings(
     Ok(settings)
 }
 
+/// How far a model's positions go.
+struct Reach {
+    limit: usize,
+    /// Whether it was said that a text goes further.
+    said: AtomicBool,
+}
+
+impl Reach {
+    /// Says it once of a text that goes further: Transformers goes on as well.
+    fn note(&self, prompt: &[u32], completion: &Completion) {
+        let got = prompt.len() + completion.token_ids.len();
+        if got > self.limit && !self.said.swap(true, Ordering::Relaxed) {
+            crate::voice::note(format_args!(
+                "prompt and completion are {got} tokens together, but max_position_embeddings is {}: what comes after \
+                 that is likely to be worse; lower max_new_tokens",
+                self.limit
+            ));
+        }
+    }
+}
+
 /// One prompt, said token by token by the lead, and kept in `file` where there is one. Ranks that do not share layers with
 /// it have nothing to do.
 fn one(
@@ -88,7 +111,7 @@ fn one(
     rows: &Prepared,
     prompt: &[u32],
     settings: &Generation,
-    skip: bool,
+    (skip, reach): (bool, &Reach),
     file: Option<&Path>,
 ) -> Result<(), TrainError> {
     if !rank.with_lead() {
@@ -108,6 +131,9 @@ fn one(
     }
     let rest = stream.finish(&rows.tokenizer)?;
     lines.say(&format!("{rest}\n"))?;
+    if let Some(completion) = completions.first().filter(|_| rank.leads()) {
+        reach.note(prompt, completion);
+    }
     match (&mut kept, completions.first()) {
         (Some(kept), Some(completion)) => kept.write(line(rows, prompt, completion, skip)?.as_bytes()),
         _ => Ok(()),
@@ -131,7 +157,7 @@ fn many(
     rows: &Prepared,
     source: &Source,
     settings: &Generation,
-    (size, skip): (usize, bool),
+    (size, skip, reach): (usize, bool, &Reach),
     file: Option<&Path>,
 ) -> Result<(), TrainError> {
     let mut lines = Lines::new(file, rank)?;
@@ -148,6 +174,7 @@ fn many(
             let completions = rank.generate(&prompts, &settings, &mut |_, _| true)?;
             let mut said = String::new();
             for (prompt, completion) in prompts.iter().zip(completions) {
+                reach.note(prompt, &completion);
                 said.push_str(&line(rows, prompt, &completion, skip)?);
             }
             Ok(said)

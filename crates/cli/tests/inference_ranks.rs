@@ -146,6 +146,39 @@ fn draws_depend_on_the_seed_and_the_row_and_on_nothing_else() {
     assert_ne!(said[0]["token_ids"], said[1]["token_ids"]);
 }
 
+/// A folder of a few megabytes whose positions end at 40, its JSON files with byte order marks.
+fn of_40_positions(root: &Path) -> PathBuf {
+    let folder = root.join("short");
+    std::fs::create_dir(&folder).unwrap();
+    for entry in std::fs::read_dir(model()).unwrap().map(Result::unwrap) {
+        let (name, mut bytes) = (entry.file_name(), std::fs::read(entry.path()).unwrap());
+        if name == "config.json" {
+            let mut config: Value = serde_json::from_slice(&bytes).unwrap();
+            config["max_position_embeddings"] = 40.into();
+            bytes = serde_json::to_vec(&config).unwrap();
+        }
+        if name.to_string_lossy().ends_with(".json") {
+            bytes.splice(0..0, *b"\xef\xbb\xbf");
+        }
+        std::fs::write(folder.join(name), bytes).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn a_text_that_leaves_the_models_positions_is_named() {
+    let root = tempfile::tempdir().unwrap();
+    let model = of_40_positions(root.path());
+    for (tokens, leaves) in [("60", true), ("4", false)] {
+        let more = ["--prompt=Name a colour.", "--max_new_tokens", tokens, "--min_new_tokens", tokens];
+        let words = words("generate", &model, &more);
+        let said = run(&on((2, 2), &words));
+        assert!(said.status.success(), "{}", stderr(&said));
+        let named = stderr(&said).matches("max_position_embeddings is 40").count();
+        assert_eq!(named, usize::from(leaves), "{}", stderr(&said));
+    }
+}
+
 #[test]
 fn one_prompt_is_said_once() {
     for choice in ["--do_sample=false", "--do_sample"] {

@@ -43,6 +43,18 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// As [`read`], without the byte order mark that some editors put before JSON.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn read_json(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut bytes = read(path)?;
+    if bytes.starts_with(b"\xef\xbb\xbf") {
+        bytes.drain(..3);
+    }
+    Ok(bytes)
+}
+
 /// As [`read`], of UTF-8.
 ///
 /// # Errors

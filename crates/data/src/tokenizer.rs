@@ -63,8 +63,8 @@ impl Tokenizer {
             }
             return Err(DataError::NoTokenizer { folder: folder.to_path_buf(), looked_for });
         }
-        let bytes =
-            burnish_core::file::read(&path).map_err(|source| DataError::Io { path: path.clone(), source })?;
+        let bytes = burnish_core::file::read_json(&path)
+            .map_err(|source| DataError::Io { path: path.clone(), source })?;
         let bad = |reason: String| DataError::BadTokenizer { path: path.clone(), reason: plain(&reason) };
         // The library panics over some texts that are none.
         serde_json::from_slice::<ValidJson>(&bytes).map_err(|e| bad(e.to_string()))?;
@@ -412,13 +412,13 @@ impl TextStream {
 
 /// Reads a JSON object; a missing file is an empty object.
 pub(crate) fn json_file(path: &Path) -> Result<Map<String, Value>, DataError> {
-    let text = match burnish_core::file::read_to_string(path) {
+    let text = match burnish_core::file::read_json(path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Map::new()),
         Err(source) => return Err(DataError::Io { path: path.to_path_buf(), source }),
     };
     let bad = |reason: String| DataError::BadFile { path: PathBuf::from(path), reason };
-    match serde_json::from_str(&text) {
+    match serde_json::from_slice(&text) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(_) => Err(bad("expected a JSON object".to_owned())),
         Err(e) => Err(bad(e.to_string())),

@@ -326,7 +326,7 @@ impl LoraConfig {
     /// # Errors
     /// If it is not an object with a `peft_type`, or a value has the wrong type; the message names the key.
     pub fn from_json(text: &str) -> Result<Self, PeftError> {
-        Self::parse(text, Path::new(CONFIG))
+        Self::parse(text.as_bytes(), Path::new(CONFIG))
     }
 
     /// Reads `adapter_config.json` of a folder.
@@ -335,7 +335,7 @@ impl LoraConfig {
     /// If there is none, or as [`from_json`](Self::from_json).
     pub fn read(folder: impl AsRef<Path>) -> Result<Self, PeftError> {
         let path = folder.as_ref().join(CONFIG);
-        match burnish_core::file::read_to_string(&path) {
+        match burnish_core::file::read_json(&path) {
             Ok(text) => Self::parse(&text, &path),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 Err(PeftError::NoAdapter { path: folder.as_ref().to_path_buf(), found: Vec::new() })
@@ -344,10 +344,10 @@ impl LoraConfig {
         }
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, PeftError> {
+    fn parse(text: &[u8], path: &Path) -> Result<Self, PeftError> {
         let corrupt = |reason: String| PeftError::CorruptConfig { path: path.to_path_buf(), reason };
         let mut object: Map<String, Value> =
-            serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?;
+            serde_json::from_slice(text).map_err(|e| corrupt(e.to_string()))?;
         match object.get("peft_type") {
             Some(Value::String(kind)) if !["LORA", IA3].contains(&kind.as_str()) => {
                 return Err(PeftError::UnsupportedMethod { peft_type: kind.clone() });

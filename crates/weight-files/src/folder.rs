@@ -96,7 +96,8 @@ impl WeightFolder {
     }
 
     fn sharded(index: &Path) -> Result<Self, WeightFileError> {
-        let text = burnish_core::file::read(index).map_err(|e| WeightFileError::reading("read", index, e))?;
+        let text =
+            burnish_core::file::read_json(index).map_err(|e| WeightFileError::reading("read", index, e))?;
         let parsed: Index = serde_json::from_slice(&text).map_err(|e| WeightFileError::CorruptIndex {
             path: index.to_path_buf(),
             reason: e.to_string(),

@@ -46,7 +46,7 @@ impl GenerationConfig {
     /// If the file cannot be read, is not a JSON object, or a key is of the wrong kind.
     pub fn read(folder: &Path, config: &ConfigFile) -> Result<Self, ModelError> {
         let path = folder.join(FILE);
-        let json: Option<Map<String, Value>> = match burnish_core::file::read(&path) {
+        let json: Option<Map<String, Value>> = match burnish_core::file::read_json(&path) {
             Ok(bytes) => {
                 Some(serde_json::from_slice(&bytes).map_err(|source| ModelError::Json { path, source })?)
             }

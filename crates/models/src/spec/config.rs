@@ -23,14 +23,12 @@ impl ConfigFile {
     /// If it is missing, unreadable or not a JSON object.
     pub fn read(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join(CONFIG);
-        let bytes = match burnish_core::file::read(&path) {
+        let bytes = match burnish_core::file::read_json(&path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(ModelError::Missing { path }),
             Err(source) => return Err(ModelError::Read { path, source }),
         };
-        // A byte order mark is no part of the text.
-        let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-        let json = serde_json::from_slice(text).map_err(|source| ModelError::Json { path, source })?;
+        let json = serde_json::from_slice(&bytes).map_err(|source| ModelError::Json { path, source })?;
         Ok(Self { json })
     }
 

@@ -54,6 +54,7 @@ pub use files::load::{Model, ModelPlan, Reloaded, Tuning, load};
 pub use files::qk_clip::{Clip, HeadFactors, QkClip, RowFactors};
 pub use files::tp_traffic::{DecodingSize, PassSize, ScoreSize};
 pub use generation::continuous_batch::{ContinuousBatch, OnToken, Sequence, Token};
+pub use generation::conversation::Conversation;
 pub use generation::decoding::Decoding;
 pub use generation::generate::{Completion, FinishReason, Generation};
 pub use generation::generation_config::GenerationConfig;

@@ -1,6 +1,7 @@
 //! Batched text generation over a cache of keys and values.
 
 pub(crate) mod continuous_batch;
+pub(crate) mod conversation;
 pub(crate) mod decoding;
 pub(crate) mod generate;
 pub(crate) mod generation_config;

@@ -1,5 +1,6 @@
 //! The burnish program: fine-tune, generate, score, evaluate, merge, quantise and export language models.
 
+mod chat;
 mod convert;
 mod device;
 mod doctor;
@@ -13,6 +14,8 @@ mod panics;
 mod plan;
 mod quantize;
 mod score;
+mod serve;
+mod served;
 mod train;
 mod voice;
 mod win_rate;
@@ -67,6 +70,8 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     }
     match command {
         "generate" => generate::run(rest),
+        "chat" => chat::run(rest),
+        "serve" => serve::run(rest),
         "score" => score::run(rest),
         "eval" => eval::run(rest),
         "win-rate" => win_rate::run(rest),

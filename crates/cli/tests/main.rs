@@ -24,6 +24,8 @@ mod regressions_tp;
 mod resume;
 mod rollout_server;
 mod sameness;
+#[cfg(feature = "serve")]
+mod serve;
 mod shared_traffic;
 mod tensor_parallel;
 mod untied;

@@ -29,6 +29,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("burnish-models", 3),
     ("burnish-zero", 3),
     ("burnish-config", 4),
+    ("burnish-serve", 5),
     ("burnish-trainers", 5),
     ("burnish-checks", 6),
     ("burnish-cli", 6),

@@ -1,5 +1,6 @@
 //! The commands, each with the groups it is made of and the rules between them.
 
+mod chat;
 mod convert;
 mod cpo;
 mod doctor;
@@ -15,6 +16,7 @@ mod quantize;
 mod reward;
 mod rloo;
 mod score;
+mod serve;
 mod sft;
 mod win_rate;
 
@@ -40,6 +42,8 @@ commands! {
     grpo::GrpoOptions,
     rloo::RlooOptions,
     generate::GenerateOptions,
+    chat::ChatOptions,
+    serve::ServeOptions,
     score::ScoreOptions,
     eval::EvalOptions,
     win_rate::WinRateOptions,

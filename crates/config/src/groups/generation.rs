@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::checks::{AT_LEAST_1, Checks};
+use crate::groups::serving::check_adapters;
 use crate::setting::Verbatim;
 use crate::table::options;
 
@@ -52,6 +53,28 @@ options! {
     Transformers seed: u64 = 42;
     /// Leave special tokens out of the printed text.
     Transformers skip_special_tokens: bool = true;
+}
+
+options! {
+    /// What a conversation begins with.
+    ChatTargetOptions, "Conversation";
+    /// What the model is told before the conversation.
+    Burnish system_prompt: Verbatim = Verbatim(None);
+    /// More adapters over the model, each as `name=folder`, to change between with `/adapter`. That of adapter_name_or_path is
+    /// called by its folder's name.
+    Burnish lora_modules: Vec<String> = Vec::new();
+    /// A JSON file with a list of tools that the template writes.
+    Burnish tools: Option<PathBuf> = None;
+    /// A .jinja file, or a folder with a tokenizer, whose chat template to use.
+    Trl chat_template_path: Option<PathBuf> = None;
+    /// The end-of-sequence token; by default those of generation_config.json.
+    Trl eos_token: Option<String> = None;
+}
+
+impl ChatTargetOptions {
+    pub(crate) fn rules(&self, checks: &mut Checks<'_>) {
+        check_adapters(&self.lora_modules, checks);
+    }
 }
 
 impl GenerationOptions {

@@ -1,0 +1,127 @@
+//! `burnish chat`: a conversation in the terminal.
+
+mod command;
+mod session;
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use burnish_config::ChatOptions;
+use burnish_config::groups::{PreparationOptions, named_adapters};
+use burnish_models::Decoder;
+use burnish_trainers::prepare_rows;
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+
+use crate::served::{Served, name_of};
+use command::Command;
+use session::Session;
+
+/// What the base is called among adapters.
+const BASE: &str = "base";
+
+pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
+    let words = with_model(words);
+    let Some(resolved) = crate::options::<ChatOptions>(&words)? else { return Ok(ExitCode::SUCCESS) };
+    let ChatOptions { model, quantization, target, generation } = resolved.options;
+    let (served, base) = Served::open(&model, &quantization)?;
+    let folder = served.folder();
+    let preparation = PreparationOptions {
+        chat_template_path: target.chat_template_path.clone(),
+        eos_token: target.eos_token.clone(),
+        ..PreparationOptions::default()
+    };
+    let rows = prepare_rows(folder.tokenizer_path(), &preparation, folder.spec().vocab)?;
+    let settings = crate::generate::settings(folder, &rows, &generation, target.eos_token.is_some())?;
+    let tools = target.tools.as_ref().map(|path| {
+        let text = burnish_core::file::read_to_string(path)
+            .with_context(|| format!("tools: cannot read {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("tools: {} is no JSON", path.display()))
+    });
+    let own = model.adapter_name_or_path.iter().map(|path| (name_of(path), path.clone()));
+    let mut models: Vec<(String, Decoder)> = vec![(BASE.to_owned(), base)];
+    for (name, path) in own.chain(named_adapters(&target.lora_modules)) {
+        if models.iter().any(|(known, _)| *known == name) {
+            anyhow::bail!("two models are called `{name}`; give each of lora_modules a name of its own");
+        }
+        models.push((name, served.adapter(&path)?));
+    }
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    ctrlc::set_handler(move || asked.store(true, Ordering::SeqCst))?;
+    let mut session = Session::new(&models, &rows, settings, generation.skip_special_tokens, &stop);
+    session.system = target.system_prompt.0;
+    session.tools = tools.transpose()?;
+    if std::io::stdin().is_terminal() {
+        crate::voice::say(session.greeting(&name_of(&model.model_name_or_path)));
+    }
+    talk(&mut session, &stop)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The first word is the model where it is no option.
+fn with_model(words: &[String]) -> Vec<String> {
+    match words.split_first() {
+        Some((model, rest)) if !model.starts_with('-') => ["--model_name_or_path".to_owned(), model.clone()]
+            .into_iter()
+            .chain(rest.iter().cloned())
+            .collect(),
+        _ => words.to_vec(),
+    }
+}
+
+/// Reads lines until there are no more, or the user leaves.
+fn talk(session: &mut Session<'_>, stop: &AtomicBool) -> anyhow::Result<()> {
+    let terminal = std::io::stdin().is_terminal();
+    let mut editor = terminal.then(DefaultEditor::new).transpose()?;
+    let mut lines = std::io::stdin().lines();
+    let mut left = false;
+    loop {
+        let line = match &mut editor {
+            Some(editor) => match editor.readline("> ") {
+                Ok(line) => line,
+                // Once for a line that one thought better of, twice to leave.
+                Err(ReadlineError::Interrupted) if !left => {
+                    left = true;
+                    crate::voice::say("Ctrl-C again, Ctrl-D or /exit leaves");
+                    continue;
+                }
+                Err(ReadlineError::Interrupted | ReadlineError::Eof) => return Ok(()),
+                Err(error) => return Err(error).context("cannot read from the terminal"),
+            },
+            None => match lines.next() {
+                Some(line) => line.context("cannot read from standard input")?,
+                None => return Ok(()),
+            },
+        };
+        left = false;
+        if line.trim().is_empty() {
+            continue;
+        }
+        if let Some(editor) = &mut editor {
+            let _ = editor.add_history_entry(&line);
+        }
+        stop.store(false, Ordering::SeqCst);
+        let said = match Command::parse(&line) {
+            Ok(Some(Command::Exit)) => return Ok(()),
+            Ok(Some(command)) => session.command(command),
+            Ok(None) => session.say(&line),
+            Err(mend) => {
+                crate::voice::say(mend);
+                continue;
+            }
+        };
+        match said {
+            Ok(()) => {}
+            // What one turn cannot do, the next may.
+            Err(error) if terminal && !crate::panics::happened() => {
+                crate::voice::failed(&error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! A model in this process with adapters over it, which share its weights.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use burn::tensor::Device;
+use burnish_config::groups::{ModelOptions, QuantizationOptions};
+use burnish_core::{Compute, Dtype, Quantization};
+use burnish_models::{Decoder, LocalParams, ModelFolder, ModelPlan, Tuning};
+use burnish_peft::AdapterFolder;
+
+/// A model folder whose base is in memory.
+pub(crate) struct Served {
+    folder: ModelFolder,
+    base: Arc<LocalParams>,
+    compute: Compute,
+    quantization: Option<(Quantization, Dtype)>,
+    device: Device,
+}
+
+impl Served {
+    /// Reads the base; its decoder.
+    pub(crate) fn open(
+        model: &ModelOptions,
+        quantization: &QuantizationOptions,
+    ) -> anyhow::Result<(Self, Decoder)> {
+        crate::use_threads(model.threads)?;
+        let (kind, ordinal) = crate::device::kind(model.device, &mut |note| crate::voice::note(note))?;
+        let device = burnish_device::open(kind, ordinal)?;
+        let folder = ModelFolder::open(&model.model_name_or_path)?;
+        let folder = model.tokenizer_name_or_path.iter().fold(folder, ModelFolder::with_tokenizer);
+        folder.notes().iter().for_each(crate::voice::note);
+        let compute = model.compute();
+        let quantization = quantization.quantization().map(|how| (how, model.dtype.0.unwrap_or(Dtype::F32)));
+        let plan = planned(&folder, &Tuning::None, compute, quantization)?;
+        let (model, base) = plan.resident(&device)?;
+        Ok((Self { folder, base, compute, quantization, device }, model.decoder))
+    }
+
+    pub(crate) fn folder(&self) -> &ModelFolder {
+        &self.folder
+    }
+
+    /// The model with an adapter over it.
+    pub(crate) fn adapter(&self, path: &Path) -> anyhow::Result<Decoder> {
+        let adapter = AdapterFolder::open(path)?;
+        let folder = ModelFolder::open(self.folder.path())?.for_adapter(&adapter.config);
+        let tuning = Tuning::Adapter(&adapter);
+        let plan = planned(&folder, &tuning, self.compute, self.quantization)
+            .with_context(|| format!("adapter {}", path.display()))?;
+        Ok(plan.resident_beside(&self.device, Some(&self.base))?.0.decoder)
+    }
+}
+
+fn planned<'a>(
+    folder: &'a ModelFolder,
+    tuning: &'a Tuning<'a>,
+    compute: Compute,
+    quantization: Option<(Quantization, Dtype)>,
+) -> anyhow::Result<ModelPlan<'a>> {
+    let plan = ModelPlan::new(folder, tuning, Dtype::F32, 0)?.computing(compute);
+    Ok(match quantization {
+        Some((how, read)) => plan.quantized(how, read)?,
+        None => plan,
+    })
+}
+
+/// What a folder is called: its last name.
+pub(crate) fn name_of(path: &Path) -> String {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // A snapshot of the Hub's cache is called by its repository: models--owner--name/snapshots/digest.
+    let repository = path.ancestors().nth(2).and_then(|p| p.file_name()).and_then(|name| name.to_str());
+    if let Some(name) = repository.and_then(|name| name.strip_prefix("models--")) {
+        return name.replacen("--", "/", 1);
+    }
+    path.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}

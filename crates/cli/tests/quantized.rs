@@ -91,9 +91,57 @@ fn vectors_train_alike_on_every_mesh() {
     }
     let refused = root.path().join("refused");
     let lora: Vec<&str> = [&[&*model], &ia3[..], &["--lora_r=4"]].concat();
-    fails(&sft(&refused, "prompt_completion.jsonl", &lora), &["lora_r", "IA3 has no such setting"]);
+    fails(&sft(&refused, "prompt_completion.jsonl", &lora), &["lora_r", "the method has no such setting"]);
     let other = [&*model, "--use_peft", "--feedforward_modules=down_proj"];
     fails(&sft(&refused, "prompt_completion.jsonl", &other), &["feedforward_modules", "set peft_type: IA3"]);
+}
+
+/// Methods that make another weight of a layer, and rows of the embedding beside LoRA: ranks equal one at each stage and,
+/// where their parameters can be divided, under tensor parallelism; the adapter merges and answers.
+#[test]
+fn other_methods_train_alike_on_every_mesh() {
+    let (root, model) = (tempfile::tempdir().unwrap(), model());
+    let all = "--lora_target_modules=k_proj,o_proj,down_proj";
+    let methods: [(&[&str], bool); 4] = [
+        (&["--peft_type=OFT", "--peft_config={\"oft_block_size\": 8}", all], false),
+        (&["--peft_type=LOHA", "--lora_r=2", all, "--load_in_4bit"], true),
+        (&["--peft_type=LOKR", "--lora_r=2", all], false),
+        (&["--lora_r=2", "--lora_dropout=0", "--trainable_token_indices=5,9,2", all], true),
+    ];
+    let steps = [
+        "--max_steps=3",
+        "--global_batch_size=8",
+        "--stage3_param_persistence_threshold=50",
+        "--save_strategy=no",
+        "--learning_rate=0.02",
+        "--use_peft",
+    ];
+    for (number, (method, divides)) in methods.into_iter().enumerate() {
+        let words: Vec<&str> = [&[&*model], &steps[..], method].concat();
+        let one = root.path().join(format!("one-{number}"));
+        ok(&sft(&one, "prompt_completion.jsonl", &words));
+        for (nproc, tp_size, stage) in [(2, 1, 1), (2, 1, 2), (2, 1, 3), (2, 2, 0)] {
+            let many = root.path().join(format!("{number}-{nproc}-{tp_size}-{stage}"));
+            let given =
+                [format!("--nproc={nproc}"), format!("--tp_size={tp_size}"), format!("--zero_stage={stage}")];
+            let all: Vec<&str> = words.iter().copied().chain(given.iter().map(String::as_str)).collect();
+            let run = sft(&many, "prompt_completion.jsonl", &all);
+            if tp_size > 1 && !divides {
+                fails(&run, &["tp_size", "use tp_size 1"]);
+                continue;
+            }
+            ok(&run);
+            close(&format!("{method:?}, {nproc} ranks, tp {tp_size}, stage {stage}"), &one, &many);
+        }
+        let given = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
+        let adapter = given("adapter_name_or_path", &one);
+        let merged = given("output_dir", &root.path().join(format!("merged-{number}")));
+        ok(&["merge", &model, &adapter, &merged].map(str::to_owned));
+        ok(&["generate", &model, &adapter, "--prompt=a", "--max_new_tokens=3"].map(str::to_owned));
+    }
+    let refused = root.path().join("refused");
+    let other: Vec<&str> = vec![&*model, "--use_peft", "--peft_type=OFT", "--peft_config={\"block\": 8}"];
+    fails(&sft(&refused, "prompt_completion.jsonl", &other), &["peft_config", "`block`", "oft_block_size"]);
 }
 
 fn losses(output: &Path) -> Vec<f64> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use burnish_core::Dtype;
 use burnish_optim::Arguments;
-use burnish_peft::{Init, Targets};
+use burnish_peft::{Init, Targets, TokenIndices};
 use burnish_zero::Stage;
 
 use crate::raw::{Raw, is_null_word};
@@ -232,6 +232,82 @@ impl OptionValue for KeywordArguments {
             _ => Raw::Text(text.to_owned()),
         };
         Raw::Map(self.0.iter().map(|(name, value)| (name.to_owned(), number(value))).collect())
+    }
+}
+
+/// Settings of an adapter's method by PEFT's names: a mapping, or its JSON text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MethodSettings(pub serde_json::Map<String, serde_json::Value>);
+
+impl OptionValue for MethodSettings {
+    const KIND: ValueKind = ValueKind::Map;
+
+    fn expected() -> String {
+        "a mapping of PEFT's names to values, as in {\"oft_block_size\": 8}".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        match raw {
+            _ if raw.is_nothing() => Some(Self::default()),
+            Raw::Text(text) => serde_json::from_str(text).ok().map(Self),
+            other => match json(other) {
+                serde_json::Value::Object(settings) => Some(Self(settings)),
+                _ => None,
+            },
+        }
+    }
+
+    fn write(&self) -> Raw {
+        if self.0.is_empty() {
+            return Raw::Null;
+        }
+        Raw::from_json(&serde_json::Value::Object(self.0.clone()).to_string()).unwrap_or(Raw::Null)
+    }
+}
+
+/// A written value as JSON.
+fn json(raw: &Raw) -> serde_json::Value {
+    match raw {
+        Raw::Null => serde_json::Value::Null,
+        Raw::Bool(value) => (*value).into(),
+        Raw::Int(value) => (*value).into(),
+        Raw::Float(value) => (*value).into(),
+        Raw::Text(value) => value.clone().into(),
+        Raw::List(items) => items.iter().map(json).collect(),
+        Raw::Map(entries) => entries.iter().map(|(key, value)| (key.clone(), json(value))).collect(),
+    }
+}
+
+/// Token ids, or such lists by module.
+impl OptionValue for TokenIndices {
+    const KIND: ValueKind = ValueKind::List;
+
+    fn expected() -> String {
+        "a list of token ids, or a mapping of modules to such lists".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        let ids =
+            |raw: &Raw| Vec::<usize>::read(raw).map(|ids| ids.into_iter().map(|id| id as i64).collect());
+        match raw {
+            _ if raw.is_nothing() => None,
+            Raw::Map(entries) => {
+                let entry = |(name, raw): &(String, Raw)| Some((name.clone(), ids(raw)?));
+                entries.iter().map(entry).collect::<Option<_>>().map(Self::ByModule)
+            }
+            Raw::Text(text) if text.trim_start().starts_with('{') => Self::read(&Raw::from_json(text)?),
+            _ => ids(raw).map(Self::List),
+        }
+    }
+
+    fn write(&self) -> Raw {
+        let list = |ids: &[i64]| Raw::List(ids.iter().map(|&id| Raw::Int(id)).collect());
+        match self {
+            Self::List(ids) => list(ids),
+            Self::ByModule(entries) => {
+                Raw::Map(entries.iter().map(|(name, ids)| (name.clone(), list(ids))).collect())
+            }
+        }
     }
 }
 

@@ -211,6 +211,15 @@ pub enum ModelError {
         /// The ranks.
         ranks: usize,
     },
+    /// A layer whose adapter's parameter goes with neither its outputs nor its inputs.
+    #[error(
+        "tp_size: `{name}` goes with neither the outputs nor the inputs of its layer, which ranks would share: use \
+         tp_size 1 (with zero_stage 3, if memory is short), or merge the adapter into its base first"
+    )]
+    Undivided {
+        /// The parameter.
+        name: String,
+    },
     /// Queries, keys and values in one matrix, by quarters of the heads, which ranks would share.
     #[error(
         "tp_size {ranks}: qkv_proj packs the heads in four quarters, of which each rank needs whole ones: use 2 or 4"

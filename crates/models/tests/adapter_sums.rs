@@ -179,3 +179,25 @@ fn vectors_that_scale_layers_lie_as_their_features_do() {
         }
     }
 }
+
+/// LoHa's factors lie as LoRA's do; rows of the vocabulary that train are whole on every rank, also where the head shares
+/// them. What goes with neither side of its layer is refused by name.
+#[test]
+fn other_methods_lie_as_their_features_do() {
+    let loha = r#"{"peft_type": "LOHA", "r": 2, "init_weights": false, "target_modules": ["q_proj", "o_proj", "up_proj", "down_proj", "lm_head"]}"#;
+    let tokens = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "init_lora_weights": false, "target_modules": ["q_proj"], "trainable_token_indices": [1, 5, 50]}"#;
+    for (base, json) in [("llama-bias", loha), ("llama-bias", tokens), ("llama-tied", tokens)] {
+        let config = LoraConfig::from_json(json).unwrap();
+        for (ranks, recompute) in [(2, false), (4, true)] {
+            pass(base, &config, ranks, FORMS[0], recompute);
+        }
+    }
+    for method in [r#""OFT", "oft_block_size": 8"#, r#""LOKR""#] {
+        let json = format!(r#"{{"peft_type": {method}, "target_modules": ["q_proj"]}}"#);
+        let config = LoraConfig::from_json(&json).unwrap();
+        let folder = ModelFolder::open(fixtures().join("llama")).unwrap();
+        let mut planned = ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 0).unwrap();
+        let error = planned.divided(2).unwrap_err().to_string();
+        assert!(error.contains("use tp_size 1"), "{error}");
+    }
+}

@@ -72,7 +72,8 @@ pub(crate) fn planned_model(
 }
 
 /// Every gradient that PEFT gives an adapter: LoRA's on all modules of a base with biases, of one with packed layers and
-/// of one with experts; IA3's on outputs and inputs of layers with biases, and on the head.
+/// of one with experts; IA3's on outputs and inputs of layers with biases, and on the head; rows of tables that train, of OFT's
+/// three forms of a rotation, LoHa's and LoKr's.
 #[test]
 fn gradients_are_peft_s() {
     for (name, base) in [
@@ -80,6 +81,15 @@ fn gradients_are_peft_s() {
         ("lora_packed", "phi3-window"),
         ("lora_experts", "qwen2-moe"),
         ("ia3", "qwen2"),
+        ("tokens_tied", "llama-tied"),
+        ("tokens_apart", "qwen2"),
+        ("trainable_tokens", "llama-tied"),
+        ("oft", "qwen2"),
+        ("oft_shared", "qwen2"),
+        ("oft_exact", "qwen2"),
+        ("loha", "qwen2"),
+        ("lokr", "qwen2"),
+        ("lokr_both", "qwen2"),
     ] {
         let case = fixtures().join("peft").join(name);
         let expected = json(&case.join("expected_logits.json"));

@@ -122,6 +122,17 @@ pub(crate) fn adapted(base: &str, config: &str) -> (ModelFolder, Model) {
 const PLAIN: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": "all-linear"}"#;
 const IA3: &str = r#"{"peft_type": "IA3", "target_modules": ["k_proj", "o_proj", "down_proj", "lm_head"],
     "feedforward_modules": ["down_proj"]}"#;
+const OFT: &str =
+    r#"{"peft_type": "OFT", "oft_block_size": 8, "target_modules": ["k_proj", "o_proj", "lm_head"]}"#;
+const CAYLEY: &str = r#"{"peft_type": "OFT", "oft_block_size": 0, "r": 4, "block_share": true,
+    "use_cayley_neumann": false, "target_modules": ["k_proj", "o_proj"]}"#;
+const LOHA: &str =
+    r#"{"peft_type": "LOHA", "r": 3, "alpha": 5, "target_modules": ["k_proj", "o_proj", "lm_head"]}"#;
+const LOKR: &str = r#"{"peft_type": "LOKR", "r": 1, "alpha": 2, "decompose_both": true, "decompose_factor": 8,
+    "target_modules": ["k_proj", "down_proj", "lm_head"]}"#;
+const TOKENS: &str = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["v_proj"],
+    "trainable_token_indices": [5, 1, 40]}"#;
+const TOKENS_ALONE: &str = r#"{"peft_type": "TRAINABLE_TOKENS", "token_indices": [9, 3]}"#;
 const HEAD: &str =
     r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["lm_head", "q_proj", "down_proj"]}"#;
 const EMBEDDING: &str =
@@ -140,7 +151,7 @@ const DORA_ENDS: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_d
 const PACKED: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8,
     "target_modules": ["qkv_proj", "gate_up_proj"], "use_dora": true}"#;
 
-const ADAPTERS: [(&str, &str, bool); 19] = [
+const ADAPTERS: [(&str, &str, bool); 28] = [
     ("llama", PLAIN, false),
     ("llama", HEAD, false),
     ("llama", EMBEDDING, false),
@@ -160,6 +171,15 @@ const ADAPTERS: [(&str, &str, bool); 19] = [
     ("phi3-window", PACKED, false),
     ("llama-bias", IA3, false),
     ("llama-tied", IA3, true),
+    ("llama-bias", OFT, false),
+    ("llama-tied", OFT, true),
+    ("llama", CAYLEY, false),
+    ("llama-bf16", LOHA, false),
+    ("llama-bias", LOKR, false),
+    ("llama", TOKENS, false),
+    ("llama-tied", TOKENS, false),
+    ("llama-bf16", TOKENS_ALONE, false),
+    ("qwen2-tied", TOKENS_ALONE, false),
 ];
 
 #[test]

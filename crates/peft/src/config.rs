@@ -11,8 +11,8 @@ use burnish_weight_files::WeightFileError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value};
 
-use crate::ia3::{IA3, SHARED_KEYS};
-use crate::{Ia3, PeftError, python_json};
+use crate::method::TokenIndices;
+use crate::{PeftError, PeftMethod, PeftType, python_json};
 
 /// The file's name.
 pub(crate) const CONFIG: &str = "adapter_config.json";
@@ -168,19 +168,7 @@ choices! {
     }
 }
 
-choices! {
-    /// What an adapter is.
-    #[derive(Default)]
-    pub enum PeftType: "peft_type", UnknownWord {
-        /// Factors of low rank.
-        #[default]
-        Lora = "LORA" | "lora",
-        /// Vectors that scale outputs or inputs.
-        Ia3 = "IA3" | "ia3",
-    }
-}
-
-/// An adapter's configuration: LoRA's, or where [`ia3`](Self::ia3) is set IA3's. Every key of PEFT 0.21.2 is here or in [`rest`](Self::rest).
+/// An adapter's configuration: LoRA's, or where [`method`](Self::method) is set that method's. Every key of PEFT 0.21.2 is here or in [`rest`](Self::rest).
 ///
 /// ```
 /// use burnish_peft::LoraConfig;
@@ -191,12 +179,12 @@ choices! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoraConfig {
-    /// `LORA` or `IA3`.
+    /// PEFT's word for the method: `LORA`, ...
     pub peft_type: String,
-    /// What IA3 has beyond which modules, where the type is `IA3`; then only the keys that both have count, and only
-    /// IA3's are written.
+    /// What a method other than LoRA has of its own; then only the keys that both have count, and only the method's are
+    /// written.
     #[serde(skip)]
-    pub ia3: Option<Ia3>,
+    pub method: Option<PeftMethod>,
     /// The base model's folder or name.
     pub base_model_name_or_path: Option<String>,
     /// `CAUSAL_LM`, ...
@@ -235,6 +223,8 @@ pub struct LoraConfig {
     pub modules_to_save: Option<Vec<String>>,
     /// How fresh factors are filled.
     pub init_lora_weights: InitWeights,
+    /// Tokens whose rows of the embedding (and of a head that shares it) train beside the factors.
+    pub trainable_token_indices: Option<TokenIndices>,
     /// Every other key, as found.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
@@ -244,7 +234,7 @@ impl Default for LoraConfig {
     fn default() -> Self {
         Self {
             peft_type: "LORA".into(),
-            ia3: None,
+            method: None,
             base_model_name_or_path: None,
             task_type: None,
             inference_mode: true,
@@ -264,6 +254,7 @@ impl Default for LoraConfig {
             alpha_pattern: Map::new(),
             modules_to_save: None,
             init_lora_weights: InitWeights::Flag(true),
+            trainable_token_indices: None,
             rest: Map::new(),
         }
     }
@@ -284,7 +275,6 @@ fn plain_rest() -> Map<String, Value> {
         "megatron_config",
         "monteclora_config",
         "revision",
-        "trainable_token_indices",
         "use_bdlora",
         "velora_config",
     ] {
@@ -307,18 +297,26 @@ impl LoraConfig {
         Self { r, lora_alpha: number(lora_alpha), rest: plain_rest(), ..Self::default() }
     }
 
-    /// A fresh configuration of IA3 with PEFT 0.21.2's defaults and all of its keys.
+    /// A fresh configuration of another method with PEFT 0.21.2's defaults and all of its keys.
     ///
     /// ```
-    /// use burnish_peft::{Ia3, LoraConfig};
-    /// let config = LoraConfig::ia3(Ia3::default()).with_targets(["k_proj"]);
+    /// use burnish_peft::{Ia3, LoraConfig, PeftMethod};
+    /// let config = LoraConfig::of(PeftMethod::Ia3(Ia3::default())).with_targets(["k_proj"]);
     /// assert!(config.to_json().contains("\"init_ia3_weights\": true") && !config.to_json().contains("lora"));
     /// ```
     #[must_use]
-    pub fn ia3(ia3: Ia3) -> Self {
-        let kept = ["auto_mapping", "fan_in_fan_out", "peft_version", "revision"];
-        let rest = plain_rest().into_iter().filter(|(key, _)| kept.contains(&key.as_str())).collect();
-        Self { peft_type: IA3.to_owned(), ia3: Some(ia3), rest, ..Self::default() }
+    pub fn of(method: PeftMethod) -> Self {
+        let kept = |key: &str| {
+            ["auto_mapping", "peft_version", "revision"].contains(&key)
+                || key == "fan_in_fan_out" && method.turns_weights()
+        };
+        let rest = plain_rest().into_iter().filter(|(key, _)| kept(key)).collect();
+        Self {
+            peft_type: method.peft_type().name().to_owned(),
+            method: Some(method),
+            rest,
+            ..Self::default()
+        }
     }
 
     /// Reads a configuration file's text. Keys that are absent get PEFT's defaults.
@@ -348,11 +346,12 @@ impl LoraConfig {
         let corrupt = |reason: String| PeftError::CorruptConfig { path: path.to_path_buf(), reason };
         let mut object: Map<String, Value> =
             serde_json::from_slice(text).map_err(|e| corrupt(e.to_string()))?;
+        let peft_type;
         match object.get("peft_type") {
-            Some(Value::String(kind)) if !["LORA", IA3].contains(&kind.as_str()) => {
-                return Err(PeftError::UnsupportedMethod { peft_type: kind.clone() });
+            Some(Value::String(kind)) => {
+                peft_type = PeftType::of_file(kind)
+                    .ok_or_else(|| PeftError::UnsupportedMethod { peft_type: kind.clone() })?;
             }
-            Some(Value::String(_)) => {}
             Some(other) => return Err(corrupt(format!("`peft_type` is {other}, expected a string"))),
             None => return Err(corrupt("it has no `peft_type`".into())),
         }
@@ -363,22 +362,16 @@ impl LoraConfig {
                 object.remove(key);
             }
         }
+        let method = PeftMethod::take(peft_type, &mut object)
+            .map_err(|(key, reason)| corrupt(format!("`{key}` {reason}")))?;
         for key in object.keys().cloned().collect::<Vec<_>>() {
             let one = Map::from_iter([(key.clone(), object[&key].clone())]);
             if let Err(e) = Self::deserialize(Value::Object(one)) {
                 return Err(corrupt(format!("`{key}` is {}: {e}", object[&key])));
             }
         }
-        if object.get("peft_type").is_some_and(|kind| kind == IA3) {
-            let own = Ia3::KEYS.iter().filter_map(|&key| Some((key.to_owned(), object.remove(key)?)));
-            let ia3 = Ia3::deserialize(Value::Object(own.collect())).map_err(|e| {
-                corrupt(format!("`feedforward_modules` or `init_ia3_weights` has another type: {e}"))
-            })?;
-            let mut config = Self::deserialize(Value::Object(object)).map_err(|e| corrupt(e.to_string()))?;
-            config.ia3 = Some(ia3);
-            return Ok(config);
-        }
-        Self::deserialize(Value::Object(object)).map_err(|e| corrupt(e.to_string()))
+        let config = Self::deserialize(Value::Object(object)).map_err(|e| corrupt(e.to_string()))?;
+        Ok(Self { method, ..config })
     }
 
     /// The text of `adapter_config.json`, byte for byte as PEFT would write it.
@@ -386,11 +379,9 @@ impl LoraConfig {
     pub fn to_json(&self) -> String {
         let on_disk = Self { inference_mode: true, ..self.clone() };
         let mut value = serde_json::to_value(on_disk).expect("invariant: every field serialises to JSON");
-        if let (Some(ia3), Value::Object(keys)) = (&self.ia3, &mut value) {
-            keys.retain(|key, _| SHARED_KEYS.contains(&key.as_str()) || self.rest.contains_key(key));
-            if let Ok(Value::Object(own)) = serde_json::to_value(ia3) {
-                keys.extend(own);
-            }
+        if let (Some(method), Value::Object(keys)) = (&self.method, &mut value) {
+            keys.retain(|key, _| method.has_key(key) || self.rest.contains_key(key));
+            keys.extend(method.own());
         }
         python_json::dumps(&value)
     }
@@ -428,8 +419,8 @@ impl LoraConfig {
     pub fn validate(&self) -> Result<(), PeftError> {
         let bad = |key, got: String, expected| Err(PeftError::BadValue { key, got, expected });
         let conflict = |key, condition| Err(PeftError::Conflict { key, condition });
-        if let Some(ia3) = &self.ia3 {
-            ia3.validate(self)?;
+        if self.method.is_some() && self.target_parameters.is_some() {
+            return conflict("target_parameters", "with another peft_type than LORA");
         }
         if self.r == 0 {
             return bad("r", "0".into(), "a positive rank");

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use burnish_core::Choice;
 use burnish_weight_files::WeightFileError;
+
+use crate::PeftType;
 
 /// An adapter that cannot be configured, planned, loaded, saved or merged.
 #[derive(Debug, thiserror::Error)]
@@ -30,12 +33,23 @@ pub enum PeftError {
     },
     /// A method other than LoRA.
     #[error(
-        "peft_type is {peft_type}, burnish reads LORA and IA3 adapters only (in adapter_config.json); {}",
+        "peft_type is {peft_type}, burnish reads {} adapters (in adapter_config.json); {}",
+        PeftType::WORDS.join(", "),
         instead_of(peft_type)
     )]
     UnsupportedMethod {
         /// The method as written.
         peft_type: String,
+    },
+    /// A setting that a method does not have, or not with such a value.
+    #[error("peft_type {peft_type}: `{key}` {reason}")]
+    MethodKey {
+        /// The method.
+        peft_type: &'static str,
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
     },
     /// A key that changes the arithmetic in a way that burnish does not compute.
     #[error(

@@ -15,7 +15,7 @@ use burnish_weight_files::{FolderWriter, HostTensor, TensorSpec, WeightFileError
 use crate::config::CONFIG;
 use crate::error::Differences;
 use crate::matching::compile_patterns;
-use crate::{Bias, LoraConfig, LoraPlan, LoraSite, ModuleKind, PeftError, Purpose};
+use crate::{Bias, Change, ChangeSite, LoraConfig, LoraPlan, LoraSite, ModuleKind, PeftError, Purpose};
 
 /// What PEFT puts before every name.
 const PREFIX: &str = "base_model.model.";
@@ -128,7 +128,7 @@ impl AdapterFolder {
                 }
                 continue;
             }
-            if kind == SlotKind::Duplicate {
+            if matches!(kind, SlotKind::Duplicate | SlotKind::Shared) {
                 continue;
             }
             let got = self.weights.info(&key)?.shape;
@@ -139,7 +139,7 @@ impl AdapterFolder {
             let tensor = self.weights.read(&key)?;
             match kind {
                 SlotKind::Parameter => tensors.parameters.insert(name, tensor),
-                SlotKind::FrozenBase | SlotKind::Duplicate => tensors.base_weights.insert(name, tensor),
+                _ => tensors.base_weights.insert(name, tensor),
             };
         }
         for key in unused {
@@ -248,10 +248,11 @@ fn card(config: &LoraConfig) -> String {
     // A JSON string is a YAML string.
     let quoted = serde_json::Value::from(base).to_string();
     let tag = serde_json::Value::from(format!("base_model:adapter:{base}")).to_string();
-    if config.ia3.is_some() {
+    if config.method.is_some() {
+        let (name, lower) = (&config.peft_type, config.peft_type.to_lowercase());
         return format!(
-            "---\nbase_model: {quoted}\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- {tag}\n- ia3\n---\n\n\
-             # IA3 adapter\n\nFor the base model `{base}`.\n"
+            "---\nbase_model: {quoted}\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- {tag}\n- {lower}\n---\n\n\
+             # {name} adapter\n\nFor the base model `{base}`.\n"
         );
     }
     let scale = if config.use_rslora { " (rsLoRA)" } else { "" };
@@ -268,6 +269,8 @@ enum SlotKind {
     FrozenBase,
     /// A copy that PEFT writes besides the parameter itself: read over, never written.
     Duplicate,
+    /// A parameter under the name of another module that shares it: written, read over, and may be absent.
+    Shared,
 }
 
 /// A place in the file.
@@ -276,6 +279,11 @@ struct Slot {
     name: String,
     shape: Vec<usize>,
     kind: SlotKind,
+}
+
+/// Whether rows of a table train.
+fn is_rows(site: &ChangeSite) -> bool {
+    matches!(site.change, Change::Rows(_))
 }
 
 fn slots(plan: &LoraPlan) -> Vec<Slot> {
@@ -293,14 +301,25 @@ fn slots(plan: &LoraPlan) -> Vec<Slot> {
             slots.push(Slot { key, name: site.base_weight(), shape, kind: SlotKind::FrozenBase });
         }
     }
-    for scale in &plan.scales {
-        let key = format!("{PREFIX}{}", scale.name);
-        let (name, shape) = (scale.name.clone(), scale.shape().to_vec());
-        slots.push(Slot { key, name, shape, kind: SlotKind::Parameter });
-        if scale.kind == ModuleKind::Head {
-            let key = format!("{PREFIX}{}.base_layer.weight", scale.module);
-            let shape = vec![scale.out, scale.input];
-            slots.push(Slot { key, name: scale.base_weight(), shape, kind: SlotKind::FrozenBase });
+    for site in &plan.changes {
+        for part in &site.parts {
+            let (name, shape) = (part.name.clone(), part.shape.to_vec());
+            // Alone, PEFT writes rows that a head shares under its name too.
+            let shares = |(alias, target): &&(String, String)| {
+                plan.config.method.is_some() && *target == site.base_weight() && alias.ends_with(".weight")
+            };
+            for (alias, _) in plan.ties.iter().filter(shares).filter(|_| is_rows(site)) {
+                let module = alias.trim_end_matches(".weight");
+                let key = format!("{PREFIX}{module}{}", &name[site.module.len()..]);
+                let (name, shape) = (name.clone(), shape.clone());
+                slots.push(Slot { key, name, shape, kind: SlotKind::Shared });
+            }
+            slots.push(Slot { key: format!("{PREFIX}{name}"), name, shape, kind: SlotKind::Parameter });
+        }
+        if site.kind == ModuleKind::Head && !is_rows(site) {
+            let key = format!("{PREFIX}{}.base_layer.weight", site.module);
+            let shape = vec![site.out, site.input];
+            slots.push(Slot { key, name: site.base_weight(), shape, kind: SlotKind::FrozenBase });
         }
     }
     for (name, shape) in plan.base_parameters() {

@@ -53,14 +53,15 @@
 //! assert_eq!(plan.sites[0].scale, 2.0);
 //! ```
 
+mod change;
 mod config;
 mod error;
 mod folder;
-mod ia3;
 mod init_lora_weights;
 mod lora_plan;
 mod matching;
 mod merge;
+mod method;
 mod mixtures;
 #[cfg(feature = "burn")]
 pub mod module;
@@ -74,16 +75,17 @@ mod weighted;
 
 pub use burnish_core::Registry;
 pub use burnish_weight_files::{FolderWriter, HostTensor};
-pub use config::{Bias, Init, InitWeights, Layers, LoraConfig, Names, PeftType, Targets};
+pub use change::{Change, ChangePart, ChangeSite, Follows, Start, inverse, neumann};
+pub use config::{Bias, Init, InitWeights, Layers, LoraConfig, Names, Targets};
 pub use error::{DeadPattern, Differences, PeftError};
 pub use folder::{AdapterFolder, AdapterTensors, write_adapter, write_adapter_rows};
-pub use ia3::{Ia3, ScaleSite};
 pub use init_lora_weights::init_lora_weights;
 pub use lora_plan::LoraPlan;
 pub use matching::{
     MatchReport, ModuleInfo, ModuleKind, PatternCount, default_targets, match_modules, resolve_targets,
 };
 pub use merge::{Merged, MergedBase, merge_adapter, merge_site};
+pub use method::{Ia3, Loha, Lokr, Oft, PeftMethod, PeftType, TokenIndices, TrainableTokens};
 pub use pissa_olora::{Decomposition, decompose};
 pub use site::{Factor, LoraSite};
 pub use support::Purpose;

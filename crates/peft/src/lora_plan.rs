@@ -10,8 +10,8 @@ use crate::error::DeadPattern;
 use crate::pattern::{self, Matcher};
 use crate::site::suffix;
 use crate::{
-    Bias, Factor, Init, LoraConfig, LoraSite, MatchReport, ModuleInfo, ModuleKind, PeftError, Purpose,
-    ScaleSite, match_modules, resolve_targets,
+    Bias, Change, ChangeSite, Factor, Init, LoraConfig, LoraSite, MatchReport, ModuleInfo, ModuleKind,
+    PeftError, Purpose, match_modules, resolve_targets,
 };
 
 /// An adapter on a base model: its sites, and which base parameters train along.
@@ -21,8 +21,8 @@ pub struct LoraPlan {
     pub config: LoraConfig,
     /// The adapted modules, in the order of the list given.
     pub sites: Vec<LoraSite>,
-    /// The modules that vectors scale (IA3), which has no sites.
-    pub scales: Vec<ScaleSite>,
+    /// The modules that other methods change, and tables of which rows train.
+    pub changes: Vec<ChangeSite>,
     /// Base parameters of `modules_to_save`: trained whole, saved under their own names. A tied one is listed
     /// under its own name and trains apart from the other (untie it first), as in PEFT.
     pub saved: Vec<String>,
@@ -55,14 +55,15 @@ impl LoraPlan {
         let alphas = Patterns::compile("alpha_pattern", &config.alpha_pattern)?;
         let matched: BTreeSet<&str> = report.matched.iter().map(String::as_str).collect();
         let mut sites = Vec::with_capacity(matched.len());
-        let mut scales = Vec::new();
+        let mut changes = Vec::new();
         for module in modules.iter().filter(|m| matched.contains(m.name.as_str())) {
-            if let Some(ia3) = &config.ia3 {
-                scales.push(ia3.site(module, base)?);
+            let rank = ranks.value(&module.name)?.and_then(Value::as_u64).map_or(config.r, |r| r as usize);
+            let alpha = alphas.value(&module.name)?.and_then(Value::as_f64);
+            if let Some(method) = &config.method {
+                changes.push(method.site(module, rank, alpha, base)?);
                 continue;
             }
-            let rank = ranks.value(&module.name)?.and_then(Value::as_u64).map_or(config.r, |r| r as usize);
-            let alpha = alphas.value(&module.name)?.and_then(Value::as_f64).unwrap_or_else(|| config.alpha());
+            let alpha = alpha.unwrap_or_else(|| config.alpha());
             if config.lora_bias && module.kind == ModuleKind::Embedding {
                 return Err(PeftError::Conflict { key: "lora_bias", condition: "on an embedding" });
             }
@@ -71,6 +72,12 @@ impl LoraPlan {
             sites.push(site(&config, module, rank, alpha));
         }
         nest(&mut sites);
+        if let Some(tokens) = &config.trainable_token_indices {
+            changes.extend(tokens.sites(&config, modules, &matched)?);
+        }
+        let ties: Vec<(String, String)> =
+            base.iter().filter_map(|p| Some((p.name.clone(), p.alias_of.clone()?))).collect();
+        share_rows(&mut changes, &ties, |module| matched.contains(module))?;
         let saved = saved_parameters(&config, use_, base, &mut report)?;
         let saved_set: BTreeSet<&str> = saved.iter().map(String::as_str).collect();
         let is_bias = |name: &str| name == "bias" || name.ends_with(".bias");
@@ -88,8 +95,7 @@ impl LoraPlan {
             .collect();
         let shape = |n: &String| base.get(n).map(|p| p.shape.clone()).unwrap_or_default();
         let base_shapes = saved.iter().chain(&biases).map(shape).collect();
-        let ties = base.iter().filter_map(|p| Some((p.name.clone(), p.alias_of.clone()?))).collect();
-        Ok(Self { config, sites, scales, saved, biases, report, ties, base_shapes })
+        Ok(Self { config, sites, changes, saved, biases, report, ties, base_shapes })
     }
 
     /// The adapter's own parameters: trainable, fp32 at rest and in the optimizer, in the order of the sites.
@@ -103,12 +109,12 @@ impl LoraPlan {
             parameter
         };
         let factors = self.sites.iter().flat_map(|s| s.factors().map(|f| of(s, f)).collect::<Vec<_>>());
-        let vectors = self.scales.iter().map(|scale| {
-            let mut parameter = Parameter::new(&scale.name, &scale.shape(), Role::Adapter, Dtype::F32);
+        let parts = self.changes.iter().flat_map(|change| &change.parts).map(|part| {
+            let mut parameter = Parameter::new(&part.name, &part.shape, Role::Adapter, Dtype::F32);
             parameter.trainable = true;
             parameter
         });
-        factors.chain(vectors).collect()
+        factors.chain(parts).collect()
     }
 
     /// Parameters of the base that train along, with their shapes: [`saved`](Self::saved), then
@@ -127,10 +133,19 @@ impl LoraPlan {
         self.sites.iter().find(|s| s.module == module)
     }
 
-    /// The vector of a module (IA3).
+    /// What is made of a module by another method than factors.
     #[must_use]
-    pub fn scale(&self, module: &str) -> Option<&ScaleSite> {
-        self.scales.iter().find(|s| s.module == module)
+    pub fn change(&self, module: &str) -> Option<&ChangeSite> {
+        self.changes.iter().find(|s| s.module == module)
+    }
+
+    /// Whether a module's table no longer is that of another which shares its storage: rows that train are of both.
+    #[must_use]
+    pub fn parts_from_tied(&self, module: &str) -> bool {
+        let whole = |site: &ChangeSite| !matches!(site.change, Change::Rows(_));
+        self.site(module).is_some()
+            || self.change(module).is_some_and(whole)
+            || self.saved.contains(&format!("{module}.weight"))
     }
 
     /// The number of elements that train.
@@ -139,6 +154,30 @@ impl LoraPlan {
         let own: usize = self.parameters().iter().map(Parameter::elements).sum();
         own + self.base_shapes.iter().map(|s| s.iter().product::<usize>()).sum::<usize>()
     }
+}
+
+/// Of tables that share storage the rows that train are those of one, and what reads the other reads them too.
+fn share_rows(
+    changes: &mut Vec<ChangeSite>,
+    ties: &[(String, String)],
+    adapted: impl Fn(&str) -> bool,
+) -> Result<(), PeftError> {
+    let module = |weight: &str| weight.strip_suffix(".weight").unwrap_or(weight).to_owned();
+    for (alias, target) in ties {
+        let (alias, target) = (module(alias), module(target));
+        let rows = |module: &str| {
+            let site = changes.iter().find(|site| site.module == module);
+            site.map(|site| site.change.clone()).filter(|change| matches!(change, Change::Rows(_)))
+        };
+        let Some(shared) = rows(&target) else { continue };
+        let own = rows(&alias);
+        if own.as_ref().is_some_and(|own| *own != shared) || own.is_none() && adapted(&alias) {
+            let condition = "on tables that share their weight, of which each would become another: name the same tokens for both, or the embedding alone and no adapter on the head";
+            return Err(PeftError::Conflict { key: "trainable_token_indices", condition });
+        }
+        changes.retain(|site| site.module != alias);
+    }
+    Ok(())
 }
 
 /// What PEFT cannot do on a bare parameter.

@@ -6,7 +6,7 @@ use burnish_weight_files::nearest;
 
 use crate::error::DeadPattern;
 use crate::pattern::{self, Matcher};
-use crate::{Ia3, Layers, LoraConfig, Names, PeftError, Purpose, Targets};
+use crate::{Layers, LoraConfig, Names, PeftError, Purpose, Targets};
 
 /// What a module is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,13 +128,11 @@ pub fn resolve_targets(
 ) -> Result<LoraConfig, PeftError> {
     let mut config = config.clone();
     let unknown = || PeftError::NoDefaultTargets { model_type: model_type.to_owned() };
-    if let Some(ia3) = &mut config.ia3 {
-        let defaults = Ia3::defaults(model_type);
-        if config.target_modules.is_none() {
-            config.target_modules = Some(defaults.clone().ok_or_else(unknown)?.0);
-        }
-        if ia3.feedforward_modules.is_none() {
-            ia3.feedforward_modules = Some(defaults.ok_or_else(unknown)?.1);
+    if let Some(mut method) = config.method.take() {
+        let named = method.resolve(&mut config, model_type, modules);
+        config.method = Some(method);
+        if !named {
+            return Err(unknown());
         }
     } else {
         crate::mixtures::resolve(&mut config, model_type, modules)?;

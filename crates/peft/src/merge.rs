@@ -59,16 +59,15 @@ pub fn merge_adapter<E: From<PeftError>>(
             merged.tensors.insert(bias_name, bias);
         }
     }
-    for scale in &plan.scales {
-        let (weight_name, bias_name) = (scale.base_weight(), scale.base_bias());
+    for site in &plan.changes {
+        let (weight_name, bias_name) = (site.base_weight(), site.base_bias());
         let missing = |name: &String| PeftError::MissingBase { name: name.clone() };
         let weight = match adapter.base_weights.get(&weight_name) {
             Some(replaced) => replaced.clone(),
             None => read(&weight_name)?.ok_or_else(|| missing(&weight_name))?,
         };
-        let vector = adapter.parameters.get(&scale.name).ok_or_else(|| missing(&scale.name))?;
-        let bias = if scale.has_bias { read(&bias_name)? } else { None };
-        let done = scale.merge(&weight, bias.as_ref(), vector)?;
+        let bias = if site.has_bias { read(&bias_name)? } else { None };
+        let done = site.merge(&weight, bias.as_ref(), |part| adapter.parameters.get(&part.name))?;
         merged.tensors.insert(weight_name, done.weight);
         if let Some(bias) = done.bias {
             merged.tensors.insert(bias_name, bias);
@@ -77,7 +76,10 @@ pub fn merge_adapter<E: From<PeftError>>(
     // What was tied to a changed parameter keeps the base's values, in storage of its own.
     let mut untied = BTreeSet::new();
     for (alias, target) in &plan.ties {
-        if merged.tensors.contains_key(alias) || merged.tensors.contains_key(target) {
+        // Rows that train are rows of both.
+        let module = target.strip_suffix(".weight").unwrap_or(target);
+        let rows = plan.change(module).is_some() && !plan.parts_from_tied(module);
+        if merged.tensors.contains_key(alias) || merged.tensors.contains_key(target) && !rows {
             untied.extend([alias.clone(), target.clone()]);
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{InitWeights, LoraConfig, PeftError};
+use crate::{InitWeights, LoraConfig, PeftError, PeftType};
 
 /// What a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("velora_config", "merge it into its base with PEFT first"),
     ("megatron_config", "train it without Megatron layers"),
     ("layer_replication", "there is no equivalent on the original layers"),
-    ("trainable_token_indices", "put the embedding into modules_to_save, or merge with PEFT first"),
     ("ensure_weight_tying", "save it with PEFT's ensure_weight_tying=False"),
 ];
 
@@ -46,8 +45,10 @@ impl LoraConfig {
         let refuse = |key: &str, value: &Value, mend| {
             Err(PeftError::UnsupportedKey { key: key.to_owned(), value: value.to_string(), mend })
         };
-        if self.peft_type != "LORA" && self.ia3.is_none() {
-            return Err(PeftError::UnsupportedMethod { peft_type: self.peft_type.clone() });
+        match &self.method {
+            Some(method) => method.validate(self, use_ == Purpose::Create)?,
+            None if self.peft_type == PeftType::Lora.name() => {}
+            None => return Err(PeftError::UnsupportedMethod { peft_type: self.peft_type.clone() }),
         }
         for (key, value) in self.rest.iter().filter(|(_, v)| !is_off(v)) {
             if let Some((_, mend)) = REFUSED.iter().find(|(k, _)| k == key) {

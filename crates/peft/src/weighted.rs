@@ -115,7 +115,13 @@ fn check(part: &Weighted<'_>) -> Result<(), PeftError> {
         let got = part.weight.to_string();
         return Err(PeftError::BadValue { key: "weight", got, expected: "a finite number" });
     }
-    if !part.plan.scales.is_empty() {
+    if part.plan.config.trainable_token_indices.is_some() {
+        return conflict(
+            "trainable_token_indices",
+            "in a weighted sum: rows that replace others do not add up",
+        );
+    }
+    if !part.plan.changes.is_empty() {
         let condition =
             "other than LORA in a weighted sum; merge the adapters into the base one after another";
         return conflict("peft_type", condition);

@@ -48,7 +48,7 @@ pub const REFUSED: &[Foreign] = &[
     refused(&[
         "alora_invocation_tokens", "arrow_config", "corda_config", "eva_config", "kasa_config", "loftq_config",
         "lora_ga_config", "monteclora_config", "use_bdlora", "use_qalora", "velora_config", "layer_replication",
-        "trainable_token_indices", "megatron_config",
+        "megatron_config",
     ], "this variant of LoRA is not supported; LoRA, rsLoRA, DoRA, PiSSA and OLoRA are"),
     refused(&[
         "fan_in_fan_out", "ensure_weight_tying",

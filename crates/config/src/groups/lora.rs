@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use burnish_peft::{Bias, Ia3, Init, Layers, LoraConfig, Names, PeftType, Targets};
+use burnish_peft::{
+    Bias, Init, Layers, LoraConfig, Names, PeftError, PeftMethod, PeftType, Targets, TokenIndices,
+};
+use serde_json::{Map, Value};
 
 use crate::checks::{AT_LEAST_1, Checks};
 use crate::groups::ModelOptions;
+use crate::setting::MethodSettings;
 use crate::table::options;
 
 options! {
@@ -14,9 +18,15 @@ options! {
     LoraOptions, "LoRA";
     /// Train an adapter instead of the whole model.
     Trl use_peft: bool = false;
-    /// What the adapter is: LORA (as when not given), or IA3 (vectors that scale layers' outputs or inputs), which has lora_target_modules,
-    /// exclude_modules, lora_modules_to_save and feedforward_modules.
+    /// What the adapter is: LORA (as when not given), IA3 (vectors that scale layers' outputs or inputs), OFT (rotations of
+    /// their inputs), LOHA, LOKR (added products), or TRAINABLE_TOKENS (rows of the embedding). Options of lora_ that the
+    /// method's configuration in PEFT has count for it too; its others are in peft_config.
     Peft peft_type: Option<PeftType> = None;
+    /// Settings of a peft_type other than LORA, by PEFT's names: '{"oft_block_size": 8}'.
+    Burnish peft_config: MethodSettings = MethodSettings::default();
+    /// Tokens whose rows of the embedding (and of a head that shares it) train beside LoRA's factors: ids, or lists of ids by
+    /// module.
+    Peft trainable_token_indices: Option<TokenIndices> = None;
     /// With IA3 which targets are scaled on their inputs: names, or one regular expression; by default the model type's in PEFT.
     Peft feedforward_modules: Option<Targets> = None;
     /// Rank of the adapter.
@@ -57,17 +67,15 @@ impl LoraOptions {
     #[must_use]
     pub fn config(&self, base: &Path) -> LoraConfig {
         let some = |names: &Vec<String>| (!names.is_empty()).then(|| names.clone());
-        if self.peft_type == Some(PeftType::Ia3) {
-            let own = Ia3 { feedforward_modules: self.feedforward_modules.clone(), ..Ia3::default() };
-            let mut config = LoraConfig::ia3(own);
-            config.base_model_name_or_path = Some(base.display().to_string());
-            config.task_type = Some("CAUSAL_LM".to_owned());
-            config.target_modules = self.lora_target_modules.clone();
-            config.exclude_modules = self.exclude_modules.clone();
-            config.modules_to_save = some(&self.lora_modules_to_save);
-            return config;
-        }
-        let mut config = LoraConfig::new(self.lora_r, self.lora_alpha).with_dropout(self.lora_dropout);
+        // What the rules refused does not come here.
+        let method = self.method().ok().flatten();
+        let mut config = match method {
+            Some(method) => LoraConfig { r: self.lora_r, ..LoraConfig::of(method) },
+            None => LoraConfig {
+                trainable_token_indices: self.trainable_token_indices.clone(),
+                ..LoraConfig::new(self.lora_r, self.lora_alpha).with_dropout(self.lora_dropout)
+            },
+        };
         config.base_model_name_or_path = Some(base.display().to_string());
         config.task_type = Some("CAUSAL_LM".to_owned());
         config.target_modules = self.lora_target_modules.clone();
@@ -84,6 +92,17 @@ impl LoraOptions {
             .then(|| Layers::Many(self.layers_to_transform.iter().map(|&layer| layer as i64).collect()));
         config.layers_pattern = some(&self.layers_pattern).map(Names::Many);
         config
+    }
+
+    /// The method, where it is not LoRA, with its settings.
+    fn method(&self) -> Result<Option<PeftMethod>, PeftError> {
+        let mut own: Map<String, Value> = self.peft_config.0.clone();
+        if let Some(names) = &self.feedforward_modules
+            && let Ok(names) = serde_json::to_value(names)
+        {
+            own.insert("feedforward_modules".to_owned(), names);
+        }
+        PeftMethod::with(self.peft_type.unwrap_or_default(), &own)
     }
 
     pub(crate) fn rules(&self, model: &ModelOptions, checks: &mut Checks<'_>) {
@@ -106,29 +125,48 @@ impl LoraOptions {
                 "name the layers in layers_to_transform",
             );
         }
-        const OF_LORA: &[&str] = &[
-            "lora_r",
-            "lora_alpha",
-            "lora_dropout",
-            "lora_target_parameters",
-            "use_rslora",
-            "use_dora",
-            "bias",
-            "init_lora_weights",
-            "rank_pattern",
-            "alpha_pattern",
-            "layers_to_transform",
-            "layers_pattern",
+        // Each option with its key in PEFT.
+        const OF_LORA: &[(&str, &str)] = &[
+            ("lora_r", "r"),
+            ("lora_alpha", "lora_alpha"),
+            ("lora_dropout", "lora_dropout"),
+            ("lora_target_parameters", "target_parameters"),
+            ("use_rslora", "use_rslora"),
+            ("use_dora", "use_dora"),
+            ("bias", "bias"),
+            ("init_lora_weights", "init_lora_weights"),
+            ("rank_pattern", "rank_pattern"),
+            ("alpha_pattern", "alpha_pattern"),
+            ("layers_to_transform", "layers_to_transform"),
+            ("layers_pattern", "layers_pattern"),
+            ("exclude_modules", "exclude_modules"),
+            ("lora_modules_to_save", "modules_to_save"),
+            ("trainable_token_indices", "trainable_token_indices"),
         ];
-        if self.peft_type == Some(PeftType::Ia3) {
-            for name in OF_LORA.iter().copied().filter(|name| checks.is_given(name)).collect::<Vec<_>>() {
-                checks.conflict(name, "peft_type: IA3", "IA3 has no such setting: take it out");
+        let kind = self.peft_type.unwrap_or_default();
+        if self.feedforward_modules.is_some() && kind != PeftType::Ia3 {
+            checks.conflict("feedforward_modules", format!("peft_type: {kind}"), "set peft_type: IA3");
+        } else {
+            match self.method() {
+                Ok(Some(method)) => {
+                    let has = |key: &str| method.has_key(key);
+                    let given = OF_LORA.iter().filter(|(name, key)| checks.says_something(name) && !has(key));
+                    for (name, _) in given.collect::<Vec<_>>() {
+                        let mend = "the method has no such setting, or has it in peft_config: take it out";
+                        checks.conflict(name, format!("peft_type: {kind}"), mend);
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let mend = "name settings that the method has, LoRA's by their own options";
+                    checks.conflict("peft_config", error, mend);
+                }
             }
-        } else if self.feedforward_modules.is_some() {
-            checks.conflict("feedforward_modules", "peft_type: LORA", "set peft_type: IA3");
         }
         const OWN: &[&str] = &[
             "peft_type",
+            "peft_config",
+            "trainable_token_indices",
             "feedforward_modules",
             "lora_r",
             "lora_alpha",

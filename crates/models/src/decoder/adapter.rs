@@ -1,11 +1,14 @@
 //! LoRA on a blueprint: which parameters an adapter adds and where layers find them.
 
+use std::sync::Arc;
+
 use burnish_core::{LoraParts, Parameter, Role};
 use burnish_peft::{LoraConfig, LoraPlan, ModuleInfo, ModuleKind, Purpose, Targets};
 
 use crate::ModelError;
 use crate::decoder::blueprint::Blueprint;
-use crate::decoder::layers::{Adapter, Layer, Place, Scale};
+use crate::decoder::change::LayerChange;
+use crate::decoder::layers::{Adapter, Layer, Place};
 use crate::spec::{Output, SCORE};
 
 /// What the trained copy of a base parameter is called (`modules_to_save`).
@@ -88,13 +91,23 @@ impl Blueprint {
                 Adapter { site: site.module.clone(), scale: site.scale as f32, dropout: site.dropout as f32 };
             layers.push((lora, adapter));
         }
-        let mut scales = Vec::new();
-        for scale in &plan.scales {
-            scales
-                .push((scale.module.clone(), Scale { index: index(&scale.name)?, on_input: scale.on_input }));
+        let mut changes = Vec::new();
+        for site in &plan.changes {
+            let change = LayerChange {
+                indices: site.parts.iter().map(|part| index(&part.name)).collect::<Result<_, _>>()?,
+                follows: site.parts.iter().map(|part| part.follows).collect(),
+                change: site.change.clone(),
+            };
+            changes.push((site.module.clone(), Arc::new(change)));
         }
+        let (embed, tied) = (self.embed.parts.weight, self.spec.names.embed);
         for (name, layer) in self.layers_mut() {
-            layer.scale = scales.iter().find(|(module, _)| *module == name).map(|(_, scale)| *scale);
+            let of = |name: &str| changes.iter().find(|(module, _)| module == name).map(|(_, c)| c.clone());
+            layer.change = of(&name);
+            // What shares the embedding's storage has its rows too.
+            if layer.parts.weight == embed && layer.change.is_none() {
+                layer.change = of(tied).filter(|change| !change.rows().is_empty());
+            }
             let weight = format!("{name}.weight");
             let is = |site: &str| site == name || layer.place == Place::Router && site == weight;
             let found = layers.iter().find(|(_, adapter)| is(&adapter.site)).cloned();
@@ -115,7 +128,7 @@ impl Blueprint {
     /// matrices it is said that they are turned, as PEFT itself does.
     fn say_where(&self, plan: &mut LoraPlan, use_: Purpose) {
         let mut kinds =
-            plan.sites.iter().map(|site| site.kind).chain(plan.scales.iter().map(|scale| scale.kind));
+            plan.sites.iter().map(|site| site.kind).chain(plan.changes.iter().map(|site| site.kind));
         let linear = kinds.any(|kind| kind == ModuleKind::Linear);
         if self.spec.names.turned && linear {
             plan.config.rest.insert("fan_in_fan_out".to_owned(), true.into());

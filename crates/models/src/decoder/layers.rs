@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::Device;
 use burnish_core::random::Stream;
 use burnish_core::{Compute, LinearPart, LinearParts, RouterRule};
 use burnish_ops::{
@@ -13,6 +13,7 @@ use burnish_ops::{
 
 use crate::Spec;
 use crate::decoder::block::{BlockLayers, LatentLayers, OnTensors};
+use crate::decoder::change::LayerChange;
 use crate::decoder::lora_rank_reduce::runs_apart;
 use crate::decoder::tp_plan::Shard;
 use crate::spec::names::Names;
@@ -110,64 +111,20 @@ pub(crate) enum Place {
     Score,
 }
 
-/// A vector that scales a layer's outputs, or its inputs (IA3).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Scale {
-    /// Its index in the registry.
-    pub(crate) index: usize,
-    pub(crate) on_input: bool,
-}
-
-impl Scale {
-    /// Which of an adapter's factors lies over ranks as the vector does: `[1, in]` as A of rank one, `[out, 1]` as B.
-    pub(crate) fn lies_as(self) -> LinearPart {
-        if self.on_input { LinearPart::LoraA } else { LinearPart::LoraB }
-    }
-
-    /// `l (W x + b)` or `W (l x) + b`. Outputs are scaled as a magnitude scales them, where the weight may rest in fewer
-    /// bits; of inputs the weight's columns are, for as long as the layer runs.
-    fn apply(self, layer: Linear, vector: &AnyTensor) -> Result<Linear, OpsError> {
-        // What meets a tracked tensor is on its device.
-        let beside = |t: &AnyTensor| if vector.is_tracked() { t.untracked() } else { t.clone() };
-        let Linear { weight, bias, compute, .. } = layer;
-        let (out, device) = (weight.shape()[0], weight.device());
-        if self.on_input {
-            let columns = vector.rank::<2>()?;
-            let weight = beside(&weight).rank::<2>()?.cast(FloatDType::F32) * columns;
-            return Ok(Linear { weight: AnyTensor::new(weight), bias, low_rank: None, compute });
-        }
-        let value = vector.rank::<2>()?.reshape([out]);
-        let bias = match bias {
-            Some(bias) => Some(AnyTensor::new(beside(&bias).rank::<1>()? * value.clone())),
-            None => None,
-        };
-        let input = weight.shape()[1];
-        let zeros =
-            |shape: [usize; 2]| AnyTensor::from_elements(vec![0.0_f32; shape[0] * shape[1]], &shape, &device);
-        let norm = AnyTensor::from_elements(vec![1.0_f32; out], &[out], &device);
-        let low_rank = Some(LowRank {
-            a: zeros([1, input]),
-            b: zeros([out, 1]),
-            b_bias: None,
-            scale: 1.0,
-            dropout: None,
-            magnitude: Some(Magnitude { value: AnyTensor::new(value), norm }),
-        });
-        Ok(Linear { weight, bias, low_rank, compute })
-    }
-}
-
-/// One `T` for each tensor of a layer: those of a linear layer, and the vector that scales it.
-#[derive(Clone, Copy, Debug)]
+/// One `T` for each tensor of a layer: those of a linear layer, and the parameters of another method that change it.
+#[derive(Clone, Debug)]
 pub(crate) struct LayerParts<T> {
     pub(crate) linear: LinearParts<T>,
-    pub(crate) scale: Option<T>,
+    pub(crate) change: Vec<T>,
 }
 
 impl<T> LayerParts<T> {
     /// The same parts, made of these, in order.
     fn map<U>(self, mut make: impl FnMut(T) -> U) -> LayerParts<U> {
-        LayerParts { linear: self.linear.map(|_, t| make(t)), scale: self.scale.map(make) }
+        LayerParts {
+            linear: self.linear.map(|_, t| make(t)),
+            change: self.change.into_iter().map(make).collect(),
+        }
     }
 }
 
@@ -180,8 +137,8 @@ pub(crate) struct Layer {
     pub(crate) saved: Option<LinearParts<usize>>,
     /// How `parts.lora` is applied.
     pub(crate) adapter: Option<Adapter>,
-    /// What scales it, beside no other adapter.
-    pub(crate) scale: Option<Scale>,
+    /// What another method makes of it, beside no factors.
+    pub(crate) change: Option<Arc<LayerChange>>,
 }
 
 /// From weight, A, B and scale to the norms that a magnitude divides by.
@@ -202,23 +159,23 @@ impl Layer {
             parts: LinearParts { weight, bias, lora: None },
             saved: None,
             adapter: None,
-            scale: None,
+            change: None,
         }
     }
 
     /// The parameters that a pass reads.
     pub(crate) fn active(&self, adapters: bool) -> LayerParts<usize> {
         if !adapters {
-            return LayerParts { linear: self.parts.base(), scale: None };
+            return LayerParts { linear: self.parts.base(), change: Vec::new() };
         }
         let linear = LinearParts { lora: self.parts.lora, ..self.saved.unwrap_or(self.parts) };
-        LayerParts { linear, scale: self.scale.map(|scale| scale.index) }
+        LayerParts { linear, change: self.change.iter().flat_map(|c| c.indices.iter().copied()).collect() }
     }
 
     /// [`Self::active`] in order.
     pub(crate) fn indices(&self, adapters: bool) -> Vec<usize> {
-        let LayerParts { linear, scale } = self.active(adapters);
-        linear.into_iter().map(|(_, index)| index).chain(scale).collect()
+        let LayerParts { linear, change } = self.active(adapters);
+        linear.into_iter().map(|(_, index)| index).chain(change).collect()
     }
 
     /// Every parameter, what copies replace too.
@@ -233,16 +190,17 @@ impl Layer {
 
     /// Whether outputs are multiplied by what trains.
     pub(crate) fn scales_outputs(&self) -> bool {
-        self.magnitude().is_some() || self.scale.is_some_and(|scale| !scale.on_input)
+        self.magnitude().is_some() || self.change.as_ref().is_some_and(|change| change.scales_outputs())
     }
 
-    /// The layer of the next `tensors`, which are those of [`Self::active`].
+    /// The layer of the next `tensors`, which are those of [`Self::active`], of whose rows the first is `first`.
     pub(crate) fn linear(
         &self,
         tensors: &mut dyn Iterator<Item = AnyTensor>,
         how: &Assembly,
+        first: usize,
     ) -> Result<Linear, OpsError> {
-        self.assemble(self.next(tensors, how), how, &row_norms)
+        self.assemble_from(self.next(tensors, how), how, &row_norms, first)
     }
 
     /// The next `tensors`, which are those of [`Self::active`].
@@ -286,9 +244,21 @@ impl Layer {
         how: &Assembly,
         norms: &NormsOf<'_>,
     ) -> Result<Linear, OpsError> {
+        self.assemble_from(tensors, how, norms, 0)
+    }
+
+    /// As [`Self::assemble`], of a layer of whose rows the first is `first`.
+    fn assemble_from(
+        &self,
+        tensors: LayerParts<AnyTensor>,
+        how: &Assembly,
+        norms: &NormsOf<'_>,
+        first: usize,
+    ) -> Result<Linear, OpsError> {
         let LinearParts { weight, bias, lora } = tensors.linear;
-        if let (Some(scale), Some(vector)) = (self.scale, &tensors.scale) {
-            return scale.apply(Linear { weight, bias, low_rank: None, compute: how.compute }, vector);
+        if let Some(change) = self.change.as_ref().filter(|_| !tensors.change.is_empty()) {
+            let layer = Linear { weight, bias, low_rank: None, compute: how.compute };
+            return change.apply(layer, &tensors.change, first);
         }
         let (Some(lora), Some(adapter)) = (lora, &self.adapter) else {
             return Ok(Linear { weight, bias, low_rank: None, compute: how.compute });
@@ -326,7 +296,11 @@ impl Layer {
     ) -> Result<(AnyTensor, Option<EmbeddingLowRank>), OpsError> {
         let norms =
             |w: &AnyTensor, a: &AnyTensor, b: &AnyTensor, s| shard.column_norms(w, a, b, s, self.name());
-        let linear = self.assemble(self.next(tensors, how), how, &norms)?;
+        let tensors = self.next(tensors, how);
+        if let Some(change) = self.change.as_ref().filter(|_| !tensors.change.is_empty()) {
+            return change.embedding(tensors.linear.weight, &tensors.change, shard.own_vocab().start);
+        }
+        let linear = self.assemble(tensors, how, &norms)?;
         let low_rank = linear.low_rank.map(|l| EmbeddingLowRank {
             a: l.a,
             b: l.b,

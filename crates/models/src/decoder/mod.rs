@@ -8,6 +8,7 @@ pub(crate) mod activation_memory;
 pub(crate) mod adapter;
 pub(crate) mod block;
 pub(crate) mod blueprint;
+pub(crate) mod change;
 pub(crate) mod embedding_noise;
 pub(crate) mod forward_context;
 pub(crate) mod latent;
@@ -212,6 +213,11 @@ impl Decoder {
             weight = held(&weight, 0, row)?;
             if let Some(low_rank) = &mut low_rank {
                 low_rank.a = held(&low_rank.a, 1, row)?;
+                let rows = self.embed.change.as_ref().map_or(&[][..], |change| change.rows());
+                let padding = self.spec.padding.map(|id| id as usize);
+                if let Some(column) = rows.iter().position(|&id| Some(id) == padding) {
+                    low_rank.b = held(&low_rank.b, 1, column)?;
+                }
             }
         }
         let x = if self.shard.divided() {
@@ -315,7 +321,8 @@ impl Decoder {
         rows: &Arc<Vec<u64>>,
     ) -> Result<Linear, ModelError> {
         let mut read = pass.read_all(&self.head.indices(pass.adapters()))?.into_iter();
-        Ok(self.head.linear(&mut read, &pass.assembly(rows, self.compute))?)
+        let first = self.shard.own_vocab().start;
+        Ok(self.head.linear(&mut read, &pass.assembly(rows, self.compute), first)?)
     }
 
     /// Which rows of the output projection [`Self::head`] gives, when the vocabulary is divided.

@@ -7,10 +7,12 @@ use burnish_core::{ExpertGate, Layout, LinearPart, Region, Registry};
 use burnish_ops::{
     AnyTensor, OpsError, VocabShard, column_norms, row_norms, squared_column_norms, squared_row_norms,
 };
+use burnish_peft::Follows;
 use burnish_tp::{AdapterSum, AdapterSums, Gradient, HeadSplit, Split, Style, Tp, TpLayout};
 use burnish_weight_files::HostTensor;
 
 use crate::decoder::blueprint::Blueprint;
+use crate::decoder::change::lies_as;
 use crate::decoder::layers::{NormPlace, Place};
 use crate::decoder::lora_rank_reduce::runs_apart;
 use crate::spec::names::QkvNames;
@@ -92,6 +94,7 @@ impl Parallel {
         let (mlp, vocab) = (Split::balanced(spec.intermediate, ranks)?, Split::balanced(spec.vocab, ranks)?);
         let channels = Split::balanced(spec.hidden, ranks)?;
         let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
+        let names: Vec<String> = blueprint.registry.iter().map(|p| p.name.clone()).collect();
         let mut layouts: Vec<Option<TpLayout>> = vec![None; shapes.len()];
         for (_, layer) in blueprint.layers_mut() {
             let style = style(layer.place);
@@ -127,9 +130,18 @@ impl Parallel {
                 };
                 layouts[index] = Some(if apart && part.is_lora() { layout.completed() } else { layout });
             }
-            if let Some(scale) = layer.scale {
-                let shape = &shapes[scale.index];
-                layouts[scale.index] = Some(TpLayout::of(style, scale.lies_as(), shape, &split)?);
+            for (&index, follows) in layer.change.iter().flat_map(|c| c.indices.iter().zip(&c.follows)) {
+                let shape = &shapes[index];
+                layouts[index] = Some(match lies_as(*follows) {
+                    Some(part) => TpLayout::of(style, part, shape, &split)?,
+                    None if *follows == Follows::Whole => {
+                        TpLayout::replicated(shape, ranks, Gradient::Partial)
+                    }
+                    None => {
+                        let name = names[index].clone();
+                        return Err(ModelError::Undivided { name });
+                    }
+                });
             }
         }
         for (_, norm) in blueprint.norms_mut() {

@@ -10,8 +10,8 @@ use burnish_core::random::Stream;
 use burnish_core::{Compute, Dtype, Layout, Parameter, Quantization, Region, Registry, Role, Scheme};
 use burnish_ops::{AnyTensor, column_norms, host_device, row_norms};
 use burnish_peft::{
-    AdapterFolder, AdapterTensors, Decomposition, Factor, LoraConfig, LoraPlan, LoraSite, ModuleKind,
-    Purpose, decompose, init_lora_weights,
+    AdapterFolder, AdapterTensors, Change, ChangeSite, Decomposition, Factor, LoraConfig, LoraPlan, LoraSite,
+    ModuleKind, Purpose, decompose, init_lora_weights,
 };
 use burnish_quant::Quantized;
 use burnish_tp::{AdapterSums, Tp};
@@ -442,23 +442,31 @@ impl<'a> ModelPlan<'a> {
                 }
             }
         }
-        let Some(ia3) =
-            plan.config.ia3.as_ref().filter(|_| plan.scales.iter().any(|s| s.name == parameter.name))
-        else {
-            return Err(unknown());
-        };
-        let elements = elements(parameter, rows);
-        let values: Vec<f32> = if ia3.init_ia3_weights {
-            vec![1.0; elements.len()]
-        } else {
-            let stream = Stream::new(self.seed, &parameter.name);
-            elements.map(|i| stream.normal(i as u64)).collect()
-        };
-        Ok(HostTensor::from_f32(&values, &with_rows(&parameter.shape, rows.len()), Dtype::F32)?)
+        for site in &plan.changes {
+            let Some(part) = site.parts.iter().find(|part| part.name == parameter.name) else { continue };
+            let values = match part.start.values(&part.name, self.seed, elements(parameter, rows)) {
+                Some(values) => values,
+                None => self.base_rows(site, rows.clone())?,
+            };
+            let shape = with_rows(&parameter.shape, rows.len());
+            return Ok(HostTensor::from_f32(&values, &shape, Dtype::F32)?);
+        }
+        Err(unknown())
     }
 }
 
 impl ModelPlan<'_> {
+    /// The base's rows that some rows of a parameter replace.
+    fn base_rows(&self, site: &ChangeSite, rows: Range<usize>) -> Result<Vec<f32>, ModelError> {
+        let Change::Rows(ids) = &site.change else { return Ok(Vec::new()) };
+        let table = self.index_of(&site.base_weight())?;
+        let mut values = Vec::with_capacity(rows.len() * site.input);
+        for &id in &ids[rows] {
+            values.extend(self.rows(table, id..id + 1)?.to_f32());
+        }
+        Ok(values)
+    }
+
     /// The initial values of some rows (`elements` of the whole) of a factor.
     fn start(
         &self,
@@ -635,11 +643,7 @@ impl Model {
         let (registry, names) = (self.parameters.registry(), &self.decoder.spec().names);
         let head = format!("{}.weight", names.head);
         registry.get(&head).is_some_and(|p| p.alias_of.is_some())
-            && [names.head, names.embed].iter().any(|m| {
-                plan.site(m).is_some()
-                    || plan.scale(m).is_some()
-                    || plan.saved.contains(&format!("{m}.weight"))
-            })
+            && [names.head, names.embed].iter().any(|module| plan.parts_from_tied(module))
     }
 
     /// The value of a base parameter with the adapter folded in; copies in `dtype`.
@@ -651,13 +655,15 @@ impl Model {
             return Ok(self.host(copy).cast(dtype));
         }
         let (module, part) = name.rsplit_once('.').unwrap_or((name, ""));
-        if let Some(scale) = plan.scale(module) {
+        if let Some(site) = plan.change(module) {
             let host = |name: &str| registry.index_of(name).map(|i| self.host(i));
             let unknown = |name: String| ModelError::UnknownParameter { name };
-            let vector = host(&scale.name).ok_or_else(|| unknown(scale.name.clone()))?;
-            let weight = host(&scale.base_weight()).ok_or_else(|| unknown(scale.base_weight()))?;
-            let bias = host(&scale.base_bias()).map(|bias| bias.cast(Dtype::F32));
-            let out = scale.merge(&weight.cast(Dtype::F32), bias.as_ref(), &vector)?;
+            let parts: BTreeMap<&str, HostTensor> =
+                site.parts.iter().filter_map(|part| Some((part.name.as_str(), host(&part.name)?))).collect();
+            let weight = host(&site.base_weight()).ok_or_else(|| unknown(site.base_weight()))?;
+            let bias = host(&site.base_bias()).map(|bias| bias.cast(Dtype::F32));
+            let out =
+                site.merge(&weight.cast(Dtype::F32), bias.as_ref(), |part| parts.get(part.name.as_str()))?;
             return Ok(if part == "bias" {
                 out.bias.unwrap_or_else(|| self.host(index))
             } else {

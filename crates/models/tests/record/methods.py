@@ -25,6 +25,23 @@ CASES = {
     "ia3": ("qwen2", peft.IA3Config, dict(
         target_modules=["k_proj", "v_proj", "o_proj", "up_proj", "down_proj", "lm_head"],
         feedforward_modules=["o_proj", "down_proj"])),
+    # Rows of a table that the head shares, and of a table and a head of their own, beside factors.
+    "tokens_tied": ("llama-tied", peft.LoraConfig, dict(
+        r=2, target_modules=["q_proj"], trainable_token_indices=[1, 5, 9])),
+    "tokens_apart": ("qwen2", peft.LoraConfig, dict(
+        r=2, target_modules=["v_proj"], trainable_token_indices={"embed_tokens": [1, 5], "lm_head": [5, 9, 2]})),
+    "trainable_tokens": ("llama-tied", peft.TrainableTokensConfig, dict(token_indices=[4, 1, 9])),
+    "oft": ("qwen2", peft.OFTConfig, dict(oft_block_size=8, target_modules=["q_proj", "o_proj", "down_proj", "lm_head"])),
+    "oft_shared": ("qwen2", peft.OFTConfig, dict(
+        r=4, oft_block_size=0, block_share=True, num_cayley_neumann_terms=6, target_modules=["k_proj", "up_proj"])),
+    "oft_exact": ("qwen2", peft.OFTConfig, dict(
+        oft_block_size=4, use_cayley_neumann=False, target_modules=["k_proj", "up_proj"])),
+    "loha": ("qwen2", peft.LoHaConfig, dict(
+        r=3, alpha=5, rank_pattern={"k_proj": 2}, target_modules=["q_proj", "k_proj", "o_proj", "down_proj", "lm_head"])),
+    "lokr": ("qwen2", peft.LoKrConfig, dict(
+        r=2, alpha=5, target_modules=["q_proj", "k_proj", "o_proj", "down_proj", "lm_head"])),
+    "lokr_both": ("qwen2", peft.LoKrConfig, dict(
+        r=1, alpha=2, decompose_both=True, decompose_factor=8, target_modules=["q_proj", "up_proj"])),
 }
 
 

@@ -75,7 +75,7 @@ pub fn merge<M: Module>(module: M) -> M {
 fn refuse(config: &LoraConfig) -> Result<(), PeftError> {
     let mend =
         "an adapter on a Burn module is W + s A B; merge it into its base with PEFT first, or train without";
-    if config.ia3.is_some() {
+    if config.method.is_some() {
         let (key, value) = ("peft_type".to_owned(), config.peft_type.clone());
         return Err(PeftError::UnsupportedKey { key, value, mend });
     }

@@ -89,8 +89,8 @@ impl ReferenceFolder {
 pub(crate) fn is_base(plan: Option<&burnish_peft::LoraPlan>, loaded: bool) -> bool {
     let stands = |plan: &burnish_peft::LoraPlan| {
         let magnitudes = plan.sites.iter().any(|site| site.magnitude_name.is_some());
-        let ones = plan.config.ia3.as_ref().is_none_or(|ia3| ia3.init_ia3_weights);
-        !plan.changes_base() && !magnitudes && ones && plan.biases.is_empty()
+        let unchanged = plan.changes.iter().all(burnish_peft::ChangeSite::starts_as_base);
+        !plan.changes_base() && !magnitudes && unchanged && plan.biases.is_empty()
     };
     !loaded && plan.is_some_and(stands)
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burnish_core::guarded;
 use serde_json::{Map, Value};
+use tokenizers::models::ModelWrapper;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, Encoding};
 
@@ -29,6 +30,8 @@ pub struct Tokenizer {
     stop_ids: Vec<u32>,
     special_ids: HashSet<u32>,
     model_max_length: Option<usize>,
+    /// The share of merges that the file asks to leave out at random, which none are.
+    dropout: Option<f32>,
     /// Most bytes of a text.
     max_text_bytes: usize,
     /// How many times its bytes a text may have when it is normalised.
@@ -90,6 +93,7 @@ impl Tokenizer {
     ) -> Result<Self, String> {
         inner.with_truncation(None).map_err(|e| e.to_string())?;
         inner.with_padding(None);
+        let dropout = without_dropout(&mut inner);
         add_tokens(&mut inner, config)?;
         let mut named = Vec::new();
         for name in NAMED {
@@ -126,6 +130,7 @@ impl Tokenizer {
             stop_ids,
             special_ids,
             model_max_length: model_max_length.and_then(|n| usize::try_from(n).ok()),
+            dropout,
             max_text_bytes: Self::MAX_TEXT_BYTES,
             growth: 1,
             turn: Arc::default(),
@@ -223,6 +228,19 @@ impl Tokenizer {
     #[must_use]
     pub fn stop_ids(&self) -> &[u32] {
         &self.stop_ids
+    }
+
+    /// What whoever started the program should be told of the folder's tokenizer: that a share of merges that
+    /// `tokenizer.json` leaves out at random is not left out.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let note = |share| {
+            format!(
+                "tokenizer.json: the model's `dropout` of {share} is read as 0: a text has the same tokens each time (in \
+                 Transformers they are drawn)"
+            )
+        };
+        self.dropout.map(note).into_iter().collect()
     }
 
     /// The longest input the folder declares, if it declares one.
@@ -423,6 +441,16 @@ pub(crate) fn json_file(path: &Path) -> Result<Map<String, Value>, DataError> {
         Ok(_) => Err(bad("expected a JSON object".to_owned())),
         Err(e) => Err(bad(e.to_string())),
     }
+}
+
+/// Takes a model's dropout away, so that tokens are a function of the text on every rank, in every epoch and when a run goes on.
+fn without_dropout(inner: &mut tokenizers::Tokenizer) -> Option<f32> {
+    let ModelWrapper::BPE(model) = inner.get_model() else { return None };
+    let dropout = model.dropout.filter(|&share| share > 0.0)?;
+    let mut model = model.clone();
+    model.dropout = None;
+    inner.with_model(model);
+    Some(dropout)
 }
 
 /// A token given as text or as an object with `content`.

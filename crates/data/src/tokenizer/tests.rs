@@ -36,6 +36,24 @@ fn named_tokens_of_the_folder() {
 }
 
 #[test]
+fn a_text_has_the_same_tokens_each_time() {
+    let (dir, t) = folder(&[]);
+    assert_eq!(t.unwrap().notes().len(), 0);
+    let path = dir.path().join("tokenizer.json");
+    let mut file: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    file["model"]["dropout"] = json!(0.5);
+    fs::write(&path, file.to_string()).unwrap();
+    let t = Tokenizer::from_folder(dir.path()).unwrap();
+    let expected = Tokenizer::from_folder(&model()).unwrap();
+    let text = "the quick brown fox jumps over the lazy dog and comes back";
+    for _ in 0..20 {
+        assert_eq!(t.encode(text, false), expected.encode(text, false));
+    }
+    let [note] = &t.notes()[..] else { panic!("one note") };
+    assert!(note.contains("`dropout` of 0.5 is read as 0"), "{note}");
+}
+
+#[test]
 fn fallbacks_for_eos_and_pad() {
     let (_d, t) = folder(&[("special_tokens_map.json", json!({"eos_token": {"content": "<|im_end|>"}}))]);
     let t = t.unwrap();

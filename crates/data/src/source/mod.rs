@@ -13,6 +13,7 @@ mod lines;
 mod listing;
 mod mixture;
 mod pattern;
+mod search;
 mod split_slice;
 
 use std::collections::HashSet;
@@ -410,20 +411,8 @@ fn files(spec: &SourceSpec, split: &str, any: bool) -> Result<Option<Vec<DataFil
     if !any {
         return Ok(None);
     }
-    let bad = |reason: String| DataError::BadGlob { pattern: spec.path.clone(), reason };
-    let mut files = Vec::new();
-    let depth = |path: &Path| path.components().count();
-    let deepest = depth(Path::new(&spec.path)) + listing::DEEPEST;
-    for entry in glob::glob(&spec.path).map_err(|e| bad(e.to_string()))? {
-        let file = entry.map_err(|e| DataError::Io { path: e.path().to_path_buf(), source: e.into() })?;
-        if depth(&file) > deepest {
-            let reason = format!("`{}` is too deep; does a folder hold a link to itself?", file.display());
-            return Err(bad(reason));
-        }
-        if file.is_file() {
-            files.push(data_file(file, None)?);
-        }
-    }
+    let files = search::files(&spec.path)?.into_iter().map(|file| data_file(file, None));
+    let files = files.collect::<Result<Vec<_>, _>>()?;
     if files.is_empty() {
         return Err(DataError::EmptyGlob { pattern: spec.path.clone() });
     }

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     burnish_device::quiet();
     burnish_device::files_too_large_are_errors();
     let ended = std::panic::catch_unwind(|| {
-        let words = match words() {
+        let words = match stacks().and_then(|()| words()) {
             Ok(words) => words,
             Err(error) => return voice::failed(&error),
         };
@@ -44,6 +44,26 @@ fn main() -> ExitCode {
         Ok(code) if !panics::happened() => code,
         _ => ExitCode::from(panics::STATUS),
     }
+}
+
+/// Whether threads have room for what they call: an overflow would end the process without a word.
+fn stacks() -> anyhow::Result<()> {
+    const LEAST: u64 = 1 << 20;
+    const MOST: u64 = 1 << 30;
+    let first = burnish_device::stack_limit();
+    anyhow::ensure!(
+        first.is_none_or(|bytes| bytes >= LEAST),
+        "the stack may have {} kB here (`ulimit -s`), expected at least {} kB; usual are 8192: `ulimit -s 8192`",
+        first.unwrap_or_default() >> 10,
+        LEAST >> 10
+    );
+    let others = std::env::var("RUST_MIN_STACK").ok().and_then(|value| value.parse::<u64>().ok());
+    anyhow::ensure!(
+        others.is_none_or(|bytes| (LEAST..=MOST).contains(&bytes)),
+        "RUST_MIN_STACK is {} bytes, expected {LEAST} to {MOST}, or none: `unset RUST_MIN_STACK`",
+        others.unwrap_or_default()
+    );
+    Ok(())
 }
 
 /// The words after the program's name.
@@ -132,10 +152,16 @@ fn resolved<C: Command>(invocation: Invocation<C>) -> anyhow::Result<Option<Reso
     }
 }
 
-/// Sets the number of worker threads for the process.
+/// Starts the process' worker threads: as many as asked, or as there are processors (`RAYON_NUM_THREADS`).
 fn use_threads(threads: Option<usize>) -> anyhow::Result<()> {
-    if let Some(threads) = threads {
-        rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
-    }
-    Ok(())
+    rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build_global().map_err(|error| {
+        let asked = match (threads, std::env::var("RAYON_NUM_THREADS")) {
+            (Some(threads), _) => format!("{threads} threads (threads)"),
+            (None, Ok(threads)) => format!("threads (RAYON_NUM_THREADS={threads})"),
+            (None, Err(_)) => "a thread for each processor".to_owned(),
+        };
+        anyhow::anyhow!(
+            "cannot start {asked}: {error}; `--threads` asks for fewer, and `ulimit -u` and `ulimit -v` say how much the system allows"
+        )
+    })
 }

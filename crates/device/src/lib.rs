@@ -29,5 +29,5 @@ pub use error::DeviceError;
 pub use failure::{Failure, quiet};
 pub use heap::{give_back_freed_memory, keep_freed_memory};
 pub use memory::{Memory, memory, release};
-pub use open::{best, count, files_too_large_are_errors, open, prepare};
+pub use open::{best, count, files_too_large_are_errors, open, prepare, stack_limit};
 pub use room::room;

@@ -78,6 +78,21 @@ pub fn files_too_large_are_errors() {
     }
 }
 
+/// Bytes that the stack of the program's first thread may have (`ulimit -s`), where there is a limit; elsewhere than under
+/// Linux none is known.
+#[must_use]
+pub fn stack_limit() -> Option<u64> {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: `limit` is a place for what is asked.
+        let known = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) } == 0;
+        (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    None
+}
+
 /// Tells CubeCL where CUDA's headers are, when they are in none of the places where it looks: in NVIDIA's Python wheels,
 /// say. To be called once, at the start of the program.
 ///

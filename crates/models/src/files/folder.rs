@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use burn::tensor::{DType, Device, TensorData};
+use burn::tensor::{Bytes, DType, Device, TensorData};
 use burnish_core::{Dtype, Parameter, Quantization, Region, Registry, Role};
 use burnish_ops::AnyTensor;
 use burnish_peft::LoraConfig;
@@ -852,7 +852,11 @@ pub fn to_device(tensor: HostTensor, device: &Device) -> AnyTensor {
         Dtype::U8 => DType::U8,
         Dtype::I8 => DType::I8,
     };
-    AnyTensor::from_data(TensorData::from_bytes_vec(tensor.bytes, tensor.shape, dtype), device)
+    // `Bytes::from_bytes_vec` copies whatever was not declared to be aligned, and a `Vec<u8>` never is: for a moment two of
+    // the largest tensor. Allocators align blocks of this size anyway.
+    let aligned = (tensor.bytes.as_ptr() as usize).is_multiple_of(align_of::<u128>());
+    let bytes = if aligned { Bytes::from_elems(tensor.bytes) } else { Bytes::from_bytes_vec(tensor.bytes) };
+    AnyTensor::from_data(TensorData::from_bytes(bytes, tensor.shape, dtype), device)
 }
 
 /// A device tensor on the host, in its dtype.

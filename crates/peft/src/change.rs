@@ -1,4 +1,4 @@
-//! What a method makes of one module: its parameters, how fresh ones start, how ranks share them, and the merge.
+//! Changes that methods make of one module: their parameters, how fresh ones start, how ranks share them, and the merge.
 
 use std::ops::Range;
 

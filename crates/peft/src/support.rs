@@ -85,6 +85,16 @@ impl LoraConfig {
     }
 }
 
+impl LoraConfig {
+    /// That an adapter of a file can be trained further: what only training does is computed too.
+    ///
+    /// # Errors
+    /// Names the key, its value and what to do.
+    pub fn check_training(&self) -> Result<(), PeftError> {
+        self.method.as_ref().map_or(Ok(()), |method| method.validate(self, true))
+    }
+}
+
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

@@ -163,3 +163,23 @@ fn views_and_shards() {
     assert!(WeightFolder::open(dir.path()).unwrap().files().count() > 1);
     assert_eq!(AdapterFolder::open(dir.path()).unwrap().load(&plan).unwrap(), all);
 }
+
+/// What drops blocks only in training may be used, and is not trained further without it.
+#[test]
+fn an_adapter_that_drops_what_is_not_dropped_here_is_used_and_not_trained() {
+    for (peft_type, key) in [("LOHA", "rank_dropout"), ("LOKR", "module_dropout"), ("OFT", "module_dropout")]
+    {
+        let config = |p: f64| {
+            let json =
+                format!(r#"{{"peft_type": "{peft_type}", "target_modules": ["q_proj"], "{key}": {p}}}"#);
+            LoraConfig::from_json(&json).unwrap()
+        };
+        config(0.5).check(Purpose::Load).unwrap();
+        config(0.0).check_training().unwrap();
+        let refused = config(0.5).check_training().unwrap_err();
+        assert!(
+            matches!(&refused, PeftError::UnsupportedKey { key: named, .. } if named == key),
+            "{refused}"
+        );
+    }
+}

@@ -1,4 +1,4 @@
-//! What goes wrong with a server, apart from what its clients ask.
+//! Errors of a server, apart from what its clients ask.
 
 use burnish_data::DataError;
 use burnish_models::ModelError;

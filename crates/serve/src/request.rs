@@ -1,4 +1,4 @@
-//! What clients ask for: OpenAI's bodies, with vLLM's additions.
+//! Bodies of requests: OpenAI's, with vLLM's additions.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! What begins with a slash.
+//! Commands of a conversation: lines that begin with a slash.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What a method other than factors makes of a layer, on the tape: `W' = f(W, theta)`, for as long as the layer runs.
+//! Changes of layers on the tape, by methods other than factors: `W' = f(W, theta)`, for as long as the layer runs.
 
 use burn::tensor::{FloatDType, Int, Tensor, TensorData};
 use burnish_core::LinearPart;

@@ -151,7 +151,7 @@ fn a_server_answers_as_generate_does_whole_and_in_pieces() {
     // A stop text over tokens, and several samples of several prompts, which depend on the seed alone.
     let (_, stopped) = server.chat("base", question, &json!({"stop": ["s on"]}));
     assert_eq!((said(&stopped), &stopped["choices"][0]["finish_reason"]), ("A cow live", &json!("stop")));
-    let many = json!({"model": "base", "prompt": ["the cow", [5, 6, 7]], "n": 3, "max_tokens": 6, "seed": 9, "logprobs": 1});
+    let many = json!({"model": "base", "prompt": ["the cow", "a dog"], "n": 3, "max_tokens": 6, "seed": 9, "logprobs": 1});
     let (status, first) = server.post("/v1/completions", &many);
     let (_, second) = server.post("/v1/completions", &many);
     assert_eq!((status, &first["choices"]), (200, &second["choices"]));
@@ -242,7 +242,7 @@ fn a_run_samples_from_a_server_and_sends_it_adapters() {
     let model = crate::program::model();
     let mut server = Server::of(&model, &["--allow_runtime_lora_updating", "--served_model_name=policy"]);
     let output = root.path().join("run");
-    let mut all = words("grpo", &output, &["--max_steps=3", "--logging_steps=1"]);
+    let mut all = words("grpo", &output, &["--max_steps=3", "--gradient_accumulation_steps=4"]);
     all.extend(LORA.map(str::to_owned));
     all.extend([format!("--rollout_url=http://{}", server.address), "--rollout_model=policy".to_owned()]);
     ok(&all);

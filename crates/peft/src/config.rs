@@ -346,15 +346,12 @@ impl LoraConfig {
         let corrupt = |reason: String| PeftError::CorruptConfig { path: path.to_path_buf(), reason };
         let mut object: Map<String, Value> =
             serde_json::from_slice(text).map_err(|e| corrupt(e.to_string()))?;
-        let peft_type;
-        match object.get("peft_type") {
-            Some(Value::String(kind)) => {
-                peft_type = PeftType::of_file(kind)
-                    .ok_or_else(|| PeftError::UnsupportedMethod { peft_type: kind.clone() })?;
-            }
+        let peft_type = match object.get("peft_type") {
+            Some(Value::String(kind)) => PeftType::of_file(kind)
+                .ok_or_else(|| PeftError::UnsupportedMethod { peft_type: kind.clone() })?,
             Some(other) => return Err(corrupt(format!("`peft_type` is {other}, expected a string"))),
             None => return Err(corrupt("it has no `peft_type`".into())),
-        }
+        };
         // Valid only while a process runs; PEFT drops it too.
         object.remove("runtime_config");
         for key in ["rank_pattern", "alpha_pattern", "use_dora"] {

@@ -36,10 +36,10 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     };
     let rows = prepare_rows(folder.tokenizer_path(), &preparation, folder.spec().vocab)?;
     let settings = crate::generate::settings(folder, &rows, &generation, target.eos_token.is_some())?;
-    let tools = target.tools.as_ref().map(|path| {
+    let tools = target.tools_path.as_ref().map(|path| {
         let text = burnish_core::file::read_to_string(path)
-            .with_context(|| format!("tools: cannot read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("tools: {} is no JSON", path.display()))
+            .with_context(|| format!("tools_path: cannot read {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("tools_path: {} is no JSON", path.display()))
     });
     let own = model.adapter_name_or_path.iter().map(|path| (name_of(path), path.clone()));
     let mut models: Vec<(String, Decoder)> = vec![(BASE.to_owned(), base)];

@@ -64,7 +64,7 @@ options! {
     /// called by its folder's name.
     Burnish lora_modules: Vec<String> = Vec::new();
     /// A JSON file with a list of tools that the template writes.
-    Burnish tools: Option<PathBuf> = None;
+    Burnish tools_path: Option<PathBuf> = None;
     /// A .jinja file, or a folder with a tokenizer, whose chat template to use.
     Trl chat_template_path: Option<PathBuf> = None;
     /// The end-of-sequence token; by default those of generation_config.json.

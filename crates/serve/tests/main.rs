@@ -23,7 +23,7 @@ fn an_engine_is_served_until_it_is_told_to_stop() {
 
     let tokenizer = Tokenizer::from_folder(&folder).unwrap();
     let templates = Templates::from_folder(&folder, &tokenizer).unwrap();
-    let stop = tokenizer.eos_id().into_iter().collect();
+    let stop = tokenizer.id("<|im_end|>").into_iter().collect();
     let options = AppOptions {
         max_model_len: 128,
         generation: Generation { stop, ..Generation::default() },

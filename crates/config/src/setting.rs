@@ -250,7 +250,7 @@ impl OptionValue for MethodSettings {
         match raw {
             _ if raw.is_nothing() => Some(Self::default()),
             Raw::Text(text) => serde_json::from_str(text).ok().map(Self),
-            other => match json(other) {
+            other => match serde_json::Value::from(other) {
                 serde_json::Value::Object(settings) => Some(Self(settings)),
                 _ => None,
             },
@@ -262,19 +262,6 @@ impl OptionValue for MethodSettings {
             return Raw::Null;
         }
         Raw::from_json(&serde_json::Value::Object(self.0.clone()).to_string()).unwrap_or(Raw::Null)
-    }
-}
-
-/// A written value as JSON.
-fn json(raw: &Raw) -> serde_json::Value {
-    match raw {
-        Raw::Null => serde_json::Value::Null,
-        Raw::Bool(value) => (*value).into(),
-        Raw::Int(value) => (*value).into(),
-        Raw::Float(value) => (*value).into(),
-        Raw::Text(value) => value.clone().into(),
-        Raw::List(items) => items.iter().map(json).collect(),
-        Raw::Map(entries) => entries.iter().map(|(key, value)| (key.clone(), json(value))).collect(),
     }
 }
 

@@ -85,10 +85,15 @@ impl Sampling {
     /// the whole vocabulary, before anything is penalised or left out. What a loss at the same temperature computes.
     #[must_use]
     pub fn log_prob(&self, logits: &[f32], token: u32) -> f32 {
+        self.log_probs(logits)(logits[token as usize])
+    }
+
+    /// What makes a log-probability of a logit among `logits`.
+    fn log_probs(&self, logits: &[f32]) -> impl Fn(f32) -> f32 + use<> {
         let by = if self.do_sample { self.temperature } else { 1.0 };
         let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) / by);
-        let total: f64 = logits.iter().map(|&l| (f64::from(l / by) - max).exp()).sum();
-        (f64::from(logits[token as usize] / by) - max - total.ln()) as f32
+        let total = logits.iter().map(|&l| (f64::from(l / by) - max).exp()).sum::<f64>().ln();
+        move |logit| (f64::from(logit / by) - max - total) as f32
     }
 
     /// The `count` likeliest tokens with their log-probabilities as [`Self::log_prob`] has them, the likeliest first; of equal
@@ -103,7 +108,8 @@ impl Sampling {
         all.select_nth_unstable_by(count - 1, largest_first);
         all.truncate(count);
         all.sort_unstable_by(largest_first);
-        all.into_iter().map(|(token, _)| (token, self.log_prob(logits, token))).collect()
+        let log_prob = self.log_probs(logits);
+        all.into_iter().map(|(token, logit)| (token, log_prob(logit))).collect()
     }
 
     fn penalise(&self, logits: &mut [f32], so_far: &[u32]) {

@@ -234,6 +234,25 @@ fn what_cannot_be_served_is_said_with_a_status() {
     assert_eq!(server.ask("DELETE /health HTTP/1.1", "").0, 405);
 }
 
+/// A prompt that the model has no positions for ends alone, though the server was told that it had.
+#[test]
+fn a_prompt_that_does_not_fit_leaves_the_others_alone() {
+    let server = Server::start(&["--max_model_len=5000"]);
+    let long = json!({"model": "base", "prompt": vec![5; 2000], "max_tokens": 4});
+    let going = json!({"model": "base", "prompt": "the", "max_tokens": 200, "ignore_eos": true});
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| server.post("/v1/completions", &going).0);
+        for _ in 0..4 {
+            let (status, answer) = server.post("/v1/completions", &long);
+            assert!(
+                status == 500 && answer.to_string().contains("max_position_embeddings"),
+                "{status} {answer}"
+            );
+        }
+        assert_eq!(other.join().unwrap(), 200);
+    });
+}
+
 /// A server samples for a run that trains, reads its adapters, and ends when it is told to.
 #[test]
 #[cfg(unix)]

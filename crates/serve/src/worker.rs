@@ -124,10 +124,16 @@ fn step(
     let free = most.saturating_sub(batch.len());
     let mut joining = Vec::new();
     for mut job in waiting.drain(..waiting.len().min(free)) {
-        job.sequence.id = ids.next().unwrap_or_default();
-        load.prompted.fetch_add(job.sequence.prompt.len(), Ordering::Relaxed);
-        joining.push(job.sequence.clone());
-        running.0.insert(job.sequence.id, job);
+        if let Err(error) = batch.check(job.index, &job.sequence.prompt) {
+            // Its own fault: those that run beside it go on.
+            let _ = job.events.send(Event::Failed(Arc::new(error)));
+            continue;
+        }
+        let id = ids.next().unwrap_or_default();
+        let prompt = std::mem::take(&mut job.sequence.prompt);
+        load.prompted.fetch_add(prompt.len(), Ordering::Relaxed);
+        joining.push(Sequence { id, prompt, settings: job.sequence.settings.clone() });
+        running.0.insert(id, job);
     }
     let next = waiting.front().map(|job| job.sequence.prompt.as_slice());
     let done = batch.join(joining, next, &mut |id, token| running.hear(id, token))?;

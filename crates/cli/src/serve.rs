@@ -13,19 +13,19 @@ pub(crate) use with_server::run;
 #[cfg(feature = "serve")]
 mod with_server {
     use std::net::TcpListener;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
     use anyhow::Context;
     use burnish_config::ServeOptions;
-    use burnish_config::groups::{GenerationOptions, PreparationOptions, named_adapters};
+    use burnish_config::groups::GenerationOptions;
     use burnish_serve::{App, AppOptions, Connections, Engine, EngineOptions, serve};
-    use burnish_trainers::{Prepared, prepare_rows};
+    use burnish_trainers::Prepared;
 
     use super::ExitCode;
-    use crate::served::{Served, name_of};
+    use crate::served::{Served, adapters, name_of};
 
     /// How often the wish to stop is looked at.
     const LOOK: Duration = Duration::from_millis(50);
@@ -45,12 +45,7 @@ mod with_server {
         }
         let (served, base) = Served::open(&model, &quantization)?;
         let folder = served.folder();
-        let preparation = PreparationOptions {
-            chat_template_path: serving.chat_template_path.clone(),
-            eos_token: serving.eos_token.clone(),
-            ..PreparationOptions::default()
-        };
-        let rows = prepare_rows(folder.tokenizer_path(), &preparation, folder.spec().vocab)?;
+        let rows = served.rows(serving.chat_template_path.as_ref(), serving.eos_token.as_ref())?;
         let sampled = GenerationOptions { seed: serving.seed, ..GenerationOptions::default() };
         let mut generation = crate::generate::settings(folder, &rows, &sampled, serving.eos_token.is_some())?;
         // A request without a temperature is drawn at 1, as OpenAI's, or at the folder's.
@@ -58,12 +53,10 @@ mod with_server {
         let max_model_len = serving.max_model_len.unwrap_or(folder.spec().max_positions);
 
         let name = serving.served_model_name.clone().unwrap_or_else(|| name_of(&model.model_name_or_path));
-        let own = model.adapter_name_or_path.iter().map(|path| (name_of(path), path.clone()));
-        let adapters: Vec<(String, PathBuf)> = own.chain(named_adapters(&serving.lora_modules)).collect();
         let options = EngineOptions { max_num_seqs: serving.max_num_seqs, max_queue: serving.max_queue };
         let engine = Arc::new(Engine::new(options));
         engine.add(&name, base)?;
-        for (name, path) in &adapters {
+        for (name, path) in &adapters(&model, &serving.lora_modules) {
             engine.add(name, served.adapter(path)?)?;
         }
         let served = Arc::new(served);

@@ -1,14 +1,15 @@
 //! A model in this process with adapters over it, which share its weights.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
 use burn::tensor::Device;
-use burnish_config::groups::{ModelOptions, QuantizationOptions};
+use burnish_config::groups::{ModelOptions, PreparationOptions, QuantizationOptions, named_adapters};
 use burnish_core::{Compute, Dtype, Quantization};
 use burnish_models::{Decoder, LocalParams, ModelFolder, ModelPlan, Tuning};
 use burnish_peft::AdapterFolder;
+use burnish_trainers::{Prepared, prepare_rows};
 
 /// A model folder whose base is in memory.
 pub(crate) struct Served {
@@ -42,6 +43,20 @@ impl Served {
         &self.folder
     }
 
+    /// Its tokenizer and templates, with what the options say of them.
+    pub(crate) fn rows(
+        &self,
+        template: Option<&PathBuf>,
+        eos_token: Option<&String>,
+    ) -> anyhow::Result<Prepared> {
+        let preparation = PreparationOptions {
+            chat_template_path: template.cloned(),
+            eos_token: eos_token.cloned(),
+            ..PreparationOptions::default()
+        };
+        Ok(prepare_rows(self.folder.tokenizer_path(), &preparation, self.folder.spec().vocab)?)
+    }
+
     /// The model with an adapter over it.
     pub(crate) fn adapter(&self, path: &Path) -> anyhow::Result<Decoder> {
         let adapter = AdapterFolder::open(path)?;
@@ -64,6 +79,12 @@ fn planned<'a>(
         Some((how, read)) => plan.quantized(how, read)?,
         None => plan,
     })
+}
+
+/// The adapters that options name, by what they are called.
+pub(crate) fn adapters(model: &ModelOptions, lora_modules: &[String]) -> Vec<(String, PathBuf)> {
+    let own = model.adapter_name_or_path.iter().map(|path| (name_of(path), path.clone()));
+    own.chain(named_adapters(lora_modules)).collect()
 }
 
 /// What a folder is called: its last name.

@@ -10,13 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use burnish_config::ChatOptions;
-use burnish_config::groups::{PreparationOptions, named_adapters};
 use burnish_models::Decoder;
-use burnish_trainers::prepare_rows;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
-use crate::served::{Served, name_of};
+use crate::served::{Served, adapters, name_of};
 use command::Command;
 use session::Session;
 
@@ -29,21 +27,15 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let ChatOptions { model, quantization, target, generation } = resolved.options;
     let (served, base) = Served::open(&model, &quantization)?;
     let folder = served.folder();
-    let preparation = PreparationOptions {
-        chat_template_path: target.chat_template_path.clone(),
-        eos_token: target.eos_token.clone(),
-        ..PreparationOptions::default()
-    };
-    let rows = prepare_rows(folder.tokenizer_path(), &preparation, folder.spec().vocab)?;
+    let rows = served.rows(target.chat_template_path.as_ref(), target.eos_token.as_ref())?;
     let settings = crate::generate::settings(folder, &rows, &generation, target.eos_token.is_some())?;
     let tools = target.tools_path.as_ref().map(|path| {
         let text = burnish_core::file::read_to_string(path)
             .with_context(|| format!("tools_path: cannot read {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("tools_path: {} is no JSON", path.display()))
     });
-    let own = model.adapter_name_or_path.iter().map(|path| (name_of(path), path.clone()));
     let mut models: Vec<(String, Decoder)> = vec![(BASE.to_owned(), base)];
-    for (name, path) in own.chain(named_adapters(&target.lora_modules)) {
+    for (name, path) in adapters(&model, &target.lora_modules) {
         if models.iter().any(|(known, _)| *known == name) {
             anyhow::bail!("two models are called `{name}`; give each of lora_modules a name of its own");
         }

@@ -258,6 +258,9 @@ pub(super) fn mpt(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let attention = config.get("attn_config");
     let number = |key: &str| attention.and_then(|a| a.get(key)).and_then(Value::as_f64);
     spec.clip_qkv = number("clip_qkv").filter(|clip| *clip != 0.0).map(|clip| clip as f32);
+    if let Some(clip) = spec.clip_qkv.filter(|clip| !(clip.is_finite() && *clip > 0.0)) {
+        return Err(wrong("attn_config.clip_qkv", &clip.to_string(), "a positive number, or null for none"));
+    }
     if let Some(scale) = number("softmax_scale") {
         spec.attention_scale = scale as f32;
     }

@@ -93,7 +93,11 @@ pub(super) fn granite(r: &Reader<'_>) -> Result<Spec, ModelError> {
     spec.attention_scale = r.f32("attention_multiplier", 1.0)?;
     spec.embedding_scale = r.f32("embedding_multiplier", 1.0)?;
     spec.residual_scale = r.f32("residual_multiplier", 1.0)?;
-    spec.logit_scale = 1.0 / r.f32("logits_scaling", 1.0)?;
+    let divisor = r.f32("logits_scaling", 1.0)?;
+    spec.logit_scale = 1.0 / divisor;
+    if !spec.logit_scale.is_finite() {
+        return Err(wrong("logits_scaling", &divisor.to_string(), "a number that logits can be divided by"));
+    }
     Ok(spec)
 }
 

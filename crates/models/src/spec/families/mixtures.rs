@@ -159,7 +159,7 @@ pub(super) fn olmoe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let defaults = Defaults { max_positions: 4096, norm_eps: 1e-5, pad_token: Some(1), ..LLAMA_DEFAULTS };
     let mut spec = olmo_spec(r, &defaults)?;
     spec.qk_norm = Some(QkNorm::WholeWidth);
-    spec.clip_qkv = r.nullable("clip_qkv", None)?;
+    spec.clip_qkv = r.clip_qkv()?;
     let own =
         MixtureDefaults { count: 64, per_token: 8, width: 2048, renormalise: None, balance: 0.01, ..MIXTRAL };
     mixture(r, &mut spec, &own)?;
@@ -271,6 +271,10 @@ fn deepseek(r: &Reader<'_>, max_positions: usize, own: &MixtureDefaults) -> Resu
         turned: number("qk_rope_head_dim", 64)?,
         value: number("v_head_dim", 128)?,
     };
+    if !sizes.turned.is_multiple_of(2) {
+        return Err(wrong("qk_rope_head_dim", &sizes.turned.to_string(), "an even number: pairs are turned"));
+    }
+    number("n_routed_experts", own.count)?;
     if sizes.query_rank == Some(0) {
         return Err(wrong("q_lora_rank", "0", "a positive integer, or null for none"));
     }

@@ -17,7 +17,7 @@ pub(super) fn olmo_spec(r: &Reader<'_>, defaults: &Defaults) -> Result<Spec, Mod
 pub(super) fn olmo(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut spec = olmo_spec(r, &OLMO)?;
     (spec.norm, spec.norm_eps) = (NormKind::LayerBare, 1e-5);
-    spec.clip_qkv = r.nullable("clip_qkv", None)?;
+    spec.clip_qkv = r.clip_qkv()?;
     Ok(spec)
 }
 

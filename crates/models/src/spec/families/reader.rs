@@ -169,7 +169,7 @@ impl Reader<'_> {
 
     /// A factor with its default.
     pub(super) fn f32(&self, key: &str, default: f64) -> Result<f32, ModelError> {
-        Ok(self.config.f64(key)?.unwrap_or(default) as f32)
+        in_f32(key, self.config.f64(key)?.unwrap_or(default))
     }
 
     /// A number with its default, or none where it is null.
@@ -177,7 +177,17 @@ impl Reader<'_> {
         if !self.config.json.contains_key(key) {
             return Ok(default.map(|x| x as f32));
         }
-        Ok(self.config.f64(key)?.map(|x| x as f32))
+        self.config.f64(key)?.map(|x| in_f32(key, x)).transpose()
+    }
+
+    /// Where queries, keys and values are clipped: no number that is negative.
+    pub(super) fn clip_qkv(&self) -> Result<Option<f32>, ModelError> {
+        match self.nullable("clip_qkv", None)? {
+            Some(clip) if clip < 0.0 => {
+                Err(wrong("clip_qkv", &clip.to_string(), "a number that is not negative, or null for none"))
+            }
+            clip => Ok(clip),
+        }
     }
 
     pub(super) fn activation(&self, key: &str, default: &str) -> Result<Activation, ModelError> {
@@ -292,6 +302,16 @@ impl Reader<'_> {
         };
         spec.ropes = vec![full, sliding];
         Ok(())
+    }
+}
+
+/// A number that float32 holds.
+fn in_f32(key: &str, number: f64) -> Result<f32, ModelError> {
+    let narrow = number as f32;
+    if narrow.is_finite() {
+        Ok(narrow)
+    } else {
+        Err(wrong(key, &number.to_string(), "a number that float32 holds"))
     }
 }
 

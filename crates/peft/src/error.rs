@@ -118,9 +118,12 @@ pub enum PeftError {
     },
     /// No targets given and none known for the architecture.
     #[error(
-        "no target_modules given and no default known for model_type `{model_type}`; name them, or use \"all-linear\""
+        "no {key} given and no default known for model_type `{model_type}`; name them{}",
+        if *key == "target_modules" { ", or use \"all-linear\"" } else { "" }
     )]
     NoDefaultTargets {
+        /// The configuration key.
+        key: &'static str,
         /// The model type of `config.json`.
         model_type: String,
     },

@@ -127,12 +127,13 @@ pub fn resolve_targets(
     modules: &[ModuleInfo],
 ) -> Result<LoraConfig, PeftError> {
     let mut config = config.clone();
-    let unknown = || PeftError::NoDefaultTargets { model_type: model_type.to_owned() };
+    let unknown = |key| PeftError::NoDefaultTargets { key, model_type: model_type.to_owned() };
     if let Some(mut method) = config.method.take() {
         let named = method.resolve(&mut config, model_type, modules);
         config.method = Some(method);
         if !named {
-            return Err(unknown());
+            let named = config.target_modules.is_some();
+            return Err(unknown(if named { "feedforward_modules" } else { "target_modules" }));
         }
     } else {
         crate::mixtures::resolve(&mut config, model_type, modules)?;
@@ -140,7 +141,7 @@ pub fn resolve_targets(
     match &config.target_modules {
         None if config.target_parameters.as_ref().is_some_and(|names| !names.is_empty()) => {}
         None => {
-            let default = default_targets(model_type).ok_or_else(unknown)?;
+            let default = default_targets(model_type).ok_or_else(|| unknown("target_modules"))?;
             config.target_modules = Some(default);
         }
         Some(targets) if is_all_linear(targets) => {

@@ -36,6 +36,9 @@ impl Method for Ia3 {
             let condition = "with names that target_modules does not have; add them there";
             return Err(PeftError::Conflict { key: "feedforward_modules", condition });
         }
+        if let Some(Targets::Pattern(p)) = &self.feedforward_modules {
+            pattern::whole("feedforward_modules", p)?;
+        }
         Ok(())
     }
 

@@ -103,7 +103,12 @@ pub(crate) fn at_least_0(value: f64) -> bool {
 
 /// Whether a number is finite and positive.
 pub(crate) fn above_0(value: f64) -> bool {
-    value > 0.0 && value.is_finite()
+    value > 0.0 && in_f32(value)
+}
+
+/// Whether float32 holds a number, as losses are computed.
+pub(crate) fn in_f32(value: f64) -> bool {
+    (value as f32).is_finite()
 }
 
 /// Fails when a micro-batch alone has more than the whole step.

@@ -7,7 +7,7 @@ use burnish_ops::TokenStats;
 
 use super::PairCounts;
 use crate::dual::Dual;
-use crate::error::{ABOVE_0, above_0, within};
+use crate::error::{ABOVE_0, above_0, in_f32, within};
 use crate::sequence::{self, Completion};
 use crate::{LossError, LossTerms, Metrics};
 
@@ -74,9 +74,9 @@ impl CpoOptions {
         let expected = "a number from 0 to below 1";
         faults.range("label_smoothing", (0.0..1.0).contains(&smoothing), smoothing, expected);
         let weight = self.cpo_alpha;
-        faults.range("cpo_alpha", weight >= 0.0 && weight.is_finite(), weight, "a number of at least 0");
+        faults.range("cpo_alpha", weight >= 0.0 && in_f32(weight), weight, "a number of at least 0");
         for (name, value) in [("simpo_gamma", self.simpo_gamma), ("alpha", self.alpha)] {
-            faults.range(name, value.is_finite(), value, "a number");
+            faults.range(name, in_f32(value), value, "a number that float32 holds");
         }
         let ignores = matches!(self.loss_type, CpoLoss::Hinge | CpoLoss::Ipo);
         faults.conflict(

@@ -22,6 +22,7 @@ mod win_rate;
 
 use std::process::ExitCode;
 
+use burnish_config::groups::MOST_THREADS;
 use burnish_config::table::COMMANDS;
 use burnish_config::{Command, Invocation, Resolved, published};
 use burnish_trainers::with_trainer;
@@ -154,6 +155,12 @@ fn resolved<C: Command>(invocation: Invocation<C>) -> anyhow::Result<Option<Reso
 
 /// Starts the process' worker threads: as many as asked, or as there are processors (`RAYON_NUM_THREADS`).
 fn use_threads(threads: Option<usize>) -> anyhow::Result<()> {
+    let variable = std::env::var("RAYON_NUM_THREADS").ok().and_then(|said| said.parse::<usize>().ok());
+    if let Some(said) = variable.filter(|said| threads.is_none() && *said > MOST_THREADS) {
+        anyhow::bail!(
+            "RAYON_NUM_THREADS is {said}, expected at most {MOST_THREADS}; `--threads` asks for fewer"
+        );
+    }
     rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build_global().map_err(|error| {
         let asked = match (threads, std::env::var("RAYON_NUM_THREADS")) {
             (Some(threads), _) => format!("{threads} threads (threads)"),

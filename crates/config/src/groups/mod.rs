@@ -34,7 +34,7 @@ pub use grpo::GrpoLossOptions;
 pub use kto::KtoLossOptions;
 pub use logging::LoggingOptions;
 pub use lora::LoraOptions;
-pub use model::{DeviceOptions, MergeTargetOptions, ModelOptions, QuantizeTargetOptions};
+pub use model::{DeviceOptions, MOST_THREADS, MergeTargetOptions, ModelOptions, QuantizeTargetOptions};
 pub use muon::MuonOptions;
 pub use orpo::OrpoLossOptions;
 pub use packing::PackingOptions;

@@ -11,7 +11,7 @@ use crate::setting::ModelDtype;
 use crate::table::options;
 
 /// Most worker threads: more than any machine has cores.
-const MOST_THREADS: usize = 4096;
+pub const MOST_THREADS: usize = 4096;
 
 options! {
     /// The model, an adapter over it, and the machine.

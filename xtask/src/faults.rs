@@ -11,8 +11,8 @@ use crate::step;
 /// What is tried.
 #[derive(Args, Default)]
 pub(crate) struct Options {
-    /// One class: models, adapters, tokenizers, rows, templates, options, configs, checkpoints, caches, disks, rewards, rollouts,
-    /// signals, numbers, ranks, strangers.
+    /// One class: models, adapters, scalings, families, tokenizers, rows, pairs, templates, options, configs, checkpoints, caches,
+    /// disks, environment, rewards, rollouts, signals, numbers, ranks, strangers.
     #[arg(long)]
     pub(crate) class: Option<String>,
     /// Attempts of each class.

@@ -17,6 +17,8 @@ pub(crate) struct Lab {
     pub(crate) scores: [String; 2],
     /// `adapter_model.safetensors` after six steps.
     pub(crate) trained: Vec<u8>,
+    /// What `score` says of the model with the adapter of IA3.
+    pub(crate) scaled: String,
 }
 
 impl Lab {
@@ -27,6 +29,7 @@ impl Lab {
             root: tempfile::tempdir()?,
             scores: Default::default(),
             trained: Vec::new(),
+            scaled: String::new(),
         };
         let run = lab.run_folder();
         let made = lab.run(lab.sft(&run, &["--max_steps=6", "--save_steps=2"]))?;
@@ -37,6 +40,16 @@ impl Lab {
         let adapted = lab.run(lab.score(&lab.model(), &lab.rows("text.jsonl"), &[&adapter]))?;
         ensure!(plain.code == Some(0) && adapted.code == Some(0), "{}{}", plain.stderr, adapted.stderr);
         lab.scores = [plain.stdout, adapted.stdout];
+        let scaled = lab.scaled_folder();
+        let modules = ["--lora_target_modules", "k_proj", "down_proj", "--feedforward_modules", "down_proj"];
+        let more = [&["--max_steps=2", "--save_strategy=no", "--peft_type=IA3"], &modules[..]].concat();
+        let words = lab.sft(&scaled, &more).into_iter().filter(|word| *word != "--lora_r=2").collect();
+        let made = lab.run(words)?;
+        ensure!(made.code == Some(0), "IA3 does not train: {}", made.stderr);
+        let adapter = format!("--adapter_name_or_path={}", scaled.display());
+        let adapted = lab.run(lab.score(&lab.model(), &lab.rows("text.jsonl"), &[&adapter]))?;
+        ensure!(adapted.code == Some(0), "{}", adapted.stderr);
+        lab.scaled = adapted.stdout;
         Ok(lab)
     }
 
@@ -51,6 +64,16 @@ impl Lab {
     /// A finished run of an adapter, with checkpoints at steps 2, 4 and 6.
     pub(crate) fn run_folder(&self) -> PathBuf {
         self.root.path().join("run")
+    }
+
+    /// A finished run of IA3.
+    pub(crate) fn scaled_folder(&self) -> PathBuf {
+        self.root.path().join("scaled")
+    }
+
+    /// The folders of model families.
+    pub(crate) fn families(&self) -> PathBuf {
+        self.fixtures.join("../../../models/tests/fixtures")
     }
 
     /// A new folder of an attempt.

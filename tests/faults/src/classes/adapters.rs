@@ -1,5 +1,7 @@
 //! Adapter folders.
 
+use std::path::Path;
+
 use anyhow::Result;
 use serde_json::Value;
 
@@ -9,11 +11,22 @@ use crate::random::Random;
 use crate::running::Ended;
 use crate::verdict::{Outcome, judge};
 
+/// Of LoRA.
 pub(crate) fn attempt(lab: &Lab, _: usize, random: &mut Random) -> Result<Outcome> {
+    damaged(lab, &lab.run_folder(), &lab.scores[1], random)
+}
+
+/// Of IA3.
+pub(crate) fn scaling(lab: &Lab, _: usize, random: &mut Random) -> Result<Outcome> {
+    damaged(lab, &lab.scaled_folder(), &lab.scaled, random)
+}
+
+/// An adapter of which one file is another.
+fn damaged(lab: &Lab, of: &Path, score: &str, random: &mut Random) -> Result<Outcome> {
     let folder = lab.fresh()?;
     let files = ["adapter_config.json", "adapter_model.safetensors"];
     for name in files {
-        std::fs::copy(lab.run_folder().join(name), folder.path().join(name))?;
+        std::fs::copy(of.join(name), folder.path().join(name))?;
     }
     let name = files[usize::from(random.below(3) == 0)];
     let path = folder.path().join(name);
@@ -44,7 +57,7 @@ pub(crate) fn attempt(lab: &Lab, _: usize, random: &mut Random) -> Result<Outcom
     let nothing = what.ends_with("= null");
     let right = |e: &Ended| {
         has_null(&e.stdout).or_else(|| {
-            let other = wrong_type.filter(|_| !merges && !nothing && e.stdout != lab.scores[1]);
+            let other = wrong_type.filter(|_| !merges && !nothing && e.stdout != score);
             other.map(|key| format!("`{key}` of another type changed what is computed"))
         })
     };

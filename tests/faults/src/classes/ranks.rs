@@ -12,7 +12,7 @@ use crate::running::Ended;
 use crate::verdict::{Outcome, Verdict, judge};
 
 /// Options with the value that most ranks have and the one that one of them has.
-const DIFFER: [(&str, &str, &str); 26] = [
+const DIFFER: [(&str, &str, &str); 30] = [
     ("learning_rate", "1e-3", "2e-3"),
     ("seed", "1", "2"),
     ("data_seed", "3", "4"),
@@ -39,6 +39,10 @@ const DIFFER: [(&str, &str, &str); 26] = [
     ("train_sampling_strategy", "random", "sequential"),
     ("save_strategy", "no", "steps"),
     ("eos_token", "<eos>", "<bos>"),
+    ("peft_type", "LORA", "IA3"),
+    ("load_in_4bit", "true", "false"),
+    ("bf16", "false", "true"),
+    ("optim", "adamw_torch", "muon"),
 ];
 
 /// Variables that contradict themselves or each other, and what an error names.
@@ -48,7 +52,7 @@ const VARIABLES: [(&str, &str); 12] = [
     ("WORLD_SIZE=0", "WORLD_SIZE"),
     ("WORLD_SIZE=3.0", "WORLD_SIZE"),
     ("WORLD_SIZE=99999999999999999", "WORLD_SIZE"),
-    ("RANK=2", "RANK"),
+    ("RANK=2", "rank 2"),
     ("RANK=-1", "RANK"),
     ("RANK=one", "RANK"),
     ("MASTER_PORT=0", "MASTER_PORT"),
@@ -60,8 +64,19 @@ const VARIABLES: [(&str, &str); 12] = [
 /// Files of which one rank has another copy.
 const FILES: [&str; 4] = ["model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"];
 
-const OTHERS: [&str; 8] =
-    ["rows", "absent", "fails early", "same rank", "other size", "killed", "stopped", "stopped lead"];
+const OTHERS: [&str; 11] = [
+    "rows",
+    "absent",
+    "fails early",
+    "same rank",
+    "other size",
+    "killed",
+    "stopped",
+    "stopped lead",
+    "hides alone",
+    "does not hide",
+    "another secret",
+];
 
 pub(crate) fn written(_: &Lab) -> usize {
     DIFFER.len() + VARIABLES.len() + FILES.len() + OTHERS.len()
@@ -230,6 +245,16 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
                 &job.run(others(last).chain([odd]).collect())?,
                 &["WORLD_SIZE", "did not find"],
             ));
+        }
+        "hides alone" | "does not hide" | "another secret" => {
+            let variables = |odd: bool| match (case, odd) {
+                ("hides alone", odd) => format!("BURNISH_DDP_ENCRYPTION={}", u8::from(odd)),
+                ("does not hide", odd) => format!("BURNISH_DDP_ENCRYPTION={}", u8::from(!odd)),
+                (_, odd) => format!("BURNISH_DDP_SECRET={}", if odd { "b" } else { "a" }.repeat(32)),
+            };
+            let start = |rank: usize| Start { variables: variables(rank == last), ..plain(rank) };
+            let names = ["secret", "ncrypt", "ENCRYPTION", &format!("rank {last} did not come")];
+            return Ok(all_fail(what, &job.run((0..ranks).map(start).collect())?, &names));
         }
         "killed" => {
             let mut long = usual;

@@ -148,7 +148,8 @@ fn architectures_that_are_not_computed() {
         (
             "rope_parameters",
             json!({"rope_type": "spiral"}),
-            "`rope_type` = spiral is not supported; supported: default, linear, dynamic, llama3, yarn, longrope",
+            "`rope_type` = spiral is not supported; supported: default, linear, dynamic, llama3, yarn, longrope, \
+             proportional",
         ),
     ];
     for (key, value, message) in cases {
@@ -164,7 +165,7 @@ fn architectures_that_are_not_computed() {
     // Of well-known ones it is said why.
     for (value, why) in [
         ("llama4", "a mixture of experts of a kind that is not computed here"),
-        ("gemma3n", "an embedding for each layer"),
+        ("gemma3n", "several streams beside each other"),
         ("t5", "an encoder and a decoder"),
     ] {
         let message = error_with("llama", "model_type", json!(value));
@@ -173,6 +174,29 @@ fn architectures_that_are_not_computed() {
     // What changes the computation and is not computed is refused by name.
     let message = "config.json: `use_bidirectional_attention` = true is not supported; supported: false";
     assert_eq!(error_with("gemma3", "use_bidirectional_attention", json!(true)), message);
+    let message =
+        "config.json: `use_bidirectional_attention` = all is not supported; supported: null, vision";
+    assert_eq!(error_with("gemma4", "use_bidirectional_attention", json!("all")), message);
+    let message = "config.json: `enable_moe_block` = true is not supported; supported: false";
+    assert_eq!(error_with("gemma4", "enable_moe_block", json!(true)), message);
+    assert_eq!(
+        error_with("gemma4", "num_kv_shared_layers", json!(4)),
+        "config.json: `num_kv_shared_layers` is 4 of 5, expected a number that leaves a block of each kind with keys and \
+         values of its own"
+    );
+    assert_eq!(
+        error_with(
+            "gemma4",
+            "per_layer_config",
+            json!({"1": {"head_dim": 12}, "3": {"head_dim": 16}, "4": {"head_dim": 12}})
+        ),
+        "config.json: `per_layer_config.3` = head_dim 16 and num_key_value_heads 1 is not supported; supported: the same \
+         for all blocks of a kind, and those of the model for blocks that slide"
+    );
+    assert_eq!(
+        error_with("gemma4", "vocab_size_per_layer_input", json!(40)),
+        "config.json: `vocab_size_per_layer_input` = 40 is not supported; supported: what vocab_size says"
+    );
     let message = "config.json: `do_layer_norm_before` = false is not supported; supported: true";
     assert_eq!(error_with("opt", "do_layer_norm_before", json!(false)), message);
     assert_eq!(

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
 use burnish_ops::{
     AnyTensor, Linear, LinearInput, OpsError, RouterBalance, experts, experts_decode, rms_norm, route,
@@ -20,7 +21,7 @@ use burnish_tp::{AdapterSum, AdapterSums};
 use crate::Spec;
 use crate::decoder::Linears;
 use crate::decoder::latent;
-use crate::decoder::layers::{MixtureTensors, NormTensors};
+use crate::decoder::layers::{MixtureTensors, NormTensors, PerLayer};
 use crate::decoder::lora_rank_reduce::{lora_down, lora_up, runs_apart, without_adapters};
 use crate::decoder::queries_keys::{self, Turning};
 use crate::decoder::tp_plan::Shard;
@@ -40,6 +41,8 @@ pub(crate) trait BlockRun {
     type Curve;
     /// A mixture of experts.
     type Mixture;
+    /// A number.
+    type Scalar;
 
     /// Whether ranks share layers.
     fn divided(&self) -> bool;
@@ -88,6 +91,12 @@ pub(crate) trait BlockRun {
 
     /// Of what attention gave the dimensions that values have.
     fn values_of(&self, attended: Self::X) -> Result<Self::X, OpsError>;
+
+    /// The activation of `gate` times what the block is given beside the stream.
+    fn gates_given(&self, gate: Self::X) -> Result<Self::Input, OpsError>;
+
+    /// `x` times a number.
+    fn scaled(&self, x: &Self::X, scalar: &Self::Scalar) -> Result<Self::X, OpsError>;
 
     /// `x` normed, on its own.
     fn norm(&self, x: &Self::X, norm: &Self::Norm) -> Result<Self::X, OpsError>;
@@ -155,6 +164,9 @@ pub(crate) struct BlockLayers<'a, R: BlockRun> {
     pub(crate) mixture: Option<&'a R::Mixture>,
     pub(crate) shared_gate: Option<&'a R::Linear>,
     pub(crate) mlp_post_norm: Option<&'a R::Norm>,
+    pub(crate) per_layer: Option<PerLayer<&'a R::Linear, &'a R::Norm>>,
+    /// What multiplies the output.
+    pub(crate) scalar: Option<&'a R::Scalar>,
 }
 
 /// One block around an attention function, or a convolution (over documents, or with a cache). `name` appears in errors.
@@ -188,11 +200,23 @@ pub(crate) fn run_block<R: BlockRun>(
     if let Some(of_experts) = block.mixture {
         let read = norm.map_or_else(|| Ok(read.clone()), |norm| run.norm(read, norm))?;
         let y = mixture(run, &read, block, of_experts, name)?;
-        return added(run, y, block.mlp_post_norm, &after);
+        return ended(run, added(run, y, block.mlp_post_norm, &after)?, block);
     }
     let up = columns(run, read, norm, block.up, name)?;
     let down = block.down.expect("invariant: a block without experts has a feed-forward");
-    row(run, run.activated(up, block.curve)?, down, block.mlp_post_norm, &after, name)
+    ended(run, row(run, run.activated(up, block.curve)?, down, block.mlp_post_norm, &after, name)?, block)
+}
+
+/// What stands behind the feed-forward, which every rank has whole.
+fn ended<R: BlockRun>(run: &R, x: R::X, block: &BlockLayers<'_, R>) -> Result<R::X, OpsError> {
+    let mut x = x;
+    if let Some(PerLayer { gate, projection, norm }) = block.per_layer {
+        let gate = run.linears(&run.plain(x.clone()), std::slice::from_ref(gate), false, None)?;
+        let given = run.gates_given(gate)?;
+        let y = run.linears(&given, std::slice::from_ref(projection), false, None)?;
+        x = added(run, y, Some(norm), &x)?;
+    }
+    block.scalar.map_or(Ok(x.clone()), |scalar| run.scaled(&x, scalar))
 }
 
 /// Queries, keys and values of latents, which every rank has whole.
@@ -334,6 +358,10 @@ pub(crate) struct OnTensors<'a> {
     pub(crate) turning: &'a Turning,
     /// Whether a few tokens are decoded, with nothing to differentiate.
     pub(crate) decodes: bool,
+    /// What the block is given beside the stream, `[tokens, width]`.
+    pub(crate) given: Option<&'a AnyTensor>,
+    /// Keys and values of another block, where it has none of its own.
+    pub(crate) keys: Option<&'a AnyTensor>,
     /// Where this block's router notes its choice, and its number among the blocks.
     pub(crate) balance: Option<(&'a Arc<RouterBalance>, usize)>,
 }
@@ -345,6 +373,7 @@ impl BlockRun for OnTensors<'_> {
     type Linear = Linear;
     type Curve = (AnyTensor, AnyTensor);
     type Mixture = MixtureTensors;
+    type Scalar = AnyTensor;
 
     fn spec(&self) -> &Spec {
         self.spec
@@ -412,7 +441,7 @@ impl BlockRun for OnTensors<'_> {
         norms: Option<&(NormTensors, NormTensors)>,
         what: &str,
     ) -> Result<AnyTensor, OpsError> {
-        queries_keys::prepared(qkv, self.spec, self.shard, norms, self.turning, what)
+        queries_keys::prepared(qkv, self.spec, self.shard, norms, self.turning, self.keys, what)
     }
 
     fn latent_normed(&self, x: &AnyTensor, norm: &NormTensors) -> Result<AnyTensor, OpsError> {
@@ -429,6 +458,18 @@ impl BlockRun for OnTensors<'_> {
 
     fn values_of(&self, attended: AnyTensor) -> Result<AnyTensor, OpsError> {
         latent::values(attended, self.spec)
+    }
+
+    fn gates_given(&self, gate: AnyTensor) -> Result<LinearInput, OpsError> {
+        let given = self.given.expect("invariant: a block with a gate is given its input");
+        let x = AnyTensor::new(Tensor::cat(vec![gate.rank::<2>()?, given.rank::<2>()?], 1));
+        Ok(LinearInput::Activated { x, activation: self.spec.activation, gated: true })
+    }
+
+    fn scaled(&self, x: &AnyTensor, scalar: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        let x = x.rank::<2>()?;
+        let scalar = queries_keys::cast(scalar.rank::<1>()?, x.dtype());
+        Ok(AnyTensor::new(x * scalar.unsqueeze()))
     }
 
     fn norm(&self, x: &AnyTensor, norm: &NormTensors) -> Result<AnyTensor, OpsError> {

@@ -1,20 +1,21 @@
 //! A model before storage exists: its registry and how its layers index it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use burnish_core::{Compute, Dtype, ExpertGate, LinearPart, Parameter, Registry, Role};
 
-use crate::decoder::Decoder;
 use crate::decoder::layers::{
-    Block, CURVE, LATENT_LAYERS, LATENT_NORMS, Latent, Layer, Mixture, Norm, NormParts, NormPlace, Place,
-    SINKS,
+    Block, CURVE, LATENT_LAYERS, LATENT_NORMS, Latent, Layer, Mixture, Norm, NormParts, NormPlace,
+    PER_LAYER_GATE, PER_LAYER_NORM, PER_LAYER_PROJECTION, PerLayer, Place, SCALAR, SINKS,
 };
 use crate::decoder::queries_keys::Orders;
 use crate::decoder::tp_plan::Shard;
-use crate::spec::names::{QkvNames, UpNames};
+use crate::decoder::{BlockKind, Decoder};
+use crate::spec::names::{PER_LAYER, QkvNames, UpNames};
 use crate::spec::{
-    BlockLayout, ExpertsSpec, LatentAttention, LearnedPositions, Output, QkNorm, SharedExpert, ShortConv,
+    BlockLayout, BlockSizes, ExpertsSpec, KeysValues, LatentAttention, LearnedPositions, Output,
+    PerLayerInputs, QkNorm, SharedExpert, ShortConv,
 };
 use crate::{ModelError, Parameters, Spec};
 
@@ -26,10 +27,22 @@ pub struct Blueprint {
     pub(crate) embed: Layer,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
+    pub(crate) per_layer: Option<PerLayerTables>,
     pub(crate) blocks: Vec<Block>,
     pub(crate) norm: Norm,
     pub(crate) head: Layer,
     pub(crate) compute: Compute,
+}
+
+/// What makes the inputs of every block beside the stream.
+#[derive(Clone, Debug)]
+pub(crate) struct PerLayerTables {
+    /// `[vocab, blocks * width]`.
+    pub(crate) table: Layer,
+    /// Of the embedding, `[blocks * width, hidden]`.
+    pub(crate) projection: Layer,
+    /// Of what that gives for one block.
+    pub(crate) norm: Norm,
 }
 
 /// What corrects the scores of experts where they are compared: a buffer of Transformers' classes, which nothing trains.
@@ -38,6 +51,11 @@ const CORRECTION: &str = "e_score_correction_bias";
 /// Whether a parameter is such a buffer.
 pub(crate) fn is_correction(parameter: &Parameter) -> bool {
     parameter.role == Role::Router && parameter.shape.len() == 1
+}
+
+/// Whether a parameter is a buffer of Transformers' classes, which nothing trains.
+fn is_buffer(parameter: &Parameter) -> bool {
+    is_correction(parameter) || parameter.name.rsplit('.').next() == Some(SCALAR)
 }
 
 struct Builder {
@@ -169,6 +187,8 @@ impl Builder {
     }
 
     fn block(&mut self, spec: &Spec, layer: usize) -> Result<Block, ModelError> {
+        let own = spec.layers[layer].sizes.map(|sizes| spec.with_sizes(sizes));
+        let (spec, keys) = (own.as_ref().unwrap_or(spec), spec.layers[layer].keys);
         let (h, i, d, names) = (spec.hidden, spec.intermediate, spec.head_dim, &spec.names);
         let (q, kv) = (spec.heads * d, spec.kv_heads * d);
         let name = |module: &str| names.in_block(layer, module);
@@ -200,11 +220,18 @@ impl Builder {
                 let bias = convolution.is_some_and(|conv| conv.bias);
                 vec![self.packed(Place::ConvIn, &name(names.conv[0]), (&[h; 3], 1), h, bias)?]
             }
-            QkvNames::Apart([of_q, of_k, of_v]) => vec![
-                self.linear(Place::Queries, &name(of_q), [q, h], bias)?,
-                self.linear(Place::KeysValues, &name(of_k), [kv, h], bias)?,
-                self.linear(Place::KeysValues, &name(of_v), [kv, h], bias)?,
-            ],
+            QkvNames::Apart([of_q, of_k, of_v]) => {
+                let mut all = vec![self.linear(Place::Queries, &name(of_q), [q, h], bias)?];
+                let of_keys = match keys {
+                    KeysValues::Own => &[of_k, of_v][..],
+                    KeysValues::KeysAsValues => &[of_k],
+                    KeysValues::Of(_) => &[],
+                };
+                for module in of_keys {
+                    all.push(self.linear(Place::KeysValues, &name(module), [kv, h], bias)?);
+                }
+                all
+            }
             QkvNames::Packed(module) => {
                 vec![self.packed(Place::Qkv, &name(module), (&[q, kv, kv], 1), h, bias)?]
             }
@@ -229,14 +256,16 @@ impl Builder {
                     _ => ((NormPlace::Divided, vec![d]), (NormPlace::Divided, vec![d])),
                 };
                 let biased = kind == (QkNorm::PerHeadLayer { own: false });
-                let mut norm = |place, module: &str, shape: &[usize]| {
-                    let mut norm = self.norm_of(place, module, shape, kind != QkNorm::PerHeadBare)?;
+                let mut norm = |place, module: &str, shape: &[usize], lent: bool| {
+                    let weight = kind != QkNorm::PerHeadBare && !lent;
+                    let mut norm = self.norm_of(place, module, shape, weight)?;
                     if biased {
                         norm.parts.bias = Some(self.add(format!("{module}.bias"), shape, Role::Bias)?);
                     }
                     Ok::<_, ModelError>(norm)
                 };
-                Some((norm(at_q.0, &of_q, &at_q.1)?, norm(at_k.0, &of_k, &at_k.1)?))
+                let lent = matches!(keys, KeysValues::Of(_));
+                Some((norm(at_q.0, &of_q, &at_q.1, false)?, norm(at_k.0, &of_k, &at_k.1, lent)?))
             }
         };
         let sinks = if spec.sinks && convolution.is_none() {
@@ -314,6 +343,15 @@ impl Builder {
             None => Some(self.linear(Place::Down, &name(names.down), [h, i], bias)?),
         };
         let mlp_post_norm = post(self, names.mlp_post_norm)?;
+        let per_layer = match spec.per_layer {
+            Some(PerLayerInputs { width }) => Some(PerLayer {
+                gate: self.linear(Place::PerLayer, &name(PER_LAYER_GATE), [width, h], false)?,
+                projection: self.linear(Place::PerLayer, &name(PER_LAYER_PROJECTION), [h, width], false)?,
+                norm: self.norm(NormPlace::Stream, &name(PER_LAYER_NORM), spec)?,
+            }),
+            None => None,
+        };
+        let scalar = if spec.layer_scalars { Some(self.add(name(SCALAR), &[1], Role::Norm)?) } else { None };
         Ok(Block {
             name: names.block(layer),
             attention_norm,
@@ -330,8 +368,17 @@ impl Builder {
             down,
             mixture,
             mlp_post_norm,
+            per_layer,
+            scalar,
             own: spec.layers[layer],
         })
+    }
+}
+
+impl PerLayerTables {
+    /// What a pass reads, in order, what it reads at once together.
+    pub(crate) fn indices(&self, adapters: bool) -> [Vec<usize>; 3] {
+        [self.table.indices(adapters), self.projection.indices(adapters), self.norm.indices(adapters)]
     }
 }
 
@@ -366,6 +413,19 @@ impl Blueprint {
             }
             None => None,
         };
+        let per_layer = match spec.per_layer {
+            Some(PerLayerInputs { width }) => {
+                let [of_table, of_projection, of_norm] = PER_LAYER.map(|module| names.beside_embed(module));
+                let all = width * spec.layers.len();
+                let weight = b.add(format!("{of_table}.weight"), &[spec.vocab, all], Role::Embedding)?;
+                Some(PerLayerTables {
+                    table: Layer::new(Place::Embedding, weight, None),
+                    projection: b.linear(Place::PerLayer, &of_projection, [all, h], false)?,
+                    norm: b.norm_of(NormPlace::Stream, &of_norm, &[width], true)?,
+                })
+            }
+            None => None,
+        };
         let blocks = (0..spec.layers.len()).map(|layer| b.block(&spec, layer)).collect::<Result<_, _>>()?;
         let norm = b.norm(NormPlace::Stream, names.norm, &spec)?;
         let score = spec.output == Output::Score;
@@ -386,7 +446,8 @@ impl Blueprint {
             b.linear(place, spec.head_name(), [rows, h], spec.head_bias && !score)?
         };
         let compute = Compute::Fp32;
-        Ok(Self { spec, registry: b.registry, embed, embed_norm, positions, blocks, norm, head, compute })
+        let registry = b.registry;
+        Ok(Self { spec, registry, embed, embed_norm, positions, per_layer, blocks, norm, head, compute })
     }
 
     /// What it describes.
@@ -409,15 +470,18 @@ impl Blueprint {
     /// Marks every base parameter as trained, buffers aside.
     pub fn train_all(&mut self) {
         for parameter in self.registry.iter_mut() {
-            parameter.trainable = !is_correction(parameter);
+            parameter.trainable = !is_buffer(parameter);
         }
     }
 
     /// Makes each attention head's rows of queries, keys and values a matrix of its own ([`Parameter::blocks`]).
     pub fn split_heads(&mut self) {
-        let (dim, heads) = (self.spec.head_dim, self.spec.heads);
+        let heads = self.spec.heads;
         let latent = self.spec.latent.is_some();
-        for layer in self.blocks.iter().filter(|b| b.conv.is_none()).flat_map(|b| &b.qkv) {
+        let attending = self.blocks.iter().enumerate().filter(|(_, b)| b.conv.is_none());
+        let layers = attending.flat_map(|(at, b)| b.qkv.iter().map(move |layer| (at, layer)));
+        for (at, layer) in layers {
+            let dim = self.spec.sizes(at).head_dim;
             let weights = layer.all().filter(|(part, _)| *part == LinearPart::Weight);
             for (_, index) in weights {
                 let name = self.registry.at(index).name.clone();
@@ -449,7 +513,8 @@ impl Blueprint {
     fn tables(&self, adapters: bool) -> Vec<usize> {
         let norm = self.embed_norm.iter().flat_map(|norm| norm.indices(adapters));
         let positions = self.positions.iter().flat_map(|p| p.indices(adapters));
-        self.embed.indices(adapters).into_iter().chain(norm).chain(positions).collect()
+        let per_layer = self.per_layer.iter().flat_map(|own| own.indices(adapters).concat());
+        self.embed.indices(adapters).into_iter().chain(norm).chain(positions).chain(per_layer).collect()
     }
 
     /// What a pass without gradients reads, in order, what it reads at once together; without `adapters` the base alone.
@@ -458,6 +523,7 @@ impl Blueprint {
         let mut reads = vec![self.embed.indices(adapters)];
         reads.extend(self.positions.iter().map(|p| p.indices(adapters)));
         reads.extend(self.embed_norm.iter().map(|norm| norm.indices(adapters)));
+        reads.extend(self.per_layer.iter().flat_map(|own| own.indices(adapters)));
         reads.extend(self.blocks.iter().map(|b| b.indices(adapters)));
         reads.extend([self.norm.indices(adapters), self.head.indices(adapters)]);
         // Nothing is read of a norm without parameters.
@@ -469,12 +535,28 @@ impl Blueprint {
     #[must_use]
     pub fn into_decoder(self, parameters: Arc<dyn Parameters>) -> Decoder {
         let shard = Shard::whole(&self.spec);
-        self.into_shard(parameters, shard)
+        self.into_shard(parameters, shard, Shard::whole)
     }
 
     /// This rank's part of the model, over storage of its part of each parameter.
-    pub(crate) fn into_shard(self, parameters: Arc<dyn Parameters>, shard: Shard) -> Decoder {
-        let orders = Orders::new(&self.spec, shard.heads, shard.kv_heads);
+    pub(crate) fn into_shard(
+        self,
+        parameters: Arc<dyn Parameters>,
+        shard: Shard,
+        shard_of: impl Fn(&Spec) -> Shard,
+    ) -> Decoder {
+        let mut kinds: BTreeMap<BlockSizes, Arc<BlockKind>> = BTreeMap::new();
+        let mut kind_of = |layer: usize| {
+            let sizes = self.spec.sizes(layer);
+            let kind = || {
+                let spec = self.spec.with_sizes(sizes);
+                let shard = shard_of(&spec);
+                let orders = Orders::new(&spec, shard.heads, shard.kv_heads);
+                Arc::new(BlockKind { spec: Arc::new(spec), shard, orders })
+            };
+            kinds.entry(sizes).or_insert_with(kind).clone()
+        };
+        let kinds = (0..self.blocks.len()).map(&mut kind_of).collect();
         Decoder {
             shard,
             spec: Arc::new(self.spec),
@@ -482,10 +564,11 @@ impl Blueprint {
             embed: self.embed,
             embed_norm: self.embed_norm,
             positions: self.positions,
+            per_layer: self.per_layer,
             blocks: self.blocks.into_iter().map(Arc::new).collect(),
             norm: self.norm,
             head: self.head,
-            orders,
+            kinds,
             compute: self.compute,
         }
     }
@@ -498,6 +581,10 @@ impl Blueprint {
         };
         let mut all = vec![(self.spec.names.embed.to_owned(), &mut self.embed)];
         all.extend(self.positions.as_mut().map(|layer| (self.spec.names.positions.to_owned(), layer)));
+        if let Some(own) = &mut self.per_layer {
+            let [of_table, of_projection, _] = PER_LAYER.map(|module| self.spec.names.beside_embed(module));
+            all.extend([(of_table, &mut own.table), (of_projection, &mut own.projection)]);
+        }
         for layer in self.blocks.iter_mut().flat_map(Block::layers_mut) {
             all.push((named(&self.registry, layer), layer));
         }
@@ -510,6 +597,7 @@ impl Blueprint {
         let names = self.spec.names;
         let mut all = Vec::new();
         all.extend(self.embed_norm.as_mut().map(|norm| (names.embed_norm.to_owned(), norm)));
+        all.extend(self.per_layer.as_mut().map(|own| (names.beside_embed(PER_LAYER[2]), &mut own.norm)));
         for b in &mut self.blocks {
             let name = b.name.clone();
             all.extend(

@@ -109,20 +109,20 @@ impl ForwardContext {
         recorded(&self.parameters, index, value.clone(), self.root.get_or_init(root))
     }
 
-    /// Runs one block on `x`: as a segment when it is to be recomputed, on this pass's tape otherwise.
+    /// Runs one block on `inputs`: as a segment when it is to be recomputed, on this pass's tape otherwise.
     pub(crate) fn block(
         &self,
         name: &str,
-        x: &AnyTensor,
+        inputs: &[AnyTensor],
         indices: Vec<usize>,
         run: Run,
     ) -> Result<AnyTensor, OpsError> {
         if matches!(self.mode, Mode::Train { recompute: true, .. }) {
             let trainable = indices.iter().map(|&i| self.trainable(i)).collect();
             let weights = Arc::new(BlockWeights { parameters: self.parameters.clone(), indices, trainable });
-            return segment(name, std::slice::from_ref(x), weights, true, run);
+            return segment(name, inputs, weights, true, run);
         }
-        run(std::slice::from_ref(x), &self.read_all(&indices)?)
+        run(inputs, &self.read_all(&indices)?)
     }
 
     /// Backward from a scalar; gradients go to the parameters.

@@ -79,6 +79,8 @@ pub(crate) enum Place {
     Embedding,
     /// A table of positions.
     Positions,
+    /// Of what a block is given beside the stream, whole on every rank.
+    PerLayer,
     Queries,
     KeysValues,
     /// What makes a latent, whole on every rank.
@@ -351,6 +353,14 @@ pub(crate) const LATENT_NORMS: [&str; 2] = ["self_attn.q_a_layernorm", "self_att
 /// The two numbers of a block's xIELU.
 pub(crate) const CURVE: [&str; 2] = ["mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n"];
 
+/// Of a block that is given inputs beside the stream: a gate, the layer behind it, the norm of what that gives.
+pub(crate) const PER_LAYER_GATE: &str = "per_layer_input_gate";
+pub(crate) const PER_LAYER_PROJECTION: &str = "per_layer_projection";
+pub(crate) const PER_LAYER_NORM: &str = "post_per_layer_input_norm";
+
+/// The number that multiplies a block's output.
+pub(crate) const SCALAR: &str = "layer_scalar";
+
 /// A norm: where its tensors are in the registry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Norm {
@@ -548,6 +558,14 @@ pub(crate) struct LatentTensors {
     pub(crate) norm: NormTensors,
 }
 
+/// What makes use of what a block is given beside the stream, or one `T` for each of these.
+#[derive(Clone, Debug)]
+pub(crate) struct PerLayer<L, N> {
+    pub(crate) gate: L,
+    pub(crate) projection: L,
+    pub(crate) norm: N,
+}
+
 /// One transformer block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
@@ -573,6 +591,9 @@ pub(crate) struct Block {
     /// A mixture of experts.
     pub(crate) mixture: Option<Mixture>,
     pub(crate) mlp_post_norm: Option<Norm>,
+    pub(crate) per_layer: Option<PerLayer<Layer, Norm>>,
+    /// What multiplies its output.
+    pub(crate) scalar: Option<usize>,
     pub(crate) own: LayerSpec,
 }
 
@@ -592,6 +613,8 @@ pub(crate) struct BlockTensors {
     pub(crate) down: Option<Linear>,
     pub(crate) mixture: Option<MixtureTensors>,
     pub(crate) mlp_post_norm: Option<NormTensors>,
+    pub(crate) per_layer: Option<PerLayer<Linear, NormTensors>>,
+    pub(crate) scalar: Option<AnyTensor>,
 }
 
 impl BlockTensors {
@@ -616,6 +639,12 @@ impl BlockTensors {
             mixture: self.mixture.as_ref(),
             shared_gate: self.mixture.as_ref().and_then(|mixture| mixture.shared_gate.as_ref()),
             mlp_post_norm: self.mlp_post_norm.as_ref(),
+            per_layer: self.per_layer.as_ref().map(|own| PerLayer {
+                gate: &own.gate,
+                projection: &own.projection,
+                norm: &own.norm,
+            }),
+            scalar: self.scalar.as_ref(),
         }
     }
 
@@ -649,6 +678,8 @@ struct BlockParts<T> {
     down: Option<LayerParts<T>>,
     mixture: Option<Vec<LayerParts<T>>>,
     mlp_post_norm: Option<NormParts<T>>,
+    per_layer: Option<PerLayer<LayerParts<T>, NormParts<T>>>,
+    scalar: Option<T>,
 }
 
 impl<T> BlockParts<T> {
@@ -679,6 +710,12 @@ impl<T> BlockParts<T> {
             down: self.down.map(|parts| each(parts, make)),
             mixture: self.mixture.map(|all| all.into_iter().map(|parts| each(parts, make)).collect()),
             mlp_post_norm: norm(self.mlp_post_norm, make),
+            per_layer: self.per_layer.map(|own| PerLayer {
+                gate: each(own.gate, make),
+                projection: each(own.projection, make),
+                norm: own.norm.map(&mut *make),
+            }),
+            scalar: self.scalar.map(make),
         }
     }
 }
@@ -703,6 +740,12 @@ impl Block {
             down: self.down.as_ref().map(|down| down.active(adapters)),
             mixture: self.mixture.as_ref().map(|m| m.layers().map(|layer| layer.active(adapters)).collect()),
             mlp_post_norm: norm(&self.mlp_post_norm),
+            per_layer: self.per_layer.as_ref().map(|own| PerLayer {
+                gate: own.gate.active(adapters),
+                projection: own.projection.active(adapters),
+                norm: own.norm.active(adapters),
+            }),
+            scalar: self.scalar,
         }
     }
 
@@ -727,6 +770,7 @@ impl Block {
         all.extend(self.attention_post_norm.as_mut().map(|norm| (names.attention_post_norm, norm)));
         all.extend(self.mlp_norm.as_mut().map(|norm| (names.mlp_norm, norm)));
         all.extend(self.mlp_post_norm.as_mut().map(|norm| (names.mlp_post_norm, norm)));
+        all.extend(self.per_layer.as_mut().map(|own| (PER_LAYER_NORM, &mut own.norm)));
         all
     }
 
@@ -734,7 +778,9 @@ impl Block {
     pub(crate) fn layers(&self) -> impl Iterator<Item = &Layer> {
         let mixture = self.mixture.iter().flat_map(Mixture::layers);
         let latent = self.latent.iter().flat_map(Latent::layers);
-        latent.chain(&self.qkv).chain([&self.o]).chain(&self.up).chain(&self.down).chain(mixture)
+        let per_layer = self.per_layer.iter().flat_map(|own| [&own.gate, &own.projection]);
+        let usual = latent.chain(&self.qkv).chain([&self.o]).chain(&self.up).chain(&self.down);
+        usual.chain(mixture).chain(per_layer)
     }
 
     /// Every linear layer.
@@ -742,7 +788,8 @@ impl Block {
         let mixture = self.mixture.iter_mut().flat_map(Mixture::layers_mut);
         let (o, up, down) = (&mut self.o, &mut self.up, &mut self.down);
         let latent = self.latent.iter_mut().flat_map(Latent::layers_mut);
-        latent.chain(&mut self.qkv).chain([o]).chain(up).chain(down).chain(mixture)
+        let per_layer = self.per_layer.iter_mut().flat_map(|own| [&mut own.gate, &mut own.projection]);
+        latent.chain(&mut self.qkv).chain([o]).chain(up).chain(down).chain(mixture).chain(per_layer)
     }
 
     /// The block of `tensors`, one for each of [`Self::indices`].
@@ -805,6 +852,15 @@ impl Block {
                 _ => None,
             },
             mlp_post_norm: ready(&self.mlp_post_norm, parts.mlp_post_norm)?,
+            per_layer: match (&self.per_layer, parts.per_layer) {
+                (Some(own), Some(parts)) => Some(PerLayer {
+                    gate: own.gate.assemble(parts.gate, how, &row_norms)?,
+                    projection: own.projection.assemble(parts.projection, how, &row_norms)?,
+                    norm: own.norm.ready(parts.norm, spec.norm, &device)?,
+                }),
+                _ => None,
+            },
+            scalar: parts.scalar,
         })
     }
 }

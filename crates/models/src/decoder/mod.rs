@@ -20,20 +20,25 @@ pub(crate) mod queries_keys;
 pub(crate) mod score;
 pub(crate) mod tp_plan;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use burn::tensor::Tensor;
 use burnish_core::Compute;
 use burnish_ops::{
-    AnyTensor, AttentionShape, HeadOptions, Linear, LinearInput, OpsError, Rotary, RouterBalance, Run,
-    VocabShard, attention, attention_with_peaks, embedding, held, linears, scaled_sum, short_conv,
+    AnyTensor, AttentionShape, ColumnNorm, HeadOptions, Linear, LinearInput, OpsError, Rotary, RouterBalance,
+    Run, VocabShard, attention, attention_with_peaks, embedding, held, linears, norm_columns, scaled_sum,
+    short_conv,
 };
 
 use crate::decoder::block::{OnTensors, run_block};
+use crate::decoder::blueprint::PerLayerTables;
 use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
 use crate::decoder::queries_keys::{Orders, Turning, growth};
 use crate::decoder::tp_plan::Shard;
-use crate::spec::{LayerSpec, Output};
+use crate::spec::names::PER_LAYER;
+use crate::spec::{KeysValues, Output, PerLayerInputs};
 use crate::{ForwardContext, LogitPeaks, ModelError, Parameters, Rope, Spec};
 
 /// A micro-batch of token sequences, flattened.
@@ -87,6 +92,15 @@ impl Tokens {
     }
 }
 
+/// What blocks of the same sizes share.
+pub(crate) struct BlockKind {
+    /// The model's, with these sizes.
+    pub(crate) spec: Arc<Spec>,
+    /// What this rank has of such a block.
+    pub(crate) shard: Shard,
+    pub(crate) orders: Orders,
+}
+
 /// A decoder-only language model.
 pub struct Decoder {
     pub(crate) spec: Arc<Spec>,
@@ -94,11 +108,13 @@ pub struct Decoder {
     pub(crate) embed: Layer,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
+    pub(crate) per_layer: Option<PerLayerTables>,
     pub(crate) blocks: Vec<Arc<Block>>,
+    /// Per block what those of its sizes share.
+    pub(crate) kinds: Vec<Arc<BlockKind>>,
     pub(crate) norm: Norm,
     pub(crate) head: Layer,
     pub(crate) shard: Shard,
-    pub(crate) orders: Orders,
     /// What products multiply.
     pub(crate) compute: Compute,
 }
@@ -148,6 +164,7 @@ impl Decoder {
             x = noise.on(&x, tokens)?;
         }
         x = self.embeddings_normed(x, pass)?;
+        let given = self.per_layer_inputs(&tokens.ids, &x, pass, &tokens.rows, linears)?;
         if pass.training() && !x.is_tracked() {
             // Gradients of the blocks must flow even when the embedding is frozen.
             x = x.leaf();
@@ -156,31 +173,50 @@ impl Decoder {
         if let Some(peaks) = pass.logit_peaks() {
             peaks.check(self.blocks.len(), self.shard.heads)?;
         }
+        let mut lent = BTreeMap::new();
         for (layer, block) in self.blocks.iter().enumerate() {
             let indices = block.indices(pass.adapters());
-            let turning = Turning::new(block.own, &rotaries, &self.orders, growth.as_ref());
+            let kind = self.kinds[layer].clone();
+            let turning = Turning::new(block.own, &rotaries, &kind.orders, growth.as_ref());
             let (plan, how, documents) = (block.clone(), assembly.clone(), tokens.documents.clone());
-            let (shard, peaks, spec) = (self.shard.clone(), pass.logit_peaks().cloned(), self.spec.clone());
-            let mut shape = self.attention_shape(block.own);
+            let peaks = pass.logit_peaks().cloned();
+            let mut shape = self.attention_shape(layer);
             shape.parents = tokens.parents.clone();
             let balance = pass.router_balance().cloned();
+            // Its inputs: the stream, what it is given beside that, keys and values of another block.
+            let mut inputs = vec![x];
+            inputs.extend(self.own_input(given.as_ref(), layer)?);
+            let borrowed = match block.own.keys {
+                KeysValues::Of(lender) => lent.get(&lender).cloned(),
+                _ => None,
+            };
+            let borrows = borrowed.is_some();
+            inputs.extend(borrowed);
+            let lends = self.spec.lends_keys(layer);
             let run: Run = Arc::new(move |inputs, weights| {
-                let w = plan.assemble(weights, &how, &spec, &shard)?;
+                let (spec, shard) = (&*kind.spec, &kind.shard);
+                let w = plan.assemble(weights, &how, spec, shard)?;
                 let balance = balance.as_ref().map(|balance| (balance, layer));
                 let run = OnTensors {
-                    shard: &shard,
-                    spec: &spec,
+                    shard,
+                    spec,
                     linears,
                     turning: &turning,
                     decodes: false,
+                    given: spec.per_layer.and_then(|_| inputs.get(1)),
+                    keys: inputs.last().filter(|_| borrows),
                     balance,
                 };
-                run_block(&run, &inputs[0], &w.layers(), &plan.name, |qkv| {
+                let mut keys = None;
+                let x = run_block(&run, &inputs[0], &w.layers(), &plan.name, |qkv| {
+                    if lends {
+                        keys = Some(keys_values(qkv, &shape)?);
+                    }
                     if let Some((kernel, bias)) = w.kernel() {
                         return short_conv(qkv, kernel, bias, &documents, &shape.parents);
                     }
-                    let norm = w.head_norm(&spec);
-                    let (rotary, norm) = (turning.in_attention(&spec), norm.as_ref());
+                    let norm = w.head_norm(spec);
+                    let (rotary, norm) = (turning.in_attention(spec), norm.as_ref());
                     let Some(peaks) = &peaks else {
                         return attention(qkv, &shape, &documents, rotary, norm, w.sinks.as_ref());
                     };
@@ -188,9 +224,16 @@ impl Decoder {
                     let (out, found) = attention_with_peaks(qkv, &shape, &documents, rotary, norm, sinks)?;
                     peaks.merge(layer, &found)?;
                     Ok(out)
-                })
+                })?;
+                // A block gives one tensor: what it lends stands beside the stream.
+                keys.map_or(Ok(x.clone()), |keys| beside(&x, &keys))
             });
-            x = pass.block(&block.name, &x, indices, run)?;
+            x = pass.block(&block.name, &inputs, indices, run)?;
+            if lends {
+                let keys;
+                (x, keys) = apart(&x, self.spec.hidden)?;
+                lent.insert(layer, keys);
+            }
         }
         Ok(x)
     }
@@ -208,24 +251,7 @@ impl Decoder {
             let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
             Ok(layer.embedding(&mut read, &pass.assembly(rows, self.compute), &self.shard)?)
         };
-        let (mut weight, mut low_rank) = table(&self.embed)?;
-        if let Some(row) = self.own_padding().filter(|_| pass.training()) {
-            weight = held(&weight, 0, row)?;
-            if let Some(low_rank) = &mut low_rank {
-                low_rank.a = held(&low_rank.a, 1, row)?;
-                let rows = self.embed.change.as_ref().map_or(&[][..], |change| change.rows());
-                let padding = self.spec.padding.map(|id| id as usize);
-                if let Some(column) = rows.iter().position(|&id| Some(id) == padding) {
-                    low_rank.b = held(&low_rank.b, 1, column)?;
-                }
-            }
-        }
-        let x = if self.shard.divided() {
-            let (tp, own) = (&self.shard.tp, self.shard.own_vocab());
-            tp.embedding(ids, &weight, low_rank.as_ref(), &own, self.spec.vocab, names.embed)?
-        } else {
-            embedding(ids, &weight, low_rank.as_ref())?
-        };
+        let x = self.looked_up(&self.embed, ids, names.embed, pass, rows)?;
         let placed = match (&self.positions, self.spec.positions) {
             (Some(layer), Some(learned)) => {
                 let rows: Vec<u32> = positions.iter().map(|p| p + learned.offset as u32).collect();
@@ -242,6 +268,83 @@ impl Decoder {
             return Ok(x);
         }
         Ok(scaled_sum(&x, self.spec.embedding_scale, placed.as_ref())?)
+    }
+
+    /// Rows of a table over the vocabulary, of which each rank has some.
+    fn looked_up(
+        &self,
+        layer: &Layer,
+        ids: &Arc<Vec<u32>>,
+        name: &str,
+        pass: &ForwardContext,
+        rows: &Arc<Vec<u64>>,
+    ) -> Result<AnyTensor, ModelError> {
+        let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
+        let how = pass.assembly(rows, self.compute);
+        let (mut weight, mut low_rank) = layer.embedding(&mut read, &how, &self.shard)?;
+        if let Some(row) = self.own_padding().filter(|_| pass.training()) {
+            weight = held(&weight, 0, row)?;
+            if let Some(low_rank) = &mut low_rank {
+                low_rank.a = held(&low_rank.a, 1, row)?;
+                let rows = layer.change.as_ref().map_or(&[][..], |change| change.rows());
+                let padding = self.spec.padding.map(|id| id as usize);
+                if let Some(column) = rows.iter().position(|&id| Some(id) == padding) {
+                    low_rank.b = held(&low_rank.b, 1, column)?;
+                }
+            }
+        }
+        Ok(if self.shard.divided() {
+            let (tp, own) = (&self.shard.tp, self.shard.own_vocab());
+            tp.embedding(ids, &weight, low_rank.as_ref(), &own, self.spec.vocab, name)?
+        } else {
+            embedding(ids, &weight, low_rank.as_ref())?
+        })
+    }
+
+    /// What the blocks are given beside the stream, `[tokens, blocks * width]`, from tokens and their embeddings `x`.
+    pub(crate) fn per_layer_inputs(
+        &self,
+        ids: &Arc<Vec<u32>>,
+        x: &AnyTensor,
+        pass: &ForwardContext,
+        rows: &Arc<Vec<u64>>,
+        linears: Linears,
+    ) -> Result<Option<AnyTensor>, ModelError> {
+        let (Some(own), Some(PerLayerInputs { width })) = (&self.per_layer, self.spec.per_layer) else {
+            return Ok(None);
+        };
+        let of_token = self.looked_up(&own.table, ids, PER_LAYER[0], pass, rows)?;
+        let [_, of_projection, of_norm] = own.indices(pass.adapters());
+        let how = pass.assembly(rows, self.compute);
+        let projection = own.projection.linear(&mut pass.read_all(&of_projection)?.into_iter(), &how, 0)?;
+        let of_stream = linears(&LinearInput::Plain(x.clone()), &[projection], None)?;
+        let norm =
+            own.norm.read(&mut pass.read_all(&of_norm)?.into_iter(), &how, self.spec.norm, &x.device())?;
+        // The mean of both, but for the root of two; the projection is divided by the root of the width of the stream,
+        // which the norm takes away but for what is added to the mean square.
+        let half = std::f32::consts::FRAC_1_SQRT_2;
+        let norm = ColumnNorm {
+            first: 0,
+            groups: self.blocks.len(),
+            width,
+            gamma: AnyTensor::new(norm.gamma.rank::<1>()? * half),
+            beta: None,
+        };
+        let eps = self.spec.norm_eps * self.spec.hidden as f32;
+        let of_stream = norm_columns(&of_stream, &[norm], false, eps, None)?;
+        Ok(Some(scaled_sum(&of_token, (width as f32).sqrt() * half, Some(&of_stream))?))
+    }
+
+    /// What the block at `layer` is given of [`Self::per_layer_inputs`].
+    pub(crate) fn own_input(
+        &self,
+        given: Option<&AnyTensor>,
+        layer: usize,
+    ) -> Result<Option<AnyTensor>, OpsError> {
+        let (Some(given), Some(PerLayerInputs { width })) = (given, self.spec.per_layer) else {
+            return Ok(None);
+        };
+        Ok(Some(AnyTensor::new(given.rank::<2>()?.narrow(1, layer * width, width))))
     }
 
     /// Embeddings as the first block reads them.
@@ -272,7 +375,8 @@ impl Decoder {
     ) -> Result<BlockTensors, OpsError> {
         let block = &self.blocks[index];
         let tensors = pass.read_all(&block.indices(pass.adapters()))?;
-        block.assemble(&tensors, &pass.assembly(rows, self.compute), &self.spec, &self.shard)
+        let kind = &self.kinds[index];
+        block.assemble(&tensors, &pass.assembly(rows, self.compute), &kind.spec, &kind.shard)
     }
 
     /// The final norm, ready for the head.
@@ -342,11 +446,13 @@ impl Decoder {
         }
     }
 
-    pub(crate) fn attention_shape(&self, own: LayerSpec) -> AttentionShape {
+    /// The attention of the block at `layer`.
+    pub(crate) fn attention_shape(&self, layer: usize) -> AttentionShape {
+        let (own, kind) = (self.spec.layers[layer], &self.kinds[layer]);
         AttentionShape {
-            heads: self.shard.heads,
-            kv_heads: self.shard.kv_heads,
-            head_dim: self.spec.head_dim,
+            heads: kind.shard.heads,
+            kv_heads: kind.shard.kv_heads,
+            head_dim: kind.spec.head_dim,
             scale: self.spec.attention_scale / own.divisor.max(1) as f32,
             softcap: self.spec.attention_softcap,
             slopes: self.own_slopes(),
@@ -388,6 +494,24 @@ impl Decoder {
         };
         self.spec.ropes.iter().map(of).collect()
     }
+}
+
+/// The columns of keys and values of what attention takes.
+pub(crate) fn keys_values(qkv: &AnyTensor, shape: &AttentionShape) -> Result<AnyTensor, OpsError> {
+    let (queries, both) = (shape.heads * shape.head_dim, 2 * shape.kv_heads * shape.head_dim);
+    Ok(AnyTensor::new(qkv.rank::<2>()?.narrow(1, queries, both)))
+}
+
+/// Two matrices side by side.
+fn beside(x: &AnyTensor, y: &AnyTensor) -> Result<AnyTensor, OpsError> {
+    Ok(AnyTensor::new(Tensor::cat(vec![x.rank::<2>()?, y.rank::<2>()?], 1)))
+}
+
+/// The first `columns`, and the others.
+fn apart(x: &AnyTensor, columns: usize) -> Result<(AnyTensor, AnyTensor), OpsError> {
+    let x = x.rank::<2>()?;
+    let rest = x.dims()[1] - columns;
+    Ok((AnyTensor::new(x.clone().narrow(1, 0, columns)), AnyTensor::new(x.narrow(1, columns, rest))))
 }
 
 /// Sines, then cosines, of positions two further on: `[tokens, hidden]`, as tensor2tensor spaces them.

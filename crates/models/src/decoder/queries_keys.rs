@@ -15,7 +15,7 @@ use crate::Spec;
 use crate::decoder::layers::NormTensors;
 use crate::decoder::tp_plan::Shard;
 use crate::spec::names::QkvNames;
-use crate::spec::{LayerSpec, Pairs, QkNorm};
+use crate::spec::{KeysValues, LayerSpec, Pairs, QkNorm};
 
 /// How a block's queries and keys are turned.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,8 @@ pub(crate) struct Turning {
     order: Option<Arc<ColumnOrder>>,
     /// What each token's query is multiplied by; none where all are one.
     growth: Option<Arc<Vec<f32>>>,
+    /// Where keys and values come from.
+    keys: KeysValues,
 }
 
 impl Turning {
@@ -38,7 +40,7 @@ impl Turning {
     ) -> Self {
         let rotary = own.rope.and_then(|rope| rotaries.get(rope).cloned());
         let order = if rotary.is_some() { &orders.turned } else { &orders.still };
-        Self { rotary, order: order.clone(), growth: growth.cloned() }
+        Self { rotary, order: order.clone(), growth: growth.cloned(), keys: own.keys }
     }
 
     /// The rotation that attention does itself.
@@ -100,19 +102,32 @@ pub(crate) fn growth(spec: &Spec, positions: &[u32]) -> Option<Arc<Vec<f32>>> {
     all.iter().any(|&f| f != 1.0).then(|| Arc::new(all))
 }
 
-/// Queries, keys and values as attention takes them. `what` names the collectives of ranks that share a norm.
+/// Queries, keys and values as attention takes them; `lent` are keys and values of another block, as they were there.
+/// `what` names the collectives of ranks that share a norm.
 ///
 /// # Shapes
-/// - qkv: `[tokens, (heads + 2 * kv_heads) * head_dim]`, output: the same
+/// - qkv: `[tokens, (heads + 2 * kv_heads) * head_dim]`, less what [`KeysValues`] says; output: all of it
 pub(crate) fn prepared(
     qkv: AnyTensor,
     spec: &Spec,
     shard: &Shard,
     norms: Option<&(NormTensors, NormTensors)>,
     turning: &Turning,
+    lent: Option<&AnyTensor>,
     what: &str,
 ) -> Result<AnyTensor, OpsError> {
     let mut qkv = qkv;
+    if turning.keys == KeysValues::KeysAsValues {
+        let (x, width) = (qkv.rank::<2>()?, shard.kv_heads * spec.head_dim);
+        let keys = x.clone().narrow(1, shard.heads * spec.head_dim, width);
+        qkv = AnyTensor::new(Tensor::cat(vec![x, keys], 1));
+    }
+    if let (Some(QkNorm::PerHeadAndValues), Some(norms)) = (spec.qk_norm, norms) {
+        qkv = heads_and_values_normed(&qkv, spec, shard, norms, lent.is_none())?;
+    }
+    if let Some(lent) = lent {
+        qkv = AnyTensor::new(Tensor::cat(vec![qkv.rank::<2>()?, lent.rank::<2>()?], 1));
+    }
     if let (Some(QkNorm::WholeWidth), Some(norms)) = (spec.qk_norm, norms) {
         qkv = whole_width(&qkv, spec, shard, norms, what)?;
     }
@@ -148,7 +163,7 @@ pub(crate) fn prepared(
 }
 
 /// In another float dtype, on the tape.
-fn cast<const D: usize>(x: Tensor<D>, dtype: DType) -> Tensor<D> {
+pub(crate) fn cast<const D: usize>(x: Tensor<D>, dtype: DType) -> Tensor<D> {
     let to = match dtype {
         DType::F64 => FloatDType::F64,
         DType::BF16 => FloatDType::BF16,
@@ -202,6 +217,32 @@ fn whole_width(
     let (q_all, k_all) = (spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim);
     let (q, k) = (normed(q, 0, q_all, &of_q.gamma)?, normed(k, 1, k_all, &of_k.gamma)?);
     Ok(AnyTensor::new(Tensor::cat(vec![q, k, v], 1)))
+}
+
+/// The norm of each head of queries and, where they are there, of keys and of values.
+fn heads_and_values_normed(
+    qkv: &AnyTensor,
+    spec: &Spec,
+    shard: &Shard,
+    (of_q, of_k): &(NormTensors, NormTensors),
+    keys: bool,
+) -> Result<AnyTensor, OpsError> {
+    let d = spec.head_dim;
+    let norm = |before: usize, groups: usize, gamma: &AnyTensor| ColumnNorm {
+        first: before * d,
+        groups,
+        width: d,
+        gamma: gamma.clone(),
+        beta: None,
+    };
+    let (heads, kv_heads) = (shard.heads, shard.kv_heads);
+    let mut norms = vec![norm(0, heads, &of_q.gamma)];
+    if keys {
+        let ones = AnyTensor::from_elements(vec![1.0_f32; d], &[d], &qkv.device());
+        norms.push(norm(heads, kv_heads, &of_k.gamma));
+        norms.push(norm(heads + kv_heads, kv_heads, &ones));
+    }
+    norm_columns(qkv, &norms, false, spec.norm_eps, None)
 }
 
 /// The norm of each head of queries and of keys, which `rotary` turns first.

@@ -1,5 +1,6 @@
 //! The tensor-parallel plan of a decoder: styles by place, layouts of its parameters, a rank's part of it.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -33,9 +34,12 @@ fn style(place: Place) -> Style {
         Place::Output | Place::Down | Place::ConvOut => Style::Rowwise,
         Place::ExpertsUp => Style::PackedColwise,
         Place::ExpertsDown => Style::Rowwise,
-        Place::Positions | Place::Score | Place::Router | Place::SharedGate | Place::Latent => {
-            Style::Replicated
-        }
+        Place::Positions
+        | Place::PerLayer
+        | Place::Score
+        | Place::Router
+        | Place::SharedGate
+        | Place::Latent => Style::Replicated,
     }
 }
 
@@ -45,10 +49,6 @@ fn style(place: Place) -> Style {
 pub struct Parallel {
     ranks: usize,
     layouts: Vec<TpLayout>,
-    heads: HeadSplit,
-    head_dim: usize,
-    value_dim: usize,
-    mlp: Split,
     /// A shared expert's width.
     shared: Option<Split>,
     vocab: Split,
@@ -92,6 +92,15 @@ impl Parallel {
             }
         }
         let (mlp, vocab) = (Split::balanced(spec.intermediate, ranks)?, Split::balanced(spec.vocab, ranks)?);
+        // Of blocks whose sizes are their own, by their layers' weights.
+        let mut own_sizes = BTreeMap::new();
+        for block in &blueprint.blocks {
+            if let Some(sizes) = block.own.sizes {
+                let own = (spec.with_sizes(sizes), HeadSplit::new(spec.heads, sizes.kv_heads, ranks)?);
+                let own = Arc::new(own);
+                own_sizes.extend(block.layers().map(|layer| (layer.parts.weight, own.clone())));
+            }
+        }
         let channels = Split::balanced(spec.hidden, ranks)?;
         let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
         let names: Vec<String> = blueprint.registry.iter().map(|p| p.name.clone()).collect();
@@ -107,7 +116,9 @@ impl Parallel {
                 Place::ExpertsDown => &Split::balanced(shape[2], ranks)?,
                 _ => &mlp,
             };
-            let split = split_of(layer.place, &spec, &heads, [mlp, &vocab, &channels])?;
+            let own = own_sizes.get(&layer.parts.weight).map(|own| (&own.0, &own.1));
+            let (own, heads) = own.unwrap_or((&spec, &heads));
+            let split = split_of(layer.place, own, heads, [mlp, &vocab, &channels])?;
             let sum = match style {
                 Style::Colwise if layer.place != Place::Head => sums.colwise,
                 // Those of experts run inside them.
@@ -160,6 +171,9 @@ impl Parallel {
         for index in blueprint.blocks.iter().filter_map(|block| block.sinks) {
             layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, heads.q(1))?);
         }
+        for index in blueprint.blocks.iter().filter_map(|block| block.scalar) {
+            layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, Gradient::Complete));
+        }
         // Each rank's features give an addend.
         for (p, n) in blueprint.blocks.iter().filter_map(|block| block.curve) {
             for index in [p, n] {
@@ -182,21 +196,8 @@ impl Parallel {
             .zip(registry.iter())
             .map(|(layout, p)| layout.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() }))
             .collect::<Result<_, _>>()?;
-        let head_dim = spec.head_dim;
         let shared = shared.map(|shared| Split::balanced(shared.intermediate, ranks)).transpose()?;
-        Ok(Self {
-            ranks,
-            layouts,
-            heads,
-            head_dim,
-            value_dim: spec.value_dim(),
-            mlp,
-            shared,
-            vocab,
-            channels,
-            sums,
-            head: spec.names.head,
-        })
+        Ok(Self { ranks, layouts, shared, vocab, channels, sums, head: spec.names.head })
     }
 
     /// How the parameter at `index` lies.
@@ -259,9 +260,14 @@ impl Parallel {
         read_region(&self.layout(index).region(rank).along(0, &[rows]), read)
     }
 
-    pub(crate) fn shard(&self, tp: Tp) -> Shard {
+    /// What this rank has of a model, or of the blocks, of this spec.
+    pub(crate) fn shard(&self, tp: Tp, spec: &Spec) -> Shard {
         let rank = tp.rank();
-        let own = self.heads.of(rank);
+        let heads = HeadSplit::new(spec.heads, spec.kv_heads, self.ranks)
+            .expect("invariant: the heads of every block were divided when the plan was made");
+        let mlp = Split::balanced(spec.intermediate, self.ranks)
+            .expect("invariant: the widths of every block were divided when the plan was made");
+        let own = heads.of(rank);
         let rows: Vec<usize> = (0..self.ranks).map(|rank| self.vocab.len(rank)).collect();
         let (ranks, name) = (tp.clone(), self.head);
         let gather = move |own: &[f32]| {
@@ -274,16 +280,16 @@ impl Parallel {
         };
         let head = VocabShard::new(&rows, rank, Arc::new(gather)).ok().filter(|_| tp.size() > 1);
         let first = |split: &Split| split.range(rank).map_or(0, |range| range.start);
-        let having = |head: usize| (0..self.ranks).filter(|&r| self.heads.of(r).kv.contains(&head)).count();
-        let shares = own.kv.clone().flat_map(|head| vec![1.0 / having(head) as f32; self.head_dim]);
+        let having = |head: usize| (0..self.ranks).filter(|&r| heads.of(r).kv.contains(&head)).count();
+        let shares = own.kv.clone().flat_map(|head| vec![1.0 / having(head) as f32; spec.head_dim]);
         Shard {
             key_shares: Arc::new(shares.collect()),
             heads: own.q.len(),
             kv_heads: own.kv.len(),
             vocab: self.vocab.clone(),
             first_head: own.q.start,
-            first_o: first(&self.heads.q(self.value_dim)),
-            first_down: first(&self.mlp),
+            first_o: first(&heads.q(spec.value_dim())),
+            first_down: first(&mlp),
             first_shared: self.shared.as_ref().map_or(0, first),
             first_channel: first(&self.channels),
             head,

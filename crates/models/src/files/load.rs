@@ -382,7 +382,10 @@ impl<'a> ModelPlan<'a> {
     pub fn into_model(self, parameters: Arc<dyn Parameters>) -> Model {
         let Self { blueprint, plan, base, parallel, initial, .. } = self;
         let decoder = match parallel {
-            Some((parallel, tp)) => blueprint.into_shard(parameters.clone(), parallel.shard(tp)),
+            Some((parallel, tp)) => {
+                let whole = parallel.shard(tp.clone(), blueprint.spec());
+                blueprint.into_shard(parameters.clone(), whole, |spec| parallel.shard(tp.clone(), spec))
+            }
             None => blueprint.into_decoder(parameters.clone()),
         };
         Model { decoder, parameters, plan, base, initial }

@@ -8,7 +8,7 @@ use burnish_tp::{AdapterSums, TrafficEstimate};
 
 use crate::decoder::block::{BlockLayers, BlockRun, LatentLayers, run_block};
 use crate::decoder::blueprint::Blueprint;
-use crate::decoder::layers::{Block, Layer, Norm};
+use crate::decoder::layers::{Block, Layer, Norm, PerLayer, Place};
 use crate::spec::{Output, QkNorm};
 use crate::{ModelError, ModelPlan, Parallel, Spec};
 
@@ -157,6 +157,11 @@ impl Blueprint {
         // The embedding's rows are divided: norms of its columns are summed, and what it gives is.
         sizes.norms(&self.linear_size(&self.embed, walk.adapters));
         sizes.estimate.borrow_mut().reduce_from_tp_in(walk.tokens * hidden, walk.passes);
+        if let Some(own) = &self.per_layer {
+            let table = self.linear_size(&own.table, walk.adapters);
+            sizes.norms(&table);
+            sizes.estimate.borrow_mut().reduce_from_tp_in(walk.tokens * table.out, walk.passes);
+        }
         for block in &self.blocks {
             let size = |layer: &Layer| self.linear_size(layer, walk.adapters);
             let (o, down) = (size(&block.o), block.down.as_ref().map(size));
@@ -169,6 +174,7 @@ impl Blueprint {
                 .latent
                 .as_ref()
                 .map(|latent| (latent.query.as_ref().map(|(layer, _)| size(layer)), size(&latent.layer)));
+            let per_layer = block.per_layer.as_ref().map(|own| (size(&own.gate), size(&own.projection)));
             let (norm, norms) = (|norm: &Option<Norm>| norm.map(|_| &()), ((), ()));
             let layers = BlockLayers {
                 attention_norm: norm(&block.attention_norm),
@@ -189,6 +195,12 @@ impl Blueprint {
                 mixture: mixture.map(|_| &()),
                 shared_gate: shared_gate.as_ref(),
                 mlp_post_norm: norm(&block.mlp_post_norm),
+                per_layer: per_layer.as_ref().map(|(gate, projection)| PerLayer {
+                    gate,
+                    projection,
+                    norm: &(),
+                }),
+                scalar: block.scalar.map(|_| &()),
             };
             run_block(&sizes, &hidden, &layers, &block.name, |qkv| Ok(*qkv))
                 .expect("invariant: nothing fails on sizes");
@@ -220,11 +232,7 @@ impl Blueprint {
         let lora = layer.parts.lora.filter(|_| adapters);
         LinearSize {
             // The embedding's features are its columns.
-            out: if layer.parts.weight == self.embed.parts.weight {
-                self.spec.hidden
-            } else {
-                shape(layer.parts.weight)[0]
-            },
+            out: shape(layer.parts.weight)[usize::from(layer.place == Place::Embedding)],
             rank: lora.map(|lora| shape(lora.a)[0]),
             magnitude: lora.is_some_and(|lora| lora.magnitude.is_some()),
         }
@@ -274,6 +282,7 @@ impl BlockRun for OnSizes<'_> {
     type Linear = LinearSize;
     type Curve = ();
     type Mixture = ();
+    type Scalar = ();
 
     fn experts(&self, features: &usize, (): &(), what: &str) -> Result<usize, OpsError> {
         let each = self.spec.experts.map_or(0, |experts| experts.rule.per_token);
@@ -342,6 +351,14 @@ impl BlockRun for OnSizes<'_> {
 
     fn values_of(&self, features: usize) -> Result<usize, OpsError> {
         Ok(features)
+    }
+
+    fn gates_given(&self, features: usize) -> Result<usize, OpsError> {
+        Ok(features)
+    }
+
+    fn scaled(&self, features: &usize, (): &()) -> Result<usize, OpsError> {
+        Ok(*features)
     }
 
     fn norm(&self, features: &usize, (): &()) -> Result<usize, OpsError> {

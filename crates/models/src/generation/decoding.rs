@@ -10,8 +10,9 @@ use burnish_ops::{
 
 use crate::decoder::Linears;
 use crate::decoder::block::{OnTensors, run_block};
+use crate::decoder::keys_values;
 use crate::decoder::queries_keys::{Turning, growth};
-use crate::spec::LayerSpec;
+use crate::spec::{KeysValues, LayerSpec};
 use crate::{Decoder, ForwardContext, Mode, ModelError, Rope};
 
 /// Sequences in progress on a [`Decoder`]: plain tensors, adapters active.
@@ -45,12 +46,12 @@ struct Sequences {
 
 impl Sequences {
     fn new(decoder: &Decoder, count: usize) -> Self {
-        let cache = |layer: &LayerSpec| match decoder.spec.conv {
+        let cache = |(at, layer): (usize, &LayerSpec)| match decoder.spec.conv {
             Some(conv) if layer.conv => Cache::Products(Box::new(ConvCache::new(conv.taps, count))),
-            _ => Cache::Keys(KvCache::new(decoder.attention_shape(*layer), count)),
+            _ => Cache::Keys(KvCache::new(decoder.attention_shape(at), count)),
         };
         Self {
-            caches: decoder.spec.layers.iter().map(cache).collect(),
+            caches: decoder.spec.layers.iter().enumerate().map(cache).collect(),
             lengths: vec![0; count],
             ids: vec![Vec::new(); count],
         }
@@ -340,17 +341,31 @@ impl<'a> Decoding<'a> {
             .map(|(rope, known)| rotary(rope, known.as_ref(), &sequences.lengths, new))
             .collect();
         let (growth, positions) = (growth(spec, &positions), Arc::new(positions));
-        let x = decoder.embed_tokens(&Arc::new(ids), &positions, &self.pass, &rows)?;
+        let ids = Arc::new(ids);
+        let x = decoder.embed_tokens(&ids, &positions, &self.pass, &rows)?;
         let mut x = decoder.embeddings_normed(x, &self.pass)?;
         // Prompts run as scoring does, to the bit.
         let decodes = sequences.lengths.iter().any(|&n| n != 0);
         let linears: Linears = if decodes { linears_decode } else { linears };
+        let given = decoder.per_layer_inputs(&ids, &x, &self.pass, &rows, linears)?;
+        let mut lent = BTreeMap::new();
         for (index, cache) in sequences.caches.iter_mut().enumerate() {
             let w = decoder.block_tensors(index, &self.pass, &rows)?;
-            let (block, shard) = (&decoder.blocks[index], &decoder.shard);
-            let turning = Turning::new(block.own, &rotaries, &decoder.orders, growth.as_ref());
+            let (block, kind) = (&decoder.blocks[index], &decoder.kinds[index]);
+            let (spec, shard) = (&*kind.spec, &kind.shard);
+            let turning = Turning::new(block.own, &rotaries, &kind.orders, growth.as_ref());
+            let own = decoder.own_input(given.as_ref(), index)?;
+            let borrowed: Option<AnyTensor> = match block.own.keys {
+                KeysValues::Of(lender) => lent.get(&lender).cloned(),
+                _ => None,
+            };
+            let lends = spec.lends_keys(index).then(|| decoder.attention_shape(index));
+            let mut keys = None;
             let norm = w.head_norm(spec);
             let attend = |qkv: &AnyTensor| -> Result<AnyTensor, OpsError> {
+                if let Some(shape) = &lends {
+                    keys = Some(keys_values(qkv, shape)?);
+                }
                 match (cache, w.kernel()) {
                     (Cache::Products(cache), Some((kernel, bias))) => {
                         cache.run(qkv, kernel, bias, &documents)
@@ -363,10 +378,21 @@ impl<'a> Decoding<'a> {
                 }
             };
             let name = &block.name;
-            let on = OnTensors { shard, spec, linears, turning: &turning, decodes, balance: None };
+            let (given, keys_of) = (own.as_ref(), borrowed.as_ref());
+            let on = OnTensors {
+                shard,
+                spec,
+                linears,
+                turning: &turning,
+                decodes,
+                given,
+                keys: keys_of,
+                balance: None,
+            };
             let run = || run_block(&on, &x, &w.layers(), name, attend);
             // Ranks that share layers wait for each other inside a block.
             x = if shard.divided() { run() } else { together(run) }?;
+            lent.extend(keys.map(|keys| (index, keys)));
         }
         for ((length, ids), tokens) in sequences.lengths.iter_mut().zip(&mut sequences.ids).zip(new) {
             *length += tokens.as_ref().len();

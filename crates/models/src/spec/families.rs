@@ -17,7 +17,7 @@ mod qwen;
 mod reader;
 
 use cohere_glm::{cohere, cohere2, glm, glm4};
-use gemma::{gemma, gemma2, gemma3, vaultgemma};
+use gemma::{gemma, gemma2, gemma3, gemma4, vaultgemma};
 use gpt::{
     biogpt, bloom, codegen, falcon, gpt_bigcode, gpt_neo, gpt_neox, gpt2, gptj, mpt, opt, persimmon, xglm,
 };
@@ -118,6 +118,7 @@ static FAMILIES: &[Entry] = &[
     family("gemma", "Gemma", gemma),
     family("gemma2", "Gemma2", gemma2),
     family("gemma3_text", "Gemma3", gemma3),
+    family("gemma4_text", "Gemma4", gemma4),
     family("smollm3", "SmolLM3", smollm3),
     family("granite", "Granite", granite),
     family("olmo", "Olmo", olmo),
@@ -171,6 +172,7 @@ static FAMILIES: &[Entry] = &[
     family("deepseek_v2", "DeepseekV2", deepseek_v2),
     family("deepseek_v3", "DeepseekV3", deepseek_v3),
     family("gemma3", "Gemma3", text_part),
+    family("gemma4", "Gemma4", text_part),
     family("mistral3", "Mistral3", text_part),
     family("qwen2_vl", "Qwen2VL", text_part),
     family("qwen2_5_vl", "Qwen2_5_VL", text_part),
@@ -235,7 +237,7 @@ const OTHERS: [(&str, &[&str]); 4] = [
             "kimi_linear",
         ],
     ),
-    ("an embedding for each layer", &["gemma3n", "gemma3n_text", "gemma4", "gemma4_text"]),
+    ("several streams beside each other", &["gemma3n", "gemma3n_text"]),
     ("an encoder and a decoder", &["t5", "mt5", "bart", "mbart", "pegasus", "t5gemma", "whisper"]),
 ];
 
@@ -247,6 +249,20 @@ fn with_reason(named: &str) -> String {
 
 /// What every family needs.
 fn check(spec: &Spec) -> Result<(), ModelError> {
+    if let Some(at) = spec.layers.iter().position(|own| own.sizes.is_some()) {
+        let own = (at..spec.layers.len()).map(|at| spec.sizes(at)).collect::<std::collections::BTreeSet<_>>();
+        for sizes in own {
+            let ropes = spec.layers.iter().enumerate().filter(|(at, _)| spec.sizes(*at) == sizes);
+            let ropes = ropes.filter_map(|(_, own)| spec.ropes.get(own.rope?)).cloned().collect();
+            check_sizes(&Spec { ropes, layers: Vec::new(), ..spec.with_sizes(sizes) })?;
+        }
+        return Ok(());
+    }
+    check_sizes(spec)
+}
+
+/// What a spec needs whose blocks are of one kind.
+fn check_sizes(spec: &Spec) -> Result<(), ModelError> {
     let Spec { heads, kv_heads, head_dim, .. } = *spec;
     if !head_dim.is_multiple_of(2) && !spec.ropes.is_empty() {
         return Err(wrong("head_dim", &head_dim.to_string(), "an even number, whose halves rotate"));

@@ -119,6 +119,8 @@ pub enum QkNorm {
     PerHead,
     /// The same without weights (nanochat).
     PerHeadBare,
+    /// Of each head, before the rotation, and of each head's values without weights (Gemma 4).
+    PerHeadAndValues,
     /// Of each head, after the rotation (HunYuan).
     PerHeadRotated,
     /// Of all heads together (OLMo 2).
@@ -162,6 +164,40 @@ pub struct LayerSpec {
     pub conv: bool,
     /// Whether the feed-forward is a mixture of experts ([`Spec::experts`]).
     pub experts: bool,
+    /// Sizes of its own, where the spec's are not its.
+    pub sizes: Option<BlockSizes>,
+    /// Where its keys and values come from.
+    pub keys: KeysValues,
+}
+
+/// Sizes that blocks of a model may differ in (Gemma 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlockSizes {
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Width of the feed-forward.
+    pub intermediate: usize,
+}
+
+/// Where a block's keys and values come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeysValues {
+    /// Its own layers.
+    #[default]
+    Own,
+    /// Its own layer of keys gives values too, before any norm and rotation (Gemma 4).
+    KeysAsValues,
+    /// They are those of an earlier block of the same sizes and rotation (Gemma 4).
+    Of(usize),
+}
+
+/// A further embedding of each token for each block, which enters behind its feed-forward (Gemma 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PerLayerInputs {
+    /// Elements of a token for one block.
+    pub width: usize,
 }
 
 /// A table of learned positions.
@@ -318,6 +354,10 @@ pub struct Spec {
     pub further: usize,
     /// Per block, its window and rope.
     pub layers: Vec<LayerSpec>,
+    /// What each block is given of each token beside the stream.
+    pub per_layer: Option<PerLayerInputs>,
+    /// Whether each block's output is multiplied by a number that its file gives and nothing trains (Gemma 4).
+    pub layer_scalars: bool,
     /// The token whose embedding the lookup does not train.
     pub padding: Option<u32>,
     /// Longest sequence the configuration names.
@@ -352,6 +392,29 @@ impl Spec {
             Output::Vocabulary => self.names.head,
             Output::Score => SCORE,
         }
+    }
+
+    /// The sizes of a block.
+    #[must_use]
+    pub fn sizes(&self, layer: usize) -> BlockSizes {
+        self.layers.get(layer).and_then(|own| own.sizes).unwrap_or(BlockSizes {
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            intermediate: self.intermediate,
+        })
+    }
+
+    /// The spec with these sizes for every block.
+    #[must_use]
+    pub fn with_sizes(&self, sizes: BlockSizes) -> Self {
+        let BlockSizes { kv_heads, head_dim, intermediate } = sizes;
+        Self { kv_heads, head_dim, intermediate, ..self.clone() }
+    }
+
+    /// Whether a later block reads this one's keys and values.
+    #[must_use]
+    pub fn lends_keys(&self, layer: usize) -> bool {
+        self.layers.iter().any(|other| other.keys == KeysValues::Of(layer))
     }
 
     /// Elements that a layer gives for a query head.

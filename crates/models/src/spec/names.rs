@@ -144,6 +144,10 @@ pub(crate) const TEXT_MODEL: Inner = Inner {
     other_spellings: &[],
 };
 
+/// What makes the inputs of each block beside the stream: a table, a layer on the embedding, the norm of what that gives.
+pub(crate) const PER_LAYER: [&str; 3] =
+    ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"];
+
 /// Most mixtures'.
 const QWEN_MOE: ExpertNames = ExpertNames {
     router: "mlp.gate",
@@ -461,6 +465,7 @@ impl Names {
         let modules = [self.embed, self.embed_norm, self.positions, self.layers, self.norm, self.head];
         let of = |module: &str| self.in_files(&format!("{module}.")).any(|name| tensor.starts_with(&name));
         modules.into_iter().any(|module| !module.is_empty() && of(module))
+            || PER_LAYER.iter().any(|module| of(&self.beside_embed(module)))
     }
 
     /// Whether files keep this parameter turned.
@@ -468,6 +473,14 @@ impl Names {
     pub fn turns(&self, parameter: &Parameter) -> bool {
         self.turned && parameter.role == Role::Matrix
             || self.experts.files == ExpertFiles::Turned && parameter.role == Role::Expert
+    }
+
+    /// A module's name that lies beside the embedding.
+    #[must_use]
+    pub(crate) fn beside_embed(&self, module: &str) -> String {
+        self.embed
+            .rsplit_once('.')
+            .map_or_else(|| module.to_owned(), |(within, _)| format!("{within}.{module}"))
     }
 
     /// These names for a decoder whose modules lie in `inner` and are Llama's otherwise; `None` where they are not.

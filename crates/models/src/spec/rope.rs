@@ -56,6 +56,13 @@ pub enum RopeKind {
         /// Multiplies cosines and sines.
         attention: f64,
     },
+    /// As without scaling over a whole head, but only its first pairs turn; positions divided by `factor` (Gemma 4).
+    Proportional {
+        /// Pairs that turn.
+        pairs: usize,
+        /// The divisor.
+        factor: f64,
+    },
     /// Per-dimension factors, one set up to `original` positions and one beyond.
     LongRope {
         /// Up to `original` positions.
@@ -107,6 +114,15 @@ impl Rope {
     }
 }
 
+fn not_a_part(got: f64) -> ModelError {
+    ModelError::Key {
+        file: CONFIG,
+        key: "partial_rotary_factor".to_owned(),
+        got: got.to_string(),
+        expected: "a part of a head: a number from 0 to 1",
+    }
+}
+
 fn from_map(
     map: &Map<String, Value>,
     config: &ConfigFile,
@@ -140,23 +156,29 @@ fn from_map(
     };
     positive("rope_theta", theta)?;
     if !(0.0..=1.0).contains(&partial) {
-        return Err(ModelError::Key {
-            file: CONFIG,
-            key: "partial_rotary_factor".to_owned(),
-            got: partial.to_string(),
-            expected: "a part of a head: a number from 0 to 1",
-        });
+        return Err(not_a_part(partial));
     }
     if let Some(factor) = number("factor")? {
         positive("factor", factor)?;
     }
+    let kind = map.get("rope_type").or_else(|| map.get("type")).and_then(Value::as_str);
+    // The part of a head that turns counts pairs there, which lie as if all did.
+    let partial = if kind == Some("proportional") { 1.0 } else { partial };
     let dim = (head_dim as f64 * partial) as usize;
     let original = match number("original_max_position_embeddings")? {
         Some(o) => o,
         None => config.f64("original_max_position_embeddings")?.unwrap_or(original_positions as f64),
     };
-    let kind = match map.get("rope_type").or_else(|| map.get("type")).and_then(Value::as_str) {
+    let kind = match kind {
         None | Some("default") => RopeKind::Default,
+        Some("proportional") => {
+            let part = number("partial_rotary_factor")?.unwrap_or(1.0);
+            if !(0.0..=1.0).contains(&part) {
+                return Err(not_a_part(part));
+            }
+            let pairs = (part * head_dim as f64 / 2.0).floor() as usize;
+            RopeKind::Proportional { pairs, factor: number("factor")?.unwrap_or(1.0) }
+        }
         Some("linear") => RopeKind::Linear { factor: require("factor")? },
         Some("dynamic") => RopeKind::Dynamic { factor: require("factor")?, original: max_positions as f64 },
         Some("llama3") => RopeKind::Llama3 {
@@ -228,7 +250,7 @@ fn from_map(
             return Err(ModelError::Unsupported {
                 key: "rope_type".to_owned(),
                 got: other.to_owned(),
-                supported: "default, linear, dynamic, llama3, yarn, longrope",
+                supported: "default, linear, dynamic, llama3, yarn, longrope, proportional",
             });
         }
     };
@@ -246,6 +268,10 @@ impl Rope {
         match &self.kind {
             RopeKind::Default => (base(self.theta), 1.0),
             RopeKind::Linear { factor } => (base(self.theta).iter().map(|f| f / factor).collect(), 1.0),
+            RopeKind::Proportional { pairs, factor } => {
+                let all = base(self.theta).into_iter().enumerate();
+                (all.map(|(i, f)| if i < *pairs { f / factor } else { 0.0 }).collect(), 1.0)
+            }
             RopeKind::Dynamic { factor, original } => {
                 let length = (length as f64).max(*original);
                 let grown = (factor * length / original) - (factor - 1.0);

@@ -302,6 +302,25 @@ def more_families():
     yield from more_mixtures(mixed)
     # As StableLM 2 12B: norms of each head, in modules of their own.
     yield "stablelm-qk-norm", "stablelm", square | dict(use_parallel_residual=True, qk_layernorm=True)
+    # As the smallest Gemma 4: each block has an embedding of its own, the last ones read others' keys and values.
+    wide = base | dict(
+        hidden_size=20, intermediate_size=12, sliding_window=8, global_head_dim=12, num_hidden_layers=5,
+        vocab_size_per_layer_input=42, hidden_size_per_layer_input=6, num_key_value_heads=1, initializer_range=0.12)
+    yield "gemma4", "gemma4_text", wide | dict(
+        num_kv_shared_layers=3, use_double_wide_mlp=True, final_logit_softcapping=4.0,
+        layer_types=alternating * 2 + ["full_attention"],
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                         "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 50.0}})
+    # As the largest: keys are values where everything is seen, with fewer heads.
+    yield "gemma4-keys-as-values", "gemma4_text", wide | dict(
+        num_hidden_layers=3, hidden_size_per_layer_input=0, attention_k_eq_v=True, num_key_value_heads=2,
+        num_global_key_value_heads=1, attention_bias=True, layer_types=["full_attention"] + alternating)
+    yield "gemma4-vision", "gemma4", dict(
+        text_config=wide | dict(
+            num_hidden_layers=3, num_kv_shared_layers=1, layer_types=alternating + ["full_attention"], final_logit_softcapping=4.0),
+        vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+                           num_key_value_heads=2, head_dim=8, patch_size=4, position_embedding_size=16),
+        audio_config=None)
 
 
 def more_mixtures(mixed):
@@ -398,12 +417,17 @@ def build(config, seed, dtype):
             elif name.endswith("sinks"):
                 parameter.normal_(0.0, 1.0)
             elif "norm" in name or "ln_" in name:
-                # Gemma and Nemotron add one.
-                shift = 1.0 if config.model_type.startswith(("gemma", "nemotron")) else 0.0
+                # Gemma, up to its third, and Nemotron add one.
+                adds = config.model_type.startswith(("gemma", "nemotron")) and not config.model_type.startswith("gemma4")
+                shift = 1.0 if adds else 0.0
                 parameter.uniform_(0.6 - shift, 1.4 - shift)
+                if config.model_type.startswith("gemma4") and "q_norm" in name:
+                    parameter.mul_(0.3)  # its scores are not divided by the root of a head's width
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.normal_(0.0, 0.1)
+            elif name.endswith("layer_scalar"):
+                buffer.uniform_(0.6, 1.4)
     if dtype != "float32":
         model = model.to(getattr(torch, dtype))
     return model.eval()

@@ -2,9 +2,15 @@
 
 use burnish_core::Activation;
 
+use serde_json::{Map, Value};
+
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use crate::ModelError;
-use crate::spec::{BlockLayout, NormKind, QkNorm, Spec, names};
+use crate::spec::config::ConfigFile;
+use crate::spec::rope::{Rope, RopeDefaults};
+use crate::spec::{
+    BlockLayout, BlockSizes, KeysValues, NormKind, PerLayerInputs, QkNorm, Spec, names, wrong,
+};
 
 /// What the three Gemmas share.
 pub(super) const GEMMA: Defaults = Defaults {
@@ -70,4 +76,148 @@ pub(super) fn gemma3(r: &Reader<'_>) -> Result<Spec, ModelError> {
 
 pub(super) fn vaultgemma(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(Spec { names: names::VAULTGEMMA, layout: BlockLayout::Pre, ..gemma2(r)? })
+}
+
+/// Gemma 4's text. Blocks that see everything have heads of their own sizes; later ones may read an earlier one's keys and
+/// values; each may be given an embedding of the token beside the stream.
+pub(super) fn gemma4(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    // Tokens of pictures alone see each other both ways under "vision".
+    if let Some(other) = r.config.str("use_bidirectional_attention")?.filter(|word| *word != "vision") {
+        return Err(ModelError::Unsupported {
+            key: "use_bidirectional_attention".to_owned(),
+            got: other.to_owned(),
+            supported: "null, vision",
+        });
+    }
+    r.only("enable_moe_block", false)?;
+    let defaults =
+        Defaults { kv_heads: Some(4), max_positions: 131_072, activation_key: "hidden_activation", ..GEMMA };
+    // Its ropes are by kinds of blocks, and read below.
+    let mut config = r.config.clone();
+    config.json.remove("rope_parameters");
+    let mut spec = Reader { config: &config, family: r.family }.spec(&defaults)?;
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    spec.names = names::GEMMA2;
+    spec.layout = BlockLayout::Sandwich;
+    spec.qk_norm = Some(QkNorm::PerHeadAndValues);
+    spec.attention_scale = 1.0;
+    spec.embedding_scale = (spec.hidden as f64).sqrt() as f32;
+    spec.logit_softcap = r.nullable("final_logit_softcapping", None)?;
+    spec.layer_scalars = true;
+    let layers = spec.layers.len();
+    let mut sliding = r.sliding(layers, |layer| (layer + 1) % 6 != 0)?;
+    // The last block sees everything, whatever is said of it.
+    if let Some(last) = sliding.last_mut() {
+        *last = false;
+    }
+    let window = r.window(Some(512))?;
+    let keys_as_values = r.bool("attention_k_eq_v", false)?;
+    let global = global_sizes(r, &spec, keys_as_values, &sliding)?;
+    spec.ropes = vec![
+        rope_of(r, &spec, "full_attention", global.head_dim)?,
+        rope_of(r, &spec, "sliding_attention", spec.head_dim)?,
+    ];
+    let borrowing = r.config.usize("num_kv_shared_layers")?.unwrap_or(0);
+    let first = layers
+        .checked_sub(borrowing)
+        .ok_or_else(|| wrong("num_kv_shared_layers", &borrowing.to_string(), "at most num_hidden_layers"))?;
+    let doubled = r.bool("use_double_wide_mlp", false)?;
+    for (at, slides) in sliding.iter().copied().enumerate() {
+        let lender = (0..first).rev().find(|&lender| sliding[lender] == slides);
+        let keys = match lender {
+            Some(lender) if at >= first => KeysValues::Of(lender),
+            None if at >= first => {
+                let got = format!("{borrowing} of {layers}");
+                let expected = "a number that leaves a block of each kind with keys and values of its own";
+                return Err(wrong("num_kv_shared_layers", &got, expected));
+            }
+            _ if keys_as_values && !slides => KeysValues::KeysAsValues,
+            _ => KeysValues::Own,
+        };
+        let mut sizes = if slides { spec.sizes(layers) } else { global };
+        if doubled && at >= first {
+            sizes.intermediate *= 2;
+        }
+        let own = &mut spec.layers[at];
+        own.window = window.filter(|_| slides);
+        own.rope = Some(usize::from(slides));
+        own.keys = keys;
+        own.sizes = Some(sizes);
+    }
+    let width = r.config.usize("hidden_size_per_layer_input")?;
+    let width = if r.config.json.contains_key("hidden_size_per_layer_input") { width } else { Some(256) };
+    if let Some(width) = width.filter(|&width| width > 0) {
+        let rows = r.config.usize("vocab_size_per_layer_input")?.unwrap_or(262_144);
+        if rows != spec.vocab {
+            return Err(ModelError::Unsupported {
+                key: "vocab_size_per_layer_input".to_owned(),
+                got: rows.to_string(),
+                supported: "what vocab_size says",
+            });
+        }
+        spec.per_layer = Some(PerLayerInputs { width });
+    }
+    Ok(spec)
+}
+
+/// The sizes of Gemma 4's blocks that see everything: in `global_head_dim` and `num_global_key_value_heads`, or block by
+/// block in `per_layer_config`, as Transformers writes them.
+fn global_sizes(
+    r: &Reader<'_>,
+    spec: &Spec,
+    keys_as_values: bool,
+    sliding: &[bool],
+) -> Result<BlockSizes, ModelError> {
+    let (mut head_dim, mut kv_heads) = (
+        r.config.usize("global_head_dim")?.unwrap_or(512),
+        r.config.usize("num_global_key_value_heads")?.filter(|_| keys_as_values).unwrap_or(spec.kv_heads),
+    );
+    if let Some(each) = r.config.get("per_layer_config").and_then(Value::as_object) {
+        let of = |at: usize| -> Result<(usize, usize), ModelError> {
+            let own = each.get(&at.to_string()).and_then(Value::as_object).cloned().unwrap_or_default();
+            let known = |key: &&String| !matches!(key.as_str(), "head_dim" | "num_key_value_heads");
+            if let Some(key) = own.keys().find(known) {
+                let (key, got) = (format!("per_layer_config.{at}"), key.clone());
+                let supported = "head_dim, num_key_value_heads";
+                return Err(ModelError::Unsupported { key, got, supported });
+            }
+            let own = ConfigFile { json: own };
+            let dim = own.usize("head_dim")?.unwrap_or(spec.head_dim);
+            Ok((dim, own.usize("num_key_value_heads")?.unwrap_or(spec.kv_heads)))
+        };
+        let all = (0..sliding.len()).map(of).collect::<Result<Vec<_>, _>>()?;
+        (head_dim, kv_heads) = all[sliding.len() - 1];
+        let expected =
+            |slides: bool| if slides { (spec.head_dim, spec.kv_heads) } else { (head_dim, kv_heads) };
+        if let Some(at) = (0..all.len()).find(|&at| all[at] != expected(sliding[at])) {
+            let got = format!("head_dim {} and num_key_value_heads {}", all[at].0, all[at].1);
+            let supported = "the same for all blocks of a kind, and those of the model for blocks that slide";
+            return Err(ModelError::Unsupported { key: format!("per_layer_config.{at}"), got, supported });
+        }
+    }
+    for (key, size) in [("global_head_dim", head_dim), ("num_global_key_value_heads", kv_heads)] {
+        if size == 0 {
+            return Err(wrong(key, "0", "a positive integer"));
+        }
+    }
+    Ok(BlockSizes { kv_heads, head_dim, intermediate: spec.intermediate })
+}
+
+/// The rope of Gemma 4's blocks of a kind, whose heads have `head_dim` elements.
+fn rope_of(r: &Reader<'_>, spec: &Spec, kind: &str, head_dim: usize) -> Result<Rope, ModelError> {
+    let defaults = RopeDefaults {
+        head_dim,
+        max_positions: spec.max_positions,
+        original_positions: spec.max_positions,
+        theta: if kind == "full_attention" { 1_000_000.0 } else { 10_000.0 },
+        partial: None,
+    };
+    let given = r.config.get("rope_parameters").and_then(|all| all.get(kind)).and_then(Value::as_object);
+    let mut map = Map::new();
+    if kind == "full_attention" {
+        map.insert("rope_type".to_owned(), Value::from("proportional"));
+        map.insert("partial_rotary_factor".to_owned(), Value::from(0.25));
+    }
+    Rope::of(given.unwrap_or(&map), r.config, &defaults)
 }

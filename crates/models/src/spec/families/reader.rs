@@ -136,10 +136,9 @@ impl Reader<'_> {
             conv: None,
             experts: None,
             further: 0,
-            layers: vec![
-                LayerSpec { window: None, rope: Some(0), divisor: 0, conv: false, experts: false };
-                layers
-            ],
+            layers: vec![LayerSpec { rope: Some(0), ..LayerSpec::default() }; layers],
+            per_layer: None,
+            layer_scalars: false,
             padding: if defaults.pads { self.padding(defaults.pad_token)? } else { None },
             max_positions,
             initializer_range: config.f64("initializer_range")?.unwrap_or(defaults.initializer_range),

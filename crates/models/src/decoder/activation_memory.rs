@@ -2,7 +2,7 @@
 
 use crate::Spec;
 use crate::spec::names::QkvNames;
-use crate::spec::{Pairs, QkNorm};
+use crate::spec::{BlockSizes, Pairs, QkNorm};
 
 /// Bytes of an f32.
 const F32: u64 = 4;
@@ -23,19 +23,12 @@ impl Spec {
     #[must_use]
     pub fn activation_bytes(&self, tokens: usize, targets: usize, recompute: bool, tp_size: usize) -> u64 {
         let of = |elements: usize| tokens as u64 * elements as u64 * F32;
-        let (h, i) = (self.hidden, self.intermediate.div_ceil(tp_size));
-        let (heads, kv_heads) = (self.heads.div_ceil(tp_size), self.kv_heads.div_ceil(tp_size));
+        let (h, heads) = (self.hidden, self.heads.div_ceil(tp_size));
         // A convolution reads three streams, and keeps its own sums.
         let channels = self.conv.map_or(0, |_| 4 * h.div_ceil(tp_size));
-        let qkv = ((heads + 2 * kv_heads) * self.head_dim).max(channels);
-        let attended = heads * self.head_dim;
-        // What one block keeps: its input, qkv, attention's output and row sums, the stream between, gate and up.
-        // What a learned activation gives is kept as well.
-        let inner = if self.gated() || self.xielu { 2 * i } else { i };
         // Branches that are normed or scaled before they are added are kept too, as are columns in another order.
         let apart = self.layout.is_post() || self.residual_scale != 1.0;
         let branches = if apart { 4 * h } else { 0 };
-        let moved = if self.moves_columns() { qkv } else { 0 };
         // A mixture keeps the normed stream and gate and up of each of a token's experts; what they, and a shared one, give
         // is added to the stream apart.
         let of_mixture = self.experts.map_or(0, |experts| {
@@ -43,14 +36,30 @@ impl Spec {
             let routed = experts.rule.per_token * (2 * experts.intermediate.div_ceil(tp_size) + 1);
             2 * h + experts.count + routed + shared
         });
-        let inner_of = |layer: usize| if self.experts_of(layer).is_some() { of_mixture } else { inner };
-        let block = |inner: usize| of(h + qkv + moved + attended + heads + h + inner + branches);
+        // What a block is given beside the stream, the gate before it, both together, and a branch.
+        let given = self.per_layer.map_or(0, |given| 4 * given.width + 2 * h);
+        // What a learned activation gives is kept as well.
+        let inner_of = |layer: usize| match self.sizes(layer).intermediate.div_ceil(tp_size) {
+            _ if self.experts_of(layer).is_some() => of_mixture,
+            i if self.gated() || self.xielu => 2 * i,
+            i => i,
+        };
+        // What one block keeps: its input, qkv, attention's output and row sums, the stream between, gate and up.
+        let block_of = |layer: usize| {
+            let BlockSizes { kv_heads, head_dim, .. } = self.sizes(layer);
+            let keys = 2 * kv_heads.div_ceil(tp_size) * head_dim;
+            let qkv = (heads * head_dim + keys).max(channels);
+            let moved = if self.moves_columns() { qkv } else { 0 };
+            let lent = if self.lends_keys(layer) { h + 2 * keys } else { 0 };
+            of(h + qkv + moved + heads * head_dim + heads + h + inner_of(layer) + branches + given + lent)
+        };
         let layers = self.layers.len();
-        let inner = (0..layers).map(inner_of).max().unwrap_or(inner);
+        let inner = (0..layers).map(inner_of).max().unwrap_or_else(|| inner_of(0));
         let kept = if recompute {
-            layers as u64 * of(h) + block(inner)
+            let inputs = h + self.per_layer.map_or(0, |given| given.width);
+            layers as u64 * of(inputs) + (0..layers).map(block_of).max().unwrap_or_else(|| block_of(0))
         } else {
-            (0..layers).map(|layer| block(inner_of(layer))).sum()
+            (0..layers).map(block_of).sum()
         };
         // Gradients on their way through the feed-forward: of the stream, of gate and up.
         let flowing = of(2 * h + inner);

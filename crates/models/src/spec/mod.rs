@@ -168,6 +168,8 @@ pub struct LayerSpec {
     pub sizes: Option<BlockSizes>,
     /// Where its keys and values come from.
     pub keys: KeysValues,
+    /// Whether later blocks read its keys and values.
+    pub lends: bool,
 }
 
 /// Sizes that blocks of a model may differ in (Gemma 4).
@@ -414,7 +416,7 @@ impl Spec {
     /// Whether a later block reads this one's keys and values.
     #[must_use]
     pub fn lends_keys(&self, layer: usize) -> bool {
-        self.layers.iter().any(|other| other.keys == KeysValues::Of(layer))
+        self.layers.get(layer).is_some_and(|own| own.lends)
     }
 
     /// Elements that a layer gives for a query head.

@@ -317,7 +317,7 @@ def more_families():
         num_global_key_value_heads=1, attention_bias=True, layer_types=["full_attention"] + alternating)
     yield "gemma4-vision", "gemma4", dict(
         text_config=wide | dict(
-            num_hidden_layers=3, num_kv_shared_layers=1, layer_types=alternating + ["full_attention"], final_logit_softcapping=4.0),
+            hidden_size_per_layer_input=12, num_hidden_layers=3, num_kv_shared_layers=1, layer_types=alternating + ["full_attention"], final_logit_softcapping=4.0),
         vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
                            num_key_value_heads=2, head_dim=8, patch_size=4, position_embedding_size=16),
         audio_config=None)

@@ -30,6 +30,11 @@ CASES = {
         r=2, target_modules=["q_proj"], trainable_token_indices=[1, 5, 9])),
     "tokens_apart": ("qwen2", peft.LoraConfig, dict(
         r=2, target_modules=["v_proj"], trainable_token_indices={"embed_tokens": [1, 5], "lm_head": [5, 9, 2]})),
+    # Layers and a table of which each block has a part.
+    "lora_per_layer": ("gemma4", peft.LoraConfig, dict(
+        r=2, lora_alpha=6, target_modules=[
+            "q_proj", "k_proj", "down_proj", "per_layer_input_gate", "per_layer_projection", "per_layer_model_projection",
+            "embed_tokens_per_layer"])),
     "trainable_tokens": ("llama-tied", peft.TrainableTokensConfig, dict(token_indices=[4, 1, 9])),
     "oft": ("qwen2", peft.OFTConfig, dict(oft_block_size=8, target_modules=["q_proj", "o_proj", "down_proj", "lm_head"])),
     "oft_shared": ("qwen2", peft.OFTConfig, dict(

@@ -10,7 +10,7 @@ use burnish_comm::{Op, Traffic};
 use burnish_config::{PlanOptions, RunOptions};
 use burnish_core::{Dtype, Parameter};
 use burnish_device::DeviceKind;
-use burnish_models::PassSize;
+use burnish_models::{BlockSizes, PassSize};
 use burnish_optim::{Optimizer, SlotScope, Variant};
 use burnish_tp::AdapterSums;
 use burnish_zero::{AllToAllPlan, Memory, Plan, Stage, ZeroError};
@@ -204,8 +204,9 @@ impl RunPlan {
                 sampling += sharded(&plan);
             }
             // Keys and values are f32.
-            sampling +=
-                rollouts.cache(8 * spec.layers.len() * spec.kv_heads.div_ceil(tp_size) * spec.head_dim);
+            let keys = |sizes: BlockSizes| sizes.kv_heads.div_ceil(tp_size) * sizes.head_dim;
+            let keys: usize = (0..spec.layers.len()).map(|layer| keys(spec.sizes(layer))).sum();
+            sampling += rollouts.cache(8 * keys);
             if rollouts.scored {
                 merge(&mut shared, &rollouts.scores_shared(&policy));
                 sampled_reads = policy.reads();

@@ -139,6 +139,9 @@ pub(super) fn gemma4(r: &Reader<'_>) -> Result<Spec, ModelError> {
         if doubled && at >= first {
             sizes.intermediate *= 2;
         }
+        if let KeysValues::Of(lender) = keys {
+            spec.layers[lender].lends = true;
+        }
         let own = &mut spec.layers[at];
         own.window = window.filter(|_| slides);
         own.rope = Some(usize::from(slides));

@@ -197,8 +197,14 @@ fn architectures_that_are_not_computed() {
         error_with("gemma4", "vocab_size_per_layer_input", json!(40)),
         "config.json: `vocab_size_per_layer_input` = 40 is not supported; supported: what vocab_size says"
     );
-    let message = "config.json: `do_layer_norm_before` = false is not supported; supported: true";
-    assert_eq!(error_with("opt", "do_layer_norm_before", json!(false)), message);
+    let message = "config.json: `layer_norm_elementwise_affine` = false is not supported; supported: true";
+    assert_eq!(error_with("opt", "layer_norm_elementwise_affine", json!(false)), message);
+    let message = "config.json: `word_embed_proj_dim` = 20 is not supported; supported: the hidden size, or another where \
+        do_layer_norm_before is false (OPT-350m)";
+    assert_eq!(error_with("opt", "word_embed_proj_dim", json!(20)), message);
+    let message = "config.json: `alibi` = true with 4 heads on 1 of keys and values is not supported; supported: true where \
+        each head has keys and values of its own (multi_query false)";
+    assert_eq!(error_with("falcon", "alibi", json!(true)), message);
     assert_eq!(
         error_with("qwen3-window", "layer_types", json!(["full_attention", "linear_attention"])),
         "config.json: `layer_types` = \"linear_attention\" is not supported; supported: full_attention, \

@@ -49,7 +49,10 @@ impl Spec {
             let BlockSizes { kv_heads, head_dim, .. } = self.sizes(layer);
             let keys = 2 * kv_heads.div_ceil(tp_size) * head_dim;
             let qkv = (heads * head_dim + keys).max(channels);
-            let moved = if self.moves_columns() { qkv } else { 0 };
+            // What is made in attention stands behind each head's.
+            let more = self.attended_dim() - self.head_dim;
+            let widened = if more > 0 { qkv + (heads + 2 * kv_heads.div_ceil(tp_size)) * more } else { 0 };
+            let moved = if self.moves_columns() { qkv } else { 0 } + widened;
             let lent = if self.lends_keys(layer) { h + 2 * keys } else { 0 };
             of(h + qkv + moved + heads * head_dim + heads + h + inner_of(layer) + branches + given + lent)
         };
@@ -64,7 +67,7 @@ impl Spec {
         // Gradients on their way through the feed-forward: of the stream, of gate and up.
         let flowing = of(2 * h + inner);
         // The head's input and its gradient wait until backward begins.
-        let head = 2 * targets as u64 * h as u64 * F32 + of(h);
+        let head = 2 * targets as u64 * self.ends as u64 * F32 + of(self.ends);
         kept + flowing.max(head)
     }
 }

@@ -190,7 +190,7 @@ pub(crate) fn run_block<R: BlockRun>(
     };
     let mut attended = attend(&qkv)?;
     drop(qkv);
-    if block.latent.is_some() {
+    if block.latent.is_some() || !run.spec().rounded_slopes.is_empty() {
         attended = run.values_of(attended)?;
     }
     let after = row(run, run.plain(attended), block.o, block.attention_post_norm, x, name)?;
@@ -305,24 +305,30 @@ fn row<R: BlockRun>(
     name: &str,
 ) -> Result<R::X, OpsError> {
     let scale = run.spec().residual_scale;
-    if norm.is_none() && scale == 1.0 {
-        return summed(run, input, layer, Some(residual), name);
+    let after_sum = run.spec().layout == BlockLayout::AfterSum;
+    if (norm.is_none() || after_sum) && scale == 1.0 {
+        let sum = summed(run, input, layer, Some(residual), name)?;
+        return norm.map_or(Ok(sum.clone()), |norm| run.norm(&sum, norm));
     }
     let y = summed(run, input, layer, None, name)?;
     added(run, y, norm, residual)
 }
 
-/// What attention or the feed-forward gave, normed where a norm follows, plus the residual.
+/// What attention or the feed-forward gave, normed where a norm follows, plus the residual; or their sum normed.
 fn added<R: BlockRun>(
     run: &R,
-    mut y: R::X,
+    y: R::X,
     norm: Option<&R::Norm>,
     residual: &R::X,
 ) -> Result<R::X, OpsError> {
-    if let Some(norm) = norm {
-        y = run.norm(&y, norm)?;
+    let factor = run.spec().residual_scale;
+    match norm {
+        Some(norm) if run.spec().layout == BlockLayout::AfterSum => {
+            run.norm(&run.scaled_sum(&y, factor, residual)?, norm)
+        }
+        Some(norm) => run.scaled_sum(&run.norm(&y, norm)?, factor, residual),
+        None => run.scaled_sum(&y, factor, residual),
     }
-    run.scaled_sum(&y, run.spec().residual_scale, residual)
 }
 
 /// A layer whose inputs are divided, plus `residual`: the sum over ranks.

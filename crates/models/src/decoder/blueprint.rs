@@ -12,7 +12,7 @@ use crate::decoder::layers::{
 use crate::decoder::queries_keys::Orders;
 use crate::decoder::tp_plan::Shard;
 use crate::decoder::{BlockKind, Decoder};
-use crate::spec::names::{PER_LAYER, QkvNames, UpNames};
+use crate::spec::names::{PER_LAYER, PROJECTIONS, QkvNames, UpNames};
 use crate::spec::{
     BlockLayout, BlockSizes, ExpertsSpec, KeysValues, LatentAttention, LearnedPositions, Output,
     PerLayerInputs, QkNorm, SharedExpert, ShortConv,
@@ -27,6 +27,8 @@ pub struct Blueprint {
     pub(crate) embed: Layer,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
+    /// From the embedding to the stream, and from the stream to the head.
+    pub(crate) projections: Option<[Layer; 2]>,
     pub(crate) per_layer: Option<PerLayerTables>,
     pub(crate) blocks: Vec<Block>,
     pub(crate) norm: Norm,
@@ -390,11 +392,11 @@ impl Blueprint {
     pub fn new(spec: Spec) -> Result<Self, ModelError> {
         let mut b = Builder { registry: Registry::new() };
         let (h, names) = (spec.hidden, spec.names);
-        let table = |b: &mut Builder, place, module: &str, rows: usize| {
-            let weight = b.add(format!("{module}.weight"), &[rows, h], Role::Embedding)?;
+        let table = |b: &mut Builder, place, module: &str, rows: usize, width: usize| {
+            let weight = b.add(format!("{module}.weight"), &[rows, width], Role::Embedding)?;
             Ok::<_, ModelError>(Layer::new(place, weight, None))
         };
-        let embed = table(&mut b, Place::Embedding, names.embed, spec.vocab)?;
+        let embed = table(&mut b, Place::Embedding, names.embed, spec.vocab, spec.ends)?;
         if spec.part && spec.output == Output::Score {
             return Err(ModelError::Unsupported {
                 key: "model_type".to_owned(),
@@ -409,9 +411,18 @@ impl Blueprint {
         };
         let positions = match spec.positions {
             Some(LearnedPositions { offset, count }) => {
-                Some(table(&mut b, Place::Positions, names.positions, offset + count)?)
+                Some(table(&mut b, Place::Positions, names.positions, offset + count, h)?)
             }
             None => None,
+        };
+        let projections = if spec.ends == h {
+            None
+        } else {
+            let [of_in, of_out] = PROJECTIONS.map(|module| names.beside_embed(module));
+            Some([
+                b.linear(Place::PerLayer, &of_in, [h, spec.ends], false)?,
+                b.linear(Place::PerLayer, &of_out, [spec.ends, h], false)?,
+            ])
         };
         let per_layer = match spec.per_layer {
             Some(PerLayerInputs { width }) => {
@@ -427,12 +438,15 @@ impl Blueprint {
             None => None,
         };
         let blocks = (0..spec.layers.len()).map(|layer| b.block(&spec, layer)).collect::<Result<_, _>>()?;
-        let norm = b.norm(NormPlace::Stream, names.norm, &spec)?;
+        let norm = match spec.final_norm {
+            true => b.norm(NormPlace::Stream, names.norm, &spec)?,
+            false => b.norm_of(NormPlace::Stream, names.norm, &[h], false)?,
+        };
         let score = spec.output == Output::Score;
         let place = if score { Place::Score } else { Place::Head };
         let head = if spec.tied {
             let name = format!("{}.weight", names.head);
-            let mut alias = Parameter::new(name, &[spec.vocab, h], Role::Head, Dtype::F32);
+            let mut alias = Parameter::new(name, &[spec.vocab, spec.ends], Role::Head, Dtype::F32);
             alias.alias_of = Some(format!("{}.weight", names.embed));
             b.registry.add(alias)?;
             let bias = if spec.head_bias {
@@ -443,11 +457,23 @@ impl Blueprint {
             Layer::new(place, embed.parts.weight, bias)
         } else {
             let rows = if score { 1 } else { spec.vocab };
-            b.linear(place, spec.head_name(), [rows, h], spec.head_bias && !score)?
+            b.linear(place, spec.head_name(), [rows, spec.ends], spec.head_bias && !score)?
         };
         let compute = Compute::Fp32;
         let registry = b.registry;
-        Ok(Self { spec, registry, embed, embed_norm, positions, per_layer, blocks, norm, head, compute })
+        Ok(Self {
+            spec,
+            registry,
+            embed,
+            embed_norm,
+            positions,
+            projections,
+            per_layer,
+            blocks,
+            norm,
+            head,
+            compute,
+        })
     }
 
     /// What it describes.
@@ -503,7 +529,8 @@ impl Blueprint {
         };
         let mut units = vec![unit(self.spec.names.embed, self.tables(true))];
         units.extend(self.blocks.iter().map(|b| unit(&b.name, b.indices(true))));
-        let mut last = self.norm.indices(true);
+        let mut last: Vec<usize> = self.projections.iter().flat_map(|[_, out]| out.indices(true)).collect();
+        last.extend(self.norm.indices(true));
         last.extend(self.head.indices(true));
         units.push(unit(self.spec.head_name(), last));
         units
@@ -514,17 +541,21 @@ impl Blueprint {
         let norm = self.embed_norm.iter().flat_map(|norm| norm.indices(adapters));
         let positions = self.positions.iter().flat_map(|p| p.indices(adapters));
         let per_layer = self.per_layer.iter().flat_map(|own| own.indices(adapters).concat());
-        self.embed.indices(adapters).into_iter().chain(norm).chain(positions).chain(per_layer).collect()
+        let projection = self.projections.iter().flat_map(|[into, _]| into.indices(adapters));
+        let embed = self.embed.indices(adapters).into_iter().chain(projection);
+        embed.chain(norm).chain(positions).chain(per_layer).collect()
     }
 
     /// What a pass without gradients reads, in order, what it reads at once together; without `adapters` the base alone.
     #[must_use]
     pub fn reads(&self, adapters: bool) -> Vec<Vec<usize>> {
         let mut reads = vec![self.embed.indices(adapters)];
+        reads.extend(self.projections.iter().map(|[into, _]| into.indices(adapters)));
         reads.extend(self.positions.iter().map(|p| p.indices(adapters)));
         reads.extend(self.embed_norm.iter().map(|norm| norm.indices(adapters)));
         reads.extend(self.per_layer.iter().flat_map(|own| own.indices(adapters)));
         reads.extend(self.blocks.iter().map(|b| b.indices(adapters)));
+        reads.extend(self.projections.iter().map(|[_, out]| out.indices(adapters)));
         reads.extend([self.norm.indices(adapters), self.head.indices(adapters)]);
         // Nothing is read of a norm without parameters.
         reads.retain(|read| !read.is_empty());
@@ -564,6 +595,7 @@ impl Blueprint {
             embed: self.embed,
             embed_norm: self.embed_norm,
             positions: self.positions,
+            projections: self.projections,
             per_layer: self.per_layer,
             blocks: self.blocks.into_iter().map(Arc::new).collect(),
             norm: self.norm,
@@ -581,6 +613,10 @@ impl Blueprint {
         };
         let mut all = vec![(self.spec.names.embed.to_owned(), &mut self.embed)];
         all.extend(self.positions.as_mut().map(|layer| (self.spec.names.positions.to_owned(), layer)));
+        if let Some(projections) = &mut self.projections {
+            let names = PROJECTIONS.map(|module| self.spec.names.beside_embed(module));
+            all.extend(names.into_iter().zip(projections));
+        }
         if let Some(own) = &mut self.per_layer {
             let [of_table, of_projection, _] = PER_LAYER.map(|module| self.spec.names.beside_embed(module));
             all.extend([(of_table, &mut own.table), (of_projection, &mut own.projection)]);

@@ -67,7 +67,7 @@ pub(crate) fn heads(
 
 /// The dimensions of attention's output `[tokens, heads * head_dim]` that values have.
 pub(crate) fn values(attended: AnyTensor, spec: &Spec) -> Result<AnyTensor, OpsError> {
-    let (value, d) = (of(spec).value, spec.head_dim);
+    let (value, d) = (spec.value_dim(), spec.attended_dim());
     if value == d {
         return Ok(attended);
     }

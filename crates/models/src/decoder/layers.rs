@@ -79,7 +79,7 @@ pub(crate) enum Place {
     Embedding,
     /// A table of positions.
     Positions,
-    /// Of what a block is given beside the stream, whole on every rank.
+    /// Of what a block is given beside the stream, or between the stream and its ends: whole on every rank.
     PerLayer,
     Queries,
     KeysValues,

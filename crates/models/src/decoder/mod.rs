@@ -35,7 +35,7 @@ use burnish_ops::{
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::blueprint::PerLayerTables;
 use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
-use crate::decoder::queries_keys::{Orders, Turning, growth};
+use crate::decoder::queries_keys::{Factors, Orders, Turning};
 use crate::decoder::tp_plan::Shard;
 use crate::spec::names::PER_LAYER;
 use crate::spec::{KeysValues, Output, PerLayerInputs};
@@ -108,6 +108,7 @@ pub struct Decoder {
     pub(crate) embed: Layer,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
+    pub(crate) projections: Option<[Layer; 2]>,
     pub(crate) per_layer: Option<PerLayerTables>,
     pub(crate) blocks: Vec<Arc<Block>>,
     /// Per block what those of its sizes share.
@@ -153,23 +154,26 @@ impl Decoder {
         Some(Arc::new(RouterBalance::new(self.blocks.len(), experts.count, coefficient)))
     }
 
-    /// The residual stream after the last block, before the final norm: `[tokens, hidden]`.
+    /// The residual stream after the last block, before the final norm: `[tokens, hidden]`; or what the head reads, where
+    /// that is of another width.
     ///
     /// # Errors
     /// If an id is outside the vocabulary, or a tensor does not fit.
     pub fn hidden(&self, tokens: &Tokens, pass: &ForwardContext) -> Result<AnyTensor, ModelError> {
         let assembly = pass.assembly(&tokens.rows, self.compute);
-        let mut x = self.embed_tokens(&tokens.ids, &tokens.positions, pass, &tokens.rows)?;
-        if let Some(noise) = pass.embedding_noise() {
-            x = noise.on(&x, tokens)?;
-        }
-        x = self.embeddings_normed(x, pass)?;
+        let noisy = |x: AnyTensor| match pass.embedding_noise() {
+            Some(noise) => noise.on(&x, tokens),
+            None => Ok(x),
+        };
+        let x = self.embed_tokens(&tokens.ids, &tokens.positions, pass, &tokens.rows, &noisy)?;
+        let mut x = self.embeddings_normed(x, pass)?;
         let given = self.per_layer_inputs(&tokens.ids, &x, pass, &tokens.rows, linears)?;
         if pass.training() && !x.is_tracked() {
             // Gradients of the blocks must flow even when the embedding is frozen.
             x = x.leaf();
         }
-        let (rotaries, growth) = (self.rotaries(tokens), growth(&self.spec, &tokens.positions));
+        let rotaries = self.rotaries(tokens);
+        let factors = Factors::new(&self.spec, &self.shard, &tokens.positions);
         if let Some(peaks) = pass.logit_peaks() {
             peaks.check(self.blocks.len(), self.shard.heads)?;
         }
@@ -177,7 +181,7 @@ impl Decoder {
         for (layer, block) in self.blocks.iter().enumerate() {
             let indices = block.indices(pass.adapters());
             let kind = self.kinds[layer].clone();
-            let turning = Turning::new(block.own, &rotaries, &kind.orders, growth.as_ref());
+            let turning = Turning::new(block.own, &rotaries, &kind.orders, &factors);
             let (plan, how, documents) = (block.clone(), assembly.clone(), tokens.documents.clone());
             let peaks = pass.logit_peaks().cloned();
             let mut shape = self.attention_shape(layer);
@@ -235,23 +239,28 @@ impl Decoder {
                 lent.insert(layer, keys);
             }
         }
-        Ok(x)
+        self.projected(1, x, pass, &tokens.rows, linears)
     }
 
-    /// Embeddings `[tokens, hidden]` of `ids` at `positions`.
+    /// Embeddings `[tokens, hidden]` of `ids` at `positions`; `noisy` changes them where the embedding's module does.
     pub(crate) fn embed_tokens(
         &self,
         ids: &Arc<Vec<u32>>,
         positions: &Arc<Vec<u32>>,
         pass: &ForwardContext,
         rows: &Arc<Vec<u64>>,
+        noisy: &dyn Fn(AnyTensor) -> Result<AnyTensor, OpsError>,
     ) -> Result<AnyTensor, ModelError> {
         let names = &self.spec.names;
         let table = |layer: &Layer| -> Result<_, ModelError> {
             let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
             Ok(layer.embedding(&mut read, &pass.assembly(rows, self.compute), &self.shard)?)
         };
-        let x = self.looked_up(&self.embed, ids, names.embed, pass, rows)?;
+        let mut x = self.looked_up(&self.embed, ids, names.embed, pass, rows)?;
+        if self.projections.is_some() {
+            x = self.projected(0, noisy(x)?, pass, rows, linears)?;
+        }
+        let noisy = |x| if self.projections.is_some() { Ok(x) } else { noisy(x) };
         let placed = match (&self.positions, self.spec.positions) {
             (Some(layer), Some(learned)) => {
                 let rows: Vec<u32> = positions.iter().map(|p| p + learned.offset as u32).collect();
@@ -265,9 +274,25 @@ impl Decoder {
             _ => None,
         };
         if placed.is_none() && self.spec.embedding_scale == 1.0 {
-            return Ok(x);
+            return Ok(noisy(x)?);
         }
-        Ok(scaled_sum(&x, self.spec.embedding_scale, placed.as_ref())?)
+        Ok(noisy(scaled_sum(&x, self.spec.embedding_scale, placed.as_ref())?)?)
+    }
+
+    /// `x` through the layer between the embedding and the stream (0), or between the stream and the head (1), where there
+    /// is one.
+    pub(crate) fn projected(
+        &self,
+        at: usize,
+        x: AnyTensor,
+        pass: &ForwardContext,
+        rows: &Arc<Vec<u64>>,
+        linears: Linears,
+    ) -> Result<AnyTensor, ModelError> {
+        let Some(layer) = self.projections.as_ref().map(|both| &both[at]) else { return Ok(x) };
+        let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
+        let linear = layer.linear(&mut read, &pass.assembly(rows, self.compute), 0)?;
+        Ok(linears(&LinearInput::Plain(x), &[linear], None)?)
     }
 
     /// Rows of a table over the vocabulary, of which each rank has some.
@@ -391,7 +416,7 @@ impl Decoder {
             self.spec.norm,
             &x.device(),
         )?;
-        let x = norm.of(x, &self.spec)?;
+        let x = if self.spec.final_norm { norm.of(x, &self.spec)? } else { x.clone() };
         // Each rank's rows of the head give an addend of the gradient; a score every rank computes whole.
         if self.spec.output == Output::Score {
             Ok(x)
@@ -452,7 +477,7 @@ impl Decoder {
         AttentionShape {
             heads: kind.shard.heads,
             kv_heads: kind.shard.kv_heads,
-            head_dim: kind.spec.head_dim,
+            head_dim: kind.spec.attended_dim(),
             scale: self.spec.attention_scale / own.divisor.max(1) as f32,
             softcap: self.spec.attention_softcap,
             slopes: self.own_slopes(),

@@ -24,8 +24,7 @@ pub(crate) struct Turning {
     pub(crate) rotary: Option<Rotary>,
     /// The columns of queries, keys and values as attention takes them, where the linears have another order.
     order: Option<Arc<ColumnOrder>>,
-    /// What each token's query is multiplied by; none where all are one.
-    growth: Option<Arc<Vec<f32>>>,
+    factors: Factors,
     /// Where keys and values come from.
     keys: KeysValues,
 }
@@ -36,11 +35,11 @@ impl Turning {
         own: LayerSpec,
         rotaries: &[Rotary],
         orders: &Orders,
-        growth: Option<&Arc<Vec<f32>>>,
+        factors: &Factors,
     ) -> Self {
         let rotary = own.rope.and_then(|rope| rotaries.get(rope).cloned());
         let order = if rotary.is_some() { &orders.turned } else { &orders.still };
-        Self { rotary, order: order.clone(), growth: growth.cloned(), keys: own.keys }
+        Self { rotary, order: order.clone(), factors: factors.clone(), keys: own.keys }
     }
 
     /// The rotation that attention does itself.
@@ -94,12 +93,46 @@ impl Orders {
     }
 }
 
+/// What follows from positions alone, for all blocks of a pass.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Factors {
+    /// What each token's query is multiplied by; none where all are one.
+    growth: Option<Arc<Vec<f32>>>,
+    /// What stands behind each head's query, key and value, `[tokens, 3 * heads, columns]`, where something does.
+    behind: Option<Arc<Vec<f32>>>,
+}
+
+impl Factors {
+    /// Of tokens at `positions`, for the heads of `shard`.
+    pub(crate) fn new(spec: &Spec, shard: &Shard, positions: &[u32]) -> Self {
+        Self { growth: growth(spec, positions), behind: behind(spec, shard, positions) }
+    }
+}
+
 /// What queries of these positions are multiplied by; none where all are one.
-pub(crate) fn growth(spec: &Spec, positions: &[u32]) -> Option<Arc<Vec<f32>>> {
+fn growth(spec: &Spec, positions: &[u32]) -> Option<Arc<Vec<f32>>> {
     let growth = spec.query_growth?;
     let of = |&p: &u32| (1.0 + growth.beta * f64::from(1 + p / growth.original as u32).ln()) as f32;
     let all: Vec<f32> = positions.iter().map(of).collect();
     all.iter().any(|&f| f != 1.0).then(|| Arc::new(all))
+}
+
+/// One behind each query, slope times position behind each key, both and their product rounded to bfloat16.
+fn behind(spec: &Spec, shard: &Shard, positions: &[u32]) -> Option<Arc<Vec<f32>>> {
+    if spec.rounded_slopes.is_empty() {
+        return None;
+    }
+    let rounded = |x: f32| half::bf16::from_f32(x).to_f32();
+    let slopes = &spec.rounded_slopes[shard.first_head..][..shard.heads];
+    let (heads, columns) = (shard.heads, spec.attended_dim() - spec.head_dim);
+    let mut all = vec![0.0; positions.len() * 3 * heads * columns];
+    for (row, &position) in all.chunks_exact_mut((3 * heads * columns).max(1)).zip(positions) {
+        for (head, &slope) in slopes.iter().enumerate() {
+            row[head * columns] = 1.0;
+            row[(heads + head) * columns] = rounded(rounded(slope) * rounded(position as f32));
+        }
+    }
+    Some(Arc::new(all))
 }
 
 /// Queries, keys and values as attention takes them; `lent` are keys and values of another block, as they were there.
@@ -150,7 +183,10 @@ pub(crate) fn prepared(
     if let (Some(QkNorm::PerHeadRotated), Some(norms)) = (spec.qk_norm, norms) {
         qkv = heads_normed(&qkv, spec, shard, norms, turning.rotary.as_ref())?;
     }
-    if let Some(growth) = &turning.growth {
+    if let Some(behind) = &turning.factors.behind {
+        qkv = widened(&qkv, behind, spec)?;
+    }
+    if let Some(growth) = &turning.factors.growth {
         let width = shard.heads * spec.head_dim;
         let (x, dtype) = (qkv.rank::<2>()?, qkv.rank::<2>()?.dtype());
         let data = TensorData::new(growth.to_vec(), [growth.len(), 1]);
@@ -160,6 +196,18 @@ pub(crate) fn prepared(
         qkv = AnyTensor::new(Tensor::cat(vec![queries, x.narrow(1, width, rest)], 1));
     }
     Ok(qkv)
+}
+
+/// Queries, keys and values `[tokens, 3 * heads * head_dim]` with `behind` behind each head's.
+fn widened(qkv: &AnyTensor, behind: &[f32], spec: &Spec) -> Result<AnyTensor, OpsError> {
+    let (d, wide) = (spec.head_dim, spec.attended_dim());
+    let x = qkv.rank::<2>()?;
+    let [tokens, width] = x.dims();
+    let heads = width / d;
+    let data = TensorData::new(behind.to_vec(), [tokens, heads, wide - d]);
+    let behind = Tensor::<3>::from_data(data, (&x.device(), x.dtype()));
+    let all = Tensor::cat(vec![x.reshape([tokens, heads, d]), behind], 2);
+    Ok(AnyTensor::new(all.reshape([tokens, heads * wide])))
 }
 
 /// In another float dtype, on the tape.

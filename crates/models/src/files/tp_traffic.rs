@@ -156,7 +156,7 @@ impl Blueprint {
         let hidden = self.spec.hidden;
         // The embedding's rows are divided: norms of its columns are summed, and what it gives is.
         sizes.norms(&self.linear_size(&self.embed, walk.adapters));
-        sizes.estimate.borrow_mut().reduce_from_tp_in(walk.tokens * hidden, walk.passes);
+        sizes.estimate.borrow_mut().reduce_from_tp_in(walk.tokens * self.spec.ends, walk.passes);
         if let Some(own) = &self.per_layer {
             let table = self.linear_size(&own.table, walk.adapters);
             sizes.norms(&table);
@@ -212,7 +212,7 @@ impl Blueprint {
         match walk.head {
             Head::Targets(targets) => {
                 if walk.trains {
-                    estimate.copy_to_tp(targets * hidden, walk.passes);
+                    estimate.copy_to_tp(targets * self.spec.ends, walk.passes);
                 }
                 // A magnitude's gradient is made of whole statistics.
                 let exchanges = if walk.adapters && self.head.scales_outputs() {

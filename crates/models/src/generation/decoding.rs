@@ -11,7 +11,7 @@ use burnish_ops::{
 use crate::decoder::Linears;
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::keys_values;
-use crate::decoder::queries_keys::{Turning, growth};
+use crate::decoder::queries_keys::{Factors, Turning};
 use crate::spec::{KeysValues, LayerSpec};
 use crate::{Decoder, ForwardContext, Mode, ModelError, Rope};
 
@@ -340,9 +340,9 @@ impl<'a> Decoding<'a> {
             .zip(&self.frequencies)
             .map(|(rope, known)| rotary(rope, known.as_ref(), &sequences.lengths, new))
             .collect();
-        let (growth, positions) = (growth(spec, &positions), Arc::new(positions));
+        let (factors, positions) = (Factors::new(spec, &decoder.shard, &positions), Arc::new(positions));
         let ids = Arc::new(ids);
-        let x = decoder.embed_tokens(&ids, &positions, &self.pass, &rows)?;
+        let x = decoder.embed_tokens(&ids, &positions, &self.pass, &rows, &|x| Ok(x))?;
         let mut x = decoder.embeddings_normed(x, &self.pass)?;
         // Prompts run as scoring does, to the bit.
         let decodes = sequences.lengths.iter().any(|&n| n != 0);
@@ -353,7 +353,7 @@ impl<'a> Decoding<'a> {
             let w = decoder.block_tensors(index, &self.pass, &rows)?;
             let (block, kind) = (&decoder.blocks[index], &decoder.kinds[index]);
             let (spec, shard) = (&*kind.spec, &kind.shard);
-            let turning = Turning::new(block.own, &rotaries, &kind.orders, growth.as_ref());
+            let turning = Turning::new(block.own, &rotaries, &kind.orders, &factors);
             let own = decoder.own_input(given.as_ref(), index)?;
             let borrowed: Option<AnyTensor> = match block.own.keys {
                 KeysValues::Of(lender) => lent.get(&lender).cloned(),
@@ -399,6 +399,7 @@ impl<'a> Decoding<'a> {
             ids.extend_from_slice(tokens.as_ref());
         }
         let x = select_rows(&x, &Arc::new(last))?;
+        let x = decoder.projected(1, x, &self.pass, &rows, linears)?;
         let x = decoder.final_norm(&x, &self.pass)?;
         let own = head_logits(&x, &decoder.head(&self.pass, &rows)?, decoder.head_options(1.0))?;
         if !decoder.shard.divided() {

@@ -86,6 +86,8 @@ pub enum BlockLayout {
     Sandwich,
     /// Norms after each alone (OLMo 2).
     Post,
+    /// Norms of each's sum with the stream (OPT-350m).
+    AfterSum,
     /// Attention and feed-forward on the same stream, each behind a norm of its own (GPT-NeoX).
     Parallel,
     /// Attention and feed-forward on the same stream behind one norm (Cohere, Phi).
@@ -96,13 +98,13 @@ impl BlockLayout {
     /// Whether a norm stands before attention (and, unless it is shared, before the feed-forward).
     #[must_use]
     pub fn is_pre(self) -> bool {
-        self != Self::Post
+        !matches!(self, Self::Post | Self::AfterSum)
     }
 
     /// Whether norms stand after attention and feed-forward.
     #[must_use]
     pub fn is_post(self) -> bool {
-        matches!(self, Self::Sandwich | Self::Post)
+        matches!(self, Self::Sandwich | Self::Post | Self::AfterSum)
     }
 
     /// Whether the feed-forward reads what attention reads.
@@ -279,6 +281,8 @@ pub struct Spec {
     pub vocab: usize,
     /// Width of the residual stream.
     pub hidden: usize,
+    /// Width of the embedding and of what the head reads; where it is not the stream's, layers stand between (OPT-350m).
+    pub ends: usize,
     /// Width of the feed-forward.
     pub intermediate: usize,
     /// Query heads.
@@ -295,6 +299,8 @@ pub struct Spec {
     pub norm_eps: f32,
     /// Where norms stand.
     pub layout: BlockLayout,
+    /// Whether a norm stands behind the last block.
+    pub final_norm: bool,
     /// Norms of queries and keys.
     pub qk_norm: Option<QkNorm>,
     /// Biases on q, k, v.
@@ -317,6 +323,9 @@ pub struct Spec {
     pub clip_qkv: Option<f32>,
     /// Linear biases of attention (`ALiBi`), a slope per query head; empty for none.
     pub slopes: Vec<f32>,
+    /// As [`Self::slopes`], but slope times the key's position is rounded to bfloat16 (Falcon), which is no line: one more
+    /// dimension of keys holds it. Each query head has its key head.
+    pub rounded_slopes: Vec<f32>,
     /// Whether each query head has a sink: a learned logit that takes part in softmax and has no value (gpt-oss).
     pub sinks: bool,
     /// Queries that grow with their position.
@@ -423,6 +432,12 @@ impl Spec {
     #[must_use]
     pub fn query_dim(&self) -> usize {
         self.latent.map_or(self.head_dim, |latent| latent.still + latent.turned)
+    }
+
+    /// Elements of a head in attention: what stands behind those that layers give is made there.
+    #[must_use]
+    pub fn attended_dim(&self) -> usize {
+        if self.rounded_slopes.is_empty() { self.head_dim } else { (self.head_dim + 1).next_multiple_of(8) }
     }
 
     /// Elements of a head that the attention's output layer reads.

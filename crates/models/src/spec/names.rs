@@ -148,6 +148,9 @@ pub(crate) const TEXT_MODEL: Inner = Inner {
 pub(crate) const PER_LAYER: [&str; 3] =
     ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"];
 
+/// Layers between the embedding and the stream, and between the stream and the head.
+pub(crate) const PROJECTIONS: [&str; 2] = ["project_in", "project_out"];
+
 /// Most mixtures'.
 const QWEN_MOE: ExpertNames = ExpertNames {
     router: "mlp.gate",
@@ -443,6 +446,15 @@ pub(crate) const OPT: Names = Names {
     ..LLAMA
 };
 
+/// OPT-350m's: norms after the sums.
+pub(crate) const OPT_AFTER: Names = Names {
+    attention_norm: "",
+    attention_post_norm: "self_attn_layer_norm",
+    mlp_norm: "",
+    mlp_post_norm: "final_layer_norm",
+    ..OPT
+};
+
 impl Names {
     /// A module's name in the block at `layer`.
     #[must_use]
@@ -465,7 +477,7 @@ impl Names {
         let modules = [self.embed, self.embed_norm, self.positions, self.layers, self.norm, self.head];
         let of = |module: &str| self.in_files(&format!("{module}.")).any(|name| tensor.starts_with(&name));
         modules.into_iter().any(|module| !module.is_empty() && of(module))
-            || PER_LAYER.iter().any(|module| of(&self.beside_embed(module)))
+            || PER_LAYER.iter().chain(&PROJECTIONS).any(|module| of(&self.beside_embed(module)))
     }
 
     /// Whether files keep this parameter turned.

@@ -321,6 +321,16 @@ def more_families():
         vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
                            num_key_value_heads=2, head_dim=8, patch_size=4, position_embedding_size=16),
         audio_config=None)
+    # As Falcon-RW: linear biases, of slopes that bfloat16 has not.
+    rw = {k: v for k, v in square.items() if k not in ("num_key_value_heads", "intermediate_size")} | dict(
+        ffn_hidden_size=44, alibi=True, multi_query=False, bias=True)
+    yield "falcon-rw", "falcon", rw | dict(parallel_attn=False)
+    yield "falcon-rw-heads", "falcon", rw | dict(num_attention_heads=3, hidden_size=24)
+    # As OPT-350m: norms of sums, an embedding narrower than the stream.
+    after = {k: v for k, v in square.items() if k not in ("num_key_value_heads", "intermediate_size", "initializer_range")}
+    after = after | dict(ffn_dim=44, init_std=0.2, dropout=0.0, attention_dropout=0.0)
+    yield "opt-350m", "opt", after | dict(word_embed_proj_dim=20, do_layer_norm_before=False)
+    yield "opt-unnormed", "opt", after | dict(word_embed_proj_dim=32, _remove_final_layer_norm=True)
 
 
 def more_mixtures(mixed):
@@ -443,7 +453,9 @@ def load(folder, config=None):
     kind = auto(own)
     if any(hasattr(own, key) for key in ("num_local_experts", "num_experts", "n_routed_experts")):
         kwargs["experts_implementation"] = "eager"  # the grouped product does not run in double
-    return kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **kwargs).eval()
+    # Falcon's eager attention adds its linear biases twice, alone and in the mask; the one that is used adds them once.
+    attention = "sdpa" if getattr(own, "alibi", False) else "eager"
+    return kind.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention, **kwargs).eval()
 
 
 def logits_of(model, ids):

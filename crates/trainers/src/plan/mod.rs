@@ -204,7 +204,8 @@ impl RunPlan {
                 sampling += sharded(&plan);
             }
             // Keys and values are f32.
-            let keys = |sizes: BlockSizes| sizes.kv_heads.div_ceil(tp_size) * sizes.head_dim;
+            let more = spec.attended_dim() - spec.head_dim;
+            let keys = |sizes: BlockSizes| sizes.kv_heads.div_ceil(tp_size) * (sizes.head_dim + more);
             let keys: usize = (0..spec.layers.len()).map(|layer| keys(spec.sizes(layer))).sum();
             sampling += rollouts.cache(8 * keys);
             if rollouts.scored {

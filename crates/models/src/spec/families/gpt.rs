@@ -32,8 +32,6 @@ pub(super) fn gpt_neox(r: &Reader<'_>) -> Result<Spec, ModelError> {
 }
 
 pub(super) fn opt(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    r.only("do_layer_norm_before", true)?;
-    r.only("_remove_final_layer_norm", false)?;
     r.only("layer_norm_elementwise_affine", true)?;
     let config = renamed(r.config, &[("intermediate_size", "ffn_dim")]);
     let r = Reader { config: &config, family: r.family };
@@ -48,15 +46,23 @@ pub(super) fn opt(r: &Reader<'_>) -> Result<Spec, ModelError> {
         ..LLAMA_DEFAULTS
     };
     let mut spec = r.spec(&defaults)?;
-    let width = config.usize("word_embed_proj_dim")?.unwrap_or(spec.hidden);
-    if width != spec.hidden {
+    let before = r.bool("do_layer_norm_before", true)?;
+    spec.final_norm = before && !r.bool("_remove_final_layer_norm", false)?;
+    spec.ends = match config.usize("word_embed_proj_dim")? {
+        Some(0) => return Err(wrong("word_embed_proj_dim", "0", "a positive integer")),
+        width => width.unwrap_or(spec.hidden),
+    };
+    if spec.ends != spec.hidden && spec.final_norm {
         return Err(ModelError::Unsupported {
             key: "word_embed_proj_dim".to_owned(),
-            got: width.to_string(),
-            supported: "the hidden size",
+            got: spec.ends.to_string(),
+            supported: "the hidden size, or another where do_layer_norm_before is false (OPT-350m)",
         });
     }
-    spec.names = names::OPT;
+    spec.names = if before { names::OPT } else { names::OPT_AFTER };
+    if !before {
+        spec.layout = BlockLayout::AfterSum;
+    }
     spec.kv_heads = spec.heads;
     (spec.norm, spec.norm_eps) = (NormKind::Layer { bias: true }, 1e-5);
     let bias = r.bool("enable_bias", true)?;
@@ -67,7 +73,6 @@ pub(super) fn opt(r: &Reader<'_>) -> Result<Spec, ModelError> {
 }
 
 pub(super) fn falcon(r: &Reader<'_>) -> Result<Spec, ModelError> {
-    r.only("alibi", false)?;
     let keys = [("hidden_size", "n_embed"), ("intermediate_size", "ffn_hidden_size")];
     let config = four_times_wide(renamed(r.config, &keys));
     let r = Reader { config: &config, family: r.family };
@@ -103,6 +108,17 @@ pub(super) fn falcon(r: &Reader<'_>) -> Result<Spec, ModelError> {
         spec.layout = BlockLayout::Parallel;
     } else if parallel {
         spec.layout = BlockLayout::ParallelShared;
+    }
+    if r.bool("alibi", false)? {
+        if spec.kv_heads != spec.heads {
+            return Err(ModelError::Unsupported {
+                key: "alibi".to_owned(),
+                got: format!("true with {} heads on {} of keys and values", spec.heads, spec.kv_heads),
+                supported: "true where each head has keys and values of its own (multi_query false)",
+            });
+        }
+        spec.rounded_slopes = alibi_slopes(spec.heads);
+        unturned(&mut spec);
     }
     Ok(spec)
 }

@@ -216,7 +216,10 @@ fn ended<R: BlockRun>(run: &R, x: R::X, block: &BlockLayers<'_, R>) -> Result<R:
         let y = run.linears(&given, std::slice::from_ref(projection), false, None)?;
         x = added(run, y, Some(norm), &x)?;
     }
-    block.scalar.map_or(Ok(x.clone()), |scalar| run.scaled(&x, scalar))
+    match block.scalar {
+        Some(scalar) => run.scaled(&x, scalar),
+        None => Ok(x),
+    }
 }
 
 /// Queries, keys and values of latents, which every rank has whole.
@@ -308,19 +311,17 @@ fn row<R: BlockRun>(
     let after_sum = run.spec().layout == BlockLayout::AfterSum;
     if (norm.is_none() || after_sum) && scale == 1.0 {
         let sum = summed(run, input, layer, Some(residual), name)?;
-        return norm.map_or(Ok(sum.clone()), |norm| run.norm(&sum, norm));
+        return match norm {
+            Some(norm) => run.norm(&sum, norm),
+            None => Ok(sum),
+        };
     }
     let y = summed(run, input, layer, None, name)?;
     added(run, y, norm, residual)
 }
 
 /// What attention or the feed-forward gave, normed where a norm follows, plus the residual; or their sum normed.
-fn added<R: BlockRun>(
-    run: &R,
-    y: R::X,
-    norm: Option<&R::Norm>,
-    residual: &R::X,
-) -> Result<R::X, OpsError> {
+fn added<R: BlockRun>(run: &R, y: R::X, norm: Option<&R::Norm>, residual: &R::X) -> Result<R::X, OpsError> {
     let factor = run.spec().residual_scale;
     match norm {
         Some(norm) if run.spec().layout == BlockLayout::AfterSum => {

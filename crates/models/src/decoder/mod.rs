@@ -230,7 +230,10 @@ impl Decoder {
                     Ok(out)
                 })?;
                 // A block gives one tensor: what it lends stands beside the stream.
-                keys.map_or(Ok(x.clone()), |keys| beside(&x, &keys))
+                match keys {
+                    Some(keys) => beside(&x, &keys),
+                    None => Ok(x),
+                }
             });
             x = pass.block(&block.name, &inputs, indices, run)?;
             if lends {

@@ -31,12 +31,7 @@ pub(crate) struct Turning {
 
 impl Turning {
     /// The turning of a block whose spec is `own`, by the rotations of this row of tokens.
-    pub(crate) fn new(
-        own: LayerSpec,
-        rotaries: &[Rotary],
-        orders: &Orders,
-        factors: &Factors,
-    ) -> Self {
+    pub(crate) fn new(own: LayerSpec, rotaries: &[Rotary], orders: &Orders, factors: &Factors) -> Self {
         let rotary = own.rope.and_then(|rope| rotaries.get(rope).cloned());
         let order = if rotary.is_some() { &orders.turned } else { &orders.still };
         Self { rotary, order: order.clone(), factors: factors.clone(), keys: own.keys }
@@ -312,4 +307,41 @@ fn heads_normed(
     let norms = [norm(0, shard.heads, of_q), norm(shard.heads, shard.kv_heads, of_k)];
     let centered = matches!(spec.qk_norm, Some(QkNorm::PerHeadLayer { .. }));
     norm_columns(qkv, &norms, centered, spec.norm_eps, rotary)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::ConfigFile;
+
+    /// Biases of Transformers' `build_alibi_tensor` for 12 heads, beyond 256 positions and of slopes that are no powers of
+    /// two.
+    #[test]
+    fn rounded_biases_equal_falcon_s() {
+        let config = serde_json::json!({
+            "model_type": "falcon", "vocab_size": 4, "hidden_size": 24, "num_hidden_layers": 1,
+            "num_attention_heads": 12, "alibi": true, "multi_query": false,
+        });
+        let spec = Spec::from_config(&ConfigFile { json: config.as_object().unwrap().clone() }).unwrap();
+        let columns = spec.attended_dim() - spec.head_dim;
+        let positions = [0, 1, 7, 257, 1000, 1199];
+        let all = behind(&spec, &Shard::whole(&spec), &positions).unwrap();
+        for (head, want) in [
+            (0, [0.0, 0.5, 3.5, 128.0, 500.0, 600.0]),
+            (8, [0.0, 0.707_031_25, 4.937_5, 181.0, 708.0, 848.0]),
+            (11, [0.0, 0.088_378_906, 0.617_187_5, 22.625, 88.5, 106.0]),
+        ] {
+            for (token, want) in want.into_iter().enumerate() {
+                let of = |part: usize| all[((token * 3 + part) * 12 + head) * columns];
+                assert_eq!(
+                    [of(0), of(1), of(2)],
+                    [1.0, want, 0.0],
+                    "head {head}, position {}",
+                    positions[token]
+                );
+            }
+        }
+    }
 }

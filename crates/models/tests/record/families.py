@@ -325,7 +325,7 @@ def more_families():
     rw = {k: v for k, v in square.items() if k not in ("num_key_value_heads", "intermediate_size")} | dict(
         ffn_hidden_size=44, alibi=True, multi_query=False, bias=True)
     yield "falcon-rw", "falcon", rw | dict(parallel_attn=False)
-    yield "falcon-rw-heads", "falcon", rw | dict(num_attention_heads=3, hidden_size=24)
+    yield "falcon-rw-heads", "falcon", rw | dict(num_attention_heads=12, hidden_size=24)
     # As OPT-350m: norms of sums, an embedding narrower than the stream.
     after = {k: v for k, v in square.items() if k not in ("num_key_value_heads", "intermediate_size", "initializer_range")}
     after = after | dict(ffn_dim=44, init_std=0.2, dropout=0.0, attention_dropout=0.0)

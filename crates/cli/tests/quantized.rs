@@ -96,16 +96,21 @@ fn vectors_train_alike_on_every_mesh() {
     fails(&sft(&refused, "prompt_completion.jsonl", &other), &["feedforward_modules", "set peft_type: IA3"]);
 }
 
-/// Methods that make another weight of a layer, and rows of the embedding beside LoRA: ranks equal one at each stage and,
+/// Methods that make another weight of a layer, copies of norms, and rows of the embedding beside LoRA: ranks equal one at each stage and,
 /// where their parameters can be divided, under tensor parallelism; the adapter merges and answers.
 #[test]
 fn other_methods_train_alike_on_every_mesh() {
     let (root, model) = (tempfile::tempdir().unwrap(), model());
     let all = "--lora_target_modules=k_proj,o_proj,down_proj";
-    let methods: [(&[&str], bool); 4] = [
+    let methods: [(&[&str], bool); 6] = [
         (&["--peft_type=OFT", "--peft_config={\"oft_block_size\": 8}", all], false),
         (&["--peft_type=LOHA", "--lora_r=2", all, "--load_in_4bit"], true),
         (&["--peft_type=LOKR", "--lora_r=2", all], false),
+        (
+            &["--peft_type=VERA", "--lora_r=4", "--peft_config={\"d_initial\": 1.0}", all, "--load_in_4bit"],
+            false,
+        ),
+        (&["--peft_type=LN_TUNING", "--lora_target_modules=input_layernorm,norm"], true),
         (&["--lora_r=2", "--lora_dropout=0", "--trainable_token_indices=5,9,2", all], true),
     ];
     let steps = [

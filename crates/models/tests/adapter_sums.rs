@@ -192,7 +192,7 @@ fn other_methods_lie_as_their_features_do() {
             pass(base, &config, ranks, FORMS[0], recompute);
         }
     }
-    for method in [r#""OFT", "oft_block_size": 8"#, r#""LOKR""#] {
+    for method in [r#""OFT", "oft_block_size": 8"#, r#""LOKR""#, r#""VERA""#] {
         let json = format!(r#"{{"peft_type": {method}, "target_modules": ["q_proj"]}}"#);
         let config = LoraConfig::from_json(&json).unwrap();
         let folder = ModelFolder::open(fixtures().join("llama")).unwrap();

@@ -136,10 +136,33 @@ fn a_folder_of_recordings_may_hold_any_part_and_any_kind() {
     };
     copy("tiny-llama-1l", "tiny-llama-1l");
     copy("out_default", "known");
-    edit(copy("out_default", "adalora").join("adapter_config.json"), "peft_type", "ADALORA".into());
+    edit(copy("out_default", "boft").join("adapter_config.json"), "peft_type", "BOFT".into());
     edit(copy("out_default", "tied").join("adapter_config.json"), "ensure_weight_tying", true.into());
     edit(copy("out_default", "alone").join("expected_logits.json"), "base_model", "elsewhere".into());
     assert_eq!(replay_given(folder.path()), (1, 3));
+}
+
+/// What AdaLoRA adds in training (orthogonality in the loss, ranks that fall) is not computed: no run trains less.
+#[test]
+fn adalora_is_used_and_not_trained() {
+    let case = fixtures().join("peft").join("adalora_ranks");
+    let adapter = AdapterFolder::open(&case).unwrap();
+    let error = adapter.config.check_training().unwrap_err().to_string();
+    assert!(error.contains("ADALORA") && error.contains("it can be used and merged"), "{error}");
+    let model = open(&fixtures().join("qwen2"), &case).unwrap();
+    // A module that was left no rank, and one with two of three.
+    let plan = model.plan.as_ref().unwrap();
+    let ranks: Vec<usize> = plan.changes.iter().map(|site| site.parts[0].shape[0]).collect();
+    assert_eq!(ranks, [1, 1, 2, 0]);
+    // Merged it gives the same logits.
+    let folder = ModelFolder::open(fixtures().join("qwen2")).unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let path = target.path().join("merged");
+    let mut writer = burnish_weight_files::FolderWriter::new_folder(&path).unwrap();
+    model.write_merged(&folder, &mut writer, Dtype::F32).unwrap();
+    writer.commit().unwrap();
+    let merged = load(&path, &device()).unwrap();
+    same_logits("merged", &merged, &json(&case.join("expected_logits.json")));
 }
 
 #[test]

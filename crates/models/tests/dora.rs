@@ -73,7 +73,7 @@ pub(crate) fn planned_model(
 
 /// Every gradient that PEFT gives an adapter: LoRA's on all modules of a base with biases, of one with packed layers and
 /// of one with experts; IA3's on outputs and inputs of layers with biases, and on the head; rows of tables that train, of OFT's
-/// three forms of a rotation, LoHa's and LoKr's.
+/// three forms of a rotation, LoHa's and LoKr's, VeRA's vectors, copies of norms and AdaLoRA's factors and values.
 #[test]
 fn gradients_are_peft_s() {
     for (name, base) in [
@@ -90,6 +90,10 @@ fn gradients_are_peft_s() {
         ("loha", "qwen2"),
         ("lokr", "qwen2"),
         ("lokr_both", "qwen2"),
+        ("vera", "qwen2"),
+        ("vera_drawn", "qwen2"),
+        ("ln_tuning", "qwen2"),
+        ("adalora", "qwen2"),
     ] {
         let case = fixtures().join("peft").join(name);
         let expected = json(&case.join("expected_logits.json"));
@@ -102,7 +106,11 @@ fn gradients_are_peft_s() {
         let recorded = WeightFolder::open_stem(&case, "gradients").unwrap();
         assert_eq!(gradients.len(), recorded.names().count());
         for (parameter, got) in gradients {
-            let want = recorded.read(&format!("base_model.model.{parameter}")).unwrap().to_f32();
+            let key = match parameter.strip_prefix("modules_to_save.").and_then(|p| p.rsplit_once('.')) {
+                Some((norm, part)) => format!("base_model.model.{norm}.ln_tuning_layers.{part}"),
+                None => format!("base_model.model.{parameter}"),
+            };
+            let want = recorded.read(&key).unwrap().to_f32();
             let largest = want.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
             close(&format!("{name}: {parameter}"), &got, &want, 1e-5 * largest.max(1e-3));
         }

@@ -130,6 +130,11 @@ const LOHA: &str =
     r#"{"peft_type": "LOHA", "r": 3, "alpha": 5, "target_modules": ["k_proj", "o_proj", "lm_head"]}"#;
 const LOKR: &str = r#"{"peft_type": "LOKR", "r": 1, "alpha": 2, "decompose_both": true, "decompose_factor": 8,
     "target_modules": ["k_proj", "down_proj", "lm_head"]}"#;
+const VERA: &str = r#"{"peft_type": "VERA", "r": 4, "projection_prng_key": 3, "d_initial": 0.5,
+    "target_modules": ["k_proj", "down_proj", "lm_head"]}"#;
+const VERA_DRAWN: &str =
+    r#"{"peft_type": "VERA", "r": 3, "save_projection": false, "target_modules": ["q_proj", "o_proj"]}"#;
+const NORMS: &str = r#"{"peft_type": "LN_TUNING", "target_modules": ["input_layernorm", "norm"]}"#;
 const TOKENS: &str = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["v_proj"],
     "trainable_token_indices": [5, 1, 40]}"#;
 const TOKENS_ALONE: &str = r#"{"peft_type": "TRAINABLE_TOKENS", "token_indices": [9, 3]}"#;
@@ -151,7 +156,7 @@ const DORA_ENDS: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_d
 const PACKED: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8,
     "target_modules": ["qkv_proj", "gate_up_proj"], "use_dora": true}"#;
 
-const ADAPTERS: [(&str, &str, bool); 28] = [
+const ADAPTERS: [(&str, &str, bool); 33] = [
     ("llama", PLAIN, false),
     ("llama", HEAD, false),
     ("llama", EMBEDDING, false),
@@ -176,6 +181,11 @@ const ADAPTERS: [(&str, &str, bool); 28] = [
     ("llama", CAYLEY, false),
     ("llama-bf16", LOHA, false),
     ("llama-bias", LOKR, false),
+    ("llama-bias", VERA, false),
+    ("llama-tied", VERA, true),
+    ("llama-bf16", VERA_DRAWN, false),
+    ("llama", NORMS, false),
+    ("stablelm", NORMS, false),
     ("llama", TOKENS, false),
     ("llama-tied", TOKENS, false),
     ("llama-bf16", TOKENS_ALONE, false),

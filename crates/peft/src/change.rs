@@ -1,11 +1,14 @@
 //! Changes that methods make of one module: their parameters, how fresh ones start, how ranks share them, and the merge.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
+use burnish_core::Dtype;
 use burnish_core::random::Stream;
 use burnish_weight_files::HostTensor;
 
 use crate::merge::{Merged, expect_shape};
+use crate::mersenne_twister::Mt19937;
 use crate::{ModuleKind, PeftError};
 
 /// What a method makes of a layer's weight `W` `[out, in]` and bias.
@@ -39,6 +42,14 @@ pub enum Change {
         /// `I + 2 Q + 2 Q^2 + ... + Q^(terms - 1)`; `(I - Q) (I + Q)^-1` where there is none.
         terms: Option<usize>,
     },
+    /// `W + diag(b) B diag(d) A` with the first rows of `B` and the first columns of `A`, which all modules share; parts: `b`
+    /// `[out]`, `d` `[r]`, `A` `[r, widest]`, `B` `[highest, r]` (VeRA).
+    Projected,
+    /// `W + s B diag(E) A`; parts: `A` `[r, in]`, `B` `[out, r]`, `E` `[r, 1]` (AdaLoRA).
+    Singular {
+        /// `alpha / r`, of the rank that the adapter began with.
+        scale: f64,
+    },
 }
 
 /// How a fresh parameter starts.
@@ -52,6 +63,15 @@ pub enum Start {
     Uniform(f64),
     /// The rows of the base's table that it replaces.
     BaseRows,
+    /// Uniform in `(-bound, bound)` as PyTorch draws on the CPU: a value that is never trained.
+    Drawn {
+        /// PyTorch's seed.
+        seed: u64,
+        /// How many are drawn before.
+        skip: usize,
+        /// The bound.
+        bound: f32,
+    },
 }
 
 impl Start {
@@ -73,6 +93,16 @@ impl Start {
                 range.map(of).collect()
             }
             Self::BaseRows => return None,
+            Self::Drawn { seed, skip, bound } => {
+                let mut drawn = Mt19937::new(seed);
+                for _ in 0..skip + range.start {
+                    let _ = drawn.next();
+                }
+                // 24 bits of each word, as a float has.
+                let unit = |word: u32| (word & 0x00ff_ffff) as f32 / 16_777_216.0;
+                // Rounded once, as PyTorch's compiler does.
+                range.map(|_| unit(drawn.next()).mul_add(bound + bound, -bound)).collect()
+            }
         })
     }
 }
@@ -96,11 +126,27 @@ pub struct ChangePart {
     /// Its name: the module's with PEFT's suffix.
     pub name: String,
     /// Its shape.
-    pub shape: [usize; 2],
+    pub shape: Vec<usize>,
     /// How it starts.
     pub start: Start,
     /// How it lies over ranks.
     pub follows: Follows,
+}
+
+impl ChangePart {
+    /// Whether it trains, and is its module's alone; otherwise all modules share it.
+    #[must_use]
+    pub fn trains(&self) -> bool {
+        !matches!(self.start, Start::Drawn { .. })
+    }
+
+    /// The value that it has where nobody keeps one: of what is drawn, and of no elements.
+    fn unkept(&self) -> Option<HostTensor> {
+        let elements = self.shape.iter().product();
+        let values = self.start.values(&self.name, 0, 0..elements)?;
+        let known = !self.trains() || elements == 0;
+        known.then(|| HostTensor::from_f32(&values, &self.shape, Dtype::F32).ok())?
+    }
 }
 
 /// A module that a method changes.
@@ -116,6 +162,8 @@ pub struct ChangeSite {
     pub input: usize,
     /// Whether the base has a bias there.
     pub has_bias: bool,
+    /// Probability of dropping an element of what the change reads, in training.
+    pub dropout: f64,
     /// What is made of its weight.
     pub change: Change,
     /// Its parameters, in the order of [`Change`].
@@ -160,9 +208,14 @@ impl ChangeSite {
         expect_shape(&self.base_weight(), weight, &[self.out, self.input])?;
         let mut parts = Vec::with_capacity(self.parts.len());
         for own in &self.parts {
-            let tensor = part(own).ok_or_else(|| PeftError::MissingBase { name: own.name.clone() })?;
-            expect_shape(&own.name, tensor, &own.shape)?;
-            parts.push(Matrix { rows: own.shape[0], columns: own.shape[1], values: tensor.to_f32() });
+            let missing = || PeftError::MissingBase { name: own.name.clone() };
+            let tensor = match part(own) {
+                Some(tensor) => Cow::Borrowed(tensor),
+                None => Cow::Owned(own.unkept().ok_or_else(missing)?),
+            };
+            expect_shape(&own.name, &tensor, &own.shape)?;
+            let columns = own.shape.get(1).copied().unwrap_or(1);
+            parts.push(Matrix { rows: own.shape[0], columns, values: tensor.to_f32() });
         }
         let mut values = weight.to_f32();
         self.fold(&mut values, &parts);
@@ -225,6 +278,20 @@ impl ChangeSite {
                 }
             }
             Change::Rotation { block, terms } => rotate(weight, width, *block, *terms, &parts[0]),
+            Change::Projected => {
+                let [gains, inner, a, b] = parts else { return };
+                let delta =
+                    b.first_rows(self.out).times(&a.first_columns(width).with_rows_times(&inner.values));
+                let added = delta.with_rows_times(&gains.values);
+                weight.iter_mut().zip(&added.values).for_each(|(w, d)| *w += d);
+            }
+            Change::Singular { scale } => {
+                let [a, b, values] = parts else { return };
+                if a.rows > 0 {
+                    let delta = b.times(&a.with_rows_times(&values.values));
+                    weight.iter_mut().zip(&delta.values).for_each(|(w, d)| *w += *scale as f32 * d);
+                }
+            }
         }
     }
 }
@@ -246,6 +313,25 @@ impl Matrix {
             }
         }
         Self { rows: self.rows, columns: other.columns, values }
+    }
+
+    /// Each row times its factor.
+    fn with_rows_times(&self, factors: &[f32]) -> Self {
+        let mut out = self.clone();
+        for (row, f) in out.values.chunks_exact_mut(self.columns.max(1)).zip(factors) {
+            row.iter_mut().for_each(|x| *x *= f);
+        }
+        out
+    }
+
+    fn first_rows(&self, rows: usize) -> Self {
+        Self { rows, columns: self.columns, values: self.values[..rows * self.columns].to_vec() }
+    }
+
+    fn first_columns(&self, columns: usize) -> Self {
+        let rows = self.values.chunks_exact(self.columns.max(1));
+        let values = rows.flat_map(|row| row[..columns].iter().copied()).collect();
+        Self { rows: self.rows, columns, values }
     }
 }
 

@@ -15,10 +15,15 @@ use burnish_weight_files::{FolderWriter, HostTensor, TensorSpec, WeightFileError
 use crate::config::CONFIG;
 use crate::error::Differences;
 use crate::matching::compile_patterns;
-use crate::{Bias, Change, ChangeSite, LoraConfig, LoraPlan, LoraSite, ModuleKind, PeftError, Purpose};
+use crate::{
+    Bias, Change, ChangeSite, LoraConfig, LoraPlan, LoraSite, ModuleKind, PeftError, PeftMethod, Purpose,
+};
 
 /// What PEFT puts before every name.
 const PREFIX: &str = "base_model.model.";
+
+/// What PEFT puts before what no module has.
+const OUTSIDE: &str = "base_model.";
 
 /// An adapter folder whose configuration has been read and whose tensors can be.
 #[derive(Debug)]
@@ -287,7 +292,8 @@ fn is_rows(site: &ChangeSite) -> bool {
 }
 
 fn slots(plan: &LoraPlan) -> Vec<Slot> {
-    let adapted: BTreeSet<String> = plan.sites.iter().map(LoraSite::base_bias).collect();
+    let of_changes = plan.changes.iter().filter(|_| plan.config.method.is_some()).map(ChangeSite::base_bias);
+    let adapted: BTreeSet<String> = plan.sites.iter().map(LoraSite::base_bias).chain(of_changes).collect();
     let mut slots = Vec::new();
     for site in &plan.sites {
         for factor in site.factors() {
@@ -301,9 +307,19 @@ fn slots(plan: &LoraPlan) -> Vec<Slot> {
             slots.push(Slot { key, name: site.base_weight(), shape, kind: SlotKind::FrozenBase });
         }
     }
+    let mut shared = BTreeSet::new();
+    let kept = matches!(&plan.config.method, Some(PeftMethod::Vera(vera)) if vera.save_projection);
+    // PEFT reads over matrices that are not to be in the file.
+    let projections = if kept { SlotKind::Parameter } else { SlotKind::Duplicate };
     for site in &plan.changes {
         for part in &site.parts {
-            let (name, shape) = (part.name.clone(), part.shape.to_vec());
+            let (name, shape) = (part.name.clone(), part.shape.clone());
+            if !part.trains() {
+                if shared.insert(name.clone()) {
+                    slots.push(Slot { key: format!("{OUTSIDE}{name}"), name, shape, kind: projections });
+                }
+                continue;
+            }
             // Alone, PEFT writes rows that a head shares under its name too.
             let shares = |(alias, target): &&(String, String)| {
                 plan.config.method.is_some() && *target == site.base_weight() && alias.ends_with(".weight")
@@ -325,7 +341,13 @@ fn slots(plan: &LoraPlan) -> Vec<Slot> {
     for (name, shape) in plan.base_parameters() {
         let key = match name.strip_suffix(".bias").filter(|_| adapted.contains(name)) {
             Some(module) => format!("{PREFIX}{module}.base_layer.bias"),
-            None => format!("{PREFIX}{name}"),
+            None => match name.rsplit_once('.').zip(plan.config.method.as_ref().and_then(PeftMethod::copies))
+            {
+                Some(((module, part), copies)) if plan.copied.iter().any(|copied| copied == module) => {
+                    format!("{PREFIX}{module}.{copies}.{part}")
+                }
+                _ => format!("{PREFIX}{name}"),
+            },
         };
         slots.push(Slot { key, name: name.to_owned(), shape: shape.to_vec(), kind: SlotKind::Parameter });
         // With `bias: all`, PEFT also saves both inner copies of the biases of a wrapped module.

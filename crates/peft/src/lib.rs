@@ -61,6 +61,7 @@ mod init_lora_weights;
 mod lora_plan;
 mod matching;
 mod merge;
+mod mersenne_twister;
 mod method;
 mod mixtures;
 #[cfg(feature = "burn")]
@@ -85,7 +86,9 @@ pub use matching::{
     MatchReport, ModuleInfo, ModuleKind, PatternCount, default_targets, match_modules, resolve_targets,
 };
 pub use merge::{Merged, MergedBase, merge_adapter, merge_site};
-pub use method::{Ia3, Loha, Lokr, Oft, PeftMethod, PeftType, TokenIndices, TrainableTokens};
+pub use method::{
+    AdaLora, Ia3, LnTuning, Loha, Lokr, Oft, PeftMethod, PeftType, TokenIndices, TrainableTokens, Vera,
+};
 pub use pissa_olora::{Decomposition, decompose};
 pub use site::{Factor, LoraSite};
 pub use support::Purpose;

@@ -30,6 +30,8 @@ pub struct LoraPlan {
     pub biases: Vec<String>,
     /// Which pattern matched what.
     pub report: MatchReport,
+    /// Of [`saved`](Self::saved), modules that a method trains as copies of its own (LN tuning).
+    pub copied: Vec<String>,
     /// Tied base parameters: (alias, the one whose storage it shares).
     pub ties: Vec<(String, String)>,
     /// Shapes of `saved` and `biases`, in that order.
@@ -50,15 +52,21 @@ impl LoraPlan {
     ) -> Result<Self, PeftError> {
         config.check(use_)?;
         let config = resolve_targets(config, model_type, modules)?;
+        let may = config.method.as_ref().map(|method| method.modules(modules, base));
+        let modules = may.as_deref().unwrap_or(modules);
         let mut report = match_modules(&config, modules, use_)?;
         let ranks = Patterns::compile("rank_pattern", &config.rank_pattern)?;
         let alphas = Patterns::compile("alpha_pattern", &config.alpha_pattern)?;
         let matched: BTreeSet<&str> = report.matched.iter().map(String::as_str).collect();
         let mut sites = Vec::with_capacity(matched.len());
-        let mut changes = Vec::new();
+        let (mut changes, mut copied) = (Vec::new(), Vec::new());
         for module in modules.iter().filter(|m| matched.contains(m.name.as_str())) {
             let rank = ranks.value(&module.name)?.and_then(Value::as_u64).map_or(config.r, |r| r as usize);
             let alpha = alphas.value(&module.name)?.and_then(Value::as_f64);
+            if config.method.as_ref().is_some_and(|method| method.copies().is_some()) {
+                copied.push(module.name.clone());
+                continue;
+            }
             if let Some(method) = &config.method {
                 changes.push(method.site(module, rank, alpha, base)?);
                 continue;
@@ -72,16 +80,20 @@ impl LoraPlan {
             sites.push(site(&config, module, rank, alpha));
         }
         nest(&mut sites);
+        if let Some(method) = &config.method {
+            method.share(&config, &mut changes);
+        }
         if let Some(tokens) = &config.trainable_token_indices {
             changes.extend(tokens.sites(&config, modules, &matched)?);
         }
         let ties: Vec<(String, String)> =
             base.iter().filter_map(|p| Some((p.name.clone(), p.alias_of.clone()?))).collect();
         share_rows(&mut changes, &ties, |module| matched.contains(module))?;
-        let saved = saved_parameters(&config, use_, base, &mut report)?;
+        let saved = saved_parameters(&config, use_, base, &copied, &mut report)?;
         let saved_set: BTreeSet<&str> = saved.iter().map(String::as_str).collect();
         let is_bias = |name: &str| name == "bias" || name.ends_with(".bias");
-        let adapted: BTreeSet<String> = sites.iter().map(LoraSite::base_bias).collect();
+        let of_changes = changes.iter().filter(|_| config.method.is_some()).map(ChangeSite::base_bias);
+        let adapted: BTreeSet<String> = sites.iter().map(LoraSite::base_bias).chain(of_changes).collect();
         let biases: Vec<String> = base
             .iter()
             .map(|p| p.name.as_str())
@@ -95,10 +107,11 @@ impl LoraPlan {
             .collect();
         let shape = |n: &String| base.get(n).map(|p| p.shape.clone()).unwrap_or_default();
         let base_shapes = saved.iter().chain(&biases).map(shape).collect();
-        Ok(Self { config, sites, changes, saved, biases, report, ties, base_shapes })
+        Ok(Self { config, sites, changes, saved, biases, report, copied, ties, base_shapes })
     }
 
-    /// The adapter's own parameters: trainable, fp32 at rest and in the optimizer, in the order of the sites.
+    /// The adapter's own parameters: fp32 at rest and in the optimizer, in the order of the sites, each once; trainable, but
+    /// for what is drawn and shared.
     /// Parameters of the base that train along are in [`saved`](Self::saved) and [`biases`](Self::biases).
     #[must_use]
     pub fn parameters(&self) -> Vec<Parameter> {
@@ -111,10 +124,13 @@ impl LoraPlan {
         let factors = self.sites.iter().flat_map(|s| s.factors().map(|f| of(s, f)).collect::<Vec<_>>());
         let parts = self.changes.iter().flat_map(|change| &change.parts).map(|part| {
             let mut parameter = Parameter::new(&part.name, &part.shape, Role::Adapter, Dtype::F32);
-            parameter.trainable = true;
+            parameter.trainable = part.trains();
             parameter
         });
-        factors.chain(parts).collect()
+        let mut seen = BTreeSet::new();
+        // A rank of zero has nothing.
+        let own = |p: &Parameter| p.elements() > 0 && (p.trainable || seen.insert(p.name.clone()));
+        factors.chain(parts).filter(own).collect()
     }
 
     /// Parameters of the base that train along, with their shapes: [`saved`](Self::saved), then
@@ -151,7 +167,7 @@ impl LoraPlan {
     /// The number of elements that train.
     #[must_use]
     pub fn trainable_elements(&self) -> usize {
-        let own: usize = self.parameters().iter().map(Parameter::elements).sum();
+        let own: usize = self.parameters().iter().filter(|p| p.trainable).map(Parameter::elements).sum();
         own + self.base_shapes.iter().map(|s| s.iter().product::<usize>()).sum::<usize>()
     }
 }
@@ -275,15 +291,20 @@ fn check_init(
     Ok(())
 }
 
-/// The parameters inside every module whose name ends with an entry of `modules_to_save` (PEFT compares ends of names
-/// without regard to dots), and the report of what each entry matched.
+/// The parameters of modules that are copied and inside every module whose name ends with an entry of `modules_to_save` (PEFT
+/// compares ends of names without regard to dots), and the report of what each entry matched.
 fn saved_parameters(
     config: &LoraConfig,
     use_: Purpose,
     base: &Registry,
+    copied: &[String],
     report: &mut MatchReport,
 ) -> Result<Vec<String>, PeftError> {
-    let mut saved = BTreeSet::new();
+    let inside = |name: &&str| {
+        let module = name.rsplit_once('.').filter(|(_, part)| matches!(*part, "weight" | "bias"));
+        module.is_some_and(|(module, _)| copied.iter().any(|copied| copied == module))
+    };
+    let mut saved: BTreeSet<&str> = base.iter().map(|p| p.name.as_str()).filter(inside).collect();
     let mut dead = Vec::new();
     for entry in config.modules_to_save.iter().flatten() {
         let names: Vec<&str> = base.iter().map(|p| p.name.as_str()).filter(|n| holds(n, entry)).collect();

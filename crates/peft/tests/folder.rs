@@ -3,7 +3,10 @@ use std::fs;
 use std::path::Path;
 
 use burnish_core::Dtype;
-use burnish_peft::{AdapterFolder, AdapterTensors, LoraConfig, LoraPlan, PeftError, Purpose, write_adapter};
+use burnish_peft::{
+    AdapterFolder, AdapterTensors, LoraConfig, LoraPlan, ModuleInfo, ModuleKind, PeftError, Purpose,
+    Registry, write_adapter,
+};
 use burnish_weight_files::{FolderWriter, HostTensor, TensorView, WeightFolder};
 
 use crate::llama;
@@ -162,6 +165,24 @@ fn views_and_shards() {
     assert!(!dir.path().join("adapter_model.safetensors").exists());
     assert!(WeightFolder::open(dir.path()).unwrap().files().count() > 1);
     assert_eq!(AdapterFolder::open(dir.path()).unwrap().load(&plan).unwrap(), all);
+}
+
+/// VeRA's matrices as PyTorch draws them: of a seed, the bits that PEFT wrote.
+#[test]
+fn vera_s_matrices_are_pytorch_s() {
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures/peft/vera");
+    let file = WeightFolder::open_stem(&case, "adapter_model").unwrap();
+    let config = LoraConfig::read(&case).unwrap();
+    let modules = [("q_proj", 32, 32), ("k_proj", 16, 32), ("down_proj", 32, 40)];
+    let modules = modules.map(|(name, out, input)| ModuleInfo::new(name, ModuleKind::Linear, out, input));
+    let plan = LoraPlan::new(&config, Purpose::Load, "qwen2", &modules, &Registry::new()).unwrap();
+    for (part, name) in plan.changes[0].parts[2..].iter().zip(["vera_A", "vera_B"]) {
+        assert!((part.name.as_str(), part.trains()) == (name, false));
+        let drawn = part.start.values(name, 0, 0..part.shape.iter().product()).unwrap();
+        let written = file.read(&format!("base_model.{name}")).unwrap();
+        assert_eq!((drawn, &part.shape), (written.to_f32(), &written.shape));
+    }
+    assert_eq!(plan.trainable_elements(), 32 + 16 + 32 + 3 * 4);
 }
 
 /// What drops blocks only in training may be used, and is not trained further without it.

@@ -92,11 +92,15 @@ impl Blueprint {
             layers.push((lora, adapter));
         }
         let mut changes = Vec::new();
-        for site in &plan.changes {
+        let made =
+            |site: &&burnish_peft::ChangeSite| site.parts.iter().all(|p| p.shape.iter().all(|&n| n > 0));
+        for site in plan.changes.iter().filter(made) {
             let change = LayerChange {
                 indices: site.parts.iter().map(|part| index(&part.name)).collect::<Result<_, _>>()?,
                 follows: site.parts.iter().map(|part| part.follows).collect(),
                 change: site.change.clone(),
+                site: site.module.clone(),
+                dropout: site.dropout as f32,
             };
             changes.push((site.module.clone(), Arc::new(change)));
         }

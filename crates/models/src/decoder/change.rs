@@ -13,6 +13,10 @@ pub(crate) struct LayerChange {
     /// How each lies over ranks.
     pub(crate) follows: Vec<Follows>,
     pub(crate) change: Change,
+    /// The module, by which dropout is named.
+    pub(crate) site: String,
+    /// Probability of dropping an element of what a change beside the weight reads.
+    pub(crate) dropout: f32,
 }
 
 /// Which of an adapter's factors lies over ranks as a parameter does; `None` of one that no rank can share.
@@ -51,6 +55,21 @@ impl LayerChange {
             Change::Rotation { block, terms } => {
                 let turns = rotations(part(0)?, *block, *terms)?;
                 reweighted(layer, &parts[0], |weight| Ok(rotated(weight, turns)))
+            }
+            Change::Projected => {
+                let (out, input) = (layer.weight.shape()[0], layer.weight.shape()[1]);
+                let vector = |at: usize| parts[at].rank::<1>();
+                let frozen = |at: usize| beside(&parts[at], &parts[1]).rank::<2>();
+                let (a, b) = (frozen(2)?.narrow(1, 0, input), frozen(3)?.narrow(0, 0, out));
+                Ok(beside_weight(
+                    layer,
+                    a * vector(1)?.unsqueeze_dim(1),
+                    b * vector(0)?.unsqueeze_dim(1),
+                    1.0,
+                ))
+            }
+            Change::Singular { scale } => {
+                Ok(beside_weight(layer, part(0)? * part(2)?, part(1)?, *scale as f32))
             }
         }
     }
@@ -100,6 +119,12 @@ fn reweighted(
 ) -> Result<Linear, OpsError> {
     let weight = beside(&layer.weight, part).rank::<2>()?.cast(FloatDType::F32);
     Ok(Linear { weight: AnyTensor::new(make(weight)?), ..layer })
+}
+
+/// The layer with `s B A` beside its weight.
+fn beside_weight(layer: Linear, a: Tensor<2>, b: Tensor<2>, scale: f32) -> Linear {
+    let (a, b) = (AnyTensor::new(a), AnyTensor::new(b));
+    Linear { low_rank: Some(LowRank { a, b, b_bias: None, scale, dropout: None, magnitude: None }), ..layer }
 }
 
 /// `l (W x + b)`: as a magnitude over a norm of one scales outputs, so that the weight may rest in fewer bits.

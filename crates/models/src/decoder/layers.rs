@@ -41,6 +41,18 @@ pub(crate) struct Assembly {
     pub(crate) compute: Compute,
 }
 
+impl Assembly {
+    /// Dropout of what an adapter reads, with probability `p`.
+    fn dropout_of(&self, site: &str, p: f32) -> Option<Dropout> {
+        self.dropout.as_ref().filter(|_| p > 0.0).map(|(step, rows)| Dropout {
+            key: Stream::new(step.seed, site).at(step.step).dropout_key(),
+            p,
+            rows: rows.clone(),
+            first_column: 0,
+        })
+    }
+}
+
 /// Norms of adapted weights by the index of their magnitude: made once per pass, which the weights do not outlive.
 ///
 /// A pass scores or trains on one set of values: a decoding reuses the norms at every token, a recomputed block in its
@@ -260,7 +272,11 @@ impl Layer {
         let LinearParts { weight, bias, lora } = tensors.linear;
         if let Some(change) = self.change.as_ref().filter(|_| !tensors.change.is_empty()) {
             let layer = Linear { weight, bias, low_rank: None, compute: how.compute };
-            return change.apply(layer, &tensors.change, first);
+            let mut linear = change.apply(layer, &tensors.change, first)?;
+            if let Some(low_rank) = &mut linear.low_rank {
+                low_rank.dropout = how.dropout_of(&change.site, change.dropout);
+            }
+            return Ok(linear);
         }
         let (Some(lora), Some(adapter)) = (lora, &self.adapter) else {
             return Ok(Linear { weight, bias, low_rank: None, compute: how.compute });
@@ -279,12 +295,7 @@ impl Layer {
             b_bias: lora.b_bias,
             magnitude,
             scale,
-            dropout: how.dropout.as_ref().filter(|_| adapter.dropout > 0.0).map(|(d, rows)| Dropout {
-                key: Stream::new(d.seed, &adapter.site).at(d.step).dropout_key(),
-                p: adapter.dropout,
-                rows: rows.clone(),
-                first_column: 0,
-            }),
+            dropout: how.dropout_of(&adapter.site, adapter.dropout),
         });
         Ok(Linear { weight, bias, low_rank, compute: how.compute })
     }

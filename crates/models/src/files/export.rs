@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use burnish_core::{Dtype, Parameter, Registry};
+use burnish_core::{Dtype, Parameter, Registry, Role};
 use burnish_peft::{Factor, LoraPlan, LoraSite, ModuleKind, write_adapter_rows};
 use burnish_weight_files::{FolderWriter, HostTensor};
 
@@ -61,7 +61,7 @@ impl Exporter {
         let Some(plan) = &self.plan else { return Ok(()) };
         let find = |name: &str| -> Option<(usize, &Parameter)> {
             let index = self.registry.index_of(&copy_name(name)).or_else(|| self.registry.index_of(name))?;
-            Some((index, self.registry.at(index))).filter(|(_, p)| p.trainable)
+            Some((index, self.registry.at(index))).filter(|(_, p)| p.trainable || p.role == Role::Adapter)
         };
         let joined = |name: &str| Joined::of(plan, name);
         write_adapter_rows(

@@ -47,6 +47,17 @@ CASES = {
         r=2, alpha=5, target_modules=["q_proj", "k_proj", "o_proj", "down_proj", "lm_head"])),
     "lokr_both": ("qwen2", peft.LoKrConfig, dict(
         r=1, alpha=2, decompose_both=True, decompose_factor=8, target_modules=["q_proj", "up_proj"])),
+    # Modules of several sizes between the same matrices; in the file, and drawn anew.
+    "vera": ("qwen2", peft.VeraConfig, dict(
+        r=4, projection_prng_key=7, target_modules=["q_proj", "k_proj", "down_proj"])),
+    "vera_drawn": ("qwen2", peft.VeraConfig, dict(r=4, save_projection=False, target_modules=["q_proj", "o_proj"])),
+    "ln_tuning": ("qwen2", peft.LNTuningConfig, dict(
+        target_modules=["input_layernorm", "post_attention_layernorm", "norm"])),
+    "adalora": ("qwen2", peft.AdaLoraConfig, dict(
+        init_r=4, target_r=2, total_step=20, tinit=2, tfinal=5, lora_alpha=6, target_modules=["q_proj", "down_proj"])),
+    # After an allocation, which leaves some modules other ranks and one none.
+    "adalora_ranks": ("qwen2", peft.AdaLoraConfig, dict(
+        init_r=3, target_r=1, total_step=6, tinit=1, tfinal=2, lora_alpha=6, target_modules=["q_proj", "down_proj"])),
 }
 
 
@@ -70,14 +81,25 @@ def main(name):
     with torch.no_grad():
         for n, p in trained:
             p.add_(0.1 * torch.randn_like(p))
+    if name == "adalora_ranks":
+        for step in range(1, 7):
+            loss_of(model, ids)[1].backward()
+            model.base_model.update_and_allocate(step)
+            for _, p in trained:
+                p.grad = None
+        kept = model.peft_config["default"].rank_pattern
+        print({k: sum(v) for k, v in kept.items()})
     logits, loss = loss_of(model, ids)
     loss.backward()
     model.save_pretrained(out_folder, save_embedding_layers=False)
     (out_folder / "README.md").unlink(missing_ok=True)
     grads = {n: p.grad for n, p in trained}
-    gradients = get_peft_model_state_dict(model, state_dict=grads, save_embedding_layers=False)
-    kept = {t.data_ptr() for t in grads.values()}
-    gradients = {k: v for k, v in gradients.items() if v.data_ptr() in kept}
+    if kind is peft.VeraConfig:
+        gradients = {n.replace(".default", ""): g for n, g in grads.items()}
+    else:
+        gradients = get_peft_model_state_dict(model, state_dict=grads, save_embedding_layers=False)
+        kept = {t.data_ptr() for t in grads.values()}
+        gradients = {k: v for k, v in gradients.items() if v.data_ptr() in kept}
     save_file({k: v.contiguous().clone() for k, v in gradients.items()}, out_folder / "gradients.safetensors")
     losses = [loss.item()]
     for _ in range(3):

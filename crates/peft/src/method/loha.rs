@@ -62,7 +62,12 @@ impl Method for Loha {
                 ([rank, module.input], Follows::Inputs)
             };
             let start = if zero { Start::Constant(0.0) } else { Start::kaiming(shape[1]) };
-            ChangePart { name: format!("{}.hada_{suffix}", module.name), shape, start, follows }
+            ChangePart {
+                name: format!("{}.hada_{suffix}", module.name),
+                shape: shape.to_vec(),
+                start,
+                follows,
+            }
         };
         let parts = vec![
             part("w1_a", true, false),

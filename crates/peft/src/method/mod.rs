@@ -1,21 +1,29 @@
 //! Methods other than LoRA: one table of what each has beyond the keys that all share, and which parameters it gives a
 //! module. A method is a file here and a line of the table; what it makes of a layer is a [`Change`].
 
+mod adalora;
 mod ia3;
+mod ln_tuning;
 mod loha;
 mod lokr;
 mod oft;
 mod trainable_tokens;
+mod vera;
+
+use std::borrow::Cow;
 
 use burnish_core::{Choice, Registry, UnknownWord, choices};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use adalora::AdaLora;
 pub use ia3::Ia3;
+pub use ln_tuning::LnTuning;
 pub use loha::Loha;
 pub use lokr::Lokr;
 pub use oft::Oft;
 pub use trainable_tokens::{TokenIndices, TrainableTokens};
+pub use vera::Vera;
 
 use crate::{Change, ChangeSite, LoraConfig, ModuleInfo, ModuleKind, PeftError, Targets, default_targets};
 
@@ -38,6 +46,19 @@ pub(crate) trait Method {
         }
         config.target_modules.is_some()
     }
+
+    /// The modules that it may go on, of those that linears and tables are, and a base's parameters.
+    fn modules<'a>(&self, modules: &'a [ModuleInfo], _base: &Registry) -> Cow<'a, [ModuleInfo]> {
+        Cow::Borrowed(modules)
+    }
+
+    /// What PEFT calls its copy of a module where it trains one and changes none.
+    fn copies(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Completes the sites with what they share, and what the configuration says of all.
+    fn share(&self, _config: &LoraConfig, _sites: &mut [ChangeSite]) {}
 
     /// The parameters of a module, of rank and alpha after patterns.
     fn site(&self, module: &ModuleInfo, rank: usize, alpha: Option<f64>) -> Result<ChangeSite, PeftError>;
@@ -106,6 +127,22 @@ macro_rules! methods {
                 match self { $(Self::$name(own) => own.resolve(config, model_type, modules),)+ }
             }
 
+            pub(crate) fn modules<'a>(
+                &self,
+                modules: &'a [ModuleInfo],
+                base: &Registry,
+            ) -> Cow<'a, [ModuleInfo]> {
+                match self { $(Self::$name(own) => own.modules(modules, base),)+ }
+            }
+
+            pub(crate) fn copies(&self) -> Option<&'static str> {
+                match self { $(Self::$name(own) => own.copies(),)+ }
+            }
+
+            pub(crate) fn share(&self, config: &LoraConfig, sites: &mut [ChangeSite]) {
+                match self { $(Self::$name(own) => own.share(config, sites),)+ }
+            }
+
             pub(crate) fn site(
                 &self,
                 module: &ModuleInfo,
@@ -132,6 +169,12 @@ methods! {
     Loha(Loha) = "LOHA" | "loha",
     /// An added Kronecker product.
     Lokr(Lokr) = "LOKR" | "lokr",
+    /// Copies of norms that train.
+    LnTuning(LnTuning) = "LN_TUNING" | "ln_tuning",
+    /// Vectors between random factors that all modules share.
+    Vera(Vera) = "VERA" | "vera",
+    /// Factors with singular values, of ranks that were allocated.
+    AdaLora(AdaLora) = "ADALORA" | "adalora",
 }
 
 impl PeftType {
@@ -144,7 +187,7 @@ impl PeftType {
 impl PeftMethod {
     /// Whether its configuration says how weights lie (`fan_in_fan_out`).
     pub(crate) fn turns_weights(&self) -> bool {
-        matches!(self, Self::Ia3(_) | Self::Oft(_))
+        matches!(self, Self::Ia3(_) | Self::Oft(_) | Self::Vera(_) | Self::AdaLora(_))
     }
 
     /// A method of that type whose settings are those of `own` by PEFT's names, the others its defaults; `None` for LoRA.
@@ -220,6 +263,7 @@ fn site(module: &ModuleInfo, change: Change, parts: Vec<crate::ChangePart>) -> C
         out: module.out,
         input: module.input,
         has_bias: false,
+        dropout: 0.0,
         change,
         parts,
     }

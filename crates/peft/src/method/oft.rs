@@ -101,7 +101,7 @@ impl Method for Oft {
         let start = if self.init_weights { Start::Constant(0.0) } else { Start::Normal(0.1) };
         let part = ChangePart {
             name: format!("{}.oft_R.weight", module.name),
-            shape: [rows, block * (block - 1) / 2],
+            shape: vec![rows, block * (block - 1) / 2],
             start,
             follows: Follows::Nothing,
         };

@@ -136,7 +136,7 @@ fn rows(
             }
         }
     }
-    let shape = [own.len(), module.input];
+    let shape = vec![own.len(), module.input];
     let part = ChangePart { name, shape, start, follows: Follows::Whole };
     Ok(site(module, Change::Rows(own), vec![part]))
 }

@@ -1,0 +1,117 @@
+//! AdaLoRA (Zhang et al. 2023, arXiv:2303.10512): factors with singular values, whose ranks training allocated.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::method::{Method, linear, site};
+use crate::{Change, ChangePart, ChangeSite, Follows, LoraConfig, ModuleInfo, PeftError, Start};
+
+/// What an AdaLoRA configuration says beyond LoRA's keys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AdaLora {
+    /// The mean rank that training ends with.
+    pub target_r: usize,
+    /// The rank that every module begins with.
+    pub init_r: usize,
+    /// Steps before ranks fall.
+    pub tinit: u64,
+    /// Steps after they fell.
+    pub tfinal: u64,
+    /// Steps from one allocation to the next.
+    #[serde(rename = "deltaT")]
+    pub delta_t: u64,
+    /// Smoothing of sensitivities.
+    pub beta1: f64,
+    /// Smoothing of their uncertainty.
+    pub beta2: f64,
+    /// The weight of the factors' distance from orthogonal ones in the loss.
+    pub orth_reg_weight: f64,
+    /// Steps of the whole training.
+    pub total_step: Option<u64>,
+    /// By the name of a module's singular values which of them are left.
+    pub rank_pattern: Option<BTreeMap<String, Vec<bool>>>,
+}
+
+impl Default for AdaLora {
+    fn default() -> Self {
+        Self {
+            target_r: 8,
+            init_r: 12,
+            tinit: 0,
+            tfinal: 0,
+            delta_t: 1,
+            beta1: 0.85,
+            beta2: 0.85,
+            orth_reg_weight: 0.5,
+            total_step: None,
+            rank_pattern: None,
+        }
+    }
+}
+
+impl Method for AdaLora {
+    const SHARED: &'static [&'static str] = &[
+        "alpha_pattern",
+        "bias",
+        "exclude_modules",
+        "init_lora_weights",
+        "layers_pattern",
+        "layers_to_transform",
+        "lora_alpha",
+        "lora_bias",
+        "lora_dropout",
+        "modules_to_save",
+        "r",
+        "target_parameters",
+        "trainable_token_indices",
+        "use_dora",
+        "use_rslora",
+    ];
+
+    fn validate(&self, config: &LoraConfig, fresh: bool) -> Result<(), PeftError> {
+        let refused = |key: &str, value: &str, mend| {
+            Err(PeftError::UnsupportedKey { key: key.to_owned(), value: value.to_owned(), mend })
+        };
+        if fresh {
+            let mend = "ranks are not allocated in training here: train LORA, or this adapter with PEFT; it can be used and merged";
+            return refused("peft_type", "ADALORA", mend);
+        }
+        if config.trainable_token_indices.is_some() {
+            return refused("trainable_token_indices", "given", "merge it into its base with PEFT first");
+        }
+        if self.init_r == 0 {
+            return Err(PeftError::BadValue { key: "init_r", got: "0".into(), expected: "a positive rank" });
+        }
+        Ok(())
+    }
+
+    /// PEFT reads neither alpha_pattern nor use_rslora here.
+    fn site(&self, module: &ModuleInfo, _rank: usize, _alpha: Option<f64>) -> Result<ChangeSite, PeftError> {
+        linear(module, "on an embedding with peft_type ADALORA: name linear layers")?;
+        let name = |suffix: &str| format!("{}.lora_{suffix}", module.name);
+        let left = self.rank_pattern.as_ref().and_then(|ranks| ranks.get(&name("E")));
+        let rank = left.map_or(self.init_r, |left| left.iter().filter(|&&kept| kept).count());
+        let part = |suffix: &str, shape: [usize; 2], start: Start, follows: Follows| ChangePart {
+            name: name(suffix),
+            shape: shape.to_vec(),
+            start,
+            follows,
+        };
+        let parts = vec![
+            part("A", [rank, module.input], Start::Normal(0.02), Follows::Inputs),
+            part("B", [module.out, rank], Start::Normal(0.02), Follows::Outputs),
+            part("E", [rank, 1], Start::Constant(0.0), Follows::Nothing),
+        ];
+        Ok(site(module, Change::Singular { scale: 1.0 }, parts))
+    }
+
+    fn share(&self, config: &LoraConfig, sites: &mut [ChangeSite]) {
+        let first = self.init_r as f64;
+        let alpha = Some(config.alpha()).filter(|alpha| *alpha > 0.0).unwrap_or(first);
+        for site in sites {
+            site.change = Change::Singular { scale: alpha / (first + 1e-5) };
+        }
+    }
+}

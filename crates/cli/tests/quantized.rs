@@ -102,7 +102,7 @@ fn vectors_train_alike_on_every_mesh() {
 fn other_methods_train_alike_on_every_mesh() {
     let (root, model) = (tempfile::tempdir().unwrap(), model());
     let all = "--lora_target_modules=k_proj,o_proj,down_proj";
-    let methods: [(&[&str], bool); 6] = [
+    let methods: [(&[&str], bool); 7] = [
         (&["--peft_type=OFT", "--peft_config={\"oft_block_size\": 8}", all], false),
         (&["--peft_type=LOHA", "--lora_r=2", all, "--load_in_4bit"], true),
         (&["--peft_type=LOKR", "--lora_r=2", all], false),
@@ -110,6 +110,7 @@ fn other_methods_train_alike_on_every_mesh() {
             &["--peft_type=VERA", "--lora_r=4", "--peft_config={\"d_initial\": 1.0}", all, "--load_in_4bit"],
             false,
         ),
+        (&["--peft_type=PROMPT_TUNING", "--peft_config={\"num_virtual_tokens\": 3}"], true),
         (&["--peft_type=LN_TUNING", "--lora_target_modules=input_layernorm,norm"], true),
         (&["--lora_r=2", "--lora_dropout=0", "--trainable_token_indices=5,9,2", all], true),
     ];

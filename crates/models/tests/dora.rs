@@ -94,6 +94,7 @@ fn gradients_are_peft_s() {
         ("vera_drawn", "qwen2"),
         ("ln_tuning", "qwen2"),
         ("adalora", "qwen2"),
+        ("prompt_tuning", "qwen2"),
     ] {
         let case = fixtures().join("peft").join(name);
         let expected = json(&case.join("expected_logits.json"));
@@ -108,6 +109,7 @@ fn gradients_are_peft_s() {
         for (parameter, got) in gradients {
             let key = match parameter.strip_prefix("modules_to_save.").and_then(|p| p.rsplit_once('.')) {
                 Some((norm, part)) => format!("base_model.model.{norm}.ln_tuning_layers.{part}"),
+                None if parameter == "prompt_embeddings" => parameter.clone(),
                 None => format!("base_model.model.{parameter}"),
             };
             let want = recorded.read(&key).unwrap().to_f32();

@@ -195,6 +195,14 @@ pub enum PeftError {
         /// The parameter.
         name: String,
     },
+    /// An adapter of virtual tokens that is to be merged.
+    #[error(
+        "peft_type {peft_type} puts tokens before every text and changes no weight, so it cannot be merged; keep the adapter beside its base"
+    )]
+    NoWeights {
+        /// The method.
+        peft_type: String,
+    },
     /// An adapter bias without a base bias to add it to.
     #[error(
         "`{module}` has lora_bias but its base layer has no bias, so it cannot be merged; keep the adapter separate"
@@ -281,13 +289,7 @@ fn dead_patterns(dead: &[DeadPattern]) -> String {
 /// The way on from an adapter of another method: what learns tokens or keys changes no weight, so there is nothing to merge.
 fn instead_of(peft_type: &str) -> &'static str {
     match peft_type {
-        "PROMPT_TUNING"
-        | "MULTITASK_PROMPT_TUNING"
-        | "PREFIX_TUNING"
-        | "P_TUNING"
-        | "CPT"
-        | "CARTRIDGE"
-        | "ADAPTION_PROMPT" => {
+        "MULTITASK_PROMPT_TUNING" | "PREFIX_TUNING" | "CPT" | "CARTRIDGE" | "ADAPTION_PROMPT" => {
             "it cannot be merged either: run it with PEFT, or train a LoRA adapter instead"
         }
         _ => "merge it into its base with PEFT first",

@@ -307,6 +307,10 @@ fn slots(plan: &LoraPlan) -> Vec<Slot> {
             slots.push(Slot { key, name: site.base_weight(), shape, kind: SlotKind::FrozenBase });
         }
     }
+    if let Some(prompt) = &plan.prompt {
+        let (name, shape) = (prompt.name.clone(), prompt.shape.clone());
+        slots.push(Slot { key: name.clone(), name, shape, kind: SlotKind::Parameter });
+    }
     let mut shared = BTreeSet::new();
     let kept = matches!(&plan.config.method, Some(PeftMethod::Vera(vera)) if vera.save_projection);
     // PEFT reads over matrices that are not to be in the file.

@@ -10,8 +10,8 @@ use crate::error::DeadPattern;
 use crate::pattern::{self, Matcher};
 use crate::site::suffix;
 use crate::{
-    Bias, Change, ChangeSite, Factor, Init, LoraConfig, LoraSite, MatchReport, ModuleInfo, ModuleKind,
-    PeftError, Purpose, match_modules, resolve_targets,
+    Bias, Change, ChangePart, ChangeSite, Factor, Init, LoraConfig, LoraSite, MatchReport, ModuleInfo,
+    ModuleKind, PeftError, Purpose, match_modules, resolve_targets,
 };
 
 /// An adapter on a base model: its sites, and which base parameters train along.
@@ -32,6 +32,8 @@ pub struct LoraPlan {
     pub report: MatchReport,
     /// Of [`saved`](Self::saved), modules that a method trains as copies of its own (LN tuning).
     pub copied: Vec<String>,
+    /// Embeddings of virtual tokens before every text.
+    pub prompt: Option<ChangePart>,
     /// Tied base parameters: (alias, the one whose storage it shares).
     pub ties: Vec<(String, String)>,
     /// Shapes of `saved` and `biases`, in that order.
@@ -51,6 +53,10 @@ impl LoraPlan {
         base: &Registry,
     ) -> Result<Self, PeftError> {
         config.check(use_)?;
+        let prompted = Self::of_prompt(config, modules)?;
+        if let Some(plan) = prompted {
+            return Ok(plan);
+        }
         let config = resolve_targets(config, model_type, modules)?;
         let may = config.method.as_ref().map(|method| method.modules(modules, base));
         let modules = may.as_deref().unwrap_or(modules);
@@ -107,7 +113,28 @@ impl LoraPlan {
             .collect();
         let shape = |n: &String| base.get(n).map(|p| p.shape.clone()).unwrap_or_default();
         let base_shapes = saved.iter().chain(&biases).map(shape).collect();
-        Ok(Self { config, sites, changes, saved, biases, report, copied, ties, base_shapes })
+        Ok(Self { config, sites, changes, saved, biases, report, copied, prompt: None, ties, base_shapes })
+    }
+
+    /// The plan of a method that puts virtual tokens before every text.
+    fn of_prompt(config: &LoraConfig, modules: &[ModuleInfo]) -> Result<Option<Self>, PeftError> {
+        let mut config = config.clone();
+        let table = modules.iter().find(|module| module.kind == ModuleKind::Embedding);
+        let width = table.map_or(0, |table| table.input);
+        let prompt = config.method.as_mut().map(|method| method.prompt(width)).transpose()?.flatten();
+        let plan = |prompt| Self {
+            config,
+            sites: Vec::new(),
+            changes: Vec::new(),
+            saved: Vec::new(),
+            biases: Vec::new(),
+            report: MatchReport::default(),
+            copied: Vec::new(),
+            prompt: Some(prompt),
+            ties: Vec::new(),
+            base_shapes: Vec::new(),
+        };
+        Ok(prompt.map(plan))
     }
 
     /// The adapter's own parameters: fp32 at rest and in the optimizer, in the order of the sites, each once; trainable, but
@@ -122,7 +149,7 @@ impl LoraPlan {
             parameter
         };
         let factors = self.sites.iter().flat_map(|s| s.factors().map(|f| of(s, f)).collect::<Vec<_>>());
-        let parts = self.changes.iter().flat_map(|change| &change.parts).map(|part| {
+        let parts = self.changes.iter().flat_map(|change| &change.parts).chain(&self.prompt).map(|part| {
             let mut parameter = Parameter::new(&part.name, &part.shape, Role::Adapter, Dtype::F32);
             parameter.trainable = part.trains();
             parameter
@@ -141,6 +168,17 @@ impl LoraPlan {
             .chain(&self.biases)
             .map(String::as_str)
             .zip(self.base_shapes.iter().map(Vec::as_slice))
+    }
+
+    /// That the adapter changes weights, into which it can be folded.
+    ///
+    /// # Errors
+    /// If it puts tokens before texts instead.
+    pub fn check_merge(&self) -> Result<(), PeftError> {
+        match self.prompt {
+            Some(_) => Err(PeftError::NoWeights { peft_type: self.config.peft_type.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// The site of a module.

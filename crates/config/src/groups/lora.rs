@@ -19,8 +19,9 @@ options! {
     /// Train an adapter instead of the whole model.
     Trl use_peft: bool = false;
     /// What the adapter is: LORA (as when not given), IA3 (vectors that scale layers' outputs or inputs), OFT (rotations of
-    /// their inputs), LOHA, LOKR (added products), VERA (vectors between shared random matrices), LN_TUNING (norms), or
-    /// TRAINABLE_TOKENS (rows of the embedding); an existing ADALORA adapter can be used and merged. Options of lora_ that the
+    /// their inputs), LOHA, LOKR (added products), VERA (vectors between shared random matrices), LN_TUNING (norms),
+    /// TRAINABLE_TOKENS (rows of the embedding), or PROMPT_TUNING (tokens before every text); adapters of ADALORA and P_TUNING
+    /// that exist can be used. Options of lora_ that the
     /// method's configuration in PEFT has count for it too; its others are in peft_config.
     Peft peft_type: Option<PeftType> = None;
     /// Settings of a peft_type other than LORA, by PEFT's names: '{"oft_block_size": 8}'.
@@ -131,6 +132,7 @@ impl LoraOptions {
             ("lora_r", "r"),
             ("lora_alpha", "lora_alpha"),
             ("lora_dropout", "lora_dropout"),
+            ("lora_target_modules", "target_modules"),
             ("lora_target_parameters", "target_parameters"),
             ("use_rslora", "use_rslora"),
             ("use_dora", "use_dora"),

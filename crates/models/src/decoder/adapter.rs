@@ -71,6 +71,9 @@ impl Blueprint {
         if let Some(name) = plan.saved.iter().find(turned) {
             return Err(ModelError::SavedTurned { name: name.clone() });
         }
+        if plan.prompt.is_some() {
+            self.check_prompt()?;
+        }
         for parameter in plan.parameters() {
             self.registry.add(parameter)?;
         }
@@ -91,6 +94,7 @@ impl Blueprint {
                 Adapter { site: site.module.clone(), scale: site.scale as f32, dropout: site.dropout as f32 };
             layers.push((lora, adapter));
         }
+        let prompt = plan.prompt.as_ref().map(|prompt| index(&prompt.name)).transpose()?;
         let mut changes = Vec::new();
         let made =
             |site: &&burnish_peft::ChangeSite| site.parts.iter().all(|p| p.shape.iter().all(|&n| n > 0));
@@ -117,6 +121,7 @@ impl Blueprint {
             let found = layers.iter().find(|(_, adapter)| is(&adapter.site)).cloned();
             (layer.parts.lora, layer.adapter) = found.unzip();
         }
+        self.prompt = prompt;
         for name in &plan.saved {
             self.copy(name)?;
         }
@@ -126,6 +131,37 @@ impl Blueprint {
             }
         }
         Ok(plan)
+    }
+
+    /// That virtual tokens may stand before this model's texts.
+    fn check_prompt(&self) -> Result<(), ModelError> {
+        let refused = |key: &str, got: String, supported| {
+            Err(ModelError::Unsupported { key: key.to_owned(), got, supported })
+        };
+        if self.spec.embedding_scale != 1.0 {
+            // Families scale before or after virtual tokens come in.
+            let got = self.spec.embedding_scale.to_string();
+            return refused(
+                "the factor of embeddings",
+                got,
+                "1 with virtual tokens (prompt and P-tuning); LoRA",
+            );
+        }
+        if self.spec.ends != self.spec.hidden || self.spec.per_layer.is_some() {
+            let supported =
+                "embeddings of the blocks' width alone with virtual tokens (prompt and P-tuning); LoRA";
+            return refused("the width of embeddings", self.spec.ends.to_string(), supported);
+        }
+        if let Some(length) = self.spec.recached_beyond {
+            let got = length.to_string();
+            let supported = "none with virtual tokens (prompt and P-tuning); LoRA";
+            return refused("original_max_position_embeddings", got, supported);
+        }
+        if self.spec.output == Output::Score {
+            let supported = "CAUSAL_LM with virtual tokens (prompt and P-tuning); LoRA";
+            return refused("task_type", SCORING_TASK.to_owned(), supported);
+        }
+        Ok(())
     }
 
     /// Completes the configuration for PEFT, which meets the whole model: other parts get no adapter, and of GPT-2's

@@ -25,6 +25,8 @@ pub struct Blueprint {
     pub(crate) spec: Spec,
     pub(crate) registry: Registry,
     pub(crate) embed: Layer,
+    /// Embeddings of virtual tokens before every text, of an adapter.
+    pub(crate) prompt: Option<usize>,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
     /// From the embedding to the stream, and from the stream to the head.
@@ -461,10 +463,12 @@ impl Blueprint {
         };
         let compute = Compute::Fp32;
         let registry = b.registry;
+        let prompt = None;
         Ok(Self {
             spec,
             registry,
             embed,
+            prompt,
             embed_norm,
             positions,
             projections,
@@ -542,7 +546,8 @@ impl Blueprint {
         let positions = self.positions.iter().flat_map(|p| p.indices(adapters));
         let per_layer = self.per_layer.iter().flat_map(|own| own.indices(adapters).concat());
         let projection = self.projections.iter().flat_map(|[into, _]| into.indices(adapters));
-        let embed = self.embed.indices(adapters).into_iter().chain(projection);
+        let prompt = self.prompt.filter(|_| adapters);
+        let embed = self.embed.indices(adapters).into_iter().chain(prompt).chain(projection);
         embed.chain(norm).chain(positions).chain(per_layer).collect()
     }
 
@@ -550,6 +555,7 @@ impl Blueprint {
     #[must_use]
     pub fn reads(&self, adapters: bool) -> Vec<Vec<usize>> {
         let mut reads = vec![self.embed.indices(adapters)];
+        reads.extend(self.prompt.filter(|_| adapters).map(|prompt| vec![prompt]));
         reads.extend(self.projections.iter().map(|[into, _]| into.indices(adapters)));
         reads.extend(self.positions.iter().map(|p| p.indices(adapters)));
         reads.extend(self.embed_norm.iter().map(|norm| norm.indices(adapters)));
@@ -593,6 +599,7 @@ impl Blueprint {
             spec: Arc::new(self.spec),
             parameters,
             embed: self.embed,
+            prompt: self.prompt,
             embed_norm: self.embed_norm,
             positions: self.positions,
             projections: self.projections,

@@ -19,6 +19,7 @@ pub(crate) mod lora_rank_reduce;
 pub(crate) mod queries_keys;
 pub(crate) mod score;
 pub(crate) mod tp_plan;
+pub(crate) mod virtual_tokens;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,7 +30,7 @@ use burnish_core::Compute;
 use burnish_ops::{
     AnyTensor, AttentionShape, ColumnNorm, HeadOptions, Linear, LinearInput, OpsError, Rotary, RouterBalance,
     Run, VocabShard, attention, attention_with_peaks, embedding, held, linears, norm_columns, scaled_sum,
-    short_conv,
+    select_rows, short_conv,
 };
 
 use crate::decoder::block::{OnTensors, run_block};
@@ -37,6 +38,7 @@ use crate::decoder::blueprint::PerLayerTables;
 use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
 use crate::decoder::queries_keys::{Factors, Orders, Turning};
 use crate::decoder::tp_plan::Shard;
+use crate::decoder::virtual_tokens::Virtual;
 use crate::spec::names::PER_LAYER;
 use crate::spec::{KeysValues, Output, PerLayerInputs};
 use crate::{ForwardContext, LogitPeaks, ModelError, Parameters, Rope, Spec};
@@ -106,6 +108,7 @@ pub struct Decoder {
     pub(crate) spec: Arc<Spec>,
     pub(crate) parameters: Arc<dyn Parameters>,
     pub(crate) embed: Layer,
+    pub(crate) prompt: Option<usize>,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
     pub(crate) projections: Option<[Layer; 2]>,
@@ -160,12 +163,20 @@ impl Decoder {
     /// # Errors
     /// If an id is outside the vocabulary, or a tensor does not fit.
     pub fn hidden(&self, tokens: &Tokens, pass: &ForwardContext) -> Result<AnyTensor, ModelError> {
+        let count = self.virtual_tokens(pass);
+        let among = (count > 0).then(|| Virtual::before(tokens, count));
+        let tokens = among.as_ref().map_or(tokens, |among| &among.tokens);
         let assembly = pass.assembly(&tokens.rows, self.compute);
+        if among.is_some() && pass.embedding_noise().is_some() {
+            let (key, supported) = ("neftune_noise_alpha".to_owned(), "none with virtual tokens");
+            return Err(ModelError::Unsupported { key, got: "given".to_owned(), supported });
+        }
         let noisy = |x: AnyTensor| match pass.embedding_noise() {
             Some(noise) => noise.on(&x, tokens),
             None => Ok(x),
         };
-        let x = self.embed_tokens(&tokens.ids, &tokens.positions, pass, &tokens.rows, &noisy)?;
+        let given = among.as_ref().map(|among| among.given.as_slice());
+        let x = self.embed_tokens(&tokens.ids, given, &tokens.positions, pass, &tokens.rows, &noisy)?;
         let mut x = self.embeddings_normed(x, pass)?;
         let given = self.per_layer_inputs(&tokens.ids, &x, pass, &tokens.rows, linears)?;
         if pass.training() && !x.is_tracked() {
@@ -242,13 +253,19 @@ impl Decoder {
                 lent.insert(layer, keys);
             }
         }
-        self.projected(1, x, pass, &tokens.rows, linears)
+        let x = self.projected(1, x, pass, &tokens.rows, linears)?;
+        match &among {
+            Some(among) => Ok(select_rows(&x, &among.given)?),
+            None => Ok(x),
+        }
     }
 
-    /// Embeddings `[tokens, hidden]` of `ids` at `positions`; `noisy` changes them where the embedding's module does.
+    /// Embeddings `[positions, hidden]` of `ids` at `positions`; virtual tokens stand in the rows that are not `given`, and
+    /// `noisy` changes what the embedding's module gives.
     pub(crate) fn embed_tokens(
         &self,
         ids: &Arc<Vec<u32>>,
+        given: Option<&[usize]>,
         positions: &Arc<Vec<u32>>,
         pass: &ForwardContext,
         rows: &Arc<Vec<u64>>,
@@ -262,6 +279,9 @@ impl Decoder {
         let mut x = self.looked_up(&self.embed, ids, names.embed, pass, rows)?;
         if self.projections.is_some() {
             x = self.projected(0, noisy(x)?, pass, rows, linears)?;
+        }
+        if let Some(given) = given {
+            x = self.with_virtual(&x, (given, positions.len()), pass)?;
         }
         let noisy = |x| if self.projections.is_some() { Ok(x) } else { noisy(x) };
         let placed = match (&self.positions, self.spec.positions) {

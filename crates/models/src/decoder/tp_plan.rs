@@ -155,6 +155,9 @@ impl Parallel {
                 });
             }
         }
+        if let Some(index) = blueprint.prompt {
+            layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, Gradient::Complete));
+        }
         for (_, norm) in blueprint.norms_mut() {
             for index in norm.all() {
                 let shape = &shapes[index];

@@ -445,6 +445,11 @@ impl<'a> ModelPlan<'a> {
                 }
             }
         }
+        if let Some(prompt) = plan.prompt.as_ref().filter(|prompt| prompt.name == parameter.name) {
+            let values = prompt.start.values(&prompt.name, self.seed, elements(parameter, rows));
+            let shape = with_rows(&parameter.shape, rows.len());
+            return Ok(HostTensor::from_f32(&values.ok_or_else(unknown)?, &shape, Dtype::F32)?);
+        }
         for site in &plan.changes {
             let Some(part) = site.parts.iter().find(|part| part.name == parameter.name) else { continue };
             let values = match part.start.values(&part.name, self.seed, elements(parameter, rows)) {
@@ -608,6 +613,7 @@ impl Model {
     ) -> Result<(), ModelError> {
         let registry = self.parameters.registry();
         let Some(plan) = &self.plan else { return self.write_full(folder, writer, dtype) };
+        plan.check_merge()?;
         let untie = self.unties(plan);
         let all = |index: usize| std::iter::once(0..rows_in(registry.at(index))).collect();
         folder.write(writer, registry, self.base, dtype, untie, all, |index| self.merged(index, dtype))
@@ -627,6 +633,7 @@ impl Model {
         dtype: Option<Dtype>,
         quantization: Quantization,
     ) -> Result<(), ModelError> {
+        self.plan.as_ref().map_or(Ok(()), LoraPlan::check_merge)?;
         let mut registry = self.parameters.registry().clone();
         let untie = self.plan.as_ref().is_some_and(|plan| self.unties(plan));
         for parameter in registry.iter_mut() {

@@ -1,6 +1,7 @@
 //! A decoder that remembers: new tokens run over the keys and values of the tokens before them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_ops::{
@@ -316,41 +317,42 @@ impl<'a> Decoding<'a> {
     /// One pass over `new[i]` of sequence `i`.
     fn extend<S: AsRef<[u32]>>(&self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
         let (mut ids, mut documents, mut last) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut given, mut rows) = (Vec::new(), 0);
+        let spans = spans(&sequences.lengths, new, self.decoder.virtual_tokens(&self.pass));
         for (row, tokens) in new.iter().map(AsRef::as_ref).enumerate() {
             if tokens.is_empty() {
                 return Err(ModelError::EmptyPrompt { row });
             }
-            let start = ids.len();
+            let start = rows;
             ids.extend_from_slice(tokens);
-            documents.push(start..ids.len());
-            last.push(ids.len() - 1);
+            rows += spans[row].len();
+            given.extend(rows - tokens.len()..rows);
+            documents.push(start..rows);
+            last.push(rows - 1);
         }
+        let given = (rows > given.len()).then_some(given);
         let decoder = self.decoder;
-        let rows = Arc::new(Vec::new());
+        let counters = Arc::new(Vec::new());
         let spec = &decoder.spec;
-        let positions: Vec<u32> = sequences
-            .lengths
-            .iter()
-            .zip(new)
-            .flat_map(|(&from, tokens)| from as u32..(from + tokens.as_ref().len()) as u32)
-            .collect();
+        let positions: Vec<u32> = spans.iter().cloned().flatten().map(|at| at as u32).collect();
         let rotaries: Vec<Rotary> = spec
             .ropes
             .iter()
             .zip(&self.frequencies)
-            .map(|(rope, known)| rotary(rope, known.as_ref(), &sequences.lengths, new))
+            .map(|(rope, known)| rotary(rope, known.as_ref(), &spans))
             .collect();
         let (factors, positions) = (Factors::new(spec, &decoder.shard, &positions), Arc::new(positions));
         let ids = Arc::new(ids);
-        let x = decoder.embed_tokens(&ids, &positions, &self.pass, &rows, &|x| Ok(x))?;
+        let given = given.as_deref();
+        let x = decoder.embed_tokens(&ids, given, &positions, &self.pass, &counters, &|x| Ok(x))?;
         let mut x = decoder.embeddings_normed(x, &self.pass)?;
         // Prompts run as scoring does, to the bit.
         let decodes = sequences.lengths.iter().any(|&n| n != 0);
         let linears: Linears = if decodes { linears_decode } else { linears };
-        let given = decoder.per_layer_inputs(&ids, &x, &self.pass, &rows, linears)?;
+        let given = decoder.per_layer_inputs(&ids, &x, &self.pass, &counters, linears)?;
         let mut lent = BTreeMap::new();
         for (index, cache) in sequences.caches.iter_mut().enumerate() {
-            let w = decoder.block_tensors(index, &self.pass, &rows)?;
+            let w = decoder.block_tensors(index, &self.pass, &counters)?;
             let (block, kind) = (&decoder.blocks[index], &decoder.kinds[index]);
             let (spec, shard) = (&*kind.spec, &kind.shard);
             let turning = Turning::new(block.own, &rotaries, &kind.orders, &factors);
@@ -399,9 +401,9 @@ impl<'a> Decoding<'a> {
             ids.extend_from_slice(tokens.as_ref());
         }
         let x = select_rows(&x, &Arc::new(last))?;
-        let x = decoder.projected(1, x, &self.pass, &rows, linears)?;
+        let x = decoder.projected(1, x, &self.pass, &counters, linears)?;
         let x = decoder.final_norm(&x, &self.pass)?;
-        let own = head_logits(&x, &decoder.head(&self.pass, &rows)?, decoder.head_options(1.0))?;
+        let own = head_logits(&x, &decoder.head(&self.pass, &counters)?, decoder.head_options(1.0))?;
         if !decoder.shard.divided() {
             return Ok(own);
         }
@@ -412,21 +414,24 @@ impl<'a> Decoding<'a> {
     }
 }
 
+/// The positions of each sequence's new tokens: so many virtual ones come before a sequence's first.
+fn spans<S: AsRef<[u32]>>(lengths: &[usize], new: &[S], virtual_tokens: usize) -> Vec<Range<usize>> {
+    let span = |(&from, tokens): (&usize, &S)| {
+        let first = if from == 0 { 0 } else { from + virtual_tokens };
+        first..from + virtual_tokens + tokens.as_ref().len()
+    };
+    lengths.iter().zip(new).map(span).collect()
+}
+
 /// One row of the table per new token, so that no step computes more than it needs.
-fn rotary<S: AsRef<[u32]>>(
-    rope: &Rope,
-    known: Option<&(Vec<f32>, f32)>,
-    lengths: &[usize],
-    new: &[S],
-) -> Rotary {
+fn rotary(rope: &Rope, known: Option<&(Vec<f32>, f32)>, spans: &[Range<usize>]) -> Rotary {
     let mut table = Vec::new();
-    for (&from, tokens) in lengths.iter().zip(new) {
-        let to = from + tokens.as_ref().len();
+    for span in spans {
         match known {
-            Some((frequencies, attention)) => rope.rows(frequencies, *attention, from..to, &mut table),
+            Some((frequencies, attention)) => rope.rows(frequencies, *attention, span.clone(), &mut table),
             None => {
-                let (frequencies, attention) = rope.narrow_frequencies(to);
-                rope.rows(&frequencies, attention, from..to, &mut table);
+                let (frequencies, attention) = rope.narrow_frequencies(span.end);
+                rope.rows(&frequencies, attention, span.clone(), &mut table);
             }
         }
     }

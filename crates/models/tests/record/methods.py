@@ -51,6 +51,9 @@ CASES = {
     "vera": ("qwen2", peft.VeraConfig, dict(
         r=4, projection_prng_key=7, target_modules=["q_proj", "k_proj", "down_proj"])),
     "vera_drawn": ("qwen2", peft.VeraConfig, dict(r=4, save_projection=False, target_modules=["q_proj", "o_proj"])),
+    # Tokens before every text: as they are, and of an encoder, of which PEFT keeps what it gives.
+    "prompt_tuning": ("qwen2", peft.PromptTuningConfig, dict(num_virtual_tokens=3)),
+    "p_tuning": ("gpt2", peft.PromptEncoderConfig, dict(num_virtual_tokens=4, encoder_hidden_size=16)),
     "ln_tuning": ("qwen2", peft.LNTuningConfig, dict(
         target_modules=["input_layernorm", "post_attention_layernorm", "norm"])),
     "adalora": ("qwen2", peft.AdaLoraConfig, dict(
@@ -63,6 +66,8 @@ CASES = {
 
 def loss_of(model, ids):
     logits = model(input_ids=ids).logits
+    # Of the tokens that are given.
+    logits = logits[:, -ids.shape[1]:]
     return logits, torch.nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:])
 
 
@@ -94,13 +99,19 @@ def main(name):
     model.save_pretrained(out_folder, save_embedding_layers=False)
     (out_folder / "README.md").unlink(missing_ok=True)
     grads = {n: p.grad for n, p in trained}
-    if kind is peft.VeraConfig:
+    if kind is peft.PromptEncoderConfig:
+        gradients = {}
+    elif kind is peft.PromptTuningConfig:
+        gradients = {"prompt_embeddings": next(iter(grads.values()))}
+    elif kind is peft.VeraConfig:
         gradients = {n.replace(".default", ""): g for n, g in grads.items()}
     else:
         gradients = get_peft_model_state_dict(model, state_dict=grads, save_embedding_layers=False)
         kept = {t.data_ptr() for t in grads.values()}
         gradients = {k: v for k, v in gradients.items() if v.data_ptr() in kept}
-    save_file({k: v.contiguous().clone() for k, v in gradients.items()}, out_folder / "gradients.safetensors")
+    if gradients:
+        tensors = {k: v.contiguous().clone() for k, v in gradients.items()}
+        save_file(tensors, out_folder / "gradients.safetensors")
     losses = [loss.item()]
     for _ in range(3):
         with torch.no_grad():

@@ -7,6 +7,7 @@ mod ln_tuning;
 mod loha;
 mod lokr;
 mod oft;
+mod prompt_tuning;
 mod trainable_tokens;
 mod vera;
 
@@ -22,10 +23,13 @@ pub use ln_tuning::LnTuning;
 pub use loha::Loha;
 pub use lokr::Lokr;
 pub use oft::Oft;
+pub use prompt_tuning::{PTuning, PromptTuning, VirtualTokens};
 pub use trainable_tokens::{TokenIndices, TrainableTokens};
 pub use vera::Vera;
 
-use crate::{Change, ChangeSite, LoraConfig, ModuleInfo, ModuleKind, PeftError, Targets, default_targets};
+use crate::{
+    Change, ChangePart, ChangeSite, LoraConfig, ModuleInfo, ModuleKind, PeftError, Targets, default_targets,
+};
 
 /// Keys that every configuration has.
 const COMMON: &[&str] =
@@ -35,6 +39,9 @@ const COMMON: &[&str] =
 pub(crate) trait Method {
     /// The keys of [`LoraConfig`] that its configuration has besides [`COMMON`].
     const SHARED: &'static [&'static str];
+
+    /// Whether modules are named.
+    const TARGETS: bool = true;
 
     /// What its values must be; `fresh` if the adapter begins.
     fn validate(&self, config: &LoraConfig, fresh: bool) -> Result<(), PeftError>;
@@ -55,6 +62,11 @@ pub(crate) trait Method {
     /// What PEFT calls its copy of a module where it trains one and changes none.
     fn copies(&self) -> Option<&'static str> {
         None
+    }
+
+    /// The embeddings of virtual tokens before every text, where it has them, of a model of this width.
+    fn prompt(&mut self, _width: usize) -> Result<Option<ChangePart>, PeftError> {
+        Ok(None)
     }
 
     /// Completes the sites with what they share, and what the configuration says of all.
@@ -111,7 +123,8 @@ macro_rules! methods {
             #[must_use]
             pub fn has_key(&self, key: &str) -> bool {
                 let shared = match self { $(Self::$name(_) => <$config as Method>::SHARED,)+ };
-                COMMON.contains(&key) || shared.contains(&key)
+                let targets = match self { $(Self::$name(_) => <$config as Method>::TARGETS,)+ };
+                shared.contains(&key) || COMMON.contains(&key) && (targets || key != "target_modules")
             }
 
             pub(crate) fn validate(&self, config: &LoraConfig, fresh: bool) -> Result<(), PeftError> {
@@ -137,6 +150,10 @@ macro_rules! methods {
 
             pub(crate) fn copies(&self) -> Option<&'static str> {
                 match self { $(Self::$name(own) => own.copies(),)+ }
+            }
+
+            pub(crate) fn prompt(&mut self, width: usize) -> Result<Option<ChangePart>, PeftError> {
+                match self { $(Self::$name(own) => own.prompt(width),)+ }
             }
 
             pub(crate) fn share(&self, config: &LoraConfig, sites: &mut [ChangeSite]) {
@@ -175,6 +192,10 @@ methods! {
     Vera(Vera) = "VERA" | "vera",
     /// Factors with singular values, of ranks that were allocated.
     AdaLora(AdaLora) = "ADALORA" | "adalora",
+    /// Embeddings of virtual tokens before every text.
+    PromptTuning(PromptTuning) = "PROMPT_TUNING" | "prompt_tuning",
+    /// The same, which an encoder gave.
+    PTuning(PTuning) = "P_TUNING" | "p_tuning",
 }
 
 impl PeftType {
@@ -256,7 +277,7 @@ fn names(names: &[&str]) -> Targets {
 }
 
 /// A site of a module with these parameters; whether the module has a bias is filled in by the caller.
-fn site(module: &ModuleInfo, change: Change, parts: Vec<crate::ChangePart>) -> ChangeSite {
+fn site(module: &ModuleInfo, change: Change, parts: Vec<ChangePart>) -> ChangeSite {
     ChangeSite {
         module: module.name.clone(),
         kind: module.kind,

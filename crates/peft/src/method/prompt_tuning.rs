@@ -1,0 +1,166 @@
+//! Prompt tuning (Lester et al. 2021, arXiv:2104.08691) and P-tuning (Liu et al. 2021, arXiv:2103.10385): embeddings of
+//! virtual tokens before every text.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::method::Method;
+use crate::{ChangePart, ChangeSite, Follows, LoraConfig, ModuleInfo, PeftError, Start};
+
+/// What configurations of virtual tokens share. PEFT fills in what is not given from the model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VirtualTokens {
+    /// How many there are.
+    pub num_virtual_tokens: Option<usize>,
+    /// The width of each.
+    pub token_dim: Option<usize>,
+    /// Of a decoder one.
+    pub num_transformer_submodules: Option<usize>,
+    /// The model's.
+    pub num_attention_heads: Option<usize>,
+    /// The model's.
+    pub num_layers: Option<usize>,
+}
+
+impl VirtualTokens {
+    fn validate(&self, config: &LoraConfig) -> Result<(), PeftError> {
+        let bad = |key, got: String, expected| Err(PeftError::BadValue { key, got, expected });
+        match self.num_virtual_tokens {
+            Some(1..=65_536) => {}
+            other => {
+                let got = other.map_or("not given".to_owned(), |n| n.to_string());
+                return bad("num_virtual_tokens", got, "a whole number from 1 to 65536");
+            }
+        }
+        if let Some(other) = self.num_transformer_submodules.filter(|&n| n != 1) {
+            return bad("num_transformer_submodules", other.to_string(), "1, of a decoder");
+        }
+        if config.modules_to_save.as_ref().is_some_and(|names| !names.is_empty()) {
+            let condition = "with virtual tokens, beside which nothing trains";
+            return Err(PeftError::Conflict { key: "modules_to_save", condition });
+        }
+        Ok(())
+    }
+
+    /// The parameter, of a model of this width.
+    fn part(&mut self, width: usize) -> Result<ChangePart, PeftError> {
+        if let Some(other) = self.token_dim.filter(|&dim| dim != width) {
+            let expected = "the width of the model's embeddings";
+            return Err(PeftError::BadValue { key: "token_dim", got: other.to_string(), expected });
+        }
+        self.token_dim = Some(width);
+        self.num_transformer_submodules = Some(1);
+        let shape = vec![self.num_virtual_tokens.unwrap_or_default(), width];
+        // The file has it under its own name.
+        let name = PROMPT.to_owned();
+        Ok(ChangePart { name, shape, start: Start::Normal(1.0), follows: Follows::Whole })
+    }
+}
+
+/// The parameter's name, and its key.
+const PROMPT: &str = "prompt_embeddings";
+
+/// What a configuration of prompt tuning says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PromptTuning {
+    /// What the tokens start from: `RANDOM`, normal; `TEXT` and `SAMPLE_VOCAB` in files.
+    pub prompt_tuning_init: String,
+    /// The text of `TEXT`.
+    pub prompt_tuning_init_text: Option<String>,
+    /// The tokenizer of that text.
+    pub tokenizer_name_or_path: Option<String>,
+    /// How the tokenizer is made.
+    pub tokenizer_kwargs: Option<Map<String, Value>>,
+    /// How many tokens, and how wide.
+    #[serde(flatten)]
+    pub tokens: VirtualTokens,
+}
+
+impl Default for PromptTuning {
+    fn default() -> Self {
+        Self {
+            prompt_tuning_init: "RANDOM".to_owned(),
+            prompt_tuning_init_text: None,
+            tokenizer_name_or_path: None,
+            tokenizer_kwargs: None,
+            tokens: VirtualTokens::default(),
+        }
+    }
+}
+
+impl Method for PromptTuning {
+    const SHARED: &'static [&'static str] = &["modules_to_save"];
+    const TARGETS: bool = false;
+
+    fn validate(&self, config: &LoraConfig, fresh: bool) -> Result<(), PeftError> {
+        if fresh && self.prompt_tuning_init != "RANDOM" {
+            let mend = "tokens start at random here: take it out, or begin the adapter with PEFT";
+            let (key, value) = ("prompt_tuning_init".to_owned(), self.prompt_tuning_init.clone());
+            return Err(PeftError::UnsupportedKey { key, value, mend });
+        }
+        self.tokens.validate(config)
+    }
+
+    fn prompt(&mut self, width: usize) -> Result<Option<ChangePart>, PeftError> {
+        self.tokens.part(width).map(Some)
+    }
+
+    fn site(&self, module: &ModuleInfo, _rank: usize, _alpha: Option<f64>) -> Result<ChangeSite, PeftError> {
+        unreachable!("invariant: virtual tokens are no site of {}", module.name)
+    }
+}
+
+/// What a configuration of P-tuning says: its file has what the encoder gave.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PTuning {
+    /// `MLP` or `LSTM`.
+    pub encoder_reparameterization_type: String,
+    /// The encoder's width.
+    pub encoder_hidden_size: Option<usize>,
+    /// Its layers.
+    pub encoder_num_layers: usize,
+    /// Its dropout in training.
+    pub encoder_dropout: f64,
+    /// How many tokens, and how wide.
+    #[serde(flatten)]
+    pub tokens: VirtualTokens,
+}
+
+impl Default for PTuning {
+    fn default() -> Self {
+        Self {
+            encoder_reparameterization_type: "MLP".to_owned(),
+            encoder_hidden_size: None,
+            encoder_num_layers: 2,
+            encoder_dropout: 0.0,
+            tokens: VirtualTokens::default(),
+        }
+    }
+}
+
+impl Method for PTuning {
+    const SHARED: &'static [&'static str] = &["modules_to_save"];
+    const TARGETS: bool = false;
+
+    fn validate(&self, config: &LoraConfig, fresh: bool) -> Result<(), PeftError> {
+        if fresh {
+            return Err(PeftError::UnsupportedKey {
+                key: "peft_type".to_owned(),
+                value: "P_TUNING".to_owned(),
+                mend: "its encoder is not trained here, and not in its files: train PROMPT_TUNING, or this adapter with PEFT; it can be used",
+            });
+        }
+        self.tokens.validate(config)
+    }
+
+    fn prompt(&mut self, width: usize) -> Result<Option<ChangePart>, PeftError> {
+        self.tokens.part(width).map(Some)
+    }
+
+    fn site(&self, module: &ModuleInfo, _rank: usize, _alpha: Option<f64>) -> Result<ChangeSite, PeftError> {
+        unreachable!("invariant: virtual tokens are no site of {}", module.name)
+    }
+}

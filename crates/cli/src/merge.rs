@@ -1,16 +1,21 @@
-//! `burnish merge`: an adapter folded into its base.
+//! `burnish merge`: an adapter folded into its base, or one made of several.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use burnish_checkpoint::prepare_output_dir;
 use burnish_config::MergeOptions;
+use burnish_config::groups::MergeTargetOptions;
 use burnish_core::random::Stream;
 use burnish_core::{Dtype, Quantization, Scheme};
 use burnish_data::Tokenizer;
 use burnish_models::{Decoder, Mode, Model, ModelFolder, ModelPlan, Output, Tokens, Tuning};
 use burnish_ops::host_device;
-use burnish_peft::AdapterFolder;
+use burnish_peft::{
+    AdapterFolder, Combination, CombinationType, FactorSums, PeftError, Weighted, add_weighted_adapter,
+    write_adapter,
+};
 use burnish_weight_files::FolderWriter;
 
 /// Texts of the sample that logits are compared on, and their tokens.
@@ -21,7 +26,8 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let given = resolved.options.quantization.quantization();
     let options = resolved.options.merge;
     crate::use_threads(options.threads)?;
-    let adapter = AdapterFolder::open(&options.adapter_name_or_path)?;
+    let Some(adapter) = &options.adapter_name_or_path else { return several(&options) };
+    let adapter = AdapterFolder::open(adapter)?;
     let mut folder = ModelFolder::open(&options.model_name_or_path)?.for_adapter(&adapter.config);
     if folder.spec().output == Output::Score && folder.path().join("tokenizer.json").is_file() {
         let pad = Tokenizer::from_folder(folder.path())?.pad_id();
@@ -66,6 +72,51 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         adapter.path().display(),
         options.output_dir.display(),
         again.map_or_else(|| dtype.to_string(), |quantization| quantization.scheme.to_string())
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One adapter of several over a base.
+fn several(options: &MergeTargetOptions) -> anyhow::Result<ExitCode> {
+    let named = options.weighted();
+    let mut parts = Vec::with_capacity(named.len());
+    let mut inputs = vec![options.model_name_or_path.clone()];
+    for (path, weight) in &named {
+        let adapter = AdapterFolder::open(path)?;
+        let folder = ModelFolder::open(&options.model_name_or_path)?.for_adapter(&adapter.config);
+        let planned = ModelPlan::new(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0)?;
+        let plan = planned.plan().cloned().context("an adapter's plan")?;
+        let tensors = adapter.load(&plan)?;
+        inputs.push(adapter.path().to_path_buf());
+        parts.push((plan, tensors, *weight));
+    }
+    let weighted: Vec<Weighted<'_>> =
+        parts.iter().map(|(plan, tensors, weight)| Weighted { plan, tensors, weight: *weight }).collect();
+    let widest = parts.iter().flat_map(|(plan, ..)| &plan.sites).map(|site| site.rank).max().unwrap_or(1);
+    let how = match (options.combination_type.factors(), options.combination_type) {
+        (Some(what), _) => Combination::Factors(FactorSums {
+            what,
+            density: options.density.unwrap_or(1.0),
+            majority: options.majority_sign_method,
+            seed: options.seed,
+        }),
+        (None, CombinationType::Cat) => Combination::Cat,
+        _ => Combination::Svd { rank: options.svd_rank.unwrap_or(widest) },
+    };
+    let (plan, tensors) = add_weighted_adapter(&weighted, how)?;
+    let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
+    prepare_output_dir(&options.output_dir, options.overwrite_output_dir, &inputs, &[])?;
+    let mut writer = FolderWriter::in_place(&options.output_dir)?;
+    write_adapter(&mut writer, &plan, |name| -> Result<_, PeftError> {
+        Ok(tensors.parameters.get(name).or_else(|| tensors.base_weights.get(name)).cloned())
+    })?;
+    writer.commit()?;
+    crate::voice::closing(format_args!(
+        "made {} of {} adapters ({}, rank {})",
+        options.output_dir.display(),
+        named.len(),
+        options.combination_type,
+        plan.config.r
     ));
     Ok(ExitCode::SUCCESS)
 }

@@ -332,3 +332,50 @@ fn merging_says_what_is_lost() {
     ];
     fails(&plain, &["--requantize: the base is not quantised", "--load_in_4bit"]);
 }
+
+/// One adapter of two: the sum of their changes, which merges; factors pruned; and what is not one request.
+#[test]
+fn several_adapters_become_one() {
+    let (root, model) = (tempfile::tempdir().unwrap(), model());
+    let mut parts = Vec::new();
+    for seed in ["--seed=1", "--seed=2"] {
+        let out = root.path().join(seed.trim_start_matches('-'));
+        let words = [
+            &*model,
+            "--use_peft",
+            "--lora_r=2",
+            "--max_steps=2",
+            "--learning_rate=0.05",
+            "--save_strategy=no",
+            seed,
+        ];
+        ok(&sft(&out, "prompt_completion.jsonl", &words));
+        parts.push(out);
+    }
+    let adapters = format!("--adapters={}:0.7,{}:-0.4", parts[0].display(), parts[1].display());
+    let out = |name: &str| format!("--output_dir={}", root.path().join(name).display());
+    let merge = |more: &[&str]| -> Vec<String> {
+        [&["merge", &*model], more].concat().into_iter().map(str::to_owned).collect()
+    };
+    ok(&merge(&[&adapters, &out("cat"), "--combination_type=cat"]));
+    let ties = ["--combination_type=ties", "--density=0.5", "--majority_sign_method=frequency"];
+    ok(&merge(&[&[&adapters, &*out("ties")], &ties[..]].concat()));
+    ok(&merge(&[&adapters, &out("svd"), "--svd_rank=1"]));
+    for (name, rank) in [("cat", 4), ("ties", 2), ("svd", 1)] {
+        let made = root.path().join(name);
+        let file = WeightFolder::open_stem(&made, "adapter_model").unwrap();
+        let key = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
+        assert_eq!(file.read(key).unwrap().shape[0], rank, "{name}");
+        let adapter = format!("--adapter_name_or_path={}", made.display());
+        ok(&merge(&[&adapter, &out(&format!("{name}-merged"))]));
+    }
+    for (more, why) in [
+        (&[&*adapters, "--combination_type=ties"][..], &["density", "how much of each factor is kept"][..]),
+        (&[&*adapters, "--density=0.5"], &["density", "take it out"]),
+        (&[&*adapters, "--dtype=bfloat16"], &["dtype", "an adapter is written"]),
+        (&["--adapters=here"], &["adapters", "folder:weight"]),
+        (&["--combination_type=cat"], &["adapter_name_or_path", "name the adapters"]),
+    ] {
+        fails(&merge(&[more, &[&out("refused")]].concat()), why);
+    }
+}

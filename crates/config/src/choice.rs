@@ -8,7 +8,7 @@ use burnish_losses::{
 };
 use burnish_ops::Polynomials;
 use burnish_optim::{MomentumDtype, OptimizerName, Scale, ScheduleKind, Variant};
-use burnish_peft::{Bias, PeftType};
+use burnish_peft::{Bias, CombinationType, MajoritySign, PeftType};
 use burnish_tp::AdapterReduce;
 
 use crate::raw::Raw;
@@ -87,7 +87,7 @@ macro_rules! words {
 
 words! {
     AdapterReduce, Aggregation, Bias, CorrectionMode, CpoLoss, Divergence, FourBit, HubStrategy, ImportanceLevel, Interval, KtoLoss,
-    MomentumDtype,
+    CombinationType, MajoritySign, MomentumDtype,
     OptimizerName, Order, PeftType, PolicyLoss, Polynomials, PreferenceLoss, SaveInterval, Scale, ScaleRewards, ScheduleKind,
     Strategy, TokenLoss, Transport, Truncation, Variant,
 }

@@ -56,6 +56,7 @@
 mod change;
 mod config;
 mod error;
+mod factor_sums;
 mod folder;
 mod init_lora_weights;
 mod lora_plan;
@@ -79,6 +80,7 @@ pub use burnish_weight_files::{FolderWriter, HostTensor};
 pub use change::{Change, ChangePart, ChangeSite, Follows, Start, inverse, neumann};
 pub use config::{Bias, Init, InitWeights, Layers, LoraConfig, Names, Targets};
 pub use error::{DeadPattern, Differences, PeftError};
+pub use factor_sums::{CombinationType, FactorSum, FactorSums, MajoritySign};
 pub use folder::{AdapterFolder, AdapterTensors, write_adapter, write_adapter_rows};
 pub use init_lora_weights::init_lora_weights;
 pub use lora_plan::LoraPlan;

@@ -10,6 +10,7 @@ use burnish_core::Dtype;
 use burnish_weight_files::HostTensor;
 use serde_json::{Map, Number, Value};
 
+use crate::factor_sums::FactorSums;
 use crate::merge::expect_shape;
 use crate::spectral::{all_orthonormal, dot, eigen};
 use crate::{
@@ -29,7 +30,7 @@ pub struct Weighted<'a> {
 }
 
 /// What rank a sum gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Combination {
     /// The factors side by side: the sum itself, of the sum of the ranks.
     Cat,
@@ -42,6 +43,8 @@ pub enum Combination {
         /// The rank; of a module at most its smaller dimension.
         rank: usize,
     },
+    /// Factors summed each on their own, as PEFT does it: of parts of one rank.
+    Factors(FactorSums),
 }
 
 /// The weighted sum of adapters of one base, as an adapter: a plan with scale 1 everywhere, and fp32 values. A module
@@ -121,7 +124,7 @@ fn check(part: &Weighted<'_>) -> Result<(), PeftError> {
             "in a weighted sum: rows that replace others do not add up",
         );
     }
-    if !part.plan.changes.is_empty() {
+    if part.plan.config.method.is_some() {
         let condition =
             "other than LORA in a weighted sum; merge the adapters into the base one after another";
         return conflict("peft_type", condition);
@@ -164,6 +167,9 @@ fn sum_of(
     how: Combination,
     biased: bool,
 ) -> Result<(LoraSite, BTreeMap<String, HostTensor>), PeftError> {
+    if let Combination::Factors(sums) = how {
+        return sum_of_factors(like, parts, sums, biased);
+    }
     let bias = biased.then(|| vec![0.0; like.out]);
     let mut stack = Stack { a: Vec::new(), b: Vec::new(), bias, widest: 0 };
     for part in parts {
@@ -174,7 +180,7 @@ fn sum_of(
     let (from, to) = (like.shape(Factor::A)[1], like.shape(Factor::B)[0]);
     let most = from.min(to);
     match how {
-        Combination::Cat => {}
+        Combination::Cat | Combination::Factors(_) => {}
         Combination::Linear => stack.compress(stack.widest.min(most)),
         Combination::Svd { rank } => stack.compress(rank.min(most)),
     }
@@ -196,6 +202,55 @@ fn sum_of(
     put(Factor::B, b)?;
     if let Some(bias) = stack.bias {
         put(Factor::BBias, narrow(bias))?;
+    }
+    Ok((site, factors))
+}
+
+/// A module's factors summed each on their own, with the roots of weights and scales on both.
+fn sum_of_factors(
+    like: &LoraSite,
+    parts: &[Weighted<'_>],
+    sums: FactorSums,
+    biased: bool,
+) -> Result<(LoraSite, BTreeMap<String, HostTensor>), PeftError> {
+    let conflict = |key, condition| Err(PeftError::Conflict { key, condition });
+    if biased {
+        return conflict("lora_bias", "in a sum of factors: use cat or svd");
+    }
+    if !(0.0..=1.0).contains(&sums.density) {
+        let (got, expected) = (sums.density.to_string(), "a number from 0 to 1");
+        return Err(PeftError::BadValue { key: "density", got, expected });
+    }
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for part in parts {
+        let Some(site) = part.plan.site(&like.module) else { continue };
+        if (site.kind, site.out, site.input) != (like.kind, like.out, like.input) {
+            let (expected, got) = (vec![like.out, like.input], vec![site.out, site.input]);
+            return Err(PeftError::Shape { name: site.base_weight(), expected, got });
+        }
+        if site.rank != like.rank {
+            return conflict("combination_type", "other than cat and svd on adapters of several ranks");
+        }
+        let value = |factor: Factor| -> Result<Vec<f32>, PeftError> {
+            let name = site.name(factor);
+            let tensor = part.tensors.parameters.get(name);
+            let tensor = tensor.ok_or_else(|| PeftError::MissingBase { name: name.to_owned() })?;
+            expect_shape(name, tensor, &site.shape(factor))?;
+            Ok(tensor.to_f32())
+        };
+        let weight = part.weight * site.scale;
+        let root = weight.abs().sqrt();
+        // The sign is on one side, or two would cancel.
+        a.push((value(Factor::A)?, if weight < 0.0 { -root } else { root }));
+        b.push((value(Factor::B)?, root));
+    }
+    let mut site = like.clone();
+    (site.alpha, site.scale, site.dropout) = (site.rank as f64, 1.0, 0.0);
+    let mut factors = BTreeMap::new();
+    for (factor, of) in [(Factor::A, a), (Factor::B, b)] {
+        let name = site.name(factor).to_owned();
+        let sum = HostTensor::from_f32(&sums.of(&of, &name), &site.shape(factor), Dtype::F32)?;
+        factors.insert(name, sum);
     }
     Ok((site, factors))
 }

@@ -76,7 +76,7 @@ fn base(config: &Value) -> (Vec<ModuleInfo>, Registry) {
 /// Why a configuration must be refused, read off the file without the code under test.
 fn reason(config: &Value) -> Option<String> {
     let kind = config["peft_type"].as_str().unwrap();
-    if !["LORA", "IA3", "OFT"].contains(&kind) {
+    if !["LORA", "IA3", "OFT", "PROMPT_TUNING"].contains(&kind) {
         return Some(format!("peft_type is {kind}, burnish reads LORA, IA3, "));
     }
     ["ensure_weight_tying"]
@@ -140,7 +140,7 @@ fn check(folder: &Path, base_config: &Value) -> Outcome {
 #[test]
 fn own_copies() {
     let root = own();
-    let (mut loaded, mut refused) = (0, 0);
+    let (mut loaded, mut refused, mut bare) = (0, 0, 0);
     for entry in fs::read_dir(&root).unwrap() {
         let folder = entry.unwrap().path();
         if !folder.join("adapter_config.json").exists() {
@@ -155,10 +155,11 @@ fn own_copies() {
         match check(&folder, &json(&root.join(name).join("config.json"))) {
             Outcome::Loaded => loaded += 1,
             Outcome::Refused => refused += 1,
-            Outcome::ConfigOnly => panic!("{} has no tensors", folder.display()),
+            Outcome::ConfigOnly => bare += 1,
         }
     }
-    assert_eq!((loaded, refused), (12, 1));
+    // Of virtual tokens the configuration alone is here.
+    assert_eq!((loaded, refused, bare), (12, 0, 1));
 }
 
 #[test]

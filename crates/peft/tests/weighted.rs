@@ -2,10 +2,11 @@
 //! changes.
 
 use burnish_core::random::Stream;
-use burnish_core::{Dtype, Registry};
+use burnish_core::{Choice, Dtype, Registry};
 use burnish_peft::{
-    AdapterFolder, AdapterTensors, Combination, Factor, LoraConfig, LoraPlan, LoraSite, ModuleKind,
-    PeftError, Purpose, Weighted, add_weighted_adapter, write_adapter,
+    AdapterFolder, AdapterTensors, Combination, Factor, FactorSum, FactorSums, LoraConfig, LoraPlan,
+    LoraSite, MajoritySign, ModuleInfo, ModuleKind, PeftError, Purpose, Weighted, add_weighted_adapter,
+    write_adapter,
 };
 use burnish_weight_files::{FolderWriter, HostTensor};
 
@@ -272,4 +273,88 @@ fn what_has_no_sum_is_refused_by_name() {
         said(&[part(1.0), other], Combination::Cat),
         format!("`{name}.weight` has shape [9, 8], expected [8, 8]")
     );
+}
+
+/// Every combination that PEFT records without chance: the factors themselves, of cat and svd the change.
+#[test]
+fn combinations_are_peft_s() {
+    let recorded: serde_json::Value = serde_json::from_str(include_str!("weighted.json")).unwrap();
+    let floats = |v: &serde_json::Value| -> Vec<f32> {
+        v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
+    };
+    let module = [ModuleInfo::new("proj", ModuleKind::Linear, 4, 5)];
+    let parts: Vec<(LoraPlan, AdapterTensors)> = recorded["parts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|part| {
+            let config = LoraConfig::new(2, part["alpha"].as_f64().unwrap()).with_targets(["proj"]);
+            let plan = LoraPlan::new(&config, Purpose::Load, "", &module, &Registry::new()).unwrap();
+            let mut tensors = AdapterTensors::default();
+            for (name, key, shape) in [("A", "a", [2, 5]), ("B", "b", [4, 2])] {
+                let tensor = HostTensor::from_f32(&floats(&part[key]), &shape, Dtype::F32).unwrap();
+                tensors.parameters.insert(format!("proj.lora_{name}.weight"), tensor);
+            }
+            (plan, tensors)
+        })
+        .collect();
+    let weights = floats(&recorded["weights"]);
+    let weighted: Vec<Weighted<'_>> = parts
+        .iter()
+        .zip(&weights)
+        .map(|((plan, tensors), &weight)| Weighted { plan, tensors, weight: f64::from(weight) })
+        .collect();
+    let cases = recorded["sums"].as_array().unwrap();
+    assert_eq!(cases.len(), 8);
+    for case in cases {
+        let word = |key: &str| case[key].as_str().unwrap();
+        let how = match word("combination_type") {
+            "cat" => Combination::Cat,
+            "svd" => Combination::Svd { rank: 2 },
+            kind => Combination::Factors(FactorSums {
+                what: FactorSum::from_word(kind).unwrap(),
+                density: case["density"].as_f64().unwrap(),
+                majority: MajoritySign::from_word(word("majority_sign_method")).unwrap(),
+                seed: 0,
+            }),
+        };
+        let (plan, tensors) = add_weighted_adapter(&weighted, how).unwrap();
+        let site = &plan.sites[0];
+        assert!((site.scale - case["scale"].as_f64().unwrap()).abs() < 1e-12);
+        let wanted: Vec<f64> = floats(&case["change"]).iter().map(|&x| f64::from(x)).collect();
+        let off = error(&delta(site, &tensors, 1.0), &wanted);
+        assert!(off < 1e-6, "{how:?}: {off}");
+        if matches!(how, Combination::Factors(_)) {
+            for (factor, key) in [(Factor::A, "a"), (Factor::B, "b")] {
+                let got = tensors.parameters[site.name(factor)].to_f32();
+                let near = got.iter().zip(floats(&case[key])).all(|(g, w)| (g - w).abs() < 1e-6);
+                assert!(near, "{how:?}: {got:?}");
+            }
+        }
+    }
+}
+
+/// Chance keeps as many as it is told and makes up for the rest; ranks have to be one.
+#[test]
+fn sums_of_factors_by_chance() {
+    let one = adapter(r#""r": 4, "target_modules": ["q_proj"]"#, 1);
+    let sums = |density| {
+        let what = FactorSum::DareLinear;
+        Combination::Factors(FactorSums { what, density, majority: MajoritySign::Total, seed: 3 })
+    };
+    let part = |(plan, tensors): &'static (LoraPlan, AdapterTensors)| Weighted { plan, tensors, weight: 1.0 };
+    let one = Box::leak(Box::new(one));
+    let (plan, tensors) = add_weighted_adapter(&[part(one)], sums(0.5)).unwrap();
+    let (got, all) = (&tensors.parameters[&plan.sites[0].a_name], &one.1.parameters[&plan.sites[0].a_name]);
+    let kept = got.to_f32().iter().filter(|x| **x != 0.0).count() as f64 / all.to_f32().len() as f64;
+    assert!((kept - 0.5).abs() < 0.15, "{kept}");
+    let root = (one.0.sites[0].scale as f32).sqrt();
+    let same =
+        got.to_f32().iter().zip(all.to_f32()).all(|(g, w)| *g == 0.0 || (g - 2.0 * root * w).abs() < 1e-5);
+    assert!(same);
+    let other = Box::leak(Box::new(adapter(r#""r": 2, "target_modules": ["q_proj"]"#, 2)));
+    let error = add_weighted_adapter(&[part(one), part(other)], sums(0.5)).unwrap_err().to_string();
+    assert!(error.contains("adapters of several ranks"), "{error}");
+    let error = add_weighted_adapter(&[part(one)], sums(1.5)).unwrap_err().to_string();
+    assert!(error.contains("`density` is 1.5"), "{error}");
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use burnish_core::{Compute, Dtype};
 use burnish_device::DeviceKind;
+use burnish_peft::{CombinationType, MajoritySign};
 
 use crate::checks::{Checks, MODEL_HINT};
 use crate::choice::Auto;
@@ -50,8 +51,23 @@ options! {
     /// Folder of the base model in Hugging Face's format.
     Trl model_name_or_path: PathBuf = PathBuf::new();
     /// Folder of the PEFT adapter to merge into it.
-    Burnish adapter_name_or_path: PathBuf = PathBuf::new();
-    /// Folder for the merged model.
+    Burnish adapter_name_or_path: Option<PathBuf> = None;
+    /// Instead, adapters of which one is made, each as `folder:weight`; weights may be below 0. output_dir gets the adapter, and
+    /// another merge folds it into the base.
+    Burnish adapters: Vec<String> = Vec::new();
+    /// How one adapter is made of several: the changes' sum, near as a rank allows (`svd`) or of all ranks together (`cat`); or
+    /// of adapters of one rank the sum of their factors, whole (`linear`), pruned (`magnitude_prune`, `ties`, by chance
+    /// `dare_linear`, `dare_ties`), where `ties` leaves the sign that most have.
+    Peft combination_type: CombinationType = CombinationType::Svd;
+    /// With `svd` the adapter's rank; by default the greatest of the adapters'.
+    Peft svd_rank: Option<usize> = None;
+    /// How much of each factor pruning keeps, from 0 to 1.
+    Peft density: Option<f64> = None;
+    /// With `ties` and `dare_ties` what decides a sign: the values' sum (`total`), or how many there are (`frequency`).
+    Peft majority_sign_method: MajoritySign = MajoritySign::Total;
+    /// What `dare_linear` and `dare_ties` keep is a function of this.
+    Transformers seed: u64 = 42;
+    /// Folder for the merged model, or the adapter of several.
     Transformers output_dir: PathBuf = PathBuf::new();
     /// Element type of the merged weights; `auto` keeps the base's.
     Trl dtype: ModelDtype = ModelDtype(None);
@@ -62,6 +78,18 @@ options! {
     Burnish overwrite_output_dir: bool = false;
     /// Worker threads; by default one per core.
     Burnish threads: Option<usize> = None;
+}
+
+impl MergeTargetOptions {
+    /// The folders of [`Self::adapters`] with their weights.
+    #[must_use]
+    pub fn weighted(&self) -> Vec<(PathBuf, f64)> {
+        let weighted = |entry: &String| {
+            let (folder, weight) = entry.rsplit_once(':')?;
+            Some((PathBuf::from(folder), weight.parse().ok()?))
+        };
+        self.adapters.iter().filter_map(weighted).collect()
+    }
 }
 
 options! {

@@ -46,6 +46,12 @@ impl Exporter {
         self.registry.trainable().find(|p| p.shape.len() == 2).map_or(Dtype::F32, |p| p.precision.store)
     }
 
+    /// Whether a parameter goes into the files: of an adapter what trains, and what is drawn once beside it (VeRA).
+    #[must_use]
+    pub fn writes(&self, parameter: &Parameter) -> bool {
+        !self.is_adapter() || parameter.trainable || parameter.role == Role::Adapter
+    }
+
     /// Whether the model's own files are an adapter's.
     #[must_use]
     pub fn is_adapter(&self) -> bool {
@@ -61,7 +67,7 @@ impl Exporter {
         let Some(plan) = &self.plan else { return Ok(()) };
         let find = |name: &str| -> Option<(usize, &Parameter)> {
             let index = self.registry.index_of(&copy_name(name)).or_else(|| self.registry.index_of(name))?;
-            Some((index, self.registry.at(index))).filter(|(_, p)| p.trainable || p.role == Role::Adapter)
+            Some((index, self.registry.at(index))).filter(|(_, p)| self.writes(p))
         };
         let joined = |name: &str| Joined::of(plan, name);
         write_adapter_rows(

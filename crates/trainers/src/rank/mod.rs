@@ -119,8 +119,7 @@ impl<'a> Rank<'a> {
         let registry = self.plan.registry();
         let mut values = Vec::with_capacity(registry.len());
         for (index, parameter) in registry.iter().enumerate() {
-            let exported = !self.exporter.is_adapter() || parameter.trainable;
-            values.push(if exported && parameter.alias_of.is_none() {
+            values.push(if self.exporter.writes(parameter) && parameter.alias_of.is_none() {
                 let (rows, value) = self.store.saved_rows(index)?;
                 self.rows_to_write(index, rows, value)?
             } else {

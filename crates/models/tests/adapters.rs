@@ -147,7 +147,8 @@ fn virtual_tokens_stand_before_every_text() {
         let model = open(&fixtures().join(base), &case).unwrap();
         let texts = [vec![3, 1, 4], vec![9, 2, 6, 5, 3], vec![7]];
         let packed = logits(&model.decoder, &texts);
-        let single: Vec<f32> = texts.iter().flat_map(|t| logits(&model.decoder, std::slice::from_ref(t))).collect();
+        let single: Vec<f32> =
+            texts.iter().flat_map(|t| logits(&model.decoder, std::slice::from_ref(t))).collect();
         close(name, &packed, &single, 1e-5);
         let vocab = model.decoder.spec().vocab;
         let (mut decoding, mut at) = (burnish_models::Decoding::new(&model.decoder, 3), 0);

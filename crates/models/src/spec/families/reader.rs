@@ -52,8 +52,9 @@ pub(super) const LLAMA_DEFAULTS: Defaults = Defaults {
     partial_rotary: None,
 };
 
-/// Layers are described one by one before any is read: no more than could be.
+/// Layers and heads are described one by one before any is read: no more than could be.
 const MOST_LAYERS: usize = 100_000;
+const MOST_HEADS: usize = 65_536;
 
 /// A configuration on its way to a spec.
 pub(super) struct Reader<'a> {
@@ -72,6 +73,9 @@ impl Reader<'_> {
             return Err(wrong("num_hidden_layers", &layers.to_string(), "at most 100000 layers"));
         }
         let heads = self.positive("num_attention_heads")?;
+        if heads > MOST_HEADS {
+            return Err(wrong("num_attention_heads", &heads.to_string(), "at most 65536 heads"));
+        }
         let kv_heads = match config.usize("num_key_value_heads")? {
             Some(kv_heads) => kv_heads,
             // Absent is the class's default, null is one per query head.

@@ -57,7 +57,7 @@ impl Meter {
 
     /// Counts the elements of a list before it is made.
     pub(super) fn elements(&self, count: usize) -> Outcome<()> {
-        self.spend(2 * count as u64 + 1)
+        self.spend((count as u64).saturating_mul(2).saturating_add(1))
     }
 
     /// Counts text before it is made.

@@ -1,6 +1,7 @@
 //! Rows of Parquet and Arrow files, a batch of columns at a time.
 
 mod arrow_sizes;
+mod until_end;
 mod value;
 
 use std::fs::File;
@@ -23,6 +24,7 @@ use crate::row_origin::RowOrigin;
 use crate::source::Record;
 use crate::source::format::Format;
 use crate::source::lines::MOST_ROW_BYTES;
+use until_end::UntilEnd;
 
 /// Rows that are read together: a value that a dictionary holds once is there once for each of them.
 const BATCH: usize = 16;
@@ -42,6 +44,8 @@ pub(crate) struct Columnar {
     /// Columns of rows, and how many of them have been given.
     batch: Option<(RecordBatch, usize)>,
     read: usize,
+    /// How many there are, where the file says it and nothing was wrong so far.
+    claimed: Option<usize>,
     /// Bytes of all rows: the most, and how many are left of them.
     most: u64,
     left: u64,
@@ -53,6 +57,7 @@ impl Columnar {
     /// # Errors
     /// When it cannot be read, or is damaged.
     pub(crate) fn open(file: &Arc<PathBuf>, format: Format) -> Result<Self, DataError> {
+        let claimed = count(file, format)?;
         let (format, batches) = match format {
             Format::Parquet => ("Parquet", parquet(file)?),
             _ => ("Arrow", arrow(file)?),
@@ -60,7 +65,7 @@ impl Columnar {
         let bytes = std::fs::metadata(file.as_path()).map_or(0, |file| file.len());
         let most = bytes.saturating_mul(MOST_BYTES_PER_BYTE).max(MOST_BYTES);
         let file = Arc::clone(file);
-        Ok(Self { file, format, batches: Some(batches), batch: None, read: 0, most, left: most })
+        Ok(Self { file, format, batches: Some(batches), batch: None, read: 0, claimed, most, left: most })
     }
 }
 
@@ -87,7 +92,7 @@ impl Iterator for Columnar {
                     Err(reason) => Err(damaged(file, format, reason)),
                 };
                 if record.is_err() {
-                    (self.batch, self.batches) = (None, None);
+                    (self.batch, self.batches, self.claimed) = (None, None, None);
                 }
                 return Some(record);
             }
@@ -95,10 +100,14 @@ impl Iterator for Columnar {
             match batch.unwrap_or_else(|reason| Some(Err(reason))) {
                 Some(Ok(batch)) => self.batch = Some((batch, 0)),
                 Some(Err(reason)) => {
-                    (self.batch, self.batches) = (None, None);
+                    (self.batch, self.batches, self.claimed) = (None, None, None);
                     return Some(Err(damaged(&self.file, self.format, reason)));
                 }
-                None => return None,
+                None => {
+                    let claimed = self.claimed.take().filter(|claimed| *claimed != self.read)?;
+                    let reason = format!("it claims {claimed} rows and has {}", self.read);
+                    return Some(Err(damaged(&self.file, self.format, reason)));
+                }
             }
         }
     }
@@ -120,7 +129,7 @@ pub(crate) fn count(file: &Arc<PathBuf>, format: Format) -> Result<Option<usize>
 }
 
 fn metadata(file: &Arc<PathBuf>) -> Result<ArrowReaderMetadata, DataError> {
-    let open = open(file)?;
+    let open = UntilEnd(open(file)?);
     let read = || ArrowReaderMetadata::load(&open, ArrowReaderOptions::new()).map_err(|e| e.to_string());
     guarded(read).and_then(|read| read).map_err(|reason| damaged(file, "Parquet", reason))
 }
@@ -129,7 +138,7 @@ fn parquet(file: &Arc<PathBuf>) -> Result<Batches, DataError> {
     let fault = |reason| damaged(file, "Parquet", reason);
     let metadata = metadata(file)?;
     without_pictures(metadata.schema(), file)?;
-    let open = open(file)?;
+    let open = UntilEnd(open(file)?);
     let read = || {
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(open, metadata);
         let wanted = wanted(builder.schema());

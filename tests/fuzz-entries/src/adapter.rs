@@ -17,8 +17,8 @@ pub(crate) fn read(bytes: &[u8]) {
         Err(error) => return drop(error.to_string()),
     };
     let again = LoraConfig::from_json(&config.to_json()).expect("what is written can be read");
-    // As PEFT writes it.
-    assert_eq!(LoraConfig { inference_mode: true, ..config.clone() }, again);
+    // As PEFT writes it: what has no meaning for its method is left out.
+    assert_eq!(LoraConfig { inference_mode: true, ..config.clone() }.to_json(), again.to_json());
     let _ = config.validate();
     let purpose = if kind % 2 == 0 { Purpose::Create } else { Purpose::Load };
     let (modules, base) = model();

@@ -57,10 +57,12 @@ impl Columnar {
     /// # Errors
     /// When it cannot be read, or is damaged.
     pub(crate) fn open(file: &Arc<PathBuf>, format: Format) -> Result<Self, DataError> {
-        let claimed = count(file, format)?;
-        let (format, batches) = match format {
-            Format::Parquet => ("Parquet", parquet(file)?),
-            _ => ("Arrow", arrow(file)?),
+        let (format, batches, claimed) = match format {
+            Format::Parquet => {
+                let (batches, claimed) = parquet(file)?;
+                ("Parquet", batches, Some(claimed))
+            }
+            _ => ("Arrow", arrow(file)?, None),
         };
         let bytes = std::fs::metadata(file.as_path()).map_or(0, |file| file.len());
         let most = bytes.saturating_mul(MOST_BYTES_PER_BYTE).max(MOST_BYTES);
@@ -121,11 +123,12 @@ pub(crate) fn count(file: &Arc<PathBuf>, format: Format) -> Result<Option<usize>
     if format != Format::Parquet {
         return Ok(None);
     }
-    let metadata = metadata(file)?;
+    claimed(file, &metadata(file)?).map(Some)
+}
+
+fn claimed(file: &Arc<PathBuf>, metadata: &ArrowReaderMetadata) -> Result<usize, DataError> {
     let rows = metadata.metadata().file_metadata().num_rows();
-    let rows =
-        usize::try_from(rows).map_err(|_| damaged(file, "Parquet", format!("it claims {rows} rows")))?;
-    Ok(Some(rows))
+    usize::try_from(rows).map_err(|_| damaged(file, "Parquet", format!("it claims {rows} rows")))
 }
 
 fn metadata(file: &Arc<PathBuf>) -> Result<ArrowReaderMetadata, DataError> {
@@ -134,9 +137,11 @@ fn metadata(file: &Arc<PathBuf>) -> Result<ArrowReaderMetadata, DataError> {
     guarded(read).and_then(|read| read).map_err(|reason| damaged(file, "Parquet", reason))
 }
 
-fn parquet(file: &Arc<PathBuf>) -> Result<Batches, DataError> {
+/// A file's batches, and how many rows it claims.
+fn parquet(file: &Arc<PathBuf>) -> Result<(Batches, usize), DataError> {
     let fault = |reason| damaged(file, "Parquet", reason);
     let metadata = metadata(file)?;
+    let rows = claimed(file, &metadata)?;
     without_pictures(metadata.schema(), file)?;
     let open = UntilEnd(open(file)?);
     let read = || {
@@ -146,7 +151,7 @@ fn parquet(file: &Arc<PathBuf>) -> Result<Batches, DataError> {
         builder.with_projection(mask).with_batch_size(BATCH).build().map_err(|e| e.to_string())
     };
     let reader = guarded(read).and_then(|read| read).map_err(fault)?;
-    Ok(Box::new(reader))
+    Ok((Box::new(reader), rows))
 }
 
 fn arrow(file: &Arc<PathBuf>) -> Result<Batches, DataError> {

@@ -62,6 +62,8 @@ static ALLOCATOR: Counting = Counting;
 const H: usize = 128;
 const VOCAB: usize = 400;
 const BLOCKS: usize = 12;
+/// Threads that the kernels share, on every machine.
+const THREADS: usize = 2;
 
 /// A bf16 model of 2.5 M parameters in blocks of 0.2 M.
 fn model() -> (Registry, Vec<Unit>) {
@@ -179,6 +181,7 @@ fn measure(
 }
 
 fn main() {
+    rayon::ThreadPoolBuilder::new().num_threads(THREADS).build_global().unwrap();
     // What threads and the first use of everything allocate is not the model's.
     measure(4, Policy::new(Stage::Three), 1, Some(MuonOptions::default()));
     let mut failed = false;
@@ -190,9 +193,11 @@ fn main() {
                 for muon in [None, Some(MuonOptions::default())] {
                     let policy = Policy { reduce, ..Policy::new(stage) };
                     let (measured, rest, peak) = measure(world, policy, micro_batches, muon);
-                    // Bookkeeping of ranks and tensors (with Muon the exchange's, and what threads keep of an
-                    // orthogonalisation), and one gradient per rank in the hands of backward.
-                    let own = (world * if muon.is_some() { 256 << 10 } else { 96 << 10 }) as f64;
+                    // Bookkeeping of ranks and tensors; with Muon the scratch that each thread keeps of an
+                    // orthogonalisation (which one takes part is the scheduler's choice); and one gradient per
+                    // rank in the hands of backward.
+                    let scratch = if muon.is_some() { (world + THREADS) * (256 << 10) } else { 0 };
+                    let own = (world * (128 << 10) + scratch) as f64;
                     let gradient = (world * 4 * 4 * H * H) as f64;
                     let of = |got: isize, planned: u64| got as f64 / planned as f64;
                     println!(

@@ -151,6 +151,32 @@ fn completions_are_written_with_their_rewards() {
     assert_eq!(number(first, "reward"), number(first, "rewards/length_reward/mean"));
 }
 
+/// TRL's former RLOO: `scores[~contain_eos_token] -= missing_eos_penalty`.
+#[test]
+fn a_completion_without_an_end_loses_the_penalty() {
+    let root = tempfile::tempdir().unwrap();
+    let all = ["--max_steps=1", "--save_strategy=no", "--global_batch_size=16"];
+    let first = |name: &str, more: &[&str]| {
+        let out = root.path().join(name);
+        ok(&words("rloo", &out, &[&all, more].concat()));
+        metrics(&out).swap_remove(0)
+    };
+    let plain = first("plain", &[]);
+    let cut = number(&plain, "completions/clipped_ratio");
+    assert!(0.0 < cut && cut < 1.0, "some end and some do not: {plain}");
+    let penalty = ["--missing_eos_penalty=0.75"];
+    for (name, more) in [("one", &[][..]), ("four", &["--nproc=4", "--tp_size=2", "--zero_stage=3"])] {
+        let with = first(name, &[&penalty, more].concat());
+        let lost = number(&plain, "reward") - number(&with, "reward");
+        assert!((lost - 0.75 * cut).abs() < 1e-6, "{name}: {lost}, {cut} of them cut off");
+        assert!((number(&with, "rewards/missing_eos_penalty/mean") + lost).abs() < 1e-6, "{with}");
+    }
+    // Where no function scored there is nothing to take it off.
+    let blind =
+        [&penalty[..], &["--per_device_train_batch_size=8", "--reward_funcs=exact_match_reward"]].concat();
+    fails(&words("rloo", &root.path().join("blind"), &blind), &["no reward function could score"]);
+}
+
 #[test]
 fn evaluation_draws_the_same_every_time() {
     let root = tempfile::tempdir().unwrap();
@@ -181,6 +207,7 @@ fn what_cannot_be_is_refused() {
     let out = root.path().join("out");
     let says = |more: &[&str], parts: &[&str]| fails(&words("grpo", &out, more), parts);
     says(&["--num_generations=1"], &["num_generations", "at least 2"]);
+    says(&["--missing_eos_penalty=-1"], &["missing_eos_penalty", "above 0"]);
     says(&["--num_generations=3"], &["generation batch of 2 completions", "num_generations 3"]);
     says(&["--generation_batch_size=8", "--steps_per_generation=2"], &["keep one of the two"]);
     says(&["--reward_weights=1,2"], &["reward_weights", "1 reward functions", "give one for each"]);

@@ -69,7 +69,7 @@ pub const REFUSED: &[Foreign] = &[
         "response_template", "instruction_template", "train_on_responses_only",
     ], "what trains is told by columns and templates: set completion_only_loss or assistant_only_loss"),
     refused(&[
-        "missing_eos_penalty", "non_eos_penalty", "whiten_rewards", "token_level_kl", "cliprange_value", "vf_coef",
+        "non_eos_penalty", "whiten_rewards", "token_level_kl", "cliprange_value", "vf_coef",
         "lam", "stop_token_id", "value_model_path",
     ], "rewards are not changed here and there is no value model; write what a completion is worth as a reward function"),
     refused_but(&["eos"], &[

@@ -73,6 +73,8 @@ options! {
     Trl repetition_penalty: f64 = 1.0;
     /// Completions that are cut off at max_completion_length do not train.
     Trl mask_truncated_completions: bool = false;
+    /// Taken off the reward of a completion that is cut off at max_completion_length, as in TRL's former RLOO.
+    Trl missing_eos_penalty: Option<f64> = None;
     /// Train without the model's and the adapter's dropout.
     Trl disable_dropout: bool = false;
     /// At stage 3, hold the whole model while sampling; without, every token would travel for all weights.
@@ -102,6 +104,11 @@ impl RolloutOptions {
         checks.range("num_generations", self.num_generations >= 2, group);
         checks.range("num_generations_eval", self.num_generations_eval.is_none_or(|n| n >= 2), group);
         checks.range("max_completion_length", self.max_completion_length >= 1, AT_LEAST_1);
+        checks.range(
+            "missing_eos_penalty",
+            self.missing_eos_penalty.is_none_or(|penalty| penalty > 0.0),
+            ABOVE_0,
+        );
         checks.range("num_iterations", self.num_iterations >= 1, AT_LEAST_1);
         checks.range(
             "num_iterations",

@@ -9,22 +9,31 @@ use crate::TrainError;
 use crate::rank::Rank;
 use crate::scoring::reward_functions::WeightedReward;
 
-/// Reward functions and their weights.
+/// Reward functions and their weights; with `missing_eos_penalty` one more of weight 1, which knows where a completion
+/// ended.
 pub(crate) struct Scoring {
     functions: Vec<Box<dyn RewardFunction>>,
     names: Vec<String>,
     weights: Vec<f64>,
+    missing_eos_penalty: Option<f64>,
 }
 
 impl Scoring {
-    /// Functions with their weights.
-    pub(crate) fn new(weighted: Vec<WeightedReward>) -> Result<Self, TrainError> {
+    /// Functions with their weights; what a completion loses that ends without an end-of-sequence token.
+    pub(crate) fn new(
+        weighted: Vec<WeightedReward>,
+        missing_eos_penalty: Option<f64>,
+    ) -> Result<Self, TrainError> {
         if weighted.is_empty() {
             return Err(TrainError::NoReward);
         }
-        let (functions, weights): (Vec<_>, Vec<f64>) = weighted.into_iter().unzip();
-        let names = functions.iter().map(|f| f.name().to_owned()).collect();
-        Ok(Self { functions, names, weights })
+        let (functions, mut weights): (Vec<_>, Vec<f64>) = weighted.into_iter().unzip();
+        let mut names: Vec<String> = functions.iter().map(|f| f.name().to_owned()).collect();
+        if missing_eos_penalty.is_some() {
+            names.push("missing_eos_penalty".to_owned());
+            weights.push(1.0);
+        }
+        Ok(Self { functions, names, weights, missing_eos_penalty })
     }
 
     /// The functions' names, in order.
@@ -50,6 +59,11 @@ impl Scoring {
         let functions = self.functions.len();
         for (completion, said) in sampled.iter_mut().zip(all.of(0).chunks(functions)) {
             completion.rewards = said.iter().map(|&reward| (!reward.is_nan()).then_some(reward)).collect();
+            if let Some(penalty) = self.missing_eos_penalty {
+                // A completion that every function declined stays without a reward.
+                let scored = completion.rewards.iter().any(Option::is_some);
+                completion.rewards.push(scored.then_some(if completion.ended { 0.0 } else { -penalty }));
+            }
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ impl<O: Objective> Parts<O> {
     ) -> Result<Run<Online<O>>, TrainError> {
         let Self { objective, options, reference, rewards } = self;
         let mut setup = Setup::open(command, &mut inputs)?;
-        let scoring = Scoring::new(rewards)?;
+        let scoring = Scoring::new(rewards, options.missing_eos_penalty)?;
         // The order of prompts is the generation batches'.
         setup.prepared.rules.shuffle = false;
         let rows = &setup.prepared;

@@ -2,6 +2,7 @@
 
 mod chat;
 mod convert;
+mod data;
 mod device;
 mod doctor;
 mod eval;
@@ -96,6 +97,7 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "score" => score::run(rest),
         "eval" => eval::run(rest),
         "win-rate" => win_rate::run(rest),
+        "data" => data::run(rest),
         "plan" => plan::run(rest),
         "merge" => merge::run(rest),
         "quantize" => quantize::run(rest),

@@ -75,9 +75,16 @@ fn shortened(text: &str) -> String {
 /// If standard output takes nothing any more.
 pub(crate) fn result(text: impl Display) -> anyhow::Result<()> {
     let text = text.to_string();
+    painted(if io::stdout().is_terminal() { harmless(&text) } else { text.as_str().into() })
+}
+
+/// Prints a result whose escape codes are all our own, with a line break after it.
+///
+/// # Errors
+/// If standard output takes nothing any more.
+pub(crate) fn painted(text: impl Display) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    let shown = if out.is_terminal() { harmless(&text) } else { text.as_str().into() };
-    let written = writeln!(out, "{shown}").and_then(|()| out.flush());
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
     written.map_err(|source| TrainError::Lines { to: "standard output".to_owned(), source }.into())
 }
 

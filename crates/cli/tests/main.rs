@@ -4,6 +4,7 @@
 mod bad_input;
 mod commands;
 mod convert;
+mod data;
 #[cfg(feature = "hub")]
 mod hub;
 mod inference_ranks;

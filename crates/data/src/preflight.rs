@@ -6,6 +6,7 @@ use crate::row::Message;
 use crate::row_origin::RowOrigin;
 use crate::statistics::Statistics;
 use crate::template::{Render, Template, Templates};
+use crate::token_checks::{Texts, TokenChecks};
 use crate::tokenizer::Tokenizer;
 
 /// The kinds of findings.
@@ -42,6 +43,16 @@ pub enum Concern {
     OneSided,
     /// The weights of desirable and undesirable answers do not balance their numbers.
     Unbalanced,
+    /// Rows that begin with the token of the beginning twice.
+    DoubledBos,
+    /// Rows that begin without the token that the tokenizer puts before plain text.
+    NoBos,
+    /// Rows of which what is learned ends without a token that ends generation.
+    EndNotLearned,
+    /// Rows that came before.
+    Repeated,
+    /// Rows to evaluate on that are trained on.
+    EvaluatedRowsTrained,
 }
 
 /// A finding: what was seen and what to do.
@@ -85,12 +96,15 @@ pub fn preflight(
         );
     }
     findings.lengths(s, tokenizer, options, s.rows, "none of their first `max_length` tokens is learned");
+    if options.packing.is_none() {
+        findings.tokens(&TokenChecks::of_examples(tokenizer, &dataset.examples, options.max_length));
+    }
     findings.0
 }
 
 /// Looks over a data set of pairs, unpaired answers or prompts.
 #[must_use]
-pub fn preflight_prepared<T>(
+pub fn preflight_prepared<T: Texts>(
     data: &Prepared<T>,
     tokenizer: &Tokenizer,
     templates: Option<&Templates>,
@@ -145,6 +159,7 @@ pub fn preflight_prepared<T>(
         s.examples + s.dropped,
         "their prompt (of a reward model: one of their texts) alone fills `max_length`",
     );
+    findings.tokens(&TokenChecks::of_texts(tokenizer, &data.examples));
     findings.0
 }
 
@@ -191,6 +206,14 @@ struct Findings(Vec<Finding>);
 impl Findings {
     fn add(&mut self, concern: Concern, message: String, mend: &str) {
         self.0.push(Finding { concern, message, mend: mend.to_owned() });
+    }
+
+    /// What the tokens of all rows show, unless the template has been found to be the cause.
+    fn tokens(&mut self, checks: &TokenChecks<'_>) {
+        let template = [Concern::NoStopToken, Concern::StopTokenNotTrained];
+        let never_ends = self.0.iter().any(|finding| template.contains(&finding.concern));
+        let known = |finding: &Finding| never_ends && finding.concern == Concern::EndNotLearned;
+        self.0.extend(checks.findings().into_iter().filter(|finding| !known(finding)));
     }
 
     /// What concerns the chat template.

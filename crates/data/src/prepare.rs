@@ -257,7 +257,7 @@ impl Preparer<'_> {
         }
     }
 
-    fn check_first(&self, row: &Row) -> Result<(), DataError> {
+    pub(crate) fn check_first(&self, row: &Row) -> Result<(), DataError> {
         if !self.options.assistant_only_loss {
             return Ok(());
         }

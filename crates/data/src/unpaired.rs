@@ -87,6 +87,19 @@ impl Preparer<'_> {
         self.finished(examples, statistics, kind)
     }
 
+    /// One row as [`unpaired`](Self::unpaired) makes it, whatever its length: the better answer first.
+    ///
+    /// # Errors
+    /// When the row has no label, or cannot be tokenised.
+    pub fn unpaired_examples(&self, row: &Row) -> Result<Vec<UnpairedExample>, DataError> {
+        labelled(row)?;
+        let example = |(split, desirable): (Split, bool)| {
+            let completion = split.completions.into_iter().next().unwrap_or_default();
+            UnpairedExample { prompt: split.prompt, completion, desirable }
+        };
+        Ok(self.unpaired_splits(row)?.into_iter().map(example).collect())
+    }
+
     /// The answers of a row, each split from the prompt on its own, the better one first.
     fn unpaired_splits(&self, row: &Row) -> Result<Vec<(Split, bool)>, DataError> {
         let split = |prompt: &Text, column, answer: &Text, desirable| -> Result<_, DataError> {

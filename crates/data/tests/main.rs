@@ -11,3 +11,4 @@ mod preferences;
 mod prepared;
 mod templates;
 mod trl_runs;
+mod views;

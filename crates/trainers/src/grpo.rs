@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use burnish_config::groups::GrpoLossOptions;
 use burnish_config::{GrpoOptions, TrainerOptions};
+use burnish_data::{Options as Rules, RowUse};
 use burnish_losses::{
     Advantages, Correction, EntropyControl, FirstPass, Grpo as Loss, GrpoAdvantages, HighEntropy, LossError,
     LossTerms, Metrics, PolicyStep, Rewards, Rollout, SamplerCorrection,
@@ -48,6 +49,10 @@ impl Trainer for Grpo {
 
     fn plan(options: &GrpoOptions) -> Result<RunPlan, TrainError> {
         online::plan(options.run_options(), Self::step(options)?)
+    }
+
+    fn row_use(_options: &GrpoOptions, _rules: &mut Rules) -> Result<RowUse, TrainError> {
+        Ok(RowUse::Prompt)
     }
 
     fn open(options: GrpoOptions, inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {

@@ -32,6 +32,7 @@
 
 use burnish_config::Command;
 
+mod data_view;
 mod dpo;
 mod error;
 mod evaluation;
@@ -55,6 +56,7 @@ mod scoring;
 mod setup;
 mod sft;
 
+pub use data_view::{DataView, PackingView, RowsView};
 pub use dpo::Dpo;
 pub use error::{Difference, RolloutError, TrainError};
 pub use evaluation::{Evaluation, evaluate, evaluate_on};

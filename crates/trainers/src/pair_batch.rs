@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burnish_data::{CompletionCollator, PreferenceExample, Prepared, preflight_prepared};
+use burnish_data::{CompletionCollator, PreferenceExample, Prepared};
 use burnish_losses::Completion;
 
 use crate::forward::log_probs::micro_batch;
@@ -25,9 +25,7 @@ impl PairRows {
             |name, records| Ok(rows.preparer().preferences(name, records)?),
             |name, records| Ok(rows.preparer_in_order().preparer().preferences(name, records)?),
         )?;
-        for finding in preflight_prepared(&train, &rows.tokenizer, rows.templates.as_ref(), &rows.rules) {
-            (inputs.note)(&format!("data: {finding}"));
-        }
+        inputs.say(rows.findings(&train, eval.as_ref()));
         let collator = CompletionCollator {
             max_length: rows.rules.max_length,
             truncation: rows.rules.truncation,

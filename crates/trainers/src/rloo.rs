@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use burnish_config::groups::RlooLossOptions;
 use burnish_config::{RlooOptions, TrainerOptions};
+use burnish_data::{Options as Rules, RowUse};
 use burnish_losses::{
     Advantages, LossError, LossTerms, Metrics, PolicyStep, Rewards, Rloo as Loss, RlooAdvantages,
     Sampled as Action,
@@ -47,6 +48,10 @@ impl Trainer for Rloo {
 
     fn plan(options: &RlooOptions) -> Result<RunPlan, TrainError> {
         online::plan(options.run_options(), Self::step(options)?)
+    }
+
+    fn row_use(_options: &RlooOptions, _rules: &mut Rules) -> Result<RowUse, TrainError> {
+        Ok(RowUse::Prompt)
     }
 
     fn open(options: RlooOptions, inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {

@@ -3,6 +3,7 @@
 mod chat;
 mod convert;
 mod cpo;
+mod data;
 mod doctor;
 mod dpo;
 mod eval;
@@ -41,6 +42,7 @@ commands! {
     reward::RewardOptions,
     grpo::GrpoOptions,
     rloo::RlooOptions,
+    data::DataOptions,
     generate::GenerateOptions,
     chat::ChatOptions,
     serve::ServeOptions,

@@ -24,6 +24,7 @@ mod rollout;
 mod rows;
 mod serving;
 mod training;
+mod view;
 mod win_rate;
 
 pub use convert::ConvertTargetOptions;
@@ -49,4 +50,5 @@ pub use rollout::{PromptRowOptions, RolloutOptions};
 pub use rows::{InputOptions, SourceOptions};
 pub use serving::{ServingOptions, named_adapters};
 pub use training::{BatchOptions, SupervisedOptions, TrainingOptions};
+pub use view::ViewOptions;
 pub use win_rate::WinRateTargetOptions;

@@ -105,7 +105,7 @@ fn findings_of_pairs() {
     let found = of_pairs(&[good, same, twice, same], Options::default(), GOOD);
     assert_eq!(
         found.iter().map(|f| f.concern).collect::<Vec<_>>(),
-        [Concern::IdenticalAnswers, Concern::PromptRepeated]
+        [Concern::IdenticalAnswers, Concern::PromptRepeated, Concern::Repeated]
     );
     assert!(found[0].message.contains("in 2 of 4") && found[0].message.contains("pairs.jsonl, line 2"));
     assert!(found[1].message.contains("in 1 of 4") && found[1].message.contains("pairs.jsonl, line 3"));

@@ -3,6 +3,7 @@
 pub(crate) mod task;
 
 use burnish_config::DpoOptions;
+use burnish_data::{Options as Rules, RowUse};
 use burnish_losses::{Dpo as Loss, FirstPass, LossError};
 
 pub use self::task::Dpo;
@@ -26,6 +27,10 @@ impl Trainer for Dpo {
             first: usize::from(loss.needs() == FirstPass::Scores),
             ..StepPasses::new(2, &loss.metrics())
         })
+    }
+
+    fn row_use(_options: &DpoOptions, _rules: &mut Rules) -> Result<RowUse, TrainError> {
+        Ok(RowUse::Preference { prompts: false })
     }
 
     fn open(options: DpoOptions, mut inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {

@@ -3,7 +3,8 @@
 pub(crate) mod task;
 
 use burnish_config::KtoOptions;
-use burnish_data::{CompletionCollator, preflight_prepared, preflight_weights};
+use burnish_config::groups::KtoLossOptions;
+use burnish_data::{CompletionCollator, Options as Rules, RowUse, preflight_weights};
 use burnish_losses::{Kto as Loss, LossError};
 
 pub use self::task::Kto;
@@ -31,6 +32,11 @@ impl Trainer for Kto {
         })
     }
 
+    fn row_use(options: &KtoOptions, _rules: &mut Rules) -> Result<RowUse, TrainError> {
+        let KtoLossOptions { desirable_weight, undesirable_weight, .. } = options.loss;
+        Ok(RowUse::Unpaired { desirable_weight, undesirable_weight })
+    }
+
     fn open(options: KtoOptions, mut inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {
         let (loss, step) = (loss(&options)?, Self::step(&options)?);
         let own = &options.loss;
@@ -41,10 +47,7 @@ impl Trainer for Kto {
             |name, records| Ok(rows.preparer_in_order().preparer().unpaired(name, records)?),
         )?;
         let weights = preflight_weights(&train.statistics, own.desirable_weight, own.undesirable_weight);
-        let found = preflight_prepared(&train, &rows.tokenizer, rows.templates.as_ref(), &rows.rules);
-        for finding in found.into_iter().chain(weights) {
-            (inputs.note)(&format!("data: {finding}"));
-        }
+        inputs.say(rows.findings(&train, eval.as_ref()).into_iter().chain(weights));
         let collator = CompletionCollator {
             max_length: rows.rules.max_length,
             truncation: rows.rules.truncation,

@@ -43,6 +43,7 @@ impl<O: Objective> Parts<O> {
             |name, records| Ok(rows.preparer().prompts(name, records)?),
             |name, records| Ok(rows.preparer().prompts(name, records)?),
         )?;
+        inputs.say(rows.findings(&train, eval.as_ref()));
         let rounds = rounds(&setup, inputs.ranks, &options, train.examples.len())?;
         let left = train.examples.len() % (rounds.batch() / options.num_generations);
         if left > 0 {

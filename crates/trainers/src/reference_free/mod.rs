@@ -3,6 +3,7 @@
 pub(crate) mod task;
 
 use burnish_config::{CpoOptions, OrpoOptions, TrainerOptions};
+use burnish_data::{Options as Rules, RowUse};
 use burnish_losses::{LossError, ReferenceFree as Loss};
 
 pub use self::task::ReferenceFree;
@@ -57,10 +58,15 @@ impl<O: ReferenceFreeOptions> Trainer for ReferenceFree<O> {
         Ok(StepPasses { texts: 2, ..StepPasses::new(2, &options.objective()?.metrics()) })
     }
 
+    fn row_use(options: &O, rules: &mut Rules) -> Result<RowUse, TrainError> {
+        rules.between_bos_and_eos = true;
+        Ok(RowUse::Preference { prompts: options.objective()?.trains_prompt() })
+    }
+
     fn open(options: O, mut inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {
         let (loss, step) = (options.objective()?, Self::step(&options)?);
         let mut setup = Setup::open(&options, &mut inputs)?;
-        setup.prepared.rules.between_bos_and_eos = true;
+        Self::row_use(&options, &mut setup.prepared.rules)?;
         let mut pairs = PairRows::read(&setup, &mut inputs)?;
         pairs.collator.prompts = loss.trains_prompt();
         let rows = pairs.train.examples.len();

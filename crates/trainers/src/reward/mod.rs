@@ -3,7 +3,7 @@
 pub(crate) mod task;
 
 use burnish_config::RewardOptions;
-use burnish_data::preflight_prepared;
+use burnish_data::{Options as Rules, RowUse};
 use burnish_losses::Reward as Loss;
 
 pub use self::task::Reward;
@@ -21,6 +21,10 @@ impl Trainer for Reward {
         Ok(StepPasses { texts: 2, scores: true, ..StepPasses::new(1, &loss.metrics()) })
     }
 
+    fn row_use(_options: &RewardOptions, _rules: &mut Rules) -> Result<RowUse, TrainError> {
+        Ok(RowUse::RewardPair)
+    }
+
     fn open(options: RewardOptions, mut inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {
         let loss = Loss::new(options.loss.center_rewards_coefficient)?;
         let step = Self::step(&options)?;
@@ -30,9 +34,7 @@ impl Trainer for Reward {
             |name, records| Ok(rows.preparer().reward_pairs(name, records)?),
             |name, records| Ok(rows.preparer_in_order().preparer().reward_pairs(name, records)?),
         )?;
-        for finding in preflight_prepared(&train, &rows.tokenizer, rows.templates.as_ref(), &rows.rules) {
-            (inputs.note)(&format!("data: {finding}"));
-        }
+        inputs.say(rows.findings(&train, eval.as_ref()));
         let pad_id = rows.tokenizer.pad_id();
         let rows = train.examples.len();
         let drops_out = !options.loss.disable_dropout;

@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use burnish_config::groups::PreparationOptions;
 use burnish_data::{
-    ContentKey, Options, Preparer, Record, Row, RowCache, RowOrigin, Template, Templates, Tokenizer,
+    ContentKey, Finding, Options, Prepared as Rows, Preparer, Record, Row, RowCache, RowOrigin, Template,
+    Templates, Texts, TokenChecks, Tokenizer, preflight_prepared,
 };
 use burnish_models::GenerationConfig;
 use serde_json::{Map, json};
@@ -37,6 +38,14 @@ impl Prepared {
             return self.tokenizer.eos_id().into_iter().collect();
         }
         config.stop.clone()
+    }
+
+    /// What there is to say of rows to train on and to evaluate on before a run is spent on them.
+    pub(crate) fn findings<T: Texts>(&self, train: &Rows<T>, eval: Option<&Rows<T>>) -> Vec<Finding> {
+        let mut found = preflight_prepared(train, &self.tokenizer, self.templates.as_ref(), &self.rules);
+        let checks = |rows: &Rows<T>| TokenChecks::of_texts(&self.tokenizer, &rows.examples);
+        found.extend(eval.and_then(|eval| checks(train).evaluated(&checks(eval))));
+        found
     }
 
     /// Whether the chat template speaks of system messages, as far as its text tells (alignment-handbook's rule).

@@ -19,8 +19,10 @@ use std::time::Instant;
 use burn::tensor::Device;
 use burnish_comm::World;
 use burnish_config::TrainerOptions;
+use burnish_data::{Options as Rules, RowUse};
 use burnish_report::Record;
 
+use crate::data_view::DataView;
 use crate::plan::RunPlan;
 use crate::plan::step_passes::StepPasses;
 use crate::rank::Rank;
@@ -47,6 +49,12 @@ pub trait Trainer: Task + Sized {
     /// If options of the loss contradict each other.
     fn step(options: &Self::Options) -> Result<StepPasses, TrainError>;
 
+    /// What it makes of rows; sets those rules of theirs that are its own.
+    ///
+    /// # Errors
+    /// If options of the loss contradict each other.
+    fn row_use(options: &Self::Options, rules: &mut Rules) -> Result<RowUse, TrainError>;
+
     /// Reads and checks everything that a run needs.
     ///
     /// # Errors
@@ -72,6 +80,15 @@ pub trait Trainer: Task + Sized {
     /// If the model or the adapter does not fit.
     fn plan(options: &Self::Options) -> Result<RunPlan, TrainError> {
         RunPlan::of_step(options.run_options(), &Self::step(options)?)
+    }
+
+    /// The rows of these options as a run will see them, of which the first `shown` are kept, without running it.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged, or a row is of another type.
+    fn rows(options: &Self::Options, shown: usize) -> Result<DataView, TrainError> {
+        let rules = |rules: &mut Rules| Self::row_use(options, rules);
+        DataView::new(options.run_options(), rules, shown)
     }
 }
 

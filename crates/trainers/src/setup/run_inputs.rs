@@ -1,7 +1,7 @@
 //! `RunInputs`: the inputs of a run beside its options: ranks, a device, rows from memory.
 
 use burn::tensor::Device;
-use burnish_data::{ContentKey, DataError, Record, RowCache, RowOrigin};
+use burnish_data::{ContentKey, DataError, Finding, Record, RowCache, RowOrigin};
 use serde_json::Value;
 
 use crate::Ranks;
@@ -48,6 +48,11 @@ impl<'a> RunInputs<'a> {
     #[must_use]
     pub fn row_cache(self, cache: RowCache) -> Self {
         Self { cache: Some(cache), ..self }
+    }
+
+    /// Says what has been found in rows.
+    pub(crate) fn say(&mut self, found: impl IntoIterator<Item = Finding>) {
+        found.into_iter().for_each(|finding| (self.note)(&format!("data: {finding}")));
     }
 
     /// `note` hears what the user should know.

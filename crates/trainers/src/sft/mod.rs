@@ -3,7 +3,7 @@
 pub(crate) mod task;
 
 use burnish_config::SftOptions;
-use burnish_data::{Example, Preparer, preflight};
+use burnish_data::{Dataset, Example, Options as Rules, Preparer, RowUse, TokenChecks, preflight};
 
 pub use self::task::Sft;
 use crate::TrainError;
@@ -20,11 +20,16 @@ impl Trainer for Sft {
         Ok(StepPasses::new(1, &token_metrics()))
     }
 
+    fn row_use(options: &SftOptions, rules: &mut Rules) -> Result<RowUse, TrainError> {
+        rules.packing = options.packing.strategy(options.packing.packing);
+        rules.padding_free = options.packing.padding_free;
+        Ok(RowUse::Supervised)
+    }
+
     fn open(options: SftOptions, mut inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {
         let step = Self::step(&options)?;
         let mut setup = Setup::open(&options, &mut inputs)?;
-        setup.prepared.rules.packing = options.packing.strategy(options.packing.packing);
-        setup.prepared.rules.padding_free = options.packing.padding_free;
+        Self::row_use(&options, &mut setup.prepared.rules)?;
         let rows = &setup.prepared;
         let mut eval_rules = rows.rules.clone();
         eval_rules.packing = options.packing.strategy(options.packing.packs_evaluation());
@@ -34,9 +39,12 @@ impl Trainer for Sft {
             |of, records| of.dataset(&rows.preparer(), records),
             |of, records| of.dataset(&evaluator, records),
         )?;
-        for finding in preflight(&train, &rows.tokenizer, rows.templates.as_ref(), &rows.rules) {
-            (inputs.note)(&format!("data: {finding}"));
+        let mut found = preflight(&train, &rows.tokenizer, rows.templates.as_ref(), &rows.rules);
+        if let Some(eval) = eval.as_ref().filter(|_| rows.rules.packing.or(eval_rules.packing).is_none()) {
+            let checks = |data: &Dataset| TokenChecks::of_examples(&rows.tokenizer, &data.examples, None);
+            found.extend(checks(&train).evaluated(&checks(eval)));
         }
+        inputs.say(found);
         let rows = train.examples.len();
         // A row's first token follows nothing.
         let learned = |example: &Example| example.labels.iter().skip(1).any(|&label| label >= 0);

@@ -31,6 +31,8 @@ const BATCH: usize = 16;
 /// Bytes that the rows of any file may take, and for each byte of a file: one value may stand for rows without number.
 const MOST_BYTES: u64 = 1 << 28;
 const MOST_BYTES_PER_BYTE: u64 = 4096;
+/// Bytes that a row counts for at least: a column of nulls takes none in a file, however many rows it claims.
+const LEAST_ROW_BYTES: u64 = 64;
 /// The first bytes of an Arrow file that is no stream.
 const ARROW_FILE: &[u8; 6] = b"ARROW1";
 
@@ -83,12 +85,14 @@ impl Iterator for Columnar {
                 *at += 1;
                 let (format, file) = (self.format, &self.file);
                 let record = match row {
-                    Ok(Some((_, bytes))) if bytes as u64 > self.left => {
-                        Err(DataError::ManyOfLittle { place, format, most: self.most })
-                    }
                     Ok(Some((fields, bytes))) => {
-                        self.left -= bytes as u64;
-                        Ok(Record { place, fields })
+                        match self.left.checked_sub((bytes as u64).max(LEAST_ROW_BYTES)) {
+                            Some(left) => {
+                                self.left = left;
+                                Ok(Record { place, fields })
+                            }
+                            None => Err(DataError::ManyOfLittle { place, format, most: self.most }),
+                        }
                     }
                     Ok(None) => Err(DataError::HugeRow { place, most: MOST_ROW_BYTES }),
                     Err(reason) => Err(damaged(file, format, reason)),

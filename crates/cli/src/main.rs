@@ -9,6 +9,7 @@ mod eval;
 mod generate;
 #[cfg(feature = "hub")]
 mod hub;
+mod inspect;
 mod merge;
 mod model;
 mod panics;
@@ -98,6 +99,7 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "eval" => eval::run(rest),
         "win-rate" => win_rate::run(rest),
         "data" => data::run(rest),
+        "inspect" => inspect::run(rest),
         "plan" => plan::run(rest),
         "merge" => merge::run(rest),
         "quantize" => quantize::run(rest),

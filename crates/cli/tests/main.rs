@@ -8,6 +8,7 @@ mod data;
 #[cfg(feature = "hub")]
 mod hub;
 mod inference_ranks;
+mod inspect;
 mod mpi;
 mod muon;
 mod online;

@@ -9,6 +9,7 @@ mod dpo;
 mod eval;
 mod generate;
 mod grpo;
+mod inspect;
 mod kto;
 mod merge;
 mod orpo;
@@ -53,5 +54,6 @@ commands! {
     merge::MergeOptions,
     quantize::QuantizeOptions,
     convert::ConvertOptions,
+    inspect::InspectOptions,
     doctor::DoctorOptions,
 }

@@ -32,7 +32,7 @@ const BATCH: usize = 16;
 const MOST_BYTES: u64 = 1 << 28;
 const MOST_BYTES_PER_BYTE: u64 = 4096;
 /// Bytes that a row counts for at least: a column of nulls takes none in a file, however many rows it claims.
-const LEAST_ROW_BYTES: u64 = 64;
+const LEAST_ROW_BYTES: u64 = 512;
 /// The first bytes of an Arrow file that is no stream.
 const ARROW_FILE: &[u8; 6] = b"ARROW1";
 

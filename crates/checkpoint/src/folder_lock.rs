@@ -33,6 +33,13 @@ impl LockOwner {
         Self { host: host(), pid: std::process::id(), command: words.join(" "), since }
     }
 
+    /// Who has `folder` in use now, as far as can be told: a run of another machine counts as going on.
+    #[must_use]
+    pub fn of(folder: impl AsRef<Path>) -> Option<Self> {
+        let text = burnish_core::file::read(folder.as_ref().join(FILE)).ok()?;
+        serde_json::from_slice::<Self>(&text).ok().filter(|owner| !owner.is_gone())
+    }
+
     /// Whether its process is known to be gone: of this machine, and not running.
     fn is_gone(&self) -> bool {
         let processes = Path::new("/proc");

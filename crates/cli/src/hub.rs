@@ -470,7 +470,7 @@ fn bring<F: FnMut(Progress<'_>)>(
 
 /// What is the run's result in its folder: not its checkpoints, which are its own business, nor what begins with `_` or `.`.
 fn files_of(folder: &Path, before: &str, into: &mut Vec<String>) -> anyhow::Result<()> {
-    const OWN: [&str; 4] = ["reference", "rollout-adapter", "burnish.json", "completions.jsonl"];
+    const OWN: [&str; 5] = ["reference", "rollout-adapter", "burnish.json", "completions.jsonl", "run.html"];
     for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };

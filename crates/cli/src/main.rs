@@ -15,6 +15,7 @@ mod model;
 mod panics;
 mod plan;
 mod quantize;
+mod runs;
 mod score;
 mod serve;
 mod served;
@@ -100,6 +101,8 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "win-rate" => win_rate::run(rest),
         "data" => data::run(rest),
         "inspect" => inspect::run(rest),
+        "watch" => runs::watch::run(rest),
+        "compare" => runs::compare::run(rest),
         "plan" => plan::run(rest),
         "merge" => merge::run(rest),
         "quantize" => quantize::run(rest),

@@ -25,6 +25,7 @@ mod ranks;
 mod regressions_tp;
 mod resume;
 mod rollout_server;
+mod runs;
 mod sameness;
 #[cfg(feature = "serve")]
 mod serve;

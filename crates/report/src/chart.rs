@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::record::Record;
-use crate::wording::figure;
+use crate::wording::{escaped, figure};
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 440.0;
@@ -12,7 +12,7 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 48.0;
 /// Colours that stay apart for colour-blind eyes (Okabe and Ito).
-const COLOURS: [&str; 4] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7"];
+const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555"];
 
 /// A chart of one or more lines.
 #[derive(Clone, Debug)]
@@ -208,10 +208,6 @@ fn tidy(tick: f64, step: f64) -> String {
     let decimals = (-step.log10().floor()).clamp(0.0, 12.0) as usize;
     let text = format!("{tick:.decimals$}");
     if text.trim_start_matches('-').chars().all(|c| c == '0' || c == '.') { "0".into() } else { text }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! * [`Record`] and [`MetricsLog`]: `metrics.jsonl`, one line per logging step; the source of everything else.
 //! * [`EventFile`]: the same numbers for TensorBoard.
 //! * [`Chart`]: `loss.svg`, readable without any program.
+//! * [`RunFolder`] and [`runs_page`]: what runs have left so far, as a page for a browser.
 //! * [`ModelCard`]: the `README.md` of an output folder.
 //! * [`Progress`]: a bar on a terminal, plain lines elsewhere; [`TransferBar`] the same of downloads.
 //! * [`PeakMemory`], and the way numbers are written for people: [`bytes`], [`count`], [`duration`].
@@ -32,6 +33,8 @@ mod model_card;
 mod progress;
 mod record;
 mod replace;
+mod run_folder;
+mod runs_page;
 mod transfer_bar;
 mod wording;
 
@@ -44,5 +47,7 @@ pub use model_card::{ModelCard, Produced, Sample};
 pub use progress::Progress;
 pub use record::{Figure, Record};
 pub use replace::replace;
+pub use run_folder::{RunFolder, different_options, figure_names};
+pub use runs_page::runs_page;
 pub use transfer_bar::TransferBar;
-pub use wording::{bytes, count, duration, figure, harmless};
+pub use wording::{bytes, count, duration, escaped, figure, harmless};

@@ -22,6 +22,16 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(shown).collect())
 }
 
+/// Text from outside as SVG and HTML may have it.
+///
+/// ```
+/// assert_eq!(burnish_report::escaped("<b>&\x1b"), "&lt;b&gt;&amp;\\u{1b}");
+/// ```
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    harmless(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
 /// Bytes in decimal units: `310 MB`, `1.24 GB`.
 #[must_use]
 pub fn bytes(n: u64) -> String {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use burnish_data::DataError;
-use burnish_report::harmless;
+use burnish_report::escaped;
 use burnish_trainers::{DataView, RowsView};
 
 use super::pieces::{Fate, pieces};
@@ -112,9 +112,4 @@ fn rows(out: &mut String, title: &str, view: &DataView, rows: &RowsView) -> Resu
         }
     }
     Ok(())
-}
-
-/// Text from outside as a page may have it.
-fn escaped(text: &str) -> String {
-    harmless(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,6 +1,7 @@
 //! The commands, each with the groups it is made of and the rules between them.
 
 mod chat;
+mod compare;
 mod convert;
 mod cpo;
 mod data;
@@ -20,6 +21,7 @@ mod rloo;
 mod score;
 mod serve;
 mod sft;
+mod watch;
 mod win_rate;
 
 use crate::command::CommandInfo;
@@ -44,6 +46,8 @@ commands! {
     grpo::GrpoOptions,
     rloo::RlooOptions,
     data::DataOptions,
+    watch::WatchOptions,
+    compare::CompareOptions,
     generate::GenerateOptions,
     chat::ChatOptions,
     serve::ServeOptions,

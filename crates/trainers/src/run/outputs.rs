@@ -5,7 +5,7 @@ use std::path::Path;
 use burnish_comm::Bucket;
 use burnish_data::{Content, Message, Row, Text};
 use burnish_models::{Exporter, Generation, ModelError, ModelFolder, RowSource};
-use burnish_report::{Chart, ModelCard, Produced, Sample, replace};
+use burnish_report::{Chart, ModelCard, Produced, RunFolder, Sample, replace, runs_page};
 use burnish_weight_files::{Attempt, FolderWriter, Placement, Share};
 use burnish_zero::Stage;
 
@@ -52,6 +52,8 @@ impl Rank<'_> {
                 let svg = Chart::of_reward("reward", &outcome.records).to_svg();
                 replace(&dir.join("reward.svg"), svg.as_bytes())?;
             }
+            let run = RunFolder::read(&dir)?;
+            replace(&dir.join("run.html"), runs_page(&[run], None).as_bytes())?;
         }
         // Ranks that share layers or weights take part together; else one is enough.
         let together = self.plan.policy().stage == Stage::Three || self.dp.rank() == 0;

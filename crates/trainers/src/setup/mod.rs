@@ -36,9 +36,10 @@ use crate::setup::run_inputs::{RowsInMemory, RunInputs};
 use crate::{Prepared, TrainError};
 
 /// Files of burnish's own in an output folder.
-const OURS: [&str; 7] = [
+const OURS: [&str; 8] = [
     "metrics.jsonl",
     "loss.svg",
+    "run.html",
     "burnish.json",
     "reference",
     "reward.svg",

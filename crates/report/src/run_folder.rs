@@ -158,8 +158,10 @@ mod tests {
 
     use super::*;
 
-    fn run(options: &str, records: &[(u64, f64, &[(&str, f64)])]) -> RunFolder {
-        let record = |(step, epoch, figures): &(u64, f64, &[(&str, f64)])| {
+    type Line<'a> = (u64, f64, &'a [(&'a str, f64)]);
+
+    fn run(options: &str, records: &[Line<'_>]) -> RunFolder {
+        let record = |(step, epoch, figures): &Line<'_>| {
             figures.iter().fold(Record::new(*step, *epoch), |record, (name, value)| record.with(name, *value))
         };
         RunFolder {

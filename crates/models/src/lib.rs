@@ -64,7 +64,8 @@ pub use spec::config::ConfigFile;
 pub use spec::names::{ExpertFiles, ExpertNames, Names, QkvNames, UpNames};
 pub use spec::rope::{Rope, RopeKind};
 pub use spec::{
-    BlockLayout, BlockSizes, ExpertsSpec, Family, KeysValues, LatentAttention, LayerSpec, LearnedPositions,
-    NormKind, Output, Pairs, PerLayerInputs, QkNorm, QueryGrowth, SharedExpert, ShortConv, Spec,
+    BlockLayout, BlockSizes, ExpertsSpec, Family, Grows, KeysValues, LatentAttention, LayerSpec,
+    LearnedPositions, NormKind, Output, Pairs, PerLayerInputs, QkNorm, QueryGrowth, SharedExpert, ShortConv,
+    Spec,
 };
 pub use spec::{EMBED, HEAD, SCORE};

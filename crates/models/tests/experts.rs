@@ -91,6 +91,15 @@ fn what_trains_is_what_was_named() {
     let error =
         ModelPlan::new(&folder, &Tuning::NewAdapter(&wrong), Dtype::F32, 0).err().unwrap().to_string();
     assert!(error.contains("target_parameters") && error.contains("experts.w9"), "{error}");
+    // PEFT's adapters on Llama 4's experts have A and B in each other's place.
+    let folder = ModelFolder::open(fixtures().join("llama4")).unwrap();
+    let turned = config(r#", "target_modules": ["q_proj"], "target_parameters": ["experts.gate_up_proj"]"#);
+    let error =
+        ModelPlan::new(&folder, &Tuning::NewAdapter(&turned), Dtype::F32, 0).err().unwrap().to_string();
+    assert!(
+        error.contains("target_parameters") && error.contains("feed_forward.experts.gate_up_proj"),
+        "{error}"
+    );
 }
 
 /// The balancing loss of a pass, and its gradient of the routers, as Transformers' (recorded for Mixtral).

@@ -164,7 +164,7 @@ fn architectures_that_are_not_computed() {
     }
     // Of well-known ones it is said why.
     for (value, why) in [
-        ("llama4", "a mixture of experts of a kind that is not computed here"),
+        ("dbrx", "a mixture of experts of a kind that is not computed here"),
         ("gemma3n", "several streams beside each other"),
         ("t5", "an encoder and a decoder"),
     ] {

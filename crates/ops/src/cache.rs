@@ -116,6 +116,36 @@ impl KvCache {
         Ok(())
     }
 
+    /// Sequences that are `named` become empty.
+    ///
+    /// # Errors
+    /// If `named` is not one entry per sequence.
+    pub fn restart(&mut self, named: &[bool]) -> Result<(), OpsError> {
+        let held = self.sequences();
+        if named.len() != held {
+            return Err(OpsError::Shape {
+                op: OP,
+                what: "named sequences",
+                got: vec![named.len()],
+                expected: vec![held],
+            });
+        }
+        let begin = |(at, &named): (usize, &bool)| named && self.len(at) > 0;
+        let anew: Vec<bool> = named.iter().enumerate().map(begin).collect();
+        let count = anew.iter().filter(|&&anew| anew).count();
+        if count == 0 {
+            return Ok(());
+        }
+        self.append(Self::new(self.shape.clone(), count));
+        let mut fresh = held..;
+        let order: Vec<usize> = anew
+            .iter()
+            .enumerate()
+            .map(|(at, &anew)| if anew { fresh.next().unwrap_or(at) } else { at })
+            .collect();
+        self.reorder(&order)
+    }
+
     /// The sequences of `other` follow those that are here.
     ///
     /// # Panics

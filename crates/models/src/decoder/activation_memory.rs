@@ -34,7 +34,9 @@ impl Spec {
         let of_mixture = self.experts.map_or(0, |experts| {
             let shared = experts.shared.map_or(0, |shared| 2 * shared.intermediate.div_ceil(tp_size) + h);
             let routed = experts.rule.per_token * (2 * experts.intermediate.div_ceil(tp_size) + 1);
-            2 * h + experts.count + routed + shared
+            // What each of them reads is weighed apart, and what it gives.
+            let weighed = if experts.weighs_inputs { 2 * experts.rule.per_token * h } else { 0 };
+            2 * h + experts.count + routed + shared + weighed
         });
         // What a block is given beside the stream, the gate before it, both together, and a branch.
         let given = self.per_layer.map_or(0, |given| 4 * given.width + 2 * h);

@@ -71,6 +71,16 @@ impl Blueprint {
         if let Some(name) = plan.saved.iter().find(turned) {
             return Err(ModelError::SavedTurned { name: name.clone() });
         }
+        let of_experts = |kind: ModuleKind| matches!(kind, ModuleKind::Experts(_));
+        if self.spec.names.experts.adapters_turned
+            && let Some(site) = plan.sites.iter().find(|site| of_experts(site.kind))
+        {
+            return Err(ModelError::Unsupported {
+                key: "target_parameters".to_owned(),
+                got: site.module.clone(),
+                supported: "no experts of this family: adapt its linears, or train it whole",
+            });
+        }
         if plan.prompt.is_some() {
             self.check_prompt()?;
         }

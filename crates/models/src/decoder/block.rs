@@ -13,8 +13,8 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
 use burnish_ops::{
-    AnyTensor, Linear, LinearInput, OpsError, RouterBalance, experts, experts_decode, rms_norm, route,
-    scaled_sum, xielu,
+    AnyTensor, Linear, LinearInput, OpsError, RouterBalance, Routing, experts, experts_decode, rms_norm,
+    route, scaled_sum, xielu,
 };
 use burnish_tp::{AdapterSum, AdapterSums};
 
@@ -373,6 +373,22 @@ pub(crate) struct OnTensors<'a> {
     pub(crate) balance: Option<(&'a Arc<RouterBalance>, usize)>,
 }
 
+/// The sum of what a token's experts make of it times their weights: a row for each of them, of one expert with weight one.
+fn of_weighed(
+    x: &AnyTensor,
+    routing: &Routing,
+    run: impl FnOnce(&AnyTensor, &Routing) -> Result<AnyTensor, OpsError>,
+) -> Result<AnyTensor, OpsError> {
+    let (x, weights) = (x.rank::<2>()?, routing.weights.rank::<2>()?);
+    let ([tokens, hidden], [_, each]) = (x.dims(), weights.dims());
+    let weights = queries_keys::cast(weights, x.dtype());
+    let ones = Tensor::<2>::ones([tokens * each, 1], (&x.device(), x.dtype()));
+    let rows = x.unsqueeze_dim::<3>(1) * weights.reshape([tokens, each, 1]);
+    let single = Routing { weights: AnyTensor::new(ones), experts: routing.experts.clone() };
+    let y = run(&AnyTensor::new(rows.reshape([tokens * each, hidden])), &single)?.rank::<2>()?;
+    Ok(AnyTensor::new(y.reshape([tokens, each, hidden]).sum_dim(1).squeeze_dim::<2>(1)))
+}
+
 impl BlockRun for OnTensors<'_> {
     type X = AnyTensor;
     type Norm = NormTensors;
@@ -398,7 +414,11 @@ impl BlockRun for OnTensors<'_> {
             routing.weights = tp.copy_to_tp(&routing.weights, &format!("{what}: weights of experts"))?;
         }
         let run = if self.decodes { experts_decode } else { experts };
-        let y = run(&x, &routing, &mixture.experts)?;
+        let y = if mixture.weighs_inputs {
+            of_weighed(&x, &routing, |x, routing| run(x, routing, &mixture.experts))?
+        } else {
+            run(&x, &routing, &mixture.experts)?
+        };
         if self.divided() { self.reduce_from_tp(&y, &format!("{what}: experts")) } else { Ok(y) }
     }
 

@@ -247,7 +247,9 @@ impl Builder {
                 vec![self.packed(Place::QkvPerGroup, &name(module), (&[q / 4; 3], 4), h, bias)?]
             }
         };
-        let qk_norms = match spec.qk_norm.filter(|_| convolution.is_none()) {
+        let still = spec.layers[layer].rope.is_none();
+        let normed = |kind: &QkNorm| !(*kind == QkNorm::PerHeadRotatedBare && still);
+        let qk_norms = match spec.qk_norm.filter(|_| convolution.is_none()).filter(normed) {
             None => None,
             Some(kind) => {
                 let [of_q, of_k] = names.qk_norms.map(name);
@@ -261,7 +263,8 @@ impl Builder {
                 };
                 let biased = kind == (QkNorm::PerHeadLayer { own: false });
                 let mut norm = |place, module: &str, shape: &[usize], lent: bool| {
-                    let weight = kind != QkNorm::PerHeadBare && !lent;
+                    let bare = matches!(kind, QkNorm::PerHeadBare | QkNorm::PerHeadRotatedBare);
+                    let weight = !bare && !lent;
                     let mut norm = self.norm_of(place, module, shape, weight)?;
                     if biased {
                         norm.parts.bias = Some(self.add(format!("{module}.bias"), shape, Role::Bias)?);

@@ -494,6 +494,7 @@ impl Mixture {
             router: router.expect("invariant: every mixture has it"),
             experts: Experts { gate_up, down, gate: spec.gate, compute: how.compute },
             rule: spec.rule,
+            weighs_inputs: spec.weighs_inputs,
             correction,
             shared_gate,
         })
@@ -505,6 +506,7 @@ pub(crate) struct MixtureTensors {
     pub(crate) router: Linear,
     pub(crate) experts: Experts,
     pub(crate) rule: RouterRule,
+    pub(crate) weighs_inputs: bool,
     /// `[experts]`.
     pub(crate) correction: Option<AnyTensor>,
     pub(crate) shared_gate: Option<Linear>,

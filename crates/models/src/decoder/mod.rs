@@ -9,6 +9,7 @@ pub(crate) mod adapter;
 pub(crate) mod block;
 pub(crate) mod blueprint;
 pub(crate) mod change;
+pub(crate) mod chunks;
 pub(crate) mod embedding_noise;
 pub(crate) mod forward_context;
 pub(crate) mod latent;
@@ -35,6 +36,7 @@ use burnish_ops::{
 
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::blueprint::PerLayerTables;
+use crate::decoder::chunks::Seen;
 use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
 use crate::decoder::queries_keys::{Factors, Orders, Turning};
 use crate::decoder::tp_plan::Shard;
@@ -189,14 +191,18 @@ impl Decoder {
             peaks.check(self.blocks.len(), self.shard.heads)?;
         }
         let mut lent = BTreeMap::new();
+        let mut seen: BTreeMap<Option<usize>, Seen> = BTreeMap::new();
         for (layer, block) in self.blocks.iter().enumerate() {
             let indices = block.indices(pass.adapters());
+            let chunk = block.own.chunk;
+            let Seen { documents, parents } =
+                seen.entry(chunk).or_insert_with(|| Seen::of(tokens, chunk)).clone();
             let kind = self.kinds[layer].clone();
             let turning = Turning::new(block.own, &rotaries, &kind.orders, &factors);
-            let (plan, how, documents) = (block.clone(), assembly.clone(), tokens.documents.clone());
+            let (plan, how) = (block.clone(), assembly.clone());
             let peaks = pass.logit_peaks().cloned();
             let mut shape = self.attention_shape(layer);
-            shape.parents = tokens.parents.clone();
+            shape.parents = parents;
             let balance = pass.router_balance().cloned();
             // Its inputs: the stream, what it is given beside that, keys and values of another block.
             let mut inputs = vec![x];

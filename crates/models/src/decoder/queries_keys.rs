@@ -15,7 +15,7 @@ use crate::Spec;
 use crate::decoder::layers::NormTensors;
 use crate::decoder::tp_plan::Shard;
 use crate::spec::names::QkvNames;
-use crate::spec::{KeysValues, LayerSpec, Pairs, QkNorm};
+use crate::spec::{Grows, KeysValues, LayerSpec, Pairs, QkNorm};
 
 /// How a block's queries and keys are turned.
 #[derive(Clone, Debug, Default)]
@@ -34,12 +34,15 @@ impl Turning {
     pub(crate) fn new(own: LayerSpec, rotaries: &[Rotary], orders: &Orders, factors: &Factors) -> Self {
         let rotary = own.rope.and_then(|rope| rotaries.get(rope).cloned());
         let order = if rotary.is_some() { &orders.turned } else { &orders.still };
-        Self { rotary, order: order.clone(), factors: factors.clone(), keys: own.keys }
+        let grows = rotary.is_none() || factors.grows == Some(Grows::All);
+        let factors = Factors { growth: factors.growth.clone().filter(|_| grows), ..factors.clone() };
+        Self { rotary, order: order.clone(), factors, keys: own.keys }
     }
 
     /// The rotation that attention does itself.
     pub(crate) fn in_attention(&self, spec: &Spec) -> Option<&Rotary> {
-        self.rotary.as_ref().filter(|_| spec.qk_norm != Some(QkNorm::PerHeadRotated))
+        let before = matches!(spec.qk_norm, Some(QkNorm::PerHeadRotated | QkNorm::PerHeadRotatedBare));
+        self.rotary.as_ref().filter(|_| !before)
     }
 }
 
@@ -93,6 +96,8 @@ impl Orders {
 pub(crate) struct Factors {
     /// What each token's query is multiplied by; none where all are one.
     growth: Option<Arc<Vec<f32>>>,
+    /// In which blocks.
+    grows: Option<Grows>,
     /// What stands behind each head's query, key and value, `[tokens, 3 * heads, columns]`, where something does.
     behind: Option<Arc<Vec<f32>>>,
 }
@@ -100,14 +105,17 @@ pub(crate) struct Factors {
 impl Factors {
     /// Of tokens at `positions`, for the heads of `shard`.
     pub(crate) fn new(spec: &Spec, shard: &Shard, positions: &[u32]) -> Self {
-        Self { growth: growth(spec, positions), behind: behind(spec, shard, positions) }
+        let grows = spec.query_growth.map(|growth| growth.grows);
+        Self { growth: growth(spec, positions), grows, behind: behind(spec, shard, positions) }
     }
 }
 
 /// What queries of these positions are multiplied by; none where all are one.
 fn growth(spec: &Spec, positions: &[u32]) -> Option<Arc<Vec<f32>>> {
     let growth = spec.query_growth?;
-    let of = |&p: &u32| (1.0 + growth.beta * f64::from(1 + p / growth.original as u32).ln()) as f32;
+    let of = |&p: &u32| {
+        (1.0 + growth.beta * f64::from(1 + (p + growth.shift as u32) / growth.original as u32).ln()) as f32
+    };
     let all: Vec<f32> = positions.iter().map(of).collect();
     all.iter().any(|&f| f != 1.0).then(|| Arc::new(all))
 }
@@ -175,7 +183,8 @@ pub(crate) fn prepared(
     if let Some(norms) = of_heads.filter(|_| grouped) {
         qkv = heads_normed(&qkv, spec, shard, norms, None)?;
     }
-    if let (Some(QkNorm::PerHeadRotated), Some(norms)) = (spec.qk_norm, norms) {
+    let rotated = matches!(spec.qk_norm, Some(QkNorm::PerHeadRotated | QkNorm::PerHeadRotatedBare));
+    if let Some(norms) = norms.filter(|_| rotated) {
         qkv = heads_normed(&qkv, spec, shard, norms, turning.rotary.as_ref())?;
     }
     if let Some(behind) = &turning.factors.behind {

@@ -11,6 +11,7 @@ use burnish_ops::{
 
 use crate::decoder::Linears;
 use crate::decoder::block::{OnTensors, run_block};
+use crate::decoder::chunks::attend_chunked;
 use crate::decoder::keys_values;
 use crate::decoder::queries_keys::{Factors, Turning};
 use crate::spec::{KeysValues, LayerSpec};
@@ -374,7 +375,13 @@ impl<'a> Decoding<'a> {
                     }
                     (Cache::Keys(cache), None) => {
                         let (rotary, sinks) = (turning.in_attention(spec), w.sinks.as_ref());
-                        cache.attend(qkv, &documents, rotary, norm.as_ref(), sinks)
+                        let attend = |cache: &mut KvCache, documents: &[Range<usize>]| {
+                            cache.attend(qkv, documents, rotary, norm.as_ref(), sinks)
+                        };
+                        match block.own.chunk {
+                            Some(size) => attend_chunked(cache, &documents, &positions, size, attend),
+                            None => attend(cache, &documents),
+                        }
                     }
                     _ => unreachable!("invariant: caches are made by the blocks' kinds"),
                 }

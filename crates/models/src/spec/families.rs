@@ -28,7 +28,7 @@ use llamas::{
     jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
 };
 use mixtures::{
-    deepseek_v2, deepseek_v3, glm4_moe, gpt_oss, granitemoe, mixtral, olmoe, qwen2_moe, qwen3_moe,
+    deepseek_v2, deepseek_v3, glm4_moe, gpt_oss, granitemoe, llama4, mixtral, olmoe, qwen2_moe, qwen3_moe,
 };
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
@@ -169,8 +169,10 @@ static FAMILIES: &[Entry] = &[
     family("granitemoe", "GraniteMoe", granitemoe),
     family("glm4_moe", "Glm4Moe", glm4_moe),
     family("gpt_oss", "GptOss", gpt_oss),
+    family("llama4_text", "Llama4", llama4),
     family("deepseek_v2", "DeepseekV2", deepseek_v2),
     family("deepseek_v3", "DeepseekV3", deepseek_v3),
+    family("llama4", "Llama4", text_part),
     family("gemma3", "Gemma3", text_part),
     family("gemma4", "Gemma4", text_part),
     family("mistral3", "Mistral3", text_part),
@@ -207,8 +209,6 @@ const OTHERS: [(&str, &[&str]); 4] = [
         "a mixture of experts of a kind that is not computed here",
         &[
             "qwen3_vl_moe",
-            "llama4",
-            "llama4_text",
             "phimoe",
             "dbrx",
             "ernie4_5_moe",

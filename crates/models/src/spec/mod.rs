@@ -125,6 +125,8 @@ pub enum QkNorm {
     PerHeadAndValues,
     /// Of each head, after the rotation (HunYuan).
     PerHeadRotated,
+    /// The same without weights, in blocks that turn alone (Llama 4).
+    PerHeadRotatedBare,
     /// Of all heads together (OLMo 2).
     WholeWidth,
     /// LayerNorm of each head, before the rotation.
@@ -144,13 +146,26 @@ pub enum Pairs {
     Neighbours,
 }
 
-/// Queries that grow with their position (Ministral 3): times `1 + beta * ln(1 + floor(position / original))`.
+/// Queries that grow with their position: times `1 + beta * ln(1 + floor((position + shift) / original))`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueryGrowth {
     /// The factor of the logarithm.
     pub beta: f64,
     /// Positions the model was trained on.
     pub original: usize,
+    /// Added to positions: 0 (Ministral 3), or 1 (Llama 4).
+    pub shift: usize,
+    /// Which blocks' queries do.
+    pub grows: Grows,
+}
+
+/// Whose queries grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grows {
+    /// All blocks' (Ministral 3).
+    All,
+    /// Those of blocks without a rotation (Llama 4).
+    Still,
 }
 
 /// What is particular to a block's attention.
@@ -158,6 +173,8 @@ pub struct QueryGrowth {
 pub struct LayerSpec {
     /// The sliding window.
     pub window: Option<usize>,
+    /// Tokens see those of their own chunk of so many positions alone (Llama 4).
+    pub chunk: Option<usize>,
     /// Which of [`Spec::ropes`] turns queries and keys; none turns nothing.
     pub rope: Option<usize>,
     /// Divides attention's scores further; 0 does not.
@@ -237,6 +254,8 @@ pub struct ExpertsSpec {
     pub biased: bool,
     /// The feed-forward that every token goes through beside its experts.
     pub shared: Option<SharedExpert>,
+    /// Whether a token's weights multiply what its experts read, and not what they give (Llama 4).
+    pub weighs_inputs: bool,
     /// Whether each expert has a number that is added to its score where experts are compared, and not to weights. Nothing
     /// trains it.
     pub corrected: bool,

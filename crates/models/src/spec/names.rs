@@ -90,6 +90,9 @@ pub struct ExpertNames {
     pub shared_gate: &'static str,
     /// How files have them.
     pub files: ExpertFiles,
+    /// Whether PEFT's adapters on experts (`target_parameters`) stand on the files' `[in, out]` as if that were `[out, in]`,
+    /// which is not computed here (Llama 4).
+    pub adapters_turned: bool,
 }
 
 /// How files have the matrices of experts.
@@ -108,7 +111,7 @@ pub enum ExpertFiles {
     },
     /// All experts' in one tensor each, under other names: gate and up, second layer, router.
     Together([&'static str; 3]),
-    /// As they are here, but `[in, out]` of each expert (gpt-oss).
+    /// As they are here, but `[in, out]` of each expert (gpt-oss, Llama 4).
     Turned,
 }
 
@@ -117,6 +120,7 @@ pub(crate) struct Inner {
     embed: &'static str,
     layers: &'static str,
     norm: &'static str,
+    head: &'static str,
     other_spellings: &'static [(&'static str, &'static str)],
 }
 
@@ -125,6 +129,7 @@ pub(crate) const LANGUAGE_MODEL: Inner = Inner {
     embed: "model.language_model.embed_tokens",
     layers: "model.language_model.layers",
     norm: "model.language_model.norm",
+    head: "lm_head",
     other_spellings: &[
         ("model.language_model.", "language_model.model."),
         ("model.language_model.", "language_model."),
@@ -136,11 +141,21 @@ pub(crate) const LANGUAGE_MODEL: Inner = Inner {
 pub(crate) const QWEN_VL: Inner =
     Inner { other_spellings: &[("model.language_model.", "model.")], ..LANGUAGE_MODEL };
 
+/// Llama 4's: the language model whole, with its head.
+pub(crate) const LLAMA4_PART: Inner = Inner {
+    embed: "language_model.model.embed_tokens",
+    layers: "language_model.model.layers",
+    norm: "language_model.model.norm",
+    head: "language_model.lm_head",
+    other_spellings: &[],
+};
+
 /// SmolVLM's and Idefics'.
 pub(crate) const TEXT_MODEL: Inner = Inner {
     embed: "model.text_model.embed_tokens",
     layers: "model.text_model.layers",
     norm: "model.text_model.norm",
+    head: "lm_head",
     other_spellings: &[],
 };
 
@@ -164,6 +179,7 @@ const QWEN_MOE: ExpertNames = ExpertNames {
         modules: ["gate_proj", "up_proj", "down_proj"],
         router: "mlp.gate",
     },
+    adapters_turned: false,
 };
 
 /// Mixtral's.
@@ -200,6 +216,23 @@ pub(crate) const DEEPSEEK_LITE: Names =
 /// gpt-oss'.
 pub(crate) const GPT_OSS: Names =
     Names { experts: ExpertNames { router: "mlp.router", files: ExpertFiles::Turned, ..QWEN_MOE }, ..LLAMA };
+
+/// Llama 4's.
+pub(crate) const LLAMA4: Names = Names {
+    up: UpNames::Gated(["feed_forward.gate_proj", "feed_forward.up_proj"]),
+    down: "feed_forward.down_proj",
+    experts: ExpertNames {
+        router: "feed_forward.router",
+        gate_up: "feed_forward.experts.gate_up_proj",
+        down: "feed_forward.experts.down_proj",
+        shared_up: ["feed_forward.shared_expert.gate_proj", "feed_forward.shared_expert.up_proj"],
+        shared_down: "feed_forward.shared_expert.down_proj",
+        shared_gate: "",
+        files: ExpertFiles::Turned,
+        adapters_turned: true,
+    },
+    ..LLAMA
+};
 
 /// Granite's mixtures'.
 pub(crate) const GRANITE_MOE: Names = Names {
@@ -503,6 +536,7 @@ impl Names {
             embed: inner.embed,
             layers: inner.layers,
             norm: inner.norm,
+            head: inner.head,
             other_spellings: inner.other_spellings,
             ..self
         })

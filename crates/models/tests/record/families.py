@@ -331,6 +331,7 @@ def more_families():
     after = after | dict(ffn_dim=44, init_std=0.2, dropout=0.0, attention_dropout=0.0)
     yield "opt-350m", "opt", after | dict(word_embed_proj_dim=20, do_layer_norm_before=False)
     yield "opt-unnormed", "opt", after | dict(word_embed_proj_dim=32, _remove_final_layer_norm=True)
+    yield from llama4s(mixed)
 
 
 def more_mixtures(mixed):
@@ -363,6 +364,25 @@ def more_mixtures(mixed):
         norm_topk_prob=False, first_k_dense_replace=0, rope_interleave=False)
 
 
+def llama4s(mixed):
+    """Texts longer than a chunk; blocks of every kind."""
+    llama4 = mixed | dict(
+        num_local_experts=3, num_experts_per_tok=1, head_dim=12, intermediate_size=10, intermediate_size_mlp=14,
+        attention_chunk_size=8, floor_scale=5, attn_scale=0.7)
+    yield "llama4", "llama4_text", llama4 | dict(
+        num_hidden_layers=4, hidden_size=20, no_rope_layer_interval=2, moe_layers=[0, 3], attention_bias=True)
+    # As Maverick's: no norms of queries and keys; more experts a token than published ones have, a rope that is scaled.
+    yield "llama4-pairs", "llama4_text", llama4 | dict(
+        num_hidden_layers=3, num_experts_per_tok=2, use_qk_norm=False, interleave_moe_layer_step=2, attn_temperature_tuning=False,
+        no_rope_layers=[1, 0, 1], layer_types=["full_attention", "chunked_attention", "chunked_attention"],
+        rope_parameters={"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+                         "high_freq_factor": 4.0, "original_max_position_embeddings": 16})
+    yield "llama4-vision", "llama4", dict(
+        text_config={k: v for k, v in llama4.items()} | dict(num_hidden_layers=2, no_rope_layers=[1, 0]),
+        vision_config=dict(hidden_size=16, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+                           patch_size=14, vision_output_dim=16, projector_input_dim=16, projector_output_dim=16))
+
+
 def probe(count):
     """Weights that tell elements apart."""
     return ((torch.arange(count) * 7919) % 101).double() / 50 - 1
@@ -380,7 +400,7 @@ def training(model, documents):
         log_probs.append([round(float(x), 6) for x in own])
     gradients = {}
     turned = {f"{name}.weight" for name, m in model.named_modules() if type(m).__name__ == "Conv1D"}
-    turned |= {f"{name}.{part}" for name, m in model.named_modules() if type(m).__name__ == "GptOssExperts"
+    turned |= {f"{name}.{part}" for name, m in model.named_modules() if type(m).__name__ in ("GptOssExperts", "Llama4TextExperts")
                for part in ("gate_up_proj", "down_proj")}
     heads = {}
     for name, parameter in model.named_parameters():

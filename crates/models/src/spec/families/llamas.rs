@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use crate::ModelError;
 use crate::spec::rope::{Rope, RopeDefaults, RopeKind};
-use crate::spec::{BlockLayout, NormKind, Pairs, QkNorm, QueryGrowth, Spec, names, wrong};
+use crate::spec::{BlockLayout, Grows, NormKind, Pairs, QkNorm, QueryGrowth, Spec, names, wrong};
 
 pub(super) fn llama(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let attention_bias = r.bool("attention_bias", false)?;
@@ -65,9 +65,23 @@ pub(super) fn smollm3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut spec = r.spec(&defaults)?;
     let bias = r.bool("attention_bias", false)?;
     (spec.qkv_bias, spec.o_bias, spec.mlp_bias) = (bias, bias, r.bool("mlp_bias", false)?);
+    let turned = turned_blocks(r, &mut spec, false)?;
+    let window = if r.bool("use_sliding_window", false)? { r.window(None)? } else { None };
+    r.windows(&mut spec, window, |layer| !turned[layer])?;
+    Ok(spec)
+}
+
+/// Which blocks turn, by `no_rope_layers`: those of others have no rope then. An empty list says nothing where `may_be_empty`.
+pub(super) fn turned_blocks(
+    r: &Reader<'_>,
+    spec: &mut Spec,
+    may_be_empty: bool,
+) -> Result<Vec<bool>, ModelError> {
     let interval = r.config.usize("no_rope_layer_interval")?.unwrap_or(4).max(1);
     let layers = spec.layers.len();
-    let turned: Vec<bool> = match r.config.get("no_rope_layers") {
+    let given = r.config.get("no_rope_layers");
+    let given = given.filter(|value| !may_be_empty || value.as_array().is_none_or(|list| !list.is_empty()));
+    let turned: Vec<bool> = match given {
         None => (0..layers).map(|layer| (layer + 1) % interval != 0).collect(),
         Some(value) => {
             let list = value.as_array().filter(|list| list.len() >= layers);
@@ -83,9 +97,7 @@ pub(super) fn smollm3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     for (layer, turned) in spec.layers.iter_mut().zip(&turned) {
         layer.rope = turned.then_some(0);
     }
-    let window = if r.bool("use_sliding_window", false)? { r.window(None)? } else { None };
-    r.windows(&mut spec, window, |layer| !turned[layer])?;
-    Ok(spec)
+    Ok(turned)
 }
 
 pub(super) fn granite(r: &Reader<'_>) -> Result<Spec, ModelError> {
@@ -204,7 +216,8 @@ pub(super) fn ministral3(r: &Reader<'_>) -> Result<Spec, ModelError> {
         return Err(wrong("rope_parameters.llama_4_scaling_beta", "missing", "a number"));
     };
     let original = number("original_max_position_embeddings").unwrap_or(spec.max_positions as f64);
-    spec.query_growth = Some(QueryGrowth { beta, original: (original as usize).max(1) });
+    spec.query_growth =
+        Some(QueryGrowth { beta, original: (original as usize).max(1), shift: 0, grows: Grows::All });
     let window = r.window(None)?;
     spec.layers.iter_mut().for_each(|layer| layer.window = window);
     Ok(spec)

@@ -3,11 +3,14 @@
 use burnish_core::{ExpertGate, RouterGroups, RouterRule, RouterScores};
 use serde_json::{Value, json};
 
+use super::llamas::turned_blocks;
 use super::olmo::olmo_spec;
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use crate::ModelError;
 use crate::spec::rope::RopeKind;
-use crate::spec::{ExpertsSpec, LatentAttention, Pairs, QkNorm, SharedExpert, Spec, names, wrong};
+use crate::spec::{
+    ExpertsSpec, Grows, LatentAttention, Pairs, QkNorm, QueryGrowth, SharedExpert, Spec, names, wrong,
+};
 
 /// What a class of Transformers has where its configuration does not say.
 struct MixtureDefaults {
@@ -54,6 +57,7 @@ fn mixture(r: &Reader<'_>, spec: &mut Spec, defaults: &MixtureDefaults) -> Resul
         gate: ExpertGate::Halves(spec.activation),
         biased: false,
         shared: None,
+        weighs_inputs: false,
         corrected: false,
         balance: r.nullable("router_aux_loss_coef", Some(defaults.balance))?,
     });
@@ -253,6 +257,96 @@ pub(super) fn gpt_oss(r: &Reader<'_>) -> Result<Spec, ModelError> {
         experts.biased = true;
     }
     Ok(spec)
+}
+
+/// Llama 4: a shared feed-forward, scores that multiply what experts read, blocks that turn and see chunks, blocks that do
+/// neither and whose queries grow.
+pub(super) fn llama4(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        max_positions: 131_072,
+        norm_eps: 1e-5,
+        rope_theta: 500_000.0,
+        ..LLAMA_DEFAULTS
+    };
+    let mut spec = r.spec(&defaults)?;
+    spec.names = names::LLAMA4;
+    spec.pairs = Pairs::Neighbours;
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    let turned = turned_blocks(r, &mut spec, true)?;
+    spec.qk_norm = r.bool("use_qk_norm", true)?.then_some(QkNorm::PerHeadRotatedBare);
+    if r.bool("attn_temperature_tuning", true)? {
+        let original = match r.config.usize("floor_scale")? {
+            Some(0) => return Err(wrong("floor_scale", "0", "a positive integer")),
+            scale => scale.unwrap_or(8192),
+        };
+        let beta = f64::from(r.f32("attn_scale", 0.1)?);
+        spec.query_growth = Some(QueryGrowth { beta, original, shift: 1, grows: Grows::Still });
+    }
+    let chunked = chunked_blocks(r, &turned)?;
+    let chunk = match r.config.usize("attention_chunk_size")? {
+        Some(0) => return Err(wrong("attention_chunk_size", "0", "a positive integer")),
+        None if !r.config.json.contains_key("attention_chunk_size") => Some(8192),
+        size => size,
+    };
+    if chunk.is_none() && chunked.contains(&true) {
+        return Err(wrong(
+            "attention_chunk_size",
+            "null",
+            "a positive integer: layer_types has chunked_attention",
+        ));
+    }
+    let own = MixtureDefaults { count: 16, per_token: 1, width: 8192, renormalise: Some(false), ..MIXTRAL };
+    mixture(r, &mut spec, &own)?;
+    let mixed = mixed_blocks(r, spec.layers.len())?;
+    for (at, layer) in spec.layers.iter_mut().enumerate() {
+        layer.chunk = chunk.filter(|_| chunked[at]);
+        layer.experts = mixed[at];
+    }
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.scores = RouterScores::Sigmoid;
+        experts.weighs_inputs = true;
+        experts.balance = None;
+        experts.shared = Some(SharedExpert { intermediate: experts.intermediate, gated: false });
+    }
+    spec.intermediate = match r.config.usize("intermediate_size_mlp")? {
+        Some(0) => return Err(wrong("intermediate_size_mlp", "0", "a positive integer")),
+        width => width.unwrap_or(16_384),
+    };
+    Ok(spec)
+}
+
+/// Whose attention is chunked, by `layer_types`, else those that turn.
+fn chunked_blocks(r: &Reader<'_>, turned: &[bool]) -> Result<Vec<bool>, ModelError> {
+    let Some(types) = r.config.get("layer_types") else { return Ok(turned.to_vec()) };
+    let list = types.as_array().filter(|list| list.len() >= turned.len());
+    let list = list.ok_or_else(|| wrong("layer_types", &types.to_string(), "one entry per layer"))?;
+    let chunked = |kind: &Value| match kind.as_str() {
+        Some("full_attention") => Ok(false),
+        Some("chunked_attention") => Ok(true),
+        _ => Err(ModelError::Unsupported {
+            key: "layer_types".to_owned(),
+            got: kind.to_string(),
+            supported: "full_attention, chunked_attention",
+        }),
+    };
+    list.iter().take(turned.len()).map(chunked).collect()
+}
+
+/// Which blocks are mixtures in Llama 4.
+fn mixed_blocks(r: &Reader<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
+    let step = match r.config.usize("interleave_moe_layer_step")? {
+        Some(0) => return Err(wrong("interleave_moe_layer_step", "0", "a positive integer")),
+        step => step.unwrap_or(1),
+    };
+    let Some(given) = r.config.get("moe_layers") else {
+        return Ok((0..layers).map(|layer| (layer + 1) % step == 0).collect());
+    };
+    let list: Option<Vec<u64>> = given.as_array().and_then(|all| all.iter().map(Value::as_u64).collect());
+    let list = list.ok_or_else(|| wrong("moe_layers", &given.to_string(), "a list of blocks' numbers"))?;
+    Ok((0..layers as u64).map(|layer| list.contains(&layer)).collect())
 }
 
 /// What DeepSeek-V2 and V3 share: latents, a mixture with a feed-forward that every token goes through.

@@ -9,7 +9,7 @@ use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use super::{Family, qwen};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
-use crate::spec::names::{Inner, LANGUAGE_MODEL, QWEN_VL, TEXT_MODEL};
+use crate::spec::names::{Inner, LANGUAGE_MODEL, LLAMA4_PART, QWEN_VL, TEXT_MODEL};
 use crate::spec::{QkNorm, Spec, wrong};
 
 /// How a model of several parts holds its decoder.
@@ -50,6 +50,7 @@ const fn whole(model_type: &'static str, text: Text, inner: &'static Inner, ties
 static WHOLES: &[Whole] = &[
     whole("gemma3", Text::Any("gemma3_text"), &LANGUAGE_MODEL, TIED),
     Whole { caps_logits: true, ..whole("gemma4", Text::Any("gemma4_text"), &LANGUAGE_MODEL, TIED) },
+    whole("llama4", Text::Any("llama4_text"), &LLAMA4_PART, OWN_HEAD),
     whole("mistral3", Text::Any("mistral"), &LANGUAGE_MODEL, TIED),
     whole("qwen2_vl", Text::Own(qwen2_vl), &QWEN_VL, EITHER),
     whole("qwen2_5_vl", Text::Own(qwen2_vl), &QWEN_VL, EITHER),
@@ -64,7 +65,7 @@ static WHOLES: &[Whole] = &[
 ];
 
 /// Sizes that a `text_config` may leave to its class: vocabulary, width, feed-forward, blocks, heads.
-const SIZES: [(&str, [u64; 5]); 8] = [
+const SIZES: [(&str, [u64; 5]); 9] = [
     ("llama", [32_000, 4096, 11_008, 32, 32]),
     ("mistral", [32_000, 4096, 14_336, 32, 32]),
     ("qwen2", [151_936, 4096, 22_016, 32, 32]),
@@ -72,6 +73,7 @@ const SIZES: [(&str, [u64; 5]); 8] = [
     ("gemma2", [256_000, 2304, 9216, 26, 8]),
     ("gemma3_text", [262_208, 2304, 9216, 26, 8]),
     ("gemma4_text", [262_144, 2304, 9216, 30, 8]),
+    ("llama4_text", [202_048, 5120, 8192, 48, 40]),
     ("cohere2", [256_000, 8192, 22_528, 40, 64]),
 ];
 const SIZE_KEYS: [&str; 5] =

@@ -55,6 +55,18 @@ fn a_tied_head_alone_is_the_embedding_too() {
     assert_eq!(answers(folder.path()), answers(&fixtures().join("llama-tied")));
 }
 
+/// Transformers writes a window of 0 for a Qwen2-MoE that has none.
+#[test]
+fn a_window_of_zero_is_none_where_nothing_slides() {
+    let folder = copy("qwen2-moe", |config| {
+        config["use_sliding_window"] = json!(false);
+        config["sliding_window"] = json!(0);
+        config["layer_types"] = json!(["full_attention", "full_attention"]);
+    });
+    let spec = ModelFolder::open(folder.path()).unwrap().spec().clone();
+    assert!(spec.layers.iter().all(|layer| layer.window.is_none()));
+}
+
 #[test]
 fn a_byte_order_mark_is_no_part_of_a_configuration() {
     let folder = copy("llama", |_| {});

@@ -28,7 +28,8 @@ use llamas::{
     jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
 };
 use mixtures::{
-    deepseek_v2, deepseek_v3, glm4_moe, gpt_oss, granitemoe, llama4, mixtral, olmoe, qwen2_moe, qwen3_moe,
+    deepseek_v2, deepseek_v3, dots1, flex_olmo, glm4_moe, gpt_oss, granitemoe, llama4, mixtral, olmoe,
+    qwen2_moe, qwen3_moe,
 };
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
@@ -168,6 +169,8 @@ static FAMILIES: &[Entry] = &[
     family("olmoe", "Olmoe", olmoe),
     family("granitemoe", "GraniteMoe", granitemoe),
     family("glm4_moe", "Glm4Moe", glm4_moe),
+    family("dots1", "Dots1", dots1),
+    family("flex_olmo", "FlexOlmo", flex_olmo),
     family("gpt_oss", "GptOss", gpt_oss),
     family("llama4_text", "Llama4", llama4),
     family("deepseek_v2", "DeepseekV2", deepseek_v2),
@@ -186,6 +189,9 @@ static FAMILIES: &[Entry] = &[
     family("smolvlm", "SmolVLM", text_part),
     family("idefics3", "Idefics3", text_part),
     family("aya_vision", "AyaVision", text_part),
+    family("cohere2_vision", "Cohere2Vision", text_part),
+    family("vipllava", "VipLlava", text_part),
+    family("llava_next_video", "LlavaNextVideo", text_part),
 ];
 
 /// The spec of a configuration.

@@ -332,6 +332,16 @@ def more_families():
     yield "opt-350m", "opt", after | dict(word_embed_proj_dim=20, do_layer_norm_before=False)
     yield "opt-unnormed", "opt", after | dict(word_embed_proj_dim=32, _remove_final_layer_norm=True)
     yield from llama4s(mixed)
+    yield "flex-olmo", "flex_olmo", mixed | dict(num_experts=5, num_key_value_heads=2)
+    yield "dots1", "dots1", mixed | dict(
+        n_routed_experts=6, moe_intermediate_size=8, intermediate_size=20, n_shared_experts=2, n_group=3, topk_group=2,
+        routed_scaling_factor=1.7, first_k_dense_replace=1, norm_topk_prob=True, sliding_window=8, max_window_layers=1, head_dim=12)
+    yield "cohere2-vision", "cohere2_vision", dict(
+        alignment_intermediate_size=16,
+        text_config=text | dict(model_type="cohere2", sliding_window=8, layer_types=alternating),
+        vision_config=small | dict(model_type="siglip_vision_model"))
+    yield "vipllava", "vipllava", dict(text_config=text | dict(model_type="llama"), vision_config=clip)
+    yield "llava-next-video", "llava_next_video", dict(text_config=text | dict(model_type="llama"), vision_config=clip)
 
 
 def more_mixtures(mixed):

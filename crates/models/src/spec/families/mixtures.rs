@@ -9,7 +9,8 @@ use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use crate::ModelError;
 use crate::spec::rope::RopeKind;
 use crate::spec::{
-    ExpertsSpec, Grows, LatentAttention, Pairs, QkNorm, QueryGrowth, SharedExpert, Spec, names, wrong,
+    BlockLayout, ExpertsSpec, Grows, LatentAttention, Pairs, QkNorm, QueryGrowth, SharedExpert, Spec, names,
+    wrong,
 };
 
 /// What a class of Transformers has where its configuration does not say.
@@ -135,8 +136,8 @@ pub(super) fn qwen3_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
 pub(super) fn qwen2_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut spec = r.spec(&Defaults { kv_heads: Some(16), max_positions: 32_768, ..LLAMA_DEFAULTS })?;
     spec.qkv_bias = r.bool("qkv_bias", true)?;
-    let slides = r.bool("use_sliding_window", false)?;
-    let window = r.window(Some(4096))?.filter(|_| slides);
+    // The class says 0 where nothing slides.
+    let window = if r.bool("use_sliding_window", false)? { r.window(Some(4096))? } else { None };
     let until = r.config.usize("max_window_layers")?.unwrap_or(28);
     r.windows(&mut spec, window, |layer| layer % 2 == 0 && layer < until)?;
     let own = MixtureDefaults {
@@ -166,6 +167,25 @@ pub(super) fn olmoe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     spec.clip_qkv = r.clip_qkv()?;
     let own =
         MixtureDefaults { count: 64, per_token: 8, width: 2048, renormalise: None, balance: 0.01, ..MIXTRAL };
+    mixture(r, &mut spec, &own)?;
+    Ok(spec)
+}
+
+/// FlexOlmo: OLMo 2 with OLMoE's mixtures.
+pub(super) fn flex_olmo(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let defaults =
+        Defaults { max_positions: 4096, pad_token: Some(100_277), rope_theta: 500_000.0, ..LLAMA_DEFAULTS };
+    let mut spec = Spec { names: names::GEMMA2, ..olmo_spec(r, &defaults)? };
+    spec.layout = BlockLayout::Post;
+    spec.qk_norm = Some(QkNorm::WholeWidth);
+    let own = MixtureDefaults {
+        count: 7,
+        per_token: 5,
+        width: 11_008,
+        renormalise: None,
+        balance: 0.01,
+        ..MIXTRAL
+    };
     mixture(r, &mut spec, &own)?;
     Ok(spec)
 }
@@ -206,7 +226,41 @@ pub(super) fn glm4_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     mixture(r, &mut spec, &own)?;
     dense_first(r, &mut spec, 1)?;
     further(r, &mut spec)?;
-    let shared = r.config.usize("n_shared_experts")?.unwrap_or(1);
+    corrected(r, &mut spec, 1)?;
+    Ok(spec)
+}
+
+/// dots.llm1: Qwen3's attention, DeepSeek-V3's mixtures.
+pub(super) fn dots1(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let renamed = super::reader::renamed(r.config, &[("num_experts", "n_routed_experts")]);
+    let r = &Reader { config: &renamed, family: r.family };
+    for key in ["num_experts", "num_experts_per_tok", "n_shared_experts"] {
+        r.positive(key)?;
+    }
+    let mut spec = r.spec(&Defaults { kv_heads: Some(32), ..LLAMA_DEFAULTS })?;
+    spec.names = names::GLM4_MOE;
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    spec.qk_norm = Some(QkNorm::PerHead);
+    let (window, from) = (r.window(Some(4096))?, r.config.usize("max_window_layers")?.unwrap_or(62));
+    r.windows(&mut spec, window, |layer| layer >= from)?;
+    let own = MixtureDefaults {
+        count: 1,
+        per_token: 1,
+        width_key: "moe_intermediate_size",
+        width: 1408,
+        renormalise: None,
+        balance: 0.0,
+    };
+    mixture(r, &mut spec, &own)?;
+    dense_first(r, &mut spec, 0)?;
+    corrected(r, &mut spec, 1)?;
+    Ok(spec)
+}
+
+/// DeepSeek-V3's rule: sigmoid scores, corrected where experts are compared, and feed-forwards that every token goes through.
+fn corrected(r: &Reader<'_>, spec: &mut Spec, shared: usize) -> Result<(), ModelError> {
+    let shared = r.config.usize("n_shared_experts")?.unwrap_or(shared);
     let groups = groups(r, spec.experts.map_or(0, |experts| experts.count), 2, [1, 1])?;
     if let Some(experts) = &mut spec.experts {
         experts.rule.scores = RouterScores::Sigmoid;
@@ -218,7 +272,7 @@ pub(super) fn glm4_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
         let wrong = || wrong("n_shared_experts", &shared.to_string(), "a positive integer");
         experts.shared = Some(SharedExpert { intermediate: intermediate.ok_or_else(wrong)?, gated: false });
     }
-    Ok(spec)
+    Ok(())
 }
 
 /// gpt-oss: sinks, biases, windows on every other block, experts whose gates and ups alternate.

@@ -62,6 +62,9 @@ static WHOLES: &[Whole] = &[
     whole("smolvlm", Text::Any("llama"), &TEXT_MODEL, OWN_HEAD),
     whole("idefics3", Text::Any("llama"), &TEXT_MODEL, OWN_HEAD),
     whole("aya_vision", Text::Any("cohere2"), &LANGUAGE_MODEL, TIED),
+    whole("cohere2_vision", Text::Any("cohere2"), &LANGUAGE_MODEL, TIED),
+    whole("vipllava", Text::Any("llama"), &LANGUAGE_MODEL, OWN_HEAD),
+    whole("llava_next_video", Text::Any("llama"), &LANGUAGE_MODEL, EITHER),
 ];
 
 /// Sizes that a `text_config` may leave to its class: vocabulary, width, feed-forward, blocks, heads.

@@ -67,6 +67,22 @@ fn a_window_of_zero_is_none_where_nothing_slides() {
     assert!(spec.layers.iter().all(|layer| layer.window.is_none()));
 }
 
+/// Transformers writes the numbers of Gemma 4's blocks as wide as the last one.
+#[test]
+fn blocks_of_gemma_4_may_be_numbered_with_zeros() {
+    let sizes = |spell: fn(usize) -> String| {
+        let folder = copy("gemma4", |config| {
+            let each = config["per_layer_config"].as_object().unwrap();
+            assert!(!each.is_empty());
+            let again = each.iter().map(|(at, own)| (spell(at.parse().unwrap()), own.clone()));
+            config["per_layer_config"] = serde_json::Value::Object(again.collect());
+        });
+        let spec = ModelFolder::open(folder.path()).unwrap().spec().clone();
+        (0..spec.layers.len()).map(|layer| spec.sizes(layer)).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(|at| format!("{at:02}")), sizes(|at| at.to_string()));
+}
+
 #[test]
 fn a_byte_order_mark_is_no_part_of_a_configuration() {
     let folder = copy("llama", |_| {});

@@ -2,12 +2,12 @@
 //! accumulation, merging, what a file holds. Numbers in the comments are theirs.
 
 use burnish_core::Dtype;
-use burnish_models::{DropoutStep, ModelFolder, ModelPlan, Tuning, to_device};
+use burnish_models::{DropoutStep, ModelFolder, ModelPlan, Tuning, load, to_device};
 use burnish_peft::{AdapterFolder, LoraConfig};
 use burnish_weight_files::{HostTensor, WeightFolder};
 
 use crate::dora::{loss_and_gradients, planned_model};
-use crate::recordings::{close, device, fixtures};
+use crate::recordings::{close, device, fixtures, logits};
 use crate::round_trips::{adapted, answers, target};
 
 const PLAIN: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": "all-linear"}"#;
@@ -49,6 +49,24 @@ fn pissa_and_olora_keep_the_function() {
         let config = with(&format!(r#""init_lora_weights": "{init}""#));
         let (_, _, model, _) = planned_model("qwen3", &Tuning::NewAdapter(&config));
         close(init, &answers(&model), &answers(&plain), 2e-5);
+    }
+}
+
+/// What PiSSA and OLoRA leave of a bf16 file's weight is fp32 where training is, as PEFT has it: rounded it would not give
+/// the model's function.
+#[test]
+fn what_pissa_and_olora_leave_is_of_the_trained_dtype() {
+    let folder = ModelFolder::open(fixtures().join("llama-bf16")).unwrap();
+    for init in ["pissa", "olora"] {
+        let config = with(&format!(r#""init_lora_weights": "{init}""#));
+        let plan = ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 0).unwrap();
+        let stored = |name: &str| plan.registry().iter().find(|p| p.name == name).unwrap().precision.store;
+        assert_eq!(stored("model.layers.0.self_attn.q_proj.weight"), Dtype::F32, "{init}");
+        assert_eq!(stored("model.embed_tokens.weight"), Dtype::Bf16, "{init}: not adapted");
+        let (model, _) = plan.resident(&device()).unwrap();
+        let plain = load(fixtures().join("llama-bf16"), &device()).unwrap().decoder;
+        let rows = [vec![3, 1, 4, 1, 5, 9]];
+        close(init, &logits(&model.decoder, &rows), &logits(&plain, &rows), 2e-5);
     }
 }
 

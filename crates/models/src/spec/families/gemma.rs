@@ -178,7 +178,9 @@ fn global_sizes(
     );
     if let Some(each) = r.config.get("per_layer_config").and_then(Value::as_object) {
         let of = |at: usize| -> Result<(usize, usize), ModelError> {
-            let own = each.get(&at.to_string()).and_then(Value::as_object).cloned().unwrap_or_default();
+            // Transformers writes numbers as wide as the last one: 05 of twelve.
+            let named = each.iter().find(|(key, _)| key.parse() == Ok(at)).map(|(_, value)| value);
+            let own = named.and_then(Value::as_object).cloned().unwrap_or_default();
             let known = |key: &&String| !matches!(key.as_str(), "head_dim" | "num_key_value_heads");
             if let Some(key) = own.keys().find(known) {
                 let (key, got) = (format!("per_layer_config.{at}"), key.clone());

@@ -9,6 +9,7 @@ mod dora;
 mod experts;
 mod families;
 mod follows_transformers;
+mod frozen_below;
 mod generation;
 mod part;
 mod qk_clip;

@@ -22,7 +22,8 @@ pub type BackwardFn = Box<dyn FnOnce(AnyTensor) -> Vec<Option<AnyTensor>> + Send
 /// How many tracked inputs one operation may have.
 pub const MOST_INPUTS: usize = 24;
 
-/// Runs `forward` on the plain inputs; when any input is tracked, records its backward.
+/// Runs `forward` on the plain inputs; when any input is tracked, records its backward. When none is, the output is not
+/// either: it lies on autodiff's device where an input does ([`AnyTensor::untracked`]).
 ///
 /// `forward` gets the inputs outside autodiff and, per input, whether its gradient is wanted. The backward closure
 /// returns one entry per input and must fill those that were wanted.
@@ -50,7 +51,9 @@ pub fn apply(
     let (out, backward) = forward(&plain, &wanted)?;
     drop(plain);
     if !wanted.contains(&true) {
-        return Ok(out);
+        // What nothing is wanted of goes on standing beside what is tracked in Burn's own operations.
+        let beside = inputs.iter().any(|input| input.device().is_autodiff());
+        return Ok(if beside { out.untracked() } else { out });
     }
     #[cfg(feature = "flex")]
     if has_backend::<burn::backend::Flex>(&out) {

@@ -20,6 +20,11 @@ pub trait Parameters: Send + Sync {
     fn read_all(&self, indices: &[usize]) -> Vec<AnyTensor> {
         indices.iter().map(|&index| self.read(index)).collect()
     }
+    /// Whether reading the parameter at `index` communicates. How often such parameters are read is planned for every rank:
+    /// a block that has one is computed again in backward whatever it trains.
+    fn gathers(&self, _index: usize) -> bool {
+        false
+    }
     /// Adds to the gradient of the parameter at `index`. Called during backward, as soon as a gradient is complete
     /// for one use of the parameter.
     fn accumulate(&self, index: usize, gradient: AnyTensor);

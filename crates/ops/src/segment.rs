@@ -108,12 +108,11 @@ fn backward(
     run: &Run,
     upstream: &AnyTensor,
 ) -> Vec<Option<AnyTensor>> {
-    let leaves = |tensors: Vec<AnyTensor>, wanted: &[bool]| -> Vec<AnyTensor> {
-        tensors.into_iter().zip(wanted).map(|(t, &w)| if w { t.leaf() } else { t }).collect()
-    };
-    let inputs = leaves(saved.to_vec(), wanted);
+    let inputs: Vec<AnyTensor> =
+        saved.iter().zip(wanted).map(|(x, &w)| if w { x.leaf() } else { x.untracked() }).collect();
     let trainable: Vec<bool> = weights.trainable().iter().map(|&t| t && trains).collect();
-    let gathered = leaves(weights.gather(), &trainable);
+    let gathered: Vec<AnyTensor> =
+        weights.gather().into_iter().zip(&trainable).map(|(w, &t)| if t { w.leaf() } else { w }).collect();
     let out = run(&inputs, &gathered)
         .unwrap_or_else(|e| unreachable!("invariant: a segment that ran in forward runs in backward: {e}"));
     let mut found = vec![None; inputs.len()];

@@ -55,6 +55,18 @@ fn gradients_of_the_tracked_inputs_only() {
 }
 
 #[test]
+fn what_nothing_is_wanted_of_stands_beside_what_is_tracked() {
+    let count = Arc::default();
+    let constant = weighted(&[ones().untracked(), ones()], &count).unwrap();
+    assert!(!constant.is_tracked());
+    let leaf = ones().leaf();
+    let both = constant.rank::<2>().unwrap() * leaf.rank::<2>().unwrap();
+    let mut gradients = both.sum().backward();
+    assert_eq!(leaf.take_gradient(&mut gradients).unwrap().to_f32(), [3.0; 4]);
+    assert_eq!(count.load(Ordering::Relaxed), 0);
+}
+
+#[test]
 fn nothing_is_recorded_without_tracked_inputs() {
     let count = Arc::default();
     let out = weighted(&[ones(), ones()], &count).unwrap();

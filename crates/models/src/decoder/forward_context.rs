@@ -105,11 +105,18 @@ impl ForwardContext {
         if !(self.training() && self.trainable(index)) {
             return Ok(value);
         }
-        let root = || AnyTensor::new(Tensor::<1>::zeros([1], &value.device())).leaf();
-        recorded(&self.parameters, index, value.clone(), self.root.get_or_init(root))
+        recorded(&self.parameters, index, value.clone(), self.root(&value))
     }
 
-    /// Runs one block on `inputs`: as a segment when it is to be recomputed, on this pass's tape otherwise.
+    /// [`Self::root`], on the device of `like`.
+    fn root(&self, like: &AnyTensor) -> &AnyTensor {
+        let root = || AnyTensor::new(Tensor::<1>::zeros([1], &like.plain().device())).leaf();
+        self.root.get_or_init(root)
+    }
+
+    /// Runs one block on `inputs`: as a segment when it is to be recomputed, on this pass's tape otherwise. Where no input
+    /// is tracked, gradients reach the block's own parameters and stop there; a block that trains none is a constant
+    /// (where no parameter of it is sharded).
     pub(crate) fn block(
         &self,
         name: &str,
@@ -118,9 +125,19 @@ impl ForwardContext {
         run: Run,
     ) -> Result<AnyTensor, OpsError> {
         if matches!(self.mode, Mode::Train { recompute: true, .. }) {
-            let trainable = indices.iter().map(|&i| self.trainable(i)).collect();
+            let trainable: Vec<bool> = indices.iter().map(|&i| self.trainable(i)).collect();
+            let again = trainable.contains(&true) || indices.iter().any(|&i| self.parameters.gathers(i));
+            let hangs = again && !inputs.iter().any(AnyTensor::is_tracked);
             let weights = Arc::new(BlockWeights { parameters: self.parameters.clone(), indices, trainable });
-            return segment(name, inputs, weights, true, run);
+            if !hangs {
+                return segment(name, inputs, weights, true, run);
+            }
+            // A segment is recorded for an input's sake.
+            let own = inputs.len();
+            let inputs: Vec<AnyTensor> =
+                inputs.iter().cloned().chain([self.root(&inputs[0]).clone()]).collect();
+            let run: Run = Arc::new(move |inputs, weights| run(&inputs[..own], weights));
+            return segment(name, &inputs, weights, true, run);
         }
         run(inputs, &self.read_all(&indices)?)
     }

@@ -182,8 +182,9 @@ impl Decoder {
         let mut x = self.embeddings_normed(x, pass)?;
         let given = self.per_layer_inputs(&tokens.ids, &x, pass, &tokens.rows, linears)?;
         if pass.training() && !x.is_tracked() {
-            // Gradients of the blocks must flow even when the embedding is frozen.
-            x = x.leaf();
+            // Nothing below the blocks is trained: what reads the stream then makes no gradient of it. Ranks that share
+            // layers make it all the same: they run what was planned for every rank.
+            x = if self.shard.divided() { x.leaf() } else { x.untracked() };
         }
         let rotaries = self.rotaries(tokens);
         let factors = Factors::new(&self.spec, &self.shard, &tokens.positions);

@@ -376,6 +376,10 @@ impl Parameters for ShardedParams {
         values.into_iter().flatten().collect()
     }
 
+    fn gathers(&self, index: usize) -> bool {
+        self.plan.sharded(self.plan.placement(index).target)
+    }
+
     fn accumulate(&self, index: usize, gradient: AnyTensor) {
         let placement = self.plan.placement(index);
         if placement.summed == GradReduction::Never || self.check_failure().is_err() {

@@ -13,9 +13,8 @@ use crate::{LoraConfig, ModuleInfo, ModuleKind, PeftError, Targets, pattern};
 fn former(model_type: &str) -> Option<[&'static str; 3]> {
     match model_type {
         "mixtral" => Some(["w1", "w3", "w2"]),
-        "qwen3_moe" | "olmoe" | "glm4_moe" | "deepseek_v2" | "deepseek_v3" => {
-            Some(["gate_proj", "up_proj", "down_proj"])
-        }
+        "qwen3_moe" | "olmoe" | "flex_olmo" | "glm4_moe" | "glm4_moe_lite" | "deepseek_v2"
+        | "deepseek_v3" | "dots1" => Some(["gate_proj", "up_proj", "down_proj"]),
         _ => None,
     }
 }

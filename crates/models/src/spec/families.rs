@@ -28,8 +28,8 @@ use llamas::{
     jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
 };
 use mixtures::{
-    deepseek_v2, deepseek_v3, dots1, flex_olmo, glm4_moe, gpt_oss, granitemoe, llama4, mixtral, olmoe,
-    qwen2_moe, qwen3_moe,
+    deepseek_v2, deepseek_v3, dots1, flex_olmo, glm4_moe, glm4_moe_lite, gpt_oss, granitemoe, llama4,
+    mixtral, olmoe, qwen2_moe, qwen3_moe,
 };
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
@@ -169,6 +169,7 @@ static FAMILIES: &[Entry] = &[
     family("olmoe", "Olmoe", olmoe),
     family("granitemoe", "GraniteMoe", granitemoe),
     family("glm4_moe", "Glm4Moe", glm4_moe),
+    family("glm4_moe_lite", "Glm4MoeLite", glm4_moe_lite),
     family("dots1", "Dots1", dots1),
     family("flex_olmo", "FlexOlmo", flex_olmo),
     family("gpt_oss", "GptOss", gpt_oss),

@@ -342,6 +342,10 @@ def more_families():
         vision_config=small | dict(model_type="siglip_vision_model"))
     yield "vipllava", "vipllava", dict(text_config=text | dict(model_type="llama"), vision_config=clip)
     yield "llava-next-video", "llava_next_video", dict(text_config=text | dict(model_type="llama"), vision_config=clip)
+    yield "glm4-moe-lite", "glm4_moe_lite", mixed | dict(
+        num_key_value_heads=2, moe_intermediate_size=8, intermediate_size=20, kv_lora_rank=8, n_routed_experts=6, n_shared_experts=2,
+        q_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=9, n_group=3, topk_group=2, num_hidden_layers=3,
+        mlp_layer_types=["sparse", "dense", "sparse"])
 
 
 def more_mixtures(mixed):

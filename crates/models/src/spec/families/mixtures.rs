@@ -534,6 +534,49 @@ pub(super) fn deepseek_v3(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// GLM-4.7-Flash: DeepSeek-V3 with other defaults, which says block by block what is a mixture.
+pub(super) fn glm4_moe_lite(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = super::reader::renamed(r.config, &[("num_experts", "n_routed_experts")]);
+    for (key, value) in [
+        ("q_lora_rank", json!(768)),
+        ("qk_nope_head_dim", json!(192)),
+        ("v_head_dim", json!(256)),
+        ("n_shared_experts", json!(1)),
+        ("routed_scaling_factor", json!(1.8)),
+        ("rms_norm_eps", json!(1e-5)),
+    ] {
+        config.json.entry(key).or_insert(value);
+    }
+    let r = &Reader { config: &config, family: r.family };
+    let own = MixtureDefaults {
+        count: 64,
+        per_token: 4,
+        width_key: "moe_intermediate_size",
+        width: 1536,
+        renormalise: Some(r.bool("norm_topk_prob", true)?),
+        balance: 0.0,
+    };
+    let mut spec = deepseek(r, 202_752, &own)?;
+    if !r.bool("rope_interleave", true)? {
+        spec.pairs = Pairs::Halves;
+    }
+    dense_first(r, &mut spec, 1)?;
+    if let Some(types) = r.config.get("mlp_layer_types") {
+        let list = types.as_array().filter(|list| list.len() >= spec.layers.len());
+        let list = list.ok_or_else(|| wrong("mlp_layer_types", &types.to_string(), "one entry per layer"))?;
+        for (layer, kind) in spec.layers.iter_mut().zip(list) {
+            layer.experts = match kind.as_str() {
+                Some("sparse") => true,
+                Some("dense") => false,
+                _ => return Err(wrong("mlp_layer_types", &kind.to_string(), "dense or sparse")),
+            };
+        }
+    }
+    further(r, &mut spec)?;
+    corrected(r, &mut spec, 1)?;
+    Ok(spec)
+}
+
 /// The first blocks are no mixtures.
 fn dense_first(r: &Reader<'_>, spec: &mut Spec, default: usize) -> Result<(), ModelError> {
     let dense = r.config.usize("first_k_dense_replace")?.unwrap_or(default);

@@ -19,7 +19,7 @@ options! {
     WatchTargetOptions, "Watch";
     /// Seconds between two looks.
     Burnish interval: f64 = 2.0;
-    /// Look once.
+    /// Look once, and end, although runs go on.
     Burnish once: bool = false;
 }
 

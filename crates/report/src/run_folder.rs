@@ -127,6 +127,13 @@ pub fn figure_names(runs: &[RunFolder]) -> Vec<String> {
     first.chain(others).filter(own).map(str::to_owned).collect()
 }
 
+/// Figures, each followed by the same in evaluation, as far as a run has them.
+#[must_use]
+pub fn with_evaluation(runs: &[RunFolder], names: &[String]) -> Vec<String> {
+    let names = names.iter().flat_map(|name| [name.clone(), format!("eval_{name}")]);
+    names.filter(|name| runs.iter().any(|run| run.last(name).is_some())).collect()
+}
+
 /// The options of which runs have different values, with each run's.
 #[must_use]
 pub fn different_options(runs: &[RunFolder]) -> Vec<(String, Vec<Value>)> {

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::chart::Chart;
-use crate::run_folder::{RunFolder, different_options, figure_names, is_first};
+use crate::page::page;
+use crate::run_folder::{RunFolder, different_options, figure_names, is_first, with_evaluation};
 use crate::wording::{duration, escaped, figure};
 
 /// Points of a line; of more neighbours only the least and the greatest are drawn.
@@ -30,14 +31,8 @@ progress { width: 10rem; vertical-align: middle; }
 /// The page; with `refresh` a browser reads it again after so many seconds.
 #[must_use]
 pub fn runs_page(runs: &[RunFolder], refresh: Option<u32>) -> String {
-    let title = runs.iter().map(|run| escaped(&run.name)).collect::<Vec<_>>().join(", ");
-    let again = refresh.map_or(String::new(), |s| format!("<meta http-equiv=\"refresh\" content=\"{s}\">\n"));
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n{again}<title>{title}</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
-    );
+    let title = runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", ");
+    let mut out = String::new();
     let names = figure_names(runs);
     let (first, others) = names.split_at(names.iter().take_while(|name| is_first(name)).count());
     last_figures(&mut out, runs, first);
@@ -61,8 +56,7 @@ pub fn runs_page(runs: &[RunFolder], refresh: Option<u32>) -> String {
     for run in runs.iter().filter(|run| !run.samples.is_empty()) {
         samples(&mut out, run, runs.len() > 1);
     }
-    out += "</body>\n</html>\n";
-    out
+    page(&title, STYLE, refresh, &out)
 }
 
 /// A chart for each figure: of one run together with the same in evaluation, which of several has a chart of its own.
@@ -110,12 +104,7 @@ fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
 }
 
 fn last_figures(out: &mut String, runs: &[RunFolder], names: &[String]) {
-    *out += "<h2>Now</h2>\n<table>\n<tr><th></th>";
-    for run in runs {
-        let _ = write!(out, "<th>{}</th>", escaped(&run.name));
-    }
-    *out += "</tr>\n<tr><th>done</th>";
-    for run in runs {
+    let done = |run: &RunFolder| {
         let place =
             run.place().map_or(String::new(), |(step, epoch)| format!(" step {step}, epoch {epoch:.2}"));
         let left = run.seconds_left().filter(|left| *left >= 1.0);
@@ -123,22 +112,14 @@ fn last_figures(out: &mut String, runs: &[RunFolder], names: &[String]) {
         let left = left.map_or(String::new(), |left| format!(", {left} left at this pace"));
         let bar =
             run.done().map_or(String::new(), |done| format!("<progress value=\"{done:.4}\"></progress>"));
-        let _ = write!(out, "<td>{bar}{place}{left}</td>");
-    }
-    *out += "</tr>\n";
-    for name in names {
-        for figure_name in [name.clone(), format!("eval_{name}")] {
-            let values: Vec<Option<f64>> = runs.iter().map(|run| run.last(&figure_name)).collect();
-            if values.iter().any(Option::is_some) {
-                let _ = write!(out, "<tr><th>{}</th>", escaped(&figure_name));
-                for value in values {
-                    let _ = write!(out, "<td>{}</td>", value.map_or(String::new(), figure));
-                }
-                *out += "</tr>\n";
-            }
-        }
-    }
-    *out += "</table>\n";
+        format!("{bar}{place}{left}")
+    };
+    let figures = with_evaluation(runs, names).into_iter().map(|name| {
+        let value = |run: &RunFolder| run.last(&name).map_or(String::new(), figure);
+        (escaped(&name), runs.iter().map(value).collect())
+    });
+    let rows = std::iter::once(("done".to_owned(), runs.iter().map(done).collect())).chain(figures);
+    table(out, "Now", runs, rows);
 }
 
 fn table(

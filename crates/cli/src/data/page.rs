@@ -29,13 +29,7 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--quiet); } svg rect { fi
 
 /// The page.
 pub(super) fn page(trainer: &str, view: &DataView) -> Result<String, DataError> {
-    let title = format!("{trainer} on {}", escaped(&view.train.name));
-    let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
-         <style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n<dl>\n"
-    );
+    let mut out = String::from("<dl>\n");
     for (name, line) in lines(view) {
         let _ = writeln!(out, "<dt>{name}</dt><dd>{}</dd>", escaped(&line));
     }
@@ -57,8 +51,7 @@ pub(super) fn page(trainer: &str, view: &DataView) -> Result<String, DataError> 
     if let Some(eval) = &view.eval {
         rows(&mut out, "Rows to evaluate on", view, eval)?;
     }
-    out += "</body>\n</html>\n";
-    Ok(out)
+    Ok(burnish_report::page(&format!("{trainer} on {}", view.train.name), STYLE, None, &out))
 }
 
 fn histogram(out: &mut String, histogram: &Histogram) {
@@ -96,8 +89,7 @@ fn rows(out: &mut String, title: &str, view: &DataView, rows: &RowsView) -> Resu
     *out += "<div class=\"row\"><p><b>learned</b> <i>read, not learned</i> <s>cut off</s></p></div>\n";
     for row in &rows.shown {
         for text in &row.texts {
-            let learned = text.learned[text.kept.clone()].iter().filter(|l| **l).count();
-            let heading = heading(text.name, learned, text.kept.len(), text.ids.len(), view.row_use);
+            let heading = heading(text, view.row_use);
             let place = escaped(&row.place.to_string());
             let _ = write!(out, "<div class=\"row\"><h3>{place}, {heading}</h3><p>");
             for piece in pieces(&view.prepared.tokenizer, text)?.iter().filter(|p| !p.text.is_empty()) {

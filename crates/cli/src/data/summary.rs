@@ -1,6 +1,6 @@
 //! Figures of a data set as both views show them.
 
-use burnish_data::RowUse;
+use burnish_data::{RowUse, TextView};
 use burnish_report::count;
 use burnish_trainers::{DataView, RowsView};
 
@@ -114,8 +114,10 @@ impl Histogram {
 }
 
 /// What a text of a row is, for its heading: nothing of a row that is one text.
-pub(super) fn heading(name: &str, learned: usize, kept: usize, all: usize, row_use: RowUse) -> String {
-    let mut text = format!("{name}: {all} tokens");
+pub(super) fn heading(view: &TextView, row_use: RowUse) -> String {
+    let (kept, all) = (view.kept.len(), view.ids.len());
+    let learned = view.learned[view.kept.clone()].iter().filter(|learned| **learned).count();
+    let mut text = format!("{}: {all} tokens", view.name);
     match row_use {
         RowUse::Prompt | RowUse::RewardPair => {}
         _ => text += &format!(", {learned} learned"),

@@ -83,8 +83,7 @@ fn rows(out: &mut String, view: &DataView, rows: &RowsView, paint: Paint) -> Res
     }
     for row in &rows.shown {
         for text in &row.texts {
-            let learned = text.learned[text.kept.clone()].iter().filter(|l| **l).count();
-            let title = heading(text.name, learned, text.kept.len(), text.ids.len(), view.row_use);
+            let title = heading(text, view.row_use);
             let place = row.place.to_string();
             let _ = writeln!(out, "\n{}", paint.strong(&format!("{}, {title}", harmless(&place))));
             let mut fate = None;

@@ -5,7 +5,9 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use burnish_config::CompareOptions;
-use burnish_report::{RunFolder, different_options, figure, figure_names, replace, runs_page};
+use burnish_report::{
+    RunFolder, different_options, figure, figure_names, replace, runs_page, with_evaluation,
+};
 use serde_json::Value;
 
 use super::seeds::{deviation, mean, welch};
@@ -68,10 +70,8 @@ fn compared(runs: &[RunFolder]) -> String {
 
 type Row = (String, Vec<String>);
 
-/// Names of figures, each followed by the same in evaluation.
 fn figures(runs: &[RunFolder]) -> Vec<String> {
-    let names = figure_names(runs).into_iter().flat_map(|name| [name.clone(), format!("eval_{name}")]);
-    names.filter(|name| runs.iter().any(|run| run.last(name).is_some())).collect()
+    with_evaluation(runs, &figure_names(runs))
 }
 
 fn said(value: &Value) -> String {

@@ -1,5 +1,5 @@
-//! Where nothing below is trained no gradient goes down: those of what is trained are the same, and blocks below it are not
-//! computed again.
+//! Gradients over a frozen embedding: equal to those under a trained one, and blocks below all that trains are not
+//! recomputed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -219,6 +219,7 @@ fn what_cannot_be_served_is_said_with_a_status() {
         ("{".into(), 400, "not as this route expects"),
         ("[".repeat(100_000), 400, "not as this route expects"),
         (" ".repeat(9 << 20), 413, ""),
+        (" ".repeat(40 << 20), 413, ""),
     ];
     for (body, status, part) in cases {
         let (got, answer) = ask(&body);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Faults beyond which no option is looked at: a file with so many is of something else.
 pub(crate) const MOST: usize = 200;
 /// Faults that a message shows.
-const SHOWN: usize = 50;
+const SHOWN: usize = 20;
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]

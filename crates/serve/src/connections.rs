@@ -1,6 +1,6 @@
 //! Connections: bounded in number and in the time that a request may take to arrive, until the server is told to stop.
 
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::{App, ServeError};
@@ -31,6 +32,36 @@ impl Default for Connections {
             shutdown_timeout: Duration::from_secs(30),
         }
     }
+}
+
+/// How long, and how far, a client may go on sending what has been answered already.
+const LINGER: Duration = Duration::from_secs(5);
+const LINGER_BYTES: usize = 64 << 20;
+
+/// A connection, and a second handle that keeps it open when the first is closed.
+fn twice(stream: TcpStream) -> std::io::Result<(TcpStream, std::net::TcpStream)> {
+    let stream = stream.into_std()?;
+    let second = stream.try_clone()?;
+    Ok((TcpStream::from_std(stream)?, second))
+}
+
+/// Reads what a client still sends after its answer, until it closes: an answer to the head of a request, as 413 is, would be
+/// lost with a connection that is closed while bytes arrive (nginx's `lingering_close`).
+async fn discard(stream: std::net::TcpStream) -> std::io::Result<()> {
+    stream.shutdown(Shutdown::Write)?;
+    let stream = TcpStream::from_std(stream)?;
+    let mut buffer = vec![0; 1 << 16];
+    let mut left = LINGER_BYTES;
+    while left > 0 {
+        stream.readable().await?;
+        match stream.try_read(&mut buffer) {
+            Ok(0) => break,
+            Ok(read) => left = left.saturating_sub(read),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Serves `app` on `listener` until `stop`, which is asked every `look`, says so; then nobody is let in, and those that are
@@ -77,11 +108,13 @@ pub fn serve(
                 () = &mut stopped => break,
             };
             let _ = stream.set_nodelay(true);
+            let Ok((stream, rest)) = twice(stream) else { continue };
             let service = TowerToHyperService::new(router.clone());
             let connection = graceful.watch(http.serve_connection(TokioIo::new(stream), service));
             tokio::spawn(async move {
                 // A client that breaks off is no fault of the server's.
                 let _ = connection.await;
+                let _ = tokio::time::timeout(LINGER, discard(rest)).await;
                 drop(place);
             });
         }

@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
+use burnish_core::file;
+
 use crate::error::{ReportError, at};
 use crate::record::Record;
 use crate::replace::replace;
@@ -38,7 +40,7 @@ impl MetricsLog {
     pub fn resume(path: &Path, step: u64) -> Result<Self, ReportError> {
         own(path)?;
         if path.exists() {
-            let text = std::fs::read_to_string(path).map_err(at("read", path))?;
+            let text = file::read_to_string(path).map_err(at("read", path))?;
             let mut kept = String::new();
             for (record, line) in parse(path, &text)? {
                 if record.step <= step {
@@ -84,7 +86,7 @@ impl MetricsLog {
     /// # Errors
     /// As [`Self::resume`].
     pub fn read(path: &Path) -> Result<Vec<Record>, ReportError> {
-        let text = std::fs::read_to_string(path).map_err(at("read", path))?;
+        let text = file::read_to_string(path).map_err(at("read", path))?;
         Ok(parse(path, &text)?.into_iter().map(|(record, _)| record).collect())
     }
 }

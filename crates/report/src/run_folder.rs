@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use burnish_core::file;
 use serde_json::{Map, Value};
 
 use crate::error::ReportError;
@@ -50,7 +51,7 @@ impl RunFolder {
     /// If `metrics.jsonl` is missing or damaged.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
         let records = MetricsLog::read(&path.join("metrics.jsonl"))?;
-        let options = std::fs::read(path.join("burnish.json")).unwrap_or_default();
+        let options = file::read_json(path.join("burnish.json")).unwrap_or_default();
         let options = serde_json::from_slice(&options).unwrap_or_default();
         let samples = last_lines(&path.join("completions.jsonl")).unwrap_or_default();
         let samples = samples.lines().filter_map(|line| serde_json::from_str(line).ok());
@@ -149,7 +150,7 @@ pub fn different_options(runs: &[RunFolder]) -> Vec<(String, Vec<Value>)> {
 /// The whole lines among the last bytes of a file.
 fn last_lines(path: &Path) -> std::io::Result<String> {
     use std::io::{Read, Seek, SeekFrom};
-    let mut file = std::fs::File::open(path)?;
+    let mut file = file::open(path)?;
     let length = file.metadata()?.len();
     let from = length.saturating_sub(SAMPLE_BYTES);
     file.seek(SeekFrom::Start(from))?;

@@ -19,6 +19,7 @@ mod signals;
 mod strangers;
 mod templates;
 mod tokenizers;
+mod views;
 
 use anyhow::Result;
 
@@ -34,7 +35,7 @@ pub(crate) struct Class {
     pub(crate) attempt: fn(&Lab, usize, &mut Random) -> Result<Outcome>,
 }
 
-pub(crate) const CLASSES: [Class; 20] = [
+pub(crate) const CLASSES: [Class; 21] = [
     Class { name: "models", written: models::written, drawn: 1100, attempt: models::attempt },
     Class { name: "adapters", written: |_| 0, drawn: 500, attempt: adapters::attempt },
     Class { name: "scalings", written: |_| 0, drawn: 150, attempt: adapters::scaling },
@@ -54,5 +55,6 @@ pub(crate) const CLASSES: [Class; 20] = [
     Class { name: "signals", written: signals::written, drawn: 60, attempt: signals::attempt },
     Class { name: "numbers", written: numbers::written, drawn: 120, attempt: numbers::attempt },
     Class { name: "ranks", written: ranks::written, drawn: 30, attempt: ranks::attempt },
+    Class { name: "views", written: views::written, drawn: 600, attempt: views::attempt },
     Class { name: "strangers", written: strangers::written, drawn: 60, attempt: strangers::attempt },
 ];

@@ -1,6 +1,7 @@
 //! The burnish program: fine-tune, generate, score, evaluate, merge, quantise and export language models.
 
 mod chat;
+mod completions;
 mod convert;
 mod data;
 mod device;
@@ -26,6 +27,7 @@ mod win_rate;
 use std::process::ExitCode;
 
 use burnish_config::groups::MOST_THREADS;
+use burnish_config::help::overview;
 use burnish_config::table::COMMANDS;
 use burnish_config::{Command, Invocation, Resolved, published};
 use burnish_trainers::with_trainer;
@@ -108,8 +110,11 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "quantize" => quantize::run(rest),
         "convert" => convert::run(rest),
         "doctor" => doctor::run(rest),
+        "completions" => completions::print(rest),
+        "man" => completions::manual(rest),
+        "help" if !rest.is_empty() => helped(rest),
         "--help" | "-h" | "help" => {
-            voice::result(help())?;
+            voice::result(overview())?;
             Ok(ExitCode::SUCCESS)
         }
         "--version" | "-V" => {
@@ -128,15 +133,14 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn help() -> String {
-    let mut text = String::from(
-        "burnish fine-tunes language models on Burn: no Python, one program.\n\nUsage: burnish COMMAND [--config FILE] [OPTIONS]\n\nCommands:\n",
+/// `burnish help COMMAND [TOPIC]`.
+fn helped(words: &[String]) -> anyhow::Result<ExitCode> {
+    let (command, topic) = words.split_at(1);
+    anyhow::ensure!(
+        !command[0].starts_with('-') && command[0] != "help",
+        "expected `burnish help COMMAND [TOPIC]`"
     );
-    for command in COMMANDS {
-        text.push_str(&format!("  {:10} {}\n", command.name, command.about));
-    }
-    text.push_str("\n`burnish COMMAND --help` lists a command's options, with TRL's and Transformers' names and defaults.");
-    text
+    run(&[command, &["--help".to_owned()], topic].concat())
 }
 
 /// The options of a command, or `None` when its help was asked for and printed.

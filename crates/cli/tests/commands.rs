@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::program::{LORA, model, ok, rows, sft};
+use crate::program::{LORA, fails, model, ok, rows, sft};
 
 fn words(list: &[&str]) -> Vec<String> {
     list.iter().map(|w| (*w).to_owned()).collect()
@@ -131,5 +131,13 @@ fn help_names_every_command_and_option() {
     for command in ["sft", "generate", "score", "eval", "merge", "convert"] {
         assert!(help.contains(command), "{help}");
     }
-    assert!(ok(&words(&["sft", "--help"])).contains("learning_rate"));
+    assert!(ok(&words(&["sft", "--help", "training"])).contains("learning_rate"));
+    assert_eq!(ok(&words(&["help", "sft", "training"])), ok(&words(&["sft", "--help", "training"])));
+    let bash = ok(&words(&["completions", "bash"]));
+    assert!(bash.contains("--gradient_accumulation_steps") && bash.contains("compgen"), "{bash}");
+    fails(&words(&["completions", "tcsh"]), &["bash|elvish|fish"]);
+    let folder = tempfile::tempdir().unwrap();
+    ok(&words(&["man", &folder.path().display().to_string()]));
+    let page = std::fs::read_to_string(folder.path().join("burnish-sft.1")).unwrap();
+    assert!(page.contains("gradient_accumulation_steps") && page.contains("TRAINING"), "{page}");
 }

@@ -51,6 +51,16 @@ pub enum Fault {
         /// The option with the most similar name, if one is similar.
         nearest: Option<&'static str>,
     },
+    /// No group of options and no option has this name.
+    #[error("there is no help on `{topic}`: `burnish {command} --help` lists the groups{}", likely(*.nearest))]
+    Topic {
+        /// What was asked for.
+        topic: String,
+        /// The command.
+        command: &'static str,
+        /// The group or option with the most similar name, if one is similar.
+        nearest: Option<&'static str>,
+    },
     /// An option of another command, or of another trainer.
     #[error("{origin}: `{name}` is an option of {}, not of `burnish {command}`; take it out", list(.of))]
     Elsewhere {
@@ -201,8 +211,12 @@ pub enum Fault {
     },
 }
 
+fn likely(nearest: Option<&'static str>) -> String {
+    nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
+}
+
 fn suggest(nearest: Option<&'static str>) -> String {
-    nearest.map_or_else(|| "; see --help for all of them".into(), |name| format!("; did you mean `{name}`?"))
+    nearest.map_or_else(|| "; see --help for all of them".into(), |_| likely(nearest))
 }
 
 fn list(commands: &[&'static str]) -> String {

@@ -6,6 +6,7 @@ use crate::checks::Checks;
 use crate::command::Command;
 use crate::fault::{self, ConfigError, Fault};
 use crate::foreign;
+use crate::help;
 use crate::invocation::{Invocation, Resolved};
 use crate::nearest::{elsewhere, nearest};
 use crate::raw::{Raw, is_null_word};
@@ -19,8 +20,14 @@ pub(crate) fn parse<C: Command>(words: &[String], required: &[&str]) -> Result<I
     let entries = C::entries();
     let mut faults = Vec::new();
     let flags = source::flags(words, &entries, &mut faults);
-    if flags.help {
-        return Ok(Invocation::Help(C::help()));
+    match flags.help.as_ref().map(|topic| topic.as_deref().map(|topic| (topic, help::topic::<C>(topic)))) {
+        None => {}
+        Some(None) => return Ok(Invocation::Help(C::help())),
+        Some(Some((_, Ok(text)))) => return Ok(Invocation::Help(text)),
+        Some(Some((topic, Err(nearest)))) => {
+            faults.push(Fault::Topic { topic: topic.to_owned(), command: C::NAME, nearest });
+            return Err(ConfigError { command: C::NAME, faults });
+        }
     }
     let mut written = Vec::new();
     if let Some(path) = &flags.config {

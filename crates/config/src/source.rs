@@ -29,7 +29,8 @@ pub(crate) struct Written {
 pub(crate) struct Flags {
     pub(crate) written: Vec<Written>,
     pub(crate) config: Option<PathBuf>,
-    pub(crate) help: bool,
+    /// Help is asked for, of everything or of a topic.
+    pub(crate) help: Option<Option<String>>,
 }
 
 /// Resolves an alias to the option it means.
@@ -45,7 +46,9 @@ pub(crate) fn flags(words: &[String], entries: &[Entry], faults: &mut Vec<Fault>
         let word = &words[at];
         at += 1;
         if word == "-h" || word == "--help" {
-            flags.help = true;
+            let topic = words.get(at).filter(|word| !word.starts_with('-'));
+            at += usize::from(topic.is_some());
+            flags.help = Some(topic.cloned());
             continue;
         }
         let Some(body) = word.strip_prefix("--").filter(|body| !body.is_empty()) else {

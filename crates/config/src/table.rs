@@ -49,6 +49,20 @@ pub struct Entry {
     pub source: Source,
 }
 
+impl Entry {
+    /// What help says of it when it is not given, after a space: that it is `required`, its default, or nothing.
+    #[must_use]
+    pub fn default_text(&self, required: &[&str]) -> String {
+        if required.contains(&self.name) {
+            " (required)".into()
+        } else if self.default.is_nothing() {
+            String::new()
+        } else {
+            format!(" [{}]", self.default.plain())
+        }
+    }
+}
+
 /// A group of options, as data.
 #[derive(Clone, Debug)]
 pub struct Group {

@@ -159,9 +159,18 @@ fn help_names_every_option_of_every_command() {
             assert!(entry.doc.len() > 10, "{}: {} has no line of help", command.name, entry.name);
         }
     }
-    let Invocation::Help(help) = SftOptions::parse(["--seed", "1", "--help"]).unwrap() else {
-        panic!("--help was not taken as a request for help");
+    let help = |words: &[&str]| match SftOptions::parse(words.iter().copied()) {
+        Ok(Invocation::Help(help)) => help,
+        other => panic!("--help was not taken as a request for help: {other:?}"),
     };
+    let brief = help(&["--seed", "1", "--help"]);
+    assert!(brief.lines().count() < 30 && brief.lines().all(|line| line.len() <= 140), "{brief}");
+    assert!(brief.contains("--model_name_or_path PATH (required)"), "{brief}");
+    assert_eq!(help(&["--help", "packing"]), help(&["-h", "Packing"]));
+    assert!(help(&["--help", "learning-rate"]).starts_with("  --learning_rate FLOAT [2e-5]"));
+    let wrong = SftOptions::parse(["--help", "lorra"]).unwrap_err().to_string();
+    assert!(wrong.contains("`lorra`") && wrong.contains("did you mean `LoRA`"), "{wrong}");
+    let help = help(&["--help", "all"]);
     assert!(help.contains("--learning_rate FLOAT [2e-5]"), "{help}");
     assert!(help.contains("--model_name_or_path PATH (required)"), "{help}");
     assert!(help.contains("--packing_strategy bfd|bfd_split|wrapped [bfd]"), "{help}");

@@ -2,7 +2,7 @@
 
 use burnish_config::foreign;
 use burnish_config::table::Raw;
-use burnish_config::{Command, DpoOptions, KtoOptions};
+use burnish_config::{Command, DpoOptions, Invocation, KtoOptions};
 use burnish_data::Order;
 use burnish_losses::PreferenceLoss;
 
@@ -52,11 +52,15 @@ fn defaults_are_those_of_trl() {
 
 #[test]
 fn help_shows_the_defaults_of_the_command() {
-    assert!(DpoOptions::help().contains("--learning_rate FLOAT [1e-6]"), "{}", DpoOptions::help());
-    assert!(
-        KtoOptions::help()
-            .contains("--train_sampling_strategy random|sequential|group_by_length [sequential]")
-    );
+    fn help<C: Command + std::fmt::Debug>(option: &str) -> String {
+        match C::parse(["--help", option]) {
+            Ok(Invocation::Help(text)) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(help::<DpoOptions>("learning_rate").contains("--learning_rate FLOAT [1e-6]"));
+    let order = "--train_sampling_strategy random|sequential|group_by_length [sequential]";
+    assert!(help::<KtoOptions>("train_sampling_strategy").contains(order));
     assert_eq!(KtoOptions::default().training.train_sampling_strategy, Order::Sequential);
 }
 

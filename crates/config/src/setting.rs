@@ -468,13 +468,16 @@ impl OptionValue for JsonMap {
 pub struct ReportTo {
     /// Write a TensorBoard event file.
     pub tensorboard: bool,
+    /// Write a run into MLflow's store of files.
+    pub mlflow: bool,
 }
 
 impl OptionValue for ReportTo {
     const KIND: ValueKind = ValueKind::List;
 
     fn expected() -> String {
-        "none, tensorboard or all (metrics.jsonl is always written; other trackers can import it)".into()
+        "none, tensorboard, mlflow or all (metrics.jsonl is always written; other trackers can import it)"
+            .into()
     }
 
     fn read(raw: &Raw) -> Option<Self> {
@@ -482,11 +485,12 @@ impl OptionValue for ReportTo {
             Raw::Null => Vec::new(),
             _ => Vec::<String>::read(raw)?,
         };
-        let mut report = Self { tensorboard: false };
+        let mut report = Self { tensorboard: false, mlflow: false };
         for word in words {
             match word.as_str() {
                 "none" | "None" | "null" => {}
                 "tensorboard" | "all" => report.tensorboard = true,
+                "mlflow" => report.mlflow = true,
                 _ => return None,
             }
         }
@@ -494,6 +498,12 @@ impl OptionValue for ReportTo {
     }
 
     fn write(&self) -> Raw {
-        Raw::Text(if self.tensorboard { "tensorboard" } else { "none" }.into())
+        let text = |word: &str| Raw::Text(word.into());
+        match (self.tensorboard, self.mlflow) {
+            (false, false) => text("none"),
+            (true, false) => text("tensorboard"),
+            (false, true) => text("mlflow"),
+            (true, true) => Raw::List(vec![text("tensorboard"), text("mlflow")]),
+        }
     }
 }

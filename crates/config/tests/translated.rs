@@ -206,6 +206,7 @@ fn keyword_arguments_are_options() {
         &[("use_peft", "true")],
     );
     check::<SftOptions>("report_to: [wandb, tensorboard]", &[("report_to", "tensorboard")]);
+    check::<SftOptions>("report_to: [wandb, mlflow]", &[("report_to", "mlflow")]);
     check::<SftOptions>("report_to: wandb", &[("report_to", "none")]);
 }
 

@@ -1,7 +1,7 @@
 //! Reports of a run: metrics, TensorBoard events, a chart, a model card, progress.
 //!
 //! * [`Record`] and [`MetricsLog`]: `metrics.jsonl`, one line per logging step; the source of everything else.
-//! * [`EventFile`]: the same numbers for TensorBoard.
+//! * [`EventFile`]: the same numbers for TensorBoard; [`MlflowRun`] for MLflow.
 //! * [`Chart`]: `loss.svg`, readable without any program.
 //! * [`RunFolder`] and [`runs_page`]: what runs have left so far, as a page for a browser.
 //! * [`ModelCard`]: the `README.md` of an output folder.
@@ -29,6 +29,7 @@ mod error;
 mod event_file;
 mod memory;
 mod metrics_log;
+mod mlflow_run;
 mod model_card;
 mod page;
 mod progress;
@@ -44,6 +45,7 @@ pub use error::ReportError;
 pub use event_file::EventFile;
 pub use memory::PeakMemory;
 pub use metrics_log::MetricsLog;
+pub use mlflow_run::MlflowRun;
 pub use model_card::{ModelCard, Produced, Sample};
 pub use page::page;
 pub use progress::Progress;

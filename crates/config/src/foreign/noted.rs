@@ -57,7 +57,7 @@ pub const NOTED: &[Foreign] = &[
         "activation_offloading", "use_logits_to_keep", "use_num_logits_to_keep",
     ], "recompute has one form here, no logits are kept whole, and activations stay where they are: same gradients"),
     noted(&[
-        "run_name", "run_prefix", "project", "exp_name", "experiment_name", "workspace", "swanlab", "trackio_*", "wandb_*",
+        "run_prefix", "project", "exp_name", "experiment_name", "workspace", "swanlab", "trackio_*", "wandb_*",
         "mlflow_*", "neptune_*", "swanlab_*", "comet_*",
         "log_level", "log_level_replica", "logging_nan_inf_filter", "skip_memory_metrics",
         "include_num_input_tokens_seen", "include_tokens_per_second", "benchmarks", "callbacks",

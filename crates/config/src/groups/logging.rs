@@ -15,8 +15,10 @@ options! {
     Trl logging_steps: Steps = Steps(10.0);
     /// Log the first step too.
     Transformers logging_first_step: bool = false;
-    /// Where metrics go besides metrics.jsonl.
-    Transformers report_to: ReportTo = ReportTo { tensorboard: true };
+    /// Where metrics go besides metrics.jsonl: tensorboard, mlflow (files in MLFLOW_TRACKING_URI, by default mlruns), all (tensorboard) or none.
+    Transformers report_to: ReportTo = ReportTo { tensorboard: true, mlflow: false };
+    /// Name of the run for a tracker; by default the name of output_dir.
+    Transformers run_name: Option<String> = None;
     /// Folder of the TensorBoard events; by default `runs` in output_dir.
     Transformers logging_dir: Option<PathBuf> = None;
     /// Plain lines instead of a progress bar; by default exactly when standard error is not a terminal.

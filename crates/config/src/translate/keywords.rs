@@ -18,7 +18,6 @@ const TRACKERS: &[&str] = &[
     "dvclive",
     "flyte",
     "kubeflow",
-    "mlflow",
     "neptune",
     "swanlab",
     "trackio",

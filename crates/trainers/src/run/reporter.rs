@@ -1,6 +1,8 @@
 //! `Reporter`: metrics, events and progress of a run.
 
-use burnish_report::{EventFile, MetricsLog, Progress, Record};
+use std::path::PathBuf;
+
+use burnish_report::{EventFile, MetricsLog, MlflowRun, Progress, Record};
 
 use crate::TrainError;
 use crate::setup::Setup;
@@ -9,6 +11,7 @@ use crate::setup::Setup;
 pub(crate) struct Reporter {
     metrics: MetricsLog,
     events: Option<EventFile>,
+    mlflow: Option<MlflowRun>,
     progress: Progress,
 }
 
@@ -26,7 +29,18 @@ impl Reporter {
         } else {
             None
         };
-        Ok(Self { metrics, events, progress: Progress::new(total, before, logging.disable_tqdm) })
+        let mut progress = Progress::new(total, before, logging.disable_tqdm);
+        let mlflow = if logging.report_to.mlflow {
+            let store = mlflow_store(std::env::var("MLFLOW_TRACKING_URI").ok(), &mut progress);
+            let experiment = std::env::var("MLFLOW_EXPERIMENT_NAME").unwrap_or_else(|_| "Default".to_owned());
+            let name = logging.run_name.clone();
+            let name =
+                name.or_else(|| Some(dir.file_name()?.to_string_lossy().into_owned())).unwrap_or_default();
+            Some(MlflowRun::start(&store, &experiment, &name, &setup.parameters())?)
+        } else {
+            None
+        };
+        Ok(Self { metrics, events, mlflow, progress })
     }
 
     pub(crate) fn step(&mut self, step: u64, loss: f64, rate: f64, peak_memory: Option<u64>) {
@@ -38,6 +52,9 @@ impl Reporter {
         if let Some(events) = &mut self.events {
             events.append(record)?;
         }
+        if let Some(run) = &mut self.mlflow {
+            run.append(record)?;
+        }
         self.progress.log(record);
         Ok(())
     }
@@ -48,5 +65,22 @@ impl Reporter {
 
     pub(crate) fn finish(&mut self) {
         self.progress.finish();
+        if let Some(Err(error)) = self.mlflow.as_mut().map(MlflowRun::finish) {
+            // The model is trained and saved: only this file is not.
+            self.progress.note(&error.to_string());
+        }
     }
+}
+
+/// The folder that `MLFLOW_TRACKING_URI` names, or MLflow's own; servers and databases are not written to.
+fn mlflow_store(uri: Option<String>, progress: &mut Progress) -> PathBuf {
+    let uri = uri.filter(|uri| !uri.is_empty()).unwrap_or_else(|| "mlruns".to_owned());
+    let path = uri.strip_prefix("file://").or_else(|| uri.strip_prefix("file:")).unwrap_or(&uri);
+    if path.contains("://") {
+        progress.note(&format!(
+            "MLFLOW_TRACKING_URI is {uri}, and MLflow's files are written to mlruns instead: only a folder is written to"
+        ));
+        return "mlruns".into();
+    }
+    path.into()
 }

@@ -287,6 +287,11 @@ impl Setup {
         Ok(self.prepared.stop_tokens(&config, self.options.preparation.eos_token.is_some()))
     }
 
+    /// Every option and its value.
+    pub(crate) fn parameters(&self) -> serde_json::Map<String, serde_json::Value> {
+        self.values.iter().map(|(name, raw)| ((*name).to_owned(), raw.into())).collect()
+    }
+
     pub(crate) fn output_dir(&self) -> PathBuf {
         self.options.training.output_dir.clone()
     }

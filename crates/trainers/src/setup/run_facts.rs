@@ -35,7 +35,7 @@ const ORDER: [&str; 19] = [
 
 /// Options of where things are and what is said: they may differ without a word. Folders and files are compared by what
 /// they hold, ranks and batches by the global batch, optimizers by their slots.
-const ELSEWHERE: [&str; 75] = [
+const ELSEWHERE: [&str; 76] = [
     "adapter_name_or_path",
     "auto_find_batch_size",
     "chat_template_path",
@@ -98,6 +98,7 @@ const ELSEWHERE: [&str; 75] = [
     "rollout_timeout",
     "rollout_url",
     "row_cache",
+    "run_name",
     "sample_prompt",
     "save_only_model",
     "save_steps",

@@ -12,7 +12,7 @@ use crate::TrainError;
 const SMALL: u64 = 1 << 20;
 
 /// Options whose values may differ from rank to rank: where rows lie, on what is computed, who is told.
-const OWN: [&str; 17] = [
+const OWN: [&str; 18] = [
     "dataset_name",
     "eval_dataset_name",
     "output_dir",
@@ -27,6 +27,7 @@ const OWN: [&str; 17] = [
     "ddp_encryption",
     "overwrite_output_dir",
     "report_to",
+    "run_name",
     "push_to_hub",
     "hub_model_id",
     "disable_tqdm",

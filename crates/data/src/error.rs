@@ -234,6 +234,16 @@ pub enum DataError {
         /// The configured text column.
         text_field: String,
     },
+    /// A completion that follows no prompt.
+    #[error(
+        "{place}: columns {columns} have a `completion` and no `prompt`; add a column `prompt`, which may be \"\""
+    )]
+    NoPrompt {
+        /// File and line.
+        place: RowOrigin,
+        /// The columns found.
+        columns: String,
+    },
     /// A column that a trainer needs is not there.
     #[error("{place}: {trainer} needs a column `{column}`, got {columns}; add or rename it")]
     MissingColumn {

@@ -424,6 +424,9 @@ impl Columns {
         match self.fields.remove(text_field) {
             Some(Value::String(text)) => Ok(Content::Language(Text::Plain(text))),
             Some(other) => Err(self.wrong(text_field, "a string", &other)),
+            None if self.fields.contains_key("completion") => {
+                Err(DataError::NoPrompt { columns: self.names(), place: self.place.clone() })
+            }
             None => Err(DataError::UnknownColumns {
                 columns: self.names(),
                 place: self.place.clone(),

@@ -555,6 +555,19 @@ fn pairs_are_unpaired_in_windows_of_a_thousand() {
 }
 
 #[test]
+fn an_answer_may_have_an_empty_prompt_and_not_none() {
+    let tokenizer = Tokenizer::from_folder(&own("model")).unwrap();
+    let options = Options::default();
+    let preparer = Preparer { tokenizer: &tokenizer, templates: None, options: &options };
+    let empty = json!({"prompt": "", "completion": "b", "label": true});
+    let made = preparer.unpaired("rows", records(&[empty])).unwrap().examples;
+    assert!(made[0].prompt.is_empty() && made[0].completion.len() > 1);
+    let without = records(&[json!({"completion": "b", "label": true})]).collect::<Vec<_>>();
+    let fault = preparer.unpaired("rows", without.into_iter()).unwrap_err();
+    assert!(matches!(fault, DataError::NoPrompt { .. }), "{fault}");
+}
+
+#[test]
 fn prompts_keep_the_columns_of_their_rows() {
     let tokenizer = Tokenizer::from_folder(&own("model")).unwrap();
     let templates = Templates::from_folder(&own("model"), &tokenizer).unwrap();

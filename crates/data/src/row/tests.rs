@@ -99,6 +99,11 @@ fn tokens_with_masks() {
 fn wrong_types_name_the_column() {
     assert!(error(json!({"text": 3})).contains("column `text`: expected a string, got a number"));
     assert!(error(json!({"question": "a"})).contains("columns `question` form no known row type"));
+    let e = error(json!({"completion": "a", "label": true}));
+    assert!(
+        e.contains("`completion`, `label`") && e.contains("add a column `prompt`, which may be \"\""),
+        "{e}"
+    );
     assert!(error(json!({"messages": "a"})).contains("column `messages`"));
     assert!(error(json!({"messages": []})).contains("empty conversation"));
     assert!(error(json!({"messages": [{"content": "a"}]})).contains("messages[0].role"));

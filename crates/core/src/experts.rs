@@ -3,13 +3,19 @@
 use crate::Activation;
 
 /// What a router's logits become.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum RouterScores {
     /// Probabilities over all experts.
     #[default]
     Softmax,
     /// A probability of each expert alone (DeepSeek-V3).
     Sigmoid,
+    /// SparseMixer's (Liu et al., arXiv:2409.12136) without its samples: the best expert's probability among those whose
+    /// logits are near the best one; then the same once more without it, for the next (PhiMoE).
+    SparseMixer {
+        /// An expert is near where `(best - logit) / max(|logit|, best)` is at most this.
+        within: f32,
+    },
 }
 
 /// Experts in groups, of which a token may choose from a few (DeepSeek).

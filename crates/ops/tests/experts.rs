@@ -69,11 +69,13 @@ fn experts_agree_with_dense_sums_and_differentiate() {
     let clamped = ExpertGate::Clamped { alpha: 1.702, limit: 1.1 };
     let raw = RouterRule { renormalise: false, ..SOFTMAX };
     let sigmoid = RouterRule { scores: RouterScores::Sigmoid, scale: 2.5, ..SOFTMAX };
+    let mixer = RouterRule { scores: RouterScores::SparseMixer { within: 0.9 }, ..raw };
     for (rule, gate, has) in [
         (SOFTMAX, halves, PLAIN),
         (raw, ExpertGate::Halves(Activation::GeluTanh), Has { lora: true, ..PLAIN }),
         (sigmoid, clamped, Has { bias: true, lora: true, ..PLAIN }),
         (RouterRule { per_token: 5, ..SOFTMAX }, halves, PLAIN),
+        (mixer, halves, PLAIN),
     ] {
         let case = case(rule, gate, has);
         case.differentiates();

@@ -6,6 +6,7 @@ use burnish_core::{ExpertGate, RouterRule, RouterScores};
 
 use super::{activated, wide};
 use crate::experts::{ExpertLayer, Experts};
+use crate::router::choice::near;
 use crate::{AnyTensor, OpsError, Routing};
 
 /// See [`crate::route`]; which experts are chosen is a constant.
@@ -13,16 +14,26 @@ pub fn route(logits: &AnyTensor, rule: &RouterRule) -> Result<Routing, OpsError>
     let chosen = crate::route(&logits.plain(), None, rule, None)?.experts;
     let x = wide::<2>(logits)?;
     let [tokens, experts] = x.dims();
-    let scores = match rule.scores {
-        RouterScores::Softmax => softmax(x, 1),
-        RouterScores::Sigmoid => sigmoid(x),
+    let rows = logits.plain().to_f32();
+    let scores = |j: usize| match rule.scores {
+        RouterScores::Softmax => softmax(x.clone(), 1),
+        RouterScores::Sigmoid => sigmoid(x.clone()),
+        RouterScores::SparseMixer { within } => {
+            let mut far = Vec::with_capacity(rows.len());
+            for (row, chosen) in rows.chunks(experts).zip(chosen.chunks(rule.per_token)) {
+                let mut p = vec![0.0; experts];
+                near(row, &chosen[..=j], within, &mut p);
+                far.extend(p.into_iter().map(|p| if p > 0.0 { 0.0 } else { -1e30 }));
+            }
+            softmax(x.clone() + constant(far, [tokens, experts], &x), 1)
+        }
     };
     let column = |j: usize| {
         let mut mask = vec![0.0_f32; tokens * experts];
         for t in 0..tokens {
             mask[t * experts + chosen[t * rule.per_token + j] as usize] = 1.0;
         }
-        (scores.clone() * constant(mask, [tokens, experts], &scores)).sum_dim(1)
+        (scores(j) * constant(mask, [tokens, experts], &x)).sum_dim(1)
     };
     let mut weights = Tensor::cat((0..rule.per_token).map(column).collect(), 1);
     if rule.renormalise {

@@ -38,7 +38,22 @@ fn scores(rule: &RouterRule, row: &[f32], to: &mut [f32]) {
     match rule.scores {
         RouterScores::Softmax => softmax(row, to),
         RouterScores::Sigmoid => to.iter_mut().zip(row).for_each(|(to, x)| *to = 1.0 / (1.0 + (-x).exp())),
+        // Experts are compared by their logits.
+        RouterScores::SparseMixer { .. } => to.copy_from_slice(row),
     }
+}
+
+/// The probabilities that SparseMixer takes the last of `chosen` by: of the experts near it that none of those before is.
+pub(crate) fn near(row: &[f32], chosen: &[u32], within: f32, to: &mut [f32]) {
+    let Some((&top, before)) = chosen.split_last() else { return };
+    let top = row[top as usize];
+    for (e, (to, &x)) in to.iter_mut().zip(row).enumerate() {
+        // What is no number is near, and shows.
+        let far = (top - x) / x.abs().max(top) > within || before.contains(&(e as u32));
+        *to = if far { f32::NEG_INFINITY } else { x };
+    }
+    let kept = to.to_vec();
+    softmax(&kept, to);
 }
 
 /// The indices of the `count` largest, the largest first; of equals the first. What is no number comes last.
@@ -104,6 +119,13 @@ pub(crate) fn route(experts: usize, rule: &RouterRule, logits: &[f32], bias: Opt
         }
         best(&choice, k, &mut found);
         to.copy_from_slice(&found);
+        if let RouterScores::SparseMixer { within } = rule.scores {
+            for (j, weight) in weights.iter_mut().enumerate() {
+                near(row, &found[..=j], within, &mut score);
+                *weight = score[found[j] as usize] * rule.scale;
+            }
+            continue;
+        }
         weights.iter_mut().zip(&found).for_each(|(w, &e)| *w = score[e as usize]);
         let sum: f32 = weights.iter().sum();
         let factor = if rule.renormalise { rule.scale / sum.max(LEAST) } else { rule.scale };
@@ -147,8 +169,8 @@ pub(crate) fn route_backward(
     for (token, ((to, row), chosen)) in rows.zip(chosen.chunks_exact(k)).enumerate() {
         ds.fill(0.0);
         scores(rule, row, &mut score);
-        if let Some(dweights) = dweights {
-            let dw = &dweights[token * k..(token + 1) * k];
+        let dw = dweights.map(|dweights| &dweights[token * k..(token + 1) * k]);
+        if let (Some(dw), false) = (dw, matches!(rule.scores, RouterScores::SparseMixer { .. })) {
             own.iter_mut().zip(chosen).for_each(|(s, &e)| *s = score[e as usize]);
             let sum: f32 = own.iter().sum::<f32>().max(LEAST);
             let (factor, mean) = if rule.renormalise {
@@ -166,6 +188,14 @@ pub(crate) fn route_backward(
             RouterScores::Sigmoid => {
                 for ((to, s), d) in to.iter_mut().zip(&score).zip(&ds) {
                     *to += d * s * (1.0 - s);
+                }
+            }
+            RouterScores::SparseMixer { within } => {
+                for (j, d) in dw.into_iter().flatten().enumerate() {
+                    near(row, &chosen[..=j], within, &mut score);
+                    ds[chosen[j] as usize] = rule.scale * d;
+                    through_softmax(&score, &ds, to);
+                    ds[chosen[j] as usize] = 0.0;
                 }
             }
         }
@@ -218,11 +248,26 @@ mod tests {
         assert_eq!(route(6, &by_one, &[3.0, -9.0, 2.0, 1.5, 1.0, 1.0], None).experts, [0, 1]);
     }
 
+    #[test]
+    fn a_sparse_mixer_weighs_an_expert_among_those_near_it() {
+        let rule =
+            RouterRule { scores: RouterScores::SparseMixer { within: 0.02 }, renormalise: false, ..RULE };
+        // 2% of the best is near; the next is compared with those that are left.
+        let chosen = route(4, &rule, &[2.0, 1.97, 1.0, 1.5], None);
+        assert_eq!(chosen.experts, [0, 1]);
+        assert!((chosen.weights[0] - 1.0 / (1.0 + (-0.03_f32).exp())).abs() < 1e-6, "{chosen:?}");
+        assert_eq!(chosen.weights[1], 1.0);
+        // Of negative logits distance is measured by their own size.
+        let below = route(3, &rule, &[-1.0, -1.01, -2.0], None);
+        assert!(below.experts == [0, 1] && below.weights[0] < 0.51, "{below:?}");
+    }
+
     /// Against differences of the weights' sum, weighted.
     #[test]
     fn the_gradient_equals_finite_differences() {
         let (tokens, experts) = (5, 6);
-        for scores in [RouterScores::Softmax, RouterScores::Sigmoid] {
+        let mixer = RouterScores::SparseMixer { within: 0.7 };
+        for scores in [RouterScores::Softmax, RouterScores::Sigmoid, mixer] {
             for renormalise in [false, true] {
                 let rule = RouterRule { scores, renormalise, scale: 1.5, ..RULE };
                 let x = logits(tokens, experts);

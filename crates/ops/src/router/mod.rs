@@ -1,6 +1,6 @@
 //! A router's choice of experts on the tape, and the auxiliary loss that balances it.
 
-mod choice;
+pub(crate) mod choice;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -137,7 +137,9 @@ pub fn route(
         let found = choice::route(experts, &rule, &values, bias.map(AnyTensor::to_f32).as_deref());
         chosen = Arc::new(found.experts);
         if let Some((balance, layer)) = &balance {
-            balance.note(*layer, &values, &chosen);
+            // The loss is of the choice without a correction, as Transformers has it.
+            let plain = bias.map(|_| choice::route(experts, &rule, &values, None).experts);
+            balance.note(*layer, &values, plain.as_ref().unwrap_or(&chosen));
         }
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let weights = TensorData::new(found.weights, [tokens, each]).convert_dtype(wide);

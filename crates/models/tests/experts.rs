@@ -105,7 +105,7 @@ fn what_trains_is_what_was_named() {
 /// The balancing loss of a pass, and its gradient of the routers, as Transformers' (recorded for Mixtral).
 #[test]
 fn the_balancing_loss_equals_transformers() {
-    for name in ["mixtral", "qwen2-moe", "granitemoe"] {
+    for name in ["mixtral", "qwen2-moe", "granitemoe", "granitemoeshared", "ernie4_5-moe", "phimoe"] {
         let expected = json(&fixtures().join(name).join("expected.json"))["balance"].clone();
         for recompute in [false, true] {
             let (_, registry, model, resident) = planned_model(name, &Tuning::Full);

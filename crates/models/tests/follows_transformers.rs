@@ -55,6 +55,41 @@ fn a_tied_head_alone_is_the_embedding_too() {
     assert_eq!(answers(folder.path()), answers(&fixtures().join("llama-tied")));
 }
 
+/// What ERNIE 4.5's files have of predicting tokens further on no class reads.
+#[test]
+fn tensors_of_ernie_s_further_tokens_are_left_out() {
+    let folder = reweighted("ernie4_5-moe", |weights| {
+        let extra = HostTensor::from_f32(&[1.0; 4], &[4], Dtype::F32).unwrap();
+        weights.push(("model.mtp_emb_norm.0.weight".to_owned(), extra));
+    });
+    let answers = |path: &std::path::Path| logits(&load(path, &device()).unwrap().decoder, &[ROW.to_vec()]);
+    assert_eq!(answers(folder.path()), answers(&fixtures().join("ernie4_5-moe")));
+}
+
+/// Keys of the new mixtures that would change what is computed are refused by name.
+#[test]
+fn what_mixtures_do_not_compute_is_named() {
+    for (name, key, value) in [
+        ("phimoe", "num_experts_per_tok", json!(3)),
+        ("phimoe", "rope_type", json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 10.0})),
+        (
+            "phimoe",
+            "short_mscale",
+            json!({"rope_type": "longrope", "rope_theta": 10.0, "factor": 2.0,
+            "original_max_position_embeddings": 8, "short_factor": [1, 1, 1, 1, 1, 1], "long_factor": [1, 1, 1, 1, 1, 1]}),
+        ),
+        ("ernie4_5-moe", "moe_norm_min", json!(0.1)),
+        ("ernie4_5-moe", "moe_layer_interval", json!(0)),
+    ] {
+        let folder = copy(name, |config| {
+            let key = if value.is_object() { "rope_parameters" } else { key };
+            config[key] = value.clone();
+        });
+        let error = ModelFolder::open(folder.path()).err().unwrap().to_string();
+        assert!(error.contains(key), "{name}: {error}");
+    }
+}
+
 /// Transformers writes a window of 0 for a Qwen2-MoE that has none.
 #[test]
 fn a_window_of_zero_is_none_where_nothing_slides() {

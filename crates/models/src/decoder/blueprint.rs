@@ -49,10 +49,8 @@ pub(crate) struct PerLayerTables {
     pub(crate) norm: Norm,
 }
 
-/// What corrects the scores of experts where they are compared: a buffer of Transformers' classes, which nothing trains.
-const CORRECTION: &str = "e_score_correction_bias";
-
-/// Whether a parameter is such a buffer.
+/// Whether a parameter corrects the scores of experts where they are compared: a buffer of Transformers' classes, which
+/// nothing trains.
 pub(crate) fn is_correction(parameter: &Parameter) -> bool {
     parameter.role == Role::Router && parameter.shape.len() == 1
 }
@@ -137,8 +135,7 @@ impl Builder {
         let (h, i, count, names) = (spec.hidden, experts.intermediate, experts.count, &spec.names.experts);
         let weight = self.add(format!("{}.weight", name(names.router)), &[count, h], Role::Router)?;
         let correction = if experts.corrected {
-            let name = format!("{}.{CORRECTION}", name(names.router));
-            Some(self.add(name, &[count], Role::Router)?)
+            Some(self.add(name(names.correction), &[count], Role::Router)?)
         } else {
             None
         };
@@ -319,15 +316,9 @@ impl Builder {
         };
         let shared = experts.map(|experts| experts.shared);
         let i = shared.flatten().map_or(i, |shared| shared.intermediate);
-        let up = match names.up {
+        let of_up = if shared.is_some() { names.experts.shared_up } else { names.up };
+        let up = match of_up {
             _ if shared == Some(None) => Vec::new(),
-            _ if shared.is_some() => {
-                let [gate, up] = names.experts.shared_up;
-                vec![
-                    self.linear(Place::Inner, &name(gate), [i, h], bias)?,
-                    self.linear(Place::Inner, &name(up), [i, h], bias)?,
-                ]
-            }
             UpNames::Gated([gate, up]) => vec![
                 self.linear(Place::Inner, &name(gate), [i, h], bias)?,
                 self.linear(Place::Inner, &name(up), [i, h], bias)?,

@@ -111,6 +111,7 @@ impl Parallel {
             let mlp = match layer.place {
                 // Blocks differ: a shared expert's width is not that of other feed-forwards.
                 Place::Inner => &Split::balanced(shape[0], ranks)?,
+                Place::GateUp => &Split::balanced(shape[0] / 2, ranks)?,
                 Place::Down => &Split::balanced(shape[1], ranks)?,
                 Place::ExpertsUp => &Split::balanced(shape[1] / 2, ranks)?,
                 Place::ExpertsDown => &Split::balanced(shape[2], ranks)?,

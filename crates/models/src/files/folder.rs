@@ -81,7 +81,7 @@ impl ModelFolder {
         let spec = Spec::from_config(&config)?;
         let packing = Packing::from_config(&config, &spec)?;
         let weights = WeightFolder::open(&path)?;
-        let spec = untied_by_files(spec, &weights)?;
+        let spec = turned_by_files(untied_by_files(spec, &weights)?, &weights)?;
         let weights = Some(weights);
         Ok(Self { path, config, spec, weights, packing, pad_token: None, tokenizer: None })
     }
@@ -287,7 +287,8 @@ impl ModelFolder {
         for name in weights.names() {
             let derived = BUFFERS.iter().any(|buffer| name.ends_with(buffer))
                 || Some(name) == head.as_deref() && (self.spec.tied || replaces_head);
-            let left_out = self.is_further(name);
+            let unread = self.spec.names.unread;
+            let left_out = self.is_further(name) || !unread.is_empty() && name.contains(unread);
             if !derived && !left_out && !self.is_of_another_part(name) && !known.contains(name) {
                 faults.push(WeightFault::Unexpected { name: name.to_owned() });
             }
@@ -324,6 +325,11 @@ impl ModelFolder {
         }
         if let (Some(tensors), Some(weights)) = (self.mxfp4_tensors(parameter), &self.weights) {
             return self.read_mxfp4(weights, tensors, parameter, rows);
+        }
+        if self.is_in_row(parameter) {
+            let shape = [rows.len()];
+            let row = self.stored(parameter, |weights, name| weights.read_slice(name, 1, rows))?;
+            return Ok(HostTensor::new(row.dtype, &shape, row.bytes)?);
         }
         let turned = self.spec.names.turns(parameter);
         self.stored(parameter, |weights, name| read_rows(weights, name, rows, turned))
@@ -429,7 +435,15 @@ impl ModelFolder {
             let last = shape.len() - 1;
             shape.swap(last - 1, last);
         }
+        if self.is_in_row(parameter) {
+            shape.insert(0, 1);
+        }
         shape
+    }
+
+    /// Whether files have a vector as a matrix of one row.
+    fn is_in_row(&self, parameter: &Parameter) -> bool {
+        self.spec.names.experts.correction_in_row && is_correction(parameter)
     }
 
     /// Whether a tensor belongs to a block behind the last.
@@ -535,7 +549,7 @@ impl ModelFolder {
             // Rounded it would choose other experts.
             let dtype = if is_correction(p) { Dtype::F32 } else { dtype };
             let spec = TensorSpec::new(named(p), dtype, &self.shape_in_files(p));
-            let by_columns = self.spec.names.turns(p) && p.shape.len() == 2;
+            let by_columns = self.spec.names.turns(p) && p.shape.len() == 2 || self.is_in_row(p);
             specs.push(if by_columns { spec.by_columns() } else { spec });
         }
         // What the other parts have is written as it was read, by whoever has the first row of the first parameter.
@@ -789,6 +803,25 @@ fn untied_by_files(spec: Spec, weights: &WeightFolder) -> Result<Spec, ModelErro
         same = weights.read_slice(&embed, 0, rows.clone())? == weights.read_slice(&head, 0, rows)?;
     }
     Ok(Spec { tied: same, ..spec })
+}
+
+/// The spec with experts as the files have them, where those may be either way round.
+fn turned_by_files(mut spec: Spec, weights: &WeightFolder) -> Result<Spec, ModelError> {
+    let names = &spec.names;
+    let (ExpertFiles::ByShape, Some(experts)) = (names.experts.files, &spec.experts) else { return Ok(spec) };
+    let first = spec.layers.iter().position(|layer| layer.experts).unwrap_or(0);
+    let shape = |module: &str| -> Result<Vec<usize>, ModelError> {
+        let name = named_in(weights, names, &names.in_block(first, module));
+        Ok(name.map(|name| weights.info(&name)).transpose()?.map_or_else(Vec::new, |info| info.shape))
+    };
+    // One of the two is no square.
+    let (down, gate_up) = (shape(names.experts.down)?, shape(names.experts.gate_up)?);
+    let same = match experts.intermediate == spec.hidden {
+        false => down.get(1..) != Some(&[experts.intermediate, spec.hidden]),
+        true => gate_up.get(1..) != Some(&[spec.hidden, 2 * experts.intermediate]),
+    };
+    spec.names.experts.files = if same { ExpertFiles::Same } else { ExpertFiles::Turned };
+    Ok(spec)
 }
 
 /// What a folder's files call a parameter, if they have it.

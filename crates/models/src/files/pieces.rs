@@ -67,7 +67,7 @@ impl Names {
             block.ends_with('.').then(|| format!("{block}{theirs}"))
         };
         match own.files {
-            ExpertFiles::Same | ExpertFiles::Turned => None,
+            ExpertFiles::Same | ExpertFiles::Turned | ExpertFiles::ByShape => None,
             ExpertFiles::Apart { router: theirs, .. } => renamed(&router, &format!("{theirs}.weight")),
             ExpertFiles::Together([gate_up, down, theirs]) => renamed(own.gate_up, gate_up)
                 .or_else(|| renamed(own.down, down))

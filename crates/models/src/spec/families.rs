@@ -28,8 +28,8 @@ use llamas::{
     jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
 };
 use mixtures::{
-    deepseek_v2, deepseek_v3, dots1, flex_olmo, glm4_moe, glm4_moe_lite, gpt_oss, granitemoe, llama4,
-    mixtral, olmoe, qwen2_moe, qwen3_moe,
+    deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, glm4_moe, glm4_moe_lite, gpt_oss, granitemoe,
+    granitemoeshared, llama4, mixtral, olmoe, phimoe, qwen2_moe, qwen3_moe,
 };
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
@@ -168,6 +168,9 @@ static FAMILIES: &[Entry] = &[
     family("qwen3_moe", "Qwen3Moe", qwen3_moe),
     family("olmoe", "Olmoe", olmoe),
     family("granitemoe", "GraniteMoe", granitemoe),
+    family("granitemoeshared", "GraniteMoeShared", granitemoeshared),
+    family("ernie4_5_moe", "Ernie4_5_Moe", ernie4_5_moe),
+    family("phimoe", "Phimoe", phimoe),
     family("glm4_moe", "Glm4Moe", glm4_moe),
     family("glm4_moe_lite", "Glm4MoeLite", glm4_moe_lite),
     family("dots1", "Dots1", dots1),
@@ -183,6 +186,7 @@ static FAMILIES: &[Entry] = &[
     family("qwen2_vl", "Qwen2VL", text_part),
     family("qwen2_5_vl", "Qwen2_5_VL", text_part),
     family("qwen3_vl", "Qwen3VL", text_part),
+    family("qwen3_vl_moe", "Qwen3VLMoe", text_part),
     family("llava", "Llava", text_part),
     family("llava_next", "LlavaNext", text_part),
     family("llava_onevision", "LlavaOnevision", text_part),
@@ -193,6 +197,8 @@ static FAMILIES: &[Entry] = &[
     family("cohere2_vision", "Cohere2Vision", text_part),
     family("vipllava", "VipLlava", text_part),
     family("llava_next_video", "LlavaNextVideo", text_part),
+    family("exaone4_5", "Exaone4_5_", text_part),
+    family("lfm2_vl", "Lfm2Vl", text_part),
 ];
 
 /// The spec of a configuration.
@@ -214,16 +220,7 @@ pub(super) fn read(config: &ConfigFile) -> Result<Spec, ModelError> {
 const OTHERS: [(&str, &[&str]); 4] = [
     (
         "a mixture of experts of a kind that is not computed here",
-        &[
-            "qwen3_vl_moe",
-            "phimoe",
-            "dbrx",
-            "ernie4_5_moe",
-            "hunyuan_v1_moe",
-            "minimax",
-            "minimax_m2",
-            "lfm2_moe",
-        ],
+        &["dbrx", "hunyuan_v1_moe", "minimax", "minimax_m2", "lfm2_moe"],
     ),
     (
         "layers with a state",

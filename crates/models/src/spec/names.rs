@@ -43,6 +43,8 @@ pub struct Names {
     pub head: &'static str,
     /// How else files may begin the name of a parameter that begins so: (its own, the files').
     pub other_spellings: &'static [(&'static str, &'static str)],
+    /// What names of tensors hold that no class of Transformers reads; empty for none.
+    pub unread: &'static str,
     /// Whether files keep the blocks' matrices as `[in, out]` (GPT-2's `Conv1D`).
     pub turned: bool,
 }
@@ -82,8 +84,12 @@ pub struct ExpertNames {
     pub gate_up: &'static str,
     /// The second layers of all experts.
     pub down: &'static str,
+    /// What corrects scores where experts are compared.
+    pub correction: &'static str,
+    /// Whether files have that as a matrix of one row (ERNIE 4.5).
+    pub correction_in_row: bool,
     /// The shared expert's gate and up.
-    pub shared_up: [&'static str; 2],
+    pub shared_up: UpNames,
     /// Its output.
     pub shared_down: &'static str,
     /// What makes the number that multiplies it.
@@ -113,6 +119,8 @@ pub enum ExpertFiles {
     Together([&'static str; 3]),
     /// As they are here, but `[in, out]` of each expert (gpt-oss, Llama 4).
     Turned,
+    /// Either of the two, as the shapes say (Qwen3-VL-MoE: published ones are turned, those that Transformers writes not).
+    ByShape,
 }
 
 /// Where the text part of a model of several parts lies.
@@ -140,6 +148,9 @@ pub(crate) const LANGUAGE_MODEL: Inner = Inner {
 /// Qwen's: files have the language model as if it were alone.
 pub(crate) const QWEN_VL: Inner =
     Inner { other_spellings: &[("model.language_model.", "model.")], ..LANGUAGE_MODEL };
+
+/// LFM2's.
+pub(crate) const LFM2_VL: Inner = Inner { norm: "model.language_model.embedding_norm", ..LANGUAGE_MODEL };
 
 /// Llama 4's: the language model whole, with its head.
 pub(crate) const LLAMA4_PART: Inner = Inner {
@@ -171,7 +182,9 @@ const QWEN_MOE: ExpertNames = ExpertNames {
     router: "mlp.gate",
     gate_up: "mlp.experts.gate_up_proj",
     down: "mlp.experts.down_proj",
-    shared_up: ["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"],
+    correction: "mlp.gate.e_score_correction_bias",
+    correction_in_row: false,
+    shared_up: UpNames::Gated(["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"]),
     shared_down: "mlp.shared_expert.down_proj",
     shared_gate: "mlp.shared_expert_gate",
     files: ExpertFiles::Apart {
@@ -198,12 +211,31 @@ pub(crate) const MIXTRAL: Names = Names {
 /// GLM-4.5's.
 pub(crate) const GLM4_MOE: Names = Names {
     experts: ExpertNames {
-        shared_up: ["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
+        shared_up: UpNames::Gated(["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"]),
         shared_down: "mlp.shared_experts.down_proj",
         ..QWEN_MOE
     },
     ..LLAMA
 };
+
+/// ERNIE 4.5's mixtures'.
+pub(crate) const ERNIE_MOE: Names = Names {
+    experts: ExpertNames {
+        correction: "mlp.moe_statics.e_score_correction_bias",
+        correction_in_row: true,
+        ..GLM4_MOE.experts
+    },
+    unread: "mtp",
+    ..LLAMA
+};
+
+/// PhiMoE's.
+pub(crate) const PHIMOE: Names =
+    Names { experts: ExpertNames { router: "mlp.router", ..MIXTRAL.experts }, ..LLAMA };
+
+/// Qwen3-VL's mixtures'.
+pub(crate) const QWEN_VL_MOE: Names =
+    Names { experts: ExpertNames { files: ExpertFiles::ByShape, ..QWEN_MOE }, ..LLAMA };
 
 /// DeepSeek's.
 pub(crate) const DEEPSEEK: Names =
@@ -225,11 +257,15 @@ pub(crate) const LLAMA4: Names = Names {
         router: "feed_forward.router",
         gate_up: "feed_forward.experts.gate_up_proj",
         down: "feed_forward.experts.down_proj",
-        shared_up: ["feed_forward.shared_expert.gate_proj", "feed_forward.shared_expert.up_proj"],
+        shared_up: UpNames::Gated([
+            "feed_forward.shared_expert.gate_proj",
+            "feed_forward.shared_expert.up_proj",
+        ]),
         shared_down: "feed_forward.shared_expert.down_proj",
         shared_gate: "",
         files: ExpertFiles::Turned,
         adapters_turned: true,
+        ..QWEN_MOE
     },
     ..LLAMA
 };
@@ -248,6 +284,16 @@ pub(crate) const GRANITE_MOE: Names = Names {
         ..QWEN_MOE
     },
     ..LLAMA
+};
+
+/// The same with a feed-forward beside the experts.
+pub(crate) const GRANITE_MOE_SHARED: Names = Names {
+    experts: ExpertNames {
+        shared_up: UpNames::Packed("shared_mlp.input_linear"),
+        shared_down: "shared_mlp.output_linear",
+        ..GRANITE_MOE.experts
+    },
+    ..GRANITE_MOE
 };
 
 /// Llama's, and most others'.
@@ -271,6 +317,7 @@ pub(crate) const LLAMA: Names = Names {
     norm: "model.norm",
     head: "lm_head",
     other_spellings: &[],
+    unread: "",
     turned: false,
 };
 
@@ -528,10 +575,12 @@ impl Names {
             .map_or_else(|| module.to_owned(), |(within, _)| format!("{within}.{module}"))
     }
 
-    /// These names for a decoder whose modules lie in `inner` and are Llama's otherwise; `None` where they are not.
+    /// These names for a decoder whose ends lie in `inner` and are called as Llama's otherwise, the norm by the name that
+    /// `inner` has; `None` where they are not.
     pub(crate) fn inside(self, inner: &Inner) -> Option<Self> {
-        let usual = (self.embed, self.layers, self.norm, self.head)
-            == (LLAMA.embed, LLAMA.layers, LLAMA.norm, LLAMA.head);
+        let last = |module: &'static str| module.rsplit('.').next();
+        let usual = (self.embed, self.layers, last(self.norm), self.head)
+            == (LLAMA.embed, LLAMA.layers, last(inner.norm), LLAMA.head);
         usual.then_some(Self {
             embed: inner.embed,
             layers: inner.layers,

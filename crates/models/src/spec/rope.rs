@@ -71,8 +71,8 @@ pub enum RopeKind {
         long: Vec<f64>,
         /// Positions the model was trained on.
         original: f64,
-        /// Multiplies cosines and sines.
-        attention: f64,
+        /// Multiplies cosines and sines, up to `original` positions and beyond.
+        attention: [f64; 2],
     },
 }
 
@@ -243,7 +243,7 @@ fn from_map(
                 short: list("short_factor")?,
                 long: list("long_factor")?,
                 original,
-                attention,
+                attention: [attention; 2],
             }
         }
         Some(other) => {
@@ -299,8 +299,10 @@ impl Rope {
                 (scaled.collect(), *attention)
             }
             RopeKind::LongRope { short, long, original, attention } => {
-                let factors = if length as f64 > *original { long } else { short };
-                (base(self.theta).iter().zip(factors).map(|(f, s)| f / s).collect(), *attention)
+                let beyond = length as f64 > *original;
+                let factors = if beyond { long } else { short };
+                let scaled = base(self.theta).iter().zip(factors).map(|(f, s)| f / s).collect();
+                (scaled, attention[usize::from(beyond)])
             }
         }
     }

@@ -28,6 +28,7 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM, AutoModelForImageTextToText, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config)
 import transformers
@@ -346,6 +347,39 @@ def more_families():
         num_key_value_heads=2, moe_intermediate_size=8, intermediate_size=20, kv_lora_rank=8, n_routed_experts=6, n_shared_experts=2,
         q_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=9, n_group=3, topk_group=2, num_hidden_layers=3,
         mlp_layer_types=["sparse", "dense", "sparse"])
+    shared = dict(num_local_experts=5, embedding_multiplier=3.0, logits_scaling=1.7, residual_multiplier=0.6,
+                  attention_multiplier=0.21)
+    yield "granitemoeshared", "granitemoeshared", mixed | shared | dict(shared_intermediate_size=14, attention_bias=True)
+    ernie = mixed | dict(
+        num_hidden_layers=3, moe_num_experts=6, moe_k=2, moe_intermediate_size=8, intermediate_size=20, tie_word_embeddings=False)
+    yield "ernie4_5-moe", "ernie4_5_moe", ernie | dict(
+        use_bias=True, moe_layer_interval=2, moe_num_shared_experts=2, num_hidden_layers=4, moe_layer_start_index=0, moe_layer_end_index=2)
+    yield "ernie4_5-moe-unshared", "ernie4_5_moe", ernie | dict(
+        num_hidden_layers=2, moe_num_shared_experts=0, tie_word_embeddings=True)
+    # Logits near each other, whose weights are probabilities of more than one; beyond the original positions.
+    yield "phimoe", "phimoe", mixed | dict(
+        num_local_experts=5, router_jitter_noise=0.3, attention_bias=True, lm_head_bias=True, sliding_window=8,
+        rope_parameters={
+            "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 16, "factor": 4.0,
+            "short_mscale": 1.1, "long_mscale": 1.4, "short_factor": [1.0, 1.05, 1.1, 1.2, 1.3, 1.4],
+            "long_factor": [1.1, 1.5, 2.0, 2.6, 3.1, 3.5]})
+    # As Transformers writes it, and as it is published: experts `[in, out]`.
+    vl = text | mrope | dict(num_experts=6, moe_intermediate_size=10, intermediate_size=20, num_experts_per_tok=2)
+    eye = tower | dict(
+        hidden_size=16, intermediate_size=16, out_hidden_size=24, num_position_embeddings=16, deepstack_visual_indexes=[0])
+    yield "qwen3-vl-moe", "qwen3_vl_moe", dict(text_config=vl | dict(mlp_only_layers=[0]), vision_config=eye)
+    yield "qwen3-vl-moe-published", "qwen3_vl_moe", dict(
+        text_config=vl | dict(attention_bias=True, num_hidden_layers=1), vision_config=eye)
+    yield "exaone4_5", "exaone4_5", dict(
+        text_config={k: v for k, v in text.items() if k != "head_dim"} | dict(
+            model_type="exaone4", sliding_window=8, layer_types=alternating),
+        vision_config=tower | dict(
+            hidden_size=16, intermediate_size=16, out_hidden_size=24, num_key_value_heads=2, fullatt_block_indexes=[0]))
+    yield "lfm2-vl", "lfm2_vl", dict(
+        text_config=square | dict(
+            model_type="lfm2", initializer_range=0.15, num_hidden_layers=3, full_attn_idxs=[1], conv_L_cache=3, block_multiple_of=4, block_ff_dim=48),
+        projector_hidden_size=16,
+        vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, patch_size=4, num_patches=16))
 
 
 def more_mixtures(mixed):
@@ -477,6 +511,13 @@ def build(config, seed, dtype):
     return model.eval()
 
 
+def turn_experts(file):
+    """Keeps the matrices of experts as `[in, out]`."""
+    tensors = load_file(file)
+    turned = {name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor for name, tensor in tensors.items()}
+    save_file(turned, file, metadata={"format": "pt"})
+
+
 def auto(config):
     return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
 
@@ -485,7 +526,7 @@ def load(folder, config=None):
     kwargs = {} if config is None else {"config": config}
     own = transformers.AutoConfig.from_pretrained(folder)
     kind = auto(own)
-    if any(hasattr(own, key) for key in ("num_local_experts", "num_experts", "n_routed_experts")):
+    if any(hasattr(own.get_text_config(), key) for key in ("num_local_experts", "num_experts", "n_routed_experts")):
         kwargs["experts_implementation"] = "eager"  # the grouped product does not run in double
     # Falcon's eager attention adds its linear biases twice, alone and in the mask; the one that is used adds them once.
     attention = "sdpa" if getattr(own, "alibi", False) else "eager"
@@ -577,6 +618,8 @@ def record(root, index, name, config_class, arguments, dtype="float32", rows=LON
         return torch.randint(3, config.get_text_config().vocab_size, (count,), generator=generator).tolist()
 
     build(config, 100 + index, dtype).save_pretrained(folder, **({"max_shard_size": shard} if shard else {}))
+    if name == "qwen3-vl-moe-published":
+        turn_experts(folder / "model.safetensors")
     model = load(folder)
     expected = {"dtype": "float32", "logits": [], "generate": []}
     for count in rows:

@@ -3,14 +3,14 @@
 use burnish_core::{ExpertGate, RouterGroups, RouterRule, RouterScores};
 use serde_json::{Value, json};
 
-use super::llamas::turned_blocks;
+use super::llamas::{ernie4_5, turned_blocks};
 use super::olmo::olmo_spec;
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use crate::ModelError;
 use crate::spec::rope::RopeKind;
 use crate::spec::{
-    BlockLayout, ExpertsSpec, Grows, LatentAttention, Pairs, QkNorm, QueryGrowth, SharedExpert, Spec, names,
-    wrong,
+    BlockLayout, ExpertsSpec, Grows, LatentAttention, NormKind, Pairs, QkNorm, QueryGrowth, SharedExpert,
+    Spec, names, wrong,
 };
 
 /// What a class of Transformers has where its configuration does not say.
@@ -83,6 +83,26 @@ fn qwen_blocks(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
         layer.experts = (at + 1) % step == 0 && !dense.contains(&(at as u64));
     }
     Ok(())
+}
+
+/// The mixtures of Qwen3-VL, whose weights sum to one whatever is said.
+pub(super) fn qwen_mixture(
+    r: &Reader<'_>,
+    spec: &mut Spec,
+    count: usize,
+    per_token: usize,
+    width: usize,
+) -> Result<(), ModelError> {
+    let own = MixtureDefaults {
+        count,
+        per_token,
+        width_key: "moe_intermediate_size",
+        width,
+        renormalise: Some(true),
+        balance: 0.001,
+    };
+    mixture(r, spec, &own)?;
+    qwen_blocks(r, spec)
 }
 
 const MIXTRAL: MixtureDefaults = MixtureDefaults {
@@ -197,6 +217,127 @@ pub(super) fn granitemoe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     spec.names = names::GRANITE_MOE;
     let own = MixtureDefaults { width: 11_008, ..MIXTRAL };
     mixture(r, &mut spec, &own)?;
+    Ok(spec)
+}
+
+/// Granite's with a feed-forward that every token goes through.
+pub(super) fn granitemoeshared(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut spec = Spec { names: names::GRANITE_MOE_SHARED, ..granitemoe(r)? };
+    let width = r.config.usize("shared_intermediate_size")?.unwrap_or(0);
+    if let Some(experts) = &mut spec.experts {
+        experts.shared = (width > 0).then_some(SharedExpert { intermediate: width, gated: false });
+    }
+    Ok(spec)
+}
+
+/// ERNIE 4.5's: softmax scores, corrected where experts are compared, and feed-forwards that every token goes through.
+pub(super) fn ernie4_5_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let own = [("num_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_k")];
+    let mut config = super::reader::renamed(r.config, &own);
+    config.json.entry("num_key_value_heads").or_insert(json!(4));
+    if config.get("head_dim").is_none() {
+        let width = r.positive("hidden_size")? / r.positive("num_attention_heads")?;
+        config.json.insert("head_dim".to_owned(), width.into());
+    }
+    let r = &Reader { config: &config, family: r.family };
+    let mut spec = ernie4_5(r)?;
+    spec.names = names::ERNIE_MOE;
+    spec.head_bias = spec.mlp_bias;
+    let defaults = MixtureDefaults {
+        count: 64,
+        per_token: 6,
+        width_key: "moe_intermediate_size",
+        width: 1536,
+        renormalise: Some(true),
+        balance: 0.001,
+    };
+    mixture(r, &mut spec, &defaults)?;
+    let number = |key: &str, default: usize| Ok::<_, ModelError>(r.config.usize(key)?.unwrap_or(default));
+    let (step, start) = (number("moe_layer_interval", 1)?, number("moe_layer_start_index", 1)?);
+    if step == 0 {
+        return Err(wrong("moe_layer_interval", "0", "a positive integer"));
+    }
+    let end = match r.config.get("moe_layer_end_index") {
+        None => usize::MAX,
+        Some(last) if last.as_i64() == Some(-1) => usize::MAX,
+        Some(_) => number("moe_layer_end_index", usize::MAX)?,
+    };
+    for (at, layer) in spec.layers.iter_mut().enumerate() {
+        layer.experts = (at + 1) % step == 0 && (start..=end).contains(&at);
+    }
+    let least = r.config.f64("moe_norm_min")?.unwrap_or(1e-12);
+    if !(0.0..=1e-12).contains(&least) {
+        return Err(ModelError::Unsupported {
+            key: "moe_norm_min".to_owned(),
+            got: least.to_string(),
+            supported: "at most 1e-12",
+        });
+    }
+    let shared = number("moe_num_shared_experts", 2)?;
+    if let Some(experts) = &mut spec.experts {
+        experts.corrected = true;
+        let intermediate = shared.checked_mul(experts.intermediate);
+        let wrong = || wrong("moe_num_shared_experts", &shared.to_string(), "a smaller integer");
+        let intermediate = intermediate.ok_or_else(wrong)?;
+        experts.shared = (shared > 0).then_some(SharedExpert { intermediate, gated: false });
+    }
+    Ok(spec)
+}
+
+/// PhiMoE: Mixtral with LayerNorm and biases, whose router is SparseMixer's without samples; cosines and sines are
+/// multiplied by one of two numbers.
+pub(super) fn phimoe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        max_positions: 131_072,
+        norm_eps: 1e-5,
+        rope_theta: 1_000_000.0,
+        ..LLAMA_DEFAULTS
+    };
+    let mut spec = r.spec(&defaults)?;
+    spec.names = names::PHIMOE;
+    spec.norm = NormKind::Layer { bias: true };
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    spec.head_bias = r.bool("lm_head_bias", false)?;
+    let window = r.window(None)?;
+    spec.layers.iter_mut().for_each(|layer| layer.window = window);
+    let scaling = r.config.get("rope_parameters").or_else(|| r.config.get("rope_scaling"));
+    let mscale = |key: &'static str| {
+        let given = scaling.and_then(|scaling| scaling.get(key));
+        given.and_then(Value::as_f64).ok_or_else(|| {
+            wrong(key, &given.map_or_else(|| "missing".to_owned(), Value::to_string), "a number")
+        })
+    };
+    match spec.ropes.first_mut().map(|rope| &mut rope.kind) {
+        None | Some(RopeKind::Default) => {}
+        Some(RopeKind::LongRope { short, long, original, attention }) => {
+            // Its class never takes the other factors.
+            long.clone_from(short);
+            *attention = [mscale("short_mscale")?, mscale("long_mscale")?];
+            spec.recached_beyond = Some(*original as usize);
+        }
+        Some(_) => {
+            return Err(ModelError::Unsupported {
+                key: "rope_type".to_owned(),
+                got: scaling.map_or_else(String::new, Value::to_string),
+                supported: "default, longrope",
+            });
+        }
+    }
+    let own = MixtureDefaults { count: 16, width: 6400, renormalise: Some(false), ..MIXTRAL };
+    mixture(r, &mut spec, &own)?;
+    let within = 2.0 * r.f32("router_jitter_noise", 0.01)?;
+    if let Some(experts) = &mut spec.experts {
+        if experts.rule.per_token != 2 {
+            return Err(ModelError::Unsupported {
+                key: "num_experts_per_tok".to_owned(),
+                got: experts.rule.per_token.to_string(),
+                supported: "2, as its class computes whatever is said",
+            });
+        }
+        experts.rule.scores = RouterScores::SparseMixer { within };
+    }
     Ok(spec)
 }
 

@@ -6,10 +6,10 @@
 use serde_json::{Map, Value};
 
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
-use super::{Family, qwen};
+use super::{Family, mixtures, qwen};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
-use crate::spec::names::{Inner, LANGUAGE_MODEL, LLAMA4_PART, QWEN_VL, TEXT_MODEL};
+use crate::spec::names::{self, Inner, LANGUAGE_MODEL, LFM2_VL, LLAMA4_PART, QWEN_VL, TEXT_MODEL};
 use crate::spec::{QkNorm, Spec, wrong};
 
 /// How a model of several parts holds its decoder.
@@ -55,6 +55,7 @@ static WHOLES: &[Whole] = &[
     whole("qwen2_vl", Text::Own(qwen2_vl), &QWEN_VL, EITHER),
     whole("qwen2_5_vl", Text::Own(qwen2_vl), &QWEN_VL, EITHER),
     whole("qwen3_vl", Text::Own(qwen3_vl), &LANGUAGE_MODEL, OWN_HEAD),
+    whole("qwen3_vl_moe", Text::Own(qwen3_vl_moe), &LANGUAGE_MODEL, OWN_HEAD),
     whole("llava", Text::Any("llama"), &LANGUAGE_MODEL, EITHER),
     whole("llava_next", Text::Any("llama"), &LANGUAGE_MODEL, OWN_HEAD),
     whole("llava_onevision", Text::Any("qwen2"), &LANGUAGE_MODEL, EITHER),
@@ -65,10 +66,12 @@ static WHOLES: &[Whole] = &[
     whole("cohere2_vision", Text::Any("cohere2"), &LANGUAGE_MODEL, TIED),
     whole("vipllava", Text::Any("llama"), &LANGUAGE_MODEL, OWN_HEAD),
     whole("llava_next_video", Text::Any("llama"), &LANGUAGE_MODEL, EITHER),
+    whole("exaone4_5", Text::Any("exaone4"), &LANGUAGE_MODEL, OWN_HEAD),
+    whole("lfm2_vl", Text::Any("lfm2"), &LFM2_VL, TIED),
 ];
 
 /// Sizes that a `text_config` may leave to its class: vocabulary, width, feed-forward, blocks, heads.
-const SIZES: [(&str, [u64; 5]); 9] = [
+const SIZES: [(&str, [u64; 5]); 11] = [
     ("llama", [32_000, 4096, 11_008, 32, 32]),
     ("mistral", [32_000, 4096, 14_336, 32, 32]),
     ("qwen2", [151_936, 4096, 22_016, 32, 32]),
@@ -78,6 +81,8 @@ const SIZES: [(&str, [u64; 5]); 9] = [
     ("gemma4_text", [262_144, 2304, 9216, 30, 8]),
     ("llama4_text", [202_048, 5120, 8192, 48, 40]),
     ("cohere2", [256_000, 8192, 22_528, 40, 64]),
+    ("exaone4", [102_400, 4096, 16_384, 32, 32]),
+    ("lfm2", [65_536, 2560, 12_288, 32, 32]),
 ];
 const SIZE_KEYS: [&str; 5] =
     ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"];
@@ -92,8 +97,15 @@ pub(crate) fn text_config(config: &ConfigFile) -> Option<ConfigFile> {
         None if matches!(whole.text, Text::Own(_)) => config.json.clone(),
         None => Map::new(),
     };
+    // The first EXAONE 4.5 calls its text part so.
+    if json.get("model_type").and_then(Value::as_str) == Some("exaone4_5_text") {
+        json.insert("model_type".to_owned(), Value::from("exaone4"));
+    }
+    // LFM2's word for it.
+    json.remove("tie_embedding");
     let own = json.get("tie_word_embeddings").and_then(Value::as_bool);
-    let outer = config.get("tie_word_embeddings").and_then(Value::as_bool).unwrap_or(whole.ties.default);
+    let outer = config.get("tie_embedding").or_else(|| config.get("tie_word_embeddings"));
+    let outer = outer.and_then(Value::as_bool).unwrap_or(whole.ties.default);
     let tied = outer || whole.ties.or_text && own == Some(true);
     json.insert("tie_word_embeddings".to_owned(), Value::from(tied));
     // What stands on the decoder says the whole.
@@ -174,6 +186,20 @@ fn qwen3_vl(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let bias = r.bool("attention_bias", false)?;
     (spec.qkv_bias, spec.o_bias) = (bias, bias);
     spec.qk_norm = Some(QkNorm::PerHead);
+    Ok(spec)
+}
+
+fn qwen3_vl_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let config = plain_rope(r.config);
+    let r = Reader { config: &config, family: r.family };
+    let defaults =
+        Defaults { kv_heads: Some(16), max_positions: 128_000, rope_theta: 500_000.0, ..LLAMA_DEFAULTS };
+    let mut spec = r.spec(&defaults)?;
+    spec.names = names::QWEN_VL_MOE;
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    spec.qk_norm = Some(QkNorm::PerHead);
+    mixtures::qwen_mixture(&r, &mut spec, 60, 4, 1408)?;
     Ok(spec)
 }
 

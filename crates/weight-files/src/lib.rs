@@ -3,7 +3,7 @@
 //! * [`HostTensor`] and [`TensorView`]: dtype, shape, bytes.
 //! * [`WeightFolder`]: a Hugging Face or PEFT folder (one safetensors file, or shards behind an index), read whole,
 //!   by slice, or where it lies in the mapped file.
-//! * [`FolderWriter`], [`write_atomic`]: files that are there whole or not at all, through temporary files, fsync and
+//! * [`FolderWriter`], [`UnfinishedFile`], [`write_atomic`]: files that are there whole or not at all, through temporary files, fsync and
 //!   rename; equal values give byte-identical files, whatever the number of ranks that write them.
 //! * [`Filesystem`]: the seam at which tests fill the disk.
 //!
@@ -35,6 +35,7 @@ mod shard;
 mod slice;
 mod sums;
 mod tensor;
+mod unfinished_file;
 mod writer;
 
 pub use atomic::{write_atomic, write_atomic_on};
@@ -48,4 +49,5 @@ pub use header::TensorSpec;
 pub use partial::{clean_unfinished, is_unfinished, remove_folder};
 pub use sums::{LEAF, Piece, leaf_sum};
 pub use tensor::{Element, HostTensor, TensorView};
+pub use unfinished_file::UnfinishedFile;
 pub use writer::{FolderWriter, MAX_SHARD_SIZE, Placement, sorted};

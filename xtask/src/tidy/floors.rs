@@ -18,6 +18,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("burnish-hub", 1),
     ("burnish-quant", 1),
     ("burnish-rewards", 1),
+    ("burnish-gguf", 2),
     ("burnish-losses", 2),
     ("burnish-optim", 2),
     ("burnish-peft", 2),

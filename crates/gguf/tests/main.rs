@@ -1,0 +1,6 @@
+//! Tests of GGUF files.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod blocks;
+mod files;

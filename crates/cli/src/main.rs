@@ -7,6 +7,7 @@ mod data;
 mod device;
 mod doctor;
 mod eval;
+mod export;
 mod generate;
 #[cfg(feature = "hub")]
 mod hub;
@@ -17,6 +18,7 @@ mod panics;
 mod plan;
 mod quantize;
 mod runs;
+mod sampled;
 mod score;
 mod serve;
 mod served;
@@ -108,6 +110,7 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "plan" => plan::run(rest),
         "merge" => merge::run(rest),
         "quantize" => quantize::run(rest),
+        "export" => export::run(rest),
         "convert" => convert::run(rest),
         "doctor" => doctor::run(rest),
         "completions" => completions::print(rest),

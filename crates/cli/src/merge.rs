@@ -7,10 +7,9 @@ use anyhow::{Context, bail};
 use burnish_checkpoint::prepare_output_dir;
 use burnish_config::MergeOptions;
 use burnish_config::groups::MergeTargetOptions;
-use burnish_core::random::Stream;
 use burnish_core::{Dtype, Quantization, Scheme};
 use burnish_data::Tokenizer;
-use burnish_models::{Decoder, Mode, Model, ModelFolder, ModelPlan, Output, Tokens, Tuning};
+use burnish_models::{Model, ModelFolder, ModelPlan, Output, Tuning};
 use burnish_ops::host_device;
 use burnish_peft::{
     AdapterFolder, Combination, CombinationType, FactorSums, PeftError, Weighted, add_weighted_adapter,
@@ -18,8 +17,7 @@ use burnish_peft::{
 };
 use burnish_weight_files::FolderWriter;
 
-/// Texts of the sample that logits are compared on, and their tokens.
-const SAMPLE: (usize, usize) = (4, 32);
+use crate::sampled::{Lost, outputs};
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<MergeOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
@@ -133,61 +131,5 @@ fn again(held: Option<Quantization>) -> anyhow::Result<Quantization> {
             )
         }
         Some(quantization) => Ok(quantization),
-    }
-}
-
-/// What a model says of a sample: logits of every position, or the scores of its texts.
-fn outputs(decoder: &Decoder) -> anyhow::Result<Vec<f32>> {
-    let (texts, length) = SAMPLE;
-    let (stream, vocab) = (Stream::new(0, "burnish merge"), decoder.spec().vocab as u32);
-    let token = |at: usize| stream.word(at as u64) % vocab;
-    let texts: Vec<Vec<u32>> =
-        (0..texts).map(|text| (0..length).map(|at| token(text * length + at)).collect()).collect();
-    let (tokens, pass) = (Tokens::from_sequences(&texts), decoder.pass(Mode::Score));
-    if decoder.spec().output == Output::Score {
-        return Ok(decoder.rewards(&tokens, &pass)?.to_f32());
-    }
-    let hidden = decoder.final_norm(&decoder.hidden(&tokens, &pass)?, &pass)?;
-    let head = decoder.head(&pass, &tokens.rows)?;
-    Ok(burnish_ops::head_logits(&hidden, &head, decoder.head_options(1.0))?)
-}
-
-/// How far outputs lie apart.
-struct Lost {
-    most: f32,
-    mean: f64,
-    reach: f32,
-    /// Positions, and those whose most likely token is another; none of scores.
-    tokens: Option<(usize, usize)>,
-}
-
-impl Lost {
-    fn between(before: &[f32], after: &[f32], vocab: usize) -> Self {
-        let apart = || before.iter().zip(after).map(|(a, b)| (a - b).abs());
-        let largest = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b]));
-        let rows = || before.chunks(vocab).zip(after.chunks(vocab));
-        let of_logits = before.len() >= vocab;
-        Self {
-            most: apart().fold(0.0, f32::max),
-            mean: apart().map(f64::from).sum::<f64>() / before.len().max(1) as f64,
-            reach: before.iter().fold(0.0, |most, value| most.max(value.abs())),
-            tokens: of_logits
-                .then(|| (rows().count(), rows().filter(|(a, b)| largest(a) != largest(b)).count())),
-        }
-    }
-}
-
-impl std::fmt::Display for Lost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = if self.tokens.is_some() { "logits" } else { "scores" };
-        let (most, mean, reach) = (self.most, self.mean, self.reach);
-        write!(
-            f,
-            "on a sample its {what} differ by {most:.2e} at most and {mean:.2e} on average (they reach {reach:.1})"
-        )?;
-        match self.tokens {
-            Some((all, other)) => write!(f, ", {other} of {all} most likely tokens are others"),
-            None => Ok(()),
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use burnish_core::{Choice, FourBit, UnknownWord, alternatives, choices};
 use burnish_data::{Order, Strategy, Truncation};
+use burnish_gguf::OutType;
 use burnish_losses::{
     Aggregation, CorrectionMode, CpoLoss, Divergence, ImportanceLevel, KtoLoss, PolicyLoss, PreferenceLoss,
     ScaleRewards, TokenLoss,
@@ -27,6 +28,12 @@ choices! {
         Tcp = "tcp",
         /// Ranks with a GPU each, threads or processes, whose elements NCCL moves.
         Nccl = "nccl",
+    }
+
+    /// What `export` writes.
+    pub enum ExportFormat: "format", UnknownWord {
+        /// One file for llama.cpp and what is built on it.
+        Gguf = "gguf",
     }
 
     /// When something recurring happens (Transformers' `IntervalStrategy`).
@@ -87,8 +94,8 @@ macro_rules! words {
 
 words! {
     AdapterReduce, Aggregation, Bias, CorrectionMode, CpoLoss, Divergence, FourBit, HubStrategy, ImportanceLevel, Interval, KtoLoss,
-    CombinationType, MajoritySign, MomentumDtype,
-    OptimizerName, Order, PeftType, PolicyLoss, Polynomials, PreferenceLoss, SaveInterval, Scale, ScaleRewards, ScheduleKind,
+    CombinationType, ExportFormat, MajoritySign, MomentumDtype,
+    OptimizerName, Order, OutType, PeftType, PolicyLoss, Polynomials, PreferenceLoss, SaveInterval, Scale, ScaleRewards, ScheduleKind,
     Strategy, TokenLoss, Transport, Truncation, Variant,
 }
 

@@ -59,6 +59,7 @@ pub mod values {
     pub use burnish_core::Dtype;
     pub use burnish_data::{Order, SourceSpec, Strategy, Truncation};
     pub use burnish_device::DeviceKind;
+    pub use burnish_gguf::OutType;
     pub use burnish_losses::{
         Aggregation, CorrectionMode, CpoLoss, Divergence, ImportanceLevel, KtoLoss, PolicyLoss,
         PreferenceLoss, ScaleRewards, TokenLoss,
@@ -69,7 +70,7 @@ pub mod values {
     pub use burnish_tp::AdapterReduce;
     pub use burnish_zero::{ReduceWhen, Stage};
 
-    pub use crate::choice::{Auto, HubStrategy, Interval, SaveInterval, Transport};
+    pub use crate::choice::{Auto, ExportFormat, HubStrategy, Interval, SaveInterval, Transport};
     pub use crate::setting::{
         ArgumentList, Items, JsonMap, KeywordArguments, ModelDtype, PadToMultiple, ReportTo, Resume, Steps,
         Verbatim,

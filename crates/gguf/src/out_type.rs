@@ -6,12 +6,10 @@ use crate::{GgufError, TensorType};
 
 choices! {
     /// What a file's matrices are stored as; vectors and small matrices stay in 32 bits.
-    #[derive(Default)]
     pub enum OutType: "outtype", GgufError {
         /// 32-bit floats.
         F32 = "f32",
         /// Half precision.
-        #[default]
         F16 = "f16",
         /// bfloat16.
         Bf16 = "bf16",

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use burnish_core::{Dtype, LayoutError, RegistryError};
+use burnish_gguf::GgufError;
 use burnish_ops::OpsError;
 use burnish_peft::PeftError;
 use burnish_tp::TpError;
@@ -187,6 +188,59 @@ pub enum ModelError {
     /// An adapter failed.
     #[error(transparent)]
     Peft(#[from] PeftError),
+    /// A GGUF file failed.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// A family that is not written as GGUF.
+    #[error("model_type {got} is not written as GGUF; supported: {supported}")]
+    GgufFamily {
+        /// The family.
+        got: String,
+        /// Those that are.
+        supported: String,
+    },
+    /// A model that llama.cpp would compute otherwise.
+    #[error(
+        "the model has {what}; llama.cpp computes its architecture `{arch}` without that, so the file would be another model"
+    )]
+    GgufComputes {
+        /// llama.cpp's architecture.
+        arch: &'static str,
+        /// What it has not.
+        what: String,
+    },
+    /// An adapter that is not written as GGUF.
+    #[error("{what} cannot be a GGUF adapter; {mend}")]
+    GgufAdapter {
+        /// What it has.
+        what: String,
+        /// What helps.
+        mend: &'static str,
+    },
+    /// A weight that half precision does not hold.
+    #[error(
+        "tensor `{name}` has {value} at element {at}, which float16 cannot hold: take --outtype bf16, f32 or q8_0"
+    )]
+    GgufHalf {
+        /// The tensor.
+        name: String,
+        /// The value.
+        value: f32,
+        /// Where.
+        at: usize,
+    },
+    /// A file that is not what was exported.
+    #[error(
+        "`{what}` of the written file differs from its source by {relative:.1e} of its size, expected at most {bound:.0e}; the file is not kept"
+    )]
+    GgufDiffers {
+        /// The parameter, or tensor.
+        what: String,
+        /// The relative error.
+        relative: f64,
+        /// Its bound.
+        bound: f64,
+    },
     /// More tensor-parallel ranks than there is to divide.
     #[error("tp_size {ranks}: {what} is {size}; use at most as many ranks")]
     TooManyRanks {

@@ -50,6 +50,7 @@ pub use decoder::{Decoder, Tokens};
 pub use error::{ModelError, WeightFault};
 pub use files::export::{Exporter, RowSource};
 pub use files::folder::{ModelFolder, copy_companions, to_device, to_host};
+pub use files::gguf::{GgufAdapterExport, GgufExport, ReadBack, TensorError};
 pub use files::load::{Model, ModelPlan, Reloaded, Tuning, load};
 pub use files::qk_clip::{Clip, HeadFactors, QkClip, RowFactors};
 pub use files::tp_traffic::{DecodingSize, PassSize, ScoreSize};

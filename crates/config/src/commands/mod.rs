@@ -8,6 +8,7 @@ mod data;
 mod doctor;
 mod dpo;
 mod eval;
+mod export;
 mod generate;
 mod grpo;
 mod inspect;
@@ -57,6 +58,7 @@ commands! {
     plan::PlanOptions,
     merge::MergeOptions,
     quantize::QuantizeOptions,
+    export::ExportOptions,
     convert::ConvertOptions,
     inspect::InspectOptions,
     doctor::DoctorOptions,

@@ -4,6 +4,7 @@
 mod convert;
 mod cpo;
 mod dpo;
+mod export;
 mod generation;
 mod grpo;
 mod inspect;
@@ -32,6 +33,7 @@ mod win_rate;
 pub use convert::ConvertTargetOptions;
 pub use cpo::CpoLossOptions;
 pub use dpo::DpoLossOptions;
+pub use export::ExportTargetOptions;
 pub use generation::{ChatTargetOptions, GenerationOptions, PromptOptions};
 pub use grpo::GrpoLossOptions;
 pub use inspect::InspectTargetOptions;

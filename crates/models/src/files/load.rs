@@ -303,7 +303,7 @@ impl<'a> ModelPlan<'a> {
     }
 
     /// Whether a parameter starts as the folder's files have it.
-    fn is_in_folder(&self, index: usize) -> bool {
+    pub(crate) fn is_in_folder(&self, index: usize) -> bool {
         let parameter = self.registry().at(index);
         let name = &parameter.name;
         let given = self.tensors.base_weights.contains_key(name)
@@ -547,7 +547,7 @@ pub struct Model {
     pub parameters: Arc<dyn Parameters>,
     /// The adapter's plan.
     pub plan: Option<LoraPlan>,
-    base: usize,
+    pub(crate) base: usize,
     initial: Initial,
 }
 
@@ -649,7 +649,7 @@ impl Model {
     }
 
     /// Whether a head that is tied in the base but adapted on its own becomes a weight of its own.
-    fn unties(&self, plan: &LoraPlan) -> bool {
+    pub(crate) fn unties(&self, plan: &LoraPlan) -> bool {
         let (registry, names) = (self.parameters.registry(), &self.decoder.spec().names);
         let head = format!("{}.weight", names.head);
         registry.get(&head).is_some_and(|p| p.alias_of.is_some())
@@ -657,7 +657,7 @@ impl Model {
     }
 
     /// The value of a base parameter with the adapter folded in; copies in `dtype`.
-    fn merged(&self, index: usize, dtype: Dtype) -> Result<HostTensor, ModelError> {
+    pub(crate) fn merged(&self, index: usize, dtype: Dtype) -> Result<HostTensor, ModelError> {
         let registry = self.parameters.registry();
         let Some(plan) = &self.plan else { return Ok(self.host(index)) };
         let name = &registry.at(index).name;

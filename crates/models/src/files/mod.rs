@@ -2,6 +2,7 @@
 
 pub(crate) mod export;
 pub(crate) mod folder;
+pub(crate) mod gguf;
 pub(crate) mod load;
 pub(crate) mod packed;
 pub(crate) mod pieces;

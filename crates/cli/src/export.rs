@@ -1,0 +1,137 @@
+//! `burnish export`: a model or an adapter as a GGUF file, compared with its source before it is kept.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use burnish_config::ExportOptions;
+use burnish_config::groups::ExportTargetOptions;
+use burnish_core::Dtype;
+use burnish_gguf::{GgufWriter, OutType};
+use burnish_models::{GgufAdapterExport, GgufExport, ModelFolder, TensorError};
+use burnish_peft::AdapterFolder;
+
+use crate::sampled::{Lost, outputs};
+
+pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
+    let mut words = words.to_vec();
+    if words.first().is_some_and(|first| !first.starts_with('-')) {
+        words[0] = format!("--model_name_or_path={}", words[0]);
+    }
+    let Some(resolved) = crate::options::<ExportOptions>(&words)? else { return Ok(ExitCode::SUCCESS) };
+    let options = resolved.options.export;
+    crate::use_threads(options.threads)?;
+    let output = &options.output_file;
+    if output.is_dir() {
+        bail!("output_file: {} is a folder; name the file in it, such as model.gguf", output.display());
+    }
+    if output.exists() && !options.overwrite_output_file {
+        bail!("output_file: {} is there already; --overwrite_output_file replaces it", output.display());
+    }
+    let adapter = options.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
+    let mut folder = ModelFolder::open(&options.model_name_or_path)?;
+    if let Some(adapter) = &adapter {
+        folder = folder.for_adapter(&adapter.config);
+    }
+    folder.notes().iter().for_each(crate::voice::note);
+    match &adapter {
+        Some(adapter) if options.adapter_only => alone(&options, folder, adapter),
+        adapter => whole(&options, folder, adapter.as_ref()),
+    }
+}
+
+/// A model, with an adapter folded in.
+fn whole(
+    options: &ExportTargetOptions,
+    folder: ModelFolder,
+    adapter: Option<&AdapterFolder>,
+) -> anyhow::Result<ExitCode> {
+    let sixteen = if folder.stored_dtype() == Dtype::F16 { OutType::F16 } else { OutType::Bf16 };
+    let out = options.outtype.0.unwrap_or(sixteen);
+    let name = name_of(adapter.map_or(&options.model_name_or_path, AdapterFolder::path));
+    let export = GgufExport::new(folder, adapter, out)?;
+    export.notes().iter().for_each(crate::voice::note);
+    let pre = options.tokenizer_pre.as_deref();
+    let writer = export.write(&options.output_file, &name, pre, &mut progress)?;
+    let back = export.read_back(writer.unfinished_path())?;
+    let tensors = export.compare(&back)?;
+    let before = outputs(export.source())?;
+    export.check()?;
+    let after = outputs(back.decoder())?;
+    back.check()?;
+    let vocab = export.source().spec().vocab;
+    drop(back);
+    keep(writer, options, out, &tensors, &Lost::between(&before, &after, vocab))
+}
+
+/// Says on a terminal how far writing is.
+fn progress(done: usize, all: usize) {
+    let terminal = console::Term::stderr();
+    if terminal.is_term() {
+        // Talk: a closed standard error stops nothing.
+        let _ = terminal.clear_line();
+        let _ =
+            if done < all { terminal.write_str(&format!("tensor {} of {all}", done + 1)) } else { Ok(()) };
+    }
+}
+
+/// An adapter beside its base.
+fn alone(
+    options: &ExportTargetOptions,
+    folder: ModelFolder,
+    adapter: &AdapterFolder,
+) -> anyhow::Result<ExitCode> {
+    let out = options.outtype.0.unwrap_or(OutType::F32);
+    let export = GgufAdapterExport::new(folder, adapter, out)?;
+    let writer = export.write(&options.output_file, &name_of(adapter.path()))?;
+    let (decoder, tensors) = export.read_back(writer.unfinished_path())?;
+    let (before, after) = (outputs(export.source())?, outputs(&decoder)?);
+    export.check()?;
+    let lost = Lost::between(&before, &after, decoder.spec().vocab);
+    keep(writer, options, out, &tensors, &lost)
+}
+
+/// Gives the file its name, unless it says something else than its source.
+fn keep(
+    writer: GgufWriter,
+    options: &ExportTargetOptions,
+    out: OutType,
+    tensors: &TensorError,
+    lost: &Lost,
+) -> anyhow::Result<ExitCode> {
+    let (relative, bound) = (lost.relative(), logits_bound(out));
+    if relative > bound || relative.is_nan() {
+        bail!(
+            "the written file's logits are not the model's ({lost}; {relative:.2} of their spread, expected at most \
+             {bound}): the file is not kept"
+        );
+    }
+    writer.commit()?;
+    let what = if options.adapter_only { "the adapter" } else { "the model" };
+    crate::voice::note(format_args!(
+        "read back, {lost}; the tensor that differs most is {} (by {:.1e} of its size)",
+        tensors.name, tensors.relative
+    ));
+    crate::voice::closing(format_args!("exported {what} to {} ({out})", options.output_file.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The most that a type's rounding makes of logits, of their spread: unrelated ones lie 1.4 apart.
+fn logits_bound(out: OutType) -> f64 {
+    match out {
+        OutType::F32 => 1e-3,
+        OutType::F16 | OutType::Bf16 => 0.1,
+        OutType::Q8_0 => 0.3,
+        OutType::Q4_0 | OutType::Q4KM => 0.9,
+    }
+}
+
+/// What a folder is called; of one in the hub's cache the repository's name.
+fn name_of(path: &Path) -> String {
+    let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let parent = path.parent();
+    let of_hub = parent.filter(|parent| parent.ends_with("snapshots")).and_then(Path::parent).and_then(named);
+    let of_hub = of_hub.and_then(|name| Some(name.rsplit("--").next()?.to_owned()));
+    let resolved = || std::path::absolute(path).ok().as_deref().and_then(named);
+    of_hub.or_else(|| named(path)).or_else(resolved).unwrap_or_else(|| "model".to_owned())
+}

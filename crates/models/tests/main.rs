@@ -11,6 +11,7 @@ mod families;
 mod follows_transformers;
 mod frozen_below;
 mod generation;
+mod gguf_files;
 mod part;
 mod qk_clip;
 mod quantized;

@@ -108,10 +108,17 @@ fn keep(
     }
     writer.commit()?;
     let what = if options.adapter_only { "the adapter" } else { "the model" };
-    crate::voice::note(format_args!(
-        "read back, {lost}; the tensor that differs most is {} (by {:.1e} of its size)",
-        tensors.name, tensors.relative
-    ));
+    let of_tensors = match tensors.relative {
+        0.0 => "every tensor is as its source".to_owned(),
+        relative => {
+            format!(
+                "the tensor that differs most is {} (by {:.2} % of its size)",
+                tensors.name,
+                relative * 100.0
+            )
+        }
+    };
+    crate::voice::note(format_args!("read back: {lost}; {of_tensors}"));
     crate::voice::closing(format_args!("exported {what} to {} ({out})", options.output_file.display()));
     Ok(ExitCode::SUCCESS)
 }

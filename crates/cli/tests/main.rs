@@ -5,6 +5,7 @@ mod bad_input;
 mod commands;
 mod convert;
 mod data;
+mod export;
 #[cfg(feature = "hub")]
 mod hub;
 mod inference_ranks;

@@ -4,3 +4,4 @@
 
 mod blocks;
 mod files;
+mod vocabulary;

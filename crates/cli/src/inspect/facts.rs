@@ -8,6 +8,7 @@ use burnish_checkpoint::Checkpoint;
 use burnish_config::table::COMMANDS;
 use burnish_data::preflight::{prefix_preserving, writes_stop_token};
 use burnish_data::{Row, Source, Templates, Tokenizer};
+use burnish_gguf::{GgufFile, Value as GgufValue};
 use burnish_models::{GenerationConfig, ModelFolder, Spec};
 use burnish_peft::AdapterFolder;
 use burnish_report::{MetricsLog, bytes};
@@ -154,6 +155,40 @@ impl Facts {
         Ok(())
     }
 
+    /// A GGUF file: its metadata, what its tensors are stored as, and which those are.
+    pub(super) fn gguf(&mut self, path: &Path, tensors: bool) -> anyhow::Result<()> {
+        let file = GgufFile::open(path)?;
+        let adapter = file.get("general.type").and_then(GgufValue::as_str) == Some("adapter");
+        self.is(if adapter { "an adapter in GGUF" } else { "a model in GGUF" });
+        self.add("version", json!(file.version()));
+        // Lists of thousands of tokens say little.
+        let metadata = file.metadata().iter().map(|(key, value)| (key.clone(), json!(shortened(value))));
+        self.add("metadata", Value::Object(metadata.collect()));
+        let mut by_type: BTreeMap<&str, u64> = BTreeMap::new();
+        let (mut elements, mut held, mut all) = (0, 0, Map::new());
+        for info in file.tensors() {
+            let of = info.elements() as u64;
+            *by_type.entry(info.stored.name()).or_default() += of;
+            elements += of;
+            held += info.bytes() as u64;
+            if tensors {
+                all.insert(info.name.clone(), json!(format!("{} {:?}", info.stored, info.shape)));
+            }
+        }
+        let mut facts = json!({
+            "tensors": file.tensors().len(),
+            "elements": elements,
+            "bytes": held,
+            "size": bytes(held),
+            "types": by_type,
+        });
+        if tensors {
+            facts["all"] = Value::Object(all);
+        }
+        self.add("weights", facts);
+        Ok(())
+    }
+
     pub(super) fn checkpoint(&mut self, path: &Path) -> anyhow::Result<()> {
         self.is("a checkpoint");
         let checkpoint = Checkpoint::open(path)?;
@@ -255,6 +290,24 @@ impl Facts {
             columns.into_iter().map(|(name, kinds)| (name, told(kinds))).collect();
         self.add(&name, Value::Object(columns));
         Ok(())
+    }
+}
+
+/// A value of metadata in a line: the first of many elements, the beginning of a long text.
+fn shortened(value: &GgufValue) -> String {
+    const SHOWN: (usize, usize) = (8, 100);
+    let text = match value {
+        GgufValue::Array(_, values) if values.len() > SHOWN.0 => {
+            let first: Vec<String> = values.iter().take(SHOWN.0).map(GgufValue::to_string).collect();
+            return format!("{} elements: {}, ...", values.len(), first.join(", "));
+        }
+        GgufValue::Array(_, values) => values.iter().map(GgufValue::to_string).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    };
+    let line = text.replace('\n', "\\n");
+    match line.char_indices().nth(SHOWN.1) {
+        Some((at, _)) => format!("{}... ({} characters)", &line[..at], text.chars().count()),
+        None => line,
     }
 }
 

@@ -37,6 +37,8 @@ fn facts(path: &Path, tensors: bool) -> anyhow::Result<Facts> {
     let mut facts = Facts::new(path);
     if path.is_file() && (named(".safetensors") || named(".safetensors.index.json")) {
         facts.weights(path, tensors)?;
+    } else if path.is_file() && named(".gguf") {
+        facts.gguf(path, tensors)?;
     } else if path.is_file() {
         facts.rows(path)?;
     } else if has("state/index.json") {

@@ -7,7 +7,7 @@ use crate::table::options;
 options! {
     /// A path that is looked at.
     InspectTargetOptions, "Inspect";
-    /// A model, adapter, checkpoint, output folder, file of tensors, or data set.
+    /// A model, adapter, checkpoint, output folder, file of tensors (safetensors or GGUF), or data set.
     Burnish path: PathBuf = PathBuf::new();
     /// Print JSON.
     Burnish json: bool = false;

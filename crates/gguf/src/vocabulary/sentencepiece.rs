@@ -52,6 +52,13 @@ fn begins_with_space(parts: &Parts) -> Option<bool> {
 /// Tokens of the model of `tokenizer.json`, with scores by which llama.cpp merges in the order of its merges.
 fn of_merges(parts: &Parts, tokens: &mut [Token]) -> Result<(), GgufError> {
     let file = "tokenizer.json";
+    if parts.json.is_none() {
+        return Err(parts.fault(
+            file,
+            format!("it is missing, and so is {FILE}"),
+            "a model's file holds its tokenizer: put the tokenizer's files beside config.json",
+        ));
+    }
     let kind = parts.of_model("type").and_then(Json::as_str).unwrap_or("missing").to_owned();
     if kind != "BPE" || parts.of_model("byte_fallback") != Some(&Json::Bool(true)) {
         return Err(parts.fault(

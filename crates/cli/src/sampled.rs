@@ -1,4 +1,4 @@
-//! How far the outputs of two models lie apart on a sample.
+//! `Lost`: a distance between the outputs of two models on a sample.
 
 use burnish_core::random::Stream;
 use burnish_models::{Decoder, Mode, Output, Tokens};

@@ -8,14 +8,18 @@ use crate::preferences::LORA;
 use crate::program::{fails, model, ok, rows};
 
 fn export(output: &Path, more: &[&str]) -> Vec<String> {
-    let mut words =
-        vec!["export".to_owned(), model().display().to_string(), format!("--output_file={}", output.display())];
+    let mut words = vec![
+        "export".to_owned(),
+        model().display().to_string(),
+        format!("--output_file={}", output.display()),
+    ];
     words.extend(more.iter().map(|word| (*word).to_owned()));
     words
 }
 
 fn facts(path: &Path) -> Value {
-    let words = ["inspect".to_owned(), path.display().to_string(), "--json".to_owned(), "--tensors".to_owned()];
+    let words =
+        ["inspect".to_owned(), path.display().to_string(), "--json".to_owned(), "--tensors".to_owned()];
     serde_json::from_str(&ok(&words)).unwrap()
 }
 

@@ -1,4 +1,4 @@
-//! Which type each tensor of a file gets.
+//! `OutType`, `Mix`: the types of a file's tensors.
 
 use burnish_core::choices;
 

@@ -55,7 +55,8 @@ fn byte_level_tokens_kinds_and_merges() {
         "bos_token": "<s>",
         "chat_template": [{"name": "default", "template": "d"}, {"name": "tool use", "template": "t"}],
     });
-    let folder = folder(&[("tokenizer.json", bytes(&byte_level(gpt2))), ("tokenizer_config.json", bytes(&config))]);
+    let folder =
+        folder(&[("tokenizer.json", bytes(&byte_level(gpt2))), ("tokenizer_config.json", bytes(&config))]);
     let all = metadata(folder.path(), 6, None).unwrap();
     assert_eq!(get(&all, "ggml.model"), &Value::from("gpt2"));
     assert_eq!(get(&all, "ggml.pre"), &Value::from("gpt-2"));
@@ -139,18 +140,14 @@ fn piece(text: &str, score: f32, kind: u8) -> Vec<u8> {
 
 #[test]
 fn pieces_of_sentencepiece() {
-    let mut model = [
-        piece("<unk>", 0.0, 2),
-        piece("<s>", 0.0, 3),
-        piece("<0x0A>", 0.0, 6),
-        piece("▁a", -1.5, 1),
-    ]
-    .concat();
+    let mut model =
+        [piece("<unk>", 0.0, 2), piece("<s>", 0.0, 3), piece("<0x0A>", 0.0, 6), piece("▁a", -1.5, 1)]
+            .concat();
     // Its trainer's `model_type`: BPE.
     model.extend(field(2, &[3 << 3, 2]));
-    let config = json!({"added_tokens_decoder": {"1": {"content": "<s>", "special": true}}, "add_prefix_space": true});
-    let folder =
-        folder(&[("tokenizer.model", model.clone()), ("tokenizer_config.json", bytes(&config))]);
+    let config =
+        json!({"added_tokens_decoder": {"1": {"content": "<s>", "special": true}}, "add_prefix_space": true});
+    let folder = folder(&[("tokenizer.model", model.clone()), ("tokenizer_config.json", bytes(&config))]);
     let all = metadata(folder.path(), 5, None).unwrap();
     assert_eq!(get(&all, "ggml.tokens"), &Value::strings(["<unk>", "<s>", "<0x0A>", "▁a", "[PAD4]"]));
     assert_eq!(get(&all, "ggml.scores"), &Value::floats([0.0, -1000.0, 0.0, -1.5, -10000.0]));

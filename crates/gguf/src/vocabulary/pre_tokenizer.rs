@@ -1,4 +1,4 @@
-//! How texts are cut before merges: `tokenizer.json`'s expressions by llama.cpp's names.
+//! Names of pre-tokenizers: `tokenizer.json`'s expressions by what llama.cpp calls them.
 
 use serde_json::Value as Json;
 

@@ -1,4 +1,4 @@
-//! Which tensors of a GGUF file a parameter is in.
+//! `Tensors`: the tensors of a GGUF file that parameters are in.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -12,6 +12,7 @@ mod generate;
 #[cfg(feature = "hub")]
 mod hub;
 mod inspect;
+mod interrupt;
 mod merge;
 mod model;
 mod panics;

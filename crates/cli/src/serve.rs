@@ -72,11 +72,7 @@ mod with_server {
 
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
-        ctrlc::set_handler(move || {
-            if asked.swap(true, Ordering::SeqCst) {
-                std::process::exit(130);
-            }
-        })?;
+        crate::interrupt::listen(move || asked.store(true, Ordering::SeqCst))?;
         crate::voice::closing(format_args!("serving {} at http://{bound}/v1", engine.names().join(", ")));
         let connections = Connections {
             shutdown_timeout: Duration::from_secs_f64(serving.shutdown_timeout),

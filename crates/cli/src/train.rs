@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
 use burnish_config::table::Raw;
 use burnish_config::{Command, TrainerOptions};
 use burnish_device::{DeviceKind, release, room};
@@ -75,14 +74,10 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
 
     let stop = Stop::never();
     let asked = stop.clone();
-    ctrlc::set_handler(move || {
-        if asked.ask() {
-            // A second wish is not to wait any longer; the last complete checkpoint stays.
-            std::process::exit(130);
-        }
+    crate::interrupt::listen(move || {
+        asked.ask();
         voice::say("\nstopping after this step and saving; once more stops at once");
-    })
-    .context("cannot listen for Ctrl-C")?;
+    })?;
 
     let outcome = if common.training.auto_find_batch_size {
         let mut opened = Some(run);

@@ -17,7 +17,7 @@ pub(crate) const ALIGNMENT: (&str, u64) = ("general.alignment", 32);
 
 /// The most keys of metadata.
 const MOST_KEYS: u64 = 1 << 16;
-/// The most elements of an array in metadata: more than four times the largest vocabularies.
+/// The most elements of all arrays in metadata: more than those of the largest vocabularies, with scores, types and merges.
 const MOST_ELEMENTS: u64 = 1 << 22;
 /// The most tensors.
 const MOST_TENSORS: u64 = 1 << 20;
@@ -151,7 +151,7 @@ struct Header {
 
 impl Header {
     fn read(bytes: &[u8]) -> Result<Self, Fault> {
-        let mut input = Input { bytes, at: 0 };
+        let mut input = Input { bytes, at: 0, elements: 0 };
         if input.take::<4>("its magic").ok().as_ref() != Some(MAGIC) {
             return Err(Fault::Magic);
         }
@@ -210,6 +210,8 @@ impl Header {
 struct Input<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// Elements of arrays so far.
+    elements: u64,
 }
 
 impl<'a> Input<'a> {
@@ -273,6 +275,11 @@ impl<'a> Input<'a> {
             ValueType::Array => {
                 let of = self.value_type(what)?;
                 let count = self.count("elements of an array", MOST_ELEMENTS)?;
+                self.elements += count;
+                if self.elements > MOST_ELEMENTS {
+                    let (got, most) = (self.elements, MOST_ELEMENTS);
+                    return Err(Fault::TooMany { what: "elements of arrays", got, most });
+                }
                 if count.saturating_mul(of.least_bytes()) > self.left() {
                     return Err(Fault::Short(what.to_owned()));
                 }

@@ -7,6 +7,7 @@ mod adapter;
 mod checkpoint;
 mod columns;
 mod data_card;
+mod gguf;
 mod given;
 mod hub;
 pub mod memory;
@@ -32,6 +33,7 @@ pub const ENTRIES: &[Entry] = &[
     ("checkpoint", checkpoint::read),
     ("columns", columns::read),
     ("data_card", data_card::read),
+    ("gguf", gguf::read),
     ("hub", hub::read),
     ("messages", messages::read),
     #[cfg(feature = "burn")]

@@ -158,7 +158,7 @@ fn program(root: &Path, options: &Options, place: Place) -> Result<PathBuf> {
 
 /// That the program has the options for GPUs.
 fn knows_gpus(program: &Path) -> Result<()> {
-    let help = Command::new(program).args(["sft", "--help"]).stdin(Stdio::null()).output();
+    let help = Command::new(program).args(["sft", "--help", "all"]).stdin(Stdio::null()).output();
     let help = help.with_context(|| format!("cannot run {}", program.display()))?;
     let missing = missing(&String::from_utf8_lossy(&help.stdout));
     if !missing.is_empty() {

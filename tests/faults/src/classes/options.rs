@@ -69,8 +69,10 @@ fn names(lab: &Lab, command: usize) -> Vec<String> {
     static KNOWN: OnceLock<Vec<Vec<String>>> = OnceLock::new();
     let all = KNOWN.get_or_init(|| {
         let of = |(command, _): &(&str, &str)| {
-            let help =
-                lab.run(vec![(*command).into(), "--help".into()]).map(|e| e.stdout).unwrap_or_default();
+            let help = lab
+                .run(vec![(*command).into(), "--help".into(), "all".into()])
+                .map(|e| e.stdout)
+                .unwrap_or_default();
             let named = help.lines().filter_map(|line| line.strip_prefix("  --")?.split_whitespace().next());
             named.filter(|name| *name != "config").map(str::to_owned).collect()
         };

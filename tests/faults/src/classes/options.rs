@@ -124,6 +124,7 @@ pub(crate) fn attempt(lab: &Lab, attempt: usize, random: &mut Random) -> Result<
     let command = random.below(COMMANDS.len());
     let (name, rows) = COMMANDS[command];
     let names = names(lab, command);
+    anyhow::ensure!(names.len() > 4, "the help of a command names few options: {names:?}");
     let option = random.of_these(&names).clone();
     let value = *random.of_these(&VALUES);
     let mut words = common(name, rows);

@@ -14,10 +14,7 @@ use burnish_peft::AdapterFolder;
 use crate::sampled::{Lost, outputs};
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
-    let mut words = words.to_vec();
-    if words.first().is_some_and(|first| !first.starts_with('-')) {
-        words[0] = format!("--model_name_or_path={}", words[0]);
-    }
+    let words = crate::first_as("model_name_or_path", words);
     let Some(resolved) = crate::options::<ExportOptions>(&words)? else { return Ok(ExitCode::SUCCESS) };
     let options = resolved.options.export;
     crate::use_threads(options.threads)?;
@@ -99,7 +96,7 @@ fn keep(
     tensors: &TensorError,
     lost: &Lost,
 ) -> anyhow::Result<ExitCode> {
-    let (relative, bound) = (lost.relative(), logits_bound(out));
+    let (relative, bound) = (lost.relative, logits_bound(out));
     if relative > bound || relative.is_nan() {
         bail!(
             "the written file's logits are not the model's ({lost}; {relative:.2} of their spread, expected at most \

@@ -147,6 +147,15 @@ fn helped(words: &[String]) -> anyhow::Result<ExitCode> {
     run(&[command, &["--help".to_owned()], topic].concat())
 }
 
+/// The words with one that stands before any option as the option `name`.
+fn first_as(name: &str, words: &[String]) -> Vec<String> {
+    let mut words = words.to_vec();
+    if let Some(first) = words.first_mut().filter(|first| !first.starts_with('-')) {
+        *first = format!("--{name}={first}");
+    }
+    words
+}
+
 /// The options of a command, or `None` when its help was asked for and printed.
 fn options<C: Command>(words: &[String]) -> anyhow::Result<Option<Resolved<C>>> {
     resolved(C::parse(words.iter().cloned())?)

@@ -27,8 +27,9 @@ pub(crate) struct Lost {
     most: f32,
     mean: f64,
     reach: f32,
-    /// The root of the squared differences' sum over that of the outputs' distances from their mean.
-    relative: f64,
+    /// The root of the squared differences' sum over that of the outputs' distances from their mean: 0 of equal outputs, about
+    /// 1.4 of unrelated ones.
+    pub(crate) relative: f64,
     /// Positions, and those whose most likely token is another; none of scores.
     tokens: Option<(usize, usize)>,
 }
@@ -51,14 +52,6 @@ impl Lost {
             tokens: of_logits
                 .then(|| (rows().count(), rows().filter(|(a, b)| largest(a) != largest(b)).count())),
         }
-    }
-}
-
-impl Lost {
-    /// The root of the squared differences' sum over that of the outputs' distances from their mean: 0 of equal outputs, about
-    /// 1.4 of unrelated ones.
-    pub(crate) fn relative(&self) -> f64 {
-        self.relative
     }
 }
 

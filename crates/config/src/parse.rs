@@ -20,14 +20,12 @@ pub(crate) fn parse<C: Command>(words: &[String], required: &[&str]) -> Result<I
     let entries = C::entries();
     let mut faults = Vec::new();
     let flags = source::flags(words, &entries, &mut faults);
-    match flags.help.as_ref().map(|topic| topic.as_deref().map(|topic| (topic, help::topic::<C>(topic)))) {
-        None => {}
-        Some(None) => return Ok(Invocation::Help(C::help())),
-        Some(Some((_, Ok(text)))) => return Ok(Invocation::Help(text)),
-        Some(Some((topic, Err(nearest)))) => {
-            faults.push(Fault::Topic { topic: topic.to_owned(), command: C::NAME, nearest });
-            return Err(ConfigError { command: C::NAME, faults });
-        }
+    if let Some(topic) = flags.help {
+        let Some(topic) = topic else { return Ok(Invocation::Help(C::help())) };
+        return help::topic::<C>(&topic).map(Invocation::Help).map_err(|nearest| {
+            faults.push(Fault::Topic { topic, command: C::NAME, nearest });
+            ConfigError { command: C::NAME, faults }
+        });
     }
     let mut written = Vec::new();
     if let Some(path) = &flags.config {

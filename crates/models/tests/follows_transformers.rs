@@ -1,4 +1,4 @@
-//! What Transformers does with configurations and files that say two things.
+//! Configurations and files that contradict themselves, read as Transformers reads them.
 
 use burnish_core::Dtype;
 use burnish_models::{Mode, Model, ModelFolder, ModelPlan, Tuning, load};

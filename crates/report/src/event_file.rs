@@ -101,8 +101,7 @@ fn session_start(wall_time: f64, step: u64) -> Vec<u8> {
 /// `Event { wall_time: 1, step: 2, summary: 5 { value: 1 { tag: 1, simple_value: 2 }, ... } }`.
 fn scalars(wall_time: f64, record: &Record) -> Vec<u8> {
     let mut summary = Message::default();
-    let epoch = std::iter::once(("epoch", record.epoch));
-    for (name, figure) in record.figures().map(|(name, figure)| (name, figure.value())).chain(epoch) {
+    for (name, figure) in record.values() {
         let tag = match name.strip_prefix("eval_") {
             Some(name) => format!("eval/{name}"),
             None => format!("train/{name}"),

@@ -55,7 +55,7 @@ impl MlflowRun {
         parameters: &Map<String, Value>,
     ) -> Result<Self, ReportError> {
         let experiment_folder = experiment_of(store, experiment)?;
-        let id: String = random(store)?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = format!("{:032x}", random(store)?);
         let folder = experiment_folder.join(&id);
         for part in ["artifacts", "metrics", "params", "tags"] {
             made(&folder.join(part))?;
@@ -85,8 +85,7 @@ impl MlflowRun {
     /// [`ReportError::File`] when it cannot be written.
     pub fn append(&mut self, record: &Record) -> Result<(), ReportError> {
         let time = now();
-        let epoch = std::iter::once(("epoch", record.epoch));
-        for (name, value) in record.figures().map(|(name, figure)| (name, figure.value())).chain(epoch) {
+        for (name, value) in record.values() {
             let path = self.folder.join("metrics").join(key(name));
             path.parent().map_or(Ok(()), made)?;
             let file = OpenOptions::new().append(true).create(true).open(&path);
@@ -152,10 +151,8 @@ fn experiment_of(store: &Path, name: &str) -> Result<PathBuf, ReportError> {
     let id = if name == "Default" && !store.join("0").exists() {
         "0".to_owned()
     } else {
-        let bytes = random(store)?;
-        let number = bytes.iter().fold(0_u64, |number, byte| number.wrapping_mul(256) + u64::from(*byte));
         // Eighteen digits, as MLflow's own.
-        (100_000_000_000_000_000 + number % 900_000_000_000_000_000).to_string()
+        (100_000_000_000_000_000 + random(store)? % 900_000_000_000_000_000).to_string()
     };
     let (folder, time) = (store.join(&id), now());
     made(&folder)?;
@@ -193,11 +190,11 @@ fn uri(path: &Path) -> String {
     text(&format!("file://{}", path.display()))
 }
 
-fn random(place: &Path) -> Result<[u8; 16], ReportError> {
+fn random(place: &Path) -> Result<u128, ReportError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes)
         .map_err(|error| at("create", place)(std::io::Error::other(error.to_string())))?;
-    Ok(bytes)
+    Ok(u128::from_ne_bytes(bytes))
 }
 
 /// Milliseconds since 1970.

@@ -96,6 +96,12 @@ impl Record {
         self.figures.iter().map(|(name, figure)| (name.as_str(), *figure))
     }
 
+    /// The values of all figures, and the epoch.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&str, f64)> {
+        let epoch = std::iter::once(("epoch", self.epoch));
+        self.figures().map(|(name, figure)| (name, figure.value())).chain(epoch)
+    }
+
     /// The record as one line of JSON, without a line break.
     #[must_use]
     pub fn to_json(&self) -> String {

@@ -12,10 +12,7 @@ use serde_json::{Map, Value};
 use facts::Facts;
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
-    let mut words = words.to_vec();
-    if words.first().is_some_and(|first| !first.starts_with('-')) {
-        words[0] = format!("--path={}", words[0]);
-    }
+    let words = crate::first_as("path", words);
     let Some(resolved) = crate::options::<InspectOptions>(&words)? else { return Ok(ExitCode::SUCCESS) };
     let target = resolved.options.target;
     let facts = facts(&target.path, target.tensors)?;

@@ -49,6 +49,11 @@ pub(crate) struct PerLayerTables {
     pub(crate) norm: Norm,
 }
 
+/// The parameter that another name stands for, where a parameter has no storage of its own.
+pub(crate) fn alias(registry: &Registry, parameter: &Parameter) -> Option<usize> {
+    parameter.alias_of.as_ref().and_then(|name| registry.index_of(name))
+}
+
 /// Whether a parameter corrects the scores of experts where they are compared: a buffer of Transformers' classes, which
 /// nothing trains.
 pub(crate) fn is_correction(parameter: &Parameter) -> bool {

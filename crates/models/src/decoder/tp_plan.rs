@@ -12,7 +12,7 @@ use burnish_peft::Follows;
 use burnish_tp::{AdapterSum, AdapterSums, Gradient, HeadSplit, Split, Style, Tp, TpLayout};
 use burnish_weight_files::HostTensor;
 
-use crate::decoder::blueprint::Blueprint;
+use crate::decoder::blueprint::{Blueprint, alias};
 use crate::decoder::change::lies_as;
 use crate::decoder::layers::{NormPlace, Place};
 use crate::decoder::lora_rank_reduce::runs_apart;
@@ -191,7 +191,7 @@ impl Parallel {
         }
         let registry = &blueprint.registry;
         for (index, parameter) in registry.iter().enumerate() {
-            if let Some(target) = parameter.alias_of.as_ref().and_then(|name| registry.index_of(name)) {
+            if let Some(target) = alias(registry, parameter) {
                 layouts[index] = layouts[target].clone();
             }
         }

@@ -1,4 +1,4 @@
-//! What only looks: `inspect`, `data`, `watch`, `compare` and `run.html`, at damaged folders.
+//! Damaged folders before the commands that train nothing: `inspect`, `data`, `watch`, `compare`.
 
 use std::path::{Path, PathBuf};
 
@@ -146,7 +146,8 @@ fn every_file(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
 }
 
 fn look(lab: &Lab, what: String, command: &str, target: &Path, rows: &Path) -> Result<Outcome> {
-    let page = lab.fresh()?.keep().join("page.html");
+    let pages = lab.fresh()?;
+    let page = pages.path().join("page.html");
     let html = format!("--html={}", page.display());
     let whole = lab.run_folder();
     let words = match command {
@@ -162,9 +163,6 @@ fn look(lab: &Lab, what: String, command: &str, target: &Path, rows: &Path) -> R
     };
     let ended = lab.run(words)?;
     let written = std::fs::read_to_string(&page).ok();
-    if let Some(folder) = page.parent() {
-        std::fs::remove_dir_all(folder)?;
-    }
     let right = |ended: &Ended| {
         if command == "inspect" && serde_json::from_str::<Value>(&ended.stdout).is_err() {
             return Some("what is printed is no JSON".to_owned());

@@ -61,6 +61,23 @@ pub struct TensorError {
     pub relative: f64,
 }
 
+impl TensorError {
+    fn none() -> Self {
+        Self { name: String::new(), relative: 0.0 }
+    }
+
+    /// Keeps what lies further than all before; fails, by the name of `what`, where it lies further than `bound`.
+    fn note(&mut self, name: &str, what: &str, relative: f64, bound: f64) -> Result<(), ModelError> {
+        if relative > bound || relative.is_nan() {
+            return Err(ModelError::GgufDiffers { what: what.to_owned(), relative, bound });
+        }
+        if relative >= self.relative {
+            *self = Self { name: name.to_owned(), relative };
+        }
+        Ok(())
+    }
+}
+
 impl GgufExport {
     /// A model folder's export, with an adapter folded in; nothing of the weights is read yet.
     ///
@@ -260,7 +277,7 @@ impl GgufExport {
     /// # Errors
     /// If one lies further than its type rounds; if a file cannot be read.
     pub fn compare(&self, back: &ReadBack) -> Result<TensorError, ModelError> {
-        let mut worst = TensorError { name: String::new(), relative: 0.0 };
+        let mut worst = TensorError::none();
         let registry = &back.parameters.registry;
         for (index, parameter) in registry.iter().enumerate().filter(|(_, own)| own.alias_of.is_none()) {
             let from = self.registry().index_of(&parameter.name);
@@ -270,12 +287,7 @@ impl GgufExport {
             for part in self.tensors.of(&parameter.name)? {
                 bound = bound.max(rounds(back.parameters.file.info(&part.tensor)?.stored));
             }
-            if relative > bound || relative.is_nan() {
-                return Err(ModelError::GgufDiffers { what: parameter.name.clone(), relative, bound });
-            }
-            if relative >= worst.relative {
-                worst = TensorError { name: parameter.name.clone(), relative };
-            }
+            worst.note(&parameter.name, &parameter.name, relative, bound)?;
         }
         Ok(worst)
     }

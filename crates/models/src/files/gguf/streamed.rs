@@ -10,6 +10,7 @@ use burnish_weight_files::HostTensor;
 
 use super::names::{Part, Tensors};
 use crate::ModelError;
+use crate::decoder::blueprint::alias;
 use crate::files::folder::{ModelFolder, rows_in, to_device};
 use crate::files::load::ModelPlan;
 
@@ -75,7 +76,7 @@ impl Parameters for FolderParameters {
 
     fn read(&self, index: usize) -> AnyTensor {
         let parameter = self.registry.at(index);
-        if let Some(index) = parameter.alias_of.as_ref().and_then(|name| self.registry.index_of(name)) {
+        if let Some(index) = alias(&self.registry, parameter) {
             return self.read(index);
         }
         if let Some(held) = &self.held[index] {
@@ -132,7 +133,7 @@ impl Parameters for FileParameters {
 
     fn read(&self, index: usize) -> AnyTensor {
         let parameter = self.registry.at(index);
-        if let Some(index) = parameter.alias_of.as_ref().and_then(|name| self.registry.index_of(name)) {
+        if let Some(index) = alias(&self.registry, parameter) {
             return self.read(index);
         }
         let value = self

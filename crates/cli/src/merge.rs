@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use burnish_checkpoint::prepare_output_dir;
 use burnish_config::MergeOptions;
 use burnish_config::groups::MergeTargetOptions;
-use burnish_core::{Dtype, Quantization, Scheme};
+use burnish_core::{Dtype, Parameter, Quantization, Scheme};
 use burnish_data::Tokenizer;
 use burnish_models::{Model, ModelFolder, ModelPlan, Output, Tuning};
 use burnish_ops::host_device;
@@ -37,7 +37,9 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     if let Some(quantization) = given {
         planned = planned.quantized(quantization, Dtype::F32)?;
     }
-    let held = planned.registry().iter().find_map(|parameter| parameter.quantization);
+    // Experts in MXFP4 are exact in bfloat16: nothing of them is lost.
+    let in_bits = |parameter: &Parameter| parameter.quantization.filter(|how| how.scheme != Scheme::Mxfp4);
+    let held = planned.registry().iter().find_map(in_bits);
     let again = if options.requantize { Some(again(held)?) } else { None };
     prepare_output_dir(&options.output_dir, options.overwrite_output_dir, &inputs, &[])?;
     let model = planned.resident(&host_device())?.0;
@@ -125,7 +127,7 @@ fn again(held: Option<Quantization>) -> anyhow::Result<Quantization> {
         None => bail!(
             "--requantize: the base is not quantised: say how it was held: --load_in_4bit or --load_in_8bit"
         ),
-        Some(Quantization { scheme: scheme @ Scheme::Int4 { .. }, .. }) => {
+        Some(Quantization { scheme: scheme @ (Scheme::Int4 { .. } | Scheme::Mxfp4), .. }) => {
             bail!(
                 "--requantize: {scheme} is read and not made: leave it out, and quantise the merged folder (burnish quantize)"
             )

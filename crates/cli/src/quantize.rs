@@ -25,7 +25,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "quantised {} into {} ({})",
         folder.path().display(),
         options.output_dir.display(),
-        quantization.scheme
+        quantization.quantization.scheme
     ));
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use burn::tensor::Device;
 use burnish_config::groups::{ModelOptions, PreparationOptions, QuantizationOptions, named_adapters};
-use burnish_core::{Compute, Dtype, Quantization};
+use burnish_core::{Compute, Dtype, QuantizeOnLoad};
 use burnish_models::{Decoder, LocalParams, ModelFolder, ModelPlan, Tuning};
 use burnish_peft::AdapterFolder;
 use burnish_trainers::{Prepared, prepare_rows};
@@ -16,7 +16,7 @@ pub(crate) struct Served {
     folder: ModelFolder,
     base: Arc<LocalParams>,
     compute: Compute,
-    quantization: Option<(Quantization, Dtype)>,
+    quantization: Option<(QuantizeOnLoad, Dtype)>,
     device: Device,
 }
 
@@ -72,7 +72,7 @@ fn planned<'a>(
     folder: &'a ModelFolder,
     tuning: &'a Tuning<'a>,
     compute: Compute,
-    quantization: Option<(Quantization, Dtype)>,
+    quantization: Option<(QuantizeOnLoad, Dtype)>,
 ) -> anyhow::Result<ModelPlan<'a>> {
     let plan = ModelPlan::new(folder, tuning, Dtype::F32, 0)?.computing(compute);
     Ok(match quantization {

@@ -53,5 +53,5 @@ pub use linear_parts::{LinearDim, LinearPart, LinearParts, LinearPartsIter, Lora
 pub use option_fault::{OptionFault, OptionFaults};
 pub use packed_rows::PackedRows;
 pub use parameter::{Orientation, Parameter, Role};
-pub use quantization::{FourBit, Quantization, Scheme};
+pub use quantization::{FourBit, Quantization, QuantizeOnLoad, Scheme};
 pub use registry::{Registry, RegistryError};

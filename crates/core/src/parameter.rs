@@ -104,11 +104,24 @@ impl Parameter {
         self.shape.iter().product()
     }
 
+    /// `rows` rows (dimension 0) of it as a matrix: all dimensions but the last count as rows. A stack of matrices rests in
+    /// fewer bits as that.
+    #[must_use]
+    pub fn as_matrix(&self, rows: usize) -> [usize; 2] {
+        match self.shape.split_last() {
+            Some((&columns, outer)) => [rows * outer.iter().skip(1).product::<usize>(), columns],
+            None => [1, 1],
+        }
+    }
+
     /// Bytes at rest of `rows` rows of `row` elements of it.
     #[must_use]
     pub fn stored_bytes(&self, rows: usize, row: usize) -> usize {
         match self.quantization {
-            Some(quantization) => quantization.bytes(rows, row),
+            Some(quantization) => {
+                let [rows, row] = self.as_matrix(rows);
+                quantization.bytes(rows, row)
+            }
             None => rows * row * self.precision.store.bytes(),
         }
     }

@@ -43,6 +43,14 @@ pub enum Scheme {
         /// Whether a list says which group each input is of (GPTQ's `desc_act`).
         ordered: bool,
     },
+    /// Four bits: a sign, two bits of exponent, one of mantissa, and a power of two for every 32 inputs (MXFP4, OCP
+    /// Microscaling 1.0), as gpt-oss has its experts. Read from folders, never made.
+    Mxfp4,
+}
+
+impl Scheme {
+    /// Inputs that share a power of two in [`Mxfp4`](Self::Mxfp4).
+    pub const MXFP4_BLOCK: usize = 32;
 }
 
 impl std::fmt::Display for Scheme {
@@ -52,6 +60,7 @@ impl std::fmt::Display for Scheme {
             Self::Fp4 => f.write_str("fp4"),
             Self::Int8 => f.write_str("int8"),
             Self::Int4 { group, .. } => write!(f, "int4 in groups of {group}"),
+            Self::Mxfp4 => f.write_str("mxfp4"),
         }
     }
 }
@@ -82,10 +91,21 @@ impl Quantization {
                 let order = if ordered { 4 * row } else { 0 };
                 return rows * (row.div_ceil(2) + 5 * row.div_ceil(group)) + order;
             }
+            Scheme::Mxfp4 => return rows * (row.div_ceil(2) + row.div_ceil(Scheme::MXFP4_BLOCK)),
             Scheme::Nf4 | Scheme::Fp4 => {}
         }
         let blocks = elements.div_ceil(Self::BLOCK);
         let scales = if self.nested { blocks + 4 * blocks.div_ceil(Self::NESTED_BLOCK) } else { 4 * blocks };
         elements.div_ceil(2) + scales
     }
+}
+
+/// Which frozen matrices of a model are quantised as it is read, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QuantizeOnLoad {
+    /// Bits, codes and scales.
+    pub quantization: Quantization,
+    /// Whether the matrices of experts are too, each by itself; without it they stay as the files have them, as in
+    /// Transformers 5.
+    pub experts: bool,
 }

@@ -175,8 +175,8 @@ pub fn to_f32(x: Weight<'_>) -> Vec<f32> {
     let mut y = unsafe { uninit(x.len()) };
     let to = Ptr(y.as_mut_ptr());
     if let Weight::Packed(w) = x {
-        let [rows, row] = w.shape();
-        tasks(rows, |i| {
+        let row = w.row();
+        tasks(x.len() / row, |i| {
             // SAFETY: rows are disjoint and in bounds.
             unsafe { x.widen(isa, i * row, row, to.at(i * row)) };
         });

@@ -21,10 +21,11 @@ pub fn embedding_forward(ids: &[u32], weight: Weight<'_>, dim: usize) -> Vec<f32
         Weight::F32(w) => gather(isa, ids, w, dim),
         Weight::Bf16(w) => gather(isa, ids, w, dim),
         Weight::F16(w) => gather(isa, ids, w, dim),
-        Weight::Packed(w) => {
+        Weight::Packed(_) => {
             let mut out = vec![0.0; ids.len() * dim];
             for (row, &id) in out.chunks_exact_mut(dim).zip(ids) {
-                w.read(id as usize, 0, row);
+                // SAFETY: a row of the table, and as long a one to write to.
+                unsafe { weight.widen(isa, id as usize * dim, dim, row.as_mut_ptr()) };
             }
             out
         }

@@ -44,17 +44,51 @@ pub enum Weight<'a> {
     /// IEEE half.
     F16(&'a [f16]),
     /// Fewer bits: read by pieces as they are packed, never widened whole.
-    Packed(&'a dyn PackedRows),
+    Packed(PackedPart<'a>),
+}
+
+/// Elements of a matrix in fewer bits that follow each other, whole rows.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedPart<'a> {
+    rows: &'a dyn PackedRows,
+    first: usize,
+    len: usize,
+}
+
+impl PackedPart<'_> {
+    /// Elements of a row.
+    pub(crate) fn row(&self) -> usize {
+        self.rows.shape()[1]
+    }
+
+    /// `n` elements of a row, from element `at` of this part on.
+    ///
+    /// # Safety
+    /// `to` holds `n` floats.
+    unsafe fn read(&self, at: usize, n: usize, to: *mut f32) {
+        let (row, at) = (self.row(), self.first + at);
+        // SAFETY: the caller's; floats of any bits are floats.
+        let out = unsafe { std::slice::from_raw_parts_mut(to, n) };
+        self.rows.read(at / row, at % row, out);
+    }
 }
 
 impl<'a> Weight<'a> {
-    /// Some of its elements.
+    /// All of a matrix in fewer bits.
+    #[must_use]
+    pub fn packed(rows: &'a dyn PackedRows) -> Self {
+        Self::Packed(PackedPart { rows, first: 0, len: rows.shape().iter().product() })
+    }
+
+    /// Some of its elements; of one in fewer bits whole rows.
     pub(crate) fn part(self, elements: std::ops::Range<usize>) -> Weight<'a> {
         match self {
             Self::F32(w) => Weight::F32(&w[elements]),
             Self::Bf16(w) => Weight::Bf16(&w[elements]),
             Self::F16(w) => Weight::F16(&w[elements]),
-            Self::Packed(_) => unreachable!("invariant: experts are not quantised"),
+            Self::Packed(w) => {
+                Weight::Packed(PackedPart { first: w.first + elements.start, len: elements.len(), ..w })
+            }
         }
     }
 }
@@ -71,7 +105,7 @@ impl Weight<'_> {
             Self::F32(w) => w.len(),
             Self::Bf16(w) => w.len(),
             Self::F16(w) => w.len(),
-            Self::Packed(w) => w.shape().iter().product(),
+            Self::Packed(w) => w.len,
         }
     }
 
@@ -86,7 +120,7 @@ impl Weight<'_> {
                 Self::F32(w) => widen_row(isa, w.as_ptr().add(at), n, to),
                 Self::Bf16(w) => widen_row(isa, w.as_ptr().add(at), n, to),
                 Self::F16(w) => widen_row(isa, w.as_ptr().add(at), n, to),
-                Self::Packed(w) => read(w, at, n, to),
+                Self::Packed(w) => w.read(at, n, to),
             }
         }
     }
@@ -119,7 +153,7 @@ impl Weight<'_> {
                 Self::Packed(w) => scratch(n * PIECE.min(k), |rows| {
                     for c in (0..k).step_by(PIECE) {
                         let m = (k - c).min(PIECE);
-                        (0..n).for_each(|j| read(w, at + j * ldw + c, m, rows.add(j * m)));
+                        (0..n).for_each(|j| w.read(at + j * ldw + c, m, rows.add(j * m)));
                         pack_nk::<O, f32>(isa, rows, m, m, n, panel.add(c / O::VALUES * NR));
                     }
                 }),
@@ -149,24 +183,13 @@ impl Weight<'_> {
                 Self::Packed(w) => scratch(n * PIECE.min(k), |rows| {
                     for r in (0..k).step_by(PIECE) {
                         let m = (k - r).min(PIECE);
-                        (0..m).for_each(|i| read(w, at + (r + i) * ldw, n, rows.add(i * n)));
+                        (0..m).for_each(|i| w.read(at + (r + i) * ldw, n, rows.add(i * n)));
                         pack_kn::<O, f32>(isa, rows, n, m, n, panel.add(r / O::VALUES * NR));
                     }
                 }),
             }
         }
     }
-}
-
-/// `n` elements of a row of a packed matrix, from element `at` of the whole on.
-///
-/// # Safety
-/// `to` holds `n` floats.
-unsafe fn read(w: &dyn PackedRows, at: usize, n: usize, to: *mut f32) {
-    let [_, row] = w.shape();
-    // SAFETY: the caller's; floats of any bits are floats.
-    let out = unsafe { std::slice::from_raw_parts_mut(to, n) };
-    w.read(at / row, at % row, out);
 }
 
 /// The low-rank branch `scale * (drop(x) A^T B^T + b_bias)`.

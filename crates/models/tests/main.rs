@@ -15,6 +15,7 @@ mod gguf_files;
 mod part;
 mod qk_clip;
 mod quantized;
+mod quantized_experts;
 mod reading;
 mod recordings;
 mod refused;

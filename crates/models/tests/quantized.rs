@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use burnish_core::{Dtype, Quantization, Scheme};
+use burnish_core::{Dtype, Quantization, QuantizeOnLoad, Scheme};
 use burnish_models::{Model, ModelError, ModelFolder, ModelPlan, Tuning, load};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_peft::LoraConfig;
@@ -21,6 +21,10 @@ fn folder(name: &str) -> std::path::PathBuf {
 
 fn quantization(scheme: Scheme, nested: bool) -> Quantization {
     Quantization { scheme, nested }
+}
+
+fn on_load(quantization: Quantization) -> QuantizeOnLoad {
+    QuantizeOnLoad { quantization, experts: false }
 }
 
 #[test]
@@ -84,7 +88,7 @@ fn written_folders_are_bitsandbytes_own() {
     ] {
         let out = tempfile::tempdir().unwrap();
         let mut writer = FolderWriter::in_place(out.path()).unwrap();
-        plain.quantize_to(&mut writer, None, how).unwrap();
+        plain.quantize_to(&mut writer, None, on_load(how)).unwrap();
         writer.commit().unwrap();
         let (ours, theirs) = (tensors(out.path()), tensors(&folder(name)));
         assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>(), "{name}");
@@ -263,15 +267,6 @@ fn damaged_matrices_are_refused() {
 }
 
 #[test]
-fn a_mixture_of_experts_is_not_quantised_in_part() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = ModelFolder::open(fixtures().join("mixtral")).unwrap();
-    let mut writer = FolderWriter::in_place(dir.path()).unwrap();
-    let refused = folder.quantize_to(&mut writer, None, quantization(Scheme::Nf4, false)).unwrap_err();
-    assert!(refused.to_string().contains("experts would stay"), "{refused}");
-}
-
-#[test]
 fn other_formats_and_uses_are_refused() {
     let config = |name: &str, key: &str, value: Value| {
         error(copy(&format!("quantized/{name}"), |c| c["quantization_config"][key] = value).path())
@@ -299,14 +294,14 @@ fn other_formats_and_uses_are_refused() {
     );
     let planned = || ModelPlan::new(&whole, &Tuning::None, Dtype::F32, 0).unwrap();
     assert!(matches!(
-        planned().quantized(quantization(Scheme::Int8, false), Dtype::F32),
+        planned().quantized(on_load(quantization(Scheme::Int8, false)), Dtype::F32),
         Err(ModelError::Quantized { .. })
     ));
     // Four bits are four bits: the folder's own.
-    let same = planned().quantized(quantization(Scheme::Fp4, true), Dtype::F32).unwrap();
+    let same = planned().quantized(on_load(quantization(Scheme::Fp4, true)), Dtype::F32).unwrap();
     assert!(same.registry().iter().any(|p| p.quantization == Some(quantization(Scheme::Nf4, false))));
     let mut writer = FolderWriter::in_place(tempfile::tempdir().unwrap().path()).unwrap();
-    let twice = whole.quantize_to(&mut writer, None, quantization(Scheme::Nf4, false));
+    let twice = whole.quantize_to(&mut writer, None, on_load(quantization(Scheme::Nf4, false)));
     assert!(twice.unwrap_err().to_string().contains("is not quantised twice"));
 }
 

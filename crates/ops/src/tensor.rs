@@ -18,9 +18,17 @@ pub struct AnyTensor(Repr);
 #[derive(Clone, Debug)]
 enum Repr {
     Dense(DispatchTensor),
-    /// A frozen matrix in fewer bits, for this device: kernels on the CPU read pieces of it, all others a tensor of its
-    /// elements that is made for each of them.
-    Packed(Arc<dyn PackedRows>, Device),
+    /// A frozen matrix in fewer bits, or a stack of them, for this device: kernels on the CPU read pieces of it, all others a
+    /// tensor of its elements that is made for each of them.
+    Packed(Packed),
+}
+
+#[derive(Clone, Debug)]
+struct Packed {
+    rows: Arc<dyn PackedRows>,
+    /// All dimensions but the last count as rows.
+    shape: Vec<usize>,
+    device: Device,
 }
 
 /// The processor, for what is computed once and must be the same whatever a run computes on; a build without it has its
@@ -52,18 +60,27 @@ impl AnyTensor {
         Self(Repr::Dense(tensor.into_dispatch()))
     }
 
-    /// A frozen matrix in fewer bits. Products on the CPU widen it piece by piece, whatever else reads it makes a tensor of
-    /// all its elements.
+    /// A frozen matrix in fewer bits, or a stack of matrices of this shape, whose rows lie one below the other. Products on
+    /// the CPU widen it piece by piece, whatever else reads it makes a tensor of all its elements.
+    ///
+    /// # Panics
+    /// If the rows are not of `shape`.
     #[must_use]
-    pub fn packed(rows: Arc<dyn PackedRows>, device: &Device) -> Self {
-        Self(Repr::Packed(rows, device.clone()))
+    pub fn packed(rows: Arc<dyn PackedRows>, shape: &[usize], device: &Device) -> Self {
+        let (own, last) = (rows.shape(), shape.last().copied());
+        let elements = shape.iter().product::<usize>();
+        assert!(
+            last == Some(own[1]) && elements == own[0] * own[1],
+            "invariant: {own:?} rows of a tensor of shape {shape:?}"
+        );
+        Self(Repr::Packed(Packed { rows, shape: shape.to_vec(), device: device.clone() }))
     }
 
     /// The matrix in fewer bits, where it is one.
     #[must_use]
     pub fn as_packed(&self) -> Option<&Arc<dyn PackedRows>> {
         match &self.0 {
-            Repr::Packed(rows, _) => Some(rows),
+            Repr::Packed(packed) => Some(&packed.rows),
             Repr::Dense(_) => None,
         }
     }
@@ -72,13 +89,13 @@ impl AnyTensor {
     fn dense(&self) -> DispatchTensor {
         match &self.0 {
             Repr::Dense(tensor) => tensor.clone(),
-            Repr::Packed(rows, device) => {
+            Repr::Packed(Packed { rows, shape, device }) => {
                 let dtype = match rows.dtype() {
                     Dtype::Bf16 => DType::BF16,
                     Dtype::F16 => DType::F16,
                     _ => DType::F32,
                 };
-                let data = TensorData::from_bytes_vec(rows.bytes(), rows.shape().to_vec(), dtype);
+                let data = TensorData::from_bytes_vec(rows.bytes(), shape.clone(), dtype);
                 Self::from_data(data, device).dispatch()
             }
         }
@@ -113,7 +130,7 @@ impl AnyTensor {
     pub fn shape(&self) -> Vec<usize> {
         match &self.0 {
             Repr::Dense(tensor) => tensor.shape().to_vec(),
-            Repr::Packed(rows, _) => rows.shape().to_vec(),
+            Repr::Packed(packed) => packed.shape.clone(),
         }
     }
 
@@ -122,7 +139,7 @@ impl AnyTensor {
     pub fn dtype(&self) -> Option<Dtype> {
         let tensor = match &self.0 {
             Repr::Dense(tensor) => tensor,
-            Repr::Packed(rows, _) => return Some(rows.dtype()),
+            Repr::Packed(packed) => return Some(packed.rows.dtype()),
         };
         Some(match tensor.dtype() {
             DType::F64 => Dtype::F64,
@@ -187,7 +204,7 @@ impl AnyTensor {
     #[must_use]
     pub fn device(&self) -> Device {
         match &self.0 {
-            Repr::Packed(_, device) => device.clone(),
+            Repr::Packed(packed) => packed.device.clone(),
             Repr::Dense(_) => self.carrier().device(),
         }
     }
@@ -195,8 +212,8 @@ impl AnyTensor {
     /// Whether the elements lie in host memory, so that looking at them costs nothing.
     #[must_use]
     pub fn is_on_host(&self) -> bool {
-        if let Repr::Packed(_, device) = &self.0 {
-            return on_host(device);
+        if let Repr::Packed(packed) = &self.0 {
+            return on_host(&packed.device);
         }
         #[cfg(feature = "flex")]
         if self.carrier().inner().try_into_primitive::<burn::backend::Flex>().is_ok() {

@@ -56,7 +56,7 @@ fn weights(shape: [usize; 2], dtype: Dtype) -> [AnyTensor; 2] {
     let dense = tensor("w", shape);
     let dense = if dtype == Dtype::Bf16 { dense.cast(FloatDType::BF16) } else { dense };
     let matrix = Matrix { row: shape[1], values: dense.to_f32(), dtype };
-    [dense, AnyTensor::packed(Arc::new(matrix), &device())]
+    [dense, AnyTensor::packed(Arc::new(matrix), &shape, &device())]
 }
 
 /// Output and gradients of `x`, `a` and `b`.

@@ -1,23 +1,78 @@
-//! Four bits an element: 16 even steps that groups of inputs share with a zero point.
+//! Four bits an element, whose meaning the inputs of a group share: even steps with a zero point (GPTQ, AWQ), or small
+//! floats times a power of two (MXFP4).
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use crate::mxfp4;
 use crate::quantized::Float;
 
-/// Rows of a matrix, each with a scale and a zero point for every group of its inputs.
+/// Rows of a matrix, each with what codes stand for in every group of its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Groups {
     /// Two a byte, the first in the upper half; each row begins with a byte.
     pub(crate) codes: Vec<u8>,
     /// Groups of a row one after another.
-    pub(crate) scales: Vec<f32>,
-    pub(crate) zeros: Vec<u8>,
+    pub(crate) steps: Steps,
     /// Groups of a row.
     pub(crate) groups: usize,
     pub(crate) inputs: Inputs,
+}
+
+/// What the codes of each group stand for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Steps {
+    /// `scale * (code - zero)`.
+    Even { scales: Vec<f32>, zeros: Vec<u8> },
+    /// A sign, two bits of exponent, one of mantissa, times a power of two: its exponent, 127 too large.
+    Powers(Vec<u8>),
+}
+
+impl Steps {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Even { scales, .. } => scales.len(),
+            Self::Powers(powers) => powers.len(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Even { scales, zeros } => 4 * scales.len() + zeros.len(),
+            Self::Powers(powers) => powers.len(),
+        }
+    }
+
+    /// What all codes of a group are multiplied by.
+    pub(crate) fn scale(&self, group: usize) -> f32 {
+        match self {
+            Self::Even { scales, .. } => scales[group],
+            Self::Powers(powers) => mxfp4::power(powers[group]),
+        }
+    }
+
+    fn value(&self, group: usize, code: u8) -> f32 {
+        match self {
+            Self::Even { scales, zeros } => scales[group] * (f32::from(code) - f32::from(zeros[group])),
+            Self::Powers(powers) => mxfp4::signed(code) * mxfp4::power(powers[group]),
+        }
+    }
+
+    fn table<T: Float>(&self, group: usize) -> [T; 16] {
+        std::array::from_fn(|code| T::narrow(self.value(group, code as u8)))
+    }
+
+    fn pick(&self, groups: impl Iterator<Item = usize> + Clone) -> Self {
+        match self {
+            Self::Even { scales, zeros } => Self::Even {
+                scales: groups.clone().map(|group| scales[group]).collect(),
+                zeros: groups.map(|group| zeros[group]).collect(),
+            },
+            Self::Powers(powers) => Self::Powers(groups.map(|group| powers[group]).collect()),
+        }
+    }
 }
 
 /// The group of each input.
@@ -32,25 +87,18 @@ pub(crate) enum Inputs {
 impl Groups {
     pub(crate) fn bytes(&self) -> usize {
         let order = if let Inputs::Listed(list) = &self.inputs { 4 * list.len() } else { 0 };
-        self.codes.len() + 4 * self.scales.len() + self.zeros.len() + order
+        self.codes.len() + self.steps.bytes() + order
     }
 
     /// Columns of a row of `row`, from one on.
     pub(crate) fn read<T: Float>(&self, row: usize, number: usize, column: usize, out: &mut [T]) {
         let codes = &self.codes[number * row.div_ceil(2)..(number + 1) * row.div_ceil(2)];
-        let (scales, zeros) = (
-            &self.scales[number * self.groups..(number + 1) * self.groups],
-            &self.zeros[number * self.groups..(number + 1) * self.groups],
-        );
-        let value = |at: usize, scale: f32, zero: u8| {
-            let code = if at.is_multiple_of(2) { codes[at / 2] >> 4 } else { codes[at / 2] & 15 };
-            T::narrow(scale * (f32::from(code) - f32::from(zero)))
-        };
+        let first_group = number * self.groups;
+        let code = |at: usize| if at.is_multiple_of(2) { codes[at / 2] >> 4 } else { codes[at / 2] & 15 };
         match &self.inputs {
             Inputs::Listed(list) => {
                 for (at, out) in (column..).zip(out) {
-                    let group = list[at] as usize;
-                    *out = value(at, scales[group], zeros[group]);
+                    *out = T::narrow(self.steps.value(first_group + list[at] as usize, code(at)));
                 }
             }
             &Inputs::Runs { group, first } => {
@@ -58,9 +106,7 @@ impl Groups {
                 while !out.is_empty() {
                     let (own, within) = ((first + at) / group, (first + at) % group);
                     let (now, rest) = out.split_at_mut((group - within).min(out.len()));
-                    let (scale, zero) = (scales[own], f32::from(zeros[own]));
-                    let table: [T; 16] = std::array::from_fn(|code| T::narrow(scale * (code as f32 - zero)));
-                    crate::codes::widen(codes, at, &table, now);
+                    crate::codes::widen(codes, at, &self.steps.table(first_group + own), now);
                     at += now.len();
                     out = rest;
                 }
@@ -96,18 +142,13 @@ impl Groups {
             );
         }
         let of = |number: usize| number * self.groups + own.start..number * self.groups + own.end;
+        let steps = self.steps.pick(numbers().flat_map(of));
         let inputs = match &self.inputs {
             &Inputs::Runs { group, first } => {
                 Inputs::Runs { group, first: first + columns.start - own.start * group }
             }
             Inputs::Listed(list) => Inputs::Listed(list[columns].into()),
         };
-        Self {
-            codes,
-            scales: numbers().flat_map(|number| self.scales[of(number)].iter().copied()).collect(),
-            zeros: numbers().flat_map(|number| self.zeros[of(number)].iter().copied()).collect(),
-            groups: own.len(),
-            inputs,
-        }
+        Self { codes, steps, groups: own.len(), inputs }
     }
 }

@@ -8,9 +8,9 @@ use rayon::prelude::*;
 
 use crate::blocks::Blocks;
 use crate::error::QuantError;
-use crate::groups::{Groups, Inputs};
-use crate::int8;
+use crate::groups::{Groups, Inputs, Steps};
 use crate::scales::Scales;
+use crate::{int8, mxfp4};
 
 /// What a quantised matrix is read as.
 pub trait Float: Copy + Default + Send + Sync + 'static {
@@ -61,6 +61,8 @@ enum Body {
     Groups(Groups),
     /// Columns that did not follow each other, side by side.
     Strips(Vec<Quantized>),
+    /// Matrices of as many rows each, one below the other, quantised each by itself.
+    Stack(Vec<Quantized>),
 }
 
 /// Blocks that one task reads or writes (256 KiB of fp32).
@@ -100,7 +102,7 @@ impl Quantized {
     /// `values`, rows of `row` elements, quantised as bitsandbytes does.
     ///
     /// # Panics
-    /// If `values` are not whole rows, or nothing is quantised so ([`Scheme::Int4`]).
+    /// If `values` are not whole rows, or nothing is quantised so ([`Scheme::Int4`], [`Scheme::Mxfp4`]).
     #[must_use]
     pub fn new<T: Float>(quantization: Quantization, values: &[T], row: usize) -> Self {
         assert!(row > 0 && values.len().is_multiple_of(row), "{} elements in rows of {row}", values.len());
@@ -119,7 +121,9 @@ impl Quantized {
                 });
                 Body::Rows { codes, scales }
             }
-            Scheme::Int4 { .. } => panic!("invariant: GPTQ and AWQ are read, not made"),
+            Scheme::Int4 { .. } | Scheme::Mxfp4 => {
+                panic!("invariant: {:?} is read, not made", quantization.scheme)
+            }
         };
         Self { quantization, rows, row, body }
     }
@@ -172,6 +176,51 @@ impl Quantized {
         Ok(Self { quantization: plain(Scheme::Int8), rows: shape[0], row: shape[1], body })
     }
 
+    /// A matrix of `[rows, row]` elements in MXFP4 as gpt-oss stores it: `blocks` has 16 bytes for each of `scales`, two
+    /// codes a byte, the first in the lower half; a scale is an exponent of two, 127 too large. Exact in bf16.
+    ///
+    /// # Errors
+    /// If rows are not whole blocks of 32, there are not as many codes or scales, or a value is past bf16's range.
+    pub fn from_mxfp4(shape: [usize; 2], blocks: Vec<u8>, scales: Vec<u8>) -> Result<Self, QuantError> {
+        let [rows, row] = shape;
+        let elements = shape_of(shape)?;
+        if !row.is_multiple_of(Scheme::MXFP4_BLOCK) {
+            return Err(QuantError::Shape { rows, row });
+        }
+        expect("codes (bytes of blocks)", blocks.len(), elements / 2, shape)?;
+        expect("scales", scales.len(), rows * mxfp4::blocks(row), shape)?;
+        mxfp4::fit(&scales)?;
+        let body = Body::Groups(Groups {
+            codes: mxfp4::turned(blocks),
+            steps: Steps::Powers(scales),
+            groups: mxfp4::blocks(row),
+            inputs: Inputs::Runs { group: Scheme::MXFP4_BLOCK, first: 0 },
+        });
+        Ok(Self { quantization: plain(Scheme::Mxfp4), rows, row, body })
+    }
+
+    /// Matrices of one shape, quantised alike but each by itself, as one matrix of all their rows (experts).
+    ///
+    /// # Panics
+    /// If there are none, or one has another shape or quantisation.
+    #[must_use]
+    pub fn stacked(parts: Vec<Self>) -> Self {
+        let first = parts.first().expect("invariant: there is a matrix");
+        let (quantization, [rows, row]) = (first.quantization, first.shape());
+        let alike = |part: &Self| part.shape() == [rows, row] && part.quantization == quantization;
+        assert!(parts.iter().all(alike), "invariant: matrices of one shape, quantised alike");
+        Self { quantization, rows: rows * parts.len(), row, body: Body::Stack(parts) }
+    }
+
+    /// The matrices that are [stacked](Self::stacked); itself where none are.
+    #[must_use]
+    pub fn parts(&self) -> &[Self] {
+        match &self.body {
+            Body::Stack(parts) => parts,
+            _ => std::slice::from_ref(self),
+        }
+    }
+
     /// A matrix of `[rows, row]` elements in steps: `codes` two a byte, the first in the upper half, each row from a byte
     /// on; `scales` and `zeros` `[rows, groups]`; inputs are `group` to a group, or of the group that `order` says.
     pub(crate) fn from_groups(
@@ -183,7 +232,7 @@ impl Quantized {
         let scheme = Scheme::Int4 { group, ordered: order.is_some() };
         let inputs = order.map_or(Inputs::Runs { group, first: 0 }, |order| Inputs::Listed(order.into()));
         let groups = scales.len() / rows;
-        let body = Body::Groups(Groups { codes, scales, zeros, groups, inputs });
+        let body = Body::Groups(Groups { codes, steps: Steps::Even { scales, zeros }, groups, inputs });
         Self { quantization: plain(scheme), rows, row, body }
     }
 
@@ -207,7 +256,7 @@ impl Quantized {
             Body::Blocks(blocks) => blocks.codes(),
             Body::Rows { codes, .. } => codes,
             Body::Groups(groups) => &groups.codes,
-            Body::Strips(_) => &[],
+            Body::Strips(_) | Body::Stack(_) => &[],
         }
     }
 
@@ -217,8 +266,10 @@ impl Quantized {
         match &self.body {
             Body::Blocks(blocks) => blocks.scales().clone(),
             Body::Rows { scales, .. } => Scales::Plain(scales.clone()),
-            Body::Groups(groups) => Scales::Plain(groups.scales.clone()),
-            Body::Strips(_) => Scales::Plain(Vec::new()),
+            Body::Groups(groups) => {
+                Scales::Plain((0..groups.steps.len()).map(|group| groups.steps.scale(group)).collect())
+            }
+            Body::Strips(_) | Body::Stack(_) => Scales::Plain(Vec::new()),
         }
     }
 
@@ -229,7 +280,7 @@ impl Quantized {
             Body::Blocks(blocks) => blocks.bytes(),
             Body::Rows { codes, scales } => codes.len() + 4 * scales.len(),
             Body::Groups(groups) => groups.bytes(),
-            Body::Strips(strips) => strips.iter().map(Self::bytes).sum(),
+            Body::Strips(parts) | Body::Stack(parts) => parts.iter().map(Self::bytes).sum(),
         }
     }
 
@@ -242,8 +293,8 @@ impl Quantized {
         match &self.body {
             Body::Blocks(blocks) => blocks.scale_of(block),
             Body::Rows { scales, .. } => scales[block],
-            Body::Groups(groups) => groups.scales[block],
-            Body::Strips(_) => panic!("invariant: strips have no run of blocks"),
+            Body::Groups(groups) => groups.steps.scale(block),
+            Body::Strips(_) | Body::Stack(_) => panic!("invariant: several matrices have no run of blocks"),
         }
     }
 
@@ -303,8 +354,43 @@ impl Quantized {
                 }
                 Body::Strips(own)
             }
+            Body::Stack(parts) => return Self::part_of_stack(parts, rows, columns),
         };
         Self { quantization: self.quantization, rows: numbers().count(), row: width, body }
+    }
+
+    /// As [`Self::part`] of matrices one below the other. Where as many rows of each are wanted they stay so, else runs of
+    /// rows are matrices of one row.
+    fn part_of_stack(parts: &[Self], rows: &[Range<usize>], columns: Range<usize>) -> Self {
+        let each = parts[0].rows;
+        let mut own: Vec<(usize, Vec<Range<usize>>)> = Vec::new();
+        for range in rows {
+            let mut start = range.start;
+            while start < range.end {
+                let (at, end) = (start / each, range.end.min((start / each + 1) * each));
+                let within = start - at * each..end - at * each;
+                match own.last_mut() {
+                    Some((last, ranges)) if *last == at => ranges.push(within),
+                    _ => own.push((at, vec![within])),
+                }
+                start = end;
+            }
+        }
+        let many = |ranges: &[Range<usize>]| ranges.iter().map(Range::len).sum::<usize>();
+        let alike = own.windows(2).all(|pair| many(&pair[0].1) == many(&pair[1].1));
+        let of = |(at, ranges): &(usize, Vec<Range<usize>>)| parts[*at].part(ranges, columns.clone());
+        if own.len() == 1 {
+            return of(&own[0]);
+        }
+        if alike {
+            return Self::stacked(own.iter().map(of).collect());
+        }
+        let one = |at: usize, row: usize| parts[at].part(&[row..row + 1], columns.clone());
+        let single = own.iter().flat_map(|(at, ranges)| {
+            let at = *at;
+            ranges.iter().cloned().flatten().map(move |row| (at, row))
+        });
+        Self::stacked(single.map(|(at, row)| one(at, row)).collect())
     }
 
     /// Elements of a row, from a column on: of a code its value times the scale, rounded once.
@@ -338,6 +424,10 @@ impl Quantized {
                     at += strip.row;
                 }
             }
+            Body::Stack(parts) => {
+                let each = parts[0].rows;
+                parts[row / each].read(row % each, column, out);
+            }
         }
     }
 
@@ -351,7 +441,7 @@ impl Quantized {
         match &self.body {
             Body::Blocks(blocks) => blocks.values(self.row, &mut values),
             Body::Groups(groups) => groups.values(self.row, &mut values),
-            Body::Rows { .. } | Body::Strips(_) => {
+            Body::Rows { .. } | Body::Strips(_) | Body::Stack(_) => {
                 let rows = values.par_chunks_mut(self.row).enumerate();
                 rows.with_min_len(8).for_each(|(number, values)| self.read(number, 0, values));
             }

@@ -1,7 +1,7 @@
 //! Values of GPTQ's, AWQ's and gpt-oss' formats (recorded by `record/packed_words.py`), bit for bit, and what is refused.
 
-use burnish_core::Scheme;
-use burnish_quant::{PackedWords, QuantError, Quantized, Scales, gptq_order, group_of, mxfp4_values};
+use burnish_core::{Region, Scheme};
+use burnish_quant::{PackedWords, QuantError, Quantized, Scales, gptq_order, group_of};
 use half::{bf16, f16};
 use serde_json::Value;
 
@@ -50,13 +50,22 @@ fn groups() {
 fn experts_of_gpt_oss() {
     let golden = golden();
     let case = &golden["mxfp4"];
-    let values = mxfp4_values(&bytes(&case["blocks"]), &bytes(&case["scales"])).unwrap();
+    let quantized = Quantized::from_mxfp4([12, 64], bytes(&case["blocks"]), bytes(&case["scales"])).unwrap();
+    assert_eq!(quantized.bytes(), quantized.quantization().bytes(12, 64));
+    let values = quantized.values::<bf16>();
     let expected: Vec<bf16> =
         bytes(&case["values"]).chunks(2).map(|b| bf16::from_le_bytes(b.try_into().unwrap())).collect();
     assert_eq!(values.len(), 2 * 6 * 64);
     assert_eq!(values, expected);
-    assert!(matches!(mxfp4_values(&[0; 15], &[127]), Err(QuantError::Length { got: 15, expected: 16, .. })));
-    assert!(matches!(mxfp4_values(&[0; 32], &[127, 255]), Err(QuantError::NotFinite { at: 1, .. })));
+    // A part with a row of each expert, and columns that begin and end inside a block.
+    let region = Region::new(&[12, 64], vec![vec![1..2, 7..8], vec![5..40]]).unwrap();
+    assert_eq!(quantized.region(&region).values::<bf16>(), region.read(&expected));
+    let from = |blocks: usize, scales: &[u8]| {
+        Quantized::from_mxfp4([1, 32 * scales.len()], vec![0; blocks], scales.to_vec())
+    };
+    assert!(matches!(from(15, &[127]), Err(QuantError::Length { got: 15, expected: 16, .. })));
+    assert!(matches!(from(32, &[127, 255]), Err(QuantError::NotFinite { at: 1, .. })));
+    assert!(matches!(Quantized::from_mxfp4([1, 33], vec![0; 17], vec![0; 2]), Err(QuantError::Shape { .. })));
 }
 
 #[test]

@@ -125,3 +125,40 @@ fn check_regions(whole: &Quantized, cuts: &Cuts, again: &Cuts) -> Result<(), Tes
     }
     Ok(())
 }
+
+/// Matrices one below the other: parts of them are parts of the values, whichever rows of whichever are wanted.
+#[test]
+fn parts_of_stacked_matrices_are_parts_of_the_values() {
+    let values =
+        |seed: usize| -> Vec<f32> { (0..6 * 96).map(|i| ((i * 7 + seed) as f32 * 0.37).sin()).collect() };
+    for quantization in [
+        Quantization { scheme: Scheme::Nf4, nested: true },
+        Quantization { scheme: Scheme::Fp4, nested: false },
+        Quantization { scheme: Scheme::Int8, nested: false },
+    ] {
+        let parts: Vec<Quantized> =
+            (0..3).map(|seed| Quantized::new(quantization, &values(seed), 96)).collect();
+        let each: Vec<f32> = parts.iter().flat_map(|part| part.values::<f32>()).collect();
+        let bytes: usize = parts.iter().map(Quantized::bytes).sum();
+        let stack = Quantized::stacked(parts);
+        assert_eq!((stack.shape(), stack.parts().len(), stack.bytes()), ([18, 96], 3, bytes));
+        assert_eq!(stack.values::<f32>(), each);
+        for (rows, columns) in [
+            (vec![0..6], vec![0..96]),
+            (vec![6..18], vec![0..96]),
+            (vec![1..3, 7..9, 13..15], vec![0..96]),
+            (vec![4..11], vec![3..50]),
+            (vec![0..1, 17..18], vec![0..10, 64..96]),
+        ] {
+            let region = Region::new(&[18, 96], vec![rows, columns]).unwrap();
+            let part = stack.region(&region);
+            assert_eq!(part.values::<f32>(), region.read(&each), "{region:?}");
+            // And a part of a part.
+            let shape = part.shape();
+            let inner = Region::new(&shape, vec![vec![0..1, shape[0] - 1..shape[0]], vec![1..shape[1]]]);
+            if let Ok(inner) = inner {
+                assert_eq!(part.region(&inner).values::<f32>(), inner.read(&region.read(&each)));
+            }
+        }
+    }
+}

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::tensor::Device;
 use burnish_comm::{Bucket, Group};
 use burnish_config::groups::ModelOptions;
-use burnish_core::{Compute, Dtype, Quantization};
+use burnish_core::{Compute, Dtype, QuantizeOnLoad};
 use burnish_data::{Collator, DataError, Example, Record};
 use burnish_models::{Completion, Decoder, Generation, LocalParams, ModelFolder, ModelPlan, Tuning};
 use burnish_peft::AdapterFolder;
@@ -25,7 +25,7 @@ pub struct Inference {
     adapter: Option<AdapterFolder>,
     compute: Compute,
     /// How its matrices are held in fewer bits, and what they are read as.
-    quantization: Option<(Quantization, Dtype)>,
+    quantization: Option<(QuantizeOnLoad, Dtype)>,
     tp_size: usize,
     device: Device,
     /// What ranks of this process hold, by their device and their place among those that share layers: one copy serves all
@@ -41,7 +41,7 @@ impl Inference {
     /// If a folder is missing or damaged.
     pub fn open(
         options: &ModelOptions,
-        quantization: Option<Quantization>,
+        quantization: Option<QuantizeOnLoad>,
         tp_size: usize,
         device: &Device,
     ) -> Result<Self, TrainError> {

@@ -9,7 +9,7 @@ use burnish_config::{Command, SftOptions};
 use burnish_trainers::{Ranks, Sft, Stop, TrainError, Trainer};
 use burnish_weight_files::WeightFolder;
 
-use crate::families_sharded::folders;
+use crate::families_sharded::{folders, with_tokenizer};
 
 /// What a run left: tensors by name, and of each step its loss and the balancing loss.
 type Trained = (BTreeMap<String, Vec<f32>>, Vec<(f64, f64)>);
@@ -132,6 +132,50 @@ fn mixtures_train_alike_on_any_ranks_at_every_stage() {
         let off = off.unwrap();
         assert!(off.1.iter().all(|(_, aux)| aux.is_nan()), "{name}");
         assert!((off.1[0].0 + 0.5 * one.1[0].1 - one.1[0].0).abs() < 1e-5, "{name}: {:?} {:?}", off.1, one.1);
+    }
+}
+
+/// Adapters over experts in few bits: quantised as they are read, by a folder's own codes, and gpt-oss' in MXFP4.
+#[test]
+fn adapters_over_quantised_experts_train_alike_on_any_ranks() {
+    let root = prepared();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures/quantized-experts");
+    let models = root.path().join("models");
+    for name in ["plain", "each-nf4", "mxfp4"] {
+        with_tokenizer(&fixtures.join(name), &models.join(format!("quantized-{name}")));
+    }
+    let lora = [
+        "--use_peft",
+        "--lora_r=2",
+        "--lora_dropout=0",
+        "--lora_target_modules=q_proj",
+        "--lora_target_parameters",
+        "experts.gate_up_proj",
+        "experts.down_proj",
+        "--optim=sgd",
+    ];
+    let (four, eight) = (
+        ["--load_in_4bit", "--use_bnb_nested_quant", "--quantize_experts"],
+        ["--load_in_8bit", "--quantize_experts"],
+    );
+    for (name, more) in [
+        ("quantized-plain", &four[..]),
+        ("quantized-plain", &eight),
+        ("quantized-plain", &four[..1]),
+        ("quantized-each-nf4", &[]),
+        ("quantized-mxfp4", &[]),
+    ] {
+        let words = |own: &[&'static str]| [&lora[..], more, own].concat();
+        let one = run(root.path(), name, 1, &words(&["--gradient_accumulation_steps=4"])).unwrap();
+        for (ranks, own) in [
+            (2, &["--zero_stage=2", "--gradient_accumulation_steps=2"][..]),
+            (4, &["--zero_stage=3", "--gradient_accumulation_steps=1"]),
+            (2, &["--tp_size=2", "--zero_stage=0", "--gradient_accumulation_steps=4"]),
+            (4, &["--tp_size=2", "--zero_stage=3", "--gradient_accumulation_steps=2"]),
+        ] {
+            let got = run(root.path(), name, ranks, &words(own)).unwrap();
+            same(&format!("{name}, {more:?}, {ranks}, {own:?}"), &got, &one);
+        }
     }
 }
 

@@ -10,7 +10,6 @@ use burnish_weight_files::WeightFolder;
 /// The recorded models, with a tokenizer beside each: rows are tokens, so it only has to be there.
 pub(crate) fn folders(root: &Path) -> Vec<(String, PathBuf)> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let tokenizer = manifest.join("tests/fixtures/models/llama");
     let mut all = Vec::new();
     for from in std::fs::read_dir(manifest.join("../models/tests/fixtures")).unwrap() {
         let from = from.unwrap().path();
@@ -19,17 +18,23 @@ pub(crate) fn folders(root: &Path) -> Vec<(String, PathBuf)> {
         }
         let name = from.file_name().unwrap().to_string_lossy().into_owned();
         let to = root.join(&name);
-        std::fs::create_dir(&to).unwrap();
-        for file in std::fs::read_dir(&from).unwrap().map(|e| e.unwrap().path()) {
-            std::fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
-        }
-        for file in ["tokenizer.json", "tokenizer_config.json"] {
-            std::fs::copy(tokenizer.join(file), to.join(file)).unwrap();
-        }
+        with_tokenizer(&from, &to);
         all.push((name, to));
     }
     all.sort();
     all
+}
+
+/// A copy of a model folder, with a tokenizer.
+pub(crate) fn with_tokenizer(from: &Path, to: &Path) {
+    let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/llama");
+    std::fs::create_dir(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap().map(|e| e.unwrap().path()) {
+        std::fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+    }
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(tokenizer.join(file), to.join(file)).unwrap();
+    }
 }
 
 /// Two steps of descent; the tensors of what is written, by name.

@@ -1,6 +1,6 @@
 //! Options of a frozen base in fewer bits (QLoRA).
 
-use burnish_core::{FourBit, Quantization, Scheme};
+use burnish_core::{FourBit, Quantization, QuantizeOnLoad, Scheme};
 
 use crate::checks::Checks;
 use crate::table::options;
@@ -17,20 +17,23 @@ options! {
     Trl bnb_4bit_quant_type: FourBit = FourBit::Nf4;
     /// Hold the scales of four-bit blocks in eight bits too (double quantisation).
     Trl use_bnb_nested_quant: bool = false;
+    /// Hold the experts of a mixture in fewer bits too, each matrix by itself; without it they stay in the files' dtype, as
+    /// in Transformers.
+    Burnish quantize_experts: bool = false;
 }
 
 impl QuantizationOptions {
     /// How the base rests, where it does so in fewer bits.
     #[must_use]
-    pub fn quantization(&self) -> Option<Quantization> {
-        match (self.load_in_4bit, self.load_in_8bit) {
-            (true, _) => Some(Quantization {
-                scheme: self.bnb_4bit_quant_type.scheme(),
-                nested: self.use_bnb_nested_quant,
-            }),
-            (false, true) => Some(Quantization { scheme: Scheme::Int8, nested: false }),
-            (false, false) => None,
-        }
+    pub fn quantization(&self) -> Option<QuantizeOnLoad> {
+        let quantization = match (self.load_in_4bit, self.load_in_8bit) {
+            (true, _) => {
+                Quantization { scheme: self.bnb_4bit_quant_type.scheme(), nested: self.use_bnb_nested_quant }
+            }
+            (false, true) => Quantization { scheme: Scheme::Int8, nested: false },
+            (false, false) => return None,
+        };
+        Some(QuantizeOnLoad { quantization, experts: self.quantize_experts })
     }
 
     pub(crate) fn rules(&self, adapter: bool, checks: &mut Checks<'_>) {
@@ -39,6 +42,13 @@ impl QuantizationOptions {
         }
         let name = if self.load_in_4bit { "load_in_4bit" } else { "load_in_8bit" };
         if self.quantization().is_none() {
+            if self.quantize_experts {
+                checks.conflict(
+                    "quantize_experts",
+                    "neither load_in_4bit nor load_in_8bit",
+                    "say how many bits",
+                );
+            }
             return;
         }
         if !adapter {

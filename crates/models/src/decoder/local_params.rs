@@ -72,8 +72,9 @@ impl LocalParams {
         match held {
             Held::Tensor(value) => value.clone(),
             Held::Quantized(quantized, device) => {
-                let values = Values::new(quantized.clone(), self.registry.at(index).precision.store);
-                AnyTensor::packed(Arc::new(values), device)
+                let parameter = self.registry.at(index);
+                let values = Values::new(quantized.clone(), parameter.precision.store);
+                AnyTensor::packed(Arc::new(values), &parameter.shape, device)
             }
         }
     }

@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Bytes, DType, Device, TensorData};
-use burnish_core::{Dtype, Parameter, Quantization, Region, Registry, Role};
+use burnish_core::{Dtype, Parameter, Quantization, Region, Registry, Role, Scheme};
 use burnish_ops::AnyTensor;
 use burnish_peft::LoraConfig;
-use burnish_quant::{MXFP4_BLOCK, Quantized, mxfp4_values};
+use burnish_quant::Quantized;
 use burnish_weight_files::{FolderWriter, HostTensor, TensorSpec, WeightFileError, WeightFolder};
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::decoder::adapter::SCORING_TASK;
 use crate::decoder::blueprint::is_correction;
 use crate::error::WeightFault;
-use crate::files::packed::{self, PackedFault, Packing, QUANTIZATION_CONFIG, widened};
+use crate::files::packed::{self, Declared, PackedFault, Packing, QUANTIZATION_CONFIG, widened};
 use crate::files::pieces::{Piece, bytes_of, read_pieces};
 use crate::spec::config::ConfigFile;
 use crate::spec::names::ExpertFiles;
@@ -54,6 +54,14 @@ const TOKENIZER: [&str; 8] = [
     "vocab.json",
     "merges.txt",
 ];
+
+/// The matrices of a parameter that the files have quantised, in the order of its rows.
+struct PackedNames<'a> {
+    packing: Packing,
+    weights: &'a WeightFolder,
+    /// Names as the files have them, with their shapes.
+    matrices: Vec<(String, [usize; 2])>,
+}
 
 /// A model folder, its configuration read and its weights mapped.
 pub struct ModelFolder {
@@ -209,6 +217,9 @@ impl ModelFolder {
                 continue;
             }
             let pieces = self.pieces(parameter);
+            if self.declare_packed(parameter, &mut known)? {
+                continue;
+            }
             if let Some(first) = pieces.first() {
                 let stored = self.file_name(&first.name).and_then(|name| weights.info(&name).ok());
                 for piece in pieces {
@@ -243,23 +254,10 @@ impl ModelFolder {
                     }
                     known.insert(name);
                 }
+                // Trained experts are numbers in a dtype; frozen ones stay in their bits, which are exact in bf16.
                 parameter.precision.store = if parameter.trainable { trained } else { Dtype::Bf16 };
-                continue;
-            }
-            if let Some((packing, weights, name)) = self.packed_name(parameter) {
-                let declared = packing.declared(weights, &name, matrix(parameter));
-                let declared = declared.map_err(|fault| self.packed_fault(&name, fault))?;
-                if parameter.trainable {
-                    let how = declared.quantization.scheme.to_string();
-                    return Err(self.quantized_already(
-                        how,
-                        "the whole model cannot train:",
-                        "train an adapter (use_peft)",
-                    ));
-                }
-                parameter.quantization = Some(declared.quantization);
-                parameter.precision.store = declared.read;
-                known.extend(packing.tensors(weights, &name));
+                let bits = Quantization { scheme: Scheme::Mxfp4, nested: false };
+                parameter.quantization = (!parameter.trainable).then_some(bits);
                 continue;
             }
             let Some(name) = self.file_name(&parameter.name) else {
@@ -310,21 +308,54 @@ impl ModelFolder {
         if faults.is_empty() { Ok(()) } else { Err(ModelError::Weights { path: self.path.clone(), faults }) }
     }
 
+    /// Declares a parameter whose matrices the files have quantised; `false` where they have not. The names of its tensors
+    /// become `known`.
+    fn declare_packed(
+        &self,
+        parameter: &mut Parameter,
+        known: &mut BTreeSet<String>,
+    ) -> Result<bool, ModelError> {
+        let Some(PackedNames { packing, weights, matrices }) = self.packed_names(parameter) else {
+            return Ok(false);
+        };
+        let mut first: Option<Declared> = None;
+        for (name, shape) in matrices {
+            let declared = packing.declared(weights, &name, shape);
+            let declared = declared.map_err(|fault| self.packed_fault(&name, fault))?;
+            known.extend(packing.tensors(weights, &name));
+            let first = first.get_or_insert(declared);
+            if *first != declared {
+                let (got, expected) = (declared.to_string(), first.to_string());
+                let fault = PackedFault::State { tensor: name.clone(), key: "the bits", got, expected };
+                return Err(self.packed_fault(&name, fault));
+            }
+        }
+        let Some(declared) = first else { return Ok(false) };
+        if parameter.trainable {
+            let how = declared.quantization.scheme.to_string();
+            let (what, mend) = ("the whole model cannot train:", "train an adapter (use_peft)");
+            return Err(self.quantized_already(how, what, mend));
+        }
+        parameter.quantization = Some(declared.quantization);
+        parameter.precision.store = declared.read;
+        Ok(true)
+    }
+
     /// Reads rows (along dim 0) of a base parameter, in its declared dtype.
     ///
     /// # Errors
     /// If it is missing or damaged.
     pub fn rows(&self, parameter: &Parameter, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+        if let Some(quantized) = self.packed_rows(parameter, rows.clone())? {
+            let mut shape = parameter.shape.clone();
+            shape[0] = rows.len();
+            let HostTensor { dtype, bytes, .. } = widened(&quantized, parameter.precision.store);
+            return Ok(HostTensor::new(dtype, &shape, bytes)?);
+        }
         let pieces = self.pieces(parameter);
         if let Some(weights) = self.weights.as_ref().filter(|_| !pieces.is_empty()) {
             let (find, store) = (|name: &str| self.file_name(name), parameter.precision.store);
             return read_pieces(weights, &pieces, &find, parameter, rows, store);
-        }
-        if let Some(quantized) = self.packed(parameter)? {
-            return Ok(widened(&quantized.rows(rows), parameter.precision.store));
-        }
-        if let (Some(tensors), Some(weights)) = (self.mxfp4_tensors(parameter), &self.weights) {
-            return self.read_mxfp4(weights, tensors, parameter, rows);
         }
         if self.is_in_row(parameter) {
             let shape = [rows.len()];
@@ -364,24 +395,52 @@ impl ModelFolder {
         if pieces.is_empty() || self.file_name(&parameter.name).is_some() { Vec::new() } else { pieces }
     }
 
-    /// A matrix that the files have quantised, as they have it.
+    /// A matrix, or a stack of those of experts, that the files have quantised, as they have it.
     ///
     /// # Errors
     /// If its tensors are missing or damaged, or do not fit each other.
     pub fn packed(&self, parameter: &Parameter) -> Result<Option<Quantized>, ModelError> {
-        let Some((packing, weights, name)) = self.packed_name(parameter) else { return Ok(None) };
-        let quantized = packing.read(weights, &name, matrix(parameter));
-        quantized.map(Some).map_err(|fault| self.packed_fault(&name, fault))
+        self.packed_rows(parameter, 0..rows_in(parameter))
     }
 
-    /// Where the files have a matrix quantised.
-    fn packed_name(&self, parameter: &Parameter) -> Option<(Packing, &WeightFolder, String)> {
-        let (packing, weights) = (self.packing?, self.weights.as_ref()?);
-        if parameter.shape.len() != 2 {
-            return None;
+    /// Rows (along dim 0) of [`Self::packed`].
+    fn packed_rows(
+        &self,
+        parameter: &Parameter,
+        rows: Range<usize>,
+    ) -> Result<Option<Quantized>, ModelError> {
+        if let (Some(tensors), Some(weights)) = (self.mxfp4_tensors(parameter), &self.weights) {
+            return self.read_mxfp4(weights, tensors, parameter, rows).map(Some);
         }
+        let Some(PackedNames { packing, weights, matrices }) = self.packed_names(parameter) else {
+            return Ok(None);
+        };
+        let read = |(name, shape): &(String, [usize; 2])| {
+            packing.read(weights, name, *shape).map_err(|fault| self.packed_fault(name, fault))
+        };
+        if let [only] = &matrices[..] {
+            return Ok(Some(read(only)?.rows(rows)));
+        }
+        let each = matrices.len() / rows_in(parameter).max(1);
+        let wanted = &matrices[rows.start * each..rows.end * each];
+        Ok(Some(Quantized::stacked(wanted.iter().map(read).collect::<Result<_, _>>()?)))
+    }
+
+    /// The matrices of a parameter, each by its name, where the files have them quantised.
+    fn packed_names(&self, parameter: &Parameter) -> Option<PackedNames<'_>> {
+        let (packing, weights) = (self.packing?, self.weights.as_ref()?);
         let has = |name: &str| packing.has(weights, name);
-        Some((packing, weights, self.name_by(&parameter.name, &has)?))
+        let named = |name: &str, shape| Some((self.name_by(name, &has)?, shape));
+        let matrices = match parameter.shape[..] {
+            [rows, row] => vec![named(&parameter.name, [rows, row])?],
+            [_, _, row] => {
+                let pieces = self.spec.names.pieces(parameter);
+                let all = pieces.iter().map(|piece| named(&piece.name, [piece.rows.len(), row]));
+                all.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?
+            }
+            _ => return None,
+        };
+        Some(PackedNames { packing, weights, matrices })
     }
 
     /// The codes and scales that the files have of experts in MXFP4, where they do.
@@ -403,15 +462,12 @@ impl ModelFolder {
         [blocks, scales]: [String; 2],
         parameter: &Parameter,
         experts: Range<usize>,
-    ) -> Result<HostTensor, ModelError> {
-        let shape = [experts.len(), parameter.shape[1], parameter.shape[2]];
+    ) -> Result<Quantized, ModelError> {
+        let shape = parameter.as_matrix(experts.len());
         let codes = weights.read_slice(&blocks, 0, experts.clone())?;
         let scales = weights.read_slice(&scales, 0, experts)?;
-        let values = mxfp4_values(&codes.bytes, &scales.bytes)
-            .map_err(|fault| self.packed_fault(&blocks, PackedFault::Parts(fault)))?;
-        let tensor = HostTensor::from_slice(&values, &shape)?;
-        let store = parameter.precision.store;
-        Ok(if store == Dtype::Bf16 { tensor } else { tensor.cast(store) })
+        Quantized::from_mxfp4(shape, codes.bytes, scales.bytes)
+            .map_err(|fault| self.packed_fault(&blocks, PackedFault::Parts(fault)))
     }
 
     fn packed_fault(&self, name: &str, fault: PackedFault) -> ModelError {
@@ -661,36 +717,66 @@ impl ModelFolder {
             Some(info.dtype).filter(|dtype| dtype.is_float())
         };
         let dtype_of = |p: &Parameter| dtype.or_else(|| in_files(p)).unwrap_or(p.precision.store);
-        let mut matrices: BTreeMap<String, (packed::written::Matrix, &Parameter)> = BTreeMap::new();
-        let mut plain: BTreeMap<String, &Parameter> = BTreeMap::new();
+        // By the name of a tensor: the parameter that it is made of, and what it is of it.
+        let mut made_of: BTreeMap<String, (&Parameter, Made)> = BTreeMap::new();
         let mut specs = Vec::new();
         for &p in parameters {
-            if p.quantization.is_none() {
-                let shape = self.shape_in_files(p);
-                specs.push(TensorSpec::new(named(p), dtype_of(p), &shape));
-                plain.insert(named(p), p);
-                continue;
-            }
-            let matrix = packed::written::Matrix { name: named(p), shape: matrix(p), dtype: dtype_of(p) };
-            for spec in packed::written::specs(&matrix, quantization) {
-                matrices.insert(spec.name.clone(), (matrix.clone(), p));
-                specs.push(spec);
+            let pieces = self.pieces(p);
+            let (name, dtype) = (named(p), dtype_of(p));
+            let all: Vec<(String, Vec<usize>, Option<Piece>)> = if pieces.is_empty() {
+                vec![(name, p.shape.clone(), None)]
+            } else {
+                let of = |piece: Piece| {
+                    let name = self.file_name(&piece.name).unwrap_or_else(|| piece.name.clone());
+                    (name, piece.shape.clone(), Some(piece))
+                };
+                pieces.into_iter().map(of).collect()
+            };
+            for (name, shape, piece) in all {
+                match (p.quantization, &shape[..]) {
+                    (Some(_), &[rows, row]) => {
+                        let matrix = packed::written::Matrix { name, shape: [rows, row], dtype };
+                        for spec in packed::written::specs(&matrix, quantization) {
+                            let made = Made { piece: piece.clone(), matrix: Some(matrix.clone()) };
+                            made_of.insert(spec.name.clone(), (p, made));
+                            specs.push(spec);
+                        }
+                    }
+                    _ => {
+                        let shape = if piece.is_none() { self.shape_in_files(p) } else { shape };
+                        specs.push(TensorSpec::new(name.clone(), dtype, &shape));
+                        made_of.insert(name, (p, Made { piece, matrix: None }));
+                    }
+                }
             }
         }
         writer.set_max_shard_size(QUANTIZED_SHARD);
         let mut ready: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+        let mut last: Option<(String, HostTensor)> = None;
         writer.tensors_from::<ModelError>("model", &specs, |spec| {
             if let Some(bytes) = ready.remove(&spec.name) {
                 return Ok(Cow::Owned(bytes));
             }
-            let Some((matrix, parameter)) = matrices.get(&spec.name) else {
-                let parameter = plain[&spec.name];
-                let tensor = value(parameter)?.cast(spec.dtype);
+            let (parameter, Made { piece, matrix }) = &made_of[&spec.name];
+            let dtype = matrix.as_ref().map_or(spec.dtype, |matrix| matrix.dtype);
+            let tensor = match piece {
+                None => value(parameter)?.cast(dtype),
+                // A stacked parameter is asked for once, though many tensors are made of it.
+                Some(piece) => {
+                    if last.as_ref().is_none_or(|(name, _)| *name != parameter.name) {
+                        last = Some((parameter.name.clone(), value(parameter)?.cast(dtype)));
+                    }
+                    let (_, whole) = last.as_ref().expect("invariant: just put there");
+                    let held = 0..rows_in(parameter);
+                    let bytes = bytes_of(whole, std::slice::from_ref(&held), piece, &parameter.shape);
+                    HostTensor::new(dtype, &piece.shape, bytes)?
+                }
+            };
+            let Some(matrix) = matrix else {
                 let turned = self.spec.names.turns(parameter);
                 return Ok(Cow::Owned(if turned { tensor.transposed().bytes } else { tensor.bytes }));
             };
-            let quantized = quantize(&value(parameter)?.cast(matrix.dtype), quantization)?;
-            ready.extend(packed::written::bytes(matrix, &quantized));
+            ready.extend(packed::written::bytes(matrix, &quantize(&tensor, quantization)?));
             Ok(Cow::Owned(ready.remove(&spec.name).expect("invariant: a matrix has all of its tensors")))
         })?;
         let dtype = dtype.unwrap_or_else(|| self.stored_dtype());
@@ -903,7 +989,7 @@ pub fn to_host(tensor: &AnyTensor) -> HostTensor {
 
 /// A matrix in few bits, from the values that it has.
 pub(crate) fn quantize(tensor: &HostTensor, quantization: Quantization) -> Result<Quantized, ModelError> {
-    let row = tensor.shape.iter().skip(1).product::<usize>().max(1);
+    let row = tensor.shape.last().copied().unwrap_or(1).max(1);
     Ok(match tensor.dtype {
         Dtype::Bf16 => Quantized::new(quantization, &tensor.as_slice::<bf16>()?, row),
         Dtype::F16 => Quantized::new(quantization, &tensor.as_slice::<f16>()?, row),
@@ -911,19 +997,19 @@ pub(crate) fn quantize(tensor: &HostTensor, quantization: Quantization) -> Resul
     })
 }
 
+/// What a tensor of a quantised folder is of its parameter.
+struct Made {
+    /// The part of a stacked one; else all of it.
+    piece: Option<Piece>,
+    /// The matrix that is quantised, which several tensors stand for.
+    matrix: Option<packed::written::Matrix>,
+}
+
 /// The shapes of codes (two to a byte) and scales of experts in MXFP4.
 fn mxfp4_shapes(parameter: &Parameter) -> [Vec<usize>; 2] {
     let &[experts, out, input] = parameter.shape.as_slice() else { return [Vec::new(), Vec::new()] };
-    let blocks = input / MXFP4_BLOCK;
-    [vec![experts, out, blocks, MXFP4_BLOCK / 2], vec![experts, out, blocks]]
-}
-
-/// The shape of a parameter that is a matrix.
-fn matrix(parameter: &Parameter) -> [usize; 2] {
-    match parameter.shape.as_slice() {
-        &[rows, row] => [rows, row],
-        shape => panic!("invariant: a matrix, not {shape:?}"),
-    }
+    let blocks = input / Scheme::MXFP4_BLOCK;
+    [vec![experts, out, blocks, Scheme::MXFP4_BLOCK / 2], vec![experts, out, blocks]]
 }
 
 /// The most bytes of a shard with quantised matrices, which wait in memory for their turn.

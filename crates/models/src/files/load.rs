@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burnish_core::random::Stream;
-use burnish_core::{Compute, Dtype, Layout, Parameter, Quantization, Region, Registry, Role, Scheme};
+use burnish_core::{
+    Compute, Dtype, Layout, Parameter, Quantization, QuantizeOnLoad, Region, Registry, Role, Scheme,
+};
 use burnish_ops::{AnyTensor, column_norms, host_device, row_norms};
 use burnish_peft::{
     AdapterFolder, AdapterTensors, Change, ChangeSite, Decomposition, Factor, LoraConfig, LoraPlan, LoraSite,
@@ -117,11 +119,13 @@ impl<'a> ModelPlan<'a> {
     }
 
     /// The same model, the frozen matrices of whose blocks rest in fewer bits and are read in `read`. As in Transformers
-    /// the embedding, the head and what trains keep their dtypes, and a folder that is quantised already stays as it is.
+    /// the embedding, the head, routers and what trains keep their dtypes, and a folder that is quantised already stays as it
+    /// is; experts too where that is said.
     ///
     /// # Errors
     /// If nothing is frozen there, or the adapter's start changes the base (PiSSA, OLoRA).
-    pub fn quantized(mut self, quantization: Quantization, read: Dtype) -> Result<Self, ModelError> {
+    pub fn quantized(mut self, how: QuantizeOnLoad, read: Dtype) -> Result<Self, ModelError> {
+        let QuantizeOnLoad { quantization, experts } = how;
         let unsupported = |got: &str, supported: &'static str| ModelError::Unsupported {
             key: "load_in_4bit or load_in_8bit".to_owned(),
             got: got.to_owned(),
@@ -140,8 +144,8 @@ impl<'a> ModelPlan<'a> {
             let what = "cannot become other bits:";
             return Err(self.folder.quantized_already(how, what, "leave load_in_4bit and load_in_8bit out"));
         }
-        without_experts(self.blueprint.registry())?;
-        let of_a_block = |p: &&mut Parameter| is_of_a_block(p) && !p.trainable;
+        let of_a_block =
+            |p: &&mut Parameter| is_of_a_block(p, experts) && !p.trainable && p.quantization.is_none();
         let mut any = false;
         for parameter in self.blueprint.registry_mut().iter_mut().take(self.base).filter(of_a_block) {
             parameter.quantization = Some(quantization);
@@ -161,7 +165,18 @@ impl<'a> ModelPlan<'a> {
         if let Some(packed) = self.folder.packed(parameter)? {
             return Ok(packed);
         }
-        quantize(&self.rows(index, 0..rows_in(parameter))?, quantization)
+        let whole = self.rows(index, 0..rows_in(parameter))?;
+        if parameter.role != Role::Expert {
+            return quantize(&whole, quantization);
+        }
+        // Each matrix by itself, gates and ups apart.
+        let [rows, row] = parameter.as_matrix(1);
+        let each = if parameter.blocks.is_empty() { rows } else { parameter.blocks[0] };
+        let size = each * row * whole.dtype.bytes();
+        let one = |bytes: &[u8]| {
+            quantize(&HostTensor::new(whole.dtype, &[each, row], bytes.to_vec())?, quantization)
+        };
+        Ok(Quantized::stacked(whole.bytes.chunks_exact(size).map(one).collect::<Result<_, _>>()?))
     }
 
     /// Rows of what this rank holds of a parameter in fewer bits. A matrix is quantised whole and then divided, so that
@@ -180,7 +195,7 @@ impl<'a> ModelPlan<'a> {
             Some((layout, rank)) => layout.region(rank),
             None => Region::whole(&self.registry().at(index).shape),
         };
-        let region = held.along(0, &[rows]);
+        let region = held.along(0, &[rows]).as_matrix();
         Ok(if region.is_whole() { whole } else { whole.region(&region) })
     }
 
@@ -508,7 +523,8 @@ impl ModelPlan<'_> {
             let index = self.index_of(name)?;
             if let Some(quantization) = self.registry().at(index).quantization {
                 // Of the weight as it will be read.
-                let quantized = self.quantize(index, quantization)?.rows(rows);
+                let rows = Region::rows(&self.registry().at(index).shape, rows).as_matrix();
+                let quantized = self.quantize(index, quantization)?.region(&rows);
                 return Ok(to_device(
                     widened(&quantized, self.registry().at(index).precision.store),
                     &device,
@@ -637,7 +653,8 @@ impl Model {
         let mut registry = self.parameters.registry().clone();
         let untie = self.plan.as_ref().is_some_and(|plan| self.unties(plan));
         for parameter in registry.iter_mut() {
-            parameter.quantization = is_of_a_block(parameter).then_some(quantization);
+            let experts = parameter.quantization.is_some();
+            parameter.quantization = is_of_a_block(parameter, experts).then_some(quantization);
         }
         let written = |p: &&Parameter| p.alias_of.is_none() || untie;
         let parameters: Vec<&Parameter> = registry.iter().take(self.base).filter(written).collect();
@@ -703,8 +720,8 @@ impl Model {
 }
 
 impl ModelFolder {
-    /// Writes this folder's model with the matrices of its blocks as bitsandbytes stores them, one after another; other
-    /// tensors in `dtype`, or as they are where none is said.
+    /// Writes this folder's model with the matrices of its blocks as bitsandbytes stores them, one after another (of experts
+    /// where that is said, a matrix of each); other tensors in `dtype`, or as they are where none is said.
     ///
     /// # Errors
     /// If it is quantised already, has parts that are no text, or a file is damaged or cannot be written.
@@ -712,8 +729,9 @@ impl ModelFolder {
         &self,
         writer: &mut FolderWriter,
         dtype: Option<Dtype>,
-        quantization: Quantization,
+        how: QuantizeOnLoad,
     ) -> Result<(), ModelError> {
+        let QuantizeOnLoad { quantization, experts } = how;
         let planned = ModelPlan::new(self, &Tuning::None, Dtype::F32, 0)?;
         if self.is_quantized() {
             let how = packed_as(planned.registry());
@@ -724,8 +742,7 @@ impl ModelFolder {
             ));
         }
         let mut registry = planned.registry().clone();
-        without_experts(&registry)?;
-        for parameter in registry.iter_mut().filter(|p| is_of_a_block(p)) {
+        for parameter in registry.iter_mut().filter(|p| is_of_a_block(p, experts)) {
             parameter.quantization = Some(quantization);
         }
         let parameters: Vec<&Parameter> = registry.iter().filter(|p| p.alias_of.is_none()).collect();
@@ -755,20 +772,12 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model, ModelError
     Model::load(&ModelFolder::open(path)?, &Tuning::None, Dtype::F32, 0, device)
 }
 
-/// Whether it is one of the matrices that are quantised: those of blocks, as in Transformers.
-fn is_of_a_block(parameter: &Parameter) -> bool {
-    parameter.role == Role::Matrix && parameter.shape.len() == 2
-}
-
-/// Fails for a mixture of experts, whose experts would not be quantised.
-fn without_experts(registry: &Registry) -> Result<(), ModelError> {
-    match registry.iter().find(|parameter| parameter.role == Role::Expert) {
-        None => Ok(()),
-        Some(experts) => Err(ModelError::Unsupported {
-            key: "load_in_4bit or load_in_8bit".to_owned(),
-            got: experts.name.clone(),
-            supported: "a dense model: experts would stay as the files have them; leave it out",
-        }),
+/// Whether it is one of the matrices that are quantised: those of blocks, as in Transformers, and of `experts`.
+fn is_of_a_block(parameter: &Parameter, experts: bool) -> bool {
+    match parameter.role {
+        Role::Matrix => parameter.shape.len() == 2,
+        Role::Expert => experts,
+        _ => false,
     }
 }
 

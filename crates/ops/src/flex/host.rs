@@ -92,7 +92,7 @@ impl Host {
         const WHY: &str = "invariant: contiguous, of the dtype read when the view was made";
         let tensor = match &self.values {
             Values::Tensor(tensor) => tensor,
-            Values::Packed(rows) => return Weight::Packed(&**rows),
+            Values::Packed(rows) => return Weight::packed(&**rows),
         };
         match self.dtype {
             Dtype::Bf16 => Weight::Bf16(tensor.as_slice::<bf16>().expect(WHY)),

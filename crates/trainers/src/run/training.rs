@@ -126,6 +126,7 @@ impl<'a, T: Task> Training<'a, T> {
             notes.push(optimizer.assignment().to_string());
         }
         notes.extend(setup.folder.notes());
+        notes.extend(setup.note_of_experts()?);
         notes.extend(setup.prepared.tokenizer.notes());
         if let Some(reporter) = &mut reporter {
             notes.iter().for_each(|note| reporter.note(note));

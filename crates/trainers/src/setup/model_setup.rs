@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burnish_config::RunOptions;
 use burnish_config::groups::RankOptions;
-use burnish_core::{Dtype, Parameter, Registry};
+use burnish_core::{Dtype, Parameter, QuantizeOnLoad, Registry, Role};
 use burnish_models::{ModelFolder, ModelPlan, Tuning};
 use burnish_peft::{AdapterFolder, LoraConfig};
 use burnish_tp::{AdapterSums, Tp};
@@ -122,6 +122,32 @@ impl ModelSetup {
             planned.split_heads();
         }
         Ok(planned)
+    }
+
+    /// That experts rest as the files have them while other matrices do so in fewer bits, if they do.
+    ///
+    /// # Errors
+    /// As [`Self::planned`].
+    pub(crate) fn note_of_experts(&self) -> Result<Option<String>, TrainError> {
+        let given = self.options.quantization.quantization();
+        let Some(QuantizeOnLoad { quantization, experts: false }) = given else { return Ok(None) };
+        let planned = self.planned()?;
+        let whole = |p: &&Parameter| p.role == Role::Expert && p.quantization.is_none() && !p.trainable;
+        let (mut at_rest, mut in_bits, mut dtype) = (0, 0, None);
+        for parameter in planned.registry().iter().filter(whole) {
+            let [rows, row] = parameter.as_matrix(parameter.shape[0]);
+            at_rest += parameter.stored_bytes(rows, row) as u64;
+            in_bits += quantization.bytes(rows, row) as u64;
+            dtype = Some(parameter.precision.store);
+        }
+        Ok(dtype.map(|dtype| {
+            format!(
+                "experts stay in {dtype} ({}), as in Transformers; quantize_experts: true holds them in {} too ({})",
+                burnish_report::bytes(at_rest),
+                quantization.scheme,
+                burnish_report::bytes(in_bits)
+            )
+        }))
     }
 
     /// As [`Self::planned`], divided over the ranks of `tp`, of which there are `dp` groups.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use burnish_core::{Compute, Dtype, Parameter, Quantization};
+use burnish_core::{Compute, Dtype, Parameter, QuantizeOnLoad};
 use burnish_data::Tokenizer;
 use burnish_models::{ModelFolder, ModelPlan, Tuning};
 use burnish_tp::Tp;
@@ -19,7 +19,7 @@ pub(crate) struct ReferenceFolder {
     /// What its products multiply: the policy's.
     compute: Compute,
     /// How its frozen matrices rest: as the policy's.
-    quantization: Option<Quantization>,
+    quantization: Option<QuantizeOnLoad>,
 }
 
 impl ReferenceFolder {
@@ -31,7 +31,7 @@ impl ReferenceFolder {
         path: &Path,
         moves: bool,
         compute: Compute,
-        quantization: Option<Quantization>,
+        quantization: Option<QuantizeOnLoad>,
     ) -> Result<Self, TrainError> {
         Ok(Self { folder: ModelFolder::open(path)?, moves, frozen: Frozen::default(), compute, quantization })
     }

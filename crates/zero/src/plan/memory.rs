@@ -1,6 +1,6 @@
 //! Bytes of one rank, before they are allocated.
 
-use burnish_core::{Dtype, Parameter};
+use burnish_core::{Dtype, Parameter, Role};
 use burnish_optim::SlotSpec;
 use serde::{Deserialize, Serialize};
 
@@ -127,9 +127,12 @@ impl Plan {
     }
 
     /// The largest quantised matrix that is whole here, in the dtype that it is read in: products on the CPU read it piece by
-    /// piece, what else needs one makes it anew.
+    /// piece, what else needs one makes it anew. Experts are read by products alone.
     fn widened(&self) -> u64 {
-        let read = |i: &usize| self.registry.at(*i).quantization.is_some() && !self.sharded(*i);
+        let read = |i: &usize| {
+            let parameter = self.registry.at(*i);
+            parameter.quantization.is_some() && parameter.role != Role::Expert && !self.sharded(*i)
+        };
         (0..self.registry.len()).filter(read).map(|i| self.stored_bytes(i)).max().unwrap_or(0)
     }
 

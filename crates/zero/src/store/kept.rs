@@ -8,7 +8,6 @@ use burnish_ops::AnyTensor;
 use burnish_quant::{Quantized, Values};
 
 use crate::ZeroError;
-use crate::rows::rows_of;
 
 /// Rows of a parameter as a rank keeps them.
 #[derive(Clone, Debug)]
@@ -40,21 +39,24 @@ impl Kept {
             Self::Tensor(value) => value.clone(),
             Self::Quantized(quantized) => {
                 let values = Values::new(quantized.clone(), parameter.precision.store);
-                AnyTensor::packed(Arc::new(values), device)
+                let mut shape = parameter.shape.clone();
+                if let Some(rows) = shape.first_mut() {
+                    *rows = quantized.shape()[0] / parameter.as_matrix(1)[0].max(1);
+                }
+                AnyTensor::packed(Arc::new(values), &shape, device)
             }
         }
     }
 
     /// Fails unless it is `rows` rows of a parameter as it is declared.
     pub(super) fn expect(&self, parameter: &Parameter, rows: usize) -> Result<(), ZeroError> {
-        let row = rows_of(&parameter.shape).1;
         let (got, dtype) = match self {
             Self::Tensor(value) if parameter.quantization.is_none() => {
                 return super::expect(parameter, "the loaded value", value, rows);
             }
             Self::Tensor(value) => (value.shape(), value.dtype()),
             Self::Quantized(quantized) => {
-                if quantized.shape() == [rows, row]
+                if quantized.shape() == parameter.as_matrix(rows)
                     && Some(quantized.quantization()) == parameter.quantization
                 {
                     return Ok(());

@@ -33,10 +33,18 @@ pub(crate) enum Packing {
 }
 
 /// A matrix as its headers declare it.
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Declared {
     pub(crate) quantization: Quantization,
     /// What its elements are read as.
     pub(crate) read: Dtype,
+}
+
+impl std::fmt::Display for Declared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let nested = if self.quantization.nested { ", double quantisation" } else { "" };
+        write!(f, "{}{nested}, read as {}", self.quantization.scheme, self.read)
+    }
 }
 
 impl Packing {

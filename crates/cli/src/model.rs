@@ -24,9 +24,10 @@ impl Loaded {
         ranks: &InferenceRankOptions,
     ) -> anyhow::Result<Self> {
         crate::use_threads(model.threads)?;
-        let tp_size = ranks.tp_size;
+        let (tp_size, whole_experts) = (ranks.tp_size, ranks.enable_expert_parallel);
         let (ranks, device) = crate::device::with_ranks(model.device, &ranks.ranks())?;
-        let inference = Inference::open(model, quantization.quantization(), tp_size, &device)?;
+        let inference = Inference::open(model, quantization.quantization(), tp_size, &device)?
+            .with_whole_experts(whole_experts);
         if ranks.lead() {
             inference.folder().notes().iter().for_each(crate::voice::note);
         }

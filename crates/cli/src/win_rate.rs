@@ -33,7 +33,8 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         options.quantization.quantization(),
         options.ranks.tp_size,
         &loaded.device,
-    )?;
+    )?
+    .with_whole_experts(options.ranks.enable_expert_parallel);
     let preparation = PreparationOptions {
         chat_template_path: target.chat_template_path.clone(),
         eos_token: target.eos_token.clone(),

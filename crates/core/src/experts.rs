@@ -2,6 +2,9 @@
 
 use crate::Activation;
 
+/// The number of a token's expert that another rank has, where ranks have whole experts.
+pub const ELSEWHERE: u32 = u32::MAX;
+
 /// What a router's logits become.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum RouterScores {

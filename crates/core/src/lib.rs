@@ -45,7 +45,7 @@ pub use burn_module::BurnParameter;
 pub use choice::{Choice, UnknownWord, alternatives};
 pub use compute::Compute;
 pub use dtype::{Dtype, Precision, UnknownDtype};
-pub use experts::{ExpertGate, RouterGroups, RouterRule, RouterScores};
+pub use experts::{ELSEWHERE, ExpertGate, RouterGroups, RouterRule, RouterScores};
 pub use guarded::{guarded, is_guarded};
 pub use head_options::HeadOptions;
 pub use layout::{Layout, LayoutError, Region, Split};

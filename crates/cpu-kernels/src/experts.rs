@@ -14,7 +14,7 @@ pub use forward::{ExpertsOut, ExpertsSaved, experts_decode, experts_forward};
 
 use std::ops::Range;
 
-use burnish_core::{Compute, ExpertGate};
+use burnish_core::{Compute, ELSEWHERE, ExpertGate};
 
 use crate::activation::{activate_backward_rows, activate_rows};
 use crate::linear::{Linear, LowRank, Weight};
@@ -132,14 +132,16 @@ impl<'a> Experts<'a> {
         assert_eq!(chosen.len(), weights.len(), "experts: `chosen` and `weights` are [tokens, per_token]");
         let each = chosen.len().checked_div(tokens).unwrap_or(1);
         assert_eq!(chosen.len(), tokens * each, "experts: `chosen` is [tokens, per_token]");
-        assert!(chosen.iter().all(|&e| (e as usize) < self.count), "experts: `chosen` counts from 0");
+        let known = |&e: &u32| (e as usize) < self.count || e == ELSEWHERE;
+        assert!(chosen.iter().all(known), "experts: `chosen` counts from 0");
         self.gate_up.check("gate_up", self.count, self.up_shape());
         self.down.check("down", self.count, self.down_shape());
         each
     }
 }
 
-/// Which rows each expert computes: places in `[tokens, per_token]`, by expert, then by token.
+/// Which rows each expert computes: places in `[tokens, per_token]`, by expert, then by token. Nobody here computes those
+/// of experts that are [`ELSEWHERE`].
 struct Groups {
     places: Vec<u32>,
     starts: Vec<usize>,
@@ -148,14 +150,15 @@ struct Groups {
 impl Groups {
     fn new(experts: usize, chosen: &[u32]) -> Self {
         let mut starts = vec![0; experts + 1];
-        for &e in chosen {
+        let here = || chosen.iter().enumerate().filter(|(_, e)| **e != ELSEWHERE);
+        for (_, &e) in here() {
             starts[e as usize + 1] += 1;
         }
         for e in 0..experts {
             starts[e + 1] += starts[e];
         }
-        let (mut next, mut places) = (starts.clone(), vec![0; chosen.len()]);
-        for (place, &e) in chosen.iter().enumerate() {
+        let (mut next, mut places) = (starts.clone(), vec![0; starts[experts]]);
+        for (place, &e) in here() {
             places[next[e as usize]] = place as u32;
             next[e as usize] += 1;
         }
@@ -170,9 +173,9 @@ impl Groups {
         self.starts[expert]..self.starts[expert + 1]
     }
 
-    /// Of each place its row among its expert's.
-    fn rows(&self) -> Vec<u32> {
-        let mut rows = vec![0; self.places.len()];
+    /// Of each of `places` its row among its expert's.
+    fn rows(&self, places: usize) -> Vec<u32> {
+        let mut rows = vec![0; places];
         for expert in 0..self.starts.len() - 1 {
             for (row, &place) in self.of(expert).iter().enumerate() {
                 rows[place as usize] = row as u32;
@@ -197,7 +200,8 @@ fn combine(parts: &[Vec<f32>], rows: &[u32], chosen: &[u32], each: usize, width:
     use rayon::prelude::*;
     let mut sums = vec![0.0; rows.len() / each * width];
     sums.par_chunks_mut(width).enumerate().with_min_len(16).for_each(|(token, sum)| {
-        for place in token * each..(token + 1) * each {
+        let here = |place: &usize| chosen[*place] != ELSEWHERE;
+        for place in (token * each..(token + 1) * each).filter(here) {
             let (part, row) = (&parts[chosen[place] as usize], rows[place] as usize);
             sum.iter_mut().zip(&part[row * width..(row + 1) * width]).for_each(|(sum, x)| *sum += x);
         }

@@ -177,7 +177,7 @@ fn ranks_that_share_experts_say_what_one_says() {
         ("each-nf4", None),
         ("mxfp4", None),
     ] {
-        let hidden_over = |tp: Option<&Tp>| {
+        let hidden_over = |tp: Option<&Tp>, whole_experts: bool| {
             let opened = ModelFolder::open(folder(name)).unwrap();
             let config = adapter(false);
             let mut planned = ModelPlan::new(&opened, &Tuning::NewAdapter(&config), Dtype::F32, 3).unwrap();
@@ -185,21 +185,21 @@ fn ranks_that_share_experts_say_what_one_says() {
                 planned = planned.quantized(how, Dtype::Bf16).unwrap();
             }
             if let Some(tp) = tp {
-                planned = planned.over(tp).unwrap();
+                planned = planned.with_whole_experts(whole_experts).over(tp).unwrap();
             }
             let model: Model = planned.resident(&device()).unwrap().0;
             let pass = model.decoder.pass(Mode::Score);
             let hidden = model.decoder.hidden(&Tokens::from_sequences(&[recorded(name).0]), &pass).unwrap();
             model.decoder.final_norm(&hidden, &pass).unwrap().to_f32()
         };
-        let one = hidden_over(None);
-        for ranks in [2, 3, 4] {
+        let one = hidden_over(None, false);
+        for (ranks, whole) in [(2, false), (3, false), (4, false), (2, true), (3, true), (4, true)] {
             let results = local::run(ranks, |world| {
                 let tp = Tp::new(&world.group());
-                hidden_over(Some(&tp))
+                hidden_over(Some(&tp), whole)
             });
             for result in results {
-                close(&format!("{name} over {ranks}"), &result.unwrap(), &one, 1e-4);
+                close(&format!("{name} over {ranks}, whole experts: {whole}"), &result.unwrap(), &one, 1e-4);
             }
         }
     }

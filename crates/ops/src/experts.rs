@@ -1,6 +1,6 @@
 //! A mixture of experts' feed-forwards.
 
-use burnish_core::{Compute, ExpertGate, LinearParts, LoraParts};
+use burnish_core::{Compute, ELSEWHERE, ExpertGate, LinearParts, LoraParts};
 
 use crate::dispatch::dispatch;
 use crate::{AnyTensor, OpsError, Routing};
@@ -109,7 +109,7 @@ impl Experts {
         pair("experts of tokens", [routing.experts.len(), each], [tokens * each, each])?;
         self.gate_up.check(["gate_up_proj", "gate_up_proj_bias"], [experts, 2 * inner, hidden])?;
         self.down.check(["down_proj", "down_proj_bias"], [experts, hidden, inner])?;
-        match routing.experts.iter().find(|&&e| e as usize >= experts) {
+        match routing.experts.iter().find(|&&e| e as usize >= experts && e != ELSEWHERE) {
             Some(&e) => Err(OpsError::Index { op: OP, got: e as usize, limit: experts }),
             None => Ok(each),
         }

@@ -27,6 +27,8 @@ pub struct Inference {
     /// How its matrices are held in fewer bits, and what they are read as.
     quantization: Option<(QuantizeOnLoad, Dtype)>,
     tp_size: usize,
+    /// Whether those ranks have whole experts.
+    whole_experts: bool,
     device: Device,
     /// What ranks of this process hold, by their device and their place among those that share layers: one copy serves all
     /// with these.
@@ -53,7 +55,14 @@ impl Inference {
         }
         let (device, compute) = (device.clone(), options.compute());
         let quantization = quantization.map(|how| (how, options.dtype.0.unwrap_or(Dtype::F32)));
-        Ok(Self { folder, adapter, compute, quantization, tp_size, device, held: Mutex::default() })
+        let (whole_experts, held) = (false, Mutex::default());
+        Ok(Self { folder, adapter, compute, quantization, tp_size, whole_experts, device, held })
+    }
+
+    /// The same; ranks that share layers have some experts of each mixture whole instead of a part of every one.
+    #[must_use]
+    pub fn with_whole_experts(self, whole_experts: bool) -> Self {
+        Self { whole_experts, ..self }
     }
 
     /// The model's folder.
@@ -124,7 +133,7 @@ impl Inference {
             planned = planned.quantized(quantization, read)?;
         }
         if self.tp_size > 1 {
-            planned = planned.over(&tp)?;
+            planned = planned.with_whole_experts(self.whole_experts).over(&tp)?;
         }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let model = match held.get(&(device.0, tp.rank())) {

@@ -120,9 +120,22 @@ fn mixtures_train_alike_on_any_ranks_at_every_stage() {
             let got = run(root.path(), name, 2, &words(more, own)).unwrap();
             same(&format!("{name}, {own:?}"), &got, &one);
         }
-        let tp = ["--tp_size=2", "--zero_stage=0", "--gradient_accumulation_steps=4"];
-        let got = run(root.path(), name, 2, &words(more, &tp)).unwrap();
-        same(&format!("{name}, {tp:?}"), &got, &one);
+        for (ranks, own) in [
+            (2, &["--tp_size=2", "--zero_stage=0", "--gradient_accumulation_steps=4"][..]),
+            (2, &["--tp_size=2", "--enable_expert_parallel", "--gradient_accumulation_steps=4"]),
+            (
+                4,
+                &[
+                    "--tp_size=2",
+                    "--enable_expert_parallel",
+                    "--zero_stage=3",
+                    "--gradient_accumulation_steps=2",
+                ],
+            ),
+        ] {
+            let got = run(root.path(), name, ranks, &words(more, own)).unwrap();
+            same(&format!("{name}, {ranks}, {own:?}"), &got, &one);
+        }
         let off = run(
             root.path(),
             name,
@@ -172,6 +185,16 @@ fn adapters_over_quantised_experts_train_alike_on_any_ranks() {
             (4, &["--zero_stage=3", "--gradient_accumulation_steps=1"]),
             (2, &["--tp_size=2", "--zero_stage=0", "--gradient_accumulation_steps=4"]),
             (4, &["--tp_size=2", "--zero_stage=3", "--gradient_accumulation_steps=2"]),
+            (4, &["--tp_size=4", "--enable_expert_parallel", "--gradient_accumulation_steps=4"]),
+            (
+                4,
+                &[
+                    "--tp_size=2",
+                    "--enable_expert_parallel",
+                    "--zero_stage=3",
+                    "--gradient_accumulation_steps=2",
+                ],
+            ),
         ] {
             let got = run(root.path(), name, ranks, &words(own)).unwrap();
             same(&format!("{name}, {more:?}, {ranks}, {own:?}"), &got, &one);

@@ -1,7 +1,10 @@
 //! The matrix of overfit cases: families, methods, ranks, accumulation and dropout, crossed.
 
 /// Kinds of model, by their `model_type`.
-pub(crate) const FAMILIES: [&str; 3] = ["llama", "qwen2", "qwen3"];
+pub(crate) const FAMILIES: [&str; 4] = ["llama", "qwen2", "qwen3", MIXTURE];
+
+/// The family whose feed-forwards are mixtures of experts.
+pub(crate) const MIXTURE: &str = "qwen3_moe";
 
 /// Numbers of ranks that share layers. Four is more than the models have key and value heads.
 pub(crate) const RANKS: [usize; 3] = [1, 2, 4];
@@ -15,6 +18,8 @@ pub(crate) enum Method {
     Lora,
     /// DoRA on the same.
     Dora,
+    /// LoRA over a base in four bits (NF4).
+    Qlora,
 }
 
 impl Method {
@@ -23,6 +28,7 @@ impl Method {
             Self::Full => "full",
             Self::Lora => "lora",
             Self::Dora => "dora",
+            Self::Qlora => "qlora",
         }
     }
 }
@@ -33,6 +39,8 @@ pub(crate) struct Case {
     pub(crate) family: &'static str,
     pub(crate) method: Method,
     pub(crate) tp: usize,
+    /// Whether those ranks have some experts whole (expert parallelism) instead of a part of every one.
+    pub(crate) whole_experts: bool,
     /// Micro-batches of a step of four rows.
     pub(crate) accumulation: usize,
     pub(crate) dropout: f64,
@@ -41,34 +49,47 @@ pub(crate) struct Case {
 impl Case {
     /// The folder of its result.
     pub(crate) fn folder(&self) -> String {
-        let Self { family, method, tp, accumulation, dropout } = self;
-        format!("{family}-{}-{tp}-{accumulation}-{dropout}", method.name())
+        let Self { family, method, tp, whole_experts, accumulation, dropout } = self;
+        let experts = if *whole_experts { "-whole" } else { "" };
+        format!("{family}-{}-{tp}{experts}-{accumulation}-{dropout}", method.name())
     }
 
     /// The same on one rank.
     pub(crate) fn alone(&self) -> Self {
-        Self { tp: 1, ..self.clone() }
+        Self { tp: 1, whole_experts: false, ..self.clone() }
     }
 }
 
 /// The cases of a family; one rank comes before the ranks that are held to it.
 pub(crate) fn cases(family: &'static str, quick: bool) -> Vec<Case> {
     let mut all = Vec::new();
-    for method in [Method::Full, Method::Lora, Method::Dora] {
+    let methods: &[Method] = match family {
+        MIXTURE => &[Method::Full, Method::Lora],
+        "llama" => &[Method::Full, Method::Lora, Method::Dora, Method::Qlora],
+        _ => &[Method::Full, Method::Lora, Method::Dora],
+    };
+    for &method in methods {
         for accumulation in [1, 4] {
             for dropout in [0.0, 0.1] {
                 for tp in RANKS {
-                    all.push(Case { family, method, tp, accumulation, dropout });
+                    for whole_experts in [false, true] {
+                        all.push(Case { family, method, tp, whole_experts, accumulation, dropout });
+                    }
                 }
             }
         }
     }
-    // Full training has no adapter to drop from.
-    all.retain(|c| c.method != Method::Full || c.dropout == 0.0);
+    all.retain(|c| !c.whole_experts || family == MIXTURE && c.tp > 1);
+    // Full training has no adapter to drop from, and PEFT's adapters on experts drop nothing.
+    all.retain(|c| c.method != Method::Full && family != MIXTURE || c.dropout == 0.0);
     if quick {
         // Every family, every method, every number of ranks, both accumulations and both dropouts occur.
         all.retain(|c| match family {
+            "llama" if c.method == Method::Qlora => c.accumulation == 4 && c.dropout > 0.0 && c.tp < 4,
             "llama" => c.method == Method::Lora && c.accumulation == 1 && c.tp < 4,
+            MIXTURE => {
+                c.method == Method::Lora && c.accumulation == 1 && (c.tp == 1 || c.tp == 2 && c.whole_experts)
+            }
             "qwen2" => c.method == Method::Dora && c.accumulation == 1 && c.dropout > 0.0 && c.tp != 4,
             _ => c.method == Method::Full && c.accumulation == 4 && c.tp != 2,
         });
@@ -83,13 +104,14 @@ mod tests {
     #[test]
     fn the_matrix_is_whole_and_the_quick_part_touches_everything() {
         let all = |quick| -> Vec<Case> { FAMILIES.iter().flat_map(|f| cases(f, quick)).collect() };
-        assert_eq!(all(false).len(), 3 * (6 + 12 + 12));
+        assert_eq!(all(false).len(), 3 * (6 + 12 + 12) + 12 + 2 * 2 * (1 + 2 + 2));
         let quick = all(true);
-        assert!(quick.len() < 10);
+        assert!(quick.len() < 13);
+        assert!(quick.iter().any(|c| c.whole_experts));
         for tp in RANKS {
             assert!(quick.iter().any(|c| c.tp == tp), "no tp {tp}");
         }
-        for method in [Method::Full, Method::Lora, Method::Dora] {
+        for method in [Method::Full, Method::Lora, Method::Dora, Method::Qlora] {
             assert!(quick.iter().any(|c| c.method == method), "no {}", method.name());
         }
         assert!(quick.iter().any(|c| c.accumulation == 4) && quick.iter().any(|c| c.dropout > 0.0));

@@ -21,7 +21,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) const HEAD: &str = "family method  tp accum. dropout  result";
+    pub(crate) const HEAD: &str = "family    method  tp accum. dropout  result";
 
     /// Takes a case in and gives its line.
     pub(crate) fn push(&mut self, case: Case, end: End) -> String {
@@ -59,13 +59,15 @@ impl Table {
 }
 
 fn line(case: &Case, end: &End) -> String {
-    let Case { family, method, tp, accumulation, dropout } = case;
+    let Case { family, method, tp, whole_experts, accumulation, dropout } = case;
+    // Experts of the ranks, whole.
+    let tp = format!("{}{tp}", if *whole_experts { "e" } else { "" });
     let said = match end {
         End::Tried(Ok(proof), seconds) => format!("{}  {seconds:.1} s", said(proof)),
         End::Tried(Err(error), seconds) => format!("FAILED: {error:#}  {seconds:.1} s"),
         End::LeftOut(why) => format!("left out: {why}"),
     };
-    format!("{family:6} {:6} {tp:3} {accumulation:6} {dropout:7}  {said}", method.name())
+    format!("{family:9} {:6} {tp:>3} {accumulation:6} {dropout:7}  {said}", method.name())
 }
 
 fn said(proof: &Proof) -> String {
@@ -93,14 +95,21 @@ mod tests {
 
     #[test]
     fn lines_say_what_held_what_failed_and_what_was_left_out() {
-        let case = |tp| Case { family: "qwen2", method: Method::Dora, tp, accumulation: 4, dropout: 0.1 };
+        let case = |tp| Case {
+            family: "qwen2",
+            method: Method::Dora,
+            tp,
+            whole_experts: false,
+            accumulation: 4,
+            dropout: 0.1,
+        };
         let fall = Fall { loss: 0.915, norm: 0.96 };
         let mut table = Table::default();
         let one = Proof { fall, apart: None, resumed: vec![2, 3], peft: None };
         let line = table.push(case(1), End::Tried(Ok(one.clone()), 1.5));
         assert_eq!(
             line,
-            "qwen2  dora     1      4     0.1  loss -91.5 %, norm -96.0 %, one rank, says it, goes on at tp 2 3, \
+            "qwen2     dora     1      4     0.1  loss -91.5 %, norm -96.0 %, one rank, says it, goes on at tp 2 3, \
              PEFT not checked  1.5 s"
         );
         let two = Proof { apart: Some(3e-7), resumed: Vec::new(), peft: Some(2e-6), ..one };

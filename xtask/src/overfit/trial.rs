@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::curve::{Curves, Fall, STEPS};
-use super::matrix::{Case, Method};
+use super::matrix::{Case, MIXTURE, Method};
 use super::peft::{Answer, Peft};
 
 /// What a base learns first: a random one puts a ceiling on adapters.
@@ -123,6 +123,7 @@ impl Bench {
         words.extend(recipe(STEPS, "1e-3"));
         words.push(format!("--per_device_train_batch_size={}", 4 / case.accumulation));
         words.extend(method(case));
+        words.extend(bits(case));
         // The run itself fails if ranks end with different bits of what each has whole.
         self.burnish(&words)?;
 
@@ -134,9 +135,10 @@ impl Bench {
         };
         let adapts = case.method != Method::Full;
         let (model, adapter) = if adapts { (&base, Some(out.as_path())) } else { (&out, None) };
-        let tokens = self.says_it(model, adapter)?;
+        let tokens = self.says_it(case, model, adapter)?;
         let resumed = self.goes_on(case, model, adapter)?;
-        let peft = match self.peft.is_some() {
+        // Over bits of its own PEFT would round the base to bfloat16.
+        let peft = match self.peft.is_some() && case.method != Method::Qlora {
             true => Some(self.agrees(model, adapter, tokens)?),
             false => None,
         };
@@ -144,10 +146,11 @@ impl Bench {
     }
 
     /// That a fresh process generates the sentence from its first word and then stops. Gives the tokens.
-    fn says_it(&self, model: &Path, adapter: Option<&Path>) -> Result<Vec<u64>> {
+    fn says_it(&self, case: &Case, model: &Path, adapter: Option<&Path>) -> Result<Vec<u64>> {
         let file = self.scratch.join("said.jsonl");
         let mut words = self.reading("generate", model, adapter, "start.jsonl", &file);
         words.extend([format!("--max_new_tokens={NEW_TOKENS}"), "--do_sample=false".to_owned()]);
+        words.extend(bits(case));
         self.burnish(&words)?;
         let rows = rows(&file)?;
         let row = rows.first().context("generate writes no row")?;
@@ -175,6 +178,7 @@ impl Bench {
             let mut words = self.training(model, adapter, "sentence.jsonl", &next, tp);
             words.extend(recipe(steps, rate));
             words.push(format!("--per_device_train_batch_size={}", 4 / case.accumulation));
+            words.extend(bits(case));
             self.burnish(&words).with_context(|| format!("it does not go on at {tp} ranks"))?;
             curves(&next)
         };
@@ -291,6 +295,7 @@ fn others(tp: usize, most: usize, quick: bool) -> Vec<usize> {
 fn config(family: &str) -> Result<Value> {
     let mut config: Value = serde_json::from_str(CONFIG)?;
     let architecture = match family {
+        MIXTURE => "Qwen3MoeForCausalLM",
         "qwen2" => "Qwen2ForCausalLM",
         "qwen3" => "Qwen3ForCausalLM",
         _ => "LlamaForCausalLM",
@@ -306,6 +311,14 @@ fn config(family: &str) -> Result<Value> {
         ("head_dim", json!(8)),
     ] {
         config[key] = value;
+    }
+    if family == MIXTURE {
+        // PyTorch's products of groups want rows of whole 16 bytes.
+        let of_experts = json!({"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+            "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": []});
+        for (key, value) in of_experts.as_object().into_iter().flatten() {
+            config[key] = value.clone();
+        }
     }
     Ok(config)
 }
@@ -335,11 +348,22 @@ fn method(case: &Case) -> Vec<String> {
         words.extend(["--use_peft", "--lora_r=8", "--lora_alpha=16"].map(str::to_owned));
         words.push("--lora_target_modules=all-linear".to_owned());
         words.push(format!("--lora_dropout={}", case.dropout));
+        if case.family == MIXTURE {
+            words.push("--lora_target_parameters=experts.gate_up_proj,experts.down_proj".to_owned());
+        }
     }
     if case.method == Method::Dora {
         words.push("--use_dora".to_owned());
     }
+    if case.whole_experts {
+        words.push("--enable_expert_parallel".to_owned());
+    }
     words
+}
+
+/// How a base rests in few bits, for every command over it.
+fn bits(case: &Case) -> Option<String> {
+    (case.method == Method::Qlora).then(|| "--load_in_4bit".to_owned())
 }
 
 /// The log of a run.
@@ -382,7 +406,14 @@ mod tests {
 
     #[test]
     fn methods_and_families_are_spelled_out() {
-        let case = |method| Case { family: "qwen3", method, tp: 2, accumulation: 1, dropout: 0.1 };
+        let case = |method| Case {
+            family: "qwen3",
+            method,
+            tp: 2,
+            whole_experts: false,
+            accumulation: 1,
+            dropout: 0.1,
+        };
         assert!(method(&case(Method::Full)).is_empty());
         let (lora, dora) = (method(&case(Method::Lora)), method(&case(Method::Dora)));
         assert!(lora.contains(&"--lora_dropout=0.1".to_owned()) && !lora.contains(&"--use_dora".to_owned()));

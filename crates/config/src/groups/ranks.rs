@@ -25,6 +25,8 @@ options! {
     Burnish transport: Transport = Transport::Auto;
     /// Ranks that share each layer (tensor parallelism); the others take different rows.
     Transformers tp_size: usize = 1;
+    /// With `tp_size`, each rank has some experts of a mixture whole (expert parallelism) instead of a part of every one.
+    Transformers enable_expert_parallel: bool = false;
     /// What ranks that share layers sum of LoRA adapters: gradients once a step with the layer's own sums (`fused`) or
     /// activations in every micro-batch (`rank_r`); `auto` takes what moves fewer elements. DoRA is always fused.
     Burnish tp_adapter_reduce: AdapterReduce = AdapterReduce::Auto;
@@ -63,6 +65,8 @@ options! {
     Burnish transport: Transport = Transport::Auto;
     /// Ranks that share each layer (tensor parallelism); the others take different rows.
     Transformers tp_size: usize = 1;
+    /// With `tp_size`, each rank has some experts of a mixture whole (expert parallelism) instead of a part of every one.
+    Transformers enable_expert_parallel: bool = false;
     /// Seconds to wait for another rank, when ranks meet and whenever they exchange something, before the run fails.
     Transformers ddp_timeout: f64 = 1800.0;
     /// A file with the secret by which ranks over `tcp` (and `nccl` across processes) know each other, the same on every
@@ -77,11 +81,20 @@ impl InferenceRankOptions {
     /// The same ranks as a training command has them.
     #[must_use]
     pub fn ranks(&self) -> RankOptions {
-        let Self { nproc, transport, tp_size, ddp_timeout, ddp_secret_file, ddp_encryption } = self.clone();
+        let Self {
+            nproc,
+            transport,
+            tp_size,
+            enable_expert_parallel,
+            ddp_timeout,
+            ddp_secret_file,
+            ddp_encryption,
+        } = self.clone();
         RankOptions {
             nproc,
             transport,
             tp_size,
+            enable_expert_parallel,
             ddp_timeout,
             ddp_secret_file,
             ddp_encryption,
@@ -106,7 +119,7 @@ impl RankOptions {
     }
 
     pub(crate) fn rules(&self, model: &ModelOptions, training: &TrainingOptions, checks: &mut Checks<'_>) {
-        launched(self.nproc, self.tp_size, checks);
+        launched(self.nproc, self.tp_size, self.enable_expert_parallel, checks);
         checks.range("global_batch_size", self.global_batch_size != Some(0), AT_LEAST_1);
         checks.range("reduce_bucket_size", self.reduce_bucket_size >= 1, AT_LEAST_1);
         waiting(self.ddp_timeout, checks);
@@ -139,13 +152,20 @@ impl RankOptions {
 
 impl InferenceRankOptions {
     pub(crate) fn rules(&self, checks: &mut Checks<'_>) {
-        launched(self.nproc, self.tp_size, checks);
+        launched(self.nproc, self.tp_size, self.enable_expert_parallel, checks);
         waiting(self.ddp_timeout, checks);
     }
 }
 
 /// Ranks in whole groups that share layers.
-fn launched(nproc: usize, tp_size: usize, checks: &mut Checks<'_>) {
+fn launched(nproc: usize, tp_size: usize, expert_parallel: bool, checks: &mut Checks<'_>) {
+    if expert_parallel && tp_size <= 1 {
+        checks.conflict(
+            "enable_expert_parallel",
+            format!("tp_size: {tp_size}"),
+            "say how many ranks have a mixture's experts between them: tp_size",
+        );
+    }
     checks.range("nproc", nproc >= 1, AT_LEAST_1);
     checks.range(
         "nproc",

@@ -165,7 +165,7 @@ pub fn experts_backward(
     };
     let (dx, dweights): (Vec<_>, Vec<_>) =
         (0..experts.count).into_par_iter().with_max_len(1).map(of_expert).unzip();
-    let dx = wanted.dx.then(|| combine(&dx, &groups.rows(), chosen, each, hidden));
+    let dx = wanted.dx.then(|| combine(&dx, &groups.rows(chosen.len()), chosen, each, hidden));
     let dweights = wanted.dweights.then(|| {
         let mut all = vec![0.0; chosen.len()];
         for (e, own) in dweights.iter().enumerate() {

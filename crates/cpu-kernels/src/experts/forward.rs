@@ -101,5 +101,5 @@ fn run(
     };
     let (parts, kept): (Vec<_>, Vec<_>) =
         (0..experts.count).into_par_iter().with_max_len(1).map(of_expert).unzip();
-    (combine(&parts, &groups.rows(), chosen, each, hidden), kept)
+    (combine(&parts, &groups.rows(chosen.len()), chosen, each, hidden), kept)
 }

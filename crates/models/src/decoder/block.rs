@@ -408,10 +408,13 @@ impl BlockRun for OnTensors<'_> {
         let mut routing = route(&logits, mixture.correction.as_ref(), &mixture.rule, self.balance)?;
         let mut x = x.clone();
         if self.divided() {
-            // Each rank has some features of every expert: gradients of tokens and of weights are addends.
+            // Each rank has some experts, or some features of every one: gradients of tokens and of weights are addends.
             let tp = &self.shard.tp;
             x = tp.copy_to_tp(&x, &format!("{what}: experts"))?;
             routing.weights = tp.copy_to_tp(&routing.weights, &format!("{what}: weights of experts"))?;
+        }
+        if let Some(own) = &self.shard.own_experts {
+            routing = routing.to(own);
         }
         let run = if self.decodes { experts_decode } else { experts };
         let y = if mixture.weighs_inputs {

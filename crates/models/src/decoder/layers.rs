@@ -488,7 +488,7 @@ impl Mixture {
         let correction = router.as_mut().filter(|_| spec.corrected).and_then(|router| router.bias.take());
         let (gate_up, mut down) = (layer(next()?), layer(next()?));
         // What is summed over ranks is added by one of them.
-        down.bias = down.bias.filter(|_| shard.first());
+        down.bias = down.bias.filter(|_| shard.first() || shard.own_experts.is_some());
         let shared_gate = if self.shared_gate.is_some() { next()? } else { None };
         Ok(MixtureTensors {
             router: router.expect("invariant: every mixture has it"),

@@ -54,17 +54,21 @@ pub struct Parallel {
     vocab: Split,
     /// The channels of convolutions.
     channels: Split,
+    /// Experts, where ranks have whole ones.
+    experts: Option<Split>,
     sums: AdapterSums,
     /// The head's name.
     head: &'static str,
 }
 
 impl Parallel {
-    /// `sums` are those of adapters on the linears of blocks without magnitudes; all others are fused.
+    /// `sums` are those of adapters on the linears of blocks without magnitudes; all others are fused. With `whole_experts`
+    /// a rank has some experts of each mixture, else a part of every one.
     pub(crate) fn new(
         blueprint: &mut Blueprint,
         ranks: usize,
         sums: AdapterSums,
+        whole_experts: bool,
     ) -> Result<Self, ModelError> {
         let spec = blueprint.spec.clone();
         let heads = HeadSplit::new(spec.heads, spec.kv_heads, ranks)?;
@@ -82,7 +86,10 @@ impl Parallel {
         {
             return Err(ModelError::Quartered { ranks });
         }
-        let of_expert = spec.experts.map(|experts| ("an expert's width", experts.intermediate));
+        let of_expert = spec.experts.map(|experts| match whole_experts {
+            true => ("the number of experts", experts.count),
+            false => ("an expert's width", experts.intermediate),
+        });
         let shared = spec.experts.and_then(|experts| experts.shared);
         let of_shared = shared.map(|shared| ("shared_expert_intermediate_size", shared.intermediate));
         let widths = [("intermediate_size", spec.intermediate), ("vocab_size", spec.vocab)];
@@ -102,6 +109,8 @@ impl Parallel {
             }
         }
         let channels = Split::balanced(spec.hidden, ranks)?;
+        let experts = spec.experts.filter(|_| whole_experts);
+        let experts = experts.map(|experts| Split::balanced(experts.count, ranks)).transpose()?;
         let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
         let names: Vec<String> = blueprint.registry.iter().map(|p| p.name.clone()).collect();
         let mut layouts: Vec<Option<TpLayout>> = vec![None; shapes.len()];
@@ -128,7 +137,12 @@ impl Parallel {
             };
             let apart = layer.adapter.is_some() && runs_apart(sum, layer.magnitude().is_some());
             for (part, index) in layer.all() {
+                let of_experts =
+                    experts.as_ref().filter(|_| matches!(layer.place, Place::ExpertsUp | Place::ExpertsDown));
                 let layout = match (layer.place, part) {
+                    _ if let Some(experts) = of_experts => {
+                        whole_experts_layout(part, &shapes[index], experts)?
+                    }
                     (Place::ExpertsUp, LinearPart::Weight) => {
                         TpLayout::sharded(&shapes[index], 1, split.clone())?
                     }
@@ -201,7 +215,8 @@ impl Parallel {
             .map(|(layout, p)| layout.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() }))
             .collect::<Result<_, _>>()?;
         let shared = shared.map(|shared| Split::balanced(shared.intermediate, ranks)).transpose()?;
-        Ok(Self { ranks, layouts, shared, vocab, channels, sums, head: spec.names.head })
+        let head = spec.names.head;
+        Ok(Self { ranks, layouts, shared, vocab, channels, experts, sums, head })
     }
 
     /// How the parameter at `index` lies.
@@ -296,11 +311,26 @@ impl Parallel {
             first_down: first(&mlp),
             first_shared: self.shared.as_ref().map_or(0, first),
             first_channel: first(&self.channels),
+            own_experts: self.experts.as_ref().and_then(|split| split.range(rank)),
             head,
             sums: self.sums,
             tp,
         }
     }
+}
+
+/// How a parameter of all experts lies over ranks that have some of them whole.
+fn whole_experts_layout(part: LinearPart, shape: &[usize], experts: &Split) -> Result<TpLayout, ModelError> {
+    let count = experts.length().max(1);
+    Ok(match part {
+        // An expert's rows one after another.
+        LinearPart::LoraA => TpLayout::sharded(shape, 0, experts.scaled(shape[0] / count))?,
+        // The columns of each rank of the factors by expert.
+        LinearPart::LoraB => {
+            TpLayout::sharded(shape, 1, Split::packed(&vec![experts.clone(); shape[1] / count])?)?
+        }
+        _ => TpLayout::sharded(shape, 0, experts.clone())?,
+    })
 }
 
 /// A region of a parameter, from rows (along dim 0) of the whole that `read` gives.
@@ -366,6 +396,8 @@ pub(crate) struct Shard {
     pub(crate) first_down: usize,
     pub(crate) first_shared: usize,
     pub(crate) first_channel: usize,
+    /// The experts that this rank has, where ranks have whole ones.
+    pub(crate) own_experts: Option<Range<usize>>,
     /// How the head's ranks exchange what they found, when there are several.
     pub(crate) head: Option<VocabShard>,
     /// Which adapters run beside their layers.
@@ -386,6 +418,7 @@ impl Shard {
             first_down: 0,
             first_shared: 0,
             first_channel: 0,
+            own_experts: None,
             head: None,
             sums: AdapterSums::default(),
         }

@@ -53,6 +53,7 @@ pub struct ModelPlan<'a> {
     parallel: Option<(Arc<Parallel>, Tp)>,
     initial: Initial,
     pub(crate) sums: AdapterSums,
+    pub(crate) whole_experts: bool,
 }
 
 impl<'a> ModelPlan<'a> {
@@ -101,7 +102,8 @@ impl<'a> ModelPlan<'a> {
             }
         }
         let (initial, sums) = (Initial::default(), AdapterSums::default());
-        Ok(Self { folder, blueprint, plan, tensors, base, seed, parallel: None, initial, sums })
+        let (parallel, whole_experts) = (None, false);
+        Ok(Self { folder, blueprint, plan, tensors, base, seed, parallel, initial, sums, whole_experts })
     }
 
     /// How the ranks of [`Self::over`] sum their addends of adapters on the linears of blocks; fused, if not said. Those
@@ -109,6 +111,13 @@ impl<'a> ModelPlan<'a> {
     #[must_use]
     pub fn summing(self, sums: AdapterSums) -> Self {
         Self { sums, ..self }
+    }
+
+    /// Whether the ranks of [`Self::over`] have some experts of each mixture whole (expert parallelism) instead of a part of
+    /// every one; not, if not said.
+    #[must_use]
+    pub fn with_whole_experts(self, whole_experts: bool) -> Self {
+        Self { whole_experts, ..self }
     }
 
     /// The same model, whose products on the CPU multiply `compute`; fp32, if not said. Weights keep their dtype.
@@ -202,9 +211,9 @@ impl<'a> ModelPlan<'a> {
     /// The same model divided over the ranks of `tp`, of which this one holds a part of each layer.
     ///
     /// # Errors
-    /// If there are more ranks than heads.
+    /// If there are more ranks than heads, or experts where ranks have whole ones.
     pub fn over(mut self, tp: &Tp) -> Result<Self, ModelError> {
-        let parallel = Parallel::new(&mut self.blueprint, tp.size(), self.sums)?;
+        let parallel = Parallel::new(&mut self.blueprint, tp.size(), self.sums, self.whole_experts)?;
         self.parallel = Some((Arc::new(parallel), tp.clone()));
         Ok(self)
     }

@@ -57,7 +57,7 @@ impl ModelPlan<'_> {
     /// # Errors
     /// If there are more ranks than heads.
     pub fn divided(&mut self, ranks: usize) -> Result<Parallel, ModelError> {
-        Parallel::new(&mut self.blueprint, ranks, self.sums)
+        Parallel::new(&mut self.blueprint, ranks, self.sums, self.whole_experts)
     }
 
     /// Whether an adapter stands on the linears of blocks that may run apart ([`Self::summing`]).

@@ -2,7 +2,7 @@
 
     python quantized_experts.py ../fixtures/quantized-experts
 
-Transformers 5.23, bitsandbytes 0.50.2, torch 2.15 on the CPU. `plain` is a Qwen2-MoE with a shared expert; `nf4` is what
+Transformers 5.24, bitsandbytes 0.50.2, torch 2.15 on the CPU. `plain` is a Qwen2-MoE with a shared expert; `nf4` is what
 Transformers makes of it, whose experts stay in bfloat16; `each-nf4` and `each-int8` have every expert's matrices quantised
 too, each by itself under the name that published folders have it by (Transformers 4 kept experts as layers), with the
 numbers of bitsandbytes' functions, scales of four bits quantised again. `logits` are those of the values in float32.

@@ -3,7 +3,7 @@
 //! One node on the tape: it keeps gate and up of each expert, and makes the rest again.
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
-use burnish_core::{ExpertGate, LinearPart, LinearParts};
+use burnish_core::{ELSEWHERE, ExpertGate, LinearPart, LinearParts};
 
 use super::{activation, add, ints, product, to, wide, wide_dtype};
 use crate::experts::{ExpertLayer, Experts};
@@ -189,7 +189,7 @@ fn activate_backward(gate: ExpertGate, x: &Tensor<2>, d: Tensor<2>) -> (Tensor<2
 /// The places of `[tokens, per_token]` that each expert computes.
 fn groups(experts: usize, chosen: &[u32]) -> Vec<Vec<i32>> {
     let mut groups = vec![Vec::new(); experts];
-    for (place, &e) in chosen.iter().enumerate() {
+    for (place, &e) in chosen.iter().enumerate().filter(|(_, e)| **e != ELSEWHERE) {
         groups[e as usize].push(place as i32);
     }
     groups

@@ -2,10 +2,11 @@
 
 pub(crate) mod choice;
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{DType, FloatDType, TensorData};
-use burnish_core::RouterRule;
+use burnish_core::{ELSEWHERE, RouterRule};
 
 use crate::{AnyTensor, OpsError, apply};
 
@@ -16,8 +17,17 @@ const OP: &str = "route";
 pub struct Routing {
     /// `[tokens, per_token]`: what experts' outputs are multiplied by.
     pub weights: AnyTensor,
-    /// `[tokens, per_token]`: experts, the best first.
+    /// `[tokens, per_token]`: experts, the best first; [`ELSEWHERE`] for one that another rank has.
     pub experts: Arc<Vec<u32>>,
+}
+
+impl Routing {
+    /// The same to one who has these experts alone, counted from the first of them.
+    #[must_use]
+    pub fn to(&self, own: &Range<usize>) -> Self {
+        let at = |&e: &u32| if own.contains(&(e as usize)) { e - own.start as u32 } else { ELSEWHERE };
+        Self { weights: self.weights.clone(), experts: Arc::new(self.experts.iter().map(at).collect()) }
+    }
 }
 
 /// The auxiliary loss of Switch Transformers (Fedus et al., arXiv:2101.03961) over all layers of one pass, as

@@ -46,8 +46,10 @@ impl ModelSetup {
         let other = options.reference.as_ref().and_then(|r| Some((r.ref_model_name_or_path.as_ref()?, r)));
         let compute = options.model.compute();
         let quantization = options.quantization.quantization();
-        let reference =
-            other.map(|(path, r)| ReferenceFolder::open(path, r.sync_ref_model, compute, quantization));
+        let whole_experts = options.ranks.enable_expert_parallel;
+        let reference = other.map(|(path, r)| {
+            ReferenceFolder::open(path, r.sync_ref_model, compute, quantization, whole_experts)
+        });
         let reference = reference.transpose()?;
         Ok(Self { options, folder: Arc::new(folder), scores: false, trained, config, adapter, reference })
     }
@@ -115,6 +117,7 @@ impl ModelSetup {
         let seed = self.options.training.seed;
         let mut planned = ModelPlan::new(&self.folder, &tuning, self.trained, seed)?;
         planned = planned.computing(self.options.model.compute());
+        planned = planned.with_whole_experts(self.options.ranks.enable_expert_parallel);
         if let Some(quantization) = self.options.quantization.quantization() {
             planned = planned.quantized(quantization, self.trained)?;
         }

@@ -20,6 +20,8 @@ pub(crate) struct ReferenceFolder {
     compute: Compute,
     /// How its frozen matrices rest: as the policy's.
     quantization: Option<QuantizeOnLoad>,
+    /// Whether ranks that share layers have whole experts: as the policy's.
+    whole_experts: bool,
 }
 
 impl ReferenceFolder {
@@ -32,8 +34,10 @@ impl ReferenceFolder {
         moves: bool,
         compute: Compute,
         quantization: Option<QuantizeOnLoad>,
+        whole_experts: bool,
     ) -> Result<Self, TrainError> {
-        Ok(Self { folder: ModelFolder::open(path)?, moves, frozen: Frozen::default(), compute, quantization })
+        let (folder, frozen) = (ModelFolder::open(path)?, Frozen::default());
+        Ok(Self { folder, moves, frozen, compute, quantization, whole_experts })
     }
 
     /// That its ids stand for the tokens of `tokenizer`, and where it moves its parameters are those of `policy`.
@@ -70,7 +74,8 @@ impl ReferenceFolder {
     /// Its parameters: in `trained` where they move, frozen and as they are stored otherwise.
     pub(crate) fn planned(&self, trained: Dtype) -> Result<ModelPlan<'_>, TrainError> {
         let tuning = if self.moves { Tuning::Full } else { Tuning::None };
-        let planned = ModelPlan::new(&self.folder, &tuning, trained, 0)?.computing(self.compute);
+        let planned = ModelPlan::new(&self.folder, &tuning, trained, 0)?;
+        let planned = planned.computing(self.compute).with_whole_experts(self.whole_experts);
         match self.quantization.filter(|_| !self.moves) {
             Some(quantization) => Ok(planned.quantized(quantization, trained)?),
             None => Ok(planned),

@@ -65,7 +65,7 @@ pub use spec::config::ConfigFile;
 pub use spec::names::{ExpertFiles, ExpertNames, Names, QkvNames, UpNames};
 pub use spec::rope::{Rope, RopeKind};
 pub use spec::{
-    BlockLayout, BlockSizes, ExpertsSpec, Family, Grows, KeysValues, LatentAttention, LayerSpec,
+    AltUp, BlockLayout, BlockSizes, ExpertsSpec, Family, Grows, KeysValues, LatentAttention, LayerSpec,
     LearnedPositions, NormKind, Output, Pairs, PerLayerInputs, QkNorm, QueryGrowth, SharedExpert, ShortConv,
     Spec,
 };

@@ -22,6 +22,7 @@ fn adapters_on_experts_merge() {
         (peft.join("tiny-qwen3-moe"), peft.join("out4_moe_alllinear/nonzero")),
         (peft.join("tiny-qwen3-moe"), peft.join("out4_moe_both/nonzero")),
         (fixtures().join("qwen2-moe"), peft.join("lora_experts")),
+        (fixtures().join("gemma4-moe"), peft.join("lora_beside")),
     ] {
         let folder = ModelFolder::open(&base).unwrap();
         let tuned = AdapterFolder::open(&adapter).unwrap();
@@ -45,22 +46,34 @@ fn adapters_on_experts_merge() {
 /// An adapter on experts is written as PEFT wrote it.
 #[test]
 fn adapters_on_experts_are_written_as_they_were_read() {
-    let case = fixtures().join("peft/lora_experts");
-    let tuned = AdapterFolder::open(&case).unwrap();
-    let (_, _, model, _) = planned_model("qwen2-moe", &Tuning::Adapter(&tuned));
-    let (_guard, path, mut writer) = target();
-    model.write_adapter(&mut writer).unwrap();
-    writer.commit().unwrap();
-    let (theirs, ours) = (open(&case), open(&path));
-    let theirs_names: Vec<&str> = theirs.names().filter(|name| name.contains("lora")).collect();
-    assert_eq!(ours.names().collect::<Vec<_>>(), theirs_names);
-    for name in ours.names() {
-        assert_eq!(ours.read(name).unwrap(), theirs.read(name).unwrap(), "{name}");
+    for (base, case) in [("qwen2-moe", "lora_experts"), ("gemma4-moe", "lora_beside")] {
+        let case = fixtures().join("peft").join(case);
+        let tuned = AdapterFolder::open(&case).unwrap();
+        let (_, _, model, _) = planned_model(base, &Tuning::Adapter(&tuned));
+        let (_guard, path, mut writer) = target();
+        model.write_adapter(&mut writer).unwrap();
+        writer.commit().unwrap();
+        let (theirs, ours) = (open(&case), open(&path));
+        let theirs_names: Vec<&str> = theirs.names().filter(|name| name.contains("lora")).collect();
+        assert_eq!(ours.names().collect::<Vec<_>>(), theirs_names);
+        for name in ours.names() {
+            assert_eq!(ours.read(name).unwrap(), theirs.read(name).unwrap(), "{name}");
+        }
+        let config =
+            |folder: &std::path::Path, key: &str| json(&folder.join("adapter_config.json"))[key].clone();
+        for key in ["target_parameters", "rank_pattern", "alpha_pattern"] {
+            assert_eq!(config(&path, key), config(&case, key));
+        }
     }
-    let config = |folder: &std::path::Path, key: &str| json(&folder.join("adapter_config.json"))[key].clone();
-    for key in ["target_parameters", "rank_pattern", "alpha_pattern"] {
-        assert_eq!(config(&path, key), config(&case, key));
-    }
+}
+
+/// PhiMoE's routers choose in training as they do otherwise, which whoever trains it is told.
+#[test]
+fn a_choice_that_is_not_sampled_is_said() {
+    let notes = |name: &str| ModelFolder::open(fixtures().join(name)).unwrap().training_notes();
+    let said = notes("phimoe");
+    assert!(said.len() == 1 && said[0].contains("best two") && said[0].contains("samples"), "{said:?}");
+    assert!(notes("mixtral").is_empty() && notes("llama").is_empty());
 }
 
 fn open(folder: &std::path::Path) -> WeightFolder {

@@ -176,3 +176,29 @@ fn the_pad_token_s_row_is_held() {
         }
     }
 }
+
+/// Published files of Gemma 3n and 4 have keys and values for blocks that read others', which no class reads.
+#[test]
+fn keys_of_blocks_that_borrow_theirs_are_not_read() {
+    for (name, prefix) in [
+        ("gemma3n", "model.layers.2"),
+        ("gemma4", "model.layers.4"),
+        ("gemma4-vision", "model.language_model.layers.2"),
+    ] {
+        let modules = ["k_proj", "v_proj", "k_norm", "v_norm"];
+        let more = |layer: &str| {
+            reweighted(name, |weights| {
+                let value = weights[0].1.clone();
+                weights.extend(
+                    modules.map(|module| (format!("{layer}.self_attn.{module}.weight"), value.clone())),
+                );
+            })
+        };
+        let row = [vec![3_u32, 5, 7]];
+        let want = logits(&load(fixtures().join(name), &device()).unwrap().decoder, &row);
+        let got = logits(&load(more(prefix).path(), &device()).unwrap().decoder, &row);
+        assert_eq!(want, got, "{name}");
+        let said = load(more(&prefix.replace("layers.", "layers.9")).path(), &device()).err().unwrap();
+        assert!(said.to_string().contains("belongs to no parameter"), "{name}: {said}");
+    }
+}

@@ -165,7 +165,7 @@ fn architectures_that_are_not_computed() {
     // Of well-known ones it is said why.
     for (value, why) in [
         ("dbrx", "a mixture of experts of a kind that is not computed here"),
-        ("gemma3n", "several streams beside each other"),
+        ("mamba2", "layers with a state"),
         ("t5", "an encoder and a decoder"),
     ] {
         let message = error_with("llama", "model_type", json!(value));
@@ -177,8 +177,16 @@ fn architectures_that_are_not_computed() {
     let message =
         "config.json: `use_bidirectional_attention` = all is not supported; supported: null, vision";
     assert_eq!(error_with("gemma4", "use_bidirectional_attention", json!("all")), message);
-    let message = "config.json: `enable_moe_block` = true is not supported; supported: false";
+    let message = "config.json: `num_experts` is missing, expected a positive integer";
     assert_eq!(error_with("gemma4", "enable_moe_block", json!(true)), message);
+    let message = "config.json: `altup_active_idx` is 3, expected less than altup_num_inputs";
+    assert_eq!(error_with("gemma3n", "altup_active_idx", json!(3)), message);
+    let message =
+        "config.json: `activation_sparsity_pattern` is [0.5], expected a number below 1 for each block";
+    assert_eq!(error_with("gemma3n", "activation_sparsity_pattern", json!([0.5])), message);
+    let message =
+        "config.json: `intermediate_size` is 2 for 3 blocks, expected an integer, or one for each block";
+    assert_eq!(error_with("gemma3n", "intermediate_size", json!([8, 8])), message);
     assert_eq!(
         error_with("gemma4", "num_kv_shared_layers", json!(4)),
         "config.json: `num_kv_shared_layers` is 4 of 5, expected a number that leaves a block of each kind with keys and \
@@ -194,8 +202,8 @@ fn architectures_that_are_not_computed() {
          for all blocks of a kind, and those of the model for blocks that slide"
     );
     assert_eq!(
-        error_with("gemma4", "vocab_size_per_layer_input", json!(40)),
-        "config.json: `vocab_size_per_layer_input` = 40 is not supported; supported: what vocab_size says"
+        error_with("gemma4", "vocab_size_per_layer_input", json!(0)),
+        "config.json: `vocab_size_per_layer_input` is 0, expected a positive integer"
     );
     let message = "config.json: `layer_norm_elementwise_affine` = false is not supported; supported: true";
     assert_eq!(error_with("opt", "layer_norm_elementwise_affine", json!(false)), message);

@@ -40,9 +40,18 @@ impl Spec {
         });
         // What a block is given beside the stream, the gate before it, both together, and a branch.
         let given = self.per_layer.map_or(0, |given| 4 * given.width + 2 * h);
+        // Of streams beside each other those that come in, predicted, corrected and passed on, and what each is made of;
+        // beside attention two narrow layers.
+        let streams = self.altup.map_or(0, |altup| {
+            6 * self.passed_on() + 6 * h + altup.laurel_rank + 2 * altup.streams * (altup.streams + 1)
+        });
         // What a learned activation gives is kept as well.
         let inner_of = |layer: usize| match self.sizes(layer).intermediate.div_ceil(tp_size) {
+            // Both branches, and what their norms read.
+            i if self.experts_of(layer).is_some_and(|experts| experts.beside) => of_mixture + 2 * i + 4 * h,
             _ if self.experts_of(layer).is_some() => of_mixture,
+            // Gates as they come, apart from their mean and cut off, and both halves together.
+            i if self.layers.get(layer).is_some_and(|own| own.cutoff.is_some()) => 8 * i,
             i if self.gated() || self.xielu => 2 * i,
             i => i,
         };
@@ -55,13 +64,14 @@ impl Spec {
             let more = self.attended_dim() - self.head_dim;
             let widened = if more > 0 { qkv + (heads + 2 * kv_heads.div_ceil(tp_size)) * more } else { 0 };
             let moved = if self.moves_columns() { qkv } else { 0 } + widened;
-            let lent = if self.lends_keys(layer) { h + 2 * keys } else { 0 };
-            of(h + qkv + moved + heads * head_dim + heads + h + inner_of(layer) + branches + given + lent)
+            let lent = if self.lends_keys(layer) { self.passed_on() + 2 * keys } else { 0 };
+            let attended = heads * head_dim + heads;
+            of(h + qkv + moved + attended + h + inner_of(layer) + branches + given + lent + streams)
         };
         let layers = self.layers.len();
         let inner = (0..layers).map(inner_of).max().unwrap_or_else(|| inner_of(0));
         let kept = if recompute {
-            let inputs = h + self.per_layer.map_or(0, |given| given.width);
+            let inputs = self.passed_on() + self.per_layer.map_or(0, |given| given.width);
             layers as u64 * of(inputs) + (0..layers).map(block_of).max().unwrap_or_else(|| block_of(0))
         } else {
             (0..layers).map(block_of).sum()

@@ -36,12 +36,14 @@ impl Blueprint {
     #[must_use]
     pub fn modules(&mut self) -> Vec<ModuleInfo> {
         let shapes: Vec<Vec<usize>> = self.registry.iter().map(|p| p.shape.clone()).collect();
+        let routers_are_linear = self.spec.names.experts.router_is_linear;
         let module = |(name, layer): (String, &mut Layer)| {
             let shape = &shapes[layer.parts.weight];
             // Routers and the stacked matrices of experts are parameters, not linears, as in Transformers and PEFT.
             let (name, kind) = match layer.place {
                 Place::Embedding | Place::Positions => (name, ModuleKind::Embedding),
                 Place::Head | Place::Score => (name, ModuleKind::Head),
+                Place::Router if routers_are_linear => (name, ModuleKind::Linear),
                 Place::Router => (format!("{name}.weight"), ModuleKind::Parameter),
                 Place::ExpertsUp | Place::ExpertsDown => (name, ModuleKind::Experts(shape[0])),
                 _ => (name, ModuleKind::Linear),

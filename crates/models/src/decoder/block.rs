@@ -14,16 +14,17 @@ use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
 use burnish_ops::{
     AnyTensor, Linear, LinearInput, OpsError, RouterBalance, Routing, experts, experts_decode, rms_norm,
-    route, scaled_sum, xielu,
+    route, scaled_sum, select_rows, xielu,
 };
 use burnish_tp::{AdapterSum, AdapterSums};
 
 use crate::Spec;
 use crate::decoder::Linears;
 use crate::decoder::latent;
-use crate::decoder::layers::{MixtureTensors, NormTensors, PerLayer};
+use crate::decoder::layers::{Alternating, Beside, MixtureTensors, NormTensors, PerLayer};
 use crate::decoder::lora_rank_reduce::{lora_down, lora_up, runs_apart, without_adapters};
 use crate::decoder::queries_keys::{self, Turning};
+use crate::decoder::streams;
 use crate::decoder::tp_plan::Shard;
 use crate::spec::BlockLayout;
 
@@ -73,8 +74,14 @@ pub(crate) trait BlockRun {
         what: &str,
     ) -> Result<Self::X, OpsError>;
 
-    /// What the experts of each token, which is normed, make of it; whole on every rank.
-    fn experts(&self, x: &Self::X, mixture: &Self::Mixture, what: &str) -> Result<Self::X, OpsError>;
+    /// What the experts of each token make of `x`, which is normed; the router reads `routed`. Whole on every rank.
+    fn experts(
+        &self,
+        x: &Self::X,
+        routed: &Self::X,
+        mixture: &Self::Mixture,
+        what: &str,
+    ) -> Result<Self::X, OpsError>;
 
     /// `x` times the sigmoid of `gate`, which has one column.
     fn gated_by(&self, x: &Self::X, gate: &Self::X) -> Result<Self::X, OpsError>;
@@ -97,6 +104,36 @@ pub(crate) trait BlockRun {
 
     /// `x` times a number.
     fn scaled(&self, x: &Self::X, scalar: &Self::Scalar) -> Result<Self::X, OpsError>;
+
+    /// Of streams beside each other the one that the block runs on.
+    fn active_stream(&self, x: &Self::X) -> Result<Self::X, OpsError>;
+
+    /// The hyperbolic tangent.
+    fn tanh(&self, x: &Self::X) -> Result<Self::X, OpsError>;
+
+    /// Streams predicted from themselves, `coefficients` a matrix for each token.
+    fn predicted(&self, x: &Self::X, coefficients: &Self::X) -> Result<Self::X, OpsError>;
+
+    /// Streams corrected by what the block made of its own, `coefficients` a number for each.
+    fn corrected(
+        &self,
+        predicted: &Self::X,
+        made: &Self::X,
+        coefficients: &Self::X,
+    ) -> Result<Self::X, OpsError>;
+
+    /// Streams, with `y` added to all but the first.
+    fn added_to_others(&self, x: &Self::X, y: &Self::X) -> Result<Self::X, OpsError>;
+
+    /// `x` by columns of `scale`.
+    fn scaled_columns(&self, x: &Self::X, scale: &Self::Scalar) -> Result<Self::X, OpsError>;
+
+    /// `(x + y) / sqrt(2)`.
+    fn joined(&self, x: &Self::X, y: &Self::X) -> Result<Self::X, OpsError>;
+
+    /// Gates and ups with gates cut off ([`LayerSpec::cutoff`](crate::LayerSpec::cutoff)), whose mean and deviation ranks
+    /// make together.
+    fn cut_off(&self, x: Self::X, deviations: f32, what: &str) -> Result<Self::X, OpsError>;
 
     /// `x` normed, on its own.
     fn norm(&self, x: &Self::X, norm: &Self::Norm) -> Result<Self::X, OpsError>;
@@ -162,9 +199,15 @@ pub(crate) struct BlockLayers<'a, R: BlockRun> {
     /// None in a mixture without a shared expert.
     pub(crate) down: Option<&'a R::Linear>,
     pub(crate) mixture: Option<&'a R::Mixture>,
+    /// Of a mixture that stands beside the feed-forward.
+    pub(crate) beside: Option<Beside<&'a R::Norm>>,
     pub(crate) shared_gate: Option<&'a R::Linear>,
     pub(crate) mlp_post_norm: Option<&'a R::Norm>,
     pub(crate) per_layer: Option<PerLayer<&'a R::Linear, &'a R::Norm>>,
+    /// Where streams stand beside each other.
+    pub(crate) altup: Option<Alternating<&'a R::Linear, &'a R::Norm, &'a R::Scalar>>,
+    /// Where gates are cut off.
+    pub(crate) cutoff: Option<f32>,
     /// What multiplies the output.
     pub(crate) scalar: Option<&'a R::Scalar>,
 }
@@ -172,7 +215,7 @@ pub(crate) struct BlockLayers<'a, R: BlockRun> {
 /// One block around an attention function, or a convolution (over documents, or with a cache). `name` appears in errors.
 ///
 /// # Shapes
-/// - x: `[tokens, hidden]`, output: the same
+/// - x: `[tokens, hidden]` (of streams beside each other all), output: the same
 pub(crate) fn run_block<R: BlockRun>(
     run: &R,
     x: &R::X,
@@ -180,6 +223,9 @@ pub(crate) fn run_block<R: BlockRun>(
     name: &str,
     attend: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
 ) -> Result<R::X, OpsError> {
+    if let Some(altup) = &block.altup {
+        return alternating(run, x, block, altup, name, attend);
+    }
     let layout = run.spec().layout;
     let qkv = match &block.latent {
         Some(latent) => of_latents(run, x, block, latent, name)?,
@@ -197,6 +243,10 @@ pub(crate) fn run_block<R: BlockRun>(
     let read = if layout.is_parallel() { x } else { &after };
     let shared = layout == BlockLayout::ParallelShared;
     let norm = if shared { block.attention_norm } else { block.mlp_norm };
+    if let (Some(of_experts), Some(norms)) = (block.mixture, &block.beside) {
+        let y = mixture_beside(run, &after, block, (of_experts, norms), name)?;
+        return ended(run, added(run, y, block.mlp_post_norm, &after)?, block);
+    }
     if let Some(of_experts) = block.mixture {
         let read = norm.map_or_else(|| Ok(read.clone()), |norm| run.norm(read, norm))?;
         let y = mixture(run, &read, block, of_experts, name)?;
@@ -205,6 +255,50 @@ pub(crate) fn run_block<R: BlockRun>(
     let up = columns(run, read, norm, block.up, name)?;
     let down = block.down.expect("invariant: a block without experts has a feed-forward");
     ended(run, row(run, run.activated(up, block.curve)?, down, block.mlp_post_norm, &after, name)?, block)
+}
+
+/// A block on one of several streams, which it predicts before and corrects after. All of that every rank has whole.
+fn alternating<R: BlockRun>(
+    run: &R,
+    x: &R::X,
+    block: &BlockLayers<'_, R>,
+    altup: &Alternating<&R::Linear, &R::Norm, &R::Scalar>,
+    name: &str,
+    attend: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
+) -> Result<R::X, OpsError> {
+    let through = |x: &R::X, layer: &R::Linear| {
+        run.linears(&run.plain(x.clone()), std::slice::from_ref(layer), false, None)
+    };
+    let coefficients = |x: &R::X, layer: &R::Linear| {
+        let said = run.tanh(&through(&run.norm(x, altup.router_norm)?, altup.router)?)?;
+        through(&said, layer)
+    };
+    let predicted = run.predicted(x, &coefficients(&run.active_stream(x)?, altup.prediction)?)?;
+    let active = run.active_stream(&predicted)?;
+    let normed = block.attention_norm.map_or_else(|| Ok(active.clone()), |norm| run.norm(&active, norm))?;
+    let [left, right] = altup.laurel;
+    let laurel = through(&through(&normed, left)?, right)?;
+    let laurel = run.scaled_sum(&run.norm(&laurel, altup.laurel_norm)?, 1.0, &normed)?;
+    let qkv = columns(run, &normed, None, block.qkv, name)?;
+    let attended = attend(&run.queries_keys_values(qkv, block.qk_norms, name)?)?;
+    let after = row(run, run.plain(attended), block.o, block.attention_post_norm, &active, name)?;
+    let after = run.joined(&after, &laurel)?;
+    let up = columns(run, &after, block.mlp_norm, block.up, name)?;
+    let up = match block.cutoff {
+        Some(deviations) => run.cut_off(up, deviations, name)?,
+        None => up,
+    };
+    let down = block.down.expect("invariant: a block without experts has a feed-forward");
+    let made = row(run, run.activated(up, block.curve)?, down, block.mlp_post_norm, &after, name)?;
+    let corrected = run.corrected(&predicted, &made, &coefficients(&made, altup.correction)?)?;
+    let Some(PerLayer { gate, projection, norm }) = block.per_layer else { return Ok(corrected) };
+    let mut first = run.active_stream(&corrected)?;
+    if run.spec().altup.is_some_and(|altup| altup.scaled) {
+        first = run.scaled_columns(&first, altup.scale)?;
+    }
+    let given = run.gates_given(through(&first, gate)?)?;
+    let y = run.linears(&given, std::slice::from_ref(projection), false, None)?;
+    run.added_to_others(&corrected, &run.norm(&y, norm)?)
 }
 
 /// What stands behind the feed-forward, which every rank has whole.
@@ -247,6 +341,21 @@ fn of_latents<R: BlockRun>(
     run.latent_heads(&q, &kv, &turned)
 }
 
+/// The feed-forward and the experts of each token, both of the stream.
+fn mixture_beside<R: BlockRun>(
+    run: &R,
+    x: &R::X,
+    block: &BlockLayers<'_, R>,
+    (of_experts, norms): (&R::Mixture, &Beside<&R::Norm>),
+    name: &str,
+) -> Result<R::X, OpsError> {
+    let down = block.down.expect("invariant: experts beside a feed-forward have one");
+    let up = columns(run, x, block.mlp_norm, block.up, name)?;
+    let dense = summed(run, run.activated(up, block.curve)?, down, None, name)?;
+    let y = run.experts(&run.norm(x, norms.before)?, x, of_experts, name)?;
+    run.scaled_sum(&run.norm(&y, norms.behind)?, 1.0, &run.norm(&dense, norms.behind_dense)?)
+}
+
 /// The experts of each token, and the shared one where there is one.
 fn mixture<R: BlockRun>(
     run: &R,
@@ -255,7 +364,7 @@ fn mixture<R: BlockRun>(
     of_experts: &R::Mixture,
     name: &str,
 ) -> Result<R::X, OpsError> {
-    let y = run.experts(x, of_experts, name)?;
+    let y = run.experts(x, x, of_experts, name)?;
     let Some(down) = block.down else { return Ok(y) };
     let up = columns(run, x, None, block.up, name)?;
     let shared = summed(run, run.activated(up, block.curve)?, down, None, name)?;
@@ -373,6 +482,17 @@ pub(crate) struct OnTensors<'a> {
     pub(crate) balance: Option<(&'a Arc<RouterBalance>, usize)>,
 }
 
+/// The weights of a token's experts, each times the number of its expert.
+fn scaled_by_expert(routing: &Routing, of_experts: &AnyTensor) -> Result<AnyTensor, OpsError> {
+    let weights = routing.weights.rank::<2>()?;
+    let [tokens, each] = weights.dims();
+    let all = AnyTensor::new(of_experts.rank::<1>()?.unsqueeze_dim::<2>(1));
+    let chosen = routing.experts.iter().map(|&expert| expert as usize).collect();
+    let own = select_rows(&all, &Arc::new(chosen))?.rank::<2>()?.reshape([tokens, each]);
+    let own = queries_keys::cast(own, weights.dtype());
+    Ok(AnyTensor::new(weights * own))
+}
+
 /// The sum of what a token's experts make of it times their weights: a row for each of them, of one expert with weight one.
 fn of_weighed(
     x: &AnyTensor,
@@ -402,10 +522,23 @@ impl BlockRun for OnTensors<'_> {
         self.spec
     }
 
-    fn experts(&self, x: &AnyTensor, mixture: &MixtureTensors, what: &str) -> Result<AnyTensor, OpsError> {
+    fn experts(
+        &self,
+        x: &AnyTensor,
+        routed: &AnyTensor,
+        mixture: &MixtureTensors,
+        what: &str,
+    ) -> Result<AnyTensor, OpsError> {
         let router = std::slice::from_ref(&mixture.router);
-        let logits = (self.linears)(&LinearInput::Plain(x.clone()), router, None)?;
+        let routed = match &mixture.scales {
+            Some([gamma, _]) => rms_norm(routed, gamma, self.spec.norm_eps)?,
+            None => routed.clone(),
+        };
+        let logits = (self.linears)(&LinearInput::Plain(routed), router, None)?;
         let mut routing = route(&logits, mixture.correction.as_ref(), &mixture.rule, self.balance)?;
+        if let Some([_, of_experts]) = &mixture.scales {
+            routing.weights = scaled_by_expert(&routing, of_experts)?;
+        }
         let mut x = x.clone();
         if self.divided() {
             // Each rank has some experts, or some features of every one: gradients of tokens and of weights are addends.
@@ -500,6 +633,45 @@ impl BlockRun for OnTensors<'_> {
         let x = x.rank::<2>()?;
         let scalar = queries_keys::cast(scalar.rank::<1>()?, x.dtype());
         Ok(AnyTensor::new(x * scalar.unsqueeze()))
+    }
+
+    fn active_stream(&self, x: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        streams::active(x, self.spec)
+    }
+
+    fn tanh(&self, x: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        Ok(AnyTensor::new(x.rank::<2>()?.tanh()))
+    }
+
+    fn predicted(&self, x: &AnyTensor, coefficients: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        streams::predicted(x, coefficients, self.spec)
+    }
+
+    fn corrected(
+        &self,
+        predicted: &AnyTensor,
+        made: &AnyTensor,
+        coefficients: &AnyTensor,
+    ) -> Result<AnyTensor, OpsError> {
+        streams::corrected(predicted, made, coefficients, self.spec)
+    }
+
+    fn added_to_others(&self, x: &AnyTensor, y: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        streams::added_to_others(x, y, self.spec)
+    }
+
+    fn scaled_columns(&self, x: &AnyTensor, scale: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        let x = x.rank::<2>()?;
+        let scale = queries_keys::cast(scale.rank::<1>()?, x.dtype());
+        Ok(AnyTensor::new(x * scale.unsqueeze()))
+    }
+
+    fn joined(&self, x: &AnyTensor, y: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        Ok(AnyTensor::new((x.rank::<2>()? + y.rank::<2>()?) * std::f32::consts::FRAC_1_SQRT_2))
+    }
+
+    fn cut_off(&self, x: AnyTensor, deviations: f32, what: &str) -> Result<AnyTensor, OpsError> {
+        streams::cut_off(&x, deviations, self.spec, self.shard, what)
     }
 
     fn norm(&self, x: &AnyTensor, norm: &NormTensors) -> Result<AnyTensor, OpsError> {

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use burnish_core::{Compute, Dtype, ExpertGate, LinearPart, Parameter, Registry, Role};
 
 use crate::decoder::layers::{
-    Block, CURVE, LATENT_LAYERS, LATENT_NORMS, Latent, Layer, Mixture, Norm, NormParts, NormPlace,
-    PER_LAYER_GATE, PER_LAYER_NORM, PER_LAYER_PROJECTION, PerLayer, Place, SCALAR, SINKS,
+    ALTUP_LAYERS, ALTUP_NORM, ALTUP_SCALE, Alternating, BESIDE_NORMS, Beside, Block, CURVE, LATENT_LAYERS,
+    LATENT_NORMS, LAUREL, LAUREL_NORM, Latent, Layer, Mixture, Norm, NormParts, NormPlace, PER_LAYER_GATE,
+    PER_LAYER_NORM, PER_LAYER_PROJECTION, PerLayer, Place, ROUTER_SCALES, SCALAR, SINKS,
 };
 use crate::decoder::queries_keys::Orders;
+use crate::decoder::streams::StreamLayers;
 use crate::decoder::tp_plan::Shard;
 use crate::decoder::{BlockKind, Decoder};
-use crate::spec::names::{PER_LAYER, PROJECTIONS, QkvNames, UpNames};
+use crate::spec::names::{PER_LAYER, PROJECTIONS, QkvNames, STREAMS, UpNames};
 use crate::spec::{
-    BlockLayout, BlockSizes, ExpertsSpec, KeysValues, LatentAttention, LearnedPositions, Output,
+    AltUp, BlockLayout, BlockSizes, ExpertsSpec, KeysValues, LatentAttention, LearnedPositions, Output,
     PerLayerInputs, QkNorm, SharedExpert, ShortConv,
 };
 use crate::{ModelError, Parameters, Spec};
@@ -32,6 +34,8 @@ pub struct Blueprint {
     /// From the embedding to the stream, and from the stream to the head.
     pub(crate) projections: Option<[Layer; 2]>,
     pub(crate) per_layer: Option<PerLayerTables>,
+    /// From the first of several streams to the others, and back.
+    pub(crate) streams: Option<StreamLayers>,
     pub(crate) blocks: Vec<Block>,
     pub(crate) norm: Norm,
     pub(crate) head: Layer,
@@ -171,7 +175,14 @@ impl Builder {
             }
             _ => None,
         };
-        Ok(Mixture { router, gate_up, down, shared_gate })
+        let scales = if experts.beside {
+            let [of_input, of_experts] = ROUTER_SCALES.map(name);
+            // Trained as any weight, and no matrices.
+            Some([self.add(of_input, &[h], Role::Matrix)?, self.add(of_experts, &[count], Role::Matrix)?])
+        } else {
+            None
+        };
+        Ok(Mixture { router, gate_up, down, shared_gate, scales })
     }
 
     /// What makes the latents of a block's attention.
@@ -192,6 +203,32 @@ impl Builder {
         Ok(Latent { query, layer, norm })
     }
 
+    /// What a block makes of streams beside each other.
+    fn alternating(
+        &mut self,
+        spec: &Spec,
+        altup: &AltUp,
+        name: &dyn Fn(&str) -> String,
+    ) -> Result<Alternating<Layer, Norm, usize>, ModelError> {
+        let (h, n, rank) = (spec.hidden, altup.streams, altup.laurel_rank);
+        let mut whole =
+            |module: &str, shape: [usize; 2]| self.linear(Place::PerLayer, &name(module), shape, false);
+        let [of_router, of_prediction, of_correction] = ALTUP_LAYERS;
+        let router = whole(of_router, [n, h])?;
+        let (prediction, correction) = (whole(of_prediction, [n * n, n])?, whole(of_correction, [n, n])?);
+        let laurel = [whole(LAUREL[0], [rank, h])?, whole(LAUREL[1], [h, rank])?];
+        Ok(Alternating {
+            router,
+            router_norm: self.norm(NormPlace::Stream, &name(ALTUP_NORM), spec)?,
+            prediction,
+            correction,
+            // Trained as any weight, and no matrix.
+            scale: self.add(name(ALTUP_SCALE), &[h], Role::Matrix)?,
+            laurel,
+            laurel_norm: self.norm(NormPlace::Stream, &name(LAUREL_NORM), spec)?,
+        })
+    }
+
     fn block(&mut self, spec: &Spec, layer: usize) -> Result<Block, ModelError> {
         let own = spec.layers[layer].sizes.map(|sizes| spec.with_sizes(sizes));
         let (spec, keys) = (own.as_ref().unwrap_or(spec), spec.layers[layer].keys);
@@ -200,8 +237,12 @@ impl Builder {
         let name = |module: &str| names.in_block(layer, module);
         let layout = spec.layout;
         let attention_norm = if layout.is_pre() {
-            // Latents are whole on every rank, and so what they are made of.
-            let place = if spec.latent.is_some() { NormPlace::Stream } else { NormPlace::Divided };
+            // Latents are whole on every rank, and so what they are made of; Laurel too.
+            let place = if spec.latent.is_some() || spec.altup.is_some() {
+                NormPlace::Stream
+            } else {
+                NormPlace::Divided
+            };
             Some(self.norm(place, &name(names.attention_norm), spec)?)
         } else {
             None
@@ -307,7 +348,7 @@ impl Builder {
         let attention_post_norm = post(self, names.attention_post_norm)?;
         let mlp_norm = if layout.is_pre() && layout != BlockLayout::ParallelShared {
             // A router reads the whole stream, and so what it gives is whole.
-            let mixed = spec.experts_of(layer).is_some();
+            let mixed = spec.experts_of(layer).is_some_and(|experts| !experts.beside);
             let place = if mixed { NormPlace::Stream } else { NormPlace::Divided };
             Some(self.norm(place, &name(names.mlp_norm), spec)?)
         } else {
@@ -319,7 +360,8 @@ impl Builder {
             Some(experts) => Some(self.mixture(spec, experts, &name)?),
             None => None,
         };
-        let shared = experts.map(|experts| experts.shared);
+        let beside = experts.is_some_and(|experts| experts.beside);
+        let shared = experts.filter(|_| !beside).map(|experts| experts.shared);
         let i = shared.flatten().map_or(i, |shared| shared.intermediate);
         let of_up = if shared.is_some() { names.experts.shared_up } else { names.up };
         let up = match of_up {
@@ -345,13 +387,27 @@ impl Builder {
             Some(_) => Some(self.linear(Place::Down, &name(names.experts.shared_down), [h, i], bias)?),
             None => Some(self.linear(Place::Down, &name(names.down), [h, i], bias)?),
         };
+        let beside = if beside {
+            let [before, behind, behind_dense] = BESIDE_NORMS.map(name);
+            Some(Beside {
+                before: self.norm(NormPlace::Stream, &before, spec)?,
+                behind: self.norm(NormPlace::Stream, &behind, spec)?,
+                behind_dense: self.norm(NormPlace::Stream, &behind_dense, spec)?,
+            })
+        } else {
+            None
+        };
         let mlp_post_norm = post(self, names.mlp_post_norm)?;
         let per_layer = match spec.per_layer {
-            Some(PerLayerInputs { width }) => Some(PerLayer {
+            Some(PerLayerInputs { width, .. }) => Some(PerLayer {
                 gate: self.linear(Place::PerLayer, &name(PER_LAYER_GATE), [width, h], false)?,
                 projection: self.linear(Place::PerLayer, &name(PER_LAYER_PROJECTION), [h, width], false)?,
                 norm: self.norm(NormPlace::Stream, &name(PER_LAYER_NORM), spec)?,
             }),
+            None => None,
+        };
+        let altup = match spec.altup {
+            Some(altup) => Some(self.alternating(spec, &altup, &name)?),
             None => None,
         };
         let scalar = if spec.layer_scalars { Some(self.add(name(SCALAR), &[1], Role::Norm)?) } else { None };
@@ -370,8 +426,10 @@ impl Builder {
             curve,
             down,
             mixture,
+            beside,
             mlp_post_norm,
             per_layer,
+            altup,
             scalar,
             own: spec.layers[layer],
         })
@@ -426,15 +484,26 @@ impl Blueprint {
             ])
         };
         let per_layer = match spec.per_layer {
-            Some(PerLayerInputs { width }) => {
+            Some(PerLayerInputs { width, tokens }) => {
                 let [of_table, of_projection, of_norm] = PER_LAYER.map(|module| names.beside_embed(module));
                 let all = width * spec.layers.len();
-                let weight = b.add(format!("{of_table}.weight"), &[spec.vocab, all], Role::Embedding)?;
+                let weight = b.add(format!("{of_table}.weight"), &[tokens, all], Role::Embedding)?;
                 Some(PerLayerTables {
                     table: Layer::new(Place::Embedding, weight, None),
                     projection: b.linear(Place::PerLayer, &of_projection, [all, h], false)?,
                     norm: b.norm_of(NormPlace::Stream, &of_norm, &[width], true)?,
                 })
+            }
+            None => None,
+        };
+        let streams = match spec.altup {
+            Some(altup) => {
+                let mut all = |at: usize| {
+                    let list = names.beside_embed(STREAMS[at]);
+                    let layer = |i| b.linear(Place::PerLayer, &format!("{list}.{i}"), [h, h], false);
+                    (0..altup.streams - 1).map(layer).collect::<Result<Vec<_>, _>>()
+                };
+                Some(StreamLayers { into: all(0)?, out: all(1)? })
             }
             None => None,
         };
@@ -472,6 +541,7 @@ impl Blueprint {
             positions,
             projections,
             per_layer,
+            streams,
             blocks,
             norm,
             head,
@@ -533,6 +603,7 @@ impl Blueprint {
         let mut units = vec![unit(self.spec.names.embed, self.tables(true))];
         units.extend(self.blocks.iter().map(|b| unit(&b.name, b.indices(true))));
         let mut last: Vec<usize> = self.projections.iter().flat_map(|[_, out]| out.indices(true)).collect();
+        last.extend(self.streams.iter().flat_map(|own| &own.out).flat_map(|layer| layer.indices(true)));
         last.extend(self.norm.indices(true));
         last.extend(self.head.indices(true));
         units.push(unit(self.spec.head_name(), last));
@@ -547,7 +618,9 @@ impl Blueprint {
         let projection = self.projections.iter().flat_map(|[into, _]| into.indices(adapters));
         let prompt = self.prompt.filter(|_| adapters);
         let embed = self.embed.indices(adapters).into_iter().chain(prompt).chain(projection);
-        embed.chain(norm).chain(positions).chain(per_layer).collect()
+        let streams = self.streams.iter().flat_map(|own| &own.into);
+        let streams = streams.flat_map(|layer| layer.indices(adapters));
+        embed.chain(norm).chain(positions).chain(per_layer).chain(streams).collect()
     }
 
     /// What a pass without gradients reads, in order, what it reads at once together; without `adapters` the base alone.
@@ -559,7 +632,9 @@ impl Blueprint {
         reads.extend(self.positions.iter().map(|p| p.indices(adapters)));
         reads.extend(self.embed_norm.iter().map(|norm| norm.indices(adapters)));
         reads.extend(self.per_layer.iter().flat_map(|own| own.indices(adapters)));
+        reads.extend(self.streams.iter().flat_map(|own| &own.into).map(|layer| layer.indices(adapters)));
         reads.extend(self.blocks.iter().map(|b| b.indices(adapters)));
+        reads.extend(self.streams.iter().flat_map(|own| &own.out).map(|layer| layer.indices(adapters)));
         reads.extend(self.projections.iter().map(|[_, out]| out.indices(adapters)));
         reads.extend([self.norm.indices(adapters), self.head.indices(adapters)]);
         // Nothing is read of a norm without parameters.
@@ -603,6 +678,7 @@ impl Blueprint {
             positions: self.positions,
             projections: self.projections,
             per_layer: self.per_layer,
+            streams: self.streams,
             blocks: self.blocks.into_iter().map(Arc::new).collect(),
             norm: self.norm,
             head: self.head,
@@ -626,6 +702,13 @@ impl Blueprint {
         if let Some(own) = &mut self.per_layer {
             let [of_table, of_projection, _] = PER_LAYER.map(|module| self.spec.names.beside_embed(module));
             all.extend([(of_table, &mut own.table), (of_projection, &mut own.projection)]);
+        }
+        if let Some(StreamLayers { into, out }) = &mut self.streams {
+            for (list, layers) in STREAMS.into_iter().zip([into, out]) {
+                let list = self.spec.names.beside_embed(list);
+                let named = layers.iter_mut().enumerate();
+                all.extend(named.map(|(i, layer)| (format!("{list}.{i}"), layer)));
+            }
         }
         for layer in self.blocks.iter_mut().flat_map(Block::layers_mut) {
             all.push((named(&self.registry, layer), layer));

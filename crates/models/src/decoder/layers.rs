@@ -300,18 +300,19 @@ impl Layer {
         Ok(Linear { weight, bias, low_rank, compute: how.compute })
     }
 
-    /// The embedding of `tensors`, which are those of [`Self::active`].
+    /// The embedding of `tensors`, which are those of [`Self::active`], of whose rows the first is `first`.
     pub(crate) fn embedding(
         &self,
         tensors: &mut dyn Iterator<Item = AnyTensor>,
         how: &Assembly,
         shard: &Shard,
+        first: usize,
     ) -> Result<(AnyTensor, Option<EmbeddingLowRank>), OpsError> {
         let norms =
             |w: &AnyTensor, a: &AnyTensor, b: &AnyTensor, s| shard.column_norms(w, a, b, s, self.name());
         let tensors = self.next(tensors, how);
         if let Some(change) = self.change.as_ref().filter(|_| !tensors.change.is_empty()) {
-            return change.embedding(tensors.linear.weight, &tensors.change, shard.own_vocab().start);
+            return change.embedding(tensors.linear.weight, &tensors.change, first);
         }
         let linear = self.assemble(tensors, how, &norms)?;
         let low_rank = linear.low_rank.map(|l| EmbeddingLowRank {
@@ -360,6 +361,13 @@ pub(crate) const SINKS: &str = "self_attn.sinks";
 /// What makes the latents of queries, and of keys and values with the keys' turned part; each one's norm.
 pub(crate) const LATENT_LAYERS: [&str; 2] = ["self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"];
 pub(crate) const LATENT_NORMS: [&str; 2] = ["self_attn.q_a_layernorm", "self_attn.kv_a_layernorm"];
+
+/// Of experts beside a feed-forward the norms before and behind them, and behind the feed-forward.
+pub(crate) const BESIDE_NORMS: [&str; 3] =
+    ["pre_feedforward_layernorm_2", "post_feedforward_layernorm_2", "post_feedforward_layernorm_1"];
+
+/// What their router's normed input is multiplied by, and the weight of each expert.
+pub(crate) const ROUTER_SCALES: [&str; 2] = ["router.scale", "router.per_expert_scale"];
 
 /// The two numbers of a block's xIELU.
 pub(crate) const CURVE: [&str; 2] = ["mlp.act_fn.alpha_p", "mlp.act_fn.alpha_n"];
@@ -457,6 +465,8 @@ pub(crate) struct Mixture {
     /// `[experts, hidden, inner]`.
     pub(crate) down: Layer,
     pub(crate) shared_gate: Option<Layer>,
+    /// What the router's normed input is multiplied by `[hidden]`, and the weight of each expert `[experts]`.
+    pub(crate) scales: Option<[usize; 2]>,
 }
 
 impl Mixture {
@@ -468,10 +478,10 @@ impl Mixture {
         [&mut self.router, &mut self.gate_up, &mut self.down].into_iter().chain(&mut self.shared_gate)
     }
 
-    /// The mixture of these tensors, which are those of [`Self::layers`].
+    /// The mixture of these tensors.
     fn assemble(
         &self,
-        parts: Vec<LayerParts<AnyTensor>>,
+        MixtureParts { layers: parts, scales }: MixtureParts<AnyTensor>,
         how: &Assembly,
         spec: &ExpertsSpec,
         shard: &Shard,
@@ -497,8 +507,22 @@ impl Mixture {
             weighs_inputs: spec.weighs_inputs,
             correction,
             shared_gate,
+            scales: match scales {
+                Some([gamma, of_experts]) => {
+                    let gamma = gamma.rank::<1>()?;
+                    let root = (gamma.dims()[0] as f32).powf(-0.5);
+                    Some([AnyTensor::new(gamma * root), of_experts])
+                }
+                None => None,
+            },
         })
     }
+}
+
+/// One `T` for each tensor of a mixture of experts.
+struct MixtureParts<T> {
+    layers: Vec<LayerParts<T>>,
+    scales: Option<[T; 2]>,
 }
 
 /// A mixture of experts, ready to run.
@@ -510,6 +534,25 @@ pub(crate) struct MixtureTensors {
     /// `[experts]`.
     pub(crate) correction: Option<AnyTensor>,
     pub(crate) shared_gate: Option<Linear>,
+    /// The weights of the router's own norm, and what weights of experts are multiplied by.
+    pub(crate) scales: Option<[AnyTensor; 2]>,
+}
+
+/// One `N` for each norm around experts that stand beside a feed-forward (Gemma 4).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside<N> {
+    /// Of what the experts read.
+    pub(crate) before: N,
+    /// Of what they give.
+    pub(crate) behind: N,
+    /// Of what the feed-forward gives.
+    pub(crate) behind_dense: N,
+}
+
+impl<N> Beside<N> {
+    fn map<M>(self, mut make: impl FnMut(N) -> M) -> Beside<M> {
+        Beside { before: make(self.before), behind: make(self.behind), behind_dense: make(self.behind_dense) }
+    }
 }
 
 /// What makes the latents of a block's attention.
@@ -579,6 +622,54 @@ pub(crate) struct PerLayer<L, N> {
     pub(crate) norm: N,
 }
 
+/// What a block makes of streams beside each other, or one `T` for each of these.
+#[derive(Clone, Debug)]
+pub(crate) struct Alternating<L, N, S> {
+    /// What a stream says of how streams mix, and the norm before that.
+    pub(crate) router: L,
+    pub(crate) router_norm: N,
+    /// Of that what predicts streams, and what corrects them.
+    pub(crate) prediction: L,
+    pub(crate) correction: L,
+    /// What multiplies the corrected stream before the block's own input comes in.
+    pub(crate) scale: S,
+    /// The narrow layers beside attention and the norm behind them.
+    pub(crate) laurel: [L; 2],
+    pub(crate) laurel_norm: N,
+}
+
+impl<L, N, S> Alternating<L, N, S> {
+    fn layers(&self) -> impl Iterator<Item = &L> {
+        [&self.router, &self.prediction, &self.correction].into_iter().chain(&self.laurel)
+    }
+
+    fn layers_mut(&mut self) -> impl Iterator<Item = &mut L> {
+        [&mut self.router, &mut self.prediction, &mut self.correction].into_iter().chain(&mut self.laurel)
+    }
+
+    /// The same of references.
+    pub(crate) fn each_ref(&self) -> Alternating<&L, &N, &S> {
+        let [left, right] = &self.laurel;
+        Alternating {
+            router: &self.router,
+            router_norm: &self.router_norm,
+            prediction: &self.prediction,
+            correction: &self.correction,
+            scale: &self.scale,
+            laurel: [left, right],
+            laurel_norm: &self.laurel_norm,
+        }
+    }
+}
+
+/// Of streams beside each other what mixes them, and the norm before that; what multiplies the corrected one; Laurel.
+pub(crate) const ALTUP_LAYERS: [&str; 3] =
+    ["altup.modality_router", "altup.prediction_coefs", "altup.correction_coefs"];
+pub(crate) const ALTUP_NORM: &str = "altup.router_norm";
+pub(crate) const ALTUP_SCALE: &str = "altup.correct_output_scale";
+pub(crate) const LAUREL: [&str; 2] = ["laurel.linear_left", "laurel.linear_right"];
+pub(crate) const LAUREL_NORM: &str = "laurel.post_laurel_norm";
+
 /// One transformer block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
@@ -603,8 +694,11 @@ pub(crate) struct Block {
     pub(crate) down: Option<Layer>,
     /// A mixture of experts.
     pub(crate) mixture: Option<Mixture>,
+    /// Where it stands beside the feed-forward.
+    pub(crate) beside: Option<Beside<Norm>>,
     pub(crate) mlp_post_norm: Option<Norm>,
     pub(crate) per_layer: Option<PerLayer<Layer, Norm>>,
+    pub(crate) altup: Option<Alternating<Layer, Norm, usize>>,
     /// What multiplies its output.
     pub(crate) scalar: Option<usize>,
     pub(crate) own: LayerSpec,
@@ -625,8 +719,11 @@ pub(crate) struct BlockTensors {
     pub(crate) curve: Option<(AnyTensor, AnyTensor)>,
     pub(crate) down: Option<Linear>,
     pub(crate) mixture: Option<MixtureTensors>,
+    pub(crate) beside: Option<Beside<NormTensors>>,
     pub(crate) mlp_post_norm: Option<NormTensors>,
     pub(crate) per_layer: Option<PerLayer<Linear, NormTensors>>,
+    pub(crate) altup: Option<Alternating<Linear, NormTensors, AnyTensor>>,
+    pub(crate) cutoff: Option<f32>,
     pub(crate) scalar: Option<AnyTensor>,
 }
 
@@ -650,6 +747,11 @@ impl BlockTensors {
             curve: self.curve.as_ref(),
             down: self.down.as_ref(),
             mixture: self.mixture.as_ref(),
+            beside: self.beside.as_ref().map(|norms| Beside {
+                before: &norms.before,
+                behind: &norms.behind,
+                behind_dense: &norms.behind_dense,
+            }),
             shared_gate: self.mixture.as_ref().and_then(|mixture| mixture.shared_gate.as_ref()),
             mlp_post_norm: self.mlp_post_norm.as_ref(),
             per_layer: self.per_layer.as_ref().map(|own| PerLayer {
@@ -657,6 +759,8 @@ impl BlockTensors {
                 projection: &own.projection,
                 norm: &own.norm,
             }),
+            altup: self.altup.as_ref().map(Alternating::each_ref),
+            cutoff: self.cutoff,
             scalar: self.scalar.as_ref(),
         }
     }
@@ -689,9 +793,11 @@ struct BlockParts<T> {
     up: Vec<LayerParts<T>>,
     curve: Option<(T, T)>,
     down: Option<LayerParts<T>>,
-    mixture: Option<Vec<LayerParts<T>>>,
+    mixture: Option<MixtureParts<T>>,
+    beside: Option<Beside<NormParts<T>>>,
     mlp_post_norm: Option<NormParts<T>>,
     per_layer: Option<PerLayer<LayerParts<T>, NormParts<T>>>,
+    altup: Option<Alternating<LayerParts<T>, NormParts<T>, T>>,
     scalar: Option<T>,
 }
 
@@ -721,12 +827,25 @@ impl<T> BlockParts<T> {
             up: self.up.into_iter().map(|parts| each(parts, make)).collect(),
             curve: self.curve.map(|(p, n)| (make(p), make(n))),
             down: self.down.map(|parts| each(parts, make)),
-            mixture: self.mixture.map(|all| all.into_iter().map(|parts| each(parts, make)).collect()),
+            mixture: self.mixture.map(|mixture| MixtureParts {
+                layers: mixture.layers.into_iter().map(|parts| each(parts, make)).collect(),
+                scales: mixture.scales.map(|both| both.map(&mut *make)),
+            }),
+            beside: self.beside.map(|norms| norms.map(|parts| parts.map(&mut *make))),
             mlp_post_norm: norm(self.mlp_post_norm, make),
             per_layer: self.per_layer.map(|own| PerLayer {
                 gate: each(own.gate, make),
                 projection: each(own.projection, make),
                 norm: own.norm.map(&mut *make),
+            }),
+            altup: self.altup.map(|own| Alternating {
+                router: each(own.router, make),
+                router_norm: own.router_norm.map(&mut *make),
+                prediction: each(own.prediction, make),
+                correction: each(own.correction, make),
+                scale: make(own.scale),
+                laurel: own.laurel.map(|parts| each(parts, make)),
+                laurel_norm: own.laurel_norm.map(&mut *make),
             }),
             scalar: self.scalar.map(make),
         }
@@ -751,12 +870,25 @@ impl Block {
             up: of(&self.up),
             curve: self.curve,
             down: self.down.as_ref().map(|down| down.active(adapters)),
-            mixture: self.mixture.as_ref().map(|m| m.layers().map(|layer| layer.active(adapters)).collect()),
+            mixture: self.mixture.as_ref().map(|m| MixtureParts {
+                layers: m.layers().map(|layer| layer.active(adapters)).collect(),
+                scales: m.scales,
+            }),
+            beside: self.beside.map(|norms| norms.map(|norm| norm.active(adapters))),
             mlp_post_norm: norm(&self.mlp_post_norm),
             per_layer: self.per_layer.as_ref().map(|own| PerLayer {
                 gate: own.gate.active(adapters),
                 projection: own.projection.active(adapters),
                 norm: own.norm.active(adapters),
+            }),
+            altup: self.altup.as_ref().map(|own| Alternating {
+                router: own.router.active(adapters),
+                router_norm: own.router_norm.active(adapters),
+                prediction: own.prediction.active(adapters),
+                correction: own.correction.active(adapters),
+                scale: own.scale,
+                laurel: own.laurel.each_ref().map(|layer| layer.active(adapters)),
+                laurel_norm: own.laurel_norm.active(adapters),
             }),
             scalar: self.scalar,
         }
@@ -782,8 +914,14 @@ impl Block {
         }
         all.extend(self.attention_post_norm.as_mut().map(|norm| (names.attention_post_norm, norm)));
         all.extend(self.mlp_norm.as_mut().map(|norm| (names.mlp_norm, norm)));
+        if let Some(Beside { before, behind, behind_dense }) = &mut self.beside {
+            all.extend(BESIDE_NORMS.into_iter().zip([before, behind, behind_dense]));
+        }
         all.extend(self.mlp_post_norm.as_mut().map(|norm| (names.mlp_post_norm, norm)));
         all.extend(self.per_layer.as_mut().map(|own| (PER_LAYER_NORM, &mut own.norm)));
+        if let Some(own) = &mut self.altup {
+            all.extend([(ALTUP_NORM, &mut own.router_norm), (LAUREL_NORM, &mut own.laurel_norm)]);
+        }
         all
     }
 
@@ -793,7 +931,7 @@ impl Block {
         let latent = self.latent.iter().flat_map(Latent::layers);
         let per_layer = self.per_layer.iter().flat_map(|own| [&own.gate, &own.projection]);
         let usual = latent.chain(&self.qkv).chain([&self.o]).chain(&self.up).chain(&self.down);
-        usual.chain(mixture).chain(per_layer)
+        usual.chain(mixture).chain(per_layer).chain(self.altup.iter().flat_map(Alternating::layers))
     }
 
     /// Every linear layer.
@@ -802,7 +940,9 @@ impl Block {
         let (o, up, down) = (&mut self.o, &mut self.up, &mut self.down);
         let latent = self.latent.iter_mut().flat_map(Latent::layers_mut);
         let per_layer = self.per_layer.iter_mut().flat_map(|own| [&mut own.gate, &mut own.projection]);
-        latent.chain(&mut self.qkv).chain([o]).chain(up).chain(down).chain(mixture).chain(per_layer)
+        let altup = self.altup.iter_mut().flat_map(Alternating::layers_mut);
+        let usual = latent.chain(&mut self.qkv).chain([o]).chain(up).chain(down);
+        usual.chain(mixture).chain(per_layer).chain(altup)
     }
 
     /// The block of `tensors`, one for each of [`Self::indices`].
@@ -835,7 +975,8 @@ impl Block {
             }
             _ => None,
         };
-        let first_down = if self.mixture.is_some() { shard.first_shared } else { shard.first_down };
+        let of_shared = self.mixture.is_some() && self.beside.is_none();
+        let first_down = if of_shared { shard.first_shared } else { shard.first_down };
         Ok(BlockTensors {
             attention_norm: ready(&self.attention_norm, parts.attention_norm)?,
             latent: match (&self.latent, parts.latent) {
@@ -864,6 +1005,17 @@ impl Block {
                 (Some(mixture), Some(parts), Some(spec)) => Some(mixture.assemble(parts, how, spec, shard)?),
                 _ => None,
             },
+            beside: match (&self.beside, parts.beside) {
+                (Some(norms), Some(parts)) => {
+                    let ready = |norm: &Norm, parts| norm.ready(parts, spec.norm, &device);
+                    Some(Beside {
+                        before: ready(&norms.before, parts.before)?,
+                        behind: ready(&norms.behind, parts.behind)?,
+                        behind_dense: ready(&norms.behind_dense, parts.behind_dense)?,
+                    })
+                }
+                _ => None,
+            },
             mlp_post_norm: ready(&self.mlp_post_norm, parts.mlp_post_norm)?,
             per_layer: match (&self.per_layer, parts.per_layer) {
                 (Some(own), Some(parts)) => Some(PerLayer {
@@ -873,6 +1025,26 @@ impl Block {
                 }),
                 _ => None,
             },
+            altup: match (&self.altup, parts.altup) {
+                (Some(own), Some(parts)) => {
+                    let layer = |layer: &Layer, parts| layer.assemble(parts, how, &row_norms);
+                    let [of_left, of_right] = parts.laurel;
+                    let router_norm = own.router_norm.ready(parts.router_norm, spec.norm, &device)?;
+                    // What the router reads is divided by its width.
+                    let gamma = router_norm.gamma.rank::<1>()? / spec.hidden as f32;
+                    Some(Alternating {
+                        router: layer(&own.router, parts.router)?,
+                        router_norm: NormTensors { gamma: AnyTensor::new(gamma), beta: router_norm.beta },
+                        prediction: layer(&own.prediction, parts.prediction)?,
+                        correction: layer(&own.correction, parts.correction)?,
+                        scale: parts.scale,
+                        laurel: [layer(&own.laurel[0], of_left)?, layer(&own.laurel[1], of_right)?],
+                        laurel_norm: own.laurel_norm.ready(parts.laurel_norm, spec.norm, &device)?,
+                    })
+                }
+                _ => None,
+            },
+            cutoff: self.own.cutoff,
             scalar: parts.scalar,
         })
     }

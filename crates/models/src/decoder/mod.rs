@@ -19,6 +19,7 @@ pub(crate) mod logit_peaks;
 pub(crate) mod lora_rank_reduce;
 pub(crate) mod queries_keys;
 pub(crate) mod score;
+pub(crate) mod streams;
 pub(crate) mod tp_plan;
 pub(crate) mod virtual_tokens;
 
@@ -33,12 +34,14 @@ use burnish_ops::{
     Run, VocabShard, attention, attention_with_peaks, embedding, held, linears, norm_columns, scaled_sum,
     select_rows, short_conv,
 };
+use burnish_tp::Split;
 
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::blueprint::PerLayerTables;
 use crate::decoder::chunks::Seen;
 use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
 use crate::decoder::queries_keys::{Factors, Orders, Turning};
+use crate::decoder::streams::StreamLayers;
 use crate::decoder::tp_plan::Shard;
 use crate::decoder::virtual_tokens::Virtual;
 use crate::spec::names::PER_LAYER;
@@ -115,6 +118,7 @@ pub struct Decoder {
     pub(crate) positions: Option<Layer>,
     pub(crate) projections: Option<[Layer; 2]>,
     pub(crate) per_layer: Option<PerLayerTables>,
+    pub(crate) streams: Option<StreamLayers>,
     pub(crate) blocks: Vec<Arc<Block>>,
     /// Per block what those of its sizes share.
     pub(crate) kinds: Vec<Arc<BlockKind>>,
@@ -179,8 +183,9 @@ impl Decoder {
         };
         let given = among.as_ref().map(|among| among.given.as_slice());
         let x = self.embed_tokens(&tokens.ids, given, &tokens.positions, pass, &tokens.rows, &noisy)?;
-        let mut x = self.embeddings_normed(x, pass)?;
+        let x = self.embeddings_normed(x, pass)?;
         let given = self.per_layer_inputs(&tokens.ids, &x, pass, &tokens.rows, linears)?;
+        let mut x = self.streams_of(x, pass, &tokens.rows, linears)?;
         if pass.training() && !x.is_tracked() {
             // Nothing below the blocks is trained: what reads the stream then makes no gradient of it. Ranks that share
             // layers make it all the same: they run what was planned for every rank.
@@ -256,10 +261,11 @@ impl Decoder {
             x = pass.block(&block.name, &inputs, indices, run)?;
             if lends {
                 let keys;
-                (x, keys) = apart(&x, self.spec.hidden)?;
+                (x, keys) = apart(&x, self.spec.passed_on())?;
                 lent.insert(layer, keys);
             }
         }
+        let x = self.of_streams(x, pass, &tokens.rows, linears)?;
         let x = self.projected(1, x, pass, &tokens.rows, linears)?;
         match &among {
             Some(among) => Ok(select_rows(&x, &among.given)?),
@@ -281,9 +287,10 @@ impl Decoder {
         let names = &self.spec.names;
         let table = |layer: &Layer| -> Result<_, ModelError> {
             let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
-            Ok(layer.embedding(&mut read, &pass.assembly(rows, self.compute), &self.shard)?)
+            Ok(layer.embedding(&mut read, &pass.assembly(rows, self.compute), &self.shard, 0)?)
         };
-        let mut x = self.looked_up(&self.embed, ids, names.embed, pass, rows)?;
+        let split = &self.shard.vocab;
+        let mut x = self.looked_up((&self.embed, names.embed, split), ids, pass, rows)?;
         if self.projections.is_some() {
             x = self.projected(0, noisy(x)?, pass, rows, linears)?;
         }
@@ -325,19 +332,19 @@ impl Decoder {
         Ok(linears(&LinearInput::Plain(x), &[linear], None)?)
     }
 
-    /// Rows of a table over the vocabulary, of which each rank has some.
+    /// Rows of a table, of which each rank has some as `split` says.
     fn looked_up(
         &self,
-        layer: &Layer,
+        (layer, name, split): (&Layer, &str, &Split),
         ids: &Arc<Vec<u32>>,
-        name: &str,
         pass: &ForwardContext,
         rows: &Arc<Vec<u64>>,
     ) -> Result<AnyTensor, ModelError> {
         let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
         let how = pass.assembly(rows, self.compute);
-        let (mut weight, mut low_rank) = layer.embedding(&mut read, &how, &self.shard)?;
-        if let Some(row) = self.own_padding().filter(|_| pass.training()) {
+        let own = split.range(self.shard.tp.rank()).unwrap_or_default();
+        let (mut weight, mut low_rank) = layer.embedding(&mut read, &how, &self.shard, own.start)?;
+        if let Some(row) = self.own_padding(&own).filter(|_| pass.training()) {
             weight = held(&weight, 0, row)?;
             if let Some(low_rank) = &mut low_rank {
                 low_rank.a = held(&low_rank.a, 1, row)?;
@@ -349,8 +356,7 @@ impl Decoder {
             }
         }
         Ok(if self.shard.divided() {
-            let (tp, own) = (&self.shard.tp, self.shard.own_vocab());
-            tp.embedding(ids, &weight, low_rank.as_ref(), &own, self.spec.vocab, name)?
+            self.shard.tp.embedding(ids, &weight, low_rank.as_ref(), &own, split.length(), name)?
         } else {
             embedding(ids, &weight, low_rank.as_ref())?
         })
@@ -365,10 +371,17 @@ impl Decoder {
         rows: &Arc<Vec<u64>>,
         linears: Linears,
     ) -> Result<Option<AnyTensor>, ModelError> {
-        let (Some(own), Some(PerLayerInputs { width })) = (&self.per_layer, self.spec.per_layer) else {
+        let (Some(own), Some(PerLayerInputs { width, tokens })) = (&self.per_layer, self.spec.per_layer)
+        else {
             return Ok(None);
         };
-        let of_token = self.looked_up(&own.table, ids, PER_LAYER[0], pass, rows)?;
+        let has = |&id: &u32| (id as usize) < tokens;
+        let ids = match ids.iter().all(has) {
+            true => ids.clone(),
+            false => Arc::new(ids.iter().map(|&id| if has(&id) { id } else { 0 }).collect()),
+        };
+        let of_token =
+            self.looked_up((&own.table, PER_LAYER[0], &self.shard.tokens_with_inputs), &ids, pass, rows)?;
         let [_, of_projection, of_norm] = own.indices(pass.adapters());
         let how = pass.assembly(rows, self.compute);
         let projection = own.projection.linear(&mut pass.read_all(&of_projection)?.into_iter(), &how, 0)?;
@@ -396,7 +409,7 @@ impl Decoder {
         given: Option<&AnyTensor>,
         layer: usize,
     ) -> Result<Option<AnyTensor>, OpsError> {
-        let (Some(given), Some(PerLayerInputs { width })) = (given, self.spec.per_layer) else {
+        let (Some(given), Some(PerLayerInputs { width, .. })) = (given, self.spec.per_layer) else {
             return Ok(None);
         };
         Ok(Some(AnyTensor::new(given.rank::<2>()?.narrow(1, layer * width, width))))
@@ -415,9 +428,9 @@ impl Decoder {
         Ok(norm.of(&x, &self.spec)?)
     }
 
-    /// The row of this rank's part of the embedding that the lookup does not train.
-    fn own_padding(&self) -> Option<usize> {
-        let (row, own) = (self.spec.padding? as usize, self.shard.own_vocab());
+    /// The row of this rank's part of a table, of which it has the rows `own`, that the lookup does not train.
+    fn own_padding(&self, own: &Range<usize>) -> Option<usize> {
+        let row = self.spec.padding? as usize;
         own.contains(&row).then(|| row - own.start)
     }
 

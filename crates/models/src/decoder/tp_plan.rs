@@ -14,7 +14,7 @@ use burnish_weight_files::HostTensor;
 
 use crate::decoder::blueprint::{Blueprint, alias};
 use crate::decoder::change::lies_as;
-use crate::decoder::layers::{NormPlace, Place};
+use crate::decoder::layers::{Block, NormPlace, Place};
 use crate::decoder::lora_rank_reduce::runs_apart;
 use crate::spec::names::QkvNames;
 use crate::{ModelError, Spec};
@@ -52,6 +52,8 @@ pub struct Parallel {
     /// A shared expert's width.
     shared: Option<Split>,
     vocab: Split,
+    /// Tokens that have inputs of blocks.
+    tokens_with_inputs: Split,
     /// The channels of convolutions.
     channels: Split,
     /// Experts, where ranks have whole ones.
@@ -126,9 +128,14 @@ impl Parallel {
                 Place::ExpertsDown => &Split::balanced(shape[2], ranks)?,
                 _ => &mlp,
             };
+            // Not every token has inputs of blocks.
+            let vocab = match layer.place {
+                Place::Embedding => &Split::balanced(shape[0], ranks)?,
+                _ => &vocab,
+            };
             let own = own_sizes.get(&layer.parts.weight).map(|own| (&own.0, &own.1));
             let (own, heads) = own.unwrap_or((&spec, &heads));
-            let split = split_of(layer.place, own, heads, [mlp, &vocab, &channels])?;
+            let split = split_of(layer.place, own, heads, [mlp, vocab, &channels])?;
             let sum = match style {
                 Style::Colwise if layer.place != Place::Head => sums.colwise,
                 // Those of experts run inside them.
@@ -189,7 +196,11 @@ impl Parallel {
         for index in blueprint.blocks.iter().filter_map(|block| block.sinks) {
             layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, heads.q(1))?);
         }
-        for index in blueprint.blocks.iter().filter_map(|block| block.scalar) {
+        let scales = |block: &Block| block.mixture.as_ref().and_then(|mixture| mixture.scales);
+        let of_routers = blueprint.blocks.iter().filter_map(scales).flatten();
+        let of_streams = blueprint.blocks.iter().filter_map(|block| Some(block.altup.as_ref()?.scale));
+        let scalars = blueprint.blocks.iter().filter_map(|block| block.scalar);
+        for index in scalars.chain(of_routers).chain(of_streams) {
             layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, Gradient::Complete));
         }
         // Each rank's features give an addend.
@@ -215,8 +226,10 @@ impl Parallel {
             .map(|(layout, p)| layout.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() }))
             .collect::<Result<_, _>>()?;
         let shared = shared.map(|shared| Split::balanced(shared.intermediate, ranks)).transpose()?;
+        let tokens_with_inputs =
+            Split::balanced(spec.per_layer.map_or(spec.vocab, |given| given.tokens), ranks)?;
         let head = spec.names.head;
-        Ok(Self { ranks, layouts, shared, vocab, channels, experts, sums, head })
+        Ok(Self { ranks, layouts, shared, vocab, tokens_with_inputs, channels, experts, sums, head })
     }
 
     /// How the parameter at `index` lies.
@@ -306,6 +319,7 @@ impl Parallel {
             heads: own.q.len(),
             kv_heads: own.kv.len(),
             vocab: self.vocab.clone(),
+            tokens_with_inputs: self.tokens_with_inputs.clone(),
             first_head: own.q.start,
             first_o: first(&heads.q(spec.value_dim())),
             first_down: first(&mlp),
@@ -387,6 +401,8 @@ pub(crate) struct Shard {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) vocab: Split,
+    /// Rows of the table of blocks' inputs.
+    pub(crate) tokens_with_inputs: Split,
     /// Per column of this rank's keys, one over the ranks that have it.
     pub(crate) key_shares: Arc<Vec<f32>>,
     /// The first query head.
@@ -412,6 +428,7 @@ impl Shard {
             heads: spec.heads,
             kv_heads: spec.kv_heads,
             vocab: Split::whole(spec.vocab),
+            tokens_with_inputs: Split::whole(spec.per_layer.map_or(spec.vocab, |given| given.tokens)),
             key_shares: Arc::new(vec![1.0; spec.kv_heads * spec.head_dim]),
             first_head: 0,
             first_o: 0,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Bytes, DType, Device, TensorData};
-use burnish_core::{Dtype, Parameter, Quantization, Region, Registry, Role, Scheme};
+use burnish_core::{Dtype, Parameter, Quantization, Region, Registry, Role, RouterScores, Scheme};
 use burnish_ops::AnyTensor;
 use burnish_peft::LoraConfig;
 use burnish_quant::Quantized;
@@ -20,8 +20,8 @@ use crate::error::WeightFault;
 use crate::files::packed::{self, Declared, PackedFault, Packing, QUANTIZATION_CONFIG, widened};
 use crate::files::pieces::{Piece, bytes_of, read_pieces};
 use crate::spec::config::ConfigFile;
-use crate::spec::names::ExpertFiles;
-use crate::spec::{Output, SCORING};
+use crate::spec::names::{ExpertFiles, QkvNames};
+use crate::spec::{KeysValues, LayerSpec, Output, SCORING};
 use crate::{ModelError, Names, Spec};
 
 /// The parameter that a score is made with.
@@ -287,7 +287,8 @@ impl ModelFolder {
                 || Some(name) == head.as_deref() && (self.spec.tied || replaces_head);
             let unread = self.spec.names.unread;
             let left_out = self.is_further(name) || !unread.is_empty() && name.contains(unread);
-            if !derived && !left_out && !self.is_of_another_part(name) && !known.contains(name) {
+            let left_out = left_out || self.is_of_another_part(name) || known.contains(name);
+            if !derived && !left_out && !self.is_of_borrower(name) {
                 faults.push(WeightFault::Unexpected { name: name.to_owned() });
             }
         }
@@ -507,6 +508,17 @@ impl ModelFolder {
         let last = self.spec.layers.len();
         let of = |layer: usize| format!("{}.", self.spec.names.block(layer));
         (last..last + self.spec.further).any(|layer| tensor.starts_with(&of(layer)))
+    }
+
+    /// Whether a tensor would make keys or values of a block that reads another's: no class of Transformers reads it.
+    fn is_of_borrower(&self, tensor: &str) -> bool {
+        let names = &self.spec.names;
+        let QkvNames::Apart([_, of_k, of_v]) = names.qkv else { return false };
+        let borrows = |own: &LayerSpec| matches!(own.keys, KeysValues::Of(_));
+        let blocks = self.spec.layers.iter().enumerate().filter(|(_, own)| borrows(own));
+        let modules = [of_k, of_v, names.qk_norms[1], "self_attn.v_norm"];
+        let mut all = blocks.flat_map(|(layer, _)| modules.map(|module| names.in_block(layer, module)));
+        all.any(|module| names.in_files(&format!("{module}.")).any(|name| tensor.starts_with(&name)))
     }
 
     /// Whether a tensor of the files only stays as it is: of a vision tower, of a projector, xIELU's constants.
@@ -835,6 +847,21 @@ impl ModelFolder {
         vec![format!(
             "{}: config.json says `tie_word_embeddings`, but the files have a `{head}.weight` that is not the embedding; \
              as in Transformers it is used and not tied: set `tie_word_embeddings` to false if that is meant",
+            self.path.display()
+        )]
+    }
+
+    /// What whoever trains this folder should be told besides: that Transformers samples a token's experts where the best ones
+    /// are taken here.
+    #[must_use]
+    pub fn training_notes(&self) -> Vec<String> {
+        let scores = self.spec.experts.map(|experts| experts.rule.scores);
+        if !matches!(scores, Some(RouterScores::SparseMixer { .. })) {
+            return Vec::new();
+        }
+        vec![format!(
+            "{}: every token goes to its best two experts; Transformers samples them in training among those whose logits are \
+             near the best (docs/differences.md)",
             self.path.display()
         )]
     }

@@ -8,7 +8,7 @@ use burnish_tp::{AdapterSums, TrafficEstimate};
 
 use crate::decoder::block::{BlockLayers, BlockRun, LatentLayers, run_block};
 use crate::decoder::blueprint::Blueprint;
-use crate::decoder::layers::{Block, Layer, Norm, PerLayer, Place};
+use crate::decoder::layers::{Alternating, Beside, Block, Layer, Norm, PerLayer, Place};
 use crate::spec::{Output, QkNorm};
 use crate::{ModelError, ModelPlan, Parallel, Spec};
 
@@ -153,7 +153,7 @@ impl Blueprint {
             ranks: parallel.ranks(),
             estimate: RefCell::new(TrafficEstimate::new(parallel.ranks())),
         };
-        let hidden = self.spec.hidden;
+        let passed_on = self.spec.passed_on();
         // The embedding's rows are divided: norms of its columns are summed, and what it gives is.
         sizes.norms(&self.linear_size(&self.embed, walk.adapters));
         sizes.estimate.borrow_mut().reduce_from_tp_in(walk.tokens * self.spec.ends, walk.passes);
@@ -175,6 +175,15 @@ impl Blueprint {
                 .as_ref()
                 .map(|latent| (latent.query.as_ref().map(|(layer, _)| size(layer)), size(&latent.layer)));
             let per_layer = block.per_layer.as_ref().map(|own| (size(&own.gate), size(&own.projection)));
+            let altup = block.altup.as_ref().map(|own| Alternating {
+                router: size(&own.router),
+                router_norm: (),
+                prediction: size(&own.prediction),
+                correction: size(&own.correction),
+                scale: (),
+                laurel: own.laurel.each_ref().map(size),
+                laurel_norm: (),
+            });
             let (norm, norms) = (|norm: &Option<Norm>| norm.map(|_| &()), ((), ()));
             let layers = BlockLayers {
                 attention_norm: norm(&block.attention_norm),
@@ -193,6 +202,7 @@ impl Blueprint {
                 curve: block.curve.map(|_| &()),
                 down: down.as_ref(),
                 mixture: mixture.map(|_| &()),
+                beside: block.beside.map(|_| Beside { before: &(), behind: &(), behind_dense: &() }),
                 shared_gate: shared_gate.as_ref(),
                 mlp_post_norm: norm(&block.mlp_post_norm),
                 per_layer: per_layer.as_ref().map(|(gate, projection)| PerLayer {
@@ -200,9 +210,19 @@ impl Blueprint {
                     projection,
                     norm: &(),
                 }),
+                altup: altup.as_ref().map(|own| Alternating {
+                    router: &own.router,
+                    router_norm: &(),
+                    prediction: &own.prediction,
+                    correction: &own.correction,
+                    scale: &(),
+                    laurel: own.laurel.each_ref(),
+                    laurel_norm: &(),
+                }),
+                cutoff: block.own.cutoff,
                 scalar: block.scalar.map(|_| &()),
             };
-            run_block(&sizes, &hidden, &layers, &block.name, |qkv| Ok(*qkv))
+            run_block(&sizes, &passed_on, &layers, &block.name, |qkv| Ok(*qkv))
                 .expect("invariant: nothing fails on sizes");
         }
         let mut estimate = sizes.estimate.into_inner();
@@ -284,7 +304,7 @@ impl BlockRun for OnSizes<'_> {
     type Mixture = ();
     type Scalar = ();
 
-    fn experts(&self, features: &usize, (): &(), what: &str) -> Result<usize, OpsError> {
+    fn experts(&self, features: &usize, _routed: &usize, (): &(), what: &str) -> Result<usize, OpsError> {
         let each = self.spec.experts.map_or(0, |experts| experts.rule.per_token);
         self.copy_to_tp(features, what)?;
         self.copy_to_tp(&each, what)?;
@@ -359,6 +379,42 @@ impl BlockRun for OnSizes<'_> {
 
     fn scaled(&self, features: &usize, (): &()) -> Result<usize, OpsError> {
         Ok(*features)
+    }
+
+    fn active_stream(&self, _features: &usize) -> Result<usize, OpsError> {
+        Ok(self.spec.hidden)
+    }
+
+    fn tanh(&self, features: &usize) -> Result<usize, OpsError> {
+        Ok(*features)
+    }
+
+    fn predicted(&self, features: &usize, _coefficients: &usize) -> Result<usize, OpsError> {
+        Ok(*features)
+    }
+
+    fn corrected(&self, features: &usize, _made: &usize, _coefficients: &usize) -> Result<usize, OpsError> {
+        Ok(*features)
+    }
+
+    fn added_to_others(&self, features: &usize, _y: &usize) -> Result<usize, OpsError> {
+        Ok(*features)
+    }
+
+    fn scaled_columns(&self, features: &usize, (): &()) -> Result<usize, OpsError> {
+        Ok(*features)
+    }
+
+    fn joined(&self, features: &usize, _y: &usize) -> Result<usize, OpsError> {
+        Ok(*features)
+    }
+
+    fn cut_off(&self, features: usize, _deviations: f32, what: &str) -> Result<usize, OpsError> {
+        // A token's mean, then its deviation.
+        for _ in 0..2 {
+            self.copy_to_tp(&self.reduce_from_tp(&1, what)?, what)?;
+        }
+        Ok(features)
     }
 
     fn norm(&self, features: &usize, (): &()) -> Result<usize, OpsError> {

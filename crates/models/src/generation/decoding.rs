@@ -346,11 +346,12 @@ impl<'a> Decoding<'a> {
         let ids = Arc::new(ids);
         let given = given.as_deref();
         let x = decoder.embed_tokens(&ids, given, &positions, &self.pass, &counters, &|x| Ok(x))?;
-        let mut x = decoder.embeddings_normed(x, &self.pass)?;
+        let x = decoder.embeddings_normed(x, &self.pass)?;
         // Prompts run as scoring does, to the bit.
         let decodes = sequences.lengths.iter().any(|&n| n != 0);
         let linears: Linears = if decodes { linears_decode } else { linears };
         let given = decoder.per_layer_inputs(&ids, &x, &self.pass, &counters, linears)?;
+        let mut x = decoder.streams_of(x, &self.pass, &counters, linears)?;
         let mut lent = BTreeMap::new();
         for (index, cache) in sequences.caches.iter_mut().enumerate() {
             let w = decoder.block_tensors(index, &self.pass, &counters)?;
@@ -408,6 +409,7 @@ impl<'a> Decoding<'a> {
             ids.extend_from_slice(tokens.as_ref());
         }
         let x = select_rows(&x, &Arc::new(last))?;
+        let x = decoder.of_streams(x, &self.pass, &counters, linears)?;
         let x = decoder.projected(1, x, &self.pass, &counters, linears)?;
         let x = decoder.final_norm(&x, &self.pass)?;
         let own = head_logits(&x, &decoder.head(&self.pass, &counters)?, decoder.head_options(1.0))?;

@@ -17,7 +17,7 @@ mod qwen;
 mod reader;
 
 use cohere_glm::{cohere, cohere2, glm, glm4};
-use gemma::{gemma, gemma2, gemma3, gemma4, vaultgemma};
+use gemma::{gemma, gemma2, gemma3, gemma3n, gemma4, vaultgemma};
 use gpt::{
     biogpt, bloom, codegen, falcon, gpt_bigcode, gpt_neo, gpt_neox, gpt2, gptj, mpt, opt, persimmon, xglm,
 };
@@ -119,6 +119,7 @@ static FAMILIES: &[Entry] = &[
     family("gemma", "Gemma", gemma),
     family("gemma2", "Gemma2", gemma2),
     family("gemma3_text", "Gemma3", gemma3),
+    family("gemma3n_text", "Gemma3n", gemma3n),
     family("gemma4_text", "Gemma4", gemma4),
     family("smollm3", "SmolLM3", smollm3),
     family("granite", "Granite", granite),
@@ -181,6 +182,7 @@ static FAMILIES: &[Entry] = &[
     family("deepseek_v3", "DeepseekV3", deepseek_v3),
     family("llama4", "Llama4", text_part),
     family("gemma3", "Gemma3", text_part),
+    family("gemma3n", "Gemma3n", text_part),
     family("gemma4", "Gemma4", text_part),
     family("mistral3", "Mistral3", text_part),
     family("qwen2_vl", "Qwen2VL", text_part),
@@ -217,7 +219,7 @@ pub(super) fn read(config: &ConfigFile) -> Result<Spec, ModelError> {
 }
 
 /// Well-known models that are something else, and what.
-const OTHERS: [(&str, &[&str]); 4] = [
+const OTHERS: [(&str, &[&str]); 3] = [
     (
         "a mixture of experts of a kind that is not computed here",
         &["dbrx", "hunyuan_v1_moe", "minimax", "minimax_m2", "lfm2_moe"],
@@ -241,7 +243,6 @@ const OTHERS: [(&str, &[&str]); 4] = [
             "kimi_linear",
         ],
     ),
-    ("several streams beside each other", &["gemma3n", "gemma3n_text"]),
     ("an encoder and a decoder", &["t5", "mt5", "bart", "mbart", "pegasus", "t5gemma", "whisper"]),
 ];
 

@@ -168,8 +168,8 @@ pub enum Grows {
     Still,
 }
 
-/// What is particular to a block's attention.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What is particular to a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LayerSpec {
     /// The sliding window.
     pub window: Option<usize>,
@@ -189,6 +189,9 @@ pub struct LayerSpec {
     pub keys: KeysValues,
     /// Whether later blocks read its keys and values.
     pub lends: bool,
+    /// Of the feed-forward's gates counts by how much they are above their token's mean and so many standard deviations, and
+    /// nothing below (Gemma 3n).
+    pub cutoff: Option<f32>,
 }
 
 /// Sizes that blocks of a model may differ in (Gemma 4).
@@ -219,6 +222,22 @@ pub enum KeysValues {
 pub struct PerLayerInputs {
     /// Elements of a token for one block.
     pub width: usize,
+    /// Tokens that have one; others have that of the first.
+    pub tokens: usize,
+}
+
+/// Streams beside each other (AltUp, Baykal et al., arXiv:2301.13310): a block predicts all of them, runs on one and corrects
+/// all by what it made of that (Gemma 3n). Beside attention stand two narrow layers (Laurel).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AltUp {
+    /// How many there are.
+    pub streams: usize,
+    /// The one that blocks run on.
+    pub active: usize,
+    /// Whether the corrected stream is scaled before it meets the block's own input.
+    pub scaled: bool,
+    /// The rank of the layers beside attention.
+    pub laurel_rank: usize,
 }
 
 /// A table of learned positions.
@@ -254,6 +273,9 @@ pub struct ExpertsSpec {
     pub biased: bool,
     /// The feed-forward that every token goes through beside its experts.
     pub shared: Option<SharedExpert>,
+    /// Whether they stand beside the block's own feed-forward (Gemma 4): both read the stream, each behind a norm of its own
+    /// and before another, and the router reads it behind a norm that has its own weights.
+    pub beside: bool,
     /// Whether a token's weights multiply what its experts read, and not what they give (Llama 4).
     pub weighs_inputs: bool,
     /// Whether each expert has a number that is added to its score where experts are compared, and not to weights. Nothing
@@ -386,6 +408,8 @@ pub struct Spec {
     pub layers: Vec<LayerSpec>,
     /// What each block is given of each token beside the stream.
     pub per_layer: Option<PerLayerInputs>,
+    /// Streams beside each other.
+    pub altup: Option<AltUp>,
     /// Whether each block's output is multiplied by a number that its file gives and nothing trains (Gemma 4).
     pub layer_scalars: bool,
     /// The token whose embedding the lookup does not train.
@@ -439,6 +463,12 @@ impl Spec {
     pub fn with_sizes(&self, sizes: BlockSizes) -> Self {
         let BlockSizes { kv_heads, head_dim, intermediate } = sizes;
         Self { kv_heads, head_dim, intermediate, ..self.clone() }
+    }
+
+    /// Width of what blocks pass on: of all streams together.
+    #[must_use]
+    pub fn passed_on(&self) -> usize {
+        self.altup.map_or(self.hidden, |altup| altup.streams * self.hidden)
     }
 
     /// Whether a later block reads this one's keys and values.

@@ -96,6 +96,8 @@ pub struct ExpertNames {
     pub shared_gate: &'static str,
     /// How files have them.
     pub files: ExpertFiles,
+    /// Whether the router is a linear layer that PEFT finds among the others (Gemma 4), and no bare parameter.
+    pub router_is_linear: bool,
     /// Whether PEFT's adapters on experts (`target_parameters`) stand on the files' `[in, out]` as if that were `[out, in]`,
     /// which is not computed here (Llama 4).
     pub adapters_turned: bool,
@@ -174,6 +176,9 @@ pub(crate) const TEXT_MODEL: Inner = Inner {
 pub(crate) const PER_LAYER: [&str; 3] =
     ["embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"];
 
+/// Between the stream and those beside it: into them, and out of them. Each of the others has a layer in both lists.
+pub(crate) const STREAMS: [&str; 2] = ["altup_projections", "altup_unembed_projections"];
+
 /// Layers between the embedding and the stream, and between the stream and the head.
 pub(crate) const PROJECTIONS: [&str; 2] = ["project_in", "project_out"];
 
@@ -192,6 +197,7 @@ const QWEN_MOE: ExpertNames = ExpertNames {
         modules: ["gate_proj", "up_proj", "down_proj"],
         router: "mlp.gate",
     },
+    router_is_linear: false,
     adapters_turned: false,
 };
 
@@ -334,6 +340,22 @@ pub(crate) const GEMMA2: Names = Names {
     mlp_norm: "pre_feedforward_layernorm",
     mlp_post_norm: "post_feedforward_layernorm",
     ..LLAMA
+};
+
+/// Gemma 3n's, which files may have as a part of a larger model.
+pub(crate) const GEMMA3N: Names = Names { other_spellings: &[("model.", "model.language_model.")], ..GEMMA2 };
+
+/// Gemma 4's mixtures': experts beside the feed-forward.
+pub(crate) const GEMMA4_MOE: Names = Names {
+    experts: ExpertNames {
+        router: "router.proj",
+        gate_up: "experts.gate_up_proj",
+        down: "experts.down_proj",
+        files: ExpertFiles::Same,
+        router_is_linear: true,
+        ..QWEN_MOE
+    },
+    ..GEMMA2
 };
 
 /// GLM's: gate and up packed.
@@ -557,7 +579,11 @@ impl Names {
         let modules = [self.embed, self.embed_norm, self.positions, self.layers, self.norm, self.head];
         let of = |module: &str| self.in_files(&format!("{module}.")).any(|name| tensor.starts_with(&name));
         modules.into_iter().any(|module| !module.is_empty() && of(module))
-            || PER_LAYER.iter().chain(&PROJECTIONS).any(|module| of(&self.beside_embed(module)))
+            || PER_LAYER
+                .iter()
+                .chain(&PROJECTIONS)
+                .chain(&STREAMS)
+                .any(|module| of(&self.beside_embed(module)))
     }
 
     /// Whether files keep this parameter turned.

@@ -1,5 +1,5 @@
 """Records adapters on every module: DoRA on ../fixtures/qwen2, LoRA on the packed layers of ../fixtures/phi3-window and
-on the experts of ../fixtures/qwen2-moe.
+on the experts of ../fixtures/qwen2-moe and ../fixtures/gemma4-moe.
 Their logits and their gradients.
 
 Run with PEFT 0.21.2, Transformers 5.23.0 and PyTorch: dora.py [NAME...]
@@ -28,6 +28,9 @@ CASES = {
         target_modules=["q_proj", "v_proj", "down_proj", "shared_expert_gate"],
         target_parameters=["experts.gate_up_proj", "experts.down_proj", "gate.weight"],
         rank_pattern={r".*\.gate_up_proj": 3})),
+    # Gemma 4's router is a linear layer.
+    "lora_beside": ("gemma4-moe", dict(
+        target_modules="all-linear", target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
 }
 
 

@@ -380,6 +380,30 @@ def more_families():
             model_type="lfm2", initializer_range=0.15, num_hidden_layers=3, full_attn_idxs=[1], conv_L_cache=3, block_multiple_of=4, block_ff_dim=48),
         projector_hidden_size=16,
         vision_config=dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, patch_size=4, num_patches=16))
+    # Experts beside feed-forwards: as the published mixture, and with all that the smallest ones have.
+    beside = dict(enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=6)
+    yield "gemma4-moe", "gemma4_text", wide | beside | dict(
+        num_hidden_layers=3, hidden_size_per_layer_input=0, attention_k_eq_v=True, num_key_value_heads=2,
+        num_global_key_value_heads=1, layer_types=alternating + ["full_attention"], final_logit_softcapping=4.0)
+    yield "gemma4-moe-per-layer", "gemma4_text", wide | beside | dict(
+        num_hidden_layers=3, num_kv_shared_layers=1, use_double_wide_mlp=True, attention_bias=True, initializer_range=0.07,
+        layer_types=alternating + ["full_attention"])
+    # Streams beside each other; blocks of several widths, with and without gates that are cut off; tokens without an input
+    # of their own; keys and values of earlier blocks.
+    streams = base | dict(
+        hidden_size=20, num_attention_heads=4, intermediate_size=[12, 16, 12], sliding_window=8, num_hidden_layers=3,
+        vocab_size_per_layer_input=37, hidden_size_per_layer_input=6, num_key_value_heads=2, initializer_range=0.08,
+        activation_sparsity_pattern=[0.6, 0.0, 0.4], altup_num_inputs=3, altup_active_idx=1, laurel_rank=5,
+        num_kv_shared_layers=1, final_logit_softcapping=4.0, layer_types=alternating + ["sliding_attention"],
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                         "full_attention": {"rope_type": "default", "rope_theta": 500.0}})
+    yield "gemma3n", "gemma3n_text", streams
+    yield "gemma3n-vision", "gemma3n", dict(
+        text_config=streams | dict(intermediate_size=[12, 16], num_hidden_layers=2, num_kv_shared_layers=0,
+                                   activation_sparsity_pattern=[0.5, 0.0], layer_types=alternating, altup_active_idx=0),
+        vision_config=dict(architecture="test_efficientnet", hidden_size=64, vocab_size=2, vocab_offset=42),
+        audio_config=dict(hidden_size=16, conf_num_attention_heads=2, conf_num_hidden_layers=1, input_feat_size=8,
+                          sscp_conv_channel_size=[2, 2], vocab_size=2, vocab_offset=44))
 
 
 def more_mixtures(mixed):
@@ -452,7 +476,7 @@ def training(model, documents):
                for part in ("gate_up_proj", "down_proj")}
     heads = {}
     for name, parameter in model.named_parameters():
-        if parameter.grad is None:  # of a tower
+        if parameter.grad is None or "embed_vision" in name or "embed_audio" in name:  # of another part
             continue
         # Norms of heads, one after another.
         module, of_head, _ = name.partition(".norms.")
@@ -492,14 +516,17 @@ def build(config, seed, dtype):
                 parameter.add_(torch.rand(1) - 0.5)
             elif name.endswith("bias"):
                 parameter.normal_(0.0, 0.2)
+            elif "router" in name and name.endswith("scale") or name.endswith("correct_output_scale"):
+                parameter.uniform_(0.6, 1.4)
             elif name.endswith("sinks"):
                 parameter.normal_(0.0, 1.0)
             elif "norm" in name or "ln_" in name:
                 # Gemma, up to its third, and Nemotron add one.
-                adds = config.model_type.startswith(("gemma", "nemotron")) and not config.model_type.startswith("gemma4")
+                bare = config.model_type.startswith(("gemma3n", "gemma4"))
+                adds = config.model_type.startswith(("gemma", "nemotron")) and not bare
                 shift = 1.0 if adds else 0.0
                 parameter.uniform_(0.6 - shift, 1.4 - shift)
-                if config.model_type.startswith("gemma4") and "q_norm" in name:
+                if bare and "q_norm" in name:
                     parameter.mul_(0.3)  # its scores are not divided by the root of a head's width
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
@@ -516,6 +543,13 @@ def turn_experts(file):
     tensors = load_file(file)
     turned = {name: tensor.transpose(1, 2).contiguous() if ".experts." in name else tensor for name, tensor in tensors.items()}
     save_file(turned, file, metadata={"format": "pt"})
+
+
+def thin(file):
+    """Leaves of the vision tower its small tensors alone: it stays as it is, whatever it is."""
+    tensors = load_file(file)
+    kept = {name: tensor for name, tensor in tensors.items() if "vision_tower" not in name or tensor.numel() < 16}
+    save_file(kept, file, metadata={"format": "pt"})
 
 
 def auto(config):
@@ -686,6 +720,8 @@ def record(root, index, name, config_class, arguments, dtype="float32", rows=LON
     if getattr(config, "router_aux_loss_coef", None) is not None:
         expected["balance"] = balance(load(folder), [ids(7), ids(2), ids(11)])
 
+    if name == "gemma3n-vision":
+        thin(folder / "model.safetensors")
     text = json.dumps(expected).replace('}, {"input_ids"', '},\n{"input_ids"').replace("], [", "],\n[")
     (folder / "expected.json").write_text(text + "\n")
     size = sum(f.stat().st_size for f in folder.iterdir())

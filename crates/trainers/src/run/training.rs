@@ -127,6 +127,7 @@ impl<'a, T: Task> Training<'a, T> {
         }
         notes.extend(setup.folder.notes());
         notes.extend(setup.note_of_experts()?);
+        notes.extend(setup.folder.training_notes());
         notes.extend(setup.prepared.tokenizer.notes());
         if let Some(reporter) = &mut reporter {
             notes.iter().for_each(|note| reporter.note(note));

@@ -4,12 +4,13 @@ use burnish_core::Activation;
 
 use serde_json::{Map, Value};
 
+use super::mixtures;
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
 use crate::spec::rope::{Rope, RopeDefaults};
 use crate::spec::{
-    BlockLayout, BlockSizes, KeysValues, NormKind, PerLayerInputs, QkNorm, Spec, names, wrong,
+    AltUp, BlockLayout, BlockSizes, KeysValues, NormKind, PerLayerInputs, QkNorm, Spec, names, wrong,
 };
 
 /// What the three Gemmas share.
@@ -78,7 +79,7 @@ pub(super) fn vaultgemma(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(Spec { names: names::VAULTGEMMA, layout: BlockLayout::Pre, ..gemma2(r)? })
 }
 
-/// Gemma 4's text. Blocks that see everything have heads of their own sizes; later ones may read an earlier one's keys and
+/// Gemma 4's text, dense or with experts beside each feed-forward. Blocks that see everything have heads of their own sizes; later ones may read an earlier one's keys and
 /// values; each may be given an embedding of the token beside the stream.
 pub(super) fn gemma4(r: &Reader<'_>) -> Result<Spec, ModelError> {
     // Tokens of pictures alone see each other both ways under "vision".
@@ -89,7 +90,6 @@ pub(super) fn gemma4(r: &Reader<'_>) -> Result<Spec, ModelError> {
             supported: "null, vision",
         });
     }
-    r.only("enable_moe_block", false)?;
     let defaults =
         Defaults { kv_heads: Some(4), max_positions: 131_072, activation_key: "hidden_activation", ..GEMMA };
     // Its ropes are by kinds of blocks, and read below.
@@ -98,7 +98,11 @@ pub(super) fn gemma4(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let mut spec = Reader { config: &config, family: r.family }.spec(&defaults)?;
     let bias = r.bool("attention_bias", false)?;
     (spec.qkv_bias, spec.o_bias) = (bias, bias);
-    spec.names = names::GEMMA2;
+    let mixed = r.bool("enable_moe_block", false)?;
+    spec.names = if mixed { names::GEMMA4_MOE } else { names::GEMMA2 };
+    if mixed {
+        mixtures::beside(r, &mut spec)?;
+    }
     spec.layout = BlockLayout::Sandwich;
     spec.qk_norm = Some(QkNorm::PerHeadAndValues);
     spec.attention_scale = 1.0;
@@ -118,25 +122,16 @@ pub(super) fn gemma4(r: &Reader<'_>) -> Result<Spec, ModelError> {
         rope_of(r, &spec, "full_attention", global.head_dim)?,
         rope_of(r, &spec, "sliding_attention", spec.head_dim)?,
     ];
-    let borrowing = r.config.usize("num_kv_shared_layers")?.unwrap_or(0);
-    let first = layers
-        .checked_sub(borrowing)
-        .ok_or_else(|| wrong("num_kv_shared_layers", &borrowing.to_string(), "at most num_hidden_layers"))?;
+    let borrowed = borrowed_keys(&sliding, r.config.usize("num_kv_shared_layers")?.unwrap_or(0))?;
     let doubled = r.bool("use_double_wide_mlp", false)?;
     for (at, slides) in sliding.iter().copied().enumerate() {
-        let lender = (0..first).rev().find(|&lender| sliding[lender] == slides);
-        let keys = match lender {
-            Some(lender) if at >= first => KeysValues::Of(lender),
-            None if at >= first => {
-                let got = format!("{borrowing} of {layers}");
-                let expected = "a number that leaves a block of each kind with keys and values of its own";
-                return Err(wrong("num_kv_shared_layers", &got, expected));
-            }
+        let keys = match borrowed[at] {
+            Some(lender) => KeysValues::Of(lender),
             _ if keys_as_values && !slides => KeysValues::KeysAsValues,
             _ => KeysValues::Own,
         };
         let mut sizes = if slides { spec.sizes(layers) } else { global };
-        if doubled && at >= first {
+        if doubled && borrowed[at].is_some() {
             sizes.intermediate *= 2;
         }
         if let KeysValues::Of(lender) = keys {
@@ -151,17 +146,165 @@ pub(super) fn gemma4(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let width = r.config.usize("hidden_size_per_layer_input")?;
     let width = if r.config.json.contains_key("hidden_size_per_layer_input") { width } else { Some(256) };
     if let Some(width) = width.filter(|&width| width > 0) {
-        let rows = r.config.usize("vocab_size_per_layer_input")?.unwrap_or(262_144);
-        if rows != spec.vocab {
-            return Err(ModelError::Unsupported {
-                key: "vocab_size_per_layer_input".to_owned(),
-                got: rows.to_string(),
-                supported: "what vocab_size says",
-            });
-        }
-        spec.per_layer = Some(PerLayerInputs { width });
+        spec.per_layer = Some(PerLayerInputs { width, tokens: tokens_with_inputs(r)? });
     }
     Ok(spec)
+}
+
+/// Tokens that have an embedding for each block.
+fn tokens_with_inputs(r: &Reader<'_>) -> Result<usize, ModelError> {
+    match r.config.usize("vocab_size_per_layer_input")? {
+        Some(0) => Err(wrong("vocab_size_per_layer_input", "0", "a positive integer")),
+        tokens => Ok(tokens.unwrap_or(262_144)),
+    }
+}
+
+/// Of each block whose keys and values it reads: the last ones those of the last block of their kind that has its own.
+fn borrowed_keys(sliding: &[bool], borrowing: usize) -> Result<Vec<Option<usize>>, ModelError> {
+    let layers = sliding.len();
+    let first = layers
+        .checked_sub(borrowing)
+        .ok_or_else(|| wrong("num_kv_shared_layers", &borrowing.to_string(), "at most num_hidden_layers"))?;
+    let of = |(at, slides): (usize, &bool)| {
+        if at < first {
+            return Ok(None);
+        }
+        let lender = (0..first).rev().find(|&lender| sliding[lender] == *slides);
+        lender.map(Some).ok_or_else(|| {
+            let got = format!("{borrowing} of {layers}");
+            let expected = "a number that leaves a block of each kind with keys and values of its own";
+            wrong("num_kv_shared_layers", &got, expected)
+        })
+    };
+    sliding.iter().enumerate().map(of).collect()
+}
+
+/// Gemma 3n's text: streams beside each other, feed-forwards whose smaller gates are nothing, and what Gemma 4 has too.
+pub(super) fn gemma3n(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let defaults =
+        Defaults { kv_heads: Some(2), max_positions: 32_768, activation_key: "hidden_activation", ..GEMMA };
+    let widths = match r.config.get("intermediate_size") {
+        Some(Value::Array(all)) => {
+            let expected = "a positive integer for each block";
+            let wrong = || wrong("intermediate_size", &Value::from(all.clone()).to_string(), expected);
+            let widths = all.iter().map(|n| n.as_u64().filter(|&n| n > 0).map(|n| n as usize));
+            Some(widths.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty()).ok_or_else(wrong)?)
+        }
+        _ => None,
+    };
+    let mut config = r.config.clone();
+    if let Some(widths) = &widths {
+        config.json.insert("intermediate_size".to_owned(), widths[0].into());
+    }
+    let mut spec = Reader { config: &config, family: r.family }.spec(&defaults)?;
+    let bias = r.bool("attention_bias", false)?;
+    (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    spec.names = names::GEMMA3N;
+    spec.layout = BlockLayout::Sandwich;
+    spec.qk_norm = Some(QkNorm::PerHeadAndValues);
+    spec.attention_scale = 1.0;
+    spec.embedding_scale = (spec.hidden as f64).sqrt() as f32;
+    spec.logit_softcap = r.nullable("final_logit_softcapping", Some(30.0))?;
+    let layers = spec.layers.len();
+    let sliding = r.sliding(layers, |layer| (layer + 1) % 5 != 0)?;
+    let window = r.window(Some(512))?;
+    r.ropes_by_type(&mut spec, 10_000.0, 1_000_000.0)?;
+    let widths = widths.unwrap_or_else(|| vec![spec.intermediate; layers]);
+    let cutoffs = cutoffs(r, layers)?;
+    if widths.len() != layers {
+        let got = format!("{} for {layers} blocks", widths.len());
+        return Err(wrong("intermediate_size", &got, "an integer, or one for each block"));
+    }
+    let borrowed = borrowed_keys(&sliding, r.config.usize("num_kv_shared_layers")?.unwrap_or(15))?;
+    for (at, lender) in borrowed.iter().enumerate() {
+        let sizes = BlockSizes { intermediate: widths[at], ..spec.sizes(layers) };
+        if let Some(lender) = *lender {
+            spec.layers[lender].lends = true;
+        }
+        let own = &mut spec.layers[at];
+        own.window = window.filter(|_| sliding[at]);
+        own.rope = Some(usize::from(sliding[at]));
+        own.keys = lender.map_or(KeysValues::Own, KeysValues::Of);
+        own.sizes = Some(sizes);
+        own.cutoff = cutoffs[at];
+    }
+    let positive = |key: &str, default: usize| match r.config.usize(key)? {
+        Some(0) => Err(wrong(key, "0", "a positive integer")),
+        given => Ok(given.unwrap_or(default)),
+    };
+    let width = positive("hidden_size_per_layer_input", 256)?;
+    spec.per_layer = Some(PerLayerInputs { width, tokens: tokens_with_inputs(r)? });
+    let streams = positive("altup_num_inputs", 4)?;
+    if !(2..=MOST_STREAMS).contains(&streams) {
+        return Err(wrong("altup_num_inputs", &streams.to_string(), "between 2 and 64 streams"));
+    }
+    let active = r.config.usize("altup_active_idx")?.unwrap_or(0);
+    if active >= streams {
+        return Err(wrong("altup_active_idx", &active.to_string(), "less than altup_num_inputs"));
+    }
+    spec.altup = Some(AltUp {
+        streams,
+        active,
+        scaled: r.bool("altup_correct_scale", true)?,
+        laurel_rank: positive("laurel_rank", 64)?,
+    });
+    Ok(spec)
+}
+
+/// Streams beside each other, at most.
+const MOST_STREAMS: usize = 64;
+
+/// Of each block at how many standard deviations gates are cut off, from the part of them that is to be nothing.
+fn cutoffs(r: &Reader<'_>, layers: usize) -> Result<Vec<Option<f32>>, ModelError> {
+    let key = "activation_sparsity_pattern";
+    let parts = match r.config.get(key) {
+        None | Some(Value::Null) => {
+            let sparse = if layers > 10 { 10 } else { 0 };
+            (0..layers).map(|layer| if layer < sparse { 0.95 } else { 0.0 }).collect()
+        }
+        Some(given) => {
+            let all = given.as_array().filter(|all| all.len() == layers);
+            let part = |x: &Value| x.as_f64().filter(|part| *part < 1.0);
+            let all: Option<Vec<f64>> = all.and_then(|all| all.iter().map(part).collect());
+            all.ok_or_else(|| wrong(key, &given.to_string(), "a number below 1 for each block"))?
+        }
+    };
+    Ok(parts
+        .into_iter()
+        .map(|part| (part > 0.0).then(|| normal_quantile(f64::from(part as f32)) as f32))
+        .collect())
+}
+
+/// Below what a part `p` of a normal distribution lies: by bisection of its integral.
+fn normal_quantile(p: f64) -> f64 {
+    let (mut low, mut high) = (-40.0_f64, 40.0_f64);
+    for _ in 0..200 {
+        let middle = 0.5 * (low + high);
+        if normal_part_below(middle) < p {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    0.5 * (low + high)
+}
+
+/// The part of a normal distribution below `x`: the series of Marsaglia (Evaluating the normal distribution, 2004).
+fn normal_part_below(x: f64) -> f64 {
+    if x.abs() > 9.0 {
+        return if x > 0.0 { 1.0 } else { 0.0 };
+    }
+    let (mut sum, mut term, mut i) = (x, x, 1.0);
+    loop {
+        i += 2.0;
+        term *= x * x / i;
+        let next = sum + term;
+        if next == sum {
+            let density = (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
+            return 0.5 + sum * density;
+        }
+        sum = next;
+    }
 }
 
 /// The sizes of Gemma 4's blocks that see everything: in `global_head_dim` and `num_global_key_value_heads`, or block by
@@ -225,4 +368,23 @@ fn rope_of(r: &Reader<'_>, spec: &Spec, kind: &str, head_dim: usize) -> Result<R
         map.insert("partial_rotary_factor".to_owned(), Value::from(0.25));
     }
     Rope::of(given.unwrap_or(&map), r.config, &defaults)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against values of torch.distributions.
+    #[test]
+    fn quantiles_are_those_of_the_normal_distribution() {
+        for (part, want) in [
+            (0.95, 1.644_853_626_951_472_7),
+            (0.5, 0.0),
+            (0.9, 1.281_551_565_544_600_4),
+            (0.001, -3.090_232_306_167_813_5),
+            (1.0 - 1e-7, 5.199_337_582_192_81),
+        ] {
+            assert!((normal_quantile(part) - want).abs() < 1e-8 * (1.0 + want.abs()), "{part}");
+        }
+    }
 }

@@ -58,6 +58,7 @@ fn mixture(r: &Reader<'_>, spec: &mut Spec, defaults: &MixtureDefaults) -> Resul
         gate: ExpertGate::Halves(spec.activation),
         biased: false,
         shared: None,
+        beside: false,
         weighs_inputs: false,
         corrected: false,
         balance: r.nullable("router_aux_loss_coef", Some(defaults.balance))?,
@@ -103,6 +104,28 @@ pub(super) fn qwen_mixture(
     };
     mixture(r, spec, &own)?;
     qwen_blocks(r, spec)
+}
+
+/// Gemma 4's, beside the feed-forward of every block. Its class has no defaults.
+pub(super) fn beside(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
+    let renamed = super::reader::renamed(r.config, &[("num_experts_per_tok", "top_k_experts")]);
+    for key in ["num_experts", "top_k_experts", "moe_intermediate_size"] {
+        r.positive(key)?;
+    }
+    let own = MixtureDefaults {
+        count: 1,
+        per_token: 1,
+        width_key: "moe_intermediate_size",
+        width: 1,
+        renormalise: Some(true),
+        balance: 0.0,
+    };
+    mixture(&Reader { config: &renamed, family: r.family }, spec, &own)?;
+    if let Some(experts) = &mut spec.experts {
+        experts.beside = true;
+        experts.balance = None;
+    }
+    Ok(())
 }
 
 const MIXTRAL: MixtureDefaults = MixtureDefaults {

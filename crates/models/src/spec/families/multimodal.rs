@@ -49,6 +49,7 @@ const fn whole(model_type: &'static str, text: Text, inner: &'static Inner, ties
 /// Every one.
 static WHOLES: &[Whole] = &[
     whole("gemma3", Text::Any("gemma3_text"), &LANGUAGE_MODEL, TIED),
+    Whole { caps_logits: true, ..whole("gemma3n", Text::Any("gemma3n_text"), &LANGUAGE_MODEL, TIED) },
     Whole { caps_logits: true, ..whole("gemma4", Text::Any("gemma4_text"), &LANGUAGE_MODEL, TIED) },
     whole("llama4", Text::Any("llama4_text"), &LLAMA4_PART, OWN_HEAD),
     whole("mistral3", Text::Any("mistral"), &LANGUAGE_MODEL, TIED),
@@ -71,13 +72,14 @@ static WHOLES: &[Whole] = &[
 ];
 
 /// Sizes that a `text_config` may leave to its class: vocabulary, width, feed-forward, blocks, heads.
-const SIZES: [(&str, [u64; 5]); 11] = [
+const SIZES: [(&str, [u64; 5]); 12] = [
     ("llama", [32_000, 4096, 11_008, 32, 32]),
     ("mistral", [32_000, 4096, 14_336, 32, 32]),
     ("qwen2", [151_936, 4096, 22_016, 32, 32]),
     ("qwen3", [151_936, 4096, 22_016, 32, 32]),
     ("gemma2", [256_000, 2304, 9216, 26, 8]),
     ("gemma3_text", [262_208, 2304, 9216, 26, 8]),
+    ("gemma3n_text", [262_400, 2048, 16_384, 35, 8]),
     ("gemma4_text", [262_144, 2304, 9216, 30, 8]),
     ("llama4_text", [202_048, 5120, 8192, 48, 40]),
     ("cohere2", [256_000, 8192, 22_528, 40, 64]),

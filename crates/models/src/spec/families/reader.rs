@@ -145,6 +145,7 @@ impl Reader<'_> {
             further: 0,
             layers: vec![LayerSpec { rope: Some(0), ..LayerSpec::default() }; layers],
             per_layer: None,
+            altup: None,
             layer_scalars: false,
             padding: if defaults.pads { self.padding(defaults.pad_token)? } else { None },
             max_positions,

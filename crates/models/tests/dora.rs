@@ -72,7 +72,7 @@ pub(crate) fn planned_model(
 }
 
 /// Every gradient that PEFT gives an adapter: LoRA's on all modules of a base with biases, of one with packed layers and
-/// of two with experts; IA3's on outputs and inputs of layers with biases, and on the head; rows of tables that train, of OFT's
+/// of three with experts; IA3's on outputs and inputs of layers with biases, and on the head; rows of tables that train, of OFT's
 /// three forms of a rotation, LoHa's and LoKr's, VeRA's vectors, copies of norms and AdaLoRA's factors and values.
 #[test]
 fn gradients_are_peft_s() {
@@ -81,6 +81,7 @@ fn gradients_are_peft_s() {
         ("lora_packed", "phi3-window"),
         ("lora_experts", "qwen2-moe"),
         ("lora_beside", "gemma4-moe"),
+        ("lora_turned", "llama4"),
         ("ia3", "qwen2"),
         ("tokens_tied", "llama-tied"),
         ("tokens_apart", "qwen2"),

@@ -30,6 +30,7 @@ fn law(site: &LoraSite, factor: Factor, init: Init) -> Law {
         (ModuleKind::Embedding, Factor::A) if identity => Law::Zero,
         (ModuleKind::Embedding, _) => Law::Normal(1.0),
         (_, Factor::A) if gaussian => Law::Normal(1.0 / site.rank as f64),
+        (ModuleKind::ExpertsTurned(_), Factor::A) => uniform(site.out),
         (_, Factor::A) => uniform(site.input),
         _ if identity => Law::Zero,
         (_, Factor::B | Factor::BBias | Factor::Magnitude) => uniform(site.rank * site.kind.matrices()),

@@ -22,19 +22,31 @@ pub enum ModuleKind {
     Parameter,
     /// The matrices `[experts, out, in]` of so many experts, by the parameter's own name. As [`Self::Parameter`].
     Experts(usize),
+    /// The same where files have `[experts, in, out]` and PEFT takes that for `[experts, out, in]` (Llama 4): A reads what
+    /// these matrices give, B gives what they read, and what is added is their product turned.
+    ExpertsTurned(usize),
 }
 
 impl ModuleKind {
     /// Whether it is a parameter and no module.
     #[must_use]
     pub fn is_parameter(self) -> bool {
-        matches!(self, Self::Parameter | Self::Experts(_))
+        self == Self::Parameter || self.is_experts()
+    }
+
+    /// Whether it is the matrices of experts.
+    #[must_use]
+    pub fn is_experts(self) -> bool {
+        matches!(self, Self::Experts(_) | Self::ExpertsTurned(_))
     }
 
     /// How many matrices of its shape there are.
     #[must_use]
     pub fn matrices(self) -> usize {
-        if let Self::Experts(count) = self { count } else { 1 }
+        match self {
+            Self::Experts(count) | Self::ExpertsTurned(count) => count,
+            _ => 1,
+        }
     }
 }
 

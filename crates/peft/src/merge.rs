@@ -116,7 +116,7 @@ pub fn merge_site<'a>(
 ) -> Result<Merged, PeftError> {
     let (a, b) = (factor(Factor::A), factor(Factor::B));
     let shape = match site.kind {
-        ModuleKind::Experts(count) => vec![count, site.out, site.input],
+        ModuleKind::Experts(count) | ModuleKind::ExpertsTurned(count) => vec![count, site.out, site.input],
         _ => vec![site.out, site.input],
     };
     expect_shape(&site.base_weight(), weight, &shape)?;
@@ -137,6 +137,17 @@ pub fn merge_site<'a>(
                 let of_weight = &mut merged[expert * matrix..(expert + 1) * matrix];
                 let a = &a[expert * rows..(expert + 1) * rows];
                 add_product(of_weight, &own, a, site.input, site.scale as f32);
+            }
+        }
+        // The same, turned: row o is s * sum_k A[k, o] B[:, k]^T.
+        ModuleKind::ExpertsTurned(count) => {
+            let (matrix, rows) = (site.out * site.input, site.rank * site.out);
+            for expert in 0..count {
+                let own: Vec<f32> = b.iter().skip(expert).step_by(count).copied().collect();
+                let of_weight = &mut merged[expert * matrix..(expert + 1) * matrix];
+                let (a_t, b_t) =
+                    (transpose(&a[expert * rows..(expert + 1) * rows], site.out), transpose(&own, site.rank));
+                add_product(of_weight, &a_t, &b_t, site.input, site.scale as f32);
             }
         }
         // delta = (B A)^T, so row v is s * sum_k A[k, v] B[:, k]^T.

@@ -32,7 +32,7 @@ pub(crate) fn resolve(
     model_type: &str,
     modules: &[ModuleInfo],
 ) -> Result<(), PeftError> {
-    let has_experts = modules.iter().any(|module| matches!(module.kind, ModuleKind::Experts(_)));
+    let has_experts = modules.iter().any(|module| module.kind.is_experts());
     let (Some([gate, up, down]), true) = (former(model_type), has_experts) else { return Ok(()) };
     let names: BTreeSet<String> = match &config.target_modules {
         None => return Ok(()),
@@ -86,7 +86,7 @@ pub(crate) fn resolve(
 /// PEFT takes the last names of what an expression matches, in whatever layer; here such a one is refused.
 fn refuse_pattern(given: &str, former: [&str; 3], modules: &[ModuleInfo]) -> Result<(), PeftError> {
     let matcher = pattern::whole("target_modules", given)?;
-    let containers = modules.iter().filter(|module| matches!(module.kind, ModuleKind::Experts(_)));
+    let containers = modules.iter().filter(|module| module.kind.is_experts());
     for module in containers.filter_map(|module| Some(module.name.rsplit_once('.')?.0)) {
         for name in former {
             if matcher.matches(&format!("{module}.{name}"))? {

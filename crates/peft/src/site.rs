@@ -71,7 +71,7 @@ impl LoraSite {
     #[must_use]
     pub fn shape(&self, factor: Factor) -> Vec<usize> {
         let (from, to) = match self.kind {
-            ModuleKind::Embedding => (self.out, self.input),
+            ModuleKind::Embedding | ModuleKind::ExpertsTurned(_) => (self.out, self.input),
             _ => (self.input, self.out),
         };
         // Of experts A has the rows of each one after another, B the columns of each rank by expert.

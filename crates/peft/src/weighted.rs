@@ -134,7 +134,7 @@ fn check(part: &Weighted<'_>) -> Result<(), PeftError> {
             "in a weighted sum: magnitudes do not add up; merge the adapters into the base one after another";
         return conflict("use_dora", condition);
     }
-    if part.plan.sites.iter().any(|s| matches!(s.kind, crate::ModuleKind::Experts(_))) {
+    if part.plan.sites.iter().any(|s| s.kind.is_experts()) {
         let condition = "of experts in a weighted sum: their factors are stacked; merge the adapters into the base one after another";
         return conflict("target_parameters", condition);
     }

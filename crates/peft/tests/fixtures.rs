@@ -64,7 +64,9 @@ fn base(config: &Value) -> (Vec<ModuleInfo>, Registry) {
     let mut registry = Registry::new();
     for m in &modules {
         let (name, shape) = match m.kind {
-            ModuleKind::Experts(count) => (m.name.clone(), vec![count, m.out, m.input]),
+            ModuleKind::Experts(count) | ModuleKind::ExpertsTurned(count) => {
+                (m.name.clone(), vec![count, m.out, m.input])
+            }
             ModuleKind::Parameter => (m.name.clone(), vec![m.out, m.input]),
             _ => (format!("{}.weight", m.name), vec![m.out, m.input]),
         };

@@ -37,6 +37,7 @@ impl Blueprint {
     pub fn modules(&mut self) -> Vec<ModuleInfo> {
         let shapes: Vec<Vec<usize>> = self.registry.iter().map(|p| p.shape.clone()).collect();
         let routers_are_linear = self.spec.names.experts.router_is_linear;
+        let turned = self.spec.names.experts.adapters_turned;
         let module = |(name, layer): (String, &mut Layer)| {
             let shape = &shapes[layer.parts.weight];
             // Routers and the stacked matrices of experts are parameters, not linears, as in Transformers and PEFT.
@@ -45,6 +46,9 @@ impl Blueprint {
                 Place::Head | Place::Score => (name, ModuleKind::Head),
                 Place::Router if routers_are_linear => (name, ModuleKind::Linear),
                 Place::Router => (format!("{name}.weight"), ModuleKind::Parameter),
+                Place::ExpertsUp | Place::ExpertsDown if turned => {
+                    (name, ModuleKind::ExpertsTurned(shape[0]))
+                }
                 Place::ExpertsUp | Place::ExpertsDown => (name, ModuleKind::Experts(shape[0])),
                 _ => (name, ModuleKind::Linear),
             };
@@ -72,16 +76,6 @@ impl Blueprint {
         let turned = |name: &&String| self.registry.get(name).is_some_and(|p| self.spec.names.turns(p));
         if let Some(name) = plan.saved.iter().find(turned) {
             return Err(ModelError::SavedTurned { name: name.clone() });
-        }
-        let of_experts = |kind: ModuleKind| matches!(kind, ModuleKind::Experts(_));
-        if self.spec.names.experts.adapters_turned
-            && let Some(site) = plan.sites.iter().find(|site| of_experts(site.kind))
-        {
-            return Err(ModelError::Unsupported {
-                key: "target_parameters".to_owned(),
-                got: site.module.clone(),
-                supported: "no experts of this family: adapt its linears, or train it whole",
-            });
         }
         if plan.prompt.is_some() {
             self.check_prompt()?;

@@ -483,7 +483,7 @@ impl Mixture {
         &self,
         MixtureParts { layers: parts, scales }: MixtureParts<AnyTensor>,
         how: &Assembly,
-        spec: &ExpertsSpec,
+        (spec, turned): (&ExpertsSpec, bool),
         shard: &Shard,
     ) -> Result<MixtureTensors, OpsError> {
         let mut linears =
@@ -491,12 +491,15 @@ impl Mixture {
         let mut next = || linears.next().expect("invariant: one set of tensors for each layer").map(Some);
         let layer = |linear: Option<Linear>| {
             let Linear { weight, bias, low_rank, .. } = linear.expect("invariant: every mixture has it");
-            let low_rank = low_rank.map(|low| ExpertLowRank { a: low.a, b: low.b, scale: low.scale });
-            ExpertLayer { weight, bias, low_rank }
+            let low_rank = match low_rank {
+                Some(low) if turned => Some(turned_factors(&low, spec.count)?),
+                low => low.map(|low| ExpertLowRank { a: low.a, b: low.b, scale: low.scale }),
+            };
+            Ok::<_, OpsError>(ExpertLayer { weight, bias, low_rank })
         };
         let mut router = next()?.map(|router| Linear { compute: Compute::Fp32, ..router });
         let correction = router.as_mut().filter(|_| spec.corrected).and_then(|router| router.bias.take());
-        let (gate_up, mut down) = (layer(next()?), layer(next()?));
+        let (gate_up, mut down) = (layer(next()?)?, layer(next()?)?);
         // What is summed over ranks is added by one of them.
         down.bias = down.bias.filter(|_| shard.first() || shard.own_experts.is_some());
         let shared_gate = if self.shared_gate.is_some() { next()? } else { None };
@@ -517,6 +520,22 @@ impl Mixture {
             },
         })
     }
+}
+
+/// The factors of experts whose adapters are of their matrices turned ([`ModuleKind::ExpertsTurned`]): each in the other's
+/// place.
+///
+/// [`ModuleKind::ExpertsTurned`]: burnish_peft::ModuleKind::ExpertsTurned
+///
+/// # Shapes
+/// - low.a: `[experts * r, out]`, low.b: `[in, r * experts]`
+fn turned_factors(low: &LowRank, experts: usize) -> Result<ExpertLowRank, OpsError> {
+    let (a, b) = (low.a.rank::<2>()?, low.b.rank::<2>()?);
+    let ([rows, out], [input, _]) = (a.dims(), b.dims());
+    let rank = rows / experts;
+    let of_a = b.reshape([input, rank, experts]).permute([2, 1, 0]).reshape([rows, input]);
+    let of_b = a.reshape([experts, rank, out]).permute([2, 1, 0]).reshape([out, rows]);
+    Ok(ExpertLowRank { a: AnyTensor::new(of_a), b: AnyTensor::new(of_b), scale: low.scale })
 }
 
 /// One `T` for each tensor of a mixture of experts.
@@ -1002,7 +1021,10 @@ impl Block {
                 _ => None,
             },
             mixture: match (&self.mixture, parts.mixture, &spec.experts) {
-                (Some(mixture), Some(parts), Some(spec)) => Some(mixture.assemble(parts, how, spec, shard)?),
+                (Some(mixture), Some(parts), Some(experts)) => {
+                    let turned = spec.names.experts.adapters_turned;
+                    Some(mixture.assemble(parts, how, (experts, turned), shard)?)
+                }
                 _ => None,
             },
             beside: match (&self.beside, parts.beside) {

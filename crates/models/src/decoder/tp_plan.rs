@@ -116,6 +116,7 @@ impl Parallel {
         let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
         let names: Vec<String> = blueprint.registry.iter().map(|p| p.name.clone()).collect();
         let mut layouts: Vec<Option<TpLayout>> = vec![None; shapes.len()];
+        let turned = spec.names.experts.adapters_turned;
         for (_, layer) in blueprint.layers_mut() {
             let style = style(layer.place);
             let shape = &shapes[layer.parts.weight];
@@ -158,6 +159,18 @@ impl Parallel {
                     }
                     (Place::ExpertsDown, LinearPart::Weight) => {
                         TpLayout::sharded(&shapes[index], 2, split.clone())?
+                    }
+                    // A reads outputs, B gives inputs.
+                    (Place::ExpertsUp, LinearPart::LoraA) if turned => {
+                        TpLayout::sharded(&shapes[index], 1, split.clone())?
+                    }
+                    (Place::ExpertsDown, LinearPart::LoraB) if turned => {
+                        TpLayout::sharded(&shapes[index], 0, split.clone())?
+                    }
+                    (Place::ExpertsUp | Place::ExpertsDown, LinearPart::LoraA | LinearPart::LoraB)
+                        if turned =>
+                    {
+                        TpLayout::replicated(&shapes[index], ranks, Gradient::Partial)
                     }
                     _ => TpLayout::of(style, part, &shapes[index], &split)?,
                 };

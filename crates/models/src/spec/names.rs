@@ -98,8 +98,8 @@ pub struct ExpertNames {
     pub files: ExpertFiles,
     /// Whether the router is a linear layer that PEFT finds among the others (Gemma 4), and no bare parameter.
     pub router_is_linear: bool,
-    /// Whether PEFT's adapters on experts (`target_parameters`) stand on the files' `[in, out]` as if that were `[out, in]`,
-    /// which is not computed here (Llama 4).
+    /// Whether PEFT's adapters on experts (`target_parameters`) stand on the files' `[in, out]` as if that were `[out, in]`
+    /// (Llama 4).
     pub adapters_turned: bool,
 }
 

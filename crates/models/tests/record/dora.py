@@ -1,5 +1,5 @@
 """Records adapters on every module: DoRA on ../fixtures/qwen2, LoRA on the packed layers of ../fixtures/phi3-window and
-on the experts of ../fixtures/qwen2-moe and ../fixtures/gemma4-moe.
+on the experts of ../fixtures/qwen2-moe, ../fixtures/gemma4-moe and ../fixtures/llama4.
 Their logits and their gradients.
 
 Run with PEFT 0.21.2, Transformers 5.23.0 and PyTorch: dora.py [NAME...]
@@ -31,6 +31,10 @@ CASES = {
     # Gemma 4's router is a linear layer.
     "lora_beside": ("gemma4-moe", dict(
         target_modules="all-linear", target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
+    # Of Llama 4's experts PEFT takes [in, out] for [out, in].
+    "lora_turned": ("llama4", dict(
+        target_modules=["q_proj", "v_proj"], target_parameters=["experts.gate_up_proj", "experts.down_proj"],
+        rank_pattern={r".*\.gate_up_proj": 3})),
 }
 
 

@@ -210,9 +210,6 @@ fn architectures_that_are_not_computed() {
     let message = "config.json: `word_embed_proj_dim` = 20 is not supported; supported: the hidden size, or another where \
         do_layer_norm_before is false (OPT-350m)";
     assert_eq!(error_with("opt", "word_embed_proj_dim", json!(20)), message);
-    let message = "config.json: `alibi` = true with 4 heads on 1 of keys and values is not supported; supported: true where \
-        each head has keys and values of its own (multi_query false)";
-    assert_eq!(error_with("falcon", "alibi", json!(true)), message);
     assert_eq!(
         error_with("qwen3-window", "layer_types", json!(["full_attention", "linear_attention"])),
         "config.json: `layer_types` = \"linear_attention\" is not supported; supported: full_attention, \

@@ -62,7 +62,7 @@ impl Spec {
             let qkv = (heads * head_dim + keys).max(channels);
             // What is made in attention stands behind each head's.
             let more = self.attended_dim() - self.head_dim;
-            let widened = if more > 0 { qkv + (heads + 2 * kv_heads.div_ceil(tp_size)) * more } else { 0 };
+            let widened = if more > 0 { 3 * heads * (head_dim + more) } else { 0 };
             let moved = if self.moves_columns() { qkv } else { 0 } + widened;
             let lent = if self.lends_keys(layer) { self.passed_on() + 2 * keys } else { 0 };
             let attended = heads * head_dim + heads;

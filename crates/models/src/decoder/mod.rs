@@ -519,7 +519,7 @@ impl Decoder {
         let (own, kind) = (self.spec.layers[layer], &self.kinds[layer]);
         AttentionShape {
             heads: kind.shard.heads,
-            kv_heads: kind.shard.kv_heads,
+            kv_heads: kind.spec.attended_kv_heads(kind.shard.heads, kind.shard.kv_heads),
             head_dim: kind.spec.attended_dim(),
             scale: self.spec.attention_scale / own.divisor.max(1) as f32,
             softcap: self.spec.attention_softcap,

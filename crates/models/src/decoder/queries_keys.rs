@@ -188,7 +188,7 @@ pub(crate) fn prepared(
         qkv = heads_normed(&qkv, spec, shard, norms, turning.rotary.as_ref())?;
     }
     if let Some(behind) = &turning.factors.behind {
-        qkv = widened(&qkv, behind, spec)?;
+        qkv = widened(&qkv, behind, spec, shard)?;
     }
     if let Some(growth) = &turning.factors.growth {
         let width = shard.heads * spec.head_dim;
@@ -202,12 +202,23 @@ pub(crate) fn prepared(
     Ok(qkv)
 }
 
-/// Queries, keys and values `[tokens, 3 * heads * head_dim]` with `behind` behind each head's.
-fn widened(qkv: &AnyTensor, behind: &[f32], spec: &Spec) -> Result<AnyTensor, OpsError> {
+/// Queries, keys and values `[tokens, 3 * heads * head_dim]`, with `behind` behind each head's: each query head gets keys and
+/// values of its own.
+fn widened(qkv: &AnyTensor, behind: &[f32], spec: &Spec, shard: &Shard) -> Result<AnyTensor, OpsError> {
     let (d, wide) = (spec.head_dim, spec.attended_dim());
     let x = qkv.rank::<2>()?;
-    let [tokens, width] = x.dims();
-    let heads = width / d;
+    let tokens = x.dims()[0];
+    let heads = 3 * shard.heads;
+    let x = match (shard.heads, shard.kv_heads) {
+        (all, kv) if all == kv => x,
+        (all, kv) => {
+            let each = |at: usize| {
+                let own = x.clone().narrow(1, (all + at * kv) * d, kv * d).reshape([tokens, kv, 1, d]);
+                own.repeat_dim(2, all / kv).reshape([tokens, all * d])
+            };
+            Tensor::cat(vec![x.clone().narrow(1, 0, all * d), each(0), each(1)], 1)
+        }
+    };
     let data = TensorData::new(behind.to_vec(), [tokens, heads, wide - d]);
     let behind = Tensor::<3>::from_data(data, (&x.device(), x.dtype()));
     let all = Tensor::cat(vec![x.reshape([tokens, heads, d]), behind], 2);

@@ -365,7 +365,7 @@ pub struct Spec {
     /// Linear biases of attention (`ALiBi`), a slope per query head; empty for none.
     pub slopes: Vec<f32>,
     /// As [`Self::slopes`], but slope times the key's position is rounded to bfloat16 (Falcon), which is no line: one more
-    /// dimension of keys holds it. Each query head has its key head.
+    /// dimension of keys holds it, and each query head then has keys of its own.
     pub rounded_slopes: Vec<f32>,
     /// Whether each query head has a sink: a learned logit that takes part in softmax and has no value (gpt-oss).
     pub sinks: bool,
@@ -487,6 +487,11 @@ impl Spec {
     #[must_use]
     pub fn attended_dim(&self) -> usize {
         if self.rounded_slopes.is_empty() { self.head_dim } else { (self.head_dim + 1).next_multiple_of(8) }
+    }
+
+    /// Key/value heads in attention of a rank that has `kv_heads` of them for `heads` query heads.
+    pub(crate) fn attended_kv_heads(&self, heads: usize, kv_heads: usize) -> usize {
+        if self.rounded_slopes.is_empty() { kv_heads } else { heads }
     }
 
     /// Elements of a head that the attention's output layer reads.

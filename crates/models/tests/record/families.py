@@ -404,6 +404,9 @@ def more_families():
         vision_config=dict(architecture="test_efficientnet", hidden_size=64, vocab_size=2, vocab_offset=42),
         audio_config=dict(hidden_size=16, conf_num_attention_heads=2, conf_num_hidden_layers=1, input_feat_size=8,
                           sscp_conv_channel_size=[2, 2], vocab_size=2, vocab_offset=44))
+    # Linear biases on keys that all heads share, and that groups share.
+    yield "falcon-rw-shared", "falcon", rw | dict(multi_query=True, parallel_attn=False)
+    yield "falcon-rw-groups", "falcon", rw | dict(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False)
 
 
 def more_mixtures(mixed):

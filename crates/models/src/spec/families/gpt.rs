@@ -110,13 +110,6 @@ pub(super) fn falcon(r: &Reader<'_>) -> Result<Spec, ModelError> {
         spec.layout = BlockLayout::ParallelShared;
     }
     if r.bool("alibi", false)? {
-        if spec.kv_heads != spec.heads {
-            return Err(ModelError::Unsupported {
-                key: "alibi".to_owned(),
-                got: format!("true with {} heads on {} of keys and values", spec.heads, spec.kv_heads),
-                supported: "true where each head has keys and values of its own (multi_query false)",
-            });
-        }
         spec.rounded_slopes = alibi_slopes(spec.heads);
         unturned(&mut spec);
     }

@@ -4,6 +4,7 @@ mod aarch64;
 mod acceptance;
 mod bench;
 mod check;
+mod config_pages;
 mod example;
 mod example_programs;
 mod faults;
@@ -11,7 +12,6 @@ mod gpu_bundle;
 mod gpus;
 mod mpi;
 mod nccl;
-mod options_page;
 mod overfit;
 mod publish;
 mod readme_pages;
@@ -84,7 +84,7 @@ enum Task {
         #[arg(long)]
         output: Option<PathBuf>,
     },
-    /// Write docs/options.md from the options' table, and each crate's README.md from its first page.
+    /// Write docs/options.md and docs/errors.md from their tables, and each crate's README.md from its first page.
     Docs,
     /// Pack every crate that goes to the registry, in order, and look at what is in the packages.
     Publish {
@@ -135,7 +135,7 @@ fn main() -> Result<ExitCode> {
         Task::GpuBundle { output } => gpu_bundle::run(&root, output).map(|_| true)?,
         Task::Docs => {
             readme_pages::write(&root, &tidy::packages(&root)?)?;
-            options_page::write(&root).map(|()| true)?
+            config_pages::write(&root).map(|()| true)?
         }
         Task::Publish { dry_run: _, names } => publish::run(&root, names)?,
         Task::ExampleData => example::write(&root).map(|()| true)?,

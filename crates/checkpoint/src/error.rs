@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use burnish_core::Dtype;
+use burnish_core::{Coded, Dtype, ErrorCode};
 use burnish_weight_files::WeightFileError;
 
 use crate::LockOwner;
@@ -266,4 +266,38 @@ fn nearest_entries(nearest: &[String]) -> String {
 fn skipped_list(skipped: &[(PathBuf, String)]) -> String {
     let each: Vec<String> = skipped.iter().map(|(_, reason)| format!("\n  skipped: {reason}")).collect();
     each.concat()
+}
+
+impl Coded for CheckpointError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Damaged { .. } => ErrorCode::DamagedCheckpoint,
+            Self::UnknownEntry { .. } | Self::WrongEntry { .. } => ErrorCode::CannotResume,
+            Self::BadRows { .. }
+            | Self::Pieces { .. }
+            | Self::NoTrainerState { .. }
+            | Self::WrongStep { .. } => ErrorCode::Internal,
+            Self::OtherPart { .. } => ErrorCode::RanksDiffer,
+            Self::SavingPanicked { .. } | Self::NoThread { .. } => ErrorCode::CannotSave,
+            Self::Foreign { .. } | Self::InputWouldMove { .. } | Self::OutputIsInput { .. } => {
+                ErrorCode::OutputExists
+            }
+            Self::InUse { .. } => ErrorCode::OutputInUse,
+            Self::SeveralRuns { .. } | Self::NothingToResume { .. } => ErrorCode::NoCheckpoint,
+            Self::Store(error) => error.code(),
+        }
+    }
+}
+
+impl Coded for Damage {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Missing { .. }
+            | Self::NotOurs { .. }
+            | Self::Size { .. }
+            | Self::Checksum { .. }
+            | Self::Version { .. }
+            | Self::Corrupt { .. } => ErrorCode::DamagedCheckpoint,
+        }
+    }
 }

@@ -4,9 +4,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use burnish_config::table::{COMMANDS, CommandInfo, ValueKind};
+use burnish_core::ErrorCode;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, ValueEnum, ValueHint};
 use clap_complete::Shell;
+
+use crate::refusal::{refusal, refuse, require};
 
 /// Prints what a shell completes.
 pub(crate) fn print(words: &[String]) -> anyhow::Result<ExitCode> {
@@ -16,7 +19,8 @@ pub(crate) fn print(words: &[String]) -> anyhow::Result<ExitCode> {
         _ => None,
     };
     let Some(shell) = shell else {
-        anyhow::bail!(
+        refuse!(
+            UnknownCommand,
             "expected a shell, `burnish completions {}`; for bash: `burnish completions bash > ~/.local/share/bash-completion/completions/burnish`",
             shells.join("|")
         )
@@ -30,18 +34,20 @@ pub(crate) fn print(words: &[String]) -> anyhow::Result<ExitCode> {
 /// Writes a page for the program and one for each command.
 pub(crate) fn manual(words: &[String]) -> anyhow::Result<ExitCode> {
     let [folder] = words else {
-        anyhow::bail!(
+        refuse!(
+            MissingOption,
             "expected a folder, `burnish man ~/.local/share/man/man1`; then `man burnish-sft` shows a page"
         )
     };
-    anyhow::ensure!(
+    require!(
         !folder.starts_with('-'),
+        UnknownOption,
         "expected a folder, got {folder}: `burnish man ~/.local/share/man/man1`"
     );
     let folder = Path::new(folder);
     std::fs::create_dir_all(folder)
         .and_then(|()| clap_mangen::generate_to(described(), folder))
-        .map_err(|error| anyhow::anyhow!("cannot write pages into {}: {error}", folder.display()))?;
+        .map_err(|error| refusal!(CannotWrite, "cannot write pages into {}: {error}", folder.display()))?;
     crate::voice::note(format_args!("{} pages are in {}", COMMANDS.len() + 1, folder.display()));
     Ok(ExitCode::SUCCESS)
 }
@@ -52,9 +58,15 @@ fn described() -> Command {
         .about("Fine-tunes language models on Burn: no Python, one program")
         .version(env!("CARGO_PKG_VERSION"))
         .disable_help_subcommand(true);
+    let codes = ErrorCode::ALL.map(ErrorCode::name);
     let shells = PossibleValuesParser::new(Shell::value_variants().iter().map(Shell::to_string));
     program
         .subcommands(COMMANDS.iter().map(command))
+        .subcommand(
+            Command::new("explain")
+                .about("Tell the cause of a class of errors, and what helps")
+                .arg(Arg::new("CODE").value_parser(PossibleValuesParser::new(codes))),
+        )
         .subcommand(
             Command::new("completions")
                 .about("Print completions for a shell")

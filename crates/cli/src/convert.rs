@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
 use burnish_checkpoint::{Checkpoint, prepare_output_dir, resume};
 use burnish_config::ConvertOptions;
 use burnish_core::Dtype;
 use burnish_weight_files::{FolderWriter, HostTensor, TensorSpec};
 use serde_json::{Map, Value};
+
+use crate::refusal::{refusal, refuse};
 
 /// Slots that hold a parameter exactly where the model's file holds it rounded.
 const EXACT: [&str; 2] = ["master", "value"];
@@ -60,7 +61,8 @@ fn export(checkpoint: &Checkpoint, output: &Path, dtype: Option<Dtype>) -> anyho
 
     let named = if adapter { "adapter_config.json" } else { "config.json" };
     if !checkpoint.files().any(|f| f == named) {
-        bail!(
+        refuse!(
+            NotAModel,
             "`{}` has weights but no {named}; copy it there from the model that was trained",
             checkpoint.path().display()
         );
@@ -90,8 +92,9 @@ fn export(checkpoint: &Checkpoint, output: &Path, dtype: Option<Dtype>) -> anyho
             _ if other => {}
             Some(dtype) => {
                 let text = checkpoint.file(name)?;
-                let mut json: Map<String, Value> = serde_json::from_slice(&text).with_context(|| {
-                    format!("`{name}` of `{}` cannot be read", checkpoint.path().display())
+                let mut json: Map<String, Value> = serde_json::from_slice(&text).map_err(|error| {
+                    let folder = checkpoint.path().display();
+                    refusal!(BadModelConfig, "`{name}` of `{folder}` cannot be read: {error}")
                 })?;
                 json.remove("torch_dtype");
                 json.insert("dtype".to_owned(), dtype.name().into());
@@ -128,7 +131,11 @@ fn value(checkpoint: &Checkpoint, spec: &TensorSpec) -> anyhow::Result<(HostTens
         let lost =
             tensor.to_f32().iter().zip(cast.to_f32()).any(|(was, is)| was.is_finite() && !is.is_finite());
         if lost {
-            bail!("`{}` has values that float16 cannot hold; export to bfloat16 or float32", spec.name);
+            refuse!(
+                NotFinite,
+                "`{}` has values that float16 cannot hold; export to bfloat16 or float32",
+                spec.name
+            );
         }
     }
     Ok((cast, is_exact))

@@ -7,6 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burnish_config::DoctorOptions;
 use burnish_device::{DeviceKind, findings, open};
 
+use crate::refusal::{refusal, require};
 use crate::voice::result;
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
@@ -47,10 +48,11 @@ fn tried(device: &Device) -> anyhow::Result<String> {
     let left: Tensor<2> = Tensor::from_data(TensorData::new(values, [size, size]), device);
     let twos = Tensor::<2>::ones([size, 1], device) * 2.0;
     let product = left.matmul(twos).reshape([size]).try_into_data()?.convert::<f32>();
-    let product = product.as_slice::<f32>().map_err(|error| anyhow::anyhow!("{error:?}"))?;
+    let product = product.as_slice::<f32>().map_err(|error| refusal!(DeviceFailed, "{error:?}"))?;
     for (row, (got, expected)) in product.iter().zip(&expected).enumerate() {
-        anyhow::ensure!(
+        require!(
             (got - expected).abs() <= 1e-2 * expected,
+            DeviceFailed,
             "a matrix product gave {got} in row {row}, expected {expected}: the device or its driver computes wrongly; try `--device cpu`"
         );
     }

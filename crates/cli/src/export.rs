@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use burnish_config::ExportOptions;
 use burnish_config::groups::ExportTargetOptions;
 use burnish_core::Dtype;
@@ -11,6 +10,7 @@ use burnish_gguf::{GgufWriter, OutType};
 use burnish_models::{GgufAdapterExport, GgufExport, ModelFolder, TensorError};
 use burnish_peft::AdapterFolder;
 
+use crate::refusal::refuse;
 use crate::sampled::{Lost, outputs};
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
@@ -20,10 +20,18 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     crate::use_threads(options.threads)?;
     let output = &options.output_file;
     if output.is_dir() {
-        bail!("output_file: {} is a folder; name the file in it, such as model.gguf", output.display());
+        refuse!(
+            CannotWrite,
+            "output_file: {} is a folder; name the file in it, such as model.gguf",
+            output.display()
+        );
     }
     if output.exists() && !options.overwrite_output_file {
-        bail!("output_file: {} is there already; --overwrite_output_file replaces it", output.display());
+        refuse!(
+            OutputExists,
+            "output_file: {} is there already; --overwrite_output_file replaces it",
+            output.display()
+        );
     }
     let adapter = options.adapter_name_or_path.as_ref().map(AdapterFolder::open).transpose()?;
     let mut folder = ModelFolder::open(&options.model_name_or_path)?;
@@ -98,7 +106,8 @@ fn keep(
 ) -> anyhow::Result<ExitCode> {
     let (relative, bound) = (lost.relative, logits_bound(out));
     if relative > bound || relative.is_nan() {
-        bail!(
+        refuse!(
+            ExportDiffers,
             "the written file's logits are not the model's ({lost}; {relative:.2} of their spread, expected at most \
              {bound}): the file is not kept"
         );

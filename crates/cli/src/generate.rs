@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::bail;
 use burnish_config::GenerateOptions;
 use burnish_config::groups::{GenerationOptions, PreparationOptions};
 use burnish_data::{Row, Source, TextStream};
@@ -13,6 +12,7 @@ use burnish_trainers::{InferenceRank, Prepared, TrainError, prepare_rows};
 use serde_json::json;
 
 use crate::model::{Lines, Loaded};
+use crate::refusal::refuse;
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<GenerateOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
@@ -42,14 +42,17 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         (None, Some(name)) => {
             let source = Source::train(name, &prompts.dataset_test_split)?;
             if source.records().next().is_none() {
-                bail!("{}: no rows; each line holds a JSON object with a prompt", source.name());
+                refuse!(NoRows, "{}: no rows; each line holds a JSON object with a prompt", source.name());
             }
             let size = prompts.per_device_eval_batch_size;
             let file = prompts.output_file.as_deref();
             loaded.run(|rank| many(rank, &rows, &source, &settings, (size, skip, &reach), file), Ok)
         }
         _ => {
-            bail!("generate needs a prompt: give --prompt TEXT, or --dataset_name with a prompt in each row")
+            refuse!(
+                MissingOption,
+                "generate needs a prompt: give --prompt TEXT, or --dataset_name with a prompt in each row"
+            )
         }
     }
 }
@@ -68,7 +71,8 @@ pub(crate) fn settings(
     settings.min_new_tokens = options.min_new_tokens.unwrap_or(settings.min_new_tokens);
     let Generation { min_new_tokens, max_new_tokens, .. } = settings;
     if options.min_new_tokens.is_some() && min_new_tokens > max_new_tokens {
-        bail!(
+        refuse!(
+            Conflict,
             "min_new_tokens: {min_new_tokens}, but max_new_tokens is {max_new_tokens}; raise max_new_tokens"
         );
     }

@@ -16,6 +16,8 @@ use burnish_data::{DataError, Listing, RowCache, SourceSpec};
 use burnish_hub::{Hub, Progress, Repo, Settings, Wanted, could_be_name, datasets_cache};
 use burnish_report::TransferBar;
 
+use crate::refusal::refuse;
+
 /// Options that may name a model, an adapter or a tokenizer.
 const MODELS: &[(&str, Wanted<'_>)] = &[
     ("model_name_or_path", Wanted::Model),
@@ -95,7 +97,7 @@ pub(crate) fn resolve<C: Command>(resolved: &mut Resolved<C>) -> anyhow::Result<
     replaced.extend(bases.map(|base| (REWARD_BASE, Raw::Text(base))));
     for (name, raw) in replaced {
         if let Some(Err(fault)) = resolved.options.set(name, &raw) {
-            anyhow::bail!("{name}: {raw} is not {}", fault.expected);
+            refuse!(BadValue, "{name}: {raw} is not {}", fault.expected);
         }
     }
     Ok(())
@@ -129,7 +131,8 @@ fn scorers_bases(
     match bases.as_slice() {
         [] => Ok(None),
         [base] => fetch(hub, &Repo::model(base)?, None, &Wanted::Model).map(Some),
-        several => anyhow::bail!(
+        several => refuse!(
+            Conflict,
             "adapters over {}: merge them into their bases, or give folders whose bases are folders",
             several.join(" and ")
         ),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use crate::refusal::refusal;
 
 /// Signals within this time are one wish: launchers and `timeout` send a process one of its own and one to its group.
 const ONE_WISH: Duration = Duration::from_millis(500);
@@ -18,5 +18,5 @@ pub(crate) fn listen(first: impl Fn() + Send + 'static) -> anyhow::Result<()> {
         Some(at) if at.elapsed() < ONE_WISH => {}
         Some(_) => std::process::exit(130),
     };
-    ctrlc::set_handler(hear).context("cannot listen for Ctrl-C")
+    ctrlc::set_handler(hear).map_err(|error| refusal!(BadEnvironment, "cannot listen for Ctrl-C: {error}"))
 }

@@ -7,6 +7,7 @@ mod data;
 mod device;
 mod doctor;
 mod eval;
+mod explain;
 mod export;
 mod generate;
 #[cfg(feature = "hub")]
@@ -18,6 +19,7 @@ mod model;
 mod panics;
 mod plan;
 mod quantize;
+mod refusal;
 mod runs;
 mod sampled;
 mod score;
@@ -34,6 +36,8 @@ use burnish_config::help::overview;
 use burnish_config::table::COMMANDS;
 use burnish_config::{Command, Invocation, Resolved, published};
 use burnish_trainers::with_trainer;
+
+use refusal::{refusal, refuse, require};
 
 fn main() -> ExitCode {
     panics::listen();
@@ -60,15 +64,17 @@ fn stacks() -> anyhow::Result<()> {
     const LEAST: u64 = 1 << 20;
     const MOST: u64 = 1 << 30;
     let first = burnish_device::stack_limit();
-    anyhow::ensure!(
+    require!(
         first.is_none_or(|bytes| bytes >= LEAST),
+        BadEnvironment,
         "the stack may have {} kB here (`ulimit -s`), expected at least {} kB; usual are 8192: `ulimit -s 8192`",
         first.unwrap_or_default() >> 10,
         LEAST >> 10
     );
     let others = std::env::var("RUST_MIN_STACK").ok().and_then(|value| value.parse::<u64>().ok());
-    anyhow::ensure!(
+    require!(
         others.is_none_or(|bytes| (LEAST..=MOST).contains(&bytes)),
+        BadEnvironment,
         "RUST_MIN_STACK is {} bytes, expected {LEAST} to {MOST}, or none: `unset RUST_MIN_STACK`",
         others.unwrap_or_default()
     );
@@ -81,7 +87,8 @@ fn words() -> anyhow::Result<Vec<String>> {
     for (index, word) in std::env::args_os().enumerate().skip(1) {
         match word.into_string() {
             Ok(word) => words.push(word),
-            Err(word) => anyhow::bail!(
+            Err(word) => refuse!(
+                BadEnvironment,
                 "word {index} of the command line, {word:?}, is not UTF-8; names of files have to be for burnish: rename it"
             ),
         }
@@ -114,6 +121,7 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         "export" => export::run(rest),
         "convert" => convert::run(rest),
         "doctor" => doctor::run(rest),
+        "explain" => explain::run(rest),
         "completions" => completions::print(rest),
         "man" => completions::manual(rest),
         "help" if !rest.is_empty() => helped(rest),
@@ -129,7 +137,8 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
             let known = COMMANDS.iter().map(|c| c.name);
             let nearest = known
                 .max_by(|a, b| strsim::jaro_winkler(a, other).total_cmp(&strsim::jaro_winkler(b, other)));
-            anyhow::bail!(
+            refuse!(
+                UnknownCommand,
                 "there is no command `{other}`; did you mean `burnish {}`? `burnish --help` lists all",
                 nearest.unwrap_or("sft")
             )
@@ -140,8 +149,9 @@ fn run(words: &[String]) -> anyhow::Result<ExitCode> {
 /// `burnish help COMMAND [TOPIC]`.
 fn helped(words: &[String]) -> anyhow::Result<ExitCode> {
     let (command, topic) = words.split_at(1);
-    anyhow::ensure!(
+    require!(
         !command[0].starts_with('-') && command[0] != "help",
+        UnknownCommand,
         "expected `burnish help COMMAND [TOPIC]`"
     );
     run(&[command, &["--help".to_owned()], topic].concat())
@@ -181,7 +191,8 @@ fn resolved<C: Command>(invocation: Invocation<C>) -> anyhow::Result<Option<Reso
 fn use_threads(threads: Option<usize>) -> anyhow::Result<()> {
     let variable = std::env::var("RAYON_NUM_THREADS").ok().and_then(|said| said.parse::<usize>().ok());
     if let Some(said) = variable.filter(|said| threads.is_none() && *said > MOST_THREADS) {
-        anyhow::bail!(
+        refuse!(
+            BadEnvironment,
             "RAYON_NUM_THREADS is {said}, expected at most {MOST_THREADS}; `--threads` asks for fewer"
         );
     }
@@ -191,7 +202,8 @@ fn use_threads(threads: Option<usize>) -> anyhow::Result<()> {
             (None, Ok(threads)) => format!("threads (RAYON_NUM_THREADS={threads})"),
             (None, Err(_)) => "a thread for each processor".to_owned(),
         };
-        anyhow::anyhow!(
+        refusal!(
+            BadEnvironment,
             "cannot start {asked}: {error}; `--threads` asks for fewer, and `ulimit -u` and `ulimit -v` say how much the system allows"
         )
     })

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
 use burnish_checkpoint::prepare_output_dir;
 use burnish_config::MergeOptions;
 use burnish_config::groups::MergeTargetOptions;
@@ -17,6 +16,7 @@ use burnish_peft::{
 };
 use burnish_weight_files::FolderWriter;
 
+use crate::refusal::{refusal, refuse};
 use crate::sampled::{Lost, outputs};
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
@@ -85,7 +85,7 @@ fn several(options: &MergeTargetOptions) -> anyhow::Result<ExitCode> {
         let adapter = AdapterFolder::open(path)?;
         let folder = ModelFolder::open(&options.model_name_or_path)?.for_adapter(&adapter.config);
         let planned = ModelPlan::new(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0)?;
-        let plan = planned.plan().cloned().context("an adapter's plan")?;
+        let plan = planned.plan().cloned().ok_or_else(|| refusal!(Internal, "an adapter without a plan"))?;
         let tensors = adapter.load(&plan)?;
         inputs.push(adapter.path().to_path_buf());
         parts.push((plan, tensors, *weight));
@@ -124,11 +124,13 @@ fn several(options: &MergeTargetOptions) -> anyhow::Result<ExitCode> {
 /// How merged matrices are quantised again: as they were.
 fn again(held: Option<Quantization>) -> anyhow::Result<Quantization> {
     match held {
-        None => bail!(
+        None => refuse!(
+            MissingOption,
             "--requantize: the base is not quantised: say how it was held: --load_in_4bit or --load_in_8bit"
         ),
         Some(Quantization { scheme: scheme @ (Scheme::Int4 { .. } | Scheme::Mxfp4), .. }) => {
-            bail!(
+            refuse!(
+                QuantizedModel,
                 "--requantize: {scheme} is read and not made: leave it out, and quantise the merged folder (burnish quantize)"
             )
         }

@@ -5,13 +5,16 @@ use std::process::ExitCode;
 use burnish_config::{Command, PlanOptions};
 use burnish_trainers::{RunPlan, TrainError, Trainer, WithTrainer, trainer_names, with_trainer};
 
+use crate::refusal::refuse;
+
 /// Plans a run of the trainer that the first word names, with that trainer's options; of `sft` where none does.
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     match words.split_first() {
         Some((trainer, rest)) if !trainer.starts_with('-') => {
             with_trainer(trainer, Plan(rest)).unwrap_or_else(|| {
                 let known = trainer_names().join("|");
-                anyhow::bail!(
+                refuse!(
+                    UnknownCommand,
                     "there is no plan of `{trainer}`; `burnish plan [{known}] [OPTIONS]` takes the options of the trainer"
                 )
             })

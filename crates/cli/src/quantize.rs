@@ -2,17 +2,18 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use burnish_checkpoint::prepare_output_dir;
 use burnish_config::QuantizeOptions;
 use burnish_models::ModelFolder;
 use burnish_weight_files::FolderWriter;
 
+use crate::refusal::refuse;
+
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<QuantizeOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
     let options = resolved.options.target;
     let Some(quantization) = resolved.options.quantization.quantization() else {
-        bail!("say how: --load_in_4bit or --load_in_8bit")
+        refuse!(MissingOption, "say how: --load_in_4bit or --load_in_8bit")
     };
     crate::use_threads(options.threads)?;
     let folder = ModelFolder::open(&options.model_name_or_path)?;

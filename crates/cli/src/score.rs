@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use burnish_config::ScoreOptions;
 use burnish_data::{Collator, Example, Row, Source};
 use burnish_losses::TokenLoss;
@@ -11,6 +10,7 @@ use burnish_trainers::{MicroBatch, TrainError, prepare_rows, scores as text_scor
 use serde_json::json;
 
 use crate::model::{Lines, Loaded};
+use crate::refusal::refuse;
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<ScoreOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
@@ -20,7 +20,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let rows = prepare_rows(folder.tokenizer_path(), &options.preparation, folder.spec().vocab)?;
     let source = Source::train(&options.input.dataset_name, &options.input.dataset_test_split)?;
     let parse = |record| Row::parse(record, &rows.rules.text_field);
-    let Some(first) = source.records().next() else { bail!("{}: no rows to score", source.name()) };
+    let Some(first) = source.records().next() else { refuse!(NoRows, "{}: no rows to score", source.name()) };
     // The first row decides for all, whichever rank scores it.
     let of_texts = folder.spec().output == Output::Score;
     let completion_only = match options.preparation.completion_only_loss {

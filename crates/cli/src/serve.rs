@@ -4,7 +4,10 @@ use std::process::ExitCode;
 
 #[cfg(not(feature = "serve"))]
 pub(crate) fn run(_: &[String]) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("this program was built without its server; build it with --features serve")
+    crate::refusal::refuse!(
+        NotBuilt,
+        "this program was built without its server; build it with --features serve"
+    )
 }
 
 #[cfg(feature = "serve")]
@@ -25,6 +28,7 @@ mod with_server {
     use burnish_trainers::Prepared;
 
     use super::ExitCode;
+    use crate::refusal::refusal;
     use crate::served::{Served, adapters, name_of};
 
     /// How often the wish to stop is looked at.
@@ -36,7 +40,7 @@ mod with_server {
         // The address first: a port that is taken should not cost the time of loading a model.
         let address = format!("{}:{}", serving.host, serving.port);
         let listener = TcpListener::bind((serving.host.as_str(), serving.port as u16))
-            .with_context(|| format!("cannot listen on {address}"))?;
+            .map_err(|error| refusal!(CannotListen, "cannot listen on {address}: {error}"))?;
         let bound = listener.local_addr().context("cannot tell the address")?;
         let api_key = serving.api_key.clone().or_else(|| std::env::var("BURNISH_API_KEY").ok());
         let api_key = api_key.filter(|key| !key.is_empty());

@@ -33,6 +33,9 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(NO_READER);
     }
     say(format_args!("error: {}", shortened(&told(error))));
+    if let Some(code) = crate::refusal::code_of(error) {
+        say(format_args!("help: burnish explain {code}"));
+    }
     ExitCode::from(1)
 }
 

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::generate::settings;
 use crate::model::{Lines, Loaded};
+use crate::refusal::refuse;
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<WinRateOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
@@ -49,7 +50,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let rewards = reward_functions(&options.rewards, most, size, &loaded.device)?;
     let source = Source::train(&target.dataset_name, &target.dataset_test_split)?;
     if source.records().next().is_none() {
-        anyhow::bail!("{}: no rows; each line holds a JSON object with a prompt", source.name());
+        refuse!(NoRows, "{}: no rows; each line holds a JSON object with a prompt", source.name());
     }
     loaded.run(
         |rank| {

@@ -5,6 +5,7 @@ mod bad_input;
 mod commands;
 mod convert;
 mod data;
+mod explain;
 mod export;
 #[cfg(feature = "hub")]
 mod hub;

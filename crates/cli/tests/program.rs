@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use burnish_core::ErrorCode;
 use serde_json::Value;
 
 pub(crate) fn fixtures() -> PathBuf {
@@ -51,9 +52,9 @@ pub(crate) fn run_example(command: &str, config: &str, output: &Path, more: &[&s
     assert!(said.status.success(), "{}", stderr(&said));
 }
 
-/// Runs and expects one clear error that holds all of `parts`, and no panic.
+/// Runs and expects one clear error that holds all of `parts`, with its class, and no panic.
 #[track_caller]
-pub(crate) fn fails(words: &[String], parts: &[&str]) {
+pub(crate) fn fails(words: &[String], parts: &[&str]) -> ErrorCode {
     let output = run(words);
     let said = stderr(&output);
     assert!(!output.status.success(), "{words:?} succeeded");
@@ -61,6 +62,8 @@ pub(crate) fn fails(words: &[String], parts: &[&str]) {
     for part in parts {
         assert!(said.contains(part), "missing `{part}` in:\n{said}");
     }
+    let code = said.lines().find_map(|line| line.strip_prefix("help: burnish explain "));
+    code.unwrap_or_else(|| panic!("no code in:\n{said}")).parse().unwrap()
 }
 
 /// `sft` on the small model, with more words.

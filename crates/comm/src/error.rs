@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use burnish_core::Dtype;
+use burnish_core::{Coded, Dtype, ErrorCode};
 
 use crate::{Call, Op, Reduction};
 
@@ -302,4 +302,27 @@ fn have(ranks: &[usize]) -> String {
 
 fn while_in(rank: usize, call: Option<&Call>) -> String {
     call.map(|call| format!(" while rank {rank} waits in {call}")).unwrap_or_default()
+}
+
+impl Coded for CommError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Disagreement { .. } | Self::Length { .. } | Self::Header { .. } => ErrorCode::RanksDiffer,
+            Self::Silent { .. } | Self::Frozen { .. } => ErrorCode::RankSilent,
+            Self::Gone { .. }
+            | Self::Failed { .. }
+            | Self::Panicked { .. }
+            | Self::Stopped { .. }
+            | Self::Vanished { .. } => ErrorCode::RankFailed,
+            Self::Corrupt { .. } | Self::Engine { .. } | Self::Link { .. } => ErrorCode::RankNetwork,
+            Self::Counts { .. }
+            | Self::Elements { .. }
+            | Self::Member { .. }
+            | Self::Reduction { .. }
+            | Self::MeshTwice { .. }
+            | Self::MeshAxis { .. } => ErrorCode::Internal,
+            Self::MeshSize { .. } => ErrorCode::BadLaunch,
+            Self::Broken { first } => first.code(),
+        }
+    }
 }

@@ -15,6 +15,8 @@
 
 use std::path::Path;
 
+use burnish_core::{Coded, ErrorCode};
+
 use crate::DEADLINE;
 use crate::tcp::{Rendezvous, Secret, SecretError};
 
@@ -254,6 +256,12 @@ fn job_port(variables: Variables<'_>) -> Result<Option<u16>, LaunchError> {
     let job: Option<u64> = number("SLURM_JOB_ID", "a job's number", variables)?;
     let step: Option<u64> = number("SLURM_STEP_ID", "a step's number", variables)?;
     Ok(job.map(|job| 20_000 + ((job + step.unwrap_or(0)) % 10_000) as u16))
+}
+
+impl Coded for LaunchError {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::BadLaunch
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use burnish_core::{Coded, ErrorCode};
+
 use crate::group::Core;
 use crate::launch::{Launch, LaunchError, Launcher};
 use crate::tcp::{self, TcpError};
@@ -175,5 +177,18 @@ impl World {
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "World(rank {} of {}, {})", self.rank(), self.size(), self.transport())
+    }
+}
+
+impl Coded for JoinError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            #[cfg(not(unix))]
+            Self::NoMpi { .. } => ErrorCode::NoTransport,
+            Self::Launch(error) => error.code(),
+            Self::Tcp(error) => error.code(),
+            #[cfg(unix)]
+            Self::Mpi(error) => error.code(),
+        }
     }
 }

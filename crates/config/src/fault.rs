@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use burnish_core::{Coded, ErrorCode};
+
 /// Faults beyond which no option is looked at: a file with so many is of something else.
 pub(crate) const MOST: usize = 200;
 /// Faults that a message shows.
@@ -253,3 +255,31 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
+
+impl Coded for Fault {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Unknown { .. } | Self::Topic { .. } | Self::Elsewhere { .. } | Self::Stray { .. } => {
+                ErrorCode::UnknownOption
+            }
+            Self::Type { .. } | Self::Range { .. } | Self::MissingValue { .. } => ErrorCode::BadValue,
+            Self::Required { .. } => ErrorCode::MissingOption,
+            Self::Refused { .. } => ErrorCode::UnsupportedOption,
+            Self::Conflict { .. } => ErrorCode::Conflict,
+            Self::NotFound { .. } => ErrorCode::NotFound,
+            Self::Unreadable { .. }
+            | Self::Format { .. }
+            | Self::Yaml { .. }
+            | Self::Duplicate { .. }
+            | Self::Toml { .. }
+            | Self::NotAMapping { .. } => ErrorCode::BadConfig,
+        }
+    }
+}
+
+/// That of the first fault.
+impl Coded for ConfigError {
+    fn code(&self) -> ErrorCode {
+        self.faults.first().map_or(ErrorCode::BadConfig, Coded::code)
+    }
+}

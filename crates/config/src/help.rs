@@ -104,6 +104,7 @@ pub fn overview() -> String {
         let _ = writeln!(out, "  {:11} {}", command.name, command.about);
     }
     for (name, about) in [
+        ("explain", "Tell the cause of a class of errors, and what helps"),
         ("completions", "Print completions for a shell: bash, zsh, fish, elvish or powershell"),
         ("man", "Write manual pages into a folder"),
     ] {

@@ -29,6 +29,7 @@ mod checks;
 mod choice;
 mod command;
 mod commands;
+pub mod explain;
 mod fault;
 pub mod foreign;
 pub mod groups;

@@ -1,22 +1,36 @@
-//! docs/options.md: what it lists, and that it is up to date.
+//! docs/options.md and docs/errors.md: what they list, and that they are up to date.
 
 use std::path::Path;
 
+use burnish_config::explain::errors_page;
 use burnish_config::help::options_page;
 use burnish_config::table::COMMANDS;
 
-/// `cargo xtask docs` sets it: write the page rather than compare it.
-const WRITE: &str = "BURNISH_WRITE_OPTIONS_PAGE";
+/// `cargo xtask docs` sets it: write the pages rather than compare them.
+const WRITE: &str = "BURNISH_WRITE_PAGES";
+
+#[track_caller]
+fn is_up_to_date(name: &str, page: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(&path, page).unwrap();
+    }
+    let present = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(present == page, "docs/{name} is not what its table says; run cargo xtask docs");
+}
 
 #[test]
-fn the_page_is_what_the_table_says() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/options.md");
-    let page = options_page();
-    if std::env::var_os(WRITE).is_some() {
-        std::fs::write(&path, &page).unwrap();
+fn the_pages_are_what_the_tables_say() {
+    is_up_to_date("options.md", &options_page());
+    is_up_to_date("errors.md", &errors_page());
+}
+
+#[test]
+fn a_code_is_a_heading() {
+    let page = errors_page();
+    for code in burnish_core::ErrorCode::ALL {
+        assert_eq!(page.matches(&format!("\n### {code}\n")).count(), 1, "{code}");
     }
-    let present = std::fs::read_to_string(&path).unwrap();
-    assert!(present == page, "docs/options.md is not what the options' table says; run cargo xtask docs");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! * [`LinearParts`]: the tensors of a linear layer with its adapter, one list for indices, tensors and gradients.
 //! * [`choices!`] and [`OptionFault`]: options that are one of a few words, and rules of options, for the crates that own
 //!   them.
+//! * [`ErrorCode`]: the classes of errors, which every enum of errors maps its variants to.
 //! * [`Activation`]: the elementwise functions of feed-forwards; [`RouterRule`] and [`ExpertGate`]: what experts are.
 //! * [`file`](mod@file): reading what comes from outside, within bounds; [`guarded`]: by libraries that panic over it.
 //! * [`random`]: randomness as a function of (seed, name, index), so that results do not depend on
@@ -27,6 +28,7 @@ mod burn_module;
 mod choice;
 mod compute;
 mod dtype;
+mod error_code;
 mod experts;
 pub mod file;
 mod guarded;
@@ -45,6 +47,7 @@ pub use burn_module::BurnParameter;
 pub use choice::{Choice, UnknownWord, alternatives};
 pub use compute::Compute;
 pub use dtype::{Dtype, Precision, UnknownDtype};
+pub use error_code::{Coded, ErrorCode};
 pub use experts::{ELSEWHERE, ExpertGate, RouterGroups, RouterRule, RouterScores};
 pub use guarded::{guarded, is_guarded};
 pub use head_options::HeadOptions;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use burnish_core::{OptionFault, UnknownWord};
+use burnish_core::{Coded, ErrorCode, OptionFault, UnknownWord};
 
 use crate::row::RowKind;
 use crate::row_origin::RowOrigin;
@@ -633,5 +633,74 @@ pub enum DataError {
 impl From<UnknownWord> for DataError {
     fn from(UnknownWord { option, got, words }: UnknownWord) -> Self {
         Self::UnknownValue { option, got, expected: words }
+    }
+}
+
+impl Coded for DataError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Missing { .. }
+            | Self::EmptyFolder { .. }
+            | Self::EmptyGlob { .. }
+            | Self::BadGlob { .. }
+            | Self::TooManyFiles { .. }
+            | Self::Empty { .. } => ErrorCode::NoRows,
+            Self::Format { .. }
+            | Self::HugeRow { .. }
+            | Self::ManyOfLittle { .. }
+            | Self::NotUtf8 { .. }
+            | Self::Columns { .. }
+            | Self::Csv { .. }
+            | Self::Damaged { .. }
+            | Self::Json { .. }
+            | Self::NotAnObject { .. } => ErrorCode::BadRows,
+            Self::NoConfig { .. }
+            | Self::NeedsConfig { .. }
+            | Self::NoSplit { .. }
+            | Self::BadSlice { .. }
+            | Self::NoDataFile { .. } => ErrorCode::NoSplit,
+            Self::NoColumn { .. }
+            | Self::NotText { .. }
+            | Self::UnknownColumns { .. }
+            | Self::NoPrompt { .. }
+            | Self::MissingColumn { .. }
+            | Self::ColumnType { .. }
+            | Self::MixedText { .. }
+            | Self::ColumnLength { .. }
+            | Self::TemplateArgument { .. } => ErrorCode::WrongColumns,
+            Self::MixedRows { .. } | Self::WrongKind { .. } | Self::AssistantNeedsChat { .. } => {
+                ErrorCode::WrongRows
+            }
+            Self::TokenRange { .. } | Self::TokenBeyond { .. } | Self::UnknownToken { .. } => {
+                ErrorCode::ForeignTokens
+            }
+            Self::NoTokenizer { .. }
+            | Self::BadTokenizer { .. }
+            | Self::BadFile { .. }
+            | Self::NoEos
+            | Self::Tokenise { .. }
+            | Self::Decode { .. } => ErrorCode::BadTokenizer,
+            Self::NoTemplate { .. }
+            | Self::TemplateSyntax { .. }
+            | Self::NoDefaultTemplate { .. }
+            | Self::TemplateRaised { .. }
+            | Self::TemplateBound { .. }
+            | Self::TemplateFailed { .. }
+            | Self::Continue { .. }
+            | Self::NoAssistantTurns { .. } => ErrorCode::BadTemplate,
+            Self::EmptyConversation { .. } | Self::EmptyPrompt { .. } | Self::EmptyCompletion { .. } => {
+                ErrorCode::EmptyText
+            }
+            Self::NoSharedPrompt { .. } | Self::PromptDiverges { .. } => ErrorCode::DivergingPrompt,
+            Self::NoAssistantToken { .. }
+            | Self::AllDropped { .. }
+            | Self::AllTooLong { .. }
+            | Self::NothingTrained { .. } => ErrorCode::NothingToLearn,
+            Self::Options { .. } => ErrorCode::Conflict,
+            Self::UnknownValue { .. } | Self::Range { .. } => ErrorCode::BadValue,
+            Self::Cursor { .. } => ErrorCode::CannotResume,
+            Self::Io { source, .. } => source.code(),
+            Self::Option(error) => error.code(),
+        }
     }
 }

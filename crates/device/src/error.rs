@@ -1,5 +1,6 @@
 //! Why a device cannot be used.
 
+use burnish_core::{Coded, ErrorCode};
 use thiserror::Error;
 
 use crate::DeviceKind;
@@ -79,4 +80,19 @@ pub enum DeviceError {
 /// CUDA's version number as people write it.
 pub(crate) fn version(number: i32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
+}
+
+impl Coded for DeviceError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NotBuilt { .. } => ErrorCode::NotBuilt,
+            Self::NoDriver
+            | Self::OldDriver { .. }
+            | Self::NoDevice { .. }
+            | Self::NoCompiler { .. }
+            | Self::NoHeaders { .. }
+            | Self::NoAdapter => ErrorCode::NoDevice,
+            Self::Driver { .. } => ErrorCode::DeviceFailed,
+        }
+    }
 }

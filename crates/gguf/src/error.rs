@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use burnish_core::UnknownWord;
+use burnish_core::{Coded, ErrorCode, UnknownWord};
 use burnish_weight_files::WeightFileError;
 
 /// A GGUF file that cannot be read or written.
@@ -154,5 +154,39 @@ pub enum Fault {
 impl GgufError {
     pub(crate) fn damaged(path: &Path, fault: Fault) -> Self {
         Self::Damaged { path: path.to_path_buf(), fault }
+    }
+}
+
+impl Coded for GgufError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Damaged { .. } | Self::UnknownTensor { .. } => ErrorCode::DamagedFile,
+            Self::NotDecoded { .. } => ErrorCode::CannotExport,
+            Self::NotFinite { .. } => ErrorCode::NotFinite,
+            Self::Length { .. } => ErrorCode::Internal,
+            Self::Tokenizer { .. } => ErrorCode::BadTokenizer,
+            Self::Read { source, .. } => source.code(),
+            Self::Word(error) => error.code(),
+            Self::File(error) => error.code(),
+        }
+    }
+}
+
+impl Coded for Fault {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Magic
+            | Self::BigEndian
+            | Self::Version(..)
+            | Self::Short(..)
+            | Self::TooMany { .. }
+            | Self::Text(..)
+            | Self::Type { .. }
+            | Self::Twice(..)
+            | Self::Alignment(..)
+            | Self::Shape { .. }
+            | Self::Place { .. }
+            | Self::Overlap(..) => ErrorCode::DamagedFile,
+        }
     }
 }

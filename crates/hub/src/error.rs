@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use burnish_core::{Coded, ErrorCode};
+
 /// What went wrong between a name and a folder of files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -203,5 +205,29 @@ impl HubError {
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::RateLimit { .. })
             || matches!(self, Self::Status { status, .. } if *status >= 500)
+    }
+}
+
+impl Coded for HubError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Name { .. } | Self::NotFound { .. } | Self::NoRevision { .. } | Self::NoWeights { .. } => {
+                ErrorCode::NotOnHub
+            }
+            Self::NotCached { .. }
+            | Self::RateLimit { .. }
+            | Self::Status { .. }
+            | Self::Unreachable { .. } => ErrorCode::HubUnreachable,
+            Self::Gated { .. } | Self::Token { .. } | Self::NoToken | Self::MayNotWrite { .. } => {
+                ErrorCode::HubToken
+            }
+            Self::NoTls { .. } => ErrorCode::NotBuilt,
+            Self::Redirect { .. }
+            | Self::Answer { .. }
+            | Self::FileName { .. }
+            | Self::Length { .. }
+            | Self::Digest { .. } => ErrorCode::HubAnswer,
+            Self::Io { source, .. } => source.code(),
+        }
     }
 }

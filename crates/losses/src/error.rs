@@ -1,6 +1,6 @@
 //! Errors of losses: invalid options, and inputs whose shapes do not agree.
 
-use burnish_core::{OptionFault, UnknownWord};
+use burnish_core::{Coded, ErrorCode, OptionFault, UnknownWord};
 use burnish_ops::OpsError;
 
 /// Every failure of the preference, reward and policy losses. Each message says what, where, expected, got, and the
@@ -114,4 +114,18 @@ pub(crate) fn in_f32(value: f64) -> bool {
 /// Fails when a micro-batch alone has more than the whole step.
 pub(crate) fn within(what: &'static str, got: f64, here: f64) -> Result<(), LossError> {
     if here <= got { Ok(()) } else { Err(LossError::Denominator { what, got, here }) }
+}
+
+impl Coded for LossError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Unknown { .. } | Self::NoLoss => ErrorCode::BadValue,
+            Self::Conflict { .. } => ErrorCode::Conflict,
+            Self::Length { .. } | Self::Targets { .. } | Self::Missing { .. } | Self::Denominator { .. } => {
+                ErrorCode::Internal
+            }
+            Self::Option(error) => error.code(),
+            Self::Ops(error) => error.code(),
+        }
+    }
 }

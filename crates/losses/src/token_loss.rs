@@ -1,6 +1,6 @@
 //! Supervised token losses: `nll` and `dft`.
 
-use burnish_core::{UnknownWord, choices};
+use burnish_core::{Coded, ErrorCode, UnknownWord, choices};
 use burnish_ops::{AnyTensor, Linear, OpsError};
 
 use crate::chunked_nll::fused;
@@ -63,5 +63,11 @@ pub fn token_loss(
     match kind {
         TokenLoss::Nll => chunked_nll(hidden, head, labels, options),
         TokenLoss::Dft => fused(kind, hidden.into(), head, labels.into(), options),
+    }
+}
+
+impl Coded for UnknownLoss {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::BadValue
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use burnish_core::{Dtype, LayoutError, RegistryError};
+use burnish_core::{Coded, Dtype, ErrorCode, LayoutError, RegistryError};
 use burnish_gguf::GgufError;
 use burnish_ops::OpsError;
 use burnish_peft::PeftError;
@@ -402,4 +402,58 @@ fn list(faults: &[WeightFault]) -> String {
     let more = faults.len().saturating_sub(8);
     let tail = if more > 0 { format!("; and {more} more") } else { String::new() };
     format!("the weights do not fit config.json: {}{tail}", shown.join("; "))
+}
+
+impl Coded for ModelError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NotFinite { .. } | Self::ResultNotFinite { .. } | Self::QkClipNotFinite { .. } => {
+                ErrorCode::NotFinite
+            }
+            Self::Missing { .. } => ErrorCode::NotAModel,
+            Self::Json { .. } | Self::Key { .. } => ErrorCode::BadModelConfig,
+            Self::Unsupported { .. } | Self::Family { .. } => ErrorCode::UnsupportedModel,
+            Self::Weights { .. } => ErrorCode::WeightsMismatch,
+            Self::Quantized { .. } => ErrorCode::QuantizedModel,
+            Self::UnknownParameter { .. } | Self::Sequences { .. } | Self::QkClipPeaks { .. } => {
+                ErrorCode::Internal
+            }
+            Self::TooLong { .. } => ErrorCode::TooLong,
+            Self::EmptyPrompt { .. } | Self::EmptyDocument { .. } => ErrorCode::EmptyText,
+            Self::NoVocabulary | Self::NoScore => ErrorCode::WrongHead,
+            Self::Sampling { .. } | Self::QkClipThreshold { .. } => ErrorCode::BadValue,
+            Self::GgufFamily { .. }
+            | Self::GgufComputes { .. }
+            | Self::GgufAdapter { .. }
+            | Self::GgufHalf { .. } => ErrorCode::CannotExport,
+            Self::GgufDiffers { .. } => ErrorCode::ExportDiffers,
+            Self::TooManyRanks { .. }
+            | Self::UnevenPacked { .. }
+            | Self::Undivided { .. }
+            | Self::Quartered { .. } => ErrorCode::CannotDivide,
+            Self::SavedTurned { .. } => ErrorCode::UnsupportedAdapter,
+            Self::QkClipNormed { .. } | Self::QkClipAdapted { .. } | Self::QkClipFrozen { .. } => {
+                ErrorCode::Conflict
+            }
+            Self::Ops(error) => error.code(),
+            Self::Store(error) => error.code(),
+            Self::Peft(error) => error.code(),
+            Self::Gguf(error) => error.code(),
+            Self::Layout(error) => error.code(),
+            Self::Tp(error) => error.code(),
+            Self::Registry(error) => error.code(),
+            Self::Read { source, .. } => source.code(),
+            Self::Packed { fault, .. } => fault.code(),
+        }
+    }
+}
+
+impl Coded for WeightFault {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Missing { .. } | Self::Shape { .. } | Self::Dtype { .. } | Self::Unexpected { .. } => {
+                ErrorCode::WeightsMismatch
+            }
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! `PackedFault`: faults of the tensors that a quantised folder has of a matrix.
 
+use burnish_core::{Coded, ErrorCode};
 use burnish_quant::QuantError;
 use burnish_weight_files::WeightFileError;
 
@@ -35,4 +36,13 @@ pub enum PackedFault {
         /// What would be read.
         expected: String,
     },
+}
+
+impl Coded for PackedFault {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Parts(..) | Self::Tensor { .. } | Self::State { .. } => ErrorCode::QuantizedModel,
+            Self::File(error) => error.code(),
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burnish_core::Dtype;
+use burnish_core::{Coded, Dtype, ErrorCode};
 
 /// An operation that cannot be recorded or run.
 #[derive(Debug, thiserror::Error)]
@@ -137,5 +137,25 @@ pub enum OpsError {
 impl From<burnish_core::UnknownWord> for OpsError {
     fn from(word: burnish_core::UnknownWord) -> Self {
         Self::UnknownPolynomials { got: word.got }
+    }
+}
+
+impl Coded for OpsError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoBackend { .. } => ErrorCode::NotBuilt,
+            Self::MagnitudeAndBias { .. } => ErrorCode::UnsupportedAdapter,
+            Self::UnknownPolynomials { .. } => ErrorCode::BadValue,
+            Self::Rank { .. }
+            | Self::Shape { .. }
+            | Self::Dtype { .. }
+            | Self::UntrackedInput { .. }
+            | Self::CapturedTracked { .. }
+            | Self::Checkpointing { .. }
+            | Self::TooManyInputs { .. }
+            | Self::Continued { .. }
+            | Self::Overlap { .. }
+            | Self::Index { .. } => ErrorCode::Internal,
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Errors of optimizers.
 
-use burnish_core::{Dtype, OptionFault, UnknownWord, alternatives};
+use burnish_core::{Coded, Dtype, ErrorCode, OptionFault, UnknownWord, alternatives};
 
 /// An optimizer that cannot be set up or resumed.
 #[derive(Debug, thiserror::Error)]
@@ -109,5 +109,20 @@ pub enum OptimError {
 impl From<UnknownWord> for OptimError {
     fn from(UnknownWord { option, got, words }: UnknownWord) -> Self {
         Self::UnknownName { option, got, words }
+    }
+}
+
+impl Coded for OptimError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::UnknownSlot { .. }
+            | Self::MissingSlot { .. }
+            | Self::SlotShape { .. }
+            | Self::SlotDtype { .. } => ErrorCode::CannotResume,
+            Self::UnknownName { .. } => ErrorCode::BadValue,
+            Self::NothingForMuon { .. } => ErrorCode::NothingTrains,
+            Self::Blocks { .. } | Self::Orientation { .. } | Self::Unmatched { .. } => ErrorCode::Internal,
+            Self::Option(error) => error.code(),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use burnish_core::Choice;
+use burnish_core::{Choice, Coded, ErrorCode};
 use burnish_weight_files::WeightFileError;
 
 use crate::PeftType;
@@ -293,5 +293,33 @@ fn instead_of(peft_type: &str) -> &'static str {
             "it cannot be merged either: run it with PEFT, or train a LoRA adapter instead"
         }
         _ => "merge it into its base with PEFT first",
+    }
+}
+
+impl Coded for PeftError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoAdapter { .. } | Self::CorruptConfig { .. } => ErrorCode::NotAnAdapter,
+            Self::UnsupportedMethod { .. } | Self::MethodKey { .. } | Self::UnsupportedKey { .. } => {
+                ErrorCode::UnsupportedAdapter
+            }
+            #[cfg(feature = "burn")]
+            Self::Adapted { .. } => ErrorCode::Internal,
+            Self::NeedsBase { .. } => ErrorCode::Internal,
+            Self::BadValue { .. } | Self::InitRank { .. } => ErrorCode::BadValue,
+            Self::Conflict { .. } => ErrorCode::Conflict,
+            Self::NoDefaultTargets { .. }
+            | Self::BadPattern { .. }
+            | Self::DeadPatterns(..)
+            | Self::NothingLeft { .. }
+            | Self::PatternOrder { .. } => ErrorCode::NoTarget,
+            Self::Mismatch { .. } | Self::Shape { .. } => ErrorCode::AdapterMismatch,
+            Self::NotFinite { .. } => ErrorCode::NotFinite,
+            Self::MissingBase { .. } | Self::NoWeights { .. } | Self::NoBaseBias { .. } => {
+                ErrorCode::CannotMerge
+            }
+            Self::Store(error) => error.code(),
+            Self::InFile { source, .. } => source.code(),
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! `QuantError`: faults of a quantised matrix that comes from outside.
 
+use burnish_core::{Coded, ErrorCode};
+
 /// Why codes, scales and shapes are no quantised matrix.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum QuantError {
@@ -57,4 +59,16 @@ pub enum QuantError {
         /// What is expected.
         expected: &'static str,
     },
+}
+
+impl Coded for QuantError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Length { .. }
+            | Self::NotFinite { .. }
+            | Self::Shape { .. }
+            | Self::Group { .. }
+            | Self::Grouping { .. } => ErrorCode::QuantizedModel,
+        }
+    }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use burnish_core::{Coded, ErrorCode};
+
 /// A file of a report that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -35,4 +37,13 @@ pub enum ReportError {
 pub(crate) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReportError {
     let path = path.to_owned();
     move |source| ReportError::File { action, path, source }
+}
+
+impl Coded for ReportError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Line { .. } => ErrorCode::BadRows,
+            Self::File { source, .. } => source.code(),
+        }
+    }
 }

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::io;
 
+use burnish_core::{Coded, ErrorCode};
+
 /// A reward function that does not exist or cannot score.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -140,4 +142,20 @@ pub enum RewardError {
         /// Why.
         source: Box<dyn Error + Send + Sync>,
     },
+}
+
+impl Coded for RewardError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Unknown { .. } | Self::Column { .. } | Self::Function { .. } => ErrorCode::BadReward,
+            Self::Setting { .. } => ErrorCode::BadValue,
+            Self::CommandLine { .. }
+            | Self::CommandStart { .. }
+            | Self::CommandEnded { .. }
+            | Self::CommandTimeout { .. }
+            | Self::CommandAnswer { .. }
+            | Self::CommandExtra { .. }
+            | Self::CommandStopped { .. } => ErrorCode::RewardCommand,
+        }
+    }
 }

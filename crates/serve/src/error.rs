@@ -1,5 +1,6 @@
 //! Errors of a server, apart from what its clients ask.
 
+use burnish_core::{Coded, ErrorCode};
 use burnish_data::DataError;
 use burnish_models::ModelError;
 use thiserror::Error;
@@ -34,4 +35,16 @@ pub enum ServeError {
     /// The tokenizer or its templates cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
+}
+
+impl Coded for ServeError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NameTaken { .. } => ErrorCode::Conflict,
+            Self::Thread { .. } => ErrorCode::BadEnvironment,
+            Self::Listen { .. } => ErrorCode::CannotListen,
+            Self::Model(error) => error.code(),
+            Self::Data(error) => error.code(),
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::DType;
 use burnish_comm::CommError;
-use burnish_core::{Dtype, LayoutError};
+use burnish_core::{Coded, Dtype, ErrorCode, LayoutError};
 
 use crate::{LinearPart, Style};
 
@@ -194,4 +194,28 @@ pub enum TpError {
         /// The global row.
         row: usize,
     },
+}
+
+impl Coded for TpError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Heads { .. } | Self::HeadGroups { .. } | Self::Narrow { .. } => ErrorCode::CannotDivide,
+            Self::NoRanks => ErrorCode::BadLaunch,
+            Self::UnknownStyle { .. }
+            | Self::UnsupportedStyle { .. }
+            | Self::Unmatched { .. }
+            | Self::SplitLength { .. }
+            | Self::Dimension { .. }
+            | Self::Ranks { .. }
+            | Self::Shape { .. }
+            | Self::Dtype { .. }
+            | Self::NotLinear { .. }
+            | Self::LinearStyle { .. }
+            | Self::Divided { .. }
+            | Self::ParameterDtype { .. }
+            | Self::Rows { .. } => ErrorCode::Internal,
+            Self::Comm(error) => error.code(),
+            Self::Layout(error) => error.code(),
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use burnish_core::Dtype;
+use burnish_core::{Coded, Dtype, ErrorCode};
 
 /// A tensor file that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -334,4 +334,46 @@ fn of_tensor(tensor: &Option<String>) -> String {
 
 fn nearest_names(nearest: &[String]) -> String {
     if nearest.is_empty() { String::new() } else { format!("; nearest: {}", nearest.join(", ")) }
+}
+
+impl Coded for WeightFileError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Missing { .. } => ErrorCode::NotFound,
+            Self::NoWeights { .. } => ErrorCode::NotAModel,
+            Self::Truncated { .. }
+            | Self::CorruptHeader { .. }
+            | Self::CorruptIndex { .. }
+            | Self::MissingShard { .. }
+            | Self::ShardElsewhere { .. }
+            | Self::MissingInShard { .. }
+            | Self::UnknownTensor { .. } => ErrorCode::DamagedFile,
+            Self::UnknownDtype { .. } => ErrorCode::UnsupportedModel,
+            Self::BadSlice { .. }
+            | Self::WrongLength { .. }
+            | Self::WrongDtype { .. }
+            | Self::Duplicate { .. }
+            | Self::BadFileName { .. }
+            | Self::Layout { .. }
+            | Self::Pieces { .. } => ErrorCode::Internal,
+            Self::TargetExists { .. } => ErrorCode::OutputExists,
+            Self::Abandoned { .. } | Self::MissingPart { .. } => ErrorCode::RankFailed,
+            Self::Overtaken { .. } => ErrorCode::OutputInUse,
+            Self::DiskFull { .. } | Self::FileTooLarge { .. } => ErrorCode::DiskFull,
+            Self::NotWritable { .. } | Self::NotADirectory { .. } => ErrorCode::CannotWrite,
+            Self::Io { source, .. } => source.code(),
+        }
+    }
+}
+
+impl Coded for HeaderFault {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::TooShort { .. }
+            | Self::Length { .. }
+            | Self::Json(..)
+            | Self::Offsets { .. }
+            | Self::Shape { .. } => ErrorCode::DamagedFile,
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_comm::CommError;
-use burnish_core::Dtype;
+use burnish_core::{Coded, Dtype, ErrorCode};
 
 use crate::ExchangeError;
 
@@ -161,5 +161,34 @@ fn first(parameter: Option<&str>) -> String {
     match parameter {
         Some(name) => format!("the first parameter that differs is `{name}`"),
         None => "with equal parameters but other units or another policy".to_owned(),
+    }
+}
+
+impl Coded for PlanError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoRanks => ErrorCode::BadLaunch,
+            Self::Index { .. } | Self::Twice { .. } | Self::Dtype { .. } | Self::Tied { .. } => {
+                ErrorCode::Internal
+            }
+        }
+    }
+}
+
+impl Coded for ZeroError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Plans { .. } => ErrorCode::RanksDiffer,
+            Self::OtherDraws { .. }
+            | Self::World { .. }
+            | Self::Value { .. }
+            | Self::Open
+            | Self::Uncommitted { .. }
+            | Self::Taken { .. } => ErrorCode::Internal,
+            Self::Load { .. } => ErrorCode::CannotResume,
+            Self::Comm(error) => error.code(),
+            Self::Plan(error) => error.code(),
+            Self::MatrixAllToAll(error) => error.code(),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use burnish_core::{UnknownWord, choices};
+use burnish_core::{Coded, ErrorCode, UnknownWord, choices};
 use serde::{Deserialize, Serialize};
 
 /// A stage of ZeRO (Rajbhandari et al., arXiv:1910.02054): what of the training state is sharded over the
@@ -110,6 +110,12 @@ impl Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self::new(Stage::Zero)
+    }
+}
+
+impl Coded for UnknownStage {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::BadValue
     }
 }
 

@@ -118,6 +118,9 @@ fn unclear(stderr: &str, names: &[&str]) -> Option<String> {
     if error.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t')) {
         return Some("control characters in an error".to_owned());
     }
+    if !error.contains("\nhelp: burnish explain ") {
+        return Some("an error without a code that `burnish explain` knows".to_owned());
+    }
     let jargon = ["untagged enum", "at line 0", "Os {", "Error(\"", "called `Option", "(os error "];
     if let Some(word) = jargon.iter().find(|word| error.contains(*word)) {
         return Some(format!("a library's jargon: {word}"));

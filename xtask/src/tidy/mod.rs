@@ -6,9 +6,11 @@
 //! * files: names that say nothing, forgotten marks, skipped tests and examples, paths of one machine ([`files`]);
 //! * pages: files and types that a page names are there ([`pages`]);
 //! * vendored: what stands in for a crate has its version ([`vendored`]);
-//! * written files: the example's data, docs/options.md and the crates' README.md are what their generators write.
+//! * error codes: each enum of errors says of what class its variants are ([`error_codes`]);
+//! * written files: the example's data, docs/options.md, docs/errors.md and the crates' README.md are what their generators write.
 
 mod cycles;
+mod error_codes;
 mod files;
 mod floors;
 mod manifests;
@@ -32,6 +34,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let names = listing(root)?;
     complaints.extend(cycles::complaints(root, &names)?);
     complaints.extend(files::complaints(root, &names)?);
+    complaints.extend(error_codes::complaints(root, &names)?);
     complaints.extend(pages::complaints(root, &names)?);
     complaints.extend(vendored::complaints(root)?);
     complaints.extend(example::complaints(root));

@@ -14,6 +14,7 @@ use burnish_models::Decoder;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
+use crate::refusal::{refusal, refuse};
 use crate::served::{Served, adapters, name_of};
 use command::Command;
 use session::Session;
@@ -22,7 +23,7 @@ use session::Session;
 const BASE: &str = "base";
 
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
-    let words = with_model(words);
+    let words = crate::first_as("model_name_or_path", words);
     let Some(resolved) = crate::options::<ChatOptions>(&words)? else { return Ok(ExitCode::SUCCESS) };
     let ChatOptions { model, quantization, target, generation } = resolved.options;
     let (served, base) = Served::open(&model, &quantization)?;
@@ -32,12 +33,13 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let tools = target.tools_path.as_ref().map(|path| {
         let text = burnish_core::file::read_to_string(path)
             .with_context(|| format!("tools_path: cannot read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("tools_path: {} is no JSON", path.display()))
+        serde_json::from_str(&text)
+            .map_err(|error| refusal!(BadConfig, "tools_path: {} is no JSON: {error}", path.display()))
     });
     let mut models: Vec<(String, Decoder)> = vec![(BASE.to_owned(), base)];
     for (name, path) in adapters(&model, &target.lora_modules) {
         if models.iter().any(|(known, _)| *known == name) {
-            anyhow::bail!("two models are called `{name}`; give each of lora_modules a name of its own");
+            refuse!(Conflict, "two models are called `{name}`; give each of lora_modules a name of its own");
         }
         models.push((name, served.adapter(&path)?));
     }
@@ -53,17 +55,6 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     }
     talk(&mut session, &stop)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The first word is the model where it is no option.
-fn with_model(words: &[String]) -> Vec<String> {
-    match words.split_first() {
-        Some((model, rest)) if !model.starts_with('-') => ["--model_name_or_path".to_owned(), model.clone()]
-            .into_iter()
-            .chain(rest.iter().cloned())
-            .collect(),
-        _ => words.to_vec(),
-    }
 }
 
 /// Reads lines until there are no more, or the user leaves.
@@ -83,7 +74,7 @@ fn talk(session: &mut Session<'_>, stop: &AtomicBool) -> anyhow::Result<()> {
                     continue;
                 }
                 Err(ReadlineError::Interrupted | ReadlineError::Eof) => return Ok(()),
-                Err(error) => return Err(error).context("cannot read from the terminal"),
+                Err(error) => refuse!(CannotRead, "cannot read from the terminal: {error}"),
             },
             None => match lines.next() {
                 Some(line) => line.context("cannot read from standard input")?,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use burnish_data::{Content, Message, Record, Row, RowOrigin, Source, Text, TextStream};
 use burnish_models::{Conversation, Decoder, Generation};
 use burnish_report::harmless;
@@ -14,6 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::BASE;
 use super::command::{Command, HELP};
+
+use crate::refusal::{refusal, refuse};
 
 /// The space between two answers.
 const BETWEEN: usize = 3;
@@ -102,7 +104,7 @@ impl<'a> Session<'a> {
                     self.messages.pop();
                 }
                 if self.messages.is_empty() {
-                    bail!("nothing has been asked yet");
+                    refuse!(EmptyText, "nothing has been asked yet");
                 }
                 // The same draws would give the same answer.
                 self.settings.sampling.seed = self.settings.sampling.seed.wrapping_add(1);
@@ -112,12 +114,13 @@ impl<'a> Session<'a> {
             Command::Adapter(None) => crate::voice::say(self.names()),
             Command::Adapter(Some(name)) => {
                 let place = self.sides.iter().position(|side| side.name == name);
-                self.active =
-                    place.with_context(|| format!("there is no `{name}`; there is {}", self.names()))?;
+                self.active = place
+                    .ok_or_else(|| refusal!(BadValue, "there is no `{name}`; there is {}", self.names()))?;
             }
             Command::Compare(on) => {
                 if on && self.sides.len() == 1 {
-                    bail!(
+                    refuse!(
+                        MissingOption,
                         "there is no adapter to compare: start with --adapter_name_or_path or --lora_modules"
                     );
                 }
@@ -264,12 +267,14 @@ impl<'a> Session<'a> {
 
     /// The last row of a file.
     fn load(&mut self, path: &Path) -> anyhow::Result<()> {
-        let name = path.to_str().context("the file's name is not UTF-8")?;
+        let name = path
+            .to_str()
+            .ok_or_else(|| refusal!(BadEnvironment, "{}: the file's name is not UTF-8", path.display()))?;
         let source = Source::train(name, "train")?;
-        let Some(last) = source.records().last() else { bail!("{name}: no rows") };
+        let Some(last) = source.records().last() else { refuse!(NoRows, "{name}: no rows") };
         let row = Row::parse(last?, "text")?;
         let Content::Language(Text::Chat(mut messages)) = row.content else {
-            bail!("{name}: the last row has no `messages`")
+            refuse!(WrongRows, "{name}: the last row has no `messages`")
         };
         let system = messages.first().filter(|m| m["role"] == "system").cloned();
         if system.is_some() {
@@ -290,10 +295,10 @@ fn message(role: &str, content: &str) -> Message {
 fn set(settings: &mut Generation, name: &str, value: &str) -> anyhow::Result<()> {
     let number = |fits: fn(f64) -> bool, expected: &str| match value.parse::<f64>() {
         Ok(number) if fits(number) => Ok(number as f32),
-        _ => bail!("{name} is {value}; it has to be {expected}"),
+        _ => refuse!(BadValue, "{name} is {value}; it has to be {expected}"),
     };
     let whole = || {
-        value.parse::<u64>().ok().with_context(|| format!("{name} is {value}; it has to be a whole number"))
+        value.parse::<u64>().map_err(|_| refusal!(BadValue, "{name} is {value}; it has to be a whole number"))
     };
     let sampling = &mut settings.sampling;
     match name {
@@ -318,10 +323,9 @@ fn set(settings: &mut Generation, name: &str, value: &str) -> anyhow::Result<()>
         "do_sample" => {
             sampling.do_sample = value
                 .parse()
-                .ok()
-                .with_context(|| format!("do_sample is {value}; it has to be true or false"))?;
+                .map_err(|_| refusal!(BadValue, "do_sample is {value}; it has to be true or false"))?;
         }
-        other => bail!("there is no setting `{other}`; /help says what there is"),
+        other => refuse!(UnknownOption, "there is no setting `{other}`; /help says what there is"),
     }
     Ok(())
 }

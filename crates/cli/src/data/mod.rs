@@ -7,7 +7,6 @@ mod text;
 
 use std::process::ExitCode;
 
-use anyhow::{bail, ensure};
 use burnish_config::groups::ViewOptions;
 use burnish_config::{Command, DataOptions, TrainerOptions};
 use burnish_report::replace;
@@ -15,6 +14,7 @@ use burnish_trainers::{Trainer, WithTrainer, trainer_names, with_trainer};
 
 use crate::data::page::page;
 use crate::data::text::Paint;
+use crate::refusal::{refuse, require};
 
 /// Shows the rows of a run of the trainer that the first word names, with that trainer's options; of `sft` where none does.
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
@@ -34,7 +34,8 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     }
     let Some(view) = crate::resolved(DataOptions::parse(of_view)?)? else { return Ok(ExitCode::SUCCESS) };
     with_trainer(trainer, Data { words: &of_trainer, view: view.options.view }).unwrap_or_else(|| {
-        bail!(
+        refuse!(
+            UnknownCommand,
             "`{trainer}` trains on no rows; `burnish data [{}] [OPTIONS]` takes the options of the trainer",
             trainer_names().join("|")
         )
@@ -80,8 +81,9 @@ impl WithTrainer for Data<'_> {
         };
         let options = resolved.options;
         let rows = options.run_options().data;
-        ensure!(
+        require!(
             !(rows.dataset_name.is_empty() && rows.datasets.0.is_empty()),
+            MissingOption,
             "dataset_name is missing: `burnish data` shows the rows of a run"
         );
         let view = T::rows(&options, self.view.show_rows)?;

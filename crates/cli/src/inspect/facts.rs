@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::Context;
 use burnish_checkpoint::Checkpoint;
 use burnish_config::table::COMMANDS;
 use burnish_data::preflight::{prefix_preserving, writes_stop_token};
@@ -14,6 +13,8 @@ use burnish_peft::AdapterFolder;
 use burnish_report::{MetricsLog, bytes};
 use burnish_weight_files::WeightFolder;
 use serde_json::{Map, Value, json};
+
+use crate::refusal::refusal;
 
 /// Rows whose columns are told.
 const SEEN_ROWS: usize = 1000;
@@ -216,7 +217,7 @@ impl Facts {
         self.is("an output folder");
         let file = path.join("burnish.json");
         let record: Map<String, Value> = serde_json::from_slice(&burnish_core::file::read(&file)?)
-            .with_context(|| format!("{} is damaged", file.display()))?;
+            .map_err(|error| refusal!(DamagedFile, "{} is damaged: {error}", file.display()))?;
         // A record has every option: those say something that no command has by default.
         let usual = |name: &str, value: &Value| {
             let entries = COMMANDS.iter().flat_map(|command| (command.entries)());

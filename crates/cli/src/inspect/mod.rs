@@ -11,6 +11,8 @@ use serde_json::{Map, Value};
 
 use facts::Facts;
 
+use crate::refusal::require;
+
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let words = crate::first_as("path", words);
     let Some(resolved) = crate::options::<InspectOptions>(&words)? else { return Ok(ExitCode::SUCCESS) };
@@ -30,7 +32,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
 fn facts(path: &Path, tensors: bool) -> anyhow::Result<Facts> {
     let has = |name: &str| path.join(name).is_file();
     let named = |ending: &str| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(ending));
-    anyhow::ensure!(path.exists(), "path: there is no {}", path.display());
+    require!(path.exists(), NotFound, "path: there is no {}", path.display());
     let mut facts = Facts::new(path);
     if path.is_file() && (named(".safetensors") || named(".safetensors.index.json")) {
         facts.weights(path, tensors)?;

@@ -13,6 +13,8 @@ use serde_json::Value;
 use super::seeds::{deviation, mean, welch};
 use super::{read, with_folders};
 
+use crate::refusal::{refuse, require};
+
 /// Options that runs of one kind may have different.
 const OF_ONE_RUN: [&str; 6] =
     ["seed", "data_seed", "output_dir", "run_name", "logging_dir", "overwrite_output_dir"];
@@ -26,12 +28,17 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     };
     let target = resolved.options.runs;
     let runs = read(&target.output_dirs)?;
-    anyhow::ensure!(
+    require!(
         runs.len() >= 2,
+        MissingOption,
         "output_dirs: expected at least two folders, got one; `burnish watch` shows one"
     );
     if let Some(run) = runs.iter().find(|run| run.records.is_empty()) {
-        anyhow::bail!("output_dirs: {} has no metrics.jsonl with figures; is it an output folder?", run.name);
+        refuse!(
+            NotFound,
+            "output_dirs: {} has no metrics.jsonl with figures; is it an output folder?",
+            run.name
+        );
     }
     crate::voice::result(compared(&runs).trim_end())?;
     if let Some(path) = &target.html {

@@ -9,6 +9,8 @@ use std::path::Path;
 
 use burnish_report::RunFolder;
 
+use crate::refusal::require;
+
 /// The words with the folders that stand before any option as one.
 fn with_folders(words: &[String]) -> Vec<String> {
     let folders = words.iter().take_while(|word| !word.starts_with('-')).count();
@@ -20,7 +22,7 @@ fn with_folders(words: &[String]) -> Vec<String> {
 fn read(folders: &[String]) -> anyhow::Result<Vec<RunFolder>> {
     let read = |folder: &String| {
         let path = Path::new(folder);
-        anyhow::ensure!(path.is_dir(), "output_dirs: there is no folder {folder}");
+        require!(path.is_dir(), NotFound, "output_dirs: there is no folder {folder}");
         if !path.join("metrics.jsonl").exists() {
             return Ok(RunFolder { name: folder.clone(), ..RunFolder::default() });
         }

@@ -1,5 +1,6 @@
 //! Errors of the MPI transport: the library not found, another MPI than Open MPI, return codes.
 
+use burnish_core::{Coded, ErrorCode};
 use thiserror::Error;
 
 /// An MPI job that cannot start, or a call of the MPI library that failed.
@@ -107,4 +108,17 @@ pub enum MpiError {
         /// What `MPI_Error_string` says of the code.
         text: String,
     },
+}
+
+impl Coded for MpiError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Missing { .. } | Self::Foreign { .. } | Self::Symbol { .. } | Self::Threads { .. } => {
+                ErrorCode::NoTransport
+            }
+            Self::NotLaunched { .. } | Self::Launcher { .. } => ErrorCode::BadLaunch,
+            Self::Again { .. } | Self::Ended { .. } => ErrorCode::Internal,
+            Self::Call { .. } => ErrorCode::RankNetwork,
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use burnish_core::{Coded, ErrorCode};
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 use thiserror::Error;
@@ -135,4 +136,20 @@ impl NcclError {
 /// As an error of a call.
 pub(super) fn of_call(rank: usize, call: &Call, error: NcclError) -> CommError {
     CommError::Engine { rank, call: Box::new(call.clone()), source: Arc::new(error) }
+}
+
+impl Coded for NcclError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Missing { .. } | Self::Outdated { .. } => ErrorCode::NoTransport,
+            Self::Device { .. } | Self::TooMany { .. } => ErrorCode::BadLaunch,
+            Self::Memory { .. } => ErrorCode::OutOfMemory,
+            Self::Cuda { .. } => ErrorCode::DeviceFailed,
+            Self::Nccl { .. } => ErrorCode::RankNetwork,
+            Self::Stuck { .. } => ErrorCode::RankSilent,
+            Self::Thread { .. } => ErrorCode::BadEnvironment,
+            Self::Rendezvous(error) => error.code(),
+            Self::Given(error) => error.code(),
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use burnish_core::{Coded, ErrorCode};
 use thiserror::Error;
 
 use super::secret::SecretError;
@@ -145,6 +146,21 @@ fn turned_away(strangers: u64) -> String {
         1 => " (one connection that did not prove to have the job's secret was turned away)".to_owned(),
         many => {
             format!(" ({many} connections that did not prove to have the job's secret were turned away)")
+        }
+    }
+}
+
+impl Coded for TcpError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NoSecret { .. } | Self::LocalSecret { .. } | Self::OtherSecret { .. } => {
+                ErrorCode::RankSecret
+            }
+            Self::Address { .. } | Self::Unreached { .. } | Self::Missing { .. } => ErrorCode::RanksNotMet,
+            Self::Ended { .. } => ErrorCode::RankFailed,
+            Self::Contradiction { .. } => ErrorCode::BadLaunch,
+            Self::Launch(error) => error.code(),
+            Self::Secret(error) => error.code(),
         }
     }
 }

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use burnish_core::{Coded, ErrorCode};
+
 /// Fewest bytes of a secret: shorter ones could be found by trying.
 const LEAST: usize = 16;
 /// Most bytes of a file with one.
@@ -206,6 +208,12 @@ mod private {
 
     pub(super) fn read(_: &Path) -> io::Result<Vec<u8>> {
         unknown()
+    }
+}
+
+impl Coded for SecretError {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::RankSecret
     }
 }
 

@@ -22,7 +22,7 @@ mod program;
 
 use std::fmt;
 
-use burnish_core::Dtype;
+use burnish_core::{Coded, Dtype, ErrorCode};
 use half::{bf16, f16};
 
 use crate::{CommError, Wire, World};
@@ -127,6 +127,12 @@ pub struct Failure {
     what: String,
     expected: String,
     got: String,
+}
+
+impl Coded for Failure {
+    fn code(&self) -> ErrorCode {
+        ErrorCode::Internal
+    }
 }
 
 /// A world under a check.

@@ -5,6 +5,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use burnish_core::{Coded, ErrorCode};
+
 use crate::transport::Aligned;
 
 /// Memory on a CUDA device that somebody else allocated, such as a tensor's: what is in it may travel without coming to
@@ -72,4 +74,13 @@ pub enum DeviceError {
         /// What its owner said.
         source: Arc<dyn Error + Send + Sync>,
     },
+}
+
+impl Coded for DeviceError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Full { .. } => ErrorCode::OutOfMemory,
+            Self::Lost { .. } => ErrorCode::DeviceFailed,
+        }
+    }
 }

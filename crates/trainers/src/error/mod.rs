@@ -10,7 +10,7 @@ use burnish_comm::CommError;
 use burnish_comm::launch::LaunchError;
 use burnish_comm::mpi::MpiError;
 use burnish_comm::tcp::TcpError;
-use burnish_core::Dtype;
+use burnish_core::{Coded, Dtype, ErrorCode};
 use burnish_data::DataError;
 use burnish_losses::LossError;
 use burnish_models::ModelError;
@@ -482,6 +482,66 @@ impl TrainError {
             | Self::Tp(TpError::Comm(error))
             | Self::Model(ModelError::Tp(TpError::Comm(error))) => told(error),
             _ => false,
+        }
+    }
+}
+
+impl Coded for TrainError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::NothingTrains => ErrorCode::NothingTrains,
+            Self::NoBalance { .. } => ErrorCode::UnsupportedModel,
+            Self::NothingToLearn { .. } => ErrorCode::NothingToLearn,
+            Self::OutOfMemory { .. } => ErrorCode::OutOfMemory,
+            Self::DeviceBroken { .. } => ErrorCode::DeviceFailed,
+            Self::NcclDevice { .. } => ErrorCode::NoTransport,
+            Self::NoNccl => ErrorCode::NotBuilt,
+            Self::LossNotFinite { .. }
+            | Self::GradientNotFinite { .. }
+            | Self::WeightsNotFinite { .. }
+            | Self::LossScale { .. } => ErrorCode::NotFinite,
+            Self::RewardCount { .. }
+            | Self::NothingScored { .. }
+            | Self::NoReward
+            | Self::RewardWeights { .. } => ErrorCode::BadReward,
+            Self::RewardTimeout { .. } | Self::UnknownMetric { .. } => ErrorCode::BadValue,
+            Self::GenerationBatch { .. } => ErrorCode::Conflict,
+            Self::Drift { .. } => ErrorCode::Internal,
+            Self::OtherRun { .. } | Self::NoState { .. } | Self::SlotDtype { .. } => ErrorCode::CannotResume,
+            Self::OptionPath { .. } => ErrorCode::NotFound,
+            Self::OtherTokens { .. } => ErrorCode::ForeignTokens,
+            Self::OtherShapes { .. } => ErrorCode::WeightsMismatch,
+            Self::NoScore { .. } => ErrorCode::WrongHead,
+            Self::NoTemplate { .. } => ErrorCode::BadTemplate,
+            Self::WorldSize { .. }
+            | Self::TooManyThreads { .. }
+            | Self::TpSize { .. }
+            | Self::NotEncrypted { .. }
+            | Self::NoTransport { .. } => ErrorCode::BadLaunch,
+            Self::RanksDiffer { .. } | Self::Drifted { .. } => ErrorCode::RanksDiffer,
+            #[cfg(feature = "cuda")]
+            Self::Nccl(error) => error.code(),
+            Self::Device(error) => error.code(),
+            Self::Rollout(error) => error.code(),
+            Self::Rewards(error) => error.code(),
+            Self::Comm(error) => error.code(),
+            Self::Launch(error) => error.code(),
+            Self::Tcp(error) => error.code(),
+            Self::Mpi(error) => error.code(),
+            Self::Plan(error) => error.code(),
+            Self::Zero(error) => error.code(),
+            Self::Tp(error) => error.code(),
+            Self::Data(error) => error.code(),
+            Self::Model(error) => error.code(),
+            Self::Peft(error) => error.code(),
+            Self::Loss(error) => error.code(),
+            Self::Optim(error) => error.code(),
+            Self::Ops(error) => error.code(),
+            Self::Checkpoint(error) => error.code(),
+            Self::ShardedParams(error) => error.code(),
+            Self::Report(error) => error.code(),
+            Self::Lines { .. } => ErrorCode::CannotWrite,
+            Self::Unreadable { source, .. } => source.code(),
         }
     }
 }

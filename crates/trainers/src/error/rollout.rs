@@ -1,5 +1,7 @@
 //! A rollout server that could not be used.
 
+use burnish_core::{Coded, ErrorCode};
+
 /// A server that could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -49,4 +51,15 @@ pub enum RolloutError {
         /// The beginning of what it said.
         body: String,
     },
+}
+
+impl Coded for RolloutError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Unreachable { .. }
+            | Self::Refused { .. }
+            | Self::NotAskedFor { .. }
+            | Self::Answer { .. } => ErrorCode::RolloutServer,
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burnish_core::Dtype;
+use burnish_core::{Coded, Dtype, ErrorCode};
 
 /// Matrices that cannot come together. Ranks are counted in the world where a group is known, else as holdings are listed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -152,5 +152,21 @@ impl ExchangeError {
             Self::Order { .. } | Self::Piece { .. } | Self::Unknown { .. } | Self::Turn { .. } => {}
         }
         self
+    }
+}
+
+impl Coded for ExchangeError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Unlike { .. } | Self::Shape { .. } | Self::Lacking { .. } | Self::Spoiled { .. } => {
+                ErrorCode::RanksDiffer
+            }
+            Self::Order { .. }
+            | Self::Ranges { .. }
+            | Self::Uncovered { .. }
+            | Self::Piece { .. }
+            | Self::Unknown { .. }
+            | Self::Turn { .. } => ErrorCode::Internal,
+        }
     }
 }

@@ -3,7 +3,7 @@
 use burn::tensor::DType;
 use burnish_checkpoint::CheckpointError;
 use burnish_comm::CommError;
-use burnish_core::RegistryError;
+use burnish_core::{Coded, ErrorCode, RegistryError};
 use burnish_ops::OpsError;
 use burnish_optim::OptimError;
 
@@ -172,5 +172,32 @@ impl From<CommError> for ModuleError {
 impl From<PlanError> for ModuleError {
     fn from(error: PlanError) -> Self {
         Self::Zero(error.into())
+    }
+}
+
+impl Coded for ModuleError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Frozen { .. } => ErrorCode::NothingTrains,
+            Self::Differs { .. } => ErrorCode::RanksDiffer,
+            Self::OtherRanks { .. } => ErrorCode::RankFailed,
+            Self::Restore { .. } | Self::Missing { .. } => ErrorCode::CannotResume,
+            Self::Devices { .. }
+            | Self::Dtype { .. }
+            | Self::LateDtype { .. }
+            | Self::Unmatched { .. }
+            | Self::Overlap { .. }
+            | Self::Flag { .. }
+            | Self::NotABlock { .. }
+            | Self::Unfinished
+            | Self::Evaluation
+            | Self::NoGradients
+            | Self::Unknown { .. } => ErrorCode::Internal,
+            Self::Zero(error) => error.code(),
+            Self::Ops(error) => error.code(),
+            Self::Optim(error) => error.code(),
+            Self::Registry(error) => error.code(),
+            Self::Checkpoint(error) => error.code(),
+        }
     }
 }

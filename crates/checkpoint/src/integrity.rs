@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use burnish_core::work::{Unit, Work};
 use burnish_weight_files::{LEAF, WeightFileError, leaf_sum, read_at};
 
 use crate::index::{Chunk, FileSum, sum};
@@ -48,9 +49,12 @@ impl Checkpoint {
         // The last rank takes empty files at the end too.
         let mine = bound(rank)..if rank + 1 >= ranks { u64::MAX } else { bound(rank + 1) };
         let mut before = 0;
+        let name = self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy();
+        let work = Work::begin(format!("checking {name}"), Unit::Bytes, all / ranks.max(1) as u64);
         for (file, written) in &self.index.files {
             if let Some(expected) = written.blake3.as_ref().filter(|_| mine.contains(&before)) {
                 let now = self.sum_file(file)?;
+                work.advance(written.bytes);
                 if now != *expected {
                     return Err(self.wrong_sum(file, "the file", expected, now));
                 }
@@ -58,6 +62,7 @@ impl Checkpoint {
             for (bytes, sum) in written.pieces.iter().flat_map(|p| (0..p.leaves()).filter_map(|k| p.leaf(k)))
             {
                 if mine.contains(&(before + bytes.start)) {
+                    work.advance(bytes.end - bytes.start);
                     let leaf = self.bytes_of(file, bytes.clone())?;
                     self.compare(file, &leaf, bytes.start, sum)?;
                 }

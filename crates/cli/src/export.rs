@@ -57,7 +57,7 @@ fn whole(
     let export = GgufExport::new(folder, adapter, out)?;
     export.notes().iter().for_each(crate::voice::note);
     let pre = options.tokenizer_pre.as_deref();
-    let writer = export.write(&options.output_file, &name, pre, &mut progress)?;
+    let writer = export.write(&options.output_file, &name, pre)?;
     let back = export.read_back(writer.unfinished_path())?;
     let tensors = export.compare(&back)?;
     let before = outputs(export.source())?;
@@ -67,17 +67,6 @@ fn whole(
     let vocab = export.source().spec().vocab;
     drop(back);
     keep(writer, options, out, &tensors, &Lost::between(&before, &after, vocab))
-}
-
-/// Says on a terminal how far writing is.
-fn progress(done: usize, all: usize) {
-    let terminal = console::Term::stderr();
-    if terminal.is_term() {
-        // Talk: a closed standard error stops nothing.
-        let _ = terminal.clear_line();
-        let _ =
-            if done < all { terminal.write_str(&format!("tensor {} of {all}", done + 1)) } else { Ok(()) };
-    }
 }
 
 /// An adapter beside its base.

@@ -10,6 +10,7 @@ mod eval;
 mod explain;
 mod export;
 mod generate;
+mod hints;
 #[cfg(feature = "hub")]
 mod hub;
 mod inspect;
@@ -51,6 +52,10 @@ fn main() -> ExitCode {
         // SAFETY: no other thread has been started.
         unsafe { burnish_device::prepare() };
         burnish_device::keep_freed_memory();
+        if leads() {
+            // Talk: without a thread nobody hears of it.
+            let _ = burnish_report::show_work();
+        }
         run(&words).unwrap_or_else(|error| voice::failed(&error))
     });
     match ended {
@@ -79,6 +84,12 @@ fn stacks() -> anyhow::Result<()> {
         others.unwrap_or_default()
     );
     Ok(())
+}
+
+/// Whether this process speaks for the ranks that a launcher started, by its variables.
+fn leads() -> bool {
+    const RANKS: [&str; 5] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK", "SLURM_PROCID"];
+    RANKS.iter().find_map(std::env::var_os).is_none_or(|rank| rank == "0")
 }
 
 /// The words after the program's name.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use burn::tensor::Device;
 use burnish_config::groups::{InferenceRankOptions, ModelOptions, QuantizationOptions};
-use burnish_report::harmless;
+use burnish_report::{beside_bars, harmless};
 use burnish_trainers::{Inference, InferenceRank, Ranks, TrainError};
 
 /// A model, and the ranks that use it.
@@ -76,7 +76,7 @@ impl Lines {
     /// Writes `text`, so that it can be read at once.
     pub(crate) fn write(&mut self, text: &[u8]) -> Result<(), TrainError> {
         let Some(out) = &mut self.out else { return Ok(()) };
-        let written = out.write_all(text).and_then(|()| out.flush());
+        let written = beside_bars(|| out.write_all(text).and_then(|()| out.flush()));
         written.map_err(self.fault())
     }
 

@@ -35,7 +35,8 @@ mod with_server {
     const LOOK: Duration = Duration::from_millis(50);
 
     pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
-        let Some(resolved) = crate::options::<ServeOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
+        let words = crate::first_as("model_name_or_path", words);
+        let Some(resolved) = crate::options::<ServeOptions>(&words)? else { return Ok(ExitCode::SUCCESS) };
         let ServeOptions { model, quantization, serving } = resolved.options;
         // The address first: a port that is taken should not cost the time of loading a model.
         let address = format!("{}:{}", serving.host, serving.port);

@@ -33,6 +33,7 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     let record = serde_json::Value::Object(resolved.to_json());
     #[cfg(feature = "hub")]
     let record = crate::hub::named(record);
+    let base = record["model_name_or_path"].as_str().unwrap_or_default().to_owned();
     let (ranks, device) = crate::device::with_ranks(common.model.device, &common.ranks)?;
     let lead = ranks.lead();
     #[cfg(feature = "hub")]
@@ -111,6 +112,9 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
         return Ok(if outcome.interrupted.is_some() { ExitCode::from(130) } else { ExitCode::SUCCESS });
     }
     let status = report(T::Options::NAME, &outcome, &output_dir, words, overwrites);
+    if outcome.interrupted.is_none() {
+        voice::say(crate::hints::after_training(T::Options::NAME, &base, &output_dir));
+    }
     #[cfg(feature = "hub")]
     if let Some(push) = push.filter(|_| outcome.interrupted.is_none()) {
         voice::closing(push.finish(&output_dir)?);

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use burnish_report::harmless;
+use burnish_report::{beside_bars, harmless};
 use burnish_trainers::TrainError;
 
 /// The status of a command whose reader went away, as shells have it of SIGPIPE.
@@ -16,7 +16,7 @@ const NO_READER: u8 = 141;
 /// Says a line of talk.
 pub(crate) fn say(text: impl Display) {
     let text = text.to_string();
-    let _ = writeln!(io::stderr(), "{}", harmless(&text));
+    let _ = beside_bars(|| writeln!(io::stderr(), "{}", harmless(&text)));
 }
 
 /// Says what the user should know.
@@ -86,8 +86,10 @@ pub(crate) fn result(text: impl Display) -> anyhow::Result<()> {
 /// # Errors
 /// If standard output takes nothing any more.
 pub(crate) fn painted(text: impl Display) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    let written = beside_bars(|| {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{text}").and_then(|()| out.flush())
+    });
     written.map_err(|source| TrainError::Lines { to: "standard output".to_owned(), source }.into())
 }
 

@@ -111,7 +111,7 @@ pub fn overview() -> String {
         let _ = writeln!(out, "  {name:11} {about}");
     }
     out.push_str(
-        "\n`burnish COMMAND --help` lists a command's options, with TRL's and Transformers' names and defaults.\n`burnish --version` prints the version.",
+        "\n`burnish COMMAND --help` lists a command's options, with TRL's and Transformers' names and defaults.\n`burnish --version` prints the version.\n\nTo begin with, a model folder (or a name on the hub) and rows, one JSON object a line:\n  burnish data sft --model_name_or_path MODEL --dataset_name ROWS.jsonl\n  burnish sft --model_name_or_path MODEL --dataset_name ROWS.jsonl --output_dir OUT --use_peft\n  burnish chat MODEL --adapter_name_or_path OUT",
     );
     out
 }

@@ -12,6 +12,7 @@
 //! * [`ErrorCode`]: the classes of errors, which every enum of errors maps its variants to.
 //! * [`Activation`]: the elementwise functions of feed-forwards; [`RouterRule`] and [`ExpertGate`]: what experts are.
 //! * [`file`](mod@file): reading what comes from outside, within bounds; [`guarded`]: by libraries that panic over it.
+//! * [`work`]: long work that is under way, for whoever shows it.
 //! * [`random`]: randomness as a function of (seed, name, index), so that results do not depend on
 //!   ranks, threads or the number of micro-batches.
 //!
@@ -41,6 +42,7 @@ mod parameter;
 mod quantization;
 pub mod random;
 mod registry;
+pub mod work;
 
 pub use activation::Activation;
 pub use burn_module::BurnParameter;

@@ -1,5 +1,6 @@
 //! Parallel tokenisation of a stream of rows, in their order.
 
+use burnish_core::work::{Unit, Work};
 use rayon::prelude::*;
 use serde_json::Value;
 
@@ -25,6 +26,8 @@ pub(crate) fn tokenised<T: Send>(
     make: impl Fn(&Row) -> Result<T, DataError> + Sync,
     mut keep: impl FnMut(Row, T) -> Result<(), DataError>,
 ) -> Result<RowKind, DataError> {
+    let total = records.size_hint().1.unwrap_or(0);
+    let work = Work::begin(format!("tokenising {name}"), Unit::Rows, total as u64);
     let mut records = records.peekable();
     let mut begin = Some(begin);
     let mut first: Option<(RowOrigin, RowKind)> = None;
@@ -57,6 +60,7 @@ pub(crate) fn tokenised<T: Send>(
                 make(row)
             })
             .collect();
+        work.advance(made.len() as u64);
         for (row, made) in rows.into_iter().zip(made) {
             keep(row, made?)?;
         }

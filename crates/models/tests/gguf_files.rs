@@ -126,7 +126,7 @@ fn wide() -> TempDir {
 fn exported(folder: &Path, adapter: Option<&AdapterFolder>, out: OutType) -> PathBuf {
     let path = folder.join(format!("{out}.gguf"));
     let export = GgufExport::new(ModelFolder::open(folder).unwrap(), adapter, out).unwrap();
-    let writer = export.write(&path, "m", None, &mut |_, _| {}).unwrap();
+    let writer = export.write(&path, "m", None).unwrap();
     let back = export.read_back(writer.unfinished_path()).unwrap();
     export.compare(&back).unwrap();
     assert!(!path.exists());
@@ -242,7 +242,7 @@ fn an_adapter_is_folded_in() {
     let export =
         GgufExport::new(ModelFolder::open(folder.path()).unwrap(), Some(&adapter), OutType::F32).unwrap();
     let path = folder.path().join("m.gguf");
-    let writer = export.write(&path, "m", None, &mut |_, _| {}).unwrap();
+    let writer = export.write(&path, "m", None).unwrap();
     let back = export.read_back(writer.unfinished_path()).unwrap();
     export.compare(&back).unwrap();
     let sample = [vec![1, 5, 9, 3, 7]];

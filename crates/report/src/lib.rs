@@ -39,6 +39,7 @@ mod run_folder;
 mod runs_page;
 mod transfer_bar;
 mod wording;
+mod work_bars;
 
 pub use chart::Chart;
 pub use error::ReportError;
@@ -55,3 +56,4 @@ pub use run_folder::{RunFolder, different_options, figure_names, with_evaluation
 pub use runs_page::runs_page;
 pub use transfer_bar::TransferBar;
 pub use wording::{bytes, count, duration, escaped, figure, harmless};
+pub use work_bars::{beside_bars, show_work};

@@ -4,10 +4,11 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::record::Record;
 use crate::wording::{bytes, count, duration, figure, harmless};
+use crate::work_bars;
 
 /// The figures of a plain line, with the words that introduce them.
 const LINE: &[(&str, &str)] = &[
@@ -54,7 +55,7 @@ impl Progress {
         if plain.unwrap_or(!io::stderr().is_terminal()) {
             return Self::lines(total, before, Box::new(io::stderr()));
         }
-        let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
+        let bar = work_bars::bar(total);
         bar.set_style(
             ProgressStyle::with_template("{bar:24.cyan/dim} {pos}/{len} {msg} · {elapsed} gone, {eta} left")
                 .expect("invariant: the template is valid")

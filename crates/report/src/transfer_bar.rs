@@ -3,9 +3,10 @@
 use std::fmt;
 use std::io::Write as _;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::wording::{bytes, harmless};
+use crate::work_bars;
 
 /// The progress of downloads, on standard error.
 #[derive(Default)]
@@ -42,7 +43,7 @@ impl TransferBar {
         if self.current.as_ref() != Some(&current) {
             self.current = Some(current);
             if self.terminal {
-                let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(5));
+                let bar = work_bars::bar(total);
                 let style = "{bar:24.cyan/dim} {bytes}/{total_bytes} {msg} · {bytes_per_sec}, {eta} left";
                 bar.set_style(ProgressStyle::with_template(style).expect("invariant: the template is valid"));
                 self.bar = Some(bar);

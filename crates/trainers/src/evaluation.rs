@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use burnish_comm::Group;
+use burnish_core::work::{Unit, Work};
 use burnish_data::{Collator, Example};
 use burnish_losses::{MetricSums, Metrics};
 use burnish_models::{Decoder, Mode};
@@ -77,9 +78,15 @@ pub fn evaluate_on(
 /// is left.
 pub(crate) fn dealt(rows: usize, size: usize, group: &Group) -> impl Iterator<Item = Range<usize>> {
     let (rank, ranks) = (group.rank(), group.size());
+    let work = Work::begin("evaluating", Unit::Rows, rows.div_ceil(ranks) as u64);
+    let mut before = 0;
     (0..rows.div_ceil(size).div_ceil(ranks)).map(move |turn| {
+        // The batch before is done when the next is asked for.
+        work.advance(before);
         let first = (turn * ranks + rank) * size;
-        first.min(rows)..(first + size).min(rows)
+        let own = first.min(rows)..(first + size).min(rows);
+        before = own.len() as u64;
+        own
     })
 }
 

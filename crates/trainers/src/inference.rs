@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::tensor::Device;
 use burnish_comm::{Bucket, Group};
 use burnish_config::groups::ModelOptions;
+use burnish_core::work::{Unit, Work};
 use burnish_core::{Compute, Dtype, QuantizeOnLoad};
 use burnish_data::{Collator, DataError, Example, Record};
 use burnish_models::{Completion, Decoder, Generation, LocalParams, ModelFolder, ModelPlan, Tuning};
@@ -248,6 +249,9 @@ impl InferenceRank {
     ) -> Result<(), TrainError> {
         let (rank, ranks) = (self.dp.rank(), self.dp.size());
         let mut first = 0;
+        // Counted by the lead, whose rounds are all ranks'.
+        let total = records.size_hint().1.unwrap_or(0) as u64;
+        let work = self.leads().then(|| Work::begin("going through rows", Unit::Rows, total));
         loop {
             let round = records.by_ref().take(size.max(1) * ranks).collect::<Result<Vec<_>, _>>()?;
             let rows = round.len();
@@ -265,6 +269,7 @@ impl InferenceRank {
                 self.collect(said.into_bytes(), &mut write)?;
             }
             first += rows as u64;
+            work.iter().for_each(|work| work.advance(rows as u64));
         }
     }
 

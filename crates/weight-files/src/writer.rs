@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use burnish_core::work::{Unit, Work};
+
 use crate::commit::{FilePart, FinishedFolder, Identity, is_absent_or_empty};
 use crate::partial::{Unfinished, clean_target, parent, partial};
 use crate::shard::{self, Shard};
@@ -311,6 +313,7 @@ impl FolderWriter {
         let shards = shard::plan(stem, specs, self.max_shard_size)
             .map_err(|name| WeightFileError::Duplicate { path: self.target.clone(), name })?;
         self.stems.insert(stem.to_owned());
+        let work = Work::begin(self.work(), Unit::Bytes, specs.iter().map(TensorSpec::bytes).sum());
         for Shard { file, tensors } in &shards {
             let mut ordered: Vec<&TensorSpec> = tensors.iter().map(|&i| &specs[i]).collect();
             let head = header::render(&mut ordered, &metadata());
@@ -328,6 +331,7 @@ impl FolderWriter {
                 let of_spec = at;
                 at += spec.bytes();
                 if ranges.is_empty() {
+                    work.advance(spec.bytes());
                     continue;
                 }
                 // A scalar is one row of one element.
@@ -359,6 +363,7 @@ impl FolderWriter {
                     out.write(of_spec + start, now).map_err(failed)?;
                     rest = after;
                 }
+                work.advance(spec.bytes());
             }
             let pieces = out.finish().map_err(failed)?;
             let layout = Some(crate::leaf_sum(&head));
@@ -396,6 +401,12 @@ impl FolderWriter {
             ordered.iter().try_for_each(|spec| out(by_name[spec.name.as_str()]))
         })?;
         Ok(places)
+    }
+
+    /// What is said of writing tensors.
+    fn work(&self) -> String {
+        let name = self.target.file_name().unwrap_or(self.target.as_os_str());
+        format!("writing {}", name.to_string_lossy())
     }
 
     /// Creates a file, hands its writer to `fill`, forces it to disk.

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burnish_core::random::Stream;
-use burnish_core::{
-    Compute, Dtype, Layout, Parameter, Quantization, QuantizeOnLoad, Region, Registry, Role, Scheme,
-};
+use burnish_core::work::{Unit, Work};
+use burnish_core::{Compute, Dtype, Layout, Parameter, Quantization, QuantizeOnLoad, Region, Registry, Role, Scheme};
 use burnish_ops::{AnyTensor, column_norms, host_device, row_norms};
 use burnish_peft::{
     AdapterFolder, AdapterTensors, Change, ChangeSite, Decomposition, Factor, LoraConfig, LoraPlan, LoraSite,
@@ -435,6 +434,7 @@ impl<'a> ModelPlan<'a> {
     ) -> Result<(Model, Arc<LocalParams>), ModelError> {
         let registry = self.local_registry();
         let mut values: Vec<Held> = Vec::with_capacity(registry.len());
+        let work = self.loading();
         for (index, parameter) in registry.iter().enumerate() {
             let rows = 0..rows_in(parameter);
             let shared = other.filter(|_| self.is_in_folder(index)).and_then(|o| o.shared(parameter));
@@ -447,9 +447,19 @@ impl<'a> ModelPlan<'a> {
                 (None, None, None) => to_device(self.local_rows(index, rows)?, device).into(),
             };
             values.push(value);
+            work.advance(1);
         }
+        drop(work);
         let parameters = Arc::new(LocalParams::new(registry, values));
         Ok((self.into_model(parameters.clone()), parameters))
+    }
+
+    /// What reads every parameter, as work that can be shown.
+    #[must_use]
+    pub fn loading(&self) -> Work {
+        let path = self.folder.path();
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        Work::begin(format!("loading {name}"), Unit::Tensors, self.registry().len() as u64)
     }
 
     fn index_of(&self, name: &str) -> Result<usize, ModelError> {

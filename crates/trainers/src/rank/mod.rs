@@ -64,7 +64,9 @@ impl<'a> Rank<'a> {
         let exporter = planned.exporter();
         let files = resumed.map(|r| Reloaded::open(&exporter, r.checkpoint.path())).transpose()?;
         let parallel = planned.parallel().cloned();
+        let work = planned.loading();
         let load = |index: usize, rows: Range<usize>| -> Result<Kept, TrainError> {
+            work.advance(1);
             let parameter = planned.registry().at(index);
             if let (Some(resumed), Some(files), true) = (resumed, &files, parameter.trainable) {
                 let read = |rows: Range<usize>| resumed.value(parameter, files, rows);
@@ -77,6 +79,7 @@ impl<'a> Rank<'a> {
         };
         let store = Arc::new(ShardedParams::new(plan.clone(), &dp, &device, load)?);
         planned.make_initial()?;
+        drop(work);
         let world = world.group().channel("loop");
         let clip =
             setup.options.muon.muon_qk_clip.map(|tau| Ok::<_, ModelError>((planned.qk_clip()?, tau as f32)));

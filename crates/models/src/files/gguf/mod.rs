@@ -12,6 +12,7 @@ mod streamed;
 use std::path::Path;
 use std::sync::Arc;
 
+use burnish_core::work::{Unit, Work};
 use burnish_core::{Dtype, Parameter, Registry};
 use burnish_gguf::{
     GgufError, GgufFile, GgufWriter, Mix, OutType, TensorSpec, TensorType, Value, blocks, vocabulary,
@@ -136,23 +137,17 @@ impl GgufExport {
     }
 
     /// Writes the file, all but its name. `name` is `general.name`; `pre` is llama.cpp's name of how the tokenizer cuts
-    /// texts, where it is said; `progress` is told the tensors written, and how many there are.
+    /// texts, where it is said.
     ///
     /// # Errors
     /// If the tokenizer has no form in llama.cpp, a weight is not finite, or a file cannot be read or written.
-    pub fn write(
-        &self,
-        path: &Path,
-        name: &str,
-        pre: Option<&str>,
-        progress: &mut dyn FnMut(usize, usize),
-    ) -> Result<GgufWriter, ModelError> {
+    pub fn write(&self, path: &Path, name: &str, pre: Option<&str>) -> Result<GgufWriter, ModelError> {
         let planned = self.planned();
         let specs: Vec<TensorSpec> = planned.iter().map(|own| own.spec.clone()).collect();
         let mut writer = GgufWriter::create(path, &self.metadata(name, pre, &specs)?, specs)?;
         let mut last: Option<(usize, Vec<f32>)> = None;
-        for (done, own) in planned.iter().enumerate() {
-            progress(done, planned.len());
+        let work = Work::begin(format!("writing {name}"), Unit::Tensors, planned.len() as u64);
+        for own in &planned {
             let values = match &own.from {
                 From::Values(values) => values.clone(),
                 From::Parameter(index, part) => {
@@ -165,8 +160,8 @@ impl GgufExport {
                 }
             };
             writer.write(&encoded(&own.spec, &values)?)?;
+            work.advance(1);
         }
-        progress(planned.len(), planned.len());
         writer.finish()?;
         Ok(writer)
     }
@@ -279,6 +274,7 @@ impl GgufExport {
     pub fn compare(&self, back: &ReadBack) -> Result<TensorError, ModelError> {
         let mut worst = TensorError::none();
         let registry = &back.parameters.registry;
+        let work = Work::begin("reading the file back", Unit::Tensors, registry.len() as u64);
         for (index, parameter) in registry.iter().enumerate().filter(|(_, own)| own.alias_of.is_none()) {
             let from = self.registry().index_of(&parameter.name);
             let from = from.ok_or_else(|| ModelError::UnknownParameter { name: parameter.name.clone() })?;
@@ -288,6 +284,7 @@ impl GgufExport {
                 bound = bound.max(rounds(back.parameters.file.info(&part.tensor)?.stored));
             }
             worst.note(&parameter.name, &parameter.name, relative, bound)?;
+            work.advance(1);
         }
         Ok(worst)
     }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 mod bad_input;
+#[cfg(unix)]
+mod browser;
 mod commands;
 mod convert;
 mod data;

@@ -69,6 +69,7 @@ fn update(terminal: bool) {
                 let bar = shown.bars.entry(work.what.clone()).or_insert_with(|| bar_of(&work));
                 bar.set_length(work.total.max(work.done));
                 bar.set_position(work.done);
+                bar.set_prefix(pace(&work));
                 bar.tick();
             }
         } else if work.elapsed >= *shown.due.get(&work.what).unwrap_or(&FIRST_LINE) {
@@ -94,19 +95,35 @@ fn settle(shown: &mut Shown, now: &[UnderWay]) {
 }
 
 fn bar_of(work: &UnderWay) -> ProgressBar {
-    let amount = match work.unit {
-        Unit::Bytes => "{bytes}/{total_bytes}",
-        Unit::Rows | Unit::Tensors => "{human_pos}/{human_len}",
+    let amount = match (work.total, work.unit) {
+        (0, Unit::Bytes) => "{bytes}",
+        (_, Unit::Bytes) => "{bytes}/{total_bytes}",
+        (0, _) => "{human_pos}",
+        _ => "{human_pos}/{human_len}",
     };
-    let pace = if work.unit == Unit::Bytes { "{bytes_per_sec}" } else { "{per_sec}" };
-    let style = if work.total == 0 {
-        format!("{{spinner}} {{msg}} · {{human_pos}} {} · {pace}, {{elapsed}} gone", unit(work.unit))
-    } else {
-        format!("{{bar:24.cyan/dim}} {amount} {{msg}} · {{elapsed}} gone, {{eta}} left")
-    };
+    let of = if work.unit == Unit::Bytes { "" } else { unit(work.unit) };
+    let beginning = if work.total == 0 { "{spinner}" } else { "{bar:24.cyan/dim}" };
+    let style =
+        format!("{beginning} {{msg}} · {amount} {of} · {{elapsed}} gone, {{prefix}}").replace("  ", " ");
     let style = ProgressStyle::with_template(&style).expect("invariant: the template is valid");
-    let bar = bar(work.total).with_style(style.progress_chars("━╸─")).with_message(shortened(&work.what));
+    let style = if work.total == 0 { style } else { style.progress_chars("━╸─") };
+    let bar = bar(work.total).with_style(style).with_message(shortened(&work.what));
     bar.with_elapsed(work.elapsed)
+}
+
+/// The time that is left at the pace so far; where nobody knows how much there is, the pace.
+fn pace(work: &UnderWay) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let (done, total) = (work.done.max(1) as f64, work.total.max(work.done) as f64);
+    if work.total > 0 {
+        return format!("{} left", duration(work.elapsed.mul_f64((total / done - 1.0).min(1e6))));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "three digits are shown")]
+    let each = (done / work.elapsed.as_secs_f64().max(1e-3)) as u64;
+    match work.unit {
+        Unit::Bytes => format!("{}/s", bytes(each)),
+        Unit::Rows | Unit::Tensors => format!("{} {}/s", count(each), unit(work.unit)),
+    }
 }
 
 fn unit(unit: Unit) -> &'static str {
@@ -161,6 +178,13 @@ mod tests {
         assert!(!said.contains('\u{1b}'), "{said}");
         assert!(line(&work(Unit::Bytes, 1 << 30, 0)).ends_with(": 1.07 GB after 12 s"));
         assert!(line(&work(Unit::Rows, 512, 0)).ends_with(": 512 rows after 12 s"));
+    }
+
+    #[test]
+    fn what_is_left_follows_from_the_pace_so_far() {
+        assert_eq!(pace(&work(Unit::Tensors, 25, 100)), "36 s left");
+        assert_eq!(pace(&work(Unit::Rows, 24_000, 0)), "2.00k rows/s");
+        assert!(pace(&work(Unit::Bytes, 0, 1 << 40)).ends_with(" left"));
     }
 
     #[test]

@@ -35,5 +35,7 @@ mod sameness;
 mod serve;
 mod shared_traffic;
 mod tensor_parallel;
+#[cfg(unix)]
+mod transcripts;
 mod untied;
 mod win_rate;

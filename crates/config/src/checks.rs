@@ -140,7 +140,7 @@ impl<'a> Checks<'a> {
     pub(crate) fn rows(&mut self, name: &'static str, path: &str) {
         let local = !path.contains(['*', '?', '[', '{']) && !is_hub_name(path);
         if !path.is_empty() && local && !Path::new(path).exists() {
-            let hint = "; burnish reads local files: download the data set first, as JSONL";
+            let hint = "; expected a file or folder of rows, a glob in quotes, or the owner/name of a data set on the hub";
             let origin = self.origin(name);
             self.faults.push(Fault::NotFound {
                 origin,

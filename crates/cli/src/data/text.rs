@@ -54,7 +54,12 @@ pub(super) fn text(trainer: &str, view: &DataView, paint: Paint) -> Result<Strin
     let digits = histogram.bars().last().map_or(1, |(_, last, ..)| last.to_string().len());
     for (first, last, texts, share) in histogram.bars() {
         let bar = "#".repeat((share * 40.0).ceil() as usize);
-        let _ = writeln!(out, "  {first:>digits$} to {last:>digits$} tokens {bar} {texts}");
+        let range = if first == last {
+            format!("{:digits$}    {last:>digits$}", "")
+        } else {
+            format!("{first:>digits$} to {last:>digits$}")
+        };
+        let _ = writeln!(out, "  {range} tokens {bar} {texts}");
     }
     rows(&mut out, view, &view.train, paint)?;
     if let Some(eval) = view.eval.as_ref().filter(|eval| !eval.shown.is_empty()) {

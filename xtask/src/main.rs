@@ -15,6 +15,7 @@ mod nccl;
 mod overfit;
 mod publish;
 mod readme_pages;
+mod repository_links;
 mod step;
 mod test;
 mod tidy;
@@ -86,6 +87,13 @@ enum Task {
     },
     /// Write docs/options.md and docs/errors.md from their tables, and each crate's README.md from its first page.
     Docs,
+    /// Have mdBook's links to files outside of docs/ go to the repository: docs/book.toml names it as a preprocessor.
+    #[command(hide = true)]
+    RepositoryLinks {
+        /// mdBook asks with `supports RENDERER` first: it does support it.
+        #[arg(hide = true)]
+        asked: Vec<String>,
+    },
     /// Pack every crate that goes to the registry, in order, and look at what is in the packages.
     Publish {
         /// Publish nothing; publishing itself is `cargo publish --workspace`.
@@ -138,6 +146,8 @@ fn main() -> Result<ExitCode> {
             config_pages::write(&root).map(|()| true)?
         }
         Task::Publish { dry_run: _, names } => publish::run(&root, names)?,
+        Task::RepositoryLinks { asked } if !asked.is_empty() => true,
+        Task::RepositoryLinks { .. } => repository_links::run().map(|()| true)?,
         Task::ExampleData => example::write(&root).map(|()| true)?,
     };
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -2,6 +2,7 @@
 //!
 //! * floors: a crate names only crates on lower floors ([`floors`]);
 //! * cycles: folders of a crate do not import each other in a circle ([`cycles`]);
+//! * links: links of pages lead to files and headings, and the book has every page ([`links`]);
 //! * manifests: licence texts, inherited fields, and what the registry and docs.rs show ([`manifests`]);
 //! * files: names that say nothing, forgotten marks, skipped tests and examples, paths of one machine ([`files`]);
 //! * pages: files and types that a page names are there ([`pages`]);
@@ -13,6 +14,7 @@ mod cycles;
 mod error_codes;
 mod files;
 mod floors;
+mod links;
 mod manifests;
 mod pages;
 mod vendored;
@@ -35,6 +37,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     complaints.extend(cycles::complaints(root, &names)?);
     complaints.extend(files::complaints(root, &names)?);
     complaints.extend(error_codes::complaints(root, &names)?);
+    complaints.extend(links::complaints(root, &names)?);
     complaints.extend(pages::complaints(root, &names)?);
     complaints.extend(vendored::complaints(root)?);
     complaints.extend(example::complaints(root));

@@ -15,8 +15,12 @@ const NO_READER: u8 = 141;
 
 /// Says a line of talk.
 pub(crate) fn say(text: impl Display) {
-    let text = text.to_string();
-    let _ = beside_bars(|| writeln!(io::stderr(), "{}", harmless(&text)));
+    say_painted(harmless(&text.to_string()));
+}
+
+/// Says a line of talk whose escape codes are all our own.
+pub(crate) fn say_painted(text: impl Display) {
+    let _ = beside_bars(|| writeln!(io::stderr(), "{text}"));
 }
 
 /// Says what the user should know.

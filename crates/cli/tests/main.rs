@@ -36,6 +36,8 @@ mod serve;
 mod shared_traffic;
 mod tensor_parallel;
 #[cfg(unix)]
+mod terminal;
+#[cfg(unix)]
 mod transcripts;
 mod untied;
 mod win_rate;

@@ -108,7 +108,7 @@ fn bar_of(work: &UnderWay) -> ProgressBar {
     let style = ProgressStyle::with_template(&style).expect("invariant: the template is valid");
     let style = if work.total == 0 { style } else { style.progress_chars("━╸─") };
     let bar = bar(work.total).with_style(style).with_message(shortened(&work.what));
-    bar.with_elapsed(work.elapsed)
+    bar.with_elapsed(work.elapsed).with_position(work.done).with_prefix(pace(work))
 }
 
 /// The time that is left at the pace so far; where nobody knows how much there is, the pace.

@@ -248,7 +248,7 @@ impl<'a> Session<'a> {
                 prompt.len() - known,
                 first.duration_since(began).as_secs_f64()
             );
-            crate::voice::say(console::style(said).for_stderr().dim());
+            crate::voice::say_painted(console::style(said).for_stderr().dim());
         }
         Ok(text)
     }

@@ -470,13 +470,15 @@ pub struct ReportTo {
     pub tensorboard: bool,
     /// Write a run into MLflow's store of files.
     pub mlflow: bool,
+    /// Write a run as Weights & Biases' client does offline.
+    pub wandb: bool,
 }
 
 impl OptionValue for ReportTo {
     const KIND: ValueKind = ValueKind::List;
 
     fn expected() -> String {
-        "none, tensorboard, mlflow or all (metrics.jsonl is always written; other trackers can import it)"
+        "none, tensorboard, mlflow, wandb or all (metrics.jsonl is always written; other trackers can import it)"
             .into()
     }
 
@@ -485,12 +487,13 @@ impl OptionValue for ReportTo {
             Raw::Null => Vec::new(),
             _ => Vec::<String>::read(raw)?,
         };
-        let mut report = Self { tensorboard: false, mlflow: false };
+        let mut report = Self { tensorboard: false, mlflow: false, wandb: false };
         for word in words {
             match word.as_str() {
                 "none" | "None" | "null" => {}
                 "tensorboard" | "all" => report.tensorboard = true,
                 "mlflow" => report.mlflow = true,
+                "wandb" => report.wandb = true,
                 _ => return None,
             }
         }
@@ -498,12 +501,12 @@ impl OptionValue for ReportTo {
     }
 
     fn write(&self) -> Raw {
-        let text = |word: &str| Raw::Text(word.into());
-        match (self.tensorboard, self.mlflow) {
-            (false, false) => text("none"),
-            (true, false) => text("tensorboard"),
-            (false, true) => text("mlflow"),
-            (true, true) => Raw::List(vec![text("tensorboard"), text("mlflow")]),
+        let all = [("tensorboard", self.tensorboard), ("mlflow", self.mlflow), ("wandb", self.wandb)];
+        let words = all.into_iter().filter(|(_, wanted)| *wanted).map(|(word, _)| Raw::Text(word.into()));
+        match <[Raw; 1]>::try_from(words.collect::<Vec<_>>()) {
+            Ok([only]) => only,
+            Err(none) if none.is_empty() => Raw::Text("none".into()),
+            Err(several) => Raw::List(several),
         }
     }
 }

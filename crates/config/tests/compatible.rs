@@ -55,7 +55,10 @@ fn a_file_of_all_defaults_is_accepted() {
         }
     }
     let resolved = scratch.yaml(&text, &[]).unwrap();
-    assert_eq!(resolved.options.logging.report_to, ReportTo { tensorboard: false, mlflow: false });
+    assert_eq!(
+        resolved.options.logging.report_to,
+        ReportTo { tensorboard: false, mlflow: false, wandb: false }
+    );
     assert_eq!(resolved.options.training.learning_rate, 2e-5);
 }
 

@@ -205,9 +205,9 @@ fn keyword_arguments_are_options() {
         "lora_task_type: SEQ_CLS\nuse_peft: true\ntruncation_side: left",
         &[("use_peft", "true")],
     );
-    check::<SftOptions>("report_to: [wandb, tensorboard]", &[("report_to", "tensorboard")]);
-    check::<SftOptions>("report_to: [wandb, mlflow]", &[("report_to", "mlflow")]);
-    check::<SftOptions>("report_to: wandb", &[("report_to", "none")]);
+    check::<SftOptions>("report_to: [trackio, tensorboard]", &[("report_to", "tensorboard")]);
+    check::<SftOptions>("report_to: [comet_ml, mlflow]", &[("report_to", "mlflow")]);
+    check::<SftOptions>("report_to: trackio", &[("report_to", "none")]);
 }
 
 #[test]

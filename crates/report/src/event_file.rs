@@ -10,8 +10,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::crc32c::masked;
+use crate::crc::masked_crc32c;
 use crate::error::{ReportError, at};
+use crate::protobuf::Message;
 use crate::record::Record;
 
 /// An open event file.
@@ -73,9 +74,9 @@ fn framed(event: &[u8]) -> Vec<u8> {
     let length = (event.len() as u64).to_le_bytes();
     let mut record = Vec::with_capacity(event.len() + 16);
     record.extend(length);
-    record.extend(masked(&length).to_le_bytes());
+    record.extend(masked_crc32c(&length).to_le_bytes());
     record.extend(event);
-    record.extend(masked(event).to_le_bytes());
+    record.extend(masked_crc32c(event).to_le_bytes());
     record
 }
 
@@ -117,45 +118,6 @@ fn scalars(wall_time: f64, record: &Record) -> Vec<u8> {
     event.integer(2, record.step);
     event.bytes(5, &summary.0);
     event.0
-}
-
-/// A protobuf message in the making.
-#[derive(Default)]
-struct Message(Vec<u8>);
-
-impl Message {
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push((value & 0x7f) as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-
-    fn key(&mut self, field: u64, wire: u64) {
-        self.varint(field << 3 | wire);
-    }
-
-    fn integer(&mut self, field: u64, value: u64) {
-        self.key(field, 0);
-        self.varint(value);
-    }
-
-    fn double(&mut self, field: u64, value: f64) {
-        self.key(field, 1);
-        self.0.extend(value.to_le_bytes());
-    }
-
-    fn float(&mut self, field: u64, value: f32) {
-        self.key(field, 5);
-        self.0.extend(value.to_le_bytes());
-    }
-
-    fn bytes(&mut self, field: u64, value: &[u8]) {
-        self.key(field, 2);
-        self.varint(value.len() as u64);
-        self.0.extend(value);
-    }
 }
 
 #[cfg(test)]

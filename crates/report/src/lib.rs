@@ -24,7 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod chart;
-mod crc32c;
+mod crc;
 mod error;
 mod event_file;
 mod memory;
@@ -33,11 +33,13 @@ mod mlflow_run;
 mod model_card;
 mod page;
 mod progress;
+mod protobuf;
 mod record;
 mod replace;
 mod run_folder;
 mod runs_page;
 mod transfer_bar;
+mod wandb_run;
 mod wording;
 mod work_bars;
 
@@ -55,5 +57,6 @@ pub use replace::replace;
 pub use run_folder::{RunFolder, different_options, figure_names, with_evaluation};
 pub use runs_page::runs_page;
 pub use transfer_bar::TransferBar;
+pub use wandb_run::{WandbLabels, WandbRun};
 pub use wording::{bytes, count, duration, escaped, figure, harmless};
 pub use work_bars::{beside_bars, show_work};

@@ -15,8 +15,8 @@ options! {
     Trl logging_steps: Steps = Steps(10.0);
     /// Log the first step too.
     Transformers logging_first_step: bool = false;
-    /// Where metrics go besides metrics.jsonl: tensorboard, mlflow (files in MLFLOW_TRACKING_URI, by default mlruns), all (tensorboard) or none.
-    Transformers report_to: ReportTo = ReportTo { tensorboard: true, mlflow: false };
+    /// Where metrics go besides metrics.jsonl: tensorboard, mlflow (files in MLFLOW_TRACKING_URI, by default mlruns), wandb (an offline run in WANDB_DIR, by default ./wandb, for `wandb sync`), all (tensorboard) or none.
+    Transformers report_to: ReportTo = ReportTo { tensorboard: true, mlflow: false, wandb: false };
     /// Name of the run for a tracker; by default the name of output_dir.
     Transformers run_name: Option<String> = None;
     /// Folder of the TensorBoard events; by default `runs` in output_dir.

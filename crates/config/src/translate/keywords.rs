@@ -21,7 +21,6 @@ const TRACKERS: &[&str] = &[
     "neptune",
     "swanlab",
     "trackio",
-    "wandb",
 ];
 
 /// Optimizers by how their names begin, and why they are not here.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use burnish_report::{EventFile, MetricsLog, MlflowRun, Progress, Record};
+use burnish_report::{EventFile, MetricsLog, MlflowRun, Progress, Record, WandbLabels, WandbRun};
 
 use crate::TrainError;
 use crate::setup::Setup;
@@ -12,6 +12,7 @@ pub(crate) struct Reporter {
     metrics: MetricsLog,
     events: Option<EventFile>,
     mlflow: Option<MlflowRun>,
+    wandb: Option<WandbRun>,
     progress: Progress,
 }
 
@@ -30,17 +31,23 @@ impl Reporter {
             None
         };
         let mut progress = Progress::new(total, before, logging.disable_tqdm);
+        let name = logging.run_name.clone();
+        let name = name.or_else(|| Some(dir.file_name()?.to_string_lossy().into_owned())).unwrap_or_default();
+        let wandb = if logging.report_to.wandb && !is_wandb_off() {
+            let place = std::env::var("WANDB_DIR").ok().filter(|place| !place.is_empty());
+            let place = PathBuf::from(place.unwrap_or_else(|| ".".to_owned()));
+            Some(WandbRun::start(&place, &wandb_labels(&name), &setup.parameters())?)
+        } else {
+            None
+        };
         let mlflow = if logging.report_to.mlflow {
             let store = mlflow_store(std::env::var("MLFLOW_TRACKING_URI").ok(), &mut progress);
             let experiment = std::env::var("MLFLOW_EXPERIMENT_NAME").unwrap_or_else(|_| "Default".to_owned());
-            let name = logging.run_name.clone();
-            let name =
-                name.or_else(|| Some(dir.file_name()?.to_string_lossy().into_owned())).unwrap_or_default();
             Some(MlflowRun::start(&store, &experiment, &name, &setup.parameters())?)
         } else {
             None
         };
-        Ok(Self { metrics, events, mlflow, progress })
+        Ok(Self { metrics, events, mlflow, wandb, progress })
     }
 
     pub(crate) fn step(&mut self, step: u64, loss: f64, rate: f64, peak_memory: Option<u64>) {
@@ -53,6 +60,9 @@ impl Reporter {
             events.append(record)?;
         }
         if let Some(run) = &mut self.mlflow {
+            run.append(record)?;
+        }
+        if let Some(run) = &mut self.wandb {
             run.append(record)?;
         }
         self.progress.log(record);
@@ -69,6 +79,34 @@ impl Reporter {
             // The model is trained and saved: only this file is not.
             self.progress.note(&error.to_string());
         }
+        if let Some(run) = &mut self.wandb {
+            let said = match run.finish() {
+                Ok(()) => format!("`wandb sync {}` uploads the run", run.folder().display()),
+                Err(error) => error.to_string(),
+            };
+            self.progress.note(&said);
+        }
+    }
+}
+
+/// Whether the client of Weights & Biases would write nothing.
+fn is_wandb_off() -> bool {
+    let said = |name: &str| std::env::var(name).unwrap_or_default().to_lowercase();
+    said("WANDB_MODE") == "disabled" || matches!(said("WANDB_DISABLED").as_str(), "true" | "1" | "yes" | "on")
+}
+
+/// What the client's variables say of a run; Transformers' project where they name none.
+fn wandb_labels(name: &str) -> WandbLabels {
+    let said = |name: &str| std::env::var(name).unwrap_or_default();
+    let or = |said: String, other: &str| if said.is_empty() { other.to_owned() } else { said };
+    WandbLabels {
+        project: or(said("WANDB_PROJECT"), "huggingface"),
+        entity: said("WANDB_ENTITY"),
+        name: or(said("WANDB_NAME"), name),
+        group: said("WANDB_RUN_GROUP"),
+        job_type: said("WANDB_JOB_TYPE"),
+        notes: said("WANDB_NOTES"),
+        tags: said("WANDB_TAGS").split(',').filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
     }
 }
 

@@ -8,7 +8,8 @@
 Needs no network and, without --trl, nothing but Python. A model folder has the shape that it is named for, weights in
 bfloat16 that are pieces of one million normal numbers, and the tokenizer of examples/base, so most rows of the vocabulary are
 never looked up, but all are multiplied. The text is that of the repository's documentation, packed so that every step has
-exactly batch x sequence tokens. LoRA r 16, alpha 32, every linear layer, recomputation on, `bf16` as named.
+exactly batch x sequence tokens. LoRA r 16, alpha 32, every linear layer, recomputation on, `bf16` as named; `nf4` and
+`nf4-bf16` hold the base in four bits and multiply fp32 or bfloat16.
 
 What is reported, from outside and in the same way for both programs:
 
@@ -133,9 +134,10 @@ def write_options(path, model, data, output, job, steps, precision):
         "model_name_or_path": str(model), "dataset_name": str(data), "output_dir": str(output), "dtype": "bfloat16",
         "max_length": sequence, "packing": True, "packing_strategy": "wrapped",
         "per_device_train_batch_size": batch, "gradient_checkpointing": True, "learning_rate": 1e-4,
-        "max_steps": steps, "logging_steps": 1, "save_strategy": "no", "bf16": precision == "bf16", "use_cpu": True,
+        "max_steps": steps, "logging_steps": 1, "save_strategy": "no", "bf16": precision.endswith("bf16"), "use_cpu": True,
         "train_sampling_strategy": "sequential", "seed": 42, "use_peft": True, "lora_r": RANK, "lora_alpha": 32,
-        "lora_dropout": 0.0, "lora_target_modules": "all-linear"}, indent=1) + "\n")
+        "lora_dropout": 0.0, "lora_target_modules": "all-linear", "load_in_4bit": precision.startswith("nf4")},
+        indent=1) + "\n")
 
 
 def operations(shape, job):

@@ -28,7 +28,7 @@ fn ranks_equal_one_at_every_stage() {
     let schemes: [&[&str]; 3] = [
         &["--load_in_4bit", "--use_bnb_nested_quant", "--save_strategy=no"],
         &["--load_in_4bit", "--bnb_4bit_quant_type=fp4", "--use_dora", "--save_strategy=no"],
-        &["--load_in_8bit", "--save_strategy=no"],
+        &["--load_in_8bit", "--lora_bias", "--save_strategy=no"],
     ];
     for (number, scheme) in schemes.into_iter().enumerate() {
         let one = root.path().join(format!("one-{number}"));

@@ -26,6 +26,7 @@ fn rowwise_targets_train_as_on_one_rank() {
     let words = with(&ADAPTER, &["--lora_target_modules=o_proj,down_proj"]);
     check("prompt_completion.jsonl", &words, &MESHES);
     check("prompt_completion.jsonl", &with(&words, &["--use_dora"]), &MESHES[..2]);
+    check("prompt_completion.jsonl", &with(&words, &["--lora_bias"]), &MESHES[..2]);
 }
 
 /// Clipping works and scales every rank's gradients alike: it raised on whole and divided tensors in one list.

@@ -53,7 +53,7 @@ fn all_faults_are_reported_at_once() {
         "fast",
         "--use_liger_kernel",
         "--paking",
-        "--lora_bias=true",
+        "--fan_in_fan_out=true",
         "--adam_beta2",
         "1.5",
     ];

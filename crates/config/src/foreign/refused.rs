@@ -43,9 +43,6 @@ pub const REFUSED: &[Foreign] = &[
         "lora_task_type", "task_type",
     ], "causal language models are trained, and by `burnish reward` models that score texts; take it out"),
     refused(&[
-        "lora_bias",
-    ], "a bias inside the adapter is not supported; for PEFT's `bias` set bias: none, all or lora_only"),
-    refused(&[
         "alora_invocation_tokens", "arrow_config", "corda_config", "eva_config", "kasa_config", "loftq_config",
         "lora_ga_config", "monteclora_config", "use_bdlora", "use_qalora", "velora_config", "layer_replication",
         "megatron_config",

@@ -47,6 +47,8 @@ options! {
     Trl use_rslora: bool = false;
     /// Train each adapted weight's magnitude apart from its direction (DoRA).
     Trl use_dora: bool = false;
+    /// Give B a bias, which trains and is scaled with it; such an adapter is merged where the layer has a bias too.
+    Peft lora_bias: bool = false;
     /// Which biases train: none, all, or those of adapted modules.
     Peft bias: Bias = Bias::None;
     /// How the factors start: `true` (A Kaiming, B zero), `gaussian`, `false` (both random), `orthogonal` (random, product
@@ -86,6 +88,7 @@ impl LoraOptions {
         config.modules_to_save = some(&self.lora_modules_to_save);
         config.use_rslora = self.use_rslora;
         config.use_dora = self.use_dora;
+        config.lora_bias = self.lora_bias;
         config.bias = self.bias;
         config.init_lora_weights = self.init_lora_weights.into();
         config.rank_pattern = self.rank_pattern.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
@@ -136,6 +139,7 @@ impl LoraOptions {
             ("lora_target_parameters", "target_parameters"),
             ("use_rslora", "use_rslora"),
             ("use_dora", "use_dora"),
+            ("lora_bias", "lora_bias"),
             ("bias", "bias"),
             ("init_lora_weights", "init_lora_weights"),
             ("rank_pattern", "rank_pattern"),
@@ -179,6 +183,7 @@ impl LoraOptions {
             "lora_modules_to_save",
             "use_rslora",
             "use_dora",
+            "lora_bias",
             "bias",
             "init_lora_weights",
             "exclude_modules",

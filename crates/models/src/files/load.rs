@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::tensor::Device;
 use burnish_core::random::Stream;
 use burnish_core::work::{Unit, Work};
-use burnish_core::{Compute, Dtype, Layout, Parameter, Quantization, QuantizeOnLoad, Region, Registry, Role, Scheme};
+use burnish_core::{
+    Compute, Dtype, Layout, Parameter, Quantization, QuantizeOnLoad, Region, Registry, Role, Scheme,
+};
 use burnish_ops::{AnyTensor, column_norms, host_device, row_norms};
 use burnish_peft::{
     AdapterFolder, AdapterTensors, Change, ChangeSite, Decomposition, Factor, LoraConfig, LoraPlan, LoraSite,

@@ -274,7 +274,7 @@ fn a_file_that_is_another_model_is_an_error() {
     let folder = model("llama");
     let path = folder.path().join("m.gguf");
     let export = GgufExport::new(ModelFolder::open(folder.path()).unwrap(), None, OutType::F32).unwrap();
-    let writer = export.write(&path, "m", None, &mut |_, _| {}).unwrap();
+    let writer = export.write(&path, "m", None).unwrap();
     spoil(writer.unfinished_path(), "blk.1.attn_q.weight");
     let back = export.read_back(writer.unfinished_path()).unwrap();
     let error = export.compare(&back).unwrap_err();

@@ -5,10 +5,12 @@ use std::process::ExitCode;
 
 use burnish_config::ExportOptions;
 use burnish_config::groups::ExportTargetOptions;
+use burnish_config::values::ExportFormat;
 use burnish_core::Dtype;
 use burnish_gguf::{GgufWriter, OutType};
-use burnish_models::{GgufAdapterExport, GgufExport, ModelFolder, TensorError};
+use burnish_models::{AdapterByExpert, GgufAdapterExport, GgufExport, ModelFolder, TensorError};
 use burnish_peft::AdapterFolder;
+use burnish_weight_files::FolderWriter;
 
 use crate::refusal::refuse;
 use crate::sampled::{Lost, outputs};
@@ -19,7 +21,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let options = resolved.options.export;
     crate::use_threads(options.threads)?;
     let output = &options.output_file;
-    if output.is_dir() {
+    if output.is_dir() && options.format == ExportFormat::Gguf {
         refuse!(
             CannotWrite,
             "output_file: {} is a folder; name the file in it, such as model.gguf",
@@ -40,6 +42,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     }
     folder.notes().iter().for_each(crate::voice::note);
     match &adapter {
+        Some(adapter) if options.format == ExportFormat::PerExpert => by_expert(&options, &folder, adapter),
         Some(adapter) if options.adapter_only => alone(&options, folder, adapter),
         adapter => whole(&options, folder, adapter.as_ref()),
     }
@@ -83,6 +86,37 @@ fn alone(
     export.check()?;
     let lost = Lost::between(&before, &after, decoder.spec().vocab);
     keep(writer, options, out, &tensors, &lost)
+}
+
+/// An adapter with factors of each expert, as a folder.
+fn by_expert(
+    options: &ExportTargetOptions,
+    folder: &ModelFolder,
+    adapter: &AdapterFolder,
+) -> anyhow::Result<ExitCode> {
+    let dtype = match options.outtype.0 {
+        Some(OutType::F16) => Dtype::F16,
+        Some(OutType::Bf16) => Dtype::Bf16,
+        _ => Dtype::F32,
+    };
+    let export = AdapterByExpert::new(folder, adapter)?;
+    let mut writer = if options.overwrite_output_file {
+        FolderWriter::replacing(&options.output_file)?
+    } else {
+        FolderWriter::new_folder(&options.output_file)?
+    };
+    export.write(&mut writer, dtype)?;
+    let worst = export.compare(&writer, dtype)?;
+    writer.commit()?;
+    crate::voice::note(format_args!(
+        "read back: what {} adds differs most from the adapter's, by {:.1e} of its size",
+        worst.name, worst.relative
+    ));
+    crate::voice::closing(format_args!(
+        "exported the adapter to {} ({dtype})",
+        options.output_file.display()
+    ));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Gives the file its name, unless it says something else than its source.

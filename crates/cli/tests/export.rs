@@ -75,3 +75,30 @@ fn a_model_and_its_adapter_become_files() {
     std::fs::write(&file, &std::fs::read(&file).unwrap()[..200]).unwrap();
     fails(&["inspect".to_owned(), file.display().to_string()], &["GGUF", "ends within"]);
 }
+
+#[test]
+fn an_adapter_of_experts_gets_factors_of_each() {
+    let root = tempfile::tempdir().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures");
+    let (base, adapter) = (fixtures.join("qwen2-moe"), fixtures.join("peft/lora_experts"));
+    let out = root.path().join("by-expert");
+    let words = |more: &[&str]| -> Vec<String> {
+        let mut words = vec![
+            "export".to_owned(),
+            base.display().to_string(),
+            "--format=per_expert".to_owned(),
+            format!("--output_file={}", out.display()),
+        ];
+        words.extend(more.iter().map(|word| (*word).to_owned()));
+        words
+    };
+    let adapter = format!("--adapter_name_or_path={}", adapter.display());
+    ok(&words(&[&adapter]));
+    let tensors = facts(&out.join("adapter_model.safetensors")).to_string();
+    assert!(tensors.contains("mlp.experts.0.gate_proj.lora_A.weight"), "{tensors}");
+    assert!(!tensors.contains("gate_up_proj"), "{tensors}");
+    fails(&words(&[&adapter]), &["is there already"]);
+    ok(&words(&[&adapter, "--overwrite_output_file", "--outtype=bf16"]));
+    fails(&words(&[]), &["adapter_name_or_path", "per_expert"]);
+    fails(&words(&[&adapter, "--outtype=q8_0"]), &["outtype", "f32, f16 or bf16"]);
+}

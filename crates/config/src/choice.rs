@@ -34,6 +34,8 @@ choices! {
     pub enum ExportFormat: "format", UnknownWord {
         /// One file for llama.cpp and what is built on it.
         Gguf = "gguf",
+        /// An adapter's folder with factors of each expert, as vLLM reads them.
+        PerExpert = "per_expert",
     }
 
     /// When something recurring happens (Transformers' `IntervalStrategy`).

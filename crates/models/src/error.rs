@@ -217,6 +217,14 @@ pub enum ModelError {
         /// What helps.
         mend: &'static str,
     },
+    /// An adapter that cannot be given factors of each expert.
+    #[error("{what} cannot be written with factors of each expert; {mend}")]
+    ByExpert {
+        /// What it has.
+        what: String,
+        /// What helps.
+        mend: &'static str,
+    },
     /// A weight that half precision does not hold.
     #[error(
         "tensor `{name}` has {value} at element {at}, which float16 cannot hold: take --outtype bf16, f32 or q8_0"
@@ -425,6 +433,7 @@ impl Coded for ModelError {
             Self::GgufFamily { .. }
             | Self::GgufComputes { .. }
             | Self::GgufAdapter { .. }
+            | Self::ByExpert { .. }
             | Self::GgufHalf { .. } => ErrorCode::CannotExport,
             Self::GgufDiffers { .. } => ErrorCode::ExportDiffers,
             Self::TooManyRanks { .. }

@@ -48,6 +48,7 @@ pub use decoder::logit_peaks::LogitPeaks;
 pub use decoder::tp_plan::Parallel;
 pub use decoder::{Decoder, Tokens};
 pub use error::{ModelError, WeightFault};
+pub use files::adapter_by_expert::AdapterByExpert;
 pub use files::export::{Exporter, RowSource};
 pub use files::folder::{ModelFolder, copy_companions, to_device, to_host};
 pub use files::gguf::{GgufAdapterExport, GgufExport, ReadBack, TensorError};

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use burnish_core::Dtype;
-use burnish_models::{Mode, Model, ModelFolder, ModelPlan, RouterBalance, Tokens, Tuning, load};
+use burnish_models::{
+    AdapterByExpert, Mode, Model, ModelFolder, ModelPlan, RouterBalance, Tokens, Tuning, load,
+};
 use burnish_peft::{AdapterFolder, LoraConfig};
-use burnish_weight_files::WeightFolder;
+use burnish_weight_files::{HostTensor, WeightFolder};
 
 use crate::dora::planned_model;
 use crate::recordings::{close, device, fixtures, json, logits};
@@ -77,6 +79,87 @@ fn a_choice_that_is_not_sampled_is_said() {
     let said = notes("phimoe");
     assert!(said.len() == 1 && said[0].contains("best two") && said[0].contains("samples"), "{said:?}");
     assert!(notes("mixtral").is_empty() && notes("llama").is_empty());
+}
+
+/// Written with factors of each expert, an adapter adds to the base's own matrices what it added: the folder whose weights
+/// have `B A` added, name by name, gives the logits of the adapter over its base.
+#[test]
+fn adapters_on_experts_are_written_by_expert() {
+    let peft = fixtures().join("peft");
+    for (base, adapter, dtype) in [
+        (peft.join("tiny-qwen3-moe"), peft.join("out4_moe_alllinear/nonzero"), Dtype::F32),
+        (peft.join("tiny-qwen3-moe"), peft.join("out4_moe_both/nonzero"), Dtype::F32),
+        (fixtures().join("qwen2-moe"), peft.join("lora_experts"), Dtype::F32),
+        (fixtures().join("qwen2-moe"), peft.join("lora_experts"), Dtype::Bf16),
+    ] {
+        let folder = ModelFolder::open(&base).unwrap();
+        let tuned = AdapterFolder::open(&adapter).unwrap();
+        let export = AdapterByExpert::new(&folder, &tuned).unwrap();
+        let (_guard, path, mut writer) = target();
+        export.write(&mut writer, dtype).unwrap();
+        let worst = export.compare(&writer, dtype).unwrap();
+        writer.commit().unwrap();
+        assert!(worst.relative < if dtype == Dtype::F32 { 1e-6 } else { 1e-2 }, "{worst:?}");
+        let (factors, config) = (open(&path), json(&path.join("adapter_config.json")));
+        assert_eq!(config["r"], config["lora_alpha"]);
+        assert!(factors.names().any(|name| name.contains("mlp.experts.1.up_proj.lora_A.weight")));
+        for module in factors.names().filter_map(|name| name.strip_suffix(".lora_A.weight")) {
+            let last = module.rsplit('.').next().unwrap();
+            assert!(config["target_modules"].as_array().unwrap().iter().any(|t| t == last), "{module}");
+        }
+
+        let weights = WeightFolder::open(&base).unwrap();
+        let (_base, added, mut writer) = target();
+        for name in ["config.json", "generation_config.json"] {
+            if let Ok(bytes) = std::fs::read(base.join(name)) {
+                writer.file(name, &bytes).unwrap();
+            }
+        }
+        let mut used = 0;
+        let tensors: Vec<(String, HostTensor)> = weights
+            .names()
+            .map(|name| {
+                let weight = weights.read(name).unwrap();
+                let module = format!("base_model.model.{}", name.strip_suffix(".weight").unwrap_or(name));
+                let factor = |end: &str| factors.read(&format!("{module}.lora_{end}.weight"));
+                let (Ok(a), Ok(b)) = (factor("A"), factor("B")) else { return (name.to_owned(), weight) };
+                used += 2;
+                let (rank, columns) = (a.shape[0], a.shape[1]);
+                let (a, b, mut values) = (a.to_f32(), b.to_f32(), weight.to_f32());
+                for (out, row) in values.chunks_exact_mut(columns).enumerate() {
+                    for (at, value) in row.iter_mut().enumerate() {
+                        *value += (0..rank).map(|k| b[out * rank + k] * a[k * columns + at]).sum::<f32>();
+                    }
+                }
+                (name.to_owned(), HostTensor::from_f32(&values, &weight.shape, Dtype::F32).unwrap())
+            })
+            .collect();
+        assert_eq!(used, factors.names().count(), "every factor has its matrix");
+        let views: Vec<_> = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.view())).collect();
+        writer.tensors("model", &views).unwrap();
+        writer.commit().unwrap();
+        let model = Model::load(&folder, &Tuning::Adapter(&tuned), Dtype::F32, 0, &device()).unwrap();
+        let want = logits(&model.decoder, &[ROW.to_vec()]);
+        let got = logits(&load(&added, &device()).unwrap().decoder, &[ROW.to_vec()]);
+        close(&format!("{}", adapter.display()), &got, &want, if dtype == Dtype::F32 { 1e-5 } else { 2e-2 });
+    }
+}
+
+/// What has more than factors is refused by name.
+#[test]
+fn adapters_that_cannot_be_written_by_expert_are_refused() {
+    let peft = fixtures().join("peft");
+    let folder = ModelFolder::open(peft.join("tiny-llama-1l")).unwrap();
+    for (adapter, part) in [
+        ("out_dora/nonzero", "use_dora"),
+        ("out_bias/nonzero", "lora_bias"),
+        ("out_emb/nonzero", "an embedding"),
+        ("out_mts/nonzero", "modules_to_save"),
+    ] {
+        let tuned = AdapterFolder::open(peft.join(adapter)).unwrap();
+        let error = AdapterByExpert::new(&folder, &tuned).err().unwrap().to_string();
+        assert!(error.contains(part) && error.contains("burnish merge"), "{adapter}: {error}");
+    }
 }
 
 fn open(folder: &std::path::Path) -> WeightFolder {

@@ -3,6 +3,7 @@
 use burnish_gguf::OutType;
 
 use crate::checks::{AT_LEAST_1, Checks, MODEL_HINT};
+use crate::choice::ExportFormat;
 use crate::command::command;
 use crate::groups::ExportTargetOptions;
 
@@ -23,6 +24,25 @@ impl ExportOptions {
             checks.folder("adapter_name_or_path", adapter, "");
         }
         checks.range("threads", export.threads != Some(0), AT_LEAST_1);
+        if export.format == ExportFormat::PerExpert {
+            checks.range(
+                "adapter_name_or_path",
+                export.adapter_name_or_path.is_some(),
+                "the folder of the adapter that is written (format: per_expert)",
+            );
+            let float = matches!(export.outtype.0, None | Some(OutType::F32 | OutType::F16 | OutType::Bf16));
+            if !float {
+                checks.conflict(
+                    "outtype",
+                    "format",
+                    "take f32, f16 or bf16: it is a folder for PEFT's readers",
+                );
+            }
+            if export.tokenizer_pre.is_some() {
+                checks.conflict("tokenizer_pre", "format", "take it out: an adapter has no tokenizer");
+            }
+            return;
+        }
         if !export.adapter_only {
             return;
         }

@@ -18,9 +18,9 @@ options! {
     Burnish adapter_name_or_path: Option<PathBuf> = None;
     /// Write the adapter alone, for use beside a file of the model (llama.cpp's `--lora`).
     Burnish adapter_only: bool = false;
-    /// What is written.
+    /// What is written: gguf, or per_expert, an adapter's folder with factors of each expert as vLLM reads them.
     Burnish format: ExportFormat = ExportFormat::Gguf;
-    /// The file; it gets this name when what it holds has been compared with the model.
+    /// The file, of per_expert the folder; it gets this name when what it holds has been compared with the model.
     Burnish output_file: PathBuf = PathBuf::new();
     /// What matrices are stored as, by llama.cpp's names; `auto` takes f16 where the folder has float16 and bf16 elsewhere, f32
     /// for an adapter.

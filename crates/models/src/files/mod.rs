@@ -1,5 +1,6 @@
 //! From a Hugging Face folder to parameters on ranks, and back to files.
 
+pub(crate) mod adapter_by_expert;
 pub(crate) mod export;
 pub(crate) mod folder;
 pub(crate) mod gguf;

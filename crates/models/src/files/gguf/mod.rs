@@ -63,12 +63,18 @@ pub struct TensorError {
 }
 
 impl TensorError {
-    fn none() -> Self {
+    pub(in crate::files) fn none() -> Self {
         Self { name: String::new(), relative: 0.0 }
     }
 
     /// Keeps what lies further than all before; fails, by the name of `what`, where it lies further than `bound`.
-    fn note(&mut self, name: &str, what: &str, relative: f64, bound: f64) -> Result<(), ModelError> {
+    pub(in crate::files) fn note(
+        &mut self,
+        name: &str,
+        what: &str,
+        relative: f64,
+        bound: f64,
+    ) -> Result<(), ModelError> {
         if relative > bound || relative.is_nan() {
             return Err(ModelError::GgufDiffers { what: what.to_owned(), relative, bound });
         }
@@ -343,7 +349,7 @@ fn encoded(spec: &TensorSpec, values: &[f32]) -> Result<Vec<u8>, ModelError> {
     Ok(bytes)
 }
 
-fn relative_error(source: &[f32], file: &[f32]) -> f64 {
+pub(in crate::files) fn relative_error(source: &[f32], file: &[f32]) -> f64 {
     let square = |value: f64| value * value;
     let apart: f64 = source.iter().zip(file).map(|(a, b)| square(f64::from(*a) - f64::from(*b))).sum();
     let all: f64 = source.iter().map(|value| square(f64::from(*value))).sum();

@@ -36,10 +36,9 @@ pub(crate) fn failed(error: &anyhow::Error) -> ExitCode {
     if lost_reader(error) {
         return ExitCode::from(NO_READER);
     }
-    say(format_args!("error: {}", shortened(&told(error))));
-    if let Some(code) = crate::refusal::code_of(error) {
-        say(format_args!("help: burnish explain {code}"));
-    }
+    // In one piece: other ranks, and programs that a run started, write there too.
+    let help = crate::refusal::code_of(error).map(|code| format!("\nhelp: burnish explain {code}"));
+    say(format_args!("error: {}{}", shortened(&told(error)), help.unwrap_or_default()));
     ExitCode::from(1)
 }
 

@@ -87,7 +87,6 @@ fn contradictions() {
     };
     check(&["--loss_type=mse"], "loss_type: expected a list of sigmoid, hinge");
     check(&["--loss_type="], "loss_type: expected a list");
-    check(&["--loss_type=kto_pair"], "`burnish kto` reads the same pairs");
     check(&["--beta=0"], "beta");
     check(&["--loss_type=exo_pair"], "set label_smoothing above 0");
     check(&["--loss_type=robust", "--label_smoothing=0.5"], "set label_smoothing below 0.5");

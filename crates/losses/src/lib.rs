@@ -71,8 +71,8 @@ pub use policy::{
     ImportanceLevel, PolicyLoss, PolicyStep, Rollout, SamplerCorrection, VespoOptions, is_truncated,
 };
 pub use preference::{
-    CpoLoss, CpoOptions, Divergence, Dpo, DpoOptions, FirstPass, Match, Pair, PairCounts, PairSums,
-    PreferenceLoss, ReferenceFree, UnreferencedPair,
+    CpoLoss, CpoOptions, Divergence, Divergences, Dpo, DpoOptions, FirstPass, Match, Pair, PairCounts,
+    PairSums, PreferenceLoss, ReferenceFree, UnreferencedPair,
 };
 pub use reward::Reward;
 pub use rloo::{Rloo, Sampled};

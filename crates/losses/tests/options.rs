@@ -35,7 +35,7 @@ fn preference_options() {
     );
     assert_eq!(
         dpo(|o| (o.loss_type, o.use_weighting) = (vec![PreferenceLoss::Aot], true)),
-        "`use_weighting` weighs pairs, which `aot` and `aot_unpaired` take apart; turn it off or use another \
+        "`use_weighting` weighs pairs, which `aot`, `aot_unpaired` and `kto_pair` take apart; turn it off or use another \
          `loss_type`"
     );
     assert!(dpo(|o| o.loss_type.clear()).contains("`loss_type` is empty"));
@@ -110,7 +110,7 @@ fn inputs() {
     let aot = Dpo::new(DpoOptions { loss_type: vec![PreferenceLoss::Aot], ..DpoOptions::default() }).unwrap();
     assert_eq!(
         message(&aot, pair(4), counts),
-        "sequence 0 has no match, which `aot` and `aot_unpaired` compare it with; score the whole step without gradients \
+        "sequence 0 has no match, which `aot`, `aot_unpaired` and `kto_pair` compare it with; score the whole step without gradients \
          first and pass what `Dpo::matches` returns"
     );
     let weighted = Dpo::new(DpoOptions { use_weighting: true, ..DpoOptions::default() }).unwrap();

@@ -140,7 +140,7 @@ fn preference() -> impl Strategy<Value = DpoOptions> {
     (losses, divergences, prop::option::of(0.0f64..1.0), any::<bool>(), 0.01f64..0.4).prop_map(
         |(loss_type, divergence, ld_alpha, weighting, label_smoothing)| {
             let any_divergence = loss_type.iter().all(|l| l.takes_divergence());
-            let sorts = loss_type.iter().any(|l| l.sorts());
+            let sorts = loss_type.iter().any(|l| l.compares());
             DpoOptions {
                 loss_weights: Some((0..loss_type.len()).map(|k| 0.5 + k as f64).collect()),
                 f_divergence_type: if any_divergence { divergence } else { Divergence::ReverseKl },

@@ -110,17 +110,6 @@ impl Translation<'_> {
         self.faults.push(Fault::Refused { origin, name: "optim".into(), got: word, reason });
     }
 
-    /// Refuses KTO over pairs, which was a loss of TRL's DPO until it became a trainer.
-    pub(super) fn paired_kto(&mut self) {
-        let Some(at) = self.out.iter().rposition(|w| canonical(&w.name) == "loss_type") else { return };
-        if self.command != "dpo" || !foreign::says(&self.out[at].raw, "kto_pair") {
-            return;
-        }
-        let Written { origin, .. } = self.out.remove(at);
-        let reason = "TRL made it a trainer of its own: `burnish kto` reads the same pairs";
-        self.faults.push(Fault::Refused { origin, name: "loss_type".into(), got: "kto_pair".into(), reason });
-    }
-
     /// TRL's older weight of the chosen completions' own loss beside that of pairs.
     pub(super) fn rpo_alpha(&mut self, key: &Key, raw: &Raw) {
         let losses = self.last("loss_type").cloned().unwrap_or_else(|| Raw::Text("sigmoid".into()));

@@ -117,7 +117,6 @@ pub(crate) fn translate(
     translation.out = kept;
     translation.trackers();
     translation.optimizer();
-    translation.paired_kto();
     translation.data_files();
     let find = |name: &str| translated.iter().rev().find(|w| w.name == name);
     let key = |w: &Written| Key { name: known(&w.name).unwrap_or_default(), origin: w.origin.clone() };

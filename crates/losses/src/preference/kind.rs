@@ -1,4 +1,4 @@
-//! The fifteen losses of a pair.
+//! The sixteen losses of a pair.
 
 use burnish_core::choices;
 
@@ -38,6 +38,10 @@ choices! {
         Aot = "aot",
         /// The same, d between chosen and rejected log-ratios of equal rank.
         AotUnpaired = "aot_unpaired",
+        /// `(1 - S(b (r_c - K_r)) + 1 - S(b (K_c - r_r))) / 2`, `K` the means of `r_c` and of `r_r` over the step, no less
+        /// than 0, through which the slope goes too (Ethayarajh et al., KTO, arXiv:2402.01306, eq. 7, over pairs: TRL's until
+        /// KTO became a trainer).
+        KtoPair = "kto_pair",
         /// `1 - S(b r_c) + S(b r_r)` (D'Oosterlinck et al., arXiv:2408.06266, eq. 7).
         ApoZero = "apo_zero",
         /// `S(b r_c) + 1 - S(b (r_c - r_r))` (the same, eq. 8).
@@ -68,10 +72,10 @@ pub(super) struct Shape {
 }
 
 impl PreferenceLoss {
-    /// Whether the loss sorts over the whole step.
+    /// Whether the loss compares a pair with what is known of the whole step alone: it sorts, or takes means.
     #[must_use]
-    pub const fn sorts(self) -> bool {
-        matches!(self, Self::Aot | Self::AotUnpaired)
+    pub const fn compares(self) -> bool {
+        matches!(self, Self::Aot | Self::AotUnpaired | Self::KtoPair)
     }
 
     /// Whether the loss is made of divergence scores (or of none), so that every divergence has a form of it.
@@ -90,7 +94,7 @@ impl PreferenceLoss {
         )
     }
 
-    /// The loss of a pair. `Sft`, which is no function of a pair's two sums, is 0 here; the sorting losses are 0
+    /// The loss of a pair. `Sft`, which is no function of a pair's two sums, is 0 here; losses that compare are 0
     /// without their match.
     pub(super) fn of(self, chosen: &Side, rejected: &Side, matched: Option<Match>, shape: Shape) -> Dual {
         let Shape { beta, smoothing, tau } = shape;
@@ -128,6 +132,15 @@ impl PreferenceLoss {
                 let theirs = smoothed((-rejected.ratio + of_chosen) * beta);
                 let both = ours + theirs;
                 Dual { value: both.value / 2.0, slope: both.slope }
+            }
+            Self::KtoPair => {
+                let Some(means) = matched.divergences else { return Dual::constant(0.0) };
+                let ours = ((-chosen.ratio + means.rejected) * beta).sigmoid();
+                let theirs = ((rejected.ratio - means.chosen) * beta).sigmoid();
+                let both = (ours + theirs) * 0.5;
+                // What the step's losses give a ratio through its mean.
+                let pulled = |at: usize, ratio: Dual| both.slope[at] + means.pulls[at] * ratio.slope[at];
+                Dual { value: both.value, slope: [pulled(0, chosen.ratio), pulled(1, rejected.ratio)] }
             }
             Self::ApoZero => (-rc).sigmoid() + rr.sigmoid(),
             Self::ApoDown => rc.sigmoid() + (rr - rc).sigmoid(),

@@ -1,4 +1,6 @@
-//! Alignment via optimal transport: what of equal rank in the step a pair is compared with.
+//! Matches of a pair within its step: pairs of equal rank (alignment via optimal transport), or means of all (KTO over pairs).
+
+use crate::dual::sigmoid;
 
 /// A pair's summed log-probabilities, of the policy (in a first pass without gradients) and of the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -21,10 +23,42 @@ pub struct Match {
     /// `aot_unpaired`: the rejected log-ratio of the rank of the pair's chosen one, and the chosen log-ratio of the rank
     /// of its rejected one.
     pub ratios: Option<(f64, f64)>,
+    /// `kto_pair`: the step's mean log-ratios.
+    pub divergences: Option<Divergences>,
+}
+
+/// The mean log-ratios of a step's pairs, no less than 0, and how the step's `kto_pair` hangs on them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Divergences {
+    /// Of chosen completions.
+    pub chosen: f64,
+    /// Of rejected completions.
+    pub rejected: f64,
+    /// What the mean loss of all pairs gives each pair's log-ratios (chosen, rejected) through the means, times the number of
+    /// pairs.
+    pub pulls: [f64; 2],
+}
+
+fn divergences(all: &[PairSums], beta: f64) -> Divergences {
+    let count = all.len().max(1) as f64;
+    let mean = |of: &dyn Fn(&PairSums) -> f64| all.iter().map(of).sum::<f64>() / count;
+    let (of_chosen, of_rejected) =
+        (|p: &PairSums| p.chosen - p.reference_chosen, |p: &PairSums| p.rejected - p.reference_rejected);
+    let means = [mean(&of_chosen), mean(&of_rejected)];
+    let [chosen, rejected] = means.map(|mean| mean.max(0.0));
+    // `S'(x) b / 2`, which a bound passes on where it does not bind.
+    let steep = |x: f64| 0.5 * beta * sigmoid(beta * x) * sigmoid(-beta * x);
+    let of = |mean: f64, slope: f64| if mean >= 0.0 { slope } else { 0.0 };
+    let pulls = [
+        of(means[0], -mean(&|p| steep(chosen - of_rejected(p)))),
+        of(means[1], mean(&|p| steep(of_chosen(p) - rejected))),
+    ];
+    Divergences { chosen, rejected, pulls }
 }
 
 /// The matches of all pairs of a step, in their order.
-pub(super) fn matches(all: &[PairSums]) -> Vec<Match> {
+pub(super) fn matches(all: &[PairSums], beta: f64) -> Vec<Match> {
+    let divergences = Some(divergences(all, beta));
     let list = |f: fn(&PairSums) -> f64| -> Vec<f64> { all.iter().map(f).collect() };
     let margin = Ranked::new(list(|p| p.chosen - p.rejected));
     let reference = Ranked::new(list(|p| p.reference_chosen - p.reference_rejected));
@@ -34,6 +68,7 @@ pub(super) fn matches(all: &[PairSums]) -> Vec<Match> {
         .map(|pair| Match {
             reference_margin: Some(reference.sorted[margin.rank[pair]]),
             ratios: Some((rejected.sorted[chosen.rank[pair]], chosen.sorted[rejected.rank[pair]])),
+            divergences,
         })
         .collect()
 }

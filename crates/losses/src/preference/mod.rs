@@ -1,8 +1,8 @@
 //! Direct preference optimisation: pairs of a chosen and a rejected completion.
 //!
 //! A pair's loss depends on its two summed log-probabilities only, so the value and both slopes are computed per pair
-//! ([`PreferenceLoss`]) and spread over the tokens. The losses that sort ([`PreferenceLoss::sorts`]) do so over the
-//! whole step in a first pass without gradients; a pair's [`Match`] is then a constant and the step may be split at
+//! ([`PreferenceLoss`]) and spread over the tokens. The losses that compare ([`PreferenceLoss::compares`]) do so over
+//! the whole step in a first pass without gradients; a pair's [`Match`] is then a constant and the step may be split at
 //! will.
 
 mod divergence;
@@ -22,7 +22,7 @@ use crate::{LossError, LossTerms, MetricSums, Metrics};
 
 pub use divergence::Divergence;
 pub use kind::PreferenceLoss;
-pub use matching::{Match, PairSums};
+pub use matching::{Divergences, Match, PairSums};
 pub use options::DpoOptions;
 pub use reference_free::{CpoLoss, CpoOptions, ReferenceFree, UnreferencedPair};
 
@@ -48,7 +48,7 @@ pub struct Pair {
     pub rejected: Completion,
     /// The reference's summed log-probabilities of both, as [`Dpo::sums`] sums them.
     pub reference: [f64; 2],
-    /// What the pair is compared with, where the losses sort ([`Dpo::matches`]).
+    /// What the pair is compared with, where the losses compare ([`Dpo::matches`]).
     pub matched: Option<Match>,
 }
 
@@ -95,7 +95,7 @@ impl Dpo {
     /// Whether [`Dpo::matches`] is needed.
     #[must_use]
     pub fn needs(&self) -> FirstPass {
-        if self.options.loss_type.iter().any(|l| l.sorts()) { FirstPass::Scores } else { FirstPass::None }
+        if self.options.loss_type.iter().any(|l| l.compares()) { FirstPass::Scores } else { FirstPass::None }
     }
 
     /// The summed log-probabilities of a pair's completions, as the losses take them (`ld_alpha`): of the reference,
@@ -109,7 +109,7 @@ impl Dpo {
     /// What each pair is compared with, given all pairs of the step (all micro-batches and ranks) in their order.
     #[must_use]
     pub fn matches(&self, all: &[PairSums]) -> Vec<Match> {
-        matching::matches(all)
+        matching::matches(all, self.options.beta)
     }
 
     /// What [`Dpo::terms`] tallies.
@@ -169,7 +169,7 @@ impl Dpo {
                 return Err(LossError::Missing {
                     sequence: number,
                     what: "match",
-                    because: "`aot` and `aot_unpaired` compare it with",
+                    because: "`aot`, `aot_unpaired` and `kto_pair` compare it with",
                     mend: "score the whole step without gradients first and pass what `Dpo::matches` returns",
                 });
             }

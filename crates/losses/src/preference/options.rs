@@ -113,10 +113,10 @@ impl DpoOptions {
         }
         faults.conflict(
             "use_weighting",
-            self.use_weighting && self.loss_type.iter().any(|loss| loss.sorts()),
-            "loss_type: aot",
+            self.use_weighting && self.loss_type.iter().any(|loss| loss.compares()),
+            "loss_type: aot, aot_unpaired or kto_pair",
             "these losses take pairs apart: keep one of the two",
-            "`use_weighting` weighs pairs, which `aot` and `aot_unpaired` take apart; turn it off or use another \
+            "`use_weighting` weighs pairs, which `aot`, `aot_unpaired` and `kto_pair` take apart; turn it off or use another \
              `loss_type`",
         );
         faults

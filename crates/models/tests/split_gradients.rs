@@ -170,12 +170,13 @@ fn gradients_of_lora_on_experts_equal_one_rank_s() {
             let parameters: Vec<&str> = parameters.split(", ").filter(known).collect();
             let config = LoraConfig::from_json(&format!(
                 r#"{{"peft_type": "LORA", "r": 2, "lora_alpha": 6, "init_lora_weights": false,
-                "target_modules": ["{}", "o_proj"], "target_parameters": [{}]}}"#,
+                "target_modules": ["{}", "{}"], "target_parameters": [{}]}}"#,
                 if spec.latent.is_some_and(|latent| latent.query_rank.is_some()) {
                     "q_b_proj"
                 } else {
                     "q_proj"
                 },
+                spec.names.o.rsplit('.').next().unwrap(),
                 parameters.join(", ")
             ));
             check(&folder, &parameters.join(", "), &Tuning::NewAdapter(&config.unwrap()), None);

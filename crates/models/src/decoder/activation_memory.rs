@@ -1,6 +1,7 @@
 //! Activation memory of a forward and backward pass, in bytes, as a plan predicts it.
 
 use crate::Spec;
+use crate::decoder::delta;
 use crate::spec::names::QkvNames;
 use crate::spec::{BlockSizes, Pairs, QkNorm};
 
@@ -24,8 +25,16 @@ impl Spec {
     pub fn activation_bytes(&self, tokens: usize, targets: usize, recompute: bool, tp_size: usize) -> u64 {
         let of = |elements: usize| tokens as u64 * elements as u64 * F32;
         let (h, heads) = (self.hidden, self.heads.div_ceil(tp_size));
-        // A convolution reads three streams, and keeps its own sums.
+        // A convolution reads three streams, and keeps its own sums; a delta rule reads it all again by heads, with products of a
+        // chunk's tokens and the states between chunks.
         let channels = self.conv.map_or(0, |_| 4 * h.div_ceil(tp_size));
+        let of_delta = self.delta.map_or(0, |d| {
+            let (keys, values) = (d.value_heads * d.key_dim, d.value_heads * d.value_dim);
+            let states = d.key_dim * d.value_dim / delta::CHUNK.min(tokens.max(1));
+            (12 * keys + 10 * values + d.value_heads * (6 * delta::CHUNK.min(tokens.max(1)) + 4 * states))
+                .div_ceil(tp_size)
+        });
+        let channels = channels.max(of_delta);
         // Branches that are normed or scaled before they are added are kept too, as are columns in another order.
         let apart = self.layout.is_post() || self.residual_scale != 1.0;
         let branches = if apart { 4 * h } else { 0 };

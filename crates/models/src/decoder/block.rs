@@ -96,6 +96,12 @@ pub(crate) trait BlockRun {
     /// turns.
     fn latent_heads(&self, q: &Self::X, kv: &Self::X, turned: &Self::X) -> Result<Self::X, OpsError>;
 
+    /// Queries, keys and values, and the gates that stand behind each query.
+    fn queries_and_gates(&self, x: Self::X) -> Result<(Self::X, Self::X), OpsError>;
+
+    /// `x` times the sigmoid of as many gates.
+    fn gated_each(&self, x: &Self::X, gates: &Self::X) -> Result<Self::X, OpsError>;
+
     /// Of what attention gave the dimensions that values have.
     fn values_of(&self, attended: Self::X) -> Result<Self::X, OpsError>;
 
@@ -189,7 +195,7 @@ pub(crate) struct BlockLayers<'a, R: BlockRun> {
     pub(crate) latent: Option<LatentLayers<'a, R>>,
     pub(crate) qkv: &'a [R::Linear],
     pub(crate) qk_norms: Option<&'a (R::Norm, R::Norm)>,
-    /// Whether a convolution stands in place of attention.
+    /// Whether a convolution stands in place of attention, with a delta rule or without.
     pub(crate) convolves: bool,
     pub(crate) o: &'a R::Linear,
     pub(crate) attention_post_norm: Option<&'a R::Norm>,
@@ -227,15 +233,23 @@ pub(crate) fn run_block<R: BlockRun>(
         return alternating(run, x, block, altup, name, attend);
     }
     let layout = run.spec().layout;
+    let mut gates = None;
     let qkv = match &block.latent {
         Some(latent) => of_latents(run, x, block, latent, name)?,
         None => {
-            let qkv = columns(run, x, block.attention_norm, block.qkv, name)?;
+            let mut qkv = columns(run, x, block.attention_norm, block.qkv, name)?;
+            if run.spec().gated_heads && !block.convolves {
+                let both = run.queries_and_gates(qkv)?;
+                (qkv, gates) = (both.0, Some(both.1));
+            }
             if block.convolves { qkv } else { run.queries_keys_values(qkv, block.qk_norms, name)? }
         }
     };
     let mut attended = attend(&qkv)?;
     drop(qkv);
+    if let Some(gates) = gates {
+        attended = run.gated_each(&attended, &gates)?;
+    }
     if block.latent.is_some() || !run.spec().rounded_slopes.is_empty() {
         attended = run.values_of(attended)?;
     }
@@ -617,6 +631,16 @@ impl BlockRun for OnTensors<'_> {
 
     fn latent_heads(&self, q: &AnyTensor, kv: &AnyTensor, turned: &AnyTensor) -> Result<AnyTensor, OpsError> {
         latent::heads(q, kv, turned, self.spec)
+    }
+
+    fn queries_and_gates(&self, x: AnyTensor) -> Result<(AnyTensor, AnyTensor), OpsError> {
+        queries_keys::apart_from_gates(&x, self.spec, self.shard)
+    }
+
+    fn gated_each(&self, x: &AnyTensor, gates: &AnyTensor) -> Result<AnyTensor, OpsError> {
+        let x = x.rank::<2>()?;
+        let gates = queries_keys::cast(sigmoid(gates.rank::<2>()?), x.dtype());
+        Ok(AnyTensor::new(x * gates))
     }
 
     fn values_of(&self, attended: AnyTensor) -> Result<AnyTensor, OpsError> {

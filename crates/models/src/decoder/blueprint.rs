@@ -6,18 +6,19 @@ use std::sync::Arc;
 use burnish_core::{Compute, Dtype, ExpertGate, LinearPart, Parameter, Registry, Role};
 
 use crate::decoder::layers::{
-    ALTUP_LAYERS, ALTUP_NORM, ALTUP_SCALE, Alternating, BESIDE_NORMS, Beside, Block, CURVE, LATENT_LAYERS,
-    LATENT_NORMS, LAUREL, LAUREL_NORM, Latent, Layer, Mixture, Norm, NormParts, NormPlace, PER_LAYER_GATE,
-    PER_LAYER_NORM, PER_LAYER_PROJECTION, PerLayer, Place, ROUTER_SCALES, SCALAR, SINKS,
+    ALTUP_LAYERS, ALTUP_NORM, ALTUP_SCALE, Alternating, BESIDE_NORMS, Beside, Block, CURVE, DELTA_CONV,
+    DELTA_NORM, DELTA_OUT, DELTA_RATES, Delta, LATENT_LAYERS, LATENT_NORMS, LAUREL, LAUREL_NORM, Latent,
+    Layer, Mixture, Norm, NormParts, NormPlace, PER_LAYER_GATE, PER_LAYER_NORM, PER_LAYER_PROJECTION,
+    PerLayer, Place, ROUTER_SCALES, SCALAR, SINKS,
 };
 use crate::decoder::queries_keys::Orders;
 use crate::decoder::streams::StreamLayers;
 use crate::decoder::tp_plan::Shard;
 use crate::decoder::{BlockKind, Decoder};
-use crate::spec::names::{PER_LAYER, PROJECTIONS, QkvNames, STREAMS, UpNames};
+use crate::spec::names::{DeltaNames, PER_LAYER, PROJECTIONS, QkvNames, STREAMS, UpNames};
 use crate::spec::{
-    AltUp, BlockLayout, BlockSizes, ExpertsSpec, KeysValues, LatentAttention, LearnedPositions, Output,
-    PerLayerInputs, QkNorm, SharedExpert, ShortConv,
+    AltUp, BlockLayout, BlockSizes, ExpertsSpec, GatedDelta, KeysValues, LatentAttention, LearnedPositions,
+    Output, PerLayerInputs, QkNorm, SharedExpert, ShortConv,
 };
 use crate::{ModelError, Parameters, Spec};
 
@@ -203,6 +204,35 @@ impl Builder {
         Ok(Latent { query, layer, norm })
     }
 
+    /// What a gated delta rule reads.
+    fn delta_inputs(
+        &mut self,
+        spec: &Spec,
+        sizes: &GatedDelta,
+        name: &dyn Fn(&str) -> String,
+    ) -> Result<Vec<Layer>, ModelError> {
+        let (h, heads, each) = (spec.hidden, sizes.key_heads, sizes.each());
+        let (keys, values) = (heads * sizes.key_dim, sizes.value_heads * sizes.value_dim);
+        match spec.names.delta {
+            DeltaNames::Apart([of_qkv, of_gates, of_learning, of_forgetting]) => {
+                let number = [sizes.value_heads, h];
+                Ok(vec![
+                    self.packed(Place::DeltaQkv, &name(of_qkv), (&[keys, keys, values], 1), h, false)?,
+                    self.linear(Place::DeltaValues, &name(of_gates), [values, h], false)?,
+                    self.linear(Place::DeltaHeads, &name(of_learning), number, false)?,
+                    self.linear(Place::DeltaHeads, &name(of_forgetting), number, false)?,
+                ])
+            }
+            DeltaNames::PerGroup([of_all, of_numbers]) => {
+                let (k, v) = (sizes.key_dim, each * sizes.value_dim);
+                Ok(vec![
+                    self.packed(Place::DeltaGroups, &name(of_all), (&[k, k, v, v], heads), h, false)?,
+                    self.packed(Place::DeltaGroupHeads, &name(of_numbers), (&[each; 2], heads), h, false)?,
+                ])
+            }
+        }
+    }
+
     /// What a block makes of streams beside each other.
     fn alternating(
         &mut self,
@@ -233,7 +263,7 @@ impl Builder {
         let own = spec.layers[layer].sizes.map(|sizes| spec.with_sizes(sizes));
         let (spec, keys) = (own.as_ref().unwrap_or(spec), spec.layers[layer].keys);
         let (h, i, d, names) = (spec.hidden, spec.intermediate, spec.head_dim, &spec.names);
-        let (q, kv) = (spec.heads * d, spec.kv_heads * d);
+        let (q, kv) = (spec.heads * spec.query_dim(), spec.kv_heads * d);
         let name = |module: &str| names.in_block(layer, module);
         let layout = spec.layout;
         let attention_norm = if layout.is_pre() {
@@ -248,6 +278,7 @@ impl Builder {
             None
         };
         let convolution = spec.conv.filter(|_| spec.layers[layer].conv);
+        let of_delta = spec.delta_of(layer);
         let bias = spec.qkv_bias;
         let latent = match spec.latent {
             Some(sizes) => Some(self.latent(spec, &sizes, &name)?),
@@ -263,6 +294,10 @@ impl Builder {
                     self.linear(Place::LatentUp, &name(of_kv), [wide, sizes.rank], false)?,
                 ]
             }
+            _ if of_delta.is_some() => match of_delta {
+                Some(sizes) => self.delta_inputs(spec, sizes, &name)?,
+                None => Vec::new(),
+            },
             _ if convolution.is_some() => {
                 let bias = convolution.is_some_and(|conv| conv.bias);
                 vec![self.packed(Place::ConvIn, &name(names.conv[0]), (&[h; 3], 1), h, bias)?]
@@ -292,7 +327,8 @@ impl Builder {
         };
         let still = spec.layers[layer].rope.is_none();
         let normed = |kind: &QkNorm| !(*kind == QkNorm::PerHeadRotatedBare && still);
-        let qk_norms = match spec.qk_norm.filter(|_| convolution.is_none()).filter(normed) {
+        let attends = convolution.is_none() && of_delta.is_none();
+        let qk_norms = match spec.qk_norm.filter(|_| attends).filter(normed) {
             None => None,
             Some(kind) => {
                 let [of_q, of_k] = names.qk_norms.map(name);
@@ -318,13 +354,32 @@ impl Builder {
                 Some((norm(at_q.0, &of_q, &at_q.1, false)?, norm(at_k.0, &of_k, &at_k.1, lent)?))
             }
         };
-        let sinks = if spec.sinks && convolution.is_none() {
+        let sinks = if spec.sinks && attends {
             // Trained as any weight, and no matrix.
             Some(self.add(name(SINKS), &[spec.heads], Role::Matrix)?)
         } else {
             None
         };
+        let delta = match of_delta {
+            Some(sizes) => {
+                let [bias, log_rate] = DELTA_RATES.map(name);
+                Some(Delta {
+                    bias: self.add(bias, &[sizes.value_heads], Role::Bias)?,
+                    // Trained as any weight, and no matrix.
+                    log_rate: self.add(log_rate, &[sizes.value_heads], Role::Matrix)?,
+                    norm: self.norm_of(NormPlace::Divided, &name(DELTA_NORM), &[sizes.value_dim], true)?,
+                })
+            }
+            None => None,
+        };
         let conv = match convolution {
+            _ if of_delta.is_some() => {
+                let channels =
+                    of_delta.map_or(0, |d| 2 * d.key_heads * d.key_dim + d.value_heads * d.value_dim);
+                let shape = [channels, 1, of_delta.map_or(0, |d| d.taps)];
+                let weight = self.add(format!("{}.weight", name(DELTA_CONV)), &shape, Role::Convolution)?;
+                Some(NormParts { weight: Some(weight), bias: None })
+            }
             Some(ShortConv { taps, bias }) => {
                 let module = name(names.conv[1]);
                 let weight = Some(self.add(format!("{module}.weight"), &[h, 1, taps], Role::Convolution)?);
@@ -335,6 +390,10 @@ impl Builder {
             None => None,
         };
         let o = match convolution {
+            _ if of_delta.is_some() => {
+                let reads = of_delta.map_or(0, |d| d.value_heads * d.value_dim);
+                self.linear(Place::DeltaOut, &name(DELTA_OUT), [h, reads], false)?
+            }
             Some(ShortConv { bias, .. }) => {
                 self.linear(Place::ConvOut, &name(names.conv[2]), [h, h], bias)?
             }
@@ -419,6 +478,7 @@ impl Builder {
             qk_norms,
             sinks,
             conv,
+            delta,
             o,
             attention_post_norm,
             mlp_norm,

@@ -109,6 +109,18 @@ pub(crate) enum Place {
     /// Gate, then up.
     GateUp,
     Down,
+    /// What a gated delta rule reads: queries, keys and values one after another.
+    DeltaQkv,
+    /// Its gates.
+    DeltaValues,
+    /// A number for each head of its values.
+    DeltaHeads,
+    /// Of each head of keys its query, key, values and gates.
+    DeltaGroups,
+    /// Of each head of keys two numbers for each of its values.
+    DeltaGroupHeads,
+    /// Its output.
+    DeltaOut,
     /// What a short convolution reads: gate before, gate after, input.
     ConvIn,
     /// Its output.
@@ -689,6 +701,23 @@ pub(crate) const ALTUP_SCALE: &str = "altup.correct_output_scale";
 pub(crate) const LAUREL: [&str; 2] = ["laurel.linear_left", "laurel.linear_right"];
 pub(crate) const LAUREL_NORM: &str = "laurel.post_laurel_norm";
 
+/// What a gated delta rule has beside its layers and its convolution, or one `T` for each of these.
+#[derive(Clone, Debug)]
+pub(crate) struct Delta<T, N> {
+    /// Added to what heads forget by.
+    pub(crate) bias: T,
+    /// The logarithm of how fast they do.
+    pub(crate) log_rate: T,
+    /// The norm of each head's output.
+    pub(crate) norm: N,
+}
+
+/// Of a gated delta rule the convolution, what heads forget by, the norm of its output, the layer behind it.
+pub(crate) const DELTA_CONV: &str = "linear_attn.conv1d";
+pub(crate) const DELTA_RATES: [&str; 2] = ["linear_attn.dt_bias", "linear_attn.A_log"];
+pub(crate) const DELTA_NORM: &str = "linear_attn.norm";
+pub(crate) const DELTA_OUT: &str = "linear_attn.out_proj";
+
 /// One transformer block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
@@ -703,6 +732,8 @@ pub(crate) struct Block {
     pub(crate) sinks: Option<usize>,
     /// The kernel of a short convolution, which then stands in place of attention: `qkv` is what it reads.
     pub(crate) conv: Option<NormParts<usize>>,
+    /// A gated delta rule, which then stands behind that convolution.
+    pub(crate) delta: Option<Delta<usize, Norm>>,
     pub(crate) o: Layer,
     pub(crate) attention_post_norm: Option<Norm>,
     pub(crate) mlp_norm: Option<Norm>,
@@ -731,6 +762,7 @@ pub(crate) struct BlockTensors {
     pub(crate) qk_norms: Option<(NormTensors, NormTensors)>,
     pub(crate) sinks: Option<AnyTensor>,
     pub(crate) conv: Option<NormParts<AnyTensor>>,
+    pub(crate) delta: Option<Delta<AnyTensor, NormTensors>>,
     pub(crate) o: Linear,
     pub(crate) attention_post_norm: Option<NormTensors>,
     pub(crate) mlp_norm: Option<NormTensors>,
@@ -806,6 +838,7 @@ struct BlockParts<T> {
     qk_norms: Option<(NormParts<T>, NormParts<T>)>,
     sinks: Option<T>,
     conv: Option<NormParts<T>>,
+    delta: Option<Delta<T, NormParts<T>>>,
     o: LayerParts<T>,
     attention_post_norm: Option<NormParts<T>>,
     mlp_norm: Option<NormParts<T>>,
@@ -840,6 +873,11 @@ impl<T> BlockParts<T> {
             qk_norms: self.qk_norms.map(|(q, k)| (q.map(&mut *make), k.map(&mut *make))),
             sinks: self.sinks.map(&mut *make),
             conv: norm(self.conv, make),
+            delta: self.delta.map(|delta| Delta {
+                bias: make(delta.bias),
+                log_rate: make(delta.log_rate),
+                norm: delta.norm.map(&mut *make),
+            }),
             o: each(self.o, make),
             attention_post_norm: norm(self.attention_post_norm, make),
             mlp_norm: norm(self.mlp_norm, make),
@@ -883,6 +921,11 @@ impl Block {
             qk_norms: self.qk_norms.map(|(q, k)| (q.active(adapters), k.active(adapters))),
             sinks: self.sinks,
             conv: self.conv,
+            delta: self.delta.as_ref().map(|delta| Delta {
+                bias: delta.bias,
+                log_rate: delta.log_rate,
+                norm: delta.norm.active(adapters),
+            }),
             o: self.o.active(adapters),
             attention_post_norm: norm(&self.attention_post_norm),
             mlp_norm: norm(&self.mlp_norm),
@@ -928,6 +971,7 @@ impl Block {
             all.extend(latent.query.as_mut().map(|(_, norm)| (LATENT_NORMS[0], norm)));
             all.push((LATENT_NORMS[1], &mut latent.norm));
         }
+        all.extend(self.delta.as_mut().map(|delta| (DELTA_NORM, &mut delta.norm)));
         if let Some((q, k)) = &mut self.qk_norms {
             all.extend([(names.qk_norms[0], q), (names.qk_norms[1], k)]);
         }
@@ -1006,11 +1050,23 @@ impl Block {
             qk_norms,
             sinks: parts.sinks,
             conv: parts.conv,
+            delta: match (&self.delta, parts.delta) {
+                (Some(delta), Some(parts)) => Some(Delta {
+                    bias: parts.bias,
+                    log_rate: parts.log_rate,
+                    norm: delta.norm.ready(parts.norm, NormKind::Rms, &device)?,
+                }),
+                _ => None,
+            },
             o: self.o.row_parallel(
                 parts.o,
                 how,
                 shard,
-                if self.conv.is_some() { shard.first_channel } else { shard.first_o },
+                match (&self.delta, &self.conv) {
+                    (Some(_), _) => shard.first_delta,
+                    (None, Some(_)) => shard.first_channel,
+                    (None, None) => shard.first_o,
+                },
             )?,
             attention_post_norm: ready(&self.attention_post_norm, parts.attention_post_norm)?,
             mlp_norm: ready(&self.mlp_norm, parts.mlp_norm)?,

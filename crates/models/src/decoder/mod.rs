@@ -10,6 +10,7 @@ pub(crate) mod block;
 pub(crate) mod blueprint;
 pub(crate) mod change;
 pub(crate) mod chunks;
+pub(crate) mod delta;
 pub(crate) mod embedding_noise;
 pub(crate) mod forward_context;
 pub(crate) mod latent;
@@ -238,6 +239,9 @@ impl Decoder {
                 let x = run_block(&run, &inputs[0], &w.layers(), &plan.name, |qkv| {
                     if lends {
                         keys = Some(keys_values(qkv, &shape)?);
+                    }
+                    if let (Some(delta), Some((kernel, _))) = (&w.delta, w.kernel()) {
+                        return delta::attend(qkv, kernel, delta, spec, &documents, &shape.parents);
                     }
                     if let Some((kernel, bias)) = w.kernel() {
                         return short_conv(qkv, kernel, bias, &documents, &shape.parents);

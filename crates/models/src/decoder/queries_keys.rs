@@ -225,6 +225,23 @@ fn widened(qkv: &AnyTensor, behind: &[f32], spec: &Spec, shard: &Shard) -> Resul
     Ok(AnyTensor::new(all.reshape([tokens, heads * wide])))
 }
 
+/// Queries, keys and values `[tokens, (heads + 2 * kv_heads) * head_dim]`, and the gates `[tokens, heads * head_dim]` that
+/// stand behind each query in what the linears give.
+pub(crate) fn apart_from_gates(
+    x: &AnyTensor,
+    spec: &Spec,
+    shard: &Shard,
+) -> Result<(AnyTensor, AnyTensor), OpsError> {
+    let (d, heads) = (spec.head_dim, shard.heads);
+    let x = x.rank::<2>()?;
+    let [tokens, width] = x.dims();
+    let first = 2 * heads * d;
+    let of_heads = x.clone().narrow(1, 0, first).reshape([tokens, heads, 2 * d]);
+    let half = |at: usize| of_heads.clone().narrow(2, at * d, d).reshape([tokens, heads * d]);
+    let qkv = Tensor::cat(vec![half(0), x.narrow(1, first, width - first)], 1);
+    Ok((AnyTensor::new(qkv), AnyTensor::new(half(1))))
+}
+
 /// In another float dtype, on the tape.
 pub(crate) fn cast<const D: usize>(x: Tensor<D>, dtype: DType) -> Tensor<D> {
     let to = match dtype {

@@ -16,6 +16,7 @@ use crate::decoder::blueprint::{Blueprint, alias};
 use crate::decoder::change::lies_as;
 use crate::decoder::layers::{Block, NormPlace, Place};
 use crate::decoder::lora_rank_reduce::runs_apart;
+use crate::spec::GatedDelta;
 use crate::spec::names::QkvNames;
 use crate::{ModelError, Spec};
 
@@ -28,10 +29,15 @@ fn style(place: Place) -> Style {
         | Place::KeysValues
         | Place::LatentUp
         | Place::QkvPerGroup
+        | Place::DeltaQkv
+        | Place::DeltaValues
+        | Place::DeltaHeads
+        | Place::DeltaGroups
+        | Place::DeltaGroupHeads
         | Place::Inner
         | Place::Head => Style::Colwise,
         Place::Qkv | Place::GateUp | Place::ConvIn => Style::PackedColwise,
-        Place::Output | Place::Down | Place::ConvOut => Style::Rowwise,
+        Place::Output | Place::Down | Place::ConvOut | Place::DeltaOut => Style::Rowwise,
         Place::ExpertsUp => Style::PackedColwise,
         Place::ExpertsDown => Style::Rowwise,
         Place::Positions
@@ -93,9 +99,10 @@ impl Parallel {
             false => ("an expert's width", experts.intermediate),
         });
         let shared = spec.experts.and_then(|experts| experts.shared);
+        let of_delta = spec.delta.map(|delta| ("linear_num_key_heads", delta.key_heads));
         let of_shared = shared.map(|shared| ("shared_expert_intermediate_size", shared.intermediate));
         let widths = [("intermediate_size", spec.intermediate), ("vocab_size", spec.vocab)];
-        for (what, size) in widths.into_iter().chain(of_expert).chain(of_shared) {
+        for (what, size) in widths.into_iter().chain(of_expert).chain(of_shared).chain(of_delta) {
             if size < ranks {
                 return Err(ModelError::TooManyRanks { what, size, ranks });
             }
@@ -136,7 +143,18 @@ impl Parallel {
             };
             let own = own_sizes.get(&layer.parts.weight).map(|own| (&own.0, &own.1));
             let (own, heads) = own.unwrap_or((&spec, &heads));
-            let split = split_of(layer.place, own, heads, [mlp, vocab, &channels])?;
+            let split = match (&spec.delta, layer.place) {
+                (
+                    Some(sizes),
+                    place @ (Place::DeltaQkv
+                    | Place::DeltaValues
+                    | Place::DeltaHeads
+                    | Place::DeltaGroups
+                    | Place::DeltaGroupHeads
+                    | Place::DeltaOut),
+                ) => delta_split(place, sizes, ranks)?,
+                _ => split_of(layer.place, own, heads, [mlp, vocab, &channels])?,
+            };
             let sum = match style {
                 Style::Colwise if layer.place != Place::Head => sums.colwise,
                 // Those of experts run inside them.
@@ -222,7 +240,18 @@ impl Parallel {
                 layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, Gradient::Partial));
             }
         }
-        for parts in blueprint.blocks.iter().filter_map(|block| block.conv) {
+        for (parts, delta) in
+            blueprint.blocks.iter().filter_map(|block| Some((block.conv.as_ref()?, block.delta.as_ref())))
+        {
+            if let (Some(delta), Some(sizes), Some(weight)) = (delta, &spec.delta, parts.weight) {
+                let split = delta_split(Place::DeltaQkv, sizes, ranks)?;
+                layouts[weight] = Some(TpLayout::sharded(&shapes[weight], 0, split)?);
+                for index in [delta.bias, delta.log_rate] {
+                    let split = delta_split(Place::DeltaHeads, sizes, ranks)?;
+                    layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, split)?);
+                }
+                continue;
+            }
             for index in parts.weight.into_iter().chain(parts.bias) {
                 layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, channels.clone())?);
             }
@@ -339,6 +368,9 @@ impl Parallel {
             first_shared: self.shared.as_ref().map_or(0, first),
             first_channel: first(&self.channels),
             own_experts: self.experts.as_ref().and_then(|split| split.range(rank)),
+            first_delta: spec.delta.as_ref().map_or(0, |sizes| {
+                delta_split(Place::DeltaOut, sizes, self.ranks).map_or(0, |split| first(&split))
+            }),
             head,
             sums: self.sums,
             tp,
@@ -379,6 +411,20 @@ fn read_region<E>(
         tensor.append_rows(more?);
     }
     Ok(tensor)
+}
+
+/// The split of what a gated delta rule reads or gives: each rank has some heads of keys with the values of each.
+fn delta_split(place: Place, sizes: &GatedDelta, ranks: usize) -> Result<Split, ModelError> {
+    let heads = Split::balanced(sizes.key_heads, ranks)?;
+    let (k, each) = (sizes.key_dim, sizes.each());
+    let v = each * sizes.value_dim;
+    Ok(match place {
+        Place::DeltaQkv => Split::packed(&[heads.scaled(k), heads.scaled(k), heads.scaled(v)])?,
+        Place::DeltaHeads => heads.scaled(each),
+        Place::DeltaGroups => heads.scaled(2 * k + 2 * v),
+        Place::DeltaGroupHeads => heads.scaled(2 * each),
+        _ => heads.scaled(v),
+    })
 }
 
 /// The split of a layer's divided features.
@@ -427,6 +473,7 @@ pub(crate) struct Shard {
     pub(crate) first_channel: usize,
     /// The experts that this rank has, where ranks have whole ones.
     pub(crate) own_experts: Option<Range<usize>>,
+    pub(crate) first_delta: usize,
     /// How the head's ranks exchange what they found, when there are several.
     pub(crate) head: Option<VocabShard>,
     /// Which adapters run beside their layers.
@@ -449,6 +496,7 @@ impl Shard {
             first_shared: 0,
             first_channel: 0,
             own_experts: None,
+            first_delta: 0,
             head: None,
             sums: AdapterSums::default(),
         }

@@ -369,6 +369,14 @@ impl BlockRun for OnSizes<'_> {
         Ok(q + kv + turned)
     }
 
+    fn queries_and_gates(&self, features: usize) -> Result<(usize, usize), OpsError> {
+        Ok((features, features))
+    }
+
+    fn gated_each(&self, features: &usize, _gates: &usize) -> Result<usize, OpsError> {
+        Ok(*features)
+    }
+
     fn values_of(&self, features: usize) -> Result<usize, OpsError> {
         Ok(features)
     }

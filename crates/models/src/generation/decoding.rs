@@ -12,6 +12,7 @@ use burnish_ops::{
 use crate::decoder::Linears;
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::chunks::attend_chunked;
+use crate::decoder::delta::DeltaCache;
 use crate::decoder::keys_values;
 use crate::decoder::queries_keys::{Factors, Turning};
 use crate::spec::{KeysValues, LayerSpec};
@@ -49,6 +50,7 @@ struct Sequences {
 impl Sequences {
     fn new(decoder: &Decoder, count: usize) -> Self {
         let cache = |(at, layer): (usize, &LayerSpec)| match decoder.spec.conv {
+            _ if layer.delta => Cache::State(Box::new(DeltaCache::new(&decoder.spec, count))),
             Some(conv) if layer.conv => Cache::Products(Box::new(ConvCache::new(conv.taps, count))),
             _ => Cache::Keys(KvCache::new(decoder.attention_shape(at), count)),
         };
@@ -86,6 +88,8 @@ enum Cache {
     Keys(KvCache),
     /// What a convolution reads of the last tokens.
     Products(Box<ConvCache>),
+    /// What a delta rule remembers.
+    State(Box<DeltaCache>),
 }
 
 impl Cache {
@@ -93,6 +97,7 @@ impl Cache {
         match self {
             Self::Keys(cache) => cache.reorder(order),
             Self::Products(cache) => cache.reorder(order),
+            Self::State(cache) => cache.reorder(order),
         }
     }
 
@@ -100,6 +105,7 @@ impl Cache {
         match (self, more) {
             (Self::Keys(cache), Self::Keys(more)) => cache.append(more),
             (Self::Products(cache), Self::Products(more)) => cache.append(*more),
+            (Self::State(cache), Self::State(more)) => cache.append(*more),
             _ => unreachable!("invariant: caches of one layer are of one kind"),
         }
     }
@@ -108,6 +114,7 @@ impl Cache {
         match self {
             Self::Keys(cache) => Self::Keys(cache.split_off(at)),
             Self::Products(cache) => Self::Products(Box::new(cache.split_off(at))),
+            Self::State(cache) => Self::State(Box::new(cache.split_off(at))),
         }
     }
 
@@ -115,6 +122,7 @@ impl Cache {
         match self {
             Self::Keys(cache) => cache.bytes(),
             Self::Products(cache) => cache.bytes(),
+            Self::State(cache) => cache.bytes(),
         }
     }
 }
@@ -371,6 +379,10 @@ impl<'a> Decoding<'a> {
                     keys = Some(keys_values(qkv, shape)?);
                 }
                 match (cache, w.kernel()) {
+                    (Cache::State(cache), Some((kernel, _))) => {
+                        let delta = w.delta.as_ref().expect("invariant: a block with a state has its rule");
+                        cache.attend(qkv, kernel, delta, spec, &documents)
+                    }
                     (Cache::Products(cache), Some((kernel, bias))) => {
                         cache.run(qkv, kernel, bias, &documents)
                     }

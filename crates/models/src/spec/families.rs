@@ -17,24 +17,24 @@ mod qwen;
 mod reader;
 
 use cohere_glm::{cohere, cohere2, glm, glm4};
-use gemma::{gemma, gemma2, gemma3, gemma3n, gemma4, vaultgemma};
+use gemma::{gemma, gemma2, gemma3, gemma3n, gemma4, gemma4_unified, vaultgemma};
 use gpt::{
     biogpt, bloom, codegen, falcon, gpt_bigcode, gpt_neo, gpt_neox, gpt2, gptj, mpt, opt, persimmon, xglm,
 };
 use layer_normed::{phi, stablelm, starcoder2};
-use lfm::lfm2;
+use lfm::{lfm2, lfm2_moe};
 use llamas::{
     apertus, arcee, cwm, ernie4_5, exaone4, granite, helium, hunyuan, hyperclovax, internlm3, iquestcoder,
     jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
 };
 use mixtures::{
     deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, glm4_moe, glm4_moe_lite, gpt_oss, granitemoe,
-    granitemoeshared, llama4, mixtral, olmoe, phimoe, qwen2_moe, qwen3_moe,
+    granitemoeshared, llama4, minimax_m2, mixtral, olmoe, phimoe, qwen2_moe, qwen3_moe,
 };
 pub(crate) use multimodal::text_config;
 use multimodal::text_part;
 use olmo::{olmo, olmo2, olmo3};
-use qwen::{qwen2, qwen3};
+use qwen::{qwen2, qwen3, qwen3_5, qwen3_5_moe, qwen3_next};
 use reader::Reader;
 
 use crate::ModelError;
@@ -121,6 +121,7 @@ static FAMILIES: &[Entry] = &[
     family("gemma3_text", "Gemma3", gemma3),
     family("gemma3n_text", "Gemma3n", gemma3n),
     family("gemma4_text", "Gemma4", gemma4),
+    family("gemma4_unified_text", "Gemma4Unified", gemma4_unified),
     family("smollm3", "SmolLM3", smollm3),
     family("granite", "Granite", granite),
     family("olmo", "Olmo", olmo),
@@ -167,11 +168,16 @@ static FAMILIES: &[Entry] = &[
     family("mixtral", "Mixtral", mixtral),
     family("qwen2_moe", "Qwen2Moe", qwen2_moe),
     family("qwen3_moe", "Qwen3Moe", qwen3_moe),
+    family("qwen3_5_text", "Qwen3_5", qwen3_5),
+    family("qwen3_next", "Qwen3Next", qwen3_next),
+    family("qwen3_5_moe_text", "Qwen3_5Moe", qwen3_5_moe),
     family("olmoe", "Olmoe", olmoe),
     family("granitemoe", "GraniteMoe", granitemoe),
     family("granitemoeshared", "GraniteMoeShared", granitemoeshared),
     family("ernie4_5_moe", "Ernie4_5_Moe", ernie4_5_moe),
     family("phimoe", "Phimoe", phimoe),
+    family("minimax_m2", "MiniMaxM2", minimax_m2),
+    family("lfm2_moe", "Lfm2Moe", lfm2_moe),
     family("glm4_moe", "Glm4Moe", glm4_moe),
     family("glm4_moe_lite", "Glm4MoeLite", glm4_moe_lite),
     family("dots1", "Dots1", dots1),
@@ -184,11 +190,14 @@ static FAMILIES: &[Entry] = &[
     family("gemma3", "Gemma3", text_part),
     family("gemma3n", "Gemma3n", text_part),
     family("gemma4", "Gemma4", text_part),
+    family("gemma4_unified", "Gemma4Unified", text_part),
     family("mistral3", "Mistral3", text_part),
     family("qwen2_vl", "Qwen2VL", text_part),
     family("qwen2_5_vl", "Qwen2_5_VL", text_part),
     family("qwen3_vl", "Qwen3VL", text_part),
     family("qwen3_vl_moe", "Qwen3VLMoe", text_part),
+    family("qwen3_5", "Qwen3_5", text_part),
+    family("qwen3_5_moe", "Qwen3_5Moe", text_part),
     family("llava", "Llava", text_part),
     family("llava_next", "LlavaNext", text_part),
     family("llava_onevision", "LlavaOnevision", text_part),
@@ -220,10 +229,7 @@ pub(super) fn read(config: &ConfigFile) -> Result<Spec, ModelError> {
 
 /// Well-known models that are something else, and what.
 const OTHERS: [(&str, &[&str]); 3] = [
-    (
-        "a mixture of experts of a kind that is not computed here",
-        &["dbrx", "hunyuan_v1_moe", "minimax", "minimax_m2", "lfm2_moe"],
-    ),
+    ("a mixture of experts of a kind that is not computed here", &["dbrx", "hunyuan_v1_moe", "minimax"]),
     (
         "layers with a state",
         &[
@@ -238,8 +244,6 @@ const OTHERS: [(&str, &[&str]); 3] = [
             "nemotron_h",
             "jamba",
             "granitemoehybrid",
-            "qwen3_next",
-            "qwen3_5",
             "kimi_linear",
         ],
     ),

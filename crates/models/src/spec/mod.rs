@@ -181,6 +181,8 @@ pub struct LayerSpec {
     pub divisor: usize,
     /// Whether a gated short convolution ([`Spec::conv`]) stands in place of attention.
     pub conv: bool,
+    /// Whether a gated delta rule ([`Spec::delta`]) stands in place of attention.
+    pub delta: bool,
     /// Whether the feed-forward is a mixture of experts ([`Spec::experts`]).
     pub experts: bool,
     /// Sizes of its own, where the spec's are not its.
@@ -256,6 +258,30 @@ pub struct ShortConv {
     pub taps: usize,
     /// Whether its layers have biases.
     pub bias: bool,
+}
+
+/// Linear attention by the gated delta rule (Yang et al., arXiv:2412.06464), behind a short convolution and before a gated
+/// norm of each head (Qwen3-Next, Qwen3.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatedDelta {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values: as many for each head of keys.
+    pub value_heads: usize,
+    /// Elements of a head of queries and keys.
+    pub key_dim: usize,
+    /// Elements of a head of values.
+    pub value_dim: usize,
+    /// Tokens that one sees in the convolution, itself among them.
+    pub taps: usize,
+}
+
+impl GatedDelta {
+    /// Heads of values for each head of keys.
+    #[must_use]
+    pub fn each(&self) -> usize {
+        self.value_heads / self.key_heads.max(1)
+    }
 }
 
 /// A mixture of experts.
@@ -399,6 +425,10 @@ pub struct Spec {
     pub positions: Option<LearnedPositions>,
     /// The convolution of blocks that have one.
     pub conv: Option<ShortConv>,
+    /// The gated delta rule of blocks that have one.
+    pub delta: Option<GatedDelta>,
+    /// Whether each query head's layer gives a gate behind the query, whose sigmoid multiplies what attention gives (Qwen3-Next).
+    pub gated_heads: bool,
     /// The mixture of experts of blocks that have one.
     pub experts: Option<ExpertsSpec>,
     /// Blocks behind the last that predict tokens further on (GLM-4.5), which no class of Transformers runs: files may
@@ -480,7 +510,11 @@ impl Spec {
     /// Elements that a layer gives for a query head.
     #[must_use]
     pub fn query_dim(&self) -> usize {
-        self.latent.map_or(self.head_dim, |latent| latent.still + latent.turned)
+        match self.latent {
+            Some(latent) => latent.still + latent.turned,
+            None if self.gated_heads => 2 * self.head_dim,
+            None => self.head_dim,
+        }
     }
 
     /// Elements of a head in attention: what stands behind those that layers give is made there.
@@ -516,6 +550,12 @@ impl Spec {
     #[must_use]
     pub fn experts_of(&self, layer: usize) -> Option<&ExpertsSpec> {
         self.experts.as_ref().filter(|_| self.layers.get(layer).is_some_and(|own| own.experts))
+    }
+
+    /// The gated delta rule of a block that has one.
+    #[must_use]
+    pub fn delta_of(&self, layer: usize) -> Option<&GatedDelta> {
+        self.delta.as_ref().filter(|_| self.layers.get(layer).is_some_and(|own| own.delta))
     }
 
     /// Whether rotary frequencies change with the length of the sequence.

@@ -25,6 +25,8 @@ pub struct Names {
     pub o: &'static str,
     /// Of blocks with a convolution: what it reads, its kernel, its output.
     pub conv: [&'static str; 3],
+    /// Where blocks with a gated delta rule have what that reads.
+    pub delta: DeltaNames,
     /// The norm after attention.
     pub attention_post_norm: &'static str,
     /// The norm before the feed-forward.
@@ -62,6 +64,16 @@ pub enum QkvNames {
     OfLatent([&'static str; 2]),
     /// One matrix: of each quarter of the heads all queries, all values, all keys (CodeGen).
     Quarters(&'static str),
+}
+
+/// What a gated delta rule reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaNames {
+    /// Queries, keys and values in one matrix; gates; what each head learns by and what it forgets by (Qwen3.5).
+    Apart([&'static str; 4]),
+    /// Of each head of keys its query, key, values and gates in one matrix, and what its values learn and forget by in another
+    /// (Qwen3-Next).
+    PerGroup([&'static str; 2]),
 }
 
 /// What stands before the activation.
@@ -239,6 +251,40 @@ pub(crate) const ERNIE_MOE: Names = Names {
 pub(crate) const PHIMOE: Names =
     Names { experts: ExpertNames { router: "mlp.router", ..MIXTRAL.experts }, ..LLAMA };
 
+/// MiniMax-M2's: Mixtral's with a correction.
+pub(crate) const MINIMAX_M2: Names = Names {
+    experts: ExpertNames { correction: "block_sparse_moe.e_score_correction_bias", ..MIXTRAL.experts },
+    ..LLAMA
+};
+
+/// LFM2's mixtures'.
+pub(crate) const LFM2_MOE: Names = Names {
+    experts: ExpertNames {
+        router: "feed_forward.gate",
+        gate_up: "feed_forward.experts.gate_up_proj",
+        down: "feed_forward.experts.down_proj",
+        correction: "feed_forward.expert_bias",
+        files: ExpertFiles::Apart {
+            experts: "feed_forward.experts",
+            modules: ["w1", "w3", "w2"],
+            router: "feed_forward.gate",
+        },
+        ..QWEN_MOE
+    },
+    ..LFM2
+};
+
+/// Qwen3.5's, which files may have as a part of a larger model.
+pub(crate) const QWEN3_5: Names =
+    Names { other_spellings: &[("model.", "model.language_model.")], unread: "mtp.", ..LLAMA };
+
+/// Qwen3-Next's.
+pub(crate) const QWEN3_NEXT: Names = Names {
+    delta: DeltaNames::PerGroup(["linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"]),
+    unread: "mtp.",
+    ..LLAMA
+};
+
 /// Qwen3-VL's mixtures'.
 pub(crate) const QWEN_VL_MOE: Names =
     Names { experts: ExpertNames { files: ExpertFiles::ByShape, ..QWEN_MOE }, ..LLAMA };
@@ -314,6 +360,12 @@ pub(crate) const LLAMA: Names = Names {
     qk_norms_apart: false,
     o: "self_attn.o_proj",
     conv: ["", "", ""],
+    delta: DeltaNames::Apart([
+        "linear_attn.in_proj_qkv",
+        "linear_attn.in_proj_z",
+        "linear_attn.in_proj_b",
+        "linear_attn.in_proj_a",
+    ]),
     attention_post_norm: "",
     mlp_norm: "post_attention_layernorm",
     up: UpNames::Gated(["mlp.gate_proj", "mlp.up_proj"]),

@@ -407,6 +407,38 @@ def more_families():
     # Linear biases on keys that all heads share, and that groups share.
     yield "falcon-rw-shared", "falcon", rw | dict(multi_query=True, parallel_attn=False)
     yield "falcon-rw-groups", "falcon", rw | dict(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False)
+    # Gated delta rules, over more tokens than one chunk.
+    linear = dict(
+        linear_num_key_heads=4, linear_num_value_heads=8, linear_key_head_dim=6, linear_value_head_dim=5, linear_conv_kernel_dim=3,
+        layer_types=["linear_attention", "full_attention", "linear_attention"], num_hidden_layers=3, initializer_range=0.12,
+        rope_parameters=theta | {"partial_rotary_factor": 0.5})
+    yield "qwen3_5", "qwen3_5_text", base | linear | dict(hidden_size=24, intermediate_size=20, attention_bias=True)
+    spread = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=10)
+    few = linear | dict(linear_num_value_heads=4, num_hidden_layers=2)
+    few["layer_types"] = ["linear_attention", "full_attention"]
+    yield "qwen3-next", "qwen3_next", base | linear | spread | dict(
+        hidden_size=24, intermediate_size=12, mlp_only_layers=[1], norm_topk_prob=False)
+    yield "qwen3_5-moe", "qwen3_5_moe_text", {k: v for k, v in base.items() if k != "intermediate_size"} | few | spread | dict(hidden_size=24)
+    look = dict(depth=1, num_heads=2, patch_size=4, hidden_size=16, intermediate_size=16, out_hidden_size=24, num_position_embeddings=16)
+    turned = dict(rope_parameters=theta | {"partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0], "mrope_interleaved": True})
+    yield "qwen3_5-vision", "qwen3_5", dict(
+        text_config=base | few | turned | dict(hidden_size=24, intermediate_size=12), vision_config=look)
+    yield "qwen3_5-moe-vision", "qwen3_5_moe", dict(
+        text_config={k: v for k, v in base.items() if k != "intermediate_size"} | few | spread | turned | dict(hidden_size=24),
+        vision_config=look)
+    # As Gemma 4 of 12B: no encoders, and nothing beside the stream.
+    unified = {k: v for k, v in wide.items() if k not in ("vocab_size_per_layer_input", "hidden_size_per_layer_input")} | dict(
+        num_hidden_layers=3, num_kv_shared_layers=1, attention_k_eq_v=True, num_key_value_heads=2, num_global_key_value_heads=1,
+        layer_types=alternating + ["full_attention"], final_logit_softcapping=4.0)
+    yield "gemma4-unified", "gemma4_unified_text", unified
+    yield "gemma4-unified-vision", "gemma4_unified", dict(
+        text_config=unified, audio_config=None, vision_config=dict(
+            patch_size=4, pooling_kernel_size=2, mm_embed_dim=20, mm_posemb_size=8, output_proj_dims=20))
+    yield "minimax-m2", "minimax_m2", mixed | dict(
+        num_local_experts=5, num_key_value_heads=2, head_dim=12, rope_parameters=theta | {"partial_rotary_factor": 0.5})
+    yield "lfm2-moe", "lfm2_moe", mixed | dict(
+        num_experts=5, moe_intermediate_size=10, intermediate_size=20, num_hidden_layers=3, num_dense_layers=1, conv_L_cache=3,
+        conv_bias=True, routed_scaling_factor=1.7, layer_types=["conv", "full_attention", "conv"], initializer_range=0.15)
 
 
 def more_mixtures(mixed):
@@ -521,18 +553,21 @@ def build(config, seed, dtype):
                 parameter.normal_(0.0, 0.2)
             elif "router" in name and name.endswith("scale") or name.endswith("correct_output_scale"):
                 parameter.uniform_(0.6, 1.4)
+            elif name.endswith("A_log"):  # heads that remember
+                parameter.uniform_(-2.0, 0.5)
             elif name.endswith("sinks"):
                 parameter.normal_(0.0, 1.0)
             elif "norm" in name or "ln_" in name:
                 # Gemma, up to its third, and Nemotron add one.
                 bare = config.model_type.startswith(("gemma3n", "gemma4"))
-                adds = config.model_type.startswith(("gemma", "nemotron")) and not bare
+                delta = config.model_type.startswith(("qwen3_5", "qwen3_next")) and "linear_attn" not in name
+                adds = config.model_type.startswith(("gemma", "nemotron")) and not bare or delta and "visual" not in name
                 shift = 1.0 if adds else 0.0
                 parameter.uniform_(0.6 - shift, 1.4 - shift)
                 if bare and "q_norm" in name:
                     parameter.mul_(0.3)  # its scores are not divided by the root of a head's width
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.normal_(0.0, 0.1)
             elif name.endswith("layer_scalar"):
                 buffer.uniform_(0.6, 1.4)
@@ -651,6 +686,9 @@ def record(root, index, name, config_class, arguments, dtype="float32", rows=LON
     config = config_class(**arguments)
     generator = torch.Generator().manual_seed(1000 + index)
 
+    if hasattr(config.get_text_config(), "linear_num_key_heads"):
+        rows = [*rows, 70]
+
     def ids(count):
         return torch.randint(3, config.get_text_config().vocab_size, (count,), generator=generator).tolist()
 
@@ -704,6 +742,8 @@ def record(root, index, name, config_class, arguments, dtype="float32", rows=LON
     if config.model_type not in OLD:
         documents = [ids(7), ids(2), ids(19), ids(11)]
         documents[2][5] = 0  # the padding token
+        if hasattr(config.get_text_config(), "linear_num_key_heads"):
+            documents.append(ids(70))
         expected["train"] = training(load(folder), documents)
 
     spelled = json.loads((folder / "config.json").read_text())

@@ -307,6 +307,20 @@ fn normal_part_below(x: f64) -> f64 {
     }
 }
 
+/// The text of Gemma 4's models that have no encoders beside it (12B): neither experts nor inputs of blocks.
+pub(super) fn gemma4_unified(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = r.config.clone();
+    for (key, default) in [("sliding_window", 1024), ("max_position_embeddings", 262_144)] {
+        config.json.entry(key).or_insert(Value::from(default));
+    }
+    for (key, only) in
+        [("hidden_size_per_layer_input", Value::from(0)), ("enable_moe_block", Value::from(false))]
+    {
+        config.json.insert(key.to_owned(), only);
+    }
+    gemma4(&Reader { config: &config, family: r.family })
+}
+
 /// The sizes of Gemma 4's blocks that see everything: in `global_head_dim` and `num_global_key_value_heads`, or block by
 /// block in `per_layer_config`, as Transformers writes them.
 fn global_sizes(

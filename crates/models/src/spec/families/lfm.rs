@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::mixtures::lfm2_mixture;
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed};
 use crate::ModelError;
 use crate::spec::{QkNorm, ShortConv, Spec, names, wrong};
@@ -59,5 +60,15 @@ pub(super) fn lfm2(r: &Reader<'_>) -> Result<Spec, ModelError> {
         layer.conv = conv;
     }
     spec.conv = Some(ShortConv { taps, bias: r.bool("conv_bias", false)? });
+    Ok(spec)
+}
+
+/// LFM2 with mixtures of experts, whose widths are as they are said.
+pub(super) fn lfm2_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = r.config.clone();
+    config.json.insert("block_auto_adjust_ff_dim".to_owned(), Value::from(false));
+    let r = Reader { config: &config, family: r.family };
+    let mut spec = Spec { names: names::LFM2_MOE, ..lfm2(&r)? };
+    lfm2_mixture(&r, &mut spec)?;
     Ok(spec)
 }

@@ -68,7 +68,7 @@ fn mixture(r: &Reader<'_>, spec: &mut Spec, defaults: &MixtureDefaults) -> Resul
 }
 
 /// Which blocks are mixtures in Qwen's.
-fn qwen_blocks(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
+pub(super) fn qwen_blocks(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
     let step = r.config.usize("decoder_sparse_step")?.unwrap_or(1);
     if step == 0 {
         return Err(wrong("decoder_sparse_step", "0", "a positive integer"));
@@ -82,6 +82,32 @@ fn qwen_blocks(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
     };
     for (at, layer) in spec.layers.iter_mut().enumerate() {
         layer.experts = (at + 1) % step == 0 && !dense.contains(&(at as u64));
+    }
+    Ok(())
+}
+
+/// The mixtures of Qwen3-Next and Qwen3.5: Qwen2-MoE's.
+pub(super) fn qwen_delta_mixture(
+    r: &Reader<'_>,
+    spec: &mut Spec,
+    [count, per_token]: [usize; 2],
+    renormalise: bool,
+) -> Result<(), ModelError> {
+    let own = MixtureDefaults {
+        count,
+        per_token,
+        width_key: "moe_intermediate_size",
+        width: 512,
+        renormalise: Some(renormalise),
+        balance: 0.001,
+    };
+    mixture(r, spec, &own)?;
+    let intermediate = match r.config.usize("shared_expert_intermediate_size")? {
+        Some(0) => return Err(wrong("shared_expert_intermediate_size", "0", "a positive integer")),
+        width => width.unwrap_or(512),
+    };
+    if let Some(experts) = &mut spec.experts {
+        experts.shared = Some(SharedExpert { intermediate, gated: true });
     }
     Ok(())
 }
@@ -143,6 +169,13 @@ pub(super) fn mixtral(r: &Reader<'_>) -> Result<Spec, ModelError> {
     spec.names = names::MIXTRAL;
     let window = r.window(None)?;
     spec.layers.iter_mut().for_each(|layer| layer.window = window);
+    without_noise(r)?;
+    mixture(r, &mut spec, &MIXTRAL)?;
+    Ok(spec)
+}
+
+/// Refuses noise on what routers read in training.
+fn without_noise(r: &Reader<'_>) -> Result<(), ModelError> {
     if r.nullable("router_jitter_noise", Some(0.0))?.is_some_and(|noise| noise > 0.0) {
         return Err(ModelError::Unsupported {
             key: "router_jitter_noise".to_owned(),
@@ -150,8 +183,64 @@ pub(super) fn mixtral(r: &Reader<'_>) -> Result<Spec, ModelError> {
             supported: "0: set it to 0 in config.json to train without noise on the router's input",
         });
     }
-    mixture(r, &mut spec, &MIXTRAL)?;
+    Ok(())
+}
+
+/// MiniMax-M2: norms over the whole width of queries and of keys, sigmoid scores, corrected where experts are compared.
+pub(super) fn minimax_m2(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = r.config.clone();
+    let head_dim = r.config.usize("head_dim")?.unwrap_or(128);
+    // Published files say how many dimensions turn.
+    if let Some(turned) = r.config.usize("rotary_dim")? {
+        let part = json!(turned as f64 / head_dim.max(1) as f64);
+        match config.json.get_mut("rope_parameters").and_then(Value::as_object_mut) {
+            Some(rope) => rope.entry("partial_rotary_factor").or_insert(part),
+            None => config.json.entry("partial_rotary_factor").or_insert(part),
+        };
+    }
+    let r = &Reader { config: &config, family: r.family };
+    let defaults = Defaults {
+        kv_heads: Some(8),
+        head_dim: Some(128),
+        max_positions: 196_608,
+        rope_theta: 5_000_000.0,
+        partial_rotary: Some(1.0),
+        ..LLAMA_DEFAULTS
+    };
+    let mut spec = Spec { names: names::MINIMAX_M2, ..r.spec(&defaults)? };
+    spec.qk_norm = Some(QkNorm::WholeWidth);
+    without_noise(r)?;
+    let own = MixtureDefaults { count: 256, per_token: 8, width: 1536, ..MIXTRAL };
+    mixture(r, &mut spec, &own)?;
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.scores = RouterScores::Sigmoid;
+        experts.corrected = true;
+    }
     Ok(spec)
+}
+
+/// The mixtures of LFM2 behind its first blocks.
+pub(super) fn lfm2_mixture(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
+    let own = MixtureDefaults {
+        count: 32,
+        per_token: 4,
+        width_key: "moe_intermediate_size",
+        width: 1792,
+        renormalise: Some(r.bool("norm_topk_prob", true)?),
+        balance: 0.0,
+    };
+    mixture(r, spec, &own)?;
+    let dense = r.config.usize("num_dense_layers")?.unwrap_or(2);
+    for (at, layer) in spec.layers.iter_mut().enumerate() {
+        layer.experts = at >= dense;
+    }
+    if let Some(experts) = &mut spec.experts {
+        experts.rule.scores = RouterScores::Sigmoid;
+        experts.rule.scale = r.f32("routed_scaling_factor", 1.0)?;
+        experts.corrected = r.bool("use_expert_bias", true)?;
+        experts.balance = None;
+    }
+    Ok(())
 }
 
 pub(super) fn qwen3_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {

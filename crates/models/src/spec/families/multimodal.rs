@@ -51,12 +51,18 @@ static WHOLES: &[Whole] = &[
     whole("gemma3", Text::Any("gemma3_text"), &LANGUAGE_MODEL, TIED),
     Whole { caps_logits: true, ..whole("gemma3n", Text::Any("gemma3n_text"), &LANGUAGE_MODEL, TIED) },
     Whole { caps_logits: true, ..whole("gemma4", Text::Any("gemma4_text"), &LANGUAGE_MODEL, TIED) },
+    Whole {
+        caps_logits: true,
+        ..whole("gemma4_unified", Text::Any("gemma4_unified_text"), &LANGUAGE_MODEL, TIED)
+    },
     whole("llama4", Text::Any("llama4_text"), &LLAMA4_PART, OWN_HEAD),
     whole("mistral3", Text::Any("mistral"), &LANGUAGE_MODEL, TIED),
     whole("qwen2_vl", Text::Own(qwen2_vl), &QWEN_VL, EITHER),
     whole("qwen2_5_vl", Text::Own(qwen2_vl), &QWEN_VL, EITHER),
     whole("qwen3_vl", Text::Own(qwen3_vl), &LANGUAGE_MODEL, OWN_HEAD),
     whole("qwen3_vl_moe", Text::Own(qwen3_vl_moe), &LANGUAGE_MODEL, OWN_HEAD),
+    whole("qwen3_5", Text::Any("qwen3_5_text"), &LANGUAGE_MODEL, OWN_HEAD),
+    whole("qwen3_5_moe", Text::Any("qwen3_5_moe_text"), &LANGUAGE_MODEL, OWN_HEAD),
     whole("llava", Text::Any("llama"), &LANGUAGE_MODEL, EITHER),
     whole("llava_next", Text::Any("llama"), &LANGUAGE_MODEL, OWN_HEAD),
     whole("llava_onevision", Text::Any("qwen2"), &LANGUAGE_MODEL, EITHER),
@@ -72,15 +78,18 @@ static WHOLES: &[Whole] = &[
 ];
 
 /// Sizes that a `text_config` may leave to its class: vocabulary, width, feed-forward, blocks, heads.
-const SIZES: [(&str, [u64; 5]); 12] = [
+const SIZES: [(&str, [u64; 5]); 15] = [
     ("llama", [32_000, 4096, 11_008, 32, 32]),
     ("mistral", [32_000, 4096, 14_336, 32, 32]),
     ("qwen2", [151_936, 4096, 22_016, 32, 32]),
     ("qwen3", [151_936, 4096, 22_016, 32, 32]),
+    ("qwen3_5_text", [248_320, 4096, 12_288, 32, 16]),
+    ("qwen3_5_moe_text", [248_320, 2048, 512, 40, 16]),
     ("gemma2", [256_000, 2304, 9216, 26, 8]),
     ("gemma3_text", [262_208, 2304, 9216, 26, 8]),
     ("gemma3n_text", [262_400, 2048, 16_384, 35, 8]),
     ("gemma4_text", [262_144, 2304, 9216, 30, 8]),
+    ("gemma4_unified_text", [262_144, 2304, 9216, 30, 8]),
     ("llama4_text", [202_048, 5120, 8192, 48, 40]),
     ("cohere2", [256_000, 8192, 22_528, 40, 64]),
     ("exaone4", [102_400, 4096, 16_384, 32, 32]),
@@ -206,7 +215,7 @@ fn qwen3_vl_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
 }
 
 /// The configuration with the rotation that text has: `mrope` is the default one.
-fn plain_rope(config: &ConfigFile) -> ConfigFile {
+pub(super) fn plain_rope(config: &ConfigFile) -> ConfigFile {
     let mut config = config.clone();
     for key in ["rope_parameters", "rope_scaling"] {
         let Some(rope) = config.json.get_mut(key).and_then(Value::as_object_mut) else { continue };

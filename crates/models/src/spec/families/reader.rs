@@ -141,6 +141,8 @@ impl Reader<'_> {
             sinusoids: false,
             positions: None,
             conv: None,
+            delta: None,
+            gated_heads: false,
             experts: None,
             further: 0,
             layers: vec![LayerSpec { rope: Some(0), ..LayerSpec::default() }; layers],

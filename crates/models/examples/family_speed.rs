@@ -21,7 +21,9 @@ use burn::tensor::Device;
 use burnish_core::Role;
 use burnish_core::random::Stream;
 use burnish_losses::{TokenLossOptions, chunked_nll};
-use burnish_models::{Blueprint, ConfigFile, Decoder, LearnedPositions, LocalParams, Mode, Spec, Tokens};
+use burnish_models::{
+    Blueprint, ConfigFile, Decoder, GatedDelta, LearnedPositions, LocalParams, Mode, Spec, Tokens,
+};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_peft::{LoraConfig, Purpose};
 
@@ -34,6 +36,7 @@ const LORA: &str = r#"{"peft_type": "LORA", "r": 16, "lora_alpha": 32, "target_m
 /// A family's spec at the shape that all are compared at.
 fn scaled(mut spec: Spec, layers: usize) -> Spec {
     (spec.vocab, spec.hidden, spec.heads, spec.head_dim) = (VOCAB, HIDDEN, HEADS, HIDDEN / HEADS);
+    spec.ends = HIDDEN;
     spec.intermediate = if spec.gated() { 1408 } else { 2112 };
     // One key head stays one: some have no other layout.
     spec.kv_heads = if spec.kv_heads == 1 { 1 } else { HEADS };
@@ -44,6 +47,10 @@ fn scaled(mut spec: Spec, layers: usize) -> Spec {
     }
     if let Some(positions) = &mut spec.positions {
         *positions = LearnedPositions { count: 2 * LENGTH, ..*positions };
+    }
+    if let Some(delta) = &mut spec.delta {
+        let dim = HIDDEN / HEADS;
+        *delta = GatedDelta { key_heads: HEADS, value_heads: HEADS, key_dim: dim, value_dim: dim, ..*delta };
     }
     for rope in &mut spec.ropes {
         (rope.dim, rope.kind) = (spec.head_dim, burnish_models::RopeKind::Default);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use burnish_core::Dtype;
-use burnish_models::{Decoder, Family, Mode, Model, ModelFolder, ModelPlan, Tuning, load};
+use burnish_models::{Blueprint, Decoder, Family, Mode, Model, ModelFolder, ModelPlan, Tuning, load};
 use burnish_ops::Parameters;
 use burnish_peft::{LoraConfig, default_targets};
 use burnish_weight_files::WeightFolder;
@@ -166,6 +166,26 @@ fn log_probs(model: &Decoder, documents: &[Vec<u32>]) -> Vec<f32> {
         }
     }
     found
+}
+
+/// Stage 3 gathers what a unit has when it is read: together units are all parameters, each once, and passes read no others.
+#[test]
+fn units_are_all_parameters() {
+    for folder in folders() {
+        let name = folder.display();
+        let blueprint = Blueprint::new(ModelFolder::open(&folder).unwrap().spec().clone()).unwrap();
+        let parameters = blueprint.registry().iter().enumerate();
+        let all: Vec<usize> =
+            parameters.filter(|(_, p)| p.alias_of.is_none()).map(|(index, _)| index).collect();
+        let sorted = |mut found: Vec<usize>| {
+            found.sort_unstable();
+            found
+        };
+        let units = blueprint.units().into_iter().flat_map(|(_, indices)| indices).collect();
+        assert_eq!(sorted(units), all, "{name}: units");
+        let read: BTreeSet<usize> = blueprint.reads(true).into_iter().flatten().collect();
+        assert_eq!(read.into_iter().collect::<Vec<_>>(), all, "{name}: reads");
+    }
 }
 
 /// A full model is written as it was read: names, dtypes, bits.

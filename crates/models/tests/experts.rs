@@ -3,16 +3,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use burnish_comm::local;
 use burnish_core::Dtype;
 use burnish_models::{
     AdapterByExpert, Mode, Model, ModelFolder, ModelPlan, RouterBalance, Tokens, Tuning, load,
 };
 use burnish_peft::{AdapterFolder, LoraConfig};
+use burnish_tp::Tp;
 use burnish_weight_files::{HostTensor, WeightFolder};
 
 use crate::dora::planned_model;
+use crate::families::folders;
 use crate::recordings::{close, device, fixtures, json, logits};
 use crate::round_trips::target;
+use crate::tensor_parallel::is_uneven;
 
 const ROW: [u32; 9] = [3, 1, 4, 1, 5, 9, 2, 6, 5];
 
@@ -221,4 +225,36 @@ fn the_balancing_loss_equals_transformers() {
         }
     }
     assert!(load(fixtures().join("llama"), &device()).unwrap().decoder.router_balance(1.0).is_none());
+}
+
+/// Of every family of mixtures: ranks that have some experts whole say what one rank says.
+#[test]
+fn whole_experts_on_ranks_say_what_one_rank_says() {
+    let mut mixtures = 0;
+    for path in folders() {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let folder = ModelFolder::open(&path).unwrap();
+        let Some(experts) = folder.spec().experts else { continue };
+        mixtures += 1;
+        let hidden = |tp: Option<&Tp>| {
+            let mut planned = ModelPlan::new(&folder, &Tuning::None, Dtype::F32, 0).unwrap();
+            if let Some(tp) = tp {
+                planned = planned.with_whole_experts(true).over(tp).unwrap();
+            }
+            let model = planned.resident(&device()).unwrap().0;
+            let pass = model.decoder.pass(Mode::Score);
+            let hidden = model.decoder.hidden(&Tokens::from_sequences(&[ROW.to_vec()]), &pass).unwrap();
+            model.decoder.final_norm(&hidden, &pass).unwrap().to_f32()
+        };
+        let one = hidden(None);
+        for ranks in [2, 3] {
+            if ranks > experts.count.min(folder.spec().heads) || is_uneven(&name, ranks) {
+                continue;
+            }
+            for result in local::run(ranks, |world| hidden(Some(&Tp::new(&world.group())))) {
+                close(&format!("{name} over {ranks}"), &result.unwrap(), &one, 1e-4);
+            }
+        }
+    }
+    assert!(mixtures >= 20, "{mixtures} mixtures");
 }

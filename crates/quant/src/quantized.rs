@@ -385,7 +385,8 @@ impl Quantized {
         if alike {
             return Self::stacked(own.iter().map(of).collect());
         }
-        let one = |at: usize, row: usize| parts[at].part(&[row..row + 1], columns.clone());
+        let one =
+            |at: usize, row: usize| parts[at].part(std::slice::from_ref(&(row..row + 1)), columns.clone());
         let single = own.iter().flat_map(|(at, ranges)| {
             let at = *at;
             ranges.iter().cloned().flatten().map(move |row| (at, row))

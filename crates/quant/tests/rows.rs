@@ -126,6 +126,10 @@ fn check_regions(whole: &Quantized, cuts: &Cuts, again: &Cuts) -> Result<(), Tes
     Ok(())
 }
 
+fn ranges(bounds: &[(usize, usize)]) -> Vec<std::ops::Range<usize>> {
+    bounds.iter().map(|&(start, end)| start..end).collect()
+}
+
 /// Matrices one below the other: parts of them are parts of the values, whichever rows of whichever are wanted.
 #[test]
 fn parts_of_stacked_matrices_are_parts_of_the_values() {
@@ -143,19 +147,24 @@ fn parts_of_stacked_matrices_are_parts_of_the_values() {
         let stack = Quantized::stacked(parts);
         assert_eq!((stack.shape(), stack.parts().len(), stack.bytes()), ([18, 96], 3, bytes));
         assert_eq!(stack.values::<f32>(), each);
-        for (rows, columns) in [
-            (vec![0..6], vec![0..96]),
-            (vec![6..18], vec![0..96]),
-            (vec![1..3, 7..9, 13..15], vec![0..96]),
-            (vec![4..11], vec![3..50]),
-            (vec![0..1, 17..18], vec![0..10, 64..96]),
-        ] {
-            let region = Region::new(&[18, 96], vec![rows, columns]).unwrap();
+        type Bounds = &'static [(usize, usize)];
+        let cases: [(Bounds, Bounds); 5] = [
+            (&[(0, 6)], &[(0, 96)]),
+            (&[(6, 18)], &[(0, 96)]),
+            (&[(1, 3), (7, 9), (13, 15)], &[(0, 96)]),
+            (&[(4, 11)], &[(3, 50)]),
+            (&[(0, 1), (17, 18)], &[(0, 10), (64, 96)]),
+        ];
+        for (rows, columns) in cases {
+            let region = Region::new(&[18, 96], vec![ranges(rows), ranges(columns)]).unwrap();
             let part = stack.region(&region);
             assert_eq!(part.values::<f32>(), region.read(&each), "{region:?}");
             // And a part of a part.
             let shape = part.shape();
-            let inner = Region::new(&shape, vec![vec![0..1, shape[0] - 1..shape[0]], vec![1..shape[1]]]);
+            let inner = Region::new(
+                &shape,
+                vec![ranges(&[(0, 1), (shape[0] - 1, shape[0])]), ranges(&[(1, shape[1])])],
+            );
             if let Ok(inner) = inner {
                 assert_eq!(part.region(&inner).values::<f32>(), inner.read(&region.read(&each)));
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use burnish_core::{Dtype, Quantization, QuantizeOnLoad, Scheme};
-use burnish_models::{Model, ModelError, ModelFolder, ModelPlan, Tuning, load};
+use burnish_models::{Mode, Model, ModelError, ModelFolder, ModelPlan, Tokens, Tuning, load};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_peft::LoraConfig;
 use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
@@ -305,9 +305,23 @@ fn other_formats_and_uses_are_refused() {
     assert!(twice.unwrap_err().to_string().contains("is not quantised twice"));
 }
 
+/// The gradients of an adapter over the model at `path`, of the sum of squares of what the head would read.
+pub(crate) fn gradients(path: &Path, config: &LoraConfig) -> Vec<(String, Vec<f32>)> {
+    let folder = ModelFolder::open(path).unwrap();
+    let planned = ModelPlan::new(&folder, &Tuning::NewAdapter(config), Dtype::F32, 3).unwrap();
+    let (model, resident) = planned.resident(&device()).unwrap();
+    let tokens = Tokens::from_sequences(&[vec![1, 5, 9, 30, 2, 47, 12, 8]]);
+    let pass = model.decoder.pass(Mode::Train { recompute: true, dropout: None });
+    let hidden = model.decoder.hidden(&tokens, &pass).unwrap();
+    let hidden = model.decoder.final_norm(&hidden, &pass).unwrap().rank::<2>().unwrap();
+    let sum = (hidden.clone() * hidden).sum();
+    pass.backward(&AnyTensor::new(sum)).unwrap();
+    let named = resident.registry().iter().enumerate();
+    named.filter_map(|(index, p)| Some((p.name.clone(), resident.take_gradient(index)?.to_f32()))).collect()
+}
+
 #[test]
 fn gradients_of_an_adapter_are_those_over_the_values() {
-    use burnish_models::{Mode, Tokens};
     let out = tempfile::tempdir().unwrap();
     let config = adapter(r#""init_lora_weights": false,"#);
     for name in FOLDERS {
@@ -317,22 +331,7 @@ fn gradients_of_an_adapter_are_those_over_the_values() {
         let mut writer = FolderWriter::in_place(&path).unwrap();
         base.write_full(&opened, &mut writer, Dtype::F32).unwrap();
         writer.commit().unwrap();
-        let gradients = |path: &Path| -> Vec<(String, Vec<f32>)> {
-            let folder = ModelFolder::open(path).unwrap();
-            let planned = ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 3).unwrap();
-            let (model, resident) = planned.resident(&device()).unwrap();
-            let tokens = Tokens::from_sequences(&[vec![1, 5, 9, 30, 2, 47, 12, 8]]);
-            let pass = model.decoder.pass(Mode::Train { recompute: true, dropout: None });
-            let hidden = model.decoder.hidden(&tokens, &pass).unwrap();
-            let hidden = model.decoder.final_norm(&hidden, &pass).unwrap().rank::<2>().unwrap();
-            let sum = (hidden.clone() * hidden).sum();
-            pass.backward(&AnyTensor::new(sum)).unwrap();
-            let named = resident.registry().iter().enumerate();
-            named
-                .filter_map(|(index, p)| Some((p.name.clone(), resident.take_gradient(index)?.to_f32())))
-                .collect()
-        };
-        let (packed, plain) = (gradients(&folder(name)), gradients(&path));
+        let (packed, plain) = (gradients(&folder(name), &config), gradients(&path, &config));
         assert_eq!(packed.len(), 4, "{name}");
         for ((parameter, got), (_, expected)) in packed.iter().zip(&plain) {
             let largest = expected.iter().fold(0.0_f32, |most, x| most.max(x.abs()));

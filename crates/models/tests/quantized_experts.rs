@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use burnish_comm::local;
 use burnish_core::{Dtype, Quantization, QuantizeOnLoad, Role, Scheme};
 use burnish_models::{Mode, Model, ModelFolder, ModelPlan, Tokens, Tuning, load};
-use burnish_ops::{AnyTensor, Parameters};
 use burnish_peft::LoraConfig;
 use burnish_tp::Tp;
 use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
 
+use crate::quantized::gradients;
 use crate::recordings::{close, device, fixtures, floats, ids, json as read_json, logits};
 
 fn folder(name: &str) -> PathBuf {
@@ -134,21 +134,6 @@ fn adapter(fresh: bool) -> LoraConfig {
     LoraConfig::from_json(&text.replace("FRESH", &fresh.to_string())).unwrap()
 }
 
-fn gradients(path: &Path) -> Vec<(String, Vec<f32>)> {
-    let folder = ModelFolder::open(path).unwrap();
-    let config = adapter(false);
-    let planned = ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 3).unwrap();
-    let (model, resident) = planned.resident(&device()).unwrap();
-    let tokens = Tokens::from_sequences(&[vec![1, 5, 9, 30, 2, 47, 12, 8]]);
-    let pass = model.decoder.pass(Mode::Train { recompute: true, dropout: None });
-    let hidden = model.decoder.hidden(&tokens, &pass).unwrap();
-    let hidden = model.decoder.final_norm(&hidden, &pass).unwrap().rank::<2>().unwrap();
-    let sum = (hidden.clone() * hidden).sum();
-    pass.backward(&AnyTensor::new(sum)).unwrap();
-    let named = resident.registry().iter().enumerate();
-    named.filter_map(|(index, p)| Some((p.name.clone(), resident.take_gradient(index)?.to_f32()))).collect()
-}
-
 #[test]
 fn gradients_of_an_adapter_are_those_over_the_values() {
     let out = tempfile::tempdir().unwrap();
@@ -158,7 +143,7 @@ fn gradients_of_an_adapter_are_those_over_the_values() {
         let mut writer = FolderWriter::in_place(&path).unwrap();
         load(folder(name), &device()).unwrap().write_full(&opened, &mut writer, Dtype::F32).unwrap();
         writer.commit().unwrap();
-        let (packed, plain) = (gradients(&folder(name)), gradients(&path));
+        let (packed, plain) = (gradients(&folder(name), &adapter(false)), gradients(&path, &adapter(false)));
         assert_eq!(packed.len(), 2 * 6, "{name}");
         for ((parameter, got), (_, expected)) in packed.iter().zip(&plain) {
             let largest = expected.iter().fold(0.0_f32, |most, x| most.max(x.abs()));

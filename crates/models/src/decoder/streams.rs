@@ -50,9 +50,7 @@ impl Decoder {
         let wanted = size(&first, NEARLY_ZERO);
         let mut all = vec![first];
         for layer in &layers.into {
-            let y = self.through(layer, &x, pass, rows, linears)?.rank::<2>()?;
-            let factor = wanted.clone() / size(&y, LEAST_SQUARE);
-            all.push(y * factor);
+            all.push(self.through(layer, &x, &wanted, pass, rows, linears)?);
         }
         Ok(AnyTensor::new(Tensor::cat(all, 1)))
     }
@@ -72,24 +70,26 @@ impl Decoder {
         let mut sum = first;
         for (at, layer) in layers.out.iter().enumerate() {
             let own = AnyTensor::new(x.clone().narrow(1, (at + 1) * hidden, hidden));
-            let y = self.through(layer, &own, pass, rows, linears)?.rank::<2>()?;
-            let factor = wanted.clone() / size(&y, LEAST_SQUARE);
-            sum = sum + y * factor;
+            sum = sum + self.through(layer, &own, &wanted, pass, rows, linears)?;
         }
         Ok(AnyTensor::new(sum / (layers.out.len() + 1) as f32))
     }
 
+    /// A stream through a layer, made as large as is `wanted` of each token.
     fn through(
         &self,
         layer: &Layer,
         x: &AnyTensor,
+        wanted: &Tensor<2>,
         pass: &ForwardContext,
         rows: &Arc<Vec<u64>>,
         linears: Linears,
-    ) -> Result<AnyTensor, ModelError> {
+    ) -> Result<Tensor<2>, ModelError> {
         let mut read = pass.read_all(&layer.indices(pass.adapters()))?.into_iter();
         let linear = layer.linear(&mut read, &pass.assembly(rows, self.compute), 0)?;
-        Ok(linears(&LinearInput::Plain(x.clone()), &[linear], None)?)
+        let y = linears(&LinearInput::Plain(x.clone()), &[linear], None)?.rank::<2>()?;
+        let factor = wanted.clone() / size(&y, LEAST_SQUARE);
+        Ok(y * factor)
     }
 }
 

@@ -126,7 +126,10 @@ impl<'a, T: Task> Training<'a, T> {
             notes.push(optimizer.assignment().to_string());
         }
         notes.extend(setup.folder.notes());
-        notes.extend(setup.note_of_experts()?);
+        if rank.leads() {
+            // Plans the model once more: for whoever says it.
+            notes.extend(setup.note_of_experts()?);
+        }
         notes.extend(setup.folder.training_notes());
         notes.extend(setup.prepared.tokenizer.notes());
         if let Some(reporter) = &mut reporter {

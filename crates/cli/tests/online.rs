@@ -171,6 +171,17 @@ fn a_completion_without_an_end_loses_the_penalty() {
         assert!((lost - 0.75 * cut).abs() < 1e-6, "{name}: {lost}, {cut} of them cut off");
         assert!((number(&with, "rewards/missing_eos_penalty/mean") + lost).abs() < 1e-6, "{with}");
     }
+    // `scores = where(contain_eos_token, scores, penalty_reward_value)`: none is worth more than the one given here.
+    let instead = ["--non_eos_penalty", "--penalty_reward_value=-40.5"];
+    let all_cut = ["--max_completion_length=2"];
+    for (name, more) in [("instead", &[][..]), ("instead of four", &["--nproc=4", "--tp_size=2"])] {
+        let with = first(name, &[&instead[..], &all_cut, more].concat());
+        assert_eq!(number(&with, "completions/clipped_ratio"), 1.0, "{with}");
+        assert!((number(&with, "reward") + 40.5).abs() < 1e-6, "{name}: {with}");
+        let some = first(&format!("{name}, some"), &[&instead, more].concat());
+        let (of_all, of_functions) = (number(&some, "reward"), number(&some, "rewards/length_reward/mean"));
+        assert!(((of_functions - of_all) - -number(&some, "rewards/non_eos_penalty/mean")).abs() < 1e-6, "{some}");
+    }
     // Where no function scored there is nothing to take it off.
     let blind =
         [&penalty[..], &["--per_device_train_batch_size=8", "--reward_funcs=exact_match_reward"]].concat();
@@ -208,6 +219,7 @@ fn what_cannot_be_is_refused() {
     let says = |more: &[&str], parts: &[&str]| fails(&words("grpo", &out, more), parts);
     says(&["--num_generations=1"], &["num_generations", "at least 2"]);
     says(&["--missing_eos_penalty=-1"], &["missing_eos_penalty", "above 0"]);
+    says(&["--missing_eos_penalty=1", "--non_eos_penalty"], &["missing_eos_penalty", "keep one of the two"]);
     says(&["--num_generations=3"], &["generation batch of 2 completions", "num_generations 3"]);
     says(&["--generation_batch_size=8", "--steps_per_generation=2"], &["keep one of the two"]);
     says(&["--reward_weights=1,2"], &["reward_weights", "1 reward functions", "give one for each"]);

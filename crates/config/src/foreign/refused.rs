@@ -56,6 +56,9 @@ pub const REFUSED: &[Foreign] = &[
     refused(&[
         "sanity_check", "max_samples",
     ], "all rows train; name a part of a split instead, as in dataset_train_split: train[:1000]"),
+    refused_but(&["1"], &[
+        "num_labels",
+    ], "a model that scores texts has one label; take it out"),
     refused(&[
         "is_encoder_decoder",
     ], "only decoders are trained; take it out"),
@@ -66,7 +69,7 @@ pub const REFUSED: &[Foreign] = &[
         "response_template", "instruction_template", "train_on_responses_only",
     ], "what trains is told by columns and templates: set completion_only_loss or assistant_only_loss"),
     refused(&[
-        "non_eos_penalty", "whiten_rewards", "token_level_kl", "cliprange_value", "vf_coef",
+        "whiten_rewards", "token_level_kl", "cliprange_value", "vf_coef",
         "lam", "stop_token_id", "value_model_path",
     ], "rewards are not changed here and there is no value model; write what a completion is worth as a reward function"),
     refused_but(&["eos"], &[

@@ -75,6 +75,11 @@ options! {
     Trl mask_truncated_completions: bool = false;
     /// Taken off the reward of a completion that is cut off at max_completion_length, as in TRL's former RLOO.
     Trl missing_eos_penalty: Option<f64> = None;
+    /// A completion that is cut off at max_completion_length gets penalty_reward_value as its reward, whatever the reward
+    /// functions say, as in TRL's former RLOO.
+    Trl non_eos_penalty: bool = false;
+    /// With non_eos_penalty, the reward of a completion that is cut off.
+    Trl penalty_reward_value: f64 = -1.0;
     /// Train without the model's and the adapter's dropout.
     Trl disable_dropout: bool = false;
     /// At stage 3, hold the whole model while sampling; without, every token would travel for all weights.
@@ -109,6 +114,11 @@ impl RolloutOptions {
             self.missing_eos_penalty.is_none_or(|penalty| penalty > 0.0),
             ABOVE_0,
         );
+        if self.non_eos_penalty && self.missing_eos_penalty.is_some() {
+            let mend = "both say what a completion without an end is worth; keep one of the two";
+            checks.conflict("missing_eos_penalty", "non_eos_penalty", mend);
+        }
+        checks.range("penalty_reward_value", self.penalty_reward_value.is_finite(), "a finite number");
         checks.range("num_iterations", self.num_iterations >= 1, AT_LEAST_1);
         checks.range(
             "num_iterations",

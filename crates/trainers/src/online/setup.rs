@@ -5,6 +5,7 @@ use burnish_config::{RunOptions, TrainerOptions};
 use burnish_data::Order;
 use burnish_models::Generation;
 
+use super::scoring::MissingEos;
 use super::{Objective, Online, Rounds, Scoring, Server};
 use crate::plan::RunPlan;
 use crate::plan::step_passes::{RolloutPasses, StepPasses};
@@ -35,7 +36,7 @@ impl<O: Objective> Parts<O> {
     ) -> Result<Run<Online<O>>, TrainError> {
         let Self { objective, options, reference, rewards } = self;
         let mut setup = Setup::open(command, &mut inputs)?;
-        let scoring = Scoring::new(rewards, options.missing_eos_penalty)?;
+        let scoring = Scoring::new(rewards, MissingEos::of(&options))?;
         // The order of prompts is the generation batches'.
         setup.prepared.rules.shuffle = false;
         let rows = &setup.prepared;

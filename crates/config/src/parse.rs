@@ -43,8 +43,9 @@ pub(crate) fn parse<C: Command>(words: &[String], required: &[&str]) -> Result<I
             break;
         }
         let meant = source::canonical(name);
-        if *raw == Raw::Null && meant != name {
-            // The older names of options are null in the libraries.
+        let no_processes = meant == "nproc" && foreign::nothing(raw);
+        if meant != name && (*raw == Raw::Null || no_processes) {
+            // The older names of options are null in the libraries, and 0 processes are as many as there are.
             continue;
         }
         if scores_texts::<C>(meant, raw) {

@@ -40,6 +40,7 @@ fn sharding_of_launchers() {
     check("accelerate_config: zero2", &[("zero_stage", "2"), ("nproc", "8")]);
     check("accelerate_config: single_gpu", &[("zero_stage", "0"), ("nproc", "1")]);
     check("accelerate_config: fsdp2\nnum_processes: 2", &[("zero_stage", "3"), ("nproc", "2")]);
+    check("num_processes: 0\neval_dataset_split: dev", &[("nproc", "1"), ("dataset_test_split", "dev")]);
     check(
         "num_processes: 2\naccelerate_config: recipes/deepspeed_zero3.yaml",
         &[("zero_stage", "3"), ("nproc", "2")],

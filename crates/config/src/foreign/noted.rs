@@ -68,7 +68,8 @@ pub const NOTED: &[Foreign] = &[
         "log_completions_hub_repo",
     ], "push_to_hub uploads to hub_model_id, with the owner in that name"),
     noted(&[
-        "hub_token", "push_to_hub_token", "use_auth_token", "token", "hf_token", "cache_dir", "base_model_revision",
+        "hub_token", "push_to_hub_token", "use_auth_token", "token", "hf_token", "cache_dir", "hf_cache_dir",
+        "use_persistent_hf_cache", "base_model_revision",
     ], "the Hub's own variables say it: HF_TOKEN, HF_HOME"),
     noted(&[
         "do_train", "do_eval", "do_predict", "remove_unused_columns", "label_names", "length_column_name",
@@ -76,7 +77,7 @@ pub const NOTED: &[Foreign] = &[
         "eval_use_gather_object", "batch_eval_metrics", "include_for_metrics", "include_inputs_for_metrics",
         "enable_jit_checkpoint", "restore_callback_states_from_checkpoint", "ignore_bias_buffers",
         "save_safetensors", "use_legacy_prediction_loop", "past_index",
-        "label_pad_token_id", "padding_value", "force_use_ref_model", "reference_free_logging", "model_adapter_name",
+        "label_pad_token_id", "padding_value", "padding_side", "force_use_ref_model", "reference_free_logging", "model_adapter_name",
         "ref_adapter_name", "generate_during_eval", "tp_enabled",
     ], "burnish does this in its one way: it evaluates as eval_strategy says, and pads nothing"),
     noted(&[
@@ -93,7 +94,7 @@ pub const NOTED: &[Foreign] = &[
         "inference_mode", "revision", "runtime_config", "megatron_lm_*",
     ], "it has an effect only with parts of PEFT and Accelerate that are refused where they are asked for"),
     noted(&[
-        "use_vllm", "remote_gen_model_url", "remote_gen_model_port", "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode", "vllm_server_host", "vllm_server_port",
+        "use_vllm", "use_vllm_server", "vllm_config", "vllm_sync_*", "remote_gen_model_url", "remote_gen_model_port", "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode", "vllm_server_host", "vllm_server_port",
         "vllm_group_port", "vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_max_model_len",
         "vllm_tensor_parallel_size", "vllm_device", "vllm_dtype", "vllm_enable_prefix_caching", "vllm_enforce_eager",
         "use_transformers_continuous_batching", "transformers_continuous_batching_config",

@@ -56,8 +56,16 @@ counts! {
     communicators,
     /// Communicators that were aborted.
     aborts,
-    /// Uses of memory that is not there.
+    /// Uses of memory that is not there, and other faults of kernels.
     faults,
+    /// Instructions of warps that they executed.
+    instructions,
+    /// Products of matrices (`wmma`, `mma`) among them.
+    products,
+    /// Bytes of device memory that threads read.
+    kernel_reads,
+    /// Bytes of device memory that threads wrote.
+    kernel_writes,
 }
 
 /// One more.

@@ -99,27 +99,32 @@ extern "C" fn cuDeviceGetUuid_v2(place: &mut MaybeUninit<[u8; 16]>, device: c_in
     put(place, uuid(device))
 }
 
+/// Which hardware the devices are: 80 is sm_80.
+fn architecture() -> u64 {
+    variable("FAKE_CUDA_ARCH", 90)
+}
+
 /// What an H100 (sm_90) answers, by the attributes' numbers; 0 for what nobody has asked for yet.
 #[unsafe(no_mangle)]
 extern "C" fn cuDeviceGetAttribute(value: &mut MaybeUninit<c_int>, attribute: c_uint, device: c_int) -> Code {
     let answer = match attribute {
-        1..=3 => 1024,            // threads of a block, and along its x and y
-        4 => 64,                  // along its z
-        5 => i32::MAX,            // blocks along a grid's x
-        6 | 7 => 65_535,          // along its y and z
-        8 => 49_152,              // shared memory of a block
-        10 => 32,                 // threads of a warp
-        12 | 82 => 65_536,        // registers of a block, of a multiprocessor
-        13 => 1_980_000,          // clock, kHz
-        16 => 132,                // multiprocessors
-        33 => device + 1,         // PCI bus
-        36 => 2_619_000,          // memory clock, kHz
-        37 => 5120,               // memory bus, bits
-        38 => 52_428_800,         // second-level cache
-        39 => 2048,               // threads of a multiprocessor
-        41 | 89 | 115 | 127 => 1, // one address space; managed access; memory pools; tensor maps
-        75 => 9,                  // compute capability
-        76 => 0,
+        1..=3 => 1024,                        // threads of a block, and along its x and y
+        4 => 64,                              // along its z
+        5 => i32::MAX,                        // blocks along a grid's x
+        6 | 7 => 65_535,                      // along its y and z
+        8 => 49_152,                          // shared memory of a block
+        10 => 32,                             // threads of a warp
+        12 | 82 => 65_536,                    // registers of a block, of a multiprocessor
+        13 => 1_980_000,                      // clock, kHz
+        16 => 132,                            // multiprocessors
+        33 => device + 1,                     // PCI bus
+        36 => 2_619_000,                      // memory clock, kHz
+        37 => 5120,                           // memory bus, bits
+        38 => 52_428_800,                     // second-level cache
+        39 => 2048,                           // threads of a multiprocessor
+        41 | 89 | 115 | 127 => 1,             // one address space; managed access; memory pools; tensor maps
+        75 => (architecture() / 10) as c_int, // compute capability
+        76 => (architecture() % 10) as c_int,
         81 => 233_472, // shared memory of a multiprocessor
         97 => 232_448, // shared memory of a block that asks for more
         106 => 32,     // blocks of a multiprocessor

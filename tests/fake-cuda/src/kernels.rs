@@ -1,47 +1,154 @@
-//! Kernels, which are loaded, launched and counted, and do nothing.
+//! Modules and their kernels, which are executed where they are PTX.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use crate::code::{Code, INVALID_VALUE, SUCCESS, given, put};
+use crate::code::{
+    Code, ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, LAUNCH_FAILED, NOT_FOUND,
+    NOT_SUPPORTED, SUCCESS, given, put,
+};
 use crate::counts::{self, RUNNING};
-use crate::stream;
+use crate::{driver, lock, memory, stream};
 
 static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000);
 
-fn handle() -> Result<usize, Code> {
-    Ok(NEXT.fetch_add(1, Ordering::Relaxed))
+/// What is loaded, by handle: nothing where a module is not executed.
+static MODULES: Mutex<Option<HashMap<usize, Option<Arc<ptx::Module>>>>> = Mutex::new(None);
+static FUNCTIONS: Mutex<Option<HashMap<usize, Option<Function>>>> = Mutex::new(None);
+
+#[derive(Clone)]
+struct Function {
+    module: Arc<ptx::Module>,
+    name: String,
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cuModuleLoadData(module: &mut MaybeUninit<usize>, image: *const c_void) -> Code {
-    put(module, if image.is_null() { Err(INVALID_VALUE) } else { handle() })
+fn handle() -> usize {
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// The text of a module, if it is one.
+///
+/// # Safety
+/// The bytes of a module are there, which end with a zero if they are text.
+unsafe fn text(image: *const c_void) -> Option<String> {
+    // SAFETY: as the caller promises; other forms of modules begin with four bytes that are no text.
+    let first = unsafe { std::slice::from_raw_parts(image.cast::<u8>(), 4) };
+    if first.iter().any(|byte| !byte.is_ascii() || *byte < 9) {
+        return None;
+    }
+    // SAFETY: text ends with a zero.
+    let text = unsafe { CStr::from_ptr(image.cast()) };
+    text.to_str().ok().filter(|text| text.contains(".version")).map(str::to_owned)
+}
+
+/// Keeps a module's text in a folder.
+fn keep(folder: &Path, text: &str) -> std::io::Result<()> {
+    let name = text.split(".entry").nth(1).and_then(|rest| rest.split('(').next()).unwrap_or("module");
+    let mut hash = DefaultHasher::new();
+    text.hash(&mut hash);
+    let name: String = name.trim().chars().take(120).collect();
+    std::fs::write(folder.join(format!("{name}-{:016x}.ptx", hash.finish())), text)
+}
+
+/// Whether `FAKE_CUDA_SKIP` has a beginning of the name of the module's kernel.
+fn is_skipped(text: &str) -> bool {
+    let skipped = std::env::var("FAKE_CUDA_SKIP").unwrap_or_default();
+    let name = text.split(".entry").nth(1).unwrap_or_default().trim_start();
+    skipped.split(',').map(str::trim).any(|part| part == "all" || !part.is_empty() && name.starts_with(part))
+}
+
+/// Reads a module for the current device, where its variables lie.
+fn read(text: &str) -> Result<Arc<ptx::Module>, Code> {
+    let device = driver::current()?;
+    let mut wrong = SUCCESS;
+    let mut place = |global: ptx::Global| {
+        let placed = memory::allocate(device, global.bytes.len().max(1))
+            .and_then(|address| memory::write(address, &global.bytes).map(|()| address));
+        placed.unwrap_or_else(|code| {
+            wrong = code;
+            0
+        })
+    };
+    let module = ptx::Module::read(text, &mut place).map_err(|error| {
+        eprintln!("fake CUDA: {error}");
+        INVALID_PTX
+    })?;
+    if wrong == SUCCESS { Ok(Arc::new(module)) } else { Err(wrong) }
+}
+
+/// # Safety
+/// `image` is a module's, as the driver's interface has it.
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleLoadDataEx(
+unsafe extern "C" fn cuModuleLoadData(module: &mut MaybeUninit<usize>, image: *const c_void) -> Code {
+    if image.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: as the caller promises.
+    let text = unsafe { text(image) };
+    if let (Some(folder), Some(text)) = (std::env::var_os("FAKE_CUDA_MODULES"), &text)
+        && let Err(error) = keep(Path::new(&folder), text)
+    {
+        eprintln!("fake CUDA: cannot keep a module in {}: {error}", Path::new(&folder).display());
+    }
+    let loaded = text.filter(|text| !is_skipped(text)).map(|text| read(&text)).transpose();
+    put(
+        module,
+        loaded.map(|loaded| {
+            let handle = handle();
+            lock(&MODULES).get_or_insert_default().insert(handle, loaded);
+            handle
+        }),
+    )
+}
+
+/// # Safety
+/// As [`cuModuleLoadData`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleLoadDataEx(
     module: &mut MaybeUninit<usize>,
     image: *const c_void,
     _count: c_uint,
     _options: usize,
     _values: usize,
 ) -> Code {
-    cuModuleLoadData(module, image)
+    // SAFETY: as the caller promises.
+    unsafe { cuModuleLoadData(module, image) }
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleUnload(_module: usize) -> Code {
+extern "C" fn cuModuleUnload(module: usize) -> Code {
+    lock(&MODULES).get_or_insert_default().remove(&module);
     SUCCESS
 }
 
+/// # Safety
+/// `name` is text that ends with a zero.
 #[unsafe(no_mangle)]
-extern "C" fn cuModuleGetFunction(
+unsafe extern "C" fn cuModuleGetFunction(
     function: &mut MaybeUninit<usize>,
-    _module: usize,
+    module: usize,
     name: *const c_char,
 ) -> Code {
-    put(function, if name.is_null() { Err(INVALID_VALUE) } else { handle() })
+    if name.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: as the caller promises.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    let Some(module) = lock(&MODULES).get_or_insert_default().get(&module).cloned() else {
+        return INVALID_HANDLE;
+    };
+    if module.as_ref().is_some_and(|module| module.kernel(&name).is_none()) {
+        return NOT_FOUND;
+    }
+    let handle = handle();
+    let of = module.map(|module| Function { module, name });
+    lock(&FUNCTIONS).get_or_insert_default().insert(handle, of);
+    put(function, Ok(handle))
 }
 
 #[unsafe(no_mangle)]
@@ -65,38 +172,110 @@ extern "C" fn cuFuncGetAttribute(
     put(value, Ok(if attribute == MAX_THREADS { 1024 } else { 0 }))
 }
 
-fn launch(on: usize) -> Code {
-    counts::one(&RUNNING.launches);
-    given(stream::of(on).and_then(|stream| stream.push(|| Ok(()))))
+/// Grid, block and bytes of shared memory of a launch.
+#[derive(Clone, Copy)]
+struct Sizes {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
 }
 
+/// The bytes of the arguments of a kernel.
+///
+/// # Safety
+/// There is a pointer to each argument.
+unsafe fn arguments(kernel: &ptx::Kernel, pointers: *const *const u8) -> Result<Vec<Vec<u8>>, Code> {
+    let mut all = Vec::new();
+    for (at, bytes) in kernel.parameters().enumerate() {
+        if pointers.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: as the caller promises.
+        let argument = unsafe { std::slice::from_raw_parts(*pointers.add(at), bytes) };
+        all.push(argument.to_vec());
+    }
+    Ok(all)
+}
+
+/// # Safety
+/// There is a pointer to each argument of the kernel.
+unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *const u8) -> Result<(), Code> {
+    counts::one(&RUNNING.launches);
+    let on = stream::of(on)?;
+    let function = lock(&FUNCTIONS).get_or_insert_default().get(&function).cloned();
+    let Some(Function { module, name }) = function.ok_or(INVALID_HANDLE)? else {
+        return on.push(|| Ok(()));
+    };
+    if sizes.grid.contains(&0) || sizes.block.contains(&0) || sizes.block.iter().product::<u32>() > 1024 {
+        return Err(INVALID_VALUE);
+    }
+    let kernel = module.kernel(&name).ok_or(NOT_FOUND)?;
+    // SAFETY: as the caller promises.
+    let arguments = unsafe { arguments(kernel, pointers) }?;
+    on.push(move || {
+        let kernel = module.kernel(&name).ok_or(NOT_FOUND)?;
+        let Sizes { grid, block, shared } = sizes;
+        let launch = ptx::Launch { kernel, grid, block, shared: shared as usize, arguments: &arguments };
+        let done = memory::run(&launch).map_err(|fault| {
+            counts::one(&RUNNING.faults);
+            eprintln!("fake CUDA: {fault}");
+            if fault.is_of_memory() { ILLEGAL_ADDRESS } else { LAUNCH_FAILED }
+        })?;
+        let counted = [
+            (&RUNNING.instructions, done.instructions),
+            (&RUNNING.products, done.products),
+            (&RUNNING.kernel_reads, done.read),
+            (&RUNNING.kernel_writes, done.written),
+        ];
+        for (count, more) in counted {
+            count.fetch_add(more, Ordering::Relaxed);
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// There is a pointer to each argument of the kernel.
 #[unsafe(no_mangle)]
-extern "C" fn cuLaunchKernel(
-    _function: usize,
-    _grid_x: c_uint,
-    _grid_y: c_uint,
-    _grid_z: c_uint,
-    _block_x: c_uint,
-    _block_y: c_uint,
-    _block_z: c_uint,
-    _shared: c_uint,
+unsafe extern "C" fn cuLaunchKernel(
+    function: usize,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
     on: usize,
-    _arguments: usize,
+    arguments: *const *const u8,
     _extra: usize,
 ) -> Code {
-    launch(on)
+    let sizes = Sizes { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+    // SAFETY: as the caller promises.
+    given(unsafe { launch(function, sizes, on, arguments) })
 }
 
 /// The beginning of a `CUlaunchConfig`.
 #[repr(C)]
 struct Config {
-    sizes: [c_uint; 7],
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
     stream: usize,
 }
 
+/// # Safety
+/// There is a pointer to each argument of the kernel.
 #[unsafe(no_mangle)]
-extern "C" fn cuLaunchKernelEx(config: &Config, _function: usize, _arguments: usize, _extra: usize) -> Code {
-    launch(config.stream)
+unsafe extern "C" fn cuLaunchKernelEx(
+    config: &Config,
+    function: usize,
+    arguments: *const *const u8,
+    _extra: usize,
+) -> Code {
+    let sizes = Sizes { grid: config.grid, block: config.block, shared: config.shared };
+    // SAFETY: as the caller promises.
+    given(unsafe { launch(function, sizes, config.stream, arguments) })
 }
 
 #[unsafe(no_mangle)]
@@ -110,20 +289,68 @@ extern "C" fn cuLaunchHostFunc(on: usize, function: Option<extern "C" fn(usize)>
     }))
 }
 
-/// A `CUtensorMap`, which no kernel reads here.
-type TensorMap = MaybeUninit<[u64; 16]>;
+/// A `CUtensorMap`.
+type TensorMap = MaybeUninit<[u8; ptx::TENSOR_MAP_BYTES]>;
 
+/// Bytes of an element of a `CUtensorMapDataType`.
+fn element(kind: c_uint) -> Option<u8> {
+    Some(match kind {
+        0 => 1,
+        1 | 6 | 9 => 2,
+        2 | 3 | 7 | 10..=12 => 4,
+        4 | 5 | 8 => 8,
+        _ => return None,
+    })
+}
+
+/// # Safety
+/// There are `rank` numbers at each pointer, one less at `strides`.
 #[unsafe(no_mangle)]
-extern "C" fn cuTensorMapEncodeTiled(map: &mut TensorMap) -> Code {
-    put(map, Ok([0; 16]))
+unsafe extern "C" fn cuTensorMapEncodeTiled(
+    map: &mut TensorMap,
+    kind: c_uint,
+    rank: c_uint,
+    address: u64,
+    size: *const u64,
+    strides: *const u64,
+    boxed: *const c_uint,
+    element_strides: *const c_uint,
+    interleave: c_uint,
+    swizzle: c_uint,
+    _cache: c_uint,
+    fill: c_uint,
+) -> Code {
+    let rank = rank as usize;
+    let Some(element) = element(kind).filter(|_| (1..=5).contains(&rank)) else { return INVALID_VALUE };
+    // SAFETY: as the caller promises.
+    let numbers = |at: *const u64, count| unsafe { std::slice::from_raw_parts(at, count) }.to_vec();
+    // SAFETY: as the caller promises.
+    let counts = |at: *const c_uint| unsafe { std::slice::from_raw_parts(at, rank) }.to_vec();
+    if counts(element_strides).iter().any(|&stride| stride != 1)
+        || interleave != 0
+        || swizzle > 3
+        || fill != 0
+    {
+        return NOT_SUPPORTED;
+    }
+    let strides = if rank > 1 { numbers(strides, rank - 1) } else { Vec::new() };
+    let described = ptx::TensorMap {
+        element,
+        address,
+        size: numbers(size, rank),
+        strides,
+        boxed: counts(boxed),
+        swizzle: swizzle as u8,
+    };
+    put(map, Ok(described.encode()))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuTensorMapEncodeIm2col(map: &mut TensorMap) -> Code {
-    put(map, Ok([0; 16]))
+    put(map, Err(NOT_SUPPORTED))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuTensorMapEncodeIm2colWide(map: &mut TensorMap) -> Code {
-    put(map, Ok([0; 16]))
+    put(map, Err(NOT_SUPPORTED))
 }

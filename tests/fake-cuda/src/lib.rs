@@ -9,14 +9,19 @@
 //!   any order.
 //! * Device memory is host memory behind addresses that are never given out twice and mean nothing to the host: a use
 //!   after a free, or beyond an end, is `CUDA_ERROR_ILLEGAL_ADDRESS`, which stays. New memory is not zero.
-//! * Kernels load, are launched and do nothing.
+//! * Kernels in PTX are executed by the interpreter in `tests/ptx`: blocks one after the other, while everything else
+//!   that uses memory waits. A fault of one is the device's, and said on standard error. Those that
+//!   `FAKE_CUDA_SKIP` names do nothing, as kernels in other forms do.
 //! * NCCL's ranks find each other by Unix sockets, from threads and from processes. Sums are taken from the last rank
 //!   to the first, since nothing may depend on their order. Where the communicator does not block, work starts only
 //!   when its state has been asked for twice.
 //!
 //! Variables: `FAKE_CUDA_DEVICES` (1), `FAKE_CUDA_MEMORY` (bytes of each device, 16 GiB), `FAKE_CUDA_JITTER` (0, most
 //! microseconds that a stream waits before each piece of work), `FAKE_CUDA_REPORT` (a file that gets counts as JSON
-//! at exit; `{pid}` in its name is the process), `FAKE_NCCL_DIR` (the temporary folder), `FAKE_NCCL_FAULT` (see
+//! at exit; `{pid}` in its name is the process), `FAKE_CUDA_ARCH` (90: which hardware the devices say they are),
+//! `FAKE_CUDA_SKIP` (beginnings of the names of kernels that do nothing, between commas, or `all`), `FAKE_CUDA_MODULES`
+//! (a folder that every module's text is kept in), `FAKE_CUDA_TRACE` (1: failures of functions on standard error),
+//! `FAKE_NCCL_DIR` (the temporary folder), `FAKE_NCCL_FAULT` (see
 //! `fault.rs`).
 
 mod code;

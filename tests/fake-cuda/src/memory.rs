@@ -1,5 +1,6 @@
 //! Device memory: bytes of this process, behind addresses that only this library understands.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -117,4 +118,22 @@ pub(crate) fn fill(address: u64, bytes: usize, value: &[u8]) -> Result<(), Code>
         return Ok(());
     }
     at(address, bytes, |place| place.chunks_exact_mut(value.len()).for_each(|one| one.copy_from_slice(value)))
+}
+
+/// All memory of all devices, for a launch that nothing else runs beside.
+struct Locked<'a>(RefCell<&'a mut Memory>);
+
+// SAFETY: the memory is locked as long as the launch runs, and its allocations stay where they are.
+unsafe impl ptx::GlobalMemory for Locked<'_> {
+    fn allocation(&self, address: u64) -> Option<ptx::Allocation> {
+        let mut memory = self.0.borrow_mut();
+        let (&start, allocation) = memory.allocations.range_mut(..=address).next_back()?;
+        let bytes = &mut allocation.bytes;
+        Some(ptx::Allocation { start, bytes: bytes.len(), data: bytes.as_mut_ptr() })
+    }
+}
+
+/// Runs a kernel. Everything else that uses memory waits meanwhile.
+pub(crate) fn run(launch: &ptx::Launch<'_>) -> Result<ptx::Statistics, ptx::Fault> {
+    with(|memory| launch.run(&Locked(RefCell::new(memory))))
 }

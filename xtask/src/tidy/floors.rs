@@ -6,11 +6,12 @@ use serde_json::Value;
 const FLOORS: &[(&str, u32)] = &[
     ("burnish-core", 0),
     ("burnish-cpu-kernels", 0),
-    ("fake-cuda", 0),
     ("faults", 0),
+    ("ptx", 0),
     ("loopback-hub", 0),
     ("recordings", 0),
     ("shared-features", 0),
+    ("fake-cuda", 1),
     ("burnish-weight-files", 1),
     ("burnish-device", 1),
     ("burnish-ops", 1),

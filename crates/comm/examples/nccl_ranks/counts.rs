@@ -20,6 +20,10 @@ pub(crate) struct Counts {
     pub(crate) communicators: u64,
     pub(crate) aborts: u64,
     pub(crate) faults: u64,
+    pub(crate) instructions: u64,
+    pub(crate) products: u64,
+    pub(crate) kernel_reads: u64,
+    pub(crate) kernel_writes: u64,
 }
 
 /// The counts of this process so far; `None` over a real driver.

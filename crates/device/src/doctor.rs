@@ -76,7 +76,9 @@ fn cuda() -> Vec<Finding> {
         }
     }
     let installation = Installation::find();
-    let compiler = installation.compiler().map(|(major, minor)| format!("{major}.{minor}"));
+    let compiler = installation
+        .compiler(crate::cuda::driver_version().ok())
+        .map(|(major, minor)| format!("{major}.{minor}"));
     findings.push(Finding::new("NVRTC", compiler));
     let headers = installation.headers().map(|root| root.join("include").display().to_string());
     findings.push(Finding::new("CUDA headers", headers));

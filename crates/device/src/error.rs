@@ -64,11 +64,23 @@ pub enum DeviceError {
         /// The folders that were searched.
         searched: String,
     },
+    /// The compiler of kernels that is there cannot be used.
+    #[error(
+        "device cuda: NVRTC {} {why}; `pip install nvidia-cuda-nvrtc-cu12==12.8.93` (or a version of the driver's own) and name its folder first in LD_LIBRARY_PATH, or use `--device cpu`", version(*.got)
+    )]
+    UnusableCompiler {
+        /// Its version, as 1000 × major + 10 × minor.
+        got: i32,
+        /// What it does.
+        why: String,
+    },
     /// CUDA's headers, which kernels include, are not there.
     #[error(
-        "device cuda: CUDA's headers (include/cuda_bf16.h, include/mma.h), which the kernels include, are in none of {searched}; install the CUDA toolkit or `pip install nvidia-cuda-runtime nvidia-cuda-cccl` and set CUDA_PATH to the folder that holds `include`, or use `--device cpu`"
+        "device cuda: not all of CUDA's headers that the kernels include ({missing}) are in the `include` of one of {searched}; install the CUDA toolkit or `pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl` and set CUDA_PATH to the folder that holds `include`, or use `--device cpu`"
     )]
     NoHeaders {
+        /// What is missing.
+        missing: String,
         /// The folders that were searched.
         searched: String,
     },
@@ -90,6 +102,7 @@ impl Coded for DeviceError {
             | Self::OldDriver { .. }
             | Self::NoDevice { .. }
             | Self::NoCompiler { .. }
+            | Self::UnusableCompiler { .. }
             | Self::NoHeaders { .. }
             | Self::NoAdapter => ErrorCode::NoDevice,
             Self::Driver { .. } => ErrorCode::DeviceFailed,

@@ -11,8 +11,13 @@ use crate::DeviceError;
 /// Names of NVRTC that the interface serves, newest first.
 const COMPILERS: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
 
-/// A header that every kernel in half precision includes.
-const HEADER: &str = "cuda_bf16.h";
+/// Headers that kernels include, of three of NVIDIA's packages: numbers of 16 bits, products of tensor cores, and what
+/// cooperative groups ask of the target. `crt/mma.h` and `nv/target` are in no wheel that PyTorch brings for CUDA 12.
+const HEADERS: [&str; 3] = ["cuda_bf16.h", "crt/mma.h", "nv/target"];
+
+/// A version of NVRTC that ends the process: 12.9.86 uses a null pointer when it is to keep line numbers of a program
+/// without a name, which is what CubeCL gives it. Its third number cannot be asked for.
+const BROKEN: (i32, i32) = (12, 9);
 
 /// Folders of libraries within a root.
 const LIBRARIES: [&str; 4] = ["lib64", "lib", "targets/x86_64-linux/lib", "lib/x86_64-linux-gnu"];
@@ -35,7 +40,7 @@ impl Installation {
             .chain(["/usr/local/cuda", "/opt/cuda"].map(PathBuf::from))
             .collect();
         roots.extend(wheels(&pythons()));
-        if Path::new("/usr/include").join(HEADER).exists() {
+        if Path::new("/usr/include").join(HEADERS[0]).exists() {
             roots.push(PathBuf::from("/usr"));
         }
         Self { roots }
@@ -48,20 +53,38 @@ impl Installation {
     /// The root whose `include` holds the headers: what CUDA_PATH must name.
     ///
     /// # Errors
-    /// [`DeviceError::NoHeaders`].
+    /// [`DeviceError::NoHeaders`], with what is missing in the best place that there is.
     pub fn headers(&self) -> Result<&Path, DeviceError> {
-        let holds = |root: &&PathBuf| root.join("include").join(HEADER).exists();
-        let found = self.roots.iter().find(holds);
-        found.map(PathBuf::as_path).ok_or_else(|| DeviceError::NoHeaders { searched: self.searched() })
+        let lacks = |root: &PathBuf| -> Vec<&'static str> {
+            let include = root.join("include");
+            // CubeCL gives NVRTC `include/cccl` as well.
+            let held = |name: &&str| include.join(name).exists() || include.join("cccl").join(name).exists();
+            HEADERS.into_iter().filter(|name| !held(name)).collect()
+        };
+        let best = self.roots.iter().map(|root| (lacks(root), root)).min_by_key(|(lacking, _)| lacking.len());
+        match best {
+            Some((lacking, root)) if lacking.is_empty() => Ok(root),
+            best => {
+                let missing = best.map_or_else(|| HEADERS.to_vec(), |(lacking, _)| lacking);
+                Err(DeviceError::NoHeaders { searched: self.searched(), missing: missing.join(", ") })
+            }
+        }
     }
 
     /// Loads NVRTC, from the loader's path or from a root, for the rest of the process. Gives its version.
     ///
+    /// `driver` is CUDA's version that the driver serves, as 1000 × major + 10 × minor: what a newer NVRTC writes it
+    /// cannot read.
+    ///
     /// # Errors
-    /// [`DeviceError::NoCompiler`].
-    pub fn compiler(&self) -> Result<(i32, i32), DeviceError> {
+    /// [`DeviceError::NoCompiler`] where there is none, [`DeviceError::UnusableCompiler`] where none will do.
+    pub fn compiler(&self, driver: Option<i32>) -> Result<(i32, i32), DeviceError> {
         static LOADED: OnceLock<Vec<Library>> = OnceLock::new();
-        let found = LOADED.get_or_init(|| self.library(&COMPILERS));
+        let fits = |version: (i32, i32)| unfit(version, driver).is_none();
+        let found = LOADED.get_or_init(|| {
+            let fitting = self.library(&COMPILERS, &|library| compiler_version(library).is_some_and(fits));
+            if fitting.is_empty() { self.library(&COMPILERS, &|_| true) } else { fitting }
+        });
         // SAFETY: as above.
         if found.is_empty() || !unsafe { sys::is_culib_present() } {
             return Err(DeviceError::NoCompiler { searched: self.searched() });
@@ -69,8 +92,30 @@ impl Installation {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the library was loaded; it writes two numbers.
         unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
-        Ok((major, minor))
+        match unfit((major, minor), driver) {
+            None => Ok((major, minor)),
+            Some(why) => Err(DeviceError::UnusableCompiler { got: 1000 * major + 10 * minor, why }),
+        }
     }
+}
+
+/// Why a version of NVRTC is of no use.
+fn unfit((major, minor): (i32, i32), driver: Option<i32>) -> Option<String> {
+    if (major, minor) == BROKEN {
+        return Some("ends the process with the first kernel that it compiles (12.9.86 does)".to_owned());
+    }
+    let newest = driver.filter(|newest| 1000 * major + 10 * minor > *newest)?;
+    Some(format!("writes what the driver, which serves CUDA {}, cannot read", crate::error::version(newest)))
+}
+
+/// The version of a loaded NVRTC.
+fn compiler_version(library: &Library) -> Option<(i32, i32)> {
+    type Ask = unsafe extern "C" fn(*mut i32, *mut i32) -> i32;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the function has this signature in every version.
+    let ask = unsafe { library.get::<Ask>(b"nvrtcVersion") }.ok()?;
+    // SAFETY: it writes two numbers.
+    (unsafe { ask(&raw mut major, &raw mut minor) } == 0).then_some((major, minor))
 }
 
 /// NCCL's name.
@@ -81,14 +126,15 @@ impl Installation {
     /// What is missing is said by whoever looks for it.
     pub fn load_nccl(&self) {
         static LOADED: OnceLock<Vec<Library>> = OnceLock::new();
-        LOADED.get_or_init(|| self.library(&COLLECTIVES));
+        LOADED.get_or_init(|| self.library(&COLLECTIVES, &|_| true));
     }
 
-    /// The first library of these names, in the loader's path or in a root, there with what lies beside it for it. They stay
-    /// loaded for as long as they are kept, and are found by their names then, wherever they lay.
-    fn library(&self, names: &[&str]) -> Vec<Library> {
+    /// The first library of these names that `fits`, in the loader's path or in a root, there with what lies beside it for
+    /// it. They stay loaded for as long as they are kept, and are found by their names then, wherever they lay.
+    fn library(&self, names: &[&str], fits: &dyn Fn(&Library) -> bool) -> Vec<Library> {
         // SAFETY: the initialisers of NVIDIA's libraries have no conditions.
-        let load = |name: &Path| unsafe { Library::new(name) }.ok();
+        let any = |name: &Path| unsafe { Library::new(name) }.ok();
+        let load = |name: &Path| any(name).filter(|library| fits(library));
         if let Some(found) = names.iter().find_map(|name| load(Path::new(name))) {
             return vec![found];
         }
@@ -97,7 +143,7 @@ impl Installation {
             // NVRTC opens its companion by name, for which nothing searches a wheel's folder.
             let companions = entries(&folder).into_iter().filter(|file| named(file, "libnvrtc-builtins.so"));
             if let Some(found) = names.iter().find_map(|name| load(&folder.join(name))) {
-                return companions.filter_map(|file| load(&file)).chain([found]).collect();
+                return companions.filter_map(|file| any(&file)).chain([found]).collect();
             }
         }
         Vec::new()
@@ -161,7 +207,23 @@ mod tests {
         let installation = Installation { roots };
         let error = installation.headers().unwrap_err().to_string();
         assert!(error.contains("nvidia/cuda_runtime") && error.contains("CUDA_PATH"), "{error}");
-        std::fs::write(include.join(HEADER), "").unwrap();
+        assert!(error.contains("(cuda_bf16.h, crt/mma.h, nv/target)"), "{error}");
+        // What PyTorch's wheels have is not enough.
+        std::fs::write(include.join("cuda_bf16.h"), "").unwrap();
+        let error = installation.headers().unwrap_err().to_string();
+        assert!(error.contains("(crt/mma.h, nv/target)"), "{error}");
+        for (folder, name) in [("crt", "mma.h"), ("cccl/nv", "target")] {
+            std::fs::create_dir_all(include.join(folder)).unwrap();
+            std::fs::write(include.join(folder).join(name), "").unwrap();
+        }
         assert_eq!(installation.headers().unwrap(), packages.join("nvidia/cuda_runtime"));
+    }
+
+    #[test]
+    fn a_compiler_must_be_no_newer_than_the_driver() {
+        assert_eq!(unfit((12, 8), Some(12_080)), None);
+        assert_eq!(unfit((13, 2), None), None);
+        assert!(unfit((13, 0), Some(12_080)).unwrap().contains("CUDA 12.8"));
+        assert!(unfit((12, 9), Some(13_000)).unwrap().contains("ends the process"));
     }
 }

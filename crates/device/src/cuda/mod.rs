@@ -18,7 +18,7 @@ use crate::{DeviceError, DeviceKind};
 pub(crate) fn ready(ordinal: usize) -> Result<Gpu, DeviceError> {
     let mut found = gpus()?;
     let installation = Installation::find();
-    installation.compiler()?;
+    installation.compiler(Some(driver_version()?))?;
     installation.headers()?;
     let count = found.len();
     if ordinal >= count {

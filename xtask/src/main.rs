@@ -9,6 +9,7 @@ mod example;
 mod example_programs;
 mod faults;
 mod gpu_bundle;
+mod gpu_check;
 mod gpus;
 mod mpi;
 mod nccl;
@@ -61,6 +62,9 @@ enum Task {
     },
     /// Run the transport nccl over a driver and an NCCL that need no device: the ranks' suite and every way to fail.
     Nccl,
+    /// Compile the kernels of the CUDA build with NVRTC, execute them without a GPU, and hold what they compute against the
+    /// CPU.
+    GpuCheck(gpu_check::Options),
     /// Try faults on the program: damaged folders, rows, templates, options, checkpoints, disks, servers, signals.
     Faults(faults::Options),
     /// Run the kernels' tests for aarch64 by an emulator, with dot products of bfloat16 and without. Needs qemu-aarch64.
@@ -117,6 +121,7 @@ fn main() -> Result<ExitCode> {
             println!("{} passed, {} failed", tally.passed, tally.failed);
             tally.failed == 0
         }
+        Task::GpuCheck(options) => gpu_check::run(&root, &options)?,
         Task::Mpi { bench: true } => mpi::bench(&root)?,
         Task::Mpi { bench: false } => {
             let tally = mpi::run(&root)?;

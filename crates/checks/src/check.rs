@@ -103,18 +103,25 @@ impl Check {
                 Ok(LeftOut(why)) => Verdict::LeftOut(why),
                 Err(error) => Verdict::Failed(format!("{error:#}")),
             },
-            Err(panic) => Verdict::Failed(format!("panicked: {}", first_line(&*panic))),
+            Err(panic) => Verdict::Failed(format!("panicked: {}", words(&*panic))),
         };
         Row { group: self.group, name: self.name.clone(), verdict, seconds: begun.elapsed().as_secs_f64() }
     }
 }
 
-fn first_line(panic: &(dyn Any + Send)) -> String {
+/// What a panic says, on one line, without its backtrace.
+fn words(panic: &(dyn Any + Send)) -> String {
+    /// Characters at most.
+    const MOST: usize = 1000;
     let text =
         panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    text.and_then(|text| text.lines().find(|line| !line.trim().is_empty()))
-        .unwrap_or("without words")
-        .to_owned()
+    let lines = text.unwrap_or_default().lines().map(str::trim);
+    let said: Vec<&str> =
+        lines.take_while(|line| !line.starts_with("Backtrace")).filter(|line| !line.is_empty()).collect();
+    match &said[..] {
+        [] => "without words".to_owned(),
+        said => said.join(" ").chars().take(MOST).collect(),
+    }
 }
 
 /// Every check, in the order in which they build on each other.

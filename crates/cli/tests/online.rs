@@ -180,7 +180,10 @@ fn a_completion_without_an_end_loses_the_penalty() {
         assert!((number(&with, "reward") + 40.5).abs() < 1e-6, "{name}: {with}");
         let some = first(&format!("{name}, some"), &[&instead, more].concat());
         let (of_all, of_functions) = (number(&some, "reward"), number(&some, "rewards/length_reward/mean"));
-        assert!(((of_functions - of_all) - -number(&some, "rewards/non_eos_penalty/mean")).abs() < 1e-6, "{some}");
+        assert!(
+            ((of_functions - of_all) - -number(&some, "rewards/non_eos_penalty/mean")).abs() < 1e-6,
+            "{some}"
+        );
     }
     // Where no function scored there is nothing to take it off.
     let blind =

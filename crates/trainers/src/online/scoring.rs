@@ -93,11 +93,11 @@ impl Scoring {
         for (completion, said) in sampled.iter_mut().zip(all.of(0).chunks(functions)) {
             completion.rewards = said.iter().map(|&reward| (!reward.is_nan()).then_some(reward)).collect();
             if let Some(missing) = self.missing_eos {
-                let said = || completion.rewards.iter().zip(&self.weights).filter_map(|(r, w)| Some((*r)? * w));
+                let said =
+                    || completion.rewards.iter().zip(&self.weights).filter_map(|(r, w)| Some((*r)? * w));
                 // A completion that every function declined stays without a reward.
                 let scored = said().next().map(|_| said().sum());
-                let beside =
-                    |scored: f64| if completion.ended { 0.0 } else { missing.beside(scored) };
+                let beside = |scored: f64| if completion.ended { 0.0 } else { missing.beside(scored) };
                 completion.rewards.push(scored.map(beside));
             }
         }

@@ -1,0 +1,238 @@
+//! `cargo xtask gpu-check`: the CUDA build without a GPU.
+//!
+//! Kernels are compiled by a real NVRTC and executed by the interpreter of `tests/ptx`, behind a driver that needs no device
+//! (`tests/fake-cuda`); `burnish-check` holds what they compute against f64 on the CPU, a process for each check. Where
+//! `ptxas` is, every kernel is also assembled for the hardware, and its registers, spills and tensor-core use are kept.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::step::built;
+
+/// The package that is the driver, and the program that checks.
+const FAKE: &str = "fake-cuda";
+const CHECKS: &str = "burnish-checks";
+/// Kernels of CubeCL that measure the hardware, of which nothing is read.
+const PROBES: &str = "compute_,launch_overhead,memory_,prime_buffer";
+/// CubeCL's tuning: each kernel once.
+const TUNING: &str = "[autotune]\nlevel = \"minimal\"\ndisable_short_circuit = true\n\
+                      [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nshort_circuit_samples = 1\nadaptive = false\n";
+/// Seconds after which a check is taken for hung.
+const HUNG: &str = "900";
+
+/// What is checked.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Folder of libnvrtc.so.12 or .13, no newer than CUDA 12.8 (the version that the driver says it serves).
+    #[arg(long)]
+    nvrtc: Option<PathBuf>,
+    /// Folder whose `include` has CUDA's headers, and whose `bin` may have `ptxas`; by default as burnish finds them.
+    #[arg(long)]
+    cuda: Option<PathBuf>,
+    /// Which hardware the driver says there is; kernels are compiled for it.
+    #[arg(long, default_value_t = 90)]
+    arch: u32,
+    /// Only checks whose names hold this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Folder for the modules and the tables.
+    #[arg(long, default_value = "target/gpu-check")]
+    output: PathBuf,
+    /// A `burnish-check` with CUDA that is built already.
+    #[arg(long)]
+    bin: Option<PathBuf>,
+}
+
+/// Runs the checks; whether all passed.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
+    let fake = built(root, &["-p", FAKE], "fake_cuda")?;
+    let program = match &options.bin {
+        Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
+        None => built(root, &["-p", CHECKS, "--features", &format!("{CHECKS}/cuda")], "burnish-check")?,
+    };
+    let output = root.join(&options.output);
+    let (modules, libraries) = (output.join("modules"), output.join("libraries"));
+    for folder in [&modules, &libraries] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    link(&fake, &libraries)?;
+    fs::write(output.join("cubecl.toml"), TUNING)?;
+    let mut paths = vec![libraries];
+    paths.extend(options.nvrtc.clone());
+    paths.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
+    let paths = std::env::join_paths(paths)?;
+    let command = || {
+        let mut command = Command::new(&program);
+        command.arg("operation").arg("--quick").arg("--data").arg(root).current_dir(&output);
+        command.env("LD_LIBRARY_PATH", &paths).env("FAKE_CUDA_MODULES", &modules);
+        command.env("FAKE_CUDA_ARCH", options.arch.to_string()).env("FAKE_CUDA_SKIP", PROBES);
+        if let Some(cuda) = &options.cuda {
+            command.env("CUDA_PATH", cuda);
+        }
+        command
+    };
+    let listed = command().args(["--list", "--device", "cpu"]).output().context("cannot list the checks")?;
+    let listed = String::from_utf8(listed.stdout)?;
+    let wanted = |name: &&str| options.only.as_ref().is_none_or(|part| name.contains(part.as_str()));
+    let names: Vec<&str> =
+        listed.lines().filter_map(|line| line.strip_prefix("operation ")).filter(wanted).collect();
+    ensure!(!names.is_empty(), "no check's name holds {:?}", options.only.as_deref().unwrap_or_default());
+    let mut table = String::new();
+    let mut failed = 0;
+    for name in &names {
+        let begun = Instant::now();
+        // A fault is the device's for ever, so each check has a process, and a device, of its own.
+        let mut timed = Command::new("timeout");
+        let inner = command();
+        timed.arg(HUNG).arg(inner.get_program()).args(inner.get_args()).args(["--only", name]);
+        timed.current_dir(&output);
+        for (key, value) in inner.get_envs() {
+            timed.env(key, value.unwrap_or_default());
+        }
+        let done = timed.output().context("cannot run timeout")?;
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let wrong = String::from_utf8_lossy(&done.stderr).into_owned();
+        // Names hold others: the row of this one decides.
+        let row = said.lines().find(|line| row_of(line) == Some(name));
+        let passed = row.is_some_and(|row| row.contains(" passed "));
+        failed += usize::from(!passed);
+        let seconds = begun.elapsed().as_secs_f64();
+        let line = match row {
+            Some(row) => row.to_owned(),
+            None => format!("operation FAILED   {name}: no row after {seconds:.0} s ({})", done.status),
+        };
+        println!("{line}");
+        table += &line;
+        table.push('\n');
+        for line in wrong.lines().filter(|line| line.starts_with("fake CUDA")).take(3) {
+            println!("    {line}");
+            table += &format!("    {line}\n");
+        }
+    }
+    table += &format!("{} checks, {failed} failed, sm_{}\n", names.len(), options.arch);
+    fs::write(output.join("checks.txt"), &table)?;
+    println!("== gpu-check: {} checks, {failed} failed", names.len());
+    let assembled = assemble(&modules, options)?;
+    fs::write(output.join("kernels.md"), &assembled)?;
+    println!("{assembled}");
+    Ok(failed == 0)
+}
+
+/// The name of a check in a row of the table: what stands between its verdict and its seconds.
+fn row_of(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("operation ")?;
+    let rest = rest.strip_prefix("passed ").or_else(|| rest.strip_prefix("FAILED "))?;
+    let words = rest.trim_start();
+    let end = words.find("  ").unwrap_or(words.len());
+    Some(words[..end].trim())
+}
+
+#[cfg(unix)]
+fn link(fake: &Path, libraries: &Path) -> Result<()> {
+    for name in ["libcuda.so.1", "libcuda.so", "libnccl.so.2", "libnccl.so"] {
+        let place = libraries.join(name);
+        if place.is_symlink() {
+            fs::remove_file(&place)?;
+        }
+        std::os::unix::fs::symlink(fake, place)?;
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn link(_fake: &Path, _libraries: &Path) -> Result<()> {
+    anyhow::bail!("the driver without a device needs Linux")
+}
+
+/// What a kernel takes on one kind of hardware.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Taken {
+    registers: u32,
+    spilled: u32,
+    shared: u32,
+}
+
+/// Assembles every module that was kept, and says what each kernel takes: the worst of the variants of a kernel.
+fn assemble(modules: &Path, options: &Options) -> Result<String> {
+    let own = options.cuda.as_ref().map(|cuda| cuda.join("bin/ptxas")).filter(|file| file.exists());
+    let assembler = own.unwrap_or_else(|| PathBuf::from("ptxas"));
+    if Command::new(&assembler).arg("--version").output().is_err() {
+        return Ok(
+            "ptxas is not there (pip install nvidia-cuda-nvcc): kernels were not assembled\n".to_owned()
+        );
+    }
+    let suffix = if options.arch >= 90 { "a" } else { "" };
+    let target = format!("sm_{}{suffix}", options.arch);
+    let mut kernels: BTreeMap<String, (usize, usize, Taken)> = BTreeMap::new();
+    for entry in fs::read_dir(modules)? {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path)?;
+        if !text.contains(&format!(".target {target}")) {
+            continue;
+        }
+        let done = Command::new(&assembler)
+            .args(["-v", &format!("-arch={target}"), "-o", "/dev/null"])
+            .arg(&path)
+            .output()
+            .context("cannot run ptxas")?;
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        ensure!(done.status.success(), "ptxas refuses {}:\n{said}", path.display());
+        let taken = taken(&said);
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        // Without CubeCL's digest of the variant and the digest of the text.
+        let parts: Vec<&str> = name.split('-').next().unwrap_or(name).rsplitn(2, '_').collect();
+        let products = ["wmma.mma", "mma.sync", "wgmma"].iter().any(|word| text.contains(word));
+        let (variants, with_products, worst) =
+            kernels.entry(parts.last().copied().unwrap_or(name).to_owned()).or_default();
+        *variants += 1;
+        *with_products += usize::from(products);
+        worst.registers = worst.registers.max(taken.registers);
+        worst.spilled = worst.spilled.max(taken.spilled);
+        worst.shared = worst.shared.max(taken.shared);
+    }
+    let mut out = format!(
+        "# Kernels on {target}\n\n| kernel | variants | on tensor cores | registers | spilled, bytes | shared, bytes |\n|---|---:|---:|---:|---:|---:|\n"
+    );
+    for (name, (variants, products, worst)) in &kernels {
+        let Taken { registers, spilled, shared } = worst;
+        out += &format!("| {name} | {variants} | {products} | {registers} | {spilled} | {shared} |\n");
+    }
+    Ok(out)
+}
+
+/// What `ptxas -v` says of a module's kernel.
+fn taken(said: &str) -> Taken {
+    let before = |words: &str| {
+        let at = said.find(words)?;
+        said[..at].trim_end().rsplit([' ', ',']).next()?.parse().ok()
+    };
+    Taken {
+        registers: before(" registers").unwrap_or(0),
+        spilled: before(" bytes spill stores").unwrap_or(0),
+        shared: before(" bytes smem").unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_assembler_s_words_are_read() {
+        let said = "ptxas info    : 0 bytes gmem\nptxas info    : Compiling entry function 'k' for 'sm_90a'\n\
+                    ptxas info    : Function properties for k\n    \
+                    0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\
+                    ptxas info    : Used 40 registers, used 1 barriers, 2048 bytes smem, 400 bytes cmem[0]\n";
+        assert_eq!(taken(said), Taken { registers: 40, spilled: 8, shared: 2048 });
+        assert_eq!(
+            row_of("operation passed   linears plain, f32, 3 x 19                     1.0 s  3e-4 (x)"),
+            Some("linears plain, f32, 3 x 19")
+        );
+    }
+}

@@ -30,6 +30,12 @@ impl Loaded {
             .with_whole_experts(whole_experts);
         if ranks.lead() {
             inference.folder().notes().iter().for_each(crate::voice::note);
+            inference
+                .folder()
+                .note_without_experts()
+                .filter(|_| whole_experts)
+                .iter()
+                .for_each(crate::voice::note);
         }
         Ok(Self { inference, device, ranks })
     }

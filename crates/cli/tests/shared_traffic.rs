@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::program::{fixtures, metrics, ok, sft};
+use crate::program::{fixtures, metrics, ok, run, sft, stderr};
 
 const LORA: [&str; 4] =
     ["--use_peft", "--lora_r=3", "--lora_target_modules=all-linear", "--lora_dropout=0.1"];
@@ -136,4 +136,52 @@ fn recomputation_repeats_the_sums_of_forward_and_accumulation_those_of_a_pass() 
     // What is summed once a step is not doubled.
     assert!(again_2 < 2.0 * again_1 && once_2 < 2.0 * once_1, "{planned:?}");
     assert!((again_2 - again_1) > (once_2 - once_1), "{planned:?}");
+}
+
+/// Virtual tokens go through the blocks, and not through the embedding.
+#[test]
+fn virtual_tokens_are_counted() {
+    let root = tempfile::tempdir().unwrap();
+    let model = format!("--model_name_or_path={}", fixtures().join("models/llama").display());
+    let prompt = ["--use_peft", "--peft_type=PROMPT_TUNING", "--peft_config={\"num_virtual_tokens\": 3}"];
+    let activations = |said: &str| {
+        let line = said.lines().find(|line| line.contains("activations")).unwrap_or_default().to_owned();
+        assert!(!line.is_empty(), "{said}");
+        line
+    };
+    for (nproc, tp, stage, recompute) in
+        [(2, 2, 0, "--gradient_checkpointing"), (4, 2, 3, "--no_gradient_checkpointing")]
+    {
+        let given = [format!("--nproc={nproc}"), format!("--tp_size={tp}"), format!("--zero_stage={stage}")];
+        let words: Vec<&str> =
+            [&model, recompute].into_iter().chain(given.iter().map(String::as_str)).chain(prompt).collect();
+        let with = check(root.path(), &words);
+        let few: Vec<&str> = words
+            .iter()
+            .map(|w| if w.contains('{') { "--peft_config={\"num_virtual_tokens\": 1}" } else { w })
+            .collect();
+        let fewer = check(root.path(), &few);
+        assert_ne!(activations(&with), activations(&fewer));
+    }
+}
+
+/// Ranks that are to have experts of a model without any are told so, once.
+#[test]
+fn experts_of_a_dense_model_are_noted() {
+    let root = tempfile::tempdir().unwrap();
+    let noted = |words: &[String]| {
+        let output = run(words);
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output).matches("the model has no experts").count()
+    };
+    let ranks = ["--nproc=2", "--tp_size=2", "--max_steps=1", "--save_strategy=no"];
+    let expert = [&ranks[..], &["--enable_expert_parallel"]].concat();
+    assert_eq!(noted(&sft(&root.path().join("one"), "text.jsonl", &expert)), 1);
+    assert_eq!(noted(&sft(&root.path().join("two"), "text.jsonl", &ranks)), 0);
+    let model = format!("--model_name_or_path={}", fixtures().join("models/llama").display());
+    let words = ["generate", &model, "--prompt=a", "--max_new_tokens=1", "--nproc=2", "--tp_size=2"];
+    let mut words = words.map(str::to_owned).to_vec();
+    assert_eq!(noted(&words), 0);
+    words.push("--enable_expert_parallel".to_owned());
+    assert_eq!(noted(&words), 1);
 }

@@ -40,7 +40,7 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
         let tuning = Tuning::NewAdapter(config);
         let mut planned = ModelPlan::new(&folder, &tuning, Dtype::F32, 0).unwrap().summing(sums);
         let tokens = Tokens::from_sequences(&SEQUENCES);
-        let size = PassSize { tokens: tokens.ids.len(), targets: tokens.ids.len(), recompute };
+        let size = PassSize { tokens: tokens.ids.len(), targets: tokens.ids.len(), texts: 1, recompute };
         let parallel = planned.divided(ranks).unwrap();
         let forecast = planned.forecast(&parallel, &size, 1).traffic().clone();
         let tp = Tp::new(&world.group());
@@ -158,7 +158,10 @@ fn magnitudes_stay_with_their_layers() {
         let mut planned = ModelPlan::new(&folder, &tuning, Dtype::F32, 0).unwrap().summing(sums);
         let parallel = planned.divided(2).unwrap();
         assert!(!planned.adapts());
-        planned.forecast(&parallel, &PassSize { tokens: 8, targets: 7, recompute: true }, 1).traffic().clone()
+        planned
+            .forecast(&parallel, &PassSize { tokens: 8, targets: 7, texts: 1, recompute: true }, 1)
+            .traffic()
+            .clone()
     });
     assert!(moved.iter().all(|traffic| *traffic == moved[0]));
 }

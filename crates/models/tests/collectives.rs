@@ -23,7 +23,7 @@ fn pass(model: &str, config: Option<&LoraConfig>, ranks: usize, recompute: bool)
         // The last token of a sequence predicts nothing here.
         let rows: Vec<usize> = tokens.documents.iter().flat_map(|d| d.start..d.end - 1).collect();
         let targets: Vec<u32> = rows.iter().map(|&row| tokens.ids[row + 1]).collect();
-        let size = PassSize { tokens: tokens.ids.len(), targets: targets.len(), recompute };
+        let size = PassSize { tokens: tokens.ids.len(), targets: targets.len(), texts: 1, recompute };
         let parallel = planned.divided(ranks).unwrap();
         let forecast = planned.forecast(&parallel, &size, 1).traffic().clone();
 

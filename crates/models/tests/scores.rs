@@ -215,7 +215,7 @@ fn ranks_that_share_layers_give_one_rank_s_rewards_and_gradients() {
             let tuning = config.as_ref().map_or(Tuning::Full, Tuning::NewAdapter);
             let planned = ModelPlan::new(&folder, &tuning, Dtype::F32, 5).unwrap().over(tp).unwrap();
             let parallel = planned.parallel().unwrap().clone();
-            let size = PassSize { tokens: 10, targets: rows.len(), recompute: true };
+            let size = PassSize { tokens: 10, targets: rows.len(), texts: rows.len(), recompute: true };
             let forecast = planned.forecast(&parallel, &size, 1).traffic().clone();
             let (model, resident) = planned.resident(&device()).unwrap();
             traffic();

@@ -851,6 +851,15 @@ impl ModelFolder {
         )]
     }
 
+    /// What to say where ranks are to have experts whole (`enable_expert_parallel`) and the model has none.
+    #[must_use]
+    pub fn note_without_experts(&self) -> Option<&'static str> {
+        let none = self.spec.experts.is_none();
+        none.then_some(
+            "enable_expert_parallel: the model has no experts; tp_size alone says how ranks share it",
+        )
+    }
+
     /// What whoever trains this folder should be told besides: that Transformers samples a token's experts where the best ones
     /// are taken here.
     #[must_use]

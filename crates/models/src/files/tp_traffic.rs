@@ -19,6 +19,8 @@ pub struct PassSize {
     pub tokens: usize,
     /// Of those, the ones that predict something: what goes through the head.
     pub targets: usize,
+    /// Texts that they are of: virtual tokens stand before each.
+    pub texts: usize,
     /// Whether blocks run again in backward.
     pub recompute: bool,
 }
@@ -30,6 +32,8 @@ pub struct ScoreSize {
     pub tokens: usize,
     /// Of those, the ones that predict something.
     pub targets: usize,
+    /// Texts that they are of: virtual tokens stand before each.
+    pub texts: usize,
     /// Whether adapters are left out: the base alone.
     pub base: bool,
 }
@@ -40,14 +44,16 @@ pub struct DecodingSize {
     passes: usize,
     tokens: usize,
     logits: usize,
+    texts: usize,
 }
 
 impl DecodingSize {
-    /// Another pass, over `tokens` tokens of which `logits` go through the head.
-    pub fn add(&mut self, tokens: usize, logits: usize) {
+    /// Another pass, over `tokens` tokens of which `logits` go through the head, and with which `texts` texts begin.
+    pub fn add(&mut self, tokens: usize, logits: usize, texts: usize) {
         self.passes += 1;
         self.tokens += tokens;
         self.logits += logits;
+        self.texts += texts;
     }
 }
 
@@ -67,6 +73,12 @@ impl ModelPlan<'_> {
         self.blueprint.blocks.iter().any(block)
     }
 
+    /// Virtual tokens before each text.
+    #[must_use]
+    pub fn virtual_tokens(&self) -> usize {
+        self.plan().and_then(|plan| plan.prompt.as_ref()).map_or(0, |prompt| prompt.shape[0])
+    }
+
     /// What forward and backward of `passes` micro-batches move over the ranks that share layers, to the element.
     ///
     /// # Panics
@@ -74,7 +86,8 @@ impl ModelPlan<'_> {
     #[must_use]
     pub fn forecast(&self, parallel: &Parallel, size: &PassSize, passes: usize) -> TrafficEstimate {
         let walk = Walk {
-            tokens: size.tokens * passes,
+            given: size.tokens * passes,
+            tokens: (size.tokens + size.texts * self.virtual_tokens()) * passes,
             passes,
             norms: passes,
             forwards: if size.recompute { 2 } else { 1 },
@@ -88,8 +101,10 @@ impl ModelPlan<'_> {
     /// As [`Self::forecast`], of passes without gradients.
     #[must_use]
     pub fn forecast_scores(&self, parallel: &Parallel, size: &ScoreSize, passes: usize) -> TrafficEstimate {
+        let before = if size.base { 0 } else { self.virtual_tokens() };
         let walk = Walk {
-            tokens: size.tokens * passes,
+            given: size.tokens * passes,
+            tokens: (size.tokens + size.texts * before) * passes,
             passes,
             norms: passes,
             forwards: 1,
@@ -104,7 +119,8 @@ impl ModelPlan<'_> {
     #[must_use]
     pub fn forecast_decoding(&self, parallel: &Parallel, size: &DecodingSize) -> TrafficEstimate {
         let walk = Walk {
-            tokens: size.tokens,
+            given: size.tokens,
+            tokens: size.tokens + size.texts * self.virtual_tokens(),
             passes: size.passes,
             // Norms of adapted weights stay for the whole call.
             norms: 1,
@@ -120,7 +136,9 @@ impl ModelPlan<'_> {
 /// Walks through a decoder.
 #[derive(Clone, Copy)]
 struct Walk {
-    /// Tokens of all passes.
+    /// Tokens of all passes that are given: what the embedding reads.
+    given: usize,
+    /// Tokens of all passes, virtual ones too.
     tokens: usize,
     passes: usize,
     /// How often norms of adapted weights (DoRA) are made: once for each pass's context.
@@ -156,11 +174,11 @@ impl Blueprint {
         let passed_on = self.spec.passed_on();
         // The embedding's rows are divided: norms of its columns are summed, and what it gives is.
         sizes.norms(&self.linear_size(&self.embed, walk.adapters));
-        sizes.estimate.borrow_mut().reduce_from_tp_in(walk.tokens * self.spec.ends, walk.passes);
+        sizes.estimate.borrow_mut().reduce_from_tp_in(walk.given * self.spec.ends, walk.passes);
         if let Some(own) = &self.per_layer {
             let table = self.linear_size(&own.table, walk.adapters);
             sizes.norms(&table);
-            sizes.estimate.borrow_mut().reduce_from_tp_in(walk.tokens * table.out, walk.passes);
+            sizes.estimate.borrow_mut().reduce_from_tp_in(walk.given * table.out, walk.passes);
         }
         for block in &self.blocks {
             let size = |layer: &Layer| self.linear_size(layer, walk.adapters);

@@ -184,15 +184,17 @@ impl RunPlan {
             traffic.add(Op::AllReduce, Dtype::F32, 1, (spec.layers.len() * spec.heads) as u64);
         }
         let heads = if step.scores { texts } else { tokens };
-        let activations = spec.activation_bytes(tokens, heads, recompute, tp_size);
-        let size = PassSize { tokens, targets, recompute };
+        let texts_run = if rollouts.is_some() { rows } else { texts };
+        let stream = tokens + texts_run * planned.virtual_tokens();
+        let activations = spec.activation_bytes(stream, heads, recompute, tp_size);
+        let size = PassSize { tokens, targets, texts: texts_run, recompute };
         let mut estimate = planned.forecast(&parallel, &size, micro_batches);
         add_step(&mut estimate, &parallel, &plan)?;
         let mut shared = estimate.traffic().clone();
         // What runs before, without gradients: the policy's passes, and those of the reference.
         let policy = Scoring { planned: &planned, parallel: &parallel, plan: &plan, base: false };
         let first = step.first * micro_batches;
-        merge(&mut shared, &policy.shared(tokens, targets, first));
+        merge(&mut shared, &policy.shared((tokens, targets, texts_run), first));
         let mut reads = policy.reads().repeat(first);
         let mut sampling = 0;
         let mut sampled_reads = Vec::new();
@@ -207,7 +209,7 @@ impl RunPlan {
             let more = spec.attended_dim() - spec.head_dim;
             let keys = |sizes: BlockSizes| sizes.kv_heads.div_ceil(tp_size) * (sizes.head_dim + more);
             let keys: usize = (0..spec.layers.len()).map(|layer| keys(spec.sizes(layer))).sum();
-            sampling += rollouts.cache(8 * keys);
+            sampling += rollouts.cache(planned.virtual_tokens(), 8 * keys);
             if rollouts.scored {
                 merge(&mut shared, &rollouts.scores_shared(&policy));
                 sampled_reads = policy.reads();
@@ -220,7 +222,7 @@ impl RunPlan {
         }
         let passes = step.reference * micro_batches;
         let mut add_reference = |model: &Scoring<'_>, traffic: &mut Traffic| {
-            merge(&mut shared, &model.shared(tokens, targets, passes));
+            merge(&mut shared, &model.shared((tokens, targets, texts_run), passes));
             merge(traffic, &model.plan.traffic_of_reads(&model.reads().repeat(passes)));
             if let Some(rollouts) = &rollouts {
                 merge(&mut shared, &rollouts.scores_shared(model));
@@ -242,7 +244,7 @@ impl RunPlan {
             None if step.holds_reference && is_base(planned.plan(), setup.adapter.is_some()) => {
                 // The policy's own weights, in one walk with its first passes.
                 let base = Scoring { base: true, ..policy };
-                merge(&mut shared, &base.shared(tokens, targets, passes));
+                merge(&mut shared, &base.shared((tokens, targets, texts_run), passes));
                 reads.splice(0..0, base.reads().repeat(passes));
                 if let Some(rollouts) = &rollouts {
                     merge(&mut shared, &rollouts.scores_shared(&base));
@@ -268,7 +270,7 @@ impl RunPlan {
             tp_size,
         };
         let overhead = (model.device.0 == Some(DeviceKind::Cuda))
-            .then(|| DeviceOverhead::new(spec, texts, tokens, tp_size));
+            .then(|| DeviceOverhead::new(spec, texts, stream, tp_size));
         Ok(Self {
             plan,
             of,

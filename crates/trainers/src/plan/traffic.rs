@@ -35,10 +35,11 @@ impl Scoring<'_> {
         self.plan.units_of(&self.planned.reads(!self.base))
     }
 
-    /// What `passes` passes over micro-batches of `tokens` tokens, of which `targets` are predicted, move among ranks
-    /// that share layers.
-    pub(crate) fn shared(&self, tokens: usize, targets: usize, passes: usize) -> Traffic {
-        let size = ScoreSize { tokens, targets, base: self.base };
+    /// What `passes` passes over micro-batches of so many tokens, of which so many are predicted, of so many texts, move among
+    /// ranks that share layers.
+    pub(crate) fn shared(&self, size: (usize, usize, usize), passes: usize) -> Traffic {
+        let (tokens, targets, texts) = size;
+        let size = ScoreSize { tokens, targets, texts, base: self.base };
         self.planned.forecast_scores(self.parallel, &size, passes).traffic().clone()
     }
 }
@@ -82,9 +83,9 @@ impl<'a> Rollouts<'a> {
         self.own.min(if self.passes.at_once == 0 { usize::MAX } else { self.passes.at_once })
     }
 
-    /// Bytes of keys and values, of a token `token`.
-    pub(crate) fn cache(&self, token: usize) -> u64 {
-        if self.passes.here { (self.at_once() * self.text() * token) as u64 } else { 0 }
+    /// Bytes of keys and values, of a token `token`, with so many virtual tokens before each text.
+    pub(crate) fn cache(&self, before: usize, token: usize) -> u64 {
+        if self.passes.here { (self.at_once() * (before + self.text()) * token) as u64 } else { 0 }
     }
 
     /// What sampling moves among ranks that share layers: equal prompts run once, completions are as long as they may be.
@@ -101,9 +102,9 @@ impl<'a> Rollouts<'a> {
             let known = first.div_ceil(group);
             let fresh = (first + joined).div_ceil(group) - known;
             if fresh > 0 {
-                size.add(fresh * self.passes.prompt_tokens(), fresh);
+                size.add(fresh * self.passes.prompt_tokens(), fresh, fresh);
             }
-            (1..length).for_each(|_| size.add(joined, joined));
+            (1..length).for_each(|_| size.add(joined, joined, 0));
             first += joined;
         }
         let one = planned.forecast_decoding(parallel, &size);
@@ -130,7 +131,10 @@ impl<'a> Rollouts<'a> {
             if passes > 0 {
                 let (tokens, targets) = (rows * self.text(), rows * self.passes.completion);
                 // A rank without rows runs one token.
-                merge(&mut traffic, &model.shared(tokens.max(1), targets, passes * self.batches));
+                merge(
+                    &mut traffic,
+                    &model.shared((tokens.max(1), targets, rows.max(1)), passes * self.batches),
+                );
             }
         };
         add(self.rows, full);

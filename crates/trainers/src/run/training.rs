@@ -129,6 +129,9 @@ impl<'a, T: Task> Training<'a, T> {
         if rank.leads() {
             // Plans the model once more: for whoever says it.
             notes.extend(setup.note_of_experts()?);
+            let whole = setup.options.ranks.enable_expert_parallel;
+            let none = setup.folder.note_without_experts().filter(|_| whole);
+            notes.extend(none.map(str::to_owned));
         }
         notes.extend(setup.folder.training_notes());
         notes.extend(setup.prepared.tokenizer.notes());

@@ -69,6 +69,9 @@ impl Scored {
 pub(crate) fn key_of_reference(rank: &Rank<'_>, what: &str) -> Result<ContentKey, TrainError> {
     let setup = rank.setup;
     let mut key = ContentKey::new(what);
+    if let Some(how) = setup.options.quantization.quantization() {
+        key.add(format!("{how:?}"));
+    }
     if let Some(other) = &setup.reference {
         key.add("another model");
         add_folder(&mut key, other.folder.path())?;

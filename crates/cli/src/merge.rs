@@ -93,15 +93,19 @@ fn several(options: &MergeTargetOptions) -> anyhow::Result<ExitCode> {
     let weighted: Vec<Weighted<'_>> =
         parts.iter().map(|(plan, tensors, weight)| Weighted { plan, tensors, weight: *weight }).collect();
     let widest = parts.iter().flat_map(|(plan, ..)| &plan.sites).map(|site| site.rank).max().unwrap_or(1);
-    let how = match (options.combination_type.factors(), options.combination_type) {
-        (Some(what), _) => Combination::Factors(FactorSums {
-            what,
-            density: options.density.unwrap_or(1.0),
-            majority: options.majority_sign_method,
-            seed: options.seed,
-        }),
-        (None, CombinationType::Cat) => Combination::Cat,
-        _ => Combination::Svd { rank: options.svd_rank.unwrap_or(widest) },
+    let kind = options.combination_type;
+    let rank = options.svd_rank.unwrap_or(widest);
+    let sums = |what| FactorSums {
+        what,
+        density: options.density.unwrap_or(1.0),
+        majority: options.majority_sign_method,
+        seed: options.seed,
+    };
+    let how = match kind.sum() {
+        Some(what) if kind.has_rank() => Combination::Changes { sums: sums(what), rank },
+        Some(what) => Combination::Factors(sums(what)),
+        None if kind == CombinationType::Cat => Combination::Cat,
+        None => Combination::Svd { rank },
     };
     let (plan, tensors) = add_weighted_adapter(&weighted, how)?;
     let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();

@@ -366,7 +366,9 @@ fn several_adapters_become_one() {
     let ties = ["--combination_type=ties", "--density=0.5", "--majority_sign_method=frequency"];
     ok(&merge(&[&[&adapters, &*out("ties")], &ties[..]].concat()));
     ok(&merge(&[&adapters, &out("svd"), "--svd_rank=1"]));
-    for (name, rank) in [("cat", 4), ("ties", 2), ("svd", 1)] {
+    let whole = ["--combination_type=dare_ties_svd", "--density=0.5", "--majority_sign_method=frequency"];
+    ok(&merge(&[&[&adapters, &*out("whole"), "--svd_rank=3", "--seed=5"], &whole[..]].concat()));
+    for (name, rank) in [("cat", 4), ("ties", 2), ("svd", 1), ("whole", 3)] {
         let made = root.path().join(name);
         let file = WeightFolder::open_stem(&made, "adapter_model").unwrap();
         let key = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";

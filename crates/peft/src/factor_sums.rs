@@ -1,4 +1,4 @@
-//! Weighted sums of factors, as PEFT combines adapters of one rank: `A` and `B` each on their own.
+//! Weighted sums of factors, as PEFT combines adapters of one rank (`A` and `B` each on their own), or of whole changes.
 
 use burnish_core::random::Stream;
 use burnish_core::{UnknownWord, choices};
@@ -50,40 +50,57 @@ choices! {
         DareTies = "dare_ties",
         /// See [`FactorSum::MagnitudePrune`].
         MagnitudePrune = "magnitude_prune",
+        /// [`FactorSum::Ties`] of whole changes.
+        TiesSvd = "ties_svd",
+        /// [`FactorSum::DareLinear`] of whole changes.
+        DareLinearSvd = "dare_linear_svd",
+        /// [`FactorSum::DareTies`] of whole changes.
+        DareTiesSvd = "dare_ties_svd",
+        /// [`FactorSum::MagnitudePrune`] of whole changes.
+        MagnitudePruneSvd = "magnitude_prune_svd",
     }
 }
 
 impl CombinationType {
-    /// What it sums of factors, if it sums factors.
+    /// What it sums of factors or changes, where that is not the changes as they are.
     #[must_use]
-    pub fn factors(self) -> Option<FactorSum> {
+    pub fn sum(self) -> Option<FactorSum> {
         match self {
             Self::Svd | Self::Cat => None,
             Self::Linear => Some(FactorSum::Linear),
-            Self::Ties => Some(FactorSum::Ties),
-            Self::DareLinear => Some(FactorSum::DareLinear),
-            Self::DareTies => Some(FactorSum::DareTies),
-            Self::MagnitudePrune => Some(FactorSum::MagnitudePrune),
+            Self::Ties | Self::TiesSvd => Some(FactorSum::Ties),
+            Self::DareLinear | Self::DareLinearSvd => Some(FactorSum::DareLinear),
+            Self::DareTies | Self::DareTiesSvd => Some(FactorSum::DareTies),
+            Self::MagnitudePrune | Self::MagnitudePruneSvd => Some(FactorSum::MagnitudePrune),
         }
     }
 
-    /// Whether it keeps a part of each factor.
+    /// Whether what is summed are changes, of which the nearest adapter of a rank is taken.
+    #[must_use]
+    pub fn has_rank(self) -> bool {
+        matches!(
+            self,
+            Self::Svd | Self::TiesSvd | Self::DareLinearSvd | Self::DareTiesSvd | Self::MagnitudePruneSvd
+        )
+    }
+
+    /// Whether it keeps a part of each factor, or change.
     #[must_use]
     pub fn has_density(self) -> bool {
-        self.factors().is_some_and(|what| what != FactorSum::Linear)
+        self.sum().is_some_and(|what| what != FactorSum::Linear)
     }
 }
 
-/// How factors are summed.
+/// How factors, or changes, are summed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FactorSums {
     /// What is summed.
     pub what: FactorSum,
-    /// How much of each factor is kept, from 0 to 1.
+    /// How much of each is kept, from 0 to 1.
     pub density: f64,
     /// Whose sign counts.
     pub majority: MajoritySign,
-    /// What is kept by chance is a function of this and of the factor's name, not PyTorch's draws.
+    /// What is kept by chance is a function of this and of the factor's (of a change the module's) name, not PyTorch's draws.
     pub seed: u64,
 }
 

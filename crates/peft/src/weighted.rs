@@ -7,12 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use burnish_core::Dtype;
+use burnish_core::random::Stream;
 use burnish_weight_files::HostTensor;
 use serde_json::{Map, Number, Value};
 
 use crate::factor_sums::FactorSums;
 use crate::merge::expect_shape;
-use crate::spectral::{all_orthonormal, dot, eigen};
+use crate::spectral::{self, all_orthonormal, dot, eigen};
 use crate::{
     AdapterTensors, Factor, InitWeights, LoraPlan, LoraSite, MatchReport, ModuleKind, PatternCount,
     PeftError, Targets,
@@ -45,6 +46,14 @@ pub enum Combination {
     },
     /// Factors summed each on their own, as PEFT does it: of parts of one rank.
     Factors(FactorSums),
+    /// The nearest adapter of a rank to changes that are summed whole. Each of a module's is there in full for that,
+    /// `[out, in]` in fp32.
+    Changes {
+        /// How they are summed.
+        sums: FactorSums,
+        /// The rank; of a module at most its smaller dimension.
+        rank: usize,
+    },
 }
 
 /// The weighted sum of adapters of one base, as an adapter: a plan with scale 1 everywhere, and fp32 values. A module
@@ -81,7 +90,7 @@ pub fn add_weighted_adapter(
     let Some(first) = parts.first() else {
         return Err(PeftError::BadValue { key: "adapters", got: "none".into(), expected: "at least one" });
     };
-    if how == (Combination::Svd { rank: 0 }) {
+    if matches!(how, Combination::Svd { rank: 0 } | Combination::Changes { rank: 0, .. }) {
         return Err(PeftError::BadValue { key: "rank", got: "0".into(), expected: "at least 1" });
     }
     parts.iter().try_for_each(check)?;
@@ -170,6 +179,9 @@ fn sum_of(
     if let Combination::Factors(sums) = how {
         return sum_of_factors(like, parts, sums, biased);
     }
+    if let Combination::Changes { sums, rank } = how {
+        return sum_of_changes(like, parts, (sums, rank), biased);
+    }
     let bias = biased.then(|| vec![0.0; like.out]);
     let mut stack = Stack { a: Vec::new(), b: Vec::new(), bias, widest: 0 };
     for part in parts {
@@ -180,7 +192,7 @@ fn sum_of(
     let (from, to) = (like.shape(Factor::A)[1], like.shape(Factor::B)[0]);
     let most = from.min(to);
     match how {
-        Combination::Cat | Combination::Factors(_) => {}
+        Combination::Cat | Combination::Factors(_) | Combination::Changes { .. } => {}
         Combination::Linear => stack.compress(stack.widest.min(most)),
         Combination::Svd { rank } => stack.compress(rank.min(most)),
     }
@@ -214,13 +226,7 @@ fn sum_of_factors(
     biased: bool,
 ) -> Result<(LoraSite, BTreeMap<String, HostTensor>), PeftError> {
     let conflict = |key, condition| Err(PeftError::Conflict { key, condition });
-    if biased {
-        return conflict("lora_bias", "in a sum of factors: use cat or svd");
-    }
-    if !(0.0..=1.0).contains(&sums.density) {
-        let (got, expected) = (sums.density.to_string(), "a number from 0 to 1");
-        return Err(PeftError::BadValue { key: "density", got, expected });
-    }
+    check_sums(sums, biased)?;
     let (mut a, mut b) = (Vec::new(), Vec::new());
     for part in parts {
         let Some(site) = part.plan.site(&like.module) else { continue };
@@ -255,7 +261,72 @@ fn sum_of_factors(
     Ok((site, factors))
 }
 
+/// What sums of factors and of changes have in common.
+fn check_sums(sums: FactorSums, biased: bool) -> Result<(), PeftError> {
+    if biased {
+        let condition = "in a sum of factors or of pruned changes: use cat or svd";
+        return Err(PeftError::Conflict { key: "lora_bias", condition });
+    }
+    if !(0.0..=1.0).contains(&sums.density) {
+        let (got, expected) = (sums.density.to_string(), "a number from 0 to 1");
+        return Err(PeftError::BadValue { key: "density", got, expected });
+    }
+    Ok(())
+}
+
+/// A module's changes summed whole, and the nearest factors of a rank to that.
+fn sum_of_changes(
+    like: &LoraSite,
+    parts: &[Weighted<'_>],
+    (sums, rank): (FactorSums, usize),
+    biased: bool,
+) -> Result<(LoraSite, BTreeMap<String, HostTensor>), PeftError> {
+    check_sums(sums, biased)?;
+    let (columns, rows) = (like.shape(Factor::A)[1], like.shape(Factor::B)[0]);
+    let mut changes = Vec::with_capacity(parts.len());
+    for part in parts {
+        let Some(site) = part.plan.site(&like.module) else { continue };
+        let mut one = Stack { a: Vec::new(), b: Vec::new(), bias: None, widest: 0 };
+        one.add(site, like, &Weighted { weight: 1.0, ..*part })?;
+        changes.push((one.product(rows, columns), part.weight));
+    }
+    let sum = sums.of(&changes, &like.module);
+    drop(changes);
+    let mut site = like.clone();
+    let rank = rank.min(rows).min(columns);
+    (site.rank, site.alpha, site.scale, site.dropout) = (rank, rank as f64, 1.0, 0.0);
+    let start = Stream::new(sums.seed, &site.a_name);
+    let mut nearest = spectral::Matrix { values: &sum, rows, columns }
+        .leading(rank, |at| f64::from(start.normal(at as u64)));
+    for (at, value) in nearest.values.iter().enumerate() {
+        let root = value.sqrt();
+        nearest.left[at].iter_mut().chain(nearest.right[at].iter_mut()).for_each(|x| *x *= root);
+    }
+    let a: Vec<f32> = nearest.right.iter().flatten().map(|&x| x as f32).collect();
+    let b: Vec<f32> = (0..rows).flat_map(|row| nearest.left.iter().map(move |l| l[row] as f32)).collect();
+    let mut factors = BTreeMap::new();
+    for (factor, values) in [(Factor::A, a), (Factor::B, b)] {
+        let tensor = HostTensor::from_f32(&values, &site.shape(factor), Dtype::F32)?;
+        factors.insert(site.name(factor).to_owned(), tensor);
+    }
+    Ok((site, factors))
+}
+
 impl Stack {
+    /// `B A`, `[rows, columns]`.
+    fn product(&self, rows: usize, columns: usize) -> Vec<f32> {
+        let mut out = Vec::with_capacity(rows * columns);
+        let mut sum = vec![0.0; columns];
+        for row in 0..rows {
+            sum.fill(0.0);
+            for (a, b) in self.a.iter().zip(&self.b) {
+                sum.iter_mut().zip(a).for_each(|(s, a)| *s += b[row] * a);
+            }
+            out.extend(sum.iter().map(|&x| x as f32));
+        }
+        out
+    }
+
     fn add(&mut self, site: &LoraSite, like: &LoraSite, part: &Weighted<'_>) -> Result<(), PeftError> {
         if (site.kind, site.out, site.input) != (like.kind, like.out, like.input) {
             let (name, expected, got) =

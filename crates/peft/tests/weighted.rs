@@ -4,9 +4,9 @@
 use burnish_core::random::Stream;
 use burnish_core::{Choice, Dtype, Registry};
 use burnish_peft::{
-    AdapterFolder, AdapterTensors, Combination, Factor, FactorSum, FactorSums, LoraConfig, LoraPlan,
-    LoraSite, MajoritySign, ModuleInfo, ModuleKind, PeftError, Purpose, Weighted, add_weighted_adapter,
-    write_adapter,
+    AdapterFolder, AdapterTensors, Combination, CombinationType, Factor, FactorSum, FactorSums, LoraConfig,
+    LoraPlan, LoraSite, MajoritySign, ModuleInfo, ModuleKind, PeftError, Purpose, Weighted,
+    add_weighted_adapter, write_adapter,
 };
 use burnish_weight_files::{FolderWriter, HostTensor};
 
@@ -305,18 +305,21 @@ fn combinations_are_peft_s() {
         .map(|((plan, tensors), &weight)| Weighted { plan, tensors, weight: f64::from(weight) })
         .collect();
     let cases = recorded["sums"].as_array().unwrap();
-    assert_eq!(cases.len(), 8);
+    assert_eq!(cases.len(), 13);
     for case in cases {
         let word = |key: &str| case[key].as_str().unwrap();
-        let how = match word("combination_type") {
-            "cat" => Combination::Cat,
-            "svd" => Combination::Svd { rank: 2 },
-            kind => Combination::Factors(FactorSums {
-                what: FactorSum::from_word(kind).unwrap(),
-                density: case["density"].as_f64().unwrap(),
-                majority: MajoritySign::from_word(word("majority_sign_method")).unwrap(),
-                seed: 0,
-            }),
+        let sums = |what| FactorSums {
+            what,
+            density: case["density"].as_f64().unwrap(),
+            majority: MajoritySign::from_word(word("majority_sign_method")).unwrap(),
+            seed: 0,
+        };
+        let kind = CombinationType::from_word(word("combination_type")).unwrap();
+        let how = match (kind, kind.sum()) {
+            (CombinationType::Cat, _) => Combination::Cat,
+            (_, None) => Combination::Svd { rank: 2 },
+            (_, Some(what)) if kind.has_rank() => Combination::Changes { sums: sums(what), rank: 2 },
+            (_, Some(what)) => Combination::Factors(sums(what)),
         };
         let (plan, tensors) = add_weighted_adapter(&weighted, how).unwrap();
         let site = &plan.sites[0];

@@ -1,6 +1,6 @@
 //! `burnish merge`: an adapter folded into its base, or one made of several.
 
-use burnish_peft::CombinationType;
+use burnish_peft::FactorSum;
 
 use crate::checks::{AT_LEAST_1, Checks, MODEL_HINT};
 use crate::command::command;
@@ -66,15 +66,15 @@ impl MergeOptions {
             }
         };
         unfit("combination_type", true, "");
-        unfit("svd_rank", kind == CombinationType::Svd, "set combination_type: svd");
+        unfit("svd_rank", kind.has_rank(), "set combination_type: svd");
         unfit(
             "density",
             kind.has_density(),
             "take it out, or prune with ties, dare_linear, dare_ties or magnitude_prune",
         );
-        let elects = matches!(kind, CombinationType::Ties | CombinationType::DareTies);
+        let elects = matches!(kind.sum(), Some(FactorSum::Ties | FactorSum::DareTies));
         unfit("majority_sign_method", elects, "set combination_type: ties or dare_ties");
-        let by_chance = matches!(kind, CombinationType::DareLinear | CombinationType::DareTies);
+        let by_chance = matches!(kind.sum(), Some(FactorSum::DareLinear | FactorSum::DareTies));
         unfit("seed", by_chance, "set combination_type: dare_linear or dare_ties");
         if !given.is_empty() && kind.has_density() && density.is_none() {
             checks.range("density", false, "a number from 0 to 1: how much of each factor is kept");

@@ -57,11 +57,12 @@ options! {
     Burnish adapters: Vec<String> = Vec::new();
     /// How one adapter is made of several: the changes' sum, near as a rank allows (`svd`) or of all ranks together (`cat`); or
     /// of adapters of one rank the sum of their factors, whole (`linear`), pruned (`magnitude_prune`, `ties`, by chance
-    /// `dare_linear`, `dare_ties`), where `ties` leaves the sign that most have.
+    /// `dare_linear`, `dare_ties`), where `ties` leaves the sign that most have. With `_svd` behind its name changes are
+    /// pruned instead, of which each is there in full meanwhile.
     Peft combination_type: CombinationType = CombinationType::Svd;
-    /// With `svd` the adapter's rank; by default the greatest of the adapters'.
+    /// With `svd` and what ends with it the adapter's rank; by default the greatest of the adapters'.
     Peft svd_rank: Option<usize> = None;
-    /// How much of each factor pruning keeps, from 0 to 1.
+    /// How much of each factor, or change, pruning keeps, from 0 to 1.
     Peft density: Option<f64> = None;
     /// With `ties` and `dare_ties` what decides a sign: the values' sum (`total`), or how many there are (`frequency`).
     Peft majority_sign_method: MajoritySign = MajoritySign::Total;

@@ -20,6 +20,11 @@ CASES = [
     ("magnitude_prune", 0.4, "total"),
     ("dare_linear", 1.0, "total"),
     ("dare_ties", 1.0, "frequency"),
+    ("ties_svd", 0.5, "total"),
+    ("ties_svd", 0.7, "frequency"),
+    ("magnitude_prune_svd", 0.4, "total"),
+    ("dare_linear_svd", 1.0, "total"),
+    ("dare_ties_svd", 1.0, "total"),
 ]
 WEIGHTS = [0.7, -1.3]
 

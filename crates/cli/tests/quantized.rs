@@ -25,10 +25,11 @@ fn words<'a>(model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn ranks_equal_one_at_every_stage() {
     let (root, model) = (tempfile::tempdir().unwrap(), model());
-    let schemes: [&[&str]; 3] = [
+    let schemes: [&[&str]; 4] = [
         &["--load_in_4bit", "--use_bnb_nested_quant", "--save_strategy=no"],
         &["--load_in_4bit", "--bnb_4bit_quant_type=fp4", "--use_dora", "--save_strategy=no"],
         &["--load_in_8bit", "--lora_bias", "--save_strategy=no"],
+        &["--load_in_4bit", "--init_lora_weights=loftq", "--lora_dropout=0", "--save_strategy=no"],
     ];
     for (number, scheme) in schemes.into_iter().enumerate() {
         let one = root.path().join(format!("one-{number}"));
@@ -167,7 +168,14 @@ fn a_resumed_run_is_the_same_and_the_base_counts() {
         ok(&sft(&output, "prompt_completion.jsonl", &words(&model, more)));
         output
     };
+    let loftq = ["--load_in_4bit", "--save_steps=2", "--init_lora_weights=loftq"];
+    let begun = run("begun", &loftq);
+    let from = format!("--resume_from_checkpoint={}", begun.join("checkpoint-2").display());
+    let resumed = run("begun-resumed", &[&loftq[..], &[&from]].concat());
+    assert_eq!(losses(&begun)[2..], losses(&resumed)[losses(&resumed).len() - 2..]);
+
     let whole = run("whole", &["--load_in_4bit", "--save_steps=2"]);
+    assert_ne!(losses(&begun), losses(&whole), "the start is another");
     let plain = run("plain", &["--save_strategy=no"]);
     assert_ne!(losses(&whole), losses(&plain), "four bits are no others");
     let checkpoint = whole.join("checkpoint-2");
@@ -185,6 +193,19 @@ fn what_cannot_be_is_refused() {
     };
     refused(&["--load_in_4bit", "--load_in_8bit"], &["load_in_4bit", "load_in_8bit", "one of the two"]);
     refused(&["--load_in_4bit", "--init_lora_weights=pissa"], &["load_in_4bit", "init_lora_weights"]);
+    refused(&["--init_lora_weights=loftq"], &["init_lora_weights", "a base in full", "load_in_4bit"]);
+    let loftq = ["--load_in_4bit", "--init_lora_weights=loftq"];
+    for (settings, parts) in [
+        (r#"{"loftq_bits": 8}"#, ["loftq_config", "load_in_4bit: true"]),
+        (r#"{"loftq_iter": 2}"#, ["loftq_config", "set loftq_iter: 1"]),
+        (r#"{"iterations": 1}"#, ["`iterations`", "loftq_bits or loftq_iter"]),
+    ] {
+        refused(&[&loftq[..], &[&format!("--loftq_config={settings}")]].concat(), &parts);
+    }
+    refused(
+        &["--load_in_4bit", "--loftq_config={\"loftq_iter\": 1}"],
+        &["loftq_config", "init_lora_weights: loftq"],
+    );
     let full = [model.as_str(), "--load_in_4bit", "--max_steps=1"];
     fails(&sft(&output, "prompt_completion.jsonl", &full), &["load_in_4bit", "use_peft: true"]);
 }

@@ -142,11 +142,19 @@ impl OptionValue for Stage {
 }
 
 impl OptionValue for Init {
-    const KIND: ValueKind =
-        ValueKind::Choice(&["true", "gaussian", "false", "orthogonal", "pissa", "pissa_niter_N", "olora"]);
+    const KIND: ValueKind = ValueKind::Choice(&[
+        "true",
+        "gaussian",
+        "false",
+        "orthogonal",
+        "pissa",
+        "pissa_niter_N",
+        "olora",
+        "loftq",
+    ]);
 
     fn expected() -> String {
-        "true, gaussian, false, orthogonal, pissa, pissa_niter_N (as in pissa_niter_4) or olora".into()
+        "true, gaussian, false, orthogonal, pissa, pissa_niter_N (as in pissa_niter_4), olora or loftq".into()
     }
 
     fn read(raw: &Raw) -> Option<Self> {

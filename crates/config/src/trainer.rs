@@ -54,6 +54,7 @@ impl RunOptions {
         }
         self.ranks.rules(&self.model, &self.training, checks);
         self.quantization.rules(self.trains_adapter(), checks);
+        self.lora.rules_of_loftq(&self.quantization, checks);
         self.training.rules(&self.logging, checks);
         self.muon.rules(&self.training, checks);
     }

@@ -44,6 +44,13 @@ fn inits_of_adapters() {
         assert!(scratch.sft(&["--use_peft", "--init_lora_weights", word]).is_err(), "{word}");
     }
     assert!(scratch.sft(&["--use_peft", "--lora_r", "3", "--init_lora_weights", "orthogonal"]).is_err());
+    let loftq = ["--use_peft", "--load_in_8bit", "--init_lora_weights", "loftq"];
+    let config = |more: &[&str]| {
+        let options = scratch.sft(&[&loftq[..], more].concat()).unwrap().options;
+        assert_eq!(options.lora.init_lora_weights, Init::Loftq);
+        options.lora.config(std::path::Path::new("base")).rest["loftq_config"].to_string()
+    };
+    assert_eq!(config(&["--loftq_config", r#"{"loftq_bits": 8}"#]), r#"{"loftq_bits":8}"#);
 }
 
 #[test]

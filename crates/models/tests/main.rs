@@ -12,6 +12,7 @@ mod follows_transformers;
 mod frozen_below;
 mod generation;
 mod gguf_files;
+mod loftq;
 mod part;
 mod qk_clip;
 mod quantized;

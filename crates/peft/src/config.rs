@@ -75,6 +75,9 @@ pub enum Init {
     },
     /// The leading part of the weight's QR decomposition; the weight keeps the rest (Büyükakyüz 2024).
     Olora,
+    /// The leading singular triplets of what quantising the weight loses (LoftQ; Li et al. 2023). Embeddings, and layers whose
+    /// weight keeps its bits, start as with `true`.
+    Loftq,
 }
 
 impl Init {
@@ -82,6 +85,12 @@ impl Init {
     #[must_use]
     pub fn changes_base(self) -> bool {
         matches!(self, Self::Pissa { .. } | Self::Olora)
+    }
+
+    /// Whether the factors of linear layers are made of the base: see [`crate::decompose`].
+    #[must_use]
+    pub fn reads_base(self) -> bool {
+        self.changes_base() || self == Self::Loftq
     }
 }
 
@@ -96,6 +105,7 @@ impl fmt::Display for Init {
             Self::Pissa { iterations: None } => f.write_str("pissa"),
             Self::Pissa { iterations: Some(n) } => write!(f, "pissa_niter_{n}"),
             Self::Olora => f.write_str("olora"),
+            Self::Loftq => f.write_str("loftq"),
         }
     }
 }
@@ -105,13 +115,14 @@ impl FromStr for Init {
 
     fn from_str(word: &str) -> Result<Self, UnknownWord> {
         const WORDS: &[&str] =
-            &["true", "gaussian", "false", "orthogonal", "pissa", "pissa_niter_N", "olora"];
+            &["true", "gaussian", "false", "orthogonal", "pissa", "pissa_niter_N", "olora", "loftq"];
         let init = match word {
             "true" | "True" => Some(Self::Default),
             "false" | "False" => Some(Self::Random),
             "orthogonal" => Some(Self::Orthogonal),
             "pissa" => Some(Self::Pissa { iterations: None }),
             "olora" => Some(Self::Olora),
+            "loftq" => Some(Self::Loftq),
             _ if word.eq_ignore_ascii_case("gaussian") => Some(Self::Gaussian),
             _ => word
                 .strip_prefix("pissa_niter_")

@@ -250,7 +250,7 @@ fn check_parameter(config: &LoraConfig, module: &ModuleInfo) -> Result<(), PeftE
         return conflict("lora_bias", "on target_parameters (experts, routers)");
     }
     let init = config.init_lora_weights.method();
-    if init.is_some_and(|init| init.changes_base() || init == Init::Orthogonal) {
+    if init.is_some_and(|init| init.reads_base() || init == Init::Orthogonal) {
         let condition = "other than true, false and gaussian on target_parameters (experts, routers)";
         return conflict("init_lora_weights", condition);
     }
@@ -314,11 +314,13 @@ fn check_init(
     if init == Init::Orthogonal && !rank.is_multiple_of(2) {
         return unfit("an even rank".to_owned());
     }
-    if init.changes_base() {
+    if init.reads_base() {
         let most = module.out.min(module.input);
         if rank > most {
             return unfit(format!("at most {most}, the smaller dimension of its weight"));
         }
+    }
+    if init.changes_base() {
         let weight = format!("{}.weight", module.name);
         let shared = |p: &Parameter| p.alias_of.as_deref() == Some(weight.as_str());
         if base.get(&weight).is_some_and(|p| p.alias_of.is_some()) || base.iter().any(shared) {

@@ -1,4 +1,5 @@
-//! Initialisations that take from the base weight (PiSSA, OLoRA), and adapters that fit the original base again.
+//! Initialisations that are made of the base weight: those that take from it (PiSSA, OLoRA), with adapters that fit the original
+//! base again, and the one that gives back what quantising it lost (LoftQ).
 //!
 //! Training runs on `W - s B0 A0` with factors that start at `B0`, `A0`. A file with those factors would need that
 //! changed base; what is written instead adds to the original one: `W - s B0 A0 + s B A = W + s [B | -B0] [A ; A0]`,
@@ -23,7 +24,8 @@ pub struct Decomposition {
 }
 
 /// The factors that `init` takes from `weight` `[out, in]`, widened; `None` where it takes nothing (embeddings always
-/// start as with `true`).
+/// start as with `true`). For LoftQ `weight` is what quantising the base weight lost, which `s B A` then is nearest to: PEFT
+/// leaves the scale out, and starts so with `lora_alpha` equal to the rank alone.
 ///
 /// Singular vectors have a sign: the largest element of each column of B is positive (PiSSA), the diagonal of R is
 /// (OLoRA). What is random (`pissa_niter_N`) is a function of the seed and the site's name.
@@ -32,7 +34,7 @@ pub struct Decomposition {
 /// If `weight` is not `[out, in]` of the site.
 #[must_use]
 pub fn decompose(site: &LoraSite, init: &InitWeights, weight: &[f32], seed: u64) -> Option<Decomposition> {
-    let init = init.method().filter(|i| i.changes_base() && site.kind != ModuleKind::Embedding)?;
+    let init = init.method().filter(|i| i.reads_base() && site.kind != ModuleKind::Embedding)?;
     assert_eq!(weight.len(), site.out * site.input, "decompose: `weight` is [out, in]");
     let w = Matrix { values: weight, rows: site.out, columns: site.input };
     let rank = site.rank;
@@ -40,10 +42,10 @@ pub fn decompose(site: &LoraSite, init: &InitWeights, weight: &[f32], seed: u64)
     let start = |i: usize| f64::from(stream.normal(i as u64));
     let (left, right) = match init {
         Init::Olora => w.leading_qr(rank),
-        Init::Pissa { iterations } => {
-            let mut t = match iterations {
-                Some(n) => w.randomised(rank, n, start),
-                None => w.leading(rank, start),
+        Init::Pissa { .. } | Init::Loftq => {
+            let mut t = match init {
+                Init::Pissa { iterations: Some(n) } => w.randomised(rank, n, start),
+                _ => w.leading(rank, start),
             };
             for (i, value) in t.values.iter().enumerate() {
                 let root = (value / site.scale).sqrt();
@@ -89,11 +91,22 @@ impl LoraPlan {
         self.config.init_lora_weights.method().is_some_and(Init::changes_base)
     }
 
+    /// Whether linear layers start from what quantising their weights lost.
+    #[must_use]
+    pub fn starts_from_quantization(&self) -> bool {
+        self.config.init_lora_weights.method() == Some(Init::Loftq)
+    }
+
     /// The plan of the files: that of an adapter of twice the rank for the original base where the initialisation
-    /// [changed it](Self::changes_base), this one otherwise. Magnitudes stay, since the adapted weight is the same.
+    /// [changed it](Self::changes_base), this one otherwise. Magnitudes stay, since the adapted weight is the same. One that
+    /// started [from a quantised base](Self::starts_from_quantization) is any adapter of it: PEFT would quantise once more.
     #[must_use]
     pub fn exported(&self) -> Self {
         let mut plan = self.clone();
+        if self.starts_from_quantization() {
+            plan.config.init_lora_weights = InitWeights::Flag(true);
+            plan.config.rest.insert("loftq_config".into(), Value::Object(Map::new()));
+        }
         if !self.changes_base() {
             return plan;
         }

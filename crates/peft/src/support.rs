@@ -33,7 +33,7 @@ const HARMLESS: &[&str] =
     &["eva_config", "corda_config", "lora_ga_config", "loftq_config", "megatron_core", "qalora_group_size"];
 
 /// Initialisations that change the base: the adapter's file alone does not say what it adds to.
-const CHANGES_BASE: &[&str] = &["pissa", "olora", "corda", "loftq", "lora_ga"];
+const CHANGES_BASE: &[&str] = &["pissa", "olora", "corda", "lora_ga"];
 
 impl LoraConfig {
     /// Refuses every key whose value changes the arithmetic in a way that burnish does not compute, then
@@ -64,6 +64,13 @@ impl LoraConfig {
             let changes_base = CHANGES_BASE.iter().any(|p| name.to_lowercase().starts_with(p));
             let value = Value::String(name.clone());
             match use_ {
+                Purpose::Load if name == "loftq" => {
+                    return refuse(
+                        "init_lora_weights",
+                        &value,
+                        "PEFT quantises its base anew: write true in its place there and load the base in as many bits, as in load_in_4bit",
+                    );
+                }
                 Purpose::Load if changes_base => {
                     return refuse(
                         "init_lora_weights",
@@ -75,7 +82,7 @@ impl LoraConfig {
                     return refuse(
                         "init_lora_weights",
                         &value,
-                        "use true, false, \"gaussian\", \"orthogonal\", \"olora\", \"pissa\" or \"pissa_niter_4\"",
+                        "use true, false, \"gaussian\", \"orthogonal\", \"olora\", \"pissa\", \"pissa_niter_4\" or \"loftq\"",
                     );
                 }
                 _ => {}

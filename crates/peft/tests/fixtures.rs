@@ -301,9 +301,11 @@ fn every_unsupported_key_is_refused_by_name() {
     // PEFT sets it by the kind of layer, whatever is said.
     check("fan_in_fan_out", Value::Bool(true), Purpose::Load).unwrap();
     check("eva_config", serde_json::json!({"rho": 2.0}), Purpose::Load).unwrap();
-    for name in ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga"] {
+    for name in ["pissa", "pissa_niter_4", "olora", "corda", "lora_ga"] {
         assert!(check("init_lora_weights", name.into(), Purpose::Load).unwrap_err().contains("changed base"));
     }
+    let quantised = check("init_lora_weights", "loftq".into(), Purpose::Load).unwrap_err();
+    assert!(quantised.contains("write true in its place"), "{quantised}");
     for name in ["eva", "mica", "corda", "pissa_niter_", "pissa_4", "Olora"] {
         assert!(
             check("init_lora_weights", name.into(), Purpose::Create)
@@ -312,7 +314,7 @@ fn every_unsupported_key_is_refused_by_name() {
         );
     }
     check("init_lora_weights", "eva".into(), Purpose::Load).unwrap();
-    for name in ["gaussian", "orthogonal", "olora", "pissa", "pissa_niter_16"] {
+    for name in ["gaussian", "orthogonal", "olora", "pissa", "pissa_niter_16", "loftq"] {
         check("init_lora_weights", name.into(), Purpose::Create).unwrap();
     }
     check("init_lora_weights", "orthogonal".into(), Purpose::Load).unwrap();

@@ -45,5 +45,6 @@ impl PlanOptions {
         self.muon.rules(&self.training, checks);
         let adapter = self.lora.use_peft || self.model.adapter_name_or_path.is_some();
         self.quantization.rules(adapter, checks);
+        self.lora.rules_of_loftq(&self.quantization, checks);
     }
 }

@@ -9,7 +9,7 @@ use burnish_peft::{
 use serde_json::{Map, Value};
 
 use crate::checks::{AT_LEAST_1, Checks};
-use crate::groups::ModelOptions;
+use crate::groups::{ModelOptions, QuantizationOptions};
 use crate::setting::MethodSettings;
 use crate::table::options;
 
@@ -52,8 +52,11 @@ options! {
     /// Which biases train: none, all, or those of adapted modules.
     Peft bias: Bias = Bias::None;
     /// How the factors start: `true` (A Kaiming, B zero), `gaussian`, `false` (both random), `orthogonal` (random, product
-    /// zero), or taken from the base weight, which keeps the rest: `pissa`, `pissa_niter_N` (faster), `olora`.
+    /// zero), taken from the base weight, which keeps the rest: `pissa`, `pissa_niter_N` (faster), `olora`; or what a base in fewer
+    /// bits has lost: `loftq`.
     Peft init_lora_weights: Init = Init::Default;
+    /// Settings of `loftq`: {"loftq_bits": 4, "loftq_iter": 1}, the bits those of the base, and once.
+    Peft loftq_config: MethodSettings = MethodSettings::default();
     /// Modules to leave out: names or one regular expression.
     Peft exclude_modules: Option<Targets> = None;
     /// Ranks that differ from lora_r, by module pattern: '{"q_proj": 8}'.
@@ -91,6 +94,9 @@ impl LoraOptions {
         config.lora_bias = self.lora_bias;
         config.bias = self.bias;
         config.init_lora_weights = self.init_lora_weights.into();
+        if self.init_lora_weights == Init::Loftq {
+            config.rest.insert("loftq_config".to_owned(), Value::Object(self.loftq_config.0.clone()));
+        }
         config.rank_pattern = self.rank_pattern.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
         config.alpha_pattern = self.alpha_pattern.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
         config.layers_to_transform = (!self.layers_to_transform.is_empty())
@@ -108,6 +114,45 @@ impl LoraOptions {
             own.insert("feedforward_modules".to_owned(), names);
         }
         PeftMethod::with(self.peft_type.unwrap_or_default(), &own)
+    }
+
+    /// The rules of a start from what quantising loses, in so many bits.
+    pub(crate) fn rules_of_loftq(&self, quantization: &QuantizationOptions, checks: &mut Checks<'_>) {
+        let loftq = self.init_lora_weights == Init::Loftq;
+        if !loftq || !self.use_peft {
+            if self.use_peft && !self.loftq_config.0.is_empty() {
+                let with = format!("init_lora_weights: {}", self.init_lora_weights);
+                checks.conflict("loftq_config", with, "set init_lora_weights: loftq");
+            }
+            return;
+        }
+        if quantization.quantization().is_none() {
+            let mend = "hold the base in fewer bits: load_in_4bit: true";
+            checks.conflict("init_lora_weights", "a base in full", mend);
+        }
+        let bits = if quantization.load_in_8bit { 8 } else { 4 };
+        for (key, value) in &self.loftq_config.0 {
+            match key.as_str() {
+                "loftq_bits" if value.as_u64() == Some(bits) => {}
+                "loftq_bits" => {
+                    let with = if bits == 4 { "load_in_4bit: true" } else { "load_in_8bit: true" };
+                    checks.conflict("loftq_config", with, "say loftq_bits as many, or take it out");
+                }
+                "loftq_iter" if value.as_u64() == Some(1) => {}
+                "loftq_iter" => checks.conflict(
+                    "loftq_config",
+                    "a base that options quantise, which another iteration would change",
+                    "set loftq_iter: 1",
+                ),
+                key => {
+                    checks.conflict(
+                        "loftq_config",
+                        format!("`{key}`, which it does not have"),
+                        "name loftq_bits or loftq_iter",
+                    );
+                }
+            }
+        }
     }
 
     pub(crate) fn rules(&self, model: &ModelOptions, checks: &mut Checks<'_>) {
@@ -142,6 +187,7 @@ impl LoraOptions {
             ("lora_bias", "lora_bias"),
             ("bias", "bias"),
             ("init_lora_weights", "init_lora_weights"),
+            ("loftq_config", "loftq_config"),
             ("rank_pattern", "rank_pattern"),
             ("alpha_pattern", "alpha_pattern"),
             ("layers_to_transform", "layers_to_transform"),
@@ -186,6 +232,7 @@ impl LoraOptions {
             "lora_bias",
             "bias",
             "init_lora_weights",
+            "loftq_config",
             "exclude_modules",
             "rank_pattern",
             "alpha_pattern",

@@ -13,8 +13,8 @@ use burnish_core::{
 };
 use burnish_ops::{AnyTensor, column_norms, host_device, row_norms};
 use burnish_peft::{
-    AdapterFolder, AdapterTensors, Change, ChangeSite, Decomposition, Factor, LoraConfig, LoraPlan, LoraSite,
-    ModuleKind, Purpose, decompose, init_lora_weights,
+    AdapterFolder, AdapterTensors, Change, ChangeSite, Decomposition, Factor, InitWeights, LoraConfig,
+    LoraPlan, LoraSite, ModuleKind, PeftError, Purpose, decompose, init_lora_weights,
 };
 use burnish_quant::Quantized;
 use burnish_tp::{AdapterSums, Tp};
@@ -91,10 +91,15 @@ impl<'a> ModelPlan<'a> {
             }
         };
         folder.declare(blueprint.registry_mut(), base, trained)?;
-        if folder.is_quantized() && plan.as_ref().is_some_and(LoraPlan::changes_base) {
+        if folder.is_quantized() {
             let how = packed_as(blueprint.registry());
             let mend = "take another init_lora_weights";
-            return Err(folder.quantized_already(how, "no start can change it:", mend));
+            if plan.as_ref().is_some_and(LoraPlan::changes_base) {
+                return Err(folder.quantized_already(how, "no start can change it:", mend));
+            }
+            if plan.as_ref().is_some_and(LoraPlan::starts_from_quantization) {
+                return Err(folder.quantized_already(how, "what that lost is in no file of it:", mend));
+            }
         }
         // What an adapter's start leaves of a weight is a new value: rounded as trained ones are.
         for site in plan.iter().filter(|plan| plan.changes_base()).flat_map(|plan| &plan.sites) {
@@ -357,7 +362,14 @@ impl<'a> ModelPlan<'a> {
         if let Some(known) = self.initial.get(&site.module) {
             return Ok(known);
         }
-        let weight = self.original(self.index_of(&site.base_weight())?, 0..site.out)?.to_f32();
+        let index = self.index_of(&site.base_weight())?;
+        let parameter = self.registry().at(index);
+        let mut weight = self.original(index, 0..site.out)?.to_f32();
+        if let Some(quantization) = parameter.quantization {
+            // What the model will read in its place.
+            let read = widened(&self.quantize(index, quantization)?, parameter.precision.store);
+            weight.iter_mut().zip(read.to_f32()).for_each(|(w, read)| *w -= read);
+        }
         let init = self.plan.as_ref().map(|p| &p.config.init_lora_weights);
         let made = init.and_then(|init| decompose(site, init, &weight, self.seed));
         let made = Arc::new(made.ok_or_else(|| ModelError::UnknownParameter { name: site.a_name.clone() })?);
@@ -406,6 +418,10 @@ impl<'a> ModelPlan<'a> {
     #[must_use]
     pub fn into_model(self, parameters: Arc<dyn Parameters>) -> Model {
         let Self { blueprint, plan, base, parallel, initial, .. } = self;
+        if !plan.as_ref().is_some_and(LoraPlan::changes_base) {
+            // Nothing is written relative to it.
+            initial.clear();
+        }
         let decoder = match parallel {
             Some((parallel, tp)) => {
                 let whole = parallel.shard(tp.clone(), blueprint.spec());
@@ -523,12 +539,26 @@ impl ModelPlan<'_> {
         if factor == Factor::Magnitude {
             return self.magnitude(site, rows);
         }
-        if self.site_of_weight(&site.base_weight()).is_some() {
+        let mut init = &plan.config.init_lora_weights;
+        let quantized = plan.starts_from_quantization().then(|| self.is_quantized(site)).transpose()?;
+        if quantized == Some(false) {
+            init = &InitWeights::Flag(true);
+        }
+        if quantized == Some(true) || self.site_of_weight(&site.base_weight()).is_some() {
             let start = self.decomposition(site)?;
             let whole = if factor == Factor::A { &start.a } else { &start.b };
             return Ok(whole[elements].to_vec());
         }
-        Ok(init_lora_weights(site, factor, &plan.config.init_lora_weights, self.seed, elements)?)
+        Ok(init_lora_weights(site, factor, init, self.seed, elements)?)
+    }
+
+    /// Whether the weight of a site rests in fewer bits; an error if none of the model does.
+    fn is_quantized(&self, site: &LoraSite) -> Result<bool, ModelError> {
+        if self.registry().iter().all(|p| p.quantization.is_none()) {
+            let condition = "as loftq over a base in full: hold it in fewer bits, as with load_in_4bit";
+            return Err(PeftError::Conflict { key: "init_lora_weights", condition }.into());
+        }
+        Ok(self.registry().get(&site.base_weight()).is_some_and(|p| p.quantization.is_some()))
     }
 
     /// The norms of a site's adapted weight: what its magnitude starts from, so that the adapter starts as no change.
@@ -569,6 +599,10 @@ pub(crate) struct Initial(Arc<Mutex<BTreeMap<String, Arc<Decomposition>>>>);
 impl Initial {
     pub(crate) fn get(&self, module: &str) -> Option<Arc<Decomposition>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(module).cloned()
+    }
+
+    fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     fn put(&self, module: &str, made: Arc<Decomposition>) {

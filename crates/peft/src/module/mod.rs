@@ -15,7 +15,7 @@
 //!
 //! Burn composes `W + s A B` and multiplies by that: a dense gradient of each adapted weight exists in backward. The
 //! adapter sees the weight and not the input, so `lora_dropout` is refused when training begins (and has no effect on an
-//! adapter that was trained with it elsewhere); so are `use_dora`, `lora_bias`, and initial values that change the base.
+//! adapter that was trained with it elsewhere); so are `use_dora`, `lora_bias`, and initial values that are made of the base.
 //! burnish's own models have all of them.
 
 mod files;
@@ -46,7 +46,7 @@ pub fn attach<M: Module>(module: M, config: &LoraConfig, seed: u64) -> Result<M,
         let mend = "on a Burn module the adapter is part of the weight and sees no input: set it to 0";
         return refused("lora_dropout", config.lora_dropout.to_string(), mend);
     }
-    if config.init_lora_weights.method().is_some_and(crate::Init::changes_base) {
+    if config.init_lora_weights.method().is_some_and(crate::Init::reads_base) {
         let value = serde_json::to_string(&config.init_lora_weights).unwrap_or_default();
         let mend = "on a Burn module use true, false, \"gaussian\" or \"orthogonal\"";
         return refused("init_lora_weights", value, mend);

@@ -39,7 +39,7 @@ pub struct Copied {
 impl Reference {
     /// The reference of a run that begins, or goes on.
     ///
-    /// A fresh adapter is left out, unless its start changes the base (PiSSA, OLoRA) or rounds otherwise (DoRA), or parts
+    /// A fresh adapter is left out, unless its start is made of the base (PiSSA, OLoRA, LoftQ) or rounds otherwise (DoRA), or parts
     /// of the base train along (biases): then, as with an adapter that was there before and with the whole model, what
     /// trains is copied. Another model is frozen and in its own dtypes, unless it moves.
     pub(crate) fn start(rank: &Rank<'_>, resumed: Option<&Resumed>) -> Result<Self, TrainError> {

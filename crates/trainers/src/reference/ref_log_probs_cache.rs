@@ -85,7 +85,9 @@ pub(crate) fn key_of_reference(rank: &Rank<'_>, what: &str) -> Result<ContentKey
     add_folder(&mut key, setup.folder.path())?;
     if let Some(adapter) = &setup.options.model.adapter_name_or_path {
         add_folder(&mut key, adapter)?;
-    } else if let Some(plan) = rank.model.plan.as_ref().filter(|plan| plan.changes_base()) {
+    } else if let Some(plan) =
+        rank.model.plan.as_ref().filter(|p| p.changes_base() || p.starts_from_quantization())
+    {
         // Their start depends on options of the adapter, and on the seed.
         key.add(training.seed.to_le_bytes());
         key.add(serde_json::to_string(&plan.config).unwrap_or_default());

@@ -95,7 +95,8 @@ pub(crate) fn is_base(plan: Option<&burnish_peft::LoraPlan>, loaded: bool) -> bo
     let stands = |plan: &burnish_peft::LoraPlan| {
         let magnitudes = plan.sites.iter().any(|site| site.magnitude_name.is_some());
         let unchanged = plan.changes.iter().all(burnish_peft::ChangeSite::starts_as_base);
-        !plan.changes_base() && !magnitudes && unchanged && plan.biases.is_empty() && plan.prompt.is_none()
+        let starts_as_base = !plan.changes_base() && !plan.starts_from_quantization();
+        starts_as_base && !magnitudes && unchanged && plan.biases.is_empty() && plan.prompt.is_none()
     };
     !loaded && plan.is_some_and(stands)
 }

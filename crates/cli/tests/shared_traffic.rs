@@ -138,6 +138,25 @@ fn recomputation_repeats_the_sums_of_forward_and_accumulation_those_of_a_pass() 
     assert!((again_2 - again_1) > (once_2 - once_1), "{planned:?}");
 }
 
+/// A head that stays its embedding has that one's factors, or its trained copy.
+#[test]
+fn tied_heads_move_what_their_plan_states() {
+    let root = tempfile::tempdir().unwrap();
+    let model = format!("--model_name_or_path={}", fixtures().join("models/qwen3-tied").display());
+    let tied = [&*model, "--use_peft", "--ensure_weight_tying", "--lora_r=2"];
+    for (nproc, tp, stage) in [(2, 1, 3), (2, 2, 0), (4, 2, 2), (4, 2, 3)] {
+        let given = [format!("--nproc={nproc}"), format!("--tp_size={tp}"), format!("--zero_stage={stage}")];
+        for kind in [
+            ["--lora_target_modules=o_proj", "--lora_modules_to_save=lm_head"],
+            ["--lora_target_modules=lm_head,o_proj", "--gradient_checkpointing"],
+        ] {
+            let words: Vec<&str> =
+                tied.iter().chain(&kind).copied().chain(given.iter().map(String::as_str)).collect();
+            check(root.path(), &words);
+        }
+    }
+}
+
 /// Virtual tokens go through the blocks, and not through the embedding.
 #[test]
 fn virtual_tokens_are_counted() {

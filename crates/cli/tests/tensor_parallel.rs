@@ -56,6 +56,20 @@ fn dropout_does_not_depend_on_who_has_a_column() {
     check("prompt_completion.jsonl", &LORA, &[(2, 2, 0), (3, 3, 0), (4, 2, 1)]);
 }
 
+/// A head that stays its embedding: trained whole, and by factors that both have.
+#[test]
+fn tied_heads_equal_one_rank() {
+    let model = format!("--model_name_or_path={}", fixtures().join("models/qwen3-tied").display());
+    let tied = [&*model, "--use_peft", "--ensure_weight_tying", "--lora_r=4"];
+    let saved = ["--lora_target_modules=o_proj", "--lora_modules_to_save=embed_tokens"];
+    let factors = ["--lora_target_modules=embed_tokens,o_proj", "--lora_dropout=0.1"];
+    let meshes = [(2, 1, 1), (2, 1, 2), (3, 1, 3), (2, 2, 0), (3, 3, 0), (4, 2, 3)];
+    check("prompt_completion.jsonl", &[&tied[..], &saved].concat(), &meshes);
+    check("prompt_completion.jsonl", &[&tied[..], &factors].concat(), &meshes);
+    let no_recompute = [&tied[..], &factors, &["--no_gradient_checkpointing"]].concat();
+    check("prompt_completion.jsonl", &no_recompute, &meshes[4..]);
+}
+
 #[test]
 fn full_training_equals_one_rank() {
     check(

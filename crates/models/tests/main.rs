@@ -30,3 +30,4 @@ mod shared_prompts;
 mod split_gradients;
 mod tensor_parallel;
 mod tensor_parallel_golden;
+mod tying;

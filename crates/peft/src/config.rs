@@ -420,6 +420,12 @@ impl LoraConfig {
         self
     }
 
+    /// `ensure_weight_tying`.
+    #[must_use]
+    pub fn ensures_weight_tying(&self) -> bool {
+        self.rest.get("ensure_weight_tying") == Some(&Value::Bool(true))
+    }
+
     /// Checks ranges and combinations, as PEFT's constructor does.
     ///
     /// # Errors

@@ -16,7 +16,8 @@ use crate::config::CONFIG;
 use crate::error::Differences;
 use crate::matching::compile_patterns;
 use crate::{
-    Bias, Change, ChangeSite, LoraConfig, LoraPlan, LoraSite, ModuleKind, PeftError, PeftMethod, Purpose,
+    Bias, Change, ChangeSite, Factor, LoraConfig, LoraPlan, LoraSite, ModuleKind, PeftError, PeftMethod,
+    Purpose,
 };
 
 /// What PEFT puts before every name.
@@ -305,6 +306,24 @@ fn slots(plan: &LoraPlan) -> Vec<Slot> {
             let key = format!("{PREFIX}{}.base_layer.weight", site.module);
             let shape = vec![site.out, site.input];
             slots.push(Slot { key, name: site.base_weight(), shape, kind: SlotKind::FrozenBase });
+        }
+    }
+    if let Some((alias, target)) = &plan.kept_tie {
+        let head = alias.trim_end_matches(".weight");
+        // PEFT writes the head's too, which are the embedding's, turned.
+        for site in plan.sites.iter().filter(|site| site.base_weight() == *target) {
+            let turned = |factor| site.shape(factor).into_iter().rev().collect::<Vec<_>>();
+            for (suffix, factor) in [("lora_A", Factor::B), ("lora_B", Factor::A)] {
+                let key = format!("{PREFIX}{head}.{suffix}.weight");
+                let (name, shape) = (site.name(factor).to_owned(), turned(factor));
+                slots.push(Slot { key, name, shape, kind: SlotKind::Duplicate });
+            }
+            let (key, shape) = (format!("{PREFIX}{head}.base_layer.weight"), vec![site.out, site.input]);
+            slots.push(Slot { key, name: target.clone(), shape, kind: SlotKind::Duplicate });
+        }
+        for (name, shape) in plan.base_parameters().filter(|(name, _)| name == target) {
+            let (key, name, shape) = (format!("{PREFIX}{alias}"), name.to_owned(), shape.to_vec());
+            slots.push(Slot { key, name, shape, kind: SlotKind::Shared });
         }
     }
     if let Some(prompt) = &plan.prompt {

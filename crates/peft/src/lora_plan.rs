@@ -36,6 +36,9 @@ pub struct LoraPlan {
     pub prompt: Option<ChangePart>,
     /// Tied base parameters: (alias, the one whose storage it shares).
     pub ties: Vec<(String, String)>,
+    /// Of [`ties`](Self::ties) the one that the adapter keeps (`ensure_weight_tying`): what trains of the table, whole or as
+    /// factors, is of the alias too.
+    pub kept_tie: Option<(String, String)>,
     /// Shapes of `saved` and `biases`, in that order.
     base_shapes: Vec<Vec<usize>>,
 }
@@ -63,7 +66,25 @@ impl LoraPlan {
         let mut report = match_modules(&config, modules, use_)?;
         let ranks = Patterns::compile("rank_pattern", &config.rank_pattern)?;
         let alphas = Patterns::compile("alpha_pattern", &config.alpha_pattern)?;
-        let matched: BTreeSet<&str> = report.matched.iter().map(String::as_str).collect();
+        let ties: Vec<(String, String)> =
+            base.iter().filter_map(|p| Some((p.name.clone(), p.alias_of.clone()?))).collect();
+        let kept_tie = config.ensures_weight_tying().then(|| ties.first().cloned()).flatten();
+        let mut matched: BTreeSet<&str> = report.matched.iter().map(String::as_str).collect();
+        let module =
+            |weight: &'_ str| modules.iter().map(|m| m.name.as_str()).find(|m| is_weight_of(weight, m));
+        let tied_targets = kept_tie.as_ref().is_some_and(|(alias, target)| {
+            let both = [alias, target].map(|weight| module(weight));
+            let hit = both.iter().flatten().any(|module| matched.contains(module));
+            if hit {
+                // The head's are the embedding's.
+                both[0].map(|head| matched.remove(head));
+                matched.extend(both[1]);
+            }
+            hit
+        });
+        if tied_targets {
+            check_tied(&config)?;
+        }
         let mut sites = Vec::with_capacity(matched.len());
         let (mut changes, mut copied) = (Vec::new(), Vec::new());
         for module in modules.iter().filter(|m| matched.contains(m.name.as_str())) {
@@ -92,10 +113,16 @@ impl LoraPlan {
         if let Some(tokens) = &config.trainable_token_indices {
             changes.extend(tokens.sites(&config, modules, &matched)?);
         }
-        let ties: Vec<(String, String)> =
-            base.iter().filter_map(|p| Some((p.name.clone(), p.alias_of.clone()?))).collect();
         share_rows(&mut changes, &ties, |module| matched.contains(module))?;
-        let saved = saved_parameters(&config, use_, base, &copied, &mut report)?;
+        let mut saved = saved_parameters(&config, use_, base, &copied, &mut report)?;
+        let tied_saved = kept_tie.as_ref().is_some_and(|tie| keep_one(&mut saved, tie, base));
+        if use_ == Purpose::Create && config.ensures_weight_tying() && !(tied_targets || tied_saved) {
+            let condition = match kept_tie {
+                Some(_) => "unless modules_to_save or target_modules names the embedding, or the head",
+                None => "on a model whose head has a weight of its own",
+            };
+            return Err(PeftError::Conflict { key: "ensure_weight_tying", condition });
+        }
         let saved_set: BTreeSet<&str> = saved.iter().map(String::as_str).collect();
         let is_bias = |name: &str| name == "bias" || name.ends_with(".bias");
         let of_changes = changes.iter().filter(|_| config.method.is_some()).map(ChangeSite::base_bias);
@@ -113,7 +140,19 @@ impl LoraPlan {
             .collect();
         let shape = |n: &String| base.get(n).map(|p| p.shape.clone()).unwrap_or_default();
         let base_shapes = saved.iter().chain(&biases).map(shape).collect();
-        Ok(Self { config, sites, changes, saved, biases, report, copied, prompt: None, ties, base_shapes })
+        Ok(Self {
+            config,
+            sites,
+            changes,
+            saved,
+            biases,
+            report,
+            copied,
+            prompt: None,
+            ties,
+            kept_tie,
+            base_shapes,
+        })
     }
 
     /// The plan of a method that puts virtual tokens before every text.
@@ -132,6 +171,7 @@ impl LoraPlan {
             copied: Vec::new(),
             prompt: Some(prompt),
             ties: Vec::new(),
+            kept_tie: None,
             base_shapes: Vec::new(),
         };
         Ok(prompt.map(plan))
@@ -197,6 +237,13 @@ impl LoraPlan {
     #[must_use]
     pub fn parts_from_tied(&self, module: &str) -> bool {
         let whole = |site: &ChangeSite| !matches!(site.change, Change::Rows(_));
+        if self
+            .kept_tie
+            .as_ref()
+            .is_some_and(|(alias, target)| is_weight_of(alias, module) || is_weight_of(target, module))
+        {
+            return false;
+        }
         self.site(module).is_some()
             || self.change(module).is_some_and(whole)
             || self.saved.contains(&format!("{module}.weight"))
@@ -208,6 +255,30 @@ impl LoraPlan {
         let own: usize = self.parameters().iter().filter(|p| p.trainable).map(Parameter::elements).sum();
         own + self.base_shapes.iter().map(|s| s.iter().product::<usize>()).sum::<usize>()
     }
+}
+
+/// Whether a parameter is the weight of a module.
+fn is_weight_of(parameter: &str, module: &str) -> bool {
+    parameter.strip_suffix(".weight") == Some(module)
+}
+
+/// What factors of an embedding that a head has too cannot be.
+fn check_tied(config: &LoraConfig) -> Result<(), PeftError> {
+    let others = [("peft_type", config.method.is_some()), ("use_dora", config.use_dora)];
+    let condition = "with ensure_weight_tying on the embedding's or the head's factors";
+    let other = others.into_iter().find(|(_, is)| *is);
+    other.map_or(Ok(()), |(key, _)| Err(PeftError::Conflict { key, condition }))
+}
+
+/// Makes of tied parameters that are saved the one that has storage; whether they are.
+fn keep_one(saved: &mut Vec<String>, (alias, target): &(String, String), base: &Registry) -> bool {
+    if !saved.iter().any(|name| name == alias || name == target) {
+        return false;
+    }
+    let kept: BTreeSet<String> =
+        saved.drain(..).filter(|name| name != alias).chain([target.clone()]).collect();
+    saved.extend(base.iter().map(|p| &p.name).filter(|name| kept.contains(*name)).cloned());
+    true
 }
 
 /// Of tables that share storage the rows that train are those of one, and what reads the other reads them too.

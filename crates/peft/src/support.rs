@@ -25,7 +25,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("velora_config", "merge it into its base with PEFT first"),
     ("megatron_config", "train it without Megatron layers"),
     ("layer_replication", "there is no equivalent on the original layers"),
-    ("ensure_weight_tying", "save it with PEFT's ensure_weight_tying=False"),
 ];
 
 /// Keys of PEFT 0.21.2 that do not change the arithmetic of an adapter that exists.

@@ -94,6 +94,11 @@ pub fn add_weighted_adapter(
         return Err(PeftError::BadValue { key: "rank", got: "0".into(), expected: "at least 1" });
     }
     parts.iter().try_for_each(check)?;
+    let tied = |part: &Weighted<'_>| part.plan.kept_tie.is_some();
+    if parts.iter().any(|part| tied(part) != tied(first)) {
+        let condition = "by some of the adapters in a weighted sum: a head that stays its embedding and one that does not have no sum";
+        return Err(PeftError::Conflict { key: "ensure_weight_tying", condition });
+    }
     let mut tensors = AdapterTensors::default();
     for (name, weight) in parts.iter().flat_map(|p| &p.tensors.base_weights) {
         let known = tensors.base_weights.entry(name.clone()).or_insert_with(|| weight.clone());

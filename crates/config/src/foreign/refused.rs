@@ -48,8 +48,8 @@ pub const REFUSED: &[Foreign] = &[
         "megatron_config",
     ], "this variant of LoRA is not supported; LoRA, rsLoRA, DoRA, PiSSA, OLoRA and LoftQ are"),
     refused(&[
-        "fan_in_fan_out", "ensure_weight_tying",
-    ], "layers store their weights as [out, in] and tied heads stay tied as the model's file says; take it out"),
+        "fan_in_fan_out",
+    ], "layers store their weights as [out, in]; take it out"),
     refused(&[
         "output_router_logits",
     ], "routers' auxiliary loss is on or off by router_aux_loss_coef; take it out"),

@@ -43,6 +43,9 @@ options! {
     Trl lora_target_parameters: Vec<String> = Vec::new();
     /// Modules to train whole and save with the adapter.
     Trl lora_modules_to_save: Vec<String> = Vec::new();
+    /// Keep a head that shares the embedding's weight tied to it: what trains of one, whole (lora_modules_to_save) or as factors,
+    /// is the other's too. Without it each of the two becomes another.
+    Peft ensure_weight_tying: bool = false;
     /// Scale by alpha / sqrt(r) instead (rsLoRA).
     Trl use_rslora: bool = false;
     /// Train each adapted weight's magnitude apart from its direction (DoRA).
@@ -89,6 +92,9 @@ impl LoraOptions {
         config.target_parameters = some(&self.lora_target_parameters);
         config.exclude_modules = self.exclude_modules.clone();
         config.modules_to_save = some(&self.lora_modules_to_save);
+        if self.ensure_weight_tying {
+            config.rest.insert("ensure_weight_tying".to_owned(), Value::Bool(true));
+        }
         config.use_rslora = self.use_rslora;
         config.use_dora = self.use_dora;
         config.lora_bias = self.lora_bias;
@@ -182,6 +188,7 @@ impl LoraOptions {
             ("lora_dropout", "lora_dropout"),
             ("lora_target_modules", "target_modules"),
             ("lora_target_parameters", "target_parameters"),
+            ("ensure_weight_tying", "ensure_weight_tying"),
             ("use_rslora", "use_rslora"),
             ("use_dora", "use_dora"),
             ("lora_bias", "lora_bias"),
@@ -227,6 +234,7 @@ impl LoraOptions {
             "lora_target_modules",
             "lora_target_parameters",
             "lora_modules_to_save",
+            "ensure_weight_tying",
             "use_rslora",
             "use_dora",
             "lora_bias",

@@ -96,8 +96,18 @@ impl Blueprint {
                 b_bias: optional(&site.b_bias_name)?,
                 magnitude: optional(&site.magnitude_name)?,
             };
-            let adapter =
-                Adapter { site: site.module.clone(), scale: site.scale as f32, dropout: site.dropout as f32 };
+            let adapter = Adapter {
+                site: site.module.clone(),
+                scale: site.scale as f32,
+                dropout: site.dropout as f32,
+                turned: false,
+            };
+            if let Some((alias, _)) = plan.kept_tie.as_ref().filter(|(_, table)| *table == site.base_weight())
+            {
+                let site = alias.trim_end_matches(".weight").to_owned();
+                let dropout = plan.config.dropout() as f32;
+                layers.push((lora, Adapter { site, dropout, turned: true, ..adapter.clone() }));
+            }
             layers.push((lora, adapter));
         }
         let prompt = plan.prompt.as_ref().map(|prompt| index(&prompt.name)).transpose()?;
@@ -129,7 +139,11 @@ impl Blueprint {
         }
         self.prompt = prompt;
         for name in &plan.saved {
-            self.copy(name)?;
+            let index = self.copy(name)?;
+            if plan.kept_tie.as_ref().is_some_and(|(_, table)| table == name) {
+                let head = self.head.saved.get_or_insert(self.head.parts.base());
+                head.weight = index;
+            }
         }
         for name in &plan.biases {
             if let Some(bias) = self.registry.get_mut(name) {
@@ -186,8 +200,8 @@ impl Blueprint {
         }
     }
 
-    /// Adds a trained copy of a base parameter and points its layer there.
-    fn copy(&mut self, base: &str) -> Result<(), ModelError> {
+    /// Adds a trained copy of a base parameter and points its layer there; where it is.
+    fn copy(&mut self, base: &str) -> Result<usize, ModelError> {
         let unknown = || ModelError::UnknownParameter { name: base.to_owned() };
         let original = self.registry.get(base).ok_or_else(unknown)?.clone();
         let role = if base.starts_with(self.spec.names.head) { Role::Head } else { original.role };
@@ -203,7 +217,7 @@ impl Blueprint {
                 } else {
                     saved.weight = index;
                 }
-                return Ok(());
+                return Ok(index);
             }
         }
         for (name, norm) in self.norms_mut() {
@@ -214,7 +228,7 @@ impl Blueprint {
                 } else {
                     saved.weight = Some(index);
                 }
-                return Ok(());
+                return Ok(index);
             }
         }
         Err(unknown())

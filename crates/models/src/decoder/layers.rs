@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burnish_core::random::Stream;
-use burnish_core::{Compute, LinearPart, LinearParts, RouterRule};
+use burnish_core::{Compute, LinearPart, LinearParts, LoraParts, RouterRule};
 use burnish_ops::{
     AnyTensor, Dropout, EmbeddingLowRank, ExpertLayer, ExpertLowRank, Experts, HeadNorm, Linear, LowRank,
     Magnitude, OpsError, layer_norm, rms_norm, row_norms,
@@ -83,6 +83,8 @@ pub(crate) struct Adapter {
     pub(crate) site: String,
     pub(crate) scale: f32,
     pub(crate) dropout: f32,
+    /// Whether the factors are those of the embedding that the head stays (`ensure_weight_tying`): each the other's, turned.
+    pub(crate) turned: bool,
 }
 
 /// What a layer is in its block: which of its features ranks share.
@@ -294,6 +296,12 @@ impl Layer {
             return Ok(Linear { weight, bias, low_rank: None, compute: how.compute });
         };
         let scale = adapter.scale;
+        let lora = if adapter.turned {
+            let turned = |x: &AnyTensor| Ok::<_, OpsError>(AnyTensor::new(x.rank::<2>()?.transpose()));
+            LoraParts { a: turned(&lora.b)?, b: turned(&lora.a)?, ..lora }
+        } else {
+            lora
+        };
         let magnitude = match (lora.magnitude, self.magnitude()) {
             (Some(value), Some(index)) => {
                 let norm = how.norms.get(index, || divisors(&norms(&weight, &lora.a, &lora.b, scale)?))?;

@@ -162,7 +162,12 @@ impl Parallel {
                 _ => AdapterSum::Fused,
             };
             let apart = layer.adapter.is_some() && runs_apart(sum, layer.magnitude().is_some());
+            let turned_factors = layer.adapter.as_ref().is_some_and(|adapter| adapter.turned);
             for (part, index) in layer.all() {
+                if turned_factors && part.is_lora() {
+                    // They lie as the embedding's, whose they are.
+                    continue;
+                }
                 let of_experts =
                     experts.as_ref().filter(|_| matches!(layer.place, Place::ExpertsUp | Place::ExpertsDown));
                 let layout = match (layer.place, part) {

@@ -35,6 +35,12 @@ CASES = {
         r=2, lora_alpha=6, target_modules=[
             "q_proj", "k_proj", "down_proj", "per_layer_input_gate", "per_layer_projection", "per_layer_model_projection",
             "embed_tokens_per_layer"])),
+    # A head that stays its embedding: trained whole, and with factors (PEFT's optimizer then steps one storage twice, once for
+    # each of its gradients).
+    "tying_saved": ("llama-tied", peft.LoraConfig, dict(
+        r=2, target_modules=["q_proj"], modules_to_save=["lm_head"], ensure_weight_tying=True)),
+    "tying_factors": ("llama-tied", peft.LoraConfig, dict(
+        r=2, lora_alpha=6, target_modules=["q_proj", "embed_tokens"], ensure_weight_tying=True)),
     "trainable_tokens": ("llama-tied", peft.TrainableTokensConfig, dict(token_indices=[4, 1, 9])),
     "oft": ("qwen2", peft.OFTConfig, dict(oft_block_size=8, target_modules=["q_proj", "o_proj", "down_proj", "lm_head"])),
     "oft_shared": ("qwen2", peft.OFTConfig, dict(
@@ -103,12 +109,19 @@ def main(name):
         gradients = {}
     elif kind is peft.PromptTuningConfig:
         gradients = {"prompt_embeddings": next(iter(grads.values()))}
-    elif kind is peft.VeraConfig:
+    elif kind is peft.VeraConfig or name == "tying_saved":
         gradients = {n.replace(".default", ""): g for n, g in grads.items()}
     else:
         gradients = get_peft_model_state_dict(model, state_dict=grads, save_embedding_layers=False)
         kept = {t.data_ptr() for t in grads.values()}
         gradients = {k: v for k, v in gradients.items() if v.data_ptr() in kept}
+    if name == "tying_factors":
+        head = "base_model.model.lm_head.lora_{}.weight"
+        embed = "base_model.model.model.embed_tokens.lora_embedding_{}"
+        gradients[embed.format("A")] = gradients[embed.format("A")] + gradients.pop(head.format("B")).T
+        gradients[embed.format("B")] = gradients[embed.format("B")] + gradients.pop(head.format("A")).T
+    if name == "tying_saved":
+        gradients = {n.replace("modules_to_save.", ""): g for n, g in gradients.items()}
     if gradients:
         tensors = {k: v.contiguous().clone() for k, v in gradients.items()}
         save_file(tensors, out_folder / "gradients.safetensors")

@@ -79,7 +79,10 @@ fn refuse(config: &LoraConfig) -> Result<(), PeftError> {
         let (key, value) = ("peft_type".to_owned(), config.peft_type.clone());
         return Err(PeftError::UnsupportedKey { key, value, mend });
     }
-    for (key, on) in [("use_dora", config.use_dora), ("lora_bias", config.lora_bias)] {
+    let tying = config.ensures_weight_tying();
+    for (key, on) in
+        [("use_dora", config.use_dora), ("lora_bias", config.lora_bias), ("ensure_weight_tying", tying)]
+    {
         if on {
             let value = Value::Bool(true).to_string();
             return Err(PeftError::UnsupportedKey { key: key.into(), value, mend });

@@ -9,6 +9,7 @@ mod dora;
 mod experts;
 mod families;
 mod follows_transformers;
+mod fp8;
 mod frozen_below;
 mod generation;
 mod gguf_files;

@@ -272,9 +272,9 @@ fn other_formats_and_uses_are_refused() {
         error(copy(&format!("quantized/{name}"), |c| c["quantization_config"][key] = value).path())
     };
     assert_eq!(
-        config("nf4", "quant_method", json!("fp8")),
-        "config.json: `quantization_config.quant_method` = fp8 is not supported; supported: bitsandbytes in four and eight \
-         bits, gptq and awq in four; or a folder of unquantised weights"
+        config("nf4", "quant_method", json!("hqq")),
+        "config.json: `quantization_config.quant_method` = hqq is not supported; supported: bitsandbytes in four and eight \
+         bits, gptq and awq in four, fp8; or a folder of unquantised weights"
     );
     assert_eq!(
         config("gptq", "bits", json!(8)),

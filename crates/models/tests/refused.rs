@@ -136,9 +136,9 @@ fn architectures_that_are_not_computed() {
         ),
         (
             "quantization_config",
-            json!({"quant_method": "fp8"}),
-            "`quantization_config.quant_method` = fp8 is not supported; supported: bitsandbytes in four and eight bits, \
-             gptq and awq in four; or a folder of unquantised weights",
+            json!({"quant_method": "hqq"}),
+            "`quantization_config.quant_method` = hqq is not supported; supported: bitsandbytes in four and eight bits, \
+             gptq and awq in four, fp8; or a folder of unquantised weights",
         ),
         (
             "num_key_value_heads",

@@ -98,6 +98,18 @@ pub enum WeightFileError {
         /// The most similar names.
         nearest: Vec<String>,
     },
+    /// Scales that are not as many as a matrix has blocks.
+    #[error(
+        "`{tensor}` is {got:?}, expected {expected:?}: a scale for each block of its matrix (weight_block_size); the files and config.json are of different models"
+    )]
+    BlockScales {
+        /// The scales.
+        tensor: String,
+        /// Their shape.
+        got: Vec<usize>,
+        /// That of the blocks.
+        expected: Vec<usize>,
+    },
     /// A slice outside the tensor.
     #[error("slice {}..{} of dim {dim} is outside `{name}` of shape {shape:?}", range.start, range.end)]
     BadSlice {
@@ -347,7 +359,8 @@ impl Coded for WeightFileError {
             | Self::MissingShard { .. }
             | Self::ShardElsewhere { .. }
             | Self::MissingInShard { .. }
-            | Self::UnknownTensor { .. } => ErrorCode::DamagedFile,
+            | Self::UnknownTensor { .. }
+            | Self::BlockScales { .. } => ErrorCode::DamagedFile,
             Self::UnknownDtype { .. } => ErrorCode::UnsupportedModel,
             Self::BadSlice { .. }
             | Self::WrongLength { .. }

@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use burnish_core::Dtype;
 use serde::Deserialize;
 
+use crate::block_scaled::{self, BlockScaled};
 use crate::file::TensorFile;
 use crate::header::Entry;
 use crate::slice::Runs;
@@ -37,6 +38,7 @@ pub struct WeightFolder {
     files: Vec<TensorFile>,
     /// Tensor name to index into `files`.
     places: BTreeMap<String, usize>,
+    scaled: BlockScaled,
 }
 
 #[derive(Deserialize)]
@@ -92,7 +94,7 @@ impl WeightFolder {
     fn single(path: &Path, file: &Path) -> Result<Self, WeightFileError> {
         let file = TensorFile::open(file)?;
         let places = file.names().map(|n| (n.to_owned(), 0)).collect();
-        Ok(Self { path: path.to_path_buf(), files: vec![file], places })
+        Ok(Self { path: path.to_path_buf(), files: vec![file], places, scaled: BlockScaled::default() })
     }
 
     fn sharded(index: &Path) -> Result<Self, WeightFileError> {
@@ -129,7 +131,30 @@ impl WeightFolder {
             }
             places.insert(tensor, place);
         }
-        Ok(Self { path: folder, files, places })
+        Ok(Self { path: folder, files, places, scaled: BlockScaled::default() })
+    }
+
+    /// Has matrices of eight-bit floats (`F8_E4M3`) read as the bfloat16 numbers that their scales (`NAME_scale_inv`) make
+    /// of them: one scale for each `block` (rows, columns), or for a whole matrix. The scales are no tensors of their own
+    /// any more.
+    ///
+    /// # Errors
+    /// If scales cannot be read, or are not as many as there are blocks.
+    pub fn with_block_scales(mut self, block: Option<[usize; 2]>) -> Result<Self, WeightFileError> {
+        let of_blocks = |(name, &place): (&String, &usize)| {
+            let entry = self.files[place].entry(name)?;
+            let scaled =
+                entry.dtype == block_scaled::E4M3 && self.places.contains_key(&block_scaled::scales_of(name));
+            scaled.then(|| (name.clone(), entry.shape.clone()))
+        };
+        let found: Vec<(String, Vec<usize>)> = self.places.iter().filter_map(of_blocks).collect();
+        let mut scaled = BlockScaled::default();
+        for (name, shape) in found {
+            scaled.insert(&name, &shape, block, &self.read(&block_scaled::scales_of(&name))?)?;
+        }
+        self.places.retain(|name, _| !block_scaled::is_beside(name));
+        self.scaled = scaled;
+        Ok(self)
     }
 
     /// The folder or file that was opened.
@@ -166,7 +191,7 @@ impl WeightFolder {
     /// If there is none of that name, or of a dtype that burnish does not read.
     pub fn info(&self, name: &str) -> Result<TensorInfo, WeightFileError> {
         let (file, entry) = self.place(name)?;
-        Ok(TensorInfo { dtype: file.dtype(name, entry)?, shape: entry.shape.clone() })
+        Ok(TensorInfo { dtype: self.dtype(name, file, entry)?, shape: entry.shape.clone() })
     }
 
     /// A tensor in its stored dtype: one copy from the file, nothing mapped.
@@ -175,6 +200,11 @@ impl WeightFolder {
     /// As [`info`](Self::info), or if the disk cannot be read.
     pub fn read(&self, name: &str) -> Result<HostTensor, WeightFileError> {
         let (file, entry) = self.place(name)?;
+        if self.scaled.has(name) {
+            let mut bytes = vec![0; (entry.end - entry.begin) as usize];
+            file.read_bytes(entry, 0, &mut bytes)?;
+            return Ok(self.widened(name, entry, whole(&entry.shape), &bytes));
+        }
         let mut tensor = HostTensor::zeros(file.dtype(name, entry)?, &entry.shape);
         file.read_bytes(entry, 0, &mut tensor.bytes)?;
         Ok(tensor)
@@ -186,15 +216,20 @@ impl WeightFolder {
     /// As [`read`](Self::read), or if `out` is not as long as the tensor.
     pub fn read_into(&self, name: &str, out: &mut [u8]) -> Result<(), WeightFileError> {
         let (file, entry) = self.place(name)?;
-        let expected = (entry.end - entry.begin) as usize;
+        let scaled = self.scaled.has(name);
+        let expected = (entry.end - entry.begin) as usize * if scaled { 2 } else { 1 };
         if expected != out.len() {
-            let dtype = file.dtype(name, entry)?;
+            let dtype = self.dtype(name, file, entry)?;
             return Err(WeightFileError::WrongLength {
                 dtype,
                 shape: entry.shape.clone(),
                 expected,
                 got: out.len(),
             });
+        }
+        if scaled {
+            out.copy_from_slice(&self.read(name)?.bytes);
+            return Ok(());
         }
         file.read_bytes(entry, 0, out)
     }
@@ -210,8 +245,10 @@ impl WeightFolder {
         range: Range<usize>,
     ) -> Result<HostTensor, WeightFileError> {
         let (file, entry) = self.place(name)?;
-        let dtype = file.dtype(name, entry)?;
-        let Some(runs) = Runs::of(&entry.shape, dtype.bytes(), dim, &range) else {
+        let dtype = self.dtype(name, file, entry)?;
+        let scaled = self.scaled.has(name);
+        let width = if scaled { 1 } else { dtype.bytes() };
+        let Some(runs) = Runs::of(&entry.shape, width, dim, &range) else {
             return Err(WeightFileError::BadSlice {
                 name: name.to_owned(),
                 dim,
@@ -223,6 +260,11 @@ impl WeightFolder {
         shape[dim] = range.len();
         let mut bytes = vec![0; runs.total()];
         file.read_runs(entry, &runs, &mut bytes)?;
+        if scaled {
+            let mut ranges = whole(&entry.shape);
+            ranges[dim] = range;
+            return Ok(self.widened(name, entry, ranges, &bytes));
+        }
         Ok(HostTensor { dtype, shape, bytes })
     }
 
@@ -237,8 +279,10 @@ impl WeightFolder {
         columns: Range<usize>,
     ) -> Result<HostTensor, WeightFileError> {
         let (file, entry) = self.place(name)?;
-        let dtype = file.dtype(name, entry)?;
-        let Some(runs) = Runs::block(&entry.shape, dtype.bytes(), &rows, &columns) else {
+        let dtype = self.dtype(name, file, entry)?;
+        let scaled = self.scaled.has(name);
+        let width = if scaled { 1 } else { dtype.bytes() };
+        let Some(runs) = Runs::block(&entry.shape, width, &rows, &columns) else {
             let rows_fit = Runs::of(&entry.shape, dtype.bytes(), 0, &rows).is_some();
             let (dim, range) = if rows_fit { (1, columns) } else { (0, rows) };
             return Err(WeightFileError::BadSlice {
@@ -250,6 +294,9 @@ impl WeightFolder {
         };
         let mut bytes = vec![0; runs.total()];
         file.read_runs(entry, &runs, &mut bytes)?;
+        if scaled {
+            return Ok(self.widened(name, entry, vec![rows, columns], &bytes));
+        }
         Ok(HostTensor { dtype, shape: vec![rows.len(), columns.len()], bytes })
     }
 
@@ -262,13 +309,24 @@ impl WeightFolder {
         Ok((&file.path, entry.begin..entry.end))
     }
 
-    /// A tensor where it lies in the mapped file: nothing is copied, pages are read when touched.
+    /// A tensor where it lies in the mapped file: nothing is copied, pages are read when touched. Of a matrix with scales
+    /// its codes.
     ///
     /// # Errors
     /// As [`info`](Self::info), or if the file cannot be mapped.
     pub fn view(&self, name: &str) -> Result<TensorView<'_>, WeightFileError> {
         let (file, entry) = self.place(name)?;
-        Ok(TensorView { dtype: file.dtype(name, entry)?, shape: &entry.shape, bytes: file.mapped(entry)? })
+        let dtype = if self.scaled.has(name) { Dtype::U8 } else { file.dtype(name, entry)? };
+        Ok(TensorView { dtype, shape: &entry.shape, bytes: file.mapped(entry)? })
+    }
+
+    fn dtype(&self, name: &str, file: &TensorFile, entry: &Entry) -> Result<Dtype, WeightFileError> {
+        if self.scaled.has(name) { Ok(Dtype::Bf16) } else { file.dtype(name, entry) }
+    }
+
+    fn widened(&self, name: &str, entry: &Entry, ranges: Vec<Range<usize>>, bytes: &[u8]) -> HostTensor {
+        let bytes = self.scaled.widen(name, entry, &ranges, bytes);
+        HostTensor { dtype: Dtype::Bf16, shape: ranges.iter().map(Range::len).collect(), bytes }
     }
 
     fn place(&self, name: &str) -> Result<(&TensorFile, &Entry), WeightFileError> {
@@ -279,6 +337,11 @@ impl WeightFolder {
             nearest: nearest(name, self.names(), 3),
         })
     }
+}
+
+/// All of every dim.
+fn whole(shape: &[usize]) -> Vec<Range<usize>> {
+    shape.iter().map(|&n| 0..n).collect()
 }
 
 /// Up to `count` of `names` that are similar to `name`, most similar first.

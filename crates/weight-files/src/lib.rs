@@ -24,6 +24,7 @@
 
 mod atomic;
 mod attempt;
+mod block_scaled;
 mod commit;
 mod error;
 mod file;

@@ -272,3 +272,48 @@ proptest! {
         let _ = craft(&json, 4);
     }
 }
+
+/// A matrix of 3 x 5 and two of 2 x 2 in eight bits, with scales for blocks of 2 x 2: as Transformers multiplies them out.
+#[test]
+fn eight_bit_floats_are_read_with_the_scales_of_their_blocks() {
+    let header = r#"{"w":{"dtype":"F8_E4M3","shape":[3,5],"data_offsets":[0,15]},
+        "w_scale_inv":{"dtype":"F32","shape":[2,3],"data_offsets":[15,39]},
+        "w.activation_scale":{"dtype":"F32","shape":[],"data_offsets":[39,43]},
+        "x":{"dtype":"F8_E4M3","shape":[2,2,2],"data_offsets":[43,51]},
+        "x_scale_inv":{"dtype":"BF16","shape":[2,1,1],"data_offsets":[51,55]},
+        "plain":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[55,56]}}"#;
+    let dir = tempfile::tempdir().unwrap();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    // 0x38 is 1, 0x40 is 2, 0xb8 is -1.
+    bytes.extend([
+        0x38_u8, 0x40, 0xb8, 0x38, 0x38, 0x38, 0x38, 0x38, 0x38, 0x40, 0x40, 0x38, 0x38, 0x38, 0xb8,
+    ]);
+    for scale in [0.5_f32, 2.0, 4.0, 8.0, 16.0, 32.0, 9.0] {
+        bytes.extend(scale.to_le_bytes());
+    }
+    bytes.extend([0x38_u8; 8]);
+    bytes.extend([0x40, 0x40, 0x80, 0xbf, 0x38]);
+    std::fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
+    let open = || WeightFolder::open(dir.path()).unwrap();
+    assert!(open().info("w").unwrap_err().to_string().contains("F8_E4M3"));
+    let folder = open().with_block_scales(Some([2, 2])).unwrap();
+    assert_eq!(folder.names().collect::<Vec<_>>(), ["plain", "w", "x"]);
+    let whole = folder.read("w").unwrap();
+    assert_eq!((whole.dtype, &whole.shape[..]), (Dtype::Bf16, &[3, 5][..]));
+    let all = [0.5, 1.0, -2.0, 2.0, 4.0, 0.5, 0.5, 2.0, 2.0, 8.0, 16.0, 8.0, 16.0, 16.0, -32.0];
+    assert_eq!(whole.to_f32(), all);
+    assert_eq!(folder.read_slice("w", 0, 1..3).unwrap().to_f32(), all[5..]);
+    assert_eq!(folder.read_slice("w", 1, 3..5).unwrap().to_f32(), [2.0, 4.0, 2.0, 8.0, 16.0, -32.0]);
+    assert_eq!(folder.read_block("w", 2..3, 0..2).unwrap().to_f32(), [16.0, 8.0]);
+    let mut out = vec![0; 30];
+    folder.read_into("w", &mut out).unwrap();
+    assert_eq!(out, whole.bytes);
+    assert_eq!(folder.read_slice("x", 0, 1..2).unwrap().to_f32(), [-1.0; 4]);
+    assert_eq!(folder.read_slice("x", 2, 1..2).unwrap().to_f32(), [3.0, 3.0, -1.0, -1.0]);
+    assert!(folder.info("plain").is_err());
+    let error = open().with_block_scales(Some([2, 1])).unwrap_err().to_string();
+    assert!(error.contains("`w_scale_inv` is [2, 3], expected [2, 5]"), "{error}");
+    let error = open().with_block_scales(None).unwrap_err().to_string();
+    assert!(error.contains("`w_scale_inv` is [2, 3], expected [1, 1]"), "{error}");
+}

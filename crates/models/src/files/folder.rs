@@ -88,7 +88,10 @@ impl ModelFolder {
         let config = ConfigFile::read(&path)?;
         let spec = Spec::from_config(&config)?;
         let packing = Packing::from_config(&config, &spec)?;
-        let weights = WeightFolder::open(&path)?;
+        let mut weights = WeightFolder::open(&path)?;
+        if let Some(block) = packed::fp8_blocks(&config)? {
+            weights = weights.with_block_scales(block)?;
+        }
         let spec = turned_by_files(untied_by_files(spec, &weights)?, &weights)?;
         let weights = Some(weights);
         Ok(Self { path, config, spec, weights, packing, pad_token: None, tokenizer: None })

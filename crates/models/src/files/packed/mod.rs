@@ -2,6 +2,8 @@
 //!
 //! * bitsandbytes: NF4, FP4 (each also with double quantisation) and int8, beside the name of the matrix.
 //! * GPTQ and AWQ in four bits, beside the name of its module.
+//!
+//! Matrices in fp8 with scales for blocks are read as bfloat16, and so are no quantised ones here.
 
 mod bitsandbytes;
 mod words;
@@ -82,11 +84,13 @@ impl Packing {
                     other => Err(unsupported(".version", other.to_owned(), "gemm")),
                 }
             }
+            // Widened as it is read.
+            Some("fp8") => Ok(None),
             Some("mxfp4") if spec.names.experts.files == ExpertFiles::Turned => Ok(None),
             other => Err(unsupported(
                 ".quant_method",
                 other.unwrap_or("missing").to_owned(),
-                "bitsandbytes in four and eight bits, gptq and awq in four; or a folder of unquantised weights",
+                "bitsandbytes in four and eight bits, gptq and awq in four, fp8; or a folder of unquantised weights",
             )),
         }
     }
@@ -138,6 +142,34 @@ impl Packing {
             }
             Self::Awq { group_size } => words::read(weights, name, shape, group_size, None),
         }
+    }
+}
+
+/// The blocks that the matrices of a folder in fp8 have scales for; the inner `None` where each has one scale.
+pub(crate) fn fp8_blocks(config: &ConfigFile) -> Result<Option<Option<[usize; 2]>>, ModelError> {
+    let own = config.get(QUANTIZATION_CONFIG).and_then(Value::as_object);
+    let Some(own) = own.filter(|own| own.get("quant_method").and_then(Value::as_str) == Some("fp8")) else {
+        return Ok(None);
+    };
+    let unsupported = |key: &str, got: &Value, supported| ModelError::Unsupported {
+        key: format!("{QUANTIZATION_CONFIG}.{key}"),
+        got: got.to_string(),
+        supported,
+    };
+    if let Some(format) = own.get("fmt").filter(|format| **format != "e4m3" && !format.is_null()) {
+        return Err(unsupported("fmt", format, "e4m3"));
+    }
+    let Some(size) = own.get("weight_block_size").filter(|size| !size.is_null()) else {
+        return Ok(Some(None));
+    };
+    let sides = size.as_array().map(|sides| sides.iter().map(Value::as_u64).collect::<Vec<_>>());
+    match sides.as_deref() {
+        Some([Some(rows), Some(columns)])
+            if (1..1 << 20).contains(rows) && (1..1 << 20).contains(columns) =>
+        {
+            Ok(Some(Some([*rows as usize, *columns as usize])))
+        }
+        _ => Err(unsupported("weight_block_size", size, "[rows, columns] of a block, or null")),
     }
 }
 

@@ -63,11 +63,11 @@ pub use generation::generation_config::GenerationConfig;
 pub use generation::sample::{Sampling, first_maximum};
 pub use packed_fault::PackedFault;
 pub use spec::config::ConfigFile;
-pub use spec::names::{DeltaNames, ExpertFiles, ExpertNames, Names, QkvNames, UpNames};
+pub use spec::names::{DeltaNames, ExpertFiles, ExpertNames, Names, QkvNames, SsdNames, UpNames};
 pub use spec::rope::{Rope, RopeKind};
 pub use spec::{
     AltUp, BlockLayout, BlockSizes, ExpertsSpec, Family, GatedDelta, Grows, KeysValues, LatentAttention,
     LayerSpec, LearnedPositions, NormKind, Output, Pairs, PerLayerInputs, QkNorm, QueryGrowth, SharedExpert,
-    ShortConv, Spec,
+    ShortConv, Spec, SsdSpec,
 };
 pub use spec::{EMBED, HEAD, SCORE};

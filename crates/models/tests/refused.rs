@@ -165,13 +165,17 @@ fn architectures_that_are_not_computed() {
     // Of well-known ones it is said why.
     for (value, why) in [
         ("dbrx", "a mixture of experts of a kind that is not computed here"),
-        ("mamba2", "layers with a state"),
+        ("falcon_mamba", "layers with a state"),
         ("t5", "an encoder and a decoder"),
     ] {
         let message = error_with("llama", "model_type", json!(value));
         assert!(message.contains(&format!("`model_type` = {value} ({why}) is not supported")), "{message}");
     }
     // What changes the computation and is not computed is refused by name.
+    let message = error_with("nemotron-h", "layers_block_type", json!(["linear_attention", "moe"]));
+    assert!(message.contains("`layer_types` = moe is not supported"), "{message}");
+    let message = error_with("bamba", "time_step_limit", json!([0.0, 0.5]));
+    assert!(message.contains("`time_step_limit` = [0.0,0.5] is not supported"), "{message}");
     let message = "config.json: `use_bidirectional_attention` = true is not supported; supported: false";
     assert_eq!(error_with("gemma3", "use_bidirectional_attention", json!(true)), message);
     let message =

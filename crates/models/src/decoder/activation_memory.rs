@@ -1,7 +1,7 @@
 //! Activation memory of a forward and backward pass, in bytes, as a plan predicts it.
 
 use crate::Spec;
-use crate::decoder::delta;
+use crate::decoder::recurrence::CHUNK;
 use crate::spec::names::QkvNames;
 use crate::spec::{BlockSizes, Pairs, QkNorm};
 
@@ -30,11 +30,18 @@ impl Spec {
         let channels = self.conv.map_or(0, |_| 4 * h.div_ceil(tp_size));
         let of_delta = self.delta.map_or(0, |d| {
             let (keys, values) = (d.value_heads * d.key_dim, d.value_heads * d.value_dim);
-            let states = d.key_dim * d.value_dim / delta::CHUNK.min(tokens.max(1));
-            (12 * keys + 10 * values + d.value_heads * (6 * delta::CHUNK.min(tokens.max(1)) + 4 * states))
+            let states = d.key_dim * d.value_dim / CHUNK.min(tokens.max(1));
+            (12 * keys + 10 * values + d.value_heads * (6 * CHUNK.min(tokens.max(1)) + 4 * states))
                 .div_ceil(tp_size)
         });
         let channels = channels.max(of_delta);
+        // A state space reads its layer's outputs, convolved, as values and directions, with products of a chunk's tokens and the
+        // states between chunks; every rank has it whole.
+        let chunk = CHUNK.min(tokens.max(1));
+        let of_ssd = self.ssd.map_or(0, |s| {
+            let states = s.state * s.width() / chunk;
+            s.reads() + 8 * s.channels() + 10 * s.width() + s.heads * (6 * chunk + 8) + 4 * states
+        });
         // Branches that are normed or scaled before they are added are kept too, as are columns in another order.
         let apart = self.layout.is_post() || self.residual_scale != 1.0;
         let branches = if apart { 4 * h } else { 0 };
@@ -61,6 +68,9 @@ impl Spec {
             _ if self.experts_of(layer).is_some() => of_mixture,
             // Gates as they come, apart from their mean and cut off, and both halves together.
             i if self.layers.get(layer).is_some_and(|own| own.cutoff.is_some()) => 8 * i,
+            _ if self.layers.get(layer).is_some_and(|own| own.no_feed_forward) => 0,
+            // Scaled gates are kept beside those that come.
+            i if self.mlp_scales[0] != 1.0 => 5 * i,
             i if self.gated() || self.xielu => 2 * i,
             i => i,
         };
@@ -75,7 +85,10 @@ impl Spec {
             let moved = if self.moves_columns() { qkv } else { 0 } + widened;
             let lent = if self.lends_keys(layer) { self.passed_on() + 2 * keys } else { 0 };
             let attended = heads * head_dim + heads;
-            of(h + qkv + moved + attended + h + inner_of(layer) + branches + given + lent + streams)
+            let attends = !self.layers.get(layer).is_some_and(|own| own.no_attention);
+            let attention = if attends { qkv + moved + attended } else { 0 };
+            let ssd = if self.ssd_of(layer).is_some() { of_ssd + 3 * h } else { 0 };
+            of(h + attention + ssd + h + inner_of(layer) + branches + given + lent + streams)
         };
         let layers = self.layers.len();
         let inner = (0..layers).map(inner_of).max().unwrap_or_else(|| inner_of(0));

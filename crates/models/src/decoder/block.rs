@@ -141,6 +141,9 @@ pub(crate) trait BlockRun {
     /// make together.
     fn cut_off(&self, x: Self::X, deviations: f32, what: &str) -> Result<Self::X, OpsError>;
 
+    /// Gates, which come first, times a number, and ups.
+    fn scaled_gates(&self, x: Self::X, factor: f32) -> Result<Self::X, OpsError>;
+
     /// `x` normed, on its own.
     fn norm(&self, x: &Self::X, norm: &Self::Norm) -> Result<Self::X, OpsError>;
 
@@ -197,12 +200,15 @@ pub(crate) struct BlockLayers<'a, R: BlockRun> {
     pub(crate) qk_norms: Option<&'a (R::Norm, R::Norm)>,
     /// Whether a convolution stands in place of attention, with a delta rule or without.
     pub(crate) convolves: bool,
-    pub(crate) o: &'a R::Linear,
+    /// None where the block has no attention.
+    pub(crate) o: Option<&'a R::Linear>,
+    /// What a state space reads, and what stands behind it.
+    pub(crate) ssd: Option<[&'a R::Linear; 2]>,
     pub(crate) attention_post_norm: Option<&'a R::Norm>,
     pub(crate) mlp_norm: Option<&'a R::Norm>,
     pub(crate) up: &'a [R::Linear],
     pub(crate) curve: Option<&'a R::Curve>,
-    /// None in a mixture without a shared expert.
+    /// None in a mixture without a shared expert, and in a block without a feed-forward.
     pub(crate) down: Option<&'a R::Linear>,
     pub(crate) mixture: Option<&'a R::Mixture>,
     /// Of a mixture that stands beside the feed-forward.
@@ -218,7 +224,8 @@ pub(crate) struct BlockLayers<'a, R: BlockRun> {
     pub(crate) scalar: Option<&'a R::Scalar>,
 }
 
-/// One block around an attention function, or a convolution (over documents, or with a cache). `name` appears in errors.
+/// One block around an attention function, or a convolution, and the scan of its state space (over documents, or with a
+/// cache). `name` appears in errors.
 ///
 /// # Shapes
 /// - x: `[tokens, hidden]` (of streams beside each other all), output: the same
@@ -228,11 +235,52 @@ pub(crate) fn run_block<R: BlockRun>(
     block: &BlockLayers<'_, R>,
     name: &str,
     attend: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
+    scan: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
 ) -> Result<R::X, OpsError> {
     if let Some(altup) = &block.altup {
         return alternating(run, x, block, altup, name, attend);
     }
-    let layout = run.spec().layout;
+    let after = match (block.o, block.ssd) {
+        (Some(o), None) => attention(run, x, block, o, name, attend)?,
+        (o, Some(ssd)) => state_space(run, x, block, (o, ssd), name, attend, scan)?,
+        (None, None) => x.clone(),
+    };
+    feed_forward(run, x, after, block, name)
+}
+
+/// A state space, and attention beside it where there is one, both of the stream behind one norm; plus the stream.
+fn state_space<R: BlockRun>(
+    run: &R,
+    x: &R::X,
+    block: &BlockLayers<'_, R>,
+    (o, [input, output]): (Option<&R::Linear>, [&R::Linear; 2]),
+    name: &str,
+    attend: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
+    scan: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
+) -> Result<R::X, OpsError> {
+    let [of_ssd, of_attention] = run.spec().ssd.map_or([1.0; 2], |ssd| ssd.out_scales);
+    let scale = run.spec().residual_scale;
+    let normed = block.attention_norm.map_or_else(|| Ok(x.clone()), |norm| run.norm(x, norm))?;
+    let read = run.linears(&run.plain(normed.clone()), std::slice::from_ref(input), false, None)?;
+    let y = run.linears(&run.plain(scan(&read)?), std::slice::from_ref(output), false, None)?;
+    drop(read);
+    let after = run.scaled_sum(&y, of_ssd * scale, x)?;
+    let Some(o) = o else { return Ok(after) };
+    let qkv = columns(run, &normed, None, block.qkv, name)?;
+    let attended = attend(&run.queries_keys_values(qkv, block.qk_norms, name)?)?;
+    let y = summed(run, run.plain(attended), o, None, name)?;
+    run.scaled_sum(&y, of_attention * scale, &after)
+}
+
+/// Attention, or a convolution, and the stream.
+fn attention<R: BlockRun>(
+    run: &R,
+    x: &R::X,
+    block: &BlockLayers<'_, R>,
+    o: &R::Linear,
+    name: &str,
+    attend: impl FnOnce(&R::X) -> Result<R::X, OpsError>,
+) -> Result<R::X, OpsError> {
     let mut gates = None;
     let qkv = match &block.latent {
         Some(latent) => of_latents(run, x, block, latent, name)?,
@@ -253,7 +301,18 @@ pub(crate) fn run_block<R: BlockRun>(
     if block.latent.is_some() || !run.spec().rounded_slopes.is_empty() {
         attended = run.values_of(attended)?;
     }
-    let after = row(run, run.plain(attended), block.o, block.attention_post_norm, x, name)?;
+    row(run, run.plain(attended), o, block.attention_post_norm, x, name)
+}
+
+/// The feed-forward of the stream `after` attention (or of what came in, `x`), where there is one, and what stands behind.
+fn feed_forward<R: BlockRun>(
+    run: &R,
+    x: &R::X,
+    after: R::X,
+    block: &BlockLayers<'_, R>,
+    name: &str,
+) -> Result<R::X, OpsError> {
+    let layout = run.spec().layout;
     let read = if layout.is_parallel() { x } else { &after };
     let shared = layout == BlockLayout::ParallelShared;
     let norm = if shared { block.attention_norm } else { block.mlp_norm };
@@ -266,9 +325,18 @@ pub(crate) fn run_block<R: BlockRun>(
         let y = mixture(run, &read, block, of_experts, name)?;
         return ended(run, added(run, y, block.mlp_post_norm, &after)?, block);
     }
-    let up = columns(run, read, norm, block.up, name)?;
-    let down = block.down.expect("invariant: a block without experts has a feed-forward");
-    ended(run, row(run, run.activated(up, block.curve)?, down, block.mlp_post_norm, &after, name)?, block)
+    let Some(down) = block.down else { return ended(run, after, block) };
+    let mut up = columns(run, read, norm, block.up, name)?;
+    let [of_gates, of_output] = run.spec().mlp_scales;
+    if of_gates != 1.0 {
+        up = run.scaled_gates(up, of_gates)?;
+    }
+    let inner = run.activated(up, block.curve)?;
+    if of_output != 1.0 {
+        let y = summed(run, inner, down, None, name)?;
+        return ended(run, run.scaled_sum(&y, of_output * run.spec().residual_scale, &after)?, block);
+    }
+    ended(run, row(run, inner, down, block.mlp_post_norm, &after, name)?, block)
 }
 
 /// A block on one of several streams, which it predicts before and corrects after. All of that every rank has whole.
@@ -295,7 +363,8 @@ fn alternating<R: BlockRun>(
     let laurel = run.scaled_sum(&run.norm(&laurel, altup.laurel_norm)?, 1.0, &normed)?;
     let qkv = columns(run, &normed, None, block.qkv, name)?;
     let attended = attend(&run.queries_keys_values(qkv, block.qk_norms, name)?)?;
-    let after = row(run, run.plain(attended), block.o, block.attention_post_norm, &active, name)?;
+    let o = block.o.expect("invariant: a block on one of several streams has attention");
+    let after = row(run, run.plain(attended), o, block.attention_post_norm, &active, name)?;
     let after = run.joined(&after, &laurel)?;
     let up = columns(run, &after, block.mlp_norm, block.up, name)?;
     let up = match block.cutoff {
@@ -696,6 +765,13 @@ impl BlockRun for OnTensors<'_> {
 
     fn cut_off(&self, x: AnyTensor, deviations: f32, what: &str) -> Result<AnyTensor, OpsError> {
         streams::cut_off(&x, deviations, self.spec, self.shard, what)
+    }
+
+    fn scaled_gates(&self, x: AnyTensor, factor: f32) -> Result<AnyTensor, OpsError> {
+        let x = x.rank::<2>()?;
+        let half = x.dims()[1] / 2;
+        let gates = x.clone().narrow(1, 0, half) * factor;
+        Ok(AnyTensor::new(Tensor::cat(vec![gates, x.narrow(1, half, half)], 1)))
     }
 
     fn norm(&self, x: &AnyTensor, norm: &NormTensors) -> Result<AnyTensor, OpsError> {

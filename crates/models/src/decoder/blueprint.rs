@@ -9,7 +9,7 @@ use crate::decoder::layers::{
     ALTUP_LAYERS, ALTUP_NORM, ALTUP_SCALE, Alternating, BESIDE_NORMS, Beside, Block, CURVE, DELTA_CONV,
     DELTA_NORM, DELTA_OUT, DELTA_RATES, Delta, LATENT_LAYERS, LATENT_NORMS, LAUREL, LAUREL_NORM, Latent,
     Layer, Mixture, Norm, NormParts, NormPlace, PER_LAYER_GATE, PER_LAYER_NORM, PER_LAYER_PROJECTION,
-    PerLayer, Place, ROUTER_SCALES, SCALAR, SINKS,
+    PerLayer, Place, ROUTER_SCALES, SCALAR, SINKS, Ssd,
 };
 use crate::decoder::queries_keys::Orders;
 use crate::decoder::streams::StreamLayers;
@@ -17,8 +17,8 @@ use crate::decoder::tp_plan::Shard;
 use crate::decoder::{BlockKind, Decoder};
 use crate::spec::names::{DeltaNames, PER_LAYER, PROJECTIONS, QkvNames, STREAMS, UpNames};
 use crate::spec::{
-    AltUp, BlockLayout, BlockSizes, ExpertsSpec, GatedDelta, KeysValues, LatentAttention, LearnedPositions,
-    Output, PerLayerInputs, QkNorm, SharedExpert, ShortConv,
+    AltUp, BlockLayout, BlockSizes, ExpertsSpec, GatedDelta, KeysValues, LatentAttention, LayerSpec,
+    LearnedPositions, Output, PerLayerInputs, QkNorm, SharedExpert, ShortConv, SsdSpec,
 };
 use crate::{ModelError, Parameters, Spec};
 
@@ -233,6 +233,37 @@ impl Builder {
         }
     }
 
+    /// A state space, whole on every rank.
+    fn ssd(
+        &mut self,
+        spec: &Spec,
+        sizes: &SsdSpec,
+        name: &dyn Fn(&str) -> String,
+    ) -> Result<Ssd<Layer, usize, Norm>, ModelError> {
+        let (h, heads, width, names) = (spec.hidden, [sizes.heads], sizes.width(), spec.names.ssd);
+        let [of_input, of_output] = sizes.biases;
+        let (state, channels) = (sizes.groups * sizes.state, sizes.channels());
+        let parts = [width, width, state, state, sizes.heads];
+        let conv = name(names.conv);
+        Ok(Ssd {
+            input: self.packed(Place::PerLayer, &name(names.input), (&parts, 1), h, of_input)?,
+            kernel: self.add(format!("{conv}.weight"), &[channels, 1, sizes.taps], Role::Convolution)?,
+            kernel_bias: match sizes.conv_bias {
+                true => Some(self.add(format!("{conv}.bias"), &[channels], Role::Bias)?),
+                false => None,
+            },
+            bias: self.add(name(names.bias), &heads, Role::Bias)?,
+            // Trained as any weight, and no matrices.
+            log_rate: self.add(name(names.log_rate), &heads, Role::Matrix)?,
+            skip: self.add(name(names.skip), &heads, Role::Matrix)?,
+            norm: match sizes.norm {
+                true => Some(self.norm_of(NormPlace::Stream, &name(names.norm), &[width], true)?),
+                false => None,
+            },
+            output: self.linear(Place::PerLayer, &name(names.output), [h, width], of_output)?,
+        })
+    }
+
     /// What a block makes of streams beside each other.
     fn alternating(
         &mut self,
@@ -266,9 +297,11 @@ impl Builder {
         let (q, kv) = (spec.heads * spec.query_dim(), spec.kv_heads * d);
         let name = |module: &str| names.in_block(layer, module);
         let layout = spec.layout;
-        let attention_norm = if layout.is_pre() {
-            // Latents are whole on every rank, and so what they are made of; Laurel too.
-            let place = if spec.latent.is_some() || spec.altup.is_some() {
+        let of_ssd = spec.ssd_of(layer);
+        let LayerSpec { no_attention, no_feed_forward, .. } = spec.layers[layer];
+        let attention_norm = if layout.is_pre() && !(no_attention && of_ssd.is_none()) {
+            // Latents are whole on every rank, and so what they are made of; Laurel and state spaces too.
+            let place = if spec.latent.is_some() || spec.altup.is_some() || of_ssd.is_some() {
                 NormPlace::Stream
             } else {
                 NormPlace::Divided
@@ -280,12 +313,13 @@ impl Builder {
         let convolution = spec.conv.filter(|_| spec.layers[layer].conv);
         let of_delta = spec.delta_of(layer);
         let bias = spec.qkv_bias;
-        let latent = match spec.latent {
+        let latent = match spec.latent.filter(|_| !no_attention && of_delta.is_none()) {
             Some(sizes) => Some(self.latent(spec, &sizes, &name)?),
             None => None,
         };
         let qkv = match names.qkv {
-            QkvNames::OfLatent([of_q, of_kv]) => {
+            _ if no_attention => Vec::new(),
+            QkvNames::OfLatent([of_q, of_kv]) if of_delta.is_none() => {
                 let sizes = spec.latent.expect("invariant: latents have their sizes");
                 let (heads, reads) = (spec.heads, sizes.query_rank.unwrap_or(h));
                 let wide = heads * (sizes.still + sizes.value);
@@ -302,6 +336,7 @@ impl Builder {
                 let bias = convolution.is_some_and(|conv| conv.bias);
                 vec![self.packed(Place::ConvIn, &name(names.conv[0]), (&[h; 3], 1), h, bias)?]
             }
+            QkvNames::OfLatent(_) => Vec::new(),
             QkvNames::Apart([of_q, of_k, of_v]) => {
                 let mut all = vec![self.linear(Place::Queries, &name(of_q), [q, h], bias)?];
                 let of_keys = match keys {
@@ -327,7 +362,7 @@ impl Builder {
         };
         let still = spec.layers[layer].rope.is_none();
         let normed = |kind: &QkNorm| !(*kind == QkNorm::PerHeadRotatedBare && still);
-        let attends = convolution.is_none() && of_delta.is_none();
+        let attends = convolution.is_none() && of_delta.is_none() && !no_attention;
         let qk_norms = match spec.qk_norm.filter(|_| attends).filter(normed) {
             None => None,
             Some(kind) => {
@@ -390,22 +425,28 @@ impl Builder {
             None => None,
         };
         let o = match convolution {
+            _ if no_attention => None,
             _ if of_delta.is_some() => {
                 let reads = of_delta.map_or(0, |d| d.value_heads * d.value_dim);
-                self.linear(Place::DeltaOut, &name(DELTA_OUT), [h, reads], false)?
+                Some(self.linear(Place::DeltaOut, &name(DELTA_OUT), [h, reads], false)?)
             }
             Some(ShortConv { bias, .. }) => {
-                self.linear(Place::ConvOut, &name(names.conv[2]), [h, h], bias)?
+                Some(self.linear(Place::ConvOut, &name(names.conv[2]), [h, h], bias)?)
             }
             None => {
-                self.linear(Place::Output, &name(names.o), [h, spec.heads * spec.value_dim()], spec.o_bias)?
+                let shape = [h, spec.heads * spec.value_dim()];
+                Some(self.linear(Place::Output, &name(names.o), shape, spec.o_bias)?)
             }
+        };
+        let ssd = match of_ssd {
+            Some(sizes) => Some(self.ssd(spec, sizes, &name)?),
+            None => None,
         };
         let post = |b: &mut Self, module: &str| -> Result<Option<Norm>, ModelError> {
             Ok(if layout.is_post() { Some(b.norm(NormPlace::Stream, &name(module), spec)?) } else { None })
         };
         let attention_post_norm = post(self, names.attention_post_norm)?;
-        let mlp_norm = if layout.is_pre() && layout != BlockLayout::ParallelShared {
+        let mlp_norm = if layout.is_pre() && layout != BlockLayout::ParallelShared && !no_feed_forward {
             // A router reads the whole stream, and so what it gives is whole.
             let mixed = spec.experts_of(layer).is_some_and(|experts| !experts.beside);
             let place = if mixed { NormPlace::Stream } else { NormPlace::Divided };
@@ -424,7 +465,7 @@ impl Builder {
         let i = shared.flatten().map_or(i, |shared| shared.intermediate);
         let of_up = if shared.is_some() { names.experts.shared_up } else { names.up };
         let up = match of_up {
-            _ if shared == Some(None) => Vec::new(),
+            _ if shared == Some(None) || no_feed_forward => Vec::new(),
             UpNames::Gated([gate, up]) => vec![
                 self.linear(Place::Inner, &name(gate), [i, h], bias)?,
                 self.linear(Place::Inner, &name(up), [i, h], bias)?,
@@ -443,6 +484,7 @@ impl Builder {
         };
         let down = match shared {
             Some(None) => None,
+            None if no_feed_forward => None,
             Some(_) => Some(self.linear(Place::Down, &name(names.experts.shared_down), [h, i], bias)?),
             None => Some(self.linear(Place::Down, &name(names.down), [h, i], bias)?),
         };
@@ -480,6 +522,7 @@ impl Builder {
             conv,
             delta,
             o,
+            ssd,
             attention_post_norm,
             mlp_norm,
             up,

@@ -2,21 +2,19 @@
 //! from each token what that differs in from what the matrix says. Texts are walked in chunks of tokens; within one, what all
 //! tokens change is the solution of a triangular system (section 3.3 there).
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::tensor::activation::{sigmoid, silu};
-use burn::tensor::{Bool, DType, Tensor, TensorData};
-use burnish_ops::{AnyTensor, ConvCache, OpsError, apply, short_conv};
+use burn::tensor::{Bool, DType, Device, Tensor, TensorData};
+use burnish_ops::{AnyTensor, OpsError, apply};
 
 use crate::Spec;
 use crate::decoder::layers::{Delta, NormTensors};
 use crate::decoder::queries_keys::cast;
+use crate::decoder::recurrence::{Recurrence, StateCache, convolved, softplus};
 use crate::spec::GatedDelta;
 use crate::spec::names::DeltaNames;
 
-/// Tokens of a chunk.
-pub(crate) const CHUNK: usize = 64;
 /// Added to the square of a query's or key's length.
 const EPS: f32 = 1e-6;
 
@@ -83,12 +81,6 @@ fn sizes(spec: &Spec, delta: &Tensors) -> (GatedDelta, usize) {
     (sizes, delta.bias.shape()[0] / sizes.each())
 }
 
-/// What is convolved with nothing before and behind it.
-fn bare(x: Tensor<2>) -> AnyTensor {
-    let ones = Tensor::ones(x.shape(), (&x.device(), x.dtype()));
-    AnyTensor::new(Tensor::cat(vec![ones.clone(), ones, x], 1))
-}
-
 impl Heads {
     fn new(
         convolved: Tensor<2>,
@@ -112,18 +104,17 @@ impl Heads {
         let rate = cast(delta.log_rate.rank::<1>()?, DType::F32).exp();
         let bias = cast(delta.bias.rank::<1>()?, DType::F32);
         let steps = cast(read.forgetting.clone(), DType::F32) + bias.unsqueeze();
-        // As torch has it: beyond 20 the line that it comes near to.
-        let soft = steps.clone().clamp_max(20.0).exp().log1p();
-        let soft = soft.mask_where(steps.clone().greater_elem(20.0), steps);
         Ok(Self {
             q: keys(0) * (k as f32).powf(-0.5),
             k: keys(key_heads * k),
             v: values.reshape([tokens, heads, v]).swap_dims(0, 1),
             beta: column(sigmoid(cast(read.learning.clone(), DType::F32))),
-            decay: column(-(soft * rate.unsqueeze())),
+            decay: column(-(softplus(steps) * rate.unsqueeze())),
         })
     }
+}
 
+impl Recurrence for Heads {
     fn part(&self, rows: &Range<usize>) -> Self {
         let part = |x: &Tensor<3>| x.clone().narrow(1, rows.start, rows.len());
         Self {
@@ -135,7 +126,7 @@ impl Heads {
         }
     }
 
-    /// What a chunk gives `[heads, tokens, value_dim]`, and the state behind it `[heads, key_dim, value_dim]`.
+    /// The state is `[heads, key_dim, value_dim]`.
     fn chunk(self, state: Tensor<3>) -> Result<(Tensor<3>, Tensor<3>), OpsError> {
         let Self { q, k, v, beta, decay } = self;
         let [_, tokens, _] = q.dims();
@@ -168,20 +159,14 @@ impl Heads {
         Ok((out, state * last.exp() + behind))
     }
 
-    /// The whole text of these tokens, and the state behind it.
-    fn walk(&self, rows: &Range<usize>, state: Tensor<3>) -> Result<(Vec<Tensor<3>>, Tensor<3>), OpsError> {
-        let (mut state, mut all) = (state, Vec::new());
-        for start in rows.clone().step_by(CHUNK) {
-            let (out, next) = self.part(&(start..rows.end.min(start + CHUNK))).chunk(state)?;
-            all.push(out);
-            state = next;
-        }
-        Ok((all, state))
-    }
-
     fn empty_state(&self) -> Tensor<3> {
         let ([heads, _, k], [_, _, v]) = (self.k.dims(), self.v.dims());
         Tensor::zeros([heads, k, v], (&self.k.device(), DType::F32))
+    }
+
+    fn sizes(&self) -> ([usize; 3], Device) {
+        let ([heads, tokens, _], [_, _, v]) = (self.k.dims(), self.v.dims());
+        ([heads, tokens, v], self.k.device())
     }
 }
 
@@ -194,25 +179,6 @@ fn gated(out: Tensor<3>, gates: Tensor<2>, delta: &Tensors, spec: &Spec) -> Resu
     let normed = (out / mean.sqrt() * gamma).reshape([tokens, heads * v]);
     let dtype = gates.dtype();
     Ok(AnyTensor::new(cast(normed * silu(cast(gates, DType::F32)), dtype)))
-}
-
-/// The outputs of texts in the order of their rows; rows of no text are zeros.
-fn in_rows(mut texts: Vec<(Range<usize>, Vec<Tensor<3>>)>, like: &Heads) -> Tensor<3> {
-    let ([heads, tokens, _], [_, _, v]) = (like.k.dims(), like.v.dims());
-    texts.sort_by_key(|(rows, _)| rows.start);
-    let zeros = |rows: usize| Tensor::zeros([heads, rows, v], (&like.v.device(), DType::F32));
-    let (mut all, mut at) = (Vec::new(), 0);
-    for (rows, parts) in texts {
-        if rows.start > at {
-            all.push(zeros(rows.start - at));
-        }
-        all.extend(parts);
-        at = at.max(rows.end);
-    }
-    if at < tokens {
-        all.push(zeros(tokens - at));
-    }
-    Tensor::cat(all, 1)
 }
 
 /// The rule over texts, each from nothing or from what the one that it continues left (`parents`, as in attention).
@@ -229,75 +195,25 @@ pub(crate) fn attend(
 ) -> Result<AnyTensor, OpsError> {
     let (sizes, key_heads) = sizes(spec, delta);
     let read = Read::new(x, key_heads, spec, &sizes)?;
-    let convolved = short_conv(&bare(read.qkv.clone()), kernel, None, documents, parents)?.rank::<2>()?;
+    let convolved = convolved(read.qkv.clone(), (kernel, None), documents, parents)?;
     let heads = Heads::new(convolved, &read, delta, &sizes, key_heads)?;
-    let mut left = BTreeMap::new();
-    let mut texts = Vec::with_capacity(documents.len());
-    for (at, rows) in documents.iter().enumerate() {
-        let before = parents.get(at).copied().flatten().and_then(|parent| left.get(&parent).cloned());
-        let (parts, state) = heads.walk(rows, before.unwrap_or_else(|| heads.empty_state()))?;
-        texts.push((rows.clone(), parts));
-        if parents.contains(&Some(at)) {
-            left.insert(at, state);
-        }
-    }
-    gated(in_rows(texts, &heads), read.gates, delta, spec)
+    gated(heads.over(documents, parents)?, read.gates, delta, spec)
 }
 
-/// What the rule remembers of sequences being generated.
-pub(crate) struct DeltaCache {
-    convolved: ConvCache,
-    /// Of each sequence `[heads, key_dim, value_dim]`; none before its first token.
-    states: Vec<Option<Tensor<3>>>,
-}
-
-impl DeltaCache {
-    pub(crate) fn new(spec: &Spec, sequences: usize) -> Self {
-        let taps = spec.delta.map_or(1, |delta| delta.taps);
-        Self { convolved: ConvCache::new(taps, sequences), states: vec![None; sequences] }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        let of = |state: &Tensor<3>| state.dtype().size() * state.shape().num_elements();
-        self.convolved.bytes() + self.states.iter().flatten().map(of).sum::<usize>()
-    }
-
-    pub(crate) fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
-        self.convolved.reorder(order)?;
-        self.states = order.iter().map(|&o| self.states[o].clone()).collect();
-        Ok(())
-    }
-
-    pub(crate) fn append(&mut self, more: Self) {
-        self.convolved.append(more.convolved);
-        self.states.extend(more.states);
-    }
-
-    pub(crate) fn split_off(&mut self, at: usize) -> Self {
-        Self { convolved: self.convolved.split_off(at), states: self.states.split_off(at) }
-    }
-
-    /// [`attend`] of each sequence's new rows behind what it has said; plain tensors.
-    pub(crate) fn attend(
-        &mut self,
-        x: &AnyTensor,
-        kernel: &AnyTensor,
-        delta: &Tensors,
-        spec: &Spec,
-        documents: &[Range<usize>],
-    ) -> Result<AnyTensor, OpsError> {
-        let (sizes, key_heads) = sizes(spec, delta);
-        let read = Read::new(x, key_heads, spec, &sizes)?;
-        let convolved = self.convolved.run(&bare(read.qkv.clone()), kernel, None, documents)?.rank::<2>()?;
-        let heads = Heads::new(convolved, &read, delta, &sizes, key_heads)?;
-        let mut texts = Vec::with_capacity(documents.len());
-        for (rows, held) in documents.iter().zip(&mut self.states) {
-            let (parts, state) = heads.walk(rows, held.take().unwrap_or_else(|| heads.empty_state()))?;
-            *held = Some(state);
-            texts.push((rows.clone(), parts));
-        }
-        gated(in_rows(texts, &heads), read.gates, delta, spec)
-    }
+/// [`attend`] of each sequence's new rows behind what it has said; plain tensors.
+pub(crate) fn attend_on(
+    cache: &mut StateCache,
+    x: &AnyTensor,
+    kernel: &AnyTensor,
+    delta: &Tensors,
+    spec: &Spec,
+    documents: &[Range<usize>],
+) -> Result<AnyTensor, OpsError> {
+    let (sizes, key_heads) = sizes(spec, delta);
+    let read = Read::new(x, key_heads, spec, &sizes)?;
+    let convolved = cache.convolved(read.qkv.clone(), (kernel, None), documents)?;
+    let heads = Heads::new(convolved, &read, delta, &sizes, key_heads)?;
+    gated(cache.over(&heads, documents)?, read.gates, delta, spec)
 }
 
 /// The inverse of one plus a matrix that has values below its diagonal alone, for each of several.
@@ -350,6 +266,7 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
+    use crate::decoder::recurrence::CHUNK;
 
     /// Ones below the diagonal, as of keys that are all alike: products of its powers would lose every digit.
     #[test]

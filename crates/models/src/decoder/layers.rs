@@ -93,7 +93,7 @@ pub(crate) enum Place {
     Embedding,
     /// A table of positions.
     Positions,
-    /// Of what a block is given beside the stream, or between the stream and its ends: whole on every rank.
+    /// Of what a block is given beside the stream, between the stream and its ends, or of a state space: whole on every rank.
     PerLayer,
     Queries,
     KeysValues,
@@ -726,6 +726,23 @@ pub(crate) const DELTA_RATES: [&str; 2] = ["linear_attn.dt_bias", "linear_attn.A
 pub(crate) const DELTA_NORM: &str = "linear_attn.norm";
 pub(crate) const DELTA_OUT: &str = "linear_attn.out_proj";
 
+/// A state space in a block, or of `L`, `T` and `N` for its layers, its numbers and its norm.
+#[derive(Clone, Debug)]
+pub(crate) struct Ssd<L, T, N> {
+    pub(crate) input: L,
+    /// `[channels, 1, taps]`.
+    pub(crate) kernel: T,
+    pub(crate) kernel_bias: Option<T>,
+    /// Added to what heads make their steps of.
+    pub(crate) bias: T,
+    /// The logarithm of how fast they forget.
+    pub(crate) log_rate: T,
+    /// What of a head's value passes by.
+    pub(crate) skip: T,
+    pub(crate) norm: Option<N>,
+    pub(crate) output: L,
+}
+
 /// One transformer block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
@@ -742,7 +759,10 @@ pub(crate) struct Block {
     pub(crate) conv: Option<NormParts<usize>>,
     /// A gated delta rule, which then stands behind that convolution.
     pub(crate) delta: Option<Delta<usize, Norm>>,
-    pub(crate) o: Layer,
+    /// None without attention.
+    pub(crate) o: Option<Layer>,
+    /// A state space beside attention, or in its place.
+    pub(crate) ssd: Option<Ssd<Layer, usize, Norm>>,
     pub(crate) attention_post_norm: Option<Norm>,
     pub(crate) mlp_norm: Option<Norm>,
     /// Gate and up: two, or one that has both, or one without a gate; of a mixture those of its shared expert, if any.
@@ -771,7 +791,8 @@ pub(crate) struct BlockTensors {
     pub(crate) sinks: Option<AnyTensor>,
     pub(crate) conv: Option<NormParts<AnyTensor>>,
     pub(crate) delta: Option<Delta<AnyTensor, NormTensors>>,
-    pub(crate) o: Linear,
+    pub(crate) o: Option<Linear>,
+    pub(crate) ssd: Option<Ssd<Linear, AnyTensor, NormTensors>>,
     pub(crate) attention_post_norm: Option<NormTensors>,
     pub(crate) mlp_norm: Option<NormTensors>,
     pub(crate) up: Vec<Linear>,
@@ -799,7 +820,8 @@ impl BlockTensors {
             qkv: &self.qkv,
             qk_norms: self.qk_norms.as_ref(),
             convolves: self.conv.is_some(),
-            o: &self.o,
+            o: self.o.as_ref(),
+            ssd: self.ssd.as_ref().map(|ssd| [&ssd.input, &ssd.output]),
             attention_post_norm: self.attention_post_norm.as_ref(),
             mlp_norm: self.mlp_norm.as_ref(),
             up: &self.up,
@@ -847,7 +869,8 @@ struct BlockParts<T> {
     sinks: Option<T>,
     conv: Option<NormParts<T>>,
     delta: Option<Delta<T, NormParts<T>>>,
-    o: LayerParts<T>,
+    o: Option<LayerParts<T>>,
+    ssd: Option<Ssd<LayerParts<T>, T, NormParts<T>>>,
     attention_post_norm: Option<NormParts<T>>,
     mlp_norm: Option<NormParts<T>>,
     up: Vec<LayerParts<T>>,
@@ -886,7 +909,17 @@ impl<T> BlockParts<T> {
                 log_rate: make(delta.log_rate),
                 norm: delta.norm.map(&mut *make),
             }),
-            o: each(self.o, make),
+            o: self.o.map(|o| each(o, make)),
+            ssd: self.ssd.map(|ssd| Ssd {
+                input: each(ssd.input, make),
+                kernel: make(ssd.kernel),
+                kernel_bias: ssd.kernel_bias.map(&mut *make),
+                bias: make(ssd.bias),
+                log_rate: make(ssd.log_rate),
+                skip: make(ssd.skip),
+                norm: norm(ssd.norm, make),
+                output: each(ssd.output, make),
+            }),
             attention_post_norm: norm(self.attention_post_norm, make),
             mlp_norm: norm(self.mlp_norm, make),
             up: self.up.into_iter().map(|parts| each(parts, make)).collect(),
@@ -934,7 +967,17 @@ impl Block {
                 log_rate: delta.log_rate,
                 norm: delta.norm.active(adapters),
             }),
-            o: self.o.active(adapters),
+            o: self.o.as_ref().map(|o| o.active(adapters)),
+            ssd: self.ssd.as_ref().map(|ssd| Ssd {
+                input: ssd.input.active(adapters),
+                kernel: ssd.kernel,
+                kernel_bias: ssd.kernel_bias,
+                bias: ssd.bias,
+                log_rate: ssd.log_rate,
+                skip: ssd.skip,
+                norm: norm(&ssd.norm),
+                output: ssd.output.active(adapters),
+            }),
             attention_post_norm: norm(&self.attention_post_norm),
             mlp_norm: norm(&self.mlp_norm),
             up: of(&self.up),
@@ -980,6 +1023,8 @@ impl Block {
             all.push((LATENT_NORMS[1], &mut latent.norm));
         }
         all.extend(self.delta.as_mut().map(|delta| (DELTA_NORM, &mut delta.norm)));
+        let of_ssd = self.ssd.as_mut().and_then(|ssd| ssd.norm.as_mut());
+        all.extend(of_ssd.map(|norm| (names.ssd.norm, norm)));
         if let Some((q, k)) = &mut self.qk_norms {
             all.extend([(names.qk_norms[0], q), (names.qk_norms[1], k)]);
         }
@@ -1001,7 +1046,8 @@ impl Block {
         let mixture = self.mixture.iter().flat_map(Mixture::layers);
         let latent = self.latent.iter().flat_map(Latent::layers);
         let per_layer = self.per_layer.iter().flat_map(|own| [&own.gate, &own.projection]);
-        let usual = latent.chain(&self.qkv).chain([&self.o]).chain(&self.up).chain(&self.down);
+        let ssd = self.ssd.iter().flat_map(|ssd| [&ssd.input, &ssd.output]);
+        let usual = latent.chain(&self.qkv).chain(&self.o).chain(ssd).chain(&self.up).chain(&self.down);
         usual.chain(mixture).chain(per_layer).chain(self.altup.iter().flat_map(Alternating::layers))
     }
 
@@ -1012,7 +1058,8 @@ impl Block {
         let latent = self.latent.iter_mut().flat_map(Latent::layers_mut);
         let per_layer = self.per_layer.iter_mut().flat_map(|own| [&mut own.gate, &mut own.projection]);
         let altup = self.altup.iter_mut().flat_map(Alternating::layers_mut);
-        let usual = latent.chain(&mut self.qkv).chain([o]).chain(up).chain(down);
+        let ssd = self.ssd.iter_mut().flat_map(|ssd| [&mut ssd.input, &mut ssd.output]);
+        let usual = latent.chain(&mut self.qkv).chain(o).chain(ssd).chain(up).chain(down);
         usual.chain(mixture).chain(per_layer).chain(altup)
     }
 
@@ -1024,6 +1071,7 @@ impl Block {
         spec: &Spec,
         shard: &Shard,
     ) -> Result<BlockTensors, OpsError> {
+        let device = tensors.first().map_or_else(Device::default, AnyTensor::device);
         let mut tensors = tensors.iter().cloned();
         let parts = self
             .active(how.adapters)
@@ -1034,7 +1082,6 @@ impl Block {
                 .map(|(layer, parts)| layer.assemble(parts, how, &row_norms))
                 .collect::<Result<Vec<_>, _>>()
         };
-        let device = parts.o.linear.weight.device();
         let ready = |norm: &Option<Norm>, parts: Option<NormParts<AnyTensor>>| {
             norm.zip(parts).map(|(norm, parts)| norm.ready(parts, spec.norm, &device)).transpose()
         };
@@ -1066,16 +1113,33 @@ impl Block {
                 }),
                 _ => None,
             },
-            o: self.o.row_parallel(
-                parts.o,
-                how,
-                shard,
-                match (&self.delta, &self.conv) {
-                    (Some(_), _) => shard.first_delta,
-                    (None, Some(_)) => shard.first_channel,
-                    (None, None) => shard.first_o,
-                },
-            )?,
+            o: match (&self.o, parts.o) {
+                (Some(o), Some(parts)) => {
+                    let first = match (&self.delta, &self.conv) {
+                        (Some(_), _) => shard.first_delta,
+                        (None, Some(_)) => shard.first_channel,
+                        (None, None) => shard.first_o,
+                    };
+                    Some(o.row_parallel(parts, how, shard, first)?)
+                }
+                _ => None,
+            },
+            ssd: match (&self.ssd, parts.ssd) {
+                (Some(ssd), Some(parts)) => Some(Ssd {
+                    input: ssd.input.assemble(parts.input, how, &row_norms)?,
+                    kernel: parts.kernel,
+                    kernel_bias: parts.kernel_bias,
+                    bias: parts.bias,
+                    log_rate: parts.log_rate,
+                    skip: parts.skip,
+                    norm: match (&ssd.norm, parts.norm) {
+                        (Some(norm), Some(parts)) => Some(norm.ready(parts, NormKind::Rms, &device)?),
+                        _ => None,
+                    },
+                    output: ssd.output.assemble(parts.output, how, &row_norms)?,
+                }),
+                _ => None,
+            },
             attention_post_norm: ready(&self.attention_post_norm, parts.attention_post_norm)?,
             mlp_norm: ready(&self.mlp_norm, parts.mlp_norm)?,
             up: side_by_side(&self.up, parts.up)?,

@@ -19,7 +19,9 @@ pub(crate) mod local_params;
 pub(crate) mod logit_peaks;
 pub(crate) mod lora_rank_reduce;
 pub(crate) mod queries_keys;
+pub(crate) mod recurrence;
 pub(crate) mod score;
+pub(crate) mod ssd;
 pub(crate) mod streams;
 pub(crate) mod tp_plan;
 pub(crate) mod virtual_tokens;
@@ -236,7 +238,7 @@ impl Decoder {
                     balance,
                 };
                 let mut keys = None;
-                let x = run_block(&run, &inputs[0], &w.layers(), &plan.name, |qkv| {
+                let attend = |qkv: &AnyTensor| {
                     if lends {
                         keys = Some(keys_values(qkv, &shape)?);
                     }
@@ -255,7 +257,12 @@ impl Decoder {
                     let (out, found) = attention_with_peaks(qkv, &shape, &documents, rotary, norm, sinks)?;
                     peaks.merge(layer, &found)?;
                     Ok(out)
-                })?;
+                };
+                let scan = |x: &AnyTensor| {
+                    let ssd = w.ssd.as_ref().expect("invariant: what is scanned has a state space");
+                    ssd::scan(x, ssd, spec, &documents, &shape.parents)
+                };
+                let x = run_block(&run, &inputs[0], &w.layers(), &plan.name, attend, scan)?;
                 // A block gives one tensor: what it lends stands beside the stream.
                 match keys {
                     Some(keys) => beside(&x, &keys),

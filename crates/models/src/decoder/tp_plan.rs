@@ -261,6 +261,13 @@ impl Parallel {
                 layouts[index] = Some(TpLayout::sharded(&shapes[index], 0, channels.clone())?);
             }
         }
+        // State spaces are whole.
+        for ssd in blueprint.blocks.iter().filter_map(|block| block.ssd.as_ref()) {
+            let numbers = [ssd.kernel, ssd.bias, ssd.log_rate, ssd.skip];
+            for index in numbers.into_iter().chain(ssd.kernel_bias) {
+                layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, Gradient::Complete));
+            }
+        }
         let registry = &blueprint.registry;
         for (index, parameter) in registry.iter().enumerate() {
             if let Some(target) = alias(registry, parameter) {

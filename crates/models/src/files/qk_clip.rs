@@ -189,7 +189,7 @@ impl ModelPlan<'_> {
         let Spec { heads, kv_heads, head_dim, .. } = *blueprint.spec();
         let mut layers = Vec::with_capacity(blueprint.blocks.len());
         for block in &blueprint.blocks {
-            if block.conv.is_some() {
+            if block.conv.is_some() || block.o.is_none() {
                 layers.push((block.name.clone(), Vec::new()));
                 continue;
             }

@@ -182,8 +182,8 @@ impl Blueprint {
         }
         for block in &self.blocks {
             let size = |layer: &Layer| self.linear_size(layer, walk.adapters);
-            let (o, down) = (size(&block.o), block.down.as_ref().map(size));
-            std::iter::once(&o).chain(&down).for_each(|row| sizes.norms(row));
+            let (o, down) = (block.o.as_ref().map(size), block.down.as_ref().map(size));
+            o.iter().chain(&down).for_each(|row| sizes.norms(row));
             let mixture = block.mixture.as_ref();
             let shared_gate = mixture.and_then(|mixture| mixture.shared_gate.as_ref()).map(size);
             let (qkv, up): (Vec<_>, Vec<_>) =
@@ -192,6 +192,7 @@ impl Blueprint {
                 .latent
                 .as_ref()
                 .map(|latent| (latent.query.as_ref().map(|(layer, _)| size(layer)), size(&latent.layer)));
+            let ssd = block.ssd.as_ref().map(|ssd| [size(&ssd.input), size(&ssd.output)]);
             let per_layer = block.per_layer.as_ref().map(|own| (size(&own.gate), size(&own.projection)));
             let altup = block.altup.as_ref().map(|own| Alternating {
                 router: size(&own.router),
@@ -213,7 +214,8 @@ impl Blueprint {
                 qkv: &qkv,
                 qk_norms: block.qk_norms.map(|_| &norms),
                 convolves: block.conv.is_some(),
-                o: &o,
+                o: o.as_ref(),
+                ssd: ssd.as_ref().map(<[_; 2]>::each_ref),
                 attention_post_norm: norm(&block.attention_post_norm),
                 mlp_norm: norm(&block.mlp_norm),
                 up: &up,
@@ -240,7 +242,7 @@ impl Blueprint {
                 cutoff: block.own.cutoff,
                 scalar: block.scalar.map(|_| &()),
             };
-            run_block(&sizes, &passed_on, &layers, &block.name, |qkv| Ok(*qkv))
+            run_block(&sizes, &passed_on, &layers, &block.name, |qkv| Ok(*qkv), |x| Ok(*x))
                 .expect("invariant: nothing fails on sizes");
         }
         let mut estimate = sizes.estimate.into_inner();
@@ -440,6 +442,10 @@ impl BlockRun for OnSizes<'_> {
         for _ in 0..2 {
             self.copy_to_tp(&self.reduce_from_tp(&1, what)?, what)?;
         }
+        Ok(features)
+    }
+
+    fn scaled_gates(&self, features: usize, _factor: f32) -> Result<usize, OpsError> {
         Ok(features)
     }
 

@@ -12,9 +12,9 @@ use burnish_ops::{
 use crate::decoder::Linears;
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::chunks::attend_chunked;
-use crate::decoder::delta::DeltaCache;
-use crate::decoder::keys_values;
 use crate::decoder::queries_keys::{Factors, Turning};
+use crate::decoder::recurrence::StateCache;
+use crate::decoder::{delta, keys_values, ssd};
 use crate::spec::{KeysValues, LayerSpec};
 use crate::{Decoder, ForwardContext, Mode, ModelError, Rope};
 
@@ -42,6 +42,8 @@ pub struct Decoding<'a> {
 /// What the layers have seen of some sequences.
 struct Sequences {
     caches: Vec<Cache>,
+    /// Of blocks with a state space.
+    scans: Vec<Option<StateCache>>,
     lengths: Vec<usize>,
     /// The tokens of each.
     ids: Vec<Vec<u32>>,
@@ -50,12 +52,20 @@ struct Sequences {
 impl Sequences {
     fn new(decoder: &Decoder, count: usize) -> Self {
         let cache = |(at, layer): (usize, &LayerSpec)| match decoder.spec.conv {
-            _ if layer.delta => Cache::State(Box::new(DeltaCache::new(&decoder.spec, count))),
+            _ if layer.no_attention => Cache::Nothing,
+            _ if layer.delta => {
+                let taps = decoder.spec.delta.map_or(1, |delta| delta.taps);
+                Cache::State(Box::new(StateCache::new(taps, count)))
+            }
             Some(conv) if layer.conv => Cache::Products(Box::new(ConvCache::new(conv.taps, count))),
             _ => Cache::Keys(KvCache::new(decoder.attention_shape(at), count)),
         };
+        let of_ssd = decoder.spec.ssd;
+        let scan =
+            |layer: &LayerSpec| of_ssd.filter(|_| layer.ssd).map(|ssd| StateCache::new(ssd.taps, count));
         Self {
             caches: decoder.spec.layers.iter().enumerate().map(cache).collect(),
+            scans: decoder.spec.layers.iter().map(scan).collect(),
             lengths: vec![0; count],
             ids: vec![Vec::new(); count],
         }
@@ -65,6 +75,9 @@ impl Sequences {
         for cache in &mut self.caches {
             cache.reorder(order)?;
         }
+        for scan in self.scans.iter_mut().flatten() {
+            scan.reorder(order)?;
+        }
         self.lengths = order.iter().map(|&o| self.lengths[o]).collect();
         self.ids = order.iter().map(|&o| self.ids[o].clone()).collect();
         Ok(())
@@ -72,13 +85,20 @@ impl Sequences {
 
     fn append(&mut self, other: Self) {
         self.caches.iter_mut().zip(other.caches).for_each(|(cache, more)| cache.append(more));
+        let scans = self.scans.iter_mut().zip(other.scans);
+        scans.for_each(|(scan, more)| {
+            if let (Some(scan), Some(more)) = (scan, more) {
+                scan.append(more);
+            }
+        });
         self.lengths.extend(other.lengths);
         self.ids.extend(other.ids);
     }
 
     fn split_off(&mut self, at: usize) -> Self {
         let caches = self.caches.iter_mut().map(|cache| cache.split_off(at)).collect();
-        Self { caches, lengths: self.lengths.split_off(at), ids: self.ids.split_off(at) }
+        let scans = self.scans.iter_mut().map(|scan| Some(scan.as_mut()?.split_off(at))).collect();
+        Self { caches, scans, lengths: self.lengths.split_off(at), ids: self.ids.split_off(at) }
     }
 }
 
@@ -89,7 +109,9 @@ enum Cache {
     /// What a convolution reads of the last tokens.
     Products(Box<ConvCache>),
     /// What a delta rule remembers.
-    State(Box<DeltaCache>),
+    State(Box<StateCache>),
+    /// A block without attention.
+    Nothing,
 }
 
 impl Cache {
@@ -98,6 +120,7 @@ impl Cache {
             Self::Keys(cache) => cache.reorder(order),
             Self::Products(cache) => cache.reorder(order),
             Self::State(cache) => cache.reorder(order),
+            Self::Nothing => Ok(()),
         }
     }
 
@@ -106,6 +129,7 @@ impl Cache {
             (Self::Keys(cache), Self::Keys(more)) => cache.append(more),
             (Self::Products(cache), Self::Products(more)) => cache.append(*more),
             (Self::State(cache), Self::State(more)) => cache.append(*more),
+            (Self::Nothing, Self::Nothing) => {}
             _ => unreachable!("invariant: caches of one layer are of one kind"),
         }
     }
@@ -115,6 +139,7 @@ impl Cache {
             Self::Keys(cache) => Self::Keys(cache.split_off(at)),
             Self::Products(cache) => Self::Products(Box::new(cache.split_off(at))),
             Self::State(cache) => Self::State(Box::new(cache.split_off(at))),
+            Self::Nothing => Self::Nothing,
         }
     }
 
@@ -123,6 +148,7 @@ impl Cache {
             Self::Keys(cache) => cache.bytes(),
             Self::Products(cache) => cache.bytes(),
             Self::State(cache) => cache.bytes(),
+            Self::Nothing => 0,
         }
     }
 }
@@ -258,7 +284,11 @@ impl<'a> Decoding<'a> {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let held = self.held.iter().map(|held| &held.sequence);
-        held.chain([&self.sequences]).flat_map(|s| &s.caches).map(Cache::bytes).sum()
+        let of = |s: &Sequences| {
+            let scans = s.scans.iter().flatten().map(StateCache::bytes);
+            s.caches.iter().map(Cache::bytes).chain(scans).sum::<usize>()
+        };
+        held.chain([&self.sequences]).map(of).sum()
     }
 
     /// Sequence `i` becomes what `order[i]` was; what is not named leaves.
@@ -361,7 +391,8 @@ impl<'a> Decoding<'a> {
         let given = decoder.per_layer_inputs(&ids, &x, &self.pass, &counters, linears)?;
         let mut x = decoder.streams_of(x, &self.pass, &counters, linears)?;
         let mut lent = BTreeMap::new();
-        for (index, cache) in sequences.caches.iter_mut().enumerate() {
+        let caches = sequences.caches.iter_mut().zip(&mut sequences.scans);
+        for (index, (cache, scans)) in caches.enumerate() {
             let w = decoder.block_tensors(index, &self.pass, &counters)?;
             let (block, kind) = (&decoder.blocks[index], &decoder.kinds[index]);
             let (spec, shard) = (&*kind.spec, &kind.shard);
@@ -381,7 +412,7 @@ impl<'a> Decoding<'a> {
                 match (cache, w.kernel()) {
                     (Cache::State(cache), Some((kernel, _))) => {
                         let delta = w.delta.as_ref().expect("invariant: a block with a state has its rule");
-                        cache.attend(qkv, kernel, delta, spec, &documents)
+                        delta::attend_on(cache, qkv, kernel, delta, spec, &documents)
                     }
                     (Cache::Products(cache), Some((kernel, bias))) => {
                         cache.run(qkv, kernel, bias, &documents)
@@ -411,7 +442,13 @@ impl<'a> Decoding<'a> {
                 keys: keys_of,
                 balance: None,
             };
-            let run = || run_block(&on, &x, &w.layers(), name, attend);
+            let scan = |x: &AnyTensor| {
+                let (Some(ssd), Some(cache)) = (&w.ssd, scans) else {
+                    unreachable!("invariant: what is scanned has a state space and its cache")
+                };
+                ssd::scan_on(cache, x, ssd, spec, &documents)
+            };
+            let run = || run_block(&on, &x, &w.layers(), name, attend, scan);
             // Ranks that share layers wait for each other inside a block.
             x = if shard.divided() { run() } else { together(run) }?;
             lent.extend(keys.map(|keys| (index, keys)));

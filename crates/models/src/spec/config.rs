@@ -28,7 +28,12 @@ impl ConfigFile {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(ModelError::Missing { path }),
             Err(source) => return Err(ModelError::Read { path, source }),
         };
-        let json = serde_json::from_slice(&bytes).map_err(|source| ModelError::Json { path, source })?;
+        let json = match serde_json::from_slice(&bytes) {
+            Ok(json) => json,
+            Err(source) => {
+                serde_json::from_slice(&spelled_out(&bytes)).map_err(|_| ModelError::Json { path, source })?
+            }
+        };
         Ok(Self { json })
     }
 
@@ -67,6 +72,31 @@ impl ConfigFile {
     }
 }
 
+/// The text with bare `Infinity`, `-Infinity` and `NaN`, which Python writes and JSON has not, as the objects that Transformers
+/// writes today.
+fn spelled_out(text: &[u8]) -> Vec<u8> {
+    const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+    let (mut all, mut rest, mut quoted) = (Vec::with_capacity(text.len()), text, false);
+    while let Some((&byte, behind)) = rest.split_first() {
+        if let Some(word) = WORDS.iter().find(|word| !quoted && rest.starts_with(word.as_bytes())) {
+            all.extend_from_slice(format!("{{\"__float__\": \"{word}\"}}").as_bytes());
+            rest = &rest[word.len()..];
+            continue;
+        }
+        all.push(byte);
+        rest = behind;
+        match (byte, behind.split_first()) {
+            (b'"', _) => quoted = !quoted,
+            (b'\\', Some((&escaped, further))) if quoted => {
+                all.push(escaped);
+                rest = further;
+            }
+            _ => {}
+        }
+    }
+    all
+}
+
 pub(crate) fn read<T>(
     value: Option<&Value>,
     key: &str,
@@ -81,4 +111,16 @@ pub(crate) fn read<T>(
 
 fn wrong(key: &str, value: &Value, expected: &'static str) -> ModelError {
     ModelError::Key { file: CONFIG, key: key.to_owned(), got: value.to_string(), expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spelled_out;
+
+    #[test]
+    fn bare_numbers_are_spelled_out_but_not_in_strings() {
+        let text = br#"{"a": [0.0, Infinity], "b": "NaN \" Infinity", "c": -Infinity}"#;
+        let want = r#"{"a": [0.0, {"__float__": "Infinity"}], "b": "NaN \" Infinity", "c": {"__float__": "-Infinity"}}"#;
+        assert_eq!(String::from_utf8_lossy(&spelled_out(text)), want);
+    }
 }

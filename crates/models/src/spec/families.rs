@@ -10,6 +10,7 @@ mod gpt;
 mod layer_normed;
 mod lfm;
 mod llamas;
+mod mamba;
 mod mixtures;
 mod multimodal;
 mod olmo;
@@ -27,6 +28,7 @@ use llamas::{
     apertus, arcee, cwm, ernie4_5, exaone4, granite, helium, hunyuan, hyperclovax, internlm3, iquestcoder,
     jais2, llama, ministral, ministral3, mistral, nanochat, nemotron, phi3, seed_oss, smollm3,
 };
+use mamba::{bamba, falcon_h1, granitemoehybrid, mamba2, nemotron_h};
 use mixtures::{
     deepseek_v2, deepseek_v3, dots1, ernie4_5_moe, flex_olmo, glm4_moe, glm4_moe_lite, gpt_oss, granitemoe,
     granitemoeshared, llama4, minimax_m2, mixtral, olmoe, phimoe, qwen2_moe, qwen3_moe,
@@ -174,6 +176,11 @@ static FAMILIES: &[Entry] = &[
     family("olmoe", "Olmoe", olmoe),
     family("granitemoe", "GraniteMoe", granitemoe),
     family("granitemoeshared", "GraniteMoeShared", granitemoeshared),
+    family("granitemoehybrid", "GraniteMoeHybrid", granitemoehybrid),
+    family("bamba", "Bamba", bamba),
+    family("falcon_h1", "FalconH1", falcon_h1),
+    family("nemotron_h", "NemotronH", nemotron_h),
+    family("mamba2", "Mamba2", mamba2),
     family("ernie4_5_moe", "Ernie4_5_Moe", ernie4_5_moe),
     family("phimoe", "Phimoe", phimoe),
     family("minimax_m2", "MiniMaxM2", minimax_m2),
@@ -208,6 +215,7 @@ static FAMILIES: &[Entry] = &[
     family("cohere2_vision", "Cohere2Vision", text_part),
     family("vipllava", "VipLlava", text_part),
     family("llava_next_video", "LlavaNextVideo", text_part),
+    family("granite_docling", "GraniteDocling", text_part),
     family("exaone4_5", "Exaone4_5_", text_part),
     family("lfm2_vl", "Lfm2Vl", text_part),
 ];
@@ -232,20 +240,7 @@ const OTHERS: [(&str, &[&str]); 3] = [
     ("a mixture of experts of a kind that is not computed here", &["dbrx", "hunyuan_v1_moe", "minimax"]),
     (
         "layers with a state",
-        &[
-            "mamba2",
-            "falcon_mamba",
-            "rwkv",
-            "recurrent_gemma",
-            "zamba",
-            "zamba2",
-            "bamba",
-            "falcon_h1",
-            "nemotron_h",
-            "jamba",
-            "granitemoehybrid",
-            "kimi_linear",
-        ],
+        &["falcon_mamba", "rwkv", "recurrent_gemma", "zamba", "zamba2", "jamba", "kimi_linear"],
     ),
     ("an encoder and a decoder", &["t5", "mt5", "bart", "mbart", "pegasus", "t5gemma", "whisper"]),
 ];

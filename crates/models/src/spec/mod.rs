@@ -183,6 +183,12 @@ pub struct LayerSpec {
     pub conv: bool,
     /// Whether a gated delta rule ([`Spec::delta`]) stands in place of attention.
     pub delta: bool,
+    /// Whether a state space ([`Spec::ssd`]) stands beside attention, or in its place where that is not there.
+    pub ssd: bool,
+    /// Whether the block has no attention, nor a convolution or a delta rule in its place.
+    pub no_attention: bool,
+    /// Whether the block has no feed-forward.
+    pub no_feed_forward: bool,
     /// Whether the feed-forward is a mixture of experts ([`Spec::experts`]).
     pub experts: bool,
     /// Sizes of its own, where the spec's are not its.
@@ -281,6 +287,54 @@ impl GatedDelta {
     #[must_use]
     pub fn each(&self) -> usize {
         self.value_heads / self.key_heads.max(1)
+    }
+}
+
+/// Mamba-2's state space (Dao and Gu, arXiv:2405.21060), behind a short convolution and before gates. Ranks that share layers
+/// have it whole, as Transformers' plans do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SsdSpec {
+    /// Heads.
+    pub heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Groups of heads that share the directions in which they learn and read.
+    pub groups: usize,
+    /// Elements of such a direction.
+    pub state: usize,
+    /// Tokens that one sees in the convolution, itself among them.
+    pub taps: usize,
+    /// Whether the convolution has a bias.
+    pub conv_bias: bool,
+    /// Whether the layer that it reads, and the one behind it, have biases.
+    pub biases: [bool; 2],
+    /// Whether each group's output is normed.
+    pub norm: bool,
+    /// Whether that norm stands before the gates.
+    pub norm_before_gate: bool,
+    /// What multiplies gates, values, directions in, directions out and steps (Falcon-H1).
+    pub scales: [f32; 5],
+    /// What multiplies its output, and attention's where that stands beside it (Falcon-H1).
+    pub out_scales: [f32; 2],
+}
+
+impl SsdSpec {
+    /// Elements of all heads.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// What the convolution reads: values, directions in and directions out.
+    #[must_use]
+    pub fn channels(&self) -> usize {
+        self.width() + 2 * self.groups * self.state
+    }
+
+    /// What its layer gives: gates, what the convolution reads, and a step of each head.
+    #[must_use]
+    pub fn reads(&self) -> usize {
+        self.width() + self.channels() + self.heads
     }
 }
 
@@ -427,6 +481,10 @@ pub struct Spec {
     pub conv: Option<ShortConv>,
     /// The gated delta rule of blocks that have one.
     pub delta: Option<GatedDelta>,
+    /// The state space of blocks that have one.
+    pub ssd: Option<SsdSpec>,
+    /// What multiplies the feed-forward's gates before their activation, and its output (Falcon-H1).
+    pub mlp_scales: [f32; 2],
     /// Whether each query head's layer gives a gate behind the query, whose sigmoid multiplies what attention gives (Qwen3-Next).
     pub gated_heads: bool,
     /// The mixture of experts of blocks that have one.
@@ -556,6 +614,12 @@ impl Spec {
     #[must_use]
     pub fn delta_of(&self, layer: usize) -> Option<&GatedDelta> {
         self.delta.as_ref().filter(|_| self.layers.get(layer).is_some_and(|own| own.delta))
+    }
+
+    /// The state space of a block that has one.
+    #[must_use]
+    pub fn ssd_of(&self, layer: usize) -> Option<&SsdSpec> {
+        self.ssd.as_ref().filter(|_| self.layers.get(layer).is_some_and(|own| own.ssd))
     }
 
     /// Whether rotary frequencies change with the length of the sequence.

@@ -27,6 +27,9 @@ pub struct Names {
     pub conv: [&'static str; 3],
     /// Where blocks with a gated delta rule have what that reads.
     pub delta: DeltaNames,
+    /// Of blocks with a state space: what it reads, its convolution, the bias and rates of its heads, what passes by them, the
+    /// norm of its output, the layer behind it.
+    pub ssd: SsdNames,
     /// The norm after attention.
     pub attention_post_norm: &'static str,
     /// The norm before the feed-forward.
@@ -75,6 +78,47 @@ pub enum DeltaNames {
     /// (Qwen3-Next).
     PerGroup([&'static str; 2]),
 }
+
+/// What a state space is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SsdNames {
+    /// The layer that it reads.
+    pub input: &'static str,
+    /// Its convolution.
+    pub conv: &'static str,
+    /// What is added to its heads' steps.
+    pub bias: &'static str,
+    /// The logarithms of their rates.
+    pub log_rate: &'static str,
+    /// What of their values passes by.
+    pub skip: &'static str,
+    /// The norm of its output.
+    pub norm: &'static str,
+    /// The layer behind it.
+    pub output: &'static str,
+}
+
+/// In Bamba, Granite 4 and Falcon-H1.
+pub(crate) const SSD_MAMBA: SsdNames = SsdNames {
+    input: "mamba.in_proj",
+    conv: "mamba.conv1d",
+    bias: "mamba.dt_bias",
+    log_rate: "mamba.A_log",
+    skip: "mamba.D",
+    norm: "mamba.norm",
+    output: "mamba.out_proj",
+};
+
+/// In Mamba-2 and Nemotron-H, whose blocks have one part each.
+pub(crate) const SSD_MIXER: SsdNames = SsdNames {
+    input: "mixer.in_proj",
+    conv: "mixer.conv1d",
+    bias: "mixer.dt_bias",
+    log_rate: "mixer.A_log",
+    skip: "mixer.D",
+    norm: "mixer.norm",
+    output: "mixer.out_proj",
+};
 
 /// What stands before the activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,6 +392,48 @@ pub(crate) const GRANITE_MOE_SHARED: Names = Names {
     ..GRANITE_MOE
 };
 
+/// Bamba's.
+pub(crate) const BAMBA: Names = Names {
+    mlp_norm: "pre_ff_layernorm",
+    up: UpNames::Gated(["feed_forward.gate_proj", "feed_forward.up_proj"]),
+    down: "feed_forward.down_proj",
+    norm: "model.final_layernorm",
+    ..LLAMA
+};
+
+/// Nemotron-H's: blocks of one part each.
+pub(crate) const NEMOTRON_H: Names = Names {
+    embed: "model.embeddings",
+    attention_norm: "norm",
+    qkv: QkvNames::Apart(["mixer.q_proj", "mixer.k_proj", "mixer.v_proj"]),
+    o: "mixer.o_proj",
+    ssd: SSD_MIXER,
+    mlp_norm: "norm",
+    up: UpNames::Plain("mixer.up_proj"),
+    down: "mixer.down_proj",
+    norm: "model.norm_f",
+    other_spellings: &[("model.", "backbone.")],
+    unread: "mtp",
+    ..LLAMA
+};
+
+/// Mamba-2's.
+pub(crate) const MAMBA2: Names = Names {
+    embed: "backbone.embeddings",
+    layers: "backbone.layers",
+    attention_norm: "norm",
+    ssd: SSD_MIXER,
+    norm: "backbone.norm_f",
+    ..LLAMA
+};
+
+/// Granite 4's hybrids': a feed-forward in every block, beside experts where there are some.
+pub(crate) const GRANITE_HYBRID: Names = Names {
+    up: UpNames::Packed("shared_mlp.input_linear"),
+    down: "shared_mlp.output_linear",
+    ..GRANITE_MOE_SHARED
+};
+
 /// Llama's, and most others'.
 pub(crate) const LLAMA: Names = Names {
     embed: "model.embed_tokens",
@@ -366,6 +452,7 @@ pub(crate) const LLAMA: Names = Names {
         "linear_attn.in_proj_b",
         "linear_attn.in_proj_a",
     ]),
+    ssd: SSD_MAMBA,
     attention_post_norm: "",
     mlp_norm: "post_attention_layernorm",
     up: UpNames::Gated(["mlp.gate_proj", "mlp.up_proj"]),

@@ -66,6 +66,11 @@ KINDS = {
     "lfm2_moe": dict(layer_types=["conv", "full_attention"]),
     "qwen2_vl": dict(text_config=MROPE), "qwen2_vl-other": dict(text_config=WIDER_MROPE),
     "qwen2_5_vl": dict(text_config=MROPE), "qwen2_5_vl-other": dict(text_config=WIDER_MROPE),
+    "bamba-other": dict(mamba_d_head=24), "granitemoehybrid-other": dict(mamba_d_head=24),
+    "mamba2": dict(n_groups=2, head_dim=16), "mamba2-other": dict(n_groups=2, head_dim=24),
+    "nemotron_h": dict(n_groups=2),
+    "nemotron_h-other": dict(n_groups=2, layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"]),
+    "granite_docling-other": dict(vision_config=dict(out_hidden_size=48)),
     "gemma3n_text": dict(num_kv_shared_layers=0),
 }
 DROPOUTS = ("dropout", "pdrop", "dropout_prob", "dropout_rate")

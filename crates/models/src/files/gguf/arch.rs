@@ -160,6 +160,7 @@ impl Arch {
         }
         let special = spec.latent.is_some()
             || spec.conv.is_some()
+            || spec.ssd.is_some()
             || spec.clip_qkv.is_some()
             || !spec.slopes.is_empty()
             || !spec.rounded_slopes.is_empty()

@@ -342,6 +342,15 @@ pub(super) fn granitemoeshared(r: &Reader<'_>) -> Result<Spec, ModelError> {
     Ok(spec)
 }
 
+/// Granite's mixtures with a feed-forward of width `shared` that every token goes through.
+pub(super) fn granite_experts(r: &Reader<'_>, spec: &mut Spec, shared: usize) -> Result<(), ModelError> {
+    mixture(r, spec, &MixtureDefaults { width: 11_008, ..MIXTRAL })?;
+    if let Some(experts) = &mut spec.experts {
+        experts.shared = Some(SharedExpert { intermediate: shared, gated: false });
+    }
+    Ok(())
+}
+
 /// ERNIE 4.5's: softmax scores, corrected where experts are compared, and feed-forwards that every token goes through.
 pub(super) fn ernie4_5_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let own = [("num_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_k")];

@@ -3,7 +3,7 @@
 //!
 //! Text has one position in all of M-RoPE's dimensions, so its rotation is the plain one.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use super::{Family, mixtures, qwen};
@@ -69,6 +69,7 @@ static WHOLES: &[Whole] = &[
     whole("internvl", Text::Any("qwen2"), &LANGUAGE_MODEL, TIED),
     whole("smolvlm", Text::Any("llama"), &TEXT_MODEL, OWN_HEAD),
     whole("idefics3", Text::Any("llama"), &TEXT_MODEL, OWN_HEAD),
+    Whole { caps_logits: true, ..whole("granite_docling", Text::Own(granite_docling), &TEXT_MODEL, TIED) },
     whole("aya_vision", Text::Any("cohere2"), &LANGUAGE_MODEL, TIED),
     whole("cohere2_vision", Text::Any("cohere2"), &LANGUAGE_MODEL, TIED),
     whole("vipllava", Text::Any("llama"), &LANGUAGE_MODEL, OWN_HEAD),
@@ -164,6 +165,29 @@ pub(super) fn text_part(r: &Reader<'_>) -> Result<Spec, ModelError> {
     }
     spec.part = true;
     Ok(spec)
+}
+
+/// Granite with other defaults.
+fn granite_docling(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = r.config.clone();
+    for (key, value) in [
+        ("vocab_size", json!(133_800)),
+        ("hidden_size", json!(1024)),
+        ("intermediate_size", json!(2048)),
+        ("num_hidden_layers", json!(28)),
+        ("num_attention_heads", json!(16)),
+        ("num_key_value_heads", json!(4)),
+        ("max_position_embeddings", json!(32_768)),
+        ("rms_norm_eps", json!(1e-5)),
+        ("pad_token_id", json!(100_256)),
+        ("embedding_multiplier", json!(12.0)),
+        ("logits_scaling", json!(4.0)),
+        ("residual_multiplier", json!(0.263)),
+        ("attention_multiplier", json!(0.015_625)),
+    ] {
+        config.json.entry(key).or_insert(value);
+    }
+    super::llamas::granite(&Reader { config: &config, family: r.family })
 }
 
 fn qwen2_vl(r: &Reader<'_>) -> Result<Spec, ModelError> {

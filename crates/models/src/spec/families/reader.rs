@@ -142,6 +142,8 @@ impl Reader<'_> {
             positions: None,
             conv: None,
             delta: None,
+            ssd: None,
+            mlp_scales: [1.0; 2],
             gated_heads: false,
             experts: None,
             further: 0,

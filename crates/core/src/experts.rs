@@ -52,6 +52,8 @@ pub struct RouterRule {
 pub enum ExpertGate {
     /// `f(gate) * up` of gates, then ups.
     Halves(Activation),
+    /// `f(up)`: there are no gates (Nemotron-H).
+    Plain(Activation),
     /// `gate * sigmoid(alpha * gate) * (up + 1)` of gates and ups by turns, with `gate` at most `limit` and `up` in
     /// `-limit..=limit` (gpt-oss).
     Clamped {
@@ -60,4 +62,15 @@ pub enum ExpertGate {
         /// The bound.
         limit: f32,
     },
+}
+
+impl ExpertGate {
+    /// Outputs of an expert's first layer, of `inner` inputs of its second.
+    #[must_use]
+    pub fn reads(self, inner: usize) -> usize {
+        match self {
+            Self::Halves(_) | Self::Clamped { .. } => 2 * inner,
+            Self::Plain(_) => inner,
+        }
+    }
 }

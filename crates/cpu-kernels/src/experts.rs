@@ -54,7 +54,7 @@ pub struct Experts<'a> {
     pub hidden: usize,
     /// Features between an expert's layers.
     pub inner: usize,
-    /// Gate and up, `[experts, 2 * inner, hidden]`.
+    /// Gate and up, `[experts, 2 * inner, hidden]`, or up alone.
     pub gate_up: ExpertMatrix<'a>,
     /// `[experts, hidden, inner]`.
     pub down: ExpertMatrix<'a>,
@@ -104,7 +104,7 @@ impl<'a> ExpertMatrix<'a> {
 
 impl<'a> Experts<'a> {
     fn up_shape(&self) -> [usize; 2] {
-        [2 * self.inner, self.hidden]
+        [self.gate.reads(self.inner), self.hidden]
     }
 
     fn down_shape(&self) -> [usize; 2] {
@@ -209,16 +209,17 @@ fn combine(parts: &[Vec<f32>], rows: &[u32], chosen: &[u32], each: usize, width:
     sums
 }
 
-/// What stands between the layers, of `rows` rows `[2 * inner]`.
+/// What stands between the layers, of `rows` rows `[2 * inner]`, or `[inner]` without gates.
 fn activate(gate: ExpertGate, rows: usize, inner: usize, x: &[f32]) -> Vec<f32> {
-    assert_eq!(x.len(), 2 * rows * inner, "invariant: rows of gate and up");
+    assert_eq!(x.len(), rows * gate.reads(inner), "invariant: rows of gate and up");
     let mut out = vec![0.0; rows * inner];
     match gate {
-        ExpertGate::Halves(activation) => {
+        ExpertGate::Halves(activation) | ExpertGate::Plain(activation) => {
             let to = TileLayout::rows(inner);
-            // SAFETY: `x` is `[rows, 2 inner]`, `out` `[rows, inner]`.
+            let gated = matches!(gate, ExpertGate::Halves(_));
+            // SAFETY: `x` is `[rows, 2 inner]`, or `[rows, inner]` without gates, `out` `[rows, inner]`.
             unsafe {
-                activate_rows(isa(), (activation, true), rows, inner, x.as_ptr(), out.as_mut_ptr(), to);
+                activate_rows(isa(), (activation, gated), rows, inner, x.as_ptr(), out.as_mut_ptr(), to);
             }
         }
         ExpertGate::Clamped { alpha, limit } => {
@@ -239,15 +240,16 @@ fn activate_backward(
     x: &[f32],
     d: &[f32],
 ) -> (Vec<f32>, Vec<f32>) {
-    assert!(x.len() == 2 * rows * inner && d.len() == rows * inner, "invariant: rows of gate and up");
+    assert!(x.len() == rows * gate.reads(inner) && d.len() == rows * inner, "invariant: rows of gate and up");
     let (mut dx, mut out) = (vec![0.0; x.len()], vec![0.0; d.len()]);
     match gate {
-        ExpertGate::Halves(activation) => {
+        ExpertGate::Halves(activation) | ExpertGate::Plain(activation) => {
             let to = TileLayout::rows(inner);
+            let gated = matches!(gate, ExpertGate::Halves(_));
             let (from, by) = (x.as_ptr(), (dx.as_mut_ptr(), out.as_mut_ptr()));
-            // SAFETY: `x` and `dx` are `[rows, 2 inner]`, `d` and `out` `[rows, inner]`.
+            // SAFETY: `x` and `dx` are `[rows, 2 inner]`, or `[rows, inner]` without gates, `d` and `out` `[rows, inner]`.
             unsafe {
-                let kind = (activation, true);
+                let kind = (activation, gated);
                 activate_backward_rows::<f32, true>(
                     isa(),
                     kind,

@@ -68,7 +68,7 @@ impl ExpertLayer {
 /// The experts of a feed-forward.
 #[derive(Clone, Debug)]
 pub struct Experts {
-    /// Gate and up, `[experts, 2 * inner, hidden]`.
+    /// Gate and up, `[experts, 2 * inner, hidden]`, or up alone.
     pub gate_up: ExpertLayer,
     /// `[experts, hidden, inner]`.
     pub down: ExpertLayer,
@@ -107,7 +107,8 @@ impl Experts {
         };
         pair("weights of tokens", [each_of, hidden], [tokens, out])?;
         pair("experts of tokens", [routing.experts.len(), each], [tokens * each, each])?;
-        self.gate_up.check(["gate_up_proj", "gate_up_proj_bias"], [experts, 2 * inner, hidden])?;
+        self.gate_up
+            .check(["gate_up_proj", "gate_up_proj_bias"], [experts, self.gate.reads(inner), hidden])?;
         self.down.check(["down_proj", "down_proj_bias"], [experts, hidden, inner])?;
         match routing.experts.iter().find(|&&e| e as usize >= experts && e != ELSEWHERE) {
             Some(&e) => Err(OpsError::Index { op: OP, got: e as usize, limit: experts }),

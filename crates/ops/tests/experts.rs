@@ -30,7 +30,7 @@ fn case(rule: RouterRule, gate: ExpertGate, has: Has) -> Case {
     let mut inputs =
         vec![Input::new("x", &[tokens, hidden], 1.0), Input::new("logits", &[tokens, count], 1.5)];
     let names = [["up", "up bias", "up a", "up b"], ["down", "down bias", "down a", "down b"]];
-    for (name, [out, input]) in names.into_iter().zip([[2 * inner, hidden], [hidden, inner]]) {
+    for (name, [out, input]) in names.into_iter().zip([[gate.reads(inner), hidden], [hidden, inner]]) {
         inputs.push(Input { dtype: has.dtype, ..Input::new(name[0], &[count, out, input], 0.4) });
         if has.bias {
             inputs.push(Input::new(name[1], &[count, out], 0.4));
@@ -76,6 +76,7 @@ fn experts_agree_with_dense_sums_and_differentiate() {
         (sigmoid, clamped, Has { bias: true, lora: true, ..PLAIN }),
         (RouterRule { per_token: 5, ..SOFTMAX }, halves, PLAIN),
         (mixer, halves, PLAIN),
+        (sigmoid, ExpertGate::Plain(Activation::Relu2), Has { bias: true, lora: true, ..PLAIN }),
     ] {
         let case = case(rule, gate, has);
         case.differentiates();

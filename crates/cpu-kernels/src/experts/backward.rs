@@ -154,7 +154,7 @@ pub fn experts_backward(
         if !into_up {
             return (Vec::new(), dweights);
         }
-        weigh(&mut d_gate_up, 2 * inner, places, weights);
+        weigh(&mut d_gate_up, experts.gate.reads(inner), places, weights);
         let own = gather(x, hidden, places, each);
         let ask = Wanted { dx: wanted.dx, linears: vec![up.asked()], ..Wanted::default() };
         let (layer, low) = (experts.up_layer(e), saved_of(&saved.low[e][0]));

@@ -29,10 +29,10 @@ struct Case {
 impl Case {
     fn new(gate: ExpertGate, lora: bool) -> Self {
         let lens = [
-            COUNT * 2 * INNER * HIDDEN,
-            COUNT * 2 * INNER,
+            COUNT * gate.reads(INNER) * HIDDEN,
+            COUNT * gate.reads(INNER),
             COUNT * RANK * HIDDEN,
-            COUNT * 2 * INNER * RANK,
+            COUNT * gate.reads(INNER) * RANK,
             COUNT * HIDDEN * INNER,
             COUNT * HIDDEN,
             COUNT * RANK * INNER,
@@ -87,10 +87,11 @@ impl Case {
             let token = place / EACH;
             let x: Vec<f64> =
                 self.x[token * HIDDEN..(token + 1) * HIDDEN].iter().map(|&x| x.into()).collect();
-            let both = layer(0, e as usize, 2 * INNER, HIDDEN, &x);
+            let both = layer(0, e as usize, self.gate.reads(INNER), HIDDEN, &x);
             let z: Vec<f64> = (0..INNER)
                 .map(|i| match self.gate {
                     ExpertGate::Halves(_) => both[i] / (1.0 + (-both[i]).exp()) * both[INNER + i],
+                    ExpertGate::Plain(_) => both[i].max(0.0).powi(2),
                     ExpertGate::Clamped { alpha, limit } => {
                         let (limit, alpha) = (f64::from(limit), f64::from(alpha));
                         let (g, u) = (both[2 * i].min(limit), both[2 * i + 1].clamp(-limit, limit));
@@ -108,7 +109,7 @@ impl Case {
 
 fn cases() -> Vec<Case> {
     let clamped = ExpertGate::Clamped { alpha: 1.702, limit: 0.9 };
-    [ExpertGate::Halves(Activation::Silu), clamped]
+    [ExpertGate::Halves(Activation::Silu), clamped, ExpertGate::Plain(Activation::Relu2)]
         .into_iter()
         .flat_map(|gate| [false, true].map(|lora| Case::new(gate, lora)))
         .collect()

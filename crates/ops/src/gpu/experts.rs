@@ -136,13 +136,14 @@ fn to_dtype(x: &Tensor<2>, like: &Tensor<2>) -> Tensor<2> {
     to(x.clone(), like.dtype())
 }
 
-/// Gate and up of rows `[2 * inner]`.
+/// Gate and up of rows `[2 * inner]`; up alone is both.
 fn halves(gate: ExpertGate, x: &Tensor<2>) -> (Tensor<2>, Tensor<2>) {
     let [rows, width] = x.dims();
     match gate {
         ExpertGate::Halves(_) => {
             (x.clone().narrow(1, 0, width / 2), x.clone().narrow(1, width / 2, width / 2))
         }
+        ExpertGate::Plain(_) => (x.clone(), x.clone()),
         ExpertGate::Clamped { .. } => {
             let turns = x.clone().reshape([rows, width / 2, 2]);
             let of = |at: usize| turns.clone().narrow(2, at, 1).reshape([rows, width / 2]);
@@ -155,6 +156,7 @@ fn activate(gate: ExpertGate, x: &Tensor<2>) -> Tensor<2> {
     let (g, u) = halves(gate, x);
     match gate {
         ExpertGate::Halves(f) => activation::value(f, g) * u,
+        ExpertGate::Plain(f) => activation::value(f, g),
         ExpertGate::Clamped { alpha, limit } => {
             let g = g.clamp_max(limit);
             g.clone() * burn::tensor::activation::sigmoid(g * alpha) * (u.clamp(-limit, limit) + 1.0)
@@ -171,6 +173,10 @@ fn activate_backward(gate: ExpertGate, x: &Tensor<2>, d: Tensor<2>) -> (Tensor<2
             let (value, slope) = activation::value_and_slope(f, g);
             let out = value.clone() * u.clone();
             (Tensor::cat(vec![d.clone() * u * slope, d * value], 1), out)
+        }
+        ExpertGate::Plain(f) => {
+            let (value, slope) = activation::value_and_slope(f, g);
+            (d * slope, value)
         }
         ExpertGate::Clamped { alpha, limit } => {
             let below = g.clone().lower_equal_elem(limit);

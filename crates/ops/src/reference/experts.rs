@@ -55,6 +55,7 @@ pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<An
             ExpertGate::Halves(f) => {
                 activated(f, both.clone().narrow(1, 0, width / 2)) * both.narrow(1, width / 2, width / 2)
             }
+            ExpertGate::Plain(f) => activated(f, both),
             ExpertGate::Clamped { alpha, limit } => {
                 let turns = both.reshape([tokens, width / 2, 2]);
                 let of = |at: usize| turns.clone().narrow(2, at, 1).reshape([tokens, width / 2]);

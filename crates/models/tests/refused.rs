@@ -172,8 +172,8 @@ fn architectures_that_are_not_computed() {
         assert!(message.contains(&format!("`model_type` = {value} ({why}) is not supported")), "{message}");
     }
     // What changes the computation and is not computed is refused by name.
-    let message = error_with("nemotron-h", "layers_block_type", json!(["linear_attention", "moe"]));
-    assert!(message.contains("`layer_types` = moe is not supported"), "{message}");
+    let message = error_with("nemotron-h-moe", "moe_latent_size", json!(16));
+    assert!(message.contains("`moe_latent_size` = 16 is not supported"), "{message}");
     let message = error_with("bamba", "time_step_limit", json!([0.0, 0.5]));
     assert!(message.contains("`time_step_limit` = [0.0,0.5] is not supported"), "{message}");
     let message = "config.json: `use_bidirectional_attention` = true is not supported; supported: false";

@@ -160,9 +160,9 @@ fn gradients_of_lora_on_experts_equal_one_rank_s() {
         if spec.experts.is_none() {
             continue;
         }
-        for parameters in
-            [r#""gate_up_proj", "down_proj", "gate.weight", "router.weight""#, r#""experts.down_proj""#]
-        {
+        let first = spec.names.experts.gate_up.rsplit('.').next().unwrap();
+        let all = format!(r#""{first}", "down_proj", "gate.weight", "router.weight""#);
+        for parameters in [all.as_str(), r#""experts.down_proj""#] {
             let known = |name: &&str| {
                 !name.contains(".weight")
                     || name.contains(spec.names.experts.router.rsplit('.').next().unwrap())

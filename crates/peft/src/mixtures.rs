@@ -14,9 +14,8 @@ fn former(model_type: &str) -> Option<[&'static str; 3]> {
     match model_type {
         "mixtral" | "minimax_m2" => Some(["w1", "w3", "w2"]),
         "qwen3_moe" | "olmoe" | "flex_olmo" | "glm4_moe" | "glm4_moe_lite" | "deepseek_v2"
-        | "deepseek_v3" | "dots1" | "ernie4_5_moe" | "qwen3_next" => {
-            Some(["gate_proj", "up_proj", "down_proj"])
-        }
+        | "deepseek_v3" | "dots1" | "ernie4_5_moe" | "qwen3_next" | "hunyuan_v1_moe" | "exaone_moe"
+        | "solar_open" | "mellum" => Some(["gate_proj", "up_proj", "down_proj"]),
         _ => None,
     }
 }

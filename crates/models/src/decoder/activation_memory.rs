@@ -49,7 +49,8 @@ impl Spec {
         // is added to the stream apart.
         let of_mixture = self.experts.map_or(0, |experts| {
             let shared = experts.shared.map_or(0, |shared| 2 * shared.intermediate.div_ceil(tp_size) + h);
-            let routed = experts.rule.per_token * (2 * experts.intermediate.div_ceil(tp_size) + 1);
+            let routed =
+                experts.rule.per_token * (experts.gate.reads(experts.intermediate.div_ceil(tp_size)) + 1);
             // What each of them reads is weighed apart, and what it gives.
             let weighed = if experts.weighs_inputs { 2 * experts.rule.per_token * h } else { 0 };
             2 * h + experts.count + routed + shared + weighed

@@ -167,8 +167,9 @@ impl Builder {
             Ok::<_, ModelError>(Layer::new(place, weight, bias))
         };
         // Gates and ups by turns are one matrix.
-        let halves: &[usize] = if matches!(experts.gate, ExpertGate::Clamped { .. }) { &[] } else { &[i, i] };
-        let gate_up = matrix(Place::ExpertsUp, names.gate_up, [count, 2 * i, h], halves)?;
+        let halves: &[usize] = if matches!(experts.gate, ExpertGate::Halves(_)) { &[i, i] } else { &[] };
+        let shape = [count, experts.gate.reads(i), h];
+        let gate_up = matrix(Place::ExpertsUp, names.gate_up, shape, halves)?;
         let down = matrix(Place::ExpertsDown, names.down, [count, h, i], &[])?;
         let shared_gate = match experts.shared {
             Some(SharedExpert { gated: true, .. }) => {

@@ -124,6 +124,7 @@ impl Parallel {
         let names: Vec<String> = blueprint.registry.iter().map(|p| p.name.clone()).collect();
         let mut layouts: Vec<Option<TpLayout>> = vec![None; shapes.len()];
         let turned = spec.names.experts.adapters_turned;
+        let reads = spec.experts.map_or(2, |experts| experts.gate.reads(1));
         for (_, layer) in blueprint.layers_mut() {
             let style = style(layer.place);
             let shape = &shapes[layer.parts.weight];
@@ -132,7 +133,7 @@ impl Parallel {
                 Place::Inner => &Split::balanced(shape[0], ranks)?,
                 Place::GateUp => &Split::balanced(shape[0] / 2, ranks)?,
                 Place::Down => &Split::balanced(shape[1], ranks)?,
-                Place::ExpertsUp => &Split::balanced(shape[1] / 2, ranks)?,
+                Place::ExpertsUp => &Split::balanced(shape[1] / reads, ranks)?,
                 Place::ExpertsDown => &Split::balanced(shape[2], ranks)?,
                 _ => &mlp,
             };
@@ -447,13 +448,14 @@ fn split_of(
     [mlp, vocab, channels]: [&Split; 3],
 ) -> Result<Split, ModelError> {
     let (q, kv) = (heads.q(spec.query_dim()), heads.kv(spec.head_dim));
-    let turns = spec.experts.is_some_and(|experts| matches!(experts.gate, ExpertGate::Clamped { .. }));
+    let gate = spec.experts.map(|experts| experts.gate);
     Ok(match place {
         Place::Queries => q,
         Place::Output => heads.q(spec.value_dim()),
         Place::LatentUp => heads.q(spec.latent.map_or(0, |latent| latent.still + latent.value)),
         // Gates and ups by turns.
-        Place::ExpertsUp if turns => mlp.scaled(2),
+        Place::ExpertsUp if matches!(gate, Some(ExpertGate::Clamped { .. })) => mlp.scaled(2),
+        Place::ExpertsUp if matches!(gate, Some(ExpertGate::Plain(_))) => mlp.clone(),
         Place::KeysValues => kv,
         Place::Qkv => Split::packed(&[q, kv.clone(), kv])?,
         Place::QkvPerGroup => kv.scaled(spec.heads / spec.kv_heads + 2),

@@ -36,6 +36,7 @@ impl Names {
         };
         let block = |module: &str| parameter.name.strip_suffix(module).and_then(|b| b.strip_suffix('.'));
         let (block, modules) = match (block(self.experts.gate_up), block(self.experts.down)) {
+            (Some(block), _) if gate.is_empty() => (block, vec![(up, 0..rows)]),
             (Some(block), _) => (block, vec![(gate, 0..rows / 2), (up, rows / 2..rows)]),
             (None, Some(block)) => (block, vec![(down, 0..rows)]),
             (None, None) => return Vec::new(),

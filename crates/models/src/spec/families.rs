@@ -5,8 +5,10 @@
 //! [`Reader::only`].
 
 mod cohere_glm;
+mod crossed;
 mod gemma;
 mod gpt;
+mod granite;
 mod layer_normed;
 mod lfm;
 mod llamas;
@@ -18,10 +20,12 @@ mod qwen;
 mod reader;
 
 use cohere_glm::{cohere, cohere2, glm, glm4};
+use crossed::{exaone_moe, hunyuan_v1_moe, mellum, minicpm3, solar_open, youtu};
 use gemma::{gemma, gemma2, gemma3, gemma3n, gemma4, gemma4_unified, vaultgemma};
 use gpt::{
     biogpt, bloom, codegen, falcon, gpt_bigcode, gpt_neo, gpt_neox, gpt2, gptj, mpt, opt, persimmon, xglm,
 };
+use granite::{granite_swa, granitemoe_swa};
 use layer_normed::{phi, stablelm, starcoder2};
 use lfm::{lfm2, lfm2_moe};
 use llamas::{
@@ -177,6 +181,14 @@ static FAMILIES: &[Entry] = &[
     family("granitemoe", "GraniteMoe", granitemoe),
     family("granitemoeshared", "GraniteMoeShared", granitemoeshared),
     family("granitemoehybrid", "GraniteMoeHybrid", granitemoehybrid),
+    family("granite_swa", "GraniteSWA", granite_swa),
+    family("granitemoe_swa", "GraniteMoeSWA", granitemoe_swa),
+    family("hunyuan_v1_moe", "HunYuanMoEV1", hunyuan_v1_moe),
+    family("exaone_moe", "ExaoneMoe", exaone_moe),
+    family("solar_open", "SolarOpen", solar_open),
+    family("mellum", "Mellum", mellum),
+    family("youtu", "Youtu", youtu),
+    family("minicpm3", "MiniCPM3", minicpm3),
     family("bamba", "Bamba", bamba),
     family("falcon_h1", "FalconH1", falcon_h1),
     family("nemotron_h", "NemotronH", nemotron_h),
@@ -216,6 +228,8 @@ static FAMILIES: &[Entry] = &[
     family("vipllava", "VipLlava", text_part),
     family("llava_next_video", "LlavaNextVideo", text_part),
     family("granite_docling", "GraniteDocling", text_part),
+    family("glm4v", "Glm4v", text_part),
+    family("glm46v", "Glm46V", text_part),
     family("exaone4_5", "Exaone4_5_", text_part),
     family("lfm2_vl", "Lfm2Vl", text_part),
 ];
@@ -237,7 +251,7 @@ pub(super) fn read(config: &ConfigFile) -> Result<Spec, ModelError> {
 
 /// Well-known models that are something else, and what.
 const OTHERS: [(&str, &[&str]); 3] = [
-    ("a mixture of experts of a kind that is not computed here", &["dbrx", "hunyuan_v1_moe", "minimax"]),
+    ("a mixture of experts of a kind that is not computed here", &["dbrx", "minimax"]),
     (
         "layers with a state",
         &["falcon_mamba", "rwkv", "recurrent_gemma", "zamba", "zamba2", "jamba", "kimi_linear"],

@@ -164,7 +164,7 @@ pub struct ExpertNames {
 pub enum ExpertFiles {
     /// As they are here.
     Same,
-    /// Each expert's gate, up and second layer as modules of their own, behind a prefix and the expert's number.
+    /// Each expert's gate (empty for none), up and second layer as modules of their own, behind a prefix and the expert's number.
     Apart {
         /// What stands before the number.
         experts: &'static str,
@@ -291,6 +291,30 @@ pub(crate) const ERNIE_MOE: Names = Names {
     ..LLAMA
 };
 
+/// HunYuan's mixtures'.
+pub(crate) const HUNYUAN_MOE: Names = Names {
+    experts: ExpertNames {
+        router: "mlp.gate.wg",
+        shared_up: UpNames::Gated(["mlp.shared_mlp.gate_proj", "mlp.shared_mlp.up_proj"]),
+        shared_down: "mlp.shared_mlp.down_proj",
+        files: ExpertFiles::Apart {
+            experts: "mlp.experts",
+            modules: ["gate_proj", "up_proj", "down_proj"],
+            router: "mlp.gate.wg",
+        },
+        router_is_linear: true,
+        ..QWEN_MOE
+    },
+    ..HUNYUAN
+};
+
+/// K-EXAONE's.
+pub(crate) const EXAONE_MOE: Names = Names {
+    experts: ExpertNames { correction: "mlp.e_score_correction_bias", ..GLM4_MOE.experts },
+    unread: "mtp",
+    ..GLM4_MOE
+};
+
 /// PhiMoE's.
 pub(crate) const PHIMOE: Names =
     Names { experts: ExpertNames { router: "mlp.router", ..MIXTRAL.experts }, ..LLAMA };
@@ -412,6 +436,20 @@ pub(crate) const NEMOTRON_H: Names = Names {
     up: UpNames::Plain("mixer.up_proj"),
     down: "mixer.down_proj",
     norm: "model.norm_f",
+    experts: ExpertNames {
+        router: "mixer.gate",
+        gate_up: "mixer.experts.up_proj",
+        down: "mixer.experts.down_proj",
+        correction: "mixer.gate.e_score_correction_bias",
+        shared_up: UpNames::Plain("mixer.shared_experts.up_proj"),
+        shared_down: "mixer.shared_experts.down_proj",
+        files: ExpertFiles::Apart {
+            experts: "mixer.experts",
+            modules: ["", "up_proj", "down_proj"],
+            router: "mixer.gate",
+        },
+        ..QWEN_MOE
+    },
     other_spellings: &[("model.", "backbone.")],
     unread: "mtp",
     ..LLAMA

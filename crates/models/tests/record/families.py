@@ -440,6 +440,40 @@ def more_families():
         num_experts=5, moe_intermediate_size=10, intermediate_size=20, num_hidden_layers=3, num_dense_layers=1, conv_L_cache=3,
         conv_bias=True, routed_scaling_factor=1.7, layer_types=["conv", "full_attention", "conv"], initializer_range=0.15)
     yield from state_spaces(square, mixed)
+    # One's attention, another's feed-forwards.
+    yield "hunyuan-moe", "hunyuan_v1_moe", mixed | dict(
+        num_experts=5, moe_topk=2, attention_bias=True, head_dim=12, rope_parameters={
+            "rope_type": "dynamic", "rope_theta": 500.0, "alpha": 50.0, "factor": 1.0})
+    deep = dict(moe_intermediate_size=8, intermediate_size=20, num_hidden_layers=3, routed_scaling_factor=1.7)
+    yield "exaone-moe", "exaone_moe", mixed | deep | dict(
+        num_experts=6, num_shared_experts=2, n_group=3, topk_group=2, sliding_window=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"], mlp_layer_types=["dense", "sparse", "sparse"])
+    yield "solar-open", "solar_open", {k: v for k, v in mixed.items() if k != "intermediate_size"} | dict(
+        moe_intermediate_size=8, n_routed_experts=6, n_shared_experts=2, n_group=3, topk_group=2, routed_scaling_factor=1.7, head_dim=12,
+        attention_bias=True)
+    yield "mellum", "mellum", mixed | dict(
+        num_experts=5, moe_intermediate_size=8, intermediate_size=20, num_hidden_layers=3, head_dim=12, sliding_window=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"], mlp_layer_types=["sparse", "dense", "sparse"],
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                         "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}})
+    windows = dict(sliding_window=8, layer_types=["full_attention", "sliding_attention", "sliding_attention"], num_hidden_layers=3,
+                   layer_rope_theta=[0.0, 100.0, 5000.0], embedding_multiplier=3.0, logits_scaling=1.7, residual_multiplier=0.6,
+                   attention_multiplier=0.21)
+    yield "granite-swa", "granite_swa", square | windows | dict(attention_bias=True, mlp_bias=True)
+    yield "granitemoe-swa", "granitemoe_swa", mixed | windows | dict(num_local_experts=5, shared_intermediate_size=14)
+    latent = dict(num_key_value_heads=4, kv_lora_rank=8, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=9)
+    yield "youtu", "youtu", square | latent | dict(q_lora_rank=10, tie_word_embeddings=True, pad_token_id=None)
+    yield "minicpm3", "minicpm3", square | latent | dict(
+        q_lora_rank=None, scale_emb=3, scale_depth=1.2, dim_model_base=20, attention_bias=True, mlp_bias=True, tie_word_embeddings=False)
+    yield "glm4v", "glm4v", dict(
+        text_config={k: v for k, v in text.items() if k != "head_dim"} | dict(rope_parameters={
+            "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 1]}),
+        vision_config=dict(depth=1, hidden_size=16, num_heads=2, image_size=28, patch_size=14, out_hidden_size=24, intermediate_size=16))
+    yield "glm46v", "glm46v", dict(
+        text_config={k: v for k, v in text.items() if k != "head_dim"} | dict(model_type="glm4v_text", rope_parameters={
+            "rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 2, 2]}),
+        vision_config=dict(model_type="glm4v_vision", depth=1, hidden_size=16, num_heads=2, image_size=28, patch_size=14, out_hidden_size=24,
+                           intermediate_size=16))
     yield "granite-docling", "granite_docling", dict(
         text_config={k: v for k, v in text.items() if k != "head_dim"} | dict(logits_scaling=1.3, embedding_multiplier=3.0, attention_multiplier=0.2), pad_token_id=0,
         vision_config=small | dict(out_hidden_size=24, image_size=64, deepstack_visual_indexes=[0], num_hidden_layers=1))
@@ -471,6 +505,10 @@ def state_spaces(square, mixed):
     yield "nemotron-h", "nemotron_h", {k: v for k, v in small.items() if not k.startswith(("mamba_", "num_hidden"))} | dict(
         head_dim=12, layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention", "mlp"], mamba_num_heads=4,
         mamba_head_dim=8, n_groups=2, ssm_state_size=6, conv_kernel=3, chunk_size=32, use_bias=True, mlp_bias=True)
+    yield "nemotron-h-moe", "nemotron_h", {k: v for k, v in small.items() if not k.startswith(("mamba_", "num_hidden"))} | dict(
+        head_dim=12, layers_block_type=["linear_attention", "moe", "full_attention", "moe"], mamba_num_heads=4, mamba_head_dim=8, n_groups=1,
+        ssm_state_size=6, conv_kernel=3, chunk_size=32, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=8,
+        moe_shared_expert_intermediate_size=14, n_group=3, topk_group=2, routed_scaling_factor=1.7)
     yield "mamba2", "mamba2", dict(
         vocab_size=42, hidden_size=24, state_size=6, num_hidden_layers=2, num_heads=6, head_dim=8, n_groups=2, conv_kernel=3,
         chunk_size=32, initializer_range=0.2, pad_token_id=0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)

@@ -71,6 +71,12 @@ KINDS = {
     "nemotron_h": dict(n_groups=2),
     "nemotron_h-other": dict(n_groups=2, layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"]),
     "granite_docling-other": dict(vision_config=dict(out_hidden_size=48)),
+    # Its class sets the pad token's row to zero as it reads a tied model.
+    "youtu": dict(pad_token_id=None),
+    "glm4v": dict(text_config=MROPE, vision_config=dict(intermediate_size=32)),
+    "glm4v-other": dict(text_config=WIDER_MROPE, vision_config=dict(intermediate_size=32)),
+    "glm46v": dict(text_config=MROPE, vision_config=dict(intermediate_size=32)),
+    "glm46v-other": dict(text_config=WIDER_MROPE, vision_config=dict(intermediate_size=32)),
     "gemma3n_text": dict(num_kv_shared_layers=0),
 }
 DROPOUTS = ("dropout", "pdrop", "dropout_prob", "dropout_rate")

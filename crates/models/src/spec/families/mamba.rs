@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::mixtures::granite_experts;
+use super::mixtures::{granite_experts, nemotron_experts};
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed};
 use crate::ModelError;
 use crate::spec::config::ConfigFile;
@@ -345,17 +345,22 @@ pub(super) fn nemotron_h(r: &Reader<'_>) -> Result<Spec, ModelError> {
         layer.rope = None;
         match kind {
             "mlp" => layer.no_attention = true,
-            "moe" => {
-                return Err(unknown_kind(
-                    "moe",
-                    "linear_attention, full_attention, mlp: experts without gates are not computed here",
-                ));
-            }
+            "moe" => (layer.no_attention, layer.experts) = (true, true),
             other => {
                 place(layer, other)?;
                 layer.no_feed_forward = true;
             }
         }
+    }
+    if spec.layers.iter().any(|layer| layer.experts) {
+        if let Some(latent) = r.config.get("moe_latent_size") {
+            return Err(ModelError::Unsupported {
+                key: "moe_latent_size".to_owned(),
+                got: latent.to_string(),
+                supported: "null: experts read the stream",
+            });
+        }
+        nemotron_experts(r, &mut spec)?;
     }
     convolves_with_silu(r, "mamba_hidden_act")?;
     let defaults = SsdDefaults { heads: 128, head_dim: Some(64), groups: 8, state: 128 };

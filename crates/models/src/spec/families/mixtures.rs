@@ -14,23 +14,23 @@ use crate::spec::{
 };
 
 /// What a class of Transformers has where its configuration does not say.
-struct MixtureDefaults {
+pub(super) struct MixtureDefaults {
     /// Experts.
-    count: usize,
-    per_token: usize,
+    pub(super) count: usize,
+    pub(super) per_token: usize,
     /// The key of an expert's width.
-    width_key: &'static str,
-    width: usize,
+    pub(super) width_key: &'static str,
+    pub(super) width: usize,
     /// Whether a token's weights sum to one; by `norm_topk_prob` where that is none.
-    renormalise: Option<bool>,
-    balance: f64,
+    pub(super) renormalise: Option<bool>,
+    pub(super) balance: f64,
 }
 
 /// Experts are described one by one before any is read: no more than could be.
 const MOST_EXPERTS: usize = 65_536;
 
 /// A mixture of softmax scores in every block.
-fn mixture(r: &Reader<'_>, spec: &mut Spec, defaults: &MixtureDefaults) -> Result<(), ModelError> {
+pub(super) fn mixture(r: &Reader<'_>, spec: &mut Spec, defaults: &MixtureDefaults) -> Result<(), ModelError> {
     let number = |key: &str, default: usize| match r.config.usize(key)? {
         Some(0) => Err(wrong(key, "0", "a positive integer")),
         found => Ok(found.unwrap_or(default)),
@@ -154,7 +154,7 @@ pub(super) fn beside(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> 
     Ok(())
 }
 
-const MIXTRAL: MixtureDefaults = MixtureDefaults {
+pub(super) const MIXTRAL: MixtureDefaults = MixtureDefaults {
     count: 8,
     per_token: 2,
     width_key: "intermediate_size",
@@ -351,6 +351,36 @@ pub(super) fn granite_experts(r: &Reader<'_>, spec: &mut Spec, shared: usize) ->
     Ok(())
 }
 
+/// Nemotron-H's: experts without gates and a feed-forward as these in the blocks that have experts, by DeepSeek-V3's rule.
+pub(super) fn nemotron_experts(r: &Reader<'_>, spec: &mut Spec) -> Result<(), ModelError> {
+    let renamed = super::reader::renamed(r.config, &[("num_experts", "n_routed_experts")]);
+    let r = &Reader { config: &renamed, family: r.family };
+    let mixed: Vec<bool> = spec.layers.iter().map(|layer| layer.experts).collect();
+    let own = MixtureDefaults {
+        count: 8,
+        per_token: 2,
+        width_key: "moe_intermediate_size",
+        width: 7688,
+        renormalise: Some(r.bool("norm_topk_prob", true)?),
+        balance: 0.0,
+    };
+    mixture(r, spec, &own)?;
+    for (layer, mixed) in spec.layers.iter_mut().zip(mixed) {
+        layer.experts = mixed;
+    }
+    corrected(r, spec, 1)?;
+    let shared = match r.config.usize("moe_shared_expert_intermediate_size")? {
+        Some(0) => return Err(wrong("moe_shared_expert_intermediate_size", "0", "a positive integer")),
+        width => width.unwrap_or(7688),
+    };
+    let activation = spec.activation;
+    if let Some(experts) = &mut spec.experts {
+        experts.gate = ExpertGate::Plain(activation);
+        experts.shared = Some(SharedExpert { intermediate: shared, gated: false });
+    }
+    Ok(())
+}
+
 /// ERNIE 4.5's: softmax scores, corrected where experts are compared, and feed-forwards that every token goes through.
 pub(super) fn ernie4_5_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
     let own = [("num_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_k")];
@@ -521,7 +551,7 @@ pub(super) fn dots1(r: &Reader<'_>) -> Result<Spec, ModelError> {
 }
 
 /// DeepSeek-V3's rule: sigmoid scores, corrected where experts are compared, and feed-forwards that every token goes through.
-fn corrected(r: &Reader<'_>, spec: &mut Spec, shared: usize) -> Result<(), ModelError> {
+pub(super) fn corrected(r: &Reader<'_>, spec: &mut Spec, shared: usize) -> Result<(), ModelError> {
     let shared = r.config.usize("n_shared_experts")?.unwrap_or(shared);
     let groups = groups(r, spec.experts.map_or(0, |experts| experts.count), 2, [1, 1])?;
     if let Some(experts) = &mut spec.experts {
@@ -665,8 +695,8 @@ fn mixed_blocks(r: &Reader<'_>, layers: usize) -> Result<Vec<bool>, ModelError> 
     Ok((0..layers as u64).map(|layer| list.contains(&layer)).collect())
 }
 
-/// What DeepSeek-V2 and V3 share: latents, a mixture with a feed-forward that every token goes through.
-fn deepseek(r: &Reader<'_>, max_positions: usize, own: &MixtureDefaults) -> Result<Spec, ModelError> {
+/// Attention over latents.
+pub(super) fn latents(r: &Reader<'_>, defaults: &Defaults) -> Result<Spec, ModelError> {
     let number = |key: &str, default: usize| match r.config.usize(key)? {
         Some(0) => Err(wrong(key, "0", "a positive integer")),
         found => Ok(found.unwrap_or(default)),
@@ -684,14 +714,13 @@ fn deepseek(r: &Reader<'_>, max_positions: usize, own: &MixtureDefaults) -> Resu
     if !sizes.turned.is_multiple_of(2) {
         return Err(wrong("qk_rope_head_dim", &sizes.turned.to_string(), "an even number: pairs are turned"));
     }
-    number("n_routed_experts", own.count)?;
     if sizes.query_rank == Some(0) {
         return Err(wrong("q_lora_rank", "0", "a positive integer, or null for none"));
     }
     let mut config = r.config.clone();
     config.json.insert("head_dim".to_owned(), sizes.turned.into());
     let r = &Reader { config: &config, family: r.family };
-    let mut spec = r.spec(&Defaults { max_positions, ..LLAMA_DEFAULTS })?;
+    let mut spec = r.spec(defaults)?;
     if spec.kv_heads != spec.heads {
         return Err(ModelError::Unsupported {
             key: "num_key_value_heads".to_owned(),
@@ -709,6 +738,15 @@ fn deepseek(r: &Reader<'_>, max_positions: usize, own: &MixtureDefaults) -> Resu
     spec.pairs = Pairs::Neighbours;
     let bias = r.bool("attention_bias", false)?;
     (spec.qkv_bias, spec.o_bias) = (bias, bias);
+    Ok(spec)
+}
+
+/// What DeepSeek-V2 and V3 share: latents, a mixture with a feed-forward that every token goes through.
+fn deepseek(r: &Reader<'_>, max_positions: usize, own: &MixtureDefaults) -> Result<Spec, ModelError> {
+    if r.config.usize("n_routed_experts")? == Some(0) {
+        return Err(wrong("n_routed_experts", "0", "a positive integer"));
+    }
+    let mut spec = latents(r, &Defaults { max_positions, ..LLAMA_DEFAULTS })?;
     mixture(r, &mut spec, own)?;
     let shared = r.config.usize("n_shared_experts")?.unwrap_or(if own.count == 64 { 2 } else { 1 });
     if let Some(experts) = &mut spec.experts {

@@ -229,6 +229,7 @@ static FAMILIES: &[Entry] = &[
     family("llava_next_video", "LlavaNextVideo", text_part),
     family("granite_docling", "GraniteDocling", text_part),
     family("glm4v", "Glm4v", text_part),
+    family("glm4v_moe", "Glm4vMoe", text_part),
     family("glm46v", "Glm46V", text_part),
     family("exaone4_5", "Exaone4_5_", text_part),
     family("lfm2_vl", "Lfm2Vl", text_part),

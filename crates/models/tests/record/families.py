@@ -469,6 +469,11 @@ def more_families():
         text_config={k: v for k, v in text.items() if k != "head_dim"} | dict(rope_parameters={
             "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 1]}),
         vision_config=dict(depth=1, hidden_size=16, num_heads=2, image_size=28, patch_size=14, out_hidden_size=24, intermediate_size=16))
+    yield "glm4v-moe", "glm4v_moe", dict(
+        text_config={k: v for k, v in text.items() if k != "head_dim"} | dict(
+            moe_intermediate_size=8, n_routed_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2, routed_scaling_factor=1.7,
+            rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 1]}),
+        vision_config=dict(depth=1, hidden_size=16, num_heads=2, image_size=28, patch_size=14, out_hidden_size=24, intermediate_size=16))
     yield "glm46v", "glm46v", dict(
         text_config={k: v for k, v in text.items() if k != "head_dim"} | dict(model_type="glm4v_text", rope_parameters={
             "rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 2, 2]}),

@@ -75,6 +75,9 @@ KINDS = {
     "youtu": dict(pad_token_id=None),
     "glm4v": dict(text_config=MROPE, vision_config=dict(intermediate_size=32)),
     "glm4v-other": dict(text_config=WIDER_MROPE, vision_config=dict(intermediate_size=32)),
+    "glm4v_moe": dict(text_config=dict(rope_parameters=MROPE["rope_parameters"] | {"mrope_section": [1, 1, 0]}), vision_config=dict(intermediate_size=32)),
+    "glm4v_moe-other": dict(
+        text_config=dict(rope_parameters=WIDER_MROPE["rope_parameters"] | {"partial_rotary_factor": 1.0}), vision_config=dict(intermediate_size=32)),
     "glm46v": dict(text_config=MROPE, vision_config=dict(intermediate_size=32)),
     "glm46v-other": dict(text_config=WIDER_MROPE, vision_config=dict(intermediate_size=32)),
     "gemma3n_text": dict(num_kv_shared_layers=0),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::cohere_glm::glm;
 use super::llamas::{exaone4, hunyuan};
-use super::mixtures::{MIXTRAL, MixtureDefaults, corrected, latents, mixture};
+use super::mixtures::{MIXTRAL, MixtureDefaults, corrected, glm4_moe, latents, mixture};
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader, renamed};
 use crate::ModelError;
 use crate::spec::{BlockLayout, Pairs, QkNorm, SharedExpert, Spec, names, wrong};
@@ -244,4 +244,14 @@ pub(super) fn glm4v(r: &Reader<'_>) -> Result<Spec, ModelError> {
     config.json.entry("pad_token_id").or_insert(Value::Null);
     let spec = glm(&Reader { config: &config, family: r.family })?;
     Ok(Spec { names: names::GLM4, layout: BlockLayout::Sandwich, ..spec })
+}
+
+/// The text of GLM-4.5V and GLM-4.6V: GLM-4.5 with other defaults.
+pub(super) fn glm4v_moe(r: &Reader<'_>) -> Result<Spec, ModelError> {
+    let mut config = super::multimodal::plain_rope(r.config);
+    config.json.remove("use_qk_norm");
+    for (key, value) in [("attention_bias", json!(true)), ("max_position_embeddings", json!(65_536))] {
+        config.json.entry(key).or_insert(value);
+    }
+    Ok(Spec { further: 0, ..glm4_moe(&Reader { config: &config, family: r.family })? })
 }

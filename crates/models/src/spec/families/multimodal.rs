@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::crossed::glm4v;
+use super::crossed::{glm4v, glm4v_moe};
 use super::reader::{Defaults, LLAMA_DEFAULTS, Reader};
 use super::{Family, mixtures, qwen};
 use crate::ModelError;
@@ -72,6 +72,7 @@ static WHOLES: &[Whole] = &[
     whole("idefics3", Text::Any("llama"), &TEXT_MODEL, OWN_HEAD),
     Whole { caps_logits: true, ..whole("granite_docling", Text::Own(granite_docling), &TEXT_MODEL, TIED) },
     whole("glm4v", Text::Own(glm4v), &LANGUAGE_MODEL, EITHER),
+    whole("glm4v_moe", Text::Own(glm4v_moe), &LANGUAGE_MODEL, EITHER),
     whole("glm46v", Text::Own(glm4v), &LANGUAGE_MODEL, OWN_HEAD),
     whole("aya_vision", Text::Any("cohere2"), &LANGUAGE_MODEL, TIED),
     whole("cohere2_vision", Text::Any("cohere2"), &LANGUAGE_MODEL, TIED),

@@ -41,7 +41,13 @@ pub(crate) fn resolve(
         Some(targets) if is_all_linear(targets) => {
             let last = |module: &ModuleInfo| module.name.rsplit('.').next().unwrap_or_default().to_owned();
             let linear = modules.iter().filter(|module| module.kind == ModuleKind::Linear).map(last);
-            linear.chain([gate, up, down, ROUTER].map(str::to_owned)).collect()
+            // HunYuan's router is a linear layer of another name.
+            let is_router = |module: &ModuleInfo| {
+                ends_with(&module.name, ROUTER) || ends_with(&module.name, ROUTER_WEIGHT)
+            };
+            let router = modules.iter().any(is_router).then_some(ROUTER);
+            let former = [gate, up, down].into_iter().chain(router);
+            linear.chain(former.map(str::to_owned)).collect()
         }
         Some(Targets::Pattern(p)) => return refuse_pattern(p, [gate, up, down], modules),
     };

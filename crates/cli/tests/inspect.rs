@@ -78,3 +78,15 @@ fn rows_are_told_and_what_is_not_there_is_an_error() {
     let refused = facts(root.path())["refused"].as_str().unwrap().to_owned();
     assert!(refused.contains("mamba"), "{refused}");
 }
+
+#[test]
+fn dtypes_that_are_not_read_by_themselves_are_told() {
+    let root = tempfile::tempdir().unwrap();
+    let header = r#"{"w":{"dtype":"F8_E4M3","shape":[2,3],"data_offsets":[0,6]},
+        "w_scale_inv":{"dtype":"F32","shape":[1,1],"data_offsets":[6,10]}}"#;
+    let file = root.path().join("model.safetensors");
+    let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &[0x38; 10]].concat();
+    std::fs::write(&file, bytes).unwrap();
+    let said = inspect(&file, &["--tensors"]);
+    assert!(said.contains("F8_E4M3 [2, 3]") && said.contains("float32 [1, 1]"), "{said}");
+}

@@ -194,6 +194,15 @@ impl WeightFolder {
         Ok(TensorInfo { dtype: self.dtype(name, file, entry)?, shape: entry.shape.clone() })
     }
 
+    /// A tensor's dtype as its file names it, of any that safetensors has, and its shape.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn described(&self, name: &str) -> Result<(&str, &[usize]), WeightFileError> {
+        let (_, entry) = self.place(name)?;
+        Ok((&entry.dtype, &entry.shape))
+    }
+
     /// A tensor in its stored dtype: one copy from the file, nothing mapped.
     ///
     /// # Errors

@@ -131,15 +131,18 @@ impl Facts {
         let mut by_dtype: BTreeMap<String, u64> = BTreeMap::new();
         let (mut elements, mut held, mut count, mut all) = (0, 0, 0_usize, Map::new());
         for name in folder.names() {
-            let info = folder.info(name)?;
-            let of = info.shape.iter().product::<usize>() as u64;
-            *by_dtype.entry(info.dtype.to_string()).or_default() += of;
+            // Also of dtypes that are not read by themselves, such as those of matrices with scales.
+            let (stored, shape) = folder.described(name)?;
+            let dtype = folder.info(name).map_or_else(|_| stored.to_owned(), |info| info.dtype.to_string());
+            let of = shape.iter().product::<usize>() as u64;
             elements += of;
-            held += folder.view(name)?.bytes.len() as u64;
+            let (_, bytes) = folder.place_of(name)?;
+            held += bytes.end - bytes.start;
             count += 1;
             if tensors {
-                all.insert(name.to_owned(), json!(format!("{} {:?}", info.dtype, info.shape)));
+                all.insert(name.to_owned(), json!(format!("{dtype} {shape:?}")));
             }
+            *by_dtype.entry(dtype).or_default() += of;
         }
         let mut facts = json!({
             "tensors": count,

@@ -13,10 +13,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::fake_driver;
 use crate::step::built;
 
-/// The package that is the driver, and the program that checks.
-const FAKE: &str = "fake-cuda";
+/// The package of the program that checks.
 const CHECKS: &str = "burnish-checks";
 /// Kernels of CubeCL that measure the hardware, of which nothing is read.
 const PROBES: &str = "compute_,launch_overhead,memory_,prime_buffer";
@@ -51,7 +51,7 @@ pub(crate) struct Options {
 
 /// Runs the checks; whether all passed.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
-    let fake = built(root, &["-p", FAKE], "fake_cuda")?;
+    let fake = fake_driver::build(root)?;
     let program = match &options.bin {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
         None => built(root, &["-p", CHECKS, "--features", &format!("{CHECKS}/cuda")], "burnish-check")?,
@@ -61,23 +61,23 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     for folder in [&modules, &libraries] {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
-    link(&fake, &libraries)?;
+    fake_driver::link(&fake, &libraries, &fake_driver::NAMES)?;
     fs::write(output.join("cubecl.toml"), TUNING)?;
     let mut paths = vec![libraries];
     paths.extend(options.nvrtc.clone());
     paths.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
     let paths = std::env::join_paths(paths)?;
-    let command = || {
-        let mut command = Command::new(&program);
-        command.arg("operation").arg("--quick").arg("--data").arg(root).current_dir(&output);
-        command.env("LD_LIBRARY_PATH", &paths).env("FAKE_CUDA_MODULES", &modules);
+    let command = |more: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.arg(HUNG).arg(&program).arg("operation").arg("--quick").arg("--data").arg(root).args(more);
+        command.current_dir(&output).env("LD_LIBRARY_PATH", &paths).env("FAKE_CUDA_MODULES", &modules);
         command.env("FAKE_CUDA_ARCH", options.arch.to_string()).env("FAKE_CUDA_SKIP", PROBES);
         if let Some(cuda) = &options.cuda {
             command.env("CUDA_PATH", cuda);
         }
         command
     };
-    let listed = command().args(["--list", "--device", "cpu"]).output().context("cannot list the checks")?;
+    let listed = command(&["--list", "--device", "cpu"]).output().context("cannot list the checks")?;
     let listed = String::from_utf8(listed.stdout)?;
     let wanted = |name: &&str| options.only.as_ref().is_none_or(|part| name.contains(part.as_str()));
     let names: Vec<&str> =
@@ -88,14 +88,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     for name in &names {
         let begun = Instant::now();
         // A fault is the device's for ever, so each check has a process, and a device, of its own.
-        let mut timed = Command::new("timeout");
-        let inner = command();
-        timed.arg(HUNG).arg(inner.get_program()).args(inner.get_args()).args(["--only", name]);
-        timed.current_dir(&output);
-        for (key, value) in inner.get_envs() {
-            timed.env(key, value.unwrap_or_default());
-        }
-        let done = timed.output().context("cannot run timeout")?;
+        let done = command(&["--only", name]).output().context("cannot run timeout")?;
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
         let wrong = String::from_utf8_lossy(&done.stderr).into_owned();
         // Names hold others: the row of this one decides.
@@ -131,23 +124,6 @@ fn row_of(line: &str) -> Option<&str> {
     let words = rest.trim_start();
     let end = words.find("  ").unwrap_or(words.len());
     Some(words[..end].trim())
-}
-
-#[cfg(unix)]
-fn link(fake: &Path, libraries: &Path) -> Result<()> {
-    for name in ["libcuda.so.1", "libcuda.so", "libnccl.so.2", "libnccl.so"] {
-        let place = libraries.join(name);
-        if place.is_symlink() {
-            fs::remove_file(&place)?;
-        }
-        std::os::unix::fs::symlink(fake, place)?;
-    }
-    Ok(())
-}
-
-#[cfg(not(unix))]
-fn link(_fake: &Path, _libraries: &Path) -> Result<()> {
-    anyhow::bail!("the driver without a device needs Linux")
 }
 
 /// What a kernel takes on one kind of hardware.

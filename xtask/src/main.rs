@@ -7,6 +7,7 @@ mod check;
 mod config_pages;
 mod example;
 mod example_programs;
+mod fake_driver;
 mod faults;
 mod gpu_bundle;
 mod gpu_check;

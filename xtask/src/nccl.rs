@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::fake_driver;
 use crate::step::built;
 use crate::test::Tally;
 
 /// The program whose processes or threads are the ranks: an example of burnish-comm.
 const PROGRAM: &str = "nccl_ranks";
-/// The package that is the driver and NCCL.
-const FAKE: &str = "fake-cuda";
 /// Seconds after which a job is taken for hung.
 const HUNG: u64 = 120;
 /// Checks of the suite that leave no world behind; a process has one world, so each is a job.
@@ -133,7 +132,7 @@ pub(crate) fn run(root: &Path) -> Result<Tally> {
     }
     let words = ["--workspace", "--features", "burnish-comm/cuda", "--example", PROGRAM];
     let program = built(root, &words, PROGRAM)?;
-    let place = Place::new(&built(root, &["-p", FAKE], "fake_cuda")?)?;
+    let place = Place::new(&fake_driver::build(root)?)?;
     let mut tally = Tally::default();
     let mut note = |passed: bool| if passed { tally.passed += 1 } else { tally.failed += 1 };
     for job in jobs() {
@@ -167,7 +166,6 @@ struct Place {
 }
 
 impl Place {
-    #[cfg(unix)]
     fn new(fake: &Path) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("burnish-nccl-{}", std::process::id()));
         let [whole, half, nothing, meetings] =
@@ -176,16 +174,9 @@ impl Place {
         for folder in [&place.whole, &place.half, &place.nothing, &place.meetings] {
             fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         }
-        for name in ["libcuda.so.1", "libcuda.so", "libnccl.so.2", "libnccl.so"] {
-            std::os::unix::fs::symlink(fake, place.whole.join(name))?;
-        }
-        std::os::unix::fs::symlink(fake, place.half.join("libcuda.so.1"))?;
+        fake_driver::link(fake, &place.whole, &fake_driver::NAMES)?;
+        fake_driver::link(fake, &place.half, &fake_driver::NAMES[..1])?;
         Ok(place)
-    }
-
-    #[cfg(not(unix))]
-    fn new(_fake: &Path) -> Result<Self> {
-        bail!("the jobs need Linux");
     }
 
     /// Runs one job and says how it went.

@@ -1,4 +1,4 @@
-//! What ranks that share layers move is what `plan` says, to the element.
+//! Traffic between ranks that share layers: as `plan` says, to the element.
 
 use std::path::Path;
 

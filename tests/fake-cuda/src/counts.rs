@@ -1,4 +1,4 @@
-//! What was done, in numbers.
+//! Counts of the driver's and the kernels' work.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;

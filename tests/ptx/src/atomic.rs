@@ -1,4 +1,4 @@
-//! What atomic operations make of a value.
+//! Atomic operations: the value that each stores.
 
 use crate::instruction::{Atomic, Binary, Mode};
 use crate::scalar::Type;

@@ -1,4 +1,4 @@
-//! What ends a launch or a module.
+//! `ParseError` of a module and `Fault` of a launch.
 
 use crate::space::Space;
 

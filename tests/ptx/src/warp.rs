@@ -4,8 +4,8 @@ use crate::arrival::Arrivals;
 use crate::block::Commons;
 use crate::fault::Wrong;
 use crate::instruction::{
-    Address, Arrival, Atomic, Join, LaneMask, Layout, Operand, Operation, Part, Register, Shuffle, Special,
-    Vote,
+    Address, Arrival, Comparison, Join, LaneMask, Layout, Operand, Operation, Part, Register, Shuffle,
+    Special, Vote,
 };
 use crate::launch::Launch;
 use crate::scalar::Type;
@@ -55,6 +55,19 @@ pub(crate) struct Warp {
 
 fn each(lanes: u32) -> impl Iterator<Item = usize> {
     (0..32).filter(move |lane| lanes >> lane & 1 == 1)
+}
+
+fn is_pair(ty: Type) -> bool {
+    matches!(ty, Type::F16x2 | Type::Bf16x2)
+}
+
+/// Whether a comparison holds, of a pair's lower or `upper` half.
+fn compare(with: Comparison, ty: Type, flush: bool, (a, b): (u64, u64), upper: bool) -> bool {
+    if !ty.is_float() {
+        return bits::compare(with, ty, a, b);
+    }
+    let of = |bits: u64| float::decode(ty, bits >> if upper { 16 } else { 0 }, flush);
+    float::compare(with, of(a), of(b))
 }
 
 fn place(thread: u32, [x, y, _]: [u32; 3]) -> [u32; 3] {
@@ -326,15 +339,8 @@ impl Warp {
                     self.put(to, lanes, values);
                     return Ok(());
                 }
-                let pair = matches!(ty, Type::F16x2 | Type::Bf16x2);
-                let holds = |i: usize, upper: bool| match ty.is_float() {
-                    true => {
-                        let by = if upper { 16 } else { 0 };
-                        let of = |bits: u64| float::decode(ty, bits >> by, flush);
-                        float::compare(with, of(a[i]), of(b[i]))
-                    }
-                    false => bits::compare(with, ty, a[i], b[i]),
-                };
+                let pair = is_pair(ty);
+                let holds = |i: usize, upper: bool| compare(with, ty, flush, (a[i], b[i]), upper);
                 let joined = join.map(|(join, c)| (join, self.values(commons, c)));
                 let meet = |i: usize, holds: bool| match &joined {
                     None => holds,
@@ -354,7 +360,7 @@ impl Warp {
             }
             &Operation::Set { with, to_type, ty, flush, to, a, b } => {
                 let (a, b) = (self.values(commons, a), self.values(commons, b));
-                let pair = matches!(ty, Type::F16x2 | Type::Bf16x2);
+                let pair = is_pair(ty);
                 let one = match to_type {
                     Type::F32 => 0x3f80_0000,
                     Type::F16 | Type::F16x2 => 0x3c00,
@@ -363,17 +369,8 @@ impl Warp {
                     _ => to_type.mask(),
                 };
                 let of = |i: usize| {
-                    let half = |by: u32| {
-                        let holds = match ty.is_float() {
-                            true => {
-                                let of = |bits: u64| float::decode(ty, bits >> by, flush);
-                                float::compare(with, of(a[i]), of(b[i]))
-                            }
-                            false => bits::compare(with, ty, a[i], b[i]),
-                        };
-                        if holds { one } else { 0 }
-                    };
-                    if pair { half(0) | half(16) << 16 } else { half(0) }
+                    let half = |upper| if compare(with, ty, flush, (a[i], b[i]), upper) { one } else { 0 };
+                    if pair { half(false) | half(true) << 16 } else { half(false) }
                 };
                 self.put(to, lanes, std::array::from_fn(of));
             }
@@ -501,12 +498,11 @@ impl Warp {
                     let address = self.address(commons, *at, lane);
                     let a = self.value(commons, a[0], lane);
                     let b = b.map(|b| self.value(commons, b, lane));
-                    let swaps = *how == Atomic::CompareAndSwap && b.is_none();
                     let place = self.bytes(commons, *space, address, width, lane, Access::Atomic)?;
                     let mut old = [0; 8];
                     old[..width].copy_from_slice(place);
                     let old = u64::from_le_bytes(old);
-                    let new = if swaps { old } else { atomic::combine(*how, *ty, *flush, old, a, b) };
+                    let new = atomic::combine(*how, *ty, *flush, old, a, b);
                     place.copy_from_slice(&new.to_le_bytes()[..width]);
                     if let Some(to) = to {
                         self.registers[*to as usize][lane] = old;
@@ -537,20 +533,9 @@ impl Warp {
                 for lane in each(lanes) {
                     let address = self.address(commons, at, lane);
                     let value = value.map(|value| self.value(commons, value, lane));
-                    let place = self.bytes(
-                        commons,
-                        Space::Generic.or_shared(address),
-                        address,
-                        8,
-                        lane,
-                        Access::Atomic,
-                    )?;
-                    let mut word = [0; 8];
-                    word.copy_from_slice(place);
-                    let mut barrier = Arrivals::read(u64::from_le_bytes(word));
-                    let found = match how {
+                    let found = self.on_barrier(commons, address, lane, |barrier| match how {
                         Arrival::Begin => {
-                            barrier = Arrivals::new(value.unwrap_or(1));
+                            *barrier = Arrivals::new(value.unwrap_or(1));
                             0
                         }
                         Arrival::End => 0,
@@ -562,8 +547,7 @@ impl Warp {
                             0
                         }
                         Arrival::Test { .. } => u64::from(barrier.is_over(value.unwrap_or(0))),
-                    };
-                    place.copy_from_slice(&barrier.bits().to_le_bytes());
+                    })?;
                     if how == (Arrival::Test { waits: true }) && found == 0 {
                         self.turn = true;
                     }
@@ -599,12 +583,7 @@ impl Warp {
                         place.copy_from_slice(&value[..width]);
                     }
                     let at = self.address(commons, *barrier, lane);
-                    let place = self.bytes(commons, Space::Shared, at, 8, lane, Access::Atomic)?;
-                    let mut word = [0; 8];
-                    word.copy_from_slice(place);
-                    let mut counted = Arrivals::read(u64::from_le_bytes(word));
-                    counted.came(map.bytes() as u64);
-                    place.copy_from_slice(&counted.bits().to_le_bytes());
+                    self.on_barrier(commons, at, lane, |barrier| barrier.came(map.bytes() as u64))?;
                 }
             }
             Operation::LoadMatrices { transposed, to, at } => {
@@ -703,6 +682,24 @@ impl Warp {
         Ok(())
     }
 
+    /// Changes a barrier in memory, which others see before or after it.
+    fn on_barrier<T>(
+        &mut self,
+        commons: &mut Commons<'_>,
+        address: u64,
+        lane: usize,
+        change: impl FnOnce(&mut Arrivals) -> T,
+    ) -> Result<T, (usize, Wrong)> {
+        let space = Space::Generic.or_shared(address);
+        let place = self.bytes(commons, space, address, 8, lane, Access::Atomic)?;
+        let mut word = [0; 8];
+        word.copy_from_slice(place);
+        let mut barrier = Arrivals::read(u64::from_le_bytes(word));
+        let found = change(&mut barrier);
+        place.copy_from_slice(&barrier.bits().to_le_bytes());
+        Ok(found)
+    }
+
     /// The address of an element of a fragment in memory.
     fn element(
         &self,
@@ -723,7 +720,7 @@ impl Warp {
 }
 
 impl Space {
-    /// Of `ldmatrix` and `stmatrix`, whose addresses are of shared memory, or generic ones that lie there.
+    /// Of `ldmatrix`, `stmatrix` and `mbarrier`, whose addresses are of shared memory, or generic ones that lie there.
     fn or_shared(self, address: u64) -> Self {
         if address >= memory::SHARED { self } else { Self::Shared }
     }

@@ -1,4 +1,4 @@
-//! What the fake driver counted, where it is the driver.
+//! Counts of the fake driver, where it is the driver.
 
 use libloading::os::unix::Library;
 

@@ -210,9 +210,8 @@ impl WeightFolder {
     pub fn read(&self, name: &str) -> Result<HostTensor, WeightFileError> {
         let (file, entry) = self.place(name)?;
         if self.scaled.has(name) {
-            let mut bytes = vec![0; (entry.end - entry.begin) as usize];
-            file.read_bytes(entry, 0, &mut bytes)?;
-            return Ok(self.widened(name, entry, whole(&entry.shape), &bytes));
+            let runs = Runs::all((entry.end - entry.begin) as usize);
+            return self.read_part(name, &runs, whole(&entry.shape));
         }
         let mut tensor = HostTensor::zeros(file.dtype(name, entry)?, &entry.shape);
         file.read_bytes(entry, 0, &mut tensor.bytes)?;
@@ -255,9 +254,7 @@ impl WeightFolder {
     ) -> Result<HostTensor, WeightFileError> {
         let (file, entry) = self.place(name)?;
         let dtype = self.dtype(name, file, entry)?;
-        let scaled = self.scaled.has(name);
-        let width = if scaled { 1 } else { dtype.bytes() };
-        let Some(runs) = Runs::of(&entry.shape, width, dim, &range) else {
+        let Some(runs) = Runs::of(&entry.shape, self.stored_width(name, dtype), dim, &range) else {
             return Err(WeightFileError::BadSlice {
                 name: name.to_owned(),
                 dim,
@@ -265,16 +262,9 @@ impl WeightFolder {
                 shape: entry.shape.clone(),
             });
         };
-        let mut shape = entry.shape.clone();
-        shape[dim] = range.len();
-        let mut bytes = vec![0; runs.total()];
-        file.read_runs(entry, &runs, &mut bytes)?;
-        if scaled {
-            let mut ranges = whole(&entry.shape);
-            ranges[dim] = range;
-            return Ok(self.widened(name, entry, ranges, &bytes));
-        }
-        Ok(HostTensor { dtype, shape, bytes })
+        let mut ranges = whole(&entry.shape);
+        ranges[dim] = range;
+        self.read_part(name, &runs, ranges)
     }
 
     /// Reads `columns` of `rows` of a matrix: only the byte runs of that block are touched.
@@ -289,9 +279,7 @@ impl WeightFolder {
     ) -> Result<HostTensor, WeightFileError> {
         let (file, entry) = self.place(name)?;
         let dtype = self.dtype(name, file, entry)?;
-        let scaled = self.scaled.has(name);
-        let width = if scaled { 1 } else { dtype.bytes() };
-        let Some(runs) = Runs::block(&entry.shape, width, &rows, &columns) else {
+        let Some(runs) = Runs::block(&entry.shape, self.stored_width(name, dtype), &rows, &columns) else {
             let rows_fit = Runs::of(&entry.shape, dtype.bytes(), 0, &rows).is_some();
             let (dim, range) = if rows_fit { (1, columns) } else { (0, rows) };
             return Err(WeightFileError::BadSlice {
@@ -301,12 +289,7 @@ impl WeightFolder {
                 shape: entry.shape.clone(),
             });
         };
-        let mut bytes = vec![0; runs.total()];
-        file.read_runs(entry, &runs, &mut bytes)?;
-        if scaled {
-            return Ok(self.widened(name, entry, vec![rows, columns], &bytes));
-        }
-        Ok(HostTensor { dtype, shape: vec![rows.len(), columns.len()], bytes })
+        self.read_part(name, &runs, vec![rows, columns])
     }
 
     /// The file that a tensor is in, and its bytes there.
@@ -333,9 +316,26 @@ impl WeightFolder {
         if self.scaled.has(name) { Ok(Dtype::Bf16) } else { file.dtype(name, entry) }
     }
 
-    fn widened(&self, name: &str, entry: &Entry, ranges: Vec<Range<usize>>, bytes: &[u8]) -> HostTensor {
-        let bytes = self.scaled.widen(name, entry, &ranges, bytes);
-        HostTensor { dtype: Dtype::Bf16, shape: ranges.iter().map(Range::len).collect(), bytes }
+    /// Bytes of an element where it lies.
+    fn stored_width(&self, name: &str, dtype: Dtype) -> usize {
+        if self.scaled.has(name) { 1 } else { dtype.bytes() }
+    }
+
+    /// What runs hold, which are `ranges` of the tensor along each dim.
+    fn read_part(
+        &self,
+        name: &str,
+        runs: &Runs,
+        ranges: Vec<Range<usize>>,
+    ) -> Result<HostTensor, WeightFileError> {
+        let (file, entry) = self.place(name)?;
+        let dtype = self.dtype(name, file, entry)?;
+        let mut bytes = vec![0; runs.total()];
+        file.read_runs(entry, runs, &mut bytes)?;
+        if self.scaled.has(name) {
+            bytes = self.scaled.widen(name, entry, &ranges, &bytes);
+        }
+        Ok(HostTensor { dtype, shape: ranges.iter().map(Range::len).collect(), bytes })
     }
 
     fn place(&self, name: &str) -> Result<(&TensorFile, &Entry), WeightFileError> {

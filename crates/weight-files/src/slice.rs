@@ -29,6 +29,11 @@ impl Runs {
         Some(Self { start, bytes, stride, count: outer })
     }
 
+    /// The one run of a whole tensor of so many bytes.
+    pub(crate) fn all(bytes: usize) -> Self {
+        Self { start: 0, bytes, stride: 0, count: 1 }
+    }
+
     /// The runs of a block of a matrix, or `None` if it is outside, or the shape is no matrix.
     pub(crate) fn block(
         shape: &[usize],

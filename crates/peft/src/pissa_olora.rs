@@ -11,7 +11,7 @@ use burnish_core::random::Stream;
 use burnish_weight_files::HostTensor;
 use serde_json::{Map, Number, Value};
 
-use crate::spectral::Matrix;
+use crate::spectral::{Matrix, factors};
 use crate::{AdapterTensors, Factor, Init, InitWeights, LoraPlan, LoraSite, ModuleKind, PeftError};
 
 /// Factors taken from a base weight.
@@ -42,21 +42,11 @@ pub fn decompose(site: &LoraSite, init: &InitWeights, weight: &[f32], seed: u64)
     let start = |i: usize| f64::from(stream.normal(i as u64));
     let (left, right) = match init {
         Init::Olora => w.leading_qr(rank),
-        Init::Pissa { .. } | Init::Loftq => {
-            let mut t = match init {
-                Init::Pissa { iterations: Some(n) } => w.randomised(rank, n, start),
-                _ => w.leading(rank, start),
-            };
-            for (i, value) in t.values.iter().enumerate() {
-                let root = (value / site.scale).sqrt();
-                t.left[i].iter_mut().chain(t.right[i].iter_mut()).for_each(|x| *x *= root);
-            }
-            (t.left, t.right)
-        }
+        Init::Pissa { iterations: Some(n) } => w.randomised(rank, n, start).halved(site.scale),
+        Init::Pissa { iterations: None } | Init::Loftq => w.leading(rank, start).halved(site.scale),
         _ => return None,
     };
-    let a = right.iter().flatten().map(|&x| x as f32).collect();
-    let b = (0..site.out).flat_map(|o| left.iter().map(move |l| l[o] as f32)).collect();
+    let (a, b) = factors(&left, &right, site.out);
     Some(Decomposition { a, b })
 }
 

@@ -165,6 +165,15 @@ impl Matrix<'_> {
 }
 
 impl Triplets {
+    /// Left and right with `left right^T` the sum of the triplets over `scale`, half of it on either side.
+    pub(crate) fn halved(mut self, scale: f64) -> (Columns, Columns) {
+        for (at, value) in self.values.iter().enumerate() {
+            let root = (value / scale).sqrt();
+            self.left[at].iter_mut().chain(self.right[at].iter_mut()).for_each(|x| *x *= root);
+        }
+        (self.left, self.right)
+    }
+
     fn with_signs(mut self) -> Self {
         for (left, right) in self.left.iter_mut().zip(&mut self.right) {
             let largest = left.iter().fold(0.0_f64, |top, &x| if x.abs() > top.abs() { x } else { top });
@@ -185,6 +194,13 @@ pub(crate) fn all_orthonormal(vectors: Columns) -> Columns {
         basis.push(next);
     }
     basis
+}
+
+/// The factors `A` `[rank, columns]` and `B` `[rows, rank]` of the product of left and right vectors.
+pub(crate) fn factors(left: &Columns, right: &Columns, rows: usize) -> (Vec<f32>, Vec<f32>) {
+    let a = right.iter().flatten().map(|&x| x as f32).collect();
+    let b = (0..rows).flat_map(|row| left.iter().map(move |l| l[row] as f32)).collect();
+    (a, b)
 }
 
 /// What of `vector` is orthogonal to `basis`, normalised; `None` if that is rounding.

@@ -301,14 +301,10 @@ fn sum_of_changes(
     let rank = rank.min(rows).min(columns);
     (site.rank, site.alpha, site.scale, site.dropout) = (rank, rank as f64, 1.0, 0.0);
     let start = Stream::new(sums.seed, &site.a_name);
-    let mut nearest = spectral::Matrix { values: &sum, rows, columns }
+    let nearest = spectral::Matrix { values: &sum, rows, columns }
         .leading(rank, |at| f64::from(start.normal(at as u64)));
-    for (at, value) in nearest.values.iter().enumerate() {
-        let root = value.sqrt();
-        nearest.left[at].iter_mut().chain(nearest.right[at].iter_mut()).for_each(|x| *x *= root);
-    }
-    let a: Vec<f32> = nearest.right.iter().flatten().map(|&x| x as f32).collect();
-    let b: Vec<f32> = (0..rows).flat_map(|row| nearest.left.iter().map(move |l| l[row] as f32)).collect();
+    let (left, right) = nearest.halved(1.0);
+    let (a, b) = spectral::factors(&left, &right, rows);
     let mut factors = BTreeMap::new();
     for (factor, values) in [(Factor::A, a), (Factor::B, b)] {
         let tensor = HostTensor::from_f32(&values, &site.shape(factor), Dtype::F32)?;

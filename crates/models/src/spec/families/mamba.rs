@@ -125,6 +125,12 @@ fn expanded(r: &Reader<'_>, key: &str) -> Result<usize, ModelError> {
     Ok(number(r, key, 2)?.saturating_mul(r.positive("hidden_size")?))
 }
 
+/// The state space of `mamba_*`, as wide as they say.
+fn mamba_ssd(r: &Reader<'_>) -> Result<SsdSpec, ModelError> {
+    let biases = [r.bool("mamba_proj_bias", false)?; 2];
+    Ok(SsdSpec { biases, ..ssd(r, &MAMBA, &SSD, Some(expanded(r, "mamba_expand")?))? })
+}
+
 /// Of each block its kind, by the names of today and of before.
 fn kinds<'a>(config: &'a ConfigFile, layers: usize) -> Result<Option<Vec<&'a str>>, ModelError> {
     let Some(types) = config.get("layer_types").or_else(|| config.get("layers_block_type")) else {
@@ -176,9 +182,7 @@ pub(super) fn granitemoehybrid(r: &Reader<'_>) -> Result<Spec, ModelError> {
         layer.rope = layer.rope.filter(|_| turns);
     }
     convolves_with_silu(r, "hidden_act")?;
-    let bias = r.bool("mamba_proj_bias", false)?;
-    spec.ssd =
-        Some(SsdSpec { biases: [bias; 2], ..ssd(r, &MAMBA, &SSD, Some(expanded(r, "mamba_expand")?))? });
+    spec.ssd = Some(mamba_ssd(r)?);
     Ok(spec)
 }
 
@@ -211,9 +215,7 @@ pub(super) fn bamba(r: &Reader<'_>) -> Result<Spec, ModelError> {
         place(layer, kind)?;
     }
     convolves_with_silu(r, "hidden_act")?;
-    let bias = r.bool("mamba_proj_bias", false)?;
-    spec.ssd =
-        Some(SsdSpec { biases: [bias; 2], ..ssd(r, &MAMBA, &SSD, Some(expanded(r, "mamba_expand")?))? });
+    spec.ssd = Some(mamba_ssd(r)?);
     Ok(spec)
 }
 
@@ -381,8 +383,7 @@ pub(super) fn mamba2(r: &Reader<'_>) -> Result<Spec, ModelError> {
     }
     // There are neither attention nor feed-forwards; ranks are counted by heads.
     let heads = config.get("num_heads").cloned().unwrap_or_default();
-    let sizes = renamed(&config, &[("intermediate_size", "hidden_size")]);
-    let mut sizes = sizes;
+    let mut sizes = renamed(&config, &[("intermediate_size", "hidden_size")]);
     sizes.json.insert("num_attention_heads".to_owned(), heads);
     let r = &Reader { config: &sizes, family: r.family };
     let defaults = Defaults {

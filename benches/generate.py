@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Speed of text generation with a cache of keys and values beside Transformers, interleaved in one session.
 
-    generate.py --burnish target/release/examples/generation_speed [--batches 1,16] [--prompt 32] [--new 96]
-                [--repetitions 7] [--group 0] [--queue 0] [--threads 2] [--scratch FOLDER] [--output ROWS.jsonl]
+    generate.py --burnish target/release/examples/generation_speed [--model 30m] [--batches 1,16] [--prompt 32]
+                [--new 96] [--repetitions 7] [--group 0] [--queue 0] [--threads 2] [--scratch FOLDER]
+                [--quantize target/release/burnish] [--output ROWS.jsonl]
 
 `cargo build --release -p burnish-models --example generation_speed` makes the program. The model is a Llama of 30M
-parameters with random weights, in float32 and in bfloat16; Transformers runs it in float32, as the measure of both,
-and in bfloat16 for comparison. All programs stay in memory and run in turn, repetition by repetition, on the same
+parameters with random weights, in float32 and in bfloat16, or one of real_sizes.py in bfloat16; Transformers runs it in
+float32, as the measure of all, and in bfloat16 for comparison. Burnish multiplies fp32, and the weights
+in bfloat16 also with products of bfloat16. With --quantize, the program that does it, it also generates from the same
+weights in NF4 and int8. All programs stay in memory and run in turn, repetition by repetition, on the same
 prompts; every sequence gets all of its new tokens, the likeliest ones. The first repetition does not count.
 
 * tokens/s: new tokens of all sequences over the time from the prompts to the last token;
@@ -28,16 +31,20 @@ import sys
 import time
 from pathlib import Path
 
+import real_sizes
+
 SHAPE = dict(hidden_size=512, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4,
              intermediate_size=1408, vocab_size=4096, max_position_embeddings=1024)
 
 
-def prompts(sequences, length, group):
-    return [[((s // group) * 7919 + i * 31 + 5) % SHAPE["vocab_size"] for i in range(length)]
-            for s in range(sequences)]
+def prompts(sequences, length, group, vocab):
+    return [[((s // group) * 7919 + i * 31 + 5) % vocab for i in range(length)] for s in range(sequences)]
 
 
-def build(scratch):
+def build(scratch, model):
+    """Folders by what they hold."""
+    if model in real_sizes.SHAPES:
+        return dict(bfloat16=real_sizes.build(scratch, model))
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -51,18 +58,27 @@ def build(scratch):
     return folders
 
 
+def quantize(program, scratch, folders):
+    """Adds the weights in few bits."""
+    for name, option in dict(nf4="--load_in_4bit", int8="--load_in_8bit").items():
+        folders[name] = folders["bfloat16"].with_name(f"{folders['bfloat16'].name}-{name}")
+        if not folders[name].exists():
+            subprocess.run([program, "quantize", "--model_name_or_path", folders["bfloat16"], "--output_dir", folders[name],
+                            option, "true"], check=True, stdout=subprocess.DEVNULL)
+
+
 class Transformers:
     def __init__(self, folder, dtype, threads):
         import torch
-        from transformers import LlamaForCausalLM
+        from transformers import AutoModelForCausalLM
 
         torch.set_num_threads(threads)
         self.torch = torch
-        self.model = LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
 
     def run(self, sequences, length, new, group):
         torch = self.torch
-        ids = torch.tensor(prompts(sequences, length, group))
+        ids = torch.tensor(prompts(sequences, length, group, self.model.config.vocab_size))
         calls = []
         hook = self.model.register_forward_hook(lambda *_: calls.append(time.perf_counter()))
         start = time.perf_counter()
@@ -76,9 +92,9 @@ class Transformers:
 
 
 class Burnish:
-    def __init__(self, program, folder, threads):
+    def __init__(self, program, folder, threads, *more):
         environment = dict(os.environ, RAYON_NUM_THREADS=str(threads))
-        self.process = subprocess.Popen([program, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        self.process = subprocess.Popen([program, folder, *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                         env=environment)
 
     def run(self, *numbers):
@@ -90,6 +106,8 @@ class Burnish:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--burnish", required=True, action="append", help="NAME=PROGRAM to compare several")
+    parser.add_argument("--model", default="30m", choices=["30m", *real_sizes.SHAPES])
+    parser.add_argument("--quantize", help="the release binary")
     parser.add_argument("--batches", default="1,16")
     parser.add_argument("--prompt", type=int, default=32)
     parser.add_argument("--new", type=int, default=96)
@@ -102,12 +120,17 @@ def main():
     options = parser.parse_args()
     scratch = options.scratch.resolve()
     scratch.mkdir(parents=True, exist_ok=True)
-    folders = build(scratch)
-    programs = {f"transformers {d}": Transformers(folders[d], d, options.threads) for d in folders}
+    folders = build(scratch, options.model)
+    programs = {f"transformers {d}": Transformers(folders.get(d, folders["bfloat16"]), d, options.threads)
+                for d in ("float32", "bfloat16")}
+    if options.quantize:
+        quantize(options.quantize, scratch, folders)
     for given in options.burnish:
         name, _, program = given.rpartition("=")
         for dtype in folders:
             programs[f"{name or 'burnish'} {dtype}"] = Burnish(program, folders[dtype], options.threads)
+        programs[f"{name or 'burnish'}, bf16 products, bfloat16"] = Burnish(
+            program, folders["bfloat16"], options.threads, "bf16")
 
     jobs = []
     for batch in map(int, options.batches.split(",")):
@@ -115,7 +138,7 @@ def main():
         if options.group > 1 and batch % options.group == 0:
             jobs.append((batch, options.group))
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
-    facts = dict(threads=options.threads, python=platform.python_version(), commit=commit)
+    facts = dict(model=options.model, threads=options.threads, python=platform.python_version(), commit=commit)
     rows = []
 
     def keep(figures, **row):
@@ -150,7 +173,7 @@ def main():
         base = of["transformers float32"]
         for name, own in of.items():
             pairs = [a["tokens_per_s"] / b["tokens_per_s"] for a, b in zip(own, base)]
-            same = sum(x == y for x, y in zip(own[0]["last"], of[f"transformers {name.split()[-1]}"][0]["last"]))
+            same = sum(x == y for x, y in zip(own[0]["last"], of.get(f"transformers {name.split()[-1]}", base)[0]["last"]))
             print(f"| {batch} | {group} | {name} | {statistics.median(r['tokens_per_s'] for r in own):.0f} "
                   f"| {statistics.median(r['first_s'] for r in own):.4f} "
                   f"| {statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f}) | {same} of {batch} |")

@@ -56,7 +56,7 @@ pub use head_options::HeadOptions;
 pub use layout::{Layout, LayoutError, Region, Split};
 pub use linear_parts::{LinearDim, LinearPart, LinearParts, LinearPartsIter, LoraParts};
 pub use option_fault::{OptionFault, OptionFaults};
-pub use packed_rows::PackedRows;
+pub use packed_rows::{BlockScale, EightBits, FourBits, PackedRows};
 pub use parameter::{Orientation, Parameter, Role};
 pub use quantization::{FourBit, Quantization, QuantizeOnLoad, Scheme};
 pub use registry::{Registry, RegistryError};

@@ -41,6 +41,7 @@ mod columns;
 mod elementwise;
 mod embedding;
 mod experts;
+mod few_bits;
 mod head;
 mod linear;
 mod micro;

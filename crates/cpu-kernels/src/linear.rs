@@ -22,6 +22,7 @@ pub(crate) use magnitude::scale_panel;
 pub use magnitude::{Magnitude, column_dots, scale_columns, squared_column_norms, squared_row_norms};
 
 use crate::embedding::widen_row;
+use crate::few_bits;
 use crate::micro::NR;
 use crate::operand::Operand;
 use crate::pack::{pack_kn, pack_nk};
@@ -65,11 +66,11 @@ impl PackedPart<'_> {
     ///
     /// # Safety
     /// `to` holds `n` floats.
-    unsafe fn read(&self, at: usize, n: usize, to: *mut f32) {
+    unsafe fn read(&self, isa: Isa, at: usize, n: usize, to: *mut f32) {
         let (row, at) = (self.row(), self.first + at);
         // SAFETY: the caller's; floats of any bits are floats.
         let out = unsafe { std::slice::from_raw_parts_mut(to, n) };
-        self.rows.read(at / row, at % row, out);
+        few_bits::read(isa, self.rows, at / row, at % row, out);
     }
 }
 
@@ -120,7 +121,7 @@ impl Weight<'_> {
                 Self::F32(w) => widen_row(isa, w.as_ptr().add(at), n, to),
                 Self::Bf16(w) => widen_row(isa, w.as_ptr().add(at), n, to),
                 Self::F16(w) => widen_row(isa, w.as_ptr().add(at), n, to),
-                Self::Packed(w) => w.read(at, n, to),
+                Self::Packed(w) => w.read(isa, at, n, to),
             }
         }
     }
@@ -153,7 +154,7 @@ impl Weight<'_> {
                 Self::Packed(w) => scratch(n * PIECE.min(k), |rows| {
                     for c in (0..k).step_by(PIECE) {
                         let m = (k - c).min(PIECE);
-                        (0..n).for_each(|j| w.read(at + j * ldw + c, m, rows.add(j * m)));
+                        (0..n).for_each(|j| w.read(isa, at + j * ldw + c, m, rows.add(j * m)));
                         pack_nk::<O, f32>(isa, rows, m, m, n, panel.add(c / O::VALUES * NR));
                     }
                 }),
@@ -183,7 +184,7 @@ impl Weight<'_> {
                 Self::Packed(w) => scratch(n * PIECE.min(k), |rows| {
                     for r in (0..k).step_by(PIECE) {
                         let m = (k - r).min(PIECE);
-                        (0..m).for_each(|i| w.read(at + (r + i) * ldw, n, rows.add(i * n)));
+                        (0..m).for_each(|i| w.read(isa, at + (r + i) * ldw, n, rows.add(i * n)));
                         pack_kn::<O, f32>(isa, rows, n, m, n, panel.add(r / O::VALUES * NR));
                     }
                 }),

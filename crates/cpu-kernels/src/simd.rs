@@ -160,6 +160,25 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn load_bf16(p: *const u16) -> Self::V;
     /// IEEE half bits, widened.
     unsafe fn load_f16(p: *const u16) -> Self::V;
+    /// Signed bytes as floats.
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self::V {
+        let values: [f32; 16] =
+            std::array::from_fn(|lane| if lane < Self::N { f32::from(*p.add(lane)) } else { 0.0 });
+        Self::load(values.as_ptr())
+    }
+    /// What `table` (16 values, in one vector or two) has for `2 N` codes, two a byte, the first in the upper half.
+    #[inline(always)]
+    unsafe fn look_up(codes: *const u8, table: &[Self::V; 2], to: *mut f32) {
+        let mut values = [0.0; 32];
+        Self::store(values.as_mut_ptr(), table[0]);
+        Self::store(values.as_mut_ptr().add(Self::N), table[1]);
+        for i in 0..Self::N {
+            let code = usize::from(*codes.add(i));
+            *to.add(2 * i) = values[code >> 4];
+            *to.add(2 * i + 1) = values[code & 15];
+        }
+    }
     /// Narrowed to bfloat16, to nearest even.
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
     /// [`Self::store_bf16`] of the masked lanes; the others' memory is untouched.

@@ -1,4 +1,4 @@
-//! Times generation: `generation_speed MODEL_FOLDER`, then on each line of standard input
+//! Times generation: `generation_speed MODEL_FOLDER [bf16]` (products of bfloat16), then on each line of standard input
 //! `SEQUENCES PROMPT_TOKENS NEW_TOKENS GROUP [AT_ONCE CALLS]`, answered by one line of JSON.
 //!
 //! Prompts are made of counted ids; sequences of a group have the same one. Every sequence gets all of its new tokens,
@@ -13,11 +13,18 @@ use std::io::{BufRead, stdin};
 use std::time::Instant;
 
 use burn::tensor::Device;
-use burnish_models::{Generation, load};
+use burnish_core::{Compute, Dtype};
+use burnish_models::{Generation, ModelFolder, ModelPlan, Tuning};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let folder = std::env::args().nth(1).ok_or("usage: generation_speed MODEL_FOLDER")?;
-    let model = load(&folder, &Device::flex())?.decoder;
+    let folder = std::env::args().nth(1).ok_or("usage: generation_speed MODEL_FOLDER [bf16]")?;
+    let compute = match std::env::args().nth(2).as_deref() {
+        Some("bf16") => Compute::Bf16,
+        _ => Compute::Fp32,
+    };
+    let files = ModelFolder::open(&folder)?;
+    let plan = ModelPlan::new(&files, &Tuning::None, Dtype::F32, 0)?.computing(compute);
+    let model = plan.resident(&Device::flex())?.0.decoder;
     let vocab = model.spec().vocab as u32;
     for line in stdin().lock().lines() {
         let mut numbers: Vec<usize> = line?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;

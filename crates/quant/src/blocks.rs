@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burnish_core::{Quantization, Scheme};
+use burnish_core::{BlockScale, FourBits, Quantization, Scheme};
 use rayon::prelude::*;
 
 use crate::codes::{Codes, widen};
@@ -113,6 +113,26 @@ impl Blocks {
             at += now.len();
             out = rest;
         }
+    }
+
+    /// Codes of elements that follow each other from a block's first on, and the scales of so many blocks; none where the
+    /// row lies otherwise.
+    pub(crate) fn four_bits(
+        &self,
+        row: usize,
+        number: usize,
+        column: usize,
+        scales: &mut [BlockScale],
+    ) -> Option<FourBits<'_>> {
+        let (code, at, of_first) = self.place(row, number, column);
+        if !at.is_multiple_of(BLOCK) || !code.is_multiple_of(2) {
+            return None;
+        }
+        for (block, to) in scales.iter_mut().enumerate() {
+            *to = BlockScale { scale: self.scale(at + block * BLOCK, of_first), zero: 0.0 };
+        }
+        let values = &Codes::of(self.scheme).values;
+        Some(FourBits { codes: &self.codes[code / 2..], values, block: BLOCK })
     }
 
     pub(crate) fn values<T: Float>(&self, row: usize, values: &mut [T]) {

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use burnish_core::{BlockScale, FourBits};
 use rayon::prelude::*;
 
 use crate::mxfp4;
@@ -20,6 +21,13 @@ pub(crate) struct Groups {
     pub(crate) groups: usize,
     pub(crate) inputs: Inputs,
 }
+
+/// Elements that a kernel widens at once.
+const VECTOR: usize = 32;
+
+/// Codes as numbers.
+const STEPS: [f32; 16] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
 /// What the codes of each group stand for.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,11 +61,22 @@ impl Steps {
         }
     }
 
-    fn value(&self, group: usize, code: u8) -> f32 {
+    /// What codes stand for before [`Self::block_scale`].
+    fn values(&self) -> &'static [f32; 16] {
         match self {
-            Self::Even { scales, zeros } => scales[group] * (f32::from(code) - f32::from(zeros[group])),
-            Self::Powers(powers) => mxfp4::signed(code) * mxfp4::power(powers[group]),
+            Self::Even { .. } => &STEPS,
+            Self::Powers(_) => &mxfp4::VALUES,
         }
+    }
+
+    fn block_scale(&self, group: usize) -> BlockScale {
+        let zero = if let Self::Even { zeros, .. } = self { f32::from(zeros[group]) } else { 0.0 };
+        BlockScale { scale: self.scale(group), zero }
+    }
+
+    fn value(&self, group: usize, code: u8) -> f32 {
+        let BlockScale { scale, zero } = self.block_scale(group);
+        scale * (self.values()[usize::from(code)] - zero)
     }
 
     fn table<T: Float>(&self, group: usize) -> [T; 16] {
@@ -112,6 +131,30 @@ impl Groups {
                 }
             }
         }
+    }
+
+    /// Codes of a row from a group's first on, and the scales of so many groups; none where groups are listed, or cannot be
+    /// taken by vectors.
+    pub(crate) fn four_bits(
+        &self,
+        row: usize,
+        number: usize,
+        column: usize,
+        scales: &mut [BlockScale],
+    ) -> Option<FourBits<'_>> {
+        let &Inputs::Runs { group, first } = &self.inputs else { return None };
+        if !group.is_multiple_of(VECTOR)
+            || !(first + column).is_multiple_of(group)
+            || !column.is_multiple_of(2)
+        {
+            return None;
+        }
+        let own = number * self.groups + (first + column) / group;
+        for (group, to) in (own..).zip(scales) {
+            *to = self.steps.block_scale(group);
+        }
+        let codes = &self.codes[number * row.div_ceil(2) + column / 2..];
+        Some(FourBits { codes, values: self.steps.values(), block: group })
     }
 
     pub(crate) fn values<T: Float>(&self, row: usize, values: &mut [T]) {

@@ -3,7 +3,7 @@
 use half::f16;
 
 /// The inverse of 127 as bitsandbytes multiplies by it.
-const STEP: f32 = 7.874_016e-3;
+pub(crate) const STEP: f32 = 7.874_016e-3;
 
 /// A row's codes and its scale. bitsandbytes reads weights in half precision here, whatever they are stored in.
 pub(crate) fn narrow(row: &[f32], codes: &mut [u8]) -> f32 {

@@ -4,17 +4,12 @@ use burnish_core::Scheme;
 
 use crate::error::QuantError;
 
-/// What the lower three bits of a code stand for (E2M1); the upper one is the sign.
-const MAGNITUDES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+/// What codes stand for before their scale (E2M1; the upper bit is the sign).
+pub(crate) const VALUES: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// The largest scale that is read: 6 * 2^125.
 const LARGEST: u8 = 127 + 125;
-
-/// What a code stands for before its scale.
-pub(crate) fn signed(code: u8) -> f32 {
-    let magnitude = MAGNITUDES[usize::from(code & 7)];
-    if code & 8 == 0 { magnitude } else { -magnitude }
-}
 
 /// The power of two of a scale, whose exponent is 127 too large.
 pub(crate) fn power(scale: u8) -> f32 {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burnish_core::{Dtype, Quantization, Region, Scheme};
+use burnish_core::{BlockScale, Dtype, EightBits, FourBits, Quantization, Region, Scheme};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -429,6 +429,33 @@ impl Quantized {
                 let each = parts[0].rows;
                 parts[row / each].read(row % each, column, out);
             }
+        }
+    }
+
+    /// See [`burnish_core::PackedRows::four_bits`].
+    pub(crate) fn four_bits(
+        &self,
+        row: usize,
+        column: usize,
+        scales: &mut [BlockScale],
+    ) -> Option<FourBits<'_>> {
+        match &self.body {
+            Body::Blocks(blocks) => blocks.four_bits(self.row, row, column, scales),
+            Body::Groups(groups) => groups.four_bits(self.row, row, column, scales),
+            Body::Stack(parts) => parts[row / parts[0].rows].four_bits(row % parts[0].rows, column, scales),
+            Body::Rows { .. } | Body::Strips(_) => None,
+        }
+    }
+
+    /// See [`burnish_core::PackedRows::eight_bits`].
+    pub(crate) fn eight_bits(&self, row: usize, column: usize) -> Option<EightBits<'_>> {
+        match &self.body {
+            Body::Rows { codes, scales } => {
+                let codes = &codes[row * self.row + column..];
+                Some(EightBits { codes, scales: [scales[row], int8::STEP] })
+            }
+            Body::Stack(parts) => parts[row / parts[0].rows].eight_bits(row % parts[0].rows, column),
+            Body::Blocks(_) | Body::Groups(_) | Body::Strips(_) => None,
         }
     }
 

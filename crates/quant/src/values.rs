@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burnish_core::{Dtype, PackedRows};
+use burnish_core::{BlockScale, Dtype, EightBits, FourBits, PackedRows};
 use half::{bf16, f16};
 
 use crate::{Float, Quantized};
@@ -49,6 +49,14 @@ impl PackedRows for Values {
             Dtype::F16 => self.rounded::<f16>(row, column, out),
             _ => self.quantized.read(row, column, out),
         }
+    }
+
+    fn four_bits(&self, row: usize, column: usize, scales: &mut [BlockScale]) -> Option<FourBits<'_>> {
+        self.quantized.four_bits(row, column, scales)
+    }
+
+    fn eight_bits(&self, row: usize, column: usize) -> Option<EightBits<'_>> {
+        self.quantized.eight_bits(row, column)
     }
 
     fn bytes(&self) -> Vec<u8> {

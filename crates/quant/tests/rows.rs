@@ -1,7 +1,9 @@
 //! Rows apart are the rows of the whole, and bytes are as declared.
 
-use burnish_core::{Quantization, Region, Scheme};
-use burnish_quant::{PackedWords, Quantized, gptq_order};
+use std::sync::Arc;
+
+use burnish_core::{BlockScale, Dtype, PackedRows, Quantization, Region, Scheme};
+use burnish_quant::{PackedWords, Quantized, Values, gptq_order};
 use half::bf16;
 use proptest::prelude::*;
 
@@ -31,6 +33,55 @@ fn grouped(rows: usize, row: usize, group: usize, ordered: bool) -> Quantized {
     let order = gptq_order(&g_idx, group, [rows, row]).unwrap();
     let parts = PackedWords { qweight: &qweight, qzeros: &qzeros, scales: &scales };
     Quantized::from_gptq([rows, row], group, parts, order, true).unwrap()
+}
+
+/// Fails unless the codes that kernels are given stand for what is read; how many blocks they were given.
+fn check_codes(quantized: &Quantized) -> usize {
+    let [rows, row] = quantized.shape();
+    let values = Values::new(Arc::new(quantized.clone()), Dtype::F32);
+    let mut given = 0;
+    for number in 0..rows {
+        let mut read = vec![0.0; row];
+        values.read(number, 0, &mut read);
+        for column in 0..row {
+            if let Some(eight) = values.eight_bits(number, column) {
+                let value = f32::from(eight.codes[0].cast_signed()) * eight.scales[0] * eight.scales[1];
+                assert_eq!(value.to_bits(), read[column].to_bits(), "row {number}, column {column}");
+            }
+            let Some(block) = values.four_bits(number, column, &mut []).map(|four| four.block) else {
+                continue;
+            };
+            let mut scales = vec![BlockScale::default(); (row - column) / block];
+            let four = values.four_bits(number, column, &mut scales).unwrap();
+            given += scales.len();
+            for (at, want) in read[column..].iter().enumerate().take(scales.len() * block) {
+                let code = four.codes[at / 2] >> (4 * (1 - at % 2)) & 15;
+                let BlockScale { scale, zero } = scales[at / block];
+                let value = scale * (four.values[usize::from(code)] - zero);
+                assert_eq!(value.to_bits(), want.to_bits(), "row {number}, column {column} and {at}");
+            }
+        }
+    }
+    given
+}
+
+#[test]
+fn kernels_are_given_whole_blocks() {
+    let values: Vec<f32> = (0..3 * 192).map(|i| (i % 101) as f32 / 50.0 - 1.0).collect();
+    for (scheme, nested) in
+        [(Scheme::Nf4, false), (Scheme::Nf4, true), (Scheme::Fp4, true), (Scheme::Int8, false)]
+    {
+        let whole = Quantized::new(Quantization { scheme, nested }, &values, 192);
+        // From each of a row's three blocks to its end.
+        let blocks = if scheme == Scheme::Int8 { 0 } else { 3 * 6 };
+        assert_eq!(check_codes(&whole), blocks, "{scheme:?}");
+        assert_eq!(check_codes(&Quantized::stacked(vec![whole.clone(), whole])), 2 * blocks, "{scheme:?}");
+    }
+    assert_eq!(check_codes(&grouped(8, 256, 128, false)), 8 * 3);
+    assert_eq!(check_codes(&grouped(8, 256, 24, false)), 0, "no vectors");
+    assert_eq!(check_codes(&grouped(8, 256, 64, true)), 0, "groups as listed");
+    let codes = (0..64).map(|i| i as u8 * 5).collect();
+    assert_eq!(check_codes(&Quantized::from_mxfp4([2, 64], codes, vec![120, 130, 127, 9]).unwrap()), 2 * 3);
 }
 
 proptest! {
@@ -114,6 +165,8 @@ fn check_regions(whole: &Quantized, cuts: &Cuts, again: &Cuts) -> Result<(), Tes
     let inner = of(part.shape(), again);
     let inner_part = part.region(&inner);
     prop_assert_eq!(inner_part.values::<f32>(), inner.read(&own));
+    check_codes(&part);
+    check_codes(&inner_part);
     let [rows, row] = part.shape();
     for number in 0..rows {
         for (from, to) in [(0, row), (row / 3, row), (row / 2, row - row / 4), (row / 3, row / 2)] {

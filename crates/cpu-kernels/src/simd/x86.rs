@@ -169,6 +169,21 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
         _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m512 {
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())))
+    }
+    #[inline(always)]
+    unsafe fn look_up(codes: *const u8, table: &[__m512; 2], to: *mut f32) {
+        let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.cast()));
+        // Of an index the lower four bits count.
+        let first = _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(bytes), table[0]);
+        let second = _mm512_permutexvar_ps(bytes, table[0]);
+        let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        _mm512_storeu_ps(to, _mm512_permutex2var_ps(first, low, second));
+        _mm512_storeu_ps(to.add(16), _mm512_permutex2var_ps(first, high, second));
+    }
+    #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m512) {
         if BF16 {
             let bits = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v));
@@ -387,6 +402,23 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> __m256 {
         _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m256 {
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())))
+    }
+    #[inline(always)]
+    unsafe fn look_up(codes: *const u8, table: &[__m256; 2], to: *mut f32) {
+        // Of an index the lower three bits count; the fourth, as a sign, chooses the half.
+        let of = |index: __m256i| {
+            let halves = table.map(|half| _mm256_permutevar8x32_ps(half, index));
+            _mm256_blendv_ps(halves[0], halves[1], _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index)))
+        };
+        let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.cast()));
+        let (first, second) = (of(_mm256_srli_epi32::<4>(bytes)), of(bytes));
+        let (low, high) = (_mm256_unpacklo_ps(first, second), _mm256_unpackhi_ps(first, second));
+        _mm256_storeu_ps(to, _mm256_permute2f128_ps::<0x20>(low, high));
+        _mm256_storeu_ps(to.add(8), _mm256_permute2f128_ps::<0x31>(low, high));
     }
     #[inline(always)]
     unsafe fn store_bf16(p: *mut u16, v: __m256) {

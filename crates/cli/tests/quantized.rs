@@ -156,6 +156,40 @@ fn other_methods_train_alike_on_every_mesh() {
     fails(&sft(&refused, "prompt_completion.jsonl", &other), &["peft_config", "`block`", "oft_block_size"]);
 }
 
+/// An adapter of MiCA keeps its B, as in PEFT, on every mesh.
+#[test]
+fn mica_keeps_its_b() {
+    let (root, model) = (tempfile::tempdir().unwrap(), model());
+    let steps = ["--max_steps=3", "--global_batch_size=8", "--save_strategy=no", "--learning_rate=0.02"];
+    let first = root.path().join("first");
+    let fresh = ["--use_peft", "--lora_r=2", "--lora_dropout=0", "--lora_target_modules=all-linear"];
+    ok(&sft(&first, "prompt_completion.jsonl", &[&[&*model], &steps[..], &fresh].concat()));
+    let config = first.join("adapter_config.json");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let kept = text.replace(r#""init_lora_weights": true"#, r#""init_lora_weights": "mica""#);
+    assert_ne!(text, kept);
+    std::fs::write(&config, kept).unwrap();
+    let adapter = format!("--adapter_name_or_path={}", first.display());
+    let words: Vec<&str> = [&[&*model, &*adapter], &steps[..]].concat();
+    let one = root.path().join("one");
+    ok(&sft(&one, "prompt_completion.jsonl", &words));
+    let open = |path: &Path| burnish_weight_files::WeightFolder::open_stem(path, "adapter_model").unwrap();
+    let (before, after) = (open(&first), open(&one));
+    for name in before.names() {
+        let same = before.read(name).unwrap() == after.read(name).unwrap();
+        assert_eq!(same, name.contains("lora_B"), "{name}");
+    }
+    assert!(std::fs::read_to_string(one.join("adapter_config.json")).unwrap().contains("mica"));
+    for (nproc, tp_size, stage) in [(2, 1, 3), (2, 2, 0)] {
+        let many = root.path().join(format!("{nproc}-{tp_size}-{stage}"));
+        let given =
+            [format!("--nproc={nproc}"), format!("--tp_size={tp_size}"), format!("--zero_stage={stage}")];
+        let all: Vec<&str> = words.iter().copied().chain(given.iter().map(String::as_str)).collect();
+        ok(&sft(&many, "prompt_completion.jsonl", &all));
+        close(&format!("mica, {nproc} ranks, tp {tp_size}, stage {stage}"), &one, &many);
+    }
+}
+
 fn losses(output: &Path) -> Vec<f64> {
     metrics(output).iter().filter_map(|line| line["loss"].as_f64()).collect()
 }

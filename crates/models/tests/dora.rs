@@ -97,6 +97,7 @@ fn gradients_are_peft_s() {
         ("ln_tuning", "qwen2"),
         ("adalora", "qwen2"),
         ("prompt_tuning", "qwen2"),
+        ("mica", "qwen2"),
     ] {
         let case = fixtures().join("peft").join(name);
         let expected = json(&case.join("expected_logits.json"));

@@ -178,14 +178,14 @@ impl LoraPlan {
     }
 
     /// The adapter's own parameters: fp32 at rest and in the optimizer, in the order of the sites, each once; trainable, but
-    /// for what is drawn and shared.
+    /// for what is drawn and shared, and for B where it keeps its start ([`LoraConfig::keeps_b`]).
     /// Parameters of the base that train along are in [`saved`](Self::saved) and [`biases`](Self::biases).
     #[must_use]
     pub fn parameters(&self) -> Vec<Parameter> {
         let of = |site: &LoraSite, factor| {
             let role = if factor == Factor::BBias { Role::Bias } else { Role::Adapter };
             let mut parameter = Parameter::new(site.name(factor), &site.shape(factor), role, Dtype::F32);
-            parameter.trainable = true;
+            parameter.trainable = !(self.config.keeps_b() && factor == Factor::B);
             parameter
         };
         let factors = self.sites.iter().flat_map(|s| s.factors().map(|f| of(s, f)).collect::<Vec<_>>());

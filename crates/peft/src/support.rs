@@ -99,6 +99,13 @@ impl LoraConfig {
     pub fn check_training(&self) -> Result<(), PeftError> {
         self.method.as_ref().map_or(Ok(()), |method| method.validate(self, true))
     }
+
+    /// Whether B stays as it started, minor singular vectors of the base, and A alone trains (`mica`; arXiv:2604.01694).
+    #[must_use]
+    pub fn keeps_b(&self) -> bool {
+        let mica = |word: &String| word.eq_ignore_ascii_case("mica");
+        self.method.is_none() && matches!(&self.init_lora_weights, InitWeights::Named(word) if mica(word))
+    }
 }
 
 fn is_off(value: &Value) -> bool {

@@ -223,6 +223,26 @@ fn factors_begin_as_pefts_and_only_they_train() {
     assert!(layer.o_proj.weight.adapter().is_none());
 }
 
+/// An adapter of MiCA keeps its B, as in PEFT.
+#[test]
+fn mica_trains_a_alone() {
+    let mut config = config(&["q_proj"]);
+    let dir = tempfile::tempdir().unwrap();
+    let first = trained(attach(net(), &config, 7).unwrap());
+    config.init_lora_weights = InitWeights::Named("mica".into());
+    save(&first, &config, dir.path()).unwrap();
+    let loaded = load(net(), dir.path()).unwrap();
+    assert_eq!(values(&loaded.logits()), values(&first.logits()));
+    let again = trained(loaded);
+    let factors = |net: &Net| {
+        let own = net.layers[0].q_proj.weight.adapter().unwrap();
+        (values(&own.a.val()), values(&own.b.val()))
+    };
+    let ((a, b), (a_again, b_again)) = (factors(&first), factors(&again));
+    assert_ne!(a, a_again);
+    assert_eq!(b, b_again);
+}
+
 /// A bf16 base has bf16 factors, as the sum has one dtype; files are f32.
 #[test]
 fn a_bf16_base() {

@@ -60,6 +60,9 @@ CASES = {
     # Tokens before every text: as they are, and of an encoder, of which PEFT keeps what it gives.
     "prompt_tuning": ("qwen2", peft.PromptTuningConfig, dict(num_virtual_tokens=3)),
     "p_tuning": ("gpt2", peft.PromptEncoderConfig, dict(num_virtual_tokens=4, encoder_hidden_size=16)),
+    # Minor singular vectors, of which only one factor trains.
+    "mica": ("qwen2", peft.LoraConfig, dict(
+        r=2, lora_alpha=6, init_lora_weights="mica", target_modules=["q_proj", "k_proj", "down_proj", "embed_tokens"])),
     "ln_tuning": ("qwen2", peft.LNTuningConfig, dict(
         target_modules=["input_layernorm", "post_attention_layernorm", "norm"])),
     "adalora": ("qwen2", peft.AdaLoraConfig, dict(

@@ -98,6 +98,8 @@ struct Adapters {
     trained: HashSet<String>,
     /// New values of base parameters, by path, as Burn holds them.
     values: HashMap<String, Vec<f32>>,
+    /// Whether B stays as it is.
+    keeps_b: bool,
 }
 
 /// An adapter as Burn holds it.
@@ -112,7 +114,7 @@ struct Factors {
 impl Adapters {
     fn new(survey: &Survey, plan: &LoraPlan) -> Self {
         let trained = plan.base_parameters().map(|(name, _)| survey.path(name).to_owned()).collect();
-        Self { factors: HashMap::new(), trained, values: HashMap::new() }
+        Self { factors: HashMap::new(), trained, values: HashMap::new(), keeps_b: plan.config.keeps_b() }
     }
 
     /// The adapter of a site, from PEFT's factors.
@@ -121,7 +123,8 @@ impl Adapters {
             let [rows, columns] = [site.shape(factor)[0], site.shape(factor)[1]];
             TensorData::new(turned(values, columns), [columns, rows])
         };
-        let factors = Factors { a: turn(a, Factor::A), b: turn(b, Factor::B), scale: site.scale };
+        let (a, b) = (turn(a, Factor::A), turn(b, Factor::B));
+        let factors = Factors { a, b, scale: site.scale };
         self.factors.insert(site.base_weight(), factors);
     }
 }
@@ -145,7 +148,8 @@ impl Reparameterizer for Adapters {
         let adapter = self.factors.remove(path).map(|Factors { a, b, scale }| {
             let value = base.base();
             let (device, dtype) = (value.device(), value.dtype());
-            LoraAdapter { a: leaf(a, &device, dtype), b: leaf(b, &device, dtype), scale }
+            let b = leaf(b, &device, dtype).set_require_grad(!self.keeps_b);
+            LoraAdapter { a: leaf(a, &device, dtype), b, scale }
         });
         (base, adapter)
     }

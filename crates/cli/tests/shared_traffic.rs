@@ -162,15 +162,19 @@ fn tied_heads_move_what_their_plan_states() {
 fn virtual_tokens_are_counted() {
     let root = tempfile::tempdir().unwrap();
     let model = format!("--model_name_or_path={}", fixtures().join("models/llama").display());
-    let prompt = ["--use_peft", "--peft_type=PROMPT_TUNING", "--peft_config={\"num_virtual_tokens\": 3}"];
     let activations = |said: &str| {
         let line = said.lines().find(|line| line.contains("activations")).unwrap_or_default().to_owned();
         assert!(!line.is_empty(), "{said}");
         line
     };
-    for (nproc, tp, stage, recompute) in
-        [(2, 2, 0, "--gradient_checkpointing"), (4, 2, 3, "--no_gradient_checkpointing")]
-    {
+    let (prompt, prefix) = ("--peft_type=PROMPT_TUNING", "--peft_type=PREFIX_TUNING");
+    for (method, nproc, tp, stage, recompute) in [
+        (prompt, 2, 2, 0, "--gradient_checkpointing"),
+        (prompt, 4, 2, 3, "--no_gradient_checkpointing"),
+        (prefix, 2, 2, 0, "--gradient_checkpointing"),
+        (prefix, 4, 2, 3, "--no_gradient_checkpointing"),
+    ] {
+        let prompt = ["--use_peft", method, "--peft_config={\"num_virtual_tokens\": 3}"];
         let given = [format!("--nproc={nproc}"), format!("--tp_size={tp}"), format!("--zero_stage={stage}")];
         let words: Vec<&str> =
             [&model, recompute].into_iter().chain(given.iter().map(String::as_str)).chain(prompt).collect();

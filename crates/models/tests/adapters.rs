@@ -143,7 +143,14 @@ fn a_folder_of_recordings_may_hold_any_part_and_any_kind() {
 /// apart, and there is nothing to merge.
 #[test]
 fn virtual_tokens_stand_before_every_text() {
-    for (name, base) in [("prompt_tuning", "qwen2"), ("p_tuning", "gpt2")] {
+    for (name, base) in [
+        ("prompt_tuning", "qwen2"),
+        ("p_tuning", "gpt2"),
+        ("prefix_tuning", "qwen2"),
+        ("prefix_normed", "qwen3"),
+        ("prefix_positions", "gpt2"),
+        ("prefix_projection", "qwen2"),
+    ] {
         let case = fixtures().join("peft").join(name);
         let model = open(&fixtures().join(base), &case).unwrap();
         let texts = [vec![3, 1, 4], vec![9, 2, 6, 5, 3], vec![7]];
@@ -180,6 +187,45 @@ fn virtual_tokens_stand_before_every_text() {
         let error = error.err().unwrap().to_string();
         assert!(error.contains(why), "{error}");
     }
+}
+
+/// Keys and values stand before those of the text alone where every block has its own, and of its model's shape; what a projection
+/// gave is used, and not trained.
+#[test]
+fn prefixes_are_of_blocks_with_keys_of_their_own() {
+    let fresh = |more: &str| {
+        let config = format!(r#"{{"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 2{more}}}"#);
+        burnish_peft::LoraConfig::from_json(&config).unwrap()
+    };
+    for (base, more, why) in [
+        ("mixtral", "", "experts"),
+        ("deepseek-v2", "", "attention"),
+        ("lfm2", "", "attention"),
+        ("mpt", "", "alibi"),
+        ("gptj", "", "rotation"),
+        ("llama-rope-yarn", "", "rope_scaling"),
+        ("score-llama", "", "task_type"),
+        ("qwen2", r#", "num_layers": 3"#, "num_layers"),
+        ("qwen2", r#", "init_weights": "ones""#, "init_weights"),
+        ("qwen2", r#", "prefix_projection": true"#, "set it to false"),
+    ] {
+        let folder = ModelFolder::open(fixtures().join(base)).unwrap();
+        let error = Model::load(&folder, &Tuning::NewAdapter(&fresh(more)), Dtype::F32, 0, &device());
+        let error = error.err().unwrap_or_else(|| panic!("{base} {more}")).to_string();
+        assert!(error.contains(why), "{base} {more}: {error}");
+    }
+    let projected = AdapterFolder::open(fixtures().join("peft/prefix_projection")).unwrap();
+    let error = projected.config.check_training().unwrap_err().to_string();
+    assert!(error.contains("prefix_projection"), "{error}");
+    // Zeros are keys too: they take part of every softmax.
+    let folder = ModelFolder::open(fixtures().join("qwen2")).unwrap();
+    let config = fresh(r#", "init_weights": "zero""#);
+    let model = Model::load(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 0, &device()).unwrap();
+    let base = load(folder.path(), &device()).unwrap();
+    let texts = [vec![3, 1, 4]];
+    assert_ne!(logits(&model.decoder, &texts), logits(&base.decoder, &texts));
+    let written = &model.plan.as_ref().unwrap().config.to_json();
+    assert!(written.contains(r#""token_dim": 16"#) && written.contains(r#""num_layers": 2"#), "{written}");
 }
 
 /// What AdaLoRA adds in training (orthogonality in the loss, ranks that fall) is not computed: no run trains less.

@@ -97,6 +97,9 @@ fn gradients_are_peft_s() {
         ("ln_tuning", "qwen2"),
         ("adalora", "qwen2"),
         ("prompt_tuning", "qwen2"),
+        ("prefix_tuning", "qwen2"),
+        ("prefix_normed", "qwen3"),
+        ("prefix_positions", "gpt2"),
         ("mica", "qwen2"),
     ] {
         let case = fixtures().join("peft").join(name);

@@ -289,7 +289,7 @@ fn dead_patterns(dead: &[DeadPattern]) -> String {
 /// The way on from an adapter of another method: what learns tokens or keys changes no weight, so there is nothing to merge.
 fn instead_of(peft_type: &str) -> &'static str {
     match peft_type {
-        "MULTITASK_PROMPT_TUNING" | "PREFIX_TUNING" | "CPT" | "CARTRIDGE" | "ADAPTION_PROMPT" => {
+        "MULTITASK_PROMPT_TUNING" | "CPT" | "CARTRIDGE" | "ADAPTION_PROMPT" => {
             "it cannot be merged either: run it with PEFT, or train a LoRA adapter instead"
         }
         _ => "merge it into its base with PEFT first",

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use burnish_core::{LoraParts, Parameter, Role};
-use burnish_peft::{LoraConfig, LoraPlan, ModuleInfo, ModuleKind, Purpose, Targets};
+use burnish_peft::{LoraConfig, LoraPlan, ModuleInfo, ModuleKind, PeftMethod, Purpose, Targets};
 
 use crate::ModelError;
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::change::LayerChange;
 use crate::decoder::layers::{Adapter, Layer, Place};
-use crate::spec::{Output, SCORE};
+use crate::decoder::virtual_tokens::Prompt;
+use crate::spec::{KeysValues, Output, Pairs, SCORE};
 
 /// What the trained copy of a base parameter is called (`modules_to_save`).
 pub(crate) fn copy_name(base: &str) -> String {
@@ -70,15 +71,21 @@ impl Blueprint {
         model_type: &str,
     ) -> Result<LoraPlan, ModelError> {
         let modules = self.modules();
-        let config = with_score(config, self.spec.output);
+        let mut config = with_score(config, self.spec.output);
+        if let Some(PeftMethod::PrefixTuning(prefix)) = &mut config.method {
+            prefix.on_model(self.blocks.len(), self.spec.kv_heads, self.spec.head_dim)?;
+        }
         let mut plan = LoraPlan::new(&config, use_, model_type, &modules, &self.registry)?;
         self.say_where(&mut plan, use_);
         let turned = |name: &&String| self.registry.get(name).is_some_and(|p| self.spec.names.turns(p));
         if let Some(name) = plan.saved.iter().find(turned) {
             return Err(ModelError::SavedTurned { name: name.clone() });
         }
-        if plan.prompt.is_some() {
-            self.check_prompt()?;
+        let keys = matches!(plan.config.method, Some(PeftMethod::PrefixTuning(_)));
+        match (&plan.prompt, keys) {
+            (Some(_), true) => self.check_prefix()?,
+            (Some(_), false) => self.check_prompt()?,
+            (None, _) => {}
         }
         for parameter in plan.parameters() {
             self.registry.add(parameter)?;
@@ -111,6 +118,7 @@ impl Blueprint {
             layers.push((lora, adapter));
         }
         let prompt = plan.prompt.as_ref().map(|prompt| index(&prompt.name)).transpose()?;
+        let prompt = prompt.map(|index| Prompt { index, keys });
         let mut changes = Vec::new();
         let made =
             |site: &&burnish_peft::ChangeSite| site.parts.iter().all(|p| p.shape.iter().all(|&n| n > 0));
@@ -180,6 +188,45 @@ impl Blueprint {
         if self.spec.output == Output::Score {
             let supported = "CAUSAL_LM with virtual tokens (prompt and P-tuning); LoRA";
             return refused("task_type", SCORING_TASK.to_owned(), supported);
+        }
+        Ok(())
+    }
+
+    /// That keys and values of virtual tokens may stand before those of this model's texts.
+    fn check_prefix(&self) -> Result<(), ModelError> {
+        let spec = &self.spec;
+        let refused = |key: &str, got: &str| {
+            let supported = "attention with keys and values of its own in every block, all of one size and of neighbours that do not turn together, with peft_type PREFIX_TUNING; LoRA, PROMPT_TUNING";
+            Err(ModelError::Unsupported { key: key.to_owned(), got: got.to_owned(), supported })
+        };
+        let other = |own: &crate::spec::LayerSpec| {
+            let instead = own.conv || own.delta || own.ssd || own.no_attention;
+            instead || own.chunk.is_some() || own.sizes.is_some() || own.keys != KeysValues::Own || own.lends
+        };
+        if spec.latent.is_some() || spec.layers.iter().any(other) {
+            return refused("attention", "another");
+        }
+        // Rows of virtual tokens would be routed, too.
+        if spec.experts.is_some() {
+            return refused("experts", "given");
+        }
+        if spec.per_layer.is_some() || spec.altup.is_some() {
+            return refused("inputs of each block", "given");
+        }
+        if !spec.slopes.is_empty() || !spec.rounded_slopes.is_empty() {
+            return refused("alibi", "true");
+        }
+        if spec.pairs == Pairs::Neighbours && !spec.ropes.is_empty() {
+            return refused("rotation", "of neighbours");
+        }
+        // At position 0 nothing turns, unless a factor is on it.
+        if spec.ropes.iter().any(|rope| rope.depends_on_length() || rope.frequencies(1).1 != 1.0) {
+            return refused("rope_scaling", "with a factor of attention, or by the length of a text");
+        }
+        if spec.output == Output::Score {
+            let supported = "CAUSAL_LM with virtual tokens (prompt and P-tuning); LoRA";
+            let (key, got) = ("task_type".to_owned(), SCORING_TASK.to_owned());
+            return Err(ModelError::Unsupported { key, got, supported });
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use crate::decoder::layers::{
 use crate::decoder::queries_keys::Orders;
 use crate::decoder::streams::StreamLayers;
 use crate::decoder::tp_plan::Shard;
+use crate::decoder::virtual_tokens::Prompt;
 use crate::decoder::{BlockKind, Decoder};
 use crate::spec::names::{DeltaNames, PER_LAYER, PROJECTIONS, QkvNames, STREAMS, UpNames};
 use crate::spec::{
@@ -28,8 +29,8 @@ pub struct Blueprint {
     pub(crate) spec: Spec,
     pub(crate) registry: Registry,
     pub(crate) embed: Layer,
-    /// Embeddings of virtual tokens before every text, of an adapter.
-    pub(crate) prompt: Option<usize>,
+    /// What an adapter has of virtual tokens before every text.
+    pub(crate) prompt: Option<Prompt>,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
     /// From the embedding to the stream, and from the stream to the head.
@@ -720,7 +721,7 @@ impl Blueprint {
         let positions = self.positions.iter().flat_map(|p| p.indices(adapters));
         let per_layer = self.per_layer.iter().flat_map(|own| own.indices(adapters).concat());
         let projection = self.projections.iter().flat_map(|[into, _]| into.indices(adapters));
-        let prompt = self.prompt.filter(|_| adapters);
+        let prompt = self.prompt.filter(|_| adapters).map(|prompt| prompt.index);
         let embed = self.embed.indices(adapters).into_iter().chain(prompt).chain(projection);
         let streams = self.streams.iter().flat_map(|own| &own.into);
         let streams = streams.flat_map(|layer| layer.indices(adapters));
@@ -731,7 +732,7 @@ impl Blueprint {
     #[must_use]
     pub fn reads(&self, adapters: bool) -> Vec<Vec<usize>> {
         let mut reads = vec![self.embed.indices(adapters)];
-        reads.extend(self.prompt.filter(|_| adapters).map(|prompt| vec![prompt]));
+        reads.extend(self.prompt.filter(|_| adapters).map(|prompt| vec![prompt.index]));
         reads.extend(self.projections.iter().map(|[into, _]| into.indices(adapters)));
         reads.extend(self.positions.iter().map(|p| p.indices(adapters)));
         reads.extend(self.embed_norm.iter().map(|norm| norm.indices(adapters)));

@@ -46,7 +46,7 @@ use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
 use crate::decoder::queries_keys::{Factors, Orders, Turning};
 use crate::decoder::streams::StreamLayers;
 use crate::decoder::tp_plan::Shard;
-use crate::decoder::virtual_tokens::Virtual;
+use crate::decoder::virtual_tokens::{Prompt, Virtual};
 use crate::spec::names::PER_LAYER;
 use crate::spec::{KeysValues, Output, PerLayerInputs};
 use crate::{ForwardContext, LogitPeaks, ModelError, Parameters, Rope, Spec};
@@ -116,7 +116,7 @@ pub struct Decoder {
     pub(crate) spec: Arc<Spec>,
     pub(crate) parameters: Arc<dyn Parameters>,
     pub(crate) embed: Layer,
-    pub(crate) prompt: Option<usize>,
+    pub(crate) prompt: Option<Prompt>,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
     pub(crate) projections: Option<[Layer; 2]>,
@@ -173,7 +173,7 @@ impl Decoder {
     /// If an id is outside the vocabulary, or a tensor does not fit.
     pub fn hidden(&self, tokens: &Tokens, pass: &ForwardContext) -> Result<AnyTensor, ModelError> {
         let count = self.virtual_tokens(pass);
-        let among = (count > 0).then(|| Virtual::before(tokens, count));
+        let among = (count > 0).then(|| Virtual::before(tokens, count, self.has_prefix()));
         let tokens = among.as_ref().map_or(tokens, |among| &among.tokens);
         let assembly = pass.assembly(&tokens.rows, self.compute);
         if among.is_some() && pass.embedding_noise().is_some() {
@@ -186,6 +186,10 @@ impl Decoder {
         };
         let given = among.as_ref().map(|among| among.given.as_slice());
         let x = self.embed_tokens(&tokens.ids, given, &tokens.positions, pass, &tokens.rows, &noisy)?;
+        let prefix = match given {
+            Some(given) => self.prefix((given, tokens.positions.len()), pass)?,
+            None => None,
+        };
         let x = self.embeddings_normed(x, pass)?;
         let given = self.per_layer_inputs(&tokens.ids, &x, pass, &tokens.rows, linears)?;
         let mut x = self.streams_of(x, pass, &tokens.rows, linears)?;
@@ -222,6 +226,9 @@ impl Decoder {
             };
             let borrows = borrowed.is_some();
             inputs.extend(borrowed);
+            let prefix_at = inputs.len();
+            inputs.extend(prefix.as_ref().map(|(keys, _)| keys.clone()));
+            let prefix_rows = prefix.as_ref().map(|(_, rows)| rows.clone());
             let lends = self.spec.lends_keys(layer);
             let run: Run = Arc::new(move |inputs, weights| {
                 let (spec, shard) = (&*kind.spec, &kind.shard);
@@ -248,7 +255,16 @@ impl Decoder {
                     if let Some((kernel, bias)) = w.kernel() {
                         return short_conv(qkv, kernel, bias, &documents, &shape.parents);
                     }
-                    let norm = w.head_norm(spec);
+                    let mut norm = w.head_norm(spec);
+                    let with_prefix = match &prefix_rows {
+                        Some(rows) => {
+                            norm = None;
+                            let (keys, norms) = (&inputs[prefix_at], w.qk_norms.as_ref());
+                            Some(rows.on(qkv, keys, layer, norms, (spec, shard))?)
+                        }
+                        None => None,
+                    };
+                    let qkv = with_prefix.as_ref().unwrap_or(qkv);
                     let (rotary, norm) = (turning.in_attention(spec), norm.as_ref());
                     let Some(peaks) = &peaks else {
                         return attention(qkv, &shape, &documents, rotary, norm, w.sinks.as_ref());

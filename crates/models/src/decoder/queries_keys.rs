@@ -326,7 +326,7 @@ fn heads_and_values_normed(
 }
 
 /// The norm of each head of queries and of keys, which `rotary` turns first.
-fn heads_normed(
+pub(crate) fn heads_normed(
     qkv: &AnyTensor,
     spec: &Spec,
     shard: &Shard,

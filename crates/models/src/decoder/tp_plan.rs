@@ -16,6 +16,7 @@ use crate::decoder::blueprint::{Blueprint, alias};
 use crate::decoder::change::lies_as;
 use crate::decoder::layers::{Block, NormPlace, Place};
 use crate::decoder::lora_rank_reduce::runs_apart;
+use crate::decoder::virtual_tokens::Prompt;
 use crate::spec::GatedDelta;
 use crate::spec::names::QkvNames;
 use crate::{ModelError, Spec};
@@ -214,8 +215,10 @@ impl Parallel {
                 });
             }
         }
-        if let Some(index) = blueprint.prompt {
-            layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, Gradient::Complete));
+        if let Some(Prompt { index, keys }) = blueprint.prompt {
+            // Of keys and values each rank reads its heads'.
+            let gradient = if keys { Gradient::Partial } else { Gradient::Complete };
+            layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, gradient));
         }
         for (_, norm) in blueprint.norms_mut() {
             for index in norm.all() {

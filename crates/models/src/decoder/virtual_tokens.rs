@@ -1,11 +1,24 @@
-//! Virtual tokens: an adapter's embeddings before every text.
+//! Virtual tokens: an adapter's embeddings before every text, or its keys and values in each block.
 
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
-use burnish_ops::{AnyTensor, embedding, select_rows};
+use burnish_ops::{AnyTensor, OpsError, embedding, select_rows};
 
-use crate::{Decoder, ForwardContext, ModelError, Tokens};
+use crate::decoder::layers::NormTensors;
+use crate::decoder::queries_keys::{cast, heads_normed};
+use crate::decoder::tp_plan::Shard;
+use crate::spec::QkNorm;
+use crate::{Decoder, ForwardContext, ModelError, Spec, Tokens};
+
+/// An adapter's parameter of virtual tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Prompt {
+    /// Its index: `[tokens, hidden]`, or of keys and values `[tokens, blocks * 2 * kv_heads * head_dim]`.
+    pub(crate) index: usize,
+    /// Whether it is of keys and values (prefix tuning).
+    pub(crate) keys: bool,
+}
 
 /// Where virtual tokens stand among those that are given.
 pub(crate) struct Virtual {
@@ -16,8 +29,8 @@ pub(crate) struct Virtual {
 }
 
 impl Virtual {
-    /// `count` of them before every document that continues none.
-    pub(crate) fn before(tokens: &Tokens, count: usize) -> Self {
+    /// `count` of them before every document that continues none; of `keys`, which nothing turns, at position 0.
+    pub(crate) fn before(tokens: &Tokens, count: usize, keys: bool) -> Self {
         let mut begins = vec![false; tokens.ids.len()];
         let mut within = vec![false; tokens.ids.len()];
         for (at, document) in tokens.documents.iter().enumerate() {
@@ -30,7 +43,7 @@ impl Virtual {
         for at in 0..tokens.ids.len() {
             let row = tokens.rows.get(at).copied();
             if begins[at] {
-                positions.extend(0..count as u32);
+                positions.extend((0..count as u32).map(|at| if keys { 0 } else { at }));
                 rows.extend(row.into_iter().cycle().take(count));
             }
             given.push(positions.len());
@@ -56,7 +69,31 @@ impl Decoder {
     /// How many virtual tokens stand before every text of a pass; 0 where none do.
     pub(crate) fn virtual_tokens(&self, pass: &ForwardContext) -> usize {
         let prompt = self.prompt.filter(|_| pass.adapters());
-        prompt.map_or(0, |index| self.parameters.registry().at(index).shape[0])
+        prompt.map_or(0, |prompt| self.parameters.registry().at(prompt.index).shape[0])
+    }
+
+    /// Whether virtual tokens are keys and values.
+    pub(crate) fn has_prefix(&self) -> bool {
+        self.prompt.is_some_and(|prompt| prompt.keys)
+    }
+
+    /// The keys and values of virtual tokens of all blocks, and where they stand: rows that are not `given` of `rows`.
+    pub(crate) fn prefix(
+        &self,
+        (given, rows): (&[usize], usize),
+        pass: &ForwardContext,
+    ) -> Result<Option<(AnyTensor, PrefixRows)>, ModelError> {
+        let Some(prompt) = self.prompt.filter(|prompt| prompt.keys && rows > given.len()) else {
+            return Ok(None);
+        };
+        let all = pass.read_all(&[prompt.index])?[0].clone();
+        let mut order: Vec<Option<usize>> = vec![None; rows];
+        given.iter().for_each(|&row| order[row] = Some(row));
+        let mut virtuals = 0..;
+        let count = self.virtual_tokens(pass).max(1);
+        let of_prefix = |at: usize| rows + at % count;
+        let order = order.into_iter().map(|at| at.unwrap_or_else(|| of_prefix(virtuals.next().unwrap_or(0))));
+        Ok(Some((all, PrefixRows(Arc::new(order.collect())))))
     }
 
     /// Embeddings `x` of the rows `given`, with those of virtual tokens in the others of `rows`.
@@ -66,11 +103,18 @@ impl Decoder {
         (given, rows): (&[usize], usize),
         pass: &ForwardContext,
     ) -> Result<AnyTensor, ModelError> {
-        let Some(index) = self.prompt.filter(|_| rows > given.len()) else { return Ok(x.clone()) };
+        let Some(Prompt { index, keys }) = self.prompt.filter(|_| rows > given.len()) else {
+            return Ok(x.clone());
+        };
         let count = self.virtual_tokens(pass).max(1);
-        let table = &pass.read_all(&[index])?[0];
         let ids: Vec<u32> = (0..rows - given.len()).map(|at| (at % count) as u32).collect();
-        let tokens = embedding(&Arc::new(ids), table, None)?;
+        let tokens = if keys {
+            // Nothing reads what blocks make of them.
+            let zeros = x.rank::<2>()?.zeros_like();
+            AnyTensor::new(zeros.narrow(0, 0, 1).repeat_dim(0, ids.len()))
+        } else {
+            embedding(&Arc::new(ids), &pass.read_all(&[index])?[0], None)?
+        };
         let x = if tokens.is_tracked() && !x.is_tracked() { x.untracked() } else { x.clone() };
         let both = AnyTensor::new(Tensor::cat(vec![x.rank::<2>()?, tokens.rank::<2>()?], 0));
         let mut order: Vec<Option<usize>> = vec![None; rows];
@@ -78,5 +122,45 @@ impl Decoder {
         let mut next = given.len()..;
         let order = order.into_iter().map(|at| at.or_else(|| next.next()).unwrap_or_default()).collect();
         Ok(select_rows(&both, &Arc::new(order))?)
+    }
+}
+
+/// Of each row of a pass the row of its keys and values, those of virtual tokens behind all.
+#[derive(Clone)]
+pub(crate) struct PrefixRows(Arc<Vec<usize>>);
+
+impl PrefixRows {
+    /// Queries, keys and values `[rows, (heads + 2 * kv_heads) * head_dim]` as attention takes them, heads normed, with
+    /// `layer`'s of `prefix` `[tokens, blocks * 2 * kv_heads * head_dim]` in the rows of virtual tokens.
+    pub(crate) fn on(
+        &self,
+        qkv: &AnyTensor,
+        prefix: &AnyTensor,
+        layer: usize,
+        norms: Option<&(NormTensors, NormTensors)>,
+        (spec, shard): (&Spec, &Shard),
+    ) -> Result<AnyTensor, OpsError> {
+        let mut qkv = qkv.clone();
+        let of_heads = matches!(spec.qk_norm, Some(QkNorm::PerHead | QkNorm::PerHeadBare));
+        if let Some(norms) = norms.filter(|_| of_heads) {
+            qkv = heads_normed(&qkv, spec, shard, norms, None)?;
+        }
+        let mut prefix = prefix.clone();
+        if prefix.is_tracked() && !qkv.is_tracked() {
+            qkv = qkv.untracked();
+        } else if qkv.is_tracked() && !prefix.is_tracked() {
+            prefix = prefix.untracked();
+        }
+        let (d, all) = (spec.head_dim, spec.kv_heads);
+        let first = shard.first_head / (spec.heads / all.max(1)).max(1);
+        let own = prefix.rank::<2>()?;
+        let part =
+            |at: usize| own.clone().narrow(1, ((2 * layer + at) * all + first) * d, shard.kv_heads * d);
+        let x = qkv.rank::<2>()?;
+        let own = cast(Tensor::cat(vec![part(0), part(1)], 1), x.dtype());
+        let (q, kv) = (shard.heads * d, 2 * shard.kv_heads * d);
+        let keys = Tensor::cat(vec![x.clone().narrow(1, q, kv), own], 0);
+        let keys = select_rows(&AnyTensor::new(keys), &self.0)?.rank::<2>()?;
+        Ok(AnyTensor::new(Tensor::cat(vec![x.narrow(1, 0, q), keys], 1)))
     }
 }

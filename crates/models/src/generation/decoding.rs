@@ -370,20 +370,27 @@ impl<'a> Decoding<'a> {
             last.push(rows - 1);
         }
         let given = (rows > given.len()).then_some(given);
+        let still = if self.decoder.has_prefix() { self.decoder.virtual_tokens(&self.pass) } else { 0 };
         let decoder = self.decoder;
         let counters = Arc::new(Vec::new());
         let spec = &decoder.spec;
-        let positions: Vec<u32> = spans.iter().cloned().flatten().map(|at| at as u32).collect();
+        // Nothing turns keys of an adapter.
+        let place = |at: usize| if at < still { 0 } else { at };
+        let positions: Vec<u32> = spans.iter().cloned().flatten().map(|at| place(at) as u32).collect();
         let rotaries: Vec<Rotary> = spec
             .ropes
             .iter()
             .zip(&self.frequencies)
-            .map(|(rope, known)| rotary(rope, known.as_ref(), &spans))
+            .map(|(rope, known)| rotary(rope, known.as_ref(), &spans, still))
             .collect();
         let (factors, positions) = (Factors::new(spec, &decoder.shard, &positions), Arc::new(positions));
         let ids = Arc::new(ids);
         let given = given.as_deref();
         let x = decoder.embed_tokens(&ids, given, &positions, &self.pass, &counters, &|x| Ok(x))?;
+        let prefix = match given {
+            Some(given) => decoder.prefix((given, rows), &self.pass)?,
+            None => None,
+        };
         let x = decoder.embeddings_normed(x, &self.pass)?;
         // Prompts run as scoring does, to the bit.
         let decodes = sequences.lengths.iter().any(|&n| n != 0);
@@ -419,8 +426,16 @@ impl<'a> Decoding<'a> {
                     }
                     (Cache::Keys(cache), None) => {
                         let (rotary, sinks) = (turning.in_attention(spec), w.sinks.as_ref());
+                        let with_prefix = match &prefix {
+                            Some((keys, at)) => {
+                                Some(at.on(qkv, keys, index, w.qk_norms.as_ref(), (spec, shard))?)
+                            }
+                            None => None,
+                        };
+                        let norm = norm.as_ref().filter(|_| with_prefix.is_none());
+                        let qkv = with_prefix.as_ref().unwrap_or(qkv);
                         let attend = |cache: &mut KvCache, documents: &[Range<usize>]| {
-                            cache.attend(qkv, documents, rotary, norm.as_ref(), sinks)
+                            cache.attend(qkv, documents, rotary, norm, sinks)
                         };
                         match block.own.chunk {
                             Some(size) => attend_chunked(cache, &documents, &positions, size, attend),
@@ -481,15 +496,21 @@ fn spans<S: AsRef<[u32]>>(lengths: &[usize], new: &[S], virtual_tokens: usize) -
     lengths.iter().zip(new).map(span).collect()
 }
 
-/// One row of the table per new token, so that no step computes more than it needs.
-fn rotary(rope: &Rope, known: Option<&(Vec<f32>, f32)>, spans: &[Range<usize>]) -> Rotary {
+/// One row of the table per new token, so that no step computes more than it needs; the first `still` of a sequence are at
+/// position 0.
+fn rotary(rope: &Rope, known: Option<&(Vec<f32>, f32)>, spans: &[Range<usize>], still: usize) -> Rotary {
     let mut table = Vec::new();
     for span in spans {
+        let mut rows = |frequencies: &[f32], attention: f32| {
+            let turned = span.start.max(still.min(span.end));
+            (span.start..turned).for_each(|_| rope.rows(frequencies, attention, 0..1, &mut table));
+            rope.rows(frequencies, attention, turned..span.end, &mut table);
+        };
         match known {
-            Some((frequencies, attention)) => rope.rows(frequencies, *attention, span.clone(), &mut table),
+            Some((frequencies, attention)) => rows(frequencies, *attention),
             None => {
                 let (frequencies, attention) = rope.narrow_frequencies(span.end);
-                rope.rows(&frequencies, attention, span.clone(), &mut table);
+                rows(&frequencies, attention);
             }
         }
     }

@@ -60,6 +60,13 @@ CASES = {
     # Tokens before every text: as they are, and of an encoder, of which PEFT keeps what it gives.
     "prompt_tuning": ("qwen2", peft.PromptTuningConfig, dict(num_virtual_tokens=3)),
     "p_tuning": ("gpt2", peft.PromptEncoderConfig, dict(num_virtual_tokens=4, encoder_hidden_size=16)),
+    # Keys and values before every text: of a base with biases, of one whose heads are normed, of one with learned positions;
+    # and of a projection, of which PEFT keeps what it gives.
+    "prefix_tuning": ("qwen2", peft.PrefixTuningConfig, dict(num_virtual_tokens=3)),
+    "prefix_normed": ("qwen3", peft.PrefixTuningConfig, dict(num_virtual_tokens=2)),
+    "prefix_positions": ("gpt2", peft.PrefixTuningConfig, dict(num_virtual_tokens=4)),
+    "prefix_projection": ("qwen2", peft.PrefixTuningConfig, dict(
+        num_virtual_tokens=3, prefix_projection=True, encoder_hidden_size=16)),
     # Minor singular vectors, of which only one factor trains.
     "mica": ("qwen2", peft.LoraConfig, dict(
         r=2, lora_alpha=6, init_lora_weights="mica", target_modules=["q_proj", "k_proj", "down_proj", "embed_tokens"])),
@@ -108,9 +115,9 @@ def main(name):
     model.save_pretrained(out_folder, save_embedding_layers=False)
     (out_folder / "README.md").unlink(missing_ok=True)
     grads = {n: p.grad for n, p in trained}
-    if kind is peft.PromptEncoderConfig:
+    if kind is peft.PromptEncoderConfig or options.get("prefix_projection"):
         gradients = {}
-    elif kind is peft.PromptTuningConfig:
+    elif kind in (peft.PromptTuningConfig, peft.PrefixTuningConfig):
         gradients = {"prompt_embeddings": next(iter(grads.values()))}
     elif kind is peft.VeraConfig or name == "tying_saved":
         gradients = {n.replace(".default", ""): g for n, g in grads.items()}

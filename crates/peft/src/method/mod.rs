@@ -7,6 +7,7 @@ mod ln_tuning;
 mod loha;
 mod lokr;
 mod oft;
+mod prefix_tuning;
 mod prompt_tuning;
 mod trainable_tokens;
 mod vera;
@@ -23,6 +24,7 @@ pub use ln_tuning::LnTuning;
 pub use loha::Loha;
 pub use lokr::Lokr;
 pub use oft::Oft;
+pub use prefix_tuning::PrefixTuning;
 pub use prompt_tuning::{PTuning, PromptTuning, VirtualTokens};
 pub use trainable_tokens::{TokenIndices, TrainableTokens};
 pub use vera::Vera;
@@ -196,6 +198,8 @@ methods! {
     PromptTuning(PromptTuning) = "PROMPT_TUNING" | "prompt_tuning",
     /// The same, which an encoder gave.
     PTuning(PTuning) = "P_TUNING" | "p_tuning",
+    /// Keys and values of virtual tokens before every text.
+    PrefixTuning(PrefixTuning) = "PREFIX_TUNING" | "prefix_tuning",
 }
 
 impl PeftType {

@@ -24,7 +24,7 @@ pub struct VirtualTokens {
 }
 
 impl VirtualTokens {
-    fn validate(&self, config: &LoraConfig) -> Result<(), PeftError> {
+    pub(super) fn validate(&self, config: &LoraConfig) -> Result<(), PeftError> {
         let bad = |key, got: String, expected| Err(PeftError::BadValue { key, got, expected });
         match self.num_virtual_tokens {
             Some(1..=65_536) => {}
@@ -50,11 +50,16 @@ impl VirtualTokens {
             return Err(PeftError::BadValue { key: "token_dim", got: other.to_string(), expected });
         }
         self.token_dim = Some(width);
+        Ok(self.of_width(width, Start::Normal(1.0)))
+    }
+
+    /// The parameter, of so many columns.
+    pub(super) fn of_width(&mut self, width: usize, start: Start) -> ChangePart {
         self.num_transformer_submodules = Some(1);
         let shape = vec![self.num_virtual_tokens.unwrap_or_default(), width];
         // The file has it under its own name.
         let name = PROMPT.to_owned();
-        Ok(ChangePart { name, shape, start: Start::Normal(1.0), follows: Follows::Whole })
+        ChangePart { name, shape, start, follows: Follows::Whole }
     }
 }
 

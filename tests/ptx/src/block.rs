@@ -31,17 +31,20 @@ pub(crate) struct Block<'a> {
 
 impl<'a> Block<'a> {
     pub(crate) fn new(launch: &'a Launch<'a>, memory: &'a dyn GlobalMemory, most: u64) -> Self {
+        let threads: u32 = launch.block.iter().product();
+        let bytes = launch.kernel.shared + launch.shared;
+        let shared =
+            Shared::new(bytes, threads.div_ceil(32) as usize, launch.kernel.has_barriers_in_memory());
         let commons = Commons {
             launch,
             memory,
             recent: Recent::default(),
-            shared: Shared::new(launch.kernel.shared + launch.shared),
+            shared,
             parameters: launch.parameters(),
             place: [0; 3],
             statistics: Statistics::default(),
             most,
         };
-        let threads: u32 = launch.block.iter().product();
         let warps = (0..threads.div_ceil(32)).map(|warp| Warp::new(launch, warp, threads)).collect();
         Self { commons, warps }
     }

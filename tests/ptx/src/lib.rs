@@ -21,6 +21,7 @@ mod launch;
 mod matrix;
 mod memory;
 mod module;
+mod order;
 mod parse;
 mod scalar;
 mod shared;

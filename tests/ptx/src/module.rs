@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::fault::ParseError;
-use crate::instruction::Instruction;
+use crate::instruction::{Instruction, Operation};
 use crate::parse;
 
 /// What a text of PTX holds.
@@ -70,10 +70,18 @@ impl Kernel {
         self.parameters.iter().map(|&(_, bytes)| bytes)
     }
 
+    /// Whether warps meet at barriers in memory (`mbarrier`).
+    pub(crate) fn has_barriers_in_memory(&self) -> bool {
+        let is_one = |operation: &Operation| {
+            matches!(operation, Operation::Arrival { .. } | Operation::CopyBox { .. })
+        };
+        self.code.iter().any(|instruction| is_one(&instruction.operation))
+    }
+
     /// Instructions that this interpreter does not have.
     pub fn unknown(&self) -> impl Iterator<Item = &str> {
         self.code.iter().filter_map(|instruction| match &instruction.operation {
-            crate::instruction::Operation::Unknown(text) => Some(text.as_str()),
+            Operation::Unknown(text) => Some(text.as_str()),
             _ => None,
         })
     }

@@ -14,6 +14,9 @@ use crate::space::Space;
 use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 use crate::{atomic, bits, common_case, convert, float, matrix, memory};
 
+/// The bits of an address that say where it is in its window.
+const OFFSET: u64 = (1 << 32) - 1;
+
 /// One value for each lane.
 type Lanes = [u64; 32];
 
@@ -548,8 +551,15 @@ impl Warp {
                         }
                         Arrival::Test { .. } => u64::from(barrier.is_over(value.unwrap_or(0))),
                     })?;
-                    if how == (Arrival::Test { waits: true }) && found == 0 {
-                        self.turn = true;
+                    match how {
+                        Arrival::Test { .. } if found != 0 => {
+                            commons.shared.pass(self.number, address & OFFSET)
+                        }
+                        Arrival::Test { waits: true } => self.turn = true,
+                        Arrival::Arrive | Arrival::ArriveAnnouncing | Arrival::Came => {
+                            commons.shared.arrive(self.number, address & OFFSET);
+                        }
+                        _ => {}
                     }
                     if let Some(to) = to {
                         self.registers[to as usize][lane] = found;
@@ -584,6 +594,7 @@ impl Warp {
                     }
                     let at = self.address(commons, *barrier, lane);
                     self.on_barrier(commons, at, lane, |barrier| barrier.came(map.bytes() as u64))?;
+                    commons.shared.arrive(self.number, at & OFFSET);
                 }
             }
             Operation::LoadMatrices { transposed, to, at } => {

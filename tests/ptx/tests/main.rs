@@ -64,7 +64,7 @@ fn blocks_cover_a_vector_and_stop_at_its_end() {
 }
 
 /// The sum of a block's numbers: in warps by shuffles, over warps through shared memory.
-fn block_sum(barrier: &str) -> String {
+fn block_sum(before: &str, barrier: &str) -> String {
     format!(
         r"{HEAD}
 .visible .entry block_sum(.param .u64 out)
@@ -73,7 +73,10 @@ fn block_sum(barrier: &str) -> String {
     .reg .b32 %r<12>;
     .reg .b64 %rd<4>;
     .shared .align 4 .b8 part[16];
+    .shared .align 8 .b8 door[8];
     mov.u32 %r1, %tid.x;
+    mov.u32 %r10, door;
+    {before}
     mov.b32 %r2, %r1;
     mov.b32 %r3, 16;
 $again:
@@ -109,14 +112,27 @@ $end:
 fn a_block_sums_through_shared_memory_and_a_missing_barrier_is_a_race() {
     let device = Device::default();
     let out = device.put(&[5_u32]);
-    let run = |text: &str| {
-        let module = kernel(text);
+    let run = |before: &str, barrier: &str| {
+        let module = kernel(&block_sum(before, barrier));
         device.run(&module, "block_sum", [1, 1, 1], [128, 1, 1], &[out.to_le_bytes().to_vec()])
     };
-    run(&block_sum("bar.sync 0;")).unwrap();
+    let races = |before: &str, barrier: &str| {
+        let fault = run(before, barrier).unwrap_err();
+        assert!(matches!(fault.what, Wrong::Race { .. } | Wrong::Address { .. }), "{fault}");
+    };
+    run("", "bar.sync 0;").unwrap();
     assert_eq!(device.get::<u32>(out, 1), [5 + 127 * 128 / 2]);
-    let fault = run(&block_sum("")).unwrap_err();
-    assert!(matches!(fault.what, Wrong::Race { .. } | Wrong::Address { .. }), "{fault}");
+    races("", "");
+    let sum = device.get::<u32>(out, 1)[0];
+    // The same over a barrier in memory, at which all threads arrive and wait.
+    let begin = "setp.ne.s32 %p2, %r1, 0; mov.u32 %r11, 128;
+                 @!%p2 mbarrier.init.shared.b64 [%r10], %r11; bar.sync 0;";
+    let arrive = "mbarrier.arrive.shared::cta.b64 %rd2, [%r10];";
+    let wait = "mov.b32 %r11, 0;
+                $wait: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r10], %r11; @!%p1 bra $wait;";
+    run(begin, &format!("{arrive} {wait}")).unwrap();
+    assert_eq!(device.get::<u32>(out, 1), [sum.wrapping_add(127 * 128 / 2)]);
+    races(begin, arrive);
 }
 
 #[test]

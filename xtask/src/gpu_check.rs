@@ -1,13 +1,16 @@
 //! `cargo xtask gpu-check`: the CUDA build without a GPU.
 //!
-//! Kernels are compiled by a real NVRTC and executed by the interpreter of `tests/ptx`, behind a driver that needs no device
+//! Kernels are compiled by a real NVRTC, each once for all runs, and executed by the interpreter of `tests/ptx`, behind a driver that needs no device
 //! (`tests/fake-cuda`); `burnish-check` holds what they compute against f64 on the CPU, a process for each check. Where
 //! `ptxas` is, every kernel is also assembled for the hardware, and its registers, spills and tensor-core use are kept.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -18,11 +21,16 @@ use crate::step::built;
 
 /// The package of the program that checks.
 const CHECKS: &str = "burnish-checks";
+/// Names of NVRTC, newest first.
+const COMPILERS: [&str; 2] = ["libnvrtc.so.13", "libnvrtc.so.12"];
 /// Kernels of CubeCL that measure the hardware, of which nothing is read.
 const PROBES: &str = "compute_,launch_overhead,memory_,prime_buffer";
-/// CubeCL's tuning: each kernel once.
-const TUNING: &str = "[autotune]\nlevel = \"minimal\"\ndisable_short_circuit = true\n\
-                      [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nshort_circuit_samples = 1\nadaptive = false\n";
+/// CubeCL's tuning: each kernel that is tried once; the first that runs is taken where it knows the hardware's speed.
+const TUNING: &str = "[autotune]\nlevel = \"minimal\"\n\
+                      [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nshort_circuit_samples = 1\n";
+/// The same, with every kernel tried.
+const WHOLE_TUNING: &str = "[autotune]\nlevel = \"minimal\"\ndisable_short_circuit = true\n\
+                            [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nadaptive = false\n";
 /// Seconds after which a check is taken for hung.
 const HUNG: &str = "900";
 
@@ -41,6 +49,12 @@ pub(crate) struct Options {
     /// Only checks whose names hold this.
     #[arg(long)]
     only: Option<String>,
+    /// Try every kernel that CubeCL's tuning knows for a product, instead of the first that runs.
+    #[arg(long)]
+    tune: bool,
+    /// Checks at a time.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
     /// Folder for the modules and the tables.
     #[arg(long, default_value = "target/gpu-check")]
     output: PathBuf,
@@ -49,32 +63,68 @@ pub(crate) struct Options {
     bin: Option<PathBuf>,
 }
 
+/// Where programs find a driver and a compiler: what every process is started with.
+struct Machine<'a> {
+    options: &'a Options,
+    output: PathBuf,
+    paths: OsString,
+    compiler: Option<PathBuf>,
+}
+
+impl<'a> Machine<'a> {
+    fn new(root: &Path, options: &'a Options) -> Result<Self> {
+        let fake = fake_driver::build(root)?;
+        let output = root.join(&options.output);
+        let libraries = output.join("libraries");
+        for folder in ["modules", "libraries", "kept"] {
+            let folder = output.join(folder);
+            fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        }
+        fake_driver::link(&fake, &libraries, &fake_driver::NAMES)?;
+        let real =
+            |name: &str| options.nvrtc.as_ref().and_then(|folder| folder.join(name).canonicalize().ok());
+        let compiler = COMPILERS.iter().find_map(|name| Some((*name, real(name)?)));
+        if let Some((name, _)) = &compiler {
+            fake_driver::link(&fake, &libraries, &[name])?;
+        }
+        fs::write(output.join("cubecl.toml"), if options.tune { WHOLE_TUNING } else { TUNING })?;
+        let mut paths = vec![libraries];
+        paths.extend(options.nvrtc.clone());
+        paths.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
+        Ok(Self {
+            options,
+            output,
+            paths: std::env::join_paths(paths)?,
+            compiler: compiler.map(|(_, file)| file),
+        })
+    }
+
+    /// A program on the machine.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("timeout");
+        command.arg(HUNG).arg(program).current_dir(&self.output).env("LD_LIBRARY_PATH", &self.paths);
+        command.env("FAKE_CUDA_MODULES", self.output.join("modules")).env("FAKE_CUDA_SKIP", PROBES);
+        command.env("FAKE_CUDA_ARCH", self.options.arch.to_string());
+        if let Some(compiler) = &self.compiler {
+            command.env("FAKE_CUDA_COMPILER", compiler).env("FAKE_CUDA_KEPT", self.output.join("kept"));
+        }
+        if let Some(cuda) = &self.options.cuda {
+            command.env("CUDA_PATH", cuda);
+        }
+        command
+    }
+}
+
 /// Runs the checks; whether all passed.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
-    let fake = fake_driver::build(root)?;
+    let machine = Machine::new(root, options)?;
     let program = match &options.bin {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
         None => built(root, &["-p", CHECKS, "--features", &format!("{CHECKS}/cuda")], "burnish-check")?,
     };
-    let output = root.join(&options.output);
-    let (modules, libraries) = (output.join("modules"), output.join("libraries"));
-    for folder in [&modules, &libraries] {
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    }
-    fake_driver::link(&fake, &libraries, &fake_driver::NAMES)?;
-    fs::write(output.join("cubecl.toml"), TUNING)?;
-    let mut paths = vec![libraries];
-    paths.extend(options.nvrtc.clone());
-    paths.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
-    let paths = std::env::join_paths(paths)?;
     let command = |more: &[&str]| {
-        let mut command = Command::new("timeout");
-        command.arg(HUNG).arg(&program).arg("operation").arg("--quick").arg("--data").arg(root).args(more);
-        command.current_dir(&output).env("LD_LIBRARY_PATH", &paths).env("FAKE_CUDA_MODULES", &modules);
-        command.env("FAKE_CUDA_ARCH", options.arch.to_string()).env("FAKE_CUDA_SKIP", PROBES);
-        if let Some(cuda) = &options.cuda {
-            command.env("CUDA_PATH", cuda);
-        }
+        let mut command = machine.command(&program);
+        command.arg("operation").arg("--quick").arg("--data").arg(root).args(more);
         command
     };
     let listed = command(&["--list", "--device", "cpu"]).output().context("cannot list the checks")?;
@@ -83,38 +133,55 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let names: Vec<&str> =
         listed.lines().filter_map(|line| line.strip_prefix("operation ")).filter(wanted).collect();
     ensure!(!names.is_empty(), "no check's name holds {:?}", options.only.as_deref().unwrap_or_default());
-    let mut table = String::new();
-    let mut failed = 0;
-    for name in &names {
-        let begun = Instant::now();
-        // A fault is the device's for ever, so each check has a process, and a device, of its own.
-        let done = command(&["--only", name]).output().context("cannot run timeout")?;
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        let wrong = String::from_utf8_lossy(&done.stderr).into_owned();
-        // Names hold others: the row of this one decides.
-        let row = said.lines().find(|line| row_of(line) == Some(name));
-        let passed = row.is_some_and(|row| row.contains(" passed "));
-        failed += usize::from(!passed);
-        let seconds = begun.elapsed().as_secs_f64();
-        let line = match row {
-            Some(row) => row.to_owned(),
-            None => format!("operation FAILED   {name}: no row after {seconds:.0} s ({})", done.status),
-        };
-        println!("{line}");
-        table += &line;
-        table.push('\n');
-        for line in wrong.lines().filter(|line| line.starts_with("fake CUDA")).take(3) {
-            println!("    {line}");
-            table += &format!("    {line}\n");
+    let next = AtomicUsize::new(0);
+    let rows = Mutex::new(Vec::new());
+    let work = || -> Result<()> {
+        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let row = checked(name, command(&["--only", name]))?;
+            print!("{}", row.text);
+            rows.lock().unwrap_or_else(PoisonError::into_inner).push(row);
         }
-    }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..options.jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("invariant: a worker does not panic"))
+    })?;
+    let rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let failed = rows.iter().filter(|row| !row.passed).count();
+    let mut table: String = rows.iter().map(|row| row.text.as_str()).collect();
     table += &format!("{} checks, {failed} failed, sm_{}\n", names.len(), options.arch);
-    fs::write(output.join("checks.txt"), &table)?;
+    fs::write(machine.output.join("checks.txt"), &table)?;
     println!("== gpu-check: {} checks, {failed} failed", names.len());
-    let assembled = assemble(&modules, options)?;
-    fs::write(output.join("kernels.md"), &assembled)?;
+    let assembled = assemble(&machine.output.join("modules"), options)?;
+    fs::write(machine.output.join("kernels.md"), &assembled)?;
     println!("{assembled}");
     Ok(failed == 0)
+}
+
+/// What a check came to.
+struct Row {
+    passed: bool,
+    text: String,
+}
+
+/// Runs one check. A fault is the device's for ever, so each has a process, and a device, of its own.
+fn checked(name: &str, mut command: Command) -> Result<Row> {
+    let begun = Instant::now();
+    let done = command.output().context("cannot run timeout")?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let wrong = String::from_utf8_lossy(&done.stderr);
+    // Names hold others: the row of this one decides.
+    let row = said.lines().find(|line| row_of(line) == Some(name));
+    let seconds = begun.elapsed().as_secs_f64();
+    let mut text = match row {
+        Some(row) => format!("{row}\n"),
+        None => format!("operation FAILED   {name}: no row after {seconds:.0} s ({})\n", done.status),
+    };
+    for line in wrong.lines().filter(|line| line.starts_with("fake CUDA")).take(3) {
+        text += &format!("    {line}\n");
+    }
+    Ok(Row { passed: row.is_some_and(|row| row.contains(" passed ")), text })
 }
 
 /// The name of a check in a row of the table: what stands between its verdict and its seconds.

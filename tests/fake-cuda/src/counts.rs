@@ -66,6 +66,14 @@ counts! {
     kernel_reads,
     /// Bytes of device memory that threads wrote.
     kernel_writes,
+    /// Microseconds that kernels were executed.
+    executing_us,
+    /// Programs that the real compiler compiled.
+    compiled,
+    /// Microseconds that it took.
+    compiling_us,
+    /// Programs whose PTX was kept from an earlier time.
+    kept,
 }
 
 /// One more.

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use crate::code::{
     Code, ILLEGAL_ADDRESS, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, LAUNCH_FAILED, NOT_FOUND,
@@ -14,6 +15,9 @@ use crate::code::{
 };
 use crate::counts::{self, RUNNING};
 use crate::{driver, lock, memory, stream};
+
+/// Nanoseconds that a kernel takes that does nothing.
+const SKIPPED: u64 = 1_000_000_000;
 
 static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000);
 
@@ -203,8 +207,12 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
     counts::one(&RUNNING.launches);
     let on = stream::of(on)?;
     let function = lock(&FUNCTIONS).get_or_insert_default().get(&function).cloned();
+    let of = Arc::clone(&on);
     let Some(Function { module, name }) = function.ok_or(INVALID_HANDLE)? else {
-        return on.push(|| Ok(()));
+        return on.push(move || {
+            of.spend(SKIPPED);
+            Ok(())
+        });
     };
     if sizes.grid.contains(&0) || sizes.block.contains(&0) || sizes.block.iter().product::<u32>() > 1024 {
         return Err(INVALID_VALUE);
@@ -216,12 +224,15 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
         let kernel = module.kernel(&name).ok_or(NOT_FOUND)?;
         let Sizes { grid, block, shared } = sizes;
         let launch = ptx::Launch { kernel, grid, block, shared: shared as usize, arguments: &arguments };
+        let begun = Instant::now();
         let done = memory::run(&launch).map_err(|fault| {
             counts::one(&RUNNING.faults);
             eprintln!("fake CUDA: {fault}");
             if fault.is_of_memory() { ILLEGAL_ADDRESS } else { LAUNCH_FAILED }
         })?;
+        of.spend(done.instructions);
         let counted = [
+            (&RUNNING.executing_us, begun.elapsed().as_micros() as u64),
             (&RUNNING.instructions, done.instructions),
             (&RUNNING.products, done.products),
             (&RUNNING.kernel_reads, done.read),

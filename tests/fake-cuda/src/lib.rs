@@ -15,6 +15,11 @@
 //! * NCCL's ranks find each other by Unix sockets, from threads and from processes. Sums are taken from the last rank
 //!   to the first, since nothing may depend on their order. Where the communicator does not block, work starts only
 //!   when its state has been asked for twice.
+//! * The time between two events is that of the work between them: a nanosecond for each instruction that a warp
+//!   executed, and a second for each kernel that does nothing. So it is the same each time, and so is what tuning chooses by
+//!   it; probes of the hardware, which are skipped, find it slow, and tuning takes the first kernel that runs.
+//! * Under the name of NVRTC it passes programs on to the real one (`FAKE_CUDA_COMPILER`, its file), once for each: what it
+//!   wrote is kept in the folder `FAKE_CUDA_KEPT`, for all processes.
 //!
 //! Variables: `FAKE_CUDA_DEVICES` (1), `FAKE_CUDA_MEMORY` (bytes of each device, 16 GiB), `FAKE_CUDA_JITTER` (0, most
 //! microseconds that a stream waits before each piece of work), `FAKE_CUDA_REPORT` (a file that gets counts as JSON
@@ -25,6 +30,7 @@
 //! `fault.rs`).
 
 mod code;
+mod compiler;
 mod counts;
 mod driver;
 mod event;

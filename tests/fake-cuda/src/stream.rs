@@ -26,6 +26,8 @@ pub(crate) struct Stream {
     pub(crate) device: usize,
     queue: Mutex<Queue>,
     changed: Condvar,
+    /// Nanoseconds that the work so far would have taken.
+    spent: AtomicU64,
 }
 
 static STREAMS: Mutex<Option<HashMap<usize, Arc<Stream>>>> = Mutex::new(None);
@@ -70,7 +72,12 @@ pub(crate) fn finish(device: usize) -> Result<(), Code> {
 
 impl Stream {
     fn start(device: usize) -> Arc<Self> {
-        let stream = Arc::new(Self { device, queue: Mutex::default(), changed: Condvar::new() });
+        let stream = Arc::new(Self {
+            device,
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            spent: AtomicU64::new(0),
+        });
         let own = Arc::clone(&stream);
         std::thread::spawn(move || own.run());
         stream
@@ -107,6 +114,16 @@ impl Stream {
         drop(queue);
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// Lets time pass, for the events of the stream.
+    pub(crate) fn spend(&self, nanoseconds: u64) {
+        self.spent.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// The time of the stream, in nanoseconds.
+    pub(crate) fn time(&self) -> u64 {
+        self.spent.load(Ordering::Relaxed)
     }
 
     fn idle(&self) -> bool {

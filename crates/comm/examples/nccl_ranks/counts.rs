@@ -24,6 +24,10 @@ pub(crate) struct Counts {
     pub(crate) products: u64,
     pub(crate) kernel_reads: u64,
     pub(crate) kernel_writes: u64,
+    pub(crate) executing_us: u64,
+    pub(crate) compiled: u64,
+    pub(crate) compiling_us: u64,
+    pub(crate) kept: u64,
 }
 
 /// The counts of this process so far; `None` over a real driver.

@@ -2,6 +2,7 @@
 
 use burn::tensor::{DType, FloatDType, Tensor};
 
+use crate::gpu::total;
 use crate::{AnyTensor, OpsError, apply};
 
 /// The part of the slope that is fixed.
@@ -52,7 +53,8 @@ pub fn xielu(x: &AnyTensor, alpha_p: &AnyTensor, alpha_n: &AnyTensor) -> Result<
             });
             let number = |of: Tensor<2>, alpha: &Tensor<1>| {
                 let slope = softplus_slope(alpha.clone());
-                AnyTensor::new((dy.clone() * of).sum() * slope)
+                let rows = dy.dims()[0];
+                AnyTensor::new(total((dy.clone() * of).sum_dim(1).reshape([1, rows])) * slope)
             };
             let of_p = wanted[1]
                 .then(|| number(x.clone().powi_scalar(2).mask_fill(up.clone().bool_not(), 0.0), &alphas[0]));

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burnish_core::LinearParts;
 
 use super::linear::{Layer, Operand};
@@ -150,6 +150,7 @@ impl Body {
         for (start, n) in self.chunks() {
             let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
             let of = |row: usize| upstream.clone().slice([row..row + 1, start..start + n]).reshape([n, 1]);
+            let [_, rows] = z.dims();
             let slope = o.softcap.map(|cap| (z.clone() * (o.temperature / cap)).powi_scalar(2).neg() + 1.0);
             let log_p = (z - log_z.clone().narrow(0, start, n)).clamp_min(-200.0);
             let p = log_p.clone().exp();
@@ -163,7 +164,10 @@ impl Body {
             if o.label_smoothing > 0.0 {
                 dz = dz + of(0) * (f64::from(o.label_smoothing) / self.vocab as f64);
             }
-            dz = dz.scatter(1, ids, own, IndexingUpdateOp::Add);
+            // By comparison: to scatter one number a row would be an atomic sum and a pass of its own.
+            let column = Tensor::<1, Int>::arange(0..rows as i64, &ids.device()).unsqueeze::<2>();
+            let at_target = (column - ids).equal_elem(0);
+            dz = dz.clone().mask_where(at_target, dz + own);
             if let Some(slope) = slope {
                 dz = dz * slope;
             }

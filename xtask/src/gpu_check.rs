@@ -4,8 +4,10 @@
 //! (`tests/fake-cuda`); `burnish-check` holds what they compute against f64 on the CPU, a process for each check. Where
 //! `ptxas` is, every kernel is also assembled for the hardware, and its registers, spills and tensor-core use are kept.
 
+mod machine;
+mod training;
+
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,24 +18,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::fake_driver;
 use crate::step::built;
+use machine::Machine;
 
 /// The package of the program that checks.
 const CHECKS: &str = "burnish-checks";
-/// Names of NVRTC, newest first.
-const COMPILERS: [&str; 2] = ["libnvrtc.so.13", "libnvrtc.so.12"];
-/// Kernels of CubeCL that measure the hardware, of which nothing is read.
-const PROBES: &str = "compute_,launch_overhead,memory_,prime_buffer";
-/// CubeCL's tuning: each kernel that is tried once; the first that runs is taken where it knows the hardware's speed.
-const TUNING: &str = "[autotune]\nlevel = \"minimal\"\n\
-                      [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nshort_circuit_samples = 1\n";
-/// The same, with every kernel tried.
-const WHOLE_TUNING: &str = "[autotune]\nlevel = \"minimal\"\ndisable_short_circuit = true\n\
-                            [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nadaptive = false\n";
-/// Seconds after which a check is taken for hung.
-const HUNG: &str = "900";
-
 /// What is checked.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -52,72 +41,26 @@ pub(crate) struct Options {
     /// Try every kernel that CubeCL's tuning knows for a product, instead of the first that runs.
     #[arg(long)]
     tune: bool,
+    /// Train a small model there instead of the checks, and hold every figure against the CPU's.
+    #[arg(long)]
+    train: bool,
     /// Checks at a time.
     #[arg(long, default_value_t = 1)]
     jobs: usize,
     /// Folder for the modules and the tables.
     #[arg(long, default_value = "target/gpu-check")]
     output: PathBuf,
-    /// A `burnish-check` with CUDA that is built already.
+    /// A `burnish-check` (with `--train` a `burnish`) with CUDA that is built already.
     #[arg(long)]
     bin: Option<PathBuf>,
-}
-
-/// Where programs find a driver and a compiler: what every process is started with.
-struct Machine<'a> {
-    options: &'a Options,
-    output: PathBuf,
-    paths: OsString,
-    compiler: Option<PathBuf>,
-}
-
-impl<'a> Machine<'a> {
-    fn new(root: &Path, options: &'a Options) -> Result<Self> {
-        let fake = fake_driver::build(root)?;
-        let output = root.join(&options.output);
-        let libraries = output.join("libraries");
-        for folder in ["modules", "libraries", "kept"] {
-            let folder = output.join(folder);
-            fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        }
-        fake_driver::link(&fake, &libraries, &fake_driver::NAMES)?;
-        let real =
-            |name: &str| options.nvrtc.as_ref().and_then(|folder| folder.join(name).canonicalize().ok());
-        let compiler = COMPILERS.iter().find_map(|name| Some((*name, real(name)?)));
-        if let Some((name, _)) = &compiler {
-            fake_driver::link(&fake, &libraries, &[name])?;
-        }
-        fs::write(output.join("cubecl.toml"), if options.tune { WHOLE_TUNING } else { TUNING })?;
-        let mut paths = vec![libraries];
-        paths.extend(options.nvrtc.clone());
-        paths.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
-        Ok(Self {
-            options,
-            output,
-            paths: std::env::join_paths(paths)?,
-            compiler: compiler.map(|(_, file)| file),
-        })
-    }
-
-    /// A program on the machine.
-    fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new("timeout");
-        command.arg(HUNG).arg(program).current_dir(&self.output).env("LD_LIBRARY_PATH", &self.paths);
-        command.env("FAKE_CUDA_MODULES", self.output.join("modules")).env("FAKE_CUDA_SKIP", PROBES);
-        command.env("FAKE_CUDA_ARCH", self.options.arch.to_string());
-        if let Some(compiler) = &self.compiler {
-            command.env("FAKE_CUDA_COMPILER", compiler).env("FAKE_CUDA_KEPT", self.output.join("kept"));
-        }
-        if let Some(cuda) = &self.options.cuda {
-            command.env("CUDA_PATH", cuda);
-        }
-        command
-    }
 }
 
 /// Runs the checks; whether all passed.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let machine = Machine::new(root, options)?;
+    if options.train {
+        return training::run(root, &machine, options);
+    }
     let program = match &options.bin {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
         None => built(root, &["-p", CHECKS, "--features", &format!("{CHECKS}/cuda")], "burnish-check")?,

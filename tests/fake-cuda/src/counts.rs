@@ -66,6 +66,8 @@ counts! {
     kernel_reads,
     /// Bytes of device memory that threads wrote.
     kernel_writes,
+    /// Atomic sums of floats, whose order is the hardware's.
+    atomic_sums,
     /// Microseconds that kernels were executed.
     executing_us,
     /// Programs that the real compiler compiled.

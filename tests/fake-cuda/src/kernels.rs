@@ -237,6 +237,7 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
             (&RUNNING.products, done.products),
             (&RUNNING.kernel_reads, done.read),
             (&RUNNING.kernel_writes, done.written),
+            (&RUNNING.atomic_sums, done.atomic_sums),
         ];
         for (count, more) in counted {
             count.fetch_add(more, Ordering::Relaxed);

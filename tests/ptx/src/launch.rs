@@ -34,6 +34,8 @@ pub struct Statistics {
     pub read: u64,
     /// Bytes that they wrote there.
     pub written: u64,
+    /// Atomic sums of floats in the device's memory, whose order is the hardware's.
+    pub atomic_sums: u64,
 }
 
 impl Statistics {
@@ -43,6 +45,7 @@ impl Statistics {
         self.products += other.products;
         self.read += other.read;
         self.written += other.written;
+        self.atomic_sums += other.atomic_sums;
     }
 }
 

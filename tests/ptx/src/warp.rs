@@ -4,8 +4,8 @@ use crate::arrival::Arrivals;
 use crate::block::Commons;
 use crate::fault::Wrong;
 use crate::instruction::{
-    Address, Arrival, Comparison, Join, LaneMask, Layout, Operand, Operation, Part, Register, Shuffle,
-    Special, Vote,
+    Address, Arrival, Atomic, Comparison, Join, LaneMask, Layout, Operand, Operation, Part, Register,
+    Shuffle, Special, Vote,
 };
 use crate::launch::Launch;
 use crate::scalar::Type;
@@ -499,6 +499,10 @@ impl Warp {
                 let width = ty.bytes();
                 for lane in each(lanes) {
                     let address = self.address(commons, *at, lane);
+                    let is_sum = *how == Atomic::Add && ty.is_float();
+                    if is_sum && (*space == Space::Global || address < memory::SHARED) {
+                        commons.statistics.atomic_sums += 1;
+                    }
                     let a = self.value(commons, a[0], lane);
                     let b = b.map(|b| self.value(commons, b, lane));
                     let place = self.bytes(commons, *space, address, width, lane, Access::Atomic)?;

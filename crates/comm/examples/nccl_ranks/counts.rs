@@ -24,6 +24,7 @@ pub(crate) struct Counts {
     pub(crate) products: u64,
     pub(crate) kernel_reads: u64,
     pub(crate) kernel_writes: u64,
+    pub(crate) atomic_sums: u64,
     pub(crate) executing_us: u64,
     pub(crate) compiled: u64,
     pub(crate) compiling_us: u64,

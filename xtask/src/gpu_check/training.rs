@@ -1,0 +1,237 @@
+//! Training on the machine: the same short run on the CPU and on devices, figure by figure, and each twice.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Options;
+use super::machine::Machine;
+use crate::step::built;
+
+/// The package of the program.
+const PROGRAM: &str = "burnish-cli";
+/// Rows of the data that are trained on.
+const ROWS: usize = 8;
+/// What all runs have in common. All rows are longer than that, so that steps have one shape, and few kernels.
+const COMMON: [&str; 16] = [
+    "--max_length",
+    "24",
+    "--max_steps",
+    "3",
+    "--learning_rate",
+    "2e-4",
+    "--lr_scheduler_type",
+    "constant",
+    "--logging_steps",
+    "1",
+    "--save_strategy",
+    "no",
+    "--seed",
+    "1",
+    "--report_to",
+    "none",
+];
+/// Figures of a step that are compared.
+const FIGURES: [&str; 3] = ["loss", "grad_norm", "entropy"];
+
+/// A way to train, and how far from the CPU's its figures may be, relative to them.
+struct Case {
+    name: &'static str,
+    words: &'static [&'static str],
+    devices: usize,
+    bound: f64,
+}
+
+const LORA: &[&str] = &["--use_peft", "true", "--lora_r", "4", "--lora_dropout", "0.0", "--dtype", "float32"];
+
+/// Bounds as in `crates/checks/src/tolerance.rs`: products of f32 in TF32, and of bf16.
+const CASES: [Case; 7] = [
+    Case { name: "LoRA, f32", words: LORA, devices: 1, bound: 1e-2 },
+    Case { name: "full, f32", words: &["--dtype", "float32"], devices: 1, bound: 1e-2 },
+    Case {
+        name: "LoRA, bf16",
+        words: &["--use_peft", "true", "--lora_r", "4", "--lora_dropout", "0.0", "--dtype", "bfloat16"],
+        devices: 1,
+        bound: 3e-2,
+    },
+    Case { name: "full, bf16", words: &["--dtype", "bfloat16"], devices: 1, bound: 3e-2 },
+    Case {
+        name: "full, f32, stage 3, two devices",
+        words: &["--dtype", "float32", "--zero_stage", "3"],
+        devices: 2,
+        bound: 1e-2,
+    },
+    Case {
+        name: "full, f32, tensor parallel, two devices",
+        words: &["--dtype", "float32", "--tp_size", "2"],
+        devices: 2,
+        bound: 1e-2,
+    },
+    Case {
+        name: "LoRA, bf16, stage 3, two devices",
+        words: &[
+            "--use_peft",
+            "true",
+            "--lora_r",
+            "4",
+            "--lora_dropout",
+            "0.0",
+            "--dtype",
+            "bfloat16",
+            "--zero_stage",
+            "3",
+        ],
+        devices: 2,
+        bound: 3e-2,
+    },
+];
+
+/// The figures of each step of a run, as they were written.
+type Figures = Vec<Vec<f64>>;
+
+fn figures(folder: &Path) -> Result<Figures> {
+    let file = folder.join("metrics.jsonl");
+    let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let steps = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let steps = steps.filter(|step| step["grad_norm"].is_number());
+    Ok(steps.map(|step| FIGURES.map(|name| step[name].as_f64().unwrap_or(f64::NAN)).to_vec()).collect())
+}
+
+/// The largest difference, relative to what is expected; infinite where steps are missing.
+fn difference(got: &Figures, expected: &Figures) -> f64 {
+    if got.len() != expected.len() || got.is_empty() {
+        return f64::INFINITY;
+    }
+    let pairs = got.iter().flatten().zip(expected.iter().flatten());
+    let relative = pairs.map(|(got, expected)| (got - expected).abs() / expected.abs().max(1e-12));
+    relative.fold(0.0, |most, one| if one.is_nan() { f64::INFINITY } else { f64::max(most, one) })
+}
+
+/// What a run left behind that two runs must have in common, bit by bit: figures, and weights that it saved.
+fn results(folder: &Path) -> Result<(Figures, Vec<u8>)> {
+    let saved = ["adapter_model.safetensors", "model.safetensors"].map(|name| folder.join(name));
+    let weights = saved.iter().find_map(|file| fs::read(file).ok());
+    Ok((figures(folder)?, weights.with_context(|| format!("{} has no weights", folder.display()))?))
+}
+
+struct Trainings<'a> {
+    root: &'a Path,
+    machine: &'a Machine<'a>,
+    program: PathBuf,
+    data: PathBuf,
+    folder: PathBuf,
+}
+
+impl Trainings<'_> {
+    /// Trains, and says what went wrong if it did.
+    fn train(&self, case: &Case, devices: usize, name: &str) -> Result<PathBuf> {
+        let output = self.folder.join(name);
+        if output.exists() {
+            fs::remove_dir_all(&output)?;
+        }
+        let mut command = match devices {
+            0 => Command::new(&self.program),
+            _ => self.machine.command(&self.program),
+        };
+        command.arg("sft").arg("--model_name_or_path").arg(self.root.join("examples/base"));
+        command.arg("--dataset_name").arg(&self.data).arg("--output_dir").arg(&output).args(COMMON);
+        let words = case.words.chunks_exact(2);
+        // One rank does what several do together.
+        let alone = |pair: &&[&str]| devices > 0 || !["--zero_stage", "--tp_size"].contains(&pair[0]);
+        command.args(words.filter(alone).flatten());
+        let rows = if case.words.contains(&"--zero_stage") && devices > 1 { "1" } else { "2" };
+        command.args(["--per_device_train_batch_size", rows]);
+        match devices {
+            0 => command.args(["--device", "cpu"]),
+            devices => command
+                .args(["--device", "cuda", "--nproc", &devices.to_string()])
+                .env("FAKE_CUDA_DEVICES", devices.to_string())
+                .env("FAKE_CUDA_REPORT", self.folder.join(format!("{name}.json"))),
+        };
+        let done = command.output().context("cannot run burnish")?;
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        fs::write(self.folder.join(format!("{name}.log")), &said)?;
+        let last: Vec<&str> = said.lines().rev().take(3).collect();
+        ensure!(done.status.success(), "{name} ended with {}: {}", done.status, last.join(" / "));
+        Ok(output)
+    }
+
+    /// A row of the table, and whether it is as it should be.
+    fn row(&self, case: &Case) -> Result<(String, bool)> {
+        let file = |what: &str| format!("{}-{what}", case.name.replace([',', ' '], "-"));
+        let expected = figures(&self.train(case, 0, &file("cpu"))?)?;
+        let begun = Instant::now();
+        let first = results(&self.train(case, case.devices, &file("cuda"))?)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let again = results(&self.train(case, case.devices, &file("again"))?)?;
+        let (off, same) = (difference(&first.0, &expected), first == again);
+        let report = self.folder.join(format!("{}.json", file("cuda")));
+        let report = fs::read_to_string(&report).with_context(|| report.display().to_string())?;
+        let sums = serde_json::from_str::<Value>(&report)?["atomic_sums"].as_u64().unwrap_or(0);
+        let (loss, on_cpu) = (last_loss(&first.0), last_loss(&expected));
+        let repeats = if same { "bit for bit" } else { "DIFFERS" };
+        let row = format!(
+            "| {} | {on_cpu:.5} | {loss:.5} | {off:.1e} | {:.0e} | {repeats} | {sums} | {seconds:.1} |\n",
+            case.name, case.bound
+        );
+        // The interpreter has one order of them, a GPU another one each time.
+        Ok((row, off <= case.bound && same && sums == 0))
+    }
+}
+
+fn last_loss(figures: &Figures) -> f64 {
+    figures.last().and_then(|step| step.first()).copied().unwrap_or(f64::NAN)
+}
+
+/// Trains all cases; whether all were as on the CPU.
+pub(super) fn run(root: &Path, machine: &Machine<'_>, options: &Options) -> Result<bool> {
+    let program = match &options.bin {
+        Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
+        None => built(root, &["-p", PROGRAM, "--features", &format!("{PROGRAM}/cuda")], "burnish")?,
+    };
+    let folder = machine.output.join("training");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let whole = root.join("examples/data/sft-train.jsonl");
+    let whole = fs::read_to_string(&whole).with_context(|| whole.display().to_string())?;
+    let data = folder.join("data.jsonl");
+    fs::write(&data, whole.lines().take(ROWS).map(|row| format!("{row}\n")).collect::<String>())?;
+    let trainings = Trainings { root, machine, program, data, folder };
+    let wanted = |case: &&Case| options.only.as_ref().is_none_or(|part| case.name.contains(part.as_str()));
+    let mut table =
+        "| run | loss on the CPU | loss | largest difference | bound | again | atomic sums | seconds |\n\
+                     |---|---:|---:|---:|---:|---|---:|---:|\n"
+            .to_owned();
+    print!("{table}");
+    let (mut all, mut failed) = (0, 0);
+    for case in CASES.iter().filter(wanted) {
+        all += 1;
+        let (row, passed) = trainings.row(case).unwrap_or_else(|error| {
+            (format!("| {} | {} |\n", case.name, format!("FAILED: {error:#}").replace('|', "/")), false)
+        });
+        failed += usize::from(!passed);
+        print!("{row}");
+        table += &row;
+    }
+    ensure!(all > 0, "no run's name holds {:?}", options.only.as_deref().unwrap_or_default());
+    fs::write(machine.output.join("training.md"), &table)?;
+    println!("== gpu-check: {all} runs, {failed} failed");
+    Ok(failed == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_differ_by_their_worst_and_steps_must_be_there() {
+        let expected = vec![vec![2.0, 4.0], vec![1.0, 8.0]];
+        assert_eq!(difference(&expected, &expected), 0.0);
+        assert_eq!(difference(&vec![vec![2.0, 4.0], vec![1.0, 9.0]], &expected), 0.125);
+        assert_eq!(difference(&vec![vec![2.0, 4.0], vec![1.0, f64::NAN]], &expected), f64::INFINITY);
+        assert_eq!(difference(&expected[..1].to_vec(), &expected), f64::INFINITY);
+    }
+}

@@ -188,14 +188,17 @@ mod tests {
         }
 
         fn element(&self, row: usize, column: usize) -> f32 {
-            let value = if self.block == 0 {
-                let code = self.codes[row * self.row + column].cast_signed();
-                f32::from(code) * self.scales[row].scale * EIGHTH
-            } else {
-                let byte = self.codes[row * self.row.div_ceil(2) + column / 2];
-                let code = if column.is_multiple_of(2) { byte >> 4 } else { byte & 15 };
-                let BlockScale { scale, zero } = self.scales[row * self.blocks() + column / self.block];
-                scale * (self.values[usize::from(code)] - zero)
+            let value = match self.block {
+                0 => {
+                    let code = self.codes[row * self.row + column].cast_signed();
+                    f32::from(code) * self.scales[row].scale * EIGHTH
+                }
+                block => {
+                    let byte = self.codes[row * self.row.div_ceil(2) + column / 2];
+                    let code = if column.is_multiple_of(2) { byte >> 4 } else { byte & 15 };
+                    let BlockScale { scale, zero } = self.scales[row * self.blocks() + column / block];
+                    scale * (self.values[usize::from(code)] - zero)
+                }
             };
             match self.dtype {
                 Dtype::Bf16 => bf16::from_f32(value).to_f32(),

@@ -80,7 +80,7 @@ fn kernels_are_given_whole_blocks() {
     assert_eq!(check_codes(&grouped(8, 256, 128, false)), 8 * 3);
     assert_eq!(check_codes(&grouped(8, 256, 24, false)), 0, "no vectors");
     assert_eq!(check_codes(&grouped(8, 256, 64, true)), 0, "groups as listed");
-    let codes = (0..64).map(|i| i as u8 * 5).collect();
+    let codes = (0..64_u8).map(|i| i.wrapping_mul(5)).collect();
     assert_eq!(check_codes(&Quantized::from_mxfp4([2, 64], codes, vec![120, 130, 127, 9]).unwrap()), 2 * 3);
 }
 

@@ -82,10 +82,13 @@ impl Blueprint {
             return Err(ModelError::SavedTurned { name: name.clone() });
         }
         let keys = matches!(plan.config.method, Some(PeftMethod::PrefixTuning(_)));
-        match (&plan.prompt, keys) {
-            (Some(_), true) => self.check_prefix()?,
-            (Some(_), false) => self.check_prompt()?,
-            (None, _) => {}
+        if plan.prompt.is_some() {
+            if keys {
+                self.check_prefix()?
+            } else {
+                self.check_prompt()?
+            }
+            self.check_text()?;
         }
         for parameter in plan.parameters() {
             self.registry.add(parameter)?;
@@ -185,9 +188,15 @@ impl Blueprint {
             let supported = "none with virtual tokens (prompt and P-tuning); LoRA";
             return refused("original_max_position_embeddings", got, supported);
         }
+        Ok(())
+    }
+
+    /// That what follows virtual tokens is text.
+    fn check_text(&self) -> Result<(), ModelError> {
         if self.spec.output == Output::Score {
             let supported = "CAUSAL_LM with virtual tokens (prompt and P-tuning); LoRA";
-            return refused("task_type", SCORING_TASK.to_owned(), supported);
+            let (key, got) = ("task_type".to_owned(), SCORING_TASK.to_owned());
+            return Err(ModelError::Unsupported { key, got, supported });
         }
         Ok(())
     }
@@ -222,11 +231,6 @@ impl Blueprint {
         // At position 0 nothing turns, unless a factor is on it.
         if spec.ropes.iter().any(|rope| rope.depends_on_length() || rope.frequencies(1).1 != 1.0) {
             return refused("rope_scaling", "with a factor of attention, or by the length of a text");
-        }
-        if spec.output == Output::Score {
-            let supported = "CAUSAL_LM with virtual tokens (prompt and P-tuning); LoRA";
-            let (key, got) = ("task_type".to_owned(), SCORING_TASK.to_owned());
-            return Err(ModelError::Unsupported { key, got, supported });
         }
         Ok(())
     }

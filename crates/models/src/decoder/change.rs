@@ -106,9 +106,9 @@ impl LayerChange {
     }
 }
 
-/// A frozen tensor where a tracked one can meet it, on its device of autodiff.
-fn beside(frozen: &AnyTensor, tracked: &AnyTensor) -> AnyTensor {
-    if tracked.is_tracked() { frozen.untracked() } else { frozen.clone() }
+/// A tensor where a tracked one can meet it: on its device of autodiff, where it is frozen itself.
+pub(crate) fn beside(own: &AnyTensor, other: &AnyTensor) -> AnyTensor {
+    if other.is_tracked() && !own.is_tracked() { own.untracked() } else { own.clone() }
 }
 
 /// The layer with what `make` gives of its weight in f32, which will meet `part`.

@@ -4,6 +4,7 @@ use burnish_core::random::Stream;
 use burnish_ops::{AnyTensor, OpsError};
 
 use crate::decoder::Tokens;
+use crate::decoder::change::beside;
 
 /// Noise from -m to m on every element of every embedding, where `m` is `alpha / sqrt(L d)`: `L` tokens of the sequence,
 /// `d` elements of an embedding. Counted by (seed, step, token, element), so it is the same on any number of ranks; for
@@ -56,7 +57,7 @@ impl EmbeddingNoise {
             values[document.start * width..document.end * width].copy_from_slice(&own);
         }
         let noise = AnyTensor::from_elements(values, &x.shape(), &x.plain().device());
-        let noise = if x.is_tracked() { noise.untracked() } else { noise };
+        let noise = beside(&noise, x);
         let x = x.rank::<2>()?;
         let noise = noise.rank::<2>()?.cast(x.dtype());
         Ok(AnyTensor::new(x + noise))

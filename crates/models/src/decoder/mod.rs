@@ -186,10 +186,7 @@ impl Decoder {
         };
         let given = among.as_ref().map(|among| among.given.as_slice());
         let x = self.embed_tokens(&tokens.ids, given, &tokens.positions, pass, &tokens.rows, &noisy)?;
-        let prefix = match given {
-            Some(given) => self.prefix((given, tokens.positions.len()), pass)?,
-            None => None,
-        };
+        let prefix = self.prefix(given, tokens.positions.len(), pass)?;
         let x = self.embeddings_normed(x, pass)?;
         let given = self.per_layer_inputs(&tokens.ids, &x, pass, &tokens.rows, linears)?;
         let mut x = self.streams_of(x, pass, &tokens.rows, linears)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use burnish_ops::{AnyTensor, OpsError, embedding, select_rows};
 
+use crate::decoder::change::beside;
 use crate::decoder::layers::NormTensors;
 use crate::decoder::queries_keys::{cast, heads_normed};
 use crate::decoder::tp_plan::Shard;
@@ -80,20 +81,16 @@ impl Decoder {
     /// The keys and values of virtual tokens of all blocks, and where they stand: rows that are not `given` of `rows`.
     pub(crate) fn prefix(
         &self,
-        (given, rows): (&[usize], usize),
+        given: Option<&[usize]>,
+        rows: usize,
         pass: &ForwardContext,
     ) -> Result<Option<(AnyTensor, PrefixRows)>, ModelError> {
-        let Some(prompt) = self.prompt.filter(|prompt| prompt.keys && rows > given.len()) else {
-            return Ok(None);
-        };
+        let Some(given) = given.filter(|given| rows > given.len()) else { return Ok(None) };
+        let Some(prompt) = self.prompt.filter(|prompt| prompt.keys) else { return Ok(None) };
         let all = pass.read_all(&[prompt.index])?[0].clone();
-        let mut order: Vec<Option<usize>> = vec![None; rows];
-        given.iter().for_each(|&row| order[row] = Some(row));
-        let mut virtuals = 0..;
         let count = self.virtual_tokens(pass).max(1);
-        let of_prefix = |at: usize| rows + at % count;
-        let order = order.into_iter().map(|at| at.unwrap_or_else(|| of_prefix(virtuals.next().unwrap_or(0))));
-        Ok(Some((all, PrefixRows(Arc::new(order.collect())))))
+        let order = in_rows(given, rows, |at| given[at], |at| rows + at % count);
+        Ok(Some((all, PrefixRows(order))))
     }
 
     /// Embeddings `x` of the rows `given`, with those of virtual tokens in the others of `rows`.
@@ -115,14 +112,23 @@ impl Decoder {
         } else {
             embedding(&Arc::new(ids), &pass.read_all(&[index])?[0], None)?
         };
-        let x = if tokens.is_tracked() && !x.is_tracked() { x.untracked() } else { x.clone() };
+        let x = beside(x, &tokens);
         let both = AnyTensor::new(Tensor::cat(vec![x.rank::<2>()?, tokens.rank::<2>()?], 0));
-        let mut order: Vec<Option<usize>> = vec![None; rows];
-        given.iter().enumerate().for_each(|(at, &row)| order[row] = Some(at));
-        let mut next = given.len()..;
-        let order = order.into_iter().map(|at| at.or_else(|| next.next()).unwrap_or_default()).collect();
-        Ok(select_rows(&both, &Arc::new(order))?)
+        Ok(select_rows(&both, &in_rows(given, rows, |at| at, |at| given.len() + at))?)
     }
+}
+
+/// What stands in each of `rows`: of the number of a given token among them, or of that of a virtual one.
+fn in_rows(
+    given: &[usize],
+    rows: usize,
+    of_given: impl Fn(usize) -> usize,
+    of_virtual: impl Fn(usize) -> usize,
+) -> Arc<Vec<usize>> {
+    let mut order = vec![None; rows];
+    given.iter().enumerate().for_each(|(at, &row)| order[row] = Some(of_given(at)));
+    let mut virtuals = (0..).map(of_virtual);
+    Arc::new(order.into_iter().map(|own| own.or_else(|| virtuals.next()).unwrap_or_default()).collect())
 }
 
 /// Of each row of a pass the row of its keys and values, those of virtual tokens behind all.
@@ -145,12 +151,7 @@ impl PrefixRows {
         if let Some(norms) = norms.filter(|_| of_heads) {
             qkv = heads_normed(&qkv, spec, shard, norms, None)?;
         }
-        let mut prefix = prefix.clone();
-        if prefix.is_tracked() && !qkv.is_tracked() {
-            qkv = qkv.untracked();
-        } else if qkv.is_tracked() && !prefix.is_tracked() {
-            prefix = prefix.untracked();
-        }
+        let (qkv, prefix) = (beside(&qkv, prefix), beside(prefix, &qkv));
         let (d, all) = (spec.head_dim, spec.kv_heads);
         let first = shard.first_head / (spec.heads / all.max(1)).max(1);
         let own = prefix.rank::<2>()?;

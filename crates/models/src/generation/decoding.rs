@@ -387,10 +387,7 @@ impl<'a> Decoding<'a> {
         let ids = Arc::new(ids);
         let given = given.as_deref();
         let x = decoder.embed_tokens(&ids, given, &positions, &self.pass, &counters, &|x| Ok(x))?;
-        let prefix = match given {
-            Some(given) => decoder.prefix((given, rows), &self.pass)?,
-            None => None,
-        };
+        let prefix = decoder.prefix(given, rows, &self.pass)?;
         let x = decoder.embeddings_normed(x, &self.pass)?;
         // Prompts run as scoring does, to the bit.
         let decodes = sequences.lengths.iter().any(|&n| n != 0);

@@ -1,6 +1,6 @@
 //! One adapter for a weighted sum of several.
 //!
-//! What is added is what each adapter adds to the base: `sum_i w_i s_i B_i A_i`. The result has scale 1 whatever the
+//! The sum is of the adapters' changes to the base, `sum_i w_i s_i B_i A_i`. The result has scale 1 whatever the
 //! parts' scales were (a part's rsLoRA is in its `s_i`, and is not applied again), and biases of B count as they do in
 //! forward, scaled.
 

@@ -98,6 +98,12 @@ fn shape_of([rows, row]: [usize; 2]) -> Result<usize, QuantError> {
     elements.ok_or(QuantError::Shape { rows, row })
 }
 
+/// The matrix that a row of all of a stack is in, and which row of it that is.
+fn of_stack(parts: &[Quantized], row: usize) -> (&Quantized, usize) {
+    let each = parts[0].rows;
+    (&parts[row / each], row % each)
+}
+
 impl Quantized {
     /// `values`, rows of `row` elements, quantised as bitsandbytes does.
     ///
@@ -426,8 +432,8 @@ impl Quantized {
                 }
             }
             Body::Stack(parts) => {
-                let each = parts[0].rows;
-                parts[row / each].read(row % each, column, out);
+                let (part, row) = of_stack(parts, row);
+                part.read(row, column, out);
             }
         }
     }
@@ -442,7 +448,10 @@ impl Quantized {
         match &self.body {
             Body::Blocks(blocks) => blocks.four_bits(self.row, row, column, scales),
             Body::Groups(groups) => groups.four_bits(self.row, row, column, scales),
-            Body::Stack(parts) => parts[row / parts[0].rows].four_bits(row % parts[0].rows, column, scales),
+            Body::Stack(parts) => {
+                let (part, row) = of_stack(parts, row);
+                part.four_bits(row, column, scales)
+            }
             Body::Rows { .. } | Body::Strips(_) => None,
         }
     }
@@ -454,7 +463,10 @@ impl Quantized {
                 let codes = &codes[row * self.row + column..];
                 Some(EightBits { codes, scales: [scales[row], int8::STEP] })
             }
-            Body::Stack(parts) => parts[row / parts[0].rows].eight_bits(row % parts[0].rows, column),
+            Body::Stack(parts) => {
+                let (part, row) = of_stack(parts, row);
+                part.eight_bits(row, column)
+            }
             Body::Blocks(_) | Body::Groups(_) | Body::Strips(_) => None,
         }
     }

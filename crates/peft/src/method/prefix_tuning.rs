@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::method::Method;
+use crate::method::prompt_tuning::no_site;
 use crate::{ChangePart, ChangeSite, LoraConfig, ModuleInfo, PeftError, Start, VirtualTokens};
 
 /// What a configuration of prefix tuning says. Its file has the keys and values `[tokens, 2 * layers * token_dim]`: of each
@@ -74,6 +75,6 @@ impl Method for PrefixTuning {
     }
 
     fn site(&self, module: &ModuleInfo, _rank: usize, _alpha: Option<f64>) -> Result<ChangeSite, PeftError> {
-        unreachable!("invariant: virtual tokens are no site of {}", module.name)
+        no_site(module)
     }
 }

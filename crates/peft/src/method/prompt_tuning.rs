@@ -23,6 +23,11 @@ pub struct VirtualTokens {
     pub num_layers: Option<usize>,
 }
 
+/// What becomes of a module to which a method of virtual tokens is put: none is.
+pub(super) fn no_site(module: &ModuleInfo) -> ! {
+    unreachable!("invariant: virtual tokens are no site of {}", module.name)
+}
+
 impl VirtualTokens {
     pub(super) fn validate(&self, config: &LoraConfig) -> Result<(), PeftError> {
         let bad = |key, got: String, expected| Err(PeftError::BadValue { key, got, expected });
@@ -113,7 +118,7 @@ impl Method for PromptTuning {
     }
 
     fn site(&self, module: &ModuleInfo, _rank: usize, _alpha: Option<f64>) -> Result<ChangeSite, PeftError> {
-        unreachable!("invariant: virtual tokens are no site of {}", module.name)
+        no_site(module)
     }
 }
 
@@ -166,6 +171,6 @@ impl Method for PTuning {
     }
 
     fn site(&self, module: &ModuleInfo, _rank: usize, _alpha: Option<f64>) -> Result<ChangeSite, PeftError> {
-        unreachable!("invariant: virtual tokens are no site of {}", module.name)
+        no_site(module)
     }
 }

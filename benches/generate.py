@@ -58,7 +58,7 @@ def build(scratch, model):
     return folders
 
 
-def quantize(program, scratch, folders):
+def quantize(program, folders):
     """Adds the weights in few bits."""
     for name, option in dict(nf4="--load_in_4bit", int8="--load_in_8bit").items():
         folders[name] = folders["bfloat16"].with_name(f"{folders['bfloat16'].name}-{name}")
@@ -124,7 +124,7 @@ def main():
     programs = {f"transformers {d}": Transformers(folders.get(d, folders["bfloat16"]), d, options.threads)
                 for d in ("float32", "bfloat16")}
     if options.quantize:
-        quantize(options.quantize, scratch, folders)
+        quantize(options.quantize, folders)
     for given in options.burnish:
         name, _, program = given.rpartition("=")
         for dtype in folders:

@@ -1,7 +1,7 @@
 //! `cargo xtask gpu-check`: the CUDA build without a GPU.
 //!
-//! Kernels are compiled by a real NVRTC, each once for all runs, and executed by the interpreter of `tests/ptx`, behind a driver that needs no device
-//! (`tests/fake-cuda`); `burnish-check` holds what they compute against f64 on the CPU, a process for each check. Where
+//! Kernels are compiled by a real NVRTC, each once for all runs, and executed by the interpreter of `tests/ptx`, behind a
+//! driver that needs no device (`tests/fake-cuda`); `burnish-check` holds what they compute against f64 on the CPU, a process for each check. Where
 //! `ptxas` is, every kernel is also assembled for the hardware, and its registers, spills and tensor-core use are kept.
 
 mod machine;
@@ -55,16 +55,23 @@ pub(crate) struct Options {
     bin: Option<PathBuf>,
 }
 
+impl Options {
+    /// The program that was named, or a package's built with CUDA.
+    fn program(&self, root: &Path, package: &str, target: &str) -> Result<PathBuf> {
+        match &self.bin {
+            Some(program) => program.canonicalize().with_context(|| program.display().to_string()),
+            None => built(root, &["-p", package, "--features", &format!("{package}/cuda")], target),
+        }
+    }
+}
+
 /// Runs the checks; whether all passed.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let machine = Machine::new(root, options)?;
     if options.train {
         return training::run(root, &machine, options);
     }
-    let program = match &options.bin {
-        Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
-        None => built(root, &["-p", CHECKS, "--features", &format!("{CHECKS}/cuda")], "burnish-check")?,
-    };
+    let program = options.program(root, CHECKS, "burnish-check")?;
     let command = |more: &[&str]| {
         let mut command = machine.command(&program);
         command.arg("operation").arg("--quick").arg("--data").arg(root).args(more);

@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use super::Options;
 use super::machine::Machine;
-use crate::step::built;
 
 /// The package of the program.
 const PROGRAM: &str = "burnish-cli";
@@ -38,57 +37,47 @@ const COMMON: [&str; 16] = [
 /// Figures of a step that are compared.
 const FIGURES: [&str; 3] = ["loss", "grad_norm", "entropy"];
 
-/// A way to train, and how far from the CPU's its figures may be, relative to them.
+/// A way to train.
 struct Case {
     name: &'static str,
-    words: &'static [&'static str],
-    devices: usize,
-    bound: f64,
+    method: &'static [&'static str],
+    dtype: &'static str,
+    /// How two devices share the work; none where there is one.
+    layout: &'static [&'static str],
 }
 
-const LORA: &[&str] = &["--use_peft", "true", "--lora_r", "4", "--lora_dropout", "0.0", "--dtype", "float32"];
+const FULL: &[&str] = &[];
+const LORA: &[&str] = &["--use_peft", "true", "--lora_r", "4", "--lora_dropout", "0.0"];
+const ALONE: &[&str] = &[];
+const STAGE_3: &[&str] = &["--zero_stage", "3"];
+const TENSOR_PARALLEL: &[&str] = &["--tp_size", "2"];
 
-/// Bounds as in `crates/checks/src/tolerance.rs`: products of f32 in TF32, and of bf16.
 const CASES: [Case; 7] = [
-    Case { name: "LoRA, f32", words: LORA, devices: 1, bound: 1e-2 },
-    Case { name: "full, f32", words: &["--dtype", "float32"], devices: 1, bound: 1e-2 },
-    Case {
-        name: "LoRA, bf16",
-        words: &["--use_peft", "true", "--lora_r", "4", "--lora_dropout", "0.0", "--dtype", "bfloat16"],
-        devices: 1,
-        bound: 3e-2,
-    },
-    Case { name: "full, bf16", words: &["--dtype", "bfloat16"], devices: 1, bound: 3e-2 },
-    Case {
-        name: "full, f32, stage 3, two devices",
-        words: &["--dtype", "float32", "--zero_stage", "3"],
-        devices: 2,
-        bound: 1e-2,
-    },
+    Case { name: "LoRA, f32", method: LORA, dtype: "float32", layout: ALONE },
+    Case { name: "full, f32", method: FULL, dtype: "float32", layout: ALONE },
+    Case { name: "LoRA, bf16", method: LORA, dtype: "bfloat16", layout: ALONE },
+    Case { name: "full, bf16", method: FULL, dtype: "bfloat16", layout: ALONE },
+    Case { name: "full, f32, stage 3, two devices", method: FULL, dtype: "float32", layout: STAGE_3 },
     Case {
         name: "full, f32, tensor parallel, two devices",
-        words: &["--dtype", "float32", "--tp_size", "2"],
-        devices: 2,
-        bound: 1e-2,
+        method: FULL,
+        dtype: "float32",
+        layout: TENSOR_PARALLEL,
     },
-    Case {
-        name: "LoRA, bf16, stage 3, two devices",
-        words: &[
-            "--use_peft",
-            "true",
-            "--lora_r",
-            "4",
-            "--lora_dropout",
-            "0.0",
-            "--dtype",
-            "bfloat16",
-            "--zero_stage",
-            "3",
-        ],
-        devices: 2,
-        bound: 3e-2,
-    },
+    Case { name: "LoRA, bf16, stage 3, two devices", method: LORA, dtype: "bfloat16", layout: STAGE_3 },
 ];
+
+impl Case {
+    fn devices(&self) -> usize {
+        if self.layout.is_empty() { 1 } else { 2 }
+    }
+
+    /// How far from the CPU's its figures may be, relative to them, as in `crates/checks/src/tolerance.rs`: products of bf16,
+    /// and of f32 in TF32.
+    fn bound(&self) -> f64 {
+        if self.dtype == "bfloat16" { 3e-2 } else { 1e-2 }
+    }
+}
 
 /// The figures of each step of a run, as they were written.
 type Figures = Vec<Vec<f64>>;
@@ -139,11 +128,12 @@ impl Trainings<'_> {
         };
         command.arg("sft").arg("--model_name_or_path").arg(self.root.join("examples/base"));
         command.arg("--dataset_name").arg(&self.data).arg("--output_dir").arg(&output).args(COMMON);
-        let words = case.words.chunks_exact(2);
-        // One rank does what several do together.
-        let alone = |pair: &&[&str]| devices > 0 || !["--zero_stage", "--tp_size"].contains(&pair[0]);
-        command.args(words.filter(alone).flatten());
-        let rows = if case.words.contains(&"--zero_stage") && devices > 1 { "1" } else { "2" };
+        command.args(case.method).args(["--dtype", case.dtype]);
+        // One rank, and the CPU, do what several do together.
+        if devices > 1 {
+            command.args(case.layout);
+        }
+        let rows = if devices > 1 && case.layout == STAGE_3 { "1" } else { "2" };
         command.args(["--per_device_train_batch_size", rows]);
         match devices {
             0 => command.args(["--device", "cpu"]),
@@ -165,9 +155,9 @@ impl Trainings<'_> {
         let file = |what: &str| format!("{}-{what}", case.name.replace([',', ' '], "-"));
         let expected = figures(&self.train(case, 0, &file("cpu"))?)?;
         let begun = Instant::now();
-        let first = results(&self.train(case, case.devices, &file("cuda"))?)?;
+        let first = results(&self.train(case, case.devices(), &file("cuda"))?)?;
         let seconds = begun.elapsed().as_secs_f64();
-        let again = results(&self.train(case, case.devices, &file("again"))?)?;
+        let again = results(&self.train(case, case.devices(), &file("again"))?)?;
         let (off, same) = (difference(&first.0, &expected), first == again);
         let report = self.folder.join(format!("{}.json", file("cuda")));
         let report = fs::read_to_string(&report).with_context(|| report.display().to_string())?;
@@ -176,10 +166,11 @@ impl Trainings<'_> {
         let repeats = if same { "bit for bit" } else { "DIFFERS" };
         let row = format!(
             "| {} | {on_cpu:.5} | {loss:.5} | {off:.1e} | {:.0e} | {repeats} | {sums} | {seconds:.1} |\n",
-            case.name, case.bound
+            case.name,
+            case.bound()
         );
         // The interpreter has one order of them, a GPU another one each time.
-        Ok((row, off <= case.bound && same && sums == 0))
+        Ok((row, off <= case.bound() && same && sums == 0))
     }
 }
 
@@ -189,10 +180,7 @@ fn last_loss(figures: &Figures) -> f64 {
 
 /// Trains all cases; whether all were as on the CPU.
 pub(super) fn run(root: &Path, machine: &Machine<'_>, options: &Options) -> Result<bool> {
-    let program = match &options.bin {
-        Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
-        None => built(root, &["-p", PROGRAM, "--features", &format!("{PROGRAM}/cuda")], "burnish")?,
-    };
+    let program = options.program(root, PROGRAM, "burnish")?;
     let folder = machine.output.join("training");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let whole = root.join("examples/data/sft-train.jsonl");

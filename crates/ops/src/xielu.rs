@@ -53,8 +53,7 @@ pub fn xielu(x: &AnyTensor, alpha_p: &AnyTensor, alpha_n: &AnyTensor) -> Result<
             });
             let number = |of: Tensor<2>, alpha: &Tensor<1>| {
                 let slope = softplus_slope(alpha.clone());
-                let rows = dy.dims()[0];
-                AnyTensor::new(total((dy.clone() * of).sum_dim(1).reshape([1, rows])) * slope)
+                AnyTensor::new(total((dy.clone() * of).sum_dim(1)) * slope)
             };
             let of_p = wanted[1]
                 .then(|| number(x.clone().powi_scalar(2).mask_fill(up.clone().bool_not(), 0.0), &alphas[0]));

@@ -58,10 +58,10 @@ pub fn sums_of_squares(tensors: &[&AnyTensor]) -> Vec<f64> {
         let mut sum = Tensor::zeros([1], (&device, dtype));
         if whole > 0 {
             let rows = flat.clone().narrow(0, 0, whole).reshape([whole / ROW, ROW]);
-            sum = total(rows.powi_scalar(2).sum_dim(1).reshape([1, whole / ROW]));
+            sum = total(rows.powi_scalar(2).sum_dim(1));
         }
         if whole < n {
-            sum = sum + total(flat.narrow(0, whole, n - whole).powi_scalar(2).reshape([1, n - whole]));
+            sum = sum + total(flat.narrow(0, whole, n - whole).powi_scalar(2));
         }
         sum
     };

@@ -166,8 +166,7 @@ impl Body {
             }
             // By comparison: to scatter one number a row would be an atomic sum and a pass of its own.
             let column = Tensor::<1, Int>::arange(0..rows as i64, &ids.device()).unsqueeze::<2>();
-            let at_target = (column - ids).equal_elem(0);
-            dz = dz.clone().mask_where(at_target, dz + own);
+            dz = dz.clone().mask_where(column.equal(ids), dz + own);
             if let Some(slope) = slope {
                 dz = dz * slope;
             }

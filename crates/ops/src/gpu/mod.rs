@@ -47,10 +47,11 @@ fn float(dtype: DType) -> FloatDType {
     if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 }
 }
 
-/// The sum of a row. Burn's sum of a whole tensor adds atomically on GPUs, in an order that is another each time; a sum
-/// along a dimension does not.
-pub(crate) fn total(row: Tensor<2>) -> Tensor<1> {
-    row.sum_dim(1).reshape([1])
+/// The sum of all elements. Burn's own adds atomically on GPUs, in an order that is another each time; a sum along a
+/// dimension does not.
+pub(crate) fn total<const D: usize>(x: Tensor<D>) -> Tensor<1> {
+    let elements = x.shape().num_elements();
+    x.reshape([1, elements]).sum_dim(1).reshape([1])
 }
 
 fn to<const D: usize>(t: Tensor<D>, dtype: DType) -> Tensor<D> {

@@ -29,11 +29,12 @@ use crate::pack::{pack_kn, pack_nk};
 use crate::scratch::scratch;
 use crate::simd::Isa;
 use burnish_core::random::{dropout_row, dropout_threshold};
-use burnish_core::{Compute, LinearParts, LoraParts, PackedRows};
+use burnish_core::{Compute, EightBits, LinearParts, LoraParts, PackedRows};
 use half::{bf16, f16};
 
-/// Floats of packed weights that one pass holds (32 MiB); larger groups of layers take several passes.
-const PASS: usize = 8 << 20;
+/// Floats of packed weights that one pass holds (8 MiB: every chunk of rows reads them, so they are to stay in the third-level
+/// cache); larger groups of layers take several passes.
+const PASS: usize = 2 << 20;
 
 /// A weight matrix at rest, `[out, in]` row-major (Hugging Face's layout), widened or narrowed while it is packed.
 #[derive(Clone, Copy, Debug)]

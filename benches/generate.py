@@ -8,7 +8,7 @@
 `cargo build --release -p burnish-models --example generation_speed` makes the program. The model is a Llama of 30M
 parameters with random weights, in float32 and in bfloat16, or one of real_sizes.py in bfloat16; Transformers runs it in
 float32, as the measure of all, and in bfloat16 for comparison. Burnish multiplies fp32, and the weights
-in bfloat16 also with products of bfloat16. With --quantize, the program that does it, it also generates from the same
+in bfloat16 also with products of bfloat16, and as rollouts with rollout_quantization int8. With --quantize, the program that does it, it also generates from the same
 weights in NF4 and int8. All programs stay in memory and run in turn, repetition by repetition, on the same
 prompts; every sequence gets all of its new tokens, the likeliest ones. The first repetition does not count.
 
@@ -131,6 +131,8 @@ def main():
             programs[f"{name or 'burnish'} {dtype}"] = Burnish(program, folders[dtype], options.threads)
         programs[f"{name or 'burnish'}, bf16 products, bfloat16"] = Burnish(
             program, folders["bfloat16"], options.threads, "bf16")
+        programs[f"{name or 'burnish'}, int8 matrices and products, bfloat16"] = Burnish(
+            program, folders["bfloat16"], options.threads, "int8")
 
     jobs = []
     for batch in map(int, options.batches.split(",")):

@@ -116,6 +116,37 @@ fn the_first_pass_is_on_policy() {
     }
 }
 
+/// A copy in int8 samples: near the policy, corrected for by GRPO, alike on every layout, and with the same end of training.
+#[test]
+fn a_sampler_in_int8_is_corrected_for() {
+    let root = tempfile::tempdir().unwrap();
+    let run = |command: &str, name: &str, more: &[&str]| {
+        let out = root.path().join(name);
+        let common = ["--max_steps=4", "--save_strategy=no", "--global_batch_size=8"];
+        ok(&words(command, &out, &[&LORA[..], &common, more].concat()));
+        metrics(&out)
+    };
+    let int8 = "--rollout_quantization=int8";
+    let truncated = "--vllm_importance_sampling_mode=token_truncate";
+    for (command, mode) in [("grpo", truncated), ("rloo", "--beta=0.1")] {
+        let lines = run(command, command, &[int8, mode]);
+        for line in &lines {
+            let (mean, most) = (
+                number(line, "sampling/sampling_logp_difference/mean"),
+                number(line, "sampling/sampling_logp_difference/max"),
+            );
+            assert!(mean > 1e-5 && mean < 0.05 && most < 0.5, "{command}: {line}");
+            let ratio = line.get("sampling/importance_sampling_ratio/mean");
+            assert_eq!(ratio.is_some(), command == "grpo", "{command}: {line}");
+            assert!(ratio.is_none_or(|ratio| (ratio.as_f64().unwrap() - 1.0).abs() < 0.1), "{line}");
+        }
+    }
+    check("grpo", &[&LORA[..], &[int8, truncated]].concat(), &[(2, 1, 0), (2, 1, 3)]);
+    let out = root.path().join("refused");
+    let server = "--rollout_url=http://localhost:1/v1";
+    fails(&words("grpo", &out, &[int8, server]), &["rollout_quantization", "rollout_url"]);
+}
+
 fn resumes(command: &str, more: &[&str]) {
     let more = [&["--log_completions"], more].concat();
     goes_on(|output, more| words(command, output, more), &more, Some("completions.jsonl"));

@@ -60,6 +60,14 @@ choices! {
         Best = "best",
     }
 
+    /// What completions are sampled from while training.
+    pub enum RolloutQuantization: "rollout_quantization", UnknownWord {
+        /// The model as it trains.
+        None = "none",
+        /// A copy of it, the matrices of whose blocks are in int8, and so are products with the newest tokens.
+        Int8 = "int8",
+    }
+
     /// What push_to_hub uploads while training (Transformers' `HubStrategy`).
     pub enum HubStrategy: "hub_strategy", UnknownWord {
         /// Nothing: the result, when the run is done.
@@ -97,7 +105,7 @@ macro_rules! words {
 words! {
     AdapterReduce, Aggregation, Bias, CorrectionMode, CpoLoss, Divergence, FourBit, HubStrategy, ImportanceLevel, Interval, KtoLoss,
     CombinationType, ExportFormat, MajoritySign, MomentumDtype,
-    OptimizerName, Order, OutType, PeftType, PolicyLoss, Polynomials, PreferenceLoss, SaveInterval, Scale, ScaleRewards, ScheduleKind,
+    OptimizerName, Order, OutType, PeftType, PolicyLoss, Polynomials, PreferenceLoss, RolloutQuantization, SaveInterval, Scale, ScaleRewards, ScheduleKind,
     Strategy, TokenLoss, Transport, Truncation, Variant,
 }
 

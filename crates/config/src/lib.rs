@@ -71,7 +71,9 @@ pub mod values {
     pub use burnish_tp::AdapterReduce;
     pub use burnish_zero::{ReduceWhen, Stage};
 
-    pub use crate::choice::{Auto, ExportFormat, HubStrategy, Interval, SaveInterval, Transport};
+    pub use crate::choice::{
+        Auto, ExportFormat, HubStrategy, Interval, RolloutQuantization, SaveInterval, Transport,
+    };
     pub use crate::setting::{
         ArgumentList, Items, JsonMap, KeywordArguments, ModelDtype, PadToMultiple, ReportTo, Resume, Steps,
         Verbatim,

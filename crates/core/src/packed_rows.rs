@@ -31,6 +31,8 @@ pub struct EightBits<'a> {
     pub codes: &'a [u8],
     /// Factors of every element, one after the other.
     pub scales: [f32; 2],
+    /// Whether products of a few rows multiply codes, with rows that are rounded to eight bits for it, instead of elements.
+    pub products: bool,
 }
 
 /// A frozen matrix that is held in fewer bits than it is read in: kernels read the pieces of rows that they pack.

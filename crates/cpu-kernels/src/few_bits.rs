@@ -158,29 +158,30 @@ dispatch! {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::simd::Isa;
 
     /// Rows of codes: four bits in blocks of 32 or 64, or eight.
     #[derive(Debug)]
-    struct Codes {
+    pub(crate) struct Codes {
         codes: Vec<u8>,
         scales: Vec<BlockScale>,
         values: [f32; 16],
         block: usize,
         row: usize,
         dtype: Dtype,
+        pub(crate) products: bool,
     }
 
     impl Codes {
-        fn new(block: usize, row: usize, dtype: Dtype) -> Self {
+        pub(crate) fn new(block: usize, row: usize, dtype: Dtype) -> Self {
             let elements = ROWS * row;
             let codes = (0..elements).map(|i| (i * 37 + i / 7 * 11) as u8).collect();
             let of = |i: usize| BlockScale { scale: 0.013 * (i % 29 + 1) as f32, zero: (i % 3) as f32 };
             let scales = (0..elements).map(of).collect();
             let values = std::array::from_fn(|i| (i as f32 - 7.3) * 0.71);
-            Self { codes, scales, values, block, row, dtype }
+            Self { codes, scales, values, block, row, dtype, products: false }
         }
 
         fn blocks(&self) -> usize {
@@ -208,7 +209,7 @@ mod tests {
         }
     }
 
-    const ROWS: usize = 3;
+    pub(crate) const ROWS: usize = 7;
     const EIGHTH: f32 = 7.874_016e-3;
 
     impl PackedRows for Codes {
@@ -239,6 +240,7 @@ mod tests {
             (self.block == 0).then(|| EightBits {
                 codes: &self.codes[row * self.row + column..],
                 scales: [self.scales[row].scale, EIGHTH],
+                products: self.products,
             })
         }
 

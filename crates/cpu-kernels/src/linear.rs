@@ -11,6 +11,7 @@ mod backward;
 mod forward;
 pub(crate) mod gemv;
 mod input;
+mod int8;
 mod magnitude;
 mod weight_grad;
 
@@ -61,6 +62,11 @@ impl PackedPart<'_> {
     /// Elements of a row.
     pub(crate) fn row(&self) -> usize {
         self.rows.shape()[1]
+    }
+
+    /// Codes of its row `row` and those that follow it, where elements have eight bits.
+    fn eight_bits(&self, row: usize) -> Option<EightBits<'_>> {
+        self.rows.eight_bits(self.first / self.row() + row, 0)
     }
 
     /// `n` elements of a row, from element `at` of this part on.

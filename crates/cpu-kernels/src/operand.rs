@@ -89,6 +89,14 @@ pub(crate) trait Product: Copy + 'static {
     unsafe fn add<S: Lanes>(a: S::V, b: S::V, sum: S::V) -> S::V {
         S::fma(a, b, sum)
     }
+    /// What is stored of a sum's lanes.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    unsafe fn total<S: Lanes>(sum: S::V) -> f32 {
+        S::sum(sum)
+    }
 }
 
 /// fp32.
@@ -102,6 +110,11 @@ pub(crate) struct Bf16;
 /// Pairs of bfloat16 by the dot-product instruction.
 #[derive(Clone, Copy)]
 pub(crate) struct Bf16Dot;
+
+/// Signed bytes, four to a word, and their exact sum: the bits of an integer that is [`Lanes::ABOVE`] times the sum of the
+/// second operand's bytes too large.
+#[derive(Clone, Copy)]
+pub(crate) struct Int8Dot;
 
 /// An expression for the operand that a [`burnish_core::Compute`] names.
 macro_rules! with_operand {
@@ -137,6 +150,17 @@ impl Product for Bf16Dot {
     #[inline(always)]
     unsafe fn add<S: Lanes>(a: S::V, b: S::V, sum: S::V) -> S::V {
         S::dot_bf16(a, b, sum)
+    }
+}
+
+impl Product for Int8Dot {
+    #[inline(always)]
+    unsafe fn add<S: Lanes>(a: S::V, b: S::V, sum: S::V) -> S::V {
+        S::dot_i8(a, b, sum)
+    }
+    #[inline(always)]
+    unsafe fn total<S: Lanes>(sum: S::V) -> f32 {
+        f32::from_bits(S::sum_i32(sum).cast_unsigned())
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) use x86::{Avx2, Avx512};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isa {
-    /// 16 lanes and dot products of bfloat16: x86-64 with AVX-512 F, BW, VL and BF16.
+    /// 16 lanes and dot products of bfloat16 and int8: x86-64 with AVX-512 F, BW, VL, BF16 and VNNI.
     Avx512Bf16,
     /// 16 lanes: x86-64 with AVX-512F.
     Avx512,
@@ -56,7 +56,8 @@ impl Isa {
                 let dots = avx512
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
-                    && is_x86_feature_detected!("avx512bf16");
+                    && is_x86_feature_detected!("avx512bf16")
+                    && is_x86_feature_detected!("avx512vnni");
                 let fast = [
                     dots.then_some(Isa::Avx512Bf16),
                     avx512.then_some(Isa::Avx512),
@@ -194,6 +195,29 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn dot_bf16(a: Self::V, b: Self::V, sum: Self::V) -> Self::V {
         let sum = Self::fma(Self::low_half(a), Self::low_half(b), sum);
         Self::fma(Self::high_half(a), Self::high_half(b), sum)
+    }
+    /// What [`Self::dot_i8`] adds to each byte of `a`.
+    const ABOVE: i32 = 0;
+    /// `sum`, integers, and the products of the four signed bytes of each lane; which lane holds which part of the sum is
+    /// the processor's to say. See [`Self::ABOVE`].
+    #[inline(always)]
+    unsafe fn dot_i8(a: Self::V, b: Self::V, sum: Self::V) -> Self::V {
+        let mut lanes = [[0.0_f32; 16]; 3];
+        lanes.iter_mut().zip([a, b, sum]).for_each(|(lanes, v)| Self::store(lanes.as_mut_ptr(), v));
+        let [a, b, mut sum] = lanes;
+        for (sum, (a, b)) in sum.iter_mut().zip(a.iter().zip(&b)) {
+            let bytes = |word: &f32| word.to_bits().to_le_bytes().map(|byte| i32::from(byte.cast_signed()));
+            let products: i32 = bytes(a).iter().zip(bytes(b)).map(|(a, b)| a * b).sum();
+            *sum = f32::from_bits(sum.to_bits().wrapping_add(products.cast_unsigned()));
+        }
+        Self::load(sum.as_ptr())
+    }
+    /// The sum of the lanes, integers.
+    #[inline(always)]
+    unsafe fn sum_i32(v: Self::V) -> i32 {
+        let mut lanes = [0.0_f32; 16];
+        Self::store(lanes.as_mut_ptr(), v);
+        lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.to_bits().cast_signed()))
     }
     /// [`Self::pair`] of bfloat16 bits.
     #[inline(always)]
@@ -384,7 +408,7 @@ macro_rules! dispatch_by_isa {
         $vis unsafe fn $name<$($gen)*>(isa: $crate::simd::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[allow(dead_code, reason = "only bodies that narrow have it")]
             #[cfg(target_arch = "x86_64")]
-            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,avx2,fma,f16c")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16,avx512vnni,avx2,fma,f16c")]
             unsafe fn avx512_bf16<$($gen)*>($($arg: $ty),*) $(-> $ret)? {
                 // SAFETY: the caller vouches for the arguments, the attribute for the instructions.
                 unsafe { $body::<$crate::simd::Avx512<true>, $($use)*>($($arg),*) }

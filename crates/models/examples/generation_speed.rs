@@ -1,4 +1,5 @@
-//! Times generation: `generation_speed MODEL_FOLDER [bf16]` (products of bfloat16), then on each line of standard input
+//! Times generation: `generation_speed MODEL_FOLDER [bf16|int8]` (products of bfloat16; matrices of blocks in int8 and products
+//! of int8, others of bfloat16), then on each line of standard input
 //! `SEQUENCES PROMPT_TOKENS NEW_TOKENS GROUP [AT_ONCE CALLS]`, answered by one line of JSON.
 //!
 //! Prompts are made of counted ids; sequences of a group have the same one. Every sequence gets all of its new tokens,
@@ -10,21 +11,34 @@
 
 use std::error::Error;
 use std::io::{BufRead, stdin};
+use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::Device;
 use burnish_core::{Compute, Dtype};
-use burnish_models::{Generation, ModelFolder, ModelPlan, Tuning};
+use burnish_models::{
+    Generation, LocalParams, ModelFolder, ModelPlan, Parameters, Tuning, int8_for_generation,
+};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1).ok_or("usage: generation_speed MODEL_FOLDER [bf16]")?;
     let compute = match std::env::args().nth(2).as_deref() {
-        Some("bf16") => Compute::Bf16,
+        Some("bf16" | "int8") => Compute::Bf16,
         _ => Compute::Fp32,
     };
     let files = ModelFolder::open(&folder)?;
     let plan = ModelPlan::new(&files, &Tuning::None, Dtype::F32, 0)?.computing(compute);
-    let model = plan.resident(&Device::flex())?.0.decoder;
+    let model = if std::env::args().nth(2).as_deref() == Some("int8") {
+        let registry = plan.local_registry();
+        let (model, parameters) = plan.resident(&Device::flex())?;
+        let value = |index| int8_for_generation(registry.at(index), parameters.read(index));
+        let values = (0..registry.len()).map(value).collect::<Result<Vec<_>, _>>()?;
+        drop((model, parameters));
+        let plan = ModelPlan::new(&files, &Tuning::None, Dtype::F32, 0)?.computing(compute);
+        plan.into_model(Arc::new(LocalParams::new(registry, values))).decoder
+    } else {
+        plan.resident(&Device::flex())?.0.decoder
+    };
     let vocab = model.spec().vocab as u32;
     for line in stdin().lock().lines() {
         let mut numbers: Vec<usize> = line?.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;

@@ -60,6 +60,7 @@ pub use generation::conversation::Conversation;
 pub use generation::decoding::Decoding;
 pub use generation::generate::{Completion, FinishReason, Generation};
 pub use generation::generation_config::GenerationConfig;
+pub use generation::int8::{INT8, int8_for_generation, rests_in_int8};
 pub use generation::sample::{Sampling, first_maximum};
 pub use packed_fault::PackedFault;
 pub use spec::config::ConfigFile;

@@ -13,6 +13,7 @@ mod fp8;
 mod frozen_below;
 mod generation;
 mod gguf_files;
+mod int8_generation;
 mod loftq;
 mod part;
 mod qk_clip;

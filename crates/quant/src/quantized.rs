@@ -461,7 +461,7 @@ impl Quantized {
         match &self.body {
             Body::Rows { codes, scales } => {
                 let codes = &codes[row * self.row + column..];
-                Some(EightBits { codes, scales: [scales[row], int8::STEP] })
+                Some(EightBits { codes, scales: [scales[row], int8::STEP], products: false })
             }
             Body::Stack(parts) => {
                 let (part, row) = of_stack(parts, row);

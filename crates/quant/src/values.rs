@@ -12,6 +12,7 @@ use crate::{Float, Quantized};
 pub struct Values {
     quantized: Arc<Quantized>,
     dtype: Dtype,
+    products: bool,
 }
 
 /// Elements that are rounded at once.
@@ -21,7 +22,14 @@ impl Values {
     /// `quantized` read as `dtype`: float32, bfloat16 or float16.
     #[must_use]
     pub fn new(quantized: Arc<Quantized>, dtype: Dtype) -> Self {
-        Self { quantized, dtype }
+        Self { quantized, dtype, products: false }
+    }
+
+    /// The same values; where they are int8, products of a few rows on the CPU multiply the codes themselves, with rows
+    /// that are rounded to eight bits for it ([`EightBits::products`]).
+    #[must_use]
+    pub fn with_int8_products(self) -> Self {
+        Self { products: true, ..self }
     }
 
     fn rounded<T: Float>(&self, row: usize, column: usize, out: &mut [f32]) {
@@ -56,7 +64,8 @@ impl PackedRows for Values {
     }
 
     fn eight_bits(&self, row: usize, column: usize) -> Option<EightBits<'_>> {
-        self.quantized.eight_bits(row, column)
+        let eight = self.quantized.eight_bits(row, column);
+        eight.map(|eight| EightBits { products: self.products, ..eight })
     }
 
     fn bytes(&self) -> Vec<u8> {

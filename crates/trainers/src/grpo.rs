@@ -72,10 +72,10 @@ pub struct GrpoObjective {
 }
 
 impl GrpoObjective {
-    /// The loss of these options, with a correction for a server that samples.
+    /// The loss of these options, with a correction for a sampler that is not the policy.
     fn of(options: &GrpoOptions) -> Result<Self, LossError> {
         let mut objective = Self::new(&options.loss, options.rollouts.max_completion_length)?;
-        if options.rollouts.rollout_url.is_some() {
+        if options.rollouts.samples_elsewhere() {
             objective.correction = options.loss.sampler_correction()?;
         }
         Ok(objective)

@@ -59,7 +59,7 @@ options! {
     Trl entropy_coef_delta: f64 = 0.005;
     /// The entropy, in nats, above which there is no bonus.
     Trl entropy_target: f64 = 0.2;
-    /// Correct for a sampler that is not the model in training (rollout_url).
+    /// Correct for a sampler that is not the model in training (rollout_url, rollout_quantization).
     Trl vllm_importance_sampling_correction: bool = true;
     /// What the correction is taken of, and what happens out of bounds.
     Trl vllm_importance_sampling_mode: CorrectionMode = CorrectionMode::SequenceMask;
@@ -145,8 +145,8 @@ impl GrpoLossOptions {
         checks.owner(EntropyControl::faults(self.entropy_coef, self.adaptive_entropy()));
         checks.range("entropy_coef_delta", at_least_0(self.entropy_coef_delta), AT_LEAST_0);
         let (mode, least, greatest) = self.sampler_bounds();
-        // A mode without its bounds counts where something is corrected: completions of a server.
-        let corrects = rollouts.rollout_url.is_some() && self.vllm_importance_sampling_correction;
+        // A mode without its bounds counts where something is corrected: completions of another sampler.
+        let corrects = rollouts.samples_elsewhere() && self.vllm_importance_sampling_correction;
         let mode = if corrects { mode } else { CorrectionMode::default() };
         checks.owner(SamplerCorrection::faults(mode, least, greatest));
     }

@@ -6,6 +6,7 @@ use burnish_data::Tokenizer;
 use burnish_zero::Stage;
 
 use crate::checks::{ABOVE_0, AT_LEAST_1, Checks};
+use crate::choice::RolloutQuantization;
 use crate::groups::ranks::MOST_SECONDS;
 use crate::groups::{PreparationOptions, RankOptions};
 use crate::setting::{PadToMultiple, Verbatim};
@@ -86,6 +87,9 @@ options! {
     Trl ds3_gather_for_generation: bool = true;
     /// Sequences that are sampled side by side on each rank; as one ends, the next prompt takes its place.
     Burnish generation_max_sequences: usize = 64;
+    /// int8: sample from a copy of the model whose blocks' matrices are in int8, on the CPU; grpo corrects for it as for a
+    /// server (vllm_importance_sampling_*).
+    Burnish rollout_quantization: RolloutQuantization = RolloutQuantization::None;
     /// Sample on this OpenAI-compatible server (vLLM), such as `http://localhost:8000/v1`, instead of here.
     Burnish rollout_url: Option<String> = None;
     /// The model's name there; by default the first that it names.
@@ -104,6 +108,12 @@ options! {
 }
 
 impl RolloutOptions {
+    /// Whether completions are sampled from something else than the model as it trains.
+    #[must_use]
+    pub fn samples_elsewhere(&self) -> bool {
+        self.rollout_url.is_some() || self.rollout_quantization != RolloutQuantization::None
+    }
+
     pub(crate) fn rules(&self, ranks: &RankOptions, checks: &mut Checks<'_>) {
         let group = "at least 2: an advantage compares completions of one prompt";
         checks.range("num_generations", self.num_generations >= 2, group);
@@ -136,6 +146,10 @@ impl RolloutOptions {
         {
             let url = "null or an address that begins with http:// (a proxy on this machine can speak https)";
             checks.range("rollout_url", false, url);
+        }
+        if self.rollout_url.is_some() && self.rollout_quantization != RolloutQuantization::None {
+            let mend = "the server chooses how its weights rest; leave rollout_quantization out";
+            checks.conflict("rollout_quantization", "rollout_url", mend);
         }
         if checks.value("auto_find_batch_size") == "true" {
             let mend = "take it out, and lower per_device_train_batch_size where memory is full";

@@ -10,6 +10,7 @@
 #![allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 
 use super::input::input_rows;
+use super::int8::{self, Int8Rows};
 use super::{Input, Linear, Weight, check, compute, linears_forward};
 use crate::operand::{Bf16Dot, Fp32, Product};
 use crate::rows::{TileLayout, copy_rows};
@@ -21,6 +22,8 @@ use half::bf16;
 
 /// Tokens up to which weights are read where they lie; with more, packing pays (measured).
 const FEW: usize = 32;
+/// The same of weights whose codes are multiplied: packing would widen them.
+const FEW_INT8: usize = 256;
 /// Floats of weights that a task reads.
 const TASK: usize = 32 << 10;
 /// Rows of weights in a tile, at most.
@@ -28,7 +31,8 @@ const ROWS: usize = 4;
 
 /// Whether `tokens` rows go through `layers` here.
 pub(crate) fn applies(tokens: usize, layers: &[Linear<'_>]) -> bool {
-    (1..=FEW).contains(&tokens) && layers.iter().all(|l| l.dropout().is_none())
+    let most = if layers.iter().all(|l| int8::multiplies(l.weight)) { FEW_INT8 } else { FEW };
+    (1..=most).contains(&tokens) && layers.iter().all(|l| l.dropout().is_none())
 }
 
 /// [`linears_forward`] for decoding: fastest for a few tokens, and nothing is kept for a backward.
@@ -129,7 +133,7 @@ unsafe fn tile<S: Lanes, P: Product, E: Element, const R: usize, const T: usize>
     }
     for (r, acc) in acc.iter().enumerate() {
         for (t, acc) in acc.iter().enumerate() {
-            *y.add(t * ldy + r) = S::sum(*acc);
+            *y.add(t * ldy + r) = P::total::<S>(*acc);
         }
     }
 }
@@ -158,7 +162,7 @@ unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize, const T: usize>
 /// Tokens are taken a few at a time: as many as have their sums in registers. Theirs stay in the first-level cache, and
 /// for all but the first few the weights of a task come from the second-level cache.
 #[inline(always)]
-unsafe fn dots_body<S: Lanes, P: Product, E: Element>(
+pub(super) unsafe fn dots_body<S: Lanes, P: Product, E: Element>(
     n: usize,
     k: usize,
     tokens: usize,
@@ -202,7 +206,7 @@ dispatch! {
 }
 
 /// `n` rows of a weight from row `at` on; `words` are the rows of `x` in pairs of bfloat16, or null where products are of
-/// fp32.
+/// fp32; `eights` in eight bits, where some weight is multiplied so.
 ///
 /// # Safety
 /// As [`dots`]; pairs are of an even `k`.
@@ -215,10 +219,14 @@ unsafe fn weight_dots(
     tokens: usize,
     x: *const f32,
     words: *const f32,
+    eights: Int8Rows,
     y: *mut f32,
     ldy: usize,
 ) {
     match w {
+        Weight::Packed(part) if !eights.is_none() && int8::multiplies(w) => {
+            eights.dots(isa, part, at, n, k, tokens, y, ldy);
+        }
         Weight::Bf16(w) if !words.is_null() => {
             let pairs = w.as_ptr().add(at * k).cast::<f32>();
             dots::<Bf16Dot, _>(isa, n, k / 2, tokens, pairs, words, y, ldy);
@@ -294,19 +302,28 @@ pub(crate) unsafe fn forward(
     let pairs = compute(layers) == Compute::Bf16
         && k.is_multiple_of(2)
         && layers.iter().all(|l| matches!(l.weight, Weight::Bf16(_)));
-    scratch(if pairs { tokens * k / 2 } else { 0 }, |room| {
+    let eights = layers.iter().any(|l| int8::multiplies(l.weight));
+    let (of_pairs, of_eights) =
+        (if pairs { tokens * k / 2 } else { 0 }, if eights { Int8Rows::room(tokens, k) } else { 0 });
+    scratch(of_pairs + of_eights, |room| {
         if pairs {
             // SAFETY: the scratch holds the rows at half their width.
             unsafe { copy_rows(isa, tokens, k, x.at(0), k, room.cast::<bf16>(), TileLayout::rows(k)) };
         }
         let words = Ptr(if pairs { room } else { std::ptr::null_mut() });
+        let eights = if eights {
+            // SAFETY: the scratch holds the rows behind those; it outlives the tasks.
+            unsafe { Int8Rows::new(isa, tokens, k, x.at(0), room.add(of_pairs)) }
+        } else {
+            Int8Rows::NONE
+        };
         tasks(all.len(), |i| {
             let s = &all[i];
             let layer = &layers[s.layer];
             // SAFETY: the caller's; these columns of y are this task's.
             unsafe {
                 let (to, words) = (y.at(s.column + s.first), words.at(0));
-                weight_dots(isa, layer.weight, s.first, s.n, k, tokens, x.at(0), words, to, total);
+                weight_dots(isa, layer.weight, s.first, s.n, k, tokens, x.at(0), words, eights, to, total);
                 finish(isa, layer, s, tokens, t.at(tokens * s.rank), residual, to, total);
             }
         });

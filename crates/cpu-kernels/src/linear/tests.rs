@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bf16;
+mod int8;
 mod reference;
 
 use super::*;

@@ -111,6 +111,20 @@ impl<const BF16: bool> Lanes for Neon<BF16> {
     type M = usize;
 
     #[inline(always)]
+    unsafe fn dot_i8(a: Eight, b: Eight, sum: Eight) -> Eight {
+        both!(|a, b, sum| {
+            let (a, b) = (vreinterpretq_s8_f32(a), vreinterpretq_s8_f32(b));
+            let low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
+            let sum = vpadalq_s16(vreinterpretq_s32_f32(sum), low);
+            vreinterpretq_f32_s32(vpadalq_s16(sum, vmull_high_s8(a, b)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn sum_i32(v: Eight) -> i32 {
+        let lanes = |v| vaddvq_s32(vreinterpretq_s32_f32(v));
+        lanes(v.0).wrapping_add(lanes(v.1))
+    }
+    #[inline(always)]
     unsafe fn splat(x: f32) -> Eight {
         Eight(vdupq_n_f32(x), vdupq_n_f32(x))
     }

@@ -55,6 +55,15 @@ unsafe fn rounded_avx2(v: __m256) -> __m256i {
     _mm256_blendv_epi8(rounded, quiet, nan)
 }
 
+/// Products of 32 signed bytes, in pairs of pairs, added to eight integers.
+#[inline(always)]
+unsafe fn dot_i8_avx2(a: __m256i, b: __m256i, sum: __m256i) -> __m256i {
+    let half = |v: __m128i| _mm256_cvtepi8_epi16(v);
+    let low = _mm256_madd_epi16(half(_mm256_castsi256_si128(a)), half(_mm256_castsi256_si128(b)));
+    let (a, b) = (_mm256_extracti128_si256::<1>(a), _mm256_extracti128_si256::<1>(b));
+    _mm256_add_epi32(_mm256_add_epi32(sum, low), _mm256_madd_epi16(half(a), half(b)))
+}
+
 /// The values of two vectors of sixteen in turn.
 static IN_TURN: [u16; 32] = {
     let mut order = [0; 32];
@@ -234,6 +243,24 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
         }
         let pairs = |v: __m512| std::mem::transmute::<__m512, __m512bh>(v);
         _mm512_dpbf16_ps(sum, pairs(a), pairs(b))
+    }
+    const ABOVE: i32 = if BF16 { 128 } else { 0 };
+    #[inline(always)]
+    unsafe fn dot_i8(a: __m512, b: __m512, sum: __m512) -> __m512 {
+        let [a, b, sum] = [a, b, sum].map(|v| _mm512_castps_si512(v));
+        if BF16 {
+            // The instruction takes one of its operands as bytes without a sign.
+            let above = _mm512_xor_si512(a, _mm512_set1_epi8(-128));
+            return _mm512_castsi512_ps(_mm512_dpbusd_epi32(sum, above, b));
+        }
+        let halves = |v: __m512i| [_mm512_castsi512_si256(v), _mm512_extracti64x4_epi64::<1>(v)];
+        let [(a, b, sum), upper] = [0, 1].map(|half| (halves(a)[half], halves(b)[half], halves(sum)[half]));
+        let (low, high) = (dot_i8_avx2(a, b, sum), dot_i8_avx2(upper.0, upper.1, upper.2));
+        _mm512_castsi512_ps(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high))
+    }
+    #[inline(always)]
+    unsafe fn sum_i32(v: __m512) -> i32 {
+        _mm512_reduce_add_epi32(_mm512_castps_si512(v))
     }
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m512) {
@@ -452,6 +479,11 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn high_half(v: __m256) -> __m256 {
         _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(!0xffff)))
+    }
+    #[inline(always)]
+    unsafe fn dot_i8(a: __m256, b: __m256, sum: __m256) -> __m256 {
+        let [a, b, sum] = [a, b, sum].map(|v| _mm256_castps_si256(v));
+        _mm256_castsi256_ps(dot_i8_avx2(a, b, sum))
     }
     #[inline(always)]
     unsafe fn store_f16(p: *mut u16, v: __m256) {

@@ -828,7 +828,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model, ModelError
 }
 
 /// Whether it is one of the matrices that are quantised: those of blocks, as in Transformers, and of `experts`.
-fn is_of_a_block(parameter: &Parameter, experts: bool) -> bool {
+pub(crate) fn is_of_a_block(parameter: &Parameter, experts: bool) -> bool {
     match parameter.role {
         Role::Matrix => parameter.shape.len() == 2,
         Role::Expert => experts,

@@ -5,4 +5,5 @@ pub(crate) mod conversation;
 pub(crate) mod decoding;
 pub(crate) mod generate;
 pub(crate) mod generation_config;
+pub(crate) mod int8;
 pub(crate) mod sample;

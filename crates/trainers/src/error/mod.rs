@@ -93,6 +93,11 @@ pub enum TrainError {
         /// What it computes on.
         kind: burnish_device::DeviceKind,
     },
+    /// Products of int8 are the CPU's.
+    #[error(
+        "rollout_quantization int8 multiplies on the CPU, and this run computes on a GPU; leave it out, or use `--device cpu`"
+    )]
+    Int8Device,
     /// The build leaves NCCL out.
     #[error(
         "transport nccl: this build has none; build with `--features cuda`, or use another `--transport`"
@@ -495,6 +500,7 @@ impl Coded for TrainError {
             Self::OutOfMemory { .. } => ErrorCode::OutOfMemory,
             Self::DeviceBroken { .. } => ErrorCode::DeviceFailed,
             Self::NcclDevice { .. } => ErrorCode::NoTransport,
+            Self::Int8Device => ErrorCode::UnsupportedOption,
             Self::NoNccl => ErrorCode::NotBuilt,
             Self::LossNotFinite { .. }
             | Self::GradientNotFinite { .. }

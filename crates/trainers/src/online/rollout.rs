@@ -143,7 +143,7 @@ impl<O: Objective> Online<O> {
         let first_row = wanted.settings.first_row + own.start as u64;
         let settings = Generation { first_row, ..wanted.settings.clone() };
         let said = match &self.server {
-            None => Engine::of(rank)?.sample(rank, &prompts, &settings)?,
+            None => Engine::of(rank, self.options.rollout_quantization)?.sample(rank, &prompts, &settings)?,
             Some(server) => self.served(rank, server, &prompts, &settings)?,
         };
         let made = rows.iter().zip(said).map(|(&row, said)| {

@@ -1,9 +1,11 @@
 //! From options to a task that samples.
 
 use burnish_config::groups::{ReferenceOptions, RolloutOptions};
+use burnish_config::values::RolloutQuantization;
 use burnish_config::{RunOptions, TrainerOptions};
 use burnish_data::Order;
 use burnish_models::Generation;
+use burnish_ops::on_host;
 
 use super::scoring::MissingEos;
 use super::{Objective, Online, Rounds, Scoring, Server};
@@ -36,6 +38,9 @@ impl<O: Objective> Parts<O> {
     ) -> Result<Run<Online<O>>, TrainError> {
         let Self { objective, options, reference, rewards } = self;
         let mut setup = Setup::open(command, &mut inputs)?;
+        if options.rollout_quantization == RolloutQuantization::Int8 && !on_host(setup.devices.of(0).1) {
+            return Err(TrainError::Int8Device);
+        }
         let scoring = Scoring::new(rewards, MissingEos::of(&options))?;
         // The order of prompts is the generation batches'.
         setup.prepared.rules.shuffle = false;

@@ -10,7 +10,7 @@ use burnish_comm::{Op, Traffic};
 use burnish_config::{PlanOptions, RunOptions};
 use burnish_core::{Dtype, Parameter};
 use burnish_device::DeviceKind;
-use burnish_models::{BlockSizes, PassSize};
+use burnish_models::{BlockSizes, INT8, PassSize, rests_in_int8};
 use burnish_optim::{Optimizer, SlotScope, Variant};
 use burnish_tp::AdapterSums;
 use burnish_zero::{AllToAllPlan, Memory, Plan, Stage, ZeroError};
@@ -203,8 +203,8 @@ impl RunPlan {
             let whole = plan.policy().stage == Stage::Three && dp > 1;
             if whole {
                 merge(&mut traffic, &rollouts.gathered(&plan));
-                sampling += sharded(&plan);
             }
+            sampling += held_to_sample(&plan, whole, rollouts.int8());
             // Keys and values are f32.
             let more = spec.attended_dim() - spec.head_dim;
             let keys = |sizes: BlockSizes| sizes.kv_heads.div_ceil(tp_size) * (sizes.head_dim + more);
@@ -309,14 +309,18 @@ impl RunPlan {
     }
 }
 
-/// Bytes of whole parameters of which the first rank keeps a part.
-fn sharded(plan: &Plan) -> u64 {
-    let part = |(index, p): &(usize, &Parameter)| {
+/// Bytes that the first rank holds to sample beside what it keeps: parameters whole where they are `gathered`, a copy in int8
+/// where that samples.
+fn held_to_sample(plan: &Plan, gathered: bool, int8: bool) -> u64 {
+    let bytes = |(index, p): (usize, &Parameter)| {
         let rows = p.shape.first().copied().unwrap_or(1);
-        p.alias_of.is_none() && plan.kept_rows(*index, 0).len() < rows
+        if int8 && rests_in_int8(p) {
+            return INT8.bytes(rows, p.elements() / rows.max(1)) as u64;
+        }
+        let part = gathered && plan.kept_rows(index, 0).len() < rows;
+        if part { (p.elements() * p.precision.store.bytes()) as u64 } else { 0 }
     };
-    let bytes = |(_, p): (usize, &Parameter)| (p.elements() * p.precision.store.bytes()) as u64;
-    plan.registry().iter().enumerate().filter(part).map(bytes).sum()
+    plan.registry().iter().enumerate().filter(|(_, p)| p.alias_of.is_none()).map(bytes).sum()
 }
 
 /// What a rank keeps of a reference by `plan`: all of it, or with `trained` what trains, as the rest is the policy's too.

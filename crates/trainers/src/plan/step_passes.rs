@@ -1,6 +1,7 @@
 //! The passes and reductions of a trainer's step, as its plan counts them.
 
 use burnish_config::groups::RolloutOptions;
+use burnish_config::values::RolloutQuantization;
 use burnish_losses::Metrics;
 
 use crate::metrics::metric_window::Sums;
@@ -83,6 +84,8 @@ pub struct RolloutPasses {
     pub at_once: usize,
     /// Whether the model itself samples.
     pub here: bool,
+    /// Whether it does so from a copy in int8.
+    pub int8: bool,
     /// Whether the policy scores what was sampled, whoever trains on it when.
     scored: bool,
 }
@@ -99,6 +102,7 @@ impl RolloutPasses {
             iterations: options.num_iterations,
             at_once: options.generation_max_sequences,
             here: options.rollout_url.is_none(),
+            int8: options.rollout_quantization == RolloutQuantization::Int8,
             scored,
         }
     }

@@ -78,6 +78,11 @@ impl<'a> Rollouts<'a> {
         self.passes.prompt_tokens() + self.passes.completion
     }
 
+    /// Whether a copy in int8 samples.
+    pub(crate) fn int8(&self) -> bool {
+        self.passes.int8
+    }
+
     /// Sequences that are sampled at once.
     fn at_once(&self) -> usize {
         self.own.min(if self.passes.at_once == 0 { usize::MAX } else { self.passes.at_once })

@@ -19,7 +19,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let words = crate::first_as("model_name_or_path", words);
     let Some(resolved) = crate::options::<ExportOptions>(&words)? else { return Ok(ExitCode::SUCCESS) };
     let options = resolved.options.export;
-    crate::use_threads(options.threads)?;
+    crate::use_threads(options.threads, None)?;
     let output = &options.output_file;
     if output.is_dir() && options.format == ExportFormat::Gguf {
         refuse!(

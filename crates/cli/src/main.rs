@@ -36,6 +36,7 @@ use burnish_config::groups::MOST_THREADS;
 use burnish_config::help::overview;
 use burnish_config::table::COMMANDS;
 use burnish_config::{Command, Invocation, Resolved, published};
+use burnish_device::Cores;
 use burnish_trainers::with_trainer;
 
 use refusal::{refusal, refuse, require};
@@ -198,8 +199,9 @@ fn resolved<C: Command>(invocation: Invocation<C>) -> anyhow::Result<Option<Reso
     }
 }
 
-/// Starts the process' worker threads: as many as asked, or as there are processors (`RAYON_NUM_THREADS`).
-fn use_threads(threads: Option<usize>) -> anyhow::Result<()> {
+/// Starts the process' worker threads: as many as asked, or as there are processors (`RAYON_NUM_THREADS`); with `cores` one for
+/// each of these, which keep to them.
+fn use_threads(threads: Option<usize>, cores: Option<&Cores>) -> anyhow::Result<()> {
     let variable = std::env::var("RAYON_NUM_THREADS").ok().and_then(|said| said.parse::<usize>().ok());
     if let Some(said) = variable.filter(|said| threads.is_none() && *said > MOST_THREADS) {
         refuse!(
@@ -207,7 +209,14 @@ fn use_threads(threads: Option<usize>) -> anyhow::Result<()> {
             "RAYON_NUM_THREADS is {said}, expected at most {MOST_THREADS}; `--threads` asks for fewer"
         );
     }
-    rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build_global().map_err(|error| {
+    let mut pool = rayon::ThreadPoolBuilder::new();
+    if let Some(cores) = cores.cloned() {
+        pool = pool.num_threads(cores.count()).start_handler(move |thread| drop(cores.bind_worker(thread)));
+    }
+    if let Some(threads) = threads {
+        pool = pool.num_threads(threads);
+    }
+    pool.build_global().map_err(|error| {
         let asked = match (threads, std::env::var("RAYON_NUM_THREADS")) {
             (Some(threads), _) => format!("{threads} threads (threads)"),
             (None, Ok(threads)) => format!("threads (RAYON_NUM_THREADS={threads})"),

@@ -23,7 +23,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<MergeOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
     let given = resolved.options.quantization.quantization();
     let options = resolved.options.merge;
-    crate::use_threads(options.threads)?;
+    crate::use_threads(options.threads, None)?;
     let Some(adapter) = &options.adapter_name_or_path else { return several(&options) };
     let adapter = AdapterFolder::open(adapter)?;
     let mut folder = ModelFolder::open(&options.model_name_or_path)?.for_adapter(&adapter.config);

@@ -23,7 +23,7 @@ impl Loaded {
         quantization: &QuantizationOptions,
         ranks: &InferenceRankOptions,
     ) -> anyhow::Result<Self> {
-        crate::use_threads(model.threads)?;
+        crate::use_threads(model.threads, None)?;
         let (tp_size, whole_experts) = (ranks.tp_size, ranks.enable_expert_parallel);
         let (ranks, device) = crate::device::with_ranks(model.device, &ranks.ranks())?;
         let inference = Inference::open(model, quantization.quantization(), tp_size, &device)?

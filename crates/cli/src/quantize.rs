@@ -15,7 +15,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(quantization) = resolved.options.quantization.quantization() else {
         refuse!(MissingOption, "say how: --load_in_4bit or --load_in_8bit")
     };
-    crate::use_threads(options.threads)?;
+    crate::use_threads(options.threads, None)?;
     let folder = ModelFolder::open(&options.model_name_or_path)?;
     folder.notes().iter().for_each(crate::voice::note);
     prepare_output_dir(&options.output_dir, options.overwrite_output_dir, &[folder.path()], &[])?;

@@ -26,7 +26,7 @@ impl Served {
         model: &ModelOptions,
         quantization: &QuantizationOptions,
     ) -> anyhow::Result<(Self, Decoder)> {
-        crate::use_threads(model.threads)?;
+        crate::use_threads(model.threads, None)?;
         let (kind, ordinal) = crate::device::kind(model.device, &mut |note| crate::voice::note(note))?;
         let device = burnish_device::open(kind, ordinal)?;
         let folder = ModelFolder::open(&model.model_name_or_path)?;

@@ -8,8 +8,8 @@ use burnish_config::{Command, TrainerOptions};
 use burnish_device::{DeviceKind, release, room};
 use burnish_report::{bytes, count, duration, replace};
 use burnish_trainers::{
-    FittingBatch, Outcome, Ranks, Run, RunInputs, Stop, TrainError, Trainer, WithTrainer, fitting_batch,
-    resumed_batch, until_it_fits,
+    FittingBatch, Outcome, Ranks, Run, RunInputs, Stop, TrainError, Trainer, WithTrainer, cores_of_process,
+    fitting_batch, resumed_batch, until_it_fits,
 };
 
 use crate::voice;
@@ -29,7 +29,9 @@ impl WithTrainer for Train<'_> {
 fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<T::Options>(words)? else { return Ok(ExitCode::SUCCESS) };
     let common = resolved.options.run_options();
-    crate::use_threads(common.model.threads)?;
+    let cores = cores_of_process(&common.ranks)?;
+    // Ranks that are threads of this process have threads of their own then.
+    crate::use_threads(common.model.threads, cores.as_ref().filter(|_| common.ranks.nproc == 1))?;
     let record = serde_json::Value::Object(resolved.to_json());
     #[cfg(feature = "hub")]
     let record = crate::hub::named(record);

@@ -314,3 +314,30 @@ fn processes_that_meet_by_master_addr_give_the_bits_of_threads() {
     assert!(a == b, "model.safetensors differs");
     assert_eq!(metrics(&threads), metrics(&processes));
 }
+
+/// Cores of their own change where ranks run, and no bit.
+#[test]
+fn ranks_that_keep_to_cores_compute_the_same() {
+    let root = tempfile::tempdir().unwrap();
+    let run = |name: &str, more: &[&str]| {
+        let out = root.path().join(name);
+        let common = ["--max_steps=3", "--zero_stage=3", "--save_strategy=no", "--global_batch_size=8"];
+        ok(&sft(&out, "prompt_completion.jsonl", &[&common, more].concat()));
+        numbers(&out)
+    };
+    let (bind, two) = ("--bind_cores_to_rank", "--nproc=2");
+    assert_eq!(run("one", &[]), run("bound", &[bind]));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores >= 2 {
+        assert_eq!(run("two", &[two]), run("two-bound", &[two, bind]));
+    }
+    let refused = |more: &[&str], parts: &[&str]| {
+        fails(&sft(&root.path().join("refused"), "prompt_completion.jsonl", more), parts);
+    };
+    refused(&[two, bind, "--threads=2"], &["threads", "bind_cores_to_rank"]);
+    refused(&["--bind_core_list=0"], &["bind_core_list", "bind_cores_to_rank"]);
+    refused(&[bind, "--bind_core_list=3-1"], &["bind_core_list", "`3-1`", "0-27,32-59"]);
+    if cores < 256 {
+        refused(&[bind, "--nproc=256"], &["256 ranks on this machine", "bind_cores_to_rank"]);
+    }
+}

@@ -66,6 +66,7 @@ pub(crate) fn environment(name: &str) -> Option<String> {
 
 const SIZE: &str = "the number of ranks, at least 1";
 const RANK: &str = "this process's rank, below the number of ranks";
+const LOCAL_RANK: &str = "this process's number on its machine";
 const ADDRESS: &str = "the host of rank 0";
 const PORT: &str = "a port that is free on that host";
 /// Most ranks that a launcher is believed.
@@ -123,8 +124,33 @@ pub fn local_rank() -> Result<Option<usize>, LaunchError> {
     local_rank_in(&environment)
 }
 
+/// This process's number among those that a launcher started on this machine, and how many they are, where it says both.
+///
+/// # Errors
+/// [`LaunchError`] for a number that is none.
+pub fn local_place() -> Result<Option<(usize, usize)>, LaunchError> {
+    local_place_in(&environment)
+}
+
+fn local_place_in(variables: Variables<'_>) -> Result<Option<(usize, usize)>, LaunchError> {
+    const LOCAL_SIZE: &str = "the number of processes on this machine";
+    for (rank, size) in [
+        ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+    ] {
+        let place = (number(rank, LOCAL_RANK, variables)?, number(size, LOCAL_SIZE, variables)?);
+        if let (Some(rank), Some(size)) = place
+            && rank < size
+        {
+            return Ok(Some((rank, size)));
+        }
+    }
+    Ok(None)
+}
+
 fn local_rank_in(variables: Variables<'_>) -> Result<Option<usize>, LaunchError> {
-    number("LOCAL_RANK", "this process's number on its machine", variables)
+    number("LOCAL_RANK", LOCAL_RANK, variables)
 }
 
 fn number<T: std::str::FromStr>(
@@ -326,6 +352,12 @@ mod tests {
         let local = local_rank_in(&set(&[("LOCAL_RANK", "x")])).unwrap_err();
         assert_eq!((local.variable, local.got.as_str()), ("LOCAL_RANK", "`x`"));
         assert_eq!(local_rank_in(&set(&[("LOCAL_RANK", "3")])), Ok(Some(3)));
+        let place = |variables: &'static [(&str, &str)]| local_place_in(&set(variables));
+        assert_eq!(place(&[("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "4")]), Ok(Some((1, 4))));
+        assert_eq!(place(&[("SLURM_LOCALID", "1"), ("SLURM_NTASKS_PER_NODE", "2")]), Ok(Some((1, 2))));
+        assert_eq!(place(&[("LOCAL_RANK", "4"), ("LOCAL_WORLD_SIZE", "4")]), Ok(None));
+        assert_eq!(place(&[("LOCAL_RANK", "1")]), Ok(None));
+        assert!(place(&[("OMPI_COMM_WORLD_LOCAL_RANK", "-1")]).is_err());
     }
 
     #[test]

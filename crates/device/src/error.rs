@@ -84,6 +84,32 @@ pub enum DeviceError {
         /// The folders that were searched.
         searched: String,
     },
+    /// A list of cores that cannot be kept to.
+    #[error(
+        "bind_core_list `{list}`: {why}; expected numbers and ranges of cores of this machine, such as `0-27,32-59` (`lscpu -e` lists them)"
+    )]
+    CoreList {
+        /// What was given.
+        list: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Fewer cores than ranks.
+    #[error(
+        "bind_cores_to_rank: {ranks} ranks on this machine, and {cores} cores that this process may run on; start fewer ranks, or leave it out where a launcher binds by itself (mpirun, srun)"
+    )]
+    TooFewCores {
+        /// Cores.
+        cores: usize,
+        /// Ranks.
+        ranks: usize,
+    },
+    /// Threads cannot be kept to cores.
+    #[error("bind_cores_to_rank: threads cannot be kept to cores: {text}; leave it out")]
+    CannotBind {
+        /// What the system says.
+        text: String,
+    },
     /// No graphics driver is there.
     #[error("device wgpu: no graphics driver was found; install one (a software one: mesa-vulkan-drivers)")]
     NoAdapter,
@@ -106,6 +132,8 @@ impl Coded for DeviceError {
             | Self::NoHeaders { .. }
             | Self::NoAdapter => ErrorCode::NoDevice,
             Self::Driver { .. } => ErrorCode::DeviceFailed,
+            Self::CoreList { .. } => ErrorCode::BadValue,
+            Self::TooFewCores { .. } | Self::CannotBind { .. } => ErrorCode::BadEnvironment,
         }
     }
 }

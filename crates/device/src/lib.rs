@@ -12,6 +12,7 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod cores;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod device_kind;
@@ -23,6 +24,7 @@ mod memory;
 mod open;
 mod room;
 
+pub use cores::Cores;
 pub use device_kind::DeviceKind;
 pub use doctor::{Finding, findings};
 pub use error::DeviceError;

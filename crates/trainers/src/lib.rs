@@ -74,6 +74,7 @@ pub use plan::{PrecisionRow, PrecisionTable, RunPlan};
 pub use rank::Rank;
 pub use rank::resumed::Resumed;
 pub use ranks::Ranks;
+pub use ranks::cores::cores_of_process;
 pub use reference_free::{Cpo, Orpo, ReferenceFree, ReferenceFreeOptions};
 pub use reward::Reward;
 pub use rloo::Rloo;

@@ -20,6 +20,12 @@ options! {
     RankOptions, "Ranks";
     /// Ranks that this process starts as threads; under mpirun the launcher decides.
     Burnish nproc: usize = 1;
+    /// Keep each rank of this machine, and its threads, to cores of its own, those of a NUMA node together; by default the
+    /// threads of a rank are then as many as its cores. Launchers that bind by themselves (mpirun, srun) need it not.
+    DeepSpeed bind_cores_to_rank: bool = false;
+    /// The cores to share out then, such as `0-27,32-59`; by default all that this process may run on, one hardware thread
+    /// of each.
+    DeepSpeed bind_core_list: Option<String> = None;
     /// How ranks talk: `local` between the threads of one process, `mpi` or `tcp` between processes, `nccl` between GPUs;
     /// `auto` sees mpirun and torchrun, and whether each rank has a GPU.
     Burnish transport: Transport = Transport::Auto;
@@ -120,6 +126,13 @@ impl RankOptions {
 
     pub(crate) fn rules(&self, model: &ModelOptions, training: &TrainingOptions, checks: &mut Checks<'_>) {
         launched(self.nproc, self.tp_size, self.enable_expert_parallel, checks);
+        if self.bind_core_list.is_some() && !self.bind_cores_to_rank {
+            checks.conflict("bind_core_list", "bind_cores_to_rank: false", "say bind_cores_to_rank too");
+        }
+        if self.bind_cores_to_rank && self.nproc > 1 && model.threads.is_some() {
+            let mend = "each rank has a thread for each of its cores: say how many by bind_core_list";
+            checks.conflict("threads", "bind_cores_to_rank", mend);
+        }
         checks.range("global_batch_size", self.global_batch_size != Some(0), AT_LEAST_1);
         checks.range("reduce_bucket_size", self.reduce_bucket_size >= 1, AT_LEAST_1);
         waiting(self.ddp_timeout, checks);

@@ -98,6 +98,22 @@ pub enum TrainError {
         "rollout_quantization int8 multiplies on the CPU, and this run computes on a GPU; leave it out, or use `--device cpu`"
     )]
     Int8Device,
+    /// Which cores are this process's is not known.
+    #[error(
+        "bind_cores_to_rank: {variable} speaks of several processes, and LOCAL_RANK and LOCAL_WORLD_SIZE do not say which of those on this machine this one is; set them, or let the launcher bind (mpirun --bind-to core, srun --cpu-bind)"
+    )]
+    NoLocalRank {
+        /// The launcher's variable.
+        variable: &'static str,
+    },
+    /// A rank's threads.
+    #[error(
+        "a rank's own threads cannot be started: {text}; leave bind_cores_to_rank out, or start fewer ranks (`ulimit -u`)"
+    )]
+    RankThreads {
+        /// What the system says.
+        text: String,
+    },
     /// The build leaves NCCL out.
     #[error(
         "transport nccl: this build has none; build with `--features cuda`, or use another `--transport`"
@@ -501,6 +517,7 @@ impl Coded for TrainError {
             Self::DeviceBroken { .. } => ErrorCode::DeviceFailed,
             Self::NcclDevice { .. } => ErrorCode::NoTransport,
             Self::Int8Device => ErrorCode::UnsupportedOption,
+            Self::NoLocalRank { .. } | Self::RankThreads { .. } => ErrorCode::BadEnvironment,
             Self::NoNccl => ErrorCode::NotBuilt,
             Self::LossNotFinite { .. }
             | Self::GradientNotFinite { .. }

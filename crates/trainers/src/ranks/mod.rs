@@ -1,6 +1,7 @@
 //! The ranks of a run: threads of this process, or processes that a launcher started.
 
 pub(crate) mod agreement;
+pub(crate) mod cores;
 pub(crate) mod device_failure;
 pub(crate) mod devices;
 
@@ -12,10 +13,11 @@ use burnish_comm::tcp::{Rendezvous, Secret, TcpError};
 use burnish_comm::{CommError, Group, Mesh, World, local, mpi, tcp};
 use burnish_config::groups::RankOptions;
 use burnish_config::values::Transport;
-use burnish_device::DeviceKind;
+use burnish_device::{Cores, DeviceKind};
 use burnish_tp::Tp;
 
 use crate::TrainError;
+use crate::ranks::cores::{cores_of_process, on_cores};
 use crate::ranks::devices::Devices;
 
 /// Most ranks in one process: each is a thread, with gradients and optimizer state of its own.
@@ -30,6 +32,8 @@ pub enum Ranks {
         ranks: usize,
         /// How long one waits for another.
         deadline: Duration,
+        /// The cores that each keeps to; none where all share the process's threads.
+        cores: Vec<Cores>,
     },
     /// Threads of this process with a GPU each, in the order of the devices.
     Gpus(Vec<World>),
@@ -86,7 +90,13 @@ impl Ranks {
                 None if options.nproc > MOST_THREADS => {
                     return Err(TrainError::TooManyThreads { nproc: options.nproc, most: MOST_THREADS });
                 }
-                None => return Ok(Self::Threads { ranks: options.nproc, deadline }),
+                None => {
+                    let ranks = options.nproc;
+                    let all = cores_of_process(options)?.filter(|_| ranks > 1);
+                    let part = |all: &Cores| (0..ranks).map(|rank| all.of_rank(rank, ranks)).collect();
+                    let cores = all.as_ref().map(part).transpose()?.unwrap_or_default();
+                    return Ok(Self::Threads { ranks, deadline, cores });
+                }
             },
         };
         if options.nproc > 1 && options.nproc != world.size() {
@@ -104,7 +114,7 @@ impl Ranks {
     /// A run on `ranks` threads.
     #[must_use]
     pub fn threads(ranks: usize) -> Self {
-        Self::Threads { ranks, deadline: burnish_comm::DEADLINE }
+        Self::Threads { ranks, deadline: burnish_comm::DEADLINE, cores: Vec::new() }
     }
 
     /// What the ranks of this process compute on: `first`, or a GPU each.
@@ -155,9 +165,13 @@ impl Ranks {
             Self::Process(world) => run_and_report(world.clone()),
             Self::Gpus(worlds) => first(local::run_worlds(worlds.clone(), run_and_report)),
             Self::Threads { ranks: 1, .. } => run_and_report(World::alone()),
-            Self::Threads { ranks, deadline } => {
+            Self::Threads { ranks, deadline, cores } => {
                 let worlds = World::local(*ranks).into_iter().map(|w| w.with_deadline(*deadline)).collect();
-                first(local::run_worlds(worlds, run_and_report))
+                let run = |world: World| match cores.get(world.rank()) {
+                    None => run_and_report(world),
+                    Some(cores) => on_cores(cores, || run_and_report(world)),
+                };
+                first(local::run_worlds(worlds, run))
             }
         }
     }

@@ -35,9 +35,11 @@ const ORDER: [&str; 19] = [
 
 /// Options of where things are and what is said: they may differ without a word. Folders and files are compared by what
 /// they hold, ranks and batches by the global batch, optimizers by their slots.
-const ELSEWHERE: [&str; 76] = [
+const ELSEWHERE: [&str; 78] = [
     "adapter_name_or_path",
     "auto_find_batch_size",
+    "bind_core_list",
+    "bind_cores_to_rank",
     "chat_template_path",
     "dataset_config",
     "dataset_name",

@@ -39,7 +39,7 @@ fn prepared(nproc: usize, out: &Path) -> Run<Sft> {
 
 /// `nproc` ranks that wait for each other, but not for ever.
 fn ranks(nproc: usize) -> Ranks {
-    Ranks::Threads { ranks: nproc, deadline: DEADLINE }
+    Ranks::Threads { ranks: nproc, deadline: DEADLINE, cores: Vec::new() }
 }
 
 /// The trained parameter called so.

@@ -103,7 +103,7 @@ fn vectors_train_alike_on_every_mesh() {
 fn other_methods_train_alike_on_every_mesh() {
     let (root, model) = (tempfile::tempdir().unwrap(), model());
     let all = "--lora_target_modules=k_proj,o_proj,down_proj";
-    let methods: [(&[&str], bool); 8] = [
+    let methods: [(&[&str], bool); 11] = [
         (&["--peft_type=OFT", "--peft_config={\"oft_block_size\": 8}", all], false),
         (&["--peft_type=LOHA", "--lora_r=2", all, "--load_in_4bit"], true),
         (&["--peft_type=LOKR", "--lora_r=2", all], false),
@@ -113,6 +113,29 @@ fn other_methods_train_alike_on_every_mesh() {
         ),
         (&["--peft_type=PROMPT_TUNING", "--peft_config={\"num_virtual_tokens\": 3}"], true),
         (&["--peft_type=PREFIX_TUNING", "--peft_config={\"num_virtual_tokens\": 3}"], true),
+        (
+            &[
+                "--peft_type=PREFIX_TUNING",
+                "--peft_config={\"num_virtual_tokens\": 3, \"prefix_projection\": true, \"encoder_hidden_size\": 12}",
+                "--load_in_4bit",
+            ],
+            true,
+        ),
+        (
+            &[
+                "--peft_type=P_TUNING",
+                "--peft_config={\"num_virtual_tokens\": 3, \"encoder_hidden_size\": 12}",
+                "--learning_rate=0.002",
+            ],
+            true,
+        ),
+        (
+            &[
+                "--peft_type=P_TUNING",
+                "--peft_config={\"num_virtual_tokens\": 3, \"encoder_hidden_size\": 12, \"encoder_dropout\": 0.2, \"encoder_reparameterization_type\": \"LSTM\"}",
+            ],
+            true,
+        ),
         (&["--peft_type=LN_TUNING", "--lora_target_modules=input_layernorm,norm"], true),
         (&["--lora_r=2", "--lora_dropout=0", "--trainable_token_indices=5,9,2", all], true),
     ];

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::program::{LORA, burnish, copy, metrics, ok, sft};
+use crate::program::{LORA, burnish, copy, fails, metrics, ok, rows, sft};
 
 fn same_files(a: &Path, b: &Path, name: &str) {
     let same = std::fs::read(a.join(name)).unwrap() == std::fs::read(b.join(name)).unwrap();
@@ -54,6 +54,43 @@ fn check(data: &str, tensors: &str, more: &[&str]) {
 #[test]
 fn a_resumed_adapter_run_equals_the_whole_one_bit_for_bit() {
     check("prompt_completion.jsonl", "adapter_model.safetensors", &LORA);
+}
+
+/// Encoders of virtual tokens: their parameters are in the checkpoint, and in no adapter folder, which cannot go on.
+#[test]
+fn resumed_encoders_equal_the_whole_ones_bit_for_bit() {
+    let lstm = r#"--peft_config={"num_virtual_tokens": 3, "encoder_hidden_size": 8, "encoder_dropout": 0.2, "encoder_reparameterization_type": "LSTM"}"#;
+    let projected =
+        r#"--peft_config={"num_virtual_tokens": 3, "encoder_hidden_size": 8, "prefix_projection": true}"#;
+    for (kind, config) in [("P_TUNING", lstm), ("PREFIX_TUNING", projected)] {
+        let kind = format!("--peft_type={kind}");
+        check("prompt_completion.jsonl", "adapter_model.safetensors", &["--use_peft", &kind, config]);
+    }
+    let root = tempfile::tempdir().unwrap();
+    let (whole, other, best) =
+        (root.path().join("whole"), root.path().join("other"), root.path().join("best"));
+    let kind = ["--use_peft", "--peft_type=PREFIX_TUNING", projected];
+    let given = [&kind[..], &["--max_steps=6", "--save_steps=2", "--global_batch_size=8"]].concat();
+    ok(&sft(&whole, "prompt_completion.jsonl", &given));
+    // On another mesh.
+    copy(&whole.join("checkpoint-2"), &other.join("checkpoint-2"));
+    let mesh = ["--resume_from_checkpoint=true", "--nproc=4", "--tp_size=2", "--zero_stage=3"];
+    ok(&sft(&other, "prompt_completion.jsonl", &[&given[..], &mesh].concat()));
+    crate::ranks::close_numbers("an encoder on another mesh", &whole, &other, 4);
+    let adapter = format!("--adapter_name_or_path={}", whole.display());
+    let refused = sft(&root.path().join("refused"), "prompt_completion.jsonl", &[&adapter]);
+    fails(&refused, &["prefix_projection", "resume_from_checkpoint"]);
+    // The best is put back whole, also of checkpoints that cannot go on; here the best is what has learned least.
+    let eval = format!("--eval_dataset_name={}", rows("prompt_completion_eval.jsonl").display());
+    let least =
+        ["--eval_strategy=steps", "--eval_steps=2", "--greater_is_better=true", "--save_only_model", &eval];
+    ok(&sft(&best, "prompt_completion.jsonl", &[&given[..], &least, &["--load_best_model_at_end"]].concat()));
+    let state: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(best.join("checkpoint-6/trainer_state.json")).unwrap())
+            .unwrap();
+    let step = state["best_global_step"].as_u64().unwrap();
+    assert!(step < 6, "{state}");
+    same_files(&best, &best.join(format!("checkpoint-{step}")), "adapter_model.safetensors");
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod gguf_files;
 mod int8_generation;
 mod loftq;
 mod part;
+mod prompt_encoders;
 mod qk_clip;
 mod quantized;
 mod quantized_experts;

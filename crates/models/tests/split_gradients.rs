@@ -225,3 +225,25 @@ fn gradients_of_lora_with_biases_and_saved_modules_equal_one_rank_s_in_every_fam
         )
     });
 }
+
+/// Of an encoder of virtual tokens, which every rank has whole.
+#[test]
+fn gradients_of_encoders_equal_one_rank_s() {
+    let dropout = Some(DropoutStep { seed: 4, step: 7 });
+    for (base, config) in [
+        ("llama", r#""peft_type": "P_TUNING", "num_virtual_tokens": 3, "encoder_hidden_size": 5"#),
+        (
+            "qwen2",
+            r#""peft_type": "P_TUNING", "num_virtual_tokens": 3, "encoder_hidden_size": 5, "encoder_dropout": 0.3,
+            "encoder_reparameterization_type": "LSTM""#,
+        ),
+        (
+            "qwen2",
+            r#""peft_type": "PREFIX_TUNING", "num_virtual_tokens": 3, "encoder_hidden_size": 5, "prefix_projection": true"#,
+        ),
+    ] {
+        let path = crate::recordings::fixtures().join(base);
+        let config = LoraConfig::from_json(&format!("{{{config}}}")).unwrap();
+        check(&path, &config.peft_type, &Tuning::NewAdapter(&config), dropout);
+    }
+}

@@ -89,8 +89,8 @@ pub use matching::{
 };
 pub use merge::{Merged, MergedBase, merge_adapter, merge_site};
 pub use method::{
-    AdaLora, Ia3, LnTuning, Loha, Lokr, Oft, PTuning, PeftMethod, PeftType, PrefixTuning, PromptTuning,
-    TokenIndices, TrainableTokens, Vera, VirtualTokens,
+    Activation, AdaLora, Ia3, LnTuning, Loha, Lokr, Lstm, Oft, PTuning, PeftMethod, PeftType, PrefixTuning,
+    PromptEncoder, PromptTuning, TokenIndices, TrainableTokens, Vera, VirtualTokens,
 };
 pub use pissa_olora::{Decomposition, decompose};
 pub use site::{Factor, LoraSite};

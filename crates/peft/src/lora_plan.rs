@@ -11,7 +11,7 @@ use crate::pattern::{self, Matcher};
 use crate::site::suffix;
 use crate::{
     Bias, Change, ChangePart, ChangeSite, Factor, Init, LoraConfig, LoraSite, MatchReport, ModuleInfo,
-    ModuleKind, PeftError, Purpose, match_modules, resolve_targets,
+    ModuleKind, PeftError, PromptEncoder, Purpose, match_modules, resolve_targets,
 };
 
 /// An adapter on a base model: its sites, and which base parameters train along.
@@ -32,8 +32,10 @@ pub struct LoraPlan {
     pub report: MatchReport,
     /// Of [`saved`](Self::saved), modules that a method trains as copies of its own (LN tuning).
     pub copied: Vec<String>,
-    /// Embeddings of virtual tokens before every text.
+    /// What files have of virtual tokens before every text.
     pub prompt: Option<ChangePart>,
+    /// What trains in the place of [`prompt`](Self::prompt), which is its output; an adapter of a file has none.
+    pub encoder: Option<PromptEncoder>,
     /// Tied base parameters: (alias, the one whose storage it shares).
     pub ties: Vec<(String, String)>,
     /// Of [`ties`](Self::ties) the one that the adapter keeps (`ensure_weight_tying`): what trains of the table, whole or as
@@ -56,7 +58,7 @@ impl LoraPlan {
         base: &Registry,
     ) -> Result<Self, PeftError> {
         config.check(use_)?;
-        let prompted = Self::of_prompt(config, modules)?;
+        let prompted = Self::of_prompt(config, use_, modules)?;
         if let Some(plan) = prompted {
             return Ok(plan);
         }
@@ -149,6 +151,7 @@ impl LoraPlan {
             report,
             copied,
             prompt: None,
+            encoder: None,
             ties,
             kept_tie,
             base_shapes,
@@ -156,11 +159,17 @@ impl LoraPlan {
     }
 
     /// The plan of a method that puts virtual tokens before every text.
-    fn of_prompt(config: &LoraConfig, modules: &[ModuleInfo]) -> Result<Option<Self>, PeftError> {
+    fn of_prompt(
+        config: &LoraConfig,
+        use_: Purpose,
+        modules: &[ModuleInfo],
+    ) -> Result<Option<Self>, PeftError> {
         let mut config = config.clone();
         let table = modules.iter().find(|module| module.kind == ModuleKind::Embedding);
         let width = table.map_or(0, |table| table.input);
         let prompt = config.method.as_mut().map(|method| method.prompt(width)).transpose()?.flatten();
+        let encoder = config.method.as_ref().filter(|_| use_ == Purpose::Create);
+        let encoder = encoder.and_then(|method| method.encoder());
         let plan = |prompt| Self {
             config,
             sites: Vec::new(),
@@ -170,6 +179,7 @@ impl LoraPlan {
             report: MatchReport::default(),
             copied: Vec::new(),
             prompt: Some(prompt),
+            encoder,
             ties: Vec::new(),
             kept_tie: None,
             base_shapes: Vec::new(),
@@ -189,8 +199,11 @@ impl LoraPlan {
             parameter
         };
         let factors = self.sites.iter().flat_map(|s| s.factors().map(|f| of(s, f)).collect::<Vec<_>>());
-        let parts = self.changes.iter().flat_map(|change| &change.parts).chain(&self.prompt).map(|part| {
-            let mut parameter = Parameter::new(&part.name, &part.shape, Role::Adapter, Dtype::F32);
+        let changes = self.changes.iter().flat_map(|change| &change.parts);
+        let parts = changes.chain(self.prompt_parts()).map(|part| {
+            let role =
+                if part.shape.len() == 1 && self.encoder.is_some() { Role::Bias } else { Role::Adapter };
+            let mut parameter = Parameter::new(&part.name, &part.shape, role, Dtype::F32);
             parameter.trainable = part.trains();
             parameter
         });
@@ -198,6 +211,25 @@ impl LoraPlan {
         // A rank of zero has nothing.
         let own = |p: &Parameter| p.elements() > 0 && (p.trainable || seen.insert(p.name.clone()));
         factors.chain(parts).filter(own).collect()
+    }
+
+    /// The parameters of virtual tokens: those of their encoder where there is one.
+    pub fn prompt_parts(&self) -> impl Iterator<Item = &ChangePart> {
+        let own = self.prompt.iter().filter(|_| self.encoder.is_none());
+        self.encoder.iter().flat_map(|encoder| &encoder.parts).chain(own)
+    }
+
+    /// Whether anything is dropped in training.
+    #[must_use]
+    pub fn drops_out(&self) -> bool {
+        let lstm = self.encoder.as_ref().and_then(|encoder| encoder.lstm);
+        self.config.dropout() != 0.0 || lstm.is_some_and(|lstm| lstm.dropout != 0.0)
+    }
+
+    /// Whether files have a parameter as it trains: those of an encoder are in none.
+    #[must_use]
+    pub fn in_files(&self, parameter: &str) -> bool {
+        self.encoder.as_ref().is_none_or(|encoder| encoder.parts.iter().all(|part| part.name != parameter))
     }
 
     /// Parameters of the base that train along, with their shapes: [`saved`](Self::saved), then

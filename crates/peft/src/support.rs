@@ -97,7 +97,9 @@ impl LoraConfig {
     /// # Errors
     /// Names the key, its value and what to do.
     pub fn check_training(&self) -> Result<(), PeftError> {
-        self.method.as_ref().map_or(Ok(()), |method| method.validate(self, true))
+        let Some(method) = &self.method else { return Ok(()) };
+        method.validate(self, true)?;
+        method.continues()
     }
 
     /// Whether B stays as it started, minor singular vectors of the base, and A alone trains (`mica`; arXiv:2604.01694).

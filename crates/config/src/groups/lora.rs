@@ -20,8 +20,8 @@ options! {
     Trl use_peft: bool = false;
     /// What the adapter is: LORA (as when not given), IA3 (vectors that scale layers' outputs or inputs), OFT (rotations of
     /// their inputs), LOHA, LOKR (added products), VERA (vectors between shared random matrices), LN_TUNING (norms),
-    /// TRAINABLE_TOKENS (rows of the embedding), PROMPT_TUNING (tokens before every text) or PREFIX_TUNING (keys and values before
-    /// every text, in each block); adapters of ADALORA and P_TUNING that exist can be used. Options of lora_ that the
+    /// TRAINABLE_TOKENS (rows of the embedding), PROMPT_TUNING (tokens before every text), P_TUNING (the same, of an encoder) or
+    /// PREFIX_TUNING (keys and values before every text, in each block); adapters of ADALORA that exist can be used. Options of lora_ that the
     /// method's configuration in PEFT has count for it too; its others are in peft_config.
     Peft peft_type: Option<PeftType> = None;
     /// Settings of a peft_type other than LORA, by PEFT's names: '{"oft_block_size": 8}'.

@@ -120,8 +120,13 @@ impl Blueprint {
             }
             layers.push((lora, adapter));
         }
-        let prompt = plan.prompt.as_ref().map(|prompt| index(&prompt.name)).transpose()?;
-        let prompt = prompt.map(|index| Prompt { index, keys });
+        let prompt = match &plan.prompt {
+            Some(file) => {
+                let indices = plan.prompt_parts().map(|part| index(&part.name)).collect::<Result<_, _>>()?;
+                Some(Prompt { count: file.shape[0], indices, encoder: plan.encoder.clone(), keys })
+            }
+            None => None,
+        };
         let mut changes = Vec::new();
         let made =
             |site: &&burnish_peft::ChangeSite| site.parts.iter().all(|p| p.shape.iter().all(|&n| n > 0));

@@ -721,7 +721,7 @@ impl Blueprint {
         let positions = self.positions.iter().flat_map(|p| p.indices(adapters));
         let per_layer = self.per_layer.iter().flat_map(|own| own.indices(adapters).concat());
         let projection = self.projections.iter().flat_map(|[into, _]| into.indices(adapters));
-        let prompt = self.prompt.filter(|_| adapters).map(|prompt| prompt.index);
+        let prompt = self.prompt.iter().filter(|_| adapters).flat_map(|prompt| prompt.indices.clone());
         let embed = self.embed.indices(adapters).into_iter().chain(prompt).chain(projection);
         let streams = self.streams.iter().flat_map(|own| &own.into);
         let streams = streams.flat_map(|layer| layer.indices(adapters));
@@ -732,7 +732,7 @@ impl Blueprint {
     #[must_use]
     pub fn reads(&self, adapters: bool) -> Vec<Vec<usize>> {
         let mut reads = vec![self.embed.indices(adapters)];
-        reads.extend(self.prompt.filter(|_| adapters).map(|prompt| vec![prompt.index]));
+        reads.extend(self.prompt.iter().filter(|_| adapters).map(|prompt| prompt.indices.clone()));
         reads.extend(self.projections.iter().map(|[into, _]| into.indices(adapters)));
         reads.extend(self.positions.iter().map(|p| p.indices(adapters)));
         reads.extend(self.embed_norm.iter().map(|norm| norm.indices(adapters)));

@@ -88,11 +88,16 @@ impl ForwardContext {
     }
 
     pub(crate) fn assembly(&self, rows: &Arc<Vec<u64>>, compute: Compute) -> Assembly {
-        let dropout = match self.mode {
-            Mode::Train { dropout: Some(step), .. } => Some((step, rows.clone())),
-            _ => None,
-        };
+        let dropout = self.dropout_step().map(|step| (step, rows.clone()));
         Assembly { adapters: self.adapters, dropout, norms: self.norms.clone(), compute }
+    }
+
+    /// The step whose dropout this pass has, if it has any.
+    pub(crate) fn dropout_step(&self) -> Option<DropoutStep> {
+        match self.mode {
+            Mode::Train { dropout, .. } => dropout,
+            Mode::Score => None,
+        }
     }
 
     /// Parameters: on this pass's tape where they train, plain otherwise.

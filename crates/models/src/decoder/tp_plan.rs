@@ -215,10 +215,12 @@ impl Parallel {
                 });
             }
         }
-        if let Some(Prompt { index, keys }) = blueprint.prompt {
-            // Of keys and values each rank reads its heads'.
-            let gradient = if keys { Gradient::Partial } else { Gradient::Complete };
-            layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, gradient));
+        if let Some(Prompt { indices, keys, .. }) = &blueprint.prompt {
+            // Of keys and values each rank reads its heads'; an encoder gives addends of what is given addends.
+            let gradient = if *keys { Gradient::Partial } else { Gradient::Complete };
+            for &index in indices {
+                layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, gradient));
+            }
         }
         for (_, norm) in blueprint.norms_mut() {
             for index in norm.all() {

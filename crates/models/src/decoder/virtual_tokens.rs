@@ -4,21 +4,39 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 use burnish_ops::{AnyTensor, OpsError, embedding, select_rows};
+use burnish_peft::PromptEncoder;
 
 use crate::decoder::change::beside;
 use crate::decoder::layers::NormTensors;
+use crate::decoder::prompt_encoder::encoded;
 use crate::decoder::queries_keys::{cast, heads_normed};
 use crate::decoder::tp_plan::Shard;
 use crate::spec::QkNorm;
-use crate::{Decoder, ForwardContext, ModelError, Spec, Tokens};
+use crate::{Decoder, ForwardContext, Mode, ModelError, Spec, Tokens};
 
-/// An adapter's parameter of virtual tokens.
-#[derive(Clone, Copy, Debug)]
+/// What an adapter has of virtual tokens.
+#[derive(Clone, Debug)]
 pub(crate) struct Prompt {
-    /// Its index: `[tokens, hidden]`, or of keys and values `[tokens, blocks * 2 * kv_heads * head_dim]`.
-    pub(crate) index: usize,
-    /// Whether it is of keys and values (prefix tuning).
+    /// How many there are.
+    pub(crate) count: usize,
+    /// The index of their values, `[tokens, hidden]` or of keys and values `[tokens, blocks * 2 * kv_heads * head_dim]`; or of
+    /// the parameters of the encoder that gives them.
+    pub(crate) indices: Vec<usize>,
+    /// What makes values of those parameters.
+    pub(crate) encoder: Option<PromptEncoder>,
+    /// Whether they are keys and values (prefix tuning).
     pub(crate) keys: bool,
+}
+
+impl Prompt {
+    /// The values, on the pass's tape where they train.
+    fn values(&self, pass: &ForwardContext) -> Result<AnyTensor, ModelError> {
+        let read = pass.read_all(&self.indices)?;
+        Ok(match &self.encoder {
+            Some(encoder) => encoded(encoder, &read, pass.dropout_step())?,
+            None => read[0].clone(),
+        })
+    }
 }
 
 /// Where virtual tokens stand among those that are given.
@@ -69,13 +87,22 @@ impl Virtual {
 impl Decoder {
     /// How many virtual tokens stand before every text of a pass; 0 where none do.
     pub(crate) fn virtual_tokens(&self, pass: &ForwardContext) -> usize {
-        let prompt = self.prompt.filter(|_| pass.adapters());
-        prompt.map_or(0, |prompt| self.parameters.registry().at(prompt.index).shape[0])
+        self.prompt.as_ref().filter(|_| pass.adapters()).map_or(0, |prompt| prompt.count)
     }
 
     /// Whether virtual tokens are keys and values.
     pub(crate) fn has_prefix(&self) -> bool {
-        self.prompt.is_some_and(|prompt| prompt.keys)
+        self.prompt.as_ref().is_some_and(|prompt| prompt.keys)
+    }
+
+    /// What the encoder of virtual tokens gives now, where there is one: what files have in its place. Ranks that share
+    /// parameters call it together.
+    ///
+    /// # Errors
+    /// If a tensor does not fit.
+    pub fn encoded_prompt(&self) -> Result<Option<AnyTensor>, ModelError> {
+        let prompt = self.prompt.as_ref().filter(|prompt| prompt.encoder.is_some());
+        prompt.map(|prompt| prompt.values(&self.pass(Mode::Score))).transpose()
     }
 
     /// The keys and values of virtual tokens of all blocks, and where they stand: rows that are not `given` of `rows`.
@@ -86,8 +113,8 @@ impl Decoder {
         pass: &ForwardContext,
     ) -> Result<Option<(AnyTensor, PrefixRows)>, ModelError> {
         let Some(given) = given.filter(|given| rows > given.len()) else { return Ok(None) };
-        let Some(prompt) = self.prompt.filter(|prompt| prompt.keys) else { return Ok(None) };
-        let all = pass.read_all(&[prompt.index])?[0].clone();
+        let Some(prompt) = self.prompt.as_ref().filter(|prompt| prompt.keys) else { return Ok(None) };
+        let all = prompt.values(pass)?;
         let count = self.virtual_tokens(pass).max(1);
         let order = in_rows(given, rows, |at| given[at], |at| rows + at % count);
         Ok(Some((all, PrefixRows(order))))
@@ -100,17 +127,15 @@ impl Decoder {
         (given, rows): (&[usize], usize),
         pass: &ForwardContext,
     ) -> Result<AnyTensor, ModelError> {
-        let Some(Prompt { index, keys }) = self.prompt.filter(|_| rows > given.len()) else {
-            return Ok(x.clone());
-        };
+        let Some(prompt) = self.prompt.as_ref().filter(|_| rows > given.len()) else { return Ok(x.clone()) };
         let count = self.virtual_tokens(pass).max(1);
         let ids: Vec<u32> = (0..rows - given.len()).map(|at| (at % count) as u32).collect();
-        let tokens = if keys {
+        let tokens = if prompt.keys {
             // Nothing reads what blocks make of them.
             let zeros = x.rank::<2>()?.zeros_like();
             AnyTensor::new(zeros.narrow(0, 0, 1).repeat_dim(0, ids.len()))
         } else {
-            embedding(&Arc::new(ids), &pass.read_all(&[index])?[0], None)?
+            embedding(&Arc::new(ids), &prompt.values(pass)?, None)?
         };
         let x = beside(x, &tokens);
         let both = AnyTensor::new(Tensor::cat(vec![x.rank::<2>()?, tokens.rank::<2>()?], 0));

@@ -21,6 +21,14 @@ pub trait RowSource {
     /// # Errors
     /// If they cannot be read.
     fn read(&self, index: usize) -> Result<HostTensor, ModelError>;
+    /// What the encoder of virtual tokens gives ([`Decoder::encoded_prompt`](crate::Decoder::encoded_prompt)), on the rank that
+    /// writes it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn encoded_prompt(&self) -> Result<Option<HostTensor>, ModelError> {
+        Ok(None)
+    }
 }
 
 /// Knows the names, shapes and dtypes of a model's files, and holds no values.
@@ -52,6 +60,12 @@ impl Exporter {
         !self.is_adapter() || parameter.trainable || parameter.role == Role::Adapter
     }
 
+    /// Whether the files have a parameter as it trains.
+    #[must_use]
+    pub fn keeps(&self, parameter: &Parameter) -> bool {
+        self.plan.as_ref().is_none_or(|plan| plan.in_files(&parameter.name))
+    }
+
     /// Whether the model's own files are an adapter's.
     #[must_use]
     pub fn is_adapter(&self) -> bool {
@@ -70,17 +84,27 @@ impl Exporter {
             Some((index, self.registry.at(index))).filter(|(_, p)| self.writes(p))
         };
         let joined = |name: &str| Joined::of(plan, name);
+        let encoded = plan.encoder.as_ref().and(plan.prompt.as_ref());
+        let is_encoded = |name: &str| encoded.is_some_and(|prompt| prompt.name == name);
+        let values = if encoded.is_some() { source.encoded_prompt()? } else { None };
         write_adapter_rows(
             writer,
             &plan.exported(),
-            |name, _| find(name).map(|(_, p)| p.precision.store),
+            |name, _| match is_encoded(name) {
+                true => Some(Dtype::F32),
+                false => find(name).map(|(_, p)| p.precision.store),
+            },
             |name, _| match (find(name), joined(name)) {
+                (None, _) if is_encoded(name) => values.iter().map(|values| 0..values.shape[0]).collect(),
                 (None, _) => Vec::new(),
                 (Some((index, _)), None) => source.rows(index),
                 (Some((index, _)), Some(joined)) => joined.rows(source.rows(index)),
             },
             |name, _, _| -> Result<_, ModelError> {
                 let unknown = || ModelError::UnknownParameter { name: name.to_owned() };
+                if is_encoded(name) {
+                    return Ok(Cow::Borrowed(values.as_ref().map_or(&[], |values| &values.bytes)));
+                }
                 let (index, _) = find(name).ok_or_else(unknown)?;
                 let own = source.read(index)?;
                 match joined(name) {

@@ -497,7 +497,7 @@ impl<'a> ModelPlan<'a> {
                 }
             }
         }
-        if let Some(prompt) = plan.prompt.as_ref().filter(|prompt| prompt.name == parameter.name) {
+        if let Some(prompt) = plan.prompt_parts().find(|part| part.name == parameter.name) {
             let values = prompt.start.values(&prompt.name, self.seed, elements(parameter, rows));
             let shape = with_rows(&parameter.shape, rows.len());
             return Ok(HostTensor::from_f32(&values.ok_or_else(unknown)?, &shape, Dtype::F32)?);
@@ -816,6 +816,10 @@ impl RowSource for Whole<'_> {
 
     fn read(&self, index: usize) -> Result<HostTensor, ModelError> {
         Ok(self.0.host(index))
+    }
+
+    fn encoded_prompt(&self) -> Result<Option<HostTensor>, ModelError> {
+        Ok(self.0.decoder.encoded_prompt()?.map(|values| to_host(&values)))
     }
 }
 

@@ -3,7 +3,8 @@ the losses of three steps of plain gradient descent.
 
 Run with PEFT 0.21.2, Transformers 5.23.0 and PyTorch: methods.py [NAME...]
 Writes ../fixtures/peft/NAME (loss: mean cross entropy of the next token; gradients by the adapter's keys; losses: before
-each of three steps of rate RATE, and after them).
+each of three steps of rate RATE, and after them; of an encoder of virtual tokens also its parameters, and gradients by their
+names).
 """
 
 import json
@@ -60,6 +61,8 @@ CASES = {
     # Tokens before every text: as they are, and of an encoder, of which PEFT keeps what it gives.
     "prompt_tuning": ("qwen2", peft.PromptTuningConfig, dict(num_virtual_tokens=3)),
     "p_tuning": ("gpt2", peft.PromptEncoderConfig, dict(num_virtual_tokens=4, encoder_hidden_size=16)),
+    "p_tuning_lstm": ("qwen2", peft.PromptEncoderConfig, dict(
+        num_virtual_tokens=3, encoder_reparameterization_type="LSTM", encoder_hidden_size=6)),
     # Keys and values before every text: of a base with biases, of one whose heads are normed, of one with learned positions;
     # and of a projection, of which PEFT keeps what it gives.
     "prefix_tuning": ("qwen2", peft.PrefixTuningConfig, dict(num_virtual_tokens=3)),
@@ -116,7 +119,9 @@ def main(name):
     (out_folder / "README.md").unlink(missing_ok=True)
     grads = {n: p.grad for n, p in trained}
     if kind is peft.PromptEncoderConfig or options.get("prefix_projection"):
-        gradients = {}
+        plainly = lambda tensors: {n.replace(".default", ""): t.detach().clone() for n, t in tensors}
+        save_file(plainly(trained), out_folder / "encoder.safetensors")
+        gradients = plainly(grads.items())
     elif kind in (peft.PromptTuningConfig, peft.PrefixTuningConfig):
         gradients = {"prompt_embeddings": next(iter(grads.values()))}
     elif kind is peft.VeraConfig or name == "tying_saved":

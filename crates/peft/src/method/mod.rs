@@ -8,6 +8,7 @@ mod loha;
 mod lokr;
 mod oft;
 mod prefix_tuning;
+mod prompt_encoder;
 mod prompt_tuning;
 mod trainable_tokens;
 mod vera;
@@ -25,6 +26,7 @@ pub use loha::Loha;
 pub use lokr::Lokr;
 pub use oft::Oft;
 pub use prefix_tuning::PrefixTuning;
+pub use prompt_encoder::{Activation, Lstm, PromptEncoder};
 pub use prompt_tuning::{PTuning, PromptTuning, VirtualTokens};
 pub use trainable_tokens::{TokenIndices, TrainableTokens};
 pub use vera::Vera;
@@ -69,6 +71,17 @@ pub(crate) trait Method {
     /// The embeddings of virtual tokens before every text, where it has them, of a model of this width.
     fn prompt(&mut self, _width: usize) -> Result<Option<ChangePart>, PeftError> {
         Ok(None)
+    }
+
+    /// What virtual tokens are the outputs of while they train, where they are no parameter themselves; after
+    /// [`Self::prompt`].
+    fn encoder(&self) -> Option<PromptEncoder> {
+        None
+    }
+
+    /// That an adapter of a file can be trained further.
+    fn continues(&self) -> Result<(), PeftError> {
+        Ok(())
     }
 
     /// Completes the sites with what they share, and what the configuration says of all.
@@ -156,6 +169,14 @@ macro_rules! methods {
 
             pub(crate) fn prompt(&mut self, width: usize) -> Result<Option<ChangePart>, PeftError> {
                 match self { $(Self::$name(own) => own.prompt(width),)+ }
+            }
+
+            pub(crate) fn encoder(&self) -> Option<PromptEncoder> {
+                match self { $(Self::$name(own) => own.encoder(),)+ }
+            }
+
+            pub(crate) fn continues(&self) -> Result<(), PeftError> {
+                match self { $(Self::$name(own) => own.continues(),)+ }
             }
 
             pub(crate) fn share(&self, config: &LoraConfig, sites: &mut [ChangeSite]) {

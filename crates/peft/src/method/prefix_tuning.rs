@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::method::Method;
+use crate::method::prompt_encoder::{Activation, PromptEncoder, no_encoder};
 use crate::method::prompt_tuning::no_site;
 use crate::{ChangePart, ChangeSite, LoraConfig, ModuleInfo, PeftError, Start, VirtualTokens};
 
@@ -47,6 +48,11 @@ impl PrefixTuning {
         self.encoder_hidden_size.get_or_insert(width);
         Ok(())
     }
+
+    /// All keys and values of a token.
+    fn width(&self) -> usize {
+        2 * self.tokens.num_layers.unwrap_or(1) * self.tokens.token_dim.unwrap_or_default()
+    }
 }
 
 impl Method for PrefixTuning {
@@ -58,20 +64,29 @@ impl Method for PrefixTuning {
             let (got, expected) = (other.clone(), "zero, or not given");
             return Err(PeftError::BadValue { key: "init_weights", got, expected });
         }
-        if fresh && self.prefix_projection {
-            return Err(PeftError::UnsupportedKey {
-                key: "prefix_projection".to_owned(),
-                value: "true".to_owned(),
-                mend: "its layers are not trained here, and not in its files: set it to false; an adapter that PEFT trained can be used",
-            });
+        if fresh && self.encoder_hidden_size.is_some_and(|width| !(1..=65_536).contains(&width)) {
+            let got = self.encoder_hidden_size.unwrap_or_default().to_string();
+            let expected = "a whole number from 1 to 65536";
+            return Err(PeftError::BadValue { key: "encoder_hidden_size", got, expected });
         }
         self.tokens.validate(config)
     }
 
     fn prompt(&mut self, _width: usize) -> Result<Option<ChangePart>, PeftError> {
         let start = if self.init_weights.is_some() { Start::Constant(0.0) } else { Start::Normal(1.0) };
-        let width = 2 * self.tokens.num_layers.unwrap_or(1) * self.tokens.token_dim.unwrap_or_default();
-        Ok(Some(self.tokens.of_width(width, start)))
+        Ok(Some(self.tokens.of_width(self.width(), start)))
+    }
+
+    fn continues(&self) -> Result<(), PeftError> {
+        if self.prefix_projection { no_encoder("prefix_projection", "true") } else { Ok(()) }
+    }
+
+    fn encoder(&self) -> Option<PromptEncoder> {
+        let tokens = self.tokens.num_virtual_tokens.filter(|_| self.prefix_projection)?;
+        let (dim, hidden) = (self.tokens.token_dim?, self.encoder_hidden_size?);
+        let encoder = PromptEncoder::new(tokens, dim, Activation::Tanh);
+        let encoder = encoder.with_linears("transform", &[dim, hidden, self.width()]);
+        Some(if self.init_weights.is_some() { encoder.ending_in_zeros() } else { encoder })
     }
 
     fn site(&self, module: &ModuleInfo, _rank: usize, _alpha: Option<f64>) -> Result<ChangeSite, PeftError> {

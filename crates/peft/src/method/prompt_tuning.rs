@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::method::Method;
+use crate::method::prompt_encoder::{Activation, Lstm, PromptEncoder, no_encoder};
 use crate::{ChangePart, ChangeSite, Follows, LoraConfig, ModuleInfo, PeftError, Start};
 
 /// What configurations of virtual tokens share. PEFT fills in what is not given from the model.
@@ -68,6 +69,9 @@ impl VirtualTokens {
     }
 }
 
+/// An encoder's word of two.
+const LSTM: &str = "LSTM";
+
 /// The parameter's name, and its key.
 const PROMPT: &str = "prompt_embeddings";
 
@@ -122,7 +126,8 @@ impl Method for PromptTuning {
     }
 }
 
-/// What a configuration of P-tuning says: its file has what the encoder gave.
+/// What a configuration of P-tuning says: its file has what the encoder gave. Of an `MLP`, PEFT reads neither layers (there are
+/// three) nor dropout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PTuning {
@@ -156,18 +161,49 @@ impl Method for PTuning {
     const TARGETS: bool = false;
 
     fn validate(&self, config: &LoraConfig, fresh: bool) -> Result<(), PeftError> {
-        if fresh {
-            return Err(PeftError::UnsupportedKey {
-                key: "peft_type".to_owned(),
-                value: "P_TUNING".to_owned(),
-                mend: "its encoder is not trained here, and not in its files: train PROMPT_TUNING, or this adapter with PEFT; it can be used",
-            });
+        let bad = |key, got: String, expected| Err(PeftError::BadValue { key, got, expected });
+        if !["MLP", LSTM].contains(&self.encoder_reparameterization_type.as_str()) {
+            let got = self.encoder_reparameterization_type.clone();
+            return bad("encoder_reparameterization_type", got, "MLP or LSTM");
+        }
+        if fresh && self.encoder_hidden_size.is_some_and(|width| !(1..=65_536).contains(&width)) {
+            let got = self.encoder_hidden_size.unwrap_or_default().to_string();
+            return bad("encoder_hidden_size", got, "a whole number from 1 to 65536");
+        }
+        if fresh && !(1..=1024).contains(&self.encoder_num_layers) {
+            return bad(
+                "encoder_num_layers",
+                self.encoder_num_layers.to_string(),
+                "a whole number from 1 to 1024",
+            );
+        }
+        if fresh && !(0.0..1.0).contains(&self.encoder_dropout) {
+            return bad("encoder_dropout", self.encoder_dropout.to_string(), "a probability in [0, 1)");
         }
         self.tokens.validate(config)
     }
 
     fn prompt(&mut self, width: usize) -> Result<Option<ChangePart>, PeftError> {
+        self.encoder_hidden_size.get_or_insert(width);
         self.tokens.part(width).map(Some)
+    }
+
+    fn continues(&self) -> Result<(), PeftError> {
+        no_encoder("peft_type", "P_TUNING")
+    }
+
+    fn encoder(&self) -> Option<PromptEncoder> {
+        let tokens = self.tokens.num_virtual_tokens?;
+        let (width, hidden) = (self.tokens.token_dim?, self.encoder_hidden_size?);
+        let encoder = PromptEncoder::new(tokens, width, Activation::Relu);
+        Some(match self.encoder_reparameterization_type.as_str() {
+            LSTM => {
+                let lstm = Lstm { layers: self.encoder_num_layers, dropout: self.encoder_dropout };
+                let encoder = encoder.with_lstm(lstm, width, hidden);
+                encoder.with_linears("mlp_head", &[2 * hidden, 2 * hidden, width])
+            }
+            _ => encoder.with_linears("mlp_head", &[width, hidden, hidden, width]),
+        })
     }
 
     fn site(&self, module: &ModuleInfo, _rank: usize, _alpha: Option<f64>) -> Result<ChangeSite, PeftError> {

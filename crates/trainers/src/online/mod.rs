@@ -185,7 +185,7 @@ impl<O: Objective> Online<O> {
         tally.add(MEAN_DRIFT, sum, count);
         let adapter = rank.model.plan.as_ref();
         let same = !self.options.samples_elsewhere();
-        let silent = !self.drops_out || adapter.is_none_or(|plan| plan.config.dropout() == 0.0);
+        let silent = !self.drops_out || adapter.is_none_or(|plan| !plan.drops_out());
         if same && silent && sum > DRIFT * count {
             return Err(TrainError::Drift { mean: sum / count, expected: DRIFT });
         }

@@ -114,10 +114,10 @@ impl<'a> Rank<'a> {
         self.world.rank() == 0
     }
 
-    /// What this rank writes of the model's own files, as it is now: later updates do not change it.
+    /// What this rank writes of the model's own files, as it is now: later updates do not change it. Every rank calls it.
     ///
     /// # Errors
-    /// If an update has taken a value.
+    /// If an update has taken a value, or a rank fails.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, TrainError> {
         let registry = self.plan.registry();
         let mut values = Vec::with_capacity(registry.len());
@@ -130,7 +130,12 @@ impl<'a> Rank<'a> {
             });
         }
         let names = registry.iter().map(|parameter| parameter.name.clone()).collect();
-        Ok(Snapshot { names, values })
+        let encoded = self.model.decoder.encoded_prompt()?;
+        if encoded.is_some() {
+            self.store.release();
+            self.store.check()?;
+        }
+        Ok(Snapshot { names, values, encoded: encoded.filter(|_| self.leads()) })
     }
 }
 
@@ -198,6 +203,8 @@ impl Rank<'_> {
 pub(crate) struct Snapshot {
     names: Vec<String>,
     values: Vec<Vec<(Range<usize>, AnyTensor)>>,
+    /// On the lead what an encoder of virtual tokens gave.
+    encoded: Option<AnyTensor>,
 }
 
 impl Snapshot {
@@ -217,6 +224,13 @@ impl RowSource for Snapshot {
         let mut all = pieces.next().expect("invariant: only what has rows is read");
         pieces.for_each(|more| all.append_rows(more));
         finite(all, || self.names[index].clone())
+    }
+
+    fn encoded_prompt(&self) -> Result<Option<HostTensor>, ModelError> {
+        self.encoded
+            .as_ref()
+            .map(|values| finite(to_host(values), || "prompt_embeddings".to_owned()))
+            .transpose()
     }
 }
 

@@ -16,6 +16,8 @@ use crate::setup::Setup;
 
 /// The slot of a parameter's exact value.
 pub(crate) const VALUE: &str = "value";
+/// The slot of its value in the model, where that is in no file of the model's own.
+pub(crate) const UNFILED: &str = "unfiled";
 /// The slot of its value in a reference that has moved.
 pub(crate) const REFERENCE: &str = "reference";
 
@@ -85,11 +87,10 @@ impl Resumed {
         files: &Reloaded,
         rows: Range<usize>,
     ) -> Result<HostTensor, TrainError> {
-        if !self.checkpoint.contains(&parameter.name, VALUE) {
-            return Ok(files.rows(parameter, rows)?);
-        }
+        let exact = [VALUE, UNFILED].into_iter().find(|slot| self.checkpoint.contains(&parameter.name, slot));
+        let Some(slot) = exact else { return Ok(files.rows(parameter, rows)?) };
         let (store, shape) = (parameter.precision.store, &parameter.shape);
-        Ok(self.checkpoint.read_rows_as(&parameter.name, VALUE, store, shape, rows)?)
+        Ok(self.checkpoint.read_rows_as(&parameter.name, slot, store, shape, rows)?)
     }
 
     /// Rows of a parameter of the reference, if the checkpoint has one that has moved.

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use burnish_checkpoint::{CheckpointWriter, Saving, TrainerState, Written, path_of, rotate};
+use burnish_checkpoint::{Checkpoint, CheckpointWriter, Saving, TrainerState, Written, path_of, rotate};
 use burnish_core::Dtype;
 use burnish_models::{Reloaded, to_device, to_host};
 use burnish_optim::{ParamStorage, SlotScope, SlotTensor, SlotValue};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::TrainError;
 use crate::rank::finite;
-use crate::rank::resumed::{REFERENCE, VALUE};
+use crate::rank::resumed::{REFERENCE, UNFILED, VALUE};
 use crate::run::outputs::write_model;
 use crate::run::task::Task;
 use crate::run::training::Training;
@@ -132,6 +132,13 @@ impl<T: Task> Training<'_, T> {
                     }
                 }
             }
+            for (index, parameter) in exporter.registry().iter().enumerate() {
+                for (rows, piece) in snapshot.pieces(index).iter().filter(|_| !exporter.keeps(parameter)) {
+                    let (name, shape) = (&parameter.name, &parameter.shape);
+                    let piece = finite(to_host(piece), || name.clone())?;
+                    writer.rows(name, UNFILED, shape, rows.clone(), piece.view())?;
+                }
+            }
             writer.trainer_state(&state)?;
             Ok(writer.finish()?)
         })?;
@@ -226,10 +233,19 @@ impl<T: Task> Training<'_, T> {
         // The lead may be removing old checkpoints; the best is not among them.
         if step != self.counters.step && path.is_dir() {
             let files = Reloaded::open(&rank.exporter, &path)?;
+            let unfiled = rank.exporter.registry().trainable().any(|p| !rank.exporter.keeps(p));
+            let checkpoint = if unfiled { Some(Checkpoint::open(&path)?) } else { None };
             for (index, parameter) in rank.exporter.registry().iter().enumerate() {
                 let rows = rank.held_rows(index);
                 if parameter.trainable && parameter.alias_of.is_none() && !rows.is_empty() {
-                    let value = rank.local(index, rows, |rows| files.rows(parameter, rows))?;
+                    let unfiled = checkpoint.as_ref().filter(|_| !rank.exporter.keeps(parameter));
+                    let value = rank.local(index, rows, |rows| -> Result<_, TrainError> {
+                        let (name, store) = (&parameter.name, parameter.precision.store);
+                        Ok(match unfiled {
+                            Some(from) => from.read_rows_as(name, UNFILED, store, &parameter.shape, rows)?,
+                            None => files.rows(parameter, rows)?,
+                        })
+                    })?;
                     rank.store.put(index, to_device(value, &rank.device));
                 }
             }

@@ -128,6 +128,12 @@ impl Recorded {
             "reward" => trained::<Reward>(words, device),
             other => bail!("unknown kind of recording `{other}`"),
         }?;
+        if let Some(expected) = run.get("rank_pattern") {
+            let file = output.path().join("out/adapter_config.json");
+            let config: Value = serde_json::from_slice(&std::fs::read(&file)?)?;
+            let got = &config["rank_pattern"];
+            ensure!(got == expected, "rank_pattern: {got}, TRL has {expected}");
+        }
         compare(&run, &records, bound)
     }
 

@@ -103,12 +103,21 @@ fn vectors_train_alike_on_every_mesh() {
 fn other_methods_train_alike_on_every_mesh() {
     let (root, model) = (tempfile::tempdir().unwrap(), model());
     let all = "--lora_target_modules=k_proj,o_proj,down_proj";
-    let methods: [(&[&str], bool); 11] = [
+    let methods: [(&[&str], bool); 12] = [
         (&["--peft_type=OFT", "--peft_config={\"oft_block_size\": 8}", all], false),
         (&["--peft_type=LOHA", "--lora_r=2", all, "--load_in_4bit"], true),
         (&["--peft_type=LOKR", "--lora_r=2", all], false),
         (
             &["--peft_type=VERA", "--lora_r=4", "--peft_config={\"d_initial\": 1.0}", all, "--load_in_4bit"],
+            false,
+        ),
+        (
+            &[
+                "--peft_type=ADALORA",
+                "--peft_config={\"init_r\": 4, \"target_r\": 2, \"tfinal\": 1}",
+                all,
+                "--load_in_4bit",
+            ],
             false,
         ),
         (&["--peft_type=PROMPT_TUNING", "--peft_config={\"num_virtual_tokens\": 3}"], true),

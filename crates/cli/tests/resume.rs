@@ -93,6 +93,53 @@ fn resumed_encoders_equal_the_whole_ones_bit_for_bit() {
     same_files(&best, &best.join(format!("checkpoint-{step}")), "adapter_model.safetensors");
 }
 
+/// AdaLoRA: importance and ranks are in the checkpoint, before its last allotment, and after it.
+#[test]
+fn resumed_allotments_equal_the_whole_ones_bit_for_bit() {
+    for (tinit, tfinal) in [(1, 3), (0, 6)] {
+        let config = format!(
+            r#"--peft_config={{"init_r": 4, "target_r": 2, "tinit": {tinit}, "tfinal": {tfinal}, "deltaT": 2}}"#
+        );
+        let given = ["--use_peft", "--peft_type=ADALORA", "--lora_dropout=0.1", &config];
+        check("prompt_completion.jsonl", "adapter_model.safetensors", &given);
+        check("prompt_completion.jsonl", "adapter_config.json", &given);
+    }
+    let root = tempfile::tempdir().unwrap();
+    let [one, many, other] = ["one", "many", "other"].map(|name| root.path().join(name));
+    let config = r#"--peft_config={"init_r": 4, "target_r": 2, "tfinal": 2}"#;
+    let kind = ["--use_peft", "--peft_type=ADALORA", config];
+    let given = [&kind[..], &["--max_steps=6", "--save_steps=3", "--global_batch_size=8"]].concat();
+    let sharded =
+        [&given[..], &["--nproc=3", "--zero_stage=3", "--stage3_param_persistence_threshold=10"]].concat();
+    ok(&sft(&one, "prompt_completion.jsonl", &given));
+    ok(&sft(&many, "prompt_completion.jsonl", &sharded));
+    crate::ranks::close("allotments of three ranks", &one, &many);
+    // On another mesh.
+    copy(&many.join("checkpoint-3"), &other.join("checkpoint-3"));
+    ok(&sft(&other, "prompt_completion.jsonl", &[&given[..], &["--resume_from_checkpoint=true"]].concat()));
+    crate::ranks::close_numbers("allotments on another mesh", &one, &other, 3);
+    same_files(&one, &other, "adapter_config.json");
+    let refused = |more: &[&str], parts: &[&str]| {
+        fails(&sft(&root.path().join("refused"), "prompt_completion.jsonl", more), parts);
+    };
+    let adapter = format!("--adapter_name_or_path={}", one.display());
+    refused(&[&adapter], &["rank_pattern", "resume_from_checkpoint"]);
+    let kind = &kind[..2];
+    for (config, parts) in [
+        (r#"{"init_r": 4, "target_r": 4}"#, ["target_r", "below init_r"]),
+        (
+            r#"{"init_r": 4, "target_r": 2, "tinit": 30, "tfinal": 40, "total_step": 60}"#,
+            ["tinit", "total_step"],
+        ),
+        (r#"{"init_r": 4, "target_r": 2, "deltaT": 0}"#, ["deltaT", "positive"]),
+        (r#"{"init_r": 4, "target_r": 2, "beta1": 1.0}"#, ["beta1", "between 0 and 1"]),
+    ] {
+        refused(&[kind, &[&format!("--peft_config={config}")]].concat(), &parts);
+    }
+    refused(&[kind, &[config, "--lora_r=4"]].concat(), &["lora_r", "ADALORA"]);
+    refused(&[kind, &[config, "--use_rslora"]].concat(), &["use_rslora", "ADALORA"]);
+}
+
 #[test]
 fn a_resumed_full_run_equals_the_whole_one_bit_for_bit() {
     check(

@@ -225,13 +225,13 @@ fn prefixes_are_of_blocks_with_keys_of_their_own() {
     assert!(written.contains(r#""token_dim": 16"#) && written.contains(r#""num_layers": 2"#), "{written}");
 }
 
-/// What AdaLoRA adds in training (orthogonality in the loss, ranks that fall) is not computed: no run trains less.
+/// What AdaLoRA has allocated is used, and merges; it does not grow again.
 #[test]
-fn adalora_is_used_and_not_trained() {
+fn allocated_ranks_are_used_and_do_not_go_on() {
     let case = fixtures().join("peft").join("adalora_ranks");
     let adapter = AdapterFolder::open(&case).unwrap();
     let error = adapter.config.check_training().unwrap_err().to_string();
-    assert!(error.contains("ADALORA") && error.contains("it can be used and merged"), "{error}");
+    assert!(error.contains("rank_pattern") && error.contains("resume_from_checkpoint"), "{error}");
     let model = open(&fixtures().join("qwen2"), &case).unwrap();
     // A module that was left no rank, and one with two of three.
     let plan = model.plan.as_ref().unwrap();

@@ -123,6 +123,13 @@ impl Gradients<Unscaled> {
 }
 
 impl Gradients<Clipped> {
+    /// The gradient of a parameter with which the optimizer will step: a tensor, and what it is multiplied by.
+    #[must_use]
+    pub fn of(&self, index: usize) -> Option<(&AnyTensor, f32)> {
+        let (_, gradient) = self.entries.iter().find(|(own, _)| *own == index)?;
+        Some((gradient, self.factor))
+    }
+
     /// Those that `takes` is true of, and the others.
     pub(crate) fn split(self, takes: impl Fn(usize) -> bool) -> (Self, Self) {
         let Self { entries, factor, norm, stage } = self;

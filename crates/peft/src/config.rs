@@ -320,6 +320,8 @@ impl LoraConfig {
         let kept = |key: &str| {
             ["auto_mapping", "peft_version", "revision"].contains(&key)
                 || key == "fan_in_fan_out" && method.turns_weights()
+                // Its configuration is one of LoRA's with more.
+                || method.peft_type() == PeftType::AdaLora
         };
         let rest = plain_rest().into_iter().filter(|(key, _)| kept(key)).collect();
         Self {

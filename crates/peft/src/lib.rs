@@ -70,6 +70,7 @@ pub mod module;
 mod pattern;
 mod pissa_olora;
 mod python_json;
+mod rank_allocator;
 mod site;
 mod spectral;
 mod support;
@@ -93,6 +94,7 @@ pub use method::{
     PromptEncoder, PromptTuning, TokenIndices, TrainableTokens, Vera, VirtualTokens,
 };
 pub use pissa_olora::{Decomposition, decompose};
+pub use rank_allocator::{Allotment, AllottedRanks, RankAllocator, RankPattern};
 pub use site::{Factor, LoraSite};
 pub use support::Purpose;
 pub use weighted::{Combination, Weighted, add_weighted_adapter};

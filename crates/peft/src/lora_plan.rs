@@ -10,8 +10,8 @@ use crate::error::DeadPattern;
 use crate::pattern::{self, Matcher};
 use crate::site::suffix;
 use crate::{
-    Bias, Change, ChangePart, ChangeSite, Factor, Init, LoraConfig, LoraSite, MatchReport, ModuleInfo,
-    ModuleKind, PeftError, PromptEncoder, Purpose, match_modules, resolve_targets,
+    AllottedRanks, Bias, Change, ChangePart, ChangeSite, Factor, Init, LoraConfig, LoraSite, MatchReport,
+    ModuleInfo, ModuleKind, PeftError, PeftMethod, PromptEncoder, Purpose, match_modules, resolve_targets,
 };
 
 /// An adapter on a base model: its sites, and which base parameters train along.
@@ -226,10 +226,38 @@ impl LoraPlan {
         self.config.dropout() != 0.0 || lstm.is_some_and(|lstm| lstm.dropout != 0.0)
     }
 
-    /// Whether files have a parameter as it trains: those of an encoder are in none.
+    /// Whether files have a parameter as it trains: those of an encoder are in none, of those of AdaLoRA what is left.
     #[must_use]
     pub fn in_files(&self, parameter: &str) -> bool {
-        self.encoder.as_ref().is_none_or(|encoder| encoder.parts.iter().all(|part| part.name != parameter))
+        let singular = self.changes.iter().filter(|site| matches!(site.change, Change::Singular { .. }));
+        let parts = singular.flat_map(|site| &site.parts);
+        self.encoder.iter().flat_map(|encoder| &encoder.parts).chain(parts).all(|part| part.name != parameter)
+    }
+
+    /// The plan of files of an adapter whose ranks training has allocated.
+    #[must_use]
+    pub fn with_ranks(&self, ranks: &AllottedRanks) -> Self {
+        let mut plan = self.clone();
+        let Some(PeftMethod::AdaLora(own)) = &mut plan.config.method else { return plan };
+        own.total_step = Some(ranks.total_step);
+        own.rank_pattern.clone_from(&ranks.pattern);
+        for site in &mut plan.changes {
+            if let (Change::Singular { .. }, [a, b, values]) = (&site.change, &mut site.parts[..])
+                && let Some(kept) = ranks.pattern.as_ref().and_then(|pattern| pattern.get(&values.name))
+            {
+                let rank = kept.iter().filter(|&&kept| kept).count();
+                (a.shape[0], b.shape[1], values.shape[0]) = (rank, rank, rank);
+            }
+        }
+        plan
+    }
+
+    /// The plan of files with that configuration, which tells what training has made of ranks.
+    #[must_use]
+    pub fn with_ranks_of(&self, config: &LoraConfig) -> Self {
+        let Some(PeftMethod::AdaLora(own)) = &config.method else { return self.clone() };
+        let pattern = own.rank_pattern.clone();
+        self.with_ranks(&AllottedRanks { total_step: own.total_step.unwrap_or(0), pattern })
     }
 
     /// Parameters of the base that train along, with their shapes: [`saved`](Self::saved), then

@@ -18,11 +18,12 @@ options! {
     LoraOptions, "LoRA";
     /// Train an adapter instead of the whole model.
     Trl use_peft: bool = false;
-    /// What the adapter is: LORA (as when not given), IA3 (vectors that scale layers' outputs or inputs), OFT (rotations of
-    /// their inputs), LOHA, LOKR (added products), VERA (vectors between shared random matrices), LN_TUNING (norms),
-    /// TRAINABLE_TOKENS (rows of the embedding), PROMPT_TUNING (tokens before every text), P_TUNING (the same, of an encoder) or
-    /// PREFIX_TUNING (keys and values before every text, in each block); adapters of ADALORA that exist can be used. Options of lora_ that the
-    /// method's configuration in PEFT has count for it too; its others are in peft_config.
+    /// What the adapter is: LORA (as when not given), ADALORA (factors whose ranks training allocates; init_r and the like in
+    /// peft_config), IA3 (vectors that scale layers' outputs or inputs), OFT (rotations of their inputs), LOHA, LOKR (added
+    /// products), VERA (vectors between shared random matrices), LN_TUNING (norms), TRAINABLE_TOKENS (rows of the embedding),
+    /// PROMPT_TUNING (tokens before every text), P_TUNING (the same, of an encoder) or PREFIX_TUNING (keys and values before
+    /// every text, in each block). Options of lora_ that the method's configuration in PEFT has count for it too; its others
+    /// are in peft_config.
     Peft peft_type: Option<PeftType> = None;
     /// Settings of a peft_type other than LORA, by PEFT's names: '{"oft_block_size": 8}'.
     Burnish peft_config: MethodSettings = MethodSettings::default();
@@ -80,7 +81,7 @@ impl LoraOptions {
         // What the rules refused does not come here.
         let method = self.method().ok().flatten();
         let mut config = match method {
-            Some(method) => LoraConfig { r: self.lora_r, ..LoraConfig::of(method) },
+            Some(method) => self.of_method(method),
             None => LoraConfig {
                 trainable_token_indices: self.trainable_token_indices.clone(),
                 ..LoraConfig::new(self.lora_r, self.lora_alpha).with_dropout(self.lora_dropout)
@@ -109,6 +110,18 @@ impl LoraOptions {
             .then(|| Layers::Many(self.layers_to_transform.iter().map(|&layer| layer as i64).collect()));
         config.layers_pattern = some(&self.layers_pattern).map(Names::Many);
         config
+    }
+
+    /// A configuration of another method, with those of LoRA's settings that it has.
+    fn of_method(&self, method: PeftMethod) -> LoraConfig {
+        let config = LoraConfig::of(method);
+        if self.peft_type != Some(PeftType::AdaLora) {
+            return LoraConfig { r: self.lora_r, ..config };
+        }
+        // Its ranks are settings of its own.
+        let LoraConfig { r, lora_alpha, lora_dropout, .. } =
+            LoraConfig::new(config.r, self.lora_alpha).with_dropout(self.lora_dropout);
+        LoraConfig { r, lora_alpha, lora_dropout, ..config }
     }
 
     /// The method, where it is not LoRA, with its settings.
@@ -209,7 +222,8 @@ impl LoraOptions {
         } else {
             match self.method() {
                 Ok(Some(method)) => {
-                    let has = |key: &str| method.has_key(key);
+                    // PEFT passes over the rank of AdaLoRA, whose ranks are settings of its own.
+                    let has = |key: &str| method.has_key(key) && (kind, key) != (PeftType::AdaLora, "r");
                     let given = OF_LORA.iter().filter(|(name, key)| checks.says_something(name) && !has(key));
                     for (name, _) in given.collect::<Vec<_>>() {
                         let mend = "the method has no such setting, or has it in peft_config: take it out";

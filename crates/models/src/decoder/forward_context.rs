@@ -6,9 +6,9 @@ use burn::tensor::Tensor;
 use burnish_core::Compute;
 use burnish_ops::{AnyTensor, OpsError, Parameters, RouterBalance, Run, Weights, recorded, segment};
 
-use crate::LogitPeaks;
 use crate::decoder::embedding_noise::EmbeddingNoise;
 use crate::decoder::layers::{Assembly, DropoutStep, Norms};
+use crate::{LogitPeaks, Orthogonality};
 
 /// What a pass is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,7 @@ pub struct ForwardContext {
     peaks: Option<Arc<LogitPeaks>>,
     noise: Option<EmbeddingNoise>,
     balance: Option<Arc<RouterBalance>>,
+    orthogonality: Option<Arc<Orthogonality>>,
 }
 
 impl ForwardContext {
@@ -42,7 +43,8 @@ impl ForwardContext {
     #[must_use]
     pub fn new(parameters: Arc<dyn Parameters>, mode: Mode, adapters: bool) -> Self {
         let (root, norms) = (OnceLock::new(), Norms::default());
-        Self { parameters, mode, adapters, root, norms, peaks: None, noise: None, balance: None }
+        let (peaks, noise, balance, orthogonality) = (None, None, None, None);
+        Self { parameters, mode, adapters, root, norms, peaks, noise, balance, orthogonality }
     }
 
     /// The same pass, which merges the largest attention logit of each head into `peaks`
@@ -63,6 +65,12 @@ impl ForwardContext {
     #[must_use]
     pub fn with_router_balance(self, balance: Option<Arc<RouterBalance>>) -> Self {
         Self { balance, ..self }
+    }
+
+    /// The same pass, whose factors of AdaLoRA feel a pull towards orthogonal ones in backward, and note how far they are.
+    #[must_use]
+    pub fn with_orthogonality(self, orthogonality: Option<Arc<Orthogonality>>) -> Self {
+        Self { orthogonality, ..self }
     }
 
     pub(crate) fn router_balance(&self) -> Option<&Arc<RouterBalance>> {
@@ -89,7 +97,8 @@ impl ForwardContext {
 
     pub(crate) fn assembly(&self, rows: &Arc<Vec<u64>>, compute: Compute) -> Assembly {
         let dropout = self.dropout_step().map(|step| (step, rows.clone()));
-        Assembly { adapters: self.adapters, dropout, norms: self.norms.clone(), compute }
+        let (norms, orthogonality) = (self.norms.clone(), self.orthogonality.clone());
+        Assembly { adapters: self.adapters, dropout, norms, compute, orthogonality }
     }
 
     /// The step whose dropout this pass has, if it has any.

@@ -10,14 +10,16 @@ use burnish_ops::{
     AnyTensor, Dropout, EmbeddingLowRank, ExpertLayer, ExpertLowRank, Experts, HeadNorm, Linear, LowRank,
     Magnitude, OpsError, layer_norm, rms_norm, row_norms,
 };
+use burnish_peft::Change;
 
-use crate::Spec;
 use crate::decoder::block::{BlockLayers, LatentLayers, OnTensors};
 use crate::decoder::change::LayerChange;
 use crate::decoder::lora_rank_reduce::runs_apart;
+use crate::decoder::orthogonality::Vectors;
 use crate::decoder::tp_plan::Shard;
 use crate::spec::names::Names;
 use crate::spec::{ExpertsSpec, LayerSpec, NormKind, QkNorm};
+use crate::{Orthogonality, Spec};
 
 /// Dropout of one training step: sites add their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +41,23 @@ pub(crate) struct Assembly {
     pub(crate) norms: Norms,
     /// What products multiply.
     pub(crate) compute: Compute,
+    /// What pulls on AdaLoRA's factors.
+    pub(crate) orthogonality: Option<Arc<Orthogonality>>,
 }
 
 impl Assembly {
+    /// The parameters of a change, with a pull on AdaLoRA's factors where there is one.
+    fn pulled(&self, change: &LayerChange, parts: Vec<AnyTensor>) -> Result<Vec<AnyTensor>, OpsError> {
+        let (Some(own), Change::Singular { .. }) = (&self.orthogonality, &change.change) else {
+            return Ok(parts);
+        };
+        let mut parts = parts;
+        for (at, vectors) in [Vectors::Rows, Vectors::Columns].into_iter().enumerate() {
+            parts[at] = own.on(change.indices[at], &parts[at], vectors)?;
+        }
+        Ok(parts)
+    }
+
     /// Dropout of what an adapter reads, with probability `p`.
     fn dropout_of(&self, site: &str, p: f32) -> Option<Dropout> {
         self.dropout.as_ref().filter(|_| p > 0.0).map(|(step, rows)| Dropout {
@@ -286,7 +302,7 @@ impl Layer {
         let LinearParts { weight, bias, lora } = tensors.linear;
         if let Some(change) = self.change.as_ref().filter(|_| !tensors.change.is_empty()) {
             let layer = Linear { weight, bias, low_rank: None, compute: how.compute };
-            let mut linear = change.apply(layer, &tensors.change, first)?;
+            let mut linear = change.apply(layer, &how.pulled(change, tensors.change)?, first)?;
             if let Some(low_rank) = &mut linear.low_rank {
                 low_rank.dropout = how.dropout_of(&change.site, change.dropout);
             }

@@ -18,6 +18,7 @@ pub(crate) mod layers;
 pub(crate) mod local_params;
 pub(crate) mod logit_peaks;
 pub(crate) mod lora_rank_reduce;
+pub(crate) mod orthogonality;
 pub(crate) mod prompt_encoder;
 pub(crate) mod queries_keys;
 pub(crate) mod recurrence;

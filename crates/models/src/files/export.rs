@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use burnish_core::{Dtype, Parameter, Registry, Role};
-use burnish_peft::{Factor, LoraPlan, LoraSite, ModuleKind, write_adapter_rows};
+use burnish_peft::{
+    AllottedRanks, Change, ChangeSite, Factor, LoraPlan, LoraSite, ModuleKind, write_adapter_rows,
+};
 use burnish_weight_files::{FolderWriter, HostTensor};
 
 use crate::decoder::adapter::copy_name;
@@ -28,6 +30,10 @@ pub trait RowSource {
     /// If it cannot be read.
     fn encoded_prompt(&self) -> Result<Option<HostTensor>, ModelError> {
         Ok(None)
+    }
+    /// What training has made of the adapter's ranks.
+    fn allotted(&self) -> Option<&AllottedRanks> {
+        None
     }
 }
 
@@ -84,12 +90,17 @@ impl Exporter {
             Some((index, self.registry.at(index))).filter(|(_, p)| self.writes(p))
         };
         let joined = |name: &str| Joined::of(plan, name);
+        let left = |name: &str| Left::of(plan, source.allotted()?, name);
+        let files = match source.allotted() {
+            Some(ranks) => plan.exported().with_ranks(ranks),
+            None => plan.exported(),
+        };
         let encoded = plan.encoder.as_ref().and(plan.prompt.as_ref());
         let is_encoded = |name: &str| encoded.is_some_and(|prompt| prompt.name == name);
         let values = if encoded.is_some() { source.encoded_prompt()? } else { None };
         write_adapter_rows(
             writer,
-            &plan.exported(),
+            &files,
             |name, _| match is_encoded(name) {
                 true => Some(Dtype::F32),
                 false => find(name).map(|(_, p)| p.precision.store),
@@ -97,7 +108,10 @@ impl Exporter {
             |name, _| match (find(name), joined(name)) {
                 (None, _) if is_encoded(name) => values.iter().map(|values| 0..values.shape[0]).collect(),
                 (None, _) => Vec::new(),
-                (Some((index, _)), None) => source.rows(index),
+                (Some((index, _)), None) => match left(name) {
+                    Some(left) => left.rows(source.rows(index)),
+                    None => source.rows(index),
+                },
                 (Some((index, _)), Some(joined)) => joined.rows(source.rows(index)),
             },
             |name, _, _| -> Result<_, ModelError> {
@@ -106,6 +120,15 @@ impl Exporter {
                     return Ok(Cow::Borrowed(values.as_ref().map_or(&[], |values| &values.bytes)));
                 }
                 let (index, _) = find(name).ok_or_else(unknown)?;
+                if let Some(left) = left(name) {
+                    let rows = source.rows(index);
+                    let none = rows.iter().all(Range::is_empty);
+                    return Ok(Cow::Owned(if none {
+                        Vec::new()
+                    } else {
+                        left.of_rows(&source.read(index)?, &rows)
+                    }));
+                }
                 let own = source.read(index)?;
                 match joined(name) {
                     Some(joined) if !own.bytes.is_empty() => {
@@ -154,6 +177,51 @@ impl Exporter {
             rest = after;
         }
         Ok(HostTensor::from_f32(&values, &own.shape, own.dtype)?)
+    }
+}
+
+/// What is left of a parameter of AdaLoRA's whose ranks were allocated.
+struct Left<'a> {
+    kept: &'a [bool],
+    /// Whether they are its columns (of B).
+    columns: bool,
+}
+
+impl<'a> Left<'a> {
+    fn of(plan: &LoraPlan, ranks: &'a AllottedRanks, name: &str) -> Option<Self> {
+        let pattern = ranks.pattern.as_ref()?;
+        let singular = |site: &&ChangeSite| matches!(site.change, Change::Singular { .. });
+        plan.changes.iter().filter(singular).find_map(|site| {
+            let part = site.parts.iter().position(|part| part.name == name)?;
+            Some(Self { kept: pattern.get(&site.parts[2].name)?, columns: part == 1 })
+        })
+    }
+
+    /// The rows of the file that whoever has `rows` writes.
+    fn rows(&self, rows: Vec<Range<usize>>) -> Vec<Range<usize>> {
+        if self.columns {
+            return rows;
+        }
+        let before = |at: usize| self.kept[..at].iter().filter(|&&kept| kept).count();
+        let rows = rows.into_iter().map(|rows| before(rows.start)..before(rows.end));
+        rows.filter(|rows| !rows.is_empty()).collect()
+    }
+
+    /// The bytes of those, of the values of `rows`.
+    fn of_rows(&self, own: &HostTensor, rows: &[Range<usize>]) -> Vec<u8> {
+        let element = own.dtype.bytes();
+        let width = own.bytes.len() / own.shape[0].max(1);
+        let numbers = rows.iter().cloned().flatten();
+        let mut bytes = Vec::new();
+        for (row, values) in numbers.zip(own.bytes.chunks_exact(width.max(1))) {
+            if self.columns {
+                let columns = values.chunks_exact(element).zip(self.kept).filter(|(_, kept)| **kept);
+                columns.for_each(|(value, _)| bytes.extend_from_slice(value));
+            } else if self.kept[row] {
+                bytes.extend_from_slice(values);
+            }
+        }
+        bytes
     }
 }
 

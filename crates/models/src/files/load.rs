@@ -893,7 +893,8 @@ impl Reloaded {
     pub fn open(exporter: &Exporter, path: &Path) -> Result<Self, ModelError> {
         Ok(match &exporter.plan {
             Some(plan) => {
-                let tensors = AdapterFolder::open(path)?.load(&plan.exported())?;
+                let folder = AdapterFolder::open(path)?;
+                let tensors = folder.load(&plan.exported().with_ranks_of(&folder.config))?;
                 Self { adapter: Some(plan.trained_part(tensors)?), weights: None, names: exporter.names }
             }
             None => Self { adapter: None, weights: Some(WeightFolder::open(path)?), names: exporter.names },

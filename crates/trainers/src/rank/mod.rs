@@ -2,11 +2,12 @@
 
 pub(crate) mod optimizer;
 pub(crate) mod qk_clip;
+pub(crate) mod rank_allocation;
 pub(crate) mod resumed;
 pub(crate) mod tp_gradients;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burnish_comm::{Group, World};
@@ -16,6 +17,7 @@ use burnish_models::{
     Decoder, Exporter, Model, ModelError, Parallel, Reloaded, RowSource, to_device, to_host,
 };
 use burnish_ops::AnyTensor;
+use burnish_peft::AllottedRanks;
 use burnish_tp::Tp;
 use burnish_weight_files::HostTensor;
 use burnish_zero::{Kept, Plan, ShardedParams};
@@ -44,6 +46,8 @@ pub struct Rank<'a> {
     pub(crate) model: Model,
     pub(crate) exporter: Exporter,
     pub(crate) logit_clip: Option<LogitClip>,
+    /// What training has made of an adapter's ranks, where it allocates them.
+    pub(crate) allotted: Mutex<Option<AllottedRanks>>,
 }
 
 impl<'a> Rank<'a> {
@@ -87,7 +91,22 @@ impl<'a> Rank<'a> {
         let model = planned.into_model(store.clone());
         let peaks = || model.decoder.logit_peaks();
         let logit_clip = clip.map(|(clip, tau)| LogitClip { clip, peaks: peaks(), tau });
-        Ok(Self { setup, device, place, world, dp, tp, parallel, plan, store, model, exporter, logit_clip })
+        let allotted = Mutex::default();
+        Ok(Self {
+            setup,
+            device,
+            place,
+            world,
+            dp,
+            tp,
+            parallel,
+            plan,
+            store,
+            model,
+            exporter,
+            logit_clip,
+            allotted,
+        })
     }
 
     /// This rank's part of the model that trains.
@@ -135,7 +154,8 @@ impl<'a> Rank<'a> {
             self.store.release();
             self.store.check()?;
         }
-        Ok(Snapshot { names, values, encoded: encoded.filter(|_| self.leads()) })
+        let allotted = self.allotted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(Snapshot { names, values, encoded: encoded.filter(|_| self.leads()), allotted })
     }
 }
 
@@ -205,6 +225,7 @@ pub(crate) struct Snapshot {
     values: Vec<Vec<(Range<usize>, AnyTensor)>>,
     /// On the lead what an encoder of virtual tokens gave.
     encoded: Option<AnyTensor>,
+    allotted: Option<AllottedRanks>,
 }
 
 impl Snapshot {
@@ -231,6 +252,10 @@ impl RowSource for Snapshot {
             .as_ref()
             .map(|values| finite(to_host(values), || "prompt_embeddings".to_owned()))
             .transpose()
+    }
+
+    fn allotted(&self) -> Option<&AllottedRanks> {
+        self.allotted.as_ref()
     }
 }
 

@@ -21,6 +21,12 @@ pub(crate) const UNFILED: &str = "unfiled";
 /// The slot of its value in a reference that has moved.
 pub(crate) const REFERENCE: &str = "reference";
 
+/// The slots of averages of its importance, and of how far that was from them (AdaLoRA).
+pub(crate) const SENSITIVITY: &str = "sensitivity";
+pub(crate) const UNCERTAINTY: &str = "uncertainty";
+/// All slots that are no optimizer's.
+pub(crate) const BESIDE: [&str; 5] = [VALUE, UNFILED, REFERENCE, SENSITIVITY, UNCERTAINTY];
+
 /// A checkpoint to go on from, checked.
 pub struct Resumed {
     pub(crate) checkpoint: Checkpoint,

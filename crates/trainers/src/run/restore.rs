@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::TrainError;
 use crate::metrics::metric_window::Window;
 use crate::rank::Rank;
-use crate::rank::resumed::{REFERENCE, Resumed, UNFILED, VALUE};
+use crate::rank::resumed::{BESIDE, Resumed};
 
 /// What counts up during a run.
 #[derive(Clone, Debug, Default)]
@@ -80,9 +80,7 @@ impl Resumed {
         let mut slots = Vec::new();
         // Slots that the checkpoint has in another dtype than this run keeps, and how many.
         let mut converted: BTreeMap<(&str, Dtype, Dtype), usize> = BTreeMap::new();
-        for (name, slot) in
-            self.checkpoint.entries().filter(|(_, slot)| ![VALUE, UNFILED, REFERENCE].contains(slot))
-        {
+        for (name, slot) in self.checkpoint.entries().filter(|(_, slot)| !BESIDE.contains(slot)) {
             let info = self.checkpoint.info(name, slot)?;
             let read = |rows| self.checkpoint.read_rows_as(name, slot, info.dtype, &info.shape, rows);
             let all = 0..info.shape.first().copied().unwrap_or(1);

@@ -82,6 +82,15 @@ impl<T: Task> Training<'_, T> {
                 slots.push((index, slot, shape, rows, piece.into()));
             }
         }
+        for (index, slot, average) in
+            self.allocation.iter().filter(|_| with_state).flat_map(|own| own.slots())
+        {
+            let (rows, piece) = rank.store.saved_slot(index, average);
+            for (rows, piece) in rank.rows_to_write(index, rows, piece)? {
+                let shape = exporter.registry().at(index).shape.clone();
+                slots.push((index, slot, shape, rows, piece.into()));
+            }
+        }
         if let Some(store) = self.task.saved_params(&self.state).filter(|_| with_state) {
             for (index, parameter) in rank.plan.registry().iter().enumerate() {
                 if parameter.trainable && parameter.alias_of.is_none() {
@@ -213,6 +222,7 @@ impl<T: Task> Training<'_, T> {
             "schedule": self.schedule.state(),
             "loss_scaler": self.scaler,
             "window": self.window.to_json(),
+            "rank_pattern": self.rank.rank_pattern(),
             "facts": setup.facts_of_checkpoint()?,
             "has_state": with_state,
             "ranks": self.rank.world.size(),
@@ -250,6 +260,7 @@ impl<T: Task> Training<'_, T> {
                 }
             }
             rank.store.all_gather_params()?;
+            rank.rank_pattern_of(&path)?;
             self.note(&format!(
                 "best {} was {value} at step {step}: loaded {}",
                 options.best_metric(),

@@ -10,6 +10,7 @@ use burnish_losses::{MetricSums, Metrics};
 use burnish_models::{DropoutStep, EmbeddingNoise, Mode};
 use burnish_ops::AnyTensor;
 use burnish_optim::{LearningRates, LossScaler, Optimizer, Schedule, Unscale};
+use burnish_peft::PeftError;
 use burnish_report::{PeakMemory, Record, Sample};
 use burnish_zero::MatrixAllToAll;
 
@@ -18,6 +19,7 @@ use crate::metrics::metric_window::{Sums, Window};
 use crate::plan::moved;
 use crate::rank::Rank;
 use crate::rank::qk_clip::Clipped;
+use crate::rank::rank_allocation::RankAllocation;
 use crate::rank::resumed::Resumed;
 use crate::run::beginning::Beginning;
 use crate::run::reporter::Reporter;
@@ -75,6 +77,8 @@ pub(crate) struct Training<'a, T: Task> {
     pub(crate) save: Save,
     /// What QK-Clip did in the last step.
     clipped: Option<Clipped>,
+    /// How AdaLoRA's ranks fall.
+    pub(crate) allocation: Option<RankAllocation>,
     /// Only the lead speaks.
     reporter: Option<Reporter>,
     memory: PeakMemory,
@@ -138,6 +142,12 @@ impl<'a, T: Task> Training<'a, T> {
         if let Some(reporter) = &mut reporter {
             notes.iter().for_each(|note| reporter.note(note));
         }
+        let allocation = RankAllocation::of(rank, total, resumed)?;
+        if allocation.is_some() && optimizer.averages() {
+            let condition =
+                "ADALORA with an optimizer that averages what trains, zeros among it: take another optim";
+            return Err(PeftError::Conflict { key: "peft_type", condition }.into());
+        }
         let state = task.state(rank, resumed)?;
         Ok(Self {
             rank,
@@ -157,6 +167,7 @@ impl<'a, T: Task> Training<'a, T> {
             run_name: beginning.run_name,
             save: Save::idle(),
             clipped: None,
+            allocation,
             reporter,
             memory: PeakMemory::new(),
             on_step: None,
@@ -257,7 +268,7 @@ impl<'a, T: Task> Training<'a, T> {
         let noise = options.neftune_noise_alpha.map(|alpha| EmbeddingNoise { alpha, seed, step: done });
         let scale = self.scaler.as_ref().map_or(1.0, LossScaler::scale);
         let mut tally = MetricSums::new();
-        let (mut own_loss, mut own_balance) = (0.0, 0.0);
+        let (mut own_loss, mut own_beside) = (0.0, 0.0);
         // As in TRL the mean over micro-batches and ranks.
         let parts = (micro_steps * rank.dp.size()) as f64;
         let balance = setup.balance().map(|coefficient| coefficient / parts);
@@ -265,19 +276,25 @@ impl<'a, T: Task> Training<'a, T> {
             store.begin_micro_batch(micro + 1 == micro_steps);
             let routers =
                 balance.and_then(|c| rank.model.decoder.router_balance((c * f64::from(scale)) as f32));
+            let share = task.num_tokens(batch) as f64 / (tokens as f64).max(1.0);
+            let apart = rank.orthogonality(share * f64::from(scale));
             let pass = rank.pass(mode).with_embedding_noise(noise).with_router_balance(routers.clone());
+            let pass = pass.with_orthogonality(apart.as_ref().map(|(apart, _)| apart.clone()));
             let part = task.loss(rank, &pass, (micro, batch), &totals, &inputs)?;
             tally.merge(&part.tally);
             own_loss += part.value;
             if let (Some(c), Some(routers)) = (balance, routers.filter(|_| task.num_tokens(batch) > 0)) {
-                own_balance += c * routers.loss();
+                own_beside += c * routers.loss();
                 tally.add(BALANCE, routers.loss(), 1.0);
+            }
+            if let Some((apart, weight)) = apart {
+                own_beside += share * weight * apart.loss();
             }
             pass.backward(&scaled(&part.loss, scale)?)?;
             store.end_micro_batch()?;
             rank.tp.check()?;
         }
-        let own_loss = own_loss / task.divisor(&inputs) + own_balance;
+        let own_loss = own_loss / task.divisor(&inputs) + own_beside;
         let (own_loss, tally) = if counts > 0.0 { (own_loss, tally) } else { (0.0, MetricSums::new()) };
         let sums = Sums { loss: own_loss, stop: stop.asked(), written: self.save.is_written(), tally };
         let mut all = sums.over(&rank.world, &self.metrics)?;
@@ -294,7 +311,12 @@ impl<'a, T: Task> Training<'a, T> {
         let grad_norm = match reduced.unscale(scale, |squares| rank.sum_squares(squares, &partly))? {
             Unscale::Finite(gradients) => {
                 let clipped = gradients.clip(options.max_grad_norm);
+                let done = self.counters.step;
+                let found = self.allocation.as_ref().map(|own| own.gradients(&clipped, done));
                 let applied = self.optimizer.step(clipped, &**store, &mut self.exchange, rates)?;
+                if let (Some(own), Some(found)) = (&mut self.allocation, found) {
+                    own.after_step(rank, found, done)?;
+                }
                 self.clipped = rank.clip_logits(&mut self.optimizer)?;
                 store.all_gather_params()?;
                 let figures = task.after_step(rank, &mut self.state, number, (&inputs, &all.tally))?;

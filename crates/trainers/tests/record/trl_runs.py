@@ -32,7 +32,7 @@ os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", HF_DATASET
 
 import datasets  # noqa: E402
 import torch  # noqa: E402
-from peft import LoraConfig, PeftModel, get_peft_model  # noqa: E402
+from peft import PeftModel, get_peft_config, get_peft_model  # noqa: E402
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, BitsAndBytesConfig, LlamaConfig, PreTrainedTokenizerFast, Qwen3Config, TrainerCallback)
@@ -242,6 +242,13 @@ RUNS_TO_RECORD = {
     "orpo-full": dict(
         model="qwen3-tied", data="preference_conversational.jsonl",
         options=dict(per_device_train_batch_size=3, learning_rate=2e-3, beta=0.5, max_length=256, max_steps=4)),
+    # Ranks are allocated after every step, and orthogonality is in the loss, neither of which TRL's trainer does by itself.
+    "sft-adalora": dict(
+        model="llama", data="prompt_completion.jsonl",
+        options=dict(per_device_train_batch_size=4, learning_rate=2e-2, lr_scheduler_type="constant", max_grad_norm=0.4,
+                     num_train_epochs=4, max_steps=32),
+        lora=dict(peft_type="ADALORA", init_r=4, target_r=2, tinit=5, tfinal=8, deltaT=3, total_step=32, beta1=0.8,
+                  beta2=0.9, orth_reg_weight=0.3, lora_alpha=8, target_modules=["q_proj", "o_proj", "down_proj"])),
 }
 TRAINERS = {"sft": (SFTTrainer, SFTConfig), "dpo": (DPOTrainer, DPOConfig), "kto": (KTOTrainer, KTOConfig),
             "reward": (RewardTrainer, RewardConfig), "cpo": (CPOTrainer, CPOConfig), "orpo": (ORPOTrainer, ORPOConfig)}
@@ -311,11 +318,13 @@ def make_adapter(folder, name, seed, lora):
     """A PEFT adapter whose factors, saved modules and biases all differ from the fresh ones."""
     model, _ = base(name)
     torch.manual_seed(seed)
-    adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **lora))
+    adapted = get_peft_model(model, get_peft_config(dict(peft_type="LORA", task_type="CAUSAL_LM") | lora))
     with torch.no_grad():
         for key, parameter in adapted.named_parameters():
-            if "lora_" in key:
+            if "lora_" in key and lora.get("peft_type") != "ADALORA":
                 parameter.normal_(0.0, 0.1)
+            elif "lora_" in key:
+                pass
             elif parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter) * 0.02)
     adapted.save_pretrained(folder)
@@ -344,6 +353,23 @@ class Keep(TrainerCallback):
             self.evaluations.append({**kept, "step": state.global_step})
 
 
+class Allocate(TrainerCallback):
+    """Has AdaLoRA allocate its ranks, between a step and the end of its gradients."""
+
+    def on_optimizer_step(self, args, state, control, model=None, **kwargs):
+        model.base_model.update_and_allocate(state.global_step)
+
+
+class AdaLoraTrainer(SFTTrainer):
+    """Adds what PEFT's AdaLoraModel adds to a loss that the model computes, which TRL's trainer does itself."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        plain = {key: inputs[key] for key in ("input_ids", "attention_mask", "labels") if key in inputs}
+        added = model(**plain).loss - model.base_model.model(**plain).loss
+        found = super().compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
+        return (found[0] + added, found[1]) if return_outputs else found + added
+
+
 def record(index, name, model, data, options, lora=None, eval_data=None, reference=None, quantized=None):
     folder = RUNS / name
     shutil.rmtree(folder, ignore_errors=True)
@@ -363,6 +389,8 @@ def record(index, name, model, data, options, lora=None, eval_data=None, referen
     options = SHARED | options
     kind = name.split("-")[0]
     Trainer, Config = TRAINERS[kind]
+    if "adalora" in name:
+        Trainer = AdaLoraTrainer
     keep = Keep()
     with tempfile.TemporaryDirectory() as scratch:
         def rows(file):
@@ -372,7 +400,7 @@ def record(index, name, model, data, options, lora=None, eval_data=None, referen
         trainer = Trainer(
             network, **compared, args=Config(output_dir=scratch, use_cpu=True, report_to="none", disable_tqdm=True, **options),
             train_dataset=rows(data), eval_dataset=rows(eval_data) if eval_data else None,
-            processing_class=tokenizer, callbacks=[keep])
+            processing_class=tokenizer, callbacks=[keep] + ([Allocate()] if "adalora" in name else []))
         for key, parameter in trainer.model.named_parameters():
             if quantized and parameter.requires_grad:
                 parameter.data = whole[key.replace("ref.", "default.")].clone()
@@ -380,7 +408,9 @@ def record(index, name, model, data, options, lora=None, eval_data=None, referen
         trainer.train()
         for key, parameter in trainer.model.named_parameters():
             # A trained tensor which TRL leaves out of its loss would show here.
-            assert key not in start or not torch.equal(parameter, start[key]), f"{name}: {key} never moved"
+            # Singular values of which none is left are zero again.
+            moved = key not in start or "lora_E" in key or not torch.equal(parameter, start[key])
+            assert moved, f"{name}: {key} never moved"
     if kind in ("cpo", "orpo"):
         unlike = ["logits/chosen", "logits/rejected"]
         if kind == "cpo" and trainer.args.cpo_alpha == 0:
@@ -394,6 +424,9 @@ def record(index, name, model, data, options, lora=None, eval_data=None, referen
                steps=keep.steps)
     if reference:
         run["reference"] = reference
+    if "adalora" in name:
+        pattern = trainer.model.peft_config["default"].rank_pattern
+        run["rank_pattern"] = {key.replace(".default", ""): kept for key, kept in pattern.items()}
     if eval_data:
         run |= dict(eval_data=eval_data, evaluations=keep.evaluations)
     (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n")

@@ -1,0 +1,251 @@
+//! `RankAllocation`: which singular values of AdaLoRA's modules are left, by what a run's steps say of their importance.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use burnish_core::Dtype;
+use burnish_models::{Orthogonality, to_device};
+use burnish_ops::AnyTensor;
+use burnish_optim::{Clipped, Gradients, ParamStorage};
+use burnish_peft::{
+    Allotment, AllottedRanks, Change, ChangeSite, LoraConfig, LoraPlan, PeftError, PeftMethod, RankAllocator,
+    RankPattern,
+};
+use burnish_weight_files::HostTensor;
+
+use crate::TrainError;
+use crate::rank::Rank;
+use crate::rank::resumed::{Resumed, SENSITIVITY, UNCERTAINTY};
+
+/// What a run keeps of importance, of this rank's rows.
+pub(crate) struct RankAllocation {
+    allocator: RankAllocator,
+    modules: Vec<Module>,
+    averages: BTreeMap<usize, Averages>,
+}
+
+/// A module's parameters: A, B and its singular values.
+struct Module {
+    values: String,
+    parts: [usize; 3],
+    rank: usize,
+}
+
+/// A parameter's gradient, and what it is multiplied by.
+pub(crate) struct Found {
+    index: usize,
+    gradient: AnyTensor,
+    factor: f32,
+}
+
+/// Moving averages of a parameter's importance, and of how far it was from them.
+struct Averages {
+    sensitivity: AnyTensor,
+    uncertainty: AnyTensor,
+}
+
+impl RankAllocation {
+    /// Of a run of so many steps, if its adapter's ranks are allocated.
+    pub(crate) fn of(
+        rank: &Rank<'_>,
+        total: u64,
+        resumed: Option<&Resumed>,
+    ) -> Result<Option<Self>, TrainError> {
+        let Some(plan) = &rank.model.plan else { return Ok(None) };
+        let Some(PeftMethod::AdaLora(own)) = &plan.config.method else { return Ok(None) };
+        let modules = modules(plan, rank);
+        let allocator = RankAllocator::new(own, own.total_step.unwrap_or(total), modules.len())?;
+        *rank.allotted() = Some(AllottedRanks { total_step: allocator.total_step(), pattern: None });
+        let mut allocation = Self { allocator, modules, averages: BTreeMap::new() };
+        if let Some(resumed) = resumed {
+            allocation.restore(rank, resumed)?;
+        }
+        Ok(Some(allocation))
+    }
+
+    fn restore(&mut self, rank: &Rank<'_>, resumed: &Resumed) -> Result<(), TrainError> {
+        let pattern = serde_json::from_value(resumed.ours()["rank_pattern"].clone()).ok().flatten();
+        rank.set_rank_pattern(pattern);
+        for index in self.modules.iter().flat_map(|module| module.parts) {
+            let (name, shape) = {
+                let parameter = rank.plan.registry().at(index);
+                (&parameter.name, &parameter.shape)
+            };
+            let rows = rank.held_rows(index);
+            if rows.is_empty() || !resumed.checkpoint.contains(name, SENSITIVITY) {
+                continue;
+            }
+            let read = |slot| -> Result<AnyTensor, TrainError> {
+                let read = resumed.checkpoint.read_rows_as(name, slot, Dtype::F32, shape, rows.clone())?;
+                Ok(to_device(read, &rank.device))
+            };
+            let averages = Averages { sensitivity: read(SENSITIVITY)?, uncertainty: read(UNCERTAINTY)? };
+            self.averages.insert(index, averages);
+        }
+        Ok(())
+    }
+
+    /// What a step counted from 0 will be measured by: the gradients with which the optimizer is about to step.
+    pub(crate) fn gradients(&self, gradients: &Gradients<Clipped>, step: u64) -> Vec<Found> {
+        if !self.allocator.measures(step) {
+            return Vec::new();
+        }
+        let found = |index: usize| {
+            let (gradient, factor) = gradients.of(index)?;
+            Some(Found { index, gradient: gradient.clone(), factor })
+        };
+        self.modules.iter().flat_map(|module| module.parts).filter_map(found).collect()
+    }
+
+    /// After the optimizer has stepped, and before others hear of it: importance, and singular values that fall. Every rank
+    /// calls it.
+    pub(crate) fn after_step(
+        &mut self,
+        rank: &Rank<'_>,
+        gradients: Vec<Found>,
+        step: u64,
+    ) -> Result<(), TrainError> {
+        for found in gradients {
+            if !rank.held_rows(found.index).is_empty() {
+                self.measure(rank, &found)?;
+            }
+        }
+        match self.allocator.at(step) {
+            Allotment::All => return Ok(()),
+            Allotment::Of(budget) => {
+                let scores = self.scores(rank)?;
+                let mut kept = self.allocator.kept(&scores, budget).into_iter();
+                let of = |module: &Module| (module.values.clone(), kept.by_ref().take(module.rank).collect());
+                let pattern = self.modules.iter().map(of).collect();
+                rank.set_rank_pattern(Some(pattern));
+                if !self.allocator.measures(step) {
+                    self.averages.clear();
+                }
+            }
+            Allotment::AsBefore => {}
+        }
+        self.mask(rank)
+    }
+
+    /// Moves the averages of a parameter by its value times its gradient.
+    fn measure(&mut self, rank: &Rank<'_>, found: &Found) -> Result<(), TrainError> {
+        let Found { index, gradient, factor } = found;
+        let index = *index;
+        let value = rank.store.take(index);
+        rank.store.put(index, value.clone());
+        let now = (value.rank::<2>()? * (gradient.rank::<2>()? * *factor)).abs();
+        let [sensitivity, uncertainty] = self.allocator.smoothing();
+        let known = match self.averages.get(&index) {
+            Some(known) => [known.sensitivity.rank::<2>()?, known.uncertainty.rank::<2>()?],
+            None => [now.zeros_like(), now.zeros_like()],
+        };
+        let [mean, spread] = known;
+        let mean = mean * sensitivity as f32 + now.clone() * (1.0 - sensitivity) as f32;
+        let apart = (now - mean.clone()).abs();
+        let spread = spread * uncertainty as f32 + apart * (1.0 - uncertainty) as f32;
+        let averages = Averages { sensitivity: AnyTensor::new(mean), uncertainty: AnyTensor::new(spread) };
+        self.averages.insert(index, averages);
+        Ok(())
+    }
+
+    /// The importance of each singular value of all modules: its own, and the means of its vectors'. The same on all ranks.
+    fn scores(&self, rank: &Rank<'_>) -> Result<Vec<f32>, TrainError> {
+        let mut scores = vec![0.0_f64; self.modules.iter().map(|module| module.rank).sum()];
+        let mut first = 0;
+        for module in &self.modules {
+            let own = &mut scores[first..first + module.rank];
+            for (part, &index) in module.parts.iter().enumerate() {
+                let Some(known) = self.averages.get(&index) else { continue };
+                let score = known.sensitivity.rank::<2>()? * known.uncertainty.rank::<2>()?;
+                // Every row is one rank's.
+                let (rows, piece) = rank.store.saved_slot(index, AnyTensor::new(score));
+                if rows.is_empty() {
+                    continue;
+                }
+                let (piece, of_b) = (piece.to_f32(), part == 1);
+                let width = piece.len() / rows.len();
+                let all = if of_b { rank.plan.registry().at(index).shape[0] } else { width } as f64;
+                for (row, values) in rows.zip(piece.chunks_exact(width)) {
+                    for (column, &value) in values.iter().enumerate() {
+                        own[if of_b { column } else { row }] += f64::from(value) / all;
+                    }
+                }
+            }
+            first += module.rank;
+        }
+        let all = rank.dp.sum_f64(&scores, "importance of singular values")?;
+        Ok(all.into_iter().map(|score| score as f32).collect())
+    }
+
+    /// Makes singular values zero that are not left.
+    fn mask(&self, rank: &Rank<'_>) -> Result<(), TrainError> {
+        let Some(pattern) = rank.rank_pattern() else { return Ok(()) };
+        for module in &self.modules {
+            let index = module.parts[2];
+            let rows = rank.held_rows(index);
+            let Some(kept) = pattern.get(&module.values).filter(|_| !rows.is_empty()) else { continue };
+            let values = rank.store.take(index).to_f32();
+            let masked = values.iter().zip(&kept[rows.clone()]).map(|(x, &kept)| if kept { *x } else { 0.0 });
+            let masked = HostTensor::from_f32(&masked.collect::<Vec<_>>(), &[rows.len(), 1], Dtype::F32)
+                .map_err(PeftError::from)?;
+            rank.store.put(index, to_device(masked, &rank.device));
+        }
+        Ok(())
+    }
+
+    /// This rank's rows of all averages.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = (usize, &'static str, AnyTensor)> {
+        self.averages.iter().flat_map(|(&index, known)| {
+            let slots = [(SENSITIVITY, &known.sensitivity), (UNCERTAINTY, &known.uncertainty)];
+            slots.map(|(slot, tensor)| (index, slot, tensor.clone()))
+        })
+    }
+}
+
+impl Rank<'_> {
+    fn allotted(&self) -> MutexGuard<'_, Option<AllottedRanks>> {
+        self.allotted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What pulls AdaLoRA's factors towards orthogonal ones in a share of a step, and the weight of all of it.
+    pub(crate) fn orthogonality(&self, share: f64) -> Option<(Arc<Orthogonality>, f64)> {
+        let plan = self.model.plan.as_ref()?;
+        let Some(PeftMethod::AdaLora(own)) = &plan.config.method else { return None };
+        let factors = 2 * plan.changes.len();
+        let weight = own.orth_reg_weight;
+        Some((Arc::new(Orthogonality::new(factors, (weight * share) as f32)), weight))
+    }
+
+    /// Which singular values are left, once an allotment was made.
+    pub(crate) fn rank_pattern(&self) -> Option<RankPattern> {
+        self.allotted().as_ref()?.pattern.clone()
+    }
+
+    fn set_rank_pattern(&self, pattern: Option<RankPattern>) {
+        if let Some(own) = &mut *self.allotted() {
+            own.pattern = pattern;
+        }
+    }
+
+    /// Puts the ranks of a checkpoint's adapter back.
+    pub(crate) fn rank_pattern_of(&self, checkpoint: &Path) -> Result<(), TrainError> {
+        if self.allotted().is_some()
+            && let Some(PeftMethod::AdaLora(own)) = LoraConfig::read(checkpoint)?.method
+        {
+            self.set_rank_pattern(own.rank_pattern);
+        }
+        Ok(())
+    }
+}
+
+/// The modules of a plan.
+fn modules(plan: &LoraPlan, rank: &Rank<'_>) -> Vec<Module> {
+    let singular = |site: &&ChangeSite| matches!(site.change, Change::Singular { .. });
+    let of = |site: &ChangeSite| {
+        let index = |at: usize| rank.plan.registry().index_of(&site.parts[at].name);
+        let parts = [index(0)?, index(1)?, index(2)?];
+        Some(Module { values: site.parts[2].name.clone(), parts, rank: site.parts[2].shape[0] })
+    };
+    plan.changes.iter().filter(singular).filter_map(of).collect()
+}

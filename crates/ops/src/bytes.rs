@@ -96,7 +96,7 @@ impl AnyTensor {
     /// A plain tensor around `values`, without a copy on the CPU.
     ///
     /// # Panics
-    /// If `shape` has another number of elements, or not 1 to 3 dimensions.
+    /// If `shape` has another number of elements, or not 1 to 4 dimensions.
     #[must_use]
     pub fn from_elements<E: Scalar>(values: Vec<E>, shape: &[usize], device: &Device) -> Self {
         Self::from_data(TensorData::new(values, Shape::from(shape.to_vec())), device)
@@ -123,7 +123,7 @@ impl AnyTensor {
     /// Elements `range` of this tensor, flattened, as a tensor of `shape`: a view on the CPU.
     ///
     /// # Panics
-    /// If the range is not within the tensor, or `shape` has another number of elements or not 1 to 3 dimensions.
+    /// If the range is not within the tensor, or `shape` has another number of elements or not 1 to 4 dimensions.
     #[must_use]
     pub fn piece(&self, range: Range<usize>, shape: &[usize]) -> Self {
         let all = self.shape().iter().product::<usize>();
@@ -134,14 +134,16 @@ impl AnyTensor {
         let flat: Tensor<1> = match self.shape().len() {
             1 => Tensor::from_dispatch(self.clone().dispatch()),
             2 => Tensor::<2>::from_dispatch(self.clone().dispatch()).reshape([all]),
-            _ => Tensor::<3>::from_dispatch(self.clone().dispatch()).reshape([all]),
+            3 => Tensor::<3>::from_dispatch(self.clone().dispatch()).reshape([all]),
+            _ => Tensor::<4>::from_dispatch(self.clone().dispatch()).reshape([all]),
         };
         let cut = if range == (0..all) { flat } else { flat.slice([range]) };
         match *shape {
             [_] => Self::new(cut),
             [a, b] => Self::new(cut.reshape([a, b])),
             [a, b, c] => Self::new(cut.reshape([a, b, c])),
-            _ => unreachable!("invariant: parameters have rank 1 to 3, not {}", shape.len()),
+            [a, b, c, d] => Self::new(cut.reshape([a, b, c, d])),
+            _ => unreachable!("invariant: parameters have rank 1 to 4, not {}", shape.len()),
         }
     }
 

@@ -109,7 +109,8 @@ impl AnyTensor {
             1 => Self::new(Tensor::<1>::from_data(data, options)),
             2 => Self::new(Tensor::<2>::from_data(data, options)),
             3 => Self::new(Tensor::<3>::from_data(data, options)),
-            rank => unreachable!("invariant: parameters have rank 1 to 3, not {rank}"),
+            4 => Self::new(Tensor::<4>::from_data(data, options)),
+            rank => unreachable!("invariant: parameters have rank 1 to 4, not {rank}"),
         }
     }
 

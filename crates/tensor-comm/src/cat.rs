@@ -6,7 +6,7 @@ use burnish_ops::AnyTensor;
 /// Flat tensors of one dtype, one behind the other, as a tensor of `shape`. No copy where there is one.
 ///
 /// # Panics
-/// If there is none, one is not flat, or `shape` has another number of elements or not 1 to 3 dimensions.
+/// If there is none, one is not flat, or `shape` has another number of elements or not 1 to 4 dimensions.
 #[must_use]
 pub fn joined(flat: Vec<AnyTensor>, shape: &[usize]) -> AnyTensor {
     let all: usize = shape.iter().product();

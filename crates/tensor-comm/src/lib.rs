@@ -53,7 +53,7 @@ pub fn bucket<E: Number>(tensor: &AnyTensor) -> Option<Bucket<E>> {
 /// What came, as a plain tensor on `device`.
 ///
 /// # Panics
-/// If `shape` has another number of elements, or not 1 to 3 dimensions; if the elements lie on another device, which
+/// If `shape` has another number of elements, or not 1 to 4 dimensions; if the elements lie on another device, which
 /// cannot be read.
 #[must_use]
 pub fn tensor<E: Number>(bucket: Bucket<E>, shape: &[usize], device: &Device) -> AnyTensor {

@@ -103,7 +103,17 @@ fn vectors_train_alike_on_every_mesh() {
 fn other_methods_train_alike_on_every_mesh() {
     let (root, model) = (tempfile::tempdir().unwrap(), model());
     let all = "--lora_target_modules=k_proj,o_proj,down_proj";
-    let methods: [(&[&str], bool); 12] = [
+    let methods: [(&[&str], bool); 15] = [
+        (&["--peft_type=BOFT", "--lora_target_modules=k_proj,o_proj"], true),
+        (
+            &[
+                "--peft_type=BOFT",
+                "--peft_config={\"boft_block_size\": 16, \"boft_n_butterfly_factor\": 3}",
+                "--lora_target_modules=k_proj,o_proj",
+            ],
+            false,
+        ),
+        (&["--peft_type=C3A", "--peft_config={\"block_size\": 8}", all], true),
         (&["--peft_type=OFT", "--peft_config={\"oft_block_size\": 8}", all], false),
         (&["--peft_type=LOHA", "--lora_r=2", all, "--load_in_4bit"], true),
         (&["--peft_type=LOKR", "--lora_r=2", all], false),

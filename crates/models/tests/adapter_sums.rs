@@ -183,13 +183,21 @@ fn vectors_that_scale_layers_lie_as_their_features_do() {
     }
 }
 
-/// LoHa's factors lie as LoRA's do; rows of the vocabulary that train are whole on every rank, also where the head shares
+/// LoHa's factors lie as LoRA's do, C3A's blocks are whole and of each a rank takes its part; rows of the vocabulary that train are whole on every rank, also where the head shares
 /// them. What goes with neither side of its layer is refused by name.
 #[test]
 fn other_methods_lie_as_their_features_do() {
     let loha = r#"{"peft_type": "LOHA", "r": 2, "init_weights": false, "target_modules": ["q_proj", "o_proj", "up_proj", "down_proj", "lm_head"]}"#;
     let tokens = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "init_lora_weights": false, "target_modules": ["q_proj"], "trainable_token_indices": [1, 5, 50]}"#;
-    for (base, json) in [("llama-bias", loha), ("llama-bias", tokens), ("llama-tied", tokens)] {
+    let boft = r#"{"peft_type": "BOFT", "init_weights": false, "boft_n_butterfly_factor": 2, "target_modules": ["q_proj", "k_proj", "o_proj", "up_proj", "lm_head"]}"#;
+    let c3a = r#"{"peft_type": "C3A", "block_size": 8, "target_modules": ["q_proj", "k_proj", "o_proj", "up_proj", "down_proj", "lm_head"]}"#;
+    for (base, json) in [
+        ("llama-bias", boft),
+        ("llama-bias", c3a),
+        ("llama-bias", loha),
+        ("llama-bias", tokens),
+        ("llama-tied", tokens),
+    ] {
         let config = LoraConfig::from_json(json).unwrap();
         for (ranks, recompute) in [(2, false), (4, true)] {
             pass(base, &config, ranks, FORMS[0], recompute);

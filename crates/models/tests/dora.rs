@@ -73,7 +73,7 @@ pub(crate) fn planned_model(
 
 /// Every gradient that PEFT gives an adapter: LoRA's on all modules of a base with biases, of one with packed layers and
 /// of three with experts; IA3's on outputs and inputs of layers with biases, and on the head; rows of tables that train, of OFT's
-/// three forms of a rotation, LoHa's and LoKr's, VeRA's vectors, copies of norms and AdaLoRA's factors and values.
+/// and BOFT's three forms of a rotation, LoHa's, LoKr's and C3A's, VeRA's vectors, copies of norms and AdaLoRA's factors and values.
 #[test]
 fn gradients_are_peft_s() {
     for (name, base) in [
@@ -94,6 +94,10 @@ fn gradients_are_peft_s() {
         ("lokr_both", "qwen2"),
         ("vera", "qwen2"),
         ("vera_drawn", "qwen2"),
+        ("boft", "qwen2"),
+        ("boft_butterfly", "qwen2"),
+        ("boft_blocks", "qwen2"),
+        ("c3a", "qwen2"),
         ("ln_tuning", "qwen2"),
         ("adalora", "qwen2"),
         ("prompt_tuning", "qwen2"),

@@ -126,6 +126,8 @@ const OFT: &str =
     r#"{"peft_type": "OFT", "oft_block_size": 8, "target_modules": ["k_proj", "o_proj", "lm_head"]}"#;
 const CAYLEY: &str = r#"{"peft_type": "OFT", "oft_block_size": 0, "r": 4, "block_share": true,
     "use_cayley_neumann": false, "target_modules": ["k_proj", "o_proj"]}"#;
+const BOFT: &str = r#"{"peft_type": "BOFT", "boft_block_size": 4, "boft_n_butterfly_factor": 2,
+    "target_modules": ["k_proj", "down_proj", "lm_head"]}"#;
 const LOHA: &str =
     r#"{"peft_type": "LOHA", "r": 3, "alpha": 5, "target_modules": ["k_proj", "o_proj", "lm_head"]}"#;
 const LOKR: &str = r#"{"peft_type": "LOKR", "r": 1, "alpha": 2, "decompose_both": true, "decompose_factor": 8,
@@ -134,6 +136,8 @@ const VERA: &str = r#"{"peft_type": "VERA", "r": 4, "projection_prng_key": 3, "d
     "target_modules": ["k_proj", "down_proj", "lm_head"]}"#;
 const VERA_DRAWN: &str =
     r#"{"peft_type": "VERA", "r": 3, "save_projection": false, "target_modules": ["q_proj", "o_proj"]}"#;
+const C3A: &str = r#"{"peft_type": "C3A", "block_size": 8, "block_size_pattern": {"o_proj": 4},
+    "target_modules": ["k_proj", "o_proj", "down_proj", "lm_head"]}"#;
 const NORMS: &str = r#"{"peft_type": "LN_TUNING", "target_modules": ["input_layernorm", "norm"]}"#;
 const TOKENS: &str = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["v_proj"],
     "trainable_token_indices": [5, 1, 40]}"#;
@@ -156,7 +160,7 @@ const DORA_ENDS: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_d
 const PACKED: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8,
     "target_modules": ["qkv_proj", "gate_up_proj"], "use_dora": true}"#;
 
-const ADAPTERS: [(&str, &str, bool); 33] = [
+const ADAPTERS: [(&str, &str, bool); 37] = [
     ("llama", PLAIN, false),
     ("llama", HEAD, false),
     ("llama", EMBEDDING, false),
@@ -179,11 +183,15 @@ const ADAPTERS: [(&str, &str, bool); 33] = [
     ("llama-bias", OFT, false),
     ("llama-tied", OFT, true),
     ("llama", CAYLEY, false),
+    ("llama-bias", BOFT, false),
+    ("llama-tied", BOFT, true),
     ("llama-bf16", LOHA, false),
     ("llama-bias", LOKR, false),
     ("llama-bias", VERA, false),
     ("llama-tied", VERA, true),
     ("llama-bf16", VERA_DRAWN, false),
+    ("llama-bias", C3A, false),
+    ("llama-tied", C3A, true),
     ("llama", NORMS, false),
     ("stablelm", NORMS, false),
     ("llama", TOKENS, false),

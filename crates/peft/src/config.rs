@@ -8,7 +8,8 @@ use std::str::FromStr;
 
 use burnish_core::{UnknownWord, choices};
 use burnish_weight_files::WeightFileError;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Number, Value};
 
 use crate::method::TokenIndices;
@@ -166,8 +167,7 @@ impl InitWeights {
 
 choices! {
     /// Which biases of the base are trained and saved with the adapter.
-    #[derive(Default, Serialize, Deserialize)]
-    #[serde(rename_all = "snake_case")]
+    #[derive(Default)]
     pub enum Bias: "bias", UnknownWord {
         /// None.
         #[default]
@@ -178,6 +178,28 @@ choices! {
         LoraOnly = "lora_only",
     }
 }
+
+impl Serialize for Bias {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Bias {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        match word.as_str() {
+            "none" => Ok(Self::None),
+            "all" => Ok(Self::All),
+            // Each method has a word of its own, and PEFT looks at its end.
+            _ if word.ends_with(ONLY) => Ok(Self::LoraOnly),
+            _ => Err(D::Error::custom("expected \"none\", \"all\" or the method's, as \"lora_only\"")),
+        }
+    }
+}
+
+/// What the method's name is followed by where biases of adapted modules train.
+const ONLY: &str = "_only";
 
 /// An adapter's configuration: LoRA's, or where [`method`](Self::method) is set that method's. Every key of PEFT 0.21.2 is here or in [`rest`](Self::rest).
 ///
@@ -392,6 +414,9 @@ impl LoraConfig {
         if let (Some(method), Value::Object(keys)) = (&self.method, &mut value) {
             keys.retain(|key, _| method.has_key(key) || self.rest.contains_key(key));
             keys.extend(method.own());
+            if self.bias == Bias::LoraOnly {
+                keys.insert("bias".to_owned(), format!("{}{ONLY}", self.peft_type.to_lowercase()).into());
+            }
         }
         python_json::dumps(&value)
     }

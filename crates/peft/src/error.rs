@@ -88,6 +88,21 @@ pub enum PeftError {
         /// What is allowed.
         expected: &'static str,
     },
+    /// A size that sides of a module have to be multiples of.
+    #[error(
+        "`{key}` is {got}, and {sides:?} of `{module}` are no multiples of it; {} would do",
+        common(sides)
+    )]
+    Divides {
+        /// The key.
+        key: &'static str,
+        /// The size.
+        got: usize,
+        /// The module.
+        module: String,
+        /// Its sides.
+        sides: Vec<usize>,
+    },
     /// Two keys that exclude each other.
     #[error("`{key}` cannot be used {condition}")]
     Conflict {
@@ -296,6 +311,17 @@ fn instead_of(peft_type: &str) -> &'static str {
     }
 }
 
+/// The largest number that all are multiples of.
+fn common(sides: &[usize]) -> usize {
+    let of_two = |mut a: usize, mut b: usize| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    sides.iter().copied().fold(0, of_two)
+}
+
 impl Coded for PeftError {
     fn code(&self) -> ErrorCode {
         match self {
@@ -306,7 +332,7 @@ impl Coded for PeftError {
             #[cfg(feature = "burn")]
             Self::Adapted { .. } => ErrorCode::Internal,
             Self::NeedsBase { .. } => ErrorCode::Internal,
-            Self::BadValue { .. } | Self::InitRank { .. } => ErrorCode::BadValue,
+            Self::BadValue { .. } | Self::Divides { .. } | Self::InitRank { .. } => ErrorCode::BadValue,
             Self::Conflict { .. } => ErrorCode::Conflict,
             Self::NoDefaultTargets { .. }
             | Self::BadPattern { .. }

@@ -6,7 +6,7 @@ use burnish_weight_files::nearest;
 
 use crate::error::DeadPattern;
 use crate::pattern::{self, Matcher};
-use crate::{Layers, LoraConfig, Names, PeftError, Purpose, Targets};
+use crate::{Layers, LoraConfig, Names, PeftError, PeftMethod, Purpose, Targets};
 
 /// What a module is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,18 +192,14 @@ pub fn match_modules(
         }
         if excluded { &mut report.excluded } else { &mut report.matched }.push(name.to_owned());
     }
-    for (key, patterns) in [("rank_pattern", &config.rank_pattern), ("alpha_pattern", &config.alpha_pattern)]
-    {
-        for p in patterns.keys() {
-            let matcher = pattern::suffix(key, p)?;
-            let mut names = Vec::new();
-            for name in &report.matched {
-                if matcher.matches(name)? {
-                    names.push(name.clone());
-                }
+    for (key, pattern, matcher) in value_patterns(config)? {
+        let mut names = Vec::new();
+        for name in &report.matched {
+            if matcher.matches(name)? || *name == pattern {
+                names.push(name.clone());
             }
-            report.patterns.push(PatternCount { key, pattern: p.clone(), modules: names });
         }
+        report.patterns.push(PatternCount { key, pattern, modules: names });
     }
     if use_ == Purpose::Create {
         refuse_dead(&report, modules)?;
@@ -223,13 +219,25 @@ pub fn match_modules(
 /// The first that is not a regular expression.
 pub(crate) fn compile_patterns(config: &LoraConfig) -> Result<(), PeftError> {
     Rules::compile(config)?;
+    value_patterns(config)?;
+    Ok(())
+}
+
+/// The patterns of settings that have values by them, with their settings.
+fn value_patterns(config: &LoraConfig) -> Result<Vec<(&'static str, String, Matcher)>, PeftError> {
+    let mut found = Vec::new();
     for (key, patterns) in [("rank_pattern", &config.rank_pattern), ("alpha_pattern", &config.alpha_pattern)]
     {
         for p in patterns.keys() {
-            pattern::suffix(key, p)?;
+            found.push((key, p.clone(), pattern::suffix(key, p)?));
         }
     }
-    Ok(())
+    if let Some((key, patterns)) = config.method.as_ref().and_then(PeftMethod::patterns) {
+        for p in patterns.keys() {
+            found.push((key, p.clone(), pattern::behind_dot(key, p)?));
+        }
+    }
+    Ok(found)
 }
 
 fn refuse_dead(report: &MatchReport, modules: &[ModuleInfo]) -> Result<(), PeftError> {

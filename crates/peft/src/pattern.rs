@@ -14,6 +14,11 @@ pub(crate) fn suffix(key: &'static str, pattern: &str) -> Result<Matcher, PeftEr
     compile(key, pattern, &format!(r"\A(?:(.*\.)?({})$)", python(pattern)))
 }
 
+/// `re.match(rf".*\.{pattern}$", name)`: a module inside another.
+pub(crate) fn behind_dot(key: &'static str, pattern: &str) -> Result<Matcher, PeftError> {
+    compile(key, pattern, &format!(r"\A(?:.*\.{}$)", python(pattern)))
+}
+
 /// `re.match(rf"(^|.*\.){pattern}($|\..*)", name)`: a module or anything inside it.
 pub(crate) fn inside(key: &'static str, pattern: &str) -> Result<Matcher, PeftError> {
     compile(key, pattern, &format!(r"\A(?:(^|.*\.){}($|\..*))", python(pattern)))

@@ -204,7 +204,7 @@ fn all_recordings() {
 fn kinds_that_are_not_computed_are_refused_by_name() {
     let config: Value = json(&own().join("out_default/adapter_config.json"));
     for (key, value, why) in [
-        ("peft_type", serde_json::json!("BOFT"), "peft_type is BOFT"),
+        ("peft_type", serde_json::json!("POLY"), "peft_type is POLY"),
         (
             "layer_replication",
             serde_json::json!([[0, 1]]),

@@ -185,11 +185,64 @@ fn vera_s_matrices_are_pytorch_s() {
     assert_eq!(plan.trainable_elements(), 32 + 16 + 32 + 3 * 4);
 }
 
+/// Sizes of blocks are a module's own by the first pattern that matches, and divide its sides; what matches nothing is said.
+#[test]
+fn sizes_of_blocks_are_told_by_patterns_and_divide() {
+    let modules = [("a.q_proj", 32, 48), ("a.k_proj", 16, 48)];
+    let modules = modules.map(|(name, out, input)| ModuleInfo::new(name, ModuleKind::Linear, out, input));
+    let plan = |more: &str| {
+        let json = format!(r#"{{"target_modules": ["q_proj", "k_proj"], {more}}}"#);
+        let config = LoraConfig::from_json(&json).unwrap();
+        LoraPlan::new(&config, Purpose::Create, "llama", &modules, &Registry::new())
+    };
+    let shapes = |more: &str| -> Vec<Vec<usize>> {
+        plan(more).unwrap().changes.iter().map(|site| site.parts[0].shape.clone()).collect()
+    };
+    let c3a = r#""peft_type": "C3A", "block_size": 8"#;
+    assert_eq!(shapes(c3a), [[4, 6, 8], [2, 6, 8]]);
+    let two = format!(r#"{c3a}, "block_size_pattern": {{"k_.*": 16, "k_proj": 2}}"#);
+    assert_eq!(shapes(&two), [[4, 6, 8], [1, 3, 16]]);
+    let refused = |more: &str| plan(more).unwrap_err().to_string();
+    let dead = refused(&format!(r#"{c3a}, "block_size_pattern": {{"v_proj": 2}}"#));
+    assert!(dead.contains("block_size_pattern") && dead.contains("v_proj"), "{dead}");
+    let size = refused(r#""peft_type": "C3A", "block_size": 32"#);
+    assert!(size.contains("[32, 48] of `a.q_proj`") && size.ends_with("16 would do"), "{size}");
+    let boft = |more: &str| format!(r#""peft_type": "BOFT", {more}"#);
+    assert_eq!(shapes(&boft(r#""boft_n_butterfly_factor": 2"#)), [[2, 12, 4, 4], [2, 12, 4, 4]]);
+    assert_eq!(
+        shapes(&boft(r#""boft_block_size": 0, "boft_block_num": 3"#)),
+        [[1, 3, 16, 16], [1, 3, 16, 16]]
+    );
+    assert!(refused(&boft(r#""boft_block_size": 5"#)).contains("[48] of `a.q_proj`"));
+    assert!(refused(&boft(r#""boft_block_num": 3"#)).contains("boft_block_size"));
+    assert!(refused(&boft(r#""boft_n_butterfly_factor": 4"#)).contains("boft_n_butterfly_factor"));
+}
+
+/// Each method has its own word for biases of its modules; the file keeps it.
+#[test]
+fn biases_of_adapted_modules_have_the_method_s_word() {
+    for (peft_type, word) in
+        [("BOFT", "boft_only"), ("C3A", "c3a_only"), ("OFT", "oft_only"), ("LORA", "lora_only")]
+    {
+        let json =
+            format!(r#"{{"peft_type": "{peft_type}", "target_modules": ["q_proj"], "bias": "{word}"}}"#);
+        let config = LoraConfig::from_json(&json).unwrap();
+        assert_eq!(config.bias, burnish_peft::Bias::LoraOnly);
+        assert!(config.to_json().contains(&format!("\"bias\": \"{word}\"")), "{word}");
+    }
+    let refused = LoraConfig::from_json(r#"{"peft_type": "LORA", "bias": "some"}"#).unwrap_err().to_string();
+    assert!(refused.contains("bias"), "{refused}");
+}
+
 /// What drops blocks only in training may be used, and is not trained further without it.
 #[test]
 fn an_adapter_that_drops_what_is_not_dropped_here_is_used_and_not_trained() {
-    for (peft_type, key) in [("LOHA", "rank_dropout"), ("LOKR", "module_dropout"), ("OFT", "module_dropout")]
-    {
+    for (peft_type, key) in [
+        ("LOHA", "rank_dropout"),
+        ("LOKR", "module_dropout"),
+        ("OFT", "module_dropout"),
+        ("BOFT", "boft_dropout"),
+    ] {
         let config = |p: f64| {
             let json =
                 format!(r#"{{"peft_type": "{peft_type}", "target_modules": ["q_proj"], "{key}": {p}}}"#);

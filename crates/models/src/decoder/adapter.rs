@@ -9,6 +9,7 @@ use crate::ModelError;
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::change::LayerChange;
 use crate::decoder::layers::{Adapter, Layer, Place};
+use crate::decoder::tp_plan::Parallel;
 use crate::decoder::virtual_tokens::Prompt;
 use crate::spec::{KeysValues, Output, Pairs, SCORE};
 
@@ -137,6 +138,7 @@ impl Blueprint {
                 change: site.change.clone(),
                 site: site.module.clone(),
                 dropout: site.dropout as f32,
+                piece: None,
             };
             changes.push((site.module.clone(), Arc::new(change)));
         }
@@ -167,6 +169,16 @@ impl Blueprint {
             }
         }
         Ok(plan)
+    }
+
+    /// Tells changes of layers which part of them a tensor-parallel rank has.
+    pub(crate) fn place_changes(&mut self, parallel: &Parallel, rank: usize) {
+        for (_, layer) in self.layers_mut() {
+            let region = parallel.layout(layer.parts.weight).region(rank);
+            if let Some(change) = layer.change.as_mut().filter(|_| !region.is_whole()) {
+                Arc::make_mut(change).piece = Some(region);
+            }
+        }
     }
 
     /// That virtual tokens may stand before this model's texts.

@@ -201,12 +201,20 @@ impl Parallel {
                 };
                 layouts[index] = Some(if apart && part.is_lora() { layout.completed() } else { layout });
             }
+            if let Some(change) = layer.change.as_ref().filter(|_| style == Style::Rowwise)
+                && !change.keeps_columns(&split)
+            {
+                return Err(ModelError::Undivided { name: names[change.indices[0]].clone() });
+            }
             for (&index, follows) in layer.change.iter().flat_map(|c| c.indices.iter().zip(&c.follows)) {
                 let shape = &shapes[index];
                 layouts[index] = Some(match lies_as(*follows) {
                     Some(part) => TpLayout::of(style, part, shape, &split)?,
                     None if *follows == Follows::Whole => {
-                        TpLayout::replicated(shape, ranks, Gradient::Partial)
+                        // Of a layer that every rank runs whole each has the whole gradient.
+                        let whole = style == Style::Replicated;
+                        let gradient = if whole { Gradient::Complete } else { Gradient::Partial };
+                        TpLayout::replicated(shape, ranks, gradient)
                     }
                     None => {
                         let name = names[index].clone();

@@ -220,6 +220,7 @@ impl<'a> ModelPlan<'a> {
     /// If there are more ranks than heads, or experts where ranks have whole ones.
     pub fn over(mut self, tp: &Tp) -> Result<Self, ModelError> {
         let parallel = Parallel::new(&mut self.blueprint, tp.size(), self.sums, self.whole_experts)?;
+        self.blueprint.place_changes(&parallel, tp.rank());
         self.parallel = Some((Arc::new(parallel), tp.clone()));
         Ok(self)
     }

@@ -15,6 +15,9 @@ from pathlib import Path
 import peft
 import torch
 from peft import get_peft_model, get_peft_model_state_dict
+from peft.tuners.boft import layer as boft_layer
+from peft.tuners.c3a import layer as c3a_layer
+from peft.tuners.c3a.utils import get_circulant_fast
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
@@ -70,6 +73,29 @@ CASES = {
     "prefix_positions": ("gpt2", peft.PrefixTuningConfig, dict(num_virtual_tokens=4)),
     "prefix_projection": ("qwen2", peft.PrefixTuningConfig, dict(
         num_virtual_tokens=3, prefix_projection=True, encoder_hidden_size=16)),
+    # Circulant blocks of several sizes, on layers of several shapes and on the head.
+    "c3a": ("qwen2", peft.C3AConfig, dict(
+        block_size=8, block_size_pattern={"k_proj": 16, "o_proj": 4},
+        target_modules=["q_proj", "k_proj", "o_proj", "down_proj", "lm_head"])),
+    # Rotated blocks of inputs, and outputs that are scaled beside biases; and products of rotations of blocks that overlap.
+    "boft": ("qwen2", peft.BOFTConfig, dict(target_modules=["q_proj", "o_proj", "down_proj", "lm_head"])),
+    "boft_butterfly": ("qwen2", peft.BOFTConfig, dict(
+        boft_block_size=4, boft_n_butterfly_factor=3, target_modules=["k_proj", "up_proj"])),
+    "boft_blocks": ("qwen2", peft.BOFTConfig, dict(
+        boft_block_size=0, boft_block_num=4, boft_n_butterfly_factor=2, target_modules=["v_proj", "down_proj"])),
+    # Random bases of all modules, wide and high ones, in ranks that divide their sides or do not; and ternary ones, drawn anew.
+    "randlora": ("qwen2", peft.RandLoraConfig, dict(
+        r=5, randlora_alpha=3, projection_prng_key=7, target_modules=["q_proj", "k_proj", "up_proj", "down_proj"])),
+    "randlora_sparse": ("qwen2", peft.RandLoraConfig, dict(
+        r=4, randlora_alpha=2, sparse=True, save_projection=False, target_modules=["k_proj", "down_proj"])),
+    "randlora_very_sparse": ("qwen2", peft.RandLoraConfig, dict(
+        r=4, randlora_alpha=2, very_sparse=True, projection_prng_key=3, save_projection=False,
+        target_modules=["q_proj", "up_proj"])),
+    # Vectors of one bank for all modules; and the weights of those that were chosen alone.
+    "vblora": ("qwen2", peft.VBLoRAConfig, dict(
+        r=3, num_vectors=12, vector_length=8, topk=3, target_modules=["q_proj", "k_proj", "down_proj", "lm_head"])),
+    "vblora_topk": ("qwen2", peft.VBLoRAConfig, dict(
+        r=2, num_vectors=9, vector_length=4, topk=2, save_only_topk_weights=True, target_modules=["v_proj", "up_proj"])),
     # Minor singular vectors, of which only one factor trains.
     "mica": ("qwen2", peft.LoraConfig, dict(
         r=2, lora_alpha=6, init_lora_weights="mica", target_modules=["q_proj", "k_proj", "down_proj", "embed_tokens"])),
@@ -81,6 +107,28 @@ CASES = {
     "adalora_ranks": ("qwen2", peft.AdaLoraConfig, dict(
         init_r=3, target_r=1, total_step=6, tinit=1, tfinal=2, lora_alpha=6, target_modules=["q_proj", "down_proj"])),
 }
+
+
+class Blocks:
+    """PEFT's CUDA kernel of BOFT, without which it sets boft_n_butterfly_factor to 1."""
+
+    @staticmethod
+    def apply(blocks):
+        return torch.stack([torch.block_diag(*factor) for factor in blocks])
+
+
+class Circulants:
+    """PEFT's product with circulant blocks, differentiated by PyTorch: PEFT's own gradient of the input is not that of its
+    product (torch.autograd.gradcheck)."""
+
+    @staticmethod
+    def apply(x, kernels):
+        return x @ get_circulant_fast(kernels).T
+
+
+c3a_layer.BlockCircularConvolution = Circulants
+boft_layer.get_fbd_cuda = lambda: Blocks
+boft_layer.FastBlockDiag = Blocks
 
 
 def loss_of(model, ids):
@@ -118,13 +166,17 @@ def main(name):
     model.save_pretrained(out_folder, save_embedding_layers=False)
     (out_folder / "README.md").unlink(missing_ok=True)
     grads = {n: p.grad for n, p in trained}
+    if kind is peft.VBLoRAConfig:
+        # Its layers have it too, and the first of them names it.
+        bank = next(n for n in grads if "vblora_vector_bank" in n)
+        grads["base_model.vblora_vector_bank.default"] = grads.pop(bank)
     if kind is peft.PromptEncoderConfig or options.get("prefix_projection"):
         plainly = lambda tensors: {n.replace(".default", ""): t.detach().clone() for n, t in tensors}
         save_file(plainly(trained), out_folder / "encoder.safetensors")
         gradients = plainly(grads.items())
     elif kind in (peft.PromptTuningConfig, peft.PrefixTuningConfig):
         gradients = {"prompt_embeddings": next(iter(grads.values()))}
-    elif kind is peft.VeraConfig or name == "tying_saved":
+    elif kind in (peft.VeraConfig, peft.RandLoraConfig) or name in ("tying_saved", "vblora_topk"):
         gradients = {n.replace(".default", ""): g for n, g in grads.items()}
     else:
         gradients = get_peft_model_state_dict(model, state_dict=grads, save_embedding_layers=False)

@@ -166,8 +166,8 @@ impl Method for AdaLora {
             follows,
         };
         let parts = vec![
-            part("A", [rank, module.input], Start::Normal(0.02), Follows::Inputs),
-            part("B", [module.out, rank], Start::Normal(0.02), Follows::Outputs),
+            part("A", [rank, module.input], Start::normal(0.02), Follows::Inputs),
+            part("B", [module.out, rank], Start::normal(0.02), Follows::Outputs),
             part("E", [rank, 1], Start::Constant(0.0), Follows::Nothing),
         ];
         Ok(site(module, Change::Singular { scale: 1.0 }, parts))
@@ -180,7 +180,7 @@ impl Method for AdaLora {
             site.change = Change::Singular { scale: alpha / (first + 1e-5) };
             site.dropout = config.dropout();
             if config.init_lora_weights == InitWeights::Flag(false) {
-                site.parts.iter_mut().for_each(|part| part.start = Start::Normal(1.0));
+                site.parts.iter_mut().for_each(|part| part.start = Start::normal(1.0));
             }
         }
     }

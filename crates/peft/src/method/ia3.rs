@@ -62,7 +62,7 @@ impl Method for Ia3 {
         } else {
             (Change::ScaledOutputs, [module.out, 1], Follows::Outputs)
         };
-        let start = if self.init_ia3_weights { Start::Constant(1.0) } else { Start::Normal(1.0) };
+        let start = if self.init_ia3_weights { Start::Constant(1.0) } else { Start::normal(1.0) };
         let part =
             ChangePart { name: format!("{}.ia3_l", module.name), shape: shape.to_vec(), start, follows };
         Ok(site(module, change, vec![part]))

@@ -2,6 +2,8 @@
 //! module. A method is a file here and a line of the table; what it makes of a layer is a [`Change`].
 
 mod adalora;
+mod boft;
+mod c3a;
 mod ia3;
 mod ln_tuning;
 mod loha;
@@ -20,6 +22,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use adalora::AdaLora;
+pub use boft::Boft;
+pub use c3a::C3a;
 pub use ia3::Ia3;
 pub use ln_tuning::LnTuning;
 pub use loha::Loha;
@@ -56,6 +60,11 @@ pub(crate) trait Method {
             config.target_modules = default_targets(model_type);
         }
         config.target_modules.is_some()
+    }
+
+    /// Its setting that has values by patterns of modules.
+    fn patterns(&self) -> Option<(&'static str, &Map<String, Value>)> {
+        None
     }
 
     /// The modules that it may go on, of those that linears and tables are, and a base's parameters.
@@ -146,6 +155,10 @@ macro_rules! methods {
                 match self { $(Self::$name(own) => own.validate(config, fresh),)+ }
             }
 
+            pub(crate) fn patterns(&self) -> Option<(&'static str, &Map<String, Value>)> {
+                match self { $(Self::$name(own) => own.patterns(),)+ }
+            }
+
             pub(crate) fn resolve(
                 &mut self,
                 config: &mut LoraConfig,
@@ -205,10 +218,14 @@ methods! {
     TrainableTokens(TrainableTokens) = "TRAINABLE_TOKENS" | "trainable_tokens",
     /// Blocks of a layer's inputs, rotated.
     Oft(Oft) = "OFT" | "oft",
+    /// Products of rotations of a layer's inputs, and outputs that are scaled.
+    Boft(Boft) = "BOFT" | "boft",
     /// An added product, by elements, of two matrices of low rank.
     Loha(Loha) = "LOHA" | "loha",
     /// An added Kronecker product.
     Lokr(Lokr) = "LOKR" | "lokr",
+    /// Added blocks that are circulant.
+    C3a(C3a) = "C3A" | "c3a",
     /// Copies of norms that train.
     LnTuning(LnTuning) = "LN_TUNING" | "ln_tuning",
     /// Vectors between random factors that all modules share.
@@ -233,7 +250,7 @@ impl PeftType {
 impl PeftMethod {
     /// Whether its configuration says how weights lie (`fan_in_fan_out`).
     pub(crate) fn turns_weights(&self) -> bool {
-        matches!(self, Self::Ia3(_) | Self::Oft(_) | Self::Vera(_) | Self::AdaLora(_))
+        matches!(self, Self::Ia3(_) | Self::Oft(_) | Self::Boft(_) | Self::Vera(_) | Self::AdaLora(_))
     }
 
     /// A method of that type whose settings are those of `own` by PEFT's names, the others its defaults; `None` for LoRA.

@@ -98,7 +98,7 @@ impl Method for Oft {
             });
         }
         let rows = if self.block_share { 1 } else { module.input / block };
-        let start = if self.init_weights { Start::Constant(0.0) } else { Start::Normal(0.1) };
+        let start = if self.init_weights { Start::Constant(0.0) } else { Start::normal(0.1) };
         let part = ChangePart {
             name: format!("{}.oft_R.weight", module.name),
             shape: vec![rows, block * (block - 1) / 2],

@@ -73,7 +73,7 @@ impl Method for PrefixTuning {
     }
 
     fn prompt(&mut self, _width: usize) -> Result<Option<ChangePart>, PeftError> {
-        let start = if self.init_weights.is_some() { Start::Constant(0.0) } else { Start::Normal(1.0) };
+        let start = if self.init_weights.is_some() { Start::Constant(0.0) } else { Start::normal(1.0) };
         Ok(Some(self.tokens.of_width(self.width(), start)))
     }
 

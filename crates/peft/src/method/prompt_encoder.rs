@@ -39,7 +39,7 @@ impl PromptEncoder {
     /// One whose embeddings are of `[tokens, width]`, as PyTorch fills them.
     pub(super) fn new(tokens: usize, width: usize, activation: Activation) -> Self {
         let mut encoder = Self { lstm: None, activation, parts: Vec::new() };
-        encoder.part("embedding.weight", &[tokens, width], Start::Normal(1.0));
+        encoder.part("embedding.weight", &[tokens, width], Start::normal(1.0));
         encoder
     }
 

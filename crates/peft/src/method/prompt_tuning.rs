@@ -56,7 +56,7 @@ impl VirtualTokens {
             return Err(PeftError::BadValue { key: "token_dim", got: other.to_string(), expected });
         }
         self.token_dim = Some(width);
-        Ok(self.of_width(width, Start::Normal(1.0)))
+        Ok(self.of_width(width, Start::normal(1.0)))
     }
 
     /// The parameter, of so many columns.

@@ -111,7 +111,7 @@ impl Method for TrainableTokens {
             let condition = "on a layer inside the model with peft_type TRAINABLE_TOKENS: name the embedding";
             return Err(PeftError::Conflict { key: "target_modules", condition });
         }
-        let start = if self.init_weights { Start::BaseRows } else { Start::Normal(1.0) };
+        let start = if self.init_weights { Start::BaseRows } else { Start::normal(1.0) };
         let name = format!("{}.trainable_tokens_delta", module.name);
         rows(module, "token_indices", &self.token_indices, name, start)
     }

@@ -62,7 +62,7 @@ impl Method for Vera {
         let [outer, inner] = if self.init_weights {
             [Start::Constant(0.0), Start::Constant(self.d_initial as f32)]
         } else {
-            [Start::Constant(1.0), Start::Normal(1.0)]
+            [Start::Constant(1.0), Start::normal(1.0)]
         };
         let vector = |suffix: &str, length: usize, start: Start| ChangePart {
             name: format!("{}.vera_lambda_{suffix}", module.name),

@@ -1,9 +1,18 @@
 //! Changes of layers on the tape, by methods other than factors: `W' = f(W, theta)`, for as long as the layer runs.
 
+mod rotation;
+mod rows;
+
+use std::ops::Range;
+
 use burn::tensor::{FloatDType, Int, Tensor, TensorData};
-use burnish_core::LinearPart;
-use burnish_ops::{AnyTensor, EmbeddingLowRank, Linear, LowRank, Magnitude, OpsError, apply};
-use burnish_peft::{Change, Follows, inverse, neumann};
+use burnish_core::{LinearPart, Region};
+use burnish_ops::{AnyTensor, EmbeddingLowRank, Linear, LowRank, Magnitude, OpsError};
+use burnish_peft::{Change, Follows, circulant};
+use burnish_tp::Split;
+
+use rotation::{of_halves, rotated, rotated_among, rotations};
+use rows::rows;
 
 /// What is made of a layer: from which parameters of the registry, and how.
 #[derive(Clone, Debug)]
@@ -17,6 +26,8 @@ pub(crate) struct LayerChange {
     pub(crate) site: String,
     /// Probability of dropping an element of what a change beside the weight reads.
     pub(crate) dropout: f32,
+    /// Which part of the layer this rank has, where it is divided.
+    pub(crate) piece: Option<Region>,
 }
 
 /// Which of an adapter's factors lies over ranks as a parameter does; `None` of one that no rank can share.
@@ -52,9 +63,27 @@ impl LayerChange {
                 let product = kronecker(next(factored[0])?, next(factored[1])?);
                 reweighted(layer, &parts[0], |weight| Ok(weight + product * *scale))
             }
+            Change::Circulant { block } => {
+                let blocks = circulants(parts[0].rank::<3>()?, *block);
+                let mine = self.mine(blocks);
+                reweighted(layer, &parts[0], |weight| Ok(weight + mine))
+            }
             Change::Rotation { block, terms } => {
                 let turns = rotations(part(0)?, *block, *terms)?;
                 reweighted(layer, &parts[0], |weight| Ok(rotated(weight, turns)))
+            }
+            Change::Butterfly { block, .. } => {
+                let turns = self.turns(parts[0].rank::<4>()?, *block);
+                let [factors, blocks, n, _] = turns.dims();
+                let turns = of_halves(turns.reshape([factors * blocks, n, n]))?;
+                let scales = beside(&parts[1], &parts[0]).rank::<2>()?;
+                reweighted(layer, &parts[0], |mut weight| {
+                    for factor in 0..factors {
+                        let own = turns.clone().narrow(0, factor * blocks, blocks);
+                        weight = rotated_among(weight, own, factor);
+                    }
+                    Ok(weight * scales)
+                })
             }
             Change::Projected => {
                 let (out, input) = (layer.weight.shape()[0], layer.weight.shape()[1]);
@@ -95,6 +124,31 @@ impl LayerChange {
         Ok((layer.weight, low_rank))
     }
 
+    /// This rank's part of a matrix of the layer's sides.
+    fn mine(&self, whole: Tensor<2>) -> Tensor<2> {
+        let Some(piece) = &self.piece else { return whole };
+        let rows = lines(whole, 0, piece.ranges(0));
+        lines(rows, 1, piece.ranges(1))
+    }
+
+    /// Of rotations `[factors, blocks, n, n]` of all columns those of this rank's.
+    fn turns(&self, whole: Tensor<4>, block: usize) -> Tensor<4> {
+        match self.piece.as_ref().map(|piece| piece.ranges(1)) {
+            Some([columns]) => whole.narrow(1, columns.start / block, columns.len() / block),
+            _ => whole,
+        }
+    }
+
+    /// Whether a rank's columns can be changed without others'.
+    pub(crate) fn keeps_columns(&self, columns: &Split) -> bool {
+        let Change::Butterfly { block, factors } = self.change else { return true };
+        let group = block << (factors - 1);
+        let fits =
+            |range: &Range<usize>| range.start.is_multiple_of(group) && range.len().is_multiple_of(group);
+        (0..columns.ranks())
+            .all(|rank| columns.pieces(rank).len() == 1 && columns.pieces(rank).iter().all(fits))
+    }
+
     /// The rows that train, where rows do.
     pub(crate) fn rows(&self) -> &[usize] {
         if let Change::Rows(ids) = &self.change { ids } else { &[] }
@@ -103,6 +157,16 @@ impl LayerChange {
     /// Whether outputs are multiplied by what trains.
     pub(crate) fn scales_outputs(&self) -> bool {
         self.change == Change::ScaledOutputs
+    }
+}
+
+/// Those lines of a tensor.
+fn lines<const D: usize>(tensor: Tensor<D>, dim: usize, ranges: &[Range<usize>]) -> Tensor<D> {
+    let line = |range: &Range<usize>| tensor.clone().narrow(dim, range.start, range.len());
+    match ranges {
+        [all] if all.len() == tensor.dims()[dim] => tensor,
+        [one] => line(one),
+        several => Tensor::cat(several.iter().map(line).collect(), dim),
     }
 }
 
@@ -150,94 +214,17 @@ fn scaled_outputs(layer: Linear, vector: &AnyTensor) -> Result<Linear, OpsError>
     Ok(Linear { weight, bias, low_rank, compute })
 }
 
-/// The layer whose rows `ids` (of a whole whose row `first` is this one's first) are `delta`'s: `W + E (delta - W[ids])`
-/// with a one in row `ids[k]` and column `k` of `E`, so that neither a copy of the table nor a gradient of its size is
-/// made.
-fn rows(layer: Linear, delta: &AnyTensor, ids: &[usize], first: usize) -> Result<Linear, OpsError> {
-    let (height, device) = (layer.weight.shape()[0], layer.weight.plain().device());
-    let own = |id: &usize| id.checked_sub(first).filter(|row| *row < height);
-    let mut ones = vec![0.0_f32; height * ids.len()];
-    for (column, row) in ids.iter().enumerate().filter_map(|(k, id)| Some((k, own(id)?))) {
-        ones[row * ids.len() + column] = 1.0;
-    }
-    // Of rows that other ranks have any will do.
-    let at: Vec<i64> = ids.iter().map(|id| own(id).unwrap_or(0) as i64).collect();
-    let frozen = beside(&layer.weight, delta).rank::<2>()?;
-    let at = Tensor::<1, Int>::from_data(TensorData::new(at, [ids.len()]), &frozen.device());
-    let replaced = frozen.select(0, at).cast(FloatDType::F32);
-    let low_rank = Some(LowRank {
-        a: AnyTensor::new(delta.rank::<2>()? - replaced),
-        b: AnyTensor::from_elements(ones, &[height, ids.len()], &device),
-        b_bias: None,
-        scale: 1.0,
-        dropout: None,
-        magnitude: None,
-    });
-    Ok(Linear { low_rank, ..layer })
+/// Blocks `[n, n]` of kernels `[down, across, n]`, over the width.
+fn circulants(kernels: Tensor<3>, n: usize) -> Tensor<2> {
+    let ([down, across, _], device) = (kernels.dims(), kernels.device());
+    let at: Vec<i64> = circulant(n).into_iter().map(|at| at as i64).collect();
+    let at = Tensor::<1, Int>::from_data(TensorData::new(at, [n * n]), &device);
+    let blocks = kernels.select(2, at).reshape([down, across, n, n]).swap_dims(1, 2);
+    blocks.reshape([down * n, across * n]) / (across * n) as f64
 }
 
 /// `[a, c]` and `[b, d]` to `[a b, c d]`.
 fn kronecker(one: Tensor<2>, two: Tensor<2>) -> Tensor<2> {
     let ([a, c], [b, d]) = (one.dims(), two.dims());
     (one.reshape([a, 1, c, 1]) * two.reshape([1, b, 1, d])).reshape([a * b, c * d])
-}
-
-/// The orthogonal matrices `[blocks, n, n]` of triangles `[blocks, n (n - 1) / 2]`.
-fn rotations(triangles: Tensor<2>, n: usize, terms: Option<usize>) -> Result<Tensor<3>, OpsError> {
-    let ([blocks, _], device) = (triangles.dims(), triangles.device());
-    let (mut from, mut signs) = (vec![0_i64; n * n], vec![0.0_f32; n * n]);
-    let pairs = (0..n).flat_map(|row| (row + 1..n).map(move |column| (row, column)));
-    for (at, (row, column)) in pairs.enumerate() {
-        (from[row * n + column], signs[row * n + column]) = (at as i64, 1.0);
-        (from[column * n + row], signs[column * n + row]) = (at as i64, -1.0);
-    }
-    let from = Tensor::<1, Int>::from_data(TensorData::new(from, [n * n]), &device);
-    let signs = Tensor::<2>::from_data(TensorData::new(signs, [1, n * n]), &device);
-    let skew = (triangles.select(1, from) * signs).reshape([blocks, n, n]);
-    let unit: Tensor<3> = Tensor::<2>::eye(n, &device).unsqueeze_dim(0);
-    let Some(coefficients) = terms.map(neumann) else {
-        return Ok(inverses(skew + unit.clone())? * 2.0 - unit);
-    };
-    let (mut sum, mut power) = (unit.repeat_dim(0, blocks), None::<Tensor<3>>);
-    for coefficient in coefficients {
-        let next = match power {
-            Some(power) => power.matmul(skew.clone()),
-            None => skew.clone(),
-        };
-        sum = sum + next.clone() * coefficient;
-        power = Some(next);
-    }
-    Ok(sum)
-}
-
-/// The inverses of matrices `[count, n, n]`, made on the host in f64.
-fn inverses(matrices: Tensor<3>) -> Result<Tensor<3>, OpsError> {
-    let inverses = apply("inverses", &[AnyTensor::new(matrices)], |plain, _| {
-        let shape = plain[0].shape();
-        let (each, n) = (shape[1] * shape[2], shape[1]);
-        let values = plain[0].to_f32();
-        let wide = |block: &[f32]| block.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
-        let inverted = values.chunks_exact(each.max(1)).flat_map(|block| inverse(wide(block), n));
-        let out: Vec<f32> = inverted.map(|x| x as f32).collect();
-        let out = AnyTensor::from_elements(out, &shape, &plain[0].device());
-        let turned = out.rank::<3>()?.swap_dims(1, 2);
-        // d(X^-1) = -X^-1 dX X^-1.
-        let backward = move |upstream: AnyTensor| {
-            let upstream = upstream.rank::<3>().expect("invariant: of the rank of the output");
-            vec![Some(AnyTensor::new(turned.clone().matmul(upstream).matmul(turned).neg()))]
-        };
-        Ok((out, Box::new(backward)))
-    })?;
-    inverses.rank::<3>()
-}
-
-/// `W R^T`, block by block; one `R` turns all blocks.
-fn rotated(weight: Tensor<2>, turns: Tensor<3>) -> Tensor<2> {
-    let ([out, input], [blocks, n, _]) = (weight.dims(), turns.dims());
-    let turned = turns.swap_dims(1, 2);
-    if blocks == 1 {
-        return weight.reshape([out * input / n, n]).matmul(turned.reshape([n, n])).reshape([out, input]);
-    }
-    let parts = weight.reshape([out, blocks, n]).swap_dims(0, 1);
-    parts.matmul(turned).swap_dims(0, 1).reshape([out, input])
 }

@@ -103,7 +103,17 @@ fn vectors_train_alike_on_every_mesh() {
 fn other_methods_train_alike_on_every_mesh() {
     let (root, model) = (tempfile::tempdir().unwrap(), model());
     let all = "--lora_target_modules=k_proj,o_proj,down_proj";
-    let methods: [(&[&str], bool); 15] = [
+    let methods: [(&[&str], bool); 16] = [
+        (
+            &[
+                "--peft_type=RANDLORA",
+                "--lora_r=8",
+                "--peft_config={\"randlora_alpha\": 16, \"randlora_dropout\": 0.1}",
+                all,
+                "--load_in_4bit",
+            ],
+            true,
+        ),
         (&["--peft_type=BOFT", "--lora_target_modules=k_proj,o_proj"], true),
         (
             &[

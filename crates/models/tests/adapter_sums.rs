@@ -78,7 +78,7 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
             let whole = addend.layout.layout().dim().is_none();
             let rowwise = ["o_proj", "down_proj"].iter().any(|m| addend.name.contains(m));
             let form = if rowwise { sums.rowwise } else { sums.colwise };
-            if whole && addend.name.contains("lora_") {
+            if whole && addend.name.contains(".lora_") {
                 let complete = form == AdapterSum::RankR;
                 assert_eq!(addend.layout.gradient() == Gradient::Complete, complete, "{}", addend.name);
             }
@@ -190,9 +190,11 @@ fn other_methods_lie_as_their_features_do() {
     let loha = r#"{"peft_type": "LOHA", "r": 2, "init_weights": false, "target_modules": ["q_proj", "o_proj", "up_proj", "down_proj", "lm_head"]}"#;
     let tokens = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "init_lora_weights": false, "target_modules": ["q_proj"], "trainable_token_indices": [1, 5, 50]}"#;
     let boft = r#"{"peft_type": "BOFT", "init_weights": false, "boft_n_butterfly_factor": 2, "target_modules": ["q_proj", "k_proj", "o_proj", "up_proj", "lm_head"]}"#;
+    let randlora = r#"{"peft_type": "RANDLORA", "r": 5, "randlora_alpha": 0.25, "init_weights": false, "randlora_dropout": 0.2, "target_modules": ["q_proj", "k_proj", "o_proj", "up_proj", "down_proj", "lm_head"]}"#;
     let c3a = r#"{"peft_type": "C3A", "block_size": 8, "target_modules": ["q_proj", "k_proj", "o_proj", "up_proj", "down_proj", "lm_head"]}"#;
     for (base, json) in [
         ("llama-bias", boft),
+        ("llama-bias", randlora),
         ("llama-bias", c3a),
         ("llama-bias", loha),
         ("llama-bias", tokens),
@@ -201,6 +203,10 @@ fn other_methods_lie_as_their_features_do() {
         let config = LoraConfig::from_json(json).unwrap();
         for (ranks, recompute) in [(2, false), (4, true)] {
             pass(base, &config, ranks, FORMS[0], recompute);
+            // What stands beside its layer stays inside of it whatever is said of factors.
+            if json == randlora {
+                pass(base, &config, ranks, FORMS[FORMS.len() - 1], recompute);
+            }
         }
     }
     for method in [r#""OFT", "oft_block_size": 8"#, r#""LOKR""#, r#""VERA""#] {

@@ -73,7 +73,7 @@ pub(crate) fn planned_model(
 
 /// Every gradient that PEFT gives an adapter: LoRA's on all modules of a base with biases, of one with packed layers and
 /// of three with experts; IA3's on outputs and inputs of layers with biases, and on the head; rows of tables that train, of OFT's
-/// and BOFT's three forms of a rotation, LoHa's, LoKr's and C3A's, VeRA's vectors, copies of norms and AdaLoRA's factors and values.
+/// and BOFT's three forms of a rotation, LoHa's, LoKr's and C3A's, VeRA's vectors and RandLoRA's weights, copies of norms and AdaLoRA's factors and values.
 #[test]
 fn gradients_are_peft_s() {
     for (name, base) in [
@@ -98,6 +98,9 @@ fn gradients_are_peft_s() {
         ("boft_butterfly", "qwen2"),
         ("boft_blocks", "qwen2"),
         ("c3a", "qwen2"),
+        ("randlora", "qwen2"),
+        ("randlora_sparse", "qwen2"),
+        ("randlora_very_sparse", "qwen2"),
         ("ln_tuning", "qwen2"),
         ("adalora", "qwen2"),
         ("prompt_tuning", "qwen2"),

@@ -138,6 +138,10 @@ const VERA_DRAWN: &str =
     r#"{"peft_type": "VERA", "r": 3, "save_projection": false, "target_modules": ["q_proj", "o_proj"]}"#;
 const C3A: &str = r#"{"peft_type": "C3A", "block_size": 8, "block_size_pattern": {"o_proj": 4},
     "target_modules": ["k_proj", "o_proj", "down_proj", "lm_head"]}"#;
+const RANDLORA: &str = r#"{"peft_type": "RANDLORA", "r": 5, "randlora_alpha": 4, "projection_prng_key": 3,
+    "target_modules": ["k_proj", "down_proj", "lm_head"]}"#;
+const RANDLORA_DRAWN: &str = r#"{"peft_type": "RANDLORA", "r": 4, "randlora_alpha": 4, "very_sparse": true,
+    "save_projection": false, "target_modules": ["q_proj", "up_proj"]}"#;
 const NORMS: &str = r#"{"peft_type": "LN_TUNING", "target_modules": ["input_layernorm", "norm"]}"#;
 const TOKENS: &str = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["v_proj"],
     "trainable_token_indices": [5, 1, 40]}"#;
@@ -160,7 +164,7 @@ const DORA_ENDS: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_d
 const PACKED: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8,
     "target_modules": ["qkv_proj", "gate_up_proj"], "use_dora": true}"#;
 
-const ADAPTERS: [(&str, &str, bool); 37] = [
+const ADAPTERS: [(&str, &str, bool); 40] = [
     ("llama", PLAIN, false),
     ("llama", HEAD, false),
     ("llama", EMBEDDING, false),
@@ -192,6 +196,9 @@ const ADAPTERS: [(&str, &str, bool); 37] = [
     ("llama-bf16", VERA_DRAWN, false),
     ("llama-bias", C3A, false),
     ("llama-tied", C3A, true),
+    ("llama-bias", RANDLORA, false),
+    ("llama-tied", RANDLORA, true),
+    ("llama-bf16", RANDLORA_DRAWN, false),
     ("llama", NORMS, false),
     ("stablelm", NORMS, false),
     ("llama", TOKENS, false),

@@ -331,15 +331,20 @@ fn slots(plan: &LoraPlan) -> Vec<Slot> {
         slots.push(Slot { key: name.clone(), name, shape, kind: SlotKind::Parameter });
     }
     let mut shared = BTreeSet::new();
-    let kept = matches!(&plan.config.method, Some(PeftMethod::Vera(vera)) if vera.save_projection);
+    let kept = plan.config.method.as_ref().is_none_or(PeftMethod::keeps_drawn);
     // PEFT reads over matrices that are not to be in the file.
-    let projections = if kept { SlotKind::Parameter } else { SlotKind::Duplicate };
+    let drawn = if kept { SlotKind::Parameter } else { SlotKind::Duplicate };
     for site in &plan.changes {
         for part in &site.parts {
             let (name, shape) = (part.name.clone(), part.shape.clone());
-            if !part.trains() {
+            if site.shares(part) {
+                let kind = if part.trains() { SlotKind::Parameter } else { drawn };
+                // Of some methods PEFT writes it for each module, too.
+                let key = format!("{PREFIX}{}.{name}", site.module);
+                let copy = Slot { key, name: name.clone(), shape: shape.clone(), kind: SlotKind::Duplicate };
+                slots.push(copy);
                 if shared.insert(name.clone()) {
-                    slots.push(Slot { key: format!("{OUTSIDE}{name}"), name, shape, kind: projections });
+                    slots.push(Slot { key: format!("{OUTSIDE}{name}"), name, shape, kind });
                 }
                 continue;
             }

@@ -78,7 +78,9 @@ mod weighted;
 
 pub use burnish_core::Registry;
 pub use burnish_weight_files::{FolderWriter, HostTensor};
-pub use change::{Change, ChangePart, ChangeSite, Follows, Start, butterfly, circulant, inverse, neumann};
+pub use change::{
+    Change, ChangePart, ChangeSite, Drawn, DrawnLaw, Follows, Start, butterfly, circulant, inverse, neumann,
+};
 pub use config::{Bias, Init, InitWeights, Layers, LoraConfig, Names, Targets};
 pub use error::{DeadPattern, Differences, PeftError};
 pub use factor_sums::{CombinationType, FactorSum, FactorSums, MajoritySign};
@@ -90,8 +92,8 @@ pub use matching::{
 };
 pub use merge::{Merged, MergedBase, merge_adapter, merge_site};
 pub use method::{
-    Activation, AdaLora, Boft, C3a, Ia3, LnTuning, Loha, Lokr, Lstm, Oft, PTuning, PeftMethod, PeftType, PrefixTuning,
-    PromptEncoder, PromptTuning, TokenIndices, TrainableTokens, Vera, VirtualTokens,
+    Activation, AdaLora, Boft, C3a, Ia3, LnTuning, Loha, Lokr, Lstm, Oft, PTuning, PeftMethod, PeftType,
+    PrefixTuning, PromptEncoder, PromptTuning, RandLora, TokenIndices, TrainableTokens, Vera, VirtualTokens,
 };
 pub use pissa_olora::{Decomposition, decompose};
 pub use rank_allocator::{Allotment, AllottedRanks, RankAllocator, RankPattern};

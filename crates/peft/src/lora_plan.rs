@@ -188,7 +188,7 @@ impl LoraPlan {
     }
 
     /// The adapter's own parameters: fp32 at rest and in the optimizer, in the order of the sites, each once; trainable, but
-    /// for what is drawn and shared, and for B where it keeps its start ([`LoraConfig::keeps_b`]).
+    /// for what is drawn, and for B where it keeps its start ([`LoraConfig::keeps_b`]).
     /// Parameters of the base that train along are in [`saved`](Self::saved) and [`biases`](Self::biases).
     #[must_use]
     pub fn parameters(&self) -> Vec<Parameter> {
@@ -209,7 +209,7 @@ impl LoraPlan {
         });
         let mut seen = BTreeSet::new();
         // A rank of zero has nothing.
-        let own = |p: &Parameter| p.elements() > 0 && (p.trainable || seen.insert(p.name.clone()));
+        let own = |p: &Parameter| p.elements() > 0 && seen.insert(p.name.clone());
         factors.chain(parts).filter(own).collect()
     }
 

@@ -185,6 +185,26 @@ fn vera_s_matrices_are_pytorch_s() {
     assert_eq!(plan.trainable_elements(), 32 + 16 + 32 + 3 * 4);
 }
 
+/// RandLoRA's bases as PyTorch draws them, in bfloat16 and over their deviation: the bits that PEFT wrote. Ternary ones are in
+/// no file: their counts and values.
+#[test]
+fn rand_lora_s_bases_are_pytorch_s() {
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures/peft/randlora");
+    let file = WeightFolder::open_stem(&case, "adapter_model").unwrap();
+    let config = LoraConfig::read(&case).unwrap();
+    let modules = [("q_proj", 32, 32), ("k_proj", 16, 32), ("up_proj", 40, 32), ("down_proj", 32, 40)];
+    let modules = modules.map(|(name, out, input)| ModuleInfo::new(name, ModuleKind::Linear, out, input));
+    let plan = LoraPlan::new(&config, Purpose::Load, "qwen2", &modules, &Registry::new()).unwrap();
+    for (part, name) in plan.changes[0].parts[2..].iter().zip(["randlora_A", "randlora_B"]) {
+        assert!((part.name.as_str(), part.trains()) == (name, false));
+        let drawn = part.start.values(name, 0, 0..part.shape.iter().product()).unwrap();
+        let written = file.read(&format!("base_model.{name}")).unwrap();
+        assert_eq!((drawn, &part.shape), (written.to_f32(), &written.shape));
+        assert_eq!(part.start.values(name, 0, 3..17).unwrap(), written.to_f32()[3..17]);
+    }
+    assert_eq!(plan.parameters().iter().filter(|p| !p.trainable).count(), 2);
+}
+
 /// Sizes of blocks are a module's own by the first pattern that matches, and divide its sides; what matches nothing is said.
 #[test]
 fn sizes_of_blocks_are_told_by_patterns_and_divide() {

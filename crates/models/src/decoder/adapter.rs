@@ -1,5 +1,6 @@
 //! LoRA on a blueprint: which parameters an adapter adds and where layers find them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use burnish_core::{LoraParts, Parameter, Role};
@@ -128,6 +129,9 @@ impl Blueprint {
             }
             None => None,
         };
+        let parts = plan.changes.iter().flat_map(|site| site.parts.iter().map(move |part| (site, part)));
+        let of_all = parts.filter(|(site, part)| site.shares(part));
+        let shared = of_all.map(|(_, part)| index(&part.name)).collect::<Result<BTreeSet<_>, _>>()?;
         let mut changes = Vec::new();
         let made =
             |site: &&burnish_peft::ChangeSite| site.parts.iter().all(|p| p.shape.iter().all(|&n| n > 0));
@@ -156,6 +160,7 @@ impl Blueprint {
             (layer.parts.lora, layer.adapter) = found.unzip();
         }
         self.prompt = prompt;
+        self.shared = shared.into_iter().collect();
         for name in &plan.saved {
             let index = self.copy(name)?;
             if plan.kept_tie.as_ref().is_some_and(|(_, table)| table == name) {

@@ -31,6 +31,8 @@ pub struct Blueprint {
     pub(crate) embed: Layer,
     /// What an adapter has of virtual tokens before every text.
     pub(crate) prompt: Option<Prompt>,
+    /// Parameters of an adapter that all its modules have, one and the same.
+    pub(crate) shared: Vec<usize>,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
     /// From the embedding to the stream, and from the stream to the head.
@@ -636,12 +638,13 @@ impl Blueprint {
         };
         let compute = Compute::Fp32;
         let registry = b.registry;
-        let prompt = None;
+        let (prompt, shared) = (None, Vec::new());
         Ok(Self {
             spec,
             registry,
             embed,
             prompt,
+            shared,
             embed_norm,
             positions,
             projections,
@@ -705,7 +708,8 @@ impl Blueprint {
         let mut unit = |name: &str, indices: Vec<usize>| {
             (name.to_owned(), indices.into_iter().filter(|&i| seen.insert(i)).collect())
         };
-        let mut units = vec![unit(self.spec.names.embed, self.tables(true))];
+        // What several blocks read is there as long as the embedding.
+        let mut units = vec![unit(self.spec.names.embed, [self.tables(true), self.shared.clone()].concat())];
         units.extend(self.blocks.iter().map(|b| unit(&b.name, b.indices(true))));
         let mut last: Vec<usize> = self.projections.iter().flat_map(|[_, out]| out.indices(true)).collect();
         last.extend(self.streams.iter().flat_map(|own| &own.out).flat_map(|layer| layer.indices(true)));

@@ -29,6 +29,11 @@ impl Matrix {
         out
     }
 
+    pub(super) fn transposed(&self) -> Self {
+        let at = |i: usize| self.values[i % self.rows * self.columns + i / self.rows];
+        Self { rows: self.columns, columns: self.rows, values: (0..self.values.len()).map(at).collect() }
+    }
+
     pub(super) fn first_rows(&self, rows: usize) -> Self {
         Self { rows, columns: self.columns, values: self.values[..rows * self.columns].to_vec() }
     }

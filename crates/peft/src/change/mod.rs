@@ -1,6 +1,8 @@
 //! Changes that methods make of one module: their parameters, how fresh ones start, how ranks share them, and the merge.
 
+mod bases;
 mod circulant;
+mod drawn;
 mod matrix;
 mod rotation;
 mod start;
@@ -13,8 +15,10 @@ use burnish_weight_files::HostTensor;
 use crate::merge::{Merged, expect_shape};
 use crate::{ModuleKind, PeftError};
 
+use bases::bases;
 use circulant::add_circulants;
 pub use circulant::circulant;
+pub use drawn::{Drawn, DrawnLaw};
 use matrix::Matrix;
 pub use rotation::{butterfly, inverse, neumann};
 use rotation::{of_matrices, of_triangles, rotate, rotate_among};
@@ -68,6 +72,14 @@ pub enum Change {
     /// `W + diag(b) B diag(d) A` with the first rows of `B` and the first columns of `A`, which all modules share; parts: `b`
     /// `[out]`, `d` `[r]`, `A` `[r, widest]`, `B` `[highest, r]` (VeRA).
     Projected,
+    /// `W + s B A` with `n r` of them: of the shorter side `A = diag(lambda) A_j diag(gamma)` of each of `r` rows and `n`
+    /// bases, of the longer one the first rows of `n` bases, turned where the shorter side is that of outputs; parts:
+    /// `lambda` `[r, n]`, `gamma` `[n, shorter]`, and of all modules `A_j` `[r, 1, widest]`, `B` `[highest, most, r]`
+    /// (RandLoRA).
+    Bases {
+        /// `alpha / r`.
+        scale: f64,
+    },
     /// `W + s B diag(E) A`; parts: `A` `[r, in]`, `B` `[out, r]`, `E` `[r, 1]` (AdaLoRA).
     Singular {
         /// `alpha / r`, of the rank that the adapter began with.
@@ -102,10 +114,10 @@ pub struct ChangePart {
 }
 
 impl ChangePart {
-    /// Whether it trains, and is its module's alone; otherwise all modules share it.
+    /// Whether it trains.
     #[must_use]
     pub fn trains(&self) -> bool {
-        !matches!(self.start, Start::Drawn { .. })
+        !matches!(self.start, Start::Drawn(_))
     }
 
     /// The value that it has where nobody keeps one: of what is drawn, and of no elements.
@@ -149,6 +161,12 @@ impl ChangeSite {
     #[must_use]
     pub fn base_bias(&self) -> String {
         format!("{}.bias", self.module)
+    }
+
+    /// Whether a parameter is one of all modules, which then has a name of its own.
+    #[must_use]
+    pub fn shares(&self, part: &ChangePart) -> bool {
+        !part.name.starts_with(&self.module)
     }
 
     /// Whether the adapter starts as no change.
@@ -258,6 +276,10 @@ impl ChangeSite {
                     b.first_rows(self.out).times(&a.first_columns(width).with_rows_times(&inner.values));
                 let added = delta.with_rows_times(&gains.values);
                 weight.iter_mut().zip(&added.values).for_each(|(w, d)| *w += d);
+            }
+            Change::Bases { scale } => {
+                let delta = bases(parts, [self.out, width]);
+                weight.iter_mut().zip(&delta.values).for_each(|(w, d)| *w += *scale as f32 * d);
             }
             Change::Singular { scale } => {
                 let [a, b, values] = parts else { return };

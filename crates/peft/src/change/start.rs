@@ -1,10 +1,10 @@
-//! How fresh parameters of changes start: values as a function of the seed, the name and the index.
+//! `Start`: the values of fresh parameters of changes, as a function of the seed, the name and the index.
 
 use std::ops::Range;
 
 use burnish_core::random::Stream;
 
-use crate::mersenne_twister::Mt19937;
+use super::Drawn;
 
 /// How a fresh parameter starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -22,15 +22,8 @@ pub enum Start {
     Uniform(f64),
     /// The rows of the base's table that it replaces.
     BaseRows,
-    /// Uniform in `(-bound, bound)` as PyTorch draws on the CPU: a value that is never trained.
-    Drawn {
-        /// PyTorch's seed.
-        seed: u64,
-        /// How many are drawn before.
-        skip: usize,
-        /// The bound.
-        bound: f32,
-    },
+    /// As PyTorch draws: a value that is never trained.
+    Drawn(Drawn),
 }
 
 impl Start {
@@ -59,16 +52,7 @@ impl Start {
                 range.map(of).collect()
             }
             Self::BaseRows => return None,
-            Self::Drawn { seed, skip, bound } => {
-                let mut drawn = Mt19937::new(seed);
-                for _ in 0..skip + range.start {
-                    let _ = drawn.next();
-                }
-                // 24 bits of each word, as a float has.
-                let unit = |word: u32| (word & 0x00ff_ffff) as f32 / 16_777_216.0;
-                // Rounded once, as PyTorch's compiler does.
-                range.map(|_| unit(drawn.next()).mul_add(bound + bound, -bound)).collect()
-            }
+            Self::Drawn(drawn) => drawn.values(range),
         })
     }
 }

@@ -12,6 +12,7 @@ mod oft;
 mod prefix_tuning;
 mod prompt_encoder;
 mod prompt_tuning;
+mod rand_lora;
 mod trainable_tokens;
 mod vera;
 
@@ -32,6 +33,7 @@ pub use oft::Oft;
 pub use prefix_tuning::PrefixTuning;
 pub use prompt_encoder::{Activation, Lstm, PromptEncoder};
 pub use prompt_tuning::{PTuning, PromptTuning, VirtualTokens};
+pub use rand_lora::RandLora;
 pub use trainable_tokens::{TokenIndices, TrainableTokens};
 pub use vera::Vera;
 
@@ -230,6 +232,8 @@ methods! {
     LnTuning(LnTuning) = "LN_TUNING" | "ln_tuning",
     /// Vectors between random factors that all modules share.
     Vera(Vera) = "VERA" | "vera",
+    /// Random bases that all modules share, weighed.
+    RandLora(RandLora) = "RANDLORA" | "randlora",
     /// Factors with singular values, of ranks that were allocated.
     AdaLora(AdaLora) = "ADALORA" | "adalora",
     /// Embeddings of virtual tokens before every text.
@@ -250,7 +254,24 @@ impl PeftType {
 impl PeftMethod {
     /// Whether its configuration says how weights lie (`fan_in_fan_out`).
     pub(crate) fn turns_weights(&self) -> bool {
-        matches!(self, Self::Ia3(_) | Self::Oft(_) | Self::Boft(_) | Self::Vera(_) | Self::AdaLora(_))
+        matches!(
+            self,
+            Self::Ia3(_)
+                | Self::Oft(_)
+                | Self::Boft(_)
+                | Self::Vera(_)
+                | Self::RandLora(_)
+                | Self::AdaLora(_)
+        )
+    }
+
+    /// Whether what is drawn is in its files.
+    pub(crate) fn keeps_drawn(&self) -> bool {
+        match self {
+            Self::Vera(own) => own.save_projection,
+            Self::RandLora(own) => own.save_projection,
+            _ => true,
+        }
     }
 
     /// A method of that type whose settings are those of `own` by PEFT's names, the others its defaults; `None` for LoRA.

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::method::{Method, linear, names, site};
 use crate::{
-    Change, ChangePart, ChangeSite, Follows, LoraConfig, ModuleInfo, PeftError, Start, default_targets,
+    Change, ChangePart, ChangeSite, Drawn, DrawnLaw, Follows, LoraConfig, ModuleInfo, PeftError, Start,
+    default_targets,
 };
 
 /// What a VeRA configuration says beyond which modules and the rank.
@@ -83,11 +84,11 @@ impl Method for Vera {
             let drawn = |name: &str, shape: [usize; 2], skip: usize| ChangePart {
                 name: name.to_owned(),
                 shape: shape.to_vec(),
-                start: Start::Drawn {
+                start: Start::Drawn(Drawn {
                     seed: self.projection_prng_key,
                     skip,
-                    bound: (6.0 / shape[1] as f64).sqrt() as f32,
-                },
+                    law: DrawnLaw::Uniform { bound: (6.0 / shape[1] as f64).sqrt() as f32 },
+                }),
                 follows: Follows::Nothing,
             };
             site.parts.push(drawn("vera_A", [rank, inputs], 0));

@@ -1,5 +1,6 @@
 //! Changes of layers on the tape, by methods other than factors: `W' = f(W, theta)`, for as long as the layer runs.
 
+mod bases;
 mod rotation;
 mod rows;
 
@@ -11,6 +12,7 @@ use burnish_ops::{AnyTensor, EmbeddingLowRank, Linear, LowRank, Magnitude, OpsEr
 use burnish_peft::{Change, Follows, circulant};
 use burnish_tp::Split;
 
+use bases::bases;
 use rotation::{of_halves, rotated, rotated_among, rotations};
 use rows::rows;
 
@@ -97,6 +99,12 @@ impl LayerChange {
                     1.0,
                 ))
             }
+            Change::Bases { scale } => {
+                let frozen = |at: usize| beside(&parts[at], &parts[0]).rank::<3>();
+                let sides = self.sides(&layer);
+                let [a, b] = bases([part(0)?, part(1)?], [frozen(2)?, frozen(3)?], sides);
+                Ok(self.within(layer, a, b, *scale as f32))
+            }
             Change::Singular { scale } => {
                 Ok(beside_weight(layer, part(0)? * part(2)?, part(1)?, *scale as f32))
             }
@@ -129,6 +137,26 @@ impl LayerChange {
         let Some(piece) = &self.piece else { return whole };
         let rows = lines(whole, 0, piece.ranges(0));
         lines(rows, 1, piece.ranges(1))
+    }
+
+    /// The sides of the whole layer.
+    fn sides(&self, layer: &Linear) -> [usize; 2] {
+        let shape = self.piece.as_ref().map_or_else(|| layer.weight.shape(), |piece| piece.shape().to_vec());
+        [shape[0], shape[1]]
+    }
+
+    /// The layer with its part of `s B A` beside its weight. Where it is divided a magnitude of one keeps that inside of the
+    /// layer, whatever ranks sum of other adapters: all have what `A` and `B` are made of, and addends of its gradients.
+    fn within(&self, layer: Linear, a: Tensor<2>, b: Tensor<2>, scale: f32) -> Linear {
+        let Some(piece) = &self.piece else { return beside_weight(layer, a, b, scale) };
+        let (a, b) = (lines(a, 1, piece.ranges(1)), lines(b, 0, piece.ranges(0)));
+        let (rows, device) = (b.dims()[0], layer.weight.plain().device());
+        let one = AnyTensor::from_elements(vec![1.0_f32; rows], &[rows], &device);
+        let mut layer = beside_weight(layer, a, b, scale);
+        if let Some(low_rank) = &mut layer.low_rank {
+            low_rank.magnitude = Some(Magnitude { value: one.clone(), norm: one });
+        }
+        layer
     }
 
     /// Of rotations `[factors, blocks, n, n]` of all columns those of this rank's.

@@ -103,7 +103,17 @@ fn vectors_train_alike_on_every_mesh() {
 fn other_methods_train_alike_on_every_mesh() {
     let (root, model) = (tempfile::tempdir().unwrap(), model());
     let all = "--lora_target_modules=k_proj,o_proj,down_proj";
-    let methods: [(&[&str], bool); 16] = [
+    let methods: [(&[&str], bool); 17] = [
+        (
+            &[
+                "--peft_type=VBLORA",
+                "--lora_r=2",
+                "--peft_config={\"num_vectors\": 16, \"vector_length\": 8, \"init_vector_bank_bound\": 0.5}",
+                all,
+                "--load_in_4bit",
+            ],
+            true,
+        ),
         (
             &[
                 "--peft_type=RANDLORA",

@@ -191,10 +191,12 @@ fn other_methods_lie_as_their_features_do() {
     let tokens = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "init_lora_weights": false, "target_modules": ["q_proj"], "trainable_token_indices": [1, 5, 50]}"#;
     let boft = r#"{"peft_type": "BOFT", "init_weights": false, "boft_n_butterfly_factor": 2, "target_modules": ["q_proj", "k_proj", "o_proj", "up_proj", "lm_head"]}"#;
     let randlora = r#"{"peft_type": "RANDLORA", "r": 5, "randlora_alpha": 0.25, "init_weights": false, "randlora_dropout": 0.2, "target_modules": ["q_proj", "k_proj", "o_proj", "up_proj", "down_proj", "lm_head"]}"#;
+    let vblora = r#"{"peft_type": "VBLORA", "r": 2, "num_vectors": 7, "vector_length": 8, "init_vector_bank_bound": 0.5, "vblora_dropout": 0.2, "target_modules": ["q_proj", "k_proj", "o_proj", "up_proj", "down_proj", "lm_head"]}"#;
     let c3a = r#"{"peft_type": "C3A", "block_size": 8, "target_modules": ["q_proj", "k_proj", "o_proj", "up_proj", "down_proj", "lm_head"]}"#;
     for (base, json) in [
         ("llama-bias", boft),
         ("llama-bias", randlora),
+        ("llama-bias", vblora),
         ("llama-bias", c3a),
         ("llama-bias", loha),
         ("llama-bias", tokens),
@@ -204,7 +206,7 @@ fn other_methods_lie_as_their_features_do() {
         for (ranks, recompute) in [(2, false), (4, true)] {
             pass(base, &config, ranks, FORMS[0], recompute);
             // What stands beside its layer stays inside of it whatever is said of factors.
-            if json == randlora {
+            if json == randlora || json == vblora {
                 pass(base, &config, ranks, FORMS[FORMS.len() - 1], recompute);
             }
         }

@@ -73,7 +73,7 @@ pub(crate) fn planned_model(
 
 /// Every gradient that PEFT gives an adapter: LoRA's on all modules of a base with biases, of one with packed layers and
 /// of three with experts; IA3's on outputs and inputs of layers with biases, and on the head; rows of tables that train, of OFT's
-/// and BOFT's three forms of a rotation, LoHa's, LoKr's and C3A's, VeRA's vectors and RandLoRA's weights, copies of norms and AdaLoRA's factors and values.
+/// and BOFT's three forms of a rotation, LoHa's, LoKr's and C3A's, VeRA's vectors and RandLoRA's weights, VB-LoRA's logits and its bank, copies of norms and AdaLoRA's factors and values.
 #[test]
 fn gradients_are_peft_s() {
     for (name, base) in [
@@ -101,6 +101,8 @@ fn gradients_are_peft_s() {
         ("randlora", "qwen2"),
         ("randlora_sparse", "qwen2"),
         ("randlora_very_sparse", "qwen2"),
+        ("vblora", "qwen2"),
+        ("vblora_topk", "qwen2"),
         ("ln_tuning", "qwen2"),
         ("adalora", "qwen2"),
         ("prompt_tuning", "qwen2"),
@@ -123,6 +125,7 @@ fn gradients_are_peft_s() {
             let key = match parameter.strip_prefix("modules_to_save.").and_then(|p| p.rsplit_once('.')) {
                 Some((norm, part)) => format!("base_model.model.{norm}.ln_tuning_layers.{part}"),
                 None if parameter == "prompt_embeddings" => parameter.clone(),
+                None if parameter == "vblora_vector_bank" => format!("base_model.{parameter}"),
                 None => format!("base_model.model.{parameter}"),
             };
             let want = recorded.read(&key).unwrap().to_f32();

@@ -142,6 +142,8 @@ const RANDLORA: &str = r#"{"peft_type": "RANDLORA", "r": 5, "randlora_alpha": 4,
     "target_modules": ["k_proj", "down_proj", "lm_head"]}"#;
 const RANDLORA_DRAWN: &str = r#"{"peft_type": "RANDLORA", "r": 4, "randlora_alpha": 4, "very_sparse": true,
     "save_projection": false, "target_modules": ["q_proj", "up_proj"]}"#;
+const VBLORA: &str = r#"{"peft_type": "VBLORA", "r": 2, "num_vectors": 7, "vector_length": 8, "topk": 2,
+    "init_vector_bank_bound": 0.9, "target_modules": ["k_proj", "down_proj", "lm_head"]}"#;
 const NORMS: &str = r#"{"peft_type": "LN_TUNING", "target_modules": ["input_layernorm", "norm"]}"#;
 const TOKENS: &str = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["v_proj"],
     "trainable_token_indices": [5, 1, 40]}"#;
@@ -164,7 +166,7 @@ const DORA_ENDS: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_d
 const PACKED: &str = r#"{"peft_type": "LORA", "r": 4, "lora_alpha": 8,
     "target_modules": ["qkv_proj", "gate_up_proj"], "use_dora": true}"#;
 
-const ADAPTERS: [(&str, &str, bool); 40] = [
+const ADAPTERS: [(&str, &str, bool); 42] = [
     ("llama", PLAIN, false),
     ("llama", HEAD, false),
     ("llama", EMBEDDING, false),
@@ -199,6 +201,8 @@ const ADAPTERS: [(&str, &str, bool); 40] = [
     ("llama-bias", RANDLORA, false),
     ("llama-tied", RANDLORA, true),
     ("llama-bf16", RANDLORA_DRAWN, false),
+    ("llama-bias", VBLORA, false),
+    ("llama-tied", VBLORA, true),
     ("llama", NORMS, false),
     ("stablelm", NORMS, false),
     ("llama", TOKENS, false),

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -127,7 +128,27 @@ impl AdapterFolder {
         let mut differences = Differences::default();
         let mut unused: BTreeSet<&str> = self.weights.names().collect();
         let mut tensors = AdapterTensors::default();
+        let chosen = match &plan.config.method {
+            Some(PeftMethod::VbLora(own)) if own.save_only_topk_weights => Some(own.topk),
+            _ => None,
+        };
         for Slot { key, name, shape, kind } in slots(plan) {
+            if let Some(topk) = chosen.filter(|_| key.contains(".vblora_logits_")) {
+                let both = CHOSEN.map(|suffix| format!("{key}{suffix}"));
+                if both.iter().all(|key| unused.remove(key.as_str())) {
+                    match self.logits(&both, &shape, topk)? {
+                        Some(tensor) => drop(tensors.parameters.insert(name, tensor)),
+                        None => differences.shapes.push((
+                            both[0].clone(),
+                            shape,
+                            self.weights.described(&both[0])?.1.to_vec(),
+                        )),
+                    }
+                } else {
+                    differences.missing.extend(both);
+                }
+                continue;
+            }
             if !unused.remove(key.as_str()) {
                 if kind == SlotKind::Parameter {
                     differences.missing.push(key);
@@ -166,6 +187,51 @@ impl AdapterFolder {
         }
         let path = self.weights.files().next().unwrap_or(&self.path).to_path_buf();
         Err(PeftError::Mismatch { path, differences })
+    }
+}
+
+/// What the keys of logits end in where only those of chosen vectors are kept: their numbers, and the weights of all but the
+/// last.
+const CHOSEN: [&str; 2] = ["_topk_indices", "_topk_weights"];
+
+impl AdapterFolder {
+    /// Logits of this shape that have the weights kept, the others such that nothing chooses them; `None` if the tensors are of
+    /// other shapes.
+    fn logits(
+        &self,
+        [numbers, weights]: &[String; 2],
+        shape: &[usize],
+        topk: usize,
+    ) -> Result<Option<HostTensor>, PeftError> {
+        let kept = self.weights.read(weights)?;
+        let (at, of) = (self.whole_numbers(numbers)?, self.weights.described(numbers)?.1);
+        let &[one, two, vectors] = shape else { return Ok(None) };
+        if *of != [one, two, topk] || kept.shape != [one, two, topk - 1] || at.iter().any(|&at| at >= vectors)
+        {
+            return Ok(None);
+        }
+        let kept = kept.to_f32();
+        let mut logits = vec![f32::NEG_INFINITY; one * two * vectors];
+        for (row, (logits, at)) in logits.chunks_exact_mut(vectors).zip(at.chunks_exact(topk)).enumerate() {
+            let own = &kept[row * (topk - 1)..(row + 1) * (topk - 1)];
+            let last = 1.0 - own.iter().sum::<f32>();
+            for (&at, weight) in at.iter().zip(own.iter().chain([&last])) {
+                logits[at] = weight.ln();
+            }
+        }
+        Ok(Some(HostTensor::from_f32(&logits, shape, Dtype::F32)?))
+    }
+
+    /// A tensor of whole numbers, in as many bytes as it has.
+    fn whole_numbers(&self, key: &str) -> Result<Vec<usize>, PeftError> {
+        let (path, range) = self.weights.place_of(key)?;
+        let elements: usize = self.weights.described(key)?.1.iter().product();
+        let io = |source| WeightFileError::Io { action: "read", path: path.to_path_buf(), source };
+        let mut bytes = vec![0_u8; (range.end - range.start) as usize];
+        let mut file = fs::File::open(path).map_err(io)?;
+        file.seek(SeekFrom::Start(range.start)).and_then(|_| file.read_exact(&mut bytes)).map_err(io)?;
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0_usize, |n, &b| (n << 8) | usize::from(b));
+        Ok(bytes.chunks_exact((bytes.len() / elements.max(1)).max(1)).map(number).collect())
     }
 }
 

@@ -93,7 +93,8 @@ pub use matching::{
 pub use merge::{Merged, MergedBase, merge_adapter, merge_site};
 pub use method::{
     Activation, AdaLora, Boft, C3a, Ia3, LnTuning, Loha, Lokr, Lstm, Oft, PTuning, PeftMethod, PeftType,
-    PrefixTuning, PromptEncoder, PromptTuning, RandLora, TokenIndices, TrainableTokens, Vera, VirtualTokens,
+    PrefixTuning, PromptEncoder, PromptTuning, RandLora, TokenIndices, TrainableTokens, VbLora, Vera,
+    VirtualTokens,
 };
 pub use pissa_olora::{Decomposition, decompose};
 pub use rank_allocator::{Allotment, AllottedRanks, RankAllocator, RankPattern};

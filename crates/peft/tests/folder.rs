@@ -205,6 +205,47 @@ fn rand_lora_s_bases_are_pytorch_s() {
     assert_eq!(plan.parameters().iter().filter(|p| !p.trainable).count(), 2);
 }
 
+/// VB-LoRA's logits of which only the chosen ones' weights are kept are read for use, in whatever whole numbers; they do not
+/// train, and a number beyond the bank is a difference.
+#[test]
+fn chosen_vectors_are_read_and_do_not_train() {
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures/peft/vblora_topk");
+    let refused = LoraConfig::read(&case).unwrap().check_training().unwrap_err().to_string();
+    assert!(refused.contains("save_only_topk_weights"), "{refused}");
+    let planned = |vectors: usize| {
+        let modules = [ModuleInfo::new("q_proj", ModuleKind::Linear, 8, 4)];
+        let json = format!(
+            r#"{{"peft_type": "VBLORA", "r": 1, "num_vectors": {vectors}, "vector_length": 4, "topk": 2,
+            "save_only_topk_weights": true, "target_modules": ["q_proj"]}}"#
+        );
+        let config = LoraConfig::from_json(&json).unwrap();
+        LoraPlan::new(&config, Purpose::Load, "llama", &modules, &Registry::new()).unwrap()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str| format!("base_model.model.q_proj.vblora_logits_{name}");
+    let numbers = |values: &[i32], shape: &[usize]| HostTensor::from_slice(values, shape).unwrap();
+    let weights = |values: &[f32], shape: &[usize]| HostTensor::from_slice(values, shape).unwrap();
+    let tensors = [
+        (of("A_topk_indices"), numbers(&[300, 2], &[1, 1, 2])),
+        (of("A_topk_weights"), weights(&[0.75], &[1, 1, 1])),
+        (of("B_topk_indices"), numbers(&[0, 1, 5, 4], &[2, 1, 2])),
+        (of("B_topk_weights"), weights(&[0.5, 0.9], &[2, 1, 1])),
+        ("base_model.vblora_vector_bank".to_owned(), weights(&[0.0; 301 * 4], &[301, 4])),
+    ];
+    let views: Vec<(String, TensorView<'_>)> = tensors.iter().map(|(n, t)| (n.clone(), t.view())).collect();
+    let mut writer = FolderWriter::in_place(dir.path()).unwrap();
+    writer.tensors("adapter_model", &views).unwrap();
+    writer.file("adapter_config.json", planned(301).config.to_json().as_bytes()).unwrap();
+    writer.commit().unwrap();
+    let folder = AdapterFolder::open(dir.path()).unwrap();
+    let read = folder.load(&planned(301)).unwrap();
+    let logits = read.parameters["q_proj.vblora_logits_A"].to_f32();
+    let finite: Vec<usize> = (0..301).filter(|&at| logits[at].is_finite()).collect();
+    assert_eq!((finite, logits[300], logits[2]), (vec![2, 300], 0.75_f32.ln(), 0.25_f32.ln()));
+    let beyond = folder.load(&planned(300)).unwrap_err().to_string();
+    assert!(beyond.contains("A_topk_indices"), "{beyond}");
+}
+
 /// Sizes of blocks are a module's own by the first pattern that matches, and divide its sides; what matches nothing is said.
 #[test]
 fn sizes_of_blocks_are_told_by_patterns_and_divide() {

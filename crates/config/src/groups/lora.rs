@@ -21,9 +21,10 @@ options! {
     /// What the adapter is: LORA (as when not given), ADALORA (factors whose ranks training allocates; init_r and the like in
     /// peft_config), IA3 (vectors that scale layers' outputs or inputs), OFT, BOFT (rotations of their inputs), LOHA, LOKR
     /// (added products), C3A (added circulant blocks), VERA (vectors between shared random matrices), RANDLORA (weights of
-    /// shared random bases), LN_TUNING (norms), TRAINABLE_TOKENS (rows of the embedding), PROMPT_TUNING (tokens before every
-    /// text), P_TUNING (the same, of an encoder) or PREFIX_TUNING (keys and values before every text, in each block). Options
-    /// of lora_ that the method's configuration in PEFT has count for it too; its others are in peft_config.
+    /// shared random bases), VBLORA (mixtures of one bank of vectors), LN_TUNING (norms), TRAINABLE_TOKENS (rows of the
+    /// embedding), PROMPT_TUNING (tokens before every text), P_TUNING (the same, of an encoder) or PREFIX_TUNING (keys and
+    /// values before every text, in each block). Options of lora_ that the method's configuration in PEFT has count for it
+    /// too; its others are in peft_config.
     Peft peft_type: Option<PeftType> = None;
     /// Settings of a peft_type other than LORA, by PEFT's names: '{"oft_block_size": 8}'.
     Burnish peft_config: MethodSettings = MethodSettings::default();

@@ -124,6 +124,8 @@ impl Parallel {
         let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
         let names: Vec<String> = blueprint.registry.iter().map(|p| p.name.clone()).collect();
         let mut layouts: Vec<Option<TpLayout>> = vec![None; shapes.len()];
+        let trained = |&&index: &&usize| blueprint.registry.at(index).trainable;
+        let shared_and_trained: Vec<usize> = blueprint.shared.iter().filter(trained).copied().collect();
         let turned = spec.names.experts.adapters_turned;
         let reads = spec.experts.map_or(2, |experts| experts.gate.reads(1));
         for (_, layer) in blueprint.layers_mut() {
@@ -205,6 +207,11 @@ impl Parallel {
                 && !change.keeps_columns(&split)
             {
                 return Err(ModelError::Undivided { name: names[change.indices[0]].clone() });
+            }
+            let shared = |index: &usize| shared_and_trained.contains(index);
+            if style == Style::Replicated && layer.change.iter().flat_map(|c| &c.indices).any(shared) {
+                // Whole gradients of this layer would be added to addends of others.
+                return Err(ModelError::Undivided { name: names[layer.parts.weight].clone() });
             }
             for (&index, follows) in layer.change.iter().flat_map(|c| c.indices.iter().zip(&c.follows)) {
                 let shape = &shapes[index];

@@ -1,5 +1,6 @@
 //! Changes that methods make of one module: their parameters, how fresh ones start, how ranks share them, and the merge.
 
+mod bank;
 mod bases;
 mod circulant;
 mod drawn;
@@ -15,6 +16,7 @@ use burnish_weight_files::HostTensor;
 use crate::merge::{Merged, expect_shape};
 use crate::{ModuleKind, PeftError};
 
+use bank::banked;
 use bases::bases;
 use circulant::add_circulants;
 pub use circulant::circulant;
@@ -79,6 +81,13 @@ pub enum Change {
     Bases {
         /// `alpha / r`.
         scale: f64,
+    },
+    /// `W + B A`, each row of `A` and each column of `B` of parts one after another, each a mean of the vectors of a bank with
+    /// the largest logits, by their softmax; parts: the logits `[r, in / v, vectors]` and `[out / v, r, vectors]`, and of all
+    /// modules the bank `[vectors, v]` (VB-LoRA).
+    Banked {
+        /// How many vectors a part is made of.
+        chosen: usize,
     },
     /// `W + s B diag(E) A`; parts: `A` `[r, in]`, `B` `[out, r]`, `E` `[r, 1]` (AdaLoRA).
     Singular {
@@ -280,6 +289,10 @@ impl ChangeSite {
             Change::Bases { scale } => {
                 let delta = bases(parts, [self.out, width]);
                 weight.iter_mut().zip(&delta.values).for_each(|(w, d)| *w += *scale as f32 * d);
+            }
+            Change::Banked { chosen } => {
+                let Some(delta) = banked(parts, self.parts[0].shape[0], *chosen) else { return };
+                weight.iter_mut().zip(&delta.values).for_each(|(w, d)| *w += d);
             }
             Change::Singular { scale } => {
                 let [a, b, values] = parts else { return };

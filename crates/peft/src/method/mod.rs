@@ -14,6 +14,7 @@ mod prompt_encoder;
 mod prompt_tuning;
 mod rand_lora;
 mod trainable_tokens;
+mod vb_lora;
 mod vera;
 
 use std::borrow::Cow;
@@ -35,6 +36,7 @@ pub use prompt_encoder::{Activation, Lstm, PromptEncoder};
 pub use prompt_tuning::{PTuning, PromptTuning, VirtualTokens};
 pub use rand_lora::RandLora;
 pub use trainable_tokens::{TokenIndices, TrainableTokens};
+pub use vb_lora::VbLora;
 pub use vera::Vera;
 
 use crate::{
@@ -234,6 +236,8 @@ methods! {
     Vera(Vera) = "VERA" | "vera",
     /// Random bases that all modules share, weighed.
     RandLora(RandLora) = "RANDLORA" | "randlora",
+    /// Factors of parts that are mixed of the vectors of one bank.
+    VbLora(VbLora) = "VBLORA" | "vblora",
     /// Factors with singular values, of ranks that were allocated.
     AdaLora(AdaLora) = "ADALORA" | "adalora",
     /// Embeddings of virtual tokens before every text.
@@ -261,6 +265,7 @@ impl PeftMethod {
                 | Self::Boft(_)
                 | Self::Vera(_)
                 | Self::RandLora(_)
+                | Self::VbLora(_)
                 | Self::AdaLora(_)
         )
     }

@@ -1,5 +1,6 @@
 //! Changes of layers on the tape, by methods other than factors: `W' = f(W, theta)`, for as long as the layer runs.
 
+mod bank;
 mod bases;
 mod rotation;
 mod rows;
@@ -12,6 +13,7 @@ use burnish_ops::{AnyTensor, EmbeddingLowRank, Linear, LowRank, Magnitude, OpsEr
 use burnish_peft::{Change, Follows, circulant};
 use burnish_tp::Split;
 
+use bank::banked;
 use bases::bases;
 use rotation::{of_halves, rotated, rotated_among, rotations};
 use rows::rows;
@@ -104,6 +106,11 @@ impl LayerChange {
                 let sides = self.sides(&layer);
                 let [a, b] = bases([part(0)?, part(1)?], [frozen(2)?, frozen(3)?], sides);
                 Ok(self.within(layer, a, b, *scale as f32))
+            }
+            Change::Banked { chosen } => {
+                let (of_a, of_b) = (parts[0].rank::<3>()?, parts[1].rank::<3>()?);
+                let [a, b] = banked([of_a, of_b], part(2)?, *chosen);
+                Ok(self.within(layer, a, b, 1.0))
             }
             Change::Singular { scale } => {
                 Ok(beside_weight(layer, part(0)? * part(2)?, part(1)?, *scale as f32))

@@ -211,12 +211,29 @@ fn other_methods_lie_as_their_features_do() {
             }
         }
     }
-    for method in [r#""OFT", "oft_block_size": 8"#, r#""LOKR""#, r#""VERA""#] {
-        let json = format!(r#"{{"peft_type": {method}, "target_modules": ["q_proj"]}}"#);
+    let refused = |base: &str, method: &str, target: &str| {
+        let json = format!(r#"{{"peft_type": {method}, "target_modules": ["{target}"]}}"#);
         let config = LoraConfig::from_json(&json).unwrap();
-        let folder = ModelFolder::open(fixtures().join("llama")).unwrap();
+        let folder = ModelFolder::open(fixtures().join(base)).unwrap();
         let mut planned = ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 0).unwrap();
-        let error = planned.divided(2).unwrap_err().to_string();
+        planned.divided(2).unwrap_err().to_string()
+    };
+    for method in [r#""OFT", "oft_block_size": 8"#, r#""LOKR""#, r#""VERA""#] {
+        let error = refused("llama", method, "q_proj");
         assert!(error.contains("use tp_size 1"), "{error}");
+    }
+    // A layer that every rank runs whole gives whole gradients, which a bank cannot add to addends.
+    let gate = "per_layer_input_gate";
+    let error = refused("gemma4", r#""VBLORA", "r": 2, "vector_length": 2"#, gate);
+    assert!(error.contains(gate) && error.contains("use tp_size 1"), "{error}");
+    let json = format!(r#"{{"peft_type": "C3A", "block_size": 2, "target_modules": ["{gate}", "q_proj"]}}"#);
+    let config = LoraConfig::from_json(&json).unwrap();
+    let folder = ModelFolder::open(fixtures().join("gemma4")).unwrap();
+    let mut planned = ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 0).unwrap();
+    let parallel = planned.divided(2).unwrap();
+    for (index, parameter) in planned.registry().iter().enumerate().filter(|(_, p)| p.trainable) {
+        let whole = parameter.name.contains(gate);
+        let expected = if whole { Gradient::Complete } else { Gradient::Partial };
+        assert_eq!(parallel.tp_layout(index).gradient(), expected, "{}", parameter.name);
     }
 }

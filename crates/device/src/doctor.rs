@@ -1,5 +1,7 @@
 //! Findings of `burnish doctor`: drivers, libraries and devices of this machine.
 
+use burnish_cpu_kernels::Isa;
+
 use crate::{DeviceError, DeviceKind};
 
 /// One thing that was looked at.
@@ -27,18 +29,18 @@ pub fn findings() -> Vec<Finding> {
     findings
 }
 
-/// Which of the kernels' instruction sets this processor has.
+/// Which of the kernels' instruction sets this processor has, and what it is good for.
 fn instructions() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512f") {
-            return "AVX-512";
+    match burnish_cpu_kernels::isa() {
+        Isa::Avx512Bf16 => {
+            "AVX-512 with products of bfloat16 and int8: `bf16: true`, TRL's default, trains about twice as fast"
         }
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            return "AVX2";
-        }
+        Isa::Avx512 => "AVX-512",
+        Isa::Avx2 => "AVX2",
+        Isa::NeonBf16 => "NEON with products of bfloat16 (`bf16: true`)",
+        Isa::Neon => "NEON",
+        _ => "portable kernels: no AVX2",
     }
-    "portable kernels: no AVX2"
 }
 
 #[cfg(not(feature = "cuda"))]

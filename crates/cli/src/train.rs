@@ -37,6 +37,7 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     let record = crate::hub::named(record);
     let base = record["model_name_or_path"].as_str().unwrap_or_default().to_owned();
     let (ranks, device) = crate::device::with_ranks(common.model.device, &common.ranks)?;
+    let ranks = ranks.keeping_to(cores.as_ref())?;
     let lead = ranks.lead();
     #[cfg(feature = "hub")]
     let push = if lead { crate::hub::Push::prepare(&common.training)? } else { None };

@@ -17,7 +17,7 @@ use burnish_device::{Cores, DeviceKind};
 use burnish_tp::Tp;
 
 use crate::TrainError;
-use crate::ranks::cores::{cores_of_process, on_cores};
+use crate::ranks::cores::on_cores;
 use crate::ranks::devices::Devices;
 
 /// Most ranks in one process: each is a thread, with gradients and optimizer state of its own.
@@ -90,19 +90,28 @@ impl Ranks {
                 None if options.nproc > MOST_THREADS => {
                     return Err(TrainError::TooManyThreads { nproc: options.nproc, most: MOST_THREADS });
                 }
-                None => {
-                    let ranks = options.nproc;
-                    let all = cores_of_process(options)?.filter(|_| ranks > 1);
-                    let part = |all: &Cores| (0..ranks).map(|rank| all.of_rank(rank, ranks)).collect();
-                    let cores = all.as_ref().map(part).transpose()?.unwrap_or_default();
-                    return Ok(Self::Threads { ranks, deadline, cores });
-                }
+                None => return Ok(Self::Threads { ranks: options.nproc, deadline, cores: Vec::new() }),
             },
         };
         if options.nproc > 1 && options.nproc != world.size() {
             return Err(TrainError::WorldSize { nproc: options.nproc, world: world.size() });
         }
         Ok(Self::Process(world.with_deadline(deadline)))
+    }
+
+    /// The same ranks, of which those that are threads of this process share out its `cores`, if it keeps to some
+    /// ([`cores_of_process`](crate::cores_of_process)).
+    ///
+    /// # Errors
+    /// If they are fewer than the ranks.
+    pub fn keeping_to(mut self, all: Option<&Cores>) -> Result<Self, TrainError> {
+        if let (Self::Threads { ranks, cores, .. }, Some(all)) = (&mut self, all)
+            && *ranks > 1
+        {
+            let own = (0..*ranks).map(|rank| all.of_rank(rank, *ranks));
+            *cores = own.collect::<Result<_, _>>()?;
+        }
+        Ok(self)
     }
 
     /// A run on one rank.

@@ -65,6 +65,12 @@ impl<T: Task> Training<'_, T> {
         let (snapshot, state) = (snapshot?, self.trainer_state(with_state)?);
         let schema = serde_json::to_value(self.optimizer.schema()).unwrap_or(Value::Null);
         let mut slots = Vec::new();
+        // Where every rank holds all of it, each writes its share.
+        let share = |index: usize, slot, rows, piece| -> Result<Vec<_>, TrainError> {
+            let shape = &exporter.registry().at(index).shape;
+            let pieces = rank.rows_to_write(index, rows, piece)?.into_iter();
+            Ok(pieces.map(|(rows, piece)| (index, slot, shape.clone(), rows, piece.into())).collect())
+        };
         for (index, SlotTensor { slot, tensor, held, .. }) in self.slots(with_state) {
             if held == SlotScope::Whole {
                 // At stage 0 every data-parallel rank's matrices have an owner among those that share its layers.
@@ -74,31 +80,21 @@ impl<T: Task> Training<'_, T> {
                 }
                 continue;
             }
-            // Where every rank holds all of it, each writes its share.
             let SlotValue::Tensor(tensor) = tensor else { continue };
             let (rows, piece) = rank.store.saved_slot(index, tensor);
-            for (rows, piece) in rank.rows_to_write(index, rows, piece)? {
-                let shape = exporter.registry().at(index).shape.clone();
-                slots.push((index, slot, shape, rows, piece.into()));
-            }
+            slots.extend(share(index, slot, rows, piece)?);
         }
         for (index, slot, average) in
             self.allocation.iter().filter(|_| with_state).flat_map(|own| own.slots())
         {
             let (rows, piece) = rank.store.saved_slot(index, average);
-            for (rows, piece) in rank.rows_to_write(index, rows, piece)? {
-                let shape = exporter.registry().at(index).shape.clone();
-                slots.push((index, slot, shape, rows, piece.into()));
-            }
+            slots.extend(share(index, slot, rows, piece)?);
         }
         if let Some(store) = self.task.saved_params(&self.state).filter(|_| with_state) {
             for (index, parameter) in rank.plan.registry().iter().enumerate() {
                 if parameter.trainable && parameter.alias_of.is_none() {
                     let (rows, value) = store.saved_rows(index)?;
-                    for (rows, piece) in rank.rows_to_write(index, rows, value)? {
-                        let shape = exporter.registry().at(index).shape.clone();
-                        slots.push((index, REFERENCE, shape, rows, piece.into()));
-                    }
+                    slots.extend(share(index, REFERENCE, rows, value)?);
                 }
             }
         }

@@ -81,6 +81,9 @@ impl AdaLora {
             let condition = "other than true and false with peft_type ADALORA";
             return Err(PeftError::Conflict { key: "init_lora_weights", condition });
         }
+        if self.init_r > 65_536 {
+            return bad("init_r", self.init_r.to_string(), "a whole number that is at most 65536");
+        }
         if self.target_r >= self.init_r {
             return bad("target_r", self.target_r.to_string(), "a rank below init_r");
         }

@@ -339,6 +339,14 @@ fn no_dropout(key: &'static str, p: f64, fresh: bool) -> Result<(), PeftError> {
     Ok(())
 }
 
+/// That `p` is a probability of dropping.
+fn probability(key: &'static str, p: f64) -> Result<(), PeftError> {
+    if (0.0..1.0).contains(&p) {
+        return Ok(());
+    }
+    Err(PeftError::BadValue { key, got: p.to_string(), expected: "a probability in [0, 1)" })
+}
+
 /// A list of names.
 fn names(names: &[&str]) -> Targets {
     Targets::List(names.iter().map(|&name| name.to_owned()).collect())

@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::method::Method;
 use crate::method::prompt_encoder::{Activation, Lstm, PromptEncoder, no_encoder};
+use crate::method::{Method, probability};
 use crate::{ChangePart, ChangeSite, Follows, LoraConfig, ModuleInfo, PeftError, Start};
 
 /// What configurations of virtual tokens share. PEFT fills in what is not given from the model.
@@ -177,8 +177,8 @@ impl Method for PTuning {
                 "a whole number from 1 to 1024",
             );
         }
-        if fresh && !(0.0..1.0).contains(&self.encoder_dropout) {
-            return bad("encoder_dropout", self.encoder_dropout.to_string(), "a probability in [0, 1)");
+        if fresh {
+            probability("encoder_dropout", self.encoder_dropout)?;
         }
         self.tokens.validate(config)
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use crate::method::{Method, linear, site};
+use crate::method::{Method, linear, probability, site};
 use crate::{
     Change, ChangePart, ChangeSite, Drawn, DrawnLaw, Follows, LoraConfig, ModuleInfo, PeftError, Start,
 };
@@ -47,11 +47,7 @@ impl Method for RandLora {
         &["bias", "layers_pattern", "layers_to_transform", "modules_to_save", "r"];
 
     fn validate(&self, _config: &LoraConfig, _fresh: bool) -> Result<(), PeftError> {
-        if !(0.0..1.0).contains(&self.randlora_dropout) {
-            let (got, expected) = (self.randlora_dropout.to_string(), "a probability in [0, 1)");
-            return Err(PeftError::BadValue { key: "randlora_dropout", got, expected });
-        }
-        Ok(())
+        probability("randlora_dropout", self.randlora_dropout)
     }
 
     fn site(&self, module: &ModuleInfo, rank: usize, _alpha: Option<f64>) -> Result<ChangeSite, PeftError> {

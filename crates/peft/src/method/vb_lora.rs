@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::method::{Method, linear, site};
+use crate::method::{Method, linear, probability, site};
 use crate::{Change, ChangePart, ChangeSite, Follows, LoraConfig, ModuleInfo, PeftError, Start};
 
 /// What a VB-LoRA configuration says beyond which modules and the rank.
@@ -39,6 +39,8 @@ impl Default for VbLora {
     }
 }
 
+/// Most vectors of a bank: every part of a factor has a logit for each.
+const MOST: usize = 1 << 20;
 /// The bank's name.
 const BANK: &str = "vblora_vector_bank";
 
@@ -55,8 +57,9 @@ impl Method for VbLora {
             });
         }
         let bad = |key, got: String, expected| Err(PeftError::BadValue { key, got, expected });
-        if !(0.0..1.0).contains(&self.vblora_dropout) {
-            return bad("vblora_dropout", self.vblora_dropout.to_string(), "a probability in [0, 1)");
+        probability("vblora_dropout", self.vblora_dropout)?;
+        if !(1..=MOST).contains(&self.num_vectors) {
+            return bad("num_vectors", self.num_vectors.to_string(), "a whole number from 1 to 1048576");
         }
         if self.vector_length == 0 {
             return bad("vector_length", "0".to_owned(), "a positive length");

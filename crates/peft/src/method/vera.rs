@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::method::{Method, linear, names, site};
+use crate::method::{Method, linear, names, probability, site};
 use crate::{
     Change, ChangePart, ChangeSite, Drawn, DrawnLaw, Follows, LoraConfig, ModuleInfo, PeftError, Start,
     default_targets,
@@ -41,11 +41,7 @@ impl Method for Vera {
         &["bias", "layers_pattern", "layers_to_transform", "modules_to_save", "r"];
 
     fn validate(&self, _config: &LoraConfig, _fresh: bool) -> Result<(), PeftError> {
-        if !(0.0..1.0).contains(&self.vera_dropout) {
-            let (got, expected) = (self.vera_dropout.to_string(), "a probability in [0, 1)");
-            return Err(PeftError::BadValue { key: "vera_dropout", got, expected });
-        }
-        Ok(())
+        probability("vera_dropout", self.vera_dropout)
     }
 
     fn resolve(&mut self, config: &mut LoraConfig, model_type: &str, _modules: &[ModuleInfo]) -> bool {

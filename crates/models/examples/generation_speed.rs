@@ -21,14 +21,15 @@ use burnish_models::{
 };
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let folder = std::env::args().nth(1).ok_or("usage: generation_speed MODEL_FOLDER [bf16]")?;
-    let compute = match std::env::args().nth(2).as_deref() {
+    let folder = std::env::args().nth(1).ok_or("usage: generation_speed MODEL_FOLDER [bf16|int8]")?;
+    let products = std::env::args().nth(2);
+    let compute = match products.as_deref() {
         Some("bf16" | "int8") => Compute::Bf16,
         _ => Compute::Fp32,
     };
     let files = ModelFolder::open(&folder)?;
     let plan = ModelPlan::new(&files, &Tuning::None, Dtype::F32, 0)?.computing(compute);
-    let model = if std::env::args().nth(2).as_deref() == Some("int8") {
+    let model = if products.as_deref() == Some("int8") {
         let registry = plan.local_registry();
         let (model, parameters) = plan.resident(&Device::flex())?;
         let value = |index| int8_for_generation(registry.at(index), parameters.read(index));

@@ -1,7 +1,7 @@
 //! `Orthogonality`: how far AdaLoRA's factors are from orthogonal ones, a term of the loss, and its pull on them.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Tensor;
 use burnish_ops::{AnyTensor, OpsError, apply};
@@ -39,7 +39,7 @@ impl Orthogonality {
 
     /// The factor at `index` of the registry, as it is; its gradient is also that of the mean.
     pub(crate) fn on(
-        self: &std::sync::Arc<Self>,
+        self: &Arc<Self>,
         index: usize,
         factor: &AnyTensor,
         vectors: Vectors,
@@ -52,7 +52,9 @@ impl Orthogonality {
                 if vectors == Vectors::Rows { p.clone().matmul(turned) } else { turned.matmul(p.clone()) };
             let unit = Tensor::<2>::eye(gram.dims()[0], &gram.device());
             let apart = gram - unit;
-            let norm = (apart.clone() * apart.clone()).sum().sqrt();
+            // Along dimensions: a sum of all at once is atomic on GPUs, in another order each time.
+            let squares = (apart.clone() * apart.clone()).sum_dim(1).sum_dim(0);
+            let norm = squares.reshape([1]).sqrt();
             // The same once more where a block is recomputed.
             own.found
                 .lock()

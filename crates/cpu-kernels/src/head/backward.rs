@@ -1,10 +1,11 @@
 //! The head's gradients: after the fact, or in the forward pass.
 
-use super::call::{Call, Tokens, compute};
+use super::call::{Call, Tokens, compute, cut};
 use super::forward::Found;
 use super::gradient::Gradient;
 use super::options::{HeadGrad, HeadStats, HeadWanted};
-use super::shard::{VocabRows, own_targets};
+use super::shard::{ELSEWHERE, VocabRows, own_targets};
+use super::sweep::{self, Sweep, Turn};
 use super::vocab::{ENTROPY, G_ENTROPY, G_LOG_PROB, GIVEN, LOG_Z, logits_gradient};
 use crate::linear::Linear;
 use crate::micro::NR;
@@ -68,6 +69,15 @@ fn backward<O: Operand>(
         g_entropy.map_or(0, <[f32]>::len)
     );
     let gradient = Gradient::new(&call, wanted);
+    if sweep::applies(&call, wanted) {
+        for rows in call.wide_tiles() {
+            let tokens = call.pack_tokens(rows.clone(), None, false);
+            let given = Given::new(&tokens, &rows, stats, |row| g_log_prob[row], g_entropy);
+            let turn = GivenTurn { call: &call, given: &given, targets: &own[rows] };
+            Sweep::new(&call, &tokens, &turn).finish(&tokens, gradient.hidden(), |_, _| 1.0, |_| None);
+        }
+        return gradient.finish();
+    }
     let low = call.pack_low();
     let buffer = call.tile_buffer();
     let (tile, stride) = (buffer.ptr(), call.vocab * NR);
@@ -140,13 +150,19 @@ fn fused<O: Operand>(
     let call = Call::<O>::new(hidden, head, shard, targets.len(), options);
     let own = own_targets(&call, targets, shard);
     let gradient = Gradient::new(&call, wanted);
+    let mut stats = HeadStats::with_capacity(call.n);
+    if sweep::applies(&call, wanted) && options.label_smoothing == 0.0 {
+        for rows in call.wide_tiles() {
+            swept(&call, shard, (targets, &own), rows, coefficient, &mut stats, gradient.hidden());
+        }
+        return (stats, gradient.finish());
+    }
     let low = call.pack_low();
     let buffer = call.tile_buffer();
     let (tile, stride) = (buffer.ptr(), call.vocab * NR);
-    let mut stats = HeadStats::with_capacity(call.n);
     for rows in call.tiles() {
         let tokens = call.pack_tokens(rows.clone(), low.as_ref(), wanted.parts.weight);
-        let found = Found::new(&call, &tokens);
+        let found = Found::new(&call, &tokens, call.run);
         tasks(call.runs(), |r| {
             let v = call.entries(r);
             scratch(call.depth.a_len(v.len()), |weights| {
@@ -159,14 +175,7 @@ fn fused<O: Operand>(
                 }
             });
         });
-        match shard {
-            None => found.finish(&call, &tokens, &own[rows.clone()], &mut stats),
-            Some(s) => {
-                let mut parts = Vec::with_capacity(tokens.n);
-                found.parts(&call, &tokens, &own[rows.clone()], &mut parts);
-                stats.append((s.combine)(&targets[rows.clone()], &parts), tokens.n);
-            }
-        }
+        note_stats(&call, shard, (targets, &own), rows.clone(), &found, &tokens, &mut stats);
         let given = Given::new(&tokens, &rows, &stats, |row| coefficient(row, stats.log_prob[row]), None);
         tasks(call.runs(), |r| {
             let v = call.entries(r);
@@ -182,6 +191,86 @@ fn fused<O: Operand>(
         gradient.inputs(&tokens, tile, stride);
     }
     (stats, gradient.finish())
+}
+
+/// Appends the statistics of a tile's tokens, those of all ranks' entries where the head is split; `targets` are ids of the
+/// whole vocabulary, and rows of the head.
+fn note_stats<O: Operand>(
+    call: &Call<'_, O>,
+    shard: Option<&VocabRows<'_>>,
+    (targets, own): (&[u32], &[u32]),
+    rows: Range<usize>,
+    found: &Found,
+    tokens: &Tokens,
+    stats: &mut HeadStats,
+) {
+    let Some(shard) = shard else { return found.finish(call, tokens, &own[rows], stats) };
+    let mut parts = Vec::with_capacity(tokens.n);
+    found.parts(call, tokens, &own[rows.clone()], &mut parts);
+    for tile in cut(0..tokens.n, call.tile) {
+        let targets = &targets[rows.start..][tile.clone()];
+        stats.append((shard.combine)(targets, &parts[tile.clone()]), tile.len());
+    }
+}
+
+/// [`fused`] of a wide tile without keeping its logits: sums of `e^(z - top)·row` over all entries but the target, scaled
+/// when all are known. The target's own factor, `1 - p`, is made without cancellation.
+fn swept<O: Operand>(
+    call: &Call<'_, O>,
+    shard: Option<&VocabRows<'_>>,
+    targets: (&[u32], &[u32]),
+    rows: Range<usize>,
+    coefficient: &(dyn Fn(usize, f32) -> f32 + Sync),
+    stats: &mut HeadStats,
+    hidden: Ptr,
+) {
+    let own = &targets.1[rows.clone()];
+    let tokens = call.pack_tokens(rows.clone(), None, false);
+    let found = Found::new(call, &tokens, sweep::piece(call));
+    let sweep = Sweep::new(call, &tokens, &OnlineTurn { call, found: &found, targets: own });
+    note_stats(call, shard, targets, rows.clone(), &found, &tokens, stats);
+    let (log_z, log_prob) = (&stats.log_z[rows.clone()], &stats.log_prob[rows.clone()]);
+    let g: Vec<f32> = rows.zip(log_prob).map(|(row, log_prob)| coefficient(row, *log_prob)).collect();
+    sweep.finish(
+        &tokens,
+        hidden,
+        |piece, i| -g[i] * call.scaling.slope(0.0) * (found.top(&tokens, piece, i) - log_z[i]).exp(),
+        |i| {
+            let z = (own[i] != ELSEWHERE).then(|| found.target_logit(i))?;
+            Some((own[i] as usize, g[i] * call.scaling.slope(z) * -(z - log_z[i]).exp_m1()))
+        },
+    );
+}
+
+/// Logits to `e^(z - top)` of the largest so far.
+struct OnlineTurn<'a, O> {
+    call: &'a Call<'a, O>,
+    found: &'a Found,
+    /// As rows of the head.
+    targets: &'a [u32],
+}
+
+impl<O: Operand> Turn for OnlineTurn<'_, O> {
+    unsafe fn turn(&self, tokens: &Tokens, p: usize, v: Range<usize>, z: *mut f32) -> Option<[f32; NR]> {
+        // SAFETY: the caller's.
+        unsafe { self.found.note_online(self.call, tokens, self.targets, p, v, z) }
+    }
+}
+
+/// Logits to their gradients.
+struct GivenTurn<'a, O> {
+    call: &'a Call<'a, O>,
+    given: &'a Given,
+    /// As rows of the head.
+    targets: &'a [u32],
+}
+
+impl<O: Operand> Turn for GivenTurn<'_, O> {
+    unsafe fn turn(&self, tokens: &Tokens, p: usize, v: Range<usize>, z: *mut f32) -> Option<[f32; NR]> {
+        // SAFETY: the caller's.
+        unsafe { self.given.apply_panel(self.call, tokens, self.targets, p, v, z) };
+        None
+    }
 }
 
 /// What the logits' gradient needs of each token of a tile, by panel.
@@ -222,31 +311,40 @@ impl Given {
         z: Ptr,
         stride: usize,
     ) {
+        for p in 0..tokens.panels() {
+            // SAFETY: the caller's.
+            unsafe { self.apply_panel(call, tokens, targets, p, v.clone(), z.at(p * stride)) };
+        }
+    }
+
+    /// [`Self::apply`] to one panel.
+    ///
+    /// # Safety
+    /// `z` holds the run's logits.
+    unsafe fn apply_panel<O: Operand>(
+        &self,
+        call: &Call<'_, O>,
+        tokens: &Tokens,
+        targets: &[u32],
+        p: usize,
+        v: Range<usize>,
+        z: *mut f32,
+    ) {
         let smoothing = call.options.label_smoothing;
         let spread = smoothing / call.whole as f32;
-        for p in 0..tokens.panels() {
-            let given = &self.lanes[p * GIVEN * NR..][..GIVEN * NR];
-            // SAFETY: the caller's.
-            unsafe {
-                let z = z.at(p * stride);
-                let mut own = [0.0f32; NR];
-                let hit = |lane: usize| {
-                    let target = targets[p * NR + lane] as usize;
-                    v.contains(&target).then(|| z.add((target - v.start) * NR + lane))
-                };
-                for (lane, own) in own.iter_mut().enumerate().take(tokens.count(p)) {
-                    if let Some(at) = hit(lane) {
-                        *own = (1.0 - smoothing) * call.scaling.slope(*at) * given[G_LOG_PROB + lane];
-                    }
-                }
-                let lanes = tokens.lanes(p);
-                let (entries, entropies, given) = (v.len(), self.with_entropy, given.as_ptr());
-                logits_gradient(call.isa, call.scaling, spread, entropies, entries, lanes, given, z);
-                for (lane, own) in own.iter().enumerate().take(tokens.count(p)) {
-                    if let Some(at) = hit(lane) {
-                        *at += own;
-                    }
-                }
+        let given = &self.lanes[p * GIVEN * NR..][..GIVEN * NR];
+        let mut own = [0.0f32; NR];
+        // SAFETY: the caller's.
+        unsafe {
+            for (lane, at) in tokens.hits(targets, p, &v) {
+                let slope = call.scaling.slope(*z.add(at * NR + lane));
+                own[lane] = (1.0 - smoothing) * slope * given[G_LOG_PROB + lane];
+            }
+            let (lanes, given) = (tokens.lanes(p), given.as_ptr());
+            let (entries, entropies) = (v.len(), self.with_entropy);
+            logits_gradient(call.isa, call.scaling, spread, entropies, entries, lanes, given, z);
+            for (lane, at) in tokens.hits(targets, p, &v) {
+                *z.add(at * NR + lane) += own[lane];
             }
         }
     }

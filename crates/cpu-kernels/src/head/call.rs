@@ -27,6 +27,8 @@ const LARGE_TILE: usize = 16 << 20;
 const FEW: usize = 96;
 /// Tokens of a tile, at most.
 const TOKENS: usize = 512;
+/// Tokens for which a weight is packed once where their logits are not kept.
+const AT_ONCE: usize = 1024;
 /// Words of a packed run of weights.
 const RUN: usize = 96 << 10;
 
@@ -335,11 +337,26 @@ impl<'a, O: Operand> Call<'a, O> {
         stride: usize,
     ) {
         for p in 0..tokens.panels() {
-            let (panel, z) = (tokens.columns.ptr().at(p * self.depth.panel_len()), to.at(p * stride));
-            let lanes = tokens.lanes(p);
-            gemm_panel::<O>(self.isa, v.len(), weights, self.depth, panel, lanes, z, NR, 1.0, false);
-            scale_logits(self.isa, scaling, v.len(), lanes, z);
+            self.panel_logits(scaling, tokens, p, v.clone(), weights, to.at(p * stride));
         }
+    }
+
+    /// `z` of entries `v`, packed in `weights`, for the tokens of panel `p`: a row of 32 per entry.
+    ///
+    /// # Safety
+    /// `weights` holds the packed entries, `z` the rows.
+    pub(crate) unsafe fn panel_logits(
+        &self,
+        scaling: Scaling,
+        tokens: &Tokens,
+        p: usize,
+        v: Range<usize>,
+        weights: *const f32,
+        z: *mut f32,
+    ) {
+        let (panel, lanes) = (tokens.columns.ptr().at(p * self.depth.panel_len()), tokens.lanes(p));
+        gemm_panel::<O>(self.isa, v.len(), weights, self.depth, panel, lanes, z, NR, 1.0, false);
+        scale_logits(self.isa, scaling, v.len(), lanes, z);
     }
 
     /// Room for the logits of a tile of tokens.
@@ -349,8 +366,19 @@ impl<'a, O: Operand> Call<'a, O> {
 
     /// Tiles of tokens.
     pub(crate) fn tiles(&self) -> impl Iterator<Item = Range<usize>> {
-        (0..self.n).step_by(self.tile).map(|t| t..(t + self.tile).min(self.n))
+        cut(0..self.n, self.tile)
     }
+
+    /// Whole tiles of up to [`AT_ONCE`] tokens, where the logits of no tile are kept.
+    pub(crate) fn wide_tiles(&self) -> impl Iterator<Item = Range<usize>> {
+        cut(0..self.n, self.tile * (AT_ONCE / self.tile).max(1))
+    }
+}
+
+/// `rows` in pieces of `size`, the last one smaller.
+pub(crate) fn cut(rows: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = rows.end;
+    rows.step_by(size).map(move |t| t..(t + size).min(end))
 }
 
 /// The tokens of a tile, packed.
@@ -380,6 +408,20 @@ impl Tokens {
     /// Tokens of a panel.
     pub(crate) fn count(&self, panel: usize) -> usize {
         (self.n - panel * NR).min(NR)
+    }
+
+    /// The tokens of panel `p` whose targets are among entries `v`: each one's lane, and its target's place among them.
+    pub(crate) fn hits<'t>(
+        &self,
+        targets: &'t [u32],
+        p: usize,
+        v: &Range<usize>,
+    ) -> impl Iterator<Item = (usize, usize)> + use<'t> {
+        let (of_panel, v) = (&targets[p * NR..][..self.count(p)], v.clone());
+        let hit = move |(lane, &target): (usize, &u32)| {
+            v.contains(&(target as usize)).then(|| (lane, target as usize - v.start))
+        };
+        of_panel.iter().enumerate().filter_map(hit)
     }
 
     /// Lanes of a panel that are computed; those past its tokens hold zeros.

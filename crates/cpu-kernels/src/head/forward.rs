@@ -3,7 +3,9 @@
 use super::call::{Call, Tokens, compute};
 use super::options::HeadStats;
 use super::shard::{ELSEWHERE, VocabPart, VocabRows, own_targets};
-use super::vocab::{STATS, Scaling, Token, merge_stats, part, run_stats, scale_elements};
+use super::vocab::{
+    NOTHING, STATS, Scaling, Token, merge_stats, online_stats, part, run_stats, scale_elements,
+};
 use crate::linear::{Linear, gemv};
 use crate::micro::NR;
 use crate::operand::{Operand, with_operand};
@@ -42,9 +44,9 @@ fn forward<O: Operand>(
     let low = call.pack_low();
     let mut stats = HeadStats::with_capacity(call.n);
     let mut parts = Vec::with_capacity(if shard.is_some() { call.n } else { 0 });
-    for rows in call.tiles() {
+    for rows in call.wide_tiles() {
         let tokens = call.pack_tokens(rows.clone(), low.as_ref(), false);
-        let found = Found::new(&call, &tokens);
+        let found = Found::new(&call, &tokens, call.run);
         tasks(call.runs(), |r| {
             let v = call.entries(r);
             let (weights, panel) = (call.depth.a_len(v.len()), v.len() * NR);
@@ -73,24 +75,49 @@ fn forward<O: Operand>(
 /// Floats of a panel's statistics.
 const SIZE: usize = STATS * NR;
 
-/// Statistics per run and panel of tokens, and the targets' logits.
+/// Statistics per piece of the vocabulary (a run, or several) and panel of tokens, and the targets' logits.
 pub(crate) struct Found {
     parts: Pooled,
-    /// Per token: the target's `z`, and whether it is its run's first maximum.
+    /// Per token: the target's `z`, and whether it is the first maximum of its piece, up to its own run.
     targets: Pooled,
     merged: Pooled,
+    /// Entries of a piece, and pieces.
+    entries: usize,
+    pieces: usize,
 }
 
 // SAFETY: the buffers are only pointed into, each task writing what is its own.
 unsafe impl Sync for Found {}
 
 impl Found {
-    pub(crate) fn new<O: Operand>(call: &Call<'_, O>, tokens: &Tokens) -> Self {
-        let panels = tokens.panels();
+    /// For pieces of `entries` entries.
+    pub(crate) fn new<O: Operand>(call: &Call<'_, O>, tokens: &Tokens, entries: usize) -> Self {
+        let (panels, pieces) = (tokens.panels(), call.vocab.div_ceil(entries));
         Self {
-            parts: Pooled::take(call.runs() * panels * SIZE),
+            parts: Pooled::take(pieces * panels * SIZE),
             targets: Pooled::take(2 * tokens.n),
             merged: Pooled::take(panels * SIZE),
+            entries,
+            pieces,
+        }
+    }
+
+    /// Where the statistics of panel `p` and the piece that entry `v` is in are.
+    pub(crate) fn part(&self, tokens: &Tokens, v: usize, p: usize) -> *mut f32 {
+        // SAFETY: `new` has made room for every piece and panel.
+        unsafe { self.parts.ptr().at((v / self.entries * tokens.panels() + p) * SIZE) }
+    }
+
+    /// Notes the target of token `i`: its `z`, and whether it is the first maximum of its piece so far.
+    ///
+    /// # Safety
+    /// `i` is a token of the tile, noted by one task.
+    unsafe fn note_target(&self, i: usize, z: f32, first: bool) {
+        // SAFETY: the caller's.
+        unsafe {
+            let slot = self.targets.ptr().at(2 * i);
+            *slot = z;
+            *slot.add(1) = if first { 1.0 } else { 0.0 };
         }
     }
 
@@ -110,23 +137,64 @@ impl Found {
         for p in 0..tokens.panels() {
             // SAFETY: the caller's; each (run, panel) has its own statistics and each token one run.
             unsafe {
-                let part = self.parts.ptr().at((v.start / call.run * tokens.panels() + p) * SIZE);
+                let part = self.part(tokens, v.start, p);
                 let z = z.at(p * stride);
                 run_stats(call.isa, v.len(), tokens.lanes(p), z, part);
-                for lane in 0..tokens.count(p) {
-                    let target = targets[p * NR + lane] as usize;
-                    if !v.contains(&target) {
-                        continue;
-                    }
-                    let at = target - v.start;
+                for (lane, at) in tokens.hits(targets, p, &v) {
                     let own = *z.add(at * NR + lane);
                     let first = own >= *part.add(lane) && (0..at).all(|j| *z.add(j * NR + lane) < own);
-                    let slot = self.targets.ptr().at(2 * (p * NR + lane));
-                    *slot = own;
-                    *slot.add(1) = if first { 1.0 } else { 0.0 };
+                    self.note_target(p * NR + lane, own, first);
                 }
             }
         }
+    }
+
+    /// Adds the statistics of entries `v`, a run, to those of its piece's runs before, and turns its logits into
+    /// `e^(z - top)` times the slope of a soft cap, of the target into 0. By what the sums of each token of before are to be
+    /// multiplied, where it isn't 1 for all.
+    ///
+    /// # Safety
+    /// `z` holds the run's logits of panel `p`; the runs of a piece come in order.
+    pub(crate) unsafe fn note_online<O: Operand>(
+        &self,
+        call: &Call<'_, O>,
+        tokens: &Tokens,
+        targets: &[u32],
+        p: usize,
+        v: Range<usize>,
+        z: *mut f32,
+    ) -> Option<[f32; NR]> {
+        // SAFETY: the caller's; each (piece, panel) has its own statistics and each token one run.
+        unsafe {
+            let part = self.part(tokens, v.start, p);
+            if v.start.is_multiple_of(self.entries) {
+                std::slice::from_raw_parts_mut(part, SIZE).copy_from_slice(&NOTHING);
+            }
+            for (lane, at) in tokens.hits(targets, p, &v) {
+                let own = *z.add(at * NR + lane);
+                let first = own > *part.add(lane) && (0..at).all(|j| *z.add(j * NR + lane) < own);
+                self.note_target(p * NR + lane, own, first);
+            }
+            let mut shrink = [1.0; NR];
+            let (lanes, by) = (tokens.lanes(p), shrink.as_mut_ptr());
+            let grew = online_stats(call.isa, call.scaling, v.len(), lanes, part, z, by);
+            for (lane, at) in tokens.hits(targets, p, &v) {
+                *z.add(at * NR + lane) = 0.0;
+            }
+            grew.then_some(shrink)
+        }
+    }
+
+    /// The largest `z` of token `i` in a piece.
+    pub(crate) fn top(&self, tokens: &Tokens, piece: usize, i: usize) -> f32 {
+        // SAFETY: written by `note` or `note_online`.
+        unsafe { *self.part(tokens, piece * self.entries, i / NR).add(i % NR) }
+    }
+
+    /// The `z` of the target of token `i`, a row of the head.
+    pub(crate) fn target_logit(&self, i: usize) -> f32 {
+        // SAFETY: written by `note` or `note_online`.
+        unsafe { *self.targets.ptr().at(2 * i) }
     }
 
     /// Merges the runs.
@@ -136,7 +204,7 @@ impl Found {
             // SAFETY: every run has noted its part.
             unsafe {
                 let (from, to) = (self.parts.ptr().at(p * SIZE), self.merged.ptr().at(p * SIZE));
-                merge_stats(call.isa, call.runs(), panels * SIZE, tokens.lanes(p), from, to);
+                merge_stats(call.isa, self.pieces, panels * SIZE, tokens.lanes(p), from, to);
             }
         });
     }
@@ -149,23 +217,12 @@ impl Found {
 
     /// The `z` of token `i`'s target, a row of the head, and whether no row has a larger one and no earlier row the
     /// same; `top` is the largest.
-    fn target<O: Operand>(
-        &self,
-        call: &Call<'_, O>,
-        tokens: &Tokens,
-        i: usize,
-        target: u32,
-        top: f32,
-    ) -> (f32, bool) {
-        let (p, lane) = (i / NR, i % NR);
-        // SAFETY: written by `note`, the target being one of its entries.
-        let (own, first) = unsafe {
-            let slot = self.targets.ptr().at(2 * i);
-            (*slot, *slot.add(1) == 1.0)
-        };
-        // SAFETY: statistics of earlier runs, whose first row is the maximum.
-        let earlier = |r: usize| unsafe { *self.parts.ptr().at((r * tokens.panels() + p) * SIZE + lane) };
-        (own, first && own >= top && (0..target as usize / call.run).all(|r| earlier(r) < own))
+    fn target(&self, tokens: &Tokens, i: usize, target: u32, top: f32) -> (f32, bool) {
+        // SAFETY: written by `note` or `note_online`, the target being one of its entries.
+        let first = unsafe { *self.targets.ptr().at(2 * i + 1) == 1.0 };
+        let own = self.target_logit(i);
+        let earlier = |piece: usize| self.top(tokens, piece, i) < own;
+        (own, first && own >= top && (0..target as usize / self.entries).all(earlier))
     }
 
     /// Merges the runs and appends what they say of the tokens.
@@ -182,7 +239,7 @@ impl Found {
             if target == ELSEWHERE {
                 return part;
             }
-            let (own, first) = self.target(call, tokens, i, target, part.top);
+            let (own, first) = self.target(tokens, i, target, part.top);
             VocabPart { target: own, target_is_first: first, ..part }
         }));
     }
@@ -198,7 +255,7 @@ impl Found {
         self.merge(call, tokens);
         for (i, &target) in targets.iter().enumerate() {
             let token = Token::new(self.merged(i / NR), i % NR);
-            let (own, top1) = self.target(call, tokens, i, target, token.top);
+            let (own, top1) = self.target(tokens, i, target, token.top);
             let mean = token.total / call.vocab as f32;
             stats.log_prob.push(call.options.log_prob(own, mean, token.log_z));
             stats.entropy.push(token.entropy);
@@ -229,7 +286,7 @@ fn logits<O: Operand>(hidden: &[f32], head: &Linear<'_>, options: &HeadOptions) 
         return out;
     }
     let low = call.pack_low();
-    for rows in call.tiles() {
+    for rows in call.wide_tiles() {
         let tokens = call.pack_tokens(rows.clone(), low.as_ref(), false);
         tasks(call.runs(), |r| {
             let v = call.entries(r);

@@ -67,6 +67,11 @@ impl<'a, O: Operand> Gradient<'a, O> {
         self.parts.get(part).map_or(Ptr(std::ptr::null_mut()), |ptr| Ptr(ptr.0))
     }
 
+    /// Where the hidden states' gradient is.
+    pub(crate) fn hidden(&self) -> Ptr {
+        self.hidden
+    }
+
     pub(crate) fn finish(mut self) -> HeadGrad {
         let Some(gains) = &self.call.gains else { return self.grad };
         for (part, width) in [(Weight, self.call.dim), (LoraB, self.call.rank())] {

@@ -167,6 +167,89 @@ dispatch! {
     pub(crate) unsafe fn run_stats = stats_body [] [] (entries: usize, lanes: usize, z: *const f32, out: *mut f32)
 }
 
+/// Statistics of no entries.
+pub(crate) const NOTHING: [f32; STATS * NR] = {
+    let mut stats = [0.0; STATS * NR];
+    let mut lane = 0;
+    while lane < NR {
+        stats[TOP + lane] = NEVER;
+        lane += 1;
+    }
+    stats
+};
+
+#[inline(always)]
+unsafe fn online_body<S: Lanes>(
+    s: Scaling,
+    entries: usize,
+    lanes: usize,
+    stats: *mut f32,
+    z: *mut f32,
+    shrink: *mut f32,
+) -> bool {
+    let (zero, one) = (S::splat(0.0), S::splat(1.0));
+    let floor = S::splat(-200.0);
+    let per_cap = S::splat(if s.cap > 0.0 { s.temperature / s.cap } else { 0.0 });
+    let mut grown = zero;
+    let mut l = 0;
+    while l < lanes {
+        let (z, stats) = (z.add(l), stats.add(l));
+        let before = S::load(stats.add(TOP));
+        let (mut top, mut total) = (before, S::load(stats.add(TOTAL)));
+        for first in (0..entries).step_by(RUN) {
+            let mut t = zero;
+            for j in first..(first + RUN).min(entries) {
+                let v = S::load(z.add(j * NR));
+                top = S::max(top, v);
+                t = S::add(t, v);
+            }
+            total = S::add(total, t);
+        }
+        let fall = S::max(floor, S::sub(before, top));
+        let by = S::exp(fall);
+        grown = S::max(grown, S::sub(zero, fall));
+        let past = S::mul(S::load(stats.add(SUM)), by);
+        let mut weighted = S::fma(fall, past, S::mul(by, S::load(stats.add(WEIGHTED))));
+        let mut squares = S::mul(S::mul(by, by), S::load(stats.add(SQUARES)));
+        let mut sum = past;
+        for first in (0..entries).step_by(RUN) {
+            let (mut t, mut q, mut w) = (zero, zero, zero);
+            for j in first..(first + RUN).min(entries) {
+                let p = z.add(j * NR);
+                let v = S::load(p);
+                let d = S::max(floor, S::sub(v, top));
+                let e = S::exp(d);
+                t = S::add(t, e);
+                q = S::fma(e, e, q);
+                w = S::fma(e, d, w);
+                let bend = S::mul(v, per_cap);
+                S::store(p, if s.cap > 0.0 { S::mul(e, S::fnma(bend, bend, one)) } else { e });
+            }
+            sum = S::add(sum, t);
+            squares = S::add(squares, q);
+            weighted = S::add(weighted, w);
+        }
+        S::store(stats.add(TOP), top);
+        S::store(stats.add(SUM), sum);
+        S::store(stats.add(SQUARES), squares);
+        S::store(stats.add(WEIGHTED), weighted);
+        S::store(stats.add(TOTAL), total);
+        S::store(shrink.add(l), by);
+        l += S::N;
+    }
+    S::top(grown) > 0.0
+}
+
+dispatch! {
+    /// Adds a run of entries to the statistics of those before, and makes `e^(z - top)` of its logits, times the slope of a
+    /// soft cap, `top` being the largest so far. `shrink` gets `e^(top before - top)`; whether one isn't 1.
+    ///
+    /// # Safety
+    /// `z` holds `entries` rows of 32, `stats` [`STATS`] of 32, `shrink` 32; `lanes` is a multiple of 16, at most 32.
+    pub(crate) unsafe fn online_stats = online_body [] []
+        (s: Scaling, entries: usize, lanes: usize, stats: *mut f32, z: *mut f32, shrink: *mut f32) -> bool
+}
+
 #[inline(always)]
 unsafe fn merge_body<S: Lanes>(runs: usize, stride: usize, lanes: usize, parts: *const f32, out: *mut f32) {
     let mut l = 0;

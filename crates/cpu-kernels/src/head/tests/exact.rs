@@ -289,16 +289,89 @@ fn only_what_is_wanted_is_made() {
     same(&bias, [Bias, LoraBBias]);
 }
 
+/// Frozen heads: of several pieces of the vocabulary, of more tokens than are swept at once, of logits that grow to the last
+/// entry, of targets that are all but certain.
+fn frozen() -> Vec<Problem> {
+    let mut growing = Problem::new(50, 40, 4000, 0, false, Store::F32, 31);
+    for (v, row) in growing.weight.chunks_mut(40).enumerate() {
+        row.iter_mut().for_each(|x| *x *= v as f32 / 1500.0);
+    }
+    let mut certain = Problem::new(40, 16, 1500, 0, true, Store::F32, 32);
+    certain.bias[700] = 30.0;
+    certain.targets.fill(700);
+    let wide = Problem::new(1100, 33, 3000, 0, true, Store::Bf16, 33).options(0.9, Some(4.0), 1.5);
+    let free = |p: &Problem| p.rank == 0 && p.options.label_smoothing == 0.0;
+    problems().into_iter().filter(free).chain([growing, certain, wide]).collect()
+}
+
+#[test]
+fn a_frozen_heads_gradients_equal_the_reference() {
+    let wanted = HeadWanted { hidden: true, ..Default::default() };
+    for_each_path(|| {
+        for compute in [Compute::Fp32, Compute::Bf16] {
+            for mut p in frozen() {
+                p.compute = compute;
+                let label = format!("{compute:?}, {}", p.label());
+                let (s, fused) = p.fused(&wanted);
+                let again = p.forward();
+                assert_eq!(s.is_top1, again.is_top1, "{label}");
+                let close = if compute == Compute::Fp32 { 2e-6 } else { 1e-2 };
+                assert_close(&label, &s.log_z, &widen(&again.log_z), 2e-6);
+                let want = p.reference().stats(&widen(&p.hidden), &p.targets, &p.options);
+                assert_close(&label, &s.log_prob, &want.log_prob, close);
+                assert_close(&label, &s.entropy, &want.entropy, close);
+                let g_lp: Vec<f64> = p
+                    .g_lp
+                    .iter()
+                    .zip(&s.log_prob)
+                    .map(|(g, lp)| f64::from(*g) * (1.0 + 0.1 * f64::from(*lp)))
+                    .collect();
+                let grad = |g_lp: &[f64], g_h: &[f64]| {
+                    p.reference().grad(&widen(&p.hidden), &p.targets, &p.options, g_lp, g_h).hidden
+                };
+                let near = |got: HeadGrad, want: Vec<f64>| {
+                    assert!(LinearPart::ALL.iter().all(|part| got.parts.found(*part).is_none()));
+                    assert_close(&label, &got.hidden.unwrap(), &want, close);
+                };
+                near(fused, grad(&g_lp, &vec![0.0; p.n]));
+                near(p.backward(&again, Some(&p.g_h), &wanted), grad(&widen(&p.g_lp), &widen(&p.g_h)));
+            }
+        }
+    });
+}
+
+/// What a target that is nearly certain pulls is as exact as what one that isn't does.
+#[test]
+fn a_certain_targets_pull_is_not_lost_to_rounding() {
+    let mut p = Problem::new(1, 8, 300, 0, true, Store::F32, 34);
+    p.bias[120] = 16.0;
+    p.targets.fill(120);
+    for compute in [Compute::Fp32, Compute::Bf16] {
+        p.compute = compute;
+        let (s, g) = p.fused(&HeadWanted { hidden: true, ..Default::default() });
+        let g_lp = f64::from(p.g_lp[0]) * (1.0 + 0.1 * f64::from(s.log_prob[0]));
+        let want = p.reference().grad(&widen(&p.hidden), &p.targets, &p.options, &[g_lp], &[0.0]).hidden;
+        let top = want.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        assert!(top < 1e-3, "{top}");
+        for (got, want) in g.hidden.unwrap().iter().zip(&want) {
+            let off = (f64::from(*got) - want).abs() / top;
+            assert!(off < if compute == Compute::Fp32 { 1e-2 } else { 0.1 }, "{compute:?}: off by {off}");
+        }
+    }
+}
+
 #[test]
 fn results_do_not_depend_on_threads() {
     let p = Problem::new(600, 48, 900, 4, true, Store::F32, 13);
+    let plain = Problem::new(600, 48, 1900, 0, true, Store::F32, 13);
+    let (s3, frozen) = (plain.forward(), HeadWanted { hidden: true, ..Default::default() });
     let run = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let s = p.forward();
             let g = p.backward(&s, Some(&p.g_h), &all());
             let (s2, g2) = p.fused(&all());
-            (s, g, s2, g2)
+            (s, g, s2, g2, plain.fused(&frozen), plain.backward(&s3, None, &frozen))
         })
     };
     let one = run(1);

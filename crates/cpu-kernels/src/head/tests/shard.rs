@@ -231,13 +231,18 @@ fn the_parts_make_the_whole() {
 #[test]
 fn only_what_is_wanted_is_made() {
     let p = Problem::new(40, 16, 100, 4, true, Store::F32, 12);
-    for wanted in [
-        HeadWanted { hidden: true, ..Default::default() },
-        wanted(&[LoraA, LoraB]),
-        wanted(&[LinearPart::Weight, LoraBBias]),
-    ] {
+    let hidden = HeadWanted { hidden: true, ..Default::default() };
+    for wanted in [hidden, wanted(&[LoraA, LoraB]), wanted(&[LinearPart::Weight, LoraBBias])] {
         for counts in splits(p.vocab) {
             check(&p, &counts, None, &wanted);
+        }
+    }
+    for p in [
+        Problem::new(40, 16, 100, 0, true, Store::F32, 12),
+        Problem::new(70, 40, 3000, 0, false, Store::Bf16, 13).options(0.8, Some(3.0), 1.0),
+    ] {
+        for counts in splits(p.vocab) {
+            check(&p, &counts, None, &hidden);
         }
     }
 }

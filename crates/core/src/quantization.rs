@@ -80,6 +80,17 @@ impl Quantization {
     /// Scales that share a scale, where they are quantised themselves.
     pub const NESTED_BLOCK: usize = 256;
 
+    /// Elements that share a scale, of rows of `row`.
+    #[must_use]
+    pub const fn block(self, row: usize) -> usize {
+        match self.scheme {
+            Scheme::Nf4 | Scheme::Fp4 => Self::BLOCK,
+            Scheme::Int8 => row,
+            Scheme::Int4 { group, .. } => group,
+            Scheme::Mxfp4 => Scheme::MXFP4_BLOCK,
+        }
+    }
+
     /// Bytes of `rows` rows of `row` elements at rest, codes and scales.
     #[must_use]
     pub const fn bytes(self, rows: usize, row: usize) -> usize {

@@ -35,6 +35,7 @@ mod packed_words;
 mod quantized;
 mod scales;
 mod values;
+mod wire;
 
 pub use codes::code_values;
 pub use error::QuantError;

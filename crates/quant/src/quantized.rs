@@ -44,14 +44,14 @@ float!(f16, F16, f16::from_f32, f16::to_f32);
 /// Rows of a matrix as codes and scales, of the whole or of a [region](Self::region) of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantized {
-    quantization: Quantization,
-    rows: usize,
-    row: usize,
-    body: Body,
+    pub(crate) quantization: Quantization,
+    pub(crate) rows: usize,
+    pub(crate) row: usize,
+    pub(crate) body: Body,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Body {
+pub(crate) enum Body {
     Blocks(Blocks),
     /// A scale a row.
     Rows {
@@ -71,7 +71,7 @@ pub(crate) const TASK: usize = 1024;
 /// Elements that are read at most: more than any matrix has, and few enough for every product of sizes.
 const MOST: usize = 1 << 40;
 
-fn plain(scheme: Scheme) -> Quantization {
+pub(crate) fn plain(scheme: Scheme) -> Quantization {
     Quantization { scheme, nested: false }
 }
 
@@ -85,7 +85,7 @@ fn expect(
     if got == expected { Ok(()) } else { Err(QuantError::Length { what, got, expected, rows, row }) }
 }
 
-fn finite(what: &'static str, values: &[f32]) -> Result<(), QuantError> {
+pub(crate) fn finite(what: &'static str, values: &[f32]) -> Result<(), QuantError> {
     match values.iter().position(|value| !value.is_finite()) {
         Some(at) => Err(QuantError::NotFinite { what, at, value: values[at] }),
         None => Ok(()),
@@ -326,7 +326,7 @@ impl Quantized {
         let (rows, columns) = (region.ranges(0), region.ranges(1));
         let shape = region.local_shape();
         let mut strips = Vec::new();
-        if !region.is_empty() {
+        if region.elements() > 0 {
             strips.extend(columns.iter().map(|columns| self.part(rows, columns.clone())));
         }
         if strips.len() == 1 {

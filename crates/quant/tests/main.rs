@@ -4,3 +4,4 @@
 mod bitsandbytes;
 mod packed_words;
 mod rows;
+mod wire;

@@ -22,7 +22,7 @@ fn any_ranges(length: usize) -> impl Strategy<Value = Vec<std::ops::Range<usize>
 }
 
 /// A matrix by GPTQ with words from a generator, some groups in another order.
-fn grouped(rows: usize, row: usize, group: usize, ordered: bool) -> Quantized {
+pub(crate) fn grouped(rows: usize, row: usize, group: usize, ordered: bool) -> Quantized {
     let word = |i: usize| (i as i32).wrapping_mul(0x9e37_79b9_u32 as i32) ^ 0x5bd1_e995;
     let groups = row.div_ceil(group);
     let qweight: Vec<i32> = (0..rows * row / 8).map(word).collect();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use burnish_comm::CommError;
 use burnish_core::{Coded, Dtype, ErrorCode};
+use burnish_quant::QuantError;
 
 use crate::ExchangeError;
 
@@ -134,6 +135,20 @@ pub enum ZeroError {
         /// Why.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
+    /// Rows in fewer bits that another rank sent and that are none.
+    #[error("parameter `{parameter}`: the rows that came from other ranks: {source}")]
+    Received {
+        /// The parameter.
+        parameter: String,
+        /// Why.
+        source: QuantError,
+    },
+    /// A write of what rests in fewer bits.
+    #[error("parameter `{parameter}` rests in fewer bits, and is not written; load it in full")]
+    Quantized {
+        /// The parameter.
+        parameter: String,
+    },
     /// A micro-batch that was begun while another was open.
     #[error(
         "a micro-batch began before the last one ended; call `end_micro_batch`, or `discard` on every rank to give the step up"
@@ -184,8 +199,10 @@ impl Coded for ZeroError {
             | Self::Value { .. }
             | Self::Open
             | Self::Uncommitted { .. }
+            | Self::Quantized { .. }
             | Self::Taken { .. } => ErrorCode::Internal,
             Self::Load { .. } => ErrorCode::CannotResume,
+            Self::Received { source, .. } => source.code(),
             Self::Comm(error) => error.code(),
             Self::Plan(error) => error.code(),
             Self::MatrixAllToAll(error) => error.code(),

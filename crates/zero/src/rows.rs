@@ -13,6 +13,15 @@ pub(crate) fn by_rows(shape: &[usize], split: impl FnOnce(usize, usize) -> Split
     Layout::sharded(whole.shape(), DP, 0, split(rows, row)).expect("invariant: a split of the rows")
 }
 
+/// The same rows, each of so many bytes.
+///
+/// # Panics
+/// If it is not divided by rows.
+pub(crate) fn bytes_of(layout: &Layout, bytes: usize) -> Layout {
+    let Some((0, split)) = layout.split() else { panic!("invariant: divided by rows") };
+    by_rows(&[layout.all_rows(), bytes], |_, _| split.clone())
+}
+
 /// A parameter that is one part, whatever the ranks.
 pub(crate) fn whole(shape: &[usize]) -> Layout {
     Layout::replicated(shape, DP, 1)

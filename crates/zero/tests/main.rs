@@ -10,6 +10,7 @@ mod module;
 mod muon;
 mod net;
 mod overflow;
+mod quantized;
 mod tied_frozen_unused;
 mod toy_model;
 mod traffic;

@@ -97,7 +97,11 @@ impl Plan {
         let early = self.policy.stage >= Stage::Two;
         let accumulates = micro_batches > 1 && self.policy.reduce == ReduceWhen::Step;
         let gathered = |u: usize| -> u64 {
-            self.units[u].parameters.iter().filter(|&&i| self.sharded(i)).map(|&i| self.stored_bytes(i)).sum()
+            let rows = |i: usize| self.placements[i].layout.all_rows() as u64;
+            let bytes = |&i: &usize| {
+                self.packed_row(i).map_or_else(|| self.stored_bytes(i), |row| rows(i) * row as u64)
+            };
+            self.units[u].parameters.iter().filter(|&&i| self.sharded(i)).map(bytes).sum()
         };
         let summed = |u: usize| -> u64 {
             self.units[u].parameters.iter().filter(|&&i| self.trains(i)).map(|&i| self.f32_bytes(i)).sum()
@@ -126,12 +130,13 @@ impl Plan {
         memory
     }
 
-    /// The largest quantised matrix that is whole here, in the dtype that it is read in: products on the CPU read it piece by
-    /// piece, what else needs one makes it anew. Experts are read by products alone.
+    /// The largest quantised matrix that is whole here, or gathered as it rests, in the dtype that it is read in: products on
+    /// the CPU read it piece by piece, what else needs one makes it anew. Experts are read by products alone.
     fn widened(&self) -> u64 {
         let read = |i: &usize| {
             let parameter = self.registry.at(*i);
-            parameter.quantization.is_some() && parameter.role != Role::Expert && !self.sharded(*i)
+            let rests = !self.sharded(*i) || self.packed_row(*i).is_some();
+            parameter.quantization.is_some() && parameter.role != Role::Expert && rests
         };
         (0..self.registry.len()).filter(read).map(|i| self.stored_bytes(i)).max().unwrap_or(0)
     }

@@ -9,7 +9,8 @@ mod traffic;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use burnish_core::{Layout, Parameter, Region, Registry, Split};
+use burnish_core::{Dtype, Layout, Parameter, Region, Registry, Split};
+use burnish_quant::Quantized;
 use serde::{Deserialize, Serialize};
 
 pub use describe::{BucketRow, Description, TrafficLine, UnitRow};
@@ -20,7 +21,7 @@ use self::settle::{settle, targets};
 use crate::bucket::{BucketPlan, Purpose, fill};
 use crate::owners::owners;
 use crate::prefetch::{UnitInfo, Window};
-use crate::rows::{by_rows, rows_shape, whole};
+use crate::rows::{by_rows, bytes_of, rows_shape, whole};
 use crate::{AllToAllPlan, Matrix, OrthoCost, PlanError, Policy, ReduceWhen, Stage, Unit};
 
 /// What a rank keeps of a parameter between uses.
@@ -200,7 +201,11 @@ impl Plan {
         for unit in &self.units {
             let own = |i: &usize| self.placements[*i].layout.clone();
             let sharded = unit.parameters.iter().filter(|&&i| self.sharded(i));
-            gathers.push(fill(&unit.name, Purpose::Gather, cap, sharded.map(|i| (*i, store(i), own(i)))));
+            let gathered = |i: &usize| match self.packed_row(*i) {
+                Some(bytes) => (*i, Dtype::U8, bytes_of(&self.placements[*i].layout, bytes)),
+                None => (*i, store(i), own(i)),
+            };
+            gathers.push(fill(&unit.name, Purpose::Gather, cap, sharded.map(gathered)));
             // An all-reduce has one part: everything.
             let part = |i: &usize| match self.placements[*i].summed {
                 GradReduction::ByRows => own(i),
@@ -404,6 +409,22 @@ impl Plan {
 
     pub(crate) fn sharded(&self, index: usize) -> bool {
         self.placements[index].residency == ParamStorageMode::Sharded
+    }
+
+    /// Bytes in which a row (dimension 0) of the sharded parameter at `index` is gathered as it rests, in fewer bits; `None`
+    /// where rows are gathered as they are read: of a dense parameter, or of one whose rows or columns begin within blocks.
+    pub(crate) fn packed_row(&self, index: usize) -> Option<usize> {
+        let parameter = self.registry.at(index);
+        let quantization = parameter.quantization?;
+        let [rows, row] = parameter.as_matrix(1);
+        let begins = |held: &Region| match held.ranges(held.shape().len() - 1) {
+            [columns] => columns.start.is_multiple_of(quantization.block(row)) || columns.start == 0,
+            several => several.is_empty(),
+        };
+        let layout = parameter.layout.as_ref();
+        let whole = layout.is_none_or(|layout| (0..layout.ranks()).all(|rank| begins(&layout.region(rank))));
+        let bytes = Quantized::row_bytes(quantization, row).filter(|_| whole && parameter.shape.len() > 1)?;
+        Some(rows * bytes)
     }
 
     pub(crate) fn trains(&self, index: usize) -> bool {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use burnish_comm::{Bucket, CommError};
+use burnish_comm::Bucket;
+use burnish_core::Dtype;
 use burnish_ops::AnyTensor;
 
 use super::typed::{Number, by_dtype, shared};
@@ -13,7 +14,7 @@ use crate::prefetch::Window;
 use crate::{Plan, ZeroError};
 
 /// Whole values of one bucket, when they are there.
-type Arriving = Box<dyn FnOnce() -> Result<Vec<(usize, AnyTensor)>, CommError> + Send>;
+type Arriving = Box<dyn FnOnce() -> Result<Vec<(usize, AnyTensor)>, ZeroError> + Send>;
 
 /// What is gathered at the moment.
 pub(super) struct Gathered {
@@ -68,9 +69,26 @@ impl ShardedParams {
 
     /// Starts the gathers of a unit.
     fn start(&self, unit: usize) -> Result<Vec<Arriving>, ZeroError> {
-        (0..self.plan.gathers(unit).len())
-            .map(|number| by_dtype!(self.plan.gathers(unit)[number].dtype, E => self.start_bucket::<E>(unit, number)))
-            .collect()
+        let start = |number: usize| match self.plan.gathers(unit)[number].dtype {
+            Dtype::U8 => self.start_packed(unit, number),
+            dtype => by_dtype!(dtype, E => self.start_bucket::<E>(unit, number)),
+        };
+        (0..self.plan.gathers(unit).len()).map(start).collect()
+    }
+
+    /// Starts the gather of a bucket whose parameters go as they rest, in fewer bits.
+    fn start_packed(&self, unit: usize, number: usize) -> Result<Arriving, ZeroError> {
+        let bucket = &self.plan.gathers(unit)[number];
+        let mut part = Vec::with_capacity(bucket.counts()[self.rank]);
+        for piece in &bucket.pieces {
+            part.extend(self.stored(piece.parameter, "gathered")?.to_bytes());
+        }
+        let pending = self.gather.all_gather_v(Bucket::new(part), &bucket.counts(), &bucket.name);
+        let (plan, device) = (Arc::clone(&self.plan), self.device.clone());
+        Ok(Box::new(move || {
+            let parts = pending.wait()?;
+            transfer::packed_wholes(&plan, &plan.gathers(unit)[number], &parts, &device)
+        }))
     }
 
     fn start_bucket<E: Number>(&self, unit: usize, number: usize) -> Result<Arriving, ZeroError> {

@@ -27,10 +27,14 @@ impl ShardedParams {
     /// The whole value of the parameter at `index`, to be changed. Every rank calls it.
     ///
     /// # Errors
-    /// If gathering fails; the first error of this store.
+    /// If it rests in fewer bits; if gathering fails; the first error of this store.
     pub fn write(&self, index: usize) -> Result<WriteGuard<'_>, ZeroError> {
+        let target = self.plan.placement(index).target;
+        if self.plan.registry().at(target).quantization.is_some() {
+            return Err(ZeroError::Quantized { parameter: self.name(target) });
+        }
         let value = self.kept_error(self.value(index))?;
-        Ok(WriteGuard { store: self, index: self.plan.placement(index).target, value, changed: false })
+        Ok(WriteGuard { store: self, index: target, value, changed: false })
     }
 }
 

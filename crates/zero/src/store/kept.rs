@@ -37,14 +37,16 @@ impl Kept {
     pub(super) fn read(&self, parameter: &Parameter, device: &Device) -> AnyTensor {
         match self {
             Self::Tensor(value) => value.clone(),
-            Self::Quantized(quantized) => {
-                let values = Values::new(quantized.clone(), parameter.precision.store);
-                let mut shape = parameter.shape.clone();
-                if let Some(rows) = shape.first_mut() {
-                    *rows = quantized.shape()[0] / parameter.as_matrix(1)[0].max(1);
-                }
-                AnyTensor::packed(Arc::new(values), &shape, device)
-            }
+            Self::Quantized(quantized) => read(quantized, parameter, device),
+        }
+    }
+
+    /// Rows that rest in fewer bits, as they go to other ranks.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Quantized(quantized) if quantized.shape()[0] > 0 => quantized.to_bytes(),
+            Self::Quantized(_) => Vec::new(),
+            Self::Tensor(_) => panic!("invariant: what is declared in fewer bits is kept so"),
         }
     }
 
@@ -66,4 +68,14 @@ impl Kept {
         };
         Err(super::unexpected(parameter, "the loaded value", (got, dtype), rows))
     }
+}
+
+/// Rows of a parameter in the dtype that it is read in.
+pub(super) fn read(quantized: &Arc<Quantized>, parameter: &Parameter, device: &Device) -> AnyTensor {
+    let values = Values::new(quantized.clone(), parameter.precision.store);
+    let mut shape = parameter.shape.clone();
+    if let Some(rows) = shape.first_mut() {
+        *rows = quantized.shape()[0] / parameter.as_matrix(1)[0].max(1);
+    }
+    AnyTensor::packed(Arc::new(values), &shape, device)
 }

@@ -1,17 +1,20 @@
 //! Packing of buckets from parameters and back: by slices in host memory, on the device elsewhere.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burnish_comm::{Bucket, Gathered, Wire};
 use burnish_core::Dtype;
 use burnish_ops::{AnyTensor, on_host};
+use burnish_quant::Quantized;
 use burnish_tensor_comm::{joined, tensors};
 
+use super::kept;
 use super::typed::{Number, elements, shared};
-use crate::Plan;
 use crate::bucket::{BucketPlan, Piece};
 use crate::rows::rows_shape;
+use crate::{Plan, ZeroError};
 
 /// Elements of some values, one behind the other.
 pub(super) fn part<E: Number>(pieces: Vec<(AnyTensor, Range<usize>)>, device: &Device) -> Bucket<E> {
@@ -42,6 +45,25 @@ pub(super) fn wholes<E: Number>(
             None => AnyTensor::from_elements(bucket.whole(piece, |rank| parts.of(rank)), &shape, device),
         };
         (piece.parameter, value)
+    };
+    bucket.pieces.iter().map(whole).collect()
+}
+
+/// The parameters of a bucket that goes as bytes, whole, as they rest.
+pub(super) fn packed_wholes(
+    plan: &Plan,
+    bucket: &BucketPlan,
+    parts: &Gathered<u8>,
+    device: &Device,
+) -> Result<Vec<(usize, AnyTensor)>, ZeroError> {
+    let whole = |piece: &Piece| {
+        let parameter = plan.registry().at(piece.parameter);
+        let quantization = parameter.quantization.expect("invariant: it goes as it rests");
+        let of: Vec<&[u8]> = (0..piece.layout.ranks()).map(|rank| piece.of(rank, parts.of(rank))).collect();
+        let whole = Quantized::from_bytes(quantization, parameter.as_matrix(1)[1], &of);
+        let whole =
+            whole.map_err(|source| ZeroError::Received { parameter: parameter.name.clone(), source })?;
+        Ok((piece.parameter, kept::read(&Arc::new(whole), parameter, device)))
     };
     bucket.pieces.iter().map(whole).collect()
 }

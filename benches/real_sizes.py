@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """SFT with LoRA on models of real sizes with random weights: memory, time per token, per cent of peak, start-up.
 
-    real_sizes.py --burnish target/release/burnish [--models qwen3-0.6b,llama-3.2-1b] [--jobs 1x1024,4x512,1x4096]
+    real_sizes.py --burnish target/release/burnish [--models qwen3-0.6b,llama-3.2-1b,llama-3-8b] [--jobs 1x1024,4x512,1x4096]
                   [--precision bf16,fp32] [--steps 4] [--repetitions 1] [--peak bf16=465,fp32=232] [--trl]
                   [--python PYTHON] [--scratch FOLDER] [--output ROWS.jsonl]
 
@@ -47,6 +47,10 @@ SHAPES = {
                          intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
                          num_key_value_heads=8, head_dim=64, vocab_size=128_256, rope_theta=5e5, rms_norm_eps=1e-5,
                          max_position_embeddings=131_072, attention_bias=False, mlp_bias=False),
+    "llama-3-8b": dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=4096,
+                       intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+                       num_key_value_heads=8, head_dim=128, vocab_size=128_256, rope_theta=5e5, rms_norm_eps=1e-5,
+                       max_position_embeddings=8192, attention_bias=False, mlp_bias=False, tie_word_embeddings=False),
 }
 POOL = 1 << 20
 
@@ -70,6 +74,8 @@ def tensors(shape):
         yield f"{layer}input_layernorm.weight", (h,)
         yield f"{layer}post_attention_layernorm.weight", (h,)
     yield "model.norm.weight", (h,)
+    if not shape.get("tie_word_embeddings", True):
+        yield "lm_head.weight", (shape["vocab_size"], h)
 
 
 def elements(size):
@@ -109,9 +115,9 @@ def build(scratch, name):
                 piece = pool[start:start + left]
                 file.write(piece)
                 left -= len(piece)
-    config = shape | dict(hidden_act="silu", tie_word_embeddings=True, dtype="bfloat16", torch_dtype="bfloat16",
-                          bos_token_id=None, eos_token_id=0, pad_token_id=0, attention_dropout=0.0,
-                          initializer_range=0.02, use_cache=True)
+    config = dict(hidden_act="silu", tie_word_embeddings=True, dtype="bfloat16", torch_dtype="bfloat16",
+                  bos_token_id=None, eos_token_id=0, pad_token_id=0, attention_dropout=0.0, initializer_range=0.02,
+                  use_cache=True) | shape
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(BASE / file, folder / file)
@@ -163,7 +169,7 @@ def pairs(text, of=str):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--burnish", type=Path, required=True, help="the release binary")
-    parser.add_argument("--models", default=",".join(SHAPES))
+    parser.add_argument("--models", default="qwen3-0.6b,llama-3.2-1b", help=", ".join(SHAPES))
     parser.add_argument("--jobs", default="1x1024,4x512,1x4096", help="batch x sequence")
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--steps", type=int, default=4)

@@ -56,6 +56,16 @@ fn dropout_does_not_depend_on_who_has_a_column() {
     check("prompt_completion.jsonl", &LORA, &[(2, 2, 0), (3, 3, 0), (4, 2, 1)]);
 }
 
+/// Adapters that act from a token on, which rows have in other places, several times and not at all.
+#[test]
+fn adapters_that_wait_equal_one_rank() {
+    let mut words = LORA.to_vec();
+    words.extend(["--alora_invocation_tokens=71", "--lora_bias"]);
+    let meshes = [(2, 1, 1), (2, 1, 2), (2, 1, 3), (2, 2, 0), (4, 2, 3)];
+    check("prompt_completion.jsonl", &words, &meshes);
+    check("text.jsonl", &[&words[..], &["--packing"]].concat(), &meshes[2..4]);
+}
+
 /// A head that stays its embedding: trained whole, and by factors that both have.
 #[test]
 fn tied_heads_equal_one_rank() {

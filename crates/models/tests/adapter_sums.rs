@@ -149,6 +149,21 @@ fn adapters_beside_their_layers_equal_those_inside() {
     }
 }
 
+/// They act on some tokens alone, of one of two sequences, and of what is generated.
+#[test]
+fn adapters_that_wait_equal_one_rank_s() {
+    let all = r#""target_modules": ["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        "lora_dropout": 0.1, "lora_bias": true, "alora_invocation_tokens": [4]"#;
+    let few = r#""target_modules": ["k_proj", "down_proj"], "alora_invocation_tokens": [1, 5]"#;
+    for (more, model) in [(all, "llama"), (few, "qwen3")] {
+        for (ranks, recompute) in [(2, false), (4, true)] {
+            for sums in FORMS {
+                pass(model, &config(more), ranks, sums, recompute);
+            }
+        }
+    }
+}
+
 #[test]
 fn magnitudes_stay_with_their_layers() {
     let config = config(r#""target_modules": ["q_proj", "o_proj", "down_proj"], "use_dora": true"#);

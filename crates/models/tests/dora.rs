@@ -73,7 +73,8 @@ pub(crate) fn planned_model(
 
 /// Every gradient that PEFT gives an adapter: LoRA's on all modules of a base with biases, of one with packed layers and
 /// of three with experts; IA3's on outputs and inputs of layers with biases, and on the head; rows of tables that train, of OFT's
-/// and BOFT's three forms of a rotation, LoHa's, LoKr's and C3A's, VeRA's vectors and RandLoRA's weights, VB-LoRA's logits and its bank, copies of norms and AdaLoRA's factors and values.
+/// and BOFT's three forms of a rotation, LoHa's, LoKr's and C3A's, VeRA's vectors and RandLoRA's weights, VB-LoRA's logits and its bank, copies of norms and AdaLoRA's factors and values;
+/// aLoRA's, which act on some of the tokens.
 #[test]
 fn gradients_are_peft_s() {
     for (name, base) in [
@@ -110,6 +111,8 @@ fn gradients_are_peft_s() {
         ("prefix_normed", "qwen3"),
         ("prefix_positions", "gpt2"),
         ("mica", "qwen2"),
+        ("alora", "qwen2"),
+        ("alora_bias", "phi3"),
     ] {
         let case = fixtures().join("peft").join(name);
         let expected = json(&case.join("expected_logits.json"));

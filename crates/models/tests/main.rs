@@ -14,6 +14,7 @@ mod frozen_below;
 mod generation;
 mod gguf_files;
 mod int8_generation;
+mod invocation;
 mod loftq;
 mod part;
 mod prompt_encoders;

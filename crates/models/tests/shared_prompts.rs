@@ -160,3 +160,12 @@ fn adapters_that_drop_out_are_the_same_in_every_family() {
     let config = LoraConfig::from_json(config).unwrap();
     check(&Tuning::NewAdapter(&config), Some(DropoutStep { seed: 4, step: 7 }), false);
 }
+
+/// Two of them have the invocation in some completions too, where the prompt is then without the adapter.
+#[test]
+fn adapters_that_wait_are_the_same_in_every_family() {
+    let config = r#"{"peft_type": "LORA", "r": 3, "lora_alpha": 1, "lora_dropout": 0.2, "init_lora_weights": false,
+        "target_modules": ".*[.][0-9]+[.](?!laurel).*[a-z]", "alora_invocation_tokens": [15]}"#;
+    let config = LoraConfig::from_json(config).unwrap();
+    check(&Tuning::NewAdapter(&config), Some(DropoutStep { seed: 4, step: 7 }), false);
+}

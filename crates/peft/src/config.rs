@@ -258,6 +258,9 @@ pub struct LoraConfig {
     pub init_lora_weights: InitWeights,
     /// Tokens whose rows of the embedding (and of a head that shares it) train beside the factors.
     pub trainable_token_indices: Option<TokenIndices>,
+    /// The tokens from whose last occurrence in a text on the adapter acts (aLoRA; Greenewald et al. 2025,
+    /// arXiv:2504.12397); without them it acts on every token.
+    pub alora_invocation_tokens: Option<Vec<u32>>,
     /// Every other key, as found.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
@@ -288,6 +291,7 @@ impl Default for LoraConfig {
             modules_to_save: None,
             init_lora_weights: InitWeights::Flag(true),
             trainable_token_indices: None,
+            alora_invocation_tokens: None,
             rest: Map::new(),
         }
     }
@@ -297,7 +301,6 @@ impl Default for LoraConfig {
 fn plain_rest() -> Map<String, Value> {
     let mut rest = Map::new();
     for key in [
-        "alora_invocation_tokens",
         "arrow_config",
         "auto_mapping",
         "corda_config",
@@ -447,6 +450,12 @@ impl LoraConfig {
         self
     }
 
+    /// The tokens that an adapter waits for, if it waits for some.
+    #[must_use]
+    pub fn invocation(&self) -> Option<&[u32]> {
+        self.alora_invocation_tokens.as_deref().filter(|tokens| !tokens.is_empty())
+    }
+
     /// `ensure_weight_tying`.
     #[must_use]
     pub fn ensures_weight_tying(&self) -> bool {
@@ -503,6 +512,12 @@ impl LoraConfig {
         }
         if self.lora_bias && self.use_dora {
             return conflict("lora_bias", "with `use_dora`");
+        }
+        if self.invocation().is_some() {
+            let condition = "with `use_dora` or another method: PEFT has no such variant";
+            if self.use_dora || self.method.is_some() || self.keeps_b() {
+                return conflict("alora_invocation_tokens", condition);
+            }
         }
         if self.lora_bias && !matches!(self.init_lora_weights, InitWeights::Flag(_)) {
             return conflict("lora_bias", "unless `init_lora_weights` is true or false");

@@ -273,8 +273,15 @@ impl LoraPlan {
     /// That the adapter changes weights, into which it can be folded.
     ///
     /// # Errors
-    /// If it puts tokens before texts instead.
+    /// If it puts tokens before texts instead, or acts on some tokens alone.
     pub fn check_merge(&self) -> Result<(), PeftError> {
+        if let Some(tokens) = self.config.invocation() {
+            return Err(PeftError::UnsupportedKey {
+                key: "alora_invocation_tokens".to_owned(),
+                value: format!("{tokens:?}"),
+                mend: "weights act on every token, and it from these on alone: leave it beside its base, as PEFT does",
+            });
+        }
         match self.prompt {
             Some(_) => Err(PeftError::NoWeights { peft_type: self.config.peft_type.clone() }),
             None => Ok(()),
@@ -379,6 +386,9 @@ fn check_parameter(config: &LoraConfig, module: &ModuleInfo) -> Result<(), PeftE
     }
     if config.lora_bias {
         return conflict("lora_bias", "on target_parameters (experts, routers)");
+    }
+    if config.invocation().is_some() {
+        return conflict("alora_invocation_tokens", "on target_parameters (experts, routers)");
     }
     let init = config.init_lora_weights.method();
     if init.is_some_and(|init| init.reads_base() || init == Init::Orthogonal) {

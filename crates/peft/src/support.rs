@@ -18,7 +18,6 @@ pub enum Purpose {
 const REFUSED: &[(&str, &str)] = &[
     ("use_qalora", "merge it into its base with PEFT first"),
     ("use_bdlora", "merge it into its base with PEFT first"),
-    ("alora_invocation_tokens", "there is no equivalent plain LoRA"),
     ("arrow_config", "load the single adapters instead"),
     ("kasa_config", "merge it into its base with PEFT first"),
     ("monteclora_config", "merge it into its base with PEFT first"),

@@ -138,6 +138,10 @@ fn check(part: &Weighted<'_>) -> Result<(), PeftError> {
             "in a weighted sum: rows that replace others do not add up",
         );
     }
+    if part.plan.config.invocation().is_some() {
+        let condition = "in a weighted sum: it acts on some tokens alone";
+        return conflict("alora_invocation_tokens", condition);
+    }
     if part.plan.config.method.is_some() {
         let condition =
             "other than LORA in a weighted sum; merge the adapters into the base one after another";

@@ -278,7 +278,6 @@ fn every_unsupported_key_is_refused_by_name() {
     for (key, value) in [
         ("use_qalora", Value::Bool(true)),
         ("use_bdlora", serde_json::json!({"nblocks": 2})),
-        ("alora_invocation_tokens", serde_json::json!([1, 2])),
         ("arrow_config", serde_json::json!({"top_k": 3})),
         ("kasa_config", serde_json::json!({"beta": 1})),
         ("monteclora_config", serde_json::json!({"x": 1})),

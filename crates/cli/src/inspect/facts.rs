@@ -103,6 +103,7 @@ impl Facts {
             "lora_alpha",
             "use_rslora",
             "use_dora",
+            "alora_invocation_tokens",
             "target_modules",
             "target_parameters",
             "modules_to_save",

@@ -43,10 +43,10 @@ pub const REFUSED: &[Foreign] = &[
         "lora_task_type", "task_type",
     ], "causal language models are trained, and by `burnish reward` models that score texts; take it out"),
     refused(&[
-        "alora_invocation_tokens", "arrow_config", "corda_config", "eva_config", "kasa_config",
+        "arrow_config", "corda_config", "eva_config", "kasa_config",
         "lora_ga_config", "monteclora_config", "use_bdlora", "use_qalora", "velora_config", "layer_replication",
         "megatron_config",
-    ], "this variant of LoRA is not supported; LoRA, rsLoRA, DoRA, PiSSA, OLoRA and LoftQ are"),
+    ], "this variant of LoRA is not supported; LoRA, rsLoRA, DoRA, aLoRA, PiSSA, OLoRA and LoftQ are"),
     refused(&[
         "fan_in_fan_out",
     ], "layers store their weights as [out, in]; take it out"),

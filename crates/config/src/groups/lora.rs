@@ -52,6 +52,8 @@ options! {
     Trl use_rslora: bool = false;
     /// Train each adapted weight's magnitude apart from its direction (DoRA).
     Trl use_dora: bool = false;
+    /// Token ids from whose last occurrence in a text on the adapter acts (aLoRA); on a text without them it does not act.
+    Peft alora_invocation_tokens: Vec<usize> = Vec::new();
     /// Give B a bias, which trains and is scaled with it; such an adapter is merged where the layer has a bias too.
     Peft lora_bias: bool = false;
     /// Which biases train: none, all, or those of adapted modules.
@@ -99,6 +101,8 @@ impl LoraOptions {
         }
         config.use_rslora = self.use_rslora;
         config.use_dora = self.use_dora;
+        let ids = self.alora_invocation_tokens.iter().filter_map(|&id| u32::try_from(id).ok());
+        config.alora_invocation_tokens = (!self.alora_invocation_tokens.is_empty()).then(|| ids.collect());
         config.lora_bias = self.lora_bias;
         config.bias = self.bias;
         config.init_lora_weights = self.init_lora_weights.into();
@@ -185,6 +189,11 @@ impl LoraOptions {
             self.rank_pattern.values().all(|r| *r >= 1),
             "ranks that are at least 1",
         );
+        let ids = self.alora_invocation_tokens.iter().all(|&id| u32::try_from(id).is_ok());
+        checks.range("alora_invocation_tokens", ids, "ids of tokens");
+        if self.use_dora && !self.alora_invocation_tokens.is_empty() {
+            checks.conflict("alora_invocation_tokens", "use_dora: true", "take one of the two out");
+        }
         if self.init_lora_weights == Init::Orthogonal && !self.lora_r.is_multiple_of(2) {
             checks.conflict("init_lora_weights", format!("lora_r: {}", self.lora_r), "set an even lora_r");
         }
@@ -205,6 +214,7 @@ impl LoraOptions {
             ("ensure_weight_tying", "ensure_weight_tying"),
             ("use_rslora", "use_rslora"),
             ("use_dora", "use_dora"),
+            ("alora_invocation_tokens", "alora_invocation_tokens"),
             ("lora_bias", "lora_bias"),
             ("bias", "bias"),
             ("init_lora_weights", "init_lora_weights"),
@@ -252,6 +262,7 @@ impl LoraOptions {
             "ensure_weight_tying",
             "use_rslora",
             "use_dora",
+            "alora_invocation_tokens",
             "lora_bias",
             "bias",
             "init_lora_weights",

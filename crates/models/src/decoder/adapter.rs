@@ -9,6 +9,7 @@ use burnish_peft::{LoraConfig, LoraPlan, ModuleInfo, ModuleKind, PeftMethod, Pur
 use crate::ModelError;
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::change::LayerChange;
+use crate::decoder::invocation::Invocation;
 use crate::decoder::layers::{Adapter, Layer, Place};
 use crate::decoder::tp_plan::Parallel;
 use crate::decoder::virtual_tokens::Prompt;
@@ -95,6 +96,7 @@ impl Blueprint {
         for parameter in plan.parameters() {
             self.registry.add(parameter)?;
         }
+        self.invocation = self.invocation_of(&plan)?;
         let registry = &self.registry;
         let index = |name: &str| {
             registry.index_of(name).ok_or_else(|| ModelError::UnknownParameter { name: name.to_owned() })
@@ -174,6 +176,29 @@ impl Blueprint {
             }
         }
         Ok(plan)
+    }
+
+    /// What an adapter waits for, which then is on linear layers of blocks alone.
+    fn invocation_of(&self, plan: &LoraPlan) -> Result<Option<Invocation>, ModelError> {
+        let Some(tokens) = plan.config.invocation() else { return Ok(None) };
+        let refused = |got: String, supported| {
+            let key = "alora_invocation_tokens".to_owned();
+            Err(ModelError::Unsupported { key, got, supported })
+        };
+        if let Some(id) = tokens.iter().find(|&&id| id as usize >= self.spec.vocab) {
+            return refused(id.to_string(), "tokens of the vocabulary");
+        }
+        let within = |module: &str| {
+            self.blocks
+                .iter()
+                .any(|block| module.strip_prefix(&block.name).is_some_and(|rest| rest.starts_with('.')))
+        };
+        if let Some(site) = plan.sites.iter().find(|site| !within(&site.module)) {
+            let supported =
+                "on linear layers of blocks; leave out of target_modules what stands outside them";
+            return refused(format!("on `{}`", site.module), supported);
+        }
+        Ok(Some(Invocation(Arc::new(tokens.to_vec()))))
     }
 
     /// Tells changes of layers which part of them a tensor-parallel rank has.

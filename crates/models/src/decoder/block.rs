@@ -20,6 +20,7 @@ use burnish_tp::{AdapterSum, AdapterSums};
 
 use crate::Spec;
 use crate::decoder::Linears;
+use crate::decoder::change::beside;
 use crate::decoder::latent;
 use crate::decoder::layers::{Alternating, Beside, MixtureTensors, NormTensors, PerLayer};
 use crate::decoder::lora_rank_reduce::{lora_down, lora_up, runs_apart, without_adapters};
@@ -563,6 +564,8 @@ pub(crate) struct OnTensors<'a> {
     pub(crate) keys: Option<&'a AnyTensor>,
     /// Where this block's router notes its choice, and its number among the blocks.
     pub(crate) balance: Option<(&'a Arc<RouterBalance>, usize)>,
+    /// What multiplies the adapters' part of each token, `[tokens, 1]`, where they do not act on all of them.
+    pub(crate) acts: Option<&'a AnyTensor>,
 }
 
 /// The weights of a token's experts, each times the number of its expert.
@@ -574,6 +577,14 @@ fn scaled_by_expert(routing: &Routing, of_experts: &AnyTensor) -> Result<AnyTens
     let own = select_rows(&all, &Arc::new(chosen))?.rank::<2>()?.reshape([tokens, each]);
     let own = queries_keys::cast(own, weights.dtype());
     Ok(AnyTensor::new(weights * own))
+}
+
+/// Each row of `x` times its number of `factors`, `[rows, 1]`.
+fn on_rows(x: &AnyTensor, factors: &AnyTensor) -> Result<AnyTensor, OpsError> {
+    let factors = beside(factors, x).rank::<2>()?;
+    let x = x.rank::<2>()?;
+    let factors = queries_keys::cast(factors, x.dtype());
+    Ok(AnyTensor::new(x * factors))
 }
 
 /// The sum of what a token's experts make of it times their weights: a row for each of them, of one expert with weight one.
@@ -617,7 +628,7 @@ impl BlockRun for OnTensors<'_> {
             Some([gamma, _]) => rms_norm(routed, gamma, self.spec.norm_eps)?,
             None => routed.clone(),
         };
-        let logits = (self.linears)(&LinearInput::Plain(routed), router, None)?;
+        let logits = self.linears(&LinearInput::Plain(routed), router, false, None)?;
         let mut routing = route(&logits, mixture.correction.as_ref(), &mixture.rule, self.balance)?;
         if let Some([_, of_experts]) = &mixture.scales {
             routing.weights = scaled_by_expert(&routing, of_experts)?;
@@ -792,11 +803,16 @@ impl BlockRun for OnTensors<'_> {
         if bare {
             return (self.linears)(input, &without_adapters(layers), residual);
         }
+        if self.acts.is_some() && layers.iter().any(|layer| layer.low_rank.is_some()) {
+            let added = self.lora_up(&self.lora_down(input, layers)?, layers, residual)?;
+            return (self.linears)(input, &without_adapters(layers), Some(&added));
+        }
         (self.linears)(input, layers, residual)
     }
 
     fn lora_down(&self, input: &LinearInput, layers: &[Linear]) -> Result<AnyTensor, OpsError> {
-        lora_down(input, layers, self.linears)
+        let h = lora_down(input, layers, self.linears)?;
+        self.acts.map_or(Ok(h.clone()), |acts| on_rows(&h, acts))
     }
 
     fn lora_up(
@@ -805,7 +821,15 @@ impl BlockRun for OnTensors<'_> {
         layers: &[Linear],
         residual: Option<&AnyTensor>,
     ) -> Result<AnyTensor, OpsError> {
-        lora_up(h, layers, residual, self.linears)
+        let biased = |layer: &Linear| layer.low_rank.as_ref().is_some_and(|low| low.b_bias.is_some());
+        match self.acts.filter(|_| layers.iter().any(biased)) {
+            // The bias of B is a part of what is added.
+            Some(acts) => {
+                let added = on_rows(&lora_up(h, layers, None, self.linears)?, acts)?;
+                residual.map_or(Ok(added.clone()), |residual| scaled_sum(&added, 1.0, Some(residual)))
+            }
+            None => lora_up(h, layers, residual, self.linears),
+        }
     }
 
     fn copy_to_tp(&self, x: &AnyTensor, what: &str) -> Result<AnyTensor, OpsError> {

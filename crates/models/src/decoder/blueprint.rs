@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use burnish_core::{Compute, Dtype, ExpertGate, LinearPart, Parameter, Registry, Role};
 
+use crate::decoder::invocation::Invocation;
 use crate::decoder::layers::{
     ALTUP_LAYERS, ALTUP_NORM, ALTUP_SCALE, Alternating, BESIDE_NORMS, Beside, Block, CURVE, DELTA_CONV,
     DELTA_NORM, DELTA_OUT, DELTA_RATES, Delta, LATENT_LAYERS, LATENT_NORMS, LAUREL, LAUREL_NORM, Latent,
@@ -31,6 +32,8 @@ pub struct Blueprint {
     pub(crate) embed: Layer,
     /// What an adapter has of virtual tokens before every text.
     pub(crate) prompt: Option<Prompt>,
+    /// What an adapter waits for in a text.
+    pub(crate) invocation: Option<Invocation>,
     /// Parameters of an adapter that all its modules have, one and the same.
     pub(crate) shared: Vec<usize>,
     pub(crate) embed_norm: Option<Norm>,
@@ -638,12 +641,13 @@ impl Blueprint {
         };
         let compute = Compute::Fp32;
         let registry = b.registry;
-        let (prompt, shared) = (None, Vec::new());
+        let (prompt, invocation, shared) = (None, None, Vec::new());
         Ok(Self {
             spec,
             registry,
             embed,
             prompt,
+            invocation,
             shared,
             embed_norm,
             positions,
@@ -783,6 +787,7 @@ impl Blueprint {
             parameters,
             embed: self.embed,
             prompt: self.prompt,
+            invocation: self.invocation,
             embed_norm: self.embed_norm,
             positions: self.positions,
             projections: self.projections,

@@ -13,6 +13,7 @@ pub(crate) mod chunks;
 pub(crate) mod delta;
 pub(crate) mod embedding_noise;
 pub(crate) mod forward_context;
+pub(crate) mod invocation;
 pub(crate) mod latent;
 pub(crate) mod layers;
 pub(crate) mod local_params;
@@ -44,6 +45,7 @@ use burnish_tp::Split;
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::blueprint::PerLayerTables;
 use crate::decoder::chunks::Seen;
+use crate::decoder::invocation::{Invocation, acting};
 use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
 use crate::decoder::queries_keys::{Factors, Orders, Turning};
 use crate::decoder::streams::StreamLayers;
@@ -119,6 +121,8 @@ pub struct Decoder {
     pub(crate) parameters: Arc<dyn Parameters>,
     pub(crate) embed: Layer,
     pub(crate) prompt: Option<Prompt>,
+    /// What the adapter waits for in a text.
+    pub(crate) invocation: Option<Invocation>,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
     pub(crate) projections: Option<[Layer; 2]>,
@@ -177,6 +181,9 @@ impl Decoder {
         let count = self.virtual_tokens(pass);
         let among = (count > 0).then(|| Virtual::before(tokens, count, self.has_prefix()));
         let tokens = among.as_ref().map_or(tokens, |among| &among.tokens);
+        let invoked = self.waits_for(pass).map(|invocation| invocation.among(tokens));
+        let own = invoked.as_ref().and_then(|invoked| invoked.apart.as_ref());
+        let tokens = own.map_or(tokens, |own| &own.tokens);
         let assembly = pass.assembly(&tokens.rows, self.compute);
         if among.is_some() && pass.embedding_noise().is_some() {
             let (key, supported) = ("neftune_noise_alpha".to_owned(), "none with virtual tokens");
@@ -197,6 +204,7 @@ impl Decoder {
             // layers make it all the same: they run what was planned for every rank.
             x = if self.shard.divided() { x.leaf() } else { x.untracked() };
         }
+        let acts = invoked.as_ref().and_then(|invoked| acting(&invoked.acts, &x.plain().device()));
         let rotaries = self.rotaries(tokens);
         let factors = Factors::new(&self.spec, &self.shard, &tokens.positions);
         if let Some(peaks) = pass.logit_peaks() {
@@ -211,7 +219,7 @@ impl Decoder {
                 seen.entry(chunk).or_insert_with(|| Seen::of(tokens, chunk)).clone();
             let kind = self.kinds[layer].clone();
             let turning = Turning::new(block.own, &rotaries, &kind.orders, &factors);
-            let (plan, how) = (block.clone(), assembly.clone());
+            let (plan, how, acts) = (block.clone(), assembly.clone(), acts.clone());
             let peaks = pass.logit_peaks().cloned();
             let mut shape = self.attention_shape(layer);
             shape.parents = parents;
@@ -242,6 +250,7 @@ impl Decoder {
                     given: spec.per_layer.and_then(|_| inputs.get(1)),
                     keys: inputs.last().filter(|_| borrows),
                     balance,
+                    acts: acts.as_ref(),
                 };
                 let mut keys = None;
                 let attend = |qkv: &AnyTensor| {
@@ -293,8 +302,8 @@ impl Decoder {
         }
         let x = self.of_streams(x, pass, &tokens.rows, linears)?;
         let x = self.projected(1, x, pass, &tokens.rows, linears)?;
-        match &among {
-            Some(among) => Ok(select_rows(&x, &among.given)?),
+        match among.as_ref().map(|among| &among.given).or(own.map(|own| &own.given)) {
+            Some(given) => Ok(select_rows(&x, given)?),
             None => Ok(x),
         }
     }

@@ -59,6 +59,9 @@ impl AdapterByExpert {
         if !plan.changes.is_empty() || plan.prompt.is_some() || plan.sites.is_empty() {
             return refused(&format!("an adapter of {}", plan.config.peft_type));
         }
+        if plan.config.invocation().is_some() {
+            return refused("an adapter that waits for tokens (alora_invocation_tokens)");
+        }
         if !plan.saved.is_empty() || !plan.biases.is_empty() || plan.changes_base() {
             return refused(
                 "an adapter that has or changes weights of the base (modules_to_save, bias, PiSSA, OLoRA)",

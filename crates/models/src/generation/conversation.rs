@@ -49,7 +49,8 @@ impl<'a> Conversation<'a> {
         self.decoder.check_output(Output::Vocabulary)?;
         settings.sampling.check()?;
         self.decoder.check_prompt(0, prompt)?;
-        if !(self.known.len() < prompt.len() && prompt.starts_with(&self.known)) {
+        let begins_so = self.known.len() < prompt.len() && prompt.starts_with(&self.known);
+        if !(begins_so && (self.known.is_empty() || self.decoding.goes_on(0, prompt))) {
             self.decoding = Decoding::new(self.decoder, 1);
             self.known.clear();
         }

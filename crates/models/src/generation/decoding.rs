@@ -12,6 +12,7 @@ use burnish_ops::{
 use crate::decoder::Linears;
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::chunks::attend_chunked;
+use crate::decoder::invocation::acting;
 use crate::decoder::queries_keys::{Factors, Turning};
 use crate::decoder::recurrence::StateCache;
 use crate::decoder::{delta, keys_values, ssd};
@@ -47,6 +48,8 @@ struct Sequences {
     lengths: Vec<usize>,
     /// The tokens of each.
     ids: Vec<Vec<u32>>,
+    /// Where an adapter that waits for tokens begins to act in each.
+    begins: Vec<Option<usize>>,
 }
 
 impl Sequences {
@@ -68,6 +71,7 @@ impl Sequences {
             scans: decoder.spec.layers.iter().map(scan).collect(),
             lengths: vec![0; count],
             ids: vec![Vec::new(); count],
+            begins: vec![None; count],
         }
     }
 
@@ -80,6 +84,7 @@ impl Sequences {
         }
         self.lengths = order.iter().map(|&o| self.lengths[o]).collect();
         self.ids = order.iter().map(|&o| self.ids[o].clone()).collect();
+        self.begins = order.iter().map(|&o| self.begins[o]).collect();
         Ok(())
     }
 
@@ -93,12 +98,14 @@ impl Sequences {
         });
         self.lengths.extend(other.lengths);
         self.ids.extend(other.ids);
+        self.begins.extend(other.begins);
     }
 
     fn split_off(&mut self, at: usize) -> Self {
         let caches = self.caches.iter_mut().map(|cache| cache.split_off(at)).collect();
         let scans = self.scans.iter_mut().map(|scan| Some(scan.as_mut()?.split_off(at))).collect();
-        Self { caches, scans, lengths: self.lengths.split_off(at), ids: self.ids.split_off(at) }
+        let (lengths, ids) = (self.lengths.split_off(at), self.ids.split_off(at));
+        Self { caches, scans, lengths, ids, begins: self.begins.split_off(at) }
     }
 }
 
@@ -319,8 +326,24 @@ impl<'a> Decoding<'a> {
         logits
     }
 
+    /// Whether a sequence can go on as `prompt`, which its tokens begin: an adapter that waits for tokens acts on the same of
+    /// them.
+    pub(super) fn goes_on(&mut self, sequence: usize, prompt: &[u32]) -> bool {
+        let Some(invocation) = self.decoder.waits_for(&self.pass) else { return true };
+        let (length, now) = (self.sequences.lengths[sequence], invocation.begins(prompt));
+        let before = std::mem::replace(&mut self.sequences.begins[sequence], now);
+        let first = |begins: Option<usize>| begins.map_or(length, |at| at.min(length));
+        first(before) == first(now)
+    }
+
     /// One pass over `new[i]` of sequence `i`, over all of a sequence whose cache begins anew.
     fn run<S: AsRef<[u32]>>(&self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
+        if let Some(invocation) = self.decoder.waits_for(&self.pass) {
+            // A prompt says it, and what follows does not change it, as in PEFT.
+            for (at, tokens) in new.iter().enumerate().filter(|(at, _)| sequences.lengths[*at] == 0) {
+                sequences.begins[at] = invocation.begins(tokens.as_ref());
+            }
+        }
         let crosses = |length: usize, more: usize| {
             let limit = self.decoder.spec.recached_beyond;
             limit.is_some_and(|limit| length > 0 && length <= limit && length + more > limit)
@@ -341,7 +364,7 @@ impl<'a> Decoding<'a> {
                 },
             )
             .collect();
-        let count = sequences.lengths.len();
+        let (count, begins) = (sequences.lengths.len(), sequences.begins.clone());
         sequences.append(Sequences::new(self.decoder, anew.iter().filter(|&&anew| anew).count()));
         let mut fresh = count..;
         let order: Vec<usize> = anew
@@ -350,6 +373,7 @@ impl<'a> Decoding<'a> {
             .map(|(i, &anew)| if anew { fresh.next().unwrap_or(i) } else { i })
             .collect();
         sequences.reorder(&order)?;
+        sequences.begins = begins;
         self.extend(sequences, &whole)
     }
 
@@ -389,6 +413,12 @@ impl<'a> Decoding<'a> {
         let x = decoder.embed_tokens(&ids, given, &positions, &self.pass, &counters, &|x| Ok(x))?;
         let prefix = decoder.prefix(given, rows, &self.pass)?;
         let x = decoder.embeddings_normed(x, &self.pass)?;
+        let acts = decoder.waits_for(&self.pass).and_then(|_| {
+            let own = spans.iter().cloned().zip(&sequences.begins);
+            let acts =
+                own.flat_map(|(span, begins)| span.map(move |at| begins.is_some_and(|begins| at >= begins)));
+            acting(&acts.collect::<Vec<_>>(), &x.plain().device())
+        });
         // Prompts run as scoring does, to the bit.
         let decodes = sequences.lengths.iter().any(|&n| n != 0);
         let linears: Linears = if decodes { linears_decode } else { linears };
@@ -453,6 +483,7 @@ impl<'a> Decoding<'a> {
                 given,
                 keys: keys_of,
                 balance: None,
+                acts: acts.as_ref(),
             };
             let scan = |x: &AnyTensor| {
                 let (Some(ssd), Some(cache)) = (&w.ssd, scans) else {

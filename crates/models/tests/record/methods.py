@@ -99,6 +99,12 @@ CASES = {
     # Minor singular vectors, of which only one factor trains.
     "mica": ("qwen2", peft.LoraConfig, dict(
         r=2, lora_alpha=6, init_lora_weights="mica", target_modules=["q_proj", "k_proj", "down_proj", "embed_tokens"])),
+    # Acting from the last of two invocations on; with biases of B, on a base whose layers are packed.
+    "alora": ("qwen2", peft.LoraConfig, dict(
+        r=2, lora_alpha=6, alora_invocation_tokens=[1], target_modules=["q_proj", "v_proj", "o_proj", "down_proj"])),
+    "alora_bias": ("phi3", peft.LoraConfig, dict(
+        r=3, lora_alpha=5, lora_bias=True, alora_invocation_tokens=[1, 5],
+        target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"])),
     "ln_tuning": ("qwen2", peft.LNTuningConfig, dict(
         target_modules=["input_layernorm", "post_attention_layernorm", "norm"])),
     "adalora": ("qwen2", peft.AdaLoraConfig, dict(
@@ -161,6 +167,13 @@ def main(name):
                 p.grad = None
         kept = model.peft_config["default"].rank_pattern
         print({k: sum(v) for k, v in kept.items()})
+    generated = []
+    if options.get("alora_invocation_tokens"):
+        # A prompt with the invocation in its middle, without it, twice, and at its end.
+        for prompt in ([3, 1, 5, 4], [7, 9, 2], [1, 5, 2, 1, 5, 6], [8, 8, 1, 5]):
+            made = model.generate(input_ids=torch.tensor([prompt]), max_new_tokens=6, do_sample=False, pad_token_id=0,
+                                  eos_token_id=None)
+            generated.append({"prompt": prompt, "tokens": made[0, len(prompt):].tolist()})
     logits, loss = loss_of(model, ids)
     loss.backward()
     model.save_pretrained(out_folder, save_embedding_layers=False)
@@ -214,6 +227,8 @@ def main(name):
         "max_abs_diff_from_base": (logits - plain).abs().max().item(),
         "sum_all_logits": logits.double().sum().item(),
     }
+    if generated:
+        record["generated"] = generated
     (out_folder / "expected_logits.json").write_text(json.dumps(record, indent=1) + "\n")
     print(name, record["max_abs_diff_from_base"], losses, list(gradients), flush=True)
 

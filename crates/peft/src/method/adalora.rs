@@ -113,6 +113,7 @@ impl AdaLora {
 
 impl Method for AdaLora {
     const SHARED: &'static [&'static str] = &[
+        "alora_invocation_tokens",
         "alpha_pattern",
         "bias",
         "exclude_modules",

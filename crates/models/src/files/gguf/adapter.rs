@@ -55,6 +55,9 @@ impl<'a> GgufAdapterExport<'a> {
         if !plan.changes.is_empty() || plan.prompt.is_some() || plan.sites.is_empty() {
             return refused(&format!("an adapter of {}", plan.config.peft_type));
         }
+        if plan.config.invocation().is_some() {
+            return refused("an adapter that waits for tokens (alora_invocation_tokens)");
+        }
         if !plan.saved.is_empty() || !plan.biases.is_empty() {
             return refused("an adapter with whole modules or biases beside it (modules_to_save, bias)");
         }

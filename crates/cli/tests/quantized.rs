@@ -134,12 +134,12 @@ fn other_methods_train_alike_on_every_mesh() {
             false,
         ),
         (&["--peft_type=C3A", "--peft_config={\"block_size\": 8}", all], true),
-        (&["--peft_type=OFT", "--peft_config={\"oft_block_size\": 8}", all], false),
+        (&["--peft_type=OFT", "--peft_config={\"oft_block_size\": 4}", all], true),
         (&["--peft_type=LOHA", "--lora_r=2", all, "--load_in_4bit"], true),
-        (&["--peft_type=LOKR", "--lora_r=2", all], false),
+        (&["--peft_type=LOKR", "--lora_r=2", all], true),
         (
             &["--peft_type=VERA", "--lora_r=4", "--peft_config={\"d_initial\": 1.0}", all, "--load_in_4bit"],
-            false,
+            true,
         ),
         (
             &[

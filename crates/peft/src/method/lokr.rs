@@ -102,7 +102,7 @@ impl Method for Lokr {
             let mut part = |suffix: &str, shape: [usize; 2], zero: bool| {
                 let name = format!("{}.lokr_w{}{suffix}", module.name, at + 1);
                 let start = if zero { Start::Constant(0.0) } else { Start::kaiming(shape[1]) };
-                parts.push(ChangePart { name, shape: shape.to_vec(), start, follows: Follows::Nothing });
+                parts.push(ChangePart { name, shape: shape.to_vec(), start, follows: Follows::Whole });
             };
             if product {
                 part("_a", [outs[at], rank], zero && !lycoris);

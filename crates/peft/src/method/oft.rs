@@ -103,7 +103,7 @@ impl Method for Oft {
             name: format!("{}.oft_R.weight", module.name),
             shape: vec![rows, block * (block - 1) / 2],
             start,
-            follows: Follows::Nothing,
+            follows: Follows::Whole,
         };
         let terms = self.use_cayley_neumann.then_some(self.num_cayley_neumann_terms);
         Ok(site(module, Change::Rotation { block, terms }, vec![part]))

@@ -65,7 +65,7 @@ impl Method for Vera {
             name: format!("{}.vera_lambda_{suffix}", module.name),
             shape: vec![length],
             start,
-            follows: Follows::Nothing,
+            follows: Follows::Whole,
         };
         let parts = vec![vector("b", module.out, outer), vector("d", rank, inner)];
         Ok(ChangeSite { dropout: self.vera_dropout, ..site(module, Change::Projected, parts) })
@@ -85,7 +85,7 @@ impl Method for Vera {
                     skip,
                     law: DrawnLaw::Uniform { bound: (6.0 / shape[1] as f64).sqrt() as f32 },
                 }),
-                follows: Follows::Nothing,
+                follows: Follows::Whole,
             };
             site.parts.push(drawn("vera_A", [rank, inputs], 0));
             site.parts.push(drawn("vera_B", [outs, rank], rank * inputs));

@@ -64,7 +64,7 @@ impl LayerChange {
                     at += if product { 2 } else { 1 };
                     if product { Ok(part(at - 2)?.matmul(part(at - 1)?)) } else { part(at - 1) }
                 };
-                let product = kronecker(next(factored[0])?, next(factored[1])?);
+                let product = self.mine(kronecker(next(factored[0])?, next(factored[1])?));
                 reweighted(layer, &parts[0], |weight| Ok(weight + product * *scale))
             }
             Change::Circulant { block } => {
@@ -73,7 +73,7 @@ impl LayerChange {
                 reweighted(layer, &parts[0], |weight| Ok(weight + mine))
             }
             Change::Rotation { block, terms } => {
-                let turns = rotations(part(0)?, *block, *terms)?;
+                let turns = rotations(self.triangles(part(0)?, *block), *block, *terms)?;
                 reweighted(layer, &parts[0], |weight| Ok(rotated(weight, turns)))
             }
             Change::Butterfly { block, .. } => {
@@ -90,16 +90,12 @@ impl LayerChange {
                 })
             }
             Change::Projected => {
-                let (out, input) = (layer.weight.shape()[0], layer.weight.shape()[1]);
+                let [out, input] = self.sides(&layer);
                 let vector = |at: usize| parts[at].rank::<1>();
                 let frozen = |at: usize| beside(&parts[at], &parts[1]).rank::<2>();
                 let (a, b) = (frozen(2)?.narrow(1, 0, input), frozen(3)?.narrow(0, 0, out));
-                Ok(beside_weight(
-                    layer,
-                    a * vector(1)?.unsqueeze_dim(1),
-                    b * vector(0)?.unsqueeze_dim(1),
-                    1.0,
-                ))
+                let (a, b) = (a * vector(1)?.unsqueeze_dim(1), b * vector(0)?.unsqueeze_dim(1));
+                Ok(self.within(layer, a, b, 1.0))
             }
             Change::Bases { scale } => {
                 let frozen = |at: usize| beside(&parts[at], &parts[0]).rank::<3>();
@@ -166,6 +162,16 @@ impl LayerChange {
         layer
     }
 
+    /// Of triangles `[blocks, n (n - 1) / 2]` of all columns those of this rank's; one is that of every block.
+    fn triangles(&self, whole: Tensor<2>, block: usize) -> Tensor<2> {
+        match self.piece.as_ref().map(|piece| piece.ranges(1)) {
+            Some([columns]) if whole.dims()[0] > 1 => {
+                whole.narrow(0, columns.start / block, columns.len() / block)
+            }
+            _ => whole,
+        }
+    }
+
     /// Of rotations `[factors, blocks, n, n]` of all columns those of this rank's.
     fn turns(&self, whole: Tensor<4>, block: usize) -> Tensor<4> {
         match self.piece.as_ref().map(|piece| piece.ranges(1)) {
@@ -176,8 +182,11 @@ impl LayerChange {
 
     /// Whether a rank's columns can be changed without others'.
     pub(crate) fn keeps_columns(&self, columns: &Split) -> bool {
-        let Change::Butterfly { block, factors } = self.change else { return true };
-        let group = block << (factors - 1);
+        let group = match self.change {
+            Change::Butterfly { block, factors } => block << (factors - 1),
+            Change::Rotation { block, .. } => block,
+            _ => return true,
+        };
         let fits =
             |range: &Range<usize>| range.start.is_multiple_of(group) && range.len().is_multiple_of(group);
         (0..columns.ranks())

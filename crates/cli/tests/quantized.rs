@@ -148,7 +148,7 @@ fn other_methods_train_alike_on_every_mesh() {
                 all,
                 "--load_in_4bit",
             ],
-            false,
+            true,
         ),
         (&["--peft_type=PROMPT_TUNING", "--peft_config={\"num_virtual_tokens\": 3}"], true),
         (&["--peft_type=PREFIX_TUNING", "--peft_config={\"num_virtual_tokens\": 3}"], true),

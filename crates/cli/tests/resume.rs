@@ -114,6 +114,18 @@ fn resumed_allotments_equal_the_whole_ones_bit_for_bit() {
     ok(&sft(&one, "prompt_completion.jsonl", &given));
     ok(&sft(&many, "prompt_completion.jsonl", &sharded));
     crate::ranks::close("allotments of three ranks", &one, &many);
+    // Of ranks that share layers, which write what one does and go on from it, and the other way round.
+    let [divided, again, whole] = ["divided", "again", "whole"].map(|name| root.path().join(name));
+    let shared = [&given[..], &["--nproc=4", "--tp_size=2", "--zero_stage=3"]].concat();
+    ok(&sft(&divided, "prompt_completion.jsonl", &shared));
+    crate::ranks::close("allotments of two ranks that share layers", &one, &divided);
+    same_files(&one, &divided, "adapter_config.json");
+    for (from, to, words) in [(&one, &again, &shared), (&divided, &whole, &given)] {
+        copy(&from.join("checkpoint-3"), &to.join("checkpoint-3"));
+        ok(&sft(to, "prompt_completion.jsonl", &[&words[..], &["--resume_from_checkpoint=true"]].concat()));
+        crate::ranks::close_numbers("allotments that go on where layers are shared", &one, to, 3);
+        same_files(&one, to, "adapter_config.json");
+    }
     // On another mesh.
     copy(&many.join("checkpoint-3"), &other.join("checkpoint-3"));
     ok(&sft(&other, "prompt_completion.jsonl", &[&given[..], &["--resume_from_checkpoint=true"]].concat()));

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use burnish_comm::local;
-use burnish_core::Dtype;
+use burnish_core::{Dtype, Registry};
 use burnish_losses::{TokenLoss, TokenLossOptions, token_loss};
-use burnish_models::{Decoding, DropoutStep, Mode, ModelFolder, ModelPlan, PassSize, Tokens, Tuning};
+use burnish_models::{
+    Decoding, DropoutStep, Mode, ModelFolder, ModelPlan, Orthogonality, PassSize, Tokens, Tuning,
+};
 use burnish_ops::{AnyTensor, select_rows};
 use burnish_peft::LoraConfig;
 use burnish_tp::{AdapterSum, AdapterSums, Gradient, PartialGrad, Tp};
@@ -28,6 +30,8 @@ const FORMS: [AdapterSums; 4] = {
 /// What a rank has after a pass.
 struct Found {
     loss: Vec<f32>,
+    /// How far singular factors are from orthogonal ones.
+    apart: Vec<f32>,
     /// By parameter: this rank's part of the gradient, and the same part of a whole one.
     gradients: Vec<(String, Vec<f32>)>,
     logits: Vec<f32>,
@@ -41,7 +45,7 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
         let mut planned = ModelPlan::new(&folder, &tuning, Dtype::F32, 0).unwrap().summing(sums);
         let tokens = Tokens::from_sequences(&SEQUENCES);
         let size = PassSize { tokens: tokens.ids.len(), targets: tokens.ids.len(), texts: 1, recompute };
-        let parallel = planned.divided(ranks).unwrap();
+        let parallel = Arc::new(planned.divided(ranks).unwrap());
         let forecast = planned.forecast(&parallel, &size, 1).traffic().clone();
         let tp = Tp::new(&world.group());
         let registry = planned.registry().clone();
@@ -50,6 +54,10 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
 
         world.group().clear_traffic();
         let pass = decoder.pass(Mode::Train { recompute, dropout: Some(DropoutStep { seed: 1, step: 0 }) });
+        let pulls = config.peft_type == "ADALORA";
+        let apart = || Orthogonality::new(2 * singular(&registry), 0.3);
+        let apart = pulls.then(|| Arc::new(if ranks > 1 { apart().over(&tp, &parallel) } else { apart() }));
+        let pass = pass.with_orthogonality(apart.clone());
         let rows = Arc::new((0..tokens.ids.len()).collect());
         let hidden = select_rows(&decoder.hidden(&tokens, &pass).unwrap(), &rows).unwrap();
         let hidden = decoder.final_norm(&hidden, &pass).unwrap();
@@ -78,7 +86,7 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
             let whole = addend.layout.layout().dim().is_none();
             let rowwise = ["o_proj", "down_proj"].iter().any(|m| addend.name.contains(m));
             let form = if rowwise { sums.rowwise } else { sums.colwise };
-            if whole && addend.name.contains(".lora_") {
+            if whole && addend.name.contains(".lora_") && !pulls {
                 let complete = form == AdapterSum::RankR;
                 assert_eq!(addend.layout.gradient() == Gradient::Complete, complete, "{}", addend.name);
             }
@@ -88,7 +96,8 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
         let mut decoding = Decoding::new(&decoder, 1);
         let mut logits = decoding.logits(&[[3, 1, 4]]).unwrap();
         logits.extend(decoding.logits(&[[1]]).unwrap());
-        (Found { loss, gradients, logits }, parallel, trained)
+        let apart = vec![apart.map_or(0.0, |apart| apart.loss() as f32)];
+        (Found { loss, apart, gradients, logits }, parallel, trained)
     };
     if ranks == 1 {
         return local::run(1, |world| on_rank(world).0).into_iter().map(Result::unwrap).collect();
@@ -98,6 +107,7 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
     for (rank, (found, parallel, trained)) in all.iter().enumerate() {
         let what = format!("{model}, {sums:?}, rank {rank} of {ranks}, recompute {recompute}");
         near(&what, &found.loss, &one.loss);
+        near(&what, &found.apart, &one.apart);
         near(&what, &found.logits, &one.logits);
         for (&index, (got, expected)) in trained.iter().zip(found.gradients.iter().zip(&one.gradients)) {
             let expected = parallel.layout(index).shard(&expected.1, rank);
@@ -114,6 +124,11 @@ fn pass(model: &str, config: &LoraConfig, ranks: usize, sums: AdapterSums, recom
         }
     }
     all.into_iter().map(|(found, ..)| found).collect()
+}
+
+/// The modules with singular values.
+fn singular(registry: &Registry) -> usize {
+    registry.iter().filter(|p| p.name.ends_with(".lora_E")).count()
 }
 
 #[track_caller]
@@ -195,6 +210,19 @@ fn vectors_that_scale_layers_lie_as_their_features_do() {
                 pass("llama-bias", &config, ranks, FORMS[FORMS.len() - 1], recompute);
             }
         }
+    }
+}
+
+/// AdaLoRA's factors lie as LoRA's do and its values are whole, and what pulls them towards orthogonal ones is of whole
+/// factors: of three ranks two share each head of keys and values.
+#[test]
+fn singular_factors_are_pulled_as_on_one_rank() {
+    let json = r#"{"peft_type": "ADALORA", "init_r": 3, "target_r": 1, "total_step": 9, "lora_alpha": 0.2, "lora_dropout": 0.2,
+        "init_lora_weights": false, "target_modules": ["q_proj", "k_proj", "o_proj", "up_proj", "down_proj", "lm_head"]}"#;
+    let config = LoraConfig::from_json(json).unwrap();
+    for (ranks, recompute) in [(2, false), (3, true), (4, true)] {
+        pass("llama-bias", &config, ranks, FORMS[0], recompute);
+        pass("llama-bias", &config, ranks, FORMS[FORMS.len() - 1], recompute);
     }
 }
 

@@ -8,7 +8,6 @@ use burnish_core::{ExpertGate, Layout, LinearPart, Region, Registry};
 use burnish_ops::{
     AnyTensor, OpsError, VocabShard, column_norms, row_norms, squared_column_norms, squared_row_norms,
 };
-use burnish_peft::Follows;
 use burnish_tp::{AdapterSum, AdapterSums, Gradient, HeadSplit, Split, Style, Tp, TpLayout};
 use burnish_weight_files::HostTensor;
 
@@ -217,15 +216,11 @@ impl Parallel {
                 let shape = &shapes[index];
                 layouts[index] = Some(match lies_as(*follows) {
                     Some(part) => TpLayout::of(style, part, shape, &split)?,
-                    None if *follows == Follows::Whole => {
+                    None => {
                         // Of a layer that every rank runs whole each has the whole gradient.
                         let whole = style == Style::Replicated;
                         let gradient = if whole { Gradient::Complete } else { Gradient::Partial };
                         TpLayout::replicated(shape, ranks, gradient)
-                    }
-                    None => {
-                        let name = names[index].clone();
-                        return Err(ModelError::Undivided { name });
                     }
                 });
             }

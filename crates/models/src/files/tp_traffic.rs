@@ -4,10 +4,12 @@
 use std::cell::RefCell;
 
 use burnish_ops::{OpsError, VocabShard};
+use burnish_peft::Change;
 use burnish_tp::{AdapterSums, TrafficEstimate};
 
 use crate::decoder::block::{BlockLayers, BlockRun, LatentLayers, run_block};
 use crate::decoder::blueprint::Blueprint;
+use crate::decoder::change::LayerChange;
 use crate::decoder::layers::{Alternating, Beside, Block, Layer, Norm, PerLayer, Place};
 use crate::spec::{Output, QkNorm};
 use crate::{ModelError, ModelPlan, Parallel, Spec};
@@ -182,6 +184,9 @@ impl Blueprint {
         }
         for block in &self.blocks {
             let size = |layer: &Layer| self.linear_size(layer, walk.adapters);
+            for layer in block.layers() {
+                self.pulled(parallel, layer, walk.passes * walk.forwards, &sizes);
+            }
             let (o, down) = (block.o.as_ref().map(size), block.down.as_ref().map(size));
             o.iter().chain(&down).for_each(|row| sizes.norms(row));
             let mixture = block.mixture.as_ref();
@@ -245,6 +250,7 @@ impl Blueprint {
             run_block(&sizes, &passed_on, &layers, &block.name, |qkv| Ok(*qkv), |x| Ok(*x))
                 .expect("invariant: nothing fails on sizes");
         }
+        self.pulled(parallel, &self.head, walk.passes, &sizes);
         let mut estimate = sizes.estimate.into_inner();
         if self.spec.output == Output::Score {
             return estimate;
@@ -265,6 +271,21 @@ impl Blueprint {
             Head::Logits(rows) => estimate.gather_columns(rows * self.spec.vocab, walk.passes),
         }
         estimate
+    }
+
+    /// What the pull towards orthogonal factors sums of a layer that is made ready so often (AdaLoRA).
+    fn pulled(&self, parallel: &Parallel, layer: &Layer, times: usize, sizes: &OnSizes<'_>) {
+        let singular =
+            |change: &&std::sync::Arc<LayerChange>| matches!(change.change, Change::Singular { .. });
+        let Some(change) = layer.change.as_ref().filter(singular).filter(|_| sizes.walk.trains) else {
+            return;
+        };
+        for &index in &change.indices[..2] {
+            if parallel.layout(index).dim().is_some() {
+                let rank = self.registry.at(change.indices[2]).shape[0];
+                sizes.estimate.borrow_mut().summed(rank * rank, times);
+            }
+        }
     }
 
     fn linear_size(&self, layer: &Layer, adapters: bool) -> LinearSize {

@@ -105,8 +105,6 @@ pub enum Follows {
     Inputs,
     /// Neither: every rank has it whole, and gives an addend of its gradient.
     Whole,
-    /// Its layer cannot be shared.
-    Nothing,
 }
 
 /// A parameter of a module.

@@ -172,7 +172,7 @@ impl Method for AdaLora {
         let parts = vec![
             part("A", [rank, module.input], Start::normal(0.02), Follows::Inputs),
             part("B", [module.out, rank], Start::normal(0.02), Follows::Outputs),
-            part("E", [rank, 1], Start::Constant(0.0), Follows::Nothing),
+            part("E", [rank, 1], Start::Constant(0.0), Follows::Whole),
         ];
         Ok(site(module, Change::Singular { scale: 1.0 }, parts))
     }

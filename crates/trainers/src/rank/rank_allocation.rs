@@ -68,17 +68,15 @@ impl RankAllocation {
         let pattern = serde_json::from_value(resumed.ours()["rank_pattern"].clone()).ok().flatten();
         rank.set_rank_pattern(pattern);
         for index in self.modules.iter().flat_map(|module| module.parts) {
-            let (name, shape) = {
-                let parameter = rank.plan.registry().at(index);
-                (&parameter.name, &parameter.shape)
-            };
+            let name = &rank.plan.registry().at(index).name;
             let rows = rank.held_rows(index);
             if rows.is_empty() || !resumed.checkpoint.contains(name, SENSITIVITY) {
                 continue;
             }
+            let shape = rank.whole_shape(index);
             let read = |slot| -> Result<AnyTensor, TrainError> {
-                let read = resumed.checkpoint.read_rows_as(name, slot, Dtype::F32, shape, rows.clone())?;
-                Ok(to_device(read, &rank.device))
+                let of = |rows| resumed.checkpoint.read_rows_as(name, slot, Dtype::F32, &shape, rows);
+                Ok(to_device(rank.local(index, rows.clone(), of)?, &rank.device))
             };
             let averages = Averages { sensitivity: read(SENSITIVITY)?, uncertainty: read(UNCERTAINTY)? };
             self.averages.insert(index, averages);
@@ -165,16 +163,26 @@ impl RankAllocation {
                 }
                 let (piece, of_b) = (piece.to_f32(), part == 1);
                 let width = piece.len() / rows.len();
-                let all = if of_b { rank.plan.registry().at(index).shape[0] } else { width } as f64;
-                for (row, values) in rows.zip(piece.chunks_exact(width)) {
-                    for (column, &value) in values.iter().enumerate() {
-                        own[if of_b { column } else { row }] += f64::from(value) / all;
+                let all = rank.whole_shape(index)[usize::from(!of_b)] as f64;
+                // What ranks that share layers have both is one's to count.
+                let counted = rank.parallel.as_ref().map(|p| p.layout(index).counted(rank.tp.rank()));
+                let counts = |dim: usize, at: usize| {
+                    counted.as_ref().is_none_or(|own| own.ranges(dim).iter().any(|own| own.contains(&at)))
+                };
+                let columns: Vec<usize> = (0..width).filter(|&column| counts(1, column)).collect();
+                for (row, values) in rows.zip(piece.chunks_exact(width)).filter(|(row, _)| counts(0, *row)) {
+                    for &column in &columns {
+                        own[if of_b { column } else { row }] += f64::from(values[column]) / all;
                     }
                 }
             }
             first += module.rank;
         }
-        let all = rank.dp.sum_f64(&scores, "importance of singular values")?;
+        let own = rank.dp.sum_f64(&scores, "importance of singular values")?;
+        let all = match rank.parallel {
+            Some(_) => rank.tp.sum_f64(&own, "importance of singular values")?,
+            None => own,
+        };
         Ok(all.into_iter().map(|score| score as f32).collect())
     }
 
@@ -214,7 +222,20 @@ impl Rank<'_> {
         let Some(PeftMethod::AdaLora(own)) = &plan.config.method else { return None };
         let factors = 2 * plan.changes.len();
         let weight = own.orth_reg_weight;
-        Some((Arc::new(Orthogonality::new(factors, (weight * share) as f32)), weight))
+        let pull = Orthogonality::new(factors, (weight * share) as f32);
+        let pull = match &self.parallel {
+            Some(parallel) => pull.over(&self.tp, parallel),
+            None => pull,
+        };
+        Some((Arc::new(pull), weight))
+    }
+
+    /// The shape of a parameter, of which ranks that share layers may have parts.
+    fn whole_shape(&self, index: usize) -> Vec<usize> {
+        match &self.parallel {
+            Some(parallel) => parallel.layout(index).shape().to_vec(),
+            None => self.plan.registry().at(index).shape.clone(),
+        }
     }
 
     /// Which singular values are left, once an allotment was made.

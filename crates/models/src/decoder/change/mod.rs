@@ -34,12 +34,12 @@ pub(crate) struct LayerChange {
     pub(crate) piece: Option<Region>,
 }
 
-/// Which of an adapter's factors lies over ranks as a parameter does; `None` of one that no rank can share.
+/// Which of an adapter's factors lies over ranks as a parameter does; `None` of one that every rank has whole.
 pub(crate) fn lies_as(follows: Follows) -> Option<LinearPart> {
     match follows {
         Follows::Outputs => Some(LinearPart::LoraB),
         Follows::Inputs => Some(LinearPart::LoraA),
-        Follows::Whole | Follows::Nothing => None,
+        Follows::Whole => None,
     }
 }
 
@@ -109,7 +109,7 @@ impl LayerChange {
                 Ok(self.within(layer, a, b, 1.0))
             }
             Change::Singular { scale } => {
-                Ok(beside_weight(layer, part(0)? * part(2)?, part(1)?, *scale as f32))
+                Ok(self.inside(beside_weight(layer, part(0)? * part(2)?, part(1)?, *scale as f32)))
             }
         }
     }
@@ -148,15 +148,19 @@ impl LayerChange {
         [shape[0], shape[1]]
     }
 
-    /// The layer with its part of `s B A` beside its weight. Where it is divided a magnitude of one keeps that inside of the
-    /// layer, whatever ranks sum of other adapters: all have what `A` and `B` are made of, and addends of its gradients.
+    /// The layer with its part of `s B A` beside its weight.
     fn within(&self, layer: Linear, a: Tensor<2>, b: Tensor<2>, scale: f32) -> Linear {
         let Some(piece) = &self.piece else { return beside_weight(layer, a, b, scale) };
         let (a, b) = (lines(a, 1, piece.ranges(1)), lines(b, 0, piece.ranges(0)));
-        let (rows, device) = (b.dims()[0], layer.weight.plain().device());
-        let one = AnyTensor::from_elements(vec![1.0_f32; rows], &[rows], &device);
-        let mut layer = beside_weight(layer, a, b, scale);
-        if let Some(low_rank) = &mut layer.low_rank {
+        self.inside(beside_weight(layer, a, b, scale))
+    }
+
+    /// Where the layer is divided a magnitude of one keeps what is beside its weight inside of it, whatever ranks sum of other
+    /// adapters: they have addends of the gradients of what each has whole.
+    fn inside(&self, mut layer: Linear) -> Linear {
+        if let Some(low_rank) = layer.low_rank.as_mut().filter(|_| self.piece.is_some()) {
+            let (rows, device) = (low_rank.b.shape()[0], layer.weight.plain().device());
+            let one = AnyTensor::from_elements(vec![1.0_f32; rows], &[rows], &device);
             low_rank.magnitude = Some(Magnitude { value: one.clone(), norm: one });
         }
         layer

@@ -66,6 +66,16 @@ fn adapters_that_wait_equal_one_rank() {
     check("text.jsonl", &[&words[..], &["--packing"]].concat(), &meshes[2..4]);
 }
 
+/// Layers that stand several times, of whose weights each rank has its part once.
+#[test]
+fn replicated_layers_equal_one_rank() {
+    let mut words = LORA.to_vec();
+    words.push("--layer_replication=[[0, 2], [1, 2], [0, 1]]");
+    check("prompt_completion.jsonl", &words, &[(2, 1, 1), (2, 1, 2), (2, 1, 3), (2, 2, 0), (4, 2, 3)]);
+    let kept = [&words[..], &["--no_gradient_checkpointing"]].concat();
+    check("prompt_completion.jsonl", &kept, &[(2, 1, 3)]);
+}
+
 /// A head that stays its embedding: trained whole, and by factors that both have.
 #[test]
 fn tied_heads_equal_one_rank() {

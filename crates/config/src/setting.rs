@@ -273,6 +273,39 @@ impl OptionValue for MethodSettings {
     }
 }
 
+/// Ranges of layers, `[start, end)` each: a list of pairs, or its JSON text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerRanges(pub Vec<(usize, usize)>);
+
+impl OptionValue for LayerRanges {
+    const KIND: ValueKind = ValueKind::List;
+
+    fn expected() -> String {
+        "a list of pairs of layers, as in [[0, 4], [2, 5]]".into()
+    }
+
+    fn read(raw: &Raw) -> Option<Self> {
+        let pair = |raw: &Raw| match Vec::<usize>::read(raw)?[..] {
+            [start, end] => Some((start, end)),
+            _ => None,
+        };
+        match raw {
+            _ if raw.is_nothing() => Some(Self::default()),
+            Raw::Text(text) => Self::read(&Raw::from_json(text).filter(|raw| matches!(raw, Raw::List(_)))?),
+            Raw::List(items) => match &items[..] {
+                [text @ Raw::Text(_)] => Self::read(text),
+                pairs => pairs.iter().map(pair).collect::<Option<_>>().map(Self),
+            },
+            _ => None,
+        }
+    }
+
+    fn write(&self) -> Raw {
+        let pair = |&(start, end): &(usize, usize)| Raw::List(vec![start.write(), end.write()]);
+        Raw::List(self.0.iter().map(pair).collect())
+    }
+}
+
 /// Token ids, or such lists by module.
 impl OptionValue for TokenIndices {
     const KIND: ValueKind = ValueKind::List;

@@ -179,6 +179,18 @@ fn adapters_that_wait_equal_one_rank_s() {
     }
 }
 
+/// Layers that stand several times share weights on every rank, and each has factors of its own.
+#[test]
+fn replicated_layers_equal_one_rank_s() {
+    let more = r#""target_modules": ["q_proj", "o_proj", "gate_proj", "down_proj"], "lora_dropout": 0.1,
+        "layer_replication": [[0, 2], [1, 2], [0, 1]]"#;
+    for (ranks, recompute) in [(2, false), (4, true)] {
+        for sums in FORMS {
+            pass("llama", &config(more), ranks, sums, recompute);
+        }
+    }
+}
+
 #[test]
 fn magnitudes_stay_with_their_layers() {
     let config = config(r#""target_modules": ["q_proj", "o_proj", "down_proj"], "use_dora": true"#);

@@ -133,8 +133,8 @@ fn a_folder_of_recordings_may_hold_any_part_and_any_kind() {
     copy("tiny-llama-1l", "tiny-llama-1l");
     copy("out_default", "known");
     edit(copy("out_default", "poly").join("adapter_config.json"), "peft_type", "POLY".into());
-    let replicated = serde_json::json!([[0, 1], [0, 1]]);
-    edit(copy("out_default", "replicated").join("adapter_config.json"), "layer_replication", replicated);
+    let blocks = serde_json::json!({"nblocks": 2});
+    edit(copy("out_default", "blocks").join("adapter_config.json"), "use_bdlora", blocks);
     edit(copy("out_default", "alone").join("expected_logits.json"), "base_model", "elsewhere".into());
     assert_eq!(replay_given(folder.path()), (1, 3));
 }

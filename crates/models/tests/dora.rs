@@ -74,7 +74,7 @@ pub(crate) fn planned_model(
 /// Every gradient that PEFT gives an adapter: LoRA's on all modules of a base with biases, of one with packed layers and
 /// of three with experts; IA3's on outputs and inputs of layers with biases, and on the head; rows of tables that train, of OFT's
 /// and BOFT's three forms of a rotation, LoHa's, LoKr's and C3A's, VeRA's vectors and RandLoRA's weights, VB-LoRA's logits and its bank, copies of norms and AdaLoRA's factors and values;
-/// aLoRA's, which act on some of the tokens.
+/// aLoRA's, which act on some of the tokens, and those of layers that stand several times.
 #[test]
 fn gradients_are_peft_s() {
     for (name, base) in [
@@ -113,6 +113,7 @@ fn gradients_are_peft_s() {
         ("mica", "qwen2"),
         ("alora", "qwen2"),
         ("alora_bias", "phi3"),
+        ("replicated", "llama"),
     ] {
         let case = fixtures().join("peft").join(name);
         let expected = json(&case.join("expected_logits.json"));

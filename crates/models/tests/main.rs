@@ -26,6 +26,7 @@ mod recordings;
 mod refused;
 mod regressions;
 mod regressions_tp;
+mod replication;
 mod round_trips;
 mod same_files;
 mod scores;

@@ -261,6 +261,9 @@ pub struct LoraConfig {
     /// The tokens from whose last occurrence in a text on the adapter acts (aLoRA; Greenewald et al. 2025,
     /// arXiv:2504.12397); without them it acts on every token.
     pub alora_invocation_tokens: Option<Vec<u32>>,
+    /// Ranges `[start, end)` of the base's layers that stand one after another in place of its own, with weights that they
+    /// share and factors of their own.
+    pub layer_replication: Option<Vec<(usize, usize)>>,
     /// Every other key, as found.
     #[serde(flatten)]
     pub rest: Map<String, Value>,
@@ -292,6 +295,7 @@ impl Default for LoraConfig {
             init_lora_weights: InitWeights::Flag(true),
             trainable_token_indices: None,
             alora_invocation_tokens: None,
+            layer_replication: None,
             rest: Map::new(),
         }
     }
@@ -306,7 +310,6 @@ fn plain_rest() -> Map<String, Value> {
         "corda_config",
         "eva_config",
         "kasa_config",
-        "layer_replication",
         "lora_ga_config",
         "megatron_config",
         "monteclora_config",
@@ -456,6 +459,12 @@ impl LoraConfig {
         self.alora_invocation_tokens.as_deref().filter(|tokens| !tokens.is_empty())
     }
 
+    /// The ranges of layers that stand in place of the base's, if some do.
+    #[must_use]
+    pub fn replication(&self) -> Option<&[(usize, usize)]> {
+        self.layer_replication.as_deref().filter(|ranges| !ranges.is_empty())
+    }
+
     /// `ensure_weight_tying`.
     #[must_use]
     pub fn ensures_weight_tying(&self) -> bool {
@@ -512,6 +521,14 @@ impl LoraConfig {
         }
         if self.lora_bias && self.use_dora {
             return conflict("lora_bias", "with `use_dora`");
+        }
+        if self.replication().is_some() {
+            if self.method.is_some() {
+                return conflict("layer_replication", "with another peft_type than LORA");
+            }
+            if self.bias != Bias::None {
+                return conflict("layer_replication", "with `bias`: layers that share it would train one");
+            }
         }
         if self.invocation().is_some() {
             let condition = "with `use_dora` or another method: PEFT has no such variant";

@@ -273,13 +273,20 @@ impl LoraPlan {
     /// That the adapter changes weights, into which it can be folded.
     ///
     /// # Errors
-    /// If it puts tokens before texts instead, or acts on some tokens alone.
+    /// If it puts tokens before texts instead, acts on some tokens alone, or its layers share weights.
     pub fn check_merge(&self) -> Result<(), PeftError> {
         if let Some(tokens) = self.config.invocation() {
             return Err(PeftError::UnsupportedKey {
                 key: "alora_invocation_tokens".to_owned(),
                 value: format!("{tokens:?}"),
                 mend: "weights act on every token, and it from these on alone: leave it beside its base, as PEFT does",
+            });
+        }
+        if let Some(ranges) = self.config.replication() {
+            return Err(PeftError::UnsupportedKey {
+                key: "layer_replication".to_owned(),
+                value: format!("{ranges:?}"),
+                mend: "layers that share their weight would become others: leave it beside its base, as PEFT does",
             });
         }
         match self.prompt {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{InitWeights, LoraConfig, PeftError, PeftType};
+use crate::{Init, InitWeights, LoraConfig, PeftError, PeftType};
 
 /// What a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("monteclora_config", "merge it into its base with PEFT first"),
     ("velora_config", "merge it into its base with PEFT first"),
     ("megatron_config", "train it without Megatron layers"),
-    ("layer_replication", "there is no equivalent on the original layers"),
 ];
 
 /// Keys of PEFT 0.21.2 that do not change the arithmetic of an adapter that exists.
@@ -57,6 +56,13 @@ impl LoraConfig {
             if looks_like_maths && !HARMLESS.contains(&key.as_str()) {
                 return refuse(key, value, "this version of burnish does not know it: merge with PEFT first");
             }
+        }
+        // What starts from a layer's weight finds it under the name of the layer.
+        let reads = self.init_lora_weights.method().is_some_and(Init::reads_base) || self.use_dora;
+        if use_ == Purpose::Create && self.replication().is_some() && reads {
+            let key = if self.use_dora { "use_dora" } else { "init_lora_weights" };
+            let condition = "with `layer_replication` in a fresh adapter: start from true, false, gaussian or orthogonal without use_dora";
+            return Err(PeftError::Conflict { key, condition });
         }
         if let InitWeights::Named(name) = &self.init_lora_weights {
             let changes_base = CHANGES_BASE.iter().any(|p| name.to_lowercase().starts_with(p));

@@ -142,6 +142,10 @@ fn check(part: &Weighted<'_>) -> Result<(), PeftError> {
         let condition = "in a weighted sum: it acts on some tokens alone";
         return conflict("alora_invocation_tokens", condition);
     }
+    if part.plan.config.replication().is_some() {
+        let condition = "in a weighted sum: layers differ";
+        return conflict("layer_replication", condition);
+    }
     if part.plan.config.method.is_some() {
         let condition =
             "other than LORA in a weighted sum; merge the adapters into the base one after another";

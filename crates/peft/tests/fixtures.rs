@@ -81,7 +81,7 @@ fn reason(config: &Value) -> Option<String> {
     if !["LORA", "IA3", "OFT", "PROMPT_TUNING"].contains(&kind) {
         return Some(format!("peft_type is {kind}, burnish reads LORA, IA3, "));
     }
-    ["layer_replication"]
+    ["use_bdlora"]
         .iter()
         .find(|k| !config[**k].is_null() && config[**k] != false)
         .map(|k| format!("adapter_config.json has `{k}: {}`, which changes the arithmetic", config[*k]))
@@ -206,9 +206,9 @@ fn kinds_that_are_not_computed_are_refused_by_name() {
     for (key, value, why) in [
         ("peft_type", serde_json::json!("POLY"), "peft_type is POLY"),
         (
-            "layer_replication",
-            serde_json::json!([[0, 1]]),
-            "adapter_config.json has `layer_replication: [[0,1]]`",
+            "use_bdlora",
+            serde_json::json!({"nblocks": 2}),
+            "adapter_config.json has `use_bdlora: {\"nblocks\":2}`",
         ),
     ] {
         let folder = tempfile::tempdir().unwrap();
@@ -283,7 +283,6 @@ fn every_unsupported_key_is_refused_by_name() {
         ("monteclora_config", serde_json::json!({"x": 1})),
         ("velora_config", serde_json::json!({"scale": 1})),
         ("megatron_config", serde_json::json!({"x": 1})),
-        ("layer_replication", serde_json::json!([[0, 2]])),
         ("use_tomorrows_method", Value::Bool(true)),
         ("tomorrow_config", serde_json::json!({"x": 1})),
     ] {

@@ -104,6 +104,7 @@ impl Facts {
             "use_rslora",
             "use_dora",
             "alora_invocation_tokens",
+            "layer_replication",
             "target_modules",
             "target_parameters",
             "modules_to_save",

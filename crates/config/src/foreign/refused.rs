@@ -44,8 +44,7 @@ pub const REFUSED: &[Foreign] = &[
     ], "causal language models are trained, and by `burnish reward` models that score texts; take it out"),
     refused(&[
         "arrow_config", "corda_config", "eva_config", "kasa_config",
-        "lora_ga_config", "monteclora_config", "use_bdlora", "use_qalora", "velora_config", "layer_replication",
-        "megatron_config",
+        "lora_ga_config", "monteclora_config", "use_bdlora", "use_qalora", "velora_config", "megatron_config",
     ], "this variant of LoRA is not supported; LoRA, rsLoRA, DoRA, aLoRA, PiSSA, OLoRA and LoftQ are"),
     refused(&[
         "fan_in_fan_out",

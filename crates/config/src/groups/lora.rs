@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::checks::{AT_LEAST_1, Checks};
 use crate::groups::{ModelOptions, QuantizationOptions};
-use crate::setting::MethodSettings;
+use crate::setting::{LayerRanges, MethodSettings};
 use crate::table::options;
 
 options! {
@@ -54,6 +54,9 @@ options! {
     Trl use_dora: bool = false;
     /// Token ids from whose last occurrence in a text on the adapter acts (aLoRA); on a text without them it does not act.
     Peft alora_invocation_tokens: Vec<usize> = Vec::new();
+    /// Ranges [start, end) of the model's layers that stand one after another in place of its own, as [[0, 4], [2, 5]]: they
+    /// share weights and have factors of their own.
+    Peft layer_replication: LayerRanges = LayerRanges::default();
     /// Give B a bias, which trains and is scaled with it; such an adapter is merged where the layer has a bias too.
     Peft lora_bias: bool = false;
     /// Which biases train: none, all, or those of adapted modules.
@@ -103,6 +106,8 @@ impl LoraOptions {
         config.use_dora = self.use_dora;
         let ids = self.alora_invocation_tokens.iter().filter_map(|&id| u32::try_from(id).ok());
         config.alora_invocation_tokens = (!self.alora_invocation_tokens.is_empty()).then(|| ids.collect());
+        config.layer_replication =
+            (!self.layer_replication.0.is_empty()).then(|| self.layer_replication.0.clone());
         config.lora_bias = self.lora_bias;
         config.bias = self.bias;
         config.init_lora_weights = self.init_lora_weights.into();
@@ -215,6 +220,7 @@ impl LoraOptions {
             ("use_rslora", "use_rslora"),
             ("use_dora", "use_dora"),
             ("alora_invocation_tokens", "alora_invocation_tokens"),
+            ("layer_replication", "layer_replication"),
             ("lora_bias", "lora_bias"),
             ("bias", "bias"),
             ("init_lora_weights", "init_lora_weights"),
@@ -263,6 +269,7 @@ impl LoraOptions {
             "use_rslora",
             "use_dora",
             "alora_invocation_tokens",
+            "layer_replication",
             "lora_bias",
             "bias",
             "init_lora_weights",

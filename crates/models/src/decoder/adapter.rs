@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use burnish_core::{LoraParts, Parameter, Role};
-use burnish_peft::{LoraConfig, LoraPlan, ModuleInfo, ModuleKind, PeftMethod, Purpose, Targets};
+use burnish_peft::{LoraConfig, LoraPlan, LoraSite, ModuleInfo, ModuleKind, PeftMethod, Purpose, Targets};
 
 use crate::ModelError;
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::change::LayerChange;
 use crate::decoder::invocation::Invocation;
-use crate::decoder::layers::{Adapter, Layer, Place};
+use crate::decoder::layers::{Adapter, Block, Layer, Place};
 use crate::decoder::tp_plan::Parallel;
 use crate::decoder::virtual_tokens::Prompt;
 use crate::spec::{KeysValues, Output, Pairs, SCORE};
@@ -33,6 +33,11 @@ fn with_score(config: &LoraConfig, output: Output) -> LoraConfig {
         }
     }
     config
+}
+
+/// Whether a module or parameter is one of a block.
+fn within(name: &str, block: &Block) -> bool {
+    name.strip_prefix(&block.name).is_some_and(|rest| rest.starts_with('.'))
 }
 
 impl Blueprint {
@@ -73,6 +78,10 @@ impl Blueprint {
         use_: Purpose,
         model_type: &str,
     ) -> Result<LoraPlan, ModelError> {
+        let shared = match config.replication() {
+            Some(ranges) => self.replicate(ranges)?,
+            None => Vec::new(),
+        };
         let modules = self.modules();
         let mut config = with_score(config, self.spec.output);
         if let Some(PeftMethod::PrefixTuning(prefix)) = &mut config.method {
@@ -92,6 +101,13 @@ impl Blueprint {
                 self.check_prompt()?
             }
             self.check_text()?;
+        }
+        if !shared.is_empty()
+            && let Some(name) = plan.saved.iter().find(|name| self.blocks.iter().any(|b| within(name, b)))
+        {
+            let supported = "of modules outside blocks with layer_replication";
+            let (key, got) = ("modules_to_save".to_owned(), name.clone());
+            return Err(ModelError::Unsupported { key, got, supported });
         }
         for parameter in plan.parameters() {
             self.registry.add(parameter)?;
@@ -133,7 +149,8 @@ impl Blueprint {
         };
         let parts = plan.changes.iter().flat_map(|site| site.parts.iter().map(move |part| (site, part)));
         let of_all = parts.filter(|(site, part)| site.shares(part));
-        let shared = of_all.map(|(_, part)| index(&part.name)).collect::<Result<BTreeSet<_>, _>>()?;
+        let of_all = of_all.map(|(_, part)| index(&part.name));
+        let shared = of_all.chain(shared.into_iter().map(Ok)).collect::<Result<BTreeSet<_>, _>>()?;
         let mut changes = Vec::new();
         let made =
             |site: &&burnish_peft::ChangeSite| site.parts.iter().all(|p| p.shape.iter().all(|&n| n > 0));
@@ -178,6 +195,33 @@ impl Blueprint {
         Ok(plan)
     }
 
+    /// Puts ranges of blocks one after another in place of all, as PEFT does: a block that stands several times is one, but for
+    /// its name and the factors that it will have. Returns the parameters that several read.
+    fn replicate(&mut self, ranges: &[(usize, usize)]) -> Result<Vec<usize>, ModelError> {
+        let (spec, count) = (&self.spec, self.blocks.len());
+        let refused = |got: String, supported| {
+            let key = "layer_replication".to_owned();
+            Err(ModelError::Unsupported { key, got, supported })
+        };
+        if let Some((start, end)) = ranges.iter().find(|(start, end)| start >= end || *end > count) {
+            return refused(format!("[{start}, {end}]"), "ranges [start, end) of the model's layers");
+        }
+        let alike = spec.layers.iter().all(|own| *own == spec.layers[0] && own.keys == KeysValues::Own);
+        if !alike || spec.per_layer.is_some() || spec.altup.is_some() || spec.recached_beyond.is_some() {
+            return refused("given".to_owned(), "a model whose layers are all of one kind");
+        }
+        let names = self.spec.names;
+        let order: Vec<usize> = ranges.iter().flat_map(|&(start, end)| start..end).collect();
+        let block = |(at, &from): (usize, &usize)| {
+            let own = &self.blocks[from];
+            Block { name: names.block(at), shared_as: Some(own.name.clone()), ..own.clone() }
+        };
+        let blocks: Vec<Block> = order.iter().enumerate().map(block).collect();
+        self.blocks = blocks;
+        self.spec.layers = order.iter().map(|&from| self.spec.layers[from]).collect();
+        Ok(self.blocks.iter().flat_map(|block| block.indices(false)).collect())
+    }
+
     /// What an adapter waits for, which then is on linear layers of blocks alone.
     fn invocation_of(&self, plan: &LoraPlan) -> Result<Option<Invocation>, ModelError> {
         let Some(tokens) = plan.config.invocation() else { return Ok(None) };
@@ -188,12 +232,8 @@ impl Blueprint {
         if let Some(id) = tokens.iter().find(|&&id| id as usize >= self.spec.vocab) {
             return refused(id.to_string(), "tokens of the vocabulary");
         }
-        let within = |module: &str| {
-            self.blocks
-                .iter()
-                .any(|block| module.strip_prefix(&block.name).is_some_and(|rest| rest.starts_with('.')))
-        };
-        if let Some(site) = plan.sites.iter().find(|site| !within(&site.module)) {
+        let outside = |site: &&LoraSite| !self.blocks.iter().any(|block| within(&site.module, block));
+        if let Some(site) = plan.sites.iter().find(outside) {
             let supported =
                 "on linear layers of blocks; leave out of target_modules what stands outside them";
             return refused(format!("on `{}`", site.module), supported);

@@ -521,6 +521,7 @@ impl Builder {
         let scalar = if spec.layer_scalars { Some(self.add(name(SCALAR), &[1], Role::Norm)?) } else { None };
         Ok(Block {
             name: names.block(layer),
+            shared_as: None,
             attention_norm,
             latent,
             qkv,
@@ -824,8 +825,13 @@ impl Blueprint {
                 all.extend(named.map(|(i, layer)| (format!("{list}.{i}"), layer)));
             }
         }
-        for layer in self.blocks.iter_mut().flat_map(Block::layers_mut) {
-            all.push((named(&self.registry, layer), layer));
+        for block in &mut self.blocks {
+            let (name, shared_as) = (block.name.clone(), block.shared_as.clone());
+            for layer in block.layers_mut() {
+                let module = named(&self.registry, layer);
+                let within = shared_as.as_ref().and_then(|shared_as| module.strip_prefix(shared_as));
+                all.push((within.map_or(module.clone(), |within| format!("{name}{within}")), layer));
+            }
         }
         all.push((self.spec.head_name().to_owned(), &mut self.head));
         all

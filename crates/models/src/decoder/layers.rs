@@ -763,6 +763,8 @@ pub(crate) struct Ssd<L, T, N> {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) name: String,
+    /// What its parameters have in place of its name, where it shares them with another block.
+    pub(crate) shared_as: Option<String>,
     pub(crate) attention_norm: Option<Norm>,
     /// What makes latents; `qkv` then makes queries, and keys with values.
     pub(crate) latent: Option<Latent>,

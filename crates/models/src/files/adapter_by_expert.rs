@@ -62,6 +62,9 @@ impl AdapterByExpert {
         if plan.config.invocation().is_some() {
             return refused("an adapter that waits for tokens (alora_invocation_tokens)");
         }
+        if plan.config.replication().is_some() {
+            return refused("an adapter of layers that stand several times (layer_replication)");
+        }
         if !plan.saved.is_empty() || !plan.biases.is_empty() || plan.changes_base() {
             return refused(
                 "an adapter that has or changes weights of the base (modules_to_save, bias, PiSSA, OLoRA)",

@@ -105,6 +105,9 @@ CASES = {
     "alora_bias": ("phi3", peft.LoraConfig, dict(
         r=3, lora_alpha=5, lora_bias=True, alora_invocation_tokens=[1, 5],
         target_modules=["qkv_proj", "o_proj", "gate_up_proj", "down_proj"])),
+    # Layers that stand several times, with factors of their own each.
+    "replicated": ("llama", peft.LoraConfig, dict(
+        r=2, lora_alpha=6, layer_replication=[[0, 2], [0, 1], [0, 2]], target_modules=["q_proj", "v_proj", "down_proj"])),
     "ln_tuning": ("qwen2", peft.LNTuningConfig, dict(
         target_modules=["input_layernorm", "post_attention_layernorm", "norm"])),
     "adalora": ("qwen2", peft.AdaLoraConfig, dict(
@@ -168,7 +171,7 @@ def main(name):
         kept = model.peft_config["default"].rank_pattern
         print({k: sum(v) for k, v in kept.items()})
     generated = []
-    if options.get("alora_invocation_tokens"):
+    if options.get("alora_invocation_tokens") or options.get("layer_replication"):
         # A prompt with the invocation in its middle, without it, twice, and at its end.
         for prompt in ([3, 1, 5, 4], [7, 9, 2], [1, 5, 2, 1, 5, 6], [8, 8, 1, 5]):
             made = model.generate(input_ids=torch.tensor([prompt]), max_new_tokens=6, do_sample=False, pad_token_id=0,

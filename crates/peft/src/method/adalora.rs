@@ -118,6 +118,7 @@ impl Method for AdaLora {
         "bias",
         "exclude_modules",
         "init_lora_weights",
+        "layer_replication",
         "layers_pattern",
         "layers_to_transform",
         "lora_alpha",

@@ -83,6 +83,10 @@ fn refuse(config: &LoraConfig) -> Result<(), PeftError> {
         let (key, value) = ("alora_invocation_tokens".to_owned(), format!("{tokens:?}"));
         return Err(PeftError::UnsupportedKey { key, value, mend });
     }
+    if let Some(ranges) = config.replication() {
+        let (key, value) = ("layer_replication".to_owned(), format!("{ranges:?}"));
+        return Err(PeftError::UnsupportedKey { key, value, mend });
+    }
     let tying = config.ensures_weight_tying();
     for (key, on) in
         [("use_dora", config.use_dora), ("lora_bias", config.lora_bias), ("ensure_weight_tying", tying)]

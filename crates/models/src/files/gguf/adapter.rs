@@ -58,6 +58,9 @@ impl<'a> GgufAdapterExport<'a> {
         if plan.config.invocation().is_some() {
             return refused("an adapter that waits for tokens (alora_invocation_tokens)");
         }
+        if plan.config.replication().is_some() {
+            return refused("an adapter of layers that stand several times (layer_replication)");
+        }
         if !plan.saved.is_empty() || !plan.biases.is_empty() {
             return refused("an adapter with whole modules or biases beside it (modules_to_save, bias)");
         }

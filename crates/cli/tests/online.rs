@@ -73,6 +73,8 @@ fn completions_train_alike_on_every_layout() {
     check("grpo", &LORA, &MESHES);
     check("rloo", &[&LORA[..], &SMALL].concat(), &MESHES[2..]);
     check("grpo", &SMALL, &MESHES[2..]);
+    // Adapters that act from a token on, which prompts have, and completions may have again.
+    check("grpo", &[&LORA[..], &["--alora_invocation_tokens=71"]].concat(), &MESHES[1..]);
 }
 
 /// Several steps and passes on what was sampled once; a quantile of all tokens; a bonus that follows the entropy.

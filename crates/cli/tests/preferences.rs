@@ -95,6 +95,15 @@ fn a_fresh_adapter_is_compared_with_its_base_on_every_layout() {
     check("dpo", &[&LORA[..], &["--use_dora"]].concat(), &MESHES[2..]);
 }
 
+/// Adapters that act from a token on, which prompts have, and some answers again; the reference is the base.
+#[test]
+fn an_adapter_that_waits_is_compared_with_its_base_on_every_layout() {
+    let waits = [&LORA[..], &["--alora_invocation_tokens=71"]].concat();
+    check("dpo", &waits, &MESHES);
+    check("kto", &waits, &MESHES[2..]);
+    check("reward", &waits, &MESHES[2..]);
+}
+
 #[test]
 fn an_adapter_that_changes_its_base_is_compared_with_its_copy() {
     check("dpo", &[&LORA[..], &["--init_lora_weights=pissa"]].concat(), &MESHES[2..]);

@@ -15,7 +15,7 @@ use burnish_models::{Mode, ModelFolder, ModelPlan, Tokens, Tuning, to_device};
 use burnish_peft::LoraConfig;
 use burnish_weight_files::{FolderWriter, HostTensor};
 
-const CASES: [(&str, &str); 5] = [
+const CASES: [(&str, &str); 7] = [
     ("dora", r#""use_dora": true, "target_modules": "all-linear", "use_rslora": true"#),
     ("dora_ends", r#""use_dora": true, "target_modules": ["embed_tokens", "lm_head", "q_proj"]"#),
     ("orthogonal", r#""init_lora_weights": "orthogonal", "target_modules": "all-linear""#),
@@ -24,6 +24,8 @@ const CASES: [(&str, &str); 5] = [
         r#""init_lora_weights": "olora", "target_modules": "all-linear", "use_rslora": true,
         "rank_pattern": {"q_proj": 2}, "alpha_pattern": {"v_proj": 3}"#,
     ),
+    ("alora", r#""target_modules": ["q_proj", "o_proj", "down_proj"], "alora_invocation_tokens": [15, 18]"#),
+    ("replicated", r#""target_modules": ["q_proj", "down_proj"], "layer_replication": [[0, 2], [0, 1]]"#),
     (
         "pissa_dora",
         r#""init_lora_weights": "pissa", "use_dora": true, "target_modules": ["q_proj", "embed_tokens"]"#,
@@ -63,6 +65,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         model.write_adapter(&mut writer)?;
         writer.json("logits.json", &serde_json::json!(logits))?;
         writer.commit()?;
+        if config.invocation().is_some() || config.replication().is_some() {
+            // There are no weights that would do the same.
+            continue;
+        }
         let mut writer = FolderWriter::in_place(Path::new(out).join(name).join("merged"))?;
         model.write_merged(&folder, &mut writer, Dtype::F32)?;
         writer.commit()?;

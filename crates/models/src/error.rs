@@ -273,10 +273,11 @@ pub enum ModelError {
         /// The ranks.
         ranks: usize,
     },
-    /// A layer whose adapter's parameter goes with neither its outputs nor its inputs.
+    /// A parameter of an adapter of which ranks that share layers would have no parts of their own: blocks of inputs of more
+    /// than one rank, or what layers that they share have in common with one that each runs whole.
     #[error(
-        "tp_size: `{name}` goes with neither the outputs nor the inputs of its layer, which ranks would share: use \
-         tp_size 1 (with zero_stage 3, if memory is short), or merge the adapter into its base first"
+        "tp_size: `{name}` cannot be divided among ranks as its layer is: use tp_size 1 (with zero_stage 3, if memory is \
+         short), blocks of another size, or merge the adapter into its base first"
     )]
     Undivided {
         /// The parameter.

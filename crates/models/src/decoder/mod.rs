@@ -181,7 +181,8 @@ impl Decoder {
         let count = self.virtual_tokens(pass);
         let among = (count > 0).then(|| Virtual::before(tokens, count, self.has_prefix()));
         let tokens = among.as_ref().map_or(tokens, |among| &among.tokens);
-        let invoked = self.waits_for(pass).map(|invocation| invocation.among(tokens));
+        // The base alone is laid out alike, so that the two differ in the adapter and not in the order of sums.
+        let invoked = self.invocation.as_ref().map(|invocation| invocation.among(tokens));
         let own = invoked.as_ref().and_then(|invoked| invoked.apart.as_ref());
         let tokens = own.map_or(tokens, |own| &own.tokens);
         let assembly = pass.assembly(&tokens.rows, self.compute);
@@ -204,7 +205,8 @@ impl Decoder {
             // layers make it all the same: they run what was planned for every rank.
             x = if self.shard.divided() { x.leaf() } else { x.untracked() };
         }
-        let acts = invoked.as_ref().and_then(|invoked| acting(&invoked.acts, &x.plain().device()));
+        let invoked = invoked.as_ref().filter(|_| pass.adapters());
+        let acts = invoked.and_then(|invoked| acting(&invoked.acts, &x.plain().device()));
         let rotaries = self.rotaries(tokens);
         let factors = Factors::new(&self.spec, &self.shard, &tokens.positions);
         if let Some(peaks) = pass.logit_peaks() {

@@ -90,6 +90,32 @@ fn a_tied_model_with_head_norms_moves_what_its_plan_states() {
     every_kind("qwen3-tied", &MESHES);
 }
 
+/// Methods whose parameters each rank has whole, factors that are pulled, adapters that wait, and layers that stand several
+/// times.
+#[test]
+fn other_adapters_move_what_their_plans_state() {
+    let root = tempfile::tempdir().unwrap();
+    let targets = "--lora_target_modules=k_proj,o_proj,up_proj,down_proj";
+    let singular =
+        "--peft_config={\"init_r\": 3, \"target_r\": 1, \"tinit\": 50, \"tfinal\": 10, \"total_step\": 100}";
+    let kinds: [&[&str]; 6] = [
+        &["--use_peft", "--peft_type=VERA", "--lora_r=4", targets],
+        &["--use_peft", "--peft_type=LOKR", "--lora_r=2", targets],
+        &["--use_peft", "--peft_type=OFT", "--peft_config={\"oft_block_size\": 4}", targets],
+        &["--use_peft", "--peft_type=ADALORA", singular, targets],
+        &["--use_peft", "--lora_r=2", "--alora_invocation_tokens=71", targets],
+        &["--use_peft", "--lora_r=2", "--layer_replication=[[0, 2], [1, 2]]", targets],
+    ];
+    for kind in kinds {
+        for (mesh, recompute) in [
+            (&["--nproc=2", "--tp_size=2"][..], "--gradient_checkpointing"),
+            (&["--nproc=4", "--tp_size=2", "--zero_stage=3"], "--no_gradient_checkpointing"),
+        ] {
+            check(root.path(), &[mesh, &[recompute], kind].concat());
+        }
+    }
+}
+
 /// Inside their layers or beside them: what is planned is moved, the numbers are the same, and `auto` takes what moves
 /// less.
 #[test]

@@ -144,6 +144,7 @@ fn says_nothing(raw: &Raw) -> bool {
 /// Options that are null in the libraries unless they are given, where the type here has no null: then they keep their
 /// default. What null means otherwise is beside it.
 const NULLABLE: &[(&str, Option<&str>)] = &[
+    ("alora_invocation_tokens", None),
     ("bf16", None),
     ("bias", None),
     ("dataset_name", None),

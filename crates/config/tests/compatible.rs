@@ -119,11 +119,12 @@ fn toml_says_the_same() {
     let scratch = Scratch::new();
     let path = scratch.write(
         "config.toml",
-        "use_peft = true\nlora_target_modules = [\"q_proj\", \"v_proj\"]\nlearning-rate = 1e-4\n\n[rank_pattern]\nq_proj = 4\n",
+        "use_peft = true\nlora_target_modules = [\"q_proj\", \"v_proj\"]\nlearning-rate = 1e-4\nlayer_replication = [[0, 2], [1, 3]]\n\n[rank_pattern]\nq_proj = 4\n",
     );
     let options = scratch.sft(&["--config", &path]).unwrap().options;
     assert_eq!(options.lora.lora_target_modules, Some(Targets::List(vec!["q_proj".into(), "v_proj".into()])));
     assert_eq!(options.lora.rank_pattern.get("q_proj"), Some(&4));
+    assert_eq!(options.lora.layer_replication.0, [(0, 2), (1, 3)]);
     assert_eq!(options.training.learning_rate, 1e-4);
 }
 
@@ -131,7 +132,8 @@ fn toml_says_the_same() {
 fn the_record_reads_back_as_the_same_options() {
     let scratch = Scratch::new();
     let words = ["--use_peft", "--lora_target_modules", "q_proj", "v_proj", "--seed", "18446744073709551615"];
-    let resolved = scratch.sft(&words).unwrap();
+    let more = ["--layer_replication=[[0, 2], [1, 3]]", "--alora_invocation_tokens=7,8"];
+    let resolved = scratch.sft(&[&words[..], &more].concat()).unwrap();
     let path = scratch.write("record.json", &serde_json::to_string(&resolved.to_json()).unwrap());
     let again = SftOptions::parse(["--config", path.as_str()]).unwrap().run().unwrap();
     assert_eq!(again.options.training.seed, u64::MAX);

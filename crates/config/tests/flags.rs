@@ -98,6 +98,15 @@ fn lists_in_every_spelling() {
     let options = scratch.sft(&words).unwrap().options;
     assert_eq!(options.lora.layers_to_transform, [0, 2]);
     assert_eq!(options.lora.rank_pattern["q_proj"], 4);
+    let ranges = "[[0, 2], [1, 3]]";
+    for words in [&["--layer_replication", ranges][..], &[&format!("--layer_replication={ranges}")]] {
+        let words = [&["--use_peft"], words].concat();
+        assert_eq!(scratch.sft(&words).unwrap().options.lora.layer_replication.0, [(0, 2), (1, 3)]);
+    }
+    for wrong in ["[[0, 2, 4]]", "[0, 2]", "0,2", "{}"] {
+        let error = scratch.sft(&["--use_peft", "--layer_replication", wrong]).unwrap_err().to_string();
+        assert!(error.contains("layer_replication: expected a list of pairs"), "{wrong}: {error}");
+    }
 }
 
 #[test]

@@ -170,3 +170,21 @@ fn a_reference_is_in_the_plan_where_it_is_in_memory() {
     assert!(size(&sharded) < 0.5 * size(&frozen), "{sharded}\n{frozen}");
     fails(&["plan".to_owned(), "grpoo".to_owned()], &["no plan of `grpoo`", "sft|dpo|kto|cpo|orpo|reward"]);
 }
+
+/// Beside the optimizer's two moments of an adapter's parameters AdaLoRA keeps two averages, of the same rows.
+#[test]
+fn averages_of_importance_are_in_the_plan() {
+    let optimizer = |more: &[&str]| {
+        let adapter = ["--use_peft", "--peft_type=ADALORA", r#"--peft_config={"init_r": 12, "tfinal": 2}"#];
+        let model = format!("--model_name_or_path={}", model().display());
+        let words = ["plan", "sft", model.as_str(), "--max_steps=6"];
+        let said =
+            ok(&[&words[..], &adapter, more].concat().into_iter().map(str::to_owned).collect::<Vec<_>>());
+        let line =
+            said.lines().find(|line| line.starts_with("optimizer ")).unwrap_or_else(|| panic!("{said}"));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words[words.len() - 2].parse::<f64>().unwrap()
+    };
+    let (adam, momentum) = (optimizer(&[]), optimizer(&["--optim=lion_32bit"]));
+    assert!((adam / momentum - 4.0 / 3.0).abs() < 0.01, "{adam} {momentum}");
+}

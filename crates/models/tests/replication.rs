@@ -75,7 +75,9 @@ fn it_is_written_as_it_was_read_and_not_merged() {
 
 #[test]
 fn what_layers_cannot_share_is_refused() {
+    let endless = format!(r#""layer_replication": [{}]"#, vec!["[0, 2]"; 2049].join(", "));
     for (base, more, why) in [
+        ("llama", endless.as_str(), "no more than 4096 layers"),
         ("llama", r#""layer_replication": [[0, 3]]"#, "ranges [start, end)"),
         ("llama", r#""layer_replication": [[1, 1]]"#, "ranges [start, end)"),
         ("gemma2", r#""layer_replication": [[0, 2], [0, 2]]"#, "all of one kind"),

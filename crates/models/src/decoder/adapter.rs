@@ -35,6 +35,9 @@ fn with_score(config: &LoraConfig, output: Output) -> LoraConfig {
     config
 }
 
+/// Layers of a model whose layers stand several times, at most.
+const MOST_LAYERS: usize = 4096;
+
 /// Whether a module or parameter is one of a block.
 fn within(name: &str, block: &Block) -> bool {
     name.strip_prefix(&block.name).is_some_and(|rest| rest.starts_with('.'))
@@ -205,6 +208,10 @@ impl Blueprint {
         };
         if let Some((start, end)) = ranges.iter().find(|(start, end)| start >= end || *end > count) {
             return refused(format!("[{start}, {end}]"), "ranges [start, end) of the model's layers");
+        }
+        let layers = ranges.iter().try_fold(0_usize, |all, (start, end)| all.checked_add(end - start));
+        if layers.is_none_or(|layers| layers > MOST_LAYERS) {
+            return refused(format!("{} ranges", ranges.len()), "no more than 4096 layers in all");
         }
         let alike = spec.layers.iter().all(|own| *own == spec.layers[0] && own.keys == KeysValues::Own);
         if !alike || spec.per_layer.is_some() || spec.altup.is_some() || spec.recached_beyond.is_some() {

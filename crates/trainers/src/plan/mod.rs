@@ -11,7 +11,7 @@ use burnish_config::{PlanOptions, RunOptions};
 use burnish_core::{Dtype, Parameter};
 use burnish_device::DeviceKind;
 use burnish_models::{BlockSizes, INT8, PassSize, rests_in_int8};
-use burnish_optim::{Optimizer, SlotScope, Variant};
+use burnish_optim::{Optimizer, SlotScope, SlotSpec, Variant};
 use burnish_tp::AdapterSums;
 use burnish_zero::{AllToAllPlan, Memory, Plan, Stage, ZeroError};
 
@@ -22,6 +22,7 @@ pub use crate::plan::precision_table::{PrecisionRow, PrecisionTable};
 use crate::plan::step_passes::StepPasses;
 pub(crate) use crate::plan::traffic::moved;
 use crate::plan::traffic::{Rollouts, Scoring, merge};
+use crate::rank::rank_allocation::{AVERAGES, allocated};
 use crate::rank::tp_gradients::add_step;
 use crate::setup::model_setup::ModelSetup;
 use crate::setup::reference_folder::is_base;
@@ -145,16 +146,24 @@ impl RunPlan {
         let plan = plan_of(0)?;
         let adam = Optimizer::adamw(plan.registry(), training.adamw()).schema();
         let rule = training.rule();
-        let slots = |index: usize| match muon.as_ref().filter(|muon| muon.takes(global.at(index))) {
-            // NorMuon's is of rows, which are few.
-            Some(muon) => {
-                let counted = |held| held == SlotScope::Rows || muon.variant == Variant::AdaMuon;
-                muon.slots().into_iter().filter(|(_, held)| counted(*held)).map(|(spec, _)| spec).collect()
+        let allocated = allocated(planned.plan(), global);
+        let slots = |index: usize| {
+            let mut slots = match muon.as_ref().filter(|muon| muon.takes(global.at(index))) {
+                // NorMuon's is of rows, which are few.
+                Some(muon) => {
+                    let counted = |held| held == SlotScope::Rows || muon.variant == Variant::AdaMuon;
+                    let counted = |(_, held): &(SlotSpec, SlotScope)| counted(*held);
+                    muon.slots().into_iter().filter(counted).map(|(spec, _)| spec).collect()
+                }
+                None => match &rule {
+                    Some(rule) => rule.element_slots(global.at(index)),
+                    None => adam.clone(),
+                },
+            };
+            if allocated.contains(&index) {
+                slots.extend(AVERAGES.map(|name| SlotSpec { name: name.to_owned(), dtype: Dtype::F32 }));
             }
-            None => match &rule {
-                Some(rule) => rule.element_slots(global.at(index)),
-                None => adam.clone(),
-            },
+            slots
         };
         let wholes = |p: &Parameter| rule.as_ref().is_some_and(|rule| rule.needs_whole(p));
         let memory = (0..dp).map(|rank| plan.memory(rank, micro_batches, &slots)).collect();

@@ -1,10 +1,10 @@
 //! `RankAllocation`: which singular values of AdaLoRA's modules are left, by what a run's steps say of their importance.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use burnish_core::Dtype;
+use burnish_core::{Dtype, Registry};
 use burnish_models::{Orthogonality, to_device};
 use burnish_ops::AnyTensor;
 use burnish_optim::{Clipped, Gradients, ParamStorage};
@@ -260,13 +260,26 @@ impl Rank<'_> {
     }
 }
 
+/// What is kept of a parameter whose importance is measured, in fp32, beside the optimizer's.
+pub(crate) const AVERAGES: [&str; 2] = [SENSITIVITY, UNCERTAINTY];
+
+/// The parameters whose importance is measured.
+pub(crate) fn allocated(plan: Option<&LoraPlan>, registry: &Registry) -> BTreeSet<usize> {
+    let parts = plan.into_iter().flat_map(singular).flat_map(|site| &site.parts);
+    parts.filter_map(|part| registry.index_of(&part.name)).collect()
+}
+
+/// The modules with singular values.
+fn singular(plan: &LoraPlan) -> impl Iterator<Item = &ChangeSite> {
+    plan.changes.iter().filter(|site| matches!(site.change, Change::Singular { .. }))
+}
+
 /// The modules of a plan.
 fn modules(plan: &LoraPlan, rank: &Rank<'_>) -> Vec<Module> {
-    let singular = |site: &&ChangeSite| matches!(site.change, Change::Singular { .. });
     let of = |site: &ChangeSite| {
         let index = |at: usize| rank.plan.registry().index_of(&site.parts[at].name);
         let parts = [index(0)?, index(1)?, index(2)?];
         Some(Module { values: site.parts[2].name.clone(), parts, rank: site.parts[2].shape[0] })
     };
-    plan.changes.iter().filter(singular).filter_map(of).collect()
+    singular(plan).filter_map(of).collect()
 }

@@ -16,7 +16,8 @@ os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
 from datasets import load_dataset  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
-from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config  # noqa: E402
+from trl import (  # noqa: E402
+    ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser, get_peft_config, get_quantization_config)
 
 
 class Metrics(TrainerCallback):
@@ -43,6 +44,8 @@ def main():
     script, training, model = TrlParser((ScriptArguments, SFTConfig, ModelConfig)).parse_args_and_config()
     training.use_cpu, training.report_to, training.disable_tqdm = True, [], True
     training.model_init_kwargs = {"dtype": model.dtype}
+    if (quantization := get_quantization_config(model)) is not None:
+        training.model_init_kwargs |= {"quantization_config": quantization, "device_map": {"": "cpu"}}
     trainer = SFTTrainer(
         model.model_name_or_path, training,
         train_dataset=load_dataset("json", data_files=script.dataset_name, split="train"),

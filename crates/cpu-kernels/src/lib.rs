@@ -80,7 +80,7 @@ pub use head::{
 pub use linear::{
     Dropout, Input, Linear, LinearsGrad, LinearsOut, LinearsSaved, LowRank, Magnitude, PackedPart, Wanted,
     Weight, activated_linears_backward_in_place, column_dots, linears_backward, linears_decode,
-    linears_forward, scale_columns, squared_column_norms, squared_row_norms,
+    linears_forward, linears_unread, scale_columns, squared_column_norms, squared_row_norms,
 };
 pub use muon::{
     MuonMomentum, muon_adapt, muon_apply, muon_momentum, muon_momentum_bf16, row_squares, scale_rows,

@@ -16,7 +16,7 @@ mod magnitude;
 mod weight_grad;
 
 pub use backward::{LinearsGrad, Wanted, activated_linears_backward_in_place, linears_backward};
-pub use forward::{LinearsOut, LinearsSaved, linears_forward};
+pub use forward::{LinearsOut, LinearsSaved, linears_forward, linears_unread};
 pub use gemv::linears_decode;
 pub use input::Input;
 pub(crate) use magnitude::scale_panel;

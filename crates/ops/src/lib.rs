@@ -86,7 +86,7 @@ pub use head::{
     AcrossVocab, Coefficient, HeadOptions, TokenStats, VocabShard, head_log_probs, head_logits, head_loss,
 };
 pub use held::held;
-pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode};
+pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode, linears_unread};
 pub use magnitude::{Magnitude, column_norms, row_norms, squared_column_norms, squared_row_norms};
 pub use muon::{Momentum, Noise, muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows, signs};
 pub use norm::{layer_norm, rms_norm};
@@ -95,7 +95,7 @@ pub use parameters::{Parameters, recorded};
 pub use recomputed::{Value, recomputed};
 pub use router::{RouterBalance, Routing, route};
 pub use scaled_sum::scaled_sum;
-pub use segment::{NoWeights, Run, Weights, segment};
+pub use segment::{NoWeights, Run, Weights, runs_again, segment};
 pub use tensor::{AnyTensor, host_device, on_host};
 
 pub use burnish_core::Activation;

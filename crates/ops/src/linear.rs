@@ -191,6 +191,20 @@ pub fn linears(
     dispatch!([input.tensor()] => linear::linears(input, layers, residual))
 }
 
+/// [`linears`] whose output's values nobody reads, but its graph: on the CPU they are zeros, and their products are left out.
+/// So it is with what a [`segment`](crate::segment()) returns when it [runs again](crate::runs_again()).
+///
+/// # Errors
+/// As [`linears`].
+pub fn linears_unread(
+    input: &LinearInput,
+    layers: &[Linear],
+    residual: Option<&AnyTensor>,
+) -> Result<AnyTensor, OpsError> {
+    crate::check::linears(input, layers, residual)?;
+    dispatch!([input.tensor()] => linear::linears_unread(input, layers, residual))
+}
+
 /// [`linears`] for the few tokens of a decoding step: reads weights where they lie. Plain tensors only, nothing is
 /// recorded; equal to [`linears`] up to rounding.
 ///

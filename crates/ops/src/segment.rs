@@ -62,9 +62,9 @@ pub fn segment(
     }
     let owned = name.to_owned();
     apply("segment", inputs, move |plain, wanted| {
-        let forward = Forward::enter(wanted.contains(&true));
+        let (forward, again) = (Forward::enter(wanted.contains(&true)), Again::enter(false));
         let out = run(plain, &weights.gather())?;
-        drop(forward);
+        drop((forward, again));
         if out.is_tracked() {
             return Err(OpsError::CapturedTracked { name: owned });
         }
@@ -76,6 +76,30 @@ pub fn segment(
 
 thread_local! {
     static FORWARD: Cell<bool> = const { Cell::new(false) };
+    static AGAIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a segment runs again on this thread, in backward: nobody reads the values of what it will return.
+#[must_use]
+pub fn runs_again() -> bool {
+    AGAIN.get()
+}
+
+/// While a segment runs again in backward, and not a segment in it forward.
+struct Again {
+    before: bool,
+}
+
+impl Again {
+    fn enter(again: bool) -> Self {
+        Self { before: AGAIN.replace(again) }
+    }
+}
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        AGAIN.set(self.before);
+    }
 }
 
 /// While a recorded segment runs forward: the segments inside it see plain inputs, and are recorded when backward runs
@@ -113,8 +137,10 @@ fn backward(
     let trainable: Vec<bool> = weights.trainable().iter().map(|&t| t && trains).collect();
     let gathered: Vec<AnyTensor> =
         weights.gather().into_iter().zip(&trainable).map(|(w, &t)| if t { w.leaf() } else { w }).collect();
+    let again = Again::enter(true);
     let out = run(&inputs, &gathered)
         .unwrap_or_else(|e| unreachable!("invariant: a segment that ran in forward runs in backward: {e}"));
+    drop(again);
     let mut found = vec![None; inputs.len()];
     // An output that nothing wanted reaches is a constant: no graph to walk.
     if out.is_tracked() {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use burn::tensor::Tensor;
-use burnish_ops::{AnyTensor, OpsError, Run, Weights, segment};
+use burnish_ops::{AnyTensor, NoWeights, OpsError, Run, Weights, runs_again, segment};
 
 use crate::case::{assert_close, tensor, to_f64};
 
@@ -120,6 +120,36 @@ fn values_and_gradients_are_those_without_it() {
             }
         }
     }
+}
+
+/// A segment knows whether it runs again, and one in it that runs forward for the first one's sake is read.
+#[test]
+fn what_runs_again_is_known() {
+    let seen: Arc<Mutex<Vec<(&str, bool)>>> = Arc::default();
+    let note = |name: &'static str| {
+        let seen = seen.clone();
+        move || seen.lock().unwrap().push((name, runs_again()))
+    };
+    let (outer, inner, after) = (note("outer"), note("inner"), note("after"));
+    let run: Run = Arc::new(move |inputs, _| {
+        outer();
+        let inner = inner.clone();
+        let run: Run = Arc::new(move |inputs, _| {
+            inner();
+            Ok(AnyTensor::new(inputs[0].rank::<2>()?.tanh()))
+        });
+        let y = segment("inner", inputs, Arc::new(NoWeights), true, run)?;
+        after();
+        Ok(AnyTensor::new(y.rank::<2>()? * 2.0))
+    });
+    let x = tensor("x", &[5, 3]).leaf();
+    let y = segment("outer", std::slice::from_ref(&x), Arc::new(NoWeights), true, run).unwrap();
+    drop(sum(&y).backward());
+    let forward = [("outer", false), ("inner", false), ("after", false)];
+    // The inner one runs forward in the outer one's second run, and again in that one's backward.
+    let again = [("outer", true), ("inner", false), ("after", true), ("inner", true)];
+    assert_eq!(*seen.lock().unwrap(), [&forward[..], &again].concat());
+    assert!(!runs_again());
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl<'a, O: Operand> Sweep<'a, O> {
         let (panels, columns) = (tokens.panels(), call.dim.div_ceil(NR));
         let (entries, room) = (piece(call), columns * NR * NR);
         let pieces = call.vocab.div_ceil(entries);
-        let sums = Pooled::take(pieces * panels * room);
+        let sums = Pooled::passing(pieces * panels * room);
         let this = Self { call, sums, panels };
         // How tokens are shared out changes no sum.
         let groups = (4 * rayon::current_num_threads()).div_ceil(pieces).clamp(1, panels);

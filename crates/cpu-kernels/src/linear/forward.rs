@@ -51,7 +51,25 @@ pub fn linears_forward(
     residual: Option<&[f32]>,
 ) -> LinearsOut {
     check(tokens, in_dim, &input, linears);
-    with_operand!(compute(linears), O => forward::<O>(tokens, in_dim, input, linears, residual))
+    with_operand!(compute(linears), O => forward::<O>(tokens, in_dim, input, linears, residual, true))
+}
+
+/// [`linears_forward`] where nobody reads the outputs: what the backward reads, with outputs that are zeros. With a
+/// [`super::Magnitude`] all of it, whose gradient reads the outputs.
+///
+/// # Panics
+/// As [`linears_forward`].
+#[must_use]
+pub fn linears_unread(
+    tokens: usize,
+    in_dim: usize,
+    input: Input<'_>,
+    linears: &[Linear<'_>],
+    residual: Option<&[f32]>,
+) -> LinearsOut {
+    check(tokens, in_dim, &input, linears);
+    let reads = linears.iter().any(|layer| layer.magnitude().is_some());
+    with_operand!(compute(linears), O => forward::<O>(tokens, in_dim, input, linears, residual, reads))
 }
 
 fn forward<O: Operand>(
@@ -60,6 +78,7 @@ fn forward<O: Operand>(
     input: Input<'_>,
     linears: &[Linear<'_>],
     residual: Option<&[f32]>,
+    reads: bool,
 ) -> LinearsOut {
     let total: usize = linears.iter().map(|l| l.out).sum();
     assert!(
@@ -67,13 +86,14 @@ fn forward<O: Operand>(
         "linears: `residual` is [tokens, sum of out]"
     );
     let drops = |l: &Linear<'_>| l.magnitude().is_some() && l.dropout().is_some();
-    // SAFETY: every pass below writes all columns of its layers for all tokens: y, t, z, and rstd.
+    // SAFETY: every pass below writes all columns of its layers for all tokens: y where it is read, t, z, and rstd.
     let (mut y, mut t, mut z, mut rstd) = unsafe {
         let t: Vec<_> = linears.iter().map(|l| l.low_rank.map(|low| uninit(tokens * low.rank))).collect();
         // Factors that would be rounded with the weights multiply the output instead.
         let kept = |l: &Linear<'_>| l.magnitude().is_some_and(|m| m.keep || O::VALUES > 1) || drops(l);
         let z: Vec<_> = linears.iter().map(|l| kept(l).then(|| uninit(tokens * l.out))).collect();
-        (uninit(tokens * total), t, z, input.reads().is_norm().then(|| uninit(tokens)))
+        let y = if reads { uninit(tokens * total) } else { vec![0.0; tokens * total] };
+        (y, t, z, input.reads().is_norm().then(|| uninit(tokens)))
     };
     if tokens > 0 && total > 0 {
         let mut offset = 0;
@@ -102,7 +122,11 @@ fn forward<O: Operand>(
         let (isa, y) = (isa(), Ptr(y.as_mut_ptr()));
         let operand = PhantomData::<O>;
         let job = Job { isa, tokens, in_dim, input, parts, residual, total, y, rstd, operand };
-        if tokens <= NARROW && !linears.iter().any(drops) { job.by_columns() } else { job.by_rows() }
+        match reads {
+            false => job.inputs(),
+            true if tokens <= NARROW && !linears.iter().any(drops) => job.by_columns(),
+            true => job.by_rows(),
+        }
     }
     for (z, layer) in z.iter_mut().zip(linears) {
         z.take_if(|_| !layer.magnitude().is_some_and(|m| m.keep));
@@ -351,6 +375,19 @@ impl<O: Operand> Job<'_, O> {
         self.pass(&spans, used);
     }
 
+    /// What the input gives without the weights: rstd, and the low-rank activations.
+    fn inputs(&self) {
+        let mut used = 0;
+        let mut spans = Vec::new();
+        for (part, of) in self.parts.iter().enumerate().filter(|(_, of)| of.layer.low_rank.is_some()) {
+            spans.push(Span { part, first: 0, end: 0, at: used });
+            used += of.low_len();
+        }
+        if !spans.is_empty() || self.input.reads().is_norm() {
+            self.pass(&spans, used);
+        }
+    }
+
     /// Packs the spans' weights, then takes every chunk of rows through them.
     fn pass(&self, spans: &[Span], used: usize) {
         let buffer = Pooled::take(used);
@@ -398,6 +435,9 @@ impl<O: Operand> Job<'_, O> {
                         self.low_rank(part, row, m, x, dropped, low);
                     }
                     let n = part.layer.out.min(span.end * NR) - span.first * NR;
+                    if n == 0 {
+                        continue;
+                    }
                     let panels = packed.at(span.at);
                     if let Some(dropout) = part.layer.dropout().filter(|_| part.drops) {
                         let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());

@@ -133,6 +133,23 @@ fn ranks_tokens_and_dims_on_every_isa() {
     }
 }
 
+/// What backward reads, to the bit, and zeros.
+#[test]
+fn an_output_that_nobody_reads_is_not_made() {
+    for &isa in Isa::available() {
+        for kind in KINDS {
+            for (tokens, rank, dropout) in [(13, 0, 0.0), (13, 8, 0.3), (150, 17, 0.0), (150, 5, 0.2)] {
+                let case = Case { kind, dropout, residual: true, ..Case::new(tokens, 70, &[33, 40], rank) };
+                let [read, unread] = with_isa(isa, || case.forwards());
+                assert!(read.saved.t == unread.saved.t, "{isa:?} {case:?}");
+                assert!(read.saved.rstd == unread.saved.rstd, "{isa:?} {case:?}");
+                assert!(read.saved.z.iter().chain(&unread.saved.z).all(Option::is_none));
+                assert!(unread.y.len() == read.y.len() && unread.y.iter().all(|y| *y == 0.0));
+            }
+        }
+    }
+}
+
 #[test]
 fn wide_layers_and_large_ranks() {
     for kind in KINDS {

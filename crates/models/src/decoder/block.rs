@@ -13,8 +13,8 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
 use burnish_ops::{
-    AnyTensor, Linear, LinearInput, OpsError, RouterBalance, Routing, experts, experts_decode, rms_norm,
-    route, scaled_sum, select_rows, xielu,
+    AnyTensor, Linear, LinearInput, OpsError, RouterBalance, Routing, experts, experts_decode,
+    linears_unread, rms_norm, route, runs_again, scaled_sum, select_rows, xielu,
 };
 use burnish_tp::{AdapterSum, AdapterSums};
 
@@ -159,6 +159,16 @@ pub(crate) trait BlockRun {
         bare: bool,
         residual: Option<&Self::X>,
     ) -> Result<Self::X, OpsError>;
+
+    /// [`Self::linears`] whose output is the block's.
+    fn linears_last(
+        &self,
+        input: &Self::Input,
+        layers: &[Self::Linear],
+        residual: &Self::X,
+    ) -> Result<Self::X, OpsError> {
+        self.linears(input, layers, false, Some(residual))
+    }
 
     /// The activations of rank r of the layers' adapters, side by side.
     fn lora_down(&self, input: &Self::Input, layers: &[Self::Linear]) -> Result<Self::X, OpsError>;
@@ -336,6 +346,13 @@ fn feed_forward<R: BlockRun>(
     if of_output != 1.0 {
         let y = summed(run, inner, down, None, name)?;
         return ended(run, run.scaled_sum(&y, of_output * run.spec().residual_scale, &after)?, block);
+    }
+    // Nothing else stands between this and what the block gives.
+    let last = !run.divided()
+        && (block.mlp_post_norm.is_none() && block.per_layer.is_none() && block.scalar.is_none())
+        && run.spec().residual_scale == 1.0;
+    if last {
+        return run.linears_last(&inner, std::slice::from_ref(down), &after);
     }
     ended(run, row(run, inner, down, block.mlp_post_norm, &after, name)?, block)
 }
@@ -808,6 +825,18 @@ impl BlockRun for OnTensors<'_> {
             return (self.linears)(input, &without_adapters(layers), Some(&added));
         }
         (self.linears)(input, layers, residual)
+    }
+
+    fn linears_last(
+        &self,
+        input: &LinearInput,
+        layers: &[Linear],
+        residual: &AnyTensor,
+    ) -> Result<AnyTensor, OpsError> {
+        if runs_again() && self.acts.is_none() {
+            return linears_unread(input, layers, Some(residual));
+        }
+        self.linears(input, layers, false, Some(residual))
     }
 
     fn lora_down(&self, input: &LinearInput, layers: &[Linear]) -> Result<AnyTensor, OpsError> {

@@ -191,6 +191,24 @@ pub(crate) fn linears(
     layers: &[Linear],
     residual: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
+    recorded(input, layers, residual, true)
+}
+
+pub(crate) fn linears_unread(
+    input: &LinearInput,
+    layers: &[Linear],
+    residual: Option<&AnyTensor>,
+) -> Result<AnyTensor, OpsError> {
+    recorded(input, layers, residual, false)
+}
+
+/// `reads`: whether somebody reads the output's values.
+fn recorded(
+    input: &LinearInput,
+    layers: &[Linear],
+    residual: Option<&AnyTensor>,
+    reads: bool,
+) -> Result<AnyTensor, OpsError> {
     let (tokens, in_dim) = dims(input)?;
     let total: usize = layers.iter().map(Linear::out).sum();
 
@@ -220,13 +238,8 @@ pub(crate) fn linears(
             view.keep(wanted, residual.is_some());
         }
         let linears: Vec<_> = views.iter().map(LinearView::kernel).collect();
-        let out = kernels::linears_forward(
-            tokens,
-            in_dim,
-            view.kernel(),
-            &linears,
-            residual.as_ref().map(Host::f32),
-        );
+        let forward = if reads { kernels::linears_forward } else { kernels::linears_unread };
+        let out = forward(tokens, in_dim, view.kernel(), &linears, residual.as_ref().map(Host::f32));
         let y = tensor(out.y, &[tokens, total]);
         drop(linears);
 

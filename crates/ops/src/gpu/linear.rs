@@ -447,6 +447,9 @@ pub fn linears(
     })
 }
 
+/// See [`crate::linears_unread`]: the values are made.
+pub(crate) use linears as linears_unread;
+
 /// See [`crate::linears_decode`]: nothing is gained by another order of the same products.
 pub(crate) fn linears_decode(
     input: &LinearInput,

@@ -287,6 +287,16 @@ impl Case {
         self.run_wanting(true)
     }
 
+    /// Forward, and forward whose output nobody reads.
+    pub(super) fn forwards(&self) -> [LinearsOut; 2] {
+        let data = self.data();
+        self.with(&data, |input, linears| {
+            let residual = self.residual.then_some(&data.residual[..]);
+            [linears_forward, linears_unread]
+                .map(|forward| forward(self.tokens, self.dim, input, linears, residual))
+        })
+    }
+
     /// The output as decoding makes it.
     pub(super) fn decode(&self) -> Vec<f32> {
         let data = self.data();

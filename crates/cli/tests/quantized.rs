@@ -25,11 +25,18 @@ fn words<'a>(model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn ranks_equal_one_at_every_stage() {
     let (root, model) = (tempfile::tempdir().unwrap(), model());
-    let schemes: [&[&str]; 4] = [
+    let schemes: [&[&str]; 5] = [
         &["--load_in_4bit", "--use_bnb_nested_quant", "--save_strategy=no"],
         &["--load_in_4bit", "--bnb_4bit_quant_type=fp4", "--use_dora", "--save_strategy=no"],
         &["--load_in_8bit", "--lora_bias", "--save_strategy=no"],
         &["--load_in_4bit", "--init_lora_weights=loftq", "--lora_dropout=0", "--save_strategy=no"],
+        &[
+            "--load_in_8bit",
+            "--init_lora_weights=loftq",
+            "--loftq_config={\"loftq_iter\": 2}",
+            "--lora_dropout=0",
+            "--save_strategy=no",
+        ],
     ];
     for (number, scheme) in schemes.into_iter().enumerate() {
         let one = root.path().join(format!("one-{number}"));
@@ -253,6 +260,40 @@ fn mica_keeps_its_b() {
     }
 }
 
+/// A fresh one starts from the base's minor vectors, on every mesh.
+#[test]
+fn a_fresh_mica_trains_alike_on_every_mesh() {
+    let (root, model) = (tempfile::tempdir().unwrap(), model());
+    let fresh = [
+        "--use_peft",
+        "--init_lora_weights=mica",
+        "--lora_r=2",
+        "--lora_dropout=0",
+        "--lora_target_modules=all-linear",
+        "--max_steps=3",
+        "--global_batch_size=8",
+        "--save_strategy=no",
+        "--learning_rate=0.02",
+    ];
+    let words: Vec<&str> = [&[&*model], &fresh[..]].concat();
+    let one = root.path().join("one");
+    ok(&sft(&one, "prompt_completion.jsonl", &words));
+    assert!(std::fs::read_to_string(one.join("adapter_config.json")).unwrap().contains("\"mica\""));
+    for (nproc, tp_size, stage) in [(2, 1, 3), (2, 2, 0)] {
+        let many = root.path().join(format!("{nproc}-{tp_size}-{stage}"));
+        let given =
+            [format!("--nproc={nproc}"), format!("--tp_size={tp_size}"), format!("--zero_stage={stage}")];
+        let all: Vec<&str> = words.iter().copied().chain(given.iter().map(String::as_str)).collect();
+        ok(&sft(&many, "prompt_completion.jsonl", &all));
+        close(&format!("fresh mica, {nproc} ranks, tp {tp_size}, stage {stage}"), &one, &many);
+    }
+    let output = root.path().join("refused");
+    fails(
+        &sft(&output, "prompt_completion.jsonl", &[&words[..], &["--load_in_4bit"]].concat()),
+        &["load_in_4bit", "mica"],
+    );
+}
+
 fn losses(output: &Path) -> Vec<f64> {
     metrics(output).iter().filter_map(|line| line["loss"].as_f64()).collect()
 }
@@ -266,10 +307,15 @@ fn a_resumed_run_is_the_same_and_the_base_counts() {
         output
     };
     let loftq = ["--load_in_4bit", "--save_steps=2", "--init_lora_weights=loftq"];
+    let again = "--loftq_config={\"loftq_iter\": 2}";
     let begun = run("begun", &loftq);
-    let from = format!("--resume_from_checkpoint={}", begun.join("checkpoint-2").display());
-    let resumed = run("begun-resumed", &[&loftq[..], &[&from]].concat());
-    assert_eq!(losses(&begun)[2..], losses(&resumed)[losses(&resumed).len() - 2..]);
+    for (name, loftq) in [("once", loftq.to_vec()), ("twice", [&loftq[..], &[again]].concat())] {
+        let run_once = run(name, &loftq);
+        assert_eq!(losses(&begun) == losses(&run_once), name == "once");
+        let from = format!("--resume_from_checkpoint={}", run_once.join("checkpoint-2").display());
+        let resumed = run(&format!("{name}-resumed"), &[&loftq[..], &[&from]].concat());
+        assert_eq!(losses(&run_once)[2..], losses(&resumed)[losses(&resumed).len() - 2..]);
+    }
 
     let whole = run("whole", &["--load_in_4bit", "--save_steps=2"]);
     assert_ne!(losses(&begun), losses(&whole), "the start is another");
@@ -294,7 +340,7 @@ fn what_cannot_be_is_refused() {
     let loftq = ["--load_in_4bit", "--init_lora_weights=loftq"];
     for (settings, parts) in [
         (r#"{"loftq_bits": 8}"#, ["loftq_config", "load_in_4bit: true"]),
-        (r#"{"loftq_iter": 2}"#, ["loftq_config", "set loftq_iter: 1"]),
+        (r#"{"loftq_iter": 0}"#, ["loftq_config", "from 1 to 1000"]),
         (r#"{"iterations": 1}"#, ["`iterations`", "loftq_bits or loftq_iter"]),
     ] {
         refused(&[&loftq[..], &[&format!("--loftq_config={settings}")]].concat(), &parts);

@@ -151,10 +151,12 @@ impl OptionValue for Init {
         "pissa_niter_N",
         "olora",
         "loftq",
+        "mica",
     ]);
 
     fn expected() -> String {
-        "true, gaussian, false, orthogonal, pissa, pissa_niter_N (as in pissa_niter_4), olora or loftq".into()
+        "true, gaussian, false, orthogonal, pissa, pissa_niter_N (as in pissa_niter_4), olora, loftq or mica"
+            .into()
     }
 
     fn read(raw: &Raw) -> Option<Self> {

@@ -68,6 +68,86 @@ fn factors_multiply_to_peft_s() {
     }
 }
 
+/// The same after three iterations, in which the base becomes another.
+#[test]
+fn several_iterations_are_peft_s() {
+    for (bits, scheme) in SCHEMES {
+        let recorded = WeightFolder::open_stem(fixtures().join("loftq"), &format!("{bits}-3")).unwrap();
+        for (alpha, more) in [(4.0, ""), (10.0, r#""use_rslora": true,"#)] {
+            let more = format!(r#""loftq_config": {{"loftq_iter": 3}}, {more}"#);
+            let (folder, config) = (plain(), config(alpha, &more));
+            let (model, _) = planned(&folder, &config, scheme).resident(&device()).unwrap();
+            let once = LoraConfig { rest: Default::default(), ..config.clone() };
+            let (once, _) = planned(&folder, &once, scheme).resident(&device()).unwrap();
+            let of = |model: &burnish_models::Model, name: &str| {
+                model.host(model.parameters.registry().index_of(name).unwrap())
+            };
+            let plan = model.plan.as_ref().unwrap();
+            for module in ["model.layers.0.self_attn.k_proj", "model.layers.0.mlp.up_proj"] {
+                let site = plan.site(module).unwrap();
+                let want = recorded.read(&format!("{module}.base")).unwrap().to_f32();
+                let got = of(&model, &site.base_weight()).to_f32();
+                close(module, &got, &want, 1e-6);
+                assert_ne!(got, of(&once, &site.base_weight()).to_f32(), "{module}");
+                let want = recorded.read(&format!("{module}.product")).unwrap().to_f32();
+                let largest = want.iter().fold(0.0_f32, |m, x| m.max(x.abs()));
+                let got = product(&of(&model, &site.b_name), &of(&model, &site.a_name), site.scale);
+                close(&format!("{bits} bits: {module}"), &got, &want, 1e-3 * largest);
+            }
+        }
+    }
+}
+
+/// Its file says how the base is quantised, as PEFT's do: read over the base in as many bits or in full it is the model that
+/// trained, up to what modules without an adapter lose.
+#[test]
+fn a_file_of_several_iterations_quantises_again() {
+    let row = vec![ids(&json(&fixtures().join("loftq/4.json"))["ids"])];
+    let folder = plain();
+    for (bits, scheme) in SCHEMES {
+        let mut config = config(8.0, r#""loftq_config": {"loftq_iter": 2},"#);
+        config.target_modules = Some(burnish_peft::Targets::Pattern("all-linear".to_owned()));
+        let (model, _) = planned(&folder, &config, scheme).resident(&device()).unwrap();
+        let wanted = logits(&model.decoder, &row);
+        let out = tempfile::tempdir().unwrap();
+        let mut writer = FolderWriter::in_place(out.path()).unwrap();
+        model.write_adapter(&mut writer).unwrap();
+        writer.commit().unwrap();
+        let adapter = AdapterFolder::open(out.path()).unwrap();
+        assert_eq!(adapter.config.init_lora_weights, InitWeights::Named("loftq".to_owned()));
+        assert_eq!(
+            adapter.config.rest["loftq_config"],
+            serde_json::json!({"loftq_bits": bits, "loftq_iter": 2})
+        );
+        let again = || ModelPlan::new(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 7).unwrap();
+        let (in_bits, _) =
+            again().quantized(on_load(scheme), Dtype::F32).unwrap().resident(&device()).unwrap();
+        assert_eq!(logits(&in_bits.decoder, &row), wanted, "{bits} bits");
+        let (in_full, _) = again().resident(&device()).unwrap();
+        // The folder is in bfloat16.
+        for (index, parameter) in in_full.parameters.registry().iter().enumerate() {
+            let value = in_bits.host(index).cast(parameter.precision.store);
+            assert_eq!(in_full.host(index).bytes, value.bytes, "{bits} bits: {}", parameter.name);
+        }
+        let rounded = logits(&in_full.decoder, &row);
+        close(&format!("{bits} bits in full"), &rounded, &wanted, 0.1);
+        let merged = tempfile::tempdir().unwrap();
+        let mut writer = FolderWriter::in_place(merged.path()).unwrap();
+        in_full.write_merged(&folder, &mut writer, Dtype::F32).unwrap();
+        writer.commit().unwrap();
+        let merged = burnish_models::load(merged.path(), &device()).unwrap();
+        close(&format!("{bits} bits merged"), &logits(&merged.decoder, &row), &rounded, 1e-4);
+        let other = SCHEMES.iter().find(|(_, other)| *other != scheme).unwrap().1;
+        let said = again().quantized(on_load(other), Dtype::F32).err().unwrap().to_string();
+        assert!(said.contains("loftq_config"), "{said}");
+        let weighted = adapter.load(again().plan().unwrap()).unwrap();
+        let said = burnish_peft::merge_adapter(again().plan().unwrap(), &weighted, |_| {
+            Ok::<_, burnish_peft::PeftError>(None)
+        });
+        assert!(said.unwrap_err().to_string().contains("burnish merge"));
+    }
+}
+
 /// The losses of steps over the quantised base.
 #[test]
 fn steps_are_peft_s() {
@@ -172,5 +252,5 @@ fn a_base_that_loses_nothing_is_refused() {
             ModelPlan::new(&folder, &Tuning::Adapter(&adapter), Dtype::F32, 0).err().unwrap().to_string()
         }
     };
-    assert!(said.contains("write true in its place") && said.contains("load_in_4bit"), "{said}");
+    assert!(said.contains("write loftq_bits and loftq_iter there"), "{said}");
 }

@@ -79,6 +79,9 @@ pub enum Init {
     /// The leading singular triplets of what quantising the weight loses (LoftQ; Li et al. 2023). Embeddings, and layers whose
     /// weight keeps its bits, start as with `true`.
     Loftq,
+    /// B the left singular vectors of the smallest singular values, which do not train, A zero (MiCA; arXiv:2604.01694); of an
+    /// embedding B those of its transpose.
+    Mica,
 }
 
 impl Init {
@@ -91,7 +94,7 @@ impl Init {
     /// Whether the factors of linear layers are made of the base: see [`crate::decompose`].
     #[must_use]
     pub fn reads_base(self) -> bool {
-        self.changes_base() || self == Self::Loftq
+        self.changes_base() || matches!(self, Self::Loftq | Self::Mica)
     }
 }
 
@@ -107,6 +110,7 @@ impl fmt::Display for Init {
             Self::Pissa { iterations: Some(n) } => write!(f, "pissa_niter_{n}"),
             Self::Olora => f.write_str("olora"),
             Self::Loftq => f.write_str("loftq"),
+            Self::Mica => f.write_str("mica"),
         }
     }
 }
@@ -116,7 +120,7 @@ impl FromStr for Init {
 
     fn from_str(word: &str) -> Result<Self, UnknownWord> {
         const WORDS: &[&str] =
-            &["true", "gaussian", "false", "orthogonal", "pissa", "pissa_niter_N", "olora", "loftq"];
+            &["true", "gaussian", "false", "orthogonal", "pissa", "pissa_niter_N", "olora", "loftq", "mica"];
         let init = match word {
             "true" | "True" => Some(Self::Default),
             "false" | "False" => Some(Self::Random),
@@ -124,6 +128,7 @@ impl FromStr for Init {
             "pissa" => Some(Self::Pissa { iterations: None }),
             "olora" => Some(Self::Olora),
             "loftq" => Some(Self::Loftq),
+            _ if word.eq_ignore_ascii_case("mica") => Some(Self::Mica),
             _ if word.eq_ignore_ascii_case("gaussian") => Some(Self::Gaussian),
             _ => word
                 .strip_prefix("pissa_niter_")

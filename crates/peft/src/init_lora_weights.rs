@@ -66,7 +66,7 @@ pub fn init_lora_weights(
     let needs_base = || PeftError::NeedsBase { name: site.name(factor).to_owned() };
     let init = init.method().ok_or_else(needs_base)?;
     let embedding = site.kind == ModuleKind::Embedding;
-    if factor == Factor::Magnitude || (init.reads_base() && !embedding) {
+    if factor == Factor::Magnitude || (init.reads_base() && (!embedding || init == Init::Mica)) {
         return Err(needs_base());
     }
     if init == Init::Orthogonal && !embedding {

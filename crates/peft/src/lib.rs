@@ -54,11 +54,13 @@
 //! ```
 
 mod change;
+mod cholesky;
 mod config;
 mod error;
 mod factor_sums;
 mod folder;
 mod init_lora_weights;
+mod loftq;
 mod lora_plan;
 mod matching;
 mod merge;
@@ -86,6 +88,7 @@ pub use error::{DeadPattern, Differences, PeftError};
 pub use factor_sums::{CombinationType, FactorSum, FactorSums, MajoritySign};
 pub use folder::{AdapterFolder, AdapterTensors, write_adapter, write_adapter_rows};
 pub use init_lora_weights::init_lora_weights;
+pub use loftq::Loftq;
 pub use lora_plan::LoraPlan;
 pub use matching::{
     MatchReport, ModuleInfo, ModuleKind, PatternCount, default_targets, match_modules, resolve_targets,

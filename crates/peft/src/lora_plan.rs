@@ -21,6 +21,8 @@ pub struct LoraPlan {
     pub config: LoraConfig,
     /// The adapted modules, in the order of the list given.
     pub sites: Vec<LoraSite>,
+    /// What it is planned for.
+    pub purpose: Purpose,
     /// The modules that other methods change, and tables of which rows train.
     pub changes: Vec<ChangeSite>,
     /// Base parameters of `modules_to_save`: trained whole, saved under their own names. A tied one is listed
@@ -144,6 +146,7 @@ impl LoraPlan {
         let base_shapes = saved.iter().chain(&biases).map(shape).collect();
         Ok(Self {
             config,
+            purpose: use_,
             sites,
             changes,
             saved,
@@ -172,6 +175,7 @@ impl LoraPlan {
         let encoder = encoder.and_then(|method| method.encoder());
         let plan = |prompt| Self {
             config,
+            purpose: use_,
             sites: Vec::new(),
             changes: Vec::new(),
             saved: Vec::new(),
@@ -338,7 +342,11 @@ fn is_weight_of(parameter: &str, module: &str) -> bool {
 
 /// What factors of an embedding that a head has too cannot be.
 fn check_tied(config: &LoraConfig) -> Result<(), PeftError> {
-    let others = [("peft_type", config.method.is_some()), ("use_dora", config.use_dora)];
+    let others = [
+        ("peft_type", config.method.is_some()),
+        ("use_dora", config.use_dora),
+        ("init_lora_weights: mica", config.keeps_b()),
+    ];
     let condition = "with ensure_weight_tying on the embedding's or the head's factors";
     let other = others.into_iter().find(|(_, is)| *is);
     other.map_or(Ok(()), |(key, _)| Err(PeftError::Conflict { key, condition }))
@@ -452,15 +460,19 @@ fn check_init(
     rank: usize,
     base: &Registry,
 ) -> Result<(), PeftError> {
-    if use_ == Purpose::Load || module.kind == ModuleKind::Embedding {
+    let Some(init) = config.init_lora_weights.method() else { return Ok(()) };
+    if use_ == Purpose::Load || module.kind == ModuleKind::Embedding && init != Init::Mica {
         return Ok(());
     }
-    let Some(init) = config.init_lora_weights.method() else { return Ok(()) };
     let unfit = |expected| {
         Err(PeftError::InitRank { init: init.to_string(), module: module.name.clone(), got: rank, expected })
     };
     if init == Init::Orthogonal && !rank.is_multiple_of(2) {
         return unfit("an even rank".to_owned());
+    }
+    if init == Init::Mica && config.use_dora {
+        let condition = "with init_lora_weights mica, as in PEFT; take one of the two";
+        return Err(PeftError::Conflict { key: "use_dora", condition });
     }
     if init.reads_base() {
         let most = module.out.min(module.input);

@@ -31,6 +31,7 @@ pub fn merge_adapter<E: From<PeftError>>(
     mut read: impl FnMut(&str) -> Result<Option<HostTensor>, E>,
 ) -> Result<MergedBase, E> {
     plan.check_merge()?;
+    plan.check_plain_base()?;
     let mut merged = MergedBase::default();
     // Base parameters that trained along take the adapter's values.
     for (name, _) in plan.base_parameters() {

@@ -15,7 +15,7 @@ use crate::spectral::{Matrix, factors};
 use crate::{AdapterTensors, Factor, Init, InitWeights, LoraPlan, LoraSite, ModuleKind, PeftError};
 
 /// Factors taken from a base weight.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decomposition {
     /// `[rank, in]`.
     pub a: Vec<f32>,
@@ -23,8 +23,8 @@ pub struct Decomposition {
     pub b: Vec<f32>,
 }
 
-/// The factors that `init` takes from `weight` `[out, in]`, widened; `None` where it takes nothing (embeddings always
-/// start as with `true`). For LoftQ `weight` is what quantising the base weight lost, which `s B A` then is nearest to: PEFT
+/// The factors that `init` takes from `weight` `[out, in]`, widened; `None` where it takes nothing (embeddings start as with
+/// `true`, but for MiCA). For LoftQ `weight` is what quantising the base weight lost, which `s B A` then is nearest to: PEFT
 /// leaves the scale out, and starts so with `lora_alpha` equal to the rank alone.
 ///
 /// Singular vectors have a sign: the largest element of each column of B is positive (PiSSA), the diagonal of R is
@@ -34,13 +34,21 @@ pub struct Decomposition {
 /// If `weight` is not `[out, in]` of the site.
 #[must_use]
 pub fn decompose(site: &LoraSite, init: &InitWeights, weight: &[f32], seed: u64) -> Option<Decomposition> {
-    let init = init.method().filter(|i| i.reads_base() && site.kind != ModuleKind::Embedding)?;
+    let embedding = site.kind == ModuleKind::Embedding;
+    let init = init.method().filter(|&i| i.reads_base() && (!embedding || i == Init::Mica))?;
     assert_eq!(weight.len(), site.out * site.input, "decompose: `weight` is [out, in]");
     let w = Matrix { values: weight, rows: site.out, columns: site.input };
     let rank = site.rank;
     let stream = Stream::new(seed, &site.a_name);
     let start = |i: usize| f64::from(stream.normal(i as u64));
     let (left, right) = match init {
+        Init::Mica => {
+            // Of an embedding the transpose has A's columns for each token.
+            let (rows, least) = (if embedding { site.input } else { site.out }, w.trailing(rank, start));
+            let left = if embedding { least.right } else { least.left };
+            let a = vec![0.0; rank * (site.out * site.input / rows)];
+            return Some(Decomposition { a, b: factors(&left, &Vec::new(), rows).1 });
+        }
         Init::Olora => w.leading_qr(rank),
         Init::Pissa { iterations: Some(n) } => w.randomised(rank, n, start).halved(site.scale),
         Init::Pissa { iterations: None } | Init::Loftq => w.leading(rank, start).halved(site.scale),
@@ -89,11 +97,12 @@ impl LoraPlan {
 
     /// The plan of the files: that of an adapter of twice the rank for the original base where the initialisation
     /// [changed it](Self::changes_base), this one otherwise. Magnitudes stay, since the adapted weight is the same. One that
-    /// started [from a quantised base](Self::starts_from_quantization) is any adapter of it: PEFT would quantise once more.
+    /// started [from a quantised base](Self::starts_from_quantization) is any adapter of it (PEFT would quantise once more), but
+    /// where that base is [its own](Self::own_quantization): there PEFT has to.
     #[must_use]
     pub fn exported(&self) -> Self {
         let mut plan = self.clone();
-        if self.starts_from_quantization() {
+        if self.starts_from_quantization() && self.own_quantization().is_none() {
             plan.config.init_lora_weights = InitWeights::Flag(true);
             plan.config.rest.insert("loftq_config".into(), Value::Object(Map::new()));
         }

@@ -6,6 +6,8 @@
 
 use rayon::prelude::*;
 
+use crate::cholesky::Cholesky;
+
 /// A stored matrix, row-major.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
@@ -30,6 +32,10 @@ const SPARE: usize = 8;
 const WIDEST: usize = 256;
 /// Residual of an eigenvector at which it is done, of the largest eigenvalue.
 const DONE: f64 = 1e-11;
+/// The same of the inverse's eigenvectors, which are what rounding leaves of them.
+const NEARLY: f64 = 1e-8;
+/// A singular value, of the largest, that is rounding in f32.
+const NOTHING: f64 = 1e-7;
 /// Restarts at most; what is left then is a rotation among nearly equal singular values.
 const RESTARTS: usize = 100;
 
@@ -71,59 +77,58 @@ impl Matrix<'_> {
         let square = |x: &[Vec<f64>]| {
             if wide { self.times(&self.transposed_times(x)) } else { self.transposed_times(&self.times(x)) }
         };
-        let width = (rank + SPARE).min(n);
-        let mut block: Columns = (0..width).map(|c| (0..n).map(|i| start(c * n + i)).collect()).collect();
-        for _ in 0..RESTARTS {
-            let (mut basis, mut images): (Columns, Columns) = (Vec::new(), Vec::new());
-            while !block.is_empty()
-                && basis.len() < n
-                && (basis.is_empty() || basis.len() + width <= WIDEST.max(3 * width))
-            {
-                let known = basis.len();
-                for vector in block {
-                    if let Some(vector) = orthonormal(vector, &basis) {
-                        basis.push(vector);
-                    }
-                }
-                block = square(&basis[known..]);
-                images.extend(block.iter().cloned());
-            }
-            let m = basis.len();
-            let mut small: Vec<f64> = vec![0.0; m * m];
-            for i in 0..m {
-                for j in 0..=i {
-                    let value = (dot(&basis[i], &images[j]) + dot(&basis[j], &images[i])) / 2.0;
-                    (small[i * m + j], small[j * m + i]) = (value, value);
-                }
-            }
-            let (values, vectors) = eigen(small, m);
-            let mix = |of: &Columns, c: usize| {
-                let mut sum = vec![0.0; n];
-                for (k, vector) in of.iter().enumerate() {
-                    let f = vectors[k * m + c];
-                    sum.iter_mut().zip(vector).for_each(|(s, v)| *s += f * v);
-                }
-                sum
-            };
-            let taken = width.min(m);
-            block = (0..taken).map(|c| mix(&basis, c)).collect();
-            let largest = values.first().copied().unwrap_or(0.0);
-            let done = m == n
-                || (0..rank.min(taken)).all(|c| {
-                    let image = mix(&images, c);
-                    let residual: f64 =
-                        image.iter().zip(&block[c]).map(|(i, x)| (i - values[c] * x).powi(2)).sum();
-                    residual.sqrt() <= DONE * largest
-                });
-            if done {
-                break;
-            }
-        }
-        block.truncate(rank);
+        let block = leading_eigenvectors(n, rank, DONE, square, &start);
         let mut other = if wide { self.transposed_times(&block) } else { self.times(&block) };
         let values: Vec<f64> = other.iter_mut().map(|v| normalise(v)).collect();
         let (left, right) = if wide { (block, other) } else { (other, block) };
         Triplets { left, values, right }.with_signs()
+    }
+
+    /// The `rank` triplets of the smallest singular values among the `min(rows, columns)` there are, largest first as everywhere.
+    /// Where a value is rounding, the left vector is any that is orthogonal to all columns.
+    pub(crate) fn trailing(&self, rank: usize, start: impl Fn(usize) -> f64) -> Triplets {
+        let wide = self.columns > self.rows;
+        let n = self.rows.min(self.columns);
+        let across: Vec<Vec<f64>> = if wide {
+            self.values
+                .chunks_exact(self.columns)
+                .map(|row| row.iter().map(|&x| x.into()).collect())
+                .collect()
+        } else {
+            let column = |c: usize| self.values.iter().skip(c).step_by(self.columns).map(|&x| x.into());
+            (0..n).map(|c| column(c).collect()).collect()
+        };
+        // The smaller of W W^T and W^T W, lifted by less than what is lost in f32.
+        let mut gram = vec![0.0; n * n];
+        gram.par_chunks_exact_mut(n).enumerate().for_each(|(i, row)| {
+            row[..=i].iter_mut().zip(&across).for_each(|(to, other)| *to = dot(&across[i], other));
+        });
+        let largest = (0..n).map(|i| gram[i * n + i]).fold(f64::MIN_POSITIVE, f64::max);
+        let lift = largest * NOTHING * NOTHING;
+        (0..n).for_each(|i| gram[i * n + i] += lift);
+        let inverse = Cholesky::new(gram, n).expect("invariant: a lifted Gram matrix is positive definite");
+        let mut block = leading_eigenvectors(n, rank, NEARLY, |x| inverse.solve_all(x), &start);
+        block.reverse();
+        let mut other = if wide { self.transposed_times(&block) } else { self.times(&block) };
+        let values: Vec<f64> = other.iter_mut().map(|v| normalise(v)).collect();
+        if wide {
+            return Triplets { left: block, values, right: other }.with_signs();
+        }
+        let none = |value: f64| value <= 10.0 * NOTHING * largest.sqrt();
+        let mut known: Columns =
+            other.iter().zip(&values).filter(|(_, value)| !none(**value)).map(|(v, _)| v.clone()).collect();
+        for (at, left) in other.iter_mut().enumerate().filter(|(at, _)| none(values[*at])) {
+            let mut vector: Vec<f64> = (0..self.rows).map(|i| start((n + at) * self.rows + i)).collect();
+            for _ in 0..2 {
+                let within = inverse.solve_all(&self.transposed_times(std::slice::from_ref(&vector)));
+                let within = self.times(&within).remove(0);
+                vector.iter_mut().zip(within).for_each(|(v, w)| *v -= w);
+            }
+            let Some(vector) = orthonormal(vector, &known) else { continue };
+            known.push(vector.clone());
+            *left = vector;
+        }
+        Triplets { left: other, values, right: block }.with_signs()
     }
 
     /// Approximate leading triplets by `iterations` of a randomised subspace iteration (Halko et al. 2009, algorithm
@@ -183,6 +188,66 @@ impl Triplets {
         }
         self
     }
+}
+
+/// The `rank` leading eigenvectors of a symmetric operator on `n` dimensions, to a residual of `done`.
+fn leading_eigenvectors(
+    n: usize,
+    rank: usize,
+    done: f64,
+    operator: impl Fn(&[Vec<f64>]) -> Columns,
+    start: &dyn Fn(usize) -> f64,
+) -> Columns {
+    let width = (rank + SPARE).min(n);
+    let mut block: Columns = (0..width).map(|c| (0..n).map(|i| start(c * n + i)).collect()).collect();
+    for _ in 0..RESTARTS {
+        let (mut basis, mut images): (Columns, Columns) = (Vec::new(), Vec::new());
+        while !block.is_empty()
+            && basis.len() < n
+            && (basis.is_empty() || basis.len() + width <= WIDEST.max(3 * width))
+        {
+            let known = basis.len();
+            for vector in block {
+                if let Some(vector) = orthonormal(vector, &basis) {
+                    basis.push(vector);
+                }
+            }
+            block = operator(&basis[known..]);
+            images.extend(block.iter().cloned());
+        }
+        let m = basis.len();
+        let mut small: Vec<f64> = vec![0.0; m * m];
+        for i in 0..m {
+            for j in 0..=i {
+                let value = (dot(&basis[i], &images[j]) + dot(&basis[j], &images[i])) / 2.0;
+                (small[i * m + j], small[j * m + i]) = (value, value);
+            }
+        }
+        let (values, vectors) = eigen(small, m);
+        let mix = |of: &Columns, c: usize| {
+            let mut sum = vec![0.0; n];
+            for (k, vector) in of.iter().enumerate() {
+                let f = vectors[k * m + c];
+                sum.iter_mut().zip(vector).for_each(|(s, v)| *s += f * v);
+            }
+            sum
+        };
+        let taken = width.min(m);
+        block = (0..taken).map(|c| mix(&basis, c)).collect();
+        let largest = values.first().copied().unwrap_or(0.0);
+        let converged = m == n
+            || (0..rank.min(taken)).all(|c| {
+                let image = mix(&images, c);
+                let residual: f64 =
+                    image.iter().zip(&block[c]).map(|(i, x)| (i - values[c] * x).powi(2)).sum();
+                residual.sqrt() <= done * largest
+            });
+        if converged {
+            break;
+        }
+    }
+    block.truncate(rank);
+    block
 }
 
 /// Orthonormal vectors that span the same as the leading ones of `vectors`; where one depends on those before it, zeros.
@@ -344,6 +409,44 @@ mod tests {
                 let taken: f64 = t.values.iter().map(|s| s * s).sum();
                 assert!((all - taken).abs() < 1e-9 * all);
             }
+        }
+    }
+
+    /// `W v = s u`, orthonormal, and no direction is smaller.
+    #[test]
+    fn trailing_triplets_are_singular() {
+        for (rows, columns, rank) in [(1, 1, 1), (40, 40, 7), (12, 90, 12), (300, 120, 5), (200, 700, 3)] {
+            let values = random(rows, columns);
+            let w = Matrix { values: &values, rows, columns };
+            let s = Stream::new(1, "start");
+            let start = |i| f64::from(s.normal(i as u64));
+            let t = w.trailing(rank, start);
+            check(rows, columns, rank, &t, 1e-6);
+            let (wv, wu) = (w.times(&t.right), w.transposed_times(&t.left));
+            let all = w.leading(rows.min(columns), start);
+            for i in 0..rank {
+                let worst = |got: &[f64], want: &[f64]| {
+                    got.iter().zip(want).map(|(g, w)| (g - t.values[i] * w).abs()).fold(0.0, f64::max)
+                };
+                assert!(worst(&wv[i], &t.left[i]) < 1e-6 * all.values[0], "{rows} {columns} {i}");
+                assert!(worst(&wu[i], &t.right[i]) < 1e-6 * all.values[0], "{rows} {columns} {i}");
+                let want = all.values[rows.min(columns) - rank + i];
+                assert!((t.values[i] - want).abs() < 1e-6 * all.values[0], "{rows} {columns} {i}");
+            }
+        }
+        // Five equal columns: of the others nothing is left, and orthogonal vectors fill in.
+        let values = vec![1.0; 6 * 5];
+        let w = Matrix { values: &values, rows: 6, columns: 5 };
+        let s = Stream::new(1, "start");
+        let t = w.trailing(3, |i| f64::from(s.normal(i as u64)));
+        for (i, left) in t.left.iter().enumerate() {
+            assert!(t.values[i] < 1e-6 && left.iter().sum::<f64>().abs() < 1e-6, "{:?}", t.values);
+            assert!(
+                t.left
+                    .iter()
+                    .enumerate()
+                    .all(|(j, o)| (dot(left, o) - f64::from(u8::from(i == j))).abs() < 1e-6)
+            );
         }
     }
 

@@ -68,13 +68,16 @@ impl LoraConfig {
             let changes_base = CHANGES_BASE.iter().any(|p| name.to_lowercase().starts_with(p));
             let value = Value::String(name.clone());
             match use_ {
-                Purpose::Load if name == "loftq" => {
+                Purpose::Load
+                    if name == "loftq" && self.loftq()?.is_none_or(|loftq| loftq.bits.is_none()) =>
+                {
                     return refuse(
                         "init_lora_weights",
                         &value,
-                        "PEFT quantises its base anew: write true in its place there and load the base in as many bits, as in load_in_4bit",
+                        "its loftq_config does not say how its base is quantised: write loftq_bits and loftq_iter there",
                     );
                 }
+                Purpose::Create if name == "loftq" => drop(self.loftq()?),
                 Purpose::Load if changes_base => {
                     return refuse(
                         "init_lora_weights",
@@ -86,7 +89,7 @@ impl LoraConfig {
                     return refuse(
                         "init_lora_weights",
                         &value,
-                        "use true, false, \"gaussian\", \"orthogonal\", \"olora\", \"pissa\", \"pissa_niter_4\" or \"loftq\"",
+                        "use true, false, \"gaussian\", \"orthogonal\", \"olora\", \"pissa\", \"pissa_niter_4\", \"loftq\" or \"mica\"",
                     );
                 }
                 _ => {}
@@ -110,8 +113,7 @@ impl LoraConfig {
     /// Whether B stays as it started, minor singular vectors of the base, and A alone trains (`mica`; arXiv:2604.01694).
     #[must_use]
     pub fn keeps_b(&self) -> bool {
-        let mica = |word: &String| word.eq_ignore_ascii_case("mica");
-        self.method.is_none() && matches!(&self.init_lora_weights, InitWeights::Named(word) if mica(word))
+        self.method.is_none() && self.init_lora_weights.method() == Some(Init::Mica)
     }
 }
 

@@ -160,6 +160,7 @@ fn check(part: &Weighted<'_>) -> Result<(), PeftError> {
         let condition = "of experts in a weighted sum: their factors are stacked; merge the adapters into the base one after another";
         return conflict("target_parameters", condition);
     }
+    part.plan.check_plain_base()?;
     if part.plan.changes_base() {
         let condition = "that changes the base (pissa, olora) in a weighted sum; convert the adapter to the original base first";
         return conflict("init_lora_weights", condition);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use burnish_core::FourBit;
 use burnish_peft::{
     Bias, Init, Layers, LoraConfig, Names, PeftError, PeftMethod, PeftType, Targets, TokenIndices,
 };
@@ -62,10 +63,11 @@ options! {
     /// Which biases train: none, all, or those of adapted modules.
     Peft bias: Bias = Bias::None;
     /// How the factors start: `true` (A Kaiming, B zero), `gaussian`, `false` (both random), `orthogonal` (random, product
-    /// zero), taken from the base weight, which keeps the rest: `pissa`, `pissa_niter_N` (faster), `olora`; or what a base in fewer
-    /// bits has lost: `loftq`.
+    /// zero), taken from the base weight, which keeps the rest: `pissa`, `pissa_niter_N` (faster), `olora`; what a base in fewer
+    /// bits has lost: `loftq`; or the base weight's smallest singular vectors as a B that does not train: `mica`.
     Peft init_lora_weights: Init = Init::Default;
-    /// Settings of `loftq`: {"loftq_bits": 4, "loftq_iter": 1}, the bits those of the base, and once.
+    /// Settings of `loftq`: {"loftq_bits": 4, "loftq_iter": 1}, the bits those of the base; in more iterations than one the base is
+    /// quantised anew without what the factors have, in turn.
     Peft loftq_config: MethodSettings = MethodSettings::default();
     /// Modules to leave out: names or one regular expression.
     Peft exclude_modules: Option<Targets> = None;
@@ -168,11 +170,21 @@ impl LoraOptions {
                     checks.conflict("loftq_config", with, "say loftq_bits as many, or take it out");
                 }
                 "loftq_iter" if value.as_u64() == Some(1) => {}
-                "loftq_iter" => checks.conflict(
-                    "loftq_config",
-                    "a base that options quantise, which another iteration would change",
-                    "set loftq_iter: 1",
-                ),
+                "loftq_iter" if value.as_u64().is_some_and(|n| (2..=1000).contains(&n)) => {
+                    // As PEFT quantises, which has to do it again.
+                    if bits == 4 && quantization.bnb_4bit_quant_type != FourBit::Nf4 {
+                        let with = "bnb_4bit_quant_type: fp4, which PEFT does not quantise to";
+                        checks.conflict("loftq_config", with, "take it out, or set loftq_iter: 1");
+                    }
+                    if bits == 4 && quantization.use_bnb_nested_quant {
+                        let with = "use_bnb_nested_quant: true, as PEFT does not quantise";
+                        checks.conflict("loftq_config", with, "take it out, or set loftq_iter: 1");
+                    }
+                }
+                "loftq_iter" => {
+                    let with = format!("loftq_iter: {value}");
+                    checks.conflict("loftq_config", with, "set a whole number from 1 to 1000");
+                }
                 key => {
                     checks.conflict(
                         "loftq_config",

@@ -13,7 +13,7 @@ use burnish_core::{
 };
 use burnish_ops::{AnyTensor, column_norms, host_device, row_norms};
 use burnish_peft::{
-    AdapterFolder, AdapterTensors, Change, ChangeSite, Decomposition, Factor, InitWeights, LoraConfig,
+    AdapterFolder, AdapterTensors, Change, ChangeSite, Decomposition, Factor, InitWeights, Loftq, LoraConfig,
     LoraPlan, LoraSite, ModuleKind, PeftError, Purpose, decompose, init_lora_weights,
 };
 use burnish_quant::Quantized;
@@ -23,6 +23,7 @@ use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
 use crate::decoder::adapter::copy_name;
 use crate::decoder::layers::CURVE;
 use crate::files::folder::{ModelFolder, named_in, quantize, read_rows, rows_in, to_device, to_host};
+use crate::files::loftq::AlternatedWeights;
 use crate::files::packed::widened;
 use crate::files::pieces::read_pieces;
 use crate::{
@@ -46,7 +47,7 @@ pub enum Tuning<'a> {
 pub struct ModelPlan<'a> {
     folder: &'a ModelFolder,
     pub(crate) blueprint: Blueprint,
-    plan: Option<LoraPlan>,
+    pub(super) plan: Option<LoraPlan>,
     tensors: AdapterTensors,
     base: usize,
     seed: u64,
@@ -55,6 +56,7 @@ pub struct ModelPlan<'a> {
     initial: Initial,
     pub(crate) sums: AdapterSums,
     pub(crate) whole_experts: bool,
+    pub(super) alternated: AlternatedWeights,
 }
 
 impl<'a> ModelPlan<'a> {
@@ -97,7 +99,11 @@ impl<'a> ModelPlan<'a> {
             if plan.as_ref().is_some_and(LoraPlan::changes_base) {
                 return Err(folder.quantized_already(how, "no start can change it:", mend));
             }
-            if plan.as_ref().is_some_and(LoraPlan::starts_from_quantization) {
+            if plan.as_ref().is_some_and(|plan| plan.config.keeps_b() && !plan.is_loaded()) {
+                return Err(folder.quantized_already(how, "its minor vectors are in no file of it:", mend));
+            }
+            let own = |plan: &LoraPlan| plan.starts_from_quantization() || plan.own_quantization().is_some();
+            if plan.as_ref().is_some_and(own) {
                 return Err(folder.quantized_already(how, "what that lost is in no file of it:", mend));
             }
         }
@@ -109,7 +115,20 @@ impl<'a> ModelPlan<'a> {
         }
         let (initial, sums) = (Initial::default(), AdapterSums::default());
         let (parallel, whole_experts) = (None, false);
-        Ok(Self { folder, blueprint, plan, tensors, base, seed, parallel, initial, sums, whole_experts })
+        let alternated = AlternatedWeights::default();
+        Ok(Self {
+            folder,
+            blueprint,
+            plan,
+            tensors,
+            base,
+            seed,
+            parallel,
+            initial,
+            sums,
+            whole_experts,
+            alternated,
+        })
     }
 
     /// How the ranks of [`Self::over`] sum their addends of adapters on the linears of blocks; fused, if not said. Those
@@ -149,6 +168,19 @@ impl<'a> ModelPlan<'a> {
         if self.plan.as_ref().is_some_and(LoraPlan::changes_base) {
             return Err(unsupported("a start that changes the base", "another init_lora_weights"));
         }
+        if self.plan.as_ref().is_some_and(|plan| plan.config.keeps_b() && !plan.is_loaded()) {
+            let supported = "a base in full under a fresh mica, as in PEFT; another init_lora_weights";
+            return Err(unsupported("vectors of the base", supported));
+        }
+        let bits = if quantization.scheme == Scheme::Int8 { 8 } else { 4 };
+        if let Some(own) = self.plan.as_ref().and_then(LoraPlan::own_quantization) {
+            let other = own.bits.is_some_and(|said| said != bits);
+            if other || quantization != (Loftq { bits: Some(bits), ..own }).quantization() {
+                let supported = "the bits of the adapter's loftq_config, as PEFT quantises them: NF4 without nested scales, or eight";
+                return Err(unsupported(&quantization.scheme.to_string(), supported));
+            }
+        }
+        self.plan.iter_mut().for_each(|plan| plan.note_bits(bits));
         if self.folder.is_quantized() {
             let already = |p: &Parameter| p.quantization.is_some_and(|own| own.scheme != Scheme::Int8);
             let four = self.registry().iter().any(already);
@@ -179,6 +211,9 @@ impl<'a> ModelPlan<'a> {
         let parameter = self.registry().at(index);
         if let Some(packed) = self.folder.packed(parameter)? {
             return Ok(packed);
+        }
+        if let Some((site, own)) = self.own_quantization(&parameter.name) {
+            return Ok(self.alternated(site, own)?.bits.clone());
         }
         let whole = self.rows(index, 0..rows_in(parameter))?;
         if parameter.role != Role::Expert {
@@ -315,6 +350,11 @@ impl<'a> ModelPlan<'a> {
                 let shape = with_rows(&parameter.shape, rows.len());
                 return Ok(HostTensor::from_f32(&values, &shape, store)?);
             }
+            if let (Some((site, own)), None) =
+                (self.own_quantization(&parameter.name), parameter.quantization)
+            {
+                return Ok(part(&widened(&self.alternated(site, own)?.bits, store)));
+            }
             let trained_along = if parameter.trainable { own.get(&parameter.name) } else { None };
             return match self.tensors.base_weights.get(&parameter.name).or(trained_along) {
                 Some(tensor) => Ok(part(tensor)),
@@ -340,11 +380,11 @@ impl<'a> ModelPlan<'a> {
         let given = self.tensors.base_weights.contains_key(name)
             || parameter.trainable && self.tensors.parameters.contains_key(name);
         let base = index < self.base && parameter.alias_of.is_none() && self.folder.has_weights();
-        base && !given && self.site_of_weight(name).is_none()
+        base && !given && self.site_of_weight(name).is_none() && self.own_quantization(name).is_none()
     }
 
     /// Rows of a base parameter as the folder has it.
-    fn original(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
+    pub(super) fn original(&self, index: usize, rows: Range<usize>) -> Result<HostTensor, ModelError> {
         let parameter = self.registry().at(index);
         if self.folder.has_weights() && !self.folder.is_fresh(parameter) {
             return self.folder.rows(parameter, rows);
@@ -362,6 +402,9 @@ impl<'a> ModelPlan<'a> {
     fn decomposition(&self, site: &LoraSite) -> Result<Arc<Decomposition>, ModelError> {
         if let Some(known) = self.initial.get(&site.module) {
             return Ok(known);
+        }
+        if let Some((site, own)) = self.own_quantization(&site.base_weight()) {
+            return Ok(self.alternated(site, own)?.factors.clone());
         }
         let index = self.index_of(&site.base_weight())?;
         let parameter = self.registry().at(index);
@@ -481,7 +524,7 @@ impl<'a> ModelPlan<'a> {
         Work::begin(format!("loading {name}"), Unit::Tensors, self.registry().len() as u64)
     }
 
-    fn index_of(&self, name: &str) -> Result<usize, ModelError> {
+    pub(super) fn index_of(&self, name: &str) -> Result<usize, ModelError> {
         let unknown = || ModelError::UnknownParameter { name: name.to_owned() };
         self.registry().index_of(name).ok_or_else(unknown)
     }
@@ -541,11 +584,14 @@ impl ModelPlan<'_> {
             return self.magnitude(site, rows);
         }
         let mut init = &plan.config.init_lora_weights;
-        let quantized = plan.starts_from_quantization().then(|| self.is_quantized(site)).transpose()?;
+        let quantized = plan.starts_from_quantization().then(|| self.is_quantized(plan, site)).transpose()?;
         if quantized == Some(false) {
             init = &InitWeights::Flag(true);
         }
-        if quantized == Some(true) || self.site_of_weight(&site.base_weight()).is_some() {
+        if quantized == Some(true)
+            || plan.config.keeps_b()
+            || self.site_of_weight(&site.base_weight()).is_some()
+        {
             let start = self.decomposition(site)?;
             let whole = if factor == Factor::A { &start.a } else { &start.b };
             return Ok(whole[elements].to_vec());
@@ -554,12 +600,17 @@ impl ModelPlan<'_> {
     }
 
     /// Whether the weight of a site rests in fewer bits; an error if none of the model does.
-    fn is_quantized(&self, site: &LoraSite) -> Result<bool, ModelError> {
+    fn is_quantized(&self, plan: &LoraPlan, site: &LoraSite) -> Result<bool, ModelError> {
         if self.registry().iter().all(|p| p.quantization.is_none()) {
             let condition = "as loftq over a base in full: hold it in fewer bits, as with load_in_4bit";
             return Err(PeftError::Conflict { key: "init_lora_weights", condition }.into());
         }
-        Ok(self.registry().get(&site.base_weight()).is_some_and(|p| p.quantization.is_some()))
+        let is = self.registry().get(&site.base_weight()).is_some_and(|p| p.quantization.is_some());
+        if !is && plan.own_quantization().is_some() {
+            let condition = "as loftq in several iterations on a module that keeps its bits, which PEFT would quantise too: leave embedding and head out of target_modules";
+            return Err(PeftError::Conflict { key: "init_lora_weights", condition }.into());
+        }
+        Ok(is)
     }
 
     /// The norms of a site's adapted weight: what its magnitude starts from, so that the adapter starts as no change.

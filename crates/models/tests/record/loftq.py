@@ -5,7 +5,8 @@ Run with PEFT 0.21.2, bitsandbytes 0.50.2, Transformers 5.23 and PyTorch on the 
 PEFT asks for CUDA there; its function runs on the CPU with the device's name replaced. down_proj, which has no adapter, is
 quantised in the same way: as its function for the CPU takes rows of 96 for rows of whole blocks, by rows of 64.
 Writes ../fixtures/loftq/{4,8}.safetensors (of each module `base`, its values as they are read then, and `product`, the
-factors') and .json (the loss before each step of rate RATE and after them).
+factors') and .json (the loss before each step of rate RATE and after them), and {4,8}-3.safetensors, the same of two modules
+after three iterations.
 """
 
 import inspect
@@ -38,6 +39,21 @@ def quantised(weight, bits):
     codes, state = bnb.functional.quantize_4bit(rows, quant_type="nf4", compress_statistics=False)
     return bnb.functional.dequantize_4bit(codes, state).reshape(weight.shape)
 
+
+for bits in (4, 8):
+    model = AutoModelForCausalLM.from_pretrained(FIXTURES / "quantized" / "plain", dtype=torch.float32)
+    config = LoraConfig(
+        r=4, lora_alpha=4, init_lora_weights="loftq", loftq_config={"loftq_bits": bits, "loftq_iter": 3},
+        target_modules=["model.layers.0.self_attn.k_proj", "model.layers.0.mlp.up_proj"], task_type="CAUSAL_LM",
+    )
+    tensors = {}
+    for name, module in get_peft_model(model, config).named_modules():
+        if hasattr(module, "lora_A"):
+            name = name.removeprefix("base_model.model.")
+            a, b = (m["default"].weight.data for m in (module.lora_A, module.lora_B))
+            tensors[name + ".base"] = module.base_layer.weight.data.clone()
+            tensors[name + ".product"] = (b @ a).clone()
+    save_file(tensors, FIXTURES / "loftq" / f"{bits}-3.safetensors")
 
 for bits in (4, 8):
     model = AutoModelForCausalLM.from_pretrained(FIXTURES / "quantized" / "plain", dtype=torch.float32)

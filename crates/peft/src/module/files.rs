@@ -59,6 +59,7 @@ pub fn load<M: Module>(module: M, folder: impl AsRef<Path>) -> Result<M, PeftErr
     refuse(&folder.config)?;
     let survey = Survey::of(&module)?;
     let plan = survey.plan(&folder.config, Purpose::Load)?;
+    plan.check_plain_base()?;
     let tensors = folder.load(&plan)?;
     let mut adapters = Adapters::new(&survey, &plan);
     for site in &plan.sites {

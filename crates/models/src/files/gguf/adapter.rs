@@ -52,6 +52,9 @@ impl<'a> GgufAdapterExport<'a> {
             })
         };
         let Some(plan) = planned.plan().cloned() else { return refused("no LoRA") };
+        if plan.own_quantization().is_some() {
+            return refused("an adapter of a base that is quantised as it says (loftq)");
+        }
         if !plan.changes.is_empty() || plan.prompt.is_some() || plan.sites.is_empty() {
             return refused(&format!("an adapter of {}", plan.config.peft_type));
         }

@@ -359,6 +359,7 @@ impl LoraConfig {
         let rest = plain_rest().into_iter().filter(|(key, _)| kept(key)).collect();
         Self {
             peft_type: method.peft_type().name().to_owned(),
+            r: method.default_rank(),
             method: Some(method),
             rest,
             ..Self::default()
@@ -413,8 +414,9 @@ impl LoraConfig {
                 return Err(corrupt(format!("`{key}` is {}: {e}", object[&key])));
             }
         }
+        let own = method.as_ref().map(PeftMethod::default_rank).filter(|_| !object.contains_key("r"));
         let config = Self::deserialize(Value::Object(object)).map_err(|e| corrupt(e.to_string()))?;
-        Ok(Self { method, ..config })
+        Ok(Self { method, r: own.unwrap_or(config.r), ..config })
     }
 
     /// The text of `adapter_config.json`, byte for byte as PEFT would write it.

@@ -317,6 +317,16 @@ fn every_unsupported_key_is_refused_by_name() {
     check("init_lora_weights", "orthogonal".into(), Purpose::Load).unwrap();
 }
 
+/// A configuration that says no rank has its method's.
+#[test]
+fn absent_ranks_are_peft_s() {
+    for (kind, rank) in [("LORA", 8), ("LOHA", 8), ("VERA", 256), ("RANDLORA", 32), ("VBLORA", 4)] {
+        let of =
+            |more: &str| LoraConfig::from_json(&format!(r#"{{"peft_type": "{kind}"{more}}}"#)).unwrap().r;
+        assert_eq!((of(""), of(r#", "r": 5"#)), (rank, 5), "{kind}");
+    }
+}
+
 fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

@@ -55,6 +55,9 @@ pub(crate) trait Method {
     /// Whether modules are named.
     const TARGETS: bool = true;
 
+    /// The rank of a configuration that says none.
+    const RANK: usize = 8;
+
     /// What its values must be; `fresh` if the adapter begins.
     fn validate(&self, config: &LoraConfig, fresh: bool) -> Result<(), PeftError>;
 
@@ -129,6 +132,14 @@ macro_rules! methods {
             #[must_use]
             pub fn peft_type(&self) -> PeftType {
                 match self { $(Self::$name(_) => PeftType::$name,)+ }
+            }
+
+            /// PEFT's rank where a configuration says none.
+            pub(crate) fn default_rank(&self) -> usize {
+                fn of<M: Method>(_: &M) -> usize {
+                    M::RANK
+                }
+                match self { $(Self::$name(own) => of(own),)+ }
             }
 
             /// The method of that type, its keys taken out of `object`; `None` for LoRA. Fails with key and reason.

@@ -46,6 +46,8 @@ impl Method for RandLora {
     const SHARED: &'static [&'static str] =
         &["bias", "layers_pattern", "layers_to_transform", "modules_to_save", "r"];
 
+    const RANK: usize = 32;
+
     fn validate(&self, _config: &LoraConfig, _fresh: bool) -> Result<(), PeftError> {
         probability("randlora_dropout", self.randlora_dropout)
     }

@@ -48,6 +48,8 @@ impl Method for VbLora {
     const SHARED: &'static [&'static str] =
         &["bias", "exclude_modules", "layers_pattern", "layers_to_transform", "modules_to_save", "r"];
 
+    const RANK: usize = 4;
+
     fn validate(&self, _config: &LoraConfig, fresh: bool) -> Result<(), PeftError> {
         if fresh && self.save_only_topk_weights {
             return Err(PeftError::UnsupportedKey {

@@ -40,6 +40,8 @@ impl Method for Vera {
     const SHARED: &'static [&'static str] =
         &["bias", "layers_pattern", "layers_to_transform", "modules_to_save", "r"];
 
+    const RANK: usize = 256;
+
     fn validate(&self, _config: &LoraConfig, _fresh: bool) -> Result<(), PeftError> {
         probability("vera_dropout", self.vera_dropout)
     }

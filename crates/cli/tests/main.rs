@@ -29,6 +29,7 @@ mod ranks;
 mod regressions_tp;
 mod resume;
 mod rollout_server;
+mod row_starts;
 mod runs;
 mod sameness;
 #[cfg(feature = "serve")]

@@ -11,7 +11,7 @@ use crate::resume::goes_on;
 pub(crate) const LORA: [&str; 5] =
     ["--use_peft", "--lora_r=4", "--lora_alpha=8", "--lora_target_modules=all-linear", "--lora_dropout=0"];
 
-fn words(command: &str, output: &Path, more: &[&str]) -> Vec<String> {
+pub(crate) fn words(command: &str, output: &Path, more: &[&str]) -> Vec<String> {
     let data = if command == "kto" { "unpaired" } else { "preference" };
     let mut words = vec![
         command.to_owned(),

@@ -152,10 +152,13 @@ impl OptionValue for Init {
         "olora",
         "loftq",
         "mica",
+        "eva",
+        "corda",
+        "lora_ga",
     ]);
 
     fn expected() -> String {
-        "true, gaussian, false, orthogonal, pissa, pissa_niter_N (as in pissa_niter_4), olora, loftq or mica"
+        "true, gaussian, false, orthogonal, pissa, pissa_niter_N (as in pissa_niter_4), olora, loftq, mica, eva, corda or lora_ga"
             .into()
     }
 

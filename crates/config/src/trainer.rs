@@ -62,6 +62,7 @@ impl RunOptions {
     /// The rules of trainers whose loss is divided by pairs or completions, which are those of all ranks.
     pub(crate) fn rules_by_rows(&self, checks: &mut Checks<'_>) {
         self.rules(checks);
+        self.lora.starts_without_rows(checks);
         if !self.training.average_tokens_across_devices {
             checks.conflict(
                 "average_tokens_across_devices",

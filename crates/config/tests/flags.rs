@@ -34,13 +34,17 @@ fn inits_of_adapters() {
         ("pissa", Init::Pissa { iterations: None }),
         ("pissa_niter_16", Init::Pissa { iterations: Some(16) }),
         ("olora", Init::Olora),
+        ("mica", Init::Mica),
+        ("eva", Init::Eva),
+        ("corda", Init::Corda),
+        ("lora_ga", Init::LoraGa),
     ] {
         let options =
             scratch.sft(&["--use_peft", "--use_dora", "--init_lora_weights", word]).unwrap().options;
         assert_eq!((options.lora.init_lora_weights, options.lora.use_dora), (init, true), "{word}");
         assert_eq!(init.to_string(), word.to_lowercase());
     }
-    for word in ["pissa_niter_", "pissa_niter_x", "eva"] {
+    for word in ["pissa_niter_", "pissa_niter_x", "new"] {
         assert!(scratch.sft(&["--use_peft", "--init_lora_weights", word]).is_err(), "{word}");
     }
     assert!(scratch.sft(&["--use_peft", "--lora_r", "3", "--init_lora_weights", "orthogonal"]).is_err());
@@ -51,6 +55,16 @@ fn inits_of_adapters() {
         options.lora.config(std::path::Path::new("base")).rest["loftq_config"].to_string()
     };
     assert_eq!(config(&["--loftq_config", r#"{"loftq_bits": 8}"#]), r#"{"loftq_bits":8}"#);
+    let eva = ["--use_peft", "--init_lora_weights", "eva", "--eva_config", r#"{"rho": 1.5}"#];
+    let options = scratch.sft(&eva).unwrap().options;
+    assert_eq!(options.lora.config(std::path::Path::new("base")).rest["eva_config"]["rho"], 1.5);
+    for (words, parts) in [
+        (&["--eva_config", r#"{"rho": 1.5}"#][..], ["eva_config", "init_lora_weights: true"]),
+        (&["--init_lora_weights", "corda", "--init_lora_rows", "0"], ["init_lora_rows", "at least 1"]),
+    ] {
+        let said = scratch.sft(&[&["--use_peft"], words].concat()).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
 }
 
 #[test]

@@ -33,6 +33,7 @@ mod scores;
 mod several_parts;
 mod shared_prompts;
 mod split_gradients;
+mod starts;
 mod tensor_parallel;
 mod tensor_parallel_golden;
 mod tying;

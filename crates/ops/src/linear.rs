@@ -167,6 +167,14 @@ impl LinearInput {
         [Some(self.tensor()), gamma, beta.flatten()].into_iter().flatten().cloned().collect()
     }
 
+    /// What the layers read, `[tokens, in]`, normed and activated, in float32 and off the tape.
+    ///
+    /// # Errors
+    /// If shapes do not fit.
+    pub fn read(&self) -> Result<AnyTensor, OpsError> {
+        crate::gpu::linear::read(self)
+    }
+
     /// Features of the layers' input, of a tensor `width` wide.
     pub(crate) fn features(&self, width: usize) -> usize {
         if matches!(self.activation(), Some((_, true))) { width / 2 } else { width }

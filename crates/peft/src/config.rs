@@ -82,19 +82,32 @@ pub enum Init {
     /// B the left singular vectors of the smallest singular values, which do not train, A zero (MiCA; arXiv:2604.01694); of an
     /// embedding B those of its transpose.
     Mica,
+    /// A the principal components of what a layer reads of rows, in ranks by their variance, B zero ([`crate::Eva`]).
+    Eva,
+    /// The triplets of the weight by the covariance of what its layer reads of rows; the weight keeps the rest
+    /// ([`crate::Covariance`]).
+    Corda,
+    /// Triplets of the weight's gradient over rows; the weight keeps the rest ([`crate::LoraGaConfig`]).
+    LoraGa,
 }
 
 impl Init {
     /// Whether the factors come from the base weight, which keeps `W - s B A`. Embeddings start as with `true` then.
     #[must_use]
     pub fn changes_base(self) -> bool {
-        matches!(self, Self::Pissa { .. } | Self::Olora)
+        matches!(self, Self::Pissa { .. } | Self::Olora | Self::Corda | Self::LoraGa)
     }
 
     /// Whether the factors of linear layers are made of the base: see [`crate::decompose`].
     #[must_use]
     pub fn reads_base(self) -> bool {
-        self.changes_base() || matches!(self, Self::Loftq | Self::Mica)
+        self.changes_base() || matches!(self, Self::Loftq | Self::Mica | Self::Eva)
+    }
+
+    /// Whether the factors of linear layers are made of rows of the data, which a run has and a configuration has not.
+    #[must_use]
+    pub fn reads_rows(self) -> bool {
+        matches!(self, Self::Eva | Self::Corda | Self::LoraGa)
     }
 }
 
@@ -111,6 +124,9 @@ impl fmt::Display for Init {
             Self::Olora => f.write_str("olora"),
             Self::Loftq => f.write_str("loftq"),
             Self::Mica => f.write_str("mica"),
+            Self::Eva => f.write_str("eva"),
+            Self::Corda => f.write_str("corda"),
+            Self::LoraGa => f.write_str("lora_ga"),
         }
     }
 }
@@ -119,8 +135,20 @@ impl FromStr for Init {
     type Err = UnknownWord;
 
     fn from_str(word: &str) -> Result<Self, UnknownWord> {
-        const WORDS: &[&str] =
-            &["true", "gaussian", "false", "orthogonal", "pissa", "pissa_niter_N", "olora", "loftq", "mica"];
+        const WORDS: &[&str] = &[
+            "true",
+            "gaussian",
+            "false",
+            "orthogonal",
+            "pissa",
+            "pissa_niter_N",
+            "olora",
+            "loftq",
+            "mica",
+            "eva",
+            "corda",
+            "lora_ga",
+        ];
         let init = match word {
             "true" | "True" => Some(Self::Default),
             "false" | "False" => Some(Self::Random),
@@ -128,6 +156,9 @@ impl FromStr for Init {
             "pissa" => Some(Self::Pissa { iterations: None }),
             "olora" => Some(Self::Olora),
             "loftq" => Some(Self::Loftq),
+            "eva" => Some(Self::Eva),
+            "corda" => Some(Self::Corda),
+            "lora_ga" => Some(Self::LoraGa),
             _ if word.eq_ignore_ascii_case("mica") => Some(Self::Mica),
             _ if word.eq_ignore_ascii_case("gaussian") => Some(Self::Gaussian),
             _ => word
@@ -156,7 +187,7 @@ impl InitWeights {
     /// use burnish_peft::{Init, InitWeights};
     /// let named = |word: &str| InitWeights::Named(word.into()).method();
     /// assert_eq!(named("pissa_niter_4"), Some(Init::Pissa { iterations: Some(4) }));
-    /// assert_eq!(named("eva"), None);
+    /// assert_eq!(named("new"), None);
     /// ```
     #[must_use]
     pub fn method(&self) -> Option<Init> {

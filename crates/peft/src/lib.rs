@@ -56,11 +56,14 @@
 mod change;
 mod cholesky;
 mod config;
+mod corda;
 mod error;
+mod eva;
 mod factor_sums;
 mod folder;
 mod init_lora_weights;
 mod loftq;
+mod lora_ga;
 mod lora_plan;
 mod matching;
 mod merge;
@@ -84,11 +87,14 @@ pub use change::{
     Change, ChangePart, ChangeSite, Drawn, DrawnLaw, Follows, Start, butterfly, circulant, inverse, neumann,
 };
 pub use config::{Bias, Init, InitWeights, Layers, LoraConfig, Names, Targets};
+pub use corda::{CordaConfig, Covariance};
 pub use error::{DeadPattern, Differences, PeftError};
+pub use eva::{Eva, EvaConfig};
 pub use factor_sums::{CombinationType, FactorSum, FactorSums, MajoritySign};
 pub use folder::{AdapterFolder, AdapterTensors, write_adapter, write_adapter_rows};
 pub use init_lora_weights::init_lora_weights;
 pub use loftq::Loftq;
+pub use lora_ga::{Direction, GradientScale, LoraGaConfig};
 pub use lora_plan::LoraPlan;
 pub use matching::{
     MatchReport, ModuleInfo, ModuleKind, PatternCount, default_targets, match_modules, resolve_targets,

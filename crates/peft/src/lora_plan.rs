@@ -470,6 +470,17 @@ fn check_init(
     if init == Init::Orthogonal && !rank.is_multiple_of(2) {
         return unfit("an even rank".to_owned());
     }
+    if init.reads_rows() && module.kind != ModuleKind::Linear {
+        let condition =
+            "as eva, corda or lora_ga on the head, experts or routers: take them out of the targets";
+        return Err(PeftError::Conflict { key: "init_lora_weights", condition });
+    }
+    if init == Init::LoraGa && 2 * rank > module.out.min(module.input) {
+        return unfit(format!(
+            "at most {}, half of the smaller dimension of its weight",
+            module.out.min(module.input) / 2
+        ));
+    }
     if init == Init::Mica && config.use_dora {
         let condition = "with init_lora_weights mica, as in PEFT; take one of the two";
         return Err(PeftError::Conflict { key: "use_dora", condition });
@@ -484,7 +495,7 @@ fn check_init(
         let weight = format!("{}.weight", module.name);
         let shared = |p: &Parameter| p.alias_of.as_deref() == Some(weight.as_str());
         if base.get(&weight).is_some_and(|p| p.alias_of.is_some()) || base.iter().any(shared) {
-            let condition = "with a word that changes the base (pissa, olora) on a weight that is tied to another; leave the module out of target_modules";
+            let condition = "with a word that changes the base (pissa, olora, corda, lora_ga) on a weight that is tied to another; leave the module out of target_modules";
             return Err(PeftError::Conflict { key: "init_lora_weights", condition });
         }
     }

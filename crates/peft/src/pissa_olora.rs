@@ -5,6 +5,7 @@
 //! changed base; what is written instead adds to the original one: `W - s B0 A0 + s B A = W + s [B | -B0] [A ; A0]`,
 //! an adapter of twice the rank (PEFT's `path_initial_model_for_weight_conversion`).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burnish_core::random::Stream;
@@ -89,6 +90,12 @@ impl LoraPlan {
         self.config.init_lora_weights.method().is_some_and(Init::changes_base)
     }
 
+    /// Whether linear layers start from rows of the data.
+    #[must_use]
+    pub fn starts_from_rows(&self) -> bool {
+        self.config.init_lora_weights.method().is_some_and(Init::reads_rows)
+    }
+
     /// Whether linear layers start from what quantising their weights lost.
     #[must_use]
     pub fn starts_from_quantization(&self) -> bool {
@@ -121,6 +128,9 @@ impl LoraPlan {
         };
         let config = &mut plan.config;
         config.init_lora_weights = InitWeights::Flag(true);
+        for settings in ["corda_config", "lora_ga_config"] {
+            config.rest.insert(settings.into(), Value::Null);
+        }
         config.r *= 2;
         config.lora_alpha = times(&config.lora_alpha);
         config.rank_pattern =
@@ -131,6 +141,37 @@ impl LoraPlan {
             site.alpha *= factor;
         }
         plan
+    }
+
+    /// What linear layers started from, of the tensors of [`Self::exported`] where the initialisation changed the base: the other
+    /// half of each factor.
+    ///
+    /// # Errors
+    /// If a tensor is missing or not of the exported shape.
+    pub fn initial_part(
+        &self,
+        exported: &AdapterTensors,
+    ) -> Result<BTreeMap<String, Decomposition>, PeftError> {
+        let mut all = BTreeMap::new();
+        for site in self.sites.iter().filter(|site| site.kind != ModuleKind::Embedding && self.changes_base())
+        {
+            let read = |factor: Factor, doubled: [usize; 2]| {
+                let name = site.name(factor).to_owned();
+                match exported.parameters.get(&name) {
+                    Some(tensor) if tensor.shape == doubled => Ok(tensor.to_f32()),
+                    Some(tensor) => {
+                        Err(PeftError::Shape { name, expected: doubled.to_vec(), got: tensor.shape.clone() })
+                    }
+                    None => Err(PeftError::MissingBase { name }),
+                }
+            };
+            let rank = site.rank;
+            let a = read(Factor::A, [2 * rank, site.input])?.split_off(rank * site.input);
+            let b = read(Factor::B, [site.out, 2 * rank])?;
+            let b = b.chunks_exact(2 * rank).flat_map(|row| row[rank..].iter().map(|b| -b)).collect();
+            all.insert(site.module.clone(), Decomposition { a, b });
+        }
+        Ok(all)
     }
 
     /// From the tensors of [`Self::exported`] to those that train: the leading half of each factor.

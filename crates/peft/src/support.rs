@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{Init, InitWeights, LoraConfig, PeftError, PeftType};
+use crate::{CordaConfig, EvaConfig, Init, InitWeights, LoraConfig, LoraGaConfig, PeftError, PeftType};
 
 /// What a configuration is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,11 +85,20 @@ impl LoraConfig {
                         "it adds to a changed base: convert it with PEFT's path_initial_model_for_weight_conversion",
                     );
                 }
+                Purpose::Create if self.init_lora_weights.method() == Some(Init::Eva) => {
+                    _ = EvaConfig::of(self)?
+                }
+                Purpose::Create if self.init_lora_weights.method() == Some(Init::Corda) => {
+                    _ = CordaConfig::of(self)?;
+                }
+                Purpose::Create if self.init_lora_weights.method() == Some(Init::LoraGa) => {
+                    _ = LoraGaConfig::of(self)?;
+                }
                 Purpose::Create if self.init_lora_weights.method().is_none() => {
                     return refuse(
                         "init_lora_weights",
                         &value,
-                        "use true, false, \"gaussian\", \"orthogonal\", \"olora\", \"pissa\", \"pissa_niter_4\", \"loftq\" or \"mica\"",
+                        "use true, false, \"gaussian\", \"orthogonal\", \"olora\", \"pissa\", \"pissa_niter_4\", \"loftq\", \"mica\", \"eva\", \"corda\" or \"lora_ga\"",
                     );
                 }
                 _ => {}

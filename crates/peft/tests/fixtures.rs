@@ -303,7 +303,7 @@ fn every_unsupported_key_is_refused_by_name() {
     }
     let quantised = check("init_lora_weights", "loftq".into(), Purpose::Load).unwrap_err();
     assert!(quantised.contains("write loftq_bits and loftq_iter there"), "{quantised}");
-    for name in ["eva", "corda", "pissa_niter_", "pissa_4", "Olora"] {
+    for name in ["new", "Corda", "pissa_niter_", "pissa_4", "Olora"] {
         assert!(
             check("init_lora_weights", name.into(), Purpose::Create)
                 .unwrap_err()
@@ -311,7 +311,18 @@ fn every_unsupported_key_is_refused_by_name() {
         );
     }
     check("init_lora_weights", "eva".into(), Purpose::Load).unwrap();
-    for name in ["gaussian", "orthogonal", "olora", "pissa", "pissa_niter_16", "loftq", "mica"] {
+    for name in [
+        "gaussian",
+        "orthogonal",
+        "olora",
+        "pissa",
+        "pissa_niter_16",
+        "loftq",
+        "mica",
+        "eva",
+        "corda",
+        "lora_ga",
+    ] {
         check("init_lora_weights", name.into(), Purpose::Create).unwrap();
     }
     check("init_lora_weights", "orthogonal".into(), Purpose::Load).unwrap();

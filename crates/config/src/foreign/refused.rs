@@ -43,8 +43,8 @@ pub const REFUSED: &[Foreign] = &[
         "lora_task_type", "task_type",
     ], "causal language models are trained, and by `burnish reward` models that score texts; take it out"),
     refused(&[
-        "arrow_config", "corda_config", "eva_config", "kasa_config",
-        "lora_ga_config", "monteclora_config", "use_bdlora", "use_qalora", "velora_config", "megatron_config",
+        "arrow_config", "kasa_config", "monteclora_config", "use_bdlora", "use_qalora", "velora_config",
+        "megatron_config",
     ], "this variant of LoRA is not supported; LoRA, rsLoRA, DoRA, aLoRA, PiSSA, OLoRA and LoftQ are"),
     refused(&[
         "fan_in_fan_out",

@@ -64,11 +64,25 @@ options! {
     Peft bias: Bias = Bias::None;
     /// How the factors start: `true` (A Kaiming, B zero), `gaussian`, `false` (both random), `orthogonal` (random, product
     /// zero), taken from the base weight, which keeps the rest: `pissa`, `pissa_niter_N` (faster), `olora`; what a base in fewer
-    /// bits has lost: `loftq`; or the base weight's smallest singular vectors as a B that does not train: `mica`.
+    /// bits has lost: `loftq`; the base weight's smallest singular vectors as a B that does not train: `mica`;
+    /// or, in SFT, from the first init_lora_rows rows: A the principal components of what layers read, in ranks by their variance
+    /// (`eva`), the weight seen through that (`corda`), or the weight's gradient (`lora_ga`); the weight keeps the rest with the
+    /// last two.
     Peft init_lora_weights: Init = Init::Default;
     /// Settings of `loftq`: {"loftq_bits": 4, "loftq_iter": 1}, the bits those of the base; in more iterations than one the base is
     /// quantised anew without what the factors have, in turn.
     Peft loftq_config: MethodSettings = MethodSettings::default();
+    /// Settings of `eva`: {"rho": 2.0, "tau": 0.99, "use_label_mask": true, "label_mask_value": -100, "whiten": false,
+    /// "adjust_scaling_factors": true}.
+    Peft eva_config: MethodSettings = MethodSettings::default();
+    /// Settings of `corda`: {"corda_method": "ipm"}, or `kpm`, which leaves what the weight knows of the rows as it is.
+    Peft corda_config: MethodSettings = MethodSettings::default();
+    /// Settings of `lora_ga`: {"direction": "ArB2r", "scale": "stable", "stable_gamma": 16}; other directions are ArBr, A2rBr and
+    /// random, other scales weight_svd, gd_scale and unit.
+    Peft lora_ga_config: MethodSettings = MethodSettings::default();
+    /// Rows of the training data, its first, that `eva`, `corda` and `lora_ga` read before training: `corda` one by one, the
+    /// others in batches of per_device_train_batch_size, `eva` again until its vectors stand still.
+    Burnish init_lora_rows: usize = 256;
     /// Modules to leave out: names or one regular expression.
     Peft exclude_modules: Option<Targets> = None;
     /// Ranks that differ from lora_r, by module pattern: '{"q_proj": 8}'.
@@ -116,6 +130,11 @@ impl LoraOptions {
         if self.init_lora_weights == Init::Loftq {
             config.rest.insert("loftq_config".to_owned(), Value::Object(self.loftq_config.0.clone()));
         }
+        for (init, key, settings) in self.settings_of_starts() {
+            if self.init_lora_weights == init && !settings.0.is_empty() {
+                config.rest.insert(key.to_owned(), Value::Object(settings.0.clone()));
+            }
+        }
         config.rank_pattern = self.rank_pattern.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
         config.alpha_pattern = self.alpha_pattern.iter().map(|(k, v)| (k.clone(), (*v).into())).collect();
         config.layers_to_transform = (!self.layers_to_transform.is_empty())
@@ -145,6 +164,23 @@ impl LoraOptions {
             own.insert("feedforward_modules".to_owned(), names);
         }
         PeftMethod::with(self.peft_type.unwrap_or_default(), &own)
+    }
+
+    /// The starts that read rows, with the option of each one's settings.
+    fn settings_of_starts(&self) -> [(Init, &'static str, &MethodSettings); 3] {
+        [
+            (Init::Eva, "eva_config", &self.eva_config),
+            (Init::Corda, "corda_config", &self.corda_config),
+            (Init::LoraGa, "lora_ga_config", &self.lora_ga_config),
+        ]
+    }
+
+    /// The rule of trainers that do not run rows before training.
+    pub(crate) fn starts_without_rows(&self, checks: &mut Checks<'_>) {
+        if self.use_peft && self.init_lora_weights.reads_rows() {
+            let mend = "take another, or begin with an adapter that `burnish sft` has trained from such a start: adapter_name_or_path";
+            checks.conflict("init_lora_weights", "a trainer other than sft", mend);
+        }
     }
 
     /// The rules of a start from what quantising loses, in so many bits.
@@ -214,6 +250,17 @@ impl LoraOptions {
         if self.init_lora_weights == Init::Orthogonal && !self.lora_r.is_multiple_of(2) {
             checks.conflict("init_lora_weights", format!("lora_r: {}", self.lora_r), "set an even lora_r");
         }
+        for (init, key, settings) in self.settings_of_starts() {
+            if self.use_peft && self.init_lora_weights != init && !settings.0.is_empty() {
+                let with = format!("init_lora_weights: {}", self.init_lora_weights);
+                checks.conflict(
+                    key,
+                    with,
+                    "set init_lora_weights to what it has settings of, or take it out",
+                );
+            }
+        }
+        checks.range("init_lora_rows", self.init_lora_rows >= 1, AT_LEAST_1);
         if !self.layers_pattern.is_empty() && self.layers_to_transform.is_empty() {
             checks.conflict(
                 "layers_pattern",
@@ -237,6 +284,10 @@ impl LoraOptions {
             ("bias", "bias"),
             ("init_lora_weights", "init_lora_weights"),
             ("loftq_config", "loftq_config"),
+            ("eva_config", "eva_config"),
+            ("corda_config", "corda_config"),
+            ("lora_ga_config", "lora_ga_config"),
+            ("init_lora_rows", "init_lora_weights"),
             ("rank_pattern", "rank_pattern"),
             ("alpha_pattern", "alpha_pattern"),
             ("layers_to_transform", "layers_to_transform"),
@@ -286,6 +337,10 @@ impl LoraOptions {
             "bias",
             "init_lora_weights",
             "loftq_config",
+            "eva_config",
+            "corda_config",
+            "lora_ga_config",
+            "init_lora_rows",
             "exclude_modules",
             "rank_pattern",
             "alpha_pattern",

@@ -21,6 +21,7 @@ use burnish_tp::{AdapterSum, AdapterSums};
 use crate::Spec;
 use crate::decoder::Linears;
 use crate::decoder::change::beside;
+use crate::decoder::input_tap::BlockTap;
 use crate::decoder::latent;
 use crate::decoder::layers::{Alternating, Beside, MixtureTensors, NormTensors, PerLayer};
 use crate::decoder::lora_rank_reduce::{lora_down, lora_up, runs_apart, without_adapters};
@@ -583,6 +584,8 @@ pub(crate) struct OnTensors<'a> {
     pub(crate) balance: Option<(&'a Arc<RouterBalance>, usize)>,
     /// What multiplies the adapters' part of each token, `[tokens, 1]`, where they do not act on all of them.
     pub(crate) acts: Option<&'a AnyTensor>,
+    /// What hears the inputs of its layers.
+    pub(crate) tap: Option<BlockTap<'a>>,
 }
 
 /// The weights of a token's experts, each times the number of its expert.
@@ -817,6 +820,9 @@ impl BlockRun for OnTensors<'_> {
         bare: bool,
         residual: Option<&AnyTensor>,
     ) -> Result<AnyTensor, OpsError> {
+        if let Some(tap) = &self.tap {
+            tap.hear(input, layers)?;
+        }
         if bare {
             return (self.linears)(input, &without_adapters(layers), residual);
         }
@@ -833,7 +839,7 @@ impl BlockRun for OnTensors<'_> {
         layers: &[Linear],
         residual: &AnyTensor,
     ) -> Result<AnyTensor, OpsError> {
-        if runs_again() && self.acts.is_none() {
+        if runs_again() && self.acts.is_none() && self.tap.is_none() {
             return linears_unread(input, layers, Some(residual));
         }
         self.linears(input, layers, false, Some(residual))

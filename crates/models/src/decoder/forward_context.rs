@@ -7,6 +7,7 @@ use burnish_core::Compute;
 use burnish_ops::{AnyTensor, OpsError, Parameters, RouterBalance, Run, Weights, recorded, segment};
 
 use crate::decoder::embedding_noise::EmbeddingNoise;
+use crate::decoder::input_tap::InputTap;
 use crate::decoder::layers::{Assembly, DropoutStep, Norms};
 use crate::{LogitPeaks, Orthogonality};
 
@@ -36,6 +37,7 @@ pub struct ForwardContext {
     noise: Option<EmbeddingNoise>,
     balance: Option<Arc<RouterBalance>>,
     orthogonality: Option<Arc<Orthogonality>>,
+    tap: Option<Arc<dyn InputTap>>,
 }
 
 impl ForwardContext {
@@ -44,7 +46,17 @@ impl ForwardContext {
     pub fn new(parameters: Arc<dyn Parameters>, mode: Mode, adapters: bool) -> Self {
         let (root, norms) = (OnceLock::new(), Norms::default());
         let (peaks, noise, balance, orthogonality) = (None, None, None, None);
-        Self { parameters, mode, adapters, root, norms, peaks, noise, balance, orthogonality }
+        Self { parameters, mode, adapters, root, norms, peaks, noise, balance, orthogonality, tap: None }
+    }
+
+    /// The same pass, of whose linear layers `tap` hears the inputs; one that scores, on a whole model.
+    #[must_use]
+    pub fn with_input_tap(self, tap: Arc<dyn InputTap>) -> Self {
+        Self { tap: Some(tap), ..self }
+    }
+
+    pub(crate) fn input_tap(&self) -> Option<&Arc<dyn InputTap>> {
+        self.tap.as_ref()
     }
 
     /// The same pass, which merges the largest attention logit of each head into `peaks`

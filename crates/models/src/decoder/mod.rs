@@ -13,6 +13,7 @@ pub(crate) mod chunks;
 pub(crate) mod delta;
 pub(crate) mod embedding_noise;
 pub(crate) mod forward_context;
+pub(crate) mod input_tap;
 pub(crate) mod invocation;
 pub(crate) mod latent;
 pub(crate) mod layers;
@@ -45,6 +46,7 @@ use burnish_tp::Split;
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::blueprint::PerLayerTables;
 use crate::decoder::chunks::Seen;
+use crate::decoder::input_tap::BlockTap;
 use crate::decoder::invocation::{Invocation, acting};
 use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
 use crate::decoder::queries_keys::{Factors, Orders, Turning};
@@ -226,6 +228,7 @@ impl Decoder {
             let mut shape = self.attention_shape(layer);
             shape.parents = parents;
             let balance = pass.router_balance().cloned();
+            let tap = pass.input_tap().cloned();
             // Its inputs: the stream, what it is given beside that, keys and values of another block.
             let mut inputs = vec![x];
             inputs.extend(self.own_input(given.as_ref(), layer)?);
@@ -253,6 +256,7 @@ impl Decoder {
                     keys: inputs.last().filter(|_| borrows),
                     balance,
                     acts: acts.as_ref(),
+                    tap: tap.clone().map(|tap| BlockTap::new(tap, &plan, &w)),
                 };
                 let mut keys = None;
                 let attend = |qkv: &AnyTensor| {

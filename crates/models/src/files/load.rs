@@ -131,6 +131,21 @@ impl<'a> ModelPlan<'a> {
         })
     }
 
+    /// The same model, whose adapter starts from these factors, which rows of the data gave ([`RowStart`](crate::RowStart)).
+    #[must_use]
+    pub fn starting_from(self, factors: &BTreeMap<String, Arc<Decomposition>>) -> Self {
+        factors.iter().for_each(|(module, made)| self.initial.put(module, made.clone()));
+        self
+    }
+
+    /// The same model, of which these parameters train.
+    pub(super) fn training_only(mut self, weights: &[usize]) -> Self {
+        for (index, parameter) in self.blueprint.registry_mut().iter_mut().enumerate() {
+            parameter.trainable = weights.contains(&index);
+        }
+        self
+    }
+
     /// How the ranks of [`Self::over`] sum their addends of adapters on the linears of blocks; fused, if not said. Those
     /// with magnitudes (DoRA) and those on embedding and head stay fused.
     #[must_use]
@@ -406,6 +421,10 @@ impl<'a> ModelPlan<'a> {
         if let Some((site, own)) = self.own_quantization(&site.base_weight()) {
             return Ok(self.alternated(site, own)?.factors.clone());
         }
+        if self.plan.as_ref().is_some_and(LoraPlan::starts_from_rows) {
+            let condition = "as eva, corda or lora_ga without rows of the data: train a fresh adapter by `burnish sft`, or draw its start by `RowStart`";
+            return Err(PeftError::Conflict { key: "init_lora_weights", condition }.into());
+        }
         let index = self.index_of(&site.base_weight())?;
         let parameter = self.registry().at(index);
         let mut weight = self.original(index, 0..site.out)?.to_f32();
@@ -590,6 +609,7 @@ impl ModelPlan<'_> {
         }
         if quantized == Some(true)
             || plan.config.keeps_b()
+            || plan.starts_from_rows() && site.kind != ModuleKind::Embedding
             || self.site_of_weight(&site.base_weight()).is_some()
         {
             let start = self.decomposition(site)?;

@@ -9,4 +9,5 @@ pub(crate) mod loftq;
 pub(crate) mod packed;
 pub(crate) mod pieces;
 pub(crate) mod qk_clip;
+pub(crate) mod start_from_rows;
 pub(crate) mod tp_traffic;

@@ -484,6 +484,7 @@ impl<'a> Decoding<'a> {
                 keys: keys_of,
                 balance: None,
                 acts: acts.as_ref(),
+                tap: None,
             };
             let scan = |x: &AnyTensor| {
                 let (Some(ssd), Some(cache)) = (&w.ssd, scans) else {

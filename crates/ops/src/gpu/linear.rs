@@ -450,6 +450,13 @@ pub fn linears(
 /// See [`crate::linears_unread`]: the values are made.
 pub(crate) use linears as linears_unread;
 
+/// See [`LinearInput::read`].
+pub(crate) fn read(input: &LinearInput) -> Result<AnyTensor, OpsError> {
+    let plain: Vec<AnyTensor> = input.tensors().iter().map(AnyTensor::plain).collect();
+    let mut operand = Input::new(input, &plain, DType::F32)?.operand()?;
+    Ok(AnyTensor::new(operand.get(DType::F32)))
+}
+
 /// See [`crate::linears_decode`]: nothing is gained by another order of the same products.
 pub(crate) fn linears_decode(
     input: &LinearInput,

@@ -9,6 +9,7 @@ pub(crate) mod reference_folder;
 pub(crate) mod run_facts;
 pub(crate) mod run_inputs;
 pub(crate) mod sharding;
+pub(crate) mod start_from_rows;
 pub(crate) mod step_size;
 
 use std::ops::Deref;
@@ -231,6 +232,9 @@ impl Setup {
         };
         facts =
             facts.and("parameters", &self.planned()?.registry().iter().map(parameter).collect::<String>());
+        if !self.model.start.is_empty() {
+            facts = facts.and("start of the adapter", &self.start_digest());
+        }
         facts = facts.and("training rows", &self.rows.to_string());
         let evaluates = training.eval_strategy != Interval::No;
         if let (Some(rows), eval_rows) = &self.given {

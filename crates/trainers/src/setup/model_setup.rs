@@ -1,5 +1,6 @@
 //! The model's side of a run: what its options make of folders, with everything but weights, rows and ranks.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use burnish_config::RunOptions;
 use burnish_config::groups::RankOptions;
 use burnish_core::{Dtype, Parameter, QuantizeOnLoad, Registry, Role};
 use burnish_models::{ModelFolder, ModelPlan, Tuning};
-use burnish_peft::{AdapterFolder, LoraConfig};
+use burnish_peft::{AdapterFolder, Decomposition, LoraConfig};
 use burnish_tp::{AdapterSums, Tp};
 use burnish_zero::Plan;
 
@@ -30,6 +31,8 @@ pub struct ModelSetup {
     pub(crate) trained: Dtype,
     pub(crate) config: Option<LoraConfig>,
     pub(crate) adapter: Option<AdapterFolder>,
+    /// What the adapter starts from, where rows of the data have given that.
+    pub(crate) start: BTreeMap<String, Arc<Decomposition>>,
     /// The reference model, where that is not the policy as it is at the start.
     pub(crate) reference: Option<ReferenceFolder>,
 }
@@ -51,7 +54,8 @@ impl ModelSetup {
             ReferenceFolder::open(path, r.sync_ref_model, compute, quantization, whole_experts)
         });
         let reference = reference.transpose()?;
-        Ok(Self { options, folder: Arc::new(folder), scores: false, trained, config, adapter, reference })
+        let (folder, start) = (Arc::new(folder), BTreeMap::new());
+        Ok(Self { options, folder, scores: false, trained, config, adapter, start, reference })
     }
 
     /// The same with a model that scores texts, whose padding is `pad_id`.
@@ -116,7 +120,7 @@ impl ModelSetup {
         let tuning = self.tuning();
         let seed = self.options.training.seed;
         let mut planned = ModelPlan::new(&self.folder, &tuning, self.trained, seed)?;
-        planned = planned.computing(self.options.model.compute());
+        planned = planned.computing(self.options.model.compute()).starting_from(&self.start);
         planned = planned.with_whole_experts(self.options.ranks.enable_expert_parallel);
         if let Some(quantization) = self.options.quantization.quantization() {
             planned = planned.quantized(quantization, self.trained)?;

@@ -1,0 +1,220 @@
+//! Adapters that start from rows of the data (EVA, CorDA, LoRA-GA), against PEFT's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use burnish_core::{Compute, Dtype};
+use burnish_models::{ModelFolder, ModelPlan, RowStart, RowsToStart, TokenRow, Tuning};
+use burnish_peft::{AdapterFolder, Decomposition, InitWeights, LoraConfig, Targets};
+use burnish_weight_files::{FolderWriter, WeightFolder};
+use serde_json::Value;
+
+use crate::recordings::{close, device, fixtures, ids, json, logits};
+
+fn rows() -> Vec<TokenRow> {
+    let recorded = json(&fixtures().join("starts/rows.json"));
+    let row = |row: &Value| TokenRow {
+        texts: vec![ids(&row["ids"])],
+        labels: row["labels"].as_array().unwrap().iter().map(|l| l.as_i64().unwrap() as i32).collect(),
+    };
+    recorded.as_array().unwrap().iter().map(row).collect()
+}
+
+fn folder() -> ModelFolder {
+    ModelFolder::open(fixtures().join("qwen2")).unwrap()
+}
+
+fn config(name: &str, change: impl FnOnce(&mut Value)) -> LoraConfig {
+    let mut config = json(&fixtures().join(format!("starts/{name}.json")))["config"].clone();
+    config["peft_type"] = "LORA".into();
+    change(&mut config);
+    LoraConfig::from_json(&config.to_string()).unwrap()
+}
+
+fn start(
+    config: &LoraConfig,
+    rows: &[TokenRow],
+    batch: usize,
+) -> Result<RowStart, burnish_models::ModelError> {
+    let given =
+        RowsToStart { rows, batch, trained: Dtype::F32, compute: Compute::Fp32, quantization: None, seed: 5 };
+    Ok(RowStart::of(&folder(), config, &given, &device())?.unwrap())
+}
+
+/// Vectors `got` and `want` of a matrix' rows (or columns) up to their signs.
+fn same_up_to_signs(name: &str, got: &[f32], want: &[f32], vectors: usize, columns: bool, tolerance: f32) {
+    assert_eq!(got.len(), want.len(), "{name}");
+    let largest = want.iter().fold(0.0_f32, |top, x| top.max(x.abs()));
+    let length = want.len() / vectors;
+    for at in 0..vectors {
+        let pick = |of: &[f32]| -> Vec<f32> {
+            (0..length).map(|i| if columns { of[i * vectors + at] } else { of[at * length + i] }).collect()
+        };
+        let (got, mut want) = (pick(got), pick(want));
+        if got.iter().zip(&want).map(|(a, b)| a * b).sum::<f32>() < 0.0 {
+            want.iter_mut().for_each(|x| *x = -*x);
+        }
+        close(&format!("{name}, vector {at}"), &got, &want, tolerance * largest.max(1e-3));
+    }
+}
+
+fn check(name: &str, start: &RowStart, tolerance: f32) {
+    let recorded = WeightFolder::open_stem(fixtures().join("starts"), name).unwrap();
+    assert_eq!(2 * start.factors.len(), recorded.names().count(), "{name}");
+    for (module, made) in &start.factors {
+        let read = |part: &str| recorded.read(&format!("{module}.{part}")).unwrap();
+        let (a, b) = (read("a"), read("b"));
+        let rank = a.shape[0];
+        let of = |part: &str| format!("{name}: {module}.{part}");
+        same_up_to_signs(&of("a"), &made.a, &a.to_f32(), rank, false, tolerance);
+        same_up_to_signs(&of("b"), &made.b, &b.to_f32(), rank, true, tolerance);
+    }
+}
+
+/// Ranks, alphas and vectors of EVA.
+#[test]
+fn eva_is_peft_s() {
+    for name in ["eva", "eva_fixed", "eva_scaled"] {
+        let expected = json(&fixtures().join(format!("starts/{name}.json")));
+        let config = config(name, |_| {});
+        let start = start(&config, &rows(), 2).unwrap();
+        assert_eq!(Value::Object(start.config.rank_pattern.clone()), expected["rank_pattern"], "{name}");
+        let alphas = start.config.alpha_pattern.iter().map(|(k, v)| (k.clone(), v.as_f64().unwrap()));
+        let want = expected["alpha_pattern"].as_object().unwrap();
+        let want = want.iter().map(|(k, v)| (k.clone(), v.as_f64().unwrap()));
+        assert_eq!(alphas.collect::<BTreeMap<_, _>>(), want.collect(), "{name}");
+        let Some(Targets::List(mut targets)) = start.config.target_modules.clone() else { panic!("{name}") };
+        targets.sort();
+        let want: Vec<&str> =
+            expected["target_modules"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+        assert_eq!(targets, want, "{name}");
+        check(name, &start, 3e-4);
+
+        // Its adapter starts as the base, and its file is PEFT's.
+        let (folder, rows) = (folder(), rows());
+        let planned = ModelPlan::new(&folder, &Tuning::NewAdapter(&start.config), Dtype::F32, 5).unwrap();
+        let (model, _) = planned.starting_from(&start.factors).resident(&device()).unwrap();
+        let base = burnish_models::load(folder.path(), &device()).unwrap();
+        let text = &rows[0].texts;
+        assert_eq!(logits(&model.decoder, text), logits(&base.decoder, text), "{name}");
+        let out = tempfile::tempdir().unwrap();
+        let mut writer = FolderWriter::in_place(out.path()).unwrap();
+        model.write_adapter(&mut writer).unwrap();
+        writer.commit().unwrap();
+        let written = AdapterFolder::open(out.path()).unwrap();
+        assert_eq!(written.config.init_lora_weights, InitWeights::Named("eva".into()));
+        assert_eq!(written.config.rank_pattern, start.config.rank_pattern);
+        Arc::new(ModelPlan::new(&folder, &Tuning::Adapter(&written), Dtype::F32, 0).unwrap());
+    }
+}
+
+/// Vectors that are whitened are divided once, also of layers that read the same.
+#[test]
+fn whitened_vectors_are_divided_by_roots() {
+    let plain = start(&config("eva", |_| {}), &rows(), 2).unwrap();
+    let white = config("eva", |config| config["eva_config"]["whiten"] = true.into());
+    let white = start(&white, &rows(), 2).unwrap();
+    for (module, made) in &plain.factors {
+        let other = &white.factors[module].a;
+        for (plain, white) in made.a.chunks_exact(32).zip(other.chunks_exact(32)) {
+            let norm = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let by = norm(plain) / norm(white);
+            assert!(by > 0.0 && (norm(plain) - 1.0).abs() < 1e-5, "{module}");
+            let back: Vec<f32> = white.iter().map(|x| x * by).collect();
+            close(module, &back, plain, 1e-5);
+        }
+    }
+    let of = |module: &str| &white.factors[&format!("model.layers.0.self_attn.{module}")].a[..32];
+    assert_eq!(of("q_proj"), of("k_proj"));
+}
+
+fn product(made: &Decomposition, rank: usize) -> Vec<f32> {
+    let width = made.a.len() / rank;
+    let element = |o: usize, i: usize| (0..rank).map(|r| made.b[o * rank + r] * made.a[r * width + i]).sum();
+    (0..made.b.len() / rank)
+        .flat_map(|o| (0..width).map(move |i| (o, i)))
+        .map(|(o, i)| element(o, i))
+        .collect()
+}
+
+/// Factors of CorDA and LoRA-GA, whose base keeps the rest: it starts as the model, and the file is of the original base.
+#[test]
+fn bases_keep_the_rest() {
+    for name in ["corda_ipm", "corda_kpm", "lora_ga", "lora_ga_svd", "lora_ga_gd", "lora_ga_unit"] {
+        let config = config(name, |_| {});
+        let (folder, rows) = (folder(), rows());
+        let start = start(&config, &rows, 2).unwrap();
+        // PEFT's largest singular value of the weight is a randomised one.
+        check(name, &start, if name == "lora_ga_svd" { 2e-3 } else { 3e-4 });
+        if name.starts_with("corda") {
+            // No sign is left in it.
+            let recorded = WeightFolder::open_stem(fixtures().join("starts"), name).unwrap();
+            for (module, made) in &start.factors {
+                let read = |part: &str| recorded.read(&format!("{module}.{part}")).unwrap().to_f32();
+                let want = product(&Decomposition { a: read("a"), b: read("b") }, 4);
+                let largest = want.iter().fold(0.0_f32, |top, x| top.max(x.abs()));
+                close(&format!("{name}: {module}"), &product(made, 4), &want, 1e-4 * largest.max(1.0));
+            }
+        }
+        let planned = ModelPlan::new(&folder, &Tuning::NewAdapter(&start.config), Dtype::F32, 5).unwrap();
+        let (model, _) = planned.starting_from(&start.factors).resident(&device()).unwrap();
+        let base = burnish_models::load(folder.path(), &device()).unwrap();
+        let weight = "model.layers.0.self_attn.q_proj.weight";
+        let of = |model: &burnish_models::Model| {
+            model.host(model.parameters.registry().index_of(weight).unwrap()).to_f32()
+        };
+        assert_ne!(of(&model), of(&base), "{name}");
+        let text = &rows[0].texts;
+        let wanted = logits(&base.decoder, text);
+        close(name, &logits(&model.decoder, text), &wanted, 1e-3);
+        let out = tempfile::tempdir().unwrap();
+        let mut writer = FolderWriter::in_place(out.path()).unwrap();
+        model.write_adapter(&mut writer).unwrap();
+        writer.commit().unwrap();
+        let written = AdapterFolder::open(out.path()).unwrap();
+        assert_eq!(written.config.init_lora_weights, InitWeights::Flag(true));
+        assert_eq!(written.config.r, 2 * config.r);
+        let again = ModelPlan::new(&folder, &Tuning::Adapter(&written), Dtype::F32, 0).unwrap();
+        close(name, &logits(&again.resident(&device()).unwrap().0.decoder, text), &wanted, 1e-3);
+        // What it started from is in the file.
+        let plan = model.plan.as_ref().unwrap();
+        let initial = plan.initial_part(&written.load(&plan.exported()).unwrap()).unwrap();
+        for (module, made) in &start.factors {
+            assert_eq!(&initial[module], made.as_ref(), "{name}: {module}");
+        }
+    }
+}
+
+#[test]
+fn what_rows_cannot_start_is_refused() {
+    let said = |name: &str, change: &dyn Fn(&mut Value), rows: &[TokenRow]| {
+        start(&config(name, change), rows, 2).err().unwrap().to_string()
+    };
+    let all = rows();
+    let plain = |_: &mut Value| {};
+    for (name, change, rows, part) in [
+        (
+            "eva",
+            &(|c: &mut Value| c["eva_config"]["rho"] = 0.5.into()) as &dyn Fn(&mut Value),
+            &all[..],
+            "rho",
+        ),
+        ("eva", &|c: &mut Value| c["eva_config"]["rho"] = 9.0.into(), &all, "32 vectors"),
+        ("eva", &|c: &mut Value| c["eva_config"]["other"] = 1.into(), &all, "eva_config.other"),
+        ("eva", &|c: &mut Value| c["target_modules"] = serde_json::json!(["lm_head"]), &all, "head"),
+        ("eva", &|c: &mut Value| c["r"] = 16.into(), &[], "without rows"),
+        ("corda_ipm", &|c: &mut Value| c["corda_config"]["cache_file"] = "a.pt".into(), &all, "cache_file"),
+        ("corda_ipm", &plain, &[], "look at the data"),
+        ("lora_ga", &|c: &mut Value| c["r"] = 9.into(), &all, "half of the smaller"),
+        ("lora_ga", &plain, &[], "nothing is learned"),
+    ] {
+        let said = said(name, change, rows);
+        assert!(said.contains(part), "{name}: {said}");
+    }
+    let short = TokenRow { texts: vec![vec![1, 2, 3]], labels: vec![1, 2, 3] };
+    assert!(said("eva", &plain, &[short]).contains("per_device_train_batch_size"));
+    let config = config("eva", |_| {});
+    let folder = folder();
+    let planned = ModelPlan::new(&folder, &Tuning::NewAdapter(&config), Dtype::F32, 5).unwrap();
+    assert!(planned.resident(&device()).err().unwrap().to_string().contains("without rows"));
+}

@@ -185,6 +185,68 @@ fn bases_keep_the_rest() {
     }
 }
 
+/// Layers of other families are heard, packed ones and those of latents, convolutions and state spaces too; what runs beside is
+/// refused by name.
+#[test]
+fn families_start_or_say_why_not() {
+    let mut begun = Vec::new();
+    for family in [
+        "gpt2",
+        "gpt-neox",
+        "phi3",
+        "falcon",
+        "gemma2",
+        "olmo2",
+        "deepseek-v2",
+        "bamba",
+        "lfm2",
+        "qwen3-next",
+        "mixtral",
+        "gemma3n",
+        "qwen2-moe",
+    ] {
+        let folder = ModelFolder::open(fixtures().join(family)).unwrap();
+        for init in ["corda", "lora_ga"] {
+            let config = format!(
+                r#"{{"peft_type": "LORA", "r": 1, "target_modules": "all-linear", "init_lora_weights": "{init}"}}"#
+            );
+            let config = LoraConfig::from_json(&config).unwrap();
+            let rows: Vec<TokenRow> = (1..4)
+                .map(|at| {
+                    let text: Vec<u32> = (0..12).map(|i| (i * at + 3) % 30).collect();
+                    TokenRow { labels: text.iter().map(|&id| id as i32).collect(), texts: vec![text] }
+                })
+                .collect();
+            let given = RowsToStart {
+                rows: &rows,
+                batch: 2,
+                trained: Dtype::F32,
+                compute: Compute::Fp32,
+                quantization: None,
+                seed: 5,
+            };
+            match RowStart::of(&folder, &config, &given, &device()) {
+                Ok(start) => {
+                    let start = start.unwrap();
+                    let planned =
+                        ModelPlan::new(&folder, &Tuning::NewAdapter(&start.config), Dtype::F32, 5).unwrap();
+                    let (model, _) = planned.starting_from(&start.factors).resident(&device()).unwrap();
+                    let base = burnish_models::load(folder.path(), &device()).unwrap();
+                    let wanted = logits(&base.decoder, &rows[0].texts);
+                    let largest = wanted.iter().fold(1.0_f32, |top, x| top.max(x.abs()));
+                    close(family, &logits(&model.decoder, &rows[0].texts), &wanted, 2e-3 * largest);
+                    begun.push(format!("{family} {init}"));
+                }
+                Err(error) => {
+                    let said = error.to_string();
+                    assert!(said.contains("out of") && said.contains("target"), "{family} {init}: {said}");
+                }
+            }
+        }
+    }
+    assert!(begun.len() >= 12, "{begun:?}");
+}
+
 #[test]
 fn what_rows_cannot_start_is_refused() {
     let said = |name: &str, change: &dyn Fn(&mut Value), rows: &[TokenRow]| {

@@ -475,11 +475,12 @@ fn check_init(
             "as eva, corda or lora_ga on the head, experts or routers: take them out of the targets";
         return Err(PeftError::Conflict { key: "init_lora_weights", condition });
     }
-    if init == Init::LoraGa && 2 * rank > module.out.min(module.input) {
-        return unfit(format!(
-            "at most {}, half of the smaller dimension of its weight",
-            module.out.min(module.input) / 2
-        ));
+    let half = module.out.min(module.input) / 2;
+    if init == Init::LoraGa && rank > half {
+        return unfit(match half {
+            0 => "none: take the module out of the targets".to_owned(),
+            _ => format!("at most {half}, half of the smaller dimension of its weight"),
+        });
     }
     if init == Init::Mica && config.use_dora {
         let condition = "with init_lora_weights mica, as in PEFT; take one of the two";

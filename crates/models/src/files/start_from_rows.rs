@@ -113,6 +113,8 @@ struct Calibration<'a> {
 /// What the inputs of layers are given to, by their places among the sites.
 struct Heard<T> {
     weights: Vec<usize>,
+    /// Features that each site reads.
+    widths: Vec<usize>,
     wanted: BTreeSet<usize>,
     /// With the sites that were heard.
     state: Mutex<(T, BTreeSet<usize>)>,
@@ -129,6 +131,7 @@ impl<T: Send> InputTap for Heard<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for weight in weights {
             if let Some(site) = self.weights.iter().position(|own| own == weight) {
+                debug_assert_eq!(x.shape()[1], self.widths[site], "a layer reads its weight's columns");
                 (self.take)(&mut state.0, site, &values);
                 state.1.insert(site);
             }
@@ -166,6 +169,7 @@ impl Calibration<'_> {
         let wanted: BTreeSet<usize> = (0..self.sites.len()).filter(|&at| wanted(at)).collect();
         let heard = Arc::new(Heard {
             weights: self.weights.to_vec(),
+            widths: self.sites.iter().map(|site| site.input).collect(),
             wanted: wanted.iter().map(|&at| self.weights[at]).collect(),
             state: Mutex::new((state, BTreeSet::new())),
             take,

@@ -143,6 +143,16 @@ pub enum ModelError {
         /// The prompt's index.
         row: usize,
     },
+    /// Not one of a decoder's adapters.
+    #[error("prompt {row} names adapter {got} of {adapters}, which are counted from 0")]
+    NoAdapter {
+        /// The prompt's index.
+        row: usize,
+        /// What it names.
+        got: usize,
+        /// How many there are.
+        adapters: usize,
+    },
     /// A text without a token has no score.
     #[error("document {row} is empty; a text needs at least one token to be scored")]
     EmptyDocument {
@@ -430,7 +440,9 @@ impl Coded for ModelError {
             Self::TooLong { .. } => ErrorCode::TooLong,
             Self::EmptyPrompt { .. } | Self::EmptyDocument { .. } => ErrorCode::EmptyText,
             Self::NoVocabulary | Self::NoScore => ErrorCode::WrongHead,
-            Self::Sampling { .. } | Self::QkClipThreshold { .. } => ErrorCode::BadValue,
+            Self::NoAdapter { .. } | Self::Sampling { .. } | Self::QkClipThreshold { .. } => {
+                ErrorCode::BadValue
+            }
             Self::GgufFamily { .. }
             | Self::GgufComputes { .. }
             | Self::GgufAdapter { .. }

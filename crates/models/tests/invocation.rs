@@ -47,6 +47,7 @@ fn generated_text_is_peft_s() {
         let sequence = |at: usize| Sequence {
             id: at as u64,
             prompt: prompts[at].clone(),
+            adapter: None,
             settings: Arc::new(settings()),
         };
         let mut batch = ContinuousBatch::new(&model);

@@ -16,6 +16,7 @@ mod gguf_files;
 mod int8_generation;
 mod invocation;
 mod loftq;
+mod mixed;
 mod part;
 mod prompt_encoders;
 mod qk_clip;

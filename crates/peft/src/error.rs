@@ -111,6 +111,16 @@ pub enum PeftError {
         /// The circumstance.
         condition: &'static str,
     },
+    /// An adapter that cannot share a batch with others.
+    #[error(
+        "adapter `{adapter}` cannot be in one batch with others because of `{key}`: LoRA and rsLoRA on linear layers of blocks can; use it on its own"
+    )]
+    NotMixed {
+        /// What the adapter is called.
+        adapter: String,
+        /// What of its configuration.
+        key: &'static str,
+    },
     /// A rank that an initialisation cannot fill.
     #[error("`init_lora_weights: {init}` on `{module}` with rank {got}; expected {expected}")]
     InitRank {
@@ -333,7 +343,7 @@ impl Coded for PeftError {
             Self::Adapted { .. } => ErrorCode::Internal,
             Self::NeedsBase { .. } => ErrorCode::Internal,
             Self::BadValue { .. } | Self::Divides { .. } | Self::InitRank { .. } => ErrorCode::BadValue,
-            Self::Conflict { .. } => ErrorCode::Conflict,
+            Self::Conflict { .. } | Self::NotMixed { .. } => ErrorCode::Conflict,
             Self::NoDefaultTargets { .. }
             | Self::BadPattern { .. }
             | Self::DeadPatterns(..)

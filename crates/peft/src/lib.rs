@@ -76,6 +76,7 @@ mod pattern;
 mod pissa_olora;
 mod python_json;
 mod rank_allocator;
+mod side_by_side;
 mod site;
 mod spectral;
 mod support;
@@ -107,6 +108,7 @@ pub use method::{
 };
 pub use pissa_olora::{Decomposition, decompose};
 pub use rank_allocator::{Allotment, AllottedRanks, RankAllocator, RankPattern};
+pub use side_by_side::SideBySide;
 pub use site::{Factor, LoraSite};
 pub use support::Purpose;
 pub use weighted::{Combination, Weighted, add_weighted_adapter};

@@ -173,7 +173,8 @@ fn check(part: &Weighted<'_>) -> Result<(), PeftError> {
 }
 
 /// A module's factors side by side, the weights and scales in A.
-struct Stack {
+#[derive(Default)]
+pub(crate) struct Stack {
     /// Rows of A, `[in]` each.
     a: Vec<Vec<f64>>,
     /// Columns of B, `[out]` each.
@@ -203,33 +204,13 @@ fn sum_of(
             stack.add(site, like, part)?;
         }
     }
-    let (from, to) = (like.shape(Factor::A)[1], like.shape(Factor::B)[0]);
-    let most = from.min(to);
+    let most = like.shape(Factor::A)[1].min(like.shape(Factor::B)[0]);
     match how {
         Combination::Cat | Combination::Factors(_) | Combination::Changes { .. } => {}
         Combination::Linear => stack.compress(stack.widest.min(most)),
         Combination::Svd { rank } => stack.compress(rank.min(most)),
     }
-    let rank = stack.a.len();
-    let mut site = like.clone();
-    (site.rank, site.alpha, site.scale, site.dropout) = (rank, rank as f64, 1.0, 0.0);
-    site.has_bias = stack.bias.is_some();
-    site.b_bias_name = site.has_bias.then(|| format!("{}.lora_B.bias", site.module));
-    let narrow = |values: Vec<f64>| values.into_iter().map(|x| x as f32).collect::<Vec<_>>();
-    let a = narrow(stack.a.concat());
-    let b = narrow((0..to).flat_map(|o| stack.b.iter().map(move |column| column[o])).collect());
-    let mut factors = BTreeMap::new();
-    let mut put = |factor: Factor, values: Vec<f32>| -> Result<(), PeftError> {
-        let tensor = HostTensor::from_f32(&values, &site.shape(factor), Dtype::F32)?;
-        factors.insert(site.name(factor).to_owned(), tensor);
-        Ok(())
-    };
-    put(Factor::A, a)?;
-    put(Factor::B, b)?;
-    if let Some(bias) = stack.bias {
-        put(Factor::BBias, narrow(bias))?;
-    }
-    Ok((site, factors))
+    stack.into_site(like)
 }
 
 /// A module's factors summed each on their own, with the roots of weights and scales on both.
@@ -323,6 +304,40 @@ fn sum_of_changes(
 }
 
 impl Stack {
+    /// The site like `like` that has these factors, and them.
+    pub(crate) fn into_site(
+        self,
+        like: &LoraSite,
+    ) -> Result<(LoraSite, BTreeMap<String, HostTensor>), PeftError> {
+        let to = like.shape(Factor::B)[0];
+        let rank = self.a.len();
+        let mut site = like.clone();
+        (site.rank, site.alpha, site.scale, site.dropout) = (rank, rank as f64, 1.0, 0.0);
+        site.has_bias = self.bias.is_some();
+        site.b_bias_name = site.has_bias.then(|| format!("{}.lora_B.bias", site.module));
+        let narrow = |values: Vec<f64>| values.into_iter().map(|x| x as f32).collect::<Vec<_>>();
+        let a = narrow(self.a.concat());
+        let b = narrow((0..to).flat_map(|o| self.b.iter().map(move |column| column[o])).collect());
+        let mut factors = BTreeMap::new();
+        let mut put = |factor: Factor, values: Vec<f32>| -> Result<(), PeftError> {
+            let tensor = HostTensor::from_f32(&values, &site.shape(factor), Dtype::F32)?;
+            factors.insert(site.name(factor).to_owned(), tensor);
+            Ok(())
+        };
+        put(Factor::A, a)?;
+        put(Factor::B, b)?;
+        if let Some(bias) = self.bias {
+            put(Factor::BBias, narrow(bias))?;
+        }
+        Ok((site, factors))
+    }
+
+    /// Zeros up to a rank.
+    pub(crate) fn pad(&mut self, like: &LoraSite, rank: usize) {
+        self.a.resize(rank, vec![0.0; like.shape(Factor::A)[1]]);
+        self.b.resize(rank, vec![0.0; like.shape(Factor::B)[0]]);
+    }
+
     /// `B A`, `[rows, columns]`.
     fn product(&self, rows: usize, columns: usize) -> Vec<f32> {
         let mut out = Vec::with_capacity(rows * columns);
@@ -337,7 +352,12 @@ impl Stack {
         out
     }
 
-    fn add(&mut self, site: &LoraSite, like: &LoraSite, part: &Weighted<'_>) -> Result<(), PeftError> {
+    pub(crate) fn add(
+        &mut self,
+        site: &LoraSite,
+        like: &LoraSite,
+        part: &Weighted<'_>,
+    ) -> Result<(), PeftError> {
         if (site.kind, site.out, site.input) != (like.kind, like.out, like.input) {
             let (name, expected, got) =
                 (site.base_weight(), vec![like.out, like.input], vec![site.out, site.input]);
@@ -402,7 +422,7 @@ impl Stack {
 }
 
 /// The plan of a sum.
-fn planned(first: &LoraPlan, sites: Vec<LoraSite>) -> LoraPlan {
+pub(crate) fn planned(first: &LoraPlan, sites: Vec<LoraSite>) -> LoraPlan {
     let mut plan = first.clone();
     let config = &mut plan.config;
     config.r = sites.iter().map(|s| s.rank).max().unwrap_or(config.r);

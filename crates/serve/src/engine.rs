@@ -1,6 +1,6 @@
 //! Models by name, and the sequences that they are asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use crate::worker::{Event, Job, Place, work};
 /// How much an engine takes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Sequences of one model that run at once (vLLM's `max_num_seqs`).
+    /// Sequences of one model, with the adapters that are mixed with it, that run at once (vLLM's `max_num_seqs`).
     pub max_num_seqs: usize,
     /// Sequences that are held, running or waiting; a request that does not fit is refused.
     pub max_queue: usize,
@@ -41,7 +41,8 @@ pub struct Load {
     pub generated: AtomicUsize,
 }
 
-/// Models by name, each with a thread of its own; they take turns step by step.
+/// Models by name, each with a thread of its own, or one for a base and adapters that are mixed with it; threads take
+/// turns step by step.
 #[derive(Debug)]
 pub struct Engine {
     models: Mutex<BTreeMap<String, Worker>>,
@@ -53,7 +54,10 @@ pub struct Engine {
 #[derive(Debug)]
 struct Worker {
     jobs: Sender<Job>,
-    thread: JoinHandle<()>,
+    /// Which of the decoder's adapters has the name.
+    adapter: Option<usize>,
+    /// The decoder's: of all names that it serves.
+    thread: Arc<JoinHandle<()>>,
 }
 
 /// Why a request is not taken.
@@ -85,17 +89,32 @@ impl Engine {
     /// # Errors
     /// If the name is taken, or no thread starts.
     pub fn add(&self, name: &str, decoder: Decoder) -> Result<(), ServeError> {
+        self.add_mixed(&[name], decoder)
+    }
+
+    /// Serves a decoder with [several adapters](Decoder::adapters): the base as the first of `names`, the adapters as
+    /// those that follow. All that they are asked for runs in one batch.
+    ///
+    /// # Errors
+    /// If a name is taken, or no thread starts.
+    pub fn add_mixed(&self, names: &[&str], decoder: Decoder) -> Result<(), ServeError> {
         let mut models = self.models();
-        if models.contains_key(name) {
-            return Err(ServeError::NameTaken { name: name.to_owned() });
+        let mut seen = BTreeSet::new();
+        if let Some(name) = names.iter().find(|name| models.contains_key(**name) || !seen.insert(**name)) {
+            return Err(ServeError::NameTaken { name: (*name).to_owned() });
         }
+        let name = names.first().copied().unwrap_or_default();
         let (jobs, received) = channel();
         let (turns, load, most) = (self.turns.clone(), self.load.clone(), self.options.max_num_seqs.max(1));
         let thread = std::thread::Builder::new()
             .name(format!("model {name}"))
             .spawn(move || work(&decoder, &received, most, &turns, &load))
             .map_err(|source| ServeError::Thread { name: name.to_owned(), source })?;
-        models.insert(name.to_owned(), Worker { jobs, thread });
+        let thread = Arc::new(thread);
+        for (at, name) in names.iter().enumerate() {
+            let (jobs, thread) = (jobs.clone(), thread.clone());
+            models.insert((*name).to_owned(), Worker { jobs, adapter: at.checked_sub(1), thread });
+        }
         Ok(())
     }
 
@@ -119,10 +138,12 @@ impl Engine {
     /// Serves what it has, takes no more, and returns when that is done.
     pub fn finish(&self) {
         let models = std::mem::take(&mut *self.models());
-        for (_, Worker { jobs, thread }) in models {
+        for (_, Worker { jobs, thread, .. }) in models {
             drop(jobs);
-            // A panic of its own is reported where it happened.
-            let _ = thread.join();
+            // The last name of a thread waits for it; a panic of its own is reported where it happened.
+            if let Some(thread) = Arc::into_inner(thread) {
+                let _ = thread.join();
+            }
         }
     }
 
@@ -132,7 +153,8 @@ impl Engine {
         name: &str,
         asked: Vec<(Vec<u32>, Arc<Generation>)>,
     ) -> Result<Running, NotTaken> {
-        let jobs = self.models().get(name).map(|worker| worker.jobs.clone()).ok_or(NotTaken::NoModel)?;
+        let worker = self.models().get(name).map(|worker| (worker.jobs.clone(), worker.adapter));
+        let (jobs, adapter) = worker.ok_or(NotTaken::NoModel)?;
         let places: Vec<Place> =
             asked.iter().map(|_| self.place()).collect::<Option<_>>().ok_or(NotTaken::Full)?;
         let (sender, events) = unbounded_channel();
@@ -140,7 +162,7 @@ impl Engine {
         for (index, ((prompt, settings), place)) in asked.into_iter().zip(places).enumerate() {
             let unwanted = Arc::new(AtomicBool::new(false));
             cancelled.push(unwanted.clone());
-            let sequence = Sequence { id: 0, prompt, settings };
+            let sequence = Sequence { id: 0, prompt, adapter, settings };
             let job = Job { index, sequence, events: sender.clone(), cancelled: unwanted, _place: place };
             jobs.send(job).map_err(|_| NotTaken::NoModel)?;
         }

@@ -1,4 +1,4 @@
-//! One model's thread: sequences wait, join, are stepped and leave.
+//! One decoder's thread: sequences wait, join, are stepped and leave.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -132,10 +132,11 @@ fn step(
         let id = ids.next().unwrap_or_default();
         let prompt = std::mem::take(&mut job.sequence.prompt);
         load.prompted.fetch_add(prompt.len(), Ordering::Relaxed);
-        joining.push(Sequence { id, prompt, settings: job.sequence.settings.clone() });
+        let (adapter, settings) = (job.sequence.adapter, job.sequence.settings.clone());
+        joining.push(Sequence { id, prompt, adapter, settings });
         running.0.insert(id, job);
     }
-    let next = waiting.front().map(|job| job.sequence.prompt.as_slice());
+    let next = waiting.front().map(|job| job.sequence.adapted());
     let done = batch.join(joining, next, &mut |id, token| running.hear(id, token))?;
     running.end(done, &load.generated);
     Ok(())

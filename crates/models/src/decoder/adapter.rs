@@ -1,6 +1,7 @@
 //! LoRA on a blueprint: which parameters an adapter adds and where layers find them.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_core::{LoraParts, Parameter, Role};
@@ -11,6 +12,7 @@ use crate::decoder::blueprint::Blueprint;
 use crate::decoder::change::LayerChange;
 use crate::decoder::invocation::Invocation;
 use crate::decoder::layers::{Adapter, Block, Layer, Place};
+use crate::decoder::mixed::Mixed;
 use crate::decoder::tp_plan::Parallel;
 use crate::decoder::virtual_tokens::Prompt;
 use crate::spec::{KeysValues, Output, Pairs, SCORE};
@@ -239,13 +241,22 @@ impl Blueprint {
         if let Some(id) = tokens.iter().find(|&&id| id as usize >= self.spec.vocab) {
             return refused(id.to_string(), "tokens of the vocabulary");
         }
-        let outside = |site: &&LoraSite| !self.blocks.iter().any(|block| within(&site.module, block));
-        if let Some(site) = plan.sites.iter().find(outside) {
+        if let Some(site) = self.outside_blocks(plan) {
             let supported =
                 "on linear layers of blocks; leave out of target_modules what stands outside them";
             return refused(format!("on `{}`", site.module), supported);
         }
         Ok(Some(Invocation(Arc::new(tokens.to_vec()))))
+    }
+
+    /// A site that is in no block.
+    pub(crate) fn outside_blocks<'p>(&self, plan: &'p LoraPlan) -> Option<&'p LoraSite> {
+        plan.sites.iter().find(|site| !self.blocks.iter().any(|block| within(&site.module, block)))
+    }
+
+    /// Makes the adapter several, of which each sequence has its columns.
+    pub(crate) fn mix(&mut self, columns: Vec<Range<usize>>) {
+        self.mixed = Some(Mixed(columns));
     }
 
     /// Tells changes of layers which part of them a tensor-parallel rank has.

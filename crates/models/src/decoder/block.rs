@@ -582,7 +582,8 @@ pub(crate) struct OnTensors<'a> {
     pub(crate) keys: Option<&'a AnyTensor>,
     /// Where this block's router notes its choice, and its number among the blocks.
     pub(crate) balance: Option<(&'a Arc<RouterBalance>, usize)>,
-    /// What multiplies the adapters' part of each token, `[tokens, 1]`, where they do not act on all of them.
+    /// What multiplies the adapters' activations of each token where they do not act on all alike: `[tokens, 1]`, or
+    /// `[tokens, r]` the same of each layer.
     pub(crate) acts: Option<&'a AnyTensor>,
     /// What hears the inputs of its layers.
     pub(crate) tap: Option<BlockTap<'a>>,
@@ -599,11 +600,14 @@ fn scaled_by_expert(routing: &Routing, of_experts: &AnyTensor) -> Result<AnyTens
     Ok(AnyTensor::new(weights * own))
 }
 
-/// Each row of `x` times its number of `factors`, `[rows, 1]`.
+/// Each row of `x` times its number of `factors`, `[rows, 1]`, or times its row of them, again and again.
 fn on_rows(x: &AnyTensor, factors: &AnyTensor) -> Result<AnyTensor, OpsError> {
     let factors = beside(factors, x).rank::<2>()?;
     let x = x.rank::<2>()?;
     let factors = queries_keys::cast(factors, x.dtype());
+    let ([_, each], [_, all]) = (factors.dims(), x.dims());
+    let again = if each > 1 { all / each } else { 1 };
+    let factors = if again > 1 { factors.repeat_dim(1, again) } else { factors };
     Ok(AnyTensor::new(x * factors))
 }
 

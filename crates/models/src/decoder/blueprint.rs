@@ -12,6 +12,7 @@ use crate::decoder::layers::{
     Layer, Mixture, Norm, NormParts, NormPlace, PER_LAYER_GATE, PER_LAYER_NORM, PER_LAYER_PROJECTION,
     PerLayer, Place, ROUTER_SCALES, SCALAR, SINKS, Ssd,
 };
+use crate::decoder::mixed::Mixed;
 use crate::decoder::queries_keys::Orders;
 use crate::decoder::streams::StreamLayers;
 use crate::decoder::tp_plan::Shard;
@@ -34,6 +35,8 @@ pub struct Blueprint {
     pub(crate) prompt: Option<Prompt>,
     /// What an adapter waits for in a text.
     pub(crate) invocation: Option<Invocation>,
+    /// Where the adapter is several.
+    pub(crate) mixed: Option<Mixed>,
     /// Parameters of an adapter that all its modules have, one and the same.
     pub(crate) shared: Vec<usize>,
     pub(crate) embed_norm: Option<Norm>,
@@ -642,13 +645,14 @@ impl Blueprint {
         };
         let compute = Compute::Fp32;
         let registry = b.registry;
-        let (prompt, invocation, shared) = (None, None, Vec::new());
+        let (prompt, invocation, mixed, shared) = (None, None, None, Vec::new());
         Ok(Self {
             spec,
             registry,
             embed,
             prompt,
             invocation,
+            mixed,
             shared,
             embed_norm,
             positions,
@@ -789,6 +793,7 @@ impl Blueprint {
             embed: self.embed,
             prompt: self.prompt,
             invocation: self.invocation,
+            mixed: self.mixed,
             embed_norm: self.embed_norm,
             positions: self.positions,
             projections: self.projections,

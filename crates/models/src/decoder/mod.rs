@@ -20,6 +20,7 @@ pub(crate) mod layers;
 pub(crate) mod local_params;
 pub(crate) mod logit_peaks;
 pub(crate) mod lora_rank_reduce;
+pub(crate) mod mixed;
 pub(crate) mod orthogonality;
 pub(crate) mod prompt_encoder;
 pub(crate) mod queries_keys;
@@ -49,6 +50,7 @@ use crate::decoder::chunks::Seen;
 use crate::decoder::input_tap::BlockTap;
 use crate::decoder::invocation::{Invocation, acting};
 use crate::decoder::layers::{Block, BlockTensors, Layer, Norm};
+use crate::decoder::mixed::Mixed;
 use crate::decoder::queries_keys::{Factors, Orders, Turning};
 use crate::decoder::streams::StreamLayers;
 use crate::decoder::tp_plan::Shard;
@@ -125,6 +127,8 @@ pub struct Decoder {
     pub(crate) prompt: Option<Prompt>,
     /// What the adapter waits for in a text.
     pub(crate) invocation: Option<Invocation>,
+    /// Where sequences choose from several adapters.
+    pub(crate) mixed: Option<Mixed>,
     pub(crate) embed_norm: Option<Norm>,
     pub(crate) positions: Option<Layer>,
     pub(crate) projections: Option<[Layer; 2]>,
@@ -153,10 +157,10 @@ impl Decoder {
         &self.parameters
     }
 
-    /// A pass over this model's parameters.
+    /// A pass over this model's parameters; of the base, where there are [several adapters](Self::adapters).
     #[must_use]
     pub fn pass(&self, mode: crate::Mode) -> ForwardContext {
-        ForwardContext::new(self.parameters.clone(), mode, true)
+        ForwardContext::new(self.parameters.clone(), mode, self.mixed.is_none())
     }
 
     /// Where passes may note the largest attention logit of each head ([`ForwardContext::with_logit_peaks`]): empty.
@@ -180,6 +184,7 @@ impl Decoder {
     /// # Errors
     /// If an id is outside the vocabulary, or a tensor does not fit.
     pub fn hidden(&self, tokens: &Tokens, pass: &ForwardContext) -> Result<AnyTensor, ModelError> {
+        self.check_one_adapter(pass)?;
         let count = self.virtual_tokens(pass);
         let among = (count > 0).then(|| Virtual::before(tokens, count, self.has_prefix()));
         let tokens = among.as_ref().map_or(tokens, |among| &among.tokens);

@@ -122,6 +122,11 @@ impl ModelFolder {
         Self { spec: self.spec.scoring(), ..self }
     }
 
+    /// The family's word in `config.json`; empty without one.
+    pub(crate) fn model_type(&self) -> &str {
+        self.config().get("model_type").and_then(|v| v.as_str()).unwrap_or_default()
+    }
+
     /// The model that an adapter is for: with PEFT's task `SEQ_CLS` one that [scores](Self::into_scorer).
     #[must_use]
     pub fn for_adapter(self, adapter: &LoraConfig) -> Self {

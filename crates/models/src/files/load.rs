@@ -76,7 +76,7 @@ impl<'a> ModelPlan<'a> {
     ) -> Result<Self, ModelError> {
         let mut blueprint = Blueprint::new(folder.spec().clone())?;
         let base = blueprint.registry().len();
-        let model_type = folder.config().get("model_type").and_then(|v| v.as_str()).unwrap_or_default();
+        let model_type = folder.model_type();
         let mut tensors = AdapterTensors::default();
         let plan = match tuning {
             Tuning::None => None,
@@ -92,6 +92,16 @@ impl<'a> ModelPlan<'a> {
                 Some(plan)
             }
         };
+        Self::of(folder, blueprint, (base, plan, tensors), (trained, seed))
+    }
+
+    /// The parameters of a blueprint, of which the first `base` are the folder's and the others the adapter's.
+    pub(crate) fn of(
+        folder: &'a ModelFolder,
+        mut blueprint: Blueprint,
+        (base, plan, tensors): (usize, Option<LoraPlan>, AdapterTensors),
+        (trained, seed): (Dtype, u64),
+    ) -> Result<Self, ModelError> {
         folder.declare(blueprint.registry_mut(), base, trained)?;
         if folder.is_quantized() {
             let how = packed_as(blueprint.registry());

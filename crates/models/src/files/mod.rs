@@ -6,6 +6,7 @@ pub(crate) mod folder;
 pub(crate) mod gguf;
 pub(crate) mod load;
 pub(crate) mod loftq;
+pub(crate) mod mixed_adapters;
 pub(crate) mod packed;
 pub(crate) mod pieces;
 pub(crate) mod qk_clip;

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use crate::generation::generate::{Completion, FinishReason, Generation};
 use crate::spec::Output;
-use crate::{Decoder, Decoding, ModelError};
+use crate::{AdaptedPrompt, Decoder, Decoding, ModelError};
 
 /// A prompt to continue.
 #[derive(Clone, Debug)]
@@ -18,9 +18,19 @@ pub struct Sequence {
     pub id: u64,
     /// The prompt's tokens.
     pub prompt: Vec<u32>,
+    /// Which of the decoder's adapters continues it, where it has [several](Decoder::adapters); none is the base.
+    pub adapter: Option<usize>,
     /// How it goes on. Of a call's settings `first_row` is this sequence's row of the draws; `max_sequences` and `bos` are
     /// not looked at.
     pub settings: Arc<Generation>,
+}
+
+impl Sequence {
+    /// What it begins with.
+    #[must_use]
+    pub fn adapted(&self) -> AdaptedPrompt<'_> {
+        AdaptedPrompt { tokens: &self.prompt, adapter: self.adapter }
+    }
 }
 
 /// A token as it is chosen.
@@ -55,7 +65,7 @@ struct Active {
 /// let model = load("path/to/model", &Device::flex()).unwrap().decoder;
 /// let mut batch = ContinuousBatch::new(&model);
 /// let settings = Arc::new(Generation { max_new_tokens: 8, ..Generation::default() });
-/// let sequence = Sequence { id: 7, prompt: vec![1, 2, 3], settings };
+/// let sequence = Sequence { id: 7, prompt: vec![1, 2, 3], adapter: None, settings };
 /// let mut done = batch.join(vec![sequence], None, &mut |_, _| true).unwrap();
 /// while !batch.is_empty() {
 ///     done.extend(batch.step(&mut |_, _| true).unwrap());
@@ -108,14 +118,14 @@ impl<'a> ContinuousBatch<'a> {
 
     /// The sequences begin, each with its first token; those that end with it are returned. Prompts that are equal are
     /// computed once, also when the last of them begins again in the next call: `next` is the prompt that it will start
-    /// with.
+    /// with, by the same adapter.
     ///
     /// # Errors
-    /// Those of [`Self::check`]; after one the batch must not be used further.
+    /// Those of [`Self::check`]; if there is no such adapter; after one the batch must not be used further.
     pub fn join(
         &mut self,
         sequences: Vec<Sequence>,
-        next: Option<&[u32]>,
+        next: Option<AdaptedPrompt<'_>>,
         on_token: OnToken<'_>,
     ) -> Result<Vec<(u64, Completion)>, ModelError> {
         let first = self.active.len();
@@ -123,12 +133,12 @@ impl<'a> ContinuousBatch<'a> {
             self.check(row, &sequence.prompt)?;
             sequence.settings.sampling.check()?;
         }
-        let prompts: Vec<&[u32]> = sequences.iter().map(|s| s.prompt.as_slice()).collect();
+        let prompts: Vec<AdaptedPrompt<'_>> = sequences.iter().map(Sequence::adapted).collect();
         if prompts.is_empty() {
             return Ok(Vec::new());
         }
-        let mut logits = self.decoding.join(&prompts, next)?;
-        self.active.extend(sequences.into_iter().map(|Sequence { id, prompt, settings }| Active {
+        let mut logits = self.decoding.join_adapted(&prompts, next)?;
+        self.active.extend(sequences.into_iter().map(|Sequence { id, prompt, settings, .. }| Active {
             id,
             start: prompt.len(),
             tokens: prompt,

@@ -17,7 +17,7 @@ use crate::decoder::queries_keys::{Factors, Turning};
 use crate::decoder::recurrence::StateCache;
 use crate::decoder::{delta, keys_values, ssd};
 use crate::spec::{KeysValues, LayerSpec};
-use crate::{Decoder, ForwardContext, Mode, ModelError, Rope};
+use crate::{Decoder, ForwardContext, ModelError, Rope};
 
 /// Sequences in progress on a [`Decoder`]: plain tensors, adapters active.
 ///
@@ -34,10 +34,27 @@ use crate::{Decoder, ForwardContext, Mode, ModelError, Rope};
 pub struct Decoding<'a> {
     decoder: &'a Decoder,
     pass: ForwardContext,
+    /// Of sequences that have no adapter of several.
+    bare: ForwardContext,
     sequences: Sequences,
     /// Per rope its frequencies and attention factor, where they do not depend on a sequence's length.
     frequencies: Vec<Option<(Vec<f32>, f32)>>,
     held: Option<Held>,
+}
+
+/// A prompt with the adapter that continues it, where the decoder has [several](Decoder::adapters): none is the base.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AdaptedPrompt<'p> {
+    /// The prompt's tokens.
+    pub tokens: &'p [u32],
+    /// The adapter's number.
+    pub adapter: Option<usize>,
+}
+
+impl<'p> From<&'p [u32]> for AdaptedPrompt<'p> {
+    fn from(tokens: &'p [u32]) -> Self {
+        Self { tokens, adapter: None }
+    }
 }
 
 /// What the layers have seen of some sequences.
@@ -50,6 +67,8 @@ struct Sequences {
     ids: Vec<Vec<u32>>,
     /// Where an adapter that waits for tokens begins to act in each.
     begins: Vec<Option<usize>>,
+    /// Which adapter each has, where the decoder has several.
+    adapters: Vec<Option<usize>>,
 }
 
 impl Sequences {
@@ -72,6 +91,7 @@ impl Sequences {
             lengths: vec![0; count],
             ids: vec![Vec::new(); count],
             begins: vec![None; count],
+            adapters: vec![None; count],
         }
     }
 
@@ -85,6 +105,7 @@ impl Sequences {
         self.lengths = order.iter().map(|&o| self.lengths[o]).collect();
         self.ids = order.iter().map(|&o| self.ids[o].clone()).collect();
         self.begins = order.iter().map(|&o| self.begins[o]).collect();
+        self.adapters = order.iter().map(|&o| self.adapters[o]).collect();
         Ok(())
     }
 
@@ -99,13 +120,15 @@ impl Sequences {
         self.lengths.extend(other.lengths);
         self.ids.extend(other.ids);
         self.begins.extend(other.begins);
+        self.adapters.extend(other.adapters);
     }
 
     fn split_off(&mut self, at: usize) -> Self {
         let caches = self.caches.iter_mut().map(|cache| cache.split_off(at)).collect();
         let scans = self.scans.iter_mut().map(|scan| Some(scan.as_mut()?.split_off(at))).collect();
         let (lengths, ids) = (self.lengths.split_off(at), self.ids.split_off(at));
-        Self { caches, scans, lengths, ids, begins: self.begins.split_off(at) }
+        let (begins, adapters) = (self.begins.split_off(at), self.adapters.split_off(at));
+        Self { caches, scans, lengths, ids, begins, adapters }
     }
 }
 
@@ -163,6 +186,7 @@ impl Cache {
 /// A prompt that was computed, for samples of it that come later.
 struct Held {
     prompt: Vec<u32>,
+    adapter: Option<usize>,
     sequence: Sequences,
     logits: Vec<f32>,
 }
@@ -172,9 +196,11 @@ impl<'a> Decoding<'a> {
     #[must_use]
     pub fn new(decoder: &'a Decoder, sequences: usize) -> Self {
         let frequencies = |rope: &Rope| (!rope.depends_on_length()).then(|| rope.narrow_frequencies(0));
+        let [pass, bare] = decoder.decoding_passes();
         Self {
             decoder,
-            pass: decoder.pass(Mode::Score),
+            pass,
+            bare,
             sequences: Sequences::new(decoder, sequences),
             frequencies: decoder.spec.ropes.iter().map(frequencies).collect(),
             held: None,
@@ -227,19 +253,35 @@ impl<'a> Decoding<'a> {
         prompts: &[S],
         next: Option<&[u32]>,
     ) -> Result<Vec<f32>, ModelError> {
-        let Some(last) = prompts.last() else { return Ok(Vec::new()) };
+        let prompts: Vec<AdaptedPrompt<'_>> = prompts.iter().map(|prompt| prompt.as_ref().into()).collect();
+        self.join_adapted(&prompts, next.map(Into::into))
+    }
+
+    /// As [`Self::join`], of prompts with an adapter each: equal are those that have the same.
+    ///
+    /// # Errors
+    /// As [`Self::logits`]; if there is no such adapter.
+    pub fn join_adapted(
+        &mut self,
+        prompts: &[AdaptedPrompt<'_>],
+        next: Option<AdaptedPrompt<'_>>,
+    ) -> Result<Vec<f32>, ModelError> {
+        let Some(&last) = prompts.last() else { return Ok(Vec::new()) };
+        for (row, prompt) in prompts.iter().enumerate() {
+            self.decoder.check_adapter(row, prompt.adapter)?;
+        }
         let held = self.held.take();
         let mut places = BTreeMap::new();
         if let Some(held) = &held {
-            places.insert(held.prompt.as_slice(), 0);
+            places.insert(AdaptedPrompt { tokens: &held.prompt, adapter: held.adapter }, 0);
         }
         let first = places.len();
-        let mut distinct: Vec<&[u32]> = Vec::new();
+        let mut distinct: Vec<AdaptedPrompt<'_>> = Vec::new();
         let mut order: Vec<usize> = prompts
             .iter()
             .map(|prompt| {
-                *places.entry(prompt.as_ref()).or_insert_with(|| {
-                    distinct.push(prompt.as_ref());
+                *places.entry(*prompt).or_insert_with(|| {
+                    distinct.push(*prompt);
                     first + distinct.len() - 1
                 })
             })
@@ -250,13 +292,15 @@ impl<'a> Decoding<'a> {
         };
         if !distinct.is_empty() {
             let mut fresh = Sequences::new(self.decoder, distinct.len());
+            fresh.adapters = distinct.iter().map(|prompt| prompt.adapter).collect();
+            let distinct: Vec<&[u32]> = distinct.iter().map(|prompt| prompt.tokens).collect();
             logits.extend(self.run(&mut fresh, &distinct)?);
             computed.append(fresh);
         }
         let vocab = self.decoder.spec.vocab;
         let of = |place: usize| &logits[place * vocab..(place + 1) * vocab];
         let (count, place) = (order.len(), order[order.len() - 1]);
-        let held = (next == Some(last.as_ref())).then(|| (last.as_ref().to_vec(), of(place).to_vec()));
+        let held = (next == Some(last)).then(|| (last, of(place).to_vec()));
         if held.is_some() {
             order.push(place);
         }
@@ -264,7 +308,10 @@ impl<'a> Decoding<'a> {
             logits = order[..count].iter().flat_map(|&place| of(place)).copied().collect();
             computed.reorder(&order)?;
         }
-        self.held = held.map(|(prompt, logits)| Held { prompt, sequence: computed.split_off(count), logits });
+        self.held = held.map(|(AdaptedPrompt { tokens, adapter }, logits)| {
+            let (prompt, sequence) = (tokens.to_vec(), computed.split_off(count));
+            Held { prompt, adapter, sequence, logits }
+        });
         self.sequences.append(computed);
         Ok(logits)
     }
@@ -365,6 +412,7 @@ impl<'a> Decoding<'a> {
             )
             .collect();
         let (count, begins) = (sequences.lengths.len(), sequences.begins.clone());
+        let adapters = sequences.adapters.clone();
         sequences.append(Sequences::new(self.decoder, anew.iter().filter(|&&anew| anew).count()));
         let mut fresh = count..;
         let order: Vec<usize> = anew
@@ -373,15 +421,18 @@ impl<'a> Decoding<'a> {
             .map(|(i, &anew)| if anew { fresh.next().unwrap_or(i) } else { i })
             .collect();
         sequences.reorder(&order)?;
-        sequences.begins = begins;
+        (sequences.begins, sequences.adapters) = (begins, adapters);
         self.extend(sequences, &whole)
     }
 
     /// One pass over `new[i]` of sequence `i`.
     fn extend<S: AsRef<[u32]>>(&self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
+        let mixed = self.decoder.mixed.as_ref();
+        let bare = mixed.is_some() && sequences.adapters.iter().all(Option::is_none);
+        let pass = if bare { &self.bare } else { &self.pass };
         let (mut ids, mut documents, mut last) = (Vec::new(), Vec::new(), Vec::new());
         let (mut given, mut rows) = (Vec::new(), 0);
-        let spans = spans(&sequences.lengths, new, self.decoder.virtual_tokens(&self.pass));
+        let spans = spans(&sequences.lengths, new, self.decoder.virtual_tokens(pass));
         for (row, tokens) in new.iter().map(AsRef::as_ref).enumerate() {
             if tokens.is_empty() {
                 return Err(ModelError::EmptyPrompt { row });
@@ -394,7 +445,7 @@ impl<'a> Decoding<'a> {
             last.push(rows - 1);
         }
         let given = (rows > given.len()).then_some(given);
-        let still = if self.decoder.has_prefix() { self.decoder.virtual_tokens(&self.pass) } else { 0 };
+        let still = if self.decoder.has_prefix() { self.decoder.virtual_tokens(pass) } else { 0 };
         let decoder = self.decoder;
         let counters = Arc::new(Vec::new());
         let spec = &decoder.spec;
@@ -410,24 +461,31 @@ impl<'a> Decoding<'a> {
         let (factors, positions) = (Factors::new(spec, &decoder.shard, &positions), Arc::new(positions));
         let ids = Arc::new(ids);
         let given = given.as_deref();
-        let x = decoder.embed_tokens(&ids, given, &positions, &self.pass, &counters, &|x| Ok(x))?;
-        let prefix = decoder.prefix(given, rows, &self.pass)?;
-        let x = decoder.embeddings_normed(x, &self.pass)?;
-        let acts = decoder.waits_for(&self.pass).and_then(|_| {
-            let own = spans.iter().cloned().zip(&sequences.begins);
-            let acts =
-                own.flat_map(|(span, begins)| span.map(move |at| begins.is_some_and(|begins| at >= begins)));
-            acting(&acts.collect::<Vec<_>>(), &x.plain().device())
-        });
+        let x = decoder.embed_tokens(&ids, given, &positions, pass, &counters, &|x| Ok(x))?;
+        let prefix = decoder.prefix(given, rows, pass)?;
+        let x = decoder.embeddings_normed(x, pass)?;
+        let device = x.plain().device();
+        let acts = match mixed.filter(|_| !bare) {
+            Some(mixed) => {
+                let tokens = spans.iter().map(ExactSizeIterator::len);
+                Some(mixed.acting(tokens.zip(sequences.adapters.iter().copied()), &device))
+            }
+            None => decoder.waits_for(pass).and_then(|_| {
+                let own = spans.iter().cloned().zip(&sequences.begins);
+                let acts = own
+                    .flat_map(|(span, begins)| span.map(move |at| begins.is_some_and(|begins| at >= begins)));
+                acting(&acts.collect::<Vec<_>>(), &device)
+            }),
+        };
         // Prompts run as scoring does, to the bit.
         let decodes = sequences.lengths.iter().any(|&n| n != 0);
         let linears: Linears = if decodes { linears_decode } else { linears };
-        let given = decoder.per_layer_inputs(&ids, &x, &self.pass, &counters, linears)?;
-        let mut x = decoder.streams_of(x, &self.pass, &counters, linears)?;
+        let given = decoder.per_layer_inputs(&ids, &x, pass, &counters, linears)?;
+        let mut x = decoder.streams_of(x, pass, &counters, linears)?;
         let mut lent = BTreeMap::new();
         let caches = sequences.caches.iter_mut().zip(&mut sequences.scans);
         for (index, (cache, scans)) in caches.enumerate() {
-            let w = decoder.block_tensors(index, &self.pass, &counters)?;
+            let w = decoder.block_tensors(index, pass, &counters)?;
             let (block, kind) = (&decoder.blocks[index], &decoder.kinds[index]);
             let (spec, shard) = (&*kind.spec, &kind.shard);
             let turning = Turning::new(block.own, &rotaries, &kind.orders, &factors);
@@ -502,10 +560,10 @@ impl<'a> Decoding<'a> {
             ids.extend_from_slice(tokens.as_ref());
         }
         let x = select_rows(&x, &Arc::new(last))?;
-        let x = decoder.of_streams(x, &self.pass, &counters, linears)?;
-        let x = decoder.projected(1, x, &self.pass, &counters, linears)?;
-        let x = decoder.final_norm(&x, &self.pass)?;
-        let own = head_logits(&x, &decoder.head(&self.pass, &counters)?, decoder.head_options(1.0))?;
+        let x = decoder.of_streams(x, pass, &counters, linears)?;
+        let x = decoder.projected(1, x, pass, &counters, linears)?;
+        let x = decoder.final_norm(&x, pass)?;
+        let own = head_logits(&x, &decoder.head(pass, &counters)?, decoder.head_options(1.0))?;
         if !decoder.shard.divided() {
             return Ok(own);
         }

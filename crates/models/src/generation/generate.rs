@@ -13,7 +13,7 @@ use burnish_ops::OpsError;
 use crate::generation::continuous_batch::{ContinuousBatch, Sequence, Token};
 use crate::spec::Output;
 use crate::spec::rope::RopeKind;
-use crate::{Decoder, ModelError, Sampling};
+use crate::{AdaptedPrompt, Decoder, ModelError, Sampling};
 
 /// What to generate.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,6 +125,22 @@ impl Decoder {
         options: &Generation,
         on_token: &mut dyn FnMut(usize, u32) -> bool,
     ) -> Result<Vec<Completion>, ModelError> {
+        self.generate_adapted(prompts, &[], options, on_token)
+    }
+
+    /// As [`Self::generate`], each prompt by its own of the decoder's [`adapters`](Self::adapters); none is the base, and
+    /// those of prompts beyond `adapters` too.
+    ///
+    /// # Errors
+    /// As [`Self::generate`]; if there is no such adapter.
+    pub fn generate_adapted(
+        &self,
+        prompts: &[Vec<u32>],
+        adapters: &[Option<usize>],
+        options: &Generation,
+        on_token: &mut dyn FnMut(usize, u32) -> bool,
+    ) -> Result<Vec<Completion>, ModelError> {
+        let adapter = |row: usize| adapters.get(row).copied().flatten();
         self.check_output(Output::Vocabulary)?;
         options.sampling.check()?;
         let begun = options.bos.map(|bos| [bos]);
@@ -136,6 +152,7 @@ impl Decoder {
             });
             // Said now, not when its turn comes.
             self.check_prompt(row, waiting[row])?;
+            self.check_adapter(row, adapter(row))?;
         }
         let empty =
             Completion { token_ids: Vec::new(), log_probs: Vec::new(), finish_reason: FinishReason::Length };
@@ -146,6 +163,7 @@ impl Decoder {
         let sequence = |row: usize| Sequence {
             id: row as u64,
             prompt: waiting[row].to_vec(),
+            adapter: adapter(row),
             settings: Arc::new(Generation { first_row: options.first_row + row as u64, ..options.clone() }),
         };
         let mut on_token = |id: u64, token: &Token| on_token(id as usize, token.id);
@@ -157,7 +175,8 @@ impl Decoder {
             while joined < waiting.len() && batch.len() < most {
                 let rows = joined..waiting.len().min(joined + most - batch.len());
                 joined = rows.end;
-                let next = waiting.get(joined).copied();
+                let adapter = adapter(joined);
+                let next = waiting.get(joined).map(|tokens| AdaptedPrompt { tokens, adapter });
                 for (id, completion) in batch.join(rows.map(sequence).collect(), next, &mut on_token)? {
                     done[id as usize] = completion;
                 }

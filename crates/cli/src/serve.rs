@@ -29,7 +29,7 @@ mod with_server {
 
     use super::ExitCode;
     use crate::refusal::refusal;
-    use crate::served::{Served, adapters, name_of};
+    use crate::served::{Mixed, Served, adapters, name_of};
 
     /// How often the wish to stop is looked at.
     const LOOK: Duration = Duration::from_millis(50);
@@ -60,8 +60,12 @@ mod with_server {
         let name = serving.served_model_name.clone().unwrap_or_else(|| name_of(&model.model_name_or_path));
         let options = EngineOptions { max_num_seqs: serving.max_num_seqs, max_queue: serving.max_queue };
         let engine = Arc::new(Engine::new(options));
-        engine.add(&name, base)?;
-        for (name, path) in &adapters(&model, &serving.lora_modules) {
+        let adapters = adapters(&model, &serving.lora_modules);
+        let Mixed { decoder, alone } = served.mixed(&adapters)?;
+        let together = adapters.iter().map(|(name, _)| name).filter(|name| !alone.contains(name));
+        let names: Vec<&str> = [&name].into_iter().chain(together).map(String::as_str).collect();
+        engine.add_mixed(&names, decoder.unwrap_or(base))?;
+        for (name, path) in adapters.iter().filter(|(name, _)| alone.contains(&name)) {
             engine.add(name, served.adapter(path)?)?;
         }
         let served = Arc::new(served);

@@ -8,8 +8,21 @@ use burn::tensor::Device;
 use burnish_config::groups::{ModelOptions, PreparationOptions, QuantizationOptions, named_adapters};
 use burnish_core::{Compute, Dtype, QuantizeOnLoad};
 use burnish_models::{Decoder, LocalParams, ModelFolder, ModelPlan, Tuning};
+#[cfg(feature = "serve")]
+use burnish_models::{MixedAdapters, ModelError};
 use burnish_peft::AdapterFolder;
+#[cfg(feature = "serve")]
+use burnish_peft::PeftError;
 use burnish_trainers::{Prepared, prepare_rows};
+
+/// Adapters of which each sequence of a batch has its own, or none.
+#[cfg(feature = "serve")]
+pub(crate) struct Mixed<'a> {
+    /// The base with those that can be in one batch, in order; `None` where none can.
+    pub(crate) decoder: Option<Decoder>,
+    /// The others, by name.
+    pub(crate) alone: Vec<&'a String>,
+}
 
 /// A model folder whose base is in memory.
 pub(crate) struct Served {
@@ -66,6 +79,39 @@ impl Served {
             .with_context(|| format!("adapter {}", path.display()))?;
         Ok(plan.resident_beside(&self.device, Some(&self.base))?.0.decoder)
     }
+
+    /// The model with all of `adapters` that one batch can mix. What they add to each layer is computed for every token, so
+    /// that one beyond a sum of ranks of the model's width stays alone.
+    #[cfg(feature = "serve")]
+    pub(crate) fn mixed<'a>(&self, adapters: &'a [(String, PathBuf)]) -> anyhow::Result<Mixed<'a>> {
+        let (mut mixed, mut alone) = (MixedAdapters::new(&self.folder), Vec::new());
+        for (name, path) in adapters {
+            let adapter = AdapterFolder::open(path)?;
+            if mixed.rank() + adapter.config.r > self.folder.spec().hidden {
+                crate::voice::note(format_args!(
+                    "adapter `{name}` runs on its own: the others' ranks are many"
+                ));
+                alone.push(name);
+                continue;
+            }
+            match mixed.add(name, &adapter) {
+                Ok(_) => {}
+                Err(ModelError::Peft(why @ PeftError::NotMixed { .. })) => {
+                    crate::voice::note(why);
+                    alone.push(name);
+                }
+                Err(error) => {
+                    return Err(error).with_context(|| format!("adapter {}", path.display()));
+                }
+            }
+        }
+        if mixed.is_empty() {
+            return Ok(Mixed { decoder: None, alone });
+        }
+        let plan = computed(mixed.plan()?, self.compute, self.quantization)?;
+        let decoder = plan.resident_beside(&self.device, Some(&self.base))?.0.decoder;
+        Ok(Mixed { decoder: Some(decoder), alone })
+    }
 }
 
 fn planned<'a>(
@@ -74,7 +120,15 @@ fn planned<'a>(
     compute: Compute,
     quantization: Option<(QuantizeOnLoad, Dtype)>,
 ) -> anyhow::Result<ModelPlan<'a>> {
-    let plan = ModelPlan::new(folder, tuning, Dtype::F32, 0)?.computing(compute);
+    computed(ModelPlan::new(folder, tuning, Dtype::F32, 0)?, compute, quantization)
+}
+
+fn computed(
+    plan: ModelPlan<'_>,
+    compute: Compute,
+    quantization: Option<(QuantizeOnLoad, Dtype)>,
+) -> anyhow::Result<ModelPlan<'_>> {
+    let plan = plan.computing(compute);
     Ok(match quantization {
         Some((how, read)) => plan.quantized(how, read)?,
         None => plan,

@@ -282,6 +282,76 @@ fn a_run_samples_from_a_server_and_sends_it_adapters() {
     assert!(server.child.wait().unwrap().success());
 }
 
+/// An adapter that has learned something, of a seed's rows.
+fn trained(output: &Path, more: &[&str]) -> String {
+    let common = ["--max_steps=6", "--save_strategy=no", "--use_peft", "--lora_dropout=0"];
+    ok(&crate::program::sft(output, "prompt_completion.jsonl", &[&common, more].concat()));
+    output.display().to_string()
+}
+
+/// Those of LoRA answer in the base's batch as they do alone; DoRA has a batch of its own.
+#[test]
+fn adapters_and_their_base_answer_in_one_batch_as_each_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let given = [
+        ("wide", &["--lora_r=6", "--lora_target_modules=all-linear"][..]),
+        ("narrow", &["--lora_r=2", "--use_rslora", "--lora_target_modules=q_proj,v_proj", "--seed=7"]),
+        ("apart", &["--lora_r=2", "--use_dora", "--lora_target_modules=q_proj"]),
+    ];
+    let paths = given.map(|(name, more)| trained(&root.path().join(name), more));
+    let mut words = vec!["--allow_runtime_lora_updating".to_owned(), "--served_model_name=base".to_owned()];
+    words.push("--lora_modules".to_owned());
+    words.extend(given.iter().zip(&paths).map(|((name, _), path)| format!("{name}={path}")));
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let server = Server::of(&crate::program::model(), &words);
+    #[cfg(target_os = "linux")]
+    {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+        let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap();
+        let mut models: Vec<String> = tasks.map(|task| name(task.unwrap()).trim().to_owned()).collect();
+        models.retain(|name| name.starts_with("model "));
+        models.sort();
+        assert_eq!(models, ["model apart", "model base"]);
+    }
+    // The same adapters, each on its own.
+    for ((name, _), path) in given.iter().zip(&paths) {
+        let body = json!({"lora_name": format!("own-{name}"), "lora_path": path});
+        assert_eq!(server.post("/v1/load_lora_adapter", &body).0, 200);
+    }
+    let ask = |model: &str, prompt: u32| {
+        let body = json!({"model": model, "prompt": [5, prompt, 9], "max_tokens": 16, "temperature": 0,
+            "ignore_eos": true, "logprobs": 1, "return_token_ids": true});
+        let (status, answer) = server.post("/v1/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        let choice = &answer["choices"][0];
+        let logs = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+        let logs: Vec<f64> = logs.iter().map(|x| x.as_f64().unwrap()).collect();
+        (choice["token_ids"].clone(), logs)
+    };
+    let own = |name: &str, prompt| {
+        ask(&if name == "base" { name.to_owned() } else { format!("own-{name}") }, prompt)
+    };
+    let names = ["base", "wide", "narrow", "apart"];
+    let alone: Vec<_> = (0..8).map(|client| own(names[client % 4], 20 + client as u32 / 4)).collect();
+    std::thread::scope(|scope| {
+        for client in 0..24 {
+            let (alone, ask) = (&alone[client % 8], &ask);
+            scope.spawn(move || {
+                let (tokens, logs) = ask(names[client % 4], 20 + (client % 8) as u32 / 4);
+                assert_eq!(tokens, alone.0, "client {client}");
+                assert!(logs.iter().zip(&alone.1).all(|(x, y)| (x - y).abs() < 1e-4), "client {client}");
+            });
+        }
+    });
+    for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+        assert!(alone[a].1.iter().zip(&alone[b].1).any(|(x, y)| (x - y).abs() > 1e-2), "{a} and {b}");
+    }
+    // One that leaves is gone; the others stay.
+    assert_eq!(server.post("/v1/unload_lora_adapter", &json!({"lora_name": "wide"})).0, 200);
+    assert_eq!(server.chat("wide", "x", &json!({})).0, 404);
+    assert_eq!(ask("narrow", 20).0, alone[2].0);
+}
+
 #[test]
 fn a_port_that_is_taken_and_wrong_adapters_are_said_before_anything_is_read() {
     let server = Server::start(&[]);

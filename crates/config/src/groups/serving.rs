@@ -21,7 +21,7 @@ options! {
     Burnish allow_runtime_lora_updating: bool = false;
     /// Clients have to send this as their bearer token; the environment's BURNISH_API_KEY is not seen by other users.
     Burnish api_key: Option<String> = None;
-    /// Sequences of one model that run at once.
+    /// Sequences of one model, with the adapters that share its batch, that run at once.
     Burnish max_num_seqs: usize = 16;
     /// Sequences that are held, running or waiting; more are refused with status 503.
     Burnish max_queue: usize = 256;

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use burnish_config::GenerateOptions;
-use burnish_config::groups::{GenerationOptions, PreparationOptions};
+use burnish_config::groups::{GenerationOptions, PreparationOptions, named_adapters};
 use burnish_data::{Row, Source, TextStream};
 use burnish_models::{Completion, Generation, GenerationConfig, ModelFolder};
-use burnish_trainers::{InferenceRank, Prepared, TrainError, prepare_rows};
+use burnish_trainers::{Inference, InferenceRank, Prepared, TrainError, prepare_rows};
 use serde_json::json;
 
 use crate::model::{Lines, Loaded};
@@ -17,7 +17,8 @@ use crate::refusal::refuse;
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<GenerateOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
     let options = resolved.options;
-    let loaded = Loaded::open(&options.model, &options.quantization, &options.ranks)?;
+    let mut loaded = Loaded::open(&options.model, &options.quantization, &options.ranks)?;
+    loaded.inference = loaded.inference.with_adapters(named_adapters(&options.prompts.lora_modules))?;
     let folder = loaded.inference.folder();
     let prompts = &options.prompts;
     let preparation = PreparationOptions {
@@ -46,7 +47,8 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
             }
             let size = prompts.per_device_eval_batch_size;
             let file = prompts.output_file.as_deref();
-            loaded.run(|rank| many(rank, &rows, &source, &settings, (size, skip, &reach), file), Ok)
+            let of = (&loaded.inference, &source);
+            loaded.run(|rank| many(rank, &rows, of, &settings, (size, skip, &reach), file), Ok)
         }
         _ => {
             refuse!(
@@ -155,11 +157,11 @@ fn line(rows: &Prepared, prompt: &[u32], completion: &Completion, skip: bool) ->
     Ok(format!("{line}\n"))
 }
 
-/// Every prompt of a source, a JSON line for each in their order.
+/// Every prompt of a source, by the adapter that its row names, a JSON line for each in their order.
 fn many(
     rank: &InferenceRank,
     rows: &Prepared,
-    source: &Source,
+    (inference, source): (&Inference, &Source),
     settings: &Generation,
     (size, skip, reach): (usize, bool, &Reach),
     file: Option<&Path>,
@@ -170,12 +172,13 @@ fn many(
         source.records(),
         size,
         |first_row, records| {
-            let mut prompts = Vec::with_capacity(records.len());
+            let (mut prompts, mut adapters) = (Vec::with_capacity(records.len()), Vec::new());
             for record in records {
+                adapters.push(inference.adapter_of(&record)?);
                 prompts.push(preparer.prompt(&Row::parse(record, "text")?)?);
             }
             let settings = Generation { first_row, ..settings.clone() };
-            let completions = rank.generate(&prompts, &settings, &mut |_, _| true)?;
+            let completions = rank.generate_adapted(&prompts, &adapters, &settings, &mut |_, _| true)?;
             let mut said = String::new();
             for (prompt, completion) in prompts.iter().zip(completions) {
                 reach.note(prompt, &completion);

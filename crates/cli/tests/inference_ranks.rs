@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::mpi::mpirun;
-use crate::program::{LORA, burnish, fails, fixtures, model, ok, rows, run, sft, stderr};
+use crate::program::{LORA, adapter, burnish, fails, fixtures, model, ok, rows, run, sft, stderr};
 
 /// fp32 sums in another order, relative.
 const ROUNDING: f64 = 1e-5;
@@ -214,6 +214,58 @@ fn close_evaluations(what: &str, one: &str, many: &str) {
         let [x, y] = [&one, &many].map(|r| r[name].as_f64().unwrap());
         assert!((x - y).abs() <= ROUNDING * x.abs(), "{what}: {name}: {x} and {y}");
     }
+}
+
+/// Each row by the adapter that it names, all in one batch: what the adapter says alone, on every mesh.
+#[test]
+fn rows_are_continued_by_the_adapter_that_they_name() {
+    let root = tempfile::tempdir().unwrap();
+    let train = |name: &str, more: &[&str]| adapter(&root.path().join(name), more);
+    let wide = train("wide", &["--lora_r=6", "--lora_target_modules=all-linear"]);
+    let narrow = train("narrow", &["--lora_r=2", "--use_rslora", "--lora_target_modules=q_proj,v_proj"]);
+    let file = root.path().join("rows.jsonl");
+    let names = [None, Some("wide"), Some("narrow"), Some("wide"), None, Some("narrow")];
+    let row = |adapter: &Option<&str>| match adapter {
+        Some(name) => format!("{{\"prompt\": \"the colour\", \"adapter\": \"{name}\"}}\n"),
+        None => "{\"prompt\": \"the colour\"}\n".to_owned(),
+    };
+    std::fs::write(&file, names.iter().map(row).collect::<String>()).unwrap();
+    let rows = format!("--dataset_name={}", file.display());
+    let more = |more: &[&str]| {
+        let all = [&[rows.as_str(), "--max_new_tokens=10", "--per_device_eval_batch_size=3"], more].concat();
+        words("generate", &model(), &all)
+    };
+    let said = |words: &[String]| ok(words).lines().map(str::to_owned).collect::<Vec<_>>();
+    // Draws are those of the row.
+    for draws in ["--do_sample=false", "--do_sample"] {
+        let by = |path: &str| said(&more(&[draws, &format!("--adapter_name_or_path={path}")]));
+        let alone = [said(&more(&[draws])), by(&wide), by(&narrow)];
+        let of = |name: &Option<&str>| match name {
+            Some("wide") => 1,
+            Some(_) => 2,
+            None => 0,
+        };
+        let want: Vec<String> =
+            names.iter().enumerate().map(|(at, name)| alone[of(name)][at].clone()).collect();
+        assert!(alone[0] != alone[1] && alone[1] != alone[2], "{alone:?}");
+        let modules = [format!("wide={wide}"), format!("narrow={narrow}")];
+        let mixed = more(&[draws, "--lora_modules", &modules[0], &modules[1]]);
+        assert_eq!(said(&mixed), want, "{draws}");
+        for mesh in MESHES {
+            assert_eq!(said(&on(mesh, &mixed)), want, "{mesh:?}, {draws}");
+        }
+    }
+    let modules = format!("--lora_modules=wide={wide}");
+    fails(&more(&[&modules]), &["rows.jsonl, line 3", "narrow", "lora_modules"]);
+    fails(
+        &more(&[&modules, &format!("--adapter_name_or_path={wide}")]),
+        &["lora_modules", "adapter_name_or_path"],
+    );
+    let twice = ["--lora_modules".to_owned(), format!("a={wide}"), format!("a={narrow}")];
+    fails(&more(&[&twice[0], &twice[1], &twice[2]]), &["lora_modules", "differ"]);
+    let dora = train("dora", &["--lora_r=2", "--use_dora", "--lora_target_modules=q_proj"]);
+    let both = ["--lora_modules", &format!("wide={wide}"), &format!("narrow={dora}")];
+    fails(&more(&both), &["narrow", "use_dora"]);
 }
 
 #[test]

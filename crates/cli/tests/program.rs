@@ -85,6 +85,13 @@ pub(crate) fn sft(output: &Path, data: &str, more: &[&str]) -> Vec<String> {
     words
 }
 
+/// The folder of an adapter that has learned something.
+pub(crate) fn adapter(output: &Path, more: &[&str]) -> String {
+    let common = ["--max_steps=6", "--save_strategy=no", "--use_peft", "--lora_dropout=0"];
+    ok(&sft(output, "prompt_completion.jsonl", &[&common, more].concat()));
+    output.display().to_string()
+}
+
 pub(crate) const LORA: [&str; 5] =
     ["--use_peft", "--lora_r=4", "--lora_alpha=8", "--lora_target_modules=all-linear", "--lora_dropout=0.1"];
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::online::words;
 use crate::preferences::LORA;
-use crate::program::{burnish, fails, metrics, ok};
+use crate::program::{adapter, burnish, fails, metrics, ok};
 
 fn base() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/base")
@@ -282,13 +282,6 @@ fn a_run_samples_from_a_server_and_sends_it_adapters() {
     assert!(server.child.wait().unwrap().success());
 }
 
-/// An adapter that has learned something, of a seed's rows.
-fn trained(output: &Path, more: &[&str]) -> String {
-    let common = ["--max_steps=6", "--save_strategy=no", "--use_peft", "--lora_dropout=0"];
-    ok(&crate::program::sft(output, "prompt_completion.jsonl", &[&common, more].concat()));
-    output.display().to_string()
-}
-
 /// Those of LoRA answer in the base's batch as they do alone; DoRA has a batch of its own.
 #[test]
 fn adapters_and_their_base_answer_in_one_batch_as_each_alone() {
@@ -298,12 +291,27 @@ fn adapters_and_their_base_answer_in_one_batch_as_each_alone() {
         ("narrow", &["--lora_r=2", "--use_rslora", "--lora_target_modules=q_proj,v_proj", "--seed=7"]),
         ("apart", &["--lora_r=2", "--use_dora", "--lora_target_modules=q_proj"]),
     ];
-    let paths = given.map(|(name, more)| trained(&root.path().join(name), more));
+    let paths = given.map(|(name, more)| adapter(&root.path().join(name), more));
     let mut words = vec!["--allow_runtime_lora_updating".to_owned(), "--served_model_name=base".to_owned()];
     words.push("--lora_modules".to_owned());
     words.extend(given.iter().zip(&paths).map(|((name, _), path)| format!("{name}={path}")));
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let server = Server::of(&crate::program::model(), &words);
+    let ask = |model: &str, prompt: u32| {
+        let body = json!({"model": model, "prompt": [5, prompt, 9], "max_tokens": 16, "temperature": 0,
+            "ignore_eos": true, "logprobs": 1, "return_token_ids": true});
+        let (status, answer) = server.post("/v1/completions", &body);
+        assert_eq!(status, 200, "{answer}");
+        let choice = &answer["choices"][0];
+        let logs = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+        let logs: Vec<f64> = logs.iter().map(|x| x.as_f64().unwrap()).collect();
+        (choice["token_ids"].clone(), logs)
+    };
+    let names = ["base", "wide", "narrow", "apart"];
+    // Threads that have answered have their names.
+    for name in names {
+        ask(name, 20);
+    }
     #[cfg(target_os = "linux")]
     {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
@@ -318,20 +326,9 @@ fn adapters_and_their_base_answer_in_one_batch_as_each_alone() {
         let body = json!({"lora_name": format!("own-{name}"), "lora_path": path});
         assert_eq!(server.post("/v1/load_lora_adapter", &body).0, 200);
     }
-    let ask = |model: &str, prompt: u32| {
-        let body = json!({"model": model, "prompt": [5, prompt, 9], "max_tokens": 16, "temperature": 0,
-            "ignore_eos": true, "logprobs": 1, "return_token_ids": true});
-        let (status, answer) = server.post("/v1/completions", &body);
-        assert_eq!(status, 200, "{answer}");
-        let choice = &answer["choices"][0];
-        let logs = choice["logprobs"]["token_logprobs"].as_array().unwrap();
-        let logs: Vec<f64> = logs.iter().map(|x| x.as_f64().unwrap()).collect();
-        (choice["token_ids"].clone(), logs)
-    };
     let own = |name: &str, prompt| {
         ask(&if name == "base" { name.to_owned() } else { format!("own-{name}") }, prompt)
     };
-    let names = ["base", "wide", "narrow", "apart"];
     let alone: Vec<_> = (0..8).map(|client| own(names[client % 4], 20 + client as u32 / 4)).collect();
     std::thread::scope(|scope| {
         for client in 0..24 {

@@ -1,6 +1,7 @@
 //! A model that is used and not trained, on ranks that share its layers, its rows, or both.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
@@ -9,8 +10,10 @@ use burnish_config::groups::ModelOptions;
 use burnish_core::work::{Unit, Work};
 use burnish_core::{Compute, Dtype, QuantizeOnLoad};
 use burnish_data::{Collator, DataError, Example, Record};
-use burnish_models::{Completion, Decoder, Generation, LocalParams, ModelFolder, ModelPlan, Tuning};
-use burnish_peft::AdapterFolder;
+use burnish_models::{
+    Completion, Decoder, Generation, LocalParams, MixedAdapters, ModelFolder, ModelPlan, Tuning,
+};
+use burnish_peft::{AdapterFolder, PeftError};
 use burnish_tp::Tp;
 
 use crate::evaluation::{Evaluation, evaluate_on};
@@ -24,6 +27,8 @@ use crate::{Ranks, TrainError};
 pub struct Inference {
     folder: ModelFolder,
     adapter: Option<AdapterFolder>,
+    /// Of which rows name one each.
+    named: Vec<(String, AdapterFolder)>,
     compute: Compute,
     /// How its matrices are held in fewer bits, and what they are read as.
     quantization: Option<(QuantizeOnLoad, Dtype)>,
@@ -57,13 +62,43 @@ impl Inference {
         let (device, compute) = (device.clone(), options.compute());
         let quantization = quantization.map(|how| (how, options.dtype.0.unwrap_or(Dtype::F32)));
         let (whole_experts, held) = (false, Mutex::default());
-        Ok(Self { folder, adapter, compute, quantization, tp_size, whole_experts, device, held })
+        let named = Vec::new();
+        Ok(Self { folder, adapter, named, compute, quantization, tp_size, whole_experts, device, held })
     }
 
     /// The same; ranks that share layers have some experts of each mixture whole instead of a part of every one.
     #[must_use]
     pub fn with_whole_experts(self, whole_experts: bool) -> Self {
         Self { whole_experts, ..self }
+    }
+
+    /// The same, with adapters of which [a row's `adapter`](Self::adapter_of) names one; they are mixed in one batch.
+    ///
+    /// # Errors
+    /// If a folder is missing or damaged.
+    pub fn with_adapters(
+        self,
+        named: impl IntoIterator<Item = (String, PathBuf)>,
+    ) -> Result<Self, TrainError> {
+        let open = |(name, path): (String, PathBuf)| Ok((name, AdapterFolder::open(path)?));
+        let named = named.into_iter().map(open).collect::<Result<_, PeftError>>()?;
+        Ok(Self { named, ..self })
+    }
+
+    /// Which adapter a row names; none without, and where there are no adapters.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn adapter_of(&self, row: &Record) -> Result<Option<usize>, TrainError> {
+        let named = row.fields.get("adapter").filter(|value| !value.is_null() && !self.named.is_empty());
+        let Some(value) = named else { return Ok(None) };
+        let found = self.named.iter().position(|(name, _)| value.as_str() == Some(name));
+        if found.is_none() {
+            let names: Vec<&str> = self.named.iter().map(|(name, _)| name.as_str()).collect();
+            let (place, got) = (row.place.clone(), value.to_string());
+            return Err(TrainError::NoSuchAdapter { place, got, adapters: names.join(", ") });
+        }
+        Ok(found)
     }
 
     /// The model's folder.
@@ -106,6 +141,9 @@ impl Inference {
         if self.folder.tokenizer_path() != self.folder.path() {
             facts = facts.and_folder("tokenizer_name_or_path", self.folder.tokenizer_path())?;
         }
+        for (name, adapter) in &self.named {
+            facts = facts.and_folder(&format!("lora_modules, {name}"), adapter.path())?;
+        }
         match &self.adapter {
             Some(adapter) => facts.and_folder("adapter_name_or_path", adapter.path()),
             None => Ok(facts),
@@ -129,7 +167,15 @@ impl Inference {
         tp: Tp,
     ) -> Result<InferenceRank, TrainError> {
         let tuning = self.adapter.as_ref().map_or(Tuning::None, Tuning::Adapter);
-        let mut planned = ModelPlan::new(&self.folder, &tuning, Dtype::F32, 0)?.computing(self.compute);
+        let mut mixed = MixedAdapters::new(&self.folder);
+        for (name, adapter) in &self.named {
+            mixed.add(name, adapter)?;
+        }
+        let planned = match mixed.is_empty() {
+            true => ModelPlan::new(&self.folder, &tuning, Dtype::F32, 0)?,
+            false => mixed.plan()?,
+        };
+        let mut planned = planned.computing(self.compute);
         if let Some((quantization, read)) = self.quantization {
             planned = planned.quantized(quantization, read)?;
         }
@@ -157,9 +203,20 @@ pub(crate) fn together(
     settings: &Generation,
     on_token: &mut dyn FnMut(usize, u32) -> bool,
 ) -> Result<Vec<Completion>, TrainError> {
+    together_adapted(tp, decoder, (prompts, &[]), settings, on_token)
+}
+
+/// As [`together`], of prompts with their adapters.
+fn together_adapted(
+    tp: &Tp,
+    decoder: &Decoder,
+    (prompts, adapters): (&[Vec<u32>], &[Option<usize>]),
+    settings: &Generation,
+    on_token: &mut dyn FnMut(usize, u32) -> bool,
+) -> Result<Vec<Completion>, TrainError> {
     // What follows a failure is no text.
     let mut heard = |row, token| tp.check().is_ok() && on_token(row, token);
-    let done = decoder.generate(prompts, settings, &mut heard);
+    let done = decoder.generate_adapted(prompts, adapters, settings, &mut heard);
     tp.check()?;
     Ok(done?)
 }
@@ -214,6 +271,20 @@ impl InferenceRank {
         on_token: &mut dyn FnMut(usize, u32) -> bool,
     ) -> Result<Vec<Completion>, TrainError> {
         together(&self.tp, &self.decoder, prompts, settings, on_token)
+    }
+
+    /// As [`Self::generate`], each prompt by its adapter ([`Inference::adapter_of`]).
+    ///
+    /// # Errors
+    /// As [`Self::generate`].
+    pub fn generate_adapted(
+        &self,
+        prompts: &[Vec<u32>],
+        adapters: &[Option<usize>],
+        settings: &Generation,
+        on_token: &mut dyn FnMut(usize, u32) -> bool,
+    ) -> Result<Vec<Completion>, TrainError> {
+        together_adapted(&self.tp, &self.decoder, (prompts, adapters), settings, on_token)
     }
 
     /// The loss and its companions over `examples`, whose batches are dealt to the ranks; the same result on all.

@@ -41,6 +41,7 @@ impl GenerateOptions {
             }
             (Some(_), None) => {}
         }
+        self.prompts.rules(self.model.adapter_name_or_path.is_some(), checks);
         let batch = self.prompts.per_device_eval_batch_size;
         checks.range("per_device_eval_batch_size", batch >= 1, AT_LEAST_1);
         self.generation.rules(checks);

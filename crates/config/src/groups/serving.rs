@@ -1,5 +1,6 @@
 //! A server's address, its models and its bounds.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::checks::{AT_LEAST_1, Checks};
@@ -50,6 +51,9 @@ pub(super) fn check_adapters(lora_modules: &[String], checks: &mut Checks<'_>) {
         entry.split_once('=').is_some_and(|(name, path)| !name.is_empty() && !path.is_empty())
     };
     checks.range("lora_modules", lora_modules.iter().all(whole), "a list of name=folder");
+    let mut names = BTreeSet::new();
+    let differ = named_adapters(lora_modules).into_iter().all(|(name, _)| names.insert(name));
+    checks.range("lora_modules", differ, "a list of name=folder whose names differ");
     for (_, folder) in named_adapters(lora_modules) {
         checks.folder("lora_modules", &folder, "");
     }

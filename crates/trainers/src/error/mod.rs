@@ -11,7 +11,7 @@ use burnish_comm::launch::LaunchError;
 use burnish_comm::mpi::MpiError;
 use burnish_comm::tcp::TcpError;
 use burnish_core::{Coded, Dtype, ErrorCode};
-use burnish_data::DataError;
+use burnish_data::{DataError, RowOrigin};
 use burnish_losses::LossError;
 use burnish_models::ModelError;
 use burnish_ops::OpsError;
@@ -401,6 +401,18 @@ pub enum TrainError {
         /// Its value.
         size: usize,
     },
+    /// A row that is to be continued by an adapter that is not there.
+    #[error(
+        "{place}: `adapter` is {got}, expected one of {adapters} in `lora_modules`, or none for the model itself"
+    )]
+    NoSuchAdapter {
+        /// File and line.
+        place: RowOrigin,
+        /// What the row has.
+        got: String,
+        /// The adapters' names.
+        adapters: String,
+    },
     /// Lines that cannot be written.
     #[error("{to}: cannot write: {source}")]
     Lines {
@@ -563,6 +575,7 @@ impl Coded for TrainError {
             Self::Checkpoint(error) => error.code(),
             Self::ShardedParams(error) => error.code(),
             Self::Report(error) => error.code(),
+            Self::NoSuchAdapter { .. } => ErrorCode::WrongColumns,
             Self::Lines { .. } => ErrorCode::CannotWrite,
             Self::Unreadable { source, .. } => source.code(),
         }

@@ -4,7 +4,7 @@ use super::call::{Call, Tokens, compute};
 use super::options::HeadStats;
 use super::shard::{ELSEWHERE, VocabPart, VocabRows, own_targets};
 use super::vocab::{
-    NOTHING, STATS, Scaling, Token, merge_stats, online_stats, part, run_stats, scale_elements,
+    STATS, Scaling, Token, begin_stats, merge_stats, online_stats, part, run_stats, scale_elements,
 };
 use crate::linear::{Linear, gemv};
 use crate::micro::NR;
@@ -139,7 +139,7 @@ impl Found {
             unsafe {
                 let part = self.part(tokens, v.start, p);
                 let z = z.at(p * stride);
-                run_stats(call.isa, v.len(), tokens.lanes(p), z, part);
+                run_stats(call.isa, call.scaling, v.len(), tokens.lanes(p), z, part);
                 for (lane, at) in tokens.hits(targets, p, &v) {
                     let own = *z.add(at * NR + lane);
                     let first = own >= *part.add(lane) && (0..at).all(|j| *z.add(j * NR + lane) < own);
@@ -168,20 +168,18 @@ impl Found {
         unsafe {
             let part = self.part(tokens, v.start, p);
             if v.start.is_multiple_of(self.entries) {
-                std::slice::from_raw_parts_mut(part, SIZE).copy_from_slice(&NOTHING);
+                begin_stats(part);
             }
             for (lane, at) in tokens.hits(targets, p, &v) {
                 let own = *z.add(at * NR + lane);
                 let first = own > *part.add(lane) && (0..at).all(|j| *z.add(j * NR + lane) < own);
                 self.note_target(p * NR + lane, own, first);
             }
-            let mut shrink = [1.0; NR];
-            let (lanes, by) = (tokens.lanes(p), shrink.as_mut_ptr());
-            let grew = online_stats(call.isa, call.scaling, v.len(), lanes, part, z, by);
+            let shrink = online_stats(call.isa, call.scaling, v.len(), tokens.lanes(p), part, z);
             for (lane, at) in tokens.hits(targets, p, &v) {
                 *z.add(at * NR + lane) = 0.0;
             }
-            grew.then_some(shrink)
+            shrink
         }
     }
 

@@ -8,7 +8,7 @@
 use super::shard::VocabPart;
 use crate::attention::tanh;
 use crate::micro::NR;
-use crate::simd::{Lanes, dispatch};
+use crate::simd::{Isa, Lanes, dispatch};
 use burnish_core::HeadOptions;
 
 /// Below every logit that takes part.
@@ -118,57 +118,8 @@ const WEIGHTED: usize = 3 * NR;
 /// `Σ z`.
 const TOTAL: usize = 4 * NR;
 
-#[inline(always)]
-unsafe fn stats_body<S: Lanes>(entries: usize, lanes: usize, z: *const f32, out: *mut f32) {
-    let zero = S::splat(0.0);
-    let floor = S::splat(-200.0);
-    let mut l = 0;
-    while l < lanes {
-        let z = z.add(l);
-        let (mut top, mut total) = (S::splat(NEVER), zero);
-        for first in (0..entries).step_by(RUN) {
-            let mut t = zero;
-            for j in first..(first + RUN).min(entries) {
-                let v = S::load(z.add(j * NR));
-                top = S::max(top, v);
-                t = S::add(t, v);
-            }
-            total = S::add(total, t);
-        }
-        let (mut sum, mut squares, mut weighted) = (zero, zero, zero);
-        for first in (0..entries).step_by(RUN) {
-            let (mut s, mut q, mut w) = (zero, zero, zero);
-            for j in first..(first + RUN).min(entries) {
-                let d = S::max(floor, S::sub(S::load(z.add(j * NR)), top));
-                let e = S::exp(d);
-                s = S::add(s, e);
-                q = S::fma(e, e, q);
-                w = S::fma(e, d, w);
-            }
-            sum = S::add(sum, s);
-            squares = S::add(squares, q);
-            weighted = S::add(weighted, w);
-        }
-        let out = out.add(l);
-        S::store(out.add(TOP), top);
-        S::store(out.add(SUM), sum);
-        S::store(out.add(SQUARES), squares);
-        S::store(out.add(WEIGHTED), weighted);
-        S::store(out.add(TOTAL), total);
-        l += S::N;
-    }
-}
-
-dispatch! {
-    /// Statistics of a run of entries.
-    ///
-    /// # Safety
-    /// `z` holds `entries` rows of 32, `out` [`STATS`] of 32; `lanes` is a multiple of 16, at most 32.
-    pub(crate) unsafe fn run_stats = stats_body [] [] (entries: usize, lanes: usize, z: *const f32, out: *mut f32)
-}
-
 /// Statistics of no entries.
-pub(crate) const NOTHING: [f32; STATS * NR] = {
+const NOTHING: [f32; STATS * NR] = {
     let mut stats = [0.0; STATS * NR];
     let mut lane = 0;
     while lane < NR {
@@ -179,7 +130,7 @@ pub(crate) const NOTHING: [f32; STATS * NR] = {
 };
 
 #[inline(always)]
-unsafe fn online_body<S: Lanes>(
+unsafe fn stats_body<S: Lanes, const TURN: bool>(
     s: Scaling,
     entries: usize,
     lanes: usize,
@@ -222,8 +173,10 @@ unsafe fn online_body<S: Lanes>(
                 t = S::add(t, e);
                 q = S::fma(e, e, q);
                 w = S::fma(e, d, w);
-                let bend = S::mul(v, per_cap);
-                S::store(p, if s.cap > 0.0 { S::mul(e, S::fnma(bend, bend, one)) } else { e });
+                if TURN {
+                    let bend = S::mul(v, per_cap);
+                    S::store(p, if s.cap > 0.0 { S::mul(e, S::fnma(bend, bend, one)) } else { e });
+                }
             }
             sum = S::add(sum, t);
             squares = S::add(squares, q);
@@ -241,13 +194,55 @@ unsafe fn online_body<S: Lanes>(
 }
 
 dispatch! {
-    /// Adds a run of entries to the statistics of those before, and makes `e^(z - top)` of its logits, times the slope of a
-    /// soft cap, `top` being the largest so far. `shrink` gets `e^(top before - top)`; whether one isn't 1.
+    /// Adds a run of entries to the statistics of those before; with `TURN` makes `e^(z - top)` of its logits, times the slope
+    /// of a soft cap, `top` being the largest so far. `shrink` gets `e^(top before - top)`; whether one isn't 1.
     ///
     /// # Safety
     /// `z` holds `entries` rows of 32, `stats` [`STATS`] of 32, `shrink` 32; `lanes` is a multiple of 16, at most 32.
-    pub(crate) unsafe fn online_stats = online_body [] []
+    unsafe fn add_run = stats_body [const TURN: bool] [TURN]
         (s: Scaling, entries: usize, lanes: usize, stats: *mut f32, z: *mut f32, shrink: *mut f32) -> bool
+}
+
+/// Statistics of a run of entries.
+///
+/// # Safety
+/// `z` holds `entries` rows of 32, `stats` [`STATS`] of 32; `lanes` is a multiple of 16, at most 32.
+pub(crate) unsafe fn run_stats(
+    isa: Isa,
+    s: Scaling,
+    entries: usize,
+    lanes: usize,
+    z: *mut f32,
+    stats: *mut f32,
+) {
+    begin_stats(stats);
+    let mut shrink = [0.0; NR];
+    add_run::<false>(isa, s, entries, lanes, stats, z, shrink.as_mut_ptr());
+}
+
+/// Statistics of no entries.
+///
+/// # Safety
+/// `stats` holds [`STATS`] of 32.
+pub(crate) unsafe fn begin_stats(stats: *mut f32) {
+    std::slice::from_raw_parts_mut(stats, STATS * NR).copy_from_slice(&NOTHING);
+}
+
+/// Adds a run of entries to the statistics of those before, and makes `e^(z - top)` of its logits, times the slope of a soft
+/// cap, `top` being the largest so far. `e^(top before - top)` of each lane, where one isn't 1.
+///
+/// # Safety
+/// `z` holds `entries` rows of 32, `stats` [`STATS`] of 32; `lanes` is a multiple of 16, at most 32.
+pub(crate) unsafe fn online_stats(
+    isa: Isa,
+    s: Scaling,
+    entries: usize,
+    lanes: usize,
+    stats: *mut f32,
+    z: *mut f32,
+) -> Option<[f32; NR]> {
+    let mut shrink = [1.0; NR];
+    add_run::<true>(isa, s, entries, lanes, stats, z, shrink.as_mut_ptr()).then_some(shrink)
 }
 
 #[inline(always)]

@@ -174,6 +174,24 @@ fn text_is_that_of_each_adapter_alone_while_others_join_and_leave() {
     }
 }
 
+/// One adapter beside its base: alone in a pass and with a sequence of the base.
+#[test]
+fn one_adapter_and_its_base_are_a_batch() {
+    let all = written("llama-bias", &[]);
+    let folder = ModelFolder::open(fixtures().join("llama-bias")).unwrap();
+    let mut adapters = MixedAdapters::new(&folder);
+    adapters.add("a0", &AdapterFolder::open(&all.paths[0]).unwrap()).unwrap();
+    let mixed = adapters.plan().unwrap().resident(&device()).unwrap().0.decoder;
+    let prompts = vec![vec![3, 1, 4], vec![9, 2]];
+    for of in [[Some(0), Some(0)], [Some(0), None], [None, None]] {
+        let done = mixed.generate_adapted(&prompts, &of, &settings(), &mut |_, _| true).unwrap();
+        for (row, got) in done.iter().enumerate() {
+            let own = all.own(of[row]).generate(&prompts[row..=row], &settings(), &mut |_, _| true).unwrap();
+            assert_eq!(got.token_ids, own[0].token_ids, "{of:?}, row {row}");
+        }
+    }
+}
+
 /// Two ranks that share layers, with adapters inside their layers' sums and beside them.
 #[test]
 fn ranks_that_share_layers_answer_as_one_does() {

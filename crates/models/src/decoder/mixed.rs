@@ -13,12 +13,16 @@ use crate::{Decoder, ForwardContext, Mode, ModelError};
 pub(crate) struct Mixed(pub(crate) Vec<Range<usize>>);
 
 impl Mixed {
-    /// What multiplies activations, `[tokens, rank]`, of sequences of so many tokens with their adapters.
+    /// What multiplies activations, `[tokens, rank]`, of sequences of so many tokens with their adapters; `None` where all of
+    /// them have all columns, as adapters run that wait for nothing.
     pub(crate) fn acting(
         &self,
-        sequences: impl Iterator<Item = (usize, Option<usize>)>,
+        sequences: impl Iterator<Item = (usize, Option<usize>)> + Clone,
         device: &Device,
-    ) -> AnyTensor {
+    ) -> Option<AnyTensor> {
+        if self.0.len() == 1 && sequences.clone().all(|(_, adapter)| adapter.is_some()) {
+            return None;
+        }
         let (rank, mut factors) = (self.0.last().map_or(0, |columns| columns.end), Vec::new());
         for (tokens, adapter) in sequences {
             let own = adapter.map_or(0..0, |adapter| self.0[adapter].clone());
@@ -26,7 +30,7 @@ impl Mixed {
             factors.extend(row.cycle().take(tokens * rank));
         }
         let tokens = factors.len() / rank.max(1);
-        AnyTensor::from_elements(factors, &[tokens, rank], device)
+        Some(AnyTensor::from_elements(factors, &[tokens, rank], device))
     }
 }
 

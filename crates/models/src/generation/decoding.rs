@@ -468,7 +468,7 @@ impl<'a> Decoding<'a> {
         let acts = match mixed.filter(|_| !bare) {
             Some(mixed) => {
                 let tokens = spans.iter().map(ExactSizeIterator::len);
-                Some(mixed.acting(tokens.zip(sequences.adapters.iter().copied()), &device))
+                mixed.acting(tokens.zip(sequences.adapters.iter().copied()), &device)
             }
             None => decoder.waits_for(pass).and_then(|_| {
                 let own = spans.iter().cloned().zip(&sequences.begins);

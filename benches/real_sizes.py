@@ -17,7 +17,7 @@ What is reported, from outside and in the same way for both programs:
 * start, s: from the start of the process to the first step's line, less a step: what comes before the first batch;
 * peak, MiB: the greatest resident set (ru_maxrss; pages of the model's file that are mapped count);
 * per cent of peak: multiplications and additions that the step cannot do without (the layer's products forward, once more
-  for recomputation, and for the input's gradient; adapters; causal attention; the head forward and its hidden gradient)
+  for recomputation but the last, and for the input's gradient; adapters; causal attention; the head forward and its hidden gradient)
   over the step and over --peak, the GF/s that `cargo xtask bench roofline` measures for all threads.
 
 Rows go to --output (JSON lines), a table to standard output.
@@ -155,8 +155,9 @@ def operations(shape, job):
     base = sum(a * b for a, b in layers)
     low = sum(RANK * (a + b) for a, b in layers)
     pairs = batch * sequence * (sequence + 1) // 2
-    # Forward, once more, and backward: of the base the input's gradient alone, of adapters their own too.
-    block = 2 * tokens * (3 * base + 4 * low) + 2 * pairs * q * (2 + 2 + 5)
+    # Forward, once more but for the last product, which nobody reads then, and backward: of the base the input's gradient
+    # alone, of adapters their own too.
+    block = 2 * tokens * (3 * base - inter * h + 4 * low) + 2 * pairs * q * (2 + 2 + 5)
     return shape["num_hidden_layers"] * block + 4 * tokens * h * shape["vocab_size"]
 
 

@@ -142,20 +142,7 @@ impl OptionValue for Stage {
 }
 
 impl OptionValue for Init {
-    const KIND: ValueKind = ValueKind::Choice(&[
-        "true",
-        "gaussian",
-        "false",
-        "orthogonal",
-        "pissa",
-        "pissa_niter_N",
-        "olora",
-        "loftq",
-        "mica",
-        "eva",
-        "corda",
-        "lora_ga",
-    ]);
+    const KIND: ValueKind = ValueKind::Choice(Self::WORDS);
 
     fn expected() -> String {
         "true, gaussian, false, orthogonal, pissa, pissa_niter_N (as in pissa_niter_4), olora, loftq, mica, eva, corda or lora_ga"

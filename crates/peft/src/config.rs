@@ -98,6 +98,22 @@ impl Init {
         matches!(self, Self::Pissa { .. } | Self::Olora | Self::Corda | Self::LoraGa)
     }
 
+    /// PEFT's words, `N` standing for a number.
+    pub const WORDS: &'static [&'static str] = &[
+        "true",
+        "gaussian",
+        "false",
+        "orthogonal",
+        "pissa",
+        "pissa_niter_N",
+        "olora",
+        "loftq",
+        "mica",
+        "eva",
+        "corda",
+        "lora_ga",
+    ];
+
     /// Whether the factors of linear layers are made of the base: see [`crate::decompose`].
     #[must_use]
     pub fn reads_base(self) -> bool {
@@ -135,20 +151,6 @@ impl FromStr for Init {
     type Err = UnknownWord;
 
     fn from_str(word: &str) -> Result<Self, UnknownWord> {
-        const WORDS: &[&str] = &[
-            "true",
-            "gaussian",
-            "false",
-            "orthogonal",
-            "pissa",
-            "pissa_niter_N",
-            "olora",
-            "loftq",
-            "mica",
-            "eva",
-            "corda",
-            "lora_ga",
-        ];
         let init = match word {
             "true" | "True" => Some(Self::Default),
             "false" | "False" => Some(Self::Random),
@@ -166,7 +168,11 @@ impl FromStr for Init {
                 .and_then(|iterations| iterations.parse().ok())
                 .map(|iterations| Self::Pissa { iterations: Some(iterations) }),
         };
-        init.ok_or_else(|| UnknownWord { option: "init_lora_weights", got: word.to_owned(), words: WORDS })
+        init.ok_or_else(|| UnknownWord {
+            option: "init_lora_weights",
+            got: word.to_owned(),
+            words: Self::WORDS,
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use super::forward::Found;
 use super::gradient::Gradient;
 use super::options::{HeadGrad, HeadStats, HeadWanted};
 use super::shard::{ELSEWHERE, VocabRows, own_targets};
-use super::sweep::{self, Sweep, Turn};
+use super::sweep::{self, Sweep};
 use super::vocab::{ENTROPY, G_ENTROPY, G_LOG_PROB, GIVEN, LOG_Z, logits_gradient};
 use crate::linear::Linear;
 use crate::micro::NR;
@@ -73,8 +73,12 @@ fn backward<O: Operand>(
         for rows in call.wide_tiles() {
             let tokens = call.pack_tokens(rows.clone(), None, false);
             let given = Given::new(&tokens, &rows, stats, |row| g_log_prob[row], g_entropy);
-            let turn = GivenTurn { call: &call, given: &given, targets: &own[rows] };
-            Sweep::new(&call, &tokens, &turn).finish(&tokens, gradient.hidden(), |_, _| 1.0, |_| None);
+            let turn = |p, v, z| {
+                // SAFETY: the sweep's: `z` holds the run's logits.
+                unsafe { given.apply_panel(&call, &tokens, &own[rows.clone()], p, v, z) };
+                None
+            };
+            Sweep::new(&call, &tokens, turn).finish(&tokens, gradient.hidden(), |_, _| 1.0, |_| None);
         }
         return gradient.finish();
     }
@@ -227,7 +231,9 @@ fn swept<O: Operand>(
     let own = &targets.1[rows.clone()];
     let tokens = call.pack_tokens(rows.clone(), None, false);
     let found = Found::new(call, &tokens, sweep::piece(call));
-    let sweep = Sweep::new(call, &tokens, &OnlineTurn { call, found: &found, targets: own });
+    // SAFETY: the sweep's: `z` holds the run's logits, and the runs of a piece come in order.
+    let turn = |p, v, z| unsafe { found.note_online(call, &tokens, own, p, v, z) };
+    let sweep = Sweep::new(call, &tokens, turn);
     note_stats(call, shard, targets, rows.clone(), &found, &tokens, stats);
     let (log_z, log_prob) = (&stats.log_z[rows.clone()], &stats.log_prob[rows.clone()]);
     let g: Vec<f32> = rows.zip(log_prob).map(|(row, log_prob)| coefficient(row, *log_prob)).collect();
@@ -240,37 +246,6 @@ fn swept<O: Operand>(
             Some((own[i] as usize, g[i] * call.scaling.slope(z) * -(z - log_z[i]).exp_m1()))
         },
     );
-}
-
-/// Logits to `e^(z - top)` of the largest so far.
-struct OnlineTurn<'a, O> {
-    call: &'a Call<'a, O>,
-    found: &'a Found,
-    /// As rows of the head.
-    targets: &'a [u32],
-}
-
-impl<O: Operand> Turn for OnlineTurn<'_, O> {
-    unsafe fn turn(&self, tokens: &Tokens, p: usize, v: Range<usize>, z: *mut f32) -> Option<[f32; NR]> {
-        // SAFETY: the caller's.
-        unsafe { self.found.note_online(self.call, tokens, self.targets, p, v, z) }
-    }
-}
-
-/// Logits to their gradients.
-struct GivenTurn<'a, O> {
-    call: &'a Call<'a, O>,
-    given: &'a Given,
-    /// As rows of the head.
-    targets: &'a [u32],
-}
-
-impl<O: Operand> Turn for GivenTurn<'_, O> {
-    unsafe fn turn(&self, tokens: &Tokens, p: usize, v: Range<usize>, z: *mut f32) -> Option<[f32; NR]> {
-        // SAFETY: the caller's.
-        unsafe { self.given.apply_panel(self.call, tokens, self.targets, p, v, z) };
-        None
-    }
 }
 
 /// What the logits' gradient needs of each token of a tile, by panel.

@@ -21,16 +21,6 @@ use std::ops::Range;
 /// Pieces of the vocabulary that are swept side by side; their sums are added in order.
 const PIECES: usize = 4;
 
-/// What a sweep makes of logits.
-pub(crate) trait Turn: Sync {
-    /// Turns the logits of entries `v` and panel `p` into the rows' factors, in place; by what each token's sums so far
-    /// are to be multiplied first, where it isn't 1 for all.
-    ///
-    /// # Safety
-    /// `z` holds a row of 32 per entry; a piece's runs come in order, on one thread.
-    unsafe fn turn(&self, tokens: &Tokens, p: usize, v: Range<usize>, z: *mut f32) -> Option<[f32; NR]>;
-}
-
 /// Sums of rows of the head for the tokens of a tile, one for each piece of the vocabulary.
 pub(crate) struct Sweep<'a, O> {
     call: &'a Call<'a, O>,
@@ -58,8 +48,14 @@ pub(crate) fn piece<O: Operand>(call: &Call<'_, O>) -> usize {
 }
 
 impl<'a, O: Operand> Sweep<'a, O> {
-    /// Sweeps the vocabulary for the tokens of a tile.
-    pub(crate) fn new(call: &'a Call<'a, O>, tokens: &Tokens, turn: &impl Turn) -> Self {
+    /// Sweeps the vocabulary for the tokens of a tile. `turn(p, v, z)` turns the logits of panel `p` and entries `v`, a row of
+    /// 32 in `z` per entry, into the rows' factors, in place, and says by what each token's sums so far are to be multiplied
+    /// first, where it isn't 1 for all; a piece's runs come in order, on one thread.
+    pub(crate) fn new(
+        call: &'a Call<'a, O>,
+        tokens: &Tokens,
+        turn: impl Fn(usize, Range<usize>, *mut f32) -> Option<[f32; NR]> + Sync,
+    ) -> Self {
         let (panels, columns) = (tokens.panels(), call.dim.div_ceil(NR));
         let (entries, room) = (piece(call), columns * NR * NR);
         let pieces = call.vocab.div_ceil(entries);
@@ -83,7 +79,7 @@ impl<'a, O: Operand> Sweep<'a, O> {
                         this.pack_back(v.clone(), back_at);
                         for p in panels.clone() {
                             call.panel_logits(call.scaling, tokens, p, v.clone(), w, z);
-                            let shrink = turn.turn(tokens, p, v.clone(), z);
+                            let shrink = turn(p, v.clone(), z);
                             let to = this.at(piece, p);
                             if let Some(by) = shrink.filter(|_| i > 0) {
                                 this.shrink(tokens.count(p), &by, to);

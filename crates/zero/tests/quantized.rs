@@ -1,4 +1,4 @@
-//! What rests in fewer bits is gathered as it rests: the values of the whole, the bytes of the plan.
+//! Quantised parameters under stage 3: gathers move packed rows, with the values of the whole and the bytes of the plan.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -851,7 +851,10 @@ impl BlockRun for OnTensors<'_> {
 
     fn lora_down(&self, input: &LinearInput, layers: &[Linear]) -> Result<AnyTensor, OpsError> {
         let h = lora_down(input, layers, self.linears)?;
-        self.acts.map_or(Ok(h.clone()), |acts| on_rows(&h, acts))
+        match self.acts {
+            Some(acts) => on_rows(&h, acts),
+            None => Ok(h),
+        }
     }
 
     fn lora_up(

@@ -96,13 +96,8 @@ impl Plan {
         // Stages 0 and 1 keep whole gradients to the step, and so does accumulation before one reduction.
         let early = self.policy.stage >= Stage::Two;
         let accumulates = micro_batches > 1 && self.policy.reduce == ReduceWhen::Step;
-        let gathered = |u: usize| -> u64 {
-            let rows = |i: usize| self.placements[i].layout.all_rows() as u64;
-            let bytes = |&i: &usize| {
-                self.packed_row(i).map_or_else(|| self.stored_bytes(i), |row| rows(i) * row as u64)
-            };
-            self.units[u].parameters.iter().filter(|&&i| self.sharded(i)).map(bytes).sum()
-        };
+        let gathered =
+            |u: usize| -> u64 { self.gathers[u].iter().map(|b| bytes(b.elements(), b.dtype)).sum() };
         let summed = |u: usize| -> u64 {
             self.units[u].parameters.iter().filter(|&&i| self.trains(i)).map(|&i| self.f32_bytes(i)).sum()
         };

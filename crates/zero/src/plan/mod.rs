@@ -418,7 +418,7 @@ impl Plan {
         let quantization = parameter.quantization?;
         let [rows, row] = parameter.as_matrix(1);
         let begins = |held: &Region| match held.ranges(held.shape().len() - 1) {
-            [columns] => columns.start.is_multiple_of(quantization.block(row)) || columns.start == 0,
+            [columns] => columns.start.is_multiple_of(quantization.block(row)),
             several => several.is_empty(),
         };
         let layout = parameter.layout.as_ref();

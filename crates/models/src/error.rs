@@ -269,6 +269,20 @@ pub enum ModelError {
         /// The ranks.
         ranks: usize,
     },
+    /// Experts over ranks, of a model that has none.
+    #[error("ep_size {ranks}: the model has no experts; leave ep_size out, or divide layers by tp_size")]
+    NoExperts {
+        /// The ranks.
+        ranks: usize,
+    },
+    /// More ranks than experts.
+    #[error("ep_size {ranks}: the model has {experts} experts a layer; use at most as many ranks")]
+    TooFewExperts {
+        /// Experts of a mixture.
+        experts: usize,
+        /// The ranks.
+        ranks: usize,
+    },
     /// Queries, keys and values in one matrix, whose key and value rows several ranks would share, at different places.
     #[error(
         "tp_size {ranks}: qkv_proj packs {heads} query heads with {kv_heads} key and value heads; with more ranks than \
@@ -450,6 +464,8 @@ impl Coded for ModelError {
             | Self::GgufHalf { .. } => ErrorCode::CannotExport,
             Self::GgufDiffers { .. } => ErrorCode::ExportDiffers,
             Self::TooManyRanks { .. }
+            | Self::NoExperts { .. }
+            | Self::TooFewExperts { .. }
             | Self::UnevenPacked { .. }
             | Self::Undivided { .. }
             | Self::Quartered { .. } => ErrorCode::CannotDivide,

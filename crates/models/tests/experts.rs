@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burnish_comm::local;
 use burnish_core::Dtype;
 use burnish_models::{
-    AdapterByExpert, Mode, Model, ModelFolder, ModelPlan, RouterBalance, Tokens, Tuning, load,
+    AdapterByExpert, ExpertSharding, Mode, Model, ModelFolder, ModelPlan, RouterBalance, Tokens, Tuning, load,
 };
 use burnish_peft::{AdapterFolder, LoraConfig};
 use burnish_tp::Tp;
@@ -227,7 +227,8 @@ fn the_balancing_loss_equals_transformers() {
     assert!(load(fixtures().join("llama"), &device()).unwrap().decoder.router_balance(1.0).is_none());
 }
 
-/// Of every family of mixtures: ranks that have some experts whole say what one rank says.
+/// Of every family of mixtures: ranks that have some experts whole say what one rank says, of the same tokens or of their
+/// own.
 #[test]
 fn whole_experts_on_ranks_say_what_one_rank_says() {
     let mut mixtures = 0;
@@ -236,23 +237,39 @@ fn whole_experts_on_ranks_say_what_one_rank_says() {
         let folder = ModelFolder::open(&path).unwrap();
         let Some(experts) = folder.spec().experts else { continue };
         mixtures += 1;
-        let hidden = |tp: Option<&Tp>| {
+        let hidden = |over: Option<(&Tp, ExpertSharding)>, row: &[u32]| {
             let mut planned = ModelPlan::new(&folder, &Tuning::None, Dtype::F32, 0).unwrap();
-            if let Some(tp) = tp {
-                planned = planned.with_whole_experts(true).over(tp).unwrap();
+            if let Some((tp, sharding)) = over {
+                planned = planned.sharing_experts(sharding).over(tp).unwrap();
             }
             let model = planned.resident(&device()).unwrap().0;
             let pass = model.decoder.pass(Mode::Score);
-            let hidden = model.decoder.hidden(&Tokens::from_sequences(&[ROW.to_vec()]), &pass).unwrap();
+            let hidden = model.decoder.hidden(&Tokens::from_sequences(&[row.to_vec()]), &pass).unwrap();
             model.decoder.final_norm(&hidden, &pass).unwrap().to_f32()
         };
-        let one = hidden(None);
+        // Each its own: the text from another token on, and of one rank nothing but that.
+        let own = |rank: usize| if rank == 1 { &ROW[..1] } else { &ROW[rank..] };
         for ranks in [2, 3] {
-            if ranks > experts.count.min(folder.spec().heads) || is_uneven(&name, ranks) {
+            if ranks > experts.count {
                 continue;
             }
-            for result in local::run(ranks, |world| hidden(Some(&Tp::new(&world.group())))) {
-                close(&format!("{name} over {ranks}"), &result.unwrap(), &one, 1e-4);
+            let over = |tp: &Tp, sharding, row: &[u32]| hidden(Some((tp, sharding)), row);
+            let found = local::run(ranks, |world| {
+                let tp = Tp::new(&world.group());
+                over(&tp, ExpertSharding::Exchanged, own(tp.rank()))
+            });
+            for (rank, found) in found.into_iter().enumerate() {
+                let alone = hidden(None, own(rank));
+                close(&format!("{name}, rank {rank} of {ranks}"), &found.unwrap(), &alone, 1e-4);
+            }
+            if ranks > folder.spec().heads || is_uneven(&name, ranks) {
+                continue;
+            }
+            let one = hidden(None, &ROW);
+            for found in
+                local::run(ranks, |world| over(&Tp::new(&world.group()), ExpertSharding::Whole, &ROW))
+            {
+                close(&format!("{name} over {ranks}"), &found.unwrap(), &one, 1e-4);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use burnish_comm::local;
 use burnish_core::{Dtype, Quantization, QuantizeOnLoad, Role, Scheme};
-use burnish_models::{Mode, Model, ModelFolder, ModelPlan, Tokens, Tuning, load};
+use burnish_models::{ExpertSharding, Mode, Model, ModelFolder, ModelPlan, Tokens, Tuning, load};
 use burnish_peft::LoraConfig;
 use burnish_tp::Tp;
 use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
@@ -162,7 +162,7 @@ fn ranks_that_share_experts_say_what_one_says() {
         ("each-nf4", None),
         ("mxfp4", None),
     ] {
-        let hidden_over = |tp: Option<&Tp>, whole_experts: bool| {
+        let hidden_over = |tp: Option<&Tp>, sharding: ExpertSharding| {
             let opened = ModelFolder::open(folder(name)).unwrap();
             let config = adapter(false);
             let mut planned = ModelPlan::new(&opened, &Tuning::NewAdapter(&config), Dtype::F32, 3).unwrap();
@@ -170,21 +170,23 @@ fn ranks_that_share_experts_say_what_one_says() {
                 planned = planned.quantized(how, Dtype::Bf16).unwrap();
             }
             if let Some(tp) = tp {
-                planned = planned.with_whole_experts(whole_experts).over(tp).unwrap();
+                planned = planned.sharing_experts(sharding).over(tp).unwrap();
             }
             let model: Model = planned.resident(&device()).unwrap().0;
             let pass = model.decoder.pass(Mode::Score);
             let hidden = model.decoder.hidden(&Tokens::from_sequences(&[recorded(name).0]), &pass).unwrap();
             model.decoder.final_norm(&hidden, &pass).unwrap().to_f32()
         };
-        let one = hidden_over(None, false);
-        for (ranks, whole) in [(2, false), (3, false), (4, false), (2, true), (3, true), (4, true)] {
+        let one = hidden_over(None, ExpertSharding::Parts);
+        use ExpertSharding::{Exchanged, Parts, Whole};
+        for (ranks, sharding) in [2, 3, 4].into_iter().flat_map(|n| [Parts, Whole, Exchanged].map(|s| (n, s)))
+        {
             let results = local::run(ranks, |world| {
                 let tp = Tp::new(&world.group());
-                hidden_over(Some(&tp), whole)
+                hidden_over(Some(&tp), sharding)
             });
             for result in results {
-                close(&format!("{name} over {ranks}, whole experts: {whole}"), &result.unwrap(), &one, 1e-4);
+                close(&format!("{name} over {ranks}, {sharding:?}"), &result.unwrap(), &one, 1e-4);
             }
         }
     }

@@ -35,6 +35,8 @@
 //! * [`Tp`]: a rank's handle. [`copy_to_tp`](Tp::copy_to_tp) before and [`reduce_from_tp`](Tp::reduce_from_tp) after divided layers are operations under autodiff,
 //!   also inside a segment that is run again; so are [`gather_columns`](Tp::gather_columns),
 //!   [`scatter_columns`](Tp::scatter_columns) and the vocabulary-parallel [`embedding`](Tp::embedding).
+//! * [`TokenDispatcher`]: the other way to share a mixture of experts, between ranks with tokens of their own: those are
+//!   sent to the ranks that have their experts, and back.
 //! * [`Tp::sum_partial`]: gradients that are addends, summed once per step.
 //! * [`TrafficEstimate`]: what all that will move, to the element.
 //! * [`Tp::columns_to_rows`] and back: files hold rows of the whole matrix, whatever the ranks were.
@@ -60,6 +62,7 @@ mod partial;
 mod plan;
 mod reshard;
 mod style;
+mod token_dispatcher;
 mod traffic_estimate;
 mod vocabulary;
 
@@ -77,5 +80,6 @@ pub use parallelize::{gather, parallelize};
 pub use partial::{PARTIAL_BUCKET, PartialGrad};
 pub use plan::TpPlan;
 pub use style::Style;
+pub use token_dispatcher::TokenDispatcher;
 pub use traffic_estimate::TrafficEstimate;
 pub use vocabulary::LocalIds;

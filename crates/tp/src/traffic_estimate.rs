@@ -83,6 +83,24 @@ impl TrafficEstimate {
         }
     }
 
+    /// What [`TokenDispatcher::new`](crate::TokenDispatcher::new) moves, `calls` times, of `rows` rows in all with `per_token`
+    /// experts each.
+    pub fn route_tokens(&mut self, rows: u64, per_token: usize, calls: usize) {
+        if self.ranks > 1 {
+            let (calls, counts) = (calls as u64, (self.ranks * self.ranks) as u64);
+            self.traffic.add(Op::AllGather, Dtype::I64, calls, calls * counts);
+            self.traffic.add(Op::AllToAll, Dtype::I64, calls, rows * per_token as u64);
+        }
+    }
+
+    /// What [`TokenDispatcher::dispatch`](crate::TokenDispatcher::dispatch) or [`combine`](crate::TokenDispatcher::combine)
+    /// sends, forward or backward, of `rows` rows in all in `calls` calls.
+    pub fn send_tokens(&mut self, rows: u64, features: usize, calls: usize) {
+        if self.ranks > 1 {
+            self.traffic.add(Op::AllToAll, Dtype::F32, calls as u64, rows * features as u64);
+        }
+    }
+
     /// [`Tp::sum_f64`](crate::Tp::sum_f64) of `values` scalars.
     pub fn sum_f64(&mut self, values: usize) {
         self.add(Op::AllReduce, Dtype::F64, values, 1);

@@ -9,4 +9,5 @@ mod laws;
 mod linear;
 mod partial;
 mod reshard;
+mod token_dispatcher;
 mod vocabulary;

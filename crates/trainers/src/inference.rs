@@ -6,20 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burnish_comm::{Bucket, Group};
-use burnish_config::groups::ModelOptions;
+use burnish_config::groups::{ModelOptions, RankOptions};
 use burnish_core::work::{Unit, Work};
 use burnish_core::{Compute, Dtype, QuantizeOnLoad};
 use burnish_data::{Collator, DataError, Example, Record};
 use burnish_models::{
-    Completion, Decoder, Generation, LocalParams, MixedAdapters, ModelFolder, ModelPlan, Tuning,
+    Completion, Decoder, ExpertSharding, Generation, LocalParams, MixedAdapters, ModelFolder, ModelPlan,
+    Tuning,
 };
 use burnish_peft::{AdapterFolder, PeftError};
 use burnish_tp::Tp;
 
 use crate::evaluation::{Evaluation, evaluate_on};
 use crate::forward::token_loss::SupervisedLoss;
+use crate::ranks::Axes;
 use crate::ranks::agreement::{Facts, agree};
-use crate::ranks::axes;
 use crate::ranks::device_failure::{failed_in_use, guarded};
 use crate::{Ranks, TrainError};
 
@@ -33,8 +34,8 @@ pub struct Inference {
     /// How its matrices are held in fewer bits, and what they are read as.
     quantization: Option<(QuantizeOnLoad, Dtype)>,
     tp_size: usize,
-    /// Whether those ranks have whole experts.
-    whole_experts: bool,
+    /// How those ranks have experts.
+    experts: ExpertSharding,
     device: Device,
     /// What ranks of this process hold, by their device and their place among those that share layers: one copy serves all
     /// with these.
@@ -61,15 +62,16 @@ impl Inference {
         }
         let (device, compute) = (device.clone(), options.compute());
         let quantization = quantization.map(|how| (how, options.dtype.0.unwrap_or(Dtype::F32)));
-        let (whole_experts, held) = (false, Mutex::default());
+        let (experts, held) = (ExpertSharding::Parts, Mutex::default());
         let named = Vec::new();
-        Ok(Self { folder, adapter, named, compute, quantization, tp_size, whole_experts, device, held })
+        Ok(Self { folder, adapter, named, compute, quantization, tp_size, experts, device, held })
     }
 
     /// The same; ranks that share layers have some experts of each mixture whole instead of a part of every one.
     #[must_use]
     pub fn with_whole_experts(self, whole_experts: bool) -> Self {
-        Self { whole_experts, ..self }
+        let experts = if whole_experts { ExpertSharding::Whole } else { ExpertSharding::Parts };
+        Self { experts, ..self }
     }
 
     /// The same, with adapters of which [a row's `adapter`](Self::adapter_of) names one; they are mixed in one batch.
@@ -121,7 +123,8 @@ impl Inference {
             let (place, device) = devices.of(world.rank());
             let used = guarded(|| {
                 agree(world, || self.facts())?;
-                let (dp, tp) = axes(world, self.tp_size)?;
+                let options = RankOptions { tp_size: self.tp_size, ..RankOptions::default() };
+                let Axes { dp, tp, .. } = Axes::new(world, &options)?;
                 let rank = self.on((place, device.clone()), world.group().channel("rows"), dp, tp)?;
                 let result = program(&rank);
                 // What stopped the ranks that share layers comes before what followed from it.
@@ -180,7 +183,7 @@ impl Inference {
             planned = planned.quantized(quantization, read)?;
         }
         if self.tp_size > 1 {
-            planned = planned.with_whole_experts(self.whole_experts).over(&tp)?;
+            planned = planned.sharing_experts(self.experts).over(&tp)?;
         }
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let model = match held.get(&(device.0, tp.rank())) {

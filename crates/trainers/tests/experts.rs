@@ -79,7 +79,8 @@ fn same(what: &str, got: &Trained, want: &Trained) {
         assert!(apart <= 2e-5 * largest, "{what}: {name} by {apart}");
     }
     for (got, want) in got.1.iter().zip(&want.1) {
-        let close = |a: f64, b: f64| (a - b).abs() < 1e-5 * b.abs().max(1.0);
+        // There is no balancing loss where it is not part of the loss.
+        let close = |a: f64, b: f64| a.is_nan() && b.is_nan() || (a - b).abs() < 1e-5 * b.abs().max(1.0);
         assert!(close(got.0, want.0) && close(got.1, want.1), "{what}: {got:?}, not {want:?}");
     }
 }
@@ -132,6 +133,11 @@ fn mixtures_train_alike_on_any_ranks_at_every_stage() {
                     "--gradient_accumulation_steps=2",
                 ],
             ),
+            (2, &["--ep_size=2", "--gradient_accumulation_steps=2"]),
+            (2, &["--ep_size=2", "--gradient_accumulation_steps=2", "--gradient_checkpointing=false"]),
+            (4, &["--ep_size=4", "--zero_stage=2", "--gradient_accumulation_steps=1"]),
+            (4, &["--ep_size=2", "--zero_stage=1", "--gradient_accumulation_steps=1"]),
+            (4, &["--ep_size=2", "--zero_stage=3", "--gradient_accumulation_steps=1"]),
         ] {
             let got = run(root.path(), name, ranks, &words(more, own)).unwrap();
             same(&format!("{name}, {ranks}, {own:?}"), &got, &one);
@@ -144,6 +150,10 @@ fn mixtures_train_alike_on_any_ranks_at_every_stage() {
         );
         let off = off.unwrap();
         assert!(off.1.iter().all(|(_, aux)| aux.is_nan()), "{name}");
+        // Of the last micro-batch two ranks have no row, of which the mean of balancing losses has a share.
+        let own = ["--router_aux_loss_coef=0", "--ep_size=3", "--global_batch_size=4"];
+        let got = run(root.path(), name, 3, &words(more, &own)).unwrap();
+        same(&format!("{name}, 3, {own:?}"), &got, &off);
         assert!((off.1[0].0 + 0.5 * one.1[0].1 - one.1[0].0).abs() < 1e-5, "{name}: {:?} {:?}", off.1, one.1);
     }
 }
@@ -186,6 +196,8 @@ fn adapters_over_quantised_experts_train_alike_on_any_ranks() {
             (2, &["--tp_size=2", "--zero_stage=0", "--gradient_accumulation_steps=4"]),
             (4, &["--tp_size=2", "--zero_stage=3", "--gradient_accumulation_steps=2"]),
             (4, &["--tp_size=4", "--enable_expert_parallel", "--gradient_accumulation_steps=4"]),
+            (4, &["--ep_size=4", "--gradient_accumulation_steps=1"]),
+            (4, &["--ep_size=2", "--zero_stage=3", "--gradient_accumulation_steps=1"]),
             (
                 4,
                 &[

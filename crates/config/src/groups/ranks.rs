@@ -33,6 +33,9 @@ options! {
     Transformers tp_size: usize = 1;
     /// With `tp_size`, each rank has some experts of a mixture whole (expert parallelism) instead of a part of every one.
     Transformers enable_expert_parallel: bool = false;
+    /// Ranks that have the experts of a mixture between them, and each all other layers and rows of its own: tokens are sent
+    /// to their experts and back (expert parallelism without `tp_size`).
+    DeepSpeed ep_size: usize = 1;
     /// What ranks that share layers sum of LoRA adapters: gradients once a step with the layer's own sums (`fused`) or
     /// activations in every micro-batch (`rank_r`); `auto` takes what moves fewer elements. DoRA is always fused.
     Burnish tp_adapter_reduce: AdapterReduce = AdapterReduce::Auto;
@@ -110,6 +113,12 @@ impl InferenceRankOptions {
 }
 
 impl RankOptions {
+    /// Ranks that have one model between them: each layer of it, or its experts.
+    #[must_use]
+    pub fn model_parallel_size(&self) -> usize {
+        self.tp_size * self.ep_size
+    }
+
     /// What ranks that take different rows share out.
     #[must_use]
     pub fn policy(&self) -> Policy {
@@ -126,6 +135,20 @@ impl RankOptions {
 
     pub(crate) fn rules(&self, model: &ModelOptions, training: &TrainingOptions, checks: &mut Checks<'_>) {
         launched(self.nproc, self.tp_size, self.enable_expert_parallel, checks);
+        checks.range("ep_size", self.ep_size >= 1, AT_LEAST_1);
+        if self.ep_size > 1 && self.tp_size > 1 {
+            checks.conflict(
+                "ep_size",
+                format!("tp_size: {}", self.tp_size),
+                "keep one of the two: with tp_size, enable_expert_parallel: true gives each of those ranks whole experts",
+            );
+        } else if self.nproc > 1 && !self.nproc.is_multiple_of(self.ep_size.max(1)) {
+            checks.conflict(
+                "ep_size",
+                format!("nproc: {}", self.nproc),
+                "make nproc a multiple of ep_size: each group of ep_size ranks holds all experts",
+            );
+        }
         if self.bind_core_list.is_some() && !self.bind_cores_to_rank {
             checks.conflict("bind_core_list", "bind_cores_to_rank: false", "say bind_cores_to_rank too");
         }

@@ -16,7 +16,7 @@ use burnish_ops::{
     AnyTensor, Linear, LinearInput, OpsError, RouterBalance, Routing, experts, experts_decode,
     linears_unread, rms_norm, route, runs_again, scaled_sum, select_rows, xielu,
 };
-use burnish_tp::{AdapterSum, AdapterSums};
+use burnish_tp::{AdapterSum, AdapterSums, TokenDispatcher};
 
 use crate::Spec;
 use crate::decoder::Linears;
@@ -576,6 +576,8 @@ pub(crate) struct OnTensors<'a> {
     pub(crate) turning: &'a Turning,
     /// Whether a few tokens are decoded, with nothing to differentiate.
     pub(crate) decodes: bool,
+    /// Whether all ranks have the same tokens where experts are divided alone: they choose what comes next together.
+    pub(crate) same_tokens: bool,
     /// What the block is given beside the stream, `[tokens, width]`.
     pub(crate) given: Option<&'a AnyTensor>,
     /// Keys and values of another block, where it has none of its own.
@@ -657,23 +659,36 @@ impl BlockRun for OnTensors<'_> {
         if let Some([_, of_experts]) = &mixture.scales {
             routing.weights = scaled_by_expert(&routing, of_experts)?;
         }
+        let run = if self.decodes { experts_decode } else { experts };
+        let made = |x: &AnyTensor, routing: &Routing| match mixture.weighs_inputs {
+            true => of_weighed(x, routing, |x, routing| run(x, routing, &mixture.experts)),
+            false => run(x, routing, &mixture.experts),
+        };
+        let what = format!("{what}: experts");
+        let sharing = match &self.shard.expert_ranks {
+            Some((ranks, owners)) if !self.same_tokens => {
+                let each = mixture.rule.per_token;
+                let there = TokenDispatcher::new(ranks, &routing.experts, each, owners, &what)?;
+                let (x, weights) = (there.dispatch(x)?, there.dispatch(&routing.weights)?);
+                return there.combine(&made(&x, &Routing { weights, experts: there.experts().clone() })?);
+            }
+            Some((ranks, _)) => Some(ranks),
+            None => self.divided().then_some(&self.shard.tp),
+        };
         let mut x = x.clone();
-        if self.divided() {
+        if let Some(ranks) = sharing {
             // Each rank has some experts, or some features of every one: gradients of tokens and of weights are addends.
-            let tp = &self.shard.tp;
-            x = tp.copy_to_tp(&x, &format!("{what}: experts"))?;
-            routing.weights = tp.copy_to_tp(&routing.weights, &format!("{what}: weights of experts"))?;
+            x = ranks.copy_to_tp(&x, &what)?;
+            routing.weights = ranks.copy_to_tp(&routing.weights, &format!("{what}: weights"))?;
         }
         if let Some(own) = &self.shard.own_experts {
             routing = routing.to(own);
         }
-        let run = if self.decodes { experts_decode } else { experts };
-        let y = if mixture.weighs_inputs {
-            of_weighed(&x, &routing, |x, routing| run(x, routing, &mixture.experts))?
-        } else {
-            run(&x, &routing, &mixture.experts)?
-        };
-        if self.divided() { self.reduce_from_tp(&y, &format!("{what}: experts")) } else { Ok(y) }
+        let y = made(&x, &routing)?;
+        match sharing {
+            Some(ranks) => ranks.reduce_from_tp(&y, &what),
+            None => Ok(y),
+        }
     }
 
     fn gated_by(&self, x: &AnyTensor, gate: &AnyTensor) -> Result<AnyTensor, OpsError> {

@@ -257,6 +257,7 @@ impl Decoder {
                     linears,
                     turning: &turning,
                     decodes: false,
+                    same_tokens: false,
                     given: spec.per_layer.and_then(|_| inputs.get(1)),
                     keys: inputs.last().filter(|_| borrows),
                     balance,

@@ -49,6 +49,20 @@ fn style(place: Place) -> Style {
     }
 }
 
+/// How the ranks of [`ModelPlan::over`](crate::ModelPlan::over) have a mixture's experts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpertSharding {
+    /// A part of every one, as of every other layer.
+    #[default]
+    Parts,
+    /// Some whole ones, beside a part of every other layer: Transformers' `enable_expert_parallel`. All ranks have the same
+    /// tokens.
+    Whole,
+    /// Some whole ones, beside all of every other layer. Ranks have tokens of their own, which are sent to their experts and
+    /// back ([`TokenDispatcher`](burnish_tp::TokenDispatcher)): DeepSpeed's `ep_size`.
+    Exchanged,
+}
+
 /// How a decoder's parameters lie over the ranks of the tensor-parallel axis. Made from global shapes: the same on every
 /// rank.
 #[derive(Clone, Debug)]
@@ -64,20 +78,25 @@ pub struct Parallel {
     channels: Split,
     /// Experts, where ranks have whole ones.
     experts: Option<Split>,
+    /// Whether nothing else is divided, and tokens are sent to their experts.
+    exchanged: bool,
     sums: AdapterSums,
     /// The head's name.
     head: &'static str,
 }
 
 impl Parallel {
-    /// `sums` are those of adapters on the linears of blocks without magnitudes; all others are fused. With `whole_experts`
-    /// a rank has some experts of each mixture, else a part of every one.
+    /// `sums` are those of adapters on the linears of blocks without magnitudes; all others are fused.
     pub(crate) fn new(
         blueprint: &mut Blueprint,
         ranks: usize,
         sums: AdapterSums,
-        whole_experts: bool,
+        sharding: ExpertSharding,
     ) -> Result<Self, ModelError> {
+        if sharding == ExpertSharding::Exchanged {
+            return Self::of_experts(blueprint, ranks);
+        }
+        let whole_experts = sharding == ExpertSharding::Whole;
         let spec = blueprint.spec.clone();
         let heads = HeadSplit::new(spec.heads, spec.kv_heads, ranks)?;
         let queries = |rank: usize| heads.of(rank).q.len();
@@ -284,22 +303,60 @@ impl Parallel {
                 layouts[index] = Some(TpLayout::replicated(&shapes[index], ranks, Gradient::Complete));
             }
         }
-        let registry = &blueprint.registry;
-        for (index, parameter) in registry.iter().enumerate() {
-            if let Some(target) = alias(registry, parameter) {
-                layouts[index] = layouts[target].clone();
-            }
-        }
-        let layouts = layouts
-            .into_iter()
-            .zip(registry.iter())
-            .map(|(layout, p)| layout.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() }))
-            .collect::<Result<_, _>>()?;
+        let layouts = of_all(layouts, &blueprint.registry)?;
         let shared = shared.map(|shared| Split::balanced(shared.intermediate, ranks)).transpose()?;
         let tokens_with_inputs =
             Split::balanced(spec.per_layer.map_or(spec.vocab, |given| given.tokens), ranks)?;
         let head = spec.names.head;
-        Ok(Self { ranks, layouts, shared, vocab, tokens_with_inputs, channels, experts, sums, head })
+        let exchanged = false;
+        Ok(Self {
+            ranks,
+            layouts,
+            shared,
+            vocab,
+            tokens_with_inputs,
+            channels,
+            experts,
+            exchanged,
+            sums,
+            head,
+        })
+    }
+
+    /// Some experts of every mixture for each rank, and all of the rest, whose gradients are addends: ranks have other tokens.
+    fn of_experts(blueprint: &mut Blueprint, ranks: usize) -> Result<Self, ModelError> {
+        let spec = blueprint.spec.clone();
+        let Some(mixture) = spec.experts else {
+            return Err(ModelError::NoExperts { ranks });
+        };
+        if mixture.count < ranks {
+            return Err(ModelError::TooFewExperts { experts: mixture.count, ranks });
+        }
+        let experts = Split::balanced(mixture.count, ranks)?;
+        let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
+        let whole = |shape: &Vec<usize>| Some(TpLayout::replicated(shape, ranks, Gradient::Partial));
+        let mut layouts: Vec<Option<TpLayout>> = shapes.iter().map(whole).collect();
+        for (_, layer) in blueprint.layers_mut() {
+            if !matches!(layer.place, Place::ExpertsUp | Place::ExpertsDown) {
+                continue;
+            }
+            for (part, index) in layer.all() {
+                layouts[index] = Some(whole_experts_layout(part, &shapes[index], &experts)?);
+            }
+        }
+        let (vocab, channels) = (Split::whole(spec.vocab), Split::whole(spec.hidden));
+        Ok(Self {
+            ranks,
+            layouts: of_all(layouts, &blueprint.registry)?,
+            shared: None,
+            tokens_with_inputs: Split::whole(spec.per_layer.map_or(spec.vocab, |given| given.tokens)),
+            vocab,
+            channels,
+            experts: Some(experts),
+            exchanged: true,
+            sums: AdapterSums::default(),
+            head: spec.names.head,
+        })
     }
 
     /// How the parameter at `index` lies.
@@ -330,6 +387,11 @@ impl Parallel {
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.ranks
+    }
+
+    /// What each rank has of the experts where that is all that is divided, and tokens are sent to them.
+    pub(crate) fn exchanged(&self) -> Option<&Split> {
+        self.experts.as_ref().filter(|_| self.exchanged)
     }
 
     /// Rows of the vocabulary that the rank with most has.
@@ -365,6 +427,13 @@ impl Parallel {
     /// What this rank has of a model, or of the blocks, of this spec.
     pub(crate) fn shard(&self, tp: Tp, spec: &Spec) -> Shard {
         let rank = tp.rank();
+        if let Some(owners) = self.exchanged() {
+            return Shard {
+                own_experts: owners.range(rank),
+                expert_ranks: Some((tp, owners.clone())),
+                ..Shard::whole(spec)
+            };
+        }
         let heads = HeadSplit::new(spec.heads, spec.kv_heads, self.ranks)
             .expect("invariant: the heads of every block were divided when the plan was made");
         let mlp = Split::balanced(spec.intermediate, self.ranks)
@@ -396,6 +465,7 @@ impl Parallel {
             first_shared: self.shared.as_ref().map_or(0, first),
             first_channel: first(&self.channels),
             own_experts: self.experts.as_ref().and_then(|split| split.range(rank)),
+            expert_ranks: None,
             first_delta: spec.delta.as_ref().map_or(0, |sizes| {
                 delta_split(Place::DeltaOut, sizes, self.ranks).map_or(0, |split| first(&split))
             }),
@@ -404,6 +474,19 @@ impl Parallel {
             tp,
         }
     }
+}
+
+/// A layout for every parameter: what stands for another lies as that one.
+fn of_all(mut layouts: Vec<Option<TpLayout>>, registry: &Registry) -> Result<Vec<TpLayout>, ModelError> {
+    for (index, parameter) in registry.iter().enumerate() {
+        if let Some(target) = alias(registry, parameter) {
+            layouts[index] = layouts[target].clone();
+        }
+    }
+    let known = layouts.into_iter().zip(registry.iter());
+    known
+        .map(|(layout, p)| layout.ok_or_else(|| ModelError::UnknownParameter { name: p.name.clone() }))
+        .collect()
 }
 
 /// How a parameter of all experts lies over ranks that have some of them whole.
@@ -502,6 +585,8 @@ pub(crate) struct Shard {
     pub(crate) first_channel: usize,
     /// The experts that this rank has, where ranks have whole ones.
     pub(crate) own_experts: Option<Range<usize>>,
+    /// The ranks that have experts of tokens that are not theirs, and which.
+    pub(crate) expert_ranks: Option<(Tp, Split)>,
     pub(crate) first_delta: usize,
     /// How the head's ranks exchange what they found, when there are several.
     pub(crate) head: Option<VocabShard>,
@@ -525,6 +610,7 @@ impl Shard {
             first_shared: 0,
             first_channel: 0,
             own_experts: None,
+            expert_ranks: None,
             first_delta: 0,
             head: None,
             sums: AdapterSums::default(),
@@ -573,7 +659,12 @@ impl Shard {
         Ok(AnyTensor::new(sums.rank::<1>()?.sqrt()))
     }
 
-    /// Whether there are others.
+    /// Whether ranks wait for each other inside a block.
+    pub(crate) fn meets(&self) -> bool {
+        self.divided() || self.expert_ranks.is_some()
+    }
+
+    /// Whether others share its layers.
     pub(crate) fn divided(&self) -> bool {
         self.tp.size() > 1
     }

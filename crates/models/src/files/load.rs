@@ -27,7 +27,8 @@ use crate::files::loftq::AlternatedWeights;
 use crate::files::packed::widened;
 use crate::files::pieces::read_pieces;
 use crate::{
-    Blueprint, Decoder, Exporter, Held, LocalParams, ModelError, Names, Parallel, Parameters, RowSource,
+    Blueprint, Decoder, ExpertSharding, Exporter, Held, LocalParams, ModelError, Names, Parallel, Parameters,
+    RowSource,
 };
 
 /// What trains.
@@ -55,7 +56,7 @@ pub struct ModelPlan<'a> {
     parallel: Option<(Arc<Parallel>, Tp)>,
     initial: Initial,
     pub(crate) sums: AdapterSums,
-    pub(crate) whole_experts: bool,
+    pub(crate) experts: ExpertSharding,
     pub(super) alternated: AlternatedWeights,
 }
 
@@ -124,7 +125,7 @@ impl<'a> ModelPlan<'a> {
             }
         }
         let (initial, sums) = (Initial::default(), AdapterSums::default());
-        let (parallel, whole_experts) = (None, false);
+        let (parallel, experts) = (None, ExpertSharding::default());
         let alternated = AlternatedWeights::default();
         Ok(Self {
             folder,
@@ -136,7 +137,7 @@ impl<'a> ModelPlan<'a> {
             parallel,
             initial,
             sums,
-            whole_experts,
+            experts,
             alternated,
         })
     }
@@ -163,11 +164,10 @@ impl<'a> ModelPlan<'a> {
         Self { sums, ..self }
     }
 
-    /// Whether the ranks of [`Self::over`] have some experts of each mixture whole (expert parallelism) instead of a part of
-    /// every one; not, if not said.
+    /// How the ranks of [`Self::over`] have the experts of mixtures; a part of every one, if not said.
     #[must_use]
-    pub fn with_whole_experts(self, whole_experts: bool) -> Self {
-        Self { whole_experts, ..self }
+    pub fn sharing_experts(self, experts: ExpertSharding) -> Self {
+        Self { experts, ..self }
     }
 
     /// The same model, whose products on the CPU multiply `compute`; fp32, if not said. Weights keep their dtype.
@@ -279,7 +279,7 @@ impl<'a> ModelPlan<'a> {
     /// # Errors
     /// If there are more ranks than heads, or experts where ranks have whole ones.
     pub fn over(mut self, tp: &Tp) -> Result<Self, ModelError> {
-        let parallel = Parallel::new(&mut self.blueprint, tp.size(), self.sums, self.whole_experts)?;
+        let parallel = Parallel::new(&mut self.blueprint, tp.size(), self.sums, self.experts)?;
         self.blueprint.place_changes(&parallel, tp.rank());
         self.parallel = Some((Arc::new(parallel), tp.clone()));
         Ok(self)

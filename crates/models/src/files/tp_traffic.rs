@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use burnish_ops::{OpsError, VocabShard};
 use burnish_peft::Change;
-use burnish_tp::{AdapterSums, TrafficEstimate};
+use burnish_tp::{AdapterSums, Split, TokenDispatcher, TrafficEstimate};
 
 use crate::decoder::block::{BlockLayers, BlockRun, LatentLayers, run_block};
 use crate::decoder::blueprint::Blueprint;
@@ -65,7 +65,7 @@ impl ModelPlan<'_> {
     /// # Errors
     /// If there are more ranks than heads.
     pub fn divided(&mut self, ranks: usize) -> Result<Parallel, ModelError> {
-        Parallel::new(&mut self.blueprint, ranks, self.sums, self.whole_experts)
+        Parallel::new(&mut self.blueprint, ranks, self.sums, self.experts)
     }
 
     /// Whether an adapter stands on the linears of blocks that may run apart ([`Self::summing`]).
@@ -166,6 +166,9 @@ enum Head {
 impl Blueprint {
     /// What the first rank moves.
     fn walked(&self, parallel: &Parallel, walk: Walk) -> TrafficEstimate {
+        if let Some(owners) = parallel.exchanged() {
+            return self.exchanged(owners, walk);
+        }
         let sizes = OnSizes {
             spec: &self.spec,
             walk,
@@ -269,6 +272,48 @@ impl Blueprint {
                 estimate.all_gather(VocabShard::VALUES * targets * walk.passes, exchanges * walk.passes);
             }
             Head::Logits(rows) => estimate.gather_columns(rows * self.spec.vocab, walk.passes),
+        }
+        estimate
+    }
+
+    /// What a rank sends where experts alone are divided: at even routing ([`TokenDispatcher::even_rows`]); while text is
+    /// generated, which all ranks do together, their outputs are summed.
+    fn exchanged(&self, owners: &Split, walk: Walk) -> TrafficEstimate {
+        let mut estimate = TrafficEstimate::new(owners.ranks());
+        let each = self.spec.experts.map_or(0, |experts| experts.rule.per_token);
+        let hidden = self.spec.hidden;
+        let rows = TokenDispatcher::even_rows(walk.tokens, each, owners).round() as u64;
+        let trains = |index: usize| walk.trains && self.registry.at(index).trainable;
+        // Whether gradients of tokens are wanted: something before them trains.
+        let mut tracked = self.embed.all().any(|(_, index)| trains(index));
+        for block in &self.blocks {
+            let of_experts = |layer: &&Layer| matches!(layer.place, Place::ExpertsUp | Place::ExpertsDown);
+            let experts: Vec<usize> =
+                block.layers().filter(of_experts).flat_map(Layer::all).map(|(_, index)| index).collect();
+            tracked |=
+                block.indices(true).into_iter().any(|index| trains(index) && !experts.contains(&index));
+            let own = experts.into_iter().any(trains);
+            if block.mixture.is_some() {
+                if let Head::Logits(_) = walk.head {
+                    estimate.reduce_from_tp_in(walk.tokens * hidden, walk.passes);
+                } else {
+                    let calls = walk.passes * walk.forwards;
+                    let sent = rows * walk.forwards as u64;
+                    estimate.route_tokens(sent, each, calls);
+                    for features in [hidden, each, hidden] {
+                        estimate.send_tokens(sent, features, calls);
+                    }
+                    if tracked {
+                        for features in [hidden, each] {
+                            estimate.send_tokens(rows, features, walk.passes);
+                        }
+                    }
+                    if tracked || own {
+                        estimate.send_tokens(rows, hidden, walk.passes);
+                    }
+                }
+            }
+            tracked |= own;
         }
         estimate
     }

@@ -538,6 +538,7 @@ impl<'a> Decoding<'a> {
                 linears,
                 turning: &turning,
                 decodes,
+                same_tokens: true,
                 given,
                 keys: keys_of,
                 balance: None,
@@ -552,7 +553,7 @@ impl<'a> Decoding<'a> {
             };
             let run = || run_block(&on, &x, &w.layers(), name, attend, scan);
             // Ranks that share layers wait for each other inside a block.
-            x = if shard.divided() { run() } else { together(run) }?;
+            x = if shard.meets() { run() } else { together(run) }?;
             lent.extend(keys.map(|keys| (index, keys)));
         }
         for ((length, ids), tokens) in sequences.lengths.iter_mut().zip(&mut sequences.ids).zip(new) {

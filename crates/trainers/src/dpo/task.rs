@@ -157,7 +157,7 @@ impl Task for Dpo {
     }
 
     fn batch(&self, rank: &Rank<'_>, _state: &ReferenceState, step: &Step, micro: usize) -> PairBatch {
-        let slice = step.slice(rank.dp.rank(), micro);
+        let slice = step.slice(rank.data.rank(), micro);
         self.pairs(&self.train, step.rows[slice.clone()].to_vec(), slice.start)
     }
 
@@ -185,7 +185,7 @@ impl Task for Dpo {
                 Ok(self.sums(&of_policy(rank, &batch.batch, 1.0)?.log_prob, &batch.pairs))
             };
             let policy = batches.iter().map(policy).collect::<Result<Vec<_>, TrainError>>()?;
-            matches = self.matches(&rank.dp, batches, &policy, &reference)?;
+            matches = self.matches(&rank.data, batches, &policy, &reference)?;
         }
         state.release(rank);
         Ok(Against { reference, matches })
@@ -230,7 +230,7 @@ impl Task for Dpo {
         let Some(data) = &self.eval else { return Ok(None) };
         let start = Instant::now();
         let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
-        let (all, group) = (data.examples.len(), &rank.dp);
+        let (all, group) = (data.examples.len(), &rank.data);
         let (mut batches, mut policy, mut reference) = (Vec::new(), Vec::new(), Vec::new());
         for own in dealt(all, size, group) {
             let first = own.start;

@@ -363,10 +363,12 @@ pub enum TrainError {
         differences: Vec<Difference>,
     },
     /// Ranks that do not make whole groups.
-    #[error("tp_size: {tp_size} does not divide the number of ranks, {world}; start a multiple of {tp_size}")]
-    TpSize {
+    #[error("{key}: {size} does not divide the number of ranks, {world}; start a multiple of {size}")]
+    ModelParallelSize {
         /// The option.
-        tp_size: usize,
+        key: &'static str,
+        /// What it says.
+        size: usize,
         /// The ranks.
         world: usize,
     },
@@ -550,7 +552,7 @@ impl Coded for TrainError {
             Self::NoTemplate { .. } => ErrorCode::BadTemplate,
             Self::WorldSize { .. }
             | Self::TooManyThreads { .. }
-            | Self::TpSize { .. }
+            | Self::ModelParallelSize { .. }
             | Self::NotEncrypted { .. }
             | Self::NoTransport { .. } => ErrorCode::BadLaunch,
             Self::RanksDiffer { .. } | Self::Drifted { .. } => ErrorCode::RanksDiffer,

@@ -114,7 +114,7 @@ impl Kto {
             sum += policy.iter().zip(said).map(|(policy, said)| policy - said[1]).sum::<f64>();
             count += spans.len() as f64;
         }
-        let all = rank.dp.sum_f64(&[sum, count], "KL term")?;
+        let all = rank.data.sum_f64(&[sum, count], "KL term")?;
         Ok((all[0] / all[1].max(1.0)).max(0.0))
     }
 
@@ -169,7 +169,7 @@ impl Task for Kto {
     }
 
     fn batch(&self, rank: &Rank<'_>, _state: &ReferenceState, step: &Step, micro: usize) -> AnswerBatch {
-        let slice = step.slice(rank.dp.rank(), micro);
+        let slice = step.slice(rank.data.rank(), micro);
         self.answers(&self.train, step.rows[slice.clone()].to_vec(), slice.start)
     }
 
@@ -233,7 +233,7 @@ impl Task for Kto {
         let Some(data) = &self.eval else { return Ok(None) };
         let start = Instant::now();
         let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
-        let (all, group) = (data.examples.len(), &rank.dp);
+        let (all, group) = (data.examples.len(), &rank.data);
         let (mut batches, mut stats, mut reference) = (Vec::new(), Vec::new(), Vec::new());
         for own in dealt(all, size, group) {
             let first = own.start;

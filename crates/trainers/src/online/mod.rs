@@ -195,7 +195,7 @@ impl<O: Objective> Online<O> {
     /// The entropies of a step's targets on all ranks, given this rank's.
     fn entropies(rank: &Rank<'_>, own: &[TokenStats]) -> Result<Vec<f32>, TrainError> {
         let own: Vec<f32> = own.iter().flat_map(|stats| stats.entropy.iter().copied()).collect();
-        Ok(rank.dp.all_gather_any(Bucket::new(own), "entropies")?.concat().into_vec())
+        Ok(rank.data.all_gather_any(Bucket::new(own), "entropies")?.concat().into_vec())
     }
 }
 
@@ -271,7 +271,7 @@ impl<O: Objective> Task for Online<O> {
     }
 
     fn batch(&self, rank: &Rank<'_>, state: &State, step: &Step, micro: usize) -> SampledBatch {
-        let slice = step.slice(rank.dp.rank(), micro);
+        let slice = step.slice(rank.data.rank(), micro);
         let turns: Vec<Turn> =
             step.rows[slice.clone()].iter().map(|&row| self.rounds.turn(step.epoch, row)).collect();
         let Some(first) = turns.first() else {
@@ -392,7 +392,7 @@ impl<O: Objective> Task for Online<O> {
         let tokens: f64 = sampled.iter().map(|s| s.targets() as f64).sum();
         let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
         let (mut parts, mut stats) = (Vec::new(), Vec::new());
-        for own in dealt(sampled.len(), size, &rank.dp) {
+        for own in dealt(sampled.len(), size, &rank.data) {
             let own: Vec<&Sampled> = sampled[own].iter().collect();
             let (batch, spans) = Self::lay_out(&data.examples, &own, 0);
             stats.push(of_policy(rank, &batch, self.temperature())?);
@@ -420,7 +420,7 @@ impl<O: Objective> Task for Online<O> {
         }
         let metrics = self.objective.metrics();
         let seen = (data.examples.len(), sampled.len().div_ceil(size), tokens as usize);
-        let mut found = Evaluation::over(&rank.dp, &metrics, own, seen, start)?;
+        let mut found = Evaluation::over(&rank.data, &metrics, own, seen, start)?;
         tally.settle();
         found.tally.merge(&tally);
         Ok(Some(found))

@@ -98,7 +98,7 @@ impl<O: Objective> Online<O> {
 
     /// Completions of a full step on all ranks.
     fn rows_of_step(&self, rank: &Rank<'_>) -> usize {
-        rank.setup.shape(rank.setup.rows_in_order(), rank.dp.size()).global_batch()
+        rank.setup.shape(rank.setup.rows_in_order(), rank.data.size()).global_batch()
     }
 
     /// How evaluation chooses tokens: by draws of its own, the same every time.

@@ -47,7 +47,8 @@ pub struct RunPlan {
     pub activations: u64,
     /// The collectives of a full step among the ranks that take different rows, and of all ranks' scalars.
     pub traffic: Traffic,
-    /// The collectives of a full step among the ranks that share layers, on the first of them. A full step has full
+    /// The collectives of a full step among the ranks that share layers, or experts, on the first of them; where tokens are sent
+    /// to experts, as many as where every choice of them is as likely as every other. A full step has full
     /// micro-batches, of sequences that are predicted from their second token on: one for each row, two of a pair that
     /// share no prompt.
     pub shared: Traffic,
@@ -79,6 +80,8 @@ pub struct Whole {
     pub ranks: usize,
     /// Ranks that share each layer.
     pub tp_size: usize,
+    /// Ranks that have the experts of mixtures between them, and the rest each.
+    pub ep_size: usize,
 }
 
 impl RunPlan {
@@ -124,23 +127,26 @@ impl RunPlan {
         if qk_clip {
             planned.qk_clip()?;
         }
-        let tp_size = ranks.tp_size;
-        if !ranks.nproc.is_multiple_of(tp_size) {
-            return Err(TrainError::TpSize { tp_size, world: ranks.nproc });
+        let (tp_size, sharing) = (ranks.tp_size, ranks.model_parallel_size());
+        for (key, size) in [("tp_size", tp_size), ("ep_size", ranks.ep_size)] {
+            if !ranks.nproc.is_multiple_of(size) {
+                return Err(TrainError::ModelParallelSize { key, size, world: ranks.nproc });
+            }
         }
-        let dp = ranks.nproc / tp_size;
-        let StepSize { rows, tokens, micro_batches, recompute } = setup.step_size(dp);
-        let rows_of_step = ranks.global_batch_size.unwrap_or(rows * dp * micro_batches);
-        let rollouts = step.rollout.as_ref().map(|passes| Rollouts::new(passes, rows, dp, rows_of_step));
+        let (dp, data) = (ranks.nproc / sharing, ranks.nproc / tp_size);
+        let StepSize { rows, tokens, micro_batches, recompute } = setup.step_size(data);
+        let rows_of_step = ranks.global_batch_size.unwrap_or(rows * data * micro_batches);
+        let rollouts =
+            step.rollout.as_ref().map(|passes| Rollouts::new(passes, rows, (dp, data), rows_of_step));
         let texts = rows * step.texts;
         let (tokens, targets) = match (&rollouts, &step.rollout) {
             (Some(rollouts), Some(passes)) => (rows * rollouts.text(), rows * passes.completion),
             _ => (tokens * step.texts, tokens * step.texts - texts.min(tokens * step.texts)),
         };
-        let sums = setup.adapter_sums(dp);
+        let sums = setup.adapter_sums(data);
         planned = planned.summing(sums);
         // The first rank of those that share layers has the larger part where sizes do not divide.
-        let parallel = planned.divided(tp_size)?;
+        let parallel = planned.divided(sharing)?;
         let (muon, global) = (muon.muon(training), planned.registry());
         let plan_of = |tp: usize| setup.sharding(&planned, &parallel.local_registry(global, tp), dp);
         let plan = plan_of(0)?;
@@ -169,14 +175,14 @@ impl RunPlan {
         let memory = (0..dp).map(|rank| plan.memory(rank, micro_batches, &slots)).collect();
         let mut exchanged = Traffic::default();
         if muon.is_some() || global.trainable().any(wholes) {
-            let plans = (1..tp_size).map(plan_of).collect::<Result<Vec<_>, _>>()?;
+            let plans = (1..sharing).map(plan_of).collect::<Result<Vec<_>, _>>()?;
             let plans: Vec<&Plan> = std::iter::once(&plan).chain(&plans).collect();
             let replicas = if plan.policy().stage == Stage::Zero { 1 } else { dp };
             let of = |rank: usize| {
-                let (dp, tp) = (rank / tp_size, rank % tp_size);
+                let (dp, tp) = (rank / sharing, rank % sharing);
                 plans[tp].logical_matrices(dp, tp)
             };
-            let holdings: Vec<_> = (0..replicas * tp_size).map(of).collect();
+            let holdings: Vec<_> = (0..replicas * sharing).map(of).collect();
             let routes =
                 AllToAllPlan::new(&holdings, plan.policy().bucket_elements).map_err(ZeroError::from)?;
             exchanged = routes.traffic(0);
@@ -225,8 +231,8 @@ impl RunPlan {
             }
             if first > 0 && ranks.nproc > 1 {
                 // Entropies of all targets, behind their numbers.
-                traffic.add(Op::AllGather, Dtype::I64, 1, dp as u64);
-                traffic.add(Op::AllGather, Dtype::F32, 1, (dp * micro_batches * targets) as u64);
+                traffic.add(Op::AllGather, Dtype::I64, 1, data as u64);
+                traffic.add(Op::AllGather, Dtype::F32, 1, (data * micro_batches * targets) as u64);
             }
         }
         let passes = step.reference * micro_batches;
@@ -242,7 +248,7 @@ impl RunPlan {
         match setup.reference.as_ref().filter(|_| step.holds_reference) {
             Some(folder) => {
                 let mut other = folder.planned(setup.trained)?;
-                let parallel = other.divided(tp_size)?;
+                let parallel = other.divided(sharing)?;
                 let local = parallel.local_registry(other.registry(), 0);
                 let own = sharding_plan(&local, other.units(), dp, ranks, |_, _| None)?;
                 let plan = if folder.moves { &plan } else { &own };
@@ -277,6 +283,7 @@ impl RunPlan {
             trained: planned.registry().trainable().map(Parameter::elements).sum(),
             ranks: ranks.nproc,
             tp_size,
+            ep_size: ranks.ep_size,
         };
         let overhead = (model.device.0 == Some(DeviceKind::Cuda))
             .then(|| DeviceOverhead::new(spec, texts, stream, tp_size));
@@ -311,7 +318,7 @@ impl RunPlan {
         moved(&self.exchanged)
     }
 
-    /// Elements of activations and gradients that a full step moves among the ranks that share layers.
+    /// Elements of activations and gradients that a full step moves among the ranks that share layers, or experts.
     #[must_use]
     pub fn shared_elements(&self) -> u64 {
         moved(&self.shared)

@@ -64,14 +64,18 @@ impl RunPlan {
 /// The table of `burnish plan`.
 impl fmt::Display for RunPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Whole { elements: all, trained, ranks, tp_size } = self.of;
+        let Whole { elements: all, trained, ranks, tp_size, ep_size } = self.of;
         writeln!(
             f,
             "{} parameters, {} train; {ranks} rank{}{}, ZeRO stage {}; {} micro-batch{} of {} tokens a step",
             count(all as u64),
             count(trained as u64),
             if ranks == 1 { "" } else { "s" },
-            if tp_size == 1 { String::new() } else { format!(" ({tp_size} share each layer)") },
+            match (tp_size, ep_size) {
+                (1, 1) => String::new(),
+                (1, _) => format!(" ({ep_size} have all experts)"),
+                _ => format!(" ({tp_size} share each layer)"),
+            },
             self.plan.policy().stage,
             self.micro_batches,
             if self.micro_batches == 1 { "" } else { "es" },
@@ -95,7 +99,11 @@ impl fmt::Display for RunPlan {
                 writeln!(f, "{name:30} {:>11} {:>12}", row.calls, row.elements)
             })
         };
-        if tp_size > 1 {
+        if ep_size > 1 {
+            table(f, "per step, where experts are shared", &self.shared)?;
+            let elements = self.shared_elements();
+            writeln!(f, "tokens and gradients: {elements} elements, where experts are chosen evenly")?;
+        } else if tp_size > 1 {
             table(f, "per step, where layers are shared", &self.shared)?;
             let elements = self.shared_elements();
             writeln!(f, "activations and gradients: {elements} elements in full micro-batches")?;

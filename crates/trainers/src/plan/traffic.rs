@@ -60,9 +60,15 @@ pub(crate) struct Rollouts<'a> {
 }
 
 impl<'a> Rollouts<'a> {
-    /// Of steps of `step` rows on `dp` ranks, with micro-batches of `rows`.
-    pub(crate) fn new(passes: &'a RolloutPasses, rows: usize, dp: usize, step: usize) -> Self {
-        let batch = passes.generation_batch(rows, dp, step);
+    /// Of steps of `step` rows on `data` ranks, in micro-batches of `rows`; completions are sampled and scored by `dp` groups of
+    /// those, each together.
+    pub(crate) fn new(
+        passes: &'a RolloutPasses,
+        rows: usize,
+        (dp, data): (usize, usize),
+        step: usize,
+    ) -> Self {
+        let batch = passes.generation_batch(rows, data, step);
         Self {
             passes,
             batches: step.div_ceil(batch.max(1)),

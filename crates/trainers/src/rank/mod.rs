@@ -25,7 +25,7 @@ use burnish_zero::{Kept, Plan, ShardedParams};
 use crate::TrainError;
 use crate::rank::qk_clip::LogitClip;
 use crate::rank::resumed::Resumed;
-use crate::ranks::axes;
+use crate::ranks::Axes;
 use crate::setup::Setup;
 
 /// A rank with everything that it trains.
@@ -37,8 +37,10 @@ pub struct Rank<'a> {
     /// All ranks; the order of the scalars that travel once a step.
     pub(crate) world: Group,
     /// The ranks that take other rows of the batch.
+    pub(crate) data: Group,
+    /// Of those, the ones that have the same parts of the model; ZeRO's.
     pub(crate) dp: Group,
-    /// The ranks that share each layer.
+    /// The ranks that have one model between them: parts of each layer, or of experts alone.
     pub(crate) tp: Tp,
     pub(crate) parallel: Option<Arc<Parallel>>,
     pub(crate) plan: Arc<Plan>,
@@ -57,11 +59,10 @@ impl<'a> Rank<'a> {
         world: &World,
         resumed: Option<&Resumed>,
     ) -> Result<Self, TrainError> {
-        let size = setup.options.ranks.tp_size;
         let (place, device) = setup.devices.of(world.rank());
         let device = device.clone();
-        let (dp, tp) = axes(world, size)?;
-        let planned = setup.planned_over(&tp, dp.size())?;
+        let Axes { data, dp, tp } = Axes::new(world, &setup.options.ranks)?;
+        let planned = setup.planned_over(&tp, data.size())?;
         let registry = planned.local_registry();
         let plan = Arc::new(setup.sharding(&planned, &registry, dp.size())?);
         plan.agree(&dp)?;
@@ -97,6 +98,7 @@ impl<'a> Rank<'a> {
             device,
             place,
             world,
+            data,
             dp,
             tp,
             parallel,
@@ -124,7 +126,12 @@ impl<'a> Rank<'a> {
     /// This rank's rows of a micro-batch of a step, as places in [`Step::rows`].
     #[must_use]
     pub fn places(&self, step: &Step, micro: usize) -> Range<usize> {
-        step.slice(self.dp.rank(), micro)
+        step.slice(self.data.rank(), micro)
+    }
+
+    /// Whether what this rank finds in its rows counts: of ranks that share layers, and so rows, one's does.
+    pub(crate) fn counts(&self) -> bool {
+        self.data.size() == self.world.size() || self.tp.rank() == 0
     }
 
     /// Whether this rank speaks and writes for all.

@@ -14,6 +14,7 @@ use burnish_comm::{CommError, Group, Mesh, World, local, mpi, tcp};
 use burnish_config::groups::RankOptions;
 use burnish_config::values::Transport;
 use burnish_device::{Cores, DeviceKind};
+use burnish_models::ExpertSharding;
 use burnish_tp::Tp;
 
 use crate::TrainError;
@@ -246,16 +247,47 @@ mod gpu {
     }
 }
 
-/// This rank among those that take other rows, and among the `tp_size` that share each layer with it.
-///
-/// # Errors
-/// If the ranks do not make whole groups.
-pub(crate) fn axes(world: &World, tp_size: usize) -> Result<(Group, Tp), TrainError> {
-    if !world.size().is_multiple_of(tp_size) {
-        return Err(TrainError::TpSize { tp_size, world: world.size() });
+/// A rank's groups.
+#[derive(Clone, Debug)]
+pub(crate) struct Axes {
+    /// The ranks that take other rows.
+    pub(crate) data: Group,
+    /// Of those, the ones that have the same parts of the model: what optimizer state, gradients and parameters are dealt to.
+    pub(crate) dp: Group,
+    /// The ranks that have one model between them: parts of each layer, or of experts alone.
+    pub(crate) tp: Tp,
+}
+
+impl Axes {
+    /// Of ranks as `options` divide them.
+    ///
+    /// # Errors
+    /// If the ranks do not make whole groups.
+    pub(crate) fn new(world: &World, options: &RankOptions) -> Result<Self, TrainError> {
+        let all = world.size();
+        for (key, size) in [("tp_size", options.tp_size), ("ep_size", options.ep_size)] {
+            if !all.is_multiple_of(size) {
+                return Err(TrainError::ModelParallelSize { key, size, world: all });
+            }
+        }
+        if options.ep_size == 1 {
+            let mesh = Mesh::new(world, &[("dp", all / options.tp_size), ("tp", options.tp_size)])?;
+            let dp = mesh.group("dp")?;
+            return Ok(Self { data: dp.clone(), dp, tp: Tp::new(&mesh.group("tp")?) });
+        }
+        let mesh = Mesh::new(world, &[("dp", all / options.ep_size), ("ep", options.ep_size)])?;
+        let data = Mesh::new(world, &[("data", all)])?.group("data")?;
+        Ok(Self { data, dp: mesh.group("dp")?, tp: Tp::new(&mesh.group("ep")?) })
     }
-    let mesh = Mesh::new(world, &[("dp", world.size() / tp_size), ("tp", tp_size)])?;
-    Ok((mesh.group("dp")?, Tp::new(&mesh.group("tp")?)))
+}
+
+/// How these ranks have the experts of mixtures.
+pub(crate) fn expert_sharding(options: &RankOptions) -> ExpertSharding {
+    match options.enable_expert_parallel {
+        _ if options.ep_size > 1 => ExpertSharding::Exchanged,
+        true => ExpertSharding::Whole,
+        false => ExpertSharding::Parts,
+    }
 }
 
 /// The first rank's result, or the error that began it.

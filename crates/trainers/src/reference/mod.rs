@@ -148,7 +148,7 @@ impl Copied {
     ) -> Result<Self, TrainError> {
         let planned = match &rank.setup.reference {
             Some(other) => other.planned_over(rank.setup.trained, &rank.tp)?,
-            None => rank.setup.planned_over(&rank.tp, rank.dp.size())?,
+            None => rank.setup.planned_over(&rank.tp, rank.data.size())?,
         };
         Self::new(rank, rank.plan.clone(), planned, load)
     }

@@ -45,12 +45,12 @@ impl Scored {
             let values = rank.world.sum_f64(&values, "scores of the reference")?;
             return Ok(Self { width, values });
         }
-        for own in dealt(rows, batch.max(1), &rank.dp) {
+        for own in dealt(rows, batch.max(1), &rank.data) {
             let first = own.start;
             let said = score(&own.collect::<Vec<usize>>())?;
             values[first * width..][..said.len()].copy_from_slice(&said);
         }
-        let values = rank.dp.sum_f64(&values, "scores of the reference")?;
+        let values = rank.data.sum_f64(&values, "scores of the reference")?;
         if rank.leads() {
             std::fs::create_dir_all(dir)
                 .map_err(|source| TrainError::Lines { to: dir.display().to_string(), source })?;

@@ -61,7 +61,7 @@ impl<O> Task for ReferenceFree<O> {
     }
 
     fn batch(&self, rank: &Rank<'_>, _state: &(), step: &Step, micro: usize) -> PairBatch {
-        let slice = step.slice(rank.dp.rank(), micro);
+        let slice = step.slice(rank.data.rank(), micro);
         let PairRows { train, collator, .. } = &self.pairs;
         PairBatch::new(collator, train, step.rows[slice.clone()].to_vec(), slice.start)
     }
@@ -106,7 +106,7 @@ impl<O> Task for ReferenceFree<O> {
         let PairRows { eval: Some(data), collator, .. } = &self.pairs else { return Ok(None) };
         let start = Instant::now();
         let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
-        let (all, group) = (data.examples.len(), &rank.dp);
+        let (all, group) = (data.examples.len(), &rank.data);
         let batches: Vec<PairBatch> = dealt(all, size, group)
             .map(|own| PairBatch::new(collator, data, own.clone().collect(), own.start))
             .collect();

@@ -97,7 +97,7 @@ impl Task for Reward {
     }
 
     fn batch(&self, rank: &Rank<'_>, _state: &(), step: &Step, micro: usize) -> TextBatch {
-        let slice = step.slice(rank.dp.rank(), micro);
+        let slice = step.slice(rank.data.rank(), micro);
         self.texts(&self.train, &step.rows[slice.clone()], slice.start)
     }
 
@@ -140,7 +140,7 @@ impl Task for Reward {
         let Some(data) = &self.eval else { return Ok(None) };
         let start = Instant::now();
         let size = rank.setup.options.training.per_device_eval_batch_size.max(1);
-        let (all, group, decoder) = (data.examples.len(), &rank.dp, &rank.model.decoder);
+        let (all, group, decoder) = (data.examples.len(), &rank.data, &rank.model.decoder);
         let (mut tally, mut tokens) = (MetricSums::new(), 0);
         for own in dealt(all, size, group) {
             let first = own.start;

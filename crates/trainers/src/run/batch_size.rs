@@ -42,10 +42,10 @@ pub fn fitting_batch<T: Trainer>(
         run.training.per_device_train_batch_size = rows;
         // As many as there are, whoever started them.
         run.ranks.nproc = ranks.size();
-        let tp_size = run.ranks.tp_size as u64;
+        let sharing = run.ranks.model_parallel_size() as u64;
         let plan = RunPlan::of_step(run, &T::step(options)?)?;
         let held = (0..plan.memory.len()).map(|at| plan.tensors_at_most(at));
-        let needs = held.sum::<u64>() * tp_size;
+        let needs = held.sum::<u64>() * sharing;
         if needs <= room || rows <= 1 {
             return Ok(FittingBatch { rows, needs, fits: needs <= room });
         }

@@ -223,6 +223,7 @@ impl<T: Task> Training<'_, T> {
             "has_state": with_state,
             "ranks": self.rank.world.size(),
             "tp_size": setup.options.ranks.tp_size,
+            "ep_size": setup.options.ranks.ep_size,
             "zero_stage": setup.options.ranks.zero_stage,
         }));
         Ok(state)

@@ -108,7 +108,7 @@ impl<'a, T: Task> Training<'a, T> {
     ) -> Result<Self, TrainError> {
         let setup = rank.setup;
         let options = &setup.options.training;
-        let sampler = task.sampler(setup, rank.dp.size())?;
+        let sampler = task.sampler(setup, rank.data.size())?;
         let total = sampler.total_steps(options.num_train_epochs, options.max_steps) as u64;
         let (mut optimizer, exchange) = rank.optimizer()?;
         let owns = |index| exchange.owns(index);
@@ -252,12 +252,11 @@ impl<'a, T: Task> Training<'a, T> {
             (0..micro_steps).map(|micro| task.batch(rank, state, step, micro)).collect();
         let own = task.counts(&batches);
         let own_tokens: f64 = batches.iter().map(|b| task.num_tokens(b) as f64).sum();
-        // Ranks that share layers take the same rows: one of them counts.
-        let counts = f64::from(u8::from(rank.tp.rank() == 0));
+        let counts = f64::from(u8::from(rank.counts()));
         let travels: Vec<f64> = own.iter().chain([&own_tokens]).map(|n| counts * n).collect();
         let mut all = rank.world.sum_f64(&travels, "tokens of the step")?;
         let tokens = all.pop().unwrap_or(0.0) as u64;
-        let totals = Counts { own, all, ranks: rank.dp.size() };
+        let totals = Counts { own, all, ranks: rank.data.size() };
         let inputs = task.step_inputs(rank, state, &batches, &totals)?;
         let dropout = DropoutStep { seed: options.seed, step: self.counters.step };
         let mode = Mode::Train {
@@ -270,7 +269,7 @@ impl<'a, T: Task> Training<'a, T> {
         let mut tally = MetricSums::new();
         let (mut own_loss, mut own_beside) = (0.0, 0.0);
         // As in TRL the mean over micro-batches and ranks.
-        let parts = (micro_steps * rank.dp.size()) as f64;
+        let parts = (micro_steps * rank.data.size()) as f64;
         let balance = setup.balance().map(|coefficient| coefficient / parts);
         for (micro, batch) in batches.iter().enumerate() {
             store.begin_micro_batch(micro + 1 == micro_steps);

@@ -12,6 +12,7 @@ use burnish_peft::{AdapterFolder, Decomposition, LoraConfig};
 use burnish_tp::{AdapterSums, Tp};
 use burnish_zero::Plan;
 
+use crate::ranks::expert_sharding;
 use crate::setup::lora_options::{open_folder, trained_dtype, tuning};
 use crate::setup::optimizer_options::work;
 use crate::setup::public_name::public_name;
@@ -49,10 +50,9 @@ impl ModelSetup {
         let other = options.reference.as_ref().and_then(|r| Some((r.ref_model_name_or_path.as_ref()?, r)));
         let compute = options.model.compute();
         let quantization = options.quantization.quantization();
-        let whole_experts = options.ranks.enable_expert_parallel;
-        let reference = other.map(|(path, r)| {
-            ReferenceFolder::open(path, r.sync_ref_model, compute, quantization, whole_experts)
-        });
+        let experts = expert_sharding(&options.ranks);
+        let reference = other
+            .map(|(path, r)| ReferenceFolder::open(path, r.sync_ref_model, compute, quantization, experts));
         let reference = reference.transpose()?;
         let (folder, start) = (Arc::new(folder), BTreeMap::new());
         Ok(Self { options, folder, scores: false, trained, config, adapter, start, reference })
@@ -121,7 +121,7 @@ impl ModelSetup {
         let seed = self.options.training.seed;
         let mut planned = ModelPlan::new(&self.folder, &tuning, self.trained, seed)?;
         planned = planned.computing(self.options.model.compute()).starting_from(&self.start);
-        planned = planned.with_whole_experts(self.options.ranks.enable_expert_parallel);
+        planned = planned.sharing_experts(expert_sharding(&self.options.ranks));
         if let Some(quantization) = self.options.quantization.quantization() {
             planned = planned.quantized(quantization, self.trained)?;
         }
@@ -157,24 +157,24 @@ impl ModelSetup {
         }))
     }
 
-    /// As [`Self::planned`], divided over the ranks of `tp`, of which there are `dp` groups.
-    pub(crate) fn planned_over(&self, tp: &Tp, dp: usize) -> Result<ModelPlan<'_>, TrainError> {
+    /// As [`Self::planned`], divided over the ranks of `tp`, where `data` take different rows.
+    pub(crate) fn planned_over(&self, tp: &Tp, data: usize) -> Result<ModelPlan<'_>, TrainError> {
         let planned = self.planned()?;
         if tp.size() == 1 {
             return Ok(planned);
         }
-        Ok(planned.summing(self.adapter_sums(dp)).over(tp)?)
+        Ok(planned.summing(self.adapter_sums(data)).over(tp)?)
     }
 
-    /// How large a step is on each of `dp` ranks that take different rows.
-    pub(crate) fn step_size(&self, dp: usize) -> StepSize {
+    /// How large a step is on each of `data` ranks that take different rows.
+    pub(crate) fn step_size(&self, data: usize) -> StepSize {
         let RunOptions { training, ranks, preparation, .. } = &self.options;
-        StepSize::new(training, ranks, preparation, self.folder.spec(), dp)
+        StepSize::new(training, ranks, preparation, self.folder.spec(), data)
     }
 
     /// How ranks that share layers sum partial gradients of adapters.
-    pub(crate) fn adapter_sums(&self, dp: usize) -> AdapterSums {
-        self.step_size(dp).adapter_sums(&self.options.ranks, self.folder.spec())
+    pub(crate) fn adapter_sums(&self, data: usize) -> AdapterSums {
+        self.step_size(data).adapter_sums(&self.options.ranks, self.folder.spec())
     }
 
     /// Who of `dp` ranks owns which rows of `local`, the registry of one tensor-parallel rank's part of `planned`.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burnish_core::{Compute, Dtype, Parameter, QuantizeOnLoad};
 use burnish_data::Tokenizer;
-use burnish_models::{ModelFolder, ModelPlan, Tuning};
+use burnish_models::{ExpertSharding, ModelFolder, ModelPlan, Tuning};
 use burnish_tp::Tp;
 
 use crate::TrainError;
@@ -21,7 +21,7 @@ pub(crate) struct ReferenceFolder {
     /// How its frozen matrices rest: as the policy's.
     quantization: Option<QuantizeOnLoad>,
     /// Whether ranks that share layers have whole experts: as the policy's.
-    whole_experts: bool,
+    experts: ExpertSharding,
 }
 
 impl ReferenceFolder {
@@ -34,10 +34,10 @@ impl ReferenceFolder {
         moves: bool,
         compute: Compute,
         quantization: Option<QuantizeOnLoad>,
-        whole_experts: bool,
+        experts: ExpertSharding,
     ) -> Result<Self, TrainError> {
         let (folder, frozen) = (ModelFolder::open(path)?, Frozen::default());
-        Ok(Self { folder, moves, frozen, compute, quantization, whole_experts })
+        Ok(Self { folder, moves, frozen, compute, quantization, experts })
     }
 
     /// That its ids stand for the tokens of `tokenizer`, and where it moves its parameters are those of `policy`.
@@ -75,7 +75,7 @@ impl ReferenceFolder {
     pub(crate) fn planned(&self, trained: Dtype) -> Result<ModelPlan<'_>, TrainError> {
         let tuning = if self.moves { Tuning::Full } else { Tuning::None };
         let planned = ModelPlan::new(&self.folder, &tuning, trained, 0)?;
-        let planned = planned.computing(self.compute).with_whole_experts(self.whole_experts);
+        let planned = planned.computing(self.compute).sharing_experts(self.experts);
         match self.quantization.filter(|_| !self.moves) {
             Some(quantization) => Ok(planned.quantized(quantization, trained)?),
             None => Ok(planned),

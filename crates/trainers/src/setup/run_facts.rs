@@ -35,7 +35,7 @@ const ORDER: [&str; 19] = [
 
 /// Options of where things are and what is said: they may differ without a word. Folders and files are compared by what
 /// they hold, ranks and batches by the global batch, optimizers by their slots.
-const ELSEWHERE: [&str; 78] = [
+const ELSEWHERE: [&str; 79] = [
     "adapter_name_or_path",
     "auto_find_batch_size",
     "bind_core_list",
@@ -56,6 +56,7 @@ const ELSEWHERE: [&str; 78] = [
     "eval_delay",
     "eval_on_start",
     "eval_packing",
+    "ep_size",
     "eval_steps",
     "eval_strategy",
     "generation_max_sequences",

@@ -18,17 +18,17 @@ pub(crate) struct StepSize {
 }
 
 impl StepSize {
-    /// Of the run that these options describe, over `dp` ranks that take different rows.
+    /// Of the run that these options describe, over `data` ranks that take different rows.
     pub(crate) fn new(
         training: &TrainingOptions,
         ranks: &RankOptions,
         preparation: &PreparationOptions,
         spec: &Spec,
-        dp: usize,
+        data: usize,
     ) -> Self {
         let rows = training.per_device_train_batch_size;
         let micro_batches = match ranks.global_batch_size {
-            Some(rows_of_step) => rows_of_step.div_ceil(rows * dp),
+            Some(rows_of_step) => rows_of_step.div_ceil(rows * data),
             None => training.gradient_accumulation_steps,
         };
         let length = preparation.max_length.unwrap_or(spec.max_positions).min(spec.max_positions);

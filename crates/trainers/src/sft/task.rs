@@ -63,7 +63,7 @@ impl Task for Sft {
     }
 
     fn batch(&self, rank: &Rank<'_>, _state: &(), step: &Step, micro: usize) -> MicroBatch {
-        let slice = step.slice(rank.dp.rank(), micro);
+        let slice = step.slice(rank.data.rank(), micro);
         let rows: Vec<&Example> = step.rows[slice.clone()].iter().map(|&i| &self.train.examples[i]).collect();
         if rows.is_empty() {
             return MicroBatch::empty();
@@ -111,6 +111,6 @@ impl Task for Sft {
         let rows = rank.setup.options.training.per_device_eval_batch_size;
         let collator = self.collator(rank, self.packing.packs_evaluation());
         let decoder = &rank.model.decoder;
-        Ok(Some(evaluate_on(&rank.dp, decoder, &data.examples, &collator, rows, self.loss)?))
+        Ok(Some(evaluate_on(&rank.data, decoder, &data.examples, &collator, rows, self.loss)?))
     }
 }

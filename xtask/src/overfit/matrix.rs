@@ -33,14 +33,25 @@ impl Method {
     }
 }
 
+/// How ranks have the experts of a mixture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Experts {
+    /// A part of every one, as of every layer (`tp_size`).
+    Parts,
+    /// Some whole ones beside parts of layers (`enable_expert_parallel`).
+    Whole,
+    /// Some whole ones, and rows of their own (`ep_size`).
+    Exchanged,
+}
+
 /// One run of the matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Case {
     pub(crate) family: &'static str,
     pub(crate) method: Method,
+    /// Ranks that have one model between them.
     pub(crate) tp: usize,
-    /// Whether those ranks have some experts whole (expert parallelism) instead of a part of every one.
-    pub(crate) whole_experts: bool,
+    pub(crate) experts: Experts,
     /// Micro-batches of a step of four rows.
     pub(crate) accumulation: usize,
     pub(crate) dropout: f64,
@@ -49,14 +60,18 @@ pub(crate) struct Case {
 impl Case {
     /// The folder of its result.
     pub(crate) fn folder(&self) -> String {
-        let Self { family, method, tp, whole_experts, accumulation, dropout } = self;
-        let experts = if *whole_experts { "-whole" } else { "" };
+        let Self { family, method, tp, experts, accumulation, dropout } = self;
+        let experts = match experts {
+            Experts::Parts => "",
+            Experts::Whole => "-whole",
+            Experts::Exchanged => "-exchanged",
+        };
         format!("{family}-{}-{tp}{experts}-{accumulation}-{dropout}", method.name())
     }
 
     /// The same on one rank.
     pub(crate) fn alone(&self) -> Self {
-        Self { tp: 1, whole_experts: false, ..self.clone() }
+        Self { tp: 1, experts: Experts::Parts, ..self.clone() }
     }
 }
 
@@ -72,14 +87,16 @@ pub(crate) fn cases(family: &'static str, quick: bool) -> Vec<Case> {
         for accumulation in [1, 4] {
             for dropout in [0.0, 0.1] {
                 for tp in RANKS {
-                    for whole_experts in [false, true] {
-                        all.push(Case { family, method, tp, whole_experts, accumulation, dropout });
+                    for experts in [Experts::Parts, Experts::Whole, Experts::Exchanged] {
+                        all.push(Case { family, method, tp, experts, accumulation, dropout });
                     }
                 }
             }
         }
     }
-    all.retain(|c| !c.whole_experts || family == MIXTURE && c.tp > 1);
+    all.retain(|c| c.experts == Experts::Parts || family == MIXTURE && c.tp > 1);
+    // A step's four rows are dealt evenly, so that the balancing loss is the same.
+    all.retain(|c| c.experts != Experts::Exchanged || 4usize.is_multiple_of(c.tp));
     // Full training has no adapter to drop from, and PEFT's adapters on experts drop nothing.
     all.retain(|c| c.method != Method::Full && family != MIXTURE || c.dropout == 0.0);
     if quick {
@@ -88,7 +105,8 @@ pub(crate) fn cases(family: &'static str, quick: bool) -> Vec<Case> {
             "llama" if c.method == Method::Qlora => c.accumulation == 4 && c.dropout > 0.0 && c.tp < 4,
             "llama" => c.method == Method::Lora && c.accumulation == 1 && c.tp < 4,
             MIXTURE => {
-                c.method == Method::Lora && c.accumulation == 1 && (c.tp == 1 || c.tp == 2 && c.whole_experts)
+                let whole = c.tp == 2 && c.experts != Experts::Parts;
+                c.method == Method::Lora && c.accumulation == 1 && (c.tp == 1 || whole)
             }
             "qwen2" => c.method == Method::Dora && c.accumulation == 1 && c.dropout > 0.0 && c.tp != 4,
             _ => c.method == Method::Full && c.accumulation == 4 && c.tp != 2,
@@ -104,10 +122,12 @@ mod tests {
     #[test]
     fn the_matrix_is_whole_and_the_quick_part_touches_everything() {
         let all = |quick| -> Vec<Case> { FAMILIES.iter().flat_map(|f| cases(f, quick)).collect() };
-        assert_eq!(all(false).len(), 3 * (6 + 12 + 12) + 12 + 2 * 2 * (1 + 2 + 2));
+        assert_eq!(all(false).len(), 3 * (6 + 12 + 12) + 12 + 2 * 2 * (1 + 2 + 2 + 2));
         let quick = all(true);
-        assert!(quick.len() < 13);
-        assert!(quick.iter().any(|c| c.whole_experts));
+        assert!(quick.len() < 14);
+        for experts in [Experts::Whole, Experts::Exchanged] {
+            assert!(quick.iter().any(|c| c.experts == experts));
+        }
         for tp in RANKS {
             assert!(quick.iter().any(|c| c.tp == tp), "no tp {tp}");
         }

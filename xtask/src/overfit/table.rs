@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::matrix::Case;
+use super::matrix::{Case, Experts};
 use super::trial::Proof;
 
 /// How a case went.
@@ -59,9 +59,12 @@ impl Table {
 }
 
 fn line(case: &Case, end: &End) -> String {
-    let Case { family, method, tp, whole_experts, accumulation, dropout } = case;
-    // Experts of the ranks, whole.
-    let tp = format!("{}{tp}", if *whole_experts { "e" } else { "" });
+    let Case { family, method, tp, experts, accumulation, dropout } = case;
+    let tp = match experts {
+        Experts::Parts => tp.to_string(),
+        Experts::Whole => format!("e{tp}"),
+        Experts::Exchanged => format!("ep{tp}"),
+    };
     let said = match end {
         End::Tried(Ok(proof), seconds) => format!("{}  {seconds:.1} s", said(proof)),
         End::Tried(Err(error), seconds) => format!("FAILED: {error:#}  {seconds:.1} s"),
@@ -91,7 +94,7 @@ mod tests {
 
     use super::*;
     use crate::overfit::curve::Fall;
-    use crate::overfit::matrix::Method;
+    use crate::overfit::matrix::{Experts, Method};
 
     #[test]
     fn lines_say_what_held_what_failed_and_what_was_left_out() {
@@ -99,7 +102,7 @@ mod tests {
             family: "qwen2",
             method: Method::Dora,
             tp,
-            whole_experts: false,
+            experts: Experts::Parts,
             accumulation: 4,
             dropout: 0.1,
         };

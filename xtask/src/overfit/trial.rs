@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::curve::{Curves, Fall, STEPS};
-use super::matrix::{Case, MIXTURE, Method};
+use super::matrix::{Case, Experts, MIXTURE, Method};
 use super::peft::{Answer, Peft};
 
 /// What a base learns first: a random one puts a ceiling on adapters.
@@ -119,9 +119,14 @@ impl Bench {
     pub(crate) fn case(&mut self, case: &Case) -> Result<Proof> {
         let base = self.base_folder(case.family);
         let out = self.scratch.join(case.folder());
-        let mut words = self.training(&base, None, "sentence.jsonl", &out, case.tp);
+        let sends = case.experts == Experts::Exchanged;
+        let mut words = self.training(&base, None, "sentence.jsonl", &out, if sends { 1 } else { case.tp });
+        if sends {
+            words.extend([format!("--nproc={}", case.tp), format!("--ep_size={}", case.tp)]);
+        }
         words.extend(recipe(STEPS, "1e-3"));
-        words.push(format!("--per_device_train_batch_size={}", 4 / case.accumulation));
+        let dealt = if sends { case.tp } else { 1 };
+        words.push(format!("--per_device_train_batch_size={}", (4 / case.accumulation / dealt).max(1)));
         words.extend(method(case));
         words.extend(bits(case));
         // The run itself fails if ranks end with different bits of what each has whole.
@@ -355,7 +360,7 @@ fn method(case: &Case) -> Vec<String> {
     if case.method == Method::Dora {
         words.push("--use_dora".to_owned());
     }
-    if case.whole_experts {
+    if case.experts == Experts::Whole {
         words.push("--enable_expert_parallel".to_owned());
     }
     words
@@ -410,7 +415,7 @@ mod tests {
             family: "qwen3",
             method,
             tp: 2,
-            whole_experts: false,
+            experts: Experts::Parts,
             accumulation: 1,
             dropout: 0.1,
         };

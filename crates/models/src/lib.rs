@@ -47,7 +47,7 @@ pub use decoder::layers::DropoutStep;
 pub use decoder::local_params::{Held, LocalParams};
 pub use decoder::logit_peaks::LogitPeaks;
 pub use decoder::orthogonality::Orthogonality;
-pub use decoder::tp_plan::{ExpertSharding, Parallel};
+pub use decoder::tp_plan::{ExpertSharding, ModelAxes, Parallel};
 pub use decoder::{Decoder, Tokens};
 pub use error::{ModelError, WeightFault};
 pub use files::adapter_by_expert::AdapterByExpert;

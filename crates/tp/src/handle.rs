@@ -79,15 +79,25 @@ struct Inner {
     /// The order of calls of forward and backward, and that of saving and loading.
     group: Group,
     files: Group,
-    failure: Mutex<Option<TpError>>,
+    failure: Arc<Mutex<Option<TpError>>>,
 }
 
 impl Tp {
     /// This rank of `group`: the ranks along the mesh's `tp` axis.
     #[must_use]
     pub fn new(group: &Group) -> Self {
+        Self::keeping(group, Arc::default())
+    }
+
+    /// The same rank on another axis: what fails on either is kept as the failure of both.
+    #[must_use]
+    pub fn along(&self, group: &Group) -> Self {
+        Self::keeping(group, self.inner.failure.clone())
+    }
+
+    fn keeping(group: &Group, failure: Arc<Mutex<Option<TpError>>>) -> Self {
         let (group, files) = (group.channel("tp"), group.channel("tp files"));
-        Self { inner: Arc::new(Inner { group, files, failure: Mutex::new(None) }) }
+        Self { inner: Arc::new(Inner { group, files, failure }) }
     }
 
     /// One rank on its own.

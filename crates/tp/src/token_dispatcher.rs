@@ -60,8 +60,8 @@ struct Route {
 }
 
 impl TokenDispatcher {
-    /// For tokens with `per_token` `experts` each, of which `owners` says what rank has them. `what`, the layer's name,
-    /// appears in errors.
+    /// For tokens with `per_token` `experts` each, of which `owners` says what rank has them; those that are
+    /// [`ELSEWHERE`](burnish_core::ELSEWHERE) none of these ranks has. `what`, the layer's name, appears in errors.
     ///
     /// # Collectives
     /// An all-gather of the numbers of rows, an all-to-all of their experts.
@@ -80,21 +80,24 @@ impl TokenDispatcher {
         let each = per_token.max(1);
         let first = |rank: usize| owners.range(rank).map_or(0, |own| own.start);
         let owner = |expert: u32| {
+            if expert == ELSEWHERE {
+                return Ok(None);
+            }
             let has = |&rank: &usize| owners.range(rank).is_some_and(|own| own.contains(&(expert as usize)));
             let found = (0..owners.ranks()).find(has);
-            found.ok_or(OpsError::Index { op: OP, got: expert as usize, limit: owners.length() })
+            found.map(Some).ok_or(OpsError::Index { op: OP, got: expert as usize, limit: owners.length() })
         };
         let found = experts.iter().map(|&expert| owner(expert)).collect::<Result<Vec<_>, _>>()?;
         let (mut rows, mut numbers, mut send) = (Vec::new(), Vec::new(), Vec::new());
         for rank in 0..ranks.size() {
             let before = rows.len();
             for (token, (of, there)) in experts.chunks(each).zip(found.chunks(each)).enumerate() {
-                if !there.contains(&rank) {
+                if !there.contains(&Some(rank)) {
                     continue;
                 }
                 rows.push(token);
                 numbers.extend(of.iter().zip(there).map(|(&expert, &on)| {
-                    u64::from(if on == rank { expert - first(rank) as u32 } else { ELSEWHERE })
+                    u64::from(if on == Some(rank) { expert - first(rank) as u32 } else { ELSEWHERE })
                 }));
             }
             send.push(rows.len() - before);
@@ -209,7 +212,7 @@ fn agreed(
         ranks.group().all_gather_v(Bucket::new(counts), &vec![all; all], &format!("{what}: rows")).wait();
     let counts = ranks.kept(counts).ok()?;
     let receive: Vec<usize> = counts.iter().map(|of| of[ranks.rank()] as usize).collect();
-    let scaled = |counts: &[usize]| counts.iter().map(|count| count * each).collect::<Vec<_>>();
+    let scaled = |counts: &[usize]| counts.iter().map(|count| count.saturating_mul(each)).collect::<Vec<_>>();
     let numbers = Bucket::new(numbers);
     let came =
         ranks.group().all_to_all_v(numbers, &scaled(send), &scaled(&receive), &format!("{what}: of rows"));
@@ -235,33 +238,42 @@ impl Route {
 
     /// Rows of the tokens that came, back to where those are, and added.
     fn returned(&self, y: &AnyTensor, of: &str) -> AnyTensor {
-        let features = y.shape()[1];
         let back = self.exchanged(y, &self.receive, &self.send, of);
         if back.is_on_host() || self.rows.is_empty() {
-            let mut sums = vec![0.0_f32; self.tokens * features];
-            let values: Elements<f32> = back.elements().expect("invariant: what is exchanged is f32");
-            for (&token, row) in self.rows.iter().zip(values.chunks_exact(features.max(1))) {
-                let to = &mut sums[token * features..(token + 1) * features];
-                to.iter_mut().zip(row).for_each(|(to, x)| *to += x);
-            }
-            return AnyTensor::from_elements(sums, &[self.tokens, features], &y.device());
+            return self.added(&back);
         }
+        self.added_by_number(&back)
+    }
+
+    /// The rows of what was sent, added where they are of one token.
+    fn added(&self, back: &AnyTensor) -> AnyTensor {
+        let features = back.shape()[1];
+        let mut sums = vec![0.0_f32; self.tokens * features];
+        let values: Elements<f32> = back.elements().expect("invariant: what is exchanged is f32");
+        for (&token, row) in self.rows.iter().zip(values.chunks_exact(features.max(1))) {
+            let to = &mut sums[token * features..(token + 1) * features];
+            to.iter_mut().zip(row).for_each(|(to, x)| *to += x);
+        }
+        AnyTensor::from_elements(sums, &[self.tokens, features], &back.device())
+    }
+
+    /// [`Self::added`] where they lie on a device.
+    fn added_by_number(&self, back: &AnyTensor) -> AnyTensor {
+        let features = back.shape()[1];
         let mut first = 0;
         let mut sum = None;
-        for &count in &self.send {
+        for &count in self.send.iter().filter(|&&count| count > 0) {
+            // Of each rank's rows a token has one at most.
             let own = first..first + count;
             first += count;
-            if count == 0 {
-                continue;
-            }
             let taken = lines(self.tokens, own.map(|at| (self.rows[at], at)));
-            let part = select(vec![matrix(&back, features)], 0, &taken);
+            let part = select(vec![matrix(back, features)], 0, &taken);
             sum = Some(match sum {
                 None => part,
                 Some(sum) => sum + part,
             });
         }
-        let none = || zeros(&[self.tokens, features], &y.device());
+        let none = || zeros(&[self.tokens, features], &back.device());
         sum.map_or_else(none, |sum| shaped(sum, &[self.tokens, features]))
     }
 
@@ -269,7 +281,8 @@ impl Route {
     fn exchanged(&self, rows: &AnyTensor, send: &[usize], receive: &[usize], of: &str) -> AnyTensor {
         let features = rows.shape()[1];
         let shape = [receive.iter().sum(), features];
-        let scaled = |counts: &[usize]| counts.iter().map(|count| count * features).collect::<Vec<_>>();
+        let scaled =
+            |counts: &[usize]| counts.iter().map(|count| count.saturating_mul(features)).collect::<Vec<_>>();
         let device = rows.device();
         if self.ranks.check().is_err() {
             return zeros(&shape, &device);
@@ -281,5 +294,31 @@ impl Route {
             Ok(parts) => joined(tensors(&parts, &device), &shape),
             Err(_) => zeros(&shape, &device),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    /// What a device adds by numbers is what the host adds row by row.
+    #[test]
+    fn rows_by_number_are_rows_one_by_one() {
+        let route = Route {
+            ranks: Tp::alone(),
+            what: String::new(),
+            tokens: 4,
+            rows: Arc::new(vec![0, 2, 3, 2, 0, 2]),
+            send: vec![3, 0, 2, 1],
+            receive: vec![0; 4],
+            experts: Arc::default(),
+        };
+        let values = (0..12).map(|i| (i as f32 * 0.7).sin()).collect();
+        let back = AnyTensor::from_elements(values, &[6, 2], &Device::flex());
+        let sums = route.added(&back).to_f32();
+        assert_eq!(route.added_by_number(&back).to_f32(), sums);
+        assert_eq!(sums[2..4], [0.0, 0.0]);
     }
 }

@@ -128,6 +128,15 @@ impl TrafficEstimate {
         Ok(())
     }
 
+    /// This and what another axis moves.
+    #[must_use]
+    pub fn and(mut self, other: &Self) -> Self {
+        for (key, row) in other.traffic.rows() {
+            self.traffic.add(key.op, key.dtype, row.calls, row.elements);
+        }
+        self
+    }
+
     /// What it comes to.
     #[must_use]
     pub fn traffic(&self) -> &Traffic {

@@ -11,8 +11,8 @@ use burnish_core::work::{Unit, Work};
 use burnish_core::{Compute, Dtype, QuantizeOnLoad};
 use burnish_data::{Collator, DataError, Example, Record};
 use burnish_models::{
-    Completion, Decoder, ExpertSharding, Generation, LocalParams, MixedAdapters, ModelFolder, ModelPlan,
-    Tuning,
+    Completion, Decoder, ExpertSharding, Generation, LocalParams, MixedAdapters, ModelAxes, ModelFolder,
+    ModelPlan, Tuning,
 };
 use burnish_peft::{AdapterFolder, PeftError};
 use burnish_tp::Tp;
@@ -124,7 +124,7 @@ impl Inference {
             let used = guarded(|| {
                 agree(world, || self.facts())?;
                 let options = RankOptions { tp_size: self.tp_size, ..RankOptions::default() };
-                let Axes { dp, tp, .. } = Axes::new(world, &options)?;
+                let Axes { dp, model: ModelAxes { all: tp, .. }, .. } = Axes::new(world, &options)?;
                 let rank = self.on((place, device.clone()), world.group().channel("rows"), dp, tp)?;
                 let result = program(&rank);
                 // What stopped the ranks that share layers comes before what followed from it.

@@ -138,6 +138,17 @@ fn mixtures_train_alike_on_any_ranks_at_every_stage() {
             (4, &["--ep_size=4", "--zero_stage=2", "--gradient_accumulation_steps=1"]),
             (4, &["--ep_size=2", "--zero_stage=1", "--gradient_accumulation_steps=1"]),
             (4, &["--ep_size=2", "--zero_stage=3", "--gradient_accumulation_steps=1"]),
+            (8, &["--ep_size=2", "--tp_size=2", "--zero_stage=3", "--gradient_accumulation_steps=1"]),
+            (4, &["--ep_size=2", "--tp_size=2", "--gradient_accumulation_steps=2"]),
+            (
+                4,
+                &[
+                    "--ep_size=2",
+                    "--tp_size=2",
+                    "--gradient_accumulation_steps=2",
+                    "--gradient_checkpointing=false",
+                ],
+            ),
         ] {
             let got = run(root.path(), name, ranks, &words(more, own)).unwrap();
             same(&format!("{name}, {ranks}, {own:?}"), &got, &one);

@@ -119,6 +119,19 @@ impl RankOptions {
         self.tp_size * self.ep_size
     }
 
+    /// That `ranks` ranks make whole groups of these.
+    ///
+    /// # Errors
+    /// The option that does not divide them, and what it says.
+    pub fn whole_groups(&self, ranks: usize) -> Result<(), (&'static str, usize)> {
+        let (key, size) = match (self.tp_size, self.ep_size) {
+            (tp_size, 1) => ("tp_size", tp_size),
+            (1, ep_size) => ("ep_size", ep_size),
+            _ => ("tp_size times ep_size", self.model_parallel_size()),
+        };
+        if ranks.is_multiple_of(size.max(1)) { Ok(()) } else { Err((key, size)) }
+    }
+
     /// What ranks that take different rows share out.
     #[must_use]
     pub fn policy(&self) -> Policy {
@@ -136,17 +149,11 @@ impl RankOptions {
     pub(crate) fn rules(&self, model: &ModelOptions, training: &TrainingOptions, checks: &mut Checks<'_>) {
         launched(self.nproc, self.tp_size, self.enable_expert_parallel, checks);
         checks.range("ep_size", self.ep_size >= 1, AT_LEAST_1);
-        if self.ep_size > 1 && self.tp_size > 1 {
-            checks.conflict(
-                "ep_size",
-                format!("tp_size: {}", self.tp_size),
-                "keep one of the two: with tp_size, enable_expert_parallel: true gives each of those ranks whole experts",
-            );
-        } else if self.nproc > 1 && !self.nproc.is_multiple_of(self.ep_size.max(1)) {
+        if self.nproc > 1 && self.ep_size > 1 && self.whole_groups(self.nproc).is_err() {
             checks.conflict(
                 "ep_size",
                 format!("nproc: {}", self.nproc),
-                "make nproc a multiple of ep_size: each group of ep_size ranks holds all experts",
+                "make nproc a multiple of ep_size, and of tp_size times ep_size: so many ranks hold one model",
             );
         }
         if self.bind_core_list.is_some() && !self.bind_cores_to_rank {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
+use burnish_core::ELSEWHERE;
 use burnish_ops::{
     AnyTensor, Linear, LinearInput, OpsError, RouterBalance, Routing, experts, experts_decode,
     linears_unread, rms_norm, route, runs_again, scaled_sum, select_rows, xielu,
@@ -665,30 +666,32 @@ impl BlockRun for OnTensors<'_> {
             false => run(x, routing, &mixture.experts),
         };
         let what = format!("{what}: experts");
-        let sharing = match &self.shard.expert_ranks {
-            Some((ranks, owners)) if !self.same_tokens => {
-                let each = mixture.rule.per_token;
-                let there = TokenDispatcher::new(ranks, &routing.experts, each, owners, &what)?;
-                let (x, weights) = (there.dispatch(x)?, there.dispatch(&routing.weights)?);
-                return there.combine(&made(&x, &Routing { weights, experts: there.experts().clone() })?);
-            }
-            Some((ranks, _)) => Some(ranks),
-            None => self.divided().then_some(&self.shard.tp),
-        };
         let mut x = x.clone();
-        if let Some(ranks) = sharing {
+        if self.divided() {
             // Each rank has some experts, or some features of every one: gradients of tokens and of weights are addends.
-            x = ranks.copy_to_tp(&x, &what)?;
-            routing.weights = ranks.copy_to_tp(&routing.weights, &format!("{what}: weights"))?;
+            x = self.copy_to_tp(&x, &what)?;
+            routing.weights = self.copy_to_tp(&routing.weights, &format!("{what}: weights"))?;
         }
-        if let Some(own) = &self.shard.own_experts {
-            routing = routing.to(own);
-        }
-        let y = made(&x, &routing)?;
-        match sharing {
-            Some(ranks) => ranks.reduce_from_tp(&y, &what),
-            None => Ok(y),
-        }
+        let y = match (&self.shard.expert_ranks, &self.shard.own_experts) {
+            (Some(ranks), _) if !self.same_tokens => {
+                let has = |expert: &u32| ranks.owners.contains(*expert as usize);
+                let experts: Vec<u32> = routing
+                    .experts
+                    .iter()
+                    .map(|expert| if has(expert) { *expert } else { ELSEWHERE })
+                    .collect();
+                let each = mixture.rule.per_token;
+                let there = TokenDispatcher::new(&ranks.ep, &experts, each, &ranks.owners, &what)?;
+                let (x, weights) = (there.dispatch(&x)?, there.dispatch(&routing.weights)?);
+                there.combine(&made(&x, &Routing { weights, experts: there.experts().clone() })?)?
+            }
+            (Some(ranks), Some(own)) => {
+                return ranks.all.reduce_from_tp(&made(&x, &routing.to(own))?, &what);
+            }
+            (_, Some(own)) => made(&x, &routing.to(own))?,
+            (_, None) => made(&x, &routing)?,
+        };
+        if self.divided() { self.reduce_from_tp(&y, &what) } else { Ok(y) }
     }
 
     fn gated_by(&self, x: &AnyTensor, gate: &AnyTensor) -> Result<AnyTensor, OpsError> {

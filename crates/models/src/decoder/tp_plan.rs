@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use burnish_core::layout::TP;
 use burnish_core::{ExpertGate, Layout, LinearPart, Region, Registry};
 use burnish_ops::{
     AnyTensor, OpsError, VocabShard, column_norms, row_norms, squared_column_norms, squared_row_norms,
 };
+use burnish_tp::comm::Group;
 use burnish_tp::{AdapterSum, AdapterSums, Gradient, HeadSplit, Split, Style, Tp, TpLayout};
 use burnish_weight_files::HostTensor;
 
@@ -59,16 +61,51 @@ pub enum ExpertSharding {
     /// tokens.
     Whole,
     /// Some whole ones, beside all of every other layer. Ranks have tokens of their own, which are sent to their experts and
-    /// back ([`TokenDispatcher`](burnish_tp::TokenDispatcher)): DeepSpeed's `ep_size`.
+    /// back ([`TokenDispatcher`](burnish_tp::TokenDispatcher)): DeepSpeed's `ep_size`. With tensor parallelism beside it
+    /// ([`ModelPlan::over_axes`](crate::ModelPlan::over_axes)) ranks that share layers have the same tokens, and each sends
+    /// those with experts in its column.
     Exchanged,
+}
+
+/// A rank among those that have one model between them.
+#[derive(Clone, Debug)]
+pub struct ModelAxes {
+    /// All of them; those that share layers lie beside each other.
+    pub all: Tp,
+    /// Those that share each layer with it, on the same tokens.
+    pub tp: Tp,
+    /// Those that have its part of layers and other experts, on tokens of their own.
+    pub ep: Option<Tp>,
+}
+
+impl ModelAxes {
+    /// Of ranks along one axis.
+    pub(crate) fn of(ranks: &Tp, sharding: ExpertSharding) -> Self {
+        let all = ranks.clone();
+        match sharding {
+            ExpertSharding::Exchanged => {
+                Self { tp: all.along(&Group::alone()), ep: Some(ranks.clone()), all }
+            }
+            _ => Self { tp: ranks.clone(), ep: None, all },
+        }
+    }
+
+    /// Ranks that share layers, and groups of those.
+    pub(crate) fn sizes(&self) -> [usize; 2] {
+        [self.tp.size(), self.ep.as_ref().map_or(1, Tp::size)]
+    }
 }
 
 /// How a decoder's parameters lie over the ranks of the tensor-parallel axis. Made from global shapes: the same on every
 /// rank.
 #[derive(Clone, Debug)]
 pub struct Parallel {
+    /// Ranks that share each layer.
     ranks: usize,
+    /// How parameters lie over those.
     layouts: Vec<TpLayout>,
+    /// How they lie over all ranks, where groups of those have other experts.
+    over_all: Vec<Layout>,
     /// A shared expert's width.
     shared: Option<Split>,
     vocab: Split,
@@ -76,10 +113,10 @@ pub struct Parallel {
     tokens_with_inputs: Split,
     /// The channels of convolutions.
     channels: Split,
-    /// Experts, where ranks have whole ones.
+    /// Experts, where ranks have whole ones; of all ranks, where tokens are sent to them.
     experts: Option<Split>,
-    /// Whether nothing else is divided, and tokens are sent to their experts.
-    exchanged: bool,
+    /// The groups of ranks between which tokens are sent to their experts, if they are, and whose each parameter is.
+    exchanged: Option<(usize, Vec<bool>)>,
     sums: AdapterSums,
     /// The head's name.
     head: &'static str,
@@ -89,12 +126,14 @@ impl Parallel {
     /// `sums` are those of adapters on the linears of blocks without magnitudes; all others are fused.
     pub(crate) fn new(
         blueprint: &mut Blueprint,
-        ranks: usize,
+        [ranks, groups]: [usize; 2],
         sums: AdapterSums,
         sharding: ExpertSharding,
     ) -> Result<Self, ModelError> {
         if sharding == ExpertSharding::Exchanged {
-            return Self::of_experts(blueprint, ranks);
+            // A part of every expert, or some of them: their layouts come after.
+            let shared = Self::new(blueprint, [ranks, 1], sums, ExpertSharding::Whole)?;
+            return shared.exchanging(blueprint, groups);
         }
         let whole_experts = sharding == ExpertSharding::Whole;
         let spec = blueprint.spec.clone();
@@ -308,55 +347,56 @@ impl Parallel {
         let tokens_with_inputs =
             Split::balanced(spec.per_layer.map_or(spec.vocab, |given| given.tokens), ranks)?;
         let head = spec.names.head;
-        let exchanged = false;
         Ok(Self {
             ranks,
             layouts,
+            over_all: Vec::new(),
             shared,
             vocab,
             tokens_with_inputs,
             channels,
             experts,
-            exchanged,
+            exchanged: None,
             sums,
             head,
         })
     }
 
-    /// Some experts of every mixture for each rank, and all of the rest, whose gradients are addends: ranks have other tokens.
-    fn of_experts(blueprint: &mut Blueprint, ranks: usize) -> Result<Self, ModelError> {
-        let spec = blueprint.spec.clone();
-        let Some(mixture) = spec.experts else {
-            return Err(ModelError::NoExperts { ranks });
+    /// The same over `groups` groups of these ranks, all of which have some experts of every mixture.
+    fn exchanging(self, blueprint: &mut Blueprint, groups: usize) -> Result<Self, ModelError> {
+        let (ranks, all) = (self.ranks, self.ranks * groups);
+        let Some(mixture) = blueprint.spec.experts else {
+            return Err(ModelError::NoExperts { ranks: groups });
         };
-        if mixture.count < ranks {
-            return Err(ModelError::TooFewExperts { experts: mixture.count, ranks });
+        if mixture.count < all {
+            return Err(ModelError::TooFewExperts { experts: mixture.count, ranks: all });
         }
-        let experts = Split::balanced(mixture.count, ranks)?;
+        let experts = Split::balanced(mixture.count, all)?;
+        let mut of_experts = vec![None; self.layouts.len()];
         let shapes: Vec<Vec<usize>> = blueprint.registry.iter().map(|p| p.shape.clone()).collect();
-        let whole = |shape: &Vec<usize>| Some(TpLayout::replicated(shape, ranks, Gradient::Partial));
-        let mut layouts: Vec<Option<TpLayout>> = shapes.iter().map(whole).collect();
         for (_, layer) in blueprint.layers_mut() {
-            if !matches!(layer.place, Place::ExpertsUp | Place::ExpertsDown) {
-                continue;
-            }
-            for (part, index) in layer.all() {
-                layouts[index] = Some(whole_experts_layout(part, &shapes[index], &experts)?);
+            if matches!(layer.place, Place::ExpertsUp | Place::ExpertsDown) {
+                for (part, index) in layer.all() {
+                    of_experts[index] = Some(whole_experts_layout(part, &shapes[index], &experts)?);
+                }
             }
         }
-        let (vocab, channels) = (Split::whole(spec.vocab), Split::whole(spec.hidden));
-        Ok(Self {
-            ranks,
-            layouts: of_all(layouts, &blueprint.registry)?,
-            shared: None,
-            tokens_with_inputs: Split::whole(spec.per_layer.map_or(spec.vocab, |given| given.tokens)),
-            vocab,
-            channels,
-            experts: Some(experts),
-            exchanged: true,
-            sums: AdapterSums::default(),
-            head: spec.names.head,
-        })
+        let over_all = of_experts.iter().zip(&self.layouts).map(|(of_experts, shared)| {
+            if let Some(own) = of_experts {
+                return Ok(own.layout().clone());
+            }
+            let layout = shared.layout();
+            match layout.split().filter(|_| ranks > 1) {
+                None => Ok(Layout::replicated(layout.shape(), TP, all)),
+                Some((dim, split)) => {
+                    let pieces = (0..all).map(|rank| split.pieces(rank % ranks).to_vec());
+                    Layout::sharded(layout.shape(), TP, dim, Split::of(split.length(), pieces))
+                }
+            }
+        });
+        let over_all = over_all.collect::<Result<_, _>>()?;
+        let of_experts = of_experts.iter().map(Option::is_some).collect();
+        Ok(Self { over_all, experts: Some(experts), exchanged: Some((groups, of_experts)), ..self })
     }
 
     /// How the parameter at `index` lies.
@@ -365,10 +405,10 @@ impl Parallel {
     /// If there is no such parameter.
     #[must_use]
     pub fn layout(&self, index: usize) -> &Layout {
-        self.layouts[index].layout()
+        self.over_all.get(index).unwrap_or_else(|| self.layouts[index].layout())
     }
 
-    /// The same, with what a rank's gradient of it is.
+    /// The same over the ranks that share layers, with what a rank's gradient of it is there.
     ///
     /// # Panics
     /// If there is no such parameter.
@@ -389,9 +429,33 @@ impl Parallel {
         self.ranks
     }
 
-    /// What each rank has of the experts where that is all that is divided, and tokens are sent to them.
-    pub(crate) fn exchanged(&self) -> Option<&Split> {
-        self.experts.as_ref().filter(|_| self.exchanged)
+    /// How the gradients of what `rank` has of a parameter lie over the groups that have other tokens, if there are several:
+    /// each has an addend. Experts belong to one of them, which has the whole gradient.
+    ///
+    /// # Panics
+    /// If there is no such parameter.
+    #[must_use]
+    pub fn over_groups(&self, index: usize, rank: usize) -> Option<TpLayout> {
+        let (groups, of_experts) = self.exchanged.as_ref()?;
+        let held = self.layout(index).local_shape(rank);
+        (!of_experts[index]).then(|| TpLayout::replicated(&held, *groups, Gradient::Partial))
+    }
+
+    /// Whether the parameter at `index` is of experts of this rank alone, whose gradient no other has a part of.
+    ///
+    /// # Panics
+    /// If there is no such parameter.
+    #[must_use]
+    pub fn is_of_exchanged_experts(&self, index: usize) -> bool {
+        self.exchanged.as_ref().is_some_and(|(_, of_experts)| of_experts[index])
+    }
+
+    /// Of the ranks in the column of `rank`, which have its part of layers: the experts that each has, where tokens are sent
+    /// to those.
+    pub(crate) fn column(&self, rank: usize) -> Option<Split> {
+        let ((groups, _), experts) = (self.exchanged.as_ref()?, self.experts.as_ref()?);
+        let own = |group: usize| experts.pieces(group * self.ranks + rank % self.ranks).to_vec();
+        Some(Split::of(experts.length(), (0..*groups).map(own)))
     }
 
     /// Rows of the vocabulary that the rank with most has.
@@ -403,9 +467,9 @@ impl Parallel {
     #[must_use]
     pub fn local_registry(&self, registry: &Registry, rank: usize) -> Registry {
         let mut local = registry.clone();
-        for (parameter, layout) in local.iter_mut().zip(&self.layouts) {
-            parameter.shape = layout.layout().local_shape(rank);
-            parameter.layout = Some(layout.layout().clone());
+        for (index, parameter) in local.iter_mut().enumerate() {
+            parameter.shape = self.layout(index).local_shape(rank);
+            parameter.layout = Some(self.layout(index).clone());
         }
         local
     }
@@ -425,15 +489,13 @@ impl Parallel {
     }
 
     /// What this rank has of a model, or of the blocks, of this spec.
-    pub(crate) fn shard(&self, tp: Tp, spec: &Spec) -> Shard {
+    pub(crate) fn shard(&self, axes: &ModelAxes, spec: &Spec) -> Shard {
+        let tp = axes.tp.clone();
         let rank = tp.rank();
-        if let Some(owners) = self.exchanged() {
-            return Shard {
-                own_experts: owners.range(rank),
-                expert_ranks: Some((tp, owners.clone())),
-                ..Shard::whole(spec)
-            };
-        }
+        let place = axes.all.rank();
+        let exchange = axes.ep.as_ref().zip(self.column(place));
+        let expert_ranks =
+            exchange.map(|(ep, owners)| ExpertRanks { ep: ep.clone(), all: axes.all.clone(), owners });
         let heads = HeadSplit::new(spec.heads, spec.kv_heads, self.ranks)
             .expect("invariant: the heads of every block were divided when the plan was made");
         let mlp = Split::balanced(spec.intermediate, self.ranks)
@@ -464,8 +526,8 @@ impl Parallel {
             first_down: first(&mlp),
             first_shared: self.shared.as_ref().map_or(0, first),
             first_channel: first(&self.channels),
-            own_experts: self.experts.as_ref().and_then(|split| split.range(rank)),
-            expert_ranks: None,
+            own_experts: self.experts.as_ref().and_then(|split| split.range(place)),
+            expert_ranks,
             first_delta: spec.delta.as_ref().map_or(0, |sizes| {
                 delta_split(Place::DeltaOut, sizes, self.ranks).map_or(0, |split| first(&split))
             }),
@@ -565,6 +627,17 @@ fn split_of(
     })
 }
 
+/// The ranks that have experts of tokens that are not theirs.
+#[derive(Clone)]
+pub(crate) struct ExpertRanks {
+    /// Those in this rank's column.
+    pub(crate) ep: Tp,
+    /// All that have experts.
+    pub(crate) all: Tp,
+    /// Which of them those of the column have.
+    pub(crate) owners: Split,
+}
+
 /// This rank's part of a decoder while it runs.
 #[derive(Clone)]
 pub(crate) struct Shard {
@@ -585,8 +658,8 @@ pub(crate) struct Shard {
     pub(crate) first_channel: usize,
     /// The experts that this rank has, where ranks have whole ones.
     pub(crate) own_experts: Option<Range<usize>>,
-    /// The ranks that have experts of tokens that are not theirs, and which.
-    pub(crate) expert_ranks: Option<(Tp, Split)>,
+    /// Where tokens are sent to their experts.
+    pub(crate) expert_ranks: Option<ExpertRanks>,
     pub(crate) first_delta: usize,
     /// How the head's ranks exchange what they found, when there are several.
     pub(crate) head: Option<VocabShard>,

@@ -27,8 +27,8 @@ use crate::files::loftq::AlternatedWeights;
 use crate::files::packed::widened;
 use crate::files::pieces::read_pieces;
 use crate::{
-    Blueprint, Decoder, ExpertSharding, Exporter, Held, LocalParams, ModelError, Names, Parallel, Parameters,
-    RowSource,
+    Blueprint, Decoder, ExpertSharding, Exporter, Held, LocalParams, ModelAxes, ModelError, Names, Parallel,
+    Parameters, RowSource,
 };
 
 /// What trains.
@@ -53,7 +53,7 @@ pub struct ModelPlan<'a> {
     base: usize,
     seed: u64,
     /// Tensor parallelism, when there is any.
-    parallel: Option<(Arc<Parallel>, Tp)>,
+    parallel: Option<(Arc<Parallel>, ModelAxes)>,
     initial: Initial,
     pub(crate) sums: AdapterSums,
     pub(crate) experts: ExpertSharding,
@@ -278,10 +278,19 @@ impl<'a> ModelPlan<'a> {
     ///
     /// # Errors
     /// If there are more ranks than heads, or experts where ranks have whole ones.
-    pub fn over(mut self, tp: &Tp) -> Result<Self, ModelError> {
-        let parallel = Parallel::new(&mut self.blueprint, tp.size(), self.sums, self.experts)?;
-        self.blueprint.place_changes(&parallel, tp.rank());
-        self.parallel = Some((Arc::new(parallel), tp.clone()));
+    pub fn over(self, tp: &Tp) -> Result<Self, ModelError> {
+        let axes = ModelAxes::of(tp, self.experts);
+        self.over_axes(&axes)
+    }
+
+    /// The same model over ranks along two axes: those that share layers, and groups of them that have other experts.
+    ///
+    /// # Errors
+    /// As [`Self::over`].
+    pub fn over_axes(mut self, axes: &ModelAxes) -> Result<Self, ModelError> {
+        let parallel = Parallel::new(&mut self.blueprint, axes.sizes(), self.sums, self.experts)?;
+        self.blueprint.place_changes(&parallel, axes.all.rank());
+        self.parallel = Some((Arc::new(parallel), axes.clone()));
         Ok(self)
     }
 
@@ -293,7 +302,7 @@ impl<'a> ModelPlan<'a> {
 
     /// How the parameter at `index` lies over ranks, and which this one is, when there are several.
     pub(crate) fn layout_of(&self, index: usize) -> Option<(&Layout, usize)> {
-        self.parallel.as_ref().map(|(parallel, tp)| (parallel.layout(index), tp.rank()))
+        self.parallel.as_ref().map(|(parallel, axes)| (parallel.layout(index), axes.all.rank()))
     }
 
     /// The parameters, of their global shapes.
@@ -306,7 +315,7 @@ impl<'a> ModelPlan<'a> {
     #[must_use]
     pub fn local_registry(&self) -> Registry {
         match &self.parallel {
-            Some((parallel, tp)) => parallel.local_registry(self.registry(), tp.rank()),
+            Some((parallel, axes)) => parallel.local_registry(self.registry(), axes.all.rank()),
             None => self.registry().clone(),
         }
     }
@@ -337,7 +346,7 @@ impl<'a> ModelPlan<'a> {
         read: impl Fn(Range<usize>) -> Result<HostTensor, E>,
     ) -> Result<HostTensor, E> {
         match &self.parallel {
-            Some((parallel, tp)) => parallel.read(index, tp.rank(), rows, read),
+            Some((parallel, axes)) => parallel.read(index, axes.all.rank(), rows, read),
             None => read(rows),
         }
     }
@@ -496,9 +505,9 @@ impl<'a> ModelPlan<'a> {
             initial.clear();
         }
         let decoder = match parallel {
-            Some((parallel, tp)) => {
-                let whole = parallel.shard(tp.clone(), blueprint.spec());
-                blueprint.into_shard(parameters.clone(), whole, |spec| parallel.shard(tp.clone(), spec))
+            Some((parallel, axes)) => {
+                let whole = parallel.shard(&axes, blueprint.spec());
+                blueprint.into_shard(parameters.clone(), whole, |spec| parallel.shard(&axes, spec))
             }
             None => blueprint.into_decoder(parameters.clone()),
         };

@@ -12,7 +12,7 @@ use crate::decoder::blueprint::Blueprint;
 use crate::decoder::change::LayerChange;
 use crate::decoder::layers::{Alternating, Beside, Block, Layer, Norm, PerLayer, Place};
 use crate::spec::{Output, QkNorm};
-use crate::{ModelError, ModelPlan, Parallel, Spec};
+use crate::{ExpertSharding, ModelError, ModelPlan, Parallel, Spec};
 
 /// The size of a micro-batch in training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,16 @@ impl ModelPlan<'_> {
     /// # Errors
     /// If there are more ranks than heads.
     pub fn divided(&mut self, ranks: usize) -> Result<Parallel, ModelError> {
-        Parallel::new(&mut self.blueprint, ranks, self.sums, self.experts)
+        let exchanged = self.experts == ExpertSharding::Exchanged;
+        self.divided_over(if exchanged { [1, ranks] } else { [ranks, 1] })
+    }
+
+    /// How they would lie over `groups` groups of `ranks` ranks that share layers, where groups have other experts.
+    ///
+    /// # Errors
+    /// As [`Self::divided`]; if there are fewer experts than ranks.
+    pub fn divided_over(&mut self, [ranks, groups]: [usize; 2]) -> Result<Parallel, ModelError> {
+        Parallel::new(&mut self.blueprint, [ranks, groups], self.sums, self.experts)
     }
 
     /// Whether an adapter stands on the linears of blocks that may run apart ([`Self::summing`]).
@@ -166,9 +175,16 @@ enum Head {
 impl Blueprint {
     /// What the first rank moves.
     fn walked(&self, parallel: &Parallel, walk: Walk) -> TrafficEstimate {
-        if let Some(owners) = parallel.exchanged() {
-            return self.exchanged(owners, walk);
+        if let Some(owners) = parallel.column(0) {
+            let shared = parallel.ranks() > 1;
+            let sent = self.exchanged(&owners, walk, shared);
+            return if shared { self.shared(parallel, walk).and(&sent) } else { sent };
         }
+        self.shared(parallel, walk)
+    }
+
+    /// What ranks that share layers sum.
+    fn shared(&self, parallel: &Parallel, walk: Walk) -> TrafficEstimate {
         let sizes = OnSizes {
             spec: &self.spec,
             walk,
@@ -276,9 +292,9 @@ impl Blueprint {
         estimate
     }
 
-    /// What a rank sends where experts alone are divided: at even routing ([`TokenDispatcher::even_rows`]); while text is
-    /// generated, which all ranks do together, their outputs are summed.
-    fn exchanged(&self, owners: &Split, walk: Walk) -> TrafficEstimate {
+    /// What a rank sends to experts of the others in its column: at even routing ([`TokenDispatcher::even_rows`]); while text
+    /// is generated, which all ranks do together, outputs are summed, with those of layers where ranks share them.
+    fn exchanged(&self, owners: &Split, walk: Walk, shared: bool) -> TrafficEstimate {
         let mut estimate = TrafficEstimate::new(owners.ranks());
         let each = self.spec.experts.map_or(0, |experts| experts.rule.per_token);
         let hidden = self.spec.hidden;
@@ -295,7 +311,9 @@ impl Blueprint {
             let own = experts.into_iter().any(trains);
             if block.mixture.is_some() {
                 if let Head::Logits(_) = walk.head {
-                    estimate.reduce_from_tp_in(walk.tokens * hidden, walk.passes);
+                    if !shared {
+                        estimate.reduce_from_tp_in(walk.tokens * hidden, walk.passes);
+                    }
                 } else {
                     let calls = walk.passes * walk.forwards;
                     let sent = rows * walk.forwards as u64;

@@ -26,7 +26,7 @@ impl<'a> Engine<'a> {
         if !sharded && quantization == RolloutQuantization::None {
             return Ok(Self::InPlace(&rank.model.decoder));
         }
-        let planned = rank.setup.planned_over(&rank.tp, rank.data.size())?;
+        let planned = rank.setup.planned_over(&rank.axes, rank.data.size())?;
         let registry = planned.local_registry();
         let value = |index| match quantization {
             RolloutQuantization::None => Ok(rank.store.read(index)),

@@ -128,11 +128,11 @@ impl RunPlan {
             planned.qk_clip()?;
         }
         let (tp_size, sharing) = (ranks.tp_size, ranks.model_parallel_size());
-        for (key, size) in [("tp_size", tp_size), ("ep_size", ranks.ep_size)] {
-            if !ranks.nproc.is_multiple_of(size) {
-                return Err(TrainError::ModelParallelSize { key, size, world: ranks.nproc });
-            }
-        }
+        ranks.whole_groups(ranks.nproc).map_err(|(key, size)| TrainError::ModelParallelSize {
+            key,
+            size,
+            world: ranks.nproc,
+        })?;
         let (dp, data) = (ranks.nproc / sharing, ranks.nproc / tp_size);
         let StepSize { rows, tokens, micro_batches, recompute } = setup.step_size(data);
         let rows_of_step = ranks.global_batch_size.unwrap_or(rows * data * micro_batches);
@@ -146,7 +146,7 @@ impl RunPlan {
         let sums = setup.adapter_sums(data);
         planned = planned.summing(sums);
         // The first rank of those that share layers has the larger part where sizes do not divide.
-        let parallel = planned.divided(sharing)?;
+        let parallel = planned.divided_over([tp_size, ranks.ep_size])?;
         let (muon, global) = (muon.muon(training), planned.registry());
         let plan_of = |tp: usize| setup.sharding(&planned, &parallel.local_registry(global, tp), dp);
         let plan = plan_of(0)?;
@@ -248,7 +248,7 @@ impl RunPlan {
         match setup.reference.as_ref().filter(|_| step.holds_reference) {
             Some(folder) => {
                 let mut other = folder.planned(setup.trained)?;
-                let parallel = other.divided(sharing)?;
+                let parallel = other.divided_over([tp_size, ranks.ep_size])?;
                 let local = parallel.local_registry(other.registry(), 0);
                 let own = sharding_plan(&local, other.units(), dp, ranks, |_, _| None)?;
                 let plan = if folder.moves { &plan } else { &own };

@@ -74,7 +74,8 @@ impl fmt::Display for RunPlan {
             match (tp_size, ep_size) {
                 (1, 1) => String::new(),
                 (1, _) => format!(" ({ep_size} have all experts)"),
-                _ => format!(" ({tp_size} share each layer)"),
+                (_, 1) => format!(" ({tp_size} share each layer)"),
+                _ => format!(" ({tp_size} share each layer, {} have all experts)", tp_size * ep_size),
             },
             self.plan.policy().stage,
             self.micro_batches,

@@ -14,7 +14,7 @@ use burnish_comm::{Group, World};
 use burnish_core::Split;
 use burnish_data::Step;
 use burnish_models::{
-    Decoder, Exporter, Model, ModelError, Parallel, Reloaded, RowSource, to_device, to_host,
+    Decoder, Exporter, Model, ModelAxes, ModelError, Parallel, Reloaded, RowSource, to_device, to_host,
 };
 use burnish_ops::AnyTensor;
 use burnish_peft::AllottedRanks;
@@ -42,6 +42,8 @@ pub struct Rank<'a> {
     pub(crate) dp: Group,
     /// The ranks that have one model between them: parts of each layer, or of experts alone.
     pub(crate) tp: Tp,
+    /// The same by axes.
+    pub(crate) axes: ModelAxes,
     pub(crate) parallel: Option<Arc<Parallel>>,
     pub(crate) plan: Arc<Plan>,
     pub(crate) store: Arc<ShardedParams>,
@@ -61,8 +63,8 @@ impl<'a> Rank<'a> {
     ) -> Result<Self, TrainError> {
         let (place, device) = setup.devices.of(world.rank());
         let device = device.clone();
-        let Axes { data, dp, tp } = Axes::new(world, &setup.options.ranks)?;
-        let planned = setup.planned_over(&tp, data.size())?;
+        let Axes { data, dp, model: axes } = Axes::new(world, &setup.options.ranks)?;
+        let planned = setup.planned_over(&axes, data.size())?;
         let registry = planned.local_registry();
         let plan = Arc::new(setup.sharding(&planned, &registry, dp.size())?);
         plan.agree(&dp)?;
@@ -100,7 +102,8 @@ impl<'a> Rank<'a> {
             world,
             data,
             dp,
-            tp,
+            tp: axes.all.clone(),
+            axes,
             parallel,
             plan,
             store,
@@ -131,7 +134,7 @@ impl<'a> Rank<'a> {
 
     /// Whether what this rank finds in its rows counts: of ranks that share layers, and so rows, one's does.
     pub(crate) fn counts(&self) -> bool {
-        self.data.size() == self.world.size() || self.tp.rank() == 0
+        self.axes.tp.rank() == 0
     }
 
     /// Whether this rank speaks and writes for all.

@@ -224,7 +224,7 @@ impl Rank<'_> {
         let weight = own.orth_reg_weight;
         let pull = Orthogonality::new(factors, (weight * share) as f32);
         let pull = match &self.parallel {
-            Some(parallel) => pull.over(&self.tp, parallel),
+            Some(parallel) => pull.over(&self.axes.tp, parallel),
             None => pull,
         };
         Some((Arc::new(pull), weight))

@@ -7,7 +7,7 @@ use burnish_comm::Bucket;
 use burnish_models::{Parallel, to_host};
 use burnish_ops::{AnyTensor, Parameters};
 use burnish_optim::{Gradients, Reduced};
-use burnish_tp::{Gradient, PartialGrad, TpError, TrafficEstimate};
+use burnish_tp::{Gradient, PartialGrad, TpError, TpLayout, TrafficEstimate};
 use burnish_zero::Plan;
 
 use crate::TrainError;
@@ -17,13 +17,27 @@ use crate::rank::Rank;
 /// `dp` has rows of them: the same on every tensor-parallel rank, also where only one has an addend (biases of
 /// row-parallel layers).
 fn addends(parallel: &Parallel, plan: &Plan, dp: usize) -> Vec<usize> {
-    let registry = plan.registry();
-    let summed = |index: usize| {
-        let parameter = registry.at(index);
+    let summed = |&index: &usize| {
         let partial = matches!(parallel.tp_layout(index).gradient(), Gradient::Partial | Gradient::Shared);
-        partial && parameter.trainable && parameter.alias_of.is_none() && !plan.rows(index, dp).is_empty()
+        partial && !parallel.is_of_exchanged_experts(index)
     };
-    (0..registry.len()).filter(|&index| summed(index)).collect()
+    trained(plan, dp).filter(summed).collect()
+}
+
+/// The trained parameters of which the data-parallel rank `dp` has rows.
+fn trained(plan: &Plan, dp: usize) -> impl Iterator<Item = usize> {
+    let registry = plan.registry();
+    let own = move |&index: &usize| {
+        let parameter = registry.at(index);
+        parameter.trainable && parameter.alias_of.is_none() && !plan.rows(index, dp).is_empty()
+    };
+    (0..registry.len()).filter(own)
+}
+
+/// The same, of which each of several groups with other tokens has addends; with how those lie over the groups, on the rank
+/// `rank` of all.
+fn over_groups(parallel: &Parallel, plan: &Plan, dp: usize, rank: usize) -> Vec<(usize, TpLayout)> {
+    trained(plan, dp).filter_map(|index| Some((index, parallel.over_groups(index, rank)?))).collect()
 }
 
 /// Adds what [`Rank::summed`] and [`Rank::sum_squares`] move once a step, on the first rank of all.
@@ -36,8 +50,16 @@ pub(crate) fn add_step(
     plan: &Plan,
 ) -> Result<(), TpError> {
     let name = |index: usize| plan.registry().at(index).name.as_str();
-    let given = addends(parallel, plan, 0).into_iter();
-    forecast.sum_partial(0, given.map(|i| (name(i), parallel.tp_layout(i), plan.rows(i, 0))))?;
+    let groups = over_groups(parallel, plan, 0, 0);
+    if let Some((_, layout)) = groups.first() {
+        let mut sent = TrafficEstimate::new(layout.layout().ranks());
+        sent.sum_partial(0, groups.iter().map(|(i, layout)| (name(*i), layout, plan.rows(*i, 0))))?;
+        *forecast = forecast.clone().and(&sent);
+    }
+    if parallel.ranks() > 1 {
+        let given = addends(parallel, plan, 0).into_iter();
+        forecast.sum_partial(0, given.map(|i| (name(i), parallel.tp_layout(i), plan.rows(i, 0))))?;
+    }
     forecast.sum_f64(1);
     Ok(())
 }
@@ -52,32 +74,53 @@ impl Rank<'_> {
         let Some(parallel) = &self.parallel else { return Ok((gradients, BTreeMap::new())) };
         let mut entries = gradients.into_entries();
         let registry = self.store.registry();
-        for index in addends(parallel, &self.plan, self.dp.rank()) {
+        let (dp, rank) = (self.dp.rank(), self.tp.rank());
+        let groups = over_groups(parallel, &self.plan, dp, rank);
+        let addends = addends(parallel, &self.plan, dp);
+        for &index in addends.iter().chain(groups.iter().map(|(index, _)| index)) {
             if let Err(at) = entries.binary_search_by_key(&index, |(index, _)| *index) {
                 let mut shape = registry.at(index).shape.clone();
-                shape[0] = self.plan.rows(index, self.dp.rank()).len();
+                shape[0] = self.plan.rows(index, dp).len();
                 let zeros = vec![0.0_f32; shape.iter().product()];
                 entries.insert(at, (index, AnyTensor::from_elements(zeros, &shape, &self.device)));
             }
         }
-        let mut addends: Vec<PartialGrad<'_>> = entries
+        let (experts, shared): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|(index, _)| parallel.is_of_exchanged_experts(*index));
+        fn part<'a>(
+            rank: &'a Rank<'_>,
+            index: usize,
+            gradient: AnyTensor,
+            layout: &'a TpLayout,
+        ) -> PartialGrad<'a> {
+            let (name, rows) = (&rank.plan.registry().at(index).name, rank.plan.rows(index, rank.dp.rank()));
+            PartialGrad { name, layout, rows, gradient }
+        }
+        let mut shared = shared;
+        if let Some(ep) = &self.axes.ep {
+            // Of what is no expert's every group has a gradient.
+            let own = shared.into_iter().zip(&groups);
+            let mut between: Vec<_> =
+                own.map(|((index, gradient), (_, layout))| part(self, index, gradient, layout)).collect();
+            ep.sum_partial(&mut between)?;
+            let sums = between.into_iter().map(|addend| addend.gradient);
+            shared = groups.iter().map(|(index, _)| *index).zip(sums).collect();
+        }
+        let mut shared: Vec<_> = shared
             .into_iter()
-            .map(|(index, gradient)| PartialGrad {
-                name: &registry.at(index).name,
-                layout: parallel.tp_layout(index),
-                rows: self.plan.rows(index, self.dp.rank()),
-                gradient,
-            })
+            .map(|(index, gradient)| part(self, index, gradient, parallel.tp_layout(index)))
             .collect();
-        self.tp.sum_partial(&mut addends)?;
+        self.axes.tp.sum_partial(&mut shared)?;
         let index = |name: &str| registry.index_of(name).expect("invariant: named by the registry");
         let partly = |a: &&PartialGrad<'_>| {
             let packed = a.layout.layout().split().is_some_and(|(_, split)| split.is_packed());
             packed && a.layout.gradient() == Gradient::Shared
         };
-        let counted =
-            addends.iter().filter(partly).map(|a| (index(a.name), a.squares(self.tp.rank()))).collect();
-        let entries = addends.into_iter().map(|a| (index(a.name), a.gradient)).collect();
+        let place = self.axes.tp.rank();
+        let counted = shared.iter().filter(partly).map(|a| (index(a.name), a.squares(place))).collect();
+        let mut entries: Vec<_> = shared.into_iter().map(|a| (index(a.name), a.gradient)).collect();
+        entries.extend(experts);
+        entries.sort_by_key(|(index, _)| *index);
         Ok((Gradients::summed(entries), counted))
     }
 

@@ -14,7 +14,7 @@ use burnish_comm::{CommError, Group, Mesh, World, local, mpi, tcp};
 use burnish_config::groups::RankOptions;
 use burnish_config::values::Transport;
 use burnish_device::{Cores, DeviceKind};
-use burnish_models::ExpertSharding;
+use burnish_models::{ExpertSharding, ModelAxes};
 use burnish_tp::Tp;
 
 use crate::TrainError;
@@ -254,8 +254,8 @@ pub(crate) struct Axes {
     pub(crate) data: Group,
     /// Of those, the ones that have the same parts of the model: what optimizer state, gradients and parameters are dealt to.
     pub(crate) dp: Group,
-    /// The ranks that have one model between them: parts of each layer, or of experts alone.
-    pub(crate) tp: Tp,
+    /// The ranks that have one model between them.
+    pub(crate) model: ModelAxes,
 }
 
 impl Axes {
@@ -264,20 +264,25 @@ impl Axes {
     /// # Errors
     /// If the ranks do not make whole groups.
     pub(crate) fn new(world: &World, options: &RankOptions) -> Result<Self, TrainError> {
-        let all = world.size();
-        for (key, size) in [("tp_size", options.tp_size), ("ep_size", options.ep_size)] {
-            if !all.is_multiple_of(size) {
-                return Err(TrainError::ModelParallelSize { key, size, world: all });
-            }
-        }
-        if options.ep_size == 1 {
-            let mesh = Mesh::new(world, &[("dp", all / options.tp_size), ("tp", options.tp_size)])?;
-            let dp = mesh.group("dp")?;
-            return Ok(Self { data: dp.clone(), dp, tp: Tp::new(&mesh.group("tp")?) });
-        }
-        let mesh = Mesh::new(world, &[("dp", all / options.ep_size), ("ep", options.ep_size)])?;
-        let data = Mesh::new(world, &[("data", all)])?.group("data")?;
-        Ok(Self { data, dp: mesh.group("dp")?, tp: Tp::new(&mesh.group("ep")?) })
+        let (ranks, sharing) = (world.size(), options.model_parallel_size());
+        options.whole_groups(ranks).map_err(|(key, size)| TrainError::ModelParallelSize {
+            key,
+            size,
+            world: ranks,
+        })?;
+        let RankOptions { tp_size, ep_size, .. } = *options;
+        let of_model = Mesh::new(world, &[("dp", ranks / sharing), ("model", sharing)])?;
+        let rows = Mesh::new(world, &[("data", ranks / tp_size), ("tp", tp_size)])?;
+        let all = Tp::new(&of_model.group("model")?);
+        let model = if ep_size == 1 {
+            ModelAxes { tp: all.clone(), ep: None, all }
+        } else {
+            let mesh = Mesh::new(world, &[("dp", ranks / sharing), ("ep", ep_size), ("tp", tp_size)])?;
+            ModelAxes { tp: all.along(&mesh.group("tp")?), ep: Some(all.along(&mesh.group("ep")?)), all }
+        };
+        let dp = of_model.group("dp")?;
+        let data = if ep_size == 1 { dp.clone() } else { rows.group("data")? };
+        Ok(Self { data, dp, model })
     }
 }
 

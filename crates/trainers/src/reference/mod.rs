@@ -147,8 +147,8 @@ impl Copied {
         load: impl Fn(&ModelPlan<'_>, usize, Range<usize>) -> Result<Kept, TrainError>,
     ) -> Result<Self, TrainError> {
         let planned = match &rank.setup.reference {
-            Some(other) => other.planned_over(rank.setup.trained, &rank.tp)?,
-            None => rank.setup.planned_over(&rank.tp, rank.data.size())?,
+            Some(other) => other.planned_over(rank.setup.trained, &rank.axes)?,
+            None => rank.setup.planned_over(&rank.axes, rank.data.size())?,
         };
         Self::new(rank, rank.plan.clone(), planned, load)
     }
@@ -156,7 +156,7 @@ impl Copied {
     /// Another model, by a plan of its own for the same ranks.
     fn frozen(rank: &Rank<'_>, other: &ReferenceFolder) -> Result<Self, TrainError> {
         let setup = rank.setup;
-        let planned = other.planned_over(setup.trained, &rank.tp)?;
+        let planned = other.planned_over(setup.trained, &rank.axes)?;
         let registry = planned.local_registry();
         let plan =
             sharding_plan(&registry, planned.units(), rank.dp.size(), &setup.options.ranks, |_, _| None)?;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use burnish_config::RunOptions;
 use burnish_config::groups::RankOptions;
 use burnish_core::{Dtype, Parameter, QuantizeOnLoad, Registry, Role};
-use burnish_models::{ModelFolder, ModelPlan, Tuning};
+use burnish_models::{ModelAxes, ModelFolder, ModelPlan, Tuning};
 use burnish_peft::{AdapterFolder, Decomposition, LoraConfig};
-use burnish_tp::{AdapterSums, Tp};
+use burnish_tp::AdapterSums;
 use burnish_zero::Plan;
 
 use crate::ranks::expert_sharding;
@@ -157,13 +157,13 @@ impl ModelSetup {
         }))
     }
 
-    /// As [`Self::planned`], divided over the ranks of `tp`, where `data` take different rows.
-    pub(crate) fn planned_over(&self, tp: &Tp, data: usize) -> Result<ModelPlan<'_>, TrainError> {
+    /// As [`Self::planned`], divided over the ranks of `axes`, where `data` take different rows.
+    pub(crate) fn planned_over(&self, axes: &ModelAxes, data: usize) -> Result<ModelPlan<'_>, TrainError> {
         let planned = self.planned()?;
-        if tp.size() == 1 {
+        if axes.all.size() == 1 {
             return Ok(planned);
         }
-        Ok(planned.summing(self.adapter_sums(data)).over(tp)?)
+        Ok(planned.summing(self.adapter_sums(data)).over_axes(axes)?)
     }
 
     /// How large a step is on each of `data` ranks that take different rows.

@@ -4,8 +4,7 @@ use std::path::Path;
 
 use burnish_core::{Compute, Dtype, Parameter, QuantizeOnLoad};
 use burnish_data::Tokenizer;
-use burnish_models::{ExpertSharding, ModelFolder, ModelPlan, Tuning};
-use burnish_tp::Tp;
+use burnish_models::{ExpertSharding, ModelAxes, ModelFolder, ModelPlan, Tuning};
 
 use crate::TrainError;
 use crate::setup::frozen::Frozen;
@@ -82,10 +81,10 @@ impl ReferenceFolder {
         }
     }
 
-    /// The same divided over the ranks of `tp`.
-    pub(crate) fn planned_over(&self, trained: Dtype, tp: &Tp) -> Result<ModelPlan<'_>, TrainError> {
+    /// The same divided over the ranks of `axes`.
+    pub(crate) fn planned_over(&self, trained: Dtype, axes: &ModelAxes) -> Result<ModelPlan<'_>, TrainError> {
         let planned = self.planned(trained)?;
-        Ok(if tp.size() == 1 { planned } else { planned.over(tp)? })
+        Ok(if axes.all.size() == 1 { planned } else { planned.over_axes(axes)? })
     }
 }
 

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use burnish_weight_files::WeightFolder;
+use serde_json::Value;
 
-use crate::preferences;
-use crate::program::{fails, fixtures, metrics, ok, sft};
+use crate::program::{fails, fixtures, metrics, ok, rows, sft};
 use crate::ranks::close;
+use crate::{online, preferences};
 
 fn model() -> String {
     format!("--model_name_or_path={}", fixtures().join("models/llama-64").display())
@@ -96,6 +97,132 @@ fn what_cannot_be_is_refused() {
     refused(&["--init_lora_weights=eva", "--eva_config={\"rh\": 1.0}"], &["eva_config.rh"]);
     refused(&["--init_lora_weights=corda", "--load_in_4bit"], &["load_in_4bit", "init_lora_weights"]);
     refused(&["--init_lora_weights=eva", "--init_lora_rows=0"], &["init_lora_rows", "at least 1"]);
-    let words = preferences::words("dpo", &output, &["--use_peft", "--init_lora_weights=eva"]);
-    fails(&words, &["init_lora_weights", "other than sft", "adapter_name_or_path"]);
+    let ga = ["--use_peft", "--init_lora_weights=lora_ga"];
+    let reference = format!("--ref_model_name_or_path={}", fixtures().join("models/qwen3-tied").display());
+    let words = preferences::words("dpo", &output, &[&ga[..], &[&reference]].concat());
+    fails(&words, &["init_lora_weights", "ref_model_name_or_path", "eva or corda", "adapter_name_or_path"]);
+    for command in ["grpo", "rloo"] {
+        let words = online::words(command, &output, &ga);
+        fails(&words, &["init_lora_weights", "completions", "eva or corda", "adapter_name_or_path"]);
+    }
+}
+
+/// Factors of a module as a run that does not move has left them, without what the base has lost: A `[r, in]` and B `[out, r]`.
+fn left(folder: &WeightFolder, module: &str, r: usize) -> (Vec<f32>, Vec<f32>) {
+    let read = |part: &str| folder.read(&format!("base_model.model.{module}.lora_{part}.weight")).unwrap();
+    let (a, b) = (read("A"), read("B"));
+    let (input, all) = (a.shape[1], b.shape[1]);
+    let b = b.to_f32().chunks_exact(all).flat_map(|row| row[..r].to_vec()).collect();
+    (a.to_f32()[..r * input].to_vec(), b)
+}
+
+/// `[rows, n]` by `[n, columns]`.
+fn product(left: &[f32], right: &[f32], n: usize) -> Vec<f32> {
+    let columns = right.len() / n;
+    let of = |row: &[f32], column: usize| (0..n).map(|i| row[i] * right[i * columns + column]).sum();
+    left.chunks_exact(n).flat_map(|row| (0..columns).map(|c| of(row, c)).collect::<Vec<f32>>()).collect()
+}
+
+fn transposed(matrix: &[f32], columns: usize) -> Vec<f32> {
+    let rows = matrix.len() / columns;
+    (0..columns).flat_map(|c| (0..rows).map(move |r| matrix[r * columns + c])).collect()
+}
+
+/// What PEFT starts from on batches of TRL's trainers, LoRA-GA with their losses; the same over two ranks that share layers.
+#[test]
+fn preference_trainers_start_as_with_trl_and_peft() {
+    let (root, folder) = (tempfile::tempdir().unwrap(), fixtures().join("trl-starts"));
+    let mut cases: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    cases.retain(|path| path.extension().is_some_and(|end| end == "json"));
+    assert_eq!(cases.len(), 10);
+    for case in cases {
+        let name = case.file_stem().unwrap().to_str().unwrap();
+        let of: Value = serde_json::from_slice(&std::fs::read(&case).unwrap()).unwrap();
+        let text = |key: &str| of[key].as_str().unwrap();
+        let word = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            Value::Array(all) => {
+                all.iter().map(|v| v.as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>().join(",")
+            }
+            other => other.to_string(),
+        };
+        let lora = of["lora"].as_object().unwrap();
+        let init = lora["init_lora_weights"].as_str().unwrap();
+        let recorded = WeightFolder::open_stem(&folder, name).unwrap();
+        for mesh in [&["--nproc=1"][..], &["--nproc=2", "--tp_size=2"]] {
+            let output = root.path().join(format!("{name}-{}", mesh.len()));
+            let mut words = vec![
+                text("trainer").to_owned(),
+                format!("--model_name_or_path={}", fixtures().join(text("model")).display()),
+                format!("--dataset_name={}", rows(text("data")).display()),
+                format!("--output_dir={}", output.display()),
+                format!("--init_lora_rows={}", of["rows"]),
+                format!("--per_device_train_batch_size={}", of["batch"]),
+            ];
+            words
+                .extend(of["options"].as_object().unwrap().iter().map(|(k, v)| format!("--{k}={}", word(v))));
+            words.extend(lora.iter().map(|(key, value)| match key.as_str() {
+                "r" | "target_modules" => format!("--lora_{key}={}", word(value)),
+                _ => format!("--{key}={}", word(value)),
+            }));
+            // Nothing moves.
+            let still = ["--use_peft", "--lora_dropout=0", "--max_steps=1", "--learning_rate=1e-30"];
+            let other = ["--max_length=48", "--train_sampling_strategy=sequential"];
+            words.extend(still.iter().chain(&other).chain(mesh).map(|word| (*word).to_owned()));
+            ok(&words);
+            let written = WeightFolder::open_stem(&output, "adapter_model").unwrap();
+            let mut modules = 0;
+            for module in recorded.names().filter_map(|name| name.strip_suffix(".a")) {
+                let a = recorded.read(&format!("{module}.a")).unwrap();
+                let (r, input) = (a.shape[0], a.shape[1]);
+                let (own_a, own_b) = left(&written, module, r);
+                let want_a = a.to_f32();
+                let want_b = recorded.read(&format!("{module}.b")).map(|b| b.to_f32()).unwrap_or_default();
+                // Of vectors whose signs are free what is not: those of LoRA-GA are of different triplets on the two sides.
+                let of = |a: &[f32], b: &[f32]| match init {
+                    "eva" => product(&transposed(a, input), a, r),
+                    "corda" => product(b, a, r),
+                    _ => [product(&transposed(a, input), a, r), product(b, &transposed(b, r), r)].concat(),
+                };
+                let (got, want) = (of(&own_a, &own_b), of(&want_a, &want_b));
+                assert_eq!(got.len(), want.len(), "{name}: {module}");
+                let largest = want.iter().fold(0.0_f32, |top, x| top.max(x.abs()));
+                for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+                    let near = (got - want).abs() <= 5e-4 * largest;
+                    assert!(near, "{name}: {module}[{at}]: {got} and PEFT's {want}, of {largest}");
+                }
+                modules += 1;
+            }
+            let factors = written.names().filter(|name| name.ends_with("lora_A.weight")).count();
+            assert_eq!(factors, modules, "{name}");
+        }
+    }
+}
+
+/// Prompts are what trainers that sample start from.
+#[test]
+fn trainers_that_sample_start_from_prompts() {
+    let root = tempfile::tempdir().unwrap();
+    let run = |name: &str, more: &[&str]| {
+        let output = root.path().join(name);
+        let words =
+            ["--use_peft", "--lora_r=4", "--max_steps=1", "--global_batch_size=8", "--learning_rate=1e-30"];
+        ok(&online::words("grpo", &output, &[&words[..], more].concat()));
+        WeightFolder::open_stem(&output, "adapter_model").unwrap()
+    };
+    let eva = ["--init_lora_weights=eva", "--eva_config={\"rho\": 1.0, \"tau\": 0.5}"];
+    let [few, more] = ["4", "8"].map(|rows| {
+        run(&format!("eva-{rows}"), &[&eva[..], &[&format!("--init_lora_rows={rows}")]].concat())
+    });
+    let module = "model.layers.0.self_attn.q_proj";
+    let (a, b) = left(&few, module, 4);
+    // Of whatever prompts, vectors stand on each other.
+    let input = a.len() / 4;
+    for (at, x) in product(&a, &transposed(&a, input), input).iter().enumerate() {
+        assert!((x - f32::from(u8::from(at % 5 == 0))).abs() < 1e-5, "{at}: {x}");
+    }
+    assert!(b.iter().all(|x| x.abs() < 1e-20), "B is zero");
+    assert_ne!(left(&more, module, 4).0, a, "of other prompts");
+    let corda = run("corda", &["--init_lora_weights=corda", "--init_lora_rows=4"]);
+    assert!(left(&corda, module, 4).1.iter().any(|x| x.abs() > 1e-4));
 }

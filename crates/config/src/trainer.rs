@@ -62,7 +62,10 @@ impl RunOptions {
     /// The rules of trainers whose loss is divided by pairs or completions, which are those of all ranks.
     pub(crate) fn rules_by_rows(&self, checks: &mut Checks<'_>) {
         self.rules(checks);
-        self.lora.starts_without_rows(checks);
+        if self.reference.as_ref().is_some_and(|reference| reference.ref_model_name_or_path.is_some()) {
+            self.lora
+                .starts_without_loss("ref_model_name_or_path, whose log-probabilities come later", checks);
+        }
         if !self.training.average_tokens_across_devices {
             checks.conflict(
                 "average_tokens_across_devices",

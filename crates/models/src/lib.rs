@@ -57,7 +57,7 @@ pub use files::gguf::{GgufAdapterExport, GgufExport, ReadBack, TensorError};
 pub use files::load::{Model, ModelPlan, Reloaded, Tuning, load};
 pub use files::mixed_adapters::MixedAdapters;
 pub use files::qk_clip::{Clip, HeadFactors, QkClip, RowFactors};
-pub use files::start_from_rows::{RowStart, RowsToStart, TokenRow};
+pub use files::start_from_rows::{BatchLoss, RowStart, RowsToStart, TokenRow};
 pub use files::tp_traffic::{DecodingSize, PassSize, ScoreSize};
 pub use generation::continuous_batch::{ContinuousBatch, OnToken, Sequence, Token};
 pub use generation::conversation::Conversation;

@@ -1,10 +1,15 @@
 //! Adapters that start from rows of the data (EVA, CorDA, LoRA-GA), against PEFT's.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_core::{Compute, Dtype};
-use burnish_models::{ModelFolder, ModelPlan, RowStart, RowsToStart, TokenRow, Tuning};
+use burnish_models::{
+    Decoder, ForwardContext, ModelError, ModelFolder, ModelPlan, RowStart, RowsToStart, TokenRow, Tokens,
+    Tuning,
+};
+use burnish_ops::{AnyTensor, Coefficient, TokenStats, head_loss, select_rows};
 use burnish_peft::{AdapterFolder, Decomposition, InitWeights, LoraConfig, Targets};
 use burnish_weight_files::{FolderWriter, WeightFolder};
 use serde_json::Value;
@@ -15,7 +20,7 @@ fn rows() -> Vec<TokenRow> {
     let recorded = json(&fixtures().join("starts/rows.json"));
     let row = |row: &Value| TokenRow {
         texts: vec![ids(&row["ids"])],
-        labels: row["labels"].as_array().unwrap().iter().map(|l| l.as_i64().unwrap() as i32).collect(),
+        labels: Some(row["labels"].as_array().unwrap().iter().map(|l| l.as_i64().unwrap() as i32).collect()),
     };
     recorded.as_array().unwrap().iter().map(row).collect()
 }
@@ -31,14 +36,53 @@ fn config(name: &str, change: impl FnOnce(&mut Value)) -> LoraConfig {
     LoraConfig::from_json(&config.to_string()).unwrap()
 }
 
-fn start(
+fn start(config: &LoraConfig, rows: &[TokenRow], batch: usize) -> Result<RowStart, ModelError> {
+    start_over(&folder(), config, rows, batch).map(Option::unwrap)
+}
+
+fn start_over(
+    folder: &ModelFolder,
     config: &LoraConfig,
     rows: &[TokenRow],
     batch: usize,
-) -> Result<RowStart, burnish_models::ModelError> {
-    let given =
-        RowsToStart { rows, batch, trained: Dtype::F32, compute: Compute::Fp32, quantization: None, seed: 5 };
-    Ok(RowStart::of(&folder(), config, &given, &device())?.unwrap())
+) -> Result<Option<RowStart>, ModelError> {
+    let batches: Vec<Vec<TokenRow>> = rows.chunks(batch).map(<[_]>::to_vec).collect();
+    let given = RowsToStart {
+        batches: &batches,
+        trained: Dtype::F32,
+        compute: Compute::Fp32,
+        quantization: None,
+        seed: 5,
+    };
+    let loss = |decoder: &Decoder, pass: &ForwardContext, at: usize| mean_nll(decoder, pass, &batches[at]);
+    RowStart::of(folder, config, &given, &loss, &device())
+}
+
+/// The mean loss of a batch's tokens that are learned.
+fn mean_nll(
+    decoder: &Decoder,
+    pass: &ForwardContext,
+    batch: &[TokenRow],
+) -> Result<Option<AnyTensor>, ModelError> {
+    let texts: Vec<&Vec<u32>> = batch.iter().flat_map(|row| &row.texts).collect();
+    let tokens = Tokens::from_sequences(&texts);
+    let labels: Vec<i32> = batch.iter().flat_map(|row| row.labels.clone().unwrap()).collect();
+    let before = |d: &Range<usize>| d.start..d.end - 1;
+    let learned = |at: &usize| labels[at + 1] >= 0;
+    let rows: Vec<usize> = tokens.documents.iter().flat_map(before).filter(learned).collect();
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let targets: Vec<u32> = rows.iter().map(|&at| tokens.ids[at + 1]).collect();
+    let row_ids: Vec<u64> = rows.iter().map(|&at| tokens.rows[at]).collect();
+    let by = rows.len() as f32;
+    let hidden = select_rows(&decoder.hidden(&tokens, pass)?, &Arc::new(rows))?;
+    let hidden = decoder.final_norm(&hidden, pass)?;
+    let head = decoder.head(pass, &Arc::new(row_ids))?;
+    let coefficient: Coefficient = Arc::new(move |_, _| -1.0 / by);
+    let (options, shard) = (decoder.head_options(1.0), decoder.vocab_shard());
+    let value = |s: &TokenStats| -s.log_prob.iter().sum::<f32>() / by;
+    Ok(Some(head_loss(&hidden, &head, shard, &Arc::new(targets), options, &coefficient, value)?.0))
 }
 
 /// Vectors `got` and `want` of a matrix' rows (or columns) up to their signs.
@@ -214,18 +258,10 @@ fn families_start_or_say_why_not() {
             let rows: Vec<TokenRow> = (1..4)
                 .map(|at| {
                     let text: Vec<u32> = (0..12).map(|i| (i * at + 3) % 30).collect();
-                    TokenRow { labels: text.iter().map(|&id| id as i32).collect(), texts: vec![text] }
+                    TokenRow { labels: Some(text.iter().map(|&id| id as i32).collect()), texts: vec![text] }
                 })
                 .collect();
-            let given = RowsToStart {
-                rows: &rows,
-                batch: 2,
-                trained: Dtype::F32,
-                compute: Compute::Fp32,
-                quantization: None,
-                seed: 5,
-            };
-            match RowStart::of(&folder, &config, &given, &device()) {
+            match start_over(&folder, &config, &rows, 2) {
                 Ok(start) => {
                     let start = start.unwrap();
                     let planned =
@@ -273,7 +309,7 @@ fn what_rows_cannot_start_is_refused() {
         let said = said(name, change, rows);
         assert!(said.contains(part), "{name}: {said}");
     }
-    let short = TokenRow { texts: vec![vec![1, 2, 3]], labels: vec![1, 2, 3] };
+    let short = TokenRow { texts: vec![vec![1, 2, 3]], labels: Some(vec![1, 2, 3]) };
     assert!(said("eva", &plain, &[short]).contains("per_device_train_batch_size"));
     let config = config("eva", |_| {});
     let folder = folder();

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use burnish_data::{CompletionCollator, PreferenceExample, Prepared};
+use burnish_data::{Answered, CompletionCollator, PreferenceExample, Prepared};
 use burnish_losses::Completion;
+use burnish_models::TokenRow;
 
 use crate::forward::log_probs::micro_batch;
 use crate::setup::Setup;
@@ -33,6 +34,17 @@ impl PairRows {
         };
         Ok(Self { train, eval, collator })
     }
+}
+
+/// The texts of a pair as a start reads them: each with its prompt, as long as in training.
+pub(crate) fn texts_of_pair(collator: &CompletionCollator, pair: &PreferenceExample) -> Vec<TokenRow> {
+    [&pair.chosen, &pair.rejected].map(|answer| text_of_answer(collator, &pair.prompt, answer)).into()
+}
+
+/// The same of one answer.
+pub(crate) fn text_of_answer(collator: &CompletionCollator, prompt: &[u32], completion: &[u32]) -> TokenRow {
+    let document = Answered { prompt, completion, ..Answered::default() };
+    TokenRow::unlabelled(collator.completions([document]).batch.input_ids)
 }
 
 /// A rank's pairs of a micro-batch.

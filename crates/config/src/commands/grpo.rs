@@ -29,6 +29,7 @@ impl GrpoOptions {
     fn rules(&self, checks: &mut Checks<'_>) {
         let run = self.run_options();
         run.rules_by_rows(checks);
+        run.lora.starts_without_loss("completions that are not there before training", checks);
         self.rollouts.rules(&run.ranks, checks);
         self.rewards.rules(checks);
         self.loss.rules(&self.rollouts, checks);

@@ -65,9 +65,9 @@ options! {
     /// How the factors start: `true` (A Kaiming, B zero), `gaussian`, `false` (both random), `orthogonal` (random, product
     /// zero), taken from the base weight, which keeps the rest: `pissa`, `pissa_niter_N` (faster), `olora`; what a base in fewer
     /// bits has lost: `loftq`; the base weight's smallest singular vectors as a B that does not train: `mica`;
-    /// or, in SFT, from the first init_lora_rows rows: A the principal components of what layers read, in ranks by their variance
-    /// (`eva`), the weight seen through that (`corda`), or the weight's gradient (`lora_ga`); the weight keeps the rest with the
-    /// last two.
+    /// or from the first init_lora_rows rows: A the principal components of what layers read, in ranks by their variance (`eva`),
+    /// the weight seen through that (`corda`), or the gradient that the weight has of the trainer's loss (`lora_ga`); the weight
+    /// keeps the rest with the last two.
     Peft init_lora_weights: Init = Init::Default;
     /// Settings of `loftq`: {"loftq_bits": 4, "loftq_iter": 1}, the bits those of the base; in more iterations than one the base is
     /// quantised anew without what the factors have, in turn.
@@ -80,8 +80,8 @@ options! {
     /// Settings of `lora_ga`: {"direction": "ArB2r", "scale": "stable", "stable_gamma": 16}; other directions are ArBr, A2rBr and
     /// random, other scales weight_svd, gd_scale and unit.
     Peft lora_ga_config: MethodSettings = MethodSettings::default();
-    /// Rows of the training data, its first, that `eva`, `corda` and `lora_ga` read before training: `corda` one by one, the
-    /// others in batches of per_device_train_batch_size, `eva` again until its vectors stand still.
+    /// Rows of the training data, its first, that `eva`, `corda` and `lora_ga` read before training, both texts of a pair: `corda`
+    /// text by text, the others in batches of per_device_train_batch_size rows, `eva` again until its vectors stand still.
     Burnish init_lora_rows: usize = 256;
     /// Modules to leave out: names or one regular expression.
     Peft exclude_modules: Option<Targets> = None;
@@ -175,11 +175,11 @@ impl LoraOptions {
         ]
     }
 
-    /// The rule of trainers that do not run rows before training.
-    pub(crate) fn starts_without_rows(&self, checks: &mut Checks<'_>) {
-        if self.use_peft && self.init_lora_weights.reads_rows() {
-            let mend = "take another, or begin with an adapter that `burnish sft` has trained from such a start: adapter_name_or_path";
-            checks.conflict("init_lora_weights", "a trainer other than sft", mend);
+    /// The rule of runs that have no loss before they train.
+    pub(crate) fn starts_without_loss(&self, with: &str, checks: &mut Checks<'_>) {
+        if self.use_peft && self.init_lora_weights == Init::LoraGa {
+            let mend = "take eva or corda, which need no loss, or begin with an adapter that `burnish sft` has trained from lora_ga: adapter_name_or_path";
+            checks.conflict("init_lora_weights", format!("lora_ga and {with}"), mend);
         }
     }
 

@@ -441,7 +441,7 @@ impl<'a> ModelPlan<'a> {
             return Ok(self.alternated(site, own)?.factors.clone());
         }
         if self.plan.as_ref().is_some_and(LoraPlan::starts_from_rows) {
-            let condition = "as eva, corda or lora_ga without rows of the data: train a fresh adapter by `burnish sft`, or draw its start by `RowStart`";
+            let condition = "as eva, corda or lora_ga without rows of the data: train a fresh adapter by the program, or draw its start by `RowStart`";
             return Err(PeftError::Conflict { key: "init_lora_weights", condition }.into());
         }
         let index = self.index_of(&site.base_weight())?;

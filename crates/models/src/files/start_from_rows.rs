@@ -6,39 +6,56 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burnish_core::work::{Unit, Work};
 use burnish_core::{Compute, Dtype, QuantizeOnLoad};
-use burnish_ops::{AnyTensor, Coefficient, OpsError, TokenStats, head_loss, select_rows};
+use burnish_ops::{AnyTensor, OpsError};
 use burnish_peft::{
     CordaConfig, Covariance, Decomposition, Eva, EvaConfig, Init, LoraConfig, LoraGaConfig, LoraPlan,
     LoraSite, ModuleKind, PeftError, Targets,
 };
 use serde_json::Map;
 
-use crate::{InputTap, LocalParams, Mode, Model, ModelError, ModelFolder, ModelPlan, Tokens, Tuning};
+use crate::{
+    Decoder, ForwardContext, InputTap, LocalParams, Mode, Model, ModelError, ModelFolder, ModelPlan, Tokens,
+    Tuning,
+};
 
 /// Passes over all rows after which vectors of EVA that do not stand still will not.
 const MOST_PASSES: usize = 100;
 
-/// A row of the data.
+/// What runs at once of the data where rows run one by one.
 #[derive(Clone, Debug)]
 pub struct TokenRow {
     /// Its texts, one or several.
     pub texts: Vec<Vec<u32>>,
-    /// A label for each token of all texts, below zero where it is not learned.
-    pub labels: Vec<i32>,
+    /// A label for each token of all texts, below zero where it is not learned; `None` where a trainer's rows have none, and
+    /// every token counts.
+    pub labels: Option<Vec<i32>>,
 }
+
+impl TokenRow {
+    /// A text without labels.
+    #[must_use]
+    pub fn unlabelled(text: Vec<u32>) -> Self {
+        Self { texts: vec![text], labels: None }
+    }
+
+    fn tokens(&self) -> usize {
+        self.texts.iter().map(Vec::len).sum()
+    }
+}
+
+/// The loss of a batch, by its number, as a trainer has it in a first step of these rows: `[1]` on the tape, `None` where nothing
+/// is learned.
+pub type BatchLoss<'a, E> = dyn Fn(&Decoder, &ForwardContext, usize) -> Result<Option<AnyTensor>, E> + 'a;
 
 /// Rows, and how they run.
 pub struct RowsToStart<'a> {
-    /// The rows that are read.
-    pub rows: &'a [TokenRow],
-    /// How many run at once where the method does not run them one by one (EVA, LoRA-GA).
-    pub batch: usize,
+    /// The rows that are read, by batches, which run at once where the method does not run rows one by one (EVA, LoRA-GA).
+    pub batches: &'a [Vec<TokenRow>],
     /// The stored dtype of what trains.
     pub trained: Dtype,
     /// What products multiply.
@@ -59,24 +76,54 @@ pub struct RowStart {
 }
 
 impl RowStart {
-    /// Runs the model of a folder over rows for a fresh adapter; `None` where its start needs none.
+    /// Runs the model of a folder over rows for a fresh adapter; `None` where its start needs none. LoRA-GA learns from `loss`.
     ///
     /// # Errors
     /// If the folder or the adapter does not fit; if the rows say too little: a layer that none of them reaches, batches with
-    /// fewer tokens than vectors are wanted, vectors that do not come to stand still.
-    pub fn of(
+    /// fewer tokens than vectors are wanted, vectors that do not come to stand still. Whatever `loss` returns.
+    pub fn of<E: From<ModelError>>(
         folder: &ModelFolder,
         config: &LoraConfig,
         rows: &RowsToStart<'_>,
+        loss: &BatchLoss<'_, E>,
         device: &Device,
-    ) -> Result<Option<Self>, ModelError> {
+    ) -> Result<Option<Self>, E> {
+        match Calibration::of(folder, config, rows, device)? {
+            None => Ok(None),
+            Some((Init::Eva, run)) => Ok(Some(run.eva()?)),
+            Some((Init::Corda, run)) => Ok(Some(run.corda()?)),
+            Some((_, run)) => run.lora_ga(loss).map(Some),
+        }
+    }
+}
+
+/// A run of the base over rows.
+struct Calibration<'a> {
+    model: Model,
+    parameters: Arc<LocalParams>,
+    plan: LoraPlan,
+    sites: Vec<LoraSite>,
+    weights: Vec<usize>,
+    rows: &'a RowsToStart<'a>,
+    work: Work,
+}
+
+impl<'a> Calibration<'a> {
+    /// The base of a folder in memory, where an adapter starts from rows.
+    fn of(
+        folder: &ModelFolder,
+        config: &LoraConfig,
+        rows: &'a RowsToStart<'a>,
+        device: &Device,
+    ) -> Result<Option<(Init, Self)>, ModelError> {
         let Some(init) = config.init_lora_weights.method().filter(|init| init.reads_rows()) else {
             return Ok(None);
         };
         let adapted = ModelPlan::new(folder, &Tuning::NewAdapter(config), rows.trained, rows.seed)?;
         let Some(plan) = adapted.plan().cloned() else { return Ok(None) };
-        let sites: Vec<&LoraSite> = plan.sites.iter().filter(|s| s.kind != ModuleKind::Embedding).collect();
-        let index = |site: &&LoraSite| adapted.index_of(&site.base_weight());
+        let linear = |site: &&LoraSite| site.kind != ModuleKind::Embedding;
+        let sites: Vec<LoraSite> = plan.sites.iter().filter(linear).cloned().collect();
+        let index = |site: &LoraSite| adapted.index_of(&site.base_weight());
         let weights: Vec<usize> = sites.iter().map(index).collect::<Result<_, _>>()?;
         let base = ModelPlan::new(folder, &Tuning::None, rows.trained, rows.seed)?;
         let mut base = base.computing(rows.compute);
@@ -87,27 +134,10 @@ impl RowStart {
             base = base.training_only(&weights);
         }
         let (model, parameters) = base.resident(device)?;
-        let work = Work::begin(format!("{init}: reading rows"), Unit::Rows, rows.rows.len() as u64);
-        let run =
-            Calibration { model, parameters, plan: &plan, sites: &sites, weights: &weights, rows, work };
-        match init {
-            Init::Eva => run.eva(),
-            Init::Corda => run.corda(),
-            _ => run.lora_ga(),
-        }
-        .map(Some)
+        let count = rows.batches.iter().map(Vec::len).sum::<usize>();
+        let work = Work::begin(format!("{init}: reading rows"), Unit::Rows, count as u64);
+        Ok(Some((init, Self { model, parameters, plan, sites, weights, rows, work })))
     }
-}
-
-/// A run of the base over rows.
-struct Calibration<'a> {
-    model: Model,
-    parameters: Arc<LocalParams>,
-    plan: &'a LoraPlan,
-    sites: &'a [&'a LoraSite],
-    weights: &'a [usize],
-    rows: &'a RowsToStart<'a>,
-    work: Work,
 }
 
 /// What the inputs of layers are given to, by their places among the sites.
@@ -192,11 +222,15 @@ impl Calibration<'_> {
         // Of each batch the tokens that count.
         let counts = |batch: &[TokenRow]| -> Vec<usize> {
             let counts = |label: i32| !config.use_label_mask || i64::from(label) != config.label_mask_value;
-            let labels = batch.iter().flat_map(|row| &row.labels).enumerate();
-            labels.filter(|(_, label)| counts(**label)).map(|(at, _)| at).collect()
+            let of_row = |row: &TokenRow| match &row.labels {
+                Some(labels) => labels.iter().map(|&label| counts(label)).collect(),
+                None => vec![true; row.tokens()],
+            };
+            let all = batch.iter().flat_map(of_row).enumerate();
+            all.filter(|(_, counts)| *counts).map(|(at, _)| at).collect()
         };
         let batches: Vec<(&[TokenRow], Vec<usize>)> =
-            self.rows.rows.chunks(self.rows.batch.max(1)).map(|batch| (batch, counts(batch))).collect();
+            self.rows.batches.iter().map(|batch| (&batch[..], counts(batch))).collect();
         let Some((first, _)) = batches.first() else { return Err(conflict("as eva without rows")) };
         let inputs = self.listen(
             first,
@@ -211,7 +245,7 @@ impl Calibration<'_> {
         )?;
         let ranks: Vec<usize> = self.sites.iter().map(|site| site.rank).collect();
         let mut eva = Eva::new(config, &ranks, &inputs);
-        let wide = |(at, site): &(usize, &&LoraSite)| eva.most(*at) > site.input;
+        let wide = |(at, site): &(usize, &LoraSite)| eva.most(*at) > site.input;
         if let Some((at, site)) = self.sites.iter().enumerate().find(wide) {
             let init = "eva, with rho in eva_config".to_owned();
             let expected = format!("at most {} vectors, the features that it reads", site.input);
@@ -291,9 +325,9 @@ impl Calibration<'_> {
 
     fn corda(self) -> Result<RowStart, ModelError> {
         let config = CordaConfig::of(&self.plan.config)?;
-        let new = |site: &&LoraSite| Covariance::new(site.input);
+        let new = |site: &LoraSite| Covariance::new(site.input);
         let mut state: (Vec<Covariance>, bool) = (self.sites.iter().map(new).collect(), true);
-        for row in self.rows.rows {
+        for row in self.rows.batches.iter().flatten() {
             state = self.listen(
                 std::slice::from_ref(row),
                 |_| true,
@@ -307,11 +341,11 @@ impl Calibration<'_> {
         let (covariances, fits) = state;
         let unfit =
             || conflict("as corda over rows whose inputs are no numbers, or over none: look at the data");
-        if !fits || self.rows.rows.is_empty() {
+        if !fits || self.rows.batches.iter().all(Vec::is_empty) {
             return Err(unfit());
         }
         let mut factors = BTreeMap::new();
-        for ((site, covariance), &weight) in self.sites.iter().zip(covariances).zip(self.weights) {
+        for ((site, covariance), &weight) in self.sites.iter().zip(covariances).zip(&self.weights) {
             let weight = self.model.host(weight).to_f32();
             let made = covariance.factors(site, config, &weight, self.rows.seed).ok_or_else(unfit)?;
             factors.insert(site.module.clone(), Arc::new(made));
@@ -319,17 +353,23 @@ impl Calibration<'_> {
         Ok(RowStart { config: self.plan.config.clone(), factors })
     }
 
-    fn lora_ga(self) -> Result<RowStart, ModelError> {
-        let config = LoraGaConfig::of(&self.plan.config)?;
+    fn lora_ga<E: From<ModelError>>(self, loss: &BatchLoss<'_, E>) -> Result<RowStart, E> {
+        let config = LoraGaConfig::of(&self.plan.config).map_err(ModelError::from)?;
         let mut batches = 0_u32;
-        for batch in self.rows.rows.chunks(self.rows.batch.max(1)) {
-            batches += u32::from(self.learn(batch)?);
+        for (number, batch) in self.rows.batches.iter().enumerate() {
+            let pass = self.model.decoder.pass(Mode::Train { recompute: true, dropout: None });
+            if let Some(loss) = loss(&self.model.decoder, &pass, number)? {
+                pass.backward(&loss).map_err(ModelError::from)?;
+                batches += 1;
+            }
             self.work.advance(batch.len() as u64);
         }
         let mut factors = BTreeMap::new();
-        for (site, &weight) in self.sites.iter().zip(self.weights) {
+        for (site, &weight) in self.sites.iter().zip(&self.weights) {
             let Some(gradient) = self.parameters.take_gradient(weight) else {
-                return Err(conflict("as lora_ga over rows in which nothing is learned: look at the data"));
+                return Err(
+                    conflict("as lora_ga over rows in which nothing is learned: look at the data").into()
+                );
             };
             let gradient: Vec<f32> = gradient.to_f32().iter().map(|g| g / batches as f32).collect();
             let weight = self.model.host(weight).to_f32();
@@ -337,32 +377,5 @@ impl Calibration<'_> {
             factors.insert(site.module.clone(), Arc::new(made));
         }
         Ok(RowStart { config: self.plan.config.clone(), factors })
-    }
-
-    /// Adds the gradients of a batch's mean loss; whether it has a token that is learned.
-    fn learn(&self, batch: &[TokenRow]) -> Result<bool, ModelError> {
-        let tokens = texts(batch);
-        let labels: Vec<i32> = batch.iter().flat_map(|row| &row.labels).copied().collect();
-        // The tokens before those that are learned, in the same text.
-        let before = |d: &Range<usize>| d.start..d.end.max(d.start + 1) - 1;
-        let learned = |at: &usize| labels[at + 1] >= 0;
-        let rows: Vec<usize> = tokens.documents.iter().flat_map(before).filter(learned).collect();
-        if rows.is_empty() {
-            return Ok(false);
-        }
-        let targets: Vec<u32> = rows.iter().map(|&at| tokens.ids[at + 1]).collect();
-        let row_ids: Vec<u64> = rows.iter().map(|&at| tokens.rows[at]).collect();
-        let decoder = &self.model.decoder;
-        let pass = decoder.pass(Mode::Train { recompute: true, dropout: None });
-        let by = rows.len() as f32;
-        let hidden = select_rows(&decoder.hidden(&tokens, &pass)?, &Arc::new(rows))?;
-        let hidden = decoder.final_norm(&hidden, &pass)?;
-        let head = decoder.head(&pass, &Arc::new(row_ids))?;
-        let coefficient: Coefficient = Arc::new(move |_, _| -1.0 / by);
-        let (options, shard) = (decoder.head_options(1.0), decoder.vocab_shard());
-        let value = |s: &TokenStats| -s.log_prob.iter().sum::<f32>() / by;
-        let (loss, _) = head_loss(&hidden, &head, shard, &Arc::new(targets), options, &coefficient, value)?;
-        pass.backward(&loss)?;
-        Ok(true)
     }
 }

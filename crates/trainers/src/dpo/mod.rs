@@ -35,13 +35,14 @@ impl Trainer for Dpo {
 
     fn open(options: DpoOptions, mut inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {
         let (loss, step) = (loss(&options)?, Self::step(&options)?);
-        let setup = Setup::open(&options, &mut inputs)?;
+        let mut setup = Setup::open(&options, &mut inputs)?;
         let PairRows { train, eval, collator } = PairRows::read(&setup, &mut inputs)?;
         let rows = train.examples.len();
         let summed_by = format!("{collator:?} {:?}", options.loss.ld_alpha);
         let drops_out = !options.loss.disable_dropout;
         let (reference, precompute) = (options.reference, options.precompute);
         let task = Dpo { loss, train, eval, collator, reference, precompute, drops_out, summed_by };
+        setup.start_from_rows(&task, &mut inputs)?;
         Run::of_step(setup, rows, step, task)
     }
 }

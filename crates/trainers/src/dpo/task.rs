@@ -1,5 +1,6 @@
 //! Preference optimisation as a task of the loop: pairs of a chosen and a rejected completion.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use burnish_comm::{Bucket, Group};
@@ -8,19 +9,21 @@ use burnish_data::{CompletionCollator, PreferenceExample, Prepared, Step};
 use burnish_losses::{
     Completion, Dpo as Loss, FirstPass, Match, MetricSums, Metrics, Pair, PairCounts, PairSums,
 };
-use burnish_models::ForwardContext;
+use burnish_models::{Decoder, ForwardContext, TokenRow};
+use burnish_ops::AnyTensor;
 use burnish_zero::ShardedParams;
 
 use crate::TrainError;
 use crate::evaluation::{Evaluation, dealt};
 use crate::forward::log_probs::{log_probs, of_policy};
-use crate::pair_batch::PairBatch;
+use crate::pair_batch::{PairBatch, texts_of_pair};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::reference::LazyReference;
 use crate::reference::ref_log_probs_cache::{Scored, key_of_reference};
 use crate::reference::reference_state::{RefLogProbs, ReferenceState, scored};
 use crate::run::task::{Counts, LossPart, Task};
+use crate::setup::start_from_rows::StartRows;
 
 /// A run of direct preference optimisation, everything but the weights read and checked.
 ///
@@ -257,5 +260,38 @@ impl Task for Dpo {
         }
         let tokens: usize = policy.iter().map(|p| p.log_prob.len()).sum();
         Evaluation::over(group, &self.metrics(), tally, (all, all.div_ceil(size), tokens), start).map(Some)
+    }
+}
+
+impl StartRows for Dpo {
+    fn rows(&self) -> usize {
+        self.train.examples.len()
+    }
+
+    fn texts(&self, row: usize) -> Vec<TokenRow> {
+        texts_of_pair(&self.collator, &self.train.examples[row])
+    }
+
+    fn first_loss(
+        &self,
+        decoder: &Decoder,
+        pass: &ForwardContext,
+        rows: Range<usize>,
+    ) -> Result<Option<AnyTensor>, TrainError> {
+        let batch = self.pairs(&self.train, rows.collect(), 0);
+        let (scores, stats) = log_probs(decoder, &batch.batch, pass, 1.0)?;
+        let reference = self.sums(&stats.log_prob, &batch.pairs);
+        let matches = (self.loss.needs() == FirstPass::Scores).then(|| {
+            let of_both = |&[chosen, rejected]: &[f64; 2]| PairSums {
+                chosen,
+                rejected,
+                reference_chosen: chosen,
+                reference_rejected: rejected,
+            };
+            self.loss.matches(&reference.iter().map(of_both).collect::<Vec<_>>())
+        });
+        let pairs = Self::compared(&batch, &reference, matches.as_ref());
+        let counts = PairCounts { pairs: pairs.len() as f64, chosen_targets: batch.chosen_targets() };
+        Ok(Some(self.loss.terms(&stats, &pairs, counts)?.on_tape(&scores)?))
     }
 }

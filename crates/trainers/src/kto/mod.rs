@@ -40,7 +40,7 @@ impl Trainer for Kto {
     fn open(options: KtoOptions, mut inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {
         let (loss, step) = (loss(&options)?, Self::step(&options)?);
         let own = &options.loss;
-        let setup = Setup::open(&options, &mut inputs)?;
+        let mut setup = Setup::open(&options, &mut inputs)?;
         let rows = &setup.prepared;
         let (train, eval) = setup.datasets(
             |name, records| Ok(rows.preparer().unpaired(name, records)?),
@@ -59,6 +59,7 @@ impl Trainer for Kto {
         let drops_out = !own.disable_dropout;
         let (reference, precompute) = (options.reference, options.precompute);
         let task = Kto { loss, train, eval, chunk, collator, reference, precompute, drops_out };
+        setup.start_from_rows(&task, &mut inputs)?;
         Run::of_step(setup, rows, step, task)
     }
 }

@@ -1,21 +1,25 @@
 //! Kahneman-Tversky optimisation as a task of the loop: completions that are desirable or not.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use burnish_config::groups::{PrecomputeOptions, ReferenceOptions};
 use burnish_data::{CompletionCollator, Prepared, Step, UnpairedExample, partner};
 use burnish_losses::{Completion, Kto as Loss, Labelled, MetricSums, Metrics};
-use burnish_models::ForwardContext;
+use burnish_models::{Decoder, ForwardContext, TokenRow};
+use burnish_ops::AnyTensor;
 use burnish_zero::ShardedParams;
 
 use crate::evaluation::{Evaluation, dealt};
 use crate::forward::log_probs::{log_probs, micro_batch, of_policy};
+use crate::pair_batch::text_of_answer;
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::reference::ref_log_probs_cache::{Scored, key_of_reference};
 use crate::reference::reference_state::{RefLogProbs, ReferenceState, scored};
 use crate::reference::{LazyReference, Reference};
 use crate::run::task::{Counts, LossPart, Task};
+use crate::setup::start_from_rows::StartRows;
 use crate::{MicroBatch, TrainError};
 
 /// A run of Kahneman-Tversky optimisation, everything but the weights read and checked.
@@ -252,5 +256,31 @@ impl Task for Kto {
         }
         let tokens: usize = stats.iter().map(|s| s.log_prob.len()).sum();
         Evaluation::over(group, &self.metrics(), tally, (all, all.div_ceil(size), tokens), start).map(Some)
+    }
+}
+
+impl StartRows for Kto {
+    fn rows(&self) -> usize {
+        self.train.examples.len()
+    }
+
+    fn texts(&self, row: usize) -> Vec<TokenRow> {
+        let UnpairedExample { prompt, completion, .. } = &self.train.examples[row];
+        vec![text_of_answer(&self.collator, prompt, completion)]
+    }
+
+    /// Its KL term is of differences that are none yet.
+    fn first_loss(
+        &self,
+        decoder: &Decoder,
+        pass: &ForwardContext,
+        rows: Range<usize>,
+    ) -> Result<Option<AnyTensor>, TrainError> {
+        let batch = self.answers(&self.train, rows.collect(), 0);
+        let (scores, stats) = log_probs(decoder, &batch.batch, pass, 1.0)?;
+        let own = sums(&stats.log_prob, &batch.completions);
+        let answers = Self::labelled(&batch, &own.into_iter().map(|sum| [sum, 0.0]).collect());
+        let terms = self.loss.terms(&stats, &answers, 0.0, answers.len() as f64)?;
+        Ok(Some(terms.on_tape(&scores)?))
     }
 }

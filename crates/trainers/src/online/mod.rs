@@ -20,8 +20,8 @@ use burnish_comm::Bucket;
 use burnish_config::groups::{ReferenceOptions, RolloutOptions};
 use burnish_data::{Answered, CompletionCollator, Prepared, PromptExample, Sampler, Side, Step};
 use burnish_losses::{EntropyControl, Extreme, FirstPass, HighEntropy, MetricSums, Metrics, PolicyStep};
-use burnish_models::{ForwardContext, Generation};
-use burnish_ops::TokenStats;
+use burnish_models::{Decoder, ForwardContext, Generation, TokenRow};
+use burnish_ops::{AnyTensor, TokenStats};
 use burnish_zero::ShardedParams;
 
 use self::batches::{Batches, FILE, GenerationBatch, Shape};
@@ -41,6 +41,7 @@ use crate::rank::resumed::Resumed;
 use crate::reference::Reference;
 use crate::run::task::{Counts, LossPart, Task};
 use crate::setup::Setup;
+use crate::setup::start_from_rows::StartRows;
 use crate::{MicroBatch, TrainError};
 
 /// How far, on average and in nats, the sampler's log-probabilities may be from those of the first pass: they are the
@@ -424,5 +425,25 @@ impl<O: Objective> Task for Online<O> {
         tally.settle();
         found.tally.merge(&tally);
         Ok(Some(found))
+    }
+}
+
+impl<O> StartRows for Online<O> {
+    fn rows(&self) -> usize {
+        self.train.examples.len()
+    }
+
+    fn texts(&self, row: usize) -> Vec<TokenRow> {
+        vec![TokenRow::unlabelled(self.train.examples[row].ids.clone())]
+    }
+
+    /// None: there are no completions yet.
+    fn first_loss(
+        &self,
+        _decoder: &Decoder,
+        _pass: &ForwardContext,
+        _rows: Range<usize>,
+    ) -> Result<Option<AnyTensor>, TrainError> {
+        Ok(None)
     }
 }

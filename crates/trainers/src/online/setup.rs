@@ -92,6 +92,7 @@ impl<O: Objective> Parts<O> {
             drops_out,
         };
         let step = step.with_prompts(longest);
+        setup.start_from_rows(&task, &mut inputs)?;
         Run::of_step(setup, rows, step, task)
     }
 }

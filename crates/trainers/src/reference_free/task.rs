@@ -1,21 +1,24 @@
 //! Preference optimisation without a reference as a task of the loop.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::time::Instant;
 
 use burnish_data::Step;
 use burnish_losses::{
     LossTerms, MetricSums, Metrics, PairCounts, ReferenceFree as Loss, TokenStats, UnreferencedPair,
 };
-use burnish_models::ForwardContext;
+use burnish_models::{Decoder, ForwardContext, TokenRow};
+use burnish_ops::AnyTensor;
 
 use crate::TrainError;
 use crate::evaluation::{Evaluation, dealt};
 use crate::forward::log_probs::{log_probs, of_policy};
-use crate::pair_batch::{PairBatch, PairRows};
+use crate::pair_batch::{PairBatch, PairRows, texts_of_pair};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::run::task::{Counts, LossPart, Task};
+use crate::setup::start_from_rows::StartRows;
 
 /// A run of preference optimisation that compares the policy with itself alone, everything but the weights read and
 /// checked. `O` is the command's options.
@@ -121,5 +124,28 @@ impl<O> Task for ReferenceFree<O> {
         }
         rank.store.release();
         Evaluation::over(group, &self.metrics(), tally, (all, all.div_ceil(size), tokens), start).map(Some)
+    }
+}
+
+impl<O> StartRows for ReferenceFree<O> {
+    fn rows(&self) -> usize {
+        self.pairs.train.examples.len()
+    }
+
+    fn texts(&self, row: usize) -> Vec<TokenRow> {
+        texts_of_pair(&self.pairs.collator, &self.pairs.train.examples[row])
+    }
+
+    fn first_loss(
+        &self,
+        decoder: &Decoder,
+        pass: &ForwardContext,
+        rows: Range<usize>,
+    ) -> Result<Option<AnyTensor>, TrainError> {
+        let PairRows { train, collator, .. } = &self.pairs;
+        let batch = [PairBatch::new(collator, train, rows.collect(), 0)];
+        let (scores, stats) = log_probs(decoder, &batch[0].batch, pass, 1.0)?;
+        let terms = self.terms(&stats, &batch[0], &self.counts(&batch))?;
+        Ok(Some(terms.on_tape(&scores)?))
     }
 }

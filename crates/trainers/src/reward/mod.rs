@@ -28,7 +28,7 @@ impl Trainer for Reward {
     fn open(options: RewardOptions, mut inputs: RunInputs<'_>) -> Result<Run<Self>, TrainError> {
         let loss = Loss::new(options.loss.center_rewards_coefficient)?;
         let step = Self::step(&options)?;
-        let setup = Setup::open(&options, &mut inputs)?.scoring();
+        let mut setup = Setup::open(&options, &mut inputs)?.scoring();
         let rows = &setup.prepared;
         let (train, eval) = setup.datasets(
             |name, records| Ok(rows.preparer().reward_pairs(name, records)?),
@@ -38,6 +38,8 @@ impl Trainer for Reward {
         let pad_id = rows.tokenizer.pad_id();
         let rows = train.examples.len();
         let drops_out = !options.loss.disable_dropout;
-        Run::of_step(setup, rows, step, Reward { loss, train, eval, pad_id, drops_out })
+        let task = Reward { loss, train, eval, pad_id, drops_out };
+        setup.start_from_rows(&task, &mut inputs)?;
+        Run::of_step(setup, rows, step, task)
     }
 }

@@ -6,13 +6,15 @@ use std::time::Instant;
 
 use burnish_data::{CompletionCollator, Prepared, RewardBatch, RewardExample, Step};
 use burnish_losses::{LossTerms, MetricSums, Metrics, Reward as Loss};
-use burnish_models::{ForwardContext, Mode, Tokens};
+use burnish_models::{Decoder, ForwardContext, Mode, TokenRow, Tokens};
+use burnish_ops::AnyTensor;
 
 use crate::TrainError;
 use crate::evaluation::{Evaluation, dealt};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::run::task::{Counts, LossPart, Task};
+use crate::setup::start_from_rows::StartRows;
 
 /// A run that makes a reward model, everything but the weights read and checked.
 ///
@@ -64,7 +66,7 @@ impl TextBatch {
 }
 
 impl Reward {
-    fn texts(&self, data: &Prepared<RewardExample>, rows: &[usize], first: usize) -> TextBatch {
+    fn pairs(&self, data: &Prepared<RewardExample>, rows: &[usize], first: usize) -> TextBatch {
         let examples: Vec<&RewardExample> = rows.iter().map(|&row| &data.examples[row]).collect();
         TextBatch::new(CompletionCollator::default().rewards(&examples, self.pad_id, first))
     }
@@ -98,7 +100,7 @@ impl Task for Reward {
 
     fn batch(&self, rank: &Rank<'_>, _state: &(), step: &Step, micro: usize) -> TextBatch {
         let slice = step.slice(rank.data.rank(), micro);
-        self.texts(&self.train, &step.rows[slice.clone()], slice.start)
+        self.pairs(&self.train, &step.rows[slice.clone()], slice.start)
     }
 
     fn num_tokens(&self, batch: &TextBatch) -> usize {
@@ -144,7 +146,7 @@ impl Task for Reward {
         let (mut tally, mut tokens) = (MetricSums::new(), 0);
         for own in dealt(all, size, group) {
             let first = own.start;
-            let batch = self.texts(data, &own.collect::<Vec<usize>>(), first);
+            let batch = self.pairs(data, &own.collect::<Vec<usize>>(), first);
             let scores = decoder.rewards(&batch.tokens, &decoder.pass(Mode::Score))?;
             rank.tp.check()?;
             let terms = self.terms(&scores.to_f32(), &batch, all as f64)?;
@@ -154,5 +156,28 @@ impl Task for Reward {
         }
         rank.store.release();
         Evaluation::over(group, &self.metrics(), tally, (all, all.div_ceil(size), tokens), start).map(Some)
+    }
+}
+
+impl StartRows for Reward {
+    fn rows(&self) -> usize {
+        self.train.examples.len()
+    }
+
+    fn texts(&self, row: usize) -> Vec<TokenRow> {
+        let RewardExample { chosen, rejected, .. } = &self.train.examples[row];
+        [chosen, rejected].map(|text| TokenRow::unlabelled(text.clone())).into()
+    }
+
+    fn first_loss(
+        &self,
+        decoder: &Decoder,
+        pass: &ForwardContext,
+        rows: Range<usize>,
+    ) -> Result<Option<AnyTensor>, TrainError> {
+        let batch = self.pairs(&self.train, &rows.collect::<Vec<_>>(), 0);
+        let scores = decoder.rewards(&batch.tokens, pass)?;
+        let terms = self.terms(&scores.to_f32(), &batch, batch.pairs as f64)?;
+        Ok(Some(terms.on_tape(&scores)?))
     }
 }

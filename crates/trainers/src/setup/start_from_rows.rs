@@ -1,29 +1,53 @@
 //! The start of an adapter that is made of rows of the data (EVA, CorDA, LoRA-GA), before ranks begin: drawn once, by every
 //! process from the same rows; a run that goes on has it from its checkpoint.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_checkpoint::{Checkpoint, resume};
 use burnish_config::values::Resume;
-use burnish_data::{ContentKey, Example};
-use burnish_models::{ModelPlan, RowStart, RowsToStart, TokenRow, Tuning};
+use burnish_data::ContentKey;
+use burnish_models::{Decoder, ForwardContext, ModelPlan, RowStart, RowsToStart, TokenRow, Tuning};
+use burnish_ops::AnyTensor;
 use burnish_peft::{AdapterFolder, Init};
 
 use crate::TrainError;
 use crate::setup::Setup;
+use crate::setup::run_inputs::RunInputs;
+
+/// A trainer's rows as a start reads them.
+pub(crate) trait StartRows {
+    /// Rows to train on.
+    fn rows(&self) -> usize;
+
+    /// The texts of a row, each as it runs by itself.
+    fn texts(&self, row: usize) -> Vec<TokenRow>;
+
+    /// The loss that a first step of these rows has, `[1]` on the tape: of a model that is its own reference. `None` where nothing
+    /// is learned.
+    fn first_loss(
+        &self,
+        decoder: &Decoder,
+        pass: &ForwardContext,
+        rows: Range<usize>,
+    ) -> Result<Option<AnyTensor>, TrainError>;
+}
 
 impl Setup {
-    /// Draws the start of a fresh adapter from the first of `rows`, or takes it from the checkpoint that the run goes on from;
-    /// what the user should know of it.
+    /// Draws the start of a fresh adapter from the first of `rows`, or takes it from the checkpoint that the run goes on from.
     ///
     /// # Errors
     /// If rows say too little, or the checkpoint has another adapter.
-    pub(crate) fn start_from_rows(&mut self, rows: &[Example]) -> Result<Option<String>, TrainError> {
+    pub(crate) fn start_from_rows(
+        &mut self,
+        rows: &impl StartRows,
+        inputs: &mut RunInputs<'_>,
+    ) -> Result<(), TrainError> {
         let training = &self.model.options.training;
         let fresh = self.model.config.as_ref().filter(|_| self.model.adapter.is_none());
         let init = fresh.and_then(|config| config.init_lora_weights.method());
         let (Some(config), Some(init)) = (fresh, init.filter(|init| init.reads_rows())) else {
-            return Ok(None);
+            return Ok(());
         };
         let checkpoint = match &training.resume_from_checkpoint {
             Resume::No => None,
@@ -32,21 +56,29 @@ impl Setup {
         };
         if let Some(checkpoint) = checkpoint {
             self.start_of(&checkpoint, init)?;
-            return Ok(None);
+            return Ok(());
         }
         let lora = &self.model.options.lora;
-        let rows: Vec<TokenRow> = rows.iter().take(lora.init_lora_rows).map(of_example).collect();
+        let (count, size) =
+            (rows.rows().min(lora.init_lora_rows), training.per_device_train_batch_size.max(1));
+        let of_batch = |first: usize| first..(first + size).min(count);
+        let texts = |first: usize| of_batch(first).flat_map(|row| rows.texts(row)).collect();
+        let batches: Vec<Vec<TokenRow>> = (0..count).step_by(size).map(texts).collect();
         let given = RowsToStart {
-            rows: &rows,
-            batch: training.per_device_train_batch_size,
+            batches: &batches,
             trained: self.model.trained,
             compute: self.model.options.model.compute(),
             quantization: self.model.options.quantization.quantization(),
             seed: training.seed,
         };
         let (_, device) = self.devices.of(0);
-        let Some(start) = RowStart::of(&self.model.folder, config, &given, device)? else { return Ok(None) };
-        let mut note = format!("{init}: the adapter starts from {} rows", rows.len());
+        let loss = |decoder: &Decoder, pass: &ForwardContext, batch: usize| {
+            rows.first_loss(decoder, pass, of_batch(batch * size))
+        };
+        let Some(start) = RowStart::of(&self.model.folder, config, &given, &loss, device)? else {
+            return Ok(());
+        };
+        let mut note = format!("{init}: the adapter starts from {count} rows");
         if init == Init::Eva {
             let others = start.config.rank_pattern.len();
             note += &format!(
@@ -57,7 +89,8 @@ impl Setup {
         }
         self.model.config = Some(start.config);
         self.model.start = start.factors;
-        Ok(Some(note))
+        (inputs.note)(&note);
+        Ok(())
     }
 
     /// Takes the start of a checkpoint's run: its ranks, and where the base was changed what that was changed by.
@@ -94,16 +127,4 @@ impl Setup {
         }
         key.hex()
     }
-}
-
-fn of_example(row: &Example) -> TokenRow {
-    let whole = [row.input_ids.len()];
-    let lengths = if row.seq_lengths.is_empty() { &whole[..] } else { &row.seq_lengths };
-    let mut rest = row.input_ids.as_slice();
-    let text = |&length: &usize| {
-        let (text, after) = rest.split_at(length.min(rest.len()));
-        rest = after;
-        text.to_vec()
-    };
-    TokenRow { texts: lengths.iter().map(text).collect(), labels: row.labels.clone() }
 }

@@ -51,13 +51,12 @@ impl Trainer for Sft {
         if rows > 0 && !train.examples.iter().any(learned) {
             return Err(TrainError::NothingToLearn { name: setup.dataset_name(), rows });
         }
-        if let Some(note) = setup.start_from_rows(&train.examples)? {
-            (inputs.note)(&note);
-        }
         let loss = SupervisedLoss {
             kind: options.loss.loss_type,
             label_smoothing: options.loss.label_smoothing() as f32,
         };
-        Run::of_step(setup, rows, step, Sft { train, eval, packing: options.packing, loss })
+        let task = Sft { train, eval, packing: options.packing, loss };
+        setup.start_from_rows(&task, &mut inputs)?;
+        Run::of_step(setup, rows, step, task)
     }
 }

@@ -1,15 +1,19 @@
 //! Supervised fine-tuning as a task of the loop.
 
+use std::ops::Range;
+
 use burnish_config::groups::PackingOptions;
 use burnish_data::{Collator, Dataset, Example, Step, Strategy};
 use burnish_losses::Metrics;
-use burnish_models::ForwardContext;
+use burnish_models::{Decoder, ForwardContext, TokenRow};
+use burnish_ops::AnyTensor;
 
 use crate::evaluation::{Evaluation, evaluate_on};
 use crate::forward::token_loss::{SupervisedLoss, supervised, token_metrics};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::run::task::{Counts, LossPart, Task};
+use crate::setup::start_from_rows::StartRows;
 use crate::{MicroBatch, TrainError};
 
 /// Supervised fine-tuning: rows that are learned token by token.
@@ -22,13 +26,18 @@ pub struct Sft {
 
 impl Sft {
     /// The collator of rows that are packed, or not.
-    fn collator(&self, rank: &Rank<'_>, packs: bool) -> Collator {
+    fn collator(&self, packs: bool) -> Collator {
         let keeps = self.packing.strategy(packs).is_some_and(Strategy::keeps_documents);
-        Collator {
-            pad_id: rank.setup.prepared.tokenizer.pad_id().unwrap_or(0),
-            padding_free: self.packing.padding_free || keeps,
-            ..Collator::default()
+        Collator { padding_free: self.packing.padding_free || keeps, ..Collator::default() }
+    }
+
+    /// A micro-batch of these rows, of which the first is number `first` of its step.
+    fn micro_batch(&self, rows: impl Iterator<Item = usize>, first: usize) -> MicroBatch {
+        let rows: Vec<&Example> = rows.map(|row| &self.train.examples[row]).collect();
+        if rows.is_empty() {
+            return MicroBatch::empty();
         }
+        MicroBatch::new(self.collator(self.packing.packing).batch(&rows, first))
     }
 
     /// The one division of the step's loss: by the tokens of all ranks, or by this rank's and then by the ranks.
@@ -64,11 +73,7 @@ impl Task for Sft {
 
     fn batch(&self, rank: &Rank<'_>, _state: &(), step: &Step, micro: usize) -> MicroBatch {
         let slice = step.slice(rank.data.rank(), micro);
-        let rows: Vec<&Example> = step.rows[slice.clone()].iter().map(|&i| &self.train.examples[i]).collect();
-        if rows.is_empty() {
-            return MicroBatch::empty();
-        }
-        MicroBatch::new(self.collator(rank, self.packing.packing).batch(&rows, slice.start))
+        self.micro_batch(step.rows[slice.clone()].iter().copied(), slice.start)
     }
 
     fn num_tokens(&self, batch: &MicroBatch) -> usize {
@@ -109,8 +114,41 @@ impl Task for Sft {
     fn evaluate(&self, rank: &Rank<'_>, _state: &()) -> Result<Option<Evaluation>, TrainError> {
         let Some(data) = &self.eval else { return Ok(None) };
         let rows = rank.setup.options.training.per_device_eval_batch_size;
-        let collator = self.collator(rank, self.packing.packs_evaluation());
+        let collator = self.collator(self.packing.packs_evaluation());
         let decoder = &rank.model.decoder;
         Ok(Some(evaluate_on(&rank.data, decoder, &data.examples, &collator, rows, self.loss)?))
+    }
+}
+
+impl StartRows for Sft {
+    fn rows(&self) -> usize {
+        self.train.examples.len()
+    }
+
+    fn texts(&self, row: usize) -> Vec<TokenRow> {
+        let row = &self.train.examples[row];
+        let whole = [row.input_ids.len()];
+        let lengths = if row.seq_lengths.is_empty() { &whole[..] } else { &row.seq_lengths };
+        let mut rest = row.input_ids.as_slice();
+        let text = |&length: &usize| {
+            let (text, after) = rest.split_at(length.min(rest.len()));
+            rest = after;
+            text.to_vec()
+        };
+        vec![TokenRow { texts: lengths.iter().map(text).collect(), labels: Some(row.labels.clone()) }]
+    }
+
+    fn first_loss(
+        &self,
+        decoder: &Decoder,
+        pass: &ForwardContext,
+        rows: Range<usize>,
+    ) -> Result<Option<AnyTensor>, TrainError> {
+        let batch = self.micro_batch(rows, 0);
+        if batch.targets.is_empty() {
+            return Ok(None);
+        }
+        let tokens = batch.targets.len() as f64;
+        Ok(Some(supervised(decoder, &batch, pass, self.loss, tokens)?.loss))
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<GenerateOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
     let options = resolved.options;
     let mut loaded = Loaded::open(&options.model, &options.quantization, &options.ranks)?;
-    loaded.inference = loaded.inference.with_adapters(named_adapters(&options.prompts.lora_modules))?;
+    loaded.inference = loaded.inference.with_adapters(named_adapters(&options.adapters.lora_modules))?;
     let folder = loaded.inference.folder();
     let prompts = &options.prompts;
     let preparation = PreparationOptions {

@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use burnish_config::ScoreOptions;
+use burnish_config::groups::named_adapters;
 use burnish_data::{Collator, Example, Row, Source};
 use burnish_losses::TokenLoss;
-use burnish_models::{Decoder, Mode, ModelError, Output};
-use burnish_trainers::{MicroBatch, TrainError, prepare_rows, scores as text_scores, supervised};
+use burnish_models::{Decoder, ModelError, Output};
+use burnish_trainers::{MicroBatch, TrainError, prepare_rows, scores_adapted, scoring_pass, supervised};
 use serde_json::json;
 
 use crate::model::{Lines, Loaded};
@@ -15,7 +16,8 @@ use crate::refusal::refuse;
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let Some(resolved) = crate::options::<ScoreOptions>(words)? else { return Ok(ExitCode::SUCCESS) };
     let options = resolved.options;
-    let loaded = Loaded::open(&options.model, &options.quantization, &options.ranks)?;
+    let mut loaded = Loaded::open(&options.model, &options.quantization, &options.ranks)?;
+    loaded.inference = loaded.inference.with_adapters(named_adapters(&options.adapters.lora_modules))?;
     let folder = loaded.inference.folder();
     let rows = prepare_rows(folder.tokenizer_path(), &options.preparation, folder.spec().vocab)?;
     let source = Source::train(&options.input.dataset_name, &options.input.dataset_test_split)?;
@@ -31,8 +33,9 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
     let preparer = rows.preparer();
     let size = options.batches.per_device_eval_batch_size;
     let score = |decoder: &Decoder, first_row: u64, records: Vec<_>| -> Result<String, TrainError> {
-        let mut examples = Vec::with_capacity(records.len());
+        let (mut examples, mut adapters) = (Vec::with_capacity(records.len()), Vec::new());
         for record in records {
+            adapters.push(loaded.inference.adapter_of(&record)?);
             examples.push(preparer.prepared(&parse(record)?, completion_only)?);
         }
         let mut said = String::new();
@@ -41,7 +44,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
                 .into_iter()
                 .map(|example| example.map(|e| e.input_ids).unwrap_or_default())
                 .collect();
-            let scores = text_scores(decoder, &texts, rows.tokenizer.pad_id())?;
+            let scores = scores_adapted(decoder, &texts, &adapters, rows.tokenizer.pad_id())?;
             for ((index, score), text) in (first_row..).zip(scores).zip(&texts) {
                 score.map_or(Ok(()), |score| number(index, f64::from(score)))?;
                 let line = json!({"index": index, "score": score, "num_tokens": text.len()});
@@ -49,7 +52,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
             }
             return Ok(said);
         }
-        for (index, (sum, tokens)) in (first_row..).zip(scores(decoder, &examples)?) {
+        for (index, (sum, tokens)) in (first_row..).zip(scores(decoder, &examples, &adapters)?) {
             number(index, sum)?;
             let line = json!({"index": index, "sum_logprob": sum, "num_tokens": tokens});
             said.push_str(&format!("{line}\n"));
@@ -74,8 +77,12 @@ fn number(index: u64, value: f64) -> Result<(), ModelError> {
     Err(ModelError::ResultNotFinite { what: format!("row {}", index + 1), value })
 }
 
-/// The log-probability of each row's targets and their number; both 0 for a row without any.
-fn scores(decoder: &Decoder, examples: &[Option<Example>]) -> Result<Vec<(f64, u64)>, TrainError> {
+/// The log-probability of each row's targets, by its adapter, and their number; both 0 for a row without any.
+fn scores(
+    decoder: &Decoder,
+    examples: &[Option<Example>],
+    adapters: &[Option<usize>],
+) -> Result<Vec<(f64, u64)>, TrainError> {
     let mut sums = vec![(0.0, 0); examples.len()];
     let (places, present): (Vec<usize>, Vec<&Example>) =
         examples.iter().enumerate().filter_map(|(i, e)| Some((i, e.as_ref()?))).unzip();
@@ -83,7 +90,8 @@ fn scores(decoder: &Decoder, examples: &[Option<Example>]) -> Result<Vec<(f64, u
     if batch.targets.is_empty() {
         return Ok(sums);
     }
-    let scored = supervised(decoder, &batch, &decoder.pass(Mode::Score), TokenLoss::Nll, 1.0)?;
+    let pass = scoring_pass(decoder, places.iter().map(|&place| adapters[place]).collect())?;
+    let scored = supervised(decoder, &batch, &pass, TokenLoss::Nll, 1.0)?;
     for (&token, &log_prob) in batch.rows.iter().zip(&scored.stats.log_prob) {
         // Each row is one document here: nothing is packed.
         let row = batch.tokens.documents.partition_point(|d| d.end <= token);

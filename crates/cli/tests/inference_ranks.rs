@@ -268,6 +268,62 @@ fn rows_are_continued_by_the_adapter_that_they_name() {
     fails(&more(&both), &["narrow", "use_dora"]);
 }
 
+/// Each row by the adapter that it names, all in one batch: what the adapter says alone, on every mesh; texts' scores too.
+#[test]
+fn rows_are_scored_by_the_adapter_that_they_name() {
+    let root = tempfile::tempdir().unwrap();
+    let train = |name: &str, more: &[&str]| adapter(&root.path().join(name), more);
+    let wide = train("wide", &["--lora_r=6", "--lora_target_modules=all-linear"]);
+    let narrow = train("narrow", &["--lora_r=2", "--use_rslora", "--lora_target_modules=q_proj,v_proj"]);
+    let file = root.path().join("rows.jsonl");
+    let names = [None, Some("wide"), Some("narrow"), Some("narrow"), None, Some("wide"), Some("wide")];
+    let text = std::fs::read_to_string(rows("prompt_completion.jsonl")).unwrap();
+    let row = |(line, name): (&str, &Option<&str>)| {
+        let mut row: Value = serde_json::from_str(line).unwrap();
+        row["adapter"] = (*name).into();
+        format!("{row}\n")
+    };
+    std::fs::write(&file, text.lines().zip(&names).map(row).collect::<String>()).unwrap();
+    let rows = format!("--dataset_name={}", file.display());
+    let scorer = fixtures().join("trl-runs/reward-full/model_start");
+    for (model, what) in [(model(), "sum_logprob"), (scorer, "score")] {
+        let score = |rows: &str, more: &[&str]| {
+            words("score", &model, &[&[rows, "--per_device_eval_batch_size=4"], more].concat())
+        };
+        let of_rows = |more: &[&str]| score(&rows, more);
+        let said = |words: &[String]| -> Vec<f64> {
+            lines(&ok(words)).iter().map(|line| line[what].as_f64().unwrap()).collect()
+        };
+        let by = |path: &str| said(&of_rows(&[&format!("--adapter_name_or_path={path}")]));
+        let alone = [said(&of_rows(&[])), by(&wide), by(&narrow)];
+        let of = |name: &Option<&str>| match name {
+            Some("wide") => 1,
+            Some(_) => 2,
+            None => 0,
+        };
+        let want: Vec<f64> = names.iter().enumerate().map(|(at, name)| alone[of(name)][at]).collect();
+        let differ = |a: &[f64], b: &[f64]| a.iter().zip(b).any(|(a, b)| (a - b).abs() > 1e-3 * a.abs());
+        assert!(differ(&alone[0], &alone[1]) && differ(&alone[0], &alone[2]), "{alone:?}");
+        let modules = [format!("wide={wide}"), format!("narrow={narrow}")];
+        let mixed = of_rows(&["--lora_modules", &modules[0], &modules[1]]);
+        for mesh in [(1, 1)].into_iter().chain(MESHES) {
+            let got = said(&on(mesh, &mixed));
+            assert_eq!(got.len(), want.len(), "{mesh:?}");
+            for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+                let near = (got - want).abs() <= ROUNDING * want.abs().max(1.0);
+                assert!(near, "{mesh:?}, row {at}: {got} and {want}");
+            }
+        }
+        // A batch of the base alone is the base's to the bit.
+        let none = data("prompt_completion.jsonl");
+        assert_eq!(ok(&score(&none, &["--lora_modules", &modules[0]])), ok(&score(&none, &[])));
+        fails(&of_rows(&["--lora_modules", &modules[0]]), &["rows.jsonl, line 3", "narrow", "lora_modules"]);
+    }
+    let own = format!("--adapter_name_or_path={wide}");
+    let both = [rows.as_str(), &own, "--lora_modules", &format!("wide={wide}")];
+    fails(&words("score", &model(), &both), &["lora_modules", "adapter_name_or_path"]);
+}
+
 #[test]
 fn scores_and_evaluations_are_one_rank_s() {
     let root = tempfile::tempdir().unwrap();

@@ -143,6 +143,16 @@ pub enum ModelError {
         /// The prompt's index.
         row: usize,
     },
+    /// A pass over several adapters that does not say which document has which.
+    #[error(
+        "a pass with adapters of {got} documents runs over {documents}: `Decoder::adapted_pass` takes one for each, or none"
+    )]
+    AdaptersOfDocuments {
+        /// Documents whose adapters the pass has.
+        got: usize,
+        /// Those that it runs over.
+        documents: usize,
+    },
     /// Not one of a decoder's adapters.
     #[error("prompt {row} names adapter {got} of {adapters}, which are counted from 0")]
     NoAdapter {
@@ -448,9 +458,10 @@ impl Coded for ModelError {
             Self::Unsupported { .. } | Self::Family { .. } => ErrorCode::UnsupportedModel,
             Self::Weights { .. } => ErrorCode::WeightsMismatch,
             Self::Quantized { .. } => ErrorCode::QuantizedModel,
-            Self::UnknownParameter { .. } | Self::Sequences { .. } | Self::QkClipPeaks { .. } => {
-                ErrorCode::Internal
-            }
+            Self::UnknownParameter { .. }
+            | Self::Sequences { .. }
+            | Self::AdaptersOfDocuments { .. }
+            | Self::QkClipPeaks { .. } => ErrorCode::Internal,
             Self::TooLong { .. } => ErrorCode::TooLong,
             Self::EmptyPrompt { .. } | Self::EmptyDocument { .. } => ErrorCode::EmptyText,
             Self::NoVocabulary | Self::NoScore => ErrorCode::WrongHead,

@@ -263,6 +263,40 @@ fn what_cannot_be_mixed_is_said_by_name() {
         burnish_models::Mode::Score,
         true,
     );
-    let error = all.mixed.hidden(&Tokens::from_sequences(&[&[1, 2][..]]), &pass).err().unwrap().to_string();
-    assert!(error.contains("adapters") && error.contains("generation"), "{error}");
+    let tokens = Tokens::from_sequences(&[&[1, 2][..]]);
+    let error = all.mixed.hidden(&tokens, &pass).err().unwrap().to_string();
+    assert!(error.contains("of 0 documents") && error.contains("adapted_pass"), "{error}");
+    let two = all.mixed.adapted_pass(vec![Some(0), None]).unwrap();
+    assert!(all.mixed.hidden(&tokens, &two).is_err_and(|error| error.to_string().contains("of 2 documents")));
+    let far = all.mixed.adapted_pass(vec![None, Some(3)]).err().unwrap().to_string();
+    assert!(far.contains("adapter 3 of 3"), "{far}");
+}
+
+/// Documents of one pass, each by its adapter or the base.
+#[test]
+fn documents_of_a_pass_are_those_of_each_adapter_alone() {
+    for (base, names) in FAMILIES {
+        let all = written(base, names);
+        let texts: [&[u32]; 5] = [&[3, 1, 4, 1], &[3, 1, 4], &[5, 9, 2, 6], &[7], &[8, 2, 8]];
+        let of = [Some(1), None, Some(0), Some(2), Some(1)];
+        let hidden = |decoder: &Decoder, texts: &[&[u32]], of: &[Option<usize>]| {
+            let pass = decoder.adapted_pass(of.to_vec()).unwrap();
+            decoder.hidden(&Tokens::from_sequences(texts), &pass).unwrap().to_f32()
+        };
+        let got = hidden(&all.mixed, &texts, &of);
+        let width = got.len() / texts.iter().map(|text| text.len()).sum::<usize>();
+        let mut at = 0;
+        for (text, of) in texts.iter().zip(of) {
+            let own = all.own(of);
+            let pass = own.pass(burnish_models::Mode::Score);
+            let want = own.hidden(&Tokens::from_sequences(&[*text]), &pass).unwrap().to_f32();
+            let largest = want.iter().fold(1.0_f32, |top, x| top.max(x.abs()));
+            close(base, &got[at * width..][..want.len()], &want, 1e-5 * largest);
+            at += text.len();
+        }
+        // None of them has one: the base to the bit.
+        let pass = all.base.pass(burnish_models::Mode::Score);
+        let want = all.base.hidden(&Tokens::from_sequences(&texts), &pass).unwrap().to_f32();
+        assert_eq!(hidden(&all.mixed, &texts, &[None; 5]), want, "{base}");
+    }
 }

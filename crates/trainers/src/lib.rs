@@ -85,7 +85,7 @@ pub use run::stop::Stop;
 pub use run::task::{Counts, LossPart, Task};
 pub use run::training::Outcome;
 pub use run::{Run, Trainer};
-pub use scoring::reward_folder::{RewardFolder, scores};
+pub use scoring::reward_folder::{RewardFolder, scores, scores_adapted, scoring_pass};
 pub use scoring::reward_functions::{WeightedReward, reward_functions};
 pub use setup::model_setup::ModelSetup;
 pub use setup::run_inputs::RunInputs;

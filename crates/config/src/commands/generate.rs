@@ -5,6 +5,7 @@ use crate::command::command;
 use crate::fault::Fault;
 use crate::groups::{
     GenerationOptions, InferenceRankOptions, ModelOptions, PromptOptions, QuantizationOptions,
+    RowAdapterOptions,
 };
 
 command! {
@@ -17,6 +18,8 @@ command! {
         quantization: QuantizationOptions,
         /// The prompts.
         prompts: PromptOptions,
+        /// Adapters that rows name.
+        adapters: RowAdapterOptions,
         /// The choice of tokens.
         generation: GenerationOptions,
         /// The ranks.
@@ -41,7 +44,10 @@ impl GenerateOptions {
             }
             (Some(_), None) => {}
         }
-        self.prompts.rules(self.model.adapter_name_or_path.is_some(), checks);
+        self.adapters.rules(self.model.adapter_name_or_path.is_some(), checks);
+        if !self.adapters.lora_modules.is_empty() && self.prompts.prompt.0.is_some() {
+            checks.conflict("lora_modules", "prompt", "give adapter_name_or_path, or rows that name them");
+        }
         let batch = self.prompts.per_device_eval_batch_size;
         checks.range("per_device_eval_batch_size", batch >= 1, AT_LEAST_1);
         self.generation.rules(checks);

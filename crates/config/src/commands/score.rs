@@ -4,6 +4,7 @@ use crate::checks::Checks;
 use crate::command::command;
 use crate::groups::{
     BatchOptions, InferenceRankOptions, InputOptions, ModelOptions, PreparationOptions, QuantizationOptions,
+    RowAdapterOptions,
 };
 
 command! {
@@ -16,6 +17,8 @@ command! {
         quantization: QuantizationOptions,
         /// The rows.
         input: InputOptions,
+        /// Adapters that rows name.
+        adapters: RowAdapterOptions,
         /// Rows to tokens.
         preparation: PreparationOptions,
         /// Batches.
@@ -30,6 +33,7 @@ impl ScoreOptions {
         self.model.rules(checks);
         self.quantization.rules(true, checks);
         checks.rows("dataset_name", &self.input.dataset_name);
+        self.adapters.rules(self.model.adapter_name_or_path.is_some(), checks);
         self.preparation.rules(checks);
         self.batches.rules(checks);
         self.ranks.rules(checks);

@@ -16,9 +16,6 @@ options! {
     Trl dataset_name: Option<String> = None;
     /// In a folder, the files named after this; without any, all files.
     Trl dataset_test_split: String = "test".into();
-    /// Adapters over the model, each as `name=folder`, of which a row's `adapter` names the one that continues it; a row
-    /// without is the model's own.
-    Burnish lora_modules: Vec<String> = Vec::new();
     /// File for JSON lines with prompt, completion, token_ids and finish_reason.
     Burnish output_file: Option<PathBuf> = None;
     /// Put a prompt through the chat template; by default exactly when the model has one.
@@ -77,19 +74,6 @@ options! {
 impl ChatTargetOptions {
     pub(crate) fn rules(&self, checks: &mut Checks<'_>) {
         check_adapters(&self.lora_modules, checks);
-    }
-}
-
-impl PromptOptions {
-    pub(crate) fn rules(&self, adapter_given: bool, checks: &mut Checks<'_>) {
-        check_adapters(&self.lora_modules, checks);
-        if !self.lora_modules.is_empty() && self.prompt.0.is_some() {
-            checks.conflict("lora_modules", "prompt", "give adapter_name_or_path, or rows that name them");
-        }
-        if !self.lora_modules.is_empty() && adapter_given {
-            let mend = "name it in lora_modules, too, and in the rows";
-            checks.conflict("lora_modules", "adapter_name_or_path", mend);
-        }
     }
 }
 

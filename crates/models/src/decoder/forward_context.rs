@@ -38,6 +38,8 @@ pub struct ForwardContext {
     balance: Option<Arc<RouterBalance>>,
     orthogonality: Option<Arc<Orthogonality>>,
     tap: Option<Arc<dyn InputTap>>,
+    /// Of several adapters the one of each document.
+    by_document: Option<Arc<Vec<Option<usize>>>>,
 }
 
 impl ForwardContext {
@@ -46,13 +48,36 @@ impl ForwardContext {
     pub fn new(parameters: Arc<dyn Parameters>, mode: Mode, adapters: bool) -> Self {
         let (root, norms) = (OnceLock::new(), Norms::default());
         let (peaks, noise, balance, orthogonality) = (None, None, None, None);
-        Self { parameters, mode, adapters, root, norms, peaks, noise, balance, orthogonality, tap: None }
+        let (tap, by_document) = (None, None);
+        Self {
+            parameters,
+            mode,
+            adapters,
+            root,
+            norms,
+            peaks,
+            noise,
+            balance,
+            orthogonality,
+            tap,
+            by_document,
+        }
     }
 
     /// The same pass, of whose linear layers `tap` hears the inputs; one that scores, on a whole model.
     #[must_use]
     pub fn with_input_tap(self, tap: Arc<dyn InputTap>) -> Self {
         Self { tap: Some(tap), ..self }
+    }
+
+    /// The same pass, each document by its adapter ([`Decoder::adapted_pass`](crate::Decoder::adapted_pass)).
+    pub(crate) fn by_document(self, adapters: Vec<Option<usize>>) -> Self {
+        Self { by_document: Some(Arc::new(adapters)), ..self }
+    }
+
+    /// The adapters of documents, where a pass has several.
+    pub(crate) fn adapters_of_documents(&self) -> Option<&[Option<usize>]> {
+        self.by_document.as_ref().map(|adapters| adapters.as_slice())
     }
 
     pub(crate) fn input_tap(&self) -> Option<&Arc<dyn InputTap>> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use burn::tensor::Device;
 use burnish_ops::AnyTensor;
 
-use crate::{Decoder, ForwardContext, Mode, ModelError};
+use crate::{Decoder, ForwardContext, Mode, ModelError, Tokens};
 
 /// Of each adapter its columns; side by side they are all.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Decoder {
         self.mixed.as_ref().map_or(0, |mixed| mixed.0.len())
     }
 
-    /// The passes of a [`Decoding`](crate::Decoding): with adapters, and of the base alone.
+    /// Passes that score: with adapters, and of the base alone.
     pub(crate) fn decoding_passes(&self) -> [ForwardContext; 2] {
         [true, false].map(|adapters| ForwardContext::new(self.parameters.clone(), Mode::Score, adapters))
     }
@@ -55,14 +55,30 @@ impl Decoder {
         }
     }
 
-    /// That a pass over documents knows which adapter is meant.
-    pub(crate) fn check_one_adapter(&self, pass: &ForwardContext) -> Result<(), ModelError> {
-        if self.mixed.is_none() || !pass.adapters() {
-            return Ok(());
+    /// A pass that scores documents, each by its adapter of [several](Self::adapters); of the base where none has one.
+    ///
+    /// # Errors
+    /// If an adapter is not there.
+    pub fn adapted_pass(&self, adapters: Vec<Option<usize>>) -> Result<ForwardContext, ModelError> {
+        adapters.iter().enumerate().try_for_each(|(row, &adapter)| self.check_adapter(row, adapter))?;
+        let [pass, bare] = self.decoding_passes();
+        Ok(if adapters.iter().all(Option::is_none) { bare } else { pass.by_document(adapters) })
+    }
+
+    /// What multiplies activations of a pass over documents, where it has several adapters.
+    pub(crate) fn acts_of_documents(
+        &self,
+        tokens: &Tokens,
+        pass: &ForwardContext,
+        device: &Device,
+    ) -> Result<Option<AnyTensor>, ModelError> {
+        let Some(mixed) = self.mixed.as_ref().filter(|_| pass.adapters()) else { return Ok(None) };
+        let adapters = pass.adapters_of_documents().unwrap_or_default();
+        if adapters.len() != tokens.documents.len() {
+            let (got, documents) = (adapters.len(), tokens.documents.len());
+            return Err(ModelError::AdaptersOfDocuments { got, documents });
         }
-        let (key, got) = ("adapters".to_owned(), self.adapters().to_string());
-        let supported =
-            "in generation alone, where sequences name one each; load the adapter on its own to score";
-        Err(ModelError::Unsupported { key, got, supported })
+        let lengths = tokens.documents.iter().map(ExactSizeIterator::len);
+        Ok(mixed.acting(lengths.zip(adapters.iter().copied()), device))
     }
 }

@@ -184,7 +184,6 @@ impl Decoder {
     /// # Errors
     /// If an id is outside the vocabulary, or a tensor does not fit.
     pub fn hidden(&self, tokens: &Tokens, pass: &ForwardContext) -> Result<AnyTensor, ModelError> {
-        self.check_one_adapter(pass)?;
         let count = self.virtual_tokens(pass);
         let among = (count > 0).then(|| Virtual::before(tokens, count, self.has_prefix()));
         let tokens = among.as_ref().map_or(tokens, |among| &among.tokens);
@@ -213,7 +212,11 @@ impl Decoder {
             x = if self.shard.divided() { x.leaf() } else { x.untracked() };
         }
         let invoked = invoked.as_ref().filter(|_| pass.adapters());
-        let acts = invoked.and_then(|invoked| acting(&invoked.acts, &x.plain().device()));
+        let device = x.plain().device();
+        let acts = match invoked.and_then(|invoked| acting(&invoked.acts, &device)) {
+            Some(acts) => Some(acts),
+            None => self.acts_of_documents(tokens, pass, &device)?,
+        };
         let rotaries = self.rotaries(tokens);
         let factors = Factors::new(&self.spec, &self.shard, &tokens.positions);
         if let Some(peaks) = pass.logit_peaks() {

@@ -7,7 +7,9 @@ use burn::tensor::Device;
 use burnish_config::groups::PreparationOptions;
 use burnish_core::Dtype;
 use burnish_data::{Message, Render, RowOrigin};
-use burnish_models::{Decoder, LocalParams, Mode, ModelFolder, ModelPlan, Output, Tokens, Tuning};
+use burnish_models::{
+    Decoder, ForwardContext, LocalParams, Mode, ModelFolder, ModelPlan, Output, Tokens, Tuning,
+};
 use burnish_peft::AdapterFolder;
 use burnish_rewards::{RewardError, RewardFunction, Sample};
 use serde_json::Value;
@@ -149,15 +151,42 @@ pub fn scores(
     texts: &[Vec<u32>],
     pad_id: Option<u32>,
 ) -> Result<Vec<Option<f32>>, TrainError> {
-    let mut kept = Vec::with_capacity(texts.len());
-    for text in texts.iter().filter(|text| !text.is_empty()) {
+    scores_adapted(decoder, texts, &vec![None; texts.len()], pad_id)
+}
+
+/// As [`scores`], each text by its adapter of those that the model has ([`Decoder::adapters`]), or by the base.
+///
+/// # Errors
+/// As [`scores`]; if an adapter is not there.
+///
+/// # Panics
+/// If there are not as many adapters as texts.
+pub fn scores_adapted(
+    decoder: &Decoder,
+    texts: &[Vec<u32>],
+    adapters: &[Option<usize>],
+    pad_id: Option<u32>,
+) -> Result<Vec<Option<f32>>, TrainError> {
+    assert_eq!(texts.len(), adapters.len(), "an adapter, or none, for each text");
+    let (mut kept, mut own) = (Vec::with_capacity(texts.len()), Vec::with_capacity(texts.len()));
+    for (text, &adapter) in texts.iter().zip(adapters).filter(|(text, _)| !text.is_empty()) {
         let last = text.iter().rposition(|&id| Some(id) != pad_id).unwrap_or(0);
         kept.push(&text[..=last]);
+        own.push(adapter);
     }
     if kept.is_empty() {
         return Ok(vec![None; texts.len()]);
     }
-    let scores = decoder.rewards(&Tokens::from_sequences(&kept), &decoder.pass(Mode::Score))?.to_f32();
+    let pass = scoring_pass(decoder, own)?;
+    let scores = decoder.rewards(&Tokens::from_sequences(&kept), &pass)?.to_f32();
     let mut scores = scores.into_iter();
     Ok(texts.iter().map(|text| if text.is_empty() { None } else { scores.next() }).collect())
+}
+
+/// A pass that scores documents, each by its adapter where the model has several.
+///
+/// # Errors
+/// If an adapter is not there.
+pub fn scoring_pass(decoder: &Decoder, adapters: Vec<Option<usize>>) -> Result<ForwardContext, TrainError> {
+    if decoder.adapters() == 0 { Ok(decoder.pass(Mode::Score)) } else { Ok(decoder.adapted_pass(adapters)?) }
 }

@@ -226,3 +226,39 @@ fn trainers_that_sample_start_from_prompts() {
     let corda = run("corda", &["--init_lora_weights=corda", "--init_lora_rows=4"]);
     assert!(left(&corda, module, 4).1.iter().any(|x| x.abs() > 1e-4));
 }
+
+/// An adapter that waits for tokens which no row has learns nothing, and one whose rows lack them in part as much less.
+#[test]
+fn rows_without_the_tokens_that_an_adapter_waits_for_are_named() {
+    let (root, model) = (tempfile::tempdir().unwrap(), model());
+    let said = |words: &[String]| {
+        let output = crate::program::run(words);
+        assert!(output.status.success(), "{}", crate::program::stderr(&output));
+        let said = crate::program::stderr(&output);
+        said.lines().filter(|line| line.contains("alora_invocation_tokens")).map(str::to_owned).collect()
+    };
+    let of_sft = |name: &str, more: &[&str]| -> Vec<String> {
+        let common = [&[&*model, "--save_strategy=no"][..], &STEPS, more].concat();
+        said(&sft(&root.path().join(name), "prompt_completion.jsonl", &common))
+    };
+    // Nothing moves without them.
+    let none = of_sft("none", &["--alora_invocation_tokens=1,2"]);
+    assert!(none.len() == 1 && none[0].contains("none of 39 rows has"), "{none:?}");
+    let written = WeightFolder::open_stem(root.path().join("none"), "adapter_model").unwrap();
+    let b = written.names().find(|name| name.ends_with("lora_B.weight")).unwrap();
+    assert!(written.read(b).unwrap().to_f32().iter().all(|x| *x == 0.0));
+    let some = of_sft("some", &["--alora_invocation_tokens=71"]);
+    assert!(
+        some.len() == 1 && some[0].contains("of 39 rows have no") && some[0].contains("row "),
+        "{some:?}"
+    );
+    // Over ranks once, and in training on.
+    let more = ["--alora_invocation_tokens=71", "--nproc=2", "--tp_size=2"];
+    assert_eq!(of_sft("ranks", &more), some);
+    let again = format!("--adapter_name_or_path={}", root.path().join("some").display());
+    let common = [&model, "--save_strategy=no", "--max_steps=1", &again];
+    assert_eq!(said(&sft(&root.path().join("on"), "prompt_completion.jsonl", &common)), some);
+    let dpo = ["--use_peft", "--max_steps=1", "--alora_invocation_tokens=1,2"];
+    let none: Vec<String> = said(&preferences::words("dpo", &root.path().join("dpo"), &dpo));
+    assert!(none.len() == 1 && none[0].contains("none of 28 rows has"), "{none:?}");
+}

@@ -53,6 +53,8 @@ pub enum Concern {
     Repeated,
     /// Rows to evaluate on that are trained on.
     EvaluatedRowsTrained,
+    /// Rows without the tokens that an adapter waits for.
+    NotInvoked,
 }
 
 /// A finding: what was seen and what to do.

@@ -46,6 +46,16 @@ impl TokenRow {
     fn tokens(&self) -> usize {
         self.texts.iter().map(Vec::len).sum()
     }
+
+    /// Each text with its labels.
+    pub fn labelled(&self) -> impl Iterator<Item = (&[u32], Option<&[i32]>)> {
+        let mut rest = self.labels.as_deref();
+        self.texts.iter().map(move |text| {
+            let own = rest.map(|labels| labels.split_at(text.len().min(labels.len())));
+            rest = own.map(|(_, after)| after);
+            (text.as_slice(), own.map(|(labels, _)| labels))
+        })
+    }
 }
 
 /// The loss of a batch, by its number, as a trainer has it in a first step of these rows: `[1]` on the tape, `None` where nothing

@@ -42,7 +42,7 @@ impl Trainer for Dpo {
         let drops_out = !options.loss.disable_dropout;
         let (reference, precompute) = (options.reference, options.precompute);
         let task = Dpo { loss, train, eval, collator, reference, precompute, drops_out, summed_by };
-        setup.start_from_rows(&task, &mut inputs)?;
+        setup.fit_adapter(&task, &mut inputs)?;
         Run::of_step(setup, rows, step, task)
     }
 }

@@ -59,7 +59,7 @@ impl Trainer for Kto {
         let drops_out = !own.disable_dropout;
         let (reference, precompute) = (options.reference, options.precompute);
         let task = Kto { loss, train, eval, chunk, collator, reference, precompute, drops_out };
-        setup.start_from_rows(&task, &mut inputs)?;
+        setup.fit_adapter(&task, &mut inputs)?;
         Run::of_step(setup, rows, step, task)
     }
 }

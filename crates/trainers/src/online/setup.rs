@@ -92,7 +92,7 @@ impl<O: Objective> Parts<O> {
             drops_out,
         };
         let step = step.with_prompts(longest);
-        setup.start_from_rows(&task, &mut inputs)?;
+        setup.fit_adapter(&task, &mut inputs)?;
         Run::of_step(setup, rows, step, task)
     }
 }

@@ -71,7 +71,7 @@ impl<O: ReferenceFreeOptions> Trainer for ReferenceFree<O> {
         pairs.collator.prompts = loss.trains_prompt();
         let rows = pairs.train.examples.len();
         let task = ReferenceFree::new(loss, pairs, options.drops_out());
-        setup.start_from_rows(&task, &mut inputs)?;
+        setup.fit_adapter(&task, &mut inputs)?;
         Run::of_step(setup, rows, step, task)
     }
 }

@@ -39,7 +39,7 @@ impl Trainer for Reward {
         let rows = train.examples.len();
         let drops_out = !options.loss.disable_dropout;
         let task = Reward { loss, train, eval, pad_id, drops_out };
-        setup.start_from_rows(&task, &mut inputs)?;
+        setup.fit_adapter(&task, &mut inputs)?;
         Run::of_step(setup, rows, step, task)
     }
 }

@@ -1,12 +1,12 @@
-//! The start of an adapter that is made of rows of the data (EVA, CorDA, LoRA-GA), before ranks begin: drawn once, by every
-//! process from the same rows; a run that goes on has it from its checkpoint.
+//! The fit of an adapter to its rows, before ranks begin: the start that is made of them (EVA, CorDA, LoRA-GA), drawn once, by
+//! every process from the same rows (a run that goes on has it from its checkpoint), and the tokens that it waits for (aLoRA).
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_checkpoint::{Checkpoint, resume};
 use burnish_config::values::Resume;
-use burnish_data::ContentKey;
+use burnish_data::{ContentKey, Finding, InvocationCheck};
 use burnish_models::{Decoder, ForwardContext, ModelPlan, RowStart, RowsToStart, TokenRow, Tuning};
 use burnish_ops::AnyTensor;
 use burnish_peft::{AdapterFolder, Init};
@@ -34,11 +34,36 @@ pub(crate) trait StartRows {
 }
 
 impl Setup {
+    /// What a fresh or given adapter takes from rows: a start, and the tokens that it waits for.
+    ///
+    /// # Errors
+    /// If it cannot start.
+    pub(crate) fn fit_adapter(
+        &mut self,
+        rows: &impl StartRows,
+        inputs: &mut RunInputs<'_>,
+    ) -> Result<(), TrainError> {
+        inputs.say(self.not_invoked(rows));
+        self.start_from_rows(rows, inputs)
+    }
+
+    /// Whether rows lack the tokens that the adapter waits for.
+    fn not_invoked(&self, rows: &impl StartRows) -> Option<Finding> {
+        let own = self.model.adapter.as_ref().map(|adapter| &adapter.config);
+        let tokens = own.or(self.model.config.as_ref())?.invocation()?;
+        let mut check = InvocationCheck::new(tokens);
+        for row in 0..rows.rows() {
+            let texts = rows.texts(row);
+            check.see(texts.iter().flat_map(TokenRow::labelled));
+        }
+        check.finding()
+    }
+
     /// Draws the start of a fresh adapter from the first of `rows`, or takes it from the checkpoint that the run goes on from.
     ///
     /// # Errors
     /// If rows say too little, or the checkpoint has another adapter.
-    pub(crate) fn start_from_rows(
+    fn start_from_rows(
         &mut self,
         rows: &impl StartRows,
         inputs: &mut RunInputs<'_>,

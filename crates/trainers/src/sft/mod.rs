@@ -56,7 +56,7 @@ impl Trainer for Sft {
             label_smoothing: options.loss.label_smoothing() as f32,
         };
         let task = Sft { train, eval, packing: options.packing, loss };
-        setup.start_from_rows(&task, &mut inputs)?;
+        setup.fit_adapter(&task, &mut inputs)?;
         Run::of_step(setup, rows, step, task)
     }
 }

@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         model.write_adapter(&mut writer)?;
         writer.json("logits.json", &serde_json::json!(logits))?;
         writer.commit()?;
-        if config.invocation().is_some() || config.replication().is_some() {
+        if config.beside_base().is_some() {
             // There are no weights that would do the same.
             continue;
         }

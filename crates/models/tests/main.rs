@@ -3,6 +3,7 @@
 
 mod adapter_sums;
 mod adapters;
+mod beside_base;
 mod bf16;
 mod collectives;
 mod dora;

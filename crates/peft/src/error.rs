@@ -220,13 +220,19 @@ pub enum PeftError {
         /// The parameter.
         name: String,
     },
-    /// An adapter of virtual tokens that is to be merged.
+    /// An adapter that no weights would do the same as.
     #[error(
-        "peft_type {peft_type} puts tokens before every text and changes no weight, so it cannot be merged; keep the adapter beside its base"
+        "an adapter of `{key}: {value}` cannot become {what}: {reason}; leave it beside its base, as PEFT does"
     )]
-    NoWeights {
-        /// The method.
-        peft_type: String,
+    BesideBase {
+        /// What of its configuration.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// Why.
+        reason: &'static str,
+        /// What it is to become.
+        what: &'static str,
     },
     /// An adapter bias without a base bias to add it to.
     #[error(
@@ -351,7 +357,7 @@ impl Coded for PeftError {
             | Self::PatternOrder { .. } => ErrorCode::NoTarget,
             Self::Mismatch { .. } | Self::Shape { .. } => ErrorCode::AdapterMismatch,
             Self::NotFinite { .. } => ErrorCode::NotFinite,
-            Self::MissingBase { .. } | Self::NoWeights { .. } | Self::NoBaseBias { .. } => {
+            Self::MissingBase { .. } | Self::BesideBase { .. } | Self::NoBaseBias { .. } => {
                 ErrorCode::CannotMerge
             }
             Self::Store(error) => error.code(),

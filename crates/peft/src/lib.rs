@@ -53,6 +53,7 @@
 //! assert_eq!(plan.sites[0].scale, 2.0);
 //! ```
 
+mod beside_base;
 mod change;
 mod cholesky;
 mod config;
@@ -82,6 +83,7 @@ mod spectral;
 mod support;
 mod weighted;
 
+pub use beside_base::BesideBase;
 pub use burnish_core::Registry;
 pub use burnish_weight_files::{FolderWriter, HostTensor};
 pub use change::{

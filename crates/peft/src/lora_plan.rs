@@ -279,24 +279,7 @@ impl LoraPlan {
     /// # Errors
     /// If it puts tokens before texts instead, acts on some tokens alone, or its layers share weights.
     pub fn check_merge(&self) -> Result<(), PeftError> {
-        if let Some(tokens) = self.config.invocation() {
-            return Err(PeftError::UnsupportedKey {
-                key: "alora_invocation_tokens".to_owned(),
-                value: format!("{tokens:?}"),
-                mend: "weights act on every token, and it from these on alone: leave it beside its base, as PEFT does",
-            });
-        }
-        if let Some(ranges) = self.config.replication() {
-            return Err(PeftError::UnsupportedKey {
-                key: "layer_replication".to_owned(),
-                value: format!("{ranges:?}"),
-                mend: "layers that share their weight would become others: leave it beside its base, as PEFT does",
-            });
-        }
-        match self.prompt {
-            Some(_) => Err(PeftError::NoWeights { peft_type: self.config.peft_type.clone() }),
-            None => Ok(()),
-        }
+        self.config.check_weights("part of the base's weights")
     }
 
     /// The site of a module.

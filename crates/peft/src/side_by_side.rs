@@ -75,11 +75,9 @@ impl SideBySide {
         let (config, sites) = (&plan.config, &plan.sites);
         let any = |is: fn(&LoraSite) -> bool| sites.iter().any(is);
         let reasons = [
-            (config.method.is_some() || plan.prompt.is_some(), "peft_type"),
+            (config.method.is_some(), "peft_type"),
             (any(|site| site.magnitude_name.is_some()), "use_dora"),
             (any(|site| site.has_bias), "lora_bias"),
-            (config.invocation().is_some(), "alora_invocation_tokens"),
-            (config.replication().is_some(), "layer_replication"),
             (config.trainable_token_indices.is_some(), "trainable_token_indices"),
             (any(|site| site.kind.is_parameter()), "target_parameters"),
             (any(|site| site.kind != ModuleKind::Linear), "target_modules"),
@@ -88,8 +86,10 @@ impl SideBySide {
             (plan.base_parameters().next().is_some(), "bias"),
             (sites.is_empty(), "target_modules"),
         ];
-        match reasons.into_iter().find(|(is, _)| *is) {
-            Some((_, key)) => Err(PeftError::NotMixed { adapter: name.to_owned(), key }),
+        let beside = config.beside_base().map(|beside| beside.key);
+        let other = || reasons.into_iter().find(|(is, _)| *is).map(|(_, key)| key);
+        match beside.or_else(other) {
+            Some(key) => Err(PeftError::NotMixed { adapter: name.to_owned(), key }),
             None => Ok(()),
         }
     }

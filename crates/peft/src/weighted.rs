@@ -138,14 +138,7 @@ fn check(part: &Weighted<'_>) -> Result<(), PeftError> {
             "in a weighted sum: rows that replace others do not add up",
         );
     }
-    if part.plan.config.invocation().is_some() {
-        let condition = "in a weighted sum: it acts on some tokens alone";
-        return conflict("alora_invocation_tokens", condition);
-    }
-    if part.plan.config.replication().is_some() {
-        let condition = "in a weighted sum: layers differ";
-        return conflict("layer_replication", condition);
-    }
+    part.plan.config.check_weights("part of a weighted sum")?;
     if part.plan.config.method.is_some() {
         let condition =
             "other than LORA in a weighted sum; merge the adapters into the base one after another";

@@ -56,14 +56,9 @@ impl AdapterByExpert {
             Err(ModelError::ByExpert { what: what.to_owned(), mend })
         };
         let Some(plan) = planned.plan().cloned() else { return refused("no LoRA") };
-        if !plan.changes.is_empty() || plan.prompt.is_some() || plan.sites.is_empty() {
+        plan.config.check_weights("factors of each expert")?;
+        if !plan.changes.is_empty() || plan.sites.is_empty() {
             return refused(&format!("an adapter of {}", plan.config.peft_type));
-        }
-        if plan.config.invocation().is_some() {
-            return refused("an adapter that waits for tokens (alora_invocation_tokens)");
-        }
-        if plan.config.replication().is_some() {
-            return refused("an adapter of layers that stand several times (layer_replication)");
         }
         if !plan.saved.is_empty() || !plan.biases.is_empty() || plan.changes_base() {
             return refused(

@@ -267,6 +267,11 @@ impl PeftType {
 }
 
 impl PeftMethod {
+    /// Whether it puts tokens before texts and changes no weight.
+    pub(crate) fn is_prompt(&self) -> bool {
+        matches!(self, Self::PromptTuning(_) | Self::PTuning(_) | Self::PrefixTuning(_))
+    }
+
     /// Whether its configuration says how weights lie (`fan_in_fan_out`).
     pub(crate) fn turns_weights(&self) -> bool {
         matches!(

@@ -79,14 +79,7 @@ fn refuse(config: &LoraConfig) -> Result<(), PeftError> {
         let (key, value) = ("peft_type".to_owned(), config.peft_type.clone());
         return Err(PeftError::UnsupportedKey { key, value, mend });
     }
-    if let Some(tokens) = config.invocation() {
-        let (key, value) = ("alora_invocation_tokens".to_owned(), format!("{tokens:?}"));
-        return Err(PeftError::UnsupportedKey { key, value, mend });
-    }
-    if let Some(ranges) = config.replication() {
-        let (key, value) = ("layer_replication".to_owned(), format!("{ranges:?}"));
-        return Err(PeftError::UnsupportedKey { key, value, mend });
-    }
+    config.check_weights("an adapter on a Burn module")?;
     let tying = config.ensures_weight_tying();
     for (key, on) in
         [("use_dora", config.use_dora), ("lora_bias", config.lora_bias), ("ensure_weight_tying", tying)]

@@ -55,14 +55,9 @@ impl<'a> GgufAdapterExport<'a> {
         if plan.own_quantization().is_some() {
             return refused("an adapter of a base that is quantised as it says (loftq)");
         }
-        if !plan.changes.is_empty() || plan.prompt.is_some() || plan.sites.is_empty() {
+        plan.config.check_weights("an adapter of GGUF")?;
+        if !plan.changes.is_empty() || plan.sites.is_empty() {
             return refused(&format!("an adapter of {}", plan.config.peft_type));
-        }
-        if plan.config.invocation().is_some() {
-            return refused("an adapter that waits for tokens (alora_invocation_tokens)");
-        }
-        if plan.config.replication().is_some() {
-            return refused("an adapter of layers that stand several times (layer_replication)");
         }
         if !plan.saved.is_empty() || !plan.biases.is_empty() {
             return refused("an adapter with whole modules or biases beside it (modules_to_save, bias)");

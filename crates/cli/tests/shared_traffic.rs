@@ -24,8 +24,15 @@ pub(crate) fn stated(said: &str, label: &str) -> f64 {
 /// Two steps of training move what `plan` states; the plan.
 #[track_caller]
 pub(crate) fn check(root: &Path, words: &[&str]) -> String {
+    check_steps(root, words, &["", ""])
+}
+
+/// Steps of training move what `plan` states, each with what the line of its label states besides.
+#[track_caller]
+fn check_steps(root: &Path, words: &[&str], steps: &[&str]) -> String {
     let data = long_rows(root);
-    let mut all = vec!["--max_steps=2", "--save_strategy=no", "--max_length=12", "--logging_steps=1"];
+    let count = format!("--max_steps={}", steps.len());
+    let mut all = vec![&*count, "--save_strategy=no", "--max_length=12", "--logging_steps=1"];
     all.extend(["--per_device_train_batch_size=2", "--stage3_param_persistence_threshold=50"]);
     all.extend(words);
     let out = root.join("out");
@@ -38,9 +45,12 @@ pub(crate) fn check(root: &Path, words: &[&str]) -> String {
     let kinds = ["activations and gradients: ", "weights and gradients: ", "updates: "];
     let planned: f64 = kinds.iter().map(|label| stated(&said, label)).sum();
     let records = metrics(&out);
-    assert_eq!(records.len(), 2);
-    for record in records {
-        assert_eq!(record["comm_elements"].as_f64(), Some(planned), "{words:?}\n{said}");
+    assert_eq!(records.len(), steps.len());
+    for (record, label) in records.iter().zip(steps) {
+        let besides = if label.is_empty() { 0.0 } else { stated(&said, label) };
+        assert!(label.is_empty() || besides > 0.0, "{label}\n{said}");
+        let moved = record["comm_elements"].as_f64();
+        assert_eq!(moved, Some(planned + besides), "{words:?}, {record}\n{said}");
     }
     said
 }
@@ -114,6 +124,33 @@ fn other_adapters_move_what_their_plans_state() {
             check(root.path(), &[mesh, &[recompute], kind].concat());
         }
     }
+}
+
+/// Steps that allot AdaLoRA's ranks sum importance over all ranks besides: after `tinit` every `deltaT` of them, until `tfinal`
+/// before the end.
+#[test]
+fn steps_that_allot_ranks_move_what_their_plan_states() {
+    let root = tempfile::tempdir().unwrap();
+    let own = "--peft_config={\"init_r\": 3, \"target_r\": 1, \"tinit\": 1, \"tfinal\": 2, \"deltaT\": 2, \"total_step\": 7}";
+    let common = ["--use_peft", "--peft_type=ADALORA", own, "--lora_target_modules=k_proj,o_proj,down_proj"];
+    // After steps 2, 4 and 5, counted from 0: the fifth is the last allotment.
+    let steps = ["", "", "importance: ", "", "importance: ", "importance: ", ""];
+    for mesh in [
+        &["--nproc=2"][..],
+        &["--nproc=2", "--zero_stage=3"],
+        &["--nproc=2", "--tp_size=2"],
+        &["--nproc=4", "--tp_size=2", "--zero_stage=2"],
+    ] {
+        let said = check_steps(root.path(), &[mesh, &common].concat(), &steps);
+        // Three singular values of each of two layers' modules.
+        assert_eq!(stated(&said, "importance: "), 18.0, "{said}");
+    }
+    let one = ok(&{
+        let mut words = sft(&root.path().join("one"), "text.jsonl", &common);
+        words[0] = "plan".to_owned();
+        words
+    });
+    assert!(!one.contains("importance: "), "{one}");
 }
 
 /// Inside their layers or beside them: what is planned is moved, the numbers are the same, and `auto` takes what moves

@@ -22,7 +22,7 @@ pub use crate::plan::precision_table::{PrecisionRow, PrecisionTable};
 use crate::plan::step_passes::StepPasses;
 pub(crate) use crate::plan::traffic::moved;
 use crate::plan::traffic::{Rollouts, Scoring, merge};
-use crate::rank::rank_allocation::{AVERAGES, allocated};
+use crate::rank::rank_allocation::{AVERAGES, allocated, traffic_of_allotment};
 use crate::rank::tp_gradients::add_step;
 use crate::setup::model_setup::ModelSetup;
 use crate::setup::reference_folder::is_base;
@@ -54,6 +54,8 @@ pub struct RunPlan {
     pub shared: Traffic,
     /// What the first rank moves in a step to bring Muon's matrices to their owners and back.
     pub exchanged: Traffic,
+    /// The collectives of a step that allots AdaLoRA's ranks, beside those of every step.
+    pub allotment: Traffic,
     /// How those sum addends of the adapters on the linears of blocks, if there are adapters: fused where they have
     /// magnitudes.
     pub adapters: Option<AdapterSums>,
@@ -302,6 +304,7 @@ impl RunPlan {
             traffic,
             shared,
             exchanged,
+            allotment: traffic_of_allotment(planned.plan(), ranks.nproc),
             adapters,
         })
     }
@@ -316,6 +319,12 @@ impl RunPlan {
     #[must_use]
     pub fn exchanged_elements(&self) -> u64 {
         moved(&self.exchanged)
+    }
+
+    /// Elements of importance that a step which allots AdaLoRA's ranks moves among all ranks.
+    #[must_use]
+    pub fn allotment_elements(&self) -> u64 {
+        moved(&self.allotment)
     }
 
     /// Elements of activations and gradients that a full step moves among the ranks that share layers, or experts.

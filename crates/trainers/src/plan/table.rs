@@ -119,6 +119,10 @@ impl fmt::Display for RunPlan {
             table(f, "per step, Muon's matrices", &self.exchanged)?;
             writeln!(f, "updates: {} elements sent by the first rank", self.exchanged_elements())?;
         }
+        if self.allotment.rows().next().is_some() {
+            table(f, "per step that allots ranks, besides", &self.allotment)?;
+            writeln!(f, "importance: {} elements of singular values", self.allotment_elements())?;
+        }
         if self.plan.world() == 1 {
             return Ok(());
         }

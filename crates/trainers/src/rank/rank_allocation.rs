@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use burnish_comm::{Bucket, Op, Reduction, Traffic};
 use burnish_core::{Dtype, Registry};
 use burnish_models::{Orthogonality, to_device};
 use burnish_ops::AnyTensor;
@@ -178,12 +179,11 @@ impl RankAllocation {
             }
             first += module.rank;
         }
-        let own = rank.dp.sum_f64(&scores, "importance of singular values")?;
-        let all = match rank.parallel {
-            Some(_) => rank.tp.sum_f64(&own, "importance of singular values")?,
-            None => own,
-        };
-        Ok(all.into_iter().map(|score| score as f32).collect())
+        // In the precision of the gradients that they are of.
+        let own = Bucket::new(scores.into_iter().map(|score| score as f32).collect());
+        let all = rank.world.all_reduce(own, Reduction::Sum, "importance of singular values").wait()?;
+        rank.tp.check()?;
+        Ok(all.into_vec())
     }
 
     /// Makes singular values zero that are not left.
@@ -267,6 +267,16 @@ pub(crate) const AVERAGES: [&str; 2] = [SENSITIVITY, UNCERTAINTY];
 pub(crate) fn allocated(plan: Option<&LoraPlan>, registry: &Registry) -> BTreeSet<usize> {
     let parts = plan.into_iter().flat_map(singular).flat_map(|site| &site.parts);
     parts.filter_map(|part| registry.index_of(&part.name)).collect()
+}
+
+/// The traffic of a step that allots ranks, beside that of every step, over so many ranks.
+pub(crate) fn traffic_of_allotment(plan: Option<&LoraPlan>, ranks: usize) -> Traffic {
+    let values: usize = plan.into_iter().flat_map(singular).map(|site| site.parts[2].shape[0]).sum();
+    let mut traffic = Traffic::default();
+    if ranks > 1 && values > 0 {
+        traffic.add(Op::AllReduce, Dtype::F32, 1, values as u64);
+    }
+    traffic
 }
 
 /// The modules with singular values.

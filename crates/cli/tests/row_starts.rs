@@ -86,6 +86,30 @@ fn a_resumed_run_keeps_its_start() {
     }
 }
 
+/// CorDA's files are written once, by whatever mesh, and later runs read no rows.
+#[test]
+fn files_of_corda_stand_for_rows() {
+    let root = tempfile::tempdir().unwrap();
+    let files = root.path().join("files");
+    let file =
+        |key: &str| format!("\"{key}\": \"{}\"", files.join(key).with_extension("safetensors").display());
+    let own = format!("--corda_config={{{}, {}}}", file("cache_file"), file("covariance_file"));
+    let common = ["--init_lora_weights=corda", "--save_strategy=no", &own];
+    let one = run(root.path(), "one", &[&common, &["--init_lora_rows=5", "--nproc=2"]]);
+    assert!(root.path().join("files/cache_file.safetensors").is_file());
+    let again = run(root.path(), "again", &[&common, &["--init_lora_rows=1", "--nproc=2"]]);
+    assert_eq!(losses(&one), losses(&again));
+    std::fs::remove_file(root.path().join("files/cache_file.safetensors")).unwrap();
+    let covariance = run(root.path(), "covariance", &[&common, &["--init_lora_rows=1", "--nproc=2"]]);
+    assert_eq!(losses(&one), losses(&covariance));
+    let other = run(
+        root.path(),
+        "other",
+        &[&["--init_lora_weights=corda", "--init_lora_rows=1", "--nproc=2", "--save_strategy=no"]],
+    );
+    assert_ne!(losses(&one), losses(&other));
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     let (root, model) = (tempfile::tempdir().unwrap(), model());

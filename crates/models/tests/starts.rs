@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use burnish_core::{Compute, Dtype};
@@ -53,6 +54,7 @@ fn start_over(
         compute: Compute::Fp32,
         quantization: None,
         seed: 5,
+        writes: true,
     };
     let loss = |decoder: &Decoder, pass: &ForwardContext, at: usize| mean_nll(decoder, pass, &batches[at]);
     RowStart::of(folder, config, &given, &loss, &device())
@@ -229,6 +231,64 @@ fn bases_keep_the_rest() {
     }
 }
 
+/// The files that PEFT keeps of CorDA, as safetensors, start an adapter without rows as they did there; ours are read again to
+/// the bit.
+#[test]
+fn corda_s_files_are_peft_s() {
+    let folder = fixtures().join("starts");
+    let with = |key: &str, path: &Path| {
+        config("corda_ipm", |c| c["corda_config"][key] = path.display().to_string().into())
+    };
+    let cache = folder.join("corda_cache.safetensors");
+    let kept = start(&with("cache_file", &cache), &[], 2).unwrap();
+    assert_eq!(kept.read.as_deref(), Some(&*cache));
+    check("corda_ipm", &kept, 1e-6);
+    let covariance = folder.join("corda_covariance.safetensors");
+    let kept = start(&with("covariance_file", &covariance), &[], 2).unwrap();
+    assert_eq!(kept.read.as_deref(), Some(&*covariance));
+    check("corda_ipm", &kept, 3e-4);
+    let own = tempfile::tempdir().unwrap();
+    let [ours, cov] = ["deep/er/cache.safetensors", "cov.safetensors"].map(|name| own.path().join(name));
+    let both = config("corda_ipm", |c| {
+        c["corda_config"]["cache_file"] = ours.display().to_string().into();
+        c["corda_config"]["covariance_file"] = cov.display().to_string().into();
+    });
+    let first = start(&both, &rows(), 2).unwrap();
+    assert_eq!(first.read, None);
+    let plain = start(&config("corda_ipm", |_| {}), &rows(), 2).unwrap();
+    assert_eq!(first.factors, plain.factors);
+    for (own, peft) in [(&ours, &cache), (&cov, &covariance)] {
+        let [own, peft] = [own, peft].map(|path| WeightFolder::open(path).unwrap());
+        assert_eq!(own.names().collect::<Vec<_>>(), peft.names().collect::<Vec<_>>());
+        for name in own.names() {
+            let [own, peft] = [&own, &peft].map(|file| file.read(name).unwrap());
+            assert_eq!(own.shape, peft.shape, "{name}");
+            if own.shape.len() == 2 && own.shape[0] == own.shape[1] {
+                let largest = peft.to_f32().iter().fold(0.0_f32, |top, x| top.max(x.abs()));
+                close(name, &own.to_f32(), &peft.to_f32(), 1e-5 * largest);
+            }
+        }
+    }
+    // Of either, without rows.
+    assert_eq!(start(&with("covariance_file", &cov), &[], 2).unwrap().factors, first.factors);
+    assert_eq!(start(&with("cache_file", &ours), &[], 2).unwrap().factors, first.factors);
+    // Of another rank, and of other modules.
+    let said = start(
+        &config("corda_ipm", |c| {
+            c["corda_config"]["cache_file"] = cache.display().to_string().into();
+            c["r"] = 3.into();
+        }),
+        &rows(),
+        2,
+    );
+    assert!(said.err().unwrap().to_string().contains("eigens.S_WC"));
+    let more = config("corda_ipm", |c| {
+        c["corda_config"]["covariance_file"] = covariance.display().to_string().into();
+        c["target_modules"] = serde_json::json!(["k_proj"]);
+    });
+    assert!(start(&more, &rows(), 2).err().unwrap().to_string().contains("self_attn.k_proj"));
+}
+
 /// Layers of other families are heard, packed ones and those of latents, convolutions and state spaces too; what runs beside is
 /// refused by name.
 #[test]
@@ -302,6 +362,12 @@ fn what_rows_cannot_start_is_refused() {
         ("eva", &|c: &mut Value| c["target_modules"] = serde_json::json!(["lm_head"]), &all, "head"),
         ("eva", &|c: &mut Value| c["r"] = 16.into(), &[], "without rows"),
         ("corda_ipm", &|c: &mut Value| c["corda_config"]["cache_file"] = "a.pt".into(), &all, "cache_file"),
+        (
+            "corda_ipm",
+            &|c: &mut Value| c["corda_config"]["covariance_file"] = "a.bin".into(),
+            &all,
+            "safetensors.torch.save_file(torch.load(FILE), NAME)",
+        ),
         ("corda_ipm", &plain, &[], "look at the data"),
         ("lora_ga", &|c: &mut Value| c["r"] = 9.into(), &all, "half of the smaller"),
         ("lora_ga", &plain, &[], "nothing is learned"),

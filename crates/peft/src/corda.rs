@@ -1,31 +1,41 @@
 //! `Corda`: factors of a weight seen through what its layer reads (CorDA; Yang et al., arXiv:2406.05223): of the singular
 //! triplets of `W C`, `C` the covariance of the inputs, the leading ones or the last, brought back by the inverse of `C`.
 
+use std::path::PathBuf;
+
 use burnish_core::random::Stream;
 use rayon::prelude::*;
 
 use crate::cholesky::Cholesky;
 use crate::eva::settings;
-use crate::spectral::{Matrix, factors};
+use crate::spectral::Matrix;
 use crate::{Decomposition, LoraConfig, LoraSite, PeftError};
 
 /// What is added to the covariance's diagonal, of its mean there.
 const DAMPING: f64 = 0.01;
 
+/// The way to a file of tensors from one of PyTorch's.
+const PICKLED: &str = "PyTorch pickles it; name one that ends in .safetensors: `safetensors.torch.save_file(torch.load(FILE), NAME)` makes it of PEFT's";
+
 /// Settings of `corda`, PEFT's `corda_config`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CordaConfig {
     /// The last triplets, which leave what the weight knows of the rows as it is (`kpm`), instead of the leading ones (`ipm`).
     pub keeps_knowledge: bool,
+    /// The file of triplets: read where it is there, written otherwise.
+    pub cache_file: Option<PathBuf>,
+    /// The same of covariances.
+    pub covariance_file: Option<PathBuf>,
 }
 
 impl CordaConfig {
     /// The settings that a configuration has, PEFT's defaults where it says nothing.
     ///
     /// # Errors
-    /// Names a key that it does not know, or whose value is none: files of PyTorch's are not read, covariances are in f64.
+    /// Names a key that it does not know, or whose value is none: files that PyTorch pickles are not read, covariances are in f64.
     pub fn of(config: &LoraConfig) -> Result<Self, PeftError> {
         let mut own = Self::default();
+        let mut pickled = None;
         settings(config, "corda_config", |key, value| {
             match key {
                 "corda_method" => {
@@ -37,12 +47,23 @@ impl CordaConfig {
                 }
                 "verbose" | "prune_temporary_fields" => drop(value.as_bool()?),
                 "use_float16_for_covariance" => return value.as_bool().map(|half| !half),
-                "cache_file" | "covariance_file" => return Some(value.is_null()),
+                "cache_file" | "covariance_file" if value.is_null() => {}
+                "cache_file" | "covariance_file" => {
+                    let path = PathBuf::from(value.as_str()?);
+                    if path.extension().is_none_or(|end| end != "safetensors") {
+                        pickled.get_or_insert((format!("corda_config.{key}"), value.to_string()));
+                    }
+                    let of = if key == "cache_file" { &mut own.cache_file } else { &mut own.covariance_file };
+                    *of = Some(path);
+                }
                 _ => return None,
             }
             Some(true)
         })?;
-        Ok(own)
+        match pickled {
+            Some((key, value)) => Err(PeftError::UnsupportedKey { key, value, mend: PICKLED }),
+            None => Ok(own),
+        }
     }
 }
 
@@ -83,26 +104,33 @@ impl Covariance {
         true
     }
 
-    /// The factors of `weight` `[out, in]`; `None` where the covariance is none of numbers.
+    /// The mean over rows, `[width, width]`.
+    pub(crate) fn mean(&self) -> Vec<f64> {
+        let n = self.width;
+        let at = |i: usize, j: usize| self.sums[i.max(j) * n + i.min(j)] / self.rows;
+        (0..n).flat_map(|i| (0..n).map(move |j| at(i, j))).collect()
+    }
+
+    /// Of such a mean.
+    pub(crate) fn of_mean(sums: Vec<f64>, width: usize) -> Self {
+        Self { sums, width, rows: 1.0 }
+    }
+
+    /// The triplets of `weight` `[out, in]`; `None` where the covariance is none of numbers.
     ///
     /// # Panics
     /// If `weight` is not `[out, in]` of the site.
     #[must_use]
-    pub fn factors(
+    pub fn triplets(
         mut self,
         site: &LoraSite,
-        config: CordaConfig,
+        config: &CordaConfig,
         weight: &[f32],
         seed: u64,
-    ) -> Option<Decomposition> {
+    ) -> Option<CordaTriplets> {
         assert_eq!(weight.len(), site.out * site.input, "corda: `weight` is [out, in]");
         let n = self.width;
-        for i in 0..n {
-            for j in 0..=i {
-                let value = self.sums[i * n + j] / self.rows;
-                (self.sums[i * n + j], self.sums[j * n + i]) = (value, value);
-            }
-        }
+        self.sums = self.mean();
         let mean = (0..n).map(|i| self.sums[i * n + i]).sum::<f64>() / n as f64;
         (0..n).for_each(|i| self.sums[i * n + i] += mean * DAMPING);
         let covariance = &self.sums;
@@ -123,8 +151,38 @@ impl Covariance {
             matrix.leading(site.rank, start)
         };
         triplets.right = Cholesky::new(self.sums, n)?.solve_all(&triplets.right);
-        let (left, right) = triplets.halved(site.scale);
-        let (a, b) = factors(&left, &right, site.out);
-        Some(Decomposition { a, b })
+        let across = |columns: &[Vec<f64>], rows: usize| {
+            (0..rows).flat_map(|row| columns.iter().map(move |column| column[row] as f32)).collect()
+        };
+        Some(CordaTriplets {
+            values: triplets.values.iter().map(|&value| value as f32).collect(),
+            left: across(&triplets.left, site.out),
+            right: across(&triplets.right, site.input),
+        })
+    }
+}
+
+/// Singular triplets of a weight seen through a covariance, brought back; as the file of them has them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CordaTriplets {
+    /// Singular values, `[r]`.
+    pub(crate) values: Vec<f32>,
+    /// `[out, r]`.
+    pub(crate) left: Vec<f32>,
+    /// `[in, r]`.
+    pub(crate) right: Vec<f32>,
+}
+
+impl CordaTriplets {
+    /// The factors of a site, of as many triplets as its rank.
+    #[must_use]
+    pub fn factors(&self, site: &LoraSite) -> Decomposition {
+        let rank = self.values.len();
+        let root = |at: usize| (f64::from(self.values[at]) / site.scale).sqrt();
+        let roots: Vec<f64> = (0..rank).map(root).collect();
+        let b = self.left.iter().zip(roots.iter().cycle()).map(|(&x, root)| (f64::from(x) * root) as f32);
+        let of = |at: usize| self.right.iter().skip(at).step_by(rank).map(move |&x| (f64::from(x), at));
+        let a = (0..rank).flat_map(of).map(|(x, at)| (x * roots[at]) as f32);
+        Decomposition { a: a.collect(), b: b.collect() }
     }
 }

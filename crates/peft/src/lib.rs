@@ -58,6 +58,7 @@ mod change;
 mod cholesky;
 mod config;
 mod corda;
+mod corda_files;
 mod error;
 mod eva;
 mod factor_sums;
@@ -90,7 +91,7 @@ pub use change::{
     Change, ChangePart, ChangeSite, Drawn, DrawnLaw, Follows, Start, butterfly, circulant, inverse, neumann,
 };
 pub use config::{Bias, Init, InitWeights, Layers, LoraConfig, Names, Targets};
-pub use corda::{CordaConfig, Covariance};
+pub use corda::{CordaConfig, CordaTriplets, Covariance};
 pub use error::{DeadPattern, Differences, PeftError};
 pub use eva::{Eva, EvaConfig};
 pub use factor_sums::{CombinationType, FactorSum, FactorSums, MajoritySign};

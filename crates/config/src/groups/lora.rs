@@ -75,7 +75,8 @@ options! {
     /// Settings of `eva`: {"rho": 2.0, "tau": 0.99, "use_label_mask": true, "label_mask_value": -100, "whiten": false,
     /// "adjust_scaling_factors": true}.
     Peft eva_config: MethodSettings = MethodSettings::default();
-    /// Settings of `corda`: {"corda_method": "ipm"}, or `kpm`, which leaves what the weight knows of the rows as it is.
+    /// Settings of `corda`: {"corda_method": "ipm"}, or `kpm`, which leaves what the weight knows of the rows as it is; with
+    /// "cache_file" and "covariance_file", .safetensors that are written, or read where they are there, in place of rows.
     Peft corda_config: MethodSettings = MethodSettings::default();
     /// Settings of `lora_ga`: {"direction": "ArB2r", "scale": "stable", "stable_gamma": 16}; other directions are ArBr, A2rBr and
     /// random, other scales weight_svd, gd_scale and unit.

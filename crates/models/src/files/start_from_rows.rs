@@ -6,6 +6,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::Device;
@@ -13,8 +14,8 @@ use burnish_core::work::{Unit, Work};
 use burnish_core::{Compute, Dtype, QuantizeOnLoad};
 use burnish_ops::{AnyTensor, OpsError};
 use burnish_peft::{
-    CordaConfig, Covariance, Decomposition, Eva, EvaConfig, Init, LoraConfig, LoraGaConfig, LoraPlan,
-    LoraSite, ModuleKind, PeftError, Targets,
+    CordaConfig, CordaTriplets, Covariance, Decomposition, Eva, EvaConfig, Init, LoraConfig, LoraGaConfig,
+    LoraPlan, LoraSite, ModuleKind, PeftError, Targets,
 };
 use serde_json::Map;
 
@@ -74,6 +75,8 @@ pub struct RowsToStart<'a> {
     pub quantization: Option<QuantizeOnLoad>,
     /// What is random is a function of it.
     pub seed: u64,
+    /// Whether this process writes the files that a configuration names for what was found (CorDA).
+    pub writes: bool,
 }
 
 /// The start of an adapter.
@@ -83,6 +86,8 @@ pub struct RowStart {
     pub config: LoraConfig,
     /// The factors of each linear module.
     pub factors: BTreeMap<String, Arc<Decomposition>>,
+    /// The file that has said what rows would have, if one has.
+    pub read: Option<PathBuf>,
 }
 
 impl RowStart {
@@ -98,34 +103,35 @@ impl RowStart {
         loss: &BatchLoss<'_, E>,
         device: &Device,
     ) -> Result<Option<Self>, E> {
-        match Calibration::of(folder, config, rows, device)? {
-            None => Ok(None),
-            Some((Init::Eva, run)) => Ok(Some(run.eva()?)),
-            Some((Init::Corda, run)) => Ok(Some(run.corda()?)),
-            Some((_, run)) => run.lora_ga(loss).map(Some),
+        let Some(to_start) = ToStart::of(folder, config, rows)? else { return Ok(None) };
+        if let Some(kept) = to_start.kept()? {
+            return Ok(Some(kept));
+        }
+        let init = to_start.init;
+        let run = Calibration::of(folder, to_start, rows, device)?;
+        match init {
+            Init::Eva => Ok(Some(run.eva()?)),
+            Init::Corda => Ok(Some(run.corda()?)),
+            _ => run.lora_ga(loss).map(Some),
         }
     }
 }
 
-/// A run of the base over rows.
-struct Calibration<'a> {
-    model: Model,
-    parameters: Arc<LocalParams>,
+/// An adapter that is to start from rows.
+struct ToStart {
+    init: Init,
     plan: LoraPlan,
+    /// Its linear modules, and the weights that they change.
     sites: Vec<LoraSite>,
     weights: Vec<usize>,
-    rows: &'a RowsToStart<'a>,
-    work: Work,
 }
 
-impl<'a> Calibration<'a> {
-    /// The base of a folder in memory, where an adapter starts from rows.
+impl ToStart {
     fn of(
         folder: &ModelFolder,
         config: &LoraConfig,
-        rows: &'a RowsToStart<'a>,
-        device: &Device,
-    ) -> Result<Option<(Init, Self)>, ModelError> {
+        rows: &RowsToStart<'_>,
+    ) -> Result<Option<Self>, ModelError> {
         let Some(init) = config.init_lora_weights.method().filter(|init| init.reads_rows()) else {
             return Ok(None);
         };
@@ -134,19 +140,58 @@ impl<'a> Calibration<'a> {
         let linear = |site: &&LoraSite| site.kind != ModuleKind::Embedding;
         let sites: Vec<LoraSite> = plan.sites.iter().filter(linear).cloned().collect();
         let index = |site: &LoraSite| adapted.index_of(&site.base_weight());
-        let weights: Vec<usize> = sites.iter().map(index).collect::<Result<_, _>>()?;
+        let weights = sites.iter().map(index).collect::<Result<_, _>>()?;
+        Ok(Some(Self { init, plan, sites, weights }))
+    }
+
+    /// The start that a file of triplets says (CorDA), for which nothing runs.
+    fn kept(&self) -> Result<Option<RowStart>, ModelError> {
+        if self.init != Init::Corda {
+            return Ok(None);
+        }
+        let config = CordaConfig::of(&self.plan.config)?;
+        let Some(triplets) = config.kept_triplets(&self.sites)? else { return Ok(None) };
+        Ok(Some(self.of_triplets(&triplets, config.cache_file)))
+    }
+
+    fn of_triplets(&self, triplets: &[CordaTriplets], read: Option<PathBuf>) -> RowStart {
+        let made =
+            |(site, own): (&LoraSite, &CordaTriplets)| (site.module.clone(), Arc::new(own.factors(site)));
+        let factors = self.sites.iter().zip(triplets).map(made).collect();
+        RowStart { config: self.plan.config.clone(), factors, read }
+    }
+}
+
+/// A run of the base over rows.
+struct Calibration<'a> {
+    model: Model,
+    parameters: Arc<LocalParams>,
+    to_start: ToStart,
+    rows: &'a RowsToStart<'a>,
+    work: Work,
+}
+
+impl<'a> Calibration<'a> {
+    /// The base of a folder in memory.
+    fn of(
+        folder: &ModelFolder,
+        to_start: ToStart,
+        rows: &'a RowsToStart<'a>,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
         let base = ModelPlan::new(folder, &Tuning::None, rows.trained, rows.seed)?;
         let mut base = base.computing(rows.compute);
         if let Some(quantization) = rows.quantization {
             base = base.quantized(quantization, rows.trained)?;
         }
+        let init = to_start.init;
         if init == Init::LoraGa {
-            base = base.training_only(&weights);
+            base = base.training_only(&to_start.weights);
         }
         let (model, parameters) = base.resident(device)?;
         let count = rows.batches.iter().map(Vec::len).sum::<usize>();
         let work = Work::begin(format!("{init}: reading rows"), Unit::Rows, count as u64);
-        Ok(Some((init, Self { model, parameters, plan, sites, weights, rows, work })))
+        Ok(Self { model, parameters, to_start, rows, work })
     }
 }
 
@@ -206,11 +251,11 @@ impl Calibration<'_> {
         state: T,
         take: fn(&mut T, usize, &[f32]),
     ) -> Result<T, ModelError> {
-        let wanted: BTreeSet<usize> = (0..self.sites.len()).filter(|&at| wanted(at)).collect();
+        let wanted: BTreeSet<usize> = (0..self.to_start.sites.len()).filter(|&at| wanted(at)).collect();
         let heard = Arc::new(Heard {
-            weights: self.weights.to_vec(),
-            widths: self.sites.iter().map(|site| site.input).collect(),
-            wanted: wanted.iter().map(|&at| self.weights[at]).collect(),
+            weights: self.to_start.weights.to_vec(),
+            widths: self.to_start.sites.iter().map(|site| site.input).collect(),
+            wanted: wanted.iter().map(|&at| self.to_start.weights[at]).collect(),
             state: Mutex::new((state, BTreeSet::new())),
             take,
         });
@@ -228,7 +273,7 @@ impl Calibration<'_> {
     }
 
     fn eva(self) -> Result<RowStart, ModelError> {
-        let config = EvaConfig::of(&self.plan.config)?;
+        let config = EvaConfig::of(&self.to_start.plan.config)?;
         // Of each batch the tokens that count.
         let counts = |batch: &[TokenRow]| -> Vec<usize> {
             let counts = |label: i32| !config.use_label_mask || i64::from(label) != config.label_mask_value;
@@ -245,7 +290,7 @@ impl Calibration<'_> {
         let inputs = self.listen(
             first,
             |_| true,
-            vec![0_u64; self.sites.len()],
+            vec![0_u64; self.to_start.sites.len()],
             |inputs, site, x| {
                 let mut hasher = DefaultHasher::new();
                 x.len().hash(&mut hasher);
@@ -253,10 +298,10 @@ impl Calibration<'_> {
                 inputs[site] = hasher.finish();
             },
         )?;
-        let ranks: Vec<usize> = self.sites.iter().map(|site| site.rank).collect();
+        let ranks: Vec<usize> = self.to_start.sites.iter().map(|site| site.rank).collect();
         let mut eva = Eva::new(config, &ranks, &inputs);
         let wide = |(at, site): &(usize, &LoraSite)| eva.most(*at) > site.input;
-        if let Some((at, site)) = self.sites.iter().enumerate().find(wide) {
+        if let Some((at, site)) = self.to_start.sites.iter().enumerate().find(wide) {
             let init = "eva, with rho in eva_config".to_owned();
             let expected = format!("at most {} vectors, the features that it reads", site.input);
             let (module, got) = (site.module.clone(), eva.most(at));
@@ -273,8 +318,8 @@ impl Calibration<'_> {
                 if !eva.goes_on() {
                     break;
                 }
-                let wanted: Vec<bool> = (0..self.sites.len()).map(|at| eva.wants(at)).collect();
-                let widths = self.sites.iter().map(|site| site.input).collect();
+                let wanted: Vec<bool> = (0..self.to_start.sites.len()).map(|at| eva.wants(at)).collect();
+                let widths = self.to_start.sites.iter().map(|site| site.input).collect();
                 let state = Fitted { eva, counts: counts.clone(), widths };
                 let fitted = self.listen(
                     batch,
@@ -303,10 +348,11 @@ impl Calibration<'_> {
 
     /// The start with what layers have got of ranks; modules with none have no adapter.
     fn of_ranks(&self, eva: EvaConfig, made: Vec<(usize, Vec<f32>)>) -> RowStart {
-        let mut start = RowStart { config: self.plan.config.clone(), factors: BTreeMap::new() };
+        let config = self.to_start.plan.config.clone();
+        let mut start = RowStart { config, factors: BTreeMap::new(), read: None };
         let (mut ranks, mut alphas, mut targets) = (Map::new(), Map::new(), Vec::new());
         let mut made = made.into_iter();
-        for site in &self.plan.sites {
+        for site in &self.to_start.plan.sites {
             let (mut rank, mut alpha) = (site.rank, site.alpha);
             if site.kind != ModuleKind::Embedding {
                 let Some((own, a)) = made.next() else { break };
@@ -321,10 +367,10 @@ impl Calibration<'_> {
                 start.factors.insert(site.module.clone(), Arc::new(made));
             }
             targets.push(site.module.clone());
-            if rank != self.plan.config.r {
+            if rank != self.to_start.plan.config.r {
                 ranks.insert(site.module.clone(), rank.into());
             }
-            if alpha != self.plan.config.alpha() {
+            if alpha != self.to_start.plan.config.alpha() {
                 alphas.insert(site.module.clone(), alpha.into());
             }
         }
@@ -334,9 +380,35 @@ impl Calibration<'_> {
     }
 
     fn corda(self) -> Result<RowStart, ModelError> {
-        let config = CordaConfig::of(&self.plan.config)?;
+        let ToStart { plan, sites, weights, .. } = &self.to_start;
+        let config = CordaConfig::of(&plan.config)?;
+        let unfit =
+            || conflict("as corda over rows whose inputs are no numbers, or over none: look at the data");
+        let (covariances, read) = match config.kept_covariances(sites)? {
+            Some(kept) => (kept, config.covariance_file.clone()),
+            None => {
+                let covariances = self.covariances()?.ok_or_else(unfit)?;
+                if self.rows.writes {
+                    config.keep_covariances(sites, &covariances)?;
+                }
+                (covariances, None)
+            }
+        };
+        let mut triplets = Vec::with_capacity(sites.len());
+        for ((site, covariance), &weight) in sites.iter().zip(covariances).zip(weights) {
+            let weight = self.model.host(weight).to_f32();
+            triplets.push(covariance.triplets(site, &config, &weight, self.rows.seed).ok_or_else(unfit)?);
+        }
+        if self.rows.writes {
+            config.keep_triplets(sites, &triplets)?;
+        }
+        Ok(self.to_start.of_triplets(&triplets, read))
+    }
+
+    /// Those of what each site reads over all rows; `None` where they are none of numbers.
+    fn covariances(&self) -> Result<Option<Vec<Covariance>>, ModelError> {
         let new = |site: &LoraSite| Covariance::new(site.input);
-        let mut state: (Vec<Covariance>, bool) = (self.sites.iter().map(new).collect(), true);
+        let mut state: (Vec<Covariance>, bool) = (self.to_start.sites.iter().map(new).collect(), true);
         for row in self.rows.batches.iter().flatten() {
             state = self.listen(
                 std::slice::from_ref(row),
@@ -349,22 +421,11 @@ impl Calibration<'_> {
             self.work.advance(1);
         }
         let (covariances, fits) = state;
-        let unfit =
-            || conflict("as corda over rows whose inputs are no numbers, or over none: look at the data");
-        if !fits || self.rows.batches.iter().all(Vec::is_empty) {
-            return Err(unfit());
-        }
-        let mut factors = BTreeMap::new();
-        for ((site, covariance), &weight) in self.sites.iter().zip(covariances).zip(&self.weights) {
-            let weight = self.model.host(weight).to_f32();
-            let made = covariance.factors(site, config, &weight, self.rows.seed).ok_or_else(unfit)?;
-            factors.insert(site.module.clone(), Arc::new(made));
-        }
-        Ok(RowStart { config: self.plan.config.clone(), factors })
+        Ok(Some(covariances).filter(|_| fits && self.rows.batches.iter().any(|batch| !batch.is_empty())))
     }
 
     fn lora_ga<E: From<ModelError>>(self, loss: &BatchLoss<'_, E>) -> Result<RowStart, E> {
-        let config = LoraGaConfig::of(&self.plan.config).map_err(ModelError::from)?;
+        let config = LoraGaConfig::of(&self.to_start.plan.config).map_err(ModelError::from)?;
         let mut batches = 0_u32;
         for (number, batch) in self.rows.batches.iter().enumerate() {
             let pass = self.model.decoder.pass(Mode::Train { recompute: true, dropout: None });
@@ -375,7 +436,7 @@ impl Calibration<'_> {
             self.work.advance(batch.len() as u64);
         }
         let mut factors = BTreeMap::new();
-        for (site, &weight) in self.sites.iter().zip(&self.weights) {
+        for (site, &weight) in self.to_start.sites.iter().zip(&self.to_start.weights) {
             let Some(gradient) = self.parameters.take_gradient(weight) else {
                 return Err(
                     conflict("as lora_ga over rows in which nothing is learned: look at the data").into()
@@ -386,6 +447,6 @@ impl Calibration<'_> {
             let made = config.factors(site, &weight, &gradient, self.rows.seed);
             factors.insert(site.module.clone(), Arc::new(made));
         }
-        Ok(RowStart { config: self.plan.config.clone(), factors })
+        Ok(RowStart { config: self.to_start.plan.config.clone(), factors, read: None })
     }
 }

@@ -2,13 +2,15 @@
 
 Run with PEFT 0.21.2, Transformers 5.24 and PyTorch on the CPU: starts.py
 Writes ../fixtures/starts/rows.json (ids and labels of the rows), and of each case NAME.json (its configuration, and for EVA the
-ranks and alphas that it gave) and NAME.safetensors (of each module A and B). Ranks are such that PEFT's randomised
+ranks and alphas that it gave) and NAME.safetensors (of each module A and B); of CorDA's first the files that PEFT keeps
+(corda_cache, corda_covariance), as safetensors. Ranks are such that PEFT's randomised
 decompositions, of a fixed seed or of none, are exact.
 """
 
 import dataclasses
 import json
 import sys
+import tempfile
 import types
 from pathlib import Path
 
@@ -89,7 +91,15 @@ for method in ("ipm", "kpm"):
         for row in rows:
             model(input_ids=torch.tensor([row["ids"]]))
 
-    preprocess_corda(model, lora, run_model=run)
+    with tempfile.TemporaryDirectory() as scratch:
+        # What PEFT pickles, as tensors.
+        files = {"cache_file": "corda_cache", "covariance_file": "corda_covariance"} if method == "ipm" else {}
+        for key, name in files.items():
+            setattr(lora.corda_config, key, f"{scratch}/{name}.pt")
+        preprocess_corda(model, lora, run_model=run)
+        for name in files.values():
+            kept = torch.load(f"{scratch}/{name}.pt")
+            save_file({key: value.contiguous() for key, value in kept.items()}, OUT / f"{name}.safetensors")
     write(f"corda_{method}", peft.get_peft_model(model, lora), config)
 
 for name, own in {

@@ -95,6 +95,7 @@ impl Setup {
             compute: self.model.options.model.compute(),
             quantization: self.model.options.quantization.quantization(),
             seed: training.seed,
+            writes: inputs.ranks.lead(),
         };
         let (_, device) = self.devices.of(0);
         let loss = |decoder: &Decoder, pass: &ForwardContext, batch: usize| {
@@ -103,7 +104,10 @@ impl Setup {
         let Some(start) = RowStart::of(&self.model.folder, config, &given, &loss, device)? else {
             return Ok(());
         };
-        let mut note = format!("{init}: the adapter starts from {count} rows");
+        let mut note = match &start.read {
+            Some(file) => format!("{init}: the adapter starts from {}", file.display()),
+            None => format!("{init}: the adapter starts from {count} rows"),
+        };
         if init == Init::Eva {
             let others = start.config.rank_pattern.len();
             note += &format!(

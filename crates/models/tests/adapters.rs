@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use burnish_core::Dtype;
+use burnish_core::{Coded, Dtype, ErrorCode};
 use burnish_models::{Model, ModelError, ModelFolder, Tuning, load};
-use burnish_peft::AdapterFolder;
+use burnish_peft::{AdapterFolder, LoraConfig};
 
 use crate::recordings::{close, device, fixtures, floats, ids, json, logits};
 
@@ -137,6 +137,19 @@ fn a_folder_of_recordings_may_hold_any_part_and_any_kind() {
     edit(copy("out_default", "blocks").join("adapter_config.json"), "use_bdlora", blocks);
     edit(copy("out_default", "alone").join("expected_logits.json"), "base_model", "elsewhere".into());
     assert_eq!(replay_given(folder.path()), (1, 3));
+}
+
+/// A mixture of adapters that a classifier weighs is refused with what can be done with its adapters.
+#[test]
+fn x_lora_is_refused_with_a_mend() {
+    let config = r#"{"peft_type": "XLORA", "hidden_size": 32, "adapters": {"a": "./a", "b": "./b"}}"#;
+    let error = LoraConfig::from_json(config).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::UnsupportedAdapter);
+    let said = error.to_string();
+    assert!(
+        said.contains("XLORA") && said.contains("lora_modules") && said.contains("weighted sum"),
+        "{said}"
+    );
 }
 
 /// Virtual tokens stand before every text: packed ones equal single ones, decoding equals scoring, base and adapter are

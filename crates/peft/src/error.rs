@@ -317,11 +317,15 @@ fn dead_patterns(dead: &[DeadPattern]) -> String {
     each.collect::<Vec<_>>().join("\n")
 }
 
-/// The way on from an adapter of another method: what learns tokens or keys changes no weight, so there is nothing to merge.
+/// The way on from an adapter of another method: what learns tokens or keys, or weighs adapters token by token, changes no
+/// weight, so there is nothing to merge.
 fn instead_of(peft_type: &str) -> &'static str {
     match peft_type {
         "MULTITASK_PROMPT_TUNING" | "CPT" | "CARTRIDGE" | "ADAPTION_PROMPT" => {
             "it cannot be merged either: run it with PEFT, or train a LoRA adapter instead"
+        }
+        "XLORA" => {
+            "its classifier weighs LoRA adapters token by token, which no merged weight does: use these adapters by themselves, each row its own (lora_modules), or a weighted sum of them (burnish merge)"
         }
         _ => "merge it into its base with PEFT first",
     }

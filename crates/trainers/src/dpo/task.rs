@@ -1,6 +1,5 @@
 //! Preference optimisation as a task of the loop: pairs of a chosen and a rejected completion.
 
-use std::ops::Range;
 use std::time::Instant;
 
 use burnish_comm::{Bucket, Group};
@@ -9,7 +8,7 @@ use burnish_data::{CompletionCollator, PreferenceExample, Prepared, Step};
 use burnish_losses::{
     Completion, Dpo as Loss, FirstPass, Match, MetricSums, Metrics, Pair, PairCounts, PairSums,
 };
-use burnish_models::{Decoder, ForwardContext, TokenRow};
+use burnish_models::{ForwardContext, TokenRow};
 use burnish_ops::AnyTensor;
 use burnish_zero::ShardedParams;
 
@@ -23,7 +22,7 @@ use crate::reference::LazyReference;
 use crate::reference::ref_log_probs_cache::{Scored, key_of_reference};
 use crate::reference::reference_state::{RefLogProbs, ReferenceState, scored};
 use crate::run::task::{Counts, LossPart, Task};
-use crate::setup::start_from_rows::StartRows;
+use crate::setup::start_from_rows::{FirstStep, StartRows};
 
 /// A run of direct preference optimisation, everything but the weights read and checked.
 ///
@@ -272,14 +271,9 @@ impl StartRows for Dpo {
         texts_of_pair(&self.collator, &self.train.examples[row])
     }
 
-    fn first_loss(
-        &self,
-        decoder: &Decoder,
-        pass: &ForwardContext,
-        rows: Range<usize>,
-    ) -> Result<Option<AnyTensor>, TrainError> {
-        let batch = self.pairs(&self.train, rows.collect(), 0);
-        let (scores, stats) = log_probs(decoder, &batch.batch, pass, 1.0)?;
+    fn first_loss(&self, step: FirstStep<'_>) -> Result<Option<AnyTensor>, TrainError> {
+        let batch = self.pairs(&self.train, step.rows.collect(), 0);
+        let (scores, stats) = log_probs(step.decoder, &batch.batch, step.pass, 1.0)?;
         let reference = self.sums(&stats.log_prob, &batch.pairs);
         let matches = (self.loss.needs() == FirstPass::Scores).then(|| {
             let of_both = |&[chosen, rejected]: &[f64; 2]| PairSums {

@@ -1,12 +1,11 @@
 //! Kahneman-Tversky optimisation as a task of the loop: completions that are desirable or not.
 
-use std::ops::Range;
 use std::time::Instant;
 
 use burnish_config::groups::{PrecomputeOptions, ReferenceOptions};
 use burnish_data::{CompletionCollator, Prepared, Step, UnpairedExample, partner};
 use burnish_losses::{Completion, Kto as Loss, Labelled, MetricSums, Metrics};
-use burnish_models::{Decoder, ForwardContext, TokenRow};
+use burnish_models::{ForwardContext, TokenRow};
 use burnish_ops::AnyTensor;
 use burnish_zero::ShardedParams;
 
@@ -19,7 +18,7 @@ use crate::reference::ref_log_probs_cache::{Scored, key_of_reference};
 use crate::reference::reference_state::{RefLogProbs, ReferenceState, scored};
 use crate::reference::{LazyReference, Reference};
 use crate::run::task::{Counts, LossPart, Task};
-use crate::setup::start_from_rows::StartRows;
+use crate::setup::start_from_rows::{FirstStep, StartRows};
 use crate::{MicroBatch, TrainError};
 
 /// A run of Kahneman-Tversky optimisation, everything but the weights read and checked.
@@ -270,14 +269,9 @@ impl StartRows for Kto {
     }
 
     /// Its KL term is of differences that are none yet.
-    fn first_loss(
-        &self,
-        decoder: &Decoder,
-        pass: &ForwardContext,
-        rows: Range<usize>,
-    ) -> Result<Option<AnyTensor>, TrainError> {
-        let batch = self.answers(&self.train, rows.collect(), 0);
-        let (scores, stats) = log_probs(decoder, &batch.batch, pass, 1.0)?;
+    fn first_loss(&self, step: FirstStep<'_>) -> Result<Option<AnyTensor>, TrainError> {
+        let batch = self.answers(&self.train, step.rows.collect(), 0);
+        let (scores, stats) = log_probs(step.decoder, &batch.batch, step.pass, 1.0)?;
         let own = sums(&stats.log_prob, &batch.completions);
         let answers = Self::labelled(&batch, &own.into_iter().map(|sum| [sum, 0.0]).collect());
         let terms = self.loss.terms(&stats, &answers, 0.0, answers.len() as f64)?;

@@ -20,7 +20,7 @@ use burnish_comm::Bucket;
 use burnish_config::groups::{ReferenceOptions, RolloutOptions};
 use burnish_data::{Answered, CompletionCollator, Prepared, PromptExample, Sampler, Side, Step};
 use burnish_losses::{EntropyControl, Extreme, FirstPass, HighEntropy, MetricSums, Metrics, PolicyStep};
-use burnish_models::{Decoder, ForwardContext, Generation, TokenRow};
+use burnish_models::{ForwardContext, Generation, TokenRow};
 use burnish_ops::{AnyTensor, TokenStats};
 use burnish_zero::ShardedParams;
 
@@ -41,7 +41,7 @@ use crate::rank::resumed::Resumed;
 use crate::reference::Reference;
 use crate::run::task::{Counts, LossPart, Task};
 use crate::setup::Setup;
-use crate::setup::start_from_rows::StartRows;
+use crate::setup::start_from_rows::{FirstStep, StartRows};
 use crate::{MicroBatch, TrainError};
 
 /// How far, on average and in nats, the sampler's log-probabilities may be from those of the first pass: they are the
@@ -438,12 +438,7 @@ impl<O> StartRows for Online<O> {
     }
 
     /// None: there are no completions yet.
-    fn first_loss(
-        &self,
-        _decoder: &Decoder,
-        _pass: &ForwardContext,
-        _rows: Range<usize>,
-    ) -> Result<Option<AnyTensor>, TrainError> {
+    fn first_loss(&self, _step: FirstStep<'_>) -> Result<Option<AnyTensor>, TrainError> {
         Ok(None)
     }
 }

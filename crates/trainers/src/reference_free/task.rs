@@ -1,14 +1,13 @@
 //! Preference optimisation without a reference as a task of the loop.
 
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::time::Instant;
 
 use burnish_data::Step;
 use burnish_losses::{
     LossTerms, MetricSums, Metrics, PairCounts, ReferenceFree as Loss, TokenStats, UnreferencedPair,
 };
-use burnish_models::{Decoder, ForwardContext, TokenRow};
+use burnish_models::{ForwardContext, TokenRow};
 use burnish_ops::AnyTensor;
 
 use crate::TrainError;
@@ -18,7 +17,7 @@ use crate::pair_batch::{PairBatch, PairRows, texts_of_pair};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::run::task::{Counts, LossPart, Task};
-use crate::setup::start_from_rows::StartRows;
+use crate::setup::start_from_rows::{FirstStep, StartRows};
 
 /// A run of preference optimisation that compares the policy with itself alone, everything but the weights read and
 /// checked. `O` is the command's options.
@@ -136,15 +135,10 @@ impl<O> StartRows for ReferenceFree<O> {
         texts_of_pair(&self.pairs.collator, &self.pairs.train.examples[row])
     }
 
-    fn first_loss(
-        &self,
-        decoder: &Decoder,
-        pass: &ForwardContext,
-        rows: Range<usize>,
-    ) -> Result<Option<AnyTensor>, TrainError> {
+    fn first_loss(&self, step: FirstStep<'_>) -> Result<Option<AnyTensor>, TrainError> {
         let PairRows { train, collator, .. } = &self.pairs;
-        let batch = [PairBatch::new(collator, train, rows.collect(), 0)];
-        let (scores, stats) = log_probs(decoder, &batch[0].batch, pass, 1.0)?;
+        let batch = [PairBatch::new(collator, train, step.rows.collect(), 0)];
+        let (scores, stats) = log_probs(step.decoder, &batch[0].batch, step.pass, 1.0)?;
         let terms = self.terms(&stats, &batch[0], &self.counts(&batch))?;
         Ok(Some(terms.on_tape(&scores)?))
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use burnish_data::{CompletionCollator, Prepared, RewardBatch, RewardExample, Step};
 use burnish_losses::{LossTerms, MetricSums, Metrics, Reward as Loss};
-use burnish_models::{Decoder, ForwardContext, Mode, TokenRow, Tokens};
+use burnish_models::{ForwardContext, Mode, TokenRow, Tokens};
 use burnish_ops::AnyTensor;
 
 use crate::TrainError;
@@ -14,7 +14,7 @@ use crate::evaluation::{Evaluation, dealt};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::run::task::{Counts, LossPart, Task};
-use crate::setup::start_from_rows::StartRows;
+use crate::setup::start_from_rows::{FirstStep, StartRows};
 
 /// A run that makes a reward model, everything but the weights read and checked.
 ///
@@ -169,14 +169,9 @@ impl StartRows for Reward {
         [chosen, rejected].map(|text| TokenRow::unlabelled(text.clone())).into()
     }
 
-    fn first_loss(
-        &self,
-        decoder: &Decoder,
-        pass: &ForwardContext,
-        rows: Range<usize>,
-    ) -> Result<Option<AnyTensor>, TrainError> {
-        let batch = self.pairs(&self.train, &rows.collect::<Vec<_>>(), 0);
-        let scores = decoder.rewards(&batch.tokens, pass)?;
+    fn first_loss(&self, step: FirstStep<'_>) -> Result<Option<AnyTensor>, TrainError> {
+        let batch = self.pairs(&self.train, &step.rows.collect::<Vec<_>>(), 0);
+        let scores = step.decoder.rewards(&batch.tokens, step.pass)?;
         let terms = self.terms(&scores.to_f32(), &batch, batch.pairs as f64)?;
         Ok(Some(terms.on_tape(&scores)?))
     }

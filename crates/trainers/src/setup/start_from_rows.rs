@@ -23,14 +23,15 @@ pub(crate) trait StartRows {
     /// The texts of a row, each as it runs by itself.
     fn texts(&self, row: usize) -> Vec<TokenRow>;
 
-    /// The loss that a first step of these rows has, `[1]` on the tape: of a model that is its own reference. `None` where nothing
-    /// is learned.
-    fn first_loss(
-        &self,
-        decoder: &Decoder,
-        pass: &ForwardContext,
-        rows: Range<usize>,
-    ) -> Result<Option<AnyTensor>, TrainError>;
+    /// The loss of a first step, `[1]` on the tape; `None` where nothing is learned.
+    fn first_loss(&self, step: FirstStep<'_>) -> Result<Option<AnyTensor>, TrainError>;
+}
+
+/// A step of a model that is its own reference, over some rows.
+pub(crate) struct FirstStep<'a> {
+    pub(crate) decoder: &'a Decoder,
+    pub(crate) pass: &'a ForwardContext,
+    pub(crate) rows: Range<usize>,
 }
 
 impl Setup {
@@ -99,7 +100,7 @@ impl Setup {
         };
         let (_, device) = self.devices.of(0);
         let loss = |decoder: &Decoder, pass: &ForwardContext, batch: usize| {
-            rows.first_loss(decoder, pass, of_batch(batch * size))
+            rows.first_loss(FirstStep { decoder, pass, rows: of_batch(batch * size) })
         };
         let Some(start) = RowStart::of(&self.model.folder, config, &given, &loss, device)? else {
             return Ok(());

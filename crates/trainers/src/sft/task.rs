@@ -1,11 +1,9 @@
 //! Supervised fine-tuning as a task of the loop.
 
-use std::ops::Range;
-
 use burnish_config::groups::PackingOptions;
 use burnish_data::{Collator, Dataset, Example, Step, Strategy};
 use burnish_losses::Metrics;
-use burnish_models::{Decoder, ForwardContext, TokenRow};
+use burnish_models::{ForwardContext, TokenRow};
 use burnish_ops::AnyTensor;
 
 use crate::evaluation::{Evaluation, evaluate_on};
@@ -13,7 +11,7 @@ use crate::forward::token_loss::{SupervisedLoss, supervised, token_metrics};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
 use crate::run::task::{Counts, LossPart, Task};
-use crate::setup::start_from_rows::StartRows;
+use crate::setup::start_from_rows::{FirstStep, StartRows};
 use crate::{MicroBatch, TrainError};
 
 /// Supervised fine-tuning: rows that are learned token by token.
@@ -138,17 +136,12 @@ impl StartRows for Sft {
         vec![TokenRow { texts: lengths.iter().map(text).collect(), labels: Some(row.labels.clone()) }]
     }
 
-    fn first_loss(
-        &self,
-        decoder: &Decoder,
-        pass: &ForwardContext,
-        rows: Range<usize>,
-    ) -> Result<Option<AnyTensor>, TrainError> {
-        let batch = self.micro_batch(rows, 0);
+    fn first_loss(&self, step: FirstStep<'_>) -> Result<Option<AnyTensor>, TrainError> {
+        let batch = self.micro_batch(step.rows, 0);
         if batch.targets.is_empty() {
             return Ok(None);
         }
         let tokens = batch.targets.len() as f64;
-        Ok(Some(supervised(decoder, &batch, pass, self.loss, tokens)?.loss))
+        Ok(Some(supervised(step.decoder, &batch, step.pass, self.loss, tokens)?.loss))
     }
 }

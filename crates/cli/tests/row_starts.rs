@@ -223,6 +223,26 @@ fn preference_trainers_start_as_with_trl_and_peft() {
     }
 }
 
+/// On every mesh the runs of other trainers are one rank's, the first loss is that of a policy that is its reference, and a run
+/// goes on with its start.
+#[test]
+fn other_trainers_train_alike_on_every_layout() {
+    let of = |start: &'static str| [&preferences::LORA[..], &[start, "--init_lora_rows=6"]].concat();
+    let (corda, ga) = (of("--init_lora_weights=corda"), of("--init_lora_weights=lora_ga"));
+    let eva = [&of("--init_lora_weights=eva")[..], &["--eva_config={\"rho\": 1.0, \"tau\": 0.5}"]].concat();
+    let meshes = [(2, 1, 2), (2, 2, 0), (4, 2, 3)];
+    preferences::check("dpo", &ga, &meshes);
+    preferences::check("dpo", &eva, &meshes[2..]);
+    preferences::check("kto", &corda, &meshes[2..]);
+    preferences::check("reward", &ga, &meshes[1..]);
+    preferences::check("orpo", &eva, &meshes[2..]);
+    online::check("grpo", &corda, &meshes[2..]);
+    for (command, start) in [("dpo", &ga), ("kto", &eva), ("reward", &corda)] {
+        let more = [&start[..], &["--per_device_train_batch_size=2"]].concat();
+        crate::resume::goes_on(|output, more| preferences::words(command, output, more), &more, None);
+    }
+}
+
 /// Prompts are what trainers that sample start from.
 #[test]
 fn trainers_that_sample_start_from_prompts() {

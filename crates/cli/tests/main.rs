@@ -7,6 +7,7 @@ mod browser;
 mod commands;
 mod convert;
 mod data;
+mod expert_parallel;
 mod explain;
 mod export;
 #[cfg(feature = "hub")]

@@ -286,7 +286,9 @@ pub enum ModelError {
         ranks: usize,
     },
     /// More ranks than experts.
-    #[error("ep_size {ranks}: the model has {experts} experts a layer; use at most as many ranks")]
+    #[error(
+        "ep_size: {experts} experts cannot be given to {ranks} ranks (ep_size times tp_size), each needs one; use at most {experts}"
+    )]
     TooFewExperts {
         /// Experts of a mixture.
         experts: usize,

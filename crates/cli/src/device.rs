@@ -22,6 +22,9 @@ pub(crate) fn kind(
             kind
         }
     };
+    if let Some(fault) = burnish_device::amx_fault().filter(|_| kind == DeviceKind::Cpu) {
+        note(&format!("products of bfloat16 are AVX-512's, because: {fault}"));
+    }
     // A launcher starts one process for each device.
     let local = local_rank()?;
     let ordinal = match kind {

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     burnish_device::quiet();
     burnish_device::files_too_large_are_errors();
     let ended = std::panic::catch_unwind(|| {
-        let words = match stacks().and_then(|()| words()) {
+        let words = match stacks().and_then(|()| amx()).and_then(|()| words()) {
             Ok(words) => words,
             Err(error) => return voice::failed(&error),
         };
@@ -84,6 +84,24 @@ fn stacks() -> anyhow::Result<()> {
         "RUST_MIN_STACK is {} bytes, expected {LEAST} to {MOST}, or none: `unset RUST_MIN_STACK`",
         others.unwrap_or_default()
     );
+    Ok(())
+}
+
+/// Leaves the processor's tile registers alone where `BURNISH_AMX` is 0.
+fn amx() -> anyhow::Result<()> {
+    match std::env::var_os("BURNISH_AMX") {
+        Some(said) if said == "0" => {
+            burnish_device::forgo_amx();
+        }
+        Some(said) => {
+            require!(
+                said == "1",
+                BadEnvironment,
+                "BURNISH_AMX is {said:?}, expected 0 (products of bfloat16 by AVX-512 where the processor has AMX) or 1"
+            );
+        }
+        None => {}
+    }
     Ok(())
 }
 

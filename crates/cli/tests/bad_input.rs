@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::program::{LORA, copy, fails, metrics, model, ok, rows, sft};
+use crate::program::{LORA, burnish, copy, fails, metrics, model, ok, rows, sft, stderr};
 
 fn broken_model(root: &Path, change: impl Fn(&Path)) -> PathBuf {
     let folder = root.join("model");
@@ -187,4 +187,14 @@ fn a_full_disk_loses_nothing() {
     });
     assert!(std::process::Command::new("umount").arg(&disk).status().unwrap().success());
     result.unwrap();
+}
+
+/// Whether AMX is left alone has two answers; kernels are asked nothing by others.
+#[test]
+fn a_word_about_amx_that_is_no_answer_is_refused() {
+    for (said, fine) in [("0", true), ("1", true), ("", false), ("off", false)] {
+        let output = burnish().arg("--help").env("BURNISH_AMX", said).output().unwrap();
+        assert_eq!(output.status.success(), fine, "{said:?}: {}", stderr(&output));
+        assert!(fine || stderr(&output).contains("BURNISH_AMX is"), "{}", stderr(&output));
+    }
 }

@@ -157,11 +157,51 @@ mod registers {
     loop_of!(fma256, "avx,fma", "vfmadd231ps", "ymm");
     loop_of!(dots, "avx512f,avx512bf16", "vdpbf16ps", "zmm");
 
+    /// As the loops above, on AMX's registers: six sums, full shapes.
+    #[cfg(target_os = "linux")]
+    fn tiles(rounds: u64) {
+        #[repr(align(64))]
+        struct Config([u8; 64]);
+        let mut config = Config([0; 64]);
+        config.0[0] = 1;
+        for register in 0..8 {
+            config.0[16 + 2 * register] = 64;
+            config.0[48 + register] = 16;
+        }
+        // SAFETY: the caller has seen that the kernels use AMX; registers alone are changed, and all of them are named.
+        unsafe {
+            asm!(
+                "ldtilecfg [{config}]",
+                "2:",
+                "tdpbf16ps tmm0, tmm6, tmm7",
+                "tdpbf16ps tmm1, tmm6, tmm7",
+                "tdpbf16ps tmm2, tmm6, tmm7",
+                "tdpbf16ps tmm3, tmm6, tmm7",
+                "tdpbf16ps tmm4, tmm6, tmm7",
+                "tdpbf16ps tmm5, tmm6, tmm7",
+                "dec {rounds}",
+                "jnz 2b",
+                "tilerelease",
+                config = in(reg) &raw const config,
+                rounds = inout(reg) rounds => _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(readonly, nostack),
+            );
+        }
+    }
+
     const ROUNDS: u64 = 1 << 20;
 
     /// Operations of one call; `None` where the processor lacks the instruction.
     pub(crate) fn run(dot: bool) -> Option<f64> {
         let sums = 12.0 * ROUNDS as f64;
+        #[cfg(target_os = "linux")]
+        if dot && burnish_cpu_kernels::isa() == burnish_cpu_kernels::Isa::Amx {
+            let rounds = ROUNDS / 8;
+            tiles(rounds);
+            return Some(6.0 * rounds as f64 * 16_384.0);
+        }
         // SAFETY: the instructions were detected.
         unsafe {
             if dot {

@@ -3,7 +3,7 @@
 //!
 //! Every kernel takes and returns `f32` (weights at rest may be bfloat16 or half), runs on rayon's current pool,
 //! and gives the same bits whatever the number of threads. Products multiply `f32`, or operands rounded to bfloat16 with
-//! sums in `f32` ([`Compute`]). AVX-512 (with its dot products of bfloat16), AVX2 or plain code is chosen at run time
+//! sums in `f32` ([`Compute`]). AVX-512 (with its dot products of bfloat16, or with AMX), AVX2 or plain code is chosen at run time
 //! ([`isa`]).
 //!
 //! A LoRA layer after a norm, forward and backward:
@@ -55,6 +55,7 @@ mod scratch;
 mod short_conv;
 mod simd;
 mod tasks;
+mod tiles;
 mod xielu;
 
 pub use burnish_core::{Activation, Compute, LinearPart, LinearParts, LoraParts};
@@ -87,6 +88,7 @@ pub use muon::{
 };
 pub use norm::{NormGrad, layer_norm_backward, layer_norm_forward, rms_norm_backward, rms_norm_forward};
 pub use short_conv::{ShortConv, ShortConvGrad, short_conv_backward, short_conv_forward};
-pub use simd::{Isa, has_bf16_dots, isa, with_isa};
+pub use simd::{Isa, amx_fault, forgo_amx, has_bf16_dots, isa, with_isa};
 pub use tasks::on_pool;
+pub use tiles::AmxFault;
 pub use xielu::{xielu_backward, xielu_forward};

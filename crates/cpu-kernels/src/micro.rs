@@ -151,21 +151,48 @@ unsafe fn strip_dots<const RS: usize>(t: Tile) {
     strip_body::<crate::simd::Neon<true>, Bf16Dot, RS>(t);
 }
 
-/// Any number of rows by at most [`NR`] columns; `RS` is A's row stride.
-///
-/// # Safety
-/// The elements named by the tile are in bounds, and `c` overlaps neither `a` nor `b`.
+/// [`strip`] on vectors.
 #[inline]
-pub(crate) unsafe fn strip<O: Operand, const RS: usize>(isa: Isa, t: Tile) {
+unsafe fn strip_on_vectors<O: Operand, const RS: usize>(isa: Isa, t: Tile) {
     #[cfg(target_arch = "x86_64")]
-    if O::VALUES == 2 && isa == Isa::Avx512Bf16 {
+    if O::VALUES == 2 && isa.lanes() == Isa::Avx512Bf16 {
         return strip_dots::<RS>(t);
     }
     #[cfg(target_arch = "aarch64")]
-    if O::VALUES == 2 && isa == Isa::NeonBf16 {
+    if O::VALUES == 2 && isa.lanes() == Isa::NeonBf16 {
         return strip_dots::<RS>(t);
     }
     strip_plainly::<O::Product, RS>(isa, t);
+}
+
+/// Strips one after another: each of any number of rows by at most [`NR`] columns; `RS` is A's row stride. Those with
+/// the same A should follow each other.
+///
+/// # Safety
+/// The elements named by each tile are in bounds, and no `c` overlaps an `a` or a `b`.
+#[inline]
+pub(crate) unsafe fn strips<O: Operand, const RS: usize>(isa: Isa, strips: impl Iterator<Item = Tile>) {
+    if O::VALUES == 2 {
+        match isa {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Isa::Amx => return crate::tiles::strips::<crate::tiles::amx::Amx, RS>(isa, strips),
+            #[cfg(test)]
+            Isa::EmulatedAmx => {
+                return crate::tiles::strips::<crate::tiles::emulated::Emulated, RS>(isa, strips);
+            }
+            _ => {}
+        }
+    }
+    strips.for_each(|t| strip_on_vectors::<O, RS>(isa, t));
+}
+
+/// One of [`strips`].
+///
+/// # Safety
+/// As [`strips`].
+#[inline]
+pub(crate) unsafe fn strip<O: Operand, const RS: usize>(isa: Isa, t: Tile) {
+    strips::<O, RS>(isa, std::iter::once(t));
 }
 
 /// `c[m, n] = alpha * A B (+ c)`, A packed with its extra columns, B in `ceil(n / 32)` panels of depth `d` (in words).
@@ -185,10 +212,11 @@ pub(crate) unsafe fn gemm<O: Operand>(
     alpha: f32,
     add: bool,
 ) {
-    for p in 0..n.div_ceil(NR) {
-        let n = (n - p * NR).min(NR);
-        gemm_panel::<O>(isa, m, a, d, panels.add(p * d.panel_len()), n, c.add(p * NR), ldc, alpha, add);
-    }
+    let all = (0..n.div_ceil(NR)).flat_map(|p| {
+        let (panel, c) = (panels.wrapping_add(p * d.panel_len()), c.wrapping_add(p * NR));
+        of_panel(m, a, d, panel, (n - p * NR).min(NR), c, ldc, alpha, add)
+    });
+    strips::<O, LDP>(isa, all);
 }
 
 /// One panel of [`gemm`].
@@ -208,14 +236,29 @@ pub(crate) unsafe fn gemm_panel<O: Operand>(
     alpha: f32,
     add: bool,
 ) {
+    strips::<O, LDP>(isa, of_panel(m, a, d, panel, n, c, ldc, alpha, add));
+}
+
+/// The strips of a panel, one for each block of the depth.
+#[allow(clippy::too_many_arguments, reason = "as the product of a panel")]
+fn of_panel(
+    m: usize,
+    a: *const f32,
+    d: Depth,
+    panel: *const f32,
+    n: usize,
+    c: *mut f32,
+    ldc: usize,
+    alpha: f32,
+    add: bool,
+) -> impl Iterator<Item = Tile> {
     let mut k0 = 0;
-    for block in 0..d.blocks() {
+    (0..d.blocks()).map(move |block| {
         let k = d.len(block);
-        let (a, b) = (a.add(block * m * LDP), panel.add(k0 * NR));
-        let add = add || block > 0;
-        strip::<O, LDP>(isa, Tile { m, n, k, a, a_step: 1, b, ldb: NR, c, ldc, alpha, add });
+        let (a, b) = (a.wrapping_add(block * m * LDP), panel.wrapping_add(k0 * NR));
         k0 += k;
-    }
+        Tile { m, n, k, a, a_step: 1, b, ldb: NR, c, ldc, alpha, add: add || block > 0 }
+    })
 }
 
 /// `c[i, j] = alpha * sum_t a[t * lda + i] * b[t * ldb + j] (+ c)` over `m` rows of words `t`: outer products of two
@@ -238,13 +281,11 @@ pub(crate) unsafe fn gemm_tn<O: Operand>(
     alpha: f32,
     add: bool,
 ) {
-    let mut j0 = 0;
-    while j0 < j {
-        let n = (j - j0).min(NR);
-        let (b, c) = (b.add(j0), c.add(j0));
-        strip::<O, 1>(isa, Tile { m: i, n, k: m, a, a_step: lda, b, ldb, c, ldc, alpha, add });
-        j0 += NR;
-    }
+    let all = (0..j).step_by(NR).map(|j0| {
+        let (n, b, c) = ((j - j0).min(NR), b.wrapping_add(j0), c.wrapping_add(j0));
+        Tile { m: i, n, k: m, a, a_step: lda, b, ldb, c, ldc, alpha, add }
+    });
+    strips::<O, 1>(isa, all);
 }
 
 #[cfg(test)]

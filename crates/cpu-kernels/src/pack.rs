@@ -300,5 +300,40 @@ pub(crate) unsafe fn pack_kn<O: Operand, E: Element>(
     blank_columns(O::words(k), n, panel);
 }
 
+#[inline(always)]
+unsafe fn transpose_body<S: Lanes>(
+    src: *const f32,
+    ld: usize,
+    rows: usize,
+    columns: usize,
+    dst: *mut f32,
+    ldd: usize,
+) {
+    let (r, c) = (rows / S::N * S::N, columns / S::N * S::N);
+    let mut j = 0;
+    while j < c {
+        let mut i = 0;
+        while i < r {
+            S::transpose(src.add(i * ld + j), ld, dst.add(j * ldd + i), ldd);
+            i += S::N;
+        }
+        j += S::N;
+    }
+    for i in 0..rows {
+        for j in if i < r { c } else { 0 }..columns {
+            *dst.add(j * ldd + i) = *src.add(i * ld + j);
+        }
+    }
+}
+
+dispatch! {
+    /// `dst[j * ldd + i] = src[i * ld + j]` for `rows` by `columns`.
+    ///
+    /// # Safety
+    /// All of them are in bounds, and the two do not overlap.
+    pub(crate) unsafe fn transpose = transpose_body [] []
+        (src: *const f32, ld: usize, rows: usize, columns: usize, dst: *mut f32, ldd: usize)
+}
+
 #[cfg(test)]
 mod tests;

@@ -53,14 +53,33 @@ fn take(kept: &mut Vec<Aligned>, len: usize) -> Aligned {
 
 thread_local! { static LOCAL: RefCell<Vec<Aligned>> = const { RefCell::new(Vec::new()) }; }
 
+/// Uninitialised floats of this thread, kept for its next use of them.
+pub(crate) struct Held(Option<Aligned>);
+
+impl Held {
+    /// At least `len` floats, 64-byte aligned.
+    pub(crate) fn take(len: usize) -> Self {
+        Self(Some(LOCAL.with_borrow_mut(|kept| take(kept, len))))
+    }
+
+    /// The buffer's start.
+    pub(crate) fn ptr(&self) -> *mut f32 {
+        self.0.as_ref().map_or(std::ptr::null_mut(), |b| b.ptr)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        LOCAL.with_borrow_mut(|kept| kept.extend(self.0.take()));
+    }
+}
+
 /// Runs `work` on at least `len` uninitialised floats (64-byte aligned) that belong to this thread.
 ///
 /// Calls may nest. The buffer is kept for the next call on the thread.
 pub(crate) fn scratch<R>(len: usize, work: impl FnOnce(*mut f32) -> R) -> R {
-    let buffer = LOCAL.with_borrow_mut(|kept| take(kept, len));
-    let result = work(buffer.ptr);
-    LOCAL.with_borrow_mut(|kept| kept.push(buffer));
-    result
+    let buffer = Held::take(len);
+    work(buffer.ptr())
 }
 
 static POOL: Mutex<Vec<Aligned>> = Mutex::new(Vec::new());

@@ -7,6 +7,7 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 
 use crate::operand::Product;
+use crate::tiles::AmxFault;
 use std::cell::Cell;
 use std::sync::OnceLock;
 
@@ -26,6 +27,8 @@ pub(crate) use x86::{Avx2, Avx512};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Isa {
+    /// As the next, and products of bfloat16 on tile registers: x86-64 Linux with AMX-TILE and AMX-BF16.
+    Amx,
     /// 16 lanes and dot products of bfloat16 and int8: x86-64 with AVX-512 F, BW, VL, BF16 and VNNI.
     Avx512Bf16,
     /// 16 lanes: x86-64 with AVX-512F.
@@ -38,12 +41,37 @@ pub enum Isa {
     Neon,
     /// 8 lanes of plain code, vectorised by the compiler for the target's baseline.
     Portable,
+    /// The fastest vectors there are, and products of bfloat16 on tile registers in plain Rust.
+    #[cfg(test)]
+    EmulatedAmx,
 }
 
 impl Isa {
-    /// Every instruction set this processor can run, the fastest first.
+    /// Every instruction set this process can run, the fastest first.
     #[must_use]
     pub fn available() -> &'static [Isa] {
+        static FOUND: OnceLock<Vec<Isa>> = OnceLock::new();
+        FOUND.get_or_init(|| {
+            let found: Vec<Isa> =
+                amx().ok().into_iter().flatten().chain(Self::vectors().iter().copied()).collect();
+            #[cfg(test)]
+            let found = [found, vec![Isa::EmulatedAmx]].concat();
+            found
+        })
+    }
+
+    /// What runs all but products of bfloat16.
+    pub(crate) fn lanes(self) -> Self {
+        match self {
+            Isa::Amx => Isa::Avx512Bf16,
+            #[cfg(test)]
+            Isa::EmulatedAmx => Self::vectors()[0],
+            other => other,
+        }
+    }
+
+    /// Those of vectors.
+    fn vectors() -> &'static [Isa] {
         static FOUND: OnceLock<Vec<Isa>> = OnceLock::new();
         FOUND.get_or_init(|| {
             let found = vec![Isa::Portable];
@@ -78,7 +106,35 @@ impl Isa {
 /// Whether this processor multiplies bfloat16 faster than fp32.
 #[must_use]
 pub fn has_bf16_dots() -> bool {
-    Isa::available().iter().any(|isa| matches!(isa, Isa::Avx512Bf16 | Isa::NeonBf16))
+    Isa::vectors().iter().any(|isa| matches!(isa, Isa::Avx512Bf16 | Isa::NeonBf16))
+}
+
+/// Whether AMX is wanted: who asks or says first decides for the process, as the system's permission is for all of it.
+static AMX_WANTED: OnceLock<bool> = OnceLock::new();
+
+/// Leaves a processor's tile registers alone, in this process. To be called before the first kernel; whether it was.
+pub fn forgo_amx() -> bool {
+    !*AMX_WANTED.get_or_init(|| false)
+}
+
+/// [`Isa::Amx`] where the processor has it and it works.
+fn amx() -> &'static Result<Option<Isa>, AmxFault> {
+    static FOUND: OnceLock<Result<Option<Isa>, AmxFault>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        if !*AMX_WANTED.get_or_init(|| true) {
+            return Ok(None);
+        }
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        return Ok(crate::tiles::detection::found(Isa::vectors()[0])?.then_some(Isa::Amx));
+        #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+        Ok(None)
+    })
+}
+
+/// Why the processor's tile registers are left alone although it has them; [`Isa::Avx512Bf16`] is used then.
+#[must_use]
+pub fn amx_fault() -> Option<AmxFault> {
+    amx().as_ref().err().copied()
 }
 
 thread_local! { static CHOSEN: Cell<Option<Isa>> = const { Cell::new(None) }; }
@@ -425,7 +481,7 @@ macro_rules! dispatch_by_isa {
                 // SAFETY: as above.
                 unsafe { $body::<$crate::simd::Avx2, $($use)*>($($arg),*) }
             }
-            match isa {
+            match isa.lanes() {
                 // SAFETY: an `Isa` comes from `isa()`, which names only what was detected.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::Isa::Avx512Bf16 => unsafe { $dots::<$($use)*>($($arg),*) },

@@ -1,6 +1,6 @@
 //! Findings of `burnish doctor`: drivers, libraries and devices of this machine.
 
-use burnish_cpu_kernels::Isa;
+use burnish_cpu_kernels::{Isa, amx_fault};
 
 use crate::{DeviceError, DeviceKind};
 
@@ -25,6 +25,9 @@ pub fn findings() -> Vec<Finding> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let processor = format!("{threads} threads, {}", instructions());
     let mut findings = vec![Finding::new("CPU", Ok(processor))];
+    if let Some(fault) = amx_fault() {
+        findings.push(Finding::new("AMX", Ok(format!("not used: {fault}"))));
+    }
     findings.extend(cuda());
     findings
 }
@@ -32,6 +35,9 @@ pub fn findings() -> Vec<Finding> {
 /// Which of the kernels' instruction sets this processor has, and what it is good for.
 fn instructions() -> &'static str {
     match burnish_cpu_kernels::isa() {
+        Isa::Amx => {
+            "AVX-512, and AMX for products of bfloat16: `bf16: true`, TRL's default (`BURNISH_AMX=0` leaves AMX alone)"
+        }
         Isa::Avx512Bf16 => {
             "AVX-512 with products of bfloat16 and int8: `bf16: true`, TRL's default, trains about twice as fast"
         }

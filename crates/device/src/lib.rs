@@ -24,6 +24,7 @@ mod memory;
 mod open;
 mod room;
 
+pub use burnish_cpu_kernels::{amx_fault, forgo_amx};
 pub use cores::Cores;
 pub use device_kind::DeviceKind;
 pub use doctor::{Finding, findings};

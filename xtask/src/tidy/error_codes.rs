@@ -9,7 +9,7 @@ const CODES: &str = "crates/core/src/error_code.rs";
 /// What classes are explained by, which is no error.
 const EXPLAINED: &str = "crates/config/src/explain/";
 /// Errors that no user of the program meets: `cpu-kernels` says them to callers of its slices, `tensor-comm` within others.
-const WITHIN: &[&str] = &["OrthogonalError", "NoAddress"];
+const WITHIN: &[&str] = &["AmxFault", "OrthogonalError", "NoAddress"];
 
 /// A complaint for every error without a class, and every class without an error.
 pub(super) fn complaints(root: &Path, names: &[String]) -> Result<Vec<String>> {

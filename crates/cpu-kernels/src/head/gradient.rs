@@ -4,7 +4,7 @@ use super::call::{Call, Tokens};
 use super::options::{HeadGrad, HeadWanted};
 use super::vocab::{row_products, row_sums};
 use crate::elementwise::scale_slice;
-use crate::micro::{KC, LDP, NR, Tile, gemm_panel, gemm_tn, strip};
+use crate::micro::{KC, LDP, NR, Tile, gemm_panel, gemm_tn, strip, strips};
 use crate::operand::Operand;
 use crate::pack::{Depth, end_rows, pack_kn, pack_rows};
 use crate::rows::{TileLayout, copy_rows};
@@ -260,7 +260,7 @@ impl<'a, O: Operand> Gradient<'a, O> {
                             let from = dz.at(p * stride + v0 * NR).cast_const();
                             O::stacked(call.isa, v.len(), tokens.count(p), from, NR, b.add(weights))
                         };
-                        for (i, q) in columns.clone().enumerate() {
+                        let all = columns.clone().enumerate().map(|(i, q)| {
                             let token = p * NR;
                             // SAFETY: these tokens and columns are this task's.
                             unsafe {
@@ -272,7 +272,7 @@ impl<'a, O: Operand> Gradient<'a, O> {
                                     let scale = low.map_or(1.0, |l| l.scale);
                                     ((r - j).min(NR), up.at(token * r + j), r, scale)
                                 };
-                                let t = Tile {
+                                Tile {
                                     m: tokens.count(p),
                                     n,
                                     k: O::words(v.len()),
@@ -284,10 +284,11 @@ impl<'a, O: Operand> Gradient<'a, O> {
                                     ldc,
                                     alpha,
                                     add: v0 > 0,
-                                };
-                                strip::<O, 1>(call.isa, t);
+                                }
                             }
-                        }
+                        });
+                        // SAFETY: as above.
+                        unsafe { strips::<O, 1>(call.isa, all) };
                     }
                 }
             });

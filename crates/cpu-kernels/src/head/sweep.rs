@@ -11,7 +11,7 @@
 use super::call::{Call, Tokens};
 use super::options::HeadWanted;
 use crate::elementwise::scale_slice;
-use crate::micro::{LDP, NR, Tile, strip};
+use crate::micro::{LDP, NR, Tile, strips};
 use crate::operand::Operand;
 use crate::scratch::{Pooled, Ptr, scratch};
 use crate::simd::{Lanes, dispatch};
@@ -141,15 +141,16 @@ impl<'a, O: Operand> Sweep<'a, O> {
     ) {
         let (call, k) = (self.call, O::words(entries));
         let (a, a_step) = O::stacked(call.isa, entries, count, factors, NR, room);
-        for (q, j) in (0..call.dim).step_by(NR).enumerate() {
+        let all = (0..call.dim).step_by(NR).enumerate().map(|(q, j)| {
             let (b, ldb) = if O::VALUES == 1 {
                 (rows.add(call.depth.column(entries, j)), LDP)
             } else {
                 (rows.add(q * Self::back_len(entries)), NR)
             };
             let (n, c) = ((call.dim - j).min(NR), sums.add(q * NR * NR));
-            strip::<O, 1>(call.isa, Tile { m: count, n, k, a, a_step, b, ldb, c, ldc: NR, alpha: 1.0, add });
-        }
+            Tile { m: count, n, k, a, a_step, b, ldb, c, ldc: NR, alpha: 1.0, add }
+        });
+        strips::<O, 1>(call.isa, all);
     }
 
     /// Writes `Σ factor(piece, token)·sum + own(token).1·row own(token).0` of the tokens of the tile into their rows of

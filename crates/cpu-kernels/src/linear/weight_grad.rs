@@ -4,7 +4,7 @@
 
 use super::input::{Reads, input_rows};
 use super::{Input, Linear};
-use crate::micro::{NR, Tile, strip};
+use crate::micro::{NR, Tile, strips};
 use crate::operand::Operand;
 use crate::rows::TileLayout;
 use crate::scratch::{Pooled, Ptr, scratch, uninit};
@@ -103,25 +103,20 @@ pub(super) fn weight_grads<O: Operand>(
                     let k = (g - t0).min(depth);
                     let from = dy.as_ptr().add((g0 + t0) * total + tile.col);
                     O::stack(isa, k, tile.m, from, total, a, OUT);
-                    for p in tile.p..tile.end {
-                        let c = tile.to.at(tile.o * in_dim + p * NR);
-                        strip::<O, 1>(
-                            isa,
-                            Tile {
-                                m: tile.m,
-                                n: (in_dim - p * NR).min(NR),
-                                k: O::words(k),
-                                a,
-                                a_step: OUT,
-                                b: x.at((p * O::words(g) + O::words(t0)) * NR),
-                                ldb: NR,
-                                c,
-                                ldc: in_dim,
-                                alpha: 1.0,
-                                add: g0 + t0 > 0,
-                            },
-                        );
-                    }
+                    let all = (tile.p..tile.end).map(|p| Tile {
+                        m: tile.m,
+                        n: (in_dim - p * NR).min(NR),
+                        k: O::words(k),
+                        a,
+                        a_step: OUT,
+                        b: x.at((p * O::words(g) + O::words(t0)) * NR),
+                        ldb: NR,
+                        c: tile.to.at(tile.o * in_dim + p * NR),
+                        ldc: in_dim,
+                        alpha: 1.0,
+                        add: g0 + t0 > 0,
+                    });
+                    strips::<O, 1>(isa, all);
                 }
             });
         });

@@ -10,8 +10,9 @@ use super::Side;
 use super::product::region;
 use crate::elementwise::scale_slice;
 use crate::micro::NR;
+use crate::pack::transpose;
 use crate::scratch::Ptr;
-use crate::simd::{Isa, Lanes, dispatch};
+use crate::simd::Isa;
 
 /// A matrix of `width` columns and `depth` rows.
 #[derive(Clone, Copy)]
@@ -101,38 +102,3 @@ impl Panels {
 
 /// Rows of a panel that one task loads.
 const CHUNK: usize = 256;
-
-#[inline(always)]
-unsafe fn transpose_body<S: Lanes>(
-    src: *const f32,
-    ld: usize,
-    rows: usize,
-    columns: usize,
-    dst: *mut f32,
-    ldd: usize,
-) {
-    let (r, c) = (rows / S::N * S::N, columns / S::N * S::N);
-    let mut j = 0;
-    while j < c {
-        let mut i = 0;
-        while i < r {
-            S::transpose(src.add(i * ld + j), ld, dst.add(j * ldd + i), ldd);
-            i += S::N;
-        }
-        j += S::N;
-    }
-    for i in 0..rows {
-        for j in if i < r { c } else { 0 }..columns {
-            *dst.add(j * ldd + i) = *src.add(i * ld + j);
-        }
-    }
-}
-
-dispatch! {
-    /// `dst[j * ldd + i] = src[i * ld + j]` for `rows` by `columns`.
-    ///
-    /// # Safety
-    /// All of them are in bounds, and the two do not overlap.
-    pub(super) unsafe fn transpose = transpose_body [] []
-        (src: *const f32, ld: usize, rows: usize, columns: usize, dst: *mut f32, ldd: usize)
-}

@@ -5,9 +5,10 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 
 use super::Side;
-use super::panels::{Panels, transpose};
+use super::panels::Panels;
 use crate::micro::{KC, NR, Tile, strip};
 use crate::operand::Fp32;
+use crate::pack::transpose;
 use crate::scratch::{Ptr, scratch};
 use crate::simd::{Isa, Lanes, dispatch};
 use crate::tasks::tasks;

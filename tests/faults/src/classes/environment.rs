@@ -9,7 +9,7 @@ use crate::verdict::{Outcome, judge};
 
 /// What comes before the program in the shell, its rows (the usual where none are named), and what an error names; where
 /// nothing is named, the result has to be the usual one.
-const CASES: [(&str, &str, &str); 36] = [
+const CASES: [(&str, &str, &str); 38] = [
     ("ulimit -s 64", "", "ulimit -s"),
     ("ulimit -s 128", "", "ulimit -s"),
     ("ulimit -s 512", "", "ulimit -s"),
@@ -28,6 +28,8 @@ const CASES: [(&str, &str, &str); 36] = [
     ("export RAYON_NUM_THREADS=word", "", ""),
     ("export RAYON_NUM_THREADS=-1", "", ""),
     ("ulimit -v 4000000; export RAYON_NUM_THREADS=60000", "", "RAYON_NUM_THREADS"),
+    ("export BURNISH_AMX=0", "", ""),
+    ("export BURNISH_AMX=word", "", "BURNISH_AMX"),
     ("ulimit -n 64", "", ""),
     ("ulimit -c 0; ulimit -t 60", "", ""),
     ("export TMPDIR=/nowhere", "", ""),

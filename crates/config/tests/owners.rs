@@ -5,6 +5,7 @@ use burnish_config::groups::{
     RlooLossOptions, RolloutOptions, TrainingOptions,
 };
 use burnish_config::{Command, DpoOptions, GrpoOptions};
+use burnish_core::Compute;
 use burnish_losses::{
     AdaptiveEntropy, DpoOptions as DpoLoss, GrpoAdvantages, GrpoOptions as GrpoLoss, KtoOptions as KtoLoss,
     Rloo, RlooAdvantages, SamplerCorrection,
@@ -27,8 +28,10 @@ fn defaults_are_the_owners() {
     assert_eq!((rloo.loss().unwrap(), rloo.advantages()), (Rloo::default(), RlooAdvantages::default()));
     let training = TrainingOptions { optim: OptimizerName::Muon, seed: 0, ..TrainingOptions::default() };
     assert_eq!(training.adamw(), AdamWOptions::default());
-    assert_eq!(MuonOptions::default().muon(&training), Some(Muon::default()));
-    assert_eq!(MuonOptions::default().muon(&TrainingOptions::default()), None);
+    assert_eq!(MuonOptions::default().muon(&training, Compute::Fp32), Some(Muon::default()));
+    assert_eq!(MuonOptions::default().muon(&TrainingOptions::default(), Compute::Bf16), None);
+    let narrow = MuonOptions::default().muon(&training, Compute::Bf16).unwrap();
+    assert_eq!(narrow.newton_schulz.compute, Compute::Bf16);
     assert_eq!(PackingOptions::default().strategy(true), Some(burnish_data::Strategy::default()));
     assert_eq!(RankOptions::default().policy().stage, burnish_zero::Stage::default());
 }

@@ -9,15 +9,18 @@
 //! With `cpu` the times are those that the process's threads spent running (Linux), which on a shared machine says more
 //! than the clock; run it with `RAYON_NUM_THREADS=1`, since waiting threads count.
 //!
-//! `cargo run --release -p burnish-cpu-kernels --example orthogonal [rounds] [cpu] [least] [ROWSxCOLUMNS ...]`
+//! `bf16`: products of bfloat16, against the same GEMMs in fp32.
+//!
+//! `cargo run --release -p burnish-cpu-kernels --example orthogonal [rounds] [cpu] [least] [bf16] [ROWSxCOLUMNS ...]`
 
+use burnish_cpu_kernels::Compute;
 use burnish_cpu_kernels::orthogonal::{
     Coefficients, Form, Iteration, Matrix, orthogonalize, orthogonalize_all,
 };
 use std::hint::black_box;
 use std::time::Instant;
 
-const SHAPES: [(usize, usize); 11] = [
+const SHAPES: [(usize, usize); 13] = [
     (128, 128),
     (256, 256),
     (512, 512),
@@ -29,6 +32,8 @@ const SHAPES: [(usize, usize); 11] = [
     (1024, 1152),
     (1024, 1280),
     (512, 768),
+    (256, 512),
+    (1408, 512),
 ];
 const BATCHES: [(usize, usize, usize); 5] =
     [(64, 64, 64), (32, 256, 256), (64, 64, 512), (16, 512, 512), (8, 768, 3072)];
@@ -108,7 +113,8 @@ fn typical(times: &mut [f64]) -> f64 {
 
 fn main() {
     let rounds: usize = std::env::args().nth(1).and_then(|a| a.parse().ok()).unwrap_or(15);
-    let iteration = |form| Iteration { coefficients: Coefficients::keller(5), form };
+    let compute = if asked("bf16") { Compute::Bf16 } else { Compute::Fp32 };
+    let iteration = |form| Iteration { coefficients: Coefficients::keller(5), form, compute };
     println!(
         "{:>12} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7}",
         "shape", "standard", "GEMMs", "gram", "GEMMs", "auto is", "ratio", "ratio", "GF/s", "GF/s"

@@ -9,6 +9,9 @@
 //! the standard form; few long legs are the Gram form ([`Form`]). Everything of size `m x m` is symmetric, so only
 //! one triangle is computed, at half the cost of a GEMM.
 //!
+//! Products multiply fp32, or values rounded to bfloat16 ([`Iteration::compute`]): all sums, what is added to products and
+//! the matrix between steps stay fp32, and the mean of a symmetric factor's diagonal is never rounded.
+//!
 //! There is no floor under the norm: the input is first multiplied by the power of two that brings its largest
 //! magnitude into `[1, 2)`, which is exact, and the norm is `√trace(R)` of the scaled matrix. A gradient times
 //! `2^k` gives the same bits, a zero matrix zero.
@@ -33,10 +36,11 @@ mod product;
 pub use distributed::{Side, apply, gram, largest, polynomial_of_gram};
 pub use iteration::{Coefficients, Form, Iteration};
 
+use crate::operand::{Operand, with_operand};
 use crate::scratch::{Pooled, Ptr};
 use crate::simd::{Isa, isa};
 use crate::tasks::tasks;
-use panels::Panels;
+use panels::{Factor, Panels};
 use polynomial::polynomial;
 use product::{Out, transform};
 
@@ -182,6 +186,13 @@ unsafe impl Sync for Job {}
 /// # Safety
 /// `x` and `out` hold `rows * columns` finite floats.
 unsafe fn run(isa: Isa, parallel: bool, job: Job, iteration: &Iteration) {
+    // SAFETY: the caller's.
+    with_operand!(iteration.compute, O => unsafe { run_with::<O>(isa, parallel, job, iteration) });
+}
+
+/// # Safety
+/// As [`run`].
+unsafe fn run_with<O: Operand>(isa: Isa, parallel: bool, job: Job, iteration: &Iteration) {
     let Job { rows, columns, .. } = job;
     let side = if rows <= columns { Side::Rows } else { Side::Columns };
     let (m, n) = side.of(rows, columns);
@@ -194,17 +205,20 @@ unsafe fn run(isa: Isa, parallel: bool, job: Job, iteration: &Iteration) {
     let (x, r) = (Pooled::take(Panels::len(m, n)), Pooled::take(2 * Panels::len(m, m)));
     let x = Panels { ptr: x.ptr(), width: m, depth: n };
     let r = Panels { ptr: r.ptr(), width: m, depth: m };
+    let of_x = Factor::room::<O>(m, n);
+    let words = Pooled::take(of_x + Factor::room::<O>(m, m));
     // SAFETY: the buffers have these lengths, and each leg's panels are complete before they are read.
     unsafe {
         x.load(isa, parallel, job.x, side, distributed::power(job.top));
         let q = Panels { ptr: Ptr(r.ptr.at(Panels::len(m, m))), ..r };
         let legs = iteration.legs(rows, columns);
         for leg in &legs {
-            product::gram(isa, parallel, x, r);
+            product::gram::<O>(isa, parallel, Factor::of::<O>(isa, parallel, x, false, words.ptr()), r);
             let norm = if leg.start == 0 { iteration.coefficients.margin() * r.trace().sqrt() } else { 1.0 };
-            polynomial(isa, parallel, r, &triples[leg.clone()], norm, q);
+            polynomial::<O>(isa, parallel, r, &triples[leg.clone()], norm, q);
+            let of_q = Factor::of::<O>(isa, parallel, q, true, Ptr(words.ptr().at(of_x)));
             let out = if leg.end == triples.len() { Out::Rows(job.out, side) } else { Out::Panels };
-            transform(isa, parallel, x, q, out);
+            transform::<O>(isa, parallel, x, of_q, out);
         }
     }
 }

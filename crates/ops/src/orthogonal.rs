@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burnish_core::choices;
+use burnish_core::{Compute, choices};
 
 use crate::dispatch::dispatch;
 use crate::{AnyTensor, OpsError};
@@ -51,11 +51,14 @@ pub struct NewtonSchulz {
     pub steps: usize,
     /// Where they run.
     pub form: Form,
+    /// What products on the CPU multiply; bfloat16 ends nearer to exact arithmetic than an iteration held in bfloat16
+    /// (`torch.optim.Muon`).
+    pub compute: Compute,
 }
 
 impl Default for NewtonSchulz {
     fn default() -> Self {
-        Self { polynomials: Polynomials::Quintic, steps: 5, form: Form::Auto }
+        Self { polynomials: Polynomials::Quintic, steps: 5, form: Form::Auto, compute: Compute::Fp32 }
     }
 }
 

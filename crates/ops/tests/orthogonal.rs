@@ -1,6 +1,7 @@
 //! Newton–Schulz: kernels and the batched body against matrices whose singular vectors are known.
 
 use burn::tensor::{DType, FloatDType, TensorData};
+use burnish_core::Compute;
 use burnish_core::random::Stream;
 use burnish_ops::{AnyTensor, Form, NewtonSchulz, OpsError, Polynomials, Stacked, orthogonalize, reference};
 
@@ -30,9 +31,9 @@ fn plain(tensor: AnyTensor, iteration: &NewtonSchulz) -> AnyTensor {
 }
 
 fn iterations() -> impl Iterator<Item = NewtonSchulz> {
-    FORMS
-        .into_iter()
-        .flat_map(|form| POLYNOMIALS.map(|polynomials| NewtonSchulz { polynomials, steps: 5, form }))
+    FORMS.into_iter().flat_map(|form| {
+        POLYNOMIALS.map(|polynomials| NewtonSchulz { polynomials, form, ..NewtonSchulz::default() })
+    })
 }
 
 /// `x - 2 v (vᵀ x) / vᵀv` on the rows' side, in f64.
@@ -182,12 +183,27 @@ fn more_and_fewer_steps() {
     for steps in [1, 2, 3, 7, 12] {
         for polynomials in POLYNOMIALS {
             for form in FORMS {
-                let iteration = NewtonSchulz { polynomials, steps, form };
+                let iteration = NewtonSchulz { polynomials, steps, form, ..NewtonSchulz::default() };
                 let want = to_f64(&plain(x.cast(FloatDType::F64), &iteration));
                 // Each step past the fifth may move a result by the same share again.
                 assert_close(&to_f64(&fused(x.clone(), &iteration)), &want, 1e-4, &format!("{iteration:?}"));
             }
         }
+    }
+}
+
+/// Products of bfloat16 are made, and end near those of fp32; a zero matrix stays zero.
+#[test]
+fn products_of_bfloat16() {
+    let x = tensor("narrow", &[40, 70]);
+    for iteration in iterations() {
+        let narrow = NewtonSchulz { compute: Compute::Bf16, ..iteration };
+        let (got, want) = (to_f64(&fused(x.clone(), &narrow)), to_f64(&fused(x.clone(), &iteration)));
+        let off = got.iter().zip(&want).map(|(g, w)| (g - w).powi(2)).sum::<f64>();
+        let off = (off / want.iter().map(|w| w * w).sum::<f64>()).sqrt();
+        assert!((1e-4..2e-2).contains(&off), "{narrow:?}: off by {off}");
+        let zero = AnyTensor::from_elements(vec![0.0_f32; 12], &[3, 4], &burn::tensor::Device::flex());
+        assert!(to_f64(&fused(zero, &narrow)).iter().all(|x| *x == 0.0));
     }
 }
 

@@ -28,7 +28,11 @@ fn options(case: &Value, form: Form) -> MuonOptions {
         momentum: number(&case["momentum"]),
         nesterov: case["nesterov"].as_bool().unwrap(),
         weight_decay: number(&case["weight_decay"]),
-        newton_schulz: NewtonSchulz { polynomials: text("polynomials").parse().unwrap(), steps: 5, form },
+        newton_schulz: NewtonSchulz {
+            polynomials: text("polynomials").parse().unwrap(),
+            form,
+            ..NewtonSchulz::default()
+        },
         scale: text("scale").parse().unwrap(),
         variant: text("variant").parse().unwrap(),
         beta2: number(&case["beta2"]),

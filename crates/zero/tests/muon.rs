@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::Device;
 use burnish_comm::Op;
-use burnish_core::{Dtype, Parameter, Registry, Role};
+use burnish_core::{Compute, Dtype, Parameter, Registry, Role};
 use burnish_ops::{NewtonSchulz, Stacked, orthogonalize};
 use burnish_optim::{AdamWOptions, MomentumDtype, MuonOptions, Optimizer, OptimizerKind, Variant};
 use burnish_zero::{ReduceWhen, Stage, Unit};
@@ -90,6 +90,20 @@ fn variants_and_narrow_momentum_equal_one_rank_bit_by_bit() {
                     "{variant}, {momentum_dtype}, stage {stage}, {world}"
                 );
             }
+        }
+    }
+}
+
+/// With products of bfloat16 too: a matrix is whole where it is orthogonalised.
+#[test]
+fn products_of_bfloat16_equal_one_rank_bit_by_bit() {
+    let newton_schulz = NewtonSchulz { compute: Compute::Bf16, ..NewtonSchulz::default() };
+    let of = |stage| Run { muon: Some(MuonOptions { newton_schulz, ..options() }), ..muon(stage) };
+    let reference = of(Stage::Zero).alone();
+    assert_ne!(reference, muon(Stage::Zero).alone(), "nothing was rounded");
+    for stage in STAGES {
+        for world in WORLDS {
+            assert_eq!(of(stage).over(world), reference, "stage {stage} over {world}");
         }
     }
 }

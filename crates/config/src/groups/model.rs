@@ -28,7 +28,7 @@ options! {
     /// Element type of the weights after loading; `auto` keeps the folder's.
     Trl dtype: ModelDtype = ModelDtype(Some(Dtype::F32));
     /// Products of bfloat16 with float32 sums on the CPU, as autocast computes: weights keep their dtype, and norms, softmax,
-    /// losses and optimizer are float32. Fast where the processor has such products (AVX512_BF16, AMX); on a GPU a product runs
+    /// losses and optimizer are float32, but for the products in Muon's Newton-Schulz. Fast where the processor has such products (AVX512_BF16, AMX); on a GPU a product runs
     /// in the dtype that its weight is held in.
     Transformers bf16: bool = false;
     /// What computes: `cuda` (a build with that feature), `cpu`, or `auto`, which takes a GPU that is ready and says so

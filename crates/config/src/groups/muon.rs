@@ -1,5 +1,6 @@
 //! Muon, and the division of work between it and AdamW.
 
+use burnish_core::Compute;
 use burnish_ops::{NewtonSchulz, Polynomials};
 use burnish_optim::{LearningRates, MomentumDtype, MuonOptions as Muon, OptimizerName, Scale, Variant};
 
@@ -40,13 +41,13 @@ options! {
 }
 
 impl MuonOptions {
-    /// Muon's half of the optimizer, if there is one.
+    /// Muon's half of the optimizer, if there is one, in a run whose products on the CPU multiply `compute`.
     #[must_use]
-    pub fn muon(&self, training: &TrainingOptions) -> Option<Muon> {
-        (training.optim == OptimizerName::Muon).then(|| self.half(training))
+    pub fn muon(&self, training: &TrainingOptions, compute: Compute) -> Option<Muon> {
+        (training.optim == OptimizerName::Muon).then(|| self.half(training, compute))
     }
 
-    fn half(&self, training: &TrainingOptions) -> Muon {
+    fn half(&self, training: &TrainingOptions, compute: Compute) -> Muon {
         Muon {
             momentum: self.muon_momentum,
             nesterov: self.muon_nesterov,
@@ -54,6 +55,7 @@ impl MuonOptions {
             newton_schulz: NewtonSchulz {
                 polynomials: self.muon_ns_coefficients,
                 steps: self.muon_ns_steps,
+                compute,
                 ..NewtonSchulz::default()
             },
             scale: self.muon_scale,
@@ -76,7 +78,7 @@ impl MuonOptions {
     pub(crate) fn rules(&self, training: &TrainingOptions, checks: &mut Checks<'_>) {
         checks.range("muon_lr", self.muon_lr.is_none_or(at_least_0), AT_LEAST_0);
         checks.range("adam_lr", self.adam_lr.is_none_or(at_least_0), AT_LEAST_0);
-        checks.owner(self.half(training).faults());
+        checks.owner(self.half(training, Compute::Fp32).faults());
         let clip = self.muon_qk_clip.is_none_or(|v| v > 0.0 && v.is_finite());
         checks.range("muon_qk_clip", clip, ABOVE_0);
         if training.optim != OptimizerName::Muon {

@@ -32,11 +32,12 @@
 //! # Ok::<(), burnish_cpu_kernels::orthogonal::OrthogonalError>(())
 //! ```
 
-use super::panels::Panels;
+use super::panels::{Factor, Panels};
 use super::polynomial::polynomial;
 use super::product::{self, Out, transform};
 use super::{Coefficients, OrthogonalError};
 use crate::elementwise::slices;
+use crate::operand::Fp32;
 use crate::scratch::{Pooled, Ptr};
 use crate::simd::{Lanes, dispatch, isa};
 use std::ops::Range;
@@ -119,7 +120,7 @@ pub fn gram(x: &[f32], rows: usize, columns: usize, side: Side, largest: f32, r:
     // SAFETY: lengths were checked; the buffers are of these shapes.
     unsafe {
         panels.load(isa, true, x.as_ptr(), side, power(largest));
-        product::gram(isa, true, panels, square);
+        product::gram::<Fp32>(isa, true, Factor::own(panels), square);
         square.store(Ptr(r.as_mut_ptr()));
     }
 }
@@ -162,7 +163,7 @@ pub fn polynomial_of_gram(
         let to = Panels { ptr: Ptr(from.ptr.at(len)), ..from };
         from.load(isa, true, r.as_ptr(), Side::Columns, 1.0);
         let norm = if leg.start == 0 { coefficients.margin() * trace.sqrt() } else { 1.0 };
-        polynomial(isa, true, from, triples, norm, to);
+        polynomial::<Fp32>(isa, true, from, triples, norm, to);
         to.store(Ptr(q.as_mut_ptr()));
     }
     Ok(())
@@ -189,6 +190,6 @@ pub fn apply(q: &[f32], x: &[f32], rows: usize, columns: usize, side: Side, larg
     unsafe {
         panels.load(isa, true, x.as_ptr(), side, power(largest));
         square.load(isa, true, q.as_ptr(), Side::Columns, 1.0);
-        transform(isa, true, panels, square, Out::Rows(Ptr(out.as_mut_ptr()), side));
+        transform::<Fp32>(isa, true, panels, Factor::own(square), Out::Rows(Ptr(out.as_mut_ptr()), side));
     }
 }

@@ -1,5 +1,6 @@
 //! Coefficients of the steps, and how they are grouped in legs.
 
+use burnish_core::Compute;
 use std::ops::Range;
 
 /// The steps' polynomials `p(x) = a x + b x³ + c x⁵`, one triple `(a, b, c)` a step.
@@ -78,10 +79,15 @@ impl Coefficients {
     /// of five it is 1.5e-4 and 6e-4, which a caller may still prefer where every leg is a sum over ranks.
     #[must_use]
     pub fn gram_legs(&self) -> Vec<Range<usize>> {
+        self.legs_within(GROWTH, f64::INFINITY)
+    }
+
+    /// Legs that end once their growth passes `growth`, or after a step that makes as much as `steep` alone.
+    fn legs_within(&self, most: f64, steep: f64) -> Vec<Range<usize>> {
         let mut legs = Vec::new();
         let (mut start, mut growth) = (0, 1.0);
         for (step, [a, ..]) in self.triples.iter().enumerate() {
-            if growth > GROWTH {
+            if growth > most || (start + 1 == step && growth >= steep) {
                 legs.push(start..step);
                 (start, growth) = (step, 1.0);
             }
@@ -96,6 +102,10 @@ impl Coefficients {
 
 /// How much the steps of a leg before its last may amplify an eigenvalue of the Gram matrix near zero.
 const GROWTH: f64 = 512.0;
+
+/// The same with operands of bfloat16, and the growth of a step that is a leg of its own: Keller's five steps are legs of 3
+/// and 2 again, those of Polar Express, whose first step is steep, of 1, 2 and 2.
+const GROWTH_BF16: [f64; 2] = [150.0, 64.0];
 
 /// Where the steps run: on the matrix or on its Gram matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,12 +129,15 @@ pub struct Iteration {
     pub coefficients: Coefficients,
     /// The form.
     pub form: Form,
+    /// What products multiply. With bfloat16 the result is nearer to exact arithmetic's than that of an iteration on a
+    /// matrix of bfloat16 (`torch.optim.Muon`), and about as fast again as fp32 where the processor has such products.
+    pub compute: Compute,
 }
 
 impl Default for Iteration {
-    /// Five steps of Keller's coefficients, the form by shape.
+    /// Five steps of Keller's coefficients, the form by shape, in fp32.
     fn default() -> Self {
-        Self { coefficients: Coefficients::keller(5), form: Form::Auto }
+        Self { coefficients: Coefficients::keller(5), form: Form::Auto, compute: Compute::Fp32 }
     }
 }
 
@@ -133,9 +146,16 @@ impl Iteration {
     #[must_use]
     pub fn legs(&self, rows: usize, columns: usize) -> Vec<Range<usize>> {
         let (short, long) = (rows.min(columns), rows.max(columns));
+        let in_legs = || match self.compute {
+            Compute::Fp32 => self.coefficients.gram_legs(),
+            Compute::Bf16 => {
+                let [most, steep] = GROWTH_BF16;
+                self.coefficients.legs_within(most, steep)
+            }
+        };
         match self.form {
-            Form::Gram => self.coefficients.gram_legs(),
-            Form::Auto if 4 * long >= 5 * short => self.coefficients.gram_legs(),
+            Form::Gram => in_legs(),
+            Form::Auto if 4 * long >= 5 * short => in_legs(),
             _ => (0..self.coefficients.triples.len()).map(|step| step..step + 1).collect(),
         }
     }
@@ -167,10 +187,26 @@ mod tests {
         ] {
             let legs = c.gram_legs();
             assert_eq!(legs.iter().map(Range::len).collect::<Vec<_>>(), lengths);
+            let of_bf16 = Iteration { coefficients: c.clone(), form: Form::Gram, compute: Compute::Bf16 };
+            assert!(of_bf16.legs(1, 1).len() >= legs.len());
             assert_eq!(
                 legs.into_iter().flatten().collect::<Vec<_>>(),
                 (0..c.triples.len()).collect::<Vec<_>>()
             );
+        }
+    }
+
+    #[test]
+    fn a_steep_step_is_a_leg_of_its_own_in_bfloat16() {
+        for (c, lengths) in [
+            (Coefficients::keller(5), vec![3, 2]),
+            (Coefficients::polar_express(5), vec![1, 2, 2]),
+            (Coefficients::polar_express(1), vec![1]),
+            (Coefficients::keller(0), vec![]),
+        ] {
+            let iteration = Iteration { coefficients: c, form: Form::Gram, compute: Compute::Bf16 };
+            let got: Vec<usize> = iteration.legs(4, 8).iter().map(Range::len).collect();
+            assert_eq!(got, lengths);
         }
     }
 

@@ -10,6 +10,7 @@ use super::Side;
 use super::product::region;
 use crate::elementwise::scale_slice;
 use crate::micro::NR;
+use crate::operand::Operand;
 use crate::pack::transpose;
 use crate::scratch::Ptr;
 use crate::simd::Isa;
@@ -97,6 +98,65 @@ impl Panels {
     /// The panels are complete and square.
     pub(super) unsafe fn trace(self) -> f64 {
         (0..self.width).map(|i| f64::from(*self.at(i / NR, i).add(i % NR))).sum()
+    }
+}
+
+/// A matrix as an operand of products.
+#[derive(Clone, Copy)]
+pub(super) struct Factor {
+    /// The matrix.
+    pub(super) full: Panels,
+    /// Words of its depth without [`Self::shift`]: the matrix itself where a word is a value.
+    pub(super) words: Panels,
+    /// The multiple of the identity that is held apart.
+    pub(super) shift: f64,
+}
+
+impl Factor {
+    /// A matrix whose words are its values.
+    pub(super) fn own(full: Panels) -> Self {
+        Self { full, words: full, shift: 0.0 }
+    }
+
+    /// Floats that words need beside the values.
+    pub(super) fn room<O: Operand>(width: usize, depth: usize) -> usize {
+        if O::VALUES == 1 { 0 } else { Panels::len(width, O::words(depth)) }
+    }
+
+    /// Words of a matrix in `room`; the mean of a square one's diagonal is held apart if asked.
+    ///
+    /// # Safety
+    /// The panels are complete; `room` holds [`Self::room`] floats that nothing else uses.
+    pub(super) unsafe fn of<O: Operand>(
+        isa: Isa,
+        parallel: bool,
+        full: Panels,
+        shifted: bool,
+        room: Ptr,
+    ) -> Self {
+        if O::VALUES == 1 {
+            return Self::own(full);
+        }
+        let words = Panels { ptr: room, width: full.width, depth: O::words(full.depth) };
+        let shift = if shifted { full.trace() / full.width as f64 } else { 0.0 };
+        let chunks = full.depth.div_ceil(CHUNK);
+        region(parallel, full.panels() * chunks, |task| {
+            let (p, k0) = (task / chunks, task % chunks * CHUNK);
+            let (n, k) = (full.columns(p), (full.depth - k0).min(CHUNK));
+            O::stack(isa, k, n, full.at(p, k0).cast_const(), NR, words.at(p, k0 / O::VALUES), NR);
+            if shift != 0.0 {
+                // The diagonal's words anew.
+                for i in (p * NR..p * NR + n).filter(|i| (k0..k0 + k).contains(i)) {
+                    let value = |row: usize| {
+                        let x = if row < full.depth { *full.at(p, row).add(i - p * NR) } else { 0.0 };
+                        if row == i { (f64::from(x) - shift) as f32 } else { x }
+                    };
+                    let (word, first) = (i / O::VALUES, i / O::VALUES * O::VALUES);
+                    *words.at(p, word).add(i - p * NR) = O::word(value(first), value(first + 1));
+                }
+            }
+        });
+        Self { full, words, shift }
     }
 }
 

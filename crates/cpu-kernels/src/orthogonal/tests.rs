@@ -1,10 +1,12 @@
 #![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks, reason = "tests")]
 
+mod bf16;
 mod pieces;
 mod svd;
 
 use super::*;
 use crate::simd::with_isa;
+use burnish_core::Compute;
 use proptest::prelude::*;
 use svd::{Svd, svd};
 
@@ -23,8 +25,19 @@ fn with_spectrum(rows: usize, columns: usize, seed: u32, sigma: impl Fn(usize) -
 }
 
 fn run(x: &[f32], rows: usize, columns: usize, coefficients: &Coefficients, form: Form) -> Vec<f32> {
+    run_in(Compute::Fp32, x, rows, columns, coefficients, form)
+}
+
+fn run_in(
+    compute: Compute,
+    x: &[f32],
+    rows: usize,
+    columns: usize,
+    coefficients: &Coefficients,
+    form: Form,
+) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.len()];
-    let iteration = Iteration { coefficients: coefficients.clone(), form };
+    let iteration = Iteration { coefficients: coefficients.clone(), form, compute };
     orthogonalize(x, rows, columns, &iteration, &mut out).unwrap();
     out
 }
@@ -196,15 +209,19 @@ fn what_is_not_finite_is_named_and_nothing_is_written() {
 fn bits_depend_on_neither_threads_nor_batch() {
     let shapes =
         [(1, 3), (70, 300), (33, 65), (128, 128), (300, 70), (16, 16), (64, 64), (64, 64), (160, 100)];
-    for c in both() {
-        for form in [Form::Standard, Form::Gram] {
-            let iteration = Iteration { coefficients: c.clone(), form };
+    let forms = [Form::Standard, Form::Gram].into_iter();
+    for (form, compute) in forms.flat_map(|form| [(form, Compute::Fp32), (form, Compute::Bf16)]) {
+        for c in both() {
+            let iteration = Iteration { coefficients: c.clone(), form, compute };
             let of = |threads: usize| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let mut data: Vec<Vec<f32>> = (0..).zip(shapes).map(|(i, (r, c))| values(r * c, i)).collect();
                 pool.install(|| {
-                    let alone: Vec<_> =
-                        data.iter().zip(shapes).map(|(x, (r, n))| run(x, r, n, &c, form)).collect();
+                    let alone: Vec<_> = data
+                        .iter()
+                        .zip(shapes)
+                        .map(|(x, (r, n))| run_in(compute, x, r, n, &c, form))
+                        .collect();
                     let mut batch: Vec<_> = data
                         .iter_mut()
                         .zip(shapes)

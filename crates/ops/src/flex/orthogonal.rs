@@ -13,7 +13,11 @@ impl NewtonSchulz {
             Form::Gram => kernels::Form::Gram,
             Form::Auto => kernels::Form::Auto,
         };
-        Iteration { coefficients: Coefficients::new(self.triples(), self.margin()), form }
+        Iteration {
+            coefficients: Coefficients::new(self.triples(), self.margin()),
+            form,
+            compute: self.compute,
+        }
     }
 
     /// Floating-point operations for a matrix of this shape on the CPU, symmetric products at half cost.

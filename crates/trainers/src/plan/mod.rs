@@ -149,7 +149,7 @@ impl RunPlan {
         planned = planned.summing(sums);
         // The first rank of those that share layers has the larger part where sizes do not divide.
         let parallel = planned.divided_over([tp_size, ranks.ep_size])?;
-        let (muon, global) = (muon.muon(training), planned.registry());
+        let (muon, global) = (muon.muon(training, model.compute()), planned.registry());
         let plan_of = |tp: usize| setup.sharding(&planned, &parallel.local_registry(global, tp), dp);
         let plan = plan_of(0)?;
         let adam = Optimizer::adamw(plan.registry(), training.adamw()).schema();

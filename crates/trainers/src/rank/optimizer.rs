@@ -13,7 +13,7 @@ impl Rank<'_> {
         let options = &self.setup.options;
         let local = self.plan.local_registry(self.dp.rank());
         let global = self.exporter.registry();
-        let muon = options.muon.muon(&options.training);
+        let muon = options.muon.muon(&options.training, options.model.compute());
         let matrices = self.plan.logical_matrices(self.dp.rank(), self.tp.rank());
         // At stage 0 every data-parallel rank has all of it: the ranks that share layers meet among themselves.
         let group = match self.plan.policy().stage {

@@ -184,7 +184,7 @@ impl ModelSetup {
         local: &Registry,
         dp: usize,
     ) -> Result<Plan, TrainError> {
-        let muon = self.options.muon.muon(&self.options.training);
+        let muon = self.options.muon.muon(&self.options.training, self.options.model.compute());
         let rule = self.options.training.rule();
         let cost =
             |index: usize, _: &Parameter| work(muon.as_ref(), rule.as_ref(), planned.registry().at(index));

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use burn::tensor::DType;
 use burnish_core::{Activation, Compute, LinearParts, LoraParts};
 
 use crate::dispatch::dispatch;
@@ -173,6 +174,12 @@ impl LinearInput {
     /// If shapes do not fit.
     pub fn read(&self) -> Result<AnyTensor, OpsError> {
         crate::gpu::linear::read(self)
+    }
+
+    /// The dtype of what [`linears`] gives of this input without a residual: on GPUs what lies behind a norm is in the weights'.
+    #[must_use]
+    pub fn out_dtype(&self, layers: &[Linear]) -> DType {
+        dispatch!([self.tensor()] => linear::dtype(self, layers))
     }
 
     /// Features of the layers' input, of a tensor `width` wide.

@@ -90,12 +90,7 @@ impl AnyTensor {
         match &self.0 {
             Repr::Dense(tensor) => tensor.clone(),
             Repr::Packed(Packed { rows, shape, device }) => {
-                let dtype = match rows.dtype() {
-                    Dtype::Bf16 => DType::BF16,
-                    Dtype::F16 => DType::F16,
-                    _ => DType::F32,
-                };
-                let data = TensorData::from_bytes_vec(rows.bytes(), shape.clone(), dtype);
+                let data = TensorData::from_bytes_vec(rows.bytes(), shape.clone(), in_burn(rows.dtype()));
                 Self::from_data(data, device).dispatch()
             }
         }
@@ -237,6 +232,16 @@ impl AnyTensor {
     /// Rank does not matter for metadata and autodiff calls.
     pub(crate) fn carrier(&self) -> Tensor<1> {
         Tensor::from_dispatch(self.dense())
+    }
+}
+
+/// Burn's name of the dtype of a tensor's elements; what is stored in others is read as f32.
+pub(crate) fn in_burn(dtype: Dtype) -> DType {
+    match dtype {
+        Dtype::F64 => DType::F64,
+        Dtype::Bf16 => DType::BF16,
+        Dtype::F16 => DType::F16,
+        _ => DType::F32,
     }
 }
 

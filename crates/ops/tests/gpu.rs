@@ -59,6 +59,8 @@ fn only_what_is_behind_a_norm_is_narrow() {
     let normed = LinearInput::RmsNorm { x: x.clone(), gamma: gamma.clone(), eps: 1e-6 };
     let behind = gpu::linears(&normed, &layers, None).unwrap();
     assert_eq!(dtype(&behind), DType::BF16);
+    // Kernels of the processor give f32.
+    assert_eq!((gpu::linears_dtype(&normed, &layers), normed.out_dtype(&layers)), (DType::BF16, DType::F32));
     let mut gradients = behind.rank::<2>().unwrap().sum().backward();
     for t in [&x, &gamma, &weights[0], &weights[1]] {
         assert_eq!(dtype(&t.take_gradient(&mut gradients).unwrap()), DType::F32);

@@ -845,12 +845,18 @@ impl BlockRun for OnTensors<'_> {
         if let Some(tap) = &self.tap {
             tap.hear(input, layers)?;
         }
+        let base = |added: Option<&AnyTensor>| (self.linears)(input, &without_adapters(layers), added);
+        // What adapters add is no residual: the sum is in the dtype of the layers alone, as it is where they act within.
+        let with = |added: &AnyTensor| -> Result<AnyTensor, OpsError> {
+            let sum = base(Some(added))?.rank::<2>()?;
+            Ok(AnyTensor::new(queries_keys::cast(sum, input.out_dtype(layers))))
+        };
         if bare {
-            return (self.linears)(input, &without_adapters(layers), residual);
+            return residual.map_or_else(|| base(None), with);
         }
         if self.acts.is_some() && layers.iter().any(|layer| layer.low_rank.is_some()) {
             let added = self.lora_up(&self.lora_down(input, layers)?, layers, residual)?;
-            return (self.linears)(input, &without_adapters(layers), Some(&added));
+            return if residual.is_some() { base(Some(&added)) } else { with(&added) };
         }
         (self.linears)(input, layers, residual)
     }

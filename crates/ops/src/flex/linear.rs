@@ -1,5 +1,6 @@
 //! [`crate::linears`] on CPU kernels.
 
+use burn::tensor::DType;
 use burnish_core::{Activation, Compute, LinearPart, LinearParts};
 use burnish_cpu_kernels as kernels;
 
@@ -200,6 +201,11 @@ pub(crate) fn linears_unread(
     residual: Option<&AnyTensor>,
 ) -> Result<AnyTensor, OpsError> {
     recorded(input, layers, residual, false)
+}
+
+/// See [`LinearInput::out_dtype`].
+pub(crate) fn dtype(_: &LinearInput, _: &[Linear]) -> DType {
+    DType::F32
 }
 
 /// `reads`: whether somebody reads the output's values.

@@ -4,10 +4,11 @@
 //! An adapter's products are in f32: they are thin.
 
 use burn::tensor::{DType, Device, Int, IntDType, Tensor};
-use burnish_core::{Activation, LinearPart, LinearParts};
+use burnish_core::{Activation, Dtype, LinearPart, LinearParts};
 
 use super::{activation, add, constant, norm, over_rows, product, to, wide, wide_dtype};
 use crate::linear::{Dropout, Linear, LinearInput};
+use crate::tensor::in_burn;
 use crate::{AnyTensor, OpsError, apply};
 
 const OP: &str = "linears";
@@ -368,9 +369,12 @@ fn gate_up(x: &AnyTensor) -> Result<(Tensor<2>, Tensor<2>), OpsError> {
 fn out_dtype(input: &LinearInput, layers: &[Linear], residual: Option<&AnyTensor>) -> DType {
     let wide = wide_dtype(input.tensor());
     let behind_norm = input.norm().is_some() && residual.is_none();
-    let mut dtypes = layers.iter().map(|l| l.weight.carrier().dtype());
+    // Not of a tensor of all elements, which a weight in fewer bits would become.
+    let mut dtypes = layers.iter().map(|l| l.weight.dtype());
     match dtypes.next() {
-        Some(first @ (DType::BF16 | DType::F16)) if behind_norm && dtypes.all(|d| d == first) => first,
+        Some(Some(first @ (Dtype::Bf16 | Dtype::F16))) if behind_norm && dtypes.all(|d| d == Some(first)) => {
+            in_burn(first)
+        }
         _ => wide,
     }
 }
@@ -449,6 +453,11 @@ pub fn linears(
 
 /// See [`crate::linears_unread`]: the values are made.
 pub(crate) use linears as linears_unread;
+
+/// See [`LinearInput::out_dtype`].
+pub fn dtype(input: &LinearInput, layers: &[Linear]) -> DType {
+    out_dtype(input, layers, None)
+}
 
 /// See [`LinearInput::read`].
 pub(crate) fn read(input: &LinearInput) -> Result<AnyTensor, OpsError> {

@@ -7,6 +7,7 @@ use burnish_core::Dtype;
 use half::{bf16, f16};
 
 use crate::AnyTensor;
+use crate::tensor::in_burn;
 
 mod sealed {
     /// What only this module implements.
@@ -131,6 +132,9 @@ impl AnyTensor {
             let data = TensorData::from_bytes_vec(Vec::new(), shape.to_vec(), self.carrier().dtype());
             return Self::from_data(data, &self.device());
         }
+        if let Some(rows) = self.packed_rows(&range, shape) {
+            return Self::from_data(rows, &self.device());
+        }
         let flat: Tensor<1> = match self.shape().len() {
             1 => Tensor::from_dispatch(self.clone().dispatch()),
             2 => Tensor::<2>::from_dispatch(self.clone().dispatch()).reshape([all]),
@@ -145,6 +149,21 @@ impl AnyTensor {
             [a, b, c, d] => Self::new(cut.reshape([a, b, c, d])),
             _ => unreachable!("invariant: parameters have rank 1 to 4, not {}", shape.len()),
         }
+    }
+
+    /// Elements `range` of a matrix in fewer bits where they are whole rows, without those of other rows.
+    fn packed_rows(&self, range: &Range<usize>, shape: &[usize]) -> Option<TensorData> {
+        let rows = self.as_packed()?;
+        let [count, width] = rows.shape();
+        let whole = [range.start, range.end].iter().all(|end| end.is_multiple_of(width));
+        if width == 0 || !whole || *range == (0..count * width) {
+            return None;
+        }
+        let mut values = vec![0.0_f32; range.len()];
+        for (row, out) in (range.start / width..).zip(values.chunks_exact_mut(width)) {
+            rows.read(row, 0, out);
+        }
+        Some(TensorData::new(values, shape.to_vec()).convert_dtype(in_burn(rows.dtype())))
     }
 
     /// The tensor outside autodiff, without another handle to its storage.

@@ -1,12 +1,14 @@
 //! Weights in fewer bits: bit for bit what the same weights give as tensors, on kernels and on plain operations.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::tensor::{DType, FloatDType};
 use burnish_core::random::Stream;
-use burnish_core::{Compute, Dtype, PackedRows};
+use burnish_core::{Activation, Compute, Dtype, ExpertGate, PackedRows};
 use burnish_ops::{
-    AnyTensor, Linear, LinearInput, LowRank, column_norms, gpu, linears, linears_decode, row_norms,
+    AnyTensor, ExpertLayer, Experts, Linear, LinearInput, LowRank, Routing, column_norms, gpu, linears,
+    linears_decode, row_norms,
 };
 
 use crate::case::device;
@@ -39,6 +41,29 @@ impl PackedRows for Matrix {
             Dtype::Bf16 => self.values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
             _ => self.values.iter().flat_map(|v| v.to_le_bytes()).collect(),
         }
+    }
+}
+
+/// A matrix that counts the elements that are read of it, and is never widened as a whole.
+#[derive(Debug)]
+struct Counted(Matrix, Arc<AtomicUsize>);
+
+impl PackedRows for Counted {
+    fn shape(&self) -> [usize; 2] {
+        self.0.shape()
+    }
+
+    fn dtype(&self) -> Dtype {
+        self.0.dtype
+    }
+
+    fn read(&self, row: usize, column: usize, out: &mut [f32]) {
+        self.1.fetch_add(out.len(), Ordering::Relaxed);
+        self.0.read(row, column, out);
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        panic!("all rows are widened")
     }
 }
 
@@ -95,6 +120,43 @@ fn products_and_gradients_are_those_of_the_tensor() {
         let [dense, packed] = weights([out, dim], Dtype::F32);
         assert_eq!(run(&packed, 3, Compute::Fp32, true), run(&dense, 3, Compute::Fp32, true));
     }
+}
+
+/// Experts on plain operations: of a stack in fewer bits each expert that has tokens is widened by itself, once a pass.
+#[test]
+fn experts_are_widened_one_by_one() {
+    let (tokens, hidden, inner, count) = (6, 12, 7, 4);
+    let routing = Routing {
+        weights: tensor("weights", [tokens, 2]),
+        experts: Arc::new((0..tokens as u32 * 2).map(|i| [3, 1][i as usize % 2]).collect()),
+    };
+    let run = |is_packed: bool| {
+        let read = Arc::new(AtomicUsize::new(0));
+        let stack = |name: &str, [out, input]: [usize; 2]| {
+            let values = random(name, [count * out, input]);
+            let matrix = Counted(Matrix { row: input, values, dtype: Dtype::F32 }, read.clone());
+            let shape = [count, out, input];
+            let weight = match is_packed {
+                true => AnyTensor::packed(Arc::new(matrix), &shape, &device()),
+                false => AnyTensor::from_elements(matrix.0.values, &shape, &device()),
+            };
+            ExpertLayer { weight, bias: None, low_rank: None }
+        };
+        let experts = Experts {
+            gate_up: stack("up", [2 * inner, hidden]),
+            down: stack("down", [hidden, inner]),
+            gate: ExpertGate::Halves(Activation::Silu),
+            compute: Compute::Fp32,
+        };
+        let x = tensor("x", [tokens, hidden]).leaf();
+        let y = gpu::experts(&x, &routing, &experts).unwrap();
+        let mut gradients = y.rank::<2>().unwrap().sum().backward();
+        let gradient = x.take_gradient(&mut gradients).unwrap().to_f32();
+        (y.to_f32(), gradient, read.load(Ordering::Relaxed))
+    };
+    let (dense, packed) = (run(false), run(true));
+    assert_eq!((packed.0, packed.1), (dense.0, dense.1));
+    assert_eq!(packed.2, 2 * 2 * 3 * inner * hidden);
 }
 
 #[test]

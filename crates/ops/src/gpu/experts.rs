@@ -19,10 +19,12 @@ struct Layer {
     low: Option<(Tensor<2>, Tensor<2>, f32)>,
 }
 
-/// One expert of a stack.
-fn one(all: Tensor<3>, expert: usize) -> Tensor<2> {
-    let [_, rows, columns] = all.dims();
-    all.narrow(0, expert, 1).reshape([rows, columns])
+/// One expert of a stack, of which no other is widened where they are in fewer bits.
+fn one(all: &AnyTensor, expert: usize) -> Result<Tensor<2>, OpsError> {
+    let shape = all.shape();
+    let &[_, rows, columns] = shape.as_slice() else { return Err(OpsError::Rank { expected: 3, shape }) };
+    let elements = rows * columns;
+    all.piece(expert * elements..(expert + 1) * elements, &[rows, columns]).rank()
 }
 
 fn of_weight(
@@ -31,8 +33,8 @@ fn of_weight(
     e: usize,
     w: DType,
 ) -> Result<Layer, OpsError> {
-    let weight: Tensor<3> = plain.weight.rank()?;
-    let experts = weight.dims()[0];
+    let weight = one(&plain.weight, e)?;
+    let experts = plain.weight.shape()[0];
     let bias = match &plain.bias {
         Some(bias) => Some(wide::<2>(bias)?.narrow(0, e, 1)),
         None => None,
@@ -46,7 +48,7 @@ fn of_weight(
         }
         _ => None,
     };
-    Ok(Layer { weight: one(weight, e), bias, low })
+    Ok(Layer { weight, bias, low })
 }
 
 impl Layer {
@@ -77,6 +79,11 @@ struct Stacked {
 impl Stacked {
     fn new(asked: LinearParts<bool>) -> Self {
         Self { parts: asked.map(|_, asked| asked.then(Vec::new)) }
+    }
+
+    /// Whether anything of the layer gets a gradient.
+    fn asks(&self) -> bool {
+        self.parts.as_ref().into_iter().any(|(_, all)| all.is_some())
     }
 
     /// An expert's: of its rows, or zeros.
@@ -256,6 +263,9 @@ pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<An
             let places: usize = weights.dims().iter().product();
             let mut dweights = want_weights.then(|| weights.zeros_like().reshape([places, 1]));
             for ((e, places), gate_up) in groups.iter().enumerate().zip(kept) {
+                if gate_up.is_none() && !of_up.asks() && !of_down.asks() {
+                    continue;
+                }
                 let [up, down] = layers_of(e)?;
                 let Some(gate_up) = gate_up else {
                     of_up.add(&up, None, None, dtype);

@@ -26,12 +26,12 @@ fn every_operation_of_the_processor_is_its_reference_body() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert!(rows.len() >= 90, "{} rows", rows.len());
+    assert!(rows.len() >= 180, "{} rows", rows.len());
     let of = |verdict: &str| rows.iter().filter(|row| row["verdict"] == verdict).count();
     let (passed, left_out) = (of("passed"), of("left out"));
     assert_eq!(passed + left_out, rows.len(), "{said}");
-    // Attention on bf16 activations, which the processor does not have.
-    assert_eq!(left_out, 21, "{said}");
+    // Activations in bf16, which the processor does not have.
+    assert_eq!(left_out, 31, "{said}");
     assert!(said.contains(&format!("{passed} passed, 0 failed, {left_out} left out")), "{said}");
 }
 

@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::DType;
-use burnish_ops::{AnyTensor, AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks, reference};
+use burnish_ops::{
+    AnyTensor, AttentionShape, HeadNorm, KvCache, Rotary, attention, attention_with_peaks, reference,
+};
 
 use super::{Bound, check, name_of};
 use crate::Check;
@@ -23,15 +25,20 @@ struct With {
     peaks: bool,
 }
 
-/// Positions restart with each document, or go on from the one that it continues.
-fn rotary(dim: usize, tree: bool, documents: &[Range<usize>], tokens: usize) -> Rotary {
+/// Cosines and sines of each position.
+fn table(dim: usize, positions: usize) -> Vec<f32> {
     let half = dim / 2;
     let mut table = Vec::new();
-    for position in 0..tokens {
+    for position in 0..positions {
         let angle = |i: usize| position as f32 * 10_000f32.powf(-(i as f32) / half as f32);
         table.extend((0..half).map(|i| angle(i).cos()));
         table.extend((0..half).map(|i| angle(i).sin()));
     }
+    table
+}
+
+/// Positions restart with each document, or go on from the one that it continues.
+fn rotary(dim: usize, tree: bool, documents: &[Range<usize>], tokens: usize) -> Rotary {
     let mut positions = vec![0; tokens];
     for (i, document) in documents.iter().enumerate() {
         let before = if tree && i > 0 { documents[0].len() } else { 0 };
@@ -39,7 +46,7 @@ fn rotary(dim: usize, tree: bool, documents: &[Range<usize>], tokens: usize) -> 
             positions[token] = (before + position) as u32;
         }
     }
-    Rotary::new(Arc::new(table), Arc::new(positions), dim)
+    Rotary::new(Arc::new(table(dim, tokens)), Arc::new(positions), dim)
 }
 
 fn case(
@@ -96,6 +103,50 @@ fn case(
     Case { inputs, run: Box::new(run) }
 }
 
+/// Two sequences of 70 and 40 rows piece by piece over a cache, against both whole; what has been said outgrows its room.
+fn cached(with: With, dtype: DType) -> Case {
+    let whole = [0..70, 70..110];
+    let case = case(with, dtype, [4, 2, 16], &whole, 110);
+    let shape = AttentionShape {
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        scale: 0.25,
+        softcap: None,
+        slopes: Arc::default(),
+        window: with.window,
+        parents: Arc::default(),
+        compute: Default::default(),
+    };
+    let Case { mut inputs, run } = case;
+    inputs.iter_mut().for_each(|input| input.tracked = false);
+    let run = move |body: Body, t: &[AnyTensor]| {
+        if body == Body::Reference {
+            return run(body, t);
+        }
+        let sinks = with.sinks.then(|| &t[t.len() - 1]);
+        let norm = with.norms.then(|| HeadNorm { q: t[1].clone(), k: t[2].clone(), eps: 1e-6 });
+        let mut cache = KvCache::new(shape.clone(), 2);
+        let mut parts = [Vec::new(), Vec::new()];
+        for pieces in [[0..60, 70..71], [60..61, 71..71], [61..70, 71..110]] {
+            let own: Vec<Range<usize>> =
+                pieces.iter().zip(&whole).map(|(p, w)| p.start - w.start..p.end - w.start).collect();
+            let positions = own.iter().cloned().flatten().map(|position| position as u32).collect();
+            let rotary = Rotary::new(Arc::new(table(16, 110)), Arc::new(positions), 16);
+            let (first, both) = (pieces[0].len(), pieces[0].len() + pieces[1].len());
+            let rows = super::rows_of(&t[0], &pieces)?;
+            let y = cache.attend(&rows, &[0..first, first..both], Some(&rotary), norm.as_ref(), sinks)?;
+            let y = y.rank::<2>()?;
+            parts[0].push(y.clone().narrow(0, 0, first));
+            if both > first {
+                parts[1].push(y.narrow(0, first, both - first));
+            }
+        }
+        Ok(super::one_behind_the_other(parts))
+    };
+    Case { inputs, run: Box::new(run) }
+}
+
 fn row(vector: AnyTensor) -> Result<AnyTensor, burnish_ops::OpsError> {
     Ok(AnyTensor::new(vector.rank::<1>()?.unsqueeze::<2>()))
 }
@@ -131,5 +182,16 @@ pub(super) fn checks() -> Vec<Check> {
     all.push(check("attention, largest scores, f32", Bound::Product, move || {
         case(peaks, DType::F32, [4, 2, 16], &[0..40, 40..101], 101)
     }));
+    for dtype in [DType::F32, DType::BF16] {
+        let bound = if dtype == DType::F32 { Bound::Product } else { Bound::HalfActivations };
+        let kinds = [
+            ("head norms", With { norms: true, ..With::default() }),
+            ("window, sinks", With { window: Some(20), sinks: true, ..With::default() }),
+        ];
+        for (name, with) in kinds {
+            let title = format!("attention over a cache, {name}, {}", name_of(dtype));
+            all.push(check(title, bound, move || cached(with, dtype)));
+        }
+    }
     all
 }

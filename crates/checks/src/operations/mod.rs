@@ -1,13 +1,19 @@
 //! Every operation against its reference body.
 
 mod attention;
+mod dispatcher;
+mod experts;
 mod head;
 mod linears;
 mod optimizer;
 mod rows;
+mod streams;
 
-use burn::tensor::DType;
+use std::ops::Range;
+
+use burn::tensor::{DType, Tensor};
 use burnish_device::DeviceKind;
+use burnish_ops::{AnyTensor, OpsError};
 
 use crate::case::Case;
 use crate::check::LeftOut;
@@ -26,6 +32,8 @@ pub(crate) enum Bound {
     Half,
     /// Products of bf16 activations, which the processor's kernels take in f32 only.
     HalfActivations,
+    /// A few products in f32, one of what the other gave: each adds what it rounds.
+    Chained,
     /// Many products after each other.
     Iterated,
 }
@@ -40,6 +48,7 @@ impl Bound {
         match self {
             Self::Plain | Self::PlainHalf => tolerance.plain,
             Self::Product => tolerance.product,
+            Self::Chained => 3.0 * tolerance.product,
             Self::Half | Self::HalfActivations | Self::Iterated => tolerance.half,
         }
     }
@@ -53,7 +62,7 @@ pub(crate) fn check(name: impl Into<String>, bound: Bound, case: impl Fn() -> Ca
                 return Err(LeftOut("activations are f32 on the processor".to_owned()).into());
             }
             Bound::PlainHalf | Bound::Half | Bound::HalfActivations => context.has_half()?,
-            Bound::Plain | Bound::Product | Bound::Iterated => {}
+            Bound::Plain | Bound::Product | Bound::Chained | Bound::Iterated => {}
         }
         case().compare(&context.device, bound.value(&context.tolerance()))
     })
@@ -64,6 +73,9 @@ pub(crate) fn checks() -> Vec<Check> {
     all.extend(attention::checks());
     all.extend(head::checks());
     all.extend(rows::checks());
+    all.extend(streams::checks());
+    all.extend(experts::checks());
+    all.extend(dispatcher::checks());
     all.extend(optimizer::checks());
     all
 }
@@ -71,4 +83,17 @@ pub(crate) fn checks() -> Vec<Check> {
 /// A dtype's name in the table.
 pub(crate) fn name_of(dtype: DType) -> &'static str {
     if dtype == DType::F32 { "f32" } else { "bf16" }
+}
+
+/// Rows of a matrix, piece behind piece.
+fn rows_of(x: &AnyTensor, pieces: &[Range<usize>]) -> Result<AnyTensor, OpsError> {
+    let x = x.rank::<2>()?;
+    let rows = pieces.iter().filter(|piece| !piece.is_empty());
+    let rows = rows.map(|piece| x.clone().narrow(0, piece.start, piece.len())).collect();
+    Ok(AnyTensor::new(Tensor::cat(rows, 0)))
+}
+
+/// The rows of each sequence in order, sequence behind sequence.
+fn one_behind_the_other<const N: usize>(sequences: [Vec<Tensor<2>>; N]) -> AnyTensor {
+    AnyTensor::new(Tensor::cat(sequences.into_iter().flatten().collect(), 0))
 }

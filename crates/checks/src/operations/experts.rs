@@ -1,0 +1,123 @@
+//! Mixtures of experts: routers, gates, biases, adapters, experts without tokens and those of other ranks.
+
+use std::sync::Arc;
+
+use burn::tensor::DType;
+use burnish_core::{Compute, ExpertGate, RouterRule, RouterScores};
+use burnish_ops::{
+    Activation, AnyTensor, ExpertLayer, ExpertLowRank, Experts, Routing, experts, reference, route,
+};
+
+use super::{Bound, check, name_of};
+use crate::Check;
+use crate::case::{Body, Case, Input};
+
+#[derive(Clone, Copy, Debug)]
+struct With {
+    rule: RouterRule,
+    gate: ExpertGate,
+    bias: bool,
+    lora: bool,
+    /// Experts before this one are another rank's.
+    first: usize,
+}
+
+const RULE: RouterRule =
+    RouterRule { per_token: 2, scores: RouterScores::Softmax, renormalise: true, scale: 1.0, groups: None };
+const PLAIN: With =
+    With { rule: RULE, gate: ExpertGate::Halves(Activation::Silu), bias: false, lora: false, first: 0 };
+
+fn case(with: With, dtype: DType, [tokens, count, hidden, inner]: [usize; 4]) -> Case {
+    let (rank, own) = (2, count - with.first);
+    let mut inputs =
+        vec![Input::new("x", &[tokens, hidden], 1.0), Input::new("logits", &[tokens, count], 1.5)];
+    let names = [["up", "up bias", "up a", "up b"], ["down", "down bias", "down a", "down b"]];
+    for (name, [out, input]) in names.into_iter().zip([[with.gate.reads(inner), hidden], [hidden, inner]]) {
+        let scale = 1.0 / (input as f32).sqrt();
+        let weight = Input::new(name[0], &[own, out, input], scale).held(dtype);
+        inputs.push(if with.lora { weight.frozen() } else { weight });
+        if with.bias {
+            inputs.push(Input::new(name[1], &[own, out], 0.4));
+        }
+        if with.lora {
+            inputs.push(Input::new(name[2], &[own * rank, input], scale));
+            inputs.push(Input::new(name[3], &[out, rank * own], 0.4));
+        }
+    }
+    let run = move |body: Body, t: &[AnyTensor]| {
+        let mut t = t.iter().cloned();
+        let mut next = || t.next().expect("invariant: as many tensors as inputs");
+        let (x, logits) = (next(), next());
+        let mut layer = || ExpertLayer {
+            weight: next(),
+            bias: with.bias.then(&mut next),
+            low_rank: with.lora.then(|| ExpertLowRank { a: next(), b: next(), scale: 0.7 }),
+        };
+        let layers = Experts { gate_up: layer(), down: layer(), gate: with.gate, compute: Compute::Fp32 };
+        let routing = match body {
+            Body::Device => route(&logits, None, &with.rule, None),
+            Body::Reference => reference::route(&logits, &with.rule),
+        }?;
+        let routing = routing.to(&(with.first..count));
+        match body {
+            Body::Device => experts(&x, &routing, &layers),
+            Body::Reference => reference::experts(&x, &routing, &layers),
+        }
+    };
+    Case { inputs, run: Box::new(run) }
+}
+
+/// All tokens go to one expert of three, with a weight each.
+fn single(dtype: DType) -> Case {
+    let (tokens, count, hidden, inner) = (33, 3, 16, 24);
+    let inputs = vec![
+        Input::new("x", &[tokens, hidden], 1.0),
+        Input::new("weights", &[tokens, 1], 1.0),
+        Input::new("up", &[count, 2 * inner, hidden], 0.25).held(dtype),
+        Input::new("down", &[count, hidden, inner], 0.2).held(dtype),
+    ];
+    let run = move |body: Body, t: &[AnyTensor]| {
+        let layer = |weight: &AnyTensor| ExpertLayer { weight: weight.clone(), bias: None, low_rank: None };
+        let layers =
+            Experts { gate_up: layer(&t[2]), down: layer(&t[3]), gate: PLAIN.gate, compute: Compute::Fp32 };
+        let routing = Routing { weights: t[1].clone(), experts: Arc::new(vec![1; tokens]) };
+        match body {
+            Body::Device => experts(&t[0], &routing, &layers),
+            Body::Reference => reference::experts(&t[0], &routing, &layers),
+        }
+    };
+    Case { inputs, run: Box::new(run) }
+}
+
+pub(super) fn checks() -> Vec<Check> {
+    let sigmoid = RouterRule { scores: RouterScores::Sigmoid, scale: 2.5, ..RULE };
+    let mixer = RouterRule { scores: RouterScores::SparseMixer { within: 0.9 }, renormalise: false, ..RULE };
+    let clamped = ExpertGate::Clamped { alpha: 1.702, limit: 1.1 };
+    let kinds = [
+        ("gates", PLAIN),
+        (
+            "LoRA, biases, gates by turns",
+            With { rule: sigmoid, gate: clamped, bias: true, lora: true, ..PLAIN },
+        ),
+        (
+            "no gates, some of another rank",
+            With { gate: ExpertGate::Plain(Activation::Relu2), first: 2, ..PLAIN },
+        ),
+        ("LoRA, by SparseMixer", With { rule: mixer, lora: true, ..PLAIN }),
+    ];
+    let mut all = Vec::new();
+    for dtype in [DType::F32, DType::BF16] {
+        // Two layers, with adapters four products, and as many in backward.
+        let bound = if dtype == DType::F32 { Bound::Chained } else { Bound::Half };
+        for (name, with) in kinds {
+            for dims in [[7, 5, 12, 6], [96, 4, 64, 48]] {
+                let [tokens, count, ..] = dims;
+                let title = format!("experts {name}, {}, {tokens} over {count}", name_of(dtype));
+                all.push(check(title, bound, move || case(with, dtype, dims)));
+            }
+        }
+        let title = format!("experts without tokens, {}", name_of(dtype));
+        all.push(check(title, bound, move || single(dtype)));
+    }
+    all
+}

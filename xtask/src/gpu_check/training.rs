@@ -48,14 +48,18 @@ struct Case {
 
 const FULL: &[&str] = &[];
 const LORA: &[&str] = &["--use_peft", "true", "--lora_r", "4", "--lora_dropout", "0.0"];
+/// From the last message's beginning on: beside the layers, with a factor of each token.
+const ALORA: &[&str] =
+    &["--use_peft", "true", "--lora_r", "4", "--lora_dropout", "0.0", "--alora_invocation_tokens", "[1]"];
 const ALONE: &[&str] = &[];
 const STAGE_3: &[&str] = &["--zero_stage", "3"];
 const TENSOR_PARALLEL: &[&str] = &["--tp_size", "2"];
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 8] = [
     Case { name: "LoRA, f32", method: LORA, dtype: "float32", layout: ALONE },
     Case { name: "full, f32", method: FULL, dtype: "float32", layout: ALONE },
     Case { name: "LoRA, bf16", method: LORA, dtype: "bfloat16", layout: ALONE },
+    Case { name: "LoRA that is invoked, bf16", method: ALORA, dtype: "bfloat16", layout: ALONE },
     Case { name: "full, bf16", method: FULL, dtype: "bfloat16", layout: ALONE },
     Case { name: "full, f32, stage 3, two devices", method: FULL, dtype: "float32", layout: STAGE_3 },
     Case {

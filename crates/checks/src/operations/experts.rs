@@ -108,7 +108,7 @@ pub(super) fn checks() -> Vec<Check> {
     let mut all = Vec::new();
     for dtype in [DType::F32, DType::BF16] {
         // Two layers, with adapters four products, and as many in backward.
-        let bound = if dtype == DType::F32 { Bound::Chained } else { Bound::Half };
+        let bound = Bound::chained(dtype);
         for (name, with) in kinds {
             for dims in [[7, 5, 12, 6], [96, 4, 64, 48]] {
                 let [tokens, count, ..] = dims;

@@ -44,6 +44,11 @@ impl Bound {
         if dtype == DType::F32 { Self::Product } else { Self::Half }
     }
 
+    /// That of products one of what the other gave, with weights of a dtype.
+    pub(crate) fn chained(dtype: DType) -> Self {
+        if dtype == DType::F32 { Self::Chained } else { Self::Half }
+    }
+
     fn value(self, tolerance: &Tolerance) -> f64 {
         match self {
             Self::Plain | Self::PlainHalf => tolerance.plain,

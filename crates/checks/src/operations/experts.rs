@@ -110,8 +110,14 @@ pub(super) fn checks() -> Vec<Check> {
         // Two layers, with adapters four products, and as many in backward.
         let bound = Bound::chained(dtype);
         for (name, with) in kinds {
-            for dims in [[7, 5, 12, 6], [96, 4, 64, 48]] {
+            for (dims, limit) in [([7, 5, 12, 6], 1.1), ([96, 4, 64, 48], 40.0)] {
                 let [tokens, count, ..] = dims;
+                // Of many elements one lies so near a limit that rounding takes it over, and with it its whole gradient.
+                let gate = match with.gate {
+                    ExpertGate::Clamped { alpha, .. } => ExpertGate::Clamped { alpha, limit },
+                    other => other,
+                };
+                let with = With { gate, ..with };
                 let title = format!("experts {name}, {}, {tokens} over {count}", name_of(dtype));
                 all.push(check(title, bound, move || case(with, dtype, dims)));
             }

@@ -60,8 +60,8 @@ struct Route {
 }
 
 impl TokenDispatcher {
-    /// For tokens with `per_token` `experts` each, of which `owners` says what rank has them; those that are
-    /// [`ELSEWHERE`](burnish_core::ELSEWHERE) none of these ranks has. `what`, the layer's name, appears in errors.
+    /// For tokens with `per_token` `experts` each, of which `owners` says what rank has them; nothing is sent for those that none
+    /// of these ranks has, or that are [`ELSEWHERE`](burnish_core::ELSEWHERE). `what`, the layer's name, appears in errors.
     ///
     /// # Collectives
     /// An all-gather of the numbers of rows, an all-to-all of their experts.
@@ -79,15 +79,16 @@ impl TokenDispatcher {
         expect_shape(OP, "owners of experts", vec![owners.ranks()], &[ranks.size()])?;
         let each = per_token.max(1);
         let first = |rank: usize| owners.range(rank).map_or(0, |own| own.start);
-        let owner = |expert: u32| {
-            if expert == ELSEWHERE {
-                return Ok(None);
-            }
-            let has = |&rank: &usize| owners.range(rank).is_some_and(|own| own.contains(&(expert as usize)));
-            let found = (0..owners.ranks()).find(has);
-            found.map(Some).ok_or(OpsError::Index { op: OP, got: expert as usize, limit: owners.length() })
+        let mut owner = vec![None; owners.length()];
+        for rank in 0..owners.ranks() {
+            owners.pieces(rank).iter().cloned().flatten().for_each(|expert| owner[expert] = Some(rank));
+        }
+        let known = |&expert: &u32| match owner.get(expert as usize) {
+            Some(rank) => Ok(*rank),
+            None if expert == ELSEWHERE => Ok(None),
+            None => Err(OpsError::Index { op: OP, got: expert as usize, limit: owner.len() }),
         };
-        let found = experts.iter().map(|&expert| owner(expert)).collect::<Result<Vec<_>, _>>()?;
+        let found = experts.iter().map(known).collect::<Result<Vec<_>, _>>()?;
         let (mut rows, mut numbers, mut send) = (Vec::new(), Vec::new(), Vec::new());
         for rank in 0..ranks.size() {
             let before = rows.len();

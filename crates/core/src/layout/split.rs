@@ -212,12 +212,6 @@ impl Split {
         }
     }
 
-    /// Whether some rank holds this element.
-    #[must_use]
-    pub fn contains(&self, element: usize) -> bool {
-        self.ranges.iter().any(|range| range.contains(&element))
-    }
-
     /// Whether some rank holds several ranges.
     #[must_use]
     pub fn is_packed(&self) -> bool {

@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
-use burnish_core::ELSEWHERE;
 use burnish_ops::{
     AnyTensor, Linear, LinearInput, OpsError, RouterBalance, Routing, experts, experts_decode,
     linears_unread, rms_norm, route, runs_again, scaled_sum, select_rows, xielu,
@@ -674,14 +673,8 @@ impl BlockRun for OnTensors<'_> {
         }
         let y = match (&self.shard.expert_ranks, &self.shard.own_experts) {
             (Some(ranks), _) if !self.same_tokens => {
-                let has = |expert: &u32| ranks.owners.contains(*expert as usize);
-                let experts: Vec<u32> = routing
-                    .experts
-                    .iter()
-                    .map(|expert| if has(expert) { *expert } else { ELSEWHERE })
-                    .collect();
                 let each = mixture.rule.per_token;
-                let there = TokenDispatcher::new(&ranks.ep, &experts, each, &ranks.owners, &what)?;
+                let there = TokenDispatcher::new(&ranks.ep, &routing.experts, each, &ranks.owners, &what)?;
                 let (x, weights) = (there.dispatch(&x)?, there.dispatch(&routing.weights)?);
                 there.combine(&made(&x, &Routing { weights, experts: there.experts().clone() })?)?
             }

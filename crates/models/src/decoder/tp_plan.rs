@@ -104,8 +104,6 @@ pub struct Parallel {
     ranks: usize,
     /// How parameters lie over those.
     layouts: Vec<TpLayout>,
-    /// How they lie over all ranks, where groups of those have other experts.
-    over_all: Vec<Layout>,
     /// A shared expert's width.
     shared: Option<Split>,
     vocab: Split,
@@ -113,13 +111,25 @@ pub struct Parallel {
     tokens_with_inputs: Split,
     /// The channels of convolutions.
     channels: Split,
-    /// Experts, where ranks have whole ones; of all ranks, where tokens are sent to them.
+    /// Experts, where these ranks have whole ones.
     experts: Option<Split>,
-    /// The groups of ranks between which tokens are sent to their experts, if they are, and whose each parameter is.
-    exchanged: Option<(usize, Vec<bool>)>,
+    /// Groups of these ranks that have other experts, if there are.
+    exchange: Option<Exchange>,
     sums: AdapterSums,
     /// The head's name.
     head: &'static str,
+}
+
+/// Groups of ranks between which tokens are sent to their experts.
+#[derive(Clone, Debug)]
+struct Exchange {
+    groups: usize,
+    /// The experts of all ranks.
+    experts: Split,
+    /// How parameters lie over all ranks.
+    layouts: Vec<Layout>,
+    /// Whether they are of experts.
+    of_experts: Vec<bool>,
 }
 
 impl Parallel {
@@ -350,13 +360,12 @@ impl Parallel {
         Ok(Self {
             ranks,
             layouts,
-            over_all: Vec::new(),
             shared,
             vocab,
             tokens_with_inputs,
             channels,
             experts,
-            exchanged: None,
+            exchange: None,
             sums,
             head,
         })
@@ -381,7 +390,7 @@ impl Parallel {
                 }
             }
         }
-        let over_all = of_experts.iter().zip(&self.layouts).map(|(of_experts, shared)| {
+        let layouts = of_experts.iter().zip(&self.layouts).map(|(of_experts, shared)| {
             if let Some(own) = of_experts {
                 return Ok(own.layout().clone());
             }
@@ -394,9 +403,9 @@ impl Parallel {
                 }
             }
         });
-        let over_all = over_all.collect::<Result<_, _>>()?;
+        let layouts = layouts.collect::<Result<_, _>>()?;
         let of_experts = of_experts.iter().map(Option::is_some).collect();
-        Ok(Self { over_all, experts: Some(experts), exchanged: Some((groups, of_experts)), ..self })
+        Ok(Self { exchange: Some(Exchange { groups, experts, layouts, of_experts }), ..self })
     }
 
     /// How the parameter at `index` lies.
@@ -405,7 +414,10 @@ impl Parallel {
     /// If there is no such parameter.
     #[must_use]
     pub fn layout(&self, index: usize) -> &Layout {
-        self.over_all.get(index).unwrap_or_else(|| self.layouts[index].layout())
+        match &self.exchange {
+            Some(exchange) => &exchange.layouts[index],
+            None => self.layouts[index].layout(),
+        }
     }
 
     /// The same over the ranks that share layers, with what a rank's gradient of it is there.
@@ -423,7 +435,7 @@ impl Parallel {
         self.sums
     }
 
-    /// The ranks of the axis.
+    /// The ranks that share each layer.
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.ranks
@@ -436,9 +448,9 @@ impl Parallel {
     /// If there is no such parameter.
     #[must_use]
     pub fn over_groups(&self, index: usize, rank: usize) -> Option<TpLayout> {
-        let (groups, of_experts) = self.exchanged.as_ref()?;
-        let held = self.layout(index).local_shape(rank);
-        (!of_experts[index]).then(|| TpLayout::replicated(&held, *groups, Gradient::Partial))
+        let Exchange { groups, layouts, of_experts, .. } = self.exchange.as_ref()?;
+        let held = || layouts[index].local_shape(rank);
+        (!of_experts[index]).then(|| TpLayout::replicated(&held(), *groups, Gradient::Partial))
     }
 
     /// Whether the parameter at `index` is of experts of this rank alone, whose gradient no other has a part of.
@@ -447,13 +459,13 @@ impl Parallel {
     /// If there is no such parameter.
     #[must_use]
     pub fn is_of_exchanged_experts(&self, index: usize) -> bool {
-        self.exchanged.as_ref().is_some_and(|(_, of_experts)| of_experts[index])
+        self.exchange.as_ref().is_some_and(|exchange| exchange.of_experts[index])
     }
 
     /// Of the ranks in the column of `rank`, which have its part of layers: the experts that each has, where tokens are sent
     /// to those.
     pub(crate) fn column(&self, rank: usize) -> Option<Split> {
-        let ((groups, _), experts) = (self.exchanged.as_ref()?, self.experts.as_ref()?);
+        let Exchange { groups, experts, .. } = self.exchange.as_ref()?;
         let own = |group: usize| experts.pieces(group * self.ranks + rank % self.ranks).to_vec();
         Some(Split::of(experts.length(), (0..*groups).map(own)))
     }
@@ -493,6 +505,8 @@ impl Parallel {
         let tp = axes.tp.clone();
         let rank = tp.rank();
         let place = axes.all.rank();
+        let experts = self.exchange.as_ref().map(|exchange| &exchange.experts).or(self.experts.as_ref());
+        let own_experts = experts.and_then(|split| split.range(place));
         let exchange = axes.ep.as_ref().zip(self.column(place));
         let expert_ranks =
             exchange.map(|(ep, owners)| ExpertRanks { ep: ep.clone(), all: axes.all.clone(), owners });
@@ -526,7 +540,7 @@ impl Parallel {
             first_down: first(&mlp),
             first_shared: self.shared.as_ref().map_or(0, first),
             first_channel: first(&self.channels),
-            own_experts: self.experts.as_ref().and_then(|split| split.range(place)),
+            own_experts,
             expert_ranks,
             first_delta: spec.delta.as_ref().map_or(0, |sizes| {
                 delta_split(Place::DeltaOut, sizes, self.ranks).map_or(0, |split| first(&split))

@@ -43,6 +43,11 @@ impl Traffic {
         row.elements += elements;
     }
 
+    /// Adds all of another count.
+    pub fn merge(&mut self, more: &Self) {
+        more.rows().for_each(|(key, row)| self.add(key.op, key.dtype, row.calls, row.elements));
+    }
+
     /// All rows, ordered by operation and dtype.
     pub fn rows(&self) -> impl Iterator<Item = (TrafficKey, TrafficRow)> {
         self.rows.iter().map(|(&key, &row)| (key, row))

@@ -1,4 +1,4 @@
-//! What GPUs run beside what the other tests hold against the reference: masks, dtypes, sums.
+//! GPU bodies of operations against the host's kernels and references: dropout masks, dtypes, sums of squares, Adam, attention.
 
 use std::sync::Arc;
 

@@ -128,13 +128,9 @@ impl TrafficEstimate {
         Ok(())
     }
 
-    /// This and what another axis moves.
-    #[must_use]
-    pub fn and(mut self, other: &Self) -> Self {
-        for (key, row) in other.traffic.rows() {
-            self.traffic.add(key.op, key.dtype, row.calls, row.elements);
-        }
-        self
+    /// Adds what ranks of another axis move.
+    pub fn merge(&mut self, other: &Self) {
+        self.traffic.merge(&other.traffic);
     }
 
     /// What it comes to.

@@ -177,8 +177,11 @@ impl Blueprint {
     fn walked(&self, parallel: &Parallel, walk: Walk) -> TrafficEstimate {
         if let Some(owners) = parallel.column(0) {
             let shared = parallel.ranks() > 1;
-            let sent = self.exchanged(&owners, walk, shared);
-            return if shared { self.shared(parallel, walk).and(&sent) } else { sent };
+            let mut estimate = self.exchanged(&owners, walk, shared);
+            if shared {
+                estimate.merge(&self.shared(parallel, walk));
+            }
+            return estimate;
         }
         self.shared(parallel, walk)
     }

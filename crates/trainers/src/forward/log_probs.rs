@@ -34,7 +34,7 @@ pub(crate) fn of_policy(
 ) -> Result<TokenStats, TrainError> {
     let decoder = &rank.model.decoder;
     let (_, stats) = log_probs(decoder, batch, &decoder.pass(Mode::Score), temperature)?;
-    rank.tp.check()?;
+    rank.axes.all.check()?;
     Ok(stats)
 }
 

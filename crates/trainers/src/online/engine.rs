@@ -50,6 +50,6 @@ impl<'a> Engine<'a> {
             Self::InPlace(decoder) => decoder,
             Self::Own(decoder) => decoder.as_ref(),
         };
-        together(&rank.tp, decoder, prompts, settings, &mut |_, _| true)
+        together(&rank.axes.all, decoder, prompts, settings, &mut |_, _| true)
     }
 }

@@ -175,7 +175,7 @@ impl<O: Objective> Online<O> {
         settings: &Generation,
     ) -> Result<Vec<Completion>, TrainError> {
         let mut own = Vec::new();
-        if rank.tp.rank() == 0 {
+        if rank.axes.all.rank() == 0 {
             for said in server.sample(prompts, settings, self.options.generation_max_sequences)? {
                 let stopped = u64::from(said.finish_reason == FinishReason::Stop);
                 own.push((said.token_ids.len() as u64) << 1 | stopped);
@@ -187,7 +187,7 @@ impl<O: Objective> Online<O> {
                 );
             }
         }
-        let all = rank.tp.group().all_gather_any(Bucket::new(own), "completions of the server")?;
+        let all = rank.axes.all.group().all_gather_any(Bucket::new(own), "completions of the server")?;
         let mut words = all.of(0).iter().copied();
         let mut completions = Vec::with_capacity(prompts.len());
         while let Some(length) = words.next() {

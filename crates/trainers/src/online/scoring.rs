@@ -87,8 +87,8 @@ impl Scoring {
         prompts: &[PromptExample],
         sampled: &mut [Sampled],
     ) -> Result<(), TrainError> {
-        let own = if rank.tp.rank() == 0 { self.ask(rank, prompts, sampled)? } else { Vec::new() };
-        let all = rank.tp.group().all_gather_any(Bucket::new(own), "rewards")?;
+        let own = if rank.axes.all.rank() == 0 { self.ask(rank, prompts, sampled)? } else { Vec::new() };
+        let all = rank.axes.all.group().all_gather_any(Bucket::new(own), "rewards")?;
         let functions = self.functions.len();
         for (completion, said) in sampled.iter_mut().zip(all.of(0).chunks(functions)) {
             completion.rewards = said.iter().map(|&reward| (!reward.is_nan()).then_some(reward)).collect();

@@ -21,7 +21,7 @@ use crate::plan::device_overhead::DeviceOverhead;
 pub use crate::plan::precision_table::{PrecisionRow, PrecisionTable};
 use crate::plan::step_passes::StepPasses;
 pub(crate) use crate::plan::traffic::moved;
-use crate::plan::traffic::{Rollouts, Scoring, merge};
+use crate::plan::traffic::{Rollouts, Scoring};
 use crate::rank::rank_allocation::{AVERAGES, allocated, traffic_of_allotment};
 use crate::rank::tp_gradients::add_step;
 use crate::setup::model_setup::ModelSetup;
@@ -211,15 +211,15 @@ impl RunPlan {
         // What runs before, without gradients: the policy's passes, and those of the reference.
         let policy = Scoring { planned: &planned, parallel: &parallel, plan: &plan, base: false };
         let first = step.first * micro_batches;
-        merge(&mut shared, &policy.shared((tokens, targets, texts_run), first));
+        shared.merge(&policy.shared((tokens, targets, texts_run), first));
         let mut reads = policy.reads().repeat(first);
         let mut sampling = 0;
         let mut sampled_reads = Vec::new();
         if let Some(rollouts) = &rollouts {
-            merge(&mut shared, &rollouts.sampled(&planned, &parallel));
+            shared.merge(&rollouts.sampled(&planned, &parallel));
             let whole = plan.policy().stage == Stage::Three && dp > 1;
             if whole {
-                merge(&mut traffic, &rollouts.gathered(&plan));
+                traffic.merge(&rollouts.gathered(&plan));
             }
             sampling += held_to_sample(&plan, whole, rollouts.int8());
             // Keys and values are f32.
@@ -228,7 +228,7 @@ impl RunPlan {
             let keys: usize = (0..spec.layers.len()).map(|layer| keys(spec.sizes(layer))).sum();
             sampling += rollouts.cache(planned.virtual_tokens(), 8 * keys);
             if rollouts.scored {
-                merge(&mut shared, &rollouts.scores_shared(&policy));
+                shared.merge(&rollouts.scores_shared(&policy));
                 sampled_reads = policy.reads();
             }
             if first > 0 && ranks.nproc > 1 {
@@ -239,11 +239,11 @@ impl RunPlan {
         }
         let passes = step.reference * micro_batches;
         let mut add_reference = |model: &Scoring<'_>, traffic: &mut Traffic| {
-            merge(&mut shared, &model.shared((tokens, targets, texts_run), passes));
-            merge(traffic, &model.plan.traffic_of_reads(&model.reads().repeat(passes)));
+            shared.merge(&model.shared((tokens, targets, texts_run), passes));
+            traffic.merge(&model.plan.traffic_of_reads(&model.reads().repeat(passes)));
             if let Some(rollouts) = &rollouts {
-                merge(&mut shared, &rollouts.scores_shared(model));
-                merge(traffic, &rollouts.scores(model.plan, &model.reads()));
+                shared.merge(&rollouts.scores_shared(model));
+                traffic.merge(&rollouts.scores(model.plan, &model.reads()));
             }
         };
         let mut reference = Vec::new();
@@ -261,10 +261,10 @@ impl RunPlan {
             None if step.holds_reference && is_base(planned.plan(), setup.adapter.is_some()) => {
                 // The policy's own weights, in one walk with its first passes.
                 let base = Scoring { base: true, ..policy };
-                merge(&mut shared, &base.shared((tokens, targets, texts_run), passes));
+                shared.merge(&base.shared((tokens, targets, texts_run), passes));
                 reads.splice(0..0, base.reads().repeat(passes));
                 if let Some(rollouts) = &rollouts {
-                    merge(&mut shared, &rollouts.scores_shared(&base));
+                    shared.merge(&rollouts.scores_shared(&base));
                     sampled_reads.extend(base.reads());
                 }
             }
@@ -274,9 +274,9 @@ impl RunPlan {
             }
             None => {}
         }
-        merge(&mut traffic, &plan.traffic_of_reads(&reads));
+        traffic.merge(&plan.traffic_of_reads(&reads));
         if let Some(rollouts) = &rollouts {
-            merge(&mut traffic, &rollouts.scores(&plan, &sampled_reads));
+            traffic.merge(&rollouts.scores(&plan, &sampled_reads));
         }
         let adapters = (tp_size > 1 && planned.adapts()).then_some(sums);
         let own = planned.registry().iter().filter(|p| p.alias_of.is_none());

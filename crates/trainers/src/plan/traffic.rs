@@ -13,11 +13,6 @@ pub(crate) fn moved(traffic: &Traffic) -> u64 {
     traffic.rows().filter(|(key, _)| carried(key.dtype)).map(|(_, row)| row.elements).sum()
 }
 
-/// Adds what another part of the step moves.
-pub(crate) fn merge(traffic: &mut Traffic, more: &Traffic) {
-    more.rows().for_each(|(key, row)| traffic.add(key.op, key.dtype, row.calls, row.elements));
-}
-
 /// A model's passes without gradients, and what they move: among ranks that take different rows by `plan`, among ranks
 /// that share layers by `parallel`.
 #[derive(Clone, Copy)]
@@ -119,7 +114,7 @@ impl<'a> Rollouts<'a> {
             first += joined;
         }
         let one = planned.forecast_decoding(parallel, &size);
-        (0..self.batches).for_each(|_| merge(&mut traffic, one.traffic()));
+        (0..self.batches).for_each(|_| traffic.merge(one.traffic()));
         traffic
     }
 
@@ -129,7 +124,7 @@ impl<'a> Rollouts<'a> {
         if self.passes.here {
             let each: Vec<Vec<usize>> = (0..plan.registry().len()).map(|index| vec![index]).collect();
             let one = plan.traffic_of_reads(&plan.units_of(&each));
-            (0..self.batches).for_each(|_| merge(&mut traffic, &one));
+            (0..self.batches).for_each(|_| traffic.merge(&one));
         }
         traffic
     }
@@ -142,10 +137,7 @@ impl<'a> Rollouts<'a> {
             if passes > 0 {
                 let (tokens, targets) = (rows * self.text(), rows * self.passes.completion);
                 // A rank without rows runs one token.
-                merge(
-                    &mut traffic,
-                    &model.shared((tokens.max(1), targets, rows.max(1)), passes * self.batches),
-                );
+                traffic.merge(&model.shared((tokens.max(1), targets, rows.max(1)), passes * self.batches));
             }
         };
         add(self.rows, full);
@@ -158,7 +150,7 @@ impl<'a> Rollouts<'a> {
     pub(crate) fn scores(&self, plan: &Plan, reads: &[usize]) -> Traffic {
         let one = plan.traffic_of_reads(&reads.repeat(self.chunks));
         let mut traffic = Traffic::default();
-        (0..self.batches).for_each(|_| merge(&mut traffic, &one));
+        (0..self.batches).for_each(|_| traffic.merge(&one));
         traffic
     }
 }

@@ -18,7 +18,6 @@ use burnish_models::{
 };
 use burnish_ops::AnyTensor;
 use burnish_peft::AllottedRanks;
-use burnish_tp::Tp;
 use burnish_weight_files::HostTensor;
 use burnish_zero::{Kept, Plan, ShardedParams};
 
@@ -41,8 +40,6 @@ pub struct Rank<'a> {
     /// Of those, the ones that have the same parts of the model; ZeRO's.
     pub(crate) dp: Group,
     /// The ranks that have one model between them: parts of each layer, or of experts alone.
-    pub(crate) tp: Tp,
-    /// The same by axes.
     pub(crate) axes: ModelAxes,
     pub(crate) parallel: Option<Arc<Parallel>>,
     pub(crate) plan: Arc<Plan>,
@@ -102,7 +99,6 @@ impl<'a> Rank<'a> {
             world,
             data,
             dp,
-            tp: axes.all.clone(),
             axes,
             parallel,
             plan,
@@ -180,9 +176,9 @@ impl Rank<'_> {
     ) -> Result<Vec<(Range<usize>, AnyTensor)>, TrainError> {
         let Some(parallel) = &self.parallel else { return Ok(vec![(rows, value)]) };
         let layout = parallel.layout(index);
-        let (rank, name) = (self.tp.rank(), &self.plan.registry().at(index).name);
+        let (rank, name) = (self.axes.all.rank(), &self.plan.registry().at(index).name);
         if let Some((1, split)) = layout.split().filter(|_| value.shape().len() == 2) {
-            return Ok(vec![self.tp.columns_to_rows(&value, rows, split, name)?]);
+            return Ok(vec![self.axes.all.columns_to_rows(&value, rows, split, name)?]);
         }
         if let Some((along @ 1.., split)) = layout.split() {
             // A row of a stack is a matrix: its elements one after another, of which a rank has some runs.
@@ -193,7 +189,7 @@ impl Rank<'_> {
             let elements: usize = shape.iter().product();
             let width = elements / shape[0].max(1);
             let value = value.piece(0..elements, &[shape[0], width]);
-            return Ok(vec![self.tp.columns_to_rows(&value, rows, &split, name)?]);
+            return Ok(vec![self.axes.all.columns_to_rows(&value, rows, &split, name)?]);
         }
         let row: usize = value.shape().iter().skip(1).product();
         let piece = |(own, whole): (Range<usize>, Range<usize>)| {
@@ -223,7 +219,7 @@ impl Rank<'_> {
         read: impl Fn(Range<usize>) -> Result<HostTensor, E>,
     ) -> Result<HostTensor, E> {
         match &self.parallel {
-            Some(parallel) => parallel.read(index, self.tp.rank(), rows, read),
+            Some(parallel) => parallel.read(index, self.axes.all.rank(), rows, read),
             None => read(rows),
         }
     }

@@ -14,10 +14,10 @@ impl Rank<'_> {
         let local = self.plan.local_registry(self.dp.rank());
         let global = self.exporter.registry();
         let muon = options.muon.muon(&options.training, options.model.compute());
-        let matrices = self.plan.logical_matrices(self.dp.rank(), self.tp.rank());
+        let matrices = self.plan.logical_matrices(self.dp.rank(), self.axes.all.rank());
         // At stage 0 every data-parallel rank has all of it: the ranks that share layers meet among themselves.
         let group = match self.plan.policy().stage {
-            Stage::Zero => self.tp.group(),
+            Stage::Zero => self.axes.all.group(),
             _ => &self.world,
         };
         let most = self.plan.policy().bucket_elements;

@@ -166,7 +166,7 @@ impl RankAllocation {
                 let width = piece.len() / rows.len();
                 let all = rank.whole_shape(index)[usize::from(!of_b)] as f64;
                 // What ranks that share layers have both is one's to count.
-                let counted = rank.parallel.as_ref().map(|p| p.layout(index).counted(rank.tp.rank()));
+                let counted = rank.parallel.as_ref().map(|p| p.layout(index).counted(rank.axes.all.rank()));
                 let counts = |dim: usize, at: usize| {
                     counted.as_ref().is_none_or(|own| own.ranges(dim).iter().any(|own| own.contains(&at)))
                 };
@@ -182,7 +182,7 @@ impl RankAllocation {
         // In the precision of the gradients that they are of.
         let own = Bucket::new(scores.into_iter().map(|score| score as f32).collect());
         let all = rank.world.all_reduce(own, Reduction::Sum, "importance of singular values").wait()?;
-        rank.tp.check()?;
+        rank.axes.all.check()?;
         Ok(all.into_vec())
     }
 

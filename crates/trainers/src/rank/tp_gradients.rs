@@ -54,7 +54,7 @@ pub(crate) fn add_step(
     if let Some((_, layout)) = groups.first() {
         let mut sent = TrafficEstimate::new(layout.layout().ranks());
         sent.sum_partial(0, groups.iter().map(|(i, layout)| (name(*i), layout, plan.rows(*i, 0))))?;
-        *forecast = forecast.clone().and(&sent);
+        forecast.merge(&sent);
     }
     if parallel.ranks() > 1 {
         let given = addends(parallel, plan, 0).into_iter();
@@ -74,7 +74,7 @@ impl Rank<'_> {
         let Some(parallel) = &self.parallel else { return Ok((gradients, BTreeMap::new())) };
         let mut entries = gradients.into_entries();
         let registry = self.store.registry();
-        let (dp, rank) = (self.dp.rank(), self.tp.rank());
+        let (dp, rank) = (self.dp.rank(), self.axes.all.rank());
         let groups = over_groups(parallel, &self.plan, dp, rank);
         let addends = addends(parallel, &self.plan, dp);
         for &index in addends.iter().chain(groups.iter().map(|(index, _)| index)) {
@@ -85,7 +85,7 @@ impl Rank<'_> {
                 entries.insert(at, (index, AnyTensor::from_elements(zeros, &shape, &self.device)));
             }
         }
-        let (experts, shared): (Vec<_>, Vec<_>) =
+        let (experts, mut shared): (Vec<_>, Vec<_>) =
             entries.into_iter().partition(|(index, _)| parallel.is_of_exchanged_experts(*index));
         fn part<'a>(
             rank: &'a Rank<'_>,
@@ -96,7 +96,6 @@ impl Rank<'_> {
             let (name, rows) = (&rank.plan.registry().at(index).name, rank.plan.rows(index, rank.dp.rank()));
             PartialGrad { name, layout, rows, gradient }
         }
-        let mut shared = shared;
         if let Some(ep) = &self.axes.ep {
             // Of what is no expert's every group has a gradient.
             let own = shared.into_iter().zip(&groups);
@@ -142,11 +141,12 @@ impl Rank<'_> {
             hasher.write(&to_host(&self.store.saved_rows(index)?.1).bytes);
             digests.push(hasher.finish());
         }
-        let counts = vec![digests.len(); self.tp.size()];
-        let group = self.tp.group().channel("replicas");
+        let counts = vec![digests.len(); self.axes.all.size()];
+        let group = self.axes.all.group().channel("replicas");
         let all = group.all_gather_v(Bucket::new(digests), &counts, "replicas").wait()?;
         for (at, &index) in indices.iter().enumerate() {
-            let ranks: Vec<usize> = (1..self.tp.size()).filter(|&r| all.of(r)[at] != all.of(0)[at]).collect();
+            let ranks: Vec<usize> =
+                (1..self.axes.all.size()).filter(|&r| all.of(r)[at] != all.of(0)[at]).collect();
             if !ranks.is_empty() {
                 let parameter = registry.at(index).name.clone();
                 return Err(TrainError::Drifted { parameter, ranks });
@@ -163,11 +163,11 @@ impl Rank<'_> {
     ) -> Result<f64, TrainError> {
         let Some(parallel) = &self.parallel else { return Ok(self.store.sum_squares(squares)?) };
         // A shared key or value head is one rank's to count, as a replicated parameter is.
-        let counted = |index: usize| !parallel.layout(index).counted(self.tp.rank()).is_empty();
+        let counted = |index: usize| !parallel.layout(index).counted(self.axes.all.rank()).is_empty();
         let own = |&(index, all): &(usize, f64)| (index, partly.get(&index).copied().unwrap_or(all));
         let own: Vec<(usize, f64)> = squares.iter().filter(|(index, _)| counted(*index)).map(own).collect();
         let own = self.store.sum_squares(&own)?;
-        Ok(self.tp.sum_f64(&[own], "gradient norm")?[0])
+        Ok(self.axes.all.sum_f64(&[own], "gradient norm")?[0])
     }
 }
 

@@ -271,18 +271,17 @@ impl Axes {
             world: ranks,
         })?;
         let RankOptions { tp_size, ep_size, .. } = *options;
-        let of_model = Mesh::new(world, &[("dp", ranks / sharing), ("model", sharing)])?;
+        if ep_size == 1 {
+            let mesh = Mesh::new(world, &[("dp", ranks / tp_size), ("tp", tp_size)])?;
+            let (dp, all) = (mesh.group("dp")?, Tp::new(&mesh.group("tp")?));
+            return Ok(Self { data: dp.clone(), dp, model: ModelAxes { tp: all.clone(), ep: None, all } });
+        }
         let rows = Mesh::new(world, &[("data", ranks / tp_size), ("tp", tp_size)])?;
+        let of_model = Mesh::new(world, &[("dp", ranks / sharing), ("model", sharing)])?;
+        let mesh = Mesh::new(world, &[("dp", ranks / sharing), ("ep", ep_size), ("tp", tp_size)])?;
         let all = Tp::new(&of_model.group("model")?);
-        let model = if ep_size == 1 {
-            ModelAxes { tp: all.clone(), ep: None, all }
-        } else {
-            let mesh = Mesh::new(world, &[("dp", ranks / sharing), ("ep", ep_size), ("tp", tp_size)])?;
-            ModelAxes { tp: all.along(&mesh.group("tp")?), ep: Some(all.along(&mesh.group("ep")?)), all }
-        };
-        let dp = of_model.group("dp")?;
-        let data = if ep_size == 1 { dp.clone() } else { rows.group("data")? };
-        Ok(Self { data, dp, model })
+        let (tp, ep) = (all.along(&mesh.group("tp")?), Some(all.along(&mesh.group("ep")?)));
+        Ok(Self { data: rows.group("data")?, dp: mesh.group("dp")?, model: ModelAxes { all, tp, ep } })
     }
 }
 

@@ -93,7 +93,7 @@ impl Reference {
                 stats
             }
         };
-        rank.tp.check()?;
+        rank.axes.all.check()?;
         Ok(stats.log_prob)
     }
 

@@ -148,7 +148,7 @@ impl Task for Reward {
             let first = own.start;
             let batch = self.pairs(data, &own.collect::<Vec<usize>>(), first);
             let scores = decoder.rewards(&batch.tokens, &decoder.pass(Mode::Score))?;
-            rank.tp.check()?;
+            rank.axes.all.check()?;
             let terms = self.terms(&scores.to_f32(), &batch, all as f64)?;
             tally.merge(&terms.tally);
             tally.add("loss", terms.value * all as f64, batch.pairs as f64);

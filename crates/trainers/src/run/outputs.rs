@@ -129,7 +129,7 @@ impl Rank<'_> {
         let max_new_tokens = SAMPLE_TOKENS.min(room);
         let settings = Generation { max_new_tokens, stop, ..Generation::default() };
         let prompts = std::slice::from_ref(&ids);
-        let done = together(&self.tp, &self.model.decoder, prompts, &settings, &mut |_, _| true)?;
+        let done = together(&self.axes.all, &self.model.decoder, prompts, &settings, &mut |_, _| true)?;
         let Some(completion) = done.first() else { return Ok(None) };
         let text = |ids: &[u32]| rows.tokenizer.decode(ids, true);
         Ok(Some(Sample { prompt: text(&ids)?, user, completion: text(&completion.token_ids)? }))

@@ -291,7 +291,7 @@ impl<'a, T: Task> Training<'a, T> {
             }
             pass.backward(&scaled(&part.loss, scale)?)?;
             store.end_micro_batch()?;
-            rank.tp.check()?;
+            rank.axes.all.check()?;
         }
         let own_loss = own_loss / task.divisor(&inputs) + own_beside;
         let (own_loss, tally) = if counts > 0.0 { (own_loss, tally) } else { (0.0, MetricSums::new()) };

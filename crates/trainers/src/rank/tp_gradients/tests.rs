@@ -51,7 +51,7 @@ fn index_of(rank: &Rank<'_>, name: &str) -> usize {
 
 /// Changes an element of `name` on ranks with number `changed` of those that share layers with them.
 fn change(rank: &Rank<'_>, name: &str, changed: usize, to: f32) {
-    if rank.tp.rank() == changed {
+    if rank.axes.all.rank() == changed {
         let mut value = rank.store.write(index_of(rank, name)).unwrap();
         value.edit(|elements| elements[1] = to);
         value.commit(0, |_, _| ()).unwrap();

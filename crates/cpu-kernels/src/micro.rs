@@ -11,13 +11,19 @@
 use crate::operand::{Bf16Dot, Operand, Product};
 use crate::pack::Depth;
 use crate::simd::{Isa, Lanes, dispatch};
+use std::ops::Range;
 
 /// Columns of a block of packed A.
 pub(crate) const KC: usize = 256;
 /// Row stride of packed A: a block, up to 64 spare columns, and 16 against cache-set aliasing.
 pub(crate) const LDP: usize = 336;
+/// Blocks of packed A that all panels are multiplied with before the next ones.
+const GROUP: usize = 4;
 /// Columns of a panel of packed B.
 pub(crate) const NR: usize = 32;
+
+/// Rows of B (or of what is packed into it) between a row's prefetch and its use.
+pub(crate) const AHEAD: usize = 16;
 
 /// One tile or strip: `c[i][j] = alpha * sum_k a[i * RS + k * a_step] * b[k * ldb + j] (+ c[i][j])`, `k` over words.
 #[derive(Clone, Copy)]
@@ -51,6 +57,9 @@ pub(crate) unsafe fn tile<S: Lanes, P: Product, const M: usize, const V: usize, 
     }
     let mut acc = [[S::splat(0.0); V]; M];
     for _ in 0..t.k {
+        for j in 0..V {
+            S::prefetch(b.wrapping_add(AHEAD * t.ldb + j * S::N));
+        }
         let mut bv = [S::splat(0.0); V];
         for j in 0..V - 1 {
             bv[j] = S::load(b.add(j * S::N));
@@ -212,9 +221,13 @@ pub(crate) unsafe fn gemm<O: Operand>(
     alpha: f32,
     add: bool,
 ) {
-    let all = (0..n.div_ceil(NR)).flat_map(|p| {
-        let (panel, c) = (panels.wrapping_add(p * d.panel_len()), c.wrapping_add(p * NR));
-        of_panel(m, a, d, panel, (n - p * NR).min(NR), c, ldc, alpha, add)
+    // All panels for some blocks of A, which stay in the second-level cache meanwhile.
+    let groups = (0..d.blocks()).step_by(GROUP).map(|first| first..d.blocks().min(first + GROUP));
+    let all = groups.flat_map(|blocks| {
+        (0..n.div_ceil(NR)).flat_map(move |p| {
+            let (panel, c) = (panels.wrapping_add(p * d.panel_len()), c.wrapping_add(p * NR));
+            of_panel(m, a, d, blocks.clone(), panel, (n - p * NR).min(NR), c, ldc, alpha, add)
+        })
     });
     strips::<O, LDP>(isa, all);
 }
@@ -236,15 +249,16 @@ pub(crate) unsafe fn gemm_panel<O: Operand>(
     alpha: f32,
     add: bool,
 ) {
-    strips::<O, LDP>(isa, of_panel(m, a, d, panel, n, c, ldc, alpha, add));
+    strips::<O, LDP>(isa, of_panel(m, a, d, 0..d.blocks(), panel, n, c, ldc, alpha, add));
 }
 
-/// The strips of a panel, one for each block of the depth.
+/// The strips of a panel, one for each of these blocks of the depth.
 #[allow(clippy::too_many_arguments, reason = "as the product of a panel")]
 fn of_panel(
     m: usize,
     a: *const f32,
     d: Depth,
+    blocks: Range<usize>,
     panel: *const f32,
     n: usize,
     c: *mut f32,
@@ -252,8 +266,8 @@ fn of_panel(
     alpha: f32,
     add: bool,
 ) -> impl Iterator<Item = Tile> {
-    let mut k0 = 0;
-    (0..d.blocks()).map(move |block| {
+    let mut k0 = (0..blocks.start).map(|block| d.len(block)).sum::<usize>();
+    blocks.map(move |block| {
         let k = d.len(block);
         let (a, b) = (a.wrapping_add(block * m * LDP), panel.wrapping_add(k0 * NR));
         k0 += k;

@@ -6,7 +6,7 @@
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 
-use crate::rows::{TileLayout, copy_rows};
+use crate::rows::{TileLayout, copy_rows, prefetch_row};
 use crate::simd::{Element, Isa, Lanes, Store, dispatch};
 use half::bf16;
 
@@ -281,6 +281,8 @@ unsafe fn pair_rows_body<S: Lanes, E: Element>(
     for i in 0..m.div_ceil(2) {
         let (first, to) = (x.add(2 * i * ldx), dst.add(i * ldd));
         let second = first.wrapping_add(ldx);
+        prefetch_row::<S, E>(first, n, ldx);
+        prefetch_row::<S, E>(second, n, ldx);
         let paired = 2 * i + 1 < m;
         let mut c = 0;
         while c + S::N <= n {

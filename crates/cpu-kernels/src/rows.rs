@@ -5,7 +5,7 @@
 #![allow(unsafe_op_in_unsafe_fn, reason = "kernel bodies are one raw operation after another")]
 #![allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 
-use crate::micro::LDP;
+use crate::micro::{AHEAD, LDP, NR};
 use crate::operand::Operand;
 use crate::pack::Depth;
 use crate::simd::{Element, Lanes, Store, dispatch};
@@ -54,6 +54,17 @@ macro_rules! along {
 }
 pub(crate) use along;
 
+/// Prefetches what lies [`AHEAD`] rows below `n` values at `x` where rows are as short as a panel's: each is then on a page
+/// of its own, which the processor's prefetchers do not foresee.
+#[inline(always)]
+pub(crate) unsafe fn prefetch_row<S: Lanes, E>(x: *const E, n: usize, ldx: usize) {
+    if n <= NR {
+        let ahead = x.wrapping_add(AHEAD * ldx);
+        S::prefetch(ahead.cast());
+        S::prefetch(ahead.wrapping_add(n.max(1) - 1).cast());
+    }
+}
+
 #[inline(always)]
 unsafe fn copy_body<S: Lanes, E: Element, D: Store>(
     m: usize,
@@ -65,6 +76,7 @@ unsafe fn copy_body<S: Lanes, E: Element, D: Store>(
 ) {
     for i in 0..m {
         let x = x.add(i * ldx);
+        prefetch_row::<S, E>(x, n, ldx);
         let (mut k0, mut to) = (0, dst.add(i * place.row));
         while k0 < n {
             let len = (n - k0).min(place.width);

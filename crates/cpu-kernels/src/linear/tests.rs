@@ -201,6 +201,9 @@ fn several_passes() {
         compare_forward_and_dx(&case);
         let case = Case { kind, dropout, ..Case::new(70, 3000, &[3000], 3) };
         compare_forward_and_dx(&case);
+        // Of one layer two slices, the second with the next layers.
+        let case = Case { kind, dropout, ..Case::new(70, 700, &[3300, 90, 200], 3) };
+        compare_forward_and_dx(&case);
     }
 }
 
@@ -233,8 +236,10 @@ fn compare_forward_and_dx(case: &Case) {
     let want = case.reference_frozen();
     close(&out.y, &want.y, &format!("{case:?}: y"));
     close_to(grad.dx.as_ref().unwrap(), &want.dx, want.dx_top, &format!("{case:?}: dx"));
-    close(grad.linears[0].found(LoraA).unwrap(), &want.linears[0].a, &format!("{case:?}: a"));
-    close(grad.linears[0].found(LoraB).unwrap(), &want.linears[0].b, &format!("{case:?}: b"));
+    for (got, want) in grad.linears.iter().zip(&want.linears) {
+        close(got.found(LoraA).unwrap(), &want.a, &format!("{case:?}: a"));
+        close(got.found(LoraB).unwrap(), &want.b, &format!("{case:?}: b"));
+    }
     if let Some(dgamma) = &grad.dgamma {
         close(dgamma, &want.dgamma, &format!("{case:?}: dgamma"));
     }

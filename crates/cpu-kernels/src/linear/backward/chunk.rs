@@ -3,7 +3,7 @@
 use super::super::input::{NormSums, Reads, input_backward_rows};
 use super::super::magnitude::scale_packed;
 use super::job::{Job, Part};
-use super::pack::Pass;
+use super::pack::{Pass, Slice};
 use crate::micro::{KC, NR, gemm};
 use crate::operand::Operand;
 use crate::pack::{Depth, end_rows, extra_columns, pack_rows};
@@ -15,7 +15,6 @@ pub(super) struct ScratchLayout {
     pub(super) x: usize,
     pub(super) dropped: usize,
     pub(super) dy: usize,
-    pub(super) u: usize,
     pub(super) packed_u: usize,
     pub(super) low: usize,
     pub(super) dh: usize,
@@ -26,23 +25,13 @@ pub(super) struct ScratchLayout {
 }
 
 impl<O: Operand> Job<'_, O> {
-    pub(super) fn room(&self, m: usize, dh_outside: bool) -> ScratchLayout {
+    pub(super) fn room(&self, pass: &Pass, m: usize, dh_outside: bool) -> ScratchLayout {
         let most = |f: &dyn Fn(&Part<'_>) -> usize| self.parts.iter().map(f).max().unwrap_or(0);
         let x = self.input_depth().a_len(m);
-        let needs_x = self.parts.iter().any(|p| p.da.is_some());
+        let needs_x = pass.is_first() && self.parts.iter().any(|p| p.da.is_some());
         let drops = self.parts.iter().any(|p| p.layer.dropout().is_some());
-        let mut room = ScratchLayout {
-            x: 0,
-            dropped: 0,
-            dy: 0,
-            u: 0,
-            packed_u: 0,
-            low: 0,
-            dh: 0,
-            left: 0,
-            right: 0,
-            len: 0,
-        };
+        let mut room =
+            ScratchLayout { x: 0, dropped: 0, dy: 0, packed_u: 0, low: 0, dh: 0, left: 0, right: 0, len: 0 };
         let mut place = |len: usize| {
             let at = room.len;
             room.len += len.next_multiple_of(16);
@@ -50,8 +39,7 @@ impl<O: Operand> Job<'_, O> {
         };
         room.x = place(if needs_x { x } else { 0 });
         room.dropped = place(if needs_x && drops { x } else { 0 });
-        room.dy = place(most(&|p| p.depth.a_len(m)));
-        room.u = place(m * most(&|p| p.layer.rank()));
+        room.dy = place(pass.slices.iter().map(|s| s.depth.a_len(m)).max().unwrap_or(0));
         room.packed_u = place(if drops {
             most(&|p| Depth { k: O::words(p.layer.rank().max(1)), x: 0 }.a_len(m))
         } else {
@@ -64,10 +52,11 @@ impl<O: Operand> Job<'_, O> {
         room
     }
 
-    /// One chunk of rows of one pass.
+    /// One chunk of rows of one pass; outside are the rows of the normed input's gradient (none where it is this
+    /// chunk's alone), of the input's, and of `u`.
     ///
     /// # Safety
-    /// `sums` is the slot's; the rows of `dh` and `dx` are this task's.
+    /// `sums` is the slot's; the chunk's rows of what lies outside are this task's.
     #[allow(clippy::too_many_arguments, reason = "a chunk is placed in rows, columns and slots")]
     pub(super) unsafe fn chunk(
         &self,
@@ -75,19 +64,19 @@ impl<O: Operand> Job<'_, O> {
         packed: Ptr,
         row: usize,
         m: usize,
-        dh: Option<Ptr>,
-        dx: Ptr,
+        (dh, dx, u): (Option<Ptr>, Ptr, Ptr),
         sums: *mut f32,
         new: bool,
         last: bool,
     ) {
-        let room = self.room(m, dh.is_some());
+        let room = self.room(pass, m, dh.is_some());
         let n = self.in_dim;
         scratch(room.len, |at| {
             // SAFETY: `room` holds every part for m rows; the rest is the caller's.
             unsafe {
-                let first = pass.first == 0;
-                let needs_x = first && self.parts.iter().any(|p| p.da.is_some());
+                let first = pass.is_first();
+                let ends = |s: &Slice| s.rows.end == self.parts[s.part].layer.out;
+                let needs_x = first && pass.slices.iter().any(|s| ends(s) && self.parts[s.part].da.is_some());
                 // A single layer's dA can wait for the input that an activation's backward computes anyway.
                 let late = needs_x
                     && last
@@ -102,10 +91,15 @@ impl<O: Operand> Job<'_, O> {
                     Some(p) => p.at(row * n),
                     None => at.add(room.dh),
                 };
-                for (i, part) in self.parts.iter().enumerate() {
-                    self.layer(pass, i, part, packed, row, m, at, &room, dh_rows);
-                    if first && !late {
-                        self.low_rank_grads(part, row, m, at, &room, sums, new);
+                for slice in &pass.slices {
+                    let part = &self.parts[slice.part];
+                    let u = u.at(part.u + row * part.layer.rank());
+                    self.layer(pass, slice, packed, row, m, at, &room, u, dh_rows);
+                    if first {
+                        self.grad_of_b(slice, row, m, at, &room, sums, new);
+                        if ends(slice) && !late {
+                            self.grad_of_a(part, row, m, u, at, &room, sums, new);
+                        }
                     }
                 }
                 if !last || !self.needs_dh() {
@@ -120,7 +114,9 @@ impl<O: Operand> Job<'_, O> {
                 if late {
                     input_backward_rows::<_, true>(isa, input, rstd, n, row, m, dh_rows, to, norms, a, place);
                     end_rows::<O>(m, n, d, a.cast());
-                    self.low_rank_grads(&self.parts[0], row, m, at, &room, sums, new);
+                    let part = &self.parts[0];
+                    let u = u.at(part.u + row * part.layer.rank());
+                    self.grad_of_a(part, row, m, u, at, &room, sums, new);
                 } else {
                     input_backward_rows::<_, false>(
                         isa, input, rstd, n, row, m, dh_rows, to, norms, a, place,
@@ -130,44 +126,48 @@ impl<O: Operand> Job<'_, O> {
         });
     }
 
-    /// `dh (+)= [dy | u] [W; A]` for the pass's columns; leaves packed `dy` and `u` in the scratch.
+    /// `dh (+)= [dy | u] [W; A]` for the pass's columns and the slice's rows of W; leaves packed `dy` in the scratch, and
+    /// `u (+)= s dy B` where this is the first pass over these rows.
     ///
     /// # Safety
-    /// As [`Self::chunk`].
+    /// As [`Self::chunk`]; `u` has the chunk's rows.
     #[allow(clippy::too_many_arguments, reason = "as `chunk`")]
     pub(super) unsafe fn layer(
         &self,
         pass: &Pass,
-        i: usize,
-        part: &Part<'_>,
+        slice: &Slice,
         packed: Ptr,
         row: usize,
         m: usize,
         at: *mut f32,
         room: &ScratchLayout,
+        u: *mut f32,
         dh: *mut f32,
     ) {
-        let (isa, n, d, r) = (self.isa, self.in_dim, part.depth, part.layer.rank());
+        let part = &self.parts[slice.part];
+        let (isa, n, d, r) = (self.isa, self.in_dim, slice.depth, part.layer.rank());
+        let (from, rows) = (slice.rows.start, slice.rows.len());
         let needs_dh = self.needs_dh();
         if !needs_dh && part.da.is_none() && part.db.is_none() {
             return;
         }
         // SAFETY: the caller's; the passes' panels are packed.
         unsafe {
-            let (dy, u) = (at.add(room.dy), at.add(room.u));
-            let from = self.dy.as_ptr().add(row * self.total + part.at);
-            pack_rows::<O>(isa, m, part.layer.out, d, from, self.total, dy);
+            let dy = at.add(room.dy);
+            pack_rows::<O>(isa, m, rows, d, self.dy_rows(slice, row), self.total, dy);
             if part.layer.dropout().is_some() && part.gains.is_some() {
-                return self.dropped_magnitude_layer(pass, i, part, packed, row, m, at, room, dh);
+                return self.dropped_magnitude_layer(pass, slice, packed, row, m, at, room, u, dh);
             }
             if let Some(gains) = &part.gains {
-                scale_packed::<O>(isa, m, part.layer.out, d, gains.as_ptr(), 0.0, dy);
+                scale_packed::<O>(isa, m, rows, d, gains.as_ptr().add(from), 0.0, dy);
             }
             if let Some(low) = &part.layer.low_rank
                 && (needs_dh || part.da.is_some())
             {
-                let plain = Depth { k: d.k, x: 0 };
-                gemm::<O>(isa, m, dy, plain, packed.at(pass.b[i]), r, u, r, low.scale, false);
+                if pass.is_first() {
+                    let plain = Depth { k: d.k, x: 0 };
+                    gemm::<O>(isa, m, dy, plain, packed.at(slice.b), r, u, r, low.scale, from > 0);
+                }
                 if d.x > 0 {
                     extra_columns::<O>(isa, m, d, dy, 0, u, r, 1.0);
                 }
@@ -177,17 +177,26 @@ impl<O: Operand> Job<'_, O> {
             }
             let col = pass.first * NR;
             let cols = n.min(pass.end * NR) - col;
-            gemm::<O>(isa, m, dy, d, packed.at(pass.main[i]), cols, dh.add(col), n, 1.0, i > 0);
-            if let Some(dropout) = part.layer.dropout() {
+            let add = slice.part > 0 || from > 0;
+            gemm::<O>(isa, m, dy, d, packed.at(slice.main), cols, dh.add(col), n, 1.0, add);
+            if let Some(dropout) = part.layer.dropout()
+                && slice.rows.end == part.layer.out
+            {
                 let deep = Depth { k: O::words(r), x: 0 };
                 let (pu, low) = (at.add(room.packed_u), at.add(room.low));
                 pack_rows::<O>(isa, m, r, deep, u, r, pu);
-                gemm::<O>(isa, m, pu, deep, packed.at(pass.low[i]), cols, low, cols, 1.0, false);
+                gemm::<O>(isa, m, pu, deep, packed.at(slice.low), cols, low, cols, 1.0, false);
                 let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
                 let (t, k) = (mask.threshold, mask.keep);
                 let first = mask.first as usize + col;
                 add_dropped(isa, m, cols, first, keys.as_ptr(), t, k, low, cols, dh.add(col), n, true);
             }
         }
+    }
+
+    /// The slice's columns of `dy`, from row `row` on.
+    pub(super) fn dy_rows(&self, slice: &Slice, row: usize) -> *const f32 {
+        let at = self.parts[slice.part].at + slice.rows.start;
+        self.dy.as_ptr().wrapping_add(row * self.total + at)
     }
 }

@@ -1,11 +1,10 @@
 //! The job: every layer of the group, all passes over all chunks of rows, and the sums over slots.
 
+use super::super::Linear;
 use super::super::input::Reads;
-use super::super::{Linear, PASS};
 use super::LinearsGrad;
-use crate::micro::NR;
+use crate::micro::KC;
 use crate::operand::Operand;
-use crate::pack::Depth;
 use crate::rows::sum_slots;
 use crate::scratch::{Pooled, Ptr, uninit};
 use crate::simd::Isa;
@@ -17,11 +16,11 @@ use std::marker::PhantomData;
 /// One layer of the job; `da`, `db` and `sums` are places in a slot's partial sums.
 pub(super) struct Part<'a> {
     pub(super) layer: &'a Linear<'a>,
-    /// Of `dy` with `u` behind it, where no dropout comes between.
-    pub(super) depth: Depth,
     /// The layer's first column in `dy`.
     pub(super) at: usize,
     pub(super) t: *const f32,
+    /// Where its `u` begins in the job's, `[tokens, rank]`.
+    pub(super) u: usize,
     pub(super) da: Option<usize>,
     /// Transposed: `[rank, out]`.
     pub(super) db: Option<usize>,
@@ -92,23 +91,19 @@ impl<O: Operand> Job<'_, O> {
 
     /// All passes over all chunks.
     pub(super) fn chunks(&self, rows: usize, slots: Slots, dx: Ptr, sums: Ptr) {
-        let panels = self.in_dim.div_ceil(NR);
-        let words = |p: &Part<'_>| O::words(p.layer.out) + O::words(p.layer.rank());
-        let per_panel: usize = self.parts.iter().map(|p| words(p) * NR).sum();
-        let fixed = self.pass(0, 0).len;
-        let step = (PASS.saturating_sub(fixed) / per_panel).clamp(1, panels);
+        let passes = self.passes();
         // A plain input's gradient is the GEMMs' own output; otherwise it passes through `dh`, which lives in the
         // tasks' scratch unless several passes fill it.
         let plain = matches!(self.input, Reads::Plain(_));
-        let several = step < panels && !plain && self.needs_dh();
+        let several = passes.len() > 1 && !plain && self.needs_dh();
         let whole = several.then(|| Pooled::take(self.tokens * self.in_dim));
         let dh = if plain { Some(dx) } else { whole.as_ref().map(Pooled::ptr) };
-        for first in (0..panels).step_by(step) {
-            let end = panels.min(first + step);
-            let pass = self.pass(first, if self.needs_dh() { end } else { first });
+        let memory = Pooled::take(self.parts.iter().map(|p| p.layer.rank() * self.tokens).sum());
+        let u = memory.ptr();
+        for (i, pass) in passes.iter().enumerate() {
             let buffer = Pooled::take(pass.len);
-            let packed = buffer.ptr();
-            self.pack(&pass, packed);
+            let (packed, last) = (buffer.ptr(), i + 1 == passes.len());
+            self.pack(pass, packed);
             tasks(slots.count, |slot| {
                 for chunk in slots.of(slot) {
                     let row = chunk * rows;
@@ -117,13 +112,10 @@ impl<O: Operand> Job<'_, O> {
                     unsafe {
                         let sums = sums.at(slot * self.partial);
                         let new = chunk == slots.of(slot).start;
-                        self.chunk(&pass, packed, row, m, dh, dx, sums, new, end == panels);
+                        self.chunk(pass, packed, row, m, (dh, dx, u), sums, new, last);
                     }
                 }
             });
-            if !self.needs_dh() {
-                break;
-            }
         }
     }
 
@@ -169,6 +161,17 @@ impl<O: Operand> Job<'_, O> {
 }
 
 impl Part<'_> {
+    /// Rows of its weight in a pass into which `fit` words go: all, or equal parts of whole blocks of a product.
+    pub(super) fn rows_of_slice<O: Operand>(&self, fit: usize) -> usize {
+        let words = O::words(self.layer.out);
+        // A magnitude behind dropout multiplies `dy` twice, as a whole.
+        let whole = self.layer.dropout().is_some() && self.gains.is_some();
+        if whole || words <= fit {
+            return self.layer.out;
+        }
+        words.div_ceil(words.div_ceil(fit)).next_multiple_of(KC) * O::VALUES
+    }
+
     /// Gradients of nothing. A weight's is made by tiles of the weight, a magnitude's from the output.
     fn zeros(&self, in_dim: usize) -> LinearParts<Option<Vec<f32>>> {
         let (r, out) = (self.layer.rank(), self.layer.out);

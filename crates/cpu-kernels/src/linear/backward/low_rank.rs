@@ -2,22 +2,24 @@
 
 use super::chunk::ScratchLayout;
 use super::job::{Job, Part};
+use super::pack::Slice;
 use crate::micro::gemm_tn;
 use crate::operand::Operand;
 use crate::pack::Depth;
 use crate::rows::{TileLayout, column_sums, drop_packed};
 
 impl<O: Operand> Job<'_, O> {
-    /// `dA += u^T drop(x)`, `dB^T += s t^T dy`, column sums of `dy`, for one chunk.
+    /// `dA += u^T drop(x)` and column sums of `dy`, for one chunk.
     ///
     /// # Safety
-    /// After [`Self::layer`] on the same scratch; `sums` is the slot's.
+    /// After [`Self::layer`] of the part's last slice, with its `u`; `sums` is the slot's.
     #[allow(clippy::too_many_arguments, reason = "as `chunk`")]
-    pub(super) unsafe fn low_rank_grads(
+    pub(super) unsafe fn grad_of_a(
         &self,
         part: &Part<'_>,
         row: usize,
         m: usize,
+        u: *const f32,
         at: *mut f32,
         room: &ScratchLayout,
         sums: *mut f32,
@@ -36,13 +38,7 @@ impl<O: Operand> Job<'_, O> {
                     drop_packed::<O>(isa, m, n, deep, keys, first, mask.threshold, mask.keep, x, to);
                     x = to;
                 }
-                self.outer(m, r, at.add(room.u), x, n, deep, at, room, sums.add(to), 1.0, !new);
-            }
-            if let (Some(to), Some(low)) = (part.db, &part.layer.low_rank) {
-                let t = part.t.add(row * r);
-                let deep = Depth { k: O::words(out), x: 0 };
-                let (dy, to) = (at.add(room.dy), sums.add(to));
-                self.outer(m, r, t, dy, out, deep, at, room, to, low.scale, !new);
+                self.outer(m, r, u, x, (n, n), deep, at, room, sums.add(to), 1.0, !new);
             }
             if let Some(to) = part.sums {
                 let dy = self.dy.as_ptr().add(row * self.total + part.at);
@@ -51,10 +47,38 @@ impl<O: Operand> Job<'_, O> {
         }
     }
 
+    /// The slice's columns of `dB^T += s t^T dy`, for one chunk.
+    ///
+    /// # Safety
+    /// After [`Self::layer`] on the same scratch; `sums` is the slot's.
+    #[allow(clippy::too_many_arguments, reason = "as `chunk`")]
+    pub(super) unsafe fn grad_of_b(
+        &self,
+        slice: &Slice,
+        row: usize,
+        m: usize,
+        at: *mut f32,
+        room: &ScratchLayout,
+        sums: *mut f32,
+        new: bool,
+    ) {
+        let part = &self.parts[slice.part];
+        if let (Some(to), Some(low)) = (part.db, &part.layer.low_rank) {
+            let (r, width) = (low.rank, (slice.rows.len(), part.layer.out));
+            // SAFETY: the caller's.
+            unsafe {
+                let (t, dy) = (part.t.add(row * r), at.add(room.dy));
+                let deep = Depth { k: slice.depth.k, x: 0 };
+                let to = sums.add(to + slice.rows.start);
+                self.outer(m, r, t, dy, width, deep, at, room, to, low.scale, !new);
+            }
+        }
+    }
+
     /// `c[i, n] (+)= alpha a^T b` with `b` packed at depth `d` (extra columns aside).
     ///
     /// # Safety
-    /// `a` has `m` rows of `i`, `b` `m` packed rows of `n`, `c` `i` rows of `n`; `at` is the scratch.
+    /// `a` has `m` rows of `i`, `b` `m` packed rows of `n`, `c` `i` rows of `n` at stride `ldc`; `at` is the scratch.
     #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
     pub(super) unsafe fn outer(
         &self,
@@ -62,7 +86,7 @@ impl<O: Operand> Job<'_, O> {
         i: usize,
         a: *const f32,
         b: *const f32,
-        n: usize,
+        (n, ldc): (usize, usize),
         d: Depth,
         at: *mut f32,
         room: &ScratchLayout,
@@ -78,7 +102,7 @@ impl<O: Operand> Job<'_, O> {
                 let width = (n - j).min(place.width);
                 let b = b.cast::<O::Value>().add(block * place.block);
                 let (b, ldb) = O::stacked(isa, m, width, b, place.row, at.add(room.right));
-                gemm_tn::<O>(isa, k, i, width, a, lda, b, ldb, c.add(j), n, alpha, add);
+                gemm_tn::<O>(isa, k, i, width, a, lda, b, ldb, c.add(j), ldc, alpha, add);
             }
         }
     }

@@ -2,8 +2,8 @@
 
 use super::super::magnitude::scale_packed;
 use super::chunk::ScratchLayout;
-use super::job::{Job, Part};
-use super::pack::Pass;
+use super::job::Job;
+use super::pack::{Pass, Slice};
 use crate::micro::{NR, gemm};
 use crate::operand::Operand;
 use crate::pack::{Depth, pack_rows};
@@ -15,35 +15,36 @@ impl<O: Operand> Job<'_, O> {
     /// `dh (+)= dy W + mask ((g - 1) dy W + u A)`, `u = s (g dy) B`. Leaves `g dy` packed in the scratch.
     ///
     /// # Safety
-    /// As [`Self::chunk`]; the packed `dy` is in the scratch.
+    /// As [`Self::layer`]; the packed `dy` is in the scratch, and the slice is the whole layer.
     #[allow(clippy::too_many_arguments, reason = "as `chunk`")]
     pub(super) unsafe fn dropped_magnitude_layer(
         &self,
         pass: &Pass,
-        i: usize,
-        part: &Part<'_>,
+        slice: &Slice,
         packed: Ptr,
         row: usize,
         m: usize,
         at: *mut f32,
         room: &ScratchLayout,
+        u: *mut f32,
         dh: *mut f32,
     ) {
+        let part = &self.parts[slice.part];
         let (Some(gains), Some(low), Some(dropout)) =
             (&part.gains, &part.layer.low_rank, part.layer.dropout())
         else {
             return;
         };
-        let (isa, n, d, r) = (self.isa, self.in_dim, part.depth, part.layer.rank());
+        let (isa, n, d, r) = (self.isa, self.in_dim, slice.depth, part.layer.rank());
         let (out, needs_dh, col) = (part.layer.out, self.needs_dh(), pass.first * NR);
         let cols = n.min(pass.end * NR).saturating_sub(col);
         // SAFETY: the caller's; with dropout the packed weights hold no columns of A.
         unsafe {
-            let (dy, u, product) = (at.add(room.dy), at.add(room.u), at.add(room.low));
-            let from = self.dy.as_ptr().add(row * self.total + part.at);
-            let weights = packed.at(pass.main[i]);
+            let (dy, product) = (at.add(room.dy), at.add(room.low));
+            let from = self.dy_rows(slice, row);
+            let weights = packed.at(slice.main);
             if needs_dh {
-                gemm::<O>(isa, m, dy, d, weights, cols, dh.add(col), n, 1.0, i > 0);
+                gemm::<O>(isa, m, dy, d, weights, cols, dh.add(col), n, 1.0, slice.part > 0);
                 scale_packed::<O>(isa, m, out, d, gains.as_ptr(), -1.0, dy);
                 gemm::<O>(isa, m, dy, d, weights, cols, product, cols, 1.0, false);
                 pack_rows::<O>(isa, m, out, d, from, self.total, dy);
@@ -52,11 +53,11 @@ impl<O: Operand> Job<'_, O> {
             if !needs_dh && part.da.is_none() {
                 return;
             }
-            gemm::<O>(isa, m, dy, d, packed.at(pass.b[i]), r, u, r, low.scale, false);
+            gemm::<O>(isa, m, dy, d, packed.at(slice.b), r, u, r, low.scale, false);
             if needs_dh {
                 let (deep, pu) = (Depth { k: O::words(r), x: 0 }, at.add(room.packed_u));
                 pack_rows::<O>(isa, m, r, deep, u, r, pu);
-                gemm::<O>(isa, m, pu, deep, packed.at(pass.low[i]), cols, product, cols, 1.0, true);
+                gemm::<O>(isa, m, pu, deep, packed.at(slice.low), cols, product, cols, 1.0, true);
                 let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
                 let (t, k) = (mask.threshold, mask.keep);
                 let first = mask.first as usize + col;

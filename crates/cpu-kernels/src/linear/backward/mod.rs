@@ -11,7 +11,6 @@ use super::input::{Norm, Reads};
 use super::weight_grad::{magnified_weight_grads, weight_grads};
 use super::{Input, Linear, LinearsSaved, check, compute};
 use crate::operand::{Operand, with_operand};
-use crate::pack::Depth;
 use crate::simd::isa;
 use burnish_core::LinearPart::{Bias, LoraA, LoraB, LoraBBias};
 use burnish_core::{Activation, LinearParts};
@@ -123,7 +122,7 @@ fn backward<O: Operand>(
     let wants_dgamma = wanted.dgamma && norm;
     let wants_dbeta =
         wanted.dbeta && matches!(input, Reads::Norm(Norm { centered: true, beta: Some(_), .. }));
-    let mut offset = 0;
+    let (mut offset, mut ranks) = (0, 0);
     let mut partial = 0;
     let mut place = |wanted: bool, len: usize| {
         let at = partial;
@@ -135,12 +134,11 @@ fn backward<O: Operand>(
         let r = layer.rank();
         let wanted = layer.wanted(want);
         let wants = |part| wanted.wants(part);
-        let joined = if layer.dropout().is_some() { 0 } else { O::words(r) };
         parts.push(Part {
             layer,
-            depth: Depth { k: O::words(layer.out), x: joined },
             at: offset,
             t: t.as_ref().map_or(std::ptr::null(), |t| t.as_ptr()),
+            u: ranks * tokens,
             da: place(wants(LoraA), r * in_dim),
             db: place(wants(LoraB), r * layer.out),
             sums: place(wants(Bias) || wants(LoraBBias), layer.out),
@@ -148,6 +146,7 @@ fn backward<O: Operand>(
             gains: layer.gains(),
         });
         offset += layer.out;
+        ranks += r;
     }
     let (dgamma_at, dbeta_at) = (place(wants_dgamma, in_dim), place(wants_dbeta, in_dim));
     let job = Job {

@@ -35,7 +35,7 @@ struct Model {
     length: usize,
 }
 
-const MODELS: [Model; 3] = [
+const MODELS: [Model; 4] = [
     Model {
         name: "30m",
         hidden: 512,
@@ -57,6 +57,18 @@ const MODELS: [Model; 3] = [
         head_dim: 128,
         vocab: 151_936,
         layers: 28,
+        documents: 1,
+        length: 1024,
+    },
+    Model {
+        name: "1b",
+        hidden: 2048,
+        inter: 8192,
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 64,
+        vocab: 128_256,
+        layers: 16,
         documents: 1,
         length: 1024,
     },

@@ -132,19 +132,21 @@ dispatch! {
 }
 
 #[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 unsafe fn backward_body<S: Lanes, D: Store, const F: u8, const GATED: bool, const OUTPUT: bool>(
     m: usize,
     n: usize,
     x: *const f32,
+    rows: GateRows,
     da: *const f32,
+    ldda: usize,
     dx: *mut f32,
     a: *mut D,
     place: TileLayout,
 ) {
-    let width = if GATED { 2 * n } else { n };
     for i in 0..m {
-        let (gate, da, dg) = (x.add(i * width), da.add(i * n), dx.add(i * width));
-        let (up, du) = (gate.add(width - n), dg.add(width - n));
+        let (gate, da, dg) = (x.add(i * rows.stride), da.add(i * ldda), dx.add(i * rows.stride));
+        let (up, du) = (gate.add(rows.up), dg.add(rows.up));
         along!(
             S,
             n,
@@ -186,7 +188,8 @@ dispatch! {
     /// As [`activate_backward_rows`].
     unsafe fn backward_rows = backward_body
         [D: Store, const F: u8, const GATED: bool, const OUTPUT: bool] [D, F, GATED, OUTPUT]
-        (m: usize, n: usize, x: *const f32, da: *const f32, dx: *mut f32, a: *mut D, place: TileLayout)
+        (m: usize, n: usize, x: *const f32, rows: GateRows, da: *const f32, ldda: usize, dx: *mut f32, a: *mut D,
+            place: TileLayout)
 }
 
 /// `name::<D, F, GATED, more>(arguments)` of an activation that is known when it runs.
@@ -224,11 +227,27 @@ pub(crate) unsafe fn activate_rows<D: Store>(
     by_activation!(D, activation, gated, forward_rows [] (isa, m, n, x, dst, place))
 }
 
-/// Backward of [`activate_rows`]: `dx` of the shape of `x` from `da` `[m, n]`; with `OUTPUT` also the forward's output
-/// once more, into `a` (otherwise unused).
+/// Rows of an activation's input.
+#[derive(Clone, Copy)]
+pub(crate) struct GateRows {
+    /// From row to row.
+    pub(crate) stride: usize,
+    /// From a gate to its up.
+    pub(crate) up: usize,
+}
+
+impl GateRows {
+    /// Of rows `gate | up` of `n` columns each where they are `gated`, else of `n` columns.
+    pub(crate) fn new(n: usize, gated: bool) -> Self {
+        Self { stride: if gated { 2 * n } else { n }, up: if gated { n } else { 0 } }
+    }
+}
+
+/// Backward of [`activate_rows`] for `n` of its columns, from the gates at `x` on: `dx`, placed as `x`, from `da`, `m` rows
+/// at stride `ldda`; with `OUTPUT` also the forward's output once more, into `a` (otherwise unused).
 ///
 /// # Safety
-/// `x` and `dx` are as in [`activate_rows`], and may be the same; `da` is `[m, n]`; `a` has room at its place.
+/// `x` and `dx` have `m` of these rows, and may be the same; `da` has `m` rows; `a` has room at its place.
 #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 pub(crate) unsafe fn activate_backward_rows<D: Store, const OUTPUT: bool>(
     isa: Isa,
@@ -236,10 +255,11 @@ pub(crate) unsafe fn activate_backward_rows<D: Store, const OUTPUT: bool>(
     m: usize,
     n: usize,
     x: *const f32,
-    da: *const f32,
+    rows: GateRows,
+    (da, ldda): (*const f32, usize),
     dx: *mut f32,
     a: *mut D,
     place: TileLayout,
 ) {
-    by_activation!(D, activation, gated, backward_rows [, OUTPUT] (isa, m, n, x, da, dx, a, place))
+    by_activation!(D, activation, gated, backward_rows [, OUTPUT] (isa, m, n, x, rows, da, ldda, dx, a, place))
 }

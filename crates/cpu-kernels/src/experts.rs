@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use burnish_core::{Compute, ELSEWHERE, ExpertGate};
 
-use crate::activation::{activate_backward_rows, activate_rows};
+use crate::activation::{GateRows, activate_backward_rows, activate_rows};
 use crate::linear::{Linear, LowRank, Weight};
 use crate::rows::TileLayout;
 use crate::simd::isa;
@@ -256,7 +256,8 @@ fn activate_backward(
                     rows,
                     inner,
                     from,
-                    d.as_ptr(),
+                    GateRows::new(inner, gated),
+                    (d.as_ptr(), inner),
                     by.0,
                     by.1,
                     to,

@@ -2,9 +2,10 @@
 
 use burnish_core::Activation;
 
-use crate::activation::{activate_backward_rows, activate_rows};
+use crate::activation::{GateRows, activate_backward_rows, activate_rows};
 use crate::rows::{TileLayout, copy_rows, norm_backward_rows, norm_rows};
 use crate::simd::{Isa, Store};
+use std::ops::Range;
 
 /// What the linear layers read, as a function of the input tensor.
 #[derive(Clone, Copy, Debug)]
@@ -161,16 +162,14 @@ pub(super) struct NormSums {
     pub(super) first: bool,
 }
 
-/// The gradient of the input tensor's rows `row..row + m` from `dh`, those of the layers' input; with `OUTPUT` the
-/// layers' input once more, behind an activation, into `a` (otherwise unused). Nothing for a plain input.
+/// The gradient of a norm's rows `row..row + m` from `dh`, those of the layers' input.
 ///
 /// # Safety
-/// The rows exist; `dh` is `[m, n]`, `dx` all of the input tensor's shape (or null for a norm; behind an activation it may be
-/// the input tensor itself), `a` has room at its place, `rstd` is `[tokens]` for a norm.
+/// The rows exist; `dh` is `[m, n]`, `dx` all of the input tensor's shape, or null; `rstd` is `[tokens]`.
 #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
-pub(super) unsafe fn input_backward_rows<D: Store, const OUTPUT: bool>(
+pub(super) unsafe fn norm_backward(
     isa: Isa,
-    input: Reads<'_>,
+    Norm { x, gamma, centered, .. }: Norm<'_>,
     rstd: *const f32,
     n: usize,
     row: usize,
@@ -178,23 +177,39 @@ pub(super) unsafe fn input_backward_rows<D: Store, const OUTPUT: bool>(
     dh: *const f32,
     dx: *mut f32,
     sums: NormSums,
+) {
+    let rows = if centered { norm_backward_rows::<true> } else { norm_backward_rows::<false> };
+    let dx = if dx.is_null() { dx } else { dx.wrapping_add(row * n) };
+    // SAFETY: the caller's.
+    unsafe {
+        let (x, gamma, rstd) = (x.as_ptr().add(row * n), gamma.as_ptr(), rstd.add(row));
+        rows(isa, m, n, x, gamma, rstd, dh, dx, sums.dgamma, sums.dbeta, sums.first);
+    }
+}
+
+/// The gradient of an activation's input, of `n` columns, in rows `row..row + m` of its columns `columns`, from `dh`, those of
+/// the layers' input; with `OUTPUT` the layers' input once more, into `a` (otherwise unused).
+///
+/// # Safety
+/// `x` and `dx` are all rows, and may be the same; `dh` has `m` rows at its stride; `a` has room at its place.
+#[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
+pub(super) unsafe fn activated_backward<D: Store, const OUTPUT: bool>(
+    isa: Isa,
+    (x, f): (*const f32, (Activation, bool)),
+    n: usize,
+    columns: Range<usize>,
+    row: usize,
+    m: usize,
+    dh: (*const f32, usize),
+    dx: *mut f32,
     a: *mut D,
     place: TileLayout,
 ) {
-    let at = row * input.row_len(n);
-    let dx = if dx.is_null() { dx } else { dx.wrapping_add(at) };
+    let rows = GateRows::new(n, f.1);
+    let at = row * rows.stride + columns.start;
     // SAFETY: the caller's.
     unsafe {
-        match input {
-            Reads::Plain(_) => {}
-            Reads::Norm(Norm { x, gamma, centered, .. }) => {
-                let rows = if centered { norm_backward_rows::<true> } else { norm_backward_rows::<false> };
-                let (x, gamma, rstd) = (x.as_ptr().add(at), gamma.as_ptr(), rstd.add(row));
-                rows(isa, m, n, x, gamma, rstd, dh, dx, sums.dgamma, sums.dbeta, sums.first);
-            }
-            Reads::Activated(x, f) => {
-                activate_backward_rows::<D, OUTPUT>(isa, f, m, n, x.add(at), dh, dx, a, place);
-            }
-        }
+        let (x, dx) = (x.add(at), dx.add(at));
+        activate_backward_rows::<D, OUTPUT>(isa, f, m, columns.len(), x, rows, dh, dx, a, place);
     }
 }

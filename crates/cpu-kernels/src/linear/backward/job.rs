@@ -92,12 +92,20 @@ impl<O: Operand> Job<'_, O> {
     /// All passes over all chunks.
     pub(super) fn chunks(&self, rows: usize, slots: Slots, dx: Ptr, sums: Ptr) {
         let passes = self.passes();
-        // A plain input's gradient is the GEMMs' own output; otherwise it passes through `dh`, which lives in the
-        // tasks' scratch unless several passes fill it.
-        let plain = matches!(self.input, Reads::Plain(_));
-        let several = passes.len() > 1 && !plain && self.needs_dh();
-        let whole = several.then(|| Pooled::take(self.tokens * self.in_dim));
-        let dh = if plain { Some(dx) } else { whole.as_ref().map(Pooled::ptr) };
+        // A plain input's gradient is the GEMMs' own output; otherwise it passes through `dh`, which lives in the tasks'
+        // scratch unless several passes fill it: all columns of a norm's, those of a range behind an activation.
+        let (several, width) = match self.input {
+            Reads::Plain(_) => (false, self.in_dim),
+            Reads::Norm(_) => (passes.len() > 1, self.in_dim),
+            Reads::Activated(..) => {
+                (passes.iter().any(|pass| !pass.last), passes[0].columns(self.in_dim).len())
+            }
+        };
+        let whole = (several && self.needs_dh()).then(|| Pooled::take(self.tokens * width));
+        let dh = match self.input {
+            Reads::Plain(_) => Some(dx),
+            _ => whole.as_ref().map(Pooled::ptr),
+        };
         let memory = Pooled::take(self.parts.iter().map(|p| p.layer.rank() * self.tokens).sum());
         let u = memory.ptr();
         for (i, pass) in passes.iter().enumerate() {
@@ -112,7 +120,7 @@ impl<O: Operand> Job<'_, O> {
                     unsafe {
                         let sums = sums.at(slot * self.partial);
                         let new = chunk == slots.of(slot).start;
-                        self.chunk(pass, packed, row, m, (dh, dx, u), sums, new, last);
+                        self.chunk(pass, packed, row, m, ((dh, width), dx, u), sums, new, last);
                     }
                 }
             });

@@ -7,16 +7,18 @@ use crate::micro::gemm_tn;
 use crate::operand::Operand;
 use crate::pack::Depth;
 use crate::rows::{TileLayout, column_sums, drop_packed};
+use std::ops::Range;
 
 impl<O: Operand> Job<'_, O> {
-    /// `dA += u^T drop(x)` and column sums of `dy`, for one chunk.
+    /// These columns of `dA += u^T drop(x)`, for one chunk.
     ///
     /// # Safety
-    /// After [`Self::layer`] of the part's last slice, with its `u`; `sums` is the slot's.
+    /// After [`Self::layer`] of the part's last slice, with its `u` and these columns of the input packed; `sums` is the slot's.
     #[allow(clippy::too_many_arguments, reason = "as `chunk`")]
     pub(super) unsafe fn grad_of_a(
         &self,
         part: &Part<'_>,
+        columns: Range<usize>,
         row: usize,
         m: usize,
         u: *const f32,
@@ -25,24 +27,35 @@ impl<O: Operand> Job<'_, O> {
         sums: *mut f32,
         new: bool,
     ) {
-        let (isa, n, r, out) = (self.isa, self.in_dim, part.layer.rank(), part.layer.out);
+        let (isa, n, r) = (self.isa, columns.len(), part.layer.rank());
         // SAFETY: the caller's.
         unsafe {
             if let Some(to) = part.da {
-                let deep = self.input_depth();
+                let deep = Depth { k: O::words(n), x: 0 };
                 let mut x = at.add(room.x);
                 if let Some(dropout) = part.layer.dropout() {
                     let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
                     let to = at.add(room.dropped);
-                    let (keys, first) = (keys.as_ptr(), mask.first);
+                    let (keys, first) = (keys.as_ptr(), mask.first + columns.start as u32);
                     drop_packed::<O>(isa, m, n, deep, keys, first, mask.threshold, mask.keep, x, to);
                     x = to;
                 }
-                self.outer(m, r, u, x, (n, n), deep, at, room, sums.add(to), 1.0, !new);
+                let to = sums.add(to + columns.start);
+                self.outer(m, r, u, x, (n, self.in_dim), deep, at, room, to, 1.0, !new);
             }
-            if let Some(to) = part.sums {
+        }
+    }
+
+    /// Column sums of `dy`, where they are wanted, for one chunk.
+    ///
+    /// # Safety
+    /// `sums` is the slot's.
+    pub(super) unsafe fn sums_of_dy(&self, part: &Part<'_>, row: usize, m: usize, sums: *mut f32, new: bool) {
+        if let Some(to) = part.sums {
+            // SAFETY: the caller's; shapes were checked.
+            unsafe {
                 let dy = self.dy.as_ptr().add(row * self.total + part.at);
-                column_sums(isa, m, out, dy, self.total, sums.add(to), !new);
+                column_sums(self.isa, m, part.layer.out, dy, self.total, sums.add(to), !new);
             }
         }
     }

@@ -4,7 +4,7 @@ use super::super::magnitude::scale_packed;
 use super::chunk::ScratchLayout;
 use super::job::Job;
 use super::pack::{Pass, Slice};
-use crate::micro::{NR, gemm};
+use crate::micro::gemm;
 use crate::operand::Operand;
 use crate::pack::{Depth, pack_rows};
 use crate::rows::add_dropped;
@@ -27,7 +27,7 @@ impl<O: Operand> Job<'_, O> {
         at: *mut f32,
         room: &ScratchLayout,
         u: *mut f32,
-        dh: *mut f32,
+        (dh, width): (*mut f32, usize),
     ) {
         let part = &self.parts[slice.part];
         let (Some(gains), Some(low), Some(dropout)) =
@@ -35,16 +35,16 @@ impl<O: Operand> Job<'_, O> {
         else {
             return;
         };
-        let (isa, n, d, r) = (self.isa, self.in_dim, slice.depth, part.layer.rank());
-        let (out, needs_dh, col) = (part.layer.out, self.needs_dh(), pass.first * NR);
-        let cols = n.min(pass.end * NR).saturating_sub(col);
+        let (isa, d, r) = (self.isa, slice.depth, part.layer.rank());
+        let (out, needs_dh, columns) = (part.layer.out, self.needs_dh(), pass.columns(self.in_dim));
+        let (col, cols) = (columns.start, columns.len());
         // SAFETY: the caller's; with dropout the packed weights hold no columns of A.
         unsafe {
             let (dy, product) = (at.add(room.dy), at.add(room.low));
             let from = self.dy_rows(slice, row);
             let weights = packed.at(slice.main);
             if needs_dh {
-                gemm::<O>(isa, m, dy, d, weights, cols, dh.add(col), n, 1.0, slice.part > 0);
+                gemm::<O>(isa, m, dy, d, weights, cols, dh, width, 1.0, slice.part > 0);
                 scale_packed::<O>(isa, m, out, d, gains.as_ptr(), -1.0, dy);
                 gemm::<O>(isa, m, dy, d, weights, cols, product, cols, 1.0, false);
                 pack_rows::<O>(isa, m, out, d, from, self.total, dy);
@@ -61,7 +61,7 @@ impl<O: Operand> Job<'_, O> {
                 let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
                 let (t, k) = (mask.threshold, mask.keep);
                 let first = mask.first as usize + col;
-                add_dropped(isa, m, cols, first, keys.as_ptr(), t, k, product, cols, dh.add(col), n, true);
+                add_dropped(isa, m, cols, first, keys.as_ptr(), t, k, product, cols, dh, width, true);
             }
         }
     }

@@ -34,6 +34,8 @@ pub(super) struct Slice {
 pub(super) struct Pass {
     pub(super) first: usize,
     pub(super) end: usize,
+    /// Whether it is the last over these columns.
+    pub(super) last: bool,
     pub(super) slices: Vec<Slice>,
     pub(super) len: usize,
 }
@@ -42,6 +44,11 @@ impl Pass {
     /// Whether it is among those that go over all rows for the first time.
     pub(super) fn is_first(&self) -> bool {
         self.first == 0
+    }
+
+    /// Its columns of an input of `n`.
+    pub(super) fn columns(&self, n: usize) -> Range<usize> {
+        self.first * NR..n.min(self.end * NR)
     }
 }
 
@@ -65,19 +72,19 @@ impl<O: Operand> Job<'_, O> {
                     let words = O::words(to - from)
                         + if to == part.layer.out { O::words(part.layer.rank()) } else { 0 };
                     if used > 0 && used + words > fit {
-                        passes.push(self.pass(first, end, std::mem::take(&mut rows)));
+                        passes.push(self.pass(first, end, false, std::mem::take(&mut rows)));
                         used = 0;
                     }
                     used += words;
                     rows.push((i, from..to));
                 }
             }
-            passes.push(self.pass(first, end, rows));
+            passes.push(self.pass(first, end, true, rows));
         }
         passes
     }
 
-    fn pass(&self, first: usize, end: usize, rows: Vec<(usize, Range<usize>)>) -> Pass {
+    fn pass(&self, first: usize, end: usize, last: bool, rows: Vec<(usize, Range<usize>)>) -> Pass {
         let panels = end - first;
         let mut len = 0;
         let mut place = |floats: usize| {
@@ -100,7 +107,7 @@ impl<O: Operand> Job<'_, O> {
             }
         };
         let slices = rows.into_iter().map(slice).collect();
-        Pass { first, end, slices, len }
+        Pass { first, end, last, slices, len }
     }
 
     /// Packs the weights of a pass.

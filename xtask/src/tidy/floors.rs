@@ -6,6 +6,7 @@ use serde_json::Value;
 const FLOORS: &[(&str, u32)] = &[
     ("burnish-core", 0),
     ("burnish-cpu-kernels", 0),
+    ("burnish-gpu-kernels", 0),
     ("faults", 0),
     ("ptx", 0),
     ("loopback-hub", 0),
@@ -41,8 +42,11 @@ const FLOORS: &[(&str, u32)] = &[
 
 /// `core` lies below `kernels` although both are on the ground floor: it holds only names. `transit` is how `tp` and what
 /// lies above it give tensors to collectives.
-const WITHIN_A_FLOOR: &[(&str, &str)] =
-    &[("burnish-cpu-kernels", "burnish-core"), ("burnish-tp", "burnish-tensor-comm")];
+const WITHIN_A_FLOOR: &[(&str, &str)] = &[
+    ("burnish-cpu-kernels", "burnish-core"),
+    ("burnish-gpu-kernels", "burnish-core"),
+    ("burnish-tp", "burnish-tensor-comm"),
+];
 
 fn floor_of(name: &str) -> Option<u32> {
     FLOORS.iter().find(|(known, _)| *known == name).map(|(_, floor)| *floor)

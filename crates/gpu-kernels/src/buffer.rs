@@ -1,0 +1,81 @@
+//! Contiguous elements in a device's memory.
+
+use cubecl_core::ir::{ElemType, FloatKind};
+use cubecl_core::prelude::{AddressType, BufferArg, Client};
+use cubecl_core::server::Handle;
+
+/// The dtype of a buffer's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FloatType {
+    /// 32 bits.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// IEEE's half.
+    F16,
+}
+
+impl FloatType {
+    /// Bytes of an element.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+        }
+    }
+
+    pub(crate) fn elem(self) -> ElemType {
+        ElemType::Float(match self {
+            Self::F32 => FloatKind::F32,
+            Self::Bf16 => FloatKind::BF16,
+            Self::F16 => FloatKind::F16,
+        })
+    }
+}
+
+/// Contiguous elements of one dtype. A clone shares them.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    /// CubeCL's memory.
+    pub handle: Handle,
+    /// How many elements.
+    pub len: usize,
+    /// Their dtype.
+    pub dtype: FloatType,
+}
+
+impl Buffer {
+    /// Memory for `len` elements, whose values are anything.
+    #[must_use]
+    pub fn empty(client: &Client, len: usize, dtype: FloatType) -> Self {
+        Self { handle: client.empty(len * dtype.bytes()), len, dtype }
+    }
+
+    /// Whether vectors of `size` elements may be read from its beginning.
+    fn is_aligned(&self, size: usize) -> bool {
+        let offset = self.handle.offset_start.unwrap_or(0);
+        offset.is_multiple_of((size * self.dtype.bytes()) as u64)
+    }
+
+    /// All elements as an argument, in vectors of `size`.
+    pub(crate) fn arg(&self, size: usize) -> BufferArg {
+        debug_assert!(self.len.is_multiple_of(size), "invariant: {} elements in vectors of {size}", self.len);
+        // SAFETY: `len` is the number of elements that the memory was made for.
+        unsafe { BufferArg::from_raw_parts(self.handle.clone(), self.len / size) }
+    }
+}
+
+/// The widest vectors, of at most `most` elements, in which rows of `columns` elements of all these buffers can be read.
+pub(crate) fn vector(columns: usize, most: usize, buffers: &[&Buffer]) -> usize {
+    [8, 4, 2]
+        .into_iter()
+        .filter(|&size| size <= most)
+        .find(|&size| columns.is_multiple_of(size) && buffers.iter().all(|b| b.is_aligned(size)))
+        .unwrap_or(1)
+}
+
+/// The integers that count the elements of all these buffers.
+pub(crate) fn address(buffers: &[&Buffer]) -> AddressType {
+    AddressType::from_len(buffers.iter().map(|b| b.len).max().unwrap_or(0))
+}

@@ -1,0 +1,12 @@
+//! A unit for each vector of elements.
+
+use cubecl_core::prelude::{Client, CubeCount, CubeDim};
+
+/// Units of a cube.
+const UNITS: usize = 256;
+
+/// Cubes and units for so many vectors; units beyond them have nothing to do.
+pub(crate) fn launch(client: &Client, vectors: usize) -> (CubeCount, CubeDim) {
+    let units = UNITS.min(client.properties().hardware.max_units_per_cube as usize);
+    (crate::row::cubes(client, vectors.div_ceil(units)), CubeDim::new_1d(units as u32))
+}

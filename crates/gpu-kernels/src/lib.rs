@@ -1,0 +1,32 @@
+//! GPU kernels for transformer training in CubeCL, on CubeCL's memory.
+//!
+//! A kernel takes a [`Client`] and [`Buffer`]s, is queued, and gives buffers back at once: nothing waits for the device.
+//! Sums are in f32 and in an order that depends on shapes alone, so bits repeat; no kernel adds atomically. Which runtime
+//! (CUDA, WebGPU) is behind the client is not known here, and nothing of Burn is.
+//!
+//! Each kernel's documentation states what it moves through memory and computes; `w` is the bytes of an element of the
+//! dtype that it is given.
+#![cfg(feature = "cube")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod adamw;
+mod buffer;
+mod dropout;
+mod elements;
+mod gate;
+mod heads;
+mod logits;
+mod norm;
+mod row;
+mod rows;
+mod sums;
+
+pub use adamw::{Adam, AdamStep, adam_step};
+pub use buffer::{Buffer, FloatType};
+pub use cubecl_core::prelude::Client;
+pub use dropout::{Mask, dropout};
+pub use gate::{Gate, gate, gate_backward};
+pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
+pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
+pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};
+pub use rows::{Places, gather_rows, scatter_rows};

@@ -1,0 +1,11 @@
+//! Kernels on a device against f64 on the host.
+#![cfg(any(feature = "cuda", feature = "wgpu"))]
+
+mod adamw;
+mod dropout;
+mod gate;
+mod heads;
+mod logits;
+mod norm;
+mod on_device;
+mod rows;

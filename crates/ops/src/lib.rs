@@ -44,6 +44,9 @@ mod check;
 mod clamp;
 mod column_norm;
 mod columns;
+#[cfg(feature = "cube")]
+#[doc(hidden)]
+pub mod cube;
 mod custom;
 mod dispatch;
 mod embedding;

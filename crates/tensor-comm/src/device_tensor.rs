@@ -6,25 +6,17 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::backend::{Cube, TensorMetadata};
-use burn::tensor::{Device, Element, Tensor};
+use burn::tensor::{Device, Element};
+use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::client::Client;
 use burn_cubecl::cubecl::future::{self, DynFut};
 use burn_cubecl::cubecl::server::{Handle, ServerError};
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{CubeBackend, CubeDevice};
-use burn_fusion::stream::StreamId;
-use burn_fusion::{FusionTensor, NoOp, get_client};
-use burn_ir::{BackendIr, InitOperationIr, OperationIr};
 use burnish_comm::Bucket;
 use burnish_comm::transport::{Aligned, DeviceError, DeviceMemory};
-use burnish_ops::AnyTensor;
+use burnish_ops::{AnyTensor, cube};
 
 use crate::Number;
-
-/// A tensor that is computed on CubeCL's backend.
-type Fused = FusionTensor<<CubeBackend as burn_fusion::FusionBackend>::FusionRuntime>;
 
 /// Contiguous memory of CubeCL's on a device.
 ///
@@ -77,13 +69,9 @@ impl DeviceTensor {
             return None;
         }
         let device = tensor.device();
-        let flat: Tensor<1> = tensor.plain().piece(0..elements, &[elements]).rank().ok()?;
-        let fused: Fused = flat.try_into_primitive::<Cube>().ok()?;
-        let client = fused.client.clone();
-        // Queues what computes it; the device is not waited for.
-        let tensor = into_contiguous(client.resolve_tensor_float::<CubeBackend>(fused));
-        let bytes = elements * tensor.elem_size();
-        let CubeTensor { client, handle, device: cube, .. } = tensor;
+        let memory = cube::memory(tensor)?;
+        let bytes = elements * memory.elem_size();
+        let CubeTensor { client, handle, device: cube, .. } = memory;
         Some(Self::new(client, device, cube, handle, bytes))
     }
 
@@ -118,14 +106,8 @@ impl DeviceTensor {
         let elements = self.bytes / size_of::<E>();
         let (client, cube) = (self.client.clone(), self.cube.clone());
         let dtype = <E as Element>::dtype();
-        let tensor = CubeTensor::new_contiguous(client, cube, [elements].into(), self.handle.clone(), dtype);
-        let shape = tensor.shape();
-        let fusion = get_client::<CubeBackend>(&self.cube);
-        let handle = CubeBackend::float_tensor_handle(tensor);
-        let begun = InitOperationIr::create(shape, dtype, || fusion.register_tensor_handle(handle));
-        let mut fused =
-            fusion.register(StreamId::current(), OperationIr::Init(begun), NoOp::<CubeBackend>::new());
-        AnyTensor::new(Tensor::<1>::from_primitive::<Cube>(fused.swap_remove(0)))
+        let shape = [elements].into();
+        cube::tensor(CubeTensor::new_contiguous(client, cube, shape, self.handle.clone(), dtype))
     }
 
     fn lost(&self, source: Source) -> DeviceError {

@@ -5,8 +5,61 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI};
 use burn::tensor::Tensor;
 use burn::tensor::activation::{relu, sigmoid};
 use burnish_core::Activation;
+#[cfg(feature = "cube")]
+use burnish_gpu_kernels::Gate;
+
+#[cfg(feature = "cube")]
+use super::kernels;
+use super::{to, wide, wide_dtype};
+use crate::{AnyTensor, OpsError};
 
 const GELU_CUBIC: f64 = 0.044_715;
+
+/// `f(x)` of rows, wide.
+pub(super) fn plain(f: Activation, x: &AnyTensor) -> Result<Tensor<2>, OpsError> {
+    #[cfg(feature = "cube")]
+    if let Some(y) = kernels::gate(x, Gate { activation: f, gated: false }) {
+        return Ok(y);
+    }
+    Ok(value(f, wide::<2>(x)?))
+}
+
+/// `f(gate) up` of rows `[gate | up]`, wide.
+pub(super) fn gated(f: Activation, x: &AnyTensor) -> Result<Tensor<2>, OpsError> {
+    #[cfg(feature = "cube")]
+    if let Some(y) = kernels::gate(x, Gate { activation: f, gated: true }) {
+        return Ok(y);
+    }
+    let (gate, up) = gate_up(x)?;
+    Ok(value(f, gate) * up)
+}
+
+/// The gradient of [`plain`]'s `x`, in its dtype, from that of the value.
+pub(super) fn plain_backward(f: Activation, x: &AnyTensor, d: Tensor<2>) -> Result<Tensor<2>, OpsError> {
+    #[cfg(feature = "cube")]
+    if let Some(dx) = kernels::gate_backward(x, &d, Gate { activation: f, gated: false }) {
+        return Ok(dx);
+    }
+    Ok(to(d * value_and_slope(f, wide::<2>(x)?).1, x.carrier().dtype()))
+}
+
+/// The gradient of [`gated`]'s `x`, in its dtype, from that of the value.
+pub(super) fn gated_backward(f: Activation, x: &AnyTensor, d: Tensor<2>) -> Result<Tensor<2>, OpsError> {
+    #[cfg(feature = "cube")]
+    if let Some(dx) = kernels::gate_backward(x, &d, Gate { activation: f, gated: true }) {
+        return Ok(dx);
+    }
+    let (dtype, (gate, up)) = (x.carrier().dtype(), gate_up(x)?);
+    let (value, slope) = value_and_slope(f, gate);
+    let d_up = d.clone() * value;
+    Ok(Tensor::cat(vec![to(d * up * slope, dtype), to(d_up, dtype)], 1))
+}
+
+fn gate_up(x: &AnyTensor) -> Result<(Tensor<2>, Tensor<2>), OpsError> {
+    let (x, dtype) = (x.rank::<2>()?, wide_dtype(x));
+    let half = x.dims()[1] / 2;
+    Ok((to(x.clone().narrow(1, 0, half), dtype), to(x.narrow(1, half, half), dtype)))
+}
 
 /// `f(x)`.
 pub(super) fn value(f: Activation, x: Tensor<2>) -> Tensor<2> {

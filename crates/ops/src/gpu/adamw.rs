@@ -1,4 +1,4 @@
-//! AdamW in Burn operations, for any device.
+//! AdamW in Burn operations, for any device; on CubeCL's in one launch.
 
 use burn::tensor::Tensor;
 
@@ -17,6 +17,11 @@ pub fn adam_step(
     gradient: &AnyTensor,
     h: &Adam,
 ) -> (AnyTensor, AdamState) {
+    #[cfg(feature = "cube")]
+    let (master, state) = match super::kernels::adam_step(master, state, gradient, h) {
+        Ok(made) => return made,
+        Err(back) => back,
+    };
     let own = |t: AnyTensor| Tensor::<1>::from_dispatch(t.dispatch());
     let (mut p, m, v) = (own(master), own(state.exp_avg), own(state.exp_avg_sq));
     let mut g = gradient.carrier() * h.grad_scale;

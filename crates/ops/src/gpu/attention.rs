@@ -11,7 +11,11 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
+#[cfg(feature = "cube")]
+use burnish_gpu_kernels::HeadShape;
 
+#[cfg(feature = "cube")]
+use super::kernels;
 use super::{constant, ints, norm, to, wide_dtype};
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
 use crate::{AnyTensor, OpsError, apply};
@@ -217,7 +221,24 @@ impl Body {
         x.reshape([self.shape.heads, tokens, d]).swap_dims(0, 1)
     }
 
+    /// How a kernel is to place heads.
+    #[cfg(feature = "cube")]
+    fn placing(&self) -> kernels::Placing<'_> {
+        let (s, turn) = (&self.shape, self.turn.as_ref());
+        let half = turn.map_or(0, |turn| turn.half);
+        kernels::Placing {
+            shape: HeadShape { heads: s.heads, kv_heads: s.kv_heads, dim: s.head_dim, half },
+            turns: turn.map(|turn| (&turn.cos, &turn.sin)),
+            norms: self.norms.as_ref().map(|n| (&n.q, &n.k, n.eps)),
+        }
+    }
+
     fn prepare(&self, qkv: &AnyTensor) -> Result<Heads, OpsError> {
+        #[cfg(feature = "cube")]
+        if let Some([q, k, v]) = kernels::place_heads(qkv, &self.placing(), self.shape.scale) {
+            let [_, tokens, d] = q.dims();
+            return Ok(Heads { q: q.reshape([self.shape.kv_heads, self.group(), tokens, d]), k, v });
+        }
         let qkv = qkv.rank::<2>()?;
         let (s, dtype) = (&self.shape, qkv.dtype());
         let place = |x: Tensor<3>, gamma: Option<&Tensor<1>>| {
@@ -412,14 +433,45 @@ impl Body {
             parts.push(zeros(tokens - at));
         }
         drop(heads);
-        let dq = self.apart(Tensor::cat(parts, 2) * s.scale);
-        let qkv = qkv.rank::<2>()?;
-        let norms = self.norms.as_ref();
+        let dq = Tensor::cat(parts, 2) * s.scale;
+        let (dqkv, of_q, of_k) = self.unplaced(qkv, [dq.reshape([s.heads, tokens, d]), dk, dv], wanted)?;
         let want = |i: usize| wanted.get(i).copied().unwrap_or(false);
+        let mut all = vec![wanted[0].then(|| AnyTensor::new(dqkv))];
+        if self.norms.is_some() {
+            all.extend([of_q.map(AnyTensor::new), of_k.map(AnyTensor::new)]);
+        }
+        if let Some(of_sinks) = of_sinks {
+            all.push(want(all.len()).then(|| AnyTensor::new(of_sinks.reshape([s.heads]))));
+        }
+        Ok(all)
+    }
+
+    /// The gradients of `qkv` and of the gains that are wanted, from those of queries before their scale, keys and values, by
+    /// head.
+    fn unplaced(
+        &self,
+        qkv: &AnyTensor,
+        [dq, dk, dv]: [Tensor<3>; 3],
+        wanted: &[bool],
+    ) -> Result<(Tensor<2>, Option<Tensor<1>>, Option<Tensor<1>>), OpsError> {
+        let want = |i: usize| wanted.get(i).copied().unwrap_or(false);
+        #[cfg(feature = "cube")]
+        {
+            let want_gains = self.norms.is_some() && (want(1) || want(2));
+            let made = kernels::place_heads_backward(qkv, [&dq, &dk, &dv], &self.placing(), want_gains);
+            if let Some((dqkv, gains)) = made {
+                let (q, k) = gains.unzip();
+                return Ok((dqkv, q.filter(|_| want(1)), k.filter(|_| want(2))));
+            }
+        }
+        let qkv = qkv.rank::<2>()?;
+        let (s, dtype) = (&self.shape, qkv.dtype());
+        let dq = dq.swap_dims(0, 1);
+        let norms = self.norms.as_ref();
         let (dq, of_q) = self.unplace(dq, || self.heads(&qkv, 0, s.heads), norms.map(|n| &n.q), want(1));
         let (dk, of_k) = self.unplace(
             dk.swap_dims(0, 1),
-            || self.heads(&qkv, s.heads, kv_heads),
+            || self.heads(&qkv, s.heads, s.kv_heads),
             norms.map(|n| &n.k),
             want(2),
         );
@@ -427,15 +479,7 @@ impl Body {
             let [n, heads, d] = x.dims();
             to(x, dtype).reshape([n, heads * d])
         };
-        let dqkv = Tensor::cat(vec![flat(dq), flat(dk), flat(dv.swap_dims(0, 1))], 1);
-        let mut all = vec![wanted[0].then(|| AnyTensor::new(dqkv))];
-        if norms.is_some() {
-            all.extend([of_q.map(AnyTensor::new), of_k.map(AnyTensor::new)]);
-        }
-        if let Some(of_sinks) = of_sinks {
-            all.push(want(all.len()).then(|| AnyTensor::new(of_sinks.reshape([s.heads]))));
-        }
-        Ok(all)
+        Ok((Tensor::cat(vec![flat(dq), flat(dk), flat(dv.swap_dims(0, 1))], 1), of_q, of_k))
     }
 
     /// A block's gradient of keys or values, in the rows that it saw.

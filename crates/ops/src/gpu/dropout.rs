@@ -8,6 +8,24 @@ use crate::Dropout;
 /// All 32 bits of a word.
 const WORD: i64 = 0xffff_ffff;
 
+/// `x` behind its dropout, whose first row is row `first` of the dropout's.
+pub(super) fn dropped(dropout: &Dropout, x: Tensor<2>, first: usize) -> Tensor<2> {
+    #[cfg(feature = "cube")]
+    if let Some(y) = super::kernels::dropped(dropout, &x, first) {
+        return y;
+    }
+    let ([tokens, dim], device, dtype) = (x.dims(), x.device(), x.dtype());
+    x * mask(dropout, [first, tokens, dim], (&device, dtype), int_dtype(&device))
+}
+
+/// The dtype that the device has for integers.
+fn int_dtype(device: &Device) -> IntDType {
+    match Tensor::<1, Int>::empty([1], device).dtype() {
+        DType::I64 => IntDType::I64,
+        _ => IntDType::I32,
+    }
+}
+
 /// What multiplies rows `first..first + tokens` of an input: 0 or `1 / (1 - p)`, `[tokens, dim]`.
 ///
 /// `int` is the dtype that words are mixed in, I32 (whose arithmetic wraps on devices) or I64.

@@ -8,7 +8,28 @@ use super::{constant, ints, product, to, wide_dtype};
 use crate::embedding::EmbeddingLowRank;
 use crate::{AnyTensor, OpsError, apply};
 
-fn add_rows(rows: usize, index: &Tensor<1, Int>, values: Tensor<2>) -> Tensor<2> {
+/// Rows `index` of `table`, wide.
+fn rows_of(table: &AnyTensor, index: &Tensor<1, Int>) -> Result<Tensor<2>, OpsError> {
+    #[cfg(feature = "cube")]
+    if let Some(y) = super::kernels::gather_rows(table, index) {
+        return Ok(y);
+    }
+    Ok(to(table.rank::<2>()?.select(0, index.clone()), wide_dtype(table)))
+}
+
+/// The sums of the rows of `values` that go to each of `rows`, which `ids` (`index` on the device) names.
+fn add_rows(
+    rows: usize,
+    ids: impl Iterator<Item = usize> + Clone,
+    index: &Tensor<1, Int>,
+    values: Tensor<2>,
+) -> Tensor<2> {
+    #[cfg(feature = "cube")]
+    if let Some(sums) = super::kernels::scatter_rows(&values, ids, rows, values.dtype()) {
+        return sums;
+    }
+    #[cfg(not(feature = "cube"))]
+    drop(ids);
     let columns = values.dims()[1];
     Tensor::zeros([rows, columns], (&values.device(), values.dtype())).select_assign(
         0,
@@ -38,11 +59,10 @@ pub fn embedding(
     }
     apply(OP, &inputs, |inputs, wanted| {
         let index = ints(ids.iter().map(|&id| id as i32).collect(), &inputs[0].device());
-        let mut y = to(inputs[0].rank::<2>()?.select(0, index.clone()), dtype);
+        let mut y = rows_of(&inputs[0], &index)?;
         let mut low = None;
         if let Some(l) = low_rank {
             let (a, b) = (to(inputs[1].rank::<2>()?, dtype), to(inputs[2].rank::<2>()?, dtype));
-            let rank = a.dims()[0];
             let t = a.select(1, index.clone()).transpose();
             y = y + t.clone().matmul(b.clone().transpose()) * l.scale;
             let mut gain = None;
@@ -52,10 +72,11 @@ pub fn embedding(
                 gain = Some((factor.clone(), norm, wanted[3].then(|| y.clone())));
                 y = y * factor;
             }
-            low = Some((rank, l.scale, t, b, gain));
+            low = Some((l.scale, t, b, gain));
         }
-        let wanted = wanted.to_vec();
+        let (wanted, ids) = (wanted.to_vec(), ids.clone());
         let back = move |upstream: AnyTensor| {
+            let ids = || ids.iter().map(|&id| id as usize);
             let mut dy = to(upstream.rank::<2>().expect("invariant: a matrix"), dtype);
             let mut of_magnitude = None;
             if let Some((.., Some((factor, norm, gained)))) = &low {
@@ -65,14 +86,13 @@ pub fn embedding(
                 });
                 dy = dy * factor.clone();
             }
-            let of_weight = wanted[0].then(|| AnyTensor::new(add_rows(vocab, &index, dy.clone())));
+            let of_weight = wanted[0].then(|| AnyTensor::new(add_rows(vocab, ids(), &index, dy.clone())));
             let mut all = vec![of_weight];
-            if let Some((rank, scale, t, b, gain)) = low {
+            if let Some((scale, t, b, gain)) = low {
                 let dy = dy * scale;
                 all.push(wanted[1].then(|| {
-                    let dt = product::of_input(dy.clone(), &b, dtype).transpose();
-                    let into = Tensor::<2>::zeros([rank, vocab], (&dt.device(), dtype));
-                    AnyTensor::new(into.select_assign(1, index, dt, IndexingUpdateOp::Add))
+                    let dt = product::of_input(dy.clone(), &b, dtype);
+                    AnyTensor::new(add_rows(vocab, ids(), &index, dt).transpose())
                 }));
                 all.push(wanted[2].then(|| AnyTensor::new(product::of_weight(dy, t, dtype))));
                 if gain.is_some() {
@@ -97,10 +117,11 @@ pub fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, O
     apply(OP, std::slice::from_ref(x), |inputs, _| {
         let narrow = inputs[0].carrier().dtype();
         let index = ints(rows.iter().map(|&r| r as i32).collect(), &inputs[0].device());
-        let y = to(inputs[0].rank::<2>()?.select(0, index.clone()), dtype);
+        let (y, rows) = (rows_of(&inputs[0], &index)?, rows.clone());
         let back = move |upstream: AnyTensor| {
             let dy = to(upstream.rank::<2>().expect("invariant: a matrix"), dtype);
-            vec![Some(AnyTensor::new(to(add_rows(tokens, &index, dy), narrow)))]
+            let sums = add_rows(tokens, rows.iter().copied(), &index, dy);
+            vec![Some(AnyTensor::new(to(sums, narrow)))]
         };
         Ok((AnyTensor::new(y), Box::new(back)))
     })

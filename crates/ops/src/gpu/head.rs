@@ -9,6 +9,8 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burnish_core::LinearParts;
 
+#[cfg(feature = "cube")]
+use super::kernels;
 use super::linear::{Layer, Operand};
 use super::{constant, ints, to, wide_dtype};
 use crate::head::shard::{Combined, NO_PART, Part};
@@ -36,16 +38,36 @@ struct Body {
     hidden: AnyTensor,
     layer: Layer,
     options: HeadOptions,
-    /// Entries of the whole vocabulary.
-    vocab: usize,
     wide: DType,
-    /// Each token's target as a row of this rank, 0 where another has it; and 1 where this one has it. `[tokens, 1]`.
-    targets: Tensor<2, Int>,
-    owned: Tensor<2>,
+    /// Each token's target as a row of this rank, 0 where another has it; and 1 where this one has it.
+    targets: Targets,
     chunk: usize,
 }
 
-/// A chunk's logits, and what its backward needs.
+/// Some tokens' targets and whether they are this rank's, `[tokens, 1]` each.
+pub(super) struct Targets {
+    pub(super) ids: Tensor<2, Int>,
+    pub(super) owned: Tensor<2>,
+}
+
+impl Targets {
+    /// Those of a chunk.
+    fn chunk(&self, start: usize, n: usize) -> Self {
+        Self { ids: self.ids.clone().narrow(0, start, n), owned: self.owned.clone().narrow(0, start, n) }
+    }
+}
+
+/// What a loss says of all tokens: `ln sum exp z` and, where a gradient of it may come, the entropy `[tokens, 1]`; and its
+/// gradients by log-probability and entropy `[2, tokens]`.
+pub(super) struct Upstream {
+    pub(super) log_z: Tensor<2>,
+    pub(super) entropy: Option<Tensor<2>>,
+    pub(super) gradients: Tensor<2>,
+    /// Entries of the whole vocabulary.
+    pub(super) vocab: usize,
+}
+
+/// A chunk's product with the head, and what its backward needs.
 struct Logits {
     z: Tensor<2>,
     saved: super::linear::Saved,
@@ -56,7 +78,7 @@ impl Body {
     fn new(
         plain: &[AnyTensor],
         head: &Linear,
-        (first_row, vocab): (usize, usize),
+        first_row: usize,
         targets: &[u32],
         (options, chunk): (HeadOptions, usize),
     ) -> Result<Self, OpsError> {
@@ -69,10 +91,11 @@ impl Body {
             hidden: plain[0].clone(),
             layer: Layer::new(head, &mut plain[1..].iter().cloned(), wide)?,
             options,
-            vocab,
             wide,
-            targets: ints(local.collect(), &device).reshape([tokens, 1]),
-            owned: host(owned, [tokens, 1], &device, wide),
+            targets: Targets {
+                ids: ints(local.collect(), &device).reshape([tokens, 1]),
+                owned: host(owned, [tokens, 1], &device, wide),
+            },
             chunk,
         })
     }
@@ -84,9 +107,14 @@ impl Body {
     }
 
     fn logits(&self, start: usize, n: usize, wanted: &LinearParts<bool>) -> Result<Logits, OpsError> {
-        let o = &self.options;
         let mut operand = Operand::new(self.hidden.rank::<2>()?.narrow(0, start, n));
         let (z, saved) = self.layer.forward(&mut operand, start, wanted);
+        Ok(Logits { z, saved, operand })
+    }
+
+    /// The logits of a product, wide.
+    fn scaled(&self, z: Tensor<2>) -> Tensor<2> {
+        let o = &self.options;
         let mut z = to(z, self.wide);
         if o.logit_scale != 1.0 {
             z = z * o.logit_scale;
@@ -97,19 +125,22 @@ impl Body {
         if o.temperature != 1.0 {
             z = z / o.temperature;
         }
-        Ok(Logits { z, saved, operand })
+        z
     }
 
-    /// What this rank's rows say of each token: [`Part`]s, `[n, 7]`.
-    fn parts(&self, z: Tensor<2>, start: usize, n: usize) -> Tensor<2> {
+    /// What this rank's rows say of each token: [`Part`]s, `[n, 7]`; from a chunk's product.
+    fn parts(&self, z: Tensor<2>, targets: Targets) -> Tensor<2> {
+        #[cfg(feature = "cube")]
+        if let Some(parts) = kernels::logit_parts(&z, &targets, &self.options) {
+            return parts;
+        }
+        let (z, Targets { ids, owned }) = (self.scaled(z), targets);
         let [_, rows] = z.dims();
         let top = z.clone().max_dim(1).clamp_min(NO_PART[0]);
         let below = (z.clone() - top.clone()).clamp_min(-200.0);
         let e = below.clone().exp();
         let (sum, squares) = (e.clone().sum_dim(1), e.clone().powi_scalar(2).sum_dim(1));
         let weighted = (e * below).sum_dim(1);
-        let ids = self.targets.clone().narrow(0, start, n);
-        let owned = self.owned.clone().narrow(0, start, n);
         let target = z.clone().gather(1, ids.clone());
         let total = z.clone().sum_dim(1);
         // The target is the first maximum if nothing is above it and nothing before it as high.
@@ -128,7 +159,7 @@ impl Body {
             .chunks()
             .map(|(start, n)| {
                 let logits = self.logits(start, n, &LinearParts::default())?;
-                Ok(self.parts(logits.z, start, n))
+                Ok(self.parts(logits.z, self.targets.chunk(start, n)))
             })
             .collect::<Result<Vec<_>, OpsError>>()?;
         let values = AnyTensor::new(Tensor::cat(parts, 0)).to_f32();
@@ -137,43 +168,52 @@ impl Body {
         Ok(parts.to_vec())
     }
 
-    /// The gradients of the head's inputs from those of log-probabilities and entropies `[2, tokens]`:
+    /// The gradient of a chunk's product from that of its tokens' log-probabilities and entropies:
     /// `dz_j = g_lp ((1 - s) 1[j = t] + s / vocab) - p_j (g_lp + g_h (log p_j + H))` with `s` of label smoothing.
+    fn gradient(&self, z: Tensor<2>, start: usize, of: &Upstream) -> Tensor<2> {
+        let (o, [n, rows]) = (&self.options, z.dims());
+        let targets = self.targets.chunk(start, n);
+        #[cfg(feature = "cube")]
+        let z = match kernels::logit_gradient(z, &targets, of, start, o) {
+            Ok(dz) => return dz,
+            Err(z) => z,
+        };
+        let (z, Targets { ids, owned }) = (self.scaled(z), targets);
+        let upstream =
+            |row: usize| of.gradients.clone().slice([row..row + 1, start..start + n]).reshape([n, 1]);
+        let slope = o.softcap.map(|cap| (z.clone() * (o.temperature / cap)).powi_scalar(2).neg() + 1.0);
+        let log_p = (z - of.log_z.clone().narrow(0, start, n)).clamp_min(-200.0);
+        let p = log_p.clone().exp();
+        let pulled = match &of.entropy {
+            Some(entropy) => (log_p + entropy.clone().narrow(0, start, n)) * upstream(1) + upstream(0),
+            None => upstream(0),
+        };
+        let own = upstream(0) * owned * (1.0 - o.label_smoothing);
+        let mut dz = (p * pulled).neg();
+        if o.label_smoothing > 0.0 {
+            dz = dz + upstream(0) * (f64::from(o.label_smoothing) / of.vocab as f64);
+        }
+        // By comparison: to scatter one number a row would be an atomic sum and a pass of its own.
+        let column = Tensor::<1, Int>::arange(0..rows as i64, &ids.device()).unsqueeze::<2>();
+        dz = dz.clone().mask_where(column.equal(ids), dz + own);
+        if let Some(slope) = slope {
+            dz = dz * slope;
+        }
+        let factor = o.logit_scale / o.temperature;
+        if factor == 1.0 { dz } else { dz * factor }
+    }
+
+    /// The gradients of the head's inputs.
     fn backward(
         self,
-        upstream: Tensor<2>,
-        (log_z, entropy): (Tensor<2>, Option<Tensor<2>>),
+        upstream: &Upstream,
         want_hidden: bool,
         wanted: &LinearParts<bool>,
     ) -> Result<Vec<Option<AnyTensor>>, OpsError> {
-        let (o, mut gradients, mut parts) = (self.options, self.layer.gradients(), Vec::new());
+        let (mut gradients, mut parts) = (self.layer.gradients(), Vec::new());
         for (start, n) in self.chunks() {
             let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
-            let of = |row: usize| upstream.clone().slice([row..row + 1, start..start + n]).reshape([n, 1]);
-            let [_, rows] = z.dims();
-            let slope = o.softcap.map(|cap| (z.clone() * (o.temperature / cap)).powi_scalar(2).neg() + 1.0);
-            let log_p = (z - log_z.clone().narrow(0, start, n)).clamp_min(-200.0);
-            let p = log_p.clone().exp();
-            let pulled = match &entropy {
-                Some(entropy) => (log_p + entropy.clone().narrow(0, start, n)) * of(1) + of(0),
-                None => of(0),
-            };
-            let own = of(0) * self.owned.clone().narrow(0, start, n) * (1.0 - o.label_smoothing);
-            let ids = self.targets.clone().narrow(0, start, n);
-            let mut dz = (p * pulled).neg();
-            if o.label_smoothing > 0.0 {
-                dz = dz + of(0) * (f64::from(o.label_smoothing) / self.vocab as f64);
-            }
-            // By comparison: to scatter one number a row would be an atomic sum and a pass of its own.
-            let column = Tensor::<1, Int>::arange(0..rows as i64, &ids.device()).unsqueeze::<2>();
-            dz = dz.clone().mask_where(column.equal(ids), dz + own);
-            if let Some(slope) = slope {
-                dz = dz * slope;
-            }
-            let factor = o.logit_scale / o.temperature;
-            if factor != 1.0 {
-                dz = dz * factor;
-            }
+            let dz = self.gradient(z, start, upstream);
             let dx =
                 self.layer.backward(&mut operand, start, saved, dz, (wanted, want_hidden), &mut gradients);
             parts.extend(dx.map(|dx| to(dx, self.hidden.carrier().dtype())));
@@ -218,17 +258,19 @@ fn log_probs(
     }
     let mut found = TokenStats::default();
     let out = apply(OP, &inputs, |plain, wanted| {
-        let body = Body::new(plain, head, (shard.rows().start, shard.vocab()), targets, (options, chunk))?;
+        let body = Body::new(plain, head, shard.rows().start, targets, (options, chunk))?;
         let Combined { stats, log_z } = shard.combine(targets, &body.all_parts()?, &options);
         let out = both(&stats);
         let want_hidden = wanted[0];
         let wanted = head.parts().fill(&mut wanted[1..].iter().copied());
         let column = |values: Vec<f32>| host(values, [tokens, 1], &device, dtype);
-        let known = (column(log_z), entropies.then(|| column(stats.entropy.clone())));
+        let (log_z, entropy) = (column(log_z), entropies.then(|| column(stats.entropy.clone())));
+        let vocab = shard.vocab();
         found = stats;
         let back = move |upstream: AnyTensor| {
-            let upstream = to(upstream.carrier().reshape([2, tokens]), dtype);
-            body.backward(upstream, known, want_hidden, &wanted).expect("invariant: ranks are as in forward")
+            let gradients = to(upstream.carrier().reshape([2, tokens]), dtype);
+            let upstream = Upstream { log_z, entropy, gradients, vocab };
+            body.backward(&upstream, want_hidden, &wanted).expect("invariant: ranks are as in forward")
         };
         Ok((out, Box::new(back)))
     })?;
@@ -284,10 +326,10 @@ pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> R
         return Ok(Vec::new());
     }
     let options = HeadOptions { temperature: 1.0, ..options };
-    let body = Body::new(&plain, head, (0, head.out()), &vec![0; tokens], (options, chunk(head.out())))?;
+    let body = Body::new(&plain, head, 0, &vec![0; tokens], (options, chunk(head.out())))?;
     let parts = body
         .chunks()
-        .map(|(start, n)| Ok(body.logits(start, n, &LinearParts::default())?.z))
+        .map(|(start, n)| Ok(body.scaled(body.logits(start, n, &LinearParts::default())?.z)))
         .collect::<Result<Vec<_>, OpsError>>()?;
     Ok(AnyTensor::new(Tensor::cat(parts, 0)).to_f32())
 }

@@ -3,10 +3,10 @@
 //! One node on the tape per group: it keeps the input as it came and what is narrow, and makes the rest again.
 //! An adapter's products are in f32: they are thin.
 
-use burn::tensor::{DType, Device, Int, IntDType, Tensor};
+use burn::tensor::{DType, Tensor};
 use burnish_core::{Activation, Dtype, LinearPart, LinearParts};
 
-use super::{activation, add, constant, norm, over_rows, product, to, wide, wide_dtype};
+use super::{activation, add, constant, norm, over_rows, product, to, wide_dtype};
 use crate::linear::{Dropout, Linear, LinearInput};
 use crate::tensor::in_burn;
 use crate::{AnyTensor, OpsError, apply};
@@ -30,10 +30,6 @@ impl Operand {
         let x = self.made[0].clone().cast(dtype);
         self.made.push(x.clone());
         x
-    }
-
-    fn dims(&self) -> [usize; 2] {
-        self.made[0].dims()
     }
 }
 
@@ -132,7 +128,7 @@ impl Layer {
         let wants_magnitude = wanted.wants(LinearPart::Magnitude);
         if let Some(lora) = &self.parts.lora {
             y = to(y, self.wide);
-            let dropped = self.dropped(x, first).map(|(x, _)| x);
+            let dropped = self.dropped(x, first);
             let mut low = dropped.clone().unwrap_or_else(|| x.get(self.wide));
             low = low.matmul(matrix(&lora.a).transpose());
             saved.low = Some(low.clone());
@@ -163,15 +159,9 @@ impl Layer {
         (y, saved)
     }
 
-    /// The input behind its dropout, and the mask.
-    fn dropped(&self, x: &mut Operand, first: usize) -> Option<(Tensor<2>, Tensor<2>)> {
-        let dropout = self.dropout.as_ref()?;
-        let [tokens, dim] = x.dims();
-        let x = x.get(self.wide);
-        let device = x.device();
-        let mask =
-            super::dropout::mask(dropout, [first, tokens, dim], (&device, self.wide), int_dtype(&device));
-        Some((x * mask.clone(), mask))
+    /// The input behind its dropout.
+    fn dropped(&self, x: &mut Operand, first: usize) -> Option<Tensor<2>> {
+        self.dropout.as_ref().map(|dropout| super::dropout::dropped(dropout, x.get(self.wide), first))
     }
 
     /// Adds the layer's gradients to `into`; gives the input's, wide, if it is wanted.
@@ -207,7 +197,7 @@ impl Layer {
         // The adapter's input: dropout's where there is one.
         let mut d_seen = None;
         let seen = match &dropped {
-            Some((seen, _)) => seen.clone(),
+            Some(seen) => seen.clone(),
             None => x.get(wide),
         };
         if self.gain.is_some() && dropped.is_some() {
@@ -230,8 +220,8 @@ impl Layer {
             }
             if want_dx {
                 let mut more = add(d_seen, product::of_input(d_rank, &matrix(&lora.a), wide));
-                if let Some((_, mask)) = dropped {
-                    more = more * mask;
+                if let Some(dropout) = &self.dropout {
+                    more = super::dropout::dropped(dropout, more, first);
                 }
                 dx = Some(add(dx, more));
             }
@@ -253,14 +243,6 @@ impl Layer {
             accumulate(into, LinearPart::Weight, gradient);
         }
         want_dx.then(|| product::of_input(dy, &weight, self.wide))
-    }
-}
-
-/// The dtype that the device has for integers.
-fn int_dtype(device: &Device) -> IntDType {
-    match Tensor::<1, Int>::empty([1], device).dtype() {
-        DType::I64 => IntDType::I64,
-        _ => IntDType::I32,
     }
 }
 
@@ -319,15 +301,12 @@ impl Input {
         Ok(Operand::new(match self {
             Self::Plain(x) => x.rank()?,
             Self::Norm(normed) => {
-                let (y, rstd) = normed.norm.forward(wide::<2>(&normed.x)?, normed.rstd.take());
+                let (y, rstd) = normed.norm.forward(&normed.x, normed.rstd.take())?;
                 normed.rstd = Some(rstd);
                 y
             }
-            Self::Activated(x, f) => activation::value(*f, wide::<2>(x)?),
-            Self::Gated(x, f) => {
-                let (gate, up) = gate_up(x)?;
-                activation::value(*f, gate) * up
-            }
+            Self::Activated(x, f) => activation::plain(*f, x)?,
+            Self::Gated(x, f) => activation::gated(*f, x)?,
         }))
     }
 
@@ -341,27 +320,16 @@ impl Input {
             Self::Norm(normed) => {
                 let Normed { x, norm, rstd } = *normed;
                 let rstd = rstd.expect("invariant: made in forward");
-                let grad = norm.backward(wide::<2>(&x)?, rstd, dx, want);
+                let grad = norm.backward(&x, rstd, dx, want)?;
                 (all.gamma, all.beta) = (grad.gamma.map(AnyTensor::new), grad.beta.map(AnyTensor::new));
                 grad.dx
             }
-            Self::Activated(x, f) => dx * activation::value_and_slope(f, wide::<2>(&x)?).1,
-            Self::Gated(x, f) => {
-                let (gate, up) = gate_up(&x)?;
-                let (value, slope) = activation::value_and_slope(f, gate);
-                let d_up = dx.clone() * value;
-                Tensor::cat(vec![to(dx * up * slope, dtype), to(d_up, dtype)], 1)
-            }
+            Self::Activated(x, f) => activation::plain_backward(f, &x, dx)?,
+            Self::Gated(x, f) => activation::gated_backward(f, &x, dx)?,
         };
         all.x = Some(AnyTensor::new(to(dx, dtype)));
         Ok(all)
     }
-}
-
-fn gate_up(x: &AnyTensor) -> Result<(Tensor<2>, Tensor<2>), OpsError> {
-    let (x, dtype) = (x.rank::<2>()?, wide_dtype(x));
-    let half = x.dims()[1] / 2;
-    Ok((to(x.clone().narrow(1, 0, half), dtype), to(x.narrow(1, half, half), dtype)))
 }
 
 /// What a group's output is in. Behind a norm come queries, keys, values, gates: their readers compute in the weights'

@@ -1,5 +1,6 @@
 //! Bodies for GPUs: Burn operations that any backend has, lean in memory, and without a wait for the device except where
 //! a caller gets numbers on the host, and then once. On the CPU they compute what is f64 and what has no kernel.
+//! What `kernels` has, CubeCL's devices compute by it instead, in one launch.
 //!
 //! A product runs in its weight's dtype: no weight is ever widened as a whole. Norms, activations, softmax, sums and
 //! the gradients of parameters are in f32; the gradient of an activation has that activation's dtype.
@@ -12,6 +13,8 @@ mod dropout;
 pub(crate) mod embedding;
 pub(crate) mod experts;
 pub(crate) mod head;
+#[cfg(feature = "cube")]
+mod kernels;
 pub(crate) mod linear;
 pub(crate) mod magnitude;
 pub(crate) mod muon;

@@ -2,6 +2,8 @@
 
 use burn::tensor::Tensor;
 
+#[cfg(feature = "cube")]
+use super::kernels;
 use super::{constant, over_rows, to, wide, wide_dtype};
 use crate::{AnyTensor, OpsError, apply};
 
@@ -65,29 +67,46 @@ impl Norm {
         if self.centers { centered(x) } else { x }
     }
 
-    /// The norm of wide `x`, and the reciprocal of its deviation.
-    pub(super) fn forward(&self, x: Tensor<2>, rstd: Option<Tensor<2>>) -> (Tensor<2>, Tensor<2>) {
-        let x = self.centered(x);
+    /// The norm of `x`, wide, and the reciprocal of its deviation.
+    pub(super) fn forward(
+        &self,
+        x: &AnyTensor,
+        rstd: Option<Tensor<2>>,
+    ) -> Result<(Tensor<2>, Tensor<2>), OpsError> {
+        #[cfg(feature = "cube")]
+        if !self.centers
+            && let Some(made) = kernels::rms_norm(x, &self.gamma, self.eps)
+        {
+            return Ok(made);
+        }
+        let x = self.centered(wide::<2>(x)?);
         let rstd = rstd.unwrap_or_else(|| reciprocal(&x, self.eps));
         let y = x * rstd.clone() * self.gamma.clone().unsqueeze();
         let y = match &self.beta {
             Some(beta) => y + beta.clone().unsqueeze(),
             None => y,
         };
-        (y, rstd)
+        Ok((y, rstd))
     }
 
-    /// Gradients from wide `dy`.
+    /// Gradients from wide `dy`; that of `x` has its dtype.
     pub(super) fn backward(
         &self,
-        x: Tensor<2>,
+        x: &AnyTensor,
         rstd: Tensor<2>,
         dy: Tensor<2>,
         (want_gamma, want_beta): (bool, bool),
-    ) -> NormGrad {
+    ) -> Result<NormGrad, OpsError> {
+        #[cfg(feature = "cube")]
+        if !self.centers
+            && let Some((dx, gamma)) = kernels::rms_norm_backward(x, &self.gamma, &rstd, &dy, want_gamma)
+        {
+            return Ok(NormGrad { dx, gamma, beta: None });
+        }
+        let (dtype, x) = (x.carrier().dtype(), wide::<2>(x)?);
         let beta = want_beta.then(|| over_rows(dy.clone()));
         let (dx, gamma) = backward(self.centered(x), rstd, &self.gamma, dy, want_gamma);
-        NormGrad { dx: self.centered(dx), gamma: gamma.map(over_rows), beta }
+        Ok(NormGrad { dx: to(self.centered(dx), dtype), gamma: gamma.map(over_rows), beta })
     }
 }
 
@@ -121,14 +140,13 @@ fn norm(
     }
     apply(op, &inputs, |inputs, wanted| {
         let norm = Norm::new(&inputs[1], inputs.get(2), eps, centers, wide_dtype(&inputs[0]))?;
-        let (y, rstd) = norm.forward(wide::<2>(&inputs[0])?, None);
+        let (y, rstd) = norm.forward(&inputs[0], None)?;
         let saved = inputs[0].clone();
         let (has_beta, want) = (inputs.len() > 2, (wanted[1], wanted.get(2).copied().unwrap_or(false)));
         let back = move |upstream: AnyTensor| {
-            let (x, dy) = (wide::<2>(&saved), wide::<2>(&upstream));
-            let (x, dy) = (x.expect("invariant: a matrix"), dy.expect("invariant: a matrix"));
-            let NormGrad { dx, gamma, beta } = norm.backward(x, rstd, dy, want);
-            let dx = to(dx, saved.carrier().dtype());
+            let dy = wide::<2>(&upstream).expect("invariant: a matrix");
+            let grad = norm.backward(&saved, rstd, dy, want);
+            let NormGrad { dx, gamma, beta } = grad.expect("invariant: a matrix");
             let mut all = vec![Some(AnyTensor::new(dx)), gamma.map(AnyTensor::new)];
             if has_beta {
                 all.push(beta.map(AnyTensor::new));

@@ -1,0 +1,147 @@
+//! CubeCL's side of tensors: the memory of one, a tensor on memory, and kernels among Burn's operations.
+//!
+//! Burn's fusion queues operations for each thread and runs them when it sees fit. A kernel of burnish's own is one more
+//! operation of that queue ([`launch`]): it runs after what makes its inputs, nothing waits for the device, and tensors of
+//! other threads are handed over as Burn does it for its own operations. What leaves Burn altogether, as memory that a
+//! collective moves, is run up to there first ([`memory`]).
+
+use std::fmt;
+
+use burn::backend::{Cube, DispatchKindConversion, DispatchTensor, TensorMetadata};
+use burn::tensor::{DType, Int, Tensor};
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use burn_fusion::custom::{CustomOpIr, HandleContainer, Operation, OperationIr, StreamId, TensorIr};
+use burn_fusion::{ExecutionError, FusionRuntime, FusionTensor, NoOp, get_client};
+use burn_ir::{BackendIr, InitOperationIr};
+use burnish_gpu_kernels::{Buffer, Client, FloatType};
+
+use crate::AnyTensor;
+use crate::custom::Host;
+
+type Runtime = <CubeBackend as burn_fusion::FusionBackend>::FusionRuntime;
+type Handles = HandleContainer<<Runtime as FusionRuntime>::FusionHandle>;
+
+/// A tensor of the backend, in fusion's queue.
+pub(crate) type Fused = FusionTensor<Runtime>;
+
+/// The plain tensor as the backend has it; `None` if its device is not CubeCL's.
+pub(crate) fn fused(tensor: &AnyTensor) -> Option<Fused> {
+    let plain = tensor.plain().dispatch();
+    let primitive = <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(plain).ok()?;
+    Some(primitive.float())
+}
+
+/// The memory of a plain tensor, made contiguous; `None` if its device is not CubeCL's.
+///
+/// What computes it is given to the device; nothing waits for that.
+#[must_use]
+pub fn memory(tensor: &AnyTensor) -> Option<CubeTensor> {
+    let fused = fused(tensor)?;
+    let client = fused.client.clone();
+    Some(into_contiguous(client.resolve_tensor_float::<CubeBackend>(fused)))
+}
+
+/// A plain tensor on memory.
+#[must_use]
+pub fn tensor(memory: CubeTensor) -> AnyTensor {
+    let (shape, dtype) = (memory.shape(), memory.dtype);
+    let fusion = get_client::<CubeBackend>(&memory.device);
+    let handle = CubeBackend::float_tensor_handle(memory);
+    let begun = InitOperationIr::create(shape, dtype, || fusion.register_tensor_handle(handle));
+    let mut fused =
+        fusion.register(StreamId::current(), OperationIr::Init(begun), NoOp::<CubeBackend>::new());
+    Cube::wrap(fused.swap_remove(0))
+}
+
+/// What the kernels call a dtype; `None` of what they do not compute with.
+pub(crate) fn float(dtype: DType) -> Option<FloatType> {
+    match dtype {
+        DType::F32 => Some(FloatType::F32),
+        DType::BF16 => Some(FloatType::Bf16),
+        DType::F16 => Some(FloatType::F16),
+        _ => None,
+    }
+}
+
+/// The tensors that a kernel reads, on one of CubeCL's devices and in dtypes that kernels compute with.
+pub(crate) struct Inputs(Vec<Fused>);
+
+impl Inputs {
+    /// These tensors; `None` where a kernel cannot have them.
+    pub(crate) fn of(tensors: &[&AnyTensor]) -> Option<Self> {
+        let all: Option<Vec<Fused>> = tensors.iter().map(|t| fused(t)).collect();
+        all.filter(|all| all.iter().all(|t| float(t.dtype).is_some())).map(Self)
+    }
+
+    /// And one of integers, which the kernel gets as a buffer like the others, whatever dtype that says.
+    pub(crate) fn and_integers(mut self, tensor: Tensor<1, Int>) -> Self {
+        let primitive = tensor.try_into_primitive::<Cube>().expect("invariant: on the inputs' device");
+        self.0.push(primitive);
+        self
+    }
+}
+
+/// Queues a kernel: `kernel` gets the inputs' contiguous buffers when it is its turn and returns the outputs', of the
+/// shapes and dtypes that `outputs` says. `name` is the operation's for fusion, one for each kind of kernel.
+///
+/// An input that nothing else holds is the kernel's own: where `Handle::can_mut` says so, it may write there.
+pub(crate) fn launch<const N: usize>(
+    name: &'static str,
+    inputs: Inputs,
+    outputs: [(&[usize], DType); N],
+    kernel: impl Fn(&Client, Vec<Buffer>) -> [Buffer; N] + Send + Sync + 'static,
+) -> [AnyTensor; N] {
+    let fusion = inputs.0[0].client.clone();
+    let inputs: Vec<TensorIr> = inputs.0.into_iter().map(Fused::into_ir).collect();
+    let outputs = outputs
+        .map(|(shape, dtype)| TensorIr::uninit(fusion.create_empty_handle(), shape.to_vec().into(), dtype));
+    let described = OperationIr::Custom(CustomOpIr::new(name, &inputs, &outputs));
+    let queued = Queued { name, inputs, outputs, kernel };
+    let made = fusion.register(StreamId::current(), described, queued);
+    let made: [Fused; N] =
+        made.try_into().unwrap_or_else(|_| unreachable!("invariant: a tensor for each output"));
+    made.map(Cube::wrap)
+}
+
+/// A kernel in fusion's queue.
+struct Queued<K, const N: usize> {
+    name: &'static str,
+    inputs: Vec<TensorIr>,
+    outputs: [TensorIr; N],
+    kernel: K,
+}
+
+impl<K, const N: usize> fmt::Debug for Queued<K, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl<K, const N: usize> Operation<Runtime> for Queued<K, N>
+where
+    K: Fn(&Client, Vec<Buffer>) -> [Buffer; N] + Send + Sync,
+{
+    fn execute(&self, handles: &mut Handles) -> Result<(), ExecutionError> {
+        let mut on = None;
+        let mut buffers = Vec::with_capacity(self.inputs.len());
+        for input in &self.inputs {
+            let tensor = into_contiguous(handles.get_float_tensor::<CubeBackend>(input));
+            let CubeTensor { client, handle, meta, device, dtype, .. } = tensor;
+            // Integers go as what has their size.
+            let dtype = float(dtype).unwrap_or(FloatType::F32);
+            buffers.push(Buffer { handle, len: meta.num_elements(), dtype });
+            on.get_or_insert((client, device));
+        }
+        let (client, device) = on.expect("invariant: a kernel has an input");
+        for (output, made) in self.outputs.iter().zip((self.kernel)(&client, buffers)) {
+            let shape = output.shape.clone();
+            debug_assert!(made.len == shape.num_elements() && float(output.dtype) == Some(made.dtype));
+            let tensor =
+                CubeTensor::new_contiguous(client.clone(), device.clone(), shape, made.handle, output.dtype);
+            handles.register_float_tensor::<CubeBackend>(&output.id, tensor);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,34 @@
+//! Activations of feed-forwards, gated and not.
+
+use burn::tensor::{DType, Tensor};
+use burnish_gpu_kernels as kernels;
+
+use super::of_rank;
+use crate::AnyTensor;
+use crate::cube::{Inputs, launch};
+
+fn inner(x: &AnyTensor, of: kernels::Gate) -> [usize; 2] {
+    let shape = x.shape();
+    [shape[0], if of.gated { shape[1] / 2 } else { shape[1] }]
+}
+
+/// `f(gate) up` or `f(x)` in f32.
+pub(in crate::gpu) fn gate(x: &AnyTensor, of: kernels::Gate) -> Option<Tensor<2>> {
+    let shape = inner(x, of);
+    let [y] = launch("gate", Inputs::of(&[x])?, [(&shape, DType::F32)], move |client, buffers| {
+        [kernels::gate(client, &buffers[0], shape[1], of, kernels::FloatType::F32)]
+    });
+    Some(of_rank(&y))
+}
+
+/// The gradient of `x`, in its dtype, from that of the value.
+pub(in crate::gpu) fn gate_backward(x: &AnyTensor, d: &Tensor<2>, of: kernels::Gate) -> Option<Tensor<2>> {
+    let [_, inner] = inner(x, of);
+    let inputs = Inputs::of(&[x, &AnyTensor::new(d.clone())])?;
+    let (shape, dtype) = (x.shape(), x.carrier().dtype());
+    let outputs = [(shape.as_slice(), dtype)];
+    let [dx] = launch("gate_backward", inputs, outputs, move |client, buffers| {
+        [kernels::gate_backward(client, &buffers[0], &buffers[1], inner, of)]
+    });
+    Some(of_rank(&dx))
+}

@@ -1,0 +1,33 @@
+//! Bodies by kernels of burnish's own, on CubeCL's devices: each is `None` where a kernel does not compute it (another
+//! device, f64), and its caller then computes it in Burn's operations.
+
+mod adamw;
+mod dropout;
+mod gate;
+mod heads;
+mod logits;
+mod norm;
+mod rows;
+
+pub(super) use adamw::adam_step;
+pub(super) use dropout::dropped;
+pub(super) use gate::{gate, gate_backward};
+pub(super) use heads::{Placing, place_heads, place_heads_backward};
+pub(super) use logits::{logit_gradient, logit_parts};
+pub(super) use norm::{rms_norm, rms_norm_backward};
+pub(super) use rows::{gather_rows, scatter_rows};
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+
+use crate::AnyTensor;
+
+/// A kernel's output as the tensor that was asked for.
+fn of_rank<const D: usize>(tensor: &AnyTensor) -> Tensor<D> {
+    tensor.rank().expect("invariant: an output has the shape that was asked for")
+}
+
+/// Integers of 32 bits, whatever the device's default is.
+fn integers(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+    let n = values.len();
+    Tensor::from_data(TensorData::new(values, [n]), (device, DType::I32))
+}

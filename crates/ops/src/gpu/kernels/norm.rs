@@ -1,0 +1,49 @@
+//! RMSNorm of rows.
+
+use burn::tensor::{DType, Tensor};
+use burnish_gpu_kernels as kernels;
+
+use super::of_rank;
+use crate::AnyTensor;
+use crate::cube::{Inputs, launch};
+
+/// The norm of `x` in f32 and the reciprocal of each row's deviation, `[rows, 1]`.
+pub(in crate::gpu) fn rms_norm(x: &AnyTensor, gamma: &Tensor<1>, eps: f32) -> Option<(Tensor<2>, Tensor<2>)> {
+    let inputs = Inputs::of(&[x, &AnyTensor::new(gamma.clone())])?;
+    let shape = x.shape();
+    let rows = shape[0];
+    let outputs = [(shape.as_slice(), DType::F32), (&[rows, 1], DType::F32)];
+    let [y, rstd] = launch("rms_norm", inputs, outputs, move |client, buffers| {
+        let made = kernels::rms_norm(client, &buffers[0], &buffers[1], rows, eps, kernels::FloatType::F32);
+        [made.y, made.rstd]
+    });
+    Some((of_rank(&y), of_rank(&rstd)))
+}
+
+/// The gradients of `x`, in its dtype, and of gamma where it is wanted.
+pub(in crate::gpu) fn rms_norm_backward(
+    x: &AnyTensor,
+    gamma: &Tensor<1>,
+    rstd: &Tensor<2>,
+    dy: &Tensor<2>,
+    want_gamma: bool,
+) -> Option<(Tensor<2>, Option<Tensor<1>>)> {
+    let any = [AnyTensor::new(gamma.clone()), AnyTensor::new(rstd.clone()), AnyTensor::new(dy.clone())];
+    let inputs = Inputs::of(&[x, &any[0], &any[1], &any[2]])?;
+    let (shape, dtype) = (x.shape(), x.carrier().dtype());
+    let backward = move |client: &kernels::Client, b: Vec<kernels::Buffer>| {
+        kernels::rms_norm_backward(client, &b[0], &b[1], &b[2], &b[3], want_gamma)
+    };
+    let of_x = (shape.as_slice(), dtype);
+    if want_gamma {
+        let outputs = [of_x, (&shape[1..], DType::F32)];
+        let [dx, of_gamma] = launch("rms_norm_backward", inputs, outputs, move |client, buffers| {
+            let made = backward(client, buffers);
+            [made.dx, made.gamma.expect("invariant: it was asked for")]
+        });
+        return Some((of_rank(&dx), Some(of_rank(&of_gamma))));
+    }
+    let [dx] =
+        launch("rms_norm_backward", inputs, [of_x], move |client, buffers| [backward(client, buffers).dx]);
+    Some((of_rank(&dx), None))
+}

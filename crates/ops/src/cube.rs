@@ -93,6 +93,31 @@ pub(crate) fn launch<const N: usize>(
     outputs: [(&[usize], DType); N],
     kernel: impl Fn(&Client, Vec<Buffer>) -> [Buffer; N] + Send + Sync + 'static,
 ) -> [AnyTensor; N] {
+    let shapes = outputs.map(|(shape, dtype)| (shape.to_vec(), dtype));
+    launch_on_tensors(name, inputs, outputs, move |tensors| {
+        let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
+        let buffers = tensors.into_iter().map(|tensor| {
+            let CubeTensor { handle, meta, dtype, .. } = into_contiguous(tensor);
+            // Integers go as what has their size.
+            Buffer { handle, len: meta.num_elements(), dtype: float(dtype).unwrap_or(FloatType::F32) }
+        });
+        let mut made = kernel(&client, buffers.collect()).into_iter();
+        shapes.each_ref().map(|(shape, dtype)| {
+            let made = made.next().expect("invariant: a buffer for each output");
+            debug_assert!(made.len == shape.iter().product::<usize>() && float(*dtype) == Some(made.dtype));
+            let (client, device, shape) = (client.clone(), device.clone(), shape.clone().into());
+            CubeTensor::new_contiguous(client, device, shape, made.handle, *dtype)
+        })
+    })
+}
+
+/// [`launch`] of what reads tensors as they lie, transposed or in part.
+pub(crate) fn launch_on_tensors<const N: usize>(
+    name: &'static str,
+    inputs: Inputs,
+    outputs: [(&[usize], DType); N],
+    kernel: impl Fn(Vec<CubeTensor>) -> [CubeTensor; N] + Send + Sync + 'static,
+) -> [AnyTensor; N] {
     let fusion = inputs.0[0].client.clone();
     let inputs: Vec<TensorIr> = inputs.0.into_iter().map(Fused::into_ir).collect();
     let outputs = outputs
@@ -121,26 +146,13 @@ impl<K, const N: usize> fmt::Debug for Queued<K, N> {
 
 impl<K, const N: usize> Operation<Runtime> for Queued<K, N>
 where
-    K: Fn(&Client, Vec<Buffer>) -> [Buffer; N] + Send + Sync,
+    K: Fn(Vec<CubeTensor>) -> [CubeTensor; N] + Send + Sync,
 {
     fn execute(&self, handles: &mut Handles) -> Result<(), ExecutionError> {
-        let mut on = None;
-        let mut buffers = Vec::with_capacity(self.inputs.len());
-        for input in &self.inputs {
-            let tensor = into_contiguous(handles.get_float_tensor::<CubeBackend>(input));
-            let CubeTensor { client, handle, meta, device, dtype, .. } = tensor;
-            // Integers go as what has their size.
-            let dtype = float(dtype).unwrap_or(FloatType::F32);
-            buffers.push(Buffer { handle, len: meta.num_elements(), dtype });
-            on.get_or_insert((client, device));
-        }
-        let (client, device) = on.expect("invariant: a kernel has an input");
-        for (output, made) in self.outputs.iter().zip((self.kernel)(&client, buffers)) {
-            let shape = output.shape.clone();
-            debug_assert!(made.len == shape.num_elements() && float(output.dtype) == Some(made.dtype));
-            let tensor =
-                CubeTensor::new_contiguous(client.clone(), device.clone(), shape, made.handle, output.dtype);
-            handles.register_float_tensor::<CubeBackend>(&output.id, tensor);
+        let tensors =
+            self.inputs.iter().map(|input| handles.get_float_tensor::<CubeBackend>(input)).collect();
+        for (output, made) in self.outputs.iter().zip((self.kernel)(tensors)) {
+            handles.register_float_tensor::<CubeBackend>(&output.id, made);
         }
         Ok(())
     }

@@ -205,6 +205,10 @@ impl Body {
         x.clone().narrow(1, from * d, count * d).reshape([self.tokens, count, d])
     }
 
+    fn product(&self, a: Tensor<3>, b: Tensor<3>) -> Tensor<3> {
+        super::product::matmul(a, b, self.shape.compute)
+    }
+
     fn group(&self) -> usize {
         self.shape.heads / self.shape.kv_heads
     }
@@ -277,7 +281,8 @@ impl Body {
     fn scores(&self, heads: &Heads, block: &Block) -> (Tensor<4>, Tensor<4, Bool>) {
         let (kv_heads, group) = (self.shape.kv_heads, self.group());
         let (n, m) = (block.rows.len(), block.visible());
-        let scores = self.rows(&heads.q, block).matmul(Self::keys(&heads.k, block).swap_dims(1, 2));
+        let keys = Self::keys(&heads.k, block).swap_dims(1, 2);
+        let scores = self.product(self.rows(&heads.q, block), keys);
         let scores = to(scores, self.wide).reshape([kv_heads, group, n, m]);
         let device = scores.device();
         let count = |from: usize, n: usize| Tensor::<1, Int>::arange(from as i64..(from + n) as i64, &device);
@@ -373,7 +378,7 @@ impl Body {
             sum = sum + (sinks.clone() - top.clone()).exp();
         }
         let p = to(p, dtype).reshape([s.kv_heads, self.group() * n, m]);
-        let out = to(p.matmul(Self::keys(&heads.v, block)), self.wide);
+        let out = to(self.product(p, Self::keys(&heads.v, block)), self.wide);
         let out = out.reshape([s.kv_heads, self.group(), n, s.head_dim]) / sum.clone();
         (self.apart(to(out, dtype)).reshape([n, s.heads * s.head_dim]), top + sum.log())
     }
@@ -415,18 +420,18 @@ impl Body {
             let p = (scores - sum).exp();
             let dy = self.rows(&dy, block);
             let narrow = |x: Tensor<4>| to(x, dtype).reshape([kv_heads, group * n, m]);
-            let of_v = narrow(p.clone()).swap_dims(1, 2).matmul(dy.clone());
+            let of_v = self.product(narrow(p.clone()).swap_dims(1, 2), dy.clone());
             dv = Self::sum_into(dv, to(of_v, self.wide), block);
-            let dp = dy.matmul(Self::keys(&heads.v, block).swap_dims(1, 2));
+            let dp = self.product(dy, Self::keys(&heads.v, block).swap_dims(1, 2));
             let dp = to(dp, self.wide).reshape([kv_heads, group, n, m]);
             let mut ds = p * (dp - delta.clone().narrow(2, block.rows.start, n));
             if let Some(slope) = slope {
                 ds = ds * slope;
             }
             let ds = narrow(ds);
-            let of_k = ds.clone().swap_dims(1, 2).matmul(self.rows(&heads.q, block));
+            let of_k = self.product(ds.clone().swap_dims(1, 2), self.rows(&heads.q, block));
             dk = Self::sum_into(dk, to(of_k, self.wide), block);
-            let dq = to(ds.matmul(Self::keys(&heads.k, block)), self.wide);
+            let dq = to(self.product(ds, Self::keys(&heads.k, block)), self.wide);
             parts.push(dq.reshape([kv_heads, group, n, d]));
         }
         if at < tokens {

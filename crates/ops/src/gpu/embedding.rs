@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
+use burnish_core::Compute;
 
 use super::{constant, ints, product, to, wide_dtype};
 use crate::embedding::EmbeddingLowRank;
@@ -29,7 +30,7 @@ fn add_rows(
         return sums;
     }
     #[cfg(not(feature = "cube"))]
-    drop(ids);
+    let _ = ids;
     let columns = values.dims()[1];
     Tensor::zeros([rows, columns], (&values.device(), values.dtype())).select_assign(
         0,
@@ -64,7 +65,7 @@ pub fn embedding(
         if let Some(l) = low_rank {
             let (a, b) = (to(inputs[1].rank::<2>()?, dtype), to(inputs[2].rank::<2>()?, dtype));
             let t = a.select(1, index.clone()).transpose();
-            y = y + t.clone().matmul(b.clone().transpose()) * l.scale;
+            y = y + product::forward(t.clone(), &b, Compute::Fp32) * l.scale;
             let mut gain = None;
             if let Some(m) = &l.magnitude {
                 let norm: Tensor<2> = to(m.norm.plain().rank::<1>()?, dtype).unsqueeze();
@@ -91,10 +92,10 @@ pub fn embedding(
             if let Some((scale, t, b, gain)) = low {
                 let dy = dy * scale;
                 all.push(wanted[1].then(|| {
-                    let dt = product::of_input(dy.clone(), &b, dtype);
+                    let dt = product::of_input(dy.clone(), &b, dtype, Compute::Fp32);
                     AnyTensor::new(add_rows(vocab, ids(), &index, dt).transpose())
                 }));
-                all.push(wanted[2].then(|| AnyTensor::new(product::of_weight(dy, t, dtype))));
+                all.push(wanted[2].then(|| AnyTensor::new(product::of_weight(dy, t, dtype, Compute::Fp32))));
                 if gain.is_some() {
                     all.push(of_magnitude);
                 }

@@ -3,7 +3,7 @@
 //! One node on the tape: it keeps gate and up of each expert, and makes the rest again.
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
-use burnish_core::{ELSEWHERE, ExpertGate, LinearPart, LinearParts};
+use burnish_core::{Compute, ELSEWHERE, ExpertGate, LinearPart, LinearParts};
 
 use super::{activation, add, ints, product, to, wide, wide_dtype};
 use crate::experts::{ExpertLayer, Experts};
@@ -17,6 +17,7 @@ struct Layer {
     bias: Option<Tensor<2>>,
     /// A `[r, in]`, B `[out, r]`, both wide, with the factor.
     low: Option<(Tensor<2>, Tensor<2>, f32)>,
+    compute: Compute,
 }
 
 /// One expert of a stack, of which no other is widened where they are in fewer bits.
@@ -31,7 +32,7 @@ fn of_weight(
     layer: &ExpertLayer,
     plain: &LinearParts<AnyTensor>,
     e: usize,
-    w: DType,
+    (w, compute): (DType, Compute),
 ) -> Result<Layer, OpsError> {
     let weight = one(&plain.weight, e)?;
     let experts = plain.weight.shape()[0];
@@ -48,14 +49,20 @@ fn of_weight(
         }
         _ => None,
     };
-    Ok(Layer { weight, bias, low })
+    Ok(Layer { weight, bias, low, compute })
 }
 
 impl Layer {
+    fn product(&self, a: Tensor<2>, b: Tensor<2>) -> Tensor<2> {
+        product::matmul(a, b, self.compute)
+    }
+
     fn forward(&self, x: &Tensor<2>, wide: DType) -> Tensor<2> {
-        let mut y = to(product::forward(to(x.clone(), self.weight.dtype()), &self.weight), wide);
+        let x_there = to(x.clone(), self.weight.dtype());
+        let mut y = to(product::forward(x_there, &self.weight, self.compute), wide);
         if let Some((a, b, scale)) = &self.low {
-            let low = x.clone().matmul(a.clone().transpose()).matmul(b.clone().transpose());
+            let low = self.product(x.clone(), a.clone().transpose());
+            let low = self.product(low, b.clone().transpose());
             y = y + low * *scale;
         }
         y
@@ -63,9 +70,12 @@ impl Layer {
 
     /// The input's gradient.
     fn of_input(&self, dy: &Tensor<2>, wide: DType) -> Tensor<2> {
-        let dx = product::of_input(dy.clone(), &self.weight, wide);
+        let dx = product::of_input(dy.clone(), &self.weight, wide, self.compute);
         match &self.low {
-            Some((a, b, scale)) => dx + dy.clone().matmul(b.clone()).matmul(a.clone()) * *scale,
+            Some((a, b, scale)) => {
+                let low = self.product(dy.clone(), b.clone());
+                dx + self.product(low, a.clone()) * *scale
+            }
             None => dx,
         }
     }
@@ -99,7 +109,9 @@ impl Stacked {
         let zeros = |rows: usize, columns: usize| Tensor::<2>::zeros([rows, columns], (&device, wide));
         if let Some(to) = self.parts.found_mut(LinearPart::Weight) {
             to.push(match rows {
-                Some((x, dy)) => product::of_weight(dy.clone(), self::to_dtype(x, &layer.weight), wide),
+                Some((x, dy)) => {
+                    product::of_weight(dy.clone(), to_dtype(x, &layer.weight), wide, layer.compute)
+                }
                 None => zeros(out, input),
             });
         }
@@ -110,14 +122,18 @@ impl Stacked {
         let rank = a.dims()[0];
         if let Some(to) = self.parts.found_mut(LinearPart::LoraA) {
             to.push(match rows {
-                Some((x, dy)) => dy.clone().matmul(b.clone()).transpose().matmul(x.clone()) * *scale,
+                Some((x, dy)) => {
+                    let low = layer.product(dy.clone(), b.clone());
+                    layer.product(low.transpose(), x.clone()) * *scale
+                }
                 None => zeros(rank, input),
             });
         }
         if let Some(to) = self.parts.found_mut(LinearPart::LoraB) {
             to.push(match rows {
                 Some((x, dy)) => {
-                    dy.clone().transpose().matmul(x.clone().matmul(a.clone().transpose())) * *scale
+                    let low = layer.product(x.clone(), a.clone().transpose());
+                    layer.product(dy.clone().transpose(), low) * *scale
                 }
                 None => zeros(out, rank),
             });
@@ -143,28 +159,21 @@ fn to_dtype(x: &Tensor<2>, like: &Tensor<2>) -> Tensor<2> {
     to(x.clone(), like.dtype())
 }
 
-/// Gate and up of rows `[2 * inner]`; up alone is both.
-fn halves(gate: ExpertGate, x: &Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+/// Gate and up of rows in which they take turns.
+fn turns(x: &Tensor<2>) -> (Tensor<2>, Tensor<2>) {
     let [rows, width] = x.dims();
-    match gate {
-        ExpertGate::Halves(_) => {
-            (x.clone().narrow(1, 0, width / 2), x.clone().narrow(1, width / 2, width / 2))
-        }
-        ExpertGate::Plain(_) => (x.clone(), x.clone()),
-        ExpertGate::Clamped { .. } => {
-            let turns = x.clone().reshape([rows, width / 2, 2]);
-            let of = |at: usize| turns.clone().narrow(2, at, 1).reshape([rows, width / 2]);
-            (of(0), of(1))
-        }
-    }
+    let turns = x.clone().reshape([rows, width / 2, 2]);
+    let of = |at: usize| turns.clone().narrow(2, at, 1).reshape([rows, width / 2]);
+    (of(0), of(1))
 }
 
 fn activate(gate: ExpertGate, x: &Tensor<2>) -> Tensor<2> {
-    let (g, u) = halves(gate, x);
+    let any = || AnyTensor::new(x.clone());
     match gate {
-        ExpertGate::Halves(f) => activation::value(f, g) * u,
-        ExpertGate::Plain(f) => activation::value(f, g),
+        ExpertGate::Halves(f) => activation::gated(f, &any()).expect("invariant: a matrix"),
+        ExpertGate::Plain(f) => activation::plain(f, &any()).expect("invariant: a matrix"),
         ExpertGate::Clamped { alpha, limit } => {
+            let (g, u) = turns(x);
             let g = g.clamp_max(limit);
             g.clone() * burn::tensor::activation::sigmoid(g * alpha) * (u.clamp(-limit, limit) + 1.0)
         }
@@ -174,18 +183,18 @@ fn activate(gate: ExpertGate, x: &Tensor<2>) -> Tensor<2> {
 /// The gradient of gate and up, and the output once more.
 fn activate_backward(gate: ExpertGate, x: &Tensor<2>, d: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
     let [rows, width] = x.dims();
-    let (g, u) = halves(gate, x);
+    let any = || AnyTensor::new(x.clone());
     match gate {
         ExpertGate::Halves(f) => {
-            let (value, slope) = activation::value_and_slope(f, g);
-            let out = value.clone() * u.clone();
-            (Tensor::cat(vec![d.clone() * u * slope, d * value], 1), out)
+            let dx = activation::gated_backward(f, &any(), d).expect("invariant: a matrix");
+            (dx, activate(gate, x))
         }
         ExpertGate::Plain(f) => {
-            let (value, slope) = activation::value_and_slope(f, g);
-            (d * slope, value)
+            let dx = activation::plain_backward(f, &any(), d).expect("invariant: a matrix");
+            (dx, activate(gate, x))
         }
         ExpertGate::Clamped { alpha, limit } => {
+            let (g, u) = turns(x);
             let below = g.clone().lower_equal_elem(limit);
             let within = u.clone().abs().lower_equal_elem(limit);
             let (g, u) = (g.clamp_max(limit), u.clamp(-limit, limit) + 1.0);
@@ -232,8 +241,9 @@ pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<An
         let asked = [&layers.gate_up, &layers.down].map(|layer| layer.parts().fill(&mut asked));
         let (want_x, want_weights) = (wanted[0], wanted[1]);
         let layers_of = move |e: usize| -> Result<[Layer; 2], OpsError> {
-            let up = of_weight(&layers.gate_up, &parts[0], e, dtype)?;
-            Ok([up, of_weight(&layers.down, &parts[1], e, dtype)?])
+            let of = (dtype, layers.compute);
+            let up = of_weight(&layers.gate_up, &parts[0], e, of)?;
+            Ok([up, of_weight(&layers.down, &parts[1], e, of)?])
         };
         let (gate, groups) = (experts.gate, groups(count, &chosen));
         let mut y = x.zeros_like();

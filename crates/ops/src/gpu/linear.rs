@@ -4,7 +4,7 @@
 //! An adapter's products are in f32: they are thin.
 
 use burn::tensor::{DType, Tensor};
-use burnish_core::{Activation, Dtype, LinearPart, LinearParts};
+use burnish_core::{Activation, Compute, Dtype, LinearPart, LinearParts};
 
 use super::{activation, add, constant, norm, over_rows, product, to, wide_dtype};
 use crate::linear::{Dropout, Linear, LinearInput};
@@ -53,6 +53,7 @@ pub(super) struct Layer {
     dropout: Option<Dropout>,
     gain: Option<Gain>,
     wide: DType,
+    compute: Compute,
 }
 
 /// `m / norm` and `norm`, each `[1, out]`.
@@ -103,7 +104,12 @@ impl Layer {
             gain,
             parts,
             wide,
+            compute: layer.compute,
         })
+    }
+
+    fn product(&self, a: Tensor<2>, b: Tensor<2>) -> Tensor<2> {
+        product::matmul(a, b, self.compute)
     }
 
     fn weight(&self) -> Tensor<2> {
@@ -123,16 +129,16 @@ impl Layer {
         wanted: &LinearParts<bool>,
     ) -> (Tensor<2>, Saved) {
         let weight = self.weight();
-        let mut y = product::forward(x.get(weight.dtype()), &weight);
+        let mut y = product::forward(x.get(weight.dtype()), &weight, self.compute);
         let mut saved = Saved { low: None, gained: None };
         let wants_magnitude = wanted.wants(LinearPart::Magnitude);
         if let Some(lora) = &self.parts.lora {
             y = to(y, self.wide);
             let dropped = self.dropped(x, first);
             let mut low = dropped.clone().unwrap_or_else(|| x.get(self.wide));
-            low = low.matmul(matrix(&lora.a).transpose());
+            low = self.product(low, matrix(&lora.a).transpose());
             saved.low = Some(low.clone());
-            low = low.matmul(matrix(&lora.b).transpose());
+            low = self.product(low, matrix(&lora.b).transpose());
             if let Some(bias) = &lora.b_bias {
                 low = low + row(bias);
             }
@@ -146,7 +152,8 @@ impl Layer {
                 }
                 // PEFT's form: the base's product is scaled, of dropout's input only in part.
                 (Some(gain), Some(dropped)) => {
-                    let seen = to(product::forward(to(dropped, weight.dtype()), &weight), self.wide);
+                    let seen = product::forward(to(dropped, weight.dtype()), &weight, self.compute);
+                    let seen = to(seen, self.wide);
                     let gained = seen.clone() + low;
                     saved.gained = wants_magnitude.then(|| gained.clone());
                     y - seen + gained * gain.factor.clone()
@@ -210,16 +217,17 @@ impl Layer {
         }
         if wanted.wants(LinearPart::LoraB) {
             let low = saved.low.expect("invariant: kept where there is an adapter");
-            accumulate(into, LinearPart::LoraB, product::of_weight(d_low.clone(), low, wide));
+            accumulate(into, LinearPart::LoraB, product::of_weight(d_low.clone(), low, wide, self.compute));
         }
         let wants_a = wanted.wants(LinearPart::LoraA);
         if wants_a || want_dx {
-            let d_rank = product::of_input(d_low, &matrix(&lora.b), wide);
+            let d_rank = product::of_input(d_low, &matrix(&lora.b), wide, self.compute);
             if wants_a {
-                accumulate(into, LinearPart::LoraA, product::of_weight(d_rank.clone(), seen, wide));
+                let of_a = product::of_weight(d_rank.clone(), seen, wide, self.compute);
+                accumulate(into, LinearPart::LoraA, of_a);
             }
             if want_dx {
-                let mut more = add(d_seen, product::of_input(d_rank, &matrix(&lora.a), wide));
+                let mut more = add(d_seen, product::of_input(d_rank, &matrix(&lora.a), wide, self.compute));
                 if let Some(dropout) = &self.dropout {
                     more = super::dropout::dropped(dropout, more, first);
                 }
@@ -239,10 +247,10 @@ impl Layer {
     ) -> Option<Tensor<2>> {
         let weight = self.weight();
         if wanted.weight {
-            let gradient = product::of_weight(dy.clone(), x.get(weight.dtype()), self.wide);
+            let gradient = product::of_weight(dy.clone(), x.get(weight.dtype()), self.wide, self.compute);
             accumulate(into, LinearPart::Weight, gradient);
         }
-        want_dx.then(|| product::of_input(dy, &weight, self.wide))
+        want_dx.then(|| product::of_input(dy, &weight, self.wide, self.compute))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Squared norms of adapted weights, by some rows at a time: no weight is widened as a whole.
 
 use burn::tensor::Tensor;
+use burnish_core::Compute;
 
-use super::{to, wide_dtype};
+use super::{product, to, wide_dtype};
 use crate::{AnyTensor, OpsError};
 
 /// Rows of a weight that are widened at a time.
@@ -31,7 +32,7 @@ pub fn squared_row_norms(
     let mut parts = Vec::new();
     for (start, n) in pieces(weight.dims()[0]) {
         let w = to(weight.clone().narrow(0, start, n), a.dtype());
-        let adapted = w + b.clone().narrow(0, start, n).matmul(a.clone()) * scale;
+        let adapted = w + product::matmul(b.clone().narrow(0, start, n), a.clone(), Compute::Fp32) * scale;
         parts.push(adapted.powi_scalar(2).sum_dim(1).reshape([n]));
     }
     Ok(AnyTensor::new(Tensor::cat(parts, 0)))
@@ -50,7 +51,8 @@ pub fn squared_column_norms(
     let mut sums: Tensor<1> = Tensor::zeros([columns], (&weight.device(), a.dtype()));
     for (start, n) in pieces(rows) {
         let w = to(weight.clone().narrow(0, start, n), a.dtype());
-        let delta = a.clone().narrow(1, start, n).transpose().matmul(b.clone().transpose());
+        let a = a.clone().narrow(1, start, n).transpose();
+        let delta = product::matmul(a, b.clone().transpose(), Compute::Fp32);
         sums = sums + (w + delta * scale).powi_scalar(2).sum_dim(0).reshape([columns]);
     }
     Ok(AnyTensor::new(sums))

@@ -61,6 +61,7 @@ pub fn orthogonalize(stacks: Vec<Stacked>, iteration: &NewtonSchulz) -> Result<V
 /// `x` is `[batch, rows, columns]`, none of them 0.
 fn newton_schulz(x: Tensor<3>, iteration: &NewtonSchulz) -> Tensor<3> {
     let [_, rows, columns] = x.dims();
+    let product = |a: Tensor<3>, b: Tensor<3>| super::product::matmul(a, b, iteration.compute);
     let x = if rows > columns { x.swap_dims(1, 2) } else { x };
     // The largest magnitude first, so that no square leaves the range of f32; 1 for a zero matrix.
     let x = x.clone() / positive(x.abs().max_dim(1).max_dim(2));
@@ -70,22 +71,22 @@ fn newton_schulz(x: Tensor<3>, iteration: &NewtonSchulz) -> Tensor<3> {
     let one = Tensor::<2>::eye(short, &x.device()).cast(super::float(x.dtype())).unsqueeze::<3>();
     let triples = iteration.triples();
     for leg in iteration.legs(rows, columns) {
-        let mut r = x.clone().matmul(x.clone().swap_dims(1, 2));
+        let mut r = product(x.clone(), x.clone().swap_dims(1, 2));
         let mut q: Option<Tensor<3>> = None;
         let last = leg.end - 1;
         for step in leg {
             let [a, b, c] = triples[step];
-            let p = r.clone() * b + r.clone().matmul(r.clone()) * c + one.clone() * a;
+            let p = r.clone() * b + product(r.clone(), r.clone()) * c + one.clone() * a;
             if step < last {
-                r = p.clone().matmul(r).matmul(p.clone());
+                r = product(product(p.clone(), r), p.clone());
             }
             q = Some(match q {
-                Some(q) => p.matmul(q),
+                Some(q) => product(p, q),
                 None => p,
             });
         }
         if let Some(q) = q {
-            x = q.matmul(x);
+            x = product(q, x);
         }
     }
     if rows > columns { x.swap_dims(1, 2) } else { x }

@@ -7,6 +7,7 @@ mod gate;
 mod heads;
 mod logits;
 mod norm;
+mod product;
 mod rows;
 
 pub(super) use adamw::adam_step;
@@ -15,6 +16,7 @@ pub(super) use gate::{gate, gate_backward};
 pub(super) use heads::{Placing, place_heads, place_heads_backward};
 pub(super) use logits::{logit_gradient, logit_parts};
 pub(super) use norm::{rms_norm, rms_norm_backward};
+pub(super) use product::product;
 pub(super) use rows::{gather_rows, scatter_rows};
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};

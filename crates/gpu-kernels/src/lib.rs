@@ -1,4 +1,5 @@
-//! GPU kernels for transformer training in CubeCL, on CubeCL's memory.
+//! GPU kernels for transformer training in CubeCL, on CubeCL's memory: norms, gates of feed-forwards, norm and rotation of
+//! heads, statistics and gradient of rows of logits, rows by index, AdamW, dropout; with their gradients.
 //!
 //! A kernel takes a [`Client`] and [`Buffer`]s, is queued, and gives buffers back at once: nothing waits for the device.
 //! Sums are in f32 and in an order that depends on shapes alone, so bits repeat; no kernel adds atomically. Which runtime
@@ -6,6 +7,8 @@
 //!
 //! Each kernel's documentation states what it moves through memory and computes; `w` is the bytes of an element of the
 //! dtype that it is given.
+//!
+//! The kernels are behind the feature `cube`; without it the crate is empty. `cuda` and `wgpu` add a runtime for the tests.
 #![cfg(feature = "cube")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

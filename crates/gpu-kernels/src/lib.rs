@@ -11,6 +11,7 @@
 //! The kernels are behind the feature `cube`; without it the crate is empty. `cuda` and `wgpu` add a runtime for the tests.
 #![cfg(feature = "cube")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![allow(clippy::too_many_arguments, reason = "a kernel's arguments are its buffers and numbers, one by one")]
 
 mod adamw;
 mod buffer;

@@ -77,7 +77,7 @@ impl Case {
     }
 
     /// How far from the CPU's its figures may be, relative to them, as in `crates/checks/src/tolerance.rs`: products of bf16,
-    /// and of f32 in TF32.
+    /// as those of a frozen base are whatever the run's dtype is.
     fn bound(&self) -> f64 {
         if self.dtype == "bfloat16" { 3e-2 } else { 1e-2 }
     }

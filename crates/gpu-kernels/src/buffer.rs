@@ -53,7 +53,7 @@ impl Buffer {
     }
 
     /// Whether vectors of `size` elements may be read from its beginning.
-    fn is_aligned(&self, size: usize) -> bool {
+    pub(crate) fn is_aligned(&self, size: usize) -> bool {
         let offset = self.handle.offset_start.unwrap_or(0);
         offset.is_multiple_of((size * self.dtype.bytes()) as u64)
     }

@@ -17,6 +17,7 @@ mod adamw;
 mod buffer;
 mod dropout;
 mod elements;
+mod flash;
 mod gate;
 mod heads;
 mod logits;
@@ -29,6 +30,10 @@ pub use adamw::{Adam, AdamStep, adam_step};
 pub use buffer::{Buffer, FloatType};
 pub use cubecl_core::prelude::Client;
 pub use dropout::{Mask, dropout};
+pub use flash::{
+    FlashAttention, FlashGradients, FlashOperands, FlashOutput, FlashPlan, FlashShape, HeadRows, NOWHERE,
+    PAGE, PagedRow, PagedRows, attend_pages, copy_pages, duplicate_pages, write_pages,
+};
 pub use gate::{Gate, gate, gate_backward};
 pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};

@@ -3,6 +3,7 @@
 
 mod adamw;
 mod dropout;
+mod flash;
 mod gate;
 mod heads;
 mod logits;

@@ -6,6 +6,8 @@
 use std::ops::Range;
 
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
+#[cfg(feature = "cube")]
+use crate::gpu::Pages;
 use crate::gpu::Past;
 use crate::{AnyTensor, OpsError};
 
@@ -34,6 +36,9 @@ enum Store {
     Empty(usize),
     #[cfg(feature = "flex")]
     Kernels(burnish_cpu_kernels::KvCache),
+    /// Kernels of GPUs.
+    #[cfg(feature = "cube")]
+    Paged(Pages),
     /// Operations of Burn.
     Plain(Vec<Option<Past>>),
 }
@@ -47,6 +52,8 @@ impl Store {
             Self::Kernels(cache) => {
                 Self::Kernels(burnish_cpu_kernels::KvCache::new(cache.kv_heads(), cache.head_dim(), n))
             }
+            #[cfg(feature = "cube")]
+            Self::Paged(_) => Self::Paged(Pages::empty(n)),
             Self::Plain(_) => Self::Plain(vec![None; n]),
         }
     }
@@ -66,6 +73,8 @@ impl KvCache {
             Store::Empty(n) => *n,
             #[cfg(feature = "flex")]
             Store::Kernels(cache) => cache.sequences(),
+            #[cfg(feature = "cube")]
+            Store::Paged(pages) => pages.sequences(),
             Store::Plain(past) => past.len(),
         }
     }
@@ -77,6 +86,8 @@ impl KvCache {
             Store::Empty(_) => 0,
             #[cfg(feature = "flex")]
             Store::Kernels(cache) => cache.len(sequence),
+            #[cfg(feature = "cube")]
+            Store::Paged(pages) => pages.len(sequence),
             Store::Plain(past) => past[sequence].as_ref().map_or(0, Past::len),
         }
     }
@@ -94,6 +105,8 @@ impl KvCache {
             Store::Empty(_) => 0,
             #[cfg(feature = "flex")]
             Store::Kernels(cache) => cache.bytes(),
+            #[cfg(feature = "cube")]
+            Store::Paged(pages) => pages.bytes(),
             Store::Plain(past) => past.iter().flatten().map(Past::bytes).sum(),
         }
     }
@@ -111,6 +124,8 @@ impl KvCache {
             Store::Empty(n) => *n = order.len(),
             #[cfg(feature = "flex")]
             Store::Kernels(cache) => cache.reorder(order),
+            #[cfg(feature = "cube")]
+            Store::Paged(pages) => pages.reorder(order),
             Store::Plain(past) => *past = order.iter().map(|&o| past[o].clone()).collect(),
         }
         Ok(())
@@ -163,6 +178,8 @@ impl KvCache {
             (Store::Empty(n), Store::Empty(more)) => *n += more,
             #[cfg(feature = "flex")]
             (Store::Kernels(cache), Store::Kernels(more)) => cache.append(more),
+            #[cfg(feature = "cube")]
+            (Store::Paged(pages), Store::Paged(more)) => pages.append(more),
             (Store::Plain(past), Store::Plain(more)) => past.extend(more),
             _ => panic!("cached attention: what is appended lives on another backend"),
         }
@@ -181,6 +198,8 @@ impl KvCache {
             }
             #[cfg(feature = "flex")]
             Store::Kernels(cache) => Store::Kernels(cache.split_off(at)),
+            #[cfg(feature = "cube")]
+            Store::Paged(pages) => Store::Paged(pages.split_off(at)),
             Store::Plain(past) => Store::Plain(past.split_off(at)),
         };
         Self { shape: self.shape.clone(), store }
@@ -232,6 +251,8 @@ impl KvCache {
             Store::Kernels(cache) => {
                 crate::flex::cache::attend(cache, qkv, &self.shape, documents, rotary, norm, sinks)
             }
+            #[cfg(feature = "cube")]
+            Store::Paged(pages) => pages.attend(qkv, &self.shape, documents, rotary, norm, sinks),
             Store::Plain(past) => {
                 crate::gpu::attend_cached(past, qkv, &self.shape, documents, rotary, norm, sinks)
             }
@@ -248,6 +269,10 @@ impl KvCache {
                 self.shape.head_dim,
                 sequences,
             ));
+        }
+        #[cfg(feature = "cube")]
+        if let Some(pages) = Pages::open(sequences, &self.shape, like) {
+            return Store::Paged(pages);
         }
         let _ = like;
         Store::Plain((0..sequences).map(|_| None).collect())

@@ -33,6 +33,11 @@ pub(crate) fn fused(tensor: &AnyTensor) -> Option<Fused> {
     Some(primitive.float())
 }
 
+/// The client of a plain tensor's device; `None` if that is not CubeCL's.
+pub(crate) fn client(tensor: &AnyTensor) -> Option<Client> {
+    Some(fused(tensor)?.client.device().client())
+}
+
 /// The memory of a plain tensor, made contiguous; `None` if its device is not CubeCL's.
 ///
 /// What computes it is given to the device; nothing waits for that.

@@ -51,6 +51,6 @@ fn measure(context: &Context, name: &str, length: usize, dtype: FloatDType) -> R
     })?;
     // Two products forward and five backward over the half of the pairs that is visible.
     let work = 7.0 * 2.0 * (tokens * length / 2 * shape.heads * shape.head_dim) as f64;
-    let bound = "scores of a block of queries go through memory; backward makes them again";
+    let bound = "products by tiles, and the exponential; no score goes through memory, backward makes them again twice";
     Ok(Measured::new(context, name, [seconds, tokens as f64, work], bound))
 }

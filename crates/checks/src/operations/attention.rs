@@ -147,6 +147,63 @@ fn cached(with: With, dtype: DType) -> Case {
     Case { inputs, run: Box::new(run) }
 }
 
+/// Two sequences that begin with the same 70 rows, held once, taken apart and put together again between steps, against
+/// documents that continue one.
+fn shared_cache(dtype: DType) -> Case {
+    let whole = [0..70, 70..110, 110..131];
+    let Case { mut inputs, run } =
+        case(With { tree: true, norms: true, ..With::default() }, dtype, [4, 2, 16], &whole, 131);
+    inputs.iter_mut().for_each(|input| input.tracked = false);
+    let shape = AttentionShape {
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        scale: 0.25,
+        softcap: None,
+        slopes: Arc::default(),
+        window: None,
+        parents: Arc::default(),
+        compute: Default::default(),
+    };
+    let run = move |body: Body, t: &[AnyTensor]| {
+        if body == Body::Reference {
+            return run(body, t);
+        }
+        let norm = HeadNorm { q: t[1].clone(), k: t[2].clone(), eps: 1e-6 };
+        let attend = |cache: &mut KvCache, pieces: &[Range<usize>]| {
+            let position = |row: usize| if row < 110 { row as u32 } else { row as u32 - 40 };
+            let positions = pieces.iter().cloned().flatten().map(position).collect();
+            let rotary = Rotary::new(Arc::new(table(16, 131)), Arc::new(positions), 16);
+            let mut at = 0;
+            let own: Vec<Range<usize>> = pieces
+                .iter()
+                .map(|piece| {
+                    at += piece.len();
+                    at - piece.len()..at
+                })
+                .collect();
+            let y = cache.attend(&super::rows_of(&t[0], pieces)?, &own, Some(&rotary), Some(&norm), None)?;
+            y.rank::<2>()
+        };
+        let mut cache = KvCache::new(shape.clone(), 1);
+        let first = attend(&mut cache, &[0..70])?;
+        cache.reorder(&[0, 0])?;
+        let second = attend(&mut cache, &[70..75, 110..111])?;
+        let tail = cache.split_off(1);
+        cache.append(tail);
+        let third = attend(&mut cache, &[75..110, 111..131])?;
+        let parts = vec![
+            first,
+            second.clone().narrow(0, 0, 5),
+            third.clone().narrow(0, 0, 35),
+            second.narrow(0, 5, 1),
+            third.narrow(0, 35, 20),
+        ];
+        Ok(AnyTensor::new(burn::tensor::Tensor::cat(parts, 0)))
+    };
+    Case { inputs, run: Box::new(run) }
+}
+
 fn row(vector: AnyTensor) -> Result<AnyTensor, burnish_ops::OpsError> {
     Ok(AnyTensor::new(vector.rank::<1>()?.unsqueeze::<2>()))
 }
@@ -192,6 +249,8 @@ pub(super) fn checks() -> Vec<Check> {
             let title = format!("attention over a cache, {name}, {}", name_of(dtype));
             all.push(check(title, bound, move || cached(with, dtype)));
         }
+        let title = format!("attention over a cache, shared prompt, {}", name_of(dtype));
+        all.push(check(title, bound, move || shared_cache(dtype)));
     }
     all
 }

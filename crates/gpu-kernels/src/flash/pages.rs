@@ -72,6 +72,12 @@ impl PagedRows {
         Self { words, rows: rows.len(), parts }
     }
 
+    /// How many rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// What a device is given.
     #[must_use]
     pub fn words(&self) -> &[u32] {

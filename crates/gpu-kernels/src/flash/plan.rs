@@ -1,4 +1,4 @@
-//! Which keys each token sees, and by tiles who sees whom.
+//! `FlashPlan`: which keys each token sees, and by tiles who sees whom.
 
 use std::ops::Range;
 

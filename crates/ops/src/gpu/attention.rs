@@ -1,4 +1,5 @@
-//! Attention by blocks of queries, each against the keys that it sees.
+//! Attention by blocks of queries, each against the keys that it sees; on CubeCL's devices by the kernels of flash
+//! attention, which compute everything but the largest scores and heads of more than 256 elements.
 //!
 //! Products run in the dtype of `qkv`, softmax in f32. Forward keeps the output and the log-sum-exp of each row; backward
 //! makes a block's probabilities again. Queries of one key/value head lie one after another, so that keys are never
@@ -6,6 +7,8 @@
 
 mod blocks;
 mod cached;
+#[cfg(feature = "cube")]
+mod pages;
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -17,9 +20,16 @@ use burnish_gpu_kernels::HeadShape;
 #[cfg(feature = "cube")]
 use super::kernels;
 use super::{constant, ints, norm, to, wide_dtype};
+#[cfg(feature = "cube")]
+use crate::BackwardFn;
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
 use crate::{AnyTensor, OpsError, apply};
 use blocks::{Block, Blocks};
+
+#[cfg(feature = "cube")]
+pub(in crate::gpu) use blocks::Sight;
+#[cfg(feature = "cube")]
+pub(crate) use pages::Pages;
 
 pub(crate) use cached::{Past, attend as attend_cached};
 
@@ -88,6 +98,12 @@ fn attend(
         let device = inputs[0].device();
         let wide_as = wide_dtype(&inputs[0]);
         let body = Body::new(shape, blocks, rotary, (norms, sinks), (tokens, &device, wide_as))?;
+        #[cfg(feature = "cube")]
+        if peaks.is_none()
+            && let Some(flash) = body.flash(&inputs[0], documents)
+        {
+            return body.attend_by(flash, &inputs[0], wanted);
+        }
         let (out, sums) = body.forward(&inputs[0], peaks)?;
         let (qkv, saved) = (inputs[0].clone(), out.clone());
         let wanted = wanted.to_vec();
@@ -150,7 +166,7 @@ impl Turn {
     }
 }
 
-/// Normed and rotated, in the dtype of products; queries times the scale.
+/// Normed and rotated, in the dtype of products; queries times a scale.
 struct Heads {
     /// `[kv_heads, group, tokens, d]`.
     q: Tensor<4>,
@@ -162,8 +178,9 @@ struct Heads {
 struct Body {
     shape: AttentionShape,
     blocks: Blocks,
-    /// The first visible key of each token.
-    low: Tensor<1, Int>,
+    /// The first visible key of each token, when a block first asks.
+    low: OnceLock<Tensor<1, Int>>,
+    device: Device,
     turn: Option<Turn>,
     norms: Option<Norms>,
     /// `[kv_heads, group, 1, 1]`.
@@ -188,7 +205,8 @@ impl Body {
         let apart = [shape.kv_heads, shape.heads / shape.kv_heads, 1, 1];
         let sinks = sinks.map(|sinks| Ok::<_, OpsError>(gamma(sinks)?.reshape(apart))).transpose()?;
         Ok(Self {
-            low: ints(blocks.low.clone(), device),
+            low: OnceLock::new(),
+            device: device.clone(),
             turn: rotary.map(|r| Turn::of(r, tokens, device, wide)),
             shape: shape.clone(),
             blocks,
@@ -207,6 +225,10 @@ impl Body {
 
     fn product(&self, a: Tensor<3>, b: Tensor<3>) -> Tensor<3> {
         super::product::matmul(a, b, self.shape.compute)
+    }
+
+    fn low(&self) -> Tensor<1, Int> {
+        self.low.get_or_init(|| ints(self.blocks.low.clone(), &self.device)).clone()
     }
 
     fn group(&self) -> usize {
@@ -237,9 +259,9 @@ impl Body {
         }
     }
 
-    fn prepare(&self, qkv: &AnyTensor) -> Result<Heads, OpsError> {
+    fn prepare(&self, qkv: &AnyTensor, scale: f32) -> Result<Heads, OpsError> {
         #[cfg(feature = "cube")]
-        if let Some([q, k, v]) = kernels::place_heads(qkv, &self.placing(), self.shape.scale) {
+        if let Some([q, k, v]) = kernels::place_heads(qkv, &self.placing(), scale) {
             let [_, tokens, d] = q.dims();
             return Ok(Heads { q: q.reshape([self.shape.kv_heads, self.group(), tokens, d]), k, v });
         }
@@ -257,7 +279,7 @@ impl Body {
             }
         };
         let norms = self.norms.as_ref();
-        let q = place(self.heads(&qkv, 0, s.heads), norms.map(|n| &n.q)) * s.scale;
+        let q = place(self.heads(&qkv, 0, s.heads), norms.map(|n| &n.q)) * scale;
         let k = place(self.heads(&qkv, s.heads, s.kv_heads), norms.map(|n| &n.k));
         let v = self.heads(&qkv, s.heads + s.kv_heads, s.kv_heads);
         let by_head = |x: Tensor<3>| to(x, dtype).swap_dims(0, 1);
@@ -288,7 +310,7 @@ impl Body {
         let count = |from: usize, n: usize| Tensor::<1, Int>::arange(from as i64..(from + n) as i64, &device);
         let key: Tensor<2, Int> = count(block.first_key, m).unsqueeze::<2>();
         let query: Tensor<2, Int> = count(block.first_query, n).reshape([n, 1]);
-        let low: Tensor<2, Int> = self.low.clone().narrow(0, block.rows.start, n).reshape([n, 1]);
+        let low: Tensor<2, Int> = self.low().narrow(0, block.rows.start, n).reshape([n, 1]);
         let after = (key.clone() - query).greater_elem(0);
         let before = (key - low).lower_elem(0);
         let hidden = after.bool_or(before).reshape([1, 1, n, m]).expand([kv_heads, group, n, m]);
@@ -302,7 +324,7 @@ impl Body {
         }
         let (kv_heads, group) = (self.shape.kv_heads, self.group());
         let (n, m) = (block.rows.len(), block.visible());
-        let device = self.low.device();
+        let device = self.device.clone();
         let slopes = TensorData::new(self.shape.slopes.to_vec(), [kv_heads, group, 1, 1]);
         let slopes = Tensor::<4>::from_data(slopes, (&device, self.wide));
         let count = |from: usize, n: usize| Tensor::<1, Int>::arange(from as i64..(from + n) as i64, &device);
@@ -338,7 +360,7 @@ impl Body {
         qkv: &AnyTensor,
         mut peaks: Option<&mut Peaks>,
     ) -> Result<(Tensor<2>, Vec<Tensor<4>>), OpsError> {
-        let heads = self.prepare(qkv)?;
+        let heads = self.prepare(qkv, self.shape.scale)?;
         let (device, dtype) = (heads.q.device(), heads.q.dtype());
         let s = &self.shape;
         let width = s.heads * s.head_dim;
@@ -391,7 +413,7 @@ impl Body {
         upstream: &AnyTensor,
         wanted: &[bool],
     ) -> Result<Vec<Option<AnyTensor>>, OpsError> {
-        let heads = self.prepare(qkv)?;
+        let heads = self.prepare(qkv, self.shape.scale)?;
         let (device, dtype) = (heads.q.device(), heads.q.dtype());
         let s = &self.shape;
         let (kv_heads, group, d, tokens) = (s.kv_heads, self.group(), s.head_dim, self.tokens);
@@ -439,16 +461,74 @@ impl Body {
         }
         drop(heads);
         let dq = Tensor::cat(parts, 2) * s.scale;
-        let (dqkv, of_q, of_k) = self.unplaced(qkv, [dq.reshape([s.heads, tokens, d]), dk, dv], wanted)?;
+        let of_sinks = of_sinks.map(|of| of.reshape([s.heads]));
+        self.gradients(qkv, [dq.reshape([s.heads, tokens, d]), dk, dv], of_sinks, wanted)
+    }
+
+    /// The gradients of all inputs from those of queries before their scale, keys and values, by head, and sinks.
+    fn gradients(
+        &self,
+        qkv: &AnyTensor,
+        by_head: [Tensor<3>; 3],
+        of_sinks: Option<Tensor<1>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<AnyTensor>>, OpsError> {
+        let (dqkv, of_q, of_k) = self.unplaced(qkv, by_head, wanted)?;
         let want = |i: usize| wanted.get(i).copied().unwrap_or(false);
         let mut all = vec![wanted[0].then(|| AnyTensor::new(dqkv))];
         if self.norms.is_some() {
             all.extend([of_q.map(AnyTensor::new), of_k.map(AnyTensor::new)]);
         }
         if let Some(of_sinks) = of_sinks {
-            all.push(want(all.len()).then(|| AnyTensor::new(of_sinks.reshape([s.heads]))));
+            all.push(want(all.len()).then(|| AnyTensor::new(of_sinks)));
         }
         Ok(all)
+    }
+
+    /// The kernels of flash attention, where they compute this.
+    #[cfg(feature = "cube")]
+    fn flash(&self, qkv: &AnyTensor, documents: &[Range<usize>]) -> Option<kernels::Flash> {
+        let sight = Sight::new(&self.shape, documents, self.tokens);
+        kernels::Flash::new(qkv, &self.shape, &sight, self.flat_sinks().as_ref())
+    }
+
+    /// `[heads]`.
+    #[cfg(feature = "cube")]
+    fn flat_sinks(&self) -> Option<AnyTensor> {
+        self.sinks.clone().map(|sinks| AnyTensor::new(sinks.reshape([self.shape.heads])))
+    }
+
+    /// What those kernels read: `qkv` itself where nothing is to be done to it.
+    #[cfg(feature = "cube")]
+    fn flash_input(&self, qkv: &AnyTensor) -> Result<kernels::FlashInput, OpsError> {
+        if self.turn.is_none() && self.norms.is_none() {
+            return Ok(kernels::FlashInput::Rows(qkv.clone()));
+        }
+        let Heads { q, k, v } = self.prepare(qkv, 1.0)?;
+        let [_, _, tokens, d] = q.dims();
+        Ok(kernels::FlashInput::ByHead([q.reshape([self.shape.heads, tokens, d]), k, v]))
+    }
+
+    /// Attention by those kernels. Backward norms and rotates again.
+    #[cfg(feature = "cube")]
+    fn attend_by(
+        self,
+        flash: kernels::Flash,
+        qkv: &AnyTensor,
+        wanted: &[bool],
+    ) -> Result<(AnyTensor, BackwardFn), OpsError> {
+        let (out, sums) = flash.forward(&self.flash_input(qkv)?);
+        let (qkv, saved, wanted) = (qkv.clone(), out.clone(), wanted.to_vec());
+        let back = move |upstream: AnyTensor| {
+            let made = || {
+                let input = self.flash_input(&qkv)?;
+                let dy = to(upstream.rank::<2>()?, qkv.carrier().dtype());
+                let of = flash.backward(&input, &saved, &sums, &dy);
+                self.gradients(&qkv, of.heads, of.sinks, &wanted)
+            };
+            made().expect("invariant: ranks are as in forward")
+        };
+        Ok((AnyTensor::new(out), Box::new(back)))
     }
 
     /// The gradients of `qkv` and of the gains that are wanted, from those of queries before their scale, keys and values, by

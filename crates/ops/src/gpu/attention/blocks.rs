@@ -9,6 +9,37 @@ const ROWS: usize = 512;
 /// Scores of a block, about: 128 MiB in f32.
 const SCORES: usize = 1 << 25;
 
+/// What each token sees, in tokens: of its own document, and of the one that this continues.
+#[cfg(any(feature = "cube", test))]
+#[derive(Debug)]
+pub(in crate::gpu) struct Sight {
+    /// The first key of its own document, up to itself; after the token where it is outside of every document.
+    pub(in crate::gpu) low: Vec<usize>,
+    /// The keys before those; no ranges at all where no document continues another.
+    pub(in crate::gpu) before: Vec<Range<usize>>,
+}
+
+#[cfg(any(feature = "cube", test))]
+impl Sight {
+    pub(super) fn new(shape: &AttentionShape, documents: &[Range<usize>], tokens: usize) -> Self {
+        let mut low: Vec<usize> = (1..=tokens).collect();
+        let mut before = Vec::new();
+        for (index, document) in documents.iter().enumerate() {
+            let parent = shape.parents.get(index).copied().flatten().map(|p| documents[p].clone());
+            for token in document.clone() {
+                let own = token + 1 - document.start;
+                let seen = shape.window.unwrap_or(usize::MAX);
+                low[token] = token + 1 - own.min(seen);
+                if let Some(parent) = &parent {
+                    before.resize(tokens, 0..0);
+                    before[token] = parent.end - parent.len().min(seen - own.min(seen))..parent.end;
+                }
+            }
+        }
+        Self { low, before }
+    }
+}
+
 /// Queries that are computed together.
 ///
 /// Keys are counted from the first that any document of the block could see: in tokens of the row, or for a document that
@@ -216,6 +247,11 @@ mod tests {
             want.sort_unstable();
             prop_assert_eq!(&rows, &want, "in order, each once");
             rows.clear();
+            let sight = Sight::new(&shape(heads, window, parents.clone()), &documents, at + 1);
+            for (token, seen) in seen.iter().enumerate() {
+                let before = sight.before.get(token).cloned().unwrap_or(0..0);
+                prop_assert_eq!(seen, &before.chain(sight.low[token]..token + 1).collect::<Vec<_>>());
+            }
             for (document, parent) in documents.iter().zip(&parents) {
                 let before = parent.map_or(0..0, |p: usize| documents[p].clone());
                 for query in document.clone() {

@@ -76,7 +76,7 @@ pub(crate) fn attend(
     let sequences = past.iter().zip(documents).map(|(past, rows)| (rows.clone(), before(past)));
     let (apart, blocks) = Blocks::cached(shape, sequences, tokens);
     let body = Body::new(shape, blocks, rotary, (norms, sinks), (tokens, &device, wide_dtype(&qkv)))?;
-    let new = body.prepare(&qkv)?;
+    let new = body.prepare(&qkv, shape.scale)?;
     for ((past, rows), blocks) in past.iter_mut().zip(documents).zip(apart) {
         if rows.is_empty() {
             continue;

@@ -3,19 +3,23 @@
 
 mod adamw;
 mod dropout;
+mod flash;
 mod gate;
 mod heads;
 mod logits;
 mod norm;
+mod pages;
 mod product;
 mod rows;
 
 pub(super) use adamw::adam_step;
 pub(super) use dropout::dropped;
+pub(super) use flash::{Flash, FlashInput};
 pub(super) use gate::{gate, gate_backward};
 pub(super) use heads::{Placing, place_heads, place_heads_backward};
 pub(super) use logits::{logit_gradient, logit_parts};
 pub(super) use norm::{rms_norm, rms_norm_backward};
+pub(super) use pages::{Pools, attend_pages, copy_pages, duplicate_pages, write_pages};
 pub(super) use product::product;
 pub(super) use rows::{gather_rows, scatter_rows};
 

@@ -1,0 +1,220 @@
+//! Pages of one pool that hold what sequences have said, and attention of new tokens over it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use burn::tensor::Tensor;
+use burnish_gpu_kernels::{NOWHERE, PAGE, PagedRow, PagedRows};
+
+use super::blocks::{Blocks, Sight};
+use super::{Body, kernels};
+use crate::attention::{AttentionShape, HeadNorm, Rotary};
+use crate::gpu::wide_dtype;
+use crate::{AnyTensor, OpsError};
+use kernels::Pools;
+
+/// Keys and values of all sequences. Sequences that say the same share its pages; a page that somebody else holds is
+/// copied before it is written to.
+#[derive(Clone, Debug)]
+pub(crate) struct Pages {
+    pools: Option<Pools>,
+    /// How many sequences hold each page.
+    held: Vec<u32>,
+    said: Vec<Said>,
+}
+
+/// A sequence's pages in their order.
+#[derive(Clone, Debug, Default)]
+struct Said {
+    pages: Vec<u32>,
+    len: usize,
+}
+
+impl Pages {
+    /// `None` where no kernel reads them: other devices than CubeCL's, f64, heads of more than 256 elements.
+    pub(crate) fn open(sequences: usize, shape: &AttentionShape, like: &AnyTensor) -> Option<Self> {
+        let sight = Sight { low: Vec::new(), before: Vec::new() };
+        kernels::Flash::new(&like.plain(), shape, &sight, None)?;
+        Some(Self::empty(sequences))
+    }
+
+    pub(crate) fn empty(sequences: usize) -> Self {
+        Self { pools: None, held: Vec::new(), said: vec![Said::default(); sequences] }
+    }
+
+    pub(crate) fn sequences(&self) -> usize {
+        self.said.len()
+    }
+
+    pub(crate) fn len(&self, sequence: usize) -> usize {
+        self.said[sequence].len
+    }
+
+    /// Bytes of storage held.
+    pub(crate) fn bytes(&self) -> usize {
+        let of = |pool: &AnyTensor| pool.shape().iter().product::<usize>() * pool.carrier().dtype().size();
+        self.pools.iter().flatten().map(of).sum()
+    }
+
+    pub(crate) fn reorder(&mut self, order: &[usize]) {
+        self.said = order.iter().map(|&o| self.said[o].clone()).collect();
+        self.count();
+    }
+
+    /// Counts who holds what, and lets go of the pools when that is nothing.
+    fn count(&mut self) {
+        self.held.fill(0);
+        for page in self.said.iter().flat_map(|said| &said.pages) {
+            self.held[*page as usize] += 1;
+        }
+        if self.held.iter().all(|&held| held == 0) {
+            (self.pools, self.held) = (None, Vec::new());
+        }
+    }
+
+    /// The sequences of `other` follow.
+    pub(crate) fn append(&mut self, other: Self) {
+        let Some(from) = other.pools else {
+            self.said.extend(other.said);
+            return;
+        };
+        let wanted: Vec<u32> =
+            (0..).zip(&other.held).filter(|(_, held)| **held > 0).map(|(page, _)| page).collect();
+        let own = self.take(wanted.len(), &from[0]);
+        let moved: BTreeMap<u32, u32> = wanted.into_iter().zip(own).collect();
+        let pairs: Vec<[u32; 2]> = moved.iter().map(|(&from, &to)| [from, to]).collect();
+        self.pools = self.pools.take().map(|to| kernels::copy_pages(&from, to, &pairs));
+        self.said.extend(
+            other.said.into_iter().map(|said| Said {
+                pages: said.pages.iter().map(|page| moved[page]).collect(),
+                len: said.len,
+            }),
+        );
+        self.count();
+    }
+
+    /// Takes out the sequences from `at` on, with pools of their own.
+    pub(crate) fn split_off(&mut self, at: usize) -> Self {
+        let said = self.said.split_off(at);
+        let mut tail = Self { pools: self.pools.clone(), held: self.held.clone(), said };
+        tail.count();
+        let mut new = Self::empty(0);
+        new.append(tail);
+        self.count();
+        new
+    }
+
+    /// So many pages that nobody holds, of pools that are enlarged where they have not as many; they count as held.
+    fn take(&mut self, wanted: usize, like: &AnyTensor) -> Vec<u32> {
+        let free = self.held.iter().filter(|&&held| held == 0).count();
+        if free < wanted {
+            let before = self.held.len();
+            let pages = before + (wanted - free).max(before / 2);
+            let [_, page, kv_heads, d] = <[usize; 4]>::try_from(like.shape()).unwrap_or_default();
+            let options = (&like.device(), like.carrier().dtype());
+            let new = || AnyTensor::new(Tensor::<4>::empty([pages, page, kv_heads, d], options.clone()));
+            let to = [new(), new()];
+            let pairs: Vec<[u32; 2]> = (0..before as u32).map(|page| [page; 2]).collect();
+            self.pools = Some(match self.pools.take() {
+                Some(from) => kernels::copy_pages(&from, to, &pairs),
+                None => to,
+            });
+            self.held.resize(pages, 0);
+        }
+        let free: Vec<u32> = (0..)
+            .zip(&self.held)
+            .filter(|(_, held)| **held == 0)
+            .map(|(page, _)| page)
+            .take(wanted)
+            .collect();
+        free.iter().for_each(|&page| self.held[page as usize] = 1);
+        free
+    }
+
+    /// Gives each sequence pages for its new rows, of its own where they are written to; the place of each of `tokens` rows.
+    fn places(&mut self, documents: &[Range<usize>], tokens: usize, like: &AnyTensor) -> Vec<u32> {
+        let new =
+            |said: &Said, rows: &Range<usize>| (said.len + rows.len()).div_ceil(PAGE) - said.pages.len();
+        let shared = |held: &[u32], said: &Said, rows: &Range<usize>| {
+            let last = said.pages.last().filter(|_| !rows.is_empty() && !said.len.is_multiple_of(PAGE));
+            last.is_some_and(|&page| held[page as usize] > 1)
+        };
+        // Of sequences that share a page, the last to write keeps it.
+        let mut wanted = 0;
+        let mut held = self.held.clone();
+        for (said, rows) in self.said.iter().zip(documents) {
+            wanted += new(said, rows);
+            if shared(&held, said, rows) {
+                wanted += 1;
+                held[said.pages[said.pages.len() - 1] as usize] -= 1;
+            }
+        }
+        let mut taken = self.take(wanted, like).into_iter();
+        let mut next = || taken.next().expect("invariant: as many as are wanted");
+        let (mut pairs, mut places) = (Vec::new(), vec![NOWHERE; tokens]);
+        for (said, rows) in self.said.iter_mut().zip(documents) {
+            if shared(&self.held, said, rows) {
+                let last = said.pages.len() - 1;
+                let own = next();
+                self.held[said.pages[last] as usize] -= 1;
+                pairs.push([std::mem::replace(&mut said.pages[last], own), own]);
+            }
+            said.pages.extend((0..new(said, rows)).map(|_| next()));
+            for row in rows.clone() {
+                places[row] = said.pages[said.len / PAGE] * PAGE as u32 + (said.len % PAGE) as u32;
+                said.len += 1;
+            }
+        }
+        if !pairs.is_empty() {
+            self.pools = self.pools.take().map(|pools| kernels::duplicate_pages(pools, &pairs));
+        }
+        places
+    }
+
+    /// See [`crate::KvCache::attend`].
+    pub(crate) fn attend(
+        &mut self,
+        qkv: &AnyTensor,
+        shape: &AttentionShape,
+        documents: &[Range<usize>],
+        rotary: Option<&Rotary>,
+        norms: Option<&HeadNorm>,
+        sinks: Option<&AnyTensor>,
+    ) -> Result<AnyTensor, OpsError> {
+        let qkv = qkv.plain();
+        let [tokens, _] = crate::check::matrix(&qkv)?;
+        let (device, dtype) = (qkv.device(), qkv.carrier().dtype());
+        if tokens == 0 {
+            let none = Tensor::<2>::zeros([0, shape.heads * shape.head_dim], (&device, dtype));
+            return Ok(AnyTensor::new(none));
+        }
+        let nothing = Blocks { all: Vec::new(), low: vec![0; tokens] };
+        let body = Body::new(shape, nothing, rotary, (norms, sinks), (tokens, &device, wide_dtype(&qkv)))?;
+        let input = body.flash_input(&qkv)?;
+        let begins = self.said.iter().zip(documents).all(|(said, rows)| said.len == 0 || rows.is_empty());
+        let page = Tensor::<4>::empty([0, PAGE, shape.kv_heads, shape.head_dim], (&device, dtype));
+        let places = self.places(documents, tokens, &AnyTensor::new(page));
+        let Some(pools) = self.pools.take() else {
+            let nothing = Tensor::<2>::zeros([tokens, shape.heads * shape.head_dim], (&device, dtype));
+            return Ok(AnyTensor::new(nothing));
+        };
+        let heads = (shape.heads, shape.kv_heads, shape.head_dim);
+        let pools = self.pools.insert(kernels::write_pages(pools, &input, heads, &places));
+        if begins {
+            let flash =
+                body.flash(&qkv, documents).expect("invariant: there were kernels when this was opened");
+            return Ok(AnyTensor::new(flash.forward(&input).0));
+        }
+        let mut rows = vec![PagedRow { low: 0, end: 0, table: 0 }; tokens];
+        for (table, (said, own)) in self.said.iter().zip(documents).enumerate() {
+            for (row, end) in own.clone().zip(said.len + 1 - own.len()..) {
+                let low = shape.window.map_or(0, |window| end.saturating_sub(window));
+                rows[row] = PagedRow { low, end, table };
+            }
+        }
+        let tables: Vec<&[u32]> = self.said.iter().map(|said| said.pages.as_slice()).collect();
+        let rows = PagedRows::new(&rows, &tables);
+        let out = kernels::attend_pages(&input, shape, pools, rows, body.flat_sinks().as_ref());
+        Ok(AnyTensor::new(out))
+    }
+}

@@ -3,16 +3,15 @@
 use burn::tensor::Device;
 use burnish_comm::launch::local_rank;
 use burnish_config::groups::RankOptions;
-use burnish_config::values::Auto;
 use burnish_device::{DeviceKind, best, open};
 use burnish_trainers::Ranks;
 
 /// The kind that a choice means here, and the number of this process's device. `note` hears why a GPU is left idle.
 pub(crate) fn kind(
-    choice: Auto<DeviceKind>,
+    choice: Option<DeviceKind>,
     note: &mut dyn FnMut(&str),
 ) -> anyhow::Result<(DeviceKind, usize)> {
-    let kind = match choice.0 {
+    let kind = match choice {
         Some(kind) => kind,
         None => {
             let (kind, lacks) = best();
@@ -35,7 +34,10 @@ pub(crate) fn kind(
 }
 
 /// The ranks of a run, and its device: of several ranks in this process, the first one's. A note is said once, by the lead.
-pub(crate) fn with_ranks(choice: Auto<DeviceKind>, options: &RankOptions) -> anyhow::Result<(Ranks, Device)> {
+pub(crate) fn with_ranks(
+    choice: Option<DeviceKind>,
+    options: &RankOptions,
+) -> anyhow::Result<(Ranks, Device)> {
     let mut notes = Vec::new();
     let (kind, ordinal) = kind(choice, &mut |note| notes.push(note.to_owned()))?;
     // What the device lacks is said before the other ranks are waited for.

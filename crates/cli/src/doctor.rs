@@ -17,7 +17,7 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
         result(format_args!("{:14} {said}", finding.what))?;
     }
     result(format_args!("{:14} {}", "NCCL", nccl()))?;
-    let (kind, ordinal) = crate::device::kind(resolved.options.device.device, &mut |_| {})?;
+    let (kind, ordinal) = crate::device::kind(resolved.options.device.device.0, &mut |_| {})?;
     let device = open(kind, ordinal)?;
     let name = if kind == DeviceKind::Cuda { format!("cuda:{ordinal}") } else { kind.to_string() };
     result(format_args!("{:14} {}", name, tried(&device)?))?;

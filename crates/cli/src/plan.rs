@@ -1,44 +1,71 @@
-//! `burnish plan`: what a run will hold and send.
+//! `burnish plan`: what a run will hold and send, and on a GPU by its name how long a step takes.
 
 use std::process::ExitCode;
 
-use burnish_config::{Command, PlanOptions};
-use burnish_trainers::{RunPlan, TrainError, Trainer, WithTrainer, trainer_names, with_trainer};
+use burnish_config::{Command, GenerateOptions, PlanOptions};
+use burnish_trainers::{
+    GenerationPlan, RunPlan, TrainError, Trainer, WithTrainer, trainer_names, with_trainer,
+};
+
+use serde_json::Value;
 
 use crate::refusal::refuse;
 
-/// Plans a run of the trainer that the first word names, with that trainer's options; of `sft` where none does.
+/// What asks for JSON instead of tables, beside the options of any trainer.
+const JSON: &str = "--json";
+
+/// Plans a run of the trainer that the first word names, or `generate`, with its options; a run of `sft` where none does.
 pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
+    let json = words.iter().any(|word| word == JSON);
+    let words: Vec<String> = words.iter().filter(|word| *word != JSON).cloned().collect();
     match words.split_first() {
+        Some((word, rest)) if word == GenerateOptions::NAME => {
+            let shown = |plan: GenerationPlan| (plan.to_string(), plan.to_json());
+            of::<GenerateOptions>(rest, json, |options| GenerationPlan::new(options).map(shown))
+        }
         Some((trainer, rest)) if !trainer.starts_with('-') => {
-            with_trainer(trainer, Plan(rest)).unwrap_or_else(|| {
+            with_trainer(trainer, Plan { words: rest, json }).unwrap_or_else(|| {
                 let known = trainer_names().join("|");
                 refuse!(
                     UnknownCommand,
-                    "there is no plan of `{trainer}`; `burnish plan [{known}] [OPTIONS]` takes the options of the trainer"
+                    "there is no plan of `{trainer}`; `burnish plan [{known}|generate] [OPTIONS]` takes the options of what it names"
                 )
             })
         }
-        _ => of::<PlanOptions>(words, RunPlan::new),
+        _ => of::<PlanOptions>(&words, json, |options| RunPlan::new(options).map(shown)),
     }
 }
 
-struct Plan<'a>(&'a [String]);
+struct Plan<'a> {
+    words: &'a [String],
+    json: bool,
+}
 
 impl WithTrainer for Plan<'_> {
     type Output = anyhow::Result<ExitCode>;
 
     fn with<T: Trainer>(self) -> Self::Output {
-        of::<T::Options>(self.0, T::plan)
+        of::<T::Options>(self.words, self.json, |options| T::plan(options).map(shown))
     }
+}
+
+/// A plan as tables and as JSON.
+fn shown(plan: RunPlan) -> (String, Value) {
+    (plan.to_string(), plan.to_json())
 }
 
 fn of<C: Command>(
     words: &[String],
-    plan: impl FnOnce(&C) -> Result<RunPlan, TrainError>,
+    json: bool,
+    plan: impl FnOnce(&C) -> Result<(String, Value), TrainError>,
 ) -> anyhow::Result<ExitCode> {
     if let Some(resolved) = crate::resolved(C::parse_to_plan(words.iter().cloned())?)? {
-        crate::voice::result(plan(&resolved.options)?.to_string().trim_end())?;
+        let (tables, record) = plan(&resolved.options)?;
+        if json {
+            crate::voice::result(serde_json::to_string_pretty(&record)?)?;
+        } else {
+            crate::voice::result(tables.trim_end())?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -40,7 +40,7 @@ impl Served {
         quantization: &QuantizationOptions,
     ) -> anyhow::Result<(Self, Decoder)> {
         crate::use_threads(model.threads, None)?;
-        let (kind, ordinal) = crate::device::kind(model.device, &mut |note| crate::voice::note(note))?;
+        let (kind, ordinal) = crate::device::kind(model.device.kind(), &mut |note| crate::voice::note(note))?;
         let device = burnish_device::open(kind, ordinal)?;
         let folder = ModelFolder::open(&model.model_name_or_path)?;
         let folder = model.tokenizer_name_or_path.iter().fold(folder, ModelFolder::with_tokenizer);

@@ -36,7 +36,7 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
     #[cfg(feature = "hub")]
     let record = crate::hub::named(record);
     let base = record["model_name_or_path"].as_str().unwrap_or_default().to_owned();
-    let (ranks, device) = crate::device::with_ranks(common.model.device, &common.ranks)?;
+    let (ranks, device) = crate::device::with_ranks(common.model.device.kind(), &common.ranks)?;
     let ranks = ranks.keeping_to(cores.as_ref())?;
     let lead = ranks.lead();
     #[cfg(feature = "hub")]
@@ -149,7 +149,7 @@ fn batch_rows<T: Trainer>(
         note("auto_find_batch_size: ranks that a launcher started keep the batch size that is asked for");
         return Ok(asked);
     }
-    let (kind, _) = crate::device::kind(options.run_options().model.device, &mut |_| {})?;
+    let (kind, _) = crate::device::kind(options.run_options().model.device.kind(), &mut |_| {})?;
     let Some(room) = room().filter(|_| kind == DeviceKind::Cpu) else { return Ok(asked) };
     let found = fitting_batch::<T>(options, ranks, room)?;
     let FittingBatch { rows, needs, fits } = found;

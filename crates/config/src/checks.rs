@@ -39,18 +39,25 @@ pub(crate) fn is_hub_name(name: &str) -> bool {
 pub struct Checks<'a> {
     given: &'a BTreeMap<&'static str, Origin>,
     values: &'a [(&'static str, Raw)],
+    plans: bool,
     faults: &'a mut Vec<Fault>,
     notes: &'a mut Vec<String>,
 }
 
 impl<'a> Checks<'a> {
     pub(crate) fn new(
-        given: &'a BTreeMap<&'static str, Origin>,
-        values: &'a [(&'static str, Raw)],
+        (given, values): (&'a BTreeMap<&'static str, Origin>, &'a [(&'static str, Raw)]),
+        plans: bool,
         faults: &'a mut Vec<Fault>,
         notes: &'a mut Vec<String>,
     ) -> Self {
-        Self { given, values, faults, notes }
+        Self { given, values, plans, faults, notes }
+    }
+
+    /// Whether the options are those of a plan, and nothing is run.
+    #[must_use]
+    pub(crate) fn plans(&self) -> bool {
+        self.plans
     }
 
     /// Whether the option was written somewhere.

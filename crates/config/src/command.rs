@@ -56,7 +56,7 @@ pub trait Command: Default {
     /// Everything that is wrong, at once: see [`Fault`](crate::Fault).
     fn parse<S: Into<String>>(words: impl IntoIterator<Item = S>) -> Result<Invocation<Self>, ConfigError> {
         let words: Vec<String> = words.into_iter().map(Into::into).collect();
-        parse(&words, Self::REQUIRED)
+        parse(&words, Self::REQUIRED, Self::NAME == PlanOptions::NAME)
     }
 
     /// As [`Self::parse`], to plan a run rather than to run it: only the model has to be there.
@@ -67,7 +67,7 @@ pub trait Command: Default {
         words: impl IntoIterator<Item = S>,
     ) -> Result<Invocation<Self>, ConfigError> {
         let words: Vec<String> = words.into_iter().map(Into::into).collect();
-        parse(&words, PlanOptions::REQUIRED)
+        parse(&words, PlanOptions::REQUIRED, true)
     }
 }
 

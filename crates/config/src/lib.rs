@@ -40,6 +40,7 @@ mod page;
 mod parse;
 mod published;
 mod raw;
+mod run_device;
 mod setting;
 mod source;
 mod source_spec;
@@ -59,7 +60,7 @@ pub use trainer::{RunOptions, TrainerOptions};
 pub mod values {
     pub use burnish_core::Dtype;
     pub use burnish_data::{Order, SourceSpec, Strategy, Truncation};
-    pub use burnish_device::DeviceKind;
+    pub use burnish_device::{DeviceKind, Gpu};
     pub use burnish_gguf::OutType;
     pub use burnish_losses::{
         Aggregation, CorrectionMode, CpoLoss, Divergence, ImportanceLevel, KtoLoss, PolicyLoss,
@@ -74,6 +75,7 @@ pub mod values {
     pub use crate::choice::{
         Auto, ExportFormat, HubStrategy, Interval, RolloutQuantization, SaveInterval, Transport,
     };
+    pub use crate::run_device::RunDevice;
     pub use crate::setting::{
         ArgumentList, Items, JsonMap, KeywordArguments, ModelDtype, PadToMultiple, ReportTo, Resume, Steps,
         Verbatim,

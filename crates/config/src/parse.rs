@@ -15,8 +15,12 @@ use crate::table::{COMMANDS, Entry, Mismatch};
 use crate::translate::translate;
 use crate::value::OptionValue;
 
-/// Reads flags and file, sets options and checks rules; `required` options have to be there.
-pub(crate) fn parse<C: Command>(words: &[String], required: &[&str]) -> Result<Invocation<C>, ConfigError> {
+/// Reads flags and file, sets options and checks rules; `required` options have to be there. `plans` where nothing is run.
+pub(crate) fn parse<C: Command>(
+    words: &[String],
+    required: &[&str],
+    plans: bool,
+) -> Result<Invocation<C>, ConfigError> {
     let entries = C::entries();
     let mut faults = Vec::new();
     let flags = source::flags(words, &entries, &mut faults);
@@ -103,7 +107,7 @@ pub(crate) fn parse<C: Command>(words: &[String], required: &[&str]) -> Result<I
 
     notes.extend(noted.lines());
     let values = options.values();
-    let mut checks = Checks::new(&given, &values, &mut faults, &mut notes);
+    let mut checks = Checks::new((&given, &values), plans, &mut faults, &mut notes);
     for name in required {
         checks.required(name, &entries);
     }

@@ -1,6 +1,7 @@
 //! Mistakes, and what is said about them.
 
-use burnish_config::{Command, Fault, GenerateOptions, MergeOptions, SftOptions};
+use burnish_config::values::{Gpu, RunDevice};
+use burnish_config::{Command, Fault, GenerateOptions, MergeOptions, PlanOptions, SftOptions};
 
 use crate::scratch::{Scratch, message};
 
@@ -118,6 +119,20 @@ fn what_burnish_does_not_do_is_refused_by_name() {
         "true",
     ];
     assert!(Scratch::new().sft(&harmless).is_ok());
+}
+
+#[test]
+fn a_gpu_by_its_name_is_for_plans() {
+    check(&["--device", "h200"], &["device: expected", "`burnish plan`", "got h200"]);
+    check(&["--device", "h900"], &["device: expected", "rtx4090", "got h900"]);
+    let scratch = Scratch::new();
+    let words = ["--model_name_or_path".to_owned(), scratch.path("model"), "--device=h200".to_owned()];
+    let planned = PlanOptions::parse(words.clone()).unwrap().run().unwrap().options;
+    assert_eq!(planned.model.device, RunDevice::Planned(Gpu::H200));
+    assert!(SftOptions::parse_to_plan(words.clone()).is_ok());
+    let prompt = || words.iter().cloned().chain(["--prompt=x".to_owned()]);
+    assert!(GenerateOptions::parse(prompt()).is_err());
+    assert!(GenerateOptions::parse_to_plan(words.clone()).is_ok());
 }
 
 /// As in Transformers, where -1 stands for no interval of steps beside a strategy that asks for none.

@@ -69,6 +69,8 @@ pub use kto::Kto;
 pub use online::heard;
 pub use online::{Objective, Online, Sampled};
 pub use plan::device_overhead::DeviceOverhead;
+pub use plan::generation_plan::GenerationPlan;
+pub use plan::roofline::{Bound, Roofline, RooflineLine};
 pub use plan::step_passes::{RolloutPasses, StepPasses};
 pub use plan::{PrecisionRow, PrecisionTable, RunPlan};
 pub use rank::Rank;

@@ -5,4 +5,5 @@ mod experts;
 mod families_sharded;
 mod known_recordings;
 mod reward_folder;
+mod roofline;
 mod row_cache;

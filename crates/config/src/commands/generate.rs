@@ -32,6 +32,7 @@ impl GenerateOptions {
         self.model.rules(checks);
         self.quantization.rules(true, checks);
         match (&self.prompts.prompt.0, &self.prompts.dataset_name) {
+            (None, None) if checks.plans() => {}
             (None, None) => checks.fault(Fault::Required {
                 name: "prompt",
                 doc: "the text to continue, or --dataset_name with a file of prompts".into(),

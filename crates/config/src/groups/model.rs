@@ -8,6 +8,7 @@ use burnish_peft::{CombinationType, MajoritySign};
 
 use crate::checks::{Checks, MODEL_HINT};
 use crate::choice::Auto;
+use crate::run_device::RunDevice;
 use crate::setting::ModelDtype;
 use crate::table::options;
 
@@ -32,8 +33,8 @@ options! {
     /// in the dtype that its weight is held in.
     Transformers bf16: bool = false;
     /// What computes: `cuda` (a build with that feature), `cpu`, or `auto`, which takes a GPU that is ready and says so
-    /// when one is not; `wgpu` is for checks.
-    Burnish device: Auto<DeviceKind> = Auto(None);
+    /// when one is not; `wgpu` is for checks. To `plan` also the name of a GPU, for which it predicts a step's time.
+    Burnish device: RunDevice = RunDevice::Auto;
     /// Worker threads of the processor; by default one per core.
     Burnish threads: Option<usize> = None;
 }
@@ -127,7 +128,8 @@ impl ModelOptions {
         }
         let threads = self.threads.is_none_or(|threads| (1..=MOST_THREADS).contains(&threads));
         checks.range("threads", threads, "a whole number from 1 to 4096");
-        if self.bf16 && self.device != Auto(Some(DeviceKind::Cpu)) {
+        self.device.rules(checks);
+        if self.bf16 && self.device.kind() != Some(DeviceKind::Cpu) {
             checks.note(
                 "bf16: on the CPU products multiply bfloat16; on a GPU they run in the dtype that weights are held in: set dtype: bfloat16",
             );

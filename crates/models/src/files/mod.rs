@@ -8,6 +8,7 @@ pub(crate) mod load;
 pub(crate) mod loftq;
 pub(crate) mod mixed_adapters;
 pub(crate) mod packed;
+pub(crate) mod pass_work;
 pub(crate) mod pieces;
 pub(crate) mod qk_clip;
 pub(crate) mod start_from_rows;

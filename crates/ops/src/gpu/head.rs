@@ -23,7 +23,7 @@ const OP: &str = "head";
 const LOGITS: usize = 1 << 25;
 
 /// Rows of a chunk.
-fn chunk(vocab: usize) -> usize {
+pub(super) fn chunk(vocab: usize) -> usize {
     (LOGITS / vocab.max(1) / 64 * 64).max(64)
 }
 

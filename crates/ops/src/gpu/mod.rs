@@ -9,6 +9,7 @@ mod activation;
 pub(crate) mod adamw;
 pub(crate) mod attention;
 pub(crate) mod columns;
+pub mod cost;
 mod dropout;
 pub(crate) mod embedding;
 pub(crate) mod experts;

@@ -30,6 +30,11 @@ impl DeviceOverhead {
         Self { context: CONTEXT, workspace: LOGITS.max(scores) }
     }
 
+    /// All of it beside `held` bytes of tensors.
+    pub(crate) fn beside(&self, held: u64) -> u64 {
+        self.context + self.workspace + self.pages(held)
+    }
+
     /// Pages that the allocator keeps beside `held` bytes of tensors: CubeCL pads and slices them.
     pub(crate) fn pages(&self, held: u64) -> u64 {
         (held + self.workspace) / 10

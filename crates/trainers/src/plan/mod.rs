@@ -1,7 +1,10 @@
 //! `RunPlan`: bytes and collectives of each rank of a run, before anything is allocated.
 
 pub(crate) mod device_overhead;
+pub(crate) mod generation_plan;
+mod json;
 mod precision_table;
+pub(crate) mod roofline;
 pub(crate) mod step_passes;
 mod table;
 mod traffic;
@@ -10,15 +13,16 @@ use burnish_comm::{Op, Traffic};
 use burnish_config::{PlanOptions, RunOptions};
 use burnish_core::{Dtype, Parameter};
 use burnish_device::DeviceKind;
-use burnish_models::{BlockSizes, INT8, PassSize, rests_in_int8};
+use burnish_models::{BlockSizes, INT8, PassSize, Texts, rests_in_int8};
 use burnish_optim::{Optimizer, SlotScope, SlotSpec, Variant};
 use burnish_tp::AdapterSums;
-use burnish_zero::{AllToAllPlan, Memory, Plan, Stage, ZeroError};
+use burnish_zero::{AllToAllPlan, Memory, OrthoCost, Plan, Stage, ZeroError};
 
 use crate::TrainError;
 use crate::forward::token_loss::token_metrics;
 use crate::plan::device_overhead::DeviceOverhead;
 pub use crate::plan::precision_table::{PrecisionRow, PrecisionTable};
+use crate::plan::roofline::{Lines, Passes, Roofline};
 use crate::plan::step_passes::StepPasses;
 pub(crate) use crate::plan::traffic::moved;
 use crate::plan::traffic::{Rollouts, Scoring};
@@ -69,6 +73,8 @@ pub struct RunPlan {
     pub rollout: Option<(usize, usize)>,
     /// What a GPU's memory holds beside that, where the options name one.
     pub overhead: Option<DeviceOverhead>,
+    /// The time of a step, where the options name a GPU that is known.
+    pub roofline: Option<Roofline>,
 }
 
 /// What a [`RunPlan`] shares out.
@@ -212,11 +218,23 @@ impl RunPlan {
         let policy = Scoring { planned: &planned, parallel: &parallel, plan: &plan, base: false };
         let first = step.first * micro_batches;
         shared.merge(&policy.shared((tokens, targets, texts_run), first));
+        let mut work = model.device.gpu().map(|gpu| {
+            let texts = Texts { texts: texts_run, tokens: tokens / texts_run.max(1), before: 0, targets };
+            let mut work = Passes::new(Lines::new(gpu), texts, spec.vocab);
+            work.train(&policy, recompute, micro_batches);
+            work.score(&policy, first);
+            work
+        });
         let mut reads = policy.reads().repeat(first);
         let mut sampling = 0;
         let mut sampled_reads = Vec::new();
         if let Some(rollouts) = &rollouts {
             shared.merge(&rollouts.sampled(&planned, &parallel));
+            if let Some(work) = &mut work {
+                rollouts.waves().for_each(|wave| {
+                    work.decode((&planned, &parallel), rollouts.decoding(wave), rollouts.batches)
+                });
+            }
             let whole = plan.policy().stage == Stage::Three && dp > 1;
             if whole {
                 traffic.merge(&rollouts.gathered(&plan));
@@ -229,6 +247,7 @@ impl RunPlan {
             sampling += rollouts.cache(planned.virtual_tokens(), 8 * keys);
             if rollouts.scored {
                 shared.merge(&rollouts.scores_shared(&policy));
+                work.iter_mut().for_each(|work| rollouts.scored_by(&policy, work));
                 sampled_reads = policy.reads();
             }
             if first > 0 && ranks.nproc > 1 {
@@ -240,9 +259,11 @@ impl RunPlan {
         let passes = step.reference * micro_batches;
         let mut add_reference = |model: &Scoring<'_>, traffic: &mut Traffic| {
             shared.merge(&model.shared((tokens, targets, texts_run), passes));
+            work.iter_mut().for_each(|work| work.score(model, passes));
             traffic.merge(&model.plan.traffic_of_reads(&model.reads().repeat(passes)));
             if let Some(rollouts) = &rollouts {
                 shared.merge(&rollouts.scores_shared(model));
+                work.iter_mut().for_each(|work| rollouts.scored_by(model, work));
                 traffic.merge(&rollouts.scores(model.plan, &model.reads()));
             }
         };
@@ -262,9 +283,11 @@ impl RunPlan {
                 // The policy's own weights, in one walk with its first passes.
                 let base = Scoring { base: true, ..policy };
                 shared.merge(&base.shared((tokens, targets, texts_run), passes));
+                work.iter_mut().for_each(|work| work.score(&base, passes));
                 reads.splice(0..0, base.reads().repeat(passes));
                 if let Some(rollouts) = &rollouts {
                     shared.merge(&rollouts.scores_shared(&base));
+                    work.iter_mut().for_each(|work| rollouts.scored_by(&base, work));
                     sampled_reads.extend(base.reads());
                 }
             }
@@ -287,13 +310,27 @@ impl RunPlan {
             tp_size,
             ep_size: ranks.ep_size,
         };
-        let overhead = (model.device.0 == Some(DeviceKind::Cuda))
+        let overhead = (model.device.kind() == Some(DeviceKind::Cuda))
             .then(|| DeviceOverhead::new(spec, texts, stream, tp_size));
-        Ok(Self {
+        let lines = work.map(|mut work| {
+            let flops = |p: &Parameter| OrthoCost::of(muon.as_ref()?, p).map(|cost| cost.flops);
+            let owners = if exchanged == Traffic::default() { 1 } else { dp * sharing };
+            let newton_schulz = global.iter().filter_map(flops).sum::<f64>() / owners as f64;
+            work.update(&plan, micro_batches, &slots, newton_schulz);
+            let mut lines = work.finish();
+            lines.collectives("weights and gradients, moved", &traffic, dp);
+            lines.collectives("activations, moved", &shared, sharing);
+            lines.collectives("matrices of Muon, moved", &exchanged, ranks.nproc);
+            lines
+        });
+        let precision = PrecisionTable::new(planned.registry(), model.compute(), &slots);
+        let allotment = traffic_of_allotment(planned.plan(), ranks.nproc);
+        let mut run = Self {
             plan,
             of,
-            precision: PrecisionTable::new(planned.registry(), model.compute(), &slots),
+            precision,
             overhead,
+            roofline: None,
             micro_batches,
             tokens,
             memory,
@@ -304,9 +341,19 @@ impl RunPlan {
             traffic,
             shared,
             exchanged,
-            allotment: traffic_of_allotment(planned.plan(), ranks.nproc),
+            allotment,
             adapters,
-        })
+        };
+        if let (Some(gpu), Some(lines)) = (model.device.gpu(), lines) {
+            run.roofline = Some(Roofline {
+                gpu,
+                tokens: ("tokens", (tokens * micro_batches * data) as u64),
+                ranks: ranks.nproc,
+                lines: lines.finish(),
+                memory: run.on_device_at_most(),
+            });
+        }
+        Ok(run)
     }
 
     /// Elements of weights and gradients that a full step moves among the ranks that take different rows.

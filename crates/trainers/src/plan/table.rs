@@ -18,6 +18,13 @@ impl RunPlan {
         other.weights + (own.peak() + self.activations).max(scores).max(own.rest() + self.sampling)
     }
 
+    /// Bytes that any rank's device holds at once, at most.
+    #[must_use]
+    pub fn on_device_at_most(&self) -> u64 {
+        let held = (0..self.memory.len()).map(|at| self.tensors_at_most(at)).max().unwrap_or(0);
+        held + self.overhead.map_or(0, |overhead| overhead.beside(held))
+    }
+
     /// What each rank holds, as a table.
     #[must_use]
     pub fn held(&self) -> String {
@@ -55,7 +62,7 @@ impl RunPlan {
         line("blocks of logits and scores", (overhead.workspace, overhead.workspace));
         let pages = |held: u64| overhead.pages(held);
         line("pages kept by the allocator", (pages(most), pages(least)));
-        let all = |held: u64| held + overhead.context + overhead.workspace + pages(held);
+        let all = |held: u64| held + overhead.beside(held);
         line("all together, at most", (all(most), all(least)));
         table
     }
@@ -90,6 +97,15 @@ impl fmt::Display for RunPlan {
         }
         write!(f, "\n{}", self.precision)?;
         write!(f, "\n{}", self.held())?;
+        self.sent(f)?;
+        self.roofline.as_ref().map_or(Ok(()), |roofline| write!(f, "\n{roofline}"))
+    }
+}
+
+impl RunPlan {
+    /// What ranks send each other.
+    fn sent(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Whole { trained, tp_size, ep_size, .. } = self.of;
         if self.of.ranks == 1 {
             return writeln!(f, "\nOne rank sends nothing.");
         }

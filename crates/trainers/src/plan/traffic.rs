@@ -2,9 +2,10 @@
 
 use burnish_comm::Traffic;
 use burnish_core::Dtype;
-use burnish_models::{DecodingSize, ModelPlan, Parallel, ScoreSize};
+use burnish_models::{DecodingSize, ModelPlan, Parallel, ScoreSize, Texts};
 use burnish_zero::Plan;
 
+use crate::plan::roofline::{Decoding, Passes};
 use crate::plan::step_passes::RolloutPasses;
 
 /// Elements of weights and gradients among what was moved: not scalars and flags.
@@ -44,7 +45,7 @@ impl Scoring<'_> {
 pub(crate) struct Rollouts<'a> {
     passes: &'a RolloutPasses,
     /// Generation batches of a step.
-    batches: usize,
+    pub(crate) batches: usize,
     /// The rank's completions of one.
     own: usize,
     /// Micro-batches in which every rank scores its own: as many as the rank with most needs.
@@ -94,24 +95,51 @@ impl<'a> Rollouts<'a> {
         if self.passes.here { (self.at_once() * (before + self.text()) * token) as u64 } else { 0 }
     }
 
+    /// Sequences that are sampled together, of a batch, in order: how many of their prompts are computed, and how many there are.
+    pub(crate) fn waves(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (own, most, group) = (self.own, self.at_once().max(1), self.passes.group.max(1));
+        let own = if self.passes.here { own } else { 0 };
+        (0..own).step_by(most).map(move |first| {
+            let joined = most.min(own - first);
+            // A prompt that the sequences before these began with is not computed again.
+            ((first + joined).div_ceil(group) - first.div_ceil(group), joined)
+        })
+    }
+
+    /// Such sequences' sizes.
+    pub(crate) fn decoding(&self, (prompts, sequences): (usize, usize)) -> Decoding {
+        let (prompt, length) = (self.passes.prompt_tokens(), self.passes.completion);
+        Decoding { prompts, sequences, prompt, length }
+    }
+
+    /// Adds the passes in which `model` scores what was sampled.
+    pub(crate) fn scored_by(&self, model: &Scoring<'_>, work: &mut Passes) {
+        for (rows, passes) in self.chunks_of_rows() {
+            let tokens = if rows == 0 { 1 } else { self.text() };
+            let texts =
+                Texts { texts: rows.max(1), tokens, before: 0, targets: rows * self.passes.completion };
+            work.score_texts(model, texts, passes * self.batches);
+        }
+    }
+
+    /// Rows of the passes that score a batch, and how many such passes there are; a rank without rows runs one token.
+    fn chunks_of_rows(&self) -> [(usize, usize); 3] {
+        let (full, rest) = (self.own / self.rows, self.own % self.rows);
+        [(self.rows, full), (rest, usize::from(rest > 0)), (0, self.chunks - full - usize::from(rest > 0))]
+    }
+
     /// What sampling moves among ranks that share layers: equal prompts run once, completions are as long as they may be.
     pub(crate) fn sampled(&self, planned: &ModelPlan<'_>, parallel: &Parallel) -> Traffic {
         let mut traffic = Traffic::default();
         if !self.passes.here || self.own == 0 {
             return traffic;
         }
-        let (group, length) = (self.passes.group.max(1), self.passes.completion);
-        let (mut first, mut size) = (0, DecodingSize::default());
-        while first < self.own {
-            let joined = self.at_once().min(self.own - first);
-            // A prompt that the sequences before these began with is not computed again.
-            let known = first.div_ceil(group);
-            let fresh = (first + joined).div_ceil(group) - known;
+        let mut size = DecodingSize::default();
+        for (fresh, joined) in self.waves() {
             if fresh > 0 {
                 size.add(fresh * self.passes.prompt_tokens(), fresh, fresh);
             }
-            (1..length).for_each(|_| size.add(joined, joined, 0));
-            first += joined;
+            (1..self.passes.completion).for_each(|_| size.add(joined, joined, 0));
         }
         let one = planned.forecast_decoding(parallel, &size);
         (0..self.batches).for_each(|_| traffic.merge(one.traffic()));
@@ -131,18 +159,11 @@ impl<'a> Rollouts<'a> {
 
     /// What `model` moves among ranks that share layers to score what was sampled.
     pub(crate) fn scores_shared(&self, model: &Scoring<'_>) -> Traffic {
-        let (full, rest) = (self.own / self.rows, self.own % self.rows);
         let mut traffic = Traffic::default();
-        let mut add = |rows: usize, passes: usize| {
-            if passes > 0 {
-                let (tokens, targets) = (rows * self.text(), rows * self.passes.completion);
-                // A rank without rows runs one token.
-                traffic.merge(&model.shared((tokens.max(1), targets, rows.max(1)), passes * self.batches));
-            }
-        };
-        add(self.rows, full);
-        add(rest, usize::from(rest > 0));
-        add(0, self.chunks - full - usize::from(rest > 0));
+        for (rows, passes) in self.chunks_of_rows().into_iter().filter(|(_, passes)| *passes > 0) {
+            let (tokens, targets) = (rows * self.text(), rows * self.passes.completion);
+            traffic.merge(&model.shared((tokens.max(1), targets, rows.max(1)), passes * self.batches));
+        }
         traffic
     }
 

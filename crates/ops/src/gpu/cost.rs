@@ -1,0 +1,447 @@
+//! `Cost`: operations, bytes and launches of the bodies here, from sizes. A plan's prediction is made of these, so whoever
+//! changes a body changes its entry.
+//!
+//! Operations are those of products, two for each pair of factors. Bytes are those of the tensors that kernels read and write,
+//! each once for each kernel that does. Kernels are counted as Burn's fusion leaves them: neighbouring elementwise operations
+//! are one, with the reduction or the product that reads them. Its choice depends on shapes, so launches are near, not exact.
+
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Mul};
+
+use super::attention::ROWS;
+use super::head::chunk;
+
+/// Bytes of an f32: stream, softmax, statistics and gradients.
+const WIDE: u64 = 4;
+
+/// What kernels do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Floating-point operations of products.
+    pub flops: u64,
+    /// Bytes that they read.
+    pub read: u64,
+    /// Bytes that they write.
+    pub written: u64,
+    /// How many are launched.
+    pub launches: u64,
+}
+
+impl Cost {
+    /// `launches` kernels without products.
+    #[must_use]
+    pub const fn moving(read: u64, written: u64, launches: u64) -> Self {
+        Self { flops: 0, read, written, launches }
+    }
+
+    /// Bytes that they move.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.read + self.written
+    }
+}
+
+impl Add for Cost {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            flops: self.flops + other.flops,
+            read: self.read + other.read,
+            written: self.written + other.written,
+            launches: self.launches + other.launches,
+        }
+    }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Mul<u64> for Cost {
+    type Output = Self;
+
+    fn mul(self, times: u64) -> Self {
+        Self {
+            flops: self.flops * times,
+            read: self.read * times,
+            written: self.written * times,
+            launches: self.launches * times,
+        }
+    }
+}
+
+impl Sum for Cost {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), Add::add)
+    }
+}
+
+/// A linear layer: tokens, widths, and bytes of an element of the weight, in which its products run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearSize {
+    /// Rows of the input.
+    pub tokens: u64,
+    /// Input features.
+    pub input: u64,
+    /// Output features.
+    pub output: u64,
+    /// Bytes of an element.
+    pub bytes: u64,
+}
+
+/// One product `[m, k] x [k, n]` whose elements take so many bytes, the result's `out`.
+fn product([m, k, n]: [u64; 3], bytes: u64, out: u64) -> Cost {
+    Cost { flops: 2 * m * k * n, read: bytes * (m * k + k * n), written: out * m * n, launches: 1 }
+}
+
+impl LinearSize {
+    /// `x W^T`.
+    #[must_use]
+    pub fn forward(&self) -> Cost {
+        product([self.tokens, self.input, self.output], self.bytes, self.bytes)
+    }
+
+    /// The input's gradient `dy W`: with the cast of `dy`, and the sum of what layers on one input give.
+    #[must_use]
+    pub fn of_input(&self) -> Cost {
+        let (dy, dx) = (self.tokens * self.output, self.tokens * self.input);
+        let made = product([self.tokens, self.output, self.input], self.bytes, self.bytes);
+        made + Cost::moving(WIDE * dy + self.bytes * dx + WIDE * dx, self.bytes * dy + WIDE * dx, 2)
+    }
+
+    /// The weight's gradient `dy^T x`, widened.
+    #[must_use]
+    pub fn of_weight(&self) -> Cost {
+        let made = product([self.output, self.tokens, self.input], self.bytes, self.bytes);
+        let elements = self.input * self.output;
+        made + Cost::moving(self.bytes * elements, WIDE * elements, 1)
+    }
+
+    /// What adds an adapter of `rank` in f32: two products, and the sum with the layer's.
+    #[must_use]
+    pub fn adapter_forward(&self, rank: u64) -> Cost {
+        let Self { tokens, input, output, bytes } = *self;
+        product([tokens, input, rank], WIDE, WIDE)
+            + product([tokens, rank, output], WIDE, WIDE)
+            + Cost::moving(tokens * output * (WIDE + bytes), tokens * output * bytes, 1)
+    }
+
+    /// Its backward: the gradients of both factors, and with `tracked` the input's.
+    #[must_use]
+    pub fn adapter_backward(&self, rank: u64, tracked: bool) -> Cost {
+        let Self { tokens, input, output, bytes } = *self;
+        let of_input = product([tokens, rank, input], WIDE, WIDE)
+            + Cost::moving(2 * WIDE * tokens * input, WIDE * tokens * input, 1);
+        Cost::moving(bytes * tokens * output, WIDE * tokens * output, 1)
+            + product([output, tokens, rank], WIDE, WIDE)
+            + product([tokens, output, rank], WIDE, WIDE)
+            + product([rank, tokens, input], WIDE, WIDE)
+            + if tracked { of_input } else { Cost::default() }
+    }
+}
+
+/// A norm of `rows` rows of `width`, whose result is written in `bytes` an element: the mean square, then the rest.
+#[must_use]
+pub fn norm_forward(rows: u64, width: u64, bytes: u64) -> Cost {
+    Cost::moving(2 * WIDE * rows * width, bytes * rows * width, 2)
+}
+
+/// Its backward: the norm once more for the layers' own gradients, one mean and the rest, and with `trains` the sum over rows.
+#[must_use]
+pub fn norm_backward(rows: u64, width: u64, trains: bool) -> Cost {
+    let of_gamma =
+        if trains { Cost::moving(2 * WIDE * rows * width, WIDE * width, 2) } else { Cost::default() };
+    Cost::moving(5 * WIDE * rows * width, 2 * WIDE * rows * width, 3) + of_gamma
+}
+
+/// What a block adds to the stream: read both, write the sum.
+#[must_use]
+pub fn residual(tokens: u64, width: u64, bytes: u64) -> Cost {
+    Cost::moving((WIDE + bytes) * tokens * width, WIDE * tokens * width, 1)
+}
+
+/// Columns of several layers on one input, side by side in one tensor.
+#[must_use]
+pub fn side_by_side(tokens: u64, width: u64, bytes: u64, layers: u64) -> Cost {
+    if layers < 2 {
+        Cost::default()
+    } else {
+        Cost::moving(bytes * tokens * width, bytes * tokens * width, layers)
+    }
+}
+
+/// An activation of `inner` elements a token that reads `gates` for each: one, or a gate and what it multiplies.
+#[must_use]
+pub fn activation_forward(tokens: u64, inner: u64, gates: u64, bytes: u64) -> Cost {
+    Cost::moving(gates * bytes * tokens * inner, bytes * tokens * inner, 1)
+}
+
+/// Its backward: the values again for the layer behind it, then both gradients.
+#[must_use]
+pub fn activation_backward(tokens: u64, inner: u64, gates: u64, bytes: u64) -> Cost {
+    let elements = tokens * inner;
+    Cost::moving(
+        2 * gates * bytes * elements + 2 * WIDE * elements,
+        (1 + 2 * gates) * bytes * elements,
+        1 + 2 * gates,
+    )
+}
+
+/// Attention of texts that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionSize {
+    /// Texts beside each other.
+    pub texts: u64,
+    /// New tokens of each.
+    pub tokens: u64,
+    /// Tokens before them whose keys and values are kept.
+    pub before: u64,
+    /// Most keys that a token sees.
+    pub window: Option<u64>,
+    /// Query heads.
+    pub heads: u64,
+    /// Heads of keys and values.
+    pub kv_heads: u64,
+    /// Elements of a head of queries and keys.
+    pub dim: u64,
+    /// Elements of a head of values.
+    pub value_dim: u64,
+    /// Whether queries and keys are normed by heads.
+    pub normed: bool,
+    /// Whether they turn.
+    pub turns: bool,
+    /// Bytes of an element of queries, keys and values.
+    pub bytes: u64,
+}
+
+impl AttentionSize {
+    /// Blocks of queries.
+    fn blocks(&self) -> u64 {
+        if self.before > 0 { self.texts } else { (self.texts * self.tokens).div_ceil(ROWS as u64) }
+    }
+
+    /// Pairs of queries and keys of one head that the texts' tokens see.
+    #[must_use]
+    pub fn seen(&self) -> u64 {
+        let of = |query: u64| {
+            let all = self.before + query + 1;
+            self.window.map_or(all, |window| all.min(window))
+        };
+        self.texts * (0..self.tokens).map(of).sum::<u64>()
+    }
+
+    /// Pairs that are computed: a block's queries against all keys that one of them sees.
+    #[must_use]
+    pub fn computed(&self) -> u64 {
+        if self.before > 0 {
+            return self.seen();
+        }
+        // Neighbouring texts share blocks, in which each sees its own.
+        let rows = self.texts * self.tokens;
+        let mut pairs = 0;
+        let mut start = 0;
+        while start < rows {
+            let end = rows.min(start + ROWS as u64);
+            let text = start / self.tokens.max(1) * self.tokens;
+            let from = self.window.map_or(text, |window| text.max((start + 1).saturating_sub(window)));
+            pairs += (end - start) * (end - from);
+            start = end;
+        }
+        pairs
+    }
+
+    /// Elements of queries and keys, and of values, of all tokens.
+    fn elements(&self) -> [u64; 2] {
+        let tokens = self.texts * self.tokens;
+        [tokens * (self.heads + self.kv_heads) * self.dim, tokens * self.kv_heads * self.value_dim]
+    }
+
+    /// Norms, turns and the order of heads, from queries, keys and values as layers give them.
+    fn prepared(&self) -> Cost {
+        let [turned, values] = self.elements();
+        let norms = if self.normed { Cost::moving(self.bytes * turned, 0, 2) } else { Cost::default() };
+        let turns = if self.turns { Cost::moving(WIDE * turned, WIDE * turned, 4) } else { Cost::default() };
+        Cost::moving(self.bytes * (turned + values), self.bytes * (turned + values), 3) + norms + turns
+    }
+
+    /// Two products and a softmax between them, block by block.
+    #[must_use]
+    pub fn forward(&self) -> Cost {
+        let (pairs, bytes) = (self.heads * self.computed(), self.bytes);
+        let out = self.texts * self.tokens * self.heads * self.value_dim;
+        let blocks = self.blocks();
+        // Scores as the product writes them, read by the maximum and by the exponential, which is summed, narrowed and read by
+        // the second product.
+        let softmax = Cost::moving((3 * bytes + 2 * WIDE) * pairs, (2 * bytes + WIDE) * pairs, 6 * blocks);
+        let products = Cost {
+            flops: 2 * pairs * (self.dim + self.value_dim),
+            read: self.keys_read(),
+            written: bytes * out,
+            launches: 2 * blocks,
+        };
+        let behind = Cost::moving(2 * bytes * out, 2 * bytes * out, 2 * blocks + 1);
+        self.prepared() + softmax + products + behind
+    }
+
+    /// Bytes of queries, and of the keys and values that each block sees.
+    fn keys_read(&self) -> u64 {
+        let queries = self.texts * self.tokens * self.heads * self.dim;
+        let keys = self.computed() / (ROWS as u64).min(self.texts * self.tokens).max(1);
+        let keys = if self.before > 0 { self.texts * (self.before + self.tokens) } else { keys };
+        // A cache is in f32.
+        let bytes = if self.before > 0 { WIDE } else { self.bytes };
+        self.bytes * queries + bytes * keys * self.kv_heads * (self.dim + self.value_dim)
+    }
+
+    /// Scores again, then four products for the gradients of values, probabilities, queries and keys.
+    #[must_use]
+    pub fn backward(&self) -> Cost {
+        let (pairs, bytes) = (self.heads * self.computed(), self.bytes);
+        let [turned, values] = self.elements();
+        let blocks = self.blocks();
+        let softmax = Cost::moving((5 * bytes + 2 * WIDE) * pairs, (4 * bytes + WIDE) * pairs, 6 * blocks);
+        let products = Cost {
+            flops: 2 * pairs * (3 * self.dim + 2 * self.value_dim),
+            read: 2 * self.keys_read(),
+            written: WIDE * (turned + values),
+            launches: 5 * blocks,
+        };
+        // Sums of a block's gradients into those of all keys and values, and the products `dy * out`.
+        let sums =
+            Cost::moving(2 * WIDE * (turned + 2 * values), WIDE * (turned + 2 * values), 6 * blocks + 4);
+        let behind = self.prepared();
+        self.prepared() + softmax + products + sums + behind
+    }
+}
+
+/// The head over `targets` tokens: the layer, whose bytes are those of its products, chunk by chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadSize {
+    /// The layer; its tokens are those that predict something.
+    pub layer: LinearSize,
+}
+
+impl HeadSize {
+    fn chunks(&self) -> u64 {
+        self.layer.tokens.div_ceil(chunk(self.layer.output as usize) as u64).max(1)
+    }
+
+    /// The products of a pass over the chunks; each reads the whole table.
+    fn logits(&self) -> Cost {
+        let LinearSize { input, output, bytes, .. } = self.layer;
+        let again = (self.chunks() - 1) * bytes * input * output;
+        self.layer.forward() + Cost::moving(again, 0, self.chunks() - 1)
+    }
+
+    /// Logits, and of each token its maximum, sums and its target's own.
+    #[must_use]
+    pub fn forward(&self) -> [Cost; 2] {
+        let logits = self.layer.tokens * self.layer.output;
+        let statistics = Cost::moving(7 * self.layer.bytes * logits, 0, 12 * self.chunks());
+        [self.logits(), statistics]
+    }
+
+    /// Logits again, their gradient, and the products with it: of the input, and with `trains` of the table.
+    #[must_use]
+    pub fn backward(&self, tracked: bool, trains: bool) -> [Cost; 2] {
+        let LinearSize { input, output, bytes, tokens } = self.layer;
+        let logits = tokens * output;
+        let of_input = if tracked { self.layer.of_input() } else { Cost::default() };
+        let of_table = if trains {
+            // A sum of all chunks' gradients.
+            let sums = (self.chunks() - 1) * input * output;
+            self.layer.of_weight() + Cost::moving(2 * WIDE * sums, WIDE * sums, self.chunks() - 1)
+        } else {
+            Cost::default()
+        };
+        let slopes = Cost::moving(bytes * logits, bytes * logits, 4 * self.chunks());
+        [self.logits() + of_input + of_table, slopes]
+    }
+}
+
+/// Rows of a table `[vocab, width]` by token.
+#[must_use]
+pub fn embedding_forward(tokens: u64, width: u64, bytes: u64) -> Cost {
+    Cost::moving(bytes * tokens * width, WIDE * tokens * width, 1)
+}
+
+/// The gradient of a table: zeros, and rows added to them.
+#[must_use]
+pub fn embedding_backward(tokens: u64, vocab: u64, width: u64) -> Cost {
+    Cost::moving(2 * WIDE * tokens * width, WIDE * (vocab + tokens) * width, 2)
+}
+
+/// What a step does with each trained tensor beside its update: gradients of micro-batches are added up, the norm is summed.
+#[must_use]
+pub fn gradient(elements: u64, micro_batches: u64) -> Cost {
+    let added = Cost::moving(2 * WIDE * elements, WIDE * elements, 1) * micro_batches.saturating_sub(1);
+    added + Cost::moving(WIDE * elements, 0, 3)
+}
+
+/// An update of `elements` that reads and writes a master and `slots` bytes of state, and writes the stored weight.
+#[must_use]
+pub fn update(elements: u64, slots: u64, stored: u64) -> Cost {
+    Cost::moving(2 * WIDE * elements + slots, WIDE * elements + slots + stored, 3)
+}
+
+/// A weight `[rows, columns]` in `resting` bytes, widened to elements of `bytes` for a product.
+#[must_use]
+pub fn widened(resting: u64, elements: u64, bytes: u64) -> Cost {
+    Cost::moving(resting, bytes * elements, 2)
+}
+
+/// Bytes of a token's statistics that the head brings to the host.
+pub const STATISTICS: u64 = WIDE * crate::VocabShard::VALUES as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: AttentionSize = AttentionSize {
+        texts: 2,
+        tokens: 1024,
+        before: 0,
+        window: None,
+        heads: 4,
+        kv_heads: 2,
+        dim: 64,
+        value_dim: 64,
+        normed: false,
+        turns: true,
+        bytes: 2,
+    };
+
+    #[test]
+    fn blocks_compute_what_their_last_query_sees() {
+        assert_eq!(SIZE.seen(), 2 * 1024 * 1025 / 2);
+        // Two blocks of each text: 512 queries against 512 keys, then against 1024.
+        assert_eq!(SIZE.computed(), 2 * (512 * 512 + 512 * 1024));
+        let narrow = AttentionSize { window: Some(256), ..SIZE };
+        assert_eq!(narrow.seen(), 2 * (256 * 257 / 2 + 768 * 256));
+        assert!(narrow.computed() < SIZE.computed());
+        let cached = AttentionSize { tokens: 1, before: 99, ..SIZE };
+        assert_eq!((cached.seen(), cached.computed()), (200, 200));
+    }
+
+    #[test]
+    fn attention_s_backward_is_five_products_of_forward_s_two() {
+        let [forward, backward] = [SIZE.forward(), SIZE.backward()];
+        assert_eq!(forward.flops, 4 * SIZE.heads * SIZE.computed() * 64);
+        assert_eq!(2 * backward.flops, 5 * forward.flops);
+    }
+
+    #[test]
+    fn a_linear_layer_counts_two_operations_a_pair() {
+        let layer = LinearSize { tokens: 7, input: 5, output: 3, bytes: 2 };
+        assert_eq!(layer.forward().flops, 2 * 7 * 5 * 3);
+        assert_eq!(layer.of_input().flops, 2 * 7 * 5 * 3);
+        assert_eq!(layer.of_weight().flops, 2 * 7 * 5 * 3);
+        assert_eq!(layer.forward().bytes(), 2 * (7 * 5 + 5 * 3 + 7 * 3));
+        assert_eq!(layer.adapter_forward(2).flops, 2 * 7 * 2 * (5 + 3));
+        assert_eq!(layer.adapter_backward(2, true).flops, 2 * 7 * 2 * 2 * (5 + 3));
+        assert_eq!(layer.adapter_backward(2, false).flops, 2 * 7 * 2 * (5 + 2 * 3));
+    }
+}

@@ -123,8 +123,8 @@ fn what_burnish_does_not_do_is_refused_by_name() {
 
 #[test]
 fn a_gpu_by_its_name_is_for_plans() {
-    check(&["--device", "h200"], &["device: expected", "`burnish plan`", "got h200"]);
-    check(&["--device", "h900"], &["device: expected", "rtx4090", "got h900"]);
+    check(&["--device", "h200"], &["device: expected", "`burnish plan`", "got \"h200\""]);
+    check(&["--device", "h900"], &["device: expected", "rtx4090", "got \"h900\""]);
     let scratch = Scratch::new();
     let words = ["--model_name_or_path".to_owned(), scratch.path("model"), "--device=h200".to_owned()];
     let planned = PlanOptions::parse(words.clone()).unwrap().run().unwrap().options;

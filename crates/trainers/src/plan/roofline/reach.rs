@@ -1,4 +1,4 @@
-//! What a kernel is assumed to reach of a GPU's published figures: the constants of a predicted time, each with its reason.
+//! Shares of published figures that kernels are assumed to reach, and seconds beside them: a predicted time's constants, each with its reason.
 
 /// Share of the dense peak that products reach. cuBLAS reaches 65 to 80 % of an H100's 989 TFLOP/s in bf16 at sizes of
 /// thousands, where clocks fall under load; CubeCL's products, which have no `wgmma`, stay below it.

@@ -14,6 +14,14 @@ use super::head::chunk;
 /// Bytes of an f32: stream, softmax, statistics and gradients.
 const WIDE: u64 = 4;
 
+/// Kernels around an adapter's products in forward and in backward that move little: casts of rows of its rank, and copies of
+/// factors whose layout no product takes. As the interpreter's driver counts them on `examples/base`.
+const AROUND_ADAPTER: [u64; 2] = [4, 7];
+/// The same around a block's softmax: positions of queries and keys, what is hidden, casts.
+const AROUND_SOFTMAX: [u64; 2] = [4, 3];
+/// Around norms and turns of heads: slices, casts and the order of heads.
+const AROUND_HEADS: u64 = 4;
+
 /// What kernels do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -126,7 +134,7 @@ impl LinearSize {
         let Self { tokens, input, output, bytes } = *self;
         product([tokens, input, rank], WIDE, WIDE)
             + product([tokens, rank, output], WIDE, WIDE)
-            + Cost::moving(tokens * output * (WIDE + bytes), tokens * output * bytes, 1)
+            + Cost::moving(tokens * output * (WIDE + bytes), tokens * output * bytes, 1 + AROUND_ADAPTER[0])
     }
 
     /// Its backward: the gradients of both factors, and with `tracked` the input's.
@@ -135,7 +143,7 @@ impl LinearSize {
         let Self { tokens, input, output, bytes } = *self;
         let of_input = product([tokens, rank, input], WIDE, WIDE)
             + Cost::moving(2 * WIDE * tokens * input, WIDE * tokens * input, 1);
-        Cost::moving(bytes * tokens * output, WIDE * tokens * output, 1)
+        Cost::moving(bytes * tokens * output, WIDE * tokens * output, 1 + AROUND_ADAPTER[1])
             + product([output, tokens, rank], WIDE, WIDE)
             + product([tokens, output, rank], WIDE, WIDE)
             + product([rank, tokens, input], WIDE, WIDE)
@@ -169,7 +177,7 @@ pub fn side_by_side(tokens: u64, width: u64, bytes: u64, layers: u64) -> Cost {
     if layers < 2 {
         Cost::default()
     } else {
-        Cost::moving(bytes * tokens * width, bytes * tokens * width, layers)
+        Cost::moving(bytes * tokens * width, bytes * tokens * width, layers + 1)
     }
 }
 
@@ -264,7 +272,9 @@ impl AttentionSize {
         let [turned, values] = self.elements();
         let norms = if self.normed { Cost::moving(self.bytes * turned, 0, 2) } else { Cost::default() };
         let turns = if self.turns { Cost::moving(WIDE * turned, WIDE * turned, 4) } else { Cost::default() };
-        Cost::moving(self.bytes * (turned + values), self.bytes * (turned + values), 3) + norms + turns
+        Cost::moving(self.bytes * (turned + values), self.bytes * (turned + values), 3 + AROUND_HEADS)
+            + norms
+            + turns
     }
 
     /// Two products and a softmax between them, block by block.
@@ -275,7 +285,11 @@ impl AttentionSize {
         let blocks = self.blocks();
         // Scores as the product writes them, read by the maximum and by the exponential, which is summed, narrowed and read by
         // the second product.
-        let softmax = Cost::moving((3 * bytes + 2 * WIDE) * pairs, (2 * bytes + WIDE) * pairs, 6 * blocks);
+        let softmax = Cost::moving(
+            (3 * bytes + 2 * WIDE) * pairs,
+            (2 * bytes + WIDE) * pairs,
+            (6 + AROUND_SOFTMAX[0]) * blocks,
+        );
         let products = Cost {
             flops: 2 * pairs * (self.dim + self.value_dim),
             read: self.keys_read(),
@@ -302,7 +316,11 @@ impl AttentionSize {
         let (pairs, bytes) = (self.heads * self.computed(), self.bytes);
         let [turned, values] = self.elements();
         let blocks = self.blocks();
-        let softmax = Cost::moving((5 * bytes + 2 * WIDE) * pairs, (4 * bytes + WIDE) * pairs, 6 * blocks);
+        let softmax = Cost::moving(
+            (5 * bytes + 2 * WIDE) * pairs,
+            (4 * bytes + WIDE) * pairs,
+            (6 + AROUND_SOFTMAX[1]) * blocks,
+        );
         let products = Cost {
             flops: 2 * pairs * (3 * self.dim + 2 * self.value_dim),
             read: 2 * self.keys_read(),

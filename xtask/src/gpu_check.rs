@@ -1,13 +1,19 @@
-//! `cargo xtask gpu-check`: the CUDA build without a GPU.
+//! `cargo xtask gpu-check`: the kernels of the GPU builds without a GPU, in three ways that stand side by side in one table.
 //!
-//! Kernels are compiled by a real NVRTC, each once for all runs, and executed by the interpreter of `tests/ptx`, behind a
-//! driver that needs no device (`tests/fake-cuda`); `burnish-check` holds what they compute against f64 on the CPU, a process for each check. Where
-//! `ptxas` is, every kernel is also assembled for the hardware, and its registers, spills and tensor-core use are kept.
+//! On a software driver of Vulkan CubeCL's other compiler runs the same bodies (f32 alone). As CUDA, kernels are compiled by a real
+//! NVRTC, each once for all runs, and executed by the interpreter of `tests/ptx`, behind a driver that needs no device
+//! (`tests/fake-cuda`). `burnish-check` holds what they compute against f64 on the CPU, a process for each check. Where
+//! `ptxas` is, every kernel is also assembled for the hardware: registers, spills, shared memory, and with `nvdisasm`
+//! instructions of tensor cores.
 
+mod assembled;
 mod machine;
+mod own_kernels;
+mod step_counts;
 mod training;
+mod vulkan;
+mod ways;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,6 +26,8 @@ use clap::Args;
 
 use crate::step::built;
 use machine::Machine;
+use vulkan::Vulkan;
+use ways::{Outcome, Ways};
 
 /// The package of the program that checks.
 const CHECKS: &str = "burnish-checks";
@@ -29,7 +37,8 @@ pub(crate) struct Options {
     /// Folder of libnvrtc.so.12 or .13, no newer than CUDA 12.8 (the version that the driver says it serves).
     #[arg(long)]
     nvrtc: Option<PathBuf>,
-    /// Folder whose `include` has CUDA's headers, and whose `bin` may have `ptxas`; by default as burnish finds them.
+    /// Folder whose `include` has CUDA's headers, and whose `bin` may have `ptxas` and `nvdisasm`; by default as burnish
+    /// finds them.
     #[arg(long)]
     cuda: Option<PathBuf>,
     /// Which hardware the driver says there is; kernels are compiled for it.
@@ -38,10 +47,17 @@ pub(crate) struct Options {
     /// Only checks whose names hold this.
     #[arg(long)]
     only: Option<String>,
+    /// Only the part on a software driver of Vulkan.
+    #[arg(long, conflicts_with = "train")]
+    vulkan: bool,
+    /// Leave that part out.
+    #[arg(long, conflicts_with = "vulkan")]
+    no_vulkan: bool,
     /// Try every kernel that CubeCL's tuning knows for a product, instead of the first that runs.
     #[arg(long)]
     tune: bool,
-    /// Train a small model there instead of the checks, and hold every figure against the CPU's.
+    /// Train a small model there instead of the checks, and hold every figure against the CPU's, and what the driver counted
+    /// against the plan.
     #[arg(long)]
     train: bool,
     /// Checks at a time.
@@ -53,6 +69,9 @@ pub(crate) struct Options {
     /// A `burnish-check` (with `--train` a `burnish`) with CUDA that is built already.
     #[arg(long)]
     bin: Option<PathBuf>,
+    /// A `burnish-check` with WebGPU that is built already.
+    #[arg(long)]
+    vulkan_bin: Option<PathBuf>,
 }
 
 impl Options {
@@ -63,169 +82,147 @@ impl Options {
             None => built(root, &["-p", package, "--features", &format!("{package}/cuda")], target),
         }
     }
+
+    /// As assemblers call the hardware.
+    fn target(&self) -> String {
+        format!("sm_{}{}", self.arch, if self.arch >= 90 { "a" } else { "" })
+    }
 }
 
 /// Runs the checks; whether all passed.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
-    let machine = Machine::new(root, options)?;
     if options.train {
-        return training::run(root, &machine, options);
+        return training::run(root, &Machine::new(root, options)?, options);
     }
-    let program = options.program(root, CHECKS, "burnish-check")?;
-    let command = |more: &[&str]| {
-        let mut command = machine.command(&program);
-        command.arg("operation").arg("--quick").arg("--data").arg(root).args(more);
-        command
-    };
-    let listed = command(&["--list", "--device", "cpu"]).output().context("cannot list the checks")?;
-    let listed = String::from_utf8(listed.stdout)?;
-    let wanted = |name: &&str| options.only.as_ref().is_none_or(|part| name.contains(part.as_str()));
-    let names: Vec<&str> =
-        listed.lines().filter_map(|line| line.strip_prefix("operation ")).filter(wanted).collect();
-    ensure!(!names.is_empty(), "no check's name holds {:?}", options.only.as_deref().unwrap_or_default());
-    let next = AtomicUsize::new(0);
-    let rows = Mutex::new(Vec::new());
-    let work = || -> Result<()> {
-        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let row = checked(name, command(&["--only", name]))?;
-            print!("{}", row.text);
-            rows.lock().unwrap_or_else(PoisonError::into_inner).push(row);
+    let output = root.join(&options.output);
+    fs::create_dir_all(&output).with_context(|| format!("cannot create {}", output.display()))?;
+    let mut ways = Ways::default();
+    if !options.no_vulkan {
+        match Vulkan::new(root, options, &output)? {
+            Some(vulkan) => {
+                println!("== on Vulkan: {}", vulkan.driver().display());
+                let command = |name: &str| {
+                    let mut command = vulkan.command();
+                    command.args(["operation", "--quick", "--device", name, "--data"]).arg(root);
+                    command
+                };
+                let names = listed(command("cpu"), options)?;
+                let found = all(&names, options.jobs, |name| {
+                    let mut command = command("wgpu");
+                    command.args(["--only", name]);
+                    checked(name, command)
+                })?;
+                found.into_iter().for_each(|(name, outcome)| ways.of(&name).vulkan = Some(outcome));
+            }
+            None if options.vulkan => anyhow::bail!("{}", vulkan::MISSING),
+            None => println!("== on Vulkan: left out: {}", vulkan::MISSING),
         }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..options.jobs.max(1)).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("invariant: a worker does not panic"))
-    })?;
-    let rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let failed = rows.iter().filter(|row| !row.passed).count();
-    let mut table: String = rows.iter().map(|row| row.text.as_str()).collect();
-    table += &format!("{} checks, {failed} failed, sm_{}\n", names.len(), options.arch);
-    fs::write(machine.output.join("checks.txt"), &table)?;
-    println!("== gpu-check: {} checks, {failed} failed", names.len());
-    let assembled = assemble(&machine.output.join("modules"), options)?;
-    fs::write(machine.output.join("kernels.md"), &assembled)?;
-    println!("{assembled}");
-    Ok(failed == 0)
+    }
+    if !options.vulkan {
+        interpreted(root, options, &mut ways)?;
+    }
+    let unlisted = own_kernels::unlisted(root)?;
+    for name in &unlisted {
+        println!(
+            "FAILED: kernel `{name}` is not in xtask/src/gpu_check/own_kernels.rs: say whether it is meant for tensor cores"
+        );
+    }
+    let table = ways.table(&options.target());
+    fs::write(output.join("ways.md"), &table).with_context(|| output.display().to_string())?;
+    print!("\n{table}");
+    let failed = ways.failed();
+    println!("== gpu-check: {} checks, {failed} failed", ways.checks());
+    Ok(failed == 0 && unlisted.is_empty() && ways.kernels_hold())
 }
 
-/// What a check came to.
-struct Row {
-    passed: bool,
-    text: String,
+/// Runs the checks on the interpreter, and assembles what each of them compiled.
+fn interpreted(root: &Path, options: &Options, ways: &mut Ways) -> Result<()> {
+    let machine = Machine::new(root, options)?;
+    let program = options.program(root, CHECKS, "burnish-check")?;
+    let command = || {
+        let mut command = machine.command(&program);
+        command.args(["operation", "--quick", "--data"]).arg(root);
+        command
+    };
+    let mut list = command();
+    list.args(["--device", "cpu"]);
+    let names = listed(list, options)?;
+    println!("== on the interpreter, {}", options.target());
+    let found = all(&names, options.jobs, |name| {
+        let modules = machine.modules_of(name)?;
+        let mut command = command();
+        command.args(["--only", name]).env("FAKE_CUDA_MODULES", modules);
+        checked(name, command)
+    })?;
+    let mut assembler = assembled::Assembler::find(options.cuda.as_deref(), &machine.output);
+    for (name, outcome) in found {
+        ways.of(&name).interpreter = Some(outcome);
+        if let Some(assembler) = &mut assembler {
+            ways.assemble(&name, &machine.modules_of_last(&name), assembler, &options.target())?;
+        }
+    }
+    if let Some(assembler) = &assembler {
+        assembler.keep()?;
+        fs::write(machine.output.join("kernels.md"), ways.kernels(&options.target()))?;
+    }
+    Ok(())
+}
+
+/// The checks of a program that are wanted.
+fn listed(mut command: Command, options: &Options) -> Result<Vec<String>> {
+    let listed = command.arg("--list").output().context("cannot list the checks")?;
+    let listed = String::from_utf8(listed.stdout)?;
+    let wanted = |name: &&str| options.only.as_ref().is_none_or(|part| name.contains(part.as_str()));
+    let names: Vec<String> = listed
+        .lines()
+        .filter_map(|line| line.strip_prefix("operation "))
+        .filter(wanted)
+        .map(str::to_owned)
+        .collect();
+    ensure!(!names.is_empty(), "no check's name holds {:?}", options.only.as_deref().unwrap_or_default());
+    Ok(names)
+}
+
+/// Runs checks, so many at a time, and says how each ended; in their order.
+fn all(
+    names: &[String],
+    jobs: usize,
+    check: impl Fn(&str) -> Result<Outcome> + Sync,
+) -> Result<Vec<(String, Outcome)>> {
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(Vec::new());
+    let work = || -> Result<()> {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(name) = names.get(at) else { return Ok(()) };
+            let outcome = check(name)?;
+            println!("{name:60} {outcome}");
+            found.lock().unwrap_or_else(PoisonError::into_inner).push((at, name.clone(), outcome));
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("invariant: a worker does not panic"))
+    })?;
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_by_key(|(at, ..)| *at);
+    Ok(found.into_iter().map(|(_, name, outcome)| (name, outcome)).collect())
 }
 
 /// Runs one check. A fault is the device's for ever, so each has a process, and a device, of its own.
-fn checked(name: &str, mut command: Command) -> Result<Row> {
+fn checked(name: &str, mut command: Command) -> Result<Outcome> {
     let begun = Instant::now();
     let done = command.output().context("cannot run timeout")?;
     let said = String::from_utf8_lossy(&done.stdout);
     let wrong = String::from_utf8_lossy(&done.stderr);
-    // Names hold others: the row of this one decides.
-    let row = said.lines().find(|line| row_of(line) == Some(name));
     let seconds = begun.elapsed().as_secs_f64();
-    let mut text = match row {
-        Some(row) => format!("{row}\n"),
-        None => format!("operation FAILED   {name}: no row after {seconds:.0} s ({})\n", done.status),
-    };
-    for line in wrong.lines().filter(|line| line.starts_with("fake CUDA")).take(3) {
-        text += &format!("    {line}\n");
-    }
-    Ok(Row { passed: row.is_some_and(|row| row.contains(" passed ")), text })
-}
-
-/// The name of a check in a row of the table: what stands between its verdict and its seconds.
-fn row_of(line: &str) -> Option<&str> {
-    let rest = line.strip_prefix("operation ")?;
-    let rest = rest.strip_prefix("passed ").or_else(|| rest.strip_prefix("FAILED "))?;
-    let words = rest.trim_start();
-    let end = words.find("  ").unwrap_or(words.len());
-    Some(words[..end].trim())
-}
-
-/// What a kernel takes on one kind of hardware.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Taken {
-    registers: u32,
-    spilled: u32,
-    shared: u32,
-}
-
-/// Assembles every module that was kept, and says what each kernel takes: the worst of the variants of a kernel.
-fn assemble(modules: &Path, options: &Options) -> Result<String> {
-    let own = options.cuda.as_ref().map(|cuda| cuda.join("bin/ptxas")).filter(|file| file.exists());
-    let assembler = own.unwrap_or_else(|| PathBuf::from("ptxas"));
-    if Command::new(&assembler).arg("--version").output().is_err() {
-        return Ok(
-            "ptxas is not there (pip install nvidia-cuda-nvcc): kernels were not assembled\n".to_owned()
-        );
-    }
-    let suffix = if options.arch >= 90 { "a" } else { "" };
-    let target = format!("sm_{}{suffix}", options.arch);
-    let mut kernels: BTreeMap<String, (usize, usize, Taken)> = BTreeMap::new();
-    for entry in fs::read_dir(modules)? {
-        let path = entry?.path();
-        let text = fs::read_to_string(&path)?;
-        if !text.contains(&format!(".target {target}")) {
-            continue;
+    // Names hold others: the row of this one decides.
+    let row = said.lines().find_map(|line| ways::row_of(line).filter(|(of, ..)| *of == name));
+    let faults: Vec<&str> = wrong.lines().filter(|line| line.starts_with("fake CUDA")).take(3).collect();
+    Ok(match row {
+        Some((_, verdict, figure)) => Outcome::new(verdict, figure, seconds, &faults),
+        None => {
+            Outcome::Failed(format!("no row after {seconds:.0} s ({}) {}", done.status, faults.join(" / ")))
         }
-        let done = Command::new(&assembler)
-            .args(["-v", &format!("-arch={target}"), "-o", "/dev/null"])
-            .arg(&path)
-            .output()
-            .context("cannot run ptxas")?;
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        ensure!(done.status.success(), "ptxas refuses {}:\n{said}", path.display());
-        let taken = taken(&said);
-        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
-        // Without CubeCL's digest of the variant and the digest of the text.
-        let parts: Vec<&str> = name.split('-').next().unwrap_or(name).rsplitn(2, '_').collect();
-        let products = ["wmma.mma", "mma.sync", "wgmma"].iter().any(|word| text.contains(word));
-        let (variants, with_products, worst) =
-            kernels.entry(parts.last().copied().unwrap_or(name).to_owned()).or_default();
-        *variants += 1;
-        *with_products += usize::from(products);
-        worst.registers = worst.registers.max(taken.registers);
-        worst.spilled = worst.spilled.max(taken.spilled);
-        worst.shared = worst.shared.max(taken.shared);
-    }
-    let mut out = format!(
-        "# Kernels on {target}\n\n| kernel | variants | on tensor cores | registers | spilled, bytes | shared, bytes |\n|---|---:|---:|---:|---:|---:|\n"
-    );
-    for (name, (variants, products, worst)) in &kernels {
-        let Taken { registers, spilled, shared } = worst;
-        out += &format!("| {name} | {variants} | {products} | {registers} | {spilled} | {shared} |\n");
-    }
-    Ok(out)
-}
-
-/// What `ptxas -v` says of a module's kernel.
-fn taken(said: &str) -> Taken {
-    let before = |words: &str| {
-        let at = said.find(words)?;
-        said[..at].trim_end().rsplit([' ', ',']).next()?.parse().ok()
-    };
-    Taken {
-        registers: before(" registers").unwrap_or(0),
-        spilled: before(" bytes spill stores").unwrap_or(0),
-        shared: before(" bytes smem").unwrap_or(0),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_assembler_s_words_are_read() {
-        let said = "ptxas info    : 0 bytes gmem\nptxas info    : Compiling entry function 'k' for 'sm_90a'\n\
-                    ptxas info    : Function properties for k\n    \
-                    0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n\
-                    ptxas info    : Used 40 registers, used 1 barriers, 2048 bytes smem, 400 bytes cmem[0]\n";
-        assert_eq!(taken(said), Taken { registers: 40, spilled: 8, shared: 2048 });
-        assert_eq!(
-            row_of("operation passed   linears plain, f32, 3 x 19                     1.0 s  3e-4 (x)"),
-            Some("linears plain, f32, 3 x 19")
-        );
-    }
+    })
 }

@@ -1,9 +1,12 @@
 //! Counts of the driver's and the kernels' work.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Once};
+
+use crate::lock;
 
 macro_rules! counts {
     ($($(#[doc = $text:literal])* $name:ident,)*) => {
@@ -24,7 +27,7 @@ macro_rules! counts {
         fn json() -> String {
             let counts = now();
             let lines = [$(format!("  \"{}\": {}", stringify!($name), counts.$name)),*];
-            format!("{{\n{}\n}}\n", lines.join(",\n"))
+            format!("{{\n{},\n  \"kernels\": {{\n{}\n  }}\n}}\n", lines.join(",\n"), kernels())
         }
     };
 }
@@ -76,6 +79,29 @@ counts! {
     compiling_us,
     /// Programs whose PTX was kept from an earlier time.
     kept,
+}
+
+/// Launches by kernel, without the digest that ends a name.
+static KERNELS: Mutex<Option<BTreeMap<String, u64>>> = Mutex::new(None);
+
+/// One more launch of the kernel.
+pub(crate) fn launched(kernel: &str) {
+    let name = kernel.rsplit_once('_').map_or(kernel, |(name, _)| name);
+    let mut all = lock(&KERNELS);
+    let all = all.get_or_insert_default();
+    match all.get_mut(name) {
+        Some(count) => *count += 1,
+        None => {
+            all.insert(name.to_owned(), 1);
+        }
+    }
+}
+
+fn kernels() -> String {
+    let all = lock(&KERNELS);
+    // Names of kernels are letters, digits and underscores.
+    let lines = all.iter().flatten().map(|(name, count)| format!("    \"{name}\": {count}"));
+    lines.collect::<Vec<_>>().join(",\n")
 }
 
 /// One more.

@@ -218,6 +218,7 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
         return Err(INVALID_VALUE);
     }
     let kernel = module.kernel(&name).ok_or(NOT_FOUND)?;
+    counts::launched(&name);
     // SAFETY: as the caller promises.
     let arguments = unsafe { arguments(kernel, pointers) }?;
     on.push(move || {

@@ -21,7 +21,7 @@ const TUNING: &str = "[autotune]\nlevel = \"minimal\"\n\
 const WHOLE_TUNING: &str = "[autotune]\nlevel = \"minimal\"\ndisable_short_circuit = true\n\
                             [autotune.bench]\nmin_samples = 1\nmax_samples = 1\nadaptive = false\n";
 /// Seconds after which a program is taken for hung.
-const HUNG: &str = "3600";
+pub(super) const HUNG: &str = "3600";
 
 /// Where programs find a driver and a compiler: what every process is started with.
 pub(super) struct Machine<'a> {
@@ -57,6 +57,22 @@ impl<'a> Machine<'a> {
             paths: std::env::join_paths(paths)?,
             compiler: compiler.map(|(_, file)| file),
         })
+    }
+
+    /// A folder for the modules that a check compiles, empty.
+    pub(super) fn modules_of(&self, check: &str) -> Result<PathBuf> {
+        let folder = self.modules_of_last(check);
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        }
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        Ok(folder)
+    }
+
+    /// That folder, with what is in it.
+    pub(super) fn modules_of_last(&self, check: &str) -> PathBuf {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        self.output.join("modules").join(check.chars().map(plain).collect::<String>())
     }
 
     /// A program on the machine.

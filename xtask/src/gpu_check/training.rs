@@ -1,5 +1,7 @@
-//! Training on the machine: the same short run on the CPU and on devices, figure by figure, and each twice.
+//! Training on the machine: the same short run on the CPU and on devices, figure by figure, and each twice; and what the driver
+//! counted of a step beside what its plan counts.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,17 +12,21 @@ use serde_json::Value;
 
 use super::Options;
 use super::machine::Machine;
+use super::step_counts::{StepCounts, held};
 
 /// The package of the program.
 const PROGRAM: &str = "burnish-cli";
 /// Rows of the data that are trained on.
 const ROWS: usize = 8;
-/// What all runs have in common. All rows are longer than that, so that steps have one shape, and few kernels.
+/// Steps of a run, and of the one that is taken from it to count a step.
+const STEPS: u64 = 3;
+/// What all runs have in common. All rows are longer than that and predict every token, so that steps have one shape, and
+/// few kernels.
 const COMMON: [&str; 16] = [
     "--max_length",
     "24",
-    "--max_steps",
-    "3",
+    "--completion_only_loss",
+    "false",
     "--learning_rate",
     "2e-4",
     "--lr_scheduler_type",
@@ -120,8 +126,34 @@ struct Trainings<'a> {
 }
 
 impl Trainings<'_> {
-    /// Trains, and says what went wrong if it did.
-    fn train(&self, case: &Case, devices: usize, name: &str) -> Result<PathBuf> {
+    /// The words of a case, without what it writes and where it runs.
+    fn words(&self, case: &Case, devices: usize) -> Vec<OsString> {
+        let mut words: Vec<OsString> = vec!["sft".into(), "--model_name_or_path".into()];
+        words.push(self.root.join("examples/base").into());
+        words.push("--dataset_name".into());
+        words.push(self.data.clone().into());
+        words.extend(COMMON.iter().chain(case.method).chain(&["--dtype", case.dtype]).map(OsString::from));
+        // One rank, and the CPU, do what several do together.
+        if devices > 1 {
+            words.extend(case.layout.iter().map(OsString::from));
+        }
+        let rows = if devices > 1 && case.layout == STAGE_3 { "1" } else { "2" };
+        words.extend(["--per_device_train_batch_size", rows].map(OsString::from));
+        words
+    }
+
+    /// What its plan counts of a step, on all ranks.
+    fn planned(&self, case: &Case) -> Result<StepCounts> {
+        let mut command = Command::new(&self.program);
+        command.arg("plan").args(self.words(case, case.devices())).args(["--device", "h200", "--json"]);
+        let done =
+            command.args(["--nproc", &case.devices().to_string()]).output().context("cannot run burnish")?;
+        ensure!(done.status.success(), "no plan: {}", String::from_utf8_lossy(&done.stderr));
+        StepCounts::planned(&serde_json::from_slice(&done.stdout)?)
+    }
+
+    /// Trains so many steps, and says what went wrong if it did.
+    fn train(&self, case: &Case, devices: usize, steps: u64, name: &str) -> Result<PathBuf> {
         let output = self.folder.join(name);
         if output.exists() {
             fs::remove_dir_all(&output)?;
@@ -130,15 +162,8 @@ impl Trainings<'_> {
             0 => Command::new(&self.program),
             _ => self.machine.command(&self.program),
         };
-        command.arg("sft").arg("--model_name_or_path").arg(self.root.join("examples/base"));
-        command.arg("--dataset_name").arg(&self.data).arg("--output_dir").arg(&output).args(COMMON);
-        command.args(case.method).args(["--dtype", case.dtype]);
-        // One rank, and the CPU, do what several do together.
-        if devices > 1 {
-            command.args(case.layout);
-        }
-        let rows = if devices > 1 && case.layout == STAGE_3 { "1" } else { "2" };
-        command.args(["--per_device_train_batch_size", rows]);
+        command.args(self.words(case, devices)).arg("--output_dir").arg(&output);
+        command.args(["--max_steps", &steps.to_string()]);
         match devices {
             0 => command.args(["--device", "cpu"]),
             devices => command
@@ -157,24 +182,35 @@ impl Trainings<'_> {
     /// A row of the table, and whether it is as it should be.
     fn row(&self, case: &Case) -> Result<(String, bool)> {
         let file = |what: &str| format!("{}-{what}", case.name.replace([',', ' '], "-"));
-        let expected = figures(&self.train(case, 0, &file("cpu"))?)?;
+        let expected = figures(&self.train(case, 0, STEPS, &file("cpu"))?)?;
         let begun = Instant::now();
-        let first = results(&self.train(case, case.devices(), &file("cuda"))?)?;
+        let first = results(&self.train(case, case.devices(), STEPS, &file("cuda"))?)?;
         let seconds = begun.elapsed().as_secs_f64();
-        let again = results(&self.train(case, case.devices(), &file("again"))?)?;
+        let again = results(&self.train(case, case.devices(), STEPS, &file("again"))?)?;
+        self.train(case, case.devices(), 1, &file("one"))?;
+        let report = |what: &str| -> Result<Value> {
+            let report = self.folder.join(format!("{}.json", file(what)));
+            let report = fs::read_to_string(&report).with_context(|| report.display().to_string())?;
+            Ok(serde_json::from_str(&report)?)
+        };
+        let (whole, one) = (report("again")?, report("one")?);
+        let (planned, traced) = (self.planned(case)?, StepCounts::traced(&whole, &one, STEPS - 1)?);
         let (off, same) = (difference(&first.0, &expected), first == again);
-        let report = self.folder.join(format!("{}.json", file("cuda")));
-        let report = fs::read_to_string(&report).with_context(|| report.display().to_string())?;
-        let sums = serde_json::from_str::<Value>(&report)?["atomic_sums"].as_u64().unwrap_or(0);
+        let sums = report("cuda")?["atomic_sums"].as_u64().unwrap_or(0);
         let (loss, on_cpu) = (last_loss(&first.0), last_loss(&expected));
         let repeats = if same { "bit for bit" } else { "DIFFERS" };
         let row = format!(
-            "| {} | {on_cpu:.5} | {loss:.5} | {off:.1e} | {:.0e} | {repeats} | {sums} | {seconds:.1} |\n",
+            "| {} | {on_cpu:.5} | {loss:.5} | {off:.1e} | {:.0e} | {repeats} | {sums} | {seconds:.1} | {} |\n",
             case.name,
-            case.bound()
+            case.bound(),
+            traced.beside(&planned),
         );
+        let counted = held(&planned, &traced, case.devices() == 1);
+        if let Some(wrong) = &counted {
+            println!("FAILED: {}: {wrong}", case.name);
+        }
         // The interpreter has one order of them, a GPU another one each time.
-        Ok((row, off <= case.bound() && same && sums == 0))
+        Ok((row, off <= case.bound() && same && sums == 0 && counted.is_none()))
     }
 }
 
@@ -194,8 +230,9 @@ pub(super) fn run(root: &Path, machine: &Machine<'_>, options: &Options) -> Resu
     let trainings = Trainings { root, machine, program, data, folder };
     let wanted = |case: &&Case| options.only.as_ref().is_none_or(|part| case.name.contains(part.as_str()));
     let mut table =
-        "| run | loss on the CPU | loss | largest difference | bound | again | atomic sums | seconds |\n\
-                     |---|---:|---:|---:|---:|---|---:|---:|\n"
+        "| run | loss on the CPU | loss | largest difference | bound | again | atomic sums | seconds | launches a step (plan) | bytes to the \
+         host (plan) | collectives (plan) |\n\
+                     |---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|\n"
             .to_owned();
     print!("{table}");
     let (mut all, mut failed) = (0, 0);

@@ -1,0 +1,111 @@
+//! `StepCounts`: what a driver counted of a step, beside what the step's plan counts.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// How far launches may be from the plan's, either way. Burn's fusion joins elementwise operations by what stands in its queue
+/// and by shapes, and splits products where no kernel takes their layout, so that their number is no function of sizes.
+const LAUNCHES: f64 = 1.5;
+
+/// Counts of a step, on all ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct StepCounts {
+    launches: u64,
+    to_host: u64,
+    collectives: u64,
+}
+
+impl StepCounts {
+    /// Those of `burnish plan --json`.
+    pub(super) fn planned(plan: &Value) -> Result<Self> {
+        let ranks = plan["ranks"].as_u64().context("a plan without ranks")?;
+        let mut all = Self::default();
+        for line in plan["roofline"]["lines"].as_array().context("a plan without a roofline")? {
+            let of = |name: &str| line[name].as_u64().unwrap_or(0);
+            match line["bound"].as_str() {
+                Some("link") => {}
+                Some("host") => all.to_host += of("bytes_read"),
+                _ => all.launches += of("launches"),
+            }
+        }
+        for name in ["collectives", "collectives_where_layers_are_shared", "collectives_of_matrices"] {
+            let rows = plan[name].as_array().context("a plan without collectives")?;
+            all.collectives += rows.iter().filter_map(|row| row["calls"].as_u64()).sum::<u64>();
+        }
+        Ok(Self {
+            launches: all.launches * ranks,
+            to_host: all.to_host * ranks,
+            collectives: all.collectives * ranks,
+        })
+    }
+
+    /// A step of a run, from the driver's reports of the whole and of another that is so many steps shorter.
+    pub(super) fn traced(whole: &Value, shorter: &Value, steps: u64) -> Result<Self> {
+        let of = |name: &str| {
+            let count =
+                |report: &Value| report[name].as_u64().with_context(|| format!("a report without {name}"));
+            Ok::<_, anyhow::Error>(count(whole)?.saturating_sub(count(shorter)?) / steps)
+        };
+        Ok(Self {
+            launches: of("launches")?,
+            to_host: of("device_to_host_bytes")?,
+            collectives: of("collectives")?,
+        })
+    }
+
+    /// Cells of the table.
+    pub(super) fn beside(&self, planned: &Self) -> String {
+        format!(
+            "{} ({}) | {} ({}) | {} ({})",
+            self.launches,
+            planned.launches,
+            self.to_host,
+            planned.to_host,
+            self.collectives,
+            planned.collectives
+        )
+    }
+}
+
+/// What does not hold: launches within their factor; on one device the bytes that the host gets, to the byte; collectives, each.
+pub(super) fn held(planned: &StepCounts, traced: &StepCounts, alone: bool) -> Option<String> {
+    let factor = traced.launches as f64 / planned.launches.max(1) as f64;
+    if !(1.0 / LAUNCHES..=LAUNCHES).contains(&factor) {
+        return Some(format!("{} launches a step, planned {}", traced.launches, planned.launches));
+    }
+    if alone && traced.to_host != planned.to_host {
+        return Some(format!("{} bytes to the host, planned {}", traced.to_host, planned.to_host));
+    }
+    (traced.collectives != planned.collectives)
+        .then(|| format!("{} collectives, planned {}", traced.collectives, planned.collectives))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_step_is_what_a_run_has_more_than_a_shorter_one() {
+        let line = |operation: &str, bound: &str, launches: u64, read: u64| json!({"operation": operation, "bound": bound, "launches": launches, "bytes_read": read});
+        let plan = json!({
+            "ranks": 2,
+            "roofline": {"lines": [line("a", "products", 7, 9), line("b", "host", 0, 100), line("c", "link", 4, 8)]},
+            "collectives": [{"calls": 3}, {"calls": 1}],
+            "collectives_where_layers_are_shared": [],
+            "collectives_of_matrices": [{"calls": 2}],
+        });
+        let planned = StepCounts::planned(&plan).unwrap();
+        assert_eq!(planned, StepCounts { launches: 14, to_host: 200, collectives: 12 });
+        let report = |launches: u64, bytes: u64, collectives: u64| json!({"launches": launches, "device_to_host_bytes": bytes, "collectives": collectives});
+        let traced = StepCounts::traced(&report(140, 900, 40), &report(108, 500, 16), 2).unwrap();
+        assert_eq!(traced, StepCounts { launches: 16, to_host: 200, collectives: 12 });
+        assert_eq!(held(&planned, &traced, true), None);
+        assert!(held(&planned, &StepCounts { launches: 30, ..traced }, true).is_some());
+        assert!(held(&planned, &StepCounts { launches: 9, ..traced }, true).is_some());
+        let more = StepCounts { to_host: 204, ..traced };
+        assert!(held(&planned, &more, true).is_some() && held(&planned, &more, false).is_none());
+        assert!(held(&planned, &StepCounts { collectives: 11, ..traced }, false).is_some());
+    }
+}

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """burnish on a GPU beside PyTorch, Transformers and PEFT: training of two shapes, the head, attention.
 
-    gpu.py --burnish target/release/burnish-check [--data .] [--device cuda|cpu] [--quick] [--out ROWS.jsonl]
+    gpu.py --burnish target/release/burnish-check [--data .] [--device cuda|cpu] [--only NAME] [--quick] [--out ROWS.jsonl]
+    gpu.py --table ROWS.jsonl
 
 Runs `burnish-check bench` (a build with the feature cuda), then the same work in PyTorch where that and
 Transformers are installed, and lays the two side by side. What PyTorch does is the usual way: bf16 weights, scaled-dot-product attention, recomputation of each layer,
 fused AdamW, rows of 2048 tokens, four a step. Full fine-tuning keeps fp32 masters by autocast over fp32 weights, as TRL
-does. A row that does not fit or fails says so and does not stop the others.
+does. A row that does not fit or fails says so and does not stop the others; each is written when it is there, and `--table`
+prints the table of a file again.
 """
 
 import argparse
@@ -23,8 +25,6 @@ try:
 except ImportError:
     torch = None
 
-PEAKS = [("H200", 989e12), ("H100 PCIe", 756e12), ("H100", 989e12), ("B200", 2250e12), ("A100", 312e12),
-         ("L40S", 362e12), ("4090", 165e12), ("L4", 121e12)]
 SMALL = dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
              num_key_value_heads=8, head_dim=128, vocab_size=151936)
 SHAPES = {"Qwen3-0.6B": SMALL, "Qwen3-1.7B": dict(SMALL, hidden_size=2048, intermediate_size=6144)}
@@ -33,10 +33,8 @@ TINY = {"tiny": dict(hidden_size=64, intermediate_size=192, num_hidden_layers=2,
 
 
 class Bench:
-    def __init__(self, device, quick, out):
-        self.device, self.quick, self.out, self.rows = device, quick, out, []
-        name = torch.cuda.get_device_name() if device == "cuda" else ""
-        self.peak = next((peak for known, peak in PEAKS if known in name), None)
+    def __init__(self, device, only, quick, out):
+        self.device, self.only, self.quick, self.out, self.rows = device, only, quick, out, []
 
     def synchronize(self):
         if self.device == "cuda":
@@ -55,6 +53,8 @@ class Bench:
 
     def row(self, name, tokens, operations, measure):
         """`measure` gives the seconds of one repetition."""
+        if self.only not in name:
+            return
         row = dict(program=f"torch {torch.__version__}, transformers {transformers.__version__}", bench=name)
         try:
             if self.device == "cuda":
@@ -62,8 +62,6 @@ class Bench:
                 torch.cuda.reset_peak_memory_stats()
             seconds = measure()
             row.update(seconds=seconds, tokens_per_second=tokens / seconds, tflops=operations / seconds / 1e12)
-            if self.peak:
-                row["share_of_bf16_peak"] = operations / seconds / self.peak
             if self.device == "cuda":
                 row["device_memory_bytes"] = torch.cuda.max_memory_reserved()
         except (RuntimeError, ImportError) as error:
@@ -164,42 +162,52 @@ def burnish(options):
     """The rows of burnish's own program, which prints them as it goes."""
     with tempfile.NamedTemporaryFile("r", suffix=".jsonl", encoding="utf-8") as file:
         command = [options.burnish, "bench", "--device", options.device, "--data", options.data,
-                   "--json", file.name] + (["--quick"] if options.quick else [])
-        if subprocess.run(command, check=False).returncode != 0:
-            sys.exit(f"gpu.py: {' '.join(command)} failed")
+                   "--only", options.only, "--json", file.name] + (["--quick"] if options.quick else [])
+        failed = subprocess.run(command, check=False).returncode != 0
         rows = [json.loads(line) for line in file]
     for row in rows:
         keep(row, options.out)
+    if failed:
+        sys.exit(f"gpu.py: {' '.join(command)} failed")
     return rows
 
 
 def table(ours, theirs):
     theirs = {row["bench"]: row for row in theirs}
-    print(f"\n{'':44} {'burnish tok/s':>14} {'torch tok/s':>12} {'ratio':>6} {'peak':>6} {'GB':>7} {'GB':>7}  bound by")
+    print(f"\n{'':44} {'burnish tok/s':>14} {'torch tok/s':>12} {'ratio':>6} {'plan':>8} {'peak':>6} {'GB':>7} {'GB':>7}  bound by")
     for row in ours:
         other = theirs.get(row["bench"], {})
         speed, against = row["tokens_per_second"], other.get("tokens_per_second")
-        share = row.get("share_of_bf16_peak")
+        share, planned = row.get("share_of_bf16_peak"), row.get("predicted_tokens_per_second")
         gigabytes = [f"{held / 1e9:.2f}" if held else "" for held in
                      (row.get("device_memory_bytes"), other.get("device_memory_bytes"))]
         print(f"{row['bench']:44} {speed:14.0f} {f'{against:.0f}' if against else other.get('failed', '-')[:12]:>12} "
-              f"{f'{speed / against:.2f}' if against else '':>6} {f'{100 * share:.1f}%' if share else '':>6} "
+              f"{f'{speed / against:.2f}' if against else '':>6} {f'{planned:.0f}' if planned else '':>8} {f'{100 * share:.1f}%' if share else '':>6} "
               f"{gigabytes[0]:>7} {gigabytes[1]:>7}  {row['bound']}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--burnish", required=True, help="the program burnish-check")
+    parser.add_argument("--burnish", help="the program burnish-check")
+    parser.add_argument("--table", help="print the table of this file of rows, and run nothing")
+    parser.add_argument("--only", default="", help="only benchmarks whose name holds this")
     parser.add_argument("--data", default=".", help="folder with examples: the repository, or a bundle")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to try the script")
     parser.add_argument("--out", help="file for the rows, as JSON lines; they are appended")
     options = parser.parse_args()
+    if options.table:
+        with open(options.table, encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        return table([row for row in rows if row["program"] == "burnish"],
+                     [row for row in rows if row["program"] != "burnish"])
+    if not options.burnish:
+        parser.error("--burnish is missing")
     ours = burnish(options)
     if torch is None:
         print("no PyTorch with Transformers here: nothing to compare with")
         return
-    bench = Bench(options.device, options.quick, options.out)
+    bench = Bench(options.device, options.only, options.quick, options.out)
     for trains in (False, True):
         bench.head(trains)
     for length in [128] if options.quick else [2048, 8192]:

@@ -1,17 +1,20 @@
 #!/bin/sh
-# Runs the checks and the benchmarks, and prints one table. Ends with status 1 if a check fails.
+# Checks and measures this machine's GPU, the most important first, within so many minutes. Ends with status 1 if a check fails.
 #
-#   run.sh [--device cuda|cpu] [--quick] [--no-bench] [--sanitizer] [--out FOLDER]
+#   run.sh [--minutes N] [--device cuda|cpu] [--quick] [--no-bench] [--sanitizer] [--out FOLDER]
 #
+# --minutes    what everything together may take (by default 25); pieces that no time is left for are named at the end
 # --quick      short forms of the long ones
 # --no-bench   checks only
 # --sanitizer  the operations once more under compute-sanitizer's memcheck
-# --out        where the rows go as JSON lines (by default ./out beside this script)
-set -eu
+# --out        where rows go as JSON lines, each as soon as it is there (by default ./out beside this script)
+set -u
 here=$(cd "$(dirname "$0")" && pwd)
-device=cuda quick='' bench=yes sanitizer='' out="$here/out"
+device=cuda quick='' bench=yes sanitizer='' out="$here/out" minutes=25
 while [ $# -gt 0 ]; do
     case $1 in
+    --minutes) minutes=$2 && shift ;;
+    --minutes=*) minutes=${1#*=} ;;
     --device) device=$2 && shift ;;
     --device=*) device=${1#*=} ;;
     --quick) quick=--quick ;;
@@ -19,7 +22,7 @@ while [ $# -gt 0 ]; do
     --sanitizer) sanitizer=yes ;;
     --out) out=$2 && shift ;;
     -h | --help)
-        sed -n '2,9s/^# \{0,1\}//p' "$0"
+        sed -n '2,11s/^# \{0,1\}//p' "$0"
         exit 0
         ;;
     *)
@@ -29,28 +32,103 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-mkdir -p "$out"
-{
+mkdir -p "$out" || exit 2
+out=$(cd "$out" && pwd)
+end=$(($(date +%s) + minutes * 60))
+status=0
+: >"$out/pieces.txt"
+
+# A piece has a limit of its own and what is left of all: a hung kernel costs one piece. What it wrote until then stays.
+limited() {
+    seconds=$1
+    shift
+    if command -v timeout >/dev/null; then timeout -k 10 "$seconds" "$@"; else "$@"; fi
+}
+
+# piece NAME MOST-SECONDS COMMAND...
+piece() {
+    name=$1 most=$2
+    shift 2
+    left=$((end - $(date +%s)))
+    if [ "$left" -lt 20 ]; then
+        echo "no time   $name" >>"$out/pieces.txt"
+        return
+    fi
+    [ "$most" -lt "$left" ] || most=$left
+    echo "== $name (at most $most s of $left s)"
+    began=$(date +%s)
+    code=0
+    limited "$most" "$@" || code=$?
+    case $code in
+    0) word='done   ' ;;
+    124 | 137) word='cut off' ;;
+    *) word='FAILED ' status=1 ;;
+    esac
+    echo "$word   $name, $(($(date +%s) - began)) s" >>"$out/pieces.txt"
+}
+
+# checks MOST-SECONDS GROUP [NAMES-THAT-HOLD]
+checks() {
+    most=$1 group=$2 only=${3:-}
+    rows="$out/checks-$(echo "$group $only" | tr -cs 'A-Za-z0-9\n' - | sed 's/-*$//').jsonl"
+    # Tuning tries few kernels there: what is right does not depend on which one runs, and compiling is most of the time.
+    cd "$here/checks" || exit 2
+    piece "checks: $group${only:+, $only}" "$most" "$here/bin/burnish-check" "$group" --device "$device" \
+        --data "$here" --only "$only" --json "$rows" $quick
+    cd "$here" || exit 2
+}
+
+# measured MOST-SECONDS NAME: burnish, then PyTorch where it is, on one benchmark.
+measured() {
+    [ -n "$bench" ] || return 0
+    if command -v python3 >/dev/null; then
+        piece "bench: $2" "$1" python3 "$here/gpu.py" --burnish "$here/bin/burnish-check" --data "$here" \
+            --device "$device" --only "$2" --out "$out/bench.jsonl" $quick
+    else
+        piece "bench: $2" "$1" "$here/bin/burnish-check" bench --device "$device" --data "$here" --only "$2" \
+            --json "$out/bench-$(echo "$2" | tr -c 'A-Za-z0-9\n' -).jsonl" $quick
+    fi
+}
+
+machine() {
     date -u
     uname -srm
     "$here/bin/burnish" --version
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || true
-    "$here/bin/burnish" doctor --device "$device" || true
-} 2>&1 | tee "$out/machine.txt"
-status=0
-"$here/bin/burnish-check" --device "$device" --data "$here" --json "$out/checks.jsonl" $quick || status=$?
+    nvidia-smi --query-gpu=name,driver_version,memory.total,power.limit,clocks.max.sm --format=csv,noheader 2>/dev/null
+    limited 90 "$here/bin/burnish" doctor --device "$device"
+}
+rm -f "$out"/*.jsonl
+machine 2>&1 | tee "$out/machine.txt"
+
+if [ -n "$quick" ]; then small='tiny LoRA' full='tiny full' middle=''; else small='0.6B LoRA' full='0.6B full' middle=1.7B; fi
+# Whether it is right at all, one of each kind; then how fast; then all that is checked without a GPU too.
+for only in 'norm, three side by side, bf16, 130 x 64' 'SwiGLU, residual, bf16, 130 x 64' 'causal, packed, bf16' \
+    'head loss, bf16' 'LoRA, bf16, 130 x 64' 'AdamW'; do
+    checks 60 operation "$only"
+done
+measured 240 "$small"
+measured 120 attention
+measured 120 'head '
+checks 150 TRL
+measured 240 "$full"
+[ -z "$middle" ] || measured 240 "$middle"
+checks 60 resume
+checks 90 nccl
+checks 90 ranks
+checks 600 operation
+checks 240 memory
 if [ -n "$sanitizer" ]; then
-    compute-sanitizer --tool memcheck --error-exitcode 1 \
-        "$here/bin/burnish-check" --device "$device" --data "$here" operation >"$out/sanitizer.txt" 2>&1 || status=1
-    tail -n 3 "$out/sanitizer.txt"
+    cd "$here/checks" || exit 2
+    piece sanitizer 600 compute-sanitizer --tool memcheck --error-exitcode 1 --log-file "$out/sanitizer.txt" \
+        "$here/bin/burnish-check" --device "$device" --data "$here" operation
+    cd "$here" || exit 2
 fi
-if [ -n "$bench" ]; then
-    if command -v python3 >/dev/null; then
-        python3 "$here/gpu.py" --burnish "$here/bin/burnish-check" --data "$here" --device "$device" \
-            --out "$out/bench.jsonl" $quick || status=1
-    else
-        "$here/bin/burnish-check" bench --device "$device" --data "$here" --json "$out/bench.jsonl" $quick || status=1
-    fi
-fi
-echo "rows are in $out"
+
+echo
+[ ! -s "$out/bench.jsonl" ] || python3 "$here/gpu.py" --table "$out/bench.jsonl" || true
+cat "$out/pieces.txt"
+found=$(cat "$out"/checks-*.jsonl 2>/dev/null)
+count() { echo "$found" | grep -c "\"verdict\":\"$1\""; }
+echo "$(count passed) checks passed, $(count FAILED) failed, $(count 'left out') left out; rows are in $out"
+echo "$found" | grep '"verdict":"FAILED"' | cut -c1-400
 exit $status

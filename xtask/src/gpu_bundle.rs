@@ -20,10 +20,11 @@ const NOT_LINKED: [&str; 7] = ["cuda", "nvrtc", "nccl", "cublas", "cudnn", "LLVM
 const PROGRAMS: [(&str, &str); 2] = [("burnish", "burnish-cli"), ("burnish-check", "burnish-checks")];
 
 /// Files and folders of the repository, and what they are called in the bundle.
-const DATA: [(&str, &str); 5] = [
+const DATA: [(&str, &str); 6] = [
     ("examples", "examples"),
     ("crates/trainers/tests/fixtures", "fixtures"),
     ("benches/gpu.py", "gpu.py"),
+    ("xtask/gpu-bundle/cubecl.toml", "checks/cubecl.toml"),
     ("xtask/gpu-bundle/run.sh", "run.sh"),
     ("xtask/gpu-bundle/README.md", "README.md"),
 ];
@@ -75,6 +76,9 @@ fn linked(program: &Path) -> Result<()> {
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
+    if let Some(folder) = to.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
     std::fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     Ok(())
 }

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use burn::tensor::Device;
+use burnish_device::Gpu;
 use serde_json::json;
 
 use crate::Context;
@@ -35,6 +36,8 @@ pub struct Measured {
     pub share: Option<f64>,
     /// The most bytes of the device's memory that were taken.
     pub memory: Option<u64>,
+    /// Tokens of a second that the plan predicts for the device, where that is known.
+    pub predicted: Option<f64>,
     /// What bounds it.
     pub bound: String,
 }
@@ -46,9 +49,18 @@ impl Measured {
         [seconds, tokens, work]: [f64; 3],
         bound: &str,
     ) -> Self {
-        let share = peak(context).map(|peak| work / seconds / peak);
+        let share = gpu(context).map(|gpu| work / seconds / gpu.figures().bf16);
         let memory = burnish_device::memory(&context.device).map(|held| held.reserved);
-        Self { name: name.into(), seconds, tokens, work, share, memory, bound: bound.to_owned() }
+        Self {
+            name: name.into(),
+            seconds,
+            tokens,
+            work,
+            share,
+            memory,
+            predicted: None,
+            bound: bound.to_owned(),
+        }
     }
 
     /// As a line of JSON.
@@ -62,6 +74,7 @@ impl Measured {
             "tflops": self.work / self.seconds / 1e12,
             "share_of_bf16_peak": self.share,
             "device_memory_bytes": self.memory,
+            "predicted_tokens_per_second": self.predicted,
             "bound": self.bound,
         })
         .to_string()
@@ -72,9 +85,10 @@ impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = self.share.map_or_else(|| "      ".to_owned(), |share| format!("{:5.1}%", 100.0 * share));
         let memory = self.memory.map_or_else(String::new, |bytes| format!("{:.2} GB", bytes as f64 / 1e9));
+        let planned = self.predicted.map_or_else(String::new, |rate| format!("(plan {rate:.0})"));
         write!(
             f,
-            "{:44} {:>10.2} ms {:>10.0} tok/s {share} {memory:>10}  {}",
+            "{:44} {:>10.2} ms {:>10.0} tok/s {planned} {share} {memory:>10}  {}",
             self.name,
             1e3 * self.seconds,
             self.tokens / self.seconds,
@@ -83,31 +97,18 @@ impl fmt::Display for Measured {
     }
 }
 
-/// Dense bf16 operations per second of known GPUs.
-const PEAKS: [(&str, f64); 8] = [
-    ("H200", 989e12),
-    ("H100 PCIe", 756e12),
-    ("H100", 989e12),
-    ("B200", 2250e12),
-    ("A100", 312e12),
-    ("L40S", 362e12),
-    ("4090", 165e12),
-    ("L4", 121e12),
-];
-
+/// The GPU, where it is one that is known.
 #[cfg(feature = "cuda")]
-fn peak(context: &Context) -> Option<f64> {
+fn gpu(context: &Context) -> Option<Gpu> {
     if context.kind != burnish_device::DeviceKind::Cuda {
         return None;
     }
     let gpus = burnish_device::cuda::gpus().ok()?;
-    let name = &gpus.first()?.name;
-    PEAKS.iter().find(|(known, _)| name.contains(known)).map(|(_, peak)| *peak)
+    Gpu::of_driver(&gpus.first()?.name)
 }
 
 #[cfg(not(feature = "cuda"))]
-fn peak(_: &Context) -> Option<f64> {
-    let _ = PEAKS;
+fn gpu(_: &Context) -> Option<Gpu> {
     None
 }
 

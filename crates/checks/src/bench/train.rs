@@ -3,10 +3,11 @@
 use std::io::Write;
 
 use anyhow::{Context as _, Result};
-use burnish_trainers::{Ranks, Sft};
+use burnish_config::{Command as _, SftOptions};
+use burnish_trainers::{Ranks, Sft, Trainer as _};
 
 use super::shape::{MIDDLE, SMALL, TINY};
-use super::{Bench, Measured, Shape};
+use super::{Bench, Measured, Shape, gpu};
 use crate::Context;
 use crate::run::run;
 
@@ -56,6 +57,10 @@ fn measure(context: &Context, name: &str, shape: &Shape, lora: bool) -> Result<M
     if lora {
         words.extend(["--use_peft=true", "--lora_r=16", "--lora_alpha=32"].map(str::to_owned));
     }
+    let predicted = match gpu(context) {
+        Some(gpu) => predicted(&words, gpu.name())?,
+        None => None,
+    };
     let done = run::<Sft>(words, &Ranks::alone(), &context.device)?;
     let of = |key: &str| -> Vec<f64> {
         done.records.iter().filter(|record| record.step > WARM).filter_map(|record| record.get(key)).collect()
@@ -67,7 +72,15 @@ fn measure(context: &Context, name: &str, shape: &Shape, lora: bool) -> Result<M
     let work = tokens * shape.work(length, lora);
     let recompute = "products, made again in the backward of each block; f32 sums between them";
     let mut measured = Measured::new(context, name, [seconds, tokens, work], recompute);
+    measured.predicted = predicted;
     let memory = of("device_memory_bytes");
     measured.memory = memory.into_iter().reduce(f64::max).map(|bytes| bytes as u64).or(measured.memory);
     Ok(measured)
+}
+
+/// Tokens of a second that the plan of these words predicts on a GPU.
+fn predicted(words: &[String], gpu: &str) -> Result<Option<f64>> {
+    let words = words.iter().cloned().chain([format!("--device={gpu}")]);
+    let options = SftOptions::parse_to_plan(words)?.run().context("words that ask for help")?.options;
+    Ok(Sft::plan(&options)?.roofline.map(|roofline| roofline.tokens_per_second()))
 }

@@ -85,7 +85,7 @@ pub enum Phase {
 pub enum Operands {
     /// 16 bits.
     Half,
-    /// fp32, which tensor cores multiply in TF32.
+    /// fp32, which tensor cores multiply only where it may be rounded to TF32.
     Wide,
 }
 

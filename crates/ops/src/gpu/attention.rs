@@ -31,7 +31,6 @@ pub(in crate::gpu) use blocks::Sight;
 #[cfg(feature = "cube")]
 pub(crate) use pages::Pages;
 
-pub(super) use blocks::ROWS;
 pub(crate) use cached::{Past, attend as attend_cached};
 
 const OP: &str = "attention";

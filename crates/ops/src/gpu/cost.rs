@@ -4,12 +4,15 @@
 //! Operations are those of products, two for each pair of factors. Bytes are those of the tensors that kernels read and write,
 //! each once for each kernel that does. Kernels are counted as Burn's fusion leaves them: neighbouring elementwise operations
 //! are one, with the reduction or the product that reads them. Its choice depends on shapes, so launches are near, not exact.
+//! Norms, gates, heads, attention, rows of logits, lookups and AdamW are kernels of burnish's own (`burnish-gpu-kernels`).
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul};
 
-use super::attention::ROWS;
 use super::head::chunk;
+
+/// Queries, and keys, of a tile of attention.
+const TILE: u64 = 64;
 
 /// Bytes of an f32: stream, softmax, statistics and gradients.
 const WIDE: u64 = 4;
@@ -17,10 +20,6 @@ const WIDE: u64 = 4;
 /// Kernels around an adapter's products in forward and in backward that move little: casts of rows of its rank, and copies of
 /// factors whose layout no product takes. As the interpreter's driver counts them on `examples/base`.
 const AROUND_ADAPTER: [u64; 2] = [4, 7];
-/// The same around a block's softmax: positions of queries and keys, what is hidden, casts.
-const AROUND_SOFTMAX: [u64; 2] = [4, 3];
-/// Around norms and turns of heads: slices, casts and the order of heads.
-const AROUND_HEADS: u64 = 4;
 
 /// What kernels do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,18 +150,18 @@ impl LinearSize {
     }
 }
 
-/// A norm of `rows` rows of `width`, whose result is written in `bytes` an element: the mean square, then the rest.
+/// A norm of `rows` rows of `width`, whose result is written in `bytes` an element.
 #[must_use]
 pub fn norm_forward(rows: u64, width: u64, bytes: u64) -> Cost {
-    Cost::moving(2 * WIDE * rows * width, bytes * rows * width, 2)
+    Cost::moving(WIDE * rows * width, bytes * rows * width, 1)
 }
 
-/// Its backward: the norm once more for the layers' own gradients, one mean and the rest, and with `trains` the sum over rows.
+/// Its backward: the norm once more for the layers' own gradients, then its input's gradient, and with `trains` the sum over
+/// rows behind that.
 #[must_use]
 pub fn norm_backward(rows: u64, width: u64, trains: bool) -> Cost {
-    let of_gamma =
-        if trains { Cost::moving(2 * WIDE * rows * width, WIDE * width, 2) } else { Cost::default() };
-    Cost::moving(5 * WIDE * rows * width, 2 * WIDE * rows * width, 3) + of_gamma
+    let of_gamma = if trains { Cost::moving(0, WIDE * width, 1) } else { Cost::default() };
+    Cost::moving(3 * WIDE * rows * width, 2 * WIDE * rows * width, 2) + of_gamma
 }
 
 /// What a block adds to the stream: read both, write the sum.
@@ -187,15 +186,11 @@ pub fn activation_forward(tokens: u64, inner: u64, gates: u64, bytes: u64) -> Co
     Cost::moving(gates * bytes * tokens * inner, bytes * tokens * inner, 1)
 }
 
-/// Its backward: the values again for the layer behind it, then both gradients.
+/// Its backward: the values again for the layer behind it, then all gradients at once.
 #[must_use]
 pub fn activation_backward(tokens: u64, inner: u64, gates: u64, bytes: u64) -> Cost {
     let elements = tokens * inner;
-    Cost::moving(
-        2 * gates * bytes * elements + 2 * WIDE * elements,
-        (1 + 2 * gates) * bytes * elements,
-        1 + 2 * gates,
-    )
+    Cost::moving((2 * gates * bytes + WIDE) * elements, (1 + gates) * bytes * elements, 2)
 }
 
 /// Attention of texts that are alike.
@@ -226,11 +221,6 @@ pub struct AttentionSize {
 }
 
 impl AttentionSize {
-    /// Blocks of queries.
-    fn blocks(&self) -> u64 {
-        if self.before > 0 { self.texts } else { (self.texts * self.tokens).div_ceil(ROWS as u64) }
-    }
-
     /// Pairs of queries and keys of one head that the texts' tokens see.
     #[must_use]
     pub fn seen(&self) -> u64 {
@@ -241,22 +231,19 @@ impl AttentionSize {
         self.texts * (0..self.tokens).map(of).sum::<u64>()
     }
 
-    /// Pairs that are computed: a block's queries against all keys that one of them sees.
+    /// Pairs that are computed: those of tiles in which a query sees a key.
     #[must_use]
     pub fn computed(&self) -> u64 {
         if self.before > 0 {
             return self.seen();
         }
-        // Neighbouring texts share blocks, in which each sees its own.
         let rows = self.texts * self.tokens;
         let mut pairs = 0;
-        let mut start = 0;
-        while start < rows {
-            let end = rows.min(start + ROWS as u64);
+        for start in (0..rows).step_by(TILE as usize) {
+            let end = rows.min(start + TILE);
             let text = start / self.tokens.max(1) * self.tokens;
             let from = self.window.map_or(text, |window| text.max((start + 1).saturating_sub(window)));
-            pairs += (end - start) * (end - from);
-            start = end;
+            pairs += (end - start) * (end - from / TILE * TILE);
         }
         pairs
     }
@@ -267,71 +254,59 @@ impl AttentionSize {
         [tokens * (self.heads + self.kv_heads) * self.dim, tokens * self.kv_heads * self.value_dim]
     }
 
-    /// Norms, turns and the order of heads, from queries, keys and values as layers give them.
-    fn prepared(&self) -> Cost {
+    /// Norms and turns of heads, from queries, keys and values as layers give them; without either attention reads those.
+    fn placed(&self, read: u64, written: u64) -> Cost {
         let [turned, values] = self.elements();
-        let norms = if self.normed { Cost::moving(self.bytes * turned, 0, 2) } else { Cost::default() };
-        let turns = if self.turns { Cost::moving(WIDE * turned, WIDE * turned, 4) } else { Cost::default() };
-        Cost::moving(self.bytes * (turned + values), self.bytes * (turned + values), 3 + AROUND_HEADS)
-            + norms
-            + turns
+        if self.normed || self.turns {
+            Cost::moving(read * (turned + values), written * (turned + values), 1)
+        } else {
+            Cost::default()
+        }
     }
 
-    /// Two products and a softmax between them, block by block.
+    /// Heads' norms and turns, then two products with a softmax between them, of which no score is in memory.
     #[must_use]
     pub fn forward(&self) -> Cost {
-        let (pairs, bytes) = (self.heads * self.computed(), self.bytes);
         let out = self.texts * self.tokens * self.heads * self.value_dim;
-        let blocks = self.blocks();
-        // Scores as the product writes them, read by the maximum and by the exponential, which is summed, narrowed and read by
-        // the second product.
-        let softmax = Cost::moving(
-            (3 * bytes + 2 * WIDE) * pairs,
-            (2 * bytes + WIDE) * pairs,
-            (6 + AROUND_SOFTMAX[0]) * blocks,
-        );
-        let products = Cost {
-            flops: 2 * pairs * (self.dim + self.value_dim),
+        let attended = Cost {
+            flops: 2 * self.heads * self.computed() * (self.dim + self.value_dim),
             read: self.keys_read(),
-            written: bytes * out,
-            launches: 2 * blocks,
+            written: self.bytes * out,
+            launches: 1,
         };
-        let behind = Cost::moving(2 * bytes * out, 2 * bytes * out, 2 * blocks + 1);
-        self.prepared() + softmax + products + behind
+        // Over a cache: what is new is written into its pages, and parts of the keys are put together.
+        let [_, values] = self.elements();
+        let kept = Cost::moving(2 * self.bytes * values, 2 * self.bytes * values, 2);
+        let kept = if self.before > 0 { kept } else { Cost::default() };
+        self.placed(self.bytes, self.bytes) + attended + kept
     }
 
-    /// Bytes of queries, and of the keys and values that each block sees.
+    /// Bytes of queries, and of the keys and values that each tile of queries sees.
     fn keys_read(&self) -> u64 {
         let queries = self.texts * self.tokens * self.heads * self.dim;
-        let keys = self.computed() / (ROWS as u64).min(self.texts * self.tokens).max(1);
-        let keys = if self.before > 0 { self.texts * (self.before + self.tokens) } else { keys };
-        // A cache is in f32.
-        let bytes = if self.before > 0 { WIDE } else { self.bytes };
-        self.bytes * queries + bytes * keys * self.kv_heads * (self.dim + self.value_dim)
+        let keys = if self.before > 0 {
+            self.texts * (self.before + self.tokens) * self.kv_heads
+        } else {
+            self.computed() / TILE.min(self.texts * self.tokens).max(1) * self.heads
+        };
+        self.bytes * (queries + keys * (self.dim + self.value_dim))
     }
 
-    /// Scores again, then four products for the gradients of values, probabilities, queries and keys.
+    /// Scores again, twice: a pass for the gradient of queries and one for those of keys and values, seven products; before
+    /// them the heads once more and each row's sum of output times gradient, behind them the heads' norms and turns.
     #[must_use]
     pub fn backward(&self) -> Cost {
-        let (pairs, bytes) = (self.heads * self.computed(), self.bytes);
+        let pairs = self.heads * self.computed();
         let [turned, values] = self.elements();
-        let blocks = self.blocks();
-        let softmax = Cost::moving(
-            (5 * bytes + 2 * WIDE) * pairs,
-            (4 * bytes + WIDE) * pairs,
-            (6 + AROUND_SOFTMAX[1]) * blocks,
-        );
-        let products = Cost {
-            flops: 2 * pairs * (3 * self.dim + 2 * self.value_dim),
+        let out = self.texts * self.tokens * self.heads * self.value_dim;
+        let passes = Cost {
+            flops: 2 * pairs * (4 * self.dim + 3 * self.value_dim),
             read: 2 * self.keys_read(),
             written: WIDE * (turned + values),
-            launches: 5 * blocks,
+            launches: 2,
         };
-        // Sums of a block's gradients into those of all keys and values, and the products `dy * out`.
-        let sums =
-            Cost::moving(2 * WIDE * (turned + 2 * values), WIDE * (turned + 2 * values), 6 * blocks + 4);
-        let behind = self.prepared();
-        self.prepared() + softmax + products + sums + behind
+        let rows = Cost::moving(2 * self.bytes * out, 0, 1);
+        self.placed(self.bytes, self.bytes) + rows + passes + self.placed(self.bytes + WIDE, self.bytes)
     }
 }
 
@@ -358,7 +333,7 @@ impl HeadSize {
     #[must_use]
     pub fn forward(&self) -> [Cost; 2] {
         let logits = self.layer.tokens * self.layer.output;
-        let statistics = Cost::moving(7 * self.layer.bytes * logits, 0, 12 * self.chunks());
+        let statistics = Cost::moving(self.layer.bytes * logits, 0, 2 * self.chunks());
         [self.logits(), statistics]
     }
 
@@ -375,7 +350,7 @@ impl HeadSize {
         } else {
             Cost::default()
         };
-        let slopes = Cost::moving(bytes * logits, bytes * logits, 4 * self.chunks());
+        let slopes = Cost::moving(bytes * logits, bytes * logits, self.chunks());
         [self.logits() + of_input + of_table, slopes]
     }
 }
@@ -386,10 +361,10 @@ pub fn embedding_forward(tokens: u64, width: u64, bytes: u64) -> Cost {
     Cost::moving(bytes * tokens * width, WIDE * tokens * width, 1)
 }
 
-/// The gradient of a table: zeros, and rows added to them.
+/// The gradient of a table: of each row the sum over its tokens.
 #[must_use]
 pub fn embedding_backward(tokens: u64, vocab: u64, width: u64) -> Cost {
-    Cost::moving(2 * WIDE * tokens * width, WIDE * (vocab + tokens) * width, 2)
+    Cost::moving(WIDE * tokens * width, WIDE * vocab * width, 1)
 }
 
 /// What a step does with each trained tensor beside its update: gradients of micro-batches are added up, the norm is summed.
@@ -402,7 +377,8 @@ pub fn gradient(elements: u64, micro_batches: u64) -> Cost {
 /// An update of `elements` that reads and writes a master and `slots` bytes of state, and writes the stored weight.
 #[must_use]
 pub fn update(elements: u64, slots: u64, stored: u64) -> Cost {
-    Cost::moving(2 * WIDE * elements + slots, WIDE * elements + slots + stored, 3)
+    let launches = if stored > 0 { 2 } else { 1 };
+    Cost::moving(2 * WIDE * elements + slots, WIDE * elements + slots + stored, launches)
 }
 
 /// A weight `[rows, columns]` in `resting` bytes, widened to elements of `bytes` for a product.
@@ -433,10 +409,10 @@ mod tests {
     };
 
     #[test]
-    fn blocks_compute_what_their_last_query_sees() {
+    fn tiles_compute_what_their_last_query_sees() {
         assert_eq!(SIZE.seen(), 2 * 1024 * 1025 / 2);
-        // Two blocks of each text: 512 queries against 512 keys, then against 1024.
-        assert_eq!(SIZE.computed(), 2 * (512 * 512 + 512 * 1024));
+        // Sixteen tiles of each text, against 64, 128, ... 1024 keys.
+        assert_eq!(SIZE.computed(), 2 * 64 * 64 * (16 * 17 / 2));
         let narrow = AttentionSize { window: Some(256), ..SIZE };
         assert_eq!(narrow.seen(), 2 * (256 * 257 / 2 + 768 * 256));
         assert!(narrow.computed() < SIZE.computed());
@@ -445,10 +421,11 @@ mod tests {
     }
 
     #[test]
-    fn attention_s_backward_is_five_products_of_forward_s_two() {
+    fn attention_s_backward_is_seven_products_of_forward_s_two() {
         let [forward, backward] = [SIZE.forward(), SIZE.backward()];
         assert_eq!(forward.flops, 4 * SIZE.heads * SIZE.computed() * 64);
-        assert_eq!(2 * backward.flops, 5 * forward.flops);
+        assert_eq!(2 * backward.flops, 7 * forward.flops);
+        assert_eq!((forward.launches, backward.launches), (2, 5));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use burnish_models::Spec;
 pub struct DeviceOverhead {
     /// The driver's context and the compiled kernels, once for each process.
     pub context: u64,
-    /// Of the head, one block of logits with its probabilities; of attention, one block of queries against a row's keys.
+    /// Of the head, one block of logits with its probabilities; of attention, the gradients of queries, keys and values.
     pub workspace: u64,
 }
 
@@ -17,17 +17,23 @@ const CONTEXT: u64 = 600 << 20;
 /// A block of logits, its exponentials and their gradient.
 const LOGITS: u64 = 3 * (128 << 20);
 
-/// Queries that attention takes at a time.
+/// Elements of a head that attention has kernels for; wider ones take so many queries at a time against a row's keys.
+const WIDEST: usize = 256;
 const QUERIES: usize = 512;
 
 impl DeviceOverhead {
     /// Of a model whose step has `tokens` in `texts` rows, over `tp_size` ranks that share layers.
     pub(crate) fn new(spec: &Spec, texts: usize, tokens: usize, tp_size: usize) -> Self {
         let row = tokens / texts.max(1);
-        let heads = spec.heads.div_ceil(tp_size.max(1));
-        // Scores, probabilities and their gradient, f32.
-        let scores = 3 * 4 * (heads * QUERIES.min(row) * row) as u64;
-        Self { context: CONTEXT, workspace: LOGITS.max(scores) }
+        let of_ranks = |heads: usize| heads.div_ceil(tp_size.max(1));
+        let heads = of_ranks(spec.heads);
+        let attention = if spec.head_dim <= WIDEST {
+            4 * (heads + 2 * of_ranks(spec.kv_heads)) * spec.head_dim * tokens
+        } else {
+            // Scores, probabilities and their gradient, f32.
+            3 * 4 * heads * QUERIES.min(row) * row
+        };
+        Self { context: CONTEXT, workspace: LOGITS.max(attention as u64) }
     }
 
     /// All of it beside `held` bytes of tensors.

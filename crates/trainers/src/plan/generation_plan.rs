@@ -88,7 +88,7 @@ impl GenerationPlan {
         };
         plan.roofline = model.device.gpu().map(|gpu| {
             let texts = Texts { texts: sequences, tokens: length, before: 0, targets: sequences };
-            let mut work = Passes::new(Lines::new(gpu), texts, spec.vocab);
+            let mut work = Passes::new(Lines::new(gpu, model.compute()), texts, spec.vocab);
             let of = Decoding { prompts: sequences, sequences, prompt: length, length };
             work.decode((&planned, &parallel), of, 1);
             let mut size = DecodingSize::default();

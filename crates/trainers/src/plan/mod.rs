@@ -220,7 +220,7 @@ impl RunPlan {
         shared.merge(&policy.shared((tokens, targets, texts_run), first));
         let mut work = model.device.gpu().map(|gpu| {
             let texts = Texts { texts: texts_run, tokens: tokens / texts_run.max(1), before: 0, targets };
-            let mut work = Passes::new(Lines::new(gpu), texts, spec.vocab);
+            let mut work = Passes::new(Lines::new(gpu, model.compute()), texts, spec.vocab);
             work.train(&policy, recompute, micro_batches);
             work.score(&policy, first);
             work

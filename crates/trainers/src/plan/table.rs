@@ -59,7 +59,7 @@ impl RunPlan {
             return table;
         };
         line("CUDA context and kernels, about", (overhead.context, overhead.context));
-        line("blocks of logits and scores", (overhead.workspace, overhead.workspace));
+        line("a block of logits or of attention", (overhead.workspace, overhead.workspace));
         let pages = |held: u64| overhead.pages(held);
         line("pages kept by the allocator", (pages(most), pages(least)));
         let all = |held: u64| held + overhead.beside(held);

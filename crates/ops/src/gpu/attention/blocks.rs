@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::attention::AttentionShape;
 
 /// Most queries of a block.
-pub(in crate::gpu) const ROWS: usize = 512;
+const ROWS: usize = 512;
 /// Scores of a block, about: 128 MiB in f32.
 const SCORES: usize = 1 << 25;
 

@@ -6,6 +6,7 @@ mod reach;
 mod table;
 
 use burnish_comm::{Op, Traffic};
+use burnish_core::Compute;
 use burnish_device::{Gpu, GpuFigures};
 use burnish_models::{Operands, Operation, Phase, Piece};
 use burnish_ops::gpu::cost::Cost;
@@ -123,12 +124,17 @@ impl Roofline {
 #[derive(Clone, Debug)]
 pub(crate) struct Lines {
     gpu: GpuFigures,
+    /// Operations a second of products of fp32: in TF32 where they may be rounded.
+    wide: f64,
     lines: Vec<RooflineLine>,
 }
 
 impl Lines {
-    pub(crate) fn new(gpu: Gpu) -> Self {
-        Self { gpu: gpu.figures(), lines: Vec::new() }
+    /// Of products that multiply as `compute` lets them.
+    pub(crate) fn new(gpu: Gpu, compute: Compute) -> Self {
+        let gpu = gpu.figures();
+        let wide = if compute == Compute::Bf16 { gpu.tf32 } else { gpu.fp32 };
+        Self { gpu, wide, lines: Vec::new() }
     }
 
     fn put(&mut self, name: &'static str, cost: Cost, parts: [f64; 5]) -> &mut RooflineLine {
@@ -148,7 +154,7 @@ impl Lines {
     fn kernels(&mut self, name: &'static str, cost: Cost, times: u64, operands: Operands, attends: bool) {
         let peak = match operands {
             Operands::Half => self.gpu.bf16,
-            Operands::Wide => self.gpu.tf32,
+            Operands::Wide => self.wide,
         };
         let reach = if attends { reach::ATTENTION } else { reach::PRODUCTS };
         let alone = cost.flops as f64 / (peak * reach);

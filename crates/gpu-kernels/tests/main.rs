@@ -10,3 +10,4 @@ mod logits;
 mod norm;
 mod on_device;
 mod rows;
+mod sums;

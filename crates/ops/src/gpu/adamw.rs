@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::{to, total, wide_dtype};
+use super::{sum_rows, to, total, wide_dtype};
 use crate::AnyTensor;
 use crate::adamw::{Adam, AdamState};
 
@@ -63,10 +63,11 @@ pub fn sums_of_squares(tensors: &[&AnyTensor]) -> Vec<f64> {
         let mut sum = Tensor::zeros([1], (&device, dtype));
         if whole > 0 {
             let rows = flat.clone().narrow(0, 0, whole).reshape([whole / ROW, ROW]);
-            sum = total(rows.powi_scalar(2).sum_dim(1));
+            sum = total(sum_rows(rows, true));
         }
         if whole < n {
-            sum = sum + total(flat.narrow(0, whole, n - whole).powi_scalar(2));
+            let rest = flat.narrow(0, whole, n - whole).reshape([1, n - whole]);
+            sum = sum + sum_rows(rest, true);
         }
         sum
     };

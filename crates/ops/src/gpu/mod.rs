@@ -53,11 +53,22 @@ fn float(dtype: DType) -> FloatDType {
     if dtype == DType::F64 { FloatDType::F64 } else { FloatDType::F32 }
 }
 
-/// The sum of all elements. Burn's own adds atomically on GPUs, in an order that is another each time; a sum along a
-/// dimension does not.
+/// The sum of all elements. Burn's own adds atomically on GPUs, in an order that is another each time; along a dimension, in
+/// one that a tuner chooses.
 pub(crate) fn total<const D: usize>(x: Tensor<D>) -> Tensor<1> {
     let elements = x.shape().num_elements();
-    x.reshape([1, elements]).sum_dim(1).reshape([1])
+    sum_rows(x.reshape([1, elements]), false)
+}
+
+/// The sum of each row, or of its squares, `[rows]`.
+fn sum_rows(x: Tensor<2>, squares: bool) -> Tensor<1> {
+    #[cfg(feature = "cube")]
+    if let Some(sums) = kernels::sum_rows(&x, squares) {
+        return sums;
+    }
+    let rows = x.dims()[0];
+    let x = if squares { x.powi_scalar(2) } else { x };
+    x.sum_dim(1).reshape([rows])
 }
 
 fn to<const D: usize>(t: Tensor<D>, dtype: DType) -> Tensor<D> {
@@ -76,6 +87,10 @@ fn ints(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
 
 /// The sum over rows, `[columns]`.
 fn over_rows(t: Tensor<2>) -> Tensor<1> {
+    #[cfg(feature = "cube")]
+    if let Some(sums) = kernels::over_rows(&t) {
+        return sums;
+    }
     let columns = t.dims()[1];
     t.sum_dim(0).reshape([columns])
 }

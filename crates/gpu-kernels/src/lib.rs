@@ -1,7 +1,7 @@
 //! GPU kernels for transformer training in CubeCL, on CubeCL's memory: norms, gates of feed-forwards, norm and rotation of
 //! heads, statistics and gradient of rows of logits, rows by index, AdamW, dropout; with their gradients.
 //!
-//! A kernel takes a [`Client`] and [`Buffer`]s, is queued, and gives buffers back at once: nothing waits for the device.
+//! A kernel takes a `Client` and `Buffer`s, is queued, and gives buffers back at once: nothing waits for the device.
 //! Sums are in f32 and in an order that depends on shapes alone, so bits repeat; no kernel adds atomically. Which runtime
 //! (CUDA, WebGPU) is behind the client is not known here, and nothing of Burn is.
 //!

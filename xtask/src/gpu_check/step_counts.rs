@@ -82,6 +82,8 @@ pub(super) fn held(planned: &StepCounts, traced: &StepCounts, alone: bool) -> Op
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
     use serde_json::json;
 
     use super::*;

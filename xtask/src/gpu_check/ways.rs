@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn own_kernels_spill_nothing_and_use_tensor_cores_where_they_are_meant_to() {
-        let own = Own { name: "update", tensor_cores: false };
+        let own = Own { name: "update", tensor_cores: false, spills: 0 };
         let taken = Taken { registers: 40, products: Some(0), ..Taken::default() };
         assert_eq!(fault(own, "update_1", "sm_80", taken), None);
         assert!(fault(own, "update_1", "sm_80", Taken { spilled: 8, ..taken }).is_some());

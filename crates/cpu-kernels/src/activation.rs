@@ -102,10 +102,10 @@ unsafe fn forward_body<S: Lanes, D: Store, const F: u8, const GATED: bool>(
     dst: *mut D,
     place: TileLayout,
 ) {
-    let width = if GATED { 2 * n } else { n };
+    let rows = GateRows::new(n, GATED);
     for i in 0..m {
-        let gate = x.add(i * width);
-        let up = gate.add(width - n);
+        let gate = x.add(i * rows.stride);
+        let up = gate.add(rows.up);
         along!(
             S,
             n,

@@ -286,7 +286,7 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn transpose<E: Element>(src: *const E, ld: usize, dst: *mut f32, ldd: usize);
     /// `keep` where `dropout_bits(row, col + lane) >= threshold`, else zero (`burnish_core::random`).
     unsafe fn dropout(row: u32, col: u32, threshold: u32, keep: f32) -> Self::V;
-    /// Hints that the line at `p` will be written.
+    /// Hints that the line at `p` will be read or written.
     #[inline(always)]
     unsafe fn prefetch(_p: *const f32) {}
     /// The micro-kernel in a function of its own; see [`crate::micro`].

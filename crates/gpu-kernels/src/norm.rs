@@ -87,14 +87,9 @@ fn forward<I: Float, O: Float, N: Size>(
         squares += value * value;
         i += step;
     }
-    let mut own = 0.0f32;
-    #[unroll]
-    for k in 0..N::value() {
-        own += squares.extract(k);
-    }
     let mut shared = Shared::<[f32]>::new_slice(comptime!(units as usize));
     let columns = f32::new(comptime!(columns as f32));
-    let mean = row::sum(own, &mut shared, units) / columns;
+    let mean = row::sum_vectors(squares, &mut shared, units) / columns;
     let reciprocal = 1.0f32 / (mean + eps).sqrt();
     if unit == 0 {
         rstd[row] = reciprocal;
@@ -217,12 +212,7 @@ fn backward<I: Float, D: Float, N: Size>(
             dots += Vector::<f32, N>::cast_from(dy[first + i]) * gamma[i] * u;
             i += step;
         }
-        let mut own = 0.0f32;
-        #[unroll]
-        for k in 0..N::value() {
-            own += dots.extract(k);
-        }
-        let mean = Vector::<f32, N>::new(row::sum(own, &mut shared, units) / columns);
+        let mean = Vector::<f32, N>::new(row::sum_vectors(dots, &mut shared, units) / columns);
         #[unroll]
         for j in 0..mine {
             let i = unit + comptime!(j * units as usize);

@@ -42,6 +42,21 @@ pub(crate) fn sum(value: f32, shared: &mut Shared<[f32]>, #[comptime] units: u32
     shared[0]
 }
 
+/// [`sum`] of the elements of each unit's vector, which are added from first to last before.
+#[cube]
+pub(crate) fn sum_vectors<N: Size>(
+    value: Vector<f32, N>,
+    shared: &mut Shared<[f32]>,
+    #[comptime] units: u32,
+) -> f32 {
+    let mut own = 0.0f32;
+    #[unroll]
+    for k in 0..N::value() {
+        own += value.extract(k);
+    }
+    sum(own, shared, units)
+}
+
 /// The largest over the cube's units, for all of them.
 #[cube]
 pub(crate) fn largest(value: f32, shared: &mut Shared<[f32]>, #[comptime] units: u32) -> f32 {

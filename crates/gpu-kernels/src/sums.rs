@@ -71,13 +71,8 @@ fn sum_of_row<I: Float, N: Size>(
         }
         i += step;
     }
-    let mut own = 0.0f32;
-    #[unroll]
-    for k in 0..N::value() {
-        own += sums.extract(k);
-    }
     let mut shared = Shared::<[f32]>::new_slice(comptime!(units as usize));
-    let all = row::sum(own, &mut shared, units);
+    let all = row::sum_vectors(sums, &mut shared, units);
     if unit == 0 {
         y[row] = all;
     }

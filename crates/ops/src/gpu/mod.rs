@@ -1,6 +1,6 @@
 //! Bodies for GPUs: Burn operations that any backend has, lean in memory, and without a wait for the device except where
 //! a caller gets numbers on the host, and then once. On the CPU they compute what is f64 and what has no kernel.
-//! What `kernels` has, CubeCL's devices compute by it instead, in one launch.
+//! On CubeCL's devices the kernels of `kernels` take their place where there is one.
 //!
 //! A product runs in its weight's dtype: no weight is ever widened as a whole. Norms, activations, softmax, sums and
 //! the gradients of parameters are in f32; the gradient of an activation has that activation's dtype.

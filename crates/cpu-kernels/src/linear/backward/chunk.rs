@@ -90,8 +90,7 @@ impl<O: Operand> Job<'_, O> {
             unsafe {
                 let first = pass.is_first();
                 let behind = matches!(self.input, Reads::Activated(..)) && self.needs_dh();
-                let ends = |s: &Slice| s.rows.end == self.parts[s.part].layer.out;
-                let needs_x = |s: &Slice| ends(s) && self.parts[s.part].da.is_some();
+                let needs_x = |s: &Slice| s.ends && self.parts[s.part].da.is_some();
                 if first && !behind && pass.slices.iter().any(needs_x) {
                     self.pack_input(row, m, at.add(room.x));
                 }
@@ -112,7 +111,7 @@ impl<O: Operand> Job<'_, O> {
                     self.layer(pass, slice, packed, row, m, at, &room, u, (own, width));
                     if first {
                         self.grad_of_b(slice, row, m, at, &room, sums, new);
-                        if ends(slice) {
+                        if slice.ends {
                             self.sums_of_dy(part, row, m, sums, new);
                             if !behind {
                                 grad_of_a(part);
@@ -204,7 +203,7 @@ impl<O: Operand> Job<'_, O> {
             let add = slice.part > 0 || from > 0;
             gemm::<O>(isa, m, dy, d, packed.at(slice.main), cols, dh, width, 1.0, add);
             if let Some(dropout) = part.layer.dropout()
-                && slice.rows.end == part.layer.out
+                && slice.ends
             {
                 let deep = Depth { k: O::words(r), x: 0 };
                 let (pu, low) = (at.add(room.packed_u), at.add(room.low));

@@ -20,6 +20,8 @@ pub(super) struct Slice {
     /// The layer's number.
     pub(super) part: usize,
     pub(super) rows: Range<usize>,
+    /// Whether it is the layer's last.
+    pub(super) ends: bool,
     /// Of the rows of `dy`; with `u` behind them in a layer's last slice, where no dropout comes between.
     pub(super) depth: Depth,
     /// Panels of `[W; A]`.
@@ -94,12 +96,14 @@ impl<O: Operand> Job<'_, O> {
         let slice = |(i, rows): (usize, Range<usize>)| {
             let part = &self.parts[i];
             let (k, r) = (O::words(rows.len()), O::words(part.layer.rank()));
-            let a = if rows.end == part.layer.out { r } else { 0 };
+            let ends = rows.end == part.layer.out;
+            let a = if ends { r } else { 0 };
             let x = if part.layer.dropout().is_some() { 0 } else { a };
             let depth = Depth { k, x };
             Slice {
                 part: i,
                 rows,
+                ends,
                 depth,
                 main: place(panels * depth.panel_len()),
                 low: place(panels * (a - x) * NR),
@@ -137,7 +141,7 @@ impl<O: Operand> Job<'_, O> {
                 let to = buffer.at(slice.main + (p - pass.first) * slice.depth.panel_len());
                 part.layer.weight.pack_kn::<O>(isa, rows.start * k + j, k, rows.len(), n, to);
                 if let Some(low) = &part.layer.low_rank
-                    && rows.end == part.layer.out
+                    && slice.ends
                 {
                     let to = if slice.depth.x > 0 {
                         to.add(slice.depth.k * NR)

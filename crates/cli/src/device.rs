@@ -33,11 +33,11 @@ pub(crate) fn kind(
     Ok((kind, ordinal))
 }
 
-/// The ranks of a run, and its device: of several ranks in this process, the first one's. A note is said once, by the lead.
+/// The ranks of a run, its device and of what kind that is: of several ranks in this process, the first one's. A note is said once, by the lead.
 pub(crate) fn with_ranks(
     choice: Option<DeviceKind>,
     options: &RankOptions,
-) -> anyhow::Result<(Ranks, Device)> {
+) -> anyhow::Result<(Ranks, Device, DeviceKind)> {
     let mut notes = Vec::new();
     let (kind, ordinal) = kind(choice, &mut |note| notes.push(note.to_owned()))?;
     // What the device lacks is said before the other ranks are waited for.
@@ -46,5 +46,5 @@ pub(crate) fn with_ranks(
     if ranks.lead() {
         notes.iter().for_each(crate::voice::note);
     }
-    Ok((ranks, device))
+    Ok((ranks, device, kind))
 }

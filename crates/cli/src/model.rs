@@ -25,7 +25,7 @@ impl Loaded {
     ) -> anyhow::Result<Self> {
         crate::use_threads(model.threads, None)?;
         let (tp_size, whole_experts) = (ranks.tp_size, ranks.enable_expert_parallel);
-        let (ranks, device) = crate::device::with_ranks(model.device.kind(), &ranks.ranks())?;
+        let (ranks, device, _) = crate::device::with_ranks(model.device.kind(), &ranks.ranks())?;
         let inference = Inference::open(model, quantization.quantization(), tp_size, &device)?
             .with_whole_experts(whole_experts);
         if ranks.lead() {

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use burnish_config::{Command, GenerateOptions, PlanOptions};
+use burnish_config::groups::{ModelOptions, TrainingOptions};
+use burnish_config::{Command, GenerateOptions, PlanOptions, RunOptions, TrainerOptions};
+use burnish_device::best;
 use burnish_trainers::{
     GenerationPlan, RunPlan, TrainError, Trainer, WithTrainer, trainer_names, with_trainer,
 };
@@ -10,6 +12,7 @@ use burnish_trainers::{
 use serde_json::Value;
 
 use crate::refusal::refuse;
+use crate::train::choose_products;
 
 /// What asks for JSON instead of tables, beside the options of any trainer.
 const JSON: &str = "--json";
@@ -32,7 +35,9 @@ pub(crate) fn run(words: &[String]) -> anyhow::Result<ExitCode> {
                 )
             })
         }
-        _ => of::<PlanOptions>(&words, json, |options| RunPlan::new(options).map(shown)),
+        _ => of::<PlanOptions>(&words, json, |options| {
+            RunPlan::new(&as_trained(options, (&options.model, &options.training))?).map(shown)
+        }),
     }
 }
 
@@ -45,8 +50,22 @@ impl WithTrainer for Plan<'_> {
     type Output = anyhow::Result<ExitCode>;
 
     fn with<T: Trainer>(self) -> Self::Output {
-        of::<T::Options>(self.words, self.json, |options| T::plan(options).map(shown))
+        of::<T::Options>(self.words, self.json, |options| {
+            let RunOptions { model, training, .. } = options.run_options();
+            T::plan(&as_trained(options, (&model, &training))?).map(shown)
+        })
     }
+}
+
+/// The options as a run here would have them: a GPU is planned for wherever it is named.
+fn as_trained<C: Command + Clone>(
+    options: &C,
+    (model, training): (&ModelOptions, &TrainingOptions),
+) -> Result<C, TrainError> {
+    let mut options = options.clone();
+    let kind = model.device.kind().unwrap_or_else(|| best().0);
+    choose_products(&mut options, (model, training), kind)?;
+    Ok(options)
 }
 
 /// A plan as tables and as JSON.

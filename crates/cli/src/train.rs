@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use burnish_config::groups::{ModelOptions, TrainingOptions};
 use burnish_config::table::Raw;
 use burnish_config::{Command, TrainerOptions};
 use burnish_device::{DeviceKind, release, room};
 use burnish_report::{bytes, count, duration, replace};
 use burnish_trainers::{
     FittingBatch, Outcome, Ranks, Run, RunInputs, Stop, TrainError, Trainer, WithTrainer, cores_of_process,
-    fitting_batch, resumed_batch, until_it_fits,
+    default_bf16, fitting_batch, resumed_batch, until_it_fits,
 };
 
 use crate::voice;
@@ -27,18 +28,21 @@ impl WithTrainer for Train<'_> {
 
 /// Runs the command of a trainer.
 fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
-    let Some(resolved) = crate::options::<T::Options>(words)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(mut resolved) = crate::options::<T::Options>(words)? else { return Ok(ExitCode::SUCCESS) };
     let common = resolved.options.run_options();
     let cores = cores_of_process(&common.ranks)?;
     // Ranks that are threads of this process have threads of their own then.
     crate::use_threads(common.model.threads, cores.as_ref().filter(|_| common.ranks.nproc == 1))?;
+    let (ranks, device, kind) = crate::device::with_ranks(common.model.device.kind(), &common.ranks)?;
+    let ranks = ranks.keeping_to(cores.as_ref())?;
+    let lead = ranks.lead();
+    if choose_products(&mut resolved.options, (&common.model, &common.training), kind)? && lead {
+        voice::note("products multiply bfloat16, TRL's default; `bf16: false` multiplies float32");
+    }
     let record = serde_json::Value::Object(resolved.to_json());
     #[cfg(feature = "hub")]
     let record = crate::hub::named(record);
     let base = record["model_name_or_path"].as_str().unwrap_or_default().to_owned();
-    let (ranks, device) = crate::device::with_ranks(common.model.device.kind(), &common.ranks)?;
-    let ranks = ranks.keeping_to(cores.as_ref())?;
-    let lead = ranks.lead();
     #[cfg(feature = "hub")]
     let push = if lead { crate::hub::Push::prepare(&common.training)? } else { None };
     #[cfg(feature = "hub")]
@@ -123,6 +127,19 @@ fn run<T: Trainer>(words: &[String]) -> anyhow::Result<ExitCode> {
         voice::closing(push.finish(&output_dir)?);
     }
     Ok(status)
+}
+
+/// Settles `bf16` where `options` leave it open; whether products multiply bfloat16 because of that.
+pub(crate) fn choose_products(
+    options: &mut impl Command,
+    (model, training): (&ModelOptions, &TrainingOptions),
+    kind: DeviceKind,
+) -> Result<bool, TrainError> {
+    let launched = std::env::var("ACCELERATE_MIXED_PRECISION").ok();
+    let Some(bf16) = default_bf16(model, training, kind, launched.as_deref())? else { return Ok(false) };
+    let set = options.set("bf16", &Raw::Bool(bf16));
+    assert!(matches!(set, Some(Ok(()))), "invariant: what trains has bf16");
+    Ok(bf16)
 }
 
 /// Rows per micro-batch: as many as the options say, or with `auto_find_batch_size` as the checkpoint had, or as fit into the

@@ -22,6 +22,7 @@ mod optimizers;
 mod peers;
 mod planned;
 mod preferences;
+mod products;
 mod program;
 mod published;
 mod qk_clip;

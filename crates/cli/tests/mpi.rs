@@ -16,6 +16,7 @@ pub(crate) fn mpirun(ranks: usize) -> Option<Command> {
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-n"]);
     command.arg(ranks.to_string()).arg(env!("CARGO_BIN_EXE_burnish"));
+    command.env("ACCELERATE_MIXED_PRECISION", "no");
     Some(command)
 }
 

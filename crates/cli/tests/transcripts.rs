@@ -84,6 +84,7 @@ fn said(steps: &[Step], port: u16) -> Vec<String> {
     let mut shell = Command::new("bash");
     shell.arg(".session").current_dir(root.path()).stdin(Stdio::null());
     shell.stdout(out.try_clone().unwrap()).stderr(out);
+    shell.env("ACCELERATE_MIXED_PRECISION", "no");
     shell.env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()));
     let (mut shell, began) = (shell.spawn().unwrap(), Instant::now());
     while shell.try_wait().unwrap().is_none() {

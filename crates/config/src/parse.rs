@@ -149,7 +149,6 @@ fn says_nothing(raw: &Raw) -> bool {
 /// default. What null means otherwise is beside it.
 const NULLABLE: &[(&str, Option<&str>)] = &[
     ("alora_invocation_tokens", None),
-    ("bf16", None),
     ("bias", None),
     ("dataset_name", None),
     ("dataset_text_field", None),

@@ -241,7 +241,7 @@ fn null_is_what_it_is_in_the_libraries() {
         &[
             ("max_grad_norm", "null"),
             ("dtype", "auto"),
-            ("bf16", "false"),
+            ("bf16", "null"),
             ("dataset_text_field", "text"),
             ("gradient_checkpointing", "true"),
         ],

@@ -32,18 +32,26 @@ pub fn findings() -> Vec<Finding> {
     findings
 }
 
+/// Whether this processor has products of bfloat16 that are faster than those of float32.
+#[must_use]
+pub fn multiplies_bf16() -> bool {
+    matches!(burnish_cpu_kernels::isa(), Isa::Amx | Isa::Avx512Bf16 | Isa::NeonBf16)
+}
+
 /// Which of the kernels' instruction sets this processor has, and what it is good for.
 fn instructions() -> &'static str {
     match burnish_cpu_kernels::isa() {
         Isa::Amx => {
-            "AVX-512, and AMX for products of bfloat16: `bf16: true`, TRL's default (`BURNISH_AMX=0` leaves AMX alone)"
+            "AVX-512, and AMX for products of bfloat16, in which training multiplies unless `bf16` is false (`BURNISH_AMX=0` leaves AMX alone)"
         }
         Isa::Avx512Bf16 => {
-            "AVX-512 with products of bfloat16 and int8: `bf16: true`, TRL's default, trains about twice as fast"
+            "AVX-512 with products of bfloat16 and int8: training multiplies bfloat16, about twice as fast, unless `bf16` is false"
         }
         Isa::Avx512 => "AVX-512",
         Isa::Avx2 => "AVX2",
-        Isa::NeonBf16 => "NEON with products of bfloat16 (`bf16: true`)",
+        Isa::NeonBf16 => {
+            "NEON with products of bfloat16, in which training multiplies unless `bf16` is false"
+        }
         Isa::Neon => "NEON",
         _ => "portable kernels: no AVX2",
     }

@@ -28,7 +28,7 @@ mod room;
 pub use burnish_cpu_kernels::{amx_fault, forgo_amx};
 pub use cores::Cores;
 pub use device_kind::DeviceKind;
-pub use doctor::{Finding, findings};
+pub use doctor::{Finding, findings, multiplies_bf16};
 pub use error::DeviceError;
 pub use failure::{Failure, quiet};
 pub use gpu::{Gpu, GpuFigures};

@@ -83,6 +83,7 @@ pub use rloo::Rloo;
 pub use rows::micro_batch::MicroBatch;
 pub use rows::prepared::{Prepared, prepare_rows};
 pub use run::batch_size::{FittingBatch, fewer, fitting_batch, resumed_batch, until_it_fits};
+pub use run::products::default_bf16;
 pub use run::stop::Stop;
 pub use run::task::{Counts, LossPart, Task};
 pub use run::training::Outcome;

@@ -274,6 +274,8 @@ impl Bench {
         let mut command = Command::new(&self.program);
         let output = command
             .args(words)
+            // Ranks equal one to float32's last bits, not to those of bfloat16.
+            .env("ACCELERATE_MIXED_PRECISION", "no")
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("cannot run {}", self.program.display()))?;

@@ -180,7 +180,7 @@ impl RankOptions {
                 "stages 0 and 1 keep whole gradients, so summing them more often saves nothing: leave it out",
             );
         }
-        if training.fp16 && model.bf16 {
+        if training.fp16 && model.bf16 == Some(true) {
             checks.conflict("fp16", "bf16: true", "keep one of the two");
         }
         if training.fp16 && model.dtype == ModelDtype(Some(Dtype::Bf16)) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use burnish_checkpoint::{Checkpoint, CheckpointError, TrainerState, open_newest, path_of, resume};
 use burnish_comm::Group;
+use burnish_config::groups::TrainingOptions;
 use burnish_config::values::Resume;
 use burnish_core::Parameter;
 use burnish_models::Reloaded;
@@ -26,6 +27,16 @@ pub(crate) const SENSITIVITY: &str = "sensitivity";
 pub(crate) const UNCERTAINTY: &str = "uncertainty";
 /// All slots that are no optimizer's.
 pub(crate) const BESIDE: [&str; 5] = [VALUE, UNFILED, REFERENCE, SENSITIVITY, UNCERTAINTY];
+
+/// The state that a run's options name to go on from, if they do, before ranks and folders are checked.
+pub(crate) fn resumed_state(training: &TrainingOptions) -> Result<Option<TrainerState>, TrainError> {
+    let checkpoint = match &training.resume_from_checkpoint {
+        Resume::No => return Ok(None),
+        Resume::Newest => open_newest(&training.output_dir, None)?.checkpoint,
+        Resume::From(path) => Some(Checkpoint::open(path)?),
+    };
+    Ok(checkpoint.map(|found| found.trainer_state()).transpose()?)
+}
 
 /// A checkpoint to go on from, checked.
 pub struct Resumed {

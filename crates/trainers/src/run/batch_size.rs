@@ -1,10 +1,9 @@
 //! `auto_find_batch_size`: rows of a micro-batch that memory has room for.
 
-use burnish_checkpoint::{Checkpoint, open_newest};
 use burnish_config::TrainerOptions;
-use burnish_config::values::Resume;
 
 use crate::plan::RunPlan;
+use crate::rank::resumed::resumed_state;
 use crate::run::Trainer;
 use crate::{Ranks, TrainError};
 
@@ -58,14 +57,7 @@ pub fn fitting_batch<T: Trainer>(
 /// # Errors
 /// If that cannot be read.
 pub fn resumed_batch(options: &impl TrainerOptions) -> Result<Option<usize>, TrainError> {
-    let training = options.run_options().training;
-    let checkpoint = match &training.resume_from_checkpoint {
-        Resume::No => return Ok(None),
-        Resume::Newest => open_newest(&training.output_dir, None)?.checkpoint,
-        Resume::From(path) => Some(Checkpoint::open(path)?),
-    };
-    let rows =
-        checkpoint.map(|found| found.trainer_state()).transpose()?.and_then(|state| state.train_batch_size);
+    let rows = resumed_state(&options.run_options().training)?.and_then(|state| state.train_batch_size);
     Ok(rows.and_then(|rows| usize::try_from(rows).ok()))
 }
 

@@ -4,6 +4,7 @@ pub(crate) mod batch_size;
 pub(crate) mod beginning;
 pub(crate) mod out_of_memory;
 pub(crate) mod outputs;
+pub(crate) mod products;
 pub(crate) mod reporter;
 pub(crate) mod restore;
 pub(crate) mod saving;

@@ -92,7 +92,7 @@ def train(options, name, label, optimizer, start=run, **more):
         "model_name_or_path": str(options.scratch / f"model-{name}"), "output_dir": str(output),
         "dataset_name": str(options.files[0]), "random_weights": True, "packing": True,
         "packing_strategy": "wrapped", "gradient_checkpointing": False, "weight_decay": 0.0, "save_strategy": "no",
-        "report_to": "none", "disable_tqdm": True, "threads": options.threads, "seed": 1, **OPTIMIZERS[optimizer],
+        "report_to": "none", "disable_tqdm": True, "threads": options.threads, "seed": 1, "bf16": False, **OPTIMIZERS[optimizer],
         **more}, indent=1) + "\n")
     result = start([str(options.burnish), "sft", "--config", str(config)], output, options.scratch / f"{label}.log",
                    dict(os.environ, HF_HUB_OFFLINE="1"))

@@ -43,7 +43,7 @@ def run(program, scratch, steps, rows, recompute):
     words = ["dpo", f"--model_name_or_path={scratch / 'base'}", f"--dataset_name={scratch / 'rows.jsonl'}",
              f"--output_dir={out}", "--use_peft", "--lora_target_modules=all-linear", "--max_length=2048",
              f"--per_device_train_batch_size={rows}", f"--max_steps={steps}", "--logging_steps=1", "--save_strategy=no",
-             "--disable_tqdm", "--report_to=none", "--learning_rate=1e-4",
+             "--disable_tqdm", "--report_to=none", "--learning_rate=1e-4", "--bf16=false",
              "--gradient_checkpointing" if recompute else "--no_gradient_checkpointing"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([program, *words], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

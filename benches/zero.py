@@ -107,7 +107,7 @@ def burnish(options, job, variant):
         "packing_strategy": "wrapped", "train_sampling_strategy": "sequential", "gradient_checkpointing": True,
         "global_batch_size": job["rows"], "per_device_train_batch_size": job["rows"] // RANKS,
         "learning_rate": RATE, "lr_scheduler_type": "constant", "max_steps": job["steps"], "logging_steps": 1,
-        "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "zero_stage": int(stage),
+        "bf16": False, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "zero_stage": int(stage),
         "stage3_param_persistence_threshold": PERSIST,
         "transport": transport, "nproc": RANKS if transport == "local" else 1,
         "threads": options.threads if transport == "local" else max(1, options.threads // RANKS)}, indent=1) + "\n")

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use burn::tensor::{DType, Tensor};
 use burnish_core::{Activation, Compute, ExpertGate, RouterRule, RouterScores};
 use burnish_ops::{
-    AnyTensor, ExpertLayer, ExpertLowRank, Experts, OpsError, RouterBalance, experts, experts_decode, gpu,
-    reference, route,
+    AnyTensor, ExpertLayer, ExpertLowRank, Experts, OpsError, RouterBalance, Routing, experts,
+    experts_decode, gpu, reference, route,
 };
 
 use crate::case::{Body, Case, Input, assert_close, device, tensor, to_f64};
@@ -83,6 +83,24 @@ fn experts_agree_with_dense_sums_and_differentiate() {
         case.agrees();
     }
     case(SOFTMAX, halves, Has { dtype: DType::BF16, ..PLAIN }).agrees();
+}
+
+/// A rank that no token is sent to: its experts get gradients all the same, so that ranks agree on which there are.
+#[test]
+fn experts_of_no_token_get_gradients_of_zeros() {
+    type Run = fn(&AnyTensor, &Routing, &Experts) -> Result<AnyTensor, OpsError>;
+    for run in [experts as Run, gpu::experts as Run] {
+        let x = AnyTensor::new(Tensor::<2>::zeros([0, 8], &device())).leaf();
+        let weights = AnyTensor::new(Tensor::<2>::zeros([0, 2], &device())).leaf();
+        let mut layers = layers(3, 8, 4);
+        layers.gate_up.weight = layers.gate_up.weight.leaf();
+        let y = run(&x, &Routing { weights: weights.clone(), experts: Arc::default() }, &layers).unwrap();
+        assert_eq!((y.shape(), y.dtype()), (vec![0, 8], Some(burnish_core::Dtype::F32)));
+        let mut gradients = y.rank::<2>().unwrap().sum().backward();
+        let mut shape = |t: &AnyTensor| t.take_gradient(&mut gradients).map(|gradient| gradient.shape());
+        assert_eq!((shape(&x), shape(&weights)), (Some(vec![0, 8]), Some(vec![0, 2])));
+        assert_eq!(shape(&layers.gate_up.weight), Some(vec![3, 8, 8]));
+    }
 }
 
 fn layers(count: usize, hidden: usize, inner: usize) -> Experts {

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use burn::tensor::Device;
 use burnish_comm::{World, local};
-use burnish_core::ELSEWHERE;
 use burnish_core::random::Stream;
-use burnish_ops::AnyTensor;
+use burnish_core::{Compute, ELSEWHERE, ExpertGate};
+use burnish_ops::{Activation, AnyTensor, ExpertLayer, Experts, Routing, experts};
 use burnish_tp::{Split, TokenDispatcher, Tp};
 
 use crate::case::{distance, to_f64};
@@ -61,6 +61,25 @@ fn factor(rank: usize) -> f64 {
     rank as f64 + 1.5
 }
 
+/// [`factor`] times each, or what experts make where none came.
+fn made(there: &TokenDispatcher, received: &AnyTensor, rank: usize) -> Result<AnyTensor> {
+    if !there.experts().is_empty() {
+        return Ok(AnyTensor::new(received.rank::<2>()? * factor(rank)));
+    }
+    let device = received.device();
+    let zeros = |shape: &[usize]| AnyTensor::from_elements(vec![0.0; shape.iter().product()], shape, &device);
+    let layer = |out: usize, input: usize| ExpertLayer {
+        weight: zeros(&[1, out, input]).leaf(),
+        bias: None,
+        low_rank: None,
+    };
+    let gate = ExpertGate::Halves(Activation::Silu);
+    let (gate_up, down) = (layer(4, FEATURES), layer(FEATURES, 2));
+    let layers = Experts { gate_up, down, gate, compute: Compute::Fp32 };
+    let routing = Routing { weights: zeros(&[0, PER_TOKEN]), experts: there.experts().clone() };
+    Ok(experts(received, &routing, &layers)?)
+}
+
 /// The largest error of a rank's outputs and gradients.
 fn checked(world: &World, device: &Device, alone: bool, bound: f64) -> Result<f64> {
     let ranks = Tp::new(&world.group());
@@ -69,8 +88,7 @@ fn checked(world: &World, device: &Device, alone: bool, bound: f64) -> Result<f6
     let tensor = |values: &[f32]| AnyTensor::from_elements(values.to_vec(), &[own.tokens, FEATURES], device);
     let (x, upstream) = (own.values("x"), own.values("upstream"));
     let (leaf, pull) = (tensor(&x).leaf(), tensor(&upstream).untracked());
-    let received = there.dispatch(&leaf)?.rank::<2>()?;
-    let y = there.combine(&AnyTensor::new(received * factor(ranks.rank())))?;
+    let y = there.combine(&made(&there, &there.dispatch(&leaf)?, ranks.rank())?)?;
     let value = to_f64(&y)?;
     let mut gradients = (y.rank::<2>()? * pull.rank::<2>()?).sum().backward();
     ranks.check()?;

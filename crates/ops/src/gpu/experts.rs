@@ -5,7 +5,7 @@
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
 use burnish_core::{Compute, ELSEWHERE, ExpertGate, LinearPart, LinearParts};
 
-use super::{activation, add, ints, product, to, wide, wide_dtype};
+use super::{activation, add, constant, ints, product, to, wide, wide_dtype};
 use crate::experts::{ExpertLayer, Experts};
 use crate::{AnyTensor, OpsError, Routing, apply};
 
@@ -231,7 +231,12 @@ fn rows_of(places: &[i32], each: usize, weights: &Tensor<2>) -> (Tensor<1, Int>,
 pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<AnyTensor, OpsError> {
     let (chosen, layers) = (routing.experts.clone(), experts.clone());
     let [count, ..] = experts.sizes()?;
-    apply(OP, &experts.inputs(x, routing), move |plain, wanted| {
+    let inputs = experts.inputs(x, routing);
+    if x.shape()[0] == 0 {
+        let none = to(x.plain().rank::<2>()?, wide_dtype(x));
+        return constant(OP, &inputs, true, AnyTensor::new(none));
+    }
+    apply(OP, &inputs, move |plain, wanted| {
         let dtype = wide_dtype(&plain[0]);
         let (x, weights) = (wide::<2>(&plain[0])?, wide::<2>(&plain[1])?);
         let ([_, each], in_dtype) = (weights.dims(), plain[0].carrier().dtype());

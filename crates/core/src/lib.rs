@@ -11,6 +11,7 @@
 //!   them.
 //! * [`ErrorCode`]: the classes of errors, which every enum of errors maps its variants to.
 //! * [`Activation`]: the elementwise functions of feed-forwards; [`RouterRule`] and [`ExpertGate`]: what experts are.
+//! * [`FLASH_HEAD`] and [`FLASH_TILE`]: sizes of attention's kernels on GPUs, for those who plan without them.
 //! * [`file`](mod@file): reading what comes from outside, within bounds; [`guarded`]: by libraries that panic over it.
 //! * [`work`]: long work that is under way, for whoever shows it.
 //! * [`random`]: randomness as a function of (seed, name, index), so that results do not depend on
@@ -32,6 +33,7 @@ mod dtype;
 mod error_code;
 mod experts;
 pub mod file;
+mod flash;
 mod guarded;
 mod head_options;
 pub mod layout;
@@ -51,6 +53,7 @@ pub use compute::Compute;
 pub use dtype::{Dtype, Precision, UnknownDtype};
 pub use error_code::{Coded, ErrorCode};
 pub use experts::{ELSEWHERE, ExpertGate, RouterGroups, RouterRule, RouterScores};
+pub use flash::{FLASH_HEAD, FLASH_TILE};
 pub use guarded::{guarded, is_guarded};
 pub use head_options::HeadOptions;
 pub use layout::{Layout, LayoutError, Region, Split};

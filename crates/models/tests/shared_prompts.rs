@@ -67,7 +67,7 @@ fn layout(shared: bool) -> Layout {
     let tokens = Tokens {
         ids: Arc::new(ids),
         positions: Arc::new(positions),
-        documents: Arc::new(documents),
+        documents: documents.into(),
         parents: Arc::new(if shared { parents } else { vec![] }),
         rows: Arc::new(counters),
     };

@@ -4,14 +4,13 @@
 //! embedding (Su et al., arXiv:2104.09864, in the half-rotation form of Llama) and per-head norms (Qwen3) are folded
 //! into the operation. The score matrix is never kept: backward recomputes it from the log-sum-exp.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_core::Compute;
 
 use crate::dispatch::dispatch;
 use crate::gpu::Angles;
-use crate::{AnyTensor, OpsError};
+use crate::{AnyTensor, Documents, OpsError};
 
 /// What attention looks like.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,7 +91,7 @@ pub struct HeadNorm {
 pub fn attention(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,
@@ -112,7 +111,7 @@ pub fn attention(
 pub fn attention_with_peaks(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,

@@ -29,7 +29,7 @@ use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
 use crate::linear::{Dropout, Linear, LinearInput};
 use crate::magnitude::Magnitude;
 use crate::segment::{NoWeights, Run, segment};
-use crate::{AnyTensor, OpsError, apply};
+use crate::{AnyTensor, Documents, OpsError, apply};
 
 /// At least f32, for arithmetic. The gradient stays as wide: rounding it to a 16-bit weight's dtype would lose what
 /// accumulation needs.
@@ -204,7 +204,7 @@ pub fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, O
 pub fn attention(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,
@@ -216,7 +216,7 @@ pub fn attention(
 pub fn attention_with_peaks(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,
@@ -232,7 +232,7 @@ pub fn attention_with_peaks(
 fn documents_apart(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_ops::{
-    AnyTensor, AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks, gpu, reference,
+    AnyTensor, AttentionShape, Documents, HeadNorm, Rotary, attention, attention_with_peaks, gpu, reference,
 };
 
 use crate::case::{Body, Case, Input, device, tensor, to_f64};
@@ -41,7 +41,7 @@ fn case(
         parents: Arc::new(parents),
         compute: Default::default(),
     };
-    let documents = Arc::new(documents.to_vec());
+    let documents = Documents::from(documents.to_vec());
     let rotary = (with.rotary_dim > 0).then(|| rotary(&with, &documents, tokens));
     let mut inputs = vec![Input::new("qkv", &[tokens, (heads + 2 * kv_heads) * head_dim], 1.0)];
     if with.norms {
@@ -241,7 +241,7 @@ fn naive_peaks(
 
 #[test]
 fn peaks_are_the_largest_visible_scores_in_both_bodies() {
-    let documents = Arc::new(vec![40..77, 3..20, 25..25, 30..31]);
+    let documents = Documents::from(vec![40..77, 3..20, 25..25, 30..31]);
     for (heads, kv_heads, head_dim) in [(4, 2, 8), (6, 1, 16), (3, 3, 12)] {
         for (rotary_dim, window, softcap) in [
             (0, None, None),
@@ -308,7 +308,7 @@ fn peaks_of_nothing_and_of_what_is_not_finite() {
     let mut values = to_f64(&tensor("qkv", &[3, 16])).iter().map(|&x| x as f32).collect::<Vec<_>>();
     let bodies = |values: &[f32], documents: Vec<Range<usize>>| {
         let qkv = AnyTensor::from_elements(values.to_vec(), &[3, 16], &device());
-        let documents = Arc::new(documents);
+        let documents = Documents::from(documents);
         [attention_with_peaks, reference::attention_with_peaks, gpu::attention_with_peaks]
             .map(|body| to_f64(&body(&qkv, &shape, &documents, None, None, None).unwrap().1))
     };

@@ -220,7 +220,7 @@ fn attend_tree(
         parents: Arc::new(parents),
         compute: Default::default(),
     };
-    attention(qkv, &shape, &Arc::new(documents), rotary.as_ref(), norm.as_ref(), None)
+    attention(qkv, &shape, &documents.into(), rotary.as_ref(), norm.as_ref(), None)
 }
 
 #[test]

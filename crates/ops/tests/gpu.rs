@@ -5,8 +5,8 @@ use std::sync::Arc;
 use burn::tensor::{DType, IntDType, Tensor};
 use burnish_core::random::{Stream, dropout_bits, dropout_row, dropout_threshold};
 use burnish_ops::{
-    Adam, AdamState, AnyTensor, AttentionShape, Dropout, HeadNorm, HeadOptions, Linear, LinearInput, LowRank,
-    OpsError, gpu, reference, sum_of_squares,
+    Adam, AdamState, AnyTensor, AttentionShape, Documents, Dropout, HeadNorm, HeadOptions, Linear,
+    LinearInput, LowRank, OpsError, gpu, reference, sum_of_squares,
 };
 use proptest::prelude::*;
 
@@ -148,7 +148,7 @@ fn attention_in_16_bits_is_that_in_32() {
         parents: Arc::default(),
         compute: Default::default(),
     };
-    let documents = Arc::new(vec![0..7, 7..20]);
+    let documents = Documents::from(vec![0..7, 7..20]);
     let (narrow, upstream) = (half("qkv", &[20, 64]), tensor("upstream", &[20, 32]));
     let found = [true, false].map(|is_narrow| {
         let qkv = if is_narrow { narrow.leaf() } else { narrow.cast(burn::tensor::FloatDType::F32).leaf() };
@@ -170,7 +170,6 @@ fn attention_in_16_bits_is_that_in_32() {
 }
 
 type Found = Result<AnyTensor, OpsError>;
-type Documents = Arc<Vec<std::ops::Range<usize>>>;
 type Linears = fn(&LinearInput, &[Linear], Option<&AnyTensor>) -> Found;
 type Attend = fn(
     &AnyTensor,
@@ -200,7 +199,7 @@ fn a_block_in_16_bits_is_that_in_32() {
         parents: Arc::default(),
         compute: Default::default(),
     };
-    let documents = Arc::new(vec![0..5, 5..12]);
+    let documents = Documents::from(vec![0..5, 5..12]);
     let names: [(&str, [usize; 2]); 5] =
         [("qkv", [32, 16]), ("o", [16, 16]), ("gate_up", [48, 16]), ("down", [16, 24]), ("head", [40, 16])];
     let run = |bodies: &Bodies, on_device: bool| {

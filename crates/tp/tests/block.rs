@@ -137,7 +137,7 @@ impl Block {
         let positions: Arc<Vec<u32>> = Arc::new((0..tokens as u32).collect());
         let rotary = Rotary::new(Arc::new(table.collect()), positions, d);
         let norms = HeadNorm { q: get("q_norm"), k: get("k_norm"), eps: EPS };
-        let documents = Arc::new(vec![0..tokens / 2, tokens / 2..tokens]);
+        let documents = vec![0..tokens / 2, tokens / 2..tokens].into();
         let mixed = attention(&qkv, &shape, &documents, Some(&rotary), Some(&norms), None)?;
         let out = linears(&LinearInput::Plain(mixed), &[linear("o", first)], None)?;
         let x = tp.reduce_from_tp_add(&out, x, "o")?;

@@ -38,7 +38,7 @@ fn measure(context: &Context, name: &str, length: usize, dtype: FloatDType) -> R
         parents: Arc::default(),
         compute: Default::default(),
     };
-    let documents = Arc::new((0..rows).map(|row| row * length..(row + 1) * length).collect());
+    let documents = (0..rows).map(|row| row * length..(row + 1) * length).collect();
     let width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
     let qkv = Tensor::<2>::random([tokens, width], Distribution::Normal(0.0, 1.0), device);
     let qkv = AnyTensor::new(qkv).cast(dtype);

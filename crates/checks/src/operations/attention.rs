@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 use burnish_ops::{
-    AnyTensor, AttentionShape, HeadNorm, KvCache, Rotary, attention, attention_with_peaks, reference,
+    AnyTensor, AttentionShape, Documents, HeadNorm, KvCache, Rotary, attention, attention_with_peaks,
+    reference,
 };
 
 use super::{Bound, check, name_of};
@@ -71,7 +72,7 @@ fn case(
         parents: Arc::new(parents),
         compute: Default::default(),
     };
-    let documents = Arc::new(documents.to_vec());
+    let documents = Documents::from(documents.to_vec());
     let rotary = rotary(head_dim, with.tree, &documents, tokens);
     let width = (heads + 2 * kv_heads) * head_dim;
     let mut inputs = vec![Input::new("qkv", &[tokens, width], 1.0).held(dtype)];

@@ -17,6 +17,7 @@ mod tile;
 
 use std::ops::Range;
 
+use burnish_core::FLASH_HEAD;
 use cubecl_core::ir::features::MmaConfig;
 use cubecl_core::prelude::*;
 
@@ -28,9 +29,6 @@ use tile::{SIDE, TILE, UNITS};
 
 pub use pages::{NOWHERE, PAGE, PagedRow, PagedRows, attend_pages, copy_pages, duplicate_pages, write_pages};
 pub use plan::FlashPlan;
-
-/// Elements of a head at most.
-const WIDEST: usize = 256;
 
 /// What attention looks like.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -170,7 +168,7 @@ impl FlashAttention {
     #[must_use]
     pub fn new(client: &Client, shape: FlashShape, dtype: FloatType) -> Option<Self> {
         let hardware = &client.properties().hardware;
-        let fits = shape.head_dim <= WIDEST
+        let fits = shape.head_dim <= FLASH_HEAD
             && hardware.max_units_per_cube as usize >= UNITS
             && hardware.max_shared_memory_size >= tile::bytes(shape.head_dim);
         fits.then(|| Self { shape, dtype, cores: Cores::new(client, shape.head_dim, dtype) })
@@ -183,12 +181,21 @@ impl FlashAttention {
     /// If there are ranges, but not one for each token.
     #[must_use]
     pub fn plan(&self, low: &[usize], before: &[Range<usize>]) -> FlashPlan {
-        let rows = self.cores.map_or(TileRows { forward: TILE, queries: TILE, keys: TILE }, |c| TileRows {
+        FlashPlan::new(low, before, self.rows())
+    }
+
+    /// Whether it can use a plan that another attention made: their tiles have as many rows.
+    #[must_use]
+    pub fn takes(&self, plan: &FlashPlan) -> bool {
+        plan.rows == self.rows()
+    }
+
+    fn rows(&self) -> TileRows {
+        self.cores.map_or(TileRows { forward: TILE, queries: TILE, keys: TILE }, |c| TileRows {
             forward: c.forward.rows(),
             queries: c.queries.rows(),
             keys: c.keys.rows(),
-        });
-        FlashPlan::new(low, before, rows)
+        })
     }
 
     fn form(&self, plan: &FlashPlan, o: &FlashOperands) -> Form {

@@ -4,11 +4,12 @@
 //! its pages in order. A cube takes one row, up to 8 of the query heads of a key/value head, and 256 positions, so that
 //! one launch serves all sequences whatever their lengths; a second one joins the parts of a row in their order.
 
+use burnish_core::FLASH_HEAD;
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use super::score::{Form, HIDDEN, Numbers, NumbersLaunch, Rows, score, slope_of};
-use super::{FlashShape, HeadRows, WIDEST};
+use super::{FlashShape, HeadRows};
 use crate::buffer::{Buffer, FloatType, address};
 
 /// Positions of a page.
@@ -104,7 +105,7 @@ pub fn attend_pages(
     [slopes, sinks]: [Option<&Buffer>; 2],
 ) -> Buffer {
     let FlashShape { heads, kv_heads, head_dim, .. } = *shape;
-    assert!(head_dim <= WIDEST && k.dtype == q.buffer.dtype, "invariant: heads that the kernel takes");
+    assert!(head_dim <= FLASH_HEAD && k.dtype == q.buffer.dtype, "invariant: heads that the kernel takes");
     let PagedRows { rows: n, parts, .. } = *rows;
     let out = Buffer::empty(client, n * heads * head_dim, q.buffer.dtype);
     if n == 0 {

@@ -7,6 +7,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlashPlan {
     words: Vec<u32>,
+    pub(super) rows: TileRows,
     pub(super) tokens: usize,
     pub(super) before: bool,
     /// Ranges of keys by tiles of queries, of the forward pass.
@@ -72,7 +73,7 @@ impl FlashPlan {
             }
         }
         let keys = put(&mut words, &seen);
-        Self { words, tokens, before: !before.is_empty(), forward, queries, keys }
+        Self { words, rows, tokens, before: !before.is_empty(), forward, queries, keys }
     }
 
     /// How many tokens.

@@ -7,9 +7,9 @@ use cubecl_core::prelude::*;
 pub(super) type Four = Vector<f32, Const<4>>;
 
 /// Queries, and keys, of a tile.
-pub(super) const TILE: usize = 64;
+pub(super) const TILE: usize = burnish_core::FLASH_TILE;
 /// Units along each side of a tile; each has 4 by 4 of its elements.
-pub(super) const SIDE: usize = 16;
+pub(super) const SIDE: usize = TILE / 4;
 /// Units of a cube.
 pub(super) const UNITS: usize = SIDE * SIDE;
 /// Columns of a slab of two operands whose product over columns is taken.

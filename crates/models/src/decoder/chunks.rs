@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use burnish_ops::{AnyTensor, KvCache, OpsError};
+use burnish_ops::{AnyTensor, Documents, KvCache, OpsError};
 
 use crate::Tokens;
 
 /// Documents that attention stays in, and of each the one that it continues.
 #[derive(Clone)]
 pub(crate) struct Seen {
-    pub(crate) documents: Arc<Vec<Range<usize>>>,
+    pub(crate) documents: Documents,
     pub(crate) parents: Arc<Vec<Option<usize>>>,
 }
 
@@ -21,7 +21,7 @@ impl Seen {
             return Self { documents: tokens.documents.clone(), parents: tokens.parents.clone() };
         };
         let (documents, parents) = chunked(&tokens.documents, &tokens.parents, &tokens.positions, size);
-        Self { documents: Arc::new(documents), parents: Arc::new(parents) }
+        Self { documents: documents.into(), parents: Arc::new(parents) }
     }
 }
 

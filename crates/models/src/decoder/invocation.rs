@@ -102,7 +102,7 @@ impl Invocation {
         let tokens = Tokens {
             ids: Arc::new(order.iter().map(|&at| tokens.ids[at]).collect()),
             positions: Arc::new(order.iter().map(|&at| tokens.positions[at]).collect()),
-            documents: Arc::new(documents),
+            documents: documents.into(),
             parents: Arc::new(parents),
             rows: Arc::new(order.iter().filter_map(|&at| tokens.rows.get(at).copied()).collect()),
         };

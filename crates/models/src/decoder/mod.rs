@@ -38,9 +38,9 @@ use std::sync::Arc;
 use burn::tensor::Tensor;
 use burnish_core::Compute;
 use burnish_ops::{
-    AnyTensor, AttentionShape, ColumnNorm, HeadOptions, Linear, LinearInput, OpsError, Rotary, RouterBalance,
-    Run, VocabShard, attention, attention_with_peaks, embedding, held, linears, norm_columns, scaled_sum,
-    select_rows, short_conv,
+    AnyTensor, AttentionShape, ColumnNorm, Documents, HeadOptions, Linear, LinearInput, OpsError, Rotary,
+    RouterBalance, Run, VocabShard, attention, attention_with_peaks, embedding, held, linears, norm_columns,
+    scaled_sum, select_rows, short_conv,
 };
 use burnish_tp::Split;
 
@@ -67,7 +67,7 @@ pub struct Tokens {
     /// Each token's position in its sequence.
     pub positions: Arc<Vec<u32>>,
     /// Where each sequence lies; attention stays inside.
-    pub documents: Arc<Vec<Range<usize>>>,
+    pub documents: Documents,
     /// For each document the one that it continues, whose tokens it sees as well and whose positions it goes on from;
     /// empty where none does.
     pub parents: Arc<Vec<Option<usize>>>,
@@ -90,7 +90,7 @@ impl Tokens {
         Self {
             ids: Arc::new(ids),
             positions: Arc::new(positions),
-            documents: Arc::new(documents),
+            documents: documents.into(),
             parents: Arc::default(),
             rows: Arc::new(rows),
         }

@@ -77,7 +77,7 @@ impl Virtual {
             let before = if begins[document.start] { count } else { 0 };
             place(document.start) - before..place(document.end - 1) + 1
         });
-        let documents = Arc::new(documents.collect());
+        let documents = documents.collect();
         let (ids, parents) = (tokens.ids.clone(), tokens.parents.clone());
         let (positions, rows) = (Arc::new(positions), Arc::new(rows));
         Self { tokens: Tokens { ids, positions, documents, parents, rows }, given: Arc::new(given) }

@@ -68,7 +68,7 @@ fn pieces_equal_the_whole_on_kernels_and_on_plain_operations() {
         let shape = AttentionShape { slopes: Arc::new(slopes), ..shape(window) };
         let all = values("qkv", 12 * WIDTH);
         let positions: Vec<u32> = (0..7).chain(0..5).collect();
-        let documents = Arc::new(vec![0..7, 7..12]);
+        let documents = crate::Documents::from(vec![0..7, 7..12]);
         let qkv = AnyTensor::from_data(TensorData::new(all.clone(), [12, WIDTH]), &Device::flex());
         let whole = crate::attention(&qkv, &shape, &documents, Some(&rotary(&positions)), Some(&norm), sinks);
         let whole = whole.unwrap().to_f32();

@@ -1,13 +1,12 @@
 //! [`crate::attention`] on CPU kernels.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use burnish_cpu_kernels as kernels;
 
 use super::host::{Host, tensor};
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
-use crate::{AnyTensor, OpsError, apply};
+use crate::{AnyTensor, Documents, OpsError, apply};
 
 const OP: &str = "attention";
 
@@ -38,7 +37,7 @@ pub(crate) fn kernel_rotary(r: &Rotary) -> kernels::Rotary<'_> {
 pub(crate) fn attention(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,
@@ -49,7 +48,7 @@ pub(crate) fn attention(
 pub(crate) fn attention_with_peaks(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,
@@ -62,7 +61,7 @@ pub(crate) fn attention_with_peaks(
 fn attend(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norm: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,

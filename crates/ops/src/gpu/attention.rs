@@ -23,11 +23,13 @@ use super::{constant, ints, norm, to, wide_dtype};
 #[cfg(feature = "cube")]
 use crate::BackwardFn;
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
-use crate::{AnyTensor, OpsError, apply};
+use crate::{AnyTensor, Documents, OpsError, apply};
 use blocks::{Block, Blocks};
 
 #[cfg(feature = "cube")]
 pub(in crate::gpu) use blocks::Sight;
+#[cfg(feature = "cube")]
+pub(crate) use kernels::Plans;
 #[cfg(feature = "cube")]
 pub(crate) use pages::Pages;
 
@@ -39,7 +41,7 @@ const OP: &str = "attention";
 pub fn attention(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,
@@ -51,7 +53,7 @@ pub fn attention(
 pub fn attention_with_peaks(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,
@@ -77,7 +79,7 @@ struct Peaks {
 fn attend(
     qkv: &AnyTensor,
     shape: &AttentionShape,
-    documents: &Arc<Vec<Range<usize>>>,
+    documents: &Documents,
     rotary: Option<&Rotary>,
     norms: Option<&HeadNorm>,
     sinks: Option<&AnyTensor>,
@@ -88,8 +90,7 @@ fn attend(
     inputs.extend(norms.into_iter().flat_map(|n| [n.q.clone(), n.k.clone()]));
     inputs.extend(sinks.cloned());
     let width = shape.heads * shape.head_dim;
-    let blocks = Blocks::new(shape, documents, tokens);
-    if blocks.all.is_empty() {
+    if documents.iter().all(Range::is_empty) {
         let plain = qkv.plain().carrier();
         let none = Tensor::<2>::zeros([tokens, width], (&plain.device(), plain.dtype()));
         return constant(OP, &inputs, true, AnyTensor::new(none));
@@ -97,10 +98,10 @@ fn attend(
     apply(OP, &inputs, |inputs, wanted| {
         let device = inputs[0].device();
         let wide_as = wide_dtype(&inputs[0]);
-        let body = Body::new(shape, blocks, rotary, (norms, sinks), (tokens, &device, wide_as))?;
+        let body = Body::new(shape, documents, rotary, (norms, sinks), (tokens, &device, wide_as))?;
         #[cfg(feature = "cube")]
         if peaks.is_none()
-            && let Some(flash) = body.flash(&inputs[0], documents)
+            && let Some(flash) = body.flash(&inputs[0], documents, Some(&documents.plans))
         {
             return body.attend_by(flash, &inputs[0], wanted);
         }
@@ -177,7 +178,9 @@ struct Heads {
 
 struct Body {
     shape: AttentionShape,
-    blocks: Blocks,
+    documents: Documents,
+    /// Of the documents, when they are first asked for.
+    blocks: OnceLock<Blocks>,
     /// The first visible key of each token, when a block first asks.
     low: OnceLock<Tensor<1, Int>>,
     device: Device,
@@ -192,7 +195,7 @@ struct Body {
 impl Body {
     fn new(
         shape: &AttentionShape,
-        blocks: Blocks,
+        documents: &Documents,
         rotary: Option<&Rotary>,
         (norms, sinks): (Option<&HeadNorm>, Option<&AnyTensor>),
         (tokens, device, wide): (usize, &Device, DType),
@@ -209,7 +212,8 @@ impl Body {
             device: device.clone(),
             turn: rotary.map(|r| Turn::of(r, tokens, device, wide)),
             shape: shape.clone(),
-            blocks,
+            documents: documents.clone(),
+            blocks: OnceLock::new(),
             norms,
             sinks,
             tokens,
@@ -228,7 +232,11 @@ impl Body {
     }
 
     fn low(&self) -> Tensor<1, Int> {
-        self.low.get_or_init(|| ints(self.blocks.low.clone(), &self.device)).clone()
+        self.low.get_or_init(|| ints(self.blocks().low.clone(), &self.device)).clone()
+    }
+
+    fn blocks(&self) -> &Blocks {
+        self.blocks.get_or_init(|| Blocks::new(&self.shape, &self.documents, self.tokens))
     }
 
     fn group(&self) -> usize {
@@ -366,7 +374,7 @@ impl Body {
         let width = s.heads * s.head_dim;
         let zeros = |n: usize| Tensor::<2>::zeros([n, width], (&device, dtype));
         let (mut parts, mut sums, mut at) = (Vec::new(), Vec::new(), 0);
-        for block in &self.blocks.all {
+        for block in &self.blocks().all {
             if block.rows.start > at {
                 parts.push(zeros(block.rows.start - at));
             }
@@ -426,7 +434,7 @@ impl Body {
         let (mut dk, mut dv) = (none(), none());
         let (mut parts, mut at) = (Vec::new(), 0);
         let mut of_sinks: Option<Tensor<4>> = None;
-        for (block, sum) in self.blocks.all.iter().zip(sums) {
+        for (block, sum) in self.blocks().all.iter().zip(sums) {
             if block.rows.start > at {
                 parts.push(zeros(block.rows.start - at));
             }
@@ -485,11 +493,16 @@ impl Body {
         Ok(all)
     }
 
-    /// The kernels of flash attention, where they compute this.
+    /// The kernels of flash attention, where they compute this; by a plan of `plans` where those have it.
     #[cfg(feature = "cube")]
-    fn flash(&self, qkv: &AnyTensor, documents: &[Range<usize>]) -> Option<kernels::Flash> {
-        let sight = Sight::new(&self.shape, documents, self.tokens);
-        kernels::Flash::new(qkv, &self.shape, &sight, self.flat_sinks().as_ref())
+    fn flash(
+        &self,
+        qkv: &AnyTensor,
+        documents: &[Range<usize>],
+        plans: Option<&kernels::Plans>,
+    ) -> Option<kernels::Flash> {
+        let sight = || Sight::new(&self.shape, documents, self.tokens);
+        kernels::Flash::new(qkv, &self.shape, (self.tokens, sight), plans, self.flat_sinks().as_ref())
     }
 
     /// `[heads]`.

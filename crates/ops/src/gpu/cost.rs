@@ -12,7 +12,7 @@ use std::ops::{Add, AddAssign, Mul};
 use super::head::chunk;
 
 /// Queries, and keys, of a tile of attention.
-const TILE: u64 = 64;
+const TILE: u64 = burnish_core::FLASH_TILE as u64;
 
 /// Bytes of an f32: stream, softmax, statistics and gradients.
 const WIDE: u64 = 4;

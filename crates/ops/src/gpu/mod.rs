@@ -24,9 +24,9 @@ pub(crate) mod orthogonal;
 mod product;
 
 pub use adamw::{adam_step, sums_of_squares};
-#[cfg(feature = "cube")]
-pub(crate) use attention::Pages;
 pub(crate) use attention::{Angles, Past, attend_cached};
+#[cfg(feature = "cube")]
+pub(crate) use attention::{Pages, Plans};
 pub use attention::{attention, attention_with_peaks};
 pub use columns::norm as norm_columns;
 pub use dropout::mask as dropout_mask;

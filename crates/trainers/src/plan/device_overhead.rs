@@ -1,5 +1,6 @@
 //! Memory of a GPU beside counted tensors: context, kernels, the allocator's slack.
 
+use burnish_core::FLASH_HEAD;
 use burnish_models::Spec;
 
 /// Bytes beside weights, gradients, optimizer state and activations. Estimates, on the careful side.
@@ -17,8 +18,7 @@ const CONTEXT: u64 = 600 << 20;
 /// A block of logits, its exponentials and their gradient.
 const LOGITS: u64 = 3 * (128 << 20);
 
-/// Elements of a head that attention has kernels for; wider ones take so many queries at a time against a row's keys.
-const WIDEST: usize = 256;
+/// Queries at a time against a row's keys, of heads that attention has no kernels for.
 const QUERIES: usize = 512;
 
 impl DeviceOverhead {
@@ -27,7 +27,7 @@ impl DeviceOverhead {
         let row = tokens / texts.max(1);
         let of_ranks = |heads: usize| heads.div_ceil(tp_size.max(1));
         let heads = of_ranks(spec.heads);
-        let attention = if spec.head_dim <= WIDEST {
+        let attention = if spec.head_dim <= FLASH_HEAD {
             4 * (heads + 2 * of_ranks(spec.kv_heads)) * spec.head_dim * tokens
         } else {
             // Scores, probabilities and their gradient, f32.

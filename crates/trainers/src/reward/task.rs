@@ -56,7 +56,7 @@ impl TextBatch {
         let tokens = Tokens {
             ids: Arc::new(pick(kept.clone()).map(|i| batch.input_ids[i]).collect()),
             positions: Arc::new(pick(kept.clone()).map(|i| batch.positions[i]).collect()),
-            documents: Arc::new(documents),
+            documents: documents.into(),
             parents: Arc::default(),
             rows: Arc::new(pick(kept).map(|i| batch.row_ids[i]).collect()),
         };

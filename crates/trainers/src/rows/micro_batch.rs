@@ -33,7 +33,7 @@ impl MicroBatch {
             tokens: Tokens {
                 ids: Arc::new(batch.input_ids),
                 positions: Arc::new(batch.positions),
-                documents: Arc::new(batch.documents),
+                documents: batch.documents.into(),
                 parents: Arc::new(batch.parents),
                 rows: Arc::new(batch.row_ids),
             },

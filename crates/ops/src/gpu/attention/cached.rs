@@ -1,13 +1,14 @@
 //! Attention of new tokens over what their sequences have said.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use burn::tensor::Tensor;
 
 use super::{Body, Heads, blocks::Blocks};
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
 use crate::gpu::wide_dtype;
-use crate::{AnyTensor, OpsError};
+use crate::{AnyTensor, Documents, OpsError};
 
 /// Positions that a sequence has room for, at least.
 const ROOM: usize = 64;
@@ -75,7 +76,9 @@ pub(crate) fn attend(
     let before = |past: &Option<Past>| past.as_ref().map_or(0, Past::len);
     let sequences = past.iter().zip(documents).map(|(past, rows)| (rows.clone(), before(past)));
     let (apart, blocks) = Blocks::cached(shape, sequences, tokens);
-    let body = Body::new(shape, blocks, rotary, (norms, sinks), (tokens, &device, wide_dtype(&qkv)))?;
+    let whole = (tokens, &device, wide_dtype(&qkv));
+    let mut body = Body::new(shape, &Documents::default(), rotary, (norms, sinks), whole)?;
+    body.blocks = OnceLock::from(blocks);
     let new = body.prepare(&qkv, shape.scale)?;
     for ((past, rows), blocks) in past.iter_mut().zip(documents).zip(apart) {
         if rows.is_empty() {

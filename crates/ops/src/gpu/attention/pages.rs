@@ -6,11 +6,10 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 use burnish_gpu_kernels::{NOWHERE, PAGE, PagedRow, PagedRows};
 
-use super::blocks::{Blocks, Sight};
 use super::{Body, kernels};
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
 use crate::gpu::wide_dtype;
-use crate::{AnyTensor, OpsError};
+use crate::{AnyTensor, Documents, OpsError};
 use kernels::Pools;
 
 /// Keys and values of all sequences. Sequences that say the same share its pages; a page that somebody else holds is
@@ -33,8 +32,7 @@ struct Said {
 impl Pages {
     /// `None` where no kernel reads them: other devices than CubeCL's, f64, heads of more than 256 elements.
     pub(crate) fn open(sequences: usize, shape: &AttentionShape, like: &AnyTensor) -> Option<Self> {
-        let sight = Sight { low: Vec::new(), before: Vec::new() };
-        kernels::Flash::new(&like.plain(), shape, &sight, None)?;
+        kernels::Flash::kernel(&like.plain(), shape)?;
         Some(Self::empty(sequences))
     }
 
@@ -188,8 +186,8 @@ impl Pages {
             let none = Tensor::<2>::zeros([0, shape.heads * shape.head_dim], (&device, dtype));
             return Ok(AnyTensor::new(none));
         }
-        let nothing = Blocks { all: Vec::new(), low: vec![0; tokens] };
-        let body = Body::new(shape, nothing, rotary, (norms, sinks), (tokens, &device, wide_dtype(&qkv)))?;
+        let whole = (tokens, &device, wide_dtype(&qkv));
+        let body = Body::new(shape, &Documents::default(), rotary, (norms, sinks), whole)?;
         let input = body.flash_input(&qkv)?;
         let begins = self.said.iter().zip(documents).all(|(said, rows)| said.len == 0 || rows.is_empty());
         let page = Tensor::<4>::empty([0, PAGE, shape.kv_heads, shape.head_dim], (&device, dtype));
@@ -201,8 +199,9 @@ impl Pages {
         let heads = (shape.heads, shape.kv_heads, shape.head_dim);
         let pools = self.pools.insert(kernels::write_pages(pools, &input, heads, &places));
         if begins {
-            let flash =
-                body.flash(&qkv, documents).expect("invariant: there were kernels when this was opened");
+            let flash = body
+                .flash(&qkv, documents, None)
+                .expect("invariant: there were kernels when this was opened");
             return Ok(AnyTensor::new(flash.forward(&input).0));
         }
         let mut rows = vec![PagedRow { low: 0, end: 0, table: 0 }; tokens];

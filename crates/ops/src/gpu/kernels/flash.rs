@@ -1,8 +1,8 @@
 //! Flash attention and its gradients, in one launch and in three.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burnish_gpu_kernels as kernels;
 
 use super::{integers, of_rank};
@@ -14,15 +14,65 @@ use crate::gpu::attention::Sight;
 /// Attention of one row of tokens.
 pub(in crate::gpu) struct Flash {
     kernel: kernels::FlashAttention,
-    plan: Arc<kernels::FlashPlan>,
-    /// The plan's words.
-    words: Tensor<1, Int>,
+    plan: OnDevice,
     /// `[heads]`, where there are.
     slopes: Option<AnyTensor>,
     sinks: Option<AnyTensor>,
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
+}
+
+/// A plan, and its words where a device has them.
+#[derive(Clone, Debug)]
+struct OnDevice {
+    plan: Arc<kernels::FlashPlan>,
+    words: Tensor<1, Int>,
+}
+
+impl OnDevice {
+    fn new(plan: kernels::FlashPlan, device: &Device) -> Self {
+        let words = integers(plan.words().iter().map(|&word| word as i32).collect(), device);
+        Self { plan: Arc::new(plan), words }
+    }
+}
+
+/// Plans of the documents of a row, one for all layers whose tokens see alike by the same kernels.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plans(Arc<Mutex<Vec<Kept>>>);
+
+#[derive(Debug)]
+struct Kept {
+    window: Option<usize>,
+    parents: Arc<Vec<Option<usize>>>,
+    plan: OnDevice,
+}
+
+impl Plans {
+    /// The plan for layers of that shape, which `make` makes where there is none yet.
+    fn of(
+        &self,
+        kernel: &kernels::FlashAttention,
+        shape: &AttentionShape,
+        (tokens, device): (usize, &Device),
+        make: impl FnOnce() -> OnDevice,
+    ) -> OnDevice {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |kept: &&Kept| {
+            let OnDevice { plan, words } = &kept.plan;
+            (kept.window, &kept.parents) == (shape.window, &shape.parents)
+                && plan.tokens() == tokens
+                && kernel.takes(plan)
+                && words.device() == *device
+        };
+        if let Some(kept) = all.iter().find(fits) {
+            return kept.plan.clone();
+        }
+        let plan = make();
+        let (window, parents) = (shape.window, Arc::clone(&shape.parents));
+        all.push(Kept { window, parents, plan: plan.clone() });
+        plan
+    }
 }
 
 /// Queries, keys and values in one dtype.
@@ -102,13 +152,9 @@ impl Given {
 }
 
 impl Flash {
-    /// `None` where no kernel computes it: other devices than CubeCL's, f64, heads of more than 256 elements.
-    pub(in crate::gpu) fn new(
-        qkv: &AnyTensor,
-        shape: &AttentionShape,
-        sight: &Sight,
-        sinks: Option<&AnyTensor>,
-    ) -> Option<Self> {
+    /// `None` where none computes it: other devices than CubeCL's, f64, heads of more elements than
+    /// [`FLASH_HEAD`](burnish_core::FLASH_HEAD).
+    pub(in crate::gpu) fn kernel(qkv: &AnyTensor, shape: &AttentionShape) -> Option<kernels::FlashAttention> {
         let of = kernels::FlashShape {
             heads: shape.heads,
             kv_heads: shape.kv_heads,
@@ -117,17 +163,34 @@ impl Flash {
             softcap: shape.softcap,
         };
         let dtype = float(qkv.carrier().dtype())?;
-        let kernel = kernels::FlashAttention::new(&client(qkv)?, of, dtype)?;
-        let plan = Arc::new(kernel.plan(&sight.low, &sight.before));
+        kernels::FlashAttention::new(&client(qkv)?, of, dtype)
+    }
+
+    /// Of `tokens` that see what the function says, by a plan of `plans` where those have it; `None` where no kernel computes it.
+    pub(in crate::gpu) fn new(
+        qkv: &AnyTensor,
+        shape: &AttentionShape,
+        (tokens, sight): (usize, impl FnOnce() -> Sight),
+        plans: Option<&Plans>,
+        sinks: Option<&AnyTensor>,
+    ) -> Option<Self> {
+        let kernel = Self::kernel(qkv, shape)?;
         let device = qkv.device();
-        let words = integers(plan.words().iter().map(|&word| word as i32).collect(), &device);
+        let make = || {
+            let sight = sight();
+            OnDevice::new(kernel.plan(&sight.low, &sight.before), &device)
+        };
+        let plan = match plans {
+            Some(plans) => plans.of(&kernel, shape, (tokens, &device), make),
+            None => make(),
+        };
         let slopes = (!shape.slopes.is_empty()).then(|| {
             let slopes = TensorData::new(shape.slopes.to_vec(), [shape.heads]);
             AnyTensor::new(Tensor::<1>::from_data(slopes, (&device, DType::F32)))
         });
         let sinks = sinks.cloned();
         let AttentionShape { heads, kv_heads, head_dim, .. } = *shape;
-        Some(Self { kernel, plan, words, slopes, sinks, heads, kv_heads, head_dim })
+        Some(Self { kernel, plan, slopes, sinks, heads, kv_heads, head_dim })
     }
 
     fn given(&self, input: &FlashInput) -> Given {
@@ -135,7 +198,7 @@ impl Flash {
             rows: matches!(input, FlashInput::Rows(_)),
             slopes: self.slopes.is_some(),
             sinks: self.sinks.is_some(),
-            tokens: self.plan.tokens(),
+            tokens: self.plan.plan.tokens(),
             heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
@@ -146,12 +209,14 @@ impl Flash {
         let own = input.tensors();
         let all = own.iter().chain(&self.slopes).chain(&self.sinks).chain(more.iter().copied());
         let inputs = Inputs::of(&all.collect::<Vec<_>>());
-        inputs.expect("invariant: operands of one device and its dtypes").and_integers(self.words.clone())
+        inputs
+            .expect("invariant: operands of one device and its dtypes")
+            .and_integers(self.plan.words.clone())
     }
 
     /// The output `[tokens, heads * d]` in the operands' dtype, and the log-sum-exp `[heads, tokens]`.
     pub(in crate::gpu) fn forward(&self, input: &FlashInput) -> (Tensor<2>, Tensor<2>) {
-        let (given, kernel, plan) = (self.given(input), self.kernel, Arc::clone(&self.plan));
+        let (given, kernel, plan) = (self.given(input), self.kernel, Arc::clone(&self.plan.plan));
         let (out, sums) = ([given.tokens, given.heads * given.head_dim], [given.heads, given.tokens]);
         let outputs = [(&out[..], input.dtype()), (&sums, DType::F32)];
         let made = launch("flash_attention", self.inputs(input, &[]), outputs, move |client, buffers| {
@@ -174,7 +239,7 @@ impl Flash {
         let given = self.given(input);
         let more = [out, sums, upstream].map(|t| AnyTensor::new(t.clone()));
         let inputs = self.inputs(input, &more.each_ref());
-        let (kernel, plan) = (self.kernel, Arc::clone(&self.plan));
+        let (kernel, plan) = (self.kernel, Arc::clone(&self.plan.plan));
         let backward = move |client: &kernels::Client, buffers| {
             let (operands, more) = given.take(buffers);
             let [out, sums, upstream] = <[_; 3]>::try_from(more).expect("invariant: the last three inputs");

@@ -15,6 +15,7 @@ mod sums;
 
 pub(super) use adamw::adam_step;
 pub(super) use dropout::dropped;
+pub(crate) use flash::Plans;
 pub(super) use flash::{Flash, FlashInput};
 pub(super) use gate::{gate, gate_backward};
 pub(super) use heads::{Placing, place_heads, place_heads_backward};

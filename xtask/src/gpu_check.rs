@@ -31,6 +31,20 @@ use ways::{Outcome, Ways};
 
 /// The package of the program that checks.
 const CHECKS: &str = "burnish-checks";
+/// The group of checks of operations, and that of recorded runs.
+const OPERATIONS: &str = "operation";
+const RECORDED: &str = "TRL";
+/// Recorded runs that are replayed where no others are asked for: of each trainer the shortest of the smallest model.
+const SHORTEST: [&str; 8] = [
+    "cpo-full-hinge, f32",
+    "dpo-full-ipo, f32",
+    "kto-full-pairs, f32",
+    "orpo-full, f32",
+    "reward-full, f32",
+    "sft-full-dft, f32",
+    "sft-lora-prompt-completion, f32",
+    "sft-lora-prompt-completion, bf16",
+];
 /// What is checked.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -48,11 +62,15 @@ pub(crate) struct Options {
     #[arg(long)]
     only: Option<String>,
     /// Only the part on a software driver of Vulkan.
-    #[arg(long, conflicts_with = "train")]
+    #[arg(long, conflicts_with_all = ["train", "trl"])]
     vulkan: bool,
     /// Leave that part out.
     #[arg(long, conflicts_with = "vulkan")]
     no_vulkan: bool,
+    /// Replay recorded runs of TRL on the interpreter instead of the checks, and hold every figure of every step against TRL's: a
+    /// short one of each trainer, or those whose names hold what `--only` says.
+    #[arg(long, conflicts_with = "train")]
+    trl: bool,
     /// Try every kernel that CubeCL's tuning knows for a product, instead of the first that runs.
     #[arg(long)]
     tune: bool,
@@ -83,6 +101,19 @@ impl Options {
         }
     }
 
+    /// The group of checks.
+    fn group(&self) -> &'static str {
+        if self.trl { RECORDED } else { OPERATIONS }
+    }
+
+    /// Whether a check of that name is wanted.
+    fn wants(&self, name: &str) -> bool {
+        match &self.only {
+            Some(part) => name.contains(part.as_str()),
+            None => !self.trl || SHORTEST.contains(&name),
+        }
+    }
+
     /// As assemblers call the hardware.
     fn target(&self) -> String {
         format!("sm_{}{}", self.arch, if self.arch >= 90 { "a" } else { "" })
@@ -97,13 +128,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let output = root.join(&options.output);
     fs::create_dir_all(&output).with_context(|| format!("cannot create {}", output.display()))?;
     let mut ways = Ways::default();
-    if !options.no_vulkan {
+    if !options.no_vulkan && !options.trl {
         match Vulkan::new(root, options, &output)? {
             Some(vulkan) => {
                 println!("== on Vulkan: {}", vulkan.driver().display());
                 let command = |name: &str| {
                     let mut command = vulkan.command();
-                    command.args(["operation", "--quick", "--device", name, "--data"]).arg(root);
+                    command.args([OPERATIONS, "--quick", "--device", name, "--data"]).arg(root);
                     command
                 };
                 let names = listed(command("cpu"), options)?;
@@ -141,7 +172,7 @@ fn interpreted(root: &Path, options: &Options, ways: &mut Ways) -> Result<()> {
     let program = options.program(root, CHECKS, "burnish-check")?;
     let command = || {
         let mut command = machine.command(&program);
-        command.args(["operation", "--quick", "--data"]).arg(root);
+        command.args([options.group(), "--quick", "--data"]).arg(root);
         command
     };
     let mut list = command();
@@ -154,7 +185,10 @@ fn interpreted(root: &Path, options: &Options, ways: &mut Ways) -> Result<()> {
         command.args(["--only", name]).env("FAKE_CUDA_MODULES", modules);
         checked(name, command)
     })?;
-    let mut assembler = assembled::Assembler::find(options.cuda.as_deref(), &machine.output);
+    // Runs launch what operations launch.
+    let assembled =
+        (!options.trl).then(|| assembled::Assembler::find(options.cuda.as_deref(), &machine.output));
+    let mut assembler = assembled.flatten();
     for (name, outcome) in found {
         ways.of(&name).interpreter = Some(outcome);
         if let Some(assembler) = &mut assembler {
@@ -172,11 +206,11 @@ fn interpreted(root: &Path, options: &Options, ways: &mut Ways) -> Result<()> {
 fn listed(mut command: Command, options: &Options) -> Result<Vec<String>> {
     let listed = command.arg("--list").output().context("cannot list the checks")?;
     let listed = String::from_utf8(listed.stdout)?;
-    let wanted = |name: &&str| options.only.as_ref().is_none_or(|part| name.contains(part.as_str()));
     let names: Vec<String> = listed
         .lines()
-        .filter_map(|line| line.strip_prefix("operation "))
-        .filter(wanted)
+        .filter_map(|line| line.strip_prefix(options.group()))
+        .map(str::trim_start)
+        .filter(|name| options.wants(name))
         .map(str::to_owned)
         .collect();
     ensure!(!names.is_empty(), "no check's name holds {:?}", options.only.as_deref().unwrap_or_default());

@@ -134,7 +134,13 @@ impl Recorded {
             let got = &config["rank_pattern"];
             ensure!(got == expected, "rank_pattern: {got}, TRL has {expected}");
         }
-        compare(&run, &records, bound)
+        let ties = |key: &str| match run[key].as_str() {
+            // Where bits do not depend on where a text lies, ties are ties.
+            Some(name) if bound > SUMS => ties(&self.root.join("data").join(name)),
+            _ => Ok(Vec::new()),
+        };
+        let ties = Ties { train: ties("data")?, eval: ties("eval_data")? };
+        compare(&run, &records, bound, &ties)
     }
 
     /// The run's options as burnish's flags.
@@ -195,8 +201,47 @@ fn absolute(key: &str, rounding: f64) -> f64 {
 /// The relative bound to which the absolute ones of [`absolute`] belong: f32 sums in another order over a few steps.
 const SUMS: f64 = 1e-4;
 
-fn compare(run: &Value, records: &[Record], bound: f64) -> Result<f64> {
-    let accumulates = run["options"]["gradient_accumulation_steps"].as_u64().unwrap_or(1) > 1;
+/// Of each pair of texts whether both are the same. A GPU rounds their scores as it does where they lie, so that either may be
+/// the larger one.
+struct Ties {
+    train: Vec<bool>,
+    eval: Vec<bool>,
+}
+
+impl Ties {
+    /// What an accuracy over so many of these pairs may differ by.
+    fn share(pairs: &[bool]) -> f64 {
+        pairs.iter().filter(|&&tie| tie).count() as f64 / pairs.len().max(1) as f64
+    }
+
+    /// Of the pairs of a step, which follow one after another.
+    fn of_step(&self, step: usize, each: usize) -> f64 {
+        let all = self.train.len();
+        let own: Vec<bool> =
+            (0..each).filter_map(|i| self.train.get(((step - 1) * each + i) % all.max(1))).copied().collect();
+        Self::share(&own)
+    }
+}
+
+fn ties(file: &Path) -> Result<Vec<bool>> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let row = |line: &str| {
+        let row: Value = serde_json::from_str(line).with_context(|| file.display().to_string())?;
+        Ok(row.get("chosen").is_some() && row["chosen"] == row["rejected"])
+    };
+    text.lines().map(row).collect()
+}
+
+/// Whether a figure is the share of pairs whose chosen text scores more.
+fn counts_pairs(key: &str) -> bool {
+    ["accuracy", "rewards/accuracies"].contains(&key.trim_start_matches("eval_"))
+}
+
+fn compare(run: &Value, records: &[Record], bound: f64, ties: &Ties) -> Result<f64> {
+    let option = |name: &str, otherwise: u64| run["options"][name].as_u64().unwrap_or(otherwise) as usize;
+    let micro_batches = option("gradient_accumulation_steps", 1);
+    let accumulates = micro_batches > 1;
+    let each = micro_batches * option("per_device_train_batch_size", 8);
     let wider = (bound / SUMS).max(1.0);
     let mut worst = 0.0_f64;
     let steps = run["steps"].as_array().context("run.json: no steps")?;
@@ -215,7 +260,8 @@ fn compare(run: &Value, records: &[Record], bound: f64) -> Result<f64> {
             }
             let got = if key == "epoch" { Some(record.epoch) } else { record.get(key) };
             let what = format!("step {}, {key}", record.step);
-            worst = worst.max(near(&what, got, wanted, bound, wider * absolute(key, rounding))?);
+            let tied = if counts_pairs(key) { ties.of_step(record.step as usize, each) } else { 0.0 };
+            worst = worst.max(near(&what, got, wanted, bound, tied + wider * absolute(key, rounding))?);
         }
     }
     let evaluated: Vec<_> = records.iter().filter(|record| record.get("eval_loss").is_some()).collect();
@@ -230,7 +276,8 @@ fn compare(run: &Value, records: &[Record], bound: f64) -> Result<f64> {
     for (record, expected) in evaluated.iter().zip(evaluations) {
         for (key, wanted) in figures(expected)?.filter(|(key, _)| key.starts_with("eval_")) {
             let what = format!("evaluation at {}, {key}", record.step);
-            let rounding = wider * absolute(&key["eval_".len()..], 1e-6);
+            let tied = if counts_pairs(key) { Ties::share(&ties.eval) } else { 0.0 };
+            let rounding = tied + wider * absolute(&key["eval_".len()..], 1e-6);
             worst = worst.max(near(&what, record.get(key), wanted, bound, rounding)?);
         }
     }
@@ -277,4 +324,18 @@ pub(crate) fn checks(context: &Context) -> Result<Vec<Check>> {
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accuracies_may_differ_by_pairs_of_one_text() {
+        let ties = Ties { train: vec![false, true, false, false, true, true], eval: vec![true, false] };
+        assert_eq!([1, 2].map(|step| ties.of_step(step, 3)), [1.0 / 3.0, 2.0 / 3.0]);
+        assert_eq!((Ties::share(&ties.eval), Ties::share(&[])), (0.5, 0.0));
+        assert!(counts_pairs("eval_accuracy") && counts_pairs("rewards/accuracies"));
+        assert!(!counts_pairs("mean_token_accuracy"));
+    }
 }

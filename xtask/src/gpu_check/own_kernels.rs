@@ -19,7 +19,10 @@ pub(super) struct Own {
     pub(super) name: &'static str,
     /// Whether products in it are those of tensor cores.
     pub(super) tensor_cores: bool,
-    /// Bytes that a thread may keep in memory for want of registers: what the worst variant does now.
+    /// Bytes that a thread may keep in memory: what the worst variant does now. `ptxas` keeps them there to have one more cube on a
+    /// multiprocessor (80 registers are three cubes of 256 units, 128 two, 168 three of 128). Asked for one cube alone
+    /// (`.minnctapersm 1`, which CubeCL does not write) it spills nothing but in `of_keys` and `of_queries`, whose loops it then
+    /// unrolls further.
     pub(super) spills: u32,
 }
 

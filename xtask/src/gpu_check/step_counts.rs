@@ -54,17 +54,27 @@ impl StepCounts {
     }
 
     /// Cells of the table.
-    pub(super) fn beside(&self, planned: &Self) -> String {
-        format!(
-            "{} ({}) | {} ({}) | {} ({})",
-            self.launches,
-            planned.launches,
-            self.to_host,
-            planned.to_host,
-            self.collectives,
-            planned.collectives
-        )
+    pub(super) fn beside(&self, planned: Option<&Self>) -> String {
+        let Self { launches, to_host, collectives } = self;
+        match planned {
+            Some(plan) => format!(
+                "{launches} ({}) | {to_host} ({}) | {collectives} ({})",
+                plan.launches, plan.to_host, plan.collectives
+            ),
+            None => format!("{launches} | {to_host} | {collectives}"),
+        }
     }
+}
+
+/// The sums of what drivers of several processes counted.
+pub(super) fn together(reports: &[Value]) -> Result<Value> {
+    let first = reports.first().and_then(Value::as_object).context("no report")?;
+    let sum = |name: &String| reports.iter().filter_map(|report| report[name].as_u64()).sum::<u64>();
+    let counts = first.iter().filter(|(_, count)| count.is_u64());
+    Ok(counts
+        .map(|(name, _)| (name.clone(), Value::from(sum(name))))
+        .collect::<serde_json::Map<_, _>>()
+        .into())
 }
 
 /// What does not hold: launches within their factor; on one device the bytes that the host gets, to the byte; collectives, each.
@@ -103,6 +113,10 @@ mod tests {
         let report = |launches: u64, bytes: u64, collectives: u64| json!({"launches": launches, "device_to_host_bytes": bytes, "collectives": collectives});
         let traced = StepCounts::traced(&report(140, 900, 40), &report(108, 500, 16), 2).unwrap();
         assert_eq!(traced, StepCounts { launches: 16, to_host: 200, collectives: 12 });
+        let halves = [report(100, 400, 20), report(40, 500, 20)];
+        assert_eq!(together(&halves).unwrap(), report(140, 900, 40));
+        assert!(together(&[]).is_err());
+        assert_eq!(traced.beside(None), "16 | 200 | 12");
         assert_eq!(held(&planned, &traced, true), None);
         assert!(held(&planned, &StepCounts { launches: 30, ..traced }, true).is_some());
         assert!(held(&planned, &StepCounts { launches: 9, ..traced }, true).is_some());

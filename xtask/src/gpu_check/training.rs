@@ -3,8 +3,9 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -12,7 +13,8 @@ use serde_json::Value;
 
 use super::Options;
 use super::machine::Machine;
-use super::step_counts::{StepCounts, held};
+use super::step_counts::{self, StepCounts, held};
+use crate::fake_driver;
 
 /// The package of the program.
 const PROGRAM: &str = "burnish-cli";
@@ -46,35 +48,72 @@ const FIGURES: [&str; 3] = ["loss", "grad_norm", "entropy"];
 /// A way to train.
 struct Case {
     name: &'static str,
-    method: &'static [&'static str],
+    work: Work,
     dtype: &'static str,
     /// How two devices share the work; none where there is one.
     layout: &'static [&'static str],
+    /// Whether each rank is a process, as `torchrun` starts them.
+    processes: bool,
 }
 
-const FULL: &[&str] = &[];
-const LORA: &[&str] = &["--use_peft", "true", "--lora_r", "4", "--lora_dropout", "0.0"];
+/// What is trained.
+#[derive(Clone, Copy, PartialEq)]
+enum Work {
+    /// The first rows of the example's data, cut to one length, by a method's words.
+    Short(&'static [&'static str]),
+    /// A file of options, as it is shipped but for [`BRIEFLY`].
+    File(&'static str),
+}
+
+/// What a file of options is run with.
+const BRIEFLY: [&str; 12] = [
+    "--per_device_train_batch_size",
+    "2",
+    "--eval_strategy",
+    "no",
+    "--logging_steps",
+    "1",
+    "--save_strategy",
+    "no",
+    "--report_to",
+    "none",
+    "--overwrite_output_dir",
+    "true",
+];
+
+const FULL: Work = Work::Short(&[]);
+const LORA: Work = Work::Short(&["--use_peft", "true", "--lora_r", "4", "--lora_dropout", "0.0"]);
 /// From the last message's beginning on: beside the layers, with a factor of each token.
-const ALORA: &[&str] =
-    &["--use_peft", "true", "--lora_r", "4", "--lora_dropout", "0.0", "--alora_invocation_tokens", "[1]"];
+const ALORA: Work = Work::Short(&[
+    "--use_peft",
+    "true",
+    "--lora_r",
+    "4",
+    "--lora_dropout",
+    "0.0",
+    "--alora_invocation_tokens",
+    "[1]",
+]);
+const EXAMPLE: Work = Work::File("examples/sft-lora.yaml");
 const ALONE: &[&str] = &[];
 const STAGE_3: &[&str] = &["--zero_stage", "3"];
 const TENSOR_PARALLEL: &[&str] = &["--tp_size", "2"];
 
-const CASES: [Case; 8] = [
-    Case { name: "LoRA, f32", method: LORA, dtype: "float32", layout: ALONE },
-    Case { name: "full, f32", method: FULL, dtype: "float32", layout: ALONE },
-    Case { name: "LoRA, bf16", method: LORA, dtype: "bfloat16", layout: ALONE },
-    Case { name: "LoRA that is invoked, bf16", method: ALORA, dtype: "bfloat16", layout: ALONE },
-    Case { name: "full, bf16", method: FULL, dtype: "bfloat16", layout: ALONE },
-    Case { name: "full, f32, stage 3, two devices", method: FULL, dtype: "float32", layout: STAGE_3 },
-    Case {
-        name: "full, f32, tensor parallel, two devices",
-        method: FULL,
-        dtype: "float32",
-        layout: TENSOR_PARALLEL,
-    },
-    Case { name: "LoRA, bf16, stage 3, two devices", method: LORA, dtype: "bfloat16", layout: STAGE_3 },
+const fn case(name: &'static str, work: Work, dtype: &'static str, layout: &'static [&'static str]) -> Case {
+    Case { name, work, dtype, layout, processes: false }
+}
+
+const CASES: [Case; 10] = [
+    case("LoRA, f32", LORA, "float32", ALONE),
+    case("full, f32", FULL, "float32", ALONE),
+    case("LoRA, bf16", LORA, "bfloat16", ALONE),
+    case("LoRA that is invoked, bf16", ALORA, "bfloat16", ALONE),
+    case("full, bf16", FULL, "bfloat16", ALONE),
+    case("full, f32, stage 3, two devices", FULL, "float32", STAGE_3),
+    Case { processes: true, ..case("full, f32, stage 3, two devices, processes", FULL, "float32", STAGE_3) },
+    case("full, f32, tensor parallel, two devices", FULL, "float32", TENSOR_PARALLEL),
+    case("LoRA, bf16, stage 3, two devices", LORA, "bfloat16", STAGE_3),
+    case("examples/sft-lora.yaml", EXAMPLE, "float32", ALONE),
 ];
 
 impl Case {
@@ -85,7 +124,10 @@ impl Case {
     /// How far from the CPU's its figures may be, relative to them, as in `crates/checks/src/tolerance.rs`: products of bf16,
     /// as those of a frozen base (which is bf16) are whatever the run's dtype is, or of f32.
     fn bound(&self) -> f64 {
-        let frozen = self.method.contains(&"--use_peft");
+        let frozen = match self.work {
+            Work::Short(method) => method.contains(&"--use_peft"),
+            Work::File(_) => true,
+        };
         if frozen || self.dtype == "bfloat16" { 3e-2 } else { 1e-4 }
     }
 }
@@ -129,11 +171,18 @@ struct Trainings<'a> {
 impl Trainings<'_> {
     /// The words of a case, without what it writes and where it runs.
     fn words(&self, case: &Case, devices: usize) -> Vec<OsString> {
+        let method = match case.work {
+            Work::File(file) => {
+                let words = ["sft", "--config", file].into_iter().chain(BRIEFLY);
+                return words.map(OsString::from).collect();
+            }
+            Work::Short(method) => method,
+        };
         let mut words: Vec<OsString> = vec!["sft".into(), "--model_name_or_path".into()];
         words.push(self.root.join("examples/base").into());
         words.push("--dataset_name".into());
         words.push(self.data.clone().into());
-        words.extend(COMMON.iter().chain(case.method).chain(&["--dtype", case.dtype]).map(OsString::from));
+        words.extend(COMMON.iter().chain(method).chain(&["--dtype", case.dtype]).map(OsString::from));
         // One rank, and the CPU, do what several do together.
         if devices > 1 {
             words.extend(case.layout.iter().map(OsString::from));
@@ -159,43 +208,88 @@ impl Trainings<'_> {
         if output.exists() {
             fs::remove_dir_all(&output)?;
         }
-        let mut command = match devices {
-            0 => Command::new(&self.program),
-            _ => self.machine.command(&self.program),
+        let words = || {
+            let mut words = self.words(case, devices);
+            words.extend(["--output_dir".into(), output.clone().into()]);
+            words.extend(["--max_steps".into(), steps.to_string().into()]);
+            words
         };
-        command.args(self.words(case, devices)).arg("--output_dir").arg(&output);
-        command.args(["--max_steps", &steps.to_string()]);
-        match devices {
-            0 => command.args(["--device", "cpu"]),
-            devices => command
-                .args(["--device", "cuda", "--nproc", &devices.to_string()])
-                .env("FAKE_CUDA_DEVICES", devices.to_string())
-                .env("FAKE_CUDA_REPORT", self.folder.join(format!("{name}.json"))),
-        };
-        let done = command.output().context("cannot run burnish")?;
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        fs::write(self.folder.join(format!("{name}.log")), &said)?;
-        let last: Vec<&str> = said.lines().rev().take(3).collect();
-        ensure!(done.status.success(), "{name} ended with {}: {}", done.status, last.join(" / "));
+        let mut ranks = Vec::new();
+        let processes = if case.processes { devices } else { devices.min(1) };
+        if processes == 0 {
+            let mut command = Command::new(&self.program);
+            command.current_dir(&self.machine.output).args(words()).args(["--device", "cpu"]);
+            ranks.push((command, self.folder.join(format!("{name}.log"))));
+        }
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+        for rank in 0..processes {
+            let mut command = self.machine.command(&self.program);
+            command.args(words()).args(["--device", "cuda"]);
+            command.env("FAKE_CUDA_DEVICES", devices.to_string());
+            command.env("FAKE_CUDA_REPORT", self.report(name, rank));
+            match case.processes {
+                false => command.args(["--nproc", &devices.to_string()]),
+                true => command
+                    .env("WORLD_SIZE", devices.to_string())
+                    .env("LOCAL_WORLD_SIZE", devices.to_string())
+                    .env("RANK", rank.to_string())
+                    .env("LOCAL_RANK", rank.to_string())
+                    .env("MASTER_ADDR", "127.0.0.1")
+                    .env("MASTER_PORT", &port),
+            };
+            let end = if rank == 0 { String::new() } else { format!(".{rank}") };
+            ranks.push((command, self.folder.join(format!("{name}{end}.log"))));
+        }
+        let mut begun = Vec::new();
+        for (mut command, log) in ranks {
+            let file = fs::File::create(&log).with_context(|| log.display().to_string())?;
+            command.stdout(Stdio::null()).stderr(file);
+            begun.push((command.spawn().context("cannot run burnish")?, log));
+        }
+        // Each is waited for, whatever became of the others.
+        let ended: Vec<_> = begun.into_iter().map(|(mut rank, log)| (rank.wait(), log)).collect();
+        for (status, log) in ended {
+            let status = status.context("cannot wait for burnish")?;
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            let last: Vec<&str> = said.lines().rev().take(3).collect();
+            ensure!(status.success(), "{name} ended with {status}: {}", last.join(" / "));
+        }
         Ok(output)
+    }
+
+    /// Where a rank's driver writes what it counted.
+    fn report(&self, name: &str, rank: usize) -> PathBuf {
+        self.folder.join(format!("{name}.{rank}.json"))
+    }
+
+    /// What the drivers of all processes counted.
+    fn counted(&self, case: &Case, name: &str) -> Result<Value> {
+        let processes = if case.processes { case.devices() } else { 1 };
+        let reports = (0..processes).map(|rank| {
+            let report = self.report(name, rank);
+            let report = fs::read_to_string(&report).with_context(|| report.display().to_string())?;
+            Ok(serde_json::from_str(&report)?)
+        });
+        step_counts::together(&reports.collect::<Result<Vec<_>>>()?)
     }
 
     /// A row of the table, and whether it is as it should be.
     fn row(&self, case: &Case) -> Result<(String, bool)> {
-        let file = |what: &str| format!("{}-{what}", case.name.replace([',', ' '], "-"));
+        let file = |what: &str| format!("{}-{what}", case.name.replace([',', ' ', '/'], "-"));
         let expected = figures(&self.train(case, 0, STEPS, &file("cpu"))?)?;
         let begun = Instant::now();
         let first = results(&self.train(case, case.devices(), STEPS, &file("cuda"))?)?;
         let seconds = begun.elapsed().as_secs_f64();
         let again = results(&self.train(case, case.devices(), STEPS, &file("again"))?)?;
         self.train(case, case.devices(), 1, &file("one"))?;
-        let report = |what: &str| -> Result<Value> {
-            let report = self.folder.join(format!("{}.json", file(what)));
-            let report = fs::read_to_string(&report).with_context(|| report.display().to_string())?;
-            Ok(serde_json::from_str(&report)?)
-        };
+        let report = |what: &str| self.counted(case, &file(what));
         let (whole, one) = (report("again")?, report("one")?);
-        let (planned, traced) = (self.planned(case)?, StepCounts::traced(&whole, &one, STEPS - 1)?);
+        let traced = StepCounts::traced(&whole, &one, STEPS - 1)?;
+        // Rows of a file are of many lengths; its plan is of the longest.
+        let planned = match case.work {
+            Work::Short(_) => Some(self.planned(case)?),
+            Work::File(_) => None,
+        };
         let (off, same) = (difference(&first.0, &expected), first == again);
         let sums = report("cuda")?["atomic_sums"].as_u64().unwrap_or(0);
         let (loss, on_cpu) = (last_loss(&first.0), last_loss(&expected));
@@ -204,9 +298,9 @@ impl Trainings<'_> {
             "| {} | {on_cpu:.5} | {loss:.5} | {off:.1e} | {:.0e} | {repeats} | {sums} | {seconds:.1} | {} |\n",
             case.name,
             case.bound(),
-            traced.beside(&planned),
+            traced.beside(planned.as_ref()),
         );
-        let counted = held(&planned, &traced, case.devices() == 1);
+        let counted = planned.and_then(|planned| held(&planned, &traced, case.devices() == 1));
         if let Some(wrong) = &counted {
             println!("FAILED: {}: {wrong}", case.name);
         }
@@ -227,6 +321,8 @@ pub(super) fn run(root: &Path, machine: &Machine<'_>, options: &Options) -> Resu
     let whole = root.join("examples/data/sft-train.jsonl");
     let whole = fs::read_to_string(&whole).with_context(|| whole.display().to_string())?;
     let data = folder.join("data.jsonl");
+    // Files of options name what lies beside them by paths from the repository's root.
+    fake_driver::link(&root.join("examples"), &machine.output, &["examples"])?;
     fs::write(&data, whole.lines().take(ROWS).map(|row| format!("{row}\n")).collect::<String>())?;
     let trainings = Trainings { root, machine, program, data, folder };
     let wanted = |case: &&Case| options.only.as_ref().is_none_or(|part| case.name.contains(part.as_str()));

@@ -56,7 +56,8 @@ impl fmt::Display for Outcome {
 
 /// The name of a check in a row of its table, how it ended, and what was measured.
 pub(super) fn row_of(line: &str) -> Option<(&str, &str, &str)> {
-    let rest = line.strip_prefix("operation ")?;
+    let (_, rest) = line.split_once(' ')?;
+    let rest = rest.trim_start();
     let verdict = ["passed", "FAILED", "left out"].into_iter().find(|verdict| rest.starts_with(verdict))?;
     let words = rest[verdict.len()..].trim_start();
     let end = words.find("  ").unwrap_or(words.len());
@@ -230,7 +231,9 @@ mod tests {
         assert_eq!(row_of(line), Some(("linears plain, f32, 3 x 19", "passed", "3e-4 (x), bound 1e-3")));
         let line = "operation left out embedding, bf16                     0.0 s  WebGPU has no bf16";
         assert_eq!(row_of(line), Some(("embedding, bf16", "left out", "WebGPU has no bf16")));
-        assert_eq!(row_of("TRL       passed   x"), None);
+        let line = "TRL       passed   reward-full, f32                          11.0 s  3.0e-6 from TRL, bound 2e-4";
+        assert_eq!(row_of(line), Some(("reward-full, f32", "passed", "3.0e-6 from TRL, bound 2e-4")));
+        assert_eq!(row_of("cuda: 1 passed, 0 failed, 0 left out"), None);
     }
 
     #[test]

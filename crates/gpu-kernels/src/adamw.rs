@@ -111,7 +111,7 @@ fn update<G: Float, N: Size>(
     root: f32,
     eps: f32,
     rate: f32,
-    #[define(G)] _g: ElemType,
+    #[define(G)] _of_g: ElemType,
 ) {
     let i = ABSOLUTE_POS;
     if i >= g.len() {

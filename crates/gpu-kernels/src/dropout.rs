@@ -63,8 +63,8 @@ fn masked<I: Float, O: Float, N: Size>(
     first_column: u32,
     #[comptime] vectors: usize,
     #[comptime] size: usize,
-    #[define(I)] _x: ElemType,
-    #[define(O)] _y: ElemType,
+    #[define(I)] _of_x: ElemType,
+    #[define(O)] _of_y: ElemType,
 ) {
     if ABSOLUTE_POS >= y.len() {
         terminate!();

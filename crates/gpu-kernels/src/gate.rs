@@ -94,8 +94,8 @@ fn forward<I: Float, O: Float, N: Size>(
     #[comptime] inner: usize,
     #[comptime] f: Activation,
     #[comptime] gated: bool,
-    #[define(I)] _x: ElemType,
-    #[define(O)] _y: ElemType,
+    #[define(I)] _of_x: ElemType,
+    #[define(O)] _of_y: ElemType,
 ) {
     if ABSOLUTE_POS >= y.len() {
         terminate!();
@@ -117,8 +117,8 @@ fn backward<I: Float, D: Float, N: Size>(
     #[comptime] inner: usize,
     #[comptime] f: Activation,
     #[comptime] gated: bool,
-    #[define(I)] _x: ElemType,
-    #[define(D)] _d: ElemType,
+    #[define(I)] _of_x: ElemType,
+    #[define(D)] _of_d: ElemType,
 ) {
     if ABSOLUTE_POS >= d.len() {
         terminate!();
@@ -167,7 +167,7 @@ fn slope_of<N: Size>(x: Vector<f32, N>, #[comptime] f: Activation) -> Vector<f32
         Activation::GeluTanh => {
             let s = sigmoid::<N>(inner_of::<N>(x));
             // 3 * 0.044715, and 2 sqrt(2 / pi).
-            let rise = (one + x * x * Vector::new(0.134_145f32)) * Vector::new(1.595_769_1f32);
+            let rise = (one + x * x * Vector::new(0.134_145f32)) * Vector::new(1.595_769f32);
             s + x * s * (one - s) * rise
         }
         Activation::Relu => step::<N>(x),
@@ -203,5 +203,5 @@ fn normal_cdf<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
 #[cube]
 fn inner_of<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
     let cubic = Vector::new(1.0f32) + x * x * Vector::new(0.044_715f32);
-    x * cubic * Vector::new(1.595_769_1f32)
+    x * cubic * Vector::new(1.595_769f32)
 }

@@ -215,7 +215,7 @@ fn place<I: Float>(
     #[comptime] half: usize,
     #[comptime] normed: bool,
     #[comptime] units: u32,
-    #[define(I)] _qkv: ElemType,
+    #[define(I)] _of_qkv: ElemType,
 ) {
     let all = comptime!(heads + 2 * kv_heads);
     let token = CUBE_POS / all;
@@ -298,8 +298,8 @@ fn unplace<I: Float, D: Float>(
     #[comptime] normed: bool,
     #[comptime] want_gains: bool,
     #[comptime] units: u32,
-    #[define(I)] _qkv: ElemType,
-    #[define(D)] _d: ElemType,
+    #[define(I)] _of_qkv: ElemType,
+    #[define(D)] _of_d: ElemType,
 ) {
     let all = comptime!(heads + 2 * kv_heads);
     let group = CUBE_POS / all;

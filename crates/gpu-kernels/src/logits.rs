@@ -160,7 +160,7 @@ fn parts_of<I: Float>(
     #[comptime] vocab: usize,
     #[comptime] capped: bool,
     #[comptime] units: u32,
-    #[define(I)] _z: ElemType,
+    #[define(I)] _of_z: ElemType,
 ) {
     let row = CUBE_POS;
     if row >= targets.len() {
@@ -243,7 +243,7 @@ fn gradient<I: Float>(
     #[comptime] capped: bool,
     #[comptime] entropies: bool,
     #[comptime] units: u32,
-    #[define(I)] _z: ElemType,
+    #[define(I)] _of_z: ElemType,
 ) {
     let row = CUBE_POS;
     if row >= targets.len() {

@@ -69,8 +69,8 @@ fn forward<I: Float, O: Float, N: Size>(
     #[comptime] columns: usize,
     #[comptime] vectors: usize,
     #[comptime] units: u32,
-    #[define(I)] _x: ElemType,
-    #[define(O)] _y: ElemType,
+    #[define(I)] _of_x: ElemType,
+    #[define(O)] _of_y: ElemType,
 ) {
     let row = CUBE_POS;
     if row >= rstd.len() {
@@ -182,8 +182,8 @@ fn backward<I: Float, D: Float, N: Size>(
     #[comptime] vectors: usize,
     #[comptime] units: u32,
     #[comptime] want_gamma: bool,
-    #[define(I)] _x: ElemType,
-    #[define(D)] _dy: ElemType,
+    #[define(I)] _of_x: ElemType,
+    #[define(D)] _of_dy: ElemType,
 ) {
     let rows = rstd.len();
     let begin = CUBE_POS * each;

@@ -95,8 +95,8 @@ fn gathered<I: Float, O: Float, N: Size>(
     ids: &[u32],
     y: &mut [Vector<O, N>],
     #[comptime] vectors: usize,
-    #[define(I)] _table: ElemType,
-    #[define(O)] _y: ElemType,
+    #[define(I)] _of_table: ElemType,
+    #[define(O)] _of_y: ElemType,
 ) {
     if ABSOLUTE_POS >= y.len() {
         terminate!();
@@ -112,8 +112,8 @@ fn scattered<I: Float, O: Float, N: Size>(
     order: &[u32],
     table: &mut [Vector<O, N>],
     #[comptime] vectors: usize,
-    #[define(I)] _dy: ElemType,
-    #[define(O)] _table: ElemType,
+    #[define(I)] _of_dy: ElemType,
+    #[define(O)] _of_table: ElemType,
 ) {
     if ABSOLUTE_POS >= table.len() {
         terminate!();

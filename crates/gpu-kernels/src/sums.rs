@@ -52,7 +52,7 @@ fn sum_of_row<I: Float, N: Size>(
     vectors: usize,
     #[comptime] units: u32,
     #[comptime] squares: bool,
-    #[define(I)] _x: ElemType,
+    #[define(I)] _of_x: ElemType,
 ) {
     let row = CUBE_POS;
     if row >= y.len() {

@@ -99,10 +99,10 @@ unsafe fn forward_body<S: Lanes, D: Store, const F: u8, const GATED: bool>(
     m: usize,
     n: usize,
     x: *const f32,
+    rows: GateRows,
     dst: *mut D,
     place: TileLayout,
 ) {
-    let rows = GateRows::new(n, GATED);
     for i in 0..m {
         let gate = x.add(i * rows.stride);
         let up = gate.add(rows.up);
@@ -128,7 +128,7 @@ dispatch! {
     /// # Safety
     /// As [`activate_rows`].
     unsafe fn forward_rows = forward_body [D: Store, const F: u8, const GATED: bool] [D, F, GATED]
-        (m: usize, n: usize, x: *const f32, dst: *mut D, place: TileLayout)
+        (m: usize, n: usize, x: *const f32, rows: GateRows, dst: *mut D, place: TileLayout)
 }
 
 #[inline(always)]
@@ -210,10 +210,11 @@ macro_rules! by_activation {
     };
 }
 
-/// The activation of `m` rows: `f(gate) * up` of rows `gate | up` where it is `gated`, `f(x)` otherwise.
+/// The activation of `m` rows, `n` of its columns from the gates at `x` on: `f(gate) * up` of rows `gate | up` where it is
+/// `gated`, `f(x)` otherwise.
 ///
 /// # Safety
-/// `x` is `[m, 2 n]` where it is gated, else `[m, n]`; `dst` has room at its place.
+/// `x` has `m` of these rows; `dst` has room at its place.
 #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 pub(crate) unsafe fn activate_rows<D: Store>(
     isa: Isa,
@@ -221,10 +222,11 @@ pub(crate) unsafe fn activate_rows<D: Store>(
     m: usize,
     n: usize,
     x: *const f32,
+    rows: GateRows,
     dst: *mut D,
     place: TileLayout,
 ) {
-    by_activation!(D, activation, gated, forward_rows [] (isa, m, n, x, dst, place))
+    by_activation!(D, activation, gated, forward_rows [] (isa, m, n, x, rows, dst, place))
 }
 
 /// Rows of an activation's input.

@@ -109,14 +109,14 @@ pub fn group_norm_forward(
                             }
                             let gamma = norm.gamma.as_ptr().add(gain);
                             let beta = norm.beta.map_or(std::ptr::null(), |beta| beta.as_ptr().add(gain));
-                            let (to, place) = (y.add(at), TileLayout::rows(n));
+                            let (to, place, all) = (y.add(at), TileLayout::rows(n), 0..n);
                             if centered {
                                 norm_rows::<f32, true>(
-                                    isa, 1, n, from, gamma, beta, eps, r, false, to, place,
+                                    isa, 1, n, from, gamma, beta, eps, r, false, &all, to, place,
                                 );
                             } else {
                                 norm_rows::<f32, false>(
-                                    isa, 1, n, from, gamma, beta, eps, r, false, to, place,
+                                    isa, 1, n, from, gamma, beta, eps, r, false, &all, to, place,
                                 );
                             }
                             r = r.add(1);

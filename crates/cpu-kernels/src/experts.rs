@@ -215,11 +215,20 @@ fn activate(gate: ExpertGate, rows: usize, inner: usize, x: &[f32]) -> Vec<f32> 
     let mut out = vec![0.0; rows * inner];
     match gate {
         ExpertGate::Halves(activation) | ExpertGate::Plain(activation) => {
-            let to = TileLayout::rows(inner);
             let gated = matches!(gate, ExpertGate::Halves(_));
+            let (to, from) = (TileLayout::rows(inner), GateRows::new(inner, gated));
             // SAFETY: `x` is `[rows, 2 inner]`, or `[rows, inner]` without gates, `out` `[rows, inner]`.
             unsafe {
-                activate_rows(isa(), (activation, gated), rows, inner, x.as_ptr(), out.as_mut_ptr(), to);
+                activate_rows(
+                    isa(),
+                    (activation, gated),
+                    rows,
+                    inner,
+                    x.as_ptr(),
+                    from,
+                    out.as_mut_ptr(),
+                    to,
+                );
             }
         }
         ExpertGate::Clamped { alpha, limit } => {

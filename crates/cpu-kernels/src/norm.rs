@@ -48,7 +48,7 @@ fn forward<const CENTERED: bool>(
             let (x, gamma) = (x.as_ptr().add(row * n), gamma.as_ptr());
             let beta = beta.map_or(std::ptr::null(), <[f32]>::as_ptr);
             let (r, to, place) = (r.at(row), to.at(row * n), TileLayout::rows(n));
-            norm_rows::<f32, CENTERED>(isa, m, n, x, gamma, beta, eps, r, false, to, place);
+            norm_rows::<f32, CENTERED>(isa, m, n, x, gamma, beta, eps, r, false, &(0..n), to, place);
         }
     });
     (y, rstd)

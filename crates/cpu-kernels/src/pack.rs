@@ -23,17 +23,26 @@ const SPARE: usize = LDP - 16 - KC;
 pub(crate) struct Depth {
     pub(crate) k: usize,
     pub(crate) x: usize,
+    /// Columns of a block.
+    kc: usize,
 }
 
 impl Depth {
-    /// Columns of a block: `k` split evenly, in whole panels.
-    pub(crate) fn kc(self) -> usize {
-        self.k.div_ceil(self.main()).next_multiple_of(NR).min(KC)
+    /// Blocks of `k` split evenly, in whole panels.
+    pub(crate) fn new(k: usize, x: usize) -> Self {
+        let kc = k.div_ceil(k.div_ceil(KC).max(1)).next_multiple_of(NR).min(KC);
+        Self { k, x, kc }
     }
 
-    /// Blocks of the `k` columns.
-    fn main(self) -> usize {
-        self.k.div_ceil(KC).max(1)
+    /// `k` of these columns, whole blocks or the last ones, and `x` extra ones: the blocks of a product stay those of the
+    /// whole, and with them the order of its sums.
+    pub(crate) fn part(self, k: usize, x: usize) -> Self {
+        Self { k, x, ..self }
+    }
+
+    /// Columns of a block.
+    pub(crate) fn kc(self) -> usize {
+        self.kc
     }
 
     /// Whether the extra columns fit behind the last block.

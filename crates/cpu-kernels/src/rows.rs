@@ -9,6 +9,7 @@ use crate::micro::{AHEAD, LDP, NR};
 use crate::operand::Operand;
 use crate::pack::Depth;
 use crate::simd::{Element, Lanes, Store, dispatch};
+use std::ops::Range;
 
 /// Where column `c` of row `i` lies, in values: `(c / width) * block + i * row + c % width`.
 #[derive(Clone, Copy)]
@@ -162,20 +163,24 @@ unsafe fn norm_body<S: Lanes, D: Store, const CENTERED: bool>(
     eps: f32,
     rstd: *mut f32,
     known: bool,
+    columns: &Range<usize>,
     dst: *mut D,
     place: TileLayout,
 ) {
+    let (shifts, beta) = (!beta.is_null(), beta.wrapping_add(columns.start));
+    let gamma = gamma.add(columns.start);
     for i in 0..m {
         let x = x.add(i * n);
         let mean = row_mean::<S, CENTERED>(n, x);
         if !known {
             *rstd.add(i) = row_rstd::<S, CENTERED>(n, x, mean, eps);
         }
+        let x = x.add(columns.start);
         let (r, mean) = (S::splat(*rstd.add(i)), S::splat(mean));
-        if beta.is_null() {
+        if !shifts {
             along!(
                 S,
-                n,
+                columns.len(),
                 place,
                 dst.add(i * place.row),
                 |c, p, mask| {
@@ -190,7 +195,7 @@ unsafe fn norm_body<S: Lanes, D: Store, const CENTERED: bool>(
         } else {
             along!(
                 S,
-                n,
+                columns.len(),
                 place,
                 dst.add(i * place.row),
                 |c, p, mask| {
@@ -210,13 +215,13 @@ unsafe fn norm_body<S: Lanes, D: Store, const CENTERED: bool>(
 dispatch! {
     narrowing
     /// `(x - mean) * rstd * gamma + beta` of `m` rows, the mean 0 unless `CENTERED` (LayerNorm; without it RMSNorm);
-    /// writes `rstd` unless it is `known`. `beta` may be null.
+    /// writes `rstd` unless it is `known`, and of the result these `columns`. `beta` may be null.
     ///
     /// # Safety
-    /// `x` is `[m, n]`, `gamma` and `beta` `[n]`, `rstd` `[m]`; `dst` has room at its place.
+    /// `x` is `[m, n]`, `gamma` and `beta` `[n]`, `rstd` `[m]`; `dst` has room for the columns at its place.
     pub(crate) unsafe fn norm_rows = norm_body [D: Store, const CENTERED: bool] [D, CENTERED] (
         m: usize, n: usize, x: *const f32, gamma: *const f32, beta: *const f32, eps: f32, rstd: *mut f32,
-        known: bool, dst: *mut D, place: TileLayout
+        known: bool, columns: &Range<usize>, dst: *mut D, place: TileLayout
     )
 }
 

@@ -120,7 +120,7 @@ impl<'a, O: Operand> Call<'a, O> {
                 "head: dropout `p` is in [0, 1) and `rows` is [tokens]"
             );
         }
-        let depth = Depth { k: O::words(dim), x: O::words(rank) + usize::from(biased) };
+        let depth = Depth::new(O::words(dim), O::words(rank) + usize::from(biased));
         // Whole tiles of the micro-kernel's 14 rows.
         let run = (RUN / (depth.blocks() * LDP) / 14 * 14).clamp(14, 224).min(vocab.max(1));
         let tile = head_tile(widest).min(n.max(1).next_multiple_of(NR));
@@ -248,7 +248,7 @@ impl<'a, O: Operand> Call<'a, O> {
                         self.drop_rows(lr, rows.start + first, m, x, drop.at(first * self.dim), false);
                         from = drop.at(first * self.dim);
                     }
-                    let d = Depth { k: O::words(self.dim), x: 0 };
+                    let d = Depth::new(O::words(self.dim), 0);
                     scratch(d.a_len(m), |packed| {
                         pack_rows::<O>(self.isa, m, self.dim, d, from, self.dim, packed);
                         gemm::<O>(self.isa, m, packed, d, a.0, r, low.at(first * r), r, lr.scale, false);

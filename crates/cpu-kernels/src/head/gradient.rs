@@ -168,7 +168,7 @@ impl<'a, O: Operand> Gradient<'a, O> {
             }
             // Entries as rows, tokens as the depth of the sum.
             let (n, words) = (tokens.n, O::words(tokens.n));
-            let depth = Depth { k: words, x: 0 };
+            let depth = Depth::new(words, 0);
             let room = if self.wanted.wants(LoraB) { O::room(n, r) } else { 0 };
             scratch(depth.a_len(m) + room, |packed| {
                 let place = TileLayout::rows(LDP * O::VALUES);
@@ -305,7 +305,7 @@ impl<'a, O: Operand> Gradient<'a, O> {
     fn low_hidden(&self, tokens: &Tokens, u: Ptr) {
         let Some(low) = &self.call.head.low_rank else { return };
         let (call, d, r) = (self.call, self.call.dim, low.rank);
-        let depth = Depth { k: O::words(r), x: 0 };
+        let depth = Depth::new(O::words(r), 0);
         let words = Pooled::take(O::room(r, d));
         // SAFETY: `A` is [rank, in], and its words fit.
         let (a, ldb) = unsafe { O::stacked(call.isa, r, d, low.a.as_ptr(), d, words.ptr().0) };

@@ -1,8 +1,8 @@
 //! Forward of a group of linear layers.
 
-use super::input::input_rows;
+use super::input::{Reads, input_rows};
 use super::magnitude::magnify;
-use super::{Input, Linear, PASS, check, compute, scale_panel};
+use super::{Dropout, Input, Linear, Mask, PASS, check, compute, scale_panel};
 use crate::micro::{NR, gemm, gemm_panel};
 use crate::operand::{Operand, with_operand};
 use crate::pack::{Depth, end_rows, extra_columns, extra_constant, pack_nk};
@@ -11,6 +11,7 @@ use crate::scratch::{Pooled, Ptr, scratch, uninit};
 use crate::simd::{Isa, isa};
 use crate::tasks::{chunk_rows, tasks};
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// Outputs of [`linears_forward`].
 #[derive(Debug)]
@@ -35,6 +36,9 @@ pub struct LinearsSaved {
 
 /// Tokens up to which the work is split by output columns: weights are read once, into the first-level cache.
 const NARROW: usize = 64;
+
+/// Slices of the input are whole multiples of so many blocks of a product.
+const SLICE_BLOCKS: usize = 4;
 
 /// `y = f(input) W^T + bias + low-rank part (+ residual)` for every layer of the group.
 ///
@@ -109,7 +113,7 @@ fn forward<O: Operand>(
                 let (t, z) = (Ptr(ptr(t)), Ptr(ptr(z)));
                 Part {
                     layer,
-                    depth: Depth { k: O::words(in_dim), x },
+                    depth: Depth::new(O::words(in_dim), x),
                     at,
                     t,
                     gains: layer.gains(),
@@ -155,22 +159,27 @@ impl Part<'_> {
     }
 
     /// Floats of the packed `A` of the low-rank branch.
-    fn low_len(&self) -> usize {
-        self.layer.rank().div_ceil(NR) * self.depth.k * NR
+    fn low_len<O: Operand>(&self, slice: &Slice) -> usize {
+        self.layer.rank().div_ceil(NR) * O::words(slice.columns.len()) * NR
     }
 
-    /// Packs panel `p` for inputs of `k` values: weights, then the rows of `B`, then the bias.
+    /// The depth of a slice of the input.
+    fn depth_of<O: Operand>(&self, slice: &Slice) -> Depth {
+        self.depth.part(O::words(slice.columns.len()), if slice.ends { self.depth.x } else { 0 })
+    }
+
+    /// Packs panel `p` for a slice of inputs of `k` values: weights; in the last slice then the rows of `B` and the bias.
     ///
     /// # Safety
     /// `to` holds a panel.
-    unsafe fn pack<O: Operand>(&self, isa: Isa, k: usize, p: usize, to: *mut f32) {
+    unsafe fn pack<O: Operand>(&self, isa: Isa, k: usize, slice: &Slice, p: usize, to: *mut f32) {
         let j = p * NR;
         let n = (self.layer.out - j).min(NR);
-        // SAFETY: shapes were checked; the panel has k + x rows.
+        // SAFETY: shapes were checked; the panel has a row for each word of the slice's depth.
         unsafe {
-            self.layer.weight.pack_nk::<O>(isa, j * k, k, k, n, to);
-            let mut row = self.depth.k;
-            if let Some(low) = &self.layer.low_rank {
+            self.layer.weight.pack_nk::<O>(isa, j * k + slice.columns.start, k, slice.columns.len(), n, to);
+            let mut row = O::words(slice.columns.len());
+            if let Some(low) = self.layer.low_rank.as_ref().filter(|_| slice.ends) {
                 let (from, r) = (low.b.as_ptr().add(j * low.rank), low.rank);
                 pack_nk::<O, f32>(isa, from, r, r, n, to.add(row * NR));
                 row += O::words(r);
@@ -181,7 +190,7 @@ impl Part<'_> {
                 }
                 scale_panel(isa, row, n, gains.as_ptr().add(j), to);
             }
-            if self.layer.any_bias() {
+            if self.layer.any_bias() && slice.ends {
                 let low = self.layer.low_rank.and_then(|l| l.b_bias.map(|b| (l.scale, b)));
                 for c in 0..NR {
                     let base = self.layer.bias.map_or(0.0, |b| if c < n { b[j + c] } else { 0.0 });
@@ -192,16 +201,33 @@ impl Part<'_> {
         }
     }
 
-    /// Packs panel `p` of the low-rank `A` for inputs of `k` values.
+    /// Packs panel `p` of the low-rank `A` for a slice of inputs of `k` values.
     ///
     /// # Safety
-    /// `to` holds `k * 32` floats; the layer has a low-rank branch.
-    unsafe fn pack_low<O: Operand>(&self, isa: Isa, k: usize, p: usize, to: *mut f32) {
+    /// `to` holds 32 floats for each word of the slice; the layer has a low-rank branch.
+    unsafe fn pack_low<O: Operand>(&self, isa: Isa, k: usize, slice: &Slice, p: usize, to: *mut f32) {
         if let Some(low) = &self.layer.low_rank {
-            let j = p * NR;
+            let (j, columns) = (p * NR, &slice.columns);
             // SAFETY: shapes were checked.
-            unsafe { pack_nk::<O, f32>(isa, low.a.as_ptr().add(j * k), k, k, (low.rank - j).min(NR), to) }
+            unsafe {
+                let from = low.a.as_ptr().add(j * k + columns.start);
+                pack_nk::<O, f32>(isa, from, k, columns.len(), (low.rank - j).min(NR), to);
+            }
         }
+    }
+}
+
+/// Columns of the input whose products are made at once: all of them, or whole blocks of the products.
+struct Slice {
+    columns: Range<usize>,
+    /// Whether it is the last.
+    ends: bool,
+}
+
+impl Slice {
+    /// Whether it is the first.
+    fn starts(&self) -> bool {
+        self.columns.start == 0
     }
 }
 
@@ -229,56 +255,123 @@ struct Job<'a, O> {
 impl<O: Operand> Job<'_, O> {
     /// Of the input alone.
     fn depth(&self) -> Depth {
-        Depth { k: O::words(self.in_dim), x: 0 }
+        Depth::new(O::words(self.in_dim), 0)
     }
 
-    /// Packs `m` rows of the input from `row` on.
+    /// Of a slice of the input alone.
+    fn depth_of(&self, slice: &Slice) -> Depth {
+        self.depth().part(O::words(slice.columns.len()), 0)
+    }
+
+    /// All of the input at once.
+    fn whole(&self) -> Slice {
+        Slice { columns: 0..self.in_dim, ends: true }
+    }
+
+    /// Slices of the input: as many as make the passes' work besides the products least. Each pass brings the input of its
+    /// columns into order, and goes over all outputs of its panels.
+    fn slices(&self) -> Vec<Slice> {
+        let (words, total) = (O::words(self.in_dim), self.total);
+        let each = match self.input.reads() {
+            Reads::Plain(_) => 1,
+            Reads::Norm(_) => 3,
+            Reads::Activated(..) => 6,
+        };
+        let (unit, outputs) = (SLICE_BLOCKS * self.depth().kc(), 2 * total);
+        let cost = |units: usize| {
+            let passes = (total * words.min(units * unit)).div_ceil(PASS);
+            (passes * each * self.in_dim, words.div_ceil(units * unit) * outputs)
+        };
+        let units =
+            (1..=words.div_ceil(unit)).min_by_key(|&units| cost(units).0 + cost(units).1).unwrap_or(1);
+        let step = units * unit * O::VALUES;
+        let slice =
+            |from| Slice { columns: from..self.in_dim.min(from + step), ends: from + step >= self.in_dim };
+        (0..self.in_dim).step_by(step).map(slice).collect()
+    }
+
+    /// Packs `m` rows of a slice of the input from `row` on; `known` where an earlier pass has written the rows' rstd.
     ///
     /// # Safety
     /// `to` holds the packed rows.
-    unsafe fn pack_input(&self, row: usize, m: usize, to: *mut f32) {
-        let (n, d) = (self.in_dim, self.depth());
-        let (place, values) = (TileLayout::packed::<O>(m, d), to.cast::<O::Value>());
+    unsafe fn pack_input(&self, slice: &Slice, known: bool, row: usize, m: usize, to: *mut f32) {
+        let (n, d, columns) = (self.in_dim, self.depth_of(slice), slice.columns.clone());
+        let (place, values, width) = (TileLayout::packed::<O>(m, d), to.cast::<O::Value>(), columns.len());
         // SAFETY: shapes were checked; rows row..row + m exist, and this task alone writes their rstd.
         unsafe {
-            input_rows(self.isa, self.input.reads(), self.rstd.0, false, n, row, m, values, place);
-            end_rows::<O>(m, n, d, to);
+            input_rows(self.isa, self.input.reads(), self.rstd.0, known, n, columns, row, m, values, place);
+            end_rows::<O>(m, width, d, to);
         }
     }
 
-    /// `t = drop(x) A^T` of `m` rows from packed `x`; `dropped` is scratch for a packed copy.
+    /// `t (+)= drop(x) A^T` of `m` rows from a slice of packed `x`; `dropped` is scratch for a packed copy.
     ///
     /// # Safety
     /// `x` and `dropped` hold `m` packed rows, `low` the packed `A`.
+    #[allow(clippy::too_many_arguments, reason = "a block is placed in rows and columns")]
     unsafe fn low_rank(
         &self,
         part: &Part<'_>,
+        slice: &Slice,
         row: usize,
         m: usize,
         x: *const f32,
         dropped: *mut f32,
         low: *const f32,
     ) {
-        let (d, n, r) = (self.depth(), self.in_dim, part.layer.rank());
+        let (d, r) = (self.depth_of(slice), part.layer.rank());
         // SAFETY: the caller's; this task alone writes its rows of t.
         unsafe {
             let mut a = x;
             if let Some(dropout) = part.layer.dropout() {
-                let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
-                let (keys, first) = (keys.as_ptr(), mask.first);
-                drop_packed::<O>(self.isa, m, n, d, keys, first, mask.threshold, mask.keep, x, dropped);
+                self.drop(dropout, slice, row, m, x, dropped);
                 a = dropped;
             }
-            gemm::<O>(self.isa, m, a, d, low, r, part.t.at(row * r), r, 1.0, false);
+            gemm::<O>(self.isa, m, a, d, low, r, part.t.at(row * r), r, 1.0, !slice.starts());
         }
     }
 
-    /// Writes `scale * t` and the bias' one into the spare columns of packed `x`.
+    /// Drops elements of `m` rows of a slice of packed `x`, into `to`.
+    ///
+    /// # Safety
+    /// Both hold `m` packed rows.
+    unsafe fn drop(
+        &self,
+        dropout: Dropout<'_>,
+        slice: &Slice,
+        row: usize,
+        m: usize,
+        x: *const f32,
+        to: *mut f32,
+    ) {
+        let (keys, Mask { threshold, keep, first }) = (dropout.row_keys(row, m), dropout.mask());
+        let (n, first) = (slice.columns.len(), first + slice.columns.start as u32);
+        // SAFETY: the caller's.
+        unsafe {
+            drop_packed::<O>(
+                self.isa,
+                m,
+                n,
+                self.depth_of(slice),
+                keys.as_ptr(),
+                first,
+                threshold,
+                keep,
+                x,
+                to,
+            );
+        }
+    }
+
+    /// Writes `scale * t` and the bias' one into the spare columns of the last slice of packed `x`.
     ///
     /// # Safety
     /// `x` holds `m` packed rows of the part's depth.
-    unsafe fn extras(&self, part: &Part<'_>, row: usize, m: usize, x: *mut f32) {
-        let (d, r) = (part.depth, part.layer.rank());
+    unsafe fn extras(&self, part: &Part<'_>, slice: &Slice, row: usize, m: usize, x: *mut f32) {
+        if !slice.ends {
+            return;
+        }
+        let (d, r) = (part.depth_of::<O>(slice), part.layer.rank());
         // SAFETY: the caller's; t was written by this task or an earlier pass.
         unsafe {
             if let Some(low) = &part.layer.low_rank {
@@ -305,8 +398,8 @@ impl<O: Operand> Job<'_, O> {
         true
     }
 
-    /// Columns of the output, from panel `first` on, of packed `x` times `panels`; `lost` is what dropout took from
-    /// `x`, or null.
+    /// Columns of the output, from panel `first` on, of a slice of packed `x` times `panels`; `lost` is what dropout took from
+    /// `x`, or null. The first slice writes them, the others add to them.
     ///
     /// # Safety
     /// `x` and `lost` hold `m` packed rows; the columns are this task's.
@@ -314,6 +407,7 @@ impl<O: Operand> Job<'_, O> {
     unsafe fn columns(
         &self,
         part: &Part<'_>,
+        slice: &Slice,
         row: usize,
         m: usize,
         x: *const f32,
@@ -322,83 +416,101 @@ impl<O: Operand> Job<'_, O> {
         first: usize,
         n: usize,
     ) {
-        let (isa, total, d, c) = (self.isa, self.total, part.depth, first * NR);
+        let (isa, total, d, c) = (self.isa, self.total, part.depth_of::<O>(slice), first * NR);
+        let later = !slice.starts();
         // SAFETY: the caller's.
         unsafe {
-            let mut add = self.start(row, m, part.at + c, n);
+            let mut add = if later { self.residual.is_some() } else { self.start(row, m, part.at + c, n) };
             let y = self.y.at(row * total + part.at + c);
             let Some(gains) = part.gains.as_ref().filter(|_| !part.z.0.is_null()) else {
-                gemm::<O>(isa, m, x, d, panels, n, y, total, 1.0, add);
+                gemm::<O>(isa, m, x, d, panels, n, y, total, 1.0, add || later);
                 return;
             };
             let out = part.layer.out;
             let z = part.z.at(row * out + c);
-            gemm::<O>(isa, m, x, d, panels, n, z, out, 1.0, false);
+            gemm::<O>(isa, m, x, d, panels, n, z, out, 1.0, later);
             if !lost.is_null() {
-                let base = Depth { k: d.k, x: 0 };
+                let base = d.part(d.k, 0);
                 for (p, j) in (0..n).step_by(NR).enumerate() {
                     let panel = panels.add(p * d.panel_len());
-                    gemm_panel::<O>(isa, m, lost, base, panel, (n - j).min(NR), y.add(j), total, 1.0, add);
+                    gemm_panel::<O>(
+                        isa,
+                        m,
+                        lost,
+                        base,
+                        panel,
+                        (n - j).min(NR),
+                        y.add(j),
+                        total,
+                        1.0,
+                        add || later,
+                    );
                 }
                 add = true;
+            }
+            if !slice.ends {
+                return;
             }
             let bias = part.layer.bias.map_or(std::ptr::null(), |b| b.as_ptr().add(c));
             magnify(isa, m, n, z, out, gains.as_ptr().add(c), bias, y, total, add);
         }
     }
 
-    /// Floats of the largest packed input of `m` rows.
-    fn a_len(&self, m: usize) -> usize {
-        self.parts.iter().map(|p| p.depth.a_len(m)).max().unwrap_or(0)
+    /// Floats of the largest packed input of `m` rows of a slice.
+    fn a_len(&self, slice: &Slice, m: usize) -> usize {
+        self.parts.iter().map(|p| p.depth_of::<O>(slice).a_len(m)).max().unwrap_or(0)
     }
 
     fn by_rows(&self) {
-        let mut spans: Vec<Span> = Vec::new();
-        let mut used = 0;
-        for (index, part) in self.parts.iter().enumerate() {
-            let mut first = 0;
-            while first < part.panels() {
-                let (len, low) = (part.depth.panel_len(), if first == 0 { part.low_len() } else { 0 });
-                let fit = PASS.saturating_sub(used + low) / len;
-                if fit == 0 && used > 0 {
-                    self.pass(&spans, used);
-                    spans.clear();
-                    used = 0;
-                    continue;
+        for slice in self.slices() {
+            let mut spans: Vec<Span> = Vec::new();
+            let (mut used, mut known) = (0, !slice.starts());
+            for (index, part) in self.parts.iter().enumerate() {
+                let mut first = 0;
+                while first < part.panels() {
+                    let len = part.depth_of::<O>(&slice).panel_len();
+                    let low = if first == 0 { part.low_len::<O>(&slice) } else { 0 };
+                    let fit = PASS.saturating_sub(used + low) / len;
+                    if fit == 0 && used > 0 {
+                        self.pass(&slice, known, &spans, used);
+                        spans.clear();
+                        (used, known) = (0, true);
+                        continue;
+                    }
+                    let end = part.panels().min(first + fit.max(1));
+                    spans.push(Span { part: index, first, end, at: used });
+                    used += (end - first) * len + low;
+                    first = end;
                 }
-                let end = part.panels().min(first + fit.max(1));
-                spans.push(Span { part: index, first, end, at: used });
-                used += (end - first) * len + low;
-                first = end;
             }
+            self.pass(&slice, known, &spans, used);
         }
-        self.pass(&spans, used);
     }
 
     /// What the input gives without the weights: rstd, and the low-rank activations.
     fn inputs(&self) {
-        let mut used = 0;
+        let (mut used, slice) = (0, self.whole());
         let mut spans = Vec::new();
         for (part, of) in self.parts.iter().enumerate().filter(|(_, of)| of.layer.low_rank.is_some()) {
             spans.push(Span { part, first: 0, end: 0, at: used });
-            used += of.low_len();
+            used += of.low_len::<O>(&slice);
         }
         if !spans.is_empty() || self.input.reads().is_norm() {
-            self.pass(&spans, used);
+            self.pass(&slice, false, &spans, used);
         }
     }
 
-    /// Packs the spans' weights, then takes every chunk of rows through them.
-    fn pass(&self, spans: &[Span], used: usize) {
+    /// Packs the spans' weights of a slice, then takes every chunk of rows through them; `known` as in [`Self::pack_input`].
+    fn pass(&self, slice: &Slice, known: bool, spans: &[Span], used: usize) {
         let buffer = Pooled::take(used);
         let packed = buffer.ptr();
         let mut panels = Vec::new();
         for span in spans {
             let part = &self.parts[span.part];
-            let len = part.depth.panel_len();
+            let len = part.depth_of::<O>(slice).panel_len();
             panels.extend((span.first..span.end).map(|p| (part, false, p, span.at + (p - span.first) * len)));
             if span.first == 0 {
-                let (at, len) = (span.at + (span.end - span.first) * len, part.depth.k * NR);
+                let (at, len) = (span.at + (span.end - span.first) * len, self.depth_of(slice).k * NR);
                 panels.extend((0..part.layer.rank().div_ceil(NR)).map(|p| (part, true, p, at + p * len)));
             }
         }
@@ -407,32 +519,32 @@ impl<O: Operand> Job<'_, O> {
             // SAFETY: each panel has a place of its own in the buffer.
             unsafe {
                 if low {
-                    part.pack_low::<O>(self.isa, self.in_dim, p, packed.at(at));
+                    part.pack_low::<O>(self.isa, self.in_dim, slice, p, packed.at(at));
                 } else {
-                    part.pack::<O>(self.isa, self.in_dim, p, packed.at(at));
+                    part.pack::<O>(self.isa, self.in_dim, slice, p, packed.at(at));
                 }
             }
         });
-        let rows = chunk_rows(self.tokens, O::words(self.in_dim));
+        let rows = chunk_rows(self.tokens, self.depth_of(slice).k);
         let drops = self.parts.iter().any(|p| p.layer.dropout().is_some());
         let loses = self.parts.iter().any(|p| p.drops);
         let copies = 1 + usize::from(drops) + usize::from(loses);
         tasks(self.tokens.div_ceil(rows), |chunk| {
             let row = chunk * rows;
             let m = (self.tokens - row).min(rows);
-            let len = self.a_len(m);
+            let len = self.a_len(slice, m);
             // SAFETY: the scratch holds one packed input, two with dropout, three where the base drops too; rows of y, t
             // and z are this chunk's.
             scratch(copies * len, |x| unsafe {
                 let dropped = if drops { x.add(len) } else { x };
                 let lost = x.add((copies - 1) * len);
-                self.pack_input(row, m, x);
+                self.pack_input(slice, known, row, m, x);
                 for span in spans {
                     let part = &self.parts[span.part];
-                    let (len, d) = (part.depth.panel_len(), part.depth);
+                    let len = part.depth_of::<O>(slice).panel_len();
                     if span.first == 0 && part.layer.low_rank.is_some() {
                         let low = packed.at(span.at + (span.end - span.first) * len);
-                        self.low_rank(part, row, m, x, dropped, low);
+                        self.low_rank(part, slice, row, m, x, dropped, low);
                     }
                     let n = part.layer.out.min(span.end * NR) - span.first * NR;
                     if n == 0 {
@@ -440,17 +552,14 @@ impl<O: Operand> Job<'_, O> {
                     }
                     let panels = packed.at(span.at);
                     if let Some(dropout) = part.layer.dropout().filter(|_| part.drops) {
-                        let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
-                        let (keys, base) = (keys.as_ptr(), Depth { k: d.k, x: 0 });
-                        let (first, threshold, keep) = (mask.first, mask.threshold, mask.keep);
-                        let k = self.in_dim;
-                        drop_packed::<O>(self.isa, m, k, base, keys, first, threshold, keep, x, dropped);
-                        lost_packed::<O>(self.isa, m, k, base, x, dropped, lost);
-                        self.extras(part, row, m, dropped);
-                        self.columns(part, row, m, dropped, lost, panels, span.first, n);
+                        self.drop(dropout, slice, row, m, x, dropped);
+                        let base = self.depth_of(slice);
+                        lost_packed::<O>(self.isa, m, slice.columns.len(), base, x, dropped, lost);
+                        self.extras(part, slice, row, m, dropped);
+                        self.columns(part, slice, row, m, dropped, lost, panels, span.first, n);
                     } else {
-                        self.extras(part, row, m, x);
-                        self.columns(part, row, m, x, std::ptr::null(), panels, span.first, n);
+                        self.extras(part, slice, row, m, x);
+                        self.columns(part, slice, row, m, x, std::ptr::null(), panels, span.first, n);
                     }
                 }
             });
@@ -459,27 +568,34 @@ impl<O: Operand> Job<'_, O> {
 
     /// Few tokens: all rows at once, each task packing one panel of weights and using it.
     fn by_columns(&self) {
-        let m = self.tokens;
-        let len = self.a_len(m);
+        let (m, whole) = (self.tokens, self.whole());
+        let len = self.a_len(&whole, m);
         let buffer = Pooled::take(len * (self.parts.len() + 1));
         let inputs = buffer.ptr();
         let plain = self.parts.len() * len;
         // SAFETY: the last packed input is written here; the others, one per layer, by their tasks.
-        unsafe { self.pack_input(0, m, inputs.at(plain)) };
+        unsafe { self.pack_input(&whole, false, 0, m, inputs.at(plain)) };
         tasks(self.parts.len(), |i| {
             let part = &self.parts[i];
-            scratch(part.low_len() + len, |low| {
+            let low_len = part.low_len::<O>(&whole);
+            scratch(low_len + len, |low| {
                 // SAFETY: the layer's own copy of the input; the scratch holds the packed A and a dropped copy.
                 unsafe {
                     let x = inputs.at(i * len);
                     std::ptr::copy_nonoverlapping(inputs.at(plain), x, self.depth().a_len(m));
                     if part.layer.low_rank.is_some() {
                         for p in 0..part.layer.rank().div_ceil(NR) {
-                            part.pack_low::<O>(self.isa, self.in_dim, p, low.add(p * part.depth.k * NR));
+                            part.pack_low::<O>(
+                                self.isa,
+                                self.in_dim,
+                                &whole,
+                                p,
+                                low.add(p * part.depth.k * NR),
+                            );
                         }
-                        self.low_rank(part, 0, m, x, low.add(part.low_len()), low);
+                        self.low_rank(part, &whole, 0, m, x, low.add(low_len), low);
                     }
-                    self.extras(part, 0, m, x);
+                    self.extras(part, &whole, 0, m, x);
                 }
             });
         });
@@ -494,9 +610,9 @@ impl<O: Operand> Job<'_, O> {
             let part = &self.parts[index];
             // SAFETY: the scratch holds one panel; the columns of y are this task's.
             scratch(part.depth.panel_len(), |panel| unsafe {
-                part.pack::<O>(self.isa, self.in_dim, p, panel);
+                part.pack::<O>(self.isa, self.in_dim, &whole, p, panel);
                 let n = (part.layer.out - p * NR).min(NR);
-                self.columns(part, 0, m, inputs.at(index * len), std::ptr::null(), panel, p, n);
+                self.columns(part, &whole, 0, m, inputs.at(index * len), std::ptr::null(), panel, p, n);
             });
         });
     }

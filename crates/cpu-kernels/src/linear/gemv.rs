@@ -70,7 +70,7 @@ pub fn linears_decode(
         let x = match input {
             Input::Plain(x) => x.as_ptr().cast_mut(),
             _ => {
-                input_rows(isa, input.reads(), rstd, false, in_dim, 0, tokens, own, place);
+                input_rows(isa, input.reads(), rstd, false, in_dim, 0..in_dim, 0, tokens, own, place);
                 own
             }
         };

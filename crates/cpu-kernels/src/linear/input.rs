@@ -121,10 +121,11 @@ impl<'a> Input<'a> {
     }
 }
 
-/// The layers' input, rows `row..row + m`, from the input tensor; writes their `rstd` unless that is `known`.
+/// The layers' input, of `n` columns, in rows `row..row + m` of its columns `columns`, from the input tensor; writes the rows'
+/// `rstd` unless that is `known`.
 ///
 /// # Safety
-/// The rows exist; `to` has room at its place; `rstd` is `[tokens]` for a norm.
+/// Rows and columns exist; `to` has room at its place; `rstd` is `[tokens]` for a norm.
 #[allow(clippy::too_many_arguments, reason = "a kernel takes what it reads and writes")]
 pub(super) unsafe fn input_rows<D: Store>(
     isa: Isa,
@@ -132,23 +133,26 @@ pub(super) unsafe fn input_rows<D: Store>(
     rstd: *mut f32,
     known: bool,
     n: usize,
+    columns: Range<usize>,
     row: usize,
     m: usize,
     to: *mut D,
     place: TileLayout,
 ) {
-    let at = row * input.row_len(n);
+    let (at, first) = (row * input.row_len(n), columns.start);
     // SAFETY: the caller's; a known rstd is only read.
     unsafe {
         match input {
-            Reads::Plain(x) => copy_rows(isa, m, n, x.as_ptr().add(at), n, to, place),
+            Reads::Plain(x) => copy_rows(isa, m, columns.len(), x.as_ptr().add(at + first), n, to, place),
             Reads::Norm(Norm { x, gamma, beta, eps, centered }) => {
                 let (x, gamma, rstd) = (x.as_ptr().add(at), gamma.as_ptr(), rstd.add(row));
                 let beta = beta.map_or(std::ptr::null(), <[f32]>::as_ptr);
                 let rows = if centered { norm_rows::<D, true> } else { norm_rows::<D, false> };
-                rows(isa, m, n, x, gamma, beta, eps, rstd, known, to, place);
+                rows(isa, m, n, x, gamma, beta, eps, rstd, known, &columns, to, place);
             }
-            Reads::Activated(x, f) => activate_rows(isa, f, m, n, x.add(at), to, place),
+            Reads::Activated(x, f) => {
+                activate_rows(isa, f, m, columns.len(), x.add(at + first), GateRows::new(n, f.1), to, place);
+            }
         }
     }
 }

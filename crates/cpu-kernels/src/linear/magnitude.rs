@@ -69,7 +69,7 @@ pub fn squared_row_norms(
             // SAFETY: `to` holds the packed rows.
             unsafe {
                 let from = b.as_ptr().add(row * rank);
-                pack_rows::<Fp32>(isa, m, rank, Depth { k: rank, x: 0 }, from, rank, to);
+                pack_rows::<Fp32>(isa, m, rank, Depth::new(rank, 0), from, rank, to);
             };
         };
         blocks(isa, weight, row, m, columns, rank, scale, right, left, |_, n, block| {
@@ -123,7 +123,7 @@ pub fn squared_column_norms(
                 }
                 // SAFETY: `to` holds the packed rows.
                 unsafe {
-                    pack_rows::<Fp32>(isa, m, rank, Depth { k: rank, x: 0 }, by_row.as_ptr(), rank, to);
+                    pack_rows::<Fp32>(isa, m, rank, Depth::new(rank, 0), by_row.as_ptr(), rank, to);
                 };
             };
             blocks(isa, weight, row, m, columns, rank, scale, right, left, |c0, n, block| {
@@ -167,7 +167,7 @@ fn blocks(
     left: impl FnOnce(*mut f32),
     mut each: impl FnMut(usize, usize, *const f32),
 ) {
-    let depth = Depth { k: rank.max(1), x: 0 };
+    let depth = Depth::new(rank.max(1), 0);
     scratch(depth.a_len(m) + ROWS * COLUMNS, |at| {
         let block = at.wrapping_add(depth.a_len(m));
         if rank > 0 {

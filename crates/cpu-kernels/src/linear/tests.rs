@@ -305,6 +305,36 @@ fn a_token_has_the_same_output_in_any_batch() {
     }
 }
 
+/// An input so wide that the forward goes over it in slices, the last one of them no whole block: the sums are those of few
+/// tokens, which are made at once, to the bit; with dropout, under a magnitude and behind every kind of input.
+#[test]
+fn slices_of_a_wide_input_add_up() {
+    for (i, compute) in [Compute::Fp32, Compute::Bf16].into_iter().enumerate() {
+        let dim = [2500, 5001][i];
+        for (kind, rank, dropout, magnitude) in [
+            (Kind::Gate, 3, 0.0, None),
+            (Kind::Norm, 17, 0.2, None),
+            (Kind::Layer(true), 0, 0.0, None),
+            (Kind::Gate, 5, 0.0, Some(true)),
+        ] {
+            let (outs, bias) = (if kind == Kind::Gate { vec![900, 33] } else { vec![2000, 1000] }, true);
+            let residual = kind != Kind::Norm;
+            let case =
+                Case { kind, compute, bias, residual, dropout, magnitude, ..Case::new(70, dim, &outs, rank) };
+            let (total, [whole, unread]) = (outs.iter().sum::<usize>(), case.forwards());
+            let [few, _] = case.first(40).forwards();
+            assert!(few.y == whole.y[..40 * total], "{case:?}: y");
+            assert!(whole.saved.t == unread.saved.t, "{case:?}: t");
+            assert!(whole.saved.rstd == unread.saved.rstd, "{case:?}: rstd");
+        }
+    }
+    for kind in [Kind::Gate, Kind::Norm] {
+        let (dropout, magnitude) = (0.3, Some(true));
+        let case = Case { kind, dropout, magnitude, residual: true, ..Case::new(5, 2500, &[2000, 1000], 3) };
+        compare_forward_and_dx(&case);
+    }
+}
+
 /// Decoding sums along vectors: the same values up to rounding, and the same bits in any batch.
 #[test]
 fn decoding_agrees_and_a_token_keeps_its_bits() {

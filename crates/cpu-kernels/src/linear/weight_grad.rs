@@ -88,7 +88,7 @@ pub(super) fn weight_grads<O: Operand>(
             // SAFETY: rows of the panels are disjoint between tasks; rstd is only read.
             scratch(ROWS * in_dim, |rows| unsafe {
                 let place = TileLayout::rows(in_dim);
-                input_rows(isa, input, rstd.at(0), true, in_dim, g0 + row, m, rows, place);
+                input_rows(isa, input, rstd.at(0), true, in_dim, 0..in_dim, g0 + row, m, rows, place);
                 for p in 0..panels {
                     let (n, to) = ((in_dim - p * NR).min(NR), (p * O::words(g) + O::words(row)) * NR);
                     O::stack(isa, m, n, rows.add(p * NR), in_dim, x.at(to), NR);
@@ -146,7 +146,7 @@ pub(super) fn magnified_weight_grads<O: Operand>(
             let mut dropped = unsafe {
                 let mut x = uninit(tokens * in_dim);
                 let place = TileLayout::rows(in_dim);
-                input_rows(isa, input, rstd, true, in_dim, 0, tokens, x.as_mut_ptr(), place);
+                input_rows(isa, input, rstd, true, in_dim, 0..in_dim, 0, tokens, x.as_mut_ptr(), place);
                 x
             };
             let mask = dropout.mask();

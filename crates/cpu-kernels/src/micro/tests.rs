@@ -41,7 +41,7 @@ fn packed_gemm<O: Operand>() {
             (5, 256, 40, 300),
             (3, 1027, 35, 601),
         ] {
-            let d = Depth { k: O::words(k), x: O::words(r) + 1 };
+            let d = Depth::new(O::words(k), O::words(r) + 1);
             let values = exact::<O>;
             let (x, w, t, b, bias) = (
                 values(m * k, 1),

@@ -10,7 +10,7 @@ proptest! {
     /// Columns and extras have places of their own inside their blocks.
     #[test]
     fn depth_places_every_column_once(k in 1_usize..3000, x in 0_usize..600, m in 1_usize..5) {
-        let d = Depth { k, x };
+        let d = Depth::new(k, x);
         let mut at: Vec<usize> = (0..k + x).map(|c| d.column(m, c)).collect();
         prop_assert!(at.iter().all(|&o| o % LDP < LDP - 15 && (o / LDP).is_multiple_of(m)));
         prop_assert!(at.iter().all(|&o| o + (m - 1) * LDP < d.a_len(m)));

@@ -41,11 +41,8 @@ impl<O: Operand> Job<'_, O> {
         room.x = place(if needs_x { x } else { 0 });
         room.dropped = place(if needs_x && drops { x } else { 0 });
         room.dy = place(pass.slices.iter().map(|s| s.depth.a_len(m)).max().unwrap_or(0));
-        room.packed_u = place(if drops {
-            most(&|p| Depth { k: O::words(p.layer.rank().max(1)), x: 0 }.a_len(m))
-        } else {
-            0
-        });
+        room.packed_u =
+            place(if drops { most(&|p| Depth::new(O::words(p.layer.rank().max(1)), 0).a_len(m)) } else { 0 });
         room.low = place(if drops { m * self.in_dim } else { 0 });
         room.left = place(O::room(m, most(&|p| p.layer.rank())));
         room.right = place(O::room(m, KC * O::VALUES));
@@ -63,7 +60,7 @@ impl<O: Operand> Job<'_, O> {
     }
 
     fn depth_of_x(&self, pass: &Pass) -> Depth {
-        Depth { k: O::words(self.columns_of_x(pass).len()), x: 0 }
+        Depth::new(O::words(self.columns_of_x(pass).len()), 0)
     }
 
     /// One chunk of rows of one pass; outside are the gradient of what the layers read (none where it is this chunk's
@@ -188,7 +185,7 @@ impl<O: Operand> Job<'_, O> {
                 && (needs_dh || part.da.is_some())
             {
                 if pass.is_first() {
-                    let plain = Depth { k: d.k, x: 0 };
+                    let plain = Depth::new(d.k, 0);
                     gemm::<O>(isa, m, dy, plain, packed.at(slice.b), r, u, r, low.scale, from > 0);
                 }
                 if d.x > 0 {
@@ -205,7 +202,7 @@ impl<O: Operand> Job<'_, O> {
             if let Some(dropout) = part.layer.dropout()
                 && slice.ends
             {
-                let deep = Depth { k: O::words(r), x: 0 };
+                let deep = Depth::new(O::words(r), 0);
                 let (pu, low) = (at.add(room.packed_u), at.add(room.low));
                 pack_rows::<O>(isa, m, r, deep, u, r, pu);
                 gemm::<O>(isa, m, pu, deep, packed.at(slice.low), cols, low, cols, 1.0, false);

@@ -31,7 +31,7 @@ impl<O: Operand> Job<'_, O> {
         // SAFETY: the caller's.
         unsafe {
             if let Some(to) = part.da {
-                let deep = Depth { k: O::words(n), x: 0 };
+                let deep = Depth::new(O::words(n), 0);
                 let mut x = at.add(room.x);
                 if let Some(dropout) = part.layer.dropout() {
                     let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());
@@ -81,7 +81,7 @@ impl<O: Operand> Job<'_, O> {
             // SAFETY: the caller's.
             unsafe {
                 let (t, dy) = (part.t.add(row * r), at.add(room.dy));
-                let deep = Depth { k: slice.depth.k, x: 0 };
+                let deep = Depth::new(slice.depth.k, 0);
                 let to = sums.add(to + slice.rows.start);
                 self.outer(m, r, t, dy, width, deep, at, room, to, low.scale, !new);
             }

@@ -55,7 +55,7 @@ impl<O: Operand> Job<'_, O> {
             }
             gemm::<O>(isa, m, dy, d, packed.at(slice.b), r, u, r, low.scale, false);
             if needs_dh {
-                let (deep, pu) = (Depth { k: O::words(r), x: 0 }, at.add(room.packed_u));
+                let (deep, pu) = (Depth::new(O::words(r), 0), at.add(room.packed_u));
                 pack_rows::<O>(isa, m, r, deep, u, r, pu);
                 gemm::<O>(isa, m, pu, deep, packed.at(slice.low), cols, product, cols, 1.0, true);
                 let (keys, mask) = (dropout.row_keys(row, m), dropout.mask());

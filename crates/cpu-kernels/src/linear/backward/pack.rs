@@ -99,7 +99,7 @@ impl<O: Operand> Job<'_, O> {
             let ends = rows.end == part.layer.out;
             let a = if ends { r } else { 0 };
             let x = if part.layer.dropout().is_some() { 0 } else { a };
-            let depth = Depth { k, x };
+            let depth = Depth::new(k, x);
             Slice {
                 part: i,
                 rows,
@@ -156,7 +156,7 @@ impl<O: Operand> Job<'_, O> {
 
     /// Of the input alone.
     pub(super) fn input_depth(&self) -> Depth {
-        Depth { k: O::words(self.in_dim), x: 0 }
+        Depth::new(O::words(self.in_dim), 0)
     }
 
     /// As the forward's, with `rstd` known.
@@ -169,7 +169,7 @@ impl<O: Operand> Job<'_, O> {
         // SAFETY: shapes were checked.
         unsafe {
             let rstd = self.rstd.cast_mut();
-            input_rows(self.isa, self.input, rstd, true, n, row, m, values, place);
+            input_rows(self.isa, self.input, rstd, true, n, 0..n, row, m, values, place);
             end_rows::<O>(m, n, d, to);
         }
     }

@@ -183,6 +183,7 @@ impl<'a, T: Task> Training<'a, T> {
         if options.eval_on_start && self.counters.step == 0 {
             self.evaluate()?;
         }
+        burnish_device::keep_large_freed_memory();
         while self.counters.step < self.total {
             let Some(step) = steps.next() else { break };
             let began = Instant::now();

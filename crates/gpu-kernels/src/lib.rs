@@ -1,5 +1,5 @@
-//! GPU kernels for transformer training in CubeCL, on CubeCL's memory: norms, gates of feed-forwards, norm and rotation of
-//! heads, statistics and gradient of rows of logits, rows by index, AdamW, dropout; with their gradients.
+//! GPU kernels for transformer training in CubeCL, on CubeCL's memory: products of matrices, norms, gates of feed-forwards,
+//! norm and rotation of heads, statistics and gradient of rows of logits, rows by index, AdamW, dropout; with their gradients.
 //!
 //! A kernel takes a `Client` and `Buffer`s, is queued, and gives buffers back at once: nothing waits for the device.
 //! Sums are in f32 and in an order that depends on shapes alone, so bits repeat; no kernel adds atomically. Which runtime
@@ -18,12 +18,16 @@
 )]
 #![allow(clippy::needless_range_loop, reason = "kernels index; nothing iterates in them")]
 
+// The macros' name of it, also where the runtimes' crate of that name is there for tests.
+extern crate cubecl_core as cubecl;
+
 mod adamw;
 mod buffer;
 mod dropout;
 mod elements;
 mod flash;
 mod gate;
+mod gemm;
 mod heads;
 mod logits;
 mod norm;
@@ -40,6 +44,7 @@ pub use flash::{
     PAGE, PagedRow, PagedRows, attend_pages, copy_pages, duplicate_pages, write_pages,
 };
 pub use gate::{Gate, gate, gate_backward};
+pub use gemm::{Add, Finish, Gemm, Matrices, More, Product};
 pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
 pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};

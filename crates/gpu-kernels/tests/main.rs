@@ -5,6 +5,7 @@ mod adamw;
 mod dropout;
 mod flash;
 mod gate;
+mod gemm;
 mod heads;
 mod logits;
 mod norm;

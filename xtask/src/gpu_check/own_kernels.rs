@@ -41,7 +41,8 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 23] = [
+pub(super) const OWN: [Own; 26] = [
+    plain("add_parts"),
     plain("attend").spilling(24),
     by_cores("attend_by_cores").spilling(36),
     plain("backward"),
@@ -52,6 +53,8 @@ pub(super) const OWN: [Own; 23] = [
     plain("gradient"),
     plain("join"),
     plain("masked"),
+    by_cores("multiply_by_cores"),
+    plain("multiply_by_units"),
     plain("of_keys").spilling(60),
     by_cores("of_keys_by_cores").spilling(80),
     plain("of_queries").spilling(4),

@@ -1,0 +1,335 @@
+//! Products by tensor cores: 16 by 8 by 16 in the registers of a plane.
+//!
+//! A plane has strips of 16 rows by blocks of 16 columns. What a unit has of one is four pairs: columns 2t and 2t + 1 of rows g
+//! and g + 8, then the same of the columns 8 further, where g is a fourth of the unit's place in its plane and t the rest.
+
+use cubecl_core as cubecl;
+use cubecl_core::cmma::{MatrixIdent, MmaDefinition};
+use cubecl_core::prelude::*;
+
+use super::PLANE;
+use super::finish::{Form, Place, Sizes, put, share};
+use super::stage::{self, Eight, Held, Pair, Tile, Window, window};
+use super::tiles::{BLOCK, Tiles};
+
+/// A block of 16 by 16 of an operand, from `across` of rows or columns and `depth`, as products take it.
+#[cube]
+fn load<E: Float>(
+    from: &[Eight<E>],
+    at: usize,
+    across: usize,
+    depth: usize,
+    #[comptime] ident: MatrixIdent,
+    #[comptime] tile: Tile,
+) -> Array<Pair<E>> {
+    let product = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    let lane = UNIT_POS as usize % PLANE;
+    // The second of four matrices of 8 by 8 is further down the rows of the left operand, or the depth of the right one.
+    let second_across = comptime!(matches!(ident, MatrixIdent::A));
+    let mut of_across = lane / 16 * 8;
+    let mut of_depth = lane / 8 % 2 * 8;
+    if comptime!(second_across) {
+        of_across = lane / 8 % 2 * 8;
+        of_depth = lane / 16 * 8;
+    }
+    let mut line = depth + of_depth + lane % 8;
+    let mut eight = (across + of_across) / 8;
+    if comptime!(tile.along) {
+        line = across + of_across + lane % 8;
+        eight = (depth + of_depth) / 8;
+    }
+    let at = at + line * comptime!(tile.pitch()) + eight;
+    product.load_matrix::<Eight<E>, Const<2>>(&from[at..at + 1], ident, 4usize, comptime!(!tile.along))
+}
+
+/// Adds a product of 16 by 16 and 16 by 8 to two pairs of `into`.
+#[cube]
+fn add<E: Float>(
+    left: &Array<Pair<E>>,
+    right: &Array<Pair<E>>,
+    #[comptime] side: usize,
+    into: &mut Array<Pair<f32>>,
+    #[comptime] at: usize,
+) {
+    let product = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
+    let mut half = Array::<Pair<E>>::new(2usize);
+    half[0] = right[2 * side];
+    half[1] = right[2 * side + 1];
+    let mut sum = Array::<Pair<f32>>::new(2usize);
+    sum[0] = into[at];
+    sum[1] = into[at + 1];
+    let sum = product.execute(left, &half, &sum);
+    into[at] = sum[0];
+    into[at + 1] = sum[1];
+}
+
+/// Adds the products of a slab to this plane's sums.
+#[cube]
+fn accumulate<E: Float>(
+    left: &[Eight<E>],
+    left_at: usize,
+    right: &[Eight<E>],
+    right_at: usize,
+    row: usize,
+    column: usize,
+    into: &mut Array<Pair<f32>>,
+    #[comptime] of_left: Tile,
+    #[comptime] of_right: Tile,
+    #[comptime] tiles: Tiles,
+) {
+    let (strips, blocks) = comptime!((tiles.strips(), tiles.blocks()));
+    // All of a slab is asked for before anything is multiplied: what is there first is waited for alone.
+    let mut lefts = Sequence::<Array<Pair<E>>>::new();
+    let mut rights = Sequence::<Array<Pair<E>>>::new();
+    #[unroll]
+    for step in 0..comptime!(tiles.depth / BLOCK) {
+        let depth = step * BLOCK;
+        #[unroll]
+        for strip in 0..strips {
+            lefts.push(load::<E>(left, left_at, row + strip * BLOCK, depth, MatrixIdent::A, of_left));
+        }
+        #[unroll]
+        for block in 0..blocks {
+            rights.push(load::<E>(right, right_at, column + block * BLOCK, depth, MatrixIdent::B, of_right));
+        }
+    }
+    #[unroll]
+    for step in 0..comptime!(tiles.depth / BLOCK) {
+        #[unroll]
+        for block in 0..blocks {
+            let right = rights.index(comptime!(step * blocks + block));
+            #[unroll]
+            for strip in 0..strips {
+                let left = lefts.index(comptime!(step * strips + strip));
+                let at = comptime!((strip * blocks + block) * 4);
+                add::<E>(left, right, 0usize, into, at);
+                add::<E>(left, right, 1usize, into, comptime!(at + 2));
+            }
+        }
+    }
+}
+
+/// Begins to bring a tile to `at` of shared memory: to there, or to registers.
+#[cube]
+fn begin<S: Float, L: Size, E: Float>(
+    source: &[Vector<S, L>],
+    window: &Window,
+    slab: usize,
+    raw: &mut Array<Vector<S, L>>,
+    into: &mut [Eight<E>],
+    at: usize,
+    #[comptime] held: Held,
+    #[comptime] tile: Tile,
+) {
+    if comptime!(held.asynchronous) {
+        stage::copy::<S, L, E>(source, window, slab, into, at, tile);
+    } else {
+        stage::fetch::<S, L>(source, window, slab, raw, tile);
+    }
+}
+
+/// Puts to shared memory what registers hold.
+#[cube]
+fn end<S: Float, L: Size, E: Float>(
+    raw: &Array<Vector<S, L>>,
+    into: &mut [Eight<E>],
+    at: usize,
+    #[comptime] held: Held,
+    #[comptime] tile: Tile,
+) {
+    if comptime!(!held.asynchronous) {
+        stage::put::<S, L, E>(raw, into, at, tile);
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn multiply_by_cores<
+    A: Float,
+    B: Float,
+    P: Float,
+    Q: Float,
+    C: Float,
+    O: Float,
+    E: Float,
+    L: Size,
+    R: Size,
+    S: Size,
+    T: Size,
+    N: Size,
+>(
+    a: &[Vector<A, L>],
+    b: &[Vector<B, R>],
+    p: &[Vector<P, S>],
+    q: &[Vector<Q, T>],
+    c: &[Vector<C, N>],
+    bias: &[f32],
+    d: &mut [Vector<O, N>],
+    of_a: Place,
+    of_b: Place,
+    of_p: Place,
+    of_q: Place,
+    of_c: Place,
+    of_d: Place,
+    sizes: Sizes,
+    #[comptime] first: [Held; 2],
+    #[comptime] more: [Held; 2],
+    #[comptime] form: Form,
+    #[comptime] tiles: Tiles,
+    #[define(A)] _a: ElemType,
+    #[define(B)] _b: ElemType,
+    #[define(P)] _p: ElemType,
+    #[define(Q)] _q: ElemType,
+    #[define(C)] _c: ElemType,
+    #[define(O)] _d: ElemType,
+    #[define(E)] _factors: ElemType,
+) {
+    let share = share(&sizes, tiles.rows, tiles.columns);
+    if !share.any {
+        terminate!();
+    }
+    let copies = comptime!(first.iter().chain(&more).any(|held| held.asynchronous));
+    let of_left = comptime!(Tile::new(first[0].along, tiles.rows, tiles.depth, tiles.units()));
+    let of_right = comptime!(Tile::new(first[1].along, tiles.columns, tiles.depth, tiles.units()));
+    let (left_eights, right_eights) = comptime!((of_left.eights(), of_right.eights()));
+    let mut lefts = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(left_eights * tiles.stages), 16usize);
+    let mut rights = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(right_eights * tiles.stages), 16usize);
+    let (l, r, s, t) = (L::value(), R::value(), S::value(), T::value());
+    let mut raw_a = Array::<Vector<A, L>>::new(comptime!(of_left.turns() * 8 / l));
+    let mut raw_b = Array::<Vector<B, R>>::new(comptime!(of_right.turns() * 8 / r));
+    let mut raw_p = Array::<Vector<P, S>>::new(comptime!(of_left.turns() * 8 / s));
+    let mut raw_q = Array::<Vector<Q, T>>::new(comptime!(of_right.turns() * 8 / t));
+    let (strips, blocks) = comptime!((tiles.strips(), tiles.blocks()));
+    let mut sums = Array::<Pair<f32>>::new(comptime!(strips * blocks * 4));
+    #[unroll]
+    for i in 0..comptime!(strips * blocks * 4) {
+        sums[i] = Pair::<f32>::new(0.0);
+    }
+    let plane = UNIT_POS as usize / PLANE;
+    let row = plane / tiles.across * comptime!(strips * BLOCK);
+    let column = plane % tiles.across * comptime!(blocks * BLOCK);
+    let batch = share.batch;
+    let (across, all) = (share.row, sizes.rows);
+    let of_a =
+        window(of_a.first + batch * of_a.matrix, of_a.line, across, all, share.from, share.to, l, of_left);
+    let of_p =
+        window(of_p.first + batch * of_p.matrix, of_p.line, across, all, 0usize, share.more, s, of_left);
+    let (across, all) = (share.column, sizes.columns);
+    let of_b =
+        window(of_b.first + batch * of_b.matrix, of_b.line, across, all, share.from, share.to, r, of_right);
+    let of_q =
+        window(of_q.first + batch * of_q.matrix, of_q.line, across, all, 0usize, share.more, t, of_right);
+    // Slabs of the first product, then of the other one.
+    let own = (share.to - share.from).div_ceil(tiles.depth);
+    let mut slabs = own;
+    if comptime!(form.more) {
+        slabs += share.more.div_ceil(tiles.depth);
+    }
+    let lead = comptime!(tiles.stages - 1);
+
+    // Some are brought before anything is multiplied; from then on one for each that is.
+    for turn in 0..slabs + lead {
+        let at = turn % tiles.stages;
+        if comptime!(copies) {
+            if turn >= lead {
+                // The slab of `lead` turns before is there.
+                stage::wait(comptime!(tiles.stages - 2));
+            }
+        }
+        if turn >= lead {
+            // For all units; and all are done with the slab whose place the next one takes.
+            sync_cube();
+        }
+        let (left_at, right_at) = (at * left_eights, at * right_eights);
+        if turn < own {
+            begin::<A, L, E>(a, &of_a, turn, &mut raw_a, &mut lefts, left_at, comptime!(first[0]), of_left);
+            begin::<B, R, E>(
+                b,
+                &of_b,
+                turn,
+                &mut raw_b,
+                &mut rights,
+                right_at,
+                comptime!(first[1]),
+                of_right,
+            );
+        }
+        if comptime!(form.more) {
+            if turn >= own && turn < slabs {
+                let slab = turn - own;
+                begin::<P, S, E>(
+                    p,
+                    &of_p,
+                    slab,
+                    &mut raw_p,
+                    &mut lefts,
+                    left_at,
+                    comptime!(more[0]),
+                    of_left,
+                );
+                begin::<Q, T, E>(
+                    q,
+                    &of_q,
+                    slab,
+                    &mut raw_q,
+                    &mut rights,
+                    right_at,
+                    comptime!(more[1]),
+                    of_right,
+                );
+                end::<P, S, E>(&raw_p, &mut lefts, left_at, comptime!(more[0]), of_left);
+                end::<Q, T, E>(&raw_q, &mut rights, right_at, comptime!(more[1]), of_right);
+            }
+        }
+        if comptime!(copies) {
+            stage::commit();
+        }
+        if turn >= lead {
+            let at = (turn - lead) % tiles.stages;
+            accumulate::<E>(
+                &lefts,
+                at * left_eights,
+                &rights,
+                at * right_eights,
+                row,
+                column,
+                &mut sums,
+                of_left,
+                of_right,
+                tiles,
+            );
+        }
+        if turn < own {
+            end::<A, L, E>(&raw_a, &mut lefts, left_at, comptime!(first[0]), of_left);
+            end::<B, R, E>(&raw_b, &mut rights, right_at, comptime!(first[1]), of_right);
+        }
+    }
+    let lane = UNIT_POS as usize % PLANE;
+    let mut d_first = of_d.first + share.batch * of_d.matrix;
+    if comptime!(!form.whole) {
+        d_first = (share.batch * sizes.parts + share.part) * of_d.matrix;
+    }
+    let c_first = of_c.first + share.batch * of_c.matrix;
+    #[unroll]
+    for strip in 0..strips {
+        #[unroll]
+        for block in 0..blocks {
+            #[unroll]
+            for i in 0..4usize {
+                put::<C, O, N>(
+                    sums[comptime!((strip * blocks + block) * 4 + i)],
+                    share.row + row + lane / 4 + comptime!(strip * BLOCK + i % 2 * 8),
+                    share.column + column + lane % 4 * 2 + comptime!(block * BLOCK + i / 2 * 8),
+                    c,
+                    bias,
+                    d,
+                    c_first,
+                    of_c.line,
+                    d_first,
+                    of_d.line,
+                    &sizes,
+                    form,
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The finish of sums before they are written, and sums of their parts.
+
+use cubecl_core as cubecl;
+use cubecl_core::prelude::*;
+
+use super::stage::Pair;
+
+/// What is done to a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Form {
+    pub(crate) add: bool,
+    pub(crate) bias: bool,
+    /// Another product's sums are added.
+    pub(crate) more: bool,
+    /// Not a part, which is written as it is.
+    pub(crate) whole: bool,
+}
+
+/// Where matrices lie in a buffer, in the buffer's vectors.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) first: usize,
+    /// From line to line.
+    pub(crate) line: usize,
+    /// From matrix to matrix.
+    pub(crate) matrix: usize,
+}
+
+/// Numbers of a call.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    /// Factors of a sum.
+    pub(crate) depth: usize,
+    /// Factors of the other product's sum.
+    pub(crate) more_depth: usize,
+    /// Factors of a part of the first.
+    pub(crate) each: usize,
+    pub(crate) parts: usize,
+    pub(crate) batches: usize,
+    /// Multiplies the sums.
+    pub(crate) scale: f32,
+}
+
+/// What a cube computes.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Share {
+    /// Whether there is anything.
+    pub(super) any: bool,
+    pub(super) batch: usize,
+    pub(super) part: usize,
+    /// Its first row and column of the output.
+    pub(super) row: usize,
+    pub(super) column: usize,
+    /// The factors of its sums.
+    pub(super) from: usize,
+    pub(super) to: usize,
+    /// Those of the other product's.
+    pub(super) more: usize,
+}
+
+/// Tiles one below the other that are computed about together, since they read the same columns.
+const GROUP: usize = 8;
+
+/// The share of this cube.
+#[cube]
+pub(super) fn share(sizes: &Sizes, #[comptime] rows: usize, #[comptime] columns: usize) -> Share {
+    let down = sizes.rows.div_ceil(rows);
+    let across = sizes.columns.div_ceil(columns);
+    let tiles = down * across;
+    let cube = CUBE_POS;
+    let tile = cube % tiles;
+    let part = cube / tiles % sizes.parts;
+    let batch = cube / (tiles * sizes.parts);
+    let group = tile / (GROUP * across) * GROUP;
+    let inside = tile % (GROUP * across);
+    let height = min(down - group, GROUP);
+    let from = part * sizes.each;
+    Share {
+        any: batch < sizes.batches,
+        batch,
+        part,
+        row: (group + inside % height) * rows,
+        column: inside / height * columns,
+        from,
+        to: min(from + sizes.each, sizes.depth),
+        // With the last part.
+        more: select(part + 1 == sizes.parts, sizes.more_depth, 0usize),
+    }
+}
+
+/// Finishes a vector of sums; `at` is its place in what is added, `column` in vectors.
+#[cube]
+fn finished<C: Float, N: Size>(
+    value: Vector<f32, N>,
+    c: &[Vector<C, N>],
+    bias: &[f32],
+    at: usize,
+    column: usize,
+    scale: f32,
+    #[comptime] form: Form,
+) -> Vector<f32, N> {
+    let mut value = value;
+    if comptime!(form.whole) {
+        value *= Vector::new(scale);
+        if comptime!(form.add) {
+            value += Vector::<f32, N>::cast_from(c[at]);
+        }
+        if comptime!(form.bias) {
+            let mut of_bias = Vector::<f32, N>::new(0.0f32);
+            #[unroll]
+            for k in 0..N::value() {
+                of_bias.insert(k, bias[column * N::value() + k]);
+            }
+            value += of_bias;
+        }
+    }
+    value
+}
+
+/// Writes two neighbours of a row, of which the first is even, as far as they are in the output; in vectors of two or one.
+#[cube]
+pub(super) fn put<C: Float, O: Float, N: Size>(
+    pair: Pair<f32>,
+    row: usize,
+    column: usize,
+    c: &[Vector<C, N>],
+    bias: &[f32],
+    d: &mut [Vector<O, N>],
+    c_first: usize,
+    c_line: usize,
+    d_first: usize,
+    d_line: usize,
+    sizes: &Sizes,
+    #[comptime] form: Form,
+) {
+    if row < sizes.rows {
+        let size = N::value();
+        #[unroll]
+        for k in 0..comptime!(2 / size) {
+            let at = column / size + k;
+            if at * size < sizes.columns {
+                let mut value = Vector::<f32, N>::new(0.0f32);
+                #[unroll]
+                for i in 0..size {
+                    value.insert(i, pair.extract(comptime!(k * size + i)));
+                }
+                let value =
+                    finished::<C, N>(value, c, bias, c_first + row * c_line + at, at, sizes.scale, form);
+                d[d_first + row * d_line + at] = Vector::cast_from(value);
+            }
+        }
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn add_parts<C: Float, O: Float, N: Size>(
+    sums: &[Vector<f32, N>],
+    c: &[Vector<C, N>],
+    bias: &[f32],
+    d: &mut [Vector<O, N>],
+    of_c: Place,
+    of_d: Place,
+    sizes: Sizes,
+    #[comptime] form: Form,
+    #[define(C)] _c: ElemType,
+    #[define(O)] _d: ElemType,
+) {
+    let width = sizes.columns / N::value();
+    let matrix = sizes.rows * width;
+    if ABSOLUTE_POS >= sizes.batches * matrix {
+        terminate!();
+    }
+    let batch = ABSOLUTE_POS / matrix;
+    let inside = ABSOLUTE_POS % matrix;
+    let row = inside / width;
+    let column = inside % width;
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    for part in 0..sizes.parts {
+        sum += sums[(batch * sizes.parts + part) * matrix + inside];
+    }
+    let at = of_c.first + batch * of_c.matrix + row * of_c.line + column;
+    let sum = finished::<C, N>(sum, c, bias, at, column, sizes.scale, form);
+    d[of_d.first + batch * of_d.matrix + row * of_d.line + column] = Vector::cast_from(sum);
+}

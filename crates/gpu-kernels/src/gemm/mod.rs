@@ -1,0 +1,362 @@
+//! Products of matrices, `op(A) op(B)`, with what is done to the sum before it is written.
+//!
+//! Operands are bf16, f16 or f32 in memory, transposed or not, and multiplied by tensor cores as bf16 or f16 (`mma.sync`): f32
+//! is rounded on its way into shared memory. By units they are multiplied as f32. Sums are in f32. How an output is cut
+//! into tiles, and its sums into parts that another launch adds in order, depends on sizes alone: bits repeat.
+
+mod cores;
+mod finish;
+mod stage;
+mod tiles;
+mod units;
+
+use cubecl_core::ir::features::MmaConfig;
+use cubecl_core::prelude::*;
+
+use crate::buffer::{Buffer, FloatType, address};
+use crate::{elements, row};
+use finish::{PlaceLaunch, SizesLaunch};
+use stage::Held;
+use tiles::Cut;
+
+/// Units of a plane.
+const PLANE: usize = 32;
+
+/// Matrices in a buffer, distances in its elements.
+#[derive(Clone, Debug)]
+pub struct Matrices {
+    /// Where they are.
+    pub buffer: Buffer,
+    /// The first one's first element.
+    pub first: usize,
+    /// From line to line; a line's elements lie one behind the other.
+    pub line: usize,
+    /// From matrix to matrix.
+    pub matrix: usize,
+    /// Whether lines are columns.
+    pub transposed: bool,
+}
+
+impl Matrices {
+    /// Rows of so many `columns` one behind the other, of matrices of so many `rows`.
+    #[must_use]
+    pub fn rows(buffer: Buffer, rows: usize, columns: usize) -> Self {
+        Self { buffer, first: 0, line: columns, matrix: rows * columns, transposed: false }
+    }
+
+    /// The same memory as the transposed matrices.
+    #[must_use]
+    pub fn transpose(self) -> Self {
+        Self { transposed: !self.transposed, ..self }
+    }
+
+    /// The widest vectors, of at most `most` elements, in which lines of `elements` can be read.
+    fn vector(&self, elements: usize, most: usize) -> usize {
+        let all = [elements, self.first, self.line, self.matrix];
+        [8, 4, 2]
+            .into_iter()
+            .filter(|&size| size <= most)
+            .find(|size| {
+                all.iter().all(|n| n.is_multiple_of(*size))
+                    && self.buffer.len.is_multiple_of(*size)
+                    && self.buffer.is_aligned(*size)
+            })
+            .unwrap_or(1)
+    }
+
+    fn place(&self, size: usize) -> PlaceLaunch {
+        PlaceLaunch::new(self.first / size, self.line / size, self.matrix / size)
+    }
+}
+
+/// The sizes of a product: of each of `batches`, `[rows, depth] [depth, columns]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// Products beside each other.
+    pub batches: usize,
+    /// Rows of the output.
+    pub rows: usize,
+    /// Columns of the output.
+    pub columns: usize,
+    /// Factors of a sum.
+    pub depth: usize,
+}
+
+/// What is added to sums, of the output's shape.
+#[derive(Clone, Debug, Default)]
+pub enum Add {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What the output holds before.
+    Itself,
+    /// Matrices that are not transposed.
+    Other(Matrices),
+}
+
+/// Another product, whose sums are added to the first one's; transposed as that one's matrices are.
+#[derive(Clone, Debug)]
+pub struct More {
+    /// `[rows, depth]`.
+    pub a: Matrices,
+    /// `[depth, columns]`.
+    pub b: Matrices,
+    /// Factors of a sum.
+    pub depth: usize,
+}
+
+/// What is done to sums before they are written: `scale (sum + more) + add + bias`.
+#[derive(Clone, Debug)]
+pub struct Finish {
+    /// Another product.
+    pub more: Option<More>,
+    /// Multiplies the sums.
+    pub scale: f32,
+    /// Added to them.
+    pub add: Add,
+    /// `[columns]`, f32: added to every row.
+    pub bias: Option<Buffer>,
+}
+
+impl Default for Finish {
+    fn default() -> Self {
+        Self { more: None, scale: 1.0, add: Add::Nothing, bias: None }
+    }
+}
+
+/// Products in which factors are of one dtype, by the kernel that suits a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Gemm {
+    factors: FloatType,
+    cores: bool,
+    asynchronous: bool,
+}
+
+impl Gemm {
+    /// Products of factors that are rounded to `factors`; `None` where the device cannot compute them.
+    #[must_use]
+    pub fn new(client: &Client, factors: FloatType) -> Option<Self> {
+        let properties = client.properties();
+        let hardware = &properties.hardware;
+        let (of, sums) = (factors.elem(), FloatType::F32.elem());
+        let config = MmaConfig { a_type: of, b_type: of, cd_type: sums, m: 16, n: 8, k: 16 };
+        let matmul = &properties.features.matmul;
+        let cores = factors != FloatType::F32
+            && matmul.mma.contains(&config)
+            && matmul.ldmatrix.contains(&of)
+            && hardware.plane_size_max == PLANE as u32
+            && hardware.max_shared_memory_size >= tiles::MOST_BYTES;
+        let units = factors == FloatType::F32
+            && hardware.max_units_per_cube as usize >= units::UNITS
+            && hardware.max_shared_memory_size >= units::BYTES;
+        let asynchronous = properties.features.copy_async;
+        (cores || units).then_some(Self { factors, cores, asynchronous })
+    }
+
+    /// The products, `[batches, rows, columns]` in `dtype`.
+    ///
+    /// # Panics
+    /// As [`Self::multiply_into`].
+    #[must_use]
+    pub fn multiply(
+        &self,
+        client: &Client,
+        of: Product,
+        a: &Matrices,
+        b: &Matrices,
+        dtype: FloatType,
+        finish: &Finish,
+    ) -> Buffer {
+        let d = Buffer::empty(client, of.batches * of.rows * of.columns, dtype);
+        self.multiply_into(client, of, a, b, &Matrices::rows(d.clone(), of.rows, of.columns), finish);
+        d
+    }
+
+    /// The products, written to `d`.
+    ///
+    /// One launch, two where few tiles share long sums. `2 batches rows columns depth` flops; each tile of 128 by 128 reads its
+    /// rows of `a` and columns of `b` once.
+    ///
+    /// # Panics
+    /// If `d` or what is added is transposed, or factors of another product lie otherwise than those of the first.
+    pub fn multiply_into(
+        &self,
+        client: &Client,
+        of: Product,
+        a: &Matrices,
+        b: &Matrices,
+        d: &Matrices,
+        finish: &Finish,
+    ) {
+        let Product { batches, rows, columns, depth } = of;
+        if batches * rows * columns == 0 {
+            return;
+        }
+        let other = match &finish.add {
+            Add::Other(c) => Some(c),
+            _ => None,
+        };
+        assert!(!d.transposed && other.is_none_or(|c| !c.transposed), "invariant: rows");
+        let alike = |more: &More| [more.a.transposed, more.b.transposed] == [a.transposed, b.transposed];
+        assert!(finish.more.as_ref().is_none_or(alike), "invariant: both products are of one layout");
+        let cut = if self.cores { tiles::cut(of) } else { units::cut(of) };
+        if cut.parts == 1 {
+            self.launch(client, of, a, b, d, finish, cut);
+            return;
+        }
+        let sums = Buffer::empty(client, batches * cut.parts * rows * columns, FloatType::F32);
+        let parts = Matrices::rows(sums, rows, columns);
+        let sum = Finish { more: finish.more.clone(), ..Finish::default() };
+        self.launch(client, of, a, b, &parts, &sum, cut);
+        let size = written(columns, d, other, 4);
+        let (count, dim) = elements::launch(client, batches * rows * columns / size);
+        let c = other.unwrap_or(d);
+        // SAFETY: a unit for each vector of the output, of matrices that lie in their buffers.
+        unsafe {
+            finish::add_parts::launch_unchecked(
+                client,
+                count,
+                dim,
+                address(&[&parts.buffer, &d.buffer, &c.buffer]),
+                size,
+                parts.buffer.arg(size),
+                c.buffer.arg(size),
+                finish.bias.as_ref().unwrap_or(&parts.buffer).arg(1),
+                if other.is_none() { BufferArg::alias(1, d.buffer.len / size) } else { d.buffer.arg(size) },
+                c.place(size),
+                d.place(size),
+                SizesLaunch::new(rows, columns, depth, 0, depth, cut.parts, batches, finish.scale),
+                finish.form(true),
+                c.buffer.dtype.elem(),
+                d.buffer.dtype.elem(),
+            );
+        }
+    }
+
+    fn launch(
+        &self,
+        client: &Client,
+        of: Product,
+        a: &Matrices,
+        b: &Matrices,
+        d: &Matrices,
+        finish: &Finish,
+        cut: Cut,
+    ) {
+        let Product { batches, rows, columns, depth } = of;
+        let other = match &finish.add {
+            Add::Other(c) => Some(c),
+            _ => None,
+        };
+        let size = written(columns, d, other, if self.cores { 2 } else { 1 });
+        let c = other.unwrap_or(d);
+        let (more, form) = (finish.more.as_ref(), finish.form(cut.parts == 1));
+        let (p, q) = more.map_or((a, b), |more| (&more.a, &more.b));
+        let more_depth = more.map_or(0, |more| more.depth);
+        let sizes =
+            SizesLaunch::new(rows, columns, depth, more_depth, cut.each, cut.parts, batches, finish.scale);
+        let bias = finish.bias.as_ref().unwrap_or(&d.buffer);
+        let to = |at: usize| match other {
+            Some(_) => d.buffer.arg(size),
+            None => BufferArg::alias(at, d.buffer.len / size),
+        };
+        let count = row::cubes(client, cut.cubes(of));
+        let all = [&a.buffer, &b.buffer, &p.buffer, &q.buffer, &c.buffer, &d.buffer];
+        let address = address(&all);
+        let dtypes = all.map(|b| b.dtype.elem());
+        // SAFETY: kernels read and write what the sizes say, of matrices that lie in their buffers.
+        unsafe {
+            if self.cores {
+                let held = |m: &Matrices, along: bool, across: usize, depth: usize| {
+                    let size = m.vector(if along { depth } else { across }, 16 / m.buffer.dtype.bytes());
+                    let asynchronous = self.asynchronous && m.buffer.dtype == self.factors && size == 8;
+                    (Held { along, asynchronous }, size)
+                };
+                let (left, l) = held(a, !a.transposed, rows, depth);
+                let (right, r) = held(b, b.transposed, columns, depth);
+                let (left_more, s) = more.map_or((left, l), |m| held(p, !p.transposed, rows, m.depth));
+                let (right_more, t) = more.map_or((right, r), |m| held(q, q.transposed, columns, m.depth));
+                cores::multiply_by_cores::launch_unchecked(
+                    client,
+                    count,
+                    CubeDim::new_1d(cut.tiles.units() as u32),
+                    address,
+                    l,
+                    r,
+                    s,
+                    t,
+                    size,
+                    a.buffer.arg(l),
+                    b.buffer.arg(r),
+                    p.buffer.arg(s),
+                    q.buffer.arg(t),
+                    c.buffer.arg(size),
+                    bias.arg(1),
+                    to(4),
+                    a.place(l),
+                    b.place(r),
+                    p.place(s),
+                    q.place(t),
+                    c.place(size),
+                    d.place(size),
+                    sizes,
+                    [left, right],
+                    [left_more, right_more],
+                    form,
+                    cut.tiles,
+                    dtypes[0],
+                    dtypes[1],
+                    dtypes[2],
+                    dtypes[3],
+                    dtypes[4],
+                    dtypes[5],
+                    self.factors.elem(),
+                );
+            } else {
+                units::multiply_by_units::launch_unchecked(
+                    client,
+                    count,
+                    CubeDim::new_1d(units::UNITS as u32),
+                    address,
+                    size,
+                    a.buffer.arg(1),
+                    b.buffer.arg(1),
+                    p.buffer.arg(1),
+                    q.buffer.arg(1),
+                    c.buffer.arg(size),
+                    bias.arg(1),
+                    to(4),
+                    a.place(1),
+                    b.place(1),
+                    p.place(1),
+                    q.place(1),
+                    c.place(size),
+                    d.place(size),
+                    sizes,
+                    !a.transposed,
+                    b.transposed,
+                    form,
+                    dtypes[0],
+                    dtypes[1],
+                    dtypes[2],
+                    dtypes[3],
+                    dtypes[4],
+                    dtypes[5],
+                );
+            }
+        }
+    }
+}
+
+impl Finish {
+    fn form(&self, whole: bool) -> finish::Form {
+        let add = !matches!(self.add, Add::Nothing);
+        finish::Form { add, bias: self.bias.is_some(), more: self.more.is_some(), whole }
+    }
+}
+
+/// Elements of a vector in which the output is written.
+fn written(columns: usize, d: &Matrices, add: Option<&Matrices>, most: usize) -> usize {
+    let size = d.vector(columns, most);
+    add.map_or(size, |add| add.vector(columns, size))
+}

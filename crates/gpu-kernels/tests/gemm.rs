@@ -1,0 +1,186 @@
+use burnish_gpu_kernels::{Add, Buffer, Client, Finish, FloatType, Gemm, Matrices, More, Product};
+
+use crate::on_device::{client, close, download, numbers, rounded, rounding, upload};
+
+/// One number, of thin and of long ones, less than tiles and more, of many parts, and of several batches.
+const SHAPES: &[[usize; 4]] = &[
+    [1, 1, 1, 1],
+    [2, 3, 5, 7],
+    [1, 64, 64, 32],
+    [1, 65, 130, 33],
+    [1, 16, 200, 1100],
+    [1, 200, 16, 1030],
+    [3, 70, 72, 40],
+    [1, 300, 260, 96],
+    [1, 8, 8, 2048],
+];
+
+/// Which factors and matrices a device computes with.
+fn factors() -> Vec<(FloatType, Vec<FloatType>)> {
+    let mut all = vec![(FloatType::F32, vec![FloatType::F32])];
+    if cfg!(feature = "cuda") {
+        all.push((FloatType::Bf16, vec![FloatType::Bf16, FloatType::F32]));
+    }
+    all
+}
+
+/// Matrices whose lines lie in a wider buffer, from its third line and `before` elements of it; and their elements by row and
+/// column.
+struct Placed {
+    at: Matrices,
+    values: Vec<f32>,
+}
+
+impl Placed {
+    fn new(
+        client: &Client,
+        dtype: FloatType,
+        [batches, rows, columns]: [usize; 3],
+        (transposed, before): (bool, usize),
+        seed: u32,
+    ) -> Self {
+        let [lines, each] = if transposed { [columns, rows] } else { [rows, columns] };
+        let line = each + before;
+        let all = numbers(dtype, (batches * lines + 2) * line, seed);
+        let (first, matrix) = (2 * line + before, lines * line);
+        let mut values = Vec::with_capacity(batches * rows * columns);
+        for batch in 0..batches {
+            for row in 0..rows {
+                for column in 0..columns {
+                    let [of_line, of_each] = if transposed { [column, row] } else { [row, column] };
+                    values.push(all[first + batch * matrix + of_line * line + of_each]);
+                }
+            }
+        }
+        let buffer = upload(client, dtype, &all);
+        Self { at: Matrices { buffer, first, line, matrix, transposed }, values }
+    }
+}
+
+fn product(of: Product, factors: FloatType, a: &[f32], b: &[f32]) -> Vec<f64> {
+    let Product { batches, rows, columns, depth } = of;
+    let mut d = vec![0.0; batches * rows * columns];
+    for batch in 0..batches {
+        for row in 0..rows {
+            let d = &mut d[(batch * rows + row) * columns..][..columns];
+            for k in 0..depth {
+                let a = f64::from(rounded(factors, a[(batch * rows + row) * depth + k]));
+                let b = &b[(batch * depth + k) * columns..][..columns];
+                d.iter_mut().zip(b).for_each(|(d, &b)| *d += a * f64::from(rounded(factors, b)));
+            }
+        }
+    }
+    d
+}
+
+/// Elements of a sum cancel, so what is off is held against what they come to without.
+fn bound(depth: usize, out: FloatType) -> f64 {
+    1e-6 * (depth as f64).sqrt().max(4.0) * 100.0 + rounding(out)
+}
+
+#[test]
+fn products_of_all_layouts_are_those_in_f64() {
+    let client = client();
+    for (factors, dtypes) in factors() {
+        let gemm = Gemm::new(&client, factors).expect("a device for tests multiplies these");
+        for &[batches, rows, columns, depth] in SHAPES {
+            let of = Product { batches, rows, columns, depth };
+            // Every kernel is compiled for a layout: all of them where a product is small.
+            let layouts: &[usize] = if batches == 3 { &[0, 1, 2, 3, 4, 5, 6, 7] } else { &[2, 1] };
+            for &layout in layouts {
+                let (a_turned, b_turned, before) = (layout & 1 == 1, layout & 2 == 2, layout / 4 * 3);
+                for &of_a in &dtypes {
+                    for &of_b in &dtypes {
+                        let a = Placed::new(&client, of_a, [batches, rows, depth], (a_turned, before), 1);
+                        let b = Placed::new(&client, of_b, [batches, depth, columns], (b_turned, before), 2);
+                        let expected = product(of, factors, &a.values, &b.values);
+                        let what = format!("{of:?} of {factors:?} from {of_a:?} {of_b:?}, layout {layout}");
+                        let got =
+                            gemm.multiply(&client, of, &a.at, &b.at, FloatType::F32, &Finish::default());
+                        let got = download(&client, &got);
+                        close(&what, &got, &expected, bound(depth, FloatType::F32));
+                        let again =
+                            gemm.multiply(&client, of, &a.at, &b.at, FloatType::F32, &Finish::default());
+                        assert_eq!(download(&client, &again), got, "{what}: bits repeat");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_are_scaled_and_added_to() {
+    let client = client();
+    for (factors, dtypes) in factors() {
+        let gemm = Gemm::new(&client, factors).expect("a device for tests multiplies these");
+        for &[batches, rows, columns, depth] in SHAPES {
+            let of = Product { batches, rows, columns, depth };
+            let a = Placed::new(&client, dtypes[0], [batches, rows, depth], (false, 0), 1);
+            let b = Placed::new(&client, dtypes[0], [batches, depth, columns], (true, 0), 2);
+            let sums = product(of, factors, &a.values, &b.values);
+            let rank = 21;
+            let low = Product { depth: rank, ..of };
+            // Of another dtype than the first product's factors where there is one.
+            let of_low = *dtypes.last().expect("some dtype");
+            let p = Placed::new(&client, of_low, [batches, rows, rank], (false, 0), 5);
+            let q = Placed::new(&client, of_low, [batches, rank, columns], (true, 0), 6);
+            let more_sums = product(low, factors, &p.values, &q.values);
+            for &out in &dtypes {
+                let c = numbers(out, batches * rows * columns, 3);
+                let bias = numbers(FloatType::F32, columns, 4);
+                let matrices = |buffer: Buffer| Matrices::rows(buffer, rows, columns);
+                for case in [0, 3, 5, 6] {
+                    let [adds, biased, twice] = [1, 2, 4].map(|bit| case & bit != 0);
+                    let expected: Vec<f64> = (0..sums.len())
+                        .map(|i| {
+                            let more = if twice { more_sums[i] } else { 0.0 };
+                            let add = if adds { f64::from(c[i]) } else { 0.0 };
+                            let bias = if biased { f64::from(bias[i % columns]) } else { 0.0 };
+                            -0.5 * (sums[i] + more) + add + bias
+                        })
+                        .collect();
+                    let c_at = matrices(upload(&client, out, &c));
+                    let bias_at = upload(&client, FloatType::F32, &bias);
+                    let mut finish = Finish {
+                        more: twice.then(|| More { a: p.at.clone(), b: q.at.clone(), depth: rank }),
+                        scale: -0.5,
+                        add: if adds { Add::Other(c_at.clone()) } else { Add::Nothing },
+                        bias: biased.then_some(bias_at),
+                    };
+                    let what = format!("{of:?} of {factors:?} to {out:?}, case {case}");
+                    let got = gemm.multiply(&client, of, &a.at, &b.at, out, &finish);
+                    let got = download(&client, &got);
+                    close(&what, &got, &expected, bound(depth, out));
+                    if adds {
+                        finish.add = Add::Itself;
+                        gemm.multiply_into(&client, of, &a.at, &b.at, &c_at, &finish);
+                        assert_eq!(download(&client, &c_at.buffer), got, "{what}: in place");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_output_may_be_columns_of_a_wider_one() {
+    let client = client();
+    for (factors, dtypes) in factors() {
+        let gemm = Gemm::new(&client, factors).expect("a device for tests multiplies these");
+        for &out in &dtypes {
+            let of = Product { batches: 1, rows: 70, columns: 36, depth: 50 };
+            let a = Placed::new(&client, dtypes[0], [1, 70, 50], (false, 0), 1);
+            let b = Placed::new(&client, dtypes[0], [1, 50, 36], (true, 0), 2);
+            let wide = upload(&client, out, &vec![7.0; 70 * 80]);
+            let d = Matrices { buffer: wide.clone(), first: 4, line: 80, matrix: 0, transposed: false };
+            gemm.multiply_into(&client, of, &a.at, &b.at, &d, &Finish::default());
+            let mut expected = vec![7.0; 70 * 80];
+            let sums = product(of, factors, &a.values, &b.values);
+            for (row, sums) in sums.chunks(36).enumerate() {
+                expected[row * 80 + 4..][..36].copy_from_slice(sums);
+            }
+            close("columns 4 to 40 of 80", &download(&client, &wide), &expected, bound(50, out));
+        }
+    }
+}

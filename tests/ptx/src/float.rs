@@ -27,10 +27,22 @@ fn nearest(ty: Type, value: f64) -> u64 {
     match ty {
         Type::F32 => u64::from((value as f32).to_bits()),
         Type::F64 => value.to_bits(),
-        Type::F16 | Type::F16x2 => u64::from(f16::from_f64(value).to_bits()),
-        Type::Bf16 | Type::Bf16x2 => u64::from(bf16::from_f64(value).to_bits()),
+        Type::F16 | Type::F16x2 => u64::from(f16::from_f32(to_odd(value)).to_bits()),
+        Type::Bf16 | Type::Bf16x2 => u64::from(bf16::from_f32(to_odd(value)).to_bits()),
         _ => unreachable!("invariant: only floats are encoded"),
     }
+}
+
+/// The f32 from which fewer bits are rounded as from the number itself: one that is not exact has an odd last bit. `half`'s own
+/// conversion drops what an f64 has beyond 20 bits of its mantissa, and with that what tells a number from a tie.
+fn to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    if near.is_nan() || near.is_infinite() || f64::from(near) == value {
+        return near;
+    }
+    let away = f64::from(near).abs() > value.abs();
+    let toward_zero = if away { near.to_bits() - 1 } else { near.to_bits() };
+    f32::from_bits(toward_zero | 1)
 }
 
 /// The bits of a number, rounded and bounded as the mode says.
@@ -199,5 +211,19 @@ pub(crate) fn compare(with: Comparison, x: f64, y: f64) -> bool {
         Comparison::GreaterOrEqualOrUnordered => x >= y || unordered,
         Comparison::Ordered => !unordered,
         Comparison::Unordered => unordered,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_just_above_a_tie_is_rounded_up() {
+        let rounded = |bits: u32| nearest(Type::Bf16, f64::from(f32::from_bits(bits)));
+        assert_eq!([0x3f80_8000, 0x3f80_8001, 0x3f80_7fff].map(rounded), [0x3f80, 0x3f81, 0x3f80]);
+        assert_eq!([0x3f81_8000, 0xbf80_8001].map(rounded), [0x3f82, 0xbf81]);
+        // Nearer to 1 than any f32 above it.
+        assert_eq!(nearest(Type::F16, 1.0 + f64::EPSILON + 1.0 / 2048.0), 0x3c01);
     }
 }

@@ -28,10 +28,10 @@ options! {
     Burnish adapter_name_or_path: Option<PathBuf> = None;
     /// Element type of the weights after loading; `auto` keeps the folder's.
     Trl dtype: ModelDtype = ModelDtype(Some(Dtype::F32));
-    /// Products of bfloat16 with float32 sums on the CPU, as autocast computes: weights keep their dtype, and norms, softmax,
-    /// losses and optimizer are float32, but for the products in Muon's Newton-Schulz. By default training on the CPU does so
-    /// where the processor has such products (AVX512_BF16, AMX, NEON's BF16), unless fp16 is on or ACCELERATE_MIXED_PRECISION
-    /// is `no` in the environment; a run that goes on keeps what it began with. On a GPU a product runs in the dtype that its weight is held in.
+    /// Products of bfloat16 with float32 sums, as autocast computes: weights keep their dtype, and norms, softmax, losses and
+    /// optimizer are float32, but for the products in Muon's Newton-Schulz. By default training does so on a CUDA GPU and where the
+    /// processor has such products (AVX512_BF16, AMX, NEON's BF16), unless fp16 is on or ACCELERATE_MIXED_PRECISION is `no` in the
+    /// environment; a run that goes on keeps what it began with.
     Transformers bf16: Option<bool> = None;
     /// What computes: `cuda` (a build with that feature), `cpu`, or `auto`, which takes a GPU that is ready and says so
     /// when one is not; `wgpu` is for checks. To `plan` also the name of a GPU, for which it predicts a step's time.
@@ -113,7 +113,7 @@ options! {
 }
 
 impl ModelOptions {
-    /// What products on the CPU multiply: where `bf16` is left open float32, since nothing is known of a machine here.
+    /// What products multiply: where `bf16` is left open float32, since nothing is known of a machine here.
     #[must_use]
     pub fn compute(&self) -> Compute {
         if self.bf16 == Some(true) { Compute::Bf16 } else { Compute::Fp32 }
@@ -130,10 +130,5 @@ impl ModelOptions {
         let threads = self.threads.is_none_or(|threads| (1..=MOST_THREADS).contains(&threads));
         checks.range("threads", threads, "a whole number from 1 to 4096");
         self.device.rules(checks);
-        if self.compute() == Compute::Bf16 && self.device.kind() != Some(DeviceKind::Cpu) {
-            checks.note(
-                "bf16: on the CPU products multiply bfloat16; on a GPU they run in the dtype that weights are held in: set dtype: bfloat16",
-            );
-        }
     }
 }

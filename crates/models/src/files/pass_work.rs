@@ -85,7 +85,7 @@ pub enum Phase {
 pub enum Operands {
     /// 16 bits.
     Half,
-    /// fp32, which tensor cores multiply only where it may be rounded to TF32.
+    /// fp32, which tensor cores multiply only where it may be rounded to bf16.
     Wide,
 }
 
@@ -264,7 +264,7 @@ impl Walk<'_> {
         let of_norms = norms.iter().filter(|there| **there).count() as u64;
         self.times(Operation::Norms, Phase::Forward, cost::norm_forward(tokens, h, norm_bytes), of_norms);
         let sums = 2 * stream / h.max(1);
-        self.times(Operation::Norms, Phase::Forward, cost::residual(tokens, h, norm_bytes), sums);
+        self.times(Operation::Norms, Phase::Forward, cost::added(tokens, h, norm_bytes), sums);
         let was_tracked = *tracked || norm_trains;
         *tracked = was_tracked;
         for layer in block.latent.iter().flat_map(|l| l.query.iter().map(|(q, _)| q).chain([&l.layer])) {
@@ -318,7 +318,7 @@ impl Walk<'_> {
             // The first norm's input has no gradient where nothing before it trains.
             let behind = if was_tracked { of_norms } else { of_norms.saturating_sub(1) };
             self.times(Operation::Norms, Phase::Backward, backward, behind);
-            self.times(Operation::Norms, Phase::Backward, cost::residual(tokens, h, 4), sums);
+            self.times(Operation::Norms, Phase::Backward, cost::residual(tokens, h), sums);
             if self.recompute {
                 self.again(&before);
             }
@@ -530,9 +530,10 @@ impl Walk<'_> {
             // Experts' factors lie one after another.
             let rank = (shape.first().copied().unwrap_or(0) as u64 / times.max(1)).max(1);
             let (forward, backward) = (size.adapter_forward(rank), size.adapter_backward(rank, came));
-            self.work.add(Operation::Adapters, Phase::Forward, Operands::Wide, forward, times);
+            let operands = Self::operands(size.bytes);
+            self.work.add(Operation::Adapters, Phase::Forward, operands, forward, times);
             if self.trains {
-                self.work.add(Operation::Adapters, Phase::Backward, Operands::Wide, backward, times);
+                self.work.add(Operation::Adapters, Phase::Backward, operands, backward, times);
             }
         } else if layer.change.is_some() {
             let elements = size.input * size.output;
@@ -551,7 +552,9 @@ impl Walk<'_> {
         let cost = cost::side_by_side(self.tokens, width, bytes, layers.len() as u64);
         self.add(operation, Phase::Forward, cost);
         if tracked && self.trains {
-            self.add(operation, Phase::Backward, cost);
+            let input = layers.first().map_or(0, |layer| self.matrix(layer)[1]);
+            let summed = cost::summed(self.tokens, input, layers.len() as u64);
+            self.add(operation, Phase::Backward, cost + summed);
         }
     }
 

@@ -4,7 +4,8 @@
 //! Operations are those of products, two for each pair of factors. Bytes are those of the tensors that kernels read and write,
 //! each once for each kernel that does. Kernels are counted as Burn's fusion leaves them: neighbouring elementwise operations
 //! are one, with the reduction or the product that reads them. Its choice depends on shapes, so launches are near, not exact.
-//! Norms, gates, heads, attention, rows of logits, lookups and AdamW are kernels of burnish's own (`burnish-gpu-kernels`).
+//! Products of 16-bit factors, norms, gates, heads, attention, rows of logits, lookups and AdamW are kernels of burnish's own
+//! (`burnish-gpu-kernels`).
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Mul};
@@ -17,8 +18,8 @@ const TILE: u64 = burnish_core::FLASH_TILE as u64;
 /// Bytes of an f32: stream, softmax, statistics and gradients.
 const WIDE: u64 = 4;
 
-/// Kernels around an adapter's products in forward and in backward that move little: casts of rows of its rank, and copies of
-/// factors whose layout no product takes. As the interpreter's driver counts them on `examples/base`.
+/// Kernels around the products of an adapter in f32, in forward and in backward, that move little: casts of rows of its rank, and
+/// copies of factors whose layout no product takes. As the interpreter's driver counts them on `examples/base`.
 const AROUND_ADAPTER: [u64; 2] = [4, 7];
 
 /// What kernels do.
@@ -111,42 +112,60 @@ impl LinearSize {
         product([self.tokens, self.input, self.output], self.bytes, self.bytes)
     }
 
-    /// The input's gradient `dy W`: with the cast of `dy`, and the sum of what layers on one input give.
+    /// The input's gradient `dy W` of a gradient in f32, and in f32.
     #[must_use]
     pub fn of_input(&self) -> Cost {
-        let (dy, dx) = (self.tokens * self.output, self.tokens * self.input);
-        let made = product([self.tokens, self.output, self.input], self.bytes, self.bytes);
-        made + Cost::moving(WIDE * dy + self.bytes * dx + WIDE * dx, self.bytes * dy + WIDE * dx, 2)
+        let made = product([self.tokens, self.output, self.input], self.bytes, WIDE);
+        made + Cost::moving((WIDE - self.bytes) * self.tokens * self.output, 0, 0)
     }
 
-    /// The weight's gradient `dy^T x`, widened.
+    /// The weight's gradient `dy^T x`, in f32.
     #[must_use]
     pub fn of_weight(&self) -> Cost {
-        let made = product([self.output, self.tokens, self.input], self.bytes, self.bytes);
-        let elements = self.input * self.output;
-        made + Cost::moving(self.bytes * elements, WIDE * elements, 1)
+        let made = product([self.output, self.tokens, self.input], self.bytes, WIDE);
+        made + Cost::moving((WIDE - self.bytes) * self.tokens * self.output, 0, 0)
     }
 
-    /// What adds an adapter of `rank` in f32: two products, and the sum with the layer's.
+    /// What an adapter of `rank` adds. In f32 two products, and the sum with the layer's; in 16 bits a product whose sums are
+    /// added up of parts, and another in the layer's own kernel.
     #[must_use]
     pub fn adapter_forward(&self, rank: u64) -> Cost {
         let Self { tokens, input, output, bytes } = *self;
-        product([tokens, input, rank], WIDE, WIDE)
-            + product([tokens, rank, output], WIDE, WIDE)
-            + Cost::moving(tokens * output * (WIDE + bytes), tokens * output * bytes, 1 + AROUND_ADAPTER[0])
+        if bytes == WIDE {
+            return product([tokens, input, rank], WIDE, WIDE)
+                + product([tokens, rank, output], WIDE, WIDE)
+                + Cost::moving(2 * WIDE * tokens * output, WIDE * tokens * output, 1 + AROUND_ADAPTER[0]);
+        }
+        let factors = Cost::moving((WIDE - bytes) * rank * (input + output), 0, 1);
+        product([tokens, input, rank], bytes, bytes) + self.beside([tokens, rank, output]) + factors
+    }
+
+    /// A product that another one's kernel computes as well.
+    fn beside(&self, [m, k, n]: [u64; 3]) -> Cost {
+        Cost { flops: 2 * m * k * n, read: self.bytes * (m * k + k * n), written: 0, launches: 0 }
     }
 
     /// Its backward: the gradients of both factors, and with `tracked` the input's.
     #[must_use]
     pub fn adapter_backward(&self, rank: u64, tracked: bool) -> Cost {
         let Self { tokens, input, output, bytes } = *self;
-        let of_input = product([tokens, rank, input], WIDE, WIDE)
-            + Cost::moving(2 * WIDE * tokens * input, WIDE * tokens * input, 1);
-        Cost::moving(bytes * tokens * output, WIDE * tokens * output, 1 + AROUND_ADAPTER[1])
-            + product([output, tokens, rank], WIDE, WIDE)
-            + product([tokens, output, rank], WIDE, WIDE)
-            + product([rank, tokens, input], WIDE, WIDE)
-            + if tracked { of_input } else { Cost::default() }
+        if bytes == WIDE {
+            let of_input = product([tokens, rank, input], WIDE, WIDE)
+                + Cost::moving(2 * WIDE * tokens * input, WIDE * tokens * input, 1);
+            return Cost::moving(WIDE * tokens * output, WIDE * tokens * output, 1 + AROUND_ADAPTER[1])
+                + product([output, tokens, rank], WIDE, WIDE)
+                + product([tokens, output, rank], WIDE, WIDE)
+                + product([rank, tokens, input], WIDE, WIDE)
+                + if tracked { of_input } else { Cost::default() };
+        }
+        // Both factors' gradients and the rows of its rank are sums of parts; two read the layer's gradient, in f32.
+        let wide = Cost::moving(2 * (WIDE - bytes) * tokens * output, 0, 3);
+        let of_input = if tracked { self.beside([tokens, rank, input]) } else { Cost::default() };
+        product([output, tokens, rank], bytes, WIDE)
+            + product([tokens, output, rank], bytes, bytes)
+            + product([rank, tokens, input], bytes, WIDE)
+            + wide
+            + of_input
     }
 }
 
@@ -164,10 +183,22 @@ pub fn norm_backward(rows: u64, width: u64, trains: bool) -> Cost {
     Cost::moving(3 * WIDE * rows * width, 2 * WIDE * rows * width, 2) + of_gamma
 }
 
-/// What a block adds to the stream: read both, write the sum.
+/// The gradient that a block adds to the stream's: read both, write the sum.
 #[must_use]
-pub fn residual(tokens: u64, width: u64, bytes: u64) -> Cost {
-    Cost::moving((WIDE + bytes) * tokens * width, WIDE * tokens * width, 1)
+pub fn residual(tokens: u64, width: u64) -> Cost {
+    Cost::moving(2 * WIDE * tokens * width, WIDE * tokens * width, 1)
+}
+
+/// What a product that adds to the stream moves beside what a product does whose elements take so many bytes.
+#[must_use]
+pub fn added(tokens: u64, width: u64, bytes: u64) -> Cost {
+    Cost::moving(WIDE * tokens * width, (WIDE - bytes) * tokens * width, 0)
+}
+
+/// What the gradient of an input that several layers read moves more: each but the first adds to it.
+#[must_use]
+pub fn summed(tokens: u64, width: u64, layers: u64) -> Cost {
+    Cost::moving(WIDE * tokens * width * layers.saturating_sub(1), 0, 0)
 }
 
 /// Columns of several layers on one input, side by side in one tensor.
@@ -344,9 +375,9 @@ impl HeadSize {
         let logits = tokens * output;
         let of_input = if tracked { self.layer.of_input() } else { Cost::default() };
         let of_table = if trains {
-            // A sum of all chunks' gradients.
+            // Each chunk adds to what those before it gave.
             let sums = (self.chunks() - 1) * input * output;
-            self.layer.of_weight() + Cost::moving(2 * WIDE * sums, WIDE * sums, self.chunks() - 1)
+            self.layer.of_weight() + Cost::moving(WIDE * sums, WIDE * sums, self.chunks() - 1)
         } else {
             Cost::default()
         };

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
 use burnish_core::Compute;
 
-use super::{constant, ints, product, to, wide_dtype};
+use super::product::{self, Finish};
+use super::{constant, ints, to, wide_dtype};
 use crate::embedding::EmbeddingLowRank;
 use crate::{AnyTensor, OpsError, apply};
 
@@ -65,7 +66,8 @@ pub fn embedding(
         if let Some(l) = low_rank {
             let (a, b) = (to(inputs[1].rank::<2>()?, dtype), to(inputs[2].rank::<2>()?, dtype));
             let t = a.select(1, index.clone()).transpose();
-            y = y + product::forward(t.clone(), &b, Compute::Fp32) * l.scale;
+            let finish = Finish { scale: l.scale, ..Finish::adding(dtype, Some(y)) };
+            y = product::forward(t.clone(), &b, Compute::Fp32, finish);
             let mut gain = None;
             if let Some(m) = &l.magnitude {
                 let norm: Tensor<2> = to(m.norm.plain().rank::<1>()?, dtype).unsqueeze();
@@ -92,10 +94,11 @@ pub fn embedding(
             if let Some((scale, t, b, gain)) = low {
                 let dy = dy * scale;
                 all.push(wanted[1].then(|| {
-                    let dt = product::of_input(dy.clone(), &b, dtype, Compute::Fp32);
+                    let dt = product::of_input(dy.clone(), &b, Compute::Fp32, Finish::new(dtype));
                     AnyTensor::new(add_rows(vocab, ids(), &index, dt).transpose())
                 }));
-                all.push(wanted[2].then(|| AnyTensor::new(product::of_weight(dy, t, dtype, Compute::Fp32))));
+                let of_b = || product::of_weight(dy, t, Compute::Fp32, Finish::new(dtype));
+                all.push(wanted[2].then(|| AnyTensor::new(of_b())));
                 if gain.is_some() {
                     all.push(of_magnitude);
                 }

@@ -5,7 +5,8 @@
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
 use burnish_core::{Compute, ELSEWHERE, ExpertGate, LinearPart, LinearParts};
 
-use super::{activation, add, constant, ints, product, to, wide, wide_dtype};
+use super::product::{self, Finish};
+use super::{activation, add, constant, ints, to, wide, wide_dtype};
 use crate::experts::{ExpertLayer, Experts};
 use crate::{AnyTensor, OpsError, Routing, apply};
 
@@ -53,31 +54,29 @@ fn of_weight(
 }
 
 impl Layer {
-    fn product(&self, a: Tensor<2>, b: Tensor<2>) -> Tensor<2> {
-        product::matmul(a, b, self.compute)
+    /// `factor a b` of the adapter's, as only its other product reads it.
+    fn low(&self, a: Tensor<2>, b: Tensor<2>, wide: DType, factor: f32) -> Tensor<2> {
+        let out = product::factors(wide, wide, self.compute);
+        product::product(a, b, self.compute, Finish::scaled(out, factor))
     }
 
     fn forward(&self, x: &Tensor<2>, wide: DType) -> Tensor<2> {
-        let x_there = to(x.clone(), self.weight.dtype());
-        let mut y = to(product::forward(x_there, &self.weight, self.compute), wide);
+        let mut finish = Finish::new(wide);
         if let Some((a, b, scale)) = &self.low {
-            let low = self.product(x.clone(), a.clone().transpose());
-            let low = self.product(low, b.clone().transpose());
-            y = y + low * *scale;
+            let low = self.low(x.clone(), a.clone().transpose(), wide, *scale);
+            finish.more = Some([low, b.clone().transpose()]);
         }
-        y
+        finish.bias = self.bias.as_ref().map(|bias| bias.clone().reshape([bias.dims()[1]]));
+        product::forward(x.clone(), &self.weight, self.compute, finish)
     }
 
     /// The input's gradient.
     fn of_input(&self, dy: &Tensor<2>, wide: DType) -> Tensor<2> {
-        let dx = product::of_input(dy.clone(), &self.weight, wide, self.compute);
-        match &self.low {
-            Some((a, b, scale)) => {
-                let low = self.product(dy.clone(), b.clone());
-                dx + self.product(low, a.clone()) * *scale
-            }
-            None => dx,
+        let mut finish = Finish::new(wide);
+        if let Some((a, b, scale)) = &self.low {
+            finish.more = Some([self.low(dy.clone(), b.clone(), wide, *scale), a.clone()]);
         }
+        product::of_input(dy.clone(), &self.weight, self.compute, finish)
     }
 }
 
@@ -110,7 +109,8 @@ impl Stacked {
         if let Some(to) = self.parts.found_mut(LinearPart::Weight) {
             to.push(match rows {
                 Some((x, dy)) => {
-                    product::of_weight(dy.clone(), to_dtype(x, &layer.weight), wide, layer.compute)
+                    let x = super::to(x.clone(), layer.weight.dtype());
+                    product::of_weight(dy.clone(), x, layer.compute, Finish::new(wide))
                 }
                 None => zeros(out, input),
             });
@@ -123,8 +123,8 @@ impl Stacked {
         if let Some(to) = self.parts.found_mut(LinearPart::LoraA) {
             to.push(match rows {
                 Some((x, dy)) => {
-                    let low = layer.product(dy.clone(), b.clone());
-                    layer.product(low.transpose(), x.clone()) * *scale
+                    let low = layer.low(dy.clone(), b.clone(), wide, *scale);
+                    product::of_weight(low, x.clone(), layer.compute, Finish::new(wide))
                 }
                 None => zeros(rank, input),
             });
@@ -132,8 +132,8 @@ impl Stacked {
         if let Some(to) = self.parts.found_mut(LinearPart::LoraB) {
             to.push(match rows {
                 Some((x, dy)) => {
-                    let low = layer.product(x.clone(), a.clone().transpose());
-                    layer.product(dy.clone().transpose(), low) * *scale
+                    let low = layer.low(x.clone(), a.clone().transpose(), wide, *scale);
+                    product::of_weight(dy.clone(), low, layer.compute, Finish::new(wide))
                 }
                 None => zeros(out, rank),
             });
@@ -153,10 +153,6 @@ impl Stacked {
         };
         self.parts.into_iter().map(one).collect()
     }
-}
-
-fn to_dtype(x: &Tensor<2>, like: &Tensor<2>) -> Tensor<2> {
-    to(x.clone(), like.dtype())
 }
 
 /// Gate and up of rows in which they take turns.
@@ -258,15 +254,13 @@ pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<An
                 kept.push(None);
                 continue;
             }
-            let [up, down] = layers_of(e)?;
+            let [up, mut down] = layers_of(e)?;
             let (tokens, _, own) = rows_of(places, each, &weights);
-            let mut gate_up = up.forward(&x.clone().select(0, tokens.clone()), dtype);
-            if let Some(bias) = &up.bias {
-                gate_up = gate_up + bias.clone();
-            }
+            let gate_up = up.forward(&x.clone().select(0, tokens.clone()), dtype);
+            let bias = down.bias.take();
             let mut out = down.forward(&(activate(gate, &gate_up) * own.clone()), dtype);
-            if let Some(bias) = &down.bias {
-                out = out + own * bias.clone();
+            if let Some(bias) = bias {
+                out = out + own * bias;
             }
             y = y.select_assign(0, tokens, out, IndexingUpdateOp::Add);
             kept.push(Some(gate_up));

@@ -108,7 +108,8 @@ impl Body {
 
     fn logits(&self, start: usize, n: usize, wanted: &LinearParts<bool>) -> Result<Logits, OpsError> {
         let mut operand = Operand::new(self.hidden.rank::<2>()?.narrow(0, start, n));
-        let (z, saved) = self.layer.forward(&mut operand, start, wanted);
+        let to = (self.layer.out_dtype(), None);
+        let (z, saved) = self.layer.forward(&mut operand, start, wanted, to);
         Ok(Logits { z, saved, operand })
     }
 
@@ -214,8 +215,8 @@ impl Body {
         for (start, n) in self.chunks() {
             let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
             let dz = self.gradient(z, start, upstream);
-            let dx =
-                self.layer.backward(&mut operand, start, saved, dz, (wanted, want_hidden), &mut gradients);
+            let asked = (wanted, want_hidden);
+            let dx = self.layer.backward(&mut operand, start, saved, dz, asked, (&mut gradients, None));
             parts.extend(dx.map(|dx| to(dx, self.hidden.carrier().dtype())));
         }
         let hidden = want_hidden.then(|| AnyTensor::new(Tensor::cat(parts, 0)));

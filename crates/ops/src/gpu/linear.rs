@@ -1,12 +1,13 @@
 //! Linears with what comes in and goes out with them.
 //!
 //! One node on the tape per group: it keeps the input as it came and what is narrow, and makes the rest again.
-//! An adapter's products are in f32: they are thin.
+//! An adapter's second product is added to the layer's as another one of the same sums, where both are of one dtype of factors.
 
 use burn::tensor::{DType, Tensor};
 use burnish_core::{Activation, Compute, Dtype, LinearPart, LinearParts};
 
-use super::{activation, add, constant, norm, over_rows, product, to, wide_dtype};
+use super::product::{self, Finish};
+use super::{activation, add, constant, norm, over_rows, to, wide_dtype};
 use crate::linear::{Dropout, Linear, LinearInput};
 use crate::tensor::in_burn;
 use crate::{AnyTensor, OpsError, apply};
@@ -38,11 +39,20 @@ pub(super) type Gradients = LinearParts<Option<AnyTensor>>;
 
 /// Adds to the gradient of a part.
 fn accumulate<const D: usize>(into: &mut Gradients, part: LinearPart, more: Tensor<D>) {
+    accumulate_by(into, part, |before| add(before, more));
+}
+
+/// Lets what makes a part's gradient add what was there before.
+fn accumulate_by<const D: usize>(
+    into: &mut Gradients,
+    part: LinearPart,
+    made: impl FnOnce(Option<Tensor<D>>) -> Tensor<D>,
+) {
     if let Some(gradient) = into.get_mut(part) {
         let before = gradient
             .take()
             .map(|before| before.rank::<D>().expect("invariant: a part's gradients have one rank"));
-        *gradient = Some(AnyTensor::new(add(before, more)));
+        *gradient = Some(AnyTensor::new(made(before)));
     }
 }
 
@@ -64,7 +74,7 @@ struct Gain {
 
 /// What a forward keeps for the backward.
 pub(super) struct Saved {
-    /// `drop(x) A^T`.
+    /// `scale drop(x) A^T`.
     low: Option<Tensor<2>>,
     /// What the gain multiplies, where the magnitude's gradient is wanted.
     gained: Option<Tensor<2>>,
@@ -74,8 +84,8 @@ fn matrix(tensor: &AnyTensor) -> Tensor<2> {
     tensor.rank().expect("invariant: shapes were checked")
 }
 
-fn row(tensor: &AnyTensor) -> Tensor<2> {
-    tensor.rank::<1>().expect("invariant: shapes were checked").unsqueeze()
+fn vector(tensor: &AnyTensor) -> Tensor<1> {
+    tensor.rank().expect("invariant: shapes were checked")
 }
 
 impl Layer {
@@ -94,7 +104,7 @@ impl Layer {
         let gain = match (magnitude, parts.get(LinearPart::Magnitude)) {
             (Some(magnitude), Some(value)) => {
                 let norm: Tensor<2> = to(magnitude.norm.plain().rank::<1>()?, wide).unsqueeze();
-                Some(Gain { factor: row(value) / norm.clone(), norm })
+                Some(Gain { factor: vector(value).unsqueeze() / norm.clone(), norm })
             }
             _ => None,
         };
@@ -108,8 +118,15 @@ impl Layer {
         })
     }
 
-    fn product(&self, a: Tensor<2>, b: Tensor<2>) -> Tensor<2> {
-        product::matmul(a, b, self.compute)
+    /// The dtype in which an adapter's products are multiplied, and what they write that only they read.
+    fn low_dtype(&self) -> DType {
+        product::factors(self.wide, self.wide, self.compute)
+    }
+
+    /// What the adapter reads of the input: what the weight reads, where factors are rounded to that.
+    fn seen(&self, x: &mut Operand) -> Tensor<2> {
+        let of_weight = self.weight().dtype();
+        x.get(if of_weight == self.low_dtype() { of_weight } else { self.wide })
     }
 
     fn weight(&self) -> Tensor<2> {
@@ -121,49 +138,63 @@ impl Layer {
         self.parts.as_ref().map(|_, _| None)
     }
 
-    /// The outputs for `x`, whose first row is row `first` of the dropout's.
+    /// The dtype of the outputs where none is asked for: the weight's where nothing is added to its product.
+    pub(super) fn out_dtype(&self) -> DType {
+        let alone = self.parts.lora.is_none() && self.parts.bias.is_none();
+        if alone { self.weight().dtype() } else { self.wide }
+    }
+
+    /// The outputs for `x`, whose first row is row `first` of the dropout's; in `out`, with `residual`.
     pub(super) fn forward(
         &self,
         x: &mut Operand,
         first: usize,
         wanted: &LinearParts<bool>,
+        (out, residual): (DType, Option<Tensor<2>>),
     ) -> (Tensor<2>, Saved) {
         let weight = self.weight();
-        let mut y = product::forward(x.get(weight.dtype()), &weight, self.compute);
         let mut saved = Saved { low: None, gained: None };
-        let wants_magnitude = wanted.wants(LinearPart::Magnitude);
-        if let Some(lora) = &self.parts.lora {
-            y = to(y, self.wide);
-            let dropped = self.dropped(x, first);
-            let mut low = dropped.clone().unwrap_or_else(|| x.get(self.wide));
-            low = self.product(low, matrix(&lora.a).transpose());
-            saved.low = Some(low.clone());
-            low = self.product(low, matrix(&lora.b).transpose());
-            if let Some(bias) = &lora.b_bias {
-                low = low + row(bias);
-            }
-            low = low * self.scale;
-            y = match (&self.gain, dropped) {
-                (None, _) => y + low,
-                (Some(gain), None) => {
-                    let gained = y + low;
-                    saved.gained = wants_magnitude.then(|| gained.clone());
-                    gained * gain.factor.clone()
-                }
-                // PEFT's form: the base's product is scaled, of dropout's input only in part.
-                (Some(gain), Some(dropped)) => {
-                    let seen = product::forward(to(dropped, weight.dtype()), &weight, self.compute);
-                    let seen = to(seen, self.wide);
-                    let gained = seen.clone() + low;
-                    saved.gained = wants_magnitude.then(|| gained.clone());
-                    y - seen + gained * gain.factor.clone()
-                }
+        let mut finish = Finish::adding(out, residual);
+        finish.bias = self.parts.bias.as_ref().map(vector);
+        let Some(lora) = &self.parts.lora else {
+            return (product::forward(x.get(weight.dtype()), &weight, self.compute, finish), saved);
+        };
+        let dropped = self.dropped(x, first);
+        let seen = dropped.clone().unwrap_or_else(|| self.seen(x));
+        let scaled = Finish::scaled(self.low_dtype(), self.scale);
+        let low = product::forward(seen, &matrix(&lora.a), self.compute, scaled);
+        saved.low = Some(low.clone());
+        let b_bias = lora.b_bias.as_ref().map(|bias| vector(bias) * self.scale);
+        let b = matrix(&lora.b).transpose();
+        let Some(gain) = &self.gain else {
+            finish.more = Some([low, b]);
+            finish.bias = match (finish.bias, b_bias) {
+                (Some(bias), Some(more)) => Some(bias + more),
+                (bias, more) => bias.or(more),
             };
+            return (product::forward(x.get(weight.dtype()), &weight, self.compute, finish), saved);
+        };
+        let wants_magnitude = wanted.wants(LinearPart::Magnitude);
+        let with_low = Finish { more: Some([low, b]), bias: b_bias, ..Finish::new(self.wide) };
+        let mut y = match dropped {
+            None => {
+                let gained = product::forward(x.get(weight.dtype()), &weight, self.compute, with_low);
+                saved.gained = wants_magnitude.then(|| gained.clone());
+                gained * gain.factor.clone()
+            }
+            // PEFT's form: the base's product is scaled, of dropout's input only in part.
+            Some(dropped) => {
+                let of = |x| product::forward(x, &weight, self.compute, Finish::new(self.wide));
+                let (y, seen) = (of(x.get(weight.dtype())), of(dropped.clone()));
+                let gained = product::forward(dropped, &weight, self.compute, with_low);
+                saved.gained = wants_magnitude.then(|| gained.clone());
+                y - seen + gained * gain.factor.clone()
+            }
+        };
+        if let Some(bias) = finish.bias {
+            y = y + bias.unsqueeze();
         }
-        if let Some(bias) = &self.parts.bias {
-            y = to(y, self.wide) + row(bias);
-        }
-        (y, saved)
+        (to(add(finish.add.map(|residual| to(residual, self.wide)), y), out), saved)
     }
 
     /// The input behind its dropout.
@@ -171,7 +202,7 @@ impl Layer {
         self.dropout.as_ref().map(|dropout| super::dropout::dropped(dropout, x.get(self.wide), first))
     }
 
-    /// Adds the layer's gradients to `into`; gives the input's, wide, if it is wanted.
+    /// Adds the layer's gradients to `into`; gives the input's added to `dx`, wide, if it is wanted.
     pub(super) fn backward(
         &self,
         x: &mut Operand,
@@ -179,78 +210,82 @@ impl Layer {
         saved: Saved,
         dy: Tensor<2>,
         (wanted, want_dx): (&LinearParts<bool>, bool),
-        into: &mut Gradients,
+        (into, mut dx): (&mut Gradients, Option<Tensor<2>>),
     ) -> Option<Tensor<2>> {
-        let wide = self.wide;
+        let (wide, weight) = (self.wide, self.weight());
         if wanted.wants(LinearPart::Bias) {
             accumulate(into, LinearPart::Bias, over_rows(to(dy.clone(), wide)));
         }
         let Some(lora) = &self.parts.lora else {
-            return self.base(x, dy, (wanted, want_dx), into);
+            self.of_weight(x, &dy, wanted, into);
+            let finish = Finish::adding(wide, dx);
+            return want_dx.then(|| product::of_input(dy, &weight, self.compute, finish));
         };
-        let dy = to(dy, wide);
         let dropped = self.dropped(x, first);
         if let (Some(gain), Some(gained)) = (&self.gain, saved.gained) {
-            let sums = (dy.clone() * gained).sum_dim(0) / gain.norm.clone();
+            let sums = (to(dy.clone(), wide) * gained).sum_dim(0) / gain.norm.clone();
             let n = sums.dims()[1];
             accumulate(into, LinearPart::Magnitude, sums.reshape([n]));
         }
         let scaled = match &self.gain {
-            Some(gain) => dy.clone() * gain.factor.clone(),
+            Some(gain) => to(dy.clone(), wide) * gain.factor.clone(),
             None => dy.clone(),
         };
         let through = if dropped.is_none() { scaled.clone() } else { dy.clone() };
-        let mut dx = self.base(x, through, (wanted, want_dx), into);
-        // The adapter's input: dropout's where there is one.
+        self.of_weight(x, &through, wanted, into);
+        // The gradient of dropout's output, where it has one.
         let mut d_seen = None;
-        let seen = match &dropped {
-            Some(seen) => seen.clone(),
-            None => x.get(wide),
-        };
-        if self.gain.is_some() && dropped.is_some() {
-            let through = scaled.clone() - dy;
-            d_seen = self.base(&mut Operand::new(seen.clone()), through, (wanted, want_dx), into);
+        if let (Some(_), Some(seen)) = (&self.gain, &dropped) {
+            let through = scaled.clone() - to(dy, wide);
+            self.of_weight(&mut Operand::new(seen.clone()), &through, wanted, into);
+            d_seen = want_dx.then(|| product::of_input(through, &weight, self.compute, Finish::new(wide)));
         }
-        let d_low = scaled * self.scale;
         if wanted.wants(LinearPart::LoraBBias) {
-            accumulate(into, LinearPart::LoraBBias, over_rows(d_low.clone()));
+            let sums = over_rows(to(scaled.clone(), wide)) * self.scale;
+            accumulate(into, LinearPart::LoraBBias, sums);
         }
         if wanted.wants(LinearPart::LoraB) {
             let low = saved.low.expect("invariant: kept where there is an adapter");
-            accumulate(into, LinearPart::LoraB, product::of_weight(d_low.clone(), low, wide, self.compute));
+            accumulate_by(into, LinearPart::LoraB, |before| {
+                product::of_weight(scaled.clone(), low, self.compute, Finish::adding(wide, before))
+            });
         }
         let wants_a = wanted.wants(LinearPart::LoraA);
-        if wants_a || want_dx {
-            let d_rank = product::of_input(d_low, &matrix(&lora.b), wide, self.compute);
-            if wants_a {
-                let of_a = product::of_weight(d_rank.clone(), seen, wide, self.compute);
-                accumulate(into, LinearPart::LoraA, of_a);
-            }
-            if want_dx {
-                let mut more = add(d_seen, product::of_input(d_rank, &matrix(&lora.a), wide, self.compute));
-                if let Some(dropout) = &self.dropout {
-                    more = super::dropout::dropped(dropout, more, first);
-                }
-                dx = Some(add(dx, more));
+        if !wants_a && !want_dx {
+            return None;
+        }
+        let finish = Finish::scaled(self.low_dtype(), self.scale);
+        let d_rank = product::of_input(scaled, &matrix(&lora.b), self.compute, finish);
+        if wants_a {
+            let seen = dropped.clone().unwrap_or_else(|| self.seen(x));
+            accumulate_by(into, LinearPart::LoraA, |before| {
+                product::of_weight(d_rank.clone(), seen, self.compute, Finish::adding(wide, before))
+            });
+        }
+        if !want_dx {
+            return None;
+        }
+        let a = matrix(&lora.a);
+        let mut finish = Finish::new(wide);
+        match &self.dropout {
+            None => finish.more = Some([d_rank, a]),
+            Some(dropout) => {
+                let more = product::of_input(d_rank, &a, self.compute, Finish::adding(wide, d_seen));
+                dx = Some(add(dx, super::dropout::dropped(dropout, more, first)));
             }
         }
-        dx
+        finish.add = dx;
+        Some(product::of_input(through, &weight, self.compute, finish))
     }
 
-    /// Through `x W^T` alone.
-    fn base(
-        &self,
-        x: &mut Operand,
-        dy: Tensor<2>,
-        (wanted, want_dx): (&LinearParts<bool>, bool),
-        into: &mut Gradients,
-    ) -> Option<Tensor<2>> {
-        let weight = self.weight();
+    /// Adds the gradient of the weight through `x W^T` alone.
+    fn of_weight(&self, x: &mut Operand, dy: &Tensor<2>, wanted: &LinearParts<bool>, into: &mut Gradients) {
         if wanted.weight {
-            let gradient = product::of_weight(dy.clone(), x.get(weight.dtype()), self.wide, self.compute);
-            accumulate(into, LinearPart::Weight, gradient);
+            let x = x.get(self.weight().dtype());
+            accumulate_by(into, LinearPart::Weight, |before| {
+                product::of_weight(dy.clone(), x, self.compute, Finish::adding(self.wide, before))
+            });
         }
-        want_dx.then(|| product::of_input(dy, &weight, self.wide, self.compute))
     }
 }
 
@@ -370,6 +405,7 @@ pub fn linears(
     let mut inputs = input.tensors();
     let before = inputs.len();
     inputs.extend(layers.iter().flat_map(Linear::tensors));
+    let count = inputs.len() - before;
     inputs.extend(residual.cloned());
     if tokens * total == 0 {
         let device = input.tensor().plain().device();
@@ -381,19 +417,22 @@ pub fn linears(
         let want_dx = wanted[..before].contains(&true);
         let want = |i: usize| i < before && wanted[i];
         let (want_x, want_norm) = (want(0), (want(1), want(2)));
-        let (mut wanted, mut plain) = (wanted[before..].iter().copied(), plain[before..].iter().cloned());
+        let (mut wanted, plain) = (wanted[before..].iter().copied(), &plain[before..]);
+        let residual = (plain.len() > count).then(|| plain[count].clone());
+        let mut plain = plain[..count].iter().cloned();
         let mut operand = input.operand()?;
         let (mut parts, mut group) = (Vec::new(), Vec::new());
         for layer in layers {
             let asked = layer.parts().fill(&mut wanted);
             let layer = Layer::new(layer, &mut plain, wide_as)?;
-            let (y, saved) = layer.forward(&mut operand, 0, &asked);
-            parts.push(to(y, out));
+            let alone = if layers.len() == 1 { residual.as_ref() } else { None };
+            let added = alone.map(AnyTensor::rank).transpose()?;
+            let (y, saved) = layer.forward(&mut operand, 0, &asked, (out, added));
+            parts.push(y);
             group.push((layer, asked, saved));
         }
         let mut y = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 1) };
-        let residual = plain.next();
-        if let Some(residual) = &residual {
+        if let Some(residual) = residual.as_ref().filter(|_| layers.len() > 1) {
             y = y + to(residual.rank()?, out);
         }
         let residual = residual.map(|r| (r.carrier().dtype(), wanted.next().unwrap_or(false)));
@@ -405,11 +444,7 @@ pub fn linears(
                 let dy = dy.clone().narrow(1, column, out);
                 column += out;
                 let mut gradients = layer.gradients();
-                let more = layer.backward(&mut operand, 0, saved, dy, (&asked, want_dx), &mut gradients);
-                dx = match (dx, more) {
-                    (into, Some(more)) => Some(add(into, more)),
-                    (into, None) => into,
-                };
+                dx = layer.backward(&mut operand, 0, saved, dy, (&asked, want_dx), (&mut gradients, dx));
                 entries.extend(gradients.into_iter().map(|(_, gradient)| gradient));
             }
             drop(operand);

@@ -1,43 +1,127 @@
-//! Products with a weight, in the dtype that the weight is stored in.
+//! Products, with what is done to the sums before they are written.
 //!
-//! Burn promotes nothing, so the other operand is cast. Units for matrices accumulate products of 16-bit numbers in f32
-//! and round once, to the dtype of the operands. Products of f32 are multiplied in f32; where [`Compute`] lets operands be
-//! rounded, units for matrices take them as TF32.
+//! Factors are multiplied in the narrower of their dtypes, whatever they lie in memory as: bf16 and f16 by tensor cores, with
+//! sums in f32 that are rounded once, to the dtype that is asked for. Products of f32 are multiplied in f32; where [`Compute`]
+//! lets factors be rounded, they are rounded to bf16.
 
 use burn::tensor::{DType, Tensor};
 use burnish_core::Compute;
 
 use super::to;
 
-/// `a b`, of matrices or of batches of them.
-pub(super) fn matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>, compute: Compute) -> Tensor<D> {
+/// What is done to sums: `scale (a b + more) + add + bias`, in the dtype `out`.
+pub(super) struct Finish<const D: usize> {
+    pub(super) out: DType,
+    pub(super) scale: f32,
+    /// The factors of another product of the same shape.
+    pub(super) more: Option<[Tensor<D>; 2]>,
+    /// Of the output's shape. Written to where nobody else holds it.
+    pub(super) add: Option<Tensor<D>>,
+    /// Added to every row.
+    pub(super) bias: Option<Tensor<1>>,
+}
+
+impl<const D: usize> Finish<D> {
+    /// Sums as they are.
+    pub(super) fn new(out: DType) -> Self {
+        Self { out, scale: 1.0, more: None, add: None, bias: None }
+    }
+
+    /// The sums times `scale`.
+    pub(super) fn scaled(out: DType, scale: f32) -> Self {
+        Self { scale, ..Self::new(out) }
+    }
+
+    /// The sums and `add`.
+    pub(super) fn adding(out: DType, add: Option<Tensor<D>>) -> Self {
+        Self { add, ..Self::new(out) }
+    }
+}
+
+/// The dtype in which factors are multiplied.
+pub(super) fn factors(a: DType, b: DType, compute: Compute) -> DType {
+    match if a.size() < b.size() { a } else { b } {
+        DType::F32 if compute == Compute::Bf16 => DType::BF16,
+        narrow => narrow,
+    }
+}
+
+/// `a b`, of matrices or of batches of them, finished.
+pub(super) fn product<const D: usize>(
+    a: Tensor<D>,
+    b: Tensor<D>,
+    compute: Compute,
+    mut finish: Finish<D>,
+) -> Tensor<D> {
+    let of = |a: &Tensor<D>, b: &Tensor<D>| factors(a.dtype(), b.dtype(), compute);
+    let own = of(&a, &b);
+    // Of other factors: by itself.
+    if let Some([p, q]) = finish.more.take_if(|[p, q]| of(p, q) != own) {
+        let Finish { out, scale, add, bias, .. } = finish;
+        let wide = if out == DType::F64 { out } else { DType::F32 };
+        let before = product(a, b, compute, Finish { scale, add, bias, ..Finish::new(wide) });
+        return product(p, q, compute, Finish { out, scale, more: None, add: Some(before), bias: None });
+    }
     #[cfg(feature = "cube")]
-    if compute == Compute::Fp32
-        && let Some(y) = super::kernels::product(&a, &b)
-    {
+    let (a, b, finish) = match super::kernels::gemm(a, b, own, finish) {
+        Ok(y) => return y,
+        Err(rest) => rest,
+    };
+    by_itself(a, b, finish)
+}
+
+/// What no kernel finishes.
+fn by_itself<const D: usize>(a: Tensor<D>, b: Tensor<D>, finish: Finish<D>) -> Tensor<D> {
+    let Finish { out, scale, more, add, bias } = finish;
+    let mut y = plain(a, b);
+    if more.is_none() && scale == 1.0 && add.is_none() && bias.is_none() {
+        return to(y, out);
+    }
+    let wide = if out == DType::F64 { out } else { DType::F32 };
+    y = to(y, wide);
+    if let Some([p, q]) = more {
+        y = y + to(plain(p, q), wide);
+    }
+    if scale != 1.0 {
+        y = y * scale;
+    }
+    if let Some(add) = add {
+        y = y + to(add, wide);
+    }
+    if let Some(bias) = bias {
+        y = y + to(bias, wide).unsqueeze();
+    }
+    to(y, out)
+}
+
+/// The product in the narrower dtype of its factors. Burn promotes nothing, so the other one is cast.
+fn plain<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+    let narrow = factors(a.dtype(), b.dtype(), Compute::Fp32);
+    let (a, b) = (to(a, narrow), to(b, narrow));
+    #[cfg(feature = "cube")]
+    if let Some(y) = super::kernels::product(&a, &b) {
         return y;
     }
-    #[cfg(not(feature = "cube"))]
-    let _ = compute;
     a.matmul(b)
 }
 
-/// `x W^T` in the weight's dtype.
-pub(super) fn forward(x: Tensor<2>, weight: &Tensor<2>, compute: Compute) -> Tensor<2> {
-    same(&x, weight);
-    matmul(x, weight.clone().transpose(), compute)
+/// `a b` of one dtype, in that.
+pub(super) fn matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>, compute: Compute) -> Tensor<D> {
+    let out = a.dtype();
+    product(a, b, compute, Finish::new(out))
 }
 
-/// `dy W`, the input's gradient, as `wide`.
-pub(super) fn of_input(dy: Tensor<2>, weight: &Tensor<2>, wide: DType, compute: Compute) -> Tensor<2> {
-    to(matmul(to(dy, weight.dtype()), weight.clone(), compute), wide)
+/// `x W^T`.
+pub(super) fn forward(x: Tensor<2>, weight: &Tensor<2>, compute: Compute, finish: Finish<2>) -> Tensor<2> {
+    product(x, weight.clone().transpose(), compute, finish)
 }
 
-/// `dy^T x`, the weight's gradient, as `wide`; computed in the dtype of `x`.
-pub(super) fn of_weight(dy: Tensor<2>, x: Tensor<2>, wide: DType, compute: Compute) -> Tensor<2> {
-    to(matmul(to(dy, x.dtype()).transpose(), x, compute), wide)
+/// `dy W`, the input's gradient.
+pub(super) fn of_input(dy: Tensor<2>, weight: &Tensor<2>, compute: Compute, finish: Finish<2>) -> Tensor<2> {
+    product(dy, weight.clone(), compute, finish)
 }
 
-fn same(x: &Tensor<2>, weight: &Tensor<2>) {
-    assert_eq!(x.dtype(), weight.dtype(), "invariant: the operand was cast to its weight's dtype");
+/// `dy^T x`, the weight's gradient.
+pub(super) fn of_weight(dy: Tensor<2>, x: Tensor<2>, compute: Compute, finish: Finish<2>) -> Tensor<2> {
+    product(dy.transpose(), x, compute, finish)
 }

@@ -124,7 +124,7 @@ impl Roofline {
 #[derive(Clone, Debug)]
 pub(crate) struct Lines {
     gpu: GpuFigures,
-    /// Operations a second of products of fp32: in TF32 where they may be rounded.
+    /// Operations a second of products of fp32: as bf16 where they may be rounded.
     wide: f64,
     lines: Vec<RooflineLine>,
 }
@@ -133,7 +133,7 @@ impl Lines {
     /// Of products that multiply as `compute` lets them.
     pub(crate) fn new(gpu: Gpu, compute: Compute) -> Self {
         let gpu = gpu.figures();
-        let wide = if compute == Compute::Bf16 { gpu.tf32 } else { gpu.fp32 };
+        let wide = if compute == Compute::Bf16 { gpu.bf16 } else { gpu.fp32 };
         Self { gpu, wide, lines: Vec::new() }
     }
 

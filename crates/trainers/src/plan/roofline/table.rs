@@ -69,15 +69,14 @@ impl fmt::Display for Roofline {
         writeln!(f, "memory: {} of {}{fits}", bytes(self.memory), bytes(of.memory))?;
         writeln!(
             f,
-            "assumed: products reach {:.0}% of {:.0} (bf16), {:.0} (fp32; with `bf16: true` \
-             {:.0}, TF32) TFLOP/s, attention's {:.0}%; kernels {:.0}% of \
+            "assumed: products reach {:.0}% of {:.0} (bf16, fp32 with `bf16: true`), {:.0} (fp32) \
+             TFLOP/s, attention's {:.0}%; kernels {:.0}% of \
              {:.2} TB/s;\n         collectives {:.0}% of {:.0} GB/s and {:.0} us each, beside nothing; a launch {:.0} us, a \
              wait of the host {:.0} us.\n         A bound from counts, not a measurement; rows are as long as they may be, each \
              one document",
             100.0 * reach::PRODUCTS,
             of.bf16 / 1e12,
             of.fp32 / 1e12,
-            of.tf32 / 1e12,
             100.0 * reach::ATTENTION,
             100.0 * reach::BANDWIDTH,
             of.bandwidth / 1e12,

@@ -24,7 +24,9 @@ const ROWS: usize = 8;
 const STEPS: u64 = 3;
 /// What all runs have in common. All rows are longer than that and predict every token, so that steps have one shape, and
 /// few kernels.
-const COMMON: [&str; 16] = [
+const COMMON: [&str; 18] = [
+    "--bf16",
+    "false",
     "--max_length",
     "24",
     "--completion_only_loss",
@@ -66,7 +68,9 @@ enum Work {
 }
 
 /// What a file of options is run with.
-const BRIEFLY: [&str; 12] = [
+const BRIEFLY: [&str; 14] = [
+    "--bf16",
+    "false",
     "--per_device_train_batch_size",
     "2",
     "--eval_strategy",

@@ -9,8 +9,8 @@ use crate::rank::resumed::resumed_state;
 /// Whether a run that leaves `bf16` open multiplies bfloat16 on a device of `kind`; `None` where its options say which, or it
 /// goes on from a checkpoint that says nothing: then float32.
 ///
-/// TRL's default is bfloat16 unless `fp16` is on. Here it is that where the processor has such products: elsewhere they
-/// would only be rounded. A run that goes on multiplies what it began with, on whatever machine; before the processor is
+/// TRL's default is bfloat16 unless `fp16` is on. Here it is that on CUDA, and where the processor has such products:
+/// elsewhere they would only be rounded. A run that goes on multiplies what it began with, on whatever machine; before the processor is
 /// asked, `launched` may say it: `no` or `bf16`, as `ACCELERATE_MIXED_PRECISION` does.
 ///
 /// # Errors
@@ -31,6 +31,10 @@ pub fn default_bf16(
         _ if training.fp16 => false,
         Some("no") => false,
         Some("bf16") => true,
-        _ => kind == DeviceKind::Cpu && multiplies_bf16(),
+        _ => match kind {
+            DeviceKind::Cpu => multiplies_bf16(),
+            DeviceKind::Cuda => true,
+            DeviceKind::Wgpu => false,
+        },
     }))
 }

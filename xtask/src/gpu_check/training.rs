@@ -107,7 +107,7 @@ const fn case(name: &'static str, work: Work, dtype: &'static str, layout: &'sta
     Case { name, work, dtype, layout, processes: false }
 }
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     case("LoRA, f32", LORA, "float32", ALONE),
     case("full, f32", FULL, "float32", ALONE),
     case("LoRA, bf16", LORA, "bfloat16", ALONE),
@@ -117,6 +117,7 @@ const CASES: [Case; 10] = [
     Case { processes: true, ..case("full, f32, stage 3, two devices, processes", FULL, "float32", STAGE_3) },
     case("full, f32, tensor parallel, two devices", FULL, "float32", TENSOR_PARALLEL),
     case("LoRA, bf16, stage 3, two devices", LORA, "bfloat16", STAGE_3),
+    case("LoRA, bf16, tensor parallel, two devices", LORA, "bfloat16", TENSOR_PARALLEL),
     case("examples/sft-lora.yaml", EXAMPLE, "float32", ALONE),
 ];
 

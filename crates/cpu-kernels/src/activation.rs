@@ -112,6 +112,7 @@ unsafe fn forward_body<S: Lanes, D: Store, const F: u8, const GATED: bool>(
             place,
             dst.add(i * place.row),
             |c, p, mask| {
+                rows.prefetch_next::<S, GATED>(gate.add(c));
                 let a = value::<S, F>(S::load(gate.add(c)));
                 D::store::<S>(p, if GATED { S::mul(a, S::load(up.add(c))) } else { a });
             },
@@ -153,6 +154,7 @@ unsafe fn backward_body<S: Lanes, D: Store, const F: u8, const GATED: bool, cons
             place,
             a.wrapping_add(i * place.row),
             |c, p, mask| {
+                rows.prefetch_next::<S, GATED>(gate.add(c));
                 let (mut a, slope) = value_and_slope::<S, F>(S::load(gate.add(c)));
                 let mut d = S::load(da.add(c));
                 if GATED {
@@ -242,6 +244,17 @@ impl GateRows {
     /// Of rows `gate | up` of `n` columns each where they are `gated`, else of `n` columns.
     pub(crate) fn new(n: usize, gated: bool) -> Self {
         Self { stride: if gated { 2 * n } else { n }, up: if gated { n } else { 0 } }
+    }
+
+    /// Prefetches what lies a row below `gate`, and beside it its up: of some columns of a wide row the processor's prefetchers
+    /// do not foresee the next.
+    #[inline(always)]
+    unsafe fn prefetch_next<S: Lanes, const GATED: bool>(self, gate: *const f32) {
+        let next = gate.wrapping_add(self.stride);
+        S::prefetch(next);
+        if GATED {
+            S::prefetch(next.wrapping_add(self.up));
+        }
     }
 }
 

@@ -78,11 +78,14 @@ unsafe fn copy_body<S: Lanes, E: Element, D: Store>(
     for i in 0..m {
         let x = x.add(i * ldx);
         prefetch_row::<S, E>(x, n, ldx);
+        // Of wide rows the next: they may be some columns of wider ones.
+        let next = x.wrapping_add(if n > NR { ldx } else { 0 });
         let (mut k0, mut to) = (0, dst.add(i * place.row));
         while k0 < n {
             let len = (n - k0).min(place.width);
             let mut j = 0;
             while j + S::N <= len {
+                S::prefetch(next.wrapping_add(k0 + j).cast());
                 D::store::<S>(to.add(j), E::load::<S>(x.add(k0 + j)));
                 j += S::N;
             }

@@ -97,6 +97,14 @@ pub(crate) trait Product: Copy + 'static {
     unsafe fn total<S: Lanes>(sum: S::V) -> f32 {
         S::sum(sum)
     }
+    /// [`Self::total`] of four sums.
+    ///
+    /// # Safety
+    /// As [`Lanes`].
+    #[inline(always)]
+    unsafe fn totals<S: Lanes>(sums: [S::V; 4]) -> [f32; 4] {
+        S::sums(sums)
+    }
 }
 
 /// fp32.
@@ -161,6 +169,10 @@ impl Product for Int8Dot {
     #[inline(always)]
     unsafe fn total<S: Lanes>(sum: S::V) -> f32 {
         f32::from_bits(S::sum_i32(sum).cast_unsigned())
+    }
+    #[inline(always)]
+    unsafe fn totals<S: Lanes>(sums: [S::V; 4]) -> [f32; 4] {
+        sums.map(|sum| Self::total::<S>(sum))
     }
 }
 

@@ -206,6 +206,11 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn scale2(a: Self::V, n: Self::V) -> Self::V;
     /// The sum of the lanes.
     unsafe fn sum(v: Self::V) -> f32;
+    /// [`Self::sum`] of four vectors, to the bit.
+    #[inline(always)]
+    unsafe fn sums(v: [Self::V; 4]) -> [f32; 4] {
+        v.map(|v| Self::sum(v))
+    }
     /// The largest lane.
     unsafe fn top(v: Self::V) -> f32;
     /// `1 / a` to about 1 ulp, for `a >= 1`.

@@ -89,13 +89,14 @@ unsafe fn tail<S: Lanes, E: Element>(p: *const E, n: usize) -> S::V {
     S::load(values.as_ptr())
 }
 
-/// `R` rows of weights times `T` tokens; the rows that follow are called for while these are read.
+/// `R` rows of weights times `T` tokens; what lies `ahead` rows behind them is called for while these are read.
 ///
 /// Each sum runs along its row in one vector, whatever `R` and `T`: its bits do not depend on them.
 #[inline(always)]
 unsafe fn tile<S: Lanes, P: Product, E: Element, const R: usize, const T: usize>(
     k: usize,
     w: *const E,
+    ahead: usize,
     x: *const f32,
     y: *mut f32,
     ldy: usize,
@@ -106,7 +107,7 @@ unsafe fn tile<S: Lanes, P: Product, E: Element, const R: usize, const T: usize>
     let mut j = 0;
     while j + line * S::N <= k {
         for r in 0..R {
-            S::prefetch(w.wrapping_add((R + r) * k + j).cast());
+            S::prefetch(w.wrapping_add((ahead + r) * k + j).cast());
         }
         for _ in 0..line {
             let w: [S::V; R] = std::array::from_fn(|r| E::load::<S>(w.add(r * k + j)));
@@ -131,36 +132,51 @@ unsafe fn tile<S: Lanes, P: Product, E: Element, const R: usize, const T: usize>
         }
         j += S::N;
     }
-    for (r, acc) in acc.iter().enumerate() {
-        for (t, acc) in acc.iter().enumerate() {
-            *y.add(t * ldy + r) = P::total::<S>(*acc);
+    for t in 0..T {
+        let y = y.add(t * ldy);
+        if R == ROWS {
+            let totals = P::totals::<S>(std::array::from_fn(|r| acc[r][t]));
+            y.cast::<[f32; ROWS]>().write_unaligned(totals);
+        } else {
+            (0..R).for_each(|r| *y.add(r) = P::total::<S>(acc[r][t]));
         }
     }
 }
 
-/// `n` rows of weights, `R` at a time, times `T` tokens.
+/// `R` rows of weights times all tokens, a few at a time: as many as have their sums in registers. For all but the first few
+/// the weights come from the first-level cache, and meanwhile those that follow come from memory.
 #[inline(always)]
-unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize, const T: usize>(
-    n: usize,
+unsafe fn rows<S: Lanes, P: Product, E: Element, const R: usize>(
     k: usize,
+    tokens: usize,
     w: *const E,
     x: *const f32,
     y: *mut f32,
     ldy: usize,
 ) {
-    let mut r = 0;
-    while r + R <= n {
-        tile::<S, P, E, R, T>(k, w.add(r * k), x, y.add(r), ldy);
-        r += R;
-    }
-    while r < n {
-        tile::<S, P, E, 1, T>(k, w.add(r * k), x, y.add(r), ldy);
-        r += 1;
+    // Four rows of six tokens fill AVX-512's registers, of three those of other vectors.
+    let most = if R == ROWS && S::ROWS <= 6 { 3 } else { 6 };
+    let mut left = tokens.div_ceil(most);
+    let mut t = 0;
+    while t < tokens {
+        // Split evenly: 16 is 6 + 5 + 5.
+        let m = (tokens - t).div_ceil(left);
+        let (x, y, ahead) = (x.add(t * k), y.add(t * ldy), if t == 0 { R } else { 0 });
+        match m {
+            1 => tile::<S, P, E, R, 1>(k, w, ahead, x, y, ldy),
+            2 => tile::<S, P, E, R, 2>(k, w, ahead, x, y, ldy),
+            3 => tile::<S, P, E, R, 3>(k, w, ahead, x, y, ldy),
+            4 if most > 3 => tile::<S, P, E, R, 4>(k, w, ahead, x, y, ldy),
+            5 if most > 3 => tile::<S, P, E, R, 5>(k, w, ahead, x, y, ldy),
+            6 if most > 3 => tile::<S, P, E, R, 6>(k, w, ahead, x, y, ldy),
+            _ => {}
+        }
+        t += m;
+        left -= 1;
     }
 }
 
-/// Tokens are taken a few at a time: as many as have their sums in registers. Theirs stay in the first-level cache, and
-/// for all but the first few the weights of a task come from the second-level cache.
+/// Rows are taken a few at a time, and of many tokens ([`FEW_INT8`]) [`FEW`].
 #[inline(always)]
 pub(super) unsafe fn dots_body<S: Lanes, P: Product, E: Element>(
     n: usize,
@@ -171,25 +187,17 @@ pub(super) unsafe fn dots_body<S: Lanes, P: Product, E: Element>(
     y: *mut f32,
     ldy: usize,
 ) {
-    let most = if S::ROWS > 6 { 8 } else { 6 };
-    let mut left = tokens.div_ceil(most);
-    let mut t = 0;
-    while t < tokens {
-        // Split evenly: 16 is 6 + 5 + 5.
-        let m = (tokens - t).div_ceil(left);
-        let (x, y) = (x.add(t * k), y.add(t * ldy));
-        match m {
-            1 => rows::<S, P, E, 4, 1>(n, k, w, x, y, ldy),
-            2 => rows::<S, P, E, 4, 2>(n, k, w, x, y, ldy),
-            3 => rows::<S, P, E, 4, 3>(n, k, w, x, y, ldy),
-            4 => rows::<S, P, E, 2, 4>(n, k, w, x, y, ldy),
-            5 => rows::<S, P, E, 2, 5>(n, k, w, x, y, ldy),
-            6 => rows::<S, P, E, 2, 6>(n, k, w, x, y, ldy),
-            7 => rows::<S, P, E, 2, 7>(n, k, w, x, y, ldy),
-            _ => rows::<S, P, E, 2, 8>(n, k, w, x, y, ldy),
+    for t in (0..tokens).step_by(FEW) {
+        let (m, x, y) = ((tokens - t).min(FEW), x.add(t * k), y.add(t * ldy));
+        let mut r = 0;
+        while r + ROWS <= n {
+            rows::<S, P, E, ROWS>(k, m, w.add(r * k), x, y.add(r), ldy);
+            r += ROWS;
         }
-        t += m;
-        left -= 1;
+        while r < n {
+            rows::<S, P, E, 1>(k, m, w.add(r * k), x, y.add(r), ldy);
+            r += 1;
+        }
     }
 }
 

@@ -158,6 +158,24 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
     unsafe fn sum(v: __m512) -> f32 {
         _mm512_reduce_add_ps(v)
     }
+    /// Halves are added as one vector's are, of two vectors at once, then of four.
+    #[inline(always)]
+    unsafe fn sums([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        let halves = |a, b| {
+            _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+                _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+            )
+        };
+        let (ab, cd) = (halves(a, b), halves(c, d));
+        let (low, high) =
+            (_mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd), _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
+        let quarters = _mm512_add_ps(low, high);
+        let pairs = _mm512_add_ps(quarters, _mm512_permute_ps::<0b01_00_11_10>(quarters));
+        let all = _mm512_add_ps(pairs, _mm512_permute_ps::<0b10_11_00_01>(pairs));
+        let first = _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all));
+        std::mem::transmute::<__m128, [f32; 4]>(first)
+    }
     #[inline(always)]
     unsafe fn top(v: __m512) -> f32 {
         _mm512_reduce_max_ps(v)

@@ -214,12 +214,11 @@ impl Ties {
         pairs.iter().filter(|&&tie| tie).count() as f64 / pairs.len().max(1) as f64
     }
 
-    /// Of the pairs of a step, which follow one after another.
+    /// Of the pairs of a step of `each`, which follow one after another; the last step of an epoch has what is left.
     fn of_step(&self, step: usize, each: usize) -> f64 {
-        let all = self.train.len();
-        let own: Vec<bool> =
-            (0..each).filter_map(|i| self.train.get(((step - 1) * each + i) % all.max(1))).copied().collect();
-        Self::share(&own)
+        let of_epoch = self.train.len().div_ceil(each).max(1);
+        let own = self.train.chunks(each).nth((step - 1) % of_epoch);
+        own.map_or(0.0, Self::share)
     }
 }
 
@@ -333,7 +332,7 @@ mod tests {
     #[test]
     fn accuracies_may_differ_by_pairs_of_one_text() {
         let ties = Ties { train: vec![false, true, false, false, true, true], eval: vec![true, false] };
-        assert_eq!([1, 2].map(|step| ties.of_step(step, 3)), [1.0 / 3.0, 2.0 / 3.0]);
+        assert_eq!([1, 2, 3].map(|step| ties.of_step(step, 4)), [0.25, 1.0, 0.25]);
         assert_eq!((Ties::share(&ties.eval), Ties::share(&[])), (0.5, 0.0));
         assert!(counts_pairs("eval_accuracy") && counts_pairs("rewards/accuracies"));
         assert!(!counts_pairs("mean_token_accuracy"));

@@ -110,7 +110,7 @@ impl Pages {
             let pages = before + (wanted - free).max(before / 2);
             let [_, page, kv_heads, d] = <[usize; 4]>::try_from(like.shape()).unwrap_or_default();
             let options = (&like.device(), like.carrier().dtype());
-            let new = || AnyTensor::new(Tensor::<4>::empty([pages, page, kv_heads, d], options.clone()));
+            let new = || AnyTensor::new(Tensor::<4>::empty([pages, page, kv_heads, d], options));
             let to = [new(), new()];
             let pairs: Vec<[u32; 2]> = (0..before as u32).map(|page| [page; 2]).collect();
             self.pools = Some(match self.pools.take() {

@@ -71,6 +71,23 @@ fn masks_and_reductions() {
 }
 
 #[inline(always)]
+unsafe fn four_sums_body<S: Lanes>(x: &[f32; 64]) -> [[f32; 4]; 2] {
+    let v: [S::V; 4] = std::array::from_fn(|i| S::load(x.as_ptr().add(16 * i)));
+    [S::sums(v), v.map(|v| S::sum(v))]
+}
+dispatch!(unsafe fn four_sums = four_sums_body [] [] (x: &[f32; 64]) -> [[f32; 4]; 2]);
+
+/// Of values whose sum depends on the order.
+#[test]
+fn four_sums_are_those_of_one_to_the_bit() {
+    let x: [f32; 64] = std::array::from_fn(|i| (i as f32 * 0.7).sin() * 10_f32.powi(i as i32 % 7));
+    for &isa in Isa::available() {
+        let [four, one] = unsafe { four_sums(isa, &x) };
+        assert_eq!(four.map(f32::to_bits), one.map(f32::to_bits), "{isa:?}");
+    }
+}
+
+#[inline(always)]
 unsafe fn half_body<S: Lanes>(x: &[f32; 16], bits: &mut [u16; 16], back: &mut [f32; 16], wide: bool) {
     for i in (0..16).step_by(S::N) {
         let v = S::load(x.as_ptr().add(i));

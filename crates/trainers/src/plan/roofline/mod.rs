@@ -47,7 +47,7 @@ impl Bound {
 pub struct RooflineLine {
     /// What it is of.
     pub name: &'static str,
-    /// Seconds of its products, where nothing else takes time.
+    /// Seconds of its products by the best kernels there are, where nothing else takes time.
     products: f64,
     /// Operations, bytes and launches of one rank in a step. Bytes of collectives and of the host are those that it sends or
     /// gets.
@@ -124,8 +124,8 @@ impl Roofline {
 #[derive(Clone, Debug)]
 pub(crate) struct Lines {
     gpu: GpuFigures,
-    /// Operations a second of products of fp32: as bf16 where they may be rounded.
-    wide: f64,
+    /// Operations a second of products of fp32, as bf16 where they may be rounded, and what is reached of them.
+    wide: (f64, f64),
     lines: Vec<RooflineLine>,
 }
 
@@ -133,7 +133,10 @@ impl Lines {
     /// Of products that multiply as `compute` lets them.
     pub(crate) fn new(gpu: Gpu, compute: Compute) -> Self {
         let gpu = gpu.figures();
-        let wide = if compute == Compute::Bf16 { gpu.bf16 } else { gpu.fp32 };
+        let wide = match compute {
+            Compute::Bf16 => (gpu.bf16, reach::PRODUCTS),
+            Compute::Fp32 => (gpu.fp32, reach::UNITS),
+        };
         Self { gpu, wide, lines: Vec::new() }
     }
 
@@ -152,17 +155,17 @@ impl Lines {
 
     /// Kernels, `times` times, that products of `operands` are part of.
     fn kernels(&mut self, name: &'static str, cost: Cost, times: u64, operands: Operands, attends: bool) {
-        let peak = match operands {
-            Operands::Half => self.gpu.bf16,
+        let (peak, reached) = match operands {
+            Operands::Half => (self.gpu.bf16, reach::PRODUCTS),
             Operands::Wide => self.wide,
         };
-        let reach = if attends { reach::ATTENTION } else { reach::PRODUCTS };
-        let alone = cost.flops as f64 / (peak * reach);
+        let [reached, best] = if attends { [reach::ATTENTION; 2] } else { [reached, reach::BEST_PRODUCTS] };
+        let [alone, least] = [reached, best].map(|share| cost.flops as f64 / (peak * share));
         let bytes = cost.bytes() as f64 / (self.gpu.bandwidth * reach::BANDWIDTH);
         let (products, bytes) = if alone > bytes { (alone, 0.0) } else { (0.0, bytes) };
         let of = |seconds: f64| seconds * times as f64;
         let launches = cost.launches as f64 * reach::LAUNCH;
-        self.put(name, cost * times, [of(products), of(bytes), of(launches), 0.0, 0.0]).products += of(alone);
+        self.put(name, cost * times, [of(products), of(bytes), of(launches), 0.0, 0.0]).products += of(least);
     }
 
     /// A piece of a pass with gradients, `times` times: under its operation's name, or of what runs again.

@@ -1,8 +1,13 @@
 //! Shares of published figures that kernels are assumed to reach, and seconds beside them: a predicted time's constants, each with its reason.
 
-/// Share of the dense peak that products reach: 200 to 318 of an H200's 989 TFLOP/s in bf16, 29 of its 67 in f32, by layers of a
-/// 0.6B (benches/runs/2026-11-26-h200). cuBLAS reaches 65 to 80 % there, by `wgmma`.
+/// Share of the dense peak of tensor cores that products reach: 200 to 318 of an H200's 989 TFLOP/s in bf16, by layers of a
+/// 0.6B (benches/runs/2026-11-26-h200).
 pub(super) const PRODUCTS: f64 = 0.27;
+/// The same of f32 by other units: 29 of 67 TFLOP/s there.
+pub(super) const UNITS: f64 = 0.43;
+/// What the best of products reach, for the bound that no kernels go below: cuBLAS 65 to 80 % of an H100's 989 TFLOP/s at sizes of
+/// thousands, by `wgmma`, where clocks fall under load.
+pub(super) const BEST_PRODUCTS: f64 = 0.70;
 /// The same of attention's products, between which softmax stands: FlashAttention-2 reaches 35 % of an H100's peak
 /// (arXiv:2407.08608).
 pub(super) const ATTENTION: f64 = 0.35;

@@ -60,7 +60,7 @@ impl fmt::Display for Roofline {
         let products = self.products_seconds();
         writeln!(
             f,
-            "products alone, whatever else kernels move: {}, {} a second",
+            "products alone by the best kernels, whatever else kernels move: {}, {} a second",
             seconds(products),
             count((tokens as f64 / products.max(f64::MIN_POSITIVE)) as u64),
         )?;
@@ -69,14 +69,16 @@ impl fmt::Display for Roofline {
         writeln!(f, "memory: {} of {}{fits}", bytes(self.memory), bytes(of.memory))?;
         writeln!(
             f,
-            "assumed: products reach {:.0}% of {:.0} (bf16, fp32 with `bf16: true`), {:.0} (fp32) \
-             TFLOP/s, attention's {:.0}%; kernels {:.0}% of \
+            "assumed: products reach {:.0}% of {:.0} (bf16, fp32 with `bf16: true`), {:.0}% of {:.0} (fp32) \
+             TFLOP/s, the best {:.0}%, attention's {:.0}%; kernels {:.0}% of \
              {:.2} TB/s;\n         collectives {:.0}% of {:.0} GB/s and {:.0} us each, beside nothing; a launch {:.0} us, a \
              wait of the host {:.0} us.\n         A bound from counts, not a measurement; rows are as long as they may be, each \
              one document",
             100.0 * reach::PRODUCTS,
             of.bf16 / 1e12,
+            100.0 * reach::UNITS,
             of.fp32 / 1e12,
+            100.0 * reach::BEST_PRODUCTS,
             100.0 * reach::ATTENTION,
             100.0 * reach::BANDWIDTH,
             of.bandwidth / 1e12,
@@ -118,6 +120,8 @@ impl Roofline {
             "lines": self.lines.iter().map(line).collect::<Vec<_>>(),
             "assumed": {
                 "products": reach::PRODUCTS,
+                "products_of_fp32": reach::UNITS,
+                "best_products": reach::BEST_PRODUCTS,
                 "attention": reach::ATTENTION,
                 "bandwidth": reach::BANDWIDTH,
                 "link": reach::LINK,

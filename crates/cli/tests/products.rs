@@ -1,4 +1,4 @@
-//! What products multiply where options leave it open.
+//! The default of `bf16`: the processor's products, the launcher's word, the checkpoint.
 
 use burnish_device::multiplies_bf16;
 

@@ -30,6 +30,7 @@ mod gate;
 mod gemm;
 mod heads;
 mod logits;
+mod mma;
 mod norm;
 mod row;
 mod rows;

@@ -9,15 +9,8 @@ use cubecl_core as cubecl;
 use cubecl_core::cmma::{MatrixIdent, MmaDefinition};
 use cubecl_core::prelude::*;
 
-/// Units of a plane.
-pub(super) const PLANE: usize = 32;
-/// Rows of a strip, columns of a block, and what a product is summed over at a time.
-pub(super) const STRIP: usize = 16;
-
-/// Two neighbours.
-pub(super) type Pair<E> = Vector<E, Const<2>>;
-/// Sixteen bytes.
-pub(super) type Eight<E> = Vector<E, Const<8>>;
+use crate::mma::add;
+pub(super) use crate::mma::{Eight, PLANE, Pair, STRIP};
 
 /// The tiles of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,27 +81,6 @@ pub(super) fn stage<E: Float>(
             into[of_row * pitch + column] = eight;
         }
     }
-}
-
-/// Adds a product of 16 by 16 and 16 by 8 to the two pairs of `into` from `at`.
-#[cube]
-fn add<E: Float>(
-    left: &Array<Pair<E>>,
-    right: &Array<Pair<E>>,
-    #[comptime] side: usize,
-    into: &mut Array<Pair<f32>>,
-    #[comptime] at: usize,
-) {
-    let product = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
-    let mut half = Array::<Pair<E>>::new(2usize);
-    half[0] = right[2 * side];
-    half[1] = right[2 * side + 1];
-    let mut sum = Array::<Pair<f32>>::new(2usize);
-    sum[0] = into[at];
-    sum[1] = into[at + 1];
-    let sum = product.execute(left, &half, &sum);
-    into[at] = sum[0];
-    into[at + 1] = sum[1];
 }
 
 /// Four matrices of 8 by 8 of shared memory from a row and a block of 16 columns: beside each other first, or below.

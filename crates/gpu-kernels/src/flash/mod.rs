@@ -18,10 +18,10 @@ mod tile;
 use std::ops::Range;
 
 use burnish_core::FLASH_HEAD;
-use cubecl_core::ir::features::MmaConfig;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address};
+use crate::mma;
 use cores::Tiles;
 use plan::{Ranges, TileRows};
 use score::{Form, NumbersLaunch, RowsLaunch};
@@ -116,19 +116,10 @@ struct Cores {
 impl Cores {
     /// `None` where the device does not multiply these, or a head's rows do not lie in vectors.
     fn new(client: &Client, head_dim: usize, dtype: FloatType) -> Option<Self> {
-        let properties = client.properties();
-        let (of, sums) = (dtype.elem(), FloatType::F32.elem());
-        let config = MmaConfig { a_type: of, b_type: of, cd_type: sums, m: 16, n: 8, k: 16 };
-        let matmul = &properties.features.matmul;
-        if dtype == FloatType::F32
-            || !head_dim.is_multiple_of(8)
-            || !matmul.mma.contains(&config)
-            || !matmul.ldmatrix.contains(&of)
-            || properties.hardware.plane_size_max != cores::PLANE as u32
-        {
+        if !head_dim.is_multiple_of(8) || !mma::multiplies(client, dtype) {
             return None;
         }
-        let most = properties.hardware.max_shared_memory_size;
+        let most = client.properties().hardware.max_shared_memory_size;
         let row = cores::pitch(head_dim) * 16;
         let first = |own: usize, others: usize, all: &[[usize; 3]]| {
             let all = all.iter().map(|&[planes, strips, others]| Tiles { planes, strips, others });

@@ -7,10 +7,10 @@ use cubecl_core as cubecl;
 use cubecl_core::cmma::{MatrixIdent, MmaDefinition};
 use cubecl_core::prelude::*;
 
-use super::PLANE;
-use super::finish::{Form, Place, Sizes, put, share};
-use super::stage::{self, Eight, Held, Pair, Tile, Window, window};
-use super::tiles::{BLOCK, Tiles};
+use super::finish::{Form, Place, Sizes, put, share, written_from};
+use super::stage::{self, Held, Tile, Window, window};
+use super::tiles::Tiles;
+use crate::mma::{Eight, PLANE, Pair, STRIP, add};
 
 /// A block of 16 by 16 of an operand, from `across` of rows or columns and `depth`, as products take it.
 #[cube]
@@ -42,27 +42,6 @@ fn load<E: Float>(
     product.load_matrix::<Eight<E>, Const<2>>(&from[at..at + 1], ident, 4usize, comptime!(!tile.along))
 }
 
-/// Adds a product of 16 by 16 and 16 by 8 to two pairs of `into`.
-#[cube]
-fn add<E: Float>(
-    left: &Array<Pair<E>>,
-    right: &Array<Pair<E>>,
-    #[comptime] side: usize,
-    into: &mut Array<Pair<f32>>,
-    #[comptime] at: usize,
-) {
-    let product = MmaDefinition::<E, E, f32>::new(16usize, 8usize, 16usize);
-    let mut half = Array::<Pair<E>>::new(2usize);
-    half[0] = right[2 * side];
-    half[1] = right[2 * side + 1];
-    let mut sum = Array::<Pair<f32>>::new(2usize);
-    sum[0] = into[at];
-    sum[1] = into[at + 1];
-    let sum = product.execute(left, &half, &sum);
-    into[at] = sum[0];
-    into[at + 1] = sum[1];
-}
-
 /// Adds the products of a slab to this plane's sums.
 #[cube]
 fn accumulate<E: Float>(
@@ -82,19 +61,19 @@ fn accumulate<E: Float>(
     let mut lefts = Sequence::<Array<Pair<E>>>::new();
     let mut rights = Sequence::<Array<Pair<E>>>::new();
     #[unroll]
-    for step in 0..comptime!(tiles.depth / BLOCK) {
-        let depth = step * BLOCK;
+    for step in 0..comptime!(tiles.depth / STRIP) {
+        let depth = step * STRIP;
         #[unroll]
         for strip in 0..strips {
-            lefts.push(load::<E>(left, left_at, row + strip * BLOCK, depth, MatrixIdent::A, of_left));
+            lefts.push(load::<E>(left, left_at, row + strip * STRIP, depth, MatrixIdent::A, of_left));
         }
         #[unroll]
         for block in 0..blocks {
-            rights.push(load::<E>(right, right_at, column + block * BLOCK, depth, MatrixIdent::B, of_right));
+            rights.push(load::<E>(right, right_at, column + block * STRIP, depth, MatrixIdent::B, of_right));
         }
     }
     #[unroll]
-    for step in 0..comptime!(tiles.depth / BLOCK) {
+    for step in 0..comptime!(tiles.depth / STRIP) {
         #[unroll]
         for block in 0..blocks {
             let right = rights.index(comptime!(step * blocks + block));
@@ -205,8 +184,8 @@ pub(super) fn multiply_by_cores<
         sums[i] = Pair::<f32>::new(0.0);
     }
     let plane = UNIT_POS as usize / PLANE;
-    let row = plane / tiles.across * comptime!(strips * BLOCK);
-    let column = plane % tiles.across * comptime!(blocks * BLOCK);
+    let row = plane / tiles.across * comptime!(strips * STRIP);
+    let column = plane % tiles.across * comptime!(blocks * STRIP);
     let batch = share.batch;
     let (across, all) = (share.row, sizes.rows);
     let of_a =
@@ -304,10 +283,7 @@ pub(super) fn multiply_by_cores<
         }
     }
     let lane = UNIT_POS as usize % PLANE;
-    let mut d_first = of_d.first + share.batch * of_d.matrix;
-    if comptime!(!form.whole) {
-        d_first = (share.batch * sizes.parts + share.part) * of_d.matrix;
-    }
+    let d_first = written_from(&share, &sizes, &of_d, form);
     let c_first = of_c.first + share.batch * of_c.matrix;
     #[unroll]
     for strip in 0..strips {
@@ -317,8 +293,8 @@ pub(super) fn multiply_by_cores<
             for i in 0..4usize {
                 put::<C, O, N>(
                     sums[comptime!((strip * blocks + block) * 4 + i)],
-                    share.row + row + lane / 4 + comptime!(strip * BLOCK + i % 2 * 8),
-                    share.column + column + lane % 4 * 2 + comptime!(block * BLOCK + i / 2 * 8),
+                    share.row + row + lane / 4 + comptime!(strip * STRIP + i % 2 * 8),
+                    share.column + column + lane % 4 * 2 + comptime!(block * STRIP + i / 2 * 8),
                     c,
                     bias,
                     d,

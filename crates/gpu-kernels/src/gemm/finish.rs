@@ -1,9 +1,8 @@
 //! The finish of sums before they are written, and sums of their parts.
 
+use crate::mma::Pair;
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
-
-use super::stage::Pair;
 
 /// What is done to a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +87,16 @@ pub(super) fn share(sizes: &Sizes, #[comptime] rows: usize, #[comptime] columns:
         // With the last part.
         more: select(part + 1 == sizes.parts, sizes.more_depth, 0usize),
     }
+}
+
+/// Where in `d` this cube's matrix begins: of parts of sums each has one.
+#[cube]
+pub(super) fn written_from(share: &Share, sizes: &Sizes, of_d: &Place, #[comptime] form: Form) -> usize {
+    let mut first = of_d.first + share.batch * of_d.matrix;
+    if comptime!(!form.whole) {
+        first = (share.batch * sizes.parts + share.part) * of_d.matrix;
+    }
+    first
 }
 
 /// Finishes a vector of sums; `at` is its place in what is added, `column` in vectors.

@@ -10,17 +10,13 @@ mod stage;
 mod tiles;
 mod units;
 
-use cubecl_core::ir::features::MmaConfig;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address};
-use crate::{elements, row};
+use crate::{elements, mma, row};
 use finish::{PlaceLaunch, SizesLaunch};
 use stage::Held;
 use tiles::Cut;
-
-/// Units of a plane.
-const PLANE: usize = 32;
 
 /// Matrices in a buffer, distances in its elements.
 #[derive(Clone, Debug)]
@@ -138,14 +134,7 @@ impl Gemm {
     pub fn new(client: &Client, factors: FloatType) -> Option<Self> {
         let properties = client.properties();
         let hardware = &properties.hardware;
-        let (of, sums) = (factors.elem(), FloatType::F32.elem());
-        let config = MmaConfig { a_type: of, b_type: of, cd_type: sums, m: 16, n: 8, k: 16 };
-        let matmul = &properties.features.matmul;
-        let cores = factors != FloatType::F32
-            && matmul.mma.contains(&config)
-            && matmul.ldmatrix.contains(&of)
-            && hardware.plane_size_max == PLANE as u32
-            && hardware.max_shared_memory_size >= tiles::MOST_BYTES;
+        let cores = mma::multiplies(client, factors) && hardware.max_shared_memory_size >= tiles::MOST_BYTES;
         let units = factors == FloatType::F32
             && hardware.max_units_per_cube as usize >= units::UNITS
             && hardware.max_shared_memory_size >= units::BYTES;

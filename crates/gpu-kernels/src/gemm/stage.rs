@@ -6,10 +6,7 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::barrier::copy_async_checked;
 use cubecl_core::prelude::*;
 
-/// Two neighbours.
-pub(super) type Pair<E> = Vector<E, Const<2>>;
-/// Sixteen bytes.
-pub(super) type Eight<E> = Vector<E, Const<8>>;
+use crate::mma::Eight;
 
 /// How an operand is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

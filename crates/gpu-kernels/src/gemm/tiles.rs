@@ -1,9 +1,8 @@
 //! Tiles of an output for each cube, and parts of their sums, from sizes alone.
 
-use super::{PLANE, Product};
+use super::Product;
+use crate::mma::{PLANE, STRIP};
 
-/// Rows of a strip, columns of a block, and what a product of tensor cores is summed over at a time.
-pub(super) const BLOCK: usize = 16;
 /// Factors of a sum that are in shared memory together.
 const DEPTH: usize = 32;
 /// Slabs of so many that are there or on their way.
@@ -40,12 +39,12 @@ impl Tiles {
 
     /// Strips of a plane's rows.
     pub(crate) fn strips(self) -> usize {
-        self.rows / self.down / BLOCK
+        self.rows / self.down / STRIP
     }
 
     /// Blocks of a plane's columns.
     pub(crate) fn blocks(self) -> usize {
-        self.columns / self.across / BLOCK
+        self.columns / self.across / STRIP
     }
 }
 
@@ -80,7 +79,7 @@ fn count(of: Product, tiles: Tiles) -> usize {
 
 /// Cuts a product for tensor cores.
 pub(super) fn cut(of: Product) -> Cut {
-    let thin = |n: usize| n.next_power_of_two().clamp(BLOCK, 64);
+    let thin = |n: usize| n.next_power_of_two().clamp(STRIP, 64);
     let tiles = if of.columns <= 64 {
         Tiles::new([128, thin(of.columns)], [4, 1])
     } else if of.rows <= 64 {

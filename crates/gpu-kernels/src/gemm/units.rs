@@ -4,9 +4,9 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use super::Product;
-use super::finish::{Form, Place, Sizes, put, share};
-use super::stage::Pair;
+use super::finish::{Form, Place, Sizes, put, share, written_from};
 use super::tiles::{Cut, Tiles};
+use crate::mma::Pair;
 
 /// Rows, and columns, of a tile.
 const TILE: usize = 64;
@@ -150,10 +150,7 @@ pub(super) fn multiply_by_units<A: Float, B: Float, P: Float, Q: Float, C: Float
             accumulate(&left, &right, &mut sums);
         }
     }
-    let mut d_first = of_d.first + share.batch * of_d.matrix;
-    if comptime!(!form.whole) {
-        d_first = (share.batch * sizes.parts + share.part) * of_d.matrix;
-    }
+    let d_first = written_from(&share, &sizes, &of_d, form);
     let c_first = of_c.first + share.batch * of_c.matrix;
     #[unroll]
     for i in 0..4usize {

@@ -154,12 +154,12 @@ pub(super) fn multiply_by_cores<
     #[comptime] more: [Held; 2],
     #[comptime] form: Form,
     #[comptime] tiles: Tiles,
-    #[define(A)] _a: ElemType,
-    #[define(B)] _b: ElemType,
-    #[define(P)] _p: ElemType,
-    #[define(Q)] _q: ElemType,
-    #[define(C)] _c: ElemType,
-    #[define(O)] _d: ElemType,
+    #[define(A)] _a_type: ElemType,
+    #[define(B)] _b_type: ElemType,
+    #[define(P)] _p_type: ElemType,
+    #[define(Q)] _q_type: ElemType,
+    #[define(C)] _c_type: ElemType,
+    #[define(O)] _d_type: ElemType,
     #[define(E)] _factors: ElemType,
 ) {
     let share = share(&sizes, tiles.rows, tiles.columns);

@@ -173,8 +173,8 @@ pub(super) fn add_parts<C: Float, O: Float, N: Size>(
     of_d: Place,
     sizes: Sizes,
     #[comptime] form: Form,
-    #[define(C)] _c: ElemType,
-    #[define(O)] _d: ElemType,
+    #[define(C)] _c_type: ElemType,
+    #[define(O)] _d_type: ElemType,
 ) {
     let width = sizes.columns / N::value();
     let matrix = sizes.rows * width;

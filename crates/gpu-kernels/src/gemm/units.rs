@@ -101,12 +101,12 @@ pub(super) fn multiply_by_units<A: Float, B: Float, P: Float, Q: Float, C: Float
     #[comptime] a_along: bool,
     #[comptime] b_along: bool,
     #[comptime] form: Form,
-    #[define(A)] _a: ElemType,
-    #[define(B)] _b: ElemType,
-    #[define(P)] _p: ElemType,
-    #[define(Q)] _q: ElemType,
-    #[define(C)] _c: ElemType,
-    #[define(O)] _d: ElemType,
+    #[define(A)] _a_type: ElemType,
+    #[define(B)] _b_type: ElemType,
+    #[define(P)] _p_type: ElemType,
+    #[define(Q)] _q_type: ElemType,
+    #[define(C)] _c_type: ElemType,
+    #[define(O)] _d_type: ElemType,
 ) {
     let share = share(&sizes, TILE, TILE);
     if !share.any {

@@ -1,5 +1,6 @@
 //! Kernels on a device against f64 on the host.
 #![cfg(any(feature = "cuda", feature = "wgpu"))]
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod adamw;
 mod dropout;

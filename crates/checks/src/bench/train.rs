@@ -48,6 +48,7 @@ fn measure(context: &Context, name: &str, shape: &Shape, lora: bool) -> Result<M
         "--packing=true".to_owned(),
         "--packing_strategy=wrapped".to_owned(),
         "--dtype=bfloat16".to_owned(),
+        "--bf16=true".to_owned(),
         "--logging_steps=1".to_owned(),
         "--save_strategy=no".to_owned(),
         "--report_to=none".to_owned(),
@@ -55,7 +56,7 @@ fn measure(context: &Context, name: &str, shape: &Shape, lora: bool) -> Result<M
         "--learning_rate=1e-5".to_owned(),
     ];
     if lora {
-        words.extend(["--use_peft=true", "--lora_r=16", "--lora_alpha=32"].map(str::to_owned));
+        words.extend(["--use_peft=true", "--lora_r=16", "--lora_alpha=32", "--lora_dropout=0", "--lora_target_modules=all-linear"].map(str::to_owned));
     }
     let predicted = match gpu(context) {
         Some(gpu) => predicted(&words, gpu.name())?,

@@ -2,7 +2,7 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use burn::tensor::activation::{relu, sigmoid};
 use burnish_core::Activation;
 #[cfg(feature = "cube")]
@@ -15,23 +15,23 @@ use crate::{AnyTensor, OpsError};
 
 const GELU_CUBIC: f64 = 0.044_715;
 
-/// `f(x)` of rows, wide.
-pub(super) fn plain(f: Activation, x: &AnyTensor) -> Result<Tensor<2>, OpsError> {
+/// `f(x)` of rows, in `dtype`.
+pub(super) fn plain(f: Activation, x: &AnyTensor, dtype: DType) -> Result<Tensor<2>, OpsError> {
     #[cfg(feature = "cube")]
-    if let Some(y) = kernels::gate(x, Gate { activation: f, gated: false }) {
+    if let Some(y) = kernels::gate(x, Gate { activation: f, gated: false }, dtype) {
         return Ok(y);
     }
-    Ok(value(f, wide::<2>(x)?))
+    Ok(to(value(f, wide::<2>(x)?), dtype))
 }
 
-/// `f(gate) up` of rows `[gate | up]`, wide.
-pub(super) fn gated(f: Activation, x: &AnyTensor) -> Result<Tensor<2>, OpsError> {
+/// `f(gate) up` of rows `[gate | up]`, in `dtype`.
+pub(super) fn gated(f: Activation, x: &AnyTensor, dtype: DType) -> Result<Tensor<2>, OpsError> {
     #[cfg(feature = "cube")]
-    if let Some(y) = kernels::gate(x, Gate { activation: f, gated: true }) {
+    if let Some(y) = kernels::gate(x, Gate { activation: f, gated: true }, dtype) {
         return Ok(y);
     }
     let (gate, up) = gate_up(x)?;
-    Ok(value(f, gate) * up)
+    Ok(to(value(f, gate) * up, dtype))
 }
 
 /// The gradient of [`plain`]'s `x`, in its dtype, from that of the value.

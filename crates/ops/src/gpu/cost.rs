@@ -112,18 +112,16 @@ impl LinearSize {
         product([self.tokens, self.input, self.output], self.bytes, self.bytes)
     }
 
-    /// The input's gradient `dy W` of a gradient in f32, and in f32.
+    /// The input's gradient `dy W`, in f32.
     #[must_use]
     pub fn of_input(&self) -> Cost {
-        let made = product([self.tokens, self.output, self.input], self.bytes, WIDE);
-        made + Cost::moving((WIDE - self.bytes) * self.tokens * self.output, 0, 0)
+        product([self.tokens, self.output, self.input], self.bytes, WIDE)
     }
 
     /// The weight's gradient `dy^T x`, in f32.
     #[must_use]
     pub fn of_weight(&self) -> Cost {
-        let made = product([self.output, self.tokens, self.input], self.bytes, WIDE);
-        made + Cost::moving((WIDE - self.bytes) * self.tokens * self.output, 0, 0)
+        product([self.output, self.tokens, self.input], self.bytes, WIDE)
     }
 
     /// What an adapter of `rank` adds. In f32 two products, and the sum with the layer's; in 16 bits a product whose sums are
@@ -158,13 +156,13 @@ impl LinearSize {
                 + product([rank, tokens, input], WIDE, WIDE)
                 + if tracked { of_input } else { Cost::default() };
         }
-        // Both factors' gradients and the rows of its rank are sums of parts; two read the layer's gradient, in f32.
-        let wide = Cost::moving(2 * (WIDE - bytes) * tokens * output, 0, 3);
+        // Both factors' gradients and the rows of its rank are sums of parts.
+        let sums = Cost::moving(0, 0, 3);
         let of_input = if tracked { self.beside([tokens, rank, input]) } else { Cost::default() };
         product([output, tokens, rank], bytes, WIDE)
             + product([tokens, output, rank], bytes, bytes)
             + product([rank, tokens, input], bytes, WIDE)
-            + wide
+            + sums
             + of_input
     }
 }
@@ -201,10 +199,10 @@ pub fn summed(tokens: u64, width: u64, layers: u64) -> Cost {
     Cost::moving(WIDE * tokens * width * layers.saturating_sub(1), 0, 0)
 }
 
-/// Columns of several layers on one input, side by side in one tensor.
+/// Columns of several layers on one input, side by side in one tensor: products of 16-bit factors are written there.
 #[must_use]
 pub fn side_by_side(tokens: u64, width: u64, bytes: u64, layers: u64) -> Cost {
-    if layers < 2 {
+    if layers < 2 || bytes < WIDE {
         Cost::default()
     } else {
         Cost::moving(bytes * tokens * width, bytes * tokens * width, layers + 1)

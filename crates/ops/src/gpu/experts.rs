@@ -164,10 +164,11 @@ fn turns(x: &Tensor<2>) -> (Tensor<2>, Tensor<2>) {
 }
 
 fn activate(gate: ExpertGate, x: &Tensor<2>) -> Tensor<2> {
-    let any = || AnyTensor::new(x.clone());
+    let any = AnyTensor::new(x.clone());
+    let wide = wide_dtype(&any);
     match gate {
-        ExpertGate::Halves(f) => activation::gated(f, &any()).expect("invariant: a matrix"),
-        ExpertGate::Plain(f) => activation::plain(f, &any()).expect("invariant: a matrix"),
+        ExpertGate::Halves(f) => activation::gated(f, &any, wide).expect("invariant: a matrix"),
+        ExpertGate::Plain(f) => activation::plain(f, &any, wide).expect("invariant: a matrix"),
         ExpertGate::Clamped { alpha, limit } => {
             let (g, u) = turns(x);
             let g = g.clamp_max(limit);

@@ -19,12 +19,14 @@ use crate::{AnyTensor, Linear, OpsError, apply};
 
 const OP: &str = "head";
 
-/// Logits of a chunk, about: 128 MiB in f32.
-const LOGITS: usize = 1 << 25;
+/// Logits of a chunk, about: 256 MiB in 16 bits. The gradient of a head's weight is read and written once a chunk.
+const LOGITS: usize = 1 << 27;
+/// Rows of a chunk are a multiple of so many: tiles of products have as many.
+const TILE: usize = 128;
 
 /// Rows of a chunk.
 pub(super) fn chunk(vocab: usize) -> usize {
-    (LOGITS / vocab.max(1) / 64 * 64).max(64)
+    (LOGITS / vocab.max(1) / TILE * TILE).max(TILE)
 }
 
 fn inputs(hidden: &AnyTensor, head: &Linear) -> Vec<AnyTensor> {
@@ -110,7 +112,7 @@ impl Body {
         let mut operand = Operand::new(self.hidden.rank::<2>()?.narrow(0, start, n));
         let to = (self.layer.out_dtype(), None);
         let (z, saved) = self.layer.forward(&mut operand, start, wanted, to);
-        Ok(Logits { z, saved, operand })
+        Ok(Logits { z: z.made(), saved, operand })
     }
 
     /// The logits of a product, wide.

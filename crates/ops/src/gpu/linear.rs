@@ -6,7 +6,7 @@
 use burn::tensor::{DType, Tensor};
 use burnish_core::{Activation, Compute, Dtype, LinearPart, LinearParts};
 
-use super::product::{self, Finish};
+use super::product::{self, Factors, Finish};
 use super::{activation, add, constant, norm, over_rows, to, wide_dtype};
 use crate::linear::{Dropout, Linear, LinearInput};
 use crate::tensor::in_burn;
@@ -15,6 +15,7 @@ use crate::{AnyTensor, OpsError, apply};
 const OP: &str = "linears";
 
 /// An operand in the dtypes in which it is asked for.
+#[derive(Clone)]
 pub(super) struct Operand {
     made: Vec<Tensor<2>>,
 }
@@ -22,6 +23,11 @@ pub(super) struct Operand {
 impl Operand {
     pub(super) fn new(x: Tensor<2>) -> Self {
         Self { made: vec![x] }
+    }
+
+    /// Of products with what is in the dtype `other`, in that of their factors.
+    fn factor(&mut self, other: DType, compute: Compute) -> Tensor<2> {
+        self.get(product::factors(self.made[0].dtype(), other, compute))
     }
 
     fn get(&mut self, dtype: DType) -> Tensor<2> {
@@ -70,6 +76,34 @@ pub(super) struct Layer {
 struct Gain {
     factor: Tensor<2>,
     norm: Tensor<2>,
+}
+
+/// A layer's outputs: the factors of what is a product, finished, so that those of several layers can be made at once.
+pub(super) enum Output {
+    Product(Box<Factors>),
+    Made(Tensor<2>),
+}
+
+impl Output {
+    pub(super) fn made(self) -> Tensor<2> {
+        match self {
+            Self::Product(factors) => factors.product(),
+            Self::Made(y) => y,
+        }
+    }
+
+    /// Those of all layers beside each other.
+    fn beside(all: Vec<Self>) -> Tensor<2> {
+        if all.iter().all(|output| matches!(output, Self::Product(_))) {
+            let factors = all.into_iter().filter_map(|output| match output {
+                Self::Product(factors) => Some(*factors),
+                Self::Made(_) => None,
+            });
+            return product::beside(factors.collect());
+        }
+        let mut all: Vec<_> = all.into_iter().map(Self::made).collect();
+        if all.len() == 1 { all.remove(0) } else { Tensor::cat(all, 1) }
+    }
 }
 
 /// What a forward keeps for the backward.
@@ -133,6 +167,13 @@ impl Layer {
         matrix(&self.parts.weight)
     }
 
+    /// The dtype in which all that reads the input does so, if that is one.
+    fn reads(&self) -> Option<DType> {
+        let dtype = self.weight().dtype();
+        let adapter = self.parts.lora.is_some();
+        (!adapter || self.dropout.is_none() && dtype == self.low_dtype()).then_some(dtype)
+    }
+
     /// No gradient yet of any part.
     pub(super) fn gradients(&self) -> Gradients {
         self.parts.as_ref().map(|_, _| None)
@@ -151,13 +192,13 @@ impl Layer {
         first: usize,
         wanted: &LinearParts<bool>,
         (out, residual): (DType, Option<Tensor<2>>),
-    ) -> (Tensor<2>, Saved) {
+    ) -> (Output, Saved) {
         let weight = self.weight();
         let mut saved = Saved { low: None, gained: None };
         let mut finish = Finish::adding(out, residual);
         finish.bias = self.parts.bias.as_ref().map(vector);
         let Some(lora) = &self.parts.lora else {
-            return (product::forward(x.get(weight.dtype()), &weight, self.compute, finish), saved);
+            return (self.through_weight(x, finish), saved);
         };
         let dropped = self.dropped(x, first);
         let seen = dropped.clone().unwrap_or_else(|| self.seen(x));
@@ -172,7 +213,7 @@ impl Layer {
                 (Some(bias), Some(more)) => Some(bias + more),
                 (bias, more) => bias.or(more),
             };
-            return (product::forward(x.get(weight.dtype()), &weight, self.compute, finish), saved);
+            return (self.through_weight(x, finish), saved);
         };
         let wants_magnitude = wanted.wants(LinearPart::Magnitude);
         let with_low = Finish { more: Some([low, b]), bias: b_bias, ..Finish::new(self.wide) };
@@ -194,7 +235,15 @@ impl Layer {
         if let Some(bias) = finish.bias {
             y = y + bias.unsqueeze();
         }
-        (to(add(finish.add.map(|residual| to(residual, self.wide)), y), out), saved)
+        let y = to(add(finish.add.map(|residual| to(residual, self.wide)), y), out);
+        (Output::Made(y), saved)
+    }
+
+    /// `x W^T`, finished.
+    fn through_weight(&self, x: &mut Operand, finish: Finish<2>) -> Output {
+        let weight = self.weight();
+        let factors = product::forward_factors(x.get(weight.dtype()), &weight, self.compute, finish);
+        Output::Product(Box::new(factors))
     }
 
     /// The input behind its dropout.
@@ -217,9 +266,10 @@ impl Layer {
             accumulate(into, LinearPart::Bias, over_rows(to(dy.clone(), wide)));
         }
         let Some(lora) = &self.parts.lora else {
-            self.of_weight(x, &dy, wanted, into);
+            let mut dy = Operand::new(dy);
+            self.of_weight(x, &mut dy, wanted, into);
             let finish = Finish::adding(wide, dx);
-            return want_dx.then(|| product::of_input(dy, &weight, self.compute, finish));
+            return want_dx.then(|| self.of_input(&mut dy, &weight, finish));
         };
         let dropped = self.dropped(x, first);
         if let (Some(gain), Some(gained)) = (&self.gain, saved.gained) {
@@ -227,27 +277,28 @@ impl Layer {
             let n = sums.dims()[1];
             accumulate(into, LinearPart::Magnitude, sums.reshape([n]));
         }
-        let scaled = match &self.gain {
+        let mut scaled = Operand::new(match &self.gain {
             Some(gain) => to(dy.clone(), wide) * gain.factor.clone(),
             None => dy.clone(),
-        };
-        let through = if dropped.is_none() { scaled.clone() } else { dy.clone() };
-        self.of_weight(x, &through, wanted, into);
+        });
+        let mut through = if dropped.is_none() { scaled.clone() } else { Operand::new(dy.clone()) };
+        self.of_weight(x, &mut through, wanted, into);
         // The gradient of dropout's output, where it has one.
         let mut d_seen = None;
         if let (Some(_), Some(seen)) = (&self.gain, &dropped) {
-            let through = scaled.clone() - to(dy, wide);
-            self.of_weight(&mut Operand::new(seen.clone()), &through, wanted, into);
-            d_seen = want_dx.then(|| product::of_input(through, &weight, self.compute, Finish::new(wide)));
+            let mut through = Operand::new(scaled.get(wide) - to(dy, wide));
+            self.of_weight(&mut Operand::new(seen.clone()), &mut through, wanted, into);
+            d_seen = want_dx.then(|| self.of_input(&mut through, &weight, Finish::new(wide)));
         }
         if wanted.wants(LinearPart::LoraBBias) {
-            let sums = over_rows(to(scaled.clone(), wide)) * self.scale;
+            let sums = over_rows(scaled.get(wide)) * self.scale;
             accumulate(into, LinearPart::LoraBBias, sums);
         }
         if wanted.wants(LinearPart::LoraB) {
             let low = saved.low.expect("invariant: kept where there is an adapter");
+            let scaled = scaled.factor(low.dtype(), self.compute);
             accumulate_by(into, LinearPart::LoraB, |before| {
-                product::of_weight(scaled.clone(), low, self.compute, Finish::adding(wide, before))
+                product::of_weight(scaled, low, self.compute, Finish::adding(wide, before))
             });
         }
         let wants_a = wanted.wants(LinearPart::LoraA);
@@ -255,7 +306,7 @@ impl Layer {
             return None;
         }
         let finish = Finish::scaled(self.low_dtype(), self.scale);
-        let d_rank = product::of_input(scaled, &matrix(&lora.b), self.compute, finish);
+        let d_rank = self.of_input(&mut scaled, &matrix(&lora.b), finish);
         if wants_a {
             let seen = dropped.clone().unwrap_or_else(|| self.seen(x));
             accumulate_by(into, LinearPart::LoraA, |before| {
@@ -275,15 +326,27 @@ impl Layer {
             }
         }
         finish.add = dx;
-        Some(product::of_input(through, &weight, self.compute, finish))
+        Some(self.of_input(&mut through, &weight, finish))
+    }
+
+    /// `dy W`, finished.
+    fn of_input(&self, dy: &mut Operand, weight: &Tensor<2>, finish: Finish<2>) -> Tensor<2> {
+        product::of_input(dy.factor(weight.dtype(), self.compute), weight, self.compute, finish)
     }
 
     /// Adds the gradient of the weight through `x W^T` alone.
-    fn of_weight(&self, x: &mut Operand, dy: &Tensor<2>, wanted: &LinearParts<bool>, into: &mut Gradients) {
+    fn of_weight(
+        &self,
+        x: &mut Operand,
+        dy: &mut Operand,
+        wanted: &LinearParts<bool>,
+        into: &mut Gradients,
+    ) {
         if wanted.weight {
             let x = x.get(self.weight().dtype());
+            let dy = dy.factor(x.dtype(), self.compute);
             accumulate_by(into, LinearPart::Weight, |before| {
-                product::of_weight(dy.clone(), x, self.compute, Finish::adding(self.wide, before))
+                product::of_weight(dy, x, self.compute, Finish::adding(self.wide, before))
             });
         }
     }
@@ -339,17 +402,17 @@ impl Input {
         }
     }
 
-    /// What the layers are applied to.
-    fn operand(&mut self) -> Result<Operand, OpsError> {
+    /// What the layers are applied to; what is made for them is made in `dtype`.
+    fn operand(&mut self, dtype: DType) -> Result<Operand, OpsError> {
         Ok(Operand::new(match self {
             Self::Plain(x) => x.rank()?,
             Self::Norm(normed) => {
-                let (y, rstd) = normed.norm.forward(&normed.x, normed.rstd.take())?;
+                let (y, rstd) = normed.norm.forward(&normed.x, normed.rstd.take(), dtype)?;
                 normed.rstd = Some(rstd);
                 y
             }
-            Self::Activated(x, f) => activation::plain(*f, x)?,
-            Self::Gated(x, f) => activation::gated(*f, x)?,
+            Self::Activated(x, f) => activation::plain(*f, x, dtype)?,
+            Self::Gated(x, f) => activation::gated(*f, x, dtype)?,
         }))
     }
 
@@ -390,6 +453,15 @@ fn out_dtype(input: &LinearInput, layers: &[Linear], residual: Option<&AnyTensor
     }
 }
 
+/// The dtype in which all layers read what is made for them, or the wide one.
+fn read_as(layers: &[(Layer, LinearParts<bool>)], wide: DType) -> DType {
+    let mut all = layers.iter().map(|(layer, _)| layer.reads());
+    match all.next().flatten() {
+        Some(first) if all.all(|dtype| dtype == Some(first)) => first,
+        _ => wide,
+    }
+}
+
 /// See [`crate::linears`].
 pub fn linears(
     input: &LinearInput,
@@ -420,25 +492,29 @@ pub fn linears(
         let (mut wanted, plain) = (wanted[before..].iter().copied(), &plain[before..]);
         let residual = (plain.len() > count).then(|| plain[count].clone());
         let mut plain = plain[..count].iter().cloned();
-        let mut operand = input.operand()?;
-        let (mut parts, mut group) = (Vec::new(), Vec::new());
+        let mut made = Vec::new();
         for layer in layers {
             let asked = layer.parts().fill(&mut wanted);
-            let layer = Layer::new(layer, &mut plain, wide_as)?;
+            made.push((Layer::new(layer, &mut plain, wide_as)?, asked));
+        }
+        let read = read_as(&made, wide_as);
+        let mut operand = input.operand(read)?;
+        let (mut parts, mut group) = (Vec::new(), Vec::new());
+        for (layer, asked) in made {
             let alone = if layers.len() == 1 { residual.as_ref() } else { None };
             let added = alone.map(AnyTensor::rank).transpose()?;
             let (y, saved) = layer.forward(&mut operand, 0, &asked, (out, added));
             parts.push(y);
             group.push((layer, asked, saved));
         }
-        let mut y = if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(parts, 1) };
+        let mut y = Output::beside(parts);
         if let Some(residual) = residual.as_ref().filter(|_| layers.len() > 1) {
             y = y + to(residual.rank()?, out);
         }
         let residual = residual.map(|r| (r.carrier().dtype(), wanted.next().unwrap_or(false)));
         let back = move |upstream: AnyTensor| -> Result<Vec<Option<AnyTensor>>, OpsError> {
             let dy = upstream.rank::<2>()?;
-            let mut operand = input.operand()?;
+            let mut operand = input.operand(read)?;
             let (mut dx, mut entries, mut column) = (None, Vec::new(), 0);
             for ((layer, asked, saved), out) in group.into_iter().zip(outs) {
                 let dy = dy.clone().narrow(1, column, out);
@@ -473,7 +549,7 @@ pub fn dtype(input: &LinearInput, layers: &[Linear]) -> DType {
 /// See [`LinearInput::read`].
 pub(crate) fn read(input: &LinearInput) -> Result<AnyTensor, OpsError> {
     let plain: Vec<AnyTensor> = input.tensors().iter().map(AnyTensor::plain).collect();
-    let mut operand = Input::new(input, &plain, DType::F32)?.operand()?;
+    let mut operand = Input::new(input, &plain, DType::F32)?.operand(DType::F32)?;
     Ok(AnyTensor::new(operand.get(DType::F32)))
 }
 

@@ -1,6 +1,6 @@
 //! Norms of rows.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 #[cfg(feature = "cube")]
 use super::kernels;
@@ -57,7 +57,7 @@ impl Norm {
         beta: Option<&AnyTensor>,
         eps: f32,
         centers: bool,
-        dtype: burn::tensor::DType,
+        dtype: DType,
     ) -> Result<Self, OpsError> {
         let beta = beta.map(|beta| Ok::<_, OpsError>(to(beta.rank::<1>()?, dtype))).transpose()?;
         Ok(Self { gamma: to(gamma.rank::<1>()?, dtype), beta, eps, centers })
@@ -67,15 +67,16 @@ impl Norm {
         if self.centers { centered(x) } else { x }
     }
 
-    /// The norm of `x`, wide, and the reciprocal of its deviation.
+    /// The norm of `x`, in `dtype`, and the reciprocal of its deviation.
     pub(super) fn forward(
         &self,
         x: &AnyTensor,
         rstd: Option<Tensor<2>>,
+        dtype: DType,
     ) -> Result<(Tensor<2>, Tensor<2>), OpsError> {
         #[cfg(feature = "cube")]
         if !self.centers
-            && let Some(made) = kernels::rms_norm(x, &self.gamma, self.eps)
+            && let Some(made) = kernels::rms_norm(x, &self.gamma, self.eps, dtype)
         {
             return Ok(made);
         }
@@ -86,7 +87,7 @@ impl Norm {
             Some(beta) => y + beta.clone().unsqueeze(),
             None => y,
         };
-        Ok((y, rstd))
+        Ok((to(y, dtype), rstd))
     }
 
     /// Gradients from wide `dy`; that of `x` has its dtype.
@@ -139,8 +140,9 @@ fn norm(
         return constant(op, &inputs, true, AnyTensor::new(none));
     }
     apply(op, &inputs, |inputs, wanted| {
-        let norm = Norm::new(&inputs[1], inputs.get(2), eps, centers, wide_dtype(&inputs[0]))?;
-        let (y, rstd) = norm.forward(&inputs[0], None)?;
+        let dtype = wide_dtype(&inputs[0]);
+        let norm = Norm::new(&inputs[1], inputs.get(2), eps, centers, dtype)?;
+        let (y, rstd) = norm.forward(&inputs[0], None, dtype)?;
         let saved = inputs[0].clone();
         let (has_beta, want) = (inputs.len() > 2, (wanted[1], wanted.get(2).copied().unwrap_or(false)));
         let back = move |upstream: AnyTensor| {

@@ -70,6 +70,50 @@ pub(super) fn product<const D: usize>(
     by_itself(a, b, finish)
 }
 
+/// Matrices to multiply, and what is done to the sums.
+pub(super) struct Factors {
+    pub(super) a: Tensor<2>,
+    pub(super) b: Tensor<2>,
+    pub(super) compute: Compute,
+    pub(super) finish: Finish<2>,
+}
+
+impl Factors {
+    /// The product.
+    pub(super) fn product(self) -> Tensor<2> {
+        product(self.a, self.b, self.compute, self.finish)
+    }
+
+    /// The dtype in which all factors are multiplied; `None` of two products in two.
+    #[cfg(feature = "cube")]
+    fn dtype(&self) -> Option<DType> {
+        let own = factors(self.a.dtype(), self.b.dtype(), self.compute);
+        let one = |[p, q]: &[Tensor<2>; 2]| factors(p.dtype(), q.dtype(), self.compute) == own;
+        self.finish.more.as_ref().is_none_or(one).then_some(own)
+    }
+}
+
+/// Products of as many rows, beside each other.
+pub(super) fn beside(mut all: Vec<Factors>) -> Tensor<2> {
+    if all.len() == 1 {
+        return all.remove(0).product();
+    }
+    #[cfg(feature = "cube")]
+    if let Some(dtypes) = all.iter().map(Factors::dtype).collect::<Option<Vec<_>>>() {
+        let computes: Vec<Compute> = all.iter().map(|factors| factors.compute).collect();
+        let parts = all.into_iter().map(|Factors { a, b, finish, .. }| (a, b, finish)).zip(dtypes);
+        all = match super::kernels::gemm_beside(parts.collect()) {
+            Ok(y) => return y,
+            Err(rest) => rest
+                .into_iter()
+                .zip(computes)
+                .map(|((a, b, finish), compute)| Factors { a, b, compute, finish })
+                .collect(),
+        };
+    }
+    Tensor::cat(all.into_iter().map(Factors::product).collect(), 1)
+}
+
 /// What no kernel finishes.
 fn by_itself<const D: usize>(a: Tensor<D>, b: Tensor<D>, finish: Finish<D>) -> Tensor<D> {
     let Finish { out, scale, more, add, bias } = finish;
@@ -111,9 +155,19 @@ pub(super) fn matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>, compute: Comput
     product(a, b, compute, Finish::new(out))
 }
 
+/// `x W^T`, to be made.
+pub(super) fn forward_factors(
+    x: Tensor<2>,
+    weight: &Tensor<2>,
+    compute: Compute,
+    finish: Finish<2>,
+) -> Factors {
+    Factors { a: x, b: weight.clone().transpose(), compute, finish }
+}
+
 /// `x W^T`.
 pub(super) fn forward(x: Tensor<2>, weight: &Tensor<2>, compute: Compute, finish: Finish<2>) -> Tensor<2> {
-    product(x, weight.clone().transpose(), compute, finish)
+    forward_factors(x, weight, compute, finish).product()
 }
 
 /// `dy W`, the input's gradient.

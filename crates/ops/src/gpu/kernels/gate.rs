@@ -5,18 +5,18 @@ use burnish_gpu_kernels as kernels;
 
 use super::of_rank;
 use crate::AnyTensor;
-use crate::cube::{Inputs, launch};
+use crate::cube::{Inputs, float, launch};
 
 fn inner(x: &AnyTensor, of: kernels::Gate) -> [usize; 2] {
     let shape = x.shape();
     [shape[0], if of.gated { shape[1] / 2 } else { shape[1] }]
 }
 
-/// `f(gate) up` or `f(x)` in f32.
-pub(in crate::gpu) fn gate(x: &AnyTensor, of: kernels::Gate) -> Option<Tensor<2>> {
-    let shape = inner(x, of);
-    let [y] = launch("gate", Inputs::of(&[x])?, [(&shape, DType::F32)], move |client, buffers| {
-        [kernels::gate(client, &buffers[0], shape[1], of, kernels::FloatType::F32)]
+/// `f(gate) up` or `f(x)` in `dtype`.
+pub(in crate::gpu) fn gate(x: &AnyTensor, of: kernels::Gate, dtype: DType) -> Option<Tensor<2>> {
+    let (shape, to) = (inner(x, of), float(dtype)?);
+    let [y] = launch("gate", Inputs::of(&[x])?, [(&shape, dtype)], move |client, buffers| {
+        [kernels::gate(client, &buffers[0], shape[1], of, to)]
     });
     Some(of_rank(&y))
 }

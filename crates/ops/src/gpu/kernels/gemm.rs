@@ -23,75 +23,148 @@ pub(in crate::gpu) fn gemm<const D: usize>(
     factors: DType,
     finish: Finish<D>,
 ) -> Result<Tensor<D>, Rest<D>> {
-    let Some((gemm, inputs)) = inputs(&a, &b, factors, &finish) else {
+    let Some((asked, tensors)) = Asked::new(&a, &b, factors, &finish) else {
+        return Err((a, b, finish));
+    };
+    let Some(inputs) = Inputs::of(&tensors.iter().collect::<Vec<_>>()) else {
         return Err((a, b, finish));
     };
     let mut shape = a.dims();
-    let (of_a, of_b) = (a.dims(), b.dims());
-    shape[D - 1] = of_b[D - 1];
-    let of = kernels::Product {
-        batches: shape[..D - 2].iter().product(),
-        rows: shape[D - 2],
-        columns: shape[D - 1],
-        depth: of_a[D - 1],
-    };
-    let (out, scale) = (finish.out, finish.scale);
-    let more_depth = finish.more.as_ref().map(|[p, _]| p.dims()[D - 1]);
-    let (adds, biased) = (finish.add.is_some(), finish.bias.is_some());
-    let dtype = float(out).expect("invariant: asked for before");
+    shape[D - 1] = asked.of.columns;
+    let out = finish.out;
     // What is held here may not be written to.
-    drop((a, b, finish));
+    drop((a, b, finish, tensors));
     let [y] = launch_on_tensors("gemm", inputs, [(&shape, out)], move |tensors| {
         let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
-        let mut tensors = tensors.into_iter();
-        let mut next = || tensors.next().expect("invariant: as many as were given");
-        let (a, b) = (matrices(next()), matrices(next()));
-        let more = more_depth.map(|depth| {
-            let [p, q] = [(next(), &a), (next(), &b)].map(|(m, like)| as_transposed(m, like.transposed));
-            kernels::More { a: p, b: q, depth }
-        });
-        let added = adds.then(|| into_contiguous(next()));
-        let bias = biased.then(|| matrices(next()).buffer);
+        let Asked { gemm, of, .. } = asked;
+        let Read { a, b, mut finish, added } = asked.read(&mut tensors.into_iter());
         let rows = |t: &CubeTensor| kernels::Matrices::rows(buffer(t), of.rows, of.columns);
-        let made = |memory, add| {
+        let made = |memory, finish| {
             let shape: Vec<usize> = shape.to_vec();
             let y = CubeTensor::new_contiguous(client.clone(), device.clone(), shape.into(), memory, out);
-            let finish = kernels::Finish { more: more.clone(), scale, add, bias: bias.clone() };
             gemm.multiply_into(&client, of, &a, &b, &rows(&y), &finish);
             [y]
         };
-        let memory = || client.empty(of.batches * of.rows * of.columns * dtype.bytes());
+        let memory = || client.empty(of.batches * of.rows * of.columns * out.size());
         match added {
-            Some(add) if add.dtype == out && add.handle.can_mut() => made(add.handle, kernels::Add::Itself),
-            Some(add) => made(memory(), kernels::Add::Other(rows(&add))),
-            None => made(memory(), kernels::Add::Nothing),
+            Some(add) if add.dtype == out && add.handle.can_mut() => {
+                finish.add = kernels::Add::Itself;
+                made(add.handle, finish)
+            }
+            added => {
+                finish.add = added.map_or(kernels::Add::Nothing, |add| kernels::Add::Other(rows(&add)));
+                made(memory(), finish)
+            }
         }
     });
     Ok(of_rank(&y))
 }
 
-/// All tensors, where there is a kernel for them.
-fn inputs<const D: usize>(
-    a: &Tensor<D>,
-    b: &Tensor<D>,
-    factors: DType,
-    finish: &Finish<D>,
-) -> Option<(kernels::Gemm, Inputs)> {
-    let (of_a, of_b) = (a.dims(), b.dims());
-    let one_batch = of_a[..D - 2] == of_b[..D - 2] && of_a.iter().chain(&of_b).all(|&n| n > 0);
-    let thin = [of_a[D - 2], of_a[D - 1], of_b[D - 1]].iter().any(|&n| n <= THIN);
-    if !one_batch || !(matches!(factors, DType::BF16 | DType::F16) || factors == DType::F32 && thin) {
-        return None;
+/// Products of as many rows beside each other, of factors rounded to `factors`, finished, to which nothing is added; gives
+/// them back where there is no kernel for one of them.
+pub(in crate::gpu) fn gemm_beside(products: Vec<(Rest<2>, DType)>) -> Result<Tensor<2>, Vec<Rest<2>>> {
+    let out = products[0].0.2.out;
+    let fits = |((_, _, finish), _): &(Rest<2>, DType)| finish.add.is_none() && finish.out == out;
+    let asked: Option<Vec<_>> = products
+        .iter()
+        .map(|product| {
+            let ((a, b, finish), factors) = product;
+            fits(product).then(|| Asked::new(a, b, *factors, finish))?
+        })
+        .collect();
+    let rest = |products: Vec<(Rest<2>, DType)>| products.into_iter().map(|(rest, _)| rest).collect();
+    let Some(asked) = asked else { return Err(rest(products)) };
+    let (asked, tensors): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+    let Some(inputs) = Inputs::of(&tensors.iter().flatten().collect::<Vec<_>>()) else {
+        return Err(rest(products));
+    };
+    let (rows, width) = (asked[0].of.rows, asked.iter().map(|asked| asked.of.columns).sum());
+    let [y] = launch_on_tensors("gemm_beside", inputs, [(&[rows, width], out)], move |tensors| {
+        let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
+        let memory = client.empty(rows * width * out.size());
+        let y = CubeTensor::new_contiguous(client.clone(), device, [rows, width].into(), memory, out);
+        let mut tensors = tensors.into_iter();
+        let mut d = kernels::Matrices::rows(buffer(&y), rows, width);
+        for asked in &asked {
+            let Read { a, b, finish, .. } = asked.read(&mut tensors);
+            asked.gemm.multiply_into(&client, asked.of, &a, &b, &d, &finish);
+            d.first += asked.of.columns;
+        }
+        [y]
+    });
+    Ok(of_rank(&y))
+}
+
+/// A product for which there is a kernel: all that is known before its tensors are there.
+#[derive(Clone, Copy)]
+struct Asked {
+    gemm: kernels::Gemm,
+    of: kernels::Product,
+    more_depth: Option<usize>,
+    adds: bool,
+    biased: bool,
+    scale: f32,
+}
+
+/// A product's tensors as kernels take them.
+struct Read {
+    a: kernels::Matrices,
+    b: kernels::Matrices,
+    /// Without what is added.
+    finish: kernels::Finish,
+    added: Option<CubeTensor>,
+}
+
+impl Asked {
+    /// With all its tensors in the order of [`Self::read`].
+    fn new<const D: usize>(
+        a: &Tensor<D>,
+        b: &Tensor<D>,
+        factors: DType,
+        finish: &Finish<D>,
+    ) -> Option<(Self, Vec<AnyTensor>)> {
+        let (of_a, of_b) = (a.dims(), b.dims());
+        let one_batch = of_a[..D - 2] == of_b[..D - 2] && of_a.iter().chain(&of_b).all(|&n| n > 0);
+        let thin = [of_a[D - 2], of_a[D - 1], of_b[D - 1]].iter().any(|&n| n <= THIN);
+        if !one_batch || !(matches!(factors, DType::BF16 | DType::F16) || factors == DType::F32 && thin) {
+            return None;
+        }
+        float(finish.out)?;
+        let asked = Self {
+            gemm: kernels::Gemm::new(&client(&AnyTensor::new(a.clone()))?, float(factors)?)?,
+            of: kernels::Product {
+                batches: of_a[..D - 2].iter().product(),
+                rows: of_a[D - 2],
+                columns: of_b[D - 1],
+                depth: of_a[D - 1],
+            },
+            more_depth: finish.more.as_ref().map(|[p, _]| p.dims()[D - 1]),
+            adds: finish.add.is_some(),
+            biased: finish.bias.is_some(),
+            scale: finish.scale,
+        };
+        let mut all = vec![a, b];
+        all.extend(finish.more.iter().flatten());
+        all.extend(&finish.add);
+        let mut all: Vec<AnyTensor> = all.into_iter().map(|t| AnyTensor::new(t.clone())).collect();
+        let bias = |bias: &Tensor<1>| AnyTensor::new(super::super::to(bias.clone(), DType::F32));
+        all.extend(finish.bias.as_ref().map(bias));
+        Some((asked, all))
     }
-    float(finish.out)?;
-    let gemm = kernels::Gemm::new(&client(&AnyTensor::new(a.clone()))?, float(factors)?)?;
-    let mut all = vec![a, b];
-    all.extend(finish.more.iter().flatten());
-    all.extend(&finish.add);
-    let mut all: Vec<AnyTensor> = all.into_iter().map(|t| AnyTensor::new(t.clone())).collect();
-    let bias = |bias: &Tensor<1>| AnyTensor::new(super::super::to(bias.clone(), DType::F32));
-    all.extend(finish.bias.as_ref().map(bias));
-    Some((gemm, Inputs::of(&all.iter().collect::<Vec<_>>())?))
+
+    /// The next tensors, which are this product's.
+    fn read(&self, tensors: &mut impl Iterator<Item = CubeTensor>) -> Read {
+        let mut next = || tensors.next().expect("invariant: as many as were given");
+        let (a, b) = (matrices(next()), matrices(next()));
+        let more = self.more_depth.map(|depth| {
+            let [p, q] = [(next(), &a), (next(), &b)].map(|(m, like)| as_transposed(m, like.transposed));
+            kernels::More { a: p, b: q, depth }
+        });
+        let added = self.adds.then(|| into_contiguous(next()));
+        let bias = self.biased.then(|| matrices(next()).buffer);
+        let finish = kernels::Finish { more, scale: self.scale, add: kernels::Add::Nothing, bias };
+        Read { a, b, finish, added }
+    }
 }
 
 /// The tensor's memory, up to its last element.

@@ -5,16 +5,22 @@ use burnish_gpu_kernels as kernels;
 
 use super::of_rank;
 use crate::AnyTensor;
-use crate::cube::{Inputs, launch};
+use crate::cube::{Inputs, float, launch};
 
-/// The norm of `x` in f32 and the reciprocal of each row's deviation, `[rows, 1]`.
-pub(in crate::gpu) fn rms_norm(x: &AnyTensor, gamma: &Tensor<1>, eps: f32) -> Option<(Tensor<2>, Tensor<2>)> {
+/// The norm of `x` in `dtype` and the reciprocal of each row's deviation, `[rows, 1]`, in f32.
+pub(in crate::gpu) fn rms_norm(
+    x: &AnyTensor,
+    gamma: &Tensor<1>,
+    eps: f32,
+    dtype: DType,
+) -> Option<(Tensor<2>, Tensor<2>)> {
+    let to = float(dtype)?;
     let inputs = Inputs::of(&[x, &AnyTensor::new(gamma.clone())])?;
     let shape = x.shape();
     let rows = shape[0];
-    let outputs = [(shape.as_slice(), DType::F32), (&[rows, 1], DType::F32)];
+    let outputs = [(shape.as_slice(), dtype), (&[rows, 1], DType::F32)];
     let [y, rstd] = launch("rms_norm", inputs, outputs, move |client, buffers| {
-        let made = kernels::rms_norm(client, &buffers[0], &buffers[1], rows, eps, kernels::FloatType::F32);
+        let made = kernels::rms_norm(client, &buffers[0], &buffers[1], rows, eps, to);
         [made.y, made.rstd]
     });
     Some((of_rank(&y), of_rank(&rstd)))

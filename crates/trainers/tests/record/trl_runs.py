@@ -135,21 +135,23 @@ RUNS_TO_RECORD = {
         model="qwen3-tied", data="preference.jsonl",
         options=dict(per_device_train_batch_size=4, gradient_accumulation_steps=2, learning_rate=2e-3,
                      loss_type=["ipo"], beta=0.3, max_steps=5)),
+    # Where both texts of a pair are one, its gradient is zero only as long as both get the same bits wherever they lie, and Adam makes
+    # steps of what rounding leaves: `preference_apart.jsonl` has no such pair.
     "dpo-full-robust-js": dict(
-        model="llama", data="preference.jsonl",
+        model="llama", data="preference_apart.jsonl",
         options=dict(per_device_train_batch_size=4, learning_rate=2e-3, loss_type=["robust"], label_smoothing=0.1,
                      f_divergence_type="js_divergence", max_steps=5)),
     # Sorts over the batch: one micro-batch, which is burnish's definition.
     "dpo-full-aot": dict(
-        model="llama", data="preference.jsonl", eval_data="preference_eval.jsonl",
+        model="llama", data="preference_apart.jsonl", eval_data="preference_eval.jsonl",
         options=dict(per_device_train_batch_size=4, learning_rate=2e-3, loss_type=["aot"], label_smoothing=0.05,
                      max_steps=5, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8)),
     "dpo-full-length-and-weight": dict(
-        model="llama", data="preference.jsonl",
+        model="llama", data="preference_apart.jsonl",
         options=dict(per_device_train_batch_size=4, learning_rate=2e-3, loss_type=["discopop"], ld_alpha=0.5,
                      use_weighting=True, max_steps=5)),
     "dpo-full-moving-reference": dict(
-        model="llama", data="preference.jsonl",
+        model="llama", data="preference_apart.jsonl",
         options=dict(per_device_train_batch_size=4, learning_rate=2e-3, sync_ref_model=True, ref_model_sync_steps=2,
                      ref_model_mixup_alpha=0.6, max_steps=7)),
     # Where both answers go on alike, gradients cancel up to rounding, which Adam makes whole steps of: a larger epsilon.
@@ -176,7 +178,7 @@ RUNS_TO_RECORD = {
         options=dict(per_device_train_batch_size=4, learning_rate=2e-3, precompute_ref_log_probs=True, max_steps=6)),
     # Compared with another model, in float32 as the policy.
     "dpo-full-other-reference": dict(
-        model="llama", data="preference.jsonl", eval_data="preference_eval.jsonl", reference="qwen3-tied",
+        model="llama", data="preference_apart.jsonl", eval_data="preference_eval.jsonl", reference="qwen3-tied",
         options=dict(per_device_train_batch_size=4, learning_rate=2e-3, max_steps=6, eval_strategy="steps",
                      eval_steps=3, per_device_eval_batch_size=8)),
     "kto-lora-other-reference": dict(

@@ -7,6 +7,7 @@
 mod cores;
 mod finish;
 mod stage;
+mod thin;
 mod tiles;
 mod units;
 
@@ -188,15 +189,25 @@ impl Gemm {
         assert!(!d.transposed && other.is_none_or(|c| !c.transposed), "invariant: rows");
         let alike = |more: &More| [more.a.transposed, more.b.transposed] == [a.transposed, b.transposed];
         assert!(finish.more.as_ref().is_none_or(alike), "invariant: both products are of one layout");
-        let cut = if self.cores { tiles::cut(of) } else { units::cut(of) };
-        if cut.parts == 1 {
-            self.launch(client, of, a, b, d, finish, cut);
+        if self.cores && thin::of_rows(self.factors, of, a, finish) {
+            thin::multiply_rows(client, (self.factors, of), [a, b, d], finish.scale);
             return;
         }
-        let sums = Buffer::empty(client, batches * cut.parts * rows * columns, FloatType::F32);
-        let parts = Matrices::rows(sums, rows, columns);
-        let sum = Finish { more: finish.more.clone(), ..Finish::default() };
-        self.launch(client, of, a, b, &parts, &sum, cut);
+        let columns_of = self.cores.then(|| thin::of_columns(self.factors, of, a, b, finish)).flatten();
+        let (sums, parts) = if let Some(operands) = columns_of {
+            thin::sums_of_columns(client, (self.factors, of), operands)
+        } else {
+            let cut = if self.cores { tiles::cut(of) } else { units::cut(of) };
+            if cut.parts == 1 {
+                self.launch(client, of, a, b, d, finish, cut);
+                return;
+            }
+            let sums = Buffer::empty(client, batches * cut.parts * rows * columns, FloatType::F32);
+            let parts = Matrices::rows(sums.clone(), rows, columns);
+            let sum = Finish { more: finish.more.clone(), ..Finish::default() };
+            self.launch(client, of, a, b, &parts, &sum, cut);
+            (sums, cut.parts)
+        };
         let size = written(columns, d, other, 4);
         let (count, dim) = elements::launch(client, batches * rows * columns / size);
         let c = other.unwrap_or(d);
@@ -206,15 +217,15 @@ impl Gemm {
                 client,
                 count,
                 dim,
-                address(&[&parts.buffer, &d.buffer, &c.buffer]),
+                address(&[&sums, &d.buffer, &c.buffer]),
                 size,
-                parts.buffer.arg(size),
+                sums.arg(size),
                 c.buffer.arg(size),
-                finish.bias.as_ref().unwrap_or(&parts.buffer).arg(1),
+                finish.bias.as_ref().unwrap_or(&sums).arg(1),
                 if other.is_none() { BufferArg::alias(1, d.buffer.len / size) } else { d.buffer.arg(size) },
                 c.place(size),
                 d.place(size),
-                SizesLaunch::new(rows, columns, depth, 0, depth, cut.parts, batches, finish.scale),
+                SizesLaunch::new(rows, columns, depth, 0, depth, parts, batches, finish.scale),
                 finish.form(true),
                 c.buffer.dtype.elem(),
                 d.buffer.dtype.elem(),

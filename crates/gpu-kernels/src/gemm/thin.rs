@@ -1,0 +1,376 @@
+//! Products with a thin matrix, as an adapter's are, by tensor cores: the long one goes from memory straight to the registers that
+//! multiply it, sixteen bytes at a time.
+//!
+//! Which factor of a sum stands where is free as long as both operands agree, so a unit takes eight neighbours of a line and
+//! calls them what its registers are called.
+
+use cubecl_core as cubecl;
+use cubecl_core::prelude::*;
+
+use super::finish::{Place, PlaceLaunch};
+use super::{Add, Finish, Matrices, Product};
+use crate::buffer::{Buffer, FloatType, address};
+use crate::mma::{Eight, PLANE, Pair, STRIP, add};
+use crate::row;
+
+/// Columns of a thin matrix at most.
+const MOST: usize = 64;
+/// Planes of a cube.
+const PLANES: usize = 4;
+/// Blocks of 32 factors, and of 16, that a unit asks for together.
+const ROWS_AHEAD: usize = 8;
+const COLUMNS_AHEAD: usize = 4;
+/// Rows of an output, or factors of a sum, from which on this is done; below few planes would have anything to do.
+const LONG: usize = 1024;
+/// Columns of a plane: a unit has eight neighbours.
+const WIDE: usize = 64;
+/// Planes that fill a device, of no device in particular; and parts of a sum at most.
+const FULL: usize = 1024;
+const PARTS: usize = 32;
+
+/// A product of `[rows, depth]`, whose lines are rows, and a thin `[depth, columns]`.
+pub(super) fn of_rows(factors: FloatType, of: Product, a: &Matrices, finish: &Finish) -> bool {
+    let plain = finish.more.is_none() && finish.bias.is_none() && matches!(finish.add, Add::Nothing);
+    let held = !a.transposed && a.buffer.dtype == factors && a.vector(of.depth, 8) == 8;
+    plain && held && of.batches == 1 && of.columns <= MOST && of.rows >= LONG
+}
+
+/// The operands of a product that sums over the lines of both: the thin one first, and whether the output has a line for each
+/// column of the long one.
+pub(super) fn of_columns<'m>(
+    factors: FloatType,
+    of: Product,
+    a: &'m Matrices,
+    b: &'m Matrices,
+    finish: &Finish,
+) -> Option<[&'m Matrices; 2]> {
+    if finish.more.is_some() || of.batches != 1 || of.depth < LONG || !a.transposed || b.transposed {
+        return None;
+    }
+    let held = |m: &Matrices, width| width > MOST && m.buffer.dtype == factors && m.vector(width, 8) == 8;
+    if of.rows <= MOST && held(b, of.columns) {
+        Some([a, b])
+    } else if of.columns <= MOST && held(a, of.rows) {
+        Some([b, a])
+    } else {
+        None
+    }
+}
+
+/// [`of_rows`]'s product, written to `d`.
+pub(super) fn multiply_rows(
+    client: &Client,
+    (factors, of): (FloatType, Product),
+    [a, b, d]: [&Matrices; 3],
+    scale: f32,
+) {
+    let along = b.transposed;
+    let size = if along { b.vector(of.depth, 16 / b.buffer.dtype.bytes()) } else { 1 };
+    // SAFETY: the kernel reads and writes rows and columns that there are, of matrices that lie in their buffers.
+    unsafe {
+        by_rows::launch_unchecked(
+            client,
+            row::cubes(client, of.rows.div_ceil(PLANES * STRIP)),
+            CubeDim::new_1d((PLANES * PLANE) as u32),
+            address(&[&a.buffer, &b.buffer, &d.buffer]),
+            size,
+            a.buffer.arg(8),
+            b.buffer.arg(size),
+            d.buffer.arg(1),
+            a.place(8),
+            b.place(size),
+            d.place(1),
+            of.rows,
+            of.depth,
+            scale,
+            of.columns,
+            along,
+            b.buffer.dtype.elem(),
+            d.buffer.dtype.elem(),
+            factors.elem(),
+        );
+    }
+}
+
+/// Parts of [`of_columns`]'s sums, one matrix after the other in f32, and how many.
+pub(super) fn sums_of_columns(
+    client: &Client,
+    (factors, of): (FloatType, Product),
+    [thin, long]: [&Matrices; 2],
+) -> (Buffer, usize) {
+    let turned = of.columns <= MOST && of.rows > MOST;
+    let (rank, width) = if turned { (of.columns, of.rows) } else { (of.rows, of.columns) };
+    let groups = width.div_ceil(WIDE);
+    let ahead = STRIP * COLUMNS_AHEAD;
+    let wanted = FULL.div_ceil(groups).clamp(1, PARTS);
+    let each = of.depth.div_ceil(wanted).next_multiple_of(ahead);
+    let parts = of.depth.div_ceil(each);
+    let sums = Buffer::empty(client, parts * rank * width, FloatType::F32);
+    // SAFETY: as in `multiply_rows`.
+    unsafe {
+        by_columns::launch_unchecked(
+            client,
+            row::cubes(client, (groups * parts).div_ceil(PLANES)),
+            CubeDim::new_1d((PLANES * PLANE) as u32),
+            address(&[&thin.buffer, &long.buffer, &sums]),
+            thin.buffer.arg(1),
+            long.buffer.arg(8),
+            sums.arg(1),
+            thin.place(1),
+            long.place(8),
+            width,
+            of.depth,
+            each,
+            parts,
+            rank,
+            turned,
+            thin.buffer.dtype.elem(),
+            factors.elem(),
+        );
+    }
+    (sums, parts)
+}
+
+/// Two elements as a register of an operand has them.
+#[cube]
+fn pair<E: Float>(first: E, second: E) -> Pair<E> {
+    let mut pair = Pair::<E>::new(first);
+    pair.insert(1usize, second);
+    pair
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn by_rows<B: Float, O: Float, E: Float, S: Size>(
+    a: &[Eight<E>],
+    b: &[Vector<B, S>],
+    d: &mut [O],
+    of_a: Place,
+    of_b: Place,
+    of_d: Place,
+    rows: usize,
+    depth: usize,
+    scale: f32,
+    #[comptime] columns: usize,
+    #[comptime] along: bool,
+    #[define(B)] _b_type: ElemType,
+    #[define(O)] _d_type: ElemType,
+    #[define(E)] _factors: ElemType,
+) {
+    let blocks = comptime!(columns.div_ceil(8));
+    let (unit, size) = (UNIT_POS as usize, S::value());
+    let (g, t) = (unit % PLANE / 4, unit % 4);
+    let first_row = (CUBE_POS * PLANES + unit / PLANE) * STRIP;
+    if first_row >= rows {
+        terminate!();
+    }
+    let (upper, lower) = (first_row + g, first_row + g + 8);
+    // Rows that there are not are computed as the last one, and not written.
+    let upper_at = of_a.first + min(upper, rows - 1) * of_a.line;
+    let lower_at = of_a.first + min(lower, rows - 1) * of_a.line;
+    let eights = depth / 8;
+    let mut sums = Array::<Pair<f32>>::new(comptime!(blocks * 2));
+    #[unroll]
+    for i in 0..comptime!(blocks * 2) {
+        sums[i] = Pair::<f32>::new(0.0);
+    }
+    let mut uppers = Array::<Eight<E>>::new(ROWS_AHEAD);
+    let mut lowers = Array::<Eight<E>>::new(ROWS_AHEAD);
+    for begin in range_stepped(0usize, eights, comptime!(4 * ROWS_AHEAD)) {
+        #[unroll]
+        for i in 0..ROWS_AHEAD {
+            let at = begin + comptime!(4 * i) + t;
+            uppers[i] = Eight::<E>::new(E::from_int(0));
+            lowers[i] = Eight::<E>::new(E::from_int(0));
+            if at < eights {
+                uppers[i] = a[upper_at + at];
+                lowers[i] = a[lower_at + at];
+            }
+        }
+        #[unroll]
+        for i in 0..ROWS_AHEAD {
+            let factor = (begin + comptime!(4 * i) + t) * 8;
+            if begin + comptime!(4 * i) < eights {
+                let mut lefts = Sequence::<Array<Pair<E>>>::new();
+                #[unroll]
+                for step in 0..2usize {
+                    let mut left = Array::<Pair<E>>::new(4usize);
+                    #[unroll]
+                    for half in 0..2usize {
+                        let k = comptime!(step * 4 + half * 2);
+                        left[comptime!(half * 2)] =
+                            pair::<E>(uppers[i].extract(k), uppers[i].extract(comptime!(k + 1)));
+                        left[comptime!(half * 2 + 1)] =
+                            pair::<E>(lowers[i].extract(k), lowers[i].extract(comptime!(k + 1)));
+                    }
+                    lefts.push(left);
+                }
+                #[unroll]
+                for block in 0..blocks {
+                    let column = comptime!(block * 8) + g;
+                    let mut eight = Eight::<E>::new(E::from_int(0));
+                    if factor < depth && column < columns {
+                        if comptime!(along) {
+                            let at = of_b.first + column * of_b.line + factor / size;
+                            #[unroll]
+                            for k in 0..comptime!(8 / size) {
+                                let vector = b[at + k];
+                                #[unroll]
+                                for j in 0..size {
+                                    eight.insert(comptime!(k * size + j), E::cast_from(vector.extract(j)));
+                                }
+                            }
+                        } else {
+                            let at = of_b.first + factor * of_b.line + column;
+                            #[unroll]
+                            for k in 0..8usize {
+                                let vector = b[at + k * of_b.line];
+                                eight.insert(k, E::cast_from(vector.extract(0usize)));
+                            }
+                        }
+                    }
+                    let mut right = Array::<Pair<E>>::new(4usize);
+                    #[unroll]
+                    for k in 0..4usize {
+                        right[k] =
+                            pair::<E>(eight.extract(comptime!(2 * k)), eight.extract(comptime!(2 * k + 1)));
+                    }
+                    #[unroll]
+                    for step in 0..2usize {
+                        add::<E>(lefts.index(step), &right, step, &mut sums, comptime!(block * 2));
+                    }
+                }
+            }
+        }
+    }
+    #[unroll]
+    for block in 0..blocks {
+        #[unroll]
+        for k in 0..2usize {
+            let column = comptime!(block * 8 + k) + t * 2;
+            if column < columns {
+                if upper < rows {
+                    d[of_d.first + upper * of_d.line + column] =
+                        O::cast_from(sums[comptime!(block * 2)].extract(k) * scale);
+                }
+                if lower < rows {
+                    d[of_d.first + lower * of_d.line + column] =
+                        O::cast_from(sums[comptime!(block * 2 + 1)].extract(k) * scale);
+                }
+            }
+        }
+    }
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn by_columns<A: Float, E: Float>(
+    thin: &[A],
+    long: &[Eight<E>],
+    sums: &mut [f32],
+    of_thin: Place,
+    of_long: Place,
+    width: usize,
+    depth: usize,
+    each: usize,
+    parts: usize,
+    #[comptime] rank: usize,
+    #[comptime] turned: bool,
+    #[define(A)] _thin_type: ElemType,
+    #[define(E)] _factors: ElemType,
+) {
+    let strips = comptime!(rank.div_ceil(STRIP));
+    let unit = UNIT_POS as usize;
+    let (g, t) = (unit % PLANE / 4, unit % 4);
+    let share = CUBE_POS * PLANES + unit / PLANE;
+    let (group, part) = (share / parts, share % parts);
+    if group * WIDE >= width {
+        terminate!();
+    }
+    let column = group * WIDE + g * 8;
+    let there = column < width;
+    let (from, to) = (part * each, min(part * each + each, depth));
+    let first = of_long.first + column / 8;
+    let mut held = Array::<Pair<f32>>::new(comptime!(strips * 16));
+    #[unroll]
+    for i in 0..comptime!(strips * 16) {
+        held[i] = Pair::<f32>::new(0.0);
+    }
+    let mut rows = Array::<Eight<E>>::new(comptime!(COLUMNS_AHEAD * 4));
+    for begin in range_stepped(from, to, comptime!(STRIP * COLUMNS_AHEAD)) {
+        #[unroll]
+        for i in 0..comptime!(COLUMNS_AHEAD * 4) {
+            let line = begin + t * 2 + comptime!(i / 4 * STRIP + i % 4 / 2 * 8 + i % 2);
+            rows[i] = Eight::<E>::new(E::from_int(0));
+            if there && line < to {
+                rows[i] = long[first + line * of_long.line];
+            }
+        }
+        #[unroll]
+        for step in 0..COLUMNS_AHEAD {
+            let mut lefts = Sequence::<Array<Pair<E>>>::new();
+            #[unroll]
+            for strip in 0..strips {
+                let mut left = Array::<Pair<E>>::new(4usize);
+                #[unroll]
+                for i in 0..4usize {
+                    // Rows g and g + 8 of the left operand, then the same of the lines 8 further.
+                    let row = g + comptime!(strip * STRIP + i % 2 * 8);
+                    let line = begin + t * 2 + comptime!(step * STRIP + i / 2 * 8);
+                    let mut both = Pair::<E>::new(E::from_int(0));
+                    #[unroll]
+                    for k in 0..2usize {
+                        if row < rank && line + k < to {
+                            let at = of_thin.first + (line + k) * of_thin.line + row;
+                            both.insert(k, E::cast_from(thin[at]));
+                        }
+                    }
+                    left[i] = both;
+                }
+                lefts.push(left);
+            }
+            #[unroll]
+            for two in 0..4usize {
+                let mut right = Array::<Pair<E>>::new(4usize);
+                #[unroll]
+                for i in 0..4usize {
+                    let of_block = comptime!(two * 2 + i / 2);
+                    let line = comptime!(step * 4 + i % 2 * 2);
+                    right[i] =
+                        pair::<E>(rows[line].extract(of_block), rows[comptime!(line + 1)].extract(of_block));
+                }
+                #[unroll]
+                for strip in 0..strips {
+                    #[unroll]
+                    for side in 0..2usize {
+                        let at = comptime!((strip * 8 + two * 2 + side) * 2);
+                        add::<E>(lefts.index(strip), &right, side, &mut held, at);
+                    }
+                }
+            }
+        }
+    }
+    let matrix = part * comptime!(rank) * width;
+    #[unroll]
+    for strip in 0..strips {
+        #[unroll]
+        for half in 0..2usize {
+            let row = g + comptime!(strip * STRIP + half * 8);
+            if row < rank {
+                #[unroll]
+                for k in 0..2usize {
+                    let column = group * WIDE + (t * 2 + k) * 8;
+                    if column < width {
+                        #[unroll]
+                        for block in 0..8usize {
+                            let value = held[comptime!((strip * 8 + block) * 2 + half)].extract(k);
+                            if comptime!(turned) {
+                                sums[matrix + (column + block) * rank + row] = value;
+                            } else {
+                                sums[matrix + row * width + column + block] = value;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

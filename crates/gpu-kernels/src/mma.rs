@@ -49,3 +49,15 @@ pub(crate) fn add<E: Float>(
     into[at] = sum[0];
     into[at + 1] = sum[1];
 }
+
+/// Ends a group of copies to shared memory.
+#[cube]
+pub(crate) fn commit() {
+    gpu_asm!("cp.async.commit_group;");
+}
+
+/// Waits until all groups of this unit's copies but the last so many are there.
+#[cube]
+pub(crate) fn wait(#[comptime] but: usize) {
+    gpu_asm!("cp.async.wait_group {but};", but = const but);
+}

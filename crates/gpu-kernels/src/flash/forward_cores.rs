@@ -3,8 +3,10 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::cores::{self, Eight, PLANE, Pair, STRIP, Tiles};
-use super::score::{Form, HIDDEN, Numbers, Rows, score, sees, sight, slope_of};
+use super::cores::{self, Eight, PLANE, Pair, STAGES, STRIP, Tiles, power_of_two};
+use super::score::{Form, HIDDEN, LOG2_E, Numbers, Rows, score_in_units, sees, slope_of, unit};
+use super::seen::{self, own_sights};
+use super::walk;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn attend_by_cores<E: Float>(
@@ -27,26 +29,62 @@ pub(super) fn attend_by_cores<E: Float>(
     let head_dim = comptime!(form.head_dim);
     let blocks = comptime!(head_dim.div_ceil(STRIP));
     let pitch = comptime!(cores::pitch(head_dim));
-    let (heads, head) = (CUBE_COUNT_Y as usize, CUBE_POS_Y as usize);
+    let (rows, other_rows, units) = comptime!((tiles.rows(), tiles.other_rows(), tiles.units()));
+    let (heads, head) = (CUBE_COUNT_X as usize, CUBE_POS_X as usize);
     let tokens = numbers.tokens;
-    // The last tiles see most: they begin first.
-    let tile = numbers.tiles - 1 - CUBE_POS_X as usize;
-    let first_row = tile * comptime!(tiles.rows());
-    let unit = UNIT_POS as usize;
-    let own = unit / PLANE * comptime!(tiles.strips * STRIP);
-    let (g, t) = (unit % PLANE / 4, unit % 4);
+    let tile = walk::tile(plan, &numbers);
+    let first_row = tile * rows;
+    let place = UNIT_POS as usize;
+    let own = place / PLANE * comptime!(tiles.strips * STRIP);
+    let (g, t) = (place % PLANE / 4, place % 4);
     let row = first_row + own + g;
 
-    let mut queries = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(tiles.rows() * pitch), 16usize);
-    let mut keys = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(tiles.other_rows() * pitch), 16usize);
-    let mut values = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(tiles.other_rows() * pitch), 16usize);
+    let mut queries = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(rows * pitch), 16usize);
+    let mut keys = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(STAGES * other_rows * pitch), 16usize);
+    let mut values = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(STAGES * other_rows * pitch), 16usize);
     let mut scores = Array::<Pair<f32>>::new(comptime!(tiles.strips * tiles.others * 4));
     let mut held = Array::<Pair<f32>>::new(comptime!(tiles.strips * blocks * 4));
     #[unroll]
     for i in 0..comptime!(tiles.strips * blocks * 4) {
         held[i] = Pair::<f32>::new(0.0);
     }
+    let kv = head / form.group;
+    let (of_keys, of_values) = (of_k.first + kv * of_k.head, of_v.first + kv * of_v.head);
+    let mut ahead = walk::begin(plan, &numbers, tile);
+    let of_queries = of_q.first + head * of_q.head;
+    cores::copy::<E>(
+        q,
+        of_queries,
+        of_q.stride,
+        first_row,
+        tokens,
+        &mut queries,
+        0usize,
+        rows,
+        head_dim,
+        units,
+    );
+    if walk::goes_on(&ahead) {
+        let (key, end) = (ahead.row, ahead.end);
+        cores::copy::<E>(k, of_keys, of_k.stride, key, end, &mut keys, 0usize, other_rows, head_dim, units);
+        cores::copy::<E>(
+            v,
+            of_values,
+            of_v.stride,
+            key,
+            end,
+            &mut values,
+            0usize,
+            other_rows,
+            head_dim,
+            units,
+        );
+    }
+    cores::commit();
+
     let slope = slope_of(slopes, head, form);
+    let unit = unit(&numbers, form);
+    let by = unit * LOG2_E;
     // Of each of this unit's rows: the largest score so far, and the sum of the shares that this unit has seen.
     let mut tops = Array::<f32>::new(comptime!(tiles.strips * 2));
     let mut totals = Array::<f32>::new(comptime!(tiles.strips * 2));
@@ -55,79 +93,89 @@ pub(super) fn attend_by_cores<E: Float>(
         tops[i] = f32::new(HIDDEN);
         totals[i] = 0.0;
         if comptime!(form.sinks) {
-            tops[i] = sinks[head];
+            tops[i] = sinks[head] / unit;
             if t == 0 {
                 totals[i] = 1.0;
             }
         }
     }
-    cores::stage::<E>(
-        q,
-        of_q.first + head * of_q.head,
-        of_q.stride,
-        first_row,
-        tokens,
-        &mut queries,
-        comptime!(tiles.rows()),
-        head_dim,
-        comptime!(tiles.units()),
-    );
-    let kv = head / form.group;
+    let sights = own_sights(plan, tokens, row, form, tiles);
+    let seen = seen::by_own(&sights, first_row + own, tokens, row, tiles);
+    if comptime!(tiles.kept) {
+        cores::wait(0usize);
+        sync_cube();
+    }
+    let kept = cores::keep::<E>(&queries, own, head_dim, tiles);
+    let mut at = 0usize;
 
-    for range in plan[numbers.ranges + tile] as usize..plan[numbers.ranges + tile + 1] as usize {
-        let pair = numbers.ranges + numbers.tiles + 1 + 2 * range;
-        let end = plan[pair + 1] as usize;
-        for key in range_stepped(plan[pair] as usize, end, comptime!(tiles.other_rows())) {
-            sync_cube();
-            cores::stage::<E>(
-                k,
-                of_k.first + kv * of_k.head,
-                of_k.stride,
-                key,
-                end,
-                &mut keys,
-                comptime!(tiles.other_rows()),
-                head_dim,
-                comptime!(tiles.units()),
-            );
-            cores::stage::<E>(
+    while walk::goes_on(&ahead) {
+        let mut key = 0usize;
+        let mut end = 0usize;
+        key += ahead.row;
+        end += ahead.end;
+        let next = comptime!(STAGES - 1) * other_rows - at;
+        walk::step(&mut ahead, plan, &numbers, other_rows, 1usize);
+        // This tile is there, and all units are done with the one before, whose place the next one takes.
+        cores::wait(0usize);
+        sync_cube();
+        if walk::goes_on(&ahead) {
+            let (key, end) = (ahead.row, ahead.end);
+            cores::copy::<E>(k, of_keys, of_k.stride, key, end, &mut keys, next, other_rows, head_dim, units);
+            cores::copy::<E>(
                 v,
-                of_v.first + kv * of_v.head,
+                of_values,
                 of_v.stride,
                 key,
                 end,
                 &mut values,
-                comptime!(tiles.other_rows()),
+                next,
+                other_rows,
                 head_dim,
-                comptime!(tiles.units()),
+                units,
             );
-            sync_cube();
-            cores::multiply::<E>(&queries, own, &keys, &mut scores, head_dim, tiles);
+        }
+        cores::commit();
+        if seen::any_of(&seen, key, other_rows, form) {
+            #[unroll]
+            for i in 0..comptime!(tiles.strips * tiles.others * 4) {
+                scores[i] = Pair::<f32>::new(0.0);
+            }
+            cores::multiply::<E>(&queries, &kept, own, &keys, at, &mut scores, head_dim, tiles);
+            let whole = seen::all_of(&seen, key, end, other_rows);
+            if !whole || comptime!(!form.scaled()) {
+                #[unroll]
+                for of_row in 0..comptime!(tiles.strips * 2) {
+                    let (strip, half) = comptime!((of_row / 2, of_row % 2));
+                    let query = row + comptime!(strip * STRIP + half * 8);
+                    #[unroll]
+                    for i in 0..comptime!(tiles.others * 2) {
+                        let at = comptime!((strip * tiles.others * 2 + i) * 2 + half);
+                        let mut pair = scores[at];
+                        #[unroll]
+                        for c in 0..2usize {
+                            let key = key + comptime!(i * 8 + c) + t * 2;
+                            let one = score_in_units(pair.extract(c), &numbers, slope, query, key, form);
+                            let there = key < end && sees(sights.index(of_row), query, key, form);
+                            pair.insert(c, select(there, one, f32::new(HIDDEN)));
+                        }
+                        scores[at] = pair;
+                    }
+                }
+            }
             #[unroll]
             for of_row in 0..comptime!(tiles.strips * 2) {
                 let (strip, half) = comptime!((of_row / 2, of_row % 2));
-                let query = row + comptime!(strip * STRIP + half * 8);
-                let sight = sight(plan, tokens, query, form);
                 let mut top = tops[of_row];
                 #[unroll]
                 for i in 0..comptime!(tiles.others * 2) {
-                    let at = comptime!((strip * tiles.others * 2 + i) * 2 + half);
-                    let mut pair = scores[at];
-                    #[unroll]
-                    for c in 0..2usize {
-                        let key = key + comptime!(i * 8 + c) + t * 2;
-                        let mut one = score(pair.extract(c), &numbers, slope, query, key, form);
-                        if key >= end || !sees(&sight, query, key, form) {
-                            one = f32::new(HIDDEN);
-                        }
-                        pair.insert(c, one);
-                        top = max(top, one);
-                    }
-                    scores[at] = pair;
+                    let pair = scores[comptime!((strip * tiles.others * 2 + i) * 2 + half)];
+                    top = max(top, max(pair.extract(0usize), pair.extract(1usize)));
                 }
                 top = max(top, plane_shuffle_xor(top, 1u32));
                 top = max(top, plane_shuffle_xor(top, 2u32));
-                let less = (tops[of_row] - top).exp();
+                // Where everything is hidden so far, shares are zeros whatever they are held against.
+                let less_top = select(top <= HIDDEN, 0.0, top * -by);
+                let less = power_of_two(fma(tops[of_row], by, less_top));
                 tops[of_row] = top;
                 let mut total = totals[of_row] * less;
                 #[unroll]
@@ -136,8 +184,7 @@ pub(super) fn attend_by_cores<E: Float>(
                     let mut pair = scores[at];
                     #[unroll]
                     for c in 0..2usize {
-                        let one = pair.extract(c);
-                        let share = select(one <= HIDDEN, 0.0, (one - top).exp());
+                        let share = power_of_two(fma(pair.extract(c), by, less_top));
                         pair.insert(c, share);
                         total += share;
                     }
@@ -150,8 +197,9 @@ pub(super) fn attend_by_cores<E: Float>(
                     held[at] *= Pair::<f32>::new(less);
                 }
             }
-            cores::accumulate::<E>(&scores, &values, 0usize, &mut held, head_dim, blocks, tiles);
+            cores::accumulate::<E>(&scores, &values, at, 0usize, &mut held, head_dim, blocks, tiles);
         }
+        at = next;
     }
     #[unroll]
     for of_row in 0..comptime!(tiles.strips * 2) {
@@ -162,7 +210,7 @@ pub(super) fn attend_by_cores<E: Float>(
         total += plane_shuffle_xor(total, 2u32);
         if query < tokens {
             if t == 0 {
-                sums[head * tokens + query] = tops[of_row] + total.ln();
+                sums[head * tokens + query] = tops[of_row] * unit + total.ln();
             }
             let share = select(total == 0.0, 0.0, 1.0 / total);
             #[unroll]

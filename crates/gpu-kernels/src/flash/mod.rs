@@ -13,7 +13,9 @@ mod forward_cores;
 mod pages;
 mod plan;
 mod score;
+mod seen;
 mod tile;
+mod walk;
 
 use std::ops::Range;
 
@@ -116,24 +118,23 @@ struct Cores {
 impl Cores {
     /// `None` where the device does not multiply these, or a head's rows do not lie in vectors.
     fn new(client: &Client, head_dim: usize, dtype: FloatType) -> Option<Self> {
-        if !head_dim.is_multiple_of(8) || !mma::multiplies(client, dtype) {
+        let properties = client.properties();
+        if !head_dim.is_multiple_of(8) || !mma::multiplies(client, dtype) || !properties.features.copy_async {
             return None;
         }
-        let most = client.properties().hardware.max_shared_memory_size;
-        let row = cores::pitch(head_dim) * 16;
-        let first = |own: usize, others: usize, all: &[[usize; 3]]| {
-            let all = all.iter().map(|&[planes, strips, others]| Tiles { planes, strips, others });
-            let bytes = |t: &Tiles| (own * t.rows() + others * t.other_rows()) * row;
-            let mut fitting = all.filter(|t| bytes(t) <= most);
-            fitting.next()
+        let most = properties.hardware.max_shared_memory_size;
+        let first = |all: &[[usize; 3]], bytes: fn(Tiles, usize) -> usize| {
+            let all =
+                all.iter().map(|&[planes, strips, others]| Tiles { planes, strips, others, kept: false });
+            all.into_iter().find(|&tiles| bytes(tiles, head_dim) <= most)
         };
         let narrow = [[4, 1, 2], [4, 1, 1], [2, 1, 1], [1, 1, 1]];
-        let mut wide = if head_dim <= 128 { vec![[4, 2, 2], [4, 1, 4]] } else { vec![[4, 1, 4]] };
-        wide.extend(narrow);
+        let or_narrow =
+            |wide: &[[usize; 3]]| if head_dim <= 128 { [wide, &narrow].concat() } else { narrow.to_vec() };
         Some(Self {
-            forward: first(1, 2, &wide)?,
-            queries: first(2, 2, &narrow)?,
-            keys: first(2, 2, &narrow)?,
+            forward: first(&or_narrow(&[[4, 2, 4], [4, 2, 2]]), cores::forward_bytes)?,
+            queries: first(&or_narrow(&[[4, 2, 2]]), cores::backward_bytes)?,
+            keys: first(&or_narrow(&[[8, 1, 4], [8, 1, 2]]), cores::backward_bytes)?,
         })
     }
 }
@@ -224,7 +225,6 @@ impl FlashAttention {
         }
         let none = &o.words;
         let (slopes, sinks) = (o.slopes.as_ref().unwrap_or(none), o.sinks.as_ref().unwrap_or(none));
-        let count = CubeCount::Static(plan.forward.tiles as u32, heads as u32, 1);
         let address = address(&[&o.q.buffer, &o.k.buffer, &o.v.buffer, &out]);
         let (form, numbers) = (self.form(plan, o), self.numbers(plan, plan.forward));
         // SAFETY: the kernels read what the plan's words name, of tokens that there are, and heads that `HeadRows` says.
@@ -232,7 +232,7 @@ impl FlashAttention {
             match self.cores {
                 Some(Cores { forward: tiles, .. }) => forward_cores::attend_by_cores::launch_unchecked(
                     client,
-                    count,
+                    CubeCount::Static(heads as u32, plan.forward.tiles as u32, 1),
                     CubeDim::new_1d(tiles.units() as u32),
                     address,
                     o.q.arg(8),
@@ -253,7 +253,7 @@ impl FlashAttention {
                 ),
                 None => forward::attend::launch_unchecked(
                     client,
-                    count,
+                    CubeCount::Static(plan.forward.tiles as u32, heads as u32, 1),
                     CubeDim::new_1d(UNITS as u32),
                     address,
                     o.q.arg(1),
@@ -338,8 +338,9 @@ impl FlashAttention {
         let slopes = o.slopes.as_ref().unwrap_or(&o.words);
         let form = self.form(plan, o);
         let to = |size: usize| RowsLaunch::new(0, head_dim / size, n * head_dim / size);
-        let tiles = |ranges: Ranges, heads: usize, parts: usize| {
-            CubeCount::Static(ranges.tiles as u32, heads as u32, parts as u32)
+        let tiles = |ranges: Ranges, heads: usize| CubeCount::Static(ranges.tiles as u32, heads as u32, 1);
+        let by_cores = |ranges: Ranges, heads: usize, parts: usize| {
+            CubeCount::Static(heads as u32, ranges.tiles as u32, parts as u32)
         };
         // SAFETY: as in `forward`.
         unsafe {
@@ -347,7 +348,7 @@ impl FlashAttention {
                 Some(Cores { queries, keys, .. }) => {
                     backward_cores::of_queries_by_cores::launch_unchecked(
                         client,
-                        tiles(plan.queries, heads, 1),
+                        by_cores(plan.queries, heads, 1),
                         CubeDim::new_1d(queries.units() as u32),
                         address,
                         o.q.arg(8),
@@ -370,7 +371,7 @@ impl FlashAttention {
                     );
                     backward_cores::of_keys_by_cores::launch_unchecked(
                         client,
-                        tiles(plan.keys, kv_heads, cores::parts(head_dim)),
+                        by_cores(plan.keys, kv_heads, cores::parts(head_dim)),
                         CubeDim::new_1d(keys.units() as u32),
                         address,
                         o.q.arg(8),
@@ -396,7 +397,7 @@ impl FlashAttention {
                 None => {
                     backward::of_queries::launch_unchecked(
                         client,
-                        tiles(plan.queries, heads, 1),
+                        tiles(plan.queries, heads),
                         units,
                         address,
                         o.q.arg(1),
@@ -418,7 +419,7 @@ impl FlashAttention {
                     );
                     backward::of_keys::launch_unchecked(
                         client,
-                        tiles(plan.keys, kv_heads, 1),
+                        tiles(plan.keys, kv_heads),
                         units,
                         address,
                         o.q.arg(1),

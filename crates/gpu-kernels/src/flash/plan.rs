@@ -1,5 +1,6 @@
 //! `FlashPlan`: which keys each token sees, and by tiles who sees whom.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 /// What the tokens of a row see of each other: each its own document's keys up to itself, and a range before them. With
@@ -19,7 +20,7 @@ pub struct FlashPlan {
 }
 
 /// Where the words of a plan have the ranges of each tile, and for how many tiles: where each tile's begin and the last
-/// one's end, then beginnings and ends.
+/// one's end, then beginnings and ends. Before them stand the tiles, those first whose ranges hold most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ranges {
     pub(super) at: usize,
@@ -94,6 +95,10 @@ fn word(n: usize) -> u32 {
 }
 
 fn put(words: &mut Vec<u32>, all: &[Vec<Range<usize>>]) -> Ranges {
+    let most = |tile: &usize| Reverse(all[*tile].iter().map(Range::len).sum::<usize>());
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    order.sort_by_key(most);
+    words.extend(order.into_iter().map(word));
     let at = words.len();
     let mut count = 0;
     words.push(0);

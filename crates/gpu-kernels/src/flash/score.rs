@@ -40,13 +40,22 @@ pub(crate) struct Rows {
     pub(crate) head: usize,
 }
 
+impl Form {
+    /// Whether scores are products that are only scaled.
+    pub(super) fn scaled(self) -> bool {
+        !self.softcap && !self.slopes
+    }
+}
+
+/// Exponentials are taken to the base of 2.
+pub(super) const LOG2_E: f32 = std::f32::consts::LOG2_E;
 /// The score of a hidden pair: what is no larger counts for nothing.
 pub(super) const HIDDEN: f32 = -1e30;
 
 /// The keys that a query sees: from `low` to itself, and `from..to` before them.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Sight {
-    low: usize,
+    pub(super) low: usize,
     from: usize,
     to: usize,
 }
@@ -55,11 +64,26 @@ pub(super) struct Sight {
 #[cube]
 pub(super) fn sight(plan: &[u32], tokens: usize, query: usize, #[comptime] form: Form) -> Sight {
     let mut low = query + 1;
-    let mut from = 0usize;
-    let mut to = 0usize;
     if query < tokens {
         low = plan[query] as usize;
-        if comptime!(form.before) {
+    }
+    sight_from(low, plan, tokens, query, false, form)
+}
+
+/// What `query` sees, whose first key is known; where it is seen as a `whole`, nothing else is.
+#[cube]
+pub(super) fn sight_from(
+    low: usize,
+    plan: &[u32],
+    tokens: usize,
+    query: usize,
+    #[comptime] whole: bool,
+    #[comptime] form: Form,
+) -> Sight {
+    let mut from = 0usize;
+    let mut to = 0usize;
+    if comptime!(form.before && !whole) {
+        if query < tokens {
             from = plan[tokens + query] as usize;
             to = plan[2 * tokens + query] as usize;
         }
@@ -115,4 +139,31 @@ pub(super) fn slope_of(slopes: &[f32], head: usize, #[comptime] form: Form) -> f
         slope = slopes[head];
     }
     slope
+}
+
+/// By what scores are multiplied at last: where they are nothing but scaled, that is left until then.
+#[cube]
+pub(super) fn unit(numbers: &Numbers, #[comptime] form: Form) -> f32 {
+    let mut unit = 1.0f32;
+    if comptime!(form.scaled()) {
+        unit = numbers.scale;
+    }
+    unit
+}
+
+/// The score in such units.
+#[cube]
+pub(super) fn score_in_units(
+    product: f32,
+    numbers: &Numbers,
+    slope: f32,
+    query: usize,
+    key: usize,
+    #[comptime] form: Form,
+) -> f32 {
+    let mut in_units = product;
+    if comptime!(!form.scaled()) {
+        in_units = score(product, numbers, slope, query, key, form);
+    }
+    in_units
 }

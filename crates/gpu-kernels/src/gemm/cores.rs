@@ -10,7 +10,7 @@ use cubecl_core::prelude::*;
 use super::finish::{Form, Place, Sizes, put, share, written_from};
 use super::stage::{self, Held, Tile, Window, window};
 use super::tiles::Tiles;
-use crate::mma::{Eight, PLANE, Pair, STRIP, add};
+use crate::mma::{Eight, PLANE, Pair, STRIP, add, commit, wait};
 
 /// A block of 16 by 16 of an operand, from `across` of rows or columns and `depth`, as products take it.
 #[cube]
@@ -211,7 +211,7 @@ pub(super) fn multiply_by_cores<
         if comptime!(copies) {
             if turn >= lead {
                 // The slab of `lead` turns before is there.
-                stage::wait(comptime!(tiles.stages - 2));
+                wait(comptime!(tiles.stages - 2));
             }
         }
         if turn >= lead {
@@ -260,7 +260,7 @@ pub(super) fn multiply_by_cores<
             }
         }
         if comptime!(copies) {
-            stage::commit();
+            commit();
         }
         if turn >= lead {
             let at = (turn - lead) % tiles.stages;

@@ -131,18 +131,6 @@ pub(super) fn copy<S: Float, L: Size, E: Float>(
     }
 }
 
-/// Ends a group of copies.
-#[cube]
-pub(super) fn commit() {
-    gpu_asm!("cp.async.commit_group;");
-}
-
-/// Waits until all groups of this unit's copies but the last so many are there.
-#[cube]
-pub(super) fn wait(#[comptime] but: usize) {
-    gpu_asm!("cp.async.wait_group {but};", but = const but);
-}
-
 /// This unit's vectors of a slab, zeros where there is nothing.
 #[cube]
 pub(super) fn fetch<S: Float, L: Size>(

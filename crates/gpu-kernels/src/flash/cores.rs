@@ -7,6 +7,7 @@
 
 use cubecl_core as cubecl;
 use cubecl_core::cmma::{MatrixIdent, MmaDefinition};
+use cubecl_core::ir::{ElemType, FloatKind};
 use cubecl_core::prelude::barrier::copy_async_checked;
 use cubecl_core::prelude::*;
 
@@ -81,6 +82,30 @@ pub(super) fn power_of_two(x: f32) -> f32 {
     let y: f32;
     gpu_asm!("ex2.approx.ftz.f32 {y}, {x};", y = out(_) y, x = in(_) x, options(pure, nomem));
     y
+}
+
+/// What PTX calls a dtype of operands.
+#[cube]
+fn name<E: Float>() -> comptime_type!(&'static str) {
+    intrinsic!(|scope| {
+        match E::elem_type(scope) {
+            ElemType::Float(FloatKind::F16) => "f16",
+            _ => "bf16",
+        }
+    })
+}
+
+/// Both of a pair rounded at once.
+#[cube]
+fn rounded<E: Float>(pair: Pair<f32>) -> Pair<E> {
+    let (first, second) = (pair.extract(0usize), pair.extract(1usize));
+    let to = name::<E>().comptime();
+    let both: u32;
+    gpu_asm!(
+        "cvt.rn.{to}x2.f32 {both}, {second}, {first};",
+        both = out(_) both, second = in(_) second, first = in(_) first, to = const to, options(pure, nomem)
+    );
+    Pair::<E>::reinterpret(both)
 }
 
 /// Begins to copy rows of heads to the row `to` of shared memory, zeros past `end` and past a head's end. `first` and
@@ -284,7 +309,7 @@ pub(super) fn accumulate<E: Float>(
             let mut left = Array::<Pair<E>>::new(4usize);
             #[unroll]
             for i in 0..4usize {
-                left[i] = Pair::<E>::cast_from(tile[comptime!((strip * tiles.others + of_other) * 4 + i)]);
+                left[i] = rounded::<E>(tile[comptime!((strip * tiles.others + of_other) * 4 + i)]);
             }
             lefts.push(left);
         }

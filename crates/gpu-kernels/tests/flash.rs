@@ -22,6 +22,8 @@ struct With {
     window: Option<usize>,
     /// All documents but the first continue it.
     tree: bool,
+    /// One document is nearly all there is, so that whole tiles are seen.
+    whole: bool,
 }
 
 /// A call, in the host's memory.
@@ -43,7 +45,8 @@ impl Call {
         let mut low: Vec<usize> = (0..TOKENS).map(|t| t + 1).collect();
         let mut before = vec![0..0; if with.tree { TOKENS } else { 0 }];
         let window = with.window.unwrap_or(usize::MAX);
-        for (i, document) in DOCUMENTS.iter().enumerate() {
+        let documents = if with.whole { vec![3..TOKENS - 3] } else { DOCUMENTS.to_vec() };
+        for (i, document) in documents.iter().enumerate() {
             for t in document.clone() {
                 low[t] = document.start.max((t + 1).saturating_sub(window));
                 if with.tree && i > 0 {
@@ -209,6 +212,11 @@ fn attention_is_that_in_f64(with: With) {
 #[test]
 fn documents_are_attended_to() {
     attention_is_that_in_f64(With::default());
+}
+
+#[test]
+fn one_document_is_attended_to() {
+    attention_is_that_in_f64(With { whole: true, ..With::default() });
 }
 
 #[test]

@@ -8,9 +8,9 @@ use super::tile::{self, Four, PITCH, SIDE, SLAB, TILE};
 
 /// The sum of each output row times its gradient: `[heads, tokens]`, 16 rows for a cube.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn row_sums<E: Float>(
-    out: &[E],
-    upstream: &[E],
+pub(super) fn row_sums<E: Float, N: Size>(
+    out: &[Vector<E, N>],
+    upstream: &[Vector<E, N>],
     rows: &mut [f32],
     tokens: usize,
     heads: usize,
@@ -19,14 +19,19 @@ pub(super) fn row_sums<E: Float>(
 ) {
     let (x, y) = (UNIT_POS as usize % SIDE, UNIT_POS as usize / SIDE);
     let row = CUBE_POS * SIDE + y;
+    let size = N::value();
+    let vectors = comptime!(head_dim / size);
     let mut parts = Shared::<[f32]>::new_slice(comptime!(SIDE * PITCH));
     let mut sum = 0.0f32;
     if row < tokens * heads {
-        for turn in 0..comptime!(head_dim.div_ceil(SIDE)) {
+        for turn in 0..comptime!(vectors.div_ceil(SIDE)) {
             let column = turn * SIDE + x;
-            if column < head_dim {
-                let at = row * head_dim + column;
-                sum += f32::cast_from(out[at]) * f32::cast_from(upstream[at]);
+            if column < vectors {
+                let (own, gradient) = (out[row * vectors + column], upstream[row * vectors + column]);
+                #[unroll]
+                for i in 0..size {
+                    sum += f32::cast_from(own.extract(i)) * f32::cast_from(gradient.extract(i));
+                }
             }
         }
     }
@@ -34,6 +39,7 @@ pub(super) fn row_sums<E: Float>(
     sync_cube();
     if x == 0 && row < tokens * heads {
         let mut sum = 0.0f32;
+        #[unroll]
         for i in 0..SIDE {
             sum += parts[y * PITCH + i];
         }

@@ -303,6 +303,9 @@ impl FlashAttention {
         }
         let rows = Buffer::empty(client, n * heads, FloatType::F32);
         let units = CubeDim::new_1d(UNITS as u32);
+        // Sixteen bytes at most.
+        let sizes = [8, 4, 2].into_iter().filter(|size| size * self.dtype.bytes() <= 16);
+        let size = sizes.into_iter().find(|size| head_dim.is_multiple_of(*size)).unwrap_or(1);
         let address = address(&[&o.q.buffer, &o.k.buffer, &o.v.buffer, &q]);
         let operands = self.dtype.elem();
         // SAFETY: as in `forward`.
@@ -312,8 +315,9 @@ impl FlashAttention {
                 crate::row::cubes(client, (n * heads).div_ceil(SIDE)),
                 units,
                 address,
-                made.out.arg(1),
-                upstream.arg(1),
+                size,
+                made.out.arg(size),
+                upstream.arg(size),
                 rows.arg(1),
                 n,
                 heads,

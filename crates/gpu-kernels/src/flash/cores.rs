@@ -86,6 +86,7 @@ pub(super) fn power_of_two(x: f32) -> f32 {
 
 /// What PTX calls a dtype of operands.
 #[cube]
+#[allow(clippy::extra_unused_type_parameters, reason = "what the macro makes of it uses it")]
 fn name<E: Float>() -> comptime_type!(&'static str) {
     intrinsic!(|scope| {
         match E::elem_type(scope) {

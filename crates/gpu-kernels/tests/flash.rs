@@ -45,7 +45,8 @@ impl Call {
         let mut low: Vec<usize> = (0..TOKENS).map(|t| t + 1).collect();
         let mut before = vec![0..0; if with.tree { TOKENS } else { 0 }];
         let window = with.window.unwrap_or(usize::MAX);
-        let documents = if with.whole { vec![3..TOKENS - 3] } else { DOCUMENTS.to_vec() };
+        let whole = 3..TOKENS - 3;
+        let documents = if with.whole { std::slice::from_ref(&whole) } else { &DOCUMENTS };
         for (i, document) in documents.iter().enumerate() {
             for t in document.clone() {
                 low[t] = document.start.max((t + 1).saturating_sub(window));

@@ -208,7 +208,7 @@ impl FlashAttention {
 
     /// The output and the log-sum-exp of every row.
     ///
-    /// One launch, a cube for each head and tile of 64 queries. `4 head_dim` flops for each pair of a head that is visible
+    /// One launch, a cube for each head and tile of queries. `4 head_dim` flops for each pair of a head that is visible
     /// or in a tile with one that is; queries are read once, keys and values once for each tile of queries that sees
     /// them.
     ///

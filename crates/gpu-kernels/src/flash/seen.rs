@@ -1,4 +1,4 @@
-//! Which tiles of keys the rows of a plane see all of, or none of: the same for all units of a plane.
+//! Sight of a plane: what tiles of keys all of its rows see, or none; the same for all of its units.
 
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;

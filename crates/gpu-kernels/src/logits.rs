@@ -3,11 +3,41 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use crate::buffer::{Buffer, FloatType, address};
+use crate::buffer::{Buffer, FloatType, address, vector};
 use crate::row;
 
 /// Numbers per row of [`logit_parts`].
 pub const PARTS: usize = 7;
+
+/// Bytes that a unit reads at once.
+const AT_ONCE: usize = 16;
+/// Vectors of a row that a unit has.
+const TURNS: usize = 4;
+
+/// Vectors of rows, cut into parts of a cube each: so many that few rows fill a device, of a row's length alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cut {
+    /// Elements of a vector.
+    size: usize,
+    /// Vectors of a row.
+    vectors: usize,
+    /// Parts of a row.
+    parts: usize,
+    /// Vectors of a part.
+    each: usize,
+    /// Units of a cube.
+    units: u32,
+}
+
+impl Cut {
+    fn new(client: &Client, z: &Buffer, vocab: usize) -> Self {
+        let size = vector(vocab, AT_ONCE / z.dtype.bytes(), &[z]);
+        let vectors = vocab / size;
+        let units = row::units(client, vectors);
+        let parts = vectors.div_ceil(units as usize * TURNS).max(1);
+        Self { size, vectors, parts, each: vectors.div_ceil(parts), units }
+    }
+}
 
 /// From a product to logits: `softcap(scale z) / temperature`, with `softcap(z) = cap tanh(z / cap)`.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +54,8 @@ pub struct Scaling {
 /// `sum e (z - m)` with `e = exp(z - m)`; `sum z`; and of the entry `targets` (32-bit integers), both 0 where `owned` is 0: the
 /// logit, and 1 where nothing is above it and nothing before it as high.
 ///
-/// A cube for each row, which reads it once and keeps `m` and the sums up to date: `rows vocab w_z` bytes, one exponential
-/// and about 12 flops for each element.
+/// Two launches, of a cube for each part of a row, which reads it once, and of one for each row, which joins its parts in order:
+/// `rows vocab w_z` bytes, one exponential and about 12 flops for each element.
 ///
 /// # Panics
 /// If the buffers are not of these shapes.
@@ -40,24 +70,36 @@ pub fn logit_parts(
     let rows = targets.len;
     assert!(rows > 0 && z.len.is_multiple_of(rows), "invariant: rows of logits, one for each target");
     let vocab = z.len / rows;
-    let parts = Buffer::empty(client, rows * PARTS, FloatType::F32);
-    let units = row::units(client, vocab);
+    let cut = Cut::new(client, z, vocab);
+    let each = Buffer::empty(client, rows * cut.parts * PARTS, FloatType::F32);
     parts_of::launch(
         client,
-        row::cubes(client, rows),
-        CubeDim::new_1d(units),
+        row::cubes(client, rows * cut.parts),
+        CubeDim::new_1d(cut.units),
         address(&[z]),
-        z.arg(1),
+        cut.size,
+        z.arg(cut.size),
         targets.arg(1),
-        owned.arg(1),
-        parts.arg(1),
+        each.arg(1),
         scaling.scale,
         scaling.softcap,
         1.0 / scaling.temperature,
-        vocab,
         scaling.softcap != 0.0,
-        units,
+        cut,
         z.dtype.elem(),
+    );
+    let parts = Buffer::empty(client, rows * PARTS, FloatType::F32);
+    let units = row::units(client, cut.parts);
+    join_parts::launch(
+        client,
+        row::cubes(client, rows),
+        CubeDim::new_1d(units),
+        address(&[&each]),
+        each.arg(1),
+        owned.arg(1),
+        parts.arg(1),
+        cut.parts,
+        units,
     );
     parts
 }
@@ -110,16 +152,17 @@ pub fn logit_gradient(
     assert!(rows > 0 && z.len.is_multiple_of(rows), "invariant: rows of logits, one for each target");
     assert!(of.first + rows <= of.log_z.len, "invariant: rows of the tokens that there are");
     let vocab = z.len / rows;
+    let cut = Cut::new(client, &z, vocab);
     let in_place = z.handle.can_mut();
     let dz = if in_place { z.clone() } else { Buffer::empty(client, z.len, z.dtype) };
-    let out = if in_place { BufferArg::alias(0, z.len) } else { dz.arg(1) };
-    let units = row::units(client, vocab);
+    let out = if in_place { BufferArg::alias(0, z.len / cut.size) } else { dz.arg(cut.size) };
     gradient::launch(
         client,
-        row::cubes(client, rows),
-        CubeDim::new_1d(units),
+        row::cubes(client, rows * cut.parts),
+        CubeDim::new_1d(cut.units),
         address(&[&z]),
-        z.arg(1),
+        cut.size,
+        z.arg(cut.size),
         targets.arg(1),
         owned.arg(1),
         of.log_z.arg(1),
@@ -133,105 +176,187 @@ pub fn logit_gradient(
         1.0 / scaling.temperature,
         smoothing.target,
         smoothing.each,
-        vocab,
         scaling.softcap != 0.0,
         smoothing.entropy,
-        units,
+        cut,
         z.dtype.elem(),
     );
     dz
 }
 
+/// Logits of a vector of products.
 #[cube]
-fn logit(z: f32, scale: f32, softcap: f32, over: f32, #[comptime] capped: bool) -> f32 {
-    let z = z * scale;
-    if comptime!(capped) { (z / softcap).tanh() * softcap * over } else { z * over }
+fn logits<I: Float, N: Size>(
+    z: Vector<I, N>,
+    scale: f32,
+    softcap: f32,
+    over: f32,
+    #[comptime] capped: bool,
+) -> Vector<f32, N> {
+    let z = Vector::<f32, N>::cast_from(z) * Vector::new(scale);
+    if comptime!(capped) {
+        (z / Vector::new(softcap)).tanh() * Vector::new(softcap * over)
+    } else {
+        z * Vector::new(over)
+    }
 }
 
 #[cube(launch, address_type = "dynamic")]
-fn parts_of<I: Float>(
-    z: &[I],
+fn parts_of<I: Float, N: Size>(
+    z: &[Vector<I, N>],
     targets: &[u32],
-    owned: &[f32],
     parts: &mut [f32],
     scale: f32,
     softcap: f32,
     over: f32,
-    #[comptime] vocab: usize,
     #[comptime] capped: bool,
-    #[comptime] units: u32,
+    #[comptime] cut: Cut,
     #[define(I)] _of_z: ElemType,
 ) {
-    let row = CUBE_POS;
+    let row = CUBE_POS / cut.parts;
     if row >= targets.len() {
         terminate!();
     }
-    let first = row * vocab;
+    let first = row * cut.vectors;
+    let from = CUBE_POS % cut.parts * cut.each;
+    let to = min(from + cut.each, cut.vectors);
     let unit = UNIT_POS as usize;
+    let size = N::value();
     let target = targets[row] as usize;
-    let of_target = logit(f32::cast_from(z[first + target]), scale, softcap, over, capped);
+    let of_target = logits::<I, N>(z[first + target / size], scale, softcap, over, capped);
+    let of_target = of_target.extract_dynamic(target % size);
 
+    let mut values = Array::<Vector<f32, N>>::new(TURNS);
     let mut top = f32::new(comptime!(-1e30f32));
+    let mut total = 0.0f32;
+    let mut ahead = 0.0f32;
+    // All are asked for before anything is computed.
+    let mut raw = Array::<Vector<I, N>>::new(TURNS);
+    #[unroll]
+    for turn in 0..TURNS {
+        let at = from + unit + comptime!(turn * cut.units as usize);
+        raw[turn] = z[first + min(at, to - 1)];
+    }
+    #[unroll]
+    for turn in 0..TURNS {
+        let at = from + unit + comptime!(turn * cut.units as usize);
+        let value = logits::<I, N>(raw[turn], scale, softcap, over, capped);
+        values[turn] = value;
+        if at < to {
+            let mut largest = value.extract(0usize);
+            total += largest;
+            #[unroll]
+            for k in 1..size {
+                largest = max(largest, value.extract(k));
+                total += value.extract(k);
+            }
+            top = max(top, largest);
+            if largest >= of_target && ahead == 0.0f32 {
+                #[unroll]
+                for k in 0..size {
+                    let one = value.extract(k);
+                    if one > of_target || (one == of_target && at * size + k < target) {
+                        ahead = 1.0f32;
+                    }
+                }
+            }
+        }
+    }
     let mut sum = 0.0f32;
     let mut squares = 0.0f32;
     let mut weighted = 0.0f32;
-    let mut total = 0.0f32;
-    let mut ahead = 0.0f32;
-    let mut i = unit;
-    while i < vocab {
-        let value = logit(f32::cast_from(z[first + i]), scale, softcap, over, capped);
-        total += value;
-        if value > of_target || (value == of_target && i < target) {
-            ahead = 1.0f32;
+    #[unroll]
+    for turn in 0..TURNS {
+        if from + unit + comptime!(turn * cut.units as usize) < to {
+            #[unroll]
+            for k in 0..size {
+                let below = max(values[turn].extract(k) - top, -200.0f32);
+                let e = below.exp();
+                sum += e;
+                squares += e * e;
+                weighted += e * below;
+            }
         }
-        if value > top {
-            let down = max(top - value, -200.0f32);
-            let shrink = down.exp();
-            weighted = shrink * (weighted + sum * down);
-            sum *= shrink;
-            squares *= shrink * shrink;
-            top = value;
-        }
-        let below = max(value - top, -200.0f32);
-        let e = below.exp();
-        sum += e;
-        squares += e * e;
-        weighted += e * below;
-        i += comptime!(units as usize);
     }
-    let size = comptime!(units as usize);
-    let mut tops = Shared::<[f32]>::new_slice(size);
-    let mut sums = Shared::<[f32]>::new_slice(size);
-    let all = row::largest(top, &mut tops, units);
+    let mut one = Shared::<[f32]>::new_slice(comptime!(cut.units as usize));
+    let mut four = Shared::<[Four]>::new_slice(comptime!(cut.units as usize));
+    let all = row::largest(top, &mut one, cut.units);
+    let own = row::sum(shrunk(top, all, sum, squares, weighted, total), &mut four, cut.units);
+    let ahead = row::largest(ahead, &mut one, cut.units);
+    if unit == 0 {
+        write(parts, CUBE_POS, all, own, of_target, ahead);
+    }
+}
+
+/// What is summed of parts of a row: `sum e`, `sum e^2`, `sum e (z - m)`, `sum z`.
+type Four = Vector<f32, Const<4>>;
+
+/// Sums below `top` as those below `all`.
+#[cube]
+fn shrunk(top: f32, all: f32, sum: f32, squares: f32, weighted: f32, total: f32) -> Four {
     let down = max(top - all, -200.0f32);
     let shrink = down.exp();
-    let weighted = row::sum(shrink * (weighted + sum * down), &mut sums, units);
-    let sum = row::sum(sum * shrink, &mut sums, units);
-    let squares = row::sum(squares * shrink * shrink, &mut sums, units);
-    let total = row::sum(total, &mut sums, units);
-    let ahead = row::sum(ahead, &mut sums, units);
+    let mut four = Four::new(sum * shrink);
+    four.insert(1usize, squares * shrink * shrink);
+    four.insert(2usize, shrink * (weighted + sum * down));
+    four.insert(3usize, total);
+    four
+}
+
+/// Writes the numbers of a row or of a part of it, the last one whether something is before the target.
+#[cube]
+fn write(parts: &mut [f32], at: usize, top: f32, sums: Four, of_target: f32, last: f32) {
+    let at = at * PARTS;
+    parts[at] = top;
+    #[unroll]
+    for k in 0..4usize {
+        parts[at + 1 + k] = sums.extract(k);
+    }
+    parts[at + 5] = of_target;
+    parts[at + 6] = last;
+}
+
+/// The numbers of rows from those of their parts.
+#[cube(launch, address_type = "dynamic")]
+fn join_parts(each: &[f32], owned: &[f32], parts: &mut [f32], count: usize, #[comptime] units: u32) {
+    let row = CUBE_POS;
+    if row >= owned.len() {
+        terminate!();
+    }
+    let unit = UNIT_POS as usize;
+    let mut top = f32::new(comptime!(-1e30f32));
+    let mut ahead = 0.0f32;
+    for part in range_stepped(unit, count, comptime!(units as usize)) {
+        let at = (row * count + part) * PARTS;
+        top = max(top, each[at]);
+        ahead = max(ahead, each[at + 6]);
+    }
+    let mut one = Shared::<[f32]>::new_slice(comptime!(units as usize));
+    let mut four = Shared::<[Four]>::new_slice(comptime!(units as usize));
+    let all = row::largest(top, &mut one, units);
+    let ahead = row::largest(ahead, &mut one, units);
+    let mut sums = Four::new(0.0f32);
+    for part in range_stepped(unit, count, comptime!(units as usize)) {
+        let at = (row * count + part) * PARTS;
+        sums += shrunk(each[at], all, each[at + 1], each[at + 2], each[at + 3], each[at + 4]);
+    }
+    let sums = row::sum(sums, &mut four, units);
     if unit == 0 {
-        let own = owned[row];
-        let at = row * 7;
-        parts[at] = all;
-        parts[at + 1] = sum;
-        parts[at + 2] = squares;
-        parts[at + 3] = weighted;
-        parts[at + 4] = total;
-        parts[at + 5] = select(own > 0.5f32, of_target, 0.0f32);
-        parts[at + 6] = select(own > 0.5f32 && ahead < 0.5f32, 1.0f32, 0.0f32);
+        let own = owned[row] > 0.5f32;
+        let of_target = select(own, each[row * count * PARTS + 5], 0.0f32);
+        write(parts, row, all, sums, of_target, select(own && ahead < 0.5f32, 1.0f32, 0.0f32));
     }
 }
 
 #[cube(launch, address_type = "dynamic")]
-fn gradient<I: Float>(
-    z: &[I],
+fn gradient<I: Float, N: Size>(
+    z: &[Vector<I, N>],
     targets: &[u32],
     owned: &[f32],
     log_z: &[f32],
     entropy: &[f32],
     upstream: &[f32],
-    dz: &mut [I],
+    dz: &mut [Vector<I, N>],
     start: usize,
     tokens: usize,
     scale: f32,
@@ -239,41 +364,45 @@ fn gradient<I: Float>(
     over: f32,
     of_target: f32,
     of_each: f32,
-    #[comptime] vocab: usize,
     #[comptime] capped: bool,
     #[comptime] entropies: bool,
-    #[comptime] units: u32,
+    #[comptime] cut: Cut,
     #[define(I)] _of_z: ElemType,
 ) {
-    let row = CUBE_POS;
+    let row = CUBE_POS / cut.parts;
     if row >= targets.len() {
         terminate!();
     }
-    let first = row * vocab;
+    let first = row * cut.vectors;
+    let from = CUBE_POS % cut.parts * cut.each;
+    let to = min(from + cut.each, cut.vectors);
+    let size = N::value();
     let token = start + row;
     let target = targets[row] as usize;
     let g = upstream[token];
     let own = g * owned[row] * of_target;
     let each = g * of_each;
     let log_z = log_z[token];
-    let mut i = UNIT_POS as usize;
-    while i < vocab {
-        let value = logit(f32::cast_from(z[first + i]), scale, softcap, over, capped);
-        let log_p = max(value - log_z, -200.0f32);
-        let mut pulled = g;
+    for at in range_stepped(from + UNIT_POS as usize, to, comptime!(cut.units as usize)) {
+        let value = logits::<I, N>(z[first + at], scale, softcap, over, capped);
+        let log_p = max(value - Vector::new(log_z), Vector::new(-200.0f32));
+        let mut pulled = Vector::<f32, N>::new(g);
         if comptime!(entropies) {
-            pulled += (log_p + entropy[token]) * upstream[tokens + token];
+            pulled += (log_p + Vector::new(entropy[token])) * Vector::new(upstream[tokens + token]);
         }
-        let mut d = each - log_p.exp() * pulled;
-        if i == target {
-            d += own;
+        let mut d = Vector::new(each);
+        if at == target / size {
+            #[unroll]
+            for k in 0..size {
+                d.insert(k, select(k == target % size, own + each, each));
+            }
         }
-        d *= scale * over;
+        d -= log_p.exp() * pulled;
+        d *= Vector::new(scale * over);
         if comptime!(capped) {
-            let t = value / (softcap * over);
-            d *= 1.0f32 - t * t;
+            let t = value / Vector::new(softcap * over);
+            d *= Vector::new(1.0f32) - t * t;
         }
-        dz[first + i] = I::cast_from(d);
-        i += comptime!(units as usize);
+        dz[first + at] = Vector::cast_from(d);
     }
 }

@@ -25,7 +25,11 @@ pub(crate) fn cubes(client: &Client, rows: usize) -> CubeCount {
 
 /// The sum over the cube's units, for all of them; always the same tree. `shared` has an element for each unit.
 #[cube]
-pub(crate) fn sum(value: f32, shared: &mut Shared<[f32]>, #[comptime] units: u32) -> f32 {
+pub(crate) fn sum<V: CubeAdd + core::ops::AddAssign>(
+    value: V,
+    shared: &mut Shared<[V]>,
+    #[comptime] units: u32,
+) -> V {
     let unit = UNIT_POS as usize;
     // Others may still read the sum before.
     sync_cube();
@@ -35,7 +39,8 @@ pub(crate) fn sum(value: f32, shared: &mut Shared<[f32]>, #[comptime] units: u32
     for level in 0..comptime!(units.ilog2()) {
         let half = comptime!((units >> (level + 1)) as usize);
         if unit < half {
-            shared[unit] += shared[unit + half];
+            let other = shared[unit + half];
+            shared[unit] += other;
         }
         sync_cube();
     }

@@ -41,7 +41,7 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 26] = [
+pub(super) const OWN: [Own; 27] = [
     plain("add_parts"),
     plain("attend").spilling(24),
     by_cores("attend_by_cores").spilling(36),
@@ -52,6 +52,7 @@ pub(super) const OWN: [Own; 26] = [
     plain("gathered"),
     plain("gradient"),
     plain("join"),
+    plain("join_parts"),
     plain("masked"),
     by_cores("multiply_by_cores"),
     plain("multiply_by_units"),

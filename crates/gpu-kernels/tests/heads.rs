@@ -60,6 +60,11 @@ fn heads_are_placed_and_their_gradients_go_back_as_in_f64() {
         // Rotated in part, of more tokens than groups.
         (HeadShape { heads: 3, kv_heads: 1, dim: 20, half: 5 }, 300),
         (HeadShape { heads: 2, kv_heads: 2, dim: 260, half: 130 }, 3),
+        (HeadShape { heads: 5, kv_heads: 2, dim: 128, half: 64 }, 9),
+        // Rotated in part, in vectors of four.
+        (HeadShape { heads: 2, kv_heads: 1, dim: 80, half: 16 }, 5),
+        // Of an odd number of elements.
+        (HeadShape { heads: 2, kv_heads: 1, dim: 7, half: 2 }, 4),
     ];
     for (shape, tokens) in shapes {
         for (turned, normed) in [(true, true), (true, false), (false, true), (false, false)] {

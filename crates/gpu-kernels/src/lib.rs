@@ -50,4 +50,4 @@ pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, pla
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
 pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};
 pub use rows::{Places, gather_rows, scatter_rows};
-pub use sums::{over_rows, sum_rows};
+pub use sums::{over_rows, sum_rows, sums_of_squares};

@@ -78,6 +78,118 @@ fn sum_of_row<I: Float, N: Size>(
     }
 }
 
+/// Tensors whose squares are summed in one launch.
+const TOGETHER: usize = 8;
+/// Elements that a cube squares and sums.
+const PART: usize = 1 << 15;
+
+/// The sum of the squares of each tensor, `[tensors]` in f32, whatever their lengths.
+///
+/// A launch for each eight tensors, and one that adds up parts of 32768 elements: `w` bytes and 2 flops for each element.
+///
+/// # Panics
+/// If tensors are of several dtypes.
+#[must_use]
+pub fn sums_of_squares(client: &Client, tensors: &[Buffer]) -> Buffer {
+    let Some(dtype) = tensors.first().map(|t| t.dtype) else {
+        return Buffer::empty(client, 0, FloatType::F32);
+    };
+    assert!(tensors.iter().all(|t| t.dtype == dtype), "invariant: tensors of one dtype");
+    let longest = tensors.iter().map(|t| t.len).max().unwrap_or(0);
+    let parts = longest.div_ceil(PART).max(1);
+    let units = row::units(client, PART);
+    let partial = Buffer::empty(client, tensors.len() * parts, FloatType::F32);
+    for (first, group) in (0..).step_by(TOGETHER).zip(tensors.chunks(TOGETHER)) {
+        let all: Vec<&Buffer> = group.iter().collect();
+        let size = group.iter().map(|t| vector(t.len, 4, &[t])).min().unwrap_or(1);
+        // The last group's first tensor stands for those that there are not.
+        let at = |i: usize| group.get(i).unwrap_or(&group[0]).arg(size);
+        squares_of_parts::launch(
+            client,
+            row::cubes(client, group.len() * parts),
+            CubeDim::new_1d(units),
+            address(&all),
+            size,
+            at(0),
+            at(1),
+            at(2),
+            at(3),
+            at(4),
+            at(5),
+            at(6),
+            at(7),
+            partial.arg(1),
+            group.len(),
+            first,
+            parts,
+            units,
+            dtype.elem(),
+        );
+    }
+    if parts == 1 { partial } else { sum_rows(client, &partial, tensors.len(), false) }
+}
+
+/// The sum of the squares of this unit's elements of a part.
+#[cube]
+fn squares_of<I: Float, N: Size>(x: &[Vector<I, N>], part: usize, #[comptime] units: u32) -> Vector<f32, N> {
+    let each = comptime!(PART) / N::value();
+    let end = min((part + 1) * each, x.len());
+    let mut sums = Vector::<f32, N>::new(0.0f32);
+    let mut i = part * each + UNIT_POS as usize;
+    while i < end {
+        let value = Vector::<f32, N>::cast_from(x[i]);
+        sums += value * value;
+        i += comptime!(units as usize);
+    }
+    sums
+}
+
+#[cube(launch, address_type = "dynamic")]
+fn squares_of_parts<I: Float, N: Size>(
+    a: &[Vector<I, N>],
+    b: &[Vector<I, N>],
+    c: &[Vector<I, N>],
+    d: &[Vector<I, N>],
+    e: &[Vector<I, N>],
+    f: &[Vector<I, N>],
+    g: &[Vector<I, N>],
+    h: &[Vector<I, N>],
+    partial: &mut [f32],
+    tensors: usize,
+    first: usize,
+    parts: usize,
+    #[comptime] units: u32,
+    #[define(I)] _of_tensors: ElemType,
+) {
+    let (tensor, part) = (CUBE_POS / parts, CUBE_POS % parts);
+    if tensor >= tensors {
+        terminate!();
+    }
+    let mut sums = Vector::<f32, N>::new(0.0f32);
+    if tensor == 0 {
+        sums = squares_of::<I, N>(a, part, units);
+    } else if tensor == 1 {
+        sums = squares_of::<I, N>(b, part, units);
+    } else if tensor == 2 {
+        sums = squares_of::<I, N>(c, part, units);
+    } else if tensor == 3 {
+        sums = squares_of::<I, N>(d, part, units);
+    } else if tensor == 4 {
+        sums = squares_of::<I, N>(e, part, units);
+    } else if tensor == 5 {
+        sums = squares_of::<I, N>(f, part, units);
+    } else if tensor == 6 {
+        sums = squares_of::<I, N>(g, part, units);
+    } else {
+        sums = squares_of::<I, N>(h, part, units);
+    }
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(units as usize));
+    let all = row::sum_vectors(sums, &mut shared, units);
+    if UNIT_POS == 0 {
+        partial[(first + tensor) * parts + part] = all;
+    }
+}
+
 /// The sum of the rows of `x` `[rows, columns]` in f32, `[columns]`, from first to last.
 ///
 /// One launch, a unit for each vector of columns: `4 rows columns` bytes, a flop for each element.

@@ -1,4 +1,4 @@
-use burnish_gpu_kernels::{FloatType, over_rows, sum_rows};
+use burnish_gpu_kernels::{FloatType, over_rows, sum_rows, sums_of_squares};
 
 use crate::on_device::{client, close, download, dtypes, numbers, upload};
 
@@ -26,5 +26,25 @@ fn sums_of_rows_and_over_rows_are_those_in_f64() {
         x.chunks(columns).for_each(|row| want.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x)));
         let got = over_rows(&client, &upload(&client, FloatType::F32, &x), columns);
         close(&format!("over {rows} rows of {columns}"), &download(&client, &got), &want, 1e-4);
+    }
+}
+
+#[test]
+fn squares_of_tensors_of_any_lengths_are_summed() {
+    let client = client();
+    let lengths = [1, 5003, 64, 40_000, 130, 7, 4096, 98_304, 12, 3];
+    for &dtype in dtypes() {
+        for count in [1, 3, 8, lengths.len()] {
+            let all: Vec<Vec<f32>> =
+                lengths[..count].iter().zip(1..).map(|(&n, seed)| numbers(dtype, n, seed)).collect();
+            let at: Vec<_> = all.iter().map(|x| upload(&client, dtype, x)).collect();
+            let want: Vec<f64> =
+                all.iter().map(|x| x.iter().map(|&x| f64::from(x).powi(2)).sum()).collect();
+            for (i, (got, want)) in
+                download(&client, &sums_of_squares(&client, &at)).iter().zip(&want).enumerate()
+            {
+                close(&format!("tensor {i} of {count} in {dtype:?}"), &[*got], &[*want], 1e-5);
+            }
+        }
     }
 }

@@ -67,6 +67,7 @@ pub(super) const OWN: [Own; 27] = [
     plain("row_sums"),
     plain("scattered"),
     plain("sum_of_row"),
+    plain("squares_of_parts"),
     plain("unplace").spilling(16),
     plain("update"),
 ];

@@ -7,7 +7,7 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::finish::{Place, PlaceLaunch};
+use super::finish::Place;
 use super::{Add, Finish, Matrices, Product};
 use crate::buffer::{Buffer, FloatType, address};
 use crate::mma::{Eight, PLANE, Pair, STRIP, add};

@@ -74,6 +74,10 @@ pub fn sums_of_squares(tensors: &[&AnyTensor]) -> Vec<f64> {
     if tensors.is_empty() {
         return Vec::new();
     }
-    let sums = AnyTensor::new(Tensor::cat(tensors.iter().map(|t| sum(t)).collect(), 0));
-    sums.to_data().convert::<f64>().try_into_vec().expect("invariant: converted to f64")
+    #[cfg(feature = "cube")]
+    let made = super::kernels::sums_of_squares(tensors);
+    #[cfg(not(feature = "cube"))]
+    let made = None;
+    let sums = made.unwrap_or_else(|| Tensor::cat(tensors.iter().map(|t| sum(t)).collect(), 0));
+    AnyTensor::new(sums).to_data().convert::<f64>().try_into_vec().expect("invariant: converted to f64")
 }

@@ -31,3 +31,16 @@ pub(in crate::gpu) fn over_rows(x: &Tensor<2>) -> Option<Tensor<1>> {
     });
     Some(of_rank(&y))
 }
+
+/// The sum of each tensor's squares, `[tensors]`; `None` where they are not all of f32 or one has no elements.
+pub(in crate::gpu) fn sums_of_squares(tensors: &[&AnyTensor]) -> Option<Tensor<1>> {
+    let there = |t: &&AnyTensor| t.carrier().dtype() == DType::F32 && t.shape().iter().all(|&n| n > 0);
+    if !tensors.iter().all(there) {
+        return None;
+    }
+    let count = [tensors.len()];
+    let [sums] = launch("sums_of_squares", Inputs::of(tensors)?, [(&count, DType::F32)], move |client, buffers| {
+        [kernels::sums_of_squares(client, &buffers)]
+    });
+    Some(of_rank(&sums))
+}

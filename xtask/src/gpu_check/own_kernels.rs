@@ -54,7 +54,7 @@ pub(super) const OWN: [Own; 27] = [
     plain("join"),
     plain("join_parts"),
     plain("masked"),
-    by_cores("multiply_by_cores"),
+    by_cores("multiply_by_cores").spilling(8),
     plain("multiply_by_units"),
     plain("of_keys").spilling(60),
     by_cores("of_keys_by_cores").spilling(80),

@@ -7,7 +7,7 @@ use cubecl_core as cubecl;
 use cubecl_core::cmma::{MatrixIdent, MmaDefinition};
 use cubecl_core::prelude::*;
 
-use super::finish::{Form, Place, Sizes, put, share, written_from};
+use super::finish::{Form, Four, Place, Sizes, put, share, written_from};
 use super::stage::{self, Held, Tile, Window, window};
 use super::tiles::Tiles;
 use crate::mma::{Eight, PLANE, Pair, STRIP, add, commit, wait};
@@ -33,59 +33,100 @@ fn load<E: Float>(
         of_depth = lane / 16 * 8;
     }
     let mut line = depth + of_depth + lane % 8;
-    let mut eight = (across + of_across) / 8;
+    let mut eight = across / 8 + of_across / 8;
     if comptime!(tile.along) {
         line = across + of_across + lane % 8;
-        eight = (depth + of_depth) / 8;
+        eight = depth / 8 + of_depth / 8;
     }
     let at = at + line * comptime!(tile.pitch()) + eight;
     product.load_matrix::<Eight<E>, Const<2>>(&from[at..at + 1], ident, 4usize, comptime!(!tile.along))
 }
 
-/// Adds the products of a slab to this plane's sums.
+/// Loads what a plane multiplies in a step of a slab: its strips of the left operand, then its blocks of the right one, four
+/// pairs each, to one of two sides of `into`.
 #[cube]
-fn accumulate<E: Float>(
+fn load_step<E: Float>(
     left: &[Eight<E>],
     left_at: usize,
     right: &[Eight<E>],
     right_at: usize,
     row: usize,
     column: usize,
-    into: &mut Array<Pair<f32>>,
+    into: &mut Array<Pair<E>>,
+    #[comptime] step: usize,
     #[comptime] of_left: Tile,
     #[comptime] of_right: Tile,
     #[comptime] tiles: Tiles,
 ) {
     let (strips, blocks) = comptime!((tiles.strips(), tiles.blocks()));
-    // All of a slab is asked for before anything is multiplied: what is there first is waited for alone.
-    let mut lefts = Sequence::<Array<Pair<E>>>::new();
-    let mut rights = Sequence::<Array<Pair<E>>>::new();
+    let first = comptime!(step % 2 * (strips + blocks) * 4);
+    let depth = comptime!(step % tiles.steps() * STRIP).runtime();
     #[unroll]
-    for step in 0..comptime!(tiles.depth / STRIP) {
-        let depth = step * STRIP;
+    for strip in 0..strips {
+        let four = load::<E>(left, left_at, row + strip * STRIP, depth, MatrixIdent::A, of_left);
+        #[unroll]
+        for i in 0..4usize {
+            into[comptime!(first + strip * 4 + i)] = four[i];
+        }
+    }
+    #[unroll]
+    for block in 0..blocks {
+        let four = load::<E>(right, right_at, column + block * STRIP, depth, MatrixIdent::B, of_right);
+        #[unroll]
+        for i in 0..4usize {
+            into[comptime!(first + (strips + block) * 4 + i)] = four[i];
+        }
+    }
+}
+
+/// Four pairs from `at`.
+#[cube]
+fn four<E: Float>(of: &Array<Pair<E>>, #[comptime] at: usize) -> Array<Pair<E>> {
+    let mut four = Array::<Pair<E>>::new(4usize);
+    #[unroll]
+    for i in 0..4usize {
+        four[i] = of[comptime!(at + i)];
+    }
+    four
+}
+
+/// Adds the products of a step of a slab to this plane's sums.
+#[cube]
+fn multiply_step<E: Float>(
+    of: &Array<Pair<E>>,
+    into: &mut Array<Pair<f32>>,
+    #[comptime] step: usize,
+    #[comptime] tiles: Tiles,
+) {
+    let (strips, blocks) = comptime!((tiles.strips(), tiles.blocks()));
+    let first = comptime!(step % 2 * (strips + blocks) * 4);
+    #[unroll]
+    for block in 0..blocks {
+        let right = four::<E>(of, comptime!(first + (strips + block) * 4));
         #[unroll]
         for strip in 0..strips {
-            lefts.push(load::<E>(left, left_at, row + strip * STRIP, depth, MatrixIdent::A, of_left));
-        }
-        #[unroll]
-        for block in 0..blocks {
-            rights.push(load::<E>(right, right_at, column + block * STRIP, depth, MatrixIdent::B, of_right));
+            let left = four::<E>(of, comptime!(first + strip * 4));
+            let at = comptime!((strip * blocks + block) * 4);
+            add::<E>(&left, &right, 0usize, into, at);
+            add::<E>(&left, &right, 1usize, into, comptime!(at + 2));
         }
     }
+}
+
+/// Of pairs of neighbouring columns, and of those eight columns further, four neighbours: units beside each other swap one, so
+/// that the one has the first eight columns' and the other those of the next.
+#[cube]
+fn fours(first: Pair<f32>, second: Pair<f32>, lane: usize) -> Four {
+    let odd = lane % 2 == 1;
+    let mut four = Four::new(0.0);
     #[unroll]
-    for step in 0..comptime!(tiles.depth / STRIP) {
-        #[unroll]
-        for block in 0..blocks {
-            let right = rights.index(comptime!(step * blocks + block));
-            #[unroll]
-            for strip in 0..strips {
-                let left = lefts.index(comptime!(step * strips + strip));
-                let at = comptime!((strip * blocks + block) * 4);
-                add::<E>(left, right, 0usize, into, at);
-                add::<E>(left, right, 1usize, into, comptime!(at + 2));
-            }
-        }
+    for i in 0..2usize {
+        let (near, far) = (first.extract(i), second.extract(i));
+        let other = plane_shuffle_xor(select(odd, near, far), 1u32);
+        four.insert(i, select(odd, other, near));
+        four.insert(comptime!(2 + i), select(odd, far, other));
     }
+    four
 }
 
 /// Begins to bring a tile to `at` of shared memory: to there, or to registers.
@@ -118,6 +159,54 @@ fn end<S: Float, L: Size, E: Float>(
 ) {
     if comptime!(!held.asynchronous) {
         stage::put::<S, L, E>(raw, into, at, tile);
+    }
+}
+
+/// Begins to bring slab `turn` of both operands, of the first product or then of the other one, which is all brought.
+#[cube]
+fn bring<A: Float, B: Float, P: Float, Q: Float, E: Float, L: Size, R: Size, S: Size, T: Size>(
+    a: &[Vector<A, L>],
+    b: &[Vector<B, R>],
+    p: &[Vector<P, S>],
+    q: &[Vector<Q, T>],
+    of_a: &Window,
+    of_b: &Window,
+    of_p: &Window,
+    of_q: &Window,
+    raw_a: &mut Array<Vector<A, L>>,
+    raw_b: &mut Array<Vector<B, R>>,
+    lefts: &mut [Eight<E>],
+    rights: &mut [Eight<E>],
+    left_at: usize,
+    right_at: usize,
+    turn: usize,
+    own: usize,
+    slabs: usize,
+    #[comptime] first: [Held; 2],
+    #[comptime] more: [Held; 2],
+    #[comptime] form: Form,
+    #[comptime] of_left: Tile,
+    #[comptime] of_right: Tile,
+    #[comptime] copies: bool,
+) {
+    if turn < own {
+        begin::<A, L, E>(a, of_a, turn, raw_a, lefts, left_at, comptime!(first[0]), of_left);
+        begin::<B, R, E>(b, of_b, turn, raw_b, rights, right_at, comptime!(first[1]), of_right);
+    }
+    if comptime!(form.more) {
+        if turn >= own && turn < slabs {
+            let slab = turn - own;
+            let (s, t) = (S::value(), T::value());
+            let mut raw_p = Array::<Vector<P, S>>::new(comptime!(of_left.turns() * 8 / s));
+            let mut raw_q = Array::<Vector<Q, T>>::new(comptime!(of_right.turns() * 8 / t));
+            begin::<P, S, E>(p, of_p, slab, &mut raw_p, lefts, left_at, comptime!(more[0]), of_left);
+            begin::<Q, T, E>(q, of_q, slab, &mut raw_q, rights, right_at, comptime!(more[1]), of_right);
+            end::<P, S, E>(&raw_p, lefts, left_at, comptime!(more[0]), of_left);
+            end::<Q, T, E>(&raw_q, rights, right_at, comptime!(more[1]), of_right);
+        }
+    }
+    if comptime!(copies) {
+        commit();
     }
 }
 
@@ -175,8 +264,6 @@ pub(super) fn multiply_by_cores<
     let (l, r, s, t) = (L::value(), R::value(), S::value(), T::value());
     let mut raw_a = Array::<Vector<A, L>>::new(comptime!(of_left.turns() * 8 / l));
     let mut raw_b = Array::<Vector<B, R>>::new(comptime!(of_right.turns() * 8 / r));
-    let mut raw_p = Array::<Vector<P, S>>::new(comptime!(of_left.turns() * 8 / s));
-    let mut raw_q = Array::<Vector<Q, T>>::new(comptime!(of_right.turns() * 8 / t));
     let (strips, blocks) = comptime!((tiles.strips(), tiles.blocks()));
     let mut sums = Array::<Pair<f32>>::new(comptime!(strips * blocks * 4));
     #[unroll]
@@ -204,83 +291,140 @@ pub(super) fn multiply_by_cores<
         slabs += share.more.div_ceil(tiles.depth);
     }
     let lead = comptime!(tiles.stages - 1);
+    let steps = comptime!(tiles.steps());
+    let mut factors = Array::<Pair<E>>::new(comptime!(2 * (strips + blocks) * 4));
 
-    // Some are brought before anything is multiplied; from then on one for each that is.
-    for turn in 0..slabs + lead {
-        let at = turn % tiles.stages;
-        if comptime!(copies) {
-            if turn >= lead {
-                // The slab of `lead` turns before is there.
-                wait(comptime!(tiles.stages - 2));
-            }
-        }
-        if turn >= lead {
-            // For all units; and all are done with the slab whose place the next one takes.
-            sync_cube();
-        }
-        let (left_at, right_at) = (at * left_eights, at * right_eights);
+    // Some are brought before anything is multiplied; from then on one for each that is, to where the one before it lay.
+    for turn in 0..lead {
+        let (left_at, right_at) = (turn * left_eights, turn * right_eights);
+        bring::<A, B, P, Q, E, L, R, S, T>(
+            a,
+            b,
+            p,
+            q,
+            &of_a,
+            &of_b,
+            &of_p,
+            &of_q,
+            &mut raw_a,
+            &mut raw_b,
+            &mut lefts,
+            &mut rights,
+            left_at,
+            right_at,
+            turn,
+            own,
+            slabs,
+            first,
+            more,
+            form,
+            of_left,
+            of_right,
+            copies,
+        );
         if turn < own {
-            begin::<A, L, E>(a, &of_a, turn, &mut raw_a, &mut lefts, left_at, comptime!(first[0]), of_left);
-            begin::<B, R, E>(
-                b,
-                &of_b,
-                turn,
-                &mut raw_b,
-                &mut rights,
-                right_at,
-                comptime!(first[1]),
-                of_right,
-            );
+            end::<A, L, E>(&raw_a, &mut lefts, left_at, comptime!(first[0]), of_left);
+            end::<B, R, E>(&raw_b, &mut rights, right_at, comptime!(first[1]), of_right);
         }
-        if comptime!(form.more) {
-            if turn >= own && turn < slabs {
-                let slab = turn - own;
-                begin::<P, S, E>(
-                    p,
-                    &of_p,
-                    slab,
-                    &mut raw_p,
-                    &mut lefts,
-                    left_at,
-                    comptime!(more[0]),
+    }
+    if comptime!(copies) {
+        wait(comptime!(tiles.stages - 2));
+    }
+    sync_cube();
+    load_step::<E>(
+        &lefts,
+        0usize,
+        &rights,
+        0usize,
+        row,
+        column,
+        &mut factors,
+        0usize,
+        of_left,
+        of_right,
+        tiles,
+    );
+    let mut here = 0usize;
+    let mut free = comptime!(lead).runtime();
+    for slab in 0..slabs {
+        let mut next = here + 1;
+        if next == tiles.stages {
+            next = 0usize;
+        }
+        let turn = slab + lead;
+        let (left_at, right_at) = (free * left_eights, free * right_eights);
+        // The factors of a step are loaded while those of the step before it are multiplied.
+        #[unroll]
+        for step in 0..steps {
+            if comptime!(step + 1 == steps) {
+                // The next slab is there, for all units; and all have loaded what this one holds.
+                if comptime!(copies) {
+                    wait(comptime!(tiles.stages - 2));
+                }
+                sync_cube();
+                load_step::<E>(
+                    &lefts,
+                    next * left_eights,
+                    &rights,
+                    next * right_eights,
+                    row,
+                    column,
+                    &mut factors,
+                    comptime!(step + 1),
                     of_left,
-                );
-                begin::<Q, T, E>(
-                    q,
-                    &of_q,
-                    slab,
-                    &mut raw_q,
-                    &mut rights,
-                    right_at,
-                    comptime!(more[1]),
                     of_right,
+                    tiles,
                 );
-                end::<P, S, E>(&raw_p, &mut lefts, left_at, comptime!(more[0]), of_left);
-                end::<Q, T, E>(&raw_q, &mut rights, right_at, comptime!(more[1]), of_right);
+            } else {
+                load_step::<E>(
+                    &lefts,
+                    here * left_eights,
+                    &rights,
+                    here * right_eights,
+                    row,
+                    column,
+                    &mut factors,
+                    comptime!(step + 1),
+                    of_left,
+                    of_right,
+                    tiles,
+                );
             }
-        }
-        if comptime!(copies) {
-            commit();
-        }
-        if turn >= lead {
-            let at = (turn - lead) % tiles.stages;
-            accumulate::<E>(
-                &lefts,
-                at * left_eights,
-                &rights,
-                at * right_eights,
-                row,
-                column,
-                &mut sums,
-                of_left,
-                of_right,
-                tiles,
-            );
+            if comptime!(step == 0) {
+                bring::<A, B, P, Q, E, L, R, S, T>(
+                    a,
+                    b,
+                    p,
+                    q,
+                    &of_a,
+                    &of_b,
+                    &of_p,
+                    &of_q,
+                    &mut raw_a,
+                    &mut raw_b,
+                    &mut lefts,
+                    &mut rights,
+                    left_at,
+                    right_at,
+                    turn,
+                    own,
+                    slabs,
+                    first,
+                    more,
+                    form,
+                    of_left,
+                    of_right,
+                    copies,
+                );
+            }
+            multiply_step::<E>(&factors, &mut sums, step, tiles);
         }
         if turn < own {
             end::<A, L, E>(&raw_a, &mut lefts, left_at, comptime!(first[0]), of_left);
             end::<B, R, E>(&raw_b, &mut rights, right_at, comptime!(first[1]), of_right);
         }
+        free = here;
+        here = next;
     }
     let lane = UNIT_POS as usize % PLANE;
     let d_first = written_from(&share, &sizes, &of_d, form);
@@ -290,11 +434,12 @@ pub(super) fn multiply_by_cores<
         #[unroll]
         for block in 0..blocks {
             #[unroll]
-            for i in 0..4usize {
+            for down in 0..2usize {
+                let at = comptime!((strip * blocks + block) * 4 + down);
                 put::<C, O, N>(
-                    sums[comptime!((strip * blocks + block) * 4 + i)],
-                    share.row + row + lane / 4 + comptime!(strip * STRIP + i % 2 * 8),
-                    share.column + column + lane % 4 * 2 + comptime!(block * STRIP + i / 2 * 8),
+                    fours(sums[at], sums[comptime!(at + 2)], lane),
+                    share.row + row + lane / 4 + comptime!(strip * STRIP + down * 8),
+                    share.column + column + lane % 2 * 8 + lane % 4 / 2 * 4 + comptime!(block * STRIP),
                     c,
                     bias,
                     d,

@@ -1,6 +1,5 @@
 //! The finish of sums before they are written, and sums of their parts.
 
-use crate::mma::Pair;
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
@@ -128,10 +127,13 @@ fn finished<C: Float, N: Size>(
     value
 }
 
-/// Writes two neighbours of a row, of which the first is even, as far as they are in the output; in vectors of two or one.
+/// Four neighbours.
+pub(super) type Four = Vector<f32, Const<4>>;
+
+/// Writes four neighbours of a row, from a fourth one on, as far as they are in the output; in vectors of four at the most.
 #[cube]
 pub(super) fn put<C: Float, O: Float, N: Size>(
-    pair: Pair<f32>,
+    four: Four,
     row: usize,
     column: usize,
     c: &[Vector<C, N>],
@@ -147,13 +149,13 @@ pub(super) fn put<C: Float, O: Float, N: Size>(
     if row < sizes.rows {
         let size = N::value();
         #[unroll]
-        for k in 0..comptime!(2 / size) {
+        for k in 0..comptime!(4 / size) {
             let at = column / size + k;
             if at * size < sizes.columns {
                 let mut value = Vector::<f32, N>::new(0.0f32);
                 #[unroll]
                 for i in 0..size {
-                    value.insert(i, pair.extract(comptime!(k * size + i)));
+                    value.insert(i, four.extract(comptime!(k * size + i)));
                 }
                 let value =
                     finished::<C, N>(value, c, bias, c_first + row * c_line + at, at, sizes.scale, form);

@@ -248,7 +248,7 @@ impl Gemm {
             Add::Other(c) => Some(c),
             _ => None,
         };
-        let size = written(columns, d, other, if self.cores { 2 } else { 1 });
+        let size = written(columns, d, other, 4);
         let c = other.unwrap_or(d);
         let (more, form) = (finish.more.as_ref(), finish.form(cut.parts == 1));
         let (p, q) = more.map_or((a, b), |more| (&more.a, &more.b));

@@ -43,6 +43,11 @@ impl Tile {
         self.lines * self.pitch()
     }
 
+    /// Whether there is something to bring for every unit.
+    fn all_bring(self) -> bool {
+        self.lines * self.width >= self.units
+    }
+
     /// Eights that a unit brings: one of each so many lines.
     pub(super) fn turns(self) -> usize {
         debug_assert!(self.units.is_multiple_of(self.width), "invariant: units bring whole lines");
@@ -118,7 +123,7 @@ pub(super) fn copy<S: Float, L: Size, E: Float>(
     let first = window.from + slab * window.slab;
     let unit = UNIT_POS as usize;
     let to = at + unit / tile.width * comptime!(tile.pitch()) + unit % tile.width;
-    if unit < comptime!(tile.lines * tile.width) {
+    if comptime!(tile.all_bring()) || unit < comptime!(tile.lines * tile.width) {
         let within = element < window.elements;
         #[unroll]
         for turn in 0..comptime!(tile.turns()) {
@@ -168,7 +173,7 @@ pub(super) fn put<S: Float, L: Size, E: Float>(
     let size = L::value();
     let unit = UNIT_POS as usize;
     let to = at + unit / tile.width * comptime!(tile.pitch()) + unit % tile.width;
-    if unit < comptime!(tile.lines * tile.width) {
+    if comptime!(tile.all_bring()) || unit < comptime!(tile.lines * tile.width) {
         #[unroll]
         for turn in 0..comptime!(tile.turns()) {
             let mut eight = Eight::<E>::new(E::from_int(0));

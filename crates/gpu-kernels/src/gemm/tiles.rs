@@ -5,7 +5,7 @@ use crate::mma::{PLANE, STRIP};
 
 /// Factors of a sum that are in shared memory together.
 const DEPTH: usize = 32;
-/// Slabs of so many that are there or on their way.
+/// Slabs that are there or on their way.
 const STAGES: usize = 4;
 /// Shared memory of the largest tiles.
 pub(super) const MOST_BYTES: usize = 2 * 128 * (DEPTH / 8 + 1) * 16 * STAGES;
@@ -25,6 +25,7 @@ pub(crate) struct Tiles {
     /// Planes beside each other.
     pub(crate) across: usize,
     pub(crate) depth: usize,
+    /// Slabs in shared memory, three at least: what comes by way of registers is put there a turn after it was asked for.
     pub(crate) stages: usize,
 }
 
@@ -35,6 +36,11 @@ impl Tiles {
 
     pub(crate) fn units(self) -> usize {
         self.down * self.across * PLANE
+    }
+
+    /// Steps of a slab, an even number: the factors of one are loaded while those of the one before are multiplied.
+    pub(crate) fn steps(self) -> usize {
+        self.depth / STRIP
     }
 
     /// Strips of a plane's rows.

@@ -4,9 +4,8 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use super::Product;
-use super::finish::{Form, Place, Sizes, put, share, written_from};
+use super::finish::{Form, Four, Place, Sizes, put, share, written_from};
 use super::tiles::{Cut, Tiles};
-use crate::mma::Pair;
 
 /// Rows, and columns, of a tile.
 const TILE: usize = 64;
@@ -20,9 +19,6 @@ const DEPTH: usize = 16;
 const PITCH: usize = SIDE + 1;
 /// Bytes of a cube's shared memory.
 pub(super) const BYTES: usize = 2 * DEPTH * PITCH * 16;
-
-/// Four neighbours.
-type Four = Vector<f32, Const<4>>;
 
 /// Cuts a product for units.
 pub(super) fn cut(of: Product) -> Cut {
@@ -154,25 +150,19 @@ pub(super) fn multiply_by_units<A: Float, B: Float, P: Float, Q: Float, C: Float
     let c_first = of_c.first + share.batch * of_c.matrix;
     #[unroll]
     for i in 0..4usize {
-        #[unroll]
-        for k in 0..2usize {
-            let mut pair = Pair::<f32>::new(0.0);
-            pair.insert(0usize, sums[i].extract(comptime!(2 * k)));
-            pair.insert(1usize, sums[i].extract(comptime!(2 * k + 1)));
-            put::<C, O, N>(
-                pair,
-                share.row + y * 4 + i,
-                share.column + x * 4 + comptime!(2 * k),
-                c,
-                bias,
-                d,
-                c_first,
-                of_c.line,
-                d_first,
-                of_d.line,
-                &sizes,
-                form,
-            );
-        }
+        put::<C, O, N>(
+            sums[i],
+            share.row + y * 4 + i,
+            share.column + x * 4,
+            c,
+            bias,
+            d,
+            c_first,
+            of_c.line,
+            d_first,
+            of_d.line,
+            &sizes,
+            form,
+        );
     }
 }

@@ -222,10 +222,6 @@ fn parts_of<I: Float, N: Size>(
     let to = min(from + cut.each, cut.vectors);
     let unit = UNIT_POS as usize;
     let size = N::value();
-    let target = targets[row] as usize;
-    let of_target = logits::<I, N>(z[first + target / size], scale, softcap, over, capped);
-    let of_target = of_target.extract_dynamic(target % size);
-
     let mut values = Array::<Vector<f32, N>>::new(TURNS);
     let mut top = f32::new(comptime!(-1e30f32));
     let mut total = 0.0f32;
@@ -236,6 +232,13 @@ fn parts_of<I: Float, N: Size>(
     for turn in 0..TURNS {
         let at = from + unit + comptime!(turn * cut.units as usize);
         raw[turn] = z[first + min(at, to - 1)];
+    }
+    let target = targets[row] as usize;
+    let around = logits::<I, N>(z[first + target / size], scale, softcap, over, capped);
+    let mut of_target = around.extract(0usize);
+    #[unroll]
+    for k in 1..size {
+        of_target = select(target % size == k, around.extract(k), of_target);
     }
     #[unroll]
     for turn in 0..TURNS {

@@ -51,6 +51,10 @@ impl Tile {
     /// Eights that a unit brings: one of each so many lines.
     pub(super) fn turns(self) -> usize {
         debug_assert!(self.units.is_multiple_of(self.width), "invariant: units bring whole lines");
+        debug_assert!(
+            !self.all_bring() || (self.lines * self.width).is_multiple_of(self.units),
+            "invariant: of the tile"
+        );
         (self.lines * self.width).div_ceil(self.units)
     }
 }

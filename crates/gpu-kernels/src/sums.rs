@@ -165,24 +165,23 @@ fn squares_of_parts<I: Float, N: Size>(
     if tensor >= tensors {
         terminate!();
     }
-    let mut sums = Vector::<f32, N>::new(0.0f32);
-    if tensor == 0 {
-        sums = squares_of::<I, N>(a, part, units);
+    let sums = if tensor == 0 {
+        squares_of::<I, N>(a, part, units)
     } else if tensor == 1 {
-        sums = squares_of::<I, N>(b, part, units);
+        squares_of::<I, N>(b, part, units)
     } else if tensor == 2 {
-        sums = squares_of::<I, N>(c, part, units);
+        squares_of::<I, N>(c, part, units)
     } else if tensor == 3 {
-        sums = squares_of::<I, N>(d, part, units);
+        squares_of::<I, N>(d, part, units)
     } else if tensor == 4 {
-        sums = squares_of::<I, N>(e, part, units);
+        squares_of::<I, N>(e, part, units)
     } else if tensor == 5 {
-        sums = squares_of::<I, N>(f, part, units);
+        squares_of::<I, N>(f, part, units)
     } else if tensor == 6 {
-        sums = squares_of::<I, N>(g, part, units);
+        squares_of::<I, N>(g, part, units)
     } else {
-        sums = squares_of::<I, N>(h, part, units);
-    }
+        squares_of::<I, N>(h, part, units)
+    };
     let mut shared = Shared::<[f32]>::new_slice(comptime!(units as usize));
     let all = row::sum_vectors(sums, &mut shared, units);
     if UNIT_POS == 0 {

@@ -38,8 +38,7 @@ fn squares_of_tensors_of_any_lengths_are_summed() {
             let all: Vec<Vec<f32>> =
                 lengths[..count].iter().zip(1..).map(|(&n, seed)| numbers(dtype, n, seed)).collect();
             let at: Vec<_> = all.iter().map(|x| upload(&client, dtype, x)).collect();
-            let want: Vec<f64> =
-                all.iter().map(|x| x.iter().map(|&x| f64::from(x).powi(2)).sum()).collect();
+            let want: Vec<f64> = all.iter().map(|x| x.iter().map(|&x| f64::from(x).powi(2)).sum()).collect();
             for (i, (got, want)) in
                 download(&client, &sums_of_squares(&client, &at)).iter().zip(&want).enumerate()
             {

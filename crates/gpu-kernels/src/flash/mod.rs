@@ -134,7 +134,7 @@ impl Cores {
         Some(Self {
             forward: first(&or_narrow(&[[4, 2, 4], [4, 2, 2]]), cores::forward_bytes)?,
             queries: first(&or_narrow(&[[4, 2, 2]]), cores::backward_bytes)?,
-            keys: first(&or_narrow(&[[8, 1, 4], [8, 1, 2]]), cores::backward_bytes)?,
+            keys: first(&or_narrow(&[[4, 1, 4]]), cores::backward_bytes)?,
         })
     }
 }

@@ -15,11 +15,16 @@ use crate::row;
 
 /// Columns of a thin matrix at most.
 const MOST: usize = 64;
-/// Planes of a cube.
+/// Planes of a cube, where each has rows of its own and where each has columns.
+const PLANES_OF_ROWS: usize = 2;
 const PLANES: usize = 4;
 /// Blocks of 32 factors, and of 16, that a unit asks for together.
 const ROWS_AHEAD: usize = 8;
 const COLUMNS_AHEAD: usize = 4;
+/// Eights of a column of the thin matrix that are in shared memory together, and from column to column: neighbouring columns
+/// lie in other banks.
+const SLAB: usize = 4 * ROWS_AHEAD;
+const PITCH: usize = SLAB + 4;
 /// Rows of an output, or factors of a sum, from which on this is done; below few planes would have anything to do.
 const LONG: usize = 1024;
 /// Columns of a plane: a unit has eight neighbours.
@@ -70,8 +75,8 @@ pub(super) fn multiply_rows(
     unsafe {
         by_rows::launch_unchecked(
             client,
-            row::cubes(client, of.rows.div_ceil(PLANES * STRIP)),
-            CubeDim::new_1d((PLANES * PLANE) as u32),
+            row::cubes(client, of.rows.div_ceil(PLANES_OF_ROWS * STRIP)),
+            CubeDim::new_1d((PLANES_OF_ROWS * PLANE) as u32),
             address(&[&a.buffer, &b.buffer, &d.buffer]),
             size,
             a.buffer.arg(8),
@@ -139,6 +144,69 @@ fn pair<E: Float>(first: E, second: E) -> Pair<E> {
     pair
 }
 
+/// Eight neighbours of this unit's two rows for each block of a slab; behind the last those of the last, which zeros meet.
+#[cube]
+fn fetch<E: Float>(
+    a: &[Eight<E>],
+    upper: usize,
+    lower: usize,
+    begin: usize,
+    eights: usize,
+    uppers: &mut Array<Eight<E>>,
+    lowers: &mut Array<Eight<E>>,
+) {
+    #[unroll]
+    for i in 0..ROWS_AHEAD {
+        let at = min(begin + comptime!(4 * i) + UNIT_POS as usize % 4, eights - 1);
+        uppers[i] = a[upper + at];
+        lowers[i] = a[lower + at];
+    }
+}
+
+/// Brings a slab of the thin matrix to shared memory, column by column; zeros behind the last factor.
+#[cube]
+fn stage<B: Float, S: Size, E: Float>(
+    b: &[Vector<B, S>],
+    of_b: &Place,
+    begin: usize,
+    eights: usize,
+    into: &mut [Eight<E>],
+    #[comptime] columns: usize,
+    #[comptime] along: bool,
+) {
+    let size = S::value();
+    let all = comptime!(columns.div_ceil(8) * 8);
+    #[unroll]
+    for turn in 0..comptime!(all * SLAB / (PLANES_OF_ROWS * PLANE)) {
+        let item = turn * comptime!(PLANES_OF_ROWS * PLANE) + UNIT_POS as usize;
+        // Neighbouring units bring what lies beside each other.
+        let mut column = item % all;
+        let mut of_slab = item / all;
+        if comptime!(along) {
+            column = item / SLAB;
+            of_slab = item % SLAB;
+        }
+        let there = begin + of_slab < eights;
+        let factor = min(begin + of_slab, eights - 1) * 8;
+        let of_column = min(column, columns - 1);
+        let mut eight = Eight::<E>::new(E::from_int(0));
+        #[unroll]
+        for k in 0..comptime!(8 / size) {
+            let mut at = of_b.first + (factor + k * size) * of_b.line + of_column;
+            if comptime!(along) {
+                at = of_b.first + of_column * of_b.line + factor / size + k;
+            }
+            let vector = b[at];
+            #[unroll]
+            for j in 0..size {
+                let one = select(there, E::cast_from(vector.extract(j)), E::from_int(0));
+                eight.insert(comptime!(k * size + j), one);
+            }
+        }
+        into[column * PITCH + of_slab] = eight;
+    }
+}
+
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn by_rows<B: Float, O: Float, E: Float, S: Size>(
     a: &[Eight<E>],
@@ -157,17 +225,19 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
     #[define(E)] _factors: ElemType,
 ) {
     let blocks = comptime!(columns.div_ceil(8));
-    let (unit, size) = (UNIT_POS as usize, S::value());
+    let unit = UNIT_POS as usize;
     let (g, t) = (unit % PLANE / 4, unit % 4);
-    let first_row = (CUBE_POS * PLANES + unit / PLANE) * STRIP;
-    if first_row >= rows {
+    let of_cube = CUBE_POS * comptime!(PLANES_OF_ROWS * STRIP);
+    if of_cube >= rows {
         terminate!();
     }
-    let (upper, lower) = (first_row + g, first_row + g + 8);
+    let upper = of_cube + unit / PLANE * STRIP + g;
+    let lower = upper + 8;
     // Rows that there are not are computed as the last one, and not written.
     let upper_at = of_a.first + min(upper, rows - 1) * of_a.line;
     let lower_at = of_a.first + min(lower, rows - 1) * of_a.line;
     let eights = depth / 8;
+    let mut rights = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(blocks * 8 * PITCH), 16usize);
     let mut sums = Array::<Pair<f32>>::new(comptime!(blocks * 2));
     #[unroll]
     for i in 0..comptime!(blocks * 2) {
@@ -175,71 +245,50 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
     }
     let mut uppers = Array::<Eight<E>>::new(ROWS_AHEAD);
     let mut lowers = Array::<Eight<E>>::new(ROWS_AHEAD);
-    for begin in range_stepped(0usize, eights, comptime!(4 * ROWS_AHEAD)) {
+    let mut next_uppers = Array::<Eight<E>>::new(ROWS_AHEAD);
+    let mut next_lowers = Array::<Eight<E>>::new(ROWS_AHEAD);
+    fetch::<E>(a, upper_at, lower_at, 0usize, eights, &mut uppers, &mut lowers);
+    for begin in range_stepped(0usize, eights, SLAB) {
+        // On its way while this slab is multiplied.
+        fetch::<E>(a, upper_at, lower_at, begin + SLAB, eights, &mut next_uppers, &mut next_lowers);
+        sync_cube();
+        stage::<B, S, E>(b, &of_b, begin, eights, &mut rights, columns, along);
+        sync_cube();
         #[unroll]
         for i in 0..ROWS_AHEAD {
-            let at = begin + comptime!(4 * i) + t;
-            uppers[i] = Eight::<E>::new(E::from_int(0));
-            lowers[i] = Eight::<E>::new(E::from_int(0));
-            if at < eights {
-                uppers[i] = a[upper_at + at];
-                lowers[i] = a[lower_at + at];
+            let mut lefts = Sequence::<Array<Pair<E>>>::new();
+            #[unroll]
+            for step in 0..2usize {
+                let mut left = Array::<Pair<E>>::new(4usize);
+                #[unroll]
+                for half in 0..2usize {
+                    let k = comptime!(step * 4 + half * 2);
+                    left[comptime!(half * 2)] =
+                        pair::<E>(uppers[i].extract(k), uppers[i].extract(comptime!(k + 1)));
+                    left[comptime!(half * 2 + 1)] =
+                        pair::<E>(lowers[i].extract(k), lowers[i].extract(comptime!(k + 1)));
+                }
+                lefts.push(left);
+            }
+            #[unroll]
+            for block in 0..blocks {
+                let eight = rights[(g + comptime!(block * 8)) * PITCH + t + comptime!(i * 4)];
+                let mut right = Array::<Pair<E>>::new(4usize);
+                #[unroll]
+                for k in 0..4usize {
+                    right[k] =
+                        pair::<E>(eight.extract(comptime!(2 * k)), eight.extract(comptime!(2 * k + 1)));
+                }
+                #[unroll]
+                for step in 0..2usize {
+                    add::<E>(lefts.index(step), &right, step, &mut sums, comptime!(block * 2));
+                }
             }
         }
         #[unroll]
         for i in 0..ROWS_AHEAD {
-            let factor = (begin + comptime!(4 * i) + t) * 8;
-            if begin + comptime!(4 * i) < eights {
-                let mut lefts = Sequence::<Array<Pair<E>>>::new();
-                #[unroll]
-                for step in 0..2usize {
-                    let mut left = Array::<Pair<E>>::new(4usize);
-                    #[unroll]
-                    for half in 0..2usize {
-                        let k = comptime!(step * 4 + half * 2);
-                        left[comptime!(half * 2)] =
-                            pair::<E>(uppers[i].extract(k), uppers[i].extract(comptime!(k + 1)));
-                        left[comptime!(half * 2 + 1)] =
-                            pair::<E>(lowers[i].extract(k), lowers[i].extract(comptime!(k + 1)));
-                    }
-                    lefts.push(left);
-                }
-                #[unroll]
-                for block in 0..blocks {
-                    let column = comptime!(block * 8) + g;
-                    let mut eight = Eight::<E>::new(E::from_int(0));
-                    if factor < depth && column < columns {
-                        if comptime!(along) {
-                            let at = of_b.first + column * of_b.line + factor / size;
-                            #[unroll]
-                            for k in 0..comptime!(8 / size) {
-                                let vector = b[at + k];
-                                #[unroll]
-                                for j in 0..size {
-                                    eight.insert(comptime!(k * size + j), E::cast_from(vector.extract(j)));
-                                }
-                            }
-                        } else {
-                            let at = of_b.first + factor * of_b.line + column;
-                            #[unroll]
-                            for k in 0..8usize {
-                                let vector = b[at + k * of_b.line];
-                                eight.insert(k, E::cast_from(vector.extract(0usize)));
-                            }
-                        }
-                    }
-                    let mut right = Array::<Pair<E>>::new(4usize);
-                    #[unroll]
-                    for k in 0..4usize {
-                        right[k] =
-                            pair::<E>(eight.extract(comptime!(2 * k)), eight.extract(comptime!(2 * k + 1)));
-                    }
-                    #[unroll]
-                    for step in 0..2usize {
-                        add::<E>(lefts.index(step), &right, step, &mut sums, comptime!(block * 2));
-                    }
-                }
-            }
+            uppers[i] = next_uppers[i];
+            lowers[i] = next_lowers[i];
         }
     }
     #[unroll]
@@ -285,8 +334,8 @@ fn by_columns<A: Float, E: Float>(
     if group * WIDE >= width {
         terminate!();
     }
-    let column = group * WIDE + g * 8;
-    let there = column < width;
+    // Columns that there are not are computed as others, and not written.
+    let column = min(group * WIDE + g * 8, width - 8);
     let (from, to) = (part * each, min(part * each + each, depth));
     let first = of_long.first + column / 8;
     let mut held = Array::<Pair<f32>>::new(comptime!(strips * 16));
@@ -295,38 +344,37 @@ fn by_columns<A: Float, E: Float>(
         held[i] = Pair::<f32>::new(0.0);
     }
     let mut rows = Array::<Eight<E>>::new(comptime!(COLUMNS_AHEAD * 4));
+    let mut lefts = Array::<Pair<E>>::new(comptime!(COLUMNS_AHEAD * strips * 4));
+    let zero = Eight::<E>::new(E::from_int(0));
     for begin in range_stepped(from, to, comptime!(STRIP * COLUMNS_AHEAD)) {
+        // All is asked for before anything is multiplied. Behind the last line are zeros, and what zeros meet.
         #[unroll]
         for i in 0..comptime!(COLUMNS_AHEAD * 4) {
             let line = begin + t * 2 + comptime!(i / 4 * STRIP + i % 4 / 2 * 8 + i % 2);
-            rows[i] = Eight::<E>::new(E::from_int(0));
-            if there && line < to {
-                rows[i] = long[first + line * of_long.line];
+            rows[i] = long[first + min(line, to - 1) * of_long.line];
+        }
+        #[unroll]
+        for i in 0..comptime!(COLUMNS_AHEAD * strips * 4) {
+            // Rows g and g + 8 of the left operand, then the same of the lines 8 further.
+            let row = min(g + comptime!(i / 4 % strips * STRIP + i % 2 * 8), comptime!(rank - 1));
+            let line = begin + t * 2 + comptime!(i / 4 / strips * STRIP + i % 4 / 2 * 8);
+            let mut both = Pair::<E>::new(E::from_int(0));
+            #[unroll]
+            for k in 0..2usize {
+                let at = of_thin.first + min(line + k, to - 1) * of_thin.line + row;
+                both.insert(k, E::cast_from(thin[at]));
+            }
+            lefts[i] = both;
+        }
+        #[unroll]
+        for i in 0..comptime!(COLUMNS_AHEAD * 4) {
+            let line = begin + t * 2 + comptime!(i / 4 * STRIP + i % 4 / 2 * 8 + i % 2);
+            if line >= to {
+                rows[i] = zero;
             }
         }
         #[unroll]
         for step in 0..COLUMNS_AHEAD {
-            let mut lefts = Sequence::<Array<Pair<E>>>::new();
-            #[unroll]
-            for strip in 0..strips {
-                let mut left = Array::<Pair<E>>::new(4usize);
-                #[unroll]
-                for i in 0..4usize {
-                    // Rows g and g + 8 of the left operand, then the same of the lines 8 further.
-                    let row = g + comptime!(strip * STRIP + i % 2 * 8);
-                    let line = begin + t * 2 + comptime!(step * STRIP + i / 2 * 8);
-                    let mut both = Pair::<E>::new(E::from_int(0));
-                    #[unroll]
-                    for k in 0..2usize {
-                        if row < rank && line + k < to {
-                            let at = of_thin.first + (line + k) * of_thin.line + row;
-                            both.insert(k, E::cast_from(thin[at]));
-                        }
-                    }
-                    left[i] = both;
-                }
-                lefts.push(left);
-            }
             #[unroll]
             for two in 0..4usize {
                 let mut right = Array::<Pair<E>>::new(4usize);
@@ -339,10 +387,15 @@ fn by_columns<A: Float, E: Float>(
                 }
                 #[unroll]
                 for strip in 0..strips {
+                    let mut left = Array::<Pair<E>>::new(4usize);
+                    #[unroll]
+                    for i in 0..4usize {
+                        left[i] = lefts[comptime!((step * strips + strip) * 4 + i)];
+                    }
                     #[unroll]
                     for side in 0..2usize {
                         let at = comptime!((strip * 8 + two * 2 + side) * 2);
-                        add::<E>(lefts.index(strip), &right, side, &mut held, at);
+                        add::<E>(&left, &right, side, &mut held, at);
                     }
                 }
             }

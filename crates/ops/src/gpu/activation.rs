@@ -2,8 +2,8 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-use burn::tensor::{DType, Tensor};
 use burn::tensor::activation::{relu, sigmoid};
+use burn::tensor::{DType, Tensor};
 use burnish_core::Activation;
 #[cfg(feature = "cube")]
 use burnish_gpu_kernels::Gate;

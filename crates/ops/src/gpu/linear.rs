@@ -335,13 +335,7 @@ impl Layer {
     }
 
     /// Adds the gradient of the weight through `x W^T` alone.
-    fn of_weight(
-        &self,
-        x: &mut Operand,
-        dy: &mut Operand,
-        wanted: &LinearParts<bool>,
-        into: &mut Gradients,
-    ) {
+    fn of_weight(&self, x: &mut Operand, dy: &mut Operand, wanted: &LinearParts<bool>, into: &mut Gradients) {
         if wanted.weight {
             let x = x.get(self.weight().dtype());
             let dy = dy.factor(x.dtype(), self.compute);

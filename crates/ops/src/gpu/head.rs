@@ -217,9 +217,8 @@ impl Body {
         for (start, n) in self.chunks() {
             let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
             let dz = self.gradient(z, start, upstream);
-            let asked = (wanted, want_hidden);
-            let dx = self.layer.backward(&mut operand, start, saved, dz, asked, (&mut gradients, None));
-            parts.extend(dx.map(|dx| to(dx, self.hidden.carrier().dtype())));
+            let asked = (wanted, want_hidden.then(|| self.hidden.carrier().dtype()));
+            parts.extend(self.layer.backward(&mut operand, start, saved, dz, asked, (&mut gradients, None)));
         }
         let hidden = want_hidden.then(|| AnyTensor::new(Tensor::cat(parts, 0)));
         let mut all = vec![hidden];

@@ -251,25 +251,24 @@ impl Layer {
         self.dropout.as_ref().map(|dropout| super::dropout::dropped(dropout, x.get(self.wide), first))
     }
 
-    /// Adds the layer's gradients to `into`; gives the input's added to `dx`, wide, if it is wanted.
+    /// Adds the layer's gradients to `into`; gives the input's added to `dx`, in the dtype in which it is wanted, if it is.
     pub(super) fn backward(
         &self,
         x: &mut Operand,
         first: usize,
         saved: Saved,
         dy: Tensor<2>,
-        (wanted, want_dx): (&LinearParts<bool>, bool),
+        (wanted, out): (&LinearParts<bool>, Option<DType>),
         (into, mut dx): (&mut Gradients, Option<Tensor<2>>),
     ) -> Option<Tensor<2>> {
-        let (wide, weight) = (self.wide, self.weight());
+        let (wide, weight, want_dx) = (self.wide, self.weight(), out.is_some());
         if wanted.wants(LinearPart::Bias) {
             accumulate(into, LinearPart::Bias, over_rows(to(dy.clone(), wide)));
         }
         let Some(lora) = &self.parts.lora else {
             let mut dy = Operand::new(dy);
             self.of_weight(x, &mut dy, wanted, into);
-            let finish = Finish::adding(wide, dx);
-            return want_dx.then(|| self.of_input(&mut dy, &weight, finish));
+            return out.map(|out| self.of_input(&mut dy, &weight, Finish::adding(out, dx)));
         };
         let dropped = self.dropped(x, first);
         if let (Some(gain), Some(gained)) = (&self.gain, saved.gained) {
@@ -281,7 +280,13 @@ impl Layer {
             Some(gain) => to(dy.clone(), wide) * gain.factor.clone(),
             None => dy.clone(),
         });
-        let mut through = if dropped.is_none() { scaled.clone() } else { Operand::new(dy.clone()) };
+        let mut through = if dropped.is_none() {
+            // Rounded once for all that reads it.
+            scaled.factor(weight.dtype(), self.compute);
+            scaled.clone()
+        } else {
+            Operand::new(dy.clone())
+        };
         self.of_weight(x, &mut through, wanted, into);
         // The gradient of dropout's output, where it has one.
         let mut d_seen = None;
@@ -313,11 +318,8 @@ impl Layer {
                 product::of_weight(d_rank.clone(), seen, self.compute, Finish::adding(wide, before))
             });
         }
-        if !want_dx {
-            return None;
-        }
         let a = matrix(&lora.a);
-        let mut finish = Finish::new(wide);
+        let mut finish = Finish::new(out?);
         match &self.dropout {
             None => finish.more = Some([d_rank, a]),
             Some(dropout) => {
@@ -393,6 +395,14 @@ impl Input {
         match self {
             Self::Plain(x) | Self::Activated(x, _) | Self::Gated(x, _) => x,
             Self::Norm(normed) => &normed.x,
+        }
+    }
+
+    /// In which dtype the gradient of what the layers read is written: that of the input itself, or what goes back from there.
+    fn gradient_dtype(&self, wide: DType) -> DType {
+        match self {
+            Self::Plain(x) => x.carrier().dtype(),
+            _ => wide,
         }
     }
 
@@ -510,11 +520,15 @@ pub fn linears(
             let dy = upstream.rank::<2>()?;
             let mut operand = input.operand(read)?;
             let (mut dx, mut entries, mut column) = (None, Vec::new(), 0);
-            for ((layer, asked, saved), out) in group.into_iter().zip(outs) {
+            let last = group.len() - 1;
+            for (at, ((layer, asked, saved), out)) in group.into_iter().zip(outs).enumerate() {
                 let dy = dy.clone().narrow(1, column, out);
                 column += out;
                 let mut gradients = layer.gradients();
-                dx = layer.backward(&mut operand, 0, saved, dy, (&asked, want_dx), (&mut gradients, dx));
+                // Sums are wide until the last.
+                let dtype = if at == last { input.gradient_dtype(wide_as) } else { wide_as };
+                let asked = (&asked, want_dx.then_some(dtype));
+                dx = layer.backward(&mut operand, 0, saved, dy, asked, (&mut gradients, dx));
                 entries.extend(gradients.into_iter().map(|(_, gradient)| gradient));
             }
             drop(operand);

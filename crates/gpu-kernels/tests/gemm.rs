@@ -19,6 +19,13 @@ const SHAPES: &[[usize; 4]] = &[
     [1, 72, 35, 1030],
 ];
 
+/// Of large and of wide tiles of tensor cores.
+const LARGE: &[[usize; 4]] = &[[1, 72, 72, 4104], [1, 72, 136, 4104]];
+
+fn shapes(factors: FloatType) -> impl Iterator<Item = &'static [usize; 4]> {
+    SHAPES.iter().chain(if factors == FloatType::F32 { &[] } else { LARGE })
+}
+
 /// Which factors and matrices a device computes with.
 fn factors() -> Vec<(FloatType, Vec<FloatType>)> {
     let mut all = vec![(FloatType::F32, vec![FloatType::F32])];
@@ -87,7 +94,7 @@ fn products_of_all_layouts_are_those_in_f64() {
     let client = client();
     for (factors, dtypes) in factors() {
         let gemm = Gemm::new(&client, factors).expect("a device for tests multiplies these");
-        for &[batches, rows, columns, depth] in SHAPES {
+        for &[batches, rows, columns, depth] in shapes(factors) {
             let of = Product { batches, rows, columns, depth };
             // Every kernel is compiled for a layout: all of them where a product is small.
             let layouts: &[usize] = if batches == 3 { &[0, 1, 2, 3, 4, 5, 6, 7] } else { &[2, 1] };
@@ -118,7 +125,7 @@ fn sums_are_scaled_and_added_to() {
     let client = client();
     for (factors, dtypes) in factors() {
         let gemm = Gemm::new(&client, factors).expect("a device for tests multiplies these");
-        for &[batches, rows, columns, depth] in SHAPES {
+        for &[batches, rows, columns, depth] in shapes(factors) {
             let of = Product { batches, rows, columns, depth };
             let a = Placed::new(&client, dtypes[0], [batches, rows, depth], (false, 0), 1);
             let b = Placed::new(&client, dtypes[0], [batches, depth, columns], (true, 0), 2);

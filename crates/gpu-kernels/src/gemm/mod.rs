@@ -127,6 +127,8 @@ pub struct Gemm {
     factors: FloatType,
     cores: bool,
     asynchronous: bool,
+    /// Bytes of a cube's shared memory at most.
+    shared: usize,
 }
 
 impl Gemm {
@@ -135,12 +137,13 @@ impl Gemm {
     pub fn new(client: &Client, factors: FloatType) -> Option<Self> {
         let properties = client.properties();
         let hardware = &properties.hardware;
-        let cores = mma::multiplies(client, factors) && hardware.max_shared_memory_size >= tiles::MOST_BYTES;
+        let cores = mma::multiplies(client, factors) && hardware.max_shared_memory_size >= tiles::LEAST_BYTES;
         let units = factors == FloatType::F32
             && hardware.max_units_per_cube as usize >= units::UNITS
             && hardware.max_shared_memory_size >= units::BYTES;
         let asynchronous = properties.features.copy_async;
-        (cores || units).then_some(Self { factors, cores, asynchronous })
+        let shared = hardware.max_shared_memory_size;
+        (cores || units).then_some(Self { factors, cores, asynchronous, shared })
     }
 
     /// The products, `[batches, rows, columns]` in `dtype`.
@@ -164,8 +167,8 @@ impl Gemm {
 
     /// The products, written to `d`.
     ///
-    /// One launch, two where few tiles share long sums. `2 batches rows columns depth` flops; each tile of 128 by 128 reads its
-    /// rows of `a` and columns of `b` once.
+    /// One launch, two where few tiles share long sums. `2 batches rows columns depth` flops; each tile, of 128 by 256 at most, reads
+    /// its rows of `a` and columns of `b` once.
     ///
     /// # Panics
     /// If `d` or what is added is transposed, or factors of another product lie otherwise than those of the first.
@@ -197,7 +200,12 @@ impl Gemm {
         let (sums, parts) = if let Some(operands) = columns_of {
             thin::sums_of_columns(client, (self.factors, of), operands)
         } else {
-            let cut = if self.cores { tiles::cut(of) } else { units::cut(of) };
+            let cut = if self.cores {
+                let [(left, _), (right, _)] = self.held([a, b], rows, columns, depth);
+                tiles::cut(of, left.asynchronous && right.asynchronous, self.shared)
+            } else {
+                units::cut(of)
+            };
             if cut.parts == 1 {
                 self.launch(client, of, a, b, d, finish, cut);
                 return;
@@ -231,6 +239,16 @@ impl Gemm {
                 d.buffer.dtype.elem(),
             );
         }
+    }
+
+    /// How both operands are held in shared memory, and the vectors in which they are read.
+    fn held(&self, [a, b]: [&Matrices; 2], rows: usize, columns: usize, depth: usize) -> [(Held, usize); 2] {
+        let held = |m: &Matrices, along: bool, across: usize| {
+            let size = m.vector(if along { depth } else { across }, 16 / m.buffer.dtype.bytes());
+            let asynchronous = self.asynchronous && m.buffer.dtype == self.factors && size == 8;
+            (Held { along, asynchronous }, size)
+        };
+        [held(a, !a.transposed, rows), held(b, b.transposed, columns)]
     }
 
     fn launch(
@@ -267,15 +285,9 @@ impl Gemm {
         // SAFETY: kernels read and write what the sizes say, of matrices that lie in their buffers.
         unsafe {
             if self.cores {
-                let held = |m: &Matrices, along: bool, across: usize, depth: usize| {
-                    let size = m.vector(if along { depth } else { across }, 16 / m.buffer.dtype.bytes());
-                    let asynchronous = self.asynchronous && m.buffer.dtype == self.factors && size == 8;
-                    (Held { along, asynchronous }, size)
-                };
-                let (left, l) = held(a, !a.transposed, rows, depth);
-                let (right, r) = held(b, b.transposed, columns, depth);
-                let (left_more, s) = more.map_or((left, l), |m| held(p, !p.transposed, rows, m.depth));
-                let (right_more, t) = more.map_or((right, r), |m| held(q, q.transposed, columns, m.depth));
+                let [(left, l), (right, r)] = self.held([a, b], rows, columns, depth);
+                let of_more = more.map_or(depth, |more| more.depth);
+                let [(left_more, s), (right_more, t)] = self.held([p, q], rows, columns, of_more);
                 cores::multiply_by_cores::launch_unchecked(
                     client,
                     count,

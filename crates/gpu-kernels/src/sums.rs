@@ -4,14 +4,15 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address, vector};
-use crate::{elements, row};
+use crate::row;
 
-/// The most groups of rows whose sums are summed in a second pass.
-const GROUPS: usize = 256;
+/// The most groups of rows whose sums are summed in a second pass, and the least rows of one.
+const GROUPS: usize = 1024;
+const LEAST: usize = 4;
 
-/// Rows of a group where each of `groups` at the most is summed by one cube, from first to last.
+/// Rows of a group where each of 1024 groups at the most is summed by one cube, from first to last.
 pub(crate) fn rows_each(rows: usize) -> usize {
-    rows.div_ceil(GROUPS).max(1)
+    rows.div_ceil(GROUPS).max(LEAST)
 }
 
 /// The sum of the elements of each row of `x` `[rows, columns]`, or of their `squares`, `[rows]` in f32.
@@ -189,31 +190,103 @@ fn squares_of_parts<I: Float, N: Size>(
     }
 }
 
-/// The sum of the rows of `x` `[rows, columns]` in f32, `[columns]`, from first to last.
+/// Rows that a cube sums over.
+const TALL: usize = 128;
+/// Vectors of columns of a cube at the most: so many bytes lie one behind the other.
+const BESIDE: usize = 32;
+/// Rows that a unit asks for together.
+const AHEAD: usize = 4;
+
+/// How a cube sums over rows: units beside each other have vectors of columns, units below each other rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Columns {
+    beside: usize,
+    below: usize,
+}
+
+/// The sum of the rows of `x` `[rows, columns]` in f32, `[columns]`, always the same tree.
 ///
-/// One launch, a unit for each vector of columns: `4 rows columns` bytes, a flop for each element.
+/// A launch for each time that 128 rows become one: `4 rows columns` bytes, a flop for each element.
 #[must_use]
 pub fn over_rows(client: &Client, x: &Buffer, columns: usize) -> Buffer {
-    let y = Buffer::empty(client, columns, FloatType::F32);
-    if columns > 0 {
-        let size = vector(columns, 4, &[x]);
-        let (count, dim) = elements::launch(client, columns / size);
-        columns_of::launch(client, count, dim, address(&[x]), size, x.arg(size), y.arg(size));
+    if columns == 0 {
+        return Buffer::empty(client, 0, FloatType::F32);
     }
-    y
+    let mut x = x.clone();
+    loop {
+        let rows = x.len / columns;
+        let parts = rows.div_ceil(TALL).max(1);
+        let y = Buffer::empty(client, parts * columns, FloatType::F32);
+        let size = vector(columns, 4, &[&x]);
+        let vectors = columns / size;
+        let beside = vectors.next_power_of_two().min(BESIDE);
+        let split = Columns { beside, below: (row::most_units(client) / beside).max(1) };
+        columns_of::launch(
+            client,
+            row::cubes(client, vectors.div_ceil(beside) * parts),
+            CubeDim::new_1d((split.beside * split.below) as u32),
+            address(&[&x]),
+            size,
+            x.arg(size),
+            y.arg(size),
+            rows,
+            vectors,
+            split,
+        );
+        if parts == 1 {
+            return y;
+        }
+        x = y;
+    }
 }
 
 #[cube(launch, address_type = "dynamic")]
-fn columns_of<N: Size>(x: &[Vector<f32, N>], y: &mut [Vector<f32, N>]) {
-    let columns = y.len();
-    if ABSOLUTE_POS >= columns {
+fn columns_of<N: Size>(
+    x: &[Vector<f32, N>],
+    y: &mut [Vector<f32, N>],
+    rows: usize,
+    vectors: usize,
+    #[comptime] split: Columns,
+) {
+    let groups = vectors.div_ceil(split.beside);
+    let (part, group) = (CUBE_POS / groups, CUBE_POS % groups);
+    if part * vectors >= y.len() {
         terminate!();
     }
+    let unit = UNIT_POS as usize;
+    let column = group * split.beside + unit % split.beside;
+    let there = column < vectors;
+    let end = min((part + 1) * TALL, rows);
     let mut sum = Vector::<f32, N>::new(0.0f32);
-    let mut at = ABSOLUTE_POS;
-    while at < x.len() {
-        sum += x[at];
-        at += columns;
+    let mut line = part * TALL + unit / split.beside;
+    while there && line < end {
+        let mut some = Array::<Vector<f32, N>>::new(AHEAD);
+        #[unroll]
+        for turn in 0..AHEAD {
+            let of_turn = line + comptime!(turn * split.below);
+            some[turn] = x[min(of_turn, end - 1) * vectors + column];
+        }
+        #[unroll]
+        for turn in 0..AHEAD {
+            if line + comptime!(turn * split.below) < end {
+                sum += some[turn];
+            }
+        }
+        line += comptime!(AHEAD * split.below);
     }
-    y[ABSOLUTE_POS] = sum;
+    let mut shared = Shared::<[Vector<f32, N>]>::new_slice(comptime!(split.beside * split.below));
+    shared[unit] = sum;
+    sync_cube();
+    #[unroll]
+    for level in 0..comptime!(split.below.ilog2()) {
+        let half = comptime!((split.below >> (level + 1)) * split.beside);
+        if unit < half {
+            let other = shared[unit + half];
+            shared[unit] += other;
+        }
+        sync_cube();
+    }
+    if there && unit < split.beside {
+        y[part * vectors + column] = shared[unit];
+    }
 }

@@ -5,7 +5,7 @@ use crate::on_device::{client, close, download, dtypes, numbers, upload};
 #[test]
 fn sums_of_rows_and_over_rows_are_those_in_f64() {
     let client = client();
-    for &(rows, columns) in &[(1, 1), (3, 7), (5, 64), (1, 5003), (600, 130), (9, 4096)] {
+    for &(rows, columns) in &[(1, 1), (3, 7), (5, 64), (1, 5003), (600, 130), (9, 4096), (17_000, 1)] {
         for &dtype in dtypes() {
             let x = numbers(dtype, rows * columns, 1);
             let at = upload(&client, dtype, &x);

@@ -4,7 +4,8 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address, vector};
-use crate::row;
+use crate::flash::power_of_two;
+use crate::{mma, row};
 
 /// Numbers per row of [`logit_parts`].
 pub const PARTS: usize = 7;
@@ -27,6 +28,10 @@ pub(crate) struct Cut {
     each: usize,
     /// Units of a cube.
     units: u32,
+    /// Whether units of a plane hand each other numbers.
+    shuffled: bool,
+    /// Whether powers are of the device's own instruction.
+    native: bool,
 }
 
 impl Cut {
@@ -35,7 +40,9 @@ impl Cut {
         let vectors = vocab / size;
         let units = row::units(client, vectors);
         let parts = vectors.div_ceil(units as usize * TURNS).max(1);
-        Self { size, vectors, parts, each: vectors.div_ceil(parts), units }
+        let shuffled = row::shuffles(client, mma::PLANE);
+        let native = mma::multiplies(client, FloatType::Bf16);
+        Self { size, vectors, parts, each: vectors.div_ceil(parts), units, shuffled, native }
     }
 }
 
@@ -193,11 +200,11 @@ fn logits<I: Float, N: Size>(
     over: f32,
     #[comptime] capped: bool,
 ) -> Vector<f32, N> {
-    let z = Vector::<f32, N>::cast_from(z) * Vector::new(scale);
+    let z = Vector::<f32, N>::cast_from(z);
     if comptime!(capped) {
-        (z / Vector::new(softcap)).tanh() * Vector::new(softcap * over)
+        (z * Vector::new(scale) / Vector::new(softcap)).tanh() * Vector::new(softcap * over)
     } else {
-        z * Vector::new(over)
+        z * Vector::new(scale * over)
     }
 }
 
@@ -222,10 +229,6 @@ fn parts_of<I: Float, N: Size>(
     let to = min(from + cut.each, cut.vectors);
     let unit = UNIT_POS as usize;
     let size = N::value();
-    let mut values = Array::<Vector<f32, N>>::new(TURNS);
-    let mut top = f32::new(comptime!(-1e30f32));
-    let mut total = 0.0f32;
-    let mut ahead = 0.0f32;
     // All are asked for before anything is computed.
     let mut raw = Array::<Vector<I, N>>::new(TURNS);
     #[unroll]
@@ -234,36 +237,25 @@ fn parts_of<I: Float, N: Size>(
         raw[turn] = z[first + min(at, to - 1)];
     }
     let target = targets[row] as usize;
-    let around = logits::<I, N>(z[first + target / size], scale, softcap, over, capped);
-    let mut of_target = around.extract(0usize);
-    #[unroll]
-    for k in 1..size {
-        of_target = select(target % size == k, around.extract(k), of_target);
-    }
+    let around = z[first + target / size];
+    let mut values = Array::<Vector<f32, N>>::new(TURNS);
+    let mut tops = Array::<f32>::new(TURNS);
+    let mut top = f32::new(comptime!(-1e30f32));
+    let mut total = 0.0f32;
     #[unroll]
     for turn in 0..TURNS {
-        let at = from + unit + comptime!(turn * cut.units as usize);
         let value = logits::<I, N>(raw[turn], scale, softcap, over, capped);
         values[turn] = value;
-        if at < to {
-            let mut largest = value.extract(0usize);
-            total += largest;
+        let mut largest = f32::new(comptime!(-1e30f32));
+        if from + unit + comptime!(turn * cut.units as usize) < to {
             #[unroll]
-            for k in 1..size {
+            for k in 0..size {
                 largest = max(largest, value.extract(k));
                 total += value.extract(k);
             }
-            top = max(top, largest);
-            if largest >= of_target && ahead == 0.0f32 {
-                #[unroll]
-                for k in 0..size {
-                    let one = value.extract(k);
-                    if one > of_target || (one == of_target && at * size + k < target) {
-                        ahead = 1.0f32;
-                    }
-                }
-            }
         }
+        tops[turn] = largest;
+        top = max(top, largest);
     }
     let mut sum = 0.0f32;
     let mut squares = 0.0f32;
@@ -274,21 +266,48 @@ fn parts_of<I: Float, N: Size>(
             #[unroll]
             for k in 0..size {
                 let below = max(values[turn].extract(k) - top, -200.0f32);
-                let e = below.exp();
+                let e = exponential(below, cut.native);
                 sum += e;
                 squares += e * e;
                 weighted += e * below;
             }
         }
     }
+    let around = logits::<I, N>(around, scale, softcap, over, capped);
+    let mut of_target = around.extract(0usize);
+    #[unroll]
+    for k in 1..size {
+        of_target = select(target % size == k, around.extract(k), of_target);
+    }
+    let mut ahead = 0.0f32;
+    #[unroll]
+    for turn in 0..TURNS {
+        let at = from + unit + comptime!(turn * cut.units as usize);
+        if at < to && tops[turn] >= of_target && ahead == 0.0f32 {
+            #[unroll]
+            for k in 0..size {
+                let one = values[turn].extract(k);
+                if one > of_target || (one == of_target && at * size + k < target) {
+                    ahead = 1.0f32;
+                }
+            }
+        }
+    }
     let mut one = Shared::<[f32]>::new_slice(comptime!(cut.units as usize));
     let mut four = Shared::<[Four]>::new_slice(comptime!(cut.units as usize));
-    let all = row::largest(top, &mut one, cut.units);
-    let own = row::sum(shrunk(top, all, sum, squares, weighted, total), &mut four, cut.units);
-    let ahead = row::largest(ahead, &mut one, cut.units);
+    let all = row::largest_of_planes(top, &mut one, cut.units, cut.shuffled);
+    let ahead = row::largest_of_planes(ahead, &mut one, cut.units, cut.shuffled);
+    let own = shrunk(top, all, sum, squares, weighted, total);
+    let own = row::sum_of_planes(own, &mut four, cut.units, cut.shuffled);
     if unit == 0 {
         write(parts, CUBE_POS, all, own, of_target, ahead);
     }
+}
+
+/// `exp(x)`, of a number below 0 in a unit in the last place for each two of its size where this is the device's own instruction.
+#[cube]
+fn exponential(x: f32, #[comptime] native: bool) -> f32 {
+    if comptime!(native) { power_of_two(x * comptime!(core::f32::consts::LOG2_E)) } else { x.exp() }
 }
 
 /// What is summed of parts of a row: `sum e`, `sum e^2`, `sum e (z - m)`, `sum z`.

@@ -86,6 +86,39 @@ pub(crate) fn sum_of_groups<V: CubeAdd + core::ops::AddAssign>(
     value
 }
 
+/// The sum over the cube's units, for all of them: over planes where they hand each other numbers, then over what planes have.
+#[cube]
+pub(crate) fn sum_of_planes<V: CubeAdd + core::ops::AddAssign>(
+    value: V,
+    shared: &mut Shared<[V]>,
+    #[comptime] units: u32,
+    #[comptime] shuffled: bool,
+) -> V {
+    let plane = comptime!(if shuffled { units.min(mma::PLANE as u32) } else { units });
+    let mut value = sum_of_groups(value, shared, plane, shuffled);
+    if comptime!(plane < units) {
+        hand_out(value, shared, plane);
+        value = shared[0];
+        #[unroll]
+        for of in 1..comptime!((units / plane) as usize) {
+            value += shared[of];
+        }
+    }
+    value
+}
+
+/// Puts what each group of so many units has to shared memory.
+#[cube]
+fn hand_out<V: CubePrimitive>(value: V, shared: &mut Shared<[V]>, #[comptime] group: u32) {
+    let (unit, group) = (UNIT_POS as usize, comptime!(group as usize));
+    // Others may still read what was there before.
+    sync_cube();
+    if unit.is_multiple_of(group) {
+        shared[unit / group] = value;
+    }
+    sync_cube();
+}
+
 /// [`sum`] of the elements of each unit's vector, which are added from first to last before.
 #[cube]
 pub(crate) fn sum_vectors<N: Size>(
@@ -123,4 +156,33 @@ pub(crate) fn largest(value: f32, shared: &mut Shared<[f32]>, #[comptime] units:
         sync_cube();
     }
     shared[0]
+}
+
+/// [`largest`] over planes where units hand each other numbers, then over what planes have.
+#[cube]
+pub(crate) fn largest_of_planes(
+    value: f32,
+    shared: &mut Shared<[f32]>,
+    #[comptime] units: u32,
+    #[comptime] shuffled: bool,
+) -> f32 {
+    let mut value = value;
+    if comptime!(shuffled) {
+        let plane = comptime!(units.min(mma::PLANE as u32));
+        #[unroll]
+        for level in 0..comptime!(plane.ilog2()) {
+            value = max(value, plane_shuffle_xor(value, comptime!(plane >> (level + 1))));
+        }
+        if comptime!(plane < units) {
+            hand_out(value, shared, plane);
+            value = shared[0];
+            #[unroll]
+            for of in 1..comptime!((units / plane) as usize) {
+                value = max(value, shared[of]);
+            }
+        }
+    } else {
+        value = largest(value, shared, units);
+    }
+    value
 }

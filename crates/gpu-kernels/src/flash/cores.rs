@@ -78,7 +78,7 @@ pub(super) fn backward_bytes(tiles: Tiles, head_dim: usize) -> usize {
 
 /// Two to the power of `x`, to the last bits but two.
 #[cube]
-pub(super) fn power_of_two(x: f32) -> f32 {
+pub(crate) fn power_of_two(x: f32) -> f32 {
     let y: f32;
     gpu_asm!("ex2.approx.ftz.f32 {y}, {x};", y = out(_) y, x = in(_) x, options(pure, nomem));
     y

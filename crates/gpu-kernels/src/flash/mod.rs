@@ -17,6 +17,8 @@ mod seen;
 mod tile;
 mod walk;
 
+pub(crate) use cores::power_of_two;
+
 use std::ops::Range;
 
 use burnish_core::FLASH_HEAD;

@@ -5,7 +5,7 @@ use cubecl_core::prelude::{AddressType, BufferArg, Client};
 use cubecl_core::server::Handle;
 
 /// The dtype of a buffer's elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FloatType {
     /// 32 bits.
     F32,

@@ -17,6 +17,7 @@ const SHAPES: &[[usize; 4]] = &[
     [1, 1024, 5, 40],
     [1, 16, 136, 1100],
     [1, 72, 35, 1030],
+    [3, 136, 152, 200],
 ];
 
 /// Of large and of wide tiles of tensor cores.
@@ -193,5 +194,59 @@ fn an_output_may_be_columns_of_a_wider_one() {
             }
             close("columns 4 to 40 of 80", &download(&client, &wide), &expected, bound(50, out));
         }
+    }
+}
+
+/// Where a device has tensor cores that take both operands as they lie in memory, they multiply these.
+#[test]
+fn another_product_of_every_layout_is_added() {
+    let client = client();
+    for (factors, dtypes) in factors() {
+        let gemm = Gemm::new(&client, factors).expect("a device for tests multiplies these");
+        let of = Product { batches: 2, rows: 264, columns: 136, depth: 328 };
+        let low = Product { depth: 24, ..of };
+        for layout in 0..4 {
+            let (a_turned, b_turned) = (layout & 1 == 1, layout & 2 == 2);
+            let place = |of: Product, seed| {
+                let a = Placed::new(&client, dtypes[0], [of.batches, of.rows, of.depth], (a_turned, 0), seed);
+                let b = [of.batches, of.depth, of.columns];
+                (a, Placed::new(&client, dtypes[0], b, (b_turned, 0), seed + 1))
+            };
+            let ((a, b), (p, q)) = (place(of, 1), place(low, 3));
+            let sums = product(of, factors, &a.values, &b.values);
+            let more = product(low, factors, &p.values, &q.values);
+            for &out in &dtypes {
+                let c = numbers(out, sums.len(), 5);
+                let bias = numbers(FloatType::F32, of.columns, 6);
+                let expected: Vec<f64> = (0..sums.len())
+                    .map(|i| 0.5 * (sums[i] + more[i]) + f64::from(c[i]) + f64::from(bias[i % of.columns]))
+                    .collect();
+                let c = Matrices::rows(upload(&client, out, &c), of.rows, of.columns);
+                let finish = Finish {
+                    more: Some(More { a: p.at.clone(), b: q.at.clone(), depth: low.depth }),
+                    scale: 0.5,
+                    add: Add::Other(c),
+                    bias: Some(upload(&client, FloatType::F32, &bias)),
+                };
+                let got = download(&client, &gemm.multiply(&client, of, &a.at, &b.at, out, &finish));
+                close(&format!("layout {layout} to {out:?}"), &got, &expected, bound(of.depth, out));
+            }
+        }
+    }
+}
+
+/// As many cubes as have larger tiles.
+#[test]
+fn many_products_beside_each_other_are_each_its_own() {
+    let client = client();
+    let dtype = if cfg!(feature = "cuda") { FloatType::Bf16 } else { FloatType::F32 };
+    let gemm = Gemm::new(&client, dtype).expect("a device for tests multiplies these");
+    let of = Product { batches: 132, rows: 136, columns: 128, depth: 64 };
+    for turned in [false, true] {
+        let a = Placed::new(&client, dtype, [of.batches, of.rows, of.depth], (turned, 0), 1);
+        let b = Placed::new(&client, dtype, [of.batches, of.depth, of.columns], (!turned, 0), 2);
+        let got = gemm.multiply(&client, of, &a.at, &b.at, FloatType::F32, &Finish::default());
+        let expected = product(of, dtype, &a.values, &b.values);
+        close("many", &download(&client, &got), &expected, bound(of.depth, FloatType::F32));
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::scalar::Type;
 use crate::space::Space;
+use crate::warpgroup::WarpgroupProduct;
 
 /// The number of a register of a kernel.
 pub(crate) type Register = u32;
@@ -438,6 +439,13 @@ pub(crate) enum Operation {
         fragment: Box<Fragment>,
     },
     Product(Box<Product>),
+    WarpgroupProduct(Box<WarpgroupProduct>),
+    /// The products since the last one are a group.
+    WarpgroupCommit,
+    /// All groups but the last so many are computed.
+    WarpgroupWait {
+        but: usize,
+    },
     Unknown(String),
 }
 

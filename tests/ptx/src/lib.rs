@@ -28,6 +28,7 @@ mod shared;
 mod space;
 mod tensor_map;
 mod warp;
+mod warpgroup;
 
 pub use fault::{Fault, ParseError, Wrong};
 pub use launch::{Launch, Statistics};

@@ -1,5 +1,7 @@
 //! A warp: 32 lanes, their registers, and where each of them stands.
 
+use std::collections::VecDeque;
+
 use crate::arrival::Arrivals;
 use crate::block::Commons;
 use crate::fault::Wrong;
@@ -12,6 +14,7 @@ use crate::scalar::Type;
 use crate::shared::Access;
 use crate::space::Space;
 use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
+use crate::warpgroup::Begun;
 use crate::{atomic, bits, common_case, convert, float, matrix, memory};
 
 /// The bits of an address that say where it is in its window.
@@ -52,6 +55,9 @@ pub(crate) struct Warp {
     /// Whether a lane has found that it waits for other warps.
     turn: bool,
     done: u64,
+    /// Products of four warps that are not in a group yet, and groups of them.
+    begun: Vec<Begun>,
+    groups_begun: VecDeque<Vec<Begun>>,
     /// Places of the lanes' threads in the block.
     threads: [[u32; 3]; 32],
 }
@@ -89,6 +95,8 @@ impl Warp {
             groups: Vec::new(),
             turn: false,
             done: 0,
+            begun: Vec::new(),
+            groups_begun: VecDeque::new(),
             threads: std::array::from_fn(|lane| place(32 * number + lane as u32, launch.block)),
         }
     }
@@ -97,6 +105,8 @@ impl Warp {
     pub(crate) fn begin(&mut self) {
         self.groups = vec![Group { at: 0, lanes: self.lanes, waits: false }];
         self.done = 0;
+        self.begun.clear();
+        self.groups_begun.clear();
     }
 
     pub(crate) fn thread(&self, launch: &Launch<'_>, lane: usize) -> [u32; 3] {
@@ -685,6 +695,38 @@ impl Warp {
                 let values = matrix::multiply(product, &a, &b, &c);
                 for (&to, values) in product.d.iter().zip(values) {
                     self.put(to, lanes, values);
+                }
+            }
+            Operation::WarpgroupProduct(product) => {
+                commons.statistics.products += 1;
+                let of = |operand| self.value(commons, operand, first);
+                let (a, b, add) = (of(product.a), of(product.b), of(product.add) & 1 == 1);
+                let begun = Begun { product: (**product).clone(), a, b, add };
+                if !begun.is_known() {
+                    return Err((
+                        first,
+                        Wrong::Instruction(format!("wgmma of descriptors {a:#x} and {b:#x}")),
+                    ));
+                }
+                self.begun.push(begun);
+            }
+            Operation::WarpgroupCommit => self.groups_begun.push_back(std::mem::take(&mut self.begun)),
+            Operation::WarpgroupWait { but } => {
+                while self.groups_begun.len() > *but {
+                    for begun in self.groups_begun.pop_front().into_iter().flatten() {
+                        let registers = &begun.product.d;
+                        let sums: Vec<Lanes> =
+                            registers.iter().map(|&register| self.registers[register as usize]).collect();
+                        let values = begun.multiply(self.number as usize, &sums, |address| {
+                            let found = self.read(commons, Space::Shared, address, 16, first)?;
+                            let mut bytes = [0; 16];
+                            bytes.copy_from_slice(&found[..16]);
+                            Ok(bytes)
+                        })?;
+                        for (&to, values) in registers.iter().zip(values) {
+                            self.put(to, lanes, values);
+                        }
+                    }
                 }
             }
             Operation::Trap => return Err((first, Wrong::Trap)),

@@ -278,6 +278,112 @@ fn matrices_of_halves_go_to_registers_and_back() {
     }
 }
 
+/// A product of four warps, of factors that lie in swizzled lines of 128 bytes: along the depth, and across it.
+#[test]
+fn a_product_of_four_warps_is_the_product_once_it_is_waited_for() {
+    let text = |across: u32, add: u32, wait: &str| {
+        format!(
+            r"{HEAD}
+.visible .entry product(.param .u64 from, .param .u64 out, .param .u64 a, .param .u64 b)
+{{
+    .reg .pred %p<3>;
+    .reg .b32 %r<12>;
+    .reg .f32 %f<4>;
+    .reg .b64 %rd<12>;
+    .shared .align 1024 .b8 tile[9216];
+    mov.u32 %r1, %tid.x;
+    ld.param.u64 %rd1, [from];
+    ld.param.u64 %rd2, [out];
+    ld.param.u64 %rd3, [a];
+    ld.param.u64 %rd4, [b];
+    mov.b32 %r2, 0;
+    mov.u32 %r3, tile;
+$again:
+    mad.lo.u32 %r4, %r2, 512, 0;
+    shl.b32 %r5, %r1, 2;
+    add.s32 %r4, %r4, %r5;
+    cvt.u64.u32 %rd5, %r4;
+    add.s64 %rd6, %rd1, %rd5;
+    ld.global.u32 %r6, [%rd6];
+    add.s32 %r7, %r3, %r4;
+    st.shared.u32 [%r7], %r6;
+    add.s32 %r2, %r2, 1;
+    setp.lt.u32 %p1, %r2, 18;
+    @%p1 bra $again;
+    fence.proxy.async.shared::cta;
+    bar.sync 0;
+    mov.f32 %f0, 0f3F800000;
+    mov.f32 %f1, %f0;
+    mov.f32 %f2, %f0;
+    mov.f32 %f3, %f0;
+    setp.ne.u32 %p2, {add}, 0;
+    wgmma.fence.sync.aligned;
+    wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {{%f0, %f1, %f2, %f3}}, %rd3, %rd4, %p2, 1, 1, {across}, 0;
+    wgmma.commit_group.sync.aligned;
+    {wait}
+    mul.wide.u32 %rd5, %r1, 16;
+    add.s64 %rd6, %rd2, %rd5;
+    st.global.v4.f32 [%rd6], {{%f0, %f1, %f2, %f3}};
+    ret;
+}}
+"
+        )
+    };
+    let device = Device::default();
+    let of =
+        |n: usize, seed: usize| -> Vec<f32> { (0..n).map(|i| ((i * seed + 3) % 17) as f32 - 8.0).collect() };
+    let (a, b) = (of(64 * 16, 5), of(8 * 16, 11));
+    // Where in the tile an element of a line lies, in pairs of bytes.
+    let place = |line: usize, element: usize| line * 64 + (element / 8 ^ line % 8) * 8 + element % 8;
+    let field = |bytes: u64, at: u32| bytes >> 4 << at;
+    let descriptor = |start: u64| field(start, 0) | field(1024, 32) | 1 << 62;
+    for across in [false, true] {
+        let mut tile = vec![0_u16; 9216 / 2];
+        let narrow = |value: f32| (value.to_bits() >> 16) as u16;
+        for row in 0..64 {
+            for k in 0..16 {
+                let at = if across { place(k, row) } else { place(row, k + 16) };
+                tile[at] = narrow(a[row * 16 + k]);
+            }
+        }
+        for column in 0..8 {
+            for k in 0..16 {
+                tile[4096 + place(column, k + 48)] = narrow(b[column * 16 + k]);
+            }
+        }
+        // The second and the fourth sixteen factors of their lines.
+        let (at_a, at_b) = (descriptor(if across { 0 } else { 32 }), descriptor(8192 + 96));
+        let places = [device.put(&tile), device.put(&[0.0_f32; 512])];
+        let run = |add: u32, wait: &str, at_a: u64| {
+            let arguments = [places[0], places[1], at_a, at_b].map(|place| place.to_le_bytes().to_vec());
+            let module = kernel(&text(u32::from(across), add, wait));
+            device.run(&module, "product", [1, 1, 1], [128, 1, 1], &arguments)
+        };
+        let expect = |add: f32, of_products: f32| {
+            for (at, &got) in device.get::<f32>(places[1], 512).iter().enumerate() {
+                let (thread, i) = (at / 4, at % 4);
+                let row = thread / 32 * 16 + thread % 32 / 4 + i / 2 * 8;
+                let column = thread % 4 * 2 + i % 2;
+                let sum: f32 = (0..16).map(|k| a[row * 16 + k] * b[column * 16 + k]).sum();
+                assert_eq!(got, add + of_products * sum, "{across} {row} {column}");
+            }
+        };
+        run(1, "wgmma.wait_group.sync.aligned 0;", at_a).unwrap();
+        expect(1.0, 1.0);
+        run(0, "wgmma.wait_group.sync.aligned 0;", at_a).unwrap();
+        expect(0.0, 1.0);
+        // Nothing has come yet while a group may be under way.
+        run(1, "wgmma.wait_group.sync.aligned 1;", at_a).unwrap();
+        expect(1.0, 0.0);
+        // No swizzle, and half a line's.
+        for layout in [0, 2] {
+            let fault =
+                run(1, "wgmma.wait_group.sync.aligned 0;", at_a & !(3 << 62) | layout << 62).unwrap_err();
+            assert!(fault.to_string().contains("wgmma"), "{fault}");
+        }
+    }
+}
+
 #[test]
 fn what_is_no_module_is_said_with_its_line() {
     let read = |text: &str| Module::read(text, &mut |_| 0);
@@ -291,10 +397,11 @@ fn what_is_no_module_is_said_with_its_line() {
         assert!(error.what.contains(what) && error.line == line, "{text}: {error}");
     }
     // What is not known is said when a thread comes to it.
-    let module = kernel(&format!("{HEAD}.visible .entry k()\n{{\n ret;\n wgmma.fence.sync.aligned;\n}}\n"));
-    assert_eq!(module.kernel("k").unwrap().unknown().collect::<Vec<_>>(), ["wgmma.fence.sync.aligned"]);
+    let module =
+        kernel(&format!("{HEAD}.visible .entry k()\n{{\n ret;\n tcgen05.wait::ld.sync.aligned;\n}}\n"));
+    assert_eq!(module.kernel("k").unwrap().unknown().collect::<Vec<_>>(), ["tcgen05.wait::ld.sync.aligned"]);
     Device::default().run(&module, "k", [1, 1, 1], [1, 1, 1], &[]).unwrap();
-    let module = kernel(&format!("{HEAD}.visible .entry k()\n{{\n wgmma.fence.sync.aligned;\n}}\n"));
+    let module = kernel(&format!("{HEAD}.visible .entry k()\n{{\n tcgen05.wait::ld.sync.aligned;\n}}\n"));
     let fault = Device::default().run(&module, "k", [1, 1, 1], [1, 1, 1], &[]).unwrap_err();
-    assert!(fault.to_string().contains("wgmma.fence"), "{fault}");
+    assert!(fault.to_string().contains("tcgen05.wait"), "{fault}");
 }

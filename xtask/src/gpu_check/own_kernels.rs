@@ -24,28 +24,37 @@ pub(super) struct Own {
     /// (`.minnctapersm 1`, which CubeCL does not write) it spills nothing but in `of_keys` and `of_queries`, whose loops it then
     /// unrolls further.
     pub(super) spills: u32,
+    /// Hardware that it is assembled for.
+    pub(super) targets: &'static [&'static str],
 }
 
 const fn plain(name: &'static str) -> Own {
-    Own { name, tensor_cores: false, spills: 0 }
+    Own { name, tensor_cores: false, spills: 0, targets: &TARGETS }
 }
 
 const fn by_cores(name: &'static str) -> Own {
-    Own { name, tensor_cores: true, spills: 0 }
+    Own { tensor_cores: true, ..plain(name) }
 }
 
 impl Own {
     const fn spilling(self, spills: u32) -> Self {
         Self { spills, ..self }
     }
+
+    /// With instructions of some hardware alone.
+    const fn only(self, targets: &'static [&'static str]) -> Self {
+        Self { targets, ..self }
+    }
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 27] = [
+pub(super) const OWN: [Own; 31] = [
     plain("add_parts"),
     plain("attend").spilling(24),
     by_cores("attend_by_cores").spilling(36),
     plain("backward"),
+    by_cores("by_columns"),
+    by_cores("by_rows"),
     plain("columns_of"),
     plain("copy"),
     plain("forward"),
@@ -56,6 +65,7 @@ pub(super) const OWN: [Own; 27] = [
     plain("masked"),
     by_cores("multiply_by_cores").spilling(8),
     plain("multiply_by_units"),
+    by_cores("multiply_by_warpgroups").only(&["sm_90a"]),
     plain("of_keys").spilling(60),
     by_cores("of_keys_by_cores").spilling(80),
     plain("of_queries").spilling(4),
@@ -66,8 +76,8 @@ pub(super) const OWN: [Own; 27] = [
     plain("put"),
     plain("row_sums"),
     plain("scattered"),
-    plain("sum_of_row"),
     plain("squares_of_parts"),
+    plain("sum_of_row"),
     plain("unplace").spilling(16),
     plain("update"),
 ];

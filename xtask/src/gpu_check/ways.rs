@@ -131,7 +131,7 @@ impl Ways {
             variants.push(stem.clone());
             *of_kernel = of_kernel.worst(taken);
             let Some(own) = own_kernels::of_module(&stem) else { continue };
-            for target in own_kernels::TARGETS.into_iter().filter(|to| number(to) >= number(target)) {
+            for target in own.targets.iter().filter(|to| number(to) >= number(target)) {
                 match assembler.take(&module, target) {
                     Ok(taken) => self.wrong.extend(fault(own, &stem, target, taken)),
                     Err(error) => self.wrong.push(format!("{error:#}")),
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn own_kernels_spill_nothing_and_use_tensor_cores_where_they_are_meant_to() {
-        let own = Own { name: "update", tensor_cores: false, spills: 0 };
+        let own = Own { name: "update", tensor_cores: false, spills: 0, targets: &own_kernels::TARGETS };
         let taken = Taken { registers: 40, products: Some(0), ..Taken::default() };
         assert_eq!(fault(own, "update_1", "sm_80", taken), None);
         assert!(fault(own, "update_1", "sm_80", Taken { spilled: 8, ..taken }).is_some());

@@ -1,5 +1,6 @@
 //! The finish of sums before they are written, and sums of their parts.
 
+use crate::mma::Pair;
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
@@ -146,16 +147,46 @@ pub(super) fn put<C: Float, O: Float, N: Size>(
     sizes: &Sizes,
     #[comptime] form: Form,
 ) {
+    let mut pairs = Array::<Pair<f32>>::new(2usize);
+    #[unroll]
+    for i in 0..2usize {
+        let mut pair = Pair::<f32>::new(four.extract(comptime!(2 * i)));
+        pair.insert(1usize, four.extract(comptime!(2 * i + 1)));
+        pairs[i] = pair;
+    }
+    put_run::<C, O, N>(
+        &pairs, 2usize, row, column, c, bias, d, c_first, c_line, d_first, d_line, sizes, form,
+    );
+}
+
+/// Writes neighbours of a row, from a multiple of their number, as far as they are in the output; in vectors of at most as many.
+#[cube]
+pub(super) fn put_run<C: Float, O: Float, N: Size>(
+    pairs: &Array<Pair<f32>>,
+    #[comptime] count: usize,
+    row: usize,
+    column: usize,
+    c: &[Vector<C, N>],
+    bias: &[f32],
+    d: &mut [Vector<O, N>],
+    c_first: usize,
+    c_line: usize,
+    d_first: usize,
+    d_line: usize,
+    sizes: &Sizes,
+    #[comptime] form: Form,
+) {
     if row < sizes.rows {
         let size = N::value();
         #[unroll]
-        for k in 0..comptime!(4 / size) {
+        for k in 0..comptime!(2 * count / size) {
             let at = column / size + k;
             if at * size < sizes.columns {
                 let mut value = Vector::<f32, N>::new(0.0f32);
                 #[unroll]
                 for i in 0..size {
-                    value.insert(i, four.extract(comptime!(k * size + i)));
+                    let one = comptime!(k * size + i);
+                    value.insert(i, pairs[comptime!(one / 2)].extract(comptime!(one % 2)));
                 }
                 let value =
                     finished::<C, N>(value, c, bias, c_first + row * c_line + at, at, sizes.scale, form);

@@ -2,7 +2,8 @@
 //!
 //! Operands are bf16, f16 or f32 in memory, transposed or not, and multiplied by tensor cores as bf16 or f16 (`mma.sync`): f32
 //! is rounded on its way into shared memory. By units they are multiplied as f32. Sums are in f32. How an output is cut
-//! into tiles, and its sums into parts that another launch adds in order, depends on sizes alone: bits repeat.
+//! into tiles, and its sums into parts that another launch adds in order, depends on sizes alone: bits repeat. On Hopper
+//! whole tiles of factors that are copied as they are have a kernel of their own (`wgmma`), which adds in another order.
 
 mod cores;
 mod finish;
@@ -10,6 +11,7 @@ mod stage;
 mod thin;
 mod tiles;
 mod units;
+mod warpgroup;
 
 use cubecl_core::prelude::*;
 
@@ -129,6 +131,7 @@ pub struct Gemm {
     asynchronous: bool,
     /// Bytes of a cube's shared memory at most.
     shared: usize,
+    warpgroups: bool,
 }
 
 impl Gemm {
@@ -143,7 +146,8 @@ impl Gemm {
             && hardware.max_shared_memory_size >= units::BYTES;
         let asynchronous = properties.features.copy_async;
         let shared = hardware.max_shared_memory_size;
-        (cores || units).then_some(Self { factors, cores, asynchronous, shared })
+        let warpgroups = cores && warpgroup::multiplies(client);
+        (cores || units).then_some(Self { factors, cores, asynchronous, shared, warpgroups })
     }
 
     /// The products, `[batches, rows, columns]` in `dtype`.
@@ -200,20 +204,24 @@ impl Gemm {
         let (sums, parts) = if let Some(operands) = columns_of {
             thin::sums_of_columns(client, (self.factors, of), operands)
         } else {
-            let cut = if self.cores {
+            let by_warpgroups =
+                self.warpgroups.then(|| warpgroup::tiles(self.factors, of, a, b, finish)).flatten();
+            let (by, cut) = if let Some(tiles) = by_warpgroups {
+                (By::Warpgroups, Cut::new(of, tiles))
+            } else if self.cores {
                 let [(left, _), (right, _)] = self.held([a, b], rows, columns, depth);
-                tiles::cut(of, left.asynchronous && right.asynchronous, self.shared)
+                (By::Cores, tiles::cut(of, left.asynchronous && right.asynchronous, self.shared))
             } else {
-                units::cut(of)
+                (By::Units, units::cut(of))
             };
             if cut.parts == 1 {
-                self.launch(client, of, a, b, d, finish, cut);
+                self.launch(client, of, a, b, d, finish, (by, cut));
                 return;
             }
             let sums = Buffer::empty(client, batches * cut.parts * rows * columns, FloatType::F32);
             let parts = Matrices::rows(sums.clone(), rows, columns);
             let sum = Finish { more: finish.more.clone(), ..Finish::default() };
-            self.launch(client, of, a, b, &parts, &sum, cut);
+            self.launch(client, of, a, b, &parts, &sum, (by, cut));
             (sums, cut.parts)
         };
         let size = written(columns, d, other, 4);
@@ -259,14 +267,15 @@ impl Gemm {
         b: &Matrices,
         d: &Matrices,
         finish: &Finish,
-        cut: Cut,
+        (by, cut): (By, Cut),
     ) {
         let Product { batches, rows, columns, depth } = of;
         let other = match &finish.add {
             Add::Other(c) => Some(c),
             _ => None,
         };
-        let size = written(columns, d, other, 4);
+        let most = if by == By::Warpgroups { warpgroup::written(other.unwrap_or(d), d) } else { 4 };
+        let size = written(columns, d, other, most);
         let c = other.unwrap_or(d);
         let (more, form) = (finish.more.as_ref(), finish.form(cut.parts == 1));
         let (p, q) = more.map_or((a, b), |more| (&more.a, &more.b));
@@ -284,7 +293,39 @@ impl Gemm {
         let dtypes = all.map(|b| b.dtype.elem());
         // SAFETY: kernels read and write what the sizes say, of matrices that lie in their buffers.
         unsafe {
-            if self.cores {
+            if by == By::Warpgroups {
+                let left = |m: &Matrices, depth: usize| {
+                    warpgroup::boxes(m, batches, !m.transposed, [rows, depth], cut.tiles.rows)
+                };
+                let right = |m: &Matrices, depth: usize| {
+                    warpgroup::boxes(m, batches, m.transposed, [columns, depth], cut.tiles.columns)
+                };
+                let of_more = more.map_or(depth, |more| more.depth);
+                warpgroup::multiply_by_warpgroups::launch_unchecked(
+                    client,
+                    count,
+                    CubeDim::new_1d(warpgroup::units(cut.tiles) as u32),
+                    address,
+                    size,
+                    left(a, depth),
+                    right(b, depth),
+                    left(p, of_more),
+                    right(q, of_more),
+                    c.buffer.arg(size),
+                    bias.arg(1),
+                    to(4),
+                    c.place(size),
+                    d.place(size),
+                    sizes,
+                    [!a.transposed, b.transposed],
+                    form,
+                    cut.tiles,
+                    self.factors,
+                    self.factors.elem(),
+                    dtypes[4],
+                    dtypes[5],
+                );
+            } else if by == By::Cores {
                 let [(left, l), (right, r)] = self.held([a, b], rows, columns, depth);
                 let of_more = more.map_or(depth, |more| more.depth);
                 let [(left_more, s), (right_more, t)] = self.held([p, q], rows, columns, of_more);
@@ -358,6 +399,14 @@ impl Gemm {
             }
         }
     }
+}
+
+/// Which kernel multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Warpgroups,
+    Cores,
+    Units,
 }
 
 impl Finish {

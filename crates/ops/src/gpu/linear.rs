@@ -206,7 +206,8 @@ impl Layer {
         let low = product::forward(seen, &matrix(&lora.a), self.compute, scaled);
         saved.low = Some(low.clone());
         let b_bias = lora.b_bias.as_ref().map(|bias| vector(bias) * self.scale);
-        let b = matrix(&lora.b).transpose();
+        // In the dtype of factors: kernels multiply what is copied as it is.
+        let b = to(matrix(&lora.b), self.low_dtype()).transpose();
         let Some(gain) = &self.gain else {
             finish.more = Some([low, b]);
             finish.bias = match (finish.bias, b_bias) {
@@ -318,7 +319,7 @@ impl Layer {
                 product::of_weight(d_rank.clone(), seen, self.compute, Finish::adding(wide, before))
             });
         }
-        let a = matrix(&lora.a);
+        let a = to(matrix(&lora.a), self.low_dtype());
         let mut finish = Finish::new(out?);
         match &self.dropout {
             None => finish.more = Some([d_rank, a]),

@@ -8,6 +8,7 @@ use crate::instruction::{
 };
 use crate::scalar::Type;
 use crate::space::Space;
+use crate::warpgroup::{DEPTH, WarpgroupProduct};
 
 /// The words of an opcode.
 struct Words<'a>(Vec<&'a str>);
@@ -243,6 +244,7 @@ pub(super) fn read(body: &Body, opcode: &str, operands: &str) -> Option<Operatio
             let from = body.operands(part(1)?)?;
             Some(Operation::StoreMatrices { transposed: words.has("trans"), from, at })
         }
+        "wgmma" => warpgroup(body, &words, &parts),
         "wmma" => wmma(body, &words, &parts),
         "mma" => product(body, &words, &parts, true),
         _ => None,
@@ -419,6 +421,29 @@ fn arrival(body: &Body, words: &Words<'_>, parts: &[&str]) -> Option<Operation> 
         None => None,
     };
     Some(Operation::Arrival { how, to, at, value })
+}
+
+fn warpgroup(body: &Body, words: &Words<'_>, parts: &[&str]) -> Option<Operation> {
+    match words.0.first().copied()? {
+        "fence" => return Some(Operation::Nothing),
+        "commit_group" => return Some(Operation::WarpgroupCommit),
+        "wait_group" => {
+            let Operand::Value(but) = body.operand(parts.first()?)? else { return None };
+            return Some(Operation::WarpgroupWait { but: but as usize });
+        }
+        "mma_async" => {}
+        _ => return None,
+    }
+    let [Type::F32, ty @ (Type::Bf16 | Type::F16), other] = words.types()[..] else { return None };
+    let [m, columns, depth] = shape(words)?;
+    // Factors may also be negated, and those of A be in registers.
+    let [d, a, b, add, "1", "1", of_a, of_b] = parts else { return None };
+    let d = body.all_results(d)?;
+    let known = ty == other && [m, depth, d.len()] == [64, DEPTH, columns / 2];
+    let across = [*of_a == "1", *of_b == "1"];
+    let (a, b, add) = (body.operand(a)?, body.operand(b)?, body.operand(add)?);
+    let product = WarpgroupProduct { columns, ty, d, a, b, add, across };
+    known.then(|| Operation::WarpgroupProduct(Box::new(product)))
 }
 
 fn wmma(body: &Body, words: &Words<'_>, parts: &[&str]) -> Option<Operation> {

@@ -334,7 +334,7 @@ $again:
         |n: usize, seed: usize| -> Vec<f32> { (0..n).map(|i| ((i * seed + 3) % 17) as f32 - 8.0).collect() };
     let (a, b) = (of(64 * 16, 5), of(8 * 16, 11));
     // Where in the tile an element of a line lies, in pairs of bytes.
-    let place = |line: usize, element: usize| line * 64 + (element / 8 ^ line % 8) * 8 + element % 8;
+    let place = |line: usize, element: usize| line * 64 + ((element / 8) ^ (line % 8)) * 8 + element % 8;
     let field = |bytes: u64, at: u32| bytes >> 4 << at;
     let descriptor = |start: u64| field(start, 0) | field(1024, 32) | 1 << 62;
     for across in [false, true] {

@@ -236,10 +236,15 @@ fn publish() {
     gpu_asm!("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;");
 }
 
-/// Arrives at a barrier.
+/// Arrives at a barrier if `arrives` is not 0, without a branch: the plane goes on together.
 #[cube]
-fn arrive(barrier: u32) {
-    gpu_asm!("mbarrier.arrive.shared::cta.b64 _, [{barrier}];", barrier = in(_) barrier);
+fn arrive(barrier: u32, arrives: u32) {
+    gpu_asm!(
+        "{{\n.reg .pred arrives;\nsetp.ne.u32 arrives, {arrives}, 0;\n",
+        "@arrives mbarrier.arrive.shared::cta.b64 _, [{barrier}];\n}}",
+        arrives = in(_) arrives,
+        barrier = in(_) barrier,
+    );
 }
 
 /// Arrives at a barrier, and announces bytes that end its phase.
@@ -303,7 +308,7 @@ pub(super) fn multiply_by_warpgroups<E: Float, C: Float, O: Float, N: Size>(
     #[comptime] along: [bool; 2],
     #[comptime] form: Form,
     #[comptime] tiles: Tiles,
-    #[comptime] factors: FloatType,
+    #[comptime] dtype: FloatType,
     #[define(E)] _factors: ElemType,
     #[define(C)] _c_type: ElemType,
     #[define(O)] _d_type: ElemType,
@@ -373,12 +378,11 @@ pub(super) fn multiply_by_warpgroups<E: Float, C: Float, O: Float, N: Size>(
         for slab in 0..slabs {
             let stage = slab % stages;
             pass(there + (stage * BARRIER) as u32, (slab / stages) as u32 % 2);
-            add_slab(lefts, rights, (stage * both) as u32, strips, left, right, along, factors);
+            add_slab(lefts, rights, (stage * both) as u32, strips, left, right, along, dtype);
             wait(1usize);
             // The products of the slab before are done.
-            if slab > 0 && lane == 0 {
-                arrive(free + ((slab - 1) % stages * BARRIER) as u32);
-            }
+            let arrives = select(slab > 0 && lane == 0, 1u32, 0u32);
+            arrive(free + ((slab + stages - 1) % stages * BARRIER) as u32, arrives);
         }
         wait(0usize);
         write::<C, O, N>(&share, c, bias, d, &of_c, &of_d, &sizes, form, tiles);

@@ -5,6 +5,7 @@ use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address, vector};
 use crate::flash::power_of_two;
+use crate::row::Units;
 use crate::{mma, row};
 
 /// Numbers per row of [`logit_parts`].
@@ -27,9 +28,7 @@ pub(crate) struct Cut {
     /// Vectors of a part.
     each: usize,
     /// Units of a cube.
-    units: u32,
-    /// Whether units of a plane hand each other numbers.
-    shuffled: bool,
+    units: Units,
     /// Whether powers are of the device's own instruction.
     native: bool,
 }
@@ -39,10 +38,9 @@ impl Cut {
         let size = vector(vocab, AT_ONCE / z.dtype.bytes(), &[z]);
         let vectors = vocab / size;
         let units = row::units(client, vectors);
-        let parts = vectors.div_ceil(units as usize * TURNS).max(1);
-        let shuffled = row::shuffles(client, mma::PLANE);
+        let parts = vectors.div_ceil(units.count as usize * TURNS).max(1);
         let native = mma::multiplies(client, FloatType::Bf16);
-        Self { size, vectors, parts, each: vectors.div_ceil(parts), units, shuffled, native }
+        Self { size, vectors, parts, each: vectors.div_ceil(parts), units, native }
     }
 }
 
@@ -82,7 +80,7 @@ pub fn logit_parts(
     parts_of::launch(
         client,
         row::cubes(client, rows * cut.parts),
-        CubeDim::new_1d(cut.units),
+        CubeDim::new_1d(cut.units.count),
         address(&[z]),
         cut.size,
         z.arg(cut.size),
@@ -100,7 +98,7 @@ pub fn logit_parts(
     join_parts::launch(
         client,
         row::cubes(client, rows),
-        CubeDim::new_1d(units),
+        CubeDim::new_1d(units.count),
         address(&[&each]),
         each.arg(1),
         owned.arg(1),
@@ -166,7 +164,7 @@ pub fn logit_gradient(
     gradient::launch(
         client,
         row::cubes(client, rows * cut.parts),
-        CubeDim::new_1d(cut.units),
+        CubeDim::new_1d(cut.units.count),
         address(&[&z]),
         cut.size,
         z.arg(cut.size),
@@ -233,7 +231,7 @@ fn parts_of<I: Float, N: Size>(
     let mut raw = Array::<Vector<I, N>>::new(TURNS);
     #[unroll]
     for turn in 0..TURNS {
-        let at = from + unit + comptime!(turn * cut.units as usize);
+        let at = from + unit + comptime!(turn * cut.units.count as usize);
         raw[turn] = z[first + min(at, to - 1)];
     }
     let target = targets[row] as usize;
@@ -247,7 +245,7 @@ fn parts_of<I: Float, N: Size>(
         let value = logits::<I, N>(raw[turn], scale, softcap, over, capped);
         values[turn] = value;
         let mut largest = f32::new(comptime!(-1e30f32));
-        if from + unit + comptime!(turn * cut.units as usize) < to {
+        if from + unit + comptime!(turn * cut.units.count as usize) < to {
             #[unroll]
             for k in 0..size {
                 largest = max(largest, value.extract(k));
@@ -262,7 +260,7 @@ fn parts_of<I: Float, N: Size>(
     let mut weighted = 0.0f32;
     #[unroll]
     for turn in 0..TURNS {
-        if from + unit + comptime!(turn * cut.units as usize) < to {
+        if from + unit + comptime!(turn * cut.units.count as usize) < to {
             #[unroll]
             for k in 0..size {
                 let below = max(values[turn].extract(k) - top, -200.0f32);
@@ -282,7 +280,7 @@ fn parts_of<I: Float, N: Size>(
     let mut ahead = 0.0f32;
     #[unroll]
     for turn in 0..TURNS {
-        let at = from + unit + comptime!(turn * cut.units as usize);
+        let at = from + unit + comptime!(turn * cut.units.count as usize);
         if at < to && tops[turn] >= of_target && ahead == 0.0f32 {
             #[unroll]
             for k in 0..size {
@@ -293,12 +291,12 @@ fn parts_of<I: Float, N: Size>(
             }
         }
     }
-    let mut one = Shared::<[f32]>::new_slice(comptime!(cut.units as usize));
-    let mut four = Shared::<[Four]>::new_slice(comptime!(cut.units as usize));
-    let all = row::largest_of_planes(top, &mut one, cut.units, cut.shuffled);
-    let ahead = row::largest_of_planes(ahead, &mut one, cut.units, cut.shuffled);
+    let mut one = Shared::<[f32]>::new_slice(comptime!(cut.units.count as usize));
+    let mut four = Shared::<[Four]>::new_slice(comptime!(cut.units.count as usize));
+    let all = row::largest(top, &mut one, cut.units);
+    let ahead = row::largest(ahead, &mut one, cut.units);
     let own = shrunk(top, all, sum, squares, weighted, total);
-    let own = row::sum_of_planes(own, &mut four, cut.units, cut.shuffled);
+    let own = row::sum(own, &mut four, cut.units);
     if unit == 0 {
         write(parts, CUBE_POS, all, own, of_target, ahead);
     }
@@ -340,7 +338,7 @@ fn write(parts: &mut [f32], at: usize, top: f32, sums: Four, of_target: f32, las
 
 /// The numbers of rows from those of their parts.
 #[cube(launch, address_type = "dynamic")]
-fn join_parts(each: &[f32], owned: &[f32], parts: &mut [f32], count: usize, #[comptime] units: u32) {
+fn join_parts(each: &[f32], owned: &[f32], parts: &mut [f32], count: usize, #[comptime] units: Units) {
     let row = CUBE_POS;
     if row >= owned.len() {
         terminate!();
@@ -348,17 +346,17 @@ fn join_parts(each: &[f32], owned: &[f32], parts: &mut [f32], count: usize, #[co
     let unit = UNIT_POS as usize;
     let mut top = f32::new(comptime!(-1e30f32));
     let mut ahead = 0.0f32;
-    for part in range_stepped(unit, count, comptime!(units as usize)) {
+    for part in range_stepped(unit, count, comptime!(units.count as usize)) {
         let at = (row * count + part) * PARTS;
         top = max(top, each[at]);
         ahead = max(ahead, each[at + 6]);
     }
-    let mut one = Shared::<[f32]>::new_slice(comptime!(units as usize));
-    let mut four = Shared::<[Four]>::new_slice(comptime!(units as usize));
+    let mut one = Shared::<[f32]>::new_slice(comptime!(units.count as usize));
+    let mut four = Shared::<[Four]>::new_slice(comptime!(units.count as usize));
     let all = row::largest(top, &mut one, units);
     let ahead = row::largest(ahead, &mut one, units);
     let mut sums = Four::new(0.0f32);
-    for part in range_stepped(unit, count, comptime!(units as usize)) {
+    for part in range_stepped(unit, count, comptime!(units.count as usize)) {
         let at = (row * count + part) * PARTS;
         sums += shrunk(each[at], all, each[at + 1], each[at + 2], each[at + 3], each[at + 4]);
     }
@@ -405,7 +403,7 @@ fn gradient<I: Float, N: Size>(
     let own = g * owned[row] * of_target;
     let each = g * of_each;
     let log_z = log_z[token];
-    for at in range_stepped(from + UNIT_POS as usize, to, comptime!(cut.units as usize)) {
+    for at in range_stepped(from + UNIT_POS as usize, to, comptime!(cut.units.count as usize)) {
         let value = logits::<I, N>(z[first + at], scale, softcap, over, capped);
         let log_p = max(value - Vector::new(log_z), Vector::new(-200.0f32));
         let mut pulled = Vector::<f32, N>::new(g);

@@ -4,6 +4,7 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address, vector};
+use crate::row::Units;
 use crate::{row, sums};
 
 /// A norm's values and what its gradient needs.
@@ -41,7 +42,7 @@ pub fn rms_norm(
         forward::launch(
             client,
             row::cubes(client, rows),
-            CubeDim::new_1d(units),
+            CubeDim::new_1d(units.count),
             address(&[x]),
             size,
             x.arg(size),
@@ -68,7 +69,7 @@ fn forward<I: Float, O: Float, N: Size>(
     eps: f32,
     #[comptime] columns: usize,
     #[comptime] vectors: usize,
-    #[comptime] units: u32,
+    #[comptime] units: Units,
     #[define(I)] _of_x: ElemType,
     #[define(O)] _of_y: ElemType,
 ) {
@@ -78,7 +79,7 @@ fn forward<I: Float, O: Float, N: Size>(
     }
     let first = row * vectors;
     let unit = UNIT_POS as usize;
-    let step = comptime!(units as usize);
+    let step = comptime!(units.count as usize);
 
     let mut squares = Vector::<f32, N>::new(0.0);
     let mut i = unit;
@@ -87,7 +88,7 @@ fn forward<I: Float, O: Float, N: Size>(
         squares += value * value;
         i += step;
     }
-    let mut shared = Shared::<[f32]>::new_slice(comptime!(units as usize));
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(units.count as usize));
     let columns = f32::new(comptime!(columns as f32));
     let mean = row::sum_vectors(squares, &mut shared, units) / columns;
     let reciprocal = 1.0f32 / (mean + eps).sqrt();
@@ -116,7 +117,7 @@ pub struct NormGrad {
 /// `rstd`: `dx = rstd (dy gamma - u mean(dy gamma u))` and `sum(dy u)` over rows, with `u = x rstd`.
 ///
 /// Reads `x` and `dy` twice, the second time from the cache, and writes `dx` once: `rows columns (2 w_x + w_dy)` bytes and
-/// 9 flops for each element. The gain's gradient is first summed over at most 256 groups of successive rows, then over
+/// 9 flops for each element. The gain's gradient is first summed over at most 1024 groups of successive rows, then over
 /// groups.
 ///
 /// # Panics
@@ -147,7 +148,7 @@ pub fn rms_norm_backward(
         backward::launch(
             client,
             row::cubes(client, groups),
-            CubeDim::new_1d(units),
+            CubeDim::new_1d(units.count),
             address(&[x]),
             size,
             x.arg(size),
@@ -180,7 +181,7 @@ fn backward<I: Float, D: Float, N: Size>(
     each: usize,
     #[comptime] columns: usize,
     #[comptime] vectors: usize,
-    #[comptime] units: u32,
+    #[comptime] units: Units,
     #[comptime] want_gamma: bool,
     #[define(I)] _of_x: ElemType,
     #[define(D)] _of_dy: ElemType,
@@ -192,10 +193,10 @@ fn backward<I: Float, D: Float, N: Size>(
     }
     let end = min(begin + each, rows);
     let unit = UNIT_POS as usize;
-    let step = comptime!(units as usize);
-    let mine = comptime!(vectors.div_ceil(units as usize));
+    let step = comptime!(units.count as usize);
+    let mine = comptime!(vectors.div_ceil(units.count as usize));
     let columns = f32::new(comptime!(columns as f32));
-    let mut shared = Shared::<[f32]>::new_slice(comptime!(units as usize));
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(units.count as usize));
     let mut sums = Array::<Vector<f32, N>>::new(mine);
     #[unroll]
     for j in 0..mine {
@@ -215,7 +216,7 @@ fn backward<I: Float, D: Float, N: Size>(
         let mean = Vector::<f32, N>::new(row::sum_vectors(dots, &mut shared, units) / columns);
         #[unroll]
         for j in 0..mine {
-            let i = unit + comptime!(j * units as usize);
+            let i = unit + comptime!(j * units.count as usize);
             if i < vectors {
                 let u = Vector::<f32, N>::cast_from(x[first + i]) * scale;
                 let d = Vector::<f32, N>::cast_from(dy[first + i]);
@@ -229,7 +230,7 @@ fn backward<I: Float, D: Float, N: Size>(
     if comptime!(want_gamma) {
         #[unroll]
         for j in 0..mine {
-            let i = unit + comptime!(j * units as usize);
+            let i = unit + comptime!(j * units.count as usize);
             if i < vectors {
                 partial[CUBE_POS * vectors + i] = sums[j];
             }

@@ -9,10 +9,31 @@ use crate::mma;
 /// The most units that share a row.
 const MOST: usize = 256;
 
-/// Units for a row of so many vectors: a power of two, so that their sum is a tree.
-pub(crate) fn units(client: &Client, vectors: usize) -> u32 {
+/// Units that share a row, a power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Units {
+    pub(crate) count: u32,
+    /// Whether those of a plane hand each other numbers without shared memory.
+    shuffled: bool,
+}
+
+impl Units {
+    /// As many as find each other without shared memory.
+    fn plane(self) -> u32 {
+        if self.shuffled { self.count.min(mma::PLANE as u32) } else { self.count }
+    }
+
+    /// Planes of the cube.
+    fn planes(self) -> usize {
+        (self.count / self.plane()) as usize
+    }
+}
+
+/// Units for a row of so many vectors.
+pub(crate) fn units(client: &Client, vectors: usize) -> Units {
     let most = most_units(client);
-    vectors.next_power_of_two().clamp(most.min(32), most) as u32
+    let count = vectors.next_power_of_two().clamp(most.min(32), most) as u32;
+    Units { count, shuffled: shuffles(client, mma::PLANE) }
 }
 
 /// Units of a cube of many rows: the most that share one.
@@ -39,14 +60,36 @@ pub(crate) fn cubes(client: &Client, rows: usize) -> CubeCount {
     }
 }
 
-/// The sum over the cube's units, for all of them; always the same tree. `shared` has an element for each unit.
+/// The sum over the cube's units, for all of them: over planes, always the same tree, then over what planes have. `shared` has an
+/// element for each unit.
 #[cube]
 pub(crate) fn sum<V: CubeAdd + core::ops::AddAssign>(
     value: V,
     shared: &mut Shared<[V]>,
-    #[comptime] units: u32,
+    #[comptime] units: Units,
 ) -> V {
-    sum_of_groups(value, shared, units, false)
+    let mut value = sum_of_groups(value, shared, comptime!(units.plane()), units.shuffled);
+    if comptime!(units.planes() > 1) {
+        hand_out(value, shared, units);
+        value = shared[0];
+        #[unroll]
+        for plane in 1..comptime!(units.planes()) {
+            value += shared[plane];
+        }
+    }
+    value
+}
+
+/// Puts what planes have to shared memory.
+#[cube]
+fn hand_out<V: CubePrimitive>(value: V, shared: &mut Shared<[V]>, #[comptime] units: Units) {
+    let (unit, plane) = (UNIT_POS as usize, comptime!(units.plane() as usize));
+    // Others may still read what was there before.
+    sync_cube();
+    if unit.is_multiple_of(plane) {
+        shared[unit / plane] = value;
+    }
+    sync_cube();
 }
 
 /// The sum over each group of so many neighbouring units, a power of two, for all of the group; always the same tree.
@@ -86,45 +129,12 @@ pub(crate) fn sum_of_groups<V: CubeAdd + core::ops::AddAssign>(
     value
 }
 
-/// The sum over the cube's units, for all of them: over planes where they hand each other numbers, then over what planes have.
-#[cube]
-pub(crate) fn sum_of_planes<V: CubeAdd + core::ops::AddAssign>(
-    value: V,
-    shared: &mut Shared<[V]>,
-    #[comptime] units: u32,
-    #[comptime] shuffled: bool,
-) -> V {
-    let plane = comptime!(if shuffled { units.min(mma::PLANE as u32) } else { units });
-    let mut value = sum_of_groups(value, shared, plane, shuffled);
-    if comptime!(plane < units) {
-        hand_out(value, shared, plane);
-        value = shared[0];
-        #[unroll]
-        for of in 1..comptime!((units / plane) as usize) {
-            value += shared[of];
-        }
-    }
-    value
-}
-
-/// Puts what each group of so many units has to shared memory.
-#[cube]
-fn hand_out<V: CubePrimitive>(value: V, shared: &mut Shared<[V]>, #[comptime] group: u32) {
-    let (unit, group) = (UNIT_POS as usize, comptime!(group as usize));
-    // Others may still read what was there before.
-    sync_cube();
-    if unit.is_multiple_of(group) {
-        shared[unit / group] = value;
-    }
-    sync_cube();
-}
-
 /// [`sum`] of the elements of each unit's vector, which are added from first to last before.
 #[cube]
 pub(crate) fn sum_vectors<N: Size>(
     value: Vector<f32, N>,
     shared: &mut Shared<[f32]>,
-    #[comptime] units: u32,
+    #[comptime] units: Units,
 ) -> f32 {
     sum(sum_of_vector(value), shared, units)
 }
@@ -142,47 +152,35 @@ pub(crate) fn sum_of_vector<N: Size>(value: Vector<f32, N>) -> f32 {
 
 /// The largest over the cube's units, for all of them.
 #[cube]
-pub(crate) fn largest(value: f32, shared: &mut Shared<[f32]>, #[comptime] units: u32) -> f32 {
-    let unit = UNIT_POS as usize;
-    sync_cube();
-    shared[unit] = value;
-    sync_cube();
-    #[unroll]
-    for level in 0..comptime!(units.ilog2()) {
-        let half = comptime!((units >> (level + 1)) as usize);
-        if unit < half {
-            shared[unit] = max(shared[unit], shared[unit + half]);
-        }
-        sync_cube();
-    }
-    shared[0]
-}
-
-/// [`largest`] over planes where units hand each other numbers, then over what planes have.
-#[cube]
-pub(crate) fn largest_of_planes(
-    value: f32,
-    shared: &mut Shared<[f32]>,
-    #[comptime] units: u32,
-    #[comptime] shuffled: bool,
-) -> f32 {
+pub(crate) fn largest(value: f32, shared: &mut Shared<[f32]>, #[comptime] units: Units) -> f32 {
     let mut value = value;
-    if comptime!(shuffled) {
-        let plane = comptime!(units.min(mma::PLANE as u32));
+    if comptime!(units.shuffled) {
         #[unroll]
-        for level in 0..comptime!(plane.ilog2()) {
-            value = max(value, plane_shuffle_xor(value, comptime!(plane >> (level + 1))));
+        for level in 0..comptime!(units.plane().ilog2()) {
+            value = max(value, plane_shuffle_xor(value, comptime!(units.plane() >> (level + 1))));
         }
-        if comptime!(plane < units) {
-            hand_out(value, shared, plane);
+        if comptime!(units.planes() > 1) {
+            hand_out(value, shared, units);
             value = shared[0];
             #[unroll]
-            for of in 1..comptime!((units / plane) as usize) {
-                value = max(value, shared[of]);
+            for plane in 1..comptime!(units.planes()) {
+                value = max(value, shared[plane]);
             }
         }
     } else {
-        value = largest(value, shared, units);
+        let unit = UNIT_POS as usize;
+        sync_cube();
+        shared[unit] = value;
+        sync_cube();
+        #[unroll]
+        for level in 0..comptime!(units.count.ilog2()) {
+            let half = comptime!((units.count >> (level + 1)) as usize);
+            if unit < half {
+                shared[unit] = max(shared[unit], shared[unit + half]);
+            }
+            sync_cube();
+        }
+        value = shared[0];
     }
     value
 }

@@ -4,7 +4,7 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address, vector};
-use crate::row;
+use crate::row::{self, Units};
 
 /// The most groups of rows whose sums are summed in a second pass, and the least rows of one.
 const GROUPS: usize = 1024;
@@ -32,7 +32,7 @@ pub fn sum_rows(client: &Client, x: &Buffer, rows: usize, squares: bool) -> Buff
         sum_of_row::launch(
             client,
             row::cubes(client, rows),
-            CubeDim::new_1d(units),
+            CubeDim::new_1d(units.count),
             address(&[x]),
             size,
             x.arg(size),
@@ -51,7 +51,7 @@ fn sum_of_row<I: Float, N: Size>(
     x: &[Vector<I, N>],
     y: &mut [f32],
     vectors: usize,
-    #[comptime] units: u32,
+    #[comptime] units: Units,
     #[comptime] squares: bool,
     #[define(I)] _of_x: ElemType,
 ) {
@@ -60,7 +60,7 @@ fn sum_of_row<I: Float, N: Size>(
         terminate!();
     }
     let unit = UNIT_POS as usize;
-    let step = comptime!(units as usize);
+    let step = comptime!(units.count as usize);
     let mut sums = Vector::<f32, N>::new(0.0f32);
     let mut i = unit;
     while i < vectors {
@@ -72,7 +72,7 @@ fn sum_of_row<I: Float, N: Size>(
         }
         i += step;
     }
-    let mut shared = Shared::<[f32]>::new_slice(comptime!(units as usize));
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(units.count as usize));
     let all = row::sum_vectors(sums, &mut shared, units);
     if unit == 0 {
         y[row] = all;
@@ -108,7 +108,7 @@ pub fn sums_of_squares(client: &Client, tensors: &[Buffer]) -> Buffer {
         squares_of_parts::launch(
             client,
             row::cubes(client, group.len() * parts),
-            CubeDim::new_1d(units),
+            CubeDim::new_1d(units.count),
             address(&all),
             size,
             at(0),
@@ -132,7 +132,11 @@ pub fn sums_of_squares(client: &Client, tensors: &[Buffer]) -> Buffer {
 
 /// The sum of the squares of this unit's elements of a part.
 #[cube]
-fn squares_of<I: Float, N: Size>(x: &[Vector<I, N>], part: usize, #[comptime] units: u32) -> Vector<f32, N> {
+fn squares_of<I: Float, N: Size>(
+    x: &[Vector<I, N>],
+    part: usize,
+    #[comptime] units: Units,
+) -> Vector<f32, N> {
     let each = comptime!(PART) / N::value();
     let end = min((part + 1) * each, x.len());
     let mut sums = Vector::<f32, N>::new(0.0f32);
@@ -140,7 +144,7 @@ fn squares_of<I: Float, N: Size>(x: &[Vector<I, N>], part: usize, #[comptime] un
     while i < end {
         let value = Vector::<f32, N>::cast_from(x[i]);
         sums += value * value;
-        i += comptime!(units as usize);
+        i += comptime!(units.count as usize);
     }
     sums
 }
@@ -159,7 +163,7 @@ fn squares_of_parts<I: Float, N: Size>(
     tensors: usize,
     first: usize,
     parts: usize,
-    #[comptime] units: u32,
+    #[comptime] units: Units,
     #[define(I)] _of_tensors: ElemType,
 ) {
     let (tensor, part) = (CUBE_POS / parts, CUBE_POS % parts);
@@ -183,7 +187,7 @@ fn squares_of_parts<I: Float, N: Size>(
     } else {
         squares_of::<I, N>(h, part, units)
     };
-    let mut shared = Shared::<[f32]>::new_slice(comptime!(units as usize));
+    let mut shared = Shared::<[f32]>::new_slice(comptime!(units.count as usize));
     let all = row::sum_vectors(sums, &mut shared, units);
     if UNIT_POS == 0 {
         partial[(first + tensor) * parts + part] = all;

@@ -15,23 +15,26 @@ use crate::row;
 
 /// Columns of a thin matrix at most.
 const MOST: usize = 64;
-/// Planes of a cube, where each has rows of its own and where each has columns.
-const PLANES_OF_ROWS: usize = 2;
-const PLANES: usize = 4;
+/// Strips of rows of a cube, and planes that share the factors of each.
+const STRIPS: usize = 2;
+const SHARES: usize = 4;
+/// Planes of a cube that share the lines of its columns; fewer where a thin matrix is wider than a strip.
+const PLANES: usize = 8;
+const FEW_PLANES: usize = 4;
 /// Blocks of 32 factors, and of 16, that a unit asks for together.
 const ROWS_AHEAD: usize = 8;
 const COLUMNS_AHEAD: usize = 4;
-/// Eights of a column of the thin matrix that are in shared memory together, and from column to column: neighbouring columns
-/// lie in other banks.
+/// Eights of a column of the thin matrix that a plane has in shared memory, and from column to column: neighbouring columns lie in
+/// other banks.
 const SLAB: usize = 4 * ROWS_AHEAD;
 const PITCH: usize = SLAB + 4;
 /// Rows of an output, or factors of a sum, from which on this is done; below few planes would have anything to do.
 const LONG: usize = 1024;
 /// Columns of a plane: a unit has eight neighbours.
 const WIDE: usize = 64;
-/// Planes that fill a device, of no device in particular; and parts of a sum at most.
-const FULL: usize = 1024;
-const PARTS: usize = 32;
+/// Cubes that fill a device, of no device in particular; and parts of a sum at most.
+const FULL: usize = 264;
+const PARTS: usize = 16;
 
 /// A product of `[rows, depth]`, whose lines are rows, and a thin `[depth, columns]`.
 pub(super) fn of_rows(factors: FloatType, of: Product, a: &Matrices, finish: &Finish) -> bool {
@@ -75,8 +78,8 @@ pub(super) fn multiply_rows(
     unsafe {
         by_rows::launch_unchecked(
             client,
-            row::cubes(client, of.rows.div_ceil(PLANES_OF_ROWS * STRIP)),
-            CubeDim::new_1d((PLANES_OF_ROWS * PLANE) as u32),
+            row::cubes(client, of.rows.div_ceil(STRIPS * STRIP)),
+            CubeDim::new_1d((STRIPS * SHARES * PLANE) as u32),
             address(&[&a.buffer, &b.buffer, &d.buffer]),
             size,
             a.buffer.arg(8),
@@ -106,17 +109,17 @@ pub(super) fn sums_of_columns(
     let turned = of.columns <= MOST && of.rows > MOST;
     let (rank, width) = if turned { (of.columns, of.rows) } else { (of.rows, of.columns) };
     let groups = width.div_ceil(WIDE);
-    let ahead = STRIP * COLUMNS_AHEAD;
+    let planes = if rank <= STRIP { PLANES } else { FEW_PLANES };
     let wanted = FULL.div_ceil(groups).clamp(1, PARTS);
-    let each = of.depth.div_ceil(wanted).next_multiple_of(ahead);
+    let each = of.depth.div_ceil(wanted).next_multiple_of(STRIP * COLUMNS_AHEAD * planes);
     let parts = of.depth.div_ceil(each);
     let sums = Buffer::empty(client, parts * rank * width, FloatType::F32);
     // SAFETY: as in `multiply_rows`.
     unsafe {
         by_columns::launch_unchecked(
             client,
-            row::cubes(client, (groups * parts).div_ceil(PLANES)),
-            CubeDim::new_1d((PLANES * PLANE) as u32),
+            row::cubes(client, groups * parts),
+            CubeDim::new_1d((planes * PLANE) as u32),
             address(&[&thin.buffer, &long.buffer, &sums]),
             thin.buffer.arg(1),
             long.buffer.arg(8),
@@ -129,6 +132,7 @@ pub(super) fn sums_of_columns(
             parts,
             rank,
             turned,
+            planes,
             thin.buffer.dtype.elem(),
             factors.elem(),
         );
@@ -163,7 +167,7 @@ fn fetch<E: Float>(
     }
 }
 
-/// Brings a slab of the thin matrix to shared memory, column by column; zeros behind the last factor.
+/// Brings the slabs of all shares of the thin matrix to shared memory, column by column; zeros behind the last factor.
 #[cube]
 fn stage<B: Float, S: Size, E: Float>(
     b: &[Vector<B, S>],
@@ -177,14 +181,14 @@ fn stage<B: Float, S: Size, E: Float>(
     let size = S::value();
     let all = comptime!(columns.div_ceil(8) * 8);
     #[unroll]
-    for turn in 0..comptime!(all * SLAB / (PLANES_OF_ROWS * PLANE)) {
-        let item = turn * comptime!(PLANES_OF_ROWS * PLANE) + UNIT_POS as usize;
+    for turn in 0..comptime!(all * SLAB / (STRIPS * PLANE)) {
+        let item = turn * comptime!(STRIPS * SHARES * PLANE) + UNIT_POS as usize;
         // Neighbouring units bring what lies beside each other.
         let mut column = item % all;
         let mut of_slab = item / all;
         if comptime!(along) {
-            column = item / SLAB;
-            of_slab = item % SLAB;
+            column = item / comptime!(SHARES * SLAB);
+            of_slab = item % comptime!(SHARES * SLAB);
         }
         let there = begin + of_slab < eights;
         let factor = min(begin + of_slab, eights - 1) * 8;
@@ -203,7 +207,7 @@ fn stage<B: Float, S: Size, E: Float>(
                 eight.insert(comptime!(k * size + j), one);
             }
         }
-        into[column * PITCH + of_slab] = eight;
+        into[(of_slab / SLAB * all + column) * PITCH + of_slab % SLAB] = eight;
     }
 }
 
@@ -226,18 +230,25 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
 ) {
     let blocks = comptime!(columns.div_ceil(8));
     let unit = UNIT_POS as usize;
-    let (g, t) = (unit % PLANE / 4, unit % 4);
-    let of_cube = CUBE_POS * comptime!(PLANES_OF_ROWS * STRIP);
+    let (lane, plane) = (unit % PLANE, unit / PLANE);
+    let (strip, share) = (plane % STRIPS, plane / STRIPS);
+    let (g, t) = (lane / 4, lane % 4);
+    let of_cube = CUBE_POS * comptime!(STRIPS * STRIP);
     if of_cube >= rows {
         terminate!();
     }
-    let upper = of_cube + unit / PLANE * STRIP + g;
+    let upper = of_cube + strip * STRIP + g;
     let lower = upper + 8;
     // Rows that there are not are computed as the last one, and not written.
     let upper_at = of_a.first + min(upper, rows - 1) * of_a.line;
     let lower_at = of_a.first + min(lower, rows - 1) * of_a.line;
     let eights = depth / 8;
-    let mut rights = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(blocks * 8 * PITCH), 16usize);
+    let own = share * SLAB;
+    let step = comptime!(SHARES * SLAB);
+    let rights_at = share * comptime!(blocks * 8 * PITCH);
+    let mut rights = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(SHARES * blocks * 8 * PITCH), 16usize);
+    let mut shared =
+        Shared::<[Pair<f32>]>::new_aligned_slice(comptime!(STRIPS * SHARES * PLANE * blocks * 2), 16usize);
     let mut sums = Array::<Pair<f32>>::new(comptime!(blocks * 2));
     #[unroll]
     for i in 0..comptime!(blocks * 2) {
@@ -247,10 +258,13 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
     let mut lowers = Array::<Eight<E>>::new(ROWS_AHEAD);
     let mut next_uppers = Array::<Eight<E>>::new(ROWS_AHEAD);
     let mut next_lowers = Array::<Eight<E>>::new(ROWS_AHEAD);
-    fetch::<E>(a, upper_at, lower_at, 0usize, eights, &mut uppers, &mut lowers);
-    for begin in range_stepped(0usize, eights, SLAB) {
-        // On its way while this slab is multiplied.
-        fetch::<E>(a, upper_at, lower_at, begin + SLAB, eights, &mut next_uppers, &mut next_lowers);
+    fetch::<E>(a, upper_at, lower_at, own, eights, &mut uppers, &mut lowers);
+    for begin in range_stepped(0usize, eights, step) {
+        if begin + step < eights {
+            // On its way while this slab is multiplied.
+            let next = begin + step + own;
+            fetch::<E>(a, upper_at, lower_at, next, eights, &mut next_uppers, &mut next_lowers);
+        }
         sync_cube();
         stage::<B, S, E>(b, &of_b, begin, eights, &mut rights, columns, along);
         sync_cube();
@@ -272,7 +286,7 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
             }
             #[unroll]
             for block in 0..blocks {
-                let eight = rights[(g + comptime!(block * 8)) * PITCH + t + comptime!(i * 4)];
+                let eight = rights[rights_at + (g + comptime!(block * 8)) * PITCH + t + comptime!(i * 4)];
                 let mut right = Array::<Pair<E>>::new(4usize);
                 #[unroll]
                 for k in 0..4usize {
@@ -292,18 +306,26 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
         }
     }
     #[unroll]
-    for block in 0..blocks {
-        #[unroll]
-        for k in 0..2usize {
-            let column = comptime!(block * 8 + k) + t * 2;
-            if column < columns {
-                if upper < rows {
-                    d[of_d.first + upper * of_d.line + column] =
-                        O::cast_from(sums[comptime!(block * 2)].extract(k) * scale);
-                }
-                if lower < rows {
-                    d[of_d.first + lower * of_d.line + column] =
-                        O::cast_from(sums[comptime!(block * 2 + 1)].extract(k) * scale);
+    for i in 0..comptime!(blocks * 2) {
+        shared[(i * comptime!(STRIPS * SHARES) + plane) * PLANE + lane] = sums[i];
+    }
+    sync_cube();
+    // Each plane adds what all shares of its strip have of some blocks and halves.
+    #[unroll]
+    for turn in 0..comptime!((blocks * 2).div_ceil(SHARES)) {
+        let i = turn * SHARES + share;
+        if i < comptime!(blocks * 2) {
+            let mut sum = Pair::<f32>::new(0.0);
+            #[unroll]
+            for of in 0..SHARES {
+                sum += shared[(i * comptime!(STRIPS * SHARES) + strip + of * STRIPS) * PLANE + lane];
+            }
+            let row = upper + i % 2 * 8;
+            #[unroll]
+            for k in 0..2usize {
+                let column = i / 2 * 8 + t * 2 + k;
+                if column < columns && row < rows {
+                    d[of_d.first + row * of_d.line + column] = O::cast_from(sum.extract(k) * scale);
                 }
             }
         }
@@ -323,14 +345,15 @@ fn by_columns<A: Float, E: Float>(
     parts: usize,
     #[comptime] rank: usize,
     #[comptime] turned: bool,
+    #[comptime] planes: usize,
     #[define(A)] _thin_type: ElemType,
     #[define(E)] _factors: ElemType,
 ) {
     let strips = comptime!(rank.div_ceil(STRIP));
     let unit = UNIT_POS as usize;
-    let (g, t) = (unit % PLANE / 4, unit % 4);
-    let share = CUBE_POS * PLANES + unit / PLANE;
-    let (group, part) = (share / parts, share % parts);
+    let (lane, plane) = (unit % PLANE, unit / PLANE);
+    let (g, t) = (lane / 4, lane % 4);
+    let (group, part) = (CUBE_POS / parts, CUBE_POS % parts);
     if group * WIDE >= width {
         terminate!();
     }
@@ -346,7 +369,10 @@ fn by_columns<A: Float, E: Float>(
     let mut rows = Array::<Eight<E>>::new(comptime!(COLUMNS_AHEAD * 4));
     let mut lefts = Array::<Pair<E>>::new(comptime!(COLUMNS_AHEAD * strips * 4));
     let zero = Eight::<E>::new(E::from_int(0));
-    for begin in range_stepped(from, to, comptime!(STRIP * COLUMNS_AHEAD)) {
+    let mut shared =
+        Shared::<[Pair<f32>]>::new_aligned_slice(comptime!(planes * PLANE * strips * 16), 16usize);
+    let ahead = comptime!(STRIP * COLUMNS_AHEAD);
+    for begin in range_stepped(from + plane * ahead, to, comptime!(planes * STRIP * COLUMNS_AHEAD)) {
         // All is asked for before anything is multiplied. Behind the last line are zeros, and what zeros meet.
         #[unroll]
         for i in 0..comptime!(COLUMNS_AHEAD * 4) {
@@ -401,27 +427,30 @@ fn by_columns<A: Float, E: Float>(
             }
         }
     }
-    let matrix = part * comptime!(rank) * width;
     #[unroll]
-    for strip in 0..strips {
+    for i in 0..comptime!(strips * 16) {
+        shared[(i * planes + plane) * PLANE + lane] = held[i];
+    }
+    sync_cube();
+    let matrix = part * comptime!(rank) * width;
+    // Each plane adds what all have of some strips, blocks and halves.
+    #[unroll]
+    for turn in 0..comptime!(strips * 16 / planes) {
+        let i = turn * planes + plane;
+        let mut sum = Pair::<f32>::new(0.0);
         #[unroll]
-        for half in 0..2usize {
-            let row = g + comptime!(strip * STRIP + half * 8);
-            if row < rank {
-                #[unroll]
-                for k in 0..2usize {
-                    let column = group * WIDE + (t * 2 + k) * 8;
-                    if column < width {
-                        #[unroll]
-                        for block in 0..8usize {
-                            let value = held[comptime!((strip * 8 + block) * 2 + half)].extract(k);
-                            if comptime!(turned) {
-                                sums[matrix + (column + block) * rank + row] = value;
-                            } else {
-                                sums[matrix + row * width + column + block] = value;
-                            }
-                        }
-                    }
+        for of in 0..planes {
+            sum += shared[(i * planes + of) * PLANE + lane];
+        }
+        let row = g + i / 16 * STRIP + i % 2 * 8;
+        #[unroll]
+        for k in 0..2usize {
+            let column = group * WIDE + (t * 2 + k) * 8 + i / 2 % 8;
+            if row < rank && column < width {
+                if comptime!(turned) {
+                    sums[matrix + column * rank + row] = sum.extract(k);
+                } else {
+                    sums[matrix + row * width + column] = sum.extract(k);
                 }
             }
         }

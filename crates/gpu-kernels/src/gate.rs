@@ -16,6 +16,9 @@ pub struct Gate {
     pub gated: bool,
 }
 
+/// Bytes that a unit reads or writes at once at most.
+const AT_ONCE: usize = 16;
+
 impl Gate {
     fn width(self, inner: usize) -> usize {
         if self.gated { 2 * inner } else { inner }
@@ -34,7 +37,7 @@ pub fn gate(client: &Client, x: &Buffer, inner: usize, gate: Gate, dtype: FloatT
     assert!(inner > 0 && x.len.is_multiple_of(width), "invariant: x is rows of {width}");
     let y = Buffer::empty(client, x.len / width * inner, dtype);
     if y.len > 0 {
-        let size = vector(inner, 4, &[x]);
+        let size = vector(inner, AT_ONCE / x.dtype.bytes().max(dtype.bytes()), &[x]);
         let (count, dim) = elements::launch(client, y.len / size);
         forward::launch(
             client,
@@ -66,7 +69,7 @@ pub fn gate_backward(client: &Client, x: &Buffer, d: &Buffer, inner: usize, gate
     assert!(inner > 0 && x.len / width * inner == d.len, "invariant: x is rows of {width}, d of {inner}");
     let dx = Buffer::empty(client, x.len, x.dtype);
     if x.len > 0 {
-        let size = vector(inner, 4, &[x, d]);
+        let size = vector(inner, AT_ONCE / x.dtype.bytes().max(d.dtype.bytes()), &[x, d]);
         let (count, dim) = elements::launch(client, d.len / size);
         backward::launch(
             client,

@@ -47,7 +47,8 @@ fn measure(context: &Context, name: &str, shape: &Shape, lora: bool) -> Result<M
         format!("--per_device_train_batch_size={rows}"),
         "--packing=true".to_owned(),
         "--packing_strategy=wrapped".to_owned(),
-        "--dtype=bfloat16".to_owned(),
+        // As PyTorch's: weights that train are in f32.
+        format!("--dtype={}", if lora { "bfloat16" } else { "float32" }),
         "--bf16=true".to_owned(),
         "--logging_steps=1".to_owned(),
         "--save_strategy=no".to_owned(),

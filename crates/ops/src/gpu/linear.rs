@@ -146,9 +146,9 @@ impl Layer {
             scale: low.map_or(1.0, |low| low.scale),
             dropout: low.and_then(|low| low.dropout.clone()).filter(|dropout| dropout.p > 0.0),
             gain,
+            compute: product::on_device(parts.weight.carrier(), layer.compute),
             parts,
             wide,
-            compute: layer.compute,
         })
     }
 
@@ -159,17 +159,23 @@ impl Layer {
 
     /// What the adapter reads of the input: what the weight reads, where factors are rounded to that.
     fn seen(&self, x: &mut Operand) -> Tensor<2> {
-        let of_weight = self.weight().dtype();
+        let of_weight = self.dtype();
         x.get(if of_weight == self.low_dtype() { of_weight } else { self.wide })
     }
 
+    /// The dtype in which the weight and the input are multiplied.
+    fn dtype(&self) -> DType {
+        product::factors(self.parts.weight.carrier().dtype(), self.wide, self.compute)
+    }
+
+    /// The weight in that dtype: kernels multiply what is copied as it is.
     fn weight(&self) -> Tensor<2> {
-        matrix(&self.parts.weight)
+        to(matrix(&self.parts.weight), self.dtype())
     }
 
     /// The dtype in which all that reads the input does so, if that is one.
     fn reads(&self) -> Option<DType> {
-        let dtype = self.weight().dtype();
+        let dtype = self.dtype();
         let adapter = self.parts.lora.is_some();
         (!adapter || self.dropout.is_none() && dtype == self.low_dtype()).then_some(dtype)
     }
@@ -182,7 +188,7 @@ impl Layer {
     /// The dtype of the outputs where none is asked for: the weight's where nothing is added to its product.
     pub(super) fn out_dtype(&self) -> DType {
         let alone = self.parts.lora.is_none() && self.parts.bias.is_none();
-        if alone { self.weight().dtype() } else { self.wide }
+        if alone { self.parts.weight.carrier().dtype() } else { self.wide }
     }
 
     /// The outputs for `x`, whose first row is row `first` of the dropout's; in `out`, with `residual`.
@@ -193,7 +199,6 @@ impl Layer {
         wanted: &LinearParts<bool>,
         (out, residual): (DType, Option<Tensor<2>>),
     ) -> (Output, Saved) {
-        let weight = self.weight();
         let mut saved = Saved { low: None, gained: None };
         let mut finish = Finish::adding(out, residual);
         finish.bias = self.parts.bias.as_ref().map(vector);
@@ -216,7 +221,7 @@ impl Layer {
             };
             return (self.through_weight(x, finish), saved);
         };
-        let wants_magnitude = wanted.wants(LinearPart::Magnitude);
+        let (weight, wants_magnitude) = (self.weight(), wanted.wants(LinearPart::Magnitude));
         let with_low = Finish { more: Some([low, b]), bias: b_bias, ..Finish::new(self.wide) };
         let mut y = match dropped {
             None => {
@@ -262,14 +267,14 @@ impl Layer {
         (wanted, out): (&LinearParts<bool>, Option<DType>),
         (into, mut dx): (&mut Gradients, Option<Tensor<2>>),
     ) -> Option<Tensor<2>> {
-        let (wide, weight, want_dx) = (self.wide, self.weight(), out.is_some());
+        let (wide, want_dx) = (self.wide, out.is_some());
         if wanted.wants(LinearPart::Bias) {
             accumulate(into, LinearPart::Bias, over_rows(to(dy.clone(), wide)));
         }
         let Some(lora) = &self.parts.lora else {
             let mut dy = Operand::new(dy);
             self.of_weight(x, &mut dy, wanted, into);
-            return out.map(|out| self.of_input(&mut dy, &weight, Finish::adding(out, dx)));
+            return out.map(|out| self.of_input(&mut dy, &self.weight(), Finish::adding(out, dx)));
         };
         let dropped = self.dropped(x, first);
         if let (Some(gain), Some(gained)) = (&self.gain, saved.gained) {
@@ -283,7 +288,7 @@ impl Layer {
         });
         let mut through = if dropped.is_none() {
             // Rounded once for all that reads it.
-            scaled.factor(weight.dtype(), self.compute);
+            scaled.factor(self.dtype(), self.compute);
             scaled.clone()
         } else {
             Operand::new(dy.clone())
@@ -294,7 +299,7 @@ impl Layer {
         if let (Some(_), Some(seen)) = (&self.gain, &dropped) {
             let mut through = Operand::new(scaled.get(wide) - to(dy, wide));
             self.of_weight(&mut Operand::new(seen.clone()), &mut through, wanted, into);
-            d_seen = want_dx.then(|| self.of_input(&mut through, &weight, Finish::new(wide)));
+            d_seen = want_dx.then(|| self.of_input(&mut through, &self.weight(), Finish::new(wide)));
         }
         if wanted.wants(LinearPart::LoraBBias) {
             let sums = over_rows(scaled.get(wide)) * self.scale;
@@ -329,7 +334,7 @@ impl Layer {
             }
         }
         finish.add = dx;
-        Some(self.of_input(&mut through, &weight, finish))
+        Some(self.of_input(&mut through, &self.weight(), finish))
     }
 
     /// `dy W`, finished.
@@ -340,7 +345,7 @@ impl Layer {
     /// Adds the gradient of the weight through `x W^T` alone.
     fn of_weight(&self, x: &mut Operand, dy: &mut Operand, wanted: &LinearParts<bool>, into: &mut Gradients) {
         if wanted.weight {
-            let x = x.get(self.weight().dtype());
+            let x = x.get(self.dtype());
             let dy = dy.factor(x.dtype(), self.compute);
             accumulate_by(into, LinearPart::Weight, |before| {
                 product::of_weight(dy, x, self.compute, Finish::adding(self.wide, before))
@@ -449,7 +454,10 @@ fn out_dtype(input: &LinearInput, layers: &[Linear], residual: Option<&AnyTensor
     let wide = wide_dtype(input.tensor());
     let behind_norm = input.norm().is_some() && residual.is_none();
     // Not of a tensor of all elements, which a weight in fewer bits would become.
-    let mut dtypes = layers.iter().map(|l| l.weight.dtype());
+    let mut dtypes = layers.iter().map(|layer| match layer.weight.dtype() {
+        Some(Dtype::F32) if rounded(input, layer) => Some(Dtype::Bf16),
+        dtype => dtype,
+    });
     match dtypes.next() {
         Some(Some(first @ (Dtype::Bf16 | Dtype::F16))) if behind_norm && dtypes.all(|d| d == Some(first)) => {
             in_burn(first)
@@ -465,6 +473,11 @@ fn read_as(layers: &[(Layer, LinearParts<bool>)], wide: DType) -> DType {
         Some(first) if all.all(|dtype| dtype == Some(first)) => first,
         _ => wide,
     }
+}
+
+/// Whether a layer's factors in f32 are rounded to bf16.
+fn rounded(input: &LinearInput, layer: &Linear) -> bool {
+    product::on_device(input.tensor().plain().carrier(), layer.compute) == Compute::Bf16
 }
 
 /// See [`crate::linears`].

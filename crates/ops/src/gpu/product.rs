@@ -46,6 +46,17 @@ pub(super) fn factors(a: DType, b: DType, compute: Compute) -> DType {
     }
 }
 
+/// How a tensor's device computes: factors of f32 are rounded where tensor cores multiply them.
+pub(super) fn on_device(tensor: Tensor<1>, compute: Compute) -> Compute {
+    #[cfg(feature = "cube")]
+    if compute == Compute::Bf16 && super::kernels::multiplies_bf16(tensor) {
+        return compute;
+    }
+    #[cfg(not(feature = "cube"))]
+    let _ = (tensor, compute);
+    Compute::Fp32
+}
+
 /// `a b`, of matrices or of batches of them, finished.
 pub(super) fn product<const D: usize>(
     a: Tensor<D>,

@@ -19,7 +19,7 @@ pub(super) use dropout::dropped;
 pub(crate) use flash::Plans;
 pub(super) use flash::{Flash, FlashInput};
 pub(super) use gate::{gate, gate_backward};
-pub(super) use gemm::{gemm, gemm_beside};
+pub(super) use gemm::{gemm, gemm_beside, multiplies_bf16};
 pub(super) use heads::{Placing, place_heads, place_heads_backward};
 pub(super) use logits::{logit_gradient, logit_parts};
 pub(super) use norm::{rms_norm, rms_norm_backward};

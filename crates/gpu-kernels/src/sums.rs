@@ -105,6 +105,8 @@ pub fn sums_of_squares(client: &Client, tensors: &[Buffer]) -> Buffer {
         let size = group.iter().map(|t| vector(t.len, 4, &[t])).min().unwrap_or(1);
         // The last group's first tensor stands for those that there are not.
         let at = |i: usize| group.get(i).unwrap_or(&group[0]).arg(size);
+        // What a kernel is told of a buffer's length is that of the memory behind it.
+        let vectors = |i: usize| group.get(i).map_or(0, |t| t.len / size);
         squares_of_parts::launch(
             client,
             row::cubes(client, group.len() * parts),
@@ -119,6 +121,14 @@ pub fn sums_of_squares(client: &Client, tensors: &[Buffer]) -> Buffer {
             at(5),
             at(6),
             at(7),
+            vectors(0),
+            vectors(1),
+            vectors(2),
+            vectors(3),
+            vectors(4),
+            vectors(5),
+            vectors(6),
+            vectors(7),
             partial.arg(1),
             group.len(),
             first,
@@ -134,11 +144,12 @@ pub fn sums_of_squares(client: &Client, tensors: &[Buffer]) -> Buffer {
 #[cube]
 fn squares_of<I: Float, N: Size>(
     x: &[Vector<I, N>],
+    vectors: usize,
     part: usize,
     #[comptime] units: Units,
 ) -> Vector<f32, N> {
     let each = comptime!(PART) / N::value();
-    let end = min((part + 1) * each, x.len());
+    let end = min((part + 1) * each, vectors);
     let mut sums = Vector::<f32, N>::new(0.0f32);
     let mut i = part * each + UNIT_POS as usize;
     while i < end {
@@ -159,6 +170,14 @@ fn squares_of_parts<I: Float, N: Size>(
     f: &[Vector<I, N>],
     g: &[Vector<I, N>],
     h: &[Vector<I, N>],
+    of_a: usize,
+    of_b: usize,
+    of_c: usize,
+    of_d: usize,
+    of_e: usize,
+    of_f: usize,
+    of_g: usize,
+    of_h: usize,
     partial: &mut [f32],
     tensors: usize,
     first: usize,
@@ -171,21 +190,21 @@ fn squares_of_parts<I: Float, N: Size>(
         terminate!();
     }
     let sums = if tensor == 0 {
-        squares_of::<I, N>(a, part, units)
+        squares_of::<I, N>(a, of_a, part, units)
     } else if tensor == 1 {
-        squares_of::<I, N>(b, part, units)
+        squares_of::<I, N>(b, of_b, part, units)
     } else if tensor == 2 {
-        squares_of::<I, N>(c, part, units)
+        squares_of::<I, N>(c, of_c, part, units)
     } else if tensor == 3 {
-        squares_of::<I, N>(d, part, units)
+        squares_of::<I, N>(d, of_d, part, units)
     } else if tensor == 4 {
-        squares_of::<I, N>(e, part, units)
+        squares_of::<I, N>(e, of_e, part, units)
     } else if tensor == 5 {
-        squares_of::<I, N>(f, part, units)
+        squares_of::<I, N>(f, of_f, part, units)
     } else if tensor == 6 {
-        squares_of::<I, N>(g, part, units)
+        squares_of::<I, N>(g, of_g, part, units)
     } else {
-        squares_of::<I, N>(h, part, units)
+        squares_of::<I, N>(h, of_h, part, units)
     };
     let mut shared = Shared::<[f32]>::new_slice(comptime!(units.count as usize));
     let all = row::sum_vectors(sums, &mut shared, units);

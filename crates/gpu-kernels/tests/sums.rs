@@ -1,4 +1,4 @@
-use burnish_gpu_kernels::{FloatType, over_rows, sum_rows, sums_of_squares};
+use burnish_gpu_kernels::{Buffer, FloatType, over_rows, sum_rows, sums_of_squares};
 
 use crate::on_device::{client, close, download, dtypes, numbers, upload};
 
@@ -27,6 +27,23 @@ fn sums_of_rows_and_over_rows_are_those_in_f64() {
         let got = over_rows(&client, &upload(&client, FloatType::F32, &x), columns);
         close(&format!("over {rows} rows of {columns}"), &download(&client, &got), &want, 1e-4);
     }
+}
+
+#[test]
+fn squares_of_pieces_of_one_memory_are_summed() {
+    let client = client();
+    let x = numbers(FloatType::F32, 3000, 7);
+    let whole = upload(&client, FloatType::F32, &x);
+    let piece = |first: usize, len: usize| Buffer {
+        handle: whole.handle.clone().offset_start(4 * first as u64),
+        len,
+        dtype: FloatType::F32,
+    };
+    let pieces = [(0, 64), (64, 300), (364, 1), (512, 2000)];
+    let want: Vec<f64> =
+        pieces.iter().map(|&(at, n)| x[at..at + n].iter().map(|&x| f64::from(x).powi(2)).sum()).collect();
+    let got = sums_of_squares(&client, &pieces.map(|(at, n)| piece(at, n)));
+    close("pieces", &download(&client, &got), &want, 1e-5);
 }
 
 #[test]

@@ -230,7 +230,7 @@ RUNS_TO_RECORD = {
                      cpo_alpha=0.0, max_steps=6),
         lora=dict(r=4, lora_alpha=8, target_modules="all-linear")),
     "cpo-full-alphapo": dict(
-        model="llama", data="preference.jsonl",
+        model="llama", data="preference_apart.jsonl",
         options=dict(per_device_train_batch_size=4, learning_rate=1e-3, loss_type="alphapo", beta=2.5, alpha=0.25,
                      simpo_gamma=0.5, max_steps=5)),
     "cpo-full-ipo": dict(

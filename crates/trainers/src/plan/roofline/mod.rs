@@ -124,6 +124,8 @@ impl Roofline {
 #[derive(Clone, Debug)]
 pub(crate) struct Lines {
     gpu: GpuFigures,
+    /// What is reached of products of 16 bits.
+    products: f64,
     /// Operations a second of products of fp32, as bf16 where they may be rounded, and what is reached of them.
     wide: (f64, f64),
     lines: Vec<RooflineLine>,
@@ -132,12 +134,12 @@ pub(crate) struct Lines {
 impl Lines {
     /// Of products that multiply as `compute` lets them.
     pub(crate) fn new(gpu: Gpu, compute: Compute) -> Self {
-        let gpu = gpu.figures();
+        let (gpu, products) = (gpu.figures(), reach::products(gpu));
         let wide = match compute {
-            Compute::Bf16 => (gpu.bf16, reach::PRODUCTS),
+            Compute::Bf16 => (gpu.bf16, products),
             Compute::Fp32 => (gpu.fp32, reach::UNITS),
         };
-        Self { gpu, wide, lines: Vec::new() }
+        Self { gpu, products, wide, lines: Vec::new() }
     }
 
     fn put(&mut self, name: &'static str, cost: Cost, parts: [f64; 5]) -> &mut RooflineLine {
@@ -156,7 +158,7 @@ impl Lines {
     /// Kernels, `times` times, that products of `operands` are part of.
     fn kernels(&mut self, name: &'static str, cost: Cost, times: u64, operands: Operands, attends: bool) {
         let (peak, reached) = match operands {
-            Operands::Half => (self.gpu.bf16, reach::PRODUCTS),
+            Operands::Half => (self.gpu.bf16, self.products),
             Operands::Wide => self.wide,
         };
         let [reached, best] = if attends { [reach::ATTENTION; 2] } else { [reached, reach::BEST_PRODUCTS] };

@@ -1,22 +1,29 @@
 //! Shares of published figures that kernels are assumed to reach, and seconds beside them: a predicted time's constants, each with its reason.
 
-/// Share of the dense peak of tensor cores that products reach: 200 to 318 of an H200's 989 TFLOP/s in bf16, by layers of a
-/// 0.6B (benches/runs/2026-11-26-h200).
-pub(super) const PRODUCTS: f64 = 0.27;
+use burnish_device::Gpu;
+
+/// Share of the dense peak of tensor cores that products reach. By `wgmma` 460 to 670 of an H200's 989 TFLOP/s in bf16, by layers
+/// of a 0.6B, and there by `mma.sync`, which all others have, 320 to 410 (benches/runs/2026-11-26-h200-2).
+pub(super) const fn products(gpu: Gpu) -> f64 {
+    match gpu {
+        Gpu::H200 | Gpu::H100 | Gpu::H100Pcie => 0.58,
+        _ => 0.36,
+    }
+}
 /// The same of f32 by other units: 29 of 67 TFLOP/s there.
 pub(super) const UNITS: f64 = 0.43;
 /// What the best of products reach, for the bound that no kernels go below: cuBLAS 65 to 80 % of an H100's 989 TFLOP/s at sizes of
 /// thousands, by `wgmma`, where clocks fall under load.
 pub(super) const BEST_PRODUCTS: f64 = 0.70;
-/// The same of attention's products, between which softmax stands: FlashAttention-2 reaches 35 % of an H100's peak
-/// (arXiv:2407.08608).
-pub(super) const ATTENTION: f64 = 0.35;
+/// The same of attention's products, between which softmax stands: 247 to 327 TFLOP/s of an H200, forward and backward, by
+/// documents of 2048 and 8192 tokens.
+pub(super) const ATTENTION: f64 = 0.27;
 /// Share of the memory's bandwidth that streaming kernels reach; copies measure 85 to 92 % of what is published.
 pub(super) const BANDWIDTH: f64 = 0.85;
 /// Share of a link that large collectives reach: NCCL's bus bandwidth is about 80 % of NVLink's one direction.
 pub(super) const LINK: f64 = 0.80;
-/// Seconds that a launch takes, in which nothing else is counted: what the queue, a driver's call and the start of a grid take,
-/// measured beside an H200.
+/// Seconds that a launch takes, in which nothing else is counted: small kernels take 4 to 8 us on an H200, and a step of 3872 launches
+/// 20 ms longer than all its kernels (benches/runs/2026-11-26-h200-2).
 pub(super) const LAUNCH: f64 = 10e-6;
 /// Seconds of a collective beside its bytes: some launches, and a ring's hops.
 pub(super) const COLLECTIVE: f64 = 20e-6;

@@ -74,7 +74,7 @@ impl fmt::Display for Roofline {
              {:.2} TB/s;\n         collectives {:.0}% of {:.0} GB/s and {:.0} us each, beside nothing; a launch {:.0} us, a \
              wait of the host {:.0} us.\n         A bound from counts, not a measurement; rows are as long as they may be, each \
              one document",
-            100.0 * reach::PRODUCTS,
+            100.0 * reach::products(self.gpu),
             of.bf16 / 1e12,
             100.0 * reach::UNITS,
             of.fp32 / 1e12,
@@ -119,7 +119,7 @@ impl Roofline {
             "gpu_memory_bytes": self.gpu.figures().memory,
             "lines": self.lines.iter().map(line).collect::<Vec<_>>(),
             "assumed": {
-                "products": reach::PRODUCTS,
+                "products": reach::products(self.gpu),
                 "products_of_fp32": reach::UNITS,
                 "best_products": reach::BEST_PRODUCTS,
                 "attention": reach::ATTENTION,

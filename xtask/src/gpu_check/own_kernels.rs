@@ -53,7 +53,7 @@ pub(super) const OWN: [Own; 31] = [
     plain("attend").spilling(24),
     by_cores("attend_by_cores").spilling(36),
     plain("backward"),
-    by_cores("by_columns"),
+    by_cores("by_columns").spilling(8),
     by_cores("by_rows"),
     plain("columns_of"),
     plain("copy"),

@@ -57,7 +57,16 @@ fn measure(context: &Context, name: &str, shape: &Shape, lora: bool) -> Result<M
         "--learning_rate=1e-5".to_owned(),
     ];
     if lora {
-        words.extend(["--use_peft=true", "--lora_r=16", "--lora_alpha=32", "--lora_dropout=0", "--lora_target_modules=all-linear"].map(str::to_owned));
+        words.extend(
+            [
+                "--use_peft=true",
+                "--lora_r=16",
+                "--lora_alpha=32",
+                "--lora_dropout=0",
+                "--lora_target_modules=all-linear",
+            ]
+            .map(str::to_owned),
+        );
     }
     let predicted = match gpu(context) {
         Some(gpu) => predicted(&words, gpu.name())?,

@@ -74,10 +74,10 @@ pub fn sums_of_squares(tensors: &[&AnyTensor]) -> Vec<f64> {
     if tensors.is_empty() {
         return Vec::new();
     }
+    let each = || Tensor::cat(tensors.iter().map(|t| sum(t)).collect(), 0);
     #[cfg(feature = "cube")]
-    let made = super::kernels::sums_of_squares(tensors);
+    let sums = super::kernels::sums_of_squares(tensors).unwrap_or_else(each);
     #[cfg(not(feature = "cube"))]
-    let made = None;
-    let sums = made.unwrap_or_else(|| Tensor::cat(tensors.iter().map(|t| sum(t)).collect(), 0));
+    let sums = each();
     AnyTensor::new(sums).to_data().convert::<f64>().try_into_vec().expect("invariant: converted to f64")
 }

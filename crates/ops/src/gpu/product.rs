@@ -76,7 +76,7 @@ pub(super) fn product<const D: usize>(
     #[cfg(feature = "cube")]
     let (a, b, finish) = match super::kernels::gemm(a, b, own, finish) {
         Ok(y) => return y,
-        Err(rest) => rest,
+        Err(rest) => *rest,
     };
     by_itself(a, b, finish)
 }

@@ -27,12 +27,12 @@ pub(in crate::gpu) fn gemm<const D: usize>(
     b: Tensor<D>,
     factors: DType,
     finish: Finish<D>,
-) -> Result<Tensor<D>, Rest<D>> {
+) -> Result<Tensor<D>, Box<Rest<D>>> {
     let Some((asked, tensors)) = Asked::new(&a, &b, factors, &finish) else {
-        return Err((a, b, finish));
+        return Err(Box::new((a, b, finish)));
     };
     let Some(inputs) = Inputs::of(&tensors.iter().collect::<Vec<_>>()) else {
-        return Err((a, b, finish));
+        return Err(Box::new((a, b, finish)));
     };
     let mut shape = a.dims();
     shape[D - 1] = asked.of.columns;

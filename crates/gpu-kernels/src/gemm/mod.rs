@@ -196,7 +196,7 @@ impl Gemm {
         assert!(!d.transposed && other.is_none_or(|c| !c.transposed), "invariant: rows");
         let alike = |more: &More| [more.a.transposed, more.b.transposed] == [a.transposed, b.transposed];
         assert!(finish.more.as_ref().is_none_or(alike), "invariant: both products are of one layout");
-        if self.cores && thin::of_rows(self.factors, of, a, finish) {
+        if self.cores && thin::of_rows(self.factors, of, a, finish, self.shared) {
             thin::multiply_rows(client, (self.factors, of), [a, b, d], finish.scale);
             return;
         }

@@ -36,11 +36,18 @@ const WIDE: usize = 64;
 const FULL: usize = 264;
 const PARTS: usize = 16;
 
-/// A product of `[rows, depth]`, whose lines are rows, and a thin `[depth, columns]`.
-pub(super) fn of_rows(factors: FloatType, of: Product, a: &Matrices, finish: &Finish) -> bool {
+/// Shared memory of [`by_rows`]: slabs of the thin matrix, and sums of all shares.
+fn bytes_of_rows(columns: usize) -> usize {
+    let blocks = columns.div_ceil(8);
+    SHARES * blocks * 8 * PITCH * 16 + STRIPS * SHARES * PLANE * blocks * 2 * 8
+}
+
+/// A product of `[rows, depth]`, whose lines are rows, and a thin `[depth, columns]` of which a cube's slabs are within `shared` bytes.
+pub(super) fn of_rows(factors: FloatType, of: Product, a: &Matrices, finish: &Finish, shared: usize) -> bool {
     let plain = finish.more.is_none() && finish.bias.is_none() && matches!(finish.add, Add::Nothing);
     let held = !a.transposed && a.buffer.dtype == factors && a.vector(of.depth, 8) == 8;
-    plain && held && of.batches == 1 && of.columns <= MOST && of.rows >= LONG
+    let fits = of.columns <= MOST && bytes_of_rows(of.columns) <= shared;
+    plain && held && of.batches == 1 && fits && of.rows >= LONG
 }
 
 /// The operands of a product that sums over the lines of both: the thin one first, and whether the output has a line for each

@@ -29,6 +29,14 @@ pub(crate) fn multiplies(client: &Client, factors: FloatType) -> bool {
         && properties.hardware.plane_size_max == PLANE as u32
 }
 
+/// Two elements as neighbours.
+#[cube]
+pub(crate) fn pair<E: Float>(first: E, second: E) -> Pair<E> {
+    let mut pair = Pair::<E>::new(first);
+    pair.insert(1usize, second);
+    pair
+}
+
 /// Adds a product of 16 by 16 and 16 by 8 to the two pairs of `into` from `at`.
 #[cube]
 pub(crate) fn add<E: Float>(

@@ -3,7 +3,7 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::cores::{self, Eight, PLANE, Pair, STAGES, STRIP, Tiles, power_of_two};
+use super::cores::{self, Eight, PLANE, Pair, STAGES, STRIP, Tiles, pair, power_of_two};
 use super::score::{
     Form, HIDDEN, LOG2_E, Numbers, Rows, Sight, passes, score_in_units, sees, sight_from, slope_of, unit,
 };
@@ -145,24 +145,16 @@ pub(super) fn of_queries_by_cores<E: Float>(
     let (of_keys, of_values) = (of_k.first + kv * of_k.head, of_v.first + kv * of_v.head);
     let (of_queries, of_upstream) = (of_q.first + head * of_q.head, heads * width);
     let mut ahead = walk::begin(plan, &numbers, tile);
-    cores::copy::<E>(
+    cores::copy_both::<E>(
         q,
-        of_queries,
-        of_q.stride,
-        first_row,
-        tokens,
-        &mut queries,
-        0usize,
-        rows_own,
-        head_dim,
-        units,
-    );
-    cores::copy::<E>(
         upstream,
+        of_queries,
         head * width,
+        of_q.stride,
         of_upstream,
         first_row,
         tokens,
+        &mut queries,
         &mut of_out,
         0usize,
         rows_own,
@@ -171,13 +163,16 @@ pub(super) fn of_queries_by_cores<E: Float>(
     );
     if walk::goes_on(&ahead) {
         let (key, end) = (ahead.row, ahead.end);
-        cores::copy::<E>(k, of_keys, of_k.stride, key, end, &mut keys, 0usize, other_rows, head_dim, units);
-        cores::copy::<E>(
+        cores::copy_both::<E>(
+            k,
             v,
+            of_keys,
             of_values,
+            of_k.stride,
             of_v.stride,
             key,
             end,
+            &mut keys,
             &mut values,
             0usize,
             other_rows,
@@ -225,13 +220,16 @@ pub(super) fn of_queries_by_cores<E: Float>(
         sync_cube();
         if walk::goes_on(&ahead) {
             let (key, end) = (ahead.row, ahead.end);
-            cores::copy::<E>(k, of_keys, of_k.stride, key, end, &mut keys, next, other_rows, head_dim, units);
-            cores::copy::<E>(
+            cores::copy_both::<E>(
+                k,
                 v,
+                of_keys,
                 of_values,
+                of_k.stride,
                 of_v.stride,
                 key,
                 end,
+                &mut keys,
                 &mut values,
                 next,
                 other_rows,
@@ -334,13 +332,16 @@ fn bring<E: Float>(
     let head = first_head + ahead.turn;
     let (query, end) = (ahead.row, ahead.end);
     let first = of_q.first + head * of_q.head;
-    cores::copy::<E>(q, first, of_q.stride, query, end, &mut others.queries, to, other_rows, head_dim, units);
-    cores::copy::<E>(
+    cores::copy_both::<E>(
+        q,
         upstream,
+        first,
         head * width,
+        of_q.stride,
         heads * width,
         query,
         end,
+        &mut others.queries,
         &mut others.of_out,
         to,
         other_rows,
@@ -465,24 +466,16 @@ pub(super) fn of_keys_by_cores<E: Float>(
     let (of_keys_first, of_values_first) =
         (of_k.first + kv_head * of_k.head, of_v.first + kv_head * of_v.head);
     let mut ahead = walk::begin(plan, &numbers, tile);
-    cores::copy::<E>(
+    cores::copy_both::<E>(
         k,
-        of_keys_first,
-        of_k.stride,
-        first_row,
-        tokens,
-        &mut keys,
-        0usize,
-        rows_own,
-        head_dim,
-        units,
-    );
-    cores::copy::<E>(
         v,
+        of_keys_first,
         of_values_first,
+        of_k.stride,
         of_v.stride,
         first_row,
         tokens,
+        &mut keys,
         &mut values,
         0usize,
         rows_own,
@@ -558,13 +551,12 @@ pub(super) fn of_keys_by_cores<E: Float>(
             #[unroll]
             for i in 0..comptime!(tiles.others * 2) {
                 let of_query = at + comptime!(i * 8) + t * 2;
-                let mut pair = Pair::<f32>::new(-others.rows[of_query]);
-                pair.insert(1usize, -others.rows[of_query + 1]);
+                let wholes = pair::<f32>(-others.rows[of_query], -others.rows[of_query + 1]);
                 #[unroll]
                 for of_row in 0..comptime!(tiles.strips * 2) {
                     let at = comptime!((of_row / 2 * tiles.others * 2 + i) * 2 + of_row % 2);
                     scores[at] = Pair::<f32>::new(0.0);
-                    gradients[at] = pair;
+                    gradients[at] = wholes;
                 }
             }
             cores::multiply::<E>(&keys, &kept_keys, own, &others.queries, at, &mut scores, head_dim, tiles);

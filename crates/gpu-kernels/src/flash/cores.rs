@@ -12,7 +12,7 @@ use cubecl_core::prelude::barrier::copy_async_checked;
 use cubecl_core::prelude::*;
 
 use crate::mma::add;
-pub(super) use crate::mma::{Eight, PLANE, Pair, STRIP, commit, wait};
+pub(super) use crate::mma::{Eight, PLANE, Pair, STRIP, commit, pair, wait};
 
 /// Tiles of the other rows in shared memory: one that is multiplied, one on its way.
 pub(super) const STAGES: usize = 2;
@@ -162,6 +162,28 @@ pub(super) fn copy<E: Float>(
             }
         }
     }
+}
+
+/// [`copy`] of the same rows of two: keys and values, or queries and the output's gradient.
+#[cube]
+pub(super) fn copy_both<E: Float>(
+    a: &[Eight<E>],
+    b: &[Eight<E>],
+    first_a: usize,
+    first_b: usize,
+    stride_a: usize,
+    stride_b: usize,
+    row: usize,
+    end: usize,
+    into_a: &mut [Eight<E>],
+    into_b: &mut [Eight<E>],
+    to: usize,
+    #[comptime] rows: usize,
+    #[comptime] head_dim: usize,
+    #[comptime] units: usize,
+) {
+    copy::<E>(a, first_a, stride_a, row, end, into_a, to, rows, head_dim, units);
+    copy::<E>(b, first_b, stride_b, row, end, into_b, to, rows, head_dim, units);
 }
 
 /// Begins to copy a word of each row to the row `to` of shared memory, zeros past `end`.

@@ -66,13 +66,16 @@ pub(super) fn attend_by_cores<E: Float>(
     );
     if walk::goes_on(&ahead) {
         let (key, end) = (ahead.row, ahead.end);
-        cores::copy::<E>(k, of_keys, of_k.stride, key, end, &mut keys, 0usize, other_rows, head_dim, units);
-        cores::copy::<E>(
+        cores::copy_both::<E>(
+            k,
             v,
+            of_keys,
             of_values,
+            of_k.stride,
             of_v.stride,
             key,
             end,
+            &mut keys,
             &mut values,
             0usize,
             other_rows,
@@ -120,13 +123,16 @@ pub(super) fn attend_by_cores<E: Float>(
         sync_cube();
         if walk::goes_on(&ahead) {
             let (key, end) = (ahead.row, ahead.end);
-            cores::copy::<E>(k, of_keys, of_k.stride, key, end, &mut keys, next, other_rows, head_dim, units);
-            cores::copy::<E>(
+            cores::copy_both::<E>(
+                k,
                 v,
+                of_keys,
                 of_values,
+                of_k.stride,
                 of_v.stride,
                 key,
                 end,
+                &mut keys,
                 &mut values,
                 next,
                 other_rows,

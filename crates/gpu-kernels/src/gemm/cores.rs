@@ -362,34 +362,21 @@ pub(super) fn multiply_by_cores<
                     wait(comptime!(tiles.stages - 2));
                 }
                 sync_cube();
-                load_step::<E>(
-                    &lefts,
-                    next * left_eights,
-                    &rights,
-                    next * right_eights,
-                    row,
-                    column,
-                    &mut factors,
-                    comptime!(step + 1),
-                    of_left,
-                    of_right,
-                    tiles,
-                );
-            } else {
-                load_step::<E>(
-                    &lefts,
-                    here * left_eights,
-                    &rights,
-                    here * right_eights,
-                    row,
-                    column,
-                    &mut factors,
-                    comptime!(step + 1),
-                    of_left,
-                    of_right,
-                    tiles,
-                );
             }
+            let from = if comptime!(step + 1 == steps) { next } else { here };
+            load_step::<E>(
+                &lefts,
+                from * left_eights,
+                &rights,
+                from * right_eights,
+                row,
+                column,
+                &mut factors,
+                comptime!(step + 1),
+                of_left,
+                of_right,
+                tiles,
+            );
             if comptime!(step == 0) {
                 bring::<A, B, P, Q, E, L, R, S, T>(
                     a,

@@ -1,6 +1,6 @@
 //! The finish of sums before they are written, and sums of their parts.
 
-use crate::mma::Pair;
+use crate::mma::{Pair, pair};
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
@@ -150,9 +150,7 @@ pub(super) fn put<C: Float, O: Float, N: Size>(
     let mut pairs = Array::<Pair<f32>>::new(2usize);
     #[unroll]
     for i in 0..2usize {
-        let mut pair = Pair::<f32>::new(four.extract(comptime!(2 * i)));
-        pair.insert(1usize, four.extract(comptime!(2 * i + 1)));
-        pairs[i] = pair;
+        pairs[i] = pair::<f32>(four.extract(comptime!(2 * i)), four.extract(comptime!(2 * i + 1)));
     }
     put_run::<C, O, N>(
         &pairs, 2usize, row, column, c, bias, d, c_first, c_line, d_first, d_line, sizes, form,

@@ -10,7 +10,7 @@ use cubecl_core::prelude::*;
 use super::finish::Place;
 use super::{Add, Finish, Matrices, Product};
 use crate::buffer::{Buffer, FloatType, address};
-use crate::mma::{Eight, PLANE, Pair, STRIP, add};
+use crate::mma::{Eight, PLANE, Pair, STRIP, add, pair};
 use crate::row;
 
 /// Columns of a thin matrix at most.
@@ -145,14 +145,6 @@ pub(super) fn sums_of_columns(
         );
     }
     (sums, parts)
-}
-
-/// Two elements as a register of an operand has them.
-#[cube]
-fn pair<E: Float>(first: E, second: E) -> Pair<E> {
-    let mut pair = Pair::<E>::new(first);
-    pair.insert(1usize, second);
-    pair
 }
 
 /// Eight neighbours of this unit's two rows for each block of a slab; behind the last those of the last, which zeros meet.

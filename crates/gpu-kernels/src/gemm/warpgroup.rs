@@ -17,7 +17,7 @@ use super::finish::{Form, Place, Share, Sizes, put_run, share, written_from};
 use super::tiles::Tiles;
 use super::{Finish, Matrices, Product};
 use crate::buffer::FloatType;
-use crate::mma::{Eight, PLANE, Pair, STRIP};
+use crate::mma::{Eight, PLANE, Pair, STRIP, pair};
 
 /// Planes of a warpgroup.
 const PLANES: usize = 4;
@@ -452,9 +452,7 @@ fn write<C: Float, O: Float, N: Size>(
                 #[unroll]
                 for block in 0..QUAD {
                     let at = comptime!(strip * of_strip + (group * QUAD + block) * 4 + half * 2);
-                    let mut pair = Pair::<f32>::new(sum(at));
-                    pair.insert(1usize, sum(comptime!(at + 1)));
-                    pairs[block] = pair;
+                    pairs[block] = pair::<f32>(sum(at), sum(comptime!(at + 1)));
                 }
                 exchange(&mut pairs, 1usize);
                 exchange(&mut pairs, 2usize);

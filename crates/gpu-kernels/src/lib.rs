@@ -35,6 +35,8 @@ mod norm;
 mod row;
 mod rows;
 mod sums;
+mod tma;
+mod wgmma;
 
 pub use adamw::{Adam, AdamStep, adam_step};
 pub use buffer::{Buffer, FloatType};

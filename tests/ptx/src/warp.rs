@@ -14,7 +14,7 @@ use crate::scalar::Type;
 use crate::shared::Access;
 use crate::space::Space;
 use crate::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
-use crate::warpgroup::Begun;
+use crate::warpgroup::{Begun, Left};
 use crate::{atomic, bits, common_case, convert, float, matrix, memory};
 
 /// The bits of an address that say where it is in its window.
@@ -700,12 +700,16 @@ impl Warp {
             Operation::WarpgroupProduct(product) => {
                 commons.statistics.products += 1;
                 let of = |operand| self.value(commons, operand, first);
-                let (a, b, add) = (of(product.a), of(product.b), of(product.add) & 1 == 1);
+                let a = match product.a {
+                    Left::Shared(descriptor) => Some(of(descriptor)),
+                    Left::Registers(_) => None,
+                };
+                let (b, add) = (of(product.b), of(product.add) & 1 == 1);
                 let begun = Begun { product: (**product).clone(), a, b, add };
                 if !begun.is_known() {
                     return Err((
                         first,
-                        Wrong::Instruction(format!("wgmma of descriptors {a:#x} and {b:#x}")),
+                        Wrong::Instruction(format!("wgmma of descriptors {a:#x?} and {b:#x}")),
                     ));
                 }
                 self.begun.push(begun);
@@ -715,9 +719,15 @@ impl Warp {
                 while self.groups_begun.len() > *but {
                     for begun in self.groups_begun.pop_front().into_iter().flatten() {
                         let registers = &begun.product.d;
-                        let sums: Vec<Lanes> =
-                            registers.iter().map(|&register| self.registers[register as usize]).collect();
-                        let values = begun.multiply(self.number as usize, &sums, |address| {
+                        let held = |registers: &[Register]| -> Vec<Lanes> {
+                            registers.iter().map(|&register| self.registers[register as usize]).collect()
+                        };
+                        let sums = held(registers);
+                        let lefts = match &begun.product.a {
+                            Left::Shared(_) => Vec::new(),
+                            Left::Registers(registers) => held(registers),
+                        };
+                        let values = begun.multiply(self.number as usize, &sums, &lefts, |address| {
                             let found = self.read(commons, Space::Shared, address, 16, first)?;
                             let mut bytes = [0; 16];
                             bytes.copy_from_slice(&found[..16]);

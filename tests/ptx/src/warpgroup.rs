@@ -1,4 +1,4 @@
-//! Products of four warps (`wgmma`), whose factors lie in shared memory where descriptors say.
+//! Products of four warps (`wgmma`), whose factors lie in shared memory where descriptors say, or the left ones in registers.
 //!
 //! A product is computed when its group is waited for, and not before: what is written over its factors until then, or
 //! read of its sums, is seen to be wrong.
@@ -22,19 +22,29 @@ pub(crate) struct WarpgroupProduct {
     pub(crate) columns: usize,
     pub(crate) ty: Type,
     pub(crate) d: Vec<Register>,
-    pub(crate) a: Operand,
+    pub(crate) a: Left,
     pub(crate) b: Operand,
     /// Whether `D` is added.
     pub(crate) add: Operand,
-    /// Whether rows of A, or columns of B, lie one behind the other.
+    /// Whether rows of A, or columns of B, lie one behind the other in shared memory.
     pub(crate) across: [bool; 2],
+}
+
+/// Where the left factors are.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Left {
+    /// In shared memory, where the descriptor says.
+    Shared(Operand),
+    /// Two a register: of a row, of the one eight below, and of both eight columns further.
+    Registers(Vec<Register>),
 }
 
 /// One that was begun, with what its operands were.
 #[derive(Clone, Debug)]
 pub(crate) struct Begun {
     pub(crate) product: WarpgroupProduct,
-    pub(crate) a: u64,
+    /// The descriptor, where there is one.
+    pub(crate) a: Option<u64>,
     pub(crate) b: u64,
     pub(crate) add: bool,
 }
@@ -94,23 +104,42 @@ fn factors<E>(
     Ok(out)
 }
 
+/// A warp's left factors, from the registers that hold them.
+fn held(registers: &[[u64; 32]], ty: Type) -> Vec<f64> {
+    let mut out = vec![0.0; ROWS / WARPS * DEPTH];
+    for (at, register) in registers.iter().enumerate() {
+        for (lane, &bits) in register.iter().enumerate() {
+            let (row, column) = (lane / 4 + at % 2 * 8, lane % 4 * 2 + at / 2 * 8);
+            for (i, half) in [bits & 0xffff, bits >> 16 & 0xffff].into_iter().enumerate() {
+                out[row * DEPTH + column + i] = decode(ty, half, false);
+            }
+        }
+    }
+    out
+}
+
 impl Begun {
     /// Whether descriptors are such as this interpreter has.
     pub(crate) fn is_known(&self) -> bool {
-        Descriptor::read(self.a).is_some() && Descriptor::read(self.b).is_some()
+        self.a.is_none_or(|a| Descriptor::read(a).is_some()) && Descriptor::read(self.b).is_some()
     }
 
-    /// The registers of a warp's sums: `sums` are what they hold, `read` gives the 16 bytes at an address of shared memory.
+    /// The registers of a warp's sums: `sums` are what they hold, `lefts` what those of the left factors do, `read` gives the
+    /// 16 bytes at an address of shared memory.
     pub(crate) fn multiply<E>(
         &self,
         warp: usize,
         sums: &[[u64; 32]],
+        lefts: &[[u64; 32]],
         mut read: impl FnMut(u64) -> Result<[u8; 16], E>,
     ) -> Result<Vec<[u64; 32]>, E> {
         let WarpgroupProduct { columns, ty, across, .. } = self.product;
         let descriptor = |bits| Descriptor::read(bits).expect("invariant: asked before");
         let rows = ROWS / WARPS;
-        let a = factors(descriptor(self.a), across[0], (warp % WARPS * rows, rows), ty, &mut read)?;
+        let a = match self.a {
+            Some(a) => factors(descriptor(a), across[0], (warp % WARPS * rows, rows), ty, &mut read)?,
+            None => held(lefts, ty),
+        };
         let b = factors(descriptor(self.b), across[1], (0, columns), ty, &mut read)?;
         let mut out = sums.to_vec();
         for (at, out) in out.iter_mut().enumerate() {

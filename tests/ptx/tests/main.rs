@@ -375,6 +375,22 @@ $again:
         // Nothing has come yet while a group may be under way.
         run(1, "wgmma.wait_group.sync.aligned 1;", at_a).unwrap();
         expect(1.0, 0.0);
+        if !across {
+            // The left factors in registers, of which each lane reads its own.
+            let a0 = "shr.u32 %r6, %r1, 5; and.b32 %r7, %r1, 31; shr.u32 %r8, %r7, 2; and.b32 %r9, %r7, 3;
+    mad.lo.u32 %r8, %r6, 16, %r8; mul.lo.u32 %r8, %r8, 16; mad.lo.u32 %r8, %r9, 2, %r8; mul.lo.u32 %r8, %r8, 2;
+    cvt.u64.u32 %rd5, %r8; add.s64 %rd6, %rd3, %rd5; ld.global.u32 %r6, [%rd6]; ld.global.u32 %r7, [%rd6+256];
+    ld.global.u32 %r8, [%rd6+16]; ld.global.u32 %r9, [%rd6+272];\n    wgmma.fence";
+            let shared = text(0, 1, "wgmma.wait_group.sync.aligned 0;");
+            let held = shared
+                .replace("wgmma.fence", a0)
+                .replace("%rd3, %rd4, %p2, 1, 1, 0, 0;", "{%r6, %r7, %r8, %r9}, %rd4, %p2, 1, 1, 0;");
+            let rows: Vec<u16> = a.iter().map(|&value| narrow(value)).collect();
+            let arguments = [places[0], places[1], device.put(&rows), at_b];
+            let arguments = arguments.map(|place| place.to_le_bytes().to_vec());
+            device.run(&kernel(&held), "product", [1, 1, 1], [128, 1, 1], &arguments).unwrap();
+            expect(1.0, 1.0);
+        }
         // No swizzle, and half a line's.
         for layout in [0, 2] {
             let fault =

@@ -1,14 +1,6 @@
-//! Products by the tensor cores of Hopper (`wgmma`): 64 by up to 256 by 16, of a warpgroup of four planes, read from shared memory.
-//!
-//! Tiles lie there in lines of 128 bytes, whose eighths are in an order of the line's own (the swizzle of 128 bytes). Along the
-//! depth a line has 64 factors of a row; across it has 64 rows or columns of one factor, and lines of the next 64 are behind all
-//! of these. The hardware brings them so, box by box of a tensor (TMA), for which one plane asks that does nothing else;
-//! barriers in shared memory say that a slab is there, and that its place is free. Sums are in registers that the kernel names
-//! itself, since they are in use while it does other things. They are added in the order of the hardware, which is another than
-//! that of [`super::cores`].
+//! Products by `wgmma`: a plane that does nothing else asks for slabs of the factors, two warpgroups multiply them.
 
 use cubecl_core as cubecl;
-use cubecl_core::ir::features::Tma;
 use cubecl_core::prelude::barrier::Barrier;
 use cubecl_core::prelude::*;
 use cubecl_core::zspace::{shape, strides};
@@ -18,33 +10,21 @@ use super::tiles::Tiles;
 use super::{Finish, Matrices, Product};
 use crate::buffer::FloatType;
 use crate::mma::{Eight, PLANE, Pair, STRIP, pair};
+use crate::tma::{BARRIER, announce, arrive, bring, init, pass, publish};
+use crate::wgmma::{
+    ALIGNMENT, DESCRIBED, LINE, Name, PLANES, ROWS, Tile, add, address, begin, begin_sums, commit, sum, wait,
+};
 
-/// Planes of a warpgroup.
-const PLANES: usize = 4;
-/// Rows that it multiplies at a time.
-const ROWS: usize = 64;
 /// Factors of a sum that are in shared memory together.
 const DEPTH: usize = 64;
-/// Bytes of a barrier.
-const BARRIER: usize = 8;
-/// Eights of a line.
-const WIDTH: usize = 8;
-/// Elements of a line.
-const LINE: usize = 8 * WIDTH;
-/// Lines of which each has its order of eights.
-const ORDERS: usize = 8;
-/// What tiles begin at multiples of, in bytes: where the orders begin anew.
-const ALIGNMENT: usize = 1024;
 /// Fewer rows or columns are others' to multiply.
 const LEAST: usize = 128;
+/// The registers of sums.
+const SUMS: Name = "sum";
 
-/// Whether a device has such tensor cores: of compute capability 9, of which alone CubeCL says just this about tensor maps.
+/// Whether a device has such tensor cores, and shared memory for these tiles.
 pub(super) fn multiplies(client: &Client) -> bool {
-    let properties = client.properties();
-    let tma = properties.features.tma;
-    tma.contains(Tma::Base)
-        && !tma.contains(Tma::Im2colWide)
-        && properties.hardware.max_shared_memory_size >= bytes(LARGE)
+    crate::wgmma::multiplies(client, bytes(LARGE))
 }
 
 const fn new(rows: usize, columns: usize, stages: usize) -> Tiles {
@@ -84,120 +64,6 @@ pub(super) fn tiles(
     (fits && more && both(a, b, of.depth)).then_some(if large { LARGE } else { SMALL })
 }
 
-/// A tile in shared memory: `across` of the output's rows or columns by [`DEPTH`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Tile {
-    along: bool,
-    across: usize,
-}
-
-impl Tile {
-    /// Eights of all.
-    fn eights(self) -> usize {
-        self.across * DEPTH / 8
-    }
-
-    /// From products of [`STRIP`] factors to the next ones, in units of 16 bytes.
-    fn step(self) -> usize {
-        if self.along { STRIP / 8 } else { STRIP * WIDTH }
-    }
-
-    /// The lower half of what `wgmma` is told of a tile, but for where it begins: from lines of 64 rows or columns to the next,
-    /// in units of 16 bytes.
-    fn described(self) -> u32 {
-        let blocks = if self.along { 1 } else { DEPTH * WIDTH };
-        (blocks << 16) as u32
-    }
-}
-
-/// The upper half: from eight lines to the next, in units of 16 bytes, and the order of eights.
-const DESCRIBED: u64 = ((ORDERS * WIDTH) as u64 | 1 << 30) << 32;
-
-/// The address in shared memory, as instructions of it take it.
-#[cube]
-fn address<T: CubePrimitive>(at: *const T) -> u32 {
-    let found: u32;
-    gpu_asm!(
-        "{{ .reg .u64 shared_at; cvta.to.shared.u64 shared_at, {at}; cvt.u32.u64 {found}, shared_at; }}",
-        found = out(_) found,
-        at = mem_in(_) at,
-        options(explicit_mem)
-    );
-    found
-}
-
-/// Names of `count` sums from `first`.
-fn names(first: usize, count: usize) -> String {
-    (first..first + count).map(|i| format!("wgmma_sum{i}")).collect::<Vec<_>>().join(", ")
-}
-
-fn zeros(count: usize) -> String {
-    (0..count).map(|i| format!("mov.f32 wgmma_sum{i}, 0f00000000;")).collect::<Vec<_>>().join("\n")
-}
-
-/// The registers of sums, zeros.
-#[cube]
-fn begin_sums(#[comptime] count: usize) {
-    gpu_asm!(".reg .f32 wgmma_sum<{count}>;\n{zeros}", count = const count, zeros = const zeros(count), options(nomem));
-}
-
-/// A sum, after all products.
-#[cube]
-fn sum(#[comptime] at: usize) -> f32 {
-    let sum: f32;
-    gpu_asm!("mov.f32 {sum}, wgmma_sum{at};", sum = out(_) sum, at = const at, options(nomem));
-    sum
-}
-
-fn name(factors: FloatType) -> &'static str {
-    match factors {
-        FloatType::Bf16 => "bf16",
-        FloatType::F16 => "f16",
-        FloatType::F32 => unreachable!("invariant: factors of 16 bits"),
-    }
-}
-
-/// Adds a product of 64 by 16 and 16 by `columns` to the sums from `first`, at some time.
-#[cube]
-fn add(
-    left: u64,
-    right: u64,
-    #[comptime] first: usize,
-    #[comptime] columns: usize,
-    #[comptime] along: [bool; 2],
-    #[comptime] factors: FloatType,
-) {
-    gpu_asm!(
-        "{{\n.reg .pred wgmma_add;\nsetp.eq.u32 wgmma_add, 0, 0;\n",
-        "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{of}.{of} {{{sums}}}, {left}, {right}, wgmma_add, 1, 1, {a}, {b};\n}}",
-        columns = const columns,
-        of = const name(factors),
-        sums = const names(first, columns / 2),
-        left = in(_) left,
-        right = in(_) right,
-        a = const u32::from(!along[0]),
-        b = const u32::from(!along[1]),
-    );
-}
-
-/// Begins products.
-#[cube]
-fn begin() {
-    gpu_asm!("wgmma.fence.sync.aligned;");
-}
-
-/// Ends a group of products.
-#[cube]
-fn commit() {
-    gpu_asm!("wgmma.commit_group.sync.aligned;");
-}
-
-/// Waits until all groups of products but the last so many are done.
-#[cube]
-fn wait(#[comptime] but: usize) {
-    gpu_asm!("wgmma.wait_group.sync.aligned {but};", but = const but);
-}
-
 /// Boxes of so many matrices, as tiles of `across` rows or columns take them.
 pub(super) fn boxes(
     m: &Matrices,
@@ -218,79 +84,6 @@ pub(super) fn boxes(
     TensorMapArg::new(TiledArgs { tile_size: shape![1, boxed, LINE] }, tensor, m.buffer.dtype.elem())
         .with_swizzle(TensorMapSwizzle::B128)
         .with_prefetch(TensorMapPrefetch::B256)
-}
-
-/// Begins a barrier's first phase, which so many arrivals end.
-#[cube]
-fn init(barrier: u32, #[comptime] arrivals: usize) {
-    gpu_asm!(
-        "mbarrier.init.shared::cta.b64 [{barrier}], {arrivals};",
-        barrier = in(_) barrier,
-        arrivals = const arrivals,
-    );
-}
-
-/// What was begun is known to the hardware that copies.
-#[cube]
-fn publish() {
-    gpu_asm!("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;");
-}
-
-/// Arrives at a barrier if `arrives` is not 0, without a branch: the plane goes on together.
-#[cube]
-fn arrive(barrier: u32, arrives: u32) {
-    gpu_asm!(
-        "{{\n.reg .pred arrives;\nsetp.ne.u32 arrives, {arrives}, 0;\n",
-        "@arrives mbarrier.arrive.shared::cta.b64 _, [{barrier}];\n}}",
-        arrives = in(_) arrives,
-        barrier = in(_) barrier,
-    );
-}
-
-/// Arrives at a barrier, and announces bytes that end its phase.
-#[cube]
-fn announce(barrier: u32, #[comptime] bytes: usize) {
-    gpu_asm!(
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barrier}], {bytes};",
-        barrier = in(_) barrier,
-        bytes = const bytes,
-    );
-}
-
-/// Waits for the end of a barrier's phase, of which `parity` is whether it is an odd one.
-#[cube]
-fn pass(barrier: u32, parity: u32) {
-    gpu_asm!(
-        "{{\n.reg .pred over;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 over, [{barrier}], {parity};\n",
-        "@over bra done;\nbra again;\ndone:\n}}",
-        barrier = in(_) barrier,
-        parity = in(_) parity,
-    );
-}
-
-/// Begins to bring a tile.
-#[cube]
-fn bring<E: Float>(
-    from: &TensorMap<E, Tiled>,
-    barrier: &Barrier,
-    into: &mut [Eight<E>],
-    at: usize,
-    batch: usize,
-    across: usize,
-    depth: usize,
-    #[comptime] tile: Tile,
-) {
-    let (batch, across, depth) = (batch as i32, across as i32, depth as i32);
-    if comptime!(tile.along) {
-        barrier.tma_load_3d(from, &mut into[at..at + comptime!(tile.eights())], batch, across, depth);
-    } else {
-        #[unroll]
-        for block in 0..comptime!(tile.across / LINE) {
-            let at = at + comptime!(block * DEPTH * WIDTH);
-            let across = across + comptime!((block * LINE) as i32);
-            barrier.tma_load_3d(from, &mut into[at..at + comptime!(DEPTH * WIDTH)], batch, depth, across);
-        }
-    }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -315,13 +108,13 @@ pub(super) fn multiply_by_warpgroups<E: Float, C: Float, O: Float, N: Size>(
 ) {
     let stages = comptime!(tiles.stages);
     let planes = comptime!(tiles.down);
-    begin_sums(comptime!(tiles.rows / planes * tiles.columns / PLANE));
+    begin_sums(SUMS, comptime!(tiles.rows / planes * tiles.columns / PLANE));
     let share = share(&sizes, tiles.rows, tiles.columns);
     if !share.any {
         terminate!();
     }
-    let left = comptime!(Tile { along: along[0], across: tiles.rows });
-    let right = comptime!(Tile { along: along[1], across: tiles.columns });
+    let left = comptime!(Tile { along: along[0], across: tiles.rows, depth: DEPTH });
+    let right = comptime!(Tile { along: along[1], across: tiles.columns, depth: DEPTH });
     let both = comptime!(left.eights() + right.eights());
     let mut held = Shared::<[Eight<E>]>::new_aligned_slice(comptime!(both * stages), ALIGNMENT);
     let barriers = Shared::<[Barrier]>::new_aligned_slice(comptime!(2 * stages), BARRIER);
@@ -373,7 +166,7 @@ pub(super) fn multiply_by_warpgroups<E: Float, C: Float, O: Float, N: Size>(
         let strips = comptime!(tiles.rows * PLANES / planes / ROWS);
         let place = address::<Eight<E>>(held.as_ptr()) / 16u32;
         let lefts =
-            place + (warpgroup * comptime!(strips * ROWS * WIDTH)) as u32 + comptime!(left.described());
+            place + (warpgroup * comptime!(left.from(strips * ROWS))) as u32 + comptime!(left.described());
         let rights = place + comptime!(left.eights() as u32 + right.described());
         for slab in 0..slabs {
             let stage = slab % stages;
@@ -406,11 +199,12 @@ fn add_slab(
     for step in 0..comptime!(DEPTH / STRIP) {
         #[unroll]
         for strip in 0..strips {
-            let of_left = lefts + at + comptime!((step * left.step() + strip * ROWS * WIDTH) as u32);
-            let of_right = rights + at + comptime!((step * right.step()) as u32);
+            let of_left = lefts + at + comptime!((left.step(step) + left.from(strip * ROWS)) as u32);
+            let of_right = rights + at + comptime!(right.step(step) as u32);
             add(
                 u64::cast_from(of_left) | DESCRIBED,
                 u64::cast_from(of_right) | DESCRIBED,
+                SUMS,
                 comptime!(strip * right.across / 2),
                 comptime!(right.across),
                 along,
@@ -452,7 +246,7 @@ fn write<C: Float, O: Float, N: Size>(
                 #[unroll]
                 for block in 0..QUAD {
                     let at = comptime!(strip * of_strip + (group * QUAD + block) * 4 + half * 2);
-                    pairs[block] = pair::<f32>(sum(at), sum(comptime!(at + 1)));
+                    pairs[block] = pair::<f32>(sum(SUMS, at), sum(SUMS, comptime!(at + 1)));
                 }
                 exchange(&mut pairs, 1usize);
                 exchange(&mut pairs, 2usize);

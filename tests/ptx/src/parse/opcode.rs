@@ -8,7 +8,7 @@ use crate::instruction::{
 };
 use crate::scalar::Type;
 use crate::space::Space;
-use crate::warpgroup::{DEPTH, WarpgroupProduct};
+use crate::warpgroup::{DEPTH, Left, WarpgroupProduct};
 
 /// The words of an opcode.
 struct Words<'a>(Vec<&'a str>);
@@ -436,12 +436,17 @@ fn warpgroup(body: &Body, words: &Words<'_>, parts: &[&str]) -> Option<Operation
     }
     let [Type::F32, ty @ (Type::Bf16 | Type::F16), other] = words.types()[..] else { return None };
     let [m, columns, depth] = shape(words)?;
-    // Factors may also be negated, and those of A be in registers.
-    let [d, a, b, add, "1", "1", of_a, of_b] = parts else { return None };
+    // Factors may also be negated.
+    let (d, a, b, add, across) = match *parts {
+        [d, a, b, add, "1", "1", of_a, of_b] => (d, Left::Shared(body.operand(a)?), b, add, [of_a, of_b]),
+        [d, a, b, add, "1", "1", of_b] => (d, Left::Registers(body.all_results(a)?), b, add, ["0", of_b]),
+        _ => return None,
+    };
     let d = body.all_results(d)?;
-    let known = ty == other && [m, depth, d.len()] == [64, DEPTH, columns / 2];
-    let across = [*of_a == "1", *of_b == "1"];
-    let (a, b, add) = (body.operand(a)?, body.operand(b)?, body.operand(add)?);
+    let held = !matches!(&a, Left::Registers(registers) if registers.len() != 4);
+    let known = ty == other && [m, depth, d.len()] == [64, DEPTH, columns / 2] && held;
+    let across = across.map(|of| of == "1");
+    let (b, add) = (body.operand(b)?, body.operand(add)?);
     let product = WarpgroupProduct { columns, ty, d, a, b, add, across };
     known.then(|| Operation::WarpgroupProduct(Box::new(product)))
 }

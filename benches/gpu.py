@@ -6,7 +6,7 @@
 
 Runs `burnish-check bench` (a build with the feature cuda), then the same work in PyTorch where that and
 Transformers are installed, and lays the two side by side. What PyTorch does is the usual way: bf16 weights, scaled-dot-product attention, recomputation of each layer,
-fused AdamW, rows of 2048 tokens, four a step. Full fine-tuning keeps fp32 masters by autocast over fp32 weights, as TRL
+fused AdamW, rows of 2048 tokens, four a step, or two by four micro-batches, with and without recomputation. Full fine-tuning keeps fp32 masters by autocast over fp32 weights, as TRL
 does. A row that does not fit or fails says so and does not stop the others; each is written when it is there, and `--table`
 prints the table of a file again.
 """
@@ -28,6 +28,9 @@ except ImportError:
 SMALL = dict(hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
              num_key_value_heads=8, head_dim=128, vocab_size=151936)
 SHAPES = {"Qwen3-0.6B": SMALL, "Qwen3-1.7B": dict(SMALL, hidden_size=2048, intermediate_size=6144)}
+LARGE = dict(SMALL, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32)
+PUBLISHED = {"Qwen3-0.6B": SMALL, "Qwen3-4B": LARGE,
+             "Qwen3-8B": dict(LARGE, hidden_size=4096, intermediate_size=12288, tie_word_embeddings=False)}
 TINY = {"tiny": dict(hidden_size=64, intermediate_size=192, num_hidden_layers=2, num_attention_heads=4,
                      num_key_value_heads=2, head_dim=16, vocab_size=2048)}
 
@@ -110,14 +113,15 @@ class Bench:
         tokens = rows * length
         self.row(name, tokens, 7 * 2 * (tokens * length // 2) * heads * dim, measure)
 
-    def train(self, name, shape, lora):
-        length, rows, steps = (128, 1, 5) if self.quick else (2048, 4, 12)
-        config = transformers.Qwen3Config(**shape, tie_word_embeddings=True, max_position_embeddings=40960)
+    def train(self, name, shape, lora, rows=4, accumulated=1, recompute=True):
+        length, steps = (128, 5) if self.quick else (2048, 12 if accumulated == 1 else 7)
+        config = transformers.Qwen3Config(**dict(dict(tie_word_embeddings=True), **shape), max_position_embeddings=40960)
         q, kv = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
         block = config.hidden_size * (2 * q + 2 * kv + 3 * config.intermediate_size)
         weights = config.num_hidden_layers * block + config.vocab_size * config.hidden_size
         pairs = 12 * config.num_hidden_layers * q * length
-        operations = rows * length * ((4 if lora else 6) * weights + pairs)
+        tokens = accumulated * rows * length
+        operations = tokens * ((4 if lora else 6) * weights + pairs)
 
         def measure():
             dtype = torch.bfloat16 if lora else torch.float32
@@ -129,8 +133,9 @@ class Bench:
                 model = peft.get_peft_model(model, peft.LoraConfig(r=16, lora_alpha=32,
                                                                    target_modules="all-linear"))
             model.config.use_cache = False
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            model.enable_input_require_grads()
+            if recompute:
+                model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+                model.enable_input_require_grads()
             model.train()
             trained = [p for p in model.parameters() if p.requires_grad]
             optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=self.device == "cuda")
@@ -139,9 +144,10 @@ class Bench:
             for _ in range(steps):
                 self.synchronize()
                 begun = time.perf_counter()
-                with torch.autocast(self.device, dtype=torch.bfloat16):
-                    loss = model(input_ids=ids, labels=ids).loss
-                loss.backward()
+                for _ in range(accumulated):
+                    with torch.autocast(self.device, dtype=torch.bfloat16):
+                        loss = model(input_ids=ids, labels=ids).loss
+                    (loss / accumulated).backward()
                 torch.nn.utils.clip_grad_norm_(trained, 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
@@ -149,7 +155,9 @@ class Bench:
                 times.append(time.perf_counter() - begun)
             return statistics.median(times[3:])
 
-        self.row(f"{name} {'LoRA r 16' if lora else 'full'}, bf16", rows * length, operations, measure)
+        times = f", {accumulated} times {rows} rows" if accumulated > 1 else ""
+        kept = "" if recompute else ", activations kept"
+        self.row(f"{name} {'LoRA r 16' if lora else 'full'}{times}{kept}, bf16", tokens, operations, measure)
 
 
 def keep(row, out):
@@ -215,6 +223,9 @@ def main():
     for name, shape in (TINY if options.quick else SHAPES).items():
         for lora in (True, False):
             bench.train(name, shape, lora)
+    for name, shape in (TINY if options.quick else PUBLISHED).items():
+        for recompute in (True, False):
+            bench.train(name, shape, True, rows=2, accumulated=4, recompute=recompute)
     table(ours, bench.rows)
 
 

@@ -24,8 +24,10 @@ pub struct Shape {
     pub kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// Tokens of the vocabulary; embedding and head are one table.
+    /// Tokens of the vocabulary.
     pub vocab: usize,
+    /// Whether embedding and head are one table.
+    pub tied: bool,
 }
 
 /// Qwen3-0.6B.
@@ -38,10 +40,19 @@ pub(super) const SMALL: Shape = Shape {
     kv_heads: 8,
     head_dim: 128,
     vocab: 151_936,
+    tied: true,
 };
 
 /// Qwen3-1.7B.
 pub(super) const MIDDLE: Shape = Shape { name: "Qwen3-1.7B", hidden: 2048, intermediate: 6144, ..SMALL };
+
+/// Qwen3-4B.
+pub(super) const LARGE: Shape =
+    Shape { name: "Qwen3-4B", hidden: 2560, intermediate: 9728, layers: 36, heads: 32, ..SMALL };
+
+/// Qwen3-8B.
+pub(super) const LARGEST: Shape =
+    Shape { name: "Qwen3-8B", hidden: 4096, intermediate: 12288, tied: false, ..LARGE };
 
 /// For trying the benchmarks.
 pub(super) const TINY: Shape = Shape {
@@ -53,6 +64,7 @@ pub(super) const TINY: Shape = Shape {
     kv_heads: 2,
     head_dim: 16,
     vocab: 2048,
+    tied: true,
 };
 
 impl Shape {
@@ -76,22 +88,24 @@ impl Shape {
             all.extend(block.map(|(name, shape)| (format!("model.layers.{layer}.{name}.weight"), shape)));
         }
         all.push(("model.norm.weight".to_owned(), vec![self.hidden]));
+        if !self.tied {
+            all.push(("lm_head.weight".to_owned(), vec![self.vocab, self.hidden]));
+        }
         all
     }
 
-    /// Elements of all weights, and of those outside the table.
+    /// Elements of all weights.
     #[must_use]
-    pub fn elements(&self) -> (usize, usize) {
-        let all: usize = self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
-        (all, all - self.vocab * self.hidden)
+    pub fn elements(&self) -> usize {
+        self.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
     }
 
-    /// Operations of one token of training in rows of `length` tokens. The table is tied: its product is counted as the
-    /// head's. `frozen` weights get no gradients.
+    /// Operations of one token of training in rows of `length` tokens: those of the head, not of an embedding beside it.
+    /// `frozen` weights get no gradients.
     #[must_use]
     pub fn work(&self, length: usize, frozen: bool) -> f64 {
-        let (_, dense) = self.elements();
-        let weights = (dense + self.vocab * self.hidden) as f64;
+        let looked_up = if self.tied { 0 } else { self.vocab * self.hidden };
+        let weights = (self.elements() - looked_up) as f64;
         let products = if frozen { 4.0 } else { 6.0 };
         products * weights + (12 * self.layers * self.heads * self.head_dim * length) as f64
     }
@@ -113,7 +127,7 @@ impl Shape {
             "initializer_range": 0.02, "intermediate_size": self.intermediate,
             "max_position_embeddings": 40960, "num_attention_heads": self.heads,
             "num_hidden_layers": self.layers, "num_key_value_heads": self.kv_heads,
-            "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0, "tie_word_embeddings": true,
+            "rms_norm_eps": 1e-6, "rope_theta": 1_000_000.0, "tie_word_embeddings": self.tied,
             "vocab_size": self.vocab
         });
         std::fs::write(folder.join("config.json"), serde_json::to_string_pretty(&config)?)?;
@@ -138,16 +152,20 @@ impl Shape {
         file.write_all(&header)?;
         // Numbers that look random: a short block of normals, over and over, from another place for each tensor.
         let stream = Stream::new(1, "weights");
-        let normals: Vec<[u8; 2]> = (0..1 << 16).map(|i| bf16(0.02 * stream.normal(i))).collect();
-        let one = bf16(1.0);
+        let normals: Vec<u8> = (0..1 << 16).flat_map(|i| bf16(0.02 * stream.normal(i))).collect();
+        let ones = bf16(1.0).repeat(1 << 16);
         for (number, (name, shape)) in tensors.iter().enumerate() {
-            let count: usize = shape.iter().product();
-            let bytes: Vec<u8> = if name.contains("norm") {
-                one.iter().copied().cycle().take(2 * count).collect()
-            } else {
-                normals.iter().cycle().skip(number * 7919).take(count).flatten().copied().collect()
+            let mut left = 2 * shape.iter().product::<usize>();
+            let (block, mut from) = match name.contains("norm") {
+                true => (&ones, 0),
+                false => (&normals, 2 * number * 7919 % normals.len()),
             };
-            file.write_all(&bytes)?;
+            while left > 0 {
+                let part = &block[from..block.len().min(from + left)];
+                file.write_all(part)?;
+                left -= part.len();
+                from = 0;
+            }
         }
         file.flush()?;
         Ok(())

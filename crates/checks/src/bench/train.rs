@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use burnish_config::{Command as _, SftOptions};
 use burnish_trainers::{Ranks, Sft, Trainer as _};
 
-use super::shape::{MIDDLE, SMALL, TINY};
+use super::shape::{LARGE, LARGEST, MIDDLE, SMALL, TINY};
 use super::{Bench, Measured, Shape, gpu};
 use crate::Context;
 use crate::run::run;
@@ -14,28 +14,67 @@ use crate::run::run;
 /// Steps that compile and tune, and are not counted.
 const WARM: u64 = 3;
 
-pub(super) fn benches(quick: bool) -> Vec<Bench> {
-    let shapes: &[Shape] = if quick { &[TINY] } else { &[SMALL, MIDDLE] };
-    let mut all: Vec<Bench> = Vec::new();
-    for &shape in shapes {
-        for lora in [true, false] {
-            let what = if lora { "LoRA r 16" } else { "full" };
-            let name = format!("{} {what}, bf16", shape.name);
-            let named = name.clone();
-            all.push((name, Box::new(move |context| measure(context, &named, &shape, lora))));
-        }
-    }
-    all
+/// A training.
+#[derive(Clone, Copy)]
+struct Case {
+    shape: Shape,
+    lora: bool,
+    /// Rows of a micro-batch.
+    rows: usize,
+    /// Micro-batches of a step.
+    accumulated: usize,
+    /// Whether blocks are computed again in the backward pass.
+    recompute: bool,
 }
 
-fn measure(context: &Context, name: &str, shape: &Shape, lora: bool) -> Result<Measured> {
-    let (length, rows, steps) = if context.quick { (128, 1, 5) } else { (2048, 4, 12) };
+impl Case {
+    fn new(shape: Shape, lora: bool) -> Self {
+        Self { shape, lora, rows: 4, accumulated: 1, recompute: true }
+    }
+
+    fn name(&self) -> String {
+        let what = if self.lora { "LoRA r 16" } else { "full" };
+        let accumulated = match self.accumulated {
+            1 => String::new(),
+            n => format!(", {n} times {} rows", self.rows),
+        };
+        let kept = if self.recompute { "" } else { ", activations kept" };
+        format!("{} {what}{accumulated}{kept}, bf16", self.shape.name)
+    }
+}
+
+pub(super) fn benches(quick: bool) -> Vec<Bench> {
+    let shapes: &[Shape] = if quick { &[TINY] } else { &[SMALL, MIDDLE] };
+    let mut cases: Vec<Case> = Vec::new();
+    for &shape in shapes {
+        for lora in [true, false] {
+            cases.push(Case::new(shape, lora));
+        }
+    }
+    // As others publish their speed: two rows of 2048 tokens, four times a step.
+    let published: &[Shape] = if quick { &[TINY] } else { &[SMALL, LARGE, LARGEST] };
+    for &shape in published {
+        let case = Case { rows: 2, accumulated: 4, ..Case::new(shape, true) };
+        cases.extend([case, Case { recompute: false, ..case }]);
+    }
+    let bench = |case: Case| -> Bench { (case.name(), Box::new(move |context| measure(context, &case))) };
+    cases.into_iter().map(bench).collect()
+}
+
+fn measure(context: &Context, case: &Case) -> Result<Measured> {
+    let Case { shape, lora, rows, accumulated, recompute } = *case;
+    let (length, steps) = match (context.quick, accumulated) {
+        (true, _) => (128, 5),
+        (false, 1) => (2048, 12),
+        (false, _) => (2048, 7),
+    };
+    let all_rows = rows * accumulated;
     let folder = tempfile::tempdir()?;
     let (model, data) = (folder.path().join("model"), folder.path().join("rows.jsonl"));
     shape.write(&model, &context.data("examples/base")?)?;
     let mut file = std::fs::File::create(&data)?;
     let sentence = "The quick brown fox jumps over the lazy dog while the cow sleeps in the barn. ";
-    for row in 0..(steps + 2) * rows * 4 {
+    for row in 0..(steps + 2) * all_rows * 4 {
         writeln!(file, "{}", serde_json::json!({"text": format!("{row} {}", sentence.repeat(length / 16))}))?;
     }
     let mut words = vec![
@@ -45,6 +84,8 @@ fn measure(context: &Context, name: &str, shape: &Shape, lora: bool) -> Result<M
         format!("--max_length={length}"),
         format!("--max_steps={steps}"),
         format!("--per_device_train_batch_size={rows}"),
+        format!("--gradient_accumulation_steps={accumulated}"),
+        format!("--gradient_checkpointing={recompute}"),
         "--packing=true".to_owned(),
         "--packing_strategy=wrapped".to_owned(),
         // As PyTorch's: weights that train are in f32.
@@ -79,10 +120,13 @@ fn measure(context: &Context, name: &str, shape: &Shape, lora: bool) -> Result<M
     let mut times = of("step_time");
     times.sort_by(f64::total_cmp);
     let seconds = *times.get(times.len() / 2).context("no step was timed")?;
-    let tokens = (length * rows) as f64;
+    let tokens = (length * all_rows) as f64;
     let work = tokens * shape.work(length, lora);
-    let recompute = "products, made again in the backward of each block; f32 sums between them";
-    let mut measured = Measured::new(context, name, [seconds, tokens, work], recompute);
+    let bound = match recompute {
+        true => "products, made again in the backward of each block; f32 sums between them",
+        false => "products; f32 sums between them",
+    };
+    let mut measured = Measured::new(context, case.name(), [seconds, tokens, work], bound);
     measured.predicted = predicted;
     let memory = of("device_memory_bytes");
     measured.memory = memory.into_iter().reduce(f64::max).map(|bytes| bytes as u64).or(measured.memory);

@@ -1,10 +1,10 @@
-//! A step of AdamW over flat elements.
+//! A step of AdamW over the elements of several parameters.
 
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address, vector};
-use crate::elements;
+use crate::row;
 
 /// A step's numbers.
 #[derive(Clone, Copy, Debug)]
@@ -42,40 +42,102 @@ pub struct Adam {
     pub v: Buffer,
 }
 
-/// One step. Where nobody else holds what is given, it is written where it lies.
+/// Parameters whose step is one launch.
+pub const TOGETHER: usize = 4;
+/// Vectors of a unit.
+const EACH: usize = 4;
+
+/// One step of [`TOGETHER`] parameters at most, with their gradients. Where nobody else holds what is given, it is written where it
+/// lies.
 ///
-/// One launch: `n (24 + w_g)` bytes and about 15 flops for each of `n` elements.
+/// One launch: `24 + w_g` bytes and about 15 flops for each element.
 ///
 /// # Panics
-/// If the buffers are not of one length.
+/// If there are more or none, the buffers of one are not of one length, or gradients of several dtypes.
 #[must_use]
-pub fn adam_step(client: &Client, from: Adam, g: &Buffer, step: &AdamStep) -> Adam {
-    let Adam { p, m, v } = from;
-    let n = p.len;
-    assert!([m.len, v.len, g.len] == [n; 3], "invariant: parameter, moments and gradient are of one length");
-    assert!([p.dtype, m.dtype, v.dtype] == [FloatType::F32; 3], "invariant: parameter and moments are f32");
-    let in_place = [&p, &m, &v].iter().all(|b| b.handle.can_mut());
-    let own = |b: &Buffer| if in_place { b.clone() } else { Buffer::empty(client, n, FloatType::F32) };
-    let to = Adam { p: own(&p), m: own(&m), v: own(&v) };
-    if n > 0 {
-        let size = vector(n, 4, &[&p, &m, &v, g]);
-        let (count, dim) = elements::launch(client, n / size);
-        let out = |b: &Buffer, position: usize| {
-            if in_place { BufferArg::alias(position, n / size) } else { b.arg(size) }
-        };
-        update::launch(
-            client,
-            count,
-            dim,
-            address(&[&p]),
-            size,
-            p.arg(size),
-            m.arg(size),
-            v.arg(size),
-            g.arg(size),
-            out(&to.p, 0),
-            out(&to.m, 1),
-            out(&to.v, 2),
+pub fn adam_step(client: &Client, all: Vec<(Adam, Buffer)>, step: &AdamStep) -> Vec<Adam> {
+    assert!((1..=TOGETHER).contains(&all.len()), "invariant: a launch's parameters");
+    let dtype = all[0].1.dtype;
+    for (Adam { p, m, v }, g) in &all {
+        let n = p.len;
+        assert!(
+            [m.len, v.len, g.len] == [n; 3],
+            "invariant: parameter, moments and gradient are of one length"
+        );
+        let wide = [p.dtype, m.dtype, v.dtype] == [FloatType::F32; 3];
+        assert!(
+            wide && g.dtype == dtype,
+            "invariant: parameters and moments are f32, gradients of one dtype"
+        );
+    }
+    let held: Vec<&Buffer> = all.iter().flat_map(|(Adam { p, m, v }, g)| [p, m, v, g]).collect();
+    let in_place = all.iter().all(|(Adam { p, m, v }, _)| [p, m, v].iter().all(|b| b.handle.can_mut()));
+    let own = |b: &Buffer| if in_place { b.clone() } else { Buffer::empty(client, b.len, FloatType::F32) };
+    let to: Vec<Adam> =
+        all.iter().map(|(Adam { p, m, v }, _)| Adam { p: own(p), m: own(m), v: own(v) }).collect();
+    let size = held.iter().map(|b| vector(b.len, 4, &[b])).min().unwrap_or(1);
+    let units = row::most_units(client);
+    let vectors = |at: usize| all.get(at).map_or(0, |(_, g)| g.len / size);
+    let parts = (0..all.len()).map(vectors).max().unwrap_or(0).div_ceil(units * EACH);
+    if parts == 0 {
+        return to;
+    }
+    // The first stands for those that there are not.
+    let place = |at: usize| if at < all.len() { at } else { 0 };
+    let read = |at: usize| {
+        let (Adam { p, m, v }, g) = &all[place(at)];
+        [p, m, v, g].map(|b| b.arg(size))
+    };
+    let written = |at: usize| {
+        let Adam { p, m, v } = &to[place(at)];
+        let position = place(at) * 4;
+        [(p, 0), (m, 1), (v, 2)].map(|(b, of)| match in_place {
+            true => BufferArg::alias(position + of, b.len / size),
+            false => b.arg(size),
+        })
+    };
+    let [[p0, m0, v0, g0], [p1, m1, v1, g1], [p2, m2, v2, g2], [p3, m3, v3, g3]] = [0, 1, 2, 3].map(read);
+    let [[a0, b0, c0], [a1, b1, c1], [a2, b2, c2], [a3, b3, c3]] = [0, 1, 2, 3].map(written);
+    update::launch(
+        client,
+        row::cubes(client, parts * all.len()),
+        CubeDim::new_1d(units as u32),
+        address(&held),
+        size,
+        p0,
+        m0,
+        v0,
+        g0,
+        p1,
+        m1,
+        v1,
+        g1,
+        p2,
+        m2,
+        v2,
+        g2,
+        p3,
+        m3,
+        v3,
+        g3,
+        a0,
+        b0,
+        c0,
+        a1,
+        b1,
+        c1,
+        a2,
+        b2,
+        c2,
+        a3,
+        b3,
+        c3,
+        vectors(0),
+        vectors(1),
+        vectors(2),
+        vectors(3),
+        parts,
+        NumbersLaunch::new(
             step.grad_scale,
             step.keep,
             step.decay,
@@ -86,21 +148,15 @@ pub fn adam_step(client: &Client, from: Adam, g: &Buffer, step: &AdamStep) -> Ad
             step.root,
             step.eps,
             step.rate,
-            g.dtype.elem(),
-        );
-    }
+        ),
+        dtype.elem(),
+    );
     to
 }
 
-#[cube(launch, address_type = "dynamic")]
-fn update<G: Float, N: Size>(
-    p: &[Vector<f32, N>],
-    m: &[Vector<f32, N>],
-    v: &[Vector<f32, N>],
-    g: &[Vector<G, N>],
-    p_out: &mut [Vector<f32, N>],
-    m_out: &mut [Vector<f32, N>],
-    v_out: &mut [Vector<f32, N>],
+/// [`AdamStep`], as kernels have it.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct Numbers {
     grad_scale: f32,
     keep: f32,
     decay: f32,
@@ -111,18 +167,87 @@ fn update<G: Float, N: Size>(
     root: f32,
     eps: f32,
     rate: f32,
+}
+
+/// Updates this unit's elements of a part of a parameter.
+#[cube]
+fn update_part<G: Float, N: Size>(
+    p: &[Vector<f32, N>],
+    m: &[Vector<f32, N>],
+    v: &[Vector<f32, N>],
+    g: &[Vector<G, N>],
+    p_out: &mut [Vector<f32, N>],
+    m_out: &mut [Vector<f32, N>],
+    v_out: &mut [Vector<f32, N>],
+    vectors: usize,
+    part: usize,
+    step: &Numbers,
+) {
+    let units = CUBE_DIM as usize;
+    #[unroll]
+    for turn in 0..EACH {
+        let i = (part * EACH + turn) * units + UNIT_POS as usize;
+        if i < vectors {
+            // What is rounded once is said, so that bits do not depend on how wide vectors are.
+            let old = p[i];
+            let g = Vector::<f32, N>::cast_from(g[i]);
+            let g = fma(g, Vector::new(step.grad_scale), old * Vector::new(step.decay));
+            let first = fma(m[i], Vector::new(step.beta1), g * Vector::new(step.rest1));
+            let second = fma(v[i], Vector::new(step.beta2), g * g * Vector::new(step.rest2));
+            m_out[i] = first;
+            v_out[i] = second;
+            let denominator = fma(second.sqrt(), Vector::new(step.root), Vector::new(step.eps));
+            p_out[i] = fma(old, Vector::new(step.keep), first / denominator * Vector::new(-step.rate));
+        }
+    }
+}
+
+#[cube(launch, address_type = "dynamic")]
+fn update<G: Float, N: Size>(
+    p0: &[Vector<f32, N>],
+    m0: &[Vector<f32, N>],
+    v0: &[Vector<f32, N>],
+    g0: &[Vector<G, N>],
+    p1: &[Vector<f32, N>],
+    m1: &[Vector<f32, N>],
+    v1: &[Vector<f32, N>],
+    g1: &[Vector<G, N>],
+    p2: &[Vector<f32, N>],
+    m2: &[Vector<f32, N>],
+    v2: &[Vector<f32, N>],
+    g2: &[Vector<G, N>],
+    p3: &[Vector<f32, N>],
+    m3: &[Vector<f32, N>],
+    v3: &[Vector<f32, N>],
+    g3: &[Vector<G, N>],
+    a0: &mut [Vector<f32, N>],
+    b0: &mut [Vector<f32, N>],
+    c0: &mut [Vector<f32, N>],
+    a1: &mut [Vector<f32, N>],
+    b1: &mut [Vector<f32, N>],
+    c1: &mut [Vector<f32, N>],
+    a2: &mut [Vector<f32, N>],
+    b2: &mut [Vector<f32, N>],
+    c2: &mut [Vector<f32, N>],
+    a3: &mut [Vector<f32, N>],
+    b3: &mut [Vector<f32, N>],
+    c3: &mut [Vector<f32, N>],
+    of_0: usize,
+    of_1: usize,
+    of_2: usize,
+    of_3: usize,
+    parts: usize,
+    step: Numbers,
     #[define(G)] _of_g: ElemType,
 ) {
-    let i = ABSOLUTE_POS;
-    if i >= g.len() {
-        terminate!();
+    let (tensor, part) = (CUBE_POS / parts, CUBE_POS % parts);
+    if tensor == 0 {
+        update_part::<G, N>(p0, m0, v0, g0, a0, b0, c0, of_0, part, &step);
+    } else if tensor == 1 {
+        update_part::<G, N>(p1, m1, v1, g1, a1, b1, c1, of_1, part, &step);
+    } else if tensor == 2 {
+        update_part::<G, N>(p2, m2, v2, g2, a2, b2, c2, of_2, part, &step);
+    } else if tensor == 3 {
+        update_part::<G, N>(p3, m3, v3, g3, a3, b3, c3, of_3, part, &step);
     }
-    let old = p[i];
-    let g = Vector::<f32, N>::cast_from(g[i]) * Vector::new(grad_scale) + old * Vector::new(decay);
-    let first = m[i] * Vector::new(beta1) + g * Vector::new(rest1);
-    let second = v[i] * Vector::new(beta2) + g * g * Vector::new(rest2);
-    m_out[i] = first;
-    v_out[i] = second;
-    let denominator = second.sqrt() * Vector::new(root) + Vector::new(eps);
-    p_out[i] = old * Vector::new(keep) - first / denominator * Vector::new(rate);
 }

@@ -38,7 +38,7 @@ mod sums;
 mod tma;
 mod wgmma;
 
-pub use adamw::{Adam, AdamStep, adam_step};
+pub use adamw::{Adam, AdamStep, TOGETHER as ADAM_TOGETHER, adam_step};
 pub use buffer::{Buffer, FloatType};
 pub use cubecl_core::prelude::Client;
 pub use dropout::{Mask, dropout};

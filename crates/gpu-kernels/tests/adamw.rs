@@ -1,4 +1,4 @@
-use burnish_gpu_kernels::{Adam, AdamStep, FloatType, adam_step};
+use burnish_gpu_kernels::{Adam, AdamStep, Buffer, Client, FloatType, adam_step};
 
 use crate::on_device::{client, close, download, dtypes, in_f64, numbers, upload};
 
@@ -26,6 +26,33 @@ fn in_host(state: &mut [Vec<f64>; 3], g: &[f32], s: &AdamStep) {
     }
 }
 
+fn one(client: &Client, from: Adam, g: &Buffer, step: &AdamStep) -> Adam {
+    adam_step(client, vec![(from, g.clone())], step).remove(0)
+}
+
+#[test]
+fn parameters_of_one_launch_are_stepped_each_as_alone() {
+    let client = client();
+    for lengths in [vec![4099, 8], vec![16, 70_000, 4], vec![64, 1, 640, 12_288]] {
+        let at = |n: usize, seed: u32| upload(&client, FloatType::F32, &numbers(FloatType::F32, n, seed));
+        let of = |i: usize, n: usize| {
+            let seed = 10 * i as u32;
+            let squares = numbers(FloatType::F32, n, seed + 2).iter().map(|x| x * x).collect::<Vec<f32>>();
+            let from =
+                Adam { p: at(n, seed), m: at(n, seed + 1), v: upload(&client, FloatType::F32, &squares) };
+            (from, at(n, seed + 3))
+        };
+        let all = |()| lengths.iter().enumerate().map(|(i, &n)| of(i, n)).collect::<Vec<_>>();
+        let together = adam_step(&client, all(()), &STEP);
+        for ((from, g), got) in all(()).into_iter().zip(together) {
+            let want = one(&client, from, &g, &STEP);
+            for (got, want) in [(got.p, want.p), (got.m, want.m), (got.v, want.v)] {
+                assert_eq!(download(&client, &got), download(&client, &want));
+            }
+        }
+    }
+}
+
 #[test]
 fn three_steps_are_those_in_f64_in_place_and_not() {
     let client = client();
@@ -41,9 +68,9 @@ fn three_steps_are_those_in_f64_in_place_and_not() {
                 for seed in 0..3 {
                     let g = numbers(dtype, n, 20 + seed);
                     let g_at = upload(&client, dtype, &g);
-                    own = adam_step(&client, own, &g_at, &step);
+                    own = one(&client, own, &g_at, &step);
                     let before = shared.clone();
-                    shared = adam_step(&client, shared, &g_at, &step);
+                    shared = one(&client, shared, &g_at, &step);
                     drop(before);
                     in_host(&mut expected, &g, &step);
                 }

@@ -37,6 +37,24 @@ pub struct AdamState {
     pub exp_avg_sq: AnyTensor,
 }
 
+/// A parameter to update: its f32 master, its moments, zeros at first, and its gradient.
+pub type AdamItem = (AnyTensor, Option<AdamState>, AnyTensor);
+
+/// One step on f32 parameters, in place where nobody else holds the tensors. On a GPU several share a launch.
+#[must_use]
+pub fn adam_steps(all: Vec<AdamItem>, hyper: &Adam) -> Vec<(AnyTensor, AdamState)> {
+    let Some(gradient) = all.first().map(|(_, _, gradient)| gradient.clone()) else { return Vec::new() };
+    let all = all.into_iter().map(|(master, state, gradient)| {
+        let state = state.unwrap_or_else(|| {
+            let zeros = || AnyTensor::new(master.carrier().zeros_like());
+            AdamState { exp_avg: zeros(), exp_avg_sq: zeros() }
+        });
+        (master, state, gradient)
+    });
+    let all = all.collect();
+    dispatch!([&gradient] => adamw::adam_steps(all, hyper))
+}
+
 /// One step on an f32 parameter, in place where nobody else holds the tensors.
 #[must_use]
 pub fn adam_step(
@@ -45,11 +63,8 @@ pub fn adam_step(
     gradient: &AnyTensor,
     hyper: &Adam,
 ) -> (AnyTensor, AdamState) {
-    let state = state.unwrap_or_else(|| {
-        let zeros = || AnyTensor::new(master.carrier().zeros_like());
-        AdamState { exp_avg: zeros(), exp_avg_sq: zeros() }
-    });
-    dispatch!([gradient] => adamw::adam_step(master, state, gradient, hyper))
+    let mut all = adam_steps(vec![(master, state, gradient.clone())], hyper);
+    all.pop().expect("invariant: one for one")
 }
 
 /// `into + gradient` in f32, in place where nobody else holds `into`.

@@ -98,21 +98,32 @@ pub(crate) fn launch<const N: usize>(
     outputs: [(&[usize], DType); N],
     kernel: impl Fn(&Client, Vec<Buffer>) -> [Buffer; N] + Send + Sync + 'static,
 ) -> [AnyTensor; N] {
-    let shapes = outputs.map(|(shape, dtype)| (shape.to_vec(), dtype));
-    launch_on_tensors(name, inputs, outputs, move |tensors| {
+    let outputs = outputs.map(|(shape, dtype)| (shape.to_vec(), dtype)).to_vec();
+    of_kernel(launch_all(name, inputs, outputs, move |client, buffers| kernel(client, buffers).into()))
+}
+
+/// [`launch`] of a kernel with as many outputs as there are.
+pub(crate) fn launch_all(
+    name: &'static str,
+    inputs: Inputs,
+    outputs: Vec<(Vec<usize>, DType)>,
+    kernel: impl Fn(&Client, Vec<Buffer>) -> Vec<Buffer> + Send + Sync + 'static,
+) -> Vec<AnyTensor> {
+    let shapes = outputs.clone();
+    queue(name, inputs, outputs, move |tensors| {
         let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
         let buffers = tensors.into_iter().map(|tensor| {
             let CubeTensor { handle, meta, dtype, .. } = into_contiguous(tensor);
             // Integers go as what has their size.
             Buffer { handle, len: meta.num_elements(), dtype: float(dtype).unwrap_or(FloatType::F32) }
         });
-        let mut made = kernel(&client, buffers.collect()).into_iter();
-        shapes.each_ref().map(|(shape, dtype)| {
-            let made = made.next().expect("invariant: a buffer for each output");
+        let made = kernel(&client, buffers.collect());
+        let outputs = made.into_iter().zip(&shapes).map(|(made, (shape, dtype))| {
             debug_assert!(made.len == shape.iter().product::<usize>() && float(*dtype) == Some(made.dtype));
             let (client, device, shape) = (client.clone(), device.clone(), shape.clone().into());
             CubeTensor::new_contiguous(client, device, shape, made.handle, *dtype)
-        })
+        });
+        outputs.collect()
     })
 }
 
@@ -123,35 +134,48 @@ pub(crate) fn launch_on_tensors<const N: usize>(
     outputs: [(&[usize], DType); N],
     kernel: impl Fn(Vec<CubeTensor>) -> [CubeTensor; N] + Send + Sync + 'static,
 ) -> [AnyTensor; N] {
+    let outputs = outputs.map(|(shape, dtype)| (shape.to_vec(), dtype)).to_vec();
+    of_kernel(queue(name, inputs, outputs, move |tensors| kernel(tensors).into()))
+}
+
+fn of_kernel<const N: usize>(made: Vec<AnyTensor>) -> [AnyTensor; N] {
+    made.try_into().unwrap_or_else(|_| unreachable!("invariant: a tensor for each output"))
+}
+
+fn queue(
+    name: &'static str,
+    inputs: Inputs,
+    outputs: Vec<(Vec<usize>, DType)>,
+    kernel: impl Fn(Vec<CubeTensor>) -> Vec<CubeTensor> + Send + Sync + 'static,
+) -> Vec<AnyTensor> {
     let fusion = inputs.0[0].client.clone();
     let inputs: Vec<TensorIr> = inputs.0.into_iter().map(Fused::into_ir).collect();
-    let outputs = outputs
-        .map(|(shape, dtype)| TensorIr::uninit(fusion.create_empty_handle(), shape.to_vec().into(), dtype));
+    let outputs = outputs.into_iter();
+    let outputs: Vec<TensorIr> = outputs
+        .map(|(shape, dtype)| TensorIr::uninit(fusion.create_empty_handle(), shape.into(), dtype))
+        .collect();
     let described = OperationIr::Custom(CustomOpIr::new(name, &inputs, &outputs));
     let queued = Queued { name, inputs, outputs, kernel };
-    let made = fusion.register(StreamId::current(), described, queued);
-    let made: [Fused; N] =
-        made.try_into().unwrap_or_else(|_| unreachable!("invariant: a tensor for each output"));
-    made.map(Cube::wrap)
+    fusion.register(StreamId::current(), described, queued).into_iter().map(Cube::wrap).collect()
 }
 
 /// A kernel in fusion's queue.
-struct Queued<K, const N: usize> {
+struct Queued<K> {
     name: &'static str,
     inputs: Vec<TensorIr>,
-    outputs: [TensorIr; N],
+    outputs: Vec<TensorIr>,
     kernel: K,
 }
 
-impl<K, const N: usize> fmt::Debug for Queued<K, N> {
+impl<K> fmt::Debug for Queued<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
-impl<K, const N: usize> Operation<Runtime> for Queued<K, N>
+impl<K> Operation<Runtime> for Queued<K>
 where
-    K: Fn(Vec<CubeTensor>) -> [CubeTensor; N] + Send + Sync,
+    K: Fn(Vec<CubeTensor>) -> Vec<CubeTensor> + Send + Sync,
 {
     fn execute(&self, handles: &mut Handles) -> Result<(), ExecutionError> {
         let tensors =

@@ -75,7 +75,9 @@ mod short_conv;
 mod tensor;
 mod xielu;
 
-pub use adamw::{Adam, AdamState, accumulate, adam_step, sum_of_squares, sums_of_squares};
+pub use adamw::{
+    Adam, AdamItem, AdamState, accumulate, adam_step, adam_steps, sum_of_squares, sums_of_squares,
+};
 pub use attention::{AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks};
 pub use bytes::{Elements, Scalar};
 pub use cache::{KvCache, together};

@@ -128,7 +128,7 @@ fn adam_is_the_kernel_s() {
             };
             let (p, state) = burnish_ops::adam_step(here.0, here.1, &gradient, &h);
             here = (p, Some(state));
-            there = gpu::adam_step(there.0, there.1, &gradient, &h);
+            there = gpu::adam_steps(vec![(there.0, there.1, gradient.clone())], &h).remove(0);
             assert_eq!(there.0.shape(), [5, 27]);
             assert_close(&to_f64(&there.0), &to_f64(&here.0), 1e-6, &format!("step {step}"));
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::FloatDType;
 use burnish_core::{Dtype, OptionFaults, Parameter, Registry};
-use burnish_ops::{Adam, AdamState, AnyTensor, adam_step};
+use burnish_ops::{Adam, AdamState, AnyTensor, adam_steps};
 
 use crate::step::{Applied, Clipped, Gradients, ParamStorage};
 use crate::{OptimError, SlotScope, SlotSpec, SlotTensor};
@@ -70,8 +70,11 @@ pub(crate) struct Kept {
     pub(crate) moments: Option<AdamState>,
 }
 
-/// One step of one parameter.
-#[derive(Clone, Copy, Debug)]
+/// Parameters that are updated together, as a GPU's launch takes them.
+const TOGETHER: usize = 4;
+
+/// The numbers of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Step {
     /// From 1.
     pub(crate) number: u64,
@@ -82,40 +85,44 @@ pub(crate) struct Step {
     pub(crate) decays: bool,
 }
 
-impl Kept {
-    /// The value after a step: one that is stored narrower than f32 is the f32 master rounded.
-    pub(crate) fn update(
-        &mut self,
-        options: &AdamWOptions,
-        step: &Step,
-        value: AnyTensor,
-        gradient: &AnyTensor,
-    ) -> AnyTensor {
+/// What is kept of a parameter, its value and its gradient.
+pub(crate) type Stepped = (Kept, AnyTensor, AnyTensor);
+
+impl Step {
+    /// What is kept and the value of each after this step: one that is stored narrower than f32 is the f32 master rounded.
+    pub(crate) fn update(&self, options: &AdamWOptions, all: Vec<Stepped>) -> Vec<(Kept, AnyTensor)> {
         let hyper = Adam {
-            lr: step.lr,
+            lr: self.lr,
             beta1: options.beta1,
             beta2: options.beta2,
             eps: options.eps,
-            weight_decay: if step.decays { options.weight_decay } else { 0.0 },
+            weight_decay: if self.decays { options.weight_decay } else { 0.0 },
             decoupled: options.decoupled,
-            step: step.number,
-            grad_scale: step.grad_scale,
+            step: self.number,
+            grad_scale: self.grad_scale,
         };
-        let stored = value.dtype();
-        let (master, keep) = match stored {
-            Some(Dtype::F32) => (value, None),
-            _ => (self.master.take().unwrap_or_else(|| value.cast(FloatDType::F32)), stored),
-        };
-        let (master, moments) = adam_step(master, self.moments.take(), gradient, &hyper);
-        self.moments = Some(moments);
-        match keep {
-            None => master,
-            Some(stored) => {
-                let value = master.cast(float(stored));
-                self.master = Some(master);
-                value
+        let (stored, items): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .map(|(Kept { master, moments }, value, gradient)| match value.dtype() {
+                Some(Dtype::F32) => (None, (value, moments, gradient)),
+                stored => {
+                    let master = master.unwrap_or_else(|| value.cast(FloatDType::F32));
+                    (stored, (master, moments, gradient))
+                }
+            })
+            .unzip();
+        let stepped = adam_steps(items, &hyper).into_iter().zip(stored);
+        let kept = stepped.map(|((master, moments), stored)| {
+            let moments = Some(moments);
+            match stored {
+                None => (Kept { master: None, moments }, master),
+                Some(stored) => {
+                    let value = master.cast(float(stored));
+                    (Kept { master: Some(master), moments }, value)
+                }
             }
-        }
+        });
+        kept.collect()
     }
 }
 
@@ -173,15 +180,35 @@ impl AdamW {
         self.steps += 1;
         let (entries, grad_scale, grad_norm) = gradients.into_parts();
         let mut updated = 0;
+        let mut group: Vec<(usize, Step, AnyTensor)> = Vec::new();
         for (index, gradient) in entries {
-            let Some(entry) = self.entries.get_mut(&index) else { continue };
+            let Some(entry) = self.entries.get(&index) else { continue };
             let (lr, decays) = (lr * entry.rate, entry.parameter.decays());
             let step = Step { number: self.steps, lr, grad_scale, decays };
-            let value = storage.take(index);
-            storage.put(index, entry.kept.update(&self.options, &step, value, &gradient));
+            if group.len() == TOGETHER || group.first().is_some_and(|(_, other, _)| *other != step) {
+                self.step_group(std::mem::take(&mut group), storage);
+            }
+            group.push((index, step, gradient));
             updated += 1;
         }
+        self.step_group(group, storage);
         Applied { grad_norm, parameters: updated, orthogonalised: 0 }
+    }
+
+    /// One update of parameters whose step has the same numbers.
+    fn step_group(&mut self, group: Vec<(usize, Step, AnyTensor)>, storage: &dyn ParamStorage) {
+        let Some(step) = group.first().map(|(_, step, _)| *step) else { return };
+        let mut indices = Vec::with_capacity(group.len());
+        let mut all = Vec::with_capacity(group.len());
+        for (index, _, gradient) in group {
+            let entry = self.entries.get_mut(&index).expect("invariant: only its own are stepped");
+            indices.push(index);
+            all.push((std::mem::take(&mut entry.kept), storage.take(index), gradient));
+        }
+        for (index, (kept, value)) in indices.into_iter().zip(step.update(&self.options, all)) {
+            self.entries.get_mut(&index).expect("invariant: as above").kept = kept;
+            storage.put(index, value);
+        }
     }
 
     /// The f32 master of a narrower weight, if there is one.

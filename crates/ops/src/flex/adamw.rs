@@ -20,7 +20,14 @@ pub(crate) fn any(tensor: FlexTensor) -> AnyTensor {
     AnyTensor::new(Tensor::<1>::from_primitive::<burn::backend::Flex>(tensor))
 }
 
-pub(crate) fn adam_step(
+pub(crate) fn adam_steps(
+    all: Vec<(AnyTensor, AdamState, AnyTensor)>,
+    hyper: &Adam,
+) -> Vec<(AnyTensor, AdamState)> {
+    all.into_iter().map(|(master, state, gradient)| adam_step(master, state, &gradient, hyper)).collect()
+}
+
+fn adam_step(
     master: AnyTensor,
     state: AdamState,
     gradient: &AnyTensor,

@@ -1,4 +1,4 @@
-//! AdamW in Burn operations, for any device; on CubeCL's in one launch.
+//! AdamW in Burn operations, for any device; on CubeCL's in one launch for several parameters.
 
 use burn::tensor::Tensor;
 
@@ -9,19 +9,18 @@ use crate::adamw::{Adam, AdamState};
 /// Elements that are summed into one before sums are summed.
 const ROW: usize = 4096;
 
-/// See [`crate::adam_step`]. Tensors are taken, not shared, so that a backend may write where they lie.
+/// See [`crate::adam_steps`]. Tensors are taken, not shared, so that a backend may write where they lie.
 #[must_use]
-pub fn adam_step(
-    master: AnyTensor,
-    state: AdamState,
-    gradient: &AnyTensor,
-    h: &Adam,
-) -> (AnyTensor, AdamState) {
+pub fn adam_steps(all: Vec<(AnyTensor, AdamState, AnyTensor)>, h: &Adam) -> Vec<(AnyTensor, AdamState)> {
     #[cfg(feature = "cube")]
-    let (master, state) = match super::kernels::adam_step(master, state, gradient, h) {
+    let all = match super::kernels::adam_steps(all, h) {
         Ok(made) => return made,
         Err(back) => back,
     };
+    all.into_iter().map(|(master, state, gradient)| adam_step(master, state, &gradient, h)).collect()
+}
+
+fn adam_step(master: AnyTensor, state: AdamState, gradient: &AnyTensor, h: &Adam) -> (AnyTensor, AdamState) {
     let own = |t: AnyTensor| Tensor::<1>::from_dispatch(t.dispatch());
     let (mut p, m, v) = (own(master), own(state.exp_avg), own(state.exp_avg_sq));
     let mut g = gradient.carrier() * h.grad_scale;

@@ -23,7 +23,7 @@ pub(crate) mod norm;
 pub(crate) mod orthogonal;
 mod product;
 
-pub use adamw::{adam_step, sums_of_squares};
+pub use adamw::{adam_steps, sums_of_squares};
 pub(crate) use attention::{Angles, Past, attend_cached};
 #[cfg(feature = "cube")]
 pub(crate) use attention::{Pages, Plans};

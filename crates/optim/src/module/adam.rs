@@ -45,8 +45,9 @@ impl Optimizer for AdamW {
         let mut state = state.unwrap_or_default();
         state.step += 1;
         let step = Step { number: state.step, lr, grad_scale: 1.0, decays: true };
-        let value = state.kept.update(&self.options, &step, value, &gradient);
-        (shaped(&value, shape), Some(state))
+        let mut stepped = step.update(&self.options, vec![(state.kept, value, gradient)]);
+        let (kept, value) = stepped.pop().expect("invariant: one for one");
+        (shaped(&value, shape), Some(State { kept, ..state }))
     }
 
     fn to_device<const D: usize>(state: State, device: &Device) -> State {

@@ -14,7 +14,7 @@ mod product;
 mod rows;
 mod sums;
 
-pub(super) use adamw::adam_step;
+pub(super) use adamw::adam_steps;
 pub(super) use dropout::dropped;
 pub(crate) use flash::Plans;
 pub(super) use flash::{Flash, FlashInput};

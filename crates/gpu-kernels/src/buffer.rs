@@ -52,6 +52,14 @@ impl Buffer {
         Self { handle: client.empty(len * dtype.bytes()), len, dtype }
     }
 
+    /// `len` of its elements, from `first` on.
+    #[must_use]
+    pub fn piece(&self, first: usize, len: usize) -> Self {
+        let bytes = self.dtype.bytes();
+        let handle = self.handle.clone().offset_start((first * bytes) as u64);
+        Self { handle: handle.offset_end(((self.len - first - len) * bytes) as u64), len, dtype: self.dtype }
+    }
+
     /// Whether vectors of `size` elements may be read from its beginning.
     pub(crate) fn is_aligned(&self, size: usize) -> bool {
         let offset = self.handle.offset_start.unwrap_or(0);

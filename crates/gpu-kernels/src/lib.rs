@@ -23,6 +23,7 @@ extern crate cubecl_core as cubecl;
 
 mod adamw;
 mod buffer;
+mod cast;
 mod dropout;
 mod elements;
 mod flash;
@@ -40,6 +41,7 @@ mod wgmma;
 
 pub use adamw::{Adam, AdamStep, TOGETHER as ADAM_TOGETHER, adam_step};
 pub use buffer::{Buffer, FloatType};
+pub use cast::{TOGETHER as CAST_TOGETHER, cast};
 pub use cubecl_core::prelude::Client;
 pub use dropout::{Mask, dropout};
 pub use flash::{
@@ -47,7 +49,7 @@ pub use flash::{
     PAGE, PagedRow, PagedRows, attend_pages, copy_pages, duplicate_pages, write_pages,
 };
 pub use gate::{Gate, gate, gate_backward};
-pub use gemm::{Add, Finish, Gemm, Matrices, More, Product};
+pub use gemm::{AdapterGradients, AdapterSize, Adapters, Add, Finish, Gemm, Matrices, More, Product};
 pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
 pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};

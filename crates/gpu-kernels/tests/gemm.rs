@@ -1,4 +1,6 @@
-use burnish_gpu_kernels::{Add, Buffer, Client, Finish, FloatType, Gemm, Matrices, More, Product};
+use burnish_gpu_kernels::{
+    AdapterSize, Add, Buffer, Client, Finish, FloatType, Gemm, Matrices, More, Product, cast,
+};
 
 use crate::on_device::{client, close, download, numbers, rounded, rounding, upload};
 
@@ -248,5 +250,69 @@ fn many_products_beside_each_other_are_each_its_own() {
         let got = gemm.multiply(&client, of, &a.at, &b.at, FloatType::F32, &Finish::default());
         let expected = product(of, dtype, &a.values, &b.values);
         close("many", &download(&client, &got), &expected, bound(of.depth, FloatType::F32));
+    }
+}
+
+#[test]
+fn adapters_of_one_input_are_each_its_own_products() {
+    if !cfg!(feature = "cuda") {
+        return;
+    }
+    let client = client();
+    let dtype = FloatType::Bf16;
+    let gemm = Gemm::new(&client, dtype).expect("a device for tests multiplies these");
+    for (rows, input, rank, outputs) in
+        [(1030, 136, 16, vec![136, 72, 80]), (1024, 72, 8, vec![200, 72]), (1100, 80, 32, vec![72])]
+    {
+        let count = outputs.len();
+        let size = AdapterSize { rows, input, rank, count };
+        let adapters = gemm.adapters(size).expect("these are multiplied together");
+        let width: usize = outputs.iter().sum();
+        let x = Placed::new(&client, dtype, [1, rows, input], (false, 0), 1);
+        let wide = upload(&client, dtype, &numbers(dtype, rows * width, 2));
+        let mut upstream = Vec::new();
+        let mut first = 0;
+        for &output in &outputs {
+            let all = Matrices::rows(wide.clone(), rows, width);
+            upstream.push(Matrices { first, ..all });
+            first += output;
+        }
+        assert!(adapters.reads(&x.at, &upstream, &outputs));
+        let of = |n: usize, seed: u32| upload(&client, FloatType::F32, &numbers(dtype, n, seed));
+        let a: Vec<Buffer> = (0..count).map(|i| of(rank * input, 10 + i as u32)).collect();
+        let b: Vec<Buffer> = outputs.iter().zip(20..).map(|(&n, seed)| of(n * rank, seed)).collect();
+        let (_, b) = cast(&client, &b, dtype);
+        let (stack, narrow) = cast(&client, &a, dtype);
+        for (narrow, wide) in narrow.iter().zip(&a) {
+            assert_eq!(download(&client, narrow), download(&client, wide), "numbers of that dtype");
+        }
+        let low = adapters.low(&client, &x.at, &stack, 0.5);
+        let got = adapters.gradients(&client, &x.at, &upstream, (&b, &low), 2.0);
+        let alone = |of, a: &Matrices, b: &Matrices, out, scale| {
+            gemm.multiply(&client, of, a, b, out, &Finish { scale, ..Finish::default() })
+        };
+        for (at, &output) in outputs.iter().enumerate() {
+            let of_a = Matrices::rows(narrow[at].clone(), rank, input);
+            let of_b = Matrices::rows(b[at].clone(), output, rank);
+            let by = |columns, depth| Product { batches: 1, rows, columns, depth };
+            let want = alone(by(rank, input), &x.at, &of_a.clone().transpose(), dtype, 0.5);
+            assert_eq!(download(&client, &low[at]), download(&client, &want), "low {at} of {size:?}");
+            let want = alone(by(rank, output), &upstream[at], &of_b, dtype, 2.0);
+            assert_eq!(download(&client, &got.low[at]), download(&client, &want), "of low {at} of {size:?}");
+            let over = |rows_out, columns| Product { batches: 1, rows: rows_out, columns, depth: rows };
+            let thin = |b: &Buffer| Matrices::rows(b.clone(), rows, rank);
+            let up = upstream[at].clone().transpose();
+            for (what, got, want) in [
+                ("b", &got.b[at], alone(over(output, rank), &up, &thin(&low[at]), FloatType::F32, 1.0)),
+                (
+                    "a",
+                    &got.a[at],
+                    alone(over(rank, input), &thin(&got.low[at]).transpose(), &x.at, FloatType::F32, 1.0),
+                ),
+            ] {
+                let want: Vec<f64> = download(&client, &want).iter().map(|&n| f64::from(n)).collect();
+                close(&format!("{what} {at} of {size:?}"), &download(&client, got), &want, 1e-4);
+            }
+        }
     }
 }

@@ -110,7 +110,7 @@ pub(crate) fn launch_all(
     kernel: impl Fn(&Client, Vec<Buffer>) -> Vec<Buffer> + Send + Sync + 'static,
 ) -> Vec<AnyTensor> {
     let shapes = outputs.clone();
-    queue(name, inputs, outputs, move |tensors| {
+    launch_on_all(name, inputs, outputs, move |tensors| {
         let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
         let buffers = tensors.into_iter().map(|tensor| {
             let CubeTensor { handle, meta, dtype, .. } = into_contiguous(tensor);
@@ -135,14 +135,15 @@ pub(crate) fn launch_on_tensors<const N: usize>(
     kernel: impl Fn(Vec<CubeTensor>) -> [CubeTensor; N] + Send + Sync + 'static,
 ) -> [AnyTensor; N] {
     let outputs = outputs.map(|(shape, dtype)| (shape.to_vec(), dtype)).to_vec();
-    of_kernel(queue(name, inputs, outputs, move |tensors| kernel(tensors).into()))
+    of_kernel(launch_on_all(name, inputs, outputs, move |tensors| kernel(tensors).into()))
 }
 
 fn of_kernel<const N: usize>(made: Vec<AnyTensor>) -> [AnyTensor; N] {
     made.try_into().unwrap_or_else(|_| unreachable!("invariant: a tensor for each output"))
 }
 
-fn queue(
+/// [`launch_on_tensors`] of a kernel with as many outputs as there are.
+pub(crate) fn launch_on_all(
     name: &'static str,
     inputs: Inputs,
     outputs: Vec<(Vec<usize>, DType)>,

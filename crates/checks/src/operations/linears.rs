@@ -127,6 +127,17 @@ pub(super) fn checks() -> Vec<Check> {
         ("DoRA", Reads::RmsNorm, vec![dora, LORA], false),
         ("DoRA, dropout", Reads::Plain, vec![Layer { dropout: 0.25, ..dora }], true),
     ];
+    // Enough rows for adapters of one input to be multiplied together.
+    let wide = |out: usize| Layer { out, ..LORA };
+    for (name, reads, layers, residual) in [
+        ("LoRA of one input", Reads::RmsNorm, vec![wide(136), wide(72), wide(80)], false),
+        ("LoRA of one input, residual", Reads::SwiGlu, vec![wide(96)], true),
+    ] {
+        let title = format!("linears {name}, {}, 1040 x 136", name_of(DType::BF16));
+        all.push(check(title, Bound::of(DType::BF16), move || {
+            case(1040, 136, DType::BF16, reads, &layers, residual)
+        }));
+    }
     for (name, reads, layers, residual) in kinds {
         for dtype in [DType::F32, DType::BF16] {
             // Tokens and widths on both sides of tiles: few, odd, and enough for tensor cores.

@@ -5,6 +5,7 @@
 //! into tiles, and its sums into parts that another launch adds in order, depends on sizes alone: bits repeat. On Hopper
 //! whole tiles of factors that are copied as they are have a kernel of their own (`wgmma`), which adds in another order.
 
+mod adapters;
 mod cores;
 mod finish;
 mod stage;
@@ -12,6 +13,8 @@ mod thin;
 mod tiles;
 mod units;
 mod warpgroup;
+
+pub use adapters::{AdapterGradients, AdapterSize, Adapters};
 
 use cubecl_core::prelude::*;
 
@@ -197,12 +200,12 @@ impl Gemm {
         let alike = |more: &More| [more.a.transposed, more.b.transposed] == [a.transposed, b.transposed];
         assert!(finish.more.as_ref().is_none_or(alike), "invariant: both products are of one layout");
         if self.cores && thin::of_rows(self.factors, of, a, finish, self.shared) {
-            thin::multiply_rows(client, (self.factors, of), [a, b, d], finish.scale);
+            thin::multiply_rows(client, (self.factors, of), [a, b, d], columns, finish.scale);
             return;
         }
         let columns_of = self.cores.then(|| thin::of_columns(self.factors, of, a, b, finish)).flatten();
         let (sums, parts) = if let Some(operands) = columns_of {
-            thin::sums_of_columns(client, (self.factors, of), operands)
+            thin::sums_of_columns(client, (self.factors, of), operands, rows.min(columns))
         } else {
             let by_warpgroups =
                 self.warpgroups.then(|| warpgroup::tiles(self.factors, of, a, b, finish)).flatten();

@@ -14,7 +14,7 @@ use crate::mma::{Eight, PLANE, Pair, STRIP, add, pair};
 use crate::row;
 
 /// Columns of a thin matrix at most.
-const MOST: usize = 64;
+pub(super) const MOST: usize = 64;
 /// Strips of rows of a cube, and planes that share the factors of each.
 const STRIPS: usize = 2;
 const SHARES: usize = 4;
@@ -46,8 +46,12 @@ fn bytes_of_rows(columns: usize) -> usize {
 pub(super) fn of_rows(factors: FloatType, of: Product, a: &Matrices, finish: &Finish, shared: usize) -> bool {
     let plain = finish.more.is_none() && finish.bias.is_none() && matches!(finish.add, Add::Nothing);
     let held = !a.transposed && a.buffer.dtype == factors && a.vector(of.depth, 8) == 8;
-    let fits = of.columns <= MOST && bytes_of_rows(of.columns) <= shared;
-    plain && held && of.batches == 1 && fits && of.rows >= LONG
+    plain && held && of.batches == 1 && fits(of.rows, of.columns, shared)
+}
+
+/// Whether there are rows for so many planes, and shared memory for so many columns.
+pub(super) fn fits(rows: usize, columns: usize, shared: usize) -> bool {
+    rows >= LONG && columns <= MOST && bytes_of_rows(columns) <= shared
 }
 
 /// The operands of a product that sums over the lines of both: the thin one first, and whether the output has a line for each
@@ -72,11 +76,12 @@ pub(super) fn of_columns<'m>(
     }
 }
 
-/// [`of_rows`]'s product, written to `d`.
+/// [`of_rows`]'s product, written to `d`, of whose matrices each has `each` of the columns.
 pub(super) fn multiply_rows(
     client: &Client,
     (factors, of): (FloatType, Product),
     [a, b, d]: [&Matrices; 3],
+    each: usize,
     scale: f32,
 ) {
     let along = b.transposed;
@@ -99,6 +104,7 @@ pub(super) fn multiply_rows(
             of.depth,
             scale,
             of.columns,
+            each,
             along,
             b.buffer.dtype.elem(),
             d.buffer.dtype.elem(),
@@ -107,11 +113,13 @@ pub(super) fn multiply_rows(
     }
 }
 
-/// Parts of [`of_columns`]'s sums, one matrix after the other in f32, and how many.
+/// Parts of [`of_columns`]'s sums, one matrix after the other in f32, and how many. Each of the thin one's matrices has `each` of its
+/// columns.
 pub(super) fn sums_of_columns(
     client: &Client,
     (factors, of): (FloatType, Product),
     [thin, long]: [&Matrices; 2],
+    each_thin: usize,
 ) -> (Buffer, usize) {
     let turned = of.columns <= MOST && of.rows > MOST;
     let (rank, width) = if turned { (of.columns, of.rows) } else { (of.rows, of.columns) };
@@ -138,6 +146,7 @@ pub(super) fn sums_of_columns(
             each,
             parts,
             rank,
+            each_thin,
             turned,
             planes,
             thin.buffer.dtype.elem(),
@@ -222,6 +231,7 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
     depth: usize,
     scale: f32,
     #[comptime] columns: usize,
+    #[comptime] each: usize,
     #[comptime] along: bool,
     #[define(B)] _b_type: ElemType,
     #[define(O)] _d_type: ElemType,
@@ -324,7 +334,8 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
             for k in 0..2usize {
                 let column = i / 2 * 8 + t * 2 + k;
                 if column < columns && row < rows {
-                    d[of_d.first + row * of_d.line + column] = O::cast_from(sum.extract(k) * scale);
+                    let matrix = of_d.first + column / each * of_d.matrix;
+                    d[matrix + row * of_d.line + column % each] = O::cast_from(sum.extract(k) * scale);
                 }
             }
         }
@@ -343,6 +354,7 @@ fn by_columns<A: Float, E: Float>(
     each: usize,
     parts: usize,
     #[comptime] rank: usize,
+    #[comptime] each_thin: usize,
     #[comptime] turned: bool,
     #[comptime] planes: usize,
     #[define(A)] _thin_type: ElemType,
@@ -386,7 +398,8 @@ fn by_columns<A: Float, E: Float>(
             let mut both = Pair::<E>::new(E::from_int(0));
             #[unroll]
             for k in 0..2usize {
-                let at = of_thin.first + min(line + k, to - 1) * of_thin.line + row;
+                let matrix = of_thin.first + row / each_thin * of_thin.matrix;
+                let at = matrix + min(line + k, to - 1) * of_thin.line + row % each_thin;
                 both.insert(k, E::cast_from(thin[at]));
             }
             lefts[i] = both;

@@ -40,7 +40,7 @@ pub(super) fn plain_backward(f: Activation, x: &AnyTensor, d: Tensor<2>) -> Resu
     if let Some(dx) = kernels::gate_backward(x, &d, Gate { activation: f, gated: false }) {
         return Ok(dx);
     }
-    Ok(to(d * value_and_slope(f, wide::<2>(x)?).1, x.carrier().dtype()))
+    Ok(to(to(d, wide_dtype(x)) * value_and_slope(f, wide::<2>(x)?).1, x.carrier().dtype()))
 }
 
 /// The gradient of [`gated`]'s `x`, in its dtype, from that of the value.
@@ -51,6 +51,7 @@ pub(super) fn gated_backward(f: Activation, x: &AnyTensor, d: Tensor<2>) -> Resu
     }
     let (dtype, (gate, up)) = (x.carrier().dtype(), gate_up(x)?);
     let (value, slope) = value_and_slope(f, gate);
+    let d = to(d, wide_dtype(x));
     let d_up = d.clone() * value;
     Ok(Tensor::cat(vec![to(d * up * slope, dtype), to(d_up, dtype)], 1))
 }

@@ -111,7 +111,7 @@ impl Body {
     fn logits(&self, start: usize, n: usize, wanted: &LinearParts<bool>) -> Result<Logits, OpsError> {
         let mut operand = Operand::new(self.hidden.rank::<2>()?.narrow(0, start, n));
         let to = (self.layer.out_dtype(), None);
-        let (z, saved) = self.layer.forward(&mut operand, start, wanted, to);
+        let (z, saved) = self.layer.forward(&mut operand, start, wanted, to, None);
         Ok(Logits { z: z.made(), saved, operand })
     }
 
@@ -218,7 +218,15 @@ impl Body {
             let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
             let dz = self.gradient(z, start, upstream);
             let asked = (wanted, want_hidden.then(|| self.hidden.carrier().dtype()));
-            parts.extend(self.layer.backward(&mut operand, start, saved, dz, asked, (&mut gradients, None)));
+            parts.extend(self.layer.backward(
+                &mut operand,
+                start,
+                saved,
+                dz,
+                asked,
+                (&mut gradients, None),
+                None,
+            ));
         }
         let hidden = want_hidden.then(|| AnyTensor::new(Tensor::cat(parts, 0)));
         let mut all = vec![hidden];

@@ -4,8 +4,12 @@
 //! An adapter's second product is added to the layer's as another one of the same sums, where both are of one dtype of factors.
 
 use burn::tensor::{DType, Tensor};
+#[cfg(feature = "cube")]
+use burnish_core::LoraParts;
 use burnish_core::{Activation, Compute, Dtype, LinearPart, LinearParts};
 
+#[cfg(feature = "cube")]
+use super::kernels;
 use super::product::{self, Factors, Finish};
 use super::{activation, add, constant, norm, over_rows, to, wide_dtype};
 use crate::linear::{Dropout, Linear, LinearInput};
@@ -191,13 +195,15 @@ impl Layer {
         if alone { self.parts.weight.carrier().dtype() } else { self.wide }
     }
 
-    /// The outputs for `x`, whose first row is row `first` of the dropout's; in `out`, with `residual`.
+    /// The outputs for `x`, whose first row is row `first` of the dropout's; in `out`, with `residual`. `low` is what the
+    /// adapter's first factor makes of it, where that was made.
     pub(super) fn forward(
         &self,
         x: &mut Operand,
         first: usize,
         wanted: &LinearParts<bool>,
         (out, residual): (DType, Option<Tensor<2>>),
+        low: Option<Tensor<2>>,
     ) -> (Output, Saved) {
         let mut saved = Saved { low: None, gained: None };
         let mut finish = Finish::adding(out, residual);
@@ -206,9 +212,11 @@ impl Layer {
             return (self.through_weight(x, finish), saved);
         };
         let dropped = self.dropped(x, first);
-        let seen = dropped.clone().unwrap_or_else(|| self.seen(x));
-        let scaled = Finish::scaled(self.low_dtype(), self.scale);
-        let low = product::forward(seen, &matrix(&lora.a), self.compute, scaled);
+        let low = low.unwrap_or_else(|| {
+            let seen = dropped.clone().unwrap_or_else(|| self.seen(x));
+            let scaled = Finish::scaled(self.low_dtype(), self.scale);
+            product::forward(seen, &matrix(&lora.a), self.compute, scaled)
+        });
         saved.low = Some(low.clone());
         let b_bias = lora.b_bias.as_ref().map(|bias| vector(bias) * self.scale);
         // In the dtype of factors: kernels multiply what is copied as it is.
@@ -258,6 +266,7 @@ impl Layer {
     }
 
     /// Adds the layer's gradients to `into`; gives the input's added to `dx`, in the dtype in which it is wanted, if it is.
+    /// `of_adapter` is what all factors' gradients are, where they were made.
     pub(super) fn backward(
         &self,
         x: &mut Operand,
@@ -266,6 +275,7 @@ impl Layer {
         dy: Tensor<2>,
         (wanted, out): (&LinearParts<bool>, Option<DType>),
         (into, mut dx): (&mut Gradients, Option<Tensor<2>>),
+        of_adapter: Option<AdapterGradient>,
     ) -> Option<Tensor<2>> {
         let (wide, want_dx) = (self.wide, out.is_some());
         if wanted.wants(LinearPart::Bias) {
@@ -305,25 +315,32 @@ impl Layer {
             let sums = over_rows(scaled.get(wide)) * self.scale;
             accumulate(into, LinearPart::LoraBBias, sums);
         }
-        if wanted.wants(LinearPart::LoraB) {
-            let low = saved.low.expect("invariant: kept where there is an adapter");
-            let scaled = scaled.factor(low.dtype(), self.compute);
-            accumulate_by(into, LinearPart::LoraB, |before| {
-                product::of_weight(scaled, low, self.compute, Finish::adding(wide, before))
-            });
-        }
-        let wants_a = wanted.wants(LinearPart::LoraA);
-        if !wants_a && !want_dx {
-            return None;
-        }
-        let finish = Finish::scaled(self.low_dtype(), self.scale);
-        let d_rank = self.of_input(&mut scaled, &matrix(&lora.b), finish);
-        if wants_a {
-            let seen = dropped.clone().unwrap_or_else(|| self.seen(x));
-            accumulate_by(into, LinearPart::LoraA, |before| {
-                product::of_weight(d_rank.clone(), seen, self.compute, Finish::adding(wide, before))
-            });
-        }
+        let d_rank = if let Some(AdapterGradient { low, a, b }) = of_adapter {
+            accumulate(into, LinearPart::LoraA, a);
+            accumulate(into, LinearPart::LoraB, b);
+            low
+        } else {
+            if wanted.wants(LinearPart::LoraB) {
+                let low = saved.low.expect("invariant: kept where there is an adapter");
+                let scaled = scaled.factor(low.dtype(), self.compute);
+                accumulate_by(into, LinearPart::LoraB, |before| {
+                    product::of_weight(scaled, low, self.compute, Finish::adding(wide, before))
+                });
+            }
+            let wants_a = wanted.wants(LinearPart::LoraA);
+            if !wants_a && !want_dx {
+                return None;
+            }
+            let finish = Finish::scaled(self.low_dtype(), self.scale);
+            let d_rank = self.of_input(&mut scaled, &matrix(&lora.b), finish);
+            if wants_a {
+                let seen = dropped.clone().unwrap_or_else(|| self.seen(x));
+                accumulate_by(into, LinearPart::LoraA, |before| {
+                    product::of_weight(d_rank.clone(), seen, self.compute, Finish::adding(wide, before))
+                });
+            }
+            d_rank
+        };
         let a = to(matrix(&lora.a), self.low_dtype());
         let mut finish = Finish::new(out?);
         match &self.dropout {
@@ -352,6 +369,104 @@ impl Layer {
             });
         }
     }
+}
+
+/// A layer of a group, and which of its gradients are wanted.
+type Asked = (Layer, LinearParts<bool>);
+
+/// Adapters of a group that are multiplied together.
+struct Together {
+    #[cfg(feature = "cube")]
+    of: kernels::Adapters,
+    #[cfg(feature = "cube")]
+    stack: Tensor<2>,
+}
+
+#[cfg(feature = "cube")]
+impl Together {
+    /// Rounds the factors of adapters once for all that multiplies them, where they are rounded; and says whether those of
+    /// the group are multiplied together, on an input as wide as `x`.
+    fn new(layers: &mut [Asked], x: &Tensor<2>) -> Option<Self> {
+        let dtype = layers.first()?.0.low_dtype();
+        let low = |layer: &Layer| layer.parts.lora.is_some() && layer.low_dtype() == dtype;
+        if dtype.size() != 2 || !layers.iter().all(|(layer, _)| low(layer)) {
+            return None;
+        }
+        let factors = |of: fn(&LoraParts<AnyTensor>) -> &AnyTensor| -> Vec<Tensor<2>> {
+            layers
+                .iter()
+                .filter_map(|(layer, _)| layer.parts.lora.as_ref())
+                .map(|lora| matrix(of(lora)))
+                .collect()
+        };
+        let kernels::Narrow { stack, a, b } = kernels::narrow(&factors(|l| &l.a), &factors(|l| &l.b), dtype)?;
+        let (first, rank) = (layers[0].0.scale, a[0].dims()[0]);
+        let outputs: Vec<usize> = b.iter().map(|b| b.dims()[0]).collect();
+        let one_rank = a.iter().all(|a| a.dims()[0] == rank);
+        for ((layer, _), (a, b)) in layers.iter_mut().zip(a.into_iter().zip(b)) {
+            if let Some(lora) = &mut layer.parts.lora {
+                (lora.a, lora.b) = (AnyTensor::new(a), AnyTensor::new(b));
+            }
+        }
+        let alike = |(layer, asked): &Asked| {
+            let plain = layer.dropout.is_none() && layer.gain.is_none() && layer.scale == first;
+            let trains = [LinearPart::LoraA, LinearPart::LoraB].into_iter().all(|part| asked.wants(part));
+            plain && trains && layer.dtype() == dtype
+        };
+        let together = one_rank && x.dtype() == dtype && layers.iter().all(alike);
+        let of = together.then(|| kernels::Adapters::new(x, rank, &outputs, first)).flatten()?;
+        Some(Self { of, stack })
+    }
+
+    /// What the first factors make of the input.
+    fn low(&self, x: &Tensor<2>) -> Option<Vec<Tensor<2>>> {
+        self.of.low(x, &self.stack)
+    }
+
+    /// The gradients of all factors, from those of the outputs.
+    fn gradients(
+        &self,
+        x: Tensor<2>,
+        dy: &[Tensor<2>],
+        group: &[(Layer, LinearParts<bool>, Saved)],
+    ) -> Option<Vec<AdapterGradient>> {
+        let dtype = x.dtype();
+        let upstream: Vec<_> = dy.iter().map(|dy| to(dy.clone(), dtype)).collect();
+        let low: Option<Vec<_>> = group.iter().map(|(_, _, saved)| saved.low.clone()).collect();
+        let b = group.iter().filter_map(|(layer, ..)| layer.parts.lora.as_ref()).map(|lora| matrix(&lora.b));
+        self.of.gradients(&x, &upstream, (&b.collect::<Vec<_>>(), &low?))
+    }
+}
+
+/// Where no kernel does it.
+#[cfg(not(feature = "cube"))]
+impl Together {
+    fn new(_: &mut [Asked], _: &Tensor<2>) -> Option<Self> {
+        None
+    }
+
+    fn low(&self, _: &Tensor<2>) -> Option<Vec<Tensor<2>>> {
+        None
+    }
+
+    fn gradients(
+        &self,
+        _: Tensor<2>,
+        _: &[Tensor<2>],
+        _: &[(Layer, LinearParts<bool>, Saved)],
+    ) -> Option<Vec<AdapterGradient>> {
+        None
+    }
+}
+
+/// The gradients of an adapter's factors, and of what the first makes of the input.
+#[cfg(feature = "cube")]
+pub(super) use kernels::AdapterGradient;
+#[cfg(not(feature = "cube"))]
+pub(super) struct AdapterGradient {
+    low: Tensor<2>,
+    a: Tensor<2>,
+    b: Tensor<2>,
 }
 
 /// What a group reads, plain.
@@ -404,11 +519,13 @@ impl Input {
         }
     }
 
-    /// In which dtype the gradient of what the layers read is written: that of the input itself, or what goes back from there.
-    fn gradient_dtype(&self, wide: DType) -> DType {
+    /// In which dtype the gradient of what the layers read is written: that of the input itself, of an activation what they
+    /// `read`, as autocast has it; behind a norm, which sums it over a row, `wide`.
+    fn gradient_dtype(&self, read: DType, wide: DType) -> DType {
         match self {
             Self::Plain(x) => x.carrier().dtype(),
-            _ => wide,
+            Self::Activated(..) | Self::Gated(..) => read,
+            Self::Norm(_) => wide,
         }
     }
 
@@ -518,10 +635,13 @@ pub fn linears(
         let read = read_as(&made, wide_as);
         let mut operand = input.operand(read)?;
         let (mut parts, mut group) = (Vec::new(), Vec::new());
+        let together = Together::new(&mut made, &operand.get(read));
+        let low = together.as_ref().and_then(|all| all.low(&operand.get(read)));
+        let mut low = low.into_iter().flatten();
         for (layer, asked) in made {
             let alone = if layers.len() == 1 { residual.as_ref() } else { None };
             let added = alone.map(AnyTensor::rank).transpose()?;
-            let (y, saved) = layer.forward(&mut operand, 0, &asked, (out, added));
+            let (y, saved) = layer.forward(&mut operand, 0, &asked, (out, added), low.next());
             parts.push(y);
             group.push((layer, asked, saved));
         }
@@ -535,14 +655,25 @@ pub fn linears(
             let mut operand = input.operand(read)?;
             let (mut dx, mut entries, mut column) = (None, Vec::new(), 0);
             let last = group.len() - 1;
-            for (at, ((layer, asked, saved), out)) in group.into_iter().zip(outs).enumerate() {
-                let dy = dy.clone().narrow(1, column, out);
+            let parts = outs.into_iter().map(|out| {
                 column += out;
+                dy.clone().narrow(1, column - out, out)
+            });
+            let mut parts: Vec<_> = parts.collect();
+            let of_adapters = together.as_ref().and_then(|all| {
+                // Rounded once for all that reads it.
+                let x = operand.get(read);
+                parts = std::mem::take(&mut parts).into_iter().map(|dy| to(dy, x.dtype())).collect();
+                all.gradients(x, &parts, &group)
+            });
+            let mut of_adapters = of_adapters.into_iter().flatten();
+            for (at, ((layer, asked, saved), dy)) in group.into_iter().zip(parts).enumerate() {
                 let mut gradients = layer.gradients();
                 // Sums are wide until the last.
-                let dtype = if at == last { input.gradient_dtype(wide_as) } else { wide_as };
+                let dtype = if at == last { input.gradient_dtype(read, wide_as) } else { wide_as };
                 let asked = (&asked, want_dx.then_some(dtype));
-                dx = layer.backward(&mut operand, 0, saved, dy, asked, (&mut gradients, dx));
+                let into = (&mut gradients, dx);
+                dx = layer.backward(&mut operand, 0, saved, dy, asked, into, of_adapters.next());
                 entries.extend(gradients.into_iter().map(|(_, gradient)| gradient));
             }
             drop(operand);

@@ -180,7 +180,7 @@ fn buffer(t: &CubeTensor) -> kernels::Buffer {
 }
 
 /// The matrices of a tensor as they lie, or a copy of them that lies as products can take them.
-fn matrices(t: CubeTensor) -> kernels::Matrices {
+pub(super) fn matrices(t: CubeTensor) -> kernels::Matrices {
     let t = untile(t);
     as_they_lie(&t).unwrap_or_else(|| {
         as_they_lie(&into_contiguous(t)).expect("invariant: contiguous rows lie as products take them")

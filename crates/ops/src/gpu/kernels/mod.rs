@@ -2,6 +2,7 @@
 //! device, f64), and its caller then computes it in Burn's operations.
 
 mod adamw;
+mod adapters;
 mod dropout;
 mod flash;
 mod gate;
@@ -15,6 +16,7 @@ mod rows;
 mod sums;
 
 pub(super) use adamw::adam_steps;
+pub(super) use adapters::{AdapterGradient, Adapters, Narrow, narrow};
 pub(super) use dropout::dropped;
 pub(crate) use flash::Plans;
 pub(super) use flash::{Flash, FlashInput};

@@ -272,9 +272,7 @@ impl Walk<'_> {
         }
         // Neighbours read one input: each wants its gradient if what came in is tracked.
         let came = *tracked;
-        for layer in &block.qkv {
-            self.linear(Operation::QueriesKeysValues, layer, tokens, came, tracked);
-        }
+        self.beside(Operation::QueriesKeysValues, &block.qkv, tokens, came, tracked);
         self.gathered(Operation::QueriesKeysValues, &block.qkv, *tracked);
         self.mixer(at, block, *tracked);
         for layer in block.ssd.iter().flat_map(|ssd| [&ssd.input, &ssd.output]) {
@@ -294,9 +292,7 @@ impl Walk<'_> {
             }
         }
         let came = *tracked;
-        for layer in &block.up {
-            self.linear(Operation::GateUp, layer, tokens, came, tracked);
-        }
+        self.beside(Operation::GateUp, &block.up, tokens, came, tracked);
         self.gathered(Operation::GateUp, &block.up, *tracked);
         if let Some(down) = &block.down {
             let inner = self.matrix(down)[1];
@@ -430,7 +426,7 @@ impl Walk<'_> {
                     add(Phase::Backward, size.of_weight());
                 }
             }
-            self.adapter(layer, size, *tracked, local);
+            self.adapter(layer, size, *tracked, (local, true));
             *tracked |= self.any_trains(layer);
         }
         let inner = self.sized(down, one).input;
@@ -498,11 +494,37 @@ impl Walk<'_> {
             self.work.add(Operation::Head, Phase::Backward, operands, products, 1);
             self.add(Operation::Loss, Phase::Backward, rest);
         }
-        self.adapter(head, layer, tracked, 1);
+        self.adapter(head, layer, tracked, (1, true));
     }
 
     /// A layer over `tokens` rows; whether something before it trains says `came`, `tracked` also whether something of it does.
     fn linear(&mut self, operation: Operation, layer: &Layer, tokens: u64, came: bool, tracked: &mut bool) {
+        self.beside(operation, std::slice::from_ref(layer), tokens, came, tracked);
+    }
+
+    /// Layers that read one input.
+    fn beside(
+        &mut self,
+        operation: Operation,
+        layers: &[Layer],
+        tokens: u64,
+        came: bool,
+        tracked: &mut bool,
+    ) {
+        let first = layers.iter().position(|layer| layer.parts.lora.is_some());
+        for (at, layer) in layers.iter().enumerate() {
+            self.one_beside(operation, layer, (tokens, Some(at) == first), came, tracked);
+        }
+    }
+
+    fn one_beside(
+        &mut self,
+        operation: Operation,
+        layer: &Layer,
+        (tokens, first): (u64, bool),
+        came: bool,
+        tracked: &mut bool,
+    ) {
         let size = self.sized(layer, tokens);
         let operands = Self::operands(size.bytes);
         self.widened(layer, Phase::Forward);
@@ -516,12 +538,12 @@ impl Walk<'_> {
                 self.work.add(operation, Phase::Backward, operands, size.of_weight(), 1);
             }
         }
-        self.adapter(layer, size, came, 1);
+        self.adapter(layer, size, came, (1, first));
         *tracked |= self.any_trains(layer);
     }
 
     /// What an adapter adds to a layer: of a low rank two products; of another change the weight is made anew.
-    fn adapter(&mut self, layer: &Layer, size: LinearSize, came: bool, times: u64) {
+    fn adapter(&mut self, layer: &Layer, size: LinearSize, came: bool, (times, first): (u64, bool)) {
         if !self.adapters {
             return;
         }
@@ -529,7 +551,8 @@ impl Walk<'_> {
             let shape = &self.local.at(lora.a).shape;
             // Experts' factors lie one after another.
             let rank = (shape.first().copied().unwrap_or(0) as u64 / times.max(1)).max(1);
-            let (forward, backward) = (size.adapter_forward(rank), size.adapter_backward(rank, came));
+            let (forward, backward) =
+                (size.adapter_forward(rank, first), size.adapter_backward(rank, came, first));
             let operands = Self::operands(size.bytes);
             self.work.add(Operation::Adapters, Phase::Forward, operands, forward, times);
             if self.trains {

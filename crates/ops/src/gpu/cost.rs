@@ -124,18 +124,27 @@ impl LinearSize {
         product([self.output, self.tokens, self.input], self.bytes, WIDE)
     }
 
-    /// What an adapter of `rank` adds. In f32 two products, and the sum with the layer's; in 16 bits a product whose sums are
-    /// added up of parts, and another in the layer's own kernel.
+    /// What an adapter of `rank` adds. In f32 two products, and the sum with the layer's; in 16 bits one that those of the layers
+    /// beside it share, the `first` of which it is counted with, and another in the layer's own kernel.
     #[must_use]
-    pub fn adapter_forward(&self, rank: u64) -> Cost {
+    pub fn adapter_forward(&self, rank: u64, first: bool) -> Cost {
         let Self { tokens, input, output, bytes } = *self;
         if bytes == WIDE {
             return product([tokens, input, rank], WIDE, WIDE)
                 + product([tokens, rank, output], WIDE, WIDE)
                 + Cost::moving(2 * WIDE * tokens * output, WIDE * tokens * output, 1 + AROUND_ADAPTER[0]);
         }
-        let factors = Cost::moving((WIDE - bytes) * rank * (input + output), 0, 1);
-        product([tokens, input, rank], bytes, bytes) + self.beside([tokens, rank, output]) + factors
+        let factors = Cost::moving((WIDE + bytes) * rank * (input + output), 0, u64::from(first));
+        let low = self.shared(product([tokens, input, rank], bytes, bytes), first);
+        low + self.beside([tokens, rank, output]) + factors
+    }
+
+    /// A product that reads the input with those of the layers beside it, where it is not the first of them.
+    fn shared(&self, cost: Cost, first: bool) -> Cost {
+        match first {
+            true => cost,
+            false => Cost { read: cost.read - self.bytes * self.tokens * self.input, launches: 0, ..cost },
+        }
     }
 
     /// A product that another one's kernel computes as well.
@@ -145,7 +154,7 @@ impl LinearSize {
 
     /// Its backward: the gradients of both factors, and with `tracked` the input's.
     #[must_use]
-    pub fn adapter_backward(&self, rank: u64, tracked: bool) -> Cost {
+    pub fn adapter_backward(&self, rank: u64, tracked: bool, first: bool) -> Cost {
         let Self { tokens, input, output, bytes } = *self;
         if bytes == WIDE {
             let of_input = product([tokens, rank, input], WIDE, WIDE)
@@ -156,12 +165,12 @@ impl LinearSize {
                 + product([rank, tokens, input], WIDE, WIDE)
                 + if tracked { of_input } else { Cost::default() };
         }
-        // Both factors' gradients and the rows of its rank are sums of parts.
-        let sums = Cost::moving(0, 0, 3);
+        // Gradients of factors are sums of parts, which are added together for layers beside each other.
+        let sums = Cost::moving(0, 0, u64::from(first));
         let of_input = if tracked { self.beside([tokens, rank, input]) } else { Cost::default() };
         product([output, tokens, rank], bytes, WIDE)
             + product([tokens, output, rank], bytes, bytes)
-            + product([rank, tokens, input], bytes, WIDE)
+            + self.shared(product([rank, tokens, input], bytes, WIDE), first)
             + sums
             + of_input
     }
@@ -215,11 +224,11 @@ pub fn activation_forward(tokens: u64, inner: u64, gates: u64, bytes: u64) -> Co
     Cost::moving(gates * bytes * tokens * inner, bytes * tokens * inner, 1)
 }
 
-/// Its backward: the values again for the layer behind it, then all gradients at once.
+/// Its backward: the values again for the layer behind it, then all gradients at once, from one in the dtype of the values.
 #[must_use]
 pub fn activation_backward(tokens: u64, inner: u64, gates: u64, bytes: u64) -> Cost {
     let elements = tokens * inner;
-    Cost::moving((2 * gates * bytes + WIDE) * elements, (1 + gates) * bytes * elements, 2)
+    Cost::moving((2 * gates + 1) * bytes * elements, (1 + gates) * bytes * elements, 2)
 }
 
 /// Attention of texts that are alike.
@@ -404,10 +413,20 @@ pub fn gradient(elements: u64, micro_batches: u64) -> Cost {
     added + Cost::moving(WIDE * elements, 0, 0)
 }
 
-/// An update of `elements` that reads and writes a master and `slots` bytes of state, and writes the stored weight.
+/// Parameters that are updated in a launch.
+const UPDATED: u64 = 4;
+
+/// Launches that update so many parameters.
+#[must_use]
+pub fn updates(parameters: u64) -> Cost {
+    Cost::moving(0, 0, parameters.div_ceil(UPDATED))
+}
+
+/// An update of `elements` that reads and writes a master and `slots` bytes of state, and writes the stored weight; its launch is
+/// one of [`updates`].
 #[must_use]
 pub fn update(elements: u64, slots: u64, stored: u64) -> Cost {
-    let launches = if stored > 0 { 2 } else { 1 };
+    let launches = u64::from(stored > 0);
     Cost::moving(2 * WIDE * elements + slots, WIDE * elements + slots + stored, launches)
 }
 
@@ -465,8 +484,8 @@ mod tests {
         assert_eq!(layer.of_input().flops, 2 * 7 * 5 * 3);
         assert_eq!(layer.of_weight().flops, 2 * 7 * 5 * 3);
         assert_eq!(layer.forward().bytes(), 2 * (7 * 5 + 5 * 3 + 7 * 3));
-        assert_eq!(layer.adapter_forward(2).flops, 2 * 7 * 2 * (5 + 3));
-        assert_eq!(layer.adapter_backward(2, true).flops, 2 * 7 * 2 * 2 * (5 + 3));
-        assert_eq!(layer.adapter_backward(2, false).flops, 2 * 7 * 2 * (5 + 2 * 3));
+        assert_eq!(layer.adapter_forward(2, true).flops, 2 * 7 * 2 * (5 + 3));
+        assert_eq!(layer.adapter_backward(2, true, true).flops, 2 * 7 * 2 * 2 * (5 + 3));
+        assert_eq!(layer.adapter_backward(2, false, false).flops, 2 * 7 * 2 * (5 + 2 * 3));
     }
 }

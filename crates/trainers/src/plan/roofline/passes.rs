@@ -110,7 +110,7 @@ impl Passes {
             all += cost::update(elements, slots, stored);
             tensors += 1;
         }
-        self.lines.optimizer(all);
+        self.lines.optimizer(all + cost::updates(tensors));
         // The norm, and the figures of a log's line.
         self.lines.host(4 * tensors, 0, 2);
     }

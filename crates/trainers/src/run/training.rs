@@ -8,7 +8,7 @@ use burnish_config::values::{Interval, SaveInterval, Steps};
 use burnish_data::{Sampler, Step};
 use burnish_losses::{MetricSums, Metrics};
 use burnish_models::{DropoutStep, EmbeddingNoise, Mode};
-use burnish_ops::AnyTensor;
+use burnish_ops::{AnyTensor, on_host};
 use burnish_optim::{LearningRates, LossScaler, Optimizer, Schedule, Unscale};
 use burnish_peft::PeftError;
 use burnish_report::{PeakMemory, Record, Sample};
@@ -183,12 +183,18 @@ impl<'a, T: Task> Training<'a, T> {
         if options.eval_on_start && self.counters.step == 0 {
             self.evaluate()?;
         }
-        burnish_device::keep_large_freed_memory();
+        // What a device holds is not the heap's.
+        let in_heap = on_host(&self.rank.device);
+        if in_heap {
+            burnish_device::keep_large_freed_memory();
+        }
         while self.counters.step < self.total {
             let Some(step) = steps.next() else { break };
             let began = Instant::now();
             let done = self.step(&step, stop)?;
-            burnish_device::give_back_freed_memory(began.elapsed());
+            if in_heap {
+                burnish_device::give_back_freed_memory(began.elapsed());
+            }
             self.counters.step += 1;
             self.counters.num_tokens += done.tokens;
             self.counters.cursor = steps.cursor();

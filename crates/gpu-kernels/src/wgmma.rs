@@ -158,13 +158,29 @@ pub(crate) fn add(
     #[comptime] along: [bool; 2],
     #[comptime] factors: FloatType,
 ) {
+    put_product(left, right, name, first, columns, true, along, factors);
+}
+
+/// Puts such a product into the sums, or adds it to what they are if `adds`.
+#[cube]
+pub(crate) fn put_product(
+    left: u64,
+    right: u64,
+    #[comptime] name: Name,
+    #[comptime] first: usize,
+    #[comptime] columns: usize,
+    #[comptime] adds: bool,
+    #[comptime] along: [bool; 2],
+    #[comptime] factors: FloatType,
+) {
     gpu_asm!(
-        "{{\n.reg .pred wgmma_add;\nsetp.eq.u32 wgmma_add, 0, 0;\n",
+        "{{\n.reg .pred wgmma_add;\nsetp.ne.u32 wgmma_add, {adds}, 0;\n",
         "{instruction} {{{sums}}}, {left}, {right}, wgmma_add, 1, 1, {a}, {b};\n}}",
         instruction = const instruction(factors, columns),
         sums = const names(name, first, columns / 2),
         left = in(_) left,
         right = in(_) right,
+        adds = const u32::from(adds),
         a = const u32::from(!along[0]),
         b = const u32::from(!along[1]),
     );

@@ -7,6 +7,7 @@
 
 mod backward;
 mod backward_cores;
+mod boxes;
 mod cores;
 mod forward;
 mod forward_cores;

@@ -12,7 +12,7 @@ use super::walk;
 
 /// What is added to scores in their units times `unit * LOG2_E` for shares to be powers of two of it.
 #[cube]
-fn less(sum: f32) -> f32 {
+pub(super) fn less(sum: f32) -> f32 {
     // Where a row sees nothing, its shares are hidden one by one.
     select(sum <= HIDDEN, 0.0, sum * -LOG2_E)
 }
@@ -380,32 +380,59 @@ fn of_columns<E: Float>(
             let less = less(others.sums[at + column]);
             let sight =
                 sight_from(others.lows[at + column] as usize, plan, numbers.tokens, query, whole, form);
-            #[unroll]
-            for of_row in 0..comptime!(tiles.strips * 2) {
-                let (strip, half) = comptime!((of_row / 2, of_row % 2));
-                let key = row + comptime!(strip * STRIP + half * 8);
-                let at = comptime!((strip * tiles.others * 2 + i) * 2 + half);
-                let mut pair = scores[at];
-                let mut of = gradients[at];
-                let (share, gradient) = share(
-                    pair.extract(c),
-                    of.extract(c),
-                    less,
-                    by,
-                    &sight,
-                    numbers,
-                    slope,
-                    query,
-                    key,
-                    whole,
-                    form,
-                );
-                pair.insert(c, share);
-                of.insert(c, gradient);
-                scores[at] = pair;
-                gradients[at] = of;
-            }
+            of_column(
+                scores,
+                gradients,
+                comptime!(i * 2),
+                comptime!(tiles.others * 4),
+                c,
+                less,
+                by,
+                &sight,
+                numbers,
+                slope,
+                row,
+                query,
+                whole,
+                form,
+                tiles.strips,
+            );
         }
+    }
+}
+
+/// The same of one query, the column `c` of the pairs from `first` on, those of a strip `apart` from the next one's.
+#[cube]
+pub(super) fn of_column(
+    scores: &mut Array<Pair<f32>>,
+    gradients: &mut Array<Pair<f32>>,
+    #[comptime] first: usize,
+    #[comptime] apart: usize,
+    #[comptime] c: usize,
+    less: f32,
+    by: f32,
+    sight: &Sight,
+    numbers: &Numbers,
+    slope: f32,
+    row: usize,
+    query: usize,
+    #[comptime] whole: bool,
+    #[comptime] form: Form,
+    #[comptime] strips: usize,
+) {
+    #[unroll]
+    for of_row in 0..comptime!(strips * 2) {
+        let (strip, half) = comptime!((of_row / 2, of_row % 2));
+        let key = row + comptime!(strip * STRIP + half * 8);
+        let at = comptime!(first + strip * apart + half);
+        let mut pair = scores[at];
+        let mut of = gradients[at];
+        let (share, gradient) =
+            share(pair.extract(c), of.extract(c), less, by, sight, numbers, slope, query, key, whole, form);
+        pair.insert(c, share);
+        of.insert(c, gradient);
+        scores[at] = pair;
+        gradients[at] = of;
     }
 }
 

@@ -98,7 +98,7 @@ fn name<E: Float>() -> comptime_type!(&'static str) {
 
 /// Both of a pair rounded at once.
 #[cube]
-fn rounded<E: Float>(pair: Pair<f32>) -> Pair<E> {
+pub(super) fn rounded<E: Float>(pair: Pair<f32>) -> Pair<E> {
     let (first, second) = (pair.extract(0usize), pair.extract(1usize));
     let to = name::<E>().comptime();
     let both: u32;

@@ -7,10 +7,12 @@
 
 mod backward;
 mod backward_cores;
+mod backward_warpgroups;
 mod boxes;
 mod cores;
 mod forward;
 mod forward_cores;
+mod keys_warpgroups;
 mod pages;
 mod plan;
 mod score;
@@ -26,7 +28,7 @@ use burnish_core::FLASH_HEAD;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address};
-use crate::mma;
+use crate::{mma, wgmma};
 use cores::Tiles;
 use plan::{Ranges, TileRows};
 use score::{Form, NumbersLaunch, RowsLaunch};
@@ -116,6 +118,32 @@ struct Cores {
     forward: Tiles,
     queries: Tiles,
     keys: Tiles,
+    warpgroups: Option<Warpgroups>,
+}
+
+/// Tiles of the kernels by `wgmma`, of as many rows, and how many tiles of others are in shared memory.
+#[derive(Clone, Copy, Debug)]
+struct Warpgroups {
+    keys: (Tiles, usize),
+}
+
+impl Warpgroups {
+    /// Planes of two warpgroups.
+    const BOTH: usize = 2 * wgmma::PLANES;
+
+    /// `None` where the device does not multiply so, or a head's rows are no whole lines.
+    fn new(client: &Client, head_dim: usize) -> Option<Self> {
+        let of = |others: usize, stages: usize| {
+            (Tiles { planes: Self::BOTH, strips: 1, others, kept: false }, stages)
+        };
+        let keys = match head_dim {
+            64 => of(8, 4),
+            128 => of(4, 4),
+            _ => return None,
+        };
+        let bytes = keys_warpgroups::bytes(keys.0, keys.1, head_dim);
+        wgmma::multiplies(client, bytes).then_some(Self { keys })
+    }
 }
 
 impl Cores {
@@ -134,10 +162,14 @@ impl Cores {
         let narrow = [[4, 1, 2], [4, 1, 1], [2, 1, 1], [1, 1, 1]];
         let or_narrow =
             |wide: &[[usize; 3]]| if head_dim <= 128 { [wide, &narrow].concat() } else { narrow.to_vec() };
+        let warpgroups = Warpgroups::new(client, head_dim);
+        // Both kinds of kernels use a plan.
+        let of_keys: &[[usize; 3]] = if warpgroups.is_some() { &[[8, 1, 4]] } else { &[[4, 1, 4]] };
         Some(Self {
             forward: first(&or_narrow(&[[4, 2, 4], [4, 2, 2]]), cores::forward_bytes)?,
             queries: first(&or_narrow(&[[4, 2, 2]]), cores::backward_bytes)?,
-            keys: first(&or_narrow(&[[4, 1, 4]]), cores::backward_bytes)?,
+            keys: first(&or_narrow(of_keys), cores::backward_bytes)?,
+            warpgroups,
         })
     }
 }
@@ -349,10 +381,12 @@ impl FlashAttention {
         let by_cores = |ranges: Ranges, heads: usize, parts: usize| {
             CubeCount::Static(heads as u32, ranges.tiles as u32, parts as u32)
         };
+        let of_out = HeadRows { buffer: upstream.clone(), first: 0, token: heads * head_dim, head: head_dim };
+        let boxed = [&o.q, &o.k, &o.v, &of_out].iter().all(|rows| rows.has_boxes());
         // SAFETY: as in `forward`.
         unsafe {
             match self.cores {
-                Some(Cores { queries, keys, .. }) => {
+                Some(Cores { queries, keys, warpgroups, .. }) => {
                     backward_cores::of_queries_by_cores::launch_unchecked(
                         client,
                         by_cores(plan.queries, heads, 1),
@@ -376,30 +410,58 @@ impl FlashAttention {
                         queries,
                         operands,
                     );
-                    backward_cores::of_keys_by_cores::launch_unchecked(
-                        client,
-                        by_cores(plan.keys, kv_heads, cores::parts(head_dim)),
-                        CubeDim::new_1d(keys.units() as u32),
-                        address,
-                        o.q.arg(8),
-                        o.k.arg(8),
-                        o.v.arg(8),
-                        upstream.arg(8),
-                        o.words.arg(1),
-                        slopes.arg(1),
-                        made.sums.arg(1),
-                        rows.arg(1),
-                        k.arg(2),
-                        v.arg(2),
-                        o.q.rows(8),
-                        o.k.rows(8),
-                        o.v.rows(8),
-                        to(2),
-                        self.numbers(plan, plan.keys),
-                        form,
-                        keys,
-                        operands,
-                    );
+                    if let Some(Warpgroups { keys: (keys, stages), .. }) = warpgroups.filter(|_| boxed) {
+                        let own = |rows: &HeadRows| rows.boxes([kv_heads, n, head_dim], keys.rows());
+                        let other = |rows: &HeadRows| rows.boxes([heads, n, head_dim], keys.other_rows());
+                        keys_warpgroups::of_keys_by_warpgroups::launch_unchecked(
+                            client,
+                            by_cores(plan.keys, kv_heads, 1),
+                            CubeDim::new_1d((keys.units() + mma::PLANE) as u32),
+                            address,
+                            other(&o.q),
+                            own(&o.k),
+                            own(&o.v),
+                            other(&of_out),
+                            o.words.arg(1),
+                            slopes.arg(1),
+                            made.sums.arg(1),
+                            rows.arg(1),
+                            k.arg(2),
+                            v.arg(2),
+                            to(2),
+                            self.numbers(plan, plan.keys),
+                            form,
+                            keys,
+                            stages,
+                            self.dtype,
+                            operands,
+                        );
+                    } else {
+                        backward_cores::of_keys_by_cores::launch_unchecked(
+                            client,
+                            by_cores(plan.keys, kv_heads, cores::parts(head_dim)),
+                            CubeDim::new_1d(keys.units() as u32),
+                            address,
+                            o.q.arg(8),
+                            o.k.arg(8),
+                            o.v.arg(8),
+                            upstream.arg(8),
+                            o.words.arg(1),
+                            slopes.arg(1),
+                            made.sums.arg(1),
+                            rows.arg(1),
+                            k.arg(2),
+                            v.arg(2),
+                            o.q.rows(8),
+                            o.k.rows(8),
+                            o.v.rows(8),
+                            to(2),
+                            self.numbers(plan, plan.keys),
+                            form,
+                            keys,
+                            operands,
+                        );
+                    }
                 }
                 None => {
                     backward::of_queries::launch_unchecked(

@@ -64,24 +64,32 @@ pub(super) fn by_own(
 #[cube]
 pub(super) fn by_others(lows: &[u32], at: usize, first: usize, #[comptime] tiles: Tiles) -> Seen {
     let lane = UNIT_POS as usize % PLANE;
+    let rows = comptime!(tiles.other_rows());
+    let turns = comptime!(rows.div_ceil(PLANE));
+    let mut of_unit = Array::<u32>::new(turns);
+    #[unroll]
+    for turn in 0..turns {
+        of_unit[turn] = lows[at + comptime!(turn * PLANE) + lane % comptime!(rows.min(PLANE))];
+    }
+    by_lows(&of_unit, first, rows)
+}
+
+/// Of so many queries from `first`, the first keys of which the units of a plane have.
+#[cube]
+pub(super) fn by_lows(lows: &Array<u32>, first: usize, #[comptime] rows: usize) -> Seen {
     let mut least = u32::MAX.runtime();
     let mut most = 0u32;
     #[unroll]
-    for turn in 0..comptime!(tiles.other_rows().div_ceil(PLANE)) {
-        let of_row = comptime!(turn * PLANE) + lane;
-        if of_row < comptime!(tiles.other_rows()) {
-            let low = lows[at + of_row];
-            least = min(least, low);
-            most = max(most, low);
-        }
+    for turn in 0..comptime!(rows.div_ceil(PLANE)) {
+        least = min(least, lows[turn]);
+        most = max(most, lows[turn]);
     }
     #[unroll]
     for i in 0..5u32 {
         least = min(least, plane_shuffle_xor(least, comptime!(1u32 << i)));
         most = max(most, plane_shuffle_xor(most, comptime!(1u32 << i)));
     }
-    let last = first + comptime!(tiles.other_rows() - 1);
-    Seen { first, last, least: least as usize, most: most as usize }
+    Seen { first, last: first + comptime!(rows - 1), least: least as usize, most: most as usize }
 }
 
 /// Whether some row may see some of the keys from `key`.

@@ -1,0 +1,304 @@
+//! The gradients of keys and values by `wgmma`: a plane that does nothing else asks for tiles of queries, warpgroups hold 64 keys
+//! each against them.
+
+use cubecl_core as cubecl;
+use cubecl_core::prelude::barrier::Barrier;
+use cubecl_core::prelude::*;
+
+use super::backward_cores::{less, of_column};
+use super::backward_warpgroups::{CHANGES, PRODUCTS, SCORES, add_by_lefts, begin_tile, multiply, taken};
+use super::cores::{PLANE, Pair, STRIP, Tiles, pair, rounded};
+use super::score::{Form, LOG2_E, Numbers, Rows, sight_from, slope_of, unit};
+use super::seen;
+use super::walk;
+use crate::buffer::FloatType;
+use crate::mma::Eight;
+use crate::tma::{BARRIER, announce, arrive, bring, init, pass, publish};
+use crate::wgmma::{
+    ALIGNMENT, Name, PLANES, ROWS, Tile, address, begin, begin_lefts, begin_sums, commit, put_left, sum, wait,
+};
+
+/// Registers of a tile's shares as left factors.
+const SHARES: Name = "shares";
+/// Of the sums.
+const OF_KEYS: Name = "of_keys";
+const OF_VALUES: Name = "of_values";
+/// Words that say of a tile which it is: its first query, its head in the group, the least and the largest first key that is seen.
+const NOTES: usize = 4;
+/// The first query of the tile after the last.
+const END: u32 = u32::MAX;
+
+/// Bytes of shared memory of a cube.
+pub(super) fn bytes(tiles: Tiles, stages: usize, head_dim: usize) -> usize {
+    let words = stages * (3 * tiles.other_rows() + NOTES);
+    2 * (tiles.rows() + stages * tiles.other_rows()) * head_dim * 2 + words * 4 + (2 * stages + 1) * BARRIER
+}
+
+/// The gradients of keys and values: the heads of a group one after another.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn of_keys_by_warpgroups<E: Float>(
+    q: &TensorMap<E, Tiled>,
+    k: &TensorMap<E, Tiled>,
+    v: &TensorMap<E, Tiled>,
+    upstream: &TensorMap<E, Tiled>,
+    plan: &[u32],
+    slopes: &[f32],
+    sums: &[f32],
+    rows: &[f32],
+    of_keys: &mut [Pair<f32>],
+    of_values: &mut [Pair<f32>],
+    to: Rows,
+    numbers: Numbers,
+    #[comptime] form: Form,
+    #[comptime] tiles: Tiles,
+    #[comptime] stages: usize,
+    #[comptime] dtype: FloatType,
+    #[define(E)] _operands: ElemType,
+) {
+    let head_dim = comptime!(form.head_dim);
+    let (rows_own, other_rows, planes) = comptime!((tiles.rows(), tiles.other_rows(), tiles.planes));
+    begin_sums(OF_KEYS, comptime!(head_dim / 2));
+    begin_sums(OF_VALUES, comptime!(head_dim / 2));
+    begin_tile(other_rows);
+    begin_lefts(SHARES, comptime!(other_rows / 4));
+    let of_own = comptime!(Tile { along: true, across: rows_own, depth: head_dim });
+    let of_other = comptime!(Tile { along: true, across: other_rows, depth: head_dim });
+    let first_stage = comptime!(2 * of_own.eights());
+    let of_stage = comptime!(2 * of_other.eights());
+    let mut held =
+        Shared::<[Eight<E>]>::new_aligned_slice(comptime!(first_stage + stages * of_stage), ALIGNMENT);
+    // Of each query of a stage: what is added to its scores, what is taken from its products, the first key that it sees.
+    let mut lesses = Shared::<[f32]>::new_slice(comptime!(stages * other_rows));
+    let mut wholes = Shared::<[f32]>::new_slice(comptime!(stages * other_rows));
+    let mut lows = Shared::<[u32]>::new_slice(comptime!(stages * other_rows));
+    let mut notes = Shared::<[u32]>::new_slice(comptime!(stages * NOTES));
+    let barriers = Shared::<[Barrier]>::new_aligned_slice(comptime!(2 * stages + 1), BARRIER);
+    let there = address::<Barrier>(barriers.as_ptr());
+    let free = there + comptime!((stages * BARRIER) as u32);
+    let own_there = free + comptime!((stages * BARRIER) as u32);
+    if UNIT_POS == 0 {
+        #[unroll]
+        for stage in 0..stages {
+            init(there + comptime!((stage * BARRIER) as u32), 1usize);
+            init(free + comptime!((stage * BARRIER) as u32), planes);
+        }
+        init(own_there, 1usize);
+        publish();
+    }
+    sync_cube();
+    let kv_head = CUBE_POS_X as usize;
+    let first_head = kv_head * form.group;
+    let tokens = numbers.tokens;
+    let tile = walk::tile(plan, &numbers);
+    let first_row = tile * rows_own;
+    let plane = plane_broadcast(UNIT_POS / PLANE as u32, 0u32) as usize;
+    let lane = UNIT_POS as usize % PLANE;
+    let mut stage = 0usize;
+    let mut turn = 0u32;
+    if plane == planes {
+        if lane == 0 {
+            announce(own_there, comptime!(2 * of_own.eights() * 16));
+            let barrier = &barriers[comptime!(2 * stages)];
+            bring::<E>(k, barrier, &mut held, 0usize, kv_head, first_row, 0usize, of_own);
+            let at = comptime!(of_own.eights());
+            bring::<E>(v, barrier, &mut held, at, kv_head, first_row, 0usize, of_own);
+        }
+        let mut ahead = walk::begin(plan, &numbers, tile);
+        while walk::goes_on(&ahead) {
+            let head = first_head + ahead.turn;
+            let turns = comptime!(other_rows / PLANE);
+            let mut own_lesses = Array::<f32>::new(turns);
+            let mut own_wholes = Array::<f32>::new(turns);
+            let mut own_lows = Array::<u32>::new(turns);
+            #[unroll]
+            for i in 0..turns {
+                let query = ahead.row + comptime!(i * PLANE) + lane;
+                own_lesses[i] = 0.0;
+                own_wholes[i] = 0.0;
+                // No key is seen where there is no query.
+                own_lows[i] = u32::MAX.runtime();
+                if query < tokens {
+                    own_lesses[i] = less(sums[head * tokens + query]);
+                    own_wholes[i] = -rows[head * tokens + query];
+                    own_lows[i] = plan[query];
+                }
+            }
+            let seen = seen::by_lows(&own_lows, ahead.row, other_rows);
+            // Its place is free from the first.
+            pass(free + (stage * BARRIER) as u32, (turn + 1) % 2);
+            #[unroll]
+            for i in 0..turns {
+                let at = stage * other_rows + comptime!(i * PLANE) + lane;
+                lesses[at] = own_lesses[i];
+                wholes[at] = own_wholes[i];
+                lows[at] = own_lows[i];
+            }
+            if lane == 0 {
+                let at = stage * NOTES;
+                notes[at] = ahead.row as u32;
+                notes[at + 1] = ahead.turn as u32;
+                notes[at + 2] = seen.least as u32;
+                notes[at + 3] = seen.most as u32;
+            }
+            sync_plane();
+            if lane == 0 {
+                announce(there + (stage * BARRIER) as u32, comptime!(of_stage * 16));
+                let barrier = &barriers[stage];
+                let at = first_stage + stage * of_stage;
+                bring::<E>(q, barrier, &mut held, at, head, ahead.row, 0usize, of_other);
+                let at = at + comptime!(of_other.eights());
+                bring::<E>(upstream, barrier, &mut held, at, head, ahead.row, 0usize, of_other);
+            }
+            walk::step(&mut ahead, plan, &numbers, other_rows, form.group);
+            stage += 1;
+            if stage == stages {
+                stage = 0usize;
+                turn += 1;
+            }
+        }
+        pass(free + (stage * BARRIER) as u32, (turn + 1) % 2);
+        if lane == 0 {
+            notes[stage * NOTES] = END.runtime();
+            arrive(there + (stage * BARRIER) as u32, 1u32);
+        }
+    } else {
+        let warpgroup = plane / PLANES;
+        let (g, t) = (lane / 4, lane % 4);
+        let row = first_row + plane * STRIP + g;
+        let first_key = first_row + warpgroup * ROWS;
+        let last_key = first_key + comptime!(ROWS - 1);
+        let place = address::<Eight<E>>(held.as_ptr()) / 16u32;
+        let keys = place + (warpgroup * comptime!(of_own.from(ROWS))) as u32;
+        let stage_place = place + comptime!(first_stage as u32);
+        let by = unit(&numbers, form) * LOG2_E;
+        pass(own_there, 0u32);
+        let mut goes_on = true;
+        while goes_on {
+            pass(there + (stage * BARRIER) as u32, turn % 2);
+            let note = notes[stage * NOTES];
+            goes_on = note != END;
+            if goes_on {
+                let query = note as usize;
+                let head = first_head + notes[stage * NOTES + 1] as usize;
+                let (least, most) = (notes[stage * NOTES + 2] as usize, notes[stage * NOTES + 3] as usize);
+                let mut any = first_key <= query + comptime!(other_rows - 1);
+                if comptime!(!form.before) {
+                    any = any && last_key >= least;
+                }
+                if any {
+                    let at = stage_place + (stage * of_stage) as u32;
+                    multiply(keys, at, of_own, of_other, dtype);
+                    wait(0usize);
+                    let slope = slope_of(slopes, head, form);
+                    let from = stage * other_rows;
+                    if last_key <= query && first_key >= most {
+                        of_tile::<E>(
+                            &lesses, &wholes, &lows, from, plan, by, &numbers, slope, row, query, true, form,
+                            tiles,
+                        );
+                    } else {
+                        of_tile::<E>(
+                            &lesses, &wholes, &lows, from, plan, by, &numbers, slope, row, query, false,
+                            form, tiles,
+                        );
+                    }
+                    accumulate(at, of_other, dtype);
+                    wait(0usize);
+                }
+                sync_plane();
+                arrive(free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
+                stage += 1;
+                if stage == stages {
+                    stage = 0usize;
+                    turn += 1;
+                }
+            }
+        }
+        #[unroll]
+        for half in 0..2usize {
+            let key = row + comptime!(half * 8);
+            if key < tokens {
+                let first = to.first + key * to.stride + kv_head * to.head + t;
+                #[unroll]
+                for i in 0..comptime!(head_dim / 8) {
+                    let from = comptime!(i * 4 + half * 2);
+                    let of_key = pair::<f32>(sum(OF_KEYS, from), sum(OF_KEYS, comptime!(from + 1)));
+                    let of_value = pair::<f32>(sum(OF_VALUES, from), sum(OF_VALUES, comptime!(from + 1)));
+                    let at = first + comptime!(i * 4);
+                    of_keys[at] = of_key * Pair::<f32>::new(numbers.scale);
+                    of_values[at] = of_value;
+                }
+            }
+        }
+    }
+}
+
+/// Shares and gradients of a tile's scores, from the registers of scores and products to those of left factors.
+#[cube]
+fn of_tile<E: Float>(
+    lesses: &[f32],
+    wholes: &[f32],
+    lows: &[u32],
+    at: usize,
+    plan: &[u32],
+    by: f32,
+    numbers: &Numbers,
+    slope: f32,
+    row: usize,
+    query: usize,
+    #[comptime] whole: bool,
+    #[comptime] form: Form,
+    #[comptime] tiles: Tiles,
+) {
+    let t = UNIT_POS as usize % 4;
+    #[unroll]
+    for i in 0..comptime!(tiles.others * 2) {
+        let column = at + comptime!(i * 8) + t * 2;
+        let of_products = pair::<f32>(wholes[column], wholes[column + 1]);
+        let mut scores = Array::<Pair<f32>>::new(2usize);
+        let mut gradients = Array::<Pair<f32>>::new(2usize);
+        #[unroll]
+        for half in 0..2usize {
+            scores[half] = taken(SCORES, comptime!(i * 2 + half));
+            gradients[half] = taken(PRODUCTS, comptime!(i * 2 + half)) + of_products;
+        }
+        #[unroll]
+        for c in 0..2usize {
+            let query = query + comptime!(i * 8 + c) + t * 2;
+            let low = lows[column + c] as usize;
+            let sight = sight_from(low, plan, numbers.tokens, query, whole, form);
+            of_column(
+                &mut scores,
+                &mut gradients,
+                0usize,
+                0usize,
+                c,
+                lesses[column + c],
+                by,
+                &sight,
+                numbers,
+                slope,
+                row,
+                query,
+                whole,
+                form,
+                1usize,
+            );
+        }
+        #[unroll]
+        for half in 0..2usize {
+            put_left::<E>(SHARES, comptime!(i * 2 + half), rounded::<E>(scores[half]));
+            put_left::<E>(CHANGES, comptime!(i * 2 + half), rounded::<E>(gradients[half]));
+        }
+    }
+}
+
+/// Adds the products of the left factors and a stage's queries and gradients of the output, which begin at `at`.
+#[cube]
+fn accumulate(at: u32, #[comptime] other: Tile, #[comptime] dtype: FloatType) {
+    let of_out = at + comptime!(other.eights() as u32);
+    begin();
+    add_by_lefts(SHARES, of_out, OF_VALUES, other, dtype);
+    add_by_lefts(CHANGES, at, OF_KEYS, other, dtype);
+    commit();
+}

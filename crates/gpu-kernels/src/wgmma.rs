@@ -246,3 +246,18 @@ pub(crate) fn commit() {
 pub(crate) fn wait(#[comptime] but: usize) {
     gpu_asm!("wgmma.wait_group.sync.aligned {but};", but = const but);
 }
+
+/// Registers of each unit, of a cube of three warpgroups from 168 on, where one only asks for tiles and gives up what the two that
+/// multiply need.
+pub(crate) const FEWER: usize = 24;
+pub(crate) const MORE: usize = 240;
+
+/// Has [`FEWER`] or [`MORE`] registers for all units of a warpgroup from now on.
+#[cube]
+pub(crate) fn set_registers(#[comptime] count: usize) {
+    gpu_asm!(
+        "setmaxnreg.{to}.sync.aligned.u32 {count};",
+        to = const if count == MORE { "inc" } else { "dec" },
+        count = const count,
+    );
+}

@@ -197,9 +197,8 @@ pub(super) fn read(body: &Body, opcode: &str, operands: &str) -> Option<Operatio
         "bar" | "barrier" if words.has("warp") => Some(Operation::Nothing),
         "bar" | "barrier" if words.has("cluster") => None,
         "bar" | "barrier" if words.has("sync") && parts.len() == 1 => Some(Operation::Barrier),
-        "membar" | "fence" | "prefetch" | "prefetchu" | "nanosleep" | "discard" | "griddepcontrol" => {
-            Some(Operation::Nothing)
-        }
+        "membar" | "fence" | "setmaxnreg" | "prefetch" | "prefetchu" | "nanosleep" | "discard"
+        | "griddepcontrol" => Some(Operation::Nothing),
         "shfl" => shuffled(body, &words, &parts),
         "vote" => {
             let how = if words.has("ballot") {

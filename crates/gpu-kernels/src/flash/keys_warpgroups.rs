@@ -15,7 +15,8 @@ use crate::buffer::FloatType;
 use crate::mma::Eight;
 use crate::tma::{BARRIER, announce, arrive, bring, init, pass, publish};
 use crate::wgmma::{
-    ALIGNMENT, Name, PLANES, ROWS, Tile, address, begin, begin_lefts, begin_sums, commit, put_left, sum, wait,
+    ALIGNMENT, FEWER, MORE, Name, PLANES, ROWS, Tile, address, begin, begin_lefts, begin_sums, commit,
+    put_left, set_registers, sum, wait,
 };
 
 /// Registers of a tile's shares as left factors.
@@ -32,6 +33,11 @@ const END: u32 = u32::MAX;
 pub(super) fn bytes(tiles: Tiles, stages: usize, head_dim: usize) -> usize {
     let words = stages * (3 * tiles.other_rows() + NOTES);
     2 * (tiles.rows() + stages * tiles.other_rows()) * head_dim * 2 + words * 4 + (2 * stages + 1) * BARRIER
+}
+
+/// Units of a cube: those that multiply, and a warpgroup of which one plane asks for tiles.
+pub(super) fn units(tiles: Tiles) -> usize {
+    tiles.units() + PLANES * PLANE
 }
 
 /// The gradients of keys and values: the heads of a group one after another.
@@ -95,73 +101,77 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
     let lane = UNIT_POS as usize % PLANE;
     let mut stage = 0usize;
     let mut turn = 0u32;
-    if plane == planes {
-        if lane == 0 {
-            announce(own_there, comptime!(2 * of_own.eights() * 16));
-            let barrier = &barriers[comptime!(2 * stages)];
-            bring::<E>(k, barrier, &mut held, 0usize, kv_head, first_row, 0usize, of_own);
-            let at = comptime!(of_own.eights());
-            bring::<E>(v, barrier, &mut held, at, kv_head, first_row, 0usize, of_own);
-        }
-        let mut ahead = walk::begin(plan, &numbers, tile);
-        while walk::goes_on(&ahead) {
-            let head = first_head + ahead.turn;
-            let turns = comptime!(other_rows / PLANE);
-            let mut own_lesses = Array::<f32>::new(turns);
-            let mut own_wholes = Array::<f32>::new(turns);
-            let mut own_lows = Array::<u32>::new(turns);
-            #[unroll]
-            for i in 0..turns {
-                let query = ahead.row + comptime!(i * PLANE) + lane;
-                own_lesses[i] = 0.0;
-                own_wholes[i] = 0.0;
-                // No key is seen where there is no query.
-                own_lows[i] = u32::MAX.runtime();
-                if query < tokens {
-                    own_lesses[i] = less(sums[head * tokens + query]);
-                    own_wholes[i] = -rows[head * tokens + query];
-                    own_lows[i] = plan[query];
+    if plane >= planes {
+        set_registers(FEWER);
+        if plane == planes {
+            if lane == 0 {
+                announce(own_there, comptime!(2 * of_own.eights() * 16));
+                let barrier = &barriers[comptime!(2 * stages)];
+                bring::<E>(k, barrier, &mut held, 0usize, kv_head, first_row, 0usize, of_own);
+                let at = comptime!(of_own.eights());
+                bring::<E>(v, barrier, &mut held, at, kv_head, first_row, 0usize, of_own);
+            }
+            let mut ahead = walk::begin(plan, &numbers, tile);
+            while walk::goes_on(&ahead) {
+                let head = first_head + ahead.turn;
+                let turns = comptime!(other_rows / PLANE);
+                let mut own_lesses = Array::<f32>::new(turns);
+                let mut own_wholes = Array::<f32>::new(turns);
+                let mut own_lows = Array::<u32>::new(turns);
+                #[unroll]
+                for i in 0..turns {
+                    let query = ahead.row + comptime!(i * PLANE) + lane;
+                    own_lesses[i] = 0.0;
+                    own_wholes[i] = 0.0;
+                    // No key is seen where there is no query.
+                    own_lows[i] = u32::MAX.runtime();
+                    if query < tokens {
+                        own_lesses[i] = less(sums[head * tokens + query]);
+                        own_wholes[i] = -rows[head * tokens + query];
+                        own_lows[i] = plan[query];
+                    }
+                }
+                let seen = seen::by_lows(&own_lows, ahead.row, other_rows);
+                // Its place is free from the first.
+                pass(free + (stage * BARRIER) as u32, (turn + 1) % 2);
+                #[unroll]
+                for i in 0..turns {
+                    let at = stage * other_rows + comptime!(i * PLANE) + lane;
+                    lesses[at] = own_lesses[i];
+                    wholes[at] = own_wholes[i];
+                    lows[at] = own_lows[i];
+                }
+                if lane == 0 {
+                    let at = stage * NOTES;
+                    notes[at] = ahead.row as u32;
+                    notes[at + 1] = ahead.turn as u32;
+                    notes[at + 2] = seen.least as u32;
+                    notes[at + 3] = seen.most as u32;
+                }
+                sync_plane();
+                if lane == 0 {
+                    announce(there + (stage * BARRIER) as u32, comptime!(of_stage * 16));
+                    let barrier = &barriers[stage];
+                    let at = first_stage + stage * of_stage;
+                    bring::<E>(q, barrier, &mut held, at, head, ahead.row, 0usize, of_other);
+                    let at = at + comptime!(of_other.eights());
+                    bring::<E>(upstream, barrier, &mut held, at, head, ahead.row, 0usize, of_other);
+                }
+                walk::step(&mut ahead, plan, &numbers, other_rows, form.group);
+                stage += 1;
+                if stage == stages {
+                    stage = 0usize;
+                    turn += 1;
                 }
             }
-            let seen = seen::by_lows(&own_lows, ahead.row, other_rows);
-            // Its place is free from the first.
             pass(free + (stage * BARRIER) as u32, (turn + 1) % 2);
-            #[unroll]
-            for i in 0..turns {
-                let at = stage * other_rows + comptime!(i * PLANE) + lane;
-                lesses[at] = own_lesses[i];
-                wholes[at] = own_wholes[i];
-                lows[at] = own_lows[i];
-            }
             if lane == 0 {
-                let at = stage * NOTES;
-                notes[at] = ahead.row as u32;
-                notes[at + 1] = ahead.turn as u32;
-                notes[at + 2] = seen.least as u32;
-                notes[at + 3] = seen.most as u32;
+                notes[stage * NOTES] = END.runtime();
+                arrive(there + (stage * BARRIER) as u32, 1u32);
             }
-            sync_plane();
-            if lane == 0 {
-                announce(there + (stage * BARRIER) as u32, comptime!(of_stage * 16));
-                let barrier = &barriers[stage];
-                let at = first_stage + stage * of_stage;
-                bring::<E>(q, barrier, &mut held, at, head, ahead.row, 0usize, of_other);
-                let at = at + comptime!(of_other.eights());
-                bring::<E>(upstream, barrier, &mut held, at, head, ahead.row, 0usize, of_other);
-            }
-            walk::step(&mut ahead, plan, &numbers, other_rows, form.group);
-            stage += 1;
-            if stage == stages {
-                stage = 0usize;
-                turn += 1;
-            }
-        }
-        pass(free + (stage * BARRIER) as u32, (turn + 1) % 2);
-        if lane == 0 {
-            notes[stage * NOTES] = END.runtime();
-            arrive(there + (stage * BARRIER) as u32, 1u32);
         }
     } else {
+        set_registers(MORE);
         let warpgroup = plane / PLANES;
         let (g, t) = (lane / 4, lane % 4);
         let row = first_row + plane * STRIP + g;

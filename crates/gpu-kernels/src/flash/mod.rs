@@ -416,7 +416,7 @@ impl FlashAttention {
                         keys_warpgroups::of_keys_by_warpgroups::launch_unchecked(
                             client,
                             by_cores(plan.keys, kv_heads, 1),
-                            CubeDim::new_1d((keys.units() + mma::PLANE) as u32),
+                            CubeDim::new_1d(keys_warpgroups::units(keys) as u32),
                             address,
                             other(&o.q),
                             own(&o.k),

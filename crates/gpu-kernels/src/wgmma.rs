@@ -115,13 +115,20 @@ fn zeros(name: Name, count: usize) -> String {
 /// Registers of sums, zeros. A kernel begins with them.
 #[cube]
 pub(crate) fn begin_sums(#[comptime] name: Name, #[comptime] count: usize) {
-    gpu_asm!(
-        ".reg .f32 wgmma_{name}<{count}>;\n{zeros}",
-        name = const name,
-        count = const count,
-        zeros = const zeros(name, count),
-        options(nomem)
-    );
+    name_sums(name, count);
+    zero_sums(name, count);
+}
+
+/// Registers of sums, of which none is anything yet. A kernel begins with them.
+#[cube]
+pub(crate) fn name_sums(#[comptime] name: Name, #[comptime] count: usize) {
+    gpu_asm!(".reg .f32 wgmma_{name}<{count}>;", name = const name, count = const count, options(nomem));
+}
+
+/// Makes sums zeros, while no product is under way.
+#[cube]
+pub(crate) fn zero_sums(#[comptime] name: Name, #[comptime] count: usize) {
+    gpu_asm!("{zeros}", zeros = const zeros(name, count), options(nomem));
 }
 
 /// A sum, while no product is under way.
@@ -247,17 +254,18 @@ pub(crate) fn wait(#[comptime] but: usize) {
     gpu_asm!("wgmma.wait_group.sync.aligned {but};", but = const but);
 }
 
-/// Registers of each unit, of a cube of three warpgroups from 168 on, where one only asks for tiles and gives up what the two that
-/// multiply need.
-pub(crate) const FEWER: usize = 24;
-pub(crate) const MORE: usize = 240;
+/// Registers of each unit of a warpgroup that only asks for tiles, and of those of so many beside it that multiply: what a
+/// multiprocessor has, shared out anew.
+pub(crate) fn registers(warpgroups: usize) -> (usize, usize) {
+    if warpgroups < 3 { (24, 240) } else { (32, 160) }
+}
 
-/// Has [`FEWER`] or [`MORE`] registers for all units of a warpgroup from now on.
+/// Has so many registers for each unit of a warpgroup from now on, more or fewer than before.
 #[cube]
-pub(crate) fn set_registers(#[comptime] count: usize) {
+pub(crate) fn set_registers(#[comptime] count: usize, #[comptime] more: bool) {
     gpu_asm!(
         "setmaxnreg.{to}.sync.aligned.u32 {count};",
-        to = const if count == MORE { "inc" } else { "dec" },
+        to = const if more { "inc" } else { "dec" },
         count = const count,
     );
 }

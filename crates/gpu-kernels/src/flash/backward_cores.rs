@@ -29,6 +29,7 @@ fn share(
     slope: f32,
     query: usize,
     key: usize,
+    there: bool,
     #[comptime] whole: bool,
     #[comptime] form: Form,
 ) -> (f32, f32) {
@@ -39,16 +40,16 @@ fn share(
         gradient *= passes(product, numbers, form);
     }
     if comptime!(!whole) {
-        let seen = sees(sight, query, key, form);
+        let seen = there && sees(sight, query, key, form);
         share = select(seen, share, 0.0);
         gradient = select(seen, gradient, 0.0);
     }
     (share, gradient)
 }
 
-/// The gradients of a tile's scores in rows of queries.
+/// The gradients of a tile's scores in rows of queries, of keys that are before `end`.
 #[cube]
-fn of_scores(
+pub(super) fn of_scores(
     scores: &Array<Pair<f32>>,
     gradients: &mut Array<Pair<f32>>,
     less_sums: &Array<f32>,
@@ -58,6 +59,7 @@ fn of_scores(
     slope: f32,
     row: usize,
     key: usize,
+    end: usize,
     #[comptime] whole: bool,
     #[comptime] form: Form,
     #[comptime] tiles: Tiles,
@@ -85,6 +87,7 @@ fn of_scores(
                     slope,
                     query,
                     key,
+                    key < end,
                     whole,
                     form,
                 );
@@ -258,6 +261,7 @@ pub(super) fn of_queries_by_cores<E: Float>(
                     slope,
                     row,
                     key,
+                    end,
                     true,
                     form,
                     tiles,
@@ -273,6 +277,7 @@ pub(super) fn of_queries_by_cores<E: Float>(
                     slope,
                     row,
                     key,
+                    end,
                     false,
                     form,
                     tiles,
@@ -427,8 +432,20 @@ pub(super) fn of_column(
         let at = comptime!(first + strip * apart + half);
         let mut pair = scores[at];
         let mut of = gradients[at];
-        let (share, gradient) =
-            share(pair.extract(c), of.extract(c), less, by, sight, numbers, slope, query, key, whole, form);
+        let (share, gradient) = share(
+            pair.extract(c),
+            of.extract(c),
+            less,
+            by,
+            sight,
+            numbers,
+            slope,
+            query,
+            key,
+            true,
+            whole,
+            form,
+        );
         pair.insert(c, share);
         of.insert(c, gradient);
         scores[at] = pair;

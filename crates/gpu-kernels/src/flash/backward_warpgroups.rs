@@ -4,10 +4,11 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
+use super::cores::Tiles;
 use crate::buffer::FloatType;
-use crate::mma::{Pair, STRIP, pair};
+use crate::mma::{PLANE, Pair, STRIP, pair};
 use crate::wgmma::{
-    DESCRIBED, Name, Tile, add_lefts, begin, begin_lefts, begin_sums, commit, put_product, sum,
+    DESCRIBED, Name, PLANES, Tile, add_lefts, begin, begin_lefts, commit, name_sums, put_product, sum,
 };
 
 /// Registers of a tile's scores, and of the products beside them.
@@ -16,11 +17,16 @@ pub(super) const PRODUCTS: Name = "products";
 /// Of the scores' gradients as left factors.
 pub(super) const CHANGES: Name = "changes";
 
+/// Units of a cube: those that multiply, and a warpgroup of which one plane asks for tiles.
+pub(super) fn units(tiles: Tiles) -> usize {
+    tiles.units() + PLANES * PLANE
+}
+
 /// These registers, for a tile of so many others. A kernel begins with them.
 #[cube]
 pub(super) fn begin_tile(#[comptime] others: usize) {
-    begin_sums(SCORES, comptime!(others / 2));
-    begin_sums(PRODUCTS, comptime!(others / 2));
+    name_sums(SCORES, comptime!(others / 2));
+    name_sums(PRODUCTS, comptime!(others / 2));
     begin_lefts(CHANGES, comptime!(others / 4));
 }
 

@@ -15,8 +15,8 @@ use crate::buffer::FloatType;
 use crate::mma::Eight;
 use crate::tma::{BARRIER, announce, arrive, bring, init, pass, publish};
 use crate::wgmma::{
-    ALIGNMENT, FEWER, MORE, Name, PLANES, ROWS, Tile, address, begin, begin_lefts, begin_sums, commit,
-    put_left, set_registers, sum, wait,
+    ALIGNMENT, Name, PLANES, ROWS, Tile, address, begin, begin_lefts, commit, name_sums, put_left, registers,
+    set_registers, wait, zero_sums,
 };
 
 /// Registers of a tile's shares as left factors.
@@ -33,11 +33,6 @@ const END: u32 = u32::MAX;
 pub(super) fn bytes(tiles: Tiles, stages: usize, head_dim: usize) -> usize {
     let words = stages * (3 * tiles.other_rows() + NOTES);
     2 * (tiles.rows() + stages * tiles.other_rows()) * head_dim * 2 + words * 4 + (2 * stages + 1) * BARRIER
-}
-
-/// Units of a cube: those that multiply, and a warpgroup of which one plane asks for tiles.
-pub(super) fn units(tiles: Tiles) -> usize {
-    tiles.units() + PLANES * PLANE
 }
 
 /// The gradients of keys and values: the heads of a group one after another.
@@ -63,8 +58,9 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
 ) {
     let head_dim = comptime!(form.head_dim);
     let (rows_own, other_rows, planes) = comptime!((tiles.rows(), tiles.other_rows(), tiles.planes));
-    begin_sums(OF_KEYS, comptime!(head_dim / 2));
-    begin_sums(OF_VALUES, comptime!(head_dim / 2));
+    let (fewer, more) = comptime!(registers(planes / PLANES));
+    name_sums(OF_KEYS, comptime!(head_dim / 2));
+    name_sums(OF_VALUES, comptime!(head_dim / 2));
     begin_tile(other_rows);
     begin_lefts(SHARES, comptime!(other_rows / 4));
     let of_own = comptime!(Tile { along: true, across: rows_own, depth: head_dim });
@@ -102,7 +98,7 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
     let mut stage = 0usize;
     let mut turn = 0u32;
     if plane >= planes {
-        set_registers(FEWER);
+        set_registers(fewer, false);
         if plane == planes {
             if lane == 0 {
                 announce(own_there, comptime!(2 * of_own.eights() * 16));
@@ -171,7 +167,9 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
             }
         }
     } else {
-        set_registers(MORE);
+        set_registers(more, true);
+        zero_sums(OF_KEYS, comptime!(head_dim / 2));
+        zero_sums(OF_VALUES, comptime!(head_dim / 2));
         let warpgroup = plane / PLANES;
         let (g, t) = (lane / 4, lane % 4);
         let row = first_row + plane * STRIP + g;
@@ -231,12 +229,9 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                 let first = to.first + key * to.stride + kv_head * to.head + t;
                 #[unroll]
                 for i in 0..comptime!(head_dim / 8) {
-                    let from = comptime!(i * 4 + half * 2);
-                    let of_key = pair::<f32>(sum(OF_KEYS, from), sum(OF_KEYS, comptime!(from + 1)));
-                    let of_value = pair::<f32>(sum(OF_VALUES, from), sum(OF_VALUES, comptime!(from + 1)));
                     let at = first + comptime!(i * 4);
-                    of_keys[at] = of_key * Pair::<f32>::new(numbers.scale);
-                    of_values[at] = of_value;
+                    of_keys[at] = taken(OF_KEYS, comptime!(i * 2 + half)) * Pair::<f32>::new(numbers.scale);
+                    of_values[at] = taken(OF_VALUES, comptime!(i * 2 + half));
                 }
             }
         }

@@ -15,6 +15,7 @@ mod forward_cores;
 mod keys_warpgroups;
 mod pages;
 mod plan;
+mod queries_warpgroups;
 mod score;
 mod seen;
 mod tile;
@@ -124,6 +125,7 @@ struct Cores {
 /// Tiles of the kernels by `wgmma`, of as many rows, and how many tiles of others are in shared memory.
 #[derive(Clone, Copy, Debug)]
 struct Warpgroups {
+    queries: (Tiles, usize),
     keys: (Tiles, usize),
 }
 
@@ -136,13 +138,14 @@ impl Warpgroups {
         let of = |others: usize, stages: usize| {
             (Tiles { planes: Self::BOTH, strips: 1, others, kept: false }, stages)
         };
-        let keys = match head_dim {
-            64 => of(8, 4),
-            128 => of(4, 4),
+        let (queries, keys) = match head_dim {
+            64 => (of(8, 4), of(8, 4)),
+            128 => (of(8, 2), of(4, 4)),
             _ => return None,
         };
-        let bytes = keys_warpgroups::bytes(keys.0, keys.1, head_dim);
-        wgmma::multiplies(client, bytes).then_some(Self { keys })
+        let of_queries = queries_warpgroups::bytes(queries.0, queries.1, head_dim);
+        let of_keys = keys_warpgroups::bytes(keys.0, keys.1, head_dim);
+        wgmma::multiplies(client, of_queries.max(of_keys)).then_some(Self { queries, keys })
     }
 }
 
@@ -164,10 +167,11 @@ impl Cores {
             |wide: &[[usize; 3]]| if head_dim <= 128 { [wide, &narrow].concat() } else { narrow.to_vec() };
         let warpgroups = Warpgroups::new(client, head_dim);
         // Both kinds of kernels use a plan.
-        let of_keys: &[[usize; 3]] = if warpgroups.is_some() { &[[8, 1, 4]] } else { &[[4, 1, 4]] };
+        let (of_queries, of_keys): (&[_], &[_]) =
+            if warpgroups.is_some() { (&[[4, 2, 2]], &[[8, 1, 4]]) } else { (&[[4, 2, 2]], &[[4, 1, 4]]) };
         Some(Self {
             forward: first(&or_narrow(&[[4, 2, 4], [4, 2, 2]]), cores::forward_bytes)?,
-            queries: first(&or_narrow(&[[4, 2, 2]]), cores::backward_bytes)?,
+            queries: first(&or_narrow(of_queries), cores::backward_bytes)?,
             keys: first(&or_narrow(of_keys), cores::backward_bytes)?,
             warpgroups,
         })
@@ -387,36 +391,65 @@ impl FlashAttention {
         unsafe {
             match self.cores {
                 Some(Cores { queries, keys, warpgroups, .. }) => {
-                    backward_cores::of_queries_by_cores::launch_unchecked(
-                        client,
-                        by_cores(plan.queries, heads, 1),
-                        CubeDim::new_1d(queries.units() as u32),
-                        address,
-                        o.q.arg(8),
-                        o.k.arg(8),
-                        o.v.arg(8),
-                        upstream.arg(8),
-                        o.words.arg(1),
-                        slopes.arg(1),
-                        made.sums.arg(1),
-                        rows.arg(1),
-                        q.arg(2),
-                        o.q.rows(8),
-                        o.k.rows(8),
-                        o.v.rows(8),
-                        to(2),
-                        self.numbers(plan, plan.queries),
-                        form,
-                        queries,
-                        operands,
-                    );
-                    if let Some(Warpgroups { keys: (keys, stages), .. }) = warpgroups.filter(|_| boxed) {
+                    let warpgroups = warpgroups.filter(|_| boxed);
+                    if let Some(Warpgroups { queries: (queries, stages), .. }) = warpgroups {
+                        let own = |rows: &HeadRows| rows.boxes([heads, n, head_dim], queries.rows());
+                        let other =
+                            |rows: &HeadRows| rows.boxes([kv_heads, n, head_dim], queries.other_rows());
+                        queries_warpgroups::of_queries_by_warpgroups::launch_unchecked(
+                            client,
+                            by_cores(plan.queries, heads, 1),
+                            CubeDim::new_1d(backward_warpgroups::units(queries) as u32),
+                            address,
+                            own(&o.q),
+                            other(&o.k),
+                            other(&o.v),
+                            own(&of_out),
+                            o.words.arg(1),
+                            slopes.arg(1),
+                            made.sums.arg(1),
+                            rows.arg(1),
+                            q.arg(2),
+                            to(2),
+                            self.numbers(plan, plan.queries),
+                            form,
+                            queries,
+                            stages,
+                            self.dtype,
+                            operands,
+                        );
+                    } else {
+                        backward_cores::of_queries_by_cores::launch_unchecked(
+                            client,
+                            by_cores(plan.queries, heads, 1),
+                            CubeDim::new_1d(queries.units() as u32),
+                            address,
+                            o.q.arg(8),
+                            o.k.arg(8),
+                            o.v.arg(8),
+                            upstream.arg(8),
+                            o.words.arg(1),
+                            slopes.arg(1),
+                            made.sums.arg(1),
+                            rows.arg(1),
+                            q.arg(2),
+                            o.q.rows(8),
+                            o.k.rows(8),
+                            o.v.rows(8),
+                            to(2),
+                            self.numbers(plan, plan.queries),
+                            form,
+                            queries,
+                            operands,
+                        );
+                    }
+                    if let Some(Warpgroups { keys: (keys, stages), .. }) = warpgroups {
                         let own = |rows: &HeadRows| rows.boxes([kv_heads, n, head_dim], keys.rows());
                         let other = |rows: &HeadRows| rows.boxes([heads, n, head_dim], keys.other_rows());
                         keys_warpgroups::of_keys_by_warpgroups::launch_unchecked(
                             client,
                             by_cores(plan.keys, kv_heads, 1),
-                            CubeDim::new_1d(keys_warpgroups::units(keys) as u32),
+                            CubeDim::new_1d(backward_warpgroups::units(keys) as u32),
                             address,
                             other(&o.q),
                             own(&o.k),

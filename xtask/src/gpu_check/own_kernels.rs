@@ -48,7 +48,7 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 31] = [
+pub(super) const OWN: [Own; 33] = [
     plain("add_parts"),
     plain("attend").spilling(24),
     by_cores("attend_by_cores").spilling(36),
@@ -68,8 +68,10 @@ pub(super) const OWN: [Own; 31] = [
     by_cores("multiply_by_warpgroups").only(&["sm_90a"]),
     plain("of_keys").spilling(60),
     by_cores("of_keys_by_cores").spilling(80),
+    by_cores("of_keys_by_warpgroups").only(&["sm_90a"]),
     plain("of_queries").spilling(4),
     by_cores("of_queries_by_cores").spilling(4),
+    by_cores("of_queries_by_warpgroups").only(&["sm_90a"]),
     plain("of_sinks"),
     plain("parts_of"),
     plain("place"),

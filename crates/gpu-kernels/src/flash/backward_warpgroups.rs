@@ -7,6 +7,7 @@ use cubecl_core::prelude::*;
 use super::cores::Tiles;
 use crate::buffer::FloatType;
 use crate::mma::{PLANE, Pair, STRIP, pair};
+use crate::tma::{BARRIER, arrive, init, pass, publish};
 use crate::wgmma::{
     DESCRIBED, Name, PLANES, Tile, add_lefts, begin, begin_lefts, commit, name_sums, put_product, sum,
 };
@@ -17,9 +18,89 @@ pub(super) const PRODUCTS: Name = "products";
 /// Of the scores' gradients as left factors.
 pub(super) const CHANGES: Name = "changes";
 
-/// Units of a cube: those that multiply, and a warpgroup of which one plane asks for tiles.
-pub(super) fn units(tiles: Tiles) -> usize {
-    tiles.units() + PLANES * PLANE
+/// How a kernel is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Layout {
+    pub(crate) tiles: Tiles,
+    /// Tiles of others in shared memory.
+    pub(crate) stages: usize,
+    /// Whether warpgroups begin the products of tiles one after another, so that some are multiplied while others are between products.
+    pub(crate) in_turn: bool,
+}
+
+impl Layout {
+    /// Units of a cube: those that multiply, and a warpgroup of which one plane asks for tiles.
+    pub(super) fn units(self) -> usize {
+        self.tiles.units() + PLANES * PLANE
+    }
+
+    pub(super) fn warpgroups(self) -> usize {
+        self.tiles.planes / PLANES
+    }
+
+    /// Barriers: that a stage is there, and free, that own rows are there, and of each warpgroup that it is its turn.
+    pub(super) fn barriers(self) -> usize {
+        2 * self.stages + 1 + self.warpgroups()
+    }
+
+    /// Bytes of shared memory of a cube that has so many words for each stage.
+    pub(super) fn bytes(self, head_dim: usize, words: usize) -> usize {
+        let rows = self.tiles.rows() + self.stages * self.tiles.other_rows();
+        2 * rows * head_dim * 2 + self.stages * words * 4 + self.barriers() * BARRIER
+    }
+}
+
+/// Where the barriers of a cube are in shared memory.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Barriers {
+    pub(super) there: u32,
+    pub(super) free: u32,
+    pub(super) own: u32,
+    turns: u32,
+}
+
+/// Begins the barriers' first phases.
+#[cube]
+pub(super) fn begin_barriers(at: u32, #[comptime] layout: Layout) -> Barriers {
+    let (stages, planes) = comptime!((layout.stages, layout.tiles.planes));
+    let free = at + comptime!((stages * BARRIER) as u32);
+    let own = free + comptime!((stages * BARRIER) as u32);
+    let turns = own + comptime!(BARRIER as u32);
+    if UNIT_POS == 0 {
+        #[unroll]
+        for stage in 0..stages {
+            init(at + comptime!((stage * BARRIER) as u32), 1usize);
+            init(free + comptime!((stage * BARRIER) as u32), planes);
+        }
+        init(own, 1usize);
+        #[unroll]
+        for warpgroup in 0..comptime!(layout.warpgroups()) {
+            init(turns + comptime!((warpgroup * BARRIER) as u32), PLANES);
+        }
+        publish();
+    }
+    sync_cube();
+    Barriers { there: at, free, own, turns }
+}
+
+/// Waits until it is this warpgroup's turn with its `tile`th tile.
+#[cube]
+pub(super) fn await_turn(barriers: &Barriers, warpgroup: usize, tile: u32, #[comptime] layout: Layout) {
+    if comptime!(layout.in_turn) {
+        // The first one's is the first turn.
+        let before = select(warpgroup == 0, 1u32, 0u32);
+        pass(barriers.turns + (warpgroup * BARRIER) as u32, (tile + before) % 2);
+    }
+}
+
+/// Gives the turn to the next warpgroup.
+#[cube]
+pub(super) fn give_turn(barriers: &Barriers, warpgroup: usize, lane: usize, #[comptime] layout: Layout) {
+    if comptime!(layout.in_turn) {
+        let last = warpgroup == comptime!(layout.warpgroups() - 1);
+        let next = select(last, 0usize, warpgroup + 1);
+        arrive(barriers.turns + (next * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
+    }
 }
 
 /// These registers, for a tile of so many others. A kernel begins with them.

@@ -6,14 +6,17 @@ use cubecl_core::prelude::barrier::Barrier;
 use cubecl_core::prelude::*;
 
 use super::backward_cores::{less, of_column};
-use super::backward_warpgroups::{CHANGES, PRODUCTS, SCORES, add_by_lefts, begin_tile, multiply, taken};
+use super::backward_warpgroups::{
+    CHANGES, Layout, PRODUCTS, SCORES, add_by_lefts, await_turn, begin_barriers, begin_tile, give_turn,
+    multiply, taken,
+};
 use super::cores::{PLANE, Pair, STRIP, Tiles, pair, rounded};
 use super::score::{Form, LOG2_E, Numbers, Rows, sight_from, slope_of, unit};
 use super::seen;
 use super::walk;
 use crate::buffer::FloatType;
 use crate::mma::Eight;
-use crate::tma::{BARRIER, announce, arrive, bring, init, pass, publish};
+use crate::tma::{BARRIER, announce, arrive, bring, pass};
 use crate::wgmma::{
     ALIGNMENT, Name, PLANES, ROWS, Tile, address, begin, begin_lefts, commit, name_sums, put_left, registers,
     set_registers, wait, zero_sums,
@@ -30,9 +33,8 @@ const NOTES: usize = 4;
 const END: u32 = u32::MAX;
 
 /// Bytes of shared memory of a cube.
-pub(super) fn bytes(tiles: Tiles, stages: usize, head_dim: usize) -> usize {
-    let words = stages * (3 * tiles.other_rows() + NOTES);
-    2 * (tiles.rows() + stages * tiles.other_rows()) * head_dim * 2 + words * 4 + (2 * stages + 1) * BARRIER
+pub(super) fn bytes(layout: Layout, head_dim: usize) -> usize {
+    layout.bytes(head_dim, 3 * layout.tiles.other_rows() + NOTES)
 }
 
 /// The gradients of keys and values: the heads of a group one after another.
@@ -51,14 +53,14 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
     to: Rows,
     numbers: Numbers,
     #[comptime] form: Form,
-    #[comptime] tiles: Tiles,
-    #[comptime] stages: usize,
+    #[comptime] layout: Layout,
     #[comptime] dtype: FloatType,
     #[define(E)] _operands: ElemType,
 ) {
     let head_dim = comptime!(form.head_dim);
+    let (tiles, stages) = comptime!((layout.tiles, layout.stages));
     let (rows_own, other_rows, planes) = comptime!((tiles.rows(), tiles.other_rows(), tiles.planes));
-    let (fewer, more) = comptime!(registers(planes / PLANES));
+    let (fewer, more) = comptime!(registers(layout.warpgroups()));
     name_sums(OF_KEYS, comptime!(head_dim / 2));
     name_sums(OF_VALUES, comptime!(head_dim / 2));
     begin_tile(other_rows);
@@ -74,20 +76,8 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
     let mut wholes = Shared::<[f32]>::new_slice(comptime!(stages * other_rows));
     let mut lows = Shared::<[u32]>::new_slice(comptime!(stages * other_rows));
     let mut notes = Shared::<[u32]>::new_slice(comptime!(stages * NOTES));
-    let barriers = Shared::<[Barrier]>::new_aligned_slice(comptime!(2 * stages + 1), BARRIER);
-    let there = address::<Barrier>(barriers.as_ptr());
-    let free = there + comptime!((stages * BARRIER) as u32);
-    let own_there = free + comptime!((stages * BARRIER) as u32);
-    if UNIT_POS == 0 {
-        #[unroll]
-        for stage in 0..stages {
-            init(there + comptime!((stage * BARRIER) as u32), 1usize);
-            init(free + comptime!((stage * BARRIER) as u32), planes);
-        }
-        init(own_there, 1usize);
-        publish();
-    }
-    sync_cube();
+    let barriers = Shared::<[Barrier]>::new_aligned_slice(comptime!(layout.barriers()), BARRIER);
+    let signals = begin_barriers(address::<Barrier>(barriers.as_ptr()), layout);
     let kv_head = CUBE_POS_X as usize;
     let first_head = kv_head * form.group;
     let tokens = numbers.tokens;
@@ -101,7 +91,7 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
         set_registers(fewer, false);
         if plane == planes {
             if lane == 0 {
-                announce(own_there, comptime!(2 * of_own.eights() * 16));
+                announce(signals.own, comptime!(2 * of_own.eights() * 16));
                 let barrier = &barriers[comptime!(2 * stages)];
                 bring::<E>(k, barrier, &mut held, 0usize, kv_head, first_row, 0usize, of_own);
                 let at = comptime!(of_own.eights());
@@ -129,7 +119,7 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                 }
                 let seen = seen::by_lows(&own_lows, ahead.row, other_rows);
                 // Its place is free from the first.
-                pass(free + (stage * BARRIER) as u32, (turn + 1) % 2);
+                pass(signals.free + (stage * BARRIER) as u32, (turn + 1) % 2);
                 #[unroll]
                 for i in 0..turns {
                     let at = stage * other_rows + comptime!(i * PLANE) + lane;
@@ -146,7 +136,7 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                 }
                 sync_plane();
                 if lane == 0 {
-                    announce(there + (stage * BARRIER) as u32, comptime!(of_stage * 16));
+                    announce(signals.there + (stage * BARRIER) as u32, comptime!(of_stage * 16));
                     let barrier = &barriers[stage];
                     let at = first_stage + stage * of_stage;
                     bring::<E>(q, barrier, &mut held, at, head, ahead.row, 0usize, of_other);
@@ -160,10 +150,10 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                     turn += 1;
                 }
             }
-            pass(free + (stage * BARRIER) as u32, (turn + 1) % 2);
+            pass(signals.free + (stage * BARRIER) as u32, (turn + 1) % 2);
             if lane == 0 {
                 notes[stage * NOTES] = END.runtime();
-                arrive(there + (stage * BARRIER) as u32, 1u32);
+                arrive(signals.there + (stage * BARRIER) as u32, 1u32);
             }
         }
     } else {
@@ -179,10 +169,11 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
         let keys = place + (warpgroup * comptime!(of_own.from(ROWS))) as u32;
         let stage_place = place + comptime!(first_stage as u32);
         let by = unit(&numbers, form) * LOG2_E;
-        pass(own_there, 0u32);
+        pass(signals.own, 0u32);
         let mut goes_on = true;
+        let mut count = 0u32;
         while goes_on {
-            pass(there + (stage * BARRIER) as u32, turn % 2);
+            pass(signals.there + (stage * BARRIER) as u32, turn % 2);
             let note = notes[stage * NOTES];
             goes_on = note != END;
             if goes_on {
@@ -193,9 +184,14 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                 if comptime!(!form.before) {
                     any = any && last_key >= least;
                 }
+                let at = stage_place + (stage * of_stage) as u32;
+                await_turn(&signals, warpgroup, count, layout);
                 if any {
-                    let at = stage_place + (stage * of_stage) as u32;
                     multiply(keys, at, of_own, of_other, dtype);
+                }
+                give_turn(&signals, warpgroup, lane, layout);
+                count += 1;
+                if any {
                     wait(0usize);
                     let slope = slope_of(slopes, head, form);
                     let from = stage * other_rows;
@@ -214,7 +210,7 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                     wait(0usize);
                 }
                 sync_plane();
-                arrive(free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
+                arrive(signals.free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
                 stage += 1;
                 if stage == stages {
                     stage = 0usize;

@@ -30,6 +30,7 @@ use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address};
 use crate::{mma, wgmma};
+use backward_warpgroups::Layout;
 use cores::Tiles;
 use plan::{Ranges, TileRows};
 use score::{Form, NumbersLaunch, RowsLaunch};
@@ -125,8 +126,8 @@ struct Cores {
 /// Tiles of the kernels by `wgmma`, of as many rows, and how many tiles of others are in shared memory.
 #[derive(Clone, Copy, Debug)]
 struct Warpgroups {
-    queries: (Tiles, usize),
-    keys: (Tiles, usize),
+    queries: Layout,
+    keys: Layout,
 }
 
 impl Warpgroups {
@@ -136,15 +137,16 @@ impl Warpgroups {
     /// `None` where the device does not multiply so, or a head's rows are no whole lines.
     fn new(client: &Client, head_dim: usize) -> Option<Self> {
         let of = |others: usize, stages: usize| {
-            (Tiles { planes: Self::BOTH, strips: 1, others, kept: false }, stages)
+            let tiles = Tiles { planes: Self::BOTH, strips: 1, others, kept: false };
+            Layout { tiles, stages, in_turn: true }
         };
         let (queries, keys) = match head_dim {
             64 => (of(8, 4), of(8, 4)),
             128 => (of(8, 2), of(4, 4)),
             _ => return None,
         };
-        let of_queries = queries_warpgroups::bytes(queries.0, queries.1, head_dim);
-        let of_keys = keys_warpgroups::bytes(keys.0, keys.1, head_dim);
+        let of_queries = queries_warpgroups::bytes(queries, head_dim);
+        let of_keys = keys_warpgroups::bytes(keys, head_dim);
         wgmma::multiplies(client, of_queries.max(of_keys)).then_some(Self { queries, keys })
     }
 }
@@ -392,14 +394,14 @@ impl FlashAttention {
             match self.cores {
                 Some(Cores { queries, keys, warpgroups, .. }) => {
                     let warpgroups = warpgroups.filter(|_| boxed);
-                    if let Some(Warpgroups { queries: (queries, stages), .. }) = warpgroups {
-                        let own = |rows: &HeadRows| rows.boxes([heads, n, head_dim], queries.rows());
+                    if let Some(Warpgroups { queries: layout, .. }) = warpgroups {
+                        let own = |rows: &HeadRows| rows.boxes([heads, n, head_dim], layout.tiles.rows());
                         let other =
-                            |rows: &HeadRows| rows.boxes([kv_heads, n, head_dim], queries.other_rows());
+                            |rows: &HeadRows| rows.boxes([kv_heads, n, head_dim], layout.tiles.other_rows());
                         queries_warpgroups::of_queries_by_warpgroups::launch_unchecked(
                             client,
                             by_cores(plan.queries, heads, 1),
-                            CubeDim::new_1d(backward_warpgroups::units(queries) as u32),
+                            CubeDim::new_1d(layout.units() as u32),
                             address,
                             own(&o.q),
                             other(&o.k),
@@ -413,8 +415,7 @@ impl FlashAttention {
                             to(2),
                             self.numbers(plan, plan.queries),
                             form,
-                            queries,
-                            stages,
+                            layout,
                             self.dtype,
                             operands,
                         );
@@ -443,13 +444,14 @@ impl FlashAttention {
                             operands,
                         );
                     }
-                    if let Some(Warpgroups { keys: (keys, stages), .. }) = warpgroups {
-                        let own = |rows: &HeadRows| rows.boxes([kv_heads, n, head_dim], keys.rows());
-                        let other = |rows: &HeadRows| rows.boxes([heads, n, head_dim], keys.other_rows());
+                    if let Some(Warpgroups { keys: layout, .. }) = warpgroups {
+                        let own = |rows: &HeadRows| rows.boxes([kv_heads, n, head_dim], layout.tiles.rows());
+                        let other =
+                            |rows: &HeadRows| rows.boxes([heads, n, head_dim], layout.tiles.other_rows());
                         keys_warpgroups::of_keys_by_warpgroups::launch_unchecked(
                             client,
                             by_cores(plan.keys, kv_heads, 1),
-                            CubeDim::new_1d(backward_warpgroups::units(keys) as u32),
+                            CubeDim::new_1d(layout.units() as u32),
                             address,
                             other(&o.q),
                             own(&o.k),
@@ -464,8 +466,7 @@ impl FlashAttention {
                             to(2),
                             self.numbers(plan, plan.keys),
                             form,
-                            keys,
-                            stages,
+                            layout,
                             self.dtype,
                             operands,
                         );

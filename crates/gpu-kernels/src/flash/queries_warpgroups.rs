@@ -6,14 +6,17 @@ use cubecl_core::prelude::barrier::Barrier;
 use cubecl_core::prelude::*;
 
 use super::backward_cores::{less, of_scores};
-use super::backward_warpgroups::{CHANGES, PRODUCTS, SCORES, add_by_lefts, begin_tile, multiply, taken};
+use super::backward_warpgroups::{
+    CHANGES, Layout, PRODUCTS, SCORES, add_by_lefts, await_turn, begin_barriers, begin_tile, give_turn,
+    multiply, taken,
+};
 use super::cores::{PLANE, Pair, STRIP, Tiles, rounded};
 use super::score::{Form, LOG2_E, Numbers, Rows, Sight, slope_of, unit};
 use super::seen::{self, own_sights};
 use super::walk;
 use crate::buffer::FloatType;
 use crate::mma::Eight;
-use crate::tma::{BARRIER, announce, arrive, bring, init, pass, publish};
+use crate::tma::{BARRIER, announce, arrive, bring, pass};
 use crate::wgmma::{
     ALIGNMENT, Name, PLANES, ROWS, Tile, address, begin, commit, name_sums, put_left, registers,
     set_registers, wait, zero_sums,
@@ -27,9 +30,8 @@ const NOTES: usize = 2;
 const END: u32 = u32::MAX;
 
 /// Bytes of shared memory of a cube.
-pub(super) fn bytes(tiles: Tiles, stages: usize, head_dim: usize) -> usize {
-    let rows = tiles.rows() + stages * tiles.other_rows();
-    2 * rows * head_dim * 2 + stages * NOTES * 4 + (2 * stages + 1) * BARRIER
+pub(super) fn bytes(layout: Layout, head_dim: usize) -> usize {
+    layout.bytes(head_dim, NOTES)
 }
 
 /// The gradient of queries.
@@ -47,14 +49,14 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
     to: Rows,
     numbers: Numbers,
     #[comptime] form: Form,
-    #[comptime] tiles: Tiles,
-    #[comptime] stages: usize,
+    #[comptime] layout: Layout,
     #[comptime] dtype: FloatType,
     #[define(E)] _operands: ElemType,
 ) {
     let head_dim = comptime!(form.head_dim);
+    let (tiles, stages) = comptime!((layout.tiles, layout.stages));
     let (rows_own, other_rows, planes) = comptime!((tiles.rows(), tiles.other_rows(), tiles.planes));
-    let (fewer, more) = comptime!(registers(planes / PLANES));
+    let (fewer, more) = comptime!(registers(layout.warpgroups()));
     name_sums(OF_QUERIES, comptime!(head_dim / 2));
     begin_tile(other_rows);
     let of_own = comptime!(Tile { along: true, across: rows_own, depth: head_dim });
@@ -64,20 +66,8 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
     let mut held =
         Shared::<[Eight<E>]>::new_aligned_slice(comptime!(first_stage + stages * of_stage), ALIGNMENT);
     let mut notes = Shared::<[u32]>::new_slice(comptime!(stages * NOTES));
-    let barriers = Shared::<[Barrier]>::new_aligned_slice(comptime!(2 * stages + 1), BARRIER);
-    let there = address::<Barrier>(barriers.as_ptr());
-    let free = there + comptime!((stages * BARRIER) as u32);
-    let own_there = free + comptime!((stages * BARRIER) as u32);
-    if UNIT_POS == 0 {
-        #[unroll]
-        for stage in 0..stages {
-            init(there + comptime!((stage * BARRIER) as u32), 1usize);
-            init(free + comptime!((stage * BARRIER) as u32), planes);
-        }
-        init(own_there, 1usize);
-        publish();
-    }
-    sync_cube();
+    let barriers = Shared::<[Barrier]>::new_aligned_slice(comptime!(layout.barriers()), BARRIER);
+    let signals = begin_barriers(address::<Barrier>(barriers.as_ptr()), layout);
     let head = CUBE_POS_X as usize;
     let tokens = numbers.tokens;
     let tile = walk::tile(plan, &numbers);
@@ -89,7 +79,7 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
     if plane >= planes {
         set_registers(fewer, false);
         if plane == planes && lane == 0 {
-            announce(own_there, comptime!(2 * of_own.eights() * 16));
+            announce(signals.own, comptime!(2 * of_own.eights() * 16));
             let barrier = &barriers[comptime!(2 * stages)];
             bring::<E>(q, barrier, &mut held, 0usize, head, first_row, 0usize, of_own);
             let at = comptime!(of_own.eights());
@@ -98,10 +88,10 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
             let mut ahead = walk::begin(plan, &numbers, tile);
             while walk::goes_on(&ahead) {
                 // Its place is free from the first.
-                pass(free + (stage * BARRIER) as u32, (turn + 1) % 2);
+                pass(signals.free + (stage * BARRIER) as u32, (turn + 1) % 2);
                 notes[stage * NOTES] = ahead.row as u32;
                 notes[stage * NOTES + 1] = ahead.end as u32;
-                announce(there + (stage * BARRIER) as u32, comptime!(of_stage * 16));
+                announce(signals.there + (stage * BARRIER) as u32, comptime!(of_stage * 16));
                 let barrier = &barriers[stage];
                 let at = first_stage + stage * of_stage;
                 bring::<E>(k, barrier, &mut held, at, kv, ahead.row, 0usize, of_other);
@@ -114,9 +104,9 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
                     turn += 1;
                 }
             }
-            pass(free + (stage * BARRIER) as u32, (turn + 1) % 2);
+            pass(signals.free + (stage * BARRIER) as u32, (turn + 1) % 2);
             notes[stage * NOTES] = END.runtime();
-            arrive(there + (stage * BARRIER) as u32, 1u32);
+            arrive(signals.there + (stage * BARRIER) as u32, 1u32);
         }
     } else {
         set_registers(more, true);
@@ -152,18 +142,25 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
                 wholes[half] = -rows[head * tokens + query];
             }
         }
-        pass(own_there, 0u32);
+        pass(signals.own, 0u32);
         let mut goes_on = true;
+        let mut count = 0u32;
         while goes_on {
-            pass(there + (stage * BARRIER) as u32, turn % 2);
+            pass(signals.there + (stage * BARRIER) as u32, turn % 2);
             let note = notes[stage * NOTES];
             goes_on = note != END;
             if goes_on {
                 let key = note as usize;
                 let end = notes[stage * NOTES + 1] as usize;
-                if seen::any_of(&seen, key, other_rows, form) {
-                    let at = stage_place + (stage * of_stage) as u32;
+                let any = seen::any_of(&seen, key, other_rows, form);
+                let at = stage_place + (stage * of_stage) as u32;
+                await_turn(&signals, warpgroup, count, layout);
+                if any {
                     multiply(queries, at, of_own, of_other, dtype);
+                }
+                give_turn(&signals, warpgroup, lane, layout);
+                count += 1;
+                if any {
                     wait(0usize);
                     if seen::all_of(&seen, key, end, other_rows) {
                         of_tile::<E>(
@@ -182,7 +179,7 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
                     wait(0usize);
                 }
                 sync_plane();
-                arrive(free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
+                arrive(signals.free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
                 stage += 1;
                 if stage == stages {
                     stage = 0usize;

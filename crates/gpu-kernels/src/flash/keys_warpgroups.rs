@@ -184,14 +184,11 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                 if comptime!(!form.before) {
                     any = any && last_key >= least;
                 }
-                let at = stage_place + (stage * of_stage) as u32;
-                await_turn(&signals, warpgroup, count, layout);
                 if any {
+                    let at = stage_place + (stage * of_stage) as u32;
+                    await_turn(&signals, warpgroup, count, layout);
                     multiply(keys, at, of_own, of_other, dtype);
-                }
-                give_turn(&signals, warpgroup, lane, layout);
-                count += 1;
-                if any {
+                    give_turn(&signals, warpgroup, lane, layout);
                     wait(0usize);
                     let slope = slope_of(slopes, head, form);
                     let from = stage * other_rows;
@@ -208,7 +205,11 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                     }
                     accumulate(at, of_other, dtype);
                     wait(0usize);
+                } else {
+                    await_turn(&signals, warpgroup, count, layout);
+                    give_turn(&signals, warpgroup, lane, layout);
                 }
+                count += 1;
                 sync_plane();
                 arrive(signals.free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
                 stage += 1;

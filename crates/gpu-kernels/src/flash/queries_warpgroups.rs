@@ -153,14 +153,11 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
                 let key = note as usize;
                 let end = notes[stage * NOTES + 1] as usize;
                 let any = seen::any_of(&seen, key, other_rows, form);
-                let at = stage_place + (stage * of_stage) as u32;
-                await_turn(&signals, warpgroup, count, layout);
                 if any {
+                    let at = stage_place + (stage * of_stage) as u32;
+                    await_turn(&signals, warpgroup, count, layout);
                     multiply(queries, at, of_own, of_other, dtype);
-                }
-                give_turn(&signals, warpgroup, lane, layout);
-                count += 1;
-                if any {
+                    give_turn(&signals, warpgroup, lane, layout);
                     wait(0usize);
                     if seen::all_of(&seen, key, end, other_rows) {
                         of_tile::<E>(
@@ -177,7 +174,11 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
                     add_by_lefts(CHANGES, at, OF_QUERIES, of_other, dtype);
                     commit();
                     wait(0usize);
+                } else {
+                    await_turn(&signals, warpgroup, count, layout);
+                    give_turn(&signals, warpgroup, lane, layout);
                 }
+                count += 1;
                 sync_plane();
                 arrive(signals.free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
                 stage += 1;

@@ -26,6 +26,8 @@ pub(crate) struct Layout {
     pub(crate) stages: usize,
     /// Whether warpgroups begin the products of tiles one after another, so that some are multiplied while others are between products.
     pub(crate) in_turn: bool,
+    /// Whether a tile's products are begun behind the sums of the one before, and not when these are there.
+    pub(crate) ahead: bool,
 }
 
 impl Layout {
@@ -83,23 +85,35 @@ pub(super) fn begin_barriers(at: u32, #[comptime] layout: Layout) -> Barriers {
     Barriers { there: at, free, own, turns }
 }
 
-/// Waits until it is this warpgroup's turn with its `tile`th tile.
+/// Waits until it is this warpgroup's turn.
 #[cube]
-pub(super) fn await_turn(barriers: &Barriers, warpgroup: usize, tile: u32, #[comptime] layout: Layout) {
+pub(super) fn await_turn(
+    cursor: &mut Cursor,
+    barriers: &Barriers,
+    warpgroup: usize,
+    #[comptime] layout: Layout,
+) {
     if comptime!(layout.in_turn) {
         // The first one's is the first turn.
         let before = select(warpgroup == 0, 1u32, 0u32);
-        pass(barriers.turns + (warpgroup * BARRIER) as u32, (tile + before) % 2);
+        pass(barriers.turns + (warpgroup * BARRIER) as u32, (cursor.turns + before) % 2);
     }
 }
 
 /// Gives the turn to the next warpgroup.
 #[cube]
-pub(super) fn give_turn(barriers: &Barriers, warpgroup: usize, lane: usize, #[comptime] layout: Layout) {
+pub(super) fn give_turn(
+    cursor: &mut Cursor,
+    barriers: &Barriers,
+    warpgroup: usize,
+    #[comptime] layout: Layout,
+) {
     if comptime!(layout.in_turn) {
         let last = warpgroup == comptime!(layout.warpgroups() - 1);
         let next = select(last, 0usize, warpgroup + 1);
+        let lane = UNIT_POS as usize % PLANE;
         arrive(barriers.turns + (next * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
+        cursor.turns += 1;
     }
 }
 
@@ -117,38 +131,80 @@ pub(super) fn taken(#[comptime] name: Name, #[comptime] at: usize) -> Pair<f32> 
     pair::<f32>(sum(name, comptime!(2 * at)), sum(name, comptime!(2 * at + 1)))
 }
 
-/// Begins the products of a tile, a group: of both operands of 64 rows, from `own`, and of the others, from `other`, in units of
-/// 16 bytes. The second operand of each is behind all of the first.
+/// Begins products of a tile, a group: of operands of 64 rows, from `own`, and of the others, from `other`, in units of 16 bytes;
+/// of scores, which is the first operand of each, or of the second, which is behind it.
 #[cube]
 pub(super) fn multiply(
     own: u32,
     other: u32,
+    #[comptime] name: Name,
     #[comptime] of_own: Tile,
     #[comptime] of_other: Tile,
     #[comptime] dtype: FloatType,
 ) {
+    let operand = comptime!(usize::from(name != SCORES));
     let lefts = own + comptime!(of_own.described());
     let rights = other + comptime!(of_other.described());
     begin();
     #[unroll]
-    for operand in 0..2usize {
-        #[unroll]
-        for step in 0..comptime!(of_own.depth / STRIP) {
-            let left = lefts + comptime!((operand * of_own.eights() + of_own.step(step)) as u32);
-            let right = rights + comptime!((operand * of_other.eights() + of_other.step(step)) as u32);
-            put_product(
-                u64::cast_from(left) | DESCRIBED,
-                u64::cast_from(right) | DESCRIBED,
-                comptime!(if operand == 0 { SCORES } else { PRODUCTS }),
-                0usize,
-                comptime!(of_other.across),
-                comptime!(step > 0),
-                [true, true],
-                dtype,
-            );
-        }
+    for step in 0..comptime!(of_own.depth / STRIP) {
+        let left = lefts + comptime!((operand * of_own.eights() + of_own.step(step)) as u32);
+        let right = rights + comptime!((operand * of_other.eights() + of_other.step(step)) as u32);
+        put_product(
+            u64::cast_from(left) | DESCRIBED,
+            u64::cast_from(right) | DESCRIBED,
+            name,
+            0usize,
+            comptime!(of_other.across),
+            comptime!(step > 0),
+            [true, true],
+            dtype,
+        );
     }
     commit();
+}
+
+/// Where a warpgroup is among the tiles that are brought.
+#[derive(CubeType)]
+pub(super) struct Cursor {
+    pub(super) stage: usize,
+    /// How many times all stages were passed.
+    round: u32,
+    /// How many turns it had.
+    turns: u32,
+}
+
+#[cube]
+pub(super) fn begin_cursor() -> Cursor {
+    let mut cursor = Cursor { stage: 0usize, round: 0u32, turns: 0u32 };
+    cursor.stage = 0usize.runtime();
+    cursor.round = 0u32.runtime();
+    cursor.turns = 0u32.runtime();
+    cursor
+}
+
+/// Waits until the tile is there.
+#[cube]
+pub(super) fn await_tile(cursor: &mut Cursor, barriers: &Barriers) {
+    pass(barriers.there + (cursor.stage * BARRIER) as u32, cursor.round % 2);
+}
+
+/// To the next tile.
+#[cube]
+pub(super) fn advance(cursor: &mut Cursor, #[comptime] layout: Layout) {
+    cursor.stage += 1;
+    if cursor.stage == layout.stages {
+        cursor.stage = 0usize;
+        cursor.round += 1;
+    }
+}
+
+/// Says that this plane is done with a stage.
+#[cube]
+pub(super) fn release(stage: usize, barriers: &Barriers) {
+    sync_plane();
+    let lane = UNIT_POS as usize % PLANE;
+    arrive(barriers.free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
 }
 
 /// Begins to add the products of left factors of a tile, over the others, and these, from `other`.

@@ -7,8 +7,8 @@ use cubecl_core::prelude::*;
 
 use super::backward_cores::{less, of_column};
 use super::backward_warpgroups::{
-    CHANGES, Layout, PRODUCTS, SCORES, add_by_lefts, await_turn, begin_barriers, begin_tile, give_turn,
-    multiply, taken,
+    Barriers, CHANGES, Cursor, Layout, PRODUCTS, SCORES, add_by_lefts, advance, await_tile, await_turn,
+    begin_barriers, begin_cursor, begin_tile, give_turn, multiply, release, taken,
 };
 use super::cores::{PLANE, Pair, STRIP, Tiles, pair, rounded};
 use super::score::{Form, LOG2_E, Numbers, Rows, sight_from, slope_of, unit};
@@ -170,28 +170,26 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
         let stage_place = place + comptime!(first_stage as u32);
         let by = unit(&numbers, form) * LOG2_E;
         pass(signals.own, 0u32);
-        let mut goes_on = true;
-        let mut count = 0u32;
-        while goes_on {
-            pass(signals.there + (stage * BARRIER) as u32, turn % 2);
-            let note = notes[stage * NOTES];
-            goes_on = note != END;
-            if goes_on {
-                let query = note as usize;
-                let head = first_head + notes[stage * NOTES + 1] as usize;
-                let (least, most) = (notes[stage * NOTES + 2] as usize, notes[stage * NOTES + 3] as usize);
-                let mut any = first_key <= query + comptime!(other_rows - 1);
-                if comptime!(!form.before) {
-                    any = any && last_key >= least;
-                }
-                if any {
-                    let at = stage_place + (stage * of_stage) as u32;
-                    await_turn(&signals, warpgroup, count, layout);
-                    multiply(keys, at, of_own, of_other, dtype);
-                    give_turn(&signals, warpgroup, lane, layout);
+        let mut cursor = begin_cursor();
+        let mut there = seek(&mut cursor, &signals, &notes, first_key, warpgroup, other_rows, form, layout);
+        if comptime!(layout.ahead) {
+            await_turn(&mut cursor, &signals, warpgroup, layout);
+            if there {
+                let place_of = stage_place + (cursor.stage * of_stage) as u32;
+                multiply(keys, place_of, SCORES, of_own, of_other, dtype);
+                multiply(keys, place_of, PRODUCTS, of_own, of_other, dtype);
+                give_turn(&mut cursor, &signals, warpgroup, layout);
+                loop {
+                    let mut at = 0usize;
+                    at += cursor.stage;
+                    let place_of = stage_place + (at * of_stage) as u32;
+                    advance(&mut cursor, layout);
+                    there =
+                        seek(&mut cursor, &signals, &notes, first_key, warpgroup, other_rows, form, layout);
+                    let (query, most) = (notes[at * NOTES] as usize, notes[at * NOTES + 3] as usize);
+                    let slope = slope_of(slopes, first_head + notes[at * NOTES + 1] as usize, form);
+                    let from = at * other_rows;
                     wait(0usize);
-                    let slope = slope_of(slopes, head, form);
-                    let from = stage * other_rows;
                     if last_key <= query && first_key >= most {
                         of_tile::<E>(
                             &lesses, &wholes, &lows, from, plan, by, &numbers, slope, row, query, true, form,
@@ -203,20 +201,51 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                             form, tiles,
                         );
                     }
-                    accumulate(at, of_other, dtype);
-                    wait(0usize);
+                    await_turn(&mut cursor, &signals, warpgroup, layout);
+                    accumulate(place_of, of_other, dtype);
+                    if !there {
+                        break;
+                    }
+                    let place_of = stage_place + (cursor.stage * of_stage) as u32;
+                    multiply(keys, place_of, SCORES, of_own, of_other, dtype);
+                    wait(1usize);
+                    release(at, &signals);
+                    multiply(keys, place_of, PRODUCTS, of_own, of_other, dtype);
+                    give_turn(&mut cursor, &signals, warpgroup, layout);
+                }
+                give_turn(&mut cursor, &signals, warpgroup, layout);
+                wait(0usize);
+            } else {
+                give_turn(&mut cursor, &signals, warpgroup, layout);
+            }
+        } else {
+            while there {
+                let at = cursor.stage;
+                let place_of = stage_place + (at * of_stage) as u32;
+                await_turn(&mut cursor, &signals, warpgroup, layout);
+                multiply(keys, place_of, SCORES, of_own, of_other, dtype);
+                multiply(keys, place_of, PRODUCTS, of_own, of_other, dtype);
+                give_turn(&mut cursor, &signals, warpgroup, layout);
+                let (query, most) = (notes[at * NOTES] as usize, notes[at * NOTES + 3] as usize);
+                let slope = slope_of(slopes, first_head + notes[at * NOTES + 1] as usize, form);
+                let from = at * other_rows;
+                wait(0usize);
+                if last_key <= query && first_key >= most {
+                    of_tile::<E>(
+                        &lesses, &wholes, &lows, from, plan, by, &numbers, slope, row, query, true, form,
+                        tiles,
+                    );
                 } else {
-                    await_turn(&signals, warpgroup, count, layout);
-                    give_turn(&signals, warpgroup, lane, layout);
+                    of_tile::<E>(
+                        &lesses, &wholes, &lows, from, plan, by, &numbers, slope, row, query, false, form,
+                        tiles,
+                    );
                 }
-                count += 1;
-                sync_plane();
-                arrive(signals.free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
-                stage += 1;
-                if stage == stages {
-                    stage = 0usize;
-                    turn += 1;
-                }
+                accumulate(place_of, of_other, dtype);
+                wait(0usize);
+                release(at, &signals);
+                advance(&mut cursor, layout);
+                there = seek(&mut cursor, &signals, &notes, first_key, warpgroup, other_rows, form, layout);
             }
         }
         #[unroll]
@@ -303,4 +332,42 @@ fn accumulate(at: u32, #[comptime] other: Tile, #[comptime] dtype: FloatType) {
     add_by_lefts(SHARES, of_out, OF_VALUES, other, dtype);
     add_by_lefts(CHANGES, at, OF_KEYS, other, dtype);
     commit();
+}
+
+/// Goes to the next tile from here on that sees some of the warpgroup's keys, from `first_key`, if there is one.
+#[cube]
+fn seek(
+    cursor: &mut Cursor,
+    barriers: &Barriers,
+    notes: &[u32],
+    first_key: usize,
+    warpgroup: usize,
+    #[comptime] others: usize,
+    #[comptime] form: Form,
+    #[comptime] layout: Layout,
+) -> bool {
+    let mut seeks = true;
+    let mut there = false;
+    while seeks {
+        await_tile(cursor, barriers);
+        let query = notes[cursor.stage * NOTES];
+        if query == END {
+            seeks = false;
+        } else {
+            let mut any = first_key < query as usize + others;
+            if comptime!(!form.before) {
+                any = any && first_key + comptime!(ROWS - 1) >= notes[cursor.stage * NOTES + 2] as usize;
+            }
+            if any {
+                seeks = false;
+                there = true;
+            } else {
+                await_turn(cursor, barriers, warpgroup, layout);
+                give_turn(cursor, barriers, warpgroup, layout);
+                release(cursor.stage, barriers);
+                advance(cursor, layout);
+            }
+        }
+    }
+    there
 }

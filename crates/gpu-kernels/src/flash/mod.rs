@@ -138,7 +138,7 @@ impl Warpgroups {
     fn new(client: &Client, head_dim: usize) -> Option<Self> {
         let of = |others: usize, stages: usize| {
             let tiles = Tiles { planes: Self::BOTH, strips: 1, others, kept: false };
-            Layout { tiles, stages, in_turn: true }
+            Layout { tiles, stages, in_turn: true, ahead: false }
         };
         let (queries, keys) = match head_dim {
             64 => (of(8, 4), of(8, 4)),

@@ -7,12 +7,12 @@ use cubecl_core::prelude::*;
 
 use super::backward_cores::{less, of_scores};
 use super::backward_warpgroups::{
-    CHANGES, Layout, PRODUCTS, SCORES, add_by_lefts, await_turn, begin_barriers, begin_tile, give_turn,
-    multiply, taken,
+    Barriers, CHANGES, Cursor, Layout, PRODUCTS, SCORES, add_by_lefts, advance, await_tile, await_turn,
+    begin_barriers, begin_cursor, begin_tile, give_turn, multiply, release, taken,
 };
 use super::cores::{PLANE, Pair, STRIP, Tiles, rounded};
 use super::score::{Form, LOG2_E, Numbers, Rows, Sight, slope_of, unit};
-use super::seen::{self, own_sights};
+use super::seen::{self, Seen, own_sights};
 use super::walk;
 use crate::buffer::FloatType;
 use crate::mma::Eight;
@@ -143,21 +143,22 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
             }
         }
         pass(signals.own, 0u32);
-        let mut goes_on = true;
-        let mut count = 0u32;
-        while goes_on {
-            pass(signals.there + (stage * BARRIER) as u32, turn % 2);
-            let note = notes[stage * NOTES];
-            goes_on = note != END;
-            if goes_on {
-                let key = note as usize;
-                let end = notes[stage * NOTES + 1] as usize;
-                let any = seen::any_of(&seen, key, other_rows, form);
-                if any {
-                    let at = stage_place + (stage * of_stage) as u32;
-                    await_turn(&signals, warpgroup, count, layout);
-                    multiply(queries, at, of_own, of_other, dtype);
-                    give_turn(&signals, warpgroup, lane, layout);
+        let mut cursor = begin_cursor();
+        let mut there = seek(&mut cursor, &signals, &notes, &seen, warpgroup, other_rows, form, layout);
+        if comptime!(layout.ahead) {
+            await_turn(&mut cursor, &signals, warpgroup, layout);
+            if there {
+                let place_of = stage_place + (cursor.stage * of_stage) as u32;
+                multiply(queries, place_of, SCORES, of_own, of_other, dtype);
+                multiply(queries, place_of, PRODUCTS, of_own, of_other, dtype);
+                give_turn(&mut cursor, &signals, warpgroup, layout);
+                loop {
+                    let mut at = 0usize;
+                    at += cursor.stage;
+                    let place_of = stage_place + (at * of_stage) as u32;
+                    advance(&mut cursor, layout);
+                    there = seek(&mut cursor, &signals, &notes, &seen, warpgroup, other_rows, form, layout);
+                    let (key, end) = (notes[at * NOTES] as usize, notes[at * NOTES + 1] as usize);
                     wait(0usize);
                     if seen::all_of(&seen, key, end, other_rows) {
                         of_tile::<E>(
@@ -170,22 +171,47 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
                             tiles,
                         );
                     }
-                    begin();
-                    add_by_lefts(CHANGES, at, OF_QUERIES, of_other, dtype);
-                    commit();
-                    wait(0usize);
+                    await_turn(&mut cursor, &signals, warpgroup, layout);
+                    accumulate(place_of, of_other, dtype);
+                    if !there {
+                        break;
+                    }
+                    let place_of = stage_place + (cursor.stage * of_stage) as u32;
+                    multiply(queries, place_of, SCORES, of_own, of_other, dtype);
+                    wait(1usize);
+                    release(at, &signals);
+                    multiply(queries, place_of, PRODUCTS, of_own, of_other, dtype);
+                    give_turn(&mut cursor, &signals, warpgroup, layout);
+                }
+                give_turn(&mut cursor, &signals, warpgroup, layout);
+                wait(0usize);
+            } else {
+                give_turn(&mut cursor, &signals, warpgroup, layout);
+            }
+        } else {
+            while there {
+                let at = cursor.stage;
+                let place_of = stage_place + (at * of_stage) as u32;
+                await_turn(&mut cursor, &signals, warpgroup, layout);
+                multiply(queries, place_of, SCORES, of_own, of_other, dtype);
+                multiply(queries, place_of, PRODUCTS, of_own, of_other, dtype);
+                give_turn(&mut cursor, &signals, warpgroup, layout);
+                let (key, end) = (notes[at * NOTES] as usize, notes[at * NOTES + 1] as usize);
+                wait(0usize);
+                if seen::all_of(&seen, key, end, other_rows) {
+                    of_tile::<E>(
+                        &less_sums, &wholes, &sights, by, &numbers, slope, row, key, end, true, form, tiles,
+                    );
                 } else {
-                    await_turn(&signals, warpgroup, count, layout);
-                    give_turn(&signals, warpgroup, lane, layout);
+                    of_tile::<E>(
+                        &less_sums, &wholes, &sights, by, &numbers, slope, row, key, end, false, form, tiles,
+                    );
                 }
-                count += 1;
-                sync_plane();
-                arrive(signals.free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
-                stage += 1;
-                if stage == stages {
-                    stage = 0usize;
-                    turn += 1;
-                }
+                accumulate(place_of, of_other, dtype);
+                wait(0usize);
+                release(at, &signals);
+                advance(&mut cursor, layout);
+                there = seek(&mut cursor, &signals, &notes, &seen, warpgroup, other_rows, form, layout);
             }
         }
         #[unroll]
@@ -250,4 +276,44 @@ fn of_tile<E: Float>(
             put_left::<E>(CHANGES, comptime!(i * 4 + j), rounded::<E>(gradients[j]));
         }
     }
+}
+
+/// Begins to add the products of the left factors and a stage's keys, which begin at `at`, a group.
+#[cube]
+fn accumulate(at: u32, #[comptime] other: Tile, #[comptime] dtype: FloatType) {
+    begin();
+    add_by_lefts(CHANGES, at, OF_QUERIES, other, dtype);
+    commit();
+}
+
+/// Goes to the next tile from here on that some of the warpgroup's queries see, if there is one.
+#[cube]
+fn seek(
+    cursor: &mut Cursor,
+    barriers: &Barriers,
+    notes: &[u32],
+    seen: &Seen,
+    warpgroup: usize,
+    #[comptime] others: usize,
+    #[comptime] form: Form,
+    #[comptime] layout: Layout,
+) -> bool {
+    let mut seeks = true;
+    let mut there = false;
+    while seeks {
+        await_tile(cursor, barriers);
+        let key = notes[cursor.stage * NOTES];
+        if key == END {
+            seeks = false;
+        } else if seen::any_of(seen, key as usize, others, form) {
+            seeks = false;
+            there = true;
+        } else {
+            await_turn(cursor, barriers, warpgroup, layout);
+            give_turn(cursor, barriers, warpgroup, layout);
+            release(cursor.stage, barriers);
+            advance(cursor, layout);
+        }
+    }
+    there
 }

@@ -36,6 +36,11 @@ impl Layout {
         self.tiles.units() + PLANES * PLANE
     }
 
+    /// How many tiles a warpgroup can leave out that has not yet given its stage free.
+    pub(super) fn left_out(self) -> usize {
+        if self.ahead { self.stages - 2 } else { usize::MAX }
+    }
+
     pub(super) fn warpgroups(self) -> usize {
         self.tiles.planes / PLANES
     }

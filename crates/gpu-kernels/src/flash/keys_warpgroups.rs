@@ -348,6 +348,7 @@ fn seek(
 ) -> bool {
     let mut seeks = true;
     let mut there = false;
+    let mut left_out = 0u32;
     while seeks {
         await_tile(cursor, barriers);
         let query = notes[cursor.stage * NOTES];
@@ -358,13 +359,14 @@ fn seek(
             if comptime!(!form.before) {
                 any = any && first_key + comptime!(ROWS - 1) >= notes[cursor.stage * NOTES + 2] as usize;
             }
-            if any {
+            if any || left_out == comptime!(layout.left_out() as u32) {
                 seeks = false;
                 there = true;
             } else {
                 await_turn(cursor, barriers, warpgroup, layout);
                 give_turn(cursor, barriers, warpgroup, layout);
                 release(cursor.stage, barriers);
+                left_out += 1;
                 advance(cursor, layout);
             }
         }

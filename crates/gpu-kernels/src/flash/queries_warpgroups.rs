@@ -300,18 +300,22 @@ fn seek(
 ) -> bool {
     let mut seeks = true;
     let mut there = false;
+    let mut left_out = 0u32;
     while seeks {
         await_tile(cursor, barriers);
         let key = notes[cursor.stage * NOTES];
         if key == END {
             seeks = false;
-        } else if seen::any_of(seen, key as usize, others, form) {
+        } else if seen::any_of(seen, key as usize, others, form)
+            || left_out == comptime!(layout.left_out() as u32)
+        {
             seeks = false;
             there = true;
         } else {
             await_turn(cursor, barriers, warpgroup, layout);
             give_turn(cursor, barriers, warpgroup, layout);
             release(cursor.stage, barriers);
+            left_out += 1;
             advance(cursor, layout);
         }
     }

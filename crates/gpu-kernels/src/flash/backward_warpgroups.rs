@@ -9,7 +9,7 @@ use crate::buffer::FloatType;
 use crate::mma::{PLANE, Pair, STRIP, pair};
 use crate::tma::{BARRIER, arrive, init, pass, publish};
 use crate::wgmma::{
-    DESCRIBED, Name, PLANES, Tile, add_lefts, begin, begin_lefts, commit, name_sums, put_product, sum,
+    Name, PLANES, Tile, add_lefts, begin, begin_lefts, commit, name_sums, put_product, sum, told,
 };
 
 /// Registers of a tile's scores, and of the products beside them.
@@ -153,11 +153,9 @@ pub(super) fn multiply(
     begin();
     #[unroll]
     for step in 0..comptime!(of_own.depth / STRIP) {
-        let left = lefts + comptime!((operand * of_own.eights() + of_own.step(step)) as u32);
-        let right = rights + comptime!((operand * of_other.eights() + of_other.step(step)) as u32);
         put_product(
-            u64::cast_from(left) | DESCRIBED,
-            u64::cast_from(right) | DESCRIBED,
+            told(lefts, comptime!(operand * of_own.eights() + of_own.step(step))),
+            told(rights, comptime!(operand * of_other.eights() + of_other.step(step))),
             name,
             0usize,
             comptime!(of_other.across),
@@ -225,11 +223,10 @@ pub(super) fn add_by_lefts(
     let rights = other + comptime!(across.described());
     #[unroll]
     for step in 0..comptime!(across.depth / STRIP) {
-        let right = rights + comptime!(across.step(step) as u32);
         add_lefts(
             lefts,
             comptime!(step * 4),
-            u64::cast_from(right) | DESCRIBED,
+            told(rights, across.step(step)),
             sums,
             0usize,
             comptime!(across.across),

@@ -10,7 +10,7 @@ use super::backward_warpgroups::{
     Barriers, CHANGES, Cursor, Layout, PRODUCTS, SCORES, add_by_lefts, advance, await_tile, await_turn,
     begin_barriers, begin_cursor, begin_tile, give_turn, multiply, release, taken,
 };
-use super::cores::{PLANE, Pair, STRIP, Tiles, pair, rounded};
+use super::cores::{PLANE, Pair, STRIP, Tiles, pair as neighbours, rounded};
 use super::score::{Form, LOG2_E, Numbers, Rows, sight_from, slope_of, unit};
 use super::seen;
 use super::walk;
@@ -27,6 +27,8 @@ const SHARES: Name = "shares";
 /// Of the sums.
 const OF_KEYS: Name = "of_keys";
 const OF_VALUES: Name = "of_values";
+/// Four of two neighbours.
+type Addends = Vector<f32, Const<4>>;
 /// Words that say of a tile which it is: its first query, its head in the group, the least and the largest first key that is seen.
 const NOTES: usize = 4;
 /// The first query of the tile after the last.
@@ -71,9 +73,8 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
     let of_stage = comptime!(2 * of_other.eights());
     let mut held =
         Shared::<[Eight<E>]>::new_aligned_slice(comptime!(first_stage + stages * of_stage), ALIGNMENT);
-    // Of each query of a stage: what is added to its scores, what is taken from its products, the first key that it sees.
-    let mut lesses = Shared::<[f32]>::new_slice(comptime!(stages * other_rows));
-    let mut wholes = Shared::<[f32]>::new_slice(comptime!(stages * other_rows));
+    // Of each two queries of a stage what is added to their scores, and what is to their products; and the first keys that they see.
+    let mut addends = Shared::<[Addends]>::new_aligned_slice(comptime!(stages * other_rows / 2), 16usize);
     let mut lows = Shared::<[u32]>::new_slice(comptime!(stages * other_rows));
     let mut notes = Shared::<[u32]>::new_slice(comptime!(stages * NOTES));
     let barriers = Shared::<[Barrier]>::new_aligned_slice(comptime!(layout.barriers()), BARRIER);
@@ -100,32 +101,37 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
             let mut ahead = walk::begin(plan, &numbers, tile);
             while walk::goes_on(&ahead) {
                 let head = first_head + ahead.turn;
-                let turns = comptime!(other_rows / PLANE);
-                let mut own_lesses = Array::<f32>::new(turns);
-                let mut own_wholes = Array::<f32>::new(turns);
-                let mut own_lows = Array::<u32>::new(turns);
+                // A unit has two neighbours of the queries.
+                let turns = comptime!(other_rows / PLANE / 2);
+                let mut own_addends = Array::<Addends>::new(turns);
+                let mut own_lows = Array::<u32>::new(comptime!(2 * turns));
                 #[unroll]
                 for i in 0..turns {
-                    let query = ahead.row + comptime!(i * PLANE) + lane;
-                    own_lesses[i] = 0.0;
-                    own_wholes[i] = 0.0;
-                    // No key is seen where there is no query.
-                    own_lows[i] = u32::MAX.runtime();
-                    if query < tokens {
-                        own_lesses[i] = less(sums[head * tokens + query]);
-                        own_wholes[i] = -rows[head * tokens + query];
-                        own_lows[i] = plan[query];
+                    let mut addends = Addends::new(0.0);
+                    #[unroll]
+                    for c in 0..2usize {
+                        let query = ahead.row + comptime!(i * PLANE * 2 + c) + lane * 2;
+                        // No key is seen where there is no query.
+                        own_lows[comptime!(2 * i + c)] = u32::MAX.runtime();
+                        if query < tokens {
+                            addends.insert(c, less(sums[head * tokens + query]));
+                            addends.insert(comptime!(2 + c), -rows[head * tokens + query]);
+                            own_lows[comptime!(2 * i + c)] = plan[query];
+                        }
                     }
+                    own_addends[i] = addends;
                 }
                 let seen = seen::by_lows(&own_lows, ahead.row, other_rows);
                 // Its place is free from the first.
                 pass(signals.free + (stage * BARRIER) as u32, (turn + 1) % 2);
                 #[unroll]
                 for i in 0..turns {
-                    let at = stage * other_rows + comptime!(i * PLANE) + lane;
-                    lesses[at] = own_lesses[i];
-                    wholes[at] = own_wholes[i];
-                    lows[at] = own_lows[i];
+                    let pair = comptime!(i * PLANE) + lane;
+                    addends[stage * comptime!(other_rows / 2) + pair] = own_addends[i];
+                    #[unroll]
+                    for c in 0..2usize {
+                        lows[stage * other_rows + pair * 2 + c] = own_lows[comptime!(2 * i + c)];
+                    }
                 }
                 if lane == 0 {
                     let at = stage * NOTES;
@@ -188,17 +194,14 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                         seek(&mut cursor, &signals, &notes, first_key, warpgroup, other_rows, form, layout);
                     let (query, most) = (notes[at * NOTES] as usize, notes[at * NOTES + 3] as usize);
                     let slope = slope_of(slopes, first_head + notes[at * NOTES + 1] as usize, form);
-                    let from = at * other_rows;
                     wait(0usize);
                     if last_key <= query && first_key >= most {
                         of_tile::<E>(
-                            &lesses, &wholes, &lows, from, plan, by, &numbers, slope, row, query, true, form,
-                            tiles,
+                            &addends, &lows, at, plan, by, &numbers, slope, row, query, true, form, tiles,
                         );
                     } else {
                         of_tile::<E>(
-                            &lesses, &wholes, &lows, from, plan, by, &numbers, slope, row, query, false,
-                            form, tiles,
+                            &addends, &lows, at, plan, by, &numbers, slope, row, query, false, form, tiles,
                         );
                     }
                     await_turn(&mut cursor, &signals, warpgroup, layout);
@@ -228,17 +231,14 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                 give_turn(&mut cursor, &signals, warpgroup, layout);
                 let (query, most) = (notes[at * NOTES] as usize, notes[at * NOTES + 3] as usize);
                 let slope = slope_of(slopes, first_head + notes[at * NOTES + 1] as usize, form);
-                let from = at * other_rows;
                 wait(0usize);
                 if last_key <= query && first_key >= most {
                     of_tile::<E>(
-                        &lesses, &wholes, &lows, from, plan, by, &numbers, slope, row, query, true, form,
-                        tiles,
+                        &addends, &lows, at, plan, by, &numbers, slope, row, query, true, form, tiles,
                     );
                 } else {
                     of_tile::<E>(
-                        &lesses, &wholes, &lows, from, plan, by, &numbers, slope, row, query, false, form,
-                        tiles,
+                        &addends, &lows, at, plan, by, &numbers, slope, row, query, false, form, tiles,
                     );
                 }
                 accumulate(place_of, of_other, dtype);
@@ -267,10 +267,9 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
 /// Shares and gradients of a tile's scores, from the registers of scores and products to those of left factors.
 #[cube]
 fn of_tile<E: Float>(
-    lesses: &[f32],
-    wholes: &[f32],
+    addends: &[Addends],
     lows: &[u32],
-    at: usize,
+    stage: usize,
     plan: &[u32],
     by: f32,
     numbers: &Numbers,
@@ -282,10 +281,12 @@ fn of_tile<E: Float>(
     #[comptime] tiles: Tiles,
 ) {
     let t = UNIT_POS as usize % 4;
+    let first = stage * comptime!(tiles.other_rows() / 2) + t;
     #[unroll]
     for i in 0..comptime!(tiles.others * 2) {
-        let column = at + comptime!(i * 8) + t * 2;
-        let of_products = pair::<f32>(wholes[column], wholes[column + 1]);
+        let pair = first + comptime!(i * 4);
+        let both = addends[pair];
+        let of_products = neighbours::<f32>(both.extract(2usize), both.extract(3usize));
         let mut scores = Array::<Pair<f32>>::new(2usize);
         let mut gradients = Array::<Pair<f32>>::new(2usize);
         #[unroll]
@@ -296,7 +297,7 @@ fn of_tile<E: Float>(
         #[unroll]
         for c in 0..2usize {
             let query = query + comptime!(i * 8 + c) + t * 2;
-            let low = lows[column + c] as usize;
+            let low = lows[pair * 2 + c] as usize;
             let sight = sight_from(low, plan, numbers.tokens, query, whole, form);
             of_column(
                 &mut scores,
@@ -304,7 +305,7 @@ fn of_tile<E: Float>(
                 0usize,
                 0usize,
                 c,
-                lesses[column + c],
+                both.extract(c),
                 by,
                 &sight,
                 numbers,

@@ -87,21 +87,19 @@ impl Tile {
 /// The upper half: from eight lines to the next, in units of 16 bytes, and the order of eights.
 pub(crate) const DESCRIBED: u64 = ((ORDERS * WIDTH) as u64 | 1 << 30) << 32;
 
-/// What `wgmma` is told of a tile that begins `further` behind `at`, its lower half, in units of 16 bytes. It is put together where it
-/// is used: kept for a loop, those of all steps take many registers.
+/// What `wgmma` is told of a tile that begins `further` behind what `at` says, in units of 16 bytes. It is put together where it is
+/// used: kept for a loop, those of all steps take many registers.
 #[cube]
 pub(crate) fn told(at: u32, #[comptime] further: usize) -> u64 {
-    let told: u64;
+    let lower: u32;
     gpu_asm!(
-        "{{\n.reg .b32 lower, upper;\nadd.u32 lower, {at}, {further};\nmov.b32 upper, {described};\n",
-        "mov.b64 {told}, {{lower, upper}};\n}}",
-        told = out(_) told,
+        "add.u32 {lower}, {at}, {further};",
+        lower = out(_) lower,
         at = in(_) at,
         further = const further,
-        described = const (DESCRIBED >> 32) as u32,
         options(nomem)
     );
-    told
+    u64::cast_from(lower) | DESCRIBED
 }
 
 /// The address in shared memory, as instructions of it take it.

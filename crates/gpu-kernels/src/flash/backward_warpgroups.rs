@@ -9,14 +9,12 @@ use crate::buffer::FloatType;
 use crate::mma::{PLANE, Pair, STRIP, pair};
 use crate::tma::{BARRIER, arrive, init, pass, publish};
 use crate::wgmma::{
-    Name, PLANES, Tile, add_lefts, begin, begin_lefts, commit, name_sums, put_product, sum, told,
+    Name, PLANES, Tile, add_lefts, begin, commit, name_sums, put_left, put_product, sum, told,
 };
 
 /// Registers of a tile's scores, and of the products beside them.
 pub(super) const SCORES: Name = "scores";
 pub(super) const PRODUCTS: Name = "products";
-/// Of the scores' gradients as left factors.
-pub(super) const CHANGES: Name = "changes";
 
 /// How a kernel is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,7 +125,6 @@ pub(super) fn give_turn(
 pub(super) fn begin_tile(#[comptime] others: usize) {
     name_sums(SCORES, comptime!(others / 2));
     name_sums(PRODUCTS, comptime!(others / 2));
-    begin_lefts(CHANGES, comptime!(others / 4));
 }
 
 /// A pair of sums, while no product is under way.
@@ -210,6 +207,12 @@ pub(super) fn release(stage: usize, barriers: &Barriers) {
     arrive(barriers.free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
 }
 
+/// Puts factors of the left into the registers of [`PRODUCTS`] that become free in the same sixteen columns: the pair number `at`.
+#[cube]
+pub(super) fn put_change<E: Float>(#[comptime] at: usize, factors: Pair<E>) {
+    put_left::<E>(PRODUCTS, comptime!(at / 4 * 8 + at % 4), factors);
+}
+
 /// Begins to add the products of left factors of a tile, over the others, and these, from `other`.
 #[cube]
 pub(super) fn add_by_lefts(
@@ -225,7 +228,7 @@ pub(super) fn add_by_lefts(
     for step in 0..comptime!(across.depth / STRIP) {
         add_lefts(
             lefts,
-            comptime!(step * 4),
+            comptime!(step * if lefts == PRODUCTS { 8 } else { 4 }),
             told(rights, across.step(step)),
             sums,
             0usize,

@@ -7,8 +7,8 @@ use cubecl_core::prelude::*;
 
 use super::backward_cores::{less, of_column};
 use super::backward_warpgroups::{
-    Barriers, CHANGES, Cursor, Layout, PRODUCTS, SCORES, add_by_lefts, advance, await_tile, await_turn,
-    begin_barriers, begin_cursor, begin_tile, give_turn, multiply, release, taken,
+    Barriers, Cursor, Layout, PRODUCTS, SCORES, add_by_lefts, advance, await_tile, await_turn,
+    begin_barriers, begin_cursor, begin_tile, give_turn, multiply, put_change, release, taken,
 };
 use super::cores::{PLANE, Pair, STRIP, Tiles, pair as neighbours, rounded};
 use super::score::{Form, LOG2_E, Numbers, Rows, sight_from, slope_of, unit};
@@ -320,7 +320,7 @@ fn of_tile<E: Float>(
         #[unroll]
         for half in 0..2usize {
             put_left::<E>(SHARES, comptime!(i * 2 + half), rounded::<E>(scores[half]));
-            put_left::<E>(CHANGES, comptime!(i * 2 + half), rounded::<E>(gradients[half]));
+            put_change::<E>(comptime!(i * 2 + half), rounded::<E>(gradients[half]));
         }
     }
 }
@@ -331,7 +331,7 @@ fn accumulate(at: u32, #[comptime] other: Tile, #[comptime] dtype: FloatType) {
     let of_out = at + comptime!(other.eights() as u32);
     begin();
     add_by_lefts(SHARES, of_out, OF_VALUES, other, dtype);
-    add_by_lefts(CHANGES, at, OF_KEYS, other, dtype);
+    add_by_lefts(PRODUCTS, at, OF_KEYS, other, dtype);
     commit();
 }
 

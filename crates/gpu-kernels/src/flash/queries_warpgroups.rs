@@ -7,8 +7,8 @@ use cubecl_core::prelude::*;
 
 use super::backward_cores::{less, of_scores};
 use super::backward_warpgroups::{
-    Barriers, CHANGES, Cursor, Layout, PRODUCTS, SCORES, add_by_lefts, advance, await_tile, await_turn,
-    begin_barriers, begin_cursor, begin_tile, give_turn, multiply, release, taken,
+    Barriers, Cursor, Layout, PRODUCTS, SCORES, add_by_lefts, advance, await_tile, await_turn,
+    begin_barriers, begin_cursor, begin_tile, give_turn, multiply, put_change, release, taken,
 };
 use super::cores::{PLANE, Pair, STRIP, Tiles, rounded};
 use super::score::{Form, LOG2_E, Numbers, Rows, Sight, slope_of, unit};
@@ -18,8 +18,8 @@ use crate::buffer::FloatType;
 use crate::mma::Eight;
 use crate::tma::{BARRIER, announce, arrive, bring, pass};
 use crate::wgmma::{
-    ALIGNMENT, Name, PLANES, ROWS, Tile, address, begin, commit, name_sums, put_left, registers,
-    set_registers, wait, zero_sums,
+    ALIGNMENT, Name, PLANES, ROWS, Tile, address, begin, commit, name_sums, registers, set_registers, wait,
+    zero_sums,
 };
 
 /// Registers of the sums.
@@ -273,7 +273,7 @@ fn of_tile<E: Float>(
         );
         #[unroll]
         for j in 0..4usize {
-            put_left::<E>(CHANGES, comptime!(i * 4 + j), rounded::<E>(gradients[j]));
+            put_change::<E>(comptime!(i * 4 + j), rounded::<E>(gradients[j]));
         }
     }
 }
@@ -282,7 +282,7 @@ fn of_tile<E: Float>(
 #[cube]
 fn accumulate(at: u32, #[comptime] other: Tile, #[comptime] dtype: FloatType) {
     begin();
-    add_by_lefts(CHANGES, at, OF_QUERIES, other, dtype);
+    add_by_lefts(PRODUCTS, at, OF_QUERIES, other, dtype);
     commit();
 }
 

@@ -9,7 +9,7 @@ use crate::buffer::FloatType;
 use crate::mma::{PLANE, Pair, STRIP, pair};
 use crate::tma::{BARRIER, arrive, init, pass, publish};
 use crate::wgmma::{
-    Name, PLANES, Tile, add_lefts, begin, commit, name_sums, put_left, put_product, sum, told,
+    Name, PLANES, Tile, add_lefts, begin, begin_lefts, commit, name_sums, put_left, put_product, sum, told,
 };
 
 /// Registers of a tile's scores, and of the products beside them.
@@ -124,7 +124,8 @@ pub(super) fn give_turn(
 #[cube]
 pub(super) fn begin_tile(#[comptime] others: usize) {
     name_sums(SCORES, comptime!(others / 2));
-    name_sums(PRODUCTS, comptime!(others / 2));
+    // They are factors, too: sums can be in such registers, factors not in those of numbers.
+    begin_lefts(PRODUCTS, comptime!(others / 2));
 }
 
 /// A pair of sums, while no product is under way.

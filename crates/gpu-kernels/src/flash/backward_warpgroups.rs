@@ -4,7 +4,7 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::cores::Tiles;
+use super::cores::{Tiles, rounded};
 use crate::buffer::FloatType;
 use crate::mma::{PLANE, Pair, STRIP, pair};
 use crate::tma::{BARRIER, arrive, init, pass, publish};
@@ -15,6 +15,8 @@ use crate::wgmma::{
 /// Registers of a tile's scores, and of the products beside them.
 pub(super) const SCORES: Name = "scores";
 pub(super) const PRODUCTS: Name = "products";
+/// Of the scores' gradients as left factors, where they do not take those of the products.
+const CHANGES: Name = "changes";
 
 /// How a kernel is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +39,12 @@ impl Layout {
     /// How many tiles a warpgroup can leave out that has not yet given its stage free.
     pub(super) fn left_out(self) -> usize {
         if self.ahead { self.stages - 2 } else { usize::MAX }
+    }
+
+    /// The registers of the scores' gradients as left factors: where scores are begun ahead, there is no room but in those that
+    /// become free in the same sixteen columns.
+    pub(super) fn changes(self) -> Name {
+        if self.ahead { PRODUCTS } else { CHANGES }
     }
 
     pub(super) fn warpgroups(self) -> usize {
@@ -120,12 +128,18 @@ pub(super) fn give_turn(
     }
 }
 
-/// These registers, for a tile of so many others. A kernel begins with them.
+/// These registers. A kernel begins with them.
 #[cube]
-pub(super) fn begin_tile(#[comptime] others: usize) {
+pub(super) fn begin_tile(#[comptime] layout: Layout) {
+    let others = comptime!(layout.tiles.other_rows());
     name_sums(SCORES, comptime!(others / 2));
-    // They are factors, too: sums can be in such registers, factors not in those of numbers.
-    begin_lefts(PRODUCTS, comptime!(others / 2));
+    if comptime!(layout.ahead) {
+        // Sums can be in registers of factors, factors not in those of numbers.
+        begin_lefts(PRODUCTS, comptime!(others / 2));
+    } else {
+        name_sums(PRODUCTS, comptime!(others / 2));
+        begin_lefts(CHANGES, comptime!(others / 4));
+    }
 }
 
 /// A pair of sums, while no product is under way.
@@ -208,10 +222,15 @@ pub(super) fn release(stage: usize, barriers: &Barriers) {
     arrive(barriers.free + (stage * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
 }
 
-/// Puts factors of the left into the registers of [`PRODUCTS`] that become free in the same sixteen columns: the pair number `at`.
+/// Registers from one step's left factors to the next one's.
+fn apart(lefts: Name) -> usize {
+    if lefts == PRODUCTS { 8 } else { 4 }
+}
+
+/// Puts the pair number `at` of a tile where left factors are.
 #[cube]
-pub(super) fn put_change<E: Float>(#[comptime] at: usize, factors: Pair<E>) {
-    put_left::<E>(PRODUCTS, comptime!(at / 4 * 8 + at % 4), factors);
+pub(super) fn put_pair<E: Float>(#[comptime] lefts: Name, #[comptime] at: usize, factors: Pair<f32>) {
+    put_left::<E>(lefts, comptime!(at / 4 * apart(lefts) + at % 4), rounded::<E>(factors));
 }
 
 /// Begins to add the products of left factors of a tile, over the others, and these, from `other`.
@@ -229,7 +248,7 @@ pub(super) fn add_by_lefts(
     for step in 0..comptime!(across.depth / STRIP) {
         add_lefts(
             lefts,
-            comptime!(step * if lefts == PRODUCTS { 8 } else { 4 }),
+            comptime!(step * apart(lefts)),
             told(rights, across.step(step)),
             sums,
             0usize,

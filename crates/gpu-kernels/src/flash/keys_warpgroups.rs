@@ -8,9 +8,9 @@ use cubecl_core::prelude::*;
 use super::backward_cores::{less, of_column};
 use super::backward_warpgroups::{
     Barriers, Cursor, Layout, PRODUCTS, SCORES, add_by_lefts, advance, await_tile, await_turn,
-    begin_barriers, begin_cursor, begin_tile, give_turn, multiply, put_change, release, taken,
+    begin_barriers, begin_cursor, begin_tile, give_turn, multiply, put_pair, release, taken,
 };
-use super::cores::{PLANE, Pair, STRIP, Tiles, pair as neighbours, rounded};
+use super::cores::{PLANE, Pair, STRIP, pair as neighbours};
 use super::score::{Form, LOG2_E, Numbers, Rows, sight_from, slope_of, unit};
 use super::seen;
 use super::walk;
@@ -18,7 +18,7 @@ use crate::buffer::FloatType;
 use crate::mma::Eight;
 use crate::tma::{BARRIER, announce, arrive, bring, pass};
 use crate::wgmma::{
-    ALIGNMENT, Name, PLANES, ROWS, Tile, address, begin, begin_lefts, commit, name_sums, put_left, registers,
+    ALIGNMENT, Name, PLANES, ROWS, Tile, address, begin, begin_lefts, commit, name_sums, registers,
     set_registers, wait, zero_sums,
 };
 
@@ -65,7 +65,7 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
     let (fewer, more) = comptime!(registers(layout.warpgroups()));
     name_sums(OF_KEYS, comptime!(head_dim / 2));
     name_sums(OF_VALUES, comptime!(head_dim / 2));
-    begin_tile(other_rows);
+    begin_tile(layout);
     begin_lefts(SHARES, comptime!(other_rows / 4));
     let of_own = comptime!(Tile { along: true, across: rows_own, depth: head_dim });
     let of_other = comptime!(Tile { along: true, across: other_rows, depth: head_dim });
@@ -197,15 +197,15 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                     wait(0usize);
                     if last_key <= query && first_key >= most {
                         of_tile::<E>(
-                            &addends, &lows, at, plan, by, &numbers, slope, row, query, true, form, tiles,
+                            &addends, &lows, at, plan, by, &numbers, slope, row, query, true, form, layout,
                         );
                     } else {
                         of_tile::<E>(
-                            &addends, &lows, at, plan, by, &numbers, slope, row, query, false, form, tiles,
+                            &addends, &lows, at, plan, by, &numbers, slope, row, query, false, form, layout,
                         );
                     }
                     await_turn(&mut cursor, &signals, warpgroup, layout);
-                    accumulate(place_of, of_other, dtype);
+                    accumulate(place_of, of_other, layout, dtype);
                     if !there {
                         break;
                     }
@@ -234,14 +234,14 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                 wait(0usize);
                 if last_key <= query && first_key >= most {
                     of_tile::<E>(
-                        &addends, &lows, at, plan, by, &numbers, slope, row, query, true, form, tiles,
+                        &addends, &lows, at, plan, by, &numbers, slope, row, query, true, form, layout,
                     );
                 } else {
                     of_tile::<E>(
-                        &addends, &lows, at, plan, by, &numbers, slope, row, query, false, form, tiles,
+                        &addends, &lows, at, plan, by, &numbers, slope, row, query, false, form, layout,
                     );
                 }
-                accumulate(place_of, of_other, dtype);
+                accumulate(place_of, of_other, layout, dtype);
                 wait(0usize);
                 release(at, &signals);
                 advance(&mut cursor, layout);
@@ -278,8 +278,9 @@ fn of_tile<E: Float>(
     query: usize,
     #[comptime] whole: bool,
     #[comptime] form: Form,
-    #[comptime] tiles: Tiles,
+    #[comptime] layout: Layout,
 ) {
+    let tiles = comptime!(layout.tiles);
     let t = UNIT_POS as usize % 4;
     let first = stage * comptime!(tiles.other_rows() / 2) + t;
     #[unroll]
@@ -319,19 +320,19 @@ fn of_tile<E: Float>(
         }
         #[unroll]
         for half in 0..2usize {
-            put_left::<E>(SHARES, comptime!(i * 2 + half), rounded::<E>(scores[half]));
-            put_change::<E>(comptime!(i * 2 + half), rounded::<E>(gradients[half]));
+            put_pair::<E>(SHARES, comptime!(i * 2 + half), scores[half]);
+            put_pair::<E>(layout.changes(), comptime!(i * 2 + half), gradients[half]);
         }
     }
 }
 
 /// Adds the products of the left factors and a stage's queries and gradients of the output, which begin at `at`.
 #[cube]
-fn accumulate(at: u32, #[comptime] other: Tile, #[comptime] dtype: FloatType) {
+fn accumulate(at: u32, #[comptime] other: Tile, #[comptime] layout: Layout, #[comptime] dtype: FloatType) {
     let of_out = at + comptime!(other.eights() as u32);
     begin();
     add_by_lefts(SHARES, of_out, OF_VALUES, other, dtype);
-    add_by_lefts(PRODUCTS, at, OF_KEYS, other, dtype);
+    add_by_lefts(layout.changes(), at, OF_KEYS, other, dtype);
     commit();
 }
 

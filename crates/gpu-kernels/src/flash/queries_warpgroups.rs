@@ -8,9 +8,9 @@ use cubecl_core::prelude::*;
 use super::backward_cores::{less, of_scores};
 use super::backward_warpgroups::{
     Barriers, Cursor, Layout, PRODUCTS, SCORES, add_by_lefts, advance, await_tile, await_turn,
-    begin_barriers, begin_cursor, begin_tile, give_turn, multiply, put_change, release, taken,
+    begin_barriers, begin_cursor, begin_tile, give_turn, multiply, put_pair, release, taken,
 };
-use super::cores::{PLANE, Pair, STRIP, Tiles, rounded};
+use super::cores::{PLANE, Pair, STRIP, Tiles};
 use super::score::{Form, LOG2_E, Numbers, Rows, Sight, slope_of, unit};
 use super::seen::{self, Seen, own_sights};
 use super::walk;
@@ -58,7 +58,7 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
     let (rows_own, other_rows, planes) = comptime!((tiles.rows(), tiles.other_rows(), tiles.planes));
     let (fewer, more) = comptime!(registers(layout.warpgroups()));
     name_sums(OF_QUERIES, comptime!(head_dim / 2));
-    begin_tile(other_rows);
+    begin_tile(layout);
     let of_own = comptime!(Tile { along: true, across: rows_own, depth: head_dim });
     let of_other = comptime!(Tile { along: true, across: other_rows, depth: head_dim });
     let first_stage = comptime!(2 * of_own.eights());
@@ -163,16 +163,16 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
                     if seen::all_of(&seen, key, end, other_rows) {
                         of_tile::<E>(
                             &less_sums, &wholes, &sights, by, &numbers, slope, row, key, end, true, form,
-                            tiles,
+                            layout,
                         );
                     } else {
                         of_tile::<E>(
                             &less_sums, &wholes, &sights, by, &numbers, slope, row, key, end, false, form,
-                            tiles,
+                            layout,
                         );
                     }
                     await_turn(&mut cursor, &signals, warpgroup, layout);
-                    accumulate(place_of, of_other, dtype);
+                    accumulate(place_of, of_other, layout, dtype);
                     if !there {
                         break;
                     }
@@ -200,14 +200,14 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
                 wait(0usize);
                 if seen::all_of(&seen, key, end, other_rows) {
                     of_tile::<E>(
-                        &less_sums, &wholes, &sights, by, &numbers, slope, row, key, end, true, form, tiles,
+                        &less_sums, &wholes, &sights, by, &numbers, slope, row, key, end, true, form, layout,
                     );
                 } else {
                     of_tile::<E>(
-                        &less_sums, &wholes, &sights, by, &numbers, slope, row, key, end, false, form, tiles,
+                        &less_sums, &wholes, &sights, by, &numbers, slope, row, key, end, false, form, layout,
                     );
                 }
-                accumulate(place_of, of_other, dtype);
+                accumulate(place_of, of_other, layout, dtype);
                 wait(0usize);
                 release(at, &signals);
                 advance(&mut cursor, layout);
@@ -243,8 +243,9 @@ fn of_tile<E: Float>(
     end: usize,
     #[comptime] whole: bool,
     #[comptime] form: Form,
-    #[comptime] tiles: Tiles,
+    #[comptime] layout: Layout,
 ) {
+    let tiles = comptime!(layout.tiles);
     let block = comptime!(Tiles { others: 1, ..tiles });
     #[unroll]
     for i in 0..tiles.others {
@@ -273,16 +274,16 @@ fn of_tile<E: Float>(
         );
         #[unroll]
         for j in 0..4usize {
-            put_change::<E>(comptime!(i * 4 + j), rounded::<E>(gradients[j]));
+            put_pair::<E>(layout.changes(), comptime!(i * 4 + j), gradients[j]);
         }
     }
 }
 
 /// Begins to add the products of the left factors and a stage's keys, which begin at `at`, a group.
 #[cube]
-fn accumulate(at: u32, #[comptime] other: Tile, #[comptime] dtype: FloatType) {
+fn accumulate(at: u32, #[comptime] other: Tile, #[comptime] layout: Layout, #[comptime] dtype: FloatType) {
     begin();
-    add_by_lefts(PRODUCTS, at, OF_QUERIES, other, dtype);
+    add_by_lefts(layout.changes(), at, OF_QUERIES, other, dtype);
     commit();
 }
 

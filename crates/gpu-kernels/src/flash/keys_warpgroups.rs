@@ -10,7 +10,7 @@ use super::backward_warpgroups::{
     Barriers, Cursor, Layout, PRODUCTS, SCORES, add_by_lefts, advance, await_tile, await_turn,
     begin_barriers, begin_cursor, begin_tile, give_turn, multiply, put_pair, release, taken,
 };
-use super::cores::{PLANE, Pair, STRIP, pair as neighbours};
+use super::cores::{PLANE, Pair, STRIP, pair};
 use super::score::{Form, LOG2_E, Numbers, Rows, sight_from, slope_of, unit};
 use super::seen;
 use super::walk;
@@ -126,11 +126,11 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                 pass(signals.free + (stage * BARRIER) as u32, (turn + 1) % 2);
                 #[unroll]
                 for i in 0..turns {
-                    let pair = comptime!(i * PLANE) + lane;
-                    addends[stage * comptime!(other_rows / 2) + pair] = own_addends[i];
+                    let two = comptime!(i * PLANE) + lane;
+                    addends[stage * comptime!(other_rows / 2) + two] = own_addends[i];
                     #[unroll]
                     for c in 0..2usize {
-                        lows[stage * other_rows + pair * 2 + c] = own_lows[comptime!(2 * i + c)];
+                        lows[stage * other_rows + two * 2 + c] = own_lows[comptime!(2 * i + c)];
                     }
                 }
                 if lane == 0 {
@@ -285,9 +285,9 @@ fn of_tile<E: Float>(
     let first = stage * comptime!(tiles.other_rows() / 2) + t;
     #[unroll]
     for i in 0..comptime!(tiles.others * 2) {
-        let pair = first + comptime!(i * 4);
-        let both = addends[pair];
-        let of_products = neighbours::<f32>(both.extract(2usize), both.extract(3usize));
+        let two = first + comptime!(i * 4);
+        let both = addends[two];
+        let of_products = pair::<f32>(both.extract(2usize), both.extract(3usize));
         let mut scores = Array::<Pair<f32>>::new(2usize);
         let mut gradients = Array::<Pair<f32>>::new(2usize);
         #[unroll]
@@ -298,7 +298,7 @@ fn of_tile<E: Float>(
         #[unroll]
         for c in 0..2usize {
             let query = query + comptime!(i * 8 + c) + t * 2;
-            let low = lows[pair * 2 + c] as usize;
+            let low = lows[two * 2 + c] as usize;
             let sight = sight_from(low, plan, numbers.tokens, query, whole, form);
             of_column(
                 &mut scores,

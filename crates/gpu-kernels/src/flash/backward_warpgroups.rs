@@ -1,5 +1,5 @@
-//! What both passes of attention's gradients by `wgmma` do: scores of 64 rows and a tile of others, with them the products of what
-//! is beside those (values and the output's gradient), and sums over the others.
+//! Pieces of attention's gradients by `wgmma`, for both passes: scores of 64 rows and a tile of others, with them the products of
+//! the operands beside those (values and the output's gradient), and sums over the others; barriers and turns.
 
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;

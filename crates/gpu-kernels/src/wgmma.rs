@@ -160,6 +160,25 @@ pub(crate) fn sum(#[comptime] name: Name, #[comptime] at: usize) -> f32 {
     sum
 }
 
+fn scaled(name: Name, count: usize) -> String {
+    let by = |i: usize| if (i / 2).is_multiple_of(2) { "upper" } else { "lower" };
+    let one = |i: usize| format!("mul.f32 wgmma_{name}{i}, wgmma_{name}{i}, wgmma_{};", by(i));
+    (0..count).map(one).collect::<Vec<_>>().join("\n")
+}
+
+/// Multiplies the sums of a row, and those of the row eight below, while no product is under way.
+#[cube]
+pub(crate) fn scale(#[comptime] name: Name, #[comptime] count: usize, upper: f32, lower: f32) {
+    gpu_asm!(
+        "{{\n.reg .f32 wgmma_upper, wgmma_lower;\nmov.f32 wgmma_upper, {upper};\nmov.f32 wgmma_lower, {lower};",
+        "{scaled}\n}}",
+        upper = in(_) upper,
+        lower = in(_) lower,
+        scaled = const scaled(name, count),
+        options(nomem)
+    );
+}
+
 fn instruction(factors: FloatType, columns: usize) -> String {
     let of = match factors {
         FloatType::Bf16 => "bf16",
@@ -267,6 +286,25 @@ pub(crate) fn commit() {
 #[cube]
 pub(crate) fn wait(#[comptime] but: usize) {
     gpu_asm!("wgmma.wait_group.sync.aligned {but};", but = const but);
+}
+
+/// Units that have a row's sums of an eight of columns, two each.
+pub(crate) const QUAD: usize = 4;
+
+/// Exchanges what units hold of as many eights of columns with the unit `across` from this one among four, where the bit of
+/// `across` of an eight's number is another than the unit's. After 1 and 2, unit n of four has what all of them had of the eight
+/// number n, in their order.
+#[cube]
+pub(crate) fn exchange<T: Scalar>(words: &mut Array<T>, #[comptime] across: usize) {
+    let second = UNIT_POS as usize / across % 2 == 1;
+    #[unroll]
+    for i in 0..comptime!(QUAD / 2) {
+        let (low, high) = comptime!(if across == 1 { (2 * i, 2 * i + 1) } else { (i, i + 2) });
+        let (one, other) = (words[low], words[high]);
+        let got = plane_shuffle_xor(select(second, one, other), across as u32);
+        words[low] = select(second, got, one);
+        words[high] = select(second, other, got);
+    }
 }
 
 /// Registers of each unit of a warpgroup that only asks for tiles, and of those of so many beside it that multiply: what a

@@ -12,7 +12,8 @@ use crate::buffer::FloatType;
 use crate::mma::{Eight, PLANE, Pair, STRIP, pair};
 use crate::tma::{BARRIER, announce, arrive, bring, init, pass, publish};
 use crate::wgmma::{
-    ALIGNMENT, DESCRIBED, LINE, Name, PLANES, ROWS, Tile, add, address, begin, begin_sums, commit, sum, wait,
+    ALIGNMENT, DESCRIBED, LINE, Name, PLANES, QUAD, ROWS, Tile, add, address, begin, begin_sums, commit,
+    exchange, sum, wait,
 };
 
 /// Factors of a sum that are in shared memory together.
@@ -248,8 +249,8 @@ fn write<C: Float, O: Float, N: Size>(
                     let at = comptime!(strip * of_strip + (group * QUAD + block) * 4 + half * 2);
                     pairs[block] = pair::<f32>(sum(SUMS, at), sum(SUMS, comptime!(at + 1)));
                 }
-                exchange(&mut pairs, 1usize);
-                exchange(&mut pairs, 2usize);
+                exchange_pairs(&mut pairs, 1usize);
+                exchange_pairs(&mut pairs, 2usize);
                 put_run::<C, O, N>(
                     &pairs,
                     QUAD,
@@ -270,28 +271,23 @@ fn write<C: Float, O: Float, N: Size>(
     }
 }
 
-/// Units that have a row's pairs of an eight of columns.
-const QUAD: usize = 4;
-
-/// Exchanges pairs with the unit `across` from this one among four, where the bit of `across` of their number is another than
-/// the unit's. After 1 and 2, unit n of four has all pairs that were number n.
+/// [`exchange`] of pairs.
 #[cube]
-fn exchange(pairs: &mut Array<Pair<f32>>, #[comptime] across: usize) {
-    let second = UNIT_POS as usize / across % 2 == 1;
+fn exchange_pairs(pairs: &mut Array<Pair<f32>>, #[comptime] across: usize) {
     #[unroll]
-    for i in 0..comptime!(QUAD / 2) {
-        let (low, high) = comptime!(if across == 1 { (2 * i, 2 * i + 1) } else { (i, i + 2) });
-        let mut of_low = pairs[low];
-        let mut of_high = pairs[high];
+    for k in 0..2usize {
+        let mut ones = Array::<f32>::new(QUAD);
         #[unroll]
-        for k in 0..2usize {
-            let (one, other) = (of_low.extract(k), of_high.extract(k));
-            let got = plane_shuffle_xor(select(second, one, other), across as u32);
-            of_low.insert(k, select(second, got, one));
-            of_high.insert(k, select(second, other, got));
+        for i in 0..QUAD {
+            ones[i] = pairs[i].extract(k);
         }
-        pairs[low] = of_low;
-        pairs[high] = of_high;
+        exchange::<f32>(&mut ones, across);
+        #[unroll]
+        for i in 0..QUAD {
+            let mut pair = pairs[i];
+            pair.insert(k, ones[i]);
+            pairs[i] = pair;
+        }
     }
 }
 

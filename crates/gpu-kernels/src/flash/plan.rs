@@ -19,8 +19,11 @@ pub struct FlashPlan {
     pub(super) keys: Ranges,
 }
 
+/// Words before a plan's ranges of each tile: its number, where its ranges begin and end, and the first one's rows.
+pub(super) const TILE_WORDS: usize = 5;
+
 /// Where the words of a plan have the ranges of each tile, and for how many tiles: where each tile's begin and the last
-/// one's end, then beginnings and ends. Before them stand the tiles, those first whose ranges hold most.
+/// one's end, then beginnings and ends. Before them stand [`TILE_WORDS`] of each tile, those first whose ranges hold most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ranges {
     pub(super) at: usize,
@@ -98,14 +101,16 @@ fn put(words: &mut Vec<u32>, all: &[Vec<Range<usize>>]) -> Ranges {
     let most = |tile: &usize| Reverse(all[*tile].iter().map(Range::len).sum::<usize>());
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(most);
-    words.extend(order.into_iter().map(word));
-    let at = words.len();
-    let mut count = 0;
-    words.push(0);
+    let mut ends = vec![0];
     for ranges in all {
-        count += ranges.len();
-        words.push(word(count));
+        ends.push(ends[ends.len() - 1] + ranges.len());
     }
+    for tile in order {
+        let first = all[tile].first().cloned().unwrap_or(0..0);
+        words.extend([tile, ends[tile], ends[tile + 1], first.start, first.end].map(word));
+    }
+    let at = words.len();
+    words.extend(ends.into_iter().map(word));
     words.extend(all.iter().flatten().flat_map(|r| [word(r.start), word(r.end)]));
     Ranges { at, tiles: all.len() }
 }

@@ -3,6 +3,7 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
+use super::plan::TILE_WORDS;
 use super::score::Numbers;
 
 /// Where a walk is: `row` of the range from `first` to `end`, for the `turn`th time; of the ranges from `range` to `last`.
@@ -16,10 +17,51 @@ pub(super) struct Walk {
     pub(super) turn: usize,
 }
 
-/// The tile of this cube: those with most before them come first.
+/// Where the plan has the tile `number`: those with most before them come first.
+#[cube]
+fn place(numbers: &Numbers, number: usize) -> usize {
+    numbers.ranges - (numbers.tiles - number) * TILE_WORDS
+}
+
+/// The tile `number`.
+#[cube]
+pub(super) fn tile_of(plan: &[u32], numbers: &Numbers, number: usize) -> usize {
+    plan[place(numbers, number)] as usize
+}
+
+/// The tile of this cube.
 #[cube]
 pub(super) fn tile(plan: &[u32], numbers: &Numbers) -> usize {
-    plan[numbers.ranges - numbers.tiles + CUBE_POS_Y as usize] as usize
+    tile_of(plan, numbers, CUBE_POS_Y as usize)
+}
+
+/// Nowhere.
+#[cube]
+pub(super) fn none() -> Walk {
+    Walk { range: 0usize, last: 0usize, first: 0usize, end: 0usize, row: 0usize, turn: 0usize }
+}
+
+/// Where another is.
+#[cube]
+pub(super) fn follow(walk: &mut Walk, other: &Walk) {
+    walk.range = other.range;
+    walk.last = other.last;
+    walk.first = other.first;
+    walk.end = other.end;
+    walk.row = other.row;
+    walk.turn = other.turn;
+}
+
+/// To the first of what the tile `number` is held against.
+#[cube]
+pub(super) fn go_to(walk: &mut Walk, plan: &[u32], numbers: &Numbers, number: usize) {
+    let at = place(numbers, number);
+    walk.range = plan[at + 1] as usize;
+    walk.last = plan[at + 2] as usize;
+    walk.first = plan[at + 3] as usize;
+    walk.end = plan[at + 4] as usize;
+    walk.row = walk.first;
+    walk.turn = 0usize;
 }
 
 #[cube]

@@ -3,10 +3,10 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::cores::{self, Eight, PLANE, Pair, STAGES, STRIP, Tiles, power_of_two};
-use super::score::{Form, HIDDEN, LOG2_E, Numbers, Rows, score_in_units, sees, slope_of, unit};
+use super::cores::{self, Eight, PLANE, Pair, STAGES, STRIP, Tiles};
+use super::score::{Form, Numbers, Rows, slope_of};
 use super::seen::{self, own_sights};
-use super::walk;
+use super::{softmax, walk};
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn attend_by_cores<E: Float>(
@@ -86,22 +86,7 @@ pub(super) fn attend_by_cores<E: Float>(
     cores::commit();
 
     let slope = slope_of(slopes, head, form);
-    let unit = unit(&numbers, form);
-    let by = unit * LOG2_E;
-    // Of each of this unit's rows: the largest score so far, and the sum of the shares that this unit has seen.
-    let mut tops = Array::<f32>::new(comptime!(tiles.strips * 2));
-    let mut totals = Array::<f32>::new(comptime!(tiles.strips * 2));
-    #[unroll]
-    for i in 0..comptime!(tiles.strips * 2) {
-        tops[i] = f32::new(HIDDEN);
-        totals[i] = 0.0;
-        if comptime!(form.sinks) {
-            tops[i] = sinks[head] / unit;
-            if t == 0 {
-                totals[i] = 1.0;
-            }
-        }
-    }
+    let mut softmax = softmax::begin(sinks, &numbers, head, t, form, tiles);
     let sights = own_sights(plan, tokens, row, form, tiles);
     let seen = seen::by_own(&sights, first_row + own, tokens, row, tiles);
     if comptime!(tiles.kept) {
@@ -147,61 +132,12 @@ pub(super) fn attend_by_cores<E: Float>(
                 scores[i] = Pair::<f32>::new(0.0);
             }
             cores::multiply::<E>(&queries, &kept, own, &keys, at, &mut scores, head_dim, tiles);
-            let whole = seen::all_of(&seen, key, end, other_rows);
-            if !whole || comptime!(!form.scaled()) {
-                #[unroll]
-                for of_row in 0..comptime!(tiles.strips * 2) {
-                    let (strip, half) = comptime!((of_row / 2, of_row % 2));
-                    let query = row + comptime!(strip * STRIP + half * 8);
-                    #[unroll]
-                    for i in 0..comptime!(tiles.others * 2) {
-                        let at = comptime!((strip * tiles.others * 2 + i) * 2 + half);
-                        let mut pair = scores[at];
-                        #[unroll]
-                        for c in 0..2usize {
-                            let key = key + comptime!(i * 8 + c) + t * 2;
-                            let one = score_in_units(pair.extract(c), &numbers, slope, query, key, form);
-                            let there = key < end && sees(sights.index(of_row), query, key, form);
-                            pair.insert(c, select(there, one, f32::new(HIDDEN)));
-                        }
-                        scores[at] = pair;
-                    }
-                }
-            }
+            softmax::make_scores(&mut scores, &sights, &seen, &numbers, slope, row, t, key, end, form, tiles);
+            softmax::make_shares(&mut softmax, &mut scores, &numbers, false, form, tiles);
             #[unroll]
-            for of_row in 0..comptime!(tiles.strips * 2) {
-                let (strip, half) = comptime!((of_row / 2, of_row % 2));
-                let mut top = tops[of_row];
-                #[unroll]
-                for i in 0..comptime!(tiles.others * 2) {
-                    let pair = scores[comptime!((strip * tiles.others * 2 + i) * 2 + half)];
-                    top = max(top, max(pair.extract(0usize), pair.extract(1usize)));
-                }
-                top = max(top, plane_shuffle_xor(top, 1u32));
-                top = max(top, plane_shuffle_xor(top, 2u32));
-                // Where everything is hidden so far, shares are zeros whatever they are held against.
-                let less_top = select(top <= HIDDEN, 0.0, top * -by);
-                let less = power_of_two(fma(tops[of_row], by, less_top));
-                tops[of_row] = top;
-                let mut total = totals[of_row] * less;
-                #[unroll]
-                for i in 0..comptime!(tiles.others * 2) {
-                    let at = comptime!((strip * tiles.others * 2 + i) * 2 + half);
-                    let mut pair = scores[at];
-                    #[unroll]
-                    for c in 0..2usize {
-                        let share = power_of_two(fma(pair.extract(c), by, less_top));
-                        pair.insert(c, share);
-                        total += share;
-                    }
-                    scores[at] = pair;
-                }
-                totals[of_row] = total;
-                #[unroll]
-                for i in 0..comptime!(blocks * 2) {
-                    let at = comptime!((strip * blocks * 2 + i) * 2 + half);
-                    held[at] *= Pair::<f32>::new(less);
-                }
+            for i in 0..comptime!(tiles.strips * blocks * 4) {
+                let of_row = comptime!(i / (blocks * 4) * 2 + i % 2);
+                held[i] *= Pair::<f32>::new(softmax.less[of_row]);
             }
             cores::accumulate::<E>(&scores, &values, at, 0usize, &mut held, head_dim, blocks, tiles);
         }
@@ -211,14 +147,11 @@ pub(super) fn attend_by_cores<E: Float>(
     for of_row in 0..comptime!(tiles.strips * 2) {
         let (strip, half) = comptime!((of_row / 2, of_row % 2));
         let query = row + comptime!(strip * STRIP + half * 8);
-        let mut total = totals[of_row];
-        total += plane_shuffle_xor(total, 1u32);
-        total += plane_shuffle_xor(total, 2u32);
+        let (sum, share) = softmax::end(&softmax, &numbers, of_row, form);
         if query < tokens {
             if t == 0 {
-                sums[head * tokens + query] = tops[of_row] * unit + total.ln();
+                sums[head * tokens + query] = sum;
             }
-            let share = select(total == 0.0, 0.0, 1.0 / total);
             #[unroll]
             for i in 0..comptime!(head_dim / 8) {
                 let pair = held[comptime!((strip * blocks * 2 + i) * 2 + half)] * Pair::<f32>::new(share);

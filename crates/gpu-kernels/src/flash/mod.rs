@@ -18,6 +18,7 @@ mod plan;
 mod queries_warpgroups;
 mod score;
 mod seen;
+mod softmax;
 mod tile;
 mod walk;
 

@@ -1,8 +1,8 @@
 use std::ops::Range;
 
 use burnish_gpu_kernels::{
-    Buffer, Client, FlashAttention, FlashOperands, FlashShape, FloatType, HeadRows, NOWHERE, PAGE, PagedRow,
-    PagedRows, attend_pages, copy_pages, duplicate_pages, write_pages,
+    Buffer, Client, FlashAttention, FlashOperands, FlashPlan, FlashShape, FloatType, HeadRows, NOWHERE, PAGE,
+    PagedRow, PagedRows, attend_pages, copy_pages, duplicate_pages, write_pages,
 };
 
 use crate::on_device::{client, download, dtypes, numbers, upload, upload_integers};
@@ -136,8 +136,8 @@ impl Call {
         [out, sums, dq, dk, dv, dsinks]
     }
 
-    /// The same from the device; queries, keys and values lie beside each other there.
-    fn on_device(&self, client: &Client, dtype: FloatType) -> [Vec<f32>; 6] {
+    /// A device's attention, its plan and operands; queries, keys and values lie beside each other.
+    fn uploaded(&self, client: &Client, dtype: FloatType) -> (FlashAttention, FlashPlan, FlashOperands) {
         let FlashShape { heads, kv_heads, head_dim: d, .. } = self.shape;
         let flash = FlashAttention::new(client, self.shape, dtype).expect("there is a kernel");
         let plan = flash.plan(&self.low, &self.before);
@@ -159,6 +159,13 @@ impl Call {
             sinks: some(&self.sinks),
             words: upload_integers(client, plan.words()),
         };
+        (flash, plan, operands)
+    }
+
+    /// The same from the device.
+    fn on_device(&self, client: &Client, dtype: FloatType) -> [Vec<f32>; 6] {
+        let FlashShape { heads, kv_heads, head_dim: d, .. } = self.shape;
+        let (flash, plan, operands) = self.uploaded(client, dtype);
         let dy = upload(client, dtype, &self.dy);
         let made = flash.forward(client, &plan, &operands);
         let back = flash.backward(client, &plan, &operands, &made, &dy);
@@ -233,6 +240,20 @@ fn scores_are_capped_and_biased() {
 #[test]
 fn what_a_document_continues_is_attended_to() {
     attention_is_that_in_f64(With { tree: true, window: Some(60), ..With::default() });
+}
+
+/// There are more tiles than a device computes at once: some are computed where others were.
+#[test]
+fn many_heads_attend() {
+    let client = client();
+    let &dtype = dtypes().last().unwrap();
+    let call = Call::new(With::default(), (140, 70, 64), dtype);
+    let (flash, plan, operands) = call.uploaded(&client, dtype);
+    let made = flash.forward(&client, &plan, &operands);
+    let [out, sums, ..] = call.in_f64();
+    let bound = if dtype == FloatType::F32 { 3e-5 } else { 4e-2 };
+    near("output", &download(&client, &made.out), &out, bound);
+    near("log-sum-exp", &download(&client, &made.sums), &sums, bound);
 }
 
 /// A score that is not a number is not lost.

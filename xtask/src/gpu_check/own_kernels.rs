@@ -48,10 +48,11 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 33] = [
+pub(super) const OWN: [Own; 34] = [
     plain("add_parts"),
     plain("attend").spilling(24),
     by_cores("attend_by_cores").spilling(36),
+    by_cores("attend_by_warpgroups").only(&["sm_90a"]),
     plain("backward"),
     by_cores("by_columns").spilling(8),
     by_cores("by_rows"),

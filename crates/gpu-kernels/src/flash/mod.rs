@@ -12,10 +12,12 @@ mod boxes;
 mod cores;
 mod forward;
 mod forward_cores;
+mod forward_warpgroups;
 mod keys_warpgroups;
 mod pages;
 mod plan;
 mod queries_warpgroups;
+mod ring;
 mod score;
 mod seen;
 mod softmax;
@@ -34,6 +36,7 @@ use crate::{mma, wgmma};
 use backward_warpgroups::Layout;
 use cores::Tiles;
 use plan::{Ranges, TileRows};
+use ring::Ring;
 use score::{Form, NumbersLaunch, RowsLaunch};
 use tile::{SIDE, TILE, UNITS};
 
@@ -122,6 +125,8 @@ struct Cores {
     queries: Tiles,
     keys: Tiles,
     warpgroups: Option<Warpgroups>,
+    /// Tiles of the forward pass by `wgmma`.
+    ring: Option<Ring>,
 }
 
 /// Tiles of the kernels by `wgmma`, of as many rows, and how many tiles of others are in shared memory.
@@ -169,14 +174,21 @@ impl Cores {
         let or_narrow =
             |wide: &[[usize; 3]]| if head_dim <= 128 { [wide, &narrow].concat() } else { narrow.to_vec() };
         let warpgroups = Warpgroups::new(client, head_dim);
+        let ring = Ring::new(head_dim).filter(|ring| wgmma::multiplies(client, ring.bytes(head_dim)));
         // Both kinds of kernels use a plan.
         let (of_queries, of_keys): (&[_], &[_]) =
             if warpgroups.is_some() { (&[[4, 2, 2]], &[[8, 1, 4]]) } else { (&[[4, 2, 2]], &[[4, 1, 4]]) };
+        let of_forward = match ring {
+            Some(_) if head_dim > 128 => vec![[8, 1, 2]],
+            _ => or_narrow(&[[4, 2, 4], [4, 2, 2]]),
+        };
+        let forward = first(&of_forward, cores::forward_bytes)?;
         Some(Self {
-            forward: first(&or_narrow(&[[4, 2, 4], [4, 2, 2]]), cores::forward_bytes)?,
+            forward,
             queries: first(&or_narrow(of_queries), cores::backward_bytes)?,
             keys: first(&or_narrow(of_keys), cores::backward_bytes)?,
             warpgroups,
+            ring: ring.filter(|ring| ring.tiles.rows() == forward.rows()),
         })
     }
 }
@@ -250,9 +262,9 @@ impl FlashAttention {
 
     /// The output and the log-sum-exp of every row.
     ///
-    /// One launch, a cube for each head and tile of queries. `4 head_dim` flops for each pair of a head that is visible
-    /// or in a tile with one that is; queries are read once, keys and values once for each tile of queries that sees
-    /// them.
+    /// One launch, a cube for each head and tile of queries, or for each multiprocessor. `4 head_dim` flops for each pair of a
+    /// head that is visible or in a tile with one that is; queries are read once, keys and values once for each tile of queries
+    /// that sees them.
     ///
     /// # Panics
     /// If buffers are not of these shapes and this dtype.
@@ -269,6 +281,39 @@ impl FlashAttention {
         let (slopes, sinks) = (o.slopes.as_ref().unwrap_or(none), o.sinks.as_ref().unwrap_or(none));
         let address = address(&[&o.q.buffer, &o.k.buffer, &o.v.buffer, &out]);
         let (form, numbers) = (self.form(plan, o), self.numbers(plan, plan.forward));
+        let boxed = [&o.q, &o.k, &o.v].iter().all(|rows| rows.has_boxes());
+        if let Some(ring) = self.cores.and_then(|cores| cores.ring).filter(|_| boxed) {
+            let kv_heads = self.shape.kv_heads;
+            let ring = ring.of(form);
+            let keys = ring.tiles.other_rows();
+            let items = heads * plan.forward.tiles;
+            let most = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(u32::MAX);
+            let cubes = items.min(most as usize);
+            // SAFETY: as below; boxes are of the heads' rows.
+            unsafe {
+                forward_warpgroups::attend_by_warpgroups::launch_unchecked(
+                    client,
+                    CubeCount::Static(cubes as u32, 1, 1),
+                    CubeDim::new_1d(ring.tiles.units() as u32),
+                    address,
+                    o.q.boxes([heads, n, head_dim], ring.tiles.rows()),
+                    o.k.boxes([kv_heads, n, head_dim], keys),
+                    o.v.boxes([kv_heads, n, head_dim], keys),
+                    o.words.arg(1),
+                    slopes.arg(1),
+                    sinks.arg(1),
+                    out.arg(8),
+                    sums.arg(1),
+                    numbers,
+                    heads,
+                    form,
+                    ring,
+                    self.dtype,
+                    self.dtype.elem(),
+                );
+            }
+            return FlashOutput { out, sums };
+        }
         // SAFETY: the kernels read what the plan's words name, of tokens that there are, and heads that `HeadRows` says.
         unsafe {
             match self.cores {

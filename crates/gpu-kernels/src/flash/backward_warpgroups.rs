@@ -24,8 +24,6 @@ pub(crate) struct Layout {
     pub(crate) tiles: Tiles,
     /// Tiles of others in shared memory.
     pub(crate) stages: usize,
-    /// Whether warpgroups begin the products of tiles one after another, so that some are multiplied while others are between products.
-    pub(crate) in_turn: bool,
     /// Whether a tile's products are begun behind the sums of the one before, and not when these are there.
     pub(crate) ahead: bool,
 }
@@ -98,17 +96,10 @@ pub(super) fn begin_barriers(at: u32, #[comptime] layout: Layout) -> Barriers {
 
 /// Waits until it is this warpgroup's turn.
 #[cube]
-pub(super) fn await_turn(
-    cursor: &mut Cursor,
-    barriers: &Barriers,
-    warpgroup: usize,
-    #[comptime] layout: Layout,
-) {
-    if comptime!(layout.in_turn) {
-        // The first one's is the first turn.
-        let before = select(warpgroup == 0, 1u32, 0u32);
-        pass(barriers.turns + (warpgroup * BARRIER) as u32, (cursor.turns + before) % 2);
-    }
+pub(super) fn await_turn(cursor: &mut Cursor, barriers: &Barriers, warpgroup: usize) {
+    // The first one's is the first turn.
+    let before = select(warpgroup == 0, 1u32, 0u32);
+    pass(barriers.turns + (warpgroup * BARRIER) as u32, (cursor.turns + before) % 2);
 }
 
 /// Gives the turn to the next warpgroup.
@@ -119,13 +110,11 @@ pub(super) fn give_turn(
     warpgroup: usize,
     #[comptime] layout: Layout,
 ) {
-    if comptime!(layout.in_turn) {
-        let last = warpgroup == comptime!(layout.warpgroups() - 1);
-        let next = select(last, 0usize, warpgroup + 1);
-        let lane = UNIT_POS as usize % PLANE;
-        arrive(barriers.turns + (next * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
-        cursor.turns += 1;
-    }
+    let last = warpgroup == comptime!(layout.warpgroups() - 1);
+    let next = select(last, 0usize, warpgroup + 1);
+    let lane = UNIT_POS as usize % PLANE;
+    arrive(barriers.turns + (next * BARRIER) as u32, select(lane == 0, 1u32, 0u32));
+    cursor.turns += 1;
 }
 
 /// These registers. A kernel begins with them.

@@ -95,11 +95,7 @@ fn put_shares<E: Float>(
     #[comptime] head_dim: usize,
     #[comptime] ring: Ring,
 ) {
-    if comptime!(ring.leeway) {
-        if plane_any(less[0] != 1.0 || less[1] != 1.0) {
-            scale(VALUES, comptime!(head_dim / 2), less[0], less[1]);
-        }
-    } else {
+    if plane_any(less[0] != 1.0 || less[1] != 1.0) {
         scale(VALUES, comptime!(head_dim / 2), less[0], less[1]);
     }
     #[unroll]
@@ -279,7 +275,7 @@ pub(super) fn attend_by_warpgroups<E: Float>(
             take_scores(&mut scores, other_rows);
             let (key, end) = (uses.row, uses.end);
             softmax::make_scores(&mut scores, &sights, &seen, &numbers, slope, row, t, key, end, form, tiles);
-            softmax::make_shares(&mut softmax, &mut scores, &numbers, ring.leeway, form, tiles);
+            softmax::make_shares(&mut softmax, &mut scores, &numbers, true, form, tiles);
             ask_keys::<E>(&cube, k, &barriers, &mut held, &asked, number, ring.keys, head_dim, ring);
             put_shares::<E>(&scores, &softmax.less, head_dim, ring);
             walk::step(&mut uses, plan, &numbers, other_rows, 1usize);
@@ -313,7 +309,7 @@ pub(super) fn attend_by_warpgroups<E: Float>(
             take_scores(&mut scores, other_rows);
             let (key, end) = (uses.row, uses.end);
             softmax::make_scores(&mut scores, &sights, &seen, &numbers, slope, row, t, key, end, form, tiles);
-            softmax::make_shares(&mut softmax, &mut scores, &numbers, ring.leeway, form, tiles);
+            softmax::make_shares(&mut softmax, &mut scores, &numbers, true, form, tiles);
             // The branch in this also keeps the assembler from waiting before it computes shares.
             ask_keys::<E>(&cube, k, &barriers, &mut held, &asked, number, ring.keys, head_dim, ring);
             wait(0usize);

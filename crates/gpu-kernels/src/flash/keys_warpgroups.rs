@@ -179,7 +179,7 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
         let mut cursor = begin_cursor();
         let mut there = seek(&mut cursor, &signals, &notes, first_key, warpgroup, other_rows, form, layout);
         if comptime!(layout.ahead) {
-            await_turn(&mut cursor, &signals, warpgroup, layout);
+            await_turn(&mut cursor, &signals, warpgroup);
             if there {
                 let place_of = stage_place + (cursor.stage * of_stage) as u32;
                 multiply(keys, place_of, SCORES, of_own, of_other, dtype);
@@ -204,7 +204,7 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
                             &addends, &lows, at, plan, by, &numbers, slope, row, query, false, form, layout,
                         );
                     }
-                    await_turn(&mut cursor, &signals, warpgroup, layout);
+                    await_turn(&mut cursor, &signals, warpgroup);
                     accumulate(place_of, of_other, layout, dtype);
                     if !there {
                         break;
@@ -225,7 +225,7 @@ pub(super) fn of_keys_by_warpgroups<E: Float>(
             while there {
                 let at = cursor.stage;
                 let place_of = stage_place + (at * of_stage) as u32;
-                await_turn(&mut cursor, &signals, warpgroup, layout);
+                await_turn(&mut cursor, &signals, warpgroup);
                 multiply(keys, place_of, SCORES, of_own, of_other, dtype);
                 multiply(keys, place_of, PRODUCTS, of_own, of_other, dtype);
                 give_turn(&mut cursor, &signals, warpgroup, layout);
@@ -365,7 +365,7 @@ fn seek(
                 seeks = false;
                 there = true;
             } else {
-                await_turn(cursor, barriers, warpgroup, layout);
+                await_turn(cursor, barriers, warpgroup);
                 give_turn(cursor, barriers, warpgroup, layout);
                 release(cursor.stage, barriers);
                 left_out += 1;

@@ -142,13 +142,13 @@ impl Warpgroups {
 
     /// `None` where the device does not multiply so, or a head's rows are no whole lines.
     fn new(client: &Client, head_dim: usize) -> Option<Self> {
-        let of = |others: usize, stages: usize| {
+        let of = |others: usize, stages: usize, ahead: bool| {
             let tiles = Tiles { planes: Self::BOTH, strips: 1, others, kept: false };
-            Layout { tiles, stages, in_turn: true, ahead: false }
+            Layout { tiles, stages, ahead }
         };
         let (queries, keys) = match head_dim {
-            64 => (of(8, 4), of(8, 4)),
-            128 => (of(8, 2), of(4, 4)),
+            64 => (of(8, 4, false), of(8, 4, false)),
+            128 => (of(8, 2, false), of(4, 4, true)),
             _ => return None,
         };
         let of_queries = queries_warpgroups::bytes(queries, head_dim);
@@ -491,6 +491,8 @@ impl FlashAttention {
                         );
                     }
                     if let Some(Warpgroups { keys: layout, .. }) = warpgroups {
+                        // Other forms have no registers for products begun ahead.
+                        let layout = Layout { ahead: layout.ahead && form.scaled(), ..layout };
                         let own = |rows: &HeadRows| rows.boxes([kv_heads, n, head_dim], layout.tiles.rows());
                         let other =
                             |rows: &HeadRows| rows.boxes([heads, n, head_dim], layout.tiles.other_rows());

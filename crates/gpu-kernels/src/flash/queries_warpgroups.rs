@@ -146,7 +146,7 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
         let mut cursor = begin_cursor();
         let mut there = seek(&mut cursor, &signals, &notes, &seen, warpgroup, other_rows, form, layout);
         if comptime!(layout.ahead) {
-            await_turn(&mut cursor, &signals, warpgroup, layout);
+            await_turn(&mut cursor, &signals, warpgroup);
             if there {
                 let place_of = stage_place + (cursor.stage * of_stage) as u32;
                 multiply(queries, place_of, SCORES, of_own, of_other, dtype);
@@ -171,7 +171,7 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
                             layout,
                         );
                     }
-                    await_turn(&mut cursor, &signals, warpgroup, layout);
+                    await_turn(&mut cursor, &signals, warpgroup);
                     accumulate(place_of, of_other, layout, dtype);
                     if !there {
                         break;
@@ -192,7 +192,7 @@ pub(super) fn of_queries_by_warpgroups<E: Float>(
             while there {
                 let at = cursor.stage;
                 let place_of = stage_place + (at * of_stage) as u32;
-                await_turn(&mut cursor, &signals, warpgroup, layout);
+                await_turn(&mut cursor, &signals, warpgroup);
                 multiply(queries, place_of, SCORES, of_own, of_other, dtype);
                 multiply(queries, place_of, PRODUCTS, of_own, of_other, dtype);
                 give_turn(&mut cursor, &signals, warpgroup, layout);
@@ -313,7 +313,7 @@ fn seek(
             seeks = false;
             there = true;
         } else {
-            await_turn(cursor, barriers, warpgroup, layout);
+            await_turn(cursor, barriers, warpgroup);
             give_turn(cursor, barriers, warpgroup, layout);
             release(cursor.stage, barriers);
             left_out += 1;

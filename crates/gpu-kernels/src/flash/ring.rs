@@ -22,22 +22,18 @@ pub(crate) struct Ring {
     pub(crate) queries: usize,
     /// Tiles of keys there; of values there is one more.
     pub(crate) keys: usize,
-    /// Whether warpgroups multiply by turns.
-    pub(crate) in_turn: bool,
-    /// Whether shares are held against other than the largest score while that is little larger, so that sums stay as they are.
-    pub(crate) leeway: bool,
 }
 
 impl Ring {
     /// Where there is one for heads of so many elements.
     pub(super) fn new(head_dim: usize) -> Option<Self> {
         let (others, queries) = match head_dim {
-            64 | 128 => (8, 2),
+            64 | 128 => (8, 1),
             256 => (4, 1),
             _ => return None,
         };
         let tiles = Tiles { planes: WARPGROUPS * PLANES, strips: 1, others, kept: false };
-        Some(Self { tiles, queries, keys: 2, in_turn: true, leeway: false })
+        Some(Self { tiles, queries, keys: 2 })
     }
 
     /// For a form: where scores take more registers than products alone, tiles of keys are smaller.
@@ -344,20 +340,16 @@ pub(super) fn described(
 /// Waits for a warpgroup's turn to begin products of the tile `number`.
 #[cube]
 pub(super) fn wait_turn(cube: &Cube, number: usize, #[comptime] ring: Ring) {
-    if comptime!(ring.in_turn) {
-        let own = comptime!(2 * ring.all_stages()) + cube.warpgroup;
-        // The first warpgroup's first turn is from the first.
-        pass(cube.barriers + (own * BARRIER) as u32, (number + 1 - cube.warpgroup) as u32 % 2);
-    }
+    let own = comptime!(2 * ring.all_stages()) + cube.warpgroup;
+    // The first warpgroup's first turn is from the first.
+    pass(cube.barriers + (own * BARRIER) as u32, (number + 1 - cube.warpgroup) as u32 % 2);
 }
 
 /// Gives the turn to the other warpgroup.
 #[cube]
 pub(super) fn give_turn(cube: &Cube, #[comptime] ring: Ring) {
-    if comptime!(ring.in_turn) {
-        let other = comptime!(2 * ring.all_stages() + 1) - cube.warpgroup;
-        arrive(cube.barriers + (other * BARRIER) as u32, cube.first);
-    }
+    let other = comptime!(2 * ring.all_stages() + 1) - cube.warpgroup;
+    arrive(cube.barriers + (other * BARRIER) as u32, cube.first);
 }
 
 /// Asks for the keys `ahead` of the tile `number`, if there are such, in the unit that asks.

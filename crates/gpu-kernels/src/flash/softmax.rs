@@ -87,7 +87,8 @@ pub(super) fn make_scores(
     }
 }
 
-/// Makes scores shares, held against the largest score so far.
+/// Makes scores shares, held against the largest score so far; with `leeway` against an earlier one while that is little smaller,
+/// so that sums stay as they are.
 #[cube]
 pub(super) fn make_shares(
     softmax: &mut Softmax,

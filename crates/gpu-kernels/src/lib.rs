@@ -21,6 +21,7 @@
 // The macros' name of it, also where the runtimes' crate of that name is there for tests.
 extern crate cubecl_core as cubecl;
 
+mod accumulate;
 mod adamw;
 mod buffer;
 mod cast;
@@ -39,6 +40,7 @@ mod sums;
 mod tma;
 mod wgmma;
 
+pub use accumulate::{TOGETHER as SUMS_TOGETHER, accumulate};
 pub use adamw::{Adam, AdamStep, TOGETHER as ADAM_TOGETHER, adam_step};
 pub use buffer::{Buffer, FloatType};
 pub use cast::{TOGETHER as CAST_TOGETHER, cast};

@@ -1,4 +1,4 @@
-use burnish_gpu_kernels::{Buffer, FloatType, over_rows, sum_rows, sums_of_squares};
+use burnish_gpu_kernels::{Buffer, FloatType, accumulate, over_rows, sum_rows, sums_of_squares};
 
 use crate::on_device::{client, close, download, dtypes, numbers, upload};
 
@@ -61,6 +61,30 @@ fn squares_of_tensors_of_any_lengths_are_summed() {
             {
                 close(&format!("tensor {i} of {count} in {dtype:?}"), &[*got], &[*want], 1e-5);
             }
+        }
+    }
+}
+
+#[test]
+fn pairs_of_one_launch_are_added_in_place_and_not() {
+    let client = client();
+    for lengths in [vec![4099], vec![16, 70_000, 4, 64, 8, 12, 4096, 20], vec![64, 1, 640]] {
+        let of = |seed: u32| -> Vec<Vec<f32>> {
+            lengths.iter().zip(seed..).map(|(&n, seed)| numbers(FloatType::F32, n, seed)).collect()
+        };
+        let (into, more) = (of(1), of(30));
+        let pairs = || -> Vec<_> {
+            let up = |values: &Vec<f32>| upload(&client, FloatType::F32, values);
+            into.iter().zip(&more).map(|(a, b)| (up(a), up(b))).collect()
+        };
+        let held = pairs();
+        let apart = accumulate(&client, held.clone());
+        let own = accumulate(&client, pairs());
+        for (i, (own, apart)) in own.iter().zip(&apart).enumerate() {
+            let want: Vec<f32> = into[i].iter().zip(&more[i]).map(|(a, b)| a + b).collect();
+            assert_eq!(download(&client, own), want, "{i} of {lengths:?}");
+            assert_eq!(download(&client, apart), want, "{i} of {lengths:?}");
+            assert_eq!(download(&client, &held[i].0), into[i], "what another holds stays");
         }
     }
 }

@@ -80,6 +80,14 @@ pub fn accumulate(into: Option<AnyTensor>, gradient: AnyTensor) -> AnyTensor {
     }
 }
 
+/// [`accumulate`] of each pair, whose second ones are f32; on a GPU several share a launch.
+#[must_use]
+pub fn accumulate_all(pairs: Vec<(AnyTensor, AnyTensor)>) -> Vec<AnyTensor> {
+    // A second one: what is held here is not written to.
+    let Some(of) = pairs.first().map(|(_, more)| more.clone()) else { return Vec::new() };
+    dispatch!([&of] => adamw::add_all(pairs))
+}
+
 /// The sum of squares of an f32 tensor, in f64 and in a fixed order.
 #[must_use]
 pub fn sum_of_squares(tensor: &AnyTensor) -> f64 {

@@ -76,7 +76,8 @@ mod tensor;
 mod xielu;
 
 pub use adamw::{
-    Adam, AdamItem, AdamState, accumulate, adam_step, adam_steps, sum_of_squares, sums_of_squares,
+    Adam, AdamItem, AdamState, accumulate, accumulate_all, adam_step, adam_steps, sum_of_squares,
+    sums_of_squares,
 };
 pub use attention::{AttentionShape, HeadNorm, Rotary, attention, attention_with_peaks};
 pub use bytes::{Elements, Scalar};

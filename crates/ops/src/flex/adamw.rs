@@ -63,6 +63,10 @@ pub(crate) fn add(into: AnyTensor, other: AnyTensor) -> AnyTensor {
     any(into)
 }
 
+pub(crate) fn add_all(pairs: Vec<(AnyTensor, AnyTensor)>) -> Vec<AnyTensor> {
+    pairs.into_iter().map(|(into, other)| add(into, other)).collect()
+}
+
 pub(crate) fn sums_of_squares(tensors: &[&AnyTensor]) -> Vec<f64> {
     tensors.iter().map(|tensor| sum_of_squares(tensor)).collect()
 }

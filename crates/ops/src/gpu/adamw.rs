@@ -45,6 +45,16 @@ pub(crate) fn add(into: AnyTensor, other: AnyTensor) -> AnyTensor {
     AnyTensor::new(own(into) + own(other))
 }
 
+/// See [`crate::accumulate_all`].
+pub(crate) fn add_all(pairs: Vec<(AnyTensor, AnyTensor)>) -> Vec<AnyTensor> {
+    #[cfg(feature = "cube")]
+    let pairs = match super::kernels::accumulate(pairs) {
+        Ok(sums) => return sums,
+        Err(back) => back,
+    };
+    pairs.into_iter().map(|(into, other)| add(into, other)).collect()
+}
+
 /// See [`crate::sums_of_squares`]. Rows are summed in f32, and sums of rows on the device too: the host reads one number
 /// per tensor, all at once.
 #[must_use]

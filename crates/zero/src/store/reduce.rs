@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use burn::tensor::{Device, FloatDType};
 use burnish_comm::{Bucket, CommError, Op, Pending, Reduction, Wire};
 use burnish_core::Dtype;
-use burnish_ops::{AnyTensor, accumulate};
+use burnish_ops::{AnyTensor, accumulate, accumulate_all};
 use burnish_optim::{Gradients, Reduced};
 use burnish_tensor_comm::tensor;
 
@@ -14,6 +14,11 @@ use super::{ShardedParams, transfer};
 use crate::plan::IN_FLIGHT;
 use crate::rows::rows_shape;
 use crate::{ParamStorageMode, Plan, ZeroError};
+
+/// Sums of a parameter's gradients that are added together, as a GPU's launch takes them.
+const TOGETHER: usize = 8;
+/// Elements of one that waits for others at most: a larger one takes a launch's time, and memory.
+const SMALL: usize = 1 << 18;
 
 /// A bucket: unit and number within it.
 type Key = (usize, usize);
@@ -41,6 +46,8 @@ impl<E: Number> InFlight for Pending<Bucket<E>> {
 pub(super) struct Sums {
     /// What backward gave and nobody summed yet, in f32.
     whole: Vec<Option<AnyTensor>>,
+    /// Of parameters whose place in `whole` is empty: the sum so far, and what is still to be added.
+    pending: Vec<(usize, AnyTensor, AnyTensor)>,
     /// This rank's parts of summed buckets.
     parts: BTreeMap<Key, AnyTensor>,
     in_flight: VecDeque<(Key, Box<dyn InFlight>)>,
@@ -66,6 +73,7 @@ impl Sums {
         let order = plan.reduce_order();
         Self {
             whole: vec![None; parameters],
+            pending: Vec::new(),
             parts: BTreeMap::new(),
             in_flight: VecDeque::new(),
             posted: 0,
@@ -95,12 +103,41 @@ impl Sums {
     /// The state before a step. What is known of deferred units stays.
     pub(super) fn forget(&mut self) {
         self.whole.fill(None);
+        self.pending.clear();
         self.parts.clear();
         self.in_flight.clear();
         self.arrived.fill(false);
         self.touched.fill(false);
         self.late.fill(false);
         (self.open, self.summing, self.summed) = (false, false, false);
+    }
+
+    /// Adds a gradient in f32, now or with others.
+    fn add(&mut self, index: usize, gradient: AnyTensor) {
+        if self.pending.iter().any(|(pending, ..)| *pending == index) {
+            self.settle();
+        }
+        match self.whole[index].take() {
+            None => self.whole[index] = Some(gradient),
+            Some(sum) if gradient.shape().iter().product::<usize>() > SMALL => {
+                self.whole[index] = Some(accumulate(Some(sum), gradient));
+            }
+            Some(sum) => {
+                self.pending.push((index, sum, gradient));
+                if self.pending.len() == TOGETHER {
+                    self.settle();
+                }
+            }
+        }
+    }
+
+    /// Adds what is pending.
+    fn settle(&mut self) {
+        let (indices, pairs): (Vec<_>, Vec<_>) =
+            self.pending.drain(..).map(|(index, sum, gradient)| (index, (sum, gradient))).unzip();
+        for (index, sum) in indices.into_iter().zip(accumulate_all(pairs)) {
+            self.whole[index] = Some(sum);
+        }
     }
 
     /// Whether every gradient of a unit is there.
@@ -139,8 +176,7 @@ impl ShardedParams {
             _ => gradient.cast(FloatDType::F32),
         };
         let mut sums = self.sums();
-        let sum = sums.whole[index].take();
-        sums.whole[index] = Some(accumulate(sum, gradient));
+        sums.add(index, gradient);
         sums.arrived[index] = true;
         sums.touched[index] = true;
         if !sums.summing {
@@ -164,6 +200,7 @@ impl ShardedParams {
     /// posts units in one order. In stage 3 a rank that lacks a gradient posts later and needs this rank's gathers
     /// first, so there only what is ready is taken in.
     fn post(&self, sums: &mut Sums, unit: usize, over: bool) -> Result<(), ZeroError> {
+        sums.settle();
         let gathers = self.plan.own().any(|i| self.plan.placement(i).residency == ParamStorageMode::Sharded);
         for number in 0..self.plan.reduces(unit).len() {
             while sums.in_flight.len() >= IN_FLIGHT
@@ -227,6 +264,7 @@ impl ShardedParams {
     }
 
     fn summed(&self, sums: &mut Sums) -> Result<Vec<(usize, AnyTensor)>, ZeroError> {
+        sums.settle();
         if self.plan.world() == 1 {
             let whole = sums.whole.iter_mut().enumerate();
             let there = whole.filter_map(|(index, w)| w.take().map(|gradient| (index, gradient)));

@@ -28,7 +28,7 @@ pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use pages::{Pools, attend_pages, copy_pages, duplicate_pages, write_pages};
 pub(super) use product::product;
 pub(super) use rows::{gather_rows, scatter_rows};
-pub(super) use sums::{over_rows, sum_rows, sums_of_squares};
+pub(super) use sums::{accumulate, over_rows, sum_rows, sums_of_squares};
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 

@@ -126,6 +126,8 @@ pub(crate) struct Lines {
     gpu: GpuFigures,
     /// What is reached of products of 16 bits.
     products: f64,
+    /// And of attention's.
+    attention: f64,
     /// Operations a second of products of fp32, as bf16 where they may be rounded, and what is reached of them.
     wide: (f64, f64),
     lines: Vec<RooflineLine>,
@@ -134,12 +136,12 @@ pub(crate) struct Lines {
 impl Lines {
     /// Of products that multiply as `compute` lets them.
     pub(crate) fn new(gpu: Gpu, compute: Compute) -> Self {
-        let (gpu, products) = (gpu.figures(), reach::products(gpu));
+        let (gpu, products, attention) = (gpu.figures(), reach::products(gpu), reach::attention(gpu));
         let wide = match compute {
             Compute::Bf16 => (gpu.bf16, products),
             Compute::Fp32 => (gpu.fp32, reach::UNITS),
         };
-        Self { gpu, products, wide, lines: Vec::new() }
+        Self { gpu, products, attention, wide, lines: Vec::new() }
     }
 
     fn put(&mut self, name: &'static str, cost: Cost, parts: [f64; 5]) -> &mut RooflineLine {
@@ -161,7 +163,7 @@ impl Lines {
             Operands::Half => (self.gpu.bf16, self.products),
             Operands::Wide => self.wide,
         };
-        let [reached, best] = if attends { [reach::ATTENTION; 2] } else { [reached, reach::BEST_PRODUCTS] };
+        let [reached, best] = if attends { [self.attention; 2] } else { [reached, reach::BEST_PRODUCTS] };
         let [alone, least] = [reached, best].map(|share| cost.flops as f64 / (peak * share));
         let bytes = cost.bytes() as f64 / (self.gpu.bandwidth * reach::BANDWIDTH);
         let (products, bytes) = if alone > bytes { (alone, 0.0) } else { (0.0, bytes) };

@@ -15,9 +15,15 @@ pub(super) const UNITS: f64 = 0.43;
 /// What the best of products reach, for the bound that no kernels go below: cuBLAS 65 to 80 % of an H100's 989 TFLOP/s at sizes of
 /// thousands, by `wgmma`, where clocks fall under load.
 pub(super) const BEST_PRODUCTS: f64 = 0.70;
-/// The same of attention's products, between which softmax stands: 247 to 327 TFLOP/s of an H200, forward and backward, by
-/// documents of 2048 and 8192 tokens.
-pub(super) const ATTENTION: f64 = 0.27;
+/// The same of attention's products, between which softmax stands, all that are computed: by `wgmma` 402 TFLOP/s of an H200's forward
+/// and 572 of its backward, by documents of 2048 tokens (benches/runs/2026-11-26-h200-3), of two forwards and a backward 490;
+/// by `mma.sync` 247 to 327.
+pub(super) const fn attention(gpu: Gpu) -> f64 {
+    match gpu {
+        Gpu::H200 | Gpu::H100 | Gpu::H100Pcie => 0.49,
+        _ => 0.27,
+    }
+}
 /// Share of the memory's bandwidth that streaming kernels reach; copies measure 85 to 92 % of what is published.
 pub(super) const BANDWIDTH: f64 = 0.85;
 /// Share of a link that large collectives reach: NCCL's bus bandwidth is about 80 % of NVLink's one direction.

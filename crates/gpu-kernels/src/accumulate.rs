@@ -43,7 +43,7 @@ pub fn accumulate(client: &Client, pairs: Vec<(Buffer, Buffer)>) -> Vec<Buffer> 
         true => BufferArg::alias(place(at), vectors(place(at))),
         false => sums[place(at)].arg(size),
     };
-    add::launch(
+    add_pairs::launch(
         client,
         row::cubes(client, parts * pairs.len()),
         CubeDim::new_1d(units as u32),
@@ -105,7 +105,7 @@ fn add_part<N: Size>(
 }
 
 #[cube(launch, address_type = "dynamic")]
-fn add<N: Size>(
+fn add_pairs<N: Size>(
     a: &[Vector<f32, N>],
     b: &[Vector<f32, N>],
     c: &[Vector<f32, N>],

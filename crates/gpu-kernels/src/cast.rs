@@ -43,7 +43,7 @@ pub fn cast(client: &Client, tensors: &[Buffer], dtype: FloatType) -> (Buffer, V
     // Where each begins in the memory of all, in vectors.
     let begins = |at: usize| tensors.iter().take(at).map(|t| t.len / size).sum::<usize>();
     let held: Vec<&Buffer> = tensors.iter().chain([&all]).collect();
-    together::launch(
+    cast_tensors::launch(
         client,
         row::cubes(client, parts * tensors.len()),
         CubeDim::new_1d(units as u32),
@@ -100,7 +100,7 @@ fn part_of<I: Float, O: Float, N: Size>(
 }
 
 #[cube(launch, address_type = "dynamic")]
-fn together<I: Float, O: Float, N: Size>(
+fn cast_tensors<I: Float, O: Float, N: Size>(
     a: &[Vector<I, N>],
     b: &[Vector<I, N>],
     c: &[Vector<I, N>],

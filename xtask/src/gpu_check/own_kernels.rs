@@ -48,7 +48,8 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 34] = [
+pub(super) const OWN: [Own; 37] = [
+    plain("add_pairs"),
     plain("add_parts"),
     plain("attend").spilling(24),
     by_cores("attend_by_cores").spilling(36),
@@ -56,6 +57,7 @@ pub(super) const OWN: [Own; 34] = [
     plain("backward"),
     by_cores("by_columns").spilling(8),
     by_cores("by_rows"),
+    plain("cast_tensors"),
     plain("columns_of"),
     plain("copy"),
     plain("forward"),
@@ -69,7 +71,7 @@ pub(super) const OWN: [Own; 34] = [
     by_cores("multiply_by_warpgroups").only(&["sm_90a"]),
     plain("of_keys").spilling(60),
     by_cores("of_keys_by_cores").spilling(80),
-    by_cores("of_keys_by_warpgroups").only(&["sm_90a"]),
+    by_cores("of_keys_by_warpgroups").only(&["sm_90a"]).spilling(160),
     plain("of_queries").spilling(4),
     by_cores("of_queries_by_cores").spilling(4),
     by_cores("of_queries_by_warpgroups").only(&["sm_90a"]),
@@ -81,6 +83,7 @@ pub(super) const OWN: [Own; 34] = [
     plain("scattered"),
     plain("squares_of_parts"),
     plain("sum_of_row"),
+    plain("sum_parts"),
     plain("unplace").spilling(16),
     plain("update"),
 ];

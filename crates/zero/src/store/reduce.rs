@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use burn::tensor::{Device, FloatDType};
 use burnish_comm::{Bucket, CommError, Op, Pending, Reduction, Wire};
 use burnish_core::Dtype;
-use burnish_ops::{AnyTensor, accumulate, accumulate_all};
+use burnish_ops::{AnyTensor, accumulate, accumulate_all, on_host};
 use burnish_optim::{Gradients, Reduced};
 use burnish_tensor_comm::tensor;
 
@@ -112,14 +112,14 @@ impl Sums {
         (self.open, self.summing, self.summed) = (false, false, false);
     }
 
-    /// Adds a gradient in f32, now or with others.
-    fn add(&mut self, index: usize, gradient: AnyTensor) {
+    /// Adds a gradient in f32: on a device that is not the host's a small one with others.
+    fn add(&mut self, index: usize, gradient: AnyTensor, device: &Device) {
         if self.pending.iter().any(|(pending, ..)| *pending == index) {
             self.settle();
         }
         match self.whole[index].take() {
             None => self.whole[index] = Some(gradient),
-            Some(sum) if gradient.shape().iter().product::<usize>() > SMALL => {
+            Some(sum) if on_host(device) || gradient.shape().iter().product::<usize>() > SMALL => {
                 self.whole[index] = Some(accumulate(Some(sum), gradient));
             }
             Some(sum) => {
@@ -176,7 +176,7 @@ impl ShardedParams {
             _ => gradient.cast(FloatDType::F32),
         };
         let mut sums = self.sums();
-        sums.add(index, gradient);
+        sums.add(index, gradient, &self.device);
         sums.arrived[index] = true;
         sums.touched[index] = true;
         if !sums.summing {

@@ -221,11 +221,10 @@ impl Body {
             parts.extend(self.layer.backward(
                 &mut operand,
                 start,
-                saved,
+                (saved, None),
                 dz,
                 asked,
                 (&mut gradients, None),
-                None,
             ));
         }
         let hidden = want_hidden.then(|| AnyTensor::new(Tensor::cat(parts, 0)));

@@ -271,11 +271,10 @@ impl Layer {
         &self,
         x: &mut Operand,
         first: usize,
-        saved: Saved,
+        (saved, of_adapter): (Saved, Option<AdapterGradient>),
         dy: Tensor<2>,
         (wanted, out): (&LinearParts<bool>, Option<DType>),
         (into, mut dx): (&mut Gradients, Option<Tensor<2>>),
-        of_adapter: Option<AdapterGradient>,
     ) -> Option<Tensor<2>> {
         let (wide, want_dx) = (self.wide, out.is_some());
         if wanted.wants(LinearPart::Bias) {
@@ -673,7 +672,8 @@ pub fn linears(
                 let dtype = if at == last { input.gradient_dtype(read, wide_as) } else { wide_as };
                 let asked = (&asked, want_dx.then_some(dtype));
                 let into = (&mut gradients, dx);
-                dx = layer.backward(&mut operand, 0, saved, dy, asked, into, of_adapters.next());
+                let saved = (saved, of_adapters.next());
+                dx = layer.backward(&mut operand, 0, saved, dy, asked, into);
                 entries.extend(gradients.into_iter().map(|(_, gradient)| gradient));
             }
             drop(operand);

@@ -3,13 +3,11 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use crate::buffer::{Buffer, FloatType, address, vector};
-use crate::row;
+use crate::buffer::{Buffer, FloatType, address};
+use crate::several::{EACH, Several, vector_of};
 
 /// Pairs of a launch.
 pub const TOGETHER: usize = 8;
-/// Vectors of a unit.
-const EACH: usize = 4;
 
 /// The sum of each of [`TOGETHER`] pairs at most, in f32. Where nobody else holds the first ones, it is written where they lie.
 ///
@@ -28,25 +26,21 @@ pub fn accumulate(client: &Client, pairs: Vec<(Buffer, Buffer)>) -> Vec<Buffer> 
     let own = |b: &Buffer| if in_place { b.clone() } else { Buffer::empty(client, b.len, FloatType::F32) };
     let sums: Vec<Buffer> = pairs.iter().map(|(into, _)| own(into)).collect();
     let held: Vec<&Buffer> = pairs.iter().flat_map(|(into, more)| [into, more]).collect();
-    let size = held.iter().map(|b| vector(b.len, 4, &[b])).min().unwrap_or(1);
-    let vectors = |at: usize| pairs.get(at).map_or(0, |(into, _)| into.len / size);
-    let units = row::most_units(client);
-    let parts = (0..TOGETHER).map(vectors).max().unwrap_or(0).div_ceil(units * EACH);
-    if parts == 0 {
+    let several = Several::new(client, pairs.iter().map(|(into, _)| into.len), &held);
+    if several.parts == 0 {
         return sums;
     }
-    // The first stands for those that there are not.
-    let place = |at: usize| if at < pairs.len() { at } else { 0 };
-    let into = |at: usize| pairs[place(at)].0.arg(size);
-    let more = |at: usize| pairs[place(at)].1.arg(size);
-    let sum = |at: usize| match in_place {
-        true => BufferArg::alias(place(at), vectors(place(at))),
-        false => sums[place(at)].arg(size),
+    let (size, vectors) = (several.size, |at: usize| several.vectors(at));
+    let into = |at: usize| pairs[several.place(at)].0.arg(size);
+    let more = |at: usize| pairs[several.place(at)].1.arg(size);
+    let sum = |at: usize| match (in_place, several.place(at)) {
+        (true, place) => BufferArg::alias(place, vectors(place)),
+        (false, place) => sums[place].arg(size),
     };
     add_pairs::launch(
         client,
-        row::cubes(client, parts * pairs.len()),
-        CubeDim::new_1d(units as u32),
+        several.cubes(client),
+        several.dim(),
         address(&held),
         size,
         into(0),
@@ -81,7 +75,7 @@ pub fn accumulate(client: &Client, pairs: Vec<(Buffer, Buffer)>) -> Vec<Buffer> 
         vectors(5),
         vectors(6),
         vectors(7),
-        parts,
+        several.parts,
     );
     sums
 }
@@ -97,7 +91,7 @@ fn add_part<N: Size>(
 ) {
     #[unroll]
     for turn in 0..EACH {
-        let i = (part * EACH + turn) * CUBE_DIM as usize + UNIT_POS as usize;
+        let i = vector_of(part, turn);
         if i < vectors {
             sum[i] = into[i] + more[i];
         }

@@ -3,8 +3,8 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use crate::buffer::{Buffer, FloatType, address, vector};
-use crate::row;
+use crate::buffer::{Buffer, FloatType, address};
+use crate::several::{EACH, Several, vector_of};
 
 /// A step's numbers.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +44,6 @@ pub struct Adam {
 
 /// Parameters whose step is one launch.
 pub const TOGETHER: usize = 4;
-/// Vectors of a unit.
-const EACH: usize = 4;
 
 /// One step of [`TOGETHER`] parameters at most, with their gradients. Where nobody else holds what is given, it is written where it
 /// lies.
@@ -75,22 +73,18 @@ pub fn adam_step(client: &Client, all: Vec<(Adam, Buffer)>, step: &AdamStep) -> 
     let own = |b: &Buffer| if in_place { b.clone() } else { Buffer::empty(client, b.len, FloatType::F32) };
     let to: Vec<Adam> =
         all.iter().map(|(Adam { p, m, v }, _)| Adam { p: own(p), m: own(m), v: own(v) }).collect();
-    let size = held.iter().map(|b| vector(b.len, 4, &[b])).min().unwrap_or(1);
-    let units = row::most_units(client);
-    let vectors = |at: usize| all.get(at).map_or(0, |(_, g)| g.len / size);
-    let parts = (0..all.len()).map(vectors).max().unwrap_or(0).div_ceil(units * EACH);
-    if parts == 0 {
+    let several = Several::new(client, all.iter().map(|(_, g)| g.len), &held);
+    if several.parts == 0 {
         return to;
     }
-    // The first stands for those that there are not.
-    let place = |at: usize| if at < all.len() { at } else { 0 };
+    let (size, vectors) = (several.size, |at: usize| several.vectors(at));
     let read = |at: usize| {
-        let (Adam { p, m, v }, g) = &all[place(at)];
+        let (Adam { p, m, v }, g) = &all[several.place(at)];
         [p, m, v, g].map(|b| b.arg(size))
     };
     let written = |at: usize| {
-        let Adam { p, m, v } = &to[place(at)];
-        let position = place(at) * 4;
+        let Adam { p, m, v } = &to[several.place(at)];
+        let position = several.place(at) * 4;
         [(p, 0), (m, 1), (v, 2)].map(|(b, of)| match in_place {
             true => BufferArg::alias(position + of, b.len / size),
             false => b.arg(size),
@@ -100,8 +94,8 @@ pub fn adam_step(client: &Client, all: Vec<(Adam, Buffer)>, step: &AdamStep) -> 
     let [[a0, b0, c0], [a1, b1, c1], [a2, b2, c2], [a3, b3, c3]] = [0, 1, 2, 3].map(written);
     update::launch(
         client,
-        row::cubes(client, parts * all.len()),
-        CubeDim::new_1d(units as u32),
+        several.cubes(client),
+        several.dim(),
         address(&held),
         size,
         p0,
@@ -136,7 +130,7 @@ pub fn adam_step(client: &Client, all: Vec<(Adam, Buffer)>, step: &AdamStep) -> 
         vectors(1),
         vectors(2),
         vectors(3),
-        parts,
+        several.parts,
         NumbersLaunch::new(
             step.grad_scale,
             step.keep,
@@ -183,10 +177,9 @@ fn update_part<G: Float, N: Size>(
     part: usize,
     step: &Numbers,
 ) {
-    let units = CUBE_DIM as usize;
     #[unroll]
     for turn in 0..EACH {
-        let i = (part * EACH + turn) * units + UNIT_POS as usize;
+        let i = vector_of(part, turn);
         if i < vectors {
             // What is rounded once is said, so that bits do not depend on how wide vectors are.
             let old = p[i];

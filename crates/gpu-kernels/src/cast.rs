@@ -3,13 +3,11 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use crate::buffer::{Buffer, FloatType, address, vector};
-use crate::row;
+use crate::buffer::{Buffer, FloatType, address};
+use crate::several::{EACH, Several, vector_of};
 
 /// Tensors of a launch.
 pub const TOGETHER: usize = 8;
-/// Vectors of a unit.
-const EACH: usize = 4;
 
 /// [`TOGETHER`] tensors at most, of one dtype, rounded to `dtype` and one behind the other in one memory: all of it, and each tensor's
 /// piece.
@@ -30,24 +28,20 @@ pub fn cast(client: &Client, tensors: &[Buffer], dtype: FloatType) -> (Buffer, V
         pieces.push(all.piece(first, t.len));
         first += t.len;
     }
-    let widths = tensors.iter().zip(&pieces).map(|(t, piece)| vector(t.len, 4, &[t, piece]));
-    let size = widths.min().unwrap_or(1);
-    let vectors = |at: usize| tensors.get(at).map_or(0, |t| t.len / size);
-    let units = row::most_units(client);
-    let parts = (0..TOGETHER).map(vectors).max().unwrap_or(0).div_ceil(units * EACH);
-    if parts == 0 {
+    let held: Vec<&Buffer> = tensors.iter().chain(&pieces).collect();
+    let several = Several::new(client, tensors.iter().map(|t| t.len), &held);
+    if several.parts == 0 {
         return (all, pieces);
     }
-    // The first stands for those that there are not.
-    let read = |at: usize| tensors.get(at).unwrap_or(&tensors[0]).arg(size);
+    let (size, vectors) = (several.size, |at: usize| several.vectors(at));
+    let read = |at: usize| tensors[several.place(at)].arg(size);
     // Where each begins in the memory of all, in vectors.
-    let begins = |at: usize| tensors.iter().take(at).map(|t| t.len / size).sum::<usize>();
-    let held: Vec<&Buffer> = tensors.iter().chain([&all]).collect();
+    let begins = |at: usize| (0..at).map(vectors).sum::<usize>();
     cast_tensors::launch(
         client,
-        row::cubes(client, parts * tensors.len()),
-        CubeDim::new_1d(units as u32),
-        address(&held),
+        several.cubes(client),
+        several.dim(),
+        address(&[&all]),
         size,
         read(0),
         read(1),
@@ -73,7 +67,7 @@ pub fn cast(client: &Client, tensors: &[Buffer], dtype: FloatType) -> (Buffer, V
         begins(5),
         begins(6),
         begins(7),
-        parts,
+        several.parts,
         from.elem(),
         dtype.elem(),
     );
@@ -89,10 +83,9 @@ fn part_of<I: Float, O: Float, N: Size>(
     vectors: usize,
     part: usize,
 ) {
-    let units = CUBE_DIM as usize;
     #[unroll]
     for turn in 0..EACH {
-        let i = (part * EACH + turn) * units + UNIT_POS as usize;
+        let i = vector_of(part, turn);
         if i < vectors {
             into[first + i] = Vector::cast_from(from[i]);
         }

@@ -36,6 +36,7 @@ mod mma;
 mod norm;
 mod row;
 mod rows;
+mod several;
 mod sums;
 mod tma;
 mod wgmma;

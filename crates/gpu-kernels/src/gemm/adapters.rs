@@ -4,13 +4,11 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use super::{Gemm, Matrices, Product, thin};
-use crate::buffer::{Buffer, FloatType, address, vector};
-use crate::row;
+use crate::buffer::{Buffer, FloatType, address};
+use crate::several::{EACH, Several, vector_of};
 
 /// Adapters of a launch that adds parts of their gradients.
 const TOGETHER: usize = 4;
-/// Vectors of a unit.
-const EACH: usize = 4;
 
 /// What adapters of one rank read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,22 +130,18 @@ impl Adapters {
 fn add_parts(client: &Client, sums: &[(Buffer, usize)]) -> Vec<Buffer> {
     let whole: Vec<Buffer> =
         sums.iter().map(|(all, parts)| Buffer::empty(client, all.len / parts, FloatType::F32)).collect();
-    let size = whole.iter().map(|d| vector(d.len, 4, &[d])).min().unwrap_or(1);
-    let units = row::most_units(client);
-    let vectors = |at: usize| whole.get(at).map_or(0, |d| d.len / size);
-    let cubes = (0..TOGETHER).map(vectors).max().unwrap_or(0).div_ceil(units * EACH).max(1);
-    // The first stands for those that there are not.
-    let place = |at: usize| if at < sums.len() { at } else { 0 };
-    let read = |at: usize| sums[place(at)].0.arg(size);
-    let written = |at: usize| whole[place(at)].arg(size);
-    let parts = |at: usize| sums[place(at)].1;
+    let several = Several::new(client, whole.iter().map(|d| d.len), &whole.iter().collect::<Vec<_>>());
+    let (size, vectors) = (several.size, |at: usize| several.vectors(at));
+    let read = |at: usize| sums[several.place(at)].0.arg(size);
+    let written = |at: usize| whole[several.place(at)].arg(size);
+    let parts = |at: usize| sums[several.place(at)].1;
     let held: Vec<&Buffer> = sums.iter().map(|(all, _)| all).collect();
     // SAFETY: each tensor's vectors are read and written as far as there are any.
     unsafe {
         sum_parts::launch_unchecked(
             client,
-            row::cubes(client, cubes * sums.len()),
-            CubeDim::new_1d(units as u32),
+            several.cubes(client),
+            several.dim(),
             address(&held),
             size,
             read(0),
@@ -166,7 +160,7 @@ fn add_parts(client: &Client, sums: &[(Buffer, usize)]) -> Vec<Buffer> {
             parts(1),
             parts(2),
             parts(3),
-            cubes,
+            several.parts,
         );
     }
     whole
@@ -183,7 +177,7 @@ fn sum_own<N: Size>(
 ) {
     #[unroll]
     for turn in 0..EACH {
-        let i = (cube * EACH + turn) * CUBE_DIM as usize + UNIT_POS as usize;
+        let i = vector_of(cube, turn);
         if i < vectors {
             let mut sum = Vector::<f32, N>::new(0.0f32);
             for part in 0..parts {

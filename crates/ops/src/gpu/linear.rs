@@ -422,18 +422,16 @@ impl Together {
         self.of.low(x, &self.stack)
     }
 
-    /// The gradients of all factors, from those of the outputs.
+    /// The gradients of all factors, from those of the outputs in the dtype of `x`.
     fn gradients(
         &self,
-        x: Tensor<2>,
+        x: &Tensor<2>,
         dy: &[Tensor<2>],
         group: &[(Layer, LinearParts<bool>, Saved)],
     ) -> Option<Vec<AdapterGradient>> {
-        let dtype = x.dtype();
-        let upstream: Vec<_> = dy.iter().map(|dy| to(dy.clone(), dtype)).collect();
         let low: Option<Vec<_>> = group.iter().map(|(_, _, saved)| saved.low.clone()).collect();
         let b = group.iter().filter_map(|(layer, ..)| layer.parts.lora.as_ref()).map(|lora| matrix(&lora.b));
-        self.of.gradients(&x, &upstream, (&b.collect::<Vec<_>>(), &low?))
+        self.of.gradients(x, dy, (&b.collect::<Vec<_>>(), &low?))
     }
 }
 
@@ -450,7 +448,7 @@ impl Together {
 
     fn gradients(
         &self,
-        _: Tensor<2>,
+        _: &Tensor<2>,
         _: &[Tensor<2>],
         _: &[(Layer, LinearParts<bool>, Saved)],
     ) -> Option<Vec<AdapterGradient>> {
@@ -663,7 +661,7 @@ pub fn linears(
                 // Rounded once for all that reads it.
                 let x = operand.get(read);
                 parts = std::mem::take(&mut parts).into_iter().map(|dy| to(dy, x.dtype())).collect();
-                all.gradients(x, &parts, &group)
+                all.gradients(&x, &parts, &group)
             });
             let mut of_adapters = of_adapters.into_iter().flatten();
             for (at, ((layer, asked, saved), dy)) in group.into_iter().zip(parts).enumerate() {

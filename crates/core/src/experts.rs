@@ -5,6 +5,10 @@ use crate::Activation;
 /// The number of a token's expert that another rank has, where ranks have whole experts.
 pub const ELSEWHERE: u32 = u32::MAX;
 
+/// Rows that each expert's are filled up to a multiple of where a kernel on a GPU multiplies all of them, also for those who plan
+/// without it.
+pub const GROUP_ROWS: usize = 128;
+
 /// What a router's logits become.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum RouterScores {

@@ -52,7 +52,7 @@ pub use choice::{Choice, UnknownWord, alternatives};
 pub use compute::Compute;
 pub use dtype::{Dtype, Precision, UnknownDtype};
 pub use error_code::{Coded, ErrorCode};
-pub use experts::{ELSEWHERE, ExpertGate, RouterGroups, RouterRule, RouterScores};
+pub use experts::{ELSEWHERE, ExpertGate, GROUP_ROWS, RouterGroups, RouterRule, RouterScores};
 pub use flash::{FLASH_HEAD, FLASH_TILE};
 pub use guarded::{guarded, is_guarded};
 pub use head_options::HeadOptions;

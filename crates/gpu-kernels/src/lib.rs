@@ -52,9 +52,11 @@ pub use flash::{
     PAGE, PagedRow, PagedRows, attend_pages, copy_pages, duplicate_pages, write_pages,
 };
 pub use gate::{Gate, gate, gate_backward};
-pub use gemm::{AdapterGradients, AdapterSize, Adapters, Add, Finish, Gemm, Matrices, More, Product};
+pub use gemm::{
+    AdapterGradients, AdapterSize, Adapters, Add, Finish, GROUP_ROWS, Gemm, Groups, Matrices, More, Product,
+};
 pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
 pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};
-pub use rows::{Places, gather_rows, scatter_rows};
+pub use rows::{NO_ROW, Places, gather_rows, scatter_rows};
 pub use sums::{over_rows, sum_rows, sums_of_squares};

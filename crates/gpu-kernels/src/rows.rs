@@ -6,7 +6,10 @@ use cubecl_core::prelude::*;
 use crate::buffer::{Buffer, FloatType, address, vector};
 use crate::elements;
 
-/// Rows `ids` (32-bit integers) of `table` `[rows, columns]`, in `dtype`.
+/// Names no row: zeros.
+pub const NO_ROW: u32 = u32::MAX;
+
+/// Rows `ids` (32-bit integers) of `table` `[rows, columns]`, in `dtype`; zeros for [`NO_ROW`].
 ///
 /// `n columns (w_table + w_y)` bytes for `n` ids.
 ///
@@ -101,8 +104,12 @@ fn gathered<I: Float, O: Float, N: Size>(
     if ABSOLUTE_POS >= y.len() {
         terminate!();
     }
-    let row = ids[ABSOLUTE_POS / vectors] as usize;
-    y[ABSOLUTE_POS] = Vector::cast_from(table[row * vectors + ABSOLUTE_POS % vectors]);
+    let row = ids[ABSOLUTE_POS / vectors];
+    let mut value = Vector::<O, N>::new(O::from_int(0));
+    if row != NO_ROW {
+        value = Vector::cast_from(table[row as usize * vectors + ABSOLUTE_POS % vectors]);
+    }
+    y[ABSOLUTE_POS] = value;
 }
 
 #[cube(launch, address_type = "dynamic")]

@@ -1,8 +1,9 @@
 use burnish_gpu_kernels::{
-    AdapterSize, Add, Buffer, Client, Finish, FloatType, Gemm, Matrices, More, Product, cast,
+    AdapterSize, Add, Buffer, Client, Finish, FloatType, GROUP_ROWS, Gemm, Groups, Matrices, More, Product,
+    cast,
 };
 
-use crate::on_device::{client, close, download, numbers, rounded, rounding, upload};
+use crate::on_device::{client, close, download, numbers, rounded, rounding, upload, upload_integers};
 
 /// One number, of thin and of long ones, less than tiles and more, of many parts, and of several batches.
 const SHAPES: &[[usize; 4]] = &[
@@ -312,6 +313,99 @@ fn adapters_of_one_input_are_each_its_own_products() {
             ] {
                 let want: Vec<f64> = download(&client, &want).iter().map(|&n| f64::from(n)).collect();
                 close(&format!("{what} {at} of {size:?}"), &download(&client, got), &want, 1e-4);
+            }
+        }
+    }
+}
+
+/// Columns and factors of a sum: by units and by tensor cores of every kind, and whether an adapter is added.
+const GROUPED: &[([usize; 2], bool)] =
+    &[([5, 7], false), ([16, 72], true), ([136, 96], false), ([264, 200], true)];
+
+/// Rows of each group, as a table says them and as beginnings.
+fn grouped(client: &Client, sizes: &[usize]) -> (Vec<u32>, Buffer, Buffer) {
+    let tiles = |(group, rows): (usize, &usize)| vec![group as u32; rows.div_ceil(GROUP_ROWS)];
+    let of: Vec<u32> = sizes.iter().enumerate().flat_map(tiles).collect();
+    let mut starts = vec![0];
+    starts.extend(sizes.iter().scan(0, |start, rows| {
+        *start += rows.next_multiple_of(GROUP_ROWS) as u32;
+        Some(*start)
+    }));
+    (of.clone(), upload_integers(client, &of), upload_integers(client, &starts))
+}
+
+#[test]
+fn rows_in_groups_are_multiplied_by_the_matrix_of_their_group() {
+    let client = client();
+    let sizes = [130, 0, 1, 128, 200];
+    let (of_tile, table, _) = grouped(&client, &sizes);
+    let (rows, groups) = (of_tile.len() * GROUP_ROWS, sizes.len());
+    for (factors, dtypes) in factors() {
+        let gemm = Gemm::new(&client, factors).expect("a device for tests multiplies these");
+        for &([columns, depth], with_more) in GROUPED {
+            for (&dtype, turned) in dtypes.iter().flat_map(|dtype| [(dtype, false), (dtype, true)]) {
+                let of = Product { batches: 1, rows, columns, depth };
+                let a = Placed::new(&client, dtype, [1, rows, depth], (false, 0), 1);
+                let b = Placed::new(&client, dtype, [groups, depth, columns], (turned, 0), 2);
+                let rank = 16;
+                let p = Placed::new(&client, dtype, [1, rows, rank], (false, 0), 3);
+                let q = Placed::new(&client, dtype, [groups, rank, columns], (turned, 0), 4);
+                let expected: Vec<f64> = (0..rows / GROUP_ROWS)
+                    .flat_map(|tile| {
+                        let part = |all: &[f32], depth: usize, b: &[f32]| {
+                            let of = Product { batches: 1, rows: GROUP_ROWS, columns, depth };
+                            let group = of_tile[tile] as usize;
+                            let own = &all[tile * GROUP_ROWS * depth..][..GROUP_ROWS * depth];
+                            product(of, factors, own, &b[group * depth * columns..][..depth * columns])
+                        };
+                        let mut sums = part(&a.values, depth, &b.values);
+                        if with_more {
+                            let more = part(&p.values, rank, &q.values);
+                            sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+                        }
+                        sums.into_iter().map(|sum| sum * 0.5)
+                    })
+                    .collect();
+                let what = format!("{of:?} of {factors:?} from {dtype:?}, turned {turned}");
+                let more = with_more.then(|| More { a: p.at.clone(), b: q.at.clone(), depth: rank });
+                let finish = Finish { more, scale: 0.5, ..Finish::default() };
+                let groups = Groups::Rows(table.clone(), groups);
+                let got = gemm.multiply_groups(&client, of, [&a.at, &b.at], &groups, FloatType::F32, &finish);
+                close(&what, &download(&client, &got), &expected, bound(depth + rank, FloatType::F32));
+            }
+        }
+    }
+}
+
+#[test]
+fn each_group_has_the_sum_over_its_lines() {
+    let client = client();
+    let sizes = [130, 0, 1, 128, 200];
+    let (of_tile, _, starts) = grouped(&client, &sizes);
+    let (depth, groups) = (of_tile.len() * GROUP_ROWS, sizes.len());
+    for (factors, dtypes) in factors() {
+        let gemm = Gemm::new(&client, factors).expect("a device for tests multiplies these");
+        for [rows, columns] in [[5, 7], [8, 136], [136, 8], [72, 200], [264, 136]] {
+            for &dtype in &dtypes {
+                let of = Product { batches: groups, rows, columns, depth };
+                let a = Placed::new(&client, dtype, [1, rows, depth], (true, 0), 1);
+                let b = Placed::new(&client, dtype, [1, depth, columns], (false, 0), 2);
+                let mut expected = vec![0.0; groups * rows * columns];
+                for line in 0..depth {
+                    let group = of_tile[line / GROUP_ROWS] as usize;
+                    for row in 0..rows {
+                        let left = f64::from(rounded(factors, a.values[row * depth + line]));
+                        let into = &mut expected[(group * rows + row) * columns..][..columns];
+                        into.iter_mut().zip(&b.values[line * columns..]).for_each(|(sum, &right)| {
+                            *sum += left * f64::from(rounded(factors, right));
+                        });
+                    }
+                }
+                let what = format!("{of:?} of {factors:?} from {dtype:?}");
+                let finish = Finish::default();
+                let groups = Groups::Depth(starts.clone());
+                let got = gemm.multiply_groups(&client, of, [&a.at, &b.at], &groups, FloatType::F32, &finish);
+                close(&what, &download(&client, &got), &expected, bound(depth, FloatType::F32));
             }
         }
     }

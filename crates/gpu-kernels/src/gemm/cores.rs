@@ -7,7 +7,7 @@ use cubecl_core as cubecl;
 use cubecl_core::cmma::{MatrixIdent, MmaDefinition};
 use cubecl_core::prelude::*;
 
-use super::finish::{Form, Four, Place, Sizes, put, share, written_from};
+use super::finish::{Form, Four, Grouping, Place, Sizes, put, share, written_from};
 use super::stage::{self, Held, Tile, Window, window};
 use super::tiles::Tiles;
 use crate::mma::{Eight, PLANE, Pair, STRIP, add, commit, wait};
@@ -239,6 +239,7 @@ pub(super) fn multiply_by_cores<
     of_c: Place,
     of_d: Place,
     sizes: Sizes,
+    groups: Grouping,
     #[comptime] first: [Held; 2],
     #[comptime] more: [Held; 2],
     #[comptime] form: Form,
@@ -251,7 +252,7 @@ pub(super) fn multiply_by_cores<
     #[define(O)] _d_type: ElemType,
     #[define(E)] _factors: ElemType,
 ) {
-    let share = share(&sizes, tiles.rows, tiles.columns);
+    let share = share(&sizes, &groups, tiles.rows, tiles.columns);
     if !share.any {
         terminate!();
     }
@@ -273,17 +274,40 @@ pub(super) fn multiply_by_cores<
     let plane = UNIT_POS as usize / PLANE;
     let row = plane / tiles.across * comptime!(strips * STRIP);
     let column = plane % tiles.across * comptime!(blocks * STRIP);
-    let batch = share.batch;
     let (across, all) = (share.row, sizes.rows);
-    let of_a =
-        window(of_a.first + batch * of_a.matrix, of_a.line, across, all, share.from, share.to, l, of_left);
+    let of_a = window(
+        of_a.first + share.left * of_a.matrix,
+        of_a.line,
+        across,
+        all,
+        share.from,
+        share.to,
+        l,
+        of_left,
+    );
     let of_p =
-        window(of_p.first + batch * of_p.matrix, of_p.line, across, all, 0usize, share.more, s, of_left);
+        window(of_p.first + share.left * of_p.matrix, of_p.line, across, all, 0usize, share.more, s, of_left);
     let (across, all) = (share.column, sizes.columns);
-    let of_b =
-        window(of_b.first + batch * of_b.matrix, of_b.line, across, all, share.from, share.to, r, of_right);
-    let of_q =
-        window(of_q.first + batch * of_q.matrix, of_q.line, across, all, 0usize, share.more, t, of_right);
+    let of_b = window(
+        of_b.first + share.right * of_b.matrix,
+        of_b.line,
+        across,
+        all,
+        share.from,
+        share.to,
+        r,
+        of_right,
+    );
+    let of_q = window(
+        of_q.first + share.right * of_q.matrix,
+        of_q.line,
+        across,
+        all,
+        0usize,
+        share.more,
+        t,
+        of_right,
+    );
     // Slabs of the first product, then of the other one.
     let own = (share.to - share.from).div_ceil(tiles.depth);
     let mut slabs = own;

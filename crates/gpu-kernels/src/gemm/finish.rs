@@ -1,5 +1,6 @@
 //! The finish of sums before they are written, and sums of their parts.
 
+use super::GROUP_ROWS;
 use crate::mma::{Pair, pair};
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
@@ -42,12 +43,28 @@ pub(crate) struct Sizes {
     pub(crate) scale: f32,
 }
 
+/// Which matrices a tile multiplies, of a grouped product.
+#[derive(CubeType, CubeLaunch)]
+#[allow(dead_code, reason = "kernels get the types that are derived from it")]
+pub(super) enum Grouping {
+    /// Those of its batch.
+    Batches,
+    /// The right one that each [`GROUP_ROWS`] rows say.
+    Rows(Box<[u32]>),
+    /// The only ones, and of their factors those between the beginnings of its batch and of the next.
+    Depth(Box<[u32]>),
+}
+
 /// What a cube computes.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Share {
     /// Whether there is anything.
     pub(super) any: bool,
+    /// The matrix of the output, and of what is added.
     pub(super) batch: usize,
+    /// The matrices of the left and right operands.
+    pub(super) left: usize,
+    pub(super) right: usize,
     pub(super) part: usize,
     /// Its first row and column of the output.
     pub(super) row: usize,
@@ -64,7 +81,12 @@ const GROUP: usize = 8;
 
 /// The share of this cube.
 #[cube]
-pub(super) fn share(sizes: &Sizes, #[comptime] rows: usize, #[comptime] columns: usize) -> Share {
+pub(super) fn share(
+    sizes: &Sizes,
+    groups: &Grouping,
+    #[comptime] rows: usize,
+    #[comptime] columns: usize,
+) -> Share {
     let down = sizes.rows.div_ceil(rows);
     let across = sizes.columns.div_ceil(columns);
     let tiles = down * across;
@@ -75,15 +97,32 @@ pub(super) fn share(sizes: &Sizes, #[comptime] rows: usize, #[comptime] columns:
     let group = tile / (GROUP * across) * GROUP;
     let inside = tile % (GROUP * across);
     let height = min(down - group, GROUP);
-    let from = part * sizes.each;
+    let row = (group + inside % height) * rows;
+    let mut from = part * sizes.each;
+    let mut to = min(from + sizes.each, sizes.depth);
+    let mut left = batch;
+    let mut right = batch;
+    match groups {
+        Grouping::Batches => {}
+        Grouping::Rows(of) => right = of[row / GROUP_ROWS] as usize,
+        Grouping::Depth(starts) => {
+            let there = min(batch, sizes.batches - 1);
+            from = starts[there] as usize;
+            to = starts[there + 1] as usize;
+            left = 0usize;
+            right = 0usize;
+        }
+    }
     Share {
         any: batch < sizes.batches,
         batch,
+        left,
+        right,
         part,
-        row: (group + inside % height) * rows,
+        row,
         column: inside / height * columns,
         from,
-        to: min(from + sizes.each, sizes.depth),
+        to,
         // With the last part.
         more: select(part + 1 == sizes.parts, sizes.more_depth, 0usize),
     }

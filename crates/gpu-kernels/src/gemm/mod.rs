@@ -20,7 +20,7 @@ use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType, address};
 use crate::{elements, mma, row};
-use finish::{PlaceLaunch, SizesLaunch};
+use finish::{GroupingArgs, PlaceLaunch, SizesLaunch};
 use stage::Held;
 use tiles::Cut;
 
@@ -126,6 +126,19 @@ impl Default for Finish {
     }
 }
 
+/// Each group of rows of a grouped product begins at a multiple of so many, and ends at one.
+pub use burnish_core::GROUP_ROWS;
+
+/// How rows in groups, as tokens by their experts, are multiplied with matrices of which each group has one.
+#[derive(Clone, Debug)]
+pub enum Groups {
+    /// Rows of `a`, each by the matrix of its group among so many of `b`: 32-bit integers, one for each [`GROUP_ROWS`] rows.
+    Rows(Buffer, usize),
+    /// For each group, a batch of the output, the sum over the group's lines of both operands: where they begin, as 32-bit
+    /// integers, and once more where the last one's end.
+    Depth(Buffer),
+}
+
 /// Products in which factors are of one dtype, by the kernel that suits a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Gemm {
@@ -207,24 +220,15 @@ impl Gemm {
         let (sums, parts) = if let Some(operands) = columns_of {
             thin::sums_of_columns(client, (self.factors, of), operands, rows.min(columns))
         } else {
-            let by_warpgroups =
-                self.warpgroups.then(|| warpgroup::tiles(self.factors, of, a, b, finish)).flatten();
-            let (by, cut) = if let Some(tiles) = by_warpgroups {
-                (By::Warpgroups, Cut::new(of, tiles))
-            } else if self.cores {
-                let [(left, _), (right, _)] = self.held([a, b], rows, columns, depth);
-                (By::Cores, tiles::cut(of, left.asynchronous && right.asynchronous, self.shared))
-            } else {
-                (By::Units, units::cut(of))
-            };
+            let (by, cut) = self.cut(of, a, b, finish);
             if cut.parts == 1 {
-                self.launch(client, of, a, b, d, finish, (by, cut));
+                self.launch(client, of, a, b, d, finish, (by, cut), None);
                 return;
             }
             let sums = Buffer::empty(client, batches * cut.parts * rows * columns, FloatType::F32);
             let parts = Matrices::rows(sums.clone(), rows, columns);
             let sum = Finish { more: finish.more.clone(), ..Finish::default() };
-            self.launch(client, of, a, b, &parts, &sum, (by, cut));
+            self.launch(client, of, a, b, &parts, &sum, (by, cut), None);
             (sums, cut.parts)
         };
         let size = written(columns, d, other, 4);
@@ -252,6 +256,58 @@ impl Gemm {
         }
     }
 
+    /// A grouped product in `dtype`, `[rows, columns]` or, of groups of the depth, `[batches, rows, columns]`; nothing is done to its
+    /// sums but that they are scaled and, of groups of rows, another product's are added.
+    ///
+    /// One launch. The rows between a group's last and the next one's first are computed as any: they are the caller's to fill,
+    /// with zeros in one operand of groups of the depth.
+    ///
+    /// # Panics
+    /// If there are batches of groups of rows, their number is no multiple of [`GROUP_ROWS`], or something else is to be done to
+    /// sums.
+    #[must_use]
+    pub fn multiply_groups(
+        &self,
+        client: &Client,
+        of: Product,
+        [a, b]: [&Matrices; 2],
+        groups: &Groups,
+        dtype: FloatType,
+        finish: &Finish,
+    ) -> Buffer {
+        let plain = finish.bias.is_none() && matches!(finish.add, Add::Nothing);
+        let fits = match groups {
+            Groups::Rows(..) => of.batches == 1 && of.rows.is_multiple_of(GROUP_ROWS),
+            Groups::Depth(_) => finish.more.is_none(),
+        };
+        assert!(plain && fits, "invariant: a product of groups that is finished by itself");
+        let d = Buffer::empty(client, of.batches * of.rows * of.columns, dtype);
+        if d.len > 0 {
+            let each = match groups {
+                Groups::Rows(..) => of,
+                Groups::Depth(_) => Product { depth: of.depth.div_ceil(of.batches), ..of },
+            };
+            let (by, cut) = self.cut(each, a, b, finish);
+            let to = Matrices::rows(d.clone(), of.rows, of.columns);
+            self.launch(client, of, a, b, &to, finish, (by, cut.whole(of)), Some(groups));
+        }
+        d
+    }
+
+    /// Which kernel multiplies, in which tiles and parts.
+    fn cut(&self, of: Product, a: &Matrices, b: &Matrices, finish: &Finish) -> (By, Cut) {
+        let by_warpgroups =
+            self.warpgroups.then(|| warpgroup::tiles(self.factors, of, a, b, finish)).flatten();
+        if let Some(tiles) = by_warpgroups {
+            (By::Warpgroups, Cut::new(of, tiles))
+        } else if self.cores {
+            let [(left, _), (right, _)] = self.held([a, b], of.rows, of.columns, of.depth);
+            (By::Cores, tiles::cut(of, left.asynchronous && right.asynchronous, self.shared))
+        } else {
+            (By::Units, units::cut(of))
+        }
+    }
+
     /// How both operands are held in shared memory, and the vectors in which they are read.
     fn held(&self, [a, b]: [&Matrices; 2], rows: usize, columns: usize, depth: usize) -> [(Held, usize); 2] {
         let held = |m: &Matrices, along: bool, across: usize| {
@@ -271,8 +327,19 @@ impl Gemm {
         d: &Matrices,
         finish: &Finish,
         (by, cut): (By, Cut),
+        groups: Option<&Groups>,
     ) {
         let Product { batches, rows, columns, depth } = of;
+        let [lefts, rights] = match groups {
+            None => [batches; 2],
+            Some(Groups::Rows(_, groups)) => [1, *groups],
+            Some(Groups::Depth(_)) => [1; 2],
+        };
+        let groups = match groups {
+            None => GroupingArgs::Batches,
+            Some(Groups::Rows(of, _)) => GroupingArgs::Rows(of.arg(1)),
+            Some(Groups::Depth(starts)) => GroupingArgs::Depth(starts.arg(1)),
+        };
         let other = match &finish.add {
             Add::Other(c) => Some(c),
             _ => None,
@@ -298,10 +365,10 @@ impl Gemm {
         unsafe {
             if by == By::Warpgroups {
                 let left = |m: &Matrices, depth: usize| {
-                    warpgroup::boxes(m, batches, !m.transposed, [rows, depth], cut.tiles.rows)
+                    warpgroup::boxes(m, lefts, !m.transposed, [rows, depth], cut.tiles.rows)
                 };
                 let right = |m: &Matrices, depth: usize| {
-                    warpgroup::boxes(m, batches, m.transposed, [columns, depth], cut.tiles.columns)
+                    warpgroup::boxes(m, rights, m.transposed, [columns, depth], cut.tiles.columns)
                 };
                 let of_more = more.map_or(depth, |more| more.depth);
                 warpgroup::multiply_by_warpgroups::launch_unchecked(
@@ -320,6 +387,7 @@ impl Gemm {
                     c.place(size),
                     d.place(size),
                     sizes,
+                    groups,
                     [!a.transposed, b.transposed],
                     form,
                     cut.tiles,
@@ -356,6 +424,7 @@ impl Gemm {
                     c.place(size),
                     d.place(size),
                     sizes,
+                    groups,
                     [left, right],
                     [left_more, right_more],
                     form,
@@ -389,6 +458,7 @@ impl Gemm {
                     c.place(size),
                     d.place(size),
                     sizes,
+                    groups,
                     !a.transposed,
                     b.transposed,
                     form,

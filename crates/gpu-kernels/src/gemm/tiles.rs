@@ -112,6 +112,11 @@ impl Cut {
         Self { tiles, parts: of.depth.div_ceil(each).max(1), each }
     }
 
+    /// The same tiles of whole sums.
+    pub(super) fn whole(self, of: Product) -> Self {
+        Self::of_parts(of, self.tiles, 1, self.tiles.depth)
+    }
+
     pub(super) fn cubes(&self, of: Product) -> usize {
         count(of, self.tiles) * self.parts
     }

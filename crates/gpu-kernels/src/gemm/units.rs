@@ -4,7 +4,7 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use super::Product;
-use super::finish::{Form, Four, Place, Sizes, put, share, written_from};
+use super::finish::{Form, Four, Grouping, Place, Sizes, put, share, written_from};
 use super::tiles::{Cut, Tiles};
 
 /// Rows, and columns, of a tile.
@@ -94,6 +94,7 @@ pub(super) fn multiply_by_units<A: Float, B: Float, P: Float, Q: Float, C: Float
     of_c: Place,
     of_d: Place,
     sizes: Sizes,
+    groups: Grouping,
     #[comptime] a_along: bool,
     #[comptime] b_along: bool,
     #[comptime] form: Form,
@@ -104,7 +105,7 @@ pub(super) fn multiply_by_units<A: Float, B: Float, P: Float, Q: Float, C: Float
     #[define(C)] _c_type: ElemType,
     #[define(O)] _d_type: ElemType,
 ) {
-    let share = share(&sizes, TILE, TILE);
+    let share = share(&sizes, &groups, TILE, TILE);
     if !share.any {
         terminate!();
     }
@@ -116,8 +117,8 @@ pub(super) fn multiply_by_units<A: Float, B: Float, P: Float, Q: Float, C: Float
         sums[i] = Four::new(0.0);
     }
     let (x, y) = (UNIT_POS as usize % SIDE, UNIT_POS as usize / SIDE);
-    let a_first = of_a.first + share.batch * of_a.matrix;
-    let b_first = of_b.first + share.batch * of_b.matrix;
+    let a_first = of_a.first + share.left * of_a.matrix;
+    let b_first = of_b.first + share.right * of_b.matrix;
     for slab in range_stepped(share.from, share.to, DEPTH) {
         sync_cube();
         bring::<A>(a, a_first, of_a.line, share.row, sizes.rows, slab, share.to, &mut left, a_along);
@@ -126,8 +127,8 @@ pub(super) fn multiply_by_units<A: Float, B: Float, P: Float, Q: Float, C: Float
         accumulate(&left, &right, &mut sums);
     }
     if comptime!(form.more) {
-        let p_first = of_p.first + share.batch * of_p.matrix;
-        let q_first = of_q.first + share.batch * of_q.matrix;
+        let p_first = of_p.first + share.left * of_p.matrix;
+        let q_first = of_q.first + share.right * of_q.matrix;
         for slab in range_stepped(0usize, share.more, DEPTH) {
             sync_cube();
             bring::<P>(p, p_first, of_p.line, share.row, sizes.rows, slab, share.more, &mut left, a_along);

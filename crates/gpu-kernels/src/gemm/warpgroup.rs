@@ -5,7 +5,7 @@ use cubecl_core::prelude::barrier::Barrier;
 use cubecl_core::prelude::*;
 use cubecl_core::zspace::{shape, strides};
 
-use super::finish::{Form, Place, Share, Sizes, put_run, share, written_from};
+use super::finish::{Form, Grouping, Place, Share, Sizes, put_run, share, written_from};
 use super::tiles::Tiles;
 use super::{Finish, Matrices, Product};
 use crate::buffer::FloatType;
@@ -99,6 +99,7 @@ pub(super) fn multiply_by_warpgroups<E: Float, C: Float, O: Float, N: Size>(
     of_c: Place,
     of_d: Place,
     sizes: Sizes,
+    groups: Grouping,
     #[comptime] along: [bool; 2],
     #[comptime] form: Form,
     #[comptime] tiles: Tiles,
@@ -110,7 +111,7 @@ pub(super) fn multiply_by_warpgroups<E: Float, C: Float, O: Float, N: Size>(
     let stages = comptime!(tiles.stages);
     let planes = comptime!(tiles.down);
     begin_sums(SUMS, comptime!(tiles.rows / planes * tiles.columns / PLANE));
-    let share = share(&sizes, tiles.rows, tiles.columns);
+    let share = share(&sizes, &groups, tiles.rows, tiles.columns);
     if !share.any {
         terminate!();
     }
@@ -150,14 +151,14 @@ pub(super) fn multiply_by_warpgroups<E: Float, C: Float, O: Float, N: Size>(
                 let right_at = at + comptime!(left.eights());
                 if slab < own {
                     let depth = share.from + slab * DEPTH;
-                    bring::<E>(a, barrier, &mut held, at, share.batch, share.row, depth, left);
-                    bring::<E>(b, barrier, &mut held, right_at, share.batch, share.column, depth, right);
+                    bring::<E>(a, barrier, &mut held, at, share.left, share.row, depth, left);
+                    bring::<E>(b, barrier, &mut held, right_at, share.right, share.column, depth, right);
                 }
                 if comptime!(form.more) {
                     if slab >= own {
                         let depth = (slab - own) * DEPTH;
-                        bring::<E>(p, barrier, &mut held, at, share.batch, share.row, depth, left);
-                        bring::<E>(q, barrier, &mut held, right_at, share.batch, share.column, depth, right);
+                        bring::<E>(p, barrier, &mut held, at, share.left, share.row, depth, left);
+                        bring::<E>(q, barrier, &mut held, right_at, share.right, share.column, depth, right);
                     }
                 }
             }

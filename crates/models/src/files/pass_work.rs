@@ -2,7 +2,7 @@
 //! of [`burnish_ops::gpu::cost`].
 
 use burnish_core::{Dtype, ExpertGate, Parameter, Registry};
-use burnish_ops::gpu::cost::{self, AttentionSize, Cost, HeadSize, LinearSize};
+use burnish_ops::gpu::cost::{self, AttentionSize, Cost, ExpertsSize, HeadSize, LinearSize};
 
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::layers::{Block, Layer, Place};
@@ -411,12 +411,12 @@ impl Walk<'_> {
         // Where tokens are sent to their experts, as many come as go.
         let rows = if self.exchanged { all } else { all * local / (experts.count as u64).max(1) };
         let gates = if matches!(experts.gate, ExpertGate::Plain(_)) { 1 } else { 2 };
-        let one = rows.div_ceil(local.max(1));
+        let filled = cost::filled(local, rows.div_ceil(local.max(1)));
         for layer in [up, down] {
-            let size = self.sized(layer, one);
-            let operands = Self::operands(size.bytes);
+            let size = ExpertsSize { layer: self.sized(layer, filled), experts: local };
+            let operands = Self::operands(size.layer.bytes);
             self.widened(layer, Phase::Forward);
-            let mut add = |phase, cost: Cost| self.work.add(Operation::Experts, phase, operands, cost, local);
+            let mut add = |phase, cost: Cost| self.work.add(Operation::Experts, phase, operands, cost, 1);
             add(Phase::Forward, size.forward());
             if self.trains {
                 if *tracked {
@@ -426,23 +426,17 @@ impl Walk<'_> {
                     add(Phase::Backward, size.of_weight());
                 }
             }
-            self.adapter(layer, size, *tracked, (local, true));
+            self.adapter(layer, size.layer, *tracked, (local, true));
             *tracked |= self.any_trains(layer);
         }
-        let inner = self.sized(down, one).input;
-        let bytes = self.bytes(up);
-        let forward = cost::activation_forward(one, inner, gates, bytes);
-        self.times(Operation::Activations, Phase::Forward, forward, local);
+        let inner = self.sized(down, filled).input;
+        self.add(Operation::Activations, Phase::Forward, cost::activation_forward(filled, inner, gates, 4));
+        let size = ExpertsSize { layer: self.sized(up, filled), experts: local };
+        self.add(Operation::Experts, Phase::Forward, size.moved_forward(self.tokens, inner));
         if *tracked && self.trains {
-            let backward = cost::activation_backward(one, inner, gates, bytes);
-            self.times(Operation::Activations, Phase::Backward, backward, local);
-        }
-        // Rows gathered for an expert, weighed and added.
-        let width = self.blueprint.spec.hidden as u64;
-        let moved = Cost::moving(3 * 4 * one * width, 2 * 4 * one * width, 4);
-        self.times(Operation::Experts, Phase::Forward, moved, local);
-        if *tracked && self.trains {
-            self.times(Operation::Experts, Phase::Backward, moved, local);
+            let backward = cost::activation_backward(filled, inner, gates, 4);
+            self.add(Operation::Activations, Phase::Backward, backward);
+            self.add(Operation::Experts, Phase::Backward, size.moved_backward(self.tokens, inner));
         }
     }
 
@@ -543,27 +537,27 @@ impl Walk<'_> {
     }
 
     /// What an adapter adds to a layer: of a low rank two products; of another change the weight is made anew.
-    fn adapter(&mut self, layer: &Layer, size: LinearSize, came: bool, (times, first): (u64, bool)) {
+    fn adapter(&mut self, layer: &Layer, size: LinearSize, came: bool, (experts, first): (u64, bool)) {
         if !self.adapters {
             return;
         }
         if let Some(lora) = &layer.parts.lora {
             let shape = &self.local.at(lora.a).shape;
             // Experts' factors lie one after another.
-            let rank = (shape.first().copied().unwrap_or(0) as u64 / times.max(1)).max(1);
+            let rank = (shape.first().copied().unwrap_or(0) as u64 / experts.max(1)).max(1);
             let (forward, backward) =
                 (size.adapter_forward(rank, first), size.adapter_backward(rank, came, first));
             let operands = Self::operands(size.bytes);
-            self.work.add(Operation::Adapters, Phase::Forward, operands, forward, times);
+            self.work.add(Operation::Adapters, Phase::Forward, operands, forward, 1);
             if self.trains {
-                self.work.add(Operation::Adapters, Phase::Backward, operands, backward, times);
+                self.work.add(Operation::Adapters, Phase::Backward, operands, backward, 1);
             }
         } else if layer.change.is_some() {
             let elements = size.input * size.output;
             let anew = Cost::moving((size.bytes + 4) * elements, 4 * elements, 3);
-            self.times(Operation::Adapters, Phase::Forward, anew, times);
+            self.times(Operation::Adapters, Phase::Forward, anew, experts);
             if self.trains {
-                self.times(Operation::Adapters, Phase::Backward, anew * 2, times);
+                self.times(Operation::Adapters, Phase::Backward, anew * 2, experts);
             }
         }
     }

@@ -15,6 +15,9 @@ use super::head::chunk;
 /// Queries, and keys, of a tile of attention.
 const TILE: u64 = burnish_core::FLASH_TILE as u64;
 
+/// Rows that an expert's are filled up to a multiple of.
+const GROUP_ROWS: u64 = burnish_core::GROUP_ROWS as u64;
+
 /// Bytes of an f32: stream, softmax, statistics and gradients.
 const WIDE: u64 = 4;
 
@@ -173,6 +176,65 @@ impl LinearSize {
             + self.shared(product([rank, tokens, input], bytes, WIDE), first)
             + sums
             + of_input
+    }
+}
+
+/// A layer of all experts, each with rows of its own: one launch a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertsSize {
+    /// All rows, as [`filled`] has them, and one expert's widths.
+    pub layer: LinearSize,
+    /// Experts.
+    pub experts: u64,
+}
+
+/// Rows of `experts` that have `each`, as grouped products have them.
+#[must_use]
+pub fn filled(experts: u64, each: u64) -> u64 {
+    experts * each.next_multiple_of(GROUP_ROWS)
+}
+
+impl ExpertsSize {
+    fn by_rows(&self, [k, n]: [u64; 2]) -> Cost {
+        let LinearSize { tokens, bytes, .. } = self.layer;
+        let read = bytes * (tokens * k + self.experts * k * n);
+        Cost { flops: 2 * tokens * k * n, read, written: WIDE * tokens * n, launches: 1 }
+    }
+
+    /// Rows by the weights, in f32.
+    #[must_use]
+    pub fn forward(&self) -> Cost {
+        self.by_rows([self.layer.input, self.layer.output])
+    }
+
+    /// The inputs' gradients, in f32.
+    #[must_use]
+    pub fn of_input(&self) -> Cost {
+        self.by_rows([self.layer.output, self.layer.input])
+    }
+
+    /// The weights' gradients, in f32.
+    #[must_use]
+    pub fn of_weight(&self) -> Cost {
+        let one = self.layer.of_weight();
+        Cost { written: self.experts * one.written, ..one }
+    }
+
+    /// Beside the products of both layers, this the first: rows that are gathered, multiplied by their weights and added.
+    #[must_use]
+    pub fn moved_forward(&self, tokens: u64, inner: u64) -> Cost {
+        let LinearSize { tokens: rows, input, bytes, .. } = self.layer;
+        let read = WIDE * (2 * rows * input + rows * inner);
+        Cost::moving(read, bytes * rows * (input + inner) + WIDE * tokens * input, 4)
+    }
+
+    /// The same backward: inputs and upstream gradients gathered, two activations multiplied by weights, and the gradients of inputs
+    /// and weights.
+    #[must_use]
+    pub fn moved_backward(&self, tokens: u64, inner: u64) -> Cost {
+        let LinearSize { tokens: rows, input, bytes, .. } = self.layer;
+        let read = WIDE * rows * (3 * input + 5 * inner);
+        Cost::moving(read, bytes * rows * (2 * input + 3 * inner) + WIDE * tokens * input, 8)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{AnyTensor, OpsError, apply};
 /// Rows `index` of `table`, wide.
 fn rows_of(table: &AnyTensor, index: &Tensor<1, Int>) -> Result<Tensor<2>, OpsError> {
     #[cfg(feature = "cube")]
-    if let Some(y) = super::kernels::gather_rows(table, index) {
+    if let Some(y) = super::kernels::gather_rows(table, index, DType::F32) {
         return Ok(y);
     }
     Ok(to(table.rank::<2>()?.select(0, index.clone()), wide_dtype(table)))
@@ -27,8 +27,11 @@ fn add_rows(
     values: Tensor<2>,
 ) -> Tensor<2> {
     #[cfg(feature = "cube")]
-    if let Some(sums) = super::kernels::scatter_rows(&values, ids, rows, values.dtype()) {
-        return sums;
+    {
+        let places = || super::kernels::Places::new(ids.map(Some), rows, &values.device());
+        if let Some(sums) = super::kernels::scatter_rows(&values, places, values.dtype()) {
+            return sums;
+        }
     }
     #[cfg(not(feature = "cube"))]
     let _ = ids;

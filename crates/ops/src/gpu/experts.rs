@@ -1,6 +1,10 @@
-//! A mixture of experts in Burn's operations: of each expert that has tokens, its rows through its two layers.
+//! A mixture of experts. Where kernels multiply in groups, all experts' rows go through a layer together (`grouped`); in Burn's
+//! operations of each expert that has tokens, its rows through its two layers.
 //!
 //! One node on the tape: it keeps gate and up of each expert, and makes the rest again.
+
+#[cfg(feature = "cube")]
+mod grouped;
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor};
 use burnish_core::{Compute, ELSEWHERE, ExpertGate, LinearPart, LinearParts};
@@ -232,6 +236,10 @@ pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<An
     if x.shape()[0] == 0 {
         let none = to(x.plain().rank::<2>()?, wide_dtype(x));
         return constant(OP, &inputs, true, AnyTensor::new(none));
+    }
+    #[cfg(feature = "cube")]
+    if let Some(y) = grouped::experts(x, routing, experts, &inputs) {
+        return y;
     }
     apply(OP, &inputs, move |plain, wanted| {
         let dtype = wide_dtype(&plain[0]);

@@ -7,6 +7,7 @@ mod dropout;
 mod flash;
 mod gate;
 mod gemm;
+mod grouped;
 mod heads;
 mod logits;
 mod norm;
@@ -22,12 +23,13 @@ pub(crate) use flash::Plans;
 pub(super) use flash::{Flash, FlashInput};
 pub(super) use gate::{gate, gate_backward};
 pub(super) use gemm::{gemm, gemm_beside, multiplies_bf16};
+pub(super) use grouped::{GROUP_ROWS, Groups, Stack, multiplies_groups, multiply_groups, sum_groups};
 pub(super) use heads::{Placing, place_heads, place_heads_backward};
 pub(super) use logits::{logit_gradient, logit_parts};
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use pages::{Pools, attend_pages, copy_pages, duplicate_pages, write_pages};
 pub(super) use product::product;
-pub(super) use rows::{gather_rows, scatter_rows};
+pub(super) use rows::{NO_ROW, Places, gather_rows, scatter_rows};
 pub(super) use sums::{accumulate, over_rows, sum_rows, sums_of_squares};
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
@@ -40,7 +42,7 @@ fn of_rank<const D: usize>(tensor: &AnyTensor) -> Tensor<D> {
 }
 
 /// Integers of 32 bits, whatever the device's default is.
-fn integers(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+pub(super) fn integers(values: Vec<i32>, device: &Device) -> Tensor<1, Int> {
     let n = values.len();
     Tensor::from_data(TensorData::new(values, [n]), (device, DType::I32))
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use burnish_core::{Dtype, Registry};
 use burnish_models::{
-    Decoder, DropoutStep, LocalParams, Mode, Model, ModelFolder, ModelPlan, Reloaded, Tokens, Tuning,
-    to_device,
+    Decoder, DropoutStep, ForwardContext, LocalParams, Mode, Model, ModelFolder, ModelPlan, Reloaded, Tokens,
+    Tuning, to_device,
 };
 use burnish_ops::{Coefficient, Parameters, head_loss, select_rows};
 use burnish_peft::{AdapterFolder, LoraConfig};
@@ -23,9 +23,18 @@ pub(crate) fn backward(
     rows_from: u64,
     mode: Mode,
 ) -> f32 {
+    backward_of(model, model.pass(mode), sequences, denominator, rows_from)
+}
+
+pub(crate) fn backward_of(
+    model: &Decoder,
+    pass: ForwardContext,
+    sequences: &[Vec<u32>],
+    denominator: f32,
+    rows_from: u64,
+) -> f32 {
     let mut tokens = Tokens::from_sequences(sequences);
     tokens.rows = Arc::new(tokens.rows.iter().map(|r| r + (rows_from << 32)).collect());
-    let pass = model.pass(mode);
     let hidden = model.hidden(&tokens, &pass).unwrap();
     let with_next: Vec<usize> = tokens.documents.iter().flat_map(|d| d.start..d.end - 1).collect();
     let targets: Vec<u32> = with_next.iter().map(|&i| tokens.ids[i + 1]).collect();

@@ -9,7 +9,7 @@ use burnish_ops::Parameters;
 use burnish_peft::{LoraConfig, default_targets};
 use burnish_weight_files::WeightFolder;
 
-use crate::dora::backward;
+use crate::dora::backward_of;
 use crate::recordings::{close, device, fixtures, floats, ids, json, logits};
 use crate::round_trips::target;
 
@@ -106,14 +106,15 @@ fn training_equals_transformers() {
         let Some(train) = expected.get("train") else { continue };
         checked += 1;
         let documents: Vec<Vec<u32>> = train["documents"].as_array().unwrap().iter().map(ids).collect();
-        for recompute in [false, true] {
-            let what = format!("{name}, recompute {recompute}");
+        for (recompute, keeps_attention) in [(false, false), (true, false), (true, true)] {
+            let what = format!("{name}, recompute {recompute}, attention kept {keeps_attention}");
             let opened = ModelFolder::open(&folder).unwrap();
             let planned = ModelPlan::new(&opened, &Tuning::Full, Dtype::F32, 0).unwrap();
             let (model, resident) = planned.resident(&device()).unwrap();
             let predicted: usize = documents.iter().map(|d| d.len() - 1).sum();
             let mode = Mode::Train { recompute, dropout: None };
-            let loss = backward(&model.decoder, &documents, predicted as f32, 0, mode);
+            let pass = model.decoder.pass(mode).with_attention_kept(keeps_attention);
+            let loss = backward_of(&model.decoder, pass, &documents, predicted as f32, 0);
             close(&what, &[loss], &floats(&train["loss"]), 2e-5);
             let gradients = train["gradients"].as_object().unwrap();
             let trained = resident.registry().trainable().count();

@@ -59,6 +59,7 @@ mod flex;
 pub mod gpu;
 mod head;
 mod held;
+mod kept;
 mod linear;
 mod magnitude;
 mod muon;
@@ -103,7 +104,7 @@ pub use parameters::{Parameters, recorded};
 pub use recomputed::{Value, recomputed};
 pub use router::{RouterBalance, Routing, route};
 pub use scaled_sum::scaled_sum;
-pub use segment::{NoWeights, Run, Weights, runs_again, segment};
+pub use segment::{NoWeights, Run, Weights, runs_again, segment, segment_keeping_attention};
 pub use tensor::{AnyTensor, host_device, on_host};
 
 pub use burnish_core::Activation;

@@ -1,11 +1,13 @@
 //! The segment: a piece of a model run without a graph in forward and again, under autodiff, in backward.
 //!
 //! Activation recomputation, sharded weights that are gathered twice, and chunked heads are this one operation: it
-//! saves its inputs and nothing else. Its weights come from a [`Weights`] source, so that a resident and a sharded
+//! saves its inputs and, where that is asked for, what attention gave. Its weights come from a [`Weights`] source, so that a resident and a sharded
 //! model run the same code.
 
 use std::cell::Cell;
 use std::sync::Arc;
+
+use crate::kept::{Keeping, Kept};
 
 use crate::custom::apply;
 use crate::{AnyTensor, OpsError};
@@ -56,21 +58,51 @@ pub fn segment(
     training: bool,
     run: Run,
 ) -> Result<AnyTensor, OpsError> {
+    of(name, inputs, weights, training, false, run)
+}
+
+/// A [`segment()`] that saves the outputs of its attention too, which then is not computed again: beside its inputs
+/// `heads * head_dim` elements a token, in their dtype, and a sum of each head in f32. Its gradients have the same bits.
+///
+/// # Errors
+/// As [`segment()`].
+pub fn segment_keeping_attention(
+    name: &str,
+    inputs: &[AnyTensor],
+    weights: Arc<dyn Weights>,
+    training: bool,
+    run: Run,
+) -> Result<AnyTensor, OpsError> {
+    of(name, inputs, weights, training, true, run)
+}
+
+fn of(
+    name: &str,
+    inputs: &[AnyTensor],
+    weights: Arc<dyn Weights>,
+    training: bool,
+    keeps: bool,
+    run: Run,
+) -> Result<AnyTensor, OpsError> {
     let trains = training && weights.trainable().contains(&true);
     if trains && !inputs.iter().any(AnyTensor::is_tracked) && !Forward::runs() {
         return Err(OpsError::UntrackedInput { name: name.to_owned() });
     }
     let owned = name.to_owned();
     apply("segment", inputs, move |plain, wanted| {
-        let (forward, again) = (Forward::enter(wanted.contains(&true)), Again::enter(false));
+        let recorded = wanted.contains(&true);
+        let (forward, again) = (Forward::enter(recorded), Again::enter(false));
+        let keeping = (keeps && recorded).then(Keeping::first);
         let out = run(plain, &weights.gather())?;
+        let kept = keeping.map(Keeping::end);
         drop((forward, again));
         if out.is_tracked() {
             return Err(OpsError::CapturedTracked { name: owned });
         }
         let saved: Vec<AnyTensor> = plain.to_vec();
         let wanted = wanted.to_vec();
-        Ok((out, Box::new(move |upstream| backward(&saved, &wanted, &*weights, trains, &run, &upstream))))
+        let back = move |upstream| backward(&saved, (&wanted, kept), &*weights, trains, &run, &upstream);
+        Ok((out, Box::new(back)))
     })
 }
 
@@ -126,7 +158,7 @@ impl Drop for Forward {
 
 fn backward(
     saved: &[AnyTensor],
-    wanted: &[bool],
+    (wanted, kept): (&[bool], Option<Kept>),
     weights: &dyn Weights,
     trains: bool,
     run: &Run,
@@ -137,10 +169,10 @@ fn backward(
     let trainable: Vec<bool> = weights.trainable().iter().map(|&t| t && trains).collect();
     let gathered: Vec<AnyTensor> =
         weights.gather().into_iter().zip(&trainable).map(|(w, &t)| if t { w.leaf() } else { w }).collect();
-    let again = Again::enter(true);
+    let (again, keeping) = (Again::enter(true), kept.map(Keeping::again));
     let out = run(&inputs, &gathered)
         .unwrap_or_else(|e| unreachable!("invariant: a segment that ran in forward runs in backward: {e}"));
-    drop(again);
+    drop((again, keeping));
     let mut found = vec![None; inputs.len()];
     // An output that nothing wanted reaches is a constant: no graph to walk.
     if out.is_tracked() {

@@ -147,6 +147,8 @@ fn a_block_that_runs_again_counts_its_forward_once_more() {
     assert_eq!(flops(&again, "recomputed blocks"), products + attention);
     let once = roofline(QWEN3_4B, &with(&[ONCE]));
     assert_eq!(again.cost().flops - flops(&again, "recomputed blocks"), once.cost().flops);
+    let kept = roofline(QWEN3_4B, &with(&["--gradient_checkpointing", "--keep_attention"]));
+    assert_eq!(flops(&kept, "recomputed blocks"), products);
 }
 
 #[test]

@@ -104,6 +104,9 @@ options! {
     Trl router_aux_loss_coef: Option<f64> = None;
     /// Keep only each block's input and compute the block again in backward: less memory, more arithmetic.
     Trl gradient_checkpointing: bool = true;
+    /// With gradient_checkpointing: keep what attention gave too, so that it is not computed again: the longer rows are, the
+    /// faster.
+    Burnish keep_attention: bool = false;
     /// Trained matrices in float16 over float32 masters, with a dynamic loss scale; arithmetic on the CPU is float32.
     Transformers fp16: bool = false;
     /// Seed of everything random.

@@ -16,6 +16,19 @@ impl Spec {
         per_group || normed || self.pairs == Pairs::Neighbours || self.clip_qkv.is_some()
     }
 
+    /// Bytes of what attention gave over `tokens` tokens, of all blocks: its outputs and row sums.
+    ///
+    /// Of `tp_size` ranks that share each layer, the one with most.
+    #[must_use]
+    pub fn attention_bytes(&self, tokens: usize, tp_size: usize) -> u64 {
+        let heads = self.heads.div_ceil(tp_size);
+        let of = |layer: usize| {
+            let attends = !self.layers[layer].no_attention && self.delta_of(layer).is_none();
+            if attends { heads * (self.sizes(layer).head_dim + 1) } else { 0 }
+        };
+        tokens as u64 * F32 * (0..self.layers.len()).map(of).sum::<usize>() as u64
+    }
+
     /// Bytes of activations at the height of a training pass over `tokens` tokens of which `targets` predict
     /// something: what forward keeps for backward, and what the block that is being differentiated needs.
     ///

@@ -4,7 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Tensor;
 use burnish_core::Compute;
-use burnish_ops::{AnyTensor, OpsError, Parameters, RouterBalance, Run, Weights, recorded, segment};
+use burnish_ops::{
+    AnyTensor, OpsError, Parameters, RouterBalance, Run, Weights, recorded, segment,
+    segment_keeping_attention,
+};
 
 use crate::decoder::embedding_noise::EmbeddingNoise;
 use crate::decoder::input_tap::InputTap;
@@ -40,6 +43,7 @@ pub struct ForwardContext {
     tap: Option<Arc<dyn InputTap>>,
     /// Of several adapters the one of each document.
     by_document: Option<Arc<Vec<Option<usize>>>>,
+    keeps_attention: bool,
 }
 
 impl ForwardContext {
@@ -61,6 +65,7 @@ impl ForwardContext {
             orthogonality,
             tap,
             by_document,
+            keeps_attention: false,
         }
     }
 
@@ -108,6 +113,12 @@ impl ForwardContext {
     #[must_use]
     pub fn with_orthogonality(self, orthogonality: Option<Arc<Orthogonality>>) -> Self {
         Self { orthogonality, ..self }
+    }
+
+    /// The same pass, which keeps what attention gave where it recomputes blocks: its outputs are not computed again.
+    #[must_use]
+    pub fn with_attention_kept(self, keeps_attention: bool) -> Self {
+        Self { keeps_attention, ..self }
     }
 
     pub(crate) fn router_balance(&self) -> Option<&Arc<RouterBalance>> {
@@ -180,6 +191,7 @@ impl ForwardContext {
             let again = trainable.contains(&true) || indices.iter().any(|&i| self.parameters.gathers(i));
             let hangs = again && !inputs.iter().any(AnyTensor::is_tracked);
             let weights = Arc::new(BlockWeights { parameters: self.parameters.clone(), indices, trainable });
+            let segment = if self.keeps_attention { segment_keeping_attention } else { segment };
             if !hangs {
                 return segment(name, inputs, weights, true, run);
             }

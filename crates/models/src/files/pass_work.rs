@@ -163,6 +163,8 @@ pub enum PassKind {
     Training {
         /// Whether blocks run again in backward.
         recompute: bool,
+        /// Whether their attention does not.
+        keeps_attention: bool,
     },
     /// Forward to log-probabilities, without a tape.
     Scoring {
@@ -189,7 +191,8 @@ impl ModelPlan<'_> {
             exchanged: parallel.column(0).is_some(),
             adapters: kind != (PassKind::Scoring { base: true }),
             trains: matches!(kind, PassKind::Training { .. }),
-            recompute: kind == (PassKind::Training { recompute: true }),
+            recompute: matches!(kind, PassKind::Training { recompute: true, .. }),
+            keeps_attention: matches!(kind, PassKind::Training { keeps_attention: true, .. }),
             decodes: kind == PassKind::Decoding,
             given: (texts.texts * texts.tokens) as u64,
             tokens: (texts.texts * (texts.tokens + virtuals)) as u64,
@@ -209,6 +212,7 @@ struct Walk<'a> {
     adapters: bool,
     trains: bool,
     recompute: bool,
+    keeps_attention: bool,
     decodes: bool,
     /// Tokens that the embedding reads.
     given: u64,
@@ -330,7 +334,9 @@ impl Walk<'_> {
             };
             work.pieces().find(same).map_or(0, |p| p.times)
         };
-        let pieces: Vec<Piece> = self.work.pieces().filter(|p| p.phase == Phase::Forward).copied().collect();
+        let runs = |p: &&Piece| !(self.keeps_attention && p.operation == Operation::Attention);
+        let all = self.work.pieces().filter(|p| p.phase == Phase::Forward);
+        let pieces: Vec<Piece> = all.filter(runs).copied().collect();
         for piece in pieces {
             let times = piece.times - forward(before, &piece);
             self.work.add(piece.operation, Phase::Again, piece.operands, piece.cost, times);

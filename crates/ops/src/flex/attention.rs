@@ -1,11 +1,13 @@
 //! [`crate::attention`] on CPU kernels.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burnish_cpu_kernels as kernels;
 
 use super::host::{Host, tensor};
 use crate::attention::{AttentionShape, HeadNorm, Rotary};
+use crate::kept::kept;
 use crate::{AnyTensor, Documents, OpsError, apply};
 
 const OP: &str = "attention";
@@ -89,17 +91,19 @@ fn attend(
         let rotation = rotary.as_ref().map(kernel_rotary);
         let gains = norm.as_ref().map(|(q, k)| kernels::HeadNorm { q: q.f32(), k: k.f32(), eps });
         let (rotation, gains) = (rotation.as_ref(), gains.as_ref());
-        let out = match peaks {
-            None => kernels::attention_forward(qkv.f32(), &kernel, rotation, gains),
+        let width_out = shape.heads * shape.head_dim;
+        let whole = |made: kernels::AttentionOut| {
+            Ok::<_, OpsError>((tensor(made.out, &[tokens, width_out]), Arc::new(made.lse)))
+        };
+        let (y, lse) = match peaks {
+            None => kept(|| whole(kernels::attention_forward(qkv.f32(), &kernel, rotation, gains)))?,
             Some(peaks) => {
-                let (out, found) = kernels::attention_forward_peaks(qkv.f32(), &kernel, rotation, gains);
+                let (made, found) = kernels::attention_forward_peaks(qkv.f32(), &kernel, rotation, gains);
                 *peaks = found;
-                out
+                kept(|| whole(made))?
             }
         };
-        let y = tensor(out.out, &[tokens, shape.heads * shape.head_dim]);
         let saved = Host::of(&y).expect("invariant: made on flex");
-        let lse = out.lse;
         let wanted = wanted.to_vec();
         let backward = Box::new(move |upstream: AnyTensor| {
             let d_out = Host::of(&upstream).expect("invariant: a gradient has its output's backend");

@@ -13,7 +13,7 @@ use burnish_comm::{Op, Traffic};
 use burnish_config::{PlanOptions, RunOptions};
 use burnish_core::{Dtype, Parameter};
 use burnish_device::DeviceKind;
-use burnish_models::{BlockSizes, INT8, PassSize, Texts, rests_in_int8};
+use burnish_models::{BlockSizes, INT8, PassKind, PassSize, Texts, rests_in_int8};
 use burnish_optim::{Optimizer, SlotScope, SlotSpec, Variant};
 use burnish_tp::AdapterSums;
 use burnish_zero::{AllToAllPlan, Memory, OrthoCost, Plan, Stage, ZeroError};
@@ -142,7 +142,7 @@ impl RunPlan {
             world: ranks.nproc,
         })?;
         let (dp, data) = (ranks.nproc / sharing, ranks.nproc / tp_size);
-        let StepSize { rows, tokens, micro_batches, recompute } = setup.step_size(data);
+        let StepSize { rows, tokens, micro_batches, recompute, keeps_attention } = setup.step_size(data);
         let rows_of_step = ranks.global_batch_size.unwrap_or(rows * data * micro_batches);
         let rollouts =
             step.rollout.as_ref().map(|passes| Rollouts::new(passes, rows, (dp, data), rows_of_step));
@@ -209,7 +209,8 @@ impl RunPlan {
         let heads = if step.scores { texts } else { tokens };
         let texts_run = if rollouts.is_some() { rows } else { texts };
         let stream = tokens + texts_run * planned.virtual_tokens();
-        let activations = spec.activation_bytes(stream, heads, recompute, tp_size);
+        let of_attention = if keeps_attention { spec.attention_bytes(stream, tp_size) } else { 0 };
+        let activations = spec.activation_bytes(stream, heads, recompute, tp_size) + of_attention;
         let size = PassSize { tokens, targets, texts: texts_run, recompute };
         let mut estimate = planned.forecast(&parallel, &size, micro_batches);
         add_step(&mut estimate, &parallel, &plan)?;
@@ -221,7 +222,7 @@ impl RunPlan {
         let mut work = model.device.gpu().map(|gpu| {
             let texts = Texts { texts: texts_run, tokens: tokens / texts_run.max(1), before: 0, targets };
             let mut work = Passes::new(Lines::new(gpu, model.compute()), texts, spec.vocab);
-            work.train(&policy, recompute, micro_batches);
+            work.train(&policy, PassKind::Training { recompute, keeps_attention }, micro_batches);
             work.score(&policy, first);
             work
         });

@@ -43,6 +43,10 @@ fn mends(options: &RunOptions) -> Vec<String> {
         "--gradient_checkpointing true: activations of one block at a time".to_owned(),
     );
     add(
+        training.gradient_checkpointing && training.keep_attention,
+        "--keep_attention false: attention is computed again".to_owned(),
+    );
+    add(
         rows > 1,
         format!(
             "--per_device_train_batch_size {} --gradient_accumulation_steps {}: the same step in smaller parts",

@@ -286,6 +286,7 @@ impl<'a, T: Task> Training<'a, T> {
             let apart = rank.orthogonality(share * f64::from(scale));
             let pass = rank.pass(mode).with_embedding_noise(noise).with_router_balance(routers.clone());
             let pass = pass.with_orthogonality(apart.as_ref().map(|(apart, _)| apart.clone()));
+            let pass = pass.with_attention_kept(options.keep_attention);
             let part = task.loss(rank, &pass, (micro, batch), &totals, &inputs)?;
             tally.merge(&part.tally);
             own_loss += part.value;

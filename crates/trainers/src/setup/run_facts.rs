@@ -35,7 +35,7 @@ const ORDER: [&str; 19] = [
 
 /// Options of where things are and what is said: they may differ without a word. Folders and files are compared by what
 /// they hold, ranks and batches by the global batch, optimizers by their slots.
-const ELSEWHERE: [&str; 79] = [
+const ELSEWHERE: [&str; 80] = [
     "adapter_name_or_path",
     "auto_find_batch_size",
     "bind_core_list",
@@ -69,6 +69,7 @@ const ELSEWHERE: [&str; 79] = [
     "hub_private_repo",
     "hub_revision",
     "hub_strategy",
+    "keep_attention",
     "load_best_model_at_end",
     "log_completions",
     "log_unique_prompts",

@@ -15,6 +15,8 @@ pub(crate) struct StepSize {
     pub(crate) micro_batches: usize,
     /// Whether blocks run again in backward.
     pub(crate) recompute: bool,
+    /// Whether that leaves attention out.
+    pub(crate) keeps_attention: bool,
 }
 
 impl StepSize {
@@ -32,7 +34,9 @@ impl StepSize {
             None => training.gradient_accumulation_steps,
         };
         let length = preparation.max_length.unwrap_or(spec.max_positions).min(spec.max_positions);
-        Self { rows, tokens: rows * length, micro_batches, recompute: training.gradient_checkpointing }
+        let recompute = training.gradient_checkpointing;
+        let keeps_attention = recompute && training.keep_attention;
+        Self { rows, tokens: rows * length, micro_batches, recompute, keeps_attention }
     }
 
     /// How ranks that share layers sum addends of adapters.

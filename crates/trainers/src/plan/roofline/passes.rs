@@ -39,8 +39,8 @@ impl Passes {
     }
 
     /// `times` passes with gradients.
-    pub(crate) fn train(&mut self, model: &Scoring<'_>, recompute: bool, times: usize) {
-        let work = model.planned.work(model.parallel, self.texts, PassKind::Training { recompute });
+    pub(crate) fn train(&mut self, model: &Scoring<'_>, kind: PassKind, times: usize) {
+        let work = model.planned.work(model.parallel, self.texts, kind);
         work.pieces().for_each(|piece| self.lines.piece(piece, times as u64));
         self.heard(self.texts, times as u64);
     }

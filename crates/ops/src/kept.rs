@@ -1,0 +1,143 @@
+//! [`kept`]: values of a segment's first run, for the operations that need not compute them when it runs again.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+/// Values in the order in which they were made.
+pub(crate) type Kept = VecDeque<Box<dyn Any + Send>>;
+
+enum Frame {
+    First(Kept),
+    Again(Kept),
+}
+
+thread_local! {
+    /// The segments that keep values and run on this thread, inner ones last.
+    static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `make`, or what it made in the first run of the segment that runs again. It has to be called for the same values in the same order in
+/// both runs.
+///
+/// # Errors
+/// As `make`.
+///
+/// # Panics
+/// If it is not.
+pub(crate) fn kept<T: Clone + Send + 'static, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    let (frame, value) = match FRAMES.with_borrow_mut(Vec::pop) {
+        None => return make(),
+        // An outer segment's values are what an inner one's first run makes.
+        Some(Frame::First(mut values)) => {
+            let value = kept(make);
+            if let Ok(value) = &value {
+                values.push_back(Box::new(value.clone()));
+            }
+            (Frame::First(values), value)
+        }
+        Some(Frame::Again(mut values)) => {
+            let value = values.pop_front().and_then(|value| value.downcast::<T>().ok());
+            let value = value.expect("invariant: both runs of a segment ask for the same values");
+            (Frame::Again(values), Ok(*value))
+        }
+    };
+    FRAMES.with_borrow_mut(|frames| frames.push(frame));
+    value
+}
+
+/// While a segment runs that keeps values.
+pub(crate) struct Keeping {
+    depth: usize,
+}
+
+impl Keeping {
+    /// For the first time.
+    pub(crate) fn first() -> Self {
+        Self::enter(Frame::First(Kept::new()))
+    }
+
+    /// Again, with what the first time kept.
+    pub(crate) fn again(values: Kept) -> Self {
+        Self::enter(Frame::Again(values))
+    }
+
+    fn enter(frame: Frame) -> Self {
+        FRAMES.with_borrow_mut(|frames| {
+            frames.push(frame);
+            Self { depth: frames.len() - 1 }
+        })
+    }
+
+    /// What was kept.
+    pub(crate) fn end(self) -> Kept {
+        match FRAMES.with_borrow_mut(Vec::pop) {
+            Some(Frame::First(values) | Frame::Again(values)) => values,
+            None => Kept::new(),
+        }
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        FRAMES.with_borrow_mut(|frames| frames.truncate(self.depth));
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use burn::tensor::{Device, Tensor};
+
+    use super::*;
+    use crate::{AnyTensor, NoWeights, OpsError, Run, segment, segment_keeping_attention};
+
+    /// Two values a run, the second in an inner segment that keeps its own, or nothing.
+    #[test]
+    fn values_are_made_in_the_first_run_alone() {
+        for inner_keeps in [false, true] {
+            let made: Arc<[AtomicUsize; 2]> = Arc::default();
+            let value = |at: usize| {
+                let made = made.clone();
+                move || {
+                    kept(|| {
+                        made[at].fetch_add(1, Ordering::Relaxed);
+                        Ok::<_, OpsError>(AnyTensor::new(Tensor::<1>::full(
+                            [1],
+                            2.0 + at as f32,
+                            &Device::flex(),
+                        )))
+                    })
+                }
+            };
+            let (first, second) = (value(0), value(1));
+            let times = |x: &AnyTensor, y: AnyTensor| -> Result<AnyTensor, OpsError> {
+                let y = if x.is_tracked() { y.untracked() } else { y };
+                Ok(AnyTensor::new(x.rank::<1>()? * y.rank::<1>()?))
+            };
+            let run: Run = Arc::new(move |inputs, _| {
+                let x = times(&inputs[0], first()?)?;
+                let second = second.clone();
+                let run: Run = Arc::new(move |inputs, _| times(&inputs[0], second()?));
+                let segment = if inner_keeps { segment_keeping_attention } else { segment };
+                segment("inner", &[x], Arc::new(NoWeights), true, run)
+            });
+            let x = AnyTensor::new(Tensor::<1>::ones([1], &Device::flex())).leaf();
+            let y =
+                segment_keeping_attention("outer", std::slice::from_ref(&x), Arc::new(NoWeights), true, run);
+            let y = y.unwrap();
+            assert_eq!(y.to_f32(), [6.0]);
+            let mut gradients = y.rank::<1>().unwrap().backward();
+            assert_eq!(x.take_gradient(&mut gradients).unwrap().to_f32(), [6.0]);
+            // An inner one that keeps nothing makes its value when it runs again itself.
+            let inner = if inner_keeps { 1 } else { 2 };
+            let made = [&made[0], &made[1]].map(|made| made.load(Ordering::Relaxed));
+            assert_eq!(made, [1, inner]);
+            assert!(FRAMES.with_borrow(Vec::is_empty));
+        }
+    }
+}

@@ -56,7 +56,7 @@ pub use files::folder::{ModelFolder, copy_companions, to_device, to_host};
 pub use files::gguf::{GgufAdapterExport, GgufExport, ReadBack, TensorError};
 pub use files::load::{Model, ModelPlan, Reloaded, Tuning, load};
 pub use files::mixed_adapters::MixedAdapters;
-pub use files::pass_work::{Operands, Operation, PassKind, PassWork, Phase, Piece, Texts};
+pub use files::pass_work::{Operands, Operation, PassKind, PassWork, Phase, Piece, Routed, Texts};
 pub use files::qk_clip::{Clip, HeadFactors, QkClip, RowFactors};
 pub use files::start_from_rows::{BatchLoss, RowStart, RowsToStart, TokenRow};
 pub use files::tp_traffic::{DecodingSize, PassSize, ScoreSize};

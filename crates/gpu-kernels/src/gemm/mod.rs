@@ -256,8 +256,8 @@ impl Gemm {
         }
     }
 
-    /// A grouped product in `dtype`, `[rows, columns]` or, of groups of the depth, `[batches, rows, columns]`; nothing is done to its
-    /// sums but that they are scaled and, of groups of rows, another product's are added.
+    /// A grouped product in `dtype`, `[rows, columns]` or, of groups of the depth, `[batches, rows, columns]`, where `of` has a batch
+    /// for each group and the lines of all of them as its depth; nothing is done to its sums but that they are scaled and, of groups of rows, another product's are added.
     ///
     /// One launch. The rows between a group's last and the next one's first are computed as any: they are the caller's to fill,
     /// with zeros in one operand of groups of the depth.

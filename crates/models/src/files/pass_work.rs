@@ -175,7 +175,35 @@ pub enum PassKind {
     Decoding,
 }
 
+/// What the host, which chooses the experts of tokens, has from a device in a pass, and gives it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Routed {
+    /// Bytes of logits, and of gradients of weights.
+    pub to_host: u64,
+    /// Bytes of weights, gradients of logits, and where rows lie.
+    pub to_device: u64,
+    /// Waits for the device.
+    pub waits: u64,
+}
+
 impl ModelPlan<'_> {
+    /// What the host hears and says of all routers in a pass over so many tokens.
+    #[must_use]
+    pub fn routed(&self, tokens: u64, kind: PassKind) -> Routed {
+        let spec = &self.blueprint.spec;
+        let forwards = if matches!(kind, PassKind::Training { recompute: true, .. }) { 2 } else { 1 };
+        let backwards = u64::from(matches!(kind, PassKind::Training { .. }));
+        let mut all = Routed::default();
+        for experts in (0..spec.layers.len()).filter_map(|layer| spec.experts_of(layer)) {
+            let [logits, weights] = [experts.count, experts.rule.per_token].map(|n| 4 * tokens * n as u64);
+            all.to_host += forwards * logits + backwards * weights;
+            // Of each choice its token, its place, its row and its turn.
+            all.to_device += forwards * 5 * weights + backwards * logits;
+            all.waits += forwards + backwards;
+        }
+        all
+    }
+
     /// What the first rank of those that share layers computes in a pass.
     ///
     /// # Panics

@@ -7,13 +7,29 @@ use std::collections::VecDeque;
 /// Values in the order in which they were made.
 pub(crate) type Kept = VecDeque<Box<dyn Any + Send>>;
 
-enum Frame {
-    First(Kept),
-    Again(Kept),
+/// What is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// What attention gave: where a segment is asked to.
+    Attention,
+    /// Experts that the host chose for tokens of another device, which would wait for it once more.
+    Choice,
+}
+
+enum Run {
+    First,
+    Again,
+}
+
+/// A segment that runs.
+struct Frame {
+    run: Run,
+    attention: bool,
+    kept: Kept,
 }
 
 thread_local! {
-    /// The segments that keep values and run on this thread, inner ones last.
+    /// The segments that run on this thread and are recorded, inner ones last.
     static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -25,41 +41,38 @@ thread_local! {
 ///
 /// # Panics
 /// If it is not.
-pub(crate) fn kept<T: Clone + Send + 'static, E>(make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    let (frame, value) = match FRAMES.with_borrow_mut(Vec::pop) {
-        None => return make(),
+pub(crate) fn kept<T: Clone + Send + 'static, E>(
+    kind: Kind,
+    make: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
+    let Some(mut frame) = FRAMES.with_borrow_mut(Vec::pop) else { return make() };
+    let value = match frame.run {
+        _ if kind == Kind::Attention && !frame.attention => kept(kind, make),
         // An outer segment's values are what an inner one's first run makes.
-        Some(Frame::First(mut values)) => {
-            let value = kept(make);
-            if let Ok(value) = &value {
-                values.push_back(Box::new(value.clone()));
-            }
-            (Frame::First(values), value)
-        }
-        Some(Frame::Again(mut values)) => {
-            let value = values.pop_front().and_then(|value| value.downcast::<T>().ok());
-            let value = value.expect("invariant: both runs of a segment ask for the same values");
-            (Frame::Again(values), Ok(*value))
+        Run::First => kept(kind, make).inspect(|value| frame.kept.push_back(Box::new(value.clone()))),
+        Run::Again => {
+            let value = frame.kept.pop_front().and_then(|value| value.downcast::<T>().ok());
+            Ok(*value.expect("invariant: both runs of a segment ask for the same values"))
         }
     };
     FRAMES.with_borrow_mut(|frames| frames.push(frame));
     value
 }
 
-/// While a segment runs that keeps values.
+/// While a recorded segment runs.
 pub(crate) struct Keeping {
     depth: usize,
 }
 
 impl Keeping {
-    /// For the first time.
-    pub(crate) fn first() -> Self {
-        Self::enter(Frame::First(Kept::new()))
+    /// For the first time; whether it keeps what attention gives.
+    pub(crate) fn first(attention: bool) -> Self {
+        Self::enter(Frame { run: Run::First, attention, kept: Kept::new() })
     }
 
     /// Again, with what the first time kept.
-    pub(crate) fn again(values: Kept) -> Self {
-        Self::enter(Frame::Again(values))
+    pub(crate) fn again(attention: bool, kept: Kept) -> Self {
+        Self::enter(Frame { run: Run::Again, attention, kept })
     }
 
     fn enter(frame: Frame) -> Self {
@@ -71,10 +84,7 @@ impl Keeping {
 
     /// What was kept.
     pub(crate) fn end(self) -> Kept {
-        match FRAMES.with_borrow_mut(Vec::pop) {
-            Some(Frame::First(values) | Frame::Again(values)) => values,
-            None => Kept::new(),
-        }
+        FRAMES.with_borrow_mut(Vec::pop).map_or_else(Kept::new, |frame| frame.kept)
     }
 }
 
@@ -94,7 +104,7 @@ mod tests {
     use burn::tensor::{Device, Tensor};
 
     use super::*;
-    use crate::{AnyTensor, NoWeights, OpsError, Run, segment, segment_keeping_attention};
+    use crate::{AnyTensor, NoWeights, OpsError, segment, segment_keeping_attention};
 
     /// Two values a run, the second in an inner segment that keeps its own, or nothing.
     #[test]
@@ -104,7 +114,7 @@ mod tests {
             let value = |at: usize| {
                 let made = made.clone();
                 move || {
-                    kept(|| {
+                    kept(Kind::Attention, || {
                         made[at].fetch_add(1, Ordering::Relaxed);
                         Ok::<_, OpsError>(AnyTensor::new(Tensor::<1>::full(
                             [1],
@@ -119,10 +129,10 @@ mod tests {
                 let y = if x.is_tracked() { y.untracked() } else { y };
                 Ok(AnyTensor::new(x.rank::<1>()? * y.rank::<1>()?))
             };
-            let run: Run = Arc::new(move |inputs, _| {
+            let run: crate::Run = Arc::new(move |inputs, _| {
                 let x = times(&inputs[0], first()?)?;
                 let second = second.clone();
-                let run: Run = Arc::new(move |inputs, _| times(&inputs[0], second()?));
+                let run: crate::Run = Arc::new(move |inputs, _| times(&inputs[0], second()?));
                 let segment = if inner_keeps { segment_keeping_attention } else { segment };
                 segment("inner", &[x], Arc::new(NoWeights), true, run)
             });

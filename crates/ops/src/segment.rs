@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use crate::kept::{Keeping, Kept};
+use crate::kept::Keeping;
 
 use crate::custom::apply;
 use crate::{AnyTensor, OpsError};
@@ -92,7 +92,7 @@ fn of(
     apply("segment", inputs, move |plain, wanted| {
         let recorded = wanted.contains(&true);
         let (forward, again) = (Forward::enter(recorded), Again::enter(false));
-        let keeping = (keeps && recorded).then(Keeping::first);
+        let keeping = recorded.then(|| Keeping::first(keeps));
         let out = run(plain, &weights.gather())?;
         let kept = keeping.map(Keeping::end);
         drop((forward, again));
@@ -101,7 +101,8 @@ fn of(
         }
         let saved: Vec<AnyTensor> = plain.to_vec();
         let wanted = wanted.to_vec();
-        let back = move |upstream| backward(&saved, (&wanted, kept), &*weights, trains, &run, &upstream);
+        let again = move || kept.map(|kept| Keeping::again(keeps, kept));
+        let back = move |upstream| backward(&saved, &wanted, (&*weights, trains), (&run, again), &upstream);
         Ok((out, Box::new(back)))
     })
 }
@@ -158,10 +159,9 @@ impl Drop for Forward {
 
 fn backward(
     saved: &[AnyTensor],
-    (wanted, kept): (&[bool], Option<Kept>),
-    weights: &dyn Weights,
-    trains: bool,
-    run: &Run,
+    wanted: &[bool],
+    (weights, trains): (&dyn Weights, bool),
+    (run, keeping): (&Run, impl FnOnce() -> Option<Keeping>),
     upstream: &AnyTensor,
 ) -> Vec<Option<AnyTensor>> {
     let inputs: Vec<AnyTensor> =
@@ -169,7 +169,7 @@ fn backward(
     let trainable: Vec<bool> = weights.trainable().iter().map(|&t| t && trains).collect();
     let gathered: Vec<AnyTensor> =
         weights.gather().into_iter().zip(&trainable).map(|(w, &t)| if t { w.leaf() } else { w }).collect();
-    let (again, keeping) = (Again::enter(true), kept.map(Keeping::again));
+    let (again, keeping) = (Again::enter(true), keeping());
     let out = run(&inputs, &gathered)
         .unwrap_or_else(|e| unreachable!("invariant: a segment that ran in forward runs in backward: {e}"));
     drop((again, keeping));

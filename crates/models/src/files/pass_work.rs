@@ -196,10 +196,11 @@ impl ModelPlan<'_> {
         let mut all = Routed::default();
         for experts in (0..spec.layers.len()).filter_map(|layer| spec.experts_of(layer)) {
             let [logits, weights] = [experts.count, experts.rule.per_token].map(|n| 4 * tokens * n as u64);
-            all.to_host += forwards * logits + backwards * weights;
+            // The choice of a first run is the second one's.
+            all.to_host += logits + backwards * weights;
             // Of each choice its token, its place, its row and its turn.
             all.to_device += forwards * 5 * weights + backwards * logits;
-            all.waits += forwards + backwards;
+            all.waits += 1 + backwards;
         }
         all
     }

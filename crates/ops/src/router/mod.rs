@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::tensor::{DType, FloatDType, TensorData};
 use burnish_core::{ELSEWHERE, RouterRule};
 
+use crate::kept::{Kind, kept};
 use crate::{AnyTensor, OpsError, apply};
 
 const OP: &str = "route";
@@ -143,16 +144,22 @@ pub fn route(
     let (rule, balance) = (*rule, balance.map(|(balance, layer)| (balance.clone(), layer)));
     let weights = apply(OP, std::slice::from_ref(logits), |plain, _| {
         let (device, dtype) = (plain[0].device(), plain[0].carrier().dtype());
-        let values = plain[0].to_f32();
-        let found = choice::route(experts, &rule, &values, bias.map(AnyTensor::to_f32).as_deref());
-        chosen = Arc::new(found.experts);
+        let choose = || {
+            let values = plain[0].to_f32();
+            let found = choice::route(experts, &rule, &values, bias.map(AnyTensor::to_f32).as_deref());
+            Ok::<_, OpsError>((Arc::new(values), Arc::new(found.experts), found.weights))
+        };
+        // On the host the logits cost more to keep than to make again.
+        let (values, found, weights) =
+            if plain[0].is_on_host() { choose() } else { kept(Kind::Choice, choose) }?;
+        chosen = found;
         if let Some((balance, layer)) = &balance {
             // The loss is of the choice without a correction, as Transformers has it.
             let plain = bias.map(|_| choice::route(experts, &rule, &values, None).experts);
             balance.note(*layer, &values, plain.as_ref().unwrap_or(&chosen));
         }
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-        let weights = TensorData::new(found.weights, [tokens, each]).convert_dtype(wide);
+        let weights = TensorData::new(weights, [tokens, each]).convert_dtype(wide);
         let (chosen, float) =
             (chosen.clone(), if wide == DType::F64 { FloatDType::F64 } else { FloatDType::F32 });
         let backward = move |upstream: AnyTensor| {

@@ -3,7 +3,8 @@
 //! * [`Parameter`] and [`Registry`]: what a model consists of, by Hugging Face name, before storage exists.
 //! * [`BurnParameter`]: what a parameter of a Burn module is, by the words of Burn's traversal.
 //! * [`Dtype`] and [`Precision`]: the four dtypes of a parameter, never conflated; [`Compute`]: what products multiply.
-//! * [`Quantization`]: how a frozen matrix rests in four or eight bits; [`PackedRows`]: how kernels read one.
+//! * [`Quantization`]: how a frozen matrix rests in four or eight bits; [`PackedRows`]: how kernels read one;
+//!   [`PackedStrip`]: how one lies in a device's memory.
 //! * [`Layout`]: how a logical tensor lies over the ranks of a mesh, whatever its axes; [`Split`] is one dimension of it on
 //!   one axis, [`Region`] what one rank holds.
 //! * [`LinearParts`]: the tensors of a linear layer with its adapter, one list for indices, tensors and gradients.
@@ -11,7 +12,7 @@
 //!   them.
 //! * [`ErrorCode`]: the classes of errors, which every enum of errors maps its variants to.
 //! * [`Activation`]: the elementwise functions of feed-forwards; [`RouterRule`] and [`ExpertGate`]: what experts are.
-//! * [`FLASH_HEAD`] and [`FLASH_TILE`]: sizes of attention's kernels on GPUs, for those who plan without them.
+//! * [`FLASH_HEAD`], [`FLASH_TILE`] and [`FEW_ROWS`]: sizes of kernels on GPUs, for those who plan without them.
 //! * [`file`](mod@file): reading what comes from outside, within bounds; [`guarded`]: by libraries that panic over it.
 //! * [`work`]: long work that is under way, for whoever shows it.
 //! * [`random`]: randomness as a function of (seed, name, index), so that results do not depend on
@@ -59,7 +60,10 @@ pub use head_options::HeadOptions;
 pub use layout::{Layout, LayoutError, Region, Split};
 pub use linear_parts::{LinearDim, LinearPart, LinearParts, LinearPartsIter, LoraParts};
 pub use option_fault::{OptionFault, OptionFaults};
-pub use packed_rows::{BlockScale, EightBits, FourBits, PackedRows};
+pub use packed_rows::{
+    BlockScale, Codes, EightBits, FEW_ROWS, FourBits, PackedMatrix, PackedRows, PackedStrip, ScaleOf,
+    ScaleValues,
+};
 pub use parameter::{Orientation, Parameter, Role};
 pub use quantization::{FourBit, Quantization, QuantizeOnLoad, Scheme};
 pub use registry::{Registry, RegistryError};

@@ -1,8 +1,12 @@
 //! Four bits an element, in blocks of 64 over the flattened matrix.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use burnish_core::{BlockScale, FourBits, Quantization, Scheme};
+use burnish_core::{
+    BlockScale, Codes as Kind, FourBits, PackedMatrix, PackedStrip, Quantization, ScaleOf, ScaleValues,
+    Scheme,
+};
 use rayon::prelude::*;
 
 use crate::codes::{Codes, widen};
@@ -133,6 +137,49 @@ impl Blocks {
         }
         let values = &Codes::of(self.scheme).values;
         Some(FourBits { codes: &self.codes[code / 2..], values, block: BLOCK })
+    }
+
+    /// See [`burnish_core::PackedRows::strips`]; none where rows apart begin in different places of their blocks.
+    pub(crate) fn strip(&self, rows: usize, row: usize) -> Option<PackedStrip<'_>> {
+        let (line, scale_of, scales) = match &self.lie {
+            Lie::Run(block) => {
+                let scale_of = ScaleOf::Blocks { groups: 0, step: row, first: 0, block: BLOCK };
+                (row, scale_of, self.scales.for_device(block - self.first))
+            }
+            Lie::Apart { bytes, slots, firsts } => {
+                let first = firsts.first()? % BLOCK;
+                if firsts.iter().any(|at| at % BLOCK != first) {
+                    return None;
+                }
+                let scale_of = ScaleOf::Blocks { groups: *slots, step: 0, first, block: BLOCK };
+                // Those of rows apart are of groups that do not follow each other.
+                let scales = match &self.scales {
+                    plain @ Scales::Plain(_) => plain.for_device(0),
+                    nested @ Scales::Nested { .. } => {
+                        let of = |place: usize| {
+                            let (number, slot) = (place / slots, place % slots);
+                            nested.at(
+                                place,
+                                (firsts[number] / BLOCK + slot).min(self.last(number, row)) - self.first,
+                            )
+                        };
+                        ScaleValues::Plain(Cow::Owned((0..nested.len()).map(of).collect()))
+                    }
+                };
+                (2 * bytes, scale_of, scales)
+            }
+        };
+        let matrix = PackedMatrix { codes: &self.codes, scales, zeros: &[] };
+        let kind = Kind::Four(Codes::of(self.scheme).values);
+        Some(PackedStrip { rows, columns: row, line, kind, scale_of, factor: 1.0, matrices: vec![matrix] })
+    }
+
+    /// The last block of the matrix that a row apart reaches into.
+    fn last(&self, number: usize, row: usize) -> usize {
+        match &self.lie {
+            Lie::Run(_) => panic!("invariant: rows lie apart"),
+            Lie::Apart { firsts, .. } => (firsts[number] + row - 1) / BLOCK,
+        }
     }
 
     pub(crate) fn values<T: Float>(&self, row: usize, values: &mut [T]) {

@@ -116,6 +116,12 @@ fn nearest(map: &[f32; 256], value: f32) -> u8 {
     (if (map[right] - value).abs() < (value - map[left]).abs() { right } else { left }) as u8
 }
 
+/// What the 256 codes stand for.
+#[must_use]
+pub fn values(signed: bool) -> &'static [f32; 256] {
+    &map(signed).values
+}
+
 /// What a code stands for.
 #[must_use]
 pub fn value(code: u8, signed: bool) -> f32 {

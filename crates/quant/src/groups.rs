@@ -1,10 +1,11 @@
 //! Four bits an element, whose meaning the inputs of a group share: even steps with a zero point (GPTQ, AWQ), or small
 //! floats times a power of two (MXFP4).
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use burnish_core::{BlockScale, FourBits};
+use burnish_core::{BlockScale, Codes, FourBits, PackedMatrix, PackedStrip, ScaleOf, ScaleValues};
 use rayon::prelude::*;
 
 use crate::mxfp4;
@@ -155,6 +156,38 @@ impl Groups {
         }
         let codes = &self.codes[number * row.div_ceil(2) + column / 2..];
         Some(FourBits { codes, values: self.steps.values(), block: group })
+    }
+
+    /// See [`burnish_core::PackedRows::strips`].
+    pub(crate) fn strip(&self, rows: usize, row: usize) -> PackedStrip<'_> {
+        let groups = self.groups;
+        let scale_of = match &self.inputs {
+            &Inputs::Runs { group, first } => ScaleOf::Blocks { groups, step: 0, first, block: group },
+            Inputs::Listed(list) => ScaleOf::Listed { groups, list },
+        };
+        let (scales, zeros) = match &self.steps {
+            Steps::Even { scales, zeros } => (ScaleValues::Plain(Cow::Borrowed(scales)), zeros.as_slice()),
+            Steps::Powers(codes) => {
+                let scales = ScaleValues::Coded {
+                    codes,
+                    table: mxfp4::powers(),
+                    scales: Cow::Borrowed(&[1.0]),
+                    first: 0,
+                    block: codes.len().max(1),
+                    offset: 0.0,
+                };
+                (scales, &[][..])
+            }
+        };
+        PackedStrip {
+            rows,
+            columns: row,
+            line: 2 * row.div_ceil(2),
+            kind: Codes::Four(*self.steps.values()),
+            scale_of,
+            factor: 1.0,
+            matrices: vec![PackedMatrix { codes: &self.codes, scales, zeros }],
+        }
     }
 
     pub(crate) fn values<T: Float>(&self, row: usize, values: &mut [T]) {

@@ -1,5 +1,7 @@
 //! MXFP4, as gpt-oss keeps its experts: four bits an element and a power of two for every 32 (OCP Microscaling, 1.0).
 
+use std::sync::OnceLock;
+
 use burnish_core::Scheme;
 
 use crate::error::QuantError;
@@ -14,6 +16,12 @@ const LARGEST: u8 = 127 + 125;
 /// The power of two of a scale, whose exponent is 127 too large.
 pub(crate) fn power(scale: u8) -> f32 {
     2.0_f32.powi(i32::from(scale) - 127)
+}
+
+/// [`power`] of all scales that are read.
+pub(crate) fn powers() -> &'static [f32; 256] {
+    static POWERS: OnceLock<[f32; 256]> = OnceLock::new();
+    POWERS.get_or_init(|| std::array::from_fn(|scale| power((scale as u8).min(LARGEST))))
 }
 
 /// Codes two a byte, the first in the upper half, of codes two a byte, the first in the lower half.

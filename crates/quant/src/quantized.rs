@@ -1,8 +1,12 @@
 //! `Quantized`: a matrix in few bits.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use burnish_core::{BlockScale, Dtype, EightBits, FourBits, Quantization, Region, Scheme};
+use burnish_core::{
+    BlockScale, Codes, Dtype, EightBits, FourBits, PackedMatrix, PackedStrip, Quantization, Region, ScaleOf,
+    ScaleValues, Scheme,
+};
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -102,6 +106,26 @@ fn shape_of([rows, row]: [usize; 2]) -> Result<usize, QuantError> {
 fn of_stack(parts: &[Quantized], row: usize) -> (&Quantized, usize) {
     let each = parts[0].rows;
     (&parts[row / each], row % each)
+}
+
+/// Puts matrices below those of a strip; `None` where they are of another kind.
+fn below<'a>(strip: &mut PackedStrip<'a>, more: PackedStrip<'a>) -> Option<()> {
+    let shape = |strip: &PackedStrip<'a>| {
+        let PackedStrip { rows, columns, line, kind, scale_of, factor, matrices } = strip;
+        let scales = match &matrices[0].scales {
+            ScaleValues::Plain(scales) => (scales.len(), None),
+            ScaleValues::Coded { codes, table, scales, first, block, .. } => {
+                (codes.len(), Some((*table, scales.len(), *first, *block)))
+            }
+        };
+        let matrix = (matrices[0].codes.len(), matrices[0].zeros.len(), scales);
+        (*rows, *columns, *line, *kind, *scale_of, *factor, matrix)
+    };
+    if shape(strip) != shape(&more) {
+        return None;
+    }
+    strip.matrices.extend(more.matrices);
+    Some(())
 }
 
 impl Quantized {
@@ -469,6 +493,44 @@ impl Quantized {
             }
             Body::Blocks(_) | Body::Groups(_) | Body::Strips(_) => None,
         }
+    }
+
+    /// See [`burnish_core::PackedRows::strips`].
+    pub(crate) fn strips(&self) -> Option<Vec<PackedStrip<'_>>> {
+        Some(match &self.body {
+            Body::Blocks(blocks) => vec![blocks.strip(self.rows, self.row)?],
+            Body::Groups(groups) => vec![groups.strip(self.rows, self.row)],
+            Body::Rows { codes, scales } => vec![PackedStrip {
+                rows: self.rows,
+                columns: self.row,
+                line: self.row,
+                kind: Codes::Eight,
+                scale_of: ScaleOf::Blocks { groups: 1, step: 0, first: 0, block: self.row },
+                factor: int8::STEP,
+                matrices: vec![PackedMatrix {
+                    codes,
+                    scales: ScaleValues::Plain(Cow::Borrowed(scales)),
+                    zeros: &[],
+                }],
+            }],
+            Body::Strips(strips) => {
+                let all: Option<Vec<_>> = strips.iter().map(Self::strips).collect();
+                all?.into_iter().flatten().collect()
+            }
+            Body::Stack(parts) => {
+                let mut all = parts[0].strips()?;
+                for part in &parts[1..] {
+                    let more = part.strips()?;
+                    if more.len() != all.len() {
+                        return None;
+                    }
+                    for (strip, more) in all.iter_mut().zip(more) {
+                        below(strip, more)?;
+                    }
+                }
+                all
+            }
+        })
     }
 
     /// The elements, row by row: of a code its value times the scale, rounded once.

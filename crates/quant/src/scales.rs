@@ -1,6 +1,8 @@
 //! Scales of blocks, as they are or quantised again.
 
-use burnish_core::Quantization;
+use std::borrow::Cow;
+
+use burnish_core::{Quantization, ScaleValues};
 
 use crate::blockwise;
 
@@ -56,6 +58,21 @@ impl Scales {
             Self::Nested { codes, scales, offset } => Self::Nested {
                 codes: places.map(|place| codes[place]).collect(),
                 scales: scales[groups].to_vec(),
+                offset: *offset,
+            },
+        }
+    }
+
+    /// All of them, of which the first is that of a block `first` behind where its group begins.
+    pub(crate) fn for_device(&self, first: usize) -> ScaleValues<'_> {
+        match self {
+            Self::Plain(scales) => ScaleValues::Plain(Cow::Borrowed(scales)),
+            Self::Nested { codes, scales, offset } => ScaleValues::Coded {
+                codes,
+                table: blockwise::values(true),
+                scales: Cow::Borrowed(scales),
+                first,
+                block: Quantization::NESTED_BLOCK,
                 offset: *offset,
             },
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use burnish_core::{BlockScale, Dtype, EightBits, FourBits, PackedRows};
+use burnish_core::{BlockScale, Dtype, EightBits, FourBits, PackedRows, PackedStrip};
 use half::{bf16, f16};
 
 use crate::{Float, Quantized};
@@ -66,6 +66,10 @@ impl PackedRows for Values {
     fn eight_bits(&self, row: usize, column: usize) -> Option<EightBits<'_>> {
         let eight = self.quantized.eight_bits(row, column);
         eight.map(|eight| EightBits { products: self.products, ..eight })
+    }
+
+    fn strips(&self) -> Option<Vec<PackedStrip<'_>>> {
+        self.quantized.strips()
     }
 
     fn bytes(&self) -> Vec<u8> {

@@ -1,8 +1,11 @@
 //! Rows apart are the rows of the whole, and bytes are as declared.
 
+use std::iter::once;
 use std::sync::Arc;
 
-use burnish_core::{BlockScale, Dtype, PackedRows, Quantization, Region, Scheme};
+use burnish_core::{
+    BlockScale, Codes, Dtype, PackedRows, PackedStrip, Quantization, Region, ScaleOf, ScaleValues, Scheme,
+};
 use burnish_quant::{PackedWords, Quantized, Values, gptq_order};
 use half::bf16;
 use proptest::prelude::*;
@@ -223,4 +226,83 @@ fn parts_of_stacked_matrices_are_parts_of_the_values() {
             }
         }
     }
+}
+
+/// The elements that strips say, column behind column of each row.
+fn by_strips(strips: &[PackedStrip<'_>], rows: usize) -> Vec<f32> {
+    let mut all = Vec::new();
+    for number in 0..rows {
+        for strip in strips {
+            let (matrix, row) = (&strip.matrices[number / strip.rows], number % strip.rows);
+            for column in 0..strip.columns {
+                let scale_at = match strip.scale_of {
+                    ScaleOf::Blocks { groups, step, first, block } => {
+                        groups * row + (step * row + first + column) / block
+                    }
+                    ScaleOf::Listed { groups, list } => groups * row + list[column] as usize,
+                };
+                let scale = match &matrix.scales {
+                    ScaleValues::Plain(scales) => scales[scale_at],
+                    ScaleValues::Coded { codes, table, scales, first, block, offset } => {
+                        table[usize::from(codes[scale_at])] * scales[(scale_at + first) / block] + offset
+                    }
+                };
+                let code = strip.line * row + column;
+                let value = match strip.kind {
+                    Codes::Four(values) => {
+                        values[usize::from(matrix.codes[code / 2] >> (4 * (1 - code % 2)) & 15)]
+                    }
+                    Codes::Eight => f32::from(matrix.codes[code].cast_signed()),
+                };
+                let zero = matrix.zeros.get(scale_at).map_or(0.0, |&zero| f32::from(zero));
+                all.push((value - zero) * scale * strip.factor);
+            }
+        }
+    }
+    all
+}
+
+/// Fails unless what a device is given stands for all elements.
+fn check_strips(quantized: &Quantized, described: bool) {
+    let values = Values::new(Arc::new(quantized.clone()), Dtype::F32);
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    let strips = values.strips();
+    assert_eq!(strips.is_some(), described, "{:?}", quantized.quantization());
+    if let Some(strips) = strips {
+        assert_eq!(bits(&by_strips(&strips, quantized.shape()[0])), bits(&quantized.values::<f32>()));
+    }
+}
+
+#[test]
+fn devices_are_given_strips() {
+    let values: Vec<f32> = (0..6 * 192).map(|i| (i % 101) as f32 / 50.0 - 1.0).collect();
+    for (scheme, nested) in
+        [(Scheme::Nf4, false), (Scheme::Nf4, true), (Scheme::Fp4, true), (Scheme::Int8, false)]
+    {
+        let whole = Quantized::new(Quantization { scheme, nested }, &values, 192);
+        check_strips(&whole, true);
+        check_strips(&whole.rows(2..5), true);
+        let stack = Quantized::stacked(vec![whole.clone(), whole.rows(0..6)]);
+        check_strips(&stack, true);
+        let part = |rows: Vec<std::ops::Range<usize>>, columns| {
+            Region::new(&[12, 192], vec![rows, columns]).unwrap()
+        };
+        check_strips(&stack.region(&part(vec![0..3, 6..9], vec![0..64, 128..192])), true);
+        // As many rows of each there are not: matrices of one row.
+        check_strips(&stack.region(&part(vec![0..2, 6..9], once(5..70).collect())), true);
+        // Rows that begin in different places of a block.
+        let odd = Quantized::new(Quantization { scheme, nested }, &values[..6 * 100], 100);
+        let columns = Region::new(&[6, 100], [0..6, 10..90].map(|range| vec![range]).to_vec()).unwrap();
+        check_strips(&odd, true);
+        check_strips(&odd.region(&columns), scheme == Scheme::Int8);
+    }
+    for ordered in [false, true] {
+        let whole = grouped(8, 96, 20, ordered);
+        let columns = Region::new(&[8, 96], [1..7, 3..50].map(|range| vec![range]).to_vec()).unwrap();
+        check_strips(&whole, true);
+        check_strips(&whole.region(&columns), true);
+    }
+    let scales = (0..4 * 2).map(|i| [0, 1, 126, 252][i % 4]).collect();
+    let blocks = (0..4 * 32).map(|i: usize| (i * 37) as u8).collect();
+    check_strips(&Quantized::from_mxfp4([4, 64], blocks, scales).unwrap(), true);
 }

@@ -1,5 +1,5 @@
 //! GPU kernels for transformer training in CubeCL, on CubeCL's memory: products of matrices, norms, gates of feed-forwards,
-//! norm and rotation of heads, statistics and gradient of rows of logits, rows by index, AdamW, dropout; with their gradients.
+//! norm and rotation of heads, statistics and gradient of rows of logits, rows by index, weights in fewer bits, AdamW, dropout; with their gradients.
 //!
 //! A kernel takes a `Client` and `Buffer`s, is queued, and gives buffers back at once: nothing waits for the device.
 //! Sums are in f32 and in an order that depends on shapes alone, so bits repeat; no kernel adds atomically. Which runtime
@@ -27,6 +27,7 @@ mod buffer;
 mod cast;
 mod dropout;
 mod elements;
+mod few_rows;
 mod flash;
 mod gate;
 mod gemm;
@@ -34,6 +35,7 @@ mod heads;
 mod logits;
 mod mma;
 mod norm;
+mod packed;
 mod row;
 mod rows;
 mod several;
@@ -47,6 +49,7 @@ pub use buffer::{Buffer, FloatType};
 pub use cast::{TOGETHER as CAST_TOGETHER, cast};
 pub use cubecl_core::prelude::Client;
 pub use dropout::{Mask, dropout};
+pub use few_rows::{FewRows, multiply_few_rows};
 pub use flash::{
     FlashAttention, FlashGradients, FlashOperands, FlashOutput, FlashPlan, FlashShape, HeadRows, NOWHERE,
     PAGE, PagedRow, PagedRows, attend_pages, copy_pages, duplicate_pages, write_pages,
@@ -58,5 +61,6 @@ pub use gemm::{
 pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
 pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};
+pub use packed::{PackedLie, widen_rows};
 pub use rows::{NO_ROW, Places, gather_rows, scatter_rows};
 pub use sums::{over_rows, sum_rows, sums_of_squares};

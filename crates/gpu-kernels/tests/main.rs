@@ -11,5 +11,6 @@ mod heads;
 mod logits;
 mod norm;
 mod on_device;
+mod packed;
 mod rows;
 mod sums;

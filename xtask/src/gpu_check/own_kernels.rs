@@ -48,7 +48,7 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 37] = [
+pub(super) const OWN: [Own; 39] = [
     plain("add_pairs"),
     plain("add_parts"),
     plain("attend").spilling(24),
@@ -69,6 +69,7 @@ pub(super) const OWN: [Own; 37] = [
     by_cores("multiply_by_cores").spilling(8),
     plain("multiply_by_units"),
     by_cores("multiply_by_warpgroups").only(&["sm_90a"]),
+    plain("multiply_codes").spilling(16),
     plain("of_keys").spilling(60),
     by_cores("of_keys_by_cores").spilling(80),
     by_cores("of_keys_by_warpgroups").only(&["sm_90a"]).spilling(160),
@@ -86,6 +87,7 @@ pub(super) const OWN: [Own; 37] = [
     plain("sum_parts"),
     plain("unplace").spilling(16),
     plain("update"),
+    plain("widened"),
 ];
 
 /// The kernel that an entry point is of. Behind its name stands a parameter of one letter, or CubeCL's digest: others may begin

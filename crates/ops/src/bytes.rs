@@ -7,7 +7,6 @@ use burnish_core::Dtype;
 use half::{bf16, f16};
 
 use crate::AnyTensor;
-use crate::tensor::in_burn;
 
 mod sealed {
     /// What only this module implements.
@@ -129,11 +128,11 @@ impl AnyTensor {
     pub fn piece(&self, range: Range<usize>, shape: &[usize]) -> Self {
         let all = self.shape().iter().product::<usize>();
         if range.is_empty() {
-            let data = TensorData::from_bytes_vec(Vec::new(), shape.to_vec(), self.carrier().dtype());
+            let data = TensorData::from_bytes_vec(Vec::new(), shape.to_vec(), self.burn_dtype());
             return Self::from_data(data, &self.device());
         }
         if let Some(rows) = self.packed_rows(&range, shape) {
-            return Self::from_data(rows, &self.device());
+            return rows;
         }
         let flat: Tensor<1> = match self.shape().len() {
             1 => Tensor::from_dispatch(self.clone().dispatch()),
@@ -152,18 +151,10 @@ impl AnyTensor {
     }
 
     /// Elements `range` of a matrix in fewer bits where they are whole rows, without those of other rows.
-    fn packed_rows(&self, range: &Range<usize>, shape: &[usize]) -> Option<TensorData> {
-        let rows = self.as_packed()?;
-        let [count, width] = rows.shape();
-        let whole = [range.start, range.end].iter().all(|end| end.is_multiple_of(width));
-        if width == 0 || !whole || *range == (0..count * width) {
-            return None;
-        }
-        let mut values = vec![0.0_f32; range.len()];
-        for (row, out) in (range.start / width..).zip(values.chunks_exact_mut(width)) {
-            rows.read(row, 0, out);
-        }
-        Some(TensorData::new(values, shape.to_vec()).convert_dtype(in_burn(rows.dtype())))
+    fn packed_rows(&self, range: &Range<usize>, shape: &[usize]) -> Option<Self> {
+        let [_, width] = self.as_packed()?.shape();
+        let whole = width > 0 && [range.start, range.end].iter().all(|end| end.is_multiple_of(width));
+        whole.then(|| self.widened_rows(range.start / width..range.end / width, shape))?
     }
 
     /// The tensor outside autodiff, without another handle to its storage.

@@ -6,19 +6,22 @@
 //! collective moves, is run up to there first ([`memory`]).
 
 use std::fmt;
+use std::ops::Range;
 
-use burn::backend::{Cube, DispatchKindConversion, DispatchTensor, TensorMetadata};
-use burn::tensor::{DType, Int, Tensor};
+use burn::backend::{Cube, DispatchDevice, DispatchKindConversion, DispatchTensor, TensorMetadata};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burn_fusion::custom::{CustomOpIr, HandleContainer, Operation, OperationIr, StreamId, TensorIr};
 use burn_fusion::{ExecutionError, FusionRuntime, FusionTensor, NoOp, get_client};
 use burn_ir::{BackendIr, InitOperationIr};
-use burnish_gpu_kernels::{Buffer, Client, FloatType};
+use burnish_core::PackedRows;
+use burnish_gpu_kernels::{Buffer, Client, FloatType, PackedLie, widen_rows};
 
 use crate::AnyTensor;
 use crate::custom::Host;
+use crate::tensor::in_burn;
 
 type Runtime = <CubeBackend as burn_fusion::FusionBackend>::FusionRuntime;
 type Handles = HandleContainer<<Runtime as FusionRuntime>::FusionHandle>;
@@ -36,6 +39,14 @@ pub(crate) fn fused(tensor: &AnyTensor) -> Option<Fused> {
 /// The client of a plain tensor's device; `None` if that is not CubeCL's.
 pub(crate) fn client(tensor: &AnyTensor) -> Option<Client> {
     Some(fused(tensor)?.client.device().client())
+}
+
+/// The client of a device; `None` if it is not CubeCL's.
+pub(crate) fn client_of(device: &Device) -> Option<Client> {
+    match device.clone().without_autodiff().as_dispatch() {
+        DispatchDevice::Cube(device) => Some(device.client()),
+        _ => None,
+    }
 }
 
 /// The memory of a plain tensor, made contiguous; `None` if its device is not CubeCL's.
@@ -185,5 +196,68 @@ where
             handles.register_float_tensor::<CubeBackend>(&output.id, made);
         }
         Ok(())
+    }
+}
+
+/// A matrix in fewer bits in a device's memory: of each of its strips how it lies, its numbers and its words.
+#[derive(Debug)]
+pub(crate) struct Resting {
+    /// With the column that each begins in.
+    lies: Vec<(PackedLie, usize)>,
+    numbers: Vec<AnyTensor>,
+    words: Vec<Tensor<1, Int>>,
+    width: usize,
+    dtype: DType,
+}
+
+impl Resting {
+    /// `None` where no kernel widens its rows on that device.
+    pub(crate) fn new(rows: &dyn PackedRows, device: &Device) -> Option<Self> {
+        let ([_, width], dtype) = (rows.shape(), in_burn(rows.dtype()));
+        let device = device.clone().without_autodiff();
+        client_of(&device)?;
+        float(dtype)?;
+        let strips = rows.strips().filter(|strips| !strips.is_empty())?;
+        let mut resting = Self { lies: Vec::new(), numbers: Vec::new(), words: Vec::new(), width, dtype };
+        let mut column = 0;
+        for strip in strips {
+            let (lie, words, numbers) = PackedLie::new(&strip);
+            let words: Vec<i32> = words.into_iter().map(u32::cast_signed).collect();
+            resting.lies.push((lie, column));
+            let shape = [numbers.len()];
+            resting.numbers.push(AnyTensor::from_elements(numbers, &shape, &device));
+            let shape = [words.len()];
+            resting.words.push(Tensor::from_data(TensorData::new(words, shape), (&device, DType::I32)));
+            column += strip.columns;
+        }
+        Some(resting)
+    }
+
+    /// How it lies, its numbers and its words, where all columns are one strip.
+    pub(crate) fn whole(&self) -> Option<(&PackedLie, &AnyTensor, &Tensor<1, Int>)> {
+        match (&self.lies[..], &self.numbers[..], &self.words[..]) {
+            ([(lie, _)], [numbers], [words]) => Some((lie, numbers, words)),
+            _ => None,
+        }
+    }
+
+    /// The elements of some rows as a tensor of `shape`.
+    pub(crate) fn widened(&self, rows: Range<usize>, shape: &[usize]) -> AnyTensor {
+        let mut inputs = Inputs::of(&self.numbers.iter().collect::<Vec<_>>())
+            .expect("invariant: numbers are in f32 on a device of CubeCL's");
+        for words in &self.words {
+            inputs = inputs.and_integers(words.clone());
+        }
+        let (lies, width, dtype) = (self.lies.clone(), self.width, self.dtype);
+        let [y] = launch("widen_rows", inputs, [(shape, dtype)], move |client, buffers| {
+            let dtype = float(dtype).expect("invariant: it was asked before");
+            let y = Buffer::empty(client, rows.len() * width, dtype);
+            let (numbers, words) = buffers.split_at(lies.len());
+            for ((lie, column), (numbers, words)) in lies.iter().zip(numbers.iter().zip(words)) {
+                widen_rows(client, lie, [words, numbers], rows.clone(), &y, [*column, width]);
+            }
+            [y]
+        });
+        y
     }
 }

@@ -65,6 +65,7 @@ mod magnitude;
 mod muon;
 mod norm;
 mod orthogonal;
+mod packed;
 mod parameters;
 mod recomputed;
 #[cfg(feature = "reference")]

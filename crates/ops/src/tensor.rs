@@ -2,6 +2,7 @@
 //!
 //! Burn's [`Tensor`] carries its rank in its type; a list of weights mixes matrices and vectors.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::DispatchTensor;
@@ -10,6 +11,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use burnish_core::{Dtype, PackedRows};
 
 use crate::OpsError;
+use crate::packed::Packed;
 
 /// A float tensor of any rank, plain or tracked by autodiff.
 #[derive(Clone, Debug)]
@@ -21,14 +23,6 @@ enum Repr {
     /// A frozen matrix in fewer bits, or a stack of them, for this device: kernels on the CPU read pieces of it, all others a
     /// tensor of its elements that is made for each of them.
     Packed(Packed),
-}
-
-#[derive(Clone, Debug)]
-struct Packed {
-    rows: Arc<dyn PackedRows>,
-    /// All dimensions but the last count as rows.
-    shape: Vec<usize>,
-    device: Device,
 }
 
 /// The processor, for what is computed once and must be the same whatever a run computes on; a build without it has its
@@ -61,7 +55,8 @@ impl AnyTensor {
     }
 
     /// A frozen matrix in fewer bits, or a stack of matrices of this shape, whose rows lie one below the other. Products on
-    /// the CPU widen it piece by piece, whatever else reads it makes a tensor of all its elements.
+    /// the CPU widen it piece by piece, whatever else reads it makes a tensor of all its elements. On a GPU it rests in its
+    /// few bits, which go there at its first use and stay as long as this tensor or a clone of it: keep one.
     ///
     /// # Panics
     /// If the rows are not of `shape`.
@@ -73,14 +68,31 @@ impl AnyTensor {
             last == Some(own[1]) && elements == own[0] * own[1],
             "invariant: {own:?} rows of a tensor of shape {shape:?}"
         );
-        Self(Repr::Packed(Packed { rows, shape: shape.to_vec(), device: device.clone() }))
+        Self(Repr::Packed(Packed::new(rows, shape, device)))
     }
 
     /// The matrix in fewer bits, where it is one.
     #[must_use]
     pub fn as_packed(&self) -> Option<&Arc<dyn PackedRows>> {
         match &self.0 {
-            Repr::Packed(packed) => Some(&packed.rows),
+            Repr::Packed(packed) => Some(packed.rows()),
+            Repr::Dense(_) => None,
+        }
+    }
+
+    /// Rows of a matrix in fewer bits as a tensor of `shape`; `None` of others.
+    pub(crate) fn widened_rows(&self, rows: Range<usize>, shape: &[usize]) -> Option<Self> {
+        match &self.0 {
+            Repr::Packed(packed) => Some(packed.widened(rows, shape)),
+            Repr::Dense(_) => None,
+        }
+    }
+
+    /// What a device of CubeCL's has of a matrix in fewer bits, where a kernel reads that.
+    #[cfg(feature = "cube")]
+    pub(crate) fn resting(&self) -> Option<&crate::cube::Resting> {
+        match &self.0 {
+            Repr::Packed(packed) => packed.resting(),
             Repr::Dense(_) => None,
         }
     }
@@ -89,10 +101,7 @@ impl AnyTensor {
     fn dense(&self) -> DispatchTensor {
         match &self.0 {
             Repr::Dense(tensor) => tensor.clone(),
-            Repr::Packed(Packed { rows, shape, device }) => {
-                let data = TensorData::from_bytes_vec(rows.bytes(), shape.clone(), in_burn(rows.dtype()));
-                Self::from_data(data, device).dispatch()
-            }
+            Repr::Packed(packed) => packed.widened(0..packed.rows().shape()[0], packed.shape()).dispatch(),
         }
     }
 
@@ -126,24 +135,28 @@ impl AnyTensor {
     pub fn shape(&self) -> Vec<usize> {
         match &self.0 {
             Repr::Dense(tensor) => tensor.shape().to_vec(),
-            Repr::Packed(packed) => packed.shape.clone(),
+            Repr::Packed(packed) => packed.shape().to_vec(),
         }
     }
 
     /// The element type.
     #[must_use]
     pub fn dtype(&self) -> Option<Dtype> {
-        let tensor = match &self.0 {
-            Repr::Dense(tensor) => tensor,
-            Repr::Packed(packed) => return Some(packed.rows.dtype()),
-        };
-        Some(match tensor.dtype() {
+        Some(match self.burn_dtype() {
             DType::F64 => Dtype::F64,
             DType::F32 => Dtype::F32,
             DType::BF16 => Dtype::Bf16,
             DType::F16 => Dtype::F16,
             _ => return None,
         })
+    }
+
+    /// The element type as Burn has it; nothing is widened for it.
+    pub(crate) fn burn_dtype(&self) -> DType {
+        match &self.0 {
+            Repr::Dense(tensor) => tensor.dtype(),
+            Repr::Packed(packed) => in_burn(packed.rows().dtype()),
+        }
     }
 
     /// Whether gradients flow through it.
@@ -200,7 +213,7 @@ impl AnyTensor {
     #[must_use]
     pub fn device(&self) -> Device {
         match &self.0 {
-            Repr::Packed(packed) => packed.device.clone(),
+            Repr::Packed(packed) => packed.device().clone(),
             Repr::Dense(_) => self.carrier().device(),
         }
     }
@@ -209,7 +222,7 @@ impl AnyTensor {
     #[must_use]
     pub fn is_on_host(&self) -> bool {
         if let Repr::Packed(packed) = &self.0 {
-            return on_host(&packed.device);
+            return on_host(packed.device());
         }
         #[cfg(feature = "flex")]
         if self.carrier().inner().try_into_primitive::<burn::backend::Flex>().is_ok() {

@@ -40,7 +40,7 @@ pub(super) fn plain_backward(f: Activation, x: &AnyTensor, d: Tensor<2>) -> Resu
     if let Some(dx) = kernels::gate_backward(x, &d, Gate { activation: f, gated: false }) {
         return Ok(dx);
     }
-    Ok(to(to(d, wide_dtype(x)) * value_and_slope(f, wide::<2>(x)?).1, x.carrier().dtype()))
+    Ok(to(to(d, wide_dtype(x)) * value_and_slope(f, wide::<2>(x)?).1, x.burn_dtype()))
 }
 
 /// The gradient of [`gated`]'s `x`, in its dtype, from that of the value.
@@ -49,7 +49,7 @@ pub(super) fn gated_backward(f: Activation, x: &AnyTensor, d: Tensor<2>) -> Resu
     if let Some(dx) = kernels::gate_backward(x, &d, Gate { activation: f, gated: true }) {
         return Ok(dx);
     }
-    let (dtype, (gate, up)) = (x.carrier().dtype(), gate_up(x)?);
+    let (dtype, (gate, up)) = (x.burn_dtype(), gate_up(x)?);
     let (value, slope) = value_and_slope(f, gate);
     let d = to(d, wide_dtype(x));
     let d_up = d.clone() * value;

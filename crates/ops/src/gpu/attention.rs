@@ -543,7 +543,7 @@ impl Body {
         let back = move |upstream: AnyTensor| {
             let made = || {
                 let input = self.flash_input(&qkv)?;
-                let dy = to(upstream.rank::<2>()?, qkv.carrier().dtype());
+                let dy = to(upstream.rank::<2>()?, qkv.burn_dtype());
                 let of = flash.backward(&input, &saved, &sums, &dy);
                 self.gradients(&qkv, of.heads, of.sinks, &wanted)
             };

@@ -122,7 +122,7 @@ pub fn select_rows(x: &AnyTensor, rows: &Arc<Vec<usize>>) -> Result<AnyTensor, O
         return constant(OP, std::slice::from_ref(x), true, AnyTensor::new(none));
     }
     apply(OP, std::slice::from_ref(x), |inputs, _| {
-        let narrow = inputs[0].carrier().dtype();
+        let narrow = inputs[0].burn_dtype();
         let index = ints(rows.iter().map(|&r| r as i32).collect(), &inputs[0].device());
         let (y, rows) = (rows_of(&inputs[0], &index)?, rows.clone());
         let back = move |upstream: AnyTensor| {

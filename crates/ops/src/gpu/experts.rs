@@ -244,7 +244,7 @@ pub fn experts(x: &AnyTensor, routing: &Routing, experts: &Experts) -> Result<An
     apply(OP, &inputs, move |plain, wanted| {
         let dtype = wide_dtype(&plain[0]);
         let (x, weights) = (wide::<2>(&plain[0])?, wide::<2>(&plain[1])?);
-        let ([_, each], in_dtype) = (weights.dims(), plain[0].carrier().dtype());
+        let ([_, each], in_dtype) = (weights.dims(), plain[0].burn_dtype());
         let mut rest = plain[2..].iter().cloned();
         let parts = [&layers.gate_up, &layers.down].map(|layer| layer.parts().fill(&mut rest));
         let mut asked = wanted[2..].iter().copied();

@@ -217,7 +217,7 @@ impl Body {
         for (start, n) in self.chunks() {
             let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
             let dz = self.gradient(z, start, upstream);
-            let asked = (wanted, want_hidden.then(|| self.hidden.carrier().dtype()));
+            let asked = (wanted, want_hidden.then(|| self.hidden.burn_dtype()));
             parts.extend(self.layer.backward(
                 &mut operand,
                 start,

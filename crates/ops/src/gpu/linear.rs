@@ -150,7 +150,7 @@ impl Layer {
             scale: low.map_or(1.0, |low| low.scale),
             dropout: low.and_then(|low| low.dropout.clone()).filter(|dropout| dropout.p > 0.0),
             gain,
-            compute: product::on_device(parts.weight.carrier(), layer.compute),
+            compute: product::on_device(&parts.weight.device(), layer.compute),
             parts,
             wide,
         })
@@ -169,7 +169,7 @@ impl Layer {
 
     /// The dtype in which the weight and the input are multiplied.
     fn dtype(&self) -> DType {
-        product::factors(self.parts.weight.carrier().dtype(), self.wide, self.compute)
+        product::factors(self.parts.weight.burn_dtype(), self.wide, self.compute)
     }
 
     /// The weight in that dtype: kernels multiply what is copied as it is.
@@ -192,7 +192,7 @@ impl Layer {
     /// The dtype of the outputs where none is asked for: the weight's where nothing is added to its product.
     pub(super) fn out_dtype(&self) -> DType {
         let alone = self.parts.lora.is_none() && self.parts.bias.is_none();
-        if alone { self.parts.weight.carrier().dtype() } else { self.wide }
+        if alone { self.parts.weight.burn_dtype() } else { self.wide }
     }
 
     /// The outputs for `x`, whose first row is row `first` of the dropout's; in `out`, with `residual`. `low` is what the
@@ -255,9 +255,34 @@ impl Layer {
 
     /// `x W^T`, finished.
     fn through_weight(&self, x: &mut Operand, finish: Finish<2>) -> Output {
+        #[cfg(feature = "cube")]
+        let finish = match self.by_codes(x, finish) {
+            Ok(y) => return Output::Made(y),
+            Err(finish) => *finish,
+        };
         let weight = self.weight();
         let factors = product::forward_factors(x.get(weight.dtype()), &weight, self.compute, finish);
         Output::Product(Box::new(factors))
+    }
+
+    /// The same of a few rows and a weight in fewer bits, which is not widened for them.
+    #[cfg(feature = "cube")]
+    fn by_codes(&self, x: &mut Operand, mut finish: Finish<2>) -> Result<Tensor<2>, Box<Finish<2>>> {
+        if self.parts.weight.as_packed().is_none() {
+            return Err(Box::new(finish));
+        }
+        let (out, more) = (finish.out, finish.more.take());
+        if more.is_some() {
+            finish.out = DType::F32;
+        }
+        match (kernels::few_rows(&x.get(self.dtype()), &self.parts.weight, &finish), more) {
+            (Some(y), None) => Ok(y),
+            (Some(before), Some([p, q])) => {
+                let behind = Finish { scale: finish.scale, ..Finish::adding(out, Some(before)) };
+                Ok(product::product(p, q, self.compute, behind))
+            }
+            (None, more) => Err(Box::new(Finish { out, more, ..finish })),
+        }
     }
 
     /// The input behind its dropout.
@@ -520,7 +545,7 @@ impl Input {
     /// `read`, as autocast has it; behind a norm, which sums it over a row, `wide`.
     fn gradient_dtype(&self, read: DType, wide: DType) -> DType {
         match self {
-            Self::Plain(x) => x.carrier().dtype(),
+            Self::Plain(x) => x.burn_dtype(),
             Self::Activated(..) | Self::Gated(..) => read,
             Self::Norm(_) => wide,
         }
@@ -543,7 +568,7 @@ impl Input {
     /// The gradients of the input's tensors from that of the operand.
     fn backward(self, dx: Option<Tensor<2>>, want: (bool, bool)) -> Result<InputGrad, OpsError> {
         let Some(dx) = dx else { return Ok(InputGrad::default()) };
-        let dtype = self.tensor().carrier().dtype();
+        let dtype = self.tensor().burn_dtype();
         let mut all = InputGrad::default();
         let dx = match self {
             Self::Plain(_) => dx,
@@ -591,7 +616,7 @@ fn read_as(layers: &[(Layer, LinearParts<bool>)], wide: DType) -> DType {
 
 /// Whether a layer's factors in f32 are rounded to bf16.
 fn rounded(input: &LinearInput, layer: &Linear) -> bool {
-    product::on_device(input.tensor().plain().carrier(), layer.compute) == Compute::Bf16
+    product::on_device(&input.tensor().device(), layer.compute) == Compute::Bf16
 }
 
 /// See [`crate::linears`].
@@ -646,7 +671,7 @@ pub fn linears(
         if let Some(residual) = residual.as_ref().filter(|_| layers.len() > 1) {
             y = y + to(residual.rank()?, out);
         }
-        let residual = residual.map(|r| (r.carrier().dtype(), wanted.next().unwrap_or(false)));
+        let residual = residual.map(|r| (r.burn_dtype(), wanted.next().unwrap_or(false)));
         let back = move |upstream: AnyTensor| -> Result<Vec<Option<AnyTensor>>, OpsError> {
             let dy = upstream.rank::<2>()?;
             let mut operand = input.operand(read)?;

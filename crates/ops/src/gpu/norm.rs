@@ -104,7 +104,7 @@ impl Norm {
         {
             return Ok(NormGrad { dx, gamma, beta: None });
         }
-        let (dtype, x) = (x.carrier().dtype(), wide::<2>(x)?);
+        let (dtype, x) = (x.burn_dtype(), wide::<2>(x)?);
         let beta = want_beta.then(|| over_rows(dy.clone()));
         let (dx, gamma) = backward(self.centered(x), rstd, &self.gamma, dy, want_gamma);
         Ok(NormGrad { dx: to(self.centered(dx), dtype), gamma: gamma.map(over_rows), beta })

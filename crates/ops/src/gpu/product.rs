@@ -4,7 +4,7 @@
 //! sums in f32 that are rounded once, to the dtype that is asked for. Products of f32 are multiplied in f32; where [`Compute`]
 //! lets factors be rounded, they are rounded to bf16.
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use burnish_core::Compute;
 
 use super::to;
@@ -46,14 +46,14 @@ pub(super) fn factors(a: DType, b: DType, compute: Compute) -> DType {
     }
 }
 
-/// How a tensor's device computes: factors of f32 are rounded where tensor cores multiply them.
-pub(super) fn on_device(tensor: Tensor<1>, compute: Compute) -> Compute {
+/// How a device computes: factors of f32 are rounded where tensor cores multiply them.
+pub(super) fn on_device(device: &Device, compute: Compute) -> Compute {
     #[cfg(feature = "cube")]
-    if compute == Compute::Bf16 && super::kernels::multiplies_bf16(tensor) {
+    if compute == Compute::Bf16 && super::kernels::multiplies_bf16(device) {
         return compute;
     }
     #[cfg(not(feature = "cube"))]
-    let _ = (tensor, compute);
+    let _ = (device, compute);
     Compute::Fp32
 }
 

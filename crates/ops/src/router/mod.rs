@@ -143,7 +143,7 @@ pub fn route(
     let mut chosen = Arc::default();
     let (rule, balance) = (*rule, balance.map(|(balance, layer)| (balance.clone(), layer)));
     let weights = apply(OP, std::slice::from_ref(logits), |plain, _| {
-        let (device, dtype) = (plain[0].device(), plain[0].carrier().dtype());
+        let (device, dtype) = (plain[0].device(), plain[0].burn_dtype());
         let choose = || {
             let values = plain[0].to_f32();
             let found = choice::route(experts, &rule, &values, bias.map(AnyTensor::to_f32).as_deref());
@@ -170,7 +170,7 @@ pub fn route(
             let gradient = choice::route_backward(experts, &rule, &values, &chosen, Some(&upstream), pull);
             let gradient = TensorData::new(gradient, [tokens, experts]);
             let gradient = AnyTensor::from_data(gradient, &device);
-            vec![Some(if gradient.carrier().dtype() == dtype { gradient } else { gradient.cast(float) })]
+            vec![Some(if gradient.burn_dtype() == dtype { gradient } else { gradient.cast(float) })]
         };
         Ok((AnyTensor::from_data(weights, &plain[0].device()), Box::new(backward)))
     })?;

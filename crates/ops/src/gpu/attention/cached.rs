@@ -68,7 +68,7 @@ pub(crate) fn attend(
 ) -> Result<AnyTensor, OpsError> {
     let qkv = qkv.plain();
     let [tokens, _] = crate::check::matrix(&qkv)?;
-    let (device, dtype, width) = (qkv.device(), qkv.carrier().dtype(), shape.heads * shape.head_dim);
+    let (device, dtype, width) = (qkv.device(), qkv.burn_dtype(), shape.heads * shape.head_dim);
     let mut out = Tensor::<2>::zeros([tokens, width], (&device, dtype));
     if tokens == 0 {
         return Ok(AnyTensor::new(out));

@@ -50,7 +50,7 @@ impl Pages {
 
     /// Bytes of storage held.
     pub(crate) fn bytes(&self) -> usize {
-        let of = |pool: &AnyTensor| pool.shape().iter().product::<usize>() * pool.carrier().dtype().size();
+        let of = |pool: &AnyTensor| pool.shape().iter().product::<usize>() * pool.burn_dtype().size();
         self.pools.iter().flatten().map(of).sum()
     }
 
@@ -109,7 +109,7 @@ impl Pages {
             let before = self.held.len();
             let pages = before + (wanted - free).max(before / 2);
             let [_, page, kv_heads, d] = <[usize; 4]>::try_from(like.shape()).unwrap_or_default();
-            let options = (&like.device(), like.carrier().dtype());
+            let options = (&like.device(), like.burn_dtype());
             let new = || AnyTensor::new(Tensor::<4>::empty([pages, page, kv_heads, d], options));
             let to = [new(), new()];
             let pairs: Vec<[u32; 2]> = (0..before as u32).map(|page| [page; 2]).collect();
@@ -181,7 +181,7 @@ impl Pages {
     ) -> Result<AnyTensor, OpsError> {
         let qkv = qkv.plain();
         let [tokens, _] = crate::check::matrix(&qkv)?;
-        let (device, dtype) = (qkv.device(), qkv.carrier().dtype());
+        let (device, dtype) = (qkv.device(), qkv.burn_dtype());
         if tokens == 0 {
             let none = Tensor::<2>::zeros([0, shape.heads * shape.head_dim], (&device, dtype));
             return Ok(AnyTensor::new(none));

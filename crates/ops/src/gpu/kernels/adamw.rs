@@ -13,8 +13,8 @@ type Item = (AnyTensor, AdamState, AnyTensor);
 /// The tensors back where no kernel takes one of them.
 pub(in crate::gpu) fn adam_steps(all: Vec<Item>, h: &Adam) -> Result<Vec<(AnyTensor, AdamState)>, Vec<Item>> {
     let fits = |(p, AdamState { exp_avg, exp_avg_sq }, g): &Item| {
-        let wide = [p, exp_avg, exp_avg_sq].iter().all(|t| t.carrier().dtype() == DType::F32);
-        wide && float(g.carrier().dtype()).is_some() && Inputs::of(&[p]).is_some()
+        let wide = [p, exp_avg, exp_avg_sq].iter().all(|t| t.burn_dtype() == DType::F32);
+        wide && float(g.burn_dtype()).is_some() && Inputs::of(&[p]).is_some()
     };
     if !all.iter().all(fits) {
         return Err(all);
@@ -23,10 +23,10 @@ pub(in crate::gpu) fn adam_steps(all: Vec<Item>, h: &Adam) -> Result<Vec<(AnyTen
     let mut made = Vec::with_capacity(all.len());
     let mut all = all.into_iter().peekable();
     while let Some(first) = all.next() {
-        let dtype = first.2.carrier().dtype();
+        let dtype = first.2.burn_dtype();
         let mut group = vec![first];
         while group.len() < kernels::ADAM_TOGETHER
-            && let Some(more) = all.next_if(|(_, _, g)| g.carrier().dtype() == dtype)
+            && let Some(more) = all.next_if(|(_, _, g)| g.burn_dtype() == dtype)
         {
             group.push(more);
         }

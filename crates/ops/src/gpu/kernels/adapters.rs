@@ -24,7 +24,7 @@ pub(in crate::gpu) fn narrow(a: &[Tensor<2>], b: &[Tensor<2>], dtype: DType) -> 
     let input = a.first()?.dims()[1];
     let fits = all.len() <= kernels::CAST_TOGETHER
         && a.iter().all(|a| a.dims()[1] == input)
-        && all.iter().all(|t| t.carrier().dtype() == DType::F32 && t.shape().iter().all(|&n| n > 0));
+        && all.iter().all(|t| t.burn_dtype() == DType::F32 && t.shape().iter().all(|&n| n > 0));
     let to = float(dtype).filter(|_| fits)?;
     let rows: usize = a.iter().map(|a| a.dims()[0]).sum();
     let mut outputs = vec![(vec![rows, input], dtype)];

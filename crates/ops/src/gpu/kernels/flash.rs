@@ -119,7 +119,7 @@ impl FlashInput {
 
     pub(super) fn dtype(&self) -> DType {
         match self {
-            Self::Rows(qkv) => qkv.carrier().dtype(),
+            Self::Rows(qkv) => qkv.burn_dtype(),
             Self::ByHead([q, ..]) => q.dtype(),
         }
     }
@@ -162,7 +162,7 @@ impl Flash {
             scale: shape.scale,
             softcap: shape.softcap,
         };
-        let dtype = float(qkv.carrier().dtype())?;
+        let dtype = float(qkv.burn_dtype())?;
         kernels::FlashAttention::new(&client(qkv)?, of, dtype)
     }
 

@@ -25,7 +25,7 @@ pub(in crate::gpu) fn gate(x: &AnyTensor, of: kernels::Gate, dtype: DType) -> Op
 pub(in crate::gpu) fn gate_backward(x: &AnyTensor, d: &Tensor<2>, of: kernels::Gate) -> Option<Tensor<2>> {
     let [_, inner] = inner(x, of);
     let inputs = Inputs::of(&[x, &AnyTensor::new(d.clone())])?;
-    let (shape, dtype) = (x.shape(), x.carrier().dtype());
+    let (shape, dtype) = (x.shape(), x.burn_dtype());
     let outputs = [(shape.as_slice(), dtype)];
     let [dx] = launch("gate_backward", inputs, outputs, move |client, buffers| {
         [kernels::gate_backward(client, &buffers[0], &buffers[1], inner, of)]

@@ -1,21 +1,21 @@
 //! Products of 16-bit factors by tensor cores, and thin ones of f32 by units.
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use burn_cubecl::kernel::{into_contiguous, untile};
 use burn_cubecl::tensor::CubeTensor;
 use burnish_gpu_kernels::{self as kernels, FloatType};
 
 use super::of_rank;
 use crate::AnyTensor;
-use crate::cube::{Inputs, client, float, launch_on_tensors};
+use crate::cube::{Inputs, client, client_of, float, launch_on_tensors};
 use crate::gpu::product::Finish;
 
 /// Rows, columns or factors of a sum of a product of f32 that is thin: one with an adapter's factors.
 const THIN: usize = 64;
 
-/// Whether the tensor's device multiplies bf16 by a kernel.
-pub(in crate::gpu) fn multiplies_bf16(tensor: Tensor<1>) -> bool {
-    client(&AnyTensor::new(tensor)).and_then(|client| kernels::Gemm::new(&client, FloatType::Bf16)).is_some()
+/// Whether the device multiplies bf16 by a kernel.
+pub(in crate::gpu) fn multiplies_bf16(device: &Device) -> bool {
+    client_of(device).and_then(|client| kernels::Gemm::new(&client, FloatType::Bf16)).is_some()
 }
 
 /// What a kernel does not compute.

@@ -60,7 +60,7 @@ pub(in crate::gpu) fn place_heads(
     scale: f32,
 ) -> Option<[Tensor<3>; 3]> {
     let inputs = inputs(&[qkv], placing)?;
-    let (shape, given, dtype) = (placing.shape, placing.given(), qkv.carrier().dtype());
+    let (shape, given, dtype) = (placing.shape, placing.given(), qkv.burn_dtype());
     let tokens = qkv.shape()[0];
     let (q, kv) = ([shape.heads, tokens, shape.dim], [shape.kv_heads, tokens, shape.dim]);
     let outputs = [(&q[..], dtype), (&kv, dtype), (&kv, dtype)];
@@ -87,7 +87,7 @@ pub(in crate::gpu) fn place_heads_backward(
 ) -> Option<PlacedGrad> {
     let [dq, dk, dv] = d.map(|t| AnyTensor::new(t.clone()));
     let inputs = inputs(&[qkv, &dq, &dk, &dv], placing)?;
-    let (shape, given, dtype) = (placing.shape, placing.given(), qkv.carrier().dtype());
+    let (shape, given, dtype) = (placing.shape, placing.given(), qkv.burn_dtype());
     let backward = move |client: &kernels::Client, buffers: Vec<kernels::Buffer>| {
         let mut buffers = buffers.into_iter();
         let mut next = || buffers.next().expect("invariant: heads and their gradients");

@@ -4,6 +4,7 @@
 mod adamw;
 mod adapters;
 mod dropout;
+mod few_rows;
 mod flash;
 mod gate;
 mod gemm;
@@ -19,6 +20,7 @@ mod sums;
 pub(super) use adamw::adam_steps;
 pub(super) use adapters::{AdapterGradient, Adapters, Narrow, narrow};
 pub(super) use dropout::dropped;
+pub(super) use few_rows::few_rows;
 pub(crate) use flash::Plans;
 pub(super) use flash::{Flash, FlashInput};
 pub(super) use gate::{gate, gate_backward};

@@ -36,7 +36,7 @@ pub(in crate::gpu) fn rms_norm_backward(
 ) -> Option<(Tensor<2>, Option<Tensor<1>>)> {
     let any = [AnyTensor::new(gamma.clone()), AnyTensor::new(rstd.clone()), AnyTensor::new(dy.clone())];
     let inputs = Inputs::of(&[x, &any[0], &any[1], &any[2]])?;
-    let (shape, dtype) = (x.shape(), x.carrier().dtype());
+    let (shape, dtype) = (x.shape(), x.burn_dtype());
     let backward = move |client: &kernels::Client, b: Vec<kernels::Buffer>| {
         kernels::rms_norm_backward(client, &b[0], &b[1], &b[2], &b[3], want_gamma)
     };

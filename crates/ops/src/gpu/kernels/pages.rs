@@ -36,7 +36,7 @@ type Pair = [kernels::Buffer; 2];
 fn form(pools: &Pools) -> (Vec<usize>, DType, usize) {
     let shape = pools[0].shape();
     let page = shape[1..].iter().product();
-    (shape, pools[0].carrier().dtype(), page)
+    (shape, pools[0].burn_dtype(), page)
 }
 
 /// The first of the inputs by their order, and the words, which are the last.

@@ -34,7 +34,7 @@ pub(in crate::gpu) fn over_rows(x: &Tensor<2>) -> Option<Tensor<1>> {
 
 /// The sum of each tensor's squares, `[tensors]`; `None` where they are not all of f32 or one has no elements.
 pub(in crate::gpu) fn sums_of_squares(tensors: &[&AnyTensor]) -> Option<Tensor<1>> {
-    let there = |t: &&AnyTensor| t.carrier().dtype() == DType::F32 && t.shape().iter().all(|&n| n > 0);
+    let there = |t: &&AnyTensor| t.burn_dtype() == DType::F32 && t.shape().iter().all(|&n| n > 0);
     if !tensors.iter().all(there) {
         return None;
     }
@@ -50,7 +50,7 @@ pub(in crate::gpu) fn sums_of_squares(tensors: &[&AnyTensor]) -> Option<Tensor<1
 pub(in crate::gpu) fn accumulate(
     pairs: Vec<(AnyTensor, AnyTensor)>,
 ) -> Result<Vec<AnyTensor>, Vec<(AnyTensor, AnyTensor)>> {
-    let fits = |t: &AnyTensor| t.carrier().dtype() == DType::F32 && Inputs::of(&[t]).is_some();
+    let fits = |t: &AnyTensor| t.burn_dtype() == DType::F32 && Inputs::of(&[t]).is_some();
     if !pairs.iter().all(|(into, more)| fits(into) && fits(more)) {
         return Err(pairs);
     }

@@ -44,7 +44,7 @@ pub use decoder::embedding_noise::EmbeddingNoise;
 pub use decoder::forward_context::{ForwardContext, Mode};
 pub use decoder::input_tap::InputTap;
 pub use decoder::layers::DropoutStep;
-pub use decoder::local_params::{Held, LocalParams};
+pub use decoder::local_params::LocalParams;
 pub use decoder::logit_peaks::LogitPeaks;
 pub use decoder::orthogonality::Orthogonality;
 pub use decoder::tp_plan::{ExpertSharding, ModelAxes, Parallel};

@@ -78,7 +78,7 @@ fn every_scheme_is_gathered_as_it_rests() {
                 let ((parameter, quantized), _) = &cases[i];
                 let each = parameter.as_matrix(1)[0];
                 let own = quantized.rows(rows.start * each..rows.end * each);
-                Ok::<_, Infallible>(Kept::Quantized(Arc::new(own)))
+                Ok::<_, Infallible>(Kept::from(own))
             })
             .unwrap();
             group.clear_traffic();

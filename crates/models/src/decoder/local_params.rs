@@ -1,39 +1,22 @@
 //! Parameters that one rank holds whole.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
-use burn::tensor::Device;
 use burnish_core::{Parameter, Registry};
 use burnish_ops::{AnyTensor, Parameters, accumulate};
-use burnish_quant::{Quantized, Values};
-
-/// A parameter's value as it is held.
-#[derive(Clone, Debug)]
-pub enum Held {
-    /// In the dtype that it is read in.
-    Tensor(AnyTensor),
-    /// In fewer bits; a tensor on this device whenever it is read.
-    Quantized(Arc<Quantized>, Device),
-}
-
-impl From<AnyTensor> for Held {
-    fn from(value: AnyTensor) -> Self {
-        Self::Tensor(value)
-    }
-}
 
 /// All parameters in this process's memory.
 #[derive(Debug)]
 pub struct LocalParams {
     registry: Registry,
-    values: Vec<RwLock<Option<Held>>>,
+    values: Vec<RwLock<Option<AnyTensor>>>,
     gradients: Vec<Mutex<Option<AnyTensor>>>,
 }
 
 impl LocalParams {
     /// Storage for a registry, with one value per parameter in its order (aliases share).
     #[must_use]
-    pub fn new<V: Into<Held>>(registry: Registry, values: Vec<V>) -> Self {
+    pub fn new<V: Into<AnyTensor>>(registry: Registry, values: Vec<V>) -> Self {
         assert_eq!(registry.len(), values.len(), "invariant: one tensor per parameter");
         let gradients = values.iter().map(|_| Mutex::new(None)).collect();
         Self {
@@ -45,18 +28,18 @@ impl LocalParams {
 
     /// Replaces the value at `index`.
     pub fn write(&self, index: usize, value: AnyTensor) {
-        *self.values[index].write().unwrap_or_else(PoisonError::into_inner) = Some(value.into());
+        *self.values[index].write().unwrap_or_else(PoisonError::into_inner) = Some(value);
     }
 
     /// Takes the value out, so that an update may happen in place; [`Self::write`] puts it back.
     #[must_use]
     pub fn take(&self, index: usize) -> AnyTensor {
         let taken = self.values[index].write().unwrap_or_else(PoisonError::into_inner).take();
-        self.tensor(index, &taken.expect("invariant: a taken parameter is written back before it is read"))
+        taken.expect("invariant: a taken parameter is written back before it is read")
     }
 
     /// What is held as `parameter`, if that is held in the same way.
-    pub(crate) fn shared(&self, parameter: &Parameter) -> Option<Held> {
+    pub(crate) fn shared(&self, parameter: &Parameter) -> Option<AnyTensor> {
         let index = self.registry.index_of(&parameter.name)?;
         let own = self.registry.at(index);
         let alike = own.shape == parameter.shape
@@ -66,17 +49,6 @@ impl LocalParams {
             return None;
         }
         self.values[index].read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn tensor(&self, index: usize, held: &Held) -> AnyTensor {
-        match held {
-            Held::Tensor(value) => value.clone(),
-            Held::Quantized(quantized, device) => {
-                let parameter = self.registry.at(index);
-                let values = Values::new(quantized.clone(), parameter.precision.store);
-                AnyTensor::packed(Arc::new(values), &parameter.shape, device)
-            }
-        }
     }
 
     /// Takes the gradient at `index`.
@@ -93,7 +65,7 @@ impl Parameters for LocalParams {
 
     fn read(&self, index: usize) -> AnyTensor {
         let held = self.values[index].read().unwrap_or_else(PoisonError::into_inner).clone();
-        self.tensor(index, &held.expect("invariant: a taken parameter is written back before it is read"))
+        held.expect("invariant: a taken parameter is written back before it is read")
     }
 
     fn accumulate(&self, index: usize, gradient: AnyTensor) {

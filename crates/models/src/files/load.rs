@@ -16,7 +16,7 @@ use burnish_peft::{
     AdapterFolder, AdapterTensors, Change, ChangeSite, Decomposition, Factor, InitWeights, Loftq, LoraConfig,
     LoraPlan, LoraSite, ModuleKind, PeftError, Purpose, decompose, init_lora_weights,
 };
-use burnish_quant::Quantized;
+use burnish_quant::{Quantized, Values};
 use burnish_tp::{AdapterSums, Tp};
 use burnish_weight_files::{FolderWriter, HostTensor, WeightFolder};
 
@@ -27,7 +27,7 @@ use crate::files::loftq::AlternatedWeights;
 use crate::files::packed::widened;
 use crate::files::pieces::read_pieces;
 use crate::{
-    Blueprint, Decoder, ExpertSharding, Exporter, Held, LocalParams, ModelAxes, ModelError, Names, Parallel,
+    Blueprint, Decoder, ExpertSharding, Exporter, LocalParams, ModelAxes, ModelError, Names, Parallel,
     Parameters, RowSource,
 };
 
@@ -533,7 +533,7 @@ impl<'a> ModelPlan<'a> {
         other: Option<&LocalParams>,
     ) -> Result<(Model, Arc<LocalParams>), ModelError> {
         let registry = self.local_registry();
-        let mut values: Vec<Held> = Vec::with_capacity(registry.len());
+        let mut values: Vec<AnyTensor> = Vec::with_capacity(registry.len());
         let work = self.loading();
         for (index, parameter) in registry.iter().enumerate() {
             let rows = 0..rows_in(parameter);
@@ -542,9 +542,11 @@ impl<'a> ModelPlan<'a> {
                 (Some(shared), ..) => shared,
                 (None, Some(target), _) => values[self.index_of(target)?].clone(),
                 (None, None, Some(how)) => {
-                    Held::Quantized(Arc::new(self.quantized_rows(index, rows, how)?), device.clone())
+                    let quantized = Arc::new(self.quantized_rows(index, rows, how)?);
+                    let values = Values::new(quantized, parameter.precision.store);
+                    AnyTensor::packed(Arc::new(values), &parameter.shape, device)
                 }
-                (None, None, None) => to_device(self.local_rows(index, rows)?, device).into(),
+                (None, None, None) => to_device(self.local_rows(index, rows)?, device),
             };
             values.push(value);
             work.advance(1);

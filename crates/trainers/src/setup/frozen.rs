@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 use burnish_models::{ModelPlan, to_device};
@@ -31,7 +31,7 @@ impl Frozen {
             let Some(quantization) = parameter.quantization else {
                 return Ok(to_device(planned.local_rows(index, rows.clone())?, device).into());
             };
-            Ok(Kept::Quantized(Arc::new(planned.quantized_rows(index, rows.clone(), quantization)?)))
+            Ok(planned.quantized_rows(index, rows.clone(), quantization)?.into())
         };
         if whole { self.get(place, index, read) } else { read() }
     }

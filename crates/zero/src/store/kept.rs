@@ -1,6 +1,6 @@
 //! `Kept`: rows of a parameter as a rank keeps them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Device;
 use burnish_core::Parameter;
@@ -14,8 +14,8 @@ use crate::ZeroError;
 pub enum Kept {
     /// In the dtype that they are read in.
     Tensor(AnyTensor),
-    /// In fewer bits; a tensor whenever they are read.
-    Quantized(Arc<Quantized>),
+    /// In fewer bits; a tensor whenever they are read. Clones share what a device has of them.
+    Quantized(Arc<Quantized>, Arc<OnceLock<AnyTensor>>),
 }
 
 impl From<AnyTensor> for Kept {
@@ -24,12 +24,18 @@ impl From<AnyTensor> for Kept {
     }
 }
 
+impl From<Quantized> for Kept {
+    fn from(value: Quantized) -> Self {
+        Self::Quantized(Arc::new(value), Arc::default())
+    }
+}
+
 impl Kept {
     /// Off the tape.
     pub(super) fn plain(self) -> Self {
         match self {
             Self::Tensor(value) => Self::Tensor(value.plain()),
-            quantized @ Self::Quantized(_) => quantized,
+            quantized @ Self::Quantized(..) => quantized,
         }
     }
 
@@ -37,15 +43,17 @@ impl Kept {
     pub(super) fn read(&self, parameter: &Parameter, device: &Device) -> AnyTensor {
         match self {
             Self::Tensor(value) => value.clone(),
-            Self::Quantized(quantized) => read(quantized, parameter, device),
+            Self::Quantized(quantized, read_as) => {
+                read_as.get_or_init(|| read(quantized, parameter, device)).clone()
+            }
         }
     }
 
     /// Rows that rest in fewer bits, as they go to other ranks.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         match self {
-            Self::Quantized(quantized) if quantized.shape()[0] > 0 => quantized.to_bytes(),
-            Self::Quantized(_) => Vec::new(),
+            Self::Quantized(quantized, _) if quantized.shape()[0] > 0 => quantized.to_bytes(),
+            Self::Quantized(..) => Vec::new(),
             Self::Tensor(_) => panic!("invariant: what is declared in fewer bits is kept so"),
         }
     }
@@ -57,7 +65,7 @@ impl Kept {
                 return super::expect(parameter, "the loaded value", value, rows);
             }
             Self::Tensor(value) => (value.shape(), value.dtype()),
-            Self::Quantized(quantized) => {
+            Self::Quantized(quantized, _) => {
                 if quantized.shape() == parameter.as_matrix(rows)
                     && Some(quantized.quantization()) == parameter.quantization
                 {

@@ -1,9 +1,13 @@
 //! An operation with random inputs, on the device and by its reference body on the processor.
 
+use std::sync::Arc;
+
 use anyhow::{Result, ensure};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use burnish_core::random::Stream;
+use burnish_core::{Dtype, PackedRows, Quantization};
 use burnish_ops::{AnyTensor, OpsError};
+use burnish_quant::{Quantized, Values};
 
 /// Which body computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +28,21 @@ pub(crate) struct Input {
     pub(crate) shift: f32,
     /// Whether its gradient is wanted.
     pub(crate) tracked: bool,
+    /// How it rests in fewer bits.
+    packed: Option<Quantization>,
 }
 
 impl Input {
     pub(crate) fn new(name: &'static str, shape: &[usize], scale: f32) -> Self {
-        Self { name, shape: shape.to_vec(), dtype: DType::F32, scale, shift: 0.0, tracked: true }
+        Self {
+            name,
+            shape: shape.to_vec(),
+            dtype: DType::F32,
+            scale,
+            shift: 0.0,
+            tracked: true,
+            packed: None,
+        }
     }
 
     pub(crate) fn shifted(self, shift: f32) -> Self {
@@ -43,6 +57,23 @@ impl Input {
         Self { tracked: false, ..self }
     }
 
+    /// In fewer bits, and frozen: a matrix, or a stack of matrices.
+    pub(crate) fn packed(self, packed: Quantization) -> Self {
+        Self { tracked: false, packed: Some(packed), ..self }
+    }
+
+    /// The codes of an input in fewer bits, read in its dtype.
+    fn codes(&self) -> Option<Values> {
+        let quantization = self.packed?;
+        let [rows, row] = self.shape.last_chunk().copied().expect("invariant: a matrix, or a stack of them");
+        let values = Self { packed: None, dtype: DType::F32, ..self.clone() }.values();
+        let values: Vec<f32> = values.try_into_vec().expect("invariant: in f32");
+        let of = |matrix: &[f32]| Quantized::new(quantization, matrix, row);
+        let all = Quantized::stacked(values.chunks_exact(rows * row).map(of).collect());
+        let dtype = if self.dtype == DType::BF16 { Dtype::Bf16 } else { Dtype::F32 };
+        Some(Values::new(Arc::new(all), dtype))
+    }
+
     fn values(&self) -> TensorData {
         let stream = Stream::new(23, self.name);
         let count: usize = self.shape.iter().product();
@@ -52,6 +83,15 @@ impl Input {
     }
 
     fn tensor(&self, body: Body, device: &Device) -> AnyTensor {
+        if let Some(codes) = self.codes() {
+            return match body {
+                Body::Device => AnyTensor::packed(Arc::new(codes), &self.shape, device),
+                Body::Reference => {
+                    let data = TensorData::from_bytes_vec(codes.bytes(), self.shape.clone(), self.dtype);
+                    AnyTensor::from_data(data.convert_dtype(DType::F64), device)
+                }
+            };
+        }
         let data = match body {
             Body::Device => self.values(),
             Body::Reference => self.values().convert_dtype(DType::F64),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::tensor::DType;
-use burnish_core::{Compute, ExpertGate, RouterRule, RouterScores};
+use burnish_core::{Compute, ExpertGate, Quantization, RouterRule, RouterScores, Scheme};
 use burnish_ops::{
     Activation, AnyTensor, ExpertLayer, ExpertLowRank, Experts, Routing, experts, reference, route,
 };
@@ -20,12 +20,20 @@ struct With {
     lora: bool,
     /// Experts before this one are another rank's.
     first: usize,
+    /// Weights rest in four bits.
+    packed: bool,
 }
 
 const RULE: RouterRule =
     RouterRule { per_token: 2, scores: RouterScores::Softmax, renormalise: true, scale: 1.0, groups: None };
-const PLAIN: With =
-    With { rule: RULE, gate: ExpertGate::Halves(Activation::Silu), bias: false, lora: false, first: 0 };
+const PLAIN: With = With {
+    rule: RULE,
+    gate: ExpertGate::Halves(Activation::Silu),
+    bias: false,
+    lora: false,
+    first: 0,
+    packed: false,
+};
 
 fn case(with: With, dtype: DType, [tokens, count, hidden, inner]: [usize; 4]) -> Case {
     let (rank, own) = (2, count - with.first);
@@ -35,7 +43,11 @@ fn case(with: With, dtype: DType, [tokens, count, hidden, inner]: [usize; 4]) ->
     for (name, [out, input]) in names.into_iter().zip([[with.gate.reads(inner), hidden], [hidden, inner]]) {
         let scale = 1.0 / (input as f32).sqrt();
         let weight = Input::new(name[0], &[own, out, input], scale).held(dtype);
-        inputs.push(if with.lora { weight.frozen() } else { weight });
+        inputs.push(match with {
+            With { packed: true, .. } => weight.packed(Quantization { scheme: Scheme::Nf4, nested: true }),
+            With { lora: true, .. } => weight.frozen(),
+            With { .. } => weight,
+        });
         if with.bias {
             inputs.push(Input::new(name[1], &[own, out], 0.4));
         }
@@ -104,6 +116,7 @@ pub(super) fn checks() -> Vec<Check> {
             With { gate: ExpertGate::Plain(Activation::Relu2), first: 2, ..PLAIN },
         ),
         ("LoRA, by SparseMixer", With { rule: mixer, lora: true, ..PLAIN }),
+        ("LoRA on NF4", With { lora: true, packed: true, ..PLAIN }),
     ];
     let mut all = Vec::new();
     for dtype in [DType::F32, DType::BF16] {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 use burnish_core::random::Stream;
+use burnish_core::{Quantization, Scheme};
 use burnish_ops::{
     Activation, AnyTensor, Dropout, Linear, LinearInput, LowRank, Magnitude, linears, reference,
 };
@@ -31,9 +32,12 @@ struct Layer {
     magnitude: bool,
     /// Whether the weight itself trains.
     trains: bool,
+    /// How the weight rests in fewer bits.
+    packed: Option<Quantization>,
 }
 
-const BARE: Layer = Layer { out: 96, bias: false, rank: 0, dropout: 0.0, magnitude: false, trains: true };
+const BARE: Layer =
+    Layer { out: 96, bias: false, rank: 0, dropout: 0.0, magnitude: false, trains: true, packed: None };
 const LORA: Layer = Layer { rank: 8, trains: false, ..BARE };
 
 fn case(tokens: usize, dim: usize, dtype: DType, reads: Reads, layers: &[Layer], residual: bool) -> Case {
@@ -49,7 +53,11 @@ fn case(tokens: usize, dim: usize, dtype: DType, reads: Reads, layers: &[Layer],
     let scale = 1.0 / (dim as f32).sqrt();
     for (i, layer) in layers.iter().enumerate() {
         let weight = Input::new(["w0", "w1", "w2"][i], &[layer.out, dim], scale).held(dtype);
-        inputs.push(if layer.trains { weight } else { weight.frozen() });
+        inputs.push(match layer.packed {
+            Some(packed) => weight.packed(packed),
+            None if layer.trains => weight,
+            None => weight.frozen(),
+        });
         if layer.bias {
             inputs.push(Input::new(["bias0", "bias1", "bias2"][i], &[layer.out], 0.5));
         }
@@ -127,6 +135,19 @@ pub(super) fn checks() -> Vec<Check> {
         ("DoRA", Reads::RmsNorm, vec![dora, LORA], false),
         ("DoRA, dropout", Reads::Plain, vec![Layer { dropout: 0.25, ..dora }], true),
     ];
+    let packed = |scheme: Scheme, nested: bool| {
+        let quantization = Quantization { scheme, nested };
+        move |layer: Layer| Layer { packed: Some(quantization), trains: false, ..layer }
+    };
+    let (nf4, fp4) = (packed(Scheme::Nf4, true), packed(Scheme::Fp4, false));
+    let int8 = packed(Scheme::Int8, false);
+    let in_few_bits: [(&str, Reads, Vec<Layer>, bool); 5] = [
+        ("LoRA on NF4", Reads::RmsNorm, vec![nf4(LORA), nf4(LORA), nf4(LORA)], false),
+        ("NF4 and FP4 side by side", Reads::RmsNorm, vec![nf4(BARE), fp4(biased)], false),
+        ("LoRA on FP4, dropout, residual", Reads::SwiGlu, vec![fp4(dropped)], true),
+        ("LoRA on int8, residual", Reads::Gelu, vec![int8(LORA)], true),
+        ("DoRA on int8", Reads::Plain, vec![int8(dora)], false),
+    ];
     // Enough rows for adapters of one input to be multiplied together.
     let wide = |out: usize| Layer { out, ..LORA };
     for (name, reads, layers, residual) in [
@@ -138,10 +159,14 @@ pub(super) fn checks() -> Vec<Check> {
             case(1040, 136, DType::BF16, reads, &layers, residual)
         }));
     }
-    for (name, reads, layers, residual) in kinds {
+    // Tokens and widths on both sides of tiles: few, odd, and enough for tensor cores.
+    const SIZES: [(usize, usize); 3] = [(3, 19), (130, 64), (512, 256)];
+    let in_few_bits = in_few_bits.into_iter().map(|kind| (kind, [SIZES[0], (8, 128), SIZES[2]]));
+    for ((name, reads, layers, residual), sizes) in
+        kinds.into_iter().map(|kind| (kind, SIZES)).chain(in_few_bits)
+    {
         for dtype in [DType::F32, DType::BF16] {
-            // Tokens and widths on both sides of tiles: few, odd, and enough for tensor cores.
-            for (tokens, dim) in [(3, 19), (130, 64), (512, 256)] {
+            for (tokens, dim) in sizes {
                 let layers = layers.clone();
                 let title = format!("linears {name}, {}, {tokens} x {dim}", name_of(dtype));
                 all.push(check(title, Bound::of(dtype), move || {

@@ -1,6 +1,7 @@
 //! Every operation against its reference body.
 
 mod attention;
+mod codes;
 mod dispatcher;
 mod experts;
 mod head;
@@ -82,6 +83,7 @@ pub(crate) fn checks() -> Vec<Check> {
     all.extend(experts::checks());
     all.extend(dispatcher::checks());
     all.extend(optimizer::checks());
+    all.extend(codes::checks());
     all
 }
 

@@ -12,6 +12,8 @@ const LAUNCHES: f64 = 1.5;
 pub(super) struct StepCounts {
     launches: u64,
     to_host: u64,
+    /// Of runs alone: a plan does not say it to the byte.
+    pub(super) from_host: u64,
     collectives: u64,
 }
 
@@ -35,6 +37,7 @@ impl StepCounts {
         Ok(Self {
             launches: all.launches * ranks,
             to_host: all.to_host * ranks,
+            from_host: 0,
             collectives: all.collectives * ranks,
         })
     }
@@ -49,19 +52,20 @@ impl StepCounts {
         Ok(Self {
             launches: of("launches")?,
             to_host: of("device_to_host_bytes")?,
+            from_host: of("host_to_device_bytes")?,
             collectives: of("collectives")?,
         })
     }
 
     /// Cells of the table.
     pub(super) fn beside(&self, planned: Option<&Self>) -> String {
-        let Self { launches, to_host, collectives } = self;
+        let Self { launches, to_host, from_host, collectives } = self;
         match planned {
             Some(plan) => format!(
-                "{launches} ({}) | {to_host} ({}) | {collectives} ({})",
+                "{launches} ({}) | {to_host} ({}) | {from_host} | {collectives} ({})",
                 plan.launches, plan.to_host, plan.collectives
             ),
-            None => format!("{launches} | {to_host} | {collectives}"),
+            None => format!("{launches} | {to_host} | {from_host} | {collectives}"),
         }
     }
 }
@@ -109,14 +113,14 @@ mod tests {
             "collectives_of_matrices": [{"calls": 2}],
         });
         let planned = StepCounts::planned(&plan).unwrap();
-        assert_eq!(planned, StepCounts { launches: 14, to_host: 200, collectives: 12 });
-        let report = |launches: u64, bytes: u64, collectives: u64| json!({"launches": launches, "device_to_host_bytes": bytes, "collectives": collectives});
+        assert_eq!(planned, StepCounts { launches: 14, to_host: 200, from_host: 0, collectives: 12 });
+        let report = |launches: u64, bytes: u64, collectives: u64| json!({"launches": launches, "device_to_host_bytes": bytes, "host_to_device_bytes": 2 * bytes, "collectives": collectives});
         let traced = StepCounts::traced(&report(140, 900, 40), &report(108, 500, 16), 2).unwrap();
-        assert_eq!(traced, StepCounts { launches: 16, to_host: 200, collectives: 12 });
+        assert_eq!(traced, StepCounts { launches: 16, to_host: 200, from_host: 400, collectives: 12 });
         let halves = [report(100, 400, 20), report(40, 500, 20)];
         assert_eq!(together(&halves).unwrap(), report(140, 900, 40));
         assert!(together(&[]).is_err());
-        assert_eq!(traced.beside(None), "16 | 200 | 12");
+        assert_eq!(traced.beside(None), "16 | 200 | 400 | 12");
         assert_eq!(held(&planned, &traced, true), None);
         assert!(held(&planned, &StepCounts { launches: 30, ..traced }, true).is_some());
         assert!(held(&planned, &StepCounts { launches: 9, ..traced }, true).is_some());

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use burnish_config::{Command as _, GenerateOptions, GrpoOptions, PlanOptions};
+use burnish_ops::gpu::cost::Cost;
 use burnish_trainers::{GenerationPlan, Grpo, Roofline, RunPlan, Trainer as _};
 use serde_json::{Map, Value, json};
 
@@ -174,6 +175,31 @@ fn products_of_adapters_are_those_counted_by_hand() {
         assert_eq!(flops(&found, "adapters"), expected);
         assert_eq!(flops(&found, "head products"), 6 * (tokens - ROWS) * VOCAB * shape.hidden);
     }
+}
+
+/// Each matrix is widened for its product and for its input's gradient, which those that read the first norm have none of.
+#[test]
+fn a_base_in_four_bits_is_widened_for_each_product() {
+    let line = |words: &[&str]| {
+        let words = [&with(&[ONCE])[..], &LORA[..], words].concat();
+        let all = roofline(QWEN3_0_6B, &words);
+        all.lines
+            .into_iter()
+            .filter(|line| line.name == "widened weights")
+            .map(|line| line.cost)
+            .sum::<Cost>()
+    };
+    assert_eq!(line(&[]), Cost::default());
+    let cost = line(&["--load_in_4bit"]);
+    let of = |linears: &[[u64; 2]]| linears.iter().map(|[out, input]| out * input).sum::<u64>();
+    let linears = QWEN3_0_6B.linears();
+    let elements = 2 * QWEN3_0_6B.layers * of(&linears) - of(&linears[..3]);
+    assert_eq!(cost.launches, 2 * QWEN3_0_6B.layers * 7 - 3);
+    assert_eq!((cost.read, cost.written), (elements / 2 + elements / 64 * 4, 2 * elements));
+    // What lies on the device, and beside it two of the largest while they are multiplied.
+    let plan = |words: &[&str]| plan(QWEN3_0_6B, &[&with(&[ONCE])[..], &LORA[..], words].concat());
+    let (bits, whole) = (plan(&["--load_in_4bit"]), plan(&[]));
+    assert!(bits.on_device_at_most() < whole.on_device_at_most());
 }
 
 #[test]

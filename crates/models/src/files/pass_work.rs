@@ -451,6 +451,9 @@ impl Walk<'_> {
             let size = ExpertsSize { layer: self.sized(layer, filled), experts: local };
             let operands = Self::operands(size.layer.bytes);
             self.widened(layer, Phase::Forward);
+            if self.trains {
+                self.widened(layer, Phase::Backward);
+            }
             let mut add = |phase, cost: Cost| self.work.add(Operation::Experts, phase, operands, cost, 1);
             add(Phase::Forward, size.forward());
             if self.trains {
@@ -556,8 +559,14 @@ impl Walk<'_> {
     ) {
         let size = self.sized(layer, tokens);
         let operands = Self::operands(size.bytes);
-        self.widened(layer, Phase::Forward);
-        self.work.add(operation, Phase::Forward, operands, size.forward(), 1);
+        let forward = match self.resting(layer).and_then(|resting| size.by_codes(resting)) {
+            Some(by_codes) => by_codes,
+            None => {
+                self.widened(layer, Phase::Forward);
+                size.forward()
+            }
+        };
+        self.work.add(operation, Phase::Forward, operands, forward, 1);
         if self.trains {
             if came {
                 self.widened(layer, Phase::Backward);
@@ -610,16 +619,21 @@ impl Walk<'_> {
         }
     }
 
-    fn widened(&mut self, layer: &Layer, phase: Phase) {
+    /// Bytes of a weight in fewer bits.
+    fn resting(&self, layer: &Layer) -> Option<u64> {
         let weight = self.local.at(layer.parts.weight);
-        if weight.quantization.is_some() {
-            let row = weight.shape.last().copied().unwrap_or(1);
-            let resting =
-                weight.stored_bytes(weight.shape[0], weight.elements() / weight.shape[0].max(1)) as u64;
-            let elements = weight.elements().max(row) as u64;
-            let cost = cost::widened(resting, elements, weight.precision.store.bytes() as u64);
-            self.add(Operation::Widening, phase, cost);
-        }
+        weight.quantization?;
+        let rows = weight.shape.first().copied().unwrap_or(1);
+        Some(weight.stored_bytes(rows, weight.elements() / rows.max(1)) as u64)
+    }
+
+    fn widened(&mut self, layer: &Layer, phase: Phase) {
+        let Some(resting) = self.resting(layer) else { return };
+        let weight = self.local.at(layer.parts.weight);
+        // Of a stack each matrix by itself.
+        let pieces = if weight.shape.len() > 2 { weight.shape[0] as u64 } else { 1 };
+        let (elements, bytes) = (weight.elements() as u64, weight.precision.store.bytes() as u64);
+        self.add(Operation::Widening, phase, cost::widened(resting, elements, bytes, pieces));
     }
 
     fn add(&mut self, operation: Operation, phase: Phase, cost: Cost) {

@@ -115,6 +115,14 @@ impl LinearSize {
         product([self.tokens, self.input, self.output], self.bytes, self.bytes)
     }
 
+    /// The same of a few rows by the codes of a weight in `resting` bytes; `None` of more, for which it is widened.
+    #[must_use]
+    pub fn by_codes(&self, resting: u64) -> Option<Cost> {
+        let Cost { read, .. } = self.forward();
+        let few = self.tokens <= burnish_core::FEW_ROWS as u64;
+        few.then(|| Cost { read: read - self.bytes * self.input * self.output + resting, ..self.forward() })
+    }
+
     /// The input's gradient `dy W`, in f32.
     #[must_use]
     pub fn of_input(&self) -> Cost {
@@ -492,10 +500,10 @@ pub fn update(elements: u64, slots: u64, stored: u64) -> Cost {
     Cost::moving(2 * WIDE * elements + slots, WIDE * elements + slots + stored, launches)
 }
 
-/// A weight `[rows, columns]` in `resting` bytes, widened to elements of `bytes` for a product.
+/// `pieces` of a weight in `resting` bytes, each widened by itself to elements of `bytes` for products.
 #[must_use]
-pub fn widened(resting: u64, elements: u64, bytes: u64) -> Cost {
-    Cost::moving(resting, bytes * elements, 2)
+pub fn widened(resting: u64, elements: u64, bytes: u64, pieces: u64) -> Cost {
+    Cost::moving(resting, bytes * elements, pieces)
 }
 
 /// Bytes of a token's statistics that the head brings to the host.

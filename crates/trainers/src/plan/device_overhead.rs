@@ -1,6 +1,6 @@
 //! Memory of a GPU beside counted tensors: context, kernels, the allocator's slack.
 
-use burnish_core::FLASH_HEAD;
+use burnish_core::{FLASH_HEAD, Parameter, Registry, Role};
 use burnish_models::Spec;
 
 /// Bytes beside weights, gradients, optimizer state and activations. Estimates, on the careful side.
@@ -8,7 +8,8 @@ use burnish_models::Spec;
 pub struct DeviceOverhead {
     /// The driver's context and the compiled kernels, once for each process.
     pub context: u64,
-    /// Of the head, one block of logits with its probabilities; of attention, the gradients of queries, keys and values.
+    /// Of the head, one block of logits with its probabilities; of attention, the gradients of queries, keys and values; of
+    /// weights in fewer bits those that are widened at once.
     pub workspace: u64,
 }
 
@@ -22,8 +23,8 @@ const LOGITS: u64 = 3 * (128 << 20);
 const QUERIES: usize = 512;
 
 impl DeviceOverhead {
-    /// Of a model whose step has `tokens` in `texts` rows, over `tp_size` ranks that share layers.
-    pub(crate) fn new(spec: &Spec, texts: usize, tokens: usize, tp_size: usize) -> Self {
+    /// Of a model whose step has `tokens` in `texts` rows, over `tp_size` ranks that share layers, with `widened` bytes of weights.
+    pub(crate) fn new(spec: &Spec, texts: usize, tokens: usize, tp_size: usize, widened: u64) -> Self {
         let row = tokens / texts.max(1);
         let of_ranks = |heads: usize| heads.div_ceil(tp_size.max(1));
         let heads = of_ranks(spec.heads);
@@ -33,7 +34,7 @@ impl DeviceOverhead {
             // Scores, probabilities and their gradient, f32.
             3 * 4 * heads * QUERIES.min(row) * row
         };
-        Self { context: CONTEXT, workspace: LOGITS.max(attention as u64) }
+        Self { context: CONTEXT, workspace: LOGITS.max(attention as u64).max(widened) }
     }
 
     /// All of it beside `held` bytes of tensors.
@@ -45,4 +46,15 @@ impl DeviceOverhead {
     pub(crate) fn pages(&self, held: u64) -> u64 {
         (held + self.workspace) / 10
     }
+}
+
+/// Bytes of the largest weight in fewer bits that is widened as a whole, in the dtype that it is read in: of experts that of one.
+/// Layers that read one input, as a gate and what it multiplies, are widened together: two such.
+pub(crate) fn largest_widened(local: &Registry) -> u64 {
+    let of = |parameter: &Parameter| {
+        let matrices =
+            if parameter.role == Role::Expert { parameter.shape.first().copied().unwrap_or(1) } else { 1 };
+        (parameter.elements() / matrices.max(1) * parameter.precision.store.bytes()) as u64
+    };
+    local.iter().filter(|parameter| parameter.quantization.is_some()).map(of).max().unwrap_or(0)
 }

@@ -11,7 +11,7 @@ use burnish_report::bytes;
 use serde_json::{Value, json};
 
 use crate::TrainError;
-use crate::plan::device_overhead::DeviceOverhead;
+use crate::plan::device_overhead::{DeviceOverhead, largest_widened};
 use crate::plan::roofline::{Decoding, Lines, Passes, Roofline};
 use crate::ranks::expert_sharding;
 
@@ -75,8 +75,10 @@ impl GenerationPlan {
         let keys: usize = (0..spec.layers.len()).map(|layer| keys(spec.sizes(layer))).sum();
         let positions = sequences * (planned.virtual_tokens() + 2 * length);
         let (weights, cache) = (own().map(|(_, p)| held(p)).sum(), (8 * positions * keys) as u64);
-        let overhead = (model.device.kind() == Some(DeviceKind::Cuda))
-            .then(|| DeviceOverhead::new(spec, sequences, sequences * length, ranks.tp_size));
+        let overhead = (model.device.kind() == Some(DeviceKind::Cuda)).then(|| {
+            let widened = 2 * largest_widened(&local);
+            DeviceOverhead::new(spec, sequences, sequences * length, ranks.tp_size, widened)
+        });
         let mut plan = Self {
             elements: own().map(|(p, _)| p.elements()).sum(),
             sequences,

@@ -20,7 +20,7 @@ use burnish_zero::{AllToAllPlan, Memory, OrthoCost, Plan, Stage, ZeroError};
 
 use crate::TrainError;
 use crate::forward::token_loss::token_metrics;
-use crate::plan::device_overhead::DeviceOverhead;
+use crate::plan::device_overhead::{DeviceOverhead, largest_widened};
 pub use crate::plan::precision_table::{PrecisionRow, PrecisionTable};
 use crate::plan::roofline::{Lines, Passes, Roofline};
 use crate::plan::step_passes::StepPasses;
@@ -311,8 +311,11 @@ impl RunPlan {
             tp_size,
             ep_size: ranks.ep_size,
         };
-        let overhead = (model.device.kind() == Some(DeviceKind::Cuda))
-            .then(|| DeviceOverhead::new(spec, texts, stream, tp_size));
+        let overhead = (model.device.kind() == Some(DeviceKind::Cuda)).then(|| {
+            // Beside the one that is counted with what is gathered.
+            let widened = largest_widened(&parallel.local_registry(planned.registry(), 0));
+            DeviceOverhead::new(spec, texts, stream, tp_size, widened)
+        });
         let lines = work.map(|mut work| {
             let flops = |p: &Parameter| OrthoCost::of(muon.as_ref()?, p).map(|cost| cost.flops);
             let owners = if exchanged == Traffic::default() { 1 } else { dp * sharing };

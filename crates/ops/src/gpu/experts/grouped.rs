@@ -275,10 +275,9 @@ pub(super) fn experts(
     experts: &Experts,
     inputs: &[AnyTensor],
 ) -> Option<Result<AnyTensor, OpsError>> {
-    let compute = product::on_device(x.plain().carrier(), experts.compute);
-    let wide_only = |t: &AnyTensor| t.carrier().dtype() == DType::F64;
+    let compute = product::on_device(&x.device(), experts.compute);
     let all = [&experts.gate_up.weight, &experts.down.weight];
-    let there = !wide_only(x)
+    let there = x.burn_dtype() != DType::F64
         && all.iter().all(|weight| multiplies_groups(x, factors(weight, compute)))
         && multiplies_groups(x, DType::F32);
     let any = routing.experts.iter().any(|&e| e != ELSEWHERE);
@@ -295,7 +294,7 @@ fn grouped(
     let [count, ..] = experts.sizes()?;
     apply(super::OP, inputs, move |plain, wanted| {
         let (x, weights) = (plain[0].clone(), wide::<2>(&plain[1])?);
-        let ([_, each], in_dtype) = (weights.dims(), x.carrier().dtype());
+        let ([_, each], in_dtype) = (weights.dims(), x.burn_dtype());
         let mut rest = plain[2..].iter().cloned();
         let [up, down] = [&layers.gate_up, &layers.down].map(|layer| {
             let parts = layer.parts().fill(&mut rest);

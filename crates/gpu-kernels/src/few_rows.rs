@@ -5,7 +5,7 @@ use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
 use crate::buffer::{Buffer, FloatType};
-use crate::packed::{Form, Lie, PackedLie, VALUES, elements, table};
+use crate::packed::{Form, Layout, PackedLayout, VALUES, elements, table};
 use crate::row::{self, Units};
 
 /// Outputs of a cube.
@@ -41,14 +41,14 @@ pub struct FewRows<'a> {
 pub fn multiply_few_rows(
     client: &Client,
     x: &Buffer,
-    lie: &PackedLie,
+    layout: &PackedLayout,
     [words, numbers]: [&Buffer; 2],
     finish: FewRows<'_>,
 ) -> Buffer {
-    let [outputs, columns] = lie.shape();
+    let [outputs, columns] = layout.shape();
     let rows = x.len / columns.max(1);
     assert!((1..=FEW_ROWS).contains(&rows) && x.len == rows * columns, "invariant: a few rows of {columns}");
-    let size = if x.is_aligned(16 / x.dtype.bytes()) { lie.size(0, columns, x.dtype) } else { 1 };
+    let size = if x.is_aligned(16 / x.dtype.bytes()) { layout.size(0, columns, x.dtype) } else { 1 };
     let y = Buffer::empty(client, rows * outputs, finish.dtype);
     assert!(finish.bias.is_none_or(|bias| bias.len == outputs), "invariant: a bias for each output");
     assert!(finish.add.is_none_or(|add| add.len == y.len), "invariant: as many elements are added");
@@ -61,7 +61,7 @@ pub fn multiply_few_rows(
         client,
         row::cubes(client, outputs.div_ceil(OUTPUTS)),
         CubeDim::new_1d(units.count),
-        lie.address(x.len.max(y.len), [words, numbers]),
+        layout.address(x.len.max(y.len), [words, numbers]),
         size,
         x.arg(size),
         words.arg(1),
@@ -69,10 +69,10 @@ pub fn multiply_few_rows(
         bias.arg(1),
         add.arg(1),
         y.arg(1),
-        lie.arg(size),
+        layout.arg(size),
         outputs,
         finish.scale,
-        lie.form(size),
+        layout.form(size),
         Asked { rows, bias: finish.bias.is_some(), add: finish.add.is_some(), units },
         x.dtype.elem(),
         add.dtype.elem(),
@@ -98,7 +98,7 @@ fn multiply_codes<I: Float, A: Float, O: Float, N: Size>(
     bias: &[f32],
     add: &[A],
     y: &mut [O],
-    lie: &Lie,
+    layout: &Layout,
     outputs: usize,
     factor: f32,
     #[comptime] form: Form,
@@ -119,18 +119,18 @@ fn multiply_codes<I: Float, A: Float, O: Float, N: Size>(
     for row in 0..comptime!(asked.rows) {
         sums[row] = Four::new(0.0f32);
     }
-    for vector in range_stepped(unit, lie.of_row, comptime!(asked.units.count as usize)) {
+    for vector in range_stepped(unit, layout.of_row, comptime!(asked.units.count as usize)) {
         let mut weights = Array::<Vector<f32, N>>::new(comptime!(OUTPUTS));
         #[unroll]
         for output in 0..comptime!(OUTPUTS) {
             // Those behind the last are it once more, and not written.
             let of = min(first + output, outputs - 1);
-            let wide = elements::<N>(words, numbers, &values, lie, of, vector, form);
+            let wide = elements::<N>(words, numbers, &values, layout, of, vector, form);
             weights[output] = Vector::<f32, N>::cast_from(Vector::<I, N>::cast_from(wide));
         }
         #[unroll]
         for row in 0..comptime!(asked.rows) {
-            let own = Vector::<f32, N>::cast_from(x[row * lie.of_row + vector]);
+            let own = Vector::<f32, N>::cast_from(x[row * layout.of_row + vector]);
             let mut four = sums[row];
             #[unroll]
             for output in 0..comptime!(OUTPUTS) {

@@ -61,6 +61,6 @@ pub use gemm::{
 pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, place_heads_backward};
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
 pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};
-pub use packed::{PackedLie, widen_rows};
+pub use packed::{PackedLayout, widen_rows};
 pub use rows::{NO_ROW, Places, gather_rows, scatter_rows};
 pub use sums::{over_rows, sum_rows, sums_of_squares};

@@ -21,7 +21,7 @@ const CODES: [usize; 2] = [8, 4];
 /// How a [`PackedStrip`] lies in two memories: one of words of 32 bits (codes, codes of scales, zero points, a list), one of
 /// f32 (values of codes, scales).
 #[derive(Clone, Debug)]
-pub struct PackedLie {
+pub struct PackedLayout {
     rows: usize,
     columns: usize,
     line: usize,
@@ -73,7 +73,7 @@ fn push(words: &mut Vec<u32>, bytes: &[u8]) {
     }
 }
 
-impl PackedLie {
+impl PackedLayout {
     /// Where all of a strip lies, its words, and its numbers.
     ///
     /// # Panics
@@ -88,7 +88,7 @@ impl PackedLie {
         if let Codes::Four(values) = strip.kind {
             numbers.extend(values);
         }
-        let mut lie = Self {
+        let mut layout = Self {
             rows: strip.rows,
             columns: strip.columns,
             line: strip.line,
@@ -119,16 +119,16 @@ impl PackedLie {
         for matrix in &strip.matrices {
             match &matrix.scales {
                 ScaleValues::Plain(scales) => {
-                    lie.scales = scales.len();
+                    layout.scales = scales.len();
                     numbers.extend_from_slice(scales);
                 }
                 ScaleValues::Coded { codes, table, scales, first, block, offset } => {
-                    if !lie.form.coded {
+                    if !layout.form.coded {
                         numbers.extend_from_slice(&table[..]);
-                        lie.form.coded = true;
+                        layout.form.coded = true;
                     }
-                    (lie.scales, lie.coarse) = (codes.len(), scales.len());
-                    (lie.coarse_first, lie.coarse_block) = (*first, *block);
+                    (layout.scales, layout.coarse) = (codes.len(), scales.len());
+                    (layout.coarse_first, layout.coarse_block) = (*first, *block);
                     codes_of_scales.extend_from_slice(codes);
                     numbers.push(*offset);
                     numbers.extend_from_slice(scales);
@@ -136,26 +136,26 @@ impl PackedLie {
             }
         }
         push(&mut words, &codes_of_scales);
-        lie.zeros_at = words.len();
+        layout.zeros_at = words.len();
         push(&mut words, &strip.matrices.iter().flat_map(|matrix| matrix.zeros).copied().collect::<Vec<_>>());
-        lie.list_at = words.len();
+        layout.list_at = words.len();
         match strip.scale_of {
             ScaleOf::Blocks { groups, step, first, block } => {
-                (lie.groups, lie.step, lie.first, lie.block) = (groups, step, first, block);
+                (layout.groups, layout.step, layout.first, layout.block) = (groups, step, first, block);
             }
             ScaleOf::Listed { groups, list } => {
-                (lie.groups, lie.form.listed) = (groups, true);
+                (layout.groups, layout.form.listed) = (groups, true);
                 words.extend_from_slice(list);
             }
         }
         // A word there is, whatever is asked of it.
         words.resize(words.len().max(1), 0);
-        (lie, words, numbers)
+        (layout, words, numbers)
     }
 
     /// As an argument of a kernel that takes vectors of `size` elements.
-    pub(crate) fn arg(&self, size: usize) -> LieLaunch {
-        LieLaunch::new(
+    pub(crate) fn arg(&self, size: usize) -> LayoutLaunch {
+        LayoutLaunch::new(
             self.columns / size,
             self.rows,
             self.line,
@@ -215,45 +215,45 @@ impl PackedLie {
 /// If there are no such rows, or `y` is not of this size.
 pub fn widen_rows(
     client: &Client,
-    lie: &PackedLie,
+    layout: &PackedLayout,
     [words, numbers]: [&Buffer; 2],
     rows: Range<usize>,
     y: &Buffer,
     [column, width]: [usize; 2],
 ) {
     assert!(
-        rows.end <= lie.matrices * lie.rows && column + lie.columns <= width,
+        rows.end <= layout.matrices * layout.rows && column + layout.columns <= width,
         "invariant: rows of the strip"
     );
     assert_eq!(y.len, rows.len() * width, "invariant: rows of {width}");
-    if rows.is_empty() || lie.columns == 0 {
+    if rows.is_empty() || layout.columns == 0 {
         return;
     }
-    let size = lie.size(column, width, y.dtype);
-    let vectors = rows.len() * (lie.columns / size);
+    let size = layout.size(column, width, y.dtype);
+    let vectors = rows.len() * (layout.columns / size);
     let units = row::most_units(client);
     widened::launch(
         client,
         row::cubes(client, vectors.div_ceil(units * EACH)),
         CubeDim::new_1d(units as u32),
-        lie.address(y.len, [words, numbers]),
+        layout.address(y.len, [words, numbers]),
         size,
         words.arg(1),
         numbers.arg(1),
         y.arg(size),
-        lie.arg(size),
+        layout.arg(size),
         vectors,
         rows.start,
         width / size,
         column / size,
-        lie.form(size),
+        layout.form(size),
         y.dtype.elem(),
     );
 }
 
-/// [`PackedLie`], as the kernel has it.
+/// [`PackedLayout`], as the kernel has it.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
-pub(crate) struct Lie {
+pub(crate) struct Layout {
     /// Vectors of a row.
     pub(crate) of_row: usize,
     rows: usize,
@@ -287,29 +287,29 @@ fn byte(words: &[u32], at: usize, number: usize) -> u32 {
 fn scale(
     words: &[u32],
     numbers: &[f32],
-    lie: &Lie,
+    layout: &Layout,
     matrix: usize,
     number: usize,
     #[comptime] form: Form,
 ) -> f32 {
-    let at = matrix * lie.scales + number;
+    let at = matrix * layout.scales + number;
     if form.coded {
-        let begins = lie.scales_at + comptime!(TABLE) + matrix * (lie.coarse + 1);
-        let fine = numbers[lie.scales_at + byte(words, lie.scale_codes_at, at) as usize];
-        let coarse = numbers[begins + 1 + (number + lie.coarse_first) / lie.coarse_block];
+        let begins = layout.scales_at + comptime!(TABLE) + matrix * (layout.coarse + 1);
+        let fine = numbers[layout.scales_at + byte(words, layout.scale_codes_at, at) as usize];
+        let coarse = numbers[begins + 1 + (number + layout.coarse_first) / layout.coarse_block];
         // Rounded before the offset is added, as the CPU does it: one fused operation would not.
-        let product = u32::reinterpret(fine * coarse) ^ lie.nothing;
+        let product = u32::reinterpret(fine * coarse) ^ layout.nothing;
         f32::reinterpret(product) + numbers[begins]
     } else {
-        numbers[lie.scales_at + at]
+        numbers[layout.scales_at + at]
     }
 }
 
 /// The zero point of a matrix by number.
 #[cube]
-fn zero(words: &[u32], lie: &Lie, matrix: usize, number: usize, #[comptime] form: Form) -> f32 {
+fn zero(words: &[u32], layout: &Layout, matrix: usize, number: usize, #[comptime] form: Form) -> f32 {
     if form.zeros {
-        f32::cast_from(byte(words, lie.zeros_at, matrix * lie.scales + number))
+        f32::cast_from(byte(words, layout.zeros_at, matrix * layout.scales + number))
     } else {
         0.0f32.runtime()
     }
@@ -345,15 +345,15 @@ pub(crate) fn elements<N: Size>(
     words: &[u32],
     numbers: &[f32],
     values: &Shared<[f32]>,
-    lie: &Lie,
+    layout: &Layout,
     row: usize,
     vector: usize,
     #[comptime] form: Form,
 ) -> Vector<f32, N> {
-    let (matrix, row) = (row / lie.rows, row % lie.rows);
+    let (matrix, row) = (row / layout.rows, row % layout.rows);
     let column = vector * comptime!(form.size);
-    let code = row * lie.line + column;
-    let at = matrix * lie.codes + code / comptime!(codes(form));
+    let code = row * layout.line + column;
+    let at = matrix * layout.codes + code / comptime!(codes(form));
     // Whole words are known to be such.
     let within =
         if comptime!(form.size >= codes(form)) { 0usize.runtime() } else { code % comptime!(codes(form)) };
@@ -361,18 +361,18 @@ pub(crate) fn elements<N: Size>(
     if form.listed {
         #[unroll]
         for k in 0..comptime!(form.size) {
-            let number = row * lie.groups + words[lie.list_at + column + k] as usize;
-            let less = value(words, values, at, within + k, form) - zero(words, lie, matrix, number, form);
-            wide.insert(k, less * scale(words, numbers, lie, matrix, number, form) * lie.factor);
+            let number = row * layout.groups + words[layout.list_at + column + k] as usize;
+            let less = value(words, values, at, within + k, form) - zero(words, layout, matrix, number, form);
+            wide.insert(k, less * scale(words, numbers, layout, matrix, number, form) * layout.factor);
         }
     } else {
-        let number = row * lie.groups + (row * lie.step + lie.first + column) / lie.block;
-        let scale = scale(words, numbers, lie, matrix, number, form);
-        let zero = zero(words, lie, matrix, number, form);
+        let number = row * layout.groups + (row * layout.step + layout.first + column) / layout.block;
+        let scale = scale(words, numbers, layout, matrix, number, form);
+        let zero = zero(words, layout, matrix, number, form);
         #[unroll]
         for k in 0..comptime!(form.size) {
             let less = value(words, values, at, within + k, form) - zero;
-            wide.insert(k, less * scale * lie.factor);
+            wide.insert(k, less * scale * layout.factor);
         }
     }
     wide
@@ -383,7 +383,7 @@ fn widened<O: Float, N: Size>(
     words: &[u32],
     numbers: &[f32],
     y: &mut [Vector<O, N>],
-    lie: &Lie,
+    layout: &Layout,
     vectors: usize,
     from: usize,
     width: usize,
@@ -397,8 +397,8 @@ fn widened<O: Float, N: Size>(
     for turn in 0..comptime!(EACH) {
         let place = (CUBE_POS * comptime!(EACH) + turn) * CUBE_DIM as usize + UNIT_POS as usize;
         if place < vectors {
-            let (row, vector) = (place / lie.of_row, place % lie.of_row);
-            let wide = elements::<N>(words, numbers, &values, lie, from + row, vector, form);
+            let (row, vector) = (place / layout.of_row, place % layout.of_row);
+            let wide = elements::<N>(words, numbers, &values, layout, from + row, vector, form);
             y[row * width + first + vector] = Vector::cast_from(wide);
         }
     }

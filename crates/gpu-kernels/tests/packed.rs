@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use burnish_core::{Codes, PackedMatrix, PackedStrip, ScaleOf, ScaleValues};
-use burnish_gpu_kernels::{Buffer, Client, FewRows, FloatType, PackedLie, multiply_few_rows, widen_rows};
+use burnish_gpu_kernels::{Buffer, Client, FewRows, FloatType, PackedLayout, multiply_few_rows, widen_rows};
 
 use crate::on_device::{
     client, close, download, dtypes, numbers, rounded, rounding, upload, upload_integers,
@@ -222,9 +222,9 @@ fn element(strip: &PackedStrip<'_>, row: usize, column: usize) -> f32 {
 }
 
 /// A strip in a device's memory.
-fn resting(client: &Client, strip: &PackedStrip<'_>) -> (PackedLie, [Buffer; 2]) {
-    let (lie, words, numbers) = PackedLie::new(strip);
-    (lie, [upload_integers(client, &words), upload(client, FloatType::F32, &numbers)])
+fn resting(client: &Client, strip: &PackedStrip<'_>) -> (PackedLayout, [Buffer; 2]) {
+    let (layout, words, numbers) = PackedLayout::new(strip);
+    (layout, [upload_integers(client, &words), upload(client, FloatType::F32, &numbers)])
 }
 
 #[track_caller]
@@ -242,7 +242,7 @@ fn rows_are_widened_bit_for_bit() {
         let memory = kind.memory();
         let strip = kind.strip(&memory);
         let (rows, columns) = (strip.rows * strip.matrices.len(), strip.columns);
-        let (lie, [words, numbers]) = resting(&client, &strip);
+        let (layout, [words, numbers]) = resting(&client, &strip);
         for dtype in all.into_iter().take(if cfg!(feature = "cuda") { 3 } else { 1 }) {
             let of = |rows: Range<usize>| -> Vec<f32> {
                 let each = rows.flat_map(|row| (0..columns).map(move |column| (row, column)));
@@ -250,7 +250,7 @@ fn rows_are_widened_bit_for_bit() {
             };
             for part in [0..rows, rows / 3..rows.div_ceil(2), rows - 1..rows, 1..1] {
                 let y = Buffer::empty(&client, part.len() * columns, dtype);
-                widen_rows(&client, &lie, [&words, &numbers], part.clone(), &y, [0, columns]);
+                widen_rows(&client, &layout, [&words, &numbers], part.clone(), &y, [0, columns]);
                 let what = format!("{}: rows {part:?} in {dtype:?}", kind.name);
                 same(&what, &download(&client, &y), &of(part));
             }
@@ -276,8 +276,8 @@ fn strips_lie_side_by_side() {
         for (kind, from) in [(first, 0), (second, columns)] {
             let memory = kind.memory();
             let strip = kind.strip(&memory);
-            let (lie, [words, numbers]) = resting(&client, &strip);
-            widen_rows(&client, &lie, [&words, &numbers], 0..9, &y, [from, width]);
+            let (layout, [words, numbers]) = resting(&client, &strip);
+            widen_rows(&client, &layout, [&words, &numbers], 0..9, &y, [from, width]);
             for row in 0..9 {
                 (0..strip.columns).for_each(|c| expected[row * width + from + c] = element(&strip, row, c));
             }
@@ -295,7 +295,7 @@ fn few_rows_are_multiplied_by_codes() {
         let memory = kind.memory();
         let strip = kind.strip(&memory);
         let (outputs, columns) = (strip.rows * strip.matrices.len(), strip.columns);
-        let (lie, [words, floats]) = resting(&client, &strip);
+        let (layout, [words, floats]) = resting(&client, &strip);
         for &dtype in dtypes() {
             let w: Vec<f64> = (0..outputs * columns)
                 .map(|at| f64::from(rounded(dtype, element(&strip, at / columns, at % columns))))
@@ -313,7 +313,7 @@ fn few_rows_are_multiplied_by_codes() {
                     dtype: if finished { FloatType::F32 } else { dtype },
                 };
                 let x_at = upload(&client, dtype, &x);
-                let y = multiply_few_rows(&client, &x_at, &lie, [&words, &floats], finish);
+                let y = multiply_few_rows(&client, &x_at, &layout, [&words, &floats], finish);
                 let expected: Vec<f64> = (0..rows * outputs)
                     .map(|at| {
                         let (x, w) = (&x[at / outputs * columns..], &w[at % outputs * columns..][..columns]);

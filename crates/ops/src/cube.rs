@@ -17,7 +17,7 @@ use burn_fusion::custom::{CustomOpIr, HandleContainer, Operation, OperationIr, S
 use burn_fusion::{ExecutionError, FusionRuntime, FusionTensor, NoOp, get_client};
 use burn_ir::{BackendIr, InitOperationIr};
 use burnish_core::PackedRows;
-use burnish_gpu_kernels::{Buffer, Client, FloatType, PackedLie, widen_rows};
+use burnish_gpu_kernels::{Buffer, Client, FloatType, PackedLayout, widen_rows};
 
 use crate::AnyTensor;
 use crate::custom::Host;
@@ -199,11 +199,11 @@ where
     }
 }
 
-/// A matrix in fewer bits in a device's memory: of each of its strips how it lies, its numbers and its words.
+/// A matrix in fewer bits in a device's memory: of each of its strips the layout, the numbers and the words.
 #[derive(Debug)]
 pub(crate) struct Resting {
     /// With the column that each begins in.
-    lies: Vec<(PackedLie, usize)>,
+    layouts: Vec<(PackedLayout, usize)>,
     numbers: Vec<AnyTensor>,
     words: Vec<Tensor<1, Int>>,
     width: usize,
@@ -218,12 +218,12 @@ impl Resting {
         client_of(&device)?;
         float(dtype)?;
         let strips = rows.strips().filter(|strips| !strips.is_empty())?;
-        let mut resting = Self { lies: Vec::new(), numbers: Vec::new(), words: Vec::new(), width, dtype };
+        let mut resting = Self { layouts: Vec::new(), numbers: Vec::new(), words: Vec::new(), width, dtype };
         let mut column = 0;
         for strip in strips {
-            let (lie, words, numbers) = PackedLie::new(&strip);
+            let (layout, words, numbers) = PackedLayout::new(&strip);
             let words: Vec<i32> = words.into_iter().map(u32::cast_signed).collect();
-            resting.lies.push((lie, column));
+            resting.layouts.push((layout, column));
             let shape = [numbers.len()];
             resting.numbers.push(AnyTensor::from_elements(numbers, &shape, &device));
             let shape = [words.len()];
@@ -233,10 +233,10 @@ impl Resting {
         Some(resting)
     }
 
-    /// How it lies, its numbers and its words, where all columns are one strip.
-    pub(crate) fn whole(&self) -> Option<(&PackedLie, &AnyTensor, &Tensor<1, Int>)> {
-        match (&self.lies[..], &self.numbers[..], &self.words[..]) {
-            ([(lie, _)], [numbers], [words]) => Some((lie, numbers, words)),
+    /// Its layout, numbers and words, where all columns are one strip.
+    pub(crate) fn whole(&self) -> Option<(&PackedLayout, &AnyTensor, &Tensor<1, Int>)> {
+        match (&self.layouts[..], &self.numbers[..], &self.words[..]) {
+            ([(layout, _)], [numbers], [words]) => Some((layout, numbers, words)),
             _ => None,
         }
     }
@@ -248,13 +248,13 @@ impl Resting {
         for words in &self.words {
             inputs = inputs.and_integers(words.clone());
         }
-        let (lies, width, dtype) = (self.lies.clone(), self.width, self.dtype);
+        let (layouts, width, dtype) = (self.layouts.clone(), self.width, self.dtype);
         let [y] = launch("widen_rows", inputs, [(shape, dtype)], move |client, buffers| {
             let dtype = float(dtype).expect("invariant: it was asked before");
             let y = Buffer::empty(client, rows.len() * width, dtype);
-            let (numbers, words) = buffers.split_at(lies.len());
-            for ((lie, column), (numbers, words)) in lies.iter().zip(numbers.iter().zip(words)) {
-                widen_rows(client, lie, [words, numbers], rows.clone(), &y, [*column, width]);
+            let (numbers, words) = buffers.split_at(layouts.len());
+            for ((layout, column), (numbers, words)) in layouts.iter().zip(numbers.iter().zip(words)) {
+                widen_rows(client, layout, [words, numbers], rows.clone(), &y, [*column, width]);
             }
             [y]
         });

@@ -630,8 +630,11 @@ impl Walk<'_> {
     fn widened(&mut self, layer: &Layer, phase: Phase) {
         let Some(resting) = self.resting(layer) else { return };
         let weight = self.local.at(layer.parts.weight);
-        // Of a stack each matrix by itself.
-        let pieces = if weight.shape.len() > 2 { weight.shape[0] as u64 } else { 1 };
+        // Of a stack some matrices together.
+        let pieces = match weight.shape[..] {
+            [count, rows, columns] => count.div_ceil(cost::widened_together(rows * columns)) as u64,
+            _ => 1,
+        };
         let (elements, bytes) = (weight.elements() as u64, weight.precision.store.bytes() as u64);
         self.add(Operation::Widening, phase, cost::widened(resting, elements, bytes, pieces));
     }

@@ -500,6 +500,14 @@ pub fn update(elements: u64, slots: u64, stored: u64) -> Cost {
     Cost::moving(2 * WIDE * elements + slots, WIDE * elements + slots + stored, launches)
 }
 
+/// Matrices of a stack of so many elements each that are widened together.
+#[must_use]
+pub fn widened_together(each: usize) -> usize {
+    /// Elements, if one matrix has not more.
+    const MOST: usize = 1 << 27;
+    (MOST / each.max(1)).max(1)
+}
+
 /// `pieces` of a weight in `resting` bytes, each widened by itself to elements of `bytes` for products.
 #[must_use]
 pub fn widened(resting: u64, elements: u64, bytes: u64, pieces: u64) -> Cost {

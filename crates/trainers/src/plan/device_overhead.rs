@@ -2,6 +2,7 @@
 
 use burnish_core::{FLASH_HEAD, Parameter, Registry, Role};
 use burnish_models::Spec;
+use burnish_ops::gpu::cost;
 
 /// Bytes beside weights, gradients, optimizer state and activations. Estimates, on the careful side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,13 +49,14 @@ impl DeviceOverhead {
     }
 }
 
-/// Bytes of the largest weight in fewer bits that is widened as a whole, in the dtype that it is read in: of experts that of one.
+/// Bytes of the largest weight in fewer bits that is widened as a whole, in the dtype that it is read in: of experts that of some.
 /// Layers that read one input, as a gate and what it multiplies, are widened together: two such.
 pub(crate) fn largest_widened(local: &Registry) -> u64 {
     let of = |parameter: &Parameter| {
         let matrices =
             if parameter.role == Role::Expert { parameter.shape.first().copied().unwrap_or(1) } else { 1 };
-        (parameter.elements() / matrices.max(1) * parameter.precision.store.bytes()) as u64
+        let each = parameter.elements() / matrices.max(1);
+        (matrices.min(cost::widened_together(each)) * each * parameter.precision.store.bytes()) as u64
     };
     local.iter().filter(|parameter| parameter.quantization.is_some()).map(of).max().unwrap_or(0)
 }

@@ -7,6 +7,7 @@ use burnish_core::{Compute, ELSEWHERE, LinearPart, LinearParts};
 
 use super::{activate, activate_backward};
 use crate::experts::{ExpertLayer, Experts};
+use crate::gpu::cost::widened_together;
 use crate::gpu::kernels::{
     GROUP_ROWS, Groups, NO_ROW, Places, Stack, gather_rows, integers, multiplies_groups, multiply_groups,
     scatter_rows, sum_groups,
@@ -14,9 +15,6 @@ use crate::gpu::kernels::{
 use crate::gpu::{product, sum_rows, to, wide};
 use crate::tensor::in_burn;
 use crate::{AnyTensor, OpsError, Routing, apply};
-
-/// Elements of a stack in fewer bits that are widened together, if one expert has not more.
-const WIDENED: usize = 1 << 27;
 
 const KERNEL: &str = "invariant: a kernel computes it on this device";
 
@@ -146,7 +144,7 @@ impl Layer {
     fn blocks(&self) -> Vec<Range<usize>> {
         let shape = self.weight.shape();
         let (experts, each) = (shape[0], shape[1..].iter().product::<usize>());
-        let together = if self.weight.as_packed().is_some() { (WIDENED / each).max(1) } else { experts };
+        let together = if self.weight.as_packed().is_some() { widened_together(each) } else { experts };
         (0..experts).step_by(together).map(|first| first..experts.min(first + together)).collect()
     }
 

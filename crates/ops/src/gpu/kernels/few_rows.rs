@@ -16,8 +16,8 @@ pub(in crate::gpu) fn few_rows(x: &Tensor<2>, weight: &AnyTensor, finish: &Finis
     if !(1..=FEW_ROWS).contains(&rows) {
         return None;
     }
-    let (lie, numbers, words) = weight.resting()?.whole()?;
-    let [outputs, of_row] = lie.shape();
+    let (layout, numbers, words) = weight.resting()?.whole()?;
+    let [outputs, of_row] = layout.shape();
     if of_row != columns {
         return None;
     }
@@ -28,7 +28,7 @@ pub(in crate::gpu) fn few_rows(x: &Tensor<2>, weight: &AnyTensor, finish: &Finis
     let add = finish.add.as_ref().map(|add| AnyTensor::new(add.clone()));
     let tensors: Vec<&AnyTensor> = [&x, numbers].into_iter().chain(&bias).chain(&add).collect();
     let inputs = Inputs::of(&tensors)?.and_integers(words.clone());
-    let (lie, biased, adds) = (lie.clone(), bias.is_some(), add.is_some());
+    let (layout, biased, adds) = (layout.clone(), bias.is_some(), add.is_some());
     let [y] = launch("few_rows", inputs, [(&[rows, outputs], out)], move |client, buffers| {
         let (x, numbers, words) = (&buffers[0], &buffers[1], &buffers[buffers.len() - 1]);
         let finish = kernels::FewRows {
@@ -37,7 +37,7 @@ pub(in crate::gpu) fn few_rows(x: &Tensor<2>, weight: &AnyTensor, finish: &Finis
             add: adds.then(|| &buffers[2 + usize::from(biased)]),
             dtype,
         };
-        [kernels::multiply_few_rows(client, x, &lie, [words, numbers], finish)]
+        [kernels::multiply_few_rows(client, x, &layout, [words, numbers], finish)]
     });
     Some(of_rank(&y))
 }

@@ -36,9 +36,9 @@ pub(crate) fn fused(tensor: &AnyTensor) -> Option<Fused> {
     Some(primitive.float())
 }
 
-/// The client of a plain tensor's device; `None` if that is not CubeCL's.
+/// The client of a tensor's device; `None` if that is not CubeCL's.
 pub(crate) fn client(tensor: &AnyTensor) -> Option<Client> {
-    Some(fused(tensor)?.client.device().client())
+    client_of(&tensor.device())
 }
 
 /// The client of a device; `None` if it is not CubeCL's.

@@ -104,7 +104,7 @@ mod tests {
     use burn::tensor::{Device, Tensor};
 
     use super::*;
-    use crate::{AnyTensor, NoWeights, OpsError, segment, segment_keeping_attention};
+    use crate::{AnyTensor, NoWeights, OpsError, segment_keeping};
 
     /// Two values a run, the second in an inner segment that keeps its own, or nothing.
     #[test]
@@ -133,12 +133,10 @@ mod tests {
                 let x = times(&inputs[0], first()?)?;
                 let second = second.clone();
                 let run: crate::Run = Arc::new(move |inputs, _| times(&inputs[0], second()?));
-                let segment = if inner_keeps { segment_keeping_attention } else { segment };
-                segment("inner", &[x], Arc::new(NoWeights), true, run)
+                segment_keeping("inner", &[x], Arc::new(NoWeights), true, inner_keeps, run)
             });
             let x = AnyTensor::new(Tensor::<1>::ones([1], &Device::flex())).leaf();
-            let y =
-                segment_keeping_attention("outer", std::slice::from_ref(&x), Arc::new(NoWeights), true, run);
+            let y = segment_keeping("outer", std::slice::from_ref(&x), Arc::new(NoWeights), true, true, run);
             let y = y.unwrap();
             assert_eq!(y.to_f32(), [6.0]);
             let mut gradients = y.rank::<1>().unwrap().backward();

@@ -105,7 +105,7 @@ pub use parameters::{Parameters, recorded};
 pub use recomputed::{Value, recomputed};
 pub use router::{RouterBalance, Routing, route};
 pub use scaled_sum::scaled_sum;
-pub use segment::{NoWeights, Run, Weights, runs_again, segment, segment_keeping_attention};
+pub use segment::{NoWeights, Run, Weights, runs_again, segment, segment_keeping};
 pub use tensor::{AnyTensor, host_device, on_host};
 
 pub use burnish_core::Activation;

@@ -1,15 +1,14 @@
 //! The segment: a piece of a model run without a graph in forward and again, under autodiff, in backward.
 //!
 //! Activation recomputation, sharded weights that are gathered twice, and chunked heads are this one operation: it
-//! saves its inputs and, where that is asked for, what attention gave. Its weights come from a [`Weights`] source, so that a resident and a sharded
-//! model run the same code.
+//! saves its inputs and, where that is asked for, what attention gave. Its weights come from a [`Weights`] source, so that
+//! a resident and a sharded model run the same code.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
-use crate::kept::Keeping;
-
 use crate::custom::apply;
+use crate::kept::Keeping;
 use crate::{AnyTensor, OpsError};
 
 /// Where a segment's weights come from and where their gradients go.
@@ -58,25 +57,15 @@ pub fn segment(
     training: bool,
     run: Run,
 ) -> Result<AnyTensor, OpsError> {
-    of(name, inputs, weights, training, false, run)
+    segment_keeping(name, inputs, weights, training, false, run)
 }
 
-/// A [`segment()`] that saves the outputs of its attention too, which then is not computed again: beside its inputs
+/// A [`segment()`] that with `keeps` saves the outputs of its attention too, which then is not computed again: beside its inputs
 /// `heads * head_dim` elements a token, in their dtype, and a sum of each head in f32. Its gradients have the same bits.
 ///
 /// # Errors
 /// As [`segment()`].
-pub fn segment_keeping_attention(
-    name: &str,
-    inputs: &[AnyTensor],
-    weights: Arc<dyn Weights>,
-    training: bool,
-    run: Run,
-) -> Result<AnyTensor, OpsError> {
-    of(name, inputs, weights, training, true, run)
-}
-
-fn of(
+pub fn segment_keeping(
     name: &str,
     inputs: &[AnyTensor],
     weights: Arc<dyn Weights>,

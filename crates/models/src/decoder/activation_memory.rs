@@ -16,6 +16,11 @@ impl Spec {
         per_group || normed || self.pairs == Pairs::Neighbours || self.clip_qkv.is_some()
     }
 
+    /// Elements a token of what a block's attention gives over so many heads: its output and row sums.
+    fn attended(&self, layer: usize, heads: usize) -> usize {
+        heads * (self.sizes(layer).head_dim + 1)
+    }
+
     /// Bytes of what attention gave over `tokens` tokens, of all blocks: its outputs and row sums.
     ///
     /// Of `tp_size` ranks that share each layer, the one with most.
@@ -24,7 +29,7 @@ impl Spec {
         let heads = self.heads.div_ceil(tp_size);
         let of = |layer: usize| {
             let attends = !self.layers[layer].no_attention && self.delta_of(layer).is_none();
-            if attends { heads * (self.sizes(layer).head_dim + 1) } else { 0 }
+            if attends { self.attended(layer, heads) } else { 0 }
         };
         tokens as u64 * F32 * (0..self.layers.len()).map(of).sum::<usize>() as u64
     }
@@ -98,9 +103,8 @@ impl Spec {
             let widened = if more > 0 { 3 * heads * (head_dim + more) } else { 0 };
             let moved = if self.moves_columns() { qkv } else { 0 } + widened;
             let lent = if self.lends_keys(layer) { self.passed_on() + 2 * keys } else { 0 };
-            let attended = heads * head_dim + heads;
             let attends = !self.layers.get(layer).is_some_and(|own| own.no_attention);
-            let attention = if attends { qkv + moved + attended } else { 0 };
+            let attention = if attends { qkv + moved + self.attended(layer, heads) } else { 0 };
             let ssd = if self.ssd_of(layer).is_some() { of_ssd + 3 * h } else { 0 };
             of(h + attention + ssd + h + inner_of(layer) + branches + given + lent + streams)
         };

@@ -4,10 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use burn::tensor::Tensor;
 use burnish_core::Compute;
-use burnish_ops::{
-    AnyTensor, OpsError, Parameters, RouterBalance, Run, Weights, recorded, segment,
-    segment_keeping_attention,
-};
+use burnish_ops::{AnyTensor, OpsError, Parameters, RouterBalance, Run, Weights, recorded, segment_keeping};
 
 use crate::decoder::embedding_noise::EmbeddingNoise;
 use crate::decoder::input_tap::InputTap;
@@ -191,16 +188,16 @@ impl ForwardContext {
             let again = trainable.contains(&true) || indices.iter().any(|&i| self.parameters.gathers(i));
             let hangs = again && !inputs.iter().any(AnyTensor::is_tracked);
             let weights = Arc::new(BlockWeights { parameters: self.parameters.clone(), indices, trainable });
-            let segment = if self.keeps_attention { segment_keeping_attention } else { segment };
+            let keeps = self.keeps_attention;
             if !hangs {
-                return segment(name, inputs, weights, true, run);
+                return segment_keeping(name, inputs, weights, true, keeps, run);
             }
             // A segment is recorded for an input's sake.
             let own = inputs.len();
             let inputs: Vec<AnyTensor> =
                 inputs.iter().cloned().chain([self.root(&inputs[0]).clone()]).collect();
             let run: Run = Arc::new(move |inputs, weights| run(&inputs[..own], weights));
-            return segment(name, &inputs, weights, true, run);
+            return segment_keeping(name, &inputs, weights, true, keeps, run);
         }
         run(inputs, &self.read_all(&indices)?)
     }

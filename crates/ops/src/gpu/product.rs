@@ -49,7 +49,7 @@ pub(super) fn factors(a: DType, b: DType, compute: Compute) -> DType {
 /// How a device computes: factors of f32 are rounded where tensor cores multiply them.
 pub(super) fn on_device(device: &Device, compute: Compute) -> Compute {
     #[cfg(feature = "cube")]
-    if compute == Compute::Bf16 && super::kernels::multiplies_bf16(device) {
+    if compute == Compute::Bf16 && super::kernels::multiplies(device, DType::BF16) {
         return compute;
     }
     #[cfg(not(feature = "cube"))]

@@ -5,15 +5,14 @@ use std::ops::Range;
 use burn::tensor::{DType, Device, Int, Tensor};
 use burnish_core::{Compute, ELSEWHERE, LinearPart, LinearParts};
 
-use super::{activate, activate_backward};
+use super::{activate, activate_backward, groups};
 use crate::experts::{ExpertLayer, Experts};
 use crate::gpu::cost::widened_together;
 use crate::gpu::kernels::{
-    GROUP_ROWS, Groups, NO_ROW, Places, Stack, gather_rows, integers, multiplies_groups, multiply_groups,
+    GROUP_ROWS, Groups, NO_ROW, Places, Stack, gather_rows, integers, multiplies, multiply_groups,
     scatter_rows, sum_groups,
 };
 use crate::gpu::{product, sum_rows, to, wide};
-use crate::tensor::in_burn;
 use crate::{AnyTensor, OpsError, Routing, apply};
 
 const KERNEL: &str = "invariant: a kernel computes it on this device";
@@ -34,25 +33,15 @@ struct Rows {
 
 impl Rows {
     fn new(experts: usize, chosen: &[u32], each: usize, device: &Device) -> Self {
-        let mut counts = vec![0; experts];
-        chosen.iter().filter(|e| **e != ELSEWHERE).for_each(|&e| counts[e as usize] += 1);
-        let tiles: Vec<usize> = counts.iter().map(|n: &usize| n.div_ceil(GROUP_ROWS)).collect();
-        let mut next: Vec<usize> = tiles
-            .iter()
-            .scan(0, |start, tiles| {
-                let own = *start;
-                *start += tiles * GROUP_ROWS;
-                Some(own)
-            })
-            .collect();
-        let rows = tiles.iter().sum::<usize>() * GROUP_ROWS;
-        let mut places = vec![NO_ROW; rows];
-        let mut of_places = vec![NO_ROW; chosen.len()];
-        for (place, &e) in chosen.iter().enumerate().filter(|(_, e)| **e != ELSEWHERE) {
-            let row = next[e as usize];
-            next[e as usize] += 1;
-            places[row] = place as i32;
-            of_places[place] = row as i32;
+        let by_expert = groups(experts, chosen);
+        let tiles: Vec<usize> = by_expert.iter().map(|own| own.len().div_ceil(GROUP_ROWS)).collect();
+        let (mut places, mut of_places) = (Vec::new(), vec![NO_ROW; chosen.len()]);
+        for own in by_expert {
+            for (row, &place) in (places.len()..).zip(&own) {
+                of_places[place as usize] = row as i32;
+            }
+            places.extend(own);
+            places.resize(places.len().next_multiple_of(GROUP_ROWS), NO_ROW);
         }
         let token = |place: &i32| (*place != NO_ROW).then(|| *place as usize / each);
         let back = Places::new(places.iter().map(token), chosen.len() / each, device);
@@ -178,24 +167,20 @@ impl Layer {
             if count == 0 {
                 continue;
             }
-            let own = |all: &Tensor<2>| all.clone().narrow(0, first, count);
-            let of = [block.len(), shape[1], shape[2]];
-            let weight = self.weight.piece(block.start * each..block.end * each, &of).rank::<3>()?;
-            let stack = Stack { all: weight, turned };
-            let of = (self.factors, 1.0, DType::F32);
-            let one = |x: &Tensor<2>, more: Option<(&Tensor<2>, &Stack)>, groups: &Groups| {
-                multiply_groups(x, &stack, more, groups, of).expect(KERNEL)
-            };
-            made.push(if block.len() == rows.tiles.len() {
-                one(x, joined.as_ref().map(|(p, q)| (p, q)), &rows.groups)
-            } else {
-                let more = joined.as_ref().map(|(p, q)| {
-                    let all = q.all.clone().narrow(0, block.start, block.len());
-                    (own(p), Stack { all, turned })
-                });
-                let groups = Groups::new(tiles, &x.device());
-                one(&own(x), more.as_ref().map(|(p, q)| (p, q)), &groups)
+            // A part of a tensor is a copy for a kernel, the whole is not.
+            let whole = block.len() == rows.tiles.len();
+            let groups = if whole { rows.groups.clone() } else { Groups::new(tiles, &x.device()) };
+            let own = |all: &Tensor<2>| if whole { all.clone() } else { all.clone().narrow(0, first, count) };
+            let more = joined.as_ref().map(|(p, q)| {
+                let all = q.all.clone();
+                let all = if whole { all } else { all.narrow(0, block.start, block.len()) };
+                (own(p), Stack { all, turned })
             });
+            let of = [block.len(), shape[1], shape[2]];
+            let all = self.weight.piece(block.start * each..block.end * each, &of).rank::<3>()?;
+            let (x, stack, of) = (own(x), Stack { all, turned }, (self.factors, 1.0, DType::F32));
+            let more = more.as_ref().map(|(p, q)| (p, q));
+            made.push(multiply_groups(&x, &stack, more, &groups, of).expect(KERNEL));
             first += count;
         }
         let y = if made.len() == 1 { made.remove(0) } else { Tensor::cat(made, 0) };
@@ -262,8 +247,7 @@ impl Layer {
 
 /// The dtype in which rows and a weight are multiplied.
 fn factors(weight: &AnyTensor, compute: Compute) -> DType {
-    let held = weight.dtype().map_or(DType::F32, in_burn);
-    product::factors(held, DType::F32, compute)
+    product::factors(weight.burn_dtype(), DType::F32, compute)
 }
 
 /// See [`crate::experts()`]; `None` where there is no kernel, or no token.
@@ -273,11 +257,12 @@ pub(super) fn experts(
     experts: &Experts,
     inputs: &[AnyTensor],
 ) -> Option<Result<AnyTensor, OpsError>> {
-    let compute = product::on_device(&x.device(), experts.compute);
+    let device = x.device();
+    let compute = product::on_device(&device, experts.compute);
     let all = [&experts.gate_up.weight, &experts.down.weight];
     let there = x.burn_dtype() != DType::F64
-        && all.iter().all(|weight| multiplies_groups(x, factors(weight, compute)))
-        && multiplies_groups(x, DType::F32);
+        && all.iter().all(|weight| multiplies(&device, factors(weight, compute)))
+        && multiplies(&device, DType::F32);
     let any = routing.experts.iter().any(|&e| e != ELSEWHERE);
     (there && any).then(|| grouped(routing, experts, inputs, compute))
 }

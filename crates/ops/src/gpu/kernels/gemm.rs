@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device, Tensor};
 use burn_cubecl::kernel::{into_contiguous, untile};
 use burn_cubecl::tensor::CubeTensor;
-use burnish_gpu_kernels::{self as kernels, FloatType};
+use burnish_gpu_kernels as kernels;
 
 use super::of_rank;
 use crate::AnyTensor;
@@ -13,9 +13,10 @@ use crate::gpu::product::Finish;
 /// Rows, columns or factors of a sum of a product of f32 that is thin: one with an adapter's factors.
 const THIN: usize = 64;
 
-/// Whether the device multiplies bf16 by a kernel.
-pub(in crate::gpu) fn multiplies_bf16(device: &Device) -> bool {
-    client_of(device).and_then(|client| kernels::Gemm::new(&client, FloatType::Bf16)).is_some()
+/// Whether the device multiplies factors of a dtype by a kernel.
+pub(in crate::gpu) fn multiplies(device: &Device, factors: DType) -> bool {
+    let gemm = || kernels::Gemm::new(&client_of(device)?, float(factors)?);
+    gemm().is_some()
 }
 
 /// What a kernel does not compute.

@@ -38,12 +38,6 @@ impl Groups {
     }
 }
 
-/// Whether the tensor's device multiplies factors of a dtype in groups.
-pub(in crate::gpu) fn multiplies_groups(tensor: &AnyTensor, factors: DType) -> bool {
-    let gemm = || kernels::Gemm::new(&client(tensor)?, float(factors)?);
-    gemm().is_some()
-}
-
 /// The matrices of all groups, `[groups, depth, columns]`, or `[groups, columns, depth]` if they are turned.
 #[derive(Clone)]
 pub(in crate::gpu) struct Stack {

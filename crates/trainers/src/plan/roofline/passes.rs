@@ -42,7 +42,7 @@ impl Passes {
     pub(crate) fn train(&mut self, model: &Scoring<'_>, kind: PassKind, times: usize) {
         let work = model.planned.work(model.parallel, self.texts, kind);
         work.pieces().for_each(|piece| self.lines.piece(piece, times as u64));
-        self.routed(model.planned, (self.texts, kind), times as u64);
+        routed(&mut self.lines, model.planned, (self.texts, kind), times as u64);
         self.heard(self.texts, times as u64);
     }
 
@@ -58,7 +58,7 @@ impl Passes {
         }
         let kind = PassKind::Scoring { base: model.base };
         let work = model.planned.work(model.parallel, texts, kind);
-        self.routed(model.planned, (texts, kind), times as u64);
+        routed(&mut self.lines, model.planned, (texts, kind), times as u64);
         work.pieces().for_each(|piece| self.lines.under("passes without gradients", piece, times as u64));
         self.heard(texts, times as u64);
     }
@@ -81,8 +81,7 @@ impl Passes {
             work.pieces().for_each(|piece| self.lines.under(name, piece, times));
             let tokens = (texts.texts * texts.tokens) as u64;
             self.lines.host(4 * vocab * texts.texts as u64 * times, OF_TOKEN * tokens * times, times);
-            let routed = planned.routed(tokens, PassKind::Decoding);
-            self.lines.host(routed.to_host * times, routed.to_device * times, routed.waits * times);
+            routed(&mut self.lines, planned, (texts, PassKind::Decoding), times);
         };
         let of_prompts = Texts { texts: prompts, tokens: prompt, before: 0, targets: prompts };
         add("sampling: prompts", of_prompts, times);
@@ -120,13 +119,6 @@ impl Passes {
         self.lines.host(4 * tensors, 0, 2);
     }
 
-    /// What the host hears and says of experts.
-    fn routed(&mut self, planned: &ModelPlan<'_>, (texts, kind): (Texts, PassKind), times: u64) {
-        let tokens = (texts.texts * texts.tokens) as u64;
-        let Routed { to_host, to_device, waits } = planned.routed(tokens, kind);
-        self.lines.host(to_host * times, to_device * times, waits * times);
-    }
-
     /// The statistics of a pass's targets, and its tokens.
     fn heard(&mut self, texts: Texts, times: u64) {
         let tokens = (texts.texts * texts.tokens) as u64;
@@ -136,6 +128,13 @@ impl Passes {
     pub(crate) fn finish(self) -> Lines {
         self.lines
     }
+}
+
+/// What the host hears and says of experts.
+fn routed(lines: &mut Lines, planned: &ModelPlan<'_>, (texts, kind): (Texts, PassKind), times: u64) {
+    let tokens = (texts.texts * texts.tokens) as u64;
+    let Routed { to_host, to_device, waits } = planned.routed(tokens, kind);
+    lines.host(to_host * times, to_device * times, waits * times);
 }
 
 /// Elements of so many rows of a parameter.

@@ -1,21 +1,15 @@
-//! CubeCL's side of tensors: the memory of one, a tensor on memory, and kernels among Burn's operations.
+//! CubeCL's side of tensors: the memory of one, a tensor on memory, and kernels between Burn's operations.
 //!
-//! Burn's fusion queues operations for each thread and runs them when it sees fit. A kernel of burnish's own is one more
-//! operation of that queue ([`launch`]): it runs after what makes its inputs, nothing waits for the device, and tensors of
-//! other threads are handed over as Burn does it for its own operations. What leaves Burn altogether, as memory that a
-//! collective moves, is run up to there first ([`memory`]).
+//! Burn's own fusion is left out of the backend: what it would join is in kernels of burnish's own, and its queue costs a
+//! thread more for each launch than the launch itself (`docs/decisions.md`). So a kernel is launched where it is asked for, in the
+//! thread that asks, as Burn's own operations are; nothing waits for the device.
 
-use std::fmt;
 use std::ops::Range;
 
-use burn::backend::{Cube, DispatchDevice, DispatchKindConversion, DispatchTensor, TensorMetadata};
+use burn::backend::{Cube, DispatchDevice, DispatchKindConversion, DispatchTensor};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use burn_fusion::custom::{CustomOpIr, HandleContainer, Operation, OperationIr, StreamId, TensorIr};
-use burn_fusion::{ExecutionError, FusionRuntime, FusionTensor, NoOp, get_client};
-use burn_ir::{BackendIr, InitOperationIr};
 use burnish_core::PackedRows;
 use burnish_gpu_kernels::{Buffer, Client, FloatType, PackedLayout, widen_rows};
 
@@ -23,14 +17,8 @@ use crate::AnyTensor;
 use crate::custom::Host;
 use crate::tensor::in_burn;
 
-type Runtime = <CubeBackend as burn_fusion::FusionBackend>::FusionRuntime;
-type Handles = HandleContainer<<Runtime as FusionRuntime>::FusionHandle>;
-
-/// A tensor of the backend, in fusion's queue.
-pub(crate) type Fused = FusionTensor<Runtime>;
-
 /// The plain tensor as the backend has it; `None` if its device is not CubeCL's.
-pub(crate) fn fused(tensor: &AnyTensor) -> Option<Fused> {
+fn primitive(tensor: &AnyTensor) -> Option<CubeTensor> {
     let plain = tensor.plain().dispatch();
     let primitive = <DispatchTensor as DispatchKindConversion<Cube>>::try_into_backend(plain).ok()?;
     Some(primitive.float())
@@ -54,21 +42,13 @@ pub(crate) fn client_of(device: &Device) -> Option<Client> {
 /// What computes it is given to the device; nothing waits for that.
 #[must_use]
 pub fn memory(tensor: &AnyTensor) -> Option<CubeTensor> {
-    let fused = fused(tensor)?;
-    let client = fused.client.clone();
-    Some(into_contiguous(client.resolve_tensor_float::<CubeBackend>(fused)))
+    primitive(tensor).map(into_contiguous)
 }
 
 /// A plain tensor on memory.
 #[must_use]
 pub fn tensor(memory: CubeTensor) -> AnyTensor {
-    let (shape, dtype) = (memory.shape(), memory.dtype);
-    let fusion = get_client::<CubeBackend>(&memory.device);
-    let handle = CubeBackend::float_tensor_handle(memory);
-    let begun = InitOperationIr::create(shape, dtype, || fusion.register_tensor_handle(handle));
-    let mut fused =
-        fusion.register(StreamId::current(), OperationIr::Init(begun), NoOp::<CubeBackend>::new());
-    Cube::wrap(fused.swap_remove(0))
+    Cube::wrap(memory)
 }
 
 /// What the kernels call a dtype; `None` of what they do not compute with.
@@ -82,12 +62,12 @@ pub(crate) fn float(dtype: DType) -> Option<FloatType> {
 }
 
 /// The tensors that a kernel reads, on one of CubeCL's devices and in dtypes that kernels compute with.
-pub(crate) struct Inputs(Vec<Fused>);
+pub(crate) struct Inputs(Vec<CubeTensor>);
 
 impl Inputs {
     /// These tensors; `None` where a kernel cannot have them.
     pub(crate) fn of(tensors: &[&AnyTensor]) -> Option<Self> {
-        let all: Option<Vec<Fused>> = tensors.iter().map(|t| fused(t)).collect();
+        let all: Option<Vec<CubeTensor>> = tensors.iter().map(|t| primitive(t)).collect();
         all.filter(|all| all.iter().all(|t| float(t.dtype).is_some())).map(Self)
     }
 
@@ -99,104 +79,57 @@ impl Inputs {
     }
 }
 
-/// Queues a kernel: `kernel` gets the inputs' contiguous buffers when it is its turn and returns the outputs', of the
-/// shapes and dtypes that `outputs` says. `name` is the operation's for fusion, one for each kind of kernel.
+/// Launches a kernel: `kernel` gets the inputs' contiguous buffers and returns the outputs', of the shapes and dtypes that
+/// `outputs` says.
 ///
 /// An input that nothing else holds is the kernel's own: where `Handle::can_mut` says so, it may write there.
 pub(crate) fn launch<const N: usize>(
-    name: &'static str,
     inputs: Inputs,
     outputs: [(&[usize], DType); N],
-    kernel: impl Fn(&Client, Vec<Buffer>) -> [Buffer; N] + Send + Sync + 'static,
+    kernel: impl FnOnce(&Client, Vec<Buffer>) -> [Buffer; N],
 ) -> [AnyTensor; N] {
     let outputs = outputs.map(|(shape, dtype)| (shape.to_vec(), dtype)).to_vec();
-    of_kernel(launch_all(name, inputs, outputs, move |client, buffers| kernel(client, buffers).into()))
+    launch_all(inputs, outputs, |client, buffers| kernel(client, buffers).into())
+        .try_into()
+        .unwrap_or_else(|_| unreachable!("invariant: a tensor for each output"))
 }
 
 /// [`launch`] of a kernel with as many outputs as there are.
 pub(crate) fn launch_all(
-    name: &'static str,
     inputs: Inputs,
     outputs: Vec<(Vec<usize>, DType)>,
-    kernel: impl Fn(&Client, Vec<Buffer>) -> Vec<Buffer> + Send + Sync + 'static,
+    kernel: impl FnOnce(&Client, Vec<Buffer>) -> Vec<Buffer>,
 ) -> Vec<AnyTensor> {
-    let shapes = outputs.clone();
-    launch_on_all(name, inputs, outputs, move |tensors| {
-        let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
-        let buffers = tensors.into_iter().map(|tensor| {
-            let CubeTensor { handle, meta, dtype, .. } = into_contiguous(tensor);
-            // Integers go as what has their size.
-            Buffer { handle, len: meta.num_elements(), dtype: float(dtype).unwrap_or(FloatType::F32) }
-        });
-        let made = kernel(&client, buffers.collect());
-        let outputs = made.into_iter().zip(&shapes).map(|(made, (shape, dtype))| {
-            debug_assert!(made.len == shape.iter().product::<usize>() && float(*dtype) == Some(made.dtype));
-            let (client, device, shape) = (client.clone(), device.clone(), shape.clone().into());
-            CubeTensor::new_contiguous(client, device, shape, made.handle, *dtype)
-        });
-        outputs.collect()
-    })
+    let tensors = inputs.0;
+    let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
+    let buffers = tensors.into_iter().map(|tensor| {
+        let CubeTensor { handle, meta, dtype, .. } = into_contiguous(tensor);
+        // Integers go as what has their size.
+        Buffer { handle, len: meta.num_elements(), dtype: float(dtype).unwrap_or(FloatType::F32) }
+    });
+    let made = kernel(&client, buffers.collect());
+    let outputs = made.into_iter().zip(outputs).map(|(made, (shape, dtype))| {
+        debug_assert!(made.len == shape.iter().product::<usize>() && float(dtype) == Some(made.dtype));
+        let (client, device) = (client.clone(), device.clone());
+        Cube::wrap(CubeTensor::new_contiguous(client, device, shape.into(), made.handle, dtype))
+    });
+    outputs.collect()
 }
 
-/// [`launch`] of what reads tensors as they lie, transposed or in part.
+/// [`launch_all`] of what reads tensors as they lie, transposed or in part.
 pub(crate) fn launch_on_tensors<const N: usize>(
-    name: &'static str,
     inputs: Inputs,
-    outputs: [(&[usize], DType); N],
-    kernel: impl Fn(Vec<CubeTensor>) -> [CubeTensor; N] + Send + Sync + 'static,
+    kernel: impl FnOnce(Vec<CubeTensor>) -> [CubeTensor; N],
 ) -> [AnyTensor; N] {
-    let outputs = outputs.map(|(shape, dtype)| (shape.to_vec(), dtype)).to_vec();
-    of_kernel(launch_on_all(name, inputs, outputs, move |tensors| kernel(tensors).into()))
-}
-
-fn of_kernel<const N: usize>(made: Vec<AnyTensor>) -> [AnyTensor; N] {
-    made.try_into().unwrap_or_else(|_| unreachable!("invariant: a tensor for each output"))
+    kernel(inputs.0).map(Cube::wrap)
 }
 
 /// [`launch_on_tensors`] of a kernel with as many outputs as there are.
 pub(crate) fn launch_on_all(
-    name: &'static str,
     inputs: Inputs,
-    outputs: Vec<(Vec<usize>, DType)>,
-    kernel: impl Fn(Vec<CubeTensor>) -> Vec<CubeTensor> + Send + Sync + 'static,
+    kernel: impl FnOnce(Vec<CubeTensor>) -> Vec<CubeTensor>,
 ) -> Vec<AnyTensor> {
-    let fusion = inputs.0[0].client.clone();
-    let inputs: Vec<TensorIr> = inputs.0.into_iter().map(Fused::into_ir).collect();
-    let outputs = outputs.into_iter();
-    let outputs: Vec<TensorIr> = outputs
-        .map(|(shape, dtype)| TensorIr::uninit(fusion.create_empty_handle(), shape.into(), dtype))
-        .collect();
-    let described = OperationIr::Custom(CustomOpIr::new(name, &inputs, &outputs));
-    let queued = Queued { name, inputs, outputs, kernel };
-    fusion.register(StreamId::current(), described, queued).into_iter().map(Cube::wrap).collect()
-}
-
-/// A kernel in fusion's queue.
-struct Queued<K> {
-    name: &'static str,
-    inputs: Vec<TensorIr>,
-    outputs: Vec<TensorIr>,
-    kernel: K,
-}
-
-impl<K> fmt::Debug for Queued<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
-    }
-}
-
-impl<K> Operation<Runtime> for Queued<K>
-where
-    K: Fn(Vec<CubeTensor>) -> Vec<CubeTensor> + Send + Sync,
-{
-    fn execute(&self, handles: &mut Handles) -> Result<(), ExecutionError> {
-        let tensors =
-            self.inputs.iter().map(|input| handles.get_float_tensor::<CubeBackend>(input)).collect();
-        for (output, made) in self.outputs.iter().zip((self.kernel)(tensors)) {
-            handles.register_float_tensor::<CubeBackend>(&output.id, made);
-        }
-        Ok(())
-    }
+    kernel(inputs.0).into_iter().map(Cube::wrap).collect()
 }
 
 /// A matrix in fewer bits in a device's memory: of each of its strips the layout, the numbers and the words.
@@ -249,7 +182,7 @@ impl Resting {
             inputs = inputs.and_integers(words.clone());
         }
         let (layouts, width, dtype) = (self.layouts.clone(), self.width, self.dtype);
-        let [y] = launch("widen_rows", inputs, [(shape, dtype)], move |client, buffers| {
+        let [y] = launch(inputs, [(shape, dtype)], move |client, buffers| {
             let dtype = float(dtype).expect("invariant: it was asked before");
             let y = Buffer::empty(client, rows.len() * width, dtype);
             let (numbers, words) = buffers.split_at(layouts.len());

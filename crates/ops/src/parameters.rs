@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burnish_core::Registry;
 
-use crate::custom::apply;
+use crate::recomputed::sunk;
 use crate::{AnyTensor, OpsError};
 
 /// The parameters of a model, whoever holds their pieces.
@@ -33,7 +33,7 @@ pub trait Parameters: Send + Sync {
 /// Puts `value`, read from `parameters`, on the tape of `root`: its gradient goes to [`Parameters::accumulate`] as soon
 /// as backward has it, and is not kept.
 ///
-/// `root` is any tracked tensor; it gets a zero gradient.
+/// `root` is a leaf, of any shape; it gets no gradient.
 ///
 /// # Errors
 /// If `root` is not tracked by plain autodiff.
@@ -43,15 +43,6 @@ pub fn recorded(
     value: AnyTensor,
     root: &AnyTensor,
 ) -> Result<AnyTensor, OpsError> {
-    let parameters = parameters.clone();
-    apply("parameter", std::slice::from_ref(root), move |plain, _| {
-        let zero = plain[0].carrier().zeros_like();
-        Ok((
-            value,
-            Box::new(move |gradient| {
-                parameters.accumulate(index, gradient);
-                vec![Some(AnyTensor::new(zero))]
-            }),
-        ))
-    })
+    let parameters = Arc::clone(parameters);
+    sunk(root, value, move |gradient| parameters.accumulate(index, gradient))
 }

@@ -8,7 +8,7 @@ use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
 use burn::backend::autodiff::checkpoint::state::BackwardStates;
-use burn::backend::autodiff::checkpoint::strategy::BalancedCheckpointing;
+use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, NoCheckpointing};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 
@@ -16,6 +16,47 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use crate::custom::has_backend;
 use crate::custom::{Host, no_backend};
 use crate::{AnyTensor, OpsError};
+
+/// A plain value on the tape whose gradient goes to `sink` as soon as it is there, and nowhere else.
+///
+/// `anchor` is a leaf that stands for it on the tape, of any shape; it gets no gradient.
+///
+/// # Errors
+/// If the anchor is not a leaf that is tracked by plain autodiff.
+pub(crate) fn sunk(
+    anchor: &AnyTensor,
+    value: AnyTensor,
+    sink: impl FnOnce(AnyTensor) + Send + 'static,
+) -> Result<AnyTensor, OpsError> {
+    const OP: &str = "parameter";
+    if !anchor.is_tracked() {
+        return Err(OpsError::UntrackedInput { name: OP.to_owned() });
+    }
+    #[cfg(feature = "flex")]
+    if has_backend::<burn::backend::Flex>(&value) {
+        return record_value::<burn::backend::Flex>(OP, anchor, value, Sink::new(sink));
+    }
+    #[cfg(feature = "cube")]
+    if has_backend::<burn::backend::Cube>(&value) {
+        return record_value::<burn::backend::Cube>(OP, anchor, value, Sink::new(sink));
+    }
+    Err(no_backend(OP, &value))
+}
+
+fn record_value<B: Host>(
+    op: &'static str,
+    anchor: &AnyTensor,
+    value: AnyTensor,
+    sink: Sink,
+) -> Result<AnyTensor, OpsError> {
+    let parent = B::tracked(anchor.clone()).ok_or(OpsError::Checkpointing { op })?.into_parts().1;
+    let prepared = Backward::<B, 1>::prepare::<NoCheckpointing>(Recomputed, [parent]);
+    let value = B::unwrap(value);
+    Ok(B::wrap_tracked(match prepared.compute_bound().stateful() {
+        OpsKind::Tracked(prepared) => prepared.finish(sink, value),
+        OpsKind::UnTracked(prepared) => prepared.finish(value),
+    }))
+}
 
 /// What gives a value, now and in backward: the same both times.
 pub type Value = Arc<dyn Fn() -> AnyTensor + Send + Sync>;
@@ -39,7 +80,7 @@ pub fn recomputed(
         return Err(OpsError::UntrackedInput { name: OP.to_owned() });
     }
     let out = value().plain();
-    let sink = Sink(Arc::new(Mutex::new(Some(Box::new(sink)))));
+    let sink = Sink::new(sink);
     #[cfg(feature = "flex")]
     if has_backend::<burn::backend::Flex>(&out) {
         return record::<burn::backend::Flex>(OP, anchor, out, value, sink);
@@ -89,6 +130,12 @@ type Take = Box<dyn FnOnce(AnyTensor) + Send>;
 /// Where the gradient goes, once.
 #[derive(Clone)]
 struct Sink(Arc<Mutex<Option<Take>>>);
+
+impl Sink {
+    fn new(take: impl FnOnce(AnyTensor) + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(Some(Box::new(take)))))
+    }
+}
 
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -45,7 +45,7 @@ fn together(group: Vec<Item>, step: kernels::AdamStep) -> Vec<(AnyTensor, AdamSt
             .expect("invariant: on a device of kernels, in dtypes of theirs")
     };
     let outputs = shapes.into_iter().map(|shape| (shape, DType::F32)).collect();
-    let made = launch_all("adam_step", inputs, outputs, move |client, buffers| {
+    let made = launch_all(inputs, outputs, |client, buffers| {
         let mut buffers = buffers.into_iter();
         let mut all = Vec::new();
         while let Some(p) = buffers.next() {

@@ -30,7 +30,7 @@ pub(in crate::gpu) fn narrow(a: &[Tensor<2>], b: &[Tensor<2>], dtype: DType) -> 
     let mut outputs = vec![(vec![rows, input], dtype)];
     outputs.extend(all.iter().map(|t| (t.shape(), dtype)));
     let inputs = Inputs::of(&all.iter().collect::<Vec<_>>())?;
-    let made = launch_all("narrow_factors", inputs, outputs, move |client, buffers| {
+    let made = launch_all(inputs, outputs, |client, buffers| {
         let (whole, pieces) = kernels::cast(client, &buffers, to);
         let mut made = vec![whole.piece(0, rows * input)];
         made.extend(pieces);
@@ -76,8 +76,7 @@ impl Adapters {
         let Self { of, size, factors, scale } = self;
         let tensors = [x, stack].map(|t| AnyTensor::new(t.clone()));
         let inputs = Inputs::of(&[&tensors[0], &tensors[1]])?;
-        let outputs = vec![(vec![size.rows, size.rank], factors); size.count];
-        let made = launch_on_all("low_ranks", inputs, outputs, move |tensors| {
+        let made = launch_on_all(inputs, |tensors| {
             let Ok([x, stack]) = <[CubeTensor; 2]>::try_from(tensors) else {
                 unreachable!("invariant: two inputs");
             };
@@ -107,11 +106,10 @@ impl Adapters {
         let all = [x].into_iter().chain(upstream).chain(b).chain(low);
         let tensors: Vec<AnyTensor> = all.map(|t| AnyTensor::new(t.clone())).collect();
         let inputs = Inputs::of(&tensors.iter().collect::<Vec<_>>())?;
-        let mut outputs = vec![(vec![rows, rank], factors); count];
-        outputs.extend(vec![(vec![rank, input], DType::F32); count]);
-        outputs.extend(outs.iter().map(|&output| (vec![output, rank], DType::F32)));
-        let shapes = outputs.clone();
-        let made = launch_on_all("adapter_gradients", inputs, outputs, move |tensors| {
+        let mut shapes = vec![(vec![rows, rank], factors); count];
+        shapes.extend(vec![(vec![rank, input], DType::F32); count]);
+        shapes.extend(outs.iter().map(|&output| (vec![output, rank], DType::F32)));
+        let made = launch_on_all(inputs, |tensors| {
             let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
             let mut tensors = tensors.into_iter();
             let mut next = || tensors.next().expect("invariant: as many as were given");

@@ -22,7 +22,7 @@ pub(in crate::gpu) fn dropped(dropout: &Dropout, x: &Tensor<2>, first: usize) ->
     };
     let inputs = inputs.and_integers(integers(keys, &device));
     let float = float(dtype)?;
-    let [y] = launch("dropout", inputs, [(&[rows, columns], dtype)], move |client, buffers| {
+    let [y] = launch(inputs, [(&[rows, columns], dtype)], |client, buffers| {
         [kernels::dropout(client, &buffers[0], &buffers[1], mask, float)]
     });
     Some(of_rank(&y))

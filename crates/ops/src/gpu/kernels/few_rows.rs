@@ -29,7 +29,7 @@ pub(in crate::gpu) fn few_rows(x: &Tensor<2>, weight: &AnyTensor, finish: &Finis
     let tensors: Vec<&AnyTensor> = [&x, numbers].into_iter().chain(&bias).chain(&add).collect();
     let inputs = Inputs::of(&tensors)?.and_integers(words.clone());
     let (layout, biased, adds) = (layout.clone(), bias.is_some(), add.is_some());
-    let [y] = launch("few_rows", inputs, [(&[rows, outputs], out)], move |client, buffers| {
+    let [y] = launch(inputs, [(&[rows, outputs], out)], |client, buffers| {
         let (x, numbers, words) = (&buffers[0], &buffers[1], &buffers[buffers.len() - 1]);
         let finish = kernels::FewRows {
             scale,

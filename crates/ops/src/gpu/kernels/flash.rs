@@ -219,7 +219,7 @@ impl Flash {
         let (given, kernel, plan) = (self.given(input), self.kernel, Arc::clone(&self.plan.plan));
         let (out, sums) = ([given.tokens, given.heads * given.head_dim], [given.heads, given.tokens]);
         let outputs = [(&out[..], input.dtype()), (&sums, DType::F32)];
-        let made = launch("flash_attention", self.inputs(input, &[]), outputs, move |client, buffers| {
+        let made = launch(self.inputs(input, &[]), outputs, |client, buffers| {
             let (operands, _) = given.take(buffers);
             let kernels::FlashOutput { out, sums } = kernel.forward(client, &plan, &operands);
             [out, sums]
@@ -250,7 +250,7 @@ impl Flash {
         let (q, kv) = ([heads, tokens, d], [kv_heads, tokens, d]);
         let by_head = [(&q[..], DType::F32), (&kv, DType::F32), (&kv, DType::F32)];
         if !given.sinks {
-            let made = launch("flash_attention_backward", inputs, by_head, move |client, buffers| {
+            let made = launch(inputs, by_head, |client, buffers| {
                 let kernels::FlashGradients { q, k, v, .. } = backward(client, buffers);
                 [q, k, v]
             });
@@ -258,7 +258,7 @@ impl Flash {
         }
         let [of_q, of_k, of_v] = by_head;
         let outputs = [of_q, of_k, of_v, (&[heads][..], DType::F32)];
-        let [q, k, v, sinks] = launch("flash_attention_backward", inputs, outputs, move |client, buffers| {
+        let [q, k, v, sinks] = launch(inputs, outputs, |client, buffers| {
             let kernels::FlashGradients { q, k, v, sinks } = backward(client, buffers);
             [q, k, v, sinks.expect("invariant: there are sinks")]
         });

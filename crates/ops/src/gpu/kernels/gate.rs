@@ -15,7 +15,7 @@ fn inner(x: &AnyTensor, of: kernels::Gate) -> [usize; 2] {
 /// `f(gate) up` or `f(x)` in `dtype`.
 pub(in crate::gpu) fn gate(x: &AnyTensor, of: kernels::Gate, dtype: DType) -> Option<Tensor<2>> {
     let (shape, to) = (inner(x, of), float(dtype)?);
-    let [y] = launch("gate", Inputs::of(&[x])?, [(&shape, dtype)], move |client, buffers| {
+    let [y] = launch(Inputs::of(&[x])?, [(&shape, dtype)], |client, buffers| {
         [kernels::gate(client, &buffers[0], shape[1], of, to)]
     });
     Some(of_rank(&y))
@@ -27,7 +27,7 @@ pub(in crate::gpu) fn gate_backward(x: &AnyTensor, d: &Tensor<2>, of: kernels::G
     let inputs = Inputs::of(&[x, &AnyTensor::new(d.clone())])?;
     let (shape, dtype) = (x.shape(), x.burn_dtype());
     let outputs = [(shape.as_slice(), dtype)];
-    let [dx] = launch("gate_backward", inputs, outputs, move |client, buffers| {
+    let [dx] = launch(inputs, outputs, |client, buffers| {
         [kernels::gate_backward(client, &buffers[0], &buffers[1], inner, of)]
     });
     Some(of_rank(&dx))

@@ -40,7 +40,7 @@ pub(in crate::gpu) fn gemm<const D: usize>(
     let out = finish.out;
     // What is held here may not be written to.
     drop((a, b, finish, tensors));
-    let [y] = launch_on_tensors("gemm", inputs, [(&shape, out)], move |tensors| {
+    let [y] = launch_on_tensors(inputs, |tensors| {
         let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
         let Asked { gemm, of, .. } = asked;
         let Read { a, b, mut finish, added } = asked.read(&mut tensors.into_iter());
@@ -85,7 +85,7 @@ pub(in crate::gpu) fn gemm_beside(products: Vec<(Rest<2>, DType)>) -> Result<Ten
         return Err(rest(products));
     };
     let (rows, width) = (asked[0].of.rows, asked.iter().map(|asked| asked.of.columns).sum());
-    let [y] = launch_on_tensors("gemm_beside", inputs, [(&[rows, width], out)], move |tensors| {
+    let [y] = launch_on_tensors(inputs, |tensors| {
         let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
         let memory = client.empty(rows * width * out.size());
         let y = CubeTensor::new_contiguous(client.clone(), device, [rows, width].into(), memory, out);

@@ -81,7 +81,7 @@ pub(in crate::gpu) fn multiply_groups(
     let (right, more) = (b.form(), more.map(|(_, q)| (q.sizes()[0], q.form())));
     let (count, to) = (groups.count, float(out)?);
     drop(tensors);
-    let [y] = launch("multiply_groups", inputs, [(&[rows, columns], out)], move |client, buffers| {
+    let [y] = launch(inputs, [(&[rows, columns], out)], |client, buffers| {
         let of = kernels::Product { batches: 1, rows, columns, depth };
         let left = |at: usize, depth| kernels::Matrices::rows(buffers[at].clone(), rows, depth);
         let more = more.as_ref().map(|(depth, right)| kernels::More {
@@ -110,7 +110,7 @@ pub(in crate::gpu) fn sum_groups(
     let inputs = Inputs::of(&tensors.each_ref())?.and_integers(groups.starts.clone());
     let to = float(out)?;
     drop(tensors);
-    let [y] = launch("sum_groups", inputs, [(&[count, rows, columns], out)], move |client, buffers| {
+    let [y] = launch(inputs, [(&[count, rows, columns], out)], |client, buffers| {
         let of = kernels::Product { batches: count, rows, columns, depth };
         let a = kernels::Matrices::rows(buffers[0].clone(), depth, rows).transpose();
         let b = kernels::Matrices::rows(buffers[1].clone(), depth, columns);

@@ -64,7 +64,7 @@ pub(in crate::gpu) fn place_heads(
     let tokens = qkv.shape()[0];
     let (q, kv) = ([shape.heads, tokens, shape.dim], [shape.kv_heads, tokens, shape.dim]);
     let outputs = [(&q[..], dtype), (&kv, dtype), (&kv, dtype)];
-    let placed = launch("place_heads", inputs, outputs, move |client, buffers| {
+    let placed = launch(inputs, outputs, |client, buffers| {
         let mut buffers = buffers.into_iter();
         let qkv = buffers.next().expect("invariant: the heads");
         let (turns, norms) = given.take(&mut buffers);
@@ -99,14 +99,14 @@ pub(in crate::gpu) fn place_heads_backward(
     let of_qkv = (whole.as_slice(), dtype);
     if want_gains {
         let outputs = [of_qkv, (&gain, DType::F32), (&gain, DType::F32)];
-        let [dqkv, q, k] = launch("place_heads_backward", inputs, outputs, move |client, buffers| {
+        let [dqkv, q, k] = launch(inputs, outputs, |client, buffers| {
             let made = backward(client, buffers);
             let (q, k) = made.gains.expect("invariant: they were asked for");
             [made.qkv, q, k]
         });
         return Some((of_rank(&dqkv), Some((of_rank(&q), of_rank(&k)))));
     }
-    let [dqkv] = launch("place_heads_backward", inputs, [of_qkv], move |client, buffers| {
+    let [dqkv] = launch(inputs, [of_qkv], |client, buffers| {
         [backward(client, buffers).qkv]
     });
     Some((of_rank(&dqkv), None))

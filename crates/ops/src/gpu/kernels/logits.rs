@@ -28,7 +28,7 @@ pub(in crate::gpu) fn logit_parts(z: &Tensor<2>, targets: &Targets, o: &HeadOpti
     let inputs = Inputs::of(&[&AnyTensor::new(z.clone()), &AnyTensor::new(targets.owned.clone())])?;
     let (inputs, scaling) = (inputs.and_integers(ids(targets)), scaling(o));
     let outputs = [(&[rows, kernels::PARTS][..], DType::F32)];
-    let [parts] = launch("logit_parts", inputs, outputs, move |client, buffers| {
+    let [parts] = launch(inputs, outputs, |client, buffers| {
         [kernels::logit_parts(client, &buffers[0], &buffers[2], &buffers[1], scaling)]
     });
     Some(of_rank(&parts))
@@ -62,7 +62,7 @@ pub(in crate::gpu) fn logit_gradient(
         target: 1.0 - o.label_smoothing,
         each: (f64::from(o.label_smoothing) / of.vocab as f64) as f32,
     };
-    let [dz] = launch("logit_gradient", inputs, [(&shape, dtype)], move |client, buffers| {
+    let [dz] = launch(inputs, [(&shape, dtype)], |client, buffers| {
         let mut buffers = buffers.into_iter();
         let mut next = || buffers.next().expect("invariant: six inputs");
         let (z, owned) = (next(), next());

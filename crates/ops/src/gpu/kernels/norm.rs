@@ -19,7 +19,7 @@ pub(in crate::gpu) fn rms_norm(
     let shape = x.shape();
     let rows = shape[0];
     let outputs = [(shape.as_slice(), dtype), (&[rows, 1], DType::F32)];
-    let [y, rstd] = launch("rms_norm", inputs, outputs, move |client, buffers| {
+    let [y, rstd] = launch(inputs, outputs, |client, buffers| {
         let made = kernels::rms_norm(client, &buffers[0], &buffers[1], rows, eps, to);
         [made.y, made.rstd]
     });
@@ -43,13 +43,13 @@ pub(in crate::gpu) fn rms_norm_backward(
     let of_x = (shape.as_slice(), dtype);
     if want_gamma {
         let outputs = [of_x, (&shape[1..], DType::F32)];
-        let [dx, of_gamma] = launch("rms_norm_backward", inputs, outputs, move |client, buffers| {
+        let [dx, of_gamma] = launch(inputs, outputs, |client, buffers| {
             let made = backward(client, buffers);
             [made.dx, made.gamma.expect("invariant: it was asked for")]
         });
         return Some((of_rank(&dx), Some(of_rank(&of_gamma))));
     }
     let [dx] =
-        launch("rms_norm_backward", inputs, [of_x], move |client, buffers| [backward(client, buffers).dx]);
+        launch(inputs, [of_x], |client, buffers| [backward(client, buffers).dx]);
     Some((of_rank(&dx), None))
 }

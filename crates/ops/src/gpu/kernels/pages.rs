@@ -21,14 +21,13 @@ fn inputs(tensors: &[&AnyTensor], values: &[u32]) -> Inputs {
     all.and_integers(words(values, tensors[0]))
 }
 
-/// Queues a kernel that makes pools of pools of this shape.
+/// Launches a kernel that makes pools of pools of this shape.
 fn pools(
-    name: &'static str,
     inputs: Inputs,
     (shape, dtype): (&[usize], DType),
-    kernel: impl Fn(&kernels::Client, Vec<kernels::Buffer>) -> Pair + Send + Sync + 'static,
+    kernel: impl FnOnce(&kernels::Client, Vec<kernels::Buffer>) -> Pair,
 ) -> Pools {
-    launch(name, inputs, [(shape, dtype); 2], kernel)
+    launch(inputs, [(shape, dtype); 2], kernel)
 }
 
 type Pair = [kernels::Buffer; 2];
@@ -53,7 +52,7 @@ pub(in crate::gpu) fn copy_pages(from: &Pools, to: Pools, pairs: &[[u32; 2]]) ->
     // What is held here may not be written to.
     drop(to);
     let count = pairs.len();
-    pools("copy_pages", inputs, (&shape, dtype), move |client, buffers| {
+    pools(inputs, (&shape, dtype), |client, buffers| {
         let ([k, v, to_k, to_v], pairs) = apart(buffers);
         [(k, to_k), (v, to_v)].map(|(from, to)| kernels::copy_pages(client, &from, to, &pairs, count, page))
     })
@@ -65,7 +64,7 @@ pub(in crate::gpu) fn duplicate_pages(held: Pools, pairs: &[[u32; 2]]) -> Pools 
     let inputs = inputs(&[&held[0], &held[1]], pairs.as_flattened());
     drop(held);
     let count = pairs.len();
-    pools("duplicate_pages", inputs, (&shape, dtype), move |client, buffers| {
+    pools(inputs, (&shape, dtype), |client, buffers| {
         let (all, pairs): ([_; 2], _) = apart(buffers);
         all.map(|pool| kernels::duplicate_pages(client, pool, &pairs, count, page))
     })
@@ -84,7 +83,7 @@ pub(in crate::gpu) fn write_pages(
     all.extend(&own);
     let inputs = inputs(&all, places);
     drop(held);
-    pools("write_pages", inputs, (&shape, dtype), move |client, mut buffers| {
+    pools(inputs, (&shape, dtype), |client, mut buffers| {
         let places = buffers.pop().expect("invariant: the places are the last input");
         let mut buffers = buffers.into_iter();
         let mut next = || buffers.next().expect("invariant: a buffer for each input");
@@ -117,7 +116,7 @@ pub(in crate::gpu) fn attend_pages(
     let inputs = inputs(&all, rows.words());
     let (has_slopes, has_sinks) = (slopes.is_some(), sinks.is_some());
     let outputs = [(&[tokens, heads * head_dim][..], input.dtype())];
-    let [out] = launch("attend_pages", inputs, outputs, move |client, mut buffers| {
+    let [out] = launch(inputs, outputs, |client, mut buffers| {
         let words = buffers.pop().expect("invariant: the words are the last input");
         let mut buffers = buffers.into_iter();
         let mut next = || buffers.next().expect("invariant: a buffer for each input");

@@ -28,7 +28,7 @@ pub(in crate::gpu) fn product<const D: usize>(a: &Tensor<D>, b: &Tensor<D>) -> O
     let inputs = Inputs::of(&[&AnyTensor::new(a.clone()), &AnyTensor::new(b.clone())])?;
     let mut shape = of_a;
     shape[D - 1] = of_b[D - 1];
-    let [y] = launch_on_tensors("product", inputs, [(&shape, DType::F32)], move |tensors| {
+    let [y] = launch_on_tensors(inputs, |tensors| {
         let Ok([a, b]) = <[CubeTensor; 2]>::try_from(tensors) else {
             unreachable!("invariant: two factors");
         };

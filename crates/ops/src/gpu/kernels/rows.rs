@@ -21,7 +21,7 @@ pub(in crate::gpu) fn gather_rows(
     }
     let ([n], columns, to) = (ids.dims(), table.shape()[1], float(dtype)?);
     let inputs = Inputs::of(&[table])?.and_integers(ids.clone());
-    let [y] = launch("gather_rows", inputs, [(&[n, columns], dtype)], move |client, buffers| {
+    let [y] = launch(inputs, [(&[n, columns], dtype)], |client, buffers| {
         [kernels::gather_rows(client, &buffers[0], &buffers[1], columns, to)]
     });
     Some(of_rank(&y))
@@ -69,7 +69,7 @@ pub(in crate::gpu) fn scatter_rows(
     let Places { starts, order } = places();
     let (columns, rows) = (dy.dims()[1], starts.dims()[0] - 1);
     let inputs = inputs.and_integers(starts).and_integers(order);
-    let [sums] = launch("scatter_rows", inputs, [(&[rows, columns], dtype)], move |client, buffers| {
+    let [sums] = launch(inputs, [(&[rows, columns], dtype)], |client, buffers| {
         let places = kernels::Places { starts: buffers[1].clone(), order: buffers[2].clone() };
         [kernels::scatter_rows(client, &buffers[0], &places, columns, to)]
     });

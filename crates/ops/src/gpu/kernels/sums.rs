@@ -17,7 +17,7 @@ fn inputs(x: &Tensor<2>) -> Option<Inputs> {
 /// The sum of each row, or of its squares, `[rows]`.
 pub(in crate::gpu) fn sum_rows(x: &Tensor<2>, squares: bool) -> Option<Tensor<1>> {
     let (inputs, rows) = (inputs(x)?, x.dims()[0]);
-    let [y] = launch("sum_rows", inputs, [(&[rows], DType::F32)], move |client, buffers| {
+    let [y] = launch(inputs, [(&[rows], DType::F32)], |client, buffers| {
         [kernels::sum_rows(client, &buffers[0], rows, squares)]
     });
     Some(of_rank(&y))
@@ -26,7 +26,7 @@ pub(in crate::gpu) fn sum_rows(x: &Tensor<2>, squares: bool) -> Option<Tensor<1>
 /// The sum over rows, `[columns]`.
 pub(in crate::gpu) fn over_rows(x: &Tensor<2>) -> Option<Tensor<1>> {
     let (inputs, columns) = (inputs(x)?, x.dims()[1]);
-    let [y] = launch("over_rows", inputs, [(&[columns], DType::F32)], move |client, buffers| {
+    let [y] = launch(inputs, [(&[columns], DType::F32)], |client, buffers| {
         [kernels::over_rows(client, &buffers[0], columns)]
     });
     Some(of_rank(&y))
@@ -40,7 +40,7 @@ pub(in crate::gpu) fn sums_of_squares(tensors: &[&AnyTensor]) -> Option<Tensor<1
     }
     let count = [tensors.len()];
     let [sums] =
-        launch("sums_of_squares", Inputs::of(tensors)?, [(&count, DType::F32)], move |client, buffers| {
+        launch(Inputs::of(tensors)?, [(&count, DType::F32)], |client, buffers| {
             [kernels::sums_of_squares(client, &buffers)]
         });
     Some(of_rank(&sums))
@@ -64,7 +64,7 @@ pub(in crate::gpu) fn accumulate(
             let all: Vec<AnyTensor> = group.into_iter().flat_map(|(into, more)| [into, more]).collect();
             Inputs::of(&all.iter().collect::<Vec<_>>()).expect("invariant: asked of each")
         };
-        sums.extend(launch_all("accumulate", inputs, outputs, |client, buffers| {
+        sums.extend(launch_all(inputs, outputs, |client, buffers| {
             let mut buffers = buffers.into_iter();
             let mut pairs = Vec::new();
             while let (Some(into), Some(more)) = (buffers.next(), buffers.next()) {

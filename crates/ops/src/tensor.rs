@@ -200,6 +200,11 @@ impl AnyTensor {
     /// Copies the values to the host, in the tensor's dtype.
     #[must_use]
     pub fn to_data(&self) -> TensorData {
+        // Rows that Burn puts together may lie apart, and would come one by one.
+        #[cfg(feature = "cube")]
+        if let Some(memory) = crate::cube::memory(self) {
+            return crate::cube::tensor(memory).carrier().into_data();
+        }
         self.carrier().inner().into_data()
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::slice;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::code::{
     Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_SUPPORTED, SUCCESS, given, put,
@@ -304,11 +304,20 @@ fn upload(to: u64, from: Host, on: &Stream) -> Result<(), Code> {
     on.push(move || memory::write(to, &bytes))
 }
 
+/// What the host reads in place of what kernels that did nothing left: `FAKE_CUDA_ANSWER`.
+fn answer() -> Option<f32> {
+    static ANSWER: OnceLock<Option<f32>> = OnceLock::new();
+    *ANSWER.get_or_init(|| std::env::var("FAKE_CUDA_ANSWER").ok()?.trim().parse().ok())
+}
+
 /// Copies to the host. Returns when pageable bytes are there; page-locked ones come when the stream is there.
 fn download(to: Host, from: u64, on: &Stream) -> Result<(), Code> {
     counts::bytes(&RUNNING.device_to_host, &RUNNING.device_to_host_bytes, to.bytes);
     on.push(move || {
-        let bytes = memory::read(from, to.bytes)?;
+        let mut bytes = memory::read(from, to.bytes)?;
+        if let Some(answer) = answer() {
+            bytes.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&answer.to_le_bytes()));
+        }
         // SAFETY: the caller leaves page-locked bytes alone until the stream has written them, and waits below for
         // pageable ones.
         unsafe { to.write(&bytes) };

@@ -23,11 +23,11 @@ static NEXT: AtomicUsize = AtomicUsize::new(0x1000_0000);
 
 /// What is loaded, by handle: nothing where a module is not executed.
 static MODULES: Mutex<Option<HashMap<usize, Option<Arc<ptx::Module>>>>> = Mutex::new(None);
-static FUNCTIONS: Mutex<Option<HashMap<usize, Option<Function>>>> = Mutex::new(None);
+static FUNCTIONS: Mutex<Option<HashMap<usize, Function>>> = Mutex::new(None);
 
 #[derive(Clone)]
 struct Function {
-    module: Arc<ptx::Module>,
+    module: Option<Arc<ptx::Module>>,
     name: String,
 }
 
@@ -150,8 +150,7 @@ unsafe extern "C" fn cuModuleGetFunction(
         return NOT_FOUND;
     }
     let handle = handle();
-    let of = module.map(|module| Function { module, name });
-    lock(&FUNCTIONS).get_or_insert_default().insert(handle, of);
+    lock(&FUNCTIONS).get_or_insert_default().insert(handle, Function { module, name });
     put(function, Ok(handle))
 }
 
@@ -208,7 +207,9 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
     let on = stream::of(on)?;
     let function = lock(&FUNCTIONS).get_or_insert_default().get(&function).cloned();
     let of = Arc::clone(&on);
-    let Some(Function { module, name }) = function.ok_or(INVALID_HANDLE)? else {
+    let Function { module, name } = function.ok_or(INVALID_HANDLE)?;
+    counts::launched(&name);
+    let Some(module) = module else {
         return on.push(move || {
             of.spend(SKIPPED);
             Ok(())
@@ -218,7 +219,6 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
         return Err(INVALID_VALUE);
     }
     let kernel = module.kernel(&name).ok_or(NOT_FOUND)?;
-    counts::launched(&name);
     // SAFETY: as the caller promises.
     let arguments = unsafe { arguments(kernel, pointers) }?;
     on.push(move || {

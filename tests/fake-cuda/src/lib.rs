@@ -24,7 +24,8 @@
 //! Variables: `FAKE_CUDA_DEVICES` (1), `FAKE_CUDA_MEMORY` (bytes of each device, 16 GiB), `FAKE_CUDA_JITTER` (0, most
 //! microseconds that a stream waits before each piece of work), `FAKE_CUDA_REPORT` (a file that gets counts, and launches by kernel, as JSON
 //! at exit; `{pid}` in its name is the process), `FAKE_CUDA_ARCH` (90: which hardware the devices say they are),
-//! `FAKE_CUDA_SKIP` (beginnings of the names of kernels that do nothing, between commas, or `all`), `FAKE_CUDA_MODULES`
+//! `FAKE_CUDA_SKIP` (beginnings of the names of kernels that do nothing, between commas, or `all`),
+//! `FAKE_CUDA_ANSWER` (a number that the host reads in every f32, where kernels do nothing and a run must go on), `FAKE_CUDA_MODULES`
 //! (a folder that every module's text is kept in), `FAKE_CUDA_TRACE` (1: failures of functions on standard error),
 //! `FAKE_NCCL_DIR` (the temporary folder), `FAKE_NCCL_FAULT` (see
 //! `fault.rs`).

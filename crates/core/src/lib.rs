@@ -12,7 +12,7 @@
 //!   them.
 //! * [`ErrorCode`]: the classes of errors, which every enum of errors maps its variants to.
 //! * [`Activation`]: the elementwise functions of feed-forwards; [`RouterRule`] and [`ExpertGate`]: what experts are.
-//! * [`FLASH_HEAD`], [`FLASH_TILE`] and [`FEW_ROWS`]: sizes of kernels on GPUs, for those who plan without them.
+//! * [`FLASH_HEAD`], [`FLASH_TILE`], [`FEW_ROWS`] and [`ADAPTERS_TOGETHER`]: sizes of kernels on GPUs, for those who plan without them.
 //! * [`file`](mod@file): reading what comes from outside, within bounds; [`guarded`]: by libraries that panic over it.
 //! * [`work`]: long work that is under way, for whoever shows it.
 //! * [`random`]: randomness as a function of (seed, name, index), so that results do not depend on
@@ -58,7 +58,7 @@ pub use flash::{FLASH_HEAD, FLASH_TILE};
 pub use guarded::{guarded, is_guarded};
 pub use head_options::HeadOptions;
 pub use layout::{Layout, LayoutError, Region, Split};
-pub use linear_parts::{LinearDim, LinearPart, LinearParts, LinearPartsIter, LoraParts};
+pub use linear_parts::{ADAPTERS_TOGETHER, LinearDim, LinearPart, LinearParts, LinearPartsIter, LoraParts};
 pub use option_fault::{OptionFault, OptionFaults};
 pub use packed_rows::{
     BlockScale, Codes, EightBits, FEW_ROWS, FourBits, PackedMatrix, PackedRows, PackedStrip, ScaleOf,

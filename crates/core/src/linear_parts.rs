@@ -121,6 +121,10 @@ pub struct LinearParts<T> {
     pub lora: Option<LoraParts<T>>,
 }
 
+/// Rows, and columns of all first factors at most, from which on adapters of layers that read one input are multiplied together on a
+/// GPU; also for those who plan without it.
+pub const ADAPTERS_TOGETHER: [usize; 2] = [1024, 64];
+
 /// One `T` for each tensor of an adapter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoraParts<T> {

@@ -14,7 +14,7 @@ use crate::mma::{Eight, PLANE, Pair, STRIP, add, pair};
 use crate::row;
 
 /// Columns of a thin matrix at most.
-pub(super) const MOST: usize = 64;
+pub(super) const MOST: usize = burnish_core::ADAPTERS_TOGETHER[1];
 /// Strips of rows of a cube, and planes that share the factors of each.
 const STRIPS: usize = 2;
 const SHARES: usize = 4;
@@ -29,7 +29,7 @@ const COLUMNS_AHEAD: usize = 4;
 const SLAB: usize = 4 * ROWS_AHEAD;
 const PITCH: usize = SLAB + 4;
 /// Rows of an output, or factors of a sum, from which on this is done; below few planes would have anything to do.
-const LONG: usize = 1024;
+const LONG: usize = burnish_core::ADAPTERS_TOGETHER[0];
 /// Columns of a plane: a unit has eight neighbours.
 const WIDE: usize = 64;
 /// Cubes that fill a device, of no device in particular; and parts of a sum at most.

@@ -1,8 +1,10 @@
 //! `PassWork`: what a GPU does in a decoder's passes, operation by operation, from sizes: the blueprint's layers by the costs
 //! of [`burnish_ops::gpu::cost`].
 
-use burnish_core::{Dtype, ExpertGate, Parameter, Registry};
-use burnish_ops::gpu::cost::{self, AttentionSize, Cost, ExpertsSize, HeadSize, LinearSize};
+use burnish_core::{Compute, Dtype, ExpertGate, Parameter, Registry};
+use burnish_ops::gpu::cost::{
+    self, AdapterWork, AttentionSize, Cost, ExpertsSize, HeadSize, LinearSize,
+};
 
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::layers::{Block, Layer, Place};
@@ -349,6 +351,7 @@ impl Walk<'_> {
             self.times(Operation::Norms, Phase::Backward, backward, behind);
             self.times(Operation::Norms, Phase::Backward, cost::residual(tokens, h), sums);
             if self.recompute {
+                self.add(Operation::Norms, Phase::Backward, cost::seeded());
                 self.again(&before);
             }
         }
@@ -464,7 +467,7 @@ impl Walk<'_> {
                     add(Phase::Backward, size.of_weight());
                 }
             }
-            self.adapter(layer, size.layer, *tracked, (local, true));
+            self.adapter(layer, size.layer, *tracked, (local, true, 1));
             *tracked |= self.any_trains(layer);
         }
         let inner = self.sized(down, filled).input;
@@ -526,12 +529,17 @@ impl Walk<'_> {
             self.work.add(Operation::Head, Phase::Backward, operands, products, 1);
             self.add(Operation::Loss, Phase::Backward, rest);
         }
-        self.adapter(head, layer, tracked, (1, true));
+        self.adapter(head, layer, tracked, (1, true, 1));
     }
 
     /// A layer over `tokens` rows; whether something before it trains says `came`, `tracked` also whether something of it does.
     fn linear(&mut self, operation: Operation, layer: &Layer, tokens: u64, came: bool, tracked: &mut bool) {
         self.beside(operation, std::slice::from_ref(layer), tokens, came, tracked);
+        // What comes back to a layer alone is the gradient of a sum, which is wide.
+        if self.trains && *tracked && self.bytes(layer) < 4 {
+            let [width, _] = self.matrix(layer);
+            self.add(operation, Phase::Backward, cost::rounded(tokens, width));
+        }
     }
 
     /// Layers that read one input.
@@ -543,9 +551,10 @@ impl Walk<'_> {
         came: bool,
         tracked: &mut bool,
     ) {
-        let first = layers.iter().position(|layer| layer.parts.lora.is_some());
+        let has = |layer: &&Layer| layer.parts.lora.is_some();
+        let (first, adapters) = (layers.iter().position(|layer| has(&layer)), layers.iter().filter(has).count());
         for (at, layer) in layers.iter().enumerate() {
-            self.one_beside(operation, layer, (tokens, Some(at) == first), came, tracked);
+            self.one_beside(operation, layer, (tokens, Some(at) == first, adapters as u64), came, tracked);
         }
     }
 
@@ -553,7 +562,7 @@ impl Walk<'_> {
         &mut self,
         operation: Operation,
         layer: &Layer,
-        (tokens, first): (u64, bool),
+        (tokens, first, adapters): (u64, bool, u64),
         came: bool,
         tracked: &mut bool,
     ) {
@@ -576,12 +585,18 @@ impl Walk<'_> {
                 self.work.add(operation, Phase::Backward, operands, size.of_weight(), 1);
             }
         }
-        self.adapter(layer, size, came, (1, first));
+        self.adapter(layer, size, came, (1, first, adapters));
         *tracked |= self.any_trains(layer);
     }
 
     /// What an adapter adds to a layer: of a low rank two products; of another change the weight is made anew.
-    fn adapter(&mut self, layer: &Layer, size: LinearSize, came: bool, (experts, first): (u64, bool)) {
+    fn adapter(
+        &mut self,
+        layer: &Layer,
+        size: LinearSize,
+        came: bool,
+        (experts, first, beside): (u64, bool, u64),
+    ) {
         if !self.adapters {
             return;
         }
@@ -589,9 +604,11 @@ impl Walk<'_> {
             let shape = &self.local.at(lora.a).shape;
             // Experts' factors lie one after another.
             let rank = (shape.first().copied().unwrap_or(0) as u64 / experts.max(1)).max(1);
-            let (forward, backward) =
-                (size.adapter_forward(rank, first), size.adapter_backward(rank, came, first));
-            let operands = Self::operands(size.bytes);
+            let bytes = if self.blueprint.compute == Compute::Bf16 { 2 } else { 4 };
+            let apart = self.blueprint.invocation.is_some();
+            let of = AdapterWork { rank, bytes, beside, first, apart };
+            let (forward, backward) = (size.adapter_forward(&of), size.adapter_backward(&of, came));
+            let operands = Self::operands(bytes);
             self.work.add(Operation::Adapters, Phase::Forward, operands, forward, 1);
             if self.trains {
                 self.work.add(Operation::Adapters, Phase::Backward, operands, backward, 1);

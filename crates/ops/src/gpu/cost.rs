@@ -2,8 +2,8 @@
 //! changes a body changes its entry.
 //!
 //! Operations are those of products, two for each pair of factors. Bytes are those of the tensors that kernels read and write,
-//! each once for each kernel that does. Kernels are counted as Burn's fusion leaves them: neighbouring elementwise operations
-//! are one, with the reduction or the product that reads them. Its choice depends on shapes, so launches are near, not exact.
+//! each once for each kernel that does. Small products are cut into parts that another launch adds, and what lies where Burn's
+//! operations cannot look at it is copied first, both by shapes: launches are near, and nearest where products fill a device.
 //! Products of 16-bit factors, norms, gates, heads, attention, rows of logits, lookups and AdamW are kernels of burnish's own
 //! (`burnish-gpu-kernels`).
 
@@ -21,9 +21,12 @@ const GROUP_ROWS: u64 = burnish_core::GROUP_ROWS as u64;
 /// Bytes of an f32: stream, softmax, statistics and gradients.
 const WIDE: u64 = 4;
 
-/// Kernels around the products of an adapter in f32, in forward and in backward, that move little: casts of rows of its rank, and
-/// copies of factors whose layout no product takes. As the interpreter's driver counts them on `examples/base`.
-const AROUND_ADAPTER: [u64; 2] = [4, 7];
+/// Kernels around the products of an adapter in f32 on a layer in 16 bits, in forward and in backward: the layer's input in both
+/// dtypes, its output put beside its neighbours', casts. As the interpreter's driver counts them on `examples/base`.
+const AROUND_ADAPTER: [u64; 2] = [5, 2];
+
+/// The same of an adapter that acts on some tokens, beside the layer.
+const AROUND_APART: [u64; 2] = [8, 14];
 
 /// What kernels do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +106,29 @@ pub struct LinearSize {
     pub bytes: u64,
 }
 
+/// An adapter of low rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdapterWork {
+    /// Its rank.
+    pub rank: u64,
+    /// Bytes of an element of its products' factors.
+    pub bytes: u64,
+    /// Adapters of the layers that read this input.
+    pub beside: u64,
+    /// Whether it is the first of them.
+    pub first: bool,
+    /// Whether it acts on some tokens alone, beside its layer.
+    pub apart: bool,
+}
+
+impl AdapterWork {
+    /// Whether those of this input are multiplied together.
+    fn together(&self, tokens: u64) -> bool {
+        let [rows, columns] = burnish_core::ADAPTERS_TOGETHER.map(|n| n as u64);
+        self.bytes < WIDE && tokens >= rows && self.beside * self.rank <= columns
+    }
+}
+
 /// One product `[m, k] x [k, n]` whose elements take so many bytes, the result's `out`.
 fn product([m, k, n]: [u64; 3], bytes: u64, out: u64) -> Cost {
     Cost { flops: 2 * m * k * n, read: bytes * (m * k + k * n), written: out * m * n, launches: 1 }
@@ -135,24 +161,31 @@ impl LinearSize {
         product([self.output, self.tokens, self.input], self.bytes, WIDE)
     }
 
-    /// What an adapter of `rank` adds. In f32 two products, and the sum with the layer's; in 16 bits one that those of the layers
-    /// beside it share, the `first` of which it is counted with, and another in the layer's own kernel.
+    /// What an adapter adds. In f32 two products, and the sum with the layer's; in 16 bits one that those of the layers beside it
+    /// share, and another in the layer's own kernel.
     #[must_use]
-    pub fn adapter_forward(&self, rank: u64, first: bool) -> Cost {
-        let Self { tokens, input, output, bytes } = *self;
-        if bytes == WIDE {
+    pub fn adapter_forward(&self, of: &AdapterWork) -> Cost {
+        let Self { tokens, input, output, .. } = *self;
+        let AdapterWork { rank, bytes, first, apart, .. } = *of;
+        if bytes == WIDE || apart {
+            let around = if apart { AROUND_APART[0] } else { self.around(0) };
             return product([tokens, input, rank], WIDE, WIDE)
                 + product([tokens, rank, output], WIDE, WIDE)
-                + Cost::moving(2 * WIDE * tokens * output, WIDE * tokens * output, 1 + AROUND_ADAPTER[0]);
+                + Cost::moving(2 * WIDE * tokens * output, WIDE * tokens * output, around);
         }
         let factors = Cost::moving((WIDE + bytes) * rank * (input + output), 0, u64::from(first));
-        let low = self.shared(product([tokens, input, rank], bytes, bytes), first);
+        let low = self.shared(product([tokens, input, rank], bytes, bytes), of);
         low + self.beside([tokens, rank, output]) + factors
     }
 
+    /// Kernels around an adapter in f32.
+    fn around(&self, at: usize) -> u64 {
+        if self.bytes < WIDE { AROUND_ADAPTER[at] } else { 0 }
+    }
+
     /// A product that reads the input with those of the layers beside it, where it is not the first of them.
-    fn shared(&self, cost: Cost, first: bool) -> Cost {
-        match first {
+    fn shared(&self, cost: Cost, of: &AdapterWork) -> Cost {
+        match of.first || !of.together(self.tokens) {
             true => cost,
             false => Cost { read: cost.read - self.bytes * self.tokens * self.input, launches: 0, ..cost },
         }
@@ -165,23 +198,25 @@ impl LinearSize {
 
     /// Its backward: the gradients of both factors, and with `tracked` the input's.
     #[must_use]
-    pub fn adapter_backward(&self, rank: u64, tracked: bool, first: bool) -> Cost {
-        let Self { tokens, input, output, bytes } = *self;
-        if bytes == WIDE {
+    pub fn adapter_backward(&self, of: &AdapterWork, tracked: bool) -> Cost {
+        let Self { tokens, input, output, .. } = *self;
+        let AdapterWork { rank, bytes, first, apart, .. } = *of;
+        if bytes == WIDE || apart {
             let of_input = product([tokens, rank, input], WIDE, WIDE)
-                + Cost::moving(2 * WIDE * tokens * input, WIDE * tokens * input, 1);
-            return Cost::moving(WIDE * tokens * output, WIDE * tokens * output, 1 + AROUND_ADAPTER[1])
+                + Cost::moving(2 * WIDE * tokens * input, WIDE * tokens * input, 0);
+            let around = if apart { AROUND_APART[1] } else { self.around(1) };
+            return Cost::moving(WIDE * tokens * output, WIDE * tokens * output, around)
                 + product([output, tokens, rank], WIDE, WIDE)
                 + product([tokens, output, rank], WIDE, WIDE)
                 + product([rank, tokens, input], WIDE, WIDE)
                 + if tracked { of_input } else { Cost::default() };
         }
         // Gradients of factors are sums of parts, which are added together for layers beside each other.
-        let sums = Cost::moving(0, 0, u64::from(first));
+        let sums = Cost::moving(0, 0, u64::from(first && of.together(tokens)));
         let of_input = if tracked { self.beside([tokens, rank, input]) } else { Cost::default() };
         product([output, tokens, rank], bytes, WIDE)
             + product([tokens, output, rank], bytes, bytes)
-            + self.shared(product([rank, tokens, input], bytes, WIDE), first)
+            + self.shared(product([rank, tokens, input], bytes, WIDE), of)
             + sums
             + of_input
     }
@@ -264,6 +299,12 @@ pub fn norm_backward(rows: u64, width: u64, trains: bool) -> Cost {
 #[must_use]
 pub fn residual(tokens: u64, width: u64) -> Cost {
     Cost::moving(2 * WIDE * tokens * width, WIDE * tokens * width, 1)
+}
+
+/// The gradient of the stream, rounded for products of 16 bits.
+#[must_use]
+pub fn rounded(tokens: u64, width: u64) -> Cost {
+    Cost::moving(WIDE * tokens * width, 2 * tokens * width, 1)
 }
 
 /// What a product that adds to the stream moves beside what a product does whose elements take so many bytes.
@@ -430,11 +471,19 @@ impl HeadSize {
         self.layer.tokens.div_ceil(chunk(self.layer.output as usize) as u64).max(1)
     }
 
-    /// The products of a pass over the chunks; each reads the whole table.
-    fn logits(&self) -> Cost {
+    /// What the chunks behind the first add to a product: each reads the whole table.
+    fn again(&self) -> Cost {
         let LinearSize { input, output, bytes, .. } = self.layer;
-        let again = (self.chunks() - 1) * bytes * input * output;
-        self.layer.forward() + Cost::moving(again, 0, self.chunks() - 1)
+        let more = self.chunks() - 1;
+        Cost::moving(more * bytes * input * output, 0, more)
+    }
+
+    /// The products of a pass over the chunks, of hidden states that are rounded where factors have 16 bits.
+    fn logits(&self) -> Cost {
+        let LinearSize { tokens, input, bytes, .. } = self.layer;
+        let moved = Cost::moving(WIDE * tokens * input, bytes * tokens * input, self.chunks());
+        let rounded = if bytes < WIDE { moved } else { Cost::default() };
+        self.layer.forward() + self.again() + rounded
     }
 
     /// Logits, and of each token its maximum, sums and its target's own.
@@ -450,7 +499,10 @@ impl HeadSize {
     pub fn backward(&self, tracked: bool, trains: bool) -> [Cost; 2] {
         let LinearSize { input, output, bytes, tokens } = self.layer;
         let logits = tokens * output;
-        let of_input = if tracked { self.layer.of_input() } else { Cost::default() };
+        // Gradients of the chunks' rows are put one below the other.
+        let joined = Cost::moving(WIDE * tokens * input, WIDE * tokens * input, self.chunks());
+        let joined = if self.chunks() > 1 { joined } else { Cost::default() };
+        let of_input = if tracked { self.layer.of_input() + self.again() + joined } else { Cost::default() };
         let of_table = if trains {
             // Each chunk adds to what those before it gave.
             let sums = (self.chunks() - 1) * input * output;
@@ -475,21 +527,29 @@ pub fn embedding_backward(tokens: u64, vocab: u64, width: u64) -> Cost {
     Cost::moving(WIDE * tokens * width, WIDE * vocab * width, 1)
 }
 
-/// What a step does with each trained tensor beside its update: gradients of micro-batches are added up, the norm is summed.
+/// What a step does with each trained tensor beside its update: gradients of micro-batches are added up, the norm is summed; its
+/// launches are among those of [`updates`].
 #[must_use]
 pub fn gradient(elements: u64, micro_batches: u64) -> Cost {
-    let added = Cost::moving(2 * WIDE * elements, WIDE * elements, 1) * micro_batches.saturating_sub(1);
-    // Squares of eight tensors are summed in a launch.
+    let added = Cost::moving(2 * WIDE * elements, WIDE * elements, 0) * micro_batches.saturating_sub(1);
     added + Cost::moving(WIDE * elements, 0, 0)
 }
 
-/// Parameters that are updated in a launch.
+/// Parameters that are updated in a launch, and gradients that are added or whose squares are summed in one.
 const UPDATED: u64 = 4;
+const SUMMED: u64 = 8;
 
-/// Launches that update so many parameters.
+/// Launches that add so many parameters' gradients over micro-batches, sum their squares and update them.
 #[must_use]
-pub fn updates(parameters: u64) -> Cost {
-    Cost::moving(0, 0, parameters.div_ceil(UPDATED))
+pub fn updates(parameters: u64, micro_batches: u64) -> Cost {
+    let summed = parameters.div_ceil(SUMMED) * micro_batches.max(1);
+    Cost::moving(0, 0, parameters.div_ceil(UPDATED) + summed)
+}
+
+/// What autodiff fills for a block that runs again: the seed of its backward, and that of its tape.
+#[must_use]
+pub fn seeded() -> Cost {
+    Cost::moving(0, WIDE, 2)
 }
 
 /// An update of `elements` that reads and writes a master and `slots` bytes of state, and writes the stored weight; its launch is
@@ -562,8 +622,11 @@ mod tests {
         assert_eq!(layer.of_input().flops, 2 * 7 * 5 * 3);
         assert_eq!(layer.of_weight().flops, 2 * 7 * 5 * 3);
         assert_eq!(layer.forward().bytes(), 2 * (7 * 5 + 5 * 3 + 7 * 3));
-        assert_eq!(layer.adapter_forward(2, true).flops, 2 * 7 * 2 * (5 + 3));
-        assert_eq!(layer.adapter_backward(2, true, true).flops, 2 * 7 * 2 * 2 * (5 + 3));
-        assert_eq!(layer.adapter_backward(2, false, false).flops, 2 * 7 * 2 * (5 + 2 * 3));
+        for (bytes, apart) in [(2, false), (4, false), (4, true)] {
+            let of = AdapterWork { rank: 2, bytes, beside: 1, first: true, apart };
+            assert_eq!(layer.adapter_forward(&of).flops, 2 * 7 * 2 * (5 + 3));
+            assert_eq!(layer.adapter_backward(&of, true).flops, 2 * 7 * 2 * 2 * (5 + 3));
+            assert_eq!(layer.adapter_backward(&of, false).flops, 2 * 7 * 2 * (5 + 2 * 3));
+        }
     }
 }

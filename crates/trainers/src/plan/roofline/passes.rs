@@ -114,7 +114,7 @@ impl Passes {
             all += cost::update(elements, slots, stored);
             tensors += 1;
         }
-        self.lines.optimizer(all + cost::updates(tensors));
+        self.lines.optimizer(all + cost::updates(tensors, micro_batches as u64));
         // The norm, and the figures of a log's line.
         self.lines.host(4 * tensors, 0, 2);
     }

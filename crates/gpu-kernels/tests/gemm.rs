@@ -263,7 +263,7 @@ fn adapters_of_one_input_are_each_its_own_products() {
     let dtype = FloatType::Bf16;
     let gemm = Gemm::new(&client, dtype).expect("a device for tests multiplies these");
     for (rows, input, rank, outputs) in
-        [(1030, 136, 16, vec![136, 72, 80]), (1024, 72, 8, vec![200, 72]), (1100, 80, 32, vec![72])]
+        [(1030, 136, 16, vec![192, 128, 80]), (1024, 72, 8, vec![256, 72]), (1100, 80, 32, vec![72])]
     {
         let count = outputs.len();
         let size = AdapterSize { rows, input, rank, count };
@@ -271,24 +271,27 @@ fn adapters_of_one_input_are_each_its_own_products() {
         let width: usize = outputs.iter().sum();
         let x = Placed::new(&client, dtype, [1, rows, input], (false, 0), 1);
         let wide = upload(&client, dtype, &numbers(dtype, rows * width, 2));
-        let mut upstream = Vec::new();
+        let whole = Matrices::rows(wide, rows, width);
         let mut first = 0;
-        for &output in &outputs {
-            let all = Matrices::rows(wide.clone(), rows, width);
-            upstream.push(Matrices { first, ..all });
+        let upstream = outputs.iter().map(|output| {
             first += output;
-        }
-        assert!(adapters.reads(&x.at, &upstream, &outputs));
+            Matrices { first: first - output, ..whole.clone() }
+        });
+        let upstream: Vec<Matrices> = upstream.collect();
+        assert!(adapters.outputs(&outputs));
+        assert!(adapters.reads(&x.at, &whole, &outputs));
         let of = |n: usize, seed: u32| upload(&client, FloatType::F32, &numbers(dtype, n, seed));
         let a: Vec<Buffer> = (0..count).map(|i| of(rank * input, 10 + i as u32)).collect();
         let b: Vec<Buffer> = outputs.iter().zip(20..).map(|(&n, seed)| of(n * rank, seed)).collect();
-        let (_, b) = cast(&client, &b, dtype);
+        let (stack_of_b, b) = cast(&client, &b, dtype);
         let (stack, narrow) = cast(&client, &a, dtype);
         for (narrow, wide) in narrow.iter().zip(&a) {
             assert_eq!(download(&client, narrow), download(&client, wide), "numbers of that dtype");
         }
-        let low = adapters.low(&client, &x.at, &stack, 0.5);
-        let got = adapters.gradients(&client, &x.at, &upstream, (&b, &low), 2.0);
+        let all = adapters.low(&client, &x.at, &stack, 0.5);
+        let got =
+            adapters.gradients(&client, &x.at, (&whole, &outputs), (&stack_of_b, &all), 2.0);
+        let low: Vec<Buffer> = (0..count).map(|at| all.piece(at * rows * rank, rows * rank)).collect();
         let alone = |of, a: &Matrices, b: &Matrices, out, scale| {
             gemm.multiply(&client, of, a, b, out, &Finish { scale, ..Finish::default() })
         };

@@ -124,14 +124,6 @@ pub(crate) fn launch_on_tensors<const N: usize>(
     kernel(inputs.0).map(Cube::wrap)
 }
 
-/// [`launch_on_tensors`] of a kernel with as many outputs as there are.
-pub(crate) fn launch_on_all(
-    inputs: Inputs,
-    kernel: impl FnOnce(Vec<CubeTensor>) -> Vec<CubeTensor>,
-) -> Vec<AnyTensor> {
-    kernel(inputs.0).into_iter().map(Cube::wrap).collect()
-}
-
 /// A matrix in fewer bits in a device's memory: of each of its strips the layout, the numbers and the words.
 #[derive(Debug)]
 pub(crate) struct Resting {

@@ -148,10 +148,11 @@ pub(super) fn checks() -> Vec<Check> {
         ("LoRA on int8, residual", Reads::Gelu, vec![int8(LORA)], true),
         ("DoRA on int8", Reads::Plain, vec![int8(dora)], false),
     ];
-    // Enough rows for adapters of one input to be multiplied together.
+    // Enough rows for adapters of one input to be multiplied together, and outputs of which kernels tell each other's and not.
     let wide = |out: usize| Layer { out, ..LORA };
     for (name, reads, layers, residual) in [
-        ("LoRA of one input", Reads::RmsNorm, vec![wide(136), wide(72), wide(80)], false),
+        ("LoRA of one input", Reads::RmsNorm, vec![wide(192), wide(128), wide(80)], false),
+        ("LoRA of two on one input", Reads::RmsNorm, vec![wide(136), wide(72)], false),
         ("LoRA of one input, residual", Reads::SwiGlu, vec![wide(96)], true),
     ] {
         let title = format!("linears {name}, {}, 1040 x 136", name_of(DType::BF16));

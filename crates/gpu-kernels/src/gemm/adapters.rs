@@ -3,12 +3,13 @@
 use cubecl_core as cubecl;
 use cubecl_core::prelude::*;
 
-use super::{Gemm, Matrices, Product, thin};
+use super::thin::{self, Bounds};
+use super::{Gemm, Matrices, Product};
 use crate::buffer::{Buffer, FloatType, address};
 use crate::several::{EACH, Several, vector_of};
 
-/// Adapters of a launch that adds parts of their gradients.
-const TOGETHER: usize = 4;
+/// Adapters that are multiplied together at most: those of queries, keys and values.
+const TOGETHER: usize = 3;
 
 /// What adapters of one rank read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,90 +47,91 @@ impl Gemm {
     #[must_use]
     pub fn adapters(&self, of: AdapterSize) -> Option<Adapters> {
         let AdapterSize { rows, input, rank, count } = of;
-        let thin = (1..TOGETHER).contains(&count) && thin::fits(rows, count * rank, self.shared);
+        let thin = (1..=TOGETHER).contains(&count) && thin::fits(rows, count * rank, self.shared);
         (self.cores && thin && input > thin::MOST && input.is_multiple_of(8))
             .then_some(Adapters { gemm: *self, of })
     }
 }
 
 impl Adapters {
-    /// Whether layers with so many outputs are wide enough.
+    /// Whether layers with so many outputs are wide enough, and begin where a kernel can tell them apart.
     #[must_use]
     pub fn outputs(&self, outputs: &[usize]) -> bool {
+        let before = &outputs[..outputs.len().saturating_sub(1)];
         outputs.iter().all(|&width| width > thin::MOST)
+            && before.iter().all(|width| width.is_multiple_of(thin::WIDE))
     }
 
-    /// Whether gradients of outputs, and an input that lies so, can be read as they lie.
+    /// Whether gradients of all outputs beside each other, and an input that lies so, can be read as they lie.
     #[must_use]
-    pub fn reads(&self, x: &Matrices, upstream: &[Matrices], outputs: &[usize]) -> bool {
+    pub fn reads(&self, x: &Matrices, upstream: &Matrices, outputs: &[usize]) -> bool {
         let held = |m: &Matrices, width: usize| {
             !m.transposed && m.buffer.dtype == self.gemm.factors && m.vector(width, 8) == 8
         };
-        held(x, self.of.input) && upstream.iter().zip(outputs).all(|(m, &width)| held(m, width))
+        held(x, self.of.input) && held(upstream, outputs.iter().sum())
     }
 
     /// `scale x A^T` of each adapter, `[rows, rank]` in the factors' dtype; `a` are their first factors one below the other.
     ///
-    /// One launch, which reads `x` once.
+    /// One launch, which reads `x` once; they lie one behind the other.
     #[must_use]
-    pub fn low(&self, client: &Client, x: &Matrices, a: &Buffer, scale: f32) -> Vec<Buffer> {
+    pub fn low(&self, client: &Client, x: &Matrices, a: &Buffer, scale: f32) -> Buffer {
         let AdapterSize { rows, input, rank, count } = self.of;
         let all = Buffer::empty(client, count * rows * rank, self.gemm.factors);
         let of = Product { batches: 1, rows, columns: count * rank, depth: input };
         let a = Matrices::rows(a.clone(), count * rank, input).transpose();
         let d = Matrices::rows(all.clone(), rows, rank);
-        thin::multiply_rows(client, (self.gemm.factors, of), [x, &a, &d], rank, scale);
-        (0..count).map(|at| all.piece(at * rows * rank, rows * rank)).collect()
+        let whole = Bounds::of(&[input]);
+        thin::multiply_rows(client, (self.gemm.factors, of), [x, &a, &d], (rank, whole), scale);
+        all
     }
 
-    /// Gradients from those of the outputs, of the second factors `b` `[output, rank]` and of what [`Self::low`] gave.
+    /// Gradients from those of the outputs beside each other, from the second factors one below the other, `[outputs, rank]`, and
+    /// from what [`Self::low`] gave.
     ///
-    /// Two launches for each adapter, one for all first factors, one that adds the parts of all sums.
-    ///
-    /// # Panics
-    /// If there are not as many of each as adapters.
+    /// Four launches: what comes back through the second factors, both factors' sums over rows, and one that adds their parts.
     #[must_use]
     pub fn gradients(
         &self,
         client: &Client,
         x: &Matrices,
-        upstream: &[Matrices],
-        (b, low): (&[Buffer], &[Buffer]),
+        (upstream, outputs): (&Matrices, &[usize]),
+        (b, low): (&Buffer, &Buffer),
         scale: f32,
     ) -> AdapterGradients {
         let AdapterSize { rows, input, rank, count } = self.of;
-        assert!([upstream.len(), b.len(), low.len()] == [count; 3], "invariant: one of each adapter");
-        let factors = self.gemm.factors;
+        let (factors, width, bounds) = (self.gemm.factors, outputs.iter().sum(), Bounds::of(outputs));
         let all = Buffer::empty(client, count * rows * rank, factors);
-        let own = |at: usize| all.piece(at * rows * rank, rows * rank);
-        let mut sums = Vec::with_capacity(TOGETHER);
-        for at in 0..count {
-            let output = b[at].len / rank;
-            let of = Product { batches: 1, rows, columns: rank, depth: output };
-            let (of_b, d) =
-                (Matrices::rows(b[at].clone(), output, rank), Matrices::rows(own(at), rows, rank));
-            thin::multiply_rows(client, (factors, of), [&upstream[at], &of_b, &d], rank, scale);
-            let of = Product { batches: 1, rows: output, columns: rank, depth: rows };
-            let low = Matrices::rows(low[at].clone(), rows, rank);
-            sums.push(thin::sums_of_columns(client, (factors, of), [&low, &upstream[at]], rank));
-        }
+        let matrices = |of: &Buffer| Matrices { matrix: rows * rank, ..Matrices::rows(of.clone(), rows, rank) };
+        let (back, low) = (matrices(&all), matrices(low));
+        let of = Product { batches: 1, rows, columns: rank, depth: width };
+        let of_b = Matrices::rows(b.clone(), width, rank);
+        thin::multiply_rows(client, (factors, of), [upstream, &of_b, &back], (rank, bounds), scale);
+        let of = Product { batches: 1, rows: width, columns: rank, depth: rows };
+        let sums_of_b = thin::sums_of_columns(client, (factors, of), [&low, upstream], (rank, bounds));
         let of = Product { batches: 1, rows: count * rank, columns: input, depth: rows };
-        let thin = Matrices::rows(all.clone(), rows, rank);
-        sums.push(thin::sums_of_columns(client, (factors, of), [&thin, x], rank));
-        let mut whole = add_parts(client, &sums);
-        let of_a = whole.pop().expect("invariant: the last is that of first factors");
+        let whole = (rank, Bounds::of(&[input]));
+        let sums_of_a = thin::sums_of_columns(client, (factors, of), [&back, x], whole);
+        let [of_b, of_a] = add_parts(client, &[sums_of_b, sums_of_a]);
+        let pieces = |all: &Buffer, lengths: &mut dyn Iterator<Item = usize>| {
+            let mut first = 0;
+            let piece = |length| {
+                first += length;
+                all.piece(first - length, length)
+            };
+            lengths.map(piece).collect()
+        };
         AdapterGradients {
-            low: (0..count).map(own).collect(),
-            a: (0..count).map(|at| of_a.piece(at * rank * input, rank * input)).collect(),
-            b: whole,
+            low: pieces(&all, &mut (0..count).map(|_| rows * rank)),
+            a: pieces(&of_a, &mut (0..count).map(|_| rank * input)),
+            b: pieces(&of_b, &mut outputs.iter().map(|output| output * rank)),
         }
     }
 }
 
-/// The sum of each buffer's parts, which lie one behind the other.
-fn add_parts(client: &Client, sums: &[(Buffer, usize)]) -> Vec<Buffer> {
-    let whole: Vec<Buffer> =
-        sums.iter().map(|(all, parts)| Buffer::empty(client, all.len / parts, FloatType::F32)).collect();
+/// The sums of both buffers' parts, which lie one behind the other.
+fn add_parts(client: &Client, sums: &[(Buffer, usize); 2]) -> [Buffer; 2] {
+    let whole = sums.each_ref().map(|(all, parts)| Buffer::empty(client, all.len / parts, FloatType::F32));
     let several = Several::new(client, whole.iter().map(|d| d.len), &whole.iter().collect::<Vec<_>>());
     let (size, vectors) = (several.size, |at: usize| several.vectors(at));
     let read = |at: usize| sums[several.place(at)].0.arg(size);
@@ -146,20 +148,12 @@ fn add_parts(client: &Client, sums: &[(Buffer, usize)]) -> Vec<Buffer> {
             size,
             read(0),
             read(1),
-            read(2),
-            read(3),
             written(0),
             written(1),
-            written(2),
-            written(3),
             vectors(0),
             vectors(1),
-            vectors(2),
-            vectors(3),
             parts(0),
             parts(1),
-            parts(2),
-            parts(3),
             several.parts,
         );
     }
@@ -192,20 +186,12 @@ fn sum_own<N: Size>(
 fn sum_parts<N: Size>(
     a: &[Vector<f32, N>],
     b: &[Vector<f32, N>],
-    c: &[Vector<f32, N>],
-    d: &[Vector<f32, N>],
     of_a: &mut [Vector<f32, N>],
     of_b: &mut [Vector<f32, N>],
-    of_c: &mut [Vector<f32, N>],
-    of_d: &mut [Vector<f32, N>],
     in_a: usize,
     in_b: usize,
-    in_c: usize,
-    in_d: usize,
     parts_of_a: usize,
     parts_of_b: usize,
-    parts_of_c: usize,
-    parts_of_d: usize,
     cubes: usize,
 ) {
     let (tensor, cube) = (CUBE_POS / cubes, CUBE_POS % cubes);
@@ -213,9 +199,5 @@ fn sum_parts<N: Size>(
         sum_own::<N>(a, of_a, in_a, parts_of_a, cube);
     } else if tensor == 1 {
         sum_own::<N>(b, of_b, in_b, parts_of_b, cube);
-    } else if tensor == 2 {
-        sum_own::<N>(c, of_c, in_c, parts_of_c, cube);
-    } else if tensor == 3 {
-        sum_own::<N>(d, of_d, in_d, parts_of_d, cube);
     }
 }

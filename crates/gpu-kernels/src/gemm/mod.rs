@@ -213,12 +213,14 @@ impl Gemm {
         let alike = |more: &More| [more.a.transposed, more.b.transposed] == [a.transposed, b.transposed];
         assert!(finish.more.as_ref().is_none_or(alike), "invariant: both products are of one layout");
         if self.cores && thin::of_rows(self.factors, of, a, finish, self.shared) {
-            thin::multiply_rows(client, (self.factors, of), [a, b, d], columns, finish.scale);
+            let whole = thin::Bounds::of(&[depth]);
+            thin::multiply_rows(client, (self.factors, of), [a, b, d], (columns, whole), finish.scale);
             return;
         }
         let columns_of = self.cores.then(|| thin::of_columns(self.factors, of, a, b, finish)).flatten();
         let (sums, parts) = if let Some(operands) = columns_of {
-            thin::sums_of_columns(client, (self.factors, of), operands, rows.min(columns))
+            let whole = thin::Bounds::of(&[rows.max(columns)]);
+            thin::sums_of_columns(client, (self.factors, of), operands, (rows.min(columns), whole))
         } else {
             let (by, cut) = self.cut(of, a, b, finish);
             if cut.parts == 1 {

@@ -31,7 +31,7 @@ const PITCH: usize = SLAB + 4;
 /// Rows of an output, or factors of a sum, from which on this is done; below few planes would have anything to do.
 const LONG: usize = burnish_core::ADAPTERS_TOGETHER[0];
 /// Columns of a plane: a unit has eight neighbours.
-const WIDE: usize = 64;
+pub(super) const WIDE: usize = 64;
 /// Cubes that fill a device, of no device in particular; and parts of a sum at most.
 const FULL: usize = 264;
 const PARTS: usize = 16;
@@ -76,21 +76,37 @@ pub(super) fn of_columns<'m>(
     }
 }
 
-/// [`of_rows`]'s product, written to `d`, of whose matrices each has `each` of the columns.
+/// Where lines of a long matrix begin that belong to a second and a third thin one.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds([usize; 2]);
+
+impl Bounds {
+    /// One behind the other with so many each, three at most.
+    pub(super) fn of(lengths: &[usize]) -> Self {
+        let end = |count: usize| lengths.iter().take(count).sum();
+        Self([end(1), end(2)])
+    }
+}
+
+/// [`of_rows`]'s product, written to `d`, of whose matrices each has `each` of the columns; of the factors between `bounds` each by
+/// itself, to a matrix of its own.
 pub(super) fn multiply_rows(
     client: &Client,
     (factors, of): (FloatType, Product),
     [a, b, d]: [&Matrices; 3],
-    each: usize,
+    (each, bounds): (usize, Bounds),
     scale: f32,
 ) {
+    let Bounds([second, third]) = bounds;
+    let count = 1 + usize::from(second < of.depth) + usize::from(third < of.depth);
+    let strips = of.rows.div_ceil(STRIPS * STRIP);
     let along = b.transposed;
     let size = if along { b.vector(of.depth, 16 / b.buffer.dtype.bytes()) } else { 1 };
     // SAFETY: the kernel reads and writes rows and columns that there are, of matrices that lie in their buffers.
     unsafe {
         by_rows::launch_unchecked(
             client,
-            row::cubes(client, of.rows.div_ceil(STRIPS * STRIP)),
+            row::cubes(client, count * strips),
             CubeDim::new_1d((STRIPS * SHARES * PLANE) as u32),
             address(&[&a.buffer, &b.buffer, &d.buffer]),
             size,
@@ -102,6 +118,9 @@ pub(super) fn multiply_rows(
             d.place(1),
             of.rows,
             of.depth,
+            second,
+            third,
+            strips,
             scale,
             of.columns,
             each,
@@ -113,14 +132,15 @@ pub(super) fn multiply_rows(
     }
 }
 
-/// Parts of [`of_columns`]'s sums, one matrix after the other in f32, and how many. Each of the thin one's matrices has `each` of its
-/// columns.
+/// Parts of [`of_columns`]'s sums, one matrix after the other in f32, and how many. Each of the thin one's matrices has `each_thin` of
+/// its columns; lines of the output between `bounds`, multiples of [`WIDE`], are by matrices of their own.
 pub(super) fn sums_of_columns(
     client: &Client,
     (factors, of): (FloatType, Product),
     [thin, long]: [&Matrices; 2],
-    each_thin: usize,
+    (each_thin, bounds): (usize, Bounds),
 ) -> (Buffer, usize) {
+    let Bounds([second, third]) = bounds;
     let turned = of.columns <= MOST && of.rows > MOST;
     let (rank, width) = if turned { (of.columns, of.rows) } else { (of.rows, of.columns) };
     let groups = width.div_ceil(WIDE);
@@ -143,6 +163,8 @@ pub(super) fn sums_of_columns(
             long.place(8),
             width,
             of.depth,
+            second,
+            third,
             each,
             parts,
             rank,
@@ -229,6 +251,9 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
     of_d: Place,
     rows: usize,
     depth: usize,
+    second: usize,
+    third: usize,
+    strips: usize,
     scale: f32,
     #[comptime] columns: usize,
     #[comptime] each: usize,
@@ -242,8 +267,10 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
     let (lane, plane) = (unit % PLANE, unit / PLANE);
     let (strip, share) = (plane % STRIPS, plane / STRIPS);
     let (g, t) = (lane / 4, lane % 4);
-    let of_cube = CUBE_POS * comptime!(STRIPS * STRIP);
-    if of_cube >= rows {
+    let (which, of_cube) = (CUBE_POS / strips, CUBE_POS % strips * comptime!(STRIPS * STRIP));
+    let from = select(which == 0, 0, select(which == 1, second, third));
+    let to = select(which == 0, second, select(which == 1, third, depth));
+    if which > 2 || from >= to {
         terminate!();
     }
     let upper = of_cube + strip * STRIP + g;
@@ -251,7 +278,7 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
     // Rows that there are not are computed as the last one, and not written.
     let upper_at = of_a.first + min(upper, rows - 1) * of_a.line;
     let lower_at = of_a.first + min(lower, rows - 1) * of_a.line;
-    let eights = depth / 8;
+    let (first, eights) = (from / 8, to / 8);
     let own = share * SLAB;
     let step = comptime!(SHARES * SLAB);
     let rights_at = share * comptime!(blocks * 8 * PITCH);
@@ -267,8 +294,8 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
     let mut lowers = Array::<Eight<E>>::new(ROWS_AHEAD);
     let mut next_uppers = Array::<Eight<E>>::new(ROWS_AHEAD);
     let mut next_lowers = Array::<Eight<E>>::new(ROWS_AHEAD);
-    fetch::<E>(a, upper_at, lower_at, own, eights, &mut uppers, &mut lowers);
-    for begin in range_stepped(0usize, eights, step) {
+    fetch::<E>(a, upper_at, lower_at, first + own, eights, &mut uppers, &mut lowers);
+    for begin in range_stepped(first, eights, step) {
         if begin + step < eights {
             // On its way while this slab is multiplied.
             let next = begin + step + own;
@@ -334,7 +361,7 @@ fn by_rows<B: Float, O: Float, E: Float, S: Size>(
             for k in 0..2usize {
                 let column = i / 2 * 8 + t * 2 + k;
                 if column < columns && row < rows {
-                    let matrix = of_d.first + column / each * of_d.matrix;
+                    let matrix = of_d.first + (which + column / each) * of_d.matrix;
                     d[matrix + row * of_d.line + column % each] = O::cast_from(sum.extract(k) * scale);
                 }
             }
@@ -351,6 +378,8 @@ fn by_columns<A: Float, E: Float>(
     of_long: Place,
     width: usize,
     depth: usize,
+    second: usize,
+    third: usize,
     each: usize,
     parts: usize,
     #[comptime] rank: usize,
@@ -372,6 +401,7 @@ fn by_columns<A: Float, E: Float>(
     let column = min(group * WIDE + g * 8, width - 8);
     let (from, to) = (part * each, min(part * each + each, depth));
     let first = of_long.first + column / 8;
+    let which = select(group * WIDE >= third, 2usize, select(group * WIDE >= second, 1usize, 0usize));
     let mut held = Array::<Pair<f32>>::new(comptime!(strips * 16));
     #[unroll]
     for i in 0..comptime!(strips * 16) {
@@ -398,7 +428,7 @@ fn by_columns<A: Float, E: Float>(
             let mut both = Pair::<E>::new(E::from_int(0));
             #[unroll]
             for k in 0..2usize {
-                let matrix = of_thin.first + row / each_thin * of_thin.matrix;
+                let matrix = of_thin.first + (which + row / each_thin) * of_thin.matrix;
                 let at = matrix + min(line + k, to - 1) * of_thin.line + row % each_thin;
                 both.insert(k, E::cast_from(thin[at]));
             }

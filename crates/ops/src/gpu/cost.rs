@@ -211,14 +211,17 @@ impl LinearSize {
                 + product([rank, tokens, input], WIDE, WIDE)
                 + if tracked { of_input } else { Cost::default() };
         }
-        // Gradients of factors are sums of parts, which are added together for layers beside each other.
-        let sums = Cost::moving(0, 0, u64::from(first && of.together(tokens)));
         let of_input = if tracked { self.beside([tokens, rank, input]) } else { Cost::default() };
-        product([output, tokens, rank], bytes, WIDE)
+        let all = product([output, tokens, rank], bytes, WIDE)
             + product([tokens, output, rank], bytes, bytes)
             + self.shared(product([rank, tokens, input], bytes, WIDE), of)
-            + sums
-            + of_input
+            + of_input;
+        // Those of one input together, and the parts of their factors' gradients, which are added.
+        let launches = match (of.together(tokens), first) {
+            (false, _) => all.launches,
+            (true, first) => 4 * u64::from(first),
+        };
+        Cost { launches, ..all }
     }
 }
 

@@ -402,15 +402,16 @@ type Asked = (Layer, LinearParts<bool>);
 struct Together {
     #[cfg(feature = "cube")]
     of: kernels::Adapters,
+    /// Second factors, and what first ones made of the input, each one below the other.
     #[cfg(feature = "cube")]
-    stack: Tensor<2>,
+    stacks: [Tensor<2>; 2],
 }
 
 #[cfg(feature = "cube")]
 impl Together {
-    /// Rounds the factors of adapters once for all that multiplies them, where they are rounded; and says whether those of
-    /// the group are multiplied together, on an input as wide as `x`.
-    fn new(layers: &mut [Asked], x: &Tensor<2>) -> Option<Self> {
+    /// Rounds the factors of adapters once for all that multiplies them, where they are rounded; and says where those of the
+    /// group are multiplied together on `x`, with what the first factors make of it.
+    fn new(layers: &mut [Asked], x: &Tensor<2>) -> Option<(Self, Vec<Tensor<2>>)> {
         let dtype = layers.first()?.0.low_dtype();
         let low = |layer: &Layer| layer.parts.lora.is_some() && layer.low_dtype() == dtype;
         if dtype.size() != 2 || !layers.iter().all(|(layer, _)| low(layer)) {
@@ -423,7 +424,7 @@ impl Together {
                 .map(|lora| matrix(of(lora)))
                 .collect()
         };
-        let kernels::Narrow { stack, a, b } = kernels::narrow(&factors(|l| &l.a), &factors(|l| &l.b), dtype)?;
+        let kernels::Narrow { stack, stack_of_b, a, b } = kernels::narrow(&factors(|l| &l.a), &factors(|l| &l.b), dtype)?;
         let (first, rank) = (layers[0].0.scale, a[0].dims()[0]);
         let outputs: Vec<usize> = b.iter().map(|b| b.dims()[0]).collect();
         let one_rank = a.iter().all(|a| a.dims()[0] == rank);
@@ -439,44 +440,25 @@ impl Together {
         };
         let together = one_rank && x.dtype() == dtype && layers.iter().all(alike);
         let of = together.then(|| kernels::Adapters::new(x, rank, &outputs, first)).flatten()?;
-        Some(Self { of, stack })
+        let (low, each) = of.low(x, &stack)?;
+        Some((Self { of, stacks: [stack_of_b?, low] }, each))
     }
 
-    /// What the first factors make of the input.
-    fn low(&self, x: &Tensor<2>) -> Option<Vec<Tensor<2>>> {
-        self.of.low(x, &self.stack)
-    }
-
-    /// The gradients of all factors, from those of the outputs in the dtype of `x`.
-    fn gradients(
-        &self,
-        x: &Tensor<2>,
-        dy: &[Tensor<2>],
-        group: &[(Layer, LinearParts<bool>, Saved)],
-    ) -> Option<Vec<AdapterGradient>> {
-        let low: Option<Vec<_>> = group.iter().map(|(_, _, saved)| saved.low.clone()).collect();
-        let b = group.iter().filter_map(|(layer, ..)| layer.parts.lora.as_ref()).map(|lora| matrix(&lora.b));
-        self.of.gradients(x, dy, (&b.collect::<Vec<_>>(), &low?))
+    /// The gradients of all factors, from those of the outputs beside each other in the dtype of `x`.
+    fn gradients(&self, x: &Tensor<2>, dy: &Tensor<2>, outputs: &[usize]) -> Option<Vec<AdapterGradient>> {
+        let [b, low] = &self.stacks;
+        self.of.gradients(x, (dy, outputs), (b, low))
     }
 }
 
 /// Where no kernel does it.
 #[cfg(not(feature = "cube"))]
 impl Together {
-    fn new(_: &mut [Asked], _: &Tensor<2>) -> Option<Self> {
+    fn new(_: &mut [Asked], _: &Tensor<2>) -> Option<(Self, Vec<Tensor<2>>)> {
         None
     }
 
-    fn low(&self, _: &Tensor<2>) -> Option<Vec<Tensor<2>>> {
-        None
-    }
-
-    fn gradients(
-        &self,
-        _: &Tensor<2>,
-        _: &[Tensor<2>],
-        _: &[(Layer, LinearParts<bool>, Saved)],
-    ) -> Option<Vec<AdapterGradient>> {
+    fn gradients(&self, _: &Tensor<2>, _: &Tensor<2>, _: &[usize]) -> Option<Vec<AdapterGradient>> {
         None
     }
 }
@@ -657,8 +639,7 @@ pub fn linears(
         let read = read_as(&made, wide_as);
         let mut operand = input.operand(read)?;
         let (mut parts, mut group) = (Vec::new(), Vec::new());
-        let together = Together::new(&mut made, &operand.get(read));
-        let low = together.as_ref().and_then(|all| all.low(&operand.get(read)));
+        let (together, low) = Together::new(&mut made, &operand.get(read)).unzip();
         let mut low = low.into_iter().flatten();
         for (layer, asked) in made {
             let alone = if layers.len() == 1 { residual.as_ref() } else { None };
@@ -677,18 +658,19 @@ pub fn linears(
             let mut operand = input.operand(read)?;
             let (mut dx, mut entries, mut column) = (None, Vec::new(), 0);
             let last = group.len() - 1;
-            let parts = outs.into_iter().map(|out| {
-                column += out;
-                dy.clone().narrow(1, column - out, out)
-            });
-            let mut parts: Vec<_> = parts.collect();
+            let mut of_layers = dy.clone();
             let of_adapters = together.as_ref().and_then(|all| {
                 // Rounded once for all that reads it.
                 let x = operand.get(read);
-                parts = std::mem::take(&mut parts).into_iter().map(|dy| to(dy, x.dtype())).collect();
-                all.gradients(&x, &parts, &group)
+                of_layers = to(of_layers.clone(), x.dtype());
+                all.gradients(&x, &of_layers, &outs)
             });
             let mut of_adapters = of_adapters.into_iter().flatten();
+            let parts = outs.into_iter().map(|out| {
+                column += out;
+                of_layers.clone().narrow(1, column - out, out)
+            });
+            let parts: Vec<_> = parts.collect();
             for (at, ((layer, asked, saved), dy)) in group.into_iter().zip(parts).enumerate() {
                 let mut gradients = layer.gradients();
                 // Sums are wide until the last.

@@ -1,19 +1,18 @@
 //! Adapters of layers that read one input, together.
 
 use burn::tensor::{DType, Tensor};
-use burn_cubecl::kernel::into_contiguous;
-use burn_cubecl::tensor::CubeTensor;
 use burnish_gpu_kernels::{self as kernels, AdapterSize, Matrices};
 
-use super::gemm::matrices;
 use super::of_rank;
 use crate::AnyTensor;
-use crate::cube::{Inputs, client, float, launch_all, launch_on_all};
+use crate::cube::{Inputs, client, float, launch_all};
 
 /// Factors of adapters in the dtype of factors.
 pub(in crate::gpu) struct Narrow {
     /// First factors, one below the other.
     pub(in crate::gpu) stack: Tensor<2>,
+    /// Second factors, one below the other, where all have as many columns.
+    pub(in crate::gpu) stack_of_b: Option<Tensor<2>>,
     pub(in crate::gpu) a: Vec<Tensor<2>>,
     pub(in crate::gpu) b: Vec<Tensor<2>>,
 }
@@ -27,19 +26,22 @@ pub(in crate::gpu) fn narrow(a: &[Tensor<2>], b: &[Tensor<2>], dtype: DType) -> 
         && all.iter().all(|t| t.burn_dtype() == DType::F32 && t.shape().iter().all(|&n| n > 0));
     let to = float(dtype).filter(|_| fits)?;
     let rows: usize = a.iter().map(|a| a.dims()[0]).sum();
-    let mut outputs = vec![(vec![rows, input], dtype)];
+    let (outs, rank) = (b.iter().map(|b| b.dims()[0]).sum::<usize>(), b.first()?.dims()[1]);
+    let elements = b.iter().map(|b| b.dims()[0] * b.dims()[1]).sum::<usize>();
+    let one_rank = b.iter().all(|b| b.dims()[1] == rank);
+    let mut outputs = vec![(vec![rows, input], dtype), (vec![elements], dtype)];
     outputs.extend(all.iter().map(|t| (t.shape(), dtype)));
     let inputs = Inputs::of(&all.iter().collect::<Vec<_>>())?;
     let made = launch_all(inputs, outputs, |client, buffers| {
         let (whole, pieces) = kernels::cast(client, &buffers, to);
-        let mut made = vec![whole.piece(0, rows * input)];
+        let mut made = vec![whole.piece(0, rows * input), whole.piece(rows * input, elements)];
         made.extend(pieces);
         made
     });
-    let mut made = made.iter().map(of_rank);
-    let stack = made.next()?;
+    let stack_of_b = one_rank.then(|| of_rank::<1>(&made[1]).reshape([outs, rank]));
+    let (stack, mut made) = (of_rank(&made[0]), made[2..].iter().map(of_rank));
     let mut next = |count: usize| made.by_ref().take(count).collect();
-    Some(Narrow { stack, a: next(a.len()), b: next(b.len()) })
+    Some(Narrow { stack, stack_of_b, a: next(a.len()), b: next(b.len()) })
 }
 
 /// Adapters of one rank that are multiplied together.
@@ -71,66 +73,47 @@ impl Adapters {
         Some(Self { of, size, factors: x.dtype(), scale })
     }
 
-    /// `scale x A^T` of each, from the stack of first factors.
-    pub(in crate::gpu) fn low(self, x: &Tensor<2>, stack: &Tensor<2>) -> Option<Vec<Tensor<2>>> {
+    /// `scale x A^T` from the stack of first factors: of all, one below the other, and of each.
+    pub(in crate::gpu) fn low(self, x: &Tensor<2>, stack: &Tensor<2>) -> Option<(Tensor<2>, Vec<Tensor<2>>)> {
         let Self { of, size, factors, scale } = self;
         let tensors = [x, stack].map(|t| AnyTensor::new(t.clone()));
         let inputs = Inputs::of(&[&tensors[0], &tensors[1]])?;
-        let made = launch_on_all(inputs, |tensors| {
-            let Ok([x, stack]) = <[CubeTensor; 2]>::try_from(tensors) else {
-                unreachable!("invariant: two inputs");
-            };
-            let (client, device) = (x.client.clone(), x.device.clone());
-            let (x, stack) = (matrices(into_contiguous(x)), matrices(into_contiguous(stack)).buffer);
-            let made = of.low(&client, &x, &stack, scale).into_iter();
-            let shape = [size.rows, size.rank];
-            let tensor = |b: kernels::Buffer| (client.clone(), device.clone(), shape.into(), b.handle);
-            made.map(tensor).map(|(c, d, s, h)| CubeTensor::new_contiguous(c, d, s, h, factors)).collect()
+        let AdapterSize { rows, input, rank, count } = size;
+        let mut shapes = vec![(vec![count * rows, rank], factors)];
+        shapes.extend(vec![(vec![rows, rank], factors); count]);
+        let made = launch_all(inputs, shapes, |client, buffers| {
+            let x = Matrices::rows(buffers[0].clone(), rows, input);
+            let all = of.low(client, &x, &buffers[1], scale);
+            let mut made = vec![all.clone()];
+            made.extend((0..count).map(|at| all.piece(at * rows * rank, rows * rank)));
+            made
         });
-        Some(made.iter().map(of_rank).collect())
+        Some((of_rank(&made[0]), made[1..].iter().map(of_rank).collect()))
     }
 
-    /// From the gradients of outputs, second factors, and what [`Self::low`] gave.
+    /// From the gradients of outputs beside each other, second factors one below the other, and what [`Self::low`] gave.
     pub(in crate::gpu) fn gradients(
         self,
         x: &Tensor<2>,
-        upstream: &[Tensor<2>],
-        (b, low): (&[Tensor<2>], &[Tensor<2>]),
+        (upstream, outputs): (&Tensor<2>, &[usize]),
+        (b, low): (&Tensor<2>, &Tensor<2>),
     ) -> Option<Vec<AdapterGradient>> {
         let Self { of, size, factors, scale } = self;
         let AdapterSize { rows, input, rank, count } = size;
-        if upstream.iter().chain(b).chain(low).any(|t| t.dtype() != factors) {
+        let tensors = [x, upstream, b, low];
+        if tensors.iter().any(|t| t.dtype() != factors) {
             return None;
         }
-        let outs: Vec<usize> = b.iter().map(|b| b.dims()[0]).collect();
-        let all = [x].into_iter().chain(upstream).chain(b).chain(low);
-        let tensors: Vec<AnyTensor> = all.map(|t| AnyTensor::new(t.clone())).collect();
-        let inputs = Inputs::of(&tensors.iter().collect::<Vec<_>>())?;
+        let tensors = tensors.map(|t| AnyTensor::new(t.clone()));
+        let inputs = Inputs::of(&tensors.each_ref())?;
         let mut shapes = vec![(vec![rows, rank], factors); count];
         shapes.extend(vec![(vec![rank, input], DType::F32); count]);
-        shapes.extend(outs.iter().map(|&output| (vec![output, rank], DType::F32)));
-        let made = launch_on_all(inputs, |tensors| {
-            let (client, device) = (tensors[0].client.clone(), tensors[0].device.clone());
-            let mut tensors = tensors.into_iter();
-            let mut next = || tensors.next().expect("invariant: as many as were given");
-            let x = matrices(into_contiguous(next()));
-            let upstream: Vec<Matrices> = (0..count)
-                .map(|at| {
-                    let t = next();
-                    let found = matrices(t.clone());
-                    let lies = of.reads(&x, std::slice::from_ref(&found), &outs[at..=at]);
-                    if lies { found } else { matrices(into_contiguous(t)) }
-                })
-                .collect();
-            let mut buffers = || (0..count).map(|_| matrices(into_contiguous(next())).buffer).collect();
-            let (b, low): (Vec<_>, Vec<_>) = (buffers(), buffers());
-            let made = of.gradients(&client, &x, &upstream, (&b, &low), scale);
-            let all = made.low.into_iter().chain(made.a).chain(made.b).zip(&shapes);
-            let tensor = |(made, (shape, dtype)): (kernels::Buffer, &(Vec<usize>, DType))| {
-                let (client, device) = (client.clone(), device.clone());
-                CubeTensor::new_contiguous(client, device, shape.clone().into(), made.handle, *dtype)
-            };
-            all.map(tensor).collect()
+        shapes.extend(outputs.iter().map(|&output| (vec![output, rank], DType::F32)));
+        let made = launch_all(inputs, shapes, |client, buffers| {
+            let x = Matrices::rows(buffers[0].clone(), rows, input);
+            let upstream = Matrices::rows(buffers[1].clone(), rows, outputs.iter().sum());
+            let made = of.gradients(client, &x, (&upstream, outputs), (&buffers[2], &buffers[3]), scale);
+            made.low.into_iter().chain(made.a).chain(made.b).collect()
         });
         let mut parts = made.chunks(count);
         let mut next = || parts.next().unwrap_or_default().iter().map(of_rank);

@@ -28,10 +28,41 @@ pub fn cast(client: &Client, tensors: &[Buffer], dtype: FloatType) -> (Buffer, V
         pieces.push(all.piece(first, t.len));
         first += t.len;
     }
-    let held: Vec<&Buffer> = tensors.iter().chain(&pieces).collect();
+    write(client, tensors, (&all, &pieces));
+    (all, pieces)
+}
+
+/// Any number of tensors of one dtype, one behind the other in one memory.
+///
+/// A launch for each [`TOGETHER`] of them: each element is read and written once.
+///
+/// # Panics
+/// If there is none, or several dtypes.
+#[must_use]
+pub fn join(client: &Client, tensors: &[Buffer]) -> Buffer {
+    let dtype = tensors[0].dtype;
+    assert!(tensors.iter().all(|t| t.dtype == dtype), "invariant: tensors of one dtype");
+    let all = Buffer::empty(client, tensors.iter().map(|t| t.len).sum(), dtype);
+    let mut first = 0;
+    for some in tensors.chunks(TOGETHER) {
+        let begin = first;
+        let piece = |t: &Buffer| {
+            first += t.len;
+            all.piece(first - t.len, t.len)
+        };
+        let pieces: Vec<Buffer> = some.iter().map(piece).collect();
+        write(client, some, (&all.piece(begin, first - begin), &pieces));
+    }
+    all
+}
+
+/// Writes tensors to pieces of `all`, one behind the other.
+fn write(client: &Client, tensors: &[Buffer], (all, pieces): (&Buffer, &[Buffer])) {
+    let (from, dtype) = (tensors[0].dtype, all.dtype);
+    let held: Vec<&Buffer> = tensors.iter().chain(pieces).collect();
     let several = Several::new(client, tensors.iter().map(|t| t.len), &held);
     if several.parts == 0 {
-        return (all, pieces);
+        return;
     }
     let (size, vectors) = (several.size, |at: usize| several.vectors(at));
     let read = |at: usize| tensors[several.place(at)].arg(size);
@@ -41,7 +72,7 @@ pub fn cast(client: &Client, tensors: &[Buffer], dtype: FloatType) -> (Buffer, V
         client,
         several.cubes(client),
         several.dim(),
-        address(&[&all]),
+        address(&[all]),
         size,
         read(0),
         read(1),
@@ -71,7 +102,6 @@ pub fn cast(client: &Client, tensors: &[Buffer], dtype: FloatType) -> (Buffer, V
         from.elem(),
         dtype.elem(),
     );
-    (all, pieces)
 }
 
 /// Casts this unit's elements of a part of a tensor.

@@ -46,7 +46,7 @@ mod wgmma;
 pub use accumulate::{TOGETHER as SUMS_TOGETHER, accumulate};
 pub use adamw::{Adam, AdamStep, TOGETHER as ADAM_TOGETHER, adam_step};
 pub use buffer::{Buffer, FloatType};
-pub use cast::{TOGETHER as CAST_TOGETHER, cast};
+pub use cast::{TOGETHER as CAST_TOGETHER, cast, join};
 pub use cubecl_core::prelude::Client;
 pub use dropout::{Mask, dropout};
 pub use few_rows::{FewRows, multiply_few_rows};

@@ -11,7 +11,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burnish_core::PackedRows;
-use burnish_gpu_kernels::{Buffer, Client, FloatType, PackedLayout, widen_rows};
+use burnish_gpu_kernels::{Buffer, Client, FloatType, PackedLayout, join, widen_rows};
 
 use crate::AnyTensor;
 use crate::custom::Host;
@@ -122,6 +122,17 @@ pub(crate) fn launch_on_tensors<const N: usize>(
     kernel: impl FnOnce(Vec<CubeTensor>) -> [CubeTensor; N],
 ) -> [AnyTensor; N] {
     kernel(inputs.0).map(Cube::wrap)
+}
+
+/// See [`crate::joined()`]; `None` where no kernel reads them.
+pub(crate) fn joined(pieces: &[(AnyTensor, Range<usize>)], shape: &[usize]) -> Option<AnyTensor> {
+    let (dtype, tensors) = (pieces[0].0.burn_dtype(), pieces.iter().map(|(value, _)| value));
+    let inputs = Inputs::of(&tensors.collect::<Vec<_>>())?;
+    let [whole] = launch(inputs, [(shape, dtype)], |client, buffers| {
+        let piece = |(all, (_, range)): (&Buffer, &(AnyTensor, Range<usize>))| all.piece(range.start, range.len());
+        [join(client, &buffers.iter().zip(pieces).map(piece).collect::<Vec<_>>())]
+    });
+    Some(whole)
 }
 
 /// A matrix in fewer bits in a device's memory: of each of its strips the layout, the numbers and the words.

@@ -59,6 +59,7 @@ mod flex;
 pub mod gpu;
 mod head;
 mod held;
+mod joined;
 mod kept;
 mod linear;
 mod magnitude;
@@ -96,6 +97,7 @@ pub use head::{
     AcrossVocab, Coefficient, HeadOptions, TokenStats, VocabShard, head_log_probs, head_logits, head_loss,
 };
 pub use held::held;
+pub use joined::{all_joined, joined};
 pub use linear::{Dropout, Linear, LinearInput, LowRank, linears, linears_decode, linears_unread};
 pub use magnitude::{Magnitude, column_norms, row_norms, squared_column_norms, squared_row_norms};
 pub use muon::{Momentum, Noise, muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows, signs};

@@ -18,7 +18,6 @@
 //! ```
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod cat;
 #[cfg(feature = "cube")]
 mod device_tensor;
 
@@ -28,8 +27,6 @@ use burn::tensor::Device;
 use burnish_comm::{Bucket, Gathered, Wire};
 use burnish_ops::{AnyTensor, Scalar};
 use half::{bf16, f16};
-
-pub use cat::joined;
 
 /// A type of weights and gradients, in tensors and between ranks: `f32`, `bf16`, `f16`.
 pub trait Number: Scalar + Wire<Wide = f32> + Default {}

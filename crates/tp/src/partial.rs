@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use burnish_comm::{Bucket, Reduction};
 use burnish_core::{Dtype, Split};
-use burnish_ops::{AnyTensor, Elements, on_host};
-use burnish_tensor_comm::{bucket, joined, tensor};
+use burnish_ops::{AnyTensor, Elements, all_joined, on_host};
+use burnish_tensor_comm::{bucket, tensor};
 
 use crate::index_select::{lines, matrix, select, shaped};
 use crate::{Gradient, Tp, TpError, TpLayout};
@@ -118,7 +118,7 @@ impl Tp {
         let device = pieces.first().map(|(index, _)| addends[*index].gradient.device());
         if let Some(device) = device.filter(|device| !on_host(device)) {
             let flat = pieces.iter().map(|(index, wired)| wired.taken(&addends[*index].gradient)).collect();
-            let sums = sum(posted(&joined(flat, &[elements])))?;
+            let sums = sum(posted(&all_joined(flat, &[elements])))?;
             let sums = tensor(sums, &[elements], &device);
             let mut start = 0;
             for (index, wired) in pieces {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use burnish_comm::Bucket;
 use burnish_core::{ELSEWHERE, Split};
-use burnish_ops::{AnyTensor, Elements, OpsError, apply, select_rows};
-use burnish_tensor_comm::{bucket, joined, tensors};
+use burnish_ops::{AnyTensor, Elements, OpsError, all_joined, apply, select_rows};
+use burnish_tensor_comm::{bucket, tensors};
 
 use crate::Tp;
 use crate::handle::{expect_f32, expect_shape, zeros};
@@ -292,7 +292,7 @@ impl Route {
         let what = format!("{}: {of}", self.what);
         let came = self.ranks.group().all_to_all_v(bucket, &scaled(send), &scaled(receive), &what).wait();
         match self.ranks.kept(came) {
-            Ok(parts) => joined(tensors(&parts, &device), &shape),
+            Ok(parts) => all_joined(tensors(&parts, &device), &shape),
             Err(_) => zeros(&shape, &device),
         }
     }

@@ -605,7 +605,7 @@ impl Walk<'_> {
             // Experts' factors lie one after another.
             let rank = (shape.first().copied().unwrap_or(0) as u64 / experts.max(1)).max(1);
             let bytes = if self.blueprint.compute == Compute::Bf16 { 2 } else { 4 };
-            let apart = self.blueprint.invocation.is_some();
+            let apart = self.blueprint.invocation.is_some() || self.ranks > 1;
             let of = AdapterWork { rank, bytes, beside, first, apart };
             let (forward, backward) = (size.adapter_forward(&of), size.adapter_backward(&of, came));
             let operands = Self::operands(bytes);

@@ -503,7 +503,7 @@ impl HeadSize {
         let LinearSize { input, output, bytes, tokens } = self.layer;
         let logits = tokens * output;
         // Gradients of the chunks' rows are put one below the other.
-        let joined = Cost::moving(WIDE * tokens * input, WIDE * tokens * input, self.chunks());
+        let joined = Cost::moving(WIDE * tokens * input, WIDE * tokens * input, self.chunks().div_ceil(SUMMED));
         let joined = if self.chunks() > 1 { joined } else { Cost::default() };
         let of_input = if tracked { self.layer.of_input() + self.again() + joined } else { Cost::default() };
         let of_table = if trains {
@@ -538,7 +538,7 @@ pub fn gradient(elements: u64, micro_batches: u64) -> Cost {
     added + Cost::moving(WIDE * elements, 0, 0)
 }
 
-/// Parameters that are updated in a launch, and gradients that are added or whose squares are summed in one.
+/// Parameters that are updated in a launch, and tensors that are added, put together or whose squares are summed in one.
 const UPDATED: u64 = 4;
 const SUMMED: u64 = 8;
 

@@ -15,7 +15,7 @@ use super::linear::{Layer, Operand};
 use super::{constant, ints, to, wide_dtype};
 use crate::head::shard::{Combined, NO_PART, Part};
 use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
-use crate::{AnyTensor, Linear, OpsError, apply};
+use crate::{AnyTensor, Linear, OpsError, all_joined, apply};
 
 const OP: &str = "head";
 
@@ -41,7 +41,8 @@ struct Body {
     layer: Layer,
     options: HeadOptions,
     wide: DType,
-    /// Each token's target as a row of this rank, 0 where another has it; and 1 where this one has it.
+    /// Each token's target as a row of this rank, 0 where another has it; and 1 where this one has it. Behind the last token
+    /// zeros.
     targets: Targets,
     chunk: usize,
 }
@@ -88,15 +89,20 @@ impl Body {
         let own = first_row..first_row + head.out();
         let (tokens, has) = (targets.len(), |&t: &u32| own.contains(&(t as usize)));
         let local = targets.iter().map(|t| if has(t) { (*t as usize - own.start) as i32 } else { 0 });
-        let owned: Vec<f32> = targets.iter().map(|t| if has(t) { 1.0 } else { 0.0 }).collect();
+        let (mut local, mut owned): (Vec<i32>, Vec<f32>) =
+            (local.collect(), targets.iter().map(|t| if has(t) { 1.0 } else { 0.0 }).collect());
+        // As whole tiles, of which chunks are pieces where they lie.
+        let tokens = tokens.next_multiple_of(TILE);
+        local.resize(tokens, 0);
+        owned.resize(tokens, 0.0);
         Ok(Self {
             hidden: plain[0].clone(),
             layer: Layer::new(head, &mut plain[1..].iter().cloned(), wide)?,
             options,
             wide,
             targets: Targets {
-                ids: ints(local.collect(), &device).reshape([tokens, 1]),
-                owned: host(owned, [tokens, 1], &device, wide),
+                ids: ints(local, &device).reshape([tokens, 1]),
+                owned: host(owned, [tokens], &device, wide).reshape([tokens, 1]),
             },
             chunk,
         })
@@ -165,7 +171,7 @@ impl Body {
                 Ok(self.parts(logits.z, self.targets.chunk(start, n)))
             })
             .collect::<Result<Vec<_>, OpsError>>()?;
-        let values = AnyTensor::new(Tensor::cat(parts, 0)).to_f32();
+        let values = below(parts).to_f32();
         let (parts, rest) = values.as_chunks::<{ VocabShard::VALUES }>();
         assert!(rest.is_empty(), "invariant: seven numbers per token");
         Ok(parts.to_vec())
@@ -227,11 +233,17 @@ impl Body {
                 (&mut gradients, None),
             ));
         }
-        let hidden = want_hidden.then(|| AnyTensor::new(Tensor::cat(parts, 0)));
+        let hidden = want_hidden.then(|| below(parts));
         let mut all = vec![hidden];
         all.extend(gradients.into_iter().map(|(_, gradient)| gradient));
         Ok(all)
     }
+}
+
+/// Rows of chunks, one below the other.
+fn below(chunks: Vec<Tensor<2>>) -> AnyTensor {
+    let shape = [chunks.iter().map(|chunk| chunk.dims()[0]).sum(), chunks[0].dims()[1]];
+    all_joined(chunks.into_iter().map(AnyTensor::new).collect(), &shape)
 }
 
 fn host<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &Device, dtype: DType) -> Tensor<D> {
@@ -340,7 +352,7 @@ pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> R
         .chunks()
         .map(|(start, n)| Ok(body.scaled(body.logits(start, n, &LinearParts::default())?.z)))
         .collect::<Result<Vec<_>, OpsError>>()?;
-    Ok(AnyTensor::new(Tensor::cat(parts, 0)).to_f32())
+    Ok(below(parts).to_f32())
 }
 
 #[cfg(all(test, feature = "flex"))]

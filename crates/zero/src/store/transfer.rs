@@ -6,9 +6,9 @@ use std::sync::Arc;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burnish_comm::{Bucket, Gathered, Wire};
 use burnish_core::Dtype;
-use burnish_ops::{AnyTensor, on_host};
+use burnish_ops::{AnyTensor, joined, on_host};
 use burnish_quant::Quantized;
-use burnish_tensor_comm::{joined, tensors};
+use burnish_tensor_comm::tensors;
 
 use super::kept;
 use super::typed::{Number, elements, shared};
@@ -26,8 +26,7 @@ pub(super) fn part<E: Number>(pieces: Vec<(AnyTensor, Range<usize>)>, device: &D
         }
         return Bucket::new(part);
     }
-    let flat = pieces.into_iter().map(|(value, range)| flat(&value, range)).collect();
-    shared(&joined(flat, &[all]))
+    shared(&joined(pieces, &[all]))
 }
 
 /// The parameters of a bucket, whole, from every rank's part of it.
@@ -72,7 +71,7 @@ pub(super) fn packed_wholes(
 fn assembled(piece: &Piece, parts: &[AnyTensor], shape: &[usize]) -> AnyTensor {
     let of = |(rank, part): (usize, &AnyTensor)| {
         let start = piece.offsets[rank];
-        flat(part, start..start + piece.layout.elements(rank).len())
+        (part.clone(), start..start + piece.layout.elements(rank).len())
     };
     joined(parts.iter().enumerate().map(of).collect(), shape)
 }
@@ -111,8 +110,11 @@ fn packed<E: Number>(bucket: &BucketPlan, whole: &[Option<AnyTensor>], device: &
         for (piece, whole) in bucket.pieces.iter().zip(whole) {
             let range = piece.layout.elements(part);
             pieces.push(match whole {
-                Some(whole) => flat(whole, range),
-                None => AnyTensor::new(Tensor::<1>::zeros([range.len()], (device, DType::F32))),
+                Some(whole) => (whole.clone(), range),
+                None => {
+                    let zeros = Tensor::<1>::zeros([range.len()], (device, DType::F32));
+                    (AnyTensor::new(zeros), 0..range.len())
+                }
             });
         }
     }
@@ -136,13 +138,8 @@ pub(super) fn written<E: Number>(whole: AnyTensor, range: Range<usize>, values: 
 fn replaced(whole: &AnyTensor, range: Range<usize>, values: &AnyTensor) -> AnyTensor {
     let shape = whole.shape();
     let all = shape.iter().product();
-    let (before, after) = (flat(whole, 0..range.start), flat(whole, range.end..all));
-    joined(vec![before, flat(values, 0..range.len()), after], &shape)
-}
-
-fn flat(value: &AnyTensor, range: Range<usize>) -> AnyTensor {
-    let elements = range.len();
-    value.piece(range, &[elements])
+    let (before, after) = (0..range.start, range.end..all);
+    joined(vec![(whole.clone(), before), (values.clone(), 0..range.len()), (whole.clone(), after)], &shape)
 }
 
 #[cfg(test)]

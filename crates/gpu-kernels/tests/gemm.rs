@@ -289,8 +289,7 @@ fn adapters_of_one_input_are_each_its_own_products() {
             assert_eq!(download(&client, narrow), download(&client, wide), "numbers of that dtype");
         }
         let all = adapters.low(&client, &x.at, &stack, 0.5);
-        let got =
-            adapters.gradients(&client, &x.at, (&whole, &outputs), (&stack_of_b, &all), 2.0);
+        let got = adapters.gradients(&client, &x.at, (&whole, &outputs), (&stack_of_b, &all), 2.0);
         let low: Vec<Buffer> = (0..count).map(|at| all.piece(at * rows * rank, rows * rank)).collect();
         let alone = |of, a: &Matrices, b: &Matrices, out, scale| {
             gemm.multiply(&client, of, a, b, out, &Finish { scale, ..Finish::default() })

@@ -38,7 +38,7 @@ enum Store {
     Kernels(burnish_cpu_kernels::KvCache),
     /// Kernels of GPUs.
     #[cfg(feature = "cube")]
-    Paged(Pages),
+    Paged(Box<Pages>),
     /// Operations of Burn.
     Plain(Vec<Option<Past>>),
 }
@@ -53,7 +53,7 @@ impl Store {
                 Self::Kernels(burnish_cpu_kernels::KvCache::new(cache.kv_heads(), cache.head_dim(), n))
             }
             #[cfg(feature = "cube")]
-            Self::Paged(_) => Self::Paged(Pages::empty(n)),
+            Self::Paged(_) => Self::Paged(Box::new(Pages::empty(n))),
             Self::Plain(_) => Self::Plain(vec![None; n]),
         }
     }
@@ -179,7 +179,7 @@ impl KvCache {
             #[cfg(feature = "flex")]
             (Store::Kernels(cache), Store::Kernels(more)) => cache.append(more),
             #[cfg(feature = "cube")]
-            (Store::Paged(pages), Store::Paged(more)) => pages.append(more),
+            (Store::Paged(pages), Store::Paged(more)) => pages.append(*more),
             (Store::Plain(past), Store::Plain(more)) => past.extend(more),
             _ => panic!("cached attention: what is appended lives on another backend"),
         }
@@ -199,7 +199,7 @@ impl KvCache {
             #[cfg(feature = "flex")]
             Store::Kernels(cache) => Store::Kernels(cache.split_off(at)),
             #[cfg(feature = "cube")]
-            Store::Paged(pages) => Store::Paged(pages.split_off(at)),
+            Store::Paged(pages) => Store::Paged(Box::new(pages.split_off(at))),
             Store::Plain(past) => Store::Plain(past.split_off(at)),
         };
         Self { shape: self.shape.clone(), store }
@@ -272,7 +272,7 @@ impl KvCache {
         }
         #[cfg(feature = "cube")]
         if let Some(pages) = Pages::open(sequences, &self.shape, like) {
-            return Store::Paged(pages);
+            return Store::Paged(Box::new(pages));
         }
         let _ = like;
         Store::Plain((0..sequences).map(|_| None).collect())

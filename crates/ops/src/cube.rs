@@ -129,7 +129,8 @@ pub(crate) fn joined(pieces: &[(AnyTensor, Range<usize>)], shape: &[usize]) -> O
     let (dtype, tensors) = (pieces[0].0.burn_dtype(), pieces.iter().map(|(value, _)| value));
     let inputs = Inputs::of(&tensors.collect::<Vec<_>>())?;
     let [whole] = launch(inputs, [(shape, dtype)], |client, buffers| {
-        let piece = |(all, (_, range)): (&Buffer, &(AnyTensor, Range<usize>))| all.piece(range.start, range.len());
+        let piece =
+            |(all, (_, range)): (&Buffer, &(AnyTensor, Range<usize>))| all.piece(range.start, range.len());
         [join(client, &buffers.iter().zip(pieces).map(piece).collect::<Vec<_>>())]
     });
     Some(whole)

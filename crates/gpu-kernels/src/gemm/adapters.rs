@@ -102,7 +102,8 @@ impl Adapters {
         let AdapterSize { rows, input, rank, count } = self.of;
         let (factors, width, bounds) = (self.gemm.factors, outputs.iter().sum(), Bounds::of(outputs));
         let all = Buffer::empty(client, count * rows * rank, factors);
-        let matrices = |of: &Buffer| Matrices { matrix: rows * rank, ..Matrices::rows(of.clone(), rows, rank) };
+        let matrices =
+            |of: &Buffer| Matrices { matrix: rows * rank, ..Matrices::rows(of.clone(), rows, rank) };
         let (back, low) = (matrices(&all), matrices(low));
         let of = Product { batches: 1, rows, columns: rank, depth: width };
         let of_b = Matrices::rows(b.clone(), width, rank);

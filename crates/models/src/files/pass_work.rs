@@ -2,9 +2,7 @@
 //! of [`burnish_ops::gpu::cost`].
 
 use burnish_core::{Compute, Dtype, ExpertGate, Parameter, Registry};
-use burnish_ops::gpu::cost::{
-    self, AdapterWork, AttentionSize, Cost, ExpertsSize, HeadSize, LinearSize,
-};
+use burnish_ops::gpu::cost::{self, AdapterWork, AttentionSize, Cost, ExpertsSize, HeadSize, LinearSize};
 
 use crate::decoder::blueprint::Blueprint;
 use crate::decoder::layers::{Block, Layer, Place};
@@ -552,7 +550,8 @@ impl Walk<'_> {
         tracked: &mut bool,
     ) {
         let has = |layer: &&Layer| layer.parts.lora.is_some();
-        let (first, adapters) = (layers.iter().position(|layer| has(&layer)), layers.iter().filter(has).count());
+        let (first, adapters) =
+            (layers.iter().position(|layer| has(&layer)), layers.iter().filter(has).count());
         for (at, layer) in layers.iter().enumerate() {
             self.one_beside(operation, layer, (tokens, Some(at) == first, adapters as u64), came, tracked);
         }

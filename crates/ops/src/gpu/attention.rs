@@ -526,7 +526,7 @@ impl Body {
         }
         let Heads { q, k, v } = self.prepare(qkv, 1.0)?;
         let [_, _, tokens, d] = q.dims();
-        Ok(kernels::FlashInput::ByHead([q.reshape([self.shape.heads, tokens, d]), k, v]))
+        Ok(kernels::FlashInput::ByHead(Box::new([q.reshape([self.shape.heads, tokens, d]), k, v])))
     }
 
     /// Attention by those kernels. Backward norms and rotates again.

@@ -503,7 +503,8 @@ impl HeadSize {
         let LinearSize { input, output, bytes, tokens } = self.layer;
         let logits = tokens * output;
         // Gradients of the chunks' rows are put one below the other.
-        let joined = Cost::moving(WIDE * tokens * input, WIDE * tokens * input, self.chunks().div_ceil(SUMMED));
+        let joined =
+            Cost::moving(WIDE * tokens * input, WIDE * tokens * input, self.chunks().div_ceil(SUMMED));
         let joined = if self.chunks() > 1 { joined } else { Cost::default() };
         let of_input = if tracked { self.layer.of_input() + self.again() + joined } else { Cost::default() };
         let of_table = if trains {

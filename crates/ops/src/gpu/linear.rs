@@ -424,7 +424,8 @@ impl Together {
                 .map(|lora| matrix(of(lora)))
                 .collect()
         };
-        let kernels::Narrow { stack, stack_of_b, a, b } = kernels::narrow(&factors(|l| &l.a), &factors(|l| &l.b), dtype)?;
+        let kernels::Narrow { stack, stack_of_b, a, b } =
+            kernels::narrow(&factors(|l| &l.a), &factors(|l| &l.b), dtype)?;
         let (first, rank) = (layers[0].0.scale, a[0].dims()[0]);
         let outputs: Vec<usize> = b.iter().map(|b| b.dims()[0]).collect();
         let one_rank = a.iter().all(|a| a.dims()[0] == rank);

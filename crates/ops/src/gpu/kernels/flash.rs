@@ -80,7 +80,7 @@ pub(in crate::gpu) enum FlashInput {
     /// Beside each other in a row, `[tokens, (heads + 2 kv_heads) d]`.
     Rows(AnyTensor),
     /// `[heads, tokens, d]` each.
-    ByHead([Tensor<3>; 3]),
+    ByHead(Box<[Tensor<3>; 3]>),
 }
 
 /// Gradients in f32: queries, keys and values by head, and sinks `[heads]`.
@@ -120,7 +120,7 @@ impl FlashInput {
     pub(super) fn dtype(&self) -> DType {
         match self {
             Self::Rows(qkv) => qkv.burn_dtype(),
-            Self::ByHead([q, ..]) => q.dtype(),
+            Self::ByHead(all) => all[0].dtype(),
         }
     }
 }

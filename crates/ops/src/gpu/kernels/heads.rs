@@ -106,8 +106,6 @@ pub(in crate::gpu) fn place_heads_backward(
         });
         return Some((of_rank(&dqkv), Some((of_rank(&q), of_rank(&k)))));
     }
-    let [dqkv] = launch(inputs, [of_qkv], |client, buffers| {
-        [backward(client, buffers).qkv]
-    });
+    let [dqkv] = launch(inputs, [of_qkv], |client, buffers| [backward(client, buffers).qkv]);
     Some((of_rank(&dqkv), None))
 }

@@ -49,7 +49,6 @@ pub(in crate::gpu) fn rms_norm_backward(
         });
         return Some((of_rank(&dx), Some(of_rank(&of_gamma))));
     }
-    let [dx] =
-        launch(inputs, [of_x], |client, buffers| [backward(client, buffers).dx]);
+    let [dx] = launch(inputs, [of_x], |client, buffers| [backward(client, buffers).dx]);
     Some((of_rank(&dx), None))
 }

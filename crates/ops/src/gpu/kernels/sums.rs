@@ -39,10 +39,9 @@ pub(in crate::gpu) fn sums_of_squares(tensors: &[&AnyTensor]) -> Option<Tensor<1
         return None;
     }
     let count = [tensors.len()];
-    let [sums] =
-        launch(Inputs::of(tensors)?, [(&count, DType::F32)], |client, buffers| {
-            [kernels::sums_of_squares(client, &buffers)]
-        });
+    let [sums] = launch(Inputs::of(tensors)?, [(&count, DType::F32)], |client, buffers| {
+        [kernels::sums_of_squares(client, &buffers)]
+    });
     Some(of_rank(&sums))
 }
 

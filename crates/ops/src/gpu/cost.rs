@@ -503,10 +503,8 @@ impl HeadSize {
         let LinearSize { input, output, bytes, tokens } = self.layer;
         let logits = tokens * output;
         // Gradients of the chunks' rows are put one below the other.
-        let joined =
-            Cost::moving(WIDE * tokens * input, WIDE * tokens * input, self.chunks().div_ceil(SUMMED));
-        let joined = if self.chunks() > 1 { joined } else { Cost::default() };
-        let of_input = if tracked { self.layer.of_input() + self.again() + joined } else { Cost::default() };
+        let below = joined(tokens * input, WIDE, self.chunks());
+        let of_input = if tracked { self.layer.of_input() + self.again() + below } else { Cost::default() };
         let of_table = if trains {
             // Each chunk adds to what those before it gave.
             let sums = (self.chunks() - 1) * input * output;
@@ -548,6 +546,15 @@ const SUMMED: u64 = 8;
 pub fn updates(parameters: u64, micro_batches: u64) -> Cost {
     let summed = parameters.div_ceil(SUMMED) * micro_batches.max(1);
     Cost::moving(0, 0, parameters.div_ceil(UPDATED) + summed)
+}
+
+/// Pieces of so many elements of `bytes` that are put together into one tensor.
+#[must_use]
+pub fn joined(elements: u64, bytes: u64, pieces: u64) -> Cost {
+    if pieces < 2 {
+        return Cost::default();
+    }
+    Cost::moving(bytes * elements, bytes * elements, pieces.div_ceil(SUMMED))
 }
 
 /// What autodiff fills for a block that runs again: the seed of its backward, and that of its tape.

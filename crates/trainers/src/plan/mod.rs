@@ -196,6 +196,7 @@ impl RunPlan {
             exchanged = routes.traffic(0);
         }
         let mut traffic = plan.traffic_of(micro_batches, &plan.reads(recompute));
+        let packing = plan.packing_of(micro_batches, &plan.reads(recompute));
         if ranks.nproc > 1 {
             traffic.add(Op::AllReduce, Dtype::F64, step.sums.len() as u64, step.sums.iter().sum());
             if step.extremes > 0 {
@@ -322,6 +323,7 @@ impl RunPlan {
             let newton_schulz = global.iter().filter_map(flops).sum::<f64>() / owners as f64;
             work.update(&plan, micro_batches, &slots, newton_schulz);
             let mut lines = work.finish();
+            lines.packing(packing);
             lines.collectives("weights and gradients, moved", &traffic, dp);
             lines.collectives("activations, moved", &shared, sharing);
             lines.collectives("matrices of Muon, moved", &exchanged, ranks.nproc);

@@ -2,9 +2,10 @@
 
 use burnish_comm::{Op, Traffic};
 use burnish_core::Dtype;
+use burnish_ops::gpu::cost::{self, Cost};
 
 use super::{GradReduction, Plan};
-use crate::bucket::BucketPlan;
+use crate::bucket::{BucketPlan, Piece};
 use crate::{ReduceWhen, Stage};
 
 impl Plan {
@@ -58,6 +59,36 @@ impl Plan {
             });
         }
         traffic
+    }
+
+    /// What each rank's device does around these collectives: puts its rows of a unit together, makes parameters whole of all
+    /// ranks' rows, and puts gradients in the order of the ranks that sum them.
+    #[must_use]
+    pub fn packing_of(&self, micro_batches: usize, reads: &[usize]) -> Cost {
+        let mut all = Cost::default();
+        if self.world == 1 {
+            return all;
+        }
+        for bucket in self.gathered(reads).into_iter().flat_map(|unit| &self.gathers[unit]) {
+            let (elements, bytes) = (bucket.elements() as u64, bucket.dtype.bytes() as u64);
+            let whole = |piece: &Piece| {
+                let ranks = (0..piece.layout.ranks()).filter(|&rank| !piece.layout.elements(rank).is_empty());
+                cost::joined(0, bytes, ranks.count() as u64)
+            };
+            let wholes: Cost = bucket.pieces.iter().map(whole).sum();
+            let own = cost::joined(elements / self.world as u64, bytes, bucket.pieces.len() as u64);
+            let moved = Cost::moving(bytes * elements, bytes * elements, 0);
+            all += (own + wholes + moved) * micro_batches as u64;
+        }
+        let often = self.policy.stage >= Stage::Two && self.policy.reduce == ReduceWhen::MicroBatch;
+        let rounds = if often { micro_batches } else { 1 };
+        for bucket in self.reduces.iter().flatten() {
+            let (pieces, parts) = (bucket.pieces.len() as u64, bucket.parts() as u64);
+            let packed = cost::joined(bucket.elements() as u64, bucket.dtype.bytes() as u64, pieces * parts);
+            // Each gradient's own rows are taken out again.
+            all += (packed + Cost::moving(0, 0, pieces)) * rounds as u64;
+        }
+        all
     }
 
     fn gathering(&self, reads: &[usize], times: usize, add: &mut dyn FnMut(Op, Dtype, usize, usize)) {

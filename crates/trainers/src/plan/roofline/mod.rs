@@ -211,6 +211,11 @@ impl Lines {
         self.put("copies to and from the host", cost, [0.0, 0.0, 0.0, 0.0, seconds]);
     }
 
+    /// What stands around collectives of weights and gradients.
+    pub(crate) fn packing(&mut self, cost: Cost) {
+        self.kernels("weights and gradients, put together", cost, 1, Operands::Wide, false);
+    }
+
     /// An optimizer's kernels; products of Newton-Schulz among them are in fp32.
     pub(crate) fn optimizer(&mut self, cost: Cost) {
         let products = Cost { flops: cost.flops, ..Cost::default() };

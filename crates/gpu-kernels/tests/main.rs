@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod adamw;
+mod cast;
 mod dropout;
 mod flash;
 mod gate;

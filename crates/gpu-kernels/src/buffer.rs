@@ -60,6 +60,16 @@ impl Buffer {
         Self { handle: handle.offset_end(((self.len - first - len) * bytes) as u64), len, dtype: self.dtype }
     }
 
+    /// Pieces of so many elements, one behind the other from its beginning on.
+    pub(crate) fn pieces(&self, lengths: impl IntoIterator<Item = usize>) -> Vec<Self> {
+        let mut first = 0;
+        let piece = |len| {
+            first += len;
+            self.piece(first - len, len)
+        };
+        lengths.into_iter().map(piece).collect()
+    }
+
     /// Whether vectors of `size` elements may be read from its beginning.
     pub(crate) fn is_aligned(&self, size: usize) -> bool {
         let offset = self.handle.offset_start.unwrap_or(0);

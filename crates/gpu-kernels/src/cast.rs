@@ -22,12 +22,7 @@ pub fn cast(client: &Client, tensors: &[Buffer], dtype: FloatType) -> (Buffer, V
     let from = tensors[0].dtype;
     assert!(tensors.iter().all(|t| t.dtype == from), "invariant: tensors of one dtype");
     let all = Buffer::empty(client, tensors.iter().map(|t| t.len).sum(), dtype);
-    let mut pieces = Vec::with_capacity(tensors.len());
-    let mut first = 0;
-    for t in tensors {
-        pieces.push(all.piece(first, t.len));
-        first += t.len;
-    }
+    let pieces = all.pieces(tensors.iter().map(|t| t.len));
     write(client, tensors, (&all, &pieces));
     (all, pieces)
 }
@@ -43,15 +38,10 @@ pub fn join(client: &Client, tensors: &[Buffer]) -> Buffer {
     let dtype = tensors[0].dtype;
     assert!(tensors.iter().all(|t| t.dtype == dtype), "invariant: tensors of one dtype");
     let all = Buffer::empty(client, tensors.iter().map(|t| t.len).sum(), dtype);
-    let mut first = 0;
-    for some in tensors.chunks(TOGETHER) {
-        let begin = first;
-        let piece = |t: &Buffer| {
-            first += t.len;
-            all.piece(first - t.len, t.len)
-        };
-        let pieces: Vec<Buffer> = some.iter().map(piece).collect();
-        write(client, some, (&all.piece(begin, first - begin), &pieces));
+    let groups = tensors.chunks(TOGETHER);
+    let of_groups = all.pieces(groups.clone().map(|group| group.iter().map(|t| t.len).sum()));
+    for (group, all) in groups.zip(&of_groups) {
+        write(client, group, (all, &all.pieces(group.iter().map(|t| t.len))));
     }
     all
 }

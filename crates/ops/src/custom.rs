@@ -16,6 +16,24 @@ use burn::backend::{Autodiff, Backend, BackendTensor, DispatchKindConversion, Di
 
 use crate::{AnyTensor, OpsError};
 
+/// Runs what is generic over the backend of a tensor, with that; an error where it is not compiled in.
+macro_rules! on_backend {
+    ($op:expr, $tensor:expr, $backend:ident => $run:expr) => {{
+        #[cfg(feature = "flex")]
+        if $crate::custom::has_backend::<burn::backend::Flex>($tensor) {
+            type $backend = burn::backend::Flex;
+            return $run;
+        }
+        #[cfg(feature = "cube")]
+        if $crate::custom::has_backend::<burn::backend::Cube>($tensor) {
+            type $backend = burn::backend::Cube;
+            return $run;
+        }
+        Err($crate::custom::no_backend($op, $tensor))
+    }};
+}
+pub(crate) use on_backend;
+
 /// From the output's gradient to one gradient per input (`None` where it was not wanted).
 pub type BackwardFn = Box<dyn FnOnce(AnyTensor) -> Vec<Option<AnyTensor>> + Send>;
 
@@ -55,15 +73,7 @@ pub fn apply(
         let beside = inputs.iter().any(|input| input.device().is_autodiff());
         return Ok(if beside { out.untracked() } else { out });
     }
-    #[cfg(feature = "flex")]
-    if has_backend::<burn::backend::Flex>(&out) {
-        return record::<burn::backend::Flex>(op, inputs, &wanted, out, backward);
-    }
-    #[cfg(feature = "cube")]
-    if has_backend::<burn::backend::Cube>(&out) {
-        return record::<burn::backend::Cube>(op, inputs, &wanted, out, backward);
-    }
-    Err(no_backend(op, &out))
+    on_backend!(op, &out, B => record::<B>(op, inputs, &wanted, out, backward))
 }
 
 /// Whether operations on this plain tensor can be recorded in this build.

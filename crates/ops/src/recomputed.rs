@@ -12,9 +12,7 @@ use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, NoChe
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 
-#[cfg(any(feature = "flex", feature = "cube"))]
-use crate::custom::has_backend;
-use crate::custom::{Host, no_backend};
+use crate::custom::{Host, on_backend};
 use crate::{AnyTensor, OpsError};
 
 /// A plain value on the tape whose gradient goes to `sink` as soon as it is there, and nowhere else.
@@ -32,15 +30,7 @@ pub(crate) fn sunk(
     if !anchor.is_tracked() {
         return Err(OpsError::UntrackedInput { name: OP.to_owned() });
     }
-    #[cfg(feature = "flex")]
-    if has_backend::<burn::backend::Flex>(&value) {
-        return record_value::<burn::backend::Flex>(OP, anchor, value, Sink::new(sink));
-    }
-    #[cfg(feature = "cube")]
-    if has_backend::<burn::backend::Cube>(&value) {
-        return record_value::<burn::backend::Cube>(OP, anchor, value, Sink::new(sink));
-    }
-    Err(no_backend(OP, &value))
+    on_backend!(OP, &value, B => record_value::<B>(OP, anchor, value, Sink::new(sink)))
 }
 
 fn record_value<B: Host>(
@@ -81,15 +71,7 @@ pub fn recomputed(
     }
     let out = value().plain();
     let sink = Sink::new(sink);
-    #[cfg(feature = "flex")]
-    if has_backend::<burn::backend::Flex>(&out) {
-        return record::<burn::backend::Flex>(OP, anchor, out, value, sink);
-    }
-    #[cfg(feature = "cube")]
-    if has_backend::<burn::backend::Cube>(&out) {
-        return record::<burn::backend::Cube>(OP, anchor, out, value, sink);
-    }
-    Err(no_backend(OP, &out))
+    on_backend!(OP, &out, B => record::<B>(OP, anchor, out, value, sink))
 }
 
 fn record<B: Host>(

@@ -90,6 +90,9 @@ impl Adapters {
     /// from what [`Self::low`] gave.
     ///
     /// Four launches: what comes back through the second factors, both factors' sums over rows, and one that adds their parts.
+    ///
+    /// # Panics
+    /// If [`Self::reads`] does not hold.
     #[must_use]
     pub fn gradients(
         &self,
@@ -99,12 +102,11 @@ impl Adapters {
         (b, low): (&Buffer, &Buffer),
         scale: f32,
     ) -> AdapterGradients {
+        assert!(self.reads(x, upstream, outputs), "invariant: matrices that lie as kernels read them");
         let AdapterSize { rows, input, rank, count } = self.of;
         let (factors, width, bounds) = (self.gemm.factors, outputs.iter().sum(), Bounds::of(outputs));
         let all = Buffer::empty(client, count * rows * rank, factors);
-        let matrices =
-            |of: &Buffer| Matrices { matrix: rows * rank, ..Matrices::rows(of.clone(), rows, rank) };
-        let (back, low) = (matrices(&all), matrices(low));
+        let [back, low] = [&all, low].map(|of| Matrices::rows(of.clone(), rows, rank));
         let of = Product { batches: 1, rows, columns: rank, depth: width };
         let of_b = Matrices::rows(b.clone(), width, rank);
         thin::multiply_rows(client, (factors, of), [upstream, &of_b, &back], (rank, bounds), scale);
@@ -114,18 +116,10 @@ impl Adapters {
         let whole = (rank, Bounds::of(&[input]));
         let sums_of_a = thin::sums_of_columns(client, (factors, of), [&back, x], whole);
         let [of_b, of_a] = add_parts(client, &[sums_of_b, sums_of_a]);
-        let pieces = |all: &Buffer, lengths: &mut dyn Iterator<Item = usize>| {
-            let mut first = 0;
-            let piece = |length| {
-                first += length;
-                all.piece(first - length, length)
-            };
-            lengths.map(piece).collect()
-        };
         AdapterGradients {
-            low: pieces(&all, &mut (0..count).map(|_| rows * rank)),
-            a: pieces(&of_a, &mut (0..count).map(|_| rank * input)),
-            b: pieces(&of_b, &mut outputs.iter().map(|output| output * rank)),
+            low: all.pieces(vec![rows * rank; count]),
+            a: of_a.pieces(vec![rank * input; count]),
+            b: of_b.pieces(outputs.iter().map(|output| output * rank)),
         }
     }
 }

@@ -195,8 +195,9 @@ impl RunPlan {
                 AllToAllPlan::new(&holdings, plan.policy().bucket_elements).map_err(ZeroError::from)?;
             exchanged = routes.traffic(0);
         }
-        let mut traffic = plan.traffic_of(micro_batches, &plan.reads(recompute));
-        let packing = plan.packing_of(micro_batches, &plan.reads(recompute));
+        let trained = plan.reads(recompute);
+        let packing = plan.packing_of(micro_batches, &trained);
+        let mut traffic = plan.traffic_of(micro_batches, &trained);
         if ranks.nproc > 1 {
             traffic.add(Op::AllReduce, Dtype::F64, step.sums.len() as u64, step.sums.iter().sum());
             if step.extremes > 0 {

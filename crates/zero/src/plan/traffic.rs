@@ -30,10 +30,8 @@ impl Plan {
             traffic.add(op, dtype, times as u64, (elements * times) as u64);
         };
         self.gathering(reads, micro_batches, &mut add);
-        let often = self.policy.stage >= Stage::Two && self.policy.reduce == ReduceWhen::MicroBatch;
         for bucket in self.reduces.iter().flatten() {
-            let rounds = if often { micro_batches } else { 1 };
-            add(self.sum_of(bucket), bucket.dtype, bucket.elements(), rounds);
+            add(self.sum_of(bucket), bucket.dtype, bucket.elements(), self.rounds(micro_batches));
         }
         for bucket in &self.publishes {
             add(Op::AllGather, bucket.dtype, bucket.elements(), 1);
@@ -80,15 +78,19 @@ impl Plan {
             let moved = Cost::moving(bytes * elements, bytes * elements, 0);
             all += (own + wholes + moved) * micro_batches as u64;
         }
-        let often = self.policy.stage >= Stage::Two && self.policy.reduce == ReduceWhen::MicroBatch;
-        let rounds = if often { micro_batches } else { 1 };
         for bucket in self.reduces.iter().flatten() {
             let (pieces, parts) = (bucket.pieces.len() as u64, bucket.parts() as u64);
             let packed = cost::joined(bucket.elements() as u64, bucket.dtype.bytes() as u64, pieces * parts);
             // Each gradient's own rows are taken out again.
-            all += (packed + Cost::moving(0, 0, pieces)) * rounds as u64;
+            all += (packed + Cost::moving(0, 0, pieces)) * self.rounds(micro_batches) as u64;
         }
         all
+    }
+
+    /// How often gradients are summed in a step.
+    fn rounds(&self, micro_batches: usize) -> usize {
+        let often = self.policy.stage >= Stage::Two && self.policy.reduce == ReduceWhen::MicroBatch;
+        if often { micro_batches } else { 1 }
     }
 
     fn gathering(&self, reads: &[usize], times: usize, add: &mut dyn FnMut(Op, Dtype, usize, usize)) {

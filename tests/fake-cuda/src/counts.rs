@@ -9,16 +9,23 @@ use std::sync::{Mutex, Once};
 use crate::lock;
 
 macro_rules! counts {
-    ($($(#[doc = $text:literal])* $name:ident,)*) => {
-        /// The counts of a process, as `fake_cuda_counts` gives them.
+    (
+        given: { $($(#[doc = $text:literal])* $name:ident,)* }
+        reported: { $($(#[doc = $more_text:literal])* $more:ident,)* }
+    ) => {
+        /// The counts of a process, as `fake_cuda_counts` gives them: callers have this layout too.
         #[repr(C)]
         #[derive(Clone, Copy)]
         struct Counts { $($(#[doc = $text])* $name: u64,)* }
 
         /// The running counts.
-        pub(crate) struct Running { $(pub(crate) $name: AtomicU64,)* }
+        pub(crate) struct Running {
+            $(pub(crate) $name: AtomicU64,)*
+            $($(#[doc = $more_text])* pub(crate) $more: AtomicU64,)*
+        }
 
-        pub(crate) static RUNNING: Running = Running { $($name: AtomicU64::new(0),)* };
+        pub(crate) static RUNNING: Running =
+            Running { $($name: AtomicU64::new(0),)* $($more: AtomicU64::new(0),)* };
 
         fn now() -> Counts {
             Counts { $($name: RUNNING.$name.load(Ordering::Relaxed),)* }
@@ -26,59 +33,71 @@ macro_rules! counts {
 
         fn json() -> String {
             let counts = now();
-            let lines = [$(format!("  \"{}\": {}", stringify!($name), counts.$name)),*];
+            let more = [$((stringify!($more), RUNNING.$more.load(Ordering::Relaxed))),*];
+            let all = [$((stringify!($name), counts.$name)),*].into_iter().chain(more);
+            let lines: Vec<_> = all.map(|(name, count)| format!("  \"{name}\": {count}")).collect();
             format!("{{\n{},\n  \"kernels\": {{\n{}\n  }}\n}}\n", lines.join(",\n"), kernels())
         }
     };
 }
 
 counts! {
-    /// Kernels launched.
-    launches,
-    /// Times that the host waited for a stream, an event or a context.
-    synchronizations,
-    /// Copies from a device to the host.
-    device_to_host,
-    /// Their bytes.
-    device_to_host_bytes,
-    /// Copies from the host to a device.
-    host_to_device,
-    /// Their bytes.
-    host_to_device_bytes,
-    /// Copies from device memory to device memory.
-    device_to_device,
-    /// Allocations of device memory.
-    allocations,
-    /// Bytes of device memory that are allocated.
-    allocated_bytes,
-    /// The most there were.
-    peak_bytes,
-    /// Collectives and groups of sends and receives that were begun.
-    collectives,
-    /// Communicators that were made.
-    communicators,
-    /// Communicators that were aborted.
-    aborts,
-    /// Uses of memory that is not there, and other faults of kernels.
-    faults,
-    /// Instructions of warps that they executed.
-    instructions,
-    /// Products of matrices (`wmma`, `mma`) among them.
-    products,
-    /// Bytes of device memory that threads read.
-    kernel_reads,
-    /// Bytes of device memory that threads wrote.
-    kernel_writes,
-    /// Atomic sums of floats, whose order is the hardware's.
-    atomic_sums,
-    /// Microseconds that kernels were executed.
-    executing_us,
-    /// Programs that the real compiler compiled.
-    compiled,
-    /// Microseconds that it took.
-    compiling_us,
-    /// Programs whose PTX was kept from an earlier time.
-    kept,
+    given: {
+        /// Kernels launched.
+        launches,
+        /// Times that the host waited for a stream, an event or a context.
+        synchronizations,
+        /// Copies from a device to the host.
+        device_to_host,
+        /// Their bytes.
+        device_to_host_bytes,
+        /// Copies from the host to a device.
+        host_to_device,
+        /// Their bytes.
+        host_to_device_bytes,
+        /// Copies from device memory to device memory.
+        device_to_device,
+        /// Allocations of device memory.
+        allocations,
+        /// Bytes of device memory that are allocated.
+        allocated_bytes,
+        /// The most there were.
+        peak_bytes,
+        /// Collectives and groups of sends and receives that were begun.
+        collectives,
+        /// Communicators that were made.
+        communicators,
+        /// Communicators that were aborted.
+        aborts,
+        /// Uses of memory that is not there, and other faults of kernels.
+        faults,
+        /// Instructions of warps that they executed.
+        instructions,
+        /// Products of matrices (`wmma`, `mma`) among them.
+        products,
+        /// Bytes of device memory that threads read.
+        kernel_reads,
+        /// Bytes of device memory that threads wrote.
+        kernel_writes,
+        /// Atomic sums of floats, whose order is the hardware's.
+        atomic_sums,
+        /// Microseconds that kernels were executed.
+        executing_us,
+        /// Programs that the real compiler compiled.
+        compiled,
+        /// Microseconds that it took.
+        compiling_us,
+        /// Programs whose PTX was kept from an earlier time.
+        kept,
+    }
+    reported: {
+        /// Graphs that streams captured.
+        graphs,
+        /// Launches of graphs: calls of the host.
+        graph_launches,
+        /// Kernels that they launched, which `launches` and the launches by kernel count too.
+        graph_kernels,
+    }
 }
 
 /// Launches by kernel, without the digest that ends a name.

@@ -7,12 +7,15 @@ use std::mem::MaybeUninit;
 use std::slice;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::capture::Status;
 use crate::code::{
-    Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_SUPPORTED, SUCCESS, given, put,
+    Code, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, NOT_SUPPORTED, SUCCESS,
+    given, put,
 };
 use crate::counts::{self, RUNNING};
+use crate::node::Kind;
 use crate::stream::{self, Stream};
-use crate::{lock, memory, variable};
+use crate::{capture, graph, lock, memory, variable};
 
 /// The version of CUDA that this driver is of.
 const VERSION: c_int = 12080;
@@ -175,7 +178,10 @@ extern "C" fn cuCtxGetDevice(device: &mut MaybeUninit<c_int>) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxSynchronize() -> Code {
     counts::one(&RUNNING.synchronizations);
-    given(current().and_then(stream::finish))
+    given(current().and_then(|device| {
+        capture::refuse_device(device)?;
+        stream::finish(device)
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -205,13 +211,22 @@ extern "C" fn cuMemGetInfo_v2(free: &mut MaybeUninit<usize>, total: &mut MaybeUn
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAlloc_v2(address: &mut MaybeUninit<u64>, bytes: usize) -> Code {
-    put(address, current().and_then(|device| memory::allocate(device, bytes)))
+    let device = capture::refuse_unsafe().and_then(|()| current());
+    put(address, device.and_then(|device| memory::allocate(device, bytes)))
 }
 
-/// The memory is there at once; that it may be used only by work that comes after is not checked.
+/// The memory is there at once, outside captures; that it may be used only by work that comes after is not checked.
 #[unsafe(no_mangle)]
-extern "C" fn cuMemAllocAsync(address: &mut MaybeUninit<u64>, bytes: usize, on: usize) -> Code {
-    put(address, stream::of(on).and_then(|stream| memory::allocate(stream.device, bytes)))
+extern "C" fn cuMemAllocAsync(place: &mut MaybeUninit<u64>, bytes: usize, on: usize) -> Code {
+    let allocate = |stream: Arc<Stream>| {
+        if capture::status(&stream) == Status::None {
+            return memory::allocate(stream.device, bytes);
+        }
+        let (device, address) = (stream.device, memory::reserve(bytes)?);
+        stream.take(Kind::Allocation(address), move |_| memory::fill_in(device, address, bytes))?;
+        Ok(address)
+    };
+    put(place, stream::of(on).and_then(allocate))
 }
 
 #[unsafe(no_mangle)]
@@ -219,15 +234,20 @@ extern "C" fn cuMemFree_v2(address: u64) -> Code {
     if address == 0 {
         return SUCCESS;
     }
+    if let Err(code) = capture::refuse_unsafe() {
+        return given(Err(code));
+    }
     if let Some(device) = memory::device_of(address) {
         let _ = stream::finish(device);
     }
+    graph::freed(address);
     given(memory::free(address))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeAsync(address: u64, on: usize) -> Code {
-    given(stream::of(on).and_then(|stream| stream.push(move || memory::free(address))))
+    let free = move |_: &Stream| memory::free(address);
+    given(stream::of(on).and_then(|stream| stream.take(Kind::Free(address), free).map(drop)))
 }
 
 /// Page-locked memory of the host, by address: words, so that it is aligned.
@@ -241,6 +261,9 @@ fn is_pinned(address: usize) -> bool {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemAllocHost_v2(place: &mut MaybeUninit<usize>, bytes: usize) -> Code {
+    if let Err(code) = capture::refuse_unsafe() {
+        return given(Err(code));
+    }
     let words = vec![0_u64; bytes.div_ceil(8).max(1)];
     let address = words.as_ptr().expose_provenance();
     lock(&PINNED).get_or_insert_default().insert(address, words);
@@ -254,7 +277,11 @@ extern "C" fn cuMemHostAlloc(place: &mut MaybeUninit<usize>, bytes: usize, _flag
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeHost(address: usize) -> Code {
-    given(lock(&PINNED).get_or_insert_default().remove(&address).map(drop).ok_or(INVALID_VALUE))
+    given(
+        capture::refuse_unsafe().and_then(|()| {
+            lock(&PINNED).get_or_insert_default().remove(&address).map(drop).ok_or(INVALID_VALUE)
+        }),
+    )
 }
 
 /// Bytes of the host that a copy reads or writes.
@@ -292,16 +319,55 @@ impl Host {
     }
 }
 
-/// Copies to the device. Pageable bytes are taken before the call returns, page-locked ones when the stream is there.
-fn upload(to: u64, from: Host, on: &Stream) -> Result<(), Code> {
-    counts::bytes(&RUNNING.host_to_device, &RUNNING.host_to_device_bytes, from.bytes);
-    if is_pinned(from.address) {
-        // SAFETY: the caller leaves page-locked bytes alone until the stream has read them.
-        return on.push(move || memory::write(to, &unsafe { from.read() }));
+/// A piece of a copy between device memory and the host.
+#[derive(Clone, Copy)]
+struct Piece {
+    device: u64,
+    host: Host,
+}
+
+/// A copy in one piece.
+fn one(device: u64, address: usize, bytes: usize) -> Vec<Piece> {
+    vec![Piece { device, host: Host { address, bytes } }]
+}
+
+fn bytes(pieces: &[Piece]) -> usize {
+    pieces.iter().map(|piece| piece.host.bytes).sum()
+}
+
+fn are_pinned(pieces: &[Piece]) -> bool {
+    pieces.iter().all(|piece| is_pinned(piece.host.address))
+}
+
+/// Refuses to copy bytes that were page-locked when the copy was asked for, and are gone.
+fn are_still(pinned: bool, pieces: &[Piece]) -> Result<(), Code> {
+    if !pinned || are_pinned(pieces) {
+        return Ok(());
+    }
+    counts::one(&RUNNING.faults);
+    eprintln!("fake CUDA: a copy's page-locked bytes of the host were freed");
+    Err(ILLEGAL_ADDRESS)
+}
+
+/// Copies to the device. Pageable bytes are taken before the call returns, page-locked ones when the stream is there, and
+/// those of a captured copy, of either kind, at each launch.
+fn upload(pieces: Vec<Piece>, on: &Stream) -> Result<(), Code> {
+    let (kind, pinned) = (Kind::Upload(bytes(&pieces)), are_pinned(&pieces));
+    if pinned || capture::status(on) != Status::None {
+        let copy = move |_: &Stream| {
+            are_still(pinned, &pieces)?;
+            pieces.iter().try_for_each(|piece| {
+                // SAFETY: the caller leaves page-locked bytes alone until the stream has read them, and those of a
+                // captured copy until the last launch has.
+                memory::write(piece.device, &unsafe { piece.host.read() })
+            })
+        };
+        return on.take(kind, copy).map(drop);
     }
     // SAFETY: the caller's bytes are there during the call.
-    let bytes = unsafe { from.read() };
-    on.push(move || memory::write(to, &bytes))
+    let read = |piece: Piece| (piece.device, unsafe { piece.host.read() });
+    let parts: Vec<_> = pieces.into_iter().map(read).collect();
+    on.take(kind, move |_| parts.iter().try_for_each(|(to, bytes)| memory::write(*to, bytes))).map(drop)
 }
 
 /// What the host reads in place of what kernels that did nothing left: `FAKE_CUDA_ANSWER`.
@@ -310,20 +376,24 @@ fn answer() -> Option<f32> {
     *ANSWER.get_or_init(|| std::env::var("FAKE_CUDA_ANSWER").ok()?.trim().parse().ok())
 }
 
-/// Copies to the host. Returns when pageable bytes are there; page-locked ones come when the stream is there.
-fn download(to: Host, from: u64, on: &Stream) -> Result<(), Code> {
-    counts::bytes(&RUNNING.device_to_host, &RUNNING.device_to_host_bytes, to.bytes);
-    on.push(move || {
-        let mut bytes = memory::read(from, to.bytes)?;
-        if let Some(answer) = answer() {
-            bytes.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&answer.to_le_bytes()));
-        }
-        // SAFETY: the caller leaves page-locked bytes alone until the stream has written them, and waits below for
-        // pageable ones.
-        unsafe { to.write(&bytes) };
-        Ok(())
+/// Copies to the host. Returns when pageable bytes are there; page-locked ones come when the stream is there, and those of
+/// a captured copy, of either kind, at each launch.
+fn download(pieces: Vec<Piece>, on: &Stream) -> Result<(), Code> {
+    let (kind, pinned) = (Kind::Download(bytes(&pieces)), are_pinned(&pieces));
+    let queued = on.take(kind, move |_| {
+        are_still(pinned, &pieces)?;
+        pieces.iter().try_for_each(|piece| {
+            let mut bytes = memory::read(piece.device, piece.host.bytes)?;
+            if let Some(answer) = answer() {
+                bytes.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&answer.to_le_bytes()));
+            }
+            // SAFETY: the caller leaves page-locked bytes alone until the stream has written them, those of a captured
+            // copy until the last launch has, and waits below for pageable ones.
+            unsafe { piece.host.write(&bytes) };
+            Ok(())
+        })
     })?;
-    if is_pinned(to.address) {
+    if pinned || !queued {
         return Ok(());
     }
     counts::one(&RUNNING.synchronizations);
@@ -332,9 +402,15 @@ fn download(to: Host, from: u64, on: &Stream) -> Result<(), Code> {
 }
 
 fn within(to: u64, from: u64, bytes: usize, on: usize) -> Result<Arc<Stream>, Code> {
-    counts::one(&RUNNING.device_to_device);
     let on = stream::of(on)?;
-    on.push(move || memory::write(to, &memory::read(from, bytes)?))?;
+    on.take(Kind::Copy, move |_| memory::write(to, &memory::read(from, bytes)?))?;
+    Ok(on)
+}
+
+/// The device's own stream, for a call that waits for it.
+fn own() -> Result<Arc<Stream>, Code> {
+    let on = stream::of(0)?;
+    capture::refuse_unsafe()?;
     Ok(on)
 }
 
@@ -345,27 +421,29 @@ fn waited(on: Arc<Stream>) -> Result<(), Code> {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyHtoD_v2(to: u64, address: usize, bytes: usize) -> Code {
-    given(stream::of(0).and_then(|on| upload(to, Host { address, bytes }, &on).and_then(|()| waited(on))))
+    let pieces = one(to, address, bytes);
+    given(own().and_then(|on| upload(pieces, &on).and_then(|()| waited(on))))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, address: usize, bytes: usize, on: usize) -> Code {
-    given(stream::of(on).and_then(|on| upload(to, Host { address, bytes }, &on)))
+    given(stream::of(on).and_then(|on| upload(one(to, address, bytes), &on)))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoH_v2(address: usize, from: u64, bytes: usize) -> Code {
-    given(stream::of(0).and_then(|on| download(Host { address, bytes }, from, &on).and_then(|()| waited(on))))
+    let pieces = one(from, address, bytes);
+    given(own().and_then(|on| download(pieces, &on).and_then(|()| waited(on))))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoHAsync_v2(address: usize, from: u64, bytes: usize, on: usize) -> Code {
-    given(stream::of(on).and_then(|on| download(Host { address, bytes }, from, &on)))
+    given(stream::of(on).and_then(|on| download(one(from, address, bytes), &on)))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> Code {
-    given(within(to, from, bytes, 0).and_then(waited))
+    given(own().and_then(|_| within(to, from, bytes, 0)).and_then(waited))
 }
 
 #[unsafe(no_mangle)]
@@ -419,38 +497,39 @@ struct Rows {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemcpy2DAsync_v2(rows: &Rows, on: usize) -> Code {
-    let rows = *rows;
-    given(stream::of(on).and_then(|on| {
-        for row in 0..rows.height {
-            let (from, to) = (rows.from.row(row), rows.to.row(row));
-            let host = |address| Host { address, bytes: rows.width };
-            match (rows.from.kind, rows.to.kind) {
-                (Side::HOST, Side::DEVICE) => {
-                    upload(rows.to.device + to as u64, host(rows.from.host + from), &on)?
-                }
-                (Side::DEVICE, Side::HOST) => {
-                    download(host(rows.to.host + to), rows.from.device + from as u64, &on)?
-                }
-                (Side::DEVICE, Side::DEVICE) => {
-                    let (from, to) = (rows.from.device + from as u64, rows.to.device + to as u64);
-                    on.push(move || memory::write(to, &memory::read(from, rows.width)?))?;
-                }
-                _ => return Err(NOT_SUPPORTED),
-            }
+    let Rows { from, to, width, height } = *rows;
+    let pieces = |device: Side, host: Side| {
+        let piece = |row| Piece {
+            device: device.device + device.row(row) as u64,
+            host: Host { address: host.host + host.row(row), bytes: width },
+        };
+        (0..height).map(piece).collect()
+    };
+    given(stream::of(on).and_then(|on| match (from.kind, to.kind) {
+        (Side::HOST, Side::DEVICE) => upload(pieces(to, from), &on),
+        (Side::DEVICE, Side::HOST) => download(pieces(from, to), &on),
+        (Side::DEVICE, Side::DEVICE) => {
+            let copy = move |_: &Stream| {
+                (0..height).try_for_each(|row| {
+                    let bytes = memory::read(from.device + from.row(row) as u64, width)?;
+                    memory::write(to.device + to.row(row) as u64, &bytes)
+                })
+            };
+            on.take(Kind::Copy, copy).map(drop)
         }
-        Ok(())
+        _ => Err(NOT_SUPPORTED),
     }))
 }
 
 fn set(to: u64, value: Vec<u8>, count: usize, on: usize) -> Result<Arc<Stream>, Code> {
     let on = stream::of(on)?;
-    on.push(move || memory::fill(to, count * value.len(), &value))?;
+    on.take(Kind::Set, move |_| memory::fill(to, count * value.len(), &value))?;
     Ok(on)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8_v2(to: u64, value: c_uchar, count: usize) -> Code {
-    given(set(to, vec![value], count, 0).and_then(waited))
+    given(own().and_then(|_| set(to, vec![value], count, 0)).and_then(waited))
 }
 
 #[unsafe(no_mangle)]

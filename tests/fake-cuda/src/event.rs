@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use crate::capture::{self, Point};
 use crate::code::{Code, INVALID_HANDLE, NOT_READY, given, put};
 use crate::counts::{self, RUNNING};
 use crate::{driver, lock, stream};
@@ -15,6 +16,8 @@ struct State {
     recorded: u64,
     reached: u64,
     device: usize,
+    /// Where a capture recorded it, if one was the last to do so.
+    captured: Option<Point>,
     /// The time of the stream when it came there, in nanoseconds.
     at: Option<u64>,
 }
@@ -63,20 +66,25 @@ extern "C" fn cuEventDestroy_v2(handle: usize) -> Code {
 extern "C" fn cuEventRecord(handle: usize, on: usize) -> Code {
     given(of(handle).and_then(|event| {
         let on = stream::of(on)?;
+        let captured = capture::point(&on)?;
         let record = {
             let mut state = lock(&event.state);
-            state.recorded += 1;
             state.device = on.device;
+            state.captured = captured;
+            if state.captured.is_some() {
+                return Ok(());
+            }
+            state.recorded += 1;
             state.recorded
         };
-        let of = Arc::clone(&on);
-        on.push(move || {
+        let reach = stream::work(move |on| {
             let mut state = lock(&event.state);
             state.reached = state.reached.max(record);
-            state.at = Some(of.time());
+            state.at = Some(on.time());
             event.changed.notify_all();
             Ok(())
-        })
+        });
+        on.queue([reach]).map(drop)
     }))
 }
 
@@ -84,6 +92,8 @@ extern "C" fn cuEventRecord(handle: usize, on: usize) -> Code {
 extern "C" fn cuEventQuery(handle: usize) -> Code {
     given(of(handle).and_then(|event| {
         let state = lock(&event.state);
+        capture::refuse_event(state.captured.as_ref())?;
+        capture::refuse_unsafe()?;
         stream::sound(state.device)?;
         if state.reached == state.recorded { Ok(()) } else { Err(NOT_READY) }
     }))
@@ -93,7 +103,12 @@ extern "C" fn cuEventQuery(handle: usize) -> Code {
 extern "C" fn cuEventSynchronize(handle: usize) -> Code {
     counts::one(&RUNNING.synchronizations);
     given(of(handle).and_then(|event| {
-        let record = lock(&event.state).recorded;
+        let record = {
+            let state = lock(&event.state);
+            capture::refuse_event(state.captured.as_ref())?;
+            capture::refuse_unsafe()?;
+            state.recorded
+        };
         event.wait(record);
         let device = lock(&event.state).device;
         stream::sound(device)
@@ -104,16 +119,29 @@ extern "C" fn cuEventSynchronize(handle: usize) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(on: usize, handle: usize, _flags: c_uint) -> Code {
     given(of(handle).and_then(|event| {
-        let record = lock(&event.state).recorded;
-        stream::of(on)?.push(move || {
+        let on = stream::of(on)?;
+        let record = {
+            let state = lock(&event.state);
+            if capture::join(&on, state.captured.as_ref())? {
+                return Ok(());
+            }
+            state.recorded
+        };
+        let wait = stream::work(move |_| {
             event.wait(record);
             Ok(())
-        })
+        });
+        on.queue([wait]).map(drop)
     }))
 }
 
 fn elapsed(start: usize, end: usize) -> Result<f32, Code> {
-    let reached = |handle| of(handle).and_then(|event| lock(&event.state).at.ok_or(INVALID_HANDLE));
+    let reached = |handle| {
+        let event = of(handle)?;
+        let state = lock(&event.state);
+        capture::refuse_event(state.captured.as_ref())?;
+        state.at.ok_or(INVALID_HANDLE)
+    };
     // A microsecond more: nothing takes no time.
     Ok((reached(end)?.saturating_sub(reached(start)?) + 1000) as f32 / 1e6)
 }

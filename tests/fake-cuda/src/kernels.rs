@@ -14,7 +14,9 @@ use crate::code::{
     NOT_SUPPORTED, SUCCESS, given, put,
 };
 use crate::counts::{self, RUNNING};
-use crate::{driver, lock, memory, stream};
+use crate::node::Kind;
+use crate::stream::Stream;
+use crate::{capture, driver, lock, memory, stream};
 
 /// Nanoseconds that a kernel takes that does nothing.
 const SKIPPED: u64 = 1_000_000_000;
@@ -92,6 +94,9 @@ unsafe extern "C" fn cuModuleLoadData(module: &mut MaybeUninit<usize>, image: *c
     if image.is_null() {
         return INVALID_VALUE;
     }
+    if let Err(code) = capture::refuse_unsafe() {
+        return given(Err(code));
+    }
     // SAFETY: as the caller promises.
     let text = unsafe { text(image) };
     if let (Some(folder), Some(text)) = (std::env::var_os("FAKE_CUDA_MODULES"), &text)
@@ -126,8 +131,9 @@ unsafe extern "C" fn cuModuleLoadDataEx(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleUnload(module: usize) -> Code {
-    lock(&MODULES).get_or_insert_default().remove(&module);
-    SUCCESS
+    given(capture::refuse_unsafe().map(|()| {
+        lock(&MODULES).get_or_insert_default().remove(&module);
+    }))
 }
 
 /// # Safety
@@ -203,17 +209,16 @@ unsafe fn arguments(kernel: &ptx::Kernel, pointers: *const *const u8) -> Result<
 /// # Safety
 /// There is a pointer to each argument of the kernel.
 unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *const u8) -> Result<(), Code> {
-    counts::one(&RUNNING.launches);
     let on = stream::of(on)?;
     let function = lock(&FUNCTIONS).get_or_insert_default().get(&function).cloned();
-    let of = Arc::clone(&on);
     let Function { module, name } = function.ok_or(INVALID_HANDLE)?;
-    counts::launched(&name);
+    let kind = Kind::Kernel(name.clone());
     let Some(module) = module else {
-        return on.push(move || {
-            of.spend(SKIPPED);
+        let skip = |on: &Stream| {
+            on.spend(SKIPPED);
             Ok(())
-        });
+        };
+        return on.take(kind, skip).map(drop);
     };
     if sizes.grid.contains(&0) || sizes.block.contains(&0) || sizes.block.iter().product::<u32>() > 1024 {
         return Err(INVALID_VALUE);
@@ -221,7 +226,7 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
     let kernel = module.kernel(&name).ok_or(NOT_FOUND)?;
     // SAFETY: as the caller promises.
     let arguments = unsafe { arguments(kernel, pointers) }?;
-    on.push(move || {
+    let run = move |on: &Stream| {
         let kernel = module.kernel(&name).ok_or(NOT_FOUND)?;
         let Sizes { grid, block, shared } = sizes;
         let launch = ptx::Launch { kernel, grid, block, shared: shared as usize, arguments: &arguments };
@@ -231,7 +236,7 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
             eprintln!("fake CUDA: {fault}");
             if fault.is_of_memory() { ILLEGAL_ADDRESS } else { LAUNCH_FAILED }
         })?;
-        of.spend(done.instructions);
+        on.spend(done.instructions);
         let counted = [
             (&RUNNING.executing_us, begun.elapsed().as_micros() as u64),
             (&RUNNING.instructions, done.instructions),
@@ -244,7 +249,8 @@ unsafe fn launch(function: usize, sizes: Sizes, on: usize, pointers: *const *con
             count.fetch_add(more, Ordering::Relaxed);
         }
         Ok(())
-    })
+    };
+    on.take(kind, run).map(drop)
 }
 
 /// # Safety
@@ -295,10 +301,11 @@ unsafe extern "C" fn cuLaunchKernelEx(
 extern "C" fn cuLaunchHostFunc(on: usize, function: Option<extern "C" fn(usize)>, argument: usize) -> Code {
     let Some(function) = function else { return INVALID_VALUE };
     given(stream::of(on).and_then(|stream| {
-        stream.push(move || {
+        let call = move |_: &Stream| {
             function(argument);
             Ok(())
-        })
+        };
+        stream.take(Kind::Host, call).map(drop)
     }))
 }
 

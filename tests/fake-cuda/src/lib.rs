@@ -15,6 +15,8 @@
 //! * NCCL's ranks find each other by Unix sockets, from threads and from processes. Sums are taken from the last rank
 //!   to the first, since nothing may depend on their order. Where the communicator does not block, work starts only
 //!   when its state has been asked for twice.
+//! * Streams can be captured, and the graphs launched, as far as CubeCL does so: their nodes are done one after the other,
+//!   on the stream that launches them. What a driver would refuse in a capture is refused (`capture.rs`).
 //! * The time between two events is that of the work between them: a nanosecond for each instruction that a warp
 //!   executed, and a second for each kernel that does nothing. So it is the same each time, and so is what tuning chooses by
 //!   it; probes of the hardware, which are skipped, find it slow, and tuning takes the first kernel that runs.
@@ -30,6 +32,7 @@
 //! `FAKE_NCCL_DIR` (the temporary folder), `FAKE_NCCL_FAULT` (see
 //! `fault.rs`).
 
+mod capture;
 mod code;
 mod compiler;
 mod counts;
@@ -37,9 +40,11 @@ mod driver;
 mod event;
 mod exchange;
 mod fault;
+mod graph;
 mod kernels;
 mod memory;
 mod nccl;
+mod node;
 mod reduce;
 mod stream;
 

@@ -47,24 +47,41 @@ pub(crate) fn used(device: usize) -> u64 {
 }
 
 pub(crate) fn allocate(device: usize, bytes: usize) -> Result<u64, Code> {
+    let address = reserve(bytes)?;
+    fill_in(device, address, bytes)?;
+    Ok(address)
+}
+
+/// An address for so much memory, which is not there yet.
+pub(crate) fn reserve(bytes: usize) -> Result<u64, Code> {
     if bytes == 0 {
         return Err(INVALID_VALUE);
     }
+    if bytes as u64 > capacity() {
+        return Err(OUT_OF_MEMORY);
+    }
+    with(|memory| {
+        let address = memory.next;
+        // The gap lets no range reach from one allocation into the next.
+        memory.next += (bytes as u64).div_ceil(ALIGNMENT) * ALIGNMENT + ALIGNMENT;
+        Ok(address)
+    })
+}
+
+/// Puts new memory at an address that was reserved for it.
+pub(crate) fn fill_in(device: usize, address: u64, bytes: usize) -> Result<(), Code> {
     with(|memory| {
         let used = memory.used.entry(device).or_default();
         if used.checked_add(bytes as u64).is_none_or(|sum| sum > capacity()) {
             return Err(OUT_OF_MEMORY);
         }
         *used += bytes as u64;
-        let address = memory.next;
-        // The gap lets no range reach from one allocation into the next.
-        memory.next += (bytes as u64).div_ceil(ALIGNMENT) * ALIGNMENT + ALIGNMENT;
         let bytes_of = if bytes <= FILLED { vec![FRESH; bytes] } else { vec![0; bytes] };
         memory.allocations.insert(address, Allocation { device, bytes: bytes_of });
         counts::one(&RUNNING.allocations);
         let now = RUNNING.allocated_bytes.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
         RUNNING.peak_bytes.fetch_max(now, Ordering::Relaxed);
-        Ok(address)
+        Ok(())
     })
 }
 

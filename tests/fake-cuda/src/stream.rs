@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::code::{Code, INVALID_HANDLE, NOT_READY, NOT_SUPPORTED, SUCCESS, given, put};
+use crate::code::{Code, INVALID_HANDLE, NOT_READY, SUCCESS, given, put};
 use crate::counts::{self, RUNNING};
-use crate::{driver, lock, variable};
+use crate::node::{Kind, Node};
+use crate::{capture, driver, lock, variable};
 
-type Work = Box<dyn FnOnce() -> Result<(), Code> + Send>;
+/// A piece of work, which gets the stream that does it.
+type Work = Box<dyn FnOnce(&Stream) -> Result<(), Code> + Send>;
 
 #[derive(Default)]
 struct Queue {
@@ -23,7 +25,10 @@ struct Queue {
 
 /// A queue of work of one device.
 pub(crate) struct Stream {
+    pub(crate) handle: usize,
     pub(crate) device: usize,
+    /// Whether it and the device's own stream wait for each other. Only captures look at that.
+    pub(crate) blocking: bool,
     queue: Mutex<Queue>,
     changed: Condvar,
     /// Nanoseconds that the work so far would have taken.
@@ -31,7 +36,9 @@ pub(crate) struct Stream {
 }
 
 static STREAMS: Mutex<Option<HashMap<usize, Arc<Stream>>>> = Mutex::new(None);
-static NEXT: AtomicUsize = AtomicUsize::new(0x1_0000);
+/// The first handle of the others.
+const NEXT_FIRST: usize = 0x1_0000;
+static NEXT: AtomicUsize = AtomicUsize::new(NEXT_FIRST);
 /// Handles of the devices' own streams; handles below are names for the current device's.
 const OWN: usize = 16;
 
@@ -50,15 +57,27 @@ fn streams<T>(action: impl FnOnce(&mut HashMap<usize, Arc<Stream>>) -> T) -> T {
     action(lock(&STREAMS).get_or_insert_default())
 }
 
-/// The stream of a handle.
+/// Whether a handle is one of a device's own stream: a name for it, or what it is known by here.
+pub(crate) fn is_own(handle: usize) -> bool {
+    handle < NEXT_FIRST
+}
+
+/// The stream of a handle, for a use of it.
 pub(crate) fn of(handle: usize) -> Result<Arc<Stream>, Code> {
     if handle < OWN {
         let device = driver::current()?;
+        capture::refuse_implicit(device)?;
         return Ok(streams(|all| {
-            Arc::clone(all.entry(OWN + device).or_insert_with(|| Stream::start(device)))
+            let start = || Stream::start(OWN + device, device, true);
+            Arc::clone(all.entry(OWN + device).or_insert_with(start))
         }));
     }
     streams(|all| all.get(&handle).cloned()).ok_or(INVALID_HANDLE)
+}
+
+/// Work as queues keep it.
+pub(crate) fn work(work: impl FnOnce(&Stream) -> Result<(), Code> + Send + 'static) -> Work {
+    Box::new(work)
 }
 
 /// Waits for all work of a device that was begun before.
@@ -71,9 +90,11 @@ pub(crate) fn finish(device: usize) -> Result<(), Code> {
 }
 
 impl Stream {
-    fn start(device: usize) -> Arc<Self> {
+    fn start(handle: usize, device: usize, blocking: bool) -> Arc<Self> {
         let stream = Arc::new(Self {
+            handle,
             device,
+            blocking,
             queue: Mutex::default(),
             changed: Condvar::new(),
             spent: AtomicU64::new(0),
@@ -89,7 +110,7 @@ impl Stream {
             if let Some(work) = queue.work.pop_front() {
                 drop(queue);
                 jitter();
-                if let Err(code) = work()
+                if let Err(code) = work(self)
                     && let Some(fault) = FAULTS.get(self.device)
                 {
                     let _ = fault.compare_exchange(SUCCESS, code, Ordering::Relaxed, Ordering::Relaxed);
@@ -105,15 +126,38 @@ impl Stream {
         }
     }
 
-    /// Queues work, unless the device is broken.
-    pub(crate) fn push(&self, work: impl FnOnce() -> Result<(), Code> + Send + 'static) -> Result<(), Code> {
+    /// Queues work one after the other, unless the device is broken. How far the stream has come when it is done.
+    pub(crate) fn queue(&self, all: impl IntoIterator<Item = Work>) -> Result<u64, Code> {
         sound(self.device)?;
         let mut queue = lock(&self.queue);
-        queue.begun += 1;
-        queue.work.push_back(Box::new(work));
+        for work in all {
+            queue.begun += 1;
+            queue.work.push_back(work);
+        }
+        let until = queue.begun;
         drop(queue);
         self.changed.notify_all();
-        Ok(())
+        Ok(until)
+    }
+
+    /// Queues work that no graph can hold.
+    pub(crate) fn push(&self, done: impl FnOnce() -> Result<(), Code> + Send + 'static) -> Result<(), Code> {
+        capture::refuse(self)?;
+        self.queue([work(|_| done())]).map(drop)
+    }
+
+    /// Queues work, or makes it a node where the stream is captured. Whether it was queued.
+    pub(crate) fn take(
+        &self,
+        kind: Kind,
+        work: impl Fn(&Self) -> Result<(), Code> + Send + Sync + 'static,
+    ) -> Result<bool, Code> {
+        sound(self.device)?;
+        let Some(Node { kind, work }) = capture::record(self, Node { kind, work: Arc::new(work) })? else {
+            return Ok(false);
+        };
+        kind.count();
+        self.queue([self::work(move |on| work(on))]).map(|_| true)
     }
 
     /// Lets time pass, for the events of the stream.
@@ -133,8 +177,13 @@ impl Stream {
 
     /// Waits for the work that was queued before.
     pub(crate) fn wait(&self) {
+        let until = lock(&self.queue).begun;
+        self.wait_until(until);
+    }
+
+    /// Waits until the stream has come so far.
+    pub(crate) fn wait_until(&self, until: u64) {
         let mut queue = lock(&self.queue);
-        let until = queue.begun;
         while queue.done < until {
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
@@ -155,31 +204,37 @@ fn jitter() {
     }
 }
 
-fn create() -> Result<usize, Code> {
+fn create(flags: c_uint) -> Result<usize, Code> {
+    /// `CU_STREAM_NON_BLOCKING`
+    const NON_BLOCKING: c_uint = 1;
     let device = driver::current()?;
     let handle = NEXT.fetch_add(1, Ordering::Relaxed);
-    streams(|all| all.insert(handle, Stream::start(device)));
+    streams(|all| all.insert(handle, Stream::start(handle, device, flags & NON_BLOCKING == 0)));
     Ok(handle)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuStreamCreate(stream: &mut MaybeUninit<usize>, _flags: c_uint) -> Code {
-    put(stream, create())
+extern "C" fn cuStreamCreate(stream: &mut MaybeUninit<usize>, flags: c_uint) -> Code {
+    put(stream, create(flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamCreateWithPriority(
     stream: &mut MaybeUninit<usize>,
-    _flags: c_uint,
+    flags: c_uint,
     _priority: c_int,
 ) -> Code {
-    put(stream, create())
+    put(stream, create(flags))
 }
 
 /// Does not wait: the work that is queued is still done.
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(handle: usize) -> Code {
-    let Some(stream) = streams(|all| all.remove(&handle)) else { return INVALID_HANDLE };
+    let Some(stream) = streams(|all| all.get(&handle).cloned()) else { return INVALID_HANDLE };
+    if let Err(code) = capture::leave(&stream) {
+        return given(Err(code));
+    }
+    streams(|all| all.remove(&handle));
     lock(&stream.queue).closed = true;
     stream.changed.notify_all();
     SUCCESS
@@ -189,6 +244,7 @@ extern "C" fn cuStreamDestroy_v2(handle: usize) -> Code {
 extern "C" fn cuStreamSynchronize(handle: usize) -> Code {
     counts::one(&RUNNING.synchronizations);
     given(of(handle).and_then(|stream| {
+        capture::refuse(&stream)?;
         stream.wait();
         sound(stream.device)
     }))
@@ -197,59 +253,9 @@ extern "C" fn cuStreamSynchronize(handle: usize) -> Code {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamQuery(handle: usize) -> Code {
     given(of(handle).and_then(|stream| {
+        capture::refuse(&stream)?;
+        capture::refuse_unsafe()?;
         sound(stream.device)?;
         if stream.idle() { Ok(()) } else { Err(NOT_READY) }
     }))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamIsCapturing(_stream: usize, status: &mut MaybeUninit<c_int>) -> Code {
-    put(status, Ok(0))
-}
-
-// Work cannot be recorded here: who asks must do without.
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamBeginCapture_v2(_stream: usize, _mode: c_uint) -> Code {
-    NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuStreamEndCapture(_stream: usize, _graph: usize) -> Code {
-    NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphDestroy(_graph: usize) -> Code {
-    NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphExecDestroy(_graph: usize) -> Code {
-    NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphGetNodes(_graph: usize, _nodes: usize, _count: usize) -> Code {
-    NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphNodeGetType(_node: usize, _kind: usize) -> Code {
-    NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphInstantiateWithFlags(_executable: usize, _graph: usize, _flags: u64) -> Code {
-    NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphUpload(_graph: usize, _stream: usize) -> Code {
-    NOT_SUPPORTED
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn cuGraphLaunch(_graph: usize, _stream: usize) -> Code {
-    NOT_SUPPORTED
 }

@@ -5,7 +5,7 @@ use burnish_gpu_kernels::{
 
 use crate::on_device::{client, close, download, numbers, rounded, rounding, upload, upload_integers};
 
-/// One number, of thin and of long ones, less than tiles and more, of many parts, and of several batches.
+/// One number, of few rows, of thin and of long ones, less than tiles and more, of many parts, and of several batches.
 const SHAPES: &[[usize; 4]] = &[
     [1, 1, 1, 1],
     [2, 3, 5, 7],
@@ -16,6 +16,8 @@ const SHAPES: &[[usize; 4]] = &[
     [3, 70, 72, 40],
     [1, 300, 260, 96],
     [1, 8, 8, 2048],
+    [1, 3, 37, 264],
+    [1, 5, 130, 1100],
     [1, 1030, 16, 200],
     [1, 1024, 5, 40],
     [1, 16, 136, 1100],
@@ -183,14 +185,14 @@ fn an_output_may_be_columns_of_a_wider_one() {
     let client = client();
     for (factors, dtypes) in factors() {
         let gemm = Gemm::new(&client, factors).expect("a device for tests multiplies these");
-        for &out in &dtypes {
-            let of = Product { batches: 1, rows: 70, columns: 36, depth: 50 };
-            let a = Placed::new(&client, dtypes[0], [1, 70, 50], (false, 0), 1);
+        for (&out, rows) in dtypes.iter().flat_map(|out| [(out, 70), (out, 6)]) {
+            let of = Product { batches: 1, rows, columns: 36, depth: 50 };
+            let a = Placed::new(&client, dtypes[0], [1, rows, 50], (false, 0), 1);
             let b = Placed::new(&client, dtypes[0], [1, 50, 36], (true, 0), 2);
-            let wide = upload(&client, out, &vec![7.0; 70 * 80]);
+            let wide = upload(&client, out, &vec![7.0; rows * 80]);
             let d = Matrices { buffer: wide.clone(), first: 4, line: 80, matrix: 0, transposed: false };
             gemm.multiply_into(&client, of, &a.at, &b.at, &d, &Finish::default());
-            let mut expected = vec![7.0; 70 * 80];
+            let mut expected = vec![7.0; rows * 80];
             let sums = product(of, factors, &a.values, &b.values);
             for (row, sums) in sums.chunks(36).enumerate() {
                 expected[row * 80 + 4..][..36].copy_from_slice(sums);

@@ -48,7 +48,7 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 39] = [
+pub(super) const OWN: [Own; 40] = [
     plain("add_pairs"),
     plain("add_parts"),
     plain("attend").spilling(24),
@@ -56,6 +56,7 @@ pub(super) const OWN: [Own; 39] = [
     by_cores("attend_by_warpgroups").only(&["sm_90a"]),
     plain("backward"),
     by_cores("by_columns").spilling(8),
+    plain("by_few_rows"),
     by_cores("by_rows"),
     plain("cast_tensors"),
     plain("columns_of"),

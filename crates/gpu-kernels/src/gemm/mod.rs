@@ -7,6 +7,7 @@
 
 mod adapters;
 mod cores;
+mod few;
 mod finish;
 mod stage;
 mod thin;
@@ -188,7 +189,8 @@ impl Gemm {
     /// The products, written to `d`.
     ///
     /// One launch, two where few tiles share long sums. `2 batches rows columns depth` flops; each tile, of 128 by 256 at most, reads
-    /// its rows of `a` and columns of `b` once.
+    /// its rows of `a` and columns of `b` once. Of [`FEW_ROWS`](burnish_core::FEW_ROWS) rows at most and a `b` whose columns lie one
+    /// behind the other one launch, in which every four columns are read once and all rows for them.
     ///
     /// # Panics
     /// If `d` or what is added is transposed, or factors of another product lie otherwise than those of the first.
@@ -212,6 +214,10 @@ impl Gemm {
         assert!(!d.transposed && other.is_none_or(|c| !c.transposed), "invariant: rows");
         let alike = |more: &More| [more.a.transposed, more.b.transposed] == [a.transposed, b.transposed];
         assert!(finish.more.as_ref().is_none_or(alike), "invariant: both products are of one layout");
+        if few::fits(of, a, b) {
+            few::multiply(client, (self.factors, of), [a, b, d], finish);
+            return;
+        }
         if self.cores && thin::of_rows(self.factors, of, a, finish, self.shared) {
             let whole = thin::Bounds::of(&[depth]);
             thin::multiply_rows(client, (self.factors, of), [a, b, d], (columns, whole), finish.scale);

@@ -3,6 +3,7 @@
 pub(crate) mod continuous_batch;
 pub(crate) mod conversation;
 pub(crate) mod decoding;
+mod exponentials;
 pub(crate) mod generate;
 pub(crate) mod generation_config;
 pub(crate) mod int8;

@@ -8,6 +8,7 @@ use std::cmp::Ordering;
 use burnish_core::random::Stream;
 
 use crate::ModelError;
+use crate::generation::exponentials::Exponentials;
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,9 +53,13 @@ impl Sampling {
         if !self.do_sample {
             return first_maximum(logits);
         }
+        let draw = Stream::new(self.seed, "sample").at(row).uniform_f64(position);
+        if self.keeps_all(logits.len()) {
+            return Exponentials::new(logits, self.temperature).at(draw);
+        }
         let probabilities = self.probabilities(logits);
         let total: f64 = probabilities.iter().map(|&(_, p)| p).sum();
-        let draw = Stream::new(self.seed, "sample").at(row).uniform_f64(position) * total;
+        let draw = draw * total;
         let mut passed = 0.0;
         for &(token, p) in &probabilities {
             passed += p;
@@ -63,6 +68,11 @@ impl Sampling {
             }
         }
         probabilities.last().map_or(0, |&(token, _)| token)
+    }
+
+    /// Whether every token of so many may be drawn.
+    fn keeps_all(&self, vocab: usize) -> bool {
+        (self.top_k == 0 || self.top_k >= vocab) && self.top_p >= 1.0 && self.min_p.is_none()
     }
 
     /// The probabilities `[vocab]` that [`Self::next`] draws from: all its processors, then a softmax.
@@ -91,9 +101,8 @@ impl Sampling {
     /// What makes a log-probability of a logit among `logits`.
     fn log_probs(&self, logits: &[f32]) -> impl Fn(f32) -> f32 + use<> {
         let by = if self.do_sample { self.temperature } else { 1.0 };
-        let max = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max) / by);
-        let total = logits.iter().map(|&l| (f64::from(l / by) - max).exp()).sum::<f64>().ln();
-        move |logit| (f64::from(logit / by) - max - total) as f32
+        let total = Exponentials::new(logits, by).log_of_sum();
+        move |logit| (f64::from(logit / by) - total) as f32
     }
 
     /// The `count` likeliest tokens with their log-probabilities as [`Self::log_prob`] has them, the likeliest first; of equal
@@ -246,6 +255,34 @@ mod tests {
         }
         for (count, p) in counts.iter().zip([0.7, 0.2, 0.1]) {
             assert!((*count as f64 / 20_000.0 - p).abs() < 0.015, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn all_of_a_vocabulary_is_drawn_as_by_its_probabilities() {
+        let sampling = Sampling { do_sample: true, temperature: 0.7, seed: 3, ..Sampling::default() };
+        let logits: Vec<f32> =
+            (0..5000_u16).map(|i| f32::from(i.wrapping_mul(40_503) % 997) / 60.0).collect();
+        let all = sampling.probabilities(&logits);
+        let total: f64 = all.iter().map(|&(_, p)| p).sum();
+        for position in 0..500 {
+            let token = sampling.next(&mut logits.clone(), &[], 1, position);
+            let draw = Stream::new(3, "sample").at(1).uniform_f64(position) * total;
+            let before: f64 = all[..token as usize].iter().map(|&(_, p)| p).sum();
+            let own = all[token as usize].1;
+            let near = 1e-6 * total;
+            assert!(before - near <= draw && draw <= before + own + near, "{before} {draw} {own} of {total}");
+        }
+        let exact = (all[17].1 / total).ln() as f32;
+        assert!((sampling.log_prob(&logits, 17) - exact).abs() < 2e-6);
+    }
+
+    #[test]
+    fn what_has_no_probability_is_not_drawn() {
+        let sampling = Sampling { do_sample: true, ..Sampling::default() };
+        let mut logits = [f32::NEG_INFINITY, -900.0, 3.0, f32::NEG_INFINITY];
+        for position in 0..100 {
+            assert_eq!(sampling.next(&mut logits, &[], 0, position), 2);
         }
     }
 

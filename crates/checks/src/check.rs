@@ -65,7 +65,7 @@ type Run = Box<dyn Fn(&Context) -> Result<String>>;
 
 /// One check.
 pub struct Check {
-    /// `operations`, `runs`, `ranks`, `resume`, `memory`, `nccl`.
+    /// `operation`, `decoding`, `TRL`, `ranks`, `resume`, `nccl`, `memory`.
     pub group: &'static str,
     /// What it is about.
     pub name: String,
@@ -130,6 +130,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
 /// If the recorded runs cannot be listed.
 pub fn checks(context: &Context) -> Result<Vec<Check>> {
     let mut all = crate::operations::checks();
+    all.extend(crate::decoding::checks(context).context("cannot list the models")?);
     all.extend(crate::trl::checks(context).context("cannot list the recorded runs")?);
     all.extend(crate::ranks::checks());
     all.extend(crate::resume::checks());

@@ -7,6 +7,7 @@
 pub mod bench;
 mod case;
 mod check;
+mod decoding;
 mod full;
 mod nccl;
 mod operations;

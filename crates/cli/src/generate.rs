@@ -78,6 +78,7 @@ pub(crate) fn settings(
             "min_new_tokens: {min_new_tokens}, but max_new_tokens is {max_new_tokens}; raise max_new_tokens"
         );
     }
+    settings.disable_compile = options.disable_compile;
     let sampling = &mut settings.sampling;
     sampling.do_sample = options.do_sample.unwrap_or(sampling.do_sample);
     sampling.temperature = options.temperature.map_or(sampling.temperature, |t| t as f32);

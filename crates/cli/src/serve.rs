@@ -51,7 +51,8 @@ mod with_server {
         let (served, base) = Served::open(&model, &quantization)?;
         let folder = served.folder();
         let rows = served.rows(serving.chat_template_path.as_ref(), serving.eos_token.as_ref())?;
-        let sampled = GenerationOptions { seed: serving.seed, ..GenerationOptions::default() };
+        let (seed, disable_compile) = (serving.seed, serving.enforce_eager);
+        let sampled = GenerationOptions { seed, disable_compile, ..GenerationOptions::default() };
         let mut generation = crate::generate::settings(folder, &rows, &sampled, serving.eos_token.is_some())?;
         // A request without a temperature is drawn at 1, as OpenAI's, or at the folder's.
         generation.sampling.do_sample = true;

@@ -3,10 +3,36 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::transport::link::Message;
 use crate::transport::{Inbox, Link};
 use crate::{CommError, World};
+
+/// Ranks that [`run_worlds`] has running.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// How many ranks are threads of this process; one that was not started by [`run`] is one too.
+#[must_use]
+pub fn ranks_here() -> usize {
+    RUNNING.load(Ordering::Relaxed).max(1)
+}
+
+/// Counts ranks for as long as it lives.
+struct Counted(usize);
+
+impl Counted {
+    fn new(ranks: usize) -> Self {
+        RUNNING.fetch_add(ranks, Ordering::Relaxed);
+        Self(ranks)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
 
 /// The link of one rank to the others in the process.
 pub struct LocalLink {
@@ -68,6 +94,7 @@ pub fn run_worlds<T: Send>(
     program: impl Fn(World) -> T + Sync,
 ) -> Vec<Result<T, CommError>> {
     let program = &program;
+    let _counted = Counted::new(worlds.len());
     std::thread::scope(|scope| {
         let threads: Vec<_> = worlds
             .into_iter()

@@ -1,5 +1,6 @@
 //! Contiguous elements in a device's memory.
 
+use cubecl_core::bytes::Bytes;
 use cubecl_core::ir::{ElemType, FloatKind};
 use cubecl_core::prelude::{AddressType, BufferArg, Client};
 use cubecl_core::server::Handle;
@@ -50,6 +51,19 @@ impl Buffer {
     #[must_use]
     pub fn empty(client: &Client, len: usize, dtype: FloatType) -> Self {
         Self { handle: client.empty(len * dtype.bytes()), len, dtype }
+    }
+
+    /// Memory with these words.
+    #[must_use]
+    pub fn of_words(client: &Client, words: Vec<u32>) -> Self {
+        let len = words.len();
+        Self { handle: client.create(Bytes::from_elems(words)), len, dtype: FloatType::F32 }
+    }
+
+    /// Writes words to its beginning, after what this thread launched before, whoever else holds it.
+    pub fn overwrite(&self, client: &Client, words: Vec<u32>) {
+        assert!(words.len() * 4 <= self.len * self.dtype.bytes(), "invariant: room for the words");
+        client.write(&self.handle, Bytes::from_elems(words));
     }
 
     /// `len` of its elements, from `first` on.

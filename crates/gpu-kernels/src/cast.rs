@@ -46,6 +46,17 @@ pub fn join(client: &Client, tensors: &[Buffer]) -> Buffer {
     all
 }
 
+/// The elements of `from`, rounded to the dtype of `to`, to that memory, whoever else holds it.
+///
+/// One launch: each element is read and written once.
+///
+/// # Panics
+/// If the two have not as many elements.
+pub fn copy(client: &Client, from: &Buffer, to: &Buffer) {
+    assert_eq!(from.len, to.len, "invariant: as many elements");
+    write(client, std::slice::from_ref(from), (to, std::slice::from_ref(to)));
+}
+
 /// Writes tensors to pieces of `all`, one behind the other.
 fn write(client: &Client, tensors: &[Buffer], (all, pieces): (&Buffer, &[Buffer])) {
     let (from, dtype) = (tensors[0].dtype, all.dtype);

@@ -65,6 +65,13 @@ impl Rotary {
     pub fn of(&self, token: usize) -> &[f32] {
         &self.table[self.positions[token] as usize * self.rotary_dim..][..self.rotary_dim]
     }
+
+    /// Cosines of all tokens, and sines: `[tokens, rotary_dim / 2]` each.
+    pub(crate) fn halves(&self) -> [Vec<f32>; 2] {
+        let half = self.rotary_dim / 2;
+        let rows = || self.positions.iter().map(|&p| p as usize * self.rotary_dim);
+        [0, half].map(|from| rows().flat_map(|at| &self.table[at + from..][..half]).copied().collect())
+    }
 }
 
 /// Per-head RMS norms of queries and keys, applied before the rotation.

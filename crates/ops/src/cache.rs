@@ -13,13 +13,15 @@ use crate::{AnyTensor, OpsError};
 
 const OP: &str = "cached attention";
 
-/// Runs several operations of a few tokens as one parallel region, where the backend has such.
+/// Runs several operations of a few tokens, such as `like`, as one parallel region, where the backend has such.
 ///
 /// `work` must not wait for other ranks: those of this process share the threads.
-pub fn together<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+pub fn together<R: Send>(like: &AnyTensor, work: impl FnOnce() -> R + Send) -> R {
     #[cfg(feature = "flex")]
-    return burnish_cpu_kernels::on_pool(work);
-    #[cfg(not(feature = "flex"))]
+    if crate::flex::holds([like]) {
+        return burnish_cpu_kernels::on_pool(work);
+    }
+    let _ = like;
     work()
 }
 
@@ -257,6 +259,54 @@ impl KvCache {
                 crate::gpu::attend_cached(past, qkv, &self.shape, documents, rotary, norm, sinks)
             }
             Store::Empty(_) => unreachable!("invariant: opened above"),
+        }
+    }
+
+    /// One more position of each sequence, for a step of so many rows, as many at least, that is recorded: what its rows will
+    /// see; of a step whose rows come to other places none that was made before may be asked for. None where this is in no
+    /// pages of a device, or nothing is said yet.
+    ///
+    /// # Panics
+    /// If there are more sequences than rows.
+    #[cfg(feature = "cube")]
+    pub fn step(&mut self, rows: usize) -> Option<crate::StepRows> {
+        assert!(self.sequences() <= rows, "cached attention: a row for each sequence");
+        match &mut self.store {
+            Store::Paged(pages) => pages.step(rows, self.shape.window),
+            _ => None,
+        }
+    }
+
+    /// Numbers for the memory that holds keys and values: as long as they are the same a recorded step may run again.
+    #[cfg(feature = "cube")]
+    #[must_use]
+    pub fn memory(&self) -> Option<[usize; 2]> {
+        match &self.store {
+            Store::Paged(pages) => pages.memory(),
+            _ => None,
+        }
+    }
+
+    /// [`Self::attend`] of the rows of a [`Self::step`], which have joined already.
+    ///
+    /// # Errors
+    /// If shapes or dtypes do not fit, or [`Self::step`] has not made the rows.
+    #[cfg(feature = "cube")]
+    pub fn attend_step(
+        &mut self,
+        qkv: &AnyTensor,
+        rows: &crate::PlacedRows,
+        rotary: Option<&Rotary>,
+        norm: Option<&HeadNorm>,
+        sinks: Option<&AnyTensor>,
+    ) -> Result<AnyTensor, OpsError> {
+        let width = (self.shape.heads + 2 * self.shape.kv_heads) * self.shape.head_dim;
+        let (got, expected) = (qkv.shape(), vec![rows.len(), width]);
+        match &mut self.store {
+            Store::Paged(pages) if got == expected => {
+                pages.attend_step(qkv, &self.shape, rows, rotary, norm, sinks)
+            }
+            _ => Err(OpsError::Shape { op: OP, what: "qkv", got, expected }),
         }
     }
 

@@ -51,6 +51,47 @@ pub fn tensor(memory: CubeTensor) -> AnyTensor {
     Cube::wrap(memory)
 }
 
+/// A number for the memory of a plain tensor, which no other memory has; `None` if its device is not CubeCL's.
+pub(crate) fn memory_of(tensor: &AnyTensor) -> Option<usize> {
+    primitive(tensor).map(|tensor| tensor.handle.memory.binding().id().value)
+}
+
+/// Pieces of memory as tensors on the device of another.
+pub(crate) struct On(CubeTensor);
+
+impl On {
+    /// That of `tensor`; `None` if it is not CubeCL's.
+    pub(crate) fn device_of(tensor: &AnyTensor) -> Option<Self> {
+        primitive(tensor).map(Self)
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    fn piece(&self, piece: Buffer, shape: &[usize], dtype: DType) -> CubeTensor {
+        let (client, device) = (self.0.client.clone(), self.0.device.clone());
+        CubeTensor::new_contiguous(client, device, shape.to_vec().into(), piece.handle, dtype)
+    }
+
+    /// Numbers in f32.
+    pub(crate) fn floats(&self, piece: Buffer, shape: &[usize]) -> AnyTensor {
+        Cube::wrap(self.piece(piece, shape, DType::F32))
+    }
+
+    /// Words.
+    pub(crate) fn integers(&self, piece: Buffer) -> Tensor<1, Int> {
+        let shape = [piece.len];
+        Tensor::from_primitive::<Cube>(self.piece(piece, &shape, DType::I32))
+    }
+}
+
+/// The memory of a plain tensor of floats as kernels take it; `None` where they cannot have it.
+pub(crate) fn buffer(tensor: &AnyTensor) -> Option<Buffer> {
+    let memory = memory(tensor)?;
+    Some(Buffer { len: memory.meta.num_elements(), dtype: float(memory.dtype)?, handle: memory.handle })
+}
+
 /// What the kernels call a dtype; `None` of what they do not compute with.
 pub(crate) fn float(dtype: DType) -> Option<FloatType> {
     match dtype {

@@ -75,6 +75,8 @@ mod router;
 mod scaled_sum;
 mod segment;
 mod short_conv;
+#[cfg(feature = "cube")]
+mod step_memory;
 mod tensor;
 mod xielu;
 
@@ -108,10 +110,16 @@ pub use recomputed::{Value, recomputed};
 pub use router::{RouterBalance, Routing, route};
 pub use scaled_sum::scaled_sum;
 pub use segment::{NoWeights, Run, Weights, runs_again, segment, segment_keeping};
+#[cfg(feature = "cube")]
+pub use step_memory::StepMemory;
 pub use tensor::{AnyTensor, host_device, on_host};
 
+#[cfg(feature = "cube")]
+pub use crate::gpu::{PlacedRows, StepRows};
 pub use burnish_core::Activation;
 #[cfg(feature = "flex")]
 use burnish_core::Dtype;
+#[cfg(feature = "cube")]
+pub use burnish_gpu_kernels::{NotRecorded, Recording, Rehearsal};
 pub use short_conv::{ConvCache, short_conv};
 pub use xielu::xielu;

@@ -51,6 +51,9 @@ options! {
     Transformers repetition_penalty: Option<f64> = None;
     /// Seed of sampling.
     Transformers seed: u64 = 42;
+    /// On a GPU, launch every step as it is; otherwise one is recorded and run again for each token (CUDA graphs), where
+    /// the model allows.
+    Transformers disable_compile: bool = false;
     /// Leave special tokens out of the printed text.
     Transformers skip_special_tokens: bool = true;
 }

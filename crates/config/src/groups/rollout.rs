@@ -85,6 +85,9 @@ options! {
     Trl disable_dropout: bool = false;
     /// At stage 3, hold the whole model while sampling; without, every token would travel for all weights.
     Trl ds3_gather_for_generation: bool = true;
+    /// On a GPU, launch every step of sampling as it is; otherwise one is recorded and run again for each token (CUDA
+    /// graphs), where the model allows.
+    Transformers disable_compile: bool = false;
     /// Sequences that are sampled side by side on each rank; as one ends, the next prompt takes its place.
     Burnish generation_max_sequences: usize = 64;
     /// int8: sample from a copy of the model whose blocks' matrices are in int8, on the CPU; grpo corrects for it as for a

@@ -26,6 +26,9 @@ options! {
     Burnish max_num_seqs: usize = 16;
     /// Sequences that are held, running or waiting; more are refused with status 503.
     Burnish max_queue: usize = 256;
+    /// On a GPU, launch every step as it is; otherwise one is recorded and run again for each token (CUDA graphs), where
+    /// the model allows.
+    Burnish enforce_eager: bool = false;
     /// Tokens of a prompt with its completion; by default the model's positions.
     Burnish max_model_len: Option<usize> = None;
     /// Seconds that answers in progress have when the server is told to stop.

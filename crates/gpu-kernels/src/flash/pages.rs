@@ -53,23 +53,42 @@ impl PagedRows {
     /// If a row names a table that is not there, or positions for which that has no page.
     #[must_use]
     pub fn new(rows: &[PagedRow], tables: &[&[u32]]) -> Self {
+        let parts = |row: &PagedRow| row.end.div_ceil(CHUNK).saturating_sub(row.low / CHUNK);
+        let parts = rows.iter().map(parts).max().unwrap_or(0);
+        Self::laid_out(rows, tables, |table| table.len(), parts)
+    }
+
+    /// Rows over tables that each have room for `room` pages: the words have the same places, and rows are computed in the
+    /// same parts, whatever sequences have said.
+    ///
+    /// # Panics
+    /// As [`Self::new`]; if a table has more pages.
+    #[must_use]
+    pub fn with_room(rows: &[PagedRow], tables: &[&[u32]], room: usize) -> Self {
+        assert!(tables.iter().all(|table| table.len() <= room), "invariant: room for each table");
+        Self::laid_out(rows, tables, |_| room, (room * PAGE).div_ceil(CHUNK))
+    }
+
+    fn laid_out(rows: &[PagedRow], tables: &[&[u32]], room: impl Fn(&[u32]) -> usize, parts: usize) -> Self {
         let word = |n: usize| u32::try_from(n).expect("invariant: fewer than 2^32 positions");
-        let mut at = 3 * rows.len();
+        let mut end = 3 * rows.len();
         let starts: Vec<usize> = tables
             .iter()
             .map(|table| {
-                at += table.len();
-                at - table.len()
+                end += room(table);
+                end - room(table)
             })
             .collect();
-        let mut words = Vec::with_capacity(at);
+        let mut words = Vec::with_capacity(end);
         for row in rows {
             assert!(row.end.div_ceil(PAGE) <= tables[row.table].len(), "invariant: a page for each position");
             words.extend([word(row.low), word(row.end), word(starts[row.table])]);
         }
-        words.extend(tables.iter().copied().flatten());
-        let parts =
-            rows.iter().map(|r| r.end.div_ceil(CHUNK).saturating_sub(r.low / CHUNK)).max().unwrap_or(0);
+        for (table, start) in tables.iter().zip(starts) {
+            words.resize(start, 0);
+            words.extend_from_slice(table);
+        }
+        words.resize(end, 0);
         Self { words, rows: rows.len(), parts }
     }
 

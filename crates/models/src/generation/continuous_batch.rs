@@ -132,6 +132,9 @@ impl<'a> ContinuousBatch<'a> {
         for (row, sequence) in sequences.iter().enumerate() {
             self.check(row, &sequence.prompt)?;
             sequence.settings.sampling.check()?;
+            if sequence.settings.disable_compile {
+                self.decoding.run_eagerly();
+            }
         }
         let prompts: Vec<AdaptedPrompt<'_>> = sequences.iter().map(Sequence::adapted).collect();
         if prompts.is_empty() {

@@ -54,6 +54,9 @@ impl<'a> Conversation<'a> {
             self.decoding = Decoding::new(self.decoder, 1);
             self.known.clear();
         }
+        if settings.disable_compile {
+            self.decoding.run_eagerly();
+        }
         // After an error nothing is known any more.
         let known = std::mem::take(&mut self.known);
         let mut tokens = prompt.to_vec();

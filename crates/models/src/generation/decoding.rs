@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burnish_ops::{
-    AnyTensor, ConvCache, KvCache, OpsError, Rotary, head_logits, linears, linears_decode, select_rows,
-    together,
+    AnyTensor, KvCache, OpsError, Rotary, head_logits, linears, linears_decode, select_rows, together,
 };
 
 use crate::decoder::Linears;
@@ -14,9 +13,12 @@ use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::chunks::attend_chunked;
 use crate::decoder::invocation::acting;
 use crate::decoder::queries_keys::{Factors, Turning};
-use crate::decoder::recurrence::StateCache;
+use crate::decoder::virtual_tokens::PrefixRows;
 use crate::decoder::{delta, keys_values, ssd};
-use crate::spec::{KeysValues, LayerSpec};
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+use crate::generation::recorded;
+use crate::generation::sequences::{Cache, Sequences};
+use crate::spec::KeysValues;
 use crate::{Decoder, ForwardContext, ModelError, Rope};
 
 /// Sequences in progress on a [`Decoder`]: plain tensors, adapters active.
@@ -32,14 +34,16 @@ use crate::{Decoder, ForwardContext, ModelError, Rope};
 /// assert_eq!((first.len(), decoding.len(0)), (second.len(), 4));
 /// ```
 pub struct Decoding<'a> {
-    decoder: &'a Decoder,
-    pass: ForwardContext,
+    pub(super) decoder: &'a Decoder,
+    pub(super) pass: ForwardContext,
     /// Of sequences that have no adapter of several.
     bare: ForwardContext,
     sequences: Sequences,
     /// Per rope its frequencies and attention factor, where they do not depend on a sequence's length.
     frequencies: Vec<Option<(Vec<f32>, f32)>>,
     held: Option<Held>,
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    pub(super) recorder: recorded::Recorder,
 }
 
 /// A prompt with the adapter that continues it, where the decoder has [several](Decoder::adapters): none is the base.
@@ -54,132 +58,6 @@ pub struct AdaptedPrompt<'p> {
 impl<'p> From<&'p [u32]> for AdaptedPrompt<'p> {
     fn from(tokens: &'p [u32]) -> Self {
         Self { tokens, adapter: None }
-    }
-}
-
-/// What the layers have seen of some sequences.
-struct Sequences {
-    caches: Vec<Cache>,
-    /// Of blocks with a state space.
-    scans: Vec<Option<StateCache>>,
-    lengths: Vec<usize>,
-    /// The tokens of each.
-    ids: Vec<Vec<u32>>,
-    /// Where an adapter that waits for tokens begins to act in each.
-    begins: Vec<Option<usize>>,
-    /// Which adapter each has, where the decoder has several.
-    adapters: Vec<Option<usize>>,
-}
-
-impl Sequences {
-    fn new(decoder: &Decoder, count: usize) -> Self {
-        let cache = |(at, layer): (usize, &LayerSpec)| match decoder.spec.conv {
-            _ if layer.no_attention => Cache::Nothing,
-            _ if layer.delta => {
-                let taps = decoder.spec.delta.map_or(1, |delta| delta.taps);
-                Cache::State(Box::new(StateCache::new(taps, count)))
-            }
-            Some(conv) if layer.conv => Cache::Products(Box::new(ConvCache::new(conv.taps, count))),
-            _ => Cache::Keys(KvCache::new(decoder.attention_shape(at), count)),
-        };
-        let of_ssd = decoder.spec.ssd;
-        let scan =
-            |layer: &LayerSpec| of_ssd.filter(|_| layer.ssd).map(|ssd| StateCache::new(ssd.taps, count));
-        Self {
-            caches: decoder.spec.layers.iter().enumerate().map(cache).collect(),
-            scans: decoder.spec.layers.iter().map(scan).collect(),
-            lengths: vec![0; count],
-            ids: vec![Vec::new(); count],
-            begins: vec![None; count],
-            adapters: vec![None; count],
-        }
-    }
-
-    fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
-        for cache in &mut self.caches {
-            cache.reorder(order)?;
-        }
-        for scan in self.scans.iter_mut().flatten() {
-            scan.reorder(order)?;
-        }
-        self.lengths = order.iter().map(|&o| self.lengths[o]).collect();
-        self.ids = order.iter().map(|&o| self.ids[o].clone()).collect();
-        self.begins = order.iter().map(|&o| self.begins[o]).collect();
-        self.adapters = order.iter().map(|&o| self.adapters[o]).collect();
-        Ok(())
-    }
-
-    fn append(&mut self, other: Self) {
-        self.caches.iter_mut().zip(other.caches).for_each(|(cache, more)| cache.append(more));
-        let scans = self.scans.iter_mut().zip(other.scans);
-        scans.for_each(|(scan, more)| {
-            if let (Some(scan), Some(more)) = (scan, more) {
-                scan.append(more);
-            }
-        });
-        self.lengths.extend(other.lengths);
-        self.ids.extend(other.ids);
-        self.begins.extend(other.begins);
-        self.adapters.extend(other.adapters);
-    }
-
-    fn split_off(&mut self, at: usize) -> Self {
-        let caches = self.caches.iter_mut().map(|cache| cache.split_off(at)).collect();
-        let scans = self.scans.iter_mut().map(|scan| Some(scan.as_mut()?.split_off(at))).collect();
-        let (lengths, ids) = (self.lengths.split_off(at), self.ids.split_off(at));
-        let (begins, adapters) = (self.begins.split_off(at), self.adapters.split_off(at));
-        Self { caches, scans, lengths, ids, begins, adapters }
-    }
-}
-
-/// What one layer has seen.
-enum Cache {
-    /// Attention's keys and values.
-    Keys(KvCache),
-    /// What a convolution reads of the last tokens.
-    Products(Box<ConvCache>),
-    /// What a delta rule remembers.
-    State(Box<StateCache>),
-    /// A block without attention.
-    Nothing,
-}
-
-impl Cache {
-    fn reorder(&mut self, order: &[usize]) -> Result<(), OpsError> {
-        match self {
-            Self::Keys(cache) => cache.reorder(order),
-            Self::Products(cache) => cache.reorder(order),
-            Self::State(cache) => cache.reorder(order),
-            Self::Nothing => Ok(()),
-        }
-    }
-
-    fn append(&mut self, more: Self) {
-        match (self, more) {
-            (Self::Keys(cache), Self::Keys(more)) => cache.append(more),
-            (Self::Products(cache), Self::Products(more)) => cache.append(*more),
-            (Self::State(cache), Self::State(more)) => cache.append(*more),
-            (Self::Nothing, Self::Nothing) => {}
-            _ => unreachable!("invariant: caches of one layer are of one kind"),
-        }
-    }
-
-    fn split_off(&mut self, at: usize) -> Self {
-        match self {
-            Self::Keys(cache) => Self::Keys(cache.split_off(at)),
-            Self::Products(cache) => Self::Products(Box::new(cache.split_off(at))),
-            Self::State(cache) => Self::State(Box::new(cache.split_off(at))),
-            Self::Nothing => Self::Nothing,
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Keys(cache) => cache.bytes(),
-            Self::Products(cache) => cache.bytes(),
-            Self::State(cache) => cache.bytes(),
-            Self::Nothing => 0,
-        }
     }
 }
 
@@ -204,6 +82,23 @@ impl<'a> Decoding<'a> {
             sequences: Sequences::new(decoder, sequences),
             frequencies: decoder.spec.ropes.iter().map(frequencies).collect(),
             held: None,
+            #[cfg(any(feature = "cuda", feature = "wgpu"))]
+            recorder: recorded::Recorder::new(decoder),
+        }
+    }
+
+    /// The same, of which every step is launched as it is: none is recorded, where a device could.
+    #[must_use]
+    pub fn eager(mut self) -> Self {
+        self.run_eagerly();
+        self
+    }
+
+    /// From now on every step is launched as it is.
+    pub(super) fn run_eagerly(&mut self) {
+        #[cfg(any(feature = "cuda", feature = "wgpu"))]
+        {
+            self.recorder = recorded::Recorder::off();
         }
     }
 
@@ -334,15 +229,20 @@ impl<'a> Decoding<'a> {
         self.sequences.lengths.iter().all(|&n| n == 0)
     }
 
+    /// How many steps have run as one launch, from a recording ([CUDA graphs](https://developer.nvidia.com/blog/cuda-graphs/)).
+    #[must_use]
+    pub fn recorded_steps(&self) -> usize {
+        #[cfg(any(feature = "cuda", feature = "wgpu"))]
+        return self.recorder.steps();
+        #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+        0
+    }
+
     /// Bytes of keys and values held.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let held = self.held.iter().map(|held| &held.sequence);
-        let of = |s: &Sequences| {
-            let scans = s.scans.iter().flatten().map(StateCache::bytes);
-            s.caches.iter().map(Cache::bytes).chain(scans).sum::<usize>()
-        };
-        held.chain([&self.sequences]).map(of).sum()
+        held.chain([&self.sequences]).map(Sequences::bytes).sum()
     }
 
     /// Sequence `i` becomes what `order[i]` was; what is not named leaves.
@@ -384,7 +284,7 @@ impl<'a> Decoding<'a> {
     }
 
     /// One pass over `new[i]` of sequence `i`, over all of a sequence whose cache begins anew.
-    fn run<S: AsRef<[u32]>>(&self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
+    fn run<S: AsRef<[u32]>>(&mut self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
         if let Some(invocation) = self.decoder.waits_for(&self.pass) {
             // A prompt says it, and what follows does not change it, as in PEFT.
             for (at, tokens) in new.iter().enumerate().filter(|(at, _)| sequences.lengths[*at] == 0) {
@@ -398,6 +298,10 @@ impl<'a> Decoding<'a> {
         let lengths = sequences.lengths.iter().zip(new);
         let anew: Vec<bool> = lengths.map(|(&length, new)| crosses(length, new.as_ref().len())).collect();
         if !anew.contains(&true) {
+            #[cfg(any(feature = "cuda", feature = "wgpu"))]
+            if let Some(logits) = self.by_recording(sequences, new)? {
+                return Ok(logits);
+            }
             return self.extend(sequences, new);
         }
         let whole: Vec<Vec<u32>> = sequences
@@ -426,7 +330,11 @@ impl<'a> Decoding<'a> {
     }
 
     /// One pass over `new[i]` of sequence `i`.
-    fn extend<S: AsRef<[u32]>>(&self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
+    pub(super) fn extend<S: AsRef<[u32]>>(
+        &self,
+        sequences: &mut Sequences,
+        new: &[S],
+    ) -> Result<Vec<f32>, ModelError> {
         let mixed = self.decoder.mixed.as_ref();
         let bare = mixed.is_some() && sequences.adapters.iter().all(Option::is_none);
         let pass = if bare { &self.bare } else { &self.pass };
@@ -452,12 +360,7 @@ impl<'a> Decoding<'a> {
         // Nothing turns keys of an adapter.
         let place = |at: usize| if at < still { 0 } else { at };
         let positions: Vec<u32> = spans.iter().cloned().flatten().map(|at| place(at) as u32).collect();
-        let rotaries: Vec<Rotary> = spec
-            .ropes
-            .iter()
-            .zip(&self.frequencies)
-            .map(|(rope, known)| rotary(rope, known.as_ref(), &spans, still))
-            .collect();
+        let rotaries = self.rotaries(&spans, still);
         let (factors, positions) = (Factors::new(spec, &decoder.shard, &positions), Arc::new(positions));
         let ids = Arc::new(ids);
         let given = given.as_deref();
@@ -481,15 +384,47 @@ impl<'a> Decoding<'a> {
         let decodes = sequences.lengths.iter().any(|&n| n != 0);
         let linears: Linears = if decodes { linears_decode } else { linears };
         let given = decoder.per_layer_inputs(&ids, &x, pass, &counters, linears)?;
-        let mut x = decoder.streams_of(x, pass, &counters, linears)?;
+        let x = decoder.streams_of(x, pass, &counters, linears)?;
+        let attending =
+            Attending::Joining { documents: &documents, positions: &positions, prefix: prefix.as_ref() };
+        let rows = Rows {
+            pass,
+            rotaries: &rotaries,
+            factors: &factors,
+            given: given.as_ref(),
+            acts: acts.as_ref(),
+            decodes,
+            attending,
+        };
+        let x = self.through_blocks(sequences, x, &rows)?;
+        sequences.said(new);
+        let x = select_rows(&x, &Arc::new(last))?;
+        let x = self.before_head(x, pass, linears)?;
+        self.logits_of(&x, pass)
+    }
+
+    /// The rotation of each rope for these positions, of which the first `still` of a sequence are at 0.
+    pub(super) fn rotaries(&self, spans: &[Range<usize>], still: usize) -> Vec<Rotary> {
+        let ropes = self.decoder.spec.ropes.iter().zip(&self.frequencies);
+        ropes.map(|(rope, known)| rotary(rope, known.as_ref(), spans, still)).collect()
+    }
+
+    /// The stream behind the last block.
+    pub(super) fn through_blocks(
+        &self,
+        sequences: &mut Sequences,
+        x: AnyTensor,
+        rows: &Rows<'_>,
+    ) -> Result<AnyTensor, ModelError> {
+        let (decoder, mut x, counters) = (self.decoder, x, Arc::new(Vec::new()));
         let mut lent = BTreeMap::new();
         let caches = sequences.caches.iter_mut().zip(&mut sequences.scans);
         for (index, (cache, scans)) in caches.enumerate() {
-            let w = decoder.block_tensors(index, pass, &counters)?;
+            let w = decoder.block_tensors(index, rows.pass, &counters)?;
             let (block, kind) = (&decoder.blocks[index], &decoder.kinds[index]);
             let (spec, shard) = (&*kind.spec, &kind.shard);
-            let turning = Turning::new(block.own, &rotaries, &kind.orders, &factors);
-            let own = decoder.own_input(given.as_ref(), index)?;
+            let turning = Turning::new(block.own, rows.rotaries, &kind.orders, rows.factors);
+            let own = decoder.own_input(rows.given, index)?;
             let borrowed: Option<AnyTensor> = match block.own.keys {
                 KeysValues::Of(lender) => lent.get(&lender).cloned(),
                 _ => None,
@@ -501,17 +436,27 @@ impl<'a> Decoding<'a> {
                 if let Some(shape) = &lends {
                     keys = Some(keys_values(qkv, shape)?);
                 }
+                let (rotary, sinks) = (turning.in_attention(spec), w.sinks.as_ref());
+                let (documents, positions, prefix) = match &rows.attending {
+                    Attending::Joining { documents, positions, prefix } => (*documents, *positions, *prefix),
+                    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+                    Attending::Joined(step) => {
+                        return match cache {
+                            Cache::Keys(cache) => {
+                                cache.attend_step(qkv, step.rows_of(index), rotary, norm.as_ref(), sinks)
+                            }
+                            _ => unreachable!("invariant: such steps are of caches of keys"),
+                        };
+                    }
+                };
                 match (cache, w.kernel()) {
                     (Cache::State(cache), Some((kernel, _))) => {
                         let delta = w.delta.as_ref().expect("invariant: a block with a state has its rule");
-                        delta::attend_on(cache, qkv, kernel, delta, spec, &documents)
+                        delta::attend_on(cache, qkv, kernel, delta, spec, documents)
                     }
-                    (Cache::Products(cache), Some((kernel, bias))) => {
-                        cache.run(qkv, kernel, bias, &documents)
-                    }
+                    (Cache::Products(cache), Some((kernel, bias))) => cache.run(qkv, kernel, bias, documents),
                     (Cache::Keys(cache), None) => {
-                        let (rotary, sinks) = (turning.in_attention(spec), w.sinks.as_ref());
-                        let with_prefix = match &prefix {
+                        let with_prefix = match prefix {
                             Some((keys, at)) => {
                                 Some(at.on(qkv, keys, index, w.qk_norms.as_ref(), (spec, shard))?)
                             }
@@ -523,8 +468,8 @@ impl<'a> Decoding<'a> {
                             cache.attend(qkv, documents, rotary, norm, sinks)
                         };
                         match block.own.chunk {
-                            Some(size) => attend_chunked(cache, &documents, &positions, size, attend),
-                            None => attend(cache, &documents),
+                            Some(size) => attend_chunked(cache, documents, positions, size, attend),
+                            None => attend(cache, documents),
                         }
                     }
                     _ => unreachable!("invariant: caches are made by the blocks' kinds"),
@@ -535,44 +480,91 @@ impl<'a> Decoding<'a> {
             let on = OnTensors {
                 shard,
                 spec,
-                linears,
+                linears: rows.linears(),
                 turning: &turning,
-                decodes,
+                decodes: rows.decodes,
                 same_tokens: true,
                 given,
                 keys: keys_of,
                 balance: None,
-                acts: acts.as_ref(),
+                acts: rows.acts,
                 tap: None,
             };
             let scan = |x: &AnyTensor| {
-                let (Some(ssd), Some(cache)) = (&w.ssd, scans) else {
+                let (Some(ssd), Some(cache), Attending::Joining { documents, .. }) =
+                    (&w.ssd, scans, &rows.attending)
+                else {
                     unreachable!("invariant: what is scanned has a state space and its cache")
                 };
-                ssd::scan_on(cache, x, ssd, spec, &documents)
+                ssd::scan_on(cache, x, ssd, spec, documents)
             };
             let run = || run_block(&on, &x, &w.layers(), name, attend, scan);
             // Ranks that share layers wait for each other inside a block.
-            x = if shard.meets() { run() } else { together(run) }?;
+            let y = if shard.meets() { run() } else { together(&x, run) }?;
+            x = y;
             lent.extend(keys.map(|keys| (index, keys)));
         }
-        for ((length, ids), tokens) in sequences.lengths.iter_mut().zip(&mut sequences.ids).zip(new) {
-            *length += tokens.as_ref().len();
-            ids.extend_from_slice(tokens.as_ref());
-        }
-        let x = select_rows(&x, &Arc::new(last))?;
-        let x = decoder.of_streams(x, pass, &counters, linears)?;
-        let x = decoder.projected(1, x, pass, &counters, linears)?;
-        let x = decoder.final_norm(&x, pass)?;
-        let own = head_logits(&x, &decoder.head(pass, &counters)?, decoder.head_options(1.0))?;
+        Ok(x)
+    }
+
+    /// What the head reads of the last rows of a stream.
+    pub(super) fn before_head(
+        &self,
+        x: AnyTensor,
+        pass: &ForwardContext,
+        linears: Linears,
+    ) -> Result<AnyTensor, ModelError> {
+        let counters = Arc::new(Vec::new());
+        let x = self.decoder.of_streams(x, pass, &counters, linears)?;
+        let x = self.decoder.projected(1, x, pass, &counters, linears)?;
+        self.decoder.final_norm(&x, pass)
+    }
+
+    /// The logits of rows.
+    pub(super) fn logits_of(&self, x: &AnyTensor, pass: &ForwardContext) -> Result<Vec<f32>, ModelError> {
+        let decoder = self.decoder;
+        let own = head_logits(x, &decoder.head(pass, &Arc::default())?, decoder.head_options(1.0))?;
         if !decoder.shard.divided() {
             return Ok(own);
         }
         // Every rank gets every logit, and so chooses the same token.
-        let own = AnyTensor::from_elements(own, &[new.len(), decoder.shard.own_vocab().len()], &x.device());
-        let all = decoder.shard.tp.gather_columns(&own, &decoder.shard.vocab, spec.names.head)?;
+        let own =
+            AnyTensor::from_elements(own, &[x.shape()[0], decoder.shard.own_vocab().len()], &x.device());
+        let all = decoder.shard.tp.gather_columns(&own, &decoder.shard.vocab, decoder.spec.names.head)?;
         Ok(all.to_f32())
     }
+}
+
+/// The new rows of sequences, as blocks see them.
+pub(super) struct Rows<'p> {
+    pub(super) pass: &'p ForwardContext,
+    pub(super) rotaries: &'p [Rotary],
+    pub(super) factors: &'p Factors,
+    /// What blocks are given beside the stream.
+    pub(super) given: Option<&'p AnyTensor>,
+    pub(super) acts: Option<&'p AnyTensor>,
+    /// Whether a few tokens are decoded.
+    pub(super) decodes: bool,
+    pub(super) attending: Attending<'p>,
+}
+
+impl Rows<'_> {
+    fn linears(&self) -> Linears {
+        if self.decodes { linears_decode } else { linears }
+    }
+}
+
+/// How rows come to see what their sequences have said.
+pub(super) enum Attending<'p> {
+    /// They join it.
+    Joining {
+        documents: &'p [Range<usize>],
+        positions: &'p [u32],
+        prefix: Option<&'p (AnyTensor, PrefixRows)>,
+    },
+    /// They have, in a step that is recorded.
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    Joined(&'p recorded::Step),
 }
 
 /// The positions of each sequence's new tokens: so many virtual ones come before a sequence's first.

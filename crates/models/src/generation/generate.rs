@@ -37,6 +37,9 @@ pub struct Generation {
     pub log_probs: bool,
     /// How many of the likeliest tokens are told at each position, with [`Self::log_probs`].
     pub top_log_probs: usize,
+    /// Launches every step as it is, where a GPU would record one and run it again for each token. Once a sequence of a batch
+    /// says so it is so for all.
+    pub disable_compile: bool,
 }
 
 impl Default for Generation {
@@ -51,6 +54,7 @@ impl Default for Generation {
             max_sequences: 0,
             log_probs: false,
             top_log_probs: 0,
+            disable_compile: false,
         }
     }
 }

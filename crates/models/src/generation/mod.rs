@@ -7,4 +7,7 @@ mod exponentials;
 pub(crate) mod generate;
 pub(crate) mod generation_config;
 pub(crate) mod int8;
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+mod recorded;
 pub(crate) mod sample;
+mod sequences;

@@ -33,6 +33,8 @@ pub(in crate::gpu) use blocks::Sight;
 pub(crate) use kernels::Plans;
 #[cfg(feature = "cube")]
 pub(crate) use pages::Pages;
+#[cfg(feature = "cube")]
+pub use pages::{PlacedRows, StepRows};
 
 pub(crate) use cached::{Past, attend as attend_cached};
 
@@ -132,6 +134,17 @@ struct Norms {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Angles(Arc<OnceLock<Turn>>);
 
+#[cfg(feature = "cube")]
+impl Angles {
+    /// Cosines and sines that a device has already, `[tokens, 1, rotary_dim / 2]` each.
+    pub(crate) fn resting(halves: &[AnyTensor; 2]) -> Self {
+        let [cos, sin] =
+            halves.each_ref().map(|t| t.rank::<3>().expect("invariant: a row of each token's angles"));
+        let half = cos.dims()[2];
+        Self(Arc::new(OnceLock::from(Turn { cos, sin, half })))
+    }
+}
+
 /// A rotation of each token: `[tokens, 1, rotary_dim / 2]`.
 #[derive(Clone, Debug)]
 struct Turn {
@@ -151,12 +164,10 @@ impl Turn {
 
     fn new(r: &Rotary, tokens: usize, device: &Device, dtype: DType) -> Self {
         let half = r.rotary_dim / 2;
-        let of = |from: usize| {
-            let rows = r.positions.iter().map(|&p| p as usize * r.rotary_dim + from);
-            let values: Vec<f32> = rows.flat_map(|at| &r.table[at..at + half]).copied().collect();
+        let [cos, sin] = r.halves().map(|values| {
             Tensor::<3>::from_data(TensorData::new(values, [tokens, 1, half]), (device, dtype))
-        };
-        Self { cos: of(0), sin: of(half), half }
+        });
+        Self { cos, sin, half }
     }
 
     /// `[tokens, heads, d]`, by the angle or back by it (the transpose, which is what a gradient wants).

@@ -27,6 +27,8 @@ pub use adamw::{adam_steps, sums_of_squares};
 pub(crate) use attention::{Angles, Past, attend_cached};
 #[cfg(feature = "cube")]
 pub(crate) use attention::{Pages, Plans};
+#[cfg(feature = "cube")]
+pub use attention::{PlacedRows, StepRows};
 pub use attention::{attention, attention_with_peaks};
 pub use columns::norm as norm_columns;
 pub use dropout::mask as dropout_mask;

@@ -152,6 +152,7 @@ fn settings(setup: &Setup, options: &RolloutOptions) -> Result<Generation, Train
         stop: setup.stop_tokens()?,
         log_probs: true,
         max_sequences: options.generation_max_sequences,
+        disable_compile: options.disable_compile,
         ..Generation::default()
     };
     let sampling = &mut settings.sampling;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Device, Int, Tensor};
 use burnish_gpu_kernels::{NOWHERE, PAGE, PagedRow, PagedRows};
 
 use super::{Body, kernels};
@@ -27,6 +27,74 @@ pub(crate) struct Pages {
 struct Said {
     pages: Vec<u32>,
     len: usize,
+}
+
+/// What pages are: `[64, kv_heads, d]` of a dtype on a device.
+struct Page {
+    heads: [usize; 2],
+    device: Device,
+    dtype: DType,
+}
+
+impl Page {
+    fn of(shape: &AttentionShape, qkv: &AnyTensor) -> Self {
+        Self { heads: [shape.kv_heads, shape.head_dim], device: qkv.device(), dtype: qkv.burn_dtype() }
+    }
+
+    fn of_pool(pool: &AnyTensor) -> Self {
+        let [_, _, kv_heads, d] = <[usize; 4]>::try_from(pool.shape()).unwrap_or_default();
+        Self { heads: [kv_heads, d], device: pool.device(), dtype: pool.burn_dtype() }
+    }
+
+    fn pools(&self, pages: usize) -> Pools {
+        let [kv_heads, d] = self.heads;
+        let options = (&self.device, self.dtype);
+        [(); 2].map(|()| AnyTensor::new(Tensor::<4>::empty([pages, PAGE, kv_heads, d], options)))
+    }
+}
+
+/// Pages of a sequence's table in a step, at least.
+const ROOM: usize = 8;
+
+/// Where the rows of a step go, a row for each sequence and some that are nobody's, and what they see: words that lie
+/// alike in each step until a sequence has more pages than there is room for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepRows {
+    places: Vec<u32>,
+    rows: PagedRows,
+}
+
+impl StepRows {
+    /// The words of a device.
+    pub(crate) fn words(&self) -> [&[u32]; 2] {
+        [&self.places, self.rows.words()]
+    }
+
+    /// These rows, where their words are.
+    pub(crate) fn placed(&self, [places, words]: [Tensor<1, Int>; 2]) -> PlacedRows {
+        PlacedRows { places, rows: self.rows.clone(), words }
+    }
+
+    /// Whether the words of `other` may lie where these do.
+    pub(crate) fn lies_as(&self, other: &Self) -> bool {
+        let sizes = |rows: &Self| (rows.places.len(), rows.rows.words().len());
+        sizes(self) == sizes(other)
+    }
+}
+
+/// Rows of which a device knows where they go and what they see.
+#[derive(Clone, Debug)]
+pub struct PlacedRows {
+    places: Tensor<1, Int>,
+    rows: PagedRows,
+    words: Tensor<1, Int>,
+}
+
+impl PlacedRows {
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.rows()
+    }
 }
 
 impl Pages {
@@ -78,7 +146,7 @@ impl Pages {
         };
         let wanted: Vec<u32> =
             (0..).zip(&other.held).filter(|(_, held)| **held > 0).map(|(page, _)| page).collect();
-        let own = self.take(wanted.len(), &from[0]);
+        let own = self.take(wanted.len(), &Page::of_pool(&from[0]));
         let moved: BTreeMap<u32, u32> = wanted.into_iter().zip(own).collect();
         let pairs: Vec<[u32; 2]> = moved.iter().map(|(&from, &to)| [from, to]).collect();
         self.pools = self.pools.take().map(|to| kernels::copy_pages(&from, to, &pairs));
@@ -103,15 +171,13 @@ impl Pages {
     }
 
     /// So many pages that nobody holds, of pools that are enlarged where they have not as many; they count as held.
-    fn take(&mut self, wanted: usize, like: &AnyTensor) -> Vec<u32> {
+    fn take(&mut self, wanted: usize, page: &Page) -> Vec<u32> {
         let free = self.held.iter().filter(|&&held| held == 0).count();
         if free < wanted {
             let before = self.held.len();
-            let pages = before + (wanted - free).max(before / 2);
-            let [_, page, kv_heads, d] = <[usize; 4]>::try_from(like.shape()).unwrap_or_default();
-            let options = (&like.device(), like.burn_dtype());
-            let new = || AnyTensor::new(Tensor::<4>::empty([pages, page, kv_heads, d], options));
-            let to = [new(), new()];
+            // Enough for the next steps of all, which may be recorded: not in other memory.
+            let pages = before + (wanted - free).max(before / 2).max(2 * self.said.len());
+            let to = page.pools(pages);
             let pairs: Vec<[u32; 2]> = (0..before as u32).map(|page| [page; 2]).collect();
             self.pools = Some(match self.pools.take() {
                 Some(from) => kernels::copy_pages(&from, to, &pairs),
@@ -130,7 +196,7 @@ impl Pages {
     }
 
     /// Gives each sequence pages for its new rows, of its own where they are written to; the place of each of `tokens` rows.
-    fn places(&mut self, documents: &[Range<usize>], tokens: usize, like: &AnyTensor) -> Vec<u32> {
+    fn places(&mut self, documents: &[Range<usize>], tokens: usize, page: &Page) -> Vec<u32> {
         let new =
             |said: &Said, rows: &Range<usize>| (said.len + rows.len()).div_ceil(PAGE) - said.pages.len();
         let shared = |held: &[u32], said: &Said, rows: &Range<usize>| {
@@ -147,7 +213,7 @@ impl Pages {
                 held[said.pages[said.pages.len() - 1] as usize] -= 1;
             }
         }
-        let mut taken = self.take(wanted, like).into_iter();
+        let mut taken = self.take(wanted, page).into_iter();
         let mut next = || taken.next().expect("invariant: as many as are wanted");
         let (mut pairs, mut places) = (Vec::new(), vec![NOWHERE; tokens]);
         for (said, rows) in self.said.iter_mut().zip(documents) {
@@ -167,6 +233,60 @@ impl Pages {
             self.pools = self.pools.take().map(|pools| kernels::duplicate_pages(pools, &pairs));
         }
         places
+    }
+
+    /// What rows of a pass see: the last rows of `documents` all that their sequences have said.
+    fn seen(&self, documents: &[Range<usize>], tokens: usize, window: Option<usize>) -> Vec<PagedRow> {
+        let mut rows = vec![PagedRow { low: 0, end: 0, table: 0 }; tokens];
+        for (table, (said, own)) in self.said.iter().zip(documents).enumerate() {
+            for (row, end) in own.clone().zip(said.len + 1 - own.len()..) {
+                let low = window.map_or(0, |window| end.saturating_sub(window));
+                rows[row] = PagedRow { low, end, table };
+            }
+        }
+        rows
+    }
+
+    fn tables(&self) -> Vec<&[u32]> {
+        self.said.iter().map(|said| said.pages.as_slice()).collect()
+    }
+
+    /// The memory of the pools, where they are.
+    pub(crate) fn memory(&self) -> Option<[usize; 2]> {
+        let [k, v] = self.pools.as_ref()?;
+        Some([crate::cube::memory_of(k)?, crate::cube::memory_of(v)?])
+    }
+
+    /// Each sequence has said one more, in a step of `tokens` rows; none where nothing is said yet.
+    pub(crate) fn step(&mut self, tokens: usize, window: Option<usize>) -> Option<StepRows> {
+        let page = Page::of_pool(&self.pools.as_ref()?[0]);
+        let documents: Vec<Range<usize>> = (0..self.said.len()).map(|row| row..row + 1).collect();
+        let places = self.places(&documents, tokens, &page);
+        let rows = self.seen(&documents, tokens, window);
+        let mut tables = self.tables();
+        tables.resize(tokens, &[]);
+        let most = tables.iter().map(|table| table.len()).max().unwrap_or(0);
+        let room = most.next_power_of_two().max(ROOM);
+        Some(StepRows { places, rows: PagedRows::with_room(&rows, &tables, room) })
+    }
+
+    /// The step that was made of [`Self::step`]'s rows.
+    pub(crate) fn attend_step(
+        &mut self,
+        qkv: &AnyTensor,
+        shape: &AttentionShape,
+        placed: &PlacedRows,
+        rotary: Option<&Rotary>,
+        norms: Option<&HeadNorm>,
+        sinks: Option<&AnyTensor>,
+    ) -> Result<AnyTensor, OpsError> {
+        let qkv = qkv.plain();
+        let whole = (placed.len(), &qkv.device(), wide_dtype(&qkv));
+        let body = Body::new(shape, &Documents::default(), rotary, (norms, sinks), whole)?;
+        let input = body.flash_input(&qkv)?;
+        let pools = self.pools.take().expect("invariant: rows of a step are made where something is said");
+        let pools = self.pools.insert(write(pools, &input, shape, placed.places.clone()));
+        Ok(attend(&body, &input, pools, (&placed.rows, placed.words.clone())))
     }
 
     /// See [`crate::KvCache::attend`].
@@ -190,30 +310,36 @@ impl Pages {
         let body = Body::new(shape, &Documents::default(), rotary, (norms, sinks), whole)?;
         let input = body.flash_input(&qkv)?;
         let begins = self.said.iter().zip(documents).all(|(said, rows)| said.len == 0 || rows.is_empty());
-        let page = Tensor::<4>::empty([0, PAGE, shape.kv_heads, shape.head_dim], (&device, dtype));
-        let places = self.places(documents, tokens, &AnyTensor::new(page));
+        let places = self.places(documents, tokens, &Page::of(shape, &qkv));
         let Some(pools) = self.pools.take() else {
             let nothing = Tensor::<2>::zeros([tokens, shape.heads * shape.head_dim], (&device, dtype));
             return Ok(AnyTensor::new(nothing));
         };
-        let heads = (shape.heads, shape.kv_heads, shape.head_dim);
-        let pools = self.pools.insert(kernels::write_pages(pools, &input, heads, &places));
+        let pools = self.pools.insert(write(pools, &input, shape, kernels::words(&places, &device)));
         if begins {
             let flash = body
                 .flash(&qkv, documents, None)
                 .expect("invariant: there were kernels when this was opened");
             return Ok(AnyTensor::new(flash.forward(&input).0));
         }
-        let mut rows = vec![PagedRow { low: 0, end: 0, table: 0 }; tokens];
-        for (table, (said, own)) in self.said.iter().zip(documents).enumerate() {
-            for (row, end) in own.clone().zip(said.len + 1 - own.len()..) {
-                let low = shape.window.map_or(0, |window| end.saturating_sub(window));
-                rows[row] = PagedRow { low, end, table };
-            }
-        }
-        let tables: Vec<&[u32]> = self.said.iter().map(|said| said.pages.as_slice()).collect();
-        let rows = PagedRows::new(&rows, &tables);
-        let out = kernels::attend_pages(&input, shape, pools, rows, body.flat_sinks().as_ref());
-        Ok(AnyTensor::new(out))
+        let pools = pools.clone();
+        let rows = PagedRows::new(&self.seen(documents, tokens, shape.window), &self.tables());
+        let words = kernels::words(rows.words(), &device);
+        Ok(attend(&body, &input, &pools, (&rows, words)))
     }
+}
+
+/// The pools with the input's keys and values in their places.
+fn write(pools: Pools, input: &kernels::FlashInput, shape: &AttentionShape, places: Tensor<1, Int>) -> Pools {
+    kernels::write_pages(pools, input, (shape.heads, shape.kv_heads, shape.head_dim), places)
+}
+
+/// What the input's queries find in the pools.
+fn attend(
+    body: &Body,
+    input: &kernels::FlashInput,
+    pools: &Pools,
+    rows: (&PagedRows, Tensor<1, Int>),
+) -> AnyTensor {
+    AnyTensor::new(kernels::attend_pages(input, &body.shape, pools, rows, body.flat_sinks().as_ref()))
 }

@@ -29,7 +29,7 @@ pub(super) use grouped::{GROUP_ROWS, Groups, Stack, multiply_groups, sum_groups}
 pub(super) use heads::{Placing, place_heads, place_heads_backward};
 pub(super) use logits::{logit_gradient, logit_parts};
 pub(super) use norm::{rms_norm, rms_norm_backward};
-pub(super) use pages::{Pools, attend_pages, copy_pages, duplicate_pages, write_pages};
+pub(super) use pages::{Pools, attend_pages, copy_pages, duplicate_pages, words, write_pages};
 pub(super) use product::product;
 pub(super) use rows::{NO_ROW, Places, gather_rows, scatter_rows};
 pub(super) use sums::{accumulate, over_rows, sum_rows, sums_of_squares};

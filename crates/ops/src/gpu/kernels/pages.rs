@@ -1,6 +1,6 @@
 //! Attention over pages of what sequences have said, and what moves in and between them.
 
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burnish_gpu_kernels as kernels;
 
 use super::flash::FlashInput;
@@ -12,13 +12,18 @@ use crate::cube::{Inputs, launch};
 /// Keys and values, `[pages, 64, kv_heads, d]` each.
 pub(in crate::gpu) type Pools = [AnyTensor; 2];
 
-fn words(values: &[u32], like: &AnyTensor) -> Tensor<1, burn::tensor::Int> {
-    integers(values.iter().map(|&word| word as i32).collect(), &like.device())
+/// Words for a kernel.
+pub(in crate::gpu) fn words(values: &[u32], device: &Device) -> Tensor<1, Int> {
+    integers(values.iter().map(|&word| word.cast_signed()).collect(), device)
 }
 
-fn inputs(tensors: &[&AnyTensor], values: &[u32]) -> Inputs {
+fn inputs(tensors: &[&AnyTensor], words: Tensor<1, Int>) -> Inputs {
     let all = Inputs::of(tensors).expect("invariant: pools are on a device with kernels, in its dtypes");
-    all.and_integers(words(values, tensors[0]))
+    all.and_integers(words)
+}
+
+fn pairs_on(pool: &AnyTensor, pairs: &[[u32; 2]]) -> Tensor<1, Int> {
+    words(pairs.as_flattened(), &pool.device())
 }
 
 /// Launches a kernel that makes pools of pools of this shape.
@@ -48,7 +53,7 @@ fn apart<const N: usize>(mut buffers: Vec<kernels::Buffer>) -> ([kernels::Buffer
 /// `to` with pages of `from` in it: pairs of a page of each.
 pub(in crate::gpu) fn copy_pages(from: &Pools, to: Pools, pairs: &[[u32; 2]]) -> Pools {
     let (shape, dtype, page) = form(&to);
-    let inputs = inputs(&[&from[0], &from[1], &to[0], &to[1]], pairs.as_flattened());
+    let inputs = inputs(&[&from[0], &from[1], &to[0], &to[1]], pairs_on(&to[0], pairs));
     // What is held here may not be written to.
     drop(to);
     let count = pairs.len();
@@ -61,7 +66,7 @@ pub(in crate::gpu) fn copy_pages(from: &Pools, to: Pools, pairs: &[[u32; 2]]) ->
 /// The pools with some pages a second time in others.
 pub(in crate::gpu) fn duplicate_pages(held: Pools, pairs: &[[u32; 2]]) -> Pools {
     let (shape, dtype, page) = form(&held);
-    let inputs = inputs(&[&held[0], &held[1]], pairs.as_flattened());
+    let inputs = inputs(&[&held[0], &held[1]], pairs_on(&held[0], pairs));
     drop(held);
     let count = pairs.len();
     pools(inputs, (&shape, dtype), |client, buffers| {
@@ -75,10 +80,10 @@ pub(in crate::gpu) fn write_pages(
     held: Pools,
     input: &FlashInput,
     (heads, kv_heads, head_dim): (usize, usize, usize),
-    places: &[u32],
+    places: Tensor<1, Int>,
 ) -> Pools {
     let (shape, dtype, _) = form(&held);
-    let (own, rows, tokens) = (input.tensors(), matches!(input, FlashInput::Rows(_)), places.len());
+    let (own, rows, [tokens]) = (input.tensors(), matches!(input, FlashInput::Rows(_)), places.dims());
     let mut all = vec![&held[0], &held[1]];
     all.extend(&own);
     let inputs = inputs(&all, places);
@@ -98,7 +103,7 @@ pub(in crate::gpu) fn attend_pages(
     input: &FlashInput,
     shape: &AttentionShape,
     held: &Pools,
-    rows: kernels::PagedRows,
+    (rows, words): (&kernels::PagedRows, Tensor<1, Int>),
     sinks: Option<&AnyTensor>,
 ) -> Tensor<2> {
     let (own, beside, tokens) = (input.tensors(), matches!(input, FlashInput::Rows(_)), rows.rows());
@@ -113,7 +118,7 @@ pub(in crate::gpu) fn attend_pages(
     all.extend(&own);
     all.extend(&slopes);
     all.extend(sinks);
-    let inputs = inputs(&all, rows.words());
+    let inputs = inputs(&all, words);
     let (has_slopes, has_sinks) = (slopes.is_some(), sinks.is_some());
     let outputs = [(&[tokens, heads * head_dim][..], input.dtype())];
     let [out] = launch(inputs, outputs, |client, mut buffers| {
@@ -125,7 +130,7 @@ pub(in crate::gpu) fn attend_pages(
         let slopes = has_slopes.then(&mut next);
         let sinks = has_sinks.then(&mut next);
         let more = [slopes.as_ref(), sinks.as_ref()];
-        [kernels::attend_pages(client, &of, &rows, &words, &q, [&k, &v], more)]
+        [kernels::attend_pages(client, &of, rows, &words, &q, [&k, &v], more)]
     });
     of_rank(&out)
 }

@@ -1,0 +1,91 @@
+//! Steps of decoding that are recorded, against the same steps launched one by one.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use burnish_device::DeviceKind;
+use burnish_models::{Decoding, Output, load};
+
+use crate::check::LeftOut;
+use crate::{Check, Context};
+
+/// Steps until as many sequences as there were go on.
+const STEPS: usize = 9;
+
+/// The logits of every call.
+fn logits_of(mut decoding: Decoding<'_>, vocab: usize) -> Result<(Vec<Vec<f32>>, usize)> {
+    let token = |at: usize| (5 + 7 * at % 11) as u32 % vocab as u32;
+    let prompt = |length: usize| (0..length).map(token).collect::<Vec<u32>>();
+    let mut all = vec![decoding.join(&[prompt(5), prompt(2), prompt(9)], None)?];
+    let steps = |decoding: &mut Decoding<'_>, all: &mut Vec<Vec<f32>>| -> Result<()> {
+        for step in 0..STEPS {
+            let new: Vec<[u32; 1]> = (0..decoding.sequences()).map(|row| [token(3 * step + row)]).collect();
+            all.push(decoding.logits(&new)?);
+        }
+        Ok(())
+    };
+    steps(&mut decoding, &mut all)?;
+    // One ends, five come, two of them alike: a step has more rows than sequences.
+    decoding.reorder(&[2, 0])?;
+    all.push(decoding.join(&[prompt(47), prompt(4), prompt(4), prompt(1), prompt(46)], None)?);
+    steps(&mut decoding, &mut all)?;
+    // Fewer, in as many rows.
+    decoding.reorder(&[1, 3, 2, 6, 0])?;
+    steps(&mut decoding, &mut all)?;
+    Ok((all, decoding.recorded_steps()))
+}
+
+fn compared(folder: &Path, context: &Context) -> Result<String> {
+    if context.kind == DeviceKind::Cpu {
+        return Err(LeftOut("nothing is recorded on the processor".to_owned()).into());
+    }
+    let model =
+        load(folder, &context.device).with_context(|| format!("cannot load {}", folder.display()))?.decoder;
+    if model.spec().output != Output::Vocabulary {
+        return Err(LeftOut("it gives no tokens".to_owned()).into());
+    }
+    let vocab = model.spec().vocab;
+    let (expected, none) = logits_of(Decoding::new(&model, 0).eager(), vocab)?;
+    ensure!(none == 0, "{none} steps were recorded that were to run as they are");
+    let (got, recorded) = logits_of(Decoding::new(&model, 0), vocab)?;
+    if recorded == 0 {
+        return Err(LeftOut("its steps are not alike".to_owned()).into());
+    }
+    let worst = |a: &[Vec<f32>], b: &[Vec<f32>]| {
+        let largest = a.iter().flatten().fold(0.0_f32, |top, x| top.max(x.abs()));
+        let apart = a.iter().flatten().zip(b.iter().flatten()).map(|(a, b)| (a - b).abs());
+        apart.fold(0.0_f32, |top, d| if d.is_nan() { f32::INFINITY } else { top.max(d) }) / largest
+    };
+    let same = 1 + STEPS;
+    ensure!(
+        expected[..same] == got[..same],
+        "steps of as many rows as sequences differ by {:.1e}",
+        worst(&expected[..same], &got[..same])
+    );
+    let (worst, bound) = (worst(&expected, &got), context.tolerance().product as f32);
+    ensure!(worst <= bound, "logits differ by {worst:.1e} of the largest, bound {bound:.0e}");
+    Ok(format!(
+        "{recorded} of {} steps recorded; {worst:.1e} of the largest logit, bound {bound:.0e}",
+        3 * STEPS
+    ))
+}
+
+/// Models in a folder, by name.
+fn models(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut all: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.join("config.json").is_file() && path.join("model.safetensors").is_file())
+        .collect();
+    all.sort();
+    all
+}
+
+pub(crate) fn checks(context: &Context) -> Result<Vec<Check>> {
+    let folders = [context.fixtures()?.join("models"), context.data.join("crates/models/tests/fixtures")];
+    let all = folders.iter().flat_map(|folder| models(folder)).map(|folder| {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Check::new("decoding", name, move |context| compared(&folder, context))
+    });
+    Ok(all.collect())
+}

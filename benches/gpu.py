@@ -113,6 +113,34 @@ class Bench:
         tokens = rows * length
         self.row(name, tokens, 7 * 2 * (tokens * length // 2) * heads * dim, measure)
 
+    def decode(self, name, shape, sequences):
+        steps = 8 if self.quick else 128
+        config = transformers.Qwen3Config(**dict(dict(tie_word_embeddings=True), **shape), max_position_embeddings=40960)
+        q, kv = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+        block = config.hidden_size * (2 * q + 2 * kv + 3 * config.intermediate_size)
+        weights = config.num_hidden_layers * block + config.vocab_size * config.hidden_size
+        operations = sequences * (2 * weights + 4 * config.num_hidden_layers * q * 256)
+
+        def measure():
+            with torch.device(self.device):
+                model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16,
+                                                                      attn_implementation="sdpa").eval()
+            ids = torch.randint(0, config.vocab_size, (sequences, 256), device=self.device)
+
+            def run(count):
+                self.synchronize()
+                begun = time.perf_counter()
+                with torch.no_grad():
+                    model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, pad_token_id=0,
+                                   min_new_tokens=count, max_new_tokens=count)
+                self.synchronize()
+                return time.perf_counter() - begun
+
+            run(4)
+            return (run(16 + steps) - run(16)) / steps
+
+        self.row(f"{name} decodes, {sequences} at once behind 256 tokens, bf16", sequences, operations, measure)
+
     def train(self, name, shape, lora, rows=4, accumulated=1, recompute=True):
         length, steps = (128, 5) if self.quick else (2048, 12 if accumulated == 1 else 7)
         config = transformers.Qwen3Config(**dict(dict(tie_word_embeddings=True), **shape), max_position_embeddings=40960)
@@ -220,6 +248,9 @@ def main():
         bench.head(trains)
     for length in [128] if options.quick else [2048, 8192]:
         bench.attention(length)
+    for name, shape in list((TINY if options.quick else SHAPES).items())[:1]:
+        for sequences in [1, 8] if options.quick else [1, 8, 64]:
+            bench.decode(name, shape, sequences)
     for name, shape in (TINY if options.quick else SHAPES).items():
         for lora in (True, False):
             bench.train(name, shape, lora)

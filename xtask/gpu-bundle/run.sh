@@ -108,11 +108,13 @@ for only in 'norm, three side by side, bf16, 130 x 64' 'SwiGLU, residual, bf16, 
 done
 measured 240 "$small"
 measured 120 attention
+measured 180 decodes
 measured 120 'head '
 checks 150 TRL
 measured 240 "$full"
 [ -z "$middle" ] || measured 240 "$middle"
 checks 60 resume
+checks 60 decoding
 checks 90 nccl
 checks 90 ranks
 checks 600 operation

@@ -33,6 +33,7 @@ use ways::{Outcome, Ways};
 const CHECKS: &str = "burnish-checks";
 /// The group of checks of operations, and that of recorded runs.
 const OPERATIONS: &str = "operation";
+const DECODING: &str = "decoding";
 const RECORDED: &str = "TRL";
 /// Recorded runs that are replayed where no others are asked for: of each trainer the shortest of the smallest model.
 const SHORTEST: [&str; 8] = [
@@ -71,6 +72,10 @@ pub(crate) struct Options {
     /// short one of each trainer, or those whose names hold what `--only` says.
     #[arg(long, conflicts_with = "train")]
     trl: bool,
+    /// Decode by steps that are recorded instead of the checks, and hold them against the same steps launched one by one: models
+    /// of all families.
+    #[arg(long, conflicts_with_all = ["train", "trl"])]
+    decoding: bool,
     /// Try every kernel that CubeCL's tuning knows for a product, instead of the first that runs.
     #[arg(long)]
     tune: bool,
@@ -103,7 +108,11 @@ impl Options {
 
     /// The group of checks.
     fn group(&self) -> &'static str {
-        if self.trl { RECORDED } else { OPERATIONS }
+        match (self.trl, self.decoding) {
+            (true, _) => RECORDED,
+            (_, true) => DECODING,
+            _ => OPERATIONS,
+        }
     }
 
     /// Whether a check of that name is wanted.
@@ -134,7 +143,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
                 println!("== on Vulkan: {}", vulkan.driver().display());
                 let command = |name: &str| {
                     let mut command = vulkan.command();
-                    command.args([OPERATIONS, "--quick", "--device", name, "--data"]).arg(root);
+                    command.args([options.group(), "--quick", "--device", name, "--data"]).arg(root);
                     command
                 };
                 let names = listed(command("cpu"), options)?;

@@ -1,10 +1,11 @@
-//! Speed and memory of a device: training of two model shapes, the head alone, attention alone.
+//! Speed and memory of a device: training of model shapes, decoding, the head alone, attention alone.
 //!
 //! Each row says what bounds it. Shares of the peak are of dense bf16 products; the work of a token is
 //! `6 (N - N_embed) + 12 L h d T` (PaLM, arXiv:2204.02311, appendix B, as torchtitan counts it), of frozen weights a third
 //! less, as no gradient of theirs is made.
 
 mod attention;
+mod decode;
 mod head;
 mod shape;
 mod train;
@@ -140,6 +141,7 @@ pub fn run(
 ) -> Result<usize> {
     let mut all: Vec<Bench> = head::benches(context.quick);
     all.extend(attention::benches(context));
+    all.extend(decode::benches(context.quick));
     all.extend(train::benches(context.quick));
     let mut ran = 0;
     for (name, bench) in all.into_iter().filter(|(name, _)| only.is_none_or(|part| name.contains(part))) {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use burnish_device::DeviceKind;
-use burnish_models::{Decoding, Output, load};
+use burnish_models::{Decoder, Decoding, Generation, Output, Sampling, load};
 
 use crate::check::LeftOut;
 use crate::{Check, Context};
@@ -64,10 +64,43 @@ fn compared(folder: &Path, context: &Context) -> Result<String> {
     );
     let (worst, bound) = (worst(&expected, &got), context.tolerance().product as f32);
     ensure!(worst <= bound, "logits differ by {worst:.1e} of the largest, bound {bound:.0e}");
+    let apart = drawn(&model)?;
+    ensure!(apart <= bound, "log-probabilities of drawn tokens differ by {apart:.1e}, bound {bound:.0e}");
     Ok(format!(
-        "{recorded} of {} steps recorded; {worst:.1e} of the largest logit, bound {bound:.0e}",
+        "{recorded} of {} steps recorded, {worst:.1e} of the largest logit; drawn within {apart:.1e}; bound {bound:.0e}",
         3 * STEPS
     ))
+}
+
+/// Tokens and their log-probabilities, drawn where logits are made and on the host.
+fn drawn(model: &Decoder) -> Result<f32> {
+    let vocab = model.spec().vocab;
+    let mut worst = 0.0_f32;
+    for do_sample in [false, true] {
+        let sampling = Sampling { do_sample, temperature: 0.8, seed: 11, ..Sampling::default() };
+        let options = Generation { max_new_tokens: 12, log_probs: true, sampling, ..Generation::default() };
+        let prompts: Vec<Vec<u32>> =
+            (1..4).map(|n| (0..3 * n).map(|at| (at * 5 % vocab) as u32).collect()).collect();
+        let completions = model.generate(&prompts, &options, &mut |_, _| true)?;
+        // As it would be with any sampler over the logits of the same steps.
+        let mut tokens = prompts.clone();
+        let mut decoding = Decoding::new(model, 0);
+        let mut logits = decoding.join(&prompts, None)?;
+        for step in 0..options.max_new_tokens {
+            let mut next = Vec::new();
+            for (row, (tokens, logits)) in tokens.iter_mut().zip(logits.chunks(vocab)).enumerate() {
+                let of = &options.sampling;
+                let id = of.next(&mut logits.to_vec(), tokens, row as u64, tokens.len() as u64);
+                let said = (completions[row].token_ids[step], completions[row].log_probs[step]);
+                ensure!(said.0 == id, "row {row}, token {step}: {} was drawn, {id} on the host", said.0);
+                worst = worst.max((of.log_prob(logits, id) - said.1).abs());
+                tokens.push(id);
+                next.push([id]);
+            }
+            logits = decoding.logits(&next)?;
+        }
+    }
+    Ok(worst)
 }
 
 /// Models in a folder, by name.

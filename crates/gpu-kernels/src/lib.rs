@@ -25,6 +25,7 @@ mod accumulate;
 mod adamw;
 mod buffer;
 mod cast;
+mod draw;
 mod dropout;
 mod elements;
 mod few_rows;
@@ -49,6 +50,7 @@ pub use adamw::{Adam, AdamStep, TOGETHER as ADAM_TOGETHER, adam_step};
 pub use buffer::{Buffer, FloatType};
 pub use cast::{TOGETHER as CAST_TOGETHER, cast, copy, join};
 pub use cubecl_core::prelude::Client;
+pub use draw::{DRAW_BLOCK, DRAW_NUMBERS, logit_blocks, logits_of_blocks};
 pub use dropout::{Mask, dropout};
 pub use few_rows::{FewRows, multiply_few_rows};
 pub use flash::{

@@ -4,6 +4,7 @@
 
 mod adamw;
 mod cast;
+mod draw;
 mod dropout;
 mod flash;
 mod gate;

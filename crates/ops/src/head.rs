@@ -89,3 +89,20 @@ pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> R
     }
     dispatch!([hidden] => head::head_logits(hidden, head, options))
 }
+
+/// [`head_logits`] that stay on a device of CubeCL's, to draw from; `None` where `hidden` is on none.
+///
+/// # Errors
+/// As [`head_logits`].
+#[cfg(feature = "cube")]
+pub fn resting_logits(
+    hidden: &AnyTensor,
+    head: &Linear,
+    options: HeadOptions,
+) -> Result<Option<crate::RestingLogits>, OpsError> {
+    crate::check::head(hidden, head, None, None)?;
+    if head.out() == 0 || crate::cube::client(hidden).is_none() {
+        return Ok(None);
+    }
+    Ok(crate::RestingLogits::new(crate::gpu::head::resting_logits(hidden, head, options)?))
+}

@@ -71,6 +71,8 @@ mod parameters;
 mod recomputed;
 #[cfg(feature = "reference")]
 pub mod reference;
+#[cfg(feature = "cube")]
+mod resting_logits;
 mod router;
 mod scaled_sum;
 mod segment;
@@ -95,6 +97,8 @@ pub use documents::Documents;
 pub use embedding::{EmbeddingLowRank, embedding, select_rows};
 pub use error::OpsError;
 pub use experts::{ExpertLayer, ExpertLowRank, Experts, experts, experts_decode};
+#[cfg(feature = "cube")]
+pub use head::resting_logits;
 pub use head::{
     AcrossVocab, Coefficient, HeadOptions, TokenStats, VocabShard, head_log_probs, head_logits, head_loss,
 };
@@ -107,6 +111,8 @@ pub use norm::{layer_norm, rms_norm};
 pub use orthogonal::{Form, NewtonSchulz, Polynomials, Stacked, orthogonalize};
 pub use parameters::{Parameters, recorded};
 pub use recomputed::{Value, recomputed};
+#[cfg(feature = "cube")]
+pub use resting_logits::{LogitBlock, RestingLogits};
 pub use router::{RouterBalance, Routing, route};
 pub use scaled_sum::scaled_sum;
 pub use segment::{NoWeights, Run, Weights, runs_again, segment, segment_keeping};

@@ -48,13 +48,15 @@ impl Own {
 }
 
 /// All of them.
-pub(super) const OWN: [Own; 40] = [
+pub(super) const OWN: [Own; 42] = [
+    plain("a_block_of_each"),
     plain("add_pairs"),
     plain("add_parts"),
     plain("attend").spilling(24),
     by_cores("attend_by_cores").spilling(36),
     by_cores("attend_by_warpgroups").only(&["sm_90a"]),
     plain("backward"),
+    plain("blocks_of_logits"),
     by_cores("by_columns").spilling(8),
     plain("by_few_rows"),
     by_cores("by_rows"),

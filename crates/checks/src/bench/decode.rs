@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use burnish_models::{Decoding, first_maximum, load};
+use burnish_models::{Generation, load};
 
 use super::shape::{SMALL, TINY};
 use super::{Bench, Measured, Shape};
 use crate::Context;
 
-/// Steps that compile, tune and record, and are not counted.
+/// Tokens until everything is compiled, tuned and recorded, which are not counted.
 const WARM: usize = 16;
 
 pub(super) fn benches(quick: bool) -> Vec<Bench> {
@@ -28,24 +28,20 @@ fn measure(context: &Context, name: &str, shape: Shape, sequences: usize) -> Res
     shape.write(folder.path(), &context.data("examples/base")?)?;
     let model = load(folder.path(), &context.device)?.decoder;
     let vocab = model.spec().vocab;
-    let mut decoding = Decoding::new(&model, 0);
     let prompts: Vec<Vec<u32>> =
         (0..sequences).map(|row| (0..256).map(|at| ((row * 31 + at * 7) % vocab) as u32).collect()).collect();
-    let mut logits = decoding.join(&prompts, None)?;
-    let mut begun = Instant::now();
-    for step in 0..WARM + steps {
-        if step == WARM {
+    let options = Generation { max_new_tokens: WARM + steps, ..Generation::default() };
+    let (mut told, mut begun) = (0, Instant::now());
+    model.generate(&prompts, &options, &mut |row, _| {
+        told += usize::from(row == 0);
+        if row == 0 && told == WARM {
             begun = Instant::now();
         }
-        let next: Vec<[u32; 1]> = logits.chunks(vocab).map(|row| [first_maximum(row)]).collect();
-        logits = decoding.logits(&next)?;
-    }
+        true
+    })?;
     let seconds = begun.elapsed().as_secs_f64() / steps as f64;
     let tokens = sequences as f64;
-    let bound = match decoding.recorded_steps() {
-        0 => "launches, the weights' bytes, logits to the host",
-        _ => "the weights' bytes, launches of one recording, logits to the host",
-    };
+    let bound = "the weights' bytes, launches of one recording";
     // A third of a training's work is forward.
     let work = tokens * shape.work(256, false) / 3.0;
     Ok(Measured::new(context, name, [seconds, tokens, work], bound))

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+use crate::generation::drawn::{Drawing, drawn};
 use crate::generation::generate::{Completion, FinishReason, Generation};
+use crate::generation::logits::Logits;
 use crate::spec::Output;
 use crate::{AdaptedPrompt, Decoder, Decoding, ModelError};
 
@@ -140,7 +143,7 @@ impl<'a> ContinuousBatch<'a> {
         if prompts.is_empty() {
             return Ok(Vec::new());
         }
-        let mut logits = self.decoding.join_adapted(&prompts, next)?;
+        let logits = self.decoding.join_adapted(&prompts, next)?;
         self.active.extend(sequences.into_iter().map(|Sequence { id, prompt, settings, .. }| Active {
             id,
             start: prompt.len(),
@@ -148,7 +151,7 @@ impl<'a> ContinuousBatch<'a> {
             log_probs: Vec::new(),
             settings,
         }));
-        self.choose(first, &mut logits, on_token)
+        self.choose(first, Logits::Host(logits), on_token)
     }
 
     /// One more token of every sequence; those that end with it leave and are returned.
@@ -160,8 +163,8 @@ impl<'a> ContinuousBatch<'a> {
         if next.is_empty() {
             return Ok(Vec::new());
         }
-        let mut logits = self.decoding.logits(&next)?;
-        self.choose(0, &mut logits, on_token)
+        let logits = self.decoding.next(&next)?;
+        self.choose(0, logits, on_token)
     }
 
     /// These sequences leave as they are: nobody wants more of them.
@@ -178,21 +181,11 @@ impl<'a> ContinuousBatch<'a> {
     fn choose(
         &mut self,
         first: usize,
-        logits: &mut [f32],
+        logits: Logits,
         on_token: OnToken<'_>,
     ) -> Result<Vec<(u64, Completion)>, ModelError> {
         let mut staying: Vec<usize> = (0..first).collect();
-        let vocab = logits.len() / (self.active.len() - first);
-        // Exponentials of a whole vocabulary for each: worth sharing.
-        let rows = self.active[first..].par_iter().zip(logits.par_chunks_exact_mut(vocab));
-        let next = |(a, logits): (&Active, &mut [f32])| match logits.iter().find(|logit| !logit.is_finite()) {
-            None => Ok(a.settings.next(&a.tokens, a.start, logits)),
-            Some(&value) => Err(ModelError::ResultNotFinite {
-                what: format!("prompt {}, token {}", a.id + 1, a.tokens.len() + 1),
-                value: f64::from(value),
-            }),
-        };
-        let chosen: Vec<Token> = rows.map(next).collect::<Result<_, _>>()?;
+        let chosen = self.chosen(first, logits)?;
         let mut done = Vec::new();
         for (index, token) in (first..).zip(chosen) {
             let a = &mut self.active[index];
@@ -212,6 +205,33 @@ impl<'a> ContinuousBatch<'a> {
         }
         self.keep(&staying)?;
         Ok(done)
+    }
+
+    /// The next token of each sequence from `first` on.
+    fn chosen(&self, first: usize, logits: Logits) -> Result<Vec<Token>, ModelError> {
+        let active = &self.active[first..];
+        #[cfg(any(feature = "cuda", feature = "wgpu"))]
+        if let Logits::Resting(logits) = &logits {
+            let rows = active.iter();
+            let rows = rows
+                .map(|a| Drawing { settings: &a.settings, tokens: &a.tokens, start: a.start })
+                .collect::<Vec<_>>();
+            if let Some(tokens) = drawn(logits, &rows) {
+                return Ok(tokens);
+            }
+        }
+        let mut logits = logits.into_host();
+        let vocab = logits.len() / active.len();
+        // Exponentials of a whole vocabulary for each: worth sharing.
+        let rows = active.par_iter().zip(logits.par_chunks_exact_mut(vocab));
+        let next = |(a, logits): (&Active, &mut [f32])| match logits.iter().find(|logit| !logit.is_finite()) {
+            None => Ok(a.settings.next(&a.tokens, a.start, logits)),
+            Some(&value) => Err(ModelError::ResultNotFinite {
+                what: format!("prompt {}, token {}", a.id + 1, a.tokens.len() + 1),
+                value: f64::from(value),
+            }),
+        };
+        rows.map(next).collect()
     }
 
     /// Keeps the sequences at these places, in order.

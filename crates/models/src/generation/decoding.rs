@@ -8,6 +8,9 @@ use burnish_ops::{
     AnyTensor, KvCache, OpsError, Rotary, head_logits, linears, linears_decode, select_rows, together,
 };
 
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+use burnish_ops::resting_logits;
+
 use crate::decoder::Linears;
 use crate::decoder::block::{OnTensors, run_block};
 use crate::decoder::chunks::attend_chunked;
@@ -15,6 +18,7 @@ use crate::decoder::invocation::acting;
 use crate::decoder::queries_keys::{Factors, Turning};
 use crate::decoder::virtual_tokens::PrefixRows;
 use crate::decoder::{delta, keys_values, ssd};
+use crate::generation::logits::Logits;
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 use crate::generation::recorded;
 use crate::generation::sequences::{Cache, Sequences};
@@ -189,7 +193,7 @@ impl<'a> Decoding<'a> {
             let mut fresh = Sequences::new(self.decoder, distinct.len());
             fresh.adapters = distinct.iter().map(|prompt| prompt.adapter).collect();
             let distinct: Vec<&[u32]> = distinct.iter().map(|prompt| prompt.tokens).collect();
-            logits.extend(self.run(&mut fresh, &distinct)?);
+            logits.extend(self.run(&mut fresh, &distinct)?.into_host());
             computed.append(fresh);
         }
         let vocab = self.decoder.spec.vocab;
@@ -264,6 +268,11 @@ impl<'a> Decoding<'a> {
     /// If a sequence gets no token, `new` is not one entry per sequence, or an id is outside the vocabulary. After an
     /// error the sequences must not be used further.
     pub fn logits<S: AsRef<[u32]>>(&mut self, new: &[S]) -> Result<Vec<f32>, ModelError> {
+        Ok(self.next(new)?.into_host())
+    }
+
+    /// [`Self::logits`], where they were made.
+    pub(super) fn next<S: AsRef<[u32]>>(&mut self, new: &[S]) -> Result<Logits, ModelError> {
         if new.len() != self.sequences() {
             return Err(ModelError::Sequences { got: new.len(), expected: self.sequences() });
         }
@@ -284,7 +293,7 @@ impl<'a> Decoding<'a> {
     }
 
     /// One pass over `new[i]` of sequence `i`, over all of a sequence whose cache begins anew.
-    fn run<S: AsRef<[u32]>>(&mut self, sequences: &mut Sequences, new: &[S]) -> Result<Vec<f32>, ModelError> {
+    fn run<S: AsRef<[u32]>>(&mut self, sequences: &mut Sequences, new: &[S]) -> Result<Logits, ModelError> {
         if let Some(invocation) = self.decoder.waits_for(&self.pass) {
             // A prompt says it, and what follows does not change it, as in PEFT.
             for (at, tokens) in new.iter().enumerate().filter(|(at, _)| sequences.lengths[*at] == 0) {
@@ -334,7 +343,7 @@ impl<'a> Decoding<'a> {
         &self,
         sequences: &mut Sequences,
         new: &[S],
-    ) -> Result<Vec<f32>, ModelError> {
+    ) -> Result<Logits, ModelError> {
         let mixed = self.decoder.mixed.as_ref();
         let bare = mixed.is_some() && sequences.adapters.iter().all(Option::is_none);
         let pass = if bare { &self.bare } else { &self.pass };
@@ -521,17 +530,24 @@ impl<'a> Decoding<'a> {
     }
 
     /// The logits of rows.
-    pub(super) fn logits_of(&self, x: &AnyTensor, pass: &ForwardContext) -> Result<Vec<f32>, ModelError> {
+    pub(super) fn logits_of(&self, x: &AnyTensor, pass: &ForwardContext) -> Result<Logits, ModelError> {
         let decoder = self.decoder;
-        let own = head_logits(x, &decoder.head(pass, &Arc::default())?, decoder.head_options(1.0))?;
+        let (head, options) = (decoder.head(pass, &Arc::default())?, decoder.head_options(1.0));
+        #[cfg(any(feature = "cuda", feature = "wgpu"))]
+        if !decoder.shard.divided()
+            && let Some(logits) = resting_logits(x, &head, options)?
+        {
+            return Ok(Logits::Resting(logits));
+        }
+        let own = head_logits(x, &head, options)?;
         if !decoder.shard.divided() {
-            return Ok(own);
+            return Ok(Logits::Host(own));
         }
         // Every rank gets every logit, and so chooses the same token.
-        let own =
-            AnyTensor::from_elements(own, &[x.shape()[0], decoder.shard.own_vocab().len()], &x.device());
+        let shape = [x.shape()[0], decoder.shard.own_vocab().len()];
+        let own = AnyTensor::from_elements(own, &shape, &x.device());
         let all = decoder.shard.tp.gather_columns(&own, &decoder.shard.vocab, decoder.spec.names.head)?;
-        Ok(all.to_f32())
+        Ok(Logits::Host(all.to_f32()))
     }
 }
 

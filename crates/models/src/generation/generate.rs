@@ -72,6 +72,15 @@ impl Generation {
         Token { id, log_prob: Some(self.sampling.log_prob(&logits, id)), top }
     }
 
+    /// Whether the token after so many of the completion is drawn of the whole vocabulary, or the likeliest, and no more than its
+    /// own log-probability is told.
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    pub(super) fn draws_of_all(&self, said: usize, vocab: usize) -> bool {
+        let stops = said < self.min_new_tokens && !self.stop.is_empty();
+        let tells = self.log_probs && self.top_log_probs > 0;
+        !stops && !tells && self.sampling.draws_of_all(vocab)
+    }
+
     /// Leaves stop tokens no probability, as Transformers' `MinNewTokensLengthLogitsProcessor` does.
     fn forbid_stop(&self, logits: &mut [f32]) {
         for &token in &self.stop {

@@ -15,6 +15,7 @@ use burnish_ops::{AnyTensor, PlacedRows, Recording, StepMemory, StepRows, linear
 
 use crate::decoder::queries_keys::Factors;
 use crate::generation::decoding::{Attending, Decoding, Rows};
+use crate::generation::logits::Logits;
 use crate::generation::sequences::{Cache, Sequences};
 use crate::spec::{KeysValues, QkNorm};
 use crate::{Decoder, ModelError};
@@ -146,7 +147,7 @@ impl Decoding<'_> {
         &mut self,
         sequences: &mut Sequences,
         new: &[S],
-    ) -> Result<Option<Vec<f32>>, ModelError> {
+    ) -> Result<Option<Logits>, ModelError> {
         let continues = |(&length, new): (&usize, &S)| length > 0 && new.as_ref().len() == 1;
         if self.recorder.off || new.is_empty() || !sequences.lengths.iter().zip(new).all(continues) {
             return Ok(None);
@@ -208,7 +209,7 @@ impl Decoding<'_> {
         sequences: &mut Sequences,
         step: Step,
         count: usize,
-    ) -> Result<Option<Vec<f32>>, ModelError> {
+    ) -> Result<Option<Logits>, ModelError> {
         let run = |sequences: &mut Sequences| {
             let rows = Rows {
                 pass: &self.pass,

@@ -53,7 +53,7 @@ impl Sampling {
         if !self.do_sample {
             return first_maximum(logits);
         }
-        let draw = Stream::new(self.seed, "sample").at(row).uniform_f64(position);
+        let draw = self.uniform(row, position);
         if self.keeps_all(logits.len()) {
             return Exponentials::new(logits, self.temperature).at(draw);
         }
@@ -68,6 +68,22 @@ impl Sampling {
             }
         }
         probabilities.last().map_or(0, |&(token, _)| token)
+    }
+
+    /// What says which token row `row` draws at `position`: from 0 to 1.
+    pub(super) fn uniform(&self, row: u64, position: u64) -> f64 {
+        Stream::new(self.seed, "sample").at(row).uniform_f64(position)
+    }
+
+    /// What divides logits: the temperature where tokens are drawn.
+    pub(super) fn divisor(&self) -> f32 {
+        if self.do_sample { self.temperature } else { 1.0 }
+    }
+
+    /// Whether logits are taken as the model gives them, all of so many or the largest.
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    pub(super) fn draws_of_all(&self, vocab: usize) -> bool {
+        self.repetition_penalty == 1.0 && (!self.do_sample || self.keeps_all(vocab))
     }
 
     /// Whether every token of so many may be drawn.
@@ -100,7 +116,7 @@ impl Sampling {
 
     /// What makes a log-probability of a logit among `logits`.
     fn log_probs(&self, logits: &[f32]) -> impl Fn(f32) -> f32 + use<> {
-        let by = if self.do_sample { self.temperature } else { 1.0 };
+        let by = self.divisor();
         let total = Exponentials::new(logits, by).log_of_sum();
         move |logit| (f64::from(logit / by) - total) as f32
     }

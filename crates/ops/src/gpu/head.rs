@@ -121,29 +121,13 @@ impl Body {
         Ok(Logits { z: z.made(), saved, operand })
     }
 
-    /// The logits of a product, wide.
-    fn scaled(&self, z: Tensor<2>) -> Tensor<2> {
-        let o = &self.options;
-        let mut z = to(z, self.wide);
-        if o.logit_scale != 1.0 {
-            z = z * o.logit_scale;
-        }
-        if let Some(cap) = o.softcap {
-            z = (z / cap).tanh() * cap;
-        }
-        if o.temperature != 1.0 {
-            z = z / o.temperature;
-        }
-        z
-    }
-
     /// What this rank's rows say of each token: [`Part`]s, `[n, 7]`; from a chunk's product.
     fn parts(&self, z: Tensor<2>, targets: Targets) -> Tensor<2> {
         #[cfg(feature = "cube")]
         if let Some(parts) = kernels::logit_parts(&z, &targets, &self.options) {
             return parts;
         }
-        let (z, Targets { ids, owned }) = (self.scaled(z), targets);
+        let (z, Targets { ids, owned }) = (scaled(z, &self.options, self.wide), targets);
         let [_, rows] = z.dims();
         let top = z.clone().max_dim(1).clamp_min(NO_PART[0]);
         let below = (z.clone() - top.clone()).clamp_min(-200.0);
@@ -187,7 +171,7 @@ impl Body {
             Ok(dz) => return dz,
             Err(z) => z,
         };
-        let (z, Targets { ids, owned }) = (self.scaled(z), targets);
+        let (z, Targets { ids, owned }) = (scaled(z, &self.options, self.wide), targets);
         let upstream =
             |row: usize| of.gradients.clone().slice([row..row + 1, start..start + n]).reshape([n, 1]);
         let slope = o.softcap.map(|cap| (z.clone() * (o.temperature / cap)).powi_scalar(2).neg() + 1.0);
@@ -241,6 +225,21 @@ impl Body {
 }
 
 /// Rows of chunks, one below the other.
+/// The logits of a product, wide.
+fn scaled(z: Tensor<2>, o: &HeadOptions, wide: DType) -> Tensor<2> {
+    let mut z = to(z, wide);
+    if o.logit_scale != 1.0 {
+        z = z * o.logit_scale;
+    }
+    if let Some(cap) = o.softcap {
+        z = (z / cap).tanh() * cap;
+    }
+    if o.temperature != 1.0 {
+        z = z / o.temperature;
+    }
+    z
+}
+
 fn below(chunks: Vec<Tensor<2>>) -> AnyTensor {
     let shape = [chunks.iter().map(|chunk| chunk.dims()[0]).sum(), chunks[0].dims()[1]];
     all_joined(chunks.into_iter().map(AnyTensor::new).collect(), &shape)
@@ -339,20 +338,33 @@ pub fn head_loss(
     Ok((out, stats))
 }
 
-/// See [`crate::head_logits`].
+/// See [`crate::head_logits()`].
 pub fn head_logits(hidden: &AnyTensor, head: &Linear, options: HeadOptions) -> Result<Vec<f32>, OpsError> {
+    Ok(resting_logits(hidden, head, options)?.to_f32())
+}
+
+/// The same where they were made, `[tokens, vocab]`.
+pub(crate) fn resting_logits(
+    hidden: &AnyTensor,
+    head: &Linear,
+    options: HeadOptions,
+) -> Result<AnyTensor, OpsError> {
     let plain: Vec<AnyTensor> = inputs(hidden, head).iter().map(AnyTensor::plain).collect();
-    let tokens = hidden.shape()[0];
+    let (wide, options) = (wide_dtype(&plain[0]), HeadOptions { temperature: 1.0, ..options });
+    let hidden = plain[0].rank::<2>()?;
+    let [tokens, _] = hidden.dims();
     if tokens == 0 {
-        return Ok(Vec::new());
+        return Ok(AnyTensor::new(Tensor::<2>::zeros([0, head.out()], (&hidden.device(), wide))));
     }
-    let options = HeadOptions { temperature: 1.0, ..options };
-    let body = Body::new(&plain, head, 0, &vec![0; tokens], (options, chunk(head.out())))?;
-    let parts = body
-        .chunks()
-        .map(|(start, n)| Ok(body.scaled(body.logits(start, n, &LinearParts::default())?.z)))
-        .collect::<Result<Vec<_>, OpsError>>()?;
-    Ok(below(parts).to_f32())
+    let layer = Layer::new(head, &mut plain[1..].iter().cloned(), wide)?;
+    let chunk = chunk(head.out());
+    let logits = |first: usize| {
+        let rows = hidden.clone().narrow(0, first, chunk.min(tokens - first));
+        let to = (layer.out_dtype(), None);
+        let (z, _) = layer.forward(&mut Operand::new(rows), first, &LinearParts::default(), to, None);
+        scaled(z.made(), &options, wide)
+    };
+    Ok(below((0..tokens).step_by(chunk).map(logits).collect()))
 }
 
 #[cfg(all(test, feature = "flex"))]

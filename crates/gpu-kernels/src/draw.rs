@@ -13,7 +13,7 @@ pub const DRAW_BLOCK: usize = 1024;
 pub const DRAW_NUMBERS: usize = 3;
 
 /// Behind a row's last logit.
-const NONE: f32 = f32::NEG_INFINITY;
+const NONE: f32 = f32::MIN;
 
 /// Of each block of rows of logits `z`, `[rows, vocab]`, f32 `[rows, blocks, 3]`: the largest `m` of `z / temperature`, the sum of
 /// `exp(z / temperature - m)`, and the place in the block of the first that is as large. `temperatures` is f32, one for each row.
@@ -46,7 +46,7 @@ pub fn logit_blocks(client: &Client, z: &Buffer, temperatures: &Buffer) -> Buffe
     out
 }
 
-/// The logits of one block of each row, f32 `[rows, 1024]`: `blocks` are 32-bit integers. Minus infinity behind a row's last.
+/// The logits of one block of each row, f32 `[rows, 1024]`: `blocks` are 32-bit integers. The least number behind a row's last.
 ///
 /// One launch: `1024 rows (w_z + 4)` bytes.
 ///

@@ -20,8 +20,11 @@ impl fmt::Display for NotRecorded {
 
 impl std::error::Error for NotRecorded {}
 
-fn refused(why: impl fmt::Display) -> NotRecorded {
-    NotRecorded(why.to_string())
+/// On one line, without where it was found.
+fn refused(why: &dyn fmt::Display) -> NotRecorded {
+    let said = why.to_string();
+    let lines = said.lines().map(str::trim).take_while(|line| !line.starts_with("Backtrace"));
+    NotRecorded(lines.collect::<Vec<_>>().join(" "))
 }
 
 /// Before a recording: what this thread launches runs as ever, and the memory that it takes is there for the same launches
@@ -37,7 +40,7 @@ impl Rehearsal {
     /// # Errors
     /// If the device records nothing, or this thread rehearses or records already.
     pub fn new(client: &Client) -> Result<Self, NotRecorded> {
-        client.graph_prepare().map_err(refused)?;
+        client.graph_prepare().map_err(|why| refused(&why))?;
         Ok(Self { client: client.clone(), open: true })
     }
 
@@ -54,12 +57,12 @@ impl Rehearsal {
     ) -> Result<(Recording, T), NotRecorded> {
         if let Err(why) = self.client.start_capture() {
             self.open = false;
-            return Err(refused(why));
+            return Err(refused(&why));
         }
         let made = work();
         self.open = false;
-        let graph = self.client.stop_capture().map_err(refused);
-        let made = made.map_err(refused)?;
+        let graph = self.client.stop_capture().map_err(|why| refused(&why));
+        let made = made.map_err(|why| refused(&why))?;
         Ok((Recording { graph: graph?, thread: thread::current().id() }, made))
     }
 }
@@ -89,10 +92,10 @@ impl Recording {
     /// If the device refuses, or this is another thread than that which recorded.
     pub fn run(&self) -> Result<(), NotRecorded> {
         if thread::current().id() != self.thread {
-            return Err(refused("another thread recorded them"));
+            return Err(NotRecorded("another thread recorded them".to_owned()));
         }
         // SAFETY: CubeCL guards the pages of all memory that was recorded with for as long as the graph lives, so that nothing
         // else comes to lie there; only this thread's stream, on which the run is queued too, uses it.
-        unsafe { self.graph.replay() }.map_err(refused)
+        unsafe { self.graph.replay() }.map_err(|why| refused(&why))
     }
 }

@@ -242,6 +242,15 @@ impl<'a> Decoding<'a> {
         0
     }
 
+    /// Why a device that was to record a step did not, the last time; the step was launched as it is.
+    #[must_use]
+    pub fn recording_refused(&self) -> Option<String> {
+        #[cfg(any(feature = "cuda", feature = "wgpu"))]
+        return self.recorder.refusal().map(ToString::to_string);
+        #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+        None
+    }
+
     /// Bytes of keys and values held.
     #[must_use]
     pub fn bytes(&self) -> usize {

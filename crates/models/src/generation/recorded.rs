@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use burn::tensor::FloatDType;
 use burnish_core::Dtype;
-use burnish_ops::{AnyTensor, PlacedRows, Recording, StepMemory, StepRows, linears_decode};
+use burnish_ops::{AnyTensor, NotRecorded, PlacedRows, Recording, StepMemory, StepRows, linears_decode};
 
 use crate::decoder::queries_keys::Factors;
 use crate::generation::decoding::{Attending, Decoding, Rows};
@@ -23,6 +23,11 @@ use crate::{Decoder, ModelError};
 /// Steps of as many rows that run as they are before one is recorded, which takes as long as two: where sequences come and go
 /// all the time nothing is recorded in vain.
 const BEFORE: usize = 4;
+/// How often a step is run before it is recorded: which of its kernels write where their input lies depends on how far the host
+/// is ahead, and what is recorded may be compiled no more.
+const REHEARSED: usize = 2;
+/// Recordings that may fail.
+const REFUSALS: usize = 3;
 /// Up to so many sequences a step has a row for each, and no more; beyond, a multiple of [`ROWS`].
 const FEW: usize = 4;
 const ROWS: usize = 8;
@@ -37,6 +42,9 @@ pub(super) struct Recorder {
     rows: usize,
     recorded: Option<Recorded>,
     steps: usize,
+    /// How often the device recorded nothing or did not run it, and why the last time.
+    refusals: usize,
+    refusal: Option<NotRecorded>,
 }
 
 struct Recorded {
@@ -78,6 +86,16 @@ impl Recorder {
 
     pub(super) fn steps(&self) -> usize {
         self.steps
+    }
+
+    pub(super) fn refusal(&self) -> Option<&NotRecorded> {
+        self.refusal.as_ref()
+    }
+
+    fn refuse(&mut self, why: NotRecorded) {
+        self.refusals += 1;
+        self.off = self.refusals >= REFUSALS;
+        (self.alike, self.refusal) = (0, Some(why));
     }
 
     /// Whether a step of so many rows is worth a recording.
@@ -179,7 +197,10 @@ impl Decoding<'_> {
                         self.recorder.steps += 1;
                         Some(logits)
                     }
-                    Err(_) => None,
+                    Err(why) => {
+                        self.recorder.refuse(why);
+                        None
+                    }
                 }
             }
             stale => {
@@ -194,7 +215,6 @@ impl Decoding<'_> {
             return Ok(Some(logits));
         }
         // What the recording would have written may not be read again: all of it is computed anew.
-        self.recorder.off = true;
         let whole: Vec<Vec<u32>> =
             sequences.ids.iter().zip(new).map(|(ids, new)| [ids, new.as_ref()].concat()).collect();
         let mut fresh = Sequences::new(decoder, new.len());
@@ -229,13 +249,27 @@ impl Decoding<'_> {
         let output = run(sequences)?;
         let logits = self.logits_of(&first_rows(&output, count)?, &self.pass)?;
         drop(output);
-        let Ok(rehearsal) = rehearsal else {
-            self.recorder.off = true;
-            return Ok(Some(logits));
+        // Keys and values come to the same places again.
+        for _ in 1..REHEARSED {
+            run(sequences)?;
+        }
+        let rehearsal = match rehearsal {
+            Ok(rehearsal) => rehearsal,
+            Err(why) => {
+                self.recorder.refuse(why);
+                return Ok(Some(logits));
+            }
         };
-        let Ok((recording, output)) = rehearsal.record(|| run(sequences)) else { return Ok(None) };
-        self.recorder.recorded = Some(Recorded { step, recording, output });
-        Ok(Some(logits))
+        match rehearsal.record(|| run(sequences)) {
+            Ok((recording, output)) => {
+                self.recorder.recorded = Some(Recorded { step, recording, output });
+                Ok(Some(logits))
+            }
+            Err(why) => {
+                self.recorder.refuse(why);
+                Ok(None)
+            }
+        }
     }
 }
 

@@ -262,9 +262,9 @@ impl KvCache {
         }
     }
 
-    /// One more position of each sequence, for a step of so many rows, as many at least, that is recorded: what its rows will
-    /// see; of a step whose rows come to other places none that was made before may be asked for. None where this is in no
-    /// pages of a device, or nothing is said yet.
+    /// Takes a place for one more position of each sequence: what the rows of a step of so many see, of which the first are the
+    /// sequences' and the others nobody's. [`Self::attend_step`] then puts keys and values there. None where nothing is said
+    /// yet, or keys and values are in no pages of a device.
     ///
     /// # Panics
     /// If there are more sequences than rows.

@@ -20,7 +20,7 @@ use crate::generation::sequences::{Cache, Sequences};
 use crate::spec::{KeysValues, QkNorm};
 use crate::{Decoder, ModelError};
 
-/// Steps of as many rows that run as they are before one is recorded, which takes as long as two: where sequences come and go
+/// Steps of as many rows that run as they are before one is recorded, which takes as long as three: where sequences come and go
 /// all the time nothing is recorded in vain.
 const BEFORE: usize = 4;
 /// How often a step is run before it is recorded: which of its kernels write where their input lies depends on how far the host

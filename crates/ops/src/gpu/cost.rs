@@ -588,6 +588,15 @@ pub fn widened(resting: u64, elements: u64, bytes: u64, pieces: u64) -> Cost {
 /// Bytes of a token's statistics that the head brings to the host.
 pub const STATISTICS: u64 = WIDE * crate::VocabShard::VALUES as u64;
 
+/// Bytes of a row's logits that come to the host where a token is drawn of all of them: blocks' sums, and one block.
+#[must_use]
+pub const fn drawn(vocab: u64) -> u64 {
+    /// Logits of a block and numbers of its sums, as `burnish_gpu_kernels` has them, which is not there in every build.
+    const BLOCK: u64 = 1024;
+    const NUMBERS: u64 = 3;
+    WIDE * (NUMBERS * vocab.div_ceil(BLOCK) + BLOCK)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

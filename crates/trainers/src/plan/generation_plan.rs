@@ -91,7 +91,10 @@ impl GenerationPlan {
         plan.roofline = model.device.gpu().map(|gpu| {
             let texts = Texts { texts: sequences, tokens: length, before: 0, targets: sequences };
             let mut work = Passes::new(Lines::new(gpu, model.compute()), texts, spec.vocab);
-            let of = Decoding { prompts: sequences, sequences, prompt: length, length };
+            let own = &options.generation;
+            let filtered = [own.top_p, own.min_p, own.repetition_penalty].iter().any(Option::is_some)
+                || own.top_k.is_some();
+            let of = Decoding { prompts: sequences, sequences, prompt: length, length, filtered };
             work.decode((&planned, &parallel), of, 1);
             let mut size = DecodingSize::default();
             size.add(sequences * length, sequences, sequences);

@@ -86,6 +86,8 @@ pub struct RolloutPasses {
     pub here: bool,
     /// Whether it does so from a copy in int8.
     pub int8: bool,
+    /// Whether tokens are left out of the vocabulary, or penalised, before one is drawn.
+    pub filtered: bool,
     /// Whether the policy scores what was sampled, whoever trains on it when.
     scored: bool,
 }
@@ -96,6 +98,10 @@ impl RolloutPasses {
         Self {
             prompt: None,
             completion: options.max_completion_length,
+            filtered: options.top_k > 0
+                || options.top_p < 1.0
+                || options.min_p.is_some()
+                || options.repetition_penalty != 1.0,
             group: options.num_generations,
             generation_batch: options.generation_batch_size,
             micro_batches: options.steps_per_generation,

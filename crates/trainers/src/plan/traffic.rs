@@ -109,7 +109,7 @@ impl<'a> Rollouts<'a> {
     /// Such sequences' sizes.
     pub(crate) fn decoding(&self, (prompts, sequences): (usize, usize)) -> Decoding {
         let (prompt, length) = (self.passes.prompt_tokens(), self.passes.completion);
-        Decoding { prompts, sequences, prompt, length }
+        Decoding { prompts, sequences, prompt, length, filtered: self.passes.filtered }
     }
 
     /// Adds the passes in which `model` scores what was sampled.

@@ -31,6 +31,8 @@ pub(crate) struct Decoding {
     pub(crate) prompt: usize,
     /// New tokens of a sequence.
     pub(crate) length: usize,
+    /// Whether tokens are left out of the vocabulary, or penalised, before one is drawn.
+    pub(crate) filtered: bool,
 }
 
 impl Passes {
@@ -63,30 +65,33 @@ impl Passes {
         self.heard(texts, times as u64);
     }
 
-    /// `times` times: prompts, then a token of every sequence at a time, whose logits the host gets. A token in the middle
-    /// stands for all of them.
+    /// `times` times: prompts, whose logits the host gets, then a token of every sequence at a time, of whose logits it gets what a
+    /// draw reads where all of them may be drawn. A token in the middle stands for all of them.
     pub(crate) fn decode(
         &mut self,
         (planned, parallel): (&ModelPlan<'_>, &Parallel),
         of: Decoding,
         times: usize,
     ) {
-        let Decoding { prompts, sequences, prompt, length } = of;
+        let Decoding { prompts, sequences, prompt, length, filtered } = of;
         let (times, vocab) = (times as u64, self.vocab as u64);
-        let mut add = |name, texts: Texts, times: u64| {
+        let divided = parallel.ranks() > 1;
+        let mut add = |name, texts: Texts, (read, waits): (u64, u64), times: u64| {
             if texts.texts == 0 || times == 0 {
                 return;
             }
             let work = planned.work(parallel, texts, PassKind::Decoding);
             work.pieces().for_each(|piece| self.lines.under(name, piece, times));
             let tokens = (texts.texts * texts.tokens) as u64;
-            self.lines.host(4 * vocab * texts.texts as u64 * times, OF_TOKEN * tokens * times, times);
+            self.lines.host(read * texts.texts as u64 * times, OF_TOKEN * tokens * times, waits * times);
             routed(&mut self.lines, planned, (texts, PassKind::Decoding), times);
         };
         let of_prompts = Texts { texts: prompts, tokens: prompt, before: 0, targets: prompts };
-        add("sampling: prompts", of_prompts, times);
+        let all = (4 * vocab, 1);
+        add("sampling: prompts", of_prompts, all, times);
         let one = Texts { texts: sequences, tokens: 1, before: prompt + length / 2, targets: sequences };
-        add("sampling: new tokens", one, times * length.saturating_sub(1) as u64);
+        let read = if filtered || divided { all } else { (cost::drawn(vocab), 2) };
+        add("sampling: new tokens", one, read, times * length.saturating_sub(1) as u64);
     }
 
     /// The update, with the norm of gradients: of each trained parameter the rows that the first rank has.

@@ -151,12 +151,12 @@ fn by_few_rows<A: Float, B: Float, P: Float, Q: Float, C: Float, O: Float, E: Fl
     sizes: Sizes,
     #[comptime] form: finish::Form,
     #[comptime] asked: Asked,
-    #[define(A)] _of_a: ElemType,
-    #[define(B)] _of_b: ElemType,
-    #[define(P)] _of_p: ElemType,
-    #[define(Q)] _of_q: ElemType,
-    #[define(C)] _of_c: ElemType,
-    #[define(O)] _of_d: ElemType,
+    #[define(A)] _a_type: ElemType,
+    #[define(B)] _b_type: ElemType,
+    #[define(P)] _p_type: ElemType,
+    #[define(Q)] _q_type: ElemType,
+    #[define(C)] _c_type: ElemType,
+    #[define(O)] _d_type: ElemType,
     #[define(E)] _factors: ElemType,
 ) {
     let first = CUBE_POS * comptime!(COLUMNS);

@@ -76,23 +76,22 @@ pub(super) fn drawn(logits: &RestingLogits, rows: &[Drawing<'_>]) -> Option<Vec<
     let wanted: Vec<usize> = places.iter().map(|place| place.map_or(0, |(block, _)| block)).collect();
     let any = places.iter().any(Option::is_some);
     let own = if any { logits.of_blocks(&wanted) } else { vec![Vec::new(); rows.len()] };
-    let of_rows = rows.iter().zip(&sums).zip(places.iter().zip(&own));
-    let token =
-        |((row, sums), (place, own)): ((&Drawing<'_>, &Sums<'_>), (&Option<(usize, f64)>, &Vec<f32>))| {
-            let by = row.settings.sampling.divisor();
-            let (id, scaled) = match *place {
-                None => (sums.first(), sums.max),
-                Some((block, left)) => {
-                    let of_block =
-                        place_of(own, left, |logit| (f64::from(logit / by) - f64::from(sums.max)).exp());
-                    (logits.block(block).start + of_block, own[of_block] / by)
-                }
-            };
-            let log_prob = f64::from(scaled) - f64::from(sums.max) - sums.total.ln();
-            let log_prob = row.settings.log_probs.then_some(log_prob as f32);
-            Token { id: id as u32, log_prob, top: Vec::new() }
+    let token = |at: usize| {
+        let (settings, sums) = (rows[at].settings, &sums[at]);
+        let by = settings.sampling.divisor();
+        let (id, scaled) = match places[at] {
+            None => (sums.first(), sums.max),
+            Some((block, left)) => {
+                let weight = |logit: f32| (f64::from(logit / by) - f64::from(sums.max)).exp();
+                let of_block = place_of(&own[at], left, weight);
+                (logits.block(block).start + of_block, own[at][of_block] / by)
+            }
         };
-    Some(of_rows.map(token).collect())
+        let log_prob = f64::from(scaled) - f64::from(sums.max) - sums.total.ln();
+        let log_prob = settings.log_probs.then_some(log_prob as f32);
+        Token { id: id as u32, log_prob, top: Vec::new() }
+    };
+    Some((0..rows.len()).map(token).collect())
 }
 
 /// The first logit at which so much of the weights is passed; the last with a weight where rounding leaves none.

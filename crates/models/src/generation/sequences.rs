@@ -1,4 +1,4 @@
-//! What layers have seen of sequences that are generated.
+//! `Sequences` in progress, with the cache of each layer: keys and values, products of convolutions, states.
 
 use burnish_ops::{ConvCache, KvCache, OpsError};
 

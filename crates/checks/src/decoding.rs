@@ -123,9 +123,15 @@ fn models(folder: &Path) -> Vec<PathBuf> {
 }
 
 pub(crate) fn checks(context: &Context) -> Result<Vec<Check>> {
-    let folders = [context.fixtures()?.join("models"), context.data.join("crates/models/tests/fixtures")];
-    let all = folders.iter().flat_map(|folder| models(folder)).map(|folder| {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let folders = [
+        ("model of runs", context.fixtures()?.join("models")),
+        ("family", context.data.join("crates/models/tests/fixtures")),
+    ];
+    let named =
+        folders.iter().flat_map(|(what, folder)| models(folder).into_iter().map(move |path| (what, path)));
+    let all = named.map(|(what, folder)| {
+        // No name is a part of another: checks are chosen by what their names hold.
+        let name = format!("{what} {}, recorded", folder.file_name().unwrap_or_default().to_string_lossy());
         Check::new("decoding", name, move |context| compared(&folder, context))
     });
     Ok(all.collect())

@@ -9,11 +9,12 @@ use crate::packed::{Form, Layout, PackedLayout, VALUES, elements, table};
 use crate::row::{self, Units};
 
 /// Outputs of a cube.
-const OUTPUTS: usize = 4;
+pub(crate) const OUTPUTS: usize = 4;
 /// Units that share them.
-const UNITS: usize = 128;
+pub(crate) const UNITS: usize = 128;
 
-type Four = Vector<f32, Const<4>>;
+/// Sums of a row's outputs.
+pub(crate) type Four = Vector<f32, Const<4>>;
 
 /// What is done to the sums of a product of a few rows: `scale sum + bias + add`.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +91,26 @@ struct Asked {
     units: Units,
 }
 
+/// Sums with the products of a vector of a row and one of each output's.
+#[cube]
+pub(crate) fn with_products<N: Size>(
+    sums: Four,
+    row: Vector<f32, N>,
+    weights: &Array<Vector<f32, N>>,
+) -> Four {
+    let mut sums = sums;
+    #[unroll]
+    for output in 0..comptime!(OUTPUTS) {
+        let mut sum = sums.extract(output);
+        #[unroll]
+        for k in 0..N::value() {
+            sum += row.extract(k) * weights[output].extract(k);
+        }
+        sums.insert(output, sum);
+    }
+    sums
+}
+
 #[cube(launch, address_type = "dynamic")]
 fn multiply_codes<I: Float, A: Float, O: Float, N: Size>(
     x: &[Vector<I, N>],
@@ -131,17 +152,7 @@ fn multiply_codes<I: Float, A: Float, O: Float, N: Size>(
         #[unroll]
         for row in 0..comptime!(asked.rows) {
             let own = Vector::<f32, N>::cast_from(x[row * layout.of_row + vector]);
-            let mut four = sums[row];
-            #[unroll]
-            for output in 0..comptime!(OUTPUTS) {
-                let mut sum = four.extract(output);
-                #[unroll]
-                for k in 0..comptime!(form.size) {
-                    sum += own.extract(k) * weights[output].extract(k);
-                }
-                four.insert(output, sum);
-            }
-            sums[row] = four;
+            sums[row] = with_products::<N>(sums[row], own, &weights);
         }
     }
     let mut shared = Shared::<[Four]>::new_slice(comptime!(asked.units.count as usize));

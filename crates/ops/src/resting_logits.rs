@@ -53,10 +53,6 @@ impl RestingLogits {
         self.z.to_f32()
     }
 
-    fn inputs(&self) -> Inputs {
-        Inputs::of(&[&self.z]).expect("invariant: kernels read them, which was asked before")
-    }
-
     /// Each row's blocks, by a temperature for each row.
     ///
     /// # Panics
@@ -66,7 +62,8 @@ impl RestingLogits {
         assert_eq!(temperatures.len(), self.rows, "a temperature for each row");
         let temperatures = AnyTensor::from_elements(temperatures.to_vec(), &[self.rows], &self.z.device());
         let blocks = self.vocab.div_ceil(DRAW_BLOCK);
-        let inputs = Inputs::of(&[&self.z, &temperatures]).expect("invariant: as above, and numbers in f32");
+        let inputs = Inputs::of(&[&self.z, &temperatures])
+            .expect("invariant: kernels read them, which was asked before, and f32");
         let shape = [self.rows, blocks, DRAW_NUMBERS];
         let [numbers] = launch(inputs, [(&shape, DType::F32)], |client, buffers| {
             [logit_blocks(client, &buffers[0], &buffers[1])]
@@ -91,7 +88,8 @@ impl RestingLogits {
         let indices = blocks.iter().map(|&block| block as i32).collect();
         let data = TensorData::new(indices, [self.rows]);
         let indices = Tensor::<1, Int>::from_data(data, (&self.z.device(), DType::I32));
-        let inputs = self.inputs().and_integers(indices);
+        let inputs = Inputs::of(&[&self.z]).expect("invariant: kernels read them, which was asked before");
+        let inputs = inputs.and_integers(indices);
         let [logits] = launch(inputs, [(&[self.rows, DRAW_BLOCK], DType::F32)], |client, buffers| {
             [logits_of_blocks(client, &buffers[0], &buffers[1])]
         });

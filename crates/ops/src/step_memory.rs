@@ -18,8 +18,6 @@ pub struct StepMemory {
     words: Buffer,
     rows: Vec<PlacedRows>,
     turns: Vec<Rotary>,
-    /// As they were when this was made.
-    first: Vec<StepRows>,
 }
 
 /// The words of all pieces, and where each piece begins.
@@ -47,12 +45,12 @@ impl StepMemory {
     /// # Shapes
     /// - x: `[rows, hidden]`
     #[must_use]
-    pub fn new(x: &AnyTensor, rows: Vec<StepRows>, turns: &[Rotary]) -> Option<Self> {
+    pub fn new(x: &AnyTensor, rows: &[StepRows], turns: &[Rotary]) -> Option<Self> {
         // Burn may leave rows apart; what is written here later lies row behind row.
         let x = cube::tensor(cube::memory(x)?);
         let on = On::device_of(&x)?;
         cube::buffer(&x)?;
-        let (words, begins) = words_of(&rows, turns);
+        let (words, begins) = words_of(rows, turns);
         let words = Buffer::of_words(on.client(), words);
         let mut begins = begins.into_iter();
         let mut piece = |len| words.piece(begins.next().expect("invariant: a beginning for each piece"), len);
@@ -68,13 +66,13 @@ impl StepMemory {
             Rotary { table: Arc::default(), angles: Angles::resting(&halves), ..turn.clone() }
         };
         let turns = turns.iter().map(turn).collect();
-        Some(Self { x, words, rows: placed, turns, first: rows, on })
+        Some(Self { x, words, rows: placed, turns, on })
     }
 
     /// Whether a step of these rows may be written here.
     #[must_use]
     pub fn fits(&self, rows: &[StepRows]) -> bool {
-        rows.len() == self.first.len() && rows.iter().zip(&self.first).all(|(a, b)| a.lies_as(b))
+        rows.len() == self.rows.len() && rows.iter().zip(&self.rows).all(|(rows, placed)| rows.fit(placed))
     }
 
     /// Writes another step, which [fits](Self::fits) and has as many rows and rotations.

@@ -21,11 +21,11 @@ use crate::stream::{self, Stream};
 /// Which threads a capture keeps from calls that might wait for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// All.
+    /// All threads.
     Global,
     /// The one that began it.
     Local,
-    /// None.
+    /// No thread.
     Relaxed,
 }
 

@@ -8,14 +8,8 @@ use cubecl_core::prelude::*;
 use super::finish::{self, Place, Sizes, SizesLaunch};
 use super::{Add, Finish, Matrices, Product};
 use crate::buffer::{FloatType, address};
+use crate::few_rows::{Four, OUTPUTS, UNITS, with_products};
 use crate::row::{self, Units};
-
-/// Columns of a cube.
-const COLUMNS: usize = 4;
-/// Units that share them.
-const UNITS: usize = 128;
-
-type Four = Vector<f32, Const<4>>;
 
 /// Whether this is such a product.
 pub(super) fn fits(of: Product, a: &Matrices, b: &Matrices) -> bool {
@@ -58,7 +52,7 @@ pub(super) fn multiply(
     unsafe {
         by_few_rows::launch_unchecked(
             client,
-            row::cubes(client, of.columns.div_ceil(COLUMNS)),
+            row::cubes(client, of.columns.div_ceil(OUTPUTS)),
             CubeDim::new_1d(units.count),
             address(&all),
             own,
@@ -104,9 +98,9 @@ fn add_products<A: Float, B: Float, E: Float, N: Size>(
     #[comptime] asked: Asked,
 ) {
     for vector in range_stepped(UNIT_POS as usize, vectors, comptime!(asked.units.count as usize)) {
-        let mut weights = Array::<Vector<f32, N>>::new(comptime!(COLUMNS));
+        let mut weights = Array::<Vector<f32, N>>::new(comptime!(OUTPUTS));
         #[unroll]
-        for column in 0..comptime!(COLUMNS) {
+        for column in 0..comptime!(OUTPUTS) {
             // Those behind the last are it once more, and not written.
             let line = min(first + column, sizes.columns - 1);
             let own = b[of_b.first + line * of_b.line + vector];
@@ -117,22 +111,12 @@ fn add_products<A: Float, B: Float, E: Float, N: Size>(
             let line = min(row, sizes.rows - 1);
             let own = a[of_a.first + line * of_a.line + vector];
             let own = Vector::<f32, N>::cast_from(Vector::<E, N>::cast_from(own));
-            let mut four = sums[row];
-            #[unroll]
-            for column in 0..comptime!(COLUMNS) {
-                let mut sum = four.extract(column);
-                #[unroll]
-                for k in 0..N::value() {
-                    sum += own.extract(k) * weights[column].extract(k);
-                }
-                four.insert(column, sum);
-            }
-            sums[row] = four;
+            sums[row] = with_products::<N>(sums[row], own, &weights);
         }
     }
 }
 
-/// A cube has [`COLUMNS`] columns of all rows.
+/// A cube has [`OUTPUTS`] columns of all rows.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn by_few_rows<A: Float, B: Float, P: Float, Q: Float, C: Float, O: Float, E: Float, N: Size, M: Size>(
     a: &[Vector<A, N>],
@@ -159,7 +143,7 @@ fn by_few_rows<A: Float, B: Float, P: Float, Q: Float, C: Float, O: Float, E: Fl
     #[define(O)] _d_type: ElemType,
     #[define(E)] _factors: ElemType,
 ) {
-    let first = CUBE_POS * comptime!(COLUMNS);
+    let first = CUBE_POS * comptime!(OUTPUTS);
     if first >= sizes.columns {
         terminate!();
     }
@@ -177,7 +161,7 @@ fn by_few_rows<A: Float, B: Float, P: Float, Q: Float, C: Float, O: Float, E: Fl
     for row in 0..comptime!(asked.rows) {
         let four = row::sum(sums[row], &mut shared, asked.units);
         #[unroll]
-        for of_cube in 0..comptime!(COLUMNS) {
+        for of_cube in 0..comptime!(OUTPUTS) {
             let column = first + of_cube;
             if UNIT_POS as usize == comptime!(of_cube) && column < sizes.columns && row < sizes.rows {
                 let mut sum = four.extract(of_cube) * sizes.scale;

@@ -3,6 +3,7 @@
 use burnish_ops::{LogitBlock, RestingLogits};
 
 use crate::generation::continuous_batch::Token;
+use crate::generation::exponentials::place_of;
 use crate::generation::generate::Generation;
 
 /// A sequence whose next token is drawn.
@@ -43,18 +44,7 @@ impl<'b> Sums<'b> {
 
     /// The block in which this share of the sum is passed, and what of it is left there.
     fn at(&self, share: f64) -> (usize, f64) {
-        let (wanted, mut passed, mut last) = (share * self.total, 0.0, (0, 0.0));
-        for (at, block) in self.blocks.iter().enumerate() {
-            let own = self.of(block);
-            if own > 0.0 {
-                last = (at, wanted - passed);
-                if wanted < passed + own {
-                    break;
-                }
-            }
-            passed += own;
-        }
-        last
+        place_of(self.blocks.iter().map(|block| self.of(block)), share * self.total)
     }
 }
 
@@ -83,7 +73,7 @@ pub(super) fn drawn(logits: &RestingLogits, rows: &[Drawing<'_>]) -> Option<Vec<
             None => (sums.first(), sums.max),
             Some((block, left)) => {
                 let weight = |logit: f32| (f64::from(logit / by) - f64::from(sums.max)).exp();
-                let of_block = place_of(&own[at], left, weight);
+                let (of_block, _) = place_of(own[at].iter().copied().map(weight), left);
                 (logits.block(block).start + of_block, own[at][of_block] / by)
             }
         };
@@ -92,20 +82,4 @@ pub(super) fn drawn(logits: &RestingLogits, rows: &[Drawing<'_>]) -> Option<Vec<
         Token { id: id as u32, log_prob, top: Vec::new() }
     };
     Some((0..rows.len()).map(token).collect())
-}
-
-/// The first logit at which so much of the weights is passed; the last with a weight where rounding leaves none.
-fn place_of(logits: &[f32], wanted: f64, weight: impl Fn(f32) -> f64) -> usize {
-    let (mut passed, mut last) = (0.0, 0);
-    for (at, &logit) in logits.iter().enumerate() {
-        let own = weight(logit);
-        passed += own;
-        if own > 0.0 {
-            last = at;
-            if wanted < passed {
-                break;
-            }
-        }
-    }
-    last
 }

@@ -66,30 +66,28 @@ impl<'l> Exponentials<'l> {
 
     /// The first logit at which this share of the sum, below 1, is passed.
     pub(super) fn at(&self, share: f64) -> u32 {
-        let wanted = share * self.total;
-        let mut passed = 0.0;
-        let mut last = 0;
-        for (block, (logits, sum)) in self.logits.chunks(BLOCK).zip(&self.sums).enumerate() {
-            if wanted >= passed + sum {
-                passed += sum;
-                continue;
-            }
-            for (at, &logit) in logits.iter().enumerate() {
-                let own = f64::from(self.of(logit));
-                passed += own;
-                if own > 0.0 {
-                    last = block * BLOCK + at;
-                    if wanted < passed {
-                        return last as u32;
-                    }
-                }
-            }
-            // The block's own sum was rounded otherwise.
-            return last as u32;
-        }
-        let possible = self.logits.iter().rposition(|&logit| self.of(logit) > 0.0);
-        possible.unwrap_or(0) as u32
+        let (block, left) = place_of(self.sums.iter().copied(), share * self.total);
+        let first = block * BLOCK;
+        let logits = &self.logits[first..self.logits.len().min(first + BLOCK)];
+        let (of_block, _) = place_of(logits.iter().map(|&logit| f64::from(self.of(logit))), left);
+        (first + of_block) as u32
     }
+}
+
+/// The first of weights at which so much of their sum is passed, and how much of that is left there; the last above 0 where
+/// rounding leaves none.
+pub(super) fn place_of(weights: impl Iterator<Item = f64>, wanted: f64) -> (usize, f64) {
+    let (mut passed, mut last) = (0.0, (0, 0.0));
+    for (at, weight) in weights.enumerate() {
+        if weight > 0.0 {
+            last = (at, wanted - passed);
+            if wanted < passed + weight {
+                break;
+            }
+        }
+        passed += weight;
+    }
+    last
 }
 
 #[cfg(test)]

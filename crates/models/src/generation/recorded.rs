@@ -205,7 +205,7 @@ impl Decoding<'_> {
             }
             stale => {
                 drop(stale);
-                let memory = StepMemory::new(&x, kinds, &rotaries)
+                let memory = StepMemory::new(&x, &kinds, &rotaries)
                     .expect("invariant: the stream is where pages of keys and values are");
                 self.recorded(sequences, Step { memory, caches }, new.len())?
             }

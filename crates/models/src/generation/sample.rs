@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use burnish_core::random::Stream;
 
 use crate::ModelError;
-use crate::generation::exponentials::Exponentials;
+use crate::generation::exponentials::{Exponentials, place_of};
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,15 +59,8 @@ impl Sampling {
         }
         let probabilities = self.probabilities(logits);
         let total: f64 = probabilities.iter().map(|&(_, p)| p).sum();
-        let draw = draw * total;
-        let mut passed = 0.0;
-        for &(token, p) in &probabilities {
-            passed += p;
-            if draw < passed {
-                return token;
-            }
-        }
-        probabilities.last().map_or(0, |&(token, _)| token)
+        let (at, _) = place_of(probabilities.iter().map(|&(_, p)| p), draw * total);
+        probabilities.get(at).map_or(0, |&(token, _)| token)
     }
 
     /// What says which token row `row` draws at `position`: from 0 to 1.

@@ -75,10 +75,10 @@ impl StepRows {
         PlacedRows { places, rows: self.rows.clone(), words }
     }
 
-    /// Whether the words of `other` may lie where these do.
-    pub(crate) fn lies_as(&self, other: &Self) -> bool {
-        let sizes = |rows: &Self| (rows.places.len(), rows.rows.words().len());
-        sizes(self) == sizes(other)
+    /// Whether their words may lie where those of others are.
+    pub(crate) fn fit(&self, placed: &PlacedRows) -> bool {
+        let lens = [&placed.places, &placed.words].map(|words| words.dims()[0]);
+        self.words().map(<[u32]>::len) == lens
     }
 }
 
@@ -315,17 +315,19 @@ impl Pages {
             let nothing = Tensor::<2>::zeros([tokens, shape.heads * shape.head_dim], (&device, dtype));
             return Ok(AnyTensor::new(nothing));
         };
-        let pools = self.pools.insert(write(pools, &input, shape, kernels::words(&places, &device)));
-        if begins {
+        let pools = write(pools, &input, shape, kernels::words(&places, &device));
+        let out = if begins {
             let flash = body
                 .flash(&qkv, documents, None)
                 .expect("invariant: there were kernels when this was opened");
-            return Ok(AnyTensor::new(flash.forward(&input).0));
-        }
-        let pools = pools.clone();
-        let rows = PagedRows::new(&self.seen(documents, tokens, shape.window), &self.tables());
-        let words = kernels::words(rows.words(), &device);
-        Ok(attend(&body, &input, &pools, (&rows, words)))
+            AnyTensor::new(flash.forward(&input).0)
+        } else {
+            let rows = PagedRows::new(&self.seen(documents, tokens, shape.window), &self.tables());
+            let words = kernels::words(rows.words(), &device);
+            attend(&body, &input, &pools, (&rows, words))
+        };
+        self.pools = Some(pools);
+        Ok(out)
     }
 }
 

@@ -101,7 +101,7 @@ pub(super) fn multiply_rows(
     let count = 1 + usize::from(second < of.depth) + usize::from(third < of.depth);
     let strips = of.rows.div_ceil(STRIPS * STRIP);
     let along = b.transposed;
-    let size = if along { b.vector(of.depth, 16 / b.buffer.dtype.bytes()) } else { 1 };
+    let size = b.vector(if along { of.depth } else { of.columns }, 16 / b.buffer.dtype.bytes());
     // SAFETY: the kernel reads and writes rows and columns that there are, of matrices that lie in their buffers.
     unsafe {
         by_rows::launch_unchecked(
@@ -210,34 +210,61 @@ fn stage<B: Float, S: Size, E: Float>(
 ) {
     let size = S::value();
     let all = comptime!(columns.div_ceil(8) * 8);
+    // Eights of neighbouring columns that a unit brings at once: where those lie beside each other, as many as a vector has.
+    let together = comptime!(if along { 1 } else { size });
+    let groups = comptime!(all / together);
+    let items = comptime!(groups * SHARES * SLAB);
+    let units = comptime!(STRIPS * SHARES * PLANE);
     #[unroll]
-    for turn in 0..comptime!(all * SLAB / (STRIPS * PLANE)) {
-        let item = turn * comptime!(STRIPS * SHARES * PLANE) + UNIT_POS as usize;
+    for turn in 0..comptime!(items.div_ceil(units)) {
+        let item = turn * units + UNIT_POS as usize;
         // Neighbouring units bring what lies beside each other.
-        let mut column = item % all;
-        let mut of_slab = item / all;
+        let mut group = item % groups;
+        let mut of_slab = item / groups;
         if comptime!(along) {
-            column = item / comptime!(SHARES * SLAB);
+            group = item / comptime!(SHARES * SLAB);
             of_slab = item % comptime!(SHARES * SLAB);
         }
-        let there = begin + of_slab < eights;
-        let factor = min(begin + of_slab, eights - 1) * 8;
-        let of_column = min(column, columns - 1);
-        let mut eight = Eight::<E>::new(E::from_int(0));
-        #[unroll]
-        for k in 0..comptime!(8 / size) {
-            let mut at = of_b.first + (factor + k * size) * of_b.line + of_column;
+        if item < items {
+            let there = begin + of_slab < eights;
+            let factor = min(begin + of_slab, eights - 1) * 8;
+            let of_group = min(group, comptime!(columns.div_ceil(together) - 1));
+            let mut brought = Array::<Eight<E>>::new(together);
             if comptime!(along) {
-                at = of_b.first + of_column * of_b.line + factor / size + k;
+                let mut eight = Eight::<E>::new(E::from_int(0));
+                #[unroll]
+                for k in 0..comptime!(8 / size) {
+                    let vector = b[of_b.first + of_group * of_b.line + factor / size + k];
+                    #[unroll]
+                    for j in 0..size {
+                        let one = select(there, E::cast_from(vector.extract(j)), E::from_int(0));
+                        eight.insert(comptime!(k * size + j), one);
+                    }
+                }
+                brought[0] = eight;
+            } else {
+                let mut lines = Array::<Vector<B, S>>::new(8usize);
+                #[unroll]
+                for k in 0..8usize {
+                    lines[k] = b[of_b.first + (factor + k) * of_b.line + of_group];
+                }
+                #[unroll]
+                for j in 0..together {
+                    let mut eight = Eight::<E>::new(E::from_int(0));
+                    #[unroll]
+                    for k in 0..8usize {
+                        let one = select(there, E::cast_from(lines[k].extract(j)), E::from_int(0));
+                        eight.insert(k, one);
+                    }
+                    brought[j] = eight;
+                }
             }
-            let vector = b[at];
+            let at = (of_slab / SLAB * all + group * together) * PITCH + of_slab % SLAB;
             #[unroll]
-            for j in 0..size {
-                let one = select(there, E::cast_from(vector.extract(j)), E::from_int(0));
-                eight.insert(comptime!(k * size + j), one);
+            for j in 0..together {
+                into[at + comptime!(j * PITCH)] = brought[j];
             }
         }
-        into[(of_slab / SLAB * all + column) * PITCH + of_slab % SLAB] = eight;
     }
 }
 

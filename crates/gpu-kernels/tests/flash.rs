@@ -284,7 +284,11 @@ fn rows_attend_to_pages() {
     for ((heads, kv_heads, d), (softcap, biased, sunk, window)) in cases {
         for &dtype in dtypes() {
             let what = format!("{heads} on {kv_heads} heads of {d} in {dtype:?}");
-            let lengths = [1_usize, 70, 600, 257];
+            let mut lengths = vec![1_usize, 70, 600, 257];
+            if d < 64 {
+                // So long that a cube takes two pages, and four.
+                lengths.extend([2111, 4400]);
+            }
             let each = kv_heads * d;
             let pages: usize = lengths.iter().map(|l| l.div_ceil(PAGE)).sum();
             // Every page of some sequence's, in no order, and two of nobody's.

@@ -1,8 +1,9 @@
 //! Attention of a few rows of many sequences over what each has said, which lies in pages.
 //!
 //! A pool has pages of 64 positions, keys and values apart: `[pages, 64, kv_heads, head_dim]`. A sequence's table names
-//! its pages in order. A cube takes one row, up to 8 of the query heads of a key/value head, and 256 positions, so that
-//! one launch serves all sequences whatever their lengths; a second one joins the parts of a row in their order.
+//! its pages in order. A cube takes one row, up to 8 of the query heads of a key/value head, and a part of the positions: a page of
+//! a short row, four of a long one, so that few sequences fill a device too. One launch serves all sequences whatever their
+//! lengths; a second one joins the parts of a row in their order.
 
 use burnish_core::FLASH_HEAD;
 use cubecl_core as cubecl;
@@ -16,8 +17,11 @@ use crate::buffer::{Buffer, FloatType, address};
 pub const PAGE: usize = 64;
 /// The place of a row that is not kept.
 pub const NOWHERE: u32 = u32::MAX;
-/// Positions of a cube.
-const CHUNK: usize = 256;
+/// Pages of a cube at most, and parts of a row from which on a cube takes more of them.
+const PAGES: usize = 4;
+const PARTS: usize = 32;
+/// Scores of a head at most.
+const CHUNK: usize = PAGES * PAGE;
 /// Units of a cube.
 const UNITS: usize = 256;
 /// Units that share a key.
@@ -26,6 +30,21 @@ const LANES: usize = 8;
 const TOGETHER: usize = UNITS / LANES;
 /// Query heads of a cube at most.
 const HEADS: usize = 8;
+/// Units of a head that first put together what the others found.
+const NEAR: usize = 16;
+/// Values that a unit asks for together.
+const ASKED: usize = 8;
+
+/// Positions of a part of a row that ends at `end`: of that alone, so that bits are those of any batch.
+const fn part(end: usize) -> usize {
+    if end > 2 * PARTS * PAGE {
+        PAGES * PAGE
+    } else if end > PARTS * PAGE {
+        2 * PAGE
+    } else {
+        PAGE
+    }
+}
 
 /// What a row sees, in a call's words: positions `low..end` of the table that begins at word `table`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +72,7 @@ impl PagedRows {
     /// If a row names a table that is not there, or positions for which that has no page.
     #[must_use]
     pub fn new(rows: &[PagedRow], tables: &[&[u32]]) -> Self {
-        let parts = |row: &PagedRow| row.end.div_ceil(CHUNK).saturating_sub(row.low / CHUNK);
+        let parts = |row: &PagedRow| row.end.div_ceil(part(row.end)).saturating_sub(row.low / part(row.end));
         let parts = rows.iter().map(parts).max().unwrap_or(0);
         Self::laid_out(rows, tables, |table| table.len(), parts)
     }
@@ -66,7 +85,9 @@ impl PagedRows {
     #[must_use]
     pub fn with_room(rows: &[PagedRow], tables: &[&[u32]], room: usize) -> Self {
         assert!(tables.iter().all(|table| table.len() <= room), "invariant: room for each table");
-        Self::laid_out(rows, tables, |_| room, (room * PAGE).div_ceil(CHUNK))
+        let longest = room * PAGE;
+        let parts = longest.div_ceil(part(longest)).max(room.min(PARTS));
+        Self::laid_out(rows, tables, |_| room, parts)
     }
 
     fn laid_out(rows: &[PagedRow], tables: &[&[u32]], room: impl Fn(&[u32]) -> usize, parts: usize) -> Self {
@@ -109,7 +130,7 @@ impl PagedRows {
 ///
 /// Two launches. Keys and values that are visible to a row are read once for each 8 query heads of a key/value head: `2
 /// head_dim w` bytes and, for each query head, `4 head_dim` flops a position. Between the launches `[rows, heads, parts,
-/// head_dim]` in f32 is written and read, a part for each 256 positions.
+/// head_dim]` in f32 is written and read, a part for each 64 to 256 positions.
 ///
 /// # Panics
 /// If buffers are not of these shapes or one dtype, or a head has more than 256 elements.
@@ -193,20 +214,59 @@ pub fn attend_pages(
     out
 }
 
-/// How many chunks a row is computed in.
+/// [`part`], where rows are computed.
 #[cube]
-fn chunks(low: usize, end: usize) -> usize {
-    let mut chunks = 0usize;
-    if end > low {
-        chunks = end.div_ceil(CHUNK) - low / CHUNK;
-    }
-    chunks
+fn part_of(end: usize) -> usize {
+    let long = comptime!(PARTS * PAGE);
+    select(end > 2 * long, comptime!(PAGES * PAGE), select(end > long, comptime!(2 * PAGE), PAGE))
 }
 
-/// A position's place in the pools, in positions.
+/// In how many parts a row is computed.
 #[cube]
-fn place(words: &[u32], table: usize, position: usize) -> usize {
-    words[table + position / PAGE] as usize * PAGE + position % PAGE
+fn parts_of(low: usize, end: usize) -> usize {
+    let mut parts = 0usize;
+    if end > low {
+        parts = end.div_ceil(part_of(end)) - low / part_of(end);
+    }
+    parts
+}
+
+/// The largest of what a head's units have, or their sum; all get it.
+#[cube]
+fn of_all(
+    value: f32,
+    own: usize,
+    first: usize,
+    over: &mut [f32],
+    #[comptime] units: usize,
+    #[comptime] largest: bool,
+) -> f32 {
+    let each = comptime!(units / NEAR);
+    let mut found = value;
+    over[first + own] = value;
+    sync_cube();
+    if own < NEAR {
+        found = over[first + own * each];
+        #[unroll]
+        for i in 1..each {
+            let one = over[first + own * each + i];
+            found = if comptime!(largest) { max(found, one) } else { found + one };
+        }
+    }
+    sync_cube();
+    if own < NEAR {
+        over[first + own] = found;
+    }
+    sync_cube();
+    found = over[first];
+    #[unroll]
+    for i in 1..NEAR {
+        let one = over[first + i];
+        found = if comptime!(largest) { max(found, one) } else { found + one };
+    }
+    // Nobody writes before all have read.
+    sync_cube();
+    found
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -231,10 +291,12 @@ fn attend<E: Float, N: Size>(
     let (low, end, table) =
         (words[3 * row] as usize, words[3 * row + 1] as usize, words[3 * row + 2] as usize);
     let part = CUBE_POS_X as usize;
-    if part >= chunks(low, end) {
+    if part >= parts_of(low, end) {
         terminate!();
     }
-    let first = (low / CHUNK + part) * CHUNK;
+    let chunk = part_of(end);
+    let first = (low / chunk + part) * chunk;
+    let pages = chunk / PAGE;
     let kv_head = CUBE_POS_Y as usize / turns;
     let kv_heads = CUBE_COUNT_Y as usize / turns;
     let of_group = CUBE_POS_Y as usize % turns * each;
@@ -243,7 +305,7 @@ fn attend<E: Float, N: Size>(
     let unit = UNIT_POS as usize;
 
     let mut queries = Shared::<[Vector<f32, N>]>::new_slice(comptime!(each * width));
-    let mut dots = Shared::<[f32]>::new_slice(comptime!(each * UNITS));
+    let mut dots = Shared::<[f32]>::new_slice(comptime!(each * LANES * PAGE));
     let mut scores = Shared::<[f32]>::new_slice(comptime!(each * CHUNK));
     let mut over = Shared::<[f32]>::new_slice(comptime!(UNITS));
     let mut columns = Shared::<[Vector<f32, N>]>::new_slice(comptime!(UNITS));
@@ -260,49 +322,67 @@ fn attend<E: Float, N: Size>(
     }
     sync_cube();
 
-    // Scores, 32 keys at a time: 8 units share a key, each has a part of its elements.
+    // Scores, a page at a time: 8 units share a key, each has a part of its elements.
     let (of_key, lane) = (unit / LANES, unit % LANES);
-    for turn in 0..comptime!(CHUNK / TOGETHER) {
-        let position = first + turn * TOGETHER + of_key;
-        let mut sums = Array::<Vector<f32, N>>::new(each);
-        #[unroll]
-        for i in 0..each {
-            sums[i] = Vector::new(0.0);
+    let columns_each = comptime!(width.div_ceil(LANES));
+    for page in 0..pages {
+        let from = first + page * PAGE;
+        let mut held_at = 0usize;
+        if from < end {
+            held_at = words[table + from / PAGE] as usize * PAGE;
         }
-        if position >= low && position < end {
-            let at = (place(words, table, position) * kv_heads + kv_head) * width;
-            for column in range_stepped(lane, width, LANES) {
-                let key = Vector::<f32, N>::cast_from(k[at + column]);
+        #[unroll]
+        for turn in 0..comptime!(PAGE / TOGETHER) {
+            let of_page = turn * TOGETHER + of_key;
+            let position = from + of_page;
+            let mut sums = Array::<Vector<f32, N>>::new(each);
+            #[unroll]
+            for i in 0..each {
+                sums[i] = Vector::new(0.0);
+            }
+            if position >= low && position < end {
+                let at = ((held_at + of_page) * kv_heads + kv_head) * width;
                 #[unroll]
-                for i in 0..each {
-                    sums[i] = fma(key, queries[i * width + column], sums[i]);
+                for c in 0..columns_each {
+                    let column = c * LANES + lane;
+                    if column < width {
+                        let key = Vector::<f32, N>::cast_from(k[at + column]);
+                        #[unroll]
+                        for i in 0..each {
+                            sums[i] = fma(key, queries[i * width + column], sums[i]);
+                        }
+                    }
                 }
             }
-        }
-        #[unroll]
-        for i in 0..each {
-            let mut sum = 0.0f32;
             #[unroll]
-            for c in 0..size {
-                sum += sums[i].extract(c);
+            for i in 0..each {
+                let mut sum = 0.0f32;
+                #[unroll]
+                for c in 0..size {
+                    sum += sums[i].extract(c);
+                }
+                dots[i * comptime!(LANES * PAGE) + of_page * LANES + lane] = sum;
             }
-            dots[i * UNITS + unit] = sum;
         }
         sync_cube();
-        for at in range_stepped(unit, comptime!(each * TOGETHER), UNITS) {
-            let (of_each, of_key) = (at / TOGETHER, at % TOGETHER);
-            let position = first + turn * TOGETHER + of_key;
-            let mut sum = 0.0f32;
-            #[unroll]
-            for lane in 0..LANES {
-                sum += dots[of_each * UNITS + of_key * LANES + lane];
+        #[unroll]
+        for turn in 0..comptime!((each * PAGE).div_ceil(UNITS)) {
+            let at = turn * UNITS + unit;
+            let (of_each, of_page) = (at / PAGE, at % PAGE);
+            if of_each < each {
+                let position = from + of_page;
+                let mut sum = 0.0f32;
+                #[unroll]
+                for lane in 0..LANES {
+                    sum += dots[of_each * comptime!(LANES * PAGE) + of_page * LANES + lane];
+                }
+                let mut one = f32::new(HIDDEN);
+                if position >= low && position < end && of_group + of_each < form.group {
+                    let slope = slope_of(slopes, head + of_each, form);
+                    one = score(sum, &numbers, slope, end - 1, position, form);
+                }
+                scores[of_each * CHUNK + page * PAGE + of_page] = one;
             }
-            let mut one = f32::new(HIDDEN);
-            if position >= low && position < end && of_group + of_each < form.group {
-                let slope = slope_of(slopes, head + of_each, form);
-                one = score(sum, &numbers, slope, end - 1, position, form);
-            }
-            scores[of_each * CHUNK + turn * TOGETHER + of_key] = one;
         }
         sync_cube();
     }
@@ -311,52 +391,59 @@ fn attend<E: Float, N: Size>(
     let units_each = comptime!(UNITS / each);
     let (of_each, own) = (unit / units_each, unit % units_each);
     let mut top = f32::new(HIDDEN);
-    for at in range_stepped(own, CHUNK, units_each) {
+    for at in range_stepped(own, chunk, units_each) {
         top = max(top, scores[of_each * CHUNK + at]);
     }
-    over[unit] = top;
-    sync_cube();
-    for i in 0..units_each {
-        top = max(top, over[of_each * units_each + i]);
-    }
-    sync_cube();
+    top = of_all(top, own, of_each * units_each, &mut over, units_each, true);
     let mut sum = 0.0f32;
-    for at in range_stepped(own, CHUNK, units_each) {
+    for at in range_stepped(own, chunk, units_each) {
         let one = scores[of_each * CHUNK + at];
         let share = select(one <= HIDDEN, 0.0, (one - top).exp());
         scores[of_each * CHUNK + at] = share;
         sum += share;
     }
-    over[unit] = sum;
-    sync_cube();
+    sum = of_all(sum, own, of_each * units_each, &mut over, units_each, false);
     if own == 0 && of_group + of_each < form.group {
-        let mut sum = 0.0f32;
-        for i in 0..units_each {
-            sum += over[unit + i];
-        }
         let at = ((row * heads + head + of_each) * numbers.tiles + part) * 2;
         tops[at] = top;
         tops[at + 1] = sum;
     }
 
-    // Values: a unit has some columns of every so-many-th key.
+    // Values: a unit has some columns of every so-many-th key of a page.
     let wide = comptime!(width.next_power_of_two());
-    let apart = comptime!(UNITS / wide);
+    let apart = comptime!((UNITS / wide).min(PAGE));
+    let at_once = comptime!((PAGE / apart).min(ASKED));
     let (column, from) = (unit % wide, unit / wide);
     let mut sums = Array::<Vector<f32, N>>::new(each);
     #[unroll]
     for i in 0..each {
         sums[i] = Vector::new(0.0);
     }
-    if column < width {
-        for at in range_stepped(from, CHUNK, apart) {
-            let position = first + at;
-            if position >= low && position < end {
-                let place = (place(words, table, position) * kv_heads + kv_head) * width;
-                let value = Vector::<f32, N>::cast_from(v[place + column]);
-                #[unroll]
-                for i in 0..each {
-                    sums[i] = fma(Vector::new(scores[i * CHUNK + at]), value, sums[i]);
+    if column < width && from < apart {
+        for page in 0..pages {
+            let begin = first + page * PAGE;
+            if begin < end && begin + PAGE > low {
+                let held_at = words[table + begin / PAGE] as usize * PAGE;
+                for turn in 0..comptime!(PAGE / apart / at_once) {
+                    // All are asked for before any is multiplied.
+                    let mut values = Array::<Vector<E, N>>::new(at_once);
+                    #[unroll]
+                    for i in 0..at_once {
+                        let of_page = (turn * at_once + i) * apart + from;
+                        // Of what is not seen the share is 0, but not what lies there times 0.
+                        let seen = begin + of_page >= low && begin + of_page < end;
+                        let of_page = select(seen, of_page, min(end - 1 - begin, PAGE - 1));
+                        values[i] = v[((held_at + of_page) * kv_heads + kv_head) * width + column];
+                    }
+                    #[unroll]
+                    for i in 0..at_once {
+                        let at = page * PAGE + (turn * at_once + i) * apart + from;
+                        let value = Vector::<f32, N>::cast_from(values[i]);
+                        #[unroll]
+                        for of in 0..each {
+                            sums[of] = fma(Vector::new(scores[of * CHUNK + at]), value, sums[of]);
+                        }
+                    }
                 }
             }
         }
@@ -397,7 +484,7 @@ fn join<E: Float>(
     }
     let (of_row, column) = (at / head_dim, at % head_dim);
     let (row, head) = (of_row / heads, of_row % heads);
-    let own = chunks(words[3 * row] as usize, words[3 * row + 1] as usize);
+    let own = parts_of(words[3 * row] as usize, words[3 * row + 1] as usize);
     let mut top = f32::new(HIDDEN);
     if comptime!(form.sinks) {
         top = sinks[head];

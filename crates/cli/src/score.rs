@@ -92,7 +92,7 @@ fn scores(
     }
     let pass = scoring_pass(decoder, places.iter().map(|&place| adapters[place]).collect())?;
     let scored = supervised(decoder, &batch, &pass, TokenLoss::Nll, 1.0)?;
-    for (&token, &log_prob) in batch.rows.iter().zip(&scored.stats.log_prob) {
+    for (&token, &log_prob) in batch.rows.iter().zip(&scored.facts.stats().log_prob) {
         // Each row is one document here: nothing is packed.
         let row = batch.tokens.documents.partition_point(|d| d.end <= token);
         let (sum, tokens) = &mut sums[places[row]];

@@ -37,6 +37,7 @@ mod logits;
 mod mma;
 mod norm;
 mod packed;
+mod reading;
 mod recording;
 mod row;
 mod rows;
@@ -65,6 +66,7 @@ pub use heads::{HeadNorms, HeadShape, Heads, PlacedGrad, Turns, place_heads, pla
 pub use logits::{PARTS, RowGradients, Scaling, Smoothing, logit_gradient, logit_parts};
 pub use norm::{NormGrad, Normed, rms_norm, rms_norm_backward};
 pub use packed::{PackedLayout, widen_rows};
+pub use reading::Reading;
 pub use recording::{NotRecorded, Recording, Rehearsal};
 pub use rows::{NO_ROW, Places, gather_rows, scatter_rows};
 pub use sums::{over_rows, sum_rows, sums_of_squares};

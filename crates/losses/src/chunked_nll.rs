@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 use burnish_ops::{
-    AnyTensor, Coefficient, HeadOptions, Linear, OpsError, TokenStats, VocabShard, head_loss, select_rows,
+    AnyTensor, Coefficient, HeadOptions, LaterStats, Linear, OpsError, TokenStats, VocabShard, head_loss,
+    head_nll, select_rows,
 };
 
 use crate::labels::{Kind, Labels};
@@ -37,15 +38,41 @@ pub struct TokenLossOptions<'a> {
     pub denominator: Option<f64>,
 }
 
-/// A loss on the tape and its sums.
-#[derive(Clone, Debug)]
+/// A loss on the tape and what is known of its tokens.
+#[derive(Debug)]
 pub struct LossOutput {
     /// `[1]`: this micro-batch's part of the step's loss (the parts add up).
     pub loss: AnyTensor,
+    /// Of the positions with a label.
+    pub facts: TokenFacts,
+}
+
+/// What is known of the tokens of a loss. On a GPU it is on its way: whoever asks before backward has been launched leaves
+/// the device without work meanwhile.
+#[derive(Debug)]
+pub struct TokenFacts {
+    kind: TokenLoss,
+    stats: LaterStats,
+}
+
+impl TokenFacts {
     /// `loss`, `entropy`, `mean_token_accuracy` as sums over tokens.
-    pub tally: MetricSums,
-    /// Per-token facts, of the positions with a label.
-    pub stats: TokenStats,
+    #[must_use]
+    pub fn tally(&self) -> MetricSums {
+        let stats = self.stats();
+        let tokens = stats.log_prob.len() as f64;
+        let mut tally = MetricSums::new();
+        tally.add("loss", stats.log_prob.iter().map(|&lp| self.kind.numerator(lp)).sum(), tokens);
+        tally.add("entropy", stats.entropy.iter().map(|&h| f64::from(h)).sum(), tokens);
+        tally.add("mean_token_accuracy", stats.is_top1.iter().filter(|&&t| t).count() as f64, tokens);
+        tally
+    }
+
+    /// Of each token.
+    #[must_use]
+    pub fn stats(&self) -> &TokenStats {
+        self.stats.get()
+    }
 }
 
 impl LossOutput {
@@ -89,17 +116,20 @@ pub(crate) fn fused(
     };
     let (hidden, targets) = labelled(hidden, labels)?;
     let denominator = options.denominator.unwrap_or(targets.len() as f64);
-    let coefficient: Coefficient = Arc::new(move |_, lp| kind.coefficient(lp, denominator));
-    let value = |stats: &TokenStats| {
-        (stats.log_prob.iter().map(|&lp| kind.numerator(lp)).sum::<f64>() / denominator.max(1.0)) as f32
+    let (head_options, shard) = (options.head, options.shard);
+    let (loss, stats) = match kind {
+        TokenLoss::Nll => head_nll(&hidden, head, shard, &targets, head_options, denominator)?,
+        TokenLoss::Dft => {
+            let coefficient: Coefficient = Arc::new(move |_, lp| kind.coefficient(lp, denominator));
+            let value = |stats: &TokenStats| {
+                (stats.log_prob.iter().map(|&lp| kind.numerator(lp)).sum::<f64>() / denominator.max(1.0))
+                    as f32
+            };
+            let (loss, stats) = head_loss(&hidden, head, shard, &targets, head_options, &coefficient, value)?;
+            (loss, stats.into())
+        }
     };
-    let (loss, stats) = head_loss(&hidden, head, options.shard, &targets, options.head, &coefficient, value)?;
-    let tokens = stats.log_prob.len() as f64;
-    let mut tally = MetricSums::new();
-    tally.add("loss", stats.log_prob.iter().map(|&lp| kind.numerator(lp)).sum(), tokens);
-    tally.add("entropy", stats.entropy.iter().map(|&h| f64::from(h)).sum(), tokens);
-    tally.add("mean_token_accuracy", stats.is_top1.iter().filter(|&&t| t).count() as f64, tokens);
-    Ok(LossOutput { loss, tally, stats })
+    Ok(LossOutput { loss, facts: TokenFacts { kind, stats } })
 }
 
 /// The rows that have a label, and their labels.

@@ -31,7 +31,7 @@
 //! let gradients = out.tensor().backward();
 //! assert!(projection.weight.val().grad(&gradients).is_some());
 //! assert_eq!(hidden.grad(&gradients).unwrap().dims(), [2, 3, 4]);
-//! assert_eq!(out.tally.sums("loss").unwrap().1, 3.0); // three positions have a label
+//! assert_eq!(out.facts.tally().sums("loss").unwrap().1, 3.0); // three positions have a label
 //! # Ok::<(), burnish_losses::OpsError>(())
 //! ```
 
@@ -58,7 +58,7 @@ mod rloo;
 
 pub use advantages::{Advantages, Aggregation, GrpoAdvantages, Rewards, RlooAdvantages, ScaleRewards};
 pub use burnish_ops::{AnyTensor, HeadOptions, Linear, OpsError, TokenStats, VocabShard};
-pub use chunked_nll::{LossOutput, TokenLossOptions, chunked_nll};
+pub use chunked_nll::{LossOutput, TokenFacts, TokenLossOptions, chunked_nll};
 pub use error::LossError;
 pub use head::head_from;
 pub use kto::{Kto, KtoLoss, KtoOptions, Labelled};

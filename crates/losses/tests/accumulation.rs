@@ -36,7 +36,7 @@ fn one_by_eight_is_eight_by_one() {
             let out = labelled_loss(kind, &part.hidden, &part.head(), labels, problem.options, denominator)
                 .unwrap();
             loss += out.loss.to_f32()[0];
-            tally.merge(&out.tally);
+            tally.merge(&out.facts.tally());
             let mut gradients = out.loss.rank::<1>().unwrap().backward();
             let mut take = |t: &AnyTensor| t.take_gradient(&mut gradients).unwrap();
             d_hidden.extend(take(&part.hidden).to_f32());
@@ -50,7 +50,7 @@ fn one_by_eight_is_eight_by_one() {
         assert_same(&d_weight.unwrap().to_f32(), &weight, 1e-6, "weight");
         assert_same(&d_bias.unwrap().to_f32(), &bias, 1e-6, "bias");
         for metric in ["loss", "entropy", "mean_token_accuracy"] {
-            let ((a, n), (b, m)) = (tally.sums(metric).unwrap(), out.tally.sums(metric).unwrap());
+            let ((a, n), (b, m)) = (tally.sums(metric).unwrap(), out.facts.tally().sums(metric).unwrap());
             assert_eq!(n, m, "{metric}");
             assert!((a - b).abs() <= 1e-6 * b.abs(), "{metric}: {a} is not {b}");
         }

@@ -72,7 +72,7 @@ fn values_and_gradients_agree() {
         let mut reference = loss.rank::<1>().unwrap().backward();
 
         assert_same(&out.loss.to_f32(), &loss.to_f32(), TOLERANCE, name);
-        let (sum, tokens) = out.tally.sums("loss").unwrap();
+        let (sum, tokens) = out.facts.tally().sums("loss").unwrap();
         assert_eq!(tokens, count as f64, "{name}");
         assert_same(&[(sum / denominator) as f32], &loss.to_f32(), TOLERANCE, name);
 

@@ -35,12 +35,12 @@ fn fused() {
             assert_all_zero(&out.loss, &tensors, &["hidden", "weight", "bias", "a", "b"]);
             for metric in ["loss", "entropy", "mean_token_accuracy"] {
                 assert_eq!(
-                    (out.tally.sums(metric), out.tally.mean(metric)),
+                    (out.facts.tally().sums(metric), out.facts.tally().mean(metric)),
                     (Some((0.0, 0.0)), Some(0.0)),
                     "{metric}"
                 );
             }
-            assert!(out.stats.log_prob.is_empty());
+            assert!(out.facts.stats().log_prob.is_empty());
         }
     }
 }

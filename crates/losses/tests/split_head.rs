@@ -72,18 +72,36 @@ fn check(problem: &Problem, kind: TokenLoss, counts: &[usize]) {
 
     for (out, _) in &ranks {
         assert_eq!(out.loss.to_f32(), ranks[0].0.loss.to_f32(), "{label}");
-        assert_eq!((&out.tally, &out.stats), (&ranks[0].0.tally, &ranks[0].0.stats), "{label}");
+        assert_eq!(
+            (out.facts.tally(), out.facts.stats()),
+            (ranks[0].0.facts.tally(), ranks[0].0.facts.stats()),
+            "{label}"
+        );
     }
     let out = &ranks[0].0;
     assert_close(&out.loss.to_f32(), &wide(&whole.loss.to_f32()), 1e-6, &format!("{label}: loss"));
-    assert_close(&out.stats.log_prob, &wide(&whole.stats.log_prob), 1e-6, &format!("{label}: log_prob"));
-    assert_close(&out.stats.entropy, &wide(&whole.stats.entropy), 1e-6, &format!("{label}: entropy"));
-    assert_eq!(out.stats.is_top1, whole.stats.is_top1, "{label}");
+    assert_close(
+        &out.facts.stats().log_prob,
+        &wide(&whole.facts.stats().log_prob),
+        1e-6,
+        &format!("{label}: log_prob"),
+    );
+    assert_close(
+        &out.facts.stats().entropy,
+        &wide(&whole.facts.stats().entropy),
+        1e-6,
+        &format!("{label}: entropy"),
+    );
+    assert_eq!(out.facts.stats().is_top1, whole.facts.stats().is_top1, "{label}");
     for name in ["loss", "entropy"] {
-        let (got, want) = (out.tally.mean(name).unwrap(), whole.tally.mean(name).unwrap());
+        let (got, want) = (out.facts.tally().mean(name).unwrap(), whole.facts.tally().mean(name).unwrap());
         assert!((got - want).abs() < 1e-6, "{label}: {name} is {got}, not {want}");
     }
-    assert_eq!(out.tally.sums("mean_token_accuracy"), whole.tally.sums("mean_token_accuracy"), "{label}");
+    assert_eq!(
+        out.facts.tally().sums("mean_token_accuracy"),
+        whole.facts.tally().sums("mean_token_accuracy"),
+        "{label}"
+    );
 
     for (i, (name, want)) in want.iter().enumerate() {
         let parts: Vec<&Vec<f32>> = ranks.iter().map(|(_, g)| g[i].1.as_ref().unwrap()).collect();

@@ -11,7 +11,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use burnish_core::PackedRows;
-use burnish_gpu_kernels::{Buffer, Client, FloatType, PackedLayout, join, widen_rows};
+use burnish_gpu_kernels::{Buffer, Client, FloatType, PackedLayout, Reading, join, widen_rows};
 
 use crate::AnyTensor;
 use crate::custom::Host;
@@ -43,6 +43,12 @@ pub(crate) fn client_of(device: &Device) -> Option<Client> {
 #[must_use]
 pub fn memory(tensor: &AnyTensor) -> Option<CubeTensor> {
     primitive(tensor).map(into_contiguous)
+}
+
+/// Begins to read a plain tensor; `None` if it is not in f32 on one of CubeCL's devices.
+pub(crate) fn reading(tensor: &AnyTensor) -> Option<Reading> {
+    let CubeTensor { client, handle, dtype, .. } = memory(tensor)?;
+    (dtype == DType::F32).then(|| Reading::begin(&client, handle))
 }
 
 /// A plain tensor on memory.

@@ -4,6 +4,7 @@
 //! [`HeadOptions::label_smoothing`] says so), the entropy,
 //! whether the target is the first maximum, `log sum p^2` and the mean logit.
 
+mod later_stats;
 pub(crate) mod shard;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use crate::dispatch::dispatch;
 use crate::{AnyTensor, Linear, OpsError};
 
 pub use burnish_core::HeadOptions;
+pub use later_stats::LaterStats;
 pub use shard::{AcrossVocab, VocabShard};
 
 /// Per-token facts, each `[tokens]`.
@@ -59,6 +61,42 @@ pub fn head_loss(
 ) -> Result<(AnyTensor, TokenStats), OpsError> {
     crate::check::head(hidden, head, shard, Some(targets))?;
     dispatch!([hidden] => head::head_loss(hidden, head, shard, targets, options, coefficient, value))
+}
+
+/// The negative log-likelihood `-sum log_prob / denominator`, and its gradient in the same pass: the projection runs three
+/// times in all, twice with a frozen head. A denominator below 1 is 1.
+///
+/// On a GPU nothing waits for the device: the statistics are on their way when it returns.
+///
+/// # Shapes
+/// As of [`head_loss`], and so are a `shard` and the order of exchanges.
+///
+/// # Errors
+/// As [`head_loss`].
+pub fn head_nll(
+    hidden: &AnyTensor,
+    head: &Linear,
+    shard: Option<&VocabShard>,
+    targets: &Arc<Vec<u32>>,
+    options: HeadOptions,
+    denominator: f64,
+) -> Result<(AnyTensor, LaterStats), OpsError> {
+    crate::check::head(hidden, head, shard, Some(targets))?;
+    dispatch!([hidden] => head::head_nll(hidden, head, shard, targets, options, denominator))
+}
+
+/// [`head_nll`] as a [`head_loss`].
+pub(crate) fn nll_by_coefficients(
+    denominator: f64,
+    head_loss: impl FnOnce(&Coefficient, &dyn Fn(&TokenStats) -> f32) -> Result<(AnyTensor, TokenStats), OpsError>,
+) -> Result<(AnyTensor, LaterStats), OpsError> {
+    let denominator = denominator.max(1.0);
+    let coefficient: Coefficient = Arc::new(move |_, _| (-1.0 / denominator) as f32);
+    let value = move |stats: &TokenStats| {
+        (-stats.log_prob.iter().map(|&log_prob| f64::from(log_prob)).sum::<f64>() / denominator) as f32
+    };
+    let (loss, stats) = head_loss(&coefficient, &value)?;
+    Ok((loss, stats.into()))
 }
 
 /// Log-probability and entropy per token as a tensor `[2, tokens]` to build any loss on; backward recomputes the

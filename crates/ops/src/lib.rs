@@ -6,8 +6,8 @@
 //!   weights and chunking are this.
 //! * [`Parameters`]: reading gives the whole tensor and a gradient has a place to go, on one rank and on many.
 //! * Fused operations, one each so that collectives fit between them: [`linears`] (norm or activation in, low-rank
-//!   adapters, residual out), [`attention()`], [`rms_norm()`], [`layer_norm()`], [`embedding()`], [`head_loss`] and [`head_log_probs`],
-//!   the last two also of a head that is split over the vocabulary ([`VocabShard`]).
+//!   adapters, residual out), [`attention()`], [`rms_norm()`], [`layer_norm()`], [`embedding()`], [`head_loss`], [`head_nll`] and
+//!   [`head_log_probs`], the last three also of a head that is split over the vocabulary ([`VocabShard`]).
 //!   On the CPU they run on `burnish-cpu-kernels`, elsewhere on lean bodies of Burn operations.
 //! * [`route`] and [`experts()`]: a mixture of experts over exactly the rows that a router sent there; [`RouterBalance`].
 //! * [`orthogonalize`]: the nearest semi-orthogonal matrices, and the other parts of Muon; [`adam_step`].
@@ -100,7 +100,8 @@ pub use experts::{ExpertLayer, ExpertLowRank, Experts, experts, experts_decode};
 #[cfg(feature = "cube")]
 pub use head::resting_logits;
 pub use head::{
-    AcrossVocab, Coefficient, HeadOptions, TokenStats, VocabShard, head_log_probs, head_logits, head_loss,
+    AcrossVocab, Coefficient, HeadOptions, LaterStats, TokenStats, VocabShard, head_log_probs, head_logits,
+    head_loss, head_nll,
 };
 pub use held::held;
 pub use joined::{all_joined, joined};

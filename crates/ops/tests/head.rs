@@ -6,7 +6,7 @@ use burn::tensor::{DType, Tensor};
 use burnish_core::random::Stream;
 use burnish_ops::{
     AnyTensor, Coefficient, Dropout, HeadOptions, Linear, LowRank, Magnitude, OpsError, TokenStats, gpu,
-    head_log_probs, head_logits, head_loss, reference,
+    head_log_probs, head_logits, head_loss, head_nll, reference,
 };
 
 use crate::case::{Body, Case, DIFFERENCE, F32, Input, assert_close, device, norms, tensor, to_f64};
@@ -118,6 +118,34 @@ fn loss(name: &str, with: With, dims: [usize; 3]) -> Case {
     Case { name: format!("loss {name}, {dims:?}"), inputs: inputs(with, dims), run: Box::new(run) }
 }
 
+/// The likelihood, as `[1, 1]`.
+fn nll(name: &str, with: With, dims: [usize; 3]) -> Case {
+    const DENOMINATOR: f64 = 7.0;
+    let [tokens, _, vocab] = dims;
+    let run = move |body: Body, t: &[AnyTensor]| -> Result<AnyTensor, OpsError> {
+        let (head, targets) = (linear(with, tokens, &t[1..]), targets(tokens, vocab));
+        let (hidden, options) = (&t[0], with.options);
+        let (loss, stats) = match body {
+            Body::Fused => head_nll(hidden, &head, None, &targets, options, DENOMINATOR)?,
+            Body::Gpu => gpu::head_nll(hidden, &head, None, &targets, options, DENOMINATOR)?,
+            Body::Reference => {
+                let coefficient: Coefficient = Arc::new(|_, _| (-1.0 / DENOMINATOR) as f32);
+                let value = |stats: &TokenStats| {
+                    (-stats.log_prob.iter().map(|&lp| f64::from(lp)).sum::<f64>() / DENOMINATOR) as f32
+                };
+                let (loss, stats) =
+                    reference::head_loss(hidden, &head, None, &targets, options, &coefficient, value)?;
+                (loss, stats.into())
+            }
+        };
+        assert_eq!(stats.get().log_prob.len(), tokens);
+        let sum = stats.get().log_prob.iter().map(|&lp| f64::from(lp)).sum::<f64>();
+        assert_close(&to_f64(&loss), &[-sum / DENOMINATOR], 1e-5, "the loss is that of the statistics");
+        Ok(AnyTensor::new(loss.rank::<1>()?.reshape([1, 1])))
+    };
+    Case { name: format!("nll {name}, {dims:?}"), inputs: inputs(with, dims), run: Box::new(run) }
+}
+
 pub(crate) fn coefficient() -> Coefficient {
     Arc::new(|row, lp| -lp.exp() * (1.0 + row as f32 % 5.0) / 16.0)
 }
@@ -157,6 +185,7 @@ fn kernels_are_the_reference() {
         for dims in [[1, 6, 5], [9, 19, 33], [300, 24, 150]] {
             log_probs(name, with, dims).agrees();
             loss(name, with, dims).agrees();
+            nll(name, with, dims).agrees();
         }
     }
 }
@@ -272,6 +301,15 @@ fn without_tokens_every_gradient_is_zero() {
         let (loss, stats) = of_loss.unwrap();
         assert_eq!((loss.to_f32(), stats), (vec![0.5], TokenStats::default()));
         check(&t, loss.rank::<1>().unwrap());
+
+        if body != Body::Reference {
+            let t = leaves();
+            let head = linear(FULL, 0, &t[1..]);
+            let nll = if body == Body::Gpu { gpu::head_nll } else { head_nll };
+            let (loss, stats) = nll(&t[0], &head, None, &Arc::default(), ALL, 0.0).unwrap();
+            assert_eq!((loss.to_f32(), stats.get()), (vec![0.0], &TokenStats::default()));
+            check(&t, loss.rank::<1>().unwrap());
+        }
 
         let t = leaves();
         let head = linear(FULL, 0, &t[1..]);

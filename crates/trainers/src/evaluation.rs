@@ -67,7 +67,7 @@ pub fn evaluate_on(
         };
         let pass = model.pass(Mode::Score);
         let out = supervised(model, &batch, &pass, loss, batch.targets.len() as f64)?;
-        tally.merge(&out.tally);
+        tally.merge(&out.facts.tally());
         tokens += batch.targets.len();
     }
     let batches = examples.len().div_ceil(rows);

@@ -85,7 +85,7 @@ pub use rows::prepared::{Prepared, prepare_rows};
 pub use run::batch_size::{FittingBatch, fewer, fitting_batch, resumed_batch, until_it_fits};
 pub use run::products::default_bf16;
 pub use run::stop::Stop;
-pub use run::task::{Counts, LossPart, Task};
+pub use run::task::{Counts, LossFigures, LossPart, Task};
 pub use run::training::Outcome;
 pub use run::{Run, Trainer};
 pub use scoring::reward_folder::{RewardFolder, scores, scores_adapted, scoring_pass};

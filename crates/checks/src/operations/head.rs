@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::DType;
 use burnish_ops::{
     AnyTensor, Coefficient, HeadOptions, Linear, LowRank, OpsError, TokenStats, head_log_probs, head_loss,
-    reference,
+    head_nll, reference,
 };
 
 use super::{Bound, check, name_of};
@@ -18,8 +18,17 @@ struct With {
     bias: bool,
     dtype: DType,
     options: HeadOptions,
-    /// The scalar loss instead of the log-probabilities.
-    loss: bool,
+    gives: Gives,
+}
+
+/// What is made of the logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Gives {
+    LogProbs,
+    /// A scalar loss by coefficients that follow from log-probabilities.
+    Loss,
+    /// The negative log-likelihood.
+    Nll,
 }
 
 const PLAIN: HeadOptions =
@@ -56,24 +65,49 @@ fn case(with: With, [tokens, dim, vocab]: [usize; 3]) -> Case {
                 magnitude: None,
             }),
         };
-        if !with.loss {
-            let (out, stats) = match body {
-                Body::Device => head_log_probs(&t[0], &head, None, &targets, with.options),
-                Body::Reference => reference::head_log_probs(&t[0], &head, None, &targets, with.options),
-            }?;
-            assert!(stats.log_prob.iter().all(|lp| lp.is_finite() && *lp <= 0.0), "log-probabilities");
-            return Ok(out);
-        }
-        let (coefficient, value) = (dft(), dft_value);
-        let (loss, _) = match body {
-            Body::Device => head_loss(&t[0], &head, None, &targets, with.options, &coefficient, value),
-            Body::Reference => {
-                reference::head_loss(&t[0], &head, None, &targets, with.options, &coefficient, value)
+        let loss = match with.gives {
+            Gives::LogProbs => {
+                let (out, stats) = match body {
+                    Body::Device => head_log_probs(&t[0], &head, None, &targets, with.options),
+                    Body::Reference => reference::head_log_probs(&t[0], &head, None, &targets, with.options),
+                }?;
+                finite(&stats);
+                return Ok(out);
             }
-        }?;
+            Gives::Nll if body == Body::Device => {
+                let (loss, stats) = head_nll(&t[0], &head, None, &targets, with.options, DENOMINATOR)?;
+                finite(stats.get());
+                loss
+            }
+            gives => {
+                let (coefficient, value): (Coefficient, fn(&TokenStats) -> f32) = match gives {
+                    Gives::Nll => (Arc::new(|_, _| (-1.0 / DENOMINATOR) as f32), nll_value),
+                    _ => (dft(), dft_value),
+                };
+                let options = with.options;
+                match body {
+                    Body::Device => head_loss(&t[0], &head, None, &targets, options, &coefficient, value),
+                    Body::Reference => {
+                        reference::head_loss(&t[0], &head, None, &targets, options, &coefficient, value)
+                    }
+                }?
+                .0
+            }
+        };
         Ok(AnyTensor::new(loss.rank::<1>()?.reshape([1, 1])))
     };
     Case { inputs, run: Box::new(run) }
+}
+
+/// What the likelihood is divided by: any number that is no power of two.
+const DENOMINATOR: f64 = 7.0;
+
+fn nll_value(stats: &TokenStats) -> f32 {
+    (-stats.log_prob.iter().map(|&log_prob| f64::from(log_prob)).sum::<f64>() / DENOMINATOR) as f32
+}
+
+fn finite(stats: &TokenStats) {
+    assert!(stats.log_prob.iter().all(|lp| lp.is_finite() && *lp <= 0.0), "log-probabilities");
 }
 
 /// A coefficient that depends on row and log-probability.
@@ -88,13 +122,15 @@ fn dft_value(stats: &TokenStats) -> f32 {
 pub(super) fn checks() -> Vec<Check> {
     let mut all = Vec::new();
     for dtype in [DType::F32, DType::BF16] {
-        let bare = With { rank: 0, bias: false, dtype, options: PLAIN, loss: false };
+        let bare = With { rank: 0, bias: false, dtype, options: PLAIN, gives: Gives::LogProbs };
         let kinds = [
             ("log-probabilities", bare),
             ("log-probabilities, cap, temperature, bias", With { options: SHAPED, bias: true, ..bare }),
             ("log-probabilities, LoRA", With { rank: 4, ..bare }),
-            ("loss", With { loss: true, ..bare }),
-            ("loss, LoRA, cap", With { loss: true, rank: 4, options: SHAPED, ..bare }),
+            ("loss", With { gives: Gives::Loss, ..bare }),
+            ("loss, LoRA, cap", With { gives: Gives::Loss, rank: 4, options: SHAPED, ..bare }),
+            ("likelihood", With { gives: Gives::Nll, ..bare }),
+            ("likelihood, LoRA, cap", With { gives: Gives::Nll, rank: 4, options: SHAPED, ..bare }),
         ];
         for (name, with) in kinds {
             // The last is more than one chunk of rows.

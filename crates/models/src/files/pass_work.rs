@@ -165,6 +165,8 @@ pub enum PassKind {
         recompute: bool,
         /// Whether their attention does not.
         keeps_attention: bool,
+        /// Whether the loss is the likelihood of targets, whose gradient is made where logits are.
+        likelihood: bool,
     },
     /// Forward to log-probabilities, without a tape.
     Scoring {
@@ -222,6 +224,7 @@ impl ModelPlan<'_> {
             trains: matches!(kind, PassKind::Training { .. }),
             recompute: matches!(kind, PassKind::Training { recompute: true, .. }),
             keeps_attention: matches!(kind, PassKind::Training { keeps_attention: true, .. }),
+            likelihood: matches!(kind, PassKind::Training { likelihood: true, .. }),
             decodes: kind == PassKind::Decoding,
             given: (texts.texts * texts.tokens) as u64,
             tokens: (texts.texts * (texts.tokens + virtuals)) as u64,
@@ -242,6 +245,7 @@ struct Walk<'a> {
     trains: bool,
     recompute: bool,
     keeps_attention: bool,
+    likelihood: bool,
     decodes: bool,
     /// Tokens that the embedding reads.
     given: u64,
@@ -523,7 +527,7 @@ impl Walk<'_> {
         self.work.add(Operation::Head, Phase::Forward, operands, products, 1);
         self.add(Operation::Loss, Phase::Forward, rest);
         if trains && (tracked || of_table || self.any_trains(head)) {
-            let [products, rest] = size.backward(tracked, of_table);
+            let [products, rest] = size.backward(tracked, of_table, !(self.likelihood && self.ranks == 1));
             self.work.add(Operation::Head, Phase::Backward, operands, products, 1);
             self.add(Operation::Loss, Phase::Backward, rest);
         }

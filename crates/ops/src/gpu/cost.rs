@@ -497,9 +497,10 @@ impl HeadSize {
         [self.logits(), statistics]
     }
 
-    /// Logits again, their gradient, and the products with it: of the input, and with `trains` of the table.
+    /// The gradient of logits, and the products with it: of the input, and with `trains` of the table; of logits that are made
+    /// `again`, or at once of those of the likelihood ([`crate::head_nll`]).
     #[must_use]
-    pub fn backward(&self, tracked: bool, trains: bool) -> [Cost; 2] {
+    pub fn backward(&self, tracked: bool, trains: bool, again: bool) -> [Cost; 2] {
         let LinearSize { input, output, bytes, tokens } = self.layer;
         let logits = tokens * output;
         // Gradients of the chunks' rows are put one below the other.
@@ -513,7 +514,13 @@ impl HeadSize {
             Cost::default()
         };
         let slopes = Cost::moving(bytes * logits, bytes * logits, self.chunks());
-        [self.logits() + of_input + of_table, slopes]
+        if again {
+            return [self.logits() + of_input + of_table, slopes];
+        }
+        // Of a chunk the sum's logarithm, and of all tokens the likelihood; backward multiplies gradients by the loss's.
+        let small = Cost::moving(0, 0, 2 * self.chunks() + 5 + u64::from(tracked) + u64::from(trains));
+        let scaled = u64::from(tracked) * tokens * input + u64::from(trains) * input * output;
+        [of_input + of_table, slopes + small + Cost::moving(WIDE * scaled, WIDE * scaled, 0)]
     }
 }
 

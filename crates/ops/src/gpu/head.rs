@@ -2,19 +2,20 @@
 //!
 //! Each chunk leaves seven numbers per token on the device. They reach the host in one transfer and are made into
 //! statistics there, as of a rank's part of the vocabulary; a whole head is one rank's. Backward makes a chunk's logits
-//! again and writes their gradient down.
+//! again and writes their gradient down. Where the gradient by log-probabilities is known before ([`head_nll`]), a chunk's
+//! logits become their gradient at once and nothing waits.
 
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
-use burnish_core::LinearParts;
+use burnish_core::{Dtype, LinearParts};
 
 #[cfg(feature = "cube")]
 use super::kernels;
 use super::linear::{Layer, Operand};
 use super::{constant, ints, to, wide_dtype};
-use crate::head::shard::{Combined, NO_PART, Part};
-use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
+use crate::head::shard::{Combined, NO_PART, Part, SUM, TARGET, TOP, TOTAL};
+use crate::head::{Coefficient, HeadOptions, LaterStats, TokenStats, VocabShard, nll_by_coefficients};
 use crate::{AnyTensor, Linear, OpsError, all_joined, apply};
 
 const OP: &str = "head";
@@ -44,6 +45,8 @@ struct Body {
     /// Each token's target as a row of this rank, 0 where another has it; and 1 where this one has it. Behind the last token
     /// zeros.
     targets: Targets,
+    /// Rows of the layer.
+    rows: usize,
     chunk: usize,
 }
 
@@ -60,7 +63,7 @@ impl Targets {
     }
 }
 
-/// What a loss says of all tokens: `ln sum exp z` and, where a gradient of it may come, the entropy `[tokens, 1]`; and its
+/// What a loss says of tokens, of all or of a chunk's: `ln sum exp z` and, where a gradient of it may come, the entropy `[tokens, 1]`; and its
 /// gradients by log-probability and entropy `[2, tokens]`.
 pub(super) struct Upstream {
     pub(super) log_z: Tensor<2>,
@@ -104,6 +107,7 @@ impl Body {
                 ids: ints(local, &device).reshape([tokens, 1]),
                 owned: host(owned, [tokens], &device, wide).reshape([tokens, 1]),
             },
+            rows: head.out(),
             chunk,
         })
     }
@@ -146,7 +150,7 @@ impl Body {
         Tensor::cat(vec![top, sum, squares, weighted, total, target * owned.clone(), first * owned], 1)
     }
 
-    /// Every token's part: the one wait for the device.
+    /// Every token's part: a wait for the device.
     fn all_parts(&self) -> Result<Vec<Part>, OpsError> {
         let parts = self
             .chunks()
@@ -155,30 +159,28 @@ impl Body {
                 Ok(self.parts(logits.z, self.targets.chunk(start, n)))
             })
             .collect::<Result<Vec<_>, OpsError>>()?;
-        let values = below(parts).to_f32();
-        let (parts, rest) = values.as_chunks::<{ VocabShard::VALUES }>();
-        assert!(rest.is_empty(), "invariant: seven numbers per token");
-        Ok(parts.to_vec())
+        Ok(as_parts(&below(parts).to_f32()))
     }
 
     /// The gradient of a chunk's product from that of its tokens' log-probabilities and entropies:
     /// `dz_j = g_lp ((1 - s) 1[j = t] + s / vocab) - p_j (g_lp + g_h (log p_j + H))` with `s` of label smoothing.
-    fn gradient(&self, z: Tensor<2>, start: usize, of: &Upstream) -> Tensor<2> {
+    ///
+    /// The chunk's first token is number `first` of `of`.
+    fn gradient(&self, z: Tensor<2>, targets: Targets, first: usize, of: &Upstream) -> Tensor<2> {
         let (o, [n, rows]) = (&self.options, z.dims());
-        let targets = self.targets.chunk(start, n);
         #[cfg(feature = "cube")]
-        let z = match kernels::logit_gradient(z, &targets, of, start, o) {
+        let z = match kernels::logit_gradient(z, &targets, of, first, o) {
             Ok(dz) => return dz,
             Err(z) => z,
         };
         let (z, Targets { ids, owned }) = (scaled(z, &self.options, self.wide), targets);
         let upstream =
-            |row: usize| of.gradients.clone().slice([row..row + 1, start..start + n]).reshape([n, 1]);
+            |row: usize| of.gradients.clone().slice([row..row + 1, first..first + n]).reshape([n, 1]);
         let slope = o.softcap.map(|cap| (z.clone() * (o.temperature / cap)).powi_scalar(2).neg() + 1.0);
-        let log_p = (z - of.log_z.clone().narrow(0, start, n)).clamp_min(-200.0);
+        let log_p = (z - of.log_z.clone().narrow(0, first, n)).clamp_min(-200.0);
         let p = log_p.clone().exp();
         let pulled = match &of.entropy {
-            Some(entropy) => (log_p + entropy.clone().narrow(0, start, n)) * upstream(1) + upstream(0),
+            Some(entropy) => (log_p + entropy.clone().narrow(0, first, n)) * upstream(1) + upstream(0),
             None => upstream(0),
         };
         let own = upstream(0) * owned * (1.0 - o.label_smoothing);
@@ -206,25 +208,92 @@ impl Body {
         let (mut gradients, mut parts) = (self.layer.gradients(), Vec::new());
         for (start, n) in self.chunks() {
             let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
-            let dz = self.gradient(z, start, upstream);
+            let dz = self.gradient(z, self.targets.chunk(start, n), start, upstream);
             let asked = (wanted, want_hidden.then(|| self.hidden.burn_dtype()));
+            let of_product = (saved, None);
             parts.extend(self.layer.backward(
                 &mut operand,
                 start,
-                (saved, None),
+                of_product,
                 dz,
                 asked,
                 (&mut gradients, None),
             ));
         }
-        let hidden = want_hidden.then(|| below(parts));
-        let mut all = vec![hidden];
-        all.extend(gradients.into_iter().map(|(_, gradient)| gradient));
-        Ok(all)
+        Ok(in_order(parts, gradients))
+    }
+
+    /// `factor` times the sum of log-probabilities; every token's part; and the gradients of the head's inputs, if any is
+    /// wanted.
+    fn log_prob_sum(
+        self,
+        factor: f64,
+        want_hidden: bool,
+        wanted: &LinearParts<bool>,
+    ) -> Result<(Tensor<1>, AnyTensor, Vec<Option<AnyTensor>>), OpsError> {
+        let tracked = want_hidden || wanted.as_ref().into_iter().any(|(_, &wanted)| wanted);
+        let [tokens, _] = self.targets.ids.dims();
+        let coefficients = [factor as f32, 0.0].map(|c| vec![c; self.chunk.min(tokens)]);
+        let shape = [2, coefficients[0].len()];
+        let coefficients = host(coefficients.concat(), shape, &self.targets.ids.device(), self.wide);
+        let (mut gradients, mut hidden, mut parts) = (self.layer.gradients(), Vec::new(), Vec::new());
+        for (start, n) in self.chunks() {
+            let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
+            let targets = || self.targets.chunk(start, n);
+            parts.push(self.parts(z.clone(), targets()));
+            if !tracked {
+                continue;
+            }
+            let log_z = log_sum(parts[parts.len() - 1].clone());
+            let upstream =
+                Upstream { log_z, entropy: None, gradients: coefficients.clone(), vocab: self.rows };
+            let dz = self.gradient(z, targets(), 0, &upstream);
+            let asked = (wanted, want_hidden.then(|| self.hidden.burn_dtype()));
+            let of_product = (saved, None);
+            hidden.extend(self.layer.backward(
+                &mut operand,
+                start,
+                of_product,
+                dz,
+                asked,
+                (&mut gradients, None),
+            ));
+        }
+        let parts = below(parts);
+        let all = parts.rank::<2>()?;
+        let (log_z, smoothing) = (log_sum(all.clone()), f64::from(self.options.label_smoothing));
+        let mut log_prob = all.clone().narrow(1, TARGET, 1) - log_z.clone();
+        if smoothing > 0.0 {
+            let mean = all.narrow(1, TOTAL, 1) * (1.0 / self.rows as f64);
+            log_prob = log_prob * (1.0 - smoothing) + (mean - log_z) * smoothing;
+        }
+        let log_prob = log_prob.reshape([1, -1]);
+        #[cfg(feature = "cube")]
+        let sum = kernels::sum_rows(&log_prob, false).unwrap_or_else(|| log_prob.clone().sum());
+        #[cfg(not(feature = "cube"))]
+        let sum = log_prob.sum();
+        Ok((sum * factor, parts, in_order(hidden, gradients)))
     }
 }
 
-/// Rows of chunks, one below the other.
+/// The gradients of a head's inputs: of the hidden states, chunk by chunk, and of the layer.
+fn in_order(hidden: Vec<Tensor<2>>, layer: LinearParts<Option<AnyTensor>>) -> Vec<Option<AnyTensor>> {
+    let hidden = (!hidden.is_empty()).then(|| below(hidden));
+    std::iter::once(hidden).chain(layer.into_iter().map(|(_, gradient)| gradient)).collect()
+}
+
+/// `ln sum exp z` of tokens' parts `[tokens, 7]`, `[tokens, 1]`.
+fn log_sum(parts: Tensor<2>) -> Tensor<2> {
+    parts.clone().narrow(1, TOP, 1) + parts.narrow(1, SUM, 1).log()
+}
+
+/// Tokens' parts, of their numbers.
+fn as_parts(values: &[f32]) -> Vec<Part> {
+    let (parts, rest) = values.as_chunks::<{ VocabShard::VALUES }>();
+    assert!(rest.is_empty(), "invariant: seven numbers per token");
+    parts.to_vec()
+}
+
 /// The logits of a product, wide.
 fn scaled(z: Tensor<2>, o: &HeadOptions, wide: DType) -> Tensor<2> {
     let mut z = to(z, wide);
@@ -240,6 +309,7 @@ fn scaled(z: Tensor<2>, o: &HeadOptions, wide: DType) -> Tensor<2> {
     z
 }
 
+/// Rows of chunks, one below the other.
 fn below(chunks: Vec<Tensor<2>>) -> AnyTensor {
     let shape = [chunks.iter().map(|chunk| chunk.dims()[0]).sum(), chunks[0].dims()[1]];
     all_joined(chunks.into_iter().map(AnyTensor::new).collect(), &shape)
@@ -265,9 +335,7 @@ fn log_probs(
         let none = Tensor::<2>::zeros([2, 0], (&device, dtype));
         return Ok((constant(OP, &inputs, true, AnyTensor::new(none))?, TokenStats::default()));
     }
-    // A whole head is that of one rank.
-    let whole = || VocabShard::new(&[head.out()], 0, Arc::new(|own: &[f32]| own.to_vec()));
-    let shard = shard.map_or_else(whole, |shard| Ok(shard.clone()))?;
+    let shard = shard.map_or_else(|| whole(head), |shard| Ok(shard.clone()))?;
     let both = |stats: &TokenStats| {
         let values = [stats.log_prob.as_slice(), &stats.entropy].concat();
         AnyTensor::new(host(values, [2, tokens], &device, dtype))
@@ -297,6 +365,11 @@ fn log_probs(
     Ok((out, found))
 }
 
+/// A whole head is that of one rank.
+fn whole(head: &Linear) -> Result<VocabShard, OpsError> {
+    VocabShard::new(&[head.out()], 0, Arc::new(|own: &[f32]| own.to_vec()))
+}
+
 /// See [`crate::head_log_probs`].
 pub fn head_log_probs(
     hidden: &AnyTensor,
@@ -309,7 +382,7 @@ pub fn head_log_probs(
 }
 
 /// See [`crate::head_loss`]. Its coefficients need the host, so that gradients in the same pass would wait for the device
-/// at each chunk: backward makes the logits again instead.
+/// at each chunk: backward makes the logits again instead. [`head_nll`] needs none.
 pub fn head_loss(
     hidden: &AnyTensor,
     head: &Linear,
@@ -336,6 +409,67 @@ pub fn head_loss(
         Ok((loss, Box::new(back)))
     })?;
     Ok((out, stats))
+}
+
+/// See [`crate::head_nll`].
+pub fn head_nll(
+    hidden: &AnyTensor,
+    head: &Linear,
+    shard: Option<&VocabShard>,
+    targets: &Arc<Vec<u32>>,
+    options: HeadOptions,
+    denominator: f64,
+) -> Result<(AnyTensor, LaterStats), OpsError> {
+    // Ranks that split the vocabulary meet on the host; f16's gradients want the scale that backward comes with.
+    let split = shard.is_some_and(|shard| shard.ranks() > 1);
+    if targets.is_empty() || split || head.weight.dtype() == Some(Dtype::F16) {
+        return nll_by_coefficients(denominator, |coefficient, value| {
+            head_loss(hidden, head, shard, targets, options, coefficient, value)
+        });
+    }
+    let mut found = None;
+    let loss = apply("head_nll", &inputs(hidden, head), |plain, wanted| {
+        let body = Body::new(plain, head, 0, targets, (options, chunk(head.out())))?;
+        let linear = head.parts().fill(&mut wanted[1..].iter().copied());
+        let factor = -1.0 / denominator.max(1.0);
+        let (loss, parts, gradients) = body.log_prob_sum(factor, wanted[0], &linear)?;
+        found = Some(parts);
+        let back = move |upstream: AnyTensor| {
+            let upstream = upstream.carrier();
+            gradients.into_iter().map(|gradient| gradient.map(|g| times(g, &upstream))).collect()
+        };
+        Ok((AnyTensor::new(loss), Box::new(back)))
+    })?;
+    let (shard, targets) = (whole(head)?, targets.clone());
+    let parts = found.expect("invariant: forward ran");
+    let parts = reading(&parts);
+    let stats = LaterStats::new(move || shard.combine(&targets, &as_parts(&parts()), &options).stats);
+    Ok((loss, stats))
+}
+
+/// A gradient times a number of one element, where it lies.
+fn times(gradient: AnyTensor, by: &Tensor<1>) -> AnyTensor {
+    fn of_rank<const D: usize>(whole: AnyTensor, by: &Tensor<1>) -> AnyTensor {
+        let gradient = whole.rank::<D>().expect("invariant: of that rank");
+        // What is held here may not be written to.
+        drop(whole);
+        let by = to(by.clone().reshape([1; D]), gradient.dtype());
+        AnyTensor::new(gradient * by)
+    }
+    match gradient.shape().len() {
+        1 => of_rank::<1>(gradient, by),
+        _ => of_rank::<2>(gradient, by),
+    }
+}
+
+/// Numbers that a device is to bring to the host; whoever asks for them waits.
+fn reading(values: &AnyTensor) -> Box<dyn FnOnce() -> Vec<f32> + Send> {
+    #[cfg(feature = "cube")]
+    if let Some(reading) = crate::cube::reading(values) {
+        return Box::new(move || reading.wait());
+    }
+    let values = values.to_f32();
+    Box::new(move || values)
 }
 
 /// See [`crate::head_logits()`].

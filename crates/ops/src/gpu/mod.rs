@@ -34,7 +34,7 @@ pub use columns::norm as norm_columns;
 pub use dropout::mask as dropout_mask;
 pub use embedding::{embedding, select_rows};
 pub use experts::experts;
-pub use head::{head_log_probs, head_logits, head_loss};
+pub use head::{head_log_probs, head_logits, head_loss, head_nll};
 pub use linear::{dtype as linears_dtype, linears};
 pub use magnitude::{squared_column_norms, squared_row_norms};
 pub use muon::{muon_adapt, muon_apply, muon_momentum, row_squares, scale_rows};

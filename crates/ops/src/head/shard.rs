@@ -106,7 +106,7 @@ impl VocabShard {
         self.starts.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0)
     }
 
-    fn ranks(&self) -> usize {
+    pub(crate) fn ranks(&self) -> usize {
         self.starts.len() - 1
     }
 

@@ -205,7 +205,7 @@ impl Task for Dpo {
         let pairs = Self::compared(batch, &inputs.reference[micro], inputs.matches.get(micro));
         let counts = PairCounts { pairs: counts.all[0], chosen_targets: counts.all[1] };
         let terms = self.loss.terms(&stats, &pairs, counts)?;
-        Ok(LossPart { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
+        Ok(LossPart::known(terms.on_tape(&scores)?, terms.value, terms.tally))
     }
 
     fn drops_out(&self) -> bool {

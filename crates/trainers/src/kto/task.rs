@@ -209,7 +209,7 @@ impl Task for Kto {
         let (scores, stats) = log_probs(&rank.model.decoder, &batch.batch, pass, 1.0)?;
         let answers = Self::labelled(batch, &inputs.reference[micro]);
         let terms = self.loss.terms(&stats, &answers, inputs.kl, counts.all[0])?;
-        Ok(LossPart { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
+        Ok(LossPart::known(terms.on_tape(&scores)?, terms.value, terms.tally))
     }
 
     fn drops_out(&self) -> bool {

@@ -343,7 +343,7 @@ impl<O: Objective> Task for Online<O> {
         };
         let mut terms = self.objective.terms(&stats, &batch.completions(), &step)?;
         self.drift(rank, batch, &stats, &mut terms.tally)?;
-        Ok(LossPart { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
+        Ok(LossPart::known(terms.on_tape(&scores)?, terms.value, terms.tally))
     }
 
     fn drops_out(&self) -> bool {

@@ -114,7 +114,7 @@ impl RunPlan {
             logging,
             reference: None,
         };
-        Self::of_step(run, &StepPasses::new(1, &token_metrics()))
+        Self::of_step(run, &StepPasses { likelihood: true, ..StepPasses::new(1, &token_metrics()) })
     }
 
     /// The plan of a run that makes such steps.
@@ -224,7 +224,9 @@ impl RunPlan {
         let mut work = model.device.gpu().map(|gpu| {
             let texts = Texts { texts: texts_run, tokens: tokens / texts_run.max(1), before: 0, targets };
             let mut work = Passes::new(Lines::new(gpu, model.compute()), texts, spec.vocab);
-            work.train(&policy, PassKind::Training { recompute, keeps_attention }, micro_batches);
+            let likelihood = step.likelihood;
+            let kind = PassKind::Training { recompute, keeps_attention, likelihood };
+            work.train(&policy, kind, micro_batches);
             work.score(&policy, first);
             work
         });

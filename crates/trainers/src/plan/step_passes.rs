@@ -13,6 +13,8 @@ pub struct StepPasses {
     pub texts: usize,
     /// Whether the model scores texts.
     pub scores: bool,
+    /// Whether the loss is the likelihood of targets alone.
+    pub likelihood: bool,
     /// Passes of the reference over as many tokens as a micro-batch has, before the step's first pass with gradients.
     pub reference: usize,
     /// Whether a reference is in memory during the step.
@@ -35,6 +37,7 @@ impl StepPasses {
         Self {
             texts: 1,
             scores: false,
+            likelihood: false,
             reference: 0,
             holds_reference: false,
             first: 0,

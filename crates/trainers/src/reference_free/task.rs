@@ -97,7 +97,7 @@ impl<O> Task for ReferenceFree<O> {
     ) -> Result<LossPart, TrainError> {
         let (scores, stats) = log_probs(&rank.model.decoder, &batch.batch, pass, 1.0)?;
         let terms = self.terms(&stats, batch, &counts.all)?;
-        Ok(LossPart { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
+        Ok(LossPart::known(terms.on_tape(&scores)?, terms.value, terms.tally))
     }
 
     fn drops_out(&self) -> bool {

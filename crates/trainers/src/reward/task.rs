@@ -131,7 +131,7 @@ impl Task for Reward {
     ) -> Result<LossPart, TrainError> {
         let scores = rank.model.decoder.rewards(&batch.tokens, pass)?;
         let terms = self.terms(&scores.to_f32(), batch, counts.all[0])?;
-        Ok(LossPart { loss: terms.on_tape(&scores)?, value: terms.value, tally: terms.tally })
+        Ok(LossPart::known(terms.on_tape(&scores)?, terms.value, terms.tally))
     }
 
     fn drops_out(&self) -> bool {

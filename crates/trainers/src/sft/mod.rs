@@ -4,6 +4,7 @@ pub(crate) mod task;
 
 use burnish_config::SftOptions;
 use burnish_data::{Dataset, Example, Options as Rules, Preparer, RowUse, TokenChecks, preflight};
+use burnish_losses::TokenLoss;
 
 pub use self::task::Sft;
 use crate::TrainError;
@@ -16,8 +17,9 @@ use crate::setup::run_inputs::RunInputs;
 impl Trainer for Sft {
     type Options = SftOptions;
 
-    fn step(_options: &SftOptions) -> Result<StepPasses, TrainError> {
-        Ok(StepPasses::new(1, &token_metrics()))
+    fn step(options: &SftOptions) -> Result<StepPasses, TrainError> {
+        let likelihood = options.loss.loss_type == TokenLoss::Nll;
+        Ok(StepPasses { likelihood, ..StepPasses::new(1, &token_metrics()) })
     }
 
     fn row_use(options: &SftOptions, rules: &mut Rules) -> Result<RowUse, TrainError> {

@@ -2,7 +2,7 @@
 
 use burnish_config::groups::PackingOptions;
 use burnish_data::{Collator, Dataset, Example, Step, Strategy};
-use burnish_losses::Metrics;
+use burnish_losses::{LossOutput, Metrics};
 use burnish_models::{ForwardContext, TokenRow};
 use burnish_ops::AnyTensor;
 
@@ -10,7 +10,7 @@ use crate::evaluation::{Evaluation, evaluate_on};
 use crate::forward::token_loss::{SupervisedLoss, supervised, token_metrics};
 use crate::rank::Rank;
 use crate::rank::resumed::Resumed;
-use crate::run::task::{Counts, LossPart, Task};
+use crate::run::task::{Counts, LossFigures, LossPart, Task};
 use crate::setup::start_from_rows::{FirstStep, StartRows};
 use crate::{MicroBatch, TrainError};
 
@@ -100,9 +100,13 @@ impl Task for Sft {
         _counts: &Counts,
         &denominator: &f64,
     ) -> Result<LossPart, TrainError> {
-        let out = supervised(&rank.model.decoder, batch, pass, self.loss, denominator)?;
-        let value = out.tally.sums("loss").map_or(0.0, |(sum, _)| sum);
-        Ok(LossPart { loss: out.loss, value, tally: out.tally })
+        let LossOutput { loss, facts } =
+            supervised(&rank.model.decoder, batch, pass, self.loss, denominator)?;
+        let said = move || {
+            let tally = facts.tally();
+            LossFigures { value: tally.sums("loss").map_or(0.0, |(sum, _)| sum), tally }
+        };
+        Ok(LossPart { loss, said: Box::new(said) })
     }
 
     fn divisor(&self, &denominator: &f64) -> f64 {

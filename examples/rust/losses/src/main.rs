@@ -67,5 +67,5 @@ fn main() {
     );
     assert!((of(&last) - plain.into_scalar::<f32>()).abs() < 1e-5);
     assert!(of(&last) < 0.05 && of(&first) > 3.0, "the model has not learned");
-    assert_eq!(last.tally.mean("mean_token_accuracy"), Some(1.0));
+    assert_eq!(last.facts.tally().mean("mean_token_accuracy"), Some(1.0));
 }

@@ -67,7 +67,7 @@ impl Task for RowMean {
         let mut tally = MetricSums::new();
         let right = stats.is_top1.iter().filter(|&&top| top).count();
         tally.add("mean_token_accuracy", right as f64, stats.is_top1.len() as f64);
-        Ok(LossPart { loss: terms.on_tape(&scores)?, value: terms.value, tally })
+        Ok(LossPart::known(terms.on_tape(&scores)?, terms.value, tally))
     }
 }
 

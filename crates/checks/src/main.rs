@@ -10,6 +10,11 @@ use burnish_checks::{Check, Context, Table, bench, checks};
 use burnish_device::{DeviceKind, open};
 use clap::{Parser, ValueEnum};
 
+/// What one thread allocates for a launch another frees: under glibc's allocator both wait for one lock, a fifth of a step on a GPU.
+#[cfg(feature = "cuda")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Checks what a device computes against the CPU, and prints one table. Ends with status 1 if a check fails.
 #[derive(Parser)]
 #[command(name = "burnish-check", version)]

@@ -41,6 +41,11 @@ use burnish_trainers::with_trainer;
 
 use refusal::{refusal, refuse, require};
 
+/// What one thread allocates for a launch another frees: under glibc's allocator both wait for one lock, a fifth of a step on a GPU.
+#[cfg(feature = "cuda")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     panics::listen();
     burnish_device::quiet();

@@ -1,33 +1,39 @@
-//! The vendored crate's version equals that of the crate it replaces.
+//! The vendored crates' versions equal those of the crates they replace.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// The crate that is replaced, and the one whose version it must have.
-const STANDS_IN: (&str, &str) = ("cubecl-llvm", "cubecl");
+/// The crates that are replaced.
+const STAND_IN: [&str; 2] = ["cubecl-llvm", "cubecl-server"];
+/// Where others' code lies that is copied as it is.
+pub(super) const COPIED: &str = "vendor/cubecl-server/";
+/// The crate whose version they must have.
+const OF: &str = "cubecl";
 
 /// Versions that do not agree.
 pub(super) fn complaints(root: &Path) -> Result<Vec<String>> {
-    let manifest = Path::new("vendor").join(STANDS_IN.0).join("Cargo.toml");
     let read = |path: &Path| {
         std::fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {}", path.display()))
     };
-    Ok(compared(&read(&manifest)?, &read(Path::new("Cargo.lock"))?))
+    let lock = read(Path::new("Cargo.lock"))?;
+    let of = |name: &&str| -> Result<Option<String>> {
+        let manifest = Path::new("vendor").join(name).join("Cargo.toml");
+        Ok(compared(name, &read(&manifest)?, &lock))
+    };
+    STAND_IN.iter().filter_map(|name| of(name).transpose()).collect()
 }
 
-fn compared(manifest: &str, lock: &str) -> Vec<String> {
-    let (name, of) = STANDS_IN;
+fn compared(name: &str, manifest: &str, lock: &str) -> Option<String> {
     let vendored = version_after(manifest, &format!("name = \"{name}\""));
-    let locked = version_after(lock, &format!("name = \"{of}\""));
-    match (vendored, locked) {
-        (Some(vendored), Some(locked)) if vendored == locked => Vec::new(),
-        (vendored, locked) => vec![format!(
-            "vendor/{name} is version {}, {of} in Cargo.lock is {}: they must be the same (vendor/README.md)",
+    let locked = version_after(lock, &format!("name = \"{OF}\""));
+    (vendored.is_none() || vendored != locked).then(|| {
+        format!(
+            "vendor/{name} is version {}, {OF} in Cargo.lock is {}: they must be the same (vendor/README.md)",
             vendored.unwrap_or("unknown"),
             locked.unwrap_or("unknown")
-        )],
-    }
+        )
+    })
 }
 
 /// The version on the line after one that says `name`.
@@ -48,9 +54,9 @@ mod tests {
                 "[[package]]\nname = \"cubecl\"\nversion = \"{version}\"\n\n[[package]]\nname = \"cubecl-llvm\"\n"
             )
         };
-        assert!(compared(manifest, &lock("0.11.3")).is_empty());
-        let complaints = compared(manifest, &lock("0.12.0"));
-        assert!(complaints[0].contains("0.11.3") && complaints[0].contains("0.12.0"), "{complaints:?}");
-        assert!(compared("", "")[0].contains("unknown"));
+        assert_eq!(compared("cubecl-llvm", manifest, &lock("0.11.3")), None);
+        let complaint = compared("cubecl-llvm", manifest, &lock("0.12.0")).expect("other versions");
+        assert!(complaint.contains("0.11.3") && complaint.contains("0.12.0"), "{complaint}");
+        assert!(compared("cubecl-server", "", "").expect("no version").contains("unknown"));
     }
 }

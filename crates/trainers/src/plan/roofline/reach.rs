@@ -28,9 +28,10 @@ pub(super) const fn attention(gpu: Gpu) -> f64 {
 pub(super) const BANDWIDTH: f64 = 0.85;
 /// Share of a link that large collectives reach: NCCL's bus bandwidth is about 80 % of NVLink's one direction.
 pub(super) const LINK: f64 = 0.80;
-/// Seconds that a launch takes, in which nothing else is counted: small kernels take 4 to 8 us on an H200, and a step of 3872 launches
-/// 20 ms longer than all its kernels (benches/runs/2026-11-26-h200-2).
-pub(super) const LAUNCH: f64 = 10e-6;
+/// Seconds that a launch takes, in which nothing else is counted: small kernels take 2 to 5 us on an H200 and the next one begins 1 to 2
+/// us later; a step of 7169 launches takes 29 ms more than its bytes and products, a token of 399 recorded ones 1.5
+/// (benches/runs/2026-11-27-h200).
+pub(super) const LAUNCH: f64 = 4e-6;
 /// Seconds of a collective beside its bytes: some launches, and a ring's hops.
 pub(super) const COLLECTIVE: f64 = 20e-6;
 /// Seconds of a wait of the host for the device.

@@ -103,7 +103,7 @@ machine 2>&1 | tee "$out/machine.txt"
 if [ -n "$quick" ]; then small='tiny LoRA' full='tiny full' middle=''; else small='0.6B LoRA' full='0.6B full' middle=1.7B; fi
 # Whether it is right at all, one of each kind; then how fast; then all that is checked without a GPU too.
 for only in 'norm, three side by side, bf16, 130 x 64' 'SwiGLU, residual, bf16, 130 x 64' 'causal, packed, bf16' \
-    'head loss, bf16' 'LoRA, bf16, 130 x 64' 'AdamW'; do
+    'head loss, bf16' 'head likelihood, bf16' 'LoRA, bf16, 130 x 64' 'AdamW'; do
     checks 60 operation "$only"
 done
 measured 240 "$small"

@@ -12,7 +12,7 @@ use burnish_core::{Dtype, LinearParts};
 
 #[cfg(feature = "cube")]
 use super::kernels;
-use super::linear::{Layer, Operand};
+use super::linear::{Gradients, Layer, Operand, Saved};
 use super::{constant, ints, to, wide_dtype};
 use crate::head::shard::{Combined, NO_PART, Part, SUM, TARGET, TOP, TOTAL};
 use crate::head::{Coefficient, HeadOptions, LaterStats, TokenStats, VocabShard, nll_by_coefficients};
@@ -76,7 +76,7 @@ pub(super) struct Upstream {
 /// A chunk's product with the head, and what its backward needs.
 struct Logits {
     z: Tensor<2>,
-    saved: super::linear::Saved,
+    saved: Saved,
     operand: Operand,
 }
 
@@ -207,20 +207,25 @@ impl Body {
     ) -> Result<Vec<Option<AnyTensor>>, OpsError> {
         let (mut gradients, mut parts) = (self.layer.gradients(), Vec::new());
         for (start, n) in self.chunks() {
-            let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
+            let Logits { z, saved, operand } = self.logits(start, n, wanted)?;
             let dz = self.gradient(z, self.targets.chunk(start, n), start, upstream);
-            let asked = (wanted, want_hidden.then(|| self.hidden.burn_dtype()));
-            let of_product = (saved, None);
-            parts.extend(self.layer.backward(
-                &mut operand,
-                start,
-                of_product,
-                dz,
-                asked,
-                (&mut gradients, None),
-            ));
+            parts.extend(self.of_chunk(start, (operand, saved), dz, (want_hidden, wanted), &mut gradients));
         }
         Ok(in_order(parts, gradients))
+    }
+
+    /// The gradient of a chunk's hidden states, where it is wanted, from that of its product; what the layer's are of is added
+    /// to `gradients`.
+    fn of_chunk(
+        &self,
+        start: usize,
+        (mut operand, saved): (Operand, Saved),
+        dz: Tensor<2>,
+        (want_hidden, wanted): (bool, &LinearParts<bool>),
+        gradients: &mut Gradients,
+    ) -> Option<Tensor<2>> {
+        let asked = (wanted, want_hidden.then(|| self.hidden.burn_dtype()));
+        self.layer.backward(&mut operand, start, (saved, None), dz, asked, (gradients, None))
     }
 
     /// `factor` times the sum of log-probabilities; every token's part; and the gradients of the head's inputs, if any is
@@ -238,26 +243,22 @@ impl Body {
         let coefficients = host(coefficients.concat(), shape, &self.targets.ids.device(), self.wide);
         let (mut gradients, mut hidden, mut parts) = (self.layer.gradients(), Vec::new(), Vec::new());
         for (start, n) in self.chunks() {
-            let Logits { z, saved, mut operand } = self.logits(start, n, wanted)?;
+            let Logits { z, saved, operand } = self.logits(start, n, wanted)?;
             let targets = || self.targets.chunk(start, n);
-            parts.push(self.parts(z.clone(), targets()));
-            if !tracked {
-                continue;
+            let part = self.parts(z.clone(), targets());
+            if tracked {
+                let (log_z, gradients_of) = (log_sum(part.clone()), coefficients.clone());
+                let upstream = Upstream { log_z, entropy: None, gradients: gradients_of, vocab: self.rows };
+                let dz = self.gradient(z, targets(), 0, &upstream);
+                hidden.extend(self.of_chunk(
+                    start,
+                    (operand, saved),
+                    dz,
+                    (want_hidden, wanted),
+                    &mut gradients,
+                ));
             }
-            let log_z = log_sum(parts[parts.len() - 1].clone());
-            let upstream =
-                Upstream { log_z, entropy: None, gradients: coefficients.clone(), vocab: self.rows };
-            let dz = self.gradient(z, targets(), 0, &upstream);
-            let asked = (wanted, want_hidden.then(|| self.hidden.burn_dtype()));
-            let of_product = (saved, None);
-            hidden.extend(self.layer.backward(
-                &mut operand,
-                start,
-                of_product,
-                dz,
-                asked,
-                (&mut gradients, None),
-            ));
+            parts.push(part);
         }
         let parts = below(parts);
         let all = parts.rank::<2>()?;

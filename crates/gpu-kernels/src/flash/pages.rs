@@ -35,17 +35,6 @@ const NEAR: usize = 16;
 /// Values that a unit asks for together.
 const ASKED: usize = 8;
 
-/// Positions of a part of a row that ends at `end`: of that alone, so that bits are those of any batch.
-const fn part(end: usize) -> usize {
-    if end > 2 * PARTS * PAGE {
-        PAGES * PAGE
-    } else if end > PARTS * PAGE {
-        2 * PAGE
-    } else {
-        PAGE
-    }
-}
-
 /// What a row sees, in a call's words: positions `low..end` of the table that begins at word `table`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagedRow {
@@ -72,8 +61,7 @@ impl PagedRows {
     /// If a row names a table that is not there, or positions for which that has no page.
     #[must_use]
     pub fn new(rows: &[PagedRow], tables: &[&[u32]]) -> Self {
-        let parts = |row: &PagedRow| row.end.div_ceil(part(row.end)).saturating_sub(row.low / part(row.end));
-        let parts = rows.iter().map(parts).max().unwrap_or(0);
+        let parts = rows.iter().map(|row| parts_of(row.low, row.end)).max().unwrap_or(0);
         Self::laid_out(rows, tables, |table| table.len(), parts)
     }
 
@@ -85,8 +73,7 @@ impl PagedRows {
     #[must_use]
     pub fn with_room(rows: &[PagedRow], tables: &[&[u32]], room: usize) -> Self {
         assert!(tables.iter().all(|table| table.len() <= room), "invariant: room for each table");
-        let longest = room * PAGE;
-        let parts = longest.div_ceil(part(longest)).max(room.min(PARTS));
+        let parts = parts_of(0, room * PAGE).max(room.min(PARTS));
         Self::laid_out(rows, tables, |_| room, parts)
     }
 
@@ -214,11 +201,17 @@ pub fn attend_pages(
     out
 }
 
-/// [`part`], where rows are computed.
+/// Positions of a part of a row that ends at `end`: of that alone, so that bits are those of any batch.
 #[cube]
 fn part_of(end: usize) -> usize {
-    let long = comptime!(PARTS * PAGE);
-    select(end > 2 * long, comptime!(PAGES * PAGE), select(end > long, comptime!(2 * PAGE), PAGE))
+    let mut pages = 1usize;
+    if end > PARTS * PAGE {
+        pages *= 2;
+    }
+    if end > 2 * PARTS * PAGE {
+        pages *= 2;
+    }
+    pages * PAGE
 }
 
 /// In how many parts a row is computed.

@@ -82,20 +82,28 @@ pub fn head_nll(
     denominator: f64,
 ) -> Result<(AnyTensor, LaterStats), OpsError> {
     crate::check::head(hidden, head, shard, Some(targets))?;
-    dispatch!([hidden] => head::head_nll(hidden, head, shard, targets, options, denominator))
+    // The CPU's kernels make the gradient in forward whatever the coefficients are.
+    #[cfg(feature = "flex")]
+    if crate::flex::holds([hidden]) {
+        return nll_by_coefficients(hidden, head, shard, targets, options, denominator);
+    }
+    crate::gpu::head_nll(hidden, head, shard, targets, options, denominator)
 }
 
 /// [`head_nll`] as a [`head_loss`].
 pub(crate) fn nll_by_coefficients(
+    hidden: &AnyTensor,
+    head: &Linear,
+    shard: Option<&VocabShard>,
+    targets: &Arc<Vec<u32>>,
+    options: HeadOptions,
     denominator: f64,
-    head_loss: impl FnOnce(&Coefficient, &dyn Fn(&TokenStats) -> f32) -> Result<(AnyTensor, TokenStats), OpsError>,
 ) -> Result<(AnyTensor, LaterStats), OpsError> {
     let denominator = denominator.max(1.0);
     let coefficient: Coefficient = Arc::new(move |_, _| (-1.0 / denominator) as f32);
-    let value = move |stats: &TokenStats| {
+    let (loss, stats) = head_loss(hidden, head, shard, targets, options, &coefficient, |stats| {
         (-stats.log_prob.iter().map(|&log_prob| f64::from(log_prob)).sum::<f64>() / denominator) as f32
-    };
-    let (loss, stats) = head_loss(&coefficient, &value)?;
+    })?;
     Ok((loss, stats.into()))
 }
 

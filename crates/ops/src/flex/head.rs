@@ -9,7 +9,7 @@ use burnish_cpu_kernels as kernels;
 use super::host::{Host, tensor};
 use super::linear::LinearView;
 use crate::head::shard::Combined;
-use crate::head::{Coefficient, HeadOptions, LaterStats, TokenStats, VocabShard, nll_by_coefficients};
+use crate::head::{Coefficient, HeadOptions, TokenStats, VocabShard};
 use crate::{AnyTensor, Linear, OpsError, apply};
 
 const OP: &str = "head";
@@ -164,19 +164,6 @@ pub(crate) fn head_loss(
         Ok((loss, backward))
     })?;
     Ok((loss, out_stats))
-}
-
-pub(crate) fn head_nll(
-    hidden: &AnyTensor,
-    head: &Linear,
-    shard: Option<&VocabShard>,
-    targets: &Arc<Vec<u32>>,
-    options: HeadOptions,
-    denominator: f64,
-) -> Result<(AnyTensor, LaterStats), OpsError> {
-    nll_by_coefficients(denominator, |coefficient, value| {
-        head_loss(hidden, head, shard, targets, options, coefficient, value)
-    })
 }
 
 pub(crate) fn head_log_probs(

@@ -424,9 +424,7 @@ pub fn head_nll(
     // Ranks that split the vocabulary meet on the host; f16's gradients want the scale that backward comes with.
     let split = shard.is_some_and(|shard| shard.ranks() > 1);
     if targets.is_empty() || split || head.weight.dtype() == Some(Dtype::F16) {
-        return nll_by_coefficients(denominator, |coefficient, value| {
-            head_loss(hidden, head, shard, targets, options, coefficient, value)
-        });
+        return nll_by_coefficients(hidden, head, shard, targets, options, denominator);
     }
     let mut found = None;
     let loss = apply("head_nll", &inputs(hidden, head), |plain, wanted| {

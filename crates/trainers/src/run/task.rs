@@ -163,15 +163,15 @@ pub struct Counts {
 pub struct LossPart {
     /// `[1]`, on the tape.
     pub loss: AnyTensor,
-    /// What is said of it: asked for once backward of all micro-batches has been given to the device.
-    pub said: Box<dyn FnOnce() -> LossFigures>,
+    /// Its figures: asked for once backward of all micro-batches has been given to the device.
+    pub figures: Box<dyn FnOnce() -> LossFigures>,
 }
 
 impl LossPart {
     /// A part of which all is known.
     #[must_use]
     pub fn known(loss: AnyTensor, value: f64, tally: MetricSums) -> Self {
-        Self { loss, said: Box::new(move || LossFigures { value, tally }) }
+        Self { loss, figures: Box::new(move || LossFigures { value, tally }) }
     }
 }
 

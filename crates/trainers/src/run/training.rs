@@ -273,7 +273,7 @@ impl<'a, T: Task> Training<'a, T> {
         let (seed, done) = (options.seed, self.counters.step);
         let noise = options.neftune_noise_alpha.map(|alpha| EmbeddingNoise { alpha, seed, step: done });
         let scale = self.scaler.as_ref().map_or(1.0, LossScaler::scale);
-        let (mut tally, mut said) = (MetricSums::new(), Vec::new());
+        let (mut tally, mut pending) = (MetricSums::new(), Vec::new());
         let (mut own_loss, mut own_beside) = (0.0, 0.0);
         // As in TRL the mean over micro-batches and ranks.
         let parts = (micro_steps * rank.data.size()) as f64;
@@ -288,7 +288,7 @@ impl<'a, T: Task> Training<'a, T> {
             let pass = pass.with_orthogonality(apart.as_ref().map(|(apart, _)| apart.clone()));
             let pass = pass.with_attention_kept(options.keep_attention);
             let part = task.loss(rank, &pass, (micro, batch), &totals, &inputs)?;
-            said.push(part.said);
+            pending.push(part.figures);
             if let (Some(c), Some(routers)) = (balance, routers.filter(|_| task.num_tokens(batch) > 0)) {
                 own_beside += c * routers.loss();
                 tally.add(BALANCE, routers.loss(), 1.0);
@@ -300,8 +300,8 @@ impl<'a, T: Task> Training<'a, T> {
             store.end_micro_batch()?;
             rank.axes.all.check()?;
         }
-        for said in said {
-            let figures = said();
+        for figures in pending {
+            let figures = figures();
             tally.merge(&figures.tally);
             own_loss += figures.value;
         }

@@ -102,11 +102,11 @@ impl Task for Sft {
     ) -> Result<LossPart, TrainError> {
         let LossOutput { loss, facts } =
             supervised(&rank.model.decoder, batch, pass, self.loss, denominator)?;
-        let said = move || {
+        let figures = move || {
             let tally = facts.tally();
             LossFigures { value: tally.sums("loss").map_or(0.0, |(sum, _)| sum), tally }
         };
-        Ok(LossPart { loss, said: Box::new(said) })
+        Ok(LossPart { loss, figures: Box::new(figures) })
     }
 
     fn divisor(&self, &denominator: &f64) -> f64 {

@@ -62,7 +62,9 @@ fn main() -> ExitCode {
             // Talk: without a thread nobody hears of it.
             let _ = burnish_report::show_work();
         }
-        run(&words).unwrap_or_else(|error| voice::failed(&error))
+        // After an error a device may wait for ranks that are gone.
+        let ended = run(&words).inspect(|_| burnish_device::settle());
+        ended.unwrap_or_else(|error| voice::failed(&error))
     });
     match ended {
         Ok(code) if !panics::happened() => code,

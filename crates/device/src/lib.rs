@@ -34,5 +34,5 @@ pub use failure::{Failure, quiet};
 pub use gpu::{Gpu, GpuFigures};
 pub use heap::{give_back_freed_memory, keep_freed_memory, keep_large_freed_memory};
 pub use memory::{Memory, memory, release};
-pub use open::{best, count, files_too_large_are_errors, open, prepare, stack_limit};
+pub use open::{best, count, files_too_large_are_errors, open, prepare, settle, stack_limit};
 pub use room::room;

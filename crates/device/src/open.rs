@@ -16,7 +16,9 @@ pub fn open(kind: DeviceKind, ordinal: usize) -> Result<Device, DeviceError> {
         #[cfg(feature = "cuda")]
         DeviceKind::Cuda => {
             crate::cuda::ready(ordinal)?;
-            Ok(Device::cuda(ordinal))
+            let device = Device::cuda(ordinal);
+            opened().push(device.clone());
+            Ok(device)
         }
         #[cfg(feature = "wgpu")]
         DeviceKind::Wgpu => wgpu(ordinal),
@@ -25,6 +27,23 @@ pub fn open(kind: DeviceKind, ordinal: usize) -> Result<Device, DeviceError> {
             let _ = ordinal;
             Err(DeviceError::NotBuilt { kind })
         }
+    }
+}
+
+/// The GPUs that were opened.
+#[cfg(feature = "cuda")]
+fn opened() -> std::sync::MutexGuard<'static, Vec<Device>> {
+    static OPENED: std::sync::Mutex<Vec<Device>> = std::sync::Mutex::new(Vec::new());
+    OPENED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Waits for what was launched on the GPUs that were opened. To be called before the program ends: the backend's thread
+/// would go on compiling and launching while the process is taken down, and a signal end it that had done its work.
+pub fn settle() {
+    #[cfg(feature = "cuda")]
+    for device in opened().drain(..) {
+        // What it failed at was said where it was asked for.
+        let _ = device.sync();
     }
 }
 
